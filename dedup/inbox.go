@@ -1,0 +1,140 @@
+package dedup
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/verdict"
+)
+
+// Inbox remembers which messages each consumer has done.
+type Inbox struct {
+	db      *sql.DB
+	config  Config
+	dialect dialect.Dialect
+	sql     queries
+}
+
+// New returns the inbox in db. The tables must be there, see schema.Up.
+func New(db *sql.DB, config Config) (*Inbox, error) {
+	config = config.withDefaults()
+	err := config.validate()
+	if db == nil {
+		err = errors.Join(errors.New("db is nil"), err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("dedup: %w", err)
+	}
+	d, err := dialect.New(config.Schema)
+	if err != nil {
+		return nil, fmt.Errorf("dedup: %w", err)
+	}
+	return &Inbox{db: db, config: config, dialect: d, sql: newQueries(d, config)}, nil
+}
+
+// Middleware runs h at most once to success for each message id and consumer,
+// inside a transaction that h finds with [TxFromContext].
+//
+// A message that is done already is skipped: nil is returned, so that it is
+// acked. The messages that h produces go to the outbox and are not returned.
+// It belongs inside of retry and poison, next to the handler, because each
+// attempt needs a transaction of its own.
+func (i *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		consumer := i.config.Consumer
+		if consumer == "" {
+			consumer = parked.DeliveryOf(msg.Context()).Consumer
+		}
+		if err := validate(consumer, msg); err != nil {
+			return nil, err
+		}
+		err := i.once(msg, consumer, h)
+		if errors.Is(err, errDone) {
+			i.config.Logger.Debug("Message is done already, skipped",
+				watermill.LogFields{"message_uuid": msg.UUID, "consumer": consumer})
+			return nil, nil
+		}
+		return nil, err
+	}
+}
+
+// errDone says that the inbox has the message.
+var errDone = errors.New("done already")
+
+func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFunc) error {
+	ctx := msg.Context()
+	tx, release, err := dialect.Begin(ctx, i.db, nil)
+	if err != nil {
+		return verdict.HandBack(fmt.Errorf("dedup: %w", err))
+	}
+	defer release() // also when h panics; the panic goes on
+
+	if err := i.claim(ctx, tx, msg, consumer); err != nil {
+		return err
+	}
+	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {
+		return err
+	}
+	if err := i.dialect.Commit(tx); err != nil {
+		return i.commitError(err)
+	}
+	return nil
+}
+
+// claim enters the message into the inbox. It waits while another copy is
+// being handled, and returns errDone if one has been.
+func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, msg *message.Message, consumer string) error {
+	if i.sql.timeouts != "" {
+		if _, err := tx.ExecContext(ctx, i.sql.timeouts); err != nil {
+			return verdict.HandBack(fmt.Errorf("dedup: set timeouts: %w", err))
+		}
+	}
+	digest := sha256.Sum256(msg.Payload)
+	result, err := tx.ExecContext(ctx, i.sql.insert, msg.UUID, consumer, digest[:], parked.Tenant(msg))
+	if err != nil {
+		return verdict.HandBack(fmt.Errorf("dedup: claim message %q for %q: %w", msg.UUID, consumer, err))
+	}
+	fresh, err := result.RowsAffected()
+	if err != nil {
+		return verdict.HandBack(fmt.Errorf("dedup: claim message %q for %q: %w", msg.UUID, consumer, err))
+	}
+	if fresh == 1 {
+		return nil
+	}
+	return i.compare(ctx, tx, msg, consumer, digest[:])
+}
+
+// compare tells a copy of a message from another message with the same id. The
+// second must not be dropped as a duplicate, nor can it be applied.
+func (i *Inbox) compare(ctx context.Context, tx *sql.Tx, msg *message.Message, consumer string, digest []byte) error {
+	var same bool
+	err := tx.QueryRowContext(ctx, i.sql.same, msg.UUID, consumer, digest).Scan(&same)
+	switch {
+	case err != nil: // also when retention has just removed the row: the next try inserts it
+		return verdict.HandBack(fmt.Errorf("dedup: compare message %q for %q: %w", msg.UUID, consumer, err))
+	case !same:
+		return verdict.Forever(verdict.ReasonCollision,
+			fmt.Errorf("dedup: message %q for %q: %w", msg.UUID, consumer, ErrCollision))
+	}
+	return errDone
+}
+
+// handle calls h with the transaction and stores what it produced.
+func (i *Inbox) handle(ctx context.Context, tx *sql.Tx, msg *message.Message, consumer string, h message.HandlerFunc) error {
+	msg.SetContext(withTx(ctx, tx))
+	defer msg.SetContext(ctx)
+
+	produced, err := h(msg)
+	if err != nil {
+		return i.handlerError(tx, err)
+	}
+	return i.store(ctx, tx, msg, consumer, produced)
+}

@@ -1,0 +1,23 @@
+package dedup
+
+import (
+	"context"
+	"database/sql"
+)
+
+type contextKey struct{}
+
+func withTx(ctx context.Context, tx *sql.Tx) context.Context {
+	return context.WithValue(ctx, contextKey{}, tx)
+}
+
+// TxFromContext returns the transaction of the message that is being handled;
+// ctx is the message's context. What is written through it takes effect
+// together with the message's entry in the inbox, or not at all. It must be
+// neither committed nor rolled back by the handler, nor used after it.
+//
+// It is false outside of [Inbox.Middleware].
+func TxFromContext(ctx context.Context) (*sql.Tx, bool) {
+	tx, ok := ctx.Value(contextKey{}).(*sql.Tx)
+	return tx, ok
+}

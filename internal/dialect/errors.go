@@ -1,0 +1,83 @@
+package dialect
+
+import (
+	"errors"
+	"strings"
+)
+
+// Drivers are not imported; what their errors mean is asked by behaviour.
+// lib/pq and pgx both answer SQLState, modernc's SQLite answers Code.
+type (
+	sqlStater interface{ SQLState() string }
+	coder     interface{ Code() int }
+)
+
+// SQLite's primary result codes, https://www.sqlite.org/rescode.html.
+const (
+	sqliteBusy   = 5
+	sqliteLocked = 6
+)
+
+// State returns the SQLSTATE of a PostgreSQL error, or "".
+func State(err error) string {
+	var pg sqlStater
+	if errors.As(err, &pg) {
+		return pg.SQLState()
+	}
+	return ""
+}
+
+// Contended says that the database gave way to other work: a lock timeout, a
+// deadlock, a serialization failure, SQLite busy. The same work may succeed a
+// moment later; nothing is wrong with it.
+func Contended(err error) bool {
+	switch State(err) {
+	case "55P03", // lock_not_available
+		"40P01", // deadlock_detected
+		"40001": // serialization_failure
+		return true
+	}
+	code := sqliteCode(err)
+	return code == sqliteBusy || code == sqliteLocked
+}
+
+// Unavailable says that the database could not be reached or cannot work now,
+// as opposed to having refused this work: connection failures, shutdown, too
+// many connections, read only after a failover, no space. An error that is not
+// the database's own (a reset connection, a failed dial) is not recognised
+// here, because it cannot be told from one of the caller's.
+func Unavailable(err error) bool {
+	state := State(err)
+	if state == "" {
+		return false
+	}
+	switch state[:min(2, len(state))] {
+	case "08", // connection exception
+		"53", // insufficient resources
+		"57", // operator intervention
+		"58": // system error
+		return state != "57014" // query_canceled: a statement timeout is about the work
+	}
+	return state == "25006" || // read_only_sql_transaction
+		strings.HasPrefix(state, "XX")
+}
+
+// refused says that the database answered with an error of its own, so that a
+// commit it was asked for did not happen.
+func refused(err error) bool {
+	state := State(err)
+	if state != "" {
+		// The server ends the session with these while a commit may already
+		// be on disk.
+		return !strings.HasPrefix(state, "57P") && !strings.HasPrefix(state, "08")
+	}
+	return sqliteCode(err) != 0
+}
+
+func sqliteCode(err error) int {
+	var lite coder
+	if errors.As(err, &lite) {
+		return lite.Code() & 0xff
+	}
+	return 0
+}

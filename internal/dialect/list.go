@@ -1,0 +1,51 @@
+package dialect
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+)
+
+// List writes numbers as one parameter of a query, for the {list} placeholder
+// or, in PostgreSQL, a cast to bigint[]. One parameter, whatever the length: no
+// limit on parameters, and no array type of a particular driver.
+func (d Dialect) List(values []int64) string {
+	opening, closing := byte('{'), byte('}')
+	if d.SQLite() {
+		opening, closing = '[', ']'
+	}
+	b := make([]byte, 0, 2+8*len(values))
+	b = append(b, opening)
+	for i, v := range values {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, v, 10)
+	}
+	return string(append(b, closing))
+}
+
+var arrayEscape = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
+// Strings is [List] for text: valid UTF-8 without NUL.
+func (d Dialect) Strings(values []string) string {
+	if d.SQLite() {
+		if values == nil {
+			values = []string{}
+		}
+		encoded, _ := json.Marshal(values) // strings cannot fail to encode
+		return string(encoded)
+	}
+	var b strings.Builder
+	b.WriteByte('{')
+	for i, v := range values {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteByte('"')
+		_, _ = arrayEscape.WriteString(&b, v)
+		b.WriteByte('"')
+	}
+	b.WriteByte('}')
+	return b.String()
+}

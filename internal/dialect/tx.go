@@ -1,0 +1,86 @@
+package dialect
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+)
+
+// ErrCommitUnknown says that the connection was lost while a commit was under
+// way: the transaction may or may not have taken effect. Whoever sees it has
+// to look, never to repeat blindly.
+var ErrCommitUnknown = errors.New("outcome of the commit is unknown")
+
+// Write runs work in a transaction and commits it. The transaction is rolled
+// back when work returns an error or panics (the panic goes on).
+//
+// Even single statements go through it: lib/pq sends a statement with
+// arguments in two round trips, and behind a pooler in transaction mode
+// another client's statement could come between them.
+func (d Dialect) Write(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
+	return d.run(ctx, db, nil, work)
+}
+
+// Read is [Dialect.Write] for work that changes nothing: in SQLite it does not
+// wait for the writer.
+func (d Dialect) Read(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
+	if d.SQLite() {
+		return d.run(ctx, db, &sql.TxOptions{ReadOnly: true}, work)
+	}
+	return d.run(ctx, db, nil, work) // saying READ ONLY costs PostgreSQL a round trip
+}
+
+func (d Dialect) run(ctx context.Context, db *sql.DB, options *sql.TxOptions, work func(tx *sql.Tx) error) error {
+	tx, release, err := Begin(ctx, db, options)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := work(tx); err != nil {
+		return err
+	}
+	return d.Commit(tx)
+}
+
+// Begin begins a transaction that ctx does not end: ctx bounds the wait for a
+// connection, and whatever statements are given. A context that ended the
+// transaction by itself could do so while the commit is under way, and the
+// outcome would be in doubt for no reason. release, to be deferred, rolls back
+// what was not committed and gives the connection back.
+func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx, release func(), err error) {
+	// After a restart of the database every idle connection of the pool is
+	// dead and says so when it is used.
+	for range db.Stats().Idle + 2 {
+		var conn *sql.Conn
+		if conn, err = db.Conn(ctx); err != nil {
+			break
+		}
+		if tx, err = conn.BeginTx(context.WithoutCancel(ctx), options); err == nil {
+			return tx, func() {
+				_ = tx.Rollback() // after a commit it says ErrTxDone; else the error that led here is the one to tell
+				_ = conn.Close()
+			}, nil
+		}
+		_ = conn.Close()
+		if !errors.Is(err, driver.ErrBadConn) {
+			break
+		}
+	}
+	return nil, nil, fmt.Errorf("begin: %w", err)
+}
+
+// Commit commits a transaction of [Begin]. An error wraps [ErrCommitUnknown]
+// unless the database itself said that the commit failed.
+func (d Dialect) Commit(tx *sql.Tx) error {
+	err := tx.Commit()
+	switch {
+	case err == nil:
+		return nil
+	case refused(err), errors.Is(err, sql.ErrTxDone):
+		return fmt.Errorf("commit: %w", err)
+	default:
+		return fmt.Errorf("commit: %w: %w", ErrCommitUnknown, err)
+	}
+}

@@ -1,0 +1,122 @@
+package parked
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+)
+
+// Claim is a parked row that this process may handle until its lease ends.
+type Claim struct {
+	ID       int64
+	Token    string
+	Attempts int // calls of the handler before this claim
+	Rounds   int // of the retry policy before this claim
+	Crashes  int // this claim included, until it is settled
+	Replays  int
+
+	settled atomic.Bool
+}
+
+// Settled says whether the row has been moved on under this claim.
+func (c *Claim) Settled() bool { return c.settled.Load() }
+
+// Claimed is a claim with its message. If the envelope cannot be read, Message
+// is nil and Err says why.
+type Claimed struct {
+	*Claim
+
+	Message *message.Message
+	Err     error
+}
+
+// Select says which rows to claim.
+type Select struct {
+	Consumer string
+	Topic    string
+	Owner    string // who claims, for people who look at the table
+	Limit    int
+	Lease    time.Duration
+
+	// Suspects claims rows under which a process has ended before; otherwise
+	// only rows are claimed under which none has.
+	Suspects bool
+}
+
+// Claim takes rows that are due, the longest due first, and counts a crash
+// against each: it is taken back when the row is settled, so what remains
+// counted are the claims whose process ended.
+func (s *Store) Claim(ctx context.Context, sel Select) ([]Claimed, error) {
+	token := uuid.NewString()
+	fewest, most := 0, 0
+	if sel.Suspects {
+		fewest, most = 1, 1<<30
+	}
+	var claimed []Claimed
+	err := s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		rows, err := tx.QueryContext(ctx, s.sql.claim,
+			sel.Consumer, sel.Topic, sel.Owner, token, sel.Lease.Milliseconds(), sel.Limit, fewest, most)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			c := Claimed{Claim: &Claim{Token: token}}
+			var envelope []byte
+			if err := rows.Scan(&c.ID, &c.Attempts, &c.Rounds, &c.Crashes, &c.Replays, &envelope); err != nil {
+				return err
+			}
+			c.Message, c.Err = Decode(envelope)
+			claimed = append(claimed, c)
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim parked messages: %w", err)
+	}
+	slices.SortFunc(claimed, func(a, b Claimed) int { return cmp.Compare(a.ID, b.ID) })
+	return claimed, nil
+}
+
+// Due says whether rows of the selection wait, without claiming any.
+func (s *Store) Due(ctx context.Context, sel Select) (fresh, suspect bool, err error) {
+	err = s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, s.sql.due, sel.Consumer, sel.Topic).Scan(&fresh, &suspect)
+	})
+	if err != nil {
+		err = fmt.Errorf("look for parked messages: %w", err)
+	}
+	return fresh, suspect, err
+}
+
+// Extend renews the leases of claims that are still being handled.
+func (s *Store) Extend(ctx context.Context, lease time.Duration, claims []*Claim) error {
+	byToken := map[string][]int64{}
+	for _, c := range claims {
+		if !c.Settled() {
+			byToken[c.Token] = append(byToken[c.Token], c.ID)
+		}
+	}
+	if len(byToken) == 0 {
+		return nil
+	}
+	err := s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		for token, ids := range byToken {
+			if _, err := tx.ExecContext(ctx, s.sql.extend, s.dialect.List(ids), token, lease.Milliseconds()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("extend leases of parked messages: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package parked
+
+import (
+	"context"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+type contextKey int
+
+const (
+	deliveryKey contextKey = iota
+	subscriptionKey
+)
+
+// Delivery says how a message came to its handler.
+type Delivery struct {
+	// Consumer is the stable name that the message is handled under.
+	Consumer string
+
+	// Topic is what was subscribed to.
+	Topic string
+
+	// Subscribed says that retry's Subscriber delivered it, so that what is
+	// parked comes back.
+	Subscribed bool
+
+	// Claim is the parked row of the message; nil when it comes from the
+	// transport.
+	Claim *Claim
+
+	// Closing is closed when the consumer is shutting down.
+	Closing <-chan struct{}
+}
+
+// WithDelivery returns ctx with d.
+func WithDelivery(ctx context.Context, d *Delivery) context.Context {
+	return context.WithValue(ctx, deliveryKey, d)
+}
+
+// DeliveryOf returns how the message of ctx was delivered. Without our
+// Subscriber that is what the router says: the handler's name is the consumer.
+func DeliveryOf(ctx context.Context) *Delivery {
+	if d, ok := ctx.Value(deliveryKey).(*Delivery); ok {
+		return d
+	}
+	return &Delivery{Consumer: message.HandlerNameFromCtx(ctx), Topic: message.SubscribeTopicFromCtx(ctx)}
+}
+
+// ShuttingDown says whether a failure under ctx is to be put down to the end
+// of the subscription rather than to the handler. A deadline is the handler's
+// own affair.
+func (d *Delivery) ShuttingDown(ctx context.Context) bool {
+	select {
+	case <-d.Closing:
+		return true
+	default:
+		return ctx.Err() == context.Canceled //nolint:errorlint // Err returns just these two, and wrapping is what must not count
+	}
+}
+
+// Subscription is what a transport that delivers through this table must know
+// about who subscribes.
+type Subscription struct {
+	Consumer string
+
+	// Wake makes the consumer look for new rows at once.
+	Wake func()
+}
+
+// WithSubscription returns ctx with s, for the Subscribe call of a transport.
+func WithSubscription(ctx context.Context, s Subscription) context.Context {
+	return context.WithValue(ctx, subscriptionKey, s)
+}
+
+// SubscriptionOf returns the subscription of ctx.
+func SubscriptionOf(ctx context.Context) (Subscription, bool) {
+	s, ok := ctx.Value(subscriptionKey).(Subscription)
+	return s, ok
+}

@@ -1,0 +1,120 @@
+package parked
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// States of a row.
+const (
+	Waiting     = "waiting"
+	Quarantined = "quarantined"
+	Resolved    = "resolved"
+	Discarded   = "discarded"
+)
+
+// Entry is a row to be looked at.
+type Entry struct {
+	ID            int64
+	Consumer      string
+	Topic         string
+	MessageID     string // cleaned; Message has the true one
+	Tenant        string
+	State         string
+	Attempts      int
+	Crashes       int
+	Replays       int
+	Reason        string
+	Error         string
+	ErrorType     string
+	Fingerprint   string
+	DueAt         time.Time
+	CreatedAt     time.Time
+	FirstFailedAt time.Time // zero if it never failed
+	LastFailedAt  time.Time
+
+	// Message is the message as it came, byte for byte; nil with MessageErr
+	// set if the stored envelope is damaged.
+	Message    *message.Message
+	MessageErr error
+}
+
+// Filter says which rows to list. Empty fields match everything.
+type Filter struct {
+	AfterID  int64 // for paging: rows with a greater ID
+	State    string
+	Consumer string
+	Limit    int
+}
+
+// List returns rows in order of their ID.
+func (s *Store) List(ctx context.Context, f Filter) ([]Entry, error) {
+	var entries []Entry
+	err := s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
+		rows, err := tx.QueryContext(ctx, s.sql.list, f.AfterID, f.State, f.Consumer, f.Limit)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			entry, err := scanEntry(rows)
+			if err != nil {
+				return err
+			}
+			entries = append(entries, entry)
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list parked messages: %w", err)
+	}
+	return entries, nil
+}
+
+// ErrNotFound says that there is no row of that ID in the state that was asked
+// for.
+var ErrNotFound = errors.New("no such message")
+
+// Get returns the row with that ID.
+func (s *Store) Get(ctx context.Context, id int64) (Entry, error) {
+	var entry Entry
+	err := s.dialect.Read(ctx, s.db, func(tx *sql.Tx) (err error) {
+		entry, err = scanEntry(tx.QueryRowContext(ctx, s.sql.get, id))
+		return err
+	})
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return Entry{}, fmt.Errorf("%w: %d", ErrNotFound, id)
+	case err != nil:
+		return Entry{}, fmt.Errorf("read parked message %d: %w", id, err)
+	}
+	return entry, nil
+}
+
+func scanEntry(row interface{ Scan(dest ...any) error }) (Entry, error) {
+	var (
+		e                 Entry
+		due, created      int64
+		firstFail, lastly sql.NullInt64
+		envelope          []byte
+	)
+	err := row.Scan(&e.ID, &e.Consumer, &e.Topic, &e.MessageID, &e.Tenant, &e.State, &e.Attempts, &e.Crashes, &e.Replays,
+		&e.Reason, &e.Error, &e.ErrorType, &e.Fingerprint, &due, &created, &firstFail, &lastly, &envelope)
+	if err != nil {
+		return Entry{}, err
+	}
+	e.DueAt, e.CreatedAt = time.UnixMilli(due), time.UnixMilli(created)
+	if firstFail.Valid {
+		e.FirstFailedAt = time.UnixMilli(firstFail.Int64)
+	}
+	if lastly.Valid {
+		e.LastFailedAt = time.UnixMilli(lastly.Int64)
+	}
+	e.Message, e.MessageErr = Decode(envelope)
+	return e, nil
+}

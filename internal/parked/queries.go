@@ -1,0 +1,131 @@
+package parked
+
+import "github.com/watermill-once/once/internal/dialect"
+
+// queries are the statements of the table, for PostgreSQL and SQLite alike.
+type queries struct {
+	insertWaiting     string
+	insertQuarantined string
+	claim             string
+	due               string
+	extend            string
+	remove            string
+	resolve           string
+	postpone          string
+	release           string
+	quarantineClaim   string
+	list              string
+	get               string
+	replay            string
+	discard           string
+	tombstone         string
+	audit             string
+}
+
+func newQueries(d dialect.Dialect) queries {
+	return queries{
+		insertWaiting: d.SQL(`
+			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
+			                      attempts, rounds, error, error_type, fingerprint, first_failed_at, last_failed_at)
+			VALUES ($1, $2, $3, $4, $5, $6, 'waiting', {after $7}, $8, $9, $10, $11, $12,
+			        CASE WHEN $13 THEN {now} END, CASE WHEN $13 THEN {now} END)
+			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),
+
+		// A row that waits is overruled and its claim, if any, is void: this
+		// attempt is the later knowledge. A final state is left alone.
+		insertQuarantined: d.SQL(`
+			INSERT INTO {parked} AS p (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
+			                           attempts, reason, error, error_type, fingerprint, first_failed_at, last_failed_at)
+			VALUES ($1, $2, $3, $4, $5, $6, 'quarantined', {now}, $7, $8, $9, $10, $11, {now}, {now})
+			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO UPDATE
+			SET state = 'quarantined', owner = NULL, token = NULL,
+			    attempts = p.attempts + excluded.attempts, reason = excluded.reason, error = excluded.error,
+			    error_type = excluded.error_type, fingerprint = excluded.fingerprint,
+			    first_failed_at = COALESCE(p.first_failed_at, excluded.first_failed_at),
+			    last_failed_at = excluded.last_failed_at
+			WHERE p.state IN ('waiting', 'quarantined')`),
+
+		// The lease is the new due time, so that one sweep finds both what
+		// became due and what was left behind.
+		claim: d.SQL(`
+			UPDATE {parked} AS p
+			SET owner = $3, token = $4, due_at = {after $5}, crashes = p.crashes + 1
+			FROM (
+				SELECT id FROM {parked}
+				WHERE state = 'waiting' AND consumer = $1 AND topic = $2 AND due_at <= {now}
+				  AND crashes BETWEEN $7 AND $8
+				ORDER BY due_at, id LIMIT $6
+				{skip_locked}
+			) AS chosen
+			WHERE p.id = chosen.id
+			RETURNING p.id, p.attempts, p.rounds, p.crashes, p.replays, p.envelope`),
+
+		due: d.SQL(`
+			SELECT EXISTS (SELECT 1 FROM {parked} WHERE state = 'waiting' AND consumer = $1 AND topic = $2
+			               AND due_at <= {now} AND crashes = 0),
+			       EXISTS (SELECT 1 FROM {parked} WHERE state = 'waiting' AND consumer = $1 AND topic = $2
+			               AND due_at <= {now} AND crashes > 0)`),
+
+		extend: d.SQL(`
+			UPDATE {parked} SET due_at = {after $3}
+			WHERE state = 'waiting' AND id IN {list $1 bigint} AND token = $2`),
+
+		remove: d.SQL(`
+			DELETE FROM {parked} WHERE id = $1 AND token = $2 AND state = 'waiting'`),
+
+		resolve: d.SQL(`
+			UPDATE {parked} SET state = 'resolved', owner = NULL, token = NULL, crashes = 0, finished_at = {now}
+			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
+
+		// The handler returned: whatever ended a process before, it did not.
+		postpone: d.SQL(`
+			UPDATE {parked}
+			SET due_at = {after $3}, owner = NULL, token = NULL, crashes = 0, attempts = $4, rounds = $5,
+			    error = $6, error_type = $7, fingerprint = $8,
+			    first_failed_at = COALESCE(first_failed_at, {now}), last_failed_at = {now}
+			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
+
+		release: d.SQL(`
+			UPDATE {parked} SET due_at = {after $3}, owner = NULL, token = NULL, crashes = crashes - 1
+			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
+
+		// crashes stay as they are: in quarantine they are part of the story,
+		// and a replay begins with none.
+		quarantineClaim: d.SQL(`
+			UPDATE {parked}
+			SET state = 'quarantined', owner = NULL, token = NULL, attempts = $3, reason = $4,
+			    error = $5, error_type = $6, fingerprint = $7,
+			    first_failed_at = COALESCE(first_failed_at, {now}), last_failed_at = {now}
+			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
+
+		list: d.SQL(`SELECT ` + entryColumns + ` FROM {parked}
+			WHERE id > $1 AND ($2 = '' OR state = $2) AND ($3 = '' OR consumer = $3)
+			ORDER BY id LIMIT $4`),
+
+		get: d.SQL(`SELECT ` + entryColumns + ` FROM {parked} WHERE id = $1`),
+
+		replay: d.SQL(`
+			UPDATE {parked}
+			SET state = 'waiting', due_at = {now}, attempts = 0, rounds = 0, crashes = 0, replays = replays + 1
+			WHERE id = $1 AND state = 'quarantined'
+			RETURNING consumer, message_id`),
+
+		discard: d.SQL(`
+			UPDATE {parked} SET state = 'discarded', finished_at = {now}
+			WHERE id = $1 AND state = 'quarantined'
+			RETURNING consumer, message_id, envelope`),
+
+		// So that a late copy of a discarded message does not run.
+		tombstone: d.SQL(`
+			INSERT INTO {inbox} (message_id, consumer, digest) VALUES ($1, $2, $3)
+			ON CONFLICT (message_id, consumer) DO NOTHING`),
+
+		audit: d.SQL(`
+			INSERT INTO {audit} (actor, action, subject, consumer, message_id, why)
+			VALUES ($1, $2, $3, $4, $5, $6)`),
+	}
+}
+
+const entryColumns = `id, consumer, topic, message_id, COALESCE(tenant, ''), state, attempts, crashes, replays,
+	reason, error, error_type, fingerprint, {millis due_at}, {millis created_at},
+	{millis first_failed_at}, {millis last_failed_at}, envelope`

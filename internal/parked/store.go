@@ -1,0 +1,122 @@
+package parked
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/schema"
+)
+
+// ErrClaimLost says that the lease of a claim ran out and the row has gone on
+// without its holder.
+var ErrClaimLost = errors.New("parked: the claim was lost")
+
+// Store is the table.
+type Store struct {
+	db      *sql.DB
+	dialect dialect.Dialect
+	sql     queries
+}
+
+// NewStore returns the table that config names, in db.
+func NewStore(db *sql.DB, config schema.Config) (*Store, error) {
+	if db == nil {
+		return nil, errors.New("db is nil")
+	}
+	d, err := dialect.New(config)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{db: db, dialect: d, sql: newQueries(d)}, nil
+}
+
+// DB returns the database of the table.
+func (s *Store) DB() *sql.DB { return s.db }
+
+// Dialect returns how to talk to it.
+func (s *Store) Dialect() dialect.Dialect { return s.dialect }
+
+// Failure is what is remembered of an attempt that failed.
+type Failure struct {
+	Err      error
+	Reason   string
+	Attempts int // calls of the handler, in all
+	Rounds   int // of the retry policy, in all
+}
+
+// columns returns error text, type and fingerprint.
+func (f Failure) columns(consumer string) (text, errType, print string) {
+	if f.Err == nil {
+		return "", "", ""
+	}
+	text = Clean(f.Err.Error(), maxError)
+	errType = Clean(errorType(f.Err), maxName)
+	return text, errType, fingerprint(consumer, f.Reason, errType, text)
+}
+
+// Deliver stores msg for each of the consumers, due at once, in one
+// transaction. A copy that a consumer has already is passed over.
+func (s *Store) Deliver(ctx context.Context, topic string, consumers []string, messages ...*message.Message) error {
+	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		for _, msg := range messages {
+			for _, consumer := range consumers {
+				if err := s.insertWaiting(ctx, tx, consumer, topic, msg, Failure{}, 0); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// Park stores a message that came from the transport, to be handled again
+// after delay. A copy that is parked already stays as it is.
+func (s *Store) Park(ctx context.Context, d *Delivery, msg *message.Message, f Failure, delay time.Duration) error {
+	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		return s.insertWaiting(ctx, tx, d.Consumer, d.Topic, msg, f, delay)
+	})
+}
+
+func (s *Store) insertWaiting(
+	ctx context.Context, tx *sql.Tx, consumer, topic string, msg *message.Message, f Failure, delay time.Duration,
+) error {
+	text, errType, print := f.columns(consumer)
+	_, err := tx.ExecContext(ctx, s.sql.insertWaiting,
+		Clean(consumer, maxName), Clean(topic, maxName), Clean(msg.UUID, maxName), Tenant(msg),
+		Digest(msg), Encode(msg), delay.Milliseconds(), f.Attempts, f.Rounds, text, errType, print, f.Err != nil)
+	if err != nil {
+		return fmt.Errorf("park message: %w", err)
+	}
+	return nil
+}
+
+// Quarantine stores a message that came from the transport as hopeless. If the
+// same message waits for another attempt, that row is taken out of the way.
+func (s *Store) Quarantine(ctx context.Context, d *Delivery, msg *message.Message, f Failure) error {
+	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		text, errType, print := f.columns(d.Consumer)
+		_, err := tx.ExecContext(ctx, s.sql.insertQuarantined,
+			Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), Tenant(msg),
+			Digest(msg), Encode(msg), f.Attempts, f.Reason, text, errType, print)
+		if err != nil {
+			return fmt.Errorf("quarantine message: %w", err)
+		}
+		return nil
+	})
+}
+
+// Tenant returns the value of the tenant column: a column of its own, so that
+// tools can filter on it.
+func Tenant(msg *message.Message) any {
+	if id := msg.Metadata[meta.TenantID]; id != "" {
+		return Clean(id, maxName)
+	}
+	return nil
+}

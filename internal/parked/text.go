@@ -1,0 +1,51 @@
+package parked
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+)
+
+// Bounds of the text columns, in bytes.
+const (
+	maxName  = 255
+	maxError = 4096
+)
+
+// Clean returns text that a text column can hold: valid UTF-8, no NUL, at most
+// limit bytes.
+func Clean(text string, limit int) string {
+	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
+	if len(text) <= limit {
+		return text
+	}
+	for limit > 0 && !utf8.RuneStart(text[limit]) {
+		limit--
+	}
+	return text[:limit]
+}
+
+// errorType names the type of the innermost error that says what went wrong.
+func errorType(err error) string {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return fmt.Sprintf("%T", err)
+		}
+		err = inner
+	}
+}
+
+// varying is what differs between two occurrences of one fault: ids, numbers,
+// quoted values.
+var varying = regexp.MustCompile(`"[^"]*"|'[^']*'|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|0x[0-9a-fA-F]+|[0-9]+`)
+
+// fingerprint groups failures of a consumer that have one cause.
+func fingerprint(consumer, reason, errType, text string) string {
+	sum := sha256.Sum256([]byte(consumer + "\x00" + reason + "\x00" + errType + "\x00" + varying.ReplaceAllString(text, "?")))
+	return hex.EncodeToString(sum[:8])
+}

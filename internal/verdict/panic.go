@@ -1,0 +1,33 @@
+package verdict
+
+import (
+	"fmt"
+	"runtime/debug"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// PanicError is a panic of a handler, turned into the error of its attempt.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (p *PanicError) Error() string { return fmt.Sprintf("panic: %v", p.Value) }
+
+// Unwrap returns the value that was panicked with, if it was an error.
+func (p *PanicError) Unwrap() error {
+	err, _ := p.Value.(error)
+	return err
+}
+
+// Call calls h and returns its panic as an error. A recoverer further out
+// would see the panic too late: it would be neither retried nor quarantined.
+func Call(h message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			produced, err = nil, &PanicError{Value: value, Stack: debug.Stack()}
+		}
+	}()
+	return h(msg)
+}

@@ -1,0 +1,78 @@
+// Package verdict is how the middlewares of one chain tell each other what an
+// error means, without importing one another.
+package verdict
+
+import (
+	"errors"
+	"time"
+)
+
+// Kind is what an error says about the message that it was returned for.
+type Kind int
+
+const (
+	// Failed is any error of a handler: an attempt that counts.
+	Failed Kind = iota
+
+	// Permanent is a failure that no further attempt can mend.
+	Permanent
+
+	// GivenUp is the last failure that the retry policy allows.
+	GivenUp
+
+	// Undecided is no failure at all: the message could not be parked, the
+	// outcome of a commit is unknown, the database gave way to other work, the
+	// process is shutting down. The message is handed back and nothing is
+	// charged.
+	Undecided
+)
+
+// Error is an error with a verdict.
+type Error struct {
+	Kind Kind
+
+	// Reason is a short constant word for storage and metrics.
+	Reason string
+
+	// Attempts is how often the handler was tried, where that is known.
+	Attempts int
+
+	// After is the least time until the next attempt; 0 leaves it to the policy.
+	After time.Duration
+
+	Err error
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Reasons that are stored with a message in quarantine.
+const (
+	ReasonPermanent = "permanent"
+	ReasonExhausted = "exhausted"
+	ReasonCrashed   = "crashed"
+	ReasonInvalidID = "invalid_id"
+	ReasonCollision = "collision"
+	ReasonFailed    = "failed"
+)
+
+// Of returns the outermost verdict in err's chain; an error without one is a
+// plain failure.
+func Of(err error) *Error {
+	var v *Error
+	if errors.As(err, &v) {
+		return v
+	}
+	return &Error{Kind: Failed, Reason: ReasonFailed, Err: err}
+}
+
+// Forever marks err as permanent.
+func Forever(reason string, err error) error {
+	return &Error{Kind: Permanent, Reason: reason, Err: err}
+}
+
+// HandBack marks err as undecided.
+func HandBack(err error) error {
+	return &Error{Kind: Undecided, Err: err}
+}

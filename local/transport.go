@@ -1,0 +1,58 @@
+package local
+
+import (
+	"database/sql"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/schema"
+)
+
+// Config is what a [Transport] can be told. The zero value is ready for use.
+type Config struct {
+	// Schema says which tables, in which kind of database. It is the one of
+	// the consumers' retry and poison. Defaults to PostgreSQL and the prefix
+	// "once_".
+	Schema schema.Config
+
+	// PublishTimeout bounds how long Publish may take to commit. Defaults to
+	// 30 seconds.
+	PublishTimeout time.Duration
+}
+
+// Transport delivers from a publisher to the consumers of the same process. It
+// is a message.Publisher; [Transport.Subscriber] gives its other end.
+type Transport struct {
+	config Config
+	store  *parked.Store
+
+	mu     sync.Mutex
+	topics map[string][]parked.Subscription
+	closed bool
+}
+
+// New returns a transport through db. The tables must be there, see schema.Up.
+func New(db *sql.DB, config Config) (*Transport, error) {
+	if config.PublishTimeout == 0 {
+		config.PublishTimeout = 30 * time.Second
+	}
+	if config.PublishTimeout < 0 {
+		return nil, fmt.Errorf("local: PublishTimeout is %v: negative", config.PublishTimeout)
+	}
+	store, err := parked.NewStore(db, config.Schema)
+	if err != nil {
+		return nil, fmt.Errorf("local: %w", err)
+	}
+	return &Transport{config: config, store: store, topics: map[string][]parked.Subscription{}}, nil
+}
+
+// Close refuses further messages. What was published is in the database and is
+// handled when its consumer runs.
+func (t *Transport) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	return nil
+}

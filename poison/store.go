@@ -1,0 +1,38 @@
+package poison
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// Store is the quarantine.
+type Store struct {
+	config   Config
+	parked   *parked.Store
+	patience parked.Patience
+}
+
+// New returns the quarantine in db, the consumer's own database. The tables
+// must be there, see schema.Up.
+func New(db *sql.DB, config Config) (*Store, error) {
+	config = config.withDefaults()
+	err := config.validate()
+	if db == nil {
+		err = errors.Join(errors.New("db is nil"), err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("poison: %w", err)
+	}
+	store, err := parked.NewStore(db, config.Schema)
+	if err != nil {
+		return nil, fmt.Errorf("poison: %w", err)
+	}
+	return &Store{
+		config:   config,
+		parked:   store,
+		patience: parked.Patience{Hold: config.Hold, Logger: config.Logger},
+	}, nil
+}

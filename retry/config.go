@@ -1,0 +1,98 @@
+package retry
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/schema"
+)
+
+// Config is what [Retries] can be told. The zero value is ready for use.
+type Config struct {
+	// Schema says which tables, in which kind of database. Defaults to
+	// PostgreSQL and the prefix "once_".
+	Schema schema.Config
+
+	// Policy says how often and when to try again. Its zero value is a good
+	// default too.
+	Policy Policy
+
+	// CrashBudget is how many times the process may end while the handler of
+	// a parked message runs, before the message is given up without being run
+	// again. Defaults to 3.
+	CrashBudget int
+
+	// Lease is how long a parked message belongs to the process that claimed
+	// it; it is renewed while the handler runs. After a crash the message is
+	// tried again when the lease is over. Defaults to 30 seconds.
+	Lease time.Duration
+
+	// PollInterval is how often each subscription looks for parked messages
+	// that have become due. Defaults to 500 ms.
+	PollInterval time.Duration
+
+	// Concurrency is how many parked messages of a subscription are handled at
+	// once, besides those of the transport. Defaults to 4 per CPU; with SQLite,
+	// which has one writer, to 1.
+	Concurrency int
+
+	// Hold is how long a message is kept, neither acked nor nacked, while the
+	// consumer's database cannot be reached; then it is handed back to the
+	// transport. It must be shorter than the broker's consumer timeout
+	// (RabbitMQ: 30 minutes). Defaults to 15 minutes.
+	Hold time.Duration
+
+	// Logger defaults to none.
+	Logger watermill.LoggerAdapter
+}
+
+func (c Config) withDefaults() Config {
+	c.Schema = c.Schema.WithDefaults()
+	c.Policy = c.Policy.withDefaults()
+	if c.CrashBudget == 0 {
+		c.CrashBudget = 3
+	}
+	if c.Lease == 0 {
+		c.Lease = 30 * time.Second
+	}
+	if c.PollInterval == 0 {
+		c.PollInterval = 500 * time.Millisecond
+	}
+	if c.Concurrency == 0 {
+		c.Concurrency = 4 * runtime.GOMAXPROCS(0)
+		if c.Schema.Dialect == schema.SQLite {
+			c.Concurrency = 1
+		}
+	}
+	if c.Hold == 0 {
+		c.Hold = 15 * time.Minute
+	}
+	if c.Logger == nil {
+		c.Logger = watermill.NopLogger{}
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	errs := []error{c.Schema.Validate(), c.Policy.validate()}
+	if c.CrashBudget < 0 {
+		errs = append(errs, fmt.Errorf("CrashBudget is %d: negative", c.CrashBudget))
+	}
+	if c.Concurrency < 0 {
+		errs = append(errs, fmt.Errorf("Concurrency is %d: negative", c.Concurrency))
+	}
+	if c.Lease < 100*time.Millisecond {
+		errs = append(errs, fmt.Errorf("Lease is %v: less than 100 ms", c.Lease))
+	}
+	if c.PollInterval < time.Millisecond {
+		errs = append(errs, fmt.Errorf("PollInterval is %v: less than 1 ms", c.PollInterval))
+	}
+	if c.Hold < 0 {
+		errs = append(errs, fmt.Errorf("Hold is %v: negative", c.Hold))
+	}
+	return errors.Join(errs...)
+}

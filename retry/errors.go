@@ -1,0 +1,31 @@
+package retry
+
+import (
+	"time"
+
+	"github.com/watermill-once/once/internal/verdict"
+)
+
+// Permanent marks an error that no further attempt can mend: the message is
+// given up at once. Permanent(nil) is nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return verdict.Forever(verdict.ReasonPermanent, err)
+}
+
+// After marks an error that tells when to try again: the message is parked for
+// d, without immediate tries, whatever the policy's delay. It counts as an
+// attempt like any other. After(nil, d) is nil.
+func After(err error, d time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &verdict.Error{Kind: verdict.Failed, Reason: verdict.ReasonFailed, After: max(d, time.Millisecond), Err: err}
+}
+
+// Error is what the middleware returns for a message that it has given up:
+// the last error, and how often the handler was tried in all. It unwraps to
+// that error.
+type Error = verdict.Error

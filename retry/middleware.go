@@ -1,0 +1,166 @@
+package retry
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/verdict"
+)
+
+// Middleware calls h, and again if it fails: at once as often as the policy
+// says, then in later rounds, until when the message is parked and nil is
+// returned, so that the transport's copy is acked. A panic of h counts as its
+// error.
+//
+// When the policy is exhausted, or the error is [Permanent], it returns an
+// [*Error]: the message is given up, and poison takes it. Without
+// [Retries.Subscriber] nothing would bring a parked message back, so there are
+// then only the immediate tries.
+//
+// A failure while the consumer shuts down counts as none: the message is
+// handed back as it came.
+func (r *Retries) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		a := &attempt{
+			Retries:  r,
+			ctx:      msg.Context(),
+			delivery: parked.DeliveryOf(msg.Context()),
+			msg:      msg,
+			original: parked.Snapshot(msg),
+		}
+		if claim := a.delivery.Claim; claim != nil {
+			a.attempts, a.rounds = claim.Attempts, claim.Rounds
+		} else if a.delivery.Subscribed && msg.Metadata[meta.Redelivered] == "true" {
+			return nil, a.setAside()
+		}
+		return a.run(h)
+	}
+}
+
+// attempt is one delivery of a message, with its tries.
+type attempt struct {
+	*Retries
+
+	ctx      context.Context
+	delivery *parked.Delivery
+	msg      *message.Message
+	original *message.Message
+	attempts int // calls of the handler in all
+	rounds   int // of the policy in all
+}
+
+func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
+	var held time.Duration
+	pause := 50 * time.Millisecond
+	for tries := 1; ; {
+		produced, err := verdict.Call(h, a.msg)
+		if err == nil {
+			return produced, a.resolve()
+		}
+		a.msg.SetContext(a.ctx) // a handler may have left a cancelled one behind
+		if a.delivery.ShuttingDown(a.ctx) {
+			return nil, a.handBack(err)
+		}
+		parked.Restore(a.msg, a.original)
+
+		v := verdict.Of(err)
+		switch {
+		case v.Kind == verdict.Undecided:
+			if held > a.config.Hold || !a.delivery.Sleep(a.ctx, pause) {
+				return nil, a.handBack(err)
+			}
+			held += pause
+			pause = min(2*pause, 5*time.Second)
+			continue // nothing is charged
+		case v.Kind != verdict.Failed:
+			a.attempts++
+			return nil, a.giveUp(v.Kind, v.Reason, err)
+		}
+		a.attempts++
+		if v.After > 0 || tries > a.config.Policy.Immediate {
+			return nil, a.nextRound(err, v.After)
+		}
+		a.log("Handler failed, trying again at once", err)
+		tries++
+	}
+}
+
+// nextRound parks the message, or gives it up if that was the last round.
+func (a *attempt) nextRound(err error, after time.Duration) error {
+	a.rounds++
+	if a.rounds > a.config.Policy.Delayed || !a.delivery.Subscribed {
+		return a.giveUp(verdict.GivenUp, verdict.ReasonExhausted, err)
+	}
+	delay := after
+	if delay == 0 {
+		delay = a.delay(a.rounds)
+	}
+	failure := parked.Failure{Err: err, Reason: verdict.ReasonFailed, Attempts: a.attempts, Rounds: a.rounds}
+	a.log("Handler failed, message is parked for "+delay.Round(time.Millisecond).String(), err)
+	return a.park(failure, delay)
+}
+
+// setAside parks a redelivered message before it is handled: the delivery
+// before may have ended the process, and only in a row can that be counted.
+// Its neighbours, prefetched with it, are handled from there all the same.
+func (a *attempt) setAside() error {
+	return a.park(parked.Failure{}, 0)
+}
+
+// park moves the message to its row and due time; the transport's copy is then
+// to be acked.
+func (a *attempt) park(f parked.Failure, delay time.Duration) error {
+	return a.patience.Persist(a.ctx, a.delivery, "park the message", func(ctx context.Context) error {
+		if claim := a.delivery.Claim; claim != nil {
+			return a.store.Postpone(ctx, a.delivery.Consumer, claim, f, delay)
+		}
+		return a.store.Park(ctx, a.delivery, a.original, f, delay)
+	})
+}
+
+// resolve ends the row of a parked message that was handled. If the process
+// dies before, the message is handled again, and dedup knows it.
+func (a *attempt) resolve() error {
+	if a.delivery.Claim == nil {
+		return nil
+	}
+	return a.patience.Persist(a.ctx, a.delivery, "resolve the parked message", func(ctx context.Context) error {
+		return a.store.Resolve(ctx, a.delivery.Claim)
+	})
+}
+
+// handBack gives the message back as it came, nothing charged.
+func (a *attempt) handBack(err error) error {
+	if claim := a.delivery.Claim; claim != nil {
+		release := a.patience.Persist(a.ctx, a.delivery, "release the parked message", func(ctx context.Context) error {
+			return a.store.Release(ctx, claim, 0)
+		})
+		if release != nil { // the lease will end by itself
+			a.log("Cannot release the parked message", release)
+		}
+	}
+	return verdict.HandBack(err)
+}
+
+func (a *attempt) giveUp(kind verdict.Kind, reason string, err error) error {
+	return &Error{
+		Kind: kind, Reason: reason, Attempts: a.attempts,
+		Err: fmt.Errorf("retry: given up after %d attempts: %w", a.attempts, err),
+	}
+}
+
+func (a *attempt) log(text string, err error) {
+	a.config.Logger.Info(text, watermill.LogFields{
+		"message_uuid": a.original.UUID,
+		"consumer":     a.delivery.Consumer,
+		"topic":        a.delivery.Topic,
+		"attempt":      a.attempts,
+		"err":          err.Error(),
+	})
+}

@@ -1,0 +1,95 @@
+package retry
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// Subscriber wraps the subscriber of one handler: it delivers the messages of
+// sub and, among them, the parked messages of the consumer that have become
+// due, replayed ones included. consumer is the stable name that its messages
+// are counted, parked and deduplicated under; the router's handler name can
+// change, this must not.
+//
+// It wraps, and is not added to the router as a decorator, because it must
+// know whose messages to fetch.
+//
+// Close stops fetching, waits until the parked messages in hand are settled,
+// and closes sub.
+func (r *Retries) Subscriber(consumer string, sub message.Subscriber) message.Subscriber {
+	return &subscriber{retries: r, consumer: consumer, sub: sub, closing: make(chan struct{})}
+}
+
+type subscriber struct {
+	retries  *Retries
+	consumer string
+	sub      message.Subscriber
+
+	closeOnce sync.Once
+	closeErr  error
+	closing   chan struct{}
+	running   sync.WaitGroup
+}
+
+var errClosed = errors.New("retry: subscriber is closed")
+
+// Subscribe implements message.Subscriber.
+func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	switch {
+	case s.consumer == "":
+		return nil, errors.New("retry: the consumer name of Subscriber is empty")
+	case s.sub == nil:
+		return nil, errors.New("retry: the subscriber given to Subscriber is nil")
+	}
+	select {
+	case <-s.closing:
+		return nil, errClosed
+	default:
+	}
+
+	f := newFeed(s.retries, s.consumer, topic)
+	in, err := s.sub.Subscribe(parked.WithSubscription(ctx, parked.Subscription{Consumer: s.consumer, Wake: f.wakeUp}), topic)
+	if err != nil {
+		return nil, err
+	}
+
+	out := make(chan *message.Message)
+	s.running.Go(func() {
+		defer close(out)
+		var both sync.WaitGroup
+		both.Go(func() { f.forward(in, out) })
+		both.Go(func() { f.run(ctx, out) })
+		select {
+		case <-ctx.Done():
+		case <-s.closing:
+		}
+		close(f.closing)
+		both.Wait()
+	})
+	return out, nil
+}
+
+// SubscribeInitialize implements message.SubscribeInitializer where sub does.
+func (s *subscriber) SubscribeInitialize(topic string) error {
+	if initializer, ok := s.sub.(message.SubscribeInitializer); ok {
+		return initializer.SubscribeInitialize(topic)
+	}
+	return nil
+}
+
+// Close implements message.Subscriber.
+func (s *subscriber) Close() error {
+	s.closeOnce.Do(func() {
+		close(s.closing)
+		if s.sub != nil {
+			s.closeErr = s.sub.Close()
+		}
+		s.running.Wait()
+	})
+	return s.closeErr
+}

@@ -1,0 +1,71 @@
+package schema
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrMissing says that the tables were never created.
+	ErrMissing = errors.New("the tables are missing")
+
+	// ErrOutdated says that migrations of this code have not been applied.
+	ErrOutdated = errors.New("the tables are older than this code")
+
+	// ErrNewer says that a later version of this module has migrated the
+	// database.
+	ErrNewer = errors.New("the tables are newer than this code")
+)
+
+// querier is what [Check] needs of a *sql.DB, *sql.Conn or *sql.Tx.
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Check reports whether the tables have the version that this code works with:
+// nil, or an error that says what to do and is one of [ErrMissing],
+// [ErrOutdated] and [ErrNewer], or the database's own error. db is a *sql.DB, a
+// *sql.Conn or a *sql.Tx. It changes nothing.
+func Check(ctx context.Context, db querier, config Config) error {
+	if err := config.Validate(); err != nil {
+		return err
+	}
+	config = config.WithDefaults()
+
+	exists, err := config.exists(ctx, db)
+	if err != nil {
+		return fmt.Errorf("schema: check: %w", err)
+	}
+	if !exists {
+		return fmt.Errorf("schema: %w: no table %s: run schema.Up, or apply schema.SQL", ErrMissing, config.Table("migrations"))
+	}
+	current, err := config.current(ctx, db)
+	switch {
+	case err != nil:
+		return fmt.Errorf("schema: check: %w", err)
+	case current < Version():
+		return fmt.Errorf("schema: %w: version %d of %d: run schema.Up, or apply the rest of schema.SQL",
+			ErrOutdated, current, Version())
+	case current > Version():
+		return fmt.Errorf("schema: %w", newerError(current))
+	}
+	return nil
+}
+
+func newerError(current int) error {
+	return fmt.Errorf("%w: version %d, this code knows up to %d: deploy the newer code", ErrNewer, current, Version())
+}
+
+// exists looks in the catalogue, so that a missing table is not confused with
+// any other error of a query. Names are validated: no quotes in them.
+func (c Config) exists(ctx context.Context, db querier) (bool, error) {
+	query := fmt.Sprintf(`SELECT to_regclass('%s') IS NOT NULL`, c.Table("migrations"))
+	if c.Dialect == SQLite {
+		query = fmt.Sprintf(`SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = '%smigrations')`, c.Prefix)
+	}
+	var exists bool
+	err := db.QueryRowContext(ctx, query).Scan(&exists)
+	return exists, err
+}

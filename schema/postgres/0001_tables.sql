@@ -1,0 +1,130 @@
+-- The outbox. Only pending rows live here: a row leaves it in the statement
+-- that records what became of it, so the table stays as small as the backlog.
+-- The primary key is its only full index: the forwarder reads in position
+-- order, and every further index would be paid by the business transaction.
+CREATE TABLE {outbox} (
+    position     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    message_id   text        NOT NULL,
+    topic        text        NOT NULL,
+    ordering_key text,
+    slot         smallint    NOT NULL,
+    payload      bytea       NOT NULL,
+    metadata     jsonb       NOT NULL,
+    created_at   timestamptz NOT NULL DEFAULT now(),
+    due_at       timestamptz,
+    attempts     integer     NOT NULL DEFAULT 0,
+    last_error   text
+) WITH (
+    -- A queue turns over completely: vacuum by count, not by share of a size
+    -- that is near zero most of the time.
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000,
+    autovacuum_vacuum_insert_scale_factor = 0,
+    autovacuum_vacuum_insert_threshold = 100000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- Finds delayed and backed-off rows. Rows that are due at once are not in it.
+CREATE INDEX {index outbox_due} ON {outbox} (due_at) WHERE due_at IS NOT NULL;
+
+-- An ordering key whose head was refused or died: its successors wait for the
+-- row at that position. Gone with the head.
+CREATE TABLE {holds} (
+    ordering_key text        PRIMARY KEY,
+    position     bigint      NOT NULL,
+    reason       text        NOT NULL,
+    held_at      timestamptz NOT NULL DEFAULT now()
+);
+
+-- Dead letters of the forwarder.
+CREATE TABLE {outbox_dead} (
+    position     bigint      PRIMARY KEY,
+    message_id   text        NOT NULL,
+    topic        text        NOT NULL,
+    ordering_key text,
+    payload      bytea       NOT NULL,
+    metadata     jsonb       NOT NULL,
+    created_at   timestamptz NOT NULL,
+    attempts     integer     NOT NULL,
+    last_error   text        NOT NULL,
+    reason       text        NOT NULL,
+    unknown      boolean     NOT NULL,
+    died_at      timestamptz NOT NULL DEFAULT now()
+);
+
+-- Who forwards which part of the outbox. A lease, not a session lock: those
+-- leak through a pooler in transaction mode.
+CREATE TABLE {slots} (
+    slot        smallint PRIMARY KEY,
+    owner       text,
+    lease_until timestamptz
+);
+INSERT INTO {slots} (slot) SELECT generate_series(0, 63);
+
+-- What each consumer has done. The primary key is the promise.
+CREATE TABLE {inbox} (
+    message_id   text        NOT NULL,
+    consumer     text        NOT NULL,
+    processed_at timestamptz NOT NULL DEFAULT now(),
+    digest       bytea       NOT NULL,
+    tenant       text,
+    PRIMARY KEY (message_id, consumer)
+);
+
+-- For retention: rows arrive in order of time, so a BRIN of a few pages does
+-- what a btree would do at a cost per insert.
+CREATE INDEX {index inbox_processed} ON {inbox} USING brin (processed_at);
+
+-- Messages that wait for their consumer, for whatever reason: between two
+-- attempts, after a redelivery, in quarantine, on their way in the embedded
+-- transport. The envelope is the message byte for byte; the text columns are
+-- cleaned and bounded copies, so that everything can be stored.
+CREATE TABLE {parked} (
+    id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    consumer        text        NOT NULL,
+    topic           text        NOT NULL,
+    message_id      text        NOT NULL,
+    tenant          text,
+    digest          bytea       NOT NULL,
+    envelope        bytea       NOT NULL,
+    state           text        NOT NULL CHECK (state IN ('waiting', 'quarantined', 'resolved', 'discarded')),
+    due_at          timestamptz NOT NULL,
+    owner           text,
+    token           text,
+    attempts        integer     NOT NULL DEFAULT 0,
+    rounds          integer     NOT NULL DEFAULT 0,
+    crashes         integer     NOT NULL DEFAULT 0,
+    replays         integer     NOT NULL DEFAULT 0,
+    reason          text        NOT NULL DEFAULT '',
+    error           text        NOT NULL DEFAULT '',
+    error_type      text        NOT NULL DEFAULT '',
+    fingerprint     text        NOT NULL DEFAULT '',
+    created_at      timestamptz NOT NULL DEFAULT now(),
+    first_failed_at timestamptz,
+    last_failed_at  timestamptz,
+    finished_at     timestamptz
+);
+
+-- A copy of a message that is parked already is the same entry. Messages
+-- without an id cannot be told apart and are all kept.
+CREATE UNIQUE INDEX {index parked_message} ON {parked} (consumer, message_id, digest) WHERE message_id <> '';
+
+-- The one sweep of waiting rows: of one consumer and topic, by due time. A
+-- claimed row is due again when its lease ends.
+CREATE INDEX {index parked_due} ON {parked} (consumer, topic, due_at) WHERE state = 'waiting';
+
+-- Listing the quarantine.
+CREATE INDEX {index parked_quarantined} ON {parked} (id) WHERE state = 'quarantined';
+
+-- Who replayed, edited or discarded what, and why: written in the transaction
+-- that does it.
+CREATE TABLE {audit} (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at         timestamptz NOT NULL DEFAULT now(),
+    actor      text        NOT NULL,
+    action     text        NOT NULL,
+    subject    text        NOT NULL,
+    consumer   text        NOT NULL DEFAULT '',
+    message_id text        NOT NULL DEFAULT '',
+    why        text        NOT NULL DEFAULT ''
+);

@@ -1,0 +1,118 @@
+-- Times are whole milliseconds since 1970 in UTC.
+
+-- The outbox. Only pending rows live here. AUTOINCREMENT, because a position
+-- that is used again would let a repeated delete remove another row.
+CREATE TABLE {outbox} (
+    position     INTEGER PRIMARY KEY AUTOINCREMENT,
+    message_id   TEXT    NOT NULL,
+    topic        TEXT    NOT NULL,
+    ordering_key TEXT,
+    slot         INTEGER NOT NULL,
+    payload      BLOB    NOT NULL,
+    metadata     TEXT    NOT NULL,
+    created_at   INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    due_at       INTEGER,
+    attempts     INTEGER NOT NULL DEFAULT 0,
+    last_error   TEXT
+);
+
+-- Finds delayed and backed-off rows. Rows that are due at once are not in it.
+CREATE INDEX {index outbox_due} ON {outbox} (due_at) WHERE due_at IS NOT NULL;
+
+-- An ordering key whose head was refused or died: its successors wait for the
+-- row at that position. Gone with the head.
+CREATE TABLE {holds} (
+    ordering_key TEXT    PRIMARY KEY,
+    position     INTEGER NOT NULL,
+    reason       TEXT    NOT NULL,
+    held_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
+);
+
+-- Dead letters of the forwarder.
+CREATE TABLE {outbox_dead} (
+    position     INTEGER PRIMARY KEY,
+    message_id   TEXT    NOT NULL,
+    topic        TEXT    NOT NULL,
+    ordering_key TEXT,
+    payload      BLOB    NOT NULL,
+    metadata     TEXT    NOT NULL,
+    created_at   INTEGER NOT NULL,
+    attempts     INTEGER NOT NULL,
+    last_error   TEXT    NOT NULL,
+    reason       TEXT    NOT NULL,
+    unknown      INTEGER NOT NULL,
+    died_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
+);
+
+-- Who forwards which part of the outbox.
+CREATE TABLE {slots} (
+    slot        INTEGER PRIMARY KEY,
+    owner       TEXT,
+    lease_until INTEGER
+);
+INSERT INTO {slots} (slot)
+WITH RECURSIVE n(slot) AS (SELECT 0 UNION ALL SELECT slot + 1 FROM n WHERE slot < 63)
+SELECT slot FROM n;
+
+-- What each consumer has done. The primary key is the promise.
+CREATE TABLE {inbox} (
+    message_id   TEXT    NOT NULL,
+    consumer     TEXT    NOT NULL,
+    processed_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    digest       BLOB    NOT NULL,
+    tenant       TEXT,
+    PRIMARY KEY (message_id, consumer)
+);
+
+-- For retention.
+CREATE INDEX {index inbox_processed} ON {inbox} (processed_at);
+
+-- Messages that wait for their consumer, for whatever reason. The envelope is
+-- the message byte for byte; the text columns are cleaned and bounded copies.
+CREATE TABLE {parked} (
+    id              INTEGER PRIMARY KEY AUTOINCREMENT,
+    consumer        TEXT    NOT NULL,
+    topic           TEXT    NOT NULL,
+    message_id      TEXT    NOT NULL,
+    tenant          TEXT,
+    digest          BLOB    NOT NULL,
+    envelope        BLOB    NOT NULL,
+    state           TEXT    NOT NULL CHECK (state IN ('waiting', 'quarantined', 'resolved', 'discarded')),
+    due_at          INTEGER NOT NULL,
+    owner           TEXT,
+    token           TEXT,
+    attempts        INTEGER NOT NULL DEFAULT 0,
+    rounds          INTEGER NOT NULL DEFAULT 0,
+    crashes         INTEGER NOT NULL DEFAULT 0,
+    replays         INTEGER NOT NULL DEFAULT 0,
+    reason          TEXT    NOT NULL DEFAULT '',
+    error           TEXT    NOT NULL DEFAULT '',
+    error_type      TEXT    NOT NULL DEFAULT '',
+    fingerprint     TEXT    NOT NULL DEFAULT '',
+    created_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    first_failed_at INTEGER,
+    last_failed_at  INTEGER,
+    finished_at     INTEGER
+);
+
+-- A copy of a message that is parked already is the same entry. Messages
+-- without an id cannot be told apart and are all kept.
+CREATE UNIQUE INDEX {index parked_message} ON {parked} (consumer, message_id, digest) WHERE message_id <> '';
+
+-- The one sweep of waiting rows.
+CREATE INDEX {index parked_due} ON {parked} (consumer, topic, due_at) WHERE state = 'waiting';
+
+-- Listing the quarantine.
+CREATE INDEX {index parked_quarantined} ON {parked} (id) WHERE state = 'quarantined';
+
+-- Who replayed, edited or discarded what, and why.
+CREATE TABLE {audit} (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    at         INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    actor      TEXT    NOT NULL,
+    action     TEXT    NOT NULL,
+    subject    TEXT    NOT NULL,
+    consumer   TEXT    NOT NULL DEFAULT '',
+    message_id TEXT    NOT NULL DEFAULT '',
+    why        TEXT    NOT NULL DEFAULT ''
+);

@@ -1,0 +1,124 @@
+package schema
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"hash/fnv"
+)
+
+// Up brings the tables to [Version]. It is safe to call from any number of
+// processes at once: one works, the others wait for it and find nothing to do.
+// All steps that are missing are applied in one transaction, or none is.
+//
+// A missing PostgreSQL schema is created. A database that is newer than this
+// code is left alone and reported as [ErrNewer].
+func Up(ctx context.Context, db *sql.DB, config Config) error {
+	if err := config.Validate(); err != nil {
+		return err
+	}
+	config = config.WithDefaults()
+
+	// A connection of our own, because SQLite must begin with the write lock
+	// whatever the data source name says.
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("schema: connect: %w", err)
+	}
+	defer conn.Close()
+	if err := upOn(ctx, conn, config); err != nil {
+		return fmt.Errorf("schema: up: %w", err)
+	}
+	return nil
+}
+
+func upOn(ctx context.Context, conn *sql.Conn, config Config) (err error) {
+	begin := "BEGIN"
+	if config.Dialect == SQLite {
+		begin = "BEGIN IMMEDIATE"
+		if _, err := conn.ExecContext(ctx, "PRAGMA busy_timeout = 30000"); err != nil {
+			return err
+		}
+	}
+	if _, err := conn.ExecContext(ctx, begin); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_, rollback := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
+			err = errors.Join(err, rollback)
+		}
+	}()
+
+	if err := config.prepare(ctx, conn); err != nil {
+		return err
+	}
+	current, err := config.current(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if current > Version() {
+		return newerError(current)
+	}
+	for _, m := range migrations(config.Dialect)[current:] {
+		if _, err := conn.ExecContext(ctx, config.expand(m.text)); err != nil {
+			return fmt.Errorf("migration %04d %s: %w", m.version, m.name, err)
+		}
+		if _, err := conn.ExecContext(ctx, config.record(m.version)); err != nil {
+			return fmt.Errorf("migration %04d %s: %w", m.version, m.name, err)
+		}
+	}
+	_, err = conn.ExecContext(ctx, "COMMIT")
+	return err
+}
+
+// prepare takes the lock that makes concurrent callers wait, and creates what
+// the versions are recorded in. `IF NOT EXISTS` alone is no protection: many at
+// once still collide in PostgreSQL's catalogue.
+func (c Config) prepare(ctx context.Context, conn *sql.Conn) error {
+	if c.Dialect == PostgreSQL {
+		lock := fnv.New64a()
+		_, _ = lock.Write([]byte("once schema " + c.Table("migrations")))
+		if _, err := conn.ExecContext(ctx, fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", int64(lock.Sum64()))); err != nil {
+			return fmt.Errorf("take the migration lock: %w", err)
+		}
+		if err := c.createSchema(ctx, conn); err != nil {
+			return err
+		}
+	}
+	if _, err := conn.ExecContext(ctx, c.expand(createVersions)); err != nil {
+		return fmt.Errorf("create %s: %w", c.Table("migrations"), err)
+	}
+	return nil
+}
+
+// createSchema creates the configured schema when it is missing. It looks
+// first, because CREATE SCHEMA IF NOT EXISTS wants the right to create one even
+// when there is nothing to do.
+func (c Config) createSchema(ctx context.Context, conn *sql.Conn) error {
+	if c.Schema == "" {
+		return nil
+	}
+	var exists bool
+	query := fmt.Sprintf("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = '%s')", c.Schema) // validated: no quotes in it
+	if err := conn.QueryRowContext(ctx, query).Scan(&exists); err != nil {
+		return fmt.Errorf("look for schema %q: %w", c.Schema, err)
+	}
+	if exists {
+		return nil
+	}
+	if _, err := conn.ExecContext(ctx, `CREATE SCHEMA "`+c.Schema+`"`); err != nil {
+		return fmt.Errorf("create schema %q: %w", c.Schema, err)
+	}
+	return nil
+}
+
+func (c Config) current(ctx context.Context, q querier) (int, error) {
+	var version int
+	err := q.QueryRowContext(ctx, "SELECT COALESCE(MAX(version), 0) FROM "+c.Table("migrations")).Scan(&version)
+	if err != nil {
+		return 0, fmt.Errorf("read %s: %w", c.Table("migrations"), err)
+	}
+	return version, nil
+}
