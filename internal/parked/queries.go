@@ -48,17 +48,17 @@ func newQueries(d dialect.Dialect) queries {
 		// The lease is the new due time, so that one sweep finds both what
 		// became due and what was left behind.
 		claim: d.SQL(`
-			UPDATE {parked} AS p
-			SET owner = $3, token = $4, due_at = {after $5}, crashes = p.crashes + 1
+			UPDATE {parked}
+			SET owner = $3, token = $4, due_at = {after $5}, crashes = crashes + 1
 			FROM (
-				SELECT id FROM {parked}
+				SELECT id AS chosen_id FROM {parked}
 				WHERE state = 'waiting' AND consumer = $1 AND topic = $2 AND due_at <= {now}
 				  AND crashes BETWEEN $7 AND $8
 				ORDER BY due_at, id LIMIT $6
 				{skip_locked}
 			) AS chosen
-			WHERE p.id = chosen.id
-			RETURNING p.id, p.attempts, p.rounds, p.crashes, p.replays, p.envelope`),
+			WHERE id = chosen_id
+			RETURNING id, attempts, rounds, crashes, replays, envelope`),
 
 		due: d.SQL(`
 			SELECT EXISTS (SELECT 1 FROM {parked} WHERE state = 'waiting' AND consumer = $1 AND topic = $2

@@ -1,0 +1,160 @@
+package dedup_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
+)
+
+// Two copies at the same moment: the second waits for the first, and runs only
+// if the first comes to nothing.
+func TestTrap34TwoCopiesAtOnce(t *testing.T) {
+	for name, outcome := range map[string]struct {
+		first error
+		runs  int
+	}{
+		"the first commits":    {nil, 1},
+		"the first rolls back": {errHandler, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+				b := newBench(t, db, nil)
+				entered, finish := make(chan struct{}), make(chan struct{})
+				runs := 0
+				first, second := make(chan error, 1), make(chan error, 1)
+				go func() {
+					_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+						runs++
+						close(entered)
+						<-finish
+						return nil, errors.Join(write(msg.Context(), msg), outcome.first)
+					})(message.NewMessage("m1", nil))
+					first <- err
+				}()
+				<-entered
+				go func() {
+					_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+						runs++
+						return nil, write(msg.Context(), msg)
+					})(message.NewMessage("m1", nil))
+					second <- err
+				}()
+				waitUntilBlocked(t, db, second)
+				close(finish)
+				if err := <-first; !errors.Is(err, outcome.first) {
+					t.Fatalf("first: %v", err)
+				}
+				if err := <-second; err != nil {
+					t.Fatalf("second: %v", err)
+				}
+				if runs != outcome.runs {
+					t.Fatalf("the handler ran %d times, want %d", runs, outcome.runs)
+				}
+				b.expect(1, 1, 0)
+			})
+		})
+	}
+}
+
+// waitUntilBlocked returns when the second copy waits for a lock. SQLite does
+// not show that; there it is enough that it has not come back.
+func waitUntilBlocked(t *testing.T, db testkit.Database, second <-chan error) {
+	t.Helper()
+	if db.Dialect == "postgres" {
+		testkit.Eventually(t, 5*time.Second, "the second copy waits for the first", func() bool {
+			var waiting bool
+			err := db.QueryRowContext(t.Context(), `
+				SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waiting)
+			return err == nil && waiting
+		})
+	}
+	select {
+	case err := <-second:
+		t.Fatalf("the second copy did not wait: %v", err)
+	default:
+	}
+}
+
+// A copy does not wait for ever, and the wait is not charged to the message.
+func TestTrap78ACopyDoesNotWaitForAFrozenOneForEver(t *testing.T) {
+	db := testkit.Postgres(t)
+	b := newBench(t, db, func(c *dedup.Config) { c.LockTimeout = 50 * time.Millisecond })
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', $1, '')`, consumer); err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.inbox.Middleware(apply)(message.NewMessage("m1", nil))
+	kindOf(t, err, verdict.Undecided)
+}
+
+func TestTrap78AFrozenHandlerLosesItsTransaction(t *testing.T) {
+	db := testkit.Postgres(t)
+	b := newBench(t, db, func(c *dedup.Config) { c.IdleTimeout = 50 * time.Millisecond })
+	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		testkit.Eventually(t, 5*time.Second, "the frozen transaction is ended", func() bool {
+			var open int
+			err := db.QueryRowContext(t.Context(), `
+				SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`).Scan(&open)
+			return err == nil && open == 0
+		})
+		return nil, write(msg.Context(), msg)
+	})(message.NewMessage("m1", nil))
+	kindOf(t, err, verdict.Undecided)
+	b.expect(0, 0, 0)
+}
+
+// The connection dies under the handler, before the commit, or while it is
+// being sent: nothing is known against the message, and another copy settles it.
+func TestALostConnectionIsNotChargedToTheMessage(t *testing.T) {
+	db := testkit.Postgres(t)
+	b := newBench(t, db, nil)
+	for name, handler := range map[string]message.HandlerFunc{
+		"in the handler": func(msg *message.Message) ([]*message.Message, error) {
+			tx, _ := dedup.TxFromContext(msg.Context())
+			terminate(t, db.DB, tx)
+			return nil, write(msg.Context(), msg)
+		},
+		"before the commit": func(msg *message.Message) ([]*message.Message, error) {
+			tx, _ := dedup.TxFromContext(msg.Context())
+			err := write(msg.Context(), msg)
+			terminate(t, db.DB, tx)
+			return nil, err
+		},
+	} {
+		_, err := b.inbox.Middleware(handler)(message.NewMessage("m1", nil))
+		if err == nil {
+			t.Fatalf("%s: no error", name)
+		}
+		kindOf(t, err, verdict.Undecided)
+	}
+	b.expect(0, 0, 0)
+	if _, err := b.inbox.Middleware(apply)(message.NewMessage("m1", nil)); err != nil {
+		t.Fatal(err)
+	}
+	b.expect(1, 1, 0)
+}
+
+// A commit that the database refuses is the handler's failure.
+func TestARefusedCommitIsAFailure(t *testing.T) {
+	db := testkit.Postgres(t)
+	b := newBench(t, db, nil)
+	b.exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
+	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		tx, _ := dedup.TxFromContext(msg.Context())
+		_, err := tx.ExecContext(context.Background(), `INSERT INTO unique_later VALUES (1), (1)`)
+		return nil, err
+	})(message.NewMessage("m1", nil))
+	kindOf(t, err, verdict.Failed)
+	b.expect(0, 0, 0)
+}

@@ -1,0 +1,178 @@
+package dedup_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestOncePerMessageAndConsumer(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		handle := b.inbox.Middleware(apply)
+		for range 3 {
+			if _, err := handle(message.NewMessage("m1", []byte("body"))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.expect(1, 1, 0)
+
+		other, err := dedup.New(db.DB, dedup.Config{Schema: b.config, Consumer: "inventory"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.Middleware(apply)(message.NewMessage("m1", []byte("body"))); err != nil {
+			t.Fatal(err)
+		}
+		b.expect(2, 2, 0)
+	})
+}
+
+// The inbox row and the effect are one transaction: a failure undoes both, and
+// the next copy runs.
+func TestTrap35AFailureIsNotRemembered(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		fail := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			if err := write(msg.Context(), msg); err != nil {
+				return nil, err
+			}
+			return nil, errHandler
+		})
+		_, err := fail(message.NewMessage("m1", nil))
+		kindOf(t, err, verdict.Failed)
+		if !errors.Is(err, errHandler) {
+			t.Fatalf("got %v, want the handler's error", err)
+		}
+		b.expect(0, 0, 0)
+		if _, err := b.inbox.Middleware(apply)(message.NewMessage("m1", nil)); err != nil {
+			t.Fatal(err)
+		}
+		b.expect(1, 1, 0)
+	})
+}
+
+func TestTrap39UnusableIDsAreRefusedForGood(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		for name, id := range map[string]string{
+			"empty": "", "too long": strings.Repeat("x", 256), "NUL": "a\x00b", "invalid UTF-8": "a\xff",
+		} {
+			_, err := b.inbox.Middleware(apply)(message.NewMessage(id, []byte("body")))
+			kindOf(t, err, verdict.Permanent)
+			if !errors.Is(err, dedup.ErrInvalidID) || verdict.Of(err).Reason != verdict.ReasonInvalidID {
+				t.Errorf("%s: %v is not ErrInvalidID", name, err)
+			}
+		}
+		b.expect(0, 0, 0)
+	})
+}
+
+func TestTrap40TheSameIDWithAnotherPayloadIsNoDuplicate(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		handle := b.inbox.Middleware(apply)
+		if _, err := handle(message.NewMessage("m1", []byte("one"))); err != nil {
+			t.Fatal(err)
+		}
+		_, err := handle(message.NewMessage("m1", []byte("two")))
+		kindOf(t, err, verdict.Permanent)
+		if !errors.Is(err, dedup.ErrCollision) {
+			t.Fatalf("got %v, want ErrCollision", err)
+		}
+		b.expect(1, 1, 0)
+	})
+}
+
+func TestTrap58AHandlerThatPanicsCommitsNothing(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		func() {
+			defer func() {
+				if recover() != "boom" {
+					t.Error("the panic did not go on")
+				}
+			}()
+			_, _ = b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				if err := write(msg.Context(), msg); err != nil {
+					t.Error(err)
+				}
+				panic("boom")
+			})(message.NewMessage("m1", nil))
+		}()
+		b.expect(0, 0, 0)
+		if n := db.Stats().InUse; n != 0 {
+			t.Fatalf("%d connections are left behind", n)
+		}
+	})
+}
+
+func TestAHandlerThatEndsItsTransactionFails(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			tx, _ := dedup.TxFromContext(msg.Context())
+			return nil, tx.Rollback()
+		})(message.NewMessage("m1", nil))
+		kindOf(t, err, verdict.Failed)
+		b.expect(0, 0, 0)
+	})
+}
+
+func TestTheContextIsTheMessagesOwnAfterwards(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t), nil)
+	msg := message.NewMessage("m1", nil)
+	if _, err := b.inbox.Middleware(apply)(msg); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := dedup.TxFromContext(msg.Context()); ok {
+		t.Fatal("a transaction that has ended is still in the context")
+	}
+}
+
+func TestAMissingTableIsNamedAndNotChargedToTheMessage(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		inbox, err := dedup.New(db.DB, dedup.Config{Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}, Consumer: consumer})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = inbox.Middleware(apply)(message.NewMessage("m1", nil))
+		kindOf(t, err, verdict.Undecided)
+		if !strings.Contains(err.Error(), "once_inbox") {
+			t.Fatalf("%v does not name the table", err)
+		}
+	})
+}
+
+func TestTrap51WithoutAConsumerNameNothingIsRemembered(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t), func(c *dedup.Config) { c.Consumer = "" })
+	_, err := b.inbox.Middleware(apply)(message.NewMessage("m1", nil))
+	if !errors.Is(err, dedup.ErrNoConsumer) {
+		t.Fatalf("got %v, want ErrNoConsumer", err)
+	}
+	b.expect(0, 0, 0)
+}
+
+func TestConfigNamesTheField(t *testing.T) {
+	db := testkit.SQLite(t)
+	for field, config := range map[string]dedup.Config{
+		"Consumer":    {Consumer: strings.Repeat("x", 256)},
+		"LockTimeout": {LockTimeout: -1},
+		"IdleTimeout": {IdleTimeout: -1},
+		"Prefix":      {Schema: schema.Config{Prefix: "a b"}},
+	} {
+		if _, err := dedup.New(db.DB, config); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("error %v does not name %s", err, field)
+		}
+	}
+	if _, err := dedup.New(nil, dedup.Config{}); err == nil || !strings.Contains(err.Error(), "db is nil") {
+		t.Errorf("error %v does not say that db is nil", err)
+	}
+}

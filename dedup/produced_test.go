@@ -1,0 +1,97 @@
+package dedup_test
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/outbox"
+)
+
+func produce(id string, err error) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		event := message.NewMessage(id, []byte(`{}`))
+		outbox.SetTopic(event, "payments.captured")
+		return []*message.Message{event}, errors.Join(write(msg.Context(), msg), err)
+	}
+}
+
+// What a handler produces is stored in its transaction, and not given to the
+// router to be published after the commit.
+func TestTrap37ProducedMessagesAreCommittedWithTheEffect(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		for range 2 { // the second copy must not produce again
+			returned, err := b.inbox.Middleware(produce("e1", nil))(message.NewMessage("m1", nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(returned) != 0 {
+				t.Fatalf("%d messages are returned to the router", len(returned))
+			}
+		}
+		b.expect(1, 1, 1)
+
+		var topic, metadata string
+		if err := db.QueryRowContext(t.Context(), `SELECT topic, metadata FROM once_outbox`).Scan(&topic, &metadata); err != nil {
+			t.Fatal(err)
+		}
+		var got map[string]string
+		if err := json.Unmarshal([]byte(metadata), &got); err != nil {
+			t.Fatal(err)
+		}
+		if topic != "payments.captured" || got["once_causation_id"] != "m1" {
+			t.Fatalf("topic %q, metadata %v", topic, got)
+		}
+	})
+}
+
+func TestProducedMessagesAreRolledBackWithTheEffect(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		if _, err := b.inbox.Middleware(produce("e1", errHandler))(message.NewMessage("m1", nil)); !errors.Is(err, errHandler) {
+			t.Fatal(err)
+		}
+		b.expect(0, 0, 0)
+	})
+}
+
+func TestAProducedMessageThatTheOutboxRefusesFailsTheHandler(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		_, err := b.inbox.Middleware(produce("", nil))(message.NewMessage("m1", nil))
+		kindOf(t, err, verdict.Failed)
+		if !errors.Is(err, outbox.ErrInvalid) {
+			t.Fatalf("got %v, want outbox.ErrInvalid", err)
+		}
+		b.expect(0, 0, 0)
+	})
+}
+
+func TestMessagesWithNowhereToGoAreAPermanentFailure(t *testing.T) {
+	db := testkit.SQLite(t)
+	b := newBench(t, db, nil)
+	_, err := b.inbox.Middleware(func(*message.Message) ([]*message.Message, error) {
+		return []*message.Message{message.NewMessage("e1", nil)}, nil
+	})(message.NewMessage("m1", nil))
+	kindOf(t, err, verdict.Permanent)
+	if !errors.Is(err, dedup.ErrNoTopic) {
+		t.Errorf("got %v, want ErrNoTopic", err)
+	}
+
+	bare, err := dedup.New(db.DB, dedup.Config{Schema: b.config, Consumer: consumer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = bare.Middleware(produce("e1", nil))(message.NewMessage("m1", nil))
+	kindOf(t, err, verdict.Permanent)
+	if !errors.Is(err, dedup.ErrNoOutbox) {
+		t.Errorf("got %v, want ErrNoOutbox", err)
+	}
+	b.expect(0, 0, 0)
+}

@@ -1,0 +1,170 @@
+package dialect_test
+
+import (
+	"database/sql"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+func newDialect(t *testing.T, db testkit.Database) dialect.Dialect {
+	t.Helper()
+	d, err := dialect.New(schema.Config{Dialect: schema.Dialect(db.Dialect)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestListsArriveAsTheyAre(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		d := newDialect(t, db)
+		texts := []string{"", "a", `quote " and \ backslash`, "comma,brace{}", "NULL", "ünïcode 🐇", " space ", "'"}
+		got := collect[string](t, db, d.SQL(`SELECT * FROM {list $1 text} AS l`), d.Strings(texts))
+		if slices.Sort(texts); !slices.Equal(got, texts) {
+			t.Errorf("got %q, want %q", got, texts)
+		}
+		numbers := []int64{-1 << 63, -5, 0, 7, 1<<63 - 1}
+		if got := collect[int64](t, db, d.SQL(`SELECT * FROM {list $1 bigint} AS l`), d.List(numbers)); !slices.Equal(got, numbers) {
+			t.Errorf("got %v, want %v", got, numbers)
+		}
+		for _, empty := range []string{d.Strings(nil), d.List(nil)} {
+			if got := collect[string](t, db, d.SQL(`SELECT * FROM {list $1 text} AS l`), empty); len(got) != 0 {
+				t.Errorf("the empty list %q arrives as %q", empty, got)
+			}
+		}
+	})
+}
+
+func collect[T string | int64](t *testing.T, db testkit.Database, query string, arg any) []T {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), query, arg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	var all []T
+	for rows.Next() {
+		var one T
+		if err := rows.Scan(&one); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, one)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestTrap58APanicRollsBackAndGoesOn(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		d := newDialect(t, db)
+		exec(t, db, `CREATE TABLE work (n integer)`)
+		func() {
+			defer func() {
+				if recover() != "boom" {
+					t.Error("the panic did not go on")
+				}
+			}()
+			_ = d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+				if _, err := tx.ExecContext(t.Context(), `INSERT INTO work VALUES (1)`); err != nil {
+					t.Error(err)
+				}
+				panic("boom")
+			})
+		}()
+		var n int
+		if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM work`).Scan(&n); err != nil || n != 0 {
+			t.Fatalf("%d rows, %v", n, err)
+		}
+		if db.Stats().InUse != 0 {
+			t.Fatal("a connection was left behind")
+		}
+	})
+}
+
+func TestACommitThatTheDatabaseRefusesIsNotUnknown(t *testing.T) {
+	db := testkit.Postgres(t)
+	d := newDialect(t, db)
+	exec(t, db, `CREATE TABLE work (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
+	err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(t.Context(), `INSERT INTO work VALUES (1), (1)`)
+		return err
+	})
+	if dialect.State(err) != "23505" || errors.Is(err, dialect.ErrCommitUnknown) {
+		t.Fatalf("got %v, want a unique violation that is not unknown", err)
+	}
+}
+
+func TestACommitWhoseConnectionIsGoneIsUnknown(t *testing.T) {
+	db := testkit.Postgres(t)
+	d := newDialect(t, db)
+	err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+		var pid int
+		if err := tx.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+			return err
+		}
+		exec(t, db, `SELECT pg_terminate_backend($1, 5000)`, pid)
+		return nil
+	})
+	if !errors.Is(err, dialect.ErrCommitUnknown) {
+		t.Fatalf("got %v, want ErrCommitUnknown", err)
+	}
+}
+
+// After a restart of the server every pooled connection is dead.
+func TestBeginPassesOverDeadConnections(t *testing.T) {
+	db := testkit.Postgres(t)
+	d := newDialect(t, db)
+	const idle = 8
+	db.SetMaxIdleConns(idle)
+	var conns []*sql.Conn
+	for range idle {
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, conn)
+	}
+	for _, conn := range conns[1:] {
+		if _, err := conns[0].ExecContext(t.Context(), `SELECT pg_terminate_backend($1, 5000)`, pid(t, conn)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, conn := range conns {
+		if err := conn.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range idle {
+		if err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(t.Context(), `SELECT 1`)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func pid(t *testing.T, conn *sql.Conn) (n int) {
+	t.Helper()
+	if err := conn.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func exec(t *testing.T, db testkit.Database, query string, args ...any) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,189 @@
+package poison_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/poison"
+)
+
+func TestAFailureIsStoredByteForByteAndAcked(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		var told string
+		b := newBench(t, db, func(c *poison.Config) {
+			c.OnQuarantine = func(msg *message.Message, consumer, reason string, err error) {
+				told = fmt.Sprintf("%s %s %s %v", msg.UUID, consumer, reason, err)
+			}
+		})
+		msg := message.NewMessage("m1", []byte("{\"n\": 1.0, \"z\":\"\\u0000\"}\x00\xff"))
+		msg.Metadata = message.Metadata{"raw": "\xff\x00", "once_tenant_id": "acme"}
+		before := msg.Copy()
+		if err := b.handle("payments", msg, func(msg *message.Message) ([]*message.Message, error) {
+			msg.Metadata["added"] = "by the handler" // is not part of the message
+			return nil, errHandler
+		}); err != nil {
+			t.Fatalf("not acked: %v", err)
+		}
+		entries := b.list()
+		if len(entries) != 1 {
+			t.Fatalf("%d entries", len(entries))
+		}
+		e := entries[0]
+		if !e.Message.Equals(before) {
+			t.Errorf("stored as %+v, was %+v", e.Message, before)
+		}
+		if e.Consumer != "payments" || e.Topic != "orders.placed" || e.Tenant != "acme" || e.Attempts != 1 ||
+			e.Reason != verdict.ReasonFailed || e.Error != "handler failed" || e.Fingerprint == "" || e.ErrorType != "*errors.errorString" {
+			t.Errorf("entry %+v", e)
+		}
+		if told != "m1 payments failed handler failed" {
+			t.Errorf("the hook was told %q", told)
+		}
+	})
+}
+
+func TestSuccessPassesThrough(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t), nil)
+	out := message.NewMessage("out", nil)
+	produced, err := b.store.Middleware(func(*message.Message) ([]*message.Message, error) {
+		return []*message.Message{out}, nil
+	})(message.NewMessage("m1", nil))
+	if err != nil || len(produced) != 1 || produced[0] != out {
+		t.Fatalf("%v, %v", produced, err)
+	}
+}
+
+// What says nothing about the message is not stored: it is nacked and comes
+// again.
+func TestTrap71WhatIsUndecidedIsNotQuarantined(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		undecided := fmt.Errorf("retry: %w", verdict.HandBack(errHandler))
+		if err := b.handle("payments", message.NewMessage("m1", nil), failing(undecided)); !errors.Is(err, errHandler) {
+			t.Fatalf("got %v, want the error back", err)
+		}
+		if entries := b.list(); len(entries) != 0 {
+			t.Fatalf("stored %+v", entries)
+		}
+	})
+}
+
+func TestTrap54AShutdownIsNotQuarantined(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t), nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	msg := message.NewMessageWithContext(ctx, "m1", nil)
+	err := b.handle("payments", msg, func(*message.Message) ([]*message.Message, error) {
+		cancel()
+		return nil, ctx.Err()
+	})
+	if !errors.Is(err, context.Canceled) || len(b.list()) != 0 {
+		t.Fatalf("error %v, stored %d", err, len(b.list()))
+	}
+}
+
+// The handler's own deadline is a failure like any other, and the message's
+// context may be over by the time it is to be stored.
+func TestTrap43AnExpiredContextDoesNotKeepItFromBeingStored(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+		defer cancel()
+		if err := b.handle("payments", message.NewMessageWithContext(ctx, "m1", nil), failing(ctx.Err())); err != nil {
+			t.Fatal(err)
+		}
+		if len(b.list()) != 1 {
+			t.Fatal("not stored")
+		}
+	})
+}
+
+// A message is acked only when it is stored.
+func TestTrap43WhatCannotBeStoredIsNotAcked(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		if _, err := db.ExecContext(t.Context(), `DROP TABLE once_parked`); err != nil {
+			t.Fatal(err)
+		}
+		err := b.handle("payments", message.NewMessage("m1", nil), failing(errHandler))
+		if err == nil || !strings.Contains(err.Error(), "once_parked") {
+			t.Fatalf("error %v does not name the table", err)
+		}
+		if verdict.Of(err).Kind != verdict.Undecided {
+			t.Fatalf("%v counts against the message", err)
+		}
+	})
+}
+
+// Whatever a message consists of, it can be stored.
+func TestTrap69EverythingCanBeStored(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		nasty := "\x00\xff\xfe" + strings.Repeat("ü", 4000)
+		for _, id := range []string{"", nasty, "\xff", "a\x00"} {
+			msg := message.NewMessage(id, []byte(nasty))
+			msg.Metadata = message.Metadata{nasty: nasty, "once_tenant_id": nasty}
+			if err := b.handle(nasty, msg, failing(errors.New(nasty))); err != nil {
+				t.Fatalf("id %.10q: %v", id, err)
+			}
+		}
+		entries := b.list()
+		if len(entries) != 4 {
+			t.Fatalf("%d stored, want 4", len(entries))
+		}
+		for i, id := range []string{"", nasty, "\xff", "a\x00"} {
+			if entries[i].Message.UUID != id || string(entries[i].Message.Payload) != nasty || entries[i].Message.Metadata[nasty] != nasty {
+				t.Errorf("entry %d is not what was stored", i)
+			}
+		}
+	})
+}
+
+// Messages without an id are different messages, even with one payload.
+func TestTrap39MessagesWithoutAnIDAreAllKept(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		for range 3 {
+			if err := b.handle("payments", message.NewMessage("", []byte("same")), failing(errHandler)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(b.list()); n != 3 {
+			t.Fatalf("%d stored, want 3", n)
+		}
+	})
+}
+
+// A copy that fails while another waits for its next attempt settles both.
+func TestACopyThatFailsForGoodTakesTheWaitingRowWithIt(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		d := &parked.Delivery{Consumer: "payments", Topic: "orders.placed"}
+		waiting := parked.Failure{Err: errHandler, Attempts: 3, Rounds: 1}
+		if err := b.parked.Park(t.Context(), d, message.NewMessage("m1", nil), waiting, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.handle("payments", message.NewMessage("m1", nil), failing(errHandler)); err != nil {
+			t.Fatal(err)
+		}
+		entries, err := b.parked.List(t.Context(), parked.Filter{Limit: 10})
+		if err != nil || len(entries) != 1 || entries[0].State != parked.Quarantined || entries[0].Attempts != 4 {
+			t.Fatalf("%v, entries %+v", err, entries)
+		}
+	})
+}
+
+func TestConfigNamesTheField(t *testing.T) {
+	if _, err := poison.New(nil, poison.Config{Hold: -1}); err == nil ||
+		!strings.Contains(err.Error(), "Hold") || !strings.Contains(err.Error(), "db is nil") {
+		t.Fatalf("error %v", err)
+	}
+}

@@ -1,0 +1,156 @@
+package poison_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+)
+
+var act = poison.Act{Actor: "ann", Why: "stock was corrected"}
+
+func (b *bench) quarantine(consumer string, ids ...string) {
+	b.Helper()
+	for _, id := range ids {
+		if err := b.handle(consumer, message.NewMessage(id, []byte("body")), failing(errHandler)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func (b *bench) audit() (lines []string) {
+	b.Helper()
+	rows, err := b.QueryContext(b.Context(), `SELECT actor, action, subject, consumer, message_id, why FROM once_audit ORDER BY id`)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var f [6]string
+		if err := rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4], &f[5]); err != nil {
+			b.Fatal(err)
+		}
+		lines = append(lines, strings.Join(f[:], " | "))
+	}
+	if err := rows.Err(); err != nil {
+		b.Fatal(err)
+	}
+	return lines
+}
+
+func TestListPagesAndFilters(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.quarantine("payments", "p1", "p2", "p3")
+		b.quarantine("inventory", "i1")
+		page, err := b.store.List(t.Context(), poison.Filter{Consumer: "payments", Limit: 2})
+		if err != nil || len(page) != 2 || page[0].MessageID != "p1" || page[1].MessageID != "p2" {
+			t.Fatalf("%v, first page %+v", err, page)
+		}
+		page, err = b.store.List(t.Context(), poison.Filter{Consumer: "payments", Limit: 2, AfterID: page[1].ID})
+		if err != nil || len(page) != 1 || page[0].MessageID != "p3" {
+			t.Fatalf("%v, second page %+v", err, page)
+		}
+		if _, err := b.store.List(t.Context(), poison.Filter{Limit: -1}); err == nil || !strings.Contains(err.Error(), "Limit") {
+			t.Fatalf("error %v does not name Limit", err)
+		}
+	})
+}
+
+// A replay is due now, for the consumer that failed and no other, with fresh
+// budgets, and is on record.
+func TestTrap53ReplayGoesToTheConsumerThatFailed(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.quarantine("payments", "m1")
+		b.quarantine("inventory", "m1")
+		entry := b.list()[0]
+		if err := b.store.Replay(t.Context(), act, entry.ID); err != nil {
+			t.Fatal(err)
+		}
+		for consumer, want := range map[string]int{"payments": 1, "inventory": 0} {
+			claimed, err := b.parked.Claim(t.Context(), parked.Select{
+				Consumer: consumer, Topic: "orders.placed", Owner: "me", Limit: 10, Lease: time.Minute,
+			})
+			if err != nil || len(claimed) != want {
+				t.Fatalf("%s: %d rows due, %v", consumer, len(claimed), err)
+			}
+			for _, c := range claimed {
+				if c.Attempts != 0 || c.Rounds != 0 || c.Crashes != 1 || c.Replays != 1 {
+					t.Fatalf("the budgets are not fresh: %+v", c.Claim)
+				}
+			}
+		}
+		want := fmt.Sprintf("ann | replay | parked:%d | payments | m1 | stock was corrected", entry.ID)
+		if lines := b.audit(); len(lines) != 1 || lines[0] != want {
+			t.Fatalf("audit is %q, want %q", lines, want)
+		}
+	})
+}
+
+// All of the messages or none: half of a replay would be hard to tell from one
+// that was done.
+func TestReplayAndDiscardAreAllOrNothing(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.quarantine("payments", "m1", "m2")
+		first := b.list()[0].ID
+		for name, do := range map[string]func(ids ...int64) error{
+			"replay":  func(ids ...int64) error { return b.store.Replay(t.Context(), act, ids...) },
+			"discard": func(ids ...int64) error { return b.store.Discard(t.Context(), act, ids...) },
+		} {
+			err := do(first, 4711)
+			if !errors.Is(err, poison.ErrNotFound) || !strings.Contains(err.Error(), "4711") {
+				t.Errorf("%s: error %v does not name the missing one", name, err)
+			}
+			if err := do(); err == nil {
+				t.Errorf("%s of nothing is accepted", name)
+			}
+		}
+		if len(b.list()) != 2 || len(b.audit()) != 0 {
+			t.Fatalf("%d in quarantine, audit %q", len(b.list()), b.audit())
+		}
+		if err := b.store.Replay(t.Context(), poison.Act{}, first); err == nil || !strings.Contains(err.Error(), "Actor") {
+			t.Errorf("error %v does not name Actor", err)
+		}
+		if err := b.store.Discard(t.Context(), poison.Act{Actor: "ann"}, first); err == nil || !strings.Contains(err.Error(), "Why") {
+			t.Errorf("error %v does not name Why", err)
+		}
+	})
+}
+
+// A discarded message is gone for good: a late copy of it counts as done.
+func TestTrap72ADiscardedMessageLeavesATombstone(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.quarantine("payments", "m1", "")
+		entries := b.list()
+		if err := b.store.Discard(t.Context(), act, entries[0].ID, entries[1].ID); err != nil {
+			t.Fatal(err)
+		}
+		if len(b.list()) != 0 || len(b.audit()) != 2 {
+			t.Fatalf("%d in quarantine, audit %q", len(b.list()), b.audit())
+		}
+		var id, consumer string
+		if err := db.QueryRowContext(t.Context(), `SELECT message_id, consumer FROM once_inbox`).Scan(&id, &consumer); err != nil {
+			t.Fatal(err)
+		}
+		if id != "m1" || consumer != "payments" {
+			t.Fatalf("the tombstone is for %q of %q", id, consumer)
+		}
+		entry, err := b.store.Get(t.Context(), entries[0].ID)
+		if err != nil || entry.State != parked.Discarded || string(entry.Message.Payload) != "body" {
+			t.Fatalf("%v, entry %+v", err, entry)
+		}
+		if _, err := b.store.Get(t.Context(), 4711); !errors.Is(err, poison.ErrNotFound) {
+			t.Errorf("got %v, want ErrNotFound", err)
+		}
+	})
+}

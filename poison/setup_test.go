@@ -1,0 +1,68 @@
+package poison_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+var errHandler = errors.New("handler failed")
+
+type bench struct {
+	*testing.T
+	testkit.Database
+
+	config schema.Config
+	store  *poison.Store
+	parked *parked.Store
+}
+
+func newBench(t *testing.T, db testkit.Database, change func(*poison.Config)) *bench {
+	t.Helper()
+	b := &bench{T: t, Database: db, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
+	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
+		t.Fatal(err)
+	}
+	config := poison.Config{Schema: b.config, Hold: 100 * time.Millisecond, Logger: testkit.Logger(t)}
+	if change != nil {
+		change(&config)
+	}
+	var err error
+	if b.store, err = poison.New(db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	if b.parked, err = parked.NewStore(db.DB, b.config); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// handle gives msg to the middleware around h, as a router would for the
+// consumer.
+func (b *bench) handle(consumer string, msg *message.Message, h message.HandlerFunc) error {
+	msg.SetContext(parked.WithDelivery(msg.Context(), &parked.Delivery{Consumer: consumer, Topic: "orders.placed"}))
+	_, err := b.store.Middleware(h)(msg)
+	return err
+}
+
+func (b *bench) list() []poison.Entry {
+	b.Helper()
+	entries, err := b.store.List(b.Context(), poison.Filter{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return entries
+}
+
+func failing(err error) message.HandlerFunc {
+	return func(*message.Message) ([]*message.Message, error) { return nil, err }
+}

@@ -1,0 +1,74 @@
+package retry
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/schema"
+)
+
+func TestDelayIsAPureFunctionOfTheRound(t *testing.T) {
+	p := Policy{Base: time.Second, Factor: 5, Max: time.Minute, Jitter: 0.5}.withDefaults()
+	for _, test := range []struct {
+		round  int
+		chance float64
+		want   time.Duration
+	}{
+		{1, 0, time.Second},
+		{2, 0, 5 * time.Second},
+		{3, 0, 25 * time.Second},
+		{4, 0, time.Minute},
+		{1000, 0, time.Minute},
+		{1, 0.5, 750 * time.Millisecond},
+		{1000, 0.999999, 30*time.Second + 30*time.Microsecond},
+	} {
+		if got := p.delay(test.round, test.chance); got != test.want {
+			t.Errorf("delay(%d, %v) is %v, want %v", test.round, test.chance, got, test.want)
+		}
+	}
+}
+
+func TestTheZeroPolicyIsTheDocumentedOne(t *testing.T) {
+	p := Policy{}.withDefaults()
+	var got []time.Duration
+	for round := 1; round <= p.Delayed; round++ {
+		got = append(got, p.delay(round, 0))
+	}
+	want := []time.Duration{time.Second, 5 * time.Second, 25 * time.Second, 125 * time.Second, 625 * time.Second}
+	if len(got) != len(want) || p.Immediate != 2 {
+		t.Fatalf("%d immediate tries, delays %v", p.Immediate, got)
+	}
+	for i := range want {
+		if got[i] != want[i] {
+			t.Fatalf("delays are %v, want %v", got, want)
+		}
+	}
+}
+
+func TestNegativeMeansNone(t *testing.T) {
+	p := Policy{Immediate: -1, Delayed: -1, Jitter: -1}.withDefaults()
+	if p.Immediate != 0 || p.Delayed != 0 || p.Jitter != 0 {
+		t.Fatalf("%+v", p)
+	}
+}
+
+func TestConfigNamesTheField(t *testing.T) {
+	for field, config := range map[string]Config{
+		"Policy.Base":   {Policy: Policy{Base: -1}},
+		"Policy.Max":    {Policy: Policy{Base: time.Hour, Max: time.Minute}},
+		"Policy.Factor": {Policy: Policy{Factor: 0.5}},
+		"Policy.Jitter": {Policy: Policy{Jitter: 1.5}},
+		"CrashBudget":   {CrashBudget: -1},
+		"Lease":         {Lease: time.Millisecond},
+		"PollInterval":  {PollInterval: -1},
+		"Concurrency":   {Concurrency: -1},
+		"Hold":          {Hold: -1},
+		"Prefix":        {Schema: schema.Config{Prefix: "a b"}},
+		"db":            {},
+	} {
+		if _, err := New(nil, config); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("error %v does not name %s", err, field)
+		}
+	}
+}

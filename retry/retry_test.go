@@ -1,0 +1,260 @@
+package retry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/retry"
+)
+
+// A failing message is acked and parked, comes back when it is due, and the row
+// goes when it succeeds.
+func TestParkedAndHandledLater(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		var calls atomic.Int32
+		done := make(chan *message.Message, 1)
+		b.run(func(msg *message.Message) error {
+			if calls.Add(1) < 4 {
+				return errHandler
+			}
+			done <- msg.Copy()
+			return nil
+		})
+		msg := message.NewMessage("m1", []byte("a\x00\xffb"))
+		msg.Metadata["raw"] = "\xff\x00"
+		if !b.transport.deliver(t, msg) {
+			t.Fatal("the message was not acked when it was parked")
+		}
+		got := <-done
+		if got.UUID != "m1" || string(got.Payload) != "a\x00\xffb" || got.Metadata["raw"] != "\xff\x00" {
+			t.Fatalf("came back as %q %q %q", got.UUID, got.Payload, got.Metadata)
+		}
+		b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
+		if n := calls.Load(); n != 4 {
+			t.Fatalf("the handler was called %d times, want 4", n)
+		}
+	})
+}
+
+func TestGivenUpAfterTheLastRound(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		var calls atomic.Int32
+		b.run(func(*message.Message) error {
+			return fmt.Errorf("call %d: %w", calls.Add(1), errHandler)
+		})
+		b.transport.deliver(t, message.NewMessage("m1", []byte("body")))
+		b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
+		entry := b.entries(parked.Quarantined)[0]
+		if n := calls.Load(); n != 4 || entry.Attempts != 4 || entry.Reason != verdict.ReasonExhausted {
+			t.Fatalf("%d calls, entry %+v", n, entry)
+		}
+		if !strings.Contains(entry.Error, "call 4") || entry.FirstFailedAt.IsZero() || entry.LastFailedAt.Before(entry.FirstFailedAt) {
+			t.Fatalf("entry %+v", entry)
+		}
+	})
+}
+
+func TestPermanentIsGivenUpAtOnce(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		var calls atomic.Int32
+		b.run(func(*message.Message) error {
+			calls.Add(1)
+			return fmt.Errorf("wrapped: %w", retry.Permanent(errHandler))
+		})
+		b.transport.deliver(t, message.NewMessage("m1", nil))
+		entries := b.entries(parked.Quarantined)
+		if len(entries) != 1 || entries[0].Reason != verdict.ReasonPermanent || calls.Load() != 1 {
+			t.Fatalf("%d calls, entries %+v", calls.Load(), entries)
+		}
+	})
+}
+
+func TestAfterSaysWhen(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		var calls atomic.Int32
+		b.run(func(*message.Message) error {
+			calls.Add(1)
+			return retry.After(errHandler, time.Hour)
+		})
+		b.transport.deliver(t, message.NewMessage("m1", nil))
+		entries := b.entries(parked.Waiting)
+		if len(entries) != 1 || calls.Load() != 1 {
+			t.Fatalf("%d calls, entries %+v", calls.Load(), entries)
+		}
+		if in := entries[0].DueAt.Sub(entries[0].LastFailedAt); in < 59*time.Minute || in > 61*time.Minute {
+			t.Fatalf("due in %v, want an hour", in)
+		}
+	})
+}
+
+func TestNilStaysNil(t *testing.T) {
+	if retry.Permanent(nil) != nil || retry.After(nil, time.Second) != nil {
+		t.Fatal("nil became an error")
+	}
+}
+
+// A panic is an attempt that failed, not the end of the message's retries.
+func TestTrap65APanicIsRetriedAndQuarantined(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		var calls atomic.Int32
+		b.run(func(*message.Message) error {
+			calls.Add(1)
+			panic("boom")
+		})
+		b.transport.deliver(t, message.NewMessage("m1", nil))
+		b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
+		if entry := b.entries(parked.Quarantined)[0]; calls.Load() != 4 || !strings.Contains(entry.Error, "panic: boom") {
+			t.Fatalf("%d calls, entry %+v", calls.Load(), entry)
+		}
+	})
+}
+
+// A handler that leaves a cancelled context or a changed message behind does
+// not spoil the tries after it.
+func TestTrap57EachTryBeginsAnew(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		var calls atomic.Int32
+		problems := make(chan string, 10)
+		b.run(func(msg *message.Message) error {
+			if err := msg.Context().Err(); err != nil {
+				problems <- "the context is " + err.Error()
+			}
+			if string(msg.Payload) != "body" || msg.Metadata["k"] != "v" {
+				problems <- fmt.Sprintf("the message is %q %v", msg.Payload, msg.Metadata)
+			}
+			if calls.Add(1) == 4 {
+				return nil
+			}
+			ctx, cancel := context.WithTimeout(msg.Context(), time.Nanosecond)
+			defer cancel()
+			msg.SetContext(ctx)
+			copy(msg.Payload, "XXXX")
+			msg.Metadata["k"] = "changed"
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		msg := message.NewMessage("m1", []byte("body"))
+		msg.Metadata["k"] = "v"
+		b.transport.deliver(t, msg)
+		b.eventually("four calls", func() bool { return calls.Load() == 4 })
+		select {
+		case problem := <-problems:
+			t.Fatal(problem)
+		default:
+		}
+	})
+}
+
+// A shutdown is neither a failure nor an attempt.
+func TestTrap54AShutdownIsNotCharged(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		for _, where := range []string{"from the transport", "parked"} {
+			t.Run(where, func(t *testing.T) {
+				b := newBench(t, db, nil)
+				entered := make(chan struct{}, 1)
+				closing := make(chan struct{})
+				b.run(func(msg *message.Message) error {
+					entered <- struct{}{}
+					<-closing
+					return errors.New("cancelled: the service is going down")
+				})
+				msg := message.NewMessage("m-"+where, nil)
+				if where == "parked" {
+					if err := b.parked.Deliver(t.Context(), topic, []string{consumer}, msg); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					go func() { b.transport.messages <- msg }()
+				}
+				<-entered
+				go func() {
+					b.eventually("the subscriber is closing", b.transport.closed.Load)
+					close(closing)
+				}()
+				if err := b.router.Close(); err != nil {
+					t.Fatal(err)
+				}
+				entries := b.entries("")
+				if where == "from the transport" {
+					if len(entries) != 0 {
+						t.Fatalf("parked: %+v", entries)
+					}
+					<-msg.Nacked()
+					return
+				}
+				if len(entries) != 1 || entries[0].State != parked.Waiting || entries[0].Attempts != 0 || entries[0].Crashes != 0 {
+					t.Fatalf("entries %+v", entries)
+				}
+				if entries[0].DueAt.After(time.Now().Add(time.Second)) {
+					t.Fatalf("the row is not due: %v", entries[0].DueAt)
+				}
+			})
+		}
+	})
+}
+
+// Without the Subscriber nothing would bring a parked message back.
+func TestWithoutTheSubscriberNothingIsParked(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t), nil)
+	calls := 0
+	_, err := b.retries.Middleware(func(*message.Message) ([]*message.Message, error) {
+		calls++
+		return nil, errHandler
+	})(message.NewMessage("m1", nil))
+	var given *retry.Error
+	if !errors.As(err, &given) || !errors.Is(err, errHandler) || given.Attempts != 2 || calls != 2 {
+		t.Fatalf("%d calls, error %v", calls, err)
+	}
+	if len(b.entries("")) != 0 {
+		t.Fatal("the message is parked where nobody looks")
+	}
+}
+
+// With neither retry nor poison around the handler an ack means done.
+func TestASubscriberAloneResolvesWhatIsAcked(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.runWith(func(*message.Message) error { return nil })
+		if err := b.parked.Deliver(t.Context(), topic, []string{consumer}, message.NewMessage("m1", nil)); err != nil {
+			t.Fatal(err)
+		}
+		b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
+	})
+}
+
+func TestSubscriberNamesWhatIsMissing(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t), nil)
+	for want, sub := range map[string]message.Subscriber{
+		"consumer name": b.retries.Subscriber("", b.transport),
+		"nil":           b.retries.Subscriber(consumer, nil),
+	} {
+		if _, err := sub.Subscribe(t.Context(), topic); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not say %q", err, want)
+		}
+	}
+	sub := b.retries.Subscriber(consumer, newTransport())
+	for range 2 {
+		if err := sub.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := sub.Subscribe(t.Context(), topic); err == nil {
+		t.Error("a closed subscriber subscribes")
+	}
+}

@@ -1,0 +1,145 @@
+package retry_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+const (
+	consumer = "payments"
+	topic    = "orders.placed"
+)
+
+var errHandler = errors.New("handler failed")
+
+// transport is a subscriber that the test feeds by hand.
+type transport struct {
+	messages chan *message.Message
+	closed   atomic.Bool
+}
+
+func newTransport() *transport { return &transport{messages: make(chan *message.Message)} }
+
+func (s *transport) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	return s.messages, nil
+}
+
+func (s *transport) Close() error {
+	if s.closed.CompareAndSwap(false, true) {
+		close(s.messages)
+	}
+	return nil
+}
+
+// deliver hands msg to the consumer and says whether it was acked.
+func (s *transport) deliver(t *testing.T, msg *message.Message) (acked bool) {
+	t.Helper()
+	s.messages <- msg
+	select {
+	case <-msg.Acked():
+		return true
+	case <-msg.Nacked():
+		return false
+	case <-time.After(20 * time.Second):
+		t.Fatal("the message is neither acked nor nacked")
+		return false
+	}
+}
+
+// bench is a router with one handler behind retries, on tables of its own.
+type bench struct {
+	*testing.T
+	testkit.Database
+
+	config    schema.Config
+	retries   *retry.Retries
+	parked    *parked.Store
+	transport *transport
+	router    *message.Router
+}
+
+// quick is a policy for tests: two rounds of two tries.
+var quick = retry.Policy{Immediate: 1, Delayed: 1, Base: 10 * time.Millisecond, Jitter: -1}
+
+func newBench(t *testing.T, db testkit.Database, change func(*retry.Config)) *bench {
+	t.Helper()
+	b := &bench{T: t, Database: db, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}, transport: newTransport()}
+	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
+		t.Fatal(err)
+	}
+	config := retry.Config{
+		Schema: b.config, Policy: quick, PollInterval: 5 * time.Millisecond, Logger: testkit.Logger(t),
+	}
+	if change != nil {
+		change(&config)
+	}
+	var err error
+	if b.retries, err = retry.New(db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	if b.parked, err = parked.NewStore(db.DB, b.config); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// run starts a router whose only handler is h behind poison and retries.
+func (b *bench) run(h message.NoPublishHandlerFunc) {
+	b.Helper()
+	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config, Logger: testkit.Logger(b.T)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.runWith(h, quarantine.Middleware, b.retries.Middleware)
+}
+
+func (b *bench) runWith(h message.NoPublishHandlerFunc, middlewares ...message.HandlerMiddleware) {
+	b.Helper()
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	router.AddMiddleware(middlewares...)
+	router.AddConsumerHandler("handler-1", topic, b.retries.Subscriber(consumer, b.transport), h)
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(context.WithoutCancel(b.Context())) }()
+	<-router.Running()
+	b.router = router
+	b.Cleanup(func() {
+		if err := router.Close(); err != nil {
+			b.Errorf("close: %v", err)
+		}
+		if err := <-stopped; err != nil {
+			b.Errorf("run: %v", err)
+		}
+	})
+}
+
+// entries returns the rows in a state.
+func (b *bench) entries(state string) []parked.Entry {
+	b.Helper()
+	all, err := b.parked.List(context.WithoutCancel(b.Context()), parked.Filter{State: state, Limit: 100})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return all
+}
+
+func (b *bench) eventually(what string, cond func() bool) {
+	b.Helper()
+	testkit.Eventually(b.T, 20*time.Second, what, cond)
+}

@@ -1,0 +1,68 @@
+package schema_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/watermill-once/once/schema"
+)
+
+func TestConfigNamesTheField(t *testing.T) {
+	tests := map[string]struct {
+		config schema.Config
+		want   string // "" is valid
+	}{
+		"zero value":             {schema.Config{}, ""},
+		"schema and prefix":      {schema.Config{Schema: "App1", Prefix: "_o"}, ""},
+		"unknown dialect":        {schema.Config{Dialect: "oracle"}, "Dialect"},
+		"schema with a quote":    {schema.Config{Schema: `a"b`}, "Schema"},
+		"schema with an escape":  {schema.Config{Schema: `a'b`}, "Schema"},
+		"schema for SQLite":      {schema.Config{Dialect: schema.SQLite, Schema: "app"}, "Schema"},
+		"prefix with a space":    {schema.Config{Prefix: "once "}, "Prefix"},
+		"prefix with a digit":    {schema.Config{Prefix: "1once_"}, "Prefix"},
+		"prefix outside ASCII":   {schema.Config{Prefix: "önce_"}, "Prefix"},
+		"prefix with a NUL":      {schema.Config{Prefix: "a\x00"}, "Prefix"},
+		"prefix of the last fit": {schema.Config{Prefix: strings.Repeat("p", 63-len("parked_quarantined"))}, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := test.config.Validate()
+			switch {
+			case test.want == "" && err != nil:
+				t.Fatalf("refused: %v", err)
+			case test.want != "" && (err == nil || !strings.Contains(err.Error(), "schema: "+test.want)):
+				t.Fatalf("error is %v, want one that names %s", err, test.want)
+			}
+		})
+	}
+}
+
+// PostgreSQL cuts names at 63 bytes: two prefixes that differ after that would
+// share their tables.
+func TestTrap31NamesPast63BytesAreRefused(t *testing.T) {
+	longest := strings.Repeat("p", 63-len("parked_quarantined"))
+	if err := (schema.Config{Prefix: longest + "x"}).Validate(); err == nil {
+		t.Fatal("a prefix is accepted with which an index name is longer than 63 bytes")
+	}
+	if err := (schema.Config{Schema: strings.Repeat("s", 64)}).Validate(); err == nil {
+		t.Fatal("a schema of 64 bytes is accepted")
+	}
+}
+
+func TestAllFieldsAreReportedAtOnce(t *testing.T) {
+	err := schema.Config{Dialect: "oracle", Schema: "a b", Prefix: "c d"}.Validate()
+	for _, field := range []string{"Dialect", "Schema", "Prefix"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("error %v does not name %s", err, field)
+		}
+	}
+}
+
+func TestTableIsQuotedAndQualified(t *testing.T) {
+	if got := (schema.Config{}).Table("outbox"); got != `"once_outbox"` {
+		t.Errorf("got %s", got)
+	}
+	if got := (schema.Config{Schema: "App", Prefix: "x_"}).Table("outbox"); got != `"App"."x_outbox"` {
+		t.Errorf("got %s", got)
+	}
+}
