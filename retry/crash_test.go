@@ -1,6 +1,7 @@
 package retry_test
 
 import (
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -58,47 +59,96 @@ func TestTrap48AMessageThatKillsTheProcessIsGivenUp(t *testing.T) {
 func TestTrap49SuspectsRunAlone(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Concurrency = 4 })
-		for _, id := range []string{"a", "b", "c"} {
-			if err := b.parked.Deliver(t.Context(), topic, []string{consumer}, message.NewMessage(id, nil)); err != nil {
-				t.Fatal(err)
-			}
-		}
+		b.put("a", "b", "c")
 		b.crash(10, false)
-		for _, id := range []string{"d", "e", "f"} {
-			if err := b.parked.Deliver(t.Context(), topic, []string{consumer}, message.NewMessage(id, nil)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		var mu sync.Mutex
-		running := map[string]bool{}
-		var together [][2]string
-		handled := 0
+		b.put("d", "e", "f")
+		var w witness
 		b.run(func(msg *message.Message) error {
-			mu.Lock()
-			for other := range running {
-				together = append(together, [2]string{msg.UUID, other})
-			}
-			running[msg.UUID] = true
-			mu.Unlock()
+			defer w.enter(msg.UUID)()
 			time.Sleep(5 * time.Millisecond) // long enough for another to run beside it
-			mu.Lock()
-			delete(running, msg.UUID)
-			handled++
-			mu.Unlock()
 			return nil
 		})
 		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
-		mu.Lock()
-		defer mu.Unlock()
-		if handled != 6 {
-			t.Fatalf("%d handled, want 6", handled)
-		}
-		for _, pair := range together {
-			if pair[0] <= "c" || pair[1] <= "c" {
-				t.Fatalf("the suspect ran beside another: %v", pair)
-			}
-		}
+		w.check(t, 6, "abc")
 	})
+}
+
+// A suspect that becomes due waits for what is in hand.
+func TestTrap49ASuspectWaitsForItsNeighbours(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *retry.Config) { c.Concurrency = 4 })
+		b.put("suspect")
+		b.crash(1, false)
+		if _, err := db.ExecContext(t.Context(), b.parked.Dialect().SQL(`UPDATE {parked} SET due_at = {after $1}`), 150); err != nil {
+			t.Fatal(err)
+		}
+		b.put("neighbour")
+		var w witness
+		b.run(func(msg *message.Message) error {
+			defer w.enter(msg.UUID)()
+			if msg.UUID == "neighbour" {
+				b.eventually("the suspect is due", func() bool {
+					_, suspect, err := b.parked.Due(t.Context(), parked.Select{Consumer: consumer, Topic: topic})
+					return err == nil && suspect
+				})
+				time.Sleep(50 * time.Millisecond) // ten polls in which it could be claimed
+			}
+			return nil
+		})
+		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
+		w.check(t, 2, "suspect")
+	})
+}
+
+// put makes messages wait for the consumer, due now.
+func (b *bench) put(ids ...string) {
+	b.Helper()
+	for _, id := range ids {
+		if err := b.parked.Deliver(b.Context(), topic, []string{consumer}, message.NewMessage(id, nil)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// witness sees which messages were handled at the same time.
+type witness struct {
+	mu       sync.Mutex
+	running  map[string]bool
+	together [][2]string
+	handled  int
+}
+
+func (w *witness) enter(id string) (leave func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for other := range w.running {
+		w.together = append(w.together, [2]string{id, other})
+	}
+	if w.running == nil {
+		w.running = map[string]bool{}
+	}
+	w.running[id] = true
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.running, id)
+		w.handled++
+	}
+}
+
+// check fails the test if one of the suspects ran beside another message.
+func (w *witness) check(t *testing.T, handled int, suspects string) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.handled != handled {
+		t.Fatalf("%d handled, want %d", w.handled, handled)
+	}
+	for _, pair := range w.together {
+		if strings.Contains(suspects, pair[0]) || strings.Contains(suspects, pair[1]) {
+			t.Fatalf("a suspect ran beside another message: %v", pair)
+		}
+	}
 }
 
 // A redelivered message may be one that killed the process: it is counted in
@@ -106,9 +156,9 @@ func TestTrap49SuspectsRunAlone(t *testing.T) {
 func TestTrap48ARedeliveredMessageIsSetAsideFirst(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
-		seen := make(chan parked.Entry, 1)
+		seen := make(chan []parked.Entry, 1)
 		b.run(func(msg *message.Message) error {
-			seen <- b.entries("")[0]
+			seen <- b.entries("")
 			return nil
 		})
 		msg := message.NewMessage("m1", nil)
@@ -116,8 +166,8 @@ func TestTrap48ARedeliveredMessageIsSetAsideFirst(t *testing.T) {
 		if !b.transport.deliver(t, msg) {
 			t.Fatal("not acked")
 		}
-		if entry := <-seen; entry.Crashes != 1 || entry.State != parked.Waiting {
-			t.Fatalf("while it is handled the row is %+v", entry)
+		if rows := <-seen; len(rows) != 1 || rows[0].Crashes != 1 || rows[0].State != parked.Waiting {
+			t.Fatalf("while it is handled the rows are %+v", rows)
 		}
 		b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
 	})

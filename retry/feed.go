@@ -162,15 +162,15 @@ func (f *feed) hand(ctx context.Context, c parked.Claimed, out chan<- *message.M
 	}()
 }
 
-// settle moves a row on that no middleware has moved, because none is there:
-// an ack then does mean done. A nack means another try, at the policy's
-// longest delay, for ever: without poison there is nowhere else to go.
+// settle moves a row on that no middleware has moved. Where none is there to
+// do so, an ack does mean done. Otherwise the message was given up with no
+// poison to take it: it is tried again at the policy's longest delay, for ever.
 func (f *feed) settle(ctx context.Context, d *parked.Delivery, acked bool) {
 	if d.Claim.Settled() {
 		return
 	}
 	err := f.patience.Persist(ctx, d, "settle the parked message", func(ctx context.Context) error {
-		if acked {
+		if acked && !d.Claim.Managed() {
 			return f.store.Resolve(ctx, d.Claim)
 		}
 		return f.store.Release(ctx, d.Claim, f.delay(max(1, f.config.Policy.Delayed)))

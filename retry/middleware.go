@@ -35,6 +35,7 @@ func (r *Retries) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			original: parked.Snapshot(msg),
 		}
 		if claim := a.delivery.Claim; claim != nil {
+			claim.Manage()
 			a.attempts, a.rounds = claim.Attempts, claim.Rounds
 		} else if a.delivery.Subscribed && msg.Metadata[meta.Redelivered] == "true" {
 			return nil, a.setAside()

@@ -209,6 +209,68 @@ func TestTrap54AShutdownIsNotCharged(t *testing.T) {
 	})
 }
 
+// Ending the router's context ends the fetching; what is in hand is handled to
+// its end, with its context alive.
+func TestTrap54ACancelledRouterLetsParkedMessagesFinish(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		sub := b.retries.Subscriber(consumer, b.transport)
+		messages, err := sub.Subscribe(ctx, topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.put("m1")
+		msg := <-messages
+		cancel()
+		b.eventually("the subscription is closing", func() bool {
+			select {
+			case <-parked.DeliveryOf(msg.Context()).Closing:
+				return true
+			default:
+				return false
+			}
+		})
+		if err := msg.Context().Err(); err != nil {
+			t.Errorf("the context of the message in hand is over: %v", err)
+		}
+		msg.Ack()
+		if err := sub.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if rows := b.entries(""); len(rows) != 0 {
+			t.Fatalf("rows are left: %+v", rows)
+		}
+	})
+}
+
+// An ack that came about in spite of an error, through some other middleware,
+// does not resolve the row.
+func TestTrap70AnAckAloneDoesNotResolve(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		swallow := func(h message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				_, _ = h(msg)
+				return nil, nil
+			}
+		}
+		handled := make(chan struct{}, 1)
+		b.runWith(func(*message.Message) error {
+			handled <- struct{}{}
+			return retry.Permanent(errHandler)
+		}, swallow, b.retries.Middleware)
+		b.put("m1")
+		<-handled
+		if err := b.router.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if rows := b.entries(parked.Waiting); len(rows) != 1 {
+			t.Fatalf("rows are %+v, want the message to wait", b.entries(""))
+		}
+	})
+}
+
 // Without the Subscriber nothing would bring a parked message back.
 func TestWithoutTheSubscriberNothingIsParked(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)

@@ -23,7 +23,15 @@ type Claim struct {
 	Replays  int
 
 	settled atomic.Bool
+	managed atomic.Bool
 }
+
+// Manage says that a middleware moves the row on, so that an ack alone does
+// not mean that the message was handled.
+func (c *Claim) Manage() { c.managed.Store(true) }
+
+// Managed says whether a middleware does.
+func (c *Claim) Managed() bool { return c.managed.Load() }
 
 // Settled says whether the row has been moved on under this claim.
 func (c *Claim) Settled() bool { return c.settled.Load() }

@@ -1,0 +1,229 @@
+package parked_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+var errHandler = errors.New("handler failed")
+
+func newStore(t *testing.T, db testkit.Database) *parked.Store {
+	t.Helper()
+	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	store, err := parked.NewStore(db.DB, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+var selection = parked.Select{Consumer: "c", Topic: "t", Owner: "me", Limit: 100, Lease: time.Minute}
+
+func deliver(t *testing.T, s *parked.Store, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		if err := s.Deliver(t.Context(), "t", []string{"c"}, message.NewMessage(id, nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func claim(t *testing.T, s *parked.Store, sel parked.Select) []parked.Claimed {
+	t.Helper()
+	claimed, err := s.Claim(t.Context(), sel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return claimed
+}
+
+func TestEachRowIsClaimedByOne(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		const rows = 50
+		for n := range rows {
+			deliver(t, s, fmt.Sprint(n))
+		}
+		var mu sync.Mutex
+		seen := map[int64]int{}
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				for {
+					sel := selection
+					sel.Limit = 3
+					claimed, err := s.Claim(t.Context(), sel)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if len(claimed) == 0 {
+						return
+					}
+					mu.Lock()
+					for _, c := range claimed {
+						seen[c.ID]++
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		all.Wait()
+		for id, times := range seen {
+			if times != 1 {
+				t.Errorf("row %d was claimed %d times", id, times)
+			}
+		}
+		if len(seen) != rows {
+			t.Errorf("%d rows claimed, want %d", len(seen), rows)
+		}
+	})
+}
+
+// Whoever lost the lease can no longer move the row.
+func TestALostClaimMovesNothing(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		deliver(t, s, "m1")
+		sel := selection
+		sel.Lease = time.Millisecond
+		old := claim(t, s, sel)[0]
+		sel = selection
+		sel.Suspects = true
+		var current []parked.Claimed
+		testkit.Eventually(t, 5*time.Second, "the lease is over", func() bool {
+			current = claim(t, s, sel)
+			return len(current) == 1
+		})
+		failure := parked.Failure{Err: errHandler, Reason: "exhausted", Attempts: 9}
+		for name, err := range map[string]error{
+			"resolve":    s.Resolve(t.Context(), old.Claim),
+			"postpone":   s.Postpone(t.Context(), "c", old.Claim, failure, 0),
+			"release":    s.Release(t.Context(), old.Claim, 0),
+			"replayed":   s.Resolve(t.Context(), &parked.Claim{ID: old.ID, Token: old.Token, Replays: 1}),
+			"quarantine": s.QuarantineClaim(t.Context(), "c", old.Claim, failure),
+		} {
+			if !errors.Is(err, parked.ErrClaimLost) {
+				t.Errorf("%s: %v, want ErrClaimLost", name, err)
+			}
+		}
+		if err := s.Extend(t.Context(), time.Hour, []*parked.Claim{{ID: old.ID, Token: old.Token}}); err != nil {
+			t.Fatal(err)
+		}
+		entry, err := s.Get(t.Context(), current[0].ID)
+		if err != nil || entry.State != parked.Waiting || entry.Attempts != 0 || entry.DueAt.After(time.Now().Add(2*time.Minute)) {
+			t.Fatalf("%v, row %+v", err, entry)
+		}
+		if err := s.Resolve(t.Context(), current[0].Claim); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// Every row that is not final is found by the one sweep sooner or later, and
+// no final row ever is.
+func TestTrap20TheSweepFindsEveryRowThatIsNotFinal(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		deliver(t, s, "released", "postponed", "abandoned", "quarantined", "replayed", "discarded", "done")
+		sel := selection
+		sel.Lease = time.Millisecond
+		byID := map[string]*parked.Claim{}
+		for _, c := range claim(t, s, sel) {
+			byID[c.Message.UUID] = c.Claim
+		}
+		act := parked.Act{Actor: "test", Why: "test"}
+		failure := parked.Failure{Err: errHandler}
+		for _, err := range []error{
+			s.Release(t.Context(), byID["released"], 0),
+			s.Postpone(t.Context(), "c", byID["postponed"], failure, time.Millisecond),
+			s.QuarantineClaim(t.Context(), "c", byID["quarantined"], failure),
+			s.QuarantineClaim(t.Context(), "c", byID["replayed"], failure),
+			s.QuarantineClaim(t.Context(), "c", byID["discarded"], failure),
+			s.Resolve(t.Context(), byID["done"]),
+			s.Replay(t.Context(), act, []int64{byID["replayed"].ID}),
+			s.Discard(t.Context(), act, []int64{byID["discarded"].ID}),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		found := map[string]bool{}
+		testkit.Eventually(t, 5*time.Second, "all waiting rows are claimed", func() bool {
+			for _, suspects := range []bool{false, true} {
+				sel := selection
+				sel.Suspects = suspects
+				for _, c := range claim(t, s, sel) {
+					found[c.Message.UUID] = true
+				}
+			}
+			return len(found) >= 4
+		})
+		if len(found) != 4 || !found["released"] || !found["postponed"] || !found["abandoned"] || !found["replayed"] {
+			t.Fatalf("found %v", found)
+		}
+	})
+}
+
+// A replayed message that was handled stays as the record of how it ended, and
+// a late copy of it is no new row.
+func TestAReplayedRowStaysOnRecord(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		deliver(t, s, "m1")
+		c := claim(t, s, selection)[0]
+		if err := s.QuarantineClaim(t.Context(), "c", c.Claim, parked.Failure{Err: errHandler, Reason: "exhausted"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Replay(t.Context(), parked.Act{Actor: "ann"}, []int64{c.ID}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Resolve(t.Context(), claim(t, s, selection)[0].Claim); err != nil {
+			t.Fatal(err)
+		}
+		deliver(t, s, "m1")
+		entries, err := s.List(t.Context(), parked.Filter{Limit: 10})
+		if err != nil || len(entries) != 1 || entries[0].State != parked.Resolved || entries[0].Error != errHandler.Error() {
+			t.Fatalf("%v, rows %+v", err, entries)
+		}
+	})
+}
+
+func TestFailuresOfOneCauseHaveOneFingerprint(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		d := &parked.Delivery{Consumer: "c", Topic: "t"}
+		for id, text := range map[string]string{
+			"a": `order 17 ("x-1") of 550e8400-e29b-41d4-a716-446655440000 has no stock`,
+			"b": `order 4711 ("y-22") of 6ba7b810-9dad-11d1-80b4-00c04fd430c8 has no stock`,
+			"c": `the payment was refused`,
+		} {
+			if err := s.Quarantine(t.Context(), d, message.NewMessage(id, nil), parked.Failure{Err: errors.New(text)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		entries, err := s.List(t.Context(), parked.Filter{Limit: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		prints := map[string]string{}
+		for _, e := range entries {
+			prints[e.MessageID] = e.Fingerprint
+		}
+		if prints["a"] != prints["b"] || prints["a"] == prints["c"] || prints["a"] == "" {
+			t.Fatalf("fingerprints %v", prints)
+		}
+	})
+}
