@@ -23,7 +23,7 @@ type feed struct {
 	consumer string
 	topic    string
 	owner    string
-	closing  chan struct{}
+	closing  <-chan struct{}
 	wake     chan struct{}
 	done     chan *parked.Claim
 	inHand   map[*parked.Claim]struct{}
@@ -31,14 +31,14 @@ type feed struct {
 	failing  bool
 }
 
-func newFeed(r *Retries, consumer, topic string) *feed {
+func newFeed(r *Retries, consumer, topic string, closing <-chan struct{}) *feed {
 	host, _ := os.Hostname()
 	return &feed{
 		Retries:  r,
 		consumer: consumer,
 		topic:    topic,
 		owner:    fmt.Sprintf("%s/%d/%s", host, os.Getpid(), uuid.NewString()[:8]),
-		closing:  make(chan struct{}),
+		closing:  closing,
 		wake:     make(chan struct{}, 1),
 		done:     make(chan *parked.Claim),
 		inHand:   map[*parked.Claim]struct{}{},

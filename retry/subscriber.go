@@ -22,7 +22,7 @@ import (
 // Close stops fetching, waits until the parked messages in hand are settled,
 // and closes sub.
 func (r *Retries) Subscriber(consumer string, sub message.Subscriber) message.Subscriber {
-	return &subscriber{retries: r, consumer: consumer, sub: sub, closing: make(chan struct{})}
+	return &subscriber{retries: r, consumer: consumer, sub: sub}
 }
 
 type subscriber struct {
@@ -30,9 +30,12 @@ type subscriber struct {
 	consumer string
 	sub      message.Subscriber
 
+	mu      sync.Mutex
+	closed  bool
+	cancels []context.CancelFunc
+
 	closeOnce sync.Once
 	closeErr  error
-	closing   chan struct{}
 	running   sync.WaitGroup
 }
 
@@ -46,13 +49,13 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	case s.sub == nil:
 		return nil, errors.New("retry: the subscriber given to Subscriber is nil")
 	}
-	select {
-	case <-s.closing:
-		return nil, errClosed
-	default:
+	// The wrapped subscriber has ctx itself: when Close is called it is closed,
+	// not cancelled, and may drain.
+	closing, err := s.opened(ctx)
+	if err != nil {
+		return nil, err
 	}
-
-	f := newFeed(s.retries, s.consumer, topic)
+	f := newFeed(s.retries, s.consumer, topic, closing.Done())
 	in, err := s.sub.Subscribe(parked.WithSubscription(ctx, parked.Subscription{Consumer: s.consumer, Wake: f.wakeUp}), topic)
 	if err != nil {
 		return nil, err
@@ -64,14 +67,23 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		var both sync.WaitGroup
 		both.Go(func() { f.forward(in, out) })
 		both.Go(func() { f.run(ctx, out) })
-		select {
-		case <-ctx.Done():
-		case <-s.closing:
-		}
-		close(f.closing)
 		both.Wait()
 	})
 	return out, nil
+}
+
+// opened returns a context that ends with ctx or, before Close does anything
+// else, with the subscriber: a handler that fails because the transport is
+// being closed must already see that the consumer shuts down.
+func (s *subscriber) opened(ctx context.Context) (context.Context, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errClosed
+	}
+	closing, cancel := context.WithCancel(ctx)
+	s.cancels = append(s.cancels, cancel)
+	return closing, nil
 }
 
 // SubscribeInitialize implements message.SubscribeInitializer where sub does.
@@ -85,7 +97,12 @@ func (s *subscriber) SubscribeInitialize(topic string) error {
 // Close implements message.Subscriber.
 func (s *subscriber) Close() error {
 	s.closeOnce.Do(func() {
-		close(s.closing)
+		s.mu.Lock()
+		s.closed = true
+		for _, cancel := range s.cancels {
+			cancel()
+		}
+		s.mu.Unlock()
 		if s.sub != nil {
 			s.closeErr = s.sub.Close()
 		}
