@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+
+	_ "github.com/lib/pq"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// machine is what the figures depend on.
+type machine struct {
+	cores    int
+	fsync    time.Duration
+	postgres string
+	rabbit   string
+	options  options
+}
+
+func facts(ctx context.Context, o options) (machine, error) {
+	m := machine{cores: runtime.NumCPU(), options: o}
+	db, err := sql.Open("postgres", o.pgDSN)
+	if err != nil {
+		return m, err
+	}
+	defer db.Close()
+	if err := db.QueryRowContext(ctx, `SHOW server_version`).Scan(&m.postgres); err != nil {
+		return m, fmt.Errorf("PostgreSQL: %w", err)
+	}
+	conn, err := amqp.Dial(o.amqpURL)
+	if err != nil {
+		return m, fmt.Errorf("RabbitMQ: %w", err)
+	}
+	defer conn.Close()
+	m.rabbit, _ = conn.Properties["version"].(string)
+	m.fsync, err = fsyncTime()
+	return m, err
+}
+
+// fsyncTime is the median of how long a write of 8 kB takes to reach the disk.
+func fsyncTime() (time.Duration, error) {
+	f, err := os.CreateTemp("", "once-bench-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	block := make([]byte, 8192)
+	times := make([]time.Duration, 0, 100)
+	for range cap(times) {
+		start := time.Now()
+		if _, err := f.WriteAt(block, 0); err != nil {
+			return 0, err
+		}
+		if err := f.Sync(); err != nil {
+			return 0, err
+		}
+		times = append(times, time.Since(start))
+	}
+	slices.Sort(times)
+	return times[len(times)/2], nil
+}
+
+func (m machine) print(w io.Writer) {
+	fmt.Fprintf(w, "%d cores, fsync %v, %s, PostgreSQL %s, RabbitMQ %s on this machine\n",
+		m.cores, m.fsync.Round(time.Microsecond), runtime.Version(), m.postgres, m.rabbit)
+	fmt.Fprintf(w, "%d messages a run (stock: %d), %d bytes, %d headers, persistent; %d runs in turns\n",
+		m.options.messages, m.options.stockMessages, bodySize, headerCount, m.options.runs)
+}
