@@ -1,0 +1,130 @@
+package once
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+)
+
+// HandlerFunc handles a message inside its transaction. What it writes through
+// tx and the messages it returns take effect together, once per message id, or
+// not at all. A returned message goes to the topic in its "once_topic"
+// metadata, see [To].
+//
+// It must not end tx. An error, or a panic, rolls back and is an attempt that
+// failed; see [retry.Permanent] and [retry.After].
+type HandlerFunc func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error)
+
+// ConsumerConfig is what a [Consumer] can be told. The zero value is ready for
+// use. Schema and Logger are given on to the parts that do not have their own.
+type ConsumerConfig struct {
+	// Schema says which tables, in which kind of database. Defaults to
+	// PostgreSQL and the prefix "once_".
+	Schema schema.Config
+
+	// Dedup, Retry and Poison are for the three parts of the chain. Defaults
+	// to their zero values, which are good; produced messages go to the outbox
+	// of the same Schema.
+	Dedup  dedup.Config
+	Retry  retry.Config
+	Poison poison.Config
+
+	// Logger defaults to none.
+	Logger watermill.LoggerAdapter
+}
+
+// Consumer adds handlers with the whole chain to a router.
+type Consumer struct {
+	inbox      *dedup.Inbox
+	retries    *retry.Retries
+	quarantine *poison.Store
+}
+
+// NewConsumer returns a Consumer whose handlers keep their state in db. The
+// tables must be there, see schema.Up.
+func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
+	config, err := config.shared()
+	if err != nil {
+		return nil, err
+	}
+	inbox, err := dedup.New(db, config.Dedup)
+	errs := []error{err}
+	retries, err := retry.New(db, config.Retry)
+	errs = append(errs, err)
+	quarantine, err := poison.New(db, config.Poison)
+	errs = append(errs, err)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return &Consumer{inbox: inbox, retries: retries, quarantine: quarantine}, nil
+}
+
+// shared gives schema, outbox and logger on to the parts.
+func (c ConsumerConfig) shared() (ConsumerConfig, error) {
+	for _, part := range []*schema.Config{&c.Dedup.Schema, &c.Retry.Schema, &c.Poison.Schema} {
+		if *part == (schema.Config{}) {
+			*part = c.Schema
+		}
+		if part.WithDefaults() != c.Schema.WithDefaults() {
+			return c, fmt.Errorf("once: Schema is %+v in one part and %+v in another: the parts share their tables",
+				*part, c.Schema)
+		}
+	}
+	for _, part := range []*watermill.LoggerAdapter{&c.Dedup.Logger, &c.Retry.Logger, &c.Poison.Logger} {
+		if *part == nil {
+			*part = c.Logger
+		}
+	}
+	if c.Dedup.Outbox == nil {
+		box, err := outbox.New(outbox.Config{Schema: c.Schema})
+		if err != nil {
+			return c, err
+		}
+		c.Dedup.Outbox = box.Publisher
+	}
+	return c, nil
+}
+
+// AddHandler adds a handler to router that consumes topic from sub as
+// consumer. The name is the handler's and, for good, the one that its messages
+// are remembered under: a new name begins anew.
+//
+// sub is the transport's: any Watermill subscriber, or local's. Middleware of
+// the router goes around the chain.
+func (c *Consumer) AddHandler(
+	router *message.Router, consumer, topic string, sub message.Subscriber, handle HandlerFunc,
+) *message.Handler {
+	chain := c.quarantine.Middleware(c.retries.Middleware(c.inbox.Middleware(
+		func(msg *message.Message) ([]*message.Message, error) {
+			tx, ok := dedup.TxFromContext(msg.Context())
+			if !ok {
+				return nil, errors.New("once: the handler runs outside of its transaction")
+			}
+			return handle(msg.Context(), tx, msg)
+		})))
+	return router.AddConsumerHandler(consumer, topic, c.retries.Subscriber(consumer, sub),
+		func(msg *message.Message) error {
+			_, err := chain(msg)
+			return err
+		})
+}
+
+// Quarantine returns the store of the messages that were given up: to list,
+// replay or discard them.
+func (c *Consumer) Quarantine() *poison.Store { return c.quarantine }
+
+// To says which topic a message that a handler returns is for, and returns it.
+func To(topic string, msg *message.Message) *message.Message {
+	outbox.SetTopic(msg, topic)
+	return msg
+}

@@ -1,0 +1,31 @@
+package forwarder
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// Exponential returns a back-off that waits first after the first failed
+// attempt, twice as long after each further one, and never longer than most.
+func Exponential(first, most time.Duration) func(attempt int) time.Duration {
+	return func(attempt int) time.Duration {
+		delay := first
+		for range attempt - 1 {
+			if delay >= most/2 {
+				return most
+			}
+			delay *= 2
+		}
+		return min(delay, most)
+	}
+}
+
+// pauses between attempts at something that does not work at all: the broker,
+// the database.
+var pauses = Exponential(50*time.Millisecond, 5*time.Second)
+
+// jitter spreads d over a fifth in either direction, so that what failed
+// together does not come back together.
+func jitter(d time.Duration) time.Duration {
+	return d + time.Duration((rand.Float64()*2-1)*float64(d)/5) //nolint:gosec // not a secret
+}

@@ -1,0 +1,163 @@
+package forwarder
+
+// buffer is what is in memory of the outbox: every row that was read and has
+// not been settled.
+type buffer struct {
+	rows  map[int64]*row
+	bytes int
+	ready queue // may be published now
+	lanes map[string]*lane
+	low   int64 // of the cursor: what lies above may be read again
+
+	refills []*lane // wanted; some perhaps no longer
+}
+
+func newBuffer() buffer {
+	return buffer{rows: map[int64]*row{}, lanes: map[string]*lane{}}
+}
+
+// add takes in a row that was read. It is dropped, for a refill to find, when
+// its lane does not take it.
+func (b *buffer) add(r *row, refill bool) {
+	if b.rows[r.position] != nil {
+		return
+	}
+	if r.key == "" {
+		b.keep(r)
+		b.ready.put(r)
+		return
+	}
+	l := b.lanes[r.key]
+	switch {
+	case l == nil:
+		l = &lane{key: r.key}
+		b.lanes[r.key] = l
+	case l.excluded && !refill:
+		return // read before the lane was excluded
+	case len(l.waiting) >= laneLimit && !refill:
+		l.exclude(b.low)
+		return
+	}
+	b.keep(r)
+	r.lane = l
+	if r.heldByItself() {
+		l.exclude(r.position) // the hold keeps its successors out of the reads until it is confirmed
+	}
+	if l.head == nil {
+		l.head = r
+		b.ready.put(r)
+	} else {
+		l.add(r)
+	}
+}
+
+func (b *buffer) keep(r *row) {
+	b.rows[r.position] = r
+	b.bytes += r.size()
+}
+
+// unload frees the bytes of a row that will not be published again.
+func (b *buffer) unload(r *row) {
+	if b.rows[r.position] == r {
+		b.bytes -= r.size()
+		r.payload, r.metadata = nil, nil
+	}
+}
+
+// forget drops a row: it was settled, or is to be read again.
+func (b *buffer) forget(r *row) {
+	if b.rows[r.position] == r {
+		b.bytes -= r.size()
+		delete(b.rows, r.position)
+	}
+}
+
+// next puts the successor of a lane's confirmed head in its place.
+func (b *buffer) next(l *lane) {
+	l.head = nil
+	if len(l.waiting) > 0 {
+		l.head = l.waiting[0]
+		l.waiting[0] = nil
+		l.waiting = l.waiting[1:]
+		b.ready.put(l.head)
+	}
+	switch {
+	case l.excluded && len(l.waiting) <= laneLimit/2:
+		b.want(l)
+	case l.excluded:
+	case l.head == nil:
+		delete(b.lanes, l.key)
+	}
+}
+
+// bar drops what waits behind a head that was not confirmed, for a refill to
+// find once the head is settled.
+func (b *buffer) bar(l *lane) {
+	for _, r := range l.waiting {
+		b.forget(r)
+	}
+	l.waiting = nil
+	l.exclude(min(b.low, l.head.position))
+	l.wanted = false
+	l.epoch++
+}
+
+// unbar removes a head that has been settled and asks for its successors.
+func (b *buffer) unbar(l *lane) {
+	l.exclude(l.head.position)
+	l.head = nil
+	b.want(l)
+}
+
+// want asks for a refill.
+func (b *buffer) want(l *lane) {
+	if !l.wanted {
+		l.wanted = true
+		b.refills = append(b.refills, l)
+	}
+}
+
+// takeRefills returns lanes that are to be refilled now, at most so many.
+func (b *buffer) takeRefills(most int) []*lane {
+	var taken []*lane
+	for len(b.refills) > 0 && len(taken) < most {
+		l := b.refills[0]
+		b.refills = b.refills[1:]
+		if l.wanted && !l.reading && b.lanes[l.key] == l {
+			l.reading = true
+			taken = append(taken, l)
+		}
+	}
+	return taken
+}
+
+// refilled ends a refill, which has read the key up to a position, or
+// everything of it.
+func (b *buffer) refilled(l *lane, upTo int64) {
+	l.wanted = false
+	switch {
+	case upTo < everything:
+		l.from = max(l.from, upTo)
+		if len(l.waiting) <= laneLimit/2 {
+			b.want(l)
+		}
+	case l.head == nil:
+		delete(b.lanes, l.key)
+	default:
+		l.excluded = l.head.heldByItself()
+	}
+}
+
+// drop forgets everything except what is under way or confirmed, whose outcome
+// is still to be recorded.
+func (b *buffer) drop() {
+	b.ready, b.refills = nil, nil
+	clear(b.lanes)
+	for _, r := range b.rows {
+		r.lane = nil
+		r.orphan = true
+		if r.ticket == 0 && !r.final {
+			b.forget(r)
+		}
+	}
+}

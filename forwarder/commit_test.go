@@ -1,0 +1,140 @@
+package forwarder_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
+)
+
+// open begins a transaction with messages in it.
+func open(t *testing.T, db *sql.DB, msgs ...*message.Message) *sql.Tx {
+	t.Helper()
+	tx, release, err := dialect.Begin(t.Context(), db, nil)
+	require.NoError(t, err)
+	t.Cleanup(release)
+	require.NoError(t, outbox.Publisher(tx).Publish("t", msgs...))
+	return tx
+}
+
+func TestTrap01_LateCommitOfALowerPosition(t *testing.T) {
+	db := postgres(t)
+	b := newBroker()
+	start(t, db, b, quick(schema.Config{}))
+
+	first, third := open(t, db, msg("1", "")), open(t, db, msg("2", ""))
+	for i := 3; i <= 6; i++ {
+		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), ""))
+	}
+	eventually(t, "the others do not wait", func() bool { return b.has("3", "4", "5", "6") && pending(t, db) == 0 })
+	require.NoError(t, third.Commit())
+	eventually(t, "the late one is sent", func() bool { return b.has("2") && pending(t, db) == 0 })
+	for i := 7; i <= 9; i++ { // higher positions go by meanwhile
+		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), ""))
+		eventually(t, "it is sent", func() bool { return b.has(fmt.Sprint(i)) })
+	}
+	require.NoError(t, first.Commit())
+	eventually(t, "the last one is sent", func() bool { return b.has("1") })
+	drained(t, db)
+	require.Len(t, b.stored, 9)
+}
+
+func TestTrap02_OtherTransactionsDoNotHoldItUp(t *testing.T) {
+	db, other := postgres(t), testkit.Postgres(t)
+	exec(t, other.DB, `CREATE TABLE x (y int)`)
+	for _, some := range []*sql.DB{db, other.DB} {
+		tx, release, err := dialect.Begin(t.Context(), some, nil)
+		require.NoError(t, err)
+		t.Cleanup(release)
+		_, err = tx.Exec(`SELECT pg_current_xact_id()`)
+		require.NoError(t, err)
+	}
+	b := newBroker()
+	start(t, db, b, quick(schema.Config{}))
+	for i := range 20 {
+		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), fmt.Sprint("key", i%2)))
+	}
+	drained(t, db)
+	require.Len(t, b.stored, 20)
+}
+
+// TestTrap62_OrderOfWritersThatWaitForEachOther has writers whose transactions
+// commit in another order than they take positions, except where they share a
+// key: then they wait for each other, and their messages go in that order.
+func TestTrap62_OrderOfWritersThatWaitForEachOther(t *testing.T) {
+	const keys, writers, each = 5, 8, 25
+	db := postgres(t)
+	exec(t, db, `CREATE TABLE counters (key text PRIMARY KEY, n int NOT NULL)`)
+	for k := range keys {
+		exec(t, db, `INSERT INTO counters VALUES ($1, 0)`, fmt.Sprint("key", k))
+	}
+	b := newBroker()
+	start(t, db, &pipelined{broker: b}, quick(schema.Config{}))
+
+	var writing sync.WaitGroup
+	for w := range writers {
+		random := rand.New(rand.NewPCG(1, uint64(w))) //nolint:gosec // repeatable
+		writing.Go(func() {
+			for i := range each {
+				err := outbox.InTx(context.Background(), db, func(tx *sql.Tx, events message.Publisher) error {
+					// Takes a position at once and commits it last.
+					if err := events.Publish("t", msg(fmt.Sprintf("free-%d-%d", w, i), "")); err != nil {
+						return err
+					}
+					key, n := fmt.Sprint("key", random.IntN(keys)), 0
+					if err := tx.QueryRow(`UPDATE counters SET n = n + 1 WHERE key = $1 RETURNING n`, key).Scan(&n); err != nil {
+						return err
+					}
+					time.Sleep(time.Duration(random.IntN(3)) * time.Millisecond)
+					return events.Publish("t", msg(fmt.Sprintf("%s-%06d", key, n), key))
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	writing.Wait()
+	drained(t, db)
+	require.Len(t, b.stored, 2*writers*each)
+	require.Empty(t, b.overlaps)
+	for k := range keys {
+		key := fmt.Sprint("key", k)
+		ids := b.ids(func(d delivery) bool { return d.key == key })
+		require.True(t, slices.IsSorted(ids), "%v", ids)
+	}
+}
+
+func TestNothingIsWrittenWhenIdle(t *testing.T) {
+	private := testkit.PrivatePostgres(t) // nobody else takes transaction ids there
+	db, err := sql.Open("postgres", private.DSN("postgres"))
+	require.NoError(t, err)
+	defer db.Close()
+	require.NoError(t, schema.Up(t.Context(), db, schema.Config{}))
+	put(t, db, schema.Config{}, "t", msg("1", ""))
+
+	cfg := quick(schema.Config{})
+	cfg.PollMax = 5 * time.Millisecond
+	b := newBroker()
+	start(t, db, b, cfg)
+	drained(t, db)
+	next := func() int { return count(t, db, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint`) }
+	reads := func() int {
+		return count(t, db, `SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`)
+	}
+	before, readsBefore := next(), reads()
+	eventually(t, "a hundred polls", func() bool { time.Sleep(50 * time.Millisecond); return reads() > readsBefore+100 })
+	require.LessOrEqual(t, next()-before, 1, "but for a renewal of the lease")
+}

@@ -1,0 +1,148 @@
+package forwarder
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/schema"
+)
+
+// AfterDead says what happens to the successors of a dead letter that has an
+// ordering key.
+type AfterDead int
+
+const (
+	// GoOn has them sent: a hopeless message does not stop its key for ever.
+	GoOn AfterDead = iota
+
+	// StayHeld has them wait until the dead letter is gone from the table of
+	// dead letters.
+	StayHeld
+)
+
+// Config is what a [Forwarder] can be told. The zero value is ready for use.
+type Config struct {
+	// Schema says which tables, in which kind of database. Defaults to
+	// PostgreSQL and the prefix "once_".
+	Schema schema.Config
+
+	// BatchSize is the largest number of messages that one query reads.
+	// Defaults to 1,000.
+	BatchSize int
+
+	// Window is the largest number of messages that are published and not yet
+	// answered: what makes forwarding fast, and how many messages are sent
+	// again when the connection to the broker is lost. Defaults to 1,024.
+	Window int
+
+	// BufferBytes bounds the payloads and metadata in memory, within the size
+	// of one message. Defaults to 64 MiB.
+	BufferBytes int
+
+	// Workers is the number of goroutines that call Publish of a publisher
+	// that is not an [AsyncPublisher]. Defaults to 16.
+	Workers int
+
+	// PollMin and PollMax bound the pause between two queries. It grows from
+	// one to the other while there is nothing to send; a Hint ends it. Defaults
+	// to 5 ms and 250 ms.
+	PollMin, PollMax time.Duration
+
+	// Lease is how long this instance may be out of touch with the database
+	// before another one takes over. It is renewed three times as often.
+	// Defaults to 15 seconds.
+	Lease time.Duration
+
+	// MaxAttempts is how often a message is refused before it becomes a dead
+	// letter. Defaults to 20.
+	MaxAttempts int
+
+	// Backoff is how long a message waits after its nth failed attempt, from
+	// 1. It must be a pure function; a jitter of a fifth is added. Defaults to
+	// Exponential(time.Second, 5*time.Minute), which with the default of
+	// MaxAttempts gives up after about an hour.
+	Backoff func(attempt int) time.Duration
+
+	// AfterDead says whether the successors of a dead letter are sent.
+	// Defaults to GoOn.
+	AfterDead AfterDead
+
+	// Classify says what an error of the publisher means. Defaults to
+	// [Classify].
+	Classify func(err error) Outcome
+
+	// CloseTimeout is how long Close waits for answers of the publisher and for
+	// the database, each. Defaults to 10 seconds.
+	CloseTimeout time.Duration
+
+	// Logger defaults to none.
+	Logger watermill.LoggerAdapter
+}
+
+func (c Config) withDefaults() Config {
+	c.Schema = c.Schema.WithDefaults()
+	fill(&c.BatchSize, 1000)
+	fill(&c.Window, 1024)
+	fill(&c.BufferBytes, 64<<20)
+	fill(&c.Workers, 16)
+	fill(&c.PollMin, 5*time.Millisecond)
+	fill(&c.PollMax, max(250*time.Millisecond, c.PollMin))
+	fill(&c.Lease, 15*time.Second)
+	fill(&c.MaxAttempts, 20)
+	fill(&c.CloseTimeout, 10*time.Second)
+	if c.Backoff == nil {
+		c.Backoff = Exponential(time.Second, 5*time.Minute)
+	}
+	if c.Classify == nil {
+		c.Classify = Classify
+	}
+	if c.Logger == nil {
+		c.Logger = watermill.NopLogger{}
+	}
+	return c
+}
+
+func fill[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (c Config) validate() error {
+	errs := []error{c.Schema.Validate()}
+	for _, field := range []struct {
+		name        string
+		value, most int
+	}{
+		{"BatchSize", c.BatchSize, 100_000},
+		{"Window", c.Window, 100_000},
+		{"BufferBytes", c.BufferBytes, 1 << 40},
+		{"Workers", c.Workers, 10_000},
+		{"MaxAttempts", c.MaxAttempts, 1_000_000},
+	} {
+		if field.value < 1 || field.value > field.most {
+			errs = append(errs, fmt.Errorf("%s must be in 1..%d, not %d", field.name, field.most, field.value))
+		}
+	}
+	for _, field := range []struct {
+		name         string
+		value, least time.Duration
+	}{
+		{"PollMin", c.PollMin, time.Millisecond},
+		{"PollMax", c.PollMax, c.PollMin},
+		{"Lease", c.Lease, 500 * time.Millisecond},
+		{"CloseTimeout", c.CloseTimeout, time.Millisecond},
+	} {
+		if field.value < field.least {
+			errs = append(errs, fmt.Errorf("%s must be at least %v, not %v", field.name, field.least, field.value))
+		}
+	}
+	if c.AfterDead != GoOn && c.AfterDead != StayHeld {
+		errs = append(errs, fmt.Errorf("AfterDead is %d, neither GoOn nor StayHeld", c.AfterDead))
+	}
+	return errors.Join(errs...)
+}

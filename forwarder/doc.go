@@ -1,0 +1,45 @@
+// Package forwarder sends what is in the outbox to any message.Publisher and
+// deletes what was confirmed, and only that.
+//
+//	fwd, err := forwarder.New(db, publisher, forwarder.Config{})
+//	go fwd.Run(ctx)
+//	...
+//	err = outbox.InTx(ctx, db, work, fwd.Hint)
+//
+// # What becomes of a message
+//
+//	                 ┌── confirmed ──▶ deleted
+//	read ─▶ publish ─┼── refused ────▶ attempt + 1, due again later; its ordering key is held
+//	                 ├── unacceptable, or refused too often ──▶ dead letter
+//	                 ├── unknown ────▶ published again, alone; nothing is charged
+//	                 └── unavailable ▶ publishing pauses; nothing is charged
+//
+// [Classify] says which of them an error of the publisher is. Messages are read
+// in the order of their rows, published many at a time and deleted in batches;
+// no transaction is open and no row is locked meanwhile. Of one ordering key at
+// most one message is unconfirmed at any time.
+//
+// # What it relies on
+//
+// A publisher that returns nil has stored the message. One that returns nil
+// without having done so, such as Watermill's GoChannel without a subscriber,
+// loses messages, and nobody can tell.
+//
+// One that implements [AsyncPublisher] is given the whole window at once. For
+// any other, a number of workers call Publish with one message each.
+//
+// # Instances
+//
+// Any number may run: one at a time holds the lease and forwards, the others
+// wait and take over when it is closed or, if it died, when its lease has run
+// out. A process that was stopped for longer than its lease may have sent what
+// its successor sends again: duplicates are possible at any time, for the
+// consumer to recognise by the message id; a loss is not.
+//
+// # Connections
+//
+// Up to three connections of the *sql.DB are in use at a time, each for a
+// moment. If they have to be waited for, for instance because handlers hold
+// the whole pool, the lease can run out: give the forwarder a pool of its own
+// then.
+package forwarder

@@ -1,0 +1,185 @@
+package forwarder_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestForwardsInOrderAndDeletes(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		const many = 3000
+		var msgs []*message.Message
+		var want []string
+		for i := range many {
+			m := msg(fmt.Sprintf("id-%04d", i), "")
+			outbox.SetTenant(m, "acme")
+			msgs = append(msgs, m)
+			want = append(want, m.UUID)
+		}
+		put(t, db, config, "orders/placed", msgs...)
+		b := newBroker()
+		start(t, db, &pipelined{broker: b}, quick(config))
+		drained(t, db)
+
+		require.Equal(t, want, b.ids(nil), "in the order of their positions")
+		require.Len(t, b.stored, many, "each once")
+		require.Equal(t, "orders/placed", b.stored[0].topic)
+		require.Equal(t, "payload of id-0000", b.stored[0].payload)
+		require.Equal(t, message.Metadata{outbox.TenantID: "acme"}, b.stored[0].metadata)
+	})
+}
+
+func TestForwardsToAnyPublisher(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		var msgs []*message.Message
+		for i := range 500 {
+			msgs = append(msgs, msg(fmt.Sprint(i), ""))
+		}
+		put(t, db, config, "t", msgs...)
+		b := newBroker().answering(func(delivery) error { time.Sleep(time.Millisecond); return nil })
+		cfg := quick(config)
+		cfg.Workers = 7
+		start(t, db, b, cfg)
+		drained(t, db)
+		require.Len(t, b.stored, 500)
+		require.LessOrEqual(t, b.most, 7)
+		require.Greater(t, b.most, 1)
+	})
+}
+
+func TestHintWakes(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		cfg := quick(config)
+		cfg.PollMin, cfg.PollMax = 10*time.Millisecond, time.Hour
+		b := newBroker()
+		f := start(t, db, b, cfg)
+		// It looks after 10, 30, 70, 150, 310, 630 and 1,270 ms.
+		time.Sleep(700 * time.Millisecond)
+		put(t, db, config, "t", msg("1", ""))
+		hinted := time.Now()
+		f.Hint()
+		eventually(t, "it is sent", func() bool { return b.has("1") })
+		require.Less(t, time.Since(hinted), 400*time.Millisecond)
+	})
+}
+
+func TestDelayedByTheDatabasesClock(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		b := newBroker()
+		start(t, db, b, quick(config))
+		later, never := msg("later", ""), msg("never", "")
+		due := time.Now().Add(300 * time.Millisecond)
+		outbox.SetDueAt(later, due)
+		outbox.SetDueAt(never, time.Now().Add(time.Hour))
+		put(t, db, config, "t", later, never, msg("now", ""))
+		eventually(t, "what is not delayed is sent", func() bool { return b.has("now") })
+		require.False(t, b.has("later"))
+		eventually(t, "what is due is sent", func() bool { return b.has("later") })
+		require.False(t, time.Now().Before(due), "not before it is due")
+		require.False(t, b.has("never"))
+		eventually(t, "only that one is left", func() bool { return pending(t, db) == 1 })
+	})
+}
+
+func TestBytesAreBounded(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		for i := range 30 {
+			m := msg(fmt.Sprint(i), "")
+			m.Payload = []byte(strings.Repeat("x", 100<<10))
+			put(t, db, config, "t", m)
+		}
+		release := make(chan struct{})
+		b := newBroker().answering(func(delivery) error { <-release; return nil })
+		cfg := quick(config)
+		cfg.BufferBytes = 1 << 20
+		start(t, db, &pipelined{broker: b}, cfg)
+		inFlight := func() int { b.mu.Lock(); defer b.mu.Unlock(); return b.flying }
+		eventually(t, "the buffer is full", func() bool { return inFlight() >= 10 })
+		time.Sleep(50 * time.Millisecond) // it would read on if it could
+		require.LessOrEqual(t, inFlight(), 12, "1 MiB and at most one message more")
+		close(release)
+		drained(t, db)
+		require.Len(t, b.stored, 30)
+	})
+}
+
+func TestMissingTables(t *testing.T) {
+	db := testkit.Postgres(t).DB
+	f, err := forwarder.New(db, newBroker(), forwarder.Config{})
+	require.NoError(t, err)
+	err = f.Run(t.Context())
+	require.ErrorIs(t, err, schema.ErrMissing)
+	require.ErrorContains(t, err, "forwarder: ")
+	require.ErrorContains(t, err, "schema.Up")
+	require.NoError(t, f.Close())
+}
+
+func TestRunAndCloseInAnyOrder(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		f, err := forwarder.New(db, newBroker(), quick(config))
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		require.NoError(t, f.Close())
+		require.ErrorIs(t, f.Run(t.Context()), forwarder.ErrClosed)
+
+		f, err = forwarder.New(db, newBroker(), quick(config))
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- f.Run(ctx) }()
+		<-f.Running()
+		require.ErrorIs(t, f.Run(t.Context()), forwarder.ErrRunTwice)
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, f.Close())
+		require.NoError(t, f.Close())
+		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_slots WHERE owner IS NOT NULL`), "the lease is given back")
+	})
+}
+
+func TestNewNamesWhatIsWrong(t *testing.T) {
+	_, err := forwarder.New(nil, nil, forwarder.Config{
+		BatchSize: -1, Window: -1, BufferBytes: -1, Workers: -1, MaxAttempts: -1, PollMin: -1, PollMax: -1,
+		Lease: time.Millisecond, CloseTimeout: -1, AfterDead: 7, Schema: schema.Config{Prefix: "-"},
+	})
+	for _, name := range []string{
+		"db", "publisher", "BatchSize", "Window", "BufferBytes", "Workers", "MaxAttempts", "PollMin",
+		"Lease", "CloseTimeout", "AfterDead", "Prefix",
+	} {
+		require.ErrorContains(t, err, name)
+	}
+}
+
+func TestStats(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		f, err := forwarder.New(db, newBroker(), quick(config))
+		require.NoError(t, err)
+		stats, err := f.Stats(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, forwarder.Stats{}, stats)
+
+		later := msg("later", "")
+		outbox.SetDueAt(later, time.Now().Add(time.Hour))
+		put(t, db, config, "t", msg("1", ""), msg("2", "k"), later)
+		exec(t, db, `INSERT INTO once_holds (ordering_key, position, reason) VALUES ('k', 2, 'refused')`)
+		time.Sleep(20 * time.Millisecond) // the age is what is measured
+		stats, err = f.Stats(t.Context())
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, stats.Oldest, 20*time.Millisecond)
+		require.Less(t, stats.Oldest, time.Minute)
+		stats.Oldest = 0
+		require.Equal(t, forwarder.Stats{Pending: 3, Deferred: 1, HeldKeys: 1}, stats)
+	})
+}

@@ -1,0 +1,175 @@
+package forwarder
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/schema"
+)
+
+var (
+	// ErrClosed says that the forwarder was closed before it ran.
+	ErrClosed = errors.New("forwarder: closed")
+
+	// ErrRunTwice says that Run was called before: a forwarder runs once.
+	ErrRunTwice = errors.New("forwarder: Run was called before")
+)
+
+// Forwarder sends what is in the outbox of one database to one publisher.
+type Forwarder struct {
+	config Config
+	store  *store
+	sender *sender
+
+	running chan struct{}
+	hints   chan struct{}
+
+	mu      sync.Mutex
+	started bool
+	closing chan struct{}
+	ended   chan struct{}
+	left    error // set before ended is closed
+}
+
+// New returns a Forwarder from the outbox in db to publisher, or an error that
+// names every field of config that cannot be used. The tables must be there
+// when it runs, see schema.Up. Neither db nor publisher is closed by it.
+func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, error) {
+	config = config.withDefaults()
+	var errs []error
+	if db == nil {
+		errs = append(errs, errors.New("db is nil"))
+	}
+	if publisher == nil {
+		errs = append(errs, errors.New("publisher is nil"))
+	}
+	if err := errors.Join(append(errs, config.validate())...); err != nil {
+		return nil, fmt.Errorf("forwarder: %w", err)
+	}
+	d, err := dialect.New(config.Schema)
+	if err != nil {
+		return nil, fmt.Errorf("forwarder: %w", err)
+	}
+	return &Forwarder{
+		config:  config,
+		store:   newStore(db, d),
+		sender:  newSender(publisher, config.Window),
+		running: make(chan struct{}),
+		hints:   make(chan struct{}, 1),
+		closing: make(chan struct{}),
+		ended:   make(chan struct{}),
+	}, nil
+}
+
+// Run forwards until ctx ends or Close is called, and then returns nil; what is
+// in flight at that moment is treated as Close says.
+//
+// It returns an error at once if the tables are missing or of another version
+// (schema.ErrMissing, ErrOutdated, ErrNewer), on a second call, or if the
+// forwarder is closed. A database or broker that cannot be reached is no error:
+// it is waited for.
+func (f *Forwarder) Run(ctx context.Context) error {
+	if err := f.start(); err != nil {
+		return err
+	}
+	defer close(f.ended)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-f.closing:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+
+	if err := f.check(ctx); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	f.sender.start(f.config.Workers)
+	defer close(f.sender.orders)
+	f.left = newLoop(f).run(ctx)
+	return nil
+}
+
+func (f *Forwarder) start() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	select {
+	case <-f.closing:
+		return ErrClosed
+	default:
+	}
+	if f.started {
+		return ErrRunTwice
+	}
+	f.started = true
+	return nil
+}
+
+// check looks at the tables as soon as the database can be reached.
+func (f *Forwarder) check(ctx context.Context) error {
+	for attempt := 1; ; attempt++ {
+		err := schema.Check(ctx, f.store.db, f.config.Schema)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, schema.ErrMissing) || errors.Is(err, schema.ErrOutdated) || errors.Is(err, schema.ErrNewer) {
+			return fmt.Errorf("forwarder: %w", err)
+		}
+		if attempt == 1 {
+			f.config.Logger.Error("The outbox's database cannot be reached, trying again", err, nil)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(jitter(pauses(attempt))):
+		}
+	}
+}
+
+// Running returns a channel that is closed when Run has reached the database
+// and either forwards or waits for another instance to give way.
+func (f *Forwarder) Running() <-chan struct{} { return f.running }
+
+// Hint says that there may be something new in the outbox. It never blocks and
+// may be called at any time, best after a commit; without it messages are found
+// within Config.PollMax.
+func (f *Forwarder) Hint() {
+	select {
+	case f.hints <- struct{}{}:
+	default:
+	}
+}
+
+// Close ends Run and returns when it has ended. Nothing more is read or
+// published; what is in flight is waited for, for at most Config.CloseTimeout.
+// What was confirmed is deleted. What was not answered stays in the outbox and
+// will be sent again by the next instance, which may take over at once.
+//
+// It returns an error if confirmed messages could not be deleted in time: they
+// too will be sent again. It may be called more than once.
+func (f *Forwarder) Close() error {
+	f.mu.Lock()
+	started := f.started
+	select {
+	case <-f.closing:
+	default:
+		close(f.closing)
+	}
+	f.mu.Unlock()
+	if !started {
+		return nil
+	}
+	<-f.ended
+	return f.left
+}

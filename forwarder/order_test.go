@@ -1,0 +1,186 @@
+package forwarder_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/schema"
+)
+
+func TestTrap63_OneOfAKeyInFlight(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		b := newBroker().answering(func(delivery) error {
+			time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond) //nolint:gosec // not a secret
+			return nil
+		})
+		var msgs []*message.Message
+		want := map[string][]string{}
+		for i := range 400 {
+			key := fmt.Sprint("key", i%4)
+			if i%5 == 0 {
+				key = ""
+			}
+			m := msg(fmt.Sprintf("%04d", i), key)
+			want[key] = append(want[key], m.UUID)
+			msgs = append(msgs, m)
+		}
+		put(t, db, config, "t", msgs...)
+		start(t, db, &pipelined{broker: b}, quick(config))
+		drained(t, db)
+		require.Empty(t, b.overlaps)
+		require.Greater(t, b.most, 10, "those without a key fill the window")
+		for key, ids := range want {
+			if key != "" {
+				require.Equal(t, ids, b.ids(func(d delivery) bool { return d.key == key }))
+			}
+		}
+	})
+}
+
+func TestTrap64_ARefusedHeadHoldsItsKeyAcrossARestart(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		b := newBroker().answering(func(d delivery) error {
+			if d.id == "head" && d.attempt < 3 {
+				return refusal{errors.New("no")}
+			}
+			return nil
+		})
+		cfg := quick(config)
+		cfg.Backoff = func(int) time.Duration { return 200 * time.Millisecond }
+		f := start(t, db, &pipelined{broker: b}, cfg)
+		put(t, db, config, "t", msg("head", "key"), msg("second", "key"), msg("other", "other"), msg("free", ""))
+		eventually(t, "it was refused", func() bool { return attempts(t, db, "head") == 1 })
+		require.NoError(t, f.Close())
+		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_holds h JOIN once_outbox o
+			ON h.position = o.position AND h.ordering_key = o.ordering_key AND o.message_id = 'head' WHERE h.reason = 'refused'`))
+
+		start(t, db, &pipelined{broker: b}, cfg)
+		put(t, db, config, "t", msg("third", "key"), msg("more", ""))
+		eventually(t, "others are sent", func() bool { return b.has("other", "free", "more") })
+		require.Zero(t, b.tries("second")+b.tries("third"))
+		drained(t, db)
+		require.Equal(t, []string{"head", "second", "third"}, b.ids(func(d delivery) bool { return d.key == "key" }))
+		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_holds`))
+	})
+}
+
+func TestTrap64_AHoldWhoseHeadIsGone(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		b := newBroker().answering(func(d delivery) error {
+			if d.id == "head" {
+				return refusal{errors.New("no")}
+			}
+			return nil
+		})
+		cfg := quick(config)
+		cfg.Backoff = func(int) time.Duration { return time.Hour }
+		f := start(t, db, b, cfg)
+		put(t, db, config, "t", msg("head", "key"), msg("second", "key"))
+		eventually(t, "it was refused", func() bool { return attempts(t, db, "head") == 1 })
+		require.NoError(t, f.Close())
+		exec(t, db, `DELETE FROM once_outbox WHERE message_id = 'head'`)
+		start(t, db, b, cfg)
+		drained(t, db)
+		require.True(t, b.has("second"))
+	})
+}
+
+// TestKeyedOrderUnderRefusalsAndRestarts is the promise as a whole.
+func TestKeyedOrderUnderRefusalsAndRestarts(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		const keys, each = 10, 40
+		var mu sync.Mutex
+		random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // repeatable
+		b := newBroker().answering(func(delivery) error {
+			mu.Lock()
+			defer mu.Unlock()
+			switch n := random.IntN(100); {
+			case n < 8:
+				return refusal{errors.New("no")}
+			case n < 9:
+				return unsure{errors.New("who knows")}
+			case n < 10:
+				return outage{errors.New("not now")}
+			}
+			return nil
+		})
+		cfg := quick(config)
+		cfg.MaxAttempts = 1000
+		cfg.BatchSize, cfg.Window = 50, 20
+		cfg.Backoff = func(int) time.Duration { return time.Millisecond }
+
+		f := start(t, db, &pipelined{broker: b}, cfg)
+		for i := range each {
+			var msgs []*message.Message
+			for k := range keys {
+				msgs = append(msgs, msg(fmt.Sprintf("key%d-%04d", k, i), fmt.Sprint("key", k)))
+			}
+			put(t, db, config, "t", msgs...)
+			if i%8 == 7 {
+				require.NoError(t, f.Close())
+				require.Zero(t, inNoSweep(t, db))
+				f = start(t, db, &pipelined{broker: b}, cfg)
+			}
+		}
+		drained(t, db)
+		require.Empty(t, b.overlaps)
+		for k := range keys {
+			ids := b.ids(func(d delivery) bool { return d.key == fmt.Sprint("key", k) })
+			require.Len(t, ids, each)
+			require.True(t, slices.IsSorted(ids), "%v", ids)
+		}
+		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_holds`))
+		require.Zero(t, dead(t, db))
+	})
+}
+
+// inNoSweep counts rows that neither sweep of the outbox finds, now or when
+// they are due, nor will once the head that their hold names is gone.
+func inNoSweep(t *testing.T, db *sql.DB) int {
+	t.Helper()
+	return count(t, db, `SELECT COUNT(*) FROM once_outbox o
+		LEFT JOIN once_holds h ON h.ordering_key = o.ordering_key
+		LEFT JOIN once_outbox head ON head.position = h.position AND head.ordering_key = h.ordering_key
+		WHERE NOT EXISTS (SELECT 1 FROM once_slots s WHERE s.slot = o.slot)
+		   OR h.position <> o.position AND head.position IS NULL`)
+}
+
+func TestAHotKeyDoesNotBlockTheOthers(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		release := make(chan struct{})
+		b := newBroker().answering(func(d delivery) error {
+			if d.key == "hot" {
+				<-release
+			}
+			return nil
+		})
+		const hot = 1500
+		var msgs []*message.Message
+		for i := range hot {
+			msgs = append(msgs, msg(fmt.Sprintf("hot-%05d", i), "hot"))
+		}
+		for i := range 300 {
+			msgs = append(msgs, msg(fmt.Sprint("free-", i), ""), msg(fmt.Sprint("cold-", i), fmt.Sprint(i)))
+		}
+		put(t, db, config, "t", msgs...)
+		cfg := quick(config)
+		cfg.BatchSize, cfg.Window = 50, 20
+		start(t, db, &pipelined{broker: b}, cfg)
+		eventually(t, "the others are sent", func() bool { return pending(t, db) == hot })
+		close(release)
+		drained(t, db)
+		require.Empty(t, b.overlaps)
+		ids := b.ids(func(d delivery) bool { return d.key == "hot" })
+		require.Len(t, ids, hot)
+		require.True(t, slices.IsSorted(ids))
+	})
+}

@@ -1,0 +1,173 @@
+package forwarder
+
+import (
+	"errors"
+	"time"
+)
+
+// wire is what has been given to the publisher.
+type wire struct {
+	inFlight int
+	orphans  int // of those in flight: read under a lease that was lost
+	tickets  uint64
+	used     []answer // a slice to be used again
+	fault    fault    // while there is one, one message at a time is tried
+
+	confirms   uint64
+	handedBack int // in flight when it ended, and not confirmed
+	abandoned  int // not answered in time
+}
+
+const publishing = "Messages could be published"
+
+// setback has publishing pause: nothing gets through.
+func (l *loop) setback(err error, now time.Time) {
+	l.sender.gate.Store(false) // what has not left yet comes back
+	if !now.Before(l.wire.fault.until) {
+		l.wire.fault.failed(l, "Messages could not be published", err)
+	}
+}
+
+// publish fills the window.
+func (l *loop) publish(now time.Time) {
+	if l.stopping || len(l.tenure.slots) == 0 || l.wire.fault.waits(l, now) {
+		return
+	}
+	for l.wire.inFlight < l.window() {
+		if !l.sender.gate.Load() {
+			if l.wire.inFlight > 0 {
+				return // orders from before it was closed have not come back yet
+			}
+			l.sender.gate.Store(true)
+		}
+		r := l.choose()
+		if r == nil {
+			return
+		}
+		l.wire.tickets++
+		l.wire.inFlight++
+		r.ticket, r.sentAt = l.wire.tickets, now
+		l.sender.orders <- order{r, r.ticket}
+	}
+}
+
+// window is how many may be in flight now.
+func (l *loop) window() int {
+	if l.wire.fault.attempts > 0 || len(l.suspects) > 0 {
+		return 1
+	}
+	return l.config.Window
+}
+
+// choose returns what to publish next, or nil.
+func (l *loop) choose() *row {
+	if len(l.suspects) > 0 {
+		return l.chooseAlone()
+	}
+	return l.buffer.ready.take()
+}
+
+// hear goes through the publisher's answers.
+func (l *loop) hear(now time.Time) {
+	l.wire.used = l.sender.answers.take(l.wire.used)
+	for _, a := range l.wire.used {
+		if a.row.ticket == a.ticket { // else it was answered before
+			a.row.ticket = 0
+			l.wire.inFlight--
+			l.answered(a.row, a.err, now)
+		}
+	}
+}
+
+func (l *loop) answered(r *row, err error, now time.Time) {
+	outcome := Unavailable
+	if !errors.Is(err, errNotSent) {
+		outcome = l.classify(err)
+	}
+	if r.orphan {
+		l.wire.orphans--
+	}
+	switch {
+	case outcome == Confirmed:
+		l.confirmed(r)
+	case r.orphan:
+		l.buffer.forget(r) // it is for its new owner to send
+	case outcome == Refused:
+		l.refused(r, err)
+	case outcome == Unacceptable:
+		l.dead(r, err, 1, reasonUnacceptable)
+	case l.stopping:
+		l.wire.handedBack++
+		l.buffer.forget(r)
+	case errors.Is(err, errNotSent):
+		l.again(r)
+	case outcome == Unavailable:
+		l.setback(err, now)
+		l.again(r)
+	default:
+		l.unknown(r, err, now)
+	}
+}
+
+func (l *loop) classify(err error) Outcome {
+	if err == nil {
+		return Confirmed
+	}
+	return l.config.Classify(err)
+}
+
+// again has a row published again that was not sent.
+func (l *loop) again(r *row) {
+	if !r.suspect { // those have a queue of their own
+		l.buffer.ready.put(r)
+	}
+}
+
+func (l *loop) confirmed(r *row) {
+	l.wire.confirms++
+	l.wire.fault.worked(l, publishing)
+	l.clear(r)
+	r.final = true
+	l.buffer.unload(r)
+	l.settling.waiting.confirmed = append(l.settling.waiting.confirmed, r)
+	if lane := r.lane; lane != nil && !r.heldByItself() {
+		r.lane = nil
+		l.buffer.next(lane)
+	}
+}
+
+// Why a message is dead.
+const (
+	reasonUnacceptable = "unacceptable"
+	reasonExhausted    = "exhausted"
+)
+
+func (l *loop) refused(r *row, err error) {
+	if r.attempts+1 >= l.config.MaxAttempts {
+		l.dead(r, err, 1, reasonExhausted)
+		return
+	}
+	l.conclude(r)
+	l.settling.waiting.charges = append(l.settling.waiting.charges, charge{
+		row: r, attempts: 1, delay: jitter(l.config.Backoff(r.attempts + 1)), err: clean(err), hold: holdRefused,
+	})
+}
+
+func (l *loop) dead(r *row, err error, attempts int, reason string) {
+	size := r.size()
+	l.conclude(r)
+	l.settling.waiting.deaths = append(l.settling.waiting.deaths, death{
+		row: r, attempts: attempts, size: size, err: clean(err), reason: reason,
+	})
+}
+
+// conclude notes that the outcome of r is known and is not a confirm.
+func (l *loop) conclude(r *row) {
+	l.wire.fault.worked(l, publishing)
+	l.clear(r)
+	r.final = true
+	l.buffer.unload(r)
+	if r.lane != nil {
+		l.buffer.bar(r.lane)
+	}
+}

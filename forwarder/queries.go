@@ -1,0 +1,133 @@
+package forwarder
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/watermill-once/once/internal/dialect"
+)
+
+// queries are the statements of the forwarder, for PostgreSQL and SQLite alike.
+type queries struct {
+	read, refill               string
+	remove, lift, charge, hold string
+	bury, removeOne            string
+	liftOne, holdDead, tidy    string
+	lease, release             string
+	stats                      string
+}
+
+func newQueries(d dialect.Dialect) queries {
+	confirmed := columns(d, "position bigint", "message_id text")
+	lifted := columns(d, "position bigint", "ordering_key text")
+	charged := columns(d, "position bigint", "message_id text", "attempts bigint", "delay bigint", "error text", "reason text")
+	clock := "{millis now()}"
+	if d.SQLite() {
+		clock = "{now}"
+	}
+
+	return queries{
+		read:   readQuery(d),
+		refill: refillQuery(d),
+
+		// By position and id: a position alone may be used again after a
+		// failover to a replica that lagged behind.
+		remove: d.SQL(`
+			DELETE FROM {outbox} WHERE position IN {list $1 bigint}
+			AND (position, message_id) IN (SELECT c.position, c.message_id FROM ` + confirmed + `)`),
+
+		lift: d.SQL(`
+			DELETE FROM {holds}
+			WHERE (position, ordering_key) IN (SELECT c.position, c.ordering_key FROM ` + lifted + `)`),
+
+		charge: d.SQL(`
+			UPDATE {outbox} AS o
+			SET attempts = o.attempts + c.attempts, due_at = {after c.delay}, last_error = c.error
+			FROM ` + charged + `
+			WHERE o.position = c.position AND o.message_id = c.message_id AND ` + owned("$7")),
+
+		// If the key is held already, its true head is the lower one.
+		hold: d.SQL(`
+			INSERT INTO {holds} AS h (ordering_key, position, reason)
+			SELECT o.ordering_key, o.position, c.reason
+			FROM {outbox} AS o JOIN ` + charged + ` ON o.position = c.position AND o.message_id = c.message_id
+			WHERE o.ordering_key IS NOT NULL AND ` + owned("$7") + `
+			ON CONFLICT (ordering_key) DO UPDATE SET position = excluded.position, reason = excluded.reason
+			WHERE excluded.position <= h.position`),
+
+		bury: d.SQL(`
+			INSERT INTO {outbox_dead} (position, message_id, topic, ordering_key, payload, metadata, created_at,
+			                           attempts, last_error, reason, unknown)
+			SELECT o.position, o.message_id, o.topic, o.ordering_key, o.payload, o.metadata, o.created_at,
+			       o.attempts + $3, $4, $5, $6
+			FROM {outbox} AS o
+			WHERE o.position = $1 AND o.message_id = $2 AND ` + owned("$7")),
+
+		removeOne: d.SQL(`DELETE FROM {outbox} WHERE position = $1 AND message_id = $2`),
+
+		liftOne: d.SQL(`DELETE FROM {holds} WHERE ordering_key = $1 AND position = $2`),
+
+		holdDead: d.SQL(`
+			INSERT INTO {holds} AS h (ordering_key, position, reason) VALUES ($1, $2, '` + holdDead + `')
+			ON CONFLICT (ordering_key) DO UPDATE SET position = excluded.position, reason = excluded.reason
+			WHERE excluded.position <= h.position`),
+
+		// A hold ends with its head. It is taken off here if somebody removed
+		// the head by hand.
+		tidy: d.SQL(`
+			DELETE FROM {holds}
+			WHERE NOT EXISTS (SELECT 1 FROM {outbox} AS o
+			                  WHERE o.position = {holds}.position AND o.ordering_key = {holds}.ordering_key)
+			  AND NOT (reason = '` + holdDead + `'
+			           AND EXISTS (SELECT 1 FROM {outbox_dead} AS d
+			                       WHERE d.position = {holds}.position AND d.ordering_key = {holds}.ordering_key))`),
+
+		lease: d.SQL(`
+			UPDATE {slots} SET owner = $1, lease_until = {after $2}
+			WHERE owner = $1 OR owner IS NULL OR lease_until IS NULL OR lease_until < {now}
+			RETURNING slot`),
+
+		release: d.SQL(`UPDATE {slots} SET owner = NULL, lease_until = NULL WHERE owner = $1`),
+
+		stats: d.SQL(`
+			SELECT (SELECT COUNT(*) FROM {outbox}),
+			       (SELECT COUNT(*) FROM {outbox} WHERE due_at > {now}),
+			       (SELECT {millis created_at} FROM {outbox} WHERE due_at IS NULL ORDER BY position LIMIT 1),
+			       (SELECT COUNT(*) FROM {holds}),
+			       (SELECT COUNT(*) FROM {outbox_dead}),
+			       ` + clock),
+	}
+}
+
+// Why a key is held.
+const (
+	holdRefused = "refused"
+	holdUnknown = "unknown"
+	holdDead    = "dead"
+)
+
+// owned is true of rows o whose slot is leased to the owner in param: what a
+// forwarder writes about a message that was not confirmed must not come after
+// what its successor knows.
+func owned(param string) string {
+	return `EXISTS (SELECT 1 FROM {slots} AS s WHERE s.slot = o.slot AND s.owner = ` + param + `)`
+}
+
+// columns is an item for FROM: a table c whose columns are the lists in $1, $2
+// and so on, see dialect.List and dialect.Strings.
+func columns(d dialect.Dialect, columns ...string) string {
+	var values, names []string
+	for i, column := range columns {
+		name, kind, _ := strings.Cut(column, " ")
+		if d.SQLite() {
+			values = append(values, fmt.Sprintf("json_extract($%d, '$[' || e.key || ']') AS %s", i+1, name))
+		} else {
+			values = append(values, fmt.Sprintf("$%d::text::%s[]", i+1, kind))
+		}
+		names = append(names, name)
+	}
+	if d.SQLite() {
+		return `(SELECT ` + strings.Join(values, ", ") + ` FROM json_each($1) AS e) AS c`
+	}
+	return `unnest(` + strings.Join(values, ", ") + `) AS c(` + strings.Join(names, ", ") + `)`
+}

@@ -1,0 +1,182 @@
+package forwarder
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	// rescanEvery is how often the outbox is read from the start, for what no
+	// cursor can promise: a writer that stood still in the wrong place, a row
+	// that was changed by hand.
+	rescanEvery = time.Minute
+
+	// refillsAtOnce bounds the keys of one refill.
+	refillsAtOnce = 100
+)
+
+// reading is the state of the one read that may be under way.
+type reading struct {
+	busy   bool
+	began  time.Time
+	hinted bool // since it began
+	refill bool // the last one was a refill
+	pause  time.Duration
+	next   time.Time
+	rescan time.Time // when the next rescan is due
+	epoch  int       // changes when reads under way are no longer wanted
+	fault  fault
+}
+
+func (r *reading) hint() {
+	r.hinted = true
+	r.pause = 0
+}
+
+// read reads ahead if there is room: refills and the outbox take turns.
+func (l *loop) read(now time.Time) {
+	r := &l.reading
+	if r.busy || l.stopping || len(l.tenure.slots) == 0 || l.wire.orphans > 0 || r.fault.waits(l, now) {
+		return
+	}
+	most := 4 * max(l.config.Window, l.config.BatchSize)
+	limit := min(l.config.BatchSize, most-len(l.buffer.rows))
+	bytes := l.config.BufferBytes - l.buffer.bytes
+	if limit < (l.config.BatchSize+3)/4 || bytes <= 0 {
+		return // room will be made by a settlement
+	}
+	due := r.next
+	if r.hinted {
+		due = r.began.Add(l.config.PollMin)
+	}
+	switch sweep := !now.Before(due); {
+	case len(l.buffer.refills) > 0 && (!sweep || !r.refill) && l.refill(limit, bytes):
+		r.refill = true
+	case sweep:
+		r.refill = false
+		l.sweep(now, limit, bytes)
+	default:
+		l.at(due)
+	}
+}
+
+// sweep reads the outbox.
+func (l *loop) sweep(now time.Time, limit, bytes int) {
+	r := &l.reading
+	req := request{limit: limit, bytes: bytes, slots: l.tenure.slots}
+	if !now.Before(r.rescan) {
+		r.rescan = now.Add(rescanEvery)
+		l.rewind(0)
+		req.tidy = true
+	}
+	l.at(r.rescan)
+	req.from = l.cursor.low
+	for position, row := range l.buffer.rows {
+		if position > req.from || row.due {
+			req.known = append(req.known, position)
+		}
+	}
+	for key, lane := range l.buffer.lanes {
+		if lane.excluded {
+			req.keys = append(req.keys, key)
+		}
+	}
+	r.began, r.hinted = now, false
+	l.readRows(req)
+}
+
+// refill reads lanes that want it; false if none does any more.
+func (l *loop) refill(limit, bytes int) bool {
+	lanes := l.buffer.takeRefills(refillsAtOnce)
+	if len(lanes) == 0 {
+		return false
+	}
+	req := request{
+		limit: min(limit, laneLimit*len(lanes)), bytes: bytes, slots: l.tenure.slots, from: everything,
+	}
+	for _, lane := range lanes {
+		req.refills = append(req.refills, refill{lane, lane.epoch})
+		req.keys = append(req.keys, lane.key)
+		req.from = min(req.from, lane.from)
+	}
+	for position := range l.buffer.rows {
+		if position > req.from {
+			req.known = append(req.known, position)
+		}
+	}
+	l.readRows(req)
+	return true
+}
+
+func (l *loop) readRows(req request) {
+	l.reading.busy = true
+	epoch := l.reading.epoch
+	l.ask(func(ctx context.Context) func() {
+		rows, at, err := l.store.rows(ctx, req)
+		return func() { l.took(req, epoch, rows, at, err) }
+	})
+}
+
+// took takes in what a read has returned.
+func (l *loop) took(req request, epoch int, rows []*row, at reached, err error) {
+	r := &l.reading
+	r.busy = false
+	for _, refill := range req.refills {
+		refill.lane.reading = false
+	}
+	if err != nil {
+		if !l.stopping {
+			r.fault.failed(l, "The outbox could not be read", err)
+		}
+		for _, refill := range req.refills {
+			refill.lane.wanted = false
+			l.buffer.want(refill.lane)
+		}
+		return
+	}
+	l.worked(&r.fault, "The outbox could be read")
+	switch {
+	case epoch != r.epoch || l.stopping:
+	case req.refills != nil:
+		l.refilled(req, rows, at)
+	default:
+		l.swept(rows, at)
+	}
+}
+
+func (l *loop) refilled(req request, rows []*row, at reached) {
+	wanted := map[string]bool{}
+	for _, refill := range req.refills {
+		wanted[refill.lane.key] = refill.lane.epoch == refill.epoch
+	}
+	for _, row := range rows {
+		if wanted[row.key] {
+			l.buffer.add(row, true)
+		}
+	}
+	for _, refill := range req.refills {
+		if refill.lane.epoch == refill.epoch {
+			l.buffer.refilled(refill.lane, at.covered)
+		}
+	}
+}
+
+func (l *loop) swept(rows []*row, at reached) {
+	for _, row := range rows {
+		l.buffer.add(row, false)
+	}
+	l.cursor.advance(at)
+	l.buffer.low = l.cursor.low
+
+	r := &l.reading
+	now := time.Now()
+	switch {
+	case at.covered < everything:
+		r.pause, r.next = 0, now
+	case len(rows) > 0:
+		r.pause, r.next = 0, now.Add(l.config.PollMin)
+	default:
+		r.pause = min(max(2*r.pause, l.config.PollMin), l.config.PollMax)
+		r.next = now.Add(r.pause)
+	}
+}

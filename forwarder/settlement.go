@@ -1,0 +1,171 @@
+package forwarder
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+)
+
+// settlement is what is to be recorded of messages whose outcome is known.
+type settlement struct {
+	confirmed []*row
+	charges   []charge
+	deaths    []death
+}
+
+// charge has a message wait, with its ordering key held.
+type charge struct {
+	row      *row
+	attempts int // 1, or 0 if nothing is charged
+	delay    time.Duration
+	err      string
+	hold     string // why
+}
+
+// death makes a message a dead letter.
+type death struct {
+	row      *row
+	attempts int
+	size     int
+	err      string
+	reason   string
+}
+
+func (s settlement) empty() bool {
+	return len(s.confirmed) == 0 && len(s.charges) == 0 && len(s.deaths) == 0
+}
+
+// settled is what a settlement came to. What is not done can be done again.
+type settled struct {
+	confirmed bool
+	charges   bool
+	deaths    int  // how many, from the first
+	vanished  bool // rows were not there any more, or their slots not ours
+	err       error
+}
+
+func (s *store) settle(ctx context.Context, batch settlement, afterDead AfterDead) settled {
+	var (
+		done settled
+		errs []error
+	)
+	if len(batch.confirmed) > 0 {
+		err := s.remove(ctx, batch.confirmed)
+		done.confirmed = err == nil
+		errs = append(errs, err)
+	}
+	if len(batch.charges) > 0 {
+		charged, err := s.charge(ctx, batch.charges)
+		done.charges = err == nil
+		done.vanished = charged < int64(len(batch.charges))
+		errs = append(errs, err)
+	}
+	for _, d := range batch.deaths {
+		buried, err := s.bury(ctx, d, afterDead)
+		if err != nil {
+			errs = append(errs, err)
+			break
+		}
+		done.deaths++
+		done.vanished = done.vanished || !buried
+	}
+	done.err = errors.Join(errs...)
+	return done
+}
+
+// remove deletes confirmed rows and lifts the holds that name them. It does no
+// harm to do it again, or to be no longer the owner: confirmed is confirmed.
+func (s *store) remove(ctx context.Context, rows []*row) error {
+	var (
+		positions, heads []int64
+		ids, keys        []string
+	)
+	for _, r := range rows {
+		positions = append(positions, r.position)
+		ids = append(ids, r.id)
+		if r.heldByItself() {
+			heads = append(heads, r.position)
+			keys = append(keys, r.key)
+		}
+	}
+	return s.write(ctx, func(tx *sql.Tx) error {
+		if len(heads) > 0 {
+			if _, err := tx.ExecContext(ctx, s.sql.lift, s.dialect.List(heads), s.dialect.Strings(keys)); err != nil {
+				return err
+			}
+		}
+		_, err := tx.ExecContext(ctx, s.sql.remove, s.dialect.List(positions), s.dialect.Strings(ids))
+		return err
+	})
+}
+
+// charge returns how many rows it found.
+func (s *store) charge(ctx context.Context, charges []charge) (found int64, err error) {
+	var (
+		positions, attempts, delays []int64
+		ids, texts, reasons         []string
+	)
+	for _, c := range charges {
+		positions = append(positions, c.row.position)
+		ids = append(ids, c.row.id)
+		attempts = append(attempts, int64(c.attempts))
+		delays = append(delays, c.delay.Milliseconds())
+		texts = append(texts, c.err)
+		reasons = append(reasons, c.hold)
+	}
+	args := []any{
+		s.dialect.List(positions), s.dialect.Strings(ids), s.dialect.List(attempts),
+		s.dialect.List(delays), s.dialect.Strings(texts), s.dialect.Strings(reasons), s.owner,
+	}
+	err = s.write(ctx, func(tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, s.sql.charge, args...)
+		if err != nil {
+			return err
+		}
+		if found, err = result.RowsAffected(); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, s.sql.hold, args...)
+		return err
+	})
+	return found, err
+}
+
+// errRemoved rolls a burial back: somebody has removed the row meanwhile.
+var errRemoved = errors.New("forwarder: the message was removed by somebody else")
+
+// bury returns false if the row is not there.
+func (s *store) bury(ctx context.Context, d death, afterDead AfterDead) (buried bool, err error) {
+	r := d.row
+	err = s.write(ctx, func(tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, s.sql.bury, r.position, r.id, d.attempts, d.err, d.reason, r.unknown, s.owner)
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		if err != nil || n == 0 {
+			return err
+		}
+		buried = true
+		if result, err = tx.ExecContext(ctx, s.sql.removeOne, r.position, r.id); err != nil {
+			return err
+		}
+		if n, err = result.RowsAffected(); err != nil {
+			return err
+		}
+		if n == 0 {
+			return errRemoved
+		}
+		if r.key == "" {
+			return nil
+		}
+		query := s.sql.liftOne
+		if afterDead == StayHeld {
+			query = s.sql.holdDead
+		}
+		_, err = tx.ExecContext(ctx, query, r.key, r.position)
+		return err
+	})
+	return buried, err
+}

@@ -1,0 +1,125 @@
+package forwarder
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill"
+)
+
+// deathsAtOnce bounds one settlement: dead letters are moved one by one, and
+// the confirmed ones of all others wait for that.
+const deathsAtOnce = 100
+
+// settling is what waits to be recorded, while at most one settlement is under
+// way: whatever is answered meanwhile goes into the next one.
+type settling struct {
+	waiting settlement
+	busy    bool
+	fault   fault
+	err     error // of the last settlement
+}
+
+// settle records what is known.
+func (l *loop) settle(now time.Time) {
+	s := &l.settling
+	if s.busy || s.waiting.empty() || s.fault.waits(l, now) {
+		return
+	}
+	batch := s.waiting
+	s.waiting = settlement{}
+	if len(batch.deaths) > deathsAtOnce {
+		s.waiting.deaths = slices.Clone(batch.deaths[deathsAtOnce:])
+		batch.deaths = batch.deaths[:deathsAtOnce]
+	}
+	s.busy = true
+	l.ask(func(ctx context.Context) func() {
+		done := l.store.settle(ctx, batch, l.config.AfterDead)
+		return func() { l.recorded(batch, done) }
+	})
+}
+
+// recorded forgets what was settled and keeps the rest for the next time.
+func (l *loop) recorded(batch settlement, done settled) {
+	s := &l.settling
+	s.busy, s.err = false, done.err
+	if done.err != nil {
+		s.fault.failed(l, "Outcomes could not be recorded", done.err)
+	} else {
+		l.worked(&s.fault, "Outcomes could be recorded")
+	}
+	if done.vanished {
+		l.lookAgain(batch)
+	}
+
+	if done.confirmed {
+		for _, r := range batch.confirmed {
+			l.finished(r)
+		}
+	} else {
+		s.waiting.confirmed = append(batch.confirmed, s.waiting.confirmed...)
+	}
+	for i, d := range batch.deaths {
+		switch {
+		case i < done.deaths:
+			l.config.Logger.Error("Message is dead", nil, watermill.LogFields{
+				"message_id": d.row.id, "topic": d.row.topic, "reason": d.reason, "error": d.err, "size": d.size,
+			})
+			l.finished(d.row)
+		case d.row.orphan:
+			l.buffer.forget(d.row)
+		default:
+			s.waiting.deaths = append(s.waiting.deaths, d)
+		}
+	}
+	for _, c := range batch.charges {
+		switch {
+		case done.charges:
+			l.finished(c.row)
+		case c.row.orphan:
+			l.buffer.forget(c.row)
+		default:
+			s.waiting.charges = append(s.waiting.charges, c)
+		}
+	}
+}
+
+// finished forgets a row whose outcome is recorded, and has its successors
+// read again if they were dropped or held.
+func (l *loop) finished(r *row) {
+	l.buffer.forget(r)
+	if r.lane != nil {
+		l.buffer.unbar(r.lane)
+		r.lane = nil
+	}
+}
+
+// lookAgain has rows read again that did not change as they should: somebody
+// has removed them, or holds a lock on them.
+func (l *loop) lookAgain(batch settlement) {
+	lowest := int64(everything)
+	for _, c := range batch.charges {
+		lowest = min(lowest, c.row.position)
+	}
+	for _, d := range batch.deaths {
+		lowest = min(lowest, d.row.position)
+	}
+	l.rewind(lowest - 1)
+}
+
+// clean makes an error's text fit for a text column.
+func clean(err error) string {
+	const enough = 2000
+	text := strings.ReplaceAll(strings.ToValidUTF8(err.Error(), "\uFFFD"), "\x00", "\uFFFD")
+	if len(text) <= enough {
+		return text
+	}
+	cut := enough
+	for !utf8.RuneStart(text[cut]) {
+		cut--
+	}
+	return text[:cut]
+}

@@ -1,0 +1,49 @@
+package forwarder
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+)
+
+// Stats is what the tables say about the outbox, whoever forwards it.
+type Stats struct {
+	// Pending is the number of messages in the outbox.
+	Pending int
+
+	// Deferred are those of them that are due later: delayed by their
+	// producer, or refused and backing off.
+	Deferred int
+
+	// Oldest is the age of the first message that waits for nothing but its
+	// turn or its ordering key; 0 if there is none.
+	Oldest time.Duration
+
+	// HeldKeys is the number of ordering keys whose head was not accepted.
+	HeldKeys int
+
+	// Dead is the number of dead letters.
+	Dead int
+}
+
+// Stats reads the tables. It counts rows, which takes time in proportion to
+// the backlog.
+func (f *Forwarder) Stats(ctx context.Context) (Stats, error) {
+	var (
+		stats  Stats
+		oldest sql.NullInt64
+		now    int64
+	)
+	err := f.store.read(ctx, func(tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, f.store.sql.stats).
+			Scan(&stats.Pending, &stats.Deferred, &oldest, &stats.HeldKeys, &stats.Dead, &now)
+	})
+	if err != nil {
+		return Stats{}, fmt.Errorf("forwarder: stats: %w", err)
+	}
+	if oldest.Valid {
+		stats.Oldest = time.Duration(max(0, now-oldest.Int64)) * time.Millisecond
+	}
+	return stats, nil
+}

@@ -1,0 +1,74 @@
+package forwarder
+
+import "github.com/watermill-once/once/internal/dialect"
+
+// A row without a due time is found by its position, one with a due time when
+// it is due: each row by exactly one of two sweeps. Neither takes a lock or
+// waits for anybody, and one statement sees one snapshot, so that a message is
+// never read before an earlier one of its key.
+//
+// What must not fill the batch is left out here: rows that are in memory, keys
+// that are held by another row, and whatever the loop cannot take now.
+//
+// Parameters: $1 from position, $2 positions in memory, $3 slots, $4 keys that
+// are left out (read) or meant (refill), $5 limit, $6 bytes; read has $7 limit
+// of due rows, $8 topics that are left out where no key is involved.
+const (
+	columnsOfRow = `position, message_id, topic, COALESCE(ordering_key, '') AS ordering_key, payload,
+	                CAST(metadata AS text) AS metadata, attempts`
+
+	// As one CASE and without a join, PostgreSQL's planner reckons with half of
+	// the rows and walks along the index until there are enough. Left to
+	// itself it multiplies guesses about a table that grows and shrinks
+	// between two looks at it, and sorts the whole backlog for every batch.
+	mayBeRead = `CASE WHEN position IN {list $2 bigint} OR slot NOT IN {list $3 smallint} THEN 1 = 0
+	                  WHEN ordering_key IS NULL THEN topic NOT IN {list $8 text}
+	                  WHEN ordering_key IN {list $4 text} THEN 1 = 0
+	                  ELSE ` + notHeld + ` END`
+
+	mayBeRefilled = `CASE WHEN position IN {list $2 bigint} OR slot NOT IN {list $3 smallint} OR ordering_key IS NULL THEN 1 = 0
+	                      WHEN ordering_key NOT IN {list $4 text} THEN 1 = 0
+	                      ELSE ` + notHeld + ` END`
+
+	notHeld = `COALESCE((SELECT h.position FROM {holds} AS h WHERE h.ordering_key = o.ordering_key), position) = position`
+
+	inOrder = `SELECT ` + columnsOfRow + `, 0 AS due FROM {outbox} AS o
+	           WHERE position > $1 AND CASE WHEN due_at IS NULL THEN ` + mayBeRead + ` ELSE 1 = 0 END
+	           ORDER BY position LIMIT $5`
+
+	whenDue = `SELECT ` + columnsOfRow + `, 1 AS due FROM {outbox} AS o
+	           WHERE due_at <= {now} AND ` + mayBeRead + `
+	           ORDER BY due_at, position LIMIT $7`
+
+	ofKeys = `SELECT ` + columnsOfRow + `, 0 AS due FROM {outbox} AS o
+	          WHERE position > $1 AND CASE WHEN due_at IS NULL THEN ` + mayBeRefilled + ` ELSE 1 = 0 END
+	          ORDER BY position LIMIT $5`
+)
+
+func readQuery(d dialect.Dialect) string {
+	return bounded(d, `SELECT * FROM (`+inOrder+`) AS a UNION ALL SELECT * FROM (`+whenDue+`) AS b`)
+}
+
+func refillQuery(d dialect.Dialect) string { return bounded(d, ofKeys) }
+
+// bounded cuts rows off, from the lowest position on, behind the one with which
+// the bytes become $6 or more. It adds what the snapshot says about other
+// transactions: horizon, below which all have ended, and ceiling, from which on
+// none had begun. There is always a row with these.
+func bounded(d dialect.Dialect, rows string) string {
+	snapshot := `SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS horizon,
+	                    pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS ceiling`
+	if d.SQLite() { // one writer at a time: positions appear in their order
+		snapshot = `SELECT 0 AS horizon, 0 AS ceiling`
+	}
+	return d.SQL(`
+		SELECT s.horizon, s.ceiling, m.position, m.message_id, m.topic, m.ordering_key, m.payload, m.metadata, m.attempts, m.due
+		FROM (` + snapshot + `) AS s
+		LEFT JOIN (
+			SELECT * FROM (
+				SELECT u.*, COALESCE(SUM(octet_length(payload) + octet_length(metadata)) OVER
+				            (ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS ahead
+				FROM (` + rows + `) AS u
+			) AS w WHERE ahead < $6
+		) AS m ON 1 = 1`)
+}

@@ -1,0 +1,126 @@
+package servers
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// child is a process of ours, its output in a file. A nil one never ran.
+type child struct {
+	cmd  *exec.Cmd
+	log  string
+	gone chan struct{} // closed when it was waited for
+}
+
+// startChild starts cmd in a process group of its own, so that a terminal's
+// Ctrl-C does not reach it, and lets the system send it lastSignal when this
+// process ends. Its output is appended to the file log.
+func startChild(cmd *exec.Cmd, log string, lastSignal syscall.Signal) (*child, error) {
+	output, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = output.Close() }()
+	cmd.Stdout, cmd.Stderr = output, output
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+	dieWithParent(cmd.SysProcAttr, lastSignal)
+
+	c := &child{cmd: cmd, log: log, gone: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		// Linux takes the end of the thread that forked for the parent's end:
+		// the thread has to live as long as the child.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // that it ended counts, not how
+			close(c.gone)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *child) pid() int { return c.cmd.Process.Pid }
+
+func (c *child) running() bool {
+	if c == nil {
+		return false
+	}
+	select {
+	case <-c.gone:
+		return false
+	default:
+		return true
+	}
+}
+
+// kill ends the child and all that descends from it, and returns when they
+// are gone. Everything is stopped first: what runs could still write, or fork.
+func (c *child) kill() {
+	if c.running() {
+		tree := stopAll(c.pid())
+		signalAll(tree, syscall.SIGKILL)
+		<-c.gone
+		killAll(tree)
+	}
+}
+
+// stop sends a signal that the child should end on, and kills what has not
+// ended in time.
+func (c *child) stop(signal syscall.Signal, patience time.Duration) {
+	if !c.running() {
+		return
+	}
+	c.thaw() // what stands does not handle signals
+	tree := descendants(processes(), c.pid())
+	_ = c.cmd.Process.Signal(signal)
+	select {
+	case <-c.gone:
+		killAll(tree)
+	case <-time.After(patience):
+		c.kill()
+	}
+}
+
+// freeze stops the child and all that descends from it where they are.
+func (c *child) freeze() {
+	if c.running() {
+		stopAll(c.pid())
+	}
+}
+
+func (c *child) thaw() {
+	if c.running() {
+		signalAll(descendants(processes(), c.pid()), syscall.SIGCONT)
+	}
+}
+
+// failure is an error with the end of the child's log.
+func (c *child) failure(what string) error {
+	return fmt.Errorf("%s; the end of its log (%s):\n%s", what, filepath.Base(c.log), tail(c.log))
+}
+
+// tail returns the last lines of a file.
+func tail(name string) string {
+	const atMost = 30
+	content, err := os.ReadFile(name)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(content)), "\n")
+	return strings.Join(lines[max(0, len(lines)-atMost):], "\n")
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// runCommand runs a command with more environment variables, forwards signals
+// to it, and returns its status.
+func runCommand(args, environment []string, signals <-chan os.Signal, stderr io.Writer) int {
+	command := exec.Command(args[0], args[1:]...)
+	command.Env = append(os.Environ(), environment...)
+	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := command.Start(); err != nil {
+		_, _ = fmt.Fprintln(stderr, "with-servers:", err)
+		return statusNoStart
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = command.Wait() // its state says how it ended
+	}()
+	for {
+		select {
+		case received := <-signals:
+			if !fromTerminal(received) {
+				_ = command.Process.Signal(received)
+			}
+		case <-ended:
+			return status(command.ProcessState)
+		}
+	}
+}
+
+// fromTerminal says whether a signal is one of the keyboard's. The terminal
+// sends it to all that run in its foreground, so the command has it already,
+// and may take a second one for impatience.
+func fromTerminal(received os.Signal) bool {
+	if received != os.Interrupt && received != syscall.SIGQUIT {
+		return false
+	}
+	terminal, err := os.Open("/dev/tty")
+	if err != nil {
+		return false
+	}
+	defer func() { _ = terminal.Close() }()
+	foreground, err := unix.IoctlGetInt(int(terminal.Fd()), unix.TIOCGPGRP)
+	return err == nil && foreground == unix.Getpgrp()
+}
+
+// status is a process's exit status as shells report it.
+func status(state *os.ProcessState) int {
+	if wait, ok := state.Sys().(syscall.WaitStatus); ok && wait.Signaled() {
+		return signaled(wait.Signal())
+	}
+	return state.ExitCode()
+}

@@ -1,0 +1,116 @@
+// Command with-servers runs a command that needs PostgreSQL and RabbitMQ: with
+// those that are there, or with new ones that end with it.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/watermill-once/once/internal/servers"
+)
+
+const usage = `with-servers runs a command with PG_DSN and AMQP_URL set to a PostgreSQL and a
+RabbitMQ, and exits with its status. Each of the two is the first to be had of
+
+  1. the one that PG_DSN or AMQP_URL names already,
+  2. the one on the default port of 127.0.0.1, if it lets us in,
+  3. a new one from the binaries of this machine, in a directory of its own,
+     which ends with the command,
+  4. a container of compose.yaml, if a docker daemon answers; it stays.
+
+What was chosen, and why, is on standard error.
+
+  with-servers [-private] [--] command [argument ...]
+
+  with-servers go test ./...
+  with-servers -private sh -c 'psql "$PG_DSN"; $RABBITMQCTL status'
+
+Flags:
+`
+
+// Statuses of our own, those of env(1) and shells.
+const (
+	statusUsage    = 2
+	statusServers  = 125
+	statusNoStart  = 126
+	statusSignaled = 128 // plus the signal
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
+
+func run(args []string, stderr io.Writer) int {
+	flags := flag.NewFlagSet("with-servers", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		_, _ = io.WriteString(stderr, usage)
+		flags.PrintDefaults()
+	}
+	private := flags.Bool("private", false, "start new servers, even if others run")
+	switch err := flags.Parse(args); {
+	case err == flag.ErrHelp: //nolint:errorlint // it is not wrapped
+		return 0
+	case err != nil:
+		return statusUsage
+	case flags.NArg() == 0:
+		_, _ = fmt.Fprintln(stderr, "with-servers: no command; -help says more")
+		return statusUsage
+	}
+
+	// From here on a signal must not end us before the servers are closed.
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	defer signal.Stop(signals)
+
+	set, status := resolve(servers.ResolveConfig{Output: stderr, Private: *private}, signals, stderr)
+	if set == nil {
+		return status
+	}
+	status = runCommand(flags.Args(), set.Environment(), signals, stderr)
+	if err := set.Close(); err != nil {
+		_, _ = fmt.Fprintln(stderr, err)
+	}
+	return status
+}
+
+// resolve finds or starts the servers, unless a signal comes first.
+func resolve(config servers.ResolveConfig, signals <-chan os.Signal, stderr io.Writer) (*servers.Set, int) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var set *servers.Set
+	var err error
+	resolved := make(chan struct{})
+	go func() {
+		defer close(resolved)
+		set, err = servers.Resolve(ctx, config)
+	}()
+
+	status := 0
+	select {
+	case <-resolved:
+	case received := <-signals:
+		status = signaled(received)
+		cancel()
+		<-resolved
+	}
+	switch {
+	case status != 0:
+		if set != nil {
+			_ = set.Close()
+		}
+		return nil, status
+	case err != nil:
+		_, _ = fmt.Fprintln(stderr, err)
+		return nil, statusServers
+	}
+	return set, 0
+}
+
+func signaled(received os.Signal) int {
+	number, _ := received.(syscall.Signal)
+	return statusSignaled + int(number)
+}

@@ -1,0 +1,63 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// compose starts the server in a container. It is not stopped afterwards: it
+// has the default port, so that others may have found it there meanwhile.
+func (s search) compose(ctx context.Context, file string) error {
+	if err := dockerAnswers(ctx); err != nil {
+		return err
+	}
+	if file == "" {
+		var err error
+		if file, err = findComposeFile(); err != nil {
+			return err
+		}
+	}
+	output, err := exec.CommandContext(ctx, "docker", "compose", "--file", file, "up", "--detach", "--wait", s.service).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("docker compose up %s: %w: %s", s.service, err, output)
+	}
+	if err := s.ask(ctx, s.url); err != nil {
+		return fmt.Errorf("docker compose up %s: %s: %w", s.service, s.address, err)
+	}
+	return nil
+}
+
+// dockerAnswers asks the daemon: where the client is, it need not be.
+func dockerAnswers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := exec.CommandContext(ctx, "docker", "version", "--format", "{{.Server.Version}}").Run(); err != nil {
+		return fmt.Errorf("no docker daemon answers: %w", err)
+	}
+	return nil
+}
+
+// findComposeFile looks beside the go.mod of the module we are in, from the
+// working directory upwards; the module of the tests lies within another.
+func findComposeFile() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		file := filepath.Join(dir, "compose.yaml")
+		_, composeErr := os.Stat(file)
+		_, moduleErr := os.Stat(filepath.Join(dir, "go.mod"))
+		switch {
+		case composeErr == nil && moduleErr == nil:
+			return file, nil
+		case dir == filepath.Dir(dir):
+			return "", errors.New("no compose.yaml from the working directory upwards")
+		}
+	}
+}

@@ -1,0 +1,34 @@
+package servers
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// dieWithParent has the kernel send a signal to a child when we end.
+func dieWithParent(attr *syscall.SysProcAttr, signal syscall.Signal) { attr.Pdeathsig = signal }
+
+// processes returns the system's, by their ids. It reads /proc itself, because
+// small systems have no ps.
+func processes() map[int]process {
+	all := make(map[int]process)
+	files, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is right
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has just ended
+		}
+		// "pid (command) state parent ...", where the command may hold anything.
+		fields := bytes.Fields(content[bytes.LastIndexByte(content, ')')+1:])
+		if len(fields) < 2 {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		parent, _ := strconv.Atoi(string(fields[1]))
+		all[pid] = process{parent: parent, state: fields[0][0]}
+	}
+	return all
+}

@@ -1,0 +1,93 @@
+package servers
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// node is where a broker and its tools find each other.
+type node struct {
+	name                 string
+	port, dist, epmdPort int
+}
+
+func newNode() (node, error) {
+	var ports [3]int
+	for i := range ports {
+		port, err := freePort()
+		if err != nil {
+			return node{}, err
+		}
+		ports[i] = port
+	}
+	return node{
+		name: fmt.Sprintf("once-%d@localhost", ports[0]),
+		port: ports[0], dist: ports[1], epmdPort: ports[2],
+	}, nil
+}
+
+// settings are the environment variables of the broker and its tools. Nothing
+// of /etc/rabbitmq is read, nothing outside of the directory is written.
+func (r *Rabbit) settings() []string {
+	return []string{
+		"HOME=" + r.dir.path, // of the cookie, which nodes and tools share
+		"RABBITMQ_NODENAME=" + r.node.name,
+		fmt.Sprintf("RABBITMQ_NODE_PORT=%d", r.node.port),
+		fmt.Sprintf("RABBITMQ_DIST_PORT=%d", r.node.dist),
+		fmt.Sprintf("ERL_EPMD_PORT=%d", r.node.epmdPort),
+		"ERL_EPMD_ADDRESS=127.0.0.1",
+		"ERL_CRASH_DUMP_SECONDS=0",
+		"RABBITMQ_CONF_ENV_FILE=" + r.path("env.conf"),
+		"RABBITMQ_CONFIG_FILE=" + r.path("rabbitmq.conf"),
+		"RABBITMQ_CONFIG_FILES=" + r.path("conf.d"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE=" + r.path("advanced.config"),
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + r.path("enabled_plugins"),
+		"RABBITMQ_GENERATED_CONFIG_DIR=" + r.path("generated"),
+		"RABBITMQ_MNESIA_BASE=" + r.path("data"),
+		"RABBITMQ_LOG_BASE=" + r.path("log"),
+		"RABBITMQ_PID_FILE=" + r.path("pid"),
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
+		"RUNNING_UNDER_SYSTEMD=1", // the script becomes the broker, instead of staying its parent
+	}
+}
+
+// write makes the node's files: what it reads, and a rabbitmqctl that speaks
+// to this node.
+func (r *Rabbit) write() error {
+	config := append([]string{
+		"listeners.tcp.1 = " + loopback(r.node.port),
+		"cluster_name = " + r.node.name,
+		"log.console = true",
+		"log.file = false",
+	}, r.config.Settings...)
+
+	ctl := []string{"#!/bin/sh"}
+	for _, setting := range r.settings() {
+		name, value, _ := strings.Cut(setting, "=")
+		ctl = append(ctl, fmt.Sprintf("export %s=%s", name, quote(value)))
+	}
+	ctl = append(ctl, fmt.Sprintf(`exec %s "$@"`, quote(filepath.Join(r.config.BinDir, "rabbitmqctl"))))
+
+	for _, file := range []struct {
+		name, content string
+		mode          os.FileMode
+	}{
+		{"rabbitmq.conf", lines(config), 0o600},
+		{"env.conf", "", 0o600},
+		{"enabled_plugins", "[].\n", 0o600},
+		{"advanced.config", "[].\n", 0o600},
+		{"rabbitmqctl", lines(ctl), 0o700},
+	} {
+		if err := os.WriteFile(r.path(file.name), []byte(file.content), file.mode); err != nil {
+			return err
+		}
+	}
+	return os.MkdirAll(r.path("conf.d"), 0o700)
+}
+
+func lines(list []string) string { return strings.Join(list, "\n") + "\n" }
+
+// quote makes a word of a shell script.
+func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }

@@ -1,0 +1,123 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+func startRabbit(ctx context.Context, config RabbitConfig) (*Rabbit, error) {
+	if config.Patience <= 0 {
+		config.Patience = 2 * time.Minute
+	}
+	var err error
+	if config.BinDir, err = findRabbit(config.BinDir); err != nil {
+		return nil, err
+	}
+	epmd, err := findEpmd()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := newTempDir("rabbitmq")
+	if err != nil {
+		return nil, err
+	}
+	r := &Rabbit{config: config, dir: dir}
+	r.close = sync.OnceValue(r.discard)
+	if err := r.startOnFreePorts(ctx, epmd); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// findRabbit looks in PATH last: what Debian has there are wrappers that
+// change the user and know one node only.
+func findRabbit(asked string) (string, error) {
+	return findDir(asked, []string{
+		"/usr/lib/rabbitmq/bin",
+		"/opt/homebrew/opt/rabbitmq/sbin",
+		"/usr/local/opt/rabbitmq/sbin",
+		"$PATH",
+	}, "rabbitmq-server", "rabbitmqctl")
+}
+
+func findEpmd() (string, error) {
+	dir, err := findDir("", []string{
+		"$PATH",
+		"/usr/lib/erlang/erts-*/bin",
+		"/usr/lib64/erlang/erts-*/bin",
+		"/opt/homebrew/opt/erlang*/lib/erlang/erts-*/bin",
+		"/usr/local/opt/erlang*/lib/erlang/erts-*/bin",
+	}, "epmd")
+	return filepath.Join(dir, "epmd"), err
+}
+
+func (r *Rabbit) startOnFreePorts(ctx context.Context, epmd string) (err error) {
+	for range 3 { // somebody else may take a port at this very moment
+		if r.node, err = newNode(); err != nil {
+			return err
+		}
+		if err = r.write(); err != nil {
+			return err
+		}
+		if err = r.startEpmd(ctx, epmd); err == nil {
+			err = r.start(ctx)
+		}
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		r.epmd.kill()
+		if !taken(r.node.port, r.node.dist, r.node.epmdPort) {
+			return err
+		}
+	}
+	return err
+}
+
+// startEpmd starts it in the foreground: one that a node starts by itself is
+// nobody's child and outlives the node.
+func (r *Rabbit) startEpmd(ctx context.Context, binary string) error {
+	command := exec.Command(binary, "-address", "127.0.0.1", "-port", strconv.Itoa(r.node.epmdPort))
+	command.Dir = r.dir.path
+	started, err := startChild(command, r.path("epmd.log"), syscall.SIGKILL)
+	if err != nil {
+		return err
+	}
+	r.epmd = started
+	return await(ctx, started, "epmd", time.Minute, func(ctx context.Context) error {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", loopback(r.node.epmdPort))
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+}
+
+func (r *Rabbit) start(ctx context.Context) error {
+	command := exec.Command(filepath.Join(r.config.BinDir, "rabbitmq-server"))
+	command.Dir = r.dir.path
+	command.Env = append(environmentWithout("RABBITMQ_", "ERL_", "HOME="), r.settings()...)
+	server, err := startChild(command, r.path("rabbitmq.log"), syscall.SIGKILL)
+	if err != nil {
+		return err
+	}
+	r.server = server
+	err = await(ctx, server, "RabbitMQ", r.config.Patience, func(ctx context.Context) error {
+		cluster, err := askRabbit(ctx, r.URL("/"))
+		if err == nil && cluster != r.node.name {
+			err = fmt.Errorf("another broker, %q, has its port", cluster)
+		}
+		return err
+	})
+	if err != nil {
+		server.kill()
+	}
+	return err
+}

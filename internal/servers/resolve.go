@@ -1,0 +1,163 @@
+package servers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+)
+
+// ResolveConfig says where to look for servers.
+type ResolveConfig struct {
+	// Output is told what was chosen, and why: a line for each server.
+	// Defaults to nobody.
+	Output io.Writer
+
+	// Private passes over the servers that run, and starts new ones from this
+	// machine's binaries. Defaults to false.
+	Private bool
+
+	// PostgresAddress and RabbitAddress are where servers are expected that
+	// nobody named. Default to 127.0.0.1:5432 and 127.0.0.1:5672.
+	PostgresAddress, RabbitAddress string
+
+	// Postgres and Rabbit are how private servers are started. Default to
+	// those of [StartPostgres] and [StartRabbit].
+	Postgres PostgresConfig
+	Rabbit   RabbitConfig
+
+	// ComposeFile defaults to the compose.yaml beside the go.mod that is found
+	// from the working directory upwards.
+	ComposeFile string
+}
+
+// Server is one that was found, or started.
+type Server struct {
+	// URL is a PostgreSQL DSN or an AMQP URL. It may hold a password.
+	URL string
+
+	// Ctl is nil if there is none for the broker, and for PostgreSQL.
+	Ctl Ctl
+
+	how   string
+	close func() error
+}
+
+// Close stops the server if it was started for us. Further calls return the
+// same.
+func (s *Server) Close() error { return s.close() }
+
+// Set is one of each.
+type Set struct {
+	PGDSN   string
+	AMQPURL string
+
+	servers []*Server
+	ctl     Ctl
+}
+
+// Environment returns the variables by which a process finds these servers.
+func (s *Set) Environment() []string {
+	variables := []string{"PG_DSN=" + s.PGDSN, "AMQP_URL=" + s.AMQPURL}
+	if s.ctl != nil {
+		variables = append(variables, ctlVariable+"="+strings.Join(s.ctl, " "))
+	}
+	return variables
+}
+
+// Resolve finds or starts both servers; see the package for the order. Its
+// error says what to do when one cannot be had.
+func Resolve(ctx context.Context, config ResolveConfig) (*Set, error) {
+	config.Output = &oneAtATime{output: config.Output}
+	var postgres, rabbit *Server
+	var postgresErr, rabbitErr error
+	var both sync.WaitGroup
+	both.Go(func() { postgres, postgresErr = ResolvePostgres(ctx, config) })
+	both.Go(func() { rabbit, rabbitErr = ResolveRabbit(ctx, config) })
+	both.Wait()
+
+	set := &Set{}
+	for _, server := range []*Server{postgres, rabbit} {
+		if server != nil {
+			set.servers = append(set.servers, server)
+		}
+	}
+	if err := errors.Join(postgresErr, rabbitErr); err != nil {
+		return nil, errors.Join(err, set.Close())
+	}
+	set.PGDSN, set.AMQPURL, set.ctl = postgres.URL, rabbit.URL, rabbit.Ctl
+	return set, nil
+}
+
+// Close stops what was started, and only that.
+func (s *Set) Close() error {
+	errs := make([]error, len(s.servers))
+	for i, server := range s.servers {
+		errs[i] = server.Close()
+	}
+	return errors.Join(errs...)
+}
+
+// ResolvePostgres finds or starts PostgreSQL alone.
+func ResolvePostgres(ctx context.Context, config ResolveConfig) (*Server, error) {
+	address := cmp.Or(config.PostgresAddress, "127.0.0.1:5432")
+	return search{
+		name:     "PostgreSQL",
+		variable: "PG_DSN",
+		url:      "postgres://postgres:postgres@" + address + "/postgres?sslmode=disable",
+		address:  address,
+		service:  "postgres",
+		ask: func(ctx context.Context, url string) error {
+			_, err := askPostgres(ctx, url, "SELECT 1")
+			return err
+		},
+		start: func(ctx context.Context) (*Server, error) {
+			p, err := startPostgres(ctx, config.Postgres)
+			if err != nil {
+				return nil, err
+			}
+			return &Server{URL: p.DSN("postgres"), how: "a private one, " + p.Address(), close: p.Close}, nil
+		},
+	}.run(ctx, config)
+}
+
+// ResolveRabbit finds or starts RabbitMQ alone.
+func ResolveRabbit(ctx context.Context, config ResolveConfig) (*Server, error) {
+	address := cmp.Or(config.RabbitAddress, "127.0.0.1:5672")
+	return search{
+		name:     "RabbitMQ",
+		variable: "AMQP_URL",
+		url:      "amqp://guest:guest@" + address + "/",
+		address:  address,
+		service:  "rabbitmq",
+		ctl:      ctlFor,
+		ask: func(ctx context.Context, url string) error {
+			_, err := askRabbit(ctx, url)
+			return err
+		},
+		start: func(ctx context.Context) (*Server, error) {
+			r, err := startRabbit(ctx, config.Rabbit)
+			if err != nil {
+				return nil, err
+			}
+			return &Server{URL: r.URL("/"), Ctl: r.RabbitCtl(), how: "a private one, " + r.Address(), close: r.Close}, nil
+		},
+	}.run(ctx, config)
+}
+
+// oneAtATime lets two write to one output.
+type oneAtATime struct {
+	mu     sync.Mutex
+	output io.Writer
+}
+
+func (o *oneAtATime) Write(line []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.output == nil {
+		return len(line), nil
+	}
+	return o.output.Write(line)
+}

@@ -1,0 +1,82 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// search looks for one server, in the order of the package's documentation.
+type search struct {
+	name     string // "PostgreSQL"
+	variable string // the environment variable that names a server
+	address  string // where one is expected that nobody named,
+	url      string // and its URL
+	service  string // its name in compose.yaml
+
+	ask   func(ctx context.Context, url string) error // whether a server lets us in
+	start func(ctx context.Context) (*Server, error)  // starts a private one
+	ctl   func(url string) Ctl                        // for a server that is not ours; may be nil
+}
+
+func (s search) run(ctx context.Context, config ResolveConfig) (*Server, error) {
+	server, err := s.find(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("servers: no %s: %w", s.name, err)
+	}
+	if config.Output != nil {
+		_, _ = fmt.Fprintf(config.Output, "%s: %s\n", s.name, server.how)
+	}
+	return server, nil
+}
+
+func (s search) find(ctx context.Context, config ResolveConfig) (*Server, error) {
+	if config.Private {
+		return s.start(ctx)
+	}
+	if url := os.Getenv(s.variable); url != "" {
+		// Somebody chose it: to use another one would be a surprise.
+		if err := s.ask(ctx, url); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.variable, err)
+		}
+		return s.running(url, "that of "+s.variable), nil
+	}
+
+	err := s.ask(ctx, s.url)
+	if err == nil {
+		return s.running(s.url, s.address+", which answers"), nil
+	}
+	reasons := []error{errors.New(s.variable + " is not set"), fmt.Errorf("%s: %w", s.address, err)}
+
+	server, err := s.start(ctx)
+	if err == nil {
+		server.how += because(reasons)
+		return server, nil
+	}
+	reasons = append(reasons, err)
+
+	if err = s.compose(ctx, config.ComposeFile); err == nil {
+		how := s.address + ", a container of compose.yaml that stays until docker compose down"
+		return s.running(s.url, how+because(reasons)), nil
+	}
+	return nil, errors.Join(append(reasons, err)...)
+}
+
+// running is a server that is not ours to stop.
+func (s search) running(url, how string) *Server {
+	server := &Server{URL: url, how: how, close: func() error { return nil }}
+	if s.ctl != nil {
+		server.Ctl = s.ctl(url)
+	}
+	return server
+}
+
+func because(reasons []error) string {
+	words := make([]string, len(reasons))
+	for i, reason := range reasons {
+		words[i] = reason.Error()
+	}
+	return " (" + strings.Join(words, "; ") + ")"
+}

@@ -1,0 +1,75 @@
+package servers
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+const (
+	dirPrefix = "once-server-"
+	lockName  = "in-use"
+)
+
+// tempDir is a directory with a lock in it, which the system releases when
+// this process ends. So what a killed process has left behind can be told
+// from what is in use, and is removed by the next one.
+type tempDir struct {
+	path string
+	lock *os.File
+}
+
+func newTempDir(name string) (tempDir, error) {
+	sweepTempDirs()
+	path, err := os.MkdirTemp("", dirPrefix+name+"-")
+	if err != nil {
+		return tempDir{}, fmt.Errorf("directory for %s: %w", name, err)
+	}
+	lock, err := lockDir(path)
+	if err != nil {
+		_ = os.RemoveAll(path)
+		return tempDir{}, fmt.Errorf("directory for %s: %w", name, err)
+	}
+	return tempDir{path: path, lock: lock}, nil
+}
+
+// lockDir gives the lock its name only when it is held: nobody can see it
+// free before the owner ends.
+func lockDir(path string) (*os.File, error) {
+	lock, err := os.CreateTemp(path, lockName)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = lock.Close()
+		return nil, err
+	}
+	if err := os.Rename(lock.Name(), filepath.Join(path, lockName)); err != nil {
+		_ = lock.Close()
+		return nil, err
+	}
+	return lock, nil
+}
+
+func (d tempDir) remove() error {
+	err := os.RemoveAll(d.path)
+	_ = d.lock.Close()
+	return err
+}
+
+// sweepTempDirs removes the directories whose owners have ended. What cannot
+// be removed, because it is another user's, stays.
+func sweepTempDirs() {
+	locks, _ := filepath.Glob(filepath.Join(os.TempDir(), dirPrefix+"*", lockName))
+	for _, name := range locks {
+		lock, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			continue
+		}
+		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			_ = os.RemoveAll(filepath.Dir(name))
+		}
+		_ = lock.Close()
+	}
+}

@@ -1,0 +1,29 @@
+package servers
+
+import (
+	"errors"
+	"os"
+	"os/user"
+	"strconv"
+	"syscall"
+)
+
+// unprivileged returns the user that a server which refuses root runs as, nil
+// if we are not root.
+func unprivileged() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil //nolint:nilnil // nil is what SysProcAttr takes for "the same user"
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		found, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.ParseUint(found.Uid, 10, 32)
+		gid, err2 := strconv.ParseUint(found.Gid, 10, 32)
+		if err1 == nil && err2 == nil {
+			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+		}
+	}
+	return nil, errors.New("it refuses to run as root, and there is neither a user postgres nor nobody")
+}

@@ -1,0 +1,92 @@
+package testkit
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/lib/pq"
+)
+
+const databasePrefix = "once_test"
+
+// postgres makes and drops databases on a server.
+type postgres struct {
+	dsn   string
+	admin *sql.DB
+}
+
+func newPostgres(ctx context.Context, dsn string) (*postgres, error) {
+	admin, err := openPostgres(dsn)
+	if err != nil {
+		return nil, err
+	}
+	p := &postgres{dsn: dsn, admin: admin}
+	p.sweep(ctx)
+	return p, nil
+}
+
+// create makes a database from template0, to which, unlike template1, nobody
+// connects while it is copied. Many may ask at once: the server is asked again
+// while it is busy.
+func (p *postgres) create(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		_, err := p.admin.ExecContext(ctx, "CREATE DATABASE "+name+" TEMPLATE template0")
+		if !busy(err) {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func (p *postgres) drop(ctx context.Context, name string) error {
+	_, err := p.admin.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
+	return err
+}
+
+// sweep drops the databases of processes that were killed before they could.
+// It is a courtesy: what cannot be dropped stays.
+func (p *postgres) sweep(ctx context.Context) {
+	rows, err := p.admin.QueryContext(ctx, "SELECT datname FROM pg_database")
+	if err != nil {
+		return
+	}
+	defer func() { _ = rows.Close() }()
+	var names []string
+	for rows.Next() {
+		var name string
+		if rows.Scan(&name) == nil && stale(name, databasePrefix, "_") {
+			names = append(names, name)
+		}
+	}
+	if rows.Err() != nil {
+		return
+	}
+	for _, name := range names {
+		// Not by force: who is still connected has started long ago, but lives.
+		_, _ = p.admin.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name)
+	}
+}
+
+func busy(err error) bool {
+	var refused *pq.Error
+	if !errors.As(err, &refused) {
+		return false
+	}
+	switch refused.Code {
+	case "55006", // the template is in use
+		"53300", // too many connections
+		"57P03": // it is just starting
+		return true
+	}
+	return false
+}

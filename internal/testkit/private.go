@@ -1,0 +1,42 @@
+package testkit
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/watermill-once/once/internal/servers"
+)
+
+// PrivatePostgres returns a PostgreSQL server of the test's own, to kill, to
+// freeze and to fill; settings are lines of postgresql.conf. It takes about
+// half a second.
+func PrivatePostgres(t testing.TB, settings ...string) *servers.Postgres {
+	t.Helper()
+	server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Settings: settings})
+	return private(t, server, err)
+}
+
+// PrivateRabbit returns a RabbitMQ broker of the test's own, to kill, to freeze
+// and to block; settings are lines of rabbitmq.conf. It takes about five
+// seconds.
+func PrivateRabbit(t testing.TB, settings ...string) *servers.Rabbit {
+	t.Helper()
+	server, err := servers.StartRabbit(t.Context(), servers.RabbitConfig{Settings: settings})
+	return private(t, server, err)
+}
+
+func private[Server interface{ Close() error }](t testing.TB, server Server, err error) Server {
+	t.Helper()
+	switch {
+	case errors.Is(err, servers.ErrNotInstalled):
+		without(t, err)
+	case err != nil:
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return server
+}

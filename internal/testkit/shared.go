@@ -1,0 +1,60 @@
+package testkit
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+
+	"github.com/watermill-once/once/internal/servers"
+)
+
+// The servers of this process, found or started when a test asks first.
+var (
+	postgresServer = sync.OnceValues(func() (*postgres, error) {
+		server, err := servers.ResolvePostgres(context.Background(), servers.ResolveConfig{Output: os.Stderr})
+		if err != nil {
+			return nil, err
+		}
+		atEnd(server.Close)
+		p, err := newPostgres(context.Background(), server.URL)
+		if err != nil {
+			return nil, err
+		}
+		atEnd(p.admin.Close)
+		return p, nil
+	})
+
+	rabbitServer = sync.OnceValues(func() (*rabbit, error) {
+		server, err := servers.ResolveRabbit(context.Background(), servers.ResolveConfig{Output: os.Stderr})
+		if err != nil {
+			return nil, err
+		}
+		atEnd(server.Close)
+		return newRabbit(context.Background(), server)
+	})
+)
+
+// closers are what [Main] has to close.
+var closers struct {
+	sync.Mutex
+	list []func() error
+}
+
+func atEnd(closer func() error) {
+	closers.Lock()
+	defer closers.Unlock()
+	closers.list = append(closers.list, closer)
+}
+
+// closeShared closes everything, the last first.
+func closeShared() error {
+	closers.Lock()
+	defer closers.Unlock()
+	var errs []error
+	for i := len(closers.list) - 1; i >= 0; i-- {
+		errs = append(errs, closers.list[i]())
+	}
+	closers.list = nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,130 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/meta"
+)
+
+const (
+	// maxName is AMQP's short string: ids, routing keys, header names.
+	maxName = 255
+
+	// maxMetadata bounds names, values and their framing. RabbitMQ closes the
+	// connection when the headers do not fit into one frame, by default
+	// 128 KiB; half of that leaves room for what is added on the way, such as
+	// a trace.
+	maxMetadata = 64 << 10
+
+	// headerFraming is what AMQP adds to each header.
+	headerFraming = 6
+)
+
+// check turns messages into rows, or reports everything that is wrong with
+// them.
+func (o *Outbox) check(topic string, msgs []*message.Message) ([]record, error) {
+	records := make([]record, len(msgs))
+	var errs []error
+	for i, msg := range msgs {
+		c := checker{index: i, errs: &errs}
+		if msg == nil {
+			c.refuse("message", "is nil")
+			continue
+		}
+		before := len(errs)
+		c.id = msg.UUID
+		c.name("id", msg.UUID)
+		if i == 0 { // once for all of them
+			c.name("topic", topic)
+		}
+		if len(msg.Payload) > o.config.MaxPayload {
+			c.refuse("payload", "has %d bytes, the limit is %d", len(msg.Payload), o.config.MaxPayload)
+		}
+		c.metadata(msg.Metadata)
+		due := c.due(msg.Metadata)
+		if len(errs) == before {
+			records[i] = newRecord(msg, due)
+		}
+	}
+	return records, errors.Join(errs...)
+}
+
+// checker collects what is wrong with one message.
+type checker struct {
+	index int
+	id    string
+	errs  *[]error
+}
+
+func (c checker) refuse(field, reason string, args ...any) {
+	*c.errs = append(*c.errs, &FieldError{
+		Index: c.index, MessageID: c.id, Field: field, Reason: fmt.Sprintf(reason, args...),
+	})
+}
+
+func (c checker) name(field, value string) {
+	if value == "" {
+		c.refuse(field, "is empty")
+	}
+	if len(value) > maxName {
+		c.refuse(field, "has %d bytes, the limit is %d", len(value), maxName)
+	}
+	c.text(field, value)
+}
+
+// text refuses what a text column or jsonb cannot hold.
+func (c checker) text(field, value string) {
+	switch {
+	case !utf8.ValidString(value):
+		c.refuse(field, "is not valid UTF-8")
+	case strings.IndexByte(value, 0) >= 0:
+		c.refuse(field, "contains a NUL")
+	}
+}
+
+func (c checker) metadata(metadata message.Metadata) {
+	size := 0
+	for key, value := range metadata {
+		size += len(key) + len(value) + headerFraming
+		field := "metadata " + quote(key)
+		if len(key) > maxName {
+			c.refuse(field, "is a key of %d bytes, the limit is %d", len(key), maxName)
+		}
+		c.text(field, key)
+		if meta.Steering(key) {
+			c.refuse(field, "would steer the broker: give it another name")
+		}
+		if key == OrderingKey {
+			c.name(field, value)
+		} else {
+			c.text(field, value)
+		}
+	}
+	if size > maxMetadata {
+		c.refuse("metadata", "has %d bytes, the limit is %d", size, maxMetadata)
+	}
+}
+
+// due reads the due time; the zero time is none.
+func (c checker) due(metadata message.Metadata) time.Time {
+	text, ok := metadata[DueAt]
+	if !ok {
+		return time.Time{}
+	}
+	field := "metadata " + quote(DueAt)
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		c.refuse(field, "is not a time in RFC 3339")
+		return time.Time{}
+	}
+	if _, keyed := metadata[OrderingKey]; keyed {
+		c.refuse(field, "contradicts the ordering key: what is delayed cannot keep its place")
+	}
+	return at
+}

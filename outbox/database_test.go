@@ -1,0 +1,31 @@
+package outbox_test
+
+import (
+	"database/sql"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// eachDatabase runs test against each kind of database, with our tables in it.
+func eachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, config schema.Config)) {
+	t.Helper()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+		require.NoError(t, schema.Up(t.Context(), db.DB, config))
+		test(t, db.DB, config)
+	})
+}
+
+// postgres returns a database with our tables.
+func postgres(t testing.TB) *sql.DB {
+	t.Helper()
+	db := testkit.Postgres(t).DB
+	require.NoError(t, schema.Up(t.Context(), db, schema.Config{}))
+	return db
+}

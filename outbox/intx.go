@@ -1,0 +1,46 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// InTx is [Outbox.InTx] with PostgreSQL's tables "once_".
+func InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx, events message.Publisher) error, hints ...func()) error {
+	return standard.InTx(ctx, db, work, hints...)
+}
+
+// InTx runs work in a transaction and commits it: business writes through tx
+// and messages published to events take effect together. If work returns an
+// error or panics, the transaction is rolled back; the error is returned as it
+// is, the panic goes on.
+//
+// ctx bounds the wait for a connection; work gives it to its own statements.
+//
+// hints, such as a forwarder's Hint, are called when there may be something to
+// send: after the commit, also after one whose outcome is [ErrCommitUnknown].
+func (o *Outbox) InTx(
+	ctx context.Context, db *sql.DB, work func(tx *sql.Tx, events message.Publisher) error, hints ...func(),
+) error {
+	var failed error
+	err := o.dialect.Write(ctx, db, func(tx *sql.Tx) error {
+		failed = work(tx, o.Publisher(tx))
+		return failed
+	})
+	if failed != nil {
+		return failed
+	}
+	if err == nil || errors.Is(err, ErrCommitUnknown) {
+		for _, hint := range hints {
+			hint()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("outbox: %w", err)
+	}
+	return nil
+}

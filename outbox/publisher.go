@@ -1,0 +1,80 @@
+package outbox
+
+import (
+	"database/sql"
+	"fmt"
+
+	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Publisher returns a publisher into the outbox of PostgreSQL's tables "once_",
+// in the transaction tx. See [Outbox.Publisher].
+func Publisher(tx *sql.Tx) message.Publisher { return standard.Publisher(tx) }
+
+// Publisher returns a publisher that stores messages in tx: they exist when tx
+// commits, and never if it does not. With a nil tx every Publish returns
+// [ErrNoTransaction].
+//
+// Publish stores all messages of a call, whatever their number, or returns an
+// error. One that is [ErrInvalid] left tx as it was; after any other, tx can
+// only be rolled back. Close does nothing.
+func (o *Outbox) Publisher(tx *sql.Tx) message.Publisher {
+	return publisher{outbox: o, tx: tx}
+}
+
+// Schema returns the adapter for watermill-sql's own Publisher.
+func (o *Outbox) Schema() Schema { return Schema{outbox: o} }
+
+type publisher struct {
+	outbox *Outbox
+	tx     *sql.Tx
+}
+
+func (p publisher) Publish(topic string, msgs ...*message.Message) error {
+	if p.tx == nil {
+		return ErrNoTransaction
+	}
+	records, err := p.outbox.check(topic, msgs)
+	if err != nil {
+		return err
+	}
+	for len(records) > 0 {
+		n := cut(records)
+		if err := p.insert(topic, records[:n]); err != nil {
+			return fmt.Errorf("outbox: %w", err)
+		}
+		records = records[n:]
+	}
+	return nil
+}
+
+func (p publisher) Close() error { return nil }
+
+// innerTopic is a topic that watermill-sql's validation accepts; the real one
+// is in the row.
+const innerTopic = "outbox"
+
+// insert leaves the statement to watermill-sql's Publisher, without a logger:
+// it would be given the payloads.
+func (p publisher) insert(topic string, records []record) error {
+	inner, err := wsql.NewPublisher(p.tx, wsql.PublisherConfig{
+		SchemaAdapter: checked{Schema: Schema{outbox: p.outbox}, topic: topic, records: records},
+	}, nil)
+	if err != nil {
+		return err
+	}
+	return inner.Publish(innerTopic)
+}
+
+// checked is a Schema for messages that have been checked already.
+type checked struct {
+	Schema
+
+	topic   string
+	records []record
+}
+
+func (c checked) InsertQuery(string, message.Messages) (wsql.Query, error) {
+	return c.outbox.query(c.topic, c.records), nil
+}

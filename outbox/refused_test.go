@@ -1,0 +1,154 @@
+package outbox_test
+
+import (
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
+)
+
+func with(key, value string) *message.Message {
+	msg := message.NewMessage("id", nil)
+	msg.Metadata[key] = value
+	return msg
+}
+
+// refusals are messages that are refused, and the field that is named.
+func refusals() map[string]struct {
+	topic string
+	msg   *message.Message
+	field string
+} {
+	long := strings.Repeat("x", 256)
+	both := with(outbox.DueAt, time.Now().Format(time.RFC3339))
+	outbox.SetOrderingKey(both, "key")
+	heavy := message.NewMessage("id", nil)
+	for _, key := range strings.Split("abcdefgh", "") {
+		heavy.Metadata[key] = strings.Repeat("y", 8<<10)
+	}
+	return map[string]struct {
+		topic string
+		msg   *message.Message
+		field string
+	}{
+		"nil message":         {"t", nil, "message"},
+		"empty id":            {"t", message.NewMessage("", nil), "id"},
+		"long id":             {"t", message.NewMessage(long, nil), "id"},
+		"NUL in id":           {"t", message.NewMessage("a\x00b", nil), "id"},
+		"bad UTF-8 in id":     {"t", message.NewMessage("a\xffb", nil), "id"},
+		"empty topic":         {"", message.NewMessage("id", nil), "topic"},
+		"long topic":          {long, message.NewMessage("id", nil), "topic"},
+		"NUL in topic":        {"a\x00", message.NewMessage("id", nil), "topic"},
+		"bad UTF-8 in topic":  {"a\xc3", message.NewMessage("id", nil), "topic"},
+		"empty ordering key":  {"t", with(outbox.OrderingKey, ""), `metadata "once_ordering_key"`},
+		"long ordering key":   {"t", with(outbox.OrderingKey, long), `metadata "once_ordering_key"`},
+		"NUL in ordering key": {"t", with(outbox.OrderingKey, "\x00"), `metadata "once_ordering_key"`},
+		"bad UTF-8 in key":    {"t", with(outbox.OrderingKey, "\xff"), `metadata "once_ordering_key"`},
+		"NUL in name":         {"t", with("a\x00b", ""), `metadata "a\x00b"`},
+		"NUL in value":        {"t", with("a", "\x00"), `metadata "a"`},
+		"bad UTF-8 in name":   {"t", with("a\xff", ""), `metadata "a\xff"`},
+		"bad UTF-8 in value":  {"t", with("a", "\xed\xa0\x80"), `metadata "a"`},
+		"long name":           {"t", with(long, ""), "metadata " + `"` + long[:64] + `"... of 256 bytes`},
+		"too many bytes":      {"t", heavy, "metadata"},
+		"payload":             {"t", message.NewMessage("id", make([]byte, 16<<20+1)), "payload"},
+		"unreadable due time": {"t", with(outbox.DueAt, "tomorrow"), `metadata "once_due_at"`},
+		"empty due time":      {"t", with(outbox.DueAt, ""), `metadata "once_due_at"`},
+		"due time and key":    {"t", both, `metadata "once_due_at"`},
+		"BCC":                 {"t", with("BCC", "q"), `metadata "BCC"`},
+		"CC":                  {"t", with("cc", "q"), `metadata "cc"`},
+		"x-":                  {"t", with("X-Delay", "1"), `metadata "X-Delay"`},
+		"user-id":             {"t", with("user-id", "guest"), `metadata "user-id"`},
+		"user_id":             {"t", with("User_Id", "guest"), `metadata "User_Id"`},
+		"expiration":          {"t", with("expiration", "soon"), `metadata "expiration"`},
+	}
+}
+
+func TestTrap32_RefusedWithTheField(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		o := newOutbox(t, config)
+		good := message.NewMessage("good", nil)
+		for name, c := range refusals() {
+			t.Run(name, func(t *testing.T) {
+				err := o.InTx(t.Context(), db, func(tx *sql.Tx, events message.Publisher) error {
+					refused := events.Publish(c.topic, c.msg)
+					require.ErrorIs(t, refused, outbox.ErrInvalid)
+					var field *outbox.FieldError
+					require.ErrorAs(t, refused, &field)
+					require.Equal(t, c.field, field.Field)
+					require.Contains(t, refused.Error(), "outbox: message 0")
+					require.Less(t, len(refused.Error()), 500)
+					return events.Publish("t", good) // the transaction is as it was
+				})
+				require.NoError(t, err)
+			})
+		}
+		require.Len(t, rows(t, db, config), len(refusals()), "only the good ones are stored")
+	})
+}
+
+func TestAllowed(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		name := strings.Repeat("x", 255)
+		msg := message.NewMessage(name, make([]byte, 16<<20))
+		outbox.SetOrderingKey(msg, name)
+		msg.Metadata[name] = strings.Repeat("y", 60<<10)
+		msg.Metadata["xylophone"] = "not x-"
+		msg.Metadata["account"] = "not cc"
+		require.NoError(t, publish(t, db, newOutbox(t, config), name, msg))
+		require.Len(t, rows(t, db, config), 1)
+	})
+}
+
+func TestAllRefusalsOfACallAtOnce(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		err := publish(t, db, newOutbox(t, config), "t",
+			message.NewMessage("fine", nil),
+			message.NewMessage("", nil),
+			with("BCC", "q"),
+			nil,
+		)
+		var seen []int
+		joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // its shape is what is tested
+		require.True(t, ok)
+		for _, each := range joined.Unwrap() {
+			var field *outbox.FieldError
+			require.True(t, errors.As(each, &field))
+			seen = append(seen, field.Index)
+		}
+		require.Equal(t, []int{1, 2, 3}, seen)
+		require.Empty(t, rows(t, db, config), "the good one is not stored either")
+	})
+}
+
+func TestErrorsQuoteNoContents(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		msg := with("password", "hunter2\x00")
+		msg.Payload = []byte("hunter2")
+		require.NotContains(t, publish(t, db, newOutbox(t, config), "t", msg).Error(), "hunter2")
+	})
+}
+
+func TestTrap06_NoTransactionIsRefused(t *testing.T) {
+	err := outbox.Publisher(nil).Publish("t", message.NewMessage("id", nil))
+	require.ErrorIs(t, err, outbox.ErrNoTransaction)
+	require.ErrorIs(t, outbox.Publisher(nil).Publish("t"), outbox.ErrNoTransaction)
+}
+
+func TestNewNamesWhatIsWrong(t *testing.T) {
+	_, err := outbox.New(outbox.Config{MaxPayload: -1, Schema: schema.Config{Prefix: "a-b", Dialect: "oracle"}})
+	require.ErrorContains(t, err, "MaxPayload")
+	require.ErrorContains(t, err, "Prefix")
+	require.ErrorContains(t, err, "Dialect")
+}
+
+func TestTrap31_LongNamesAreRefused(t *testing.T) {
+	_, err := outbox.New(outbox.Config{Schema: schema.Config{Prefix: strings.Repeat("p", 60)}})
+	require.ErrorContains(t, err, "Prefix")
+}
