@@ -1,0 +1,165 @@
+package once_test
+
+import (
+	"context"
+	"database/sql"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+)
+
+// The functions below are the code of README.md and docs/: what stands there
+// in a Go block stands here too, and so it compiles.
+
+func _(db *sql.DB, router *message.Router, subscriber message.Subscriber) error {
+	quarantine, err := poison.New(db, poison.Config{})
+	if err != nil {
+		return err
+	}
+	retries, err := retry.New(db, retry.Config{})
+	if err != nil {
+		return err
+	}
+	inbox, err := dedup.New(db, dedup.Config{Outbox: outbox.Publisher})
+	if err != nil {
+		return err
+	}
+	router.AddMiddleware(quarantine.Middleware, retries.Middleware, inbox.Middleware)
+	router.AddConsumerHandler("payments", "orders.placed", retries.Subscriber("payments", subscriber),
+		func(msg *message.Message) error {
+			tx, _ := dedup.TxFromContext(msg.Context()) // what is written through tx happens once
+			_, err := tx.ExecContext(msg.Context(), `INSERT INTO payments (order_id) VALUES ($1)`, string(msg.Payload))
+			return err
+		})
+	return nil
+}
+
+func _(ctx context.Context, db *sql.DB, fwd *forwarder.Forwarder, order string) error {
+	return outbox.InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO orders (id) VALUES ($1)`, order); err != nil {
+			return err
+		}
+		return events.Publish("orders.placed", message.NewMessage(order+"-placed", []byte(order)))
+	}, fwd.Hint)
+}
+
+func _(ctx context.Context, db *sql.DB, amqpConfig amqp.Config) error {
+	amqpConfig.Marshaler = rabbit.Marshaler{}
+	publisher, err := rabbit.NewPublisher(amqpConfig, rabbit.PublisherConfig{})
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+	fwd, err := forwarder.New(db, publisher, forwarder.Config{})
+	if err != nil {
+		return err
+	}
+	return fwd.Run(ctx) // until ctx ends, or fwd.Close
+}
+
+func _(ctx context.Context, db *sql.DB) error {
+	return schema.Up(ctx, db, schema.Config{})
+}
+
+func _(ctx context.Context, db *sql.DB) error {
+	return schema.Check(ctx, db, schema.Config{})
+}
+
+func _(db *sql.DB, router *message.Router, subscriber message.Subscriber) error {
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{})
+	if err != nil {
+		return err
+	}
+	consumer.AddHandler(router, "payments", "orders.placed", subscriber,
+		func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			_, err := tx.ExecContext(ctx, `INSERT INTO payments (order_id) VALUES ($1)`, string(msg.Payload))
+			captured := message.NewMessage(msg.UUID+"-captured", msg.Payload)
+			return []*message.Message{once.To("payments.captured", captured)}, err
+		})
+	return nil
+}
+
+func _(ctx context.Context, quarantine *poison.Store) error {
+	entries, err := quarantine.List(ctx, poison.Filter{Consumer: "payments"})
+	if err != nil || len(entries) == 0 {
+		return err
+	}
+	return quarantine.Replay(ctx, poison.Act{Actor: "ann", Why: "the card gateway is back"}, entries[0].ID)
+}
+
+var goBlock = regexp.MustCompile("(?s)```go\n(.*?)```")
+
+// unindent drops what a formatter may change.
+func unindent(code string) string {
+	lines := strings.Split(strings.TrimSpace(code), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestCodeInTheDocsCompiles(t *testing.T) {
+	source, err := os.ReadFile("snippets_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiled := unindent(string(source))
+	pages, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := 0
+	for _, page := range append(pages, "README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range goBlock.FindAllStringSubmatch(string(text), -1) {
+			blocks++
+			if !strings.Contains(compiled, unindent(block[1])) {
+				t.Errorf("%s: this code is not in snippets_test.go, so nothing compiles it:\n%s", page, block[1])
+			}
+		}
+	}
+	if blocks < 5 {
+		t.Errorf("only %d code blocks were found", blocks)
+	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+
+func TestLinksInTheDocsLeadSomewhere(t *testing.T) {
+	pages, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	decisions, err := filepath.Glob("docs/decisions/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range append(append(pages, decisions...), "README.md", "CHANGELOG.md", "examples/orders/README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, target := range link.FindAllStringSubmatch(string(text), -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), target[1])); err != nil {
+				t.Errorf("%s: the link to %s leads nowhere", page, target[1])
+			}
+		}
+	}
+}

@@ -1,0 +1,350 @@
+package tests
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// chain is a service with everything in it: outbox, forwarder, RabbitMQ,
+// consumers.
+type chain struct {
+	*testing.T
+
+	db       *sql.DB
+	amqpURL  string
+	router   *message.Router
+	consumer *once.Consumer
+	forward  *forwarder.Forwarder
+}
+
+// newChain returns one with its tables, without handlers.
+func newChain(t *testing.T, db *sql.DB, amqpURL string) *chain {
+	t.Helper()
+	c := &chain{T: t, db: db, amqpURL: amqpURL}
+	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	// No unique constraint: an effect that happens twice shows.
+	c.exec(`CREATE TABLE effects (consumer text, message_id text, payload bytea)`)
+	c.build()
+	return c
+}
+
+func (c *chain) build() {
+	c.Helper()
+	var err error
+	c.consumer, err = once.NewConsumer(c.db, once.ConsumerConfig{
+		Logger: testkit.Logger(c.T),
+		Retry: retry.Config{
+			Policy:       retry.Policy{Immediate: 1, Delayed: 3, Base: 20 * time.Millisecond},
+			PollInterval: 20 * time.Millisecond,
+			Lease:        2 * time.Second,
+		},
+	})
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	if err != nil {
+		c.Fatal(err)
+	}
+}
+
+// config is a fanout exchange for each topic and a quorum queue for each of
+// its consumers.
+func (c *chain) config(consumer string) wamqp.Config {
+	config := wamqp.NewDurablePubSubConfig(c.amqpURL, func(topic string) string { return topic + "." + consumer })
+	config.Marshaler = rabbit.Marshaler{}
+	config.Queue.Arguments = amqp.Table{"x-queue-type": "quorum"}
+	config.Connection.Reconnect = &wamqp.ReconnectConfig{
+		BackoffInitialInterval: 50 * time.Millisecond, BackoffMultiplier: 1.5, BackoffMaxInterval: time.Second,
+	}
+	return config
+}
+
+// handle adds a consumer of topic.
+func (c *chain) handle(consumer, topic string, h once.HandlerFunc) {
+	c.Helper()
+	sub, err := wamqp.NewSubscriber(c.config(consumer), watermill.NopLogger{})
+	if err != nil {
+		c.Fatal(err)
+	}
+	if err := sub.SubscribeInitialize(topic); err != nil {
+		c.Fatal(err)
+	}
+	c.consumer.AddHandler(c.router, consumer, topic, sub, h)
+}
+
+// start runs the router and the forwarder until the test ends.
+func (c *chain) start() {
+	c.Helper()
+	if c.forward == nil {
+		c.startForwarder()
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.router.Run(context.WithoutCancel(c.Context())) }()
+	<-c.router.Running()
+	c.Cleanup(func() {
+		if err := c.router.Close(); err != nil {
+			c.Errorf("router: %v", err)
+		}
+		if err := <-ended; err != nil {
+			c.Errorf("router: %v", err)
+		}
+	})
+}
+
+func (c *chain) startForwarder() {
+	c.Helper()
+	publisher, err := rabbit.NewPublisher(c.config("publisher"), rabbit.PublisherConfig{
+		Logger: testkit.Logger(c.T), ReconnectMax: time.Second,
+	})
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.forward, err = forwarder.New(c.db, publisher, forwarder.Config{
+		Logger: testkit.Logger(c.T), Backoff: forwarder.Exponential(20*time.Millisecond, 200*time.Millisecond), MaxAttempts: 1000,
+	})
+	if err != nil {
+		c.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.forward.Run(context.WithoutCancel(c.Context())) }()
+	c.Cleanup(func() {
+		if err := c.forward.Close(); err != nil {
+			c.Errorf("forwarder: %v", err)
+		}
+		if err := <-ended; err != nil {
+			c.Errorf("forwarder: %v", err)
+		}
+		if err := publisher.Close(); err != nil {
+			c.Errorf("publisher: %v", err)
+		}
+	})
+}
+
+// record is the effect of a message for a consumer.
+func record(consumer string) once.HandlerFunc {
+	return func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		_, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1, $2, $3)`, consumer, msg.UUID, []byte(msg.Payload))
+		return nil, err
+	}
+}
+
+func (c *chain) publish(topic string, messages ...*message.Message) {
+	c.Helper()
+	if err := outbox.InTx(c.Context(), c.db, func(_ *sql.Tx, events message.Publisher) error {
+		return events.Publish(topic, messages...)
+	}); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// inject sends to the broker past the outbox, as foreign senders do.
+func (c *chain) inject(topic string, publishing amqp.Publishing) {
+	c.Helper()
+	conn, err := amqp.Dial(c.amqpURL)
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer conn.Close()
+	channel, err := conn.Channel()
+	if err != nil {
+		c.Fatal(err)
+	}
+	if err := channel.PublishWithContext(c.Context(), topic, "", false, false, publishing); err != nil {
+		c.Fatal(err)
+	}
+}
+
+func (c *chain) exec(query string, args ...any) {
+	c.Helper()
+	if _, err := c.db.ExecContext(c.Context(), query, args...); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// count returns -1 while the database does not answer.
+func (c *chain) count(what string) int {
+	var n int
+	if err := c.db.QueryRowContext(c.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
+		return -1
+	}
+	return n
+}
+
+func (c *chain) eventually(what string, cond func() bool) {
+	c.Helper()
+	testkit.Eventually(c.T, time.Minute, what, cond)
+}
+
+// settle waits until there are so many effects and nothing is under way, and
+// fails if an effect happened twice.
+func (c *chain) settle(effects int) {
+	c.Helper()
+	c.eventually(fmt.Sprintf("%d effects and nothing under way", effects), func() bool {
+		return c.count(`effects`) >= effects && c.count(`once_outbox`) == 0 && c.count(`once_parked WHERE state = 'waiting'`) == 0
+	})
+	if n := c.count(`effects`); n != effects {
+		c.Errorf("%d effects, want %d", n, effects)
+	}
+	if n := c.count(`(SELECT FROM effects GROUP BY consumer, message_id HAVING COUNT(*) > 1) AS doubled`); n != 0 {
+		c.Errorf("%d effects happened more than once", n)
+	}
+}
+
+const placed = "orders.placed"
+
+func TestTheWholeChain(t *testing.T) {
+	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	const orders = 50
+	var calls atomic.Int32
+	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		if calls.Add(1)%5 == 0 {
+			return nil, fmt.Errorf("call %d fails", calls.Load())
+		}
+		captured := message.NewMessage(msg.UUID+"-captured", msg.Payload)
+		_, err := record("payments")(ctx, tx, msg)
+		return []*message.Message{once.To("payments.captured", captured)}, err
+	})
+	c.handle("inventory", placed, record("inventory"))
+	c.handle("shipping", "payments.captured", record("shipping"))
+	c.start()
+	nasty := []byte("\x00\xff{\"n\": 1.0, \"z\": \"\\u0000\"}")
+	for n := range orders {
+		msg := message.NewMessage(fmt.Sprintf("order-%d", n), nasty)
+		c.publish(placed, msg)
+		if n%10 == 0 {
+			c.publish(placed, msg) // the same event again
+		}
+	}
+	c.settle(3 * orders)
+	var intact int
+	if err := c.db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM effects WHERE payload = $1`, nasty).Scan(&intact); err != nil {
+		t.Fatal(err)
+	}
+	if intact != 3*orders {
+		t.Errorf("%d of %d payloads arrived byte for byte", intact, 3*orders)
+	}
+}
+
+// Messages of foreign senders that can never be applied end in quarantine, and
+// their neighbours are applied.
+func TestUnusableMessagesAreQuarantined(t *testing.T) {
+	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	c.handle("payments", placed, record("payments"))
+	c.start()
+	c.inject(placed, amqp.Publishing{Body: []byte("no id\x00\xff")})
+	c.inject(placed, amqp.Publishing{MessageId: "native-1", Body: []byte("AMQP's own id")})
+	c.inject(placed, amqp.Publishing{MessageId: "native-1", Body: []byte("the same id, something else")})
+	c.inject(placed, amqp.Publishing{
+		MessageId: "typed", Headers: amqp.Table{"x-death": []any{amqp.Table{"count": int64(3)}}, "n": int32(7), "raw": "\xff\x00"},
+	})
+	c.settle(2)
+	c.eventually("two are in quarantine", func() bool { return c.count(`once_parked WHERE state = 'quarantined'`) == 2 })
+	entries, err := c.consumer.Quarantine().List(t.Context(), poison.Filter{Consumer: "payments"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reasons := []string{entries[0].Reason, entries[1].Reason}
+	slices.Sort(reasons)
+	if !slices.Equal(reasons, []string{"collision", "invalid_id"}) {
+		t.Errorf("quarantined for %v", reasons)
+	}
+	for _, e := range entries {
+		if e.Reason == "invalid_id" && string(e.Message.Payload) != "no id\x00\xff" {
+			t.Errorf("the payload is stored as %q", e.Message.Payload)
+		}
+	}
+}
+
+// A hopeless message is quarantined; when its cause is mended it is replayed,
+// and takes effect once, for the consumer that failed.
+func TestQuarantineAndReplay(t *testing.T) {
+	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	var mended atomic.Bool
+	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		if msg.UUID == "hopeless" && !mended.Load() {
+			return nil, fmt.Errorf("the card gateway says no")
+		}
+		return record("payments")(ctx, tx, msg)
+	})
+	c.handle("inventory", placed, record("inventory"))
+	c.start()
+	c.publish(placed, message.NewMessage("fine", nil), message.NewMessage("hopeless", nil))
+	c.settle(3)
+	quarantine := c.consumer.Quarantine()
+	var entries []poison.Entry
+	c.eventually("it is in quarantine", func() bool {
+		entries, _ = quarantine.List(t.Context(), poison.Filter{})
+		return len(entries) == 1
+	})
+	if e := entries[0]; e.Consumer != "payments" || e.Attempts != 8 || !strings.Contains(e.Error, "the card gateway says no") {
+		t.Errorf("entry %+v", e)
+	}
+	mended.Store(true)
+	if err := quarantine.Replay(t.Context(), poison.Act{Actor: "test", Why: "mended"}, entries[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	c.settle(4)
+}
+
+// A queue that does not exist yet costs time, not messages.
+func TestTrap08AQueueThatIsDeclaredLater(t *testing.T) {
+	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	c.startForwarder()
+	c.publish(placed, message.NewMessage("m1", nil), message.NewMessage("m2", nil))
+	c.eventually("both were refused, and wait", func() bool {
+		return c.count(`once_outbox WHERE attempts > 0 AND last_error LIKE '%NO_ROUTE%'`) == 2
+	})
+	c.handle("payments", placed, record("payments"))
+	c.start()
+	c.settle(2)
+}
+
+// A consumer whose tables are missing holds its message, and goes on when they
+// are there.
+func TestMissingTablesLoseNothing(t *testing.T) {
+	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	c.exec(`ALTER TABLE once_inbox RENAME TO elsewhere`)
+	called := make(chan struct{}, 100)
+	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		called <- struct{}{}
+		return record("payments")(ctx, tx, msg)
+	})
+	c.start()
+	c.publish(placed, message.NewMessage("m1", nil))
+	c.eventually("it is forwarded", func() bool { return c.count(`once_outbox`) == 0 })
+	select {
+	case <-called:
+		t.Error("the handler ran without an inbox")
+	case <-time.After(200 * time.Millisecond):
+	}
+	if n := c.count(`once_parked`); n != 0 {
+		t.Errorf("%d rows are charged with a missing table", n)
+	}
+	c.exec(`ALTER TABLE elsewhere RENAME TO once_inbox`)
+	c.settle(1)
+}
