@@ -90,8 +90,9 @@ func TestTrap78ACopyDoesNotWaitForAFrozenOneForEver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback()
-	if _, err := tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', $1, '')`, consumer); err != nil {
+	t.Cleanup(func() { _ = tx.Rollback() })
+	_, err = tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', $1, '')`, consumer)
+	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = b.inbox.Middleware(apply)(message.NewMessage("m1", nil))

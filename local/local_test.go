@@ -41,7 +41,9 @@ func rows(t *testing.T, db testkit.Database) (n int) {
 }
 
 // subscribe gives a consumer a subscription through retry's Subscriber.
-func subscribe(t *testing.T, db testkit.Database, config schema.Config, transport *local.Transport, consumer string) <-chan *message.Message {
+func subscribe(
+	t *testing.T, db testkit.Database, config schema.Config, transport *local.Transport, consumer string,
+) <-chan *message.Message {
 	t.Helper()
 	// The poll is far off: what arrives was woken for.
 	retries, err := retry.New(db.DB, retry.Config{Schema: config, PollInterval: time.Hour})

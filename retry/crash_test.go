@@ -65,7 +65,7 @@ func TestTrap49SuspectsRunAlone(t *testing.T) {
 		var w witness
 		b.run(func(msg *message.Message) error {
 			defer w.enter(msg.UUID)()
-			time.Sleep(5 * time.Millisecond) // long enough for another to run beside it
+			b.polls(2) // long enough for another to be claimed beside it
 			return nil
 		})
 		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
@@ -91,13 +91,22 @@ func TestTrap49ASuspectWaitsForItsNeighbours(t *testing.T) {
 					_, suspect, err := b.parked.Due(t.Context(), parked.Select{Consumer: consumer, Topic: topic})
 					return err == nil && suspect
 				})
-				time.Sleep(50 * time.Millisecond) // ten polls in which it could be claimed
+				b.polls(10) // in which it could be claimed
 			}
 			return nil
 		})
 		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
 		w.check(t, 2, "suspect")
 	})
+}
+
+// polls waits for as long as the subscription takes to look n times.
+func (b *bench) polls(n int) {
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for range n {
+		<-tick.C
+	}
 }
 
 // put makes messages wait for the consumer, due now.

@@ -24,6 +24,8 @@ const (
 	topic    = "orders.placed"
 )
 
+const pollInterval = 5 * time.Millisecond
+
 var errHandler = errors.New("handler failed")
 
 // transport is a subscriber that the test feeds by hand.
@@ -82,7 +84,7 @@ func newBench(t *testing.T, db testkit.Database, change func(*retry.Config)) *be
 		t.Fatal(err)
 	}
 	config := retry.Config{
-		Schema: b.config, Policy: quick, PollInterval: 5 * time.Millisecond, Logger: testkit.Logger(t),
+		Schema: b.config, Policy: quick, PollInterval: pollInterval, Logger: testkit.Logger(t),
 	}
 	if change != nil {
 		change(&config)

@@ -44,7 +44,8 @@ func TestCheckTellsOutdatedFromNewer(t *testing.T) {
 		}
 		set := func(version int) {
 			t.Helper()
-			if _, err := db.ExecContext(t.Context(), fmt.Sprintf(`UPDATE once_migrations SET version = %d WHERE version = (SELECT MAX(version) FROM once_migrations)`, version)); err != nil {
+			query := fmt.Sprintf(`UPDATE once_migrations SET version = %d WHERE version = (SELECT MAX(version) FROM once_migrations)`, version)
+			if _, err := db.ExecContext(t.Context(), query); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -34,6 +34,7 @@ type chain struct {
 
 	db       *sql.DB
 	amqpURL  string
+	queues   string // their type
 	router   *message.Router
 	consumer *once.Consumer
 	forward  *forwarder.Forwarder
@@ -42,7 +43,7 @@ type chain struct {
 // newChain returns one with its tables, without handlers.
 func newChain(t *testing.T, db *sql.DB, amqpURL string) *chain {
 	t.Helper()
-	c := &chain{T: t, db: db, amqpURL: amqpURL}
+	c := &chain{T: t, db: db, amqpURL: amqpURL, queues: "quorum"}
 	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
 		t.Fatal(err)
 	}
@@ -72,12 +73,12 @@ func (c *chain) build() {
 	}
 }
 
-// config is a fanout exchange for each topic and a quorum queue for each of
-// its consumers.
+// config is a fanout exchange for each topic and a queue for each of its
+// consumers.
 func (c *chain) config(consumer string) wamqp.Config {
 	config := wamqp.NewDurablePubSubConfig(c.amqpURL, func(topic string) string { return topic + "." + consumer })
 	config.Marshaler = rabbit.Marshaler{}
-	config.Queue.Arguments = amqp.Table{"x-queue-type": "quorum"}
+	config.Queue.Arguments = amqp.Table{"x-queue-type": c.queues}
 	config.Connection.Reconnect = &wamqp.ReconnectConfig{
 		BackoffInitialInterval: 50 * time.Millisecond, BackoffMultiplier: 1.5, BackoffMaxInterval: time.Second,
 	}
@@ -87,6 +88,12 @@ func (c *chain) config(consumer string) wamqp.Config {
 // handle adds a consumer of topic.
 func (c *chain) handle(consumer, topic string, h once.HandlerFunc) {
 	c.Helper()
+	c.consumer.AddHandler(c.router, consumer, topic, c.declare(consumer, topic), h)
+}
+
+// declare creates the queue of a consumer and returns its subscriber.
+func (c *chain) declare(consumer, topic string) *wamqp.Subscriber {
+	c.Helper()
 	sub, err := wamqp.NewSubscriber(c.config(consumer), watermill.NopLogger{})
 	if err != nil {
 		c.Fatal(err)
@@ -94,7 +101,7 @@ func (c *chain) handle(consumer, topic string, h once.HandlerFunc) {
 	if err := sub.SubscribeInitialize(topic); err != nil {
 		c.Fatal(err)
 	}
-	c.consumer.AddHandler(c.router, consumer, topic, sub, h)
+	return sub
 }
 
 // start runs the router and the forwarder until the test ends.
@@ -153,17 +160,17 @@ func record(consumer string) once.HandlerFunc {
 	}
 }
 
-func (c *chain) publish(topic string, messages ...*message.Message) {
+func (c *chain) publish(messages ...*message.Message) {
 	c.Helper()
 	if err := outbox.InTx(c.Context(), c.db, func(_ *sql.Tx, events message.Publisher) error {
-		return events.Publish(topic, messages...)
+		return events.Publish(placed, messages...)
 	}); err != nil {
 		c.Fatal(err)
 	}
 }
 
 // inject sends to the broker past the outbox, as foreign senders do.
-func (c *chain) inject(topic string, publishing amqp.Publishing) {
+func (c *chain) inject(publishing amqp.Publishing) {
 	c.Helper()
 	conn, err := amqp.Dial(c.amqpURL)
 	if err != nil {
@@ -174,7 +181,7 @@ func (c *chain) inject(topic string, publishing amqp.Publishing) {
 	if err != nil {
 		c.Fatal(err)
 	}
-	if err := channel.PublishWithContext(c.Context(), topic, "", false, false, publishing); err != nil {
+	if err := channel.PublishWithContext(c.Context(), placed, "", false, false, publishing); err != nil {
 		c.Fatal(err)
 	}
 }
@@ -235,9 +242,9 @@ func TestTheWholeChain(t *testing.T) {
 	nasty := []byte("\x00\xff{\"n\": 1.0, \"z\": \"\\u0000\"}")
 	for n := range orders {
 		msg := message.NewMessage(fmt.Sprintf("order-%d", n), nasty)
-		c.publish(placed, msg)
+		c.publish(msg)
 		if n%10 == 0 {
-			c.publish(placed, msg) // the same event again
+			c.publish(msg) // the same event again
 		}
 	}
 	c.settle(3 * orders)
@@ -256,10 +263,10 @@ func TestUnusableMessagesAreQuarantined(t *testing.T) {
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	c.handle("payments", placed, record("payments"))
 	c.start()
-	c.inject(placed, amqp.Publishing{Body: []byte("no id\x00\xff")})
-	c.inject(placed, amqp.Publishing{MessageId: "native-1", Body: []byte("AMQP's own id")})
-	c.inject(placed, amqp.Publishing{MessageId: "native-1", Body: []byte("the same id, something else")})
-	c.inject(placed, amqp.Publishing{
+	c.inject(amqp.Publishing{Body: []byte("no id\x00\xff")})
+	c.inject(amqp.Publishing{MessageId: "native-1", Body: []byte("AMQP's own id")})
+	c.inject(amqp.Publishing{MessageId: "native-1", Body: []byte("the same id, something else")})
+	c.inject(amqp.Publishing{
 		MessageId: "typed", Headers: amqp.Table{"x-death": []any{amqp.Table{"count": int64(3)}}, "n": int32(7), "raw": "\xff\x00"},
 	})
 	c.settle(2)
@@ -293,7 +300,7 @@ func TestQuarantineAndReplay(t *testing.T) {
 	})
 	c.handle("inventory", placed, record("inventory"))
 	c.start()
-	c.publish(placed, message.NewMessage("fine", nil), message.NewMessage("hopeless", nil))
+	c.publish(message.NewMessage("fine", nil), message.NewMessage("hopeless", nil))
 	c.settle(3)
 	quarantine := c.consumer.Quarantine()
 	var entries []poison.Entry
@@ -315,7 +322,7 @@ func TestQuarantineAndReplay(t *testing.T) {
 func TestTrap08AQueueThatIsDeclaredLater(t *testing.T) {
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	c.startForwarder()
-	c.publish(placed, message.NewMessage("m1", nil), message.NewMessage("m2", nil))
+	c.publish(message.NewMessage("m1", nil), message.NewMessage("m2", nil))
 	c.eventually("both were refused, and wait", func() bool {
 		return c.count(`once_outbox WHERE attempts > 0 AND last_error LIKE '%NO_ROUTE%'`) == 2
 	})
@@ -335,7 +342,7 @@ func TestMissingTablesLoseNothing(t *testing.T) {
 		return record("payments")(ctx, tx, msg)
 	})
 	c.start()
-	c.publish(placed, message.NewMessage("m1", nil))
+	c.publish(message.NewMessage("m1", nil))
 	c.eventually("it is forwarded", func() bool { return c.count(`once_outbox`) == 0 })
 	select {
 	case <-called:

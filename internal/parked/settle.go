@@ -19,8 +19,8 @@ func (s *Store) Resolve(ctx context.Context, c *Claim) error {
 // Postpone ends a claim whose message failed and is to be handled again after
 // delay.
 func (s *Store) Postpone(ctx context.Context, consumer string, c *Claim, f Failure, delay time.Duration) error {
-	text, errType, print := f.columns(consumer)
-	return s.settle(ctx, c, s.sql.postpone, delay.Milliseconds(), f.Attempts, f.Rounds, text, errType, print)
+	text, errType, group := f.columns(consumer)
+	return s.settle(ctx, c, s.sql.postpone, delay.Milliseconds(), f.Attempts, f.Rounds, text, errType, group)
 }
 
 // Release gives a claim back without charging anything, to be taken up again
@@ -31,8 +31,8 @@ func (s *Store) Release(ctx context.Context, c *Claim, pause time.Duration) erro
 
 // QuarantineClaim ends a claim whose message is hopeless.
 func (s *Store) QuarantineClaim(ctx context.Context, consumer string, c *Claim, f Failure) error {
-	text, errType, print := f.columns(consumer)
-	return s.settle(ctx, c, s.sql.quarantineClaim, f.Attempts, f.Reason, text, errType, print)
+	text, errType, group := f.columns(consumer)
+	return s.settle(ctx, c, s.sql.quarantineClaim, f.Attempts, f.Reason, text, errType, group)
 }
 
 // settle runs a statement that moves the row on, guarded by the token.

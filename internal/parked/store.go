@@ -52,7 +52,7 @@ type Failure struct {
 }
 
 // columns returns error text, type and fingerprint.
-func (f Failure) columns(consumer string) (text, errType, print string) {
+func (f Failure) columns(consumer string) (text, errType, group string) {
 	if f.Err == nil {
 		return "", "", ""
 	}
@@ -87,10 +87,10 @@ func (s *Store) Park(ctx context.Context, d *Delivery, msg *message.Message, f F
 func (s *Store) insertWaiting(
 	ctx context.Context, tx *sql.Tx, consumer, topic string, msg *message.Message, f Failure, delay time.Duration,
 ) error {
-	text, errType, print := f.columns(consumer)
+	text, errType, group := f.columns(consumer)
 	_, err := tx.ExecContext(ctx, s.sql.insertWaiting,
 		Clean(consumer, maxName), Clean(topic, maxName), Clean(msg.UUID, maxName), Tenant(msg),
-		Digest(msg), Encode(msg), delay.Milliseconds(), f.Attempts, f.Rounds, text, errType, print, f.Err != nil)
+		Digest(msg), Encode(msg), delay.Milliseconds(), f.Attempts, f.Rounds, text, errType, group, f.Err != nil)
 	if err != nil {
 		return fmt.Errorf("park message: %w", err)
 	}
@@ -101,10 +101,10 @@ func (s *Store) insertWaiting(
 // same message waits for another attempt, that row is taken out of the way.
 func (s *Store) Quarantine(ctx context.Context, d *Delivery, msg *message.Message, f Failure) error {
 	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		text, errType, print := f.columns(d.Consumer)
+		text, errType, group := f.columns(d.Consumer)
 		_, err := tx.ExecContext(ctx, s.sql.insertQuarantined,
 			Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), Tenant(msg),
-			Digest(msg), Encode(msg), f.Attempts, f.Reason, text, errType, print)
+			Digest(msg), Encode(msg), f.Attempts, f.Reason, text, errType, group)
 		if err != nil {
 			return fmt.Errorf("quarantine message: %w", err)
 		}

@@ -60,8 +60,7 @@ const (
 // Of returns the outermost verdict in err's chain; an error without one is a
 // plain failure.
 func Of(err error) *Error {
-	var v *Error
-	if errors.As(err, &v) {
+	if v, ok := errors.AsType[*Error](err); ok {
 		return v
 	}
 	return &Error{Kind: Failed, Reason: ReasonFailed, Err: err}

@@ -26,21 +26,24 @@ type options struct {
 	amqpURL       string
 }
 
-func main() {
-	o, err := parse(os.Args[1:])
+func main() { os.Exit(command(os.Args[1:])) }
+
+func command(args []string) (status int) {
+	o, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
-		return
+		return 0
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(2)
+		return 2
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 func parse(args []string) (options, error) {
@@ -103,7 +106,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(o.out, append(encoded, '\n'), 0o644) //nolint:gosec // meant to be read by others
+	return os.WriteFile(o.out, append(encoded, '\n'), 0o644)
 }
 
 // forwarding measures how fast messages that wait in an outbox are confirmed

@@ -1,0 +1,112 @@
+package tests
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	_ "github.com/lib/pq"
+
+	"github.com/watermill-once/once/internal/servers"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+const flood = 2000
+
+// publishFlood commits many events; consumers and forwarder are at work
+// meanwhile.
+func (c *chain) publishFlood() {
+	c.Helper()
+	for n := 0; n < flood; n += 100 {
+		batch := make([]*message.Message, 100)
+		for i := range batch {
+			batch[i] = message.NewMessage(fmt.Sprintf("order-%d", n+i), []byte("body"))
+		}
+		c.publish(batch...)
+	}
+}
+
+// midway waits until some of the effects are there and most are not.
+func (c *chain) midway() {
+	c.Helper()
+	c.eventually("some effects are there", func() bool { return c.count(`effects`) > 50 })
+	if n := c.count(`effects`); n >= 2*flood {
+		c.Fatalf("%d effects already: the fault comes too late to prove anything", n)
+	}
+}
+
+// The broker dies while messages are being forwarded, and comes back. The
+// consumers start after that: stock watermill-amqp's own reconnecting has data
+// races, which the race detector reports as ours.
+func TestTheBrokerIsKilledMidway(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	c := newChain(t, testkit.Postgres(t).DB, broker.URL("/"))
+	// Killed in its first seconds, a quorum queue of RabbitMQ 3.10 sometimes
+	// comes back without a leader, and stays so.
+	c.queues = "classic"
+	for _, consumer := range []string{"payments", "inventory"} {
+		if err := c.declare(consumer, placed).Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.publishFlood()
+	c.startForwarder()
+	c.eventually("some are forwarded", func() bool { return c.count(`once_outbox`) < flood })
+	broker.Kill()
+	if c.count(`once_outbox`) == 0 {
+		t.Fatal("all were forwarded before the broker was killed: that proves nothing")
+	}
+	if err := broker.Restart(context.WithoutCancel(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	c.handle("payments", placed, record("payments"))
+	c.handle("inventory", placed, record("inventory"))
+	c.start()
+	c.settle(2 * flood)
+	c.nothingWasCharged()
+}
+
+// The database dies under forwarder and consumers, and comes back.
+func TestTheDatabaseIsKilledMidway(t *testing.T) {
+	server := testkit.PrivatePostgres(t)
+	c := newChain(t, open(t, server), testkit.Rabbit(t).URL)
+	c.handle("payments", placed, record("payments"))
+	c.handle("inventory", placed, record("inventory"))
+	c.publishFlood()
+	c.start()
+	for range 3 {
+		c.midway()
+		server.Kill()
+		if err := server.Restart(context.WithoutCancel(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.settle(2 * flood)
+	c.nothingWasCharged()
+}
+
+// nothingWasCharged says that an outage made no message suspicious.
+func (c *chain) nothingWasCharged() {
+	c.Helper()
+	for _, what := range []string{`once_outbox_dead`, `once_parked WHERE state = 'quarantined'`} {
+		if n := c.count(what); n != 0 {
+			c.Errorf("%d rows in %s", n, what)
+		}
+	}
+}
+
+func open(t *testing.T, server *servers.Postgres) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("postgres", server.DSN("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return db
+}
