@@ -97,7 +97,9 @@ func TestTrap50_EveryByteIsKept(t *testing.T) {
 	payloads := [][]byte{
 		every,
 		[]byte(`{"nul":"\u0000","number":1.0,"z":1,"a":2}`),
-		{0}, {}, nil,
+		{0},
+		{},
+		nil,
 		[]byte(strings.Repeat("\xff\x00", 1<<18)),
 	}
 	values := map[string]string{

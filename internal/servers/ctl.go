@@ -6,12 +6,14 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// ctlVariable names the rabbitmqctl of the broker that AMQP_URL names.
+// ctlVariable holds the rabbitmqctl of the broker that AMQP_URL names, as in
+// "sudo -n rabbitmqctl".
 const ctlVariable = "RABBITMQCTL"
 
 // Ctl is the command line of a rabbitmqctl that speaks to a certain broker.
@@ -20,7 +22,7 @@ type Ctl []string
 // Run runs rabbitmqctl with args and input, and returns what it wrote. It
 // takes about half a second.
 func (c Ctl) Run(ctx context.Context, input string, args ...string) (string, error) {
-	line := append(c[:len(c):len(c)], args...)
+	line := slices.Concat(c, args)
 	command := exec.CommandContext(ctx, line[0], line[1:]...)
 	command.Stdin = strings.NewReader(input)
 	output, err := command.CombinedOutput()

@@ -3,7 +3,8 @@
 //
 // [Resolve] looks for servers in this order, each of the two on its own:
 //
-//  1. PG_DSN and AMQP_URL, if they are set;
+//  1. PG_DSN and AMQP_URL, if they are set (and RABBITMQCTL, if it is not the
+//     one in PATH that speaks to that broker);
 //  2. the default ports on 127.0.0.1, if a server there lets us in;
 //  3. private servers from the binaries of this machine, as children;
 //  4. the repository's compose.yaml, if a docker daemon answers.

@@ -91,7 +91,8 @@ func (p *Postgres) start(ctx context.Context) error {
 	for _, setting := range slices.Concat([]string{
 		"listen_addresses=127.0.0.1",
 		fmt.Sprintf("port=%d", p.port),
-		"unix_socket_directories=", // none: the path of a socket has to be short
+		"unix_socket_directories=",        // none: the path of a socket has to be short
+		"dynamic_shared_memory_type=mmap", // in the directory, where it does not outlive a killed server
 		"max_connections=200",
 	}, p.config.Settings) {
 		args = append(args, "-c", setting)

@@ -14,40 +14,66 @@ import (
 
 const probeTimeout = 5 * time.Second
 
-// askPostgres says what is wrong with the PostgreSQL at dsn; ready is a query
-// that is answered, because the port opens before.
+// askPostgres puts a query to a server: one that is starting, or frozen, opens
+// its port too. It returns the answer, which is one text.
 func askPostgres(ctx context.Context, dsn, query string) (answer string, err error) {
-	connector, err := pq.NewConnector(dsn)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	config, err := pq.NewConfig(dsn)
 	if err != nil {
 		return "", errors.New("the DSN cannot be read") // err could hold the password
 	}
+	config.ConnectTimeout = 0 // it would take the dialer's deadline off
+	connector, err := pq.NewConnectorConfig(config)
+	if err != nil {
+		return "", err
+	}
+	connector.Dialer(dialer{ctx})
 	db := sql.OpenDB(connector)
 	defer func() { _ = db.Close() }()
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
 	err = db.QueryRowContext(ctx, query).Scan(&answer)
 	return answer, err
 }
 
-// askRabbit says what is wrong with the RabbitMQ at url; ready is a complete
-// AMQP handshake with an open virtual host. The answer is the cluster's name.
+// askRabbit logs in to a broker and opens the virtual host: one that is
+// starting does not let us. It returns the name of its cluster.
 func askRabbit(ctx context.Context, url string) (cluster string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
 	if _, err = amqp.ParseURI(url); err != nil {
 		return "", errors.New("the URL cannot be read") // err could hold the password
 	}
-	conn, err := amqp.DialConfig(url, amqp.Config{Dial: func(network, address string) (net.Conn, error) {
-		dialer := net.Dialer{Timeout: probeTimeout}
-		conn, err := dialer.DialContext(ctx, network, address)
-		if err != nil {
-			return nil, err
-		}
-		return conn, conn.SetDeadline(time.Now().Add(probeTimeout))
-	}})
+	conn, err := amqp.DialConfig(url, amqp.Config{Dial: dialer{ctx}.Dial})
 	if err != nil {
 		return "", err
 	}
 	cluster, _ = conn.Properties["cluster_name"].(string)
 	return cluster, conn.Close()
+}
+
+// dialer makes connections that end with a context: neither of the two clients
+// gives up a handshake when its context does.
+type dialer struct{ ctx context.Context }
+
+func (d dialer) Dial(network, address string) (net.Conn, error) {
+	return d.DialContext(d.ctx, network, address)
+}
+
+// DialTimeout is there for pq.Dialer.
+func (d dialer) DialTimeout(network, address string, _ time.Duration) (net.Conn, error) {
+	return d.Dial(network, address)
+}
+
+// DialContext is there for pq.DialerContext.
+func (d dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	if deadline, ok := d.ctx.Deadline(); ok {
+		err = conn.SetDeadline(deadline)
+	}
+	return conn, err
 }
 
 // await polls probe until it returns nil. It gives up when the child has
@@ -59,7 +85,7 @@ func await(ctx context.Context, c *child, name string, patience time.Duration, p
 	defer tick.Stop()
 	for {
 		err := probe(ctx)
-		if err == nil && c.running() {
+		if err == nil {
 			return nil
 		}
 		select {

@@ -19,7 +19,7 @@ func Main(m *testing.M, options ...goleak.Option) {
 		status = max(status, 1)
 	}
 	if n := skipped.Load(); n > 0 {
-		fmt.Fprintf(os.Stderr, "testkit: SKIPPED %d tests that could not have their server; REQUIRE_BACKENDS=1 makes them fail\n", n)
+		fmt.Fprintf(os.Stderr, "testkit: SKIPPED %d test run(s) without their server; REQUIRE_BACKENDS=1 makes them fail\n", n)
 	}
 	if status == 0 {
 		if err := goleak.Find(options...); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/watermill-once/once/internal/servers"
@@ -52,8 +53,8 @@ func closeShared() error {
 	closers.Lock()
 	defer closers.Unlock()
 	var errs []error
-	for i := len(closers.list) - 1; i >= 0; i-- {
-		errs = append(errs, closers.list[i]())
+	for _, closer := range slices.Backward(closers.list) {
+		errs = append(errs, closer())
 	}
 	closers.list = nil
 	return errors.Join(errs...)

@@ -1,0 +1,117 @@
+package servers_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	osexec "os/exec"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/internal/servers"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// holdVariable makes this test a process that starts servers and waits.
+const holdVariable = "SERVERS_TEST_HOLD"
+
+// held are the servers of such a process.
+type held struct {
+	Roots     []int  `json:"roots"`     // one of each server
+	Processes []int  `json:"processes"` // all of them
+	Error     string `json:"error"`
+}
+
+func (h *held) add(server interface{ Processes() []int }) {
+	processes := server.Processes()
+	h.Roots = append(h.Roots, processes[0])
+	h.Processes = append(h.Processes, processes...)
+}
+
+// endThreads ends all threads that nobody holds: one that goroutines have
+// locked ends with them. The servers have to survive that.
+func endThreads() {
+	const more = 100 // than there are
+	var locked, ended sync.WaitGroup
+	locked.Add(more)
+	for range more {
+		ended.Go(func() {
+			runtime.LockOSThread()
+			locked.Done()
+			locked.Wait()
+		})
+	}
+	ended.Wait()
+}
+
+// hold starts servers, says what they are, and waits to be killed.
+func hold() {
+	var h held
+	ctx := context.Background()
+	rabbit, err := servers.StartRabbit(ctx, servers.RabbitConfig{})
+	if err != nil {
+		h.Error = err.Error()
+	} else {
+		h.add(rabbit)
+	}
+	for _, freeze := range []bool{false, true} {
+		postgres, err := servers.StartPostgres(ctx, servers.PostgresConfig{})
+		if err != nil {
+			h.Error = err.Error()
+			continue
+		}
+		h.add(postgres)
+		if freeze {
+			postgres.Freeze()
+		}
+	}
+	endThreads()
+	report, _ := json.Marshal(h)
+	fmt.Println(string(report))
+	select {}
+}
+
+func TestServersDieWithAKilledProcess(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells a child that its parent has ended")
+	}
+	holder := osexec.Command(os.Args[0])
+	holder.Env = append(os.Environ(), holdVariable+"=1")
+	holder.Stderr = os.Stderr
+	stdout, err := holder.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = holder.Process.Kill()
+		_ = holder.Wait()
+	})
+	line, err := bufio.NewReader(stdout).ReadBytes('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	var h held
+	if err := json.Unmarshal(line, &h); err != nil {
+		t.Fatalf("%s: %v", line, err)
+	}
+	if h.Error != "" {
+		t.Fatal(h.Error)
+	}
+	if left := servers.Left(h.Roots); len(left) != 3 {
+		t.Fatalf("of the servers %v, %v run", h.Roots, left)
+	}
+
+	if err := holder.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 30*time.Second, "the servers are gone", func() bool {
+		return len(servers.Left(h.Processes)) == 0
+	})
+}

@@ -1,0 +1,168 @@
+package servers_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/servers"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+const queue = "kept"
+
+func dial(t *testing.T, url string) *amqp.Channel {
+	t.Helper()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	channel, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := channel.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	return channel
+}
+
+func publish(t *testing.T, channel *amqp.Channel, body string) *amqp.DeferredConfirmation {
+	t.Helper()
+	confirm, err := channel.PublishWithDeferredConfirmWithContext(t.Context(), "", queue, true, false,
+		amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return confirm
+}
+
+func confirmed(t *testing.T, confirm *amqp.DeferredConfirmation, within time.Duration) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	acked, err := confirm.WaitContext(ctx)
+	return err == nil && acked
+}
+
+func TestRabbit(t *testing.T) {
+	server := testkit.PrivateRabbit(t, "channel_max = 77")
+	processes := server.Processes()
+
+	t.Run("Settings", func(t *testing.T) {
+		conn, err := amqp.Dial(server.URL("/"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		if conn.Config.ChannelMax != 77 {
+			t.Errorf("channel_max is %d, want 77", conn.Config.ChannelMax)
+		}
+	})
+
+	t.Run("KeepsWhatWasConfirmedWhenKilled", func(t *testing.T) {
+		channel := dial(t, server.URL("/"))
+		if _, err := channel.QueueDeclare(queue, true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		if !confirmed(t, publish(t, channel, "before"), time.Minute) {
+			t.Fatal("not confirmed")
+		}
+		address := server.Address()
+		server.Kill()
+		if _, err := amqp.Dial(server.URL("/")); err == nil {
+			t.Fatal("a killed broker answers")
+		}
+		if err := server.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if server.Address() != address {
+			t.Errorf("it came back at %s, was at %s", server.Address(), address)
+		}
+		delivery, ok, err := dial(t, server.URL("/")).Get(queue, true)
+		if err != nil || !ok || string(delivery.Body) != "before" {
+			t.Errorf("got %q (%v, %v)", delivery.Body, ok, err)
+		}
+	})
+
+	t.Run("Freezes", func(t *testing.T) {
+		channel := dial(t, server.URL("/"))
+		server.Freeze()
+		confirm := publish(t, channel, "frozen")
+		if confirmed(t, confirm, 300*time.Millisecond) {
+			t.Error("a frozen broker confirms")
+		}
+		server.Thaw()
+		if !confirmed(t, confirm, time.Minute) {
+			t.Error("not confirmed after the thaw")
+		}
+	})
+
+	t.Run("MemoryAlarm", func(t *testing.T) {
+		channel := dial(t, server.URL("/"))
+		if err := server.RaiseMemoryAlarm(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		confirm := publish(t, channel, "alarmed")
+		if confirmed(t, confirm, 300*time.Millisecond) {
+			t.Error("confirmed in spite of the alarm")
+		}
+		if err := server.ClearMemoryAlarm(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if !confirmed(t, confirm, time.Minute) {
+			t.Error("not confirmed after the alarm")
+		}
+	})
+
+	t.Run("StopClosesConnections", func(t *testing.T) {
+		channel := dial(t, server.URL("/"))
+		closed := channel.NotifyClose(make(chan *amqp.Error, 1))
+		server.Stop()
+		if reason := <-closed; reason == nil || reason.Code != amqp.ConnectionForced {
+			t.Errorf("closed by %v, want %d", reason, amqp.ConnectionForced)
+		}
+		if err := server.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+
+	processes = append(processes, server.Processes()...)
+	server.Freeze()
+	for range 2 {
+		if err := server.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustBeGone(t, servers.Left(processes), server.Dir())
+}
+
+func TestRabbitsSideBySide(t *testing.T) {
+	names := []string{"one", "other"}
+	brokers := make([]*servers.Rabbit, len(names))
+	for i, name := range names {
+		brokers[i] = testkit.PrivateRabbit(t)
+		if _, err := brokers[i].Ctl(t.Context(), "add_vhost", name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, name := range names {
+		output, err := brokers[i].Ctl(t.Context(), "--quiet", "list_vhosts", "--no-table-headers")
+		if found := strings.Fields(output); err != nil || len(found) != 2 || !strings.Contains(output, name) {
+			t.Errorf("the virtual hosts of %s are %q (%v)", name, found, err)
+		}
+	}
+	brokers[0].Kill()
+	dial(t, brokers[1].URL("/"))
+}
+
+func TestRabbitCtlReportsFailure(t *testing.T) {
+	ctl := servers.Ctl{"sh", "-c", "echo no such thing; exit 3"}
+	if _, err := ctl.Run(t.Context(), "", "nonsense"); err == nil || !strings.Contains(err.Error(), "no such thing") {
+		t.Errorf("got %v, want what it wrote", err)
+	}
+}

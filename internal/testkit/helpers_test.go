@@ -1,0 +1,65 @@
+package testkit_test
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// recorder is a test that notes what it is told.
+type recorder struct {
+	testing.TB
+
+	failure string
+	lines   []string
+	cleanup func()
+}
+
+func (r *recorder) Helper() {}
+
+func (r *recorder) Cleanup(f func()) { r.cleanup = f }
+
+func (r *recorder) Log(args ...any) { r.lines = append(r.lines, fmt.Sprint(args...)) }
+
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.failure = fmt.Sprintf(format, args...)
+	runtime.Goexit()
+}
+
+func TestEventually(t *testing.T) {
+	var r recorder
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		testkit.Eventually(&r, 20*time.Millisecond, "the moon is blue", func() bool { return false })
+	})
+	wait.Wait()
+	if !strings.Contains(r.failure, "the moon is blue") {
+		t.Errorf("it failed with %q", r.failure)
+	}
+
+	calls := 0
+	testkit.Eventually(t, time.Minute, "three calls", func() bool {
+		calls++
+		return calls == 3
+	})
+}
+
+func TestTheLoggerEndsWithItsTest(t *testing.T) {
+	var r recorder
+	logger := testkit.Logger(&r).With(watermill.LogFields{"b": 2, "a": 1})
+	logger.Error("in time", errors.New("broken"), watermill.LogFields{"c": 3})
+	r.cleanup()
+	logger.Info("too late", nil) // t.Log would panic
+	if want := []string{`ERROR in time a=1 b=2 c=3 err="broken"`}; !slices.Equal(r.lines, want) {
+		t.Errorf("it logged %q, want %q", r.lines, want)
+	}
+}
