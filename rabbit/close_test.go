@@ -1,0 +1,129 @@
+package rabbit_test
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/rabbit"
+)
+
+func TestCloseIsIdempotentAndRefusesWhatComesAfter(t *testing.T) {
+	uri := brokerURL(t)
+	queue := declareQueue(t, uri, nil)
+	p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{})
+	var all outcomes
+	for _, msg := range numbered("m", 1000) {
+		all.publish(p, queue, msg)
+	}
+
+	var closers sync.WaitGroup
+	for range 3 {
+		closers.Go(func() {
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	closers.Wait()
+	for id, err := range all.wait(t) {
+		if err != nil {
+			t.Errorf("%s: %v: Close should have waited for it", id, err)
+		}
+	}
+
+	err := p.Publish(queue, newMessage("late"))
+	mustBe(t, "unavailable", err)
+	if !errors.Is(err, rabbit.ErrClosed) {
+		t.Errorf("got %v, want ErrClosed", err)
+	}
+}
+
+func TestCloseEndsWhoWaits(t *testing.T) {
+	p := newPublisher(t, queueConfig("amqp://127.0.0.1:"+closedPort(t)), rabbit.PublisherConfig{
+		ReadyTimeout: time.Hour,
+	})
+	result := make(chan error)
+	go func() { result <- p.Publish("q", newMessage("m")) }()
+	select {
+	case err := <-result:
+		t.Fatalf("did not wait: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-result; !errors.Is(err, rabbit.ErrClosed) {
+		t.Errorf("got %v, want ErrClosed", err)
+	}
+}
+
+// done may take a lock that the caller of PublishAsync holds.
+func TestDoneIsNeverCalledByTheCaller(t *testing.T) {
+	p := newPublisher(t, queueConfig("amqp://127.0.0.1:"+closedPort(t)), rabbit.PublisherConfig{
+		ReadyTimeout: time.Millisecond,
+	})
+	var mu sync.Mutex
+	var called sync.WaitGroup
+	publish := func(id string) {
+		called.Add(1)
+		mu.Lock()
+		p.PublishAsync("q", newMessage(id), func(err error) {
+			mu.Lock() // would never return
+			defer mu.Unlock()
+			mustBe(t, "unavailable", err)
+			called.Done()
+		})
+		mu.Unlock()
+	}
+	publish("not connected")
+	called.Wait()
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	publish("closed")
+	called.Wait()
+}
+
+func TestNotConnectedIsUnavailableInBoundedTime(t *testing.T) {
+	port := closedPort(t)
+	h := new(heard)
+	p := newPublisher(t, queueConfig("amqp://someone:secret@127.0.0.1:"+port), rabbit.PublisherConfig{
+		ReadyTimeout: 100 * time.Millisecond,
+		ReconnectMin: time.Millisecond,
+		ReconnectMax: 2 * time.Millisecond,
+		Logger:       h,
+	})
+	began := time.Now()
+	err := p.Publish("q", numbered("m", 100)...)
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("100 messages took %v: each has waited for itself", took)
+	}
+	if got := verdict(err); got != "unavailable" {
+		t.Errorf("got %s (%v), want unavailable", got, err)
+	}
+	if !strings.Contains(err.Error(), "refused") {
+		t.Errorf("error does not say what stands in the way: %v", err)
+	}
+	if lines := h.all(); len(lines) != 1 {
+		t.Errorf("logged %d times, want once for all attempts: %q", len(lines), lines)
+	}
+}
+
+// closedPort is a port on which nobody listens.
+func closedPort(t testing.TB) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}

@@ -1,0 +1,102 @@
+package rabbit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+func validateConnection(config amqp.ConnectionConfig) error {
+	if config.AmqpURI == "" {
+		return errors.New("rabbit: Connection.AmqpURI is missing")
+	}
+	var errs []error
+	if _, err := amqp091.ParseURI(config.AmqpURI); err != nil {
+		errs = append(errs, uriError(config.AmqpURI))
+	}
+	if config.TLSConfig != nil && config.AmqpConfig != nil && config.AmqpConfig.TLSClientConfig != nil {
+		errs = append(errs, errors.New(
+			"rabbit: Connection.TLSConfig and Connection.AmqpConfig.TLSClientConfig are both set"))
+	}
+	return errors.Join(errs...)
+}
+
+// uriError does not say what the parser found: parsers quote what they cannot
+// read, and a password with a "#" in it is read as a port.
+func uriError(uri string) error {
+	switch {
+	case !strings.HasPrefix(uri, "amqp://") && !strings.HasPrefix(uri, "amqps://"):
+		return errors.New("rabbit: Connection.AmqpURI must start with amqp:// or amqps://")
+	case strings.ContainsAny(uri, " \t\r\n"):
+		return errors.New("rabbit: Connection.AmqpURI contains white space")
+	}
+	return errors.New("rabbit: Connection.AmqpURI cannot be parsed (not shown here, for the password in it); " +
+		"user, password and virtual host have to be percent-encoded, and parameters be numbers where they should")
+}
+
+// connect opens a connection within dialTimeout. What comes back beside it is
+// the socket that it runs on.
+func connect(
+	ctx context.Context, config amqp.ConnectionConfig, dialTimeout, writeTimeout time.Duration,
+) (*amqp091.Connection, *socket, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+
+	settings := connectionSettings(config)
+	dial := settings.Dial
+	if dial == nil {
+		dial = func(network, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		}
+	}
+	var sock *socket
+	inTime := func() bool { return ctx.Err() == nil }
+	settings.Dial = func(network, addr string) (net.Conn, error) {
+		conn, err := dial(network, addr)
+		if err != nil {
+			return nil, err
+		}
+		sock = newSocket(conn, writeTimeout)
+		inTime = context.AfterFunc(ctx, func() { sock.abort(ctx.Err()) }) // stops it, later
+		return sock, nil
+	}
+
+	conn, err := amqp091.DialConfig(config.AmqpURI, settings)
+	switch {
+	case !inTime():
+		err = fmt.Errorf("no connection within %v", dialTimeout)
+	case err == nil:
+		return conn, sock, nil
+	}
+	if sock != nil {
+		sock.abort(err) // amqp091 leaves it open when the handshake fails
+		<-sock.done
+	}
+	return nil, nil, redact(err)
+}
+
+// connectionSettings are amqp091's, as watermill-amqp would use them. They are
+// a copy as deep as amqp091 writes into them.
+func connectionSettings(config amqp.ConnectionConfig) amqp091.Config {
+	var settings amqp091.Config
+	if config.AmqpConfig != nil {
+		settings = *config.AmqpConfig
+	}
+	settings.Locale = cmp.Or(settings.Locale, "en_US")
+	settings.Properties = maps.Clone(settings.Properties)
+	if settings.TLSClientConfig == nil {
+		settings.TLSClientConfig = config.TLSConfig
+	}
+	if settings.TLSClientConfig != nil {
+		settings.TLSClientConfig = settings.TLSClientConfig.Clone()
+	}
+	return settings
+}

@@ -1,0 +1,221 @@
+package rabbit_test
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/rabbit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+func brokerURL(t testing.TB) string {
+	t.Helper()
+	return testkit.Rabbit(t).URL
+}
+
+func uniqueName(prefix string) string { return testkit.Broker{}.Name(prefix) }
+
+// admin is a connection of the test's own.
+func admin(t testing.TB, uri string) *amqp091.Channel {
+	t.Helper()
+	conn, err := amqp091.Dial(uri)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	channel, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return channel
+}
+
+func declareQueue(t testing.TB, uri string, args amqp091.Table) string {
+	t.Helper()
+	queue := uniqueName("q")
+	channel := admin(t, uri)
+	if _, err := channel.QueueDeclare(queue, true, false, false, false, args); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = channel.QueueDelete(queue, false, false, false) })
+	return queue
+}
+
+// bind makes a durable queue and binds it to the fanout exchange of the topic.
+func bind(t testing.TB, uri, topic string) string {
+	t.Helper()
+	queue := declareQueue(t, uri, nil)
+	channel := admin(t, uri)
+	if err := channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := channel.QueueBind(queue, "", topic, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = channel.ExchangeDelete(topic, false, false) })
+	return queue
+}
+
+// drain takes everything out of a queue and counts it by message id.
+func drain(t testing.TB, uri, queue string) map[string]int {
+	t.Helper()
+	channel := admin(t, uri)
+	found := make(map[string]int)
+	for {
+		delivery, ok, err := channel.Get(queue, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			return found
+		}
+		found[delivery.MessageId]++
+	}
+}
+
+// queueConfig publishes to the queue that is named by the topic.
+func queueConfig(uri string) amqp.Config {
+	config := amqp.NewDurableQueueConfig(uri)
+	config.Marshaler = rabbit.Marshaler{}
+	return config
+}
+
+// topicConfig publishes to the fanout exchange that is named by the topic.
+func topicConfig(uri string) amqp.Config {
+	config := amqp.NewDurablePubSubConfig(uri, nil)
+	config.Marshaler = rabbit.Marshaler{}
+	return config
+}
+
+func newPublisher(t testing.TB, config amqp.Config, cfg rabbit.PublisherConfig) *rabbit.Publisher {
+	t.Helper()
+	p, err := rabbit.NewPublisher(config, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+func newMessage(id string) *message.Message {
+	return message.NewMessage(id, []byte("payload of "+id))
+}
+
+func numbered(prefix string, n int) []*message.Message {
+	messages := make([]*message.Message, n)
+	for i := range messages {
+		messages[i] = newMessage(prefix + strconv.Itoa(i))
+	}
+	return messages
+}
+
+// outcomes collects what PublishAsync reports, by message id.
+type outcomes struct {
+	mu   sync.Mutex
+	errs map[string]error
+	all  sync.WaitGroup
+}
+
+func (o *outcomes) publish(p *rabbit.Publisher, topic string, msg *message.Message) {
+	o.all.Add(1)
+	p.PublishAsync(topic, msg, func(err error) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.errs == nil {
+			o.errs = make(map[string]error)
+		}
+		o.errs[msg.UUID] = err
+		o.all.Done()
+	})
+}
+
+func (o *outcomes) reported() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.errs)
+}
+
+// wait returns everything when it is there.
+func (o *outcomes) wait(t testing.TB) map[string]error {
+	t.Helper()
+	finished := make(chan struct{})
+	go func() { o.all.Wait(); close(finished) }()
+	select {
+	case <-finished:
+	case <-time.After(time.Minute):
+		t.Fatal("not every outcome was reported within a minute")
+	}
+	return o.errs
+}
+
+// verdict is how another package would classify an error.
+func verdict(err error) string {
+	var refused interface{ Refused() bool }
+	var unacceptable interface{ Unacceptable() bool }
+	var unavailable interface{ Unavailable() bool }
+	switch {
+	case err == nil:
+		return "confirmed"
+	case errors.As(err, &refused) && refused.Refused():
+		return "refused"
+	case errors.As(err, &unacceptable) && unacceptable.Unacceptable():
+		return "unacceptable"
+	case errors.As(err, &unavailable) && unavailable.Unavailable():
+		return "unavailable"
+	}
+	return "unknown"
+}
+
+func mustBe(t testing.TB, want string, err error) {
+	t.Helper()
+	if got := verdict(err); got != want {
+		t.Fatalf("got %s (%v), want %s", got, err, want)
+	}
+}
+
+func mustHaveCode(t testing.TB, want int, err error) {
+	t.Helper()
+	if e, ok := errors.AsType[*rabbit.PublishError](err); !ok || e.Code != want {
+		t.Errorf("got %v, want code %d", err, want)
+	}
+}
+
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, what, cond)
+}
+
+// heard is a logger that remembers.
+type heard struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (h *heard) add(msg string, err error, fields watermill.LogFields) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lines = append(h.lines, fmt.Sprint(msg, " ", err, " ", fields))
+}
+
+func (h *heard) all() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]string(nil), h.lines...)
+}
+
+func (h *heard) Error(msg string, err error, fields watermill.LogFields) { h.add(msg, err, fields) }
+func (h *heard) Info(msg string, fields watermill.LogFields)             { h.add(msg, nil, fields) }
+func (h *heard) Debug(msg string, fields watermill.LogFields)            { h.add(msg, nil, fields) }
+func (h *heard) Trace(msg string, fields watermill.LogFields)            { h.add(msg, nil, fields) }
+func (h *heard) With(watermill.LogFields) watermill.LoggerAdapter        { return h }

@@ -1,0 +1,123 @@
+package rabbit
+
+import (
+	"strconv"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+var _ amqp.Marshaler = Marshaler{}
+
+// Marshaler translates between Watermill's messages and AMQP's. It may stand
+// in for watermill-amqp's DefaultMarshaler everywhere, and the two understand
+// each other: the id is in the header _watermill_message_uuid. The zero value
+// is ready to use.
+//
+// To the broker, every metadata entry becomes a header of type string, byte
+// for byte. Entries that would steer the broker (see SteeringHeader) are left
+// out, and so are those that Unmarshal itself sets. The id is also the native
+// message id, where it fits in (255 bytes), and messages are persistent.
+//
+// From the broker, no header fails: one that is not a string becomes one.
+//
+//	string, byte array    its bytes, as they came: also NUL and invalid UTF-8
+//	boolean               true, false
+//	integers              decimal
+//	float, double         shortest form that reads back the same; NaN, +Inf, -Inf
+//	decimal               all its digits, with a point: 12.50
+//	timestamp             RFC 3339 in UTC, in seconds
+//	void                  empty
+//	table, array          JSON, keys sorted; what is inside takes the same forms,
+//	                      void is null, and bytes that are not UTF-8 become U+FFFD
+//
+// MetadataRedelivered and MetadataDeliveryCount are set from what the broker
+// says, whatever headers of these names the message carries.
+type Marshaler struct {
+	// ContentType is the native content type of every message that is sent, for
+	// tools that show messages. It may be up to 255 bytes long. Defaults to
+	// none.
+	ContentType string
+}
+
+// Marshal returns msg as it goes to the broker. It does not copy the payload
+// and does not fail.
+func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	headers := make(amqp091.Table, len(msg.Metadata)+2) // id, PublishHeader
+	for key, value := range msg.Metadata {
+		if !ours(key) && !SteeringHeader(key) {
+			headers[key] = value
+		}
+	}
+	headers[amqp.DefaultMessageUUIDHeaderKey] = msg.UUID
+
+	publishing := amqp091.Publishing{
+		Headers:      headers,
+		ContentType:  m.ContentType,
+		DeliveryMode: amqp091.Persistent,
+		Body:         msg.Payload,
+	}
+	if len(msg.UUID) <= maxShortString {
+		publishing.MessageId = msg.UUID
+	}
+	return publishing, nil
+}
+
+// Unmarshal returns the delivery as a message. Its id is that of the header,
+// else the native message id, else empty; what to do with a message without an
+// id is not decided here. Unmarshal does not copy the body and does not fail.
+func (m Marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
+	msg := message.NewMessage(deliveryID(delivery), delivery.Body)
+	msg.Metadata = make(message.Metadata, len(delivery.Headers)+2)
+	for key, value := range delivery.Headers {
+		if !ours(key) {
+			msg.Metadata[key] = headerText(value)
+		}
+	}
+	msg.Metadata[MetadataRedelivered] = strconv.FormatBool(delivery.Redelivered)
+	if count, ok := deliveryCount(delivery); ok {
+		msg.Metadata[MetadataDeliveryCount] = strconv.FormatInt(count, 10)
+	}
+	return msg, nil
+}
+
+// ours are the keys that exist as header or as metadata only, never as both.
+func ours(key string) bool {
+	switch key {
+	case amqp.DefaultMessageUUIDHeaderKey, PublishHeader, MetadataRedelivered, MetadataDeliveryCount:
+		return true
+	}
+	return false
+}
+
+func deliveryID(delivery amqp091.Delivery) string {
+	if id := headerText(delivery.Headers[amqp.DefaultMessageUUIDHeaderKey]); id != "" {
+		return id
+	}
+	return delivery.MessageId
+}
+
+// deliveryCount trusts the broker's header only on a redelivery: on a first
+// delivery the broker does not write it, so it can only be the sender's.
+func deliveryCount(delivery amqp091.Delivery) (int64, bool) {
+	if !delivery.Redelivered {
+		return 0, false
+	}
+	var count int64
+	switch n := delivery.Headers["x-delivery-count"].(type) {
+	case int64:
+		count = n
+	case int32:
+		count = int64(n)
+	case int16:
+		count = int64(n)
+	case int8:
+		count = int64(n)
+	case uint8:
+		count = int64(n)
+	default:
+		return 0, false
+	}
+	return count, count >= 0
+}

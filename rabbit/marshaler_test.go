@@ -1,0 +1,263 @@
+package rabbit_test
+
+import (
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/rabbit"
+)
+
+// arrived is a publishing as its consumer would get it.
+func arrived(publishing amqp091.Publishing) amqp091.Delivery {
+	return amqp091.Delivery{
+		Headers: publishing.Headers, ContentType: publishing.ContentType,
+		MessageId: publishing.MessageId, Body: publishing.Body,
+	}
+}
+
+func unmarshal(t *testing.T, delivery amqp091.Delivery) *message.Message {
+	t.Helper()
+	msg, err := rabbit.Marshaler{}.Unmarshal(delivery)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return msg
+}
+
+func TestMarshalerRoundTrip(t *testing.T) {
+	msg := message.NewMessage("id-1", []byte("body\x00\xff"))
+	msg.Metadata = message.Metadata{"plain": "text", "empty": "", "odd": "a\x00b\xff", "correlation_id": "c"}
+	publishing, err := rabbit.Marshaler{ContentType: "application/json"}.Marshal(msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if publishing.DeliveryMode != amqp091.Persistent || publishing.ContentType != "application/json" ||
+		publishing.MessageId != "id-1" || publishing.Headers[amqp.DefaultMessageUUIDHeaderKey] != "id-1" {
+		t.Errorf("publishing is %+v", publishing)
+	}
+
+	got := unmarshal(t, arrived(publishing))
+	want := maps.Clone(msg.Metadata)
+	want[rabbit.MetadataRedelivered] = "false"
+	if got.UUID != msg.UUID || string(got.Payload) != string(msg.Payload) || !maps.Equal(got.Metadata, want) {
+		t.Errorf("got %s %q %v, want %v", got.UUID, got.Payload, got.Metadata, want)
+	}
+
+	stock, err := amqp.DefaultMarshaler{}.Unmarshal(arrived(publishing))
+	if err != nil || !stock.Equals(msg) {
+		t.Errorf("the stock marshaler reads %v, %v", stock, err)
+	}
+}
+
+func TestMarshalerLeavesOutALongNativeID(t *testing.T) {
+	for size, native := range map[int]bool{255: true, 256: false} {
+		id := strings.Repeat("i", size)
+		publishing, err := rabbit.Marshaler{}.Marshal(newMessage(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (publishing.MessageId != "") != native {
+			t.Errorf("%d bytes: native id is %d bytes long", size, len(publishing.MessageId))
+		}
+		if got := unmarshal(t, arrived(publishing)).UUID; got != id {
+			t.Errorf("%d bytes: came back as %d", size, len(got))
+		}
+	}
+}
+
+func TestTrap32_SteeringHeadersDoNotPass(t *testing.T) {
+	steering := []string{
+		"CC", "BCC", "cc", "Bcc", "x-delay", "X-Death", "x-", "x-request-id", "expiration", "Expiration",
+		"user-id", "User_ID", "user_id",
+	}
+	harmless := []string{
+		"", "c", "CCC", "xray", "x_delay", "expirations", "userid", "correlation_id", "type", "traceparent",
+	}
+	msg := newMessage("m")
+	for _, key := range steering {
+		if !rabbit.SteeringHeader(key) {
+			t.Errorf("%q steers the broker", key)
+		}
+		msg.Metadata.Set(key, "1")
+	}
+	for _, key := range harmless {
+		if rabbit.SteeringHeader(key) {
+			t.Errorf("%q does not steer the broker", key)
+		}
+		msg.Metadata.Set(key, "1")
+	}
+	publishing, err := rabbit.Marshaler{}.Marshal(msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := range publishing.Headers {
+		if rabbit.SteeringHeader(key) {
+			t.Errorf("%q has passed", key)
+		}
+	}
+	if got := unmarshal(t, arrived(publishing)).Metadata; len(got) != len(harmless)+1 {
+		t.Errorf("got %v, want the harmless ones and %s", got, rabbit.MetadataRedelivered)
+	}
+}
+
+// The publisher watches over marshalers that do not.
+func TestTrap32_NoCopyForAnotherQueue(t *testing.T) {
+	uri := brokerURL(t)
+	queue, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
+	for name, marshaler := range map[string]amqp.Marshaler{
+		"ours": rabbit.Marshaler{}, "stock": amqp.DefaultMarshaler{},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := queueConfig(uri)
+			config.Marshaler = marshaler
+			p := newPublisher(t, config, rabbit.PublisherConfig{})
+			msg := newMessage("m")
+			msg.Metadata.Set("BCC", other)
+			msg.Metadata.Set("user-id", "somebody")
+			msg.Metadata.Set("expiration", "soon")
+			mustBe(t, "confirmed", p.Publish(queue, msg))
+			if got := drain(t, uri, queue); len(got) != 1 {
+				t.Errorf("queue has %v", got)
+			}
+			if got := drain(t, uri, other); len(got) != 0 {
+				t.Errorf("the other queue has %v", got)
+			}
+		})
+	}
+}
+
+func TestUnmarshalTakesTheNativeID(t *testing.T) {
+	for name, c := range map[string]struct {
+		delivery amqp091.Delivery
+		want     string
+	}{
+		"header":          {amqp091.Delivery{MessageId: "native", Headers: amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: "header"}}, "header"},
+		"native":          {amqp091.Delivery{MessageId: "native"}, "native"},
+		"empty header":    {amqp091.Delivery{MessageId: "native", Headers: amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: ""}}, "native"},
+		"header of bytes": {amqp091.Delivery{Headers: amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: []byte("bytes")}}, "bytes"},
+		"header is a no.": {amqp091.Delivery{Headers: amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: int64(42)}}, "42"},
+		"none":            {amqp091.Delivery{}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			msg := unmarshal(t, c.delivery)
+			if msg.UUID != c.want {
+				t.Errorf("got %q, want %q", msg.UUID, c.want)
+			}
+			if _, ok := msg.Metadata[amqp.DefaultMessageUUIDHeaderKey]; ok {
+				t.Error("the id is in the metadata as well")
+			}
+		})
+	}
+}
+
+func TestUnmarshalSaysWhatTheBrokerSays(t *testing.T) {
+	for name, c := range map[string]struct {
+		redelivered bool
+		count       any
+		want        string // of the delivery count, empty for none
+	}{
+		"first":                    {false, nil, ""},
+		"again":                    {true, nil, ""},
+		"counted":                  {true, int64(3), "3"},
+		"counted in 32 bits":       {true, int32(3), "3"},
+		"forged on the first":      {false, int64(1000), ""},
+		"forged as text":           {true, "1000", ""},
+		"forged to less than none": {true, int64(-1), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			msg := unmarshal(t, amqp091.Delivery{Redelivered: c.redelivered, Headers: amqp091.Table{
+				"x-delivery-count":           c.count,
+				rabbit.MetadataRedelivered:   "forged",
+				rabbit.MetadataDeliveryCount: "forged",
+				rabbit.PublishHeader:         "17",
+			}})
+			if got, want := msg.Metadata[rabbit.MetadataRedelivered] == "true", c.redelivered; got != want {
+				t.Errorf("redelivered is %v, want %v", got, want)
+			}
+			if got := msg.Metadata[rabbit.MetadataDeliveryCount]; got != c.want {
+				t.Errorf("delivery count is %q, want %q", got, c.want)
+			}
+			if _, ok := msg.Metadata[rabbit.PublishHeader]; ok {
+				t.Error("the publisher's own header is in the metadata")
+			}
+		})
+	}
+}
+
+// A message that expires in one queue and is dead-lettered to another has
+// x-death: an array of tables of strings, numbers, times and arrays.
+func TestTrap41_HeadersThatTheBrokerWrote(t *testing.T) {
+	uri := brokerURL(t)
+	grave := declareQueue(t, uri, amqp091.Table{"x-queue-type": "quorum"})
+	queue := declareQueue(t, uri, amqp091.Table{
+		"x-dead-letter-exchange": "", "x-dead-letter-routing-key": grave, "x-message-ttl": int32(1),
+	})
+	p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{})
+	mustBe(t, "confirmed", p.Publish(queue, newMessage("m")))
+
+	channel := admin(t, uri)
+	get := func() *message.Message {
+		var delivery amqp091.Delivery
+		eventually(t, "dead-lettered", func() (ok bool) {
+			var err error
+			if delivery, ok, err = channel.Get(grave, false); err != nil {
+				t.Fatal(err)
+			}
+			return ok
+		})
+		msg := unmarshal(t, delivery)
+		if err := delivery.Nack(false, true); err != nil {
+			t.Fatal(err)
+		}
+		return msg
+	}
+	first := get()
+	if first.UUID != "m" || first.Metadata["x-first-death-queue"] != queue ||
+		!strings.Contains(first.Metadata["x-death"], `"reason":"expired"`) {
+		t.Errorf("got %s with %v", first.UUID, first.Metadata)
+	}
+	if first.Metadata[rabbit.MetadataRedelivered] != "false" || first.Metadata[rabbit.MetadataDeliveryCount] != "" {
+		t.Errorf("first delivery: %v", first.Metadata)
+	}
+	get()
+	third := get()
+	if third.Metadata[rabbit.MetadataRedelivered] != "true" || third.Metadata[rabbit.MetadataDeliveryCount] != "2" {
+		t.Errorf("third delivery: %v", third.Metadata)
+	}
+	if third.Metadata["x-death"] != first.Metadata["x-death"] {
+		t.Errorf("x-death has no stable form: %s, then %s", first.Metadata["x-death"], third.Metadata["x-death"])
+	}
+}
+
+func FuzzUnmarshal(f *testing.F) {
+	f.Add("k", "text", []byte("bytes"), int64(1), 1.5, true)
+	f.Add("once_redelivered", "true", []byte{0xff, 0}, int64(-1), 0.0, false)
+	f.Add("x-delivery-count", "\xff\x00", []byte(nil), int64(1<<62), -1e300, true)
+	f.Fuzz(func(t *testing.T, key, text string, raw []byte, n int64, x float64, redelivered bool) {
+		at := time.Unix(n%1e12, 0)
+		nested := amqp091.Table{
+			key: text, "raw": raw, "n": n, "x": x, "at": at, "nil": nil,
+			"d": amqp091.Decimal{Scale: uint8(n), Value: int32(n)},
+		}
+		delivery := amqp091.Delivery{Redelivered: redelivered, MessageId: text, Body: raw, Headers: amqp091.Table{
+			key: []any{nested, raw, n}, "text": text, "raw": raw, "n": n, "x": x, "at": at, "table": nested,
+			rabbit.PublishHeader: n,
+		}}
+		msg := unmarshal(t, delivery)
+		if key != "text" && key != "raw" && (msg.Metadata["text"] != text || msg.Metadata["raw"] != string(raw)) {
+			t.Errorf("text changed on the way: %q", msg.Metadata)
+		}
+		if got := msg.Metadata[rabbit.MetadataRedelivered] == "true"; got != redelivered {
+			t.Errorf("redelivered is %v", got)
+		}
+		if again := unmarshal(t, delivery); !maps.Equal(again.Metadata, msg.Metadata) {
+			t.Errorf("no stable form: %q, then %q", msg.Metadata, again.Metadata)
+		}
+	})
+}

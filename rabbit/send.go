@@ -1,0 +1,137 @@
+package rabbit
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+var (
+	errConnecting = errors.New("not connected yet")
+	errBlocked    = errors.New("blocked by the broker, which is short of memory or disk")
+	errReopening  = errors.New("waiting for a channel")
+)
+
+func (p *Publisher) publish(topic string, msg *message.Message, done func(error)) {
+	f := &flight{id: msg.UUID, topic: topic, done: done}
+	publishing, err := p.prepare(f, msg)
+	if err == nil {
+		err = p.send(f, &publishing)
+	}
+	if err != nil {
+		p.fail(f, err)
+	}
+}
+
+// prepare is all that can be done without a connection.
+func (p *Publisher) prepare(f *flight, msg *message.Message) (amqp.Publishing, error) {
+	f.exchange = p.config.Exchange.GenerateName(f.topic)
+	f.key = p.config.Publish.GenerateRoutingKey(f.topic)
+
+	publishing, err := p.config.Marshaler.Marshal(msg)
+	if err != nil {
+		err = redact(err)
+		return publishing, f.error(ErrRefused, 0, fmt.Sprintf("marshal: %v", err), err)
+	}
+	publishing.DeliveryMode = amqp.Persistent
+	if publishing.Headers == nil {
+		publishing.Headers = make(amqp.Table, 1)
+	}
+	if _, careful := p.config.Marshaler.(Marshaler); !careful {
+		dropSteering(publishing.Headers, msg.Metadata)
+	}
+	if f.header, err = headerSize(f.exchange, f.key, &publishing); err != nil {
+		return publishing, f.limit(err)
+	}
+	f.size = f.header + len(publishing.Body)
+	return publishing, nil
+}
+
+// dropSteering takes out the steering headers that a marshaler took over from
+// the metadata. Those that it made itself are its own business.
+func dropSteering(headers amqp.Table, metadata message.Metadata) {
+	for key, value := range metadata {
+		if SteeringHeader(key) && headers[key] == value {
+			delete(headers, key)
+		}
+	}
+}
+
+// send hands the message to the connection as soon as there is one with room.
+func (p *Publisher) send(f *flight, publishing *amqp.Publishing) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		switch {
+		case p.closing:
+			return f.error(ErrClosed, 0, "", nil)
+
+		case p.unready() != nil:
+			if !p.waitReady() {
+				err := p.unready()
+				return f.error(ErrUnavailable, 0, err.Error(), err)
+			}
+
+		case !p.room(f.size):
+			p.wait(nil) // what is outstanding is settled by its deadline
+
+		case !p.session.isDeclared(f.exchange):
+			if err := p.session.declare(f.exchange); err != nil {
+				return f.refusal(err)
+			}
+
+		case f.header > p.session.frameSize():
+			return f.limit(tooLarge("headers of %d bytes; the limit is %d", f.header, p.session.frameSize()))
+
+		default:
+			if p.lane.publish(f, publishing) {
+				return nil
+			}
+		}
+	}
+}
+
+// unready says why nothing can be sent, if so.
+func (p *Publisher) unready() error {
+	switch {
+	case p.session == nil:
+		return p.down
+	case p.session.blocked:
+		return errBlocked
+	case p.lane == nil:
+		return errReopening
+	}
+	return nil
+}
+
+// waitReady waits for a change, unless there has been nothing to send to for
+// ReadyTimeout already. It reports false then.
+func (p *Publisher) waitReady() bool {
+	left := time.Until(p.unreadySince.Add(p.cfg.ReadyTimeout))
+	if left <= 0 {
+		return false
+	}
+	limit := time.NewTimer(left)
+	defer limit.Stop()
+	return p.wait(limit.C) || p.unready() == nil
+}
+
+func (p *Publisher) room(size int) bool {
+	return p.count < p.cfg.Window && (p.count == 0 || p.bytes+size <= p.cfg.WindowBytes)
+}
+
+// fail reports a message that was not sent, from the same goroutine as all
+// others: the caller may hold a lock that done takes.
+func (p *Publisher) fail(f *flight, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped {
+		go f.done(err)
+		return
+	}
+	p.failed = append(p.failed, verdict{f, err})
+	p.wakeSettler()
+}

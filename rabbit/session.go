@@ -1,0 +1,148 @@
+package rabbit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// session is one connection.
+type session struct {
+	p    *Publisher
+	conn *amqp.Connection
+	sock *socket
+
+	closed chan *amqp.Error
+	blocks chan amqp.Blocking
+
+	// Guarded by Publisher.mu.
+	blocked   bool
+	declared  map[string]struct{}
+	declaring map[string]*declaration
+}
+
+// declaration is one under way; err is set when done is closed.
+type declaration struct {
+	done chan struct{}
+	err  error
+}
+
+func (p *Publisher) open() (*session, error) {
+	conn, sock, err := connect(p.ctx, p.config.Connection, p.cfg.DialTimeout, p.cfg.WriteTimeout)
+	if err != nil {
+		return nil, err
+	}
+	return &session{
+		p:         p,
+		conn:      conn,
+		sock:      sock,
+		closed:    conn.NotifyClose(make(chan *amqp.Error, 1)),
+		blocks:    conn.NotifyBlocked(make(chan amqp.Blocking, 16)), // the reader waits when it is full
+		declared:  make(map[string]struct{}),
+		declaring: make(map[string]*declaration),
+	}, nil
+}
+
+// request calls f, which waits for answers of the broker. Publisher.mu is not
+// held.
+func (s *session) request(f func() error) error {
+	return s.within(s.p.ctx, s.p.cfg.DialTimeout, f)
+}
+
+// within calls f and closes the socket if it takes too long: amqp091 has no
+// deadline for requests.
+func (s *session) within(ctx context.Context, limit time.Duration, f func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { s.sock.abort(fmt.Errorf("no answer from the broker within %v", limit)) })
+	defer stop()
+	return f()
+}
+
+// frameSize is what one frame may take on this connection.
+func (s *session) frameSize() int {
+	if size := s.conn.Config.FrameSize; size > 0 {
+		return size
+	}
+	return math.MaxInt
+}
+
+func (s *session) isDeclared(exchange string) bool {
+	if exchange == "" {
+		return true // the default exchange is always there
+	}
+	_, ok := s.declared[exchange]
+	return ok
+}
+
+// declare declares the exchange, or waits for whoever does. An error is the
+// broker's no; if the connection is lost over it, there is none, and the lane
+// is retired. Publisher.mu is held, but not while waiting.
+func (s *session) declare(exchange string) error {
+	d := s.declaring[exchange]
+	if d != nil {
+		s.p.mu.Unlock()
+		<-d.done
+		s.p.mu.Lock()
+		return d.err
+	}
+
+	d = &declaration{done: make(chan struct{})}
+	s.declaring[exchange] = d
+	s.p.mu.Unlock()
+	err := s.request(func() error { return s.declareNow(exchange) })
+	s.p.mu.Lock()
+
+	delete(s.declaring, exchange)
+	defer close(d.done)
+	switch {
+	case err == nil:
+		s.declared[exchange] = struct{}{}
+	case refusesDeclaration(err):
+		d.err = err
+	default:
+		s.sock.abort(err)
+		if s.p.session == s {
+			s.p.lane = nil
+			s.p.noteReadiness()
+		}
+	}
+	return d.err
+}
+
+// declareNow uses a channel of its own, for the broker closes the channel if it
+// refuses.
+func (s *session) declareNow(exchange string) error {
+	channel, err := s.conn.Channel()
+	if err != nil {
+		return err
+	}
+	err = s.p.config.TopologyBuilder.ExchangeDeclare(channel, exchange, s.p.config)
+	closed := channel.Close() // with NoWait, the broker's no comes only here
+	if err != nil {
+		return err
+	}
+	return closed
+}
+
+// refusesDeclaration tells a no to the declaration from a connection that died.
+// The broker closes the connection over some: an exchange type that it does not
+// know, for one.
+func refusesDeclaration(err error) bool {
+	closed, ok := errors.AsType[*amqp.Error](err)
+	if !ok {
+		return true // the TopologyBuilder's own
+	}
+	if !closed.Server {
+		return false
+	}
+	switch closed.Code {
+	case amqp.CommandInvalid, amqp.NotAllowed, amqp.NotImplemented:
+		return true
+	}
+	return closed.Recover
+}

@@ -1,0 +1,83 @@
+package rabbit_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/watermill-once/once/internal/servers"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// tellQueue stops a queue from doing anything ("suspend"), or lets it go on
+// ("resume").
+func tellQueue(t *testing.T, broker *servers.Rabbit, queue, what string) {
+	t.Helper()
+	eval(t, broker, fmt.Sprintf(
+		`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)), sys:%s(amqqueue:get_pid(Q)).`,
+		queue, what))
+}
+
+// One queue that does not answer, and others on the same connection that do.
+func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	stuck := declareQueue(t, broker.URL("/"), nil)
+	other := declareQueue(t, broker.URL("/"), nil)
+	h := new(heard)
+	cfg := impatient
+	cfg.Logger = h
+	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
+	mustBe(t, "confirmed", p.Publish(stuck, newMessage("first")))
+	tellQueue(t, broker, stuck, "suspend")
+
+	for round := range 3 {
+		var lost outcomes
+		for _, msg := range numbered(fmt.Sprint("stuck", round, "-"), 10) {
+			lost.publish(p, stuck, msg)
+		}
+		// Others all the while, until those of the stuck queue are overdue.
+		for lost.reported() < 10 {
+			mustBe(t, "confirmed", p.Publish(other, numbered("fine", 10)...))
+		}
+		for id, err := range lost.wait(t) {
+			if got := verdict(err); got != "unknown" {
+				t.Errorf("%s is %s (%v), want unknown", id, got, err)
+			}
+		}
+	}
+	connected := 0
+	for _, line := range h.all() {
+		if strings.HasPrefix(line, "Connected") {
+			connected++
+		}
+	}
+	if connected != 1 {
+		t.Errorf("connected %d times: %q", connected, h.all())
+	}
+
+	tellQueue(t, broker, stuck, "resume")
+	mustBe(t, "confirmed", p.Publish(stuck, newMessage("resumed")))
+}
+
+// More than the broker takes for a queue that does not answer: it stops reading
+// from the connection, and everybody on it has to wait.
+func TestTrap76_AFloodToAStuckQueueIsGotOver(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	stuck := declareQueue(t, broker.URL("/"), nil)
+	other := declareQueue(t, broker.URL("/"), nil)
+	p := newPublisher(t, queueConfig(broker.URL("/")), impatient)
+	mustBe(t, "confirmed", p.Publish(stuck, newMessage("first")))
+	tellQueue(t, broker, stuck, "suspend")
+	defer tellQueue(t, broker, stuck, "resume") // or it cannot be deleted
+
+	var all outcomes
+	for _, msg := range numbered("stuck", 4000) {
+		all.publish(p, stuck, msg)
+	}
+	for id, err := range all.wait(t) {
+		if got := verdict(err); got != "unknown" && got != "unavailable" {
+			t.Errorf("%s is %s (%v)", id, got, err)
+		}
+	}
+	eventually(t, "others get through", func() bool { return p.Publish(other, newMessage("m")) == nil })
+}
