@@ -1,0 +1,165 @@
+package demo
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/watermill-once/once/examples/orders/service"
+)
+
+// Audit looks into the tables: at what happened, not at what anybody says did.
+type Audit struct {
+	DB   *sql.DB // the service's database
+	Mail *sql.DB // the mail provider's
+
+	// Tables names the library's tables.
+	Tables interface{ Table(name string) string }
+}
+
+// books is what the tables say.
+type books struct {
+	orders  map[string]int            // rows of each order
+	effects map[string]map[string]int // by consumer: effects on each order
+	ordered int64                     // things, in all lines
+	booked  int64                     // things, in the stock
+}
+
+// effectsOf says where each consumer's effects are.
+var effectsOf = map[string]string{
+	"payments":      `SELECT order_id, COUNT(*) FROM payments GROUP BY order_id`,
+	"inventory":     `SELECT order_id, COUNT(*) FROM reservations GROUP BY order_id`,
+	"shipping":      `SELECT order_id, COUNT(*) FROM shipments GROUP BY order_id`,
+	"notifications": `SELECT order_id, COUNT(*) FROM mail_provider GROUP BY order_id`,
+}
+
+func (a Audit) read(ctx context.Context) (books, error) {
+	b := books{effects: map[string]map[string]int{}}
+	var err error
+	if b.orders, err = counts(ctx, a.DB, `SELECT id, COUNT(*) FROM orders GROUP BY id`); err != nil {
+		return b, err
+	}
+	for consumer, query := range effectsOf {
+		db := a.DB
+		if consumer == "notifications" {
+			db = a.Mail
+		}
+		if b.effects[consumer], err = counts(ctx, db, query); err != nil {
+			return b, err
+		}
+	}
+	err = a.DB.QueryRowContext(ctx, `
+		SELECT COALESCE((SELECT SUM(quantity) FROM order_lines), 0), COALESCE((SELECT SUM(reserved) FROM stock), 0)`).
+		Scan(&b.ordered, &b.booked)
+	if err != nil {
+		return b, fmt.Errorf("demo: audit: %w", err)
+	}
+	return b, nil
+}
+
+func counts(ctx context.Context, db *sql.DB, query string) (map[string]int, error) {
+	rows, err := db.QueryContext(ctx, query)
+	if err != nil {
+		return nil, fmt.Errorf("demo: audit: %w", err)
+	}
+	defer rows.Close()
+	found := map[string]int{}
+	for rows.Next() {
+		var (
+			order string
+			count int
+		)
+		if err := rows.Scan(&order, &count); err != nil {
+			return nil, fmt.Errorf("demo: audit: %w", err)
+		}
+		found[order] = count
+	}
+	return found, rows.Err()
+}
+
+// progress counts the effects that there are.
+func (a Audit) progress(ctx context.Context) (int, error) {
+	var ours, mails int
+	err := a.DB.QueryRowContext(ctx, `
+		SELECT (SELECT COUNT(*) FROM payments) + (SELECT COUNT(*) FROM reservations) + (SELECT COUNT(*) FROM shipments)`).
+		Scan(&ours)
+	if err == nil {
+		err = a.Mail.QueryRowContext(ctx, `SELECT COUNT(*) FROM mail_provider`).Scan(&mails)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("demo: audit: %w", err)
+	}
+	return ours + mails, nil
+}
+
+// underWay counts what the tables still have to send or to handle, and the
+// dead letters.
+func (a Audit) underWay(ctx context.Context) (waiting, dead int, err error) {
+	err = a.DB.QueryRowContext(ctx, fmt.Sprintf(`
+		SELECT (SELECT COUNT(*) FROM %s) + (SELECT COUNT(*) FROM %s WHERE state = 'waiting'), (SELECT COUNT(*) FROM %s)`,
+		a.Tables.Table("outbox"), a.Tables.Table("parked"), a.Tables.Table("outbox_dead"))).Scan(&waiting, &dead)
+	if err != nil {
+		return 0, 0, fmt.Errorf("demo: audit: %w", err)
+	}
+	return waiting, dead, nil
+}
+
+// done says whether a consumer's inbox has a message.
+func (a Audit) done(ctx context.Context, consumer, messageID string) (bool, error) {
+	var found bool
+	err := a.DB.QueryRowContext(ctx, fmt.Sprintf(`
+		SELECT EXISTS (SELECT 1 FROM %s WHERE message_id = $1 AND consumer = $2)`, a.Tables.Table("inbox")), messageID, consumer).
+		Scan(&found)
+	if err != nil {
+		return false, fmt.Errorf("demo: audit: %w", err)
+	}
+	return found, nil
+}
+
+// Missing is an order without all of its effects.
+type Missing struct {
+	Order     string   `json:"order"`
+	Consumers []string `json:"consumers"` // those whose effect is not there; "orders" is the order itself
+}
+
+// missing returns the orders that lack something: those that are in the
+// tables, and those that were answered.
+func (b books) missing(answered []string) []Missing {
+	ids := maps.Clone(b.orders)
+	for _, id := range answered {
+		ids[id] += 0
+	}
+	var incomplete []Missing
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		m := Missing{Order: id}
+		if ids[id] == 0 {
+			m.Consumers = append(m.Consumers, "orders")
+		}
+		for _, to := range service.Subscriptions() {
+			if b.effects[to.Consumer][id] == 0 {
+				m.Consumers = append(m.Consumers, to.Consumer)
+			}
+		}
+		if len(m.Consumers) > 0 {
+			incomplete = append(incomplete, m)
+		}
+	}
+	return incomplete
+}
+
+// surplus counts the effects that happened more than once, and those on orders
+// that do not exist.
+func (b books) surplus() (duplicated, phantom int) {
+	for _, effects := range b.effects {
+		for order, count := range effects {
+			if b.orders[order] == 0 {
+				phantom += count
+				continue
+			}
+			duplicated += count - 1
+		}
+	}
+	return duplicated, phantom
+}

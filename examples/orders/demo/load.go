@@ -1,0 +1,112 @@
+package demo
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+)
+
+// clients that order at the same time.
+const clients = 8
+
+// load places orders and keeps the journal: what was answered.
+type load struct {
+	client Client
+	faults *Faults // nil without
+
+	prefix string // of the run's keys
+
+	mu      sync.Mutex
+	journal []string // ids of orders that were answered with 201
+	errs    []error
+}
+
+func newLoad(url string, faults *Faults) *load {
+	transport := &http.Transport{MaxIdleConnsPerHost: 2 * clients}
+	return &load{
+		client: Client{URL: url, HTTP: &http.Client{Transport: transport}},
+		faults: faults,
+		prefix: "demo-" + rand.Text()[:10],
+	}
+}
+
+// place places n orders; halfway through it calls halfway.
+func (l *load) place(ctx context.Context, n int, halfway func() error) {
+	defer l.client.HTTP.CloseIdleConnections()
+	next := make(chan int)
+	var working sync.WaitGroup
+	for range clients {
+		working.Go(func() {
+			for i := range next {
+				if i == n/2 {
+					l.note(halfway())
+				}
+				l.note(l.placeOne(ctx, i))
+			}
+		})
+	}
+	for i := range n {
+		if ctx.Err() != nil {
+			break
+		}
+		next <- i
+	}
+	close(next)
+	working.Wait()
+}
+
+func (l *load) placeOne(ctx context.Context, n int) error {
+	order := content(n)
+	l.faults.curse(n, &order)
+	body, err := json.Marshal(order)
+	if err != nil {
+		return err
+	}
+	key := fmt.Sprintf("%s-%d", l.prefix, n)
+
+	// A client that repeats its request before the first is answered.
+	var second string
+	var secondErr error
+	var repeating sync.WaitGroup
+	if l.faults.repeats(n) {
+		repeating.Go(func() { second, secondErr = l.client.Place(ctx, key, body) })
+	}
+	id, err := l.client.Place(ctx, key, body)
+	repeating.Wait()
+	switch {
+	case err != nil:
+		return err
+	case secondErr != nil:
+		return secondErr
+	case second != "" && second != id:
+		return fmt.Errorf("demo: key %s was answered with order %s and with order %s", key, id, second)
+	}
+	l.mu.Lock()
+	l.journal = append(l.journal, id)
+	l.mu.Unlock()
+	if l.faults.reuses(n) {
+		return l.reuse(ctx, key)
+	}
+	return nil
+}
+
+// reuse sends another body under a key that was used.
+func (l *load) reuse(ctx context.Context, key string) error {
+	status, _, err := l.client.post(ctx, key, []byte(
+		`{"shop":"berlin","customer":"somebody else","currency":"EUR","lines":[{"sku":"tea","quantity":1,"unit_price":1}]}`))
+	if err == nil && status != http.StatusUnprocessableEntity {
+		err = fmt.Errorf("demo: another body under key %s was answered with %d, not 422", key, status)
+	}
+	return err
+}
+
+func (l *load) note(err error) {
+	if err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.errs = append(l.errs, err)
+	}
+}

@@ -1,0 +1,70 @@
+package demo
+
+import (
+	"context"
+	"slices"
+
+	"github.com/watermill-once/once/poison"
+)
+
+// clear deals with the quarantine as an operator would: the cause of the
+// failures is mended and what failed is replayed, once; what can never be
+// applied is discarded. It returns how many messages it dealt with. Without
+// faults there is nothing that it could know about, and it leaves all as it is.
+func (d *Demo) clear(ctx context.Context) (cleared int, err error) {
+	entries, err := d.quarantined(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var replay, discard []int64
+	d.left = 0
+	for _, e := range entries {
+		again := slices.ContainsFunc(d.replayed, func(r poison.Entry) bool { return r.ID == e.ID })
+		switch {
+		case d.Faults == nil, again:
+			d.left++
+		case replayable(e):
+			replay = append(replay, e.ID)
+			d.replayed = append(d.replayed, e)
+		default:
+			discard = append(discard, e.ID)
+		}
+	}
+	if len(discard) > 0 {
+		act := poison.Act{Actor: "demo", Why: "malformed: it can never be applied"}
+		if err := d.Quarantine.Discard(ctx, act, discard...); err != nil {
+			return 0, err
+		}
+		d.disposed += len(discard)
+	}
+	if len(replay) > 0 {
+		d.Faults.mend()
+		if err := d.Quarantine.Replay(ctx, poison.Act{Actor: "demo", Why: "the handler is mended"}, replay...); err != nil {
+			return 0, err
+		}
+	}
+	return len(replay) + len(discard), nil
+}
+
+// quarantined returns everything that is in quarantine.
+func (d *Demo) quarantined(ctx context.Context) ([]poison.Entry, error) {
+	var all []poison.Entry
+	for after := int64(0); ; {
+		page, err := d.Quarantine.List(ctx, poison.Filter{AfterID: after})
+		if err != nil || len(page) == 0 {
+			return all, err
+		}
+		all = append(all, page...)
+		after = page[len(page)-1].ID
+	}
+}
+
+// replayable says whether another attempt makes sense: not for what nobody
+// could ever handle.
+func replayable(e poison.Entry) bool {
+	switch e.Reason {
+	case "permanent", "invalid_id", "collision", "undecodable":
+		return false
+	}
+	return true
+}

@@ -1,0 +1,139 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// Report is what a run came to, counted in the tables and the queues.
+type Report struct {
+	Orders      int       `json:"orders"`      // that were placed and answered
+	Lost        int       `json:"lost"`        // orders that lack an effect
+	Duplicated  int       `json:"duplicated"`  // effects beyond one
+	Quarantined int       `json:"quarantined"` // messages that a handler failed for until it was mended
+	Replayed    int       `json:"replayed"`    // of these: those that took effect after that
+	Discarded   int       `json:"discarded"`   // messages that can never be applied
+	Phantom     int       `json:"phantom"`     // effects on orders that do not exist
+	OK          bool      `json:"ok"`
+	Seconds     float64   `json:"seconds"`
+	Missing     []Missing `json:"missing"`
+	Complaints  []string  `json:"complaints"` // everything else that is wrong
+
+	// Injected is what went wrong on purpose, by kind.
+	Injected map[string]int64 `json:"injected,omitempty"`
+}
+
+// Report audits the books.
+func (d *Demo) Report(ctx context.Context) (Report, error) {
+	b, err := d.Audit.read(ctx)
+	if err != nil {
+		return Report{}, err
+	}
+	r := Report{
+		Orders:      len(d.load.journal),
+		Missing:     b.missing(d.load.journal),
+		Quarantined: len(d.replayed),
+		Discarded:   d.disposed,
+		Seconds:     time.Since(d.begun).Seconds(),
+		Complaints:  []string{},
+		Injected:    d.Faults.counts(),
+	}
+	r.Lost = len(r.Missing)
+	r.Duplicated, r.Phantom = b.surplus()
+	for _, e := range d.replayed {
+		done, err := d.Audit.done(ctx, e.Consumer, e.MessageID)
+		if err != nil {
+			return Report{}, err
+		}
+		if done {
+			r.Replayed++
+		}
+	}
+	if err := d.complain(ctx, b, &r); err != nil {
+		return Report{}, err
+	}
+	r.OK = r.Lost == 0 && r.Duplicated == 0 && r.Phantom == 0 && r.Replayed == r.Quarantined && len(r.Complaints) == 0
+	return r, nil
+}
+
+// complain notes what is wrong beside the effects.
+func (d *Demo) complain(ctx context.Context, b books, r *Report) error {
+	waiting, dead, err := d.Audit.underWay(ctx)
+	if err != nil {
+		return err
+	}
+	queued, err := d.Wire.Waiting(ctx)
+	if err != nil {
+		return err
+	}
+	complain := func(wrong bool, format string, args ...any) {
+		if wrong {
+			r.Complaints = append(r.Complaints, fmt.Sprintf(format, args...))
+		}
+	}
+	complain(d.cut != nil, "it ended before everything was done: %v", d.cut)
+	complain(r.Orders < d.Orders, "%d of %d orders were placed", r.Orders, d.Orders)
+	complain(waiting > 0, "%d messages are still in the outbox or wait for another attempt", waiting)
+	complain(queued > 0, "%d messages are still in the queues", queued)
+	complain(dead > 0, "%d events are dead letters of the outbox", dead)
+	complain(d.left > 0, "%d messages are in quarantine", d.left)
+	complain(r.Lost == 0 && b.ordered != b.booked, "%d things were ordered and %d are reserved", b.ordered, b.booked)
+	for _, err := range d.load.errs {
+		complain(!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded), "%v", err)
+	}
+	return nil
+}
+
+// counts returns what was injected; nil without faults.
+func (f *Faults) counts() map[string]int64 {
+	if f == nil {
+		return nil
+	}
+	return map[string]int64{
+		"duplicates":        f.injected.Duplicates.Load(),
+		"failures":          f.injected.Failures.Load(),
+		"panics":            f.injected.Panics.Load(),
+		"poisonous":         f.injected.Poisonous.Load(),
+		"malformed":         f.injected.Malformed.Load(),
+		"forwarder_kills":   f.injected.ForwarderKills.Load(),
+		"repeated_requests": f.injected.RepeatedRequests.Load(),
+	}
+}
+
+// mostListed bounds the orders that are listed one by one.
+const mostListed = 50
+
+// Write writes the report for people; its last line is the one to look at.
+func (r Report) Write(w io.Writer) {
+	var text strings.Builder
+	if in := r.Injected; in != nil {
+		fmt.Fprintf(&text, "injected: %d duplicates, %d failures and %d panics of handlers, %d poisonous orders, "+
+			"%d malformed messages,\n          %d forwarders killed in mid-batch, %d requests sent twice\n",
+			in["duplicates"], in["failures"], in["panics"], in["poisonous"], in["malformed"],
+			in["forwarder_kills"], in["repeated_requests"])
+	}
+	if r.Discarded > 0 {
+		fmt.Fprintf(&text, "discarded=%d: malformed messages, which no consumer could ever apply\n", r.Discarded)
+	}
+	for i, m := range r.Missing {
+		if i == mostListed {
+			fmt.Fprintf(&text, "lost: and %d more\n", len(r.Missing)-i)
+			break
+		}
+		fmt.Fprintf(&text, "lost: order %s has no entry in %s\n", m.Order, strings.Join(m.Consumers, ", "))
+	}
+	if r.Phantom > 0 {
+		fmt.Fprintf(&text, "phantom=%d: effects on orders that do not exist\n", r.Phantom)
+	}
+	for _, complaint := range r.Complaints {
+		fmt.Fprintf(&text, "wrong: %s\n", complaint)
+	}
+	fmt.Fprintf(&text, "took %.1f s\n", r.Seconds)
+	fmt.Fprintf(&text, "orders=%d lost=%d duplicated=%d quarantined=%d replayed=%d\n",
+		r.Orders, r.Lost, r.Duplicated, r.Quarantined, r.Replayed)
+	_, _ = io.WriteString(w, text.String())
+}

@@ -1,0 +1,86 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/watermill-once/once/poison"
+)
+
+// settle waits until nothing is under way any more: the outbox and the queues
+// are empty, nothing waits for another attempt, and each order has all of its
+// effects, but for orders that are in quarantine.
+func (d *Demo) settle(ctx context.Context) error {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	last := -1
+	for {
+		settled, effects, err := d.settled(ctx)
+		if err != nil {
+			return err
+		}
+		// Twice in a row: a broker does not count what a consumer has in hand.
+		if settled && effects == last {
+			return nil
+		}
+		last = -1
+		if settled {
+			last = effects
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// settled says whether it is so now, and how many effects there are.
+func (d *Demo) settled(ctx context.Context) (yes bool, effects int, err error) {
+	waiting, _, err := d.Audit.underWay(ctx)
+	if err != nil || waiting > 0 {
+		return false, 0, err
+	}
+	queued, err := d.Wire.Waiting(ctx)
+	if err != nil || queued > 0 {
+		return false, 0, err
+	}
+	entries, err := d.quarantined(ctx)
+	if err != nil {
+		return false, 0, err
+	}
+	hopeless, held := 0, map[string]bool{}
+	for _, e := range entries {
+		if !replayable(e) {
+			hopeless++
+			continue
+		}
+		held[orderOf(e)] = true
+	}
+	if d.Faults != nil && d.disposed+hopeless < int(d.Faults.injected.Malformed.Load()) {
+		return false, 0, nil
+	}
+	b, err := d.Audit.read(ctx)
+	if err != nil {
+		return false, 0, err
+	}
+	for _, m := range b.missing(d.load.journal) {
+		if !held[m.Order] {
+			return false, 0, nil
+		}
+	}
+	effects, err = d.Audit.progress(ctx)
+	return err == nil, effects, err
+}
+
+// orderOf returns the order that a message is about.
+func orderOf(e poison.Entry) string {
+	var event struct {
+		OrderID string `json:"order_id"`
+	}
+	if e.Message == nil || json.Unmarshal(e.Message.Payload, &event) != nil {
+		return ""
+	}
+	return event.OrderID
+}

@@ -1,0 +1,323 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/examples/orders/demo"
+	"github.com/watermill-once/once/examples/orders/service"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// kills of the service in a test.
+const kills = 20
+
+// The service is killed at random moments while orders flow, and started
+// again, many times: nothing is lost and nothing is done twice.
+func TestKilledAtAnyMoment(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute for each backend")
+	}
+	binary := filepath.Join(t.TempDir(), "orders")
+	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, output)
+	}
+	t.Run("embedded", func(t *testing.T) {
+		dir := t.TempDir()
+		newVictim(t, binary,
+			sqliteFile(t, dir, "orders.db"), sqliteFile(t, dir, "mail-provider.db"),
+			"-data", dir,
+		).test()
+	})
+	t.Run("servers", func(t *testing.T) {
+		postgres, broker := testkit.Postgres(t), testkit.Rabbit(t)
+		newVictim(t, binary,
+			postgresSchema(t, postgres.DSN), postgresSchema(t, postgres.DSN),
+			"-db", postgres.DSN, "-amqp", broker.URL, "-namespace", broker.Name("orders"),
+		).test()
+	})
+}
+
+func sqliteFile(t *testing.T, dir, name string) *sql.DB {
+	t.Helper()
+	database, err := service.SQLite(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pool(t, database)
+}
+
+func postgresSchema(t *testing.T, dsn string) *sql.DB {
+	t.Helper()
+	database, err := service.Postgres(dsn, "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pool(t, database)
+}
+
+func pool(t *testing.T, database service.Database) *sql.DB {
+	t.Helper()
+	db := database.Pool(1)
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// victim is the service as a process of its own, its clients, and its books.
+type victim struct {
+	*testing.T
+
+	binary string
+	args   []string
+	db     *sql.DB
+	mail   *sql.DB
+
+	process *exec.Cmd
+	stderr  bytes.Buffer
+	address atomic.Value // string: another one in each life
+
+	mu      sync.Mutex
+	journal map[string]string // order ids that clients were told, by key
+}
+
+func newVictim(t *testing.T, binary string, db, mail *sql.DB, args ...string) *victim {
+	t.Helper()
+	// A short lease, or no life would be long enough to outlast its
+	// predecessor's.
+	args = append(args, "-addr", "127.0.0.1:0", "-lease", "500ms")
+	v := &victim{T: t, binary: binary, args: args, db: db, mail: mail, journal: map[string]string{}}
+	t.Cleanup(func() {
+		if v.process != nil {
+			v.kill()
+		}
+		if t.Failed() {
+			t.Logf("the service's log:\n%s", v.stderr.String())
+		}
+	})
+	return v
+}
+
+func (v *victim) test() {
+	v.start()
+	stopClients := v.clients()
+	var busy, unsent, inHand int
+	for range kills {
+		life := 200*time.Millisecond + rand.N(1200*time.Millisecond)
+		select {
+		case <-time.After(life): // the moment is to be one of chance
+		case <-v.Context().Done():
+			v.Fatal("no time left")
+		}
+		v.kill()
+		// Nothing changes now: this is what it left undone.
+		undone := v.undone()
+		v.Log(undone)
+		busy += min(undone.orders, 1)
+		unsent += min(undone.unsent, 1)
+		inHand += min(undone.inHand, 1)
+		v.start()
+	}
+	stopClients()
+	v.finish()
+
+	v.Logf("%d orders; of %d kills, %d left orders undone, %d events unsent, %d messages in a handler's hand",
+		len(v.journal), kills, busy, unsent, inHand)
+	if busy < kills*3/4 || unsent == 0 || inHand == 0 {
+		v.Error("most kills met a service that had nothing to do: they show nothing")
+	}
+	v.audit()
+}
+
+// start starts the service and waits until it listens.
+func (v *victim) start() {
+	v.Helper()
+	v.process = exec.Command(v.binary, v.args...)
+	v.process.Stderr = &v.stderr
+	stdout, err := v.process.StdoutPipe()
+	if err != nil {
+		v.Fatal(err)
+	}
+	if err := v.process.Start(); err != nil {
+		v.Fatal(err)
+	}
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		if _, address, found := strings.Cut(lines.Text(), "http://"); found {
+			v.address.Store(address)
+			return
+		}
+	}
+	v.Fatalf("the service did not start: %v", v.process.Wait())
+}
+
+// kill ends the service without a word.
+func (v *victim) kill() {
+	_ = v.process.Process.Kill()
+	_ = v.process.Wait() // it says that it was killed
+}
+
+// clients order until the function that is returned is called, which returns
+// when each has its answer.
+func (v *victim) clients() (stop func()) {
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, v.address.Load().(string))
+	}}
+	client := demo.Client{URL: "http://orders", HTTP: &http.Client{Transport: transport, Timeout: 5 * time.Second}}
+	enough := make(chan struct{})
+	var ordering sync.WaitGroup
+	for c := range 4 {
+		ordering.Go(func() {
+			for n := 0; ; n++ {
+				key := fmt.Sprintf("client-%d-%d", c, n)
+				id, err := client.Place(v.Context(), key, someOrder(n))
+				if err != nil {
+					v.Errorf("key %s: %v", key, err)
+					return
+				}
+				v.mu.Lock()
+				v.journal[key] = id
+				v.mu.Unlock()
+				select {
+				case <-enough:
+					return
+				case <-time.After(30 * time.Millisecond): // a customer thinks
+				}
+			}
+		})
+	}
+	return func() {
+		close(enough)
+		ordering.Wait()
+		transport.CloseIdleConnections()
+	}
+}
+
+func someOrder(n int) []byte {
+	body, err := json.Marshal(service.NewOrder{
+		Shop: "berlin", Customer: fmt.Sprintf("customer %d", n), Currency: "EUR",
+		Lines: []service.Line{{SKU: "tea", Quantity: int64(1 + n%5), UnitPrice: 450}, {SKU: "cake", Quantity: 1, UnitPrice: 390}},
+	})
+	if err != nil {
+		panic(err) // it is of our own making
+	}
+	return body
+}
+
+// undone is what a killed service leaves behind.
+type undone struct {
+	orders int // orders that lack an effect
+	unsent int // events in the outbox
+	parked int // messages that wait in the consumers' table
+	inHand int // of those: messages whose handler was running
+}
+
+func (u undone) String() string {
+	return fmt.Sprintf("killed with %d orders undone, %d events unsent, %d messages parked, %d of them in hand",
+		u.orders, u.unsent, u.parked, u.inHand)
+}
+
+func (v *victim) undone() undone {
+	v.Helper()
+	return undone{
+		orders: v.incomplete(),
+		unsent: v.count(v.db, `SELECT COUNT(*) FROM once_outbox`),
+		parked: v.count(v.db, `SELECT COUNT(*) FROM once_parked WHERE state = 'waiting'`),
+		inHand: v.count(v.db, `SELECT COUNT(*) FROM once_parked WHERE state = 'waiting' AND token IS NOT NULL`),
+	}
+}
+
+// incomplete counts orders that lack an effect.
+func (v *victim) incomplete() int {
+	v.Helper()
+	return v.count(v.db, `
+		SELECT COUNT(*) FROM orders
+		WHERE id NOT IN (SELECT order_id FROM payments) OR id NOT IN (SELECT order_id FROM reservations)
+		   OR id NOT IN (SELECT order_id FROM shipments)`)
+}
+
+// finish waits until everything is done, and has the service end by itself.
+func (v *victim) finish() {
+	v.Helper()
+	testkit.Eventually(v, time.Minute, "everything is done", func() bool {
+		u := v.undone()
+		return u.orders == 0 && u.unsent == 0 && u.parked == 0 &&
+			v.count(v.mail, `SELECT COUNT(*) FROM mail_provider`) >= v.count(v.db, `SELECT COUNT(*) FROM orders`)
+	})
+	if err := v.process.Process.Signal(syscall.SIGTERM); err != nil {
+		v.Fatal(err)
+	}
+	if err := v.process.Wait(); err != nil {
+		v.Errorf("the service ended with %v", err)
+	}
+	v.process = nil
+}
+
+// audit counts in the tables, after the end.
+func (v *victim) audit() {
+	v.Helper()
+	ids := map[string]bool{}
+	for _, id := range v.journal {
+		ids[id] = true
+		if n := v.count(v.db, `SELECT COUNT(*) FROM orders WHERE id = '`+id+`'`); n != 1 {
+			v.Errorf("order %s was confirmed to its client, and is there %d times", id, n)
+		}
+	}
+	if len(ids) != len(v.journal) {
+		v.Errorf("%d keys were answered with %d orders", len(v.journal), len(ids))
+	}
+	if n := v.count(v.db, `SELECT COUNT(*) FROM orders`); n != len(v.journal) {
+		v.Errorf("%d orders for %d keys", n, len(v.journal))
+	}
+	for _, table := range []string{"payments", "reservations", "shipments"} {
+		v.zero("orders without exactly one entry in "+table,
+			`SELECT COUNT(*) FROM orders WHERE (SELECT COUNT(*) FROM `+table+` WHERE order_id = orders.id) <> 1`)
+		v.zero("entries of no order in "+table, `SELECT COUNT(*) FROM `+table+` WHERE order_id NOT IN (SELECT id FROM orders)`)
+	}
+	v.zero("difference between what was ordered and what is reserved",
+		`SELECT (SELECT SUM(quantity) FROM order_lines) - (SELECT SUM(reserved) FROM stock)`)
+	v.zero("messages in quarantine", `SELECT COUNT(*) FROM once_parked WHERE state = 'quarantined'`)
+	v.zero("dead letters", `SELECT COUNT(*) FROM once_outbox_dead`)
+	mails := v.count(v.mail, `SELECT COUNT(*) FROM mail_provider`)
+	recipients := v.count(v.mail, `SELECT COUNT(DISTINCT order_id) FROM mail_provider`)
+	if mails != len(v.journal) || recipients != len(v.journal) {
+		v.Errorf("%d mails about %d orders, want one about each of %d", mails, recipients, len(v.journal))
+	}
+}
+
+func (v *victim) zero(what, query string) {
+	v.Helper()
+	if n := v.count(v.db, query); n != 0 {
+		v.Errorf("%d %s", n, what)
+	}
+}
+
+func (v *victim) count(db *sql.DB, query string) int {
+	v.Helper()
+	var n int
+	if err := db.QueryRowContext(v.Context(), query).Scan(&n); err != nil {
+		v.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+func TestMain(m *testing.M) {
+	if err := os.Unsetenv("PGOPTIONS"); err != nil { // it could name another schema
+		panic(err)
+	}
+	testkit.Main(m)
+}

@@ -1,0 +1,45 @@
+// Package mail stands for another company: a mail provider that delivers a
+// mail once per idempotency key, as real ones do. It has tables of its own,
+// which no transaction of the service covers.
+package mail
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/watermill-once/once/examples/orders/service"
+)
+
+// Tables are the provider's, in SQL that PostgreSQL and SQLite take. A row is a
+// mail that was delivered; tries counts how often it was asked for.
+const Tables = `
+	CREATE TABLE IF NOT EXISTS mail_provider (
+		idempotency_key text    PRIMARY KEY,
+		order_id        text    NOT NULL,
+		recipient       text    NOT NULL,
+		subject         text    NOT NULL,
+		tries           integer NOT NULL
+	)`
+
+// Provider delivers mail into its table.
+type Provider struct {
+	pool *sql.DB
+}
+
+// NewProvider returns a provider with its tables in pool.
+func NewProvider(pool *sql.DB) *Provider { return &Provider{pool: pool} }
+
+var _ service.Mailer = (*Provider)(nil)
+
+// Send implements service.Mailer.
+func (p *Provider) Send(ctx context.Context, idempotencyKey string, mail service.Mail) error {
+	_, err := p.pool.ExecContext(ctx, `
+		INSERT INTO mail_provider (idempotency_key, order_id, recipient, subject, tries) VALUES ($1, $2, $3, $4, 1)
+		ON CONFLICT (idempotency_key) DO UPDATE SET tries = mail_provider.tries + 1`,
+		idempotencyKey, mail.OrderID, mail.To, mail.Subject)
+	if err != nil {
+		return fmt.Errorf("mail: %w", err)
+	}
+	return nil
+}

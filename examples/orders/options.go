@@ -1,0 +1,158 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lib/pq"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/schema"
+)
+
+const usage = `orders is a service that takes orders over HTTP, and consumers that do their
+part of each once. It needs nothing installed: by default it keeps everything in
+SQLite and delivers events through it.
+
+  go run ./examples/orders                                   serve
+  go run ./examples/orders -orders 200 -faults -exit         show that nothing is lost or done twice
+  go run ./examples/orders -data /tmp/shop                   keep the data, to be killed and started again
+  go run ./examples/orders -db postgres://... -amqp amqp://...   PostgreSQL and RabbitMQ
+
+  curl -i localhost:8080/orders -H 'Content-Type: application/json' -H 'Idempotency-Key: 1' -d \
+    '{"shop":"berlin","customer":"Ada","currency":"EUR","lines":[{"sku":"tea","quantity":2,"unit_price":450}]}'
+  curl localhost:8080/orders/ID
+  curl localhost:8080/health/ready
+
+With -orders or -exit the last line says what came of it, counted in the
+database and the queues. It exits with 0 if nothing is lost or done twice, with
+1 if something is or if it cannot start, with 2 for flags that cannot be used.
+
+Flags:
+`
+
+// options are the flags.
+type options struct {
+	addr      string
+	addrGiven bool
+
+	db        string
+	schema    string
+	amqp      string
+	namespace string
+	data      string
+	lease     time.Duration
+
+	orders  int
+	faults  bool
+	exit    bool
+	timeout time.Duration
+	json    bool
+
+	verbosity string
+	logLevel  slog.Level
+}
+
+// off is above every level.
+const off = slog.Level(100)
+
+var levels = map[string]slog.Level{
+	"off": off, "error": slog.LevelError, "warn": slog.LevelWarn, "info": slog.LevelInfo,
+	"debug": slog.LevelDebug, "trace": slog.LevelDebug - 4,
+}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	var o options
+	flags := flag.NewFlagSet("orders", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // what is wrong is said once, by the caller, and not under a page of usage
+	flags.StringVar(&o.addr, "addr", "127.0.0.1:8080", "`address` to serve HTTP on; port 0 is any free one")
+	flags.StringVar(&o.db, "db", "", "`DSN` of PostgreSQL, as postgres://user:password@host/database; without, SQLite")
+	flags.StringVar(&o.schema, "schema", "orders", "PostgreSQL schema for the tables")
+	flags.StringVar(&o.amqp, "amqp", "", "`URL` of RabbitMQ, as amqp://user:password@host/; without, events go through the database")
+	flags.StringVar(&o.namespace, "namespace", "orders", "what the names of exchanges and queues begin with")
+	flags.StringVar(&o.data, "data", "", "`directory` for SQLite's files; without, a temporary one")
+	flags.DurationVar(&o.lease, "lease", 0, "how long what a killed process was doing stays undone (default 5s, with -faults 1s)")
+	flags.IntVar(&o.orders, "orders", 0, "place so many orders, and report")
+	flags.BoolVar(&o.faults, "faults", false, "with -orders: do harm of every kind meanwhile")
+	flags.BoolVar(&o.exit, "exit", false, "end when everything is done, and report")
+	flags.DurationVar(&o.timeout, "timeout", 2*time.Minute, "how long orders and what follows from them may take")
+	flags.BoolVar(&o.json, "json", false, "report as one JSON object, with nothing else on standard output")
+	flags.StringVar(&o.verbosity, "v", "", "log `level`: off, error, warn, info, debug, trace (default error, with -faults off)")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			_, _ = io.WriteString(stderr, usage)
+			flags.SetOutput(stderr)
+			flags.PrintDefaults()
+		}
+		return o, err
+	}
+	flags.Visit(func(f *flag.Flag) { o.addrGiven = o.addrGiven || f.Name == "addr" })
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("%q is no flag", flags.Arg(0))
+	}
+	err := o.validate()
+	return o.withDefaults(), err
+}
+
+var namespaces = regexp.MustCompile(`^[A-Za-z0-9._-]{1,100}$`)
+
+// validate names each flag that cannot be used.
+func (o options) validate() error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	check(o.orders >= 0, "-orders %d: must not be negative", o.orders)
+	check(!o.faults || o.orders > 0, "-faults needs -orders: without orders there is nothing to harm")
+	check(!o.json || o.orders > 0 || o.exit, "-json needs -orders or -exit: without them there is no report")
+	check(o.timeout > 0, "-timeout %v: must be positive", o.timeout)
+	check(o.lease == 0 || o.lease >= 500*time.Millisecond, "-lease %v: must be at least 500ms", o.lease)
+	_, _, err := net.SplitHostPort(o.addr)
+	check(err == nil, "-addr %q: must be host:port", o.addr)
+	// What is wrong with these two is not shown: a parser's error can quote the
+	// password.
+	_, err = pq.NewConfig(o.db)
+	check(err == nil, "-db: must be postgres://user:password@host/database, or key=value pairs")
+	_, err = amqp091.ParseURI(o.amqp)
+	check(err == nil || o.amqp == "", "-amqp: must be amqp://user:password@host/, with special characters percent-encoded")
+	check(o.amqp == "" || o.db != "", "-amqp needs -db: with a broker the database is to be PostgreSQL")
+	check(o.data == "" || o.db == "", "-data is for SQLite: with -db everything is in PostgreSQL")
+	if err := (schema.Config{Schema: o.schema}).Validate(); err != nil || o.schema == "" {
+		check(false, "-schema %q: must be letters, digits and underscores, at most 63", o.schema)
+	}
+	check(namespaces.MatchString(o.namespace), "-namespace %q: must be letters, digits, dots, hyphens and underscores, at most 100", o.namespace)
+	if _, known := levels[o.verbosity]; !known && o.verbosity != "" {
+		check(false, "-v %s: must be one of %s", o.verbosity, strings.Join(slices.Sorted(maps.Keys(levels)), ", "))
+	}
+	return errors.Join(errs...)
+}
+
+// withDefaults fills in what depends on other flags: faults make errors on
+// purpose, and forwarders that are killed are to be succeeded soon.
+func (o options) withDefaults() options {
+	if o.lease == 0 {
+		o.lease = 5 * time.Second
+		if o.faults {
+			o.lease = time.Second
+		}
+	}
+	if o.verbosity == "" {
+		o.verbosity = "error"
+		if o.faults {
+			o.verbosity = "off"
+		}
+	}
+	o.logLevel = levels[o.verbosity]
+	return o
+}

@@ -1,0 +1,77 @@
+package service
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/retry"
+)
+
+// What the service publishes.
+const (
+	TopicOrdersPlaced     = "orders.placed"
+	TopicPaymentsCaptured = "payments.captured"
+)
+
+// OrderPlaced is the event of [TopicOrdersPlaced].
+type OrderPlaced struct {
+	OrderID  string `json:"order_id"`
+	Shop     string `json:"shop"`
+	Customer string `json:"customer"`
+	Currency string `json:"currency"`
+	Total    int64  `json:"total"`
+	Lines    []Line `json:"lines"`
+}
+
+// PaymentCaptured is the event of [TopicPaymentsCaptured].
+type PaymentCaptured struct {
+	OrderID  string `json:"order_id"`
+	Shop     string `json:"shop"`
+	Customer string `json:"customer"`
+	Currency string `json:"currency"`
+	Amount   int64  `json:"amount"`
+}
+
+// event is what the events have in common.
+type event interface {
+	order() (shop, id string)
+}
+
+func (e OrderPlaced) order() (shop, id string)     { return e.Shop, e.OrderID }
+func (e PaymentCaptured) order() (shop, id string) { return e.Shop, e.OrderID }
+
+// newMessage makes an event a message. Its id is that of the order and the kind
+// of event, so that it is the same however often it is made; the order is also
+// the ordering key, so that its events leave in order.
+func newMessage(kind string, version int64, e event) (*message.Message, error) {
+	payload, err := json.Marshal(e)
+	if err != nil {
+		return nil, fmt.Errorf("service: encode %s: %w", kind, err)
+	}
+	shop, order := e.order()
+	msg := message.NewMessage(order+"."+kind, payload)
+	outbox.SetOrderingKey(msg, order)
+	outbox.SetTenant(msg, shop)
+	outbox.SetAggregate(msg, "order", order, version)
+	outbox.SetEventType(msg, kind)
+	return msg, nil
+}
+
+// decode reads an event. One that cannot be read will not be better at the next
+// attempt. Fields that are not known are fine: they come from newer versions.
+func decode[E event](msg *message.Message) (E, error) {
+	var e E
+	if err := json.Unmarshal(msg.Payload, &e); err != nil {
+		return e, retry.Permanent(fmt.Errorf("service: decode %T: %w", e, err))
+	}
+	if _, order := e.order(); order == "" {
+		return e, retry.Permanent(fmt.Errorf("service: decode %T: %w", e, errNoOrder))
+	}
+	return e, nil
+}
+
+var errNoOrder = errors.New("order_id is missing")

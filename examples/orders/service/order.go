@@ -1,0 +1,103 @@
+package service
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// NewOrder is what a client asks for.
+type NewOrder struct {
+	Shop     string `json:"shop"`
+	Customer string `json:"customer"`
+	Currency string `json:"currency"`
+	Lines    []Line `json:"lines"`
+}
+
+// Line is one kind of thing in an order.
+type Line struct {
+	SKU       string `json:"sku"`
+	Quantity  int64  `json:"quantity"`
+	UnitPrice int64  `json:"unit_price"` // in the currency's smallest unit
+}
+
+// Order is an order as clients see it.
+type Order struct {
+	ID string `json:"id"`
+	NewOrder
+
+	Total    int64     `json:"total"`
+	PlacedAt time.Time `json:"placed_at"`
+}
+
+// Bounds, with which a total cannot overflow.
+const (
+	maxName      = 200 // characters
+	maxSKU       = 64
+	maxLines     = 100
+	maxQuantity  = 10_000
+	maxUnitPrice = 1_000_000_000
+)
+
+// FieldError says what is wrong with one field of a request.
+type FieldError struct {
+	Field  string `json:"field"`
+	Reason string `json:"reason"`
+}
+
+// validate reports everything that is wrong, at once.
+func (o NewOrder) validate() []FieldError {
+	var errs []FieldError
+	check := func(field, reason string) {
+		if reason != "" {
+			errs = append(errs, FieldError{Field: field, Reason: reason})
+		}
+	}
+	check("shop", textProblem(o.Shop, maxName))
+	check("customer", textProblem(o.Customer, maxName))
+	if len(o.Currency) != 3 || strings.Trim(o.Currency, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
+		check("currency", "must be three capital letters, such as EUR")
+	}
+	if len(o.Lines) == 0 || len(o.Lines) > maxLines {
+		check("lines", fmt.Sprintf("must be 1 to %d, not %d", maxLines, len(o.Lines)))
+		return errs
+	}
+	for i, line := range o.Lines {
+		field := fmt.Sprintf("lines[%d].", i)
+		check(field+"sku", textProblem(line.SKU, maxSKU))
+		check(field+"quantity", rangeProblem(line.Quantity, 1, maxQuantity))
+		check(field+"unit_price", rangeProblem(line.UnitPrice, 0, maxUnitPrice))
+	}
+	return errs
+}
+
+// total is in the currency's smallest unit.
+func (o NewOrder) total() int64 {
+	var total int64
+	for _, line := range o.Lines {
+		total += line.Quantity * line.UnitPrice
+	}
+	return total
+}
+
+// textProblem refuses what people cannot read and PostgreSQL cannot store.
+func textProblem(text string, most int) string {
+	switch {
+	case strings.TrimSpace(text) == "":
+		return "is missing"
+	case utf8.RuneCountInString(text) > most:
+		return fmt.Sprintf("must be at most %d characters long", most)
+	case strings.ContainsFunc(text, unicode.IsControl):
+		return "must not contain control characters"
+	}
+	return ""
+}
+
+func rangeProblem(n, least, most int64) string {
+	if n < least || n > most {
+		return fmt.Sprintf("must be %d to %d, not %d", least, most, n)
+	}
+	return ""
+}

@@ -1,0 +1,32 @@
+package service
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// problem is an answer that is no success, in the form of RFC 9457.
+type problem struct {
+	Title      string        `json:"title"`
+	Status     int           `json:"status"`
+	Detail     string        `json:"detail"`
+	Errors     []FieldError  `json:"errors,omitempty"`
+	RetryAfter time.Duration `json:"-"`
+}
+
+var noSuchOrder = problem{Status: http.StatusNotFound, Detail: "there is no such order"}
+
+// unavailable says nothing about why: that is in the log.
+var unavailable = problem{
+	Status: http.StatusServiceUnavailable, RetryAfter: time.Second,
+	Detail: "try again, with the same Idempotency-Key",
+}
+
+func (p problem) write(w http.ResponseWriter) {
+	p.Title = http.StatusText(p.Status)
+	if p.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(p.RetryAfter.Seconds())))
+	}
+	writeJSON(w, p.Status, "application/problem+json", p)
+}

@@ -1,0 +1,100 @@
+package service
+
+import (
+	"database/sql"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+)
+
+// Service is the order service. Its parts are here, what they do is in the
+// files of their names.
+type Service struct {
+	database  Database
+	transport Transport
+	mailer    Mailer
+	hooks     Hooks
+	logger    *slog.Logger
+
+	// Three pools, so that no kind of work can keep the connections from
+	// another: see [Database].
+	requests   *sql.DB
+	handling   *sql.DB
+	forwarding *sql.DB
+
+	box       *outbox.Outbox
+	consumer  *once.Consumer
+	router    *message.Router
+	forwarder Forwarder
+
+	stopTimeout time.Duration
+	health      health
+}
+
+// New puts a service together and subscribes its consumers. The tables must be
+// there, see [Database.Migrate]. The transport is the service's from here on:
+// it is closed at the end of [Service.Run], by [Service.Close], or if New fails.
+func New(database Database, transport Transport, mailer Mailer, config Config) (*Service, error) {
+	config = config.withDefaults()
+	s := &Service{
+		database:    database,
+		transport:   transport,
+		mailer:      mailer,
+		hooks:       config.Hooks,
+		logger:      config.Logger,
+		requests:    database.Pool(8),
+		handling:    database.Pool(20), // handlers in parallel, and as many again that settle what was parked
+		forwarding:  database.Pool(4),
+		stopTimeout: config.StopTimeout,
+	}
+	if err := s.build(config); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Service) build(config Config) (err error) {
+	logger := watermill.NewSlogLogger(config.Logger)
+	if s.box, err = outbox.New(outbox.Config{Schema: s.database.Tables}); err != nil {
+		return err
+	}
+	s.consumer, err = once.NewConsumer(s.handling, once.ConsumerConfig{
+		Schema: s.database.Tables,
+		Logger: logger,
+		Retry:  retry.Config{Policy: config.Retry, Lease: config.Lease, PollInterval: 200 * time.Millisecond},
+	})
+	if err != nil {
+		return err
+	}
+	if s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: config.StopTimeout}, logger); err != nil {
+		return err
+	}
+	if err := s.addConsumers(); err != nil {
+		return err
+	}
+	s.forwarder, err = config.Hooks.Forwarder(s.forwarding, s.transport.Publisher(), forwarder.Config{
+		Schema:       s.database.Tables,
+		Lease:        config.Lease,
+		CloseTimeout: config.StopTimeout,
+		Logger:       logger,
+	})
+	return err
+}
+
+// Quarantine returns the store of the messages that were given up.
+func (s *Service) Quarantine() *poison.Store { return s.consumer.Quarantine() }
+
+// Close closes what everything else works with. It is for a service that is not
+// run after all: Run does it too.
+func (s *Service) Close() error {
+	return errors.Join(s.transport.Close(), s.requests.Close(), s.handling.Close(), s.forwarding.Close())
+}

@@ -1,0 +1,60 @@
+-- What the service itself keeps. Run at every start: it only adds what is
+-- missing. A service that lives longer numbers its migrations.
+
+CREATE TABLE IF NOT EXISTS orders (
+    id        text        PRIMARY KEY,
+    shop      text        NOT NULL,
+    customer  text        NOT NULL,
+    currency  text        NOT NULL,
+    total     bigint      NOT NULL, -- in the currency's smallest unit
+    placed_at timestamptz NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS order_lines (
+    order_id   text    NOT NULL REFERENCES orders (id),
+    line       integer NOT NULL,
+    sku        text    NOT NULL,
+    quantity   bigint  NOT NULL,
+    unit_price bigint  NOT NULL,
+    PRIMARY KEY (order_id, line)
+);
+
+-- The answer that was given under an Idempotency-Key, and a digest of what was
+-- asked. Rows older than your clients' last retry can be deleted.
+CREATE TABLE IF NOT EXISTS idempotency_keys (
+    key        text        PRIMARY KEY,
+    digest     bytea       NOT NULL,
+    status     integer     NOT NULL,
+    location   text        NOT NULL,
+    body       bytea       NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- The consumers' effects. On purpose nothing here is unique: an effect that
+-- happened twice would show as two rows. The inbox is what prevents it.
+CREATE TABLE IF NOT EXISTS payments (
+    order_id    text        NOT NULL,
+    message_id  text        NOT NULL,
+    amount      bigint      NOT NULL,
+    captured_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX IF NOT EXISTS payments_order ON payments (order_id);
+
+CREATE TABLE IF NOT EXISTS reservations (
+    order_id    text        NOT NULL,
+    message_id  text        NOT NULL,
+    reserved_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX IF NOT EXISTS reservations_order ON reservations (order_id);
+
+CREATE TABLE IF NOT EXISTS stock (
+    sku      text   PRIMARY KEY,
+    reserved bigint NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS shipments (
+    order_id   text        NOT NULL,
+    message_id text        NOT NULL,
+    shipped_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX IF NOT EXISTS shipments_order ON shipments (order_id);

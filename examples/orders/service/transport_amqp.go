@@ -1,0 +1,76 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/rabbit"
+)
+
+// AMQP carries events through RabbitMQ: a fanout exchange for each topic, and a
+// quorum queue for each of its consumers.
+type AMQP struct {
+	url       string
+	namespace string
+	logger    watermill.LoggerAdapter
+
+	connection *amqp.ConnectionWrapper // the subscribers'; the publisher has its own
+	publisher  *rabbit.Publisher
+}
+
+// NewAMQP connects to the broker. The names of exchanges and queues begin with
+// namespace.
+func NewAMQP(url, namespace string, logger watermill.LoggerAdapter) (*AMQP, error) {
+	if _, err := amqp091.ParseURI(url); err != nil {
+		return nil, errors.New("service: the AMQP URL cannot be read") // what the parser says can quote the password
+	}
+	t := &AMQP{url: url, namespace: namespace, logger: logger}
+	var err error
+	if t.connection, err = amqp.NewConnection(t.config("").Connection, logger); err != nil {
+		return nil, fmt.Errorf("service: %w", err)
+	}
+	if t.publisher, err = rabbit.NewPublisher(t.config(""), rabbit.PublisherConfig{Logger: logger}); err != nil {
+		return nil, errors.Join(err, t.connection.Close())
+	}
+	return t, nil
+}
+
+// Exchange returns the name of a topic's exchange.
+func (t *AMQP) Exchange(topic string) string { return t.namespace + "." + topic }
+
+// Queue returns the name of a subscription's queue.
+func (t *AMQP) Queue(to Subscription) string { return t.Exchange(to.Topic) + "." + to.Consumer }
+
+// config is that of one consumer, or of the publisher.
+func (t *AMQP) config(consumer string) amqp.Config {
+	config := amqp.NewDurablePubSubConfig(t.url, func(topic string) string {
+		return t.Queue(Subscription{Consumer: consumer, Topic: topic})
+	})
+	config.Exchange.GenerateName = t.Exchange
+	config.Marshaler = rabbit.Marshaler{}
+	config.Queue.Arguments = amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}
+	return config
+}
+
+// Publisher implements [Transport].
+func (t *AMQP) Publisher() message.Publisher { return t.publisher }
+
+// Subscriber implements [Transport].
+func (t *AMQP) Subscriber(to Subscription) (message.Subscriber, error) {
+	subscriber, err := amqp.NewSubscriberWithConnection(t.config(to.Consumer), t.logger, t.connection)
+	if err != nil {
+		return nil, err
+	}
+	if err := subscriber.SubscribeInitialize(to.Topic); err != nil {
+		return nil, fmt.Errorf("declare queue %s: %w", t.Queue(to), err)
+	}
+	return subscriber, nil
+}
+
+// Close implements [Transport].
+func (t *AMQP) Close() error { return errors.Join(t.publisher.Close(), t.connection.Close()) }
