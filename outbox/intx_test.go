@@ -132,7 +132,7 @@ func TestSchemaForWatermillSQLsOwnPublisher(t *testing.T) {
 		require.Len(t, all, 2)
 		require.Equal(t, "orders.placed", all[0].topic)
 
-		_, err = db.Query(adapter.SelectQuery("t", "g", nil).Query)
+		_, err = db.Exec(adapter.SelectQuery("t", "g", nil).Query)
 		require.ErrorContains(t, err, "read by the forwarder")
 		_, err = adapter.UnmarshalMessage(nil)
 		require.ErrorContains(t, err, "read by the forwarder")
@@ -149,7 +149,7 @@ func TestPackageFunctions(t *testing.T) {
 		)
 	}))
 	require.Len(t, rows(t, db, schema.Config{}), 2)
-	require.False(t, outbox.Schema{} == newOutbox(t, schema.Config{}).Schema())
+	require.NotEqual(t, outbox.Schema{}, newOutbox(t, schema.Config{}).Schema())
 }
 
 func TestSchemaAndPrefix(t *testing.T) {

@@ -2,7 +2,6 @@ package outbox_test
 
 import (
 	"database/sql"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +29,7 @@ func refusals() map[string]struct {
 	both := with(outbox.DueAt, time.Now().Format(time.RFC3339))
 	outbox.SetOrderingKey(both, "key")
 	heavy := message.NewMessage("id", nil)
-	for _, key := range strings.Split("abcdefgh", "") {
+	for key := range strings.SplitSeq("abcdefgh", "") {
 		heavy.Metadata[key] = strings.Repeat("y", 8<<10)
 	}
 	return map[string]struct {
@@ -115,11 +114,11 @@ func TestAllRefusalsOfACallAtOnce(t *testing.T) {
 			nil,
 		)
 		var seen []int
-		joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // its shape is what is tested
+		joined, ok := err.(interface{ Unwrap() []error })
 		require.True(t, ok)
 		for _, each := range joined.Unwrap() {
 			var field *outbox.FieldError
-			require.True(t, errors.As(each, &field))
+			require.ErrorAs(t, each, &field)
 			seen = append(seen, field.Index)
 		}
 		require.Equal(t, []int{1, 2, 3}, seen)

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -115,9 +116,7 @@ func TestTrap50_EveryByteIsKept(t *testing.T) {
 		o := newOutbox(t, config)
 		for i, payload := range payloads {
 			msg := message.NewMessage(fmt.Sprintf("id '\"\\%d 日", i), payload)
-			for key, value := range values {
-				msg.Metadata[key] = value
-			}
+			maps.Copy(msg.Metadata, values)
 			require.NoError(t, publish(t, db, o, "topic '\"\\日 $1", msg))
 		}
 		all := rows(t, db, config)
