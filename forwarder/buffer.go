@@ -3,18 +3,23 @@ package forwarder
 // buffer is what is in memory of the outbox: every row that was read and has
 // not been settled.
 type buffer struct {
+	most  int // rows that are to be in memory
 	rows  map[int64]*row
 	bytes int
-	ready queue // may be published now
+	ready ready // may be published now
 	lanes map[string]*lane
 	low   int64 // of the cursor: what lies above may be read again
 
 	refills []*lane // wanted; some perhaps no longer
 }
 
-func newBuffer() buffer {
-	return buffer{rows: map[int64]*row{}, lanes: map[string]*lane{}}
+func newBuffer(most int) buffer {
+	return buffer{most: most, rows: map[int64]*row{}, ready: ready{}, lanes: map[string]*lane{}}
 }
+
+// laneLimit is how many rows wait in a lane, but for a moment: what is behind
+// them in the outbox must not wait until the buffer has taken them all.
+func (b *buffer) laneLimit() int { return min(128, max(4, b.most/16)) }
 
 // add takes in a row that was read. It is dropped, for a refill to find, when
 // its lane does not take it.
@@ -34,7 +39,7 @@ func (b *buffer) add(r *row, refill bool) {
 		b.lanes[r.key] = l
 	case l.excluded && !refill:
 		return // read before the lane was excluded
-	case len(l.waiting) >= laneLimit && !refill:
+	case len(l.waiting) >= b.laneLimit() && !refill:
 		l.exclude(b.low)
 		return
 	}
@@ -82,7 +87,7 @@ func (b *buffer) next(l *lane) {
 		b.ready.put(l.head)
 	}
 	switch {
-	case l.excluded && len(l.waiting) <= laneLimit/2:
+	case l.excluded && len(l.waiting) <= b.laneLimit()/2:
 		b.want(l)
 	case l.excluded:
 	case l.head == nil:
@@ -90,8 +95,8 @@ func (b *buffer) next(l *lane) {
 	}
 }
 
-// bar drops what waits behind a head that was not confirmed, for a refill to
-// find once the head is settled.
+// bar drops what waits behind a head that is not settled, for a refill to find
+// once it is.
 func (b *buffer) bar(l *lane) {
 	for _, r := range l.waiting {
 		b.forget(r)
@@ -102,9 +107,17 @@ func (b *buffer) bar(l *lane) {
 	l.epoch++
 }
 
+// empty drops everything in a lane. It stays excluded until a refill is wanted.
+func (b *buffer) empty(l *lane) {
+	l.exclude(l.head.position - 1)
+	b.bar(l)
+	b.forget(l.head)
+	l.head = nil
+}
+
 // unbar removes a head that has been settled and asks for its successors.
 func (b *buffer) unbar(l *lane) {
-	l.exclude(l.head.position)
+	b.bar(l)
 	l.head = nil
 	b.want(l)
 }
@@ -114,6 +127,15 @@ func (b *buffer) want(l *lane) {
 	if !l.wanted {
 		l.wanted = true
 		b.refills = append(b.refills, l)
+	}
+}
+
+// wantAll asks for a refill of every lane that has nothing in memory.
+func (b *buffer) wantAll() {
+	for _, l := range b.lanes {
+		if l.head == nil {
+			b.want(l)
+		}
 	}
 }
 
@@ -138,7 +160,7 @@ func (b *buffer) refilled(l *lane, upTo int64) {
 	switch {
 	case upTo < everything:
 		l.from = max(l.from, upTo)
-		if len(l.waiting) <= laneLimit/2 {
+		if len(l.waiting) <= b.laneLimit()/2 {
 			b.want(l)
 		}
 	case l.head == nil:
@@ -151,7 +173,8 @@ func (b *buffer) refilled(l *lane, upTo int64) {
 // drop forgets everything except what is under way or confirmed, whose outcome
 // is still to be recorded.
 func (b *buffer) drop() {
-	b.ready, b.refills = nil, nil
+	b.refills = nil
+	clear(b.ready)
 	clear(b.lanes)
 	for _, r := range b.rows {
 		r.lane = nil

@@ -118,11 +118,7 @@ func TestTrap62_OrderOfWritersThatWaitForEachOther(t *testing.T) {
 }
 
 func TestNothingIsWrittenWhenIdle(t *testing.T) {
-	private := testkit.PrivatePostgres(t) // nobody else takes transaction ids there
-	db, err := sql.Open("postgres", private.DSN("postgres"))
-	require.NoError(t, err)
-	defer db.Close()
-	require.NoError(t, schema.Up(t.Context(), db, schema.Config{}))
+	_, db := private(t) // nobody else takes transaction ids there
 	put(t, db, schema.Config{}, "t", msg("1", ""))
 
 	cfg := quick(schema.Config{})

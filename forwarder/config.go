@@ -51,6 +51,11 @@ type Config struct {
 	// to 5 ms and 250 ms.
 	PollMin, PollMax time.Duration
 
+	// StallTimeout is how long a topic may have messages in flight and hear
+	// nothing about any, before no more of it is read and sent: a queue that
+	// does not confirm must not stop the others. Defaults to 3 seconds.
+	StallTimeout time.Duration
+
 	// Lease is how long this instance may be out of touch with the database
 	// before another one takes over. It is renewed three times as often.
 	// Defaults to 15 seconds.
@@ -90,6 +95,7 @@ func (c Config) withDefaults() Config {
 	fill(&c.Workers, 16)
 	fill(&c.PollMin, 5*time.Millisecond)
 	fill(&c.PollMax, max(250*time.Millisecond, c.PollMin))
+	fill(&c.StallTimeout, 3*time.Second)
 	fill(&c.Lease, 15*time.Second)
 	fill(&c.MaxAttempts, 20)
 	fill(&c.CloseTimeout, 10*time.Second)
@@ -134,6 +140,7 @@ func (c Config) validate() error {
 	}{
 		{"PollMin", c.PollMin, time.Millisecond},
 		{"PollMax", c.PollMax, c.PollMin},
+		{"StallTimeout", c.StallTimeout, 10 * time.Millisecond},
 		{"Lease", c.Lease, 500 * time.Millisecond},
 		{"CloseTimeout", c.CloseTimeout, time.Millisecond},
 	} {

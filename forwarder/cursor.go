@@ -64,9 +64,12 @@ func (c *cursor) advance(r reached) {
 	c.seen = max(c.seen, r.highest)
 }
 
-// rewind has everything above position read again.
+// rewind has everything above position read again, by a read that begins
+// after this: nothing above may be passed on account of one that is under way.
 func (c *cursor) rewind(position int64) {
-	if position < c.low {
-		*c = cursor{low: position, ceiling: c.ceiling}
+	c.low = min(c.low, position)
+	c.seen = min(c.seen, position)
+	for n := len(c.marks); n > 0 && c.marks[n-1].position > position; n-- {
+		c.marks = c.marks[:n-1]
 	}
 }

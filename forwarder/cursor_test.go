@@ -67,6 +67,17 @@ func TestCursorRewinds(t *testing.T) {
 	require.EqualValues(t, 4, c.low, "nothing above has been seen since")
 }
 
+func TestCursorPassesNothingAboveARewindByAReadUnderWay(t *testing.T) {
+	var c cursor
+	c.advance(snapshot(9, 10, 10))
+	c.advance(snapshot(9, 9, 11)) // one is open: a mark is set and not passed
+	c.rewind(4)
+	c.advance(snapshot(12, 20, 20)) // began before
+	require.EqualValues(t, 4, c.low)
+	c.advance(snapshot(9, 20, 20))
+	require.EqualValues(t, 12, c.low)
+}
+
 func TestCursorStartsAgainWhenTransactionIDsGoBack(t *testing.T) {
 	var c cursor
 	c.advance(snapshot(9, 10, 10))

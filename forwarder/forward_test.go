@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +20,7 @@ import (
 
 func TestForwardsInOrderAndDeletes(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
-		const many = 3000
+		const many = 1500
 		var msgs []*message.Message
 		var want []string
 		for i := range many {
@@ -33,7 +34,7 @@ func TestForwardsInOrderAndDeletes(t *testing.T) {
 		start(t, db, &pipelined{broker: b}, quick(config))
 		drained(t, db)
 
-		require.Equal(t, want, b.ids(nil), "in the order of their positions")
+		require.True(t, slices.Equal(want, b.ids(nil)), "in the order of their positions")
 		require.Len(t, b.stored, many, "each once")
 		require.Equal(t, "orders/placed", b.stored[0].topic)
 		require.Equal(t, "payload of id-0000", b.stored[0].payload)

@@ -53,6 +53,9 @@ func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, er
 	if err := errors.Join(append(errs, config.validate())...); err != nil {
 		return nil, fmt.Errorf("forwarder: %w", err)
 	}
+	if _, async := publisher.(AsyncPublisher); !async {
+		config.Window = min(config.Window, config.Workers)
+	}
 	d, err := dialect.New(config.Schema)
 	if err != nil {
 		return nil, fmt.Errorf("forwarder: %w", err)

@@ -2,10 +2,6 @@ package forwarder
 
 import "slices"
 
-// A lane holds back more rows than this only for a moment: what is behind them
-// in the outbox must not wait for the buffer to take them all.
-const laneLimit = 128
-
 // lane is what is in memory of one ordering key. Only its head is published;
 // the others wait until it is confirmed.
 //

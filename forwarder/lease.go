@@ -30,7 +30,7 @@ func (l *loop) keepLease(now time.Time) {
 			l.at(t.until)
 		}
 	}
-	if t.asking || l.releasing || t.fault.waits(l, now) {
+	if t.asking || l.releasing || l.stopping && len(t.slots) == 0 || t.fault.waits(l, now) {
 		return
 	}
 	if now.Before(t.next) {
@@ -91,7 +91,7 @@ func (l *loop) lose() {
 	l.tenure.slots = nil
 	l.reading.epoch++
 	l.rewind(0)
-	l.suspicion = suspicion{}
+	l.suspicion, l.topics = suspicion{}, topics{}
 	waiting := &l.settling.waiting
 	for _, c := range waiting.charges {
 		l.buffer.forget(c.row)

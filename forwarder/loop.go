@@ -28,16 +28,18 @@ type loop struct {
 	reading  reading
 	settling settling
 	wire     wire
+	topics   topics
 	suspicion
 
 	stopping  bool
-	until     time.Time // when stopping ends, whatever is left
+	gaveUp    bool      // waiting for answers
+	until     time.Time // when it or stopping itself ends, whatever is left
 	releasing bool
 	released  bool
 }
 
 func newLoop(f *Forwarder) *loop {
-	l := &loop{Forwarder: f, done: make(chan func(), 8), buffer: newBuffer()}
+	l := &loop{Forwarder: f, done: make(chan func(), 8), buffer: newBuffer(4 * max(f.config.Window, f.config.BatchSize))}
 	l.work, l.cancel = context.WithCancel(context.Background())
 	return l
 }
@@ -77,6 +79,7 @@ func (l *loop) run(ctx context.Context) error {
 // act starts everything that can be started.
 func (l *loop) act(now time.Time) {
 	l.keepLease(now)
+	l.watchTopics(now)
 	l.read(now)
 	l.publish(now)
 	l.settle(now)
@@ -128,13 +131,12 @@ func (l *loop) stop(now time.Time) {
 // finish gives the lease back when everything has been answered and recorded.
 func (l *loop) finish(now time.Time) {
 	l.at(l.until)
-	switch {
-	case l.wire.inFlight > 0 && now.Before(l.until):
-	case l.wire.inFlight > 0:
-		// No more answers: what is left of the time is the database's.
-		l.wire.abandoned, l.wire.inFlight = l.wire.inFlight, 0
+	switch waiting := l.wire.inFlight > 0 && !l.gaveUp; {
+	case waiting && now.Before(l.until):
+	case waiting: // the rest of the time is the database's
+		l.gaveUp = true
 		l.until = now.Add(l.config.CloseTimeout)
-		l.at(l.until)
+		l.at(now)
 	case l.asked > 0 || !l.settling.waiting.empty():
 	default:
 		l.releasing = true
@@ -152,10 +154,10 @@ func (l *loop) finish(now time.Time) {
 
 // report says how it ended.
 func (l *loop) report() error {
-	lost := len(l.settling.waiting.confirmed)
+	lost := len(l.settling.waiting.confirmed) + l.settling.unsure
 	fields := watermill.LogFields{
 		"confirmed":   l.wire.confirms,
-		"handed_back": l.wire.handedBack + l.wire.abandoned,
+		"handed_back": l.wire.handedBack + l.wire.inFlight,
 	}
 	if lost == 0 {
 		l.config.Logger.Info("Forwarder closed", fields)

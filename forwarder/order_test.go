@@ -13,6 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -94,8 +96,8 @@ func TestTrap64_AHoldWhoseHeadIsGone(t *testing.T) {
 	})
 }
 
-// TestKeyedOrderUnderRefusalsAndRestarts is the promise as a whole.
-func TestKeyedOrderUnderRefusalsAndRestarts(t *testing.T) {
+// The promise as a whole.
+func TestTrap21_KeyedOrderUnderRefusalsAndRestarts(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		const keys, each = 10, 40
 		var mu sync.Mutex
@@ -150,8 +152,60 @@ func inNoSweep(t *testing.T, db *sql.DB) int {
 	return count(t, db, `SELECT COUNT(*) FROM once_outbox o
 		LEFT JOIN once_holds h ON h.ordering_key = o.ordering_key
 		LEFT JOIN once_outbox head ON head.position = h.position AND head.ordering_key = h.ordering_key
+		LEFT JOIN once_outbox_dead dead ON dead.position = h.position AND dead.ordering_key = h.ordering_key
 		WHERE NOT EXISTS (SELECT 1 FROM once_slots s WHERE s.slot = o.slot)
-		   OR h.position <> o.position AND head.position IS NULL`)
+		   OR h.position <> o.position AND head.position IS NULL AND (dead.position IS NULL OR h.reason <> 'dead')`)
+}
+
+func TestTrap20_EveryRowIsInASweep(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		var mu sync.Mutex
+		random := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // repeatable
+		healed := false
+		b := newBroker().answering(func(delivery) error {
+			mu.Lock()
+			defer mu.Unlock()
+			switch n := random.IntN(10); {
+			case healed:
+				return nil
+			case n < 4:
+				return refusal{errors.New("no")}
+			case n < 5:
+				return hopeless{errors.New("never")}
+			case n < 6:
+				return errors.New("plain")
+			}
+			return nil
+		})
+		cfg := quick(config)
+		cfg.MaxAttempts = 3
+		cfg.AfterDead = forwarder.StayHeld
+		for round := range 5 {
+			f := start(t, db, &pipelined{broker: b}, cfg)
+			var msgs []*message.Message
+			for i := range 40 {
+				m := msg(fmt.Sprint(round, "-", i), "")
+				switch i % 4 {
+				case 0:
+					outbox.SetDueAt(m, time.Now().Add(time.Duration(i)*time.Millisecond))
+				case 1, 2:
+					outbox.SetOrderingKey(m, fmt.Sprint("key", i%16))
+				}
+				msgs = append(msgs, m)
+			}
+			put(t, db, config, "t", msgs...)
+			eventually(t, "it has begun", func() bool { return b.tries(fmt.Sprint(round, "-3")) > 0 })
+			require.NoError(t, f.Close())
+			require.Zero(t, inNoSweep(t, db))
+		}
+		mu.Lock()
+		healed = true
+		mu.Unlock()
+		exec(t, db, `UPDATE once_holds SET reason = 'refused' WHERE reason = 'dead'`) // no longer wanted
+		start(t, db, &pipelined{broker: b}, cfg)
+		drained(t, db)
+		require.Equal(t, 200, len(b.ids(nil))+dead(t, db), "each is sent or dead")
+	})
 }
 
 func TestAHotKeyDoesNotBlockTheOthers(t *testing.T) {
@@ -163,12 +217,12 @@ func TestAHotKeyDoesNotBlockTheOthers(t *testing.T) {
 			}
 			return nil
 		})
-		const hot = 1500
+		const hot = 700
 		var msgs []*message.Message
 		for i := range hot {
 			msgs = append(msgs, msg(fmt.Sprintf("hot-%05d", i), "hot"))
 		}
-		for i := range 300 {
+		for i := range 150 {
 			msgs = append(msgs, msg(fmt.Sprint("free-", i), ""), msg(fmt.Sprint("cold-", i), fmt.Sprint(i)))
 		}
 		put(t, db, config, "t", msgs...)

@@ -3,6 +3,8 @@ package forwarder
 import (
 	"errors"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
 )
 
 // wire is what has been given to the publisher.
@@ -14,8 +16,7 @@ type wire struct {
 	fault    fault    // while there is one, one message at a time is tried
 
 	confirms   uint64
-	handedBack int // in flight when it ended, and not confirmed
-	abandoned  int // not answered in time
+	handedBack int // in flight when it was closed, and of unknown outcome
 }
 
 const publishing = "Messages could be published"
@@ -46,7 +47,8 @@ func (l *loop) publish(now time.Time) {
 		}
 		l.wire.tickets++
 		l.wire.inFlight++
-		r.ticket, r.sentAt = l.wire.tickets, now
+		r.ticket = l.wire.tickets
+		l.departs(r, now)
 		l.sender.orders <- order{r, r.ticket}
 	}
 }
@@ -64,7 +66,7 @@ func (l *loop) choose() *row {
 	if len(l.suspects) > 0 {
 		return l.chooseAlone()
 	}
-	return l.buffer.ready.take()
+	return l.next()
 }
 
 // hear goes through the publisher's answers.
@@ -80,12 +82,19 @@ func (l *loop) hear(now time.Time) {
 }
 
 func (l *loop) answered(r *row, err error, now time.Time) {
+	sent := !errors.Is(err, errNotSent)
 	outcome := Unavailable
-	if !errors.Is(err, errNotSent) {
+	if sent {
 		outcome = l.classify(err)
+	}
+	alone := l.alone == r
+	if alone {
+		l.alone = nil
 	}
 	if r.orphan {
 		l.wire.orphans--
+	} else {
+		l.arrives(r, outcome, now)
 	}
 	switch {
 	case outcome == Confirmed:
@@ -95,17 +104,19 @@ func (l *loop) answered(r *row, err error, now time.Time) {
 	case outcome == Refused:
 		l.refused(r, err)
 	case outcome == Unacceptable:
-		l.dead(r, err, 1, reasonUnacceptable)
+		l.dead(r, err, reasonUnacceptable)
 	case l.stopping:
-		l.wire.handedBack++
+		if outcome == Unknown {
+			l.wire.handedBack++
+		}
 		l.buffer.forget(r)
-	case errors.Is(err, errNotSent):
-		l.again(r)
-	case outcome == Unavailable:
-		l.setback(err, now)
-		l.again(r)
+	case outcome == Unknown:
+		l.unknown(r, err, alone, now)
 	default:
-		l.unknown(r, err, now)
+		if sent {
+			l.setback(err, now)
+		}
+		l.again(r)
 	}
 }
 
@@ -136,6 +147,17 @@ func (l *loop) confirmed(r *row) {
 	}
 }
 
+// errStalled is noted at messages that wait for their topic.
+var errStalled = errors.New("forwarder: the topic does not answer")
+
+// postpone has r wait without charging anything.
+func (l *loop) postpone(r *row, err error) {
+	l.conclude(r)
+	l.settling.waiting.charges = append(l.settling.waiting.charges, charge{
+		row: r, delay: jitter(l.config.StallTimeout), err: clean(err), hold: holdUnknown,
+	})
+}
+
 // Why a message is dead.
 const (
 	reasonUnacceptable = "unacceptable"
@@ -143,27 +165,31 @@ const (
 )
 
 func (l *loop) refused(r *row, err error) {
+	l.wire.fault.worked(l, publishing)
 	if r.attempts+1 >= l.config.MaxAttempts {
-		l.dead(r, err, 1, reasonExhausted)
+		l.dead(r, err, reasonExhausted)
 		return
 	}
+	l.config.Logger.Debug("Message was refused, it is tried again later", watermill.LogFields{
+		"message_id": r.id, "topic": r.topic, "attempt": r.attempts + 1, "error": clean(err),
+	})
 	l.conclude(r)
 	l.settling.waiting.charges = append(l.settling.waiting.charges, charge{
 		row: r, attempts: 1, delay: jitter(l.config.Backoff(r.attempts + 1)), err: clean(err), hold: holdRefused,
 	})
 }
 
-func (l *loop) dead(r *row, err error, attempts int, reason string) {
+func (l *loop) dead(r *row, err error, reason string) {
+	l.wire.fault.worked(l, publishing)
 	size := r.size()
 	l.conclude(r)
 	l.settling.waiting.deaths = append(l.settling.waiting.deaths, death{
-		row: r, attempts: attempts, size: size, err: clean(err), reason: reason,
+		row: r, size: size, err: clean(err), reason: reason,
 	})
 }
 
 // conclude notes that the outcome of r is known and is not a confirm.
 func (l *loop) conclude(r *row) {
-	l.wire.fault.worked(l, publishing)
 	l.clear(r)
 	r.final = true
 	l.buffer.unload(r)

@@ -59,9 +59,9 @@ func newQueries(d dialect.Dialect) queries {
 			INSERT INTO {outbox_dead} (position, message_id, topic, ordering_key, payload, metadata, created_at,
 			                           attempts, last_error, reason, unknown)
 			SELECT o.position, o.message_id, o.topic, o.ordering_key, o.payload, o.metadata, o.created_at,
-			       o.attempts + $3, $4, $5, $6
+			       o.attempts + 1, $3, $4, $5
 			FROM {outbox} AS o
-			WHERE o.position = $1 AND o.message_id = $2 AND ` + owned("$7")),
+			WHERE o.position = $1 AND o.message_id = $2 AND ` + owned("$6")),
 
 		removeOne: d.SQL(`DELETE FROM {outbox} WHERE position = $1 AND message_id = $2`),
 

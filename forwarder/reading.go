@@ -13,6 +13,9 @@ const (
 
 	// refillsAtOnce bounds the keys of one refill.
 	refillsAtOnce = 100
+
+	// mostLanes bounds the keys in memory, some of which have no row there.
+	mostLanes = 20_000
 )
 
 // reading is the state of the one read that may be under way.
@@ -39,10 +42,9 @@ func (l *loop) read(now time.Time) {
 	if r.busy || l.stopping || len(l.tenure.slots) == 0 || l.wire.orphans > 0 || r.fault.waits(l, now) {
 		return
 	}
-	most := 4 * max(l.config.Window, l.config.BatchSize)
-	limit := min(l.config.BatchSize, most-len(l.buffer.rows))
+	limit := min(l.config.BatchSize, l.buffer.most-len(l.buffer.rows))
 	bytes := l.config.BufferBytes - l.buffer.bytes
-	if limit < (l.config.BatchSize+3)/4 || bytes <= 0 {
+	if limit < (l.config.BatchSize+3)/4 || bytes <= 0 || len(l.buffer.lanes) > mostLanes {
 		return // room will be made by a settlement
 	}
 	due := r.next
@@ -67,6 +69,7 @@ func (l *loop) sweep(now time.Time, limit, bytes int) {
 	if !now.Before(r.rescan) {
 		r.rescan = now.Add(rescanEvery)
 		l.rewind(0)
+		l.buffer.wantAll()
 		req.tidy = true
 	}
 	l.at(r.rescan)
@@ -81,6 +84,7 @@ func (l *loop) sweep(now time.Time, limit, bytes int) {
 			req.keys = append(req.keys, key)
 		}
 	}
+	req.topics = l.blockedTopics()
 	r.began, r.hinted = now, false
 	l.readRows(req)
 }
@@ -92,7 +96,7 @@ func (l *loop) refill(limit, bytes int) bool {
 		return false
 	}
 	req := request{
-		limit: min(limit, laneLimit*len(lanes)), bytes: bytes, slots: l.tenure.slots, from: everything,
+		limit: min(limit, l.buffer.laneLimit()*len(lanes)), bytes: bytes, slots: l.tenure.slots, from: everything,
 	}
 	for _, lane := range lanes {
 		req.refills = append(req.refills, refill{lane, lane.epoch})

@@ -1,7 +1,6 @@
 package forwarder
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -21,15 +20,6 @@ type AsyncPublisher interface {
 
 // errNotSent says that a message never reached the publisher.
 var errNotSent = errors.New("forwarder: not sent")
-
-// errMetadata says that the row's metadata is not what the outbox writes.
-type errMetadata struct{ err error }
-
-func (e errMetadata) Error() string {
-	return fmt.Sprintf("forwarder: metadata is not a flat JSON object: %v", e.err)
-}
-func (e errMetadata) Unwrap() error    { return e.err }
-func (errMetadata) Unacceptable() bool { return true }
 
 // sender hands rows to the publisher and collects the answers.
 type sender struct {
@@ -80,11 +70,13 @@ func (s *sender) carryOut(o order, publish func(string, *message.Message, func(e
 		s.answers.add(answer{o, errNotSent})
 		return
 	}
-	msg := message.NewMessage(o.row.id, o.row.payload)
-	if err := json.Unmarshal(o.row.metadata, &msg.Metadata); err != nil {
+	metadata, err := decode(o.row.metadata)
+	if err != nil {
 		s.answers.add(answer{o, errMetadata{err}})
 		return
 	}
+	msg := message.NewMessage(o.row.id, o.row.payload)
+	msg.Metadata = metadata
 	defer func() {
 		if value := recover(); value != nil {
 			s.answers.add(answer{o, fmt.Errorf("forwarder: the publisher panicked: %v", value)})

@@ -25,11 +25,10 @@ type charge struct {
 
 // death makes a message a dead letter.
 type death struct {
-	row      *row
-	attempts int
-	size     int
-	err      string
-	reason   string
+	row    *row
+	size   int
+	err    string
+	reason string
 }
 
 func (s settlement) empty() bool {
@@ -139,7 +138,7 @@ var errRemoved = errors.New("forwarder: the message was removed by somebody else
 func (s *store) bury(ctx context.Context, d death, afterDead AfterDead) (buried bool, err error) {
 	r := d.row
 	err = s.write(ctx, func(tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, s.sql.bury, r.position, r.id, d.attempts, d.err, d.reason, r.unknown, s.owner)
+		result, err := tx.ExecContext(ctx, s.sql.bury, r.position, r.id, d.err, d.reason, r.unknown, s.owner)
 		if err != nil {
 			return err
 		}

@@ -19,6 +19,7 @@ const deathsAtOnce = 100
 type settling struct {
 	waiting settlement
 	busy    bool
+	unsure  int // confirmed ones in the settlement under way
 	fault   fault
 	err     error // of the last settlement
 }
@@ -35,7 +36,7 @@ func (l *loop) settle(now time.Time) {
 		s.waiting.deaths = slices.Clone(batch.deaths[deathsAtOnce:])
 		batch.deaths = batch.deaths[:deathsAtOnce]
 	}
-	s.busy = true
+	s.busy, s.unsure = true, len(batch.confirmed)
 	l.ask(func(ctx context.Context) func() {
 		done := l.store.settle(ctx, batch, l.config.AfterDead)
 		return func() { l.recorded(batch, done) }
@@ -45,7 +46,7 @@ func (l *loop) settle(now time.Time) {
 // recorded forgets what was settled and keeps the rest for the next time.
 func (l *loop) recorded(batch settlement, done settled) {
 	s := &l.settling
-	s.busy, s.err = false, done.err
+	s.busy, s.unsure, s.err = false, 0, done.err
 	if done.err != nil {
 		s.fault.failed(l, "Outcomes could not be recorded", done.err)
 	} else {

@@ -16,6 +16,9 @@ import (
 // A publisher that cannot is watched: a message is to blame that fails alone,
 // and fails again when another one has got through in between. Without that
 // the broker is to blame, and nothing is charged.
+//
+// A publisher that could, and still does not know, has waited for the answer
+// in vain. Then the topic is to blame, unless it has answered others.
 type suspicion struct {
 	suspects []*row // by position
 	alone    *row   // in flight alone
@@ -30,7 +33,7 @@ func (l *loop) chooseAlone() *row {
 	if least.failedAlone > 0 {
 		if i := slices.IndexFunc(l.suspects, l.othersGotThrough); i >= 0 {
 			l.alone = l.suspects[i]
-		} else if witness := l.buffer.ready.take(); witness != nil {
+		} else if witness := l.next(); witness != nil {
 			l.alone = witness
 		}
 	}
@@ -40,23 +43,38 @@ func (l *loop) chooseAlone() *row {
 // othersGotThrough says whether any message was confirmed since r failed alone.
 func (l *loop) othersGotThrough(r *row) bool { return l.wire.confirms > r.confirmsThen }
 
-// unknown makes r a suspect, or decides about one that was alone.
-func (l *loop) unknown(r *row, err error, now time.Time) {
+// unknown makes r a suspect, or decides about one that was in flight alone.
+func (l *loop) unknown(r *row, err error, alone bool, now time.Time) {
 	r.unknown = true
+	t := l.topic(r.topic)
+	if t.held || t.setbacks > 0 {
+		l.holdFor(t, r, err, now)
+		return
+	}
 	l.sender.gate.Store(false) // what has not left yet comes back
-	alone := l.alone == r
 	l.accuse(r, err)
-	if !alone {
+	switch {
+	case !alone:
 		return
-	}
-	l.alone = nil
-	if r.failedAlone > 0 && l.othersGotThrough(r) && plain(err) {
+	case r.failedAlone == 0 || !l.othersGotThrough(r):
+		r.failedAlone++
+		r.confirmsThen, r.failedAt = l.wire.confirms, now
+		l.setback(err, now)
+	case plain(err):
 		l.refused(r, err)
-		return
+	case t.answered.After(r.failedAt):
+		l.postpone(r, err)
+	default:
+		l.holdFor(t, r, err, now)
 	}
-	r.failedAlone++
-	r.confirmsThen = l.wire.confirms
-	l.setback(err, now)
+}
+
+// holdFor holds a topic because of r, which is tried again later.
+func (l *loop) holdFor(t *topic, r *row, err error, now time.Time) {
+	l.postpone(r, err)
+	if !t.held {
+		l.hold(t, now)
+	}
 }
 
 func (l *loop) accuse(r *row, err error) {
@@ -74,9 +92,6 @@ func (l *loop) accuse(r *row, err error) {
 
 // clear takes r off the suspects: its outcome is known.
 func (l *loop) clear(r *row) {
-	if l.alone == r {
-		l.alone = nil
-	}
 	if !r.suspect {
 		return
 	}

@@ -1,0 +1,104 @@
+package forwarder_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestCloseFinishesWhatIsInFlight(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		release := make(chan struct{})
+		b := newBroker().answering(func(d delivery) error {
+			<-release
+			if d.id == "refused" {
+				return refusal{errors.New("no")}
+			}
+			return nil
+		})
+		f := start(t, db, &pipelined{broker: b}, quick(config))
+		put(t, db, config, "t", msg("1", "key"), msg("2", "key"), msg("3", ""), msg("refused", ""))
+		eventually(t, "they are in flight", func() bool {
+			return b.tries("1") == 1 && b.tries("3") == 1 && b.tries("refused") == 1
+		})
+		closed := make(chan error)
+		go func() { closed <- f.Close() }()
+		put(t, db, config, "t", msg("late", ""))
+		select {
+		case <-closed:
+			require.Fail(t, "does not wait")
+		case <-time.After(50 * time.Millisecond):
+		}
+		close(release)
+		require.NoError(t, <-closed)
+		require.Equal(t, 3, pending(t, db), "2, late and refused")
+		require.Equal(t, 1, attempts(t, db, "refused"))
+		require.Zero(t, b.tries("2")+b.tries("late"))
+	})
+}
+
+func TestCloseHandsBackWhatIsNotAnswered(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		release := make(chan struct{})
+		b := newBroker().answering(func(d delivery) error {
+			if d.id == "silent" {
+				<-release
+			}
+			if d.id == "unsure" {
+				<-release
+				return unsure{errors.New("who knows")}
+			}
+			return nil
+		})
+		log := &logs{}
+		cfg := quick(config)
+		cfg.CloseTimeout = 200 * time.Millisecond
+		cfg.Logger = log
+		p := &pipelined{broker: b}
+		f, err := forwarder.New(db, p, cfg)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- f.Run(ctx) }()
+		put(t, db, config, "t", msg("silent", ""), msg("unsure", "key"), msg("fine", ""))
+		eventually(t, "they are in flight", func() bool { return b.tries("silent") == 1 && b.tries("unsure") == 1 && b.has("fine") })
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, f.Close())
+		require.Equal(t, 2, pending(t, db))
+		require.Equal(t, 2, count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE attempts = 0`))
+		require.True(t, log.has("Forwarder closed", "confirmed=1", "handed_back=2"), "%v", log.lines())
+		close(release)
+		p.answering.Wait() // answers that nobody waits for do no harm
+
+		b.answering(nil)
+		start(t, db, p, quick(config))
+		drained(t, db)
+		require.Equal(t, 2, b.tries("silent"))
+	})
+}
+
+func TestCloseInTheMiddleOfEverything(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		b := newBroker().answering(func(delivery) error { time.Sleep(time.Millisecond); return nil })
+		for i := range 5 {
+			for j := range 20 {
+				put(t, db, config, "t", msg(fmt.Sprint(i, "-", j), fmt.Sprint("key", j%7)))
+			}
+			f := start(t, db, &pipelined{broker: b}, quick(config))
+			eventually(t, "it has begun", func() bool { return b.tries(fmt.Sprint(i, "-0")) > 0 })
+			require.NoError(t, f.Close())
+		}
+		start(t, db, &pipelined{broker: b}, quick(config))
+		drained(t, db)
+		require.Len(t, b.stored, 100, "each once: nothing was unknown")
+	})
+}

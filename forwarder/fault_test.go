@@ -1,0 +1,151 @@
+package forwarder_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/servers"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// TestConnectionsThatAreKilled kills whatever connection is in use, reads and
+// deletes included, while messages flow.
+func TestConnectionsThatAreKilled(t *testing.T) {
+	database := testkit.Postgres(t)
+	db, killer := database.DB, again(t, database) // whose own connections are not killed
+	require.NoError(t, schema.Up(t.Context(), db, schema.Config{}))
+	var flowing atomic.Bool
+	flowing.Store(true)
+	b := newBroker()
+	cfg := quick(schema.Config{})
+	cfg.BatchSize, cfg.Window = 20, 10
+	start(t, db, &pipelined{broker: b}, cfg)
+
+	killed := 0
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for flowing.Load() {
+			var n int
+			if err := killer.QueryRow(`SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity
+				WHERE datname = current_database() AND pid <> pg_backend_pid()
+				  AND (query LIKE 'DELETE FROM "once_outbox"%' OR query LIKE '%horizon%' OR query LIKE 'UPDATE "once_slots"%')`).Scan(&n); err != nil {
+				t.Error(err)
+				return
+			}
+			killed += n
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	const many = 2000
+	for i := range many / 100 {
+		var msgs []*message.Message
+		for j := range 100 {
+			msgs = append(msgs, msg(fmt.Sprintf("%05d", 100*i+j), fmt.Sprint("key", j%9)))
+		}
+		put(t, killer, schema.Config{}, "t", msgs...)
+		time.Sleep(20 * time.Millisecond) // so that there is something to kill
+	}
+	flowing.Store(false)
+	<-done
+	drained(t, killer)
+	require.Greater(t, killed, 10)
+	require.Len(t, b.ids(nil), many)
+	require.Zero(t, count(t, killer, `SELECT COUNT(*) FROM once_outbox_dead`))
+}
+
+// private returns a pool on a server of the test's own, with our tables.
+func private(t *testing.T) (*servers.Postgres, *sql.DB) {
+	t.Helper()
+	server := testkit.PrivatePostgres(t)
+	db, err := sql.Open("postgres", server.DSN("postgres"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = db.Close() })
+	require.NoError(t, schema.Up(t.Context(), db, schema.Config{}))
+	return server, db
+}
+
+func TestADatabaseThatIsKilled(t *testing.T) {
+	server, db := private(t)
+	release := make(chan struct{})
+	b := newBroker().answering(func(d delivery) error {
+		if d.id == "in flight" {
+			<-release
+		}
+		return nil
+	})
+	log := &logs{}
+	cfg := quick(schema.Config{})
+	cfg.Logger = log
+	start(t, db, &pipelined{broker: b}, cfg)
+	put(t, db, schema.Config{}, "t", msg("in flight", "key"), msg("behind", "key"))
+	eventually(t, "it is in flight", func() bool { return b.tries("in flight") == 1 })
+
+	server.Kill()
+	eventually(t, "it has been noticed", func() bool { return log.has("could not be read") })
+	close(release)
+	eventually(t, "it could not be deleted", func() bool { return log.has("could not be recorded") })
+	time.Sleep(200 * time.Millisecond) // some more failures
+	require.NoError(t, server.Restart(t.Context()))
+	put(t, db, schema.Config{}, "t", msg("after", ""))
+	drained(t, db)
+	require.True(t, b.has("in flight", "behind", "after"))
+	require.Equal(t, 1, b.tries("in flight"))
+	eventually(t, "it says that it is over", func() bool { return log.has("could be read again") })
+	require.Equal(t, 1, log.count("could not be read"), "once, not at every try")
+	require.Equal(t, 1, log.count("could not be recorded"))
+}
+
+func TestADatabaseThatIsFrozen(t *testing.T) {
+	server, db := private(t)
+	b := newBroker()
+	cfg := quick(schema.Config{})
+	cfg.Lease = time.Second
+	cfg.CloseTimeout = 300 * time.Millisecond
+	f, err := forwarder.New(db, b, cfg)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(context.Background()) }()
+	put(t, db, schema.Config{}, "t", msg("1", ""))
+	drained(t, db)
+
+	server.Freeze()
+	defer server.Thaw()
+	time.Sleep(100 * time.Millisecond) // so that a read is under way
+	began := time.Now()
+	_ = f.Close()
+	require.NoError(t, <-ended)
+	require.Less(t, time.Since(began), 3*cfg.CloseTimeout)
+}
+
+func TestADatabaseThatIsNotThereYet(t *testing.T) {
+	server, db := private(t)
+	put(t, db, schema.Config{}, "t", msg("1", ""))
+	server.Kill()
+	b := newBroker()
+	f, err := forwarder.New(db, b, quick(schema.Config{}))
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(context.Background()) }()
+	select {
+	case <-f.Running():
+		require.Fail(t, "runs without a database")
+	case err := <-ended:
+		require.Fail(t, "gives up", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	require.NoError(t, server.Restart(t.Context()))
+	<-f.Running()
+	drained(t, db)
+	require.NoError(t, f.Close())
+	require.NoError(t, <-ended)
+}

@@ -1,0 +1,47 @@
+package forwarder
+
+import "container/heap"
+
+// ready is the rows that may be published, by topic and position.
+type ready map[string]*rowHeap
+
+func (q ready) put(r *row) {
+	h := q[r.topic]
+	if h == nil {
+		h = &rowHeap{}
+		q[r.topic] = h
+	}
+	heap.Push(h, r)
+}
+
+// take returns the first row of a topic that may be taken from, or nil.
+func (q ready) take(may func(topic string) bool) *row {
+	var best *rowHeap
+	for topic, h := range q {
+		if (best == nil || (*h)[0].position < (*best)[0].position) && may(topic) {
+			best = h
+		}
+	}
+	if best == nil {
+		return nil
+	}
+	r := heap.Pop(best).(*row) //nolint:forcetypeassert // nothing else is in it
+	if len(*best) == 0 {
+		delete(q, r.topic)
+	}
+	return r
+}
+
+type rowHeap []*row
+
+func (h rowHeap) Len() int           { return len(h) }
+func (h rowHeap) Less(i, j int) bool { return h[i].position < h[j].position }
+func (h rowHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *rowHeap) Push(x any)        { *h = append(*h, x.(*row)) } //nolint:forcetypeassert // see take
+func (h *rowHeap) Pop() any {
+	last := len(*h) - 1
+	r := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return r
+}

@@ -1,0 +1,114 @@
+package forwarder
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+type sqlState string
+
+func (s sqlState) Error() string    { return "SQLSTATE " + string(s) }
+func (s sqlState) SQLState() string { return string(s) }
+
+func TestTrap27_AConnectionToAReplicaIsThrownAway(t *testing.T) {
+	db := testkit.Postgres(t)
+	d, err := dialect.New(schema.Config{})
+	require.NoError(t, err)
+	s := newStore(db.DB, d)
+	session := func() (pid int) {
+		require.NoError(t, db.QueryRow(`SELECT pg_backend_pid()`).Scan(&pid))
+		return pid
+	}
+	first := session()
+	require.Equal(t, first, session(), "the pool keeps it")
+	other := errors.New("other")
+	require.Equal(t, other, s.checked(t.Context(), other))
+	require.Equal(t, first, session())
+	readOnly := fmt.Errorf("begin: %w", sqlState("25006"))
+	require.Equal(t, readOnly, s.checked(t.Context(), readOnly))
+	require.NotEqual(t, first, session())
+}
+
+func TestCleanedErrors(t *testing.T) {
+	require.Equal(t, "a\uFFFDb\uFFFDc", clean(errors.New("a\x00b\xffc")))
+	long := clean(errors.New(strings.Repeat("日", 10_000)))
+	require.LessOrEqual(t, len(long), 2000)
+	require.NotContains(t, long, "\uFFFD")
+}
+
+func TestTrap68_AConfirmedMessageTakesNoOtherWithIt(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+		require.NoError(t, schema.Up(t.Context(), db.DB, config))
+		d, err := dialect.New(config)
+		require.NoError(t, err)
+		s := newStore(db.DB, d)
+		_, err = db.Exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('a', 't', 1, '', '{}'), ('b', 't', 1, '', '{}')`)
+		require.NoError(t, err)
+		left := func() (n int) {
+			require.NoError(t, db.QueryRow(`SELECT COUNT(*) FROM once_outbox`).Scan(&n))
+			return n
+		}
+		require.NoError(t, s.remove(t.Context(), []*row{{position: 1, id: "b"}, {position: 2, id: "a"}}))
+		require.Equal(t, 2, left(), "ids of another history")
+		require.NoError(t, s.remove(t.Context(), []*row{{position: 1, id: "a"}, {position: 2, id: "b"}}))
+		require.Zero(t, left())
+		require.NoError(t, s.remove(t.Context(), []*row{{position: 1, id: "a"}}), "again does no harm")
+	})
+}
+
+// What a forwarder has learnt about a message that was not confirmed does not
+// count when its slots have gone to another one.
+func TestTrap18_OnlyTheOwnerChargesAndBuries(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+		require.NoError(t, schema.Up(t.Context(), db.DB, config))
+		d, err := dialect.New(config)
+		require.NoError(t, err)
+		owner, other := newStore(db.DB, d), newStore(db.DB, d)
+		slots, err := owner.lease(t.Context(), time.Minute)
+		require.NoError(t, err)
+		require.Len(t, slots, 64)
+		slots, err = other.lease(t.Context(), time.Minute)
+		require.NoError(t, err)
+		require.Empty(t, slots)
+
+		_, err = db.Exec(`INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata) VALUES ('a', 't', 'k', 1, '', '{}')`)
+		require.NoError(t, err)
+		count := func(query string) (n int) {
+			require.NoError(t, db.QueryRow(query).Scan(&n))
+			return n
+		}
+		r := &row{position: 1, id: "a", key: "k"}
+		charges := []charge{{row: r, attempts: 1, err: "no", hold: holdRefused}}
+
+		found, err := other.charge(t.Context(), charges)
+		require.NoError(t, err)
+		require.Zero(t, found)
+		require.Zero(t, count(`SELECT attempts FROM once_outbox`))
+		require.Zero(t, count(`SELECT COUNT(*) FROM once_holds`))
+		buried, err := other.bury(t.Context(), death{row: r}, GoOn)
+		require.NoError(t, err)
+		require.False(t, buried)
+		require.Zero(t, count(`SELECT COUNT(*) FROM once_outbox_dead`))
+
+		found, err = owner.charge(t.Context(), charges)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, found)
+		require.Equal(t, 1, count(`SELECT attempts FROM once_outbox`))
+		require.Equal(t, 1, count(`SELECT COUNT(*) FROM once_holds`))
+		buried, err = owner.bury(t.Context(), death{row: r}, GoOn)
+		require.NoError(t, err)
+		require.True(t, buried)
+		require.Zero(t, count(`SELECT COUNT(*) FROM once_holds`))
+	})
+}

@@ -1,0 +1,81 @@
+package forwarder_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/schema"
+)
+
+// A queue that has lost its majority does not confirm. The publisher reports
+// its messages as unknown when it has waited for long enough.
+func TestTrap76_ATopicThatDoesNotAnswer(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		healed, deadline := make(chan struct{}), make(chan struct{})
+		b := newBroker().answering(func(d delivery) error {
+			if d.topic != "stuck" {
+				return nil
+			}
+			select {
+			case <-healed:
+				return nil
+			case <-deadline:
+			}
+			select {
+			case <-healed:
+				return nil
+			default:
+				return unsure{errors.New("no confirm in time")}
+			}
+		})
+		const stuck, free = 400, 200
+		var first []*message.Message
+		for i := range stuck {
+			key := ""
+			if i%4 == 0 {
+				key = "shared"
+			}
+			first = append(first, msg(fmt.Sprintf("%04d", i), key))
+		}
+		put(t, db, config, "stuck", first...)
+		var others []*message.Message
+		for i := range free {
+			others = append(others, msg(fmt.Sprint("free-", i), ""))
+		}
+		others = append(others, msg("9999", "shared"))
+		put(t, db, config, "free", others...)
+
+		log := &logs{}
+		cfg := quick(config)
+		cfg.BatchSize, cfg.Window = 20, 20
+		cfg.StallTimeout = 200 * time.Millisecond
+		cfg.Logger = log
+		start(t, db, &pipelined{broker: b}, cfg)
+		eventually(t, "the other topic's are sent", func() bool { return pending(t, db) == stuck+1 })
+		require.False(t, b.has("9999"), "it shares a key with what is stuck")
+
+		close(deadline)
+		eventually(t, "the topic is held", func() bool { return log.has("does not answer") })
+		time.Sleep(50 * time.Millisecond) // whatever it does with those that are unknown
+		put(t, db, config, "free", msg("more", ""))
+		eventually(t, "the other topic goes on", func() bool { return b.has("more") })
+
+		close(healed)
+		drained(t, db)
+		require.Empty(t, b.overlaps)
+		require.Len(t, b.ids(nil), stuck+free+2)
+		require.Zero(t, dead(t, db))
+		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_holds`))
+		shared := b.ids(func(d delivery) bool { return d.key == "shared" })
+		require.True(t, slices.IsSorted(shared), "%v", shared)
+		require.Equal(t, 1, log.count("does not answer"))
+		require.Equal(t, 1, log.count("answers again"))
+	})
+}
