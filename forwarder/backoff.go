@@ -27,5 +27,5 @@ var pauses = Exponential(50*time.Millisecond, 5*time.Second)
 // jitter spreads d over a fifth in either direction, so that what failed
 // together does not come back together.
 func jitter(d time.Duration) time.Duration {
-	return d + time.Duration((rand.Float64()*2-1)*float64(d)/5) //nolint:gosec // not a secret
+	return d + time.Duration((rand.Float64()*2-1)*float64(d)/5)
 }

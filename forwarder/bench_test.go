@@ -75,7 +75,7 @@ func drain(b *testing.B, db *sql.DB, publisher message.Publisher) {
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
 	for rest := true; rest; {
-		time.Sleep(10 * time.Millisecond)
+		takes(10 * time.Millisecond)
 		require.NoError(b, db.QueryRow(`SELECT EXISTS (SELECT 1 FROM once_outbox)`).Scan(&rest))
 	}
 	b.StopTimer()

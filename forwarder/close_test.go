@@ -33,8 +33,8 @@ func TestCloseFinishesWhatIsInFlight(t *testing.T) {
 		go func() { closed <- f.Close() }()
 		put(t, db, config, "t", msg("late", ""))
 		select {
-		case <-closed:
-			require.Fail(t, "does not wait")
+		case err := <-closed:
+			require.Fail(t, "does not wait", err)
 		case <-time.After(50 * time.Millisecond):
 		}
 		close(release)
@@ -88,7 +88,7 @@ func TestCloseHandsBackWhatIsNotAnswered(t *testing.T) {
 
 func TestCloseInTheMiddleOfEverything(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
-		b := newBroker().answering(func(delivery) error { time.Sleep(time.Millisecond); return nil })
+		b := newBroker().answering(func(delivery) error { takes(time.Millisecond); return nil })
 		for i := range 5 {
 			for j := range 20 {
 				put(t, db, config, "t", msg(fmt.Sprint(i, "-", j), fmt.Sprint("key", j%7)))

@@ -85,7 +85,7 @@ func TestTrap62_OrderOfWritersThatWaitForEachOther(t *testing.T) {
 
 	var writing sync.WaitGroup
 	for w := range writers {
-		random := rand.New(rand.NewPCG(1, uint64(w))) //nolint:gosec // repeatable
+		random := rand.New(rand.NewPCG(1, uint64(w)))
 		writing.Go(func() {
 			for i := range each {
 				err := outbox.InTx(context.Background(), db, func(tx *sql.Tx, events message.Publisher) error {
@@ -97,7 +97,7 @@ func TestTrap62_OrderOfWritersThatWaitForEachOther(t *testing.T) {
 					if err := tx.QueryRow(`UPDATE counters SET n = n + 1 WHERE key = $1 RETURNING n`, key).Scan(&n); err != nil {
 						return err
 					}
-					time.Sleep(time.Duration(random.IntN(3)) * time.Millisecond)
+					takes(time.Duration(random.IntN(3)) * time.Millisecond)
 					return events.Publish("t", msg(fmt.Sprintf("%s-%06d", key, n), key))
 				})
 				if err != nil {
@@ -131,6 +131,6 @@ func TestNothingIsWrittenWhenIdle(t *testing.T) {
 		return count(t, db, `SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`)
 	}
 	before, readsBefore := next(), reads()
-	eventually(t, "a hundred polls", func() bool { time.Sleep(50 * time.Millisecond); return reads() > readsBefore+100 })
+	eventually(t, "a hundred polls", func() bool { meanwhile(50 * time.Millisecond); return reads() > readsBefore+100 })
 	require.LessOrEqual(t, next()-before, 1, "but for a renewal of the lease")
 }

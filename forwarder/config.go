@@ -53,7 +53,9 @@ type Config struct {
 
 	// StallTimeout is how long a topic may have messages in flight and hear
 	// nothing about any, before no more of it is read and sent: a queue that
-	// does not confirm must not stop the others. Defaults to 3 seconds.
+	// does not confirm must not stop the others. It should be more than the
+	// publisher waits for a lost connection, or every topic stalls then; with
+	// package rabbit's that is 5 seconds. Defaults to 10 seconds.
 	StallTimeout time.Duration
 
 	// Lease is how long this instance may be out of touch with the database
@@ -95,7 +97,7 @@ func (c Config) withDefaults() Config {
 	fill(&c.Workers, 16)
 	fill(&c.PollMin, 5*time.Millisecond)
 	fill(&c.PollMax, max(250*time.Millisecond, c.PollMin))
-	fill(&c.StallTimeout, 3*time.Second)
+	fill(&c.StallTimeout, 10*time.Second)
 	fill(&c.Lease, 15*time.Second)
 	fill(&c.MaxAttempts, 20)
 	fill(&c.CloseTimeout, 10*time.Second)

@@ -43,7 +43,7 @@ func TestConnectionsThatAreKilled(t *testing.T) {
 				return
 			}
 			killed += n
-			time.Sleep(10 * time.Millisecond)
+			takes(10 * time.Millisecond)
 		}
 	}()
 	const many = 2000
@@ -53,7 +53,7 @@ func TestConnectionsThatAreKilled(t *testing.T) {
 			msgs = append(msgs, msg(fmt.Sprintf("%05d", 100*i+j), fmt.Sprint("key", j%9)))
 		}
 		put(t, killer, schema.Config{}, "t", msgs...)
-		time.Sleep(20 * time.Millisecond) // so that there is something to kill
+		meanwhile(20 * time.Millisecond) // so that there is something to kill
 	}
 	flowing.Store(false)
 	<-done
@@ -94,7 +94,7 @@ func TestADatabaseThatIsKilled(t *testing.T) {
 	eventually(t, "it has been noticed", func() bool { return log.has("could not be read") })
 	close(release)
 	eventually(t, "it could not be deleted", func() bool { return log.has("could not be recorded") })
-	time.Sleep(200 * time.Millisecond) // some more failures
+	meanwhile(200 * time.Millisecond) // some more failures
 	require.NoError(t, server.Restart(t.Context()))
 	put(t, db, schema.Config{}, "t", msg("after", ""))
 	drained(t, db)
@@ -120,7 +120,7 @@ func TestADatabaseThatIsFrozen(t *testing.T) {
 
 	server.Freeze()
 	defer server.Thaw()
-	time.Sleep(100 * time.Millisecond) // so that a read is under way
+	meanwhile(100 * time.Millisecond) // so that a read is under way
 	began := time.Now()
 	_ = f.Close()
 	require.NoError(t, <-ended)

@@ -49,7 +49,7 @@ func TestForwardsToAnyPublisher(t *testing.T) {
 			msgs = append(msgs, msg(fmt.Sprint(i), ""))
 		}
 		put(t, db, config, "t", msgs...)
-		b := newBroker().answering(func(delivery) error { time.Sleep(time.Millisecond); return nil })
+		b := newBroker().answering(func(delivery) error { takes(time.Millisecond); return nil })
 		cfg := quick(config)
 		cfg.Workers = 7
 		start(t, db, b, cfg)
@@ -67,7 +67,7 @@ func TestHintWakes(t *testing.T) {
 		b := newBroker()
 		f := start(t, db, b, cfg)
 		// It looks after 10, 30, 70, 150, 310, 630 and 1,270 ms.
-		time.Sleep(700 * time.Millisecond)
+		meanwhile(700 * time.Millisecond)
 		put(t, db, config, "t", msg("1", ""))
 		hinted := time.Now()
 		f.Hint()
@@ -108,7 +108,7 @@ func TestBytesAreBounded(t *testing.T) {
 		start(t, db, &pipelined{broker: b}, cfg)
 		inFlight := func() int { b.mu.Lock(); defer b.mu.Unlock(); return b.flying }
 		eventually(t, "the buffer is full", func() bool { return inFlight() >= 10 })
-		time.Sleep(50 * time.Millisecond) // it would read on if it could
+		meanwhile(50 * time.Millisecond) // it would read on if it could
 		require.LessOrEqual(t, inFlight(), 12, "1 MiB and at most one message more")
 		close(release)
 		drained(t, db)
@@ -175,7 +175,7 @@ func TestStats(t *testing.T) {
 		outbox.SetDueAt(later, time.Now().Add(time.Hour))
 		put(t, db, config, "t", msg("1", ""), msg("2", "k"), later)
 		exec(t, db, `INSERT INTO once_holds (ordering_key, position, reason) VALUES ('k', 2, 'refused')`)
-		time.Sleep(20 * time.Millisecond) // the age is what is measured
+		meanwhile(20 * time.Millisecond) // the age is what is measured
 		stats, err = f.Stats(t.Context())
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, stats.Oldest, 20*time.Millisecond)

@@ -124,8 +124,11 @@ func (f *Forwarder) start() error {
 func (f *Forwarder) check(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		err := schema.Check(ctx, f.store.db, f.config.Schema)
-		if err == nil || ctx.Err() != nil {
+		if err == nil {
 			return nil
+		}
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // it was told to end, which is no error of the tables
 		}
 		if errors.Is(err, schema.ErrMissing) || errors.Is(err, schema.ErrOutdated) || errors.Is(err, schema.ErrNewer) {
 			return fmt.Errorf("forwarder: %w", err)

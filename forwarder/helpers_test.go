@@ -95,3 +95,11 @@ func exec(t *testing.T, db *sql.DB, query string, args ...any) {
 	_, err := db.ExecContext(t.Context(), query, args...)
 	require.NoError(t, err)
 }
+
+// takes has a part of the test take its time: a slow broker, a slow writer.
+// Nothing is waited for.
+func takes(d time.Duration) { <-time.After(d) }
+
+// meanwhile gives a forwarder the time to do what it should not, or to go on
+// with what it does. The test fails for no want of it.
+func meanwhile(d time.Duration) { <-time.After(d) }

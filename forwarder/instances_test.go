@@ -112,13 +112,13 @@ func TestALostLease(t *testing.T) {
 		require.Less(t, time.Since(stolen), cfg.Lease, "at the next renewal")
 		close(early)
 		put(t, db, config, "t", msg("new", ""))
-		time.Sleep(100 * time.Millisecond) // it would do what it should not
+		meanwhile(100 * time.Millisecond) // it would do what it should not
 		require.Zero(t, b.tries("behind")+b.tries("new"))
 		require.Equal(t, 0, attempts(t, db, "refused"), "the new owner decides about it")
 
 		exec(t, db, `UPDATE once_slots SET owner = NULL`)
 		eventually(t, "it is the owner again", func() bool { return log.count("INFO Forwarding") == 2 })
-		time.Sleep(100 * time.Millisecond) // it would do what it should not
+		meanwhile(100 * time.Millisecond) // it would do what it should not
 		require.Zero(t, b.tries("behind"), "its predecessor is still in flight")
 		close(late)
 		drained(t, db)

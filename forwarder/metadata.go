@@ -9,14 +9,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// errMetadata says that the row's metadata is not what the outbox writes.
-type errMetadata struct{ err error }
+// metadataError says that the row's metadata is not what the outbox writes.
+type metadataError struct{ err error }
 
-func (e errMetadata) Error() string {
+func (e metadataError) Error() string {
 	return fmt.Sprintf("forwarder: metadata is not an object of strings: %v", e.err)
 }
-func (e errMetadata) Unwrap() error    { return e.err }
-func (errMetadata) Unacceptable() bool { return true }
+func (e metadataError) Unwrap() error    { return e.err }
+func (metadataError) Unacceptable() bool { return true }
 
 // decode reads metadata. What nearly all messages have, strings without
 // escapes, is read without encoding/json: that alone took more time than the

@@ -30,7 +30,7 @@ func FuzzDecodeMetadata(f *testing.F) {
 		got, err := decode([]byte(text))
 		require.Equal(t, wantErr, err)
 		if err == nil {
-			require.Equal(t, len(want), len(got))
+			require.Len(t, got, len(want))
 			for key, value := range want {
 				require.Equal(t, value, got[key])
 			}

@@ -21,7 +21,7 @@ import (
 func TestTrap63_OneOfAKeyInFlight(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker().answering(func(delivery) error {
-			time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond) //nolint:gosec // not a secret
+			takes(time.Duration(rand.IntN(3)) * time.Millisecond)
 			return nil
 		})
 		var msgs []*message.Message
@@ -101,7 +101,7 @@ func TestTrap21_KeyedOrderUnderRefusalsAndRestarts(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		const keys, each = 10, 40
 		var mu sync.Mutex
-		random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // repeatable
+		random := rand.New(rand.NewPCG(1, 2))
 		b := newBroker().answering(func(delivery) error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -160,7 +160,7 @@ func inNoSweep(t *testing.T, db *sql.DB) int {
 func TestTrap20_EveryRowIsInASweep(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		var mu sync.Mutex
-		random := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // repeatable
+		random := rand.New(rand.NewPCG(3, 4))
 		healed := false
 		b := newBroker().answering(func(delivery) error {
 			mu.Lock()

@@ -72,7 +72,7 @@ func (s *sender) carryOut(o order, publish func(string, *message.Message, func(e
 	}
 	metadata, err := decode(o.row.metadata)
 	if err != nil {
-		s.answers.add(answer{o, errMetadata{err}})
+		s.answers.add(answer{o, metadataError{err}})
 		return
 	}
 	msg := message.NewMessage(o.row.id, o.row.payload)

@@ -14,10 +14,10 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-type sqlState string
+type stateError string
 
-func (s sqlState) Error() string    { return "SQLSTATE " + string(s) }
-func (s sqlState) SQLState() string { return string(s) }
+func (s stateError) Error() string    { return "SQLSTATE " + string(s) }
+func (s stateError) SQLState() string { return string(s) }
 
 func TestTrap27_AConnectionToAReplicaIsThrownAway(t *testing.T) {
 	db := testkit.Postgres(t)
@@ -33,7 +33,7 @@ func TestTrap27_AConnectionToAReplicaIsThrownAway(t *testing.T) {
 	other := errors.New("other")
 	require.Equal(t, other, s.checked(t.Context(), other))
 	require.Equal(t, first, session())
-	readOnly := fmt.Errorf("begin: %w", sqlState("25006"))
+	readOnly := fmt.Errorf("begin: %w", stateError("25006"))
 	require.Equal(t, readOnly, s.checked(t.Context(), readOnly))
 	require.NotEqual(t, first, session())
 }
@@ -52,7 +52,8 @@ func TestTrap68_AConfirmedMessageTakesNoOtherWithIt(t *testing.T) {
 		d, err := dialect.New(config)
 		require.NoError(t, err)
 		s := newStore(db.DB, d)
-		_, err = db.Exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('a', 't', 1, '', '{}'), ('b', 't', 1, '', '{}')`)
+		_, err = db.Exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata)
+			VALUES ('a', 't', 1, '', '{}'), ('b', 't', 1, '', '{}')`)
 		require.NoError(t, err)
 		left := func() (n int) {
 			require.NoError(t, db.QueryRow(`SELECT COUNT(*) FROM once_outbox`).Scan(&n))

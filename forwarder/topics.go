@@ -82,9 +82,7 @@ func (l *loop) arrives(r *row, outcome Outcome, now time.Time) {
 	case Confirmed, Refused, Unacceptable:
 		l.answers(t, now)
 	case Unavailable:
-		if t.inFlight == 0 {
-			t.since = time.Time{}
-		}
+		l.excuse()
 	case Unknown:
 	}
 }
@@ -100,6 +98,15 @@ func (l *loop) answers(t *topic, now time.Time) {
 	t.answered, t.since, t.setbacks = now, time.Time{}, 0
 	if t.inFlight > 0 {
 		t.since = now
+	}
+}
+
+// excuse says that nothing can be sent at all: no topic is to blame.
+func (l *loop) excuse() {
+	for _, t := range l.topics.active {
+		if t.inFlight == 0 {
+			t.since = time.Time{}
+		}
 	}
 }
 
@@ -126,8 +133,6 @@ func (l *loop) watchTopics(now time.Time) {
 			delete(l.topics.active, t.name)
 		case t.held && t.inFlight == 0 && !now.Before(t.until):
 			l.release(t)
-		case l.wire.fault.attempts > 0 && len(l.suspects) == 0:
-			// Nothing gets through at all: no topic is to blame.
 		case !t.held && !t.since.IsZero() && now.Sub(t.since) >= l.config.StallTimeout:
 			l.hold(t, now)
 		}

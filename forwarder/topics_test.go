@@ -63,7 +63,7 @@ func TestTrap76_ATopicThatDoesNotAnswer(t *testing.T) {
 
 		close(deadline)
 		eventually(t, "the topic is held", func() bool { return log.has("does not answer") })
-		time.Sleep(50 * time.Millisecond) // whatever it does with those that are unknown
+		meanwhile(50 * time.Millisecond) // whatever it does with those that are unknown
 		put(t, db, config, "free", msg("more", ""))
 		eventually(t, "the other topic goes on", func() bool { return b.has("more") })
 

@@ -2,6 +2,7 @@ package rabbit
 
 import (
 	"strconv"
+	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -24,9 +25,14 @@ type lane struct {
 	// not acked.
 	closed chan *amqp.Error
 
-	// Guarded by Publisher.mu.
-	number   uint64    // of the last publish
-	incoming []*flight // sent, not yet seen by the settler
+	// Held while a message is encoded, so that Publisher.mu is not. It is taken
+	// before Publisher.mu.
+	sending sync.Mutex
+	retired bool   // nothing is sent any more
+	number  uint64 // of the last publish
+
+	// Sent, and not yet seen by the settler. Guarded by Publisher.mu.
+	incoming []*flight
 
 	// The settler's own.
 	pending  []*flight              // in order, so the next one overdue is first
@@ -54,27 +60,41 @@ func (s *session) openLane() (*lane, error) {
 
 // publish hands the message to the connection's write buffer. It reports false
 // if it could not; then the message was not sent whole, and so not at all, and
-// the lane is of no more use. Publisher.mu is held.
+// the lane is of no more use.
 func (l *lane) publish(f *flight, publishing *amqp.Publishing) bool {
+	l.sending.Lock()
+	defer l.sending.Unlock()
+	if l.retired {
+		return false
+	}
 	p := l.session.p
 	l.number++
 	publishing.Headers[PublishHeader] = strconv.FormatUint(l.number, 36)
 	confirm, err := l.channel.PublishWithDeferredConfirm(f.exchange, f.key, true, false, *publishing)
 	if err != nil {
-		p.retire(l)
+		l.retired = true
 		if !l.channel.IsClosed() {
 			l.session.sock.abort(err)
 		}
 		return false
 	}
 	f.number, f.confirm = l.number, confirm
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	l.incoming = append(l.incoming, f)
-	p.count++
-	p.bytes += f.size
 	if p.dozing {
 		p.wakeSettler()
 	}
 	return true
+}
+
+// stop has nothing more be sent. What is just being sent is incoming when it
+// returns.
+func (l *lane) stop() {
+	l.sending.Lock()
+	defer l.sending.Unlock()
+	l.retired = true
 }
 
 // takeIncoming moves what was sent to what is pending. Publisher.mu is held.

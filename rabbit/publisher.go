@@ -141,8 +141,8 @@ func (p *Publisher) PublishAsync(topic string, msg *message.Message, done func(e
 
 // Close sends nothing more, waits for the outstanding confirms for up to
 // CloseTimeout, reports the rest as unknown, and closes the connection. When it
-// returns, every done was called and no goroutine is left. It does not hang on
-// a broker that does not answer.
+// returns, done was called for everything that was sent, and no goroutine is
+// left. It does not hang on a broker that does not answer.
 //
 // The error says how many messages were left unknown, if any. Calling Close
 // again waits for the first call and returns the same.

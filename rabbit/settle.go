@@ -25,10 +25,6 @@ type settler struct {
 
 	slots, bytes int // to be given back to the window
 
-	free  int       // places in the window
-	owed  bool      // room was given back, and who waits for it not woken
-	woken time.Time // when that was done last
-
 	timer *time.Timer
 }
 
@@ -45,7 +41,7 @@ func (p *Publisher) settle() {
 		for _, l := range s.lanes {
 			s.conclude(l)
 		}
-		s.release(now)
+		s.release()
 		s.report()
 		s.wait()
 	}
@@ -145,26 +141,15 @@ func (s *settler) settled(f *flight, err *PublishError) {
 	s.bytes += f.size
 }
 
-// release gives the room of what was settled back to the window. Who waits for
-// it is woken for a good piece of the window or after a tick, not for every
-// single place: fewer wake-ups, and more messages in one write.
-func (s *settler) release(now time.Time) {
-	p := s.p
-	if s.slots > 0 {
-		p.mu.Lock()
-		p.count -= s.slots
-		p.bytes -= s.bytes
-		s.free = p.cfg.Window - p.count
-		p.mu.Unlock()
-		s.owed = true
-		s.slots, s.bytes = 0, 0
+// release gives the room of what was settled back to the window.
+func (s *settler) release() {
+	if s.slots == 0 {
+		return
 	}
-	if s.owed && (s.free >= p.cfg.Window/8 || now.Sub(s.woken) >= settleTick) {
-		p.mu.Lock()
-		p.broadcast()
-		p.mu.Unlock()
-		s.owed, s.woken = false, now
-	}
+	s.p.mu.Lock()
+	s.p.leave(s.slots, s.bytes)
+	s.p.mu.Unlock()
+	s.slots, s.bytes = 0, 0
 }
 
 // report calls what waits for a verdict, with no lock held.

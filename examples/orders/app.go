@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -240,8 +241,8 @@ func (a *app) closeLater(closer func() error) { a.closers = append(a.closers, cl
 // close closes everything that is not the service's own, the last first.
 func (a *app) close() error {
 	var errs []error
-	for i := len(a.closers) - 1; i >= 0; i-- {
-		errs = append(errs, a.closers[i]())
+	for _, closer := range slices.Backward(a.closers) {
+		errs = append(errs, closer())
 	}
 	a.closers = nil
 	return errors.Join(errs...)

@@ -131,7 +131,8 @@ func (o options) validate() error {
 	if err := (schema.Config{Schema: o.schema}).Validate(); err != nil || o.schema == "" {
 		check(false, "-schema %q: must be letters, digits and underscores, at most 63", o.schema)
 	}
-	check(namespaces.MatchString(o.namespace), "-namespace %q: must be letters, digits, dots, hyphens and underscores, at most 100", o.namespace)
+	check(namespaces.MatchString(o.namespace),
+		"-namespace %q: must be letters, digits, dots, hyphens and underscores, at most 100", o.namespace)
 	if _, known := levels[o.verbosity]; !known && o.verbosity != "" {
 		check(false, "-v %s: must be one of %s", o.verbosity, strings.Join(slices.Sorted(maps.Keys(levels)), ", "))
 	}

@@ -63,7 +63,9 @@ func (c Client) post(ctx context.Context, key string, body []byte) (status int, 
 }
 
 func orderID(answer []byte) (string, error) {
-	var order struct{ ID string }
+	var order struct {
+		ID string `json:"id"`
+	}
 	if err := json.Unmarshal(answer, &order); err != nil {
 		return "", fmt.Errorf("demo: read the answer: %w", err)
 	}

@@ -34,7 +34,7 @@ func (d *Demo) Run(ctx context.Context) error {
 	err := d.run(ctx)
 	if ctx.Err() != nil {
 		d.cut = context.Cause(ctx)
-		return nil
+		return nil //nolint:nilerr // the report says it better
 	}
 	return err
 }

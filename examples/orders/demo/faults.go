@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"sync"
 	"sync/atomic"
 
@@ -17,14 +16,20 @@ import (
 )
 
 // Faults is everything that goes wrong in a run, on purpose. Nil is a run in
-// which nothing does. What goes wrong depends on ids, not on chance.
+// which nothing does. What goes wrong is counted off, not left to chance.
 type Faults struct {
 	orders   int // of the run
 	injected Injected
 	mended   atomic.Bool
 
 	mu    sync.Mutex
-	calls map[string]int // of a consumer's handler, for a message
+	fates map[string]*fate // by consumer and message
+}
+
+// fate is what is in store for a consumer's handling of a message.
+type fate struct {
+	number int // in order of their first calls
+	calls  int
 }
 
 // Injected counts what was done.
@@ -39,7 +44,7 @@ type Injected struct {
 }
 
 // NewFaults returns the faults of a run of so many orders.
-func NewFaults(orders int) *Faults { return &Faults{orders: orders, calls: map[string]int{}} }
+func NewFaults(orders int) *Faults { return &Faults{orders: orders, fates: map[string]*fate{}} }
 
 // Hooks injects the faults into a service.
 func (f *Faults) Hooks() service.Hooks {
@@ -61,16 +66,16 @@ func (f *Faults) handler(consumer string, handle once.HandlerFunc) once.HandlerF
 		if !f.mended.Load() && bytes.Contains(msg.Payload, []byte(cursedFor(consumer))) {
 			return nil, errCursed
 		}
-		call := f.call(consumer, msg.UUID)
-		switch luck := hash(consumer, msg.UUID) % 100; {
+		number, call := f.call(consumer, msg.UUID)
+		switch luck := number % 100; {
 		case luck < 4 && call == 1:
 			_, err := handle(ctx, tx, msg)
 			f.injected.Panics.Add(1)
 			panic(fmt.Sprintf("demo: injected panic (%v)", err))
-		case luck < 10 && call <= 1+int(luck)%4:
+		case luck < 10 && call <= 1+luck%4:
 			f.injected.Failures.Add(1)
 			return nil, errInjected
-		case luck < 16 && call <= 1+int(luck)%4:
+		case luck < 16 && call <= 1+luck%4:
 			_, err := handle(ctx, tx, msg)
 			f.injected.Failures.Add(1)
 			return nil, errors.Join(err, errInjected)
@@ -79,19 +84,16 @@ func (f *Faults) handler(consumer string, handle once.HandlerFunc) once.HandlerF
 	}
 }
 
-func (f *Faults) call(consumer, id string) int {
+// call counts the handler's calls for a message, from 1.
+func (f *Faults) call(consumer, id string) (number, call int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.calls[consumer+" "+id]++
-	return f.calls[consumer+" "+id]
-}
-
-func hash(parts ...string) uint32 {
-	h := fnv.New32a()
-	for _, part := range parts {
-		_, _ = h.Write([]byte(part))
+	key := consumer + " " + id
+	if f.fates[key] == nil {
+		f.fates[key] = &fate{number: len(f.fates)}
 	}
-	return h.Sum32()
+	f.fates[key].calls++
+	return f.fates[key].number, f.fates[key].calls
 }
 
 // curse makes some orders ones that a handler cannot do.

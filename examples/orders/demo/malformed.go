@@ -20,9 +20,9 @@ type Rubbish struct {
 // rubbish returns one of each kind.
 func rubbish() []Rubbish {
 	id := "rubbish-" + rand.Text()
-	noise := make([]byte, 100)
+	noise := make([]byte, 102)
 	_, _ = rand.Read(noise) // does not fail
-	noise = append(noise, 0, 0xff)
+	noise[100], noise[101] = 0, 0xff
 	garbage := map[string]string{"nul": "\x00", "not-utf-8": "\xff\xfe", "long": strings.Repeat("x", 5000), "": "no name"}
 	return []Rubbish{
 		{ID: id + "-noise", Payload: noise},

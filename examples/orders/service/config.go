@@ -22,6 +22,11 @@ type Config struct {
 	// Defaults to 5 seconds.
 	Lease time.Duration
 
+	// KeyTimeout is how long a request waits for an earlier one with the same
+	// Idempotency-Key that is still under way. Not used with SQLite, which has
+	// its busy_timeout. Defaults to 5 seconds.
+	KeyTimeout time.Duration
+
 	// StopTimeout is how long each of the parts may take to end: HTTP, the
 	// consumers, the forwarder. Together they should stay under the time that
 	// whoever stops the service gives it. Defaults to 5 seconds.
@@ -55,6 +60,9 @@ type Forwarder interface {
 func (c Config) withDefaults() Config {
 	if c.Lease == 0 {
 		c.Lease = 5 * time.Second
+	}
+	if c.KeyTimeout == 0 {
+		c.KeyTimeout = 5 * time.Second
 	}
 	if c.StopTimeout == 0 {
 		c.StopTimeout = 5 * time.Second

@@ -62,8 +62,12 @@ func Postgres(dsn, schemaName string) (Database, error) {
 }
 
 // Pool opens a pool of at most so many connections. None is made before it is
-// needed.
+// needed. With SQLite it is one: there is one writer at a time anyway, and who
+// waits for a connection is woken, while who waits for SQLite's lock sleeps.
 func (d Database) Pool(most int) *sql.DB {
+	if d.Tables.Dialect == schema.SQLite {
+		most = 1
+	}
 	pool := sql.OpenDB(d.connector)
 	pool.SetMaxOpenConns(most)
 	pool.SetMaxIdleConns(most)

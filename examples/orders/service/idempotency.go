@@ -73,7 +73,7 @@ func (s *Service) limitWaiting(ctx context.Context, tx *sql.Tx) error {
 	if s.database.Tables.Dialect == schema.SQLite {
 		return nil
 	}
-	if _, err := tx.ExecContext(ctx, `SET LOCAL lock_timeout = '5s'`); err != nil {
+	if _, err := tx.ExecContext(ctx, fmt.Sprintf(`SET LOCAL lock_timeout = %d`, s.keyTimeout.Milliseconds())); err != nil {
 		return fmt.Errorf("service: limit waiting: %w", err)
 	}
 	return nil

@@ -36,6 +36,7 @@ type Service struct {
 	router    *message.Router
 	forwarder Forwarder
 
+	keyTimeout  time.Duration
 	stopTimeout time.Duration
 	health      health
 }
@@ -54,6 +55,7 @@ func New(database Database, transport Transport, mailer Mailer, config Config) (
 		requests:    database.Pool(8),
 		handling:    database.Pool(20), // handlers in parallel, and as many again that settle what was parked
 		forwarding:  database.Pool(4),
+		keyTimeout:  config.KeyTimeout,
 		stopTimeout: config.StopTimeout,
 	}
 	if err := s.build(config); err != nil {

@@ -29,7 +29,9 @@ func NewLocal(database Database) (*Local, error) {
 func (l *Local) Publisher() message.Publisher { return l.transport }
 
 // Subscriber implements [Transport].
-func (l *Local) Subscriber(Subscription) (message.Subscriber, error) { return l.transport.Subscriber(), nil }
+func (l *Local) Subscriber(Subscription) (message.Subscriber, error) {
+	return l.transport.Subscriber(), nil
+}
 
 // Close implements [Transport].
 func (l *Local) Close() error { return errors.Join(l.transport.Close(), l.pool.Close()) }

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/examples/orders/demo"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// command runs the command as a shell would.
+func command(t *testing.T, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status = run(t.Context(), args, &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+// Flags that cannot be used are refused with their name.
+func TestFlags(t *testing.T) {
+	for args, says := range map[string]string{
+		"-bogus":                         "-bogus",
+		"-orders -1":                     "-orders -1: must not be negative",
+		"-orders many":                   "-orders",
+		"-faults":                        "-faults needs -orders",
+		"-json":                          "-json needs -orders or -exit",
+		"-timeout 0s":                    "-timeout 0s",
+		"-lease 1ms":                     "-lease 1ms",
+		"-schema a;b":                    `-schema "a;b"`,
+		"-namespace a/b":                 `-namespace "a/b"`,
+		"-v loud":                        "-v loud: must be one of",
+		"-addr nowhere":                  `-addr "nowhere"`,
+		"-amqp amqp://localhost/":        "-amqp needs -db",
+		"-data x -db postgres://h/d":     "-data is for SQLite",
+		"-db mysql":                      "-db: must be postgres://",
+		"-db postgres://u:secret%zz@h/d": "-db: must be postgres://",
+		"-db postgres://h/d -amqp amqp://u:secret%zz@h/": "-amqp: must be amqp://",
+		"serve": `"serve" is no flag`,
+	} {
+		status, stdout, stderr := command(t, strings.Fields(args)...)
+		if status != statusUsage || !strings.Contains(stderr, says) || stdout != "" {
+			t.Errorf("%s: status %d, stderr %q, stdout %q; want status 2 and %q", args, status, stderr, stdout, says)
+		}
+		if strings.Contains(stderr, "secret") || strings.Count(stderr, "\n") > 2 {
+			t.Errorf("%s: stderr %q", args, stderr)
+		}
+	}
+}
+
+func TestFlagsAllAtOnce(t *testing.T) {
+	_, _, stderr := command(t, "-orders", "-1", "-lease", "1ms", "-schema", "")
+	for _, flag := range []string{"-orders", "-lease", "-schema"} {
+		if !strings.Contains(stderr, flag) {
+			t.Errorf("%s is not in %q", flag, stderr)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	status, _, stderr := command(t, "-help")
+	if status != statusOK || !strings.Contains(stderr, "go run ./examples/orders -orders 200 -faults -exit") {
+		t.Errorf("status %d: %s", status, stderr)
+	}
+}
+
+// A start that fails says why in one line, without credentials.
+func TestCannotStart(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	taken := listener.Addr().String()
+	t.Run("port", func(t *testing.T) {
+		cannotStart(t, "-addr: ", "-addr", taken)
+	})
+	t.Run("database", func(t *testing.T) {
+		if err := listener.Close(); err != nil {
+			t.Fatal(err)
+		}
+		cannotStart(t, "-db: ", "-db", "postgres://u:secret@"+taken+"/d?sslmode=disable")
+	})
+	t.Run("broker", func(t *testing.T) {
+		uri, err := amqp.ParseURI(testkit.Rabbit(t).URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		uri.Password = "secret"
+		cannotStart(t, "-amqp: ", "-db", testkit.Postgres(t).DSN, "-amqp", uri.String())
+	})
+}
+
+func cannotStart(t *testing.T, says string, args ...string) {
+	t.Helper()
+	status, _, stderr := command(t, args...)
+	if status != statusFailed || !strings.HasPrefix(stderr, "orders: cannot start: "+says) ||
+		strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, "secret") {
+		t.Errorf("status %d, stderr %q", status, stderr)
+	}
+}
+
+// Everything goes wrong, and nothing is lost or done twice.
+func TestFaults(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		faults(t)
+	})
+	t.Run("servers", func(t *testing.T) {
+		broker := testkit.Rabbit(t)
+		faults(t, "-db", testkit.Postgres(t).DSN, "-amqp", broker.URL, "-namespace", broker.Name("orders"))
+	})
+}
+
+var lastLine = regexp.MustCompile(`(?m)^orders=50 lost=0 duplicated=0 quarantined=(\d+) replayed=(\d+)\n\z`)
+
+func faults(t *testing.T, args ...string) {
+	t.Helper()
+	status, stdout, stderr := command(t, append(args, "-addr", "127.0.0.1:0", "-orders", "50", "-faults", "-exit")...)
+	found := lastLine.FindStringSubmatch(stdout)
+	if status != statusOK || found == nil || found[1] == "0" || found[1] != found[2] {
+		t.Errorf("status %d\n%s%s", status, stdout, stderr)
+	}
+	if !strings.Contains(stdout, "discarded=28") {
+		t.Errorf("the malformed messages are not told of:\n%s", stdout)
+	}
+}
+
+// With -json there is one object on standard output, and every kind of fault
+// was injected.
+func TestJSON(t *testing.T) {
+	status, stdout, stderr := command(t, "-addr", "127.0.0.1:0", "-orders", "50", "-faults", "-exit", "-json")
+	var report demo.Report
+	decoder := json.NewDecoder(strings.NewReader(stdout))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&report); err != nil || decoder.More() {
+		t.Fatalf("%v: %s", err, stdout)
+	}
+	if status != statusOK || !report.OK || report.Orders != 50 || report.Replayed != 2 || report.Discarded != 28 {
+		t.Errorf("status %d: %s%s", status, stdout, stderr)
+	}
+	for kind, count := range report.Injected {
+		if count == 0 {
+			t.Errorf("no %s were injected", kind)
+		}
+	}
+}
+
+// What is missing, surplus or of nobody in the tables is found, named, and an
+// error.
+func TestReportFindsWhatIsWrong(t *testing.T) {
+	dir := t.TempDir()
+	args := []string{"-addr", "127.0.0.1:0", "-data", dir, "-exit"}
+	if status, stdout, stderr := command(t, append(args, "-orders", "10")...); status != statusOK {
+		t.Fatalf("status %d\n%s%s", status, stdout, stderr)
+	}
+	db := sqliteFile(t, dir, "orders.db")
+	var victim string
+	if err := db.QueryRowContext(t.Context(), `SELECT MAX(id) FROM orders`).Scan(&victim); err != nil {
+		t.Fatal(err)
+	}
+	for _, harm := range []string{
+		`DELETE FROM payments WHERE order_id = '` + victim + `'`,
+		`INSERT INTO shipments (order_id, message_id) VALUES ('` + victim + `', 'again')`,
+		`INSERT INTO reservations (order_id, message_id) VALUES ('nobody''s', 'where from')`,
+	} {
+		if _, err := db.ExecContext(t.Context(), harm); err != nil {
+			t.Fatal(err)
+		}
+	}
+	status, stdout, _ := command(t, append(args, "-timeout", "500ms")...)
+	if status != statusFailed {
+		t.Errorf("status %d", status)
+	}
+	for _, says := range []string{
+		"lost: order " + victim + " has no entry in payments\n",
+		"phantom=1: ",
+		"-timeout 500ms is up",
+		"\norders=0 lost=1 duplicated=1 quarantined=0 replayed=0\n",
+	} {
+		if !strings.Contains(stdout, says) {
+			t.Errorf("%q is not in\n%s", says, stdout)
+		}
+	}
+}
+
+// A service that is killed leaves its files to the next.
+func TestDataIsKept(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "place")
+	for range 2 {
+		status, stdout, stderr := command(t, "-addr", "127.0.0.1:0", "-data", dir, "-orders", "5", "-exit")
+		if status != statusOK || !strings.HasSuffix(stdout, "\norders=5 lost=0 duplicated=0 quarantined=0 replayed=0\n") {
+			t.Fatalf("status %d\n%s%s", status, stdout, stderr)
+		}
+	}
+	var orders int
+	if err := sqliteFile(t, dir, "orders.db").QueryRowContext(t.Context(), `SELECT COUNT(*) FROM orders`).Scan(&orders); err != nil {
+		t.Fatal(err)
+	}
+	if orders != 10 {
+		t.Errorf("%d orders", orders)
+	}
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/examples/orders/demo"
+	"github.com/watermill-once/once/examples/orders/service"
+)
+
+// victim is the service as a process of its own, its clients, and its books.
+type victim struct {
+	*testing.T
+
+	binary string
+	args   []string
+	db     *sql.DB
+	mail   *sql.DB
+	broker bool
+
+	process *exec.Cmd
+	stderr  bytes.Buffer
+	address atomic.Value // string: another one in each life
+
+	mu      sync.Mutex
+	journal map[string]string // order ids that clients were told, by key
+}
+
+func newVictim(t *testing.T, binary string, db, mail *sql.DB, args ...string) *victim {
+	t.Helper()
+	// A short lease, or no life would be long enough to outlast its
+	// predecessor's.
+	args = append(args, "-addr", "127.0.0.1:0", "-lease", "500ms")
+	v := &victim{T: t, binary: binary, args: args, db: db, mail: mail, journal: map[string]string{}}
+	v.broker = slices.Contains(args, "-amqp")
+	t.Cleanup(func() {
+		if v.process != nil {
+			v.kill()
+		}
+		if t.Failed() {
+			t.Logf("the service's log:\n%s", v.stderr.String())
+		}
+	})
+	return v
+}
+
+// start starts the service and waits until it listens.
+func (v *victim) start() {
+	v.Helper()
+	v.process = exec.Command(v.binary, v.args...)
+	v.process.Stderr = &v.stderr
+	stdout, err := v.process.StdoutPipe()
+	if err != nil {
+		v.Fatal(err)
+	}
+	if err := v.process.Start(); err != nil {
+		v.Fatal(err)
+	}
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		if _, address, found := strings.Cut(lines.Text(), "http://"); found {
+			v.address.Store(address)
+			return
+		}
+	}
+	v.Fatalf("the service did not start: %v", v.process.Wait())
+}
+
+// kill ends the service without a word.
+func (v *victim) kill() {
+	_ = v.process.Process.Kill()
+	_ = v.process.Wait() // it says that it was killed
+}
+
+// clients order until the function that is returned is called, which returns
+// when each has its answer.
+func (v *victim) clients() (stop func()) {
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, v.address.Load().(string))
+	}}
+	client := demo.Client{URL: "http://orders", HTTP: &http.Client{Transport: transport, Timeout: 5 * time.Second}}
+	enough := make(chan struct{})
+	var ordering sync.WaitGroup
+	for c := range 4 {
+		ordering.Go(func() {
+			for n := 0; ; n++ {
+				key := fmt.Sprintf("client-%d-%d", c, n)
+				id, err := client.Place(v.Context(), key, someOrder(n))
+				if err != nil {
+					v.Errorf("key %s: %v", key, err)
+					return
+				}
+				v.mu.Lock()
+				v.journal[key] = id
+				v.mu.Unlock()
+				select {
+				case <-enough:
+					return
+				case <-time.After(30 * time.Millisecond): // a customer thinks
+				}
+			}
+		})
+	}
+	return func() {
+		close(enough)
+		ordering.Wait()
+		transport.CloseIdleConnections()
+	}
+}
+
+func someOrder(n int) []byte {
+	body, err := json.Marshal(service.NewOrder{
+		Shop: "berlin", Customer: fmt.Sprintf("customer %d", n), Currency: "EUR",
+		Lines: []service.Line{{SKU: "tea", Quantity: int64(1 + n%5), UnitPrice: 450}, {SKU: "cake", Quantity: 1, UnitPrice: 390}},
+	})
+	if err != nil {
+		panic(err) // it is of our own making
+	}
+	return body
+}

@@ -1,0 +1,59 @@
+package rabbit_test
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/rabbit"
+)
+
+// The publisher does not need the broker to be there. What its errors mean for
+// a message is asked with interfaces of one's own.
+func ExampleNewPublisher() {
+	config := amqp.NewDurablePubSubConfig("amqp://guest:guest@127.0.0.1:1/", nil) // nobody listens there
+	config.Marshaler = rabbit.Marshaler{}
+	publisher, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{ReadyTimeout: time.Millisecond})
+	if err != nil {
+		panic(err)
+	}
+	defer publisher.Close()
+
+	err = publisher.Publish("orders.placed", message.NewMessage("id-1", []byte("{}")))
+	var (
+		refused  interface{ Refused() bool }
+		hopeless interface{ Unacceptable() bool }
+	)
+	switch {
+	case err == nil:
+		fmt.Println("routed, persisted and confirmed")
+	case errors.As(err, &refused) && refused.Refused():
+		fmt.Println("try later, but not for ever")
+	case errors.As(err, &hopeless) && hopeless.Unacceptable():
+		fmt.Println("put it aside")
+	default:
+		fmt.Println("send it again, with the same id")
+	}
+	// Output: send it again, with the same id
+}
+
+// Metadata does not steer the broker, and no header of the broker fails.
+func ExampleMarshaler() {
+	msg := message.NewMessage("id-1", []byte("{}"))
+	msg.Metadata.Set("tenant", "acme")
+	msg.Metadata.Set("BCC", "somebody-elses-queue")
+	sent, _ := rabbit.Marshaler{}.Marshal(msg)
+
+	sent.Headers["x-death"] = []any{amqp091.Table{"queue": "q", "count": int64(2)}} // as the broker would
+	got, err := rabbit.Marshaler{}.Unmarshal(amqp091.Delivery{Headers: sent.Headers, Body: sent.Body})
+
+	fmt.Println(got.UUID, got.Metadata.Get("tenant"), got.Metadata.Get("x-death"), err)
+	fmt.Printf("BCC: %q, redelivered: %s\n", got.Metadata.Get("BCC"), got.Metadata.Get(rabbit.MetadataRedelivered))
+	// Output:
+	// id-1 acme [{"count":2,"queue":"q"}] <nil>
+	// BCC: "", redelivered: false
+}
