@@ -35,6 +35,7 @@ type chain struct {
 	db       *sql.DB
 	amqpURL  string
 	queues   string // their type
+	window   int    // of the forwarder; 0 is its default
 	router   *message.Router
 	consumer *once.Consumer
 	forward  *forwarder.Forwarder
@@ -133,6 +134,7 @@ func (c *chain) startForwarder() {
 	}
 	c.forward, err = forwarder.New(c.db, publisher, forwarder.Config{
 		Logger: testkit.Logger(c.T), Backoff: forwarder.Exponential(20*time.Millisecond, 200*time.Millisecond), MaxAttempts: 1000,
+		Window: c.window,
 	})
 	if err != nil {
 		c.Fatal(err)

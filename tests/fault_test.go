@@ -46,6 +46,7 @@ func TestTheBrokerIsKilledMidway(t *testing.T) {
 	// Killed in its first seconds, a quorum queue of RabbitMQ 3.10 sometimes
 	// comes back without a leader, and stays so.
 	c.queues = "classic"
+	c.window = 4 // so slow that the broker can be killed before all is sent
 	for _, consumer := range []string{"payments", "inventory"} {
 		if err := c.declare(consumer, placed).Close(); err != nil {
 			t.Fatal(err)
