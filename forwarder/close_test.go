@@ -102,3 +102,28 @@ func TestCloseInTheMiddleOfEverything(t *testing.T) {
 		require.Len(t, b.stored, 100, "each once: nothing was unknown")
 	})
 }
+
+func TestTrap75_CloseDoesNotWaitForAPublishThatHangs(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		release := make(chan struct{})
+		returned := make(chan struct{})
+		b := newBroker().answering(func(d delivery) error {
+			if d.id == "hangs" {
+				defer close(returned)
+				<-release
+			}
+			return nil
+		})
+		cfg := quick(config)
+		cfg.CloseTimeout = 200 * time.Millisecond
+		f := start(t, db, b, cfg)
+		put(t, db, config, "t", msg("hangs", ""), msg("fine", ""))
+		eventually(t, "the others go on", func() bool { return b.tries("hangs") == 1 && b.has("fine") && pending(t, db) == 1 })
+		began := time.Now()
+		require.NoError(t, f.Close())
+		require.Less(t, time.Since(began), 10*cfg.CloseTimeout)
+		require.Equal(t, 1, pending(t, db), "it is not known whether it was stored")
+		close(release)
+		<-returned
+	})
+}

@@ -19,6 +19,10 @@
 // no transaction is open and no row is locked meanwhile. Of one ordering key at
 // most one message is unconfirmed at any time.
 //
+// A topic that does not answer, such as a queue without a majority, holds up no
+// other: it has no more than its share of the window, and when it has been
+// silent for Config.StallTimeout it is left out until it answers again.
+//
 // # What it relies on
 //
 // A publisher that returns nil has stored the message. One that returns nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"net"
 	"path/filepath"
@@ -108,24 +109,15 @@ func cannotStart(t *testing.T, says string, args ...string) {
 	}
 }
 
+var lastLine = regexp.MustCompile(`(?m)^orders=40 lost=0 duplicated=0 quarantined=([1-9]\d*) replayed=(\d+)\n\z`)
+
 // Everything goes wrong, and nothing is lost or done twice.
 func TestFaults(t *testing.T) {
-	t.Run("embedded", func(t *testing.T) {
-		faults(t)
-	})
-	t.Run("servers", func(t *testing.T) {
-		broker := testkit.Rabbit(t)
-		faults(t, "-db", testkit.Postgres(t).DSN, "-amqp", broker.URL, "-namespace", broker.Name("orders"))
-	})
-}
-
-var lastLine = regexp.MustCompile(`(?m)^orders=50 lost=0 duplicated=0 quarantined=(\d+) replayed=(\d+)\n\z`)
-
-func faults(t *testing.T, args ...string) {
-	t.Helper()
-	status, stdout, stderr := command(t, append(args, "-addr", "127.0.0.1:0", "-orders", "50", "-faults", "-exit")...)
+	broker := testkit.Rabbit(t)
+	status, stdout, stderr := command(t, "-db", testkit.Postgres(t).DSN, "-amqp", broker.URL, "-namespace", broker.Name("orders"),
+		"-addr", "127.0.0.1:0", "-orders", "40", "-faults", "-exit")
 	found := lastLine.FindStringSubmatch(stdout)
-	if status != statusOK || found == nil || found[1] == "0" || found[1] != found[2] {
+	if status != statusOK || found == nil || found[1] != found[2] {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
 	if !strings.Contains(stdout, "discarded=28") {
@@ -133,17 +125,17 @@ func faults(t *testing.T, args ...string) {
 	}
 }
 
-// With -json there is one object on standard output, and every kind of fault
-// was injected.
-func TestJSON(t *testing.T) {
-	status, stdout, stderr := command(t, "-addr", "127.0.0.1:0", "-orders", "50", "-faults", "-exit", "-json")
+// The same without servers. With -json there is one object on standard output,
+// and it tells of every kind of fault.
+func TestFaultsJSON(t *testing.T) {
+	status, stdout, stderr := command(t, "-addr", "127.0.0.1:0", "-orders", "20", "-faults", "-exit", "-json")
 	var report demo.Report
 	decoder := json.NewDecoder(strings.NewReader(stdout))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&report); err != nil || decoder.More() {
 		t.Fatalf("%v: %s", err, stdout)
 	}
-	if status != statusOK || !report.OK || report.Orders != 50 || report.Replayed != 2 || report.Discarded != 28 {
+	if status != statusOK || !report.OK || report.Orders != 20 || report.Replayed != 1 || report.Discarded != 28 {
 		t.Errorf("status %d: %s%s", status, stdout, stderr)
 	}
 	for kind, count := range report.Injected {
@@ -208,3 +200,23 @@ func TestDataIsKept(t *testing.T) {
 		t.Errorf("%d orders", orders)
 	}
 }
+
+// Who interrupts it is not told that what is under way is lost.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var stdout, stderr bytes.Buffer
+	out := writer(func(text []byte) (int, error) {
+		if bytes.Contains(text, []byte("http://")) { // it is ready
+			cancel()
+		}
+		return stdout.Write(text)
+	})
+	status := run(ctx, []string{"-addr", "127.0.0.1:0", "-orders", "1000", "-exit"}, out, &stderr)
+	if status != statusFailed || !strings.Contains(stderr.String(), "orders: interrupted") || strings.Contains(stdout.String(), "lost") {
+		t.Errorf("status %d\n%s%s", status, stdout.String(), stderr.String())
+	}
+}
+
+type writer func(text []byte) (int, error)
+
+func (w writer) Write(text []byte) (int, error) { return w(text) }

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -67,7 +68,7 @@ func (s *Service) postOrder(w http.ResponseWriter, r *http.Request) {
 
 	a, err := s.place(ctx, idempotentRequest{key: key, digest: sha256.Sum256(body)}, wanted)
 	if err != nil {
-		s.placeProblem(err).write(w)
+		s.placeProblem(r, err).write(w)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -80,7 +81,7 @@ func (s *Service) postOrder(w http.ResponseWriter, r *http.Request) {
 }
 
 // placeProblem is the answer when an order could not be placed.
-func (s *Service) placeProblem(err error) problem {
+func (s *Service) placeProblem(r *http.Request, err error) problem {
 	switch {
 	case errors.Is(err, errKeyReused):
 		return problem{Status: http.StatusUnprocessableEntity, Detail: "the Idempotency-Key was used for another body"}
@@ -97,8 +98,17 @@ func (s *Service) placeProblem(err error) problem {
 			Detail: "the order may have been placed: ask again with the same Idempotency-Key",
 		}
 	}
-	s.logger.Error("An order could not be placed", "error", err)
+	s.log(r, "An order could not be placed", err)
 	return unavailable
+}
+
+// log logs why a request failed; that the client has gone is nobody's fault.
+func (s *Service) log(r *http.Request, what string, err error) {
+	level := slog.LevelError
+	if r.Context().Err() != nil {
+		level = slog.LevelInfo
+	}
+	s.logger.Log(r.Context(), level, what, "error", err)
 }
 
 func (s *Service) getOrder(w http.ResponseWriter, r *http.Request) {
@@ -114,7 +124,7 @@ func (s *Service) getOrder(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, sql.ErrNoRows):
 		noSuchOrder.write(w)
 	case err != nil:
-		s.logger.Error("An order could not be read", "error", err)
+		s.log(r, "An order could not be read", err)
 		unavailable.write(w)
 	default:
 		writeJSON(w, http.StatusOK, "application/json", d)

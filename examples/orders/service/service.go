@@ -14,6 +14,7 @@ import (
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
 )
 
 // Service is the order service. Its parts are here, what they do is in the
@@ -41,6 +42,11 @@ type Service struct {
 	health      health
 }
 
+// parkedAtOnce is how many parked messages a subscription handles at once. With
+// one of the broker's, and a connection to claim and renew, that is how many
+// connections it needs: a handler that waits for one holds up others.
+const parkedAtOnce = 3
+
 // New puts a service together and subscribes its consumers. The tables must be
 // there, see [Database.Migrate]. The transport is the service's from here on:
 // it is closed at the end of [Service.Run], by [Service.Close], or if New fails.
@@ -53,7 +59,7 @@ func New(database Database, transport Transport, mailer Mailer, config Config) (
 		hooks:       config.Hooks,
 		logger:      config.Logger,
 		requests:    database.Pool(8),
-		handling:    database.Pool(20), // handlers in parallel, and as many again that settle what was parked
+		handling:    database.Pool(len(Subscriptions()) * (1 + parkedAtOnce + 1)),
 		forwarding:  database.Pool(4),
 		keyTimeout:  config.KeyTimeout,
 		stopTimeout: config.StopTimeout,
@@ -69,10 +75,17 @@ func (s *Service) build(config Config) (err error) {
 	if s.box, err = outbox.New(outbox.Config{Schema: s.database.Tables}); err != nil {
 		return err
 	}
+	concurrency := parkedAtOnce
+	if s.database.Tables.Dialect == schema.SQLite {
+		concurrency = 1 // as many as there can be writers
+	}
 	s.consumer, err = once.NewConsumer(s.handling, once.ConsumerConfig{
 		Schema: s.database.Tables,
 		Logger: logger,
-		Retry:  retry.Config{Policy: config.Retry, Lease: config.Lease, PollInterval: 200 * time.Millisecond},
+		Retry: retry.Config{
+			Policy: config.Retry, Lease: config.Lease,
+			PollInterval: 200 * time.Millisecond, Concurrency: concurrency,
+		},
 	})
 	if err != nil {
 		return err

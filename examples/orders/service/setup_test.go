@@ -1,0 +1,211 @@
+package service_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/examples/orders/service"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/retry"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// each runs a test on each kind of database.
+func each(t *testing.T, test func(t *testing.T, database service.Database)) {
+	t.Helper()
+	t.Run("postgres", func(t *testing.T) {
+		test(t, postgres(t, testkit.Postgres(t).DSN))
+	})
+	t.Run("sqlite", func(t *testing.T) {
+		test(t, sqlite(t))
+	})
+}
+
+func sqlite(t *testing.T) service.Database {
+	t.Helper()
+	database, err := service.SQLite(filepath.Join(t.TempDir(), "orders.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return database
+}
+
+func postgres(t *testing.T, dsn string) service.Database {
+	t.Helper()
+	database, err := service.Postgres(dsn, "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return database
+}
+
+// mailer remembers what was sent.
+type mailer struct {
+	mu   sync.Mutex
+	sent map[string]service.Mail
+}
+
+func (m *mailer) Send(_ context.Context, key string, mail service.Mail) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.sent == nil {
+		m.sent = map[string]service.Mail{}
+	}
+	m.sent[key] = mail
+	return nil
+}
+
+// running is a service that runs.
+type running struct {
+	*testing.T
+
+	url    string
+	db     *sql.DB // to look into the tables
+	mailer *mailer
+	stop   func() error // idempotent; returns what Run did
+}
+
+// start starts a service that delivers through its database, and stops it at
+// the end of the test.
+func start(t *testing.T, database service.Database, configure ...func(*service.Config)) *running {
+	t.Helper()
+	if err := database.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	transport, err := service.NewLocal(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startOn(t, database, transport, configure...)
+}
+
+func startOn(t *testing.T, database service.Database, transport service.Transport, configure ...func(*service.Config)) *running {
+	t.Helper()
+	config := service.Config{
+		Retry:  retry.Policy{Base: 10 * time.Millisecond, Factor: 2},
+		Logger: slog.New(slog.DiscardHandler),
+	}
+	for _, change := range configure {
+		change(&config)
+	}
+	r := &running{T: t, db: pool(t, database), mailer: &mailer{}}
+	s, err := service.New(database, transport, r.mailer, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.url = "http://" + listener.Addr().String()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx, listener) }()
+	r.stop = sync.OnceValue(func() error {
+		cancel()
+		return <-ended
+	})
+	t.Cleanup(func() {
+		if err := r.stop(); err != nil {
+			t.Errorf("the service ended with %v", err)
+		}
+	})
+	return r
+}
+
+func pool(t *testing.T, database service.Database) *sql.DB {
+	t.Helper()
+	db := database.Pool(2)
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// answer is what a client gets to see.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// client leaves no connections behind, which would be goroutines.
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
+
+func (r *running) do(method, path, body string, headers ...string) answer {
+	r.Helper()
+	request, err := http.NewRequestWithContext(r.Context(), method, r.url+path, bytes.NewBufferString(body))
+	if err != nil {
+		r.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		r.Error(err)
+		return answer{}
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	if err != nil {
+		r.Error(err)
+	}
+	return answer{response.StatusCode, response.Header, string(content)}
+}
+
+const anOrder = `{"shop":"berlin","customer":"Ada","currency":"EUR","lines":[` +
+	`{"sku":"tea","quantity":2,"unit_price":450},{"sku":"cake","quantity":1,"unit_price":390}]}`
+
+// order places an order under a key.
+func (r *running) order(key, body string) answer {
+	r.Helper()
+	return r.do(http.MethodPost, "/orders", body, "Content-Type", "application/json", "Idempotency-Key", key)
+}
+
+// placed places an order and returns its id.
+func (r *running) placed() string {
+	r.Helper()
+	got := r.order("", anOrder)
+	var order service.Order
+	if err := json.Unmarshal([]byte(got.body), &order); err != nil || got.status != http.StatusCreated {
+		r.Fatalf("%d %s", got.status, got.body)
+	}
+	return order.ID
+}
+
+// details reads an order.
+func (r *running) details(id string) service.Details {
+	r.Helper()
+	got := r.do(http.MethodGet, "/orders/"+id, "")
+	var details service.Details
+	if err := json.Unmarshal([]byte(got.body), &details); err != nil || got.status != http.StatusOK {
+		r.Fatalf("%d %s", got.status, got.body)
+	}
+	return details
+}
+
+func (r *running) exec(statement string) {
+	r.Helper()
+	if _, err := r.db.ExecContext(r.Context(), statement); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *running) count(table string) int {
+	r.Helper()
+	var n int
+	if err := r.db.QueryRowContext(r.Context(), `SELECT COUNT(*) FROM `+table).Scan(&n); err != nil {
+		r.Fatal(err)
+	}
+	return n
+}
