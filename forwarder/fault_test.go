@@ -54,7 +54,7 @@ func TestConnectionsThatAreKilled(t *testing.T) {
 			sent++
 		}
 		put(t, killer, schema.Config{}, "t", msgs...)
-		return killed.Load() > 20 && sent >= 2000
+		return killed.Load() > 10 && sent >= 2000
 	})
 	flowing.Store(false)
 	<-done
