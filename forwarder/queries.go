@@ -20,7 +20,8 @@ type queries struct {
 func newQueries(d dialect.Dialect) queries {
 	confirmed := columns(d, "position bigint", "message_id text")
 	lifted := columns(d, "position bigint", "ordering_key text")
-	charged := columns(d, "position bigint", "message_id text", "attempts bigint", "delay bigint", "error text", "reason text")
+	charged := columns(d, "position bigint", "message_id text", "attempts bigint", "delay bigint", "error text", "reason text",
+		"unknown bool")
 	clock := "{millis now()}"
 	if d.SQLite() {
 		clock = "{now}"
@@ -42,16 +43,17 @@ func newQueries(d dialect.Dialect) queries {
 
 		charge: d.SQL(`
 			UPDATE {outbox} AS o
-			SET attempts = o.attempts + c.attempts, due_at = {after c.delay}, last_error = c.error
+			SET attempts = o.attempts + c.attempts, due_at = {after c.delay}, last_error = c.error,
+			    unknown = o.unknown OR c.unknown
 			FROM ` + charged + `
-			WHERE o.position = c.position AND o.message_id = c.message_id AND ` + owned("$7")),
+			WHERE o.position = c.position AND o.message_id = c.message_id AND ` + owned("$8")),
 
 		// If the key is held already, its true head is the lower one.
 		hold: d.SQL(`
 			INSERT INTO {holds} AS h (ordering_key, position, reason)
 			SELECT o.ordering_key, o.position, c.reason
 			FROM {outbox} AS o JOIN ` + charged + ` ON o.position = c.position AND o.message_id = c.message_id
-			WHERE o.ordering_key IS NOT NULL AND ` + owned("$7") + `
+			WHERE o.ordering_key IS NOT NULL AND ` + owned("$8") + `
 			ON CONFLICT (ordering_key) DO UPDATE SET position = excluded.position, reason = excluded.reason
 			WHERE excluded.position <= h.position`),
 
@@ -59,7 +61,7 @@ func newQueries(d dialect.Dialect) queries {
 			INSERT INTO {outbox_dead} (position, message_id, topic, ordering_key, payload, metadata, created_at,
 			                           attempts, last_error, reason, unknown)
 			SELECT o.position, o.message_id, o.topic, o.ordering_key, o.payload, o.metadata, o.created_at,
-			       o.attempts + 1, $3, $4, $5
+			       o.attempts + 1, $3, $4, o.unknown OR $5
 			FROM {outbox} AS o
 			WHERE o.position = $1 AND o.message_id = $2 AND ` + owned("$6")),
 

@@ -104,18 +104,23 @@ func (s *store) charge(ctx context.Context, charges []charge) (found int64, err 
 	var (
 		positions, attempts, delays []int64
 		ids, texts, reasons         []string
+		unknown                     []int64
 	)
-	for _, c := range charges {
+	for i, c := range charges {
 		positions = append(positions, c.row.position)
 		ids = append(ids, c.row.id)
 		attempts = append(attempts, int64(c.attempts))
 		delays = append(delays, c.delay.Milliseconds())
 		texts = append(texts, c.err)
 		reasons = append(reasons, c.hold)
+		unknown = append(unknown, 0)
+		if c.row.unknown {
+			unknown[i] = 1
+		}
 	}
 	args := []any{
 		s.dialect.List(positions), s.dialect.Strings(ids), s.dialect.List(attempts),
-		s.dialect.List(delays), s.dialect.Strings(texts), s.dialect.Strings(reasons), s.owner,
+		s.dialect.List(delays), s.dialect.Strings(texts), s.dialect.Strings(reasons), s.dialect.List(unknown), s.owner,
 	}
 	err = s.write(ctx, func(tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, s.sql.charge, args...)

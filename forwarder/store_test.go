@@ -113,3 +113,32 @@ func TestTrap18_OnlyTheOwnerChargesAndBuries(t *testing.T) {
 		require.Zero(t, count(`SELECT COUNT(*) FROM once_holds`))
 	})
 }
+
+// After a failover to a replica that lagged behind, positions are given out
+// again, and the dead letter of the old history may have one of them.
+func TestADeadLetterOfAPositionThatIsUsedAgain(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+		require.NoError(t, schema.Up(t.Context(), db.DB, config))
+		d, err := dialect.New(config)
+		require.NoError(t, err)
+		s := newStore(db.DB, d)
+		_, err = s.lease(t.Context(), time.Minute)
+		require.NoError(t, err)
+		overriding := "OVERRIDING SYSTEM VALUE"
+		if d.SQLite() {
+			overriding = ""
+		}
+		for _, id := range []string{"old", "new"} {
+			_, err = db.Exec(`INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata) ` + overriding + `
+				VALUES (7, '` + id + `', 't', 1, '', '{}')`)
+			require.NoError(t, err)
+			buried, err := s.bury(t.Context(), death{row: &row{position: 7, id: id}, reason: "exhausted"}, GoOn)
+			require.NoError(t, err)
+			require.True(t, buried)
+		}
+		var n int
+		require.NoError(t, db.QueryRow(`SELECT COUNT(*) FROM once_outbox_dead WHERE position = 7`).Scan(&n))
+		require.Equal(t, 2, n)
+	})
+}

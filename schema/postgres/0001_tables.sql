@@ -13,6 +13,7 @@ CREATE TABLE {outbox} (
     created_at   timestamptz NOT NULL DEFAULT now(),
     due_at       timestamptz,
     attempts     integer     NOT NULL DEFAULT 0,
+    unknown      boolean     NOT NULL DEFAULT false, -- may have been sent already, by some attempt
     last_error   text
 ) WITH (
     -- A queue turns over completely: vacuum by count, not by share of a size
@@ -36,9 +37,11 @@ CREATE TABLE {holds} (
     held_at      timestamptz NOT NULL DEFAULT now()
 );
 
--- Dead letters of the forwarder.
+-- Dead letters of the forwarder. They have an id of their own: after a failover
+-- to a replica that lagged behind, positions are given out again.
 CREATE TABLE {outbox_dead} (
-    position     bigint      PRIMARY KEY,
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    position     bigint      NOT NULL,
     message_id   text        NOT NULL,
     topic        text        NOT NULL,
     ordering_key text,
@@ -50,6 +53,29 @@ CREATE TABLE {outbox_dead} (
     reason       text        NOT NULL,
     unknown      boolean     NOT NULL,
     died_at      timestamptz NOT NULL DEFAULT now()
+);
+
+-- Whether the dead letter that holds a key is still there.
+CREATE INDEX {index outbox_dead_key} ON {outbox_dead} (ordering_key, position) WHERE ordering_key IS NOT NULL;
+
+-- What was forwarded, if that is to be kept for a while. Ids ascend with
+-- sent_at, so that the oldest rows are found by the primary key.
+CREATE TABLE {outbox_sent} (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    position     bigint      NOT NULL,
+    message_id   text        NOT NULL,
+    topic        text        NOT NULL,
+    ordering_key text,
+    payload      bytea       NOT NULL,
+    metadata     jsonb       NOT NULL,
+    created_at   timestamptz NOT NULL,
+    sent_at      timestamptz NOT NULL DEFAULT now()
+);
+
+-- Forwarders at work, so that each knows its share of the slots.
+CREATE TABLE {forwarders} (
+    owner       text        PRIMARY KEY,
+    lease_until timestamptz NOT NULL
 );
 
 -- Who forwards which part of the outbox. A lease, not a session lock: those

@@ -13,6 +13,7 @@ CREATE TABLE {outbox} (
     created_at   INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
     due_at       INTEGER,
     attempts     INTEGER NOT NULL DEFAULT 0,
+    unknown      INTEGER NOT NULL DEFAULT 0, -- may have been sent already, by some attempt
     last_error   TEXT
 );
 
@@ -30,7 +31,8 @@ CREATE TABLE {holds} (
 
 -- Dead letters of the forwarder.
 CREATE TABLE {outbox_dead} (
-    position     INTEGER PRIMARY KEY,
+    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    position     INTEGER NOT NULL,
     message_id   TEXT    NOT NULL,
     topic        TEXT    NOT NULL,
     ordering_key TEXT,
@@ -42,6 +44,29 @@ CREATE TABLE {outbox_dead} (
     reason       TEXT    NOT NULL,
     unknown      INTEGER NOT NULL,
     died_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
+);
+
+-- Whether the dead letter that holds a key is still there.
+CREATE INDEX {index outbox_dead_key} ON {outbox_dead} (ordering_key, position) WHERE ordering_key IS NOT NULL;
+
+-- What was forwarded, if that is to be kept for a while. Ids ascend with
+-- sent_at, so that the oldest rows are found by the primary key.
+CREATE TABLE {outbox_sent} (
+    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    position     INTEGER NOT NULL,
+    message_id   TEXT    NOT NULL,
+    topic        TEXT    NOT NULL,
+    ordering_key TEXT,
+    payload      BLOB    NOT NULL,
+    metadata     TEXT    NOT NULL,
+    created_at   INTEGER NOT NULL,
+    sent_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
+);
+
+-- Forwarders at work, so that each knows its share of the slots.
+CREATE TABLE {forwarders} (
+    owner       TEXT    PRIMARY KEY,
+    lease_until INTEGER NOT NULL
 );
 
 -- Who forwards which part of the outbox.
