@@ -10,6 +10,8 @@ type buffer struct {
 	lanes map[string]*lane
 	low   int64 // of the cursor: what lies above may be read again
 
+	orphans int // rows of slots that were lost, in flight or still to be deleted
+
 	refills []*lane // wanted; some perhaps no longer
 }
 
@@ -35,7 +37,7 @@ func (b *buffer) add(r *row, refill bool) {
 	l := b.lanes[r.key]
 	switch {
 	case l == nil:
-		l = &lane{key: r.key}
+		l = &lane{key: r.key, slot: r.slot}
 		b.lanes[r.key] = l
 	case l.excluded && !refill:
 		return // read before the lane was excluded
@@ -74,6 +76,9 @@ func (b *buffer) forget(r *row) {
 	if b.rows[r.position] == r {
 		b.bytes -= r.size()
 		delete(b.rows, r.position)
+		if r.orphan {
+			b.orphans--
+		}
 	}
 }
 
@@ -170,17 +175,23 @@ func (b *buffer) refilled(l *lane, upTo int64) {
 	}
 }
 
-// drop forgets everything except what is under way or confirmed, whose outcome
-// is still to be recorded.
-func (b *buffer) drop() {
-	b.refills = nil
-	clear(b.ready)
-	clear(b.lanes)
+// drop forgets the rows of slots, except those under way or confirmed, whose
+// outcome is still to be recorded.
+func (b *buffer) drop(slots map[int64]bool) {
+	b.ready.drop(slots)
+	for key, l := range b.lanes {
+		if slots[l.slot] {
+			delete(b.lanes, key)
+		}
+	}
 	for _, r := range b.rows {
-		r.lane = nil
-		r.orphan = true
-		if r.ticket == 0 && !r.final {
+		switch {
+		case !slots[r.slot] || r.orphan:
+		case r.ticket == 0 && !r.final:
 			b.forget(r)
+		default:
+			r.lane, r.orphan = nil, true
+			b.orphans++
 		}
 	}
 }

@@ -40,6 +40,7 @@ type reached struct {
 	covered int64 // all positions up to here were returned
 	horizon int64 // all transactions below have ended
 	ceiling int64 // no transaction from here on had begun
+	unowned bool  // some slots have no owner
 }
 
 // everything is covered by a read that was not cut short.

@@ -10,8 +10,6 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
-
 // eachDatabase runs test against each kind of database, with our tables in it.
 func eachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, config schema.Config)) {
 	t.Helper()

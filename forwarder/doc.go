@@ -34,11 +34,18 @@
 //
 // # Instances
 //
-// Any number may run: one at a time holds the lease and forwards, the others
-// wait and take over when it is closed or, if it died, when its lease has run
-// out. A process that was stopped for longer than its lease may have sent what
-// its successor sends again: duplicates are possible at any time, for the
-// consumer to recognise by the message id; a loss is not.
+// Any number may run. They share the outbox by leases on its 64 slots, over
+// which messages are spread by their ordering key, or their id: each instance
+// has an equal part, and reads and sends that alone. One that joins is given
+// its part within a third of Config.Lease, one that is closed gives its own
+// back at once, and the part of one that died is taken over when its lease has
+// run out.
+//
+// A slot changes hands when nothing of it is in flight, so that no message goes
+// twice. A process that died, or was stopped for longer than its lease, may
+// have sent what its successor sends again: duplicates are possible then, for
+// the consumer to recognise by the message id; a loss is not, and neither is a
+// message of a key that comes before an earlier one has.
 //
 // # Connections
 //

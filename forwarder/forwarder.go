@@ -144,7 +144,7 @@ func (f *Forwarder) check(ctx context.Context) error {
 }
 
 // Running returns a channel that is closed when Run has reached the database
-// and either forwards or waits for another instance to give way.
+// and either forwards or waits for other instances to give it its part.
 func (f *Forwarder) Running() <-chan struct{} { return f.running }
 
 // Hint says that there may be something new in the outbox. It never blocks and

@@ -5,13 +5,18 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -24,23 +29,113 @@ func again(t *testing.T, db testkit.Database) *sql.DB {
 	return pool
 }
 
-func TestTrap18_TheSecondInstanceWaits(t *testing.T) {
+func slotsOf(t *testing.T, db *sql.DB) (shares []int) {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), `SELECT COUNT(owner) FROM once_slots WHERE owner IS NOT NULL GROUP BY owner ORDER BY 1`)
+	require.NoError(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var share int
+		require.NoError(t, rows.Scan(&share))
+		shares = append(shares, share)
+	}
+	require.NoError(t, rows.Err())
+	return shares
+}
+
+func shares(t *testing.T, db *sql.DB, want ...int) {
+	t.Helper()
+	eventually(t, fmt.Sprint("slots are shared as ", want), func() bool { return slices.Equal(want, slotsOf(t, db)) })
+}
+
+func TestTrap18_InstancesShareTheSlots(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		cfg := quick(config)
+		cfg.Lease = 9 * time.Second
 		first, second := newBroker(), newBroker()
-		one := start(t, db, first, quick(config))
-		start(t, db, second, quick(config))
-		for i := range 50 {
+		one := start(t, db, first, cfg)
+		shares(t, db, 64)
+		start(t, db, second, cfg)
+		shares(t, db, 32, 32)
+		for i := range 200 {
 			put(t, db, config, "t", msg(fmt.Sprint(i), ""))
 		}
 		drained(t, db)
-		require.Len(t, first.stored, 50)
-		require.Empty(t, second.stored)
+		require.Len(t, append(first.ids(nil), second.ids(nil)...), 200, "each is sent by one of them")
+		require.NotEmpty(t, first.ids(nil))
+		require.NotEmpty(t, second.ids(nil))
 
 		require.NoError(t, one.Close())
-		put(t, db, config, "t", msg("next", ""))
 		closed := time.Now()
-		eventually(t, "the second takes over", func() bool { return second.has("next") })
+		for i := range 50 {
+			put(t, db, config, "t", msg(fmt.Sprint("next", i), ""))
+		}
+		drained(t, db)
 		require.Less(t, time.Since(closed), 2*time.Second, "without waiting for the lease")
+		shares(t, db, 64)
+		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_forwarders`))
+	})
+}
+
+// Instances come and go while messages of some keys are written. When nothing
+// fails, a slot changes hands with nothing in flight: no message goes twice.
+func TestInstancesComeAndGo(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		const keys = 20
+		b := newBroker().answering(func(d delivery) error {
+			if strings.HasSuffix(d.id, "0") {
+				takes(200 * time.Millisecond) // there is always something in flight
+			}
+			return nil
+		})
+		cfg := quick(config)
+		cfg.Lease = 1500 * time.Millisecond
+
+		box, err := outbox.New(outbox.Config{Schema: config})
+		require.NoError(t, err)
+		written, stop := make(chan int), make(chan struct{})
+		go func() {
+			n := 0
+			defer func() { written <- n }()
+			for ; ; n++ {
+				var msgs []*message.Message
+				for key := range keys {
+					msgs = append(msgs, msg(fmt.Sprintf("%d/%d", key, n), fmt.Sprint("key", key)))
+				}
+				select {
+				case <-stop:
+					return
+				case <-time.After(20 * time.Millisecond):
+				}
+				if !assert.NoError(t, box.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
+					return events.Publish("t", msgs...)
+				})) {
+					return
+				}
+			}
+		}()
+		start(t, db, &pipelined{broker: b}, cfg)
+		for range 2 {
+			more := start(t, db, &pipelined{broker: b}, cfg)
+			shares(t, db, 32, 32)
+			third := start(t, db, &pipelined{broker: b}, cfg)
+			shares(t, db, 20, 22, 22)
+			require.NoError(t, more.Close())
+			require.NoError(t, third.Close())
+			shares(t, db, 64)
+		}
+		close(stop)
+		n := <-written
+		drained(t, db)
+		require.Empty(t, b.overlaps)
+		require.Len(t, b.stored, n*keys, "nothing went twice")
+		for key := range keys {
+			var want []string
+			for i := range n {
+				want = append(want, fmt.Sprintf("%d/%d", key, i))
+			}
+			require.Equal(t, want, b.ids(func(d delivery) bool { return d.key == fmt.Sprint("key", key) }))
+		}
 	})
 }
 
@@ -117,12 +212,12 @@ func TestALostLease(t *testing.T) {
 		require.Equal(t, 0, attempts(t, db, "refused"), "the new owner decides about it")
 
 		exec(t, db, `UPDATE once_slots SET owner = NULL`)
-		eventually(t, "it is the owner again", func() bool { return log.count("INFO Forwarding") == 2 })
-		meanwhile(100 * time.Millisecond) // it would do what it should not
+		meanwhile(1500 * time.Millisecond) // it would do what it should not
 		require.Zero(t, b.tries("behind"), "its predecessor is still in flight")
 		close(late)
 		drained(t, db)
 		require.Equal(t, 1, b.tries("sure"), "what was confirmed is deleted")
+		require.Equal(t, 2, log.count("INFO Forwarding"), "it is the owner again")
 		require.Equal(t, []string{"unsure", "behind"}, b.ids(func(d delivery) bool { return d.key == "key" }))
 		require.True(t, b.has("new", "refused"))
 		require.Empty(t, b.overlaps)

@@ -10,6 +10,7 @@ import "slices"
 // refill, a read of this key alone, brings it back.
 type lane struct {
 	key      string
+	slot     int64
 	head     *row
 	waiting  []*row // by position
 	excluded bool

@@ -141,7 +141,7 @@ func (l *loop) finish(now time.Time) {
 	default:
 		l.releasing = true
 		l.ask(func(ctx context.Context) func() {
-			err := l.store.release(ctx)
+			err := l.store.leave(ctx)
 			return func() {
 				if err != nil {
 					l.config.Logger.Error("The lease could not be given back, it will run out", err, nil)

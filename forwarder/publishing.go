@@ -10,7 +10,6 @@ import (
 // wire is what has been given to the publisher.
 type wire struct {
 	inFlight int
-	orphans  int // of those in flight: read under a lease that was lost
 	tickets  uint64
 	used     []answer // a slice to be used again
 	fault    fault    // while there is one, one message at a time is tried
@@ -91,11 +90,7 @@ func (l *loop) answered(r *row, err error, now time.Time) {
 	if alone {
 		l.alone = nil
 	}
-	if r.orphan {
-		l.wire.orphans--
-	} else {
-		l.arrives(r, outcome, now)
-	}
+	l.arrives(r, outcome, now)
 	switch {
 	case outcome == Confirmed:
 		l.confirmed(r)

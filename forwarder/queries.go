@@ -13,7 +13,9 @@ type queries struct {
 	remove, lift, charge, hold string
 	bury, removeOne            string
 	liftOne, holdDead, tidy    string
+	enrol, expel, instances    string
 	lease, release             string
+	releaseAll, resign         string
 	stats                      string
 }
 
@@ -22,6 +24,7 @@ func newQueries(d dialect.Dialect) queries {
 	lifted := columns(d, "position bigint", "ordering_key text")
 	charged := columns(d, "position bigint", "message_id text", "attempts bigint", "delay bigint", "error text", "reason text",
 		"unknown bool")
+	free := `(owner IS NULL OR lease_until IS NULL OR lease_until < {now} OR owner = $1)`
 	clock := "{millis now()}"
 	if d.SQLite() {
 		clock = "{now}"
@@ -84,12 +87,31 @@ func newQueries(d dialect.Dialect) queries {
 			           AND EXISTS (SELECT 1 FROM {outbox_dead} AS d
 			                       WHERE d.position = {holds}.position AND d.ordering_key = {holds}.ordering_key))`),
 
+		enrol: d.SQL(`
+			INSERT INTO {forwarders} (owner, lease_until) VALUES ($1, {after $2})
+			ON CONFLICT (owner) DO UPDATE SET lease_until = excluded.lease_until`),
+
+		expel: d.SQL(`
+			DELETE FROM {forwarders}
+			WHERE owner IN (SELECT owner FROM {forwarders} WHERE lease_until < {now} {skip_locked})`),
+
+		instances: d.SQL(`SELECT (SELECT COUNT(*) FROM {forwarders}), (SELECT COUNT(*) FROM {slots})`),
+
+		// What is free is asked twice: the list is made of a snapshot, and
+		// another instance may have taken a slot since.
 		lease: d.SQL(`
 			UPDATE {slots} SET owner = $1, lease_until = {after $2}
-			WHERE owner = $1 OR owner IS NULL OR lease_until IS NULL OR lease_until < {now}
+			WHERE slot IN {list $3 smallint} AND owner = $1
+			   OR ` + free + ` AND slot IN (
+			          SELECT slot FROM {slots} WHERE ` + free + ` AND slot NOT IN {list $3 smallint} ORDER BY slot LIMIT $4)
 			RETURNING slot`),
 
-		release: d.SQL(`UPDATE {slots} SET owner = NULL, lease_until = NULL WHERE owner = $1`),
+		release: d.SQL(`
+			UPDATE {slots} SET owner = NULL, lease_until = NULL WHERE owner = $1 AND slot IN {list $2 smallint}`),
+
+		releaseAll: d.SQL(`UPDATE {slots} SET owner = NULL, lease_until = NULL WHERE owner = $1`),
+
+		resign: d.SQL(`DELETE FROM {forwarders} WHERE owner = $1`),
 
 		stats: d.SQL(`
 			SELECT (SELECT COUNT(*) FROM {outbox}),

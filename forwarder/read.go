@@ -72,11 +72,11 @@ func (s *store) rows(ctx context.Context, req request) ([]*row, reached, error) 
 
 func scan(rows *sql.Rows, at *reached) (*row, error) {
 	var (
-		position, attempts, due sql.NullInt64
-		id, topic, key          sql.NullString
-		payload, metadata       []byte
+		position, slot, attempts, due sql.NullInt64
+		id, topic, key                sql.NullString
+		payload, metadata             []byte
 	)
-	err := rows.Scan(&at.horizon, &at.ceiling, &position, &id, &topic, &key, &payload, &metadata, &attempts, &due)
+	err := rows.Scan(&at.horizon, &at.ceiling, &at.unowned, &position, &slot, &id, &topic, &key, &payload, &metadata, &attempts, &due)
 	if err != nil || !position.Valid {
 		return nil, err
 	}
@@ -85,6 +85,7 @@ func scan(rows *sql.Rows, at *reached) (*row, error) {
 		id:       id.String,
 		topic:    topic.String,
 		key:      key.String,
+		slot:     slot.Int64,
 		payload:  payload,
 		metadata: metadata,
 		attempts: int(attempts.Int64),

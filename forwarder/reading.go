@@ -39,7 +39,7 @@ func (r *reading) hint() {
 // read reads ahead if there is room: refills and the outbox take turns.
 func (l *loop) read(now time.Time) {
 	r := &l.reading
-	if r.busy || l.stopping || len(l.tenure.slots) == 0 || l.wire.orphans > 0 || r.fault.waits(l, now) {
+	if r.busy || l.stopping || len(l.tenure.slots) == 0 || r.fault.waits(l, now) {
 		return
 	}
 	limit := min(l.config.BatchSize, l.buffer.most-len(l.buffer.rows))
@@ -132,19 +132,25 @@ func (l *loop) took(req request, epoch int, rows []*row, at reached, err error) 
 		if !l.stopping {
 			r.fault.failed(l, "The outbox could not be read", err)
 		}
-		for _, refill := range req.refills {
-			refill.lane.wanted = false
-			l.buffer.want(refill.lane)
-		}
+		l.wantAgain(req)
 		return
 	}
 	l.worked(&r.fault, "The outbox could be read")
 	switch {
 	case epoch != r.epoch || l.stopping:
+		l.wantAgain(req)
 	case req.refills != nil:
 		l.refilled(req, rows, at)
 	default:
 		l.swept(rows, at)
+	}
+}
+
+// wantAgain asks for refills that came to nothing once more.
+func (l *loop) wantAgain(req request) {
+	for _, refill := range req.refills {
+		refill.lane.wanted = false
+		l.buffer.want(refill.lane)
 	}
 }
 
@@ -171,6 +177,9 @@ func (l *loop) swept(rows []*row, at reached) {
 	}
 	l.cursor.advance(at)
 	l.buffer.low = l.cursor.low
+	if at.unowned {
+		l.unowned()
+	}
 
 	r := &l.reading
 	now := time.Now()

@@ -1,6 +1,9 @@
 package forwarder
 
-import "container/heap"
+import (
+	"container/heap"
+	"slices"
+)
 
 // ready is the rows that may be published, by topic and position.
 type ready map[string]*rowHeap
@@ -30,6 +33,17 @@ func (q ready) take(may func(topic string) bool) *row {
 		delete(q, r.topic)
 	}
 	return r
+}
+
+// drop removes the rows of slots.
+func (q ready) drop(slots map[int64]bool) {
+	for topic, h := range q {
+		*h = slices.DeleteFunc(*h, func(r *row) bool { return slots[r.slot] })
+		heap.Init(h)
+		if len(*h) == 0 {
+			delete(q, topic)
+		}
+	}
 }
 
 type rowHeap []*row

@@ -12,6 +12,7 @@ type row struct {
 	id       string
 	topic    string
 	key      string // "" is none
+	slot     int64
 	payload  []byte
 	metadata []byte // a JSON object
 	attempts int
@@ -20,7 +21,7 @@ type row struct {
 	lane   *lane  // nil without a key
 	ticket uint64 // of the publish that is under way; 0 if none is
 	final  bool   // its outcome is known and waits to be settled
-	orphan bool   // read under a lease that was lost
+	orphan bool   // of a slot that was lost
 
 	suspect      bool
 	failedAlone  int    // times that its outcome was unknown when it was published alone

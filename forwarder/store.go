@@ -50,12 +50,42 @@ func (s *store) checked(ctx context.Context, err error) error {
 	return err
 }
 
-// lease takes the slots that are free and renews those that are owned. It
-// returns all that are owned now.
-func (s *store) lease(ctx context.Context, length time.Duration) ([]int64, error) {
-	var slots []int64
+// leaseRequest is what an instance tells of itself, and wants.
+type leaseRequest struct {
+	kept   []int64 // owned, to be renewed
+	back   []int64 // owned, to be given back
+	take   bool    // what is free, up to the fair share
+	length time.Duration
+}
+
+// lease renews and gives back slots that are owned, takes free ones, and says
+// which are owned now.
+func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
+	var got tenancy
 	err := s.write(ctx, func(tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, s.sql.lease, s.owner, length.Milliseconds())
+		got = tenancy{}
+		for _, step := range []struct {
+			query string
+			args  []any
+		}{
+			{s.sql.enrol, []any{s.owner, req.length.Milliseconds()}},
+			{s.sql.expel, nil},
+			{s.sql.release, []any{s.owner, s.dialect.List(req.back)}},
+		} {
+			if _, err := tx.ExecContext(ctx, step.query, step.args...); err != nil {
+				return err
+			}
+		}
+		var slots int
+		if err := tx.QueryRowContext(ctx, s.sql.instances).Scan(&got.instances, &slots); err != nil {
+			return err
+		}
+		got.share = (slots + got.instances - 1) / got.instances
+		take := 0
+		if req.take {
+			take = max(0, got.share-len(req.kept))
+		}
+		rows, err := tx.QueryContext(ctx, s.sql.lease, s.owner, req.length.Milliseconds(), s.dialect.List(req.kept), take)
 		if err != nil {
 			return err
 		}
@@ -65,18 +95,22 @@ func (s *store) lease(ctx context.Context, length time.Duration) ([]int64, error
 			if err := rows.Scan(&slot); err != nil {
 				return err
 			}
-			slots = append(slots, slot)
+			got.slots = append(got.slots, slot)
 		}
 		return rows.Err()
 	})
-	return slots, err
+	return got, err
 }
 
-// release lets others have the slots at once.
-func (s *store) release(ctx context.Context) error {
+// leave gives everything back, so that others have it at once.
+func (s *store) leave(ctx context.Context) error {
 	return s.write(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, s.sql.release, s.owner)
-		return err
+		for _, query := range []string{s.sql.releaseAll, s.sql.resign} {
+			if _, err := tx.ExecContext(ctx, query, s.owner); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 

@@ -76,12 +76,13 @@ func TestTrap18_OnlyTheOwnerChargesAndBuries(t *testing.T) {
 		d, err := dialect.New(config)
 		require.NoError(t, err)
 		owner, other := newStore(db.DB, d), newStore(db.DB, d)
-		slots, err := owner.lease(t.Context(), time.Minute)
+		all := leaseRequest{take: true, length: time.Minute}
+		got, err := owner.lease(t.Context(), all)
 		require.NoError(t, err)
-		require.Len(t, slots, 64)
-		slots, err = other.lease(t.Context(), time.Minute)
+		require.Len(t, got.slots, 64)
+		got, err = other.lease(t.Context(), all)
 		require.NoError(t, err)
-		require.Empty(t, slots)
+		require.Empty(t, got.slots)
 
 		_, err = db.Exec(`INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata) VALUES ('a', 't', 'k', 1, '', '{}')`)
 		require.NoError(t, err)
@@ -123,7 +124,7 @@ func TestADeadLetterOfAPositionThatIsUsedAgain(t *testing.T) {
 		d, err := dialect.New(config)
 		require.NoError(t, err)
 		s := newStore(db.DB, d)
-		_, err = s.lease(t.Context(), time.Minute)
+		_, err = s.lease(t.Context(), leaseRequest{take: true, length: time.Minute})
 		require.NoError(t, err)
 		overriding := "OVERRIDING SYSTEM VALUE"
 		if d.SQLite() {

@@ -14,7 +14,7 @@ import "github.com/watermill-once/once/internal/dialect"
 // are left out (read) or meant (refill), $5 limit, $6 bytes; read has $7 limit
 // of due rows, $8 topics that are left out where no key is involved.
 const (
-	columnsOfRow = `position, message_id, topic, COALESCE(ordering_key, '') AS ordering_key, payload,
+	columnsOfRow = `position, slot, message_id, topic, COALESCE(ordering_key, '') AS ordering_key, payload,
 	                CAST(metadata AS text) AS metadata, attempts`
 
 	// As one CASE and without a join, PostgreSQL's planner reckons with half of
@@ -54,15 +54,18 @@ func refillQuery(d dialect.Dialect) string { return bounded(d, ofKeys) }
 // bounded cuts rows off, from the lowest position on, behind the one with which
 // the bytes become $6 or more. It adds what the snapshot says about other
 // transactions: horizon, below which all have ended, and ceiling, from which on
-// none had begun. There is always a row with these.
+// none had begun, and whether slots have no owner. There is always a row with
+// these.
 func bounded(d dialect.Dialect, rows string) string {
+	unowned := `EXISTS (SELECT 1 FROM {slots} WHERE lease_until IS NULL OR lease_until < {now}) AS unowned`
 	snapshot := `SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS horizon,
-	                    pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS ceiling`
+	                    pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS ceiling, ` + unowned
 	if d.SQLite() { // one writer at a time: positions appear in their order
-		snapshot = `SELECT 0 AS horizon, 0 AS ceiling`
+		snapshot = `SELECT 0 AS horizon, 0 AS ceiling, ` + unowned
 	}
 	return d.SQL(`
-		SELECT s.horizon, s.ceiling, m.position, m.message_id, m.topic, m.ordering_key, m.payload, m.metadata, m.attempts, m.due
+		SELECT s.horizon, s.ceiling, s.unowned,
+		       m.position, m.slot, m.message_id, m.topic, m.ordering_key, m.payload, m.metadata, m.attempts, m.due
 		FROM (` + snapshot + `) AS s
 		LEFT JOIN (
 			SELECT * FROM (

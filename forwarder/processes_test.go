@@ -1,0 +1,211 @@
+package forwarder_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"io"
+	"os"
+	osexec "os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/schema"
+)
+
+// What tells the test binary to be a forwarder instead.
+const (
+	processDSN   = "ONCE_TEST_FORWARDER_DSN"
+	processAMQP  = "ONCE_TEST_FORWARDER_AMQP"
+	processLease = 2 * time.Second
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(processDSN) == "" {
+		testkit.Main(m)
+	}
+	if err := beForwarder(os.Getenv(processDSN), os.Getenv(processAMQP)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// beForwarder forwards until standard input ends.
+func beForwarder(dsn, broker string) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	db, err := sql.Open("postgres", dsn)
+	if err != nil {
+		return err
+	}
+	publisher, err := rabbit.NewPublisher(amqp.NewDurablePubSubConfig(broker, nil), rabbit.PublisherConfig{})
+	if err != nil {
+		return err
+	}
+	f, err := forwarder.New(db, publisher, forwarder.Config{Lease: processLease, PollMax: 20 * time.Millisecond})
+	if err != nil {
+		return err
+	}
+	return f.Run(ctx)
+}
+
+// process is a forwarder in a process of its own.
+type process struct {
+	*osexec.Cmd
+
+	stdin io.Closer
+}
+
+func startProcess(t *testing.T, db testkit.Database, broker string) *process {
+	t.Helper()
+	command := osexec.Command(os.Args[0])
+	command.Env = append(os.Environ(), processDSN+"="+db.DSN, processAMQP+"="+broker)
+	command.Stderr = os.Stderr
+	stdin, err := command.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	p := &process{Cmd: command, stdin: stdin}
+	t.Cleanup(p.kill)
+	return p
+}
+
+func (p *process) kill() {
+	_ = p.Process.Kill() // it may have ended
+	_ = p.Wait()
+}
+
+// stream writes messages of some keys until it is told to stop.
+type stream struct {
+	stop chan struct{}
+	done chan error
+	n    int
+}
+
+const streamKeys = 30
+
+func startStream(t *testing.T, db *sql.DB, topic string) *stream {
+	t.Helper()
+	s := &stream{stop: make(chan struct{}), done: make(chan error, 1)}
+	go func() {
+		for {
+			select {
+			case <-s.stop:
+				s.done <- nil
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			var msgs []*message.Message
+			for key := range streamKeys {
+				msgs = append(msgs, msg(fmt.Sprintf("%d/%d", key, s.n), fmt.Sprint("key", key)))
+			}
+			err := outbox.InTx(context.Background(), db, func(_ *sql.Tx, events message.Publisher) error {
+				return events.Publish(topic, msgs...)
+			})
+			if err != nil {
+				s.done <- err
+				return
+			}
+			s.n++
+		}
+	}()
+	return s
+}
+
+// end waits until everything that was written has left the outbox.
+func (s *stream) end(t *testing.T, db *sql.DB) {
+	t.Helper()
+	close(s.stop)
+	require.NoError(t, <-s.done)
+	drained(t, db)
+}
+
+// verify reads the queue: all of it is there, and of each key the first copies
+// are in order.
+func (s *stream) verify(t *testing.T, channel *amqp091.Channel, queue string) (duplicates int) {
+	t.Helper()
+	next := map[string]int{}
+	for missing := s.n * streamKeys; missing > 0; {
+		d, ok, err := channel.Get(queue, true)
+		require.NoError(t, err)
+		require.True(t, ok, "%d messages are lost", missing)
+		id, _ := d.Headers["_watermill_message_uuid"].(string)
+		key, number, _ := strings.Cut(id, "/")
+		n, err := strconv.Atoi(number)
+		require.NoError(t, err)
+		switch {
+		case n < next[key]:
+			duplicates++
+		default:
+			require.Equal(t, next[key], n, "key %s", key)
+			next[key]++
+			missing--
+		}
+	}
+	return duplicates
+}
+
+// A process that is stopped for longer than its lease, and one that is killed,
+// are replaced in time; when the stopped one goes on, it sends nothing that
+// comes in the wrong order.
+func TestTrap18_ProcessesThatAreFrozenOrKilled(t *testing.T) {
+	db, broker := testkit.Postgres(t), testkit.Rabbit(t)
+	require.NoError(t, schema.Up(t.Context(), db.DB, schema.Config{}))
+	conn, err := amqp091.Dial(broker.URL)
+	require.NoError(t, err)
+	defer conn.Close()
+	channel, err := conn.Channel()
+	require.NoError(t, err)
+	topic := broker.Name("stream")
+	_, err = channel.QueueDeclare(topic, true, false, false, false, nil)
+	require.NoError(t, err)
+	require.NoError(t, channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil))
+	require.NoError(t, channel.QueueBind(topic, "", topic, false, nil))
+	t.Cleanup(func() { // on a broker without virtual hosts of our own
+		cleaner, err := amqp091.Dial(broker.URL)
+		require.NoError(t, err)
+		defer cleaner.Close()
+		channel, err := cleaner.Channel()
+		require.NoError(t, err)
+		_, _ = channel.QueueDelete(topic, false, false, false)
+		_ = channel.ExchangeDelete(topic, false, false)
+	})
+
+	stream := startStream(t, db.DB, topic)
+	one, two := startProcess(t, db, broker.URL), startProcess(t, db, broker.URL)
+	for range 2 {
+		shares(t, db.DB, 32, 32)
+		require.NoError(t, one.Process.Signal(syscall.SIGSTOP))
+		frozen := time.Now()
+		shares(t, db.DB, 64)
+		require.Less(t, time.Since(frozen), processLease+2*time.Second)
+		meanwhile(processLease / 2) // the other one goes on
+		require.NoError(t, one.Process.Signal(syscall.SIGCONT))
+	}
+	shares(t, db.DB, 32, 32)
+	two.kill()
+	killed := time.Now()
+	shares(t, db.DB, 64)
+	require.Less(t, time.Since(killed), processLease+2*time.Second)
+
+	stream.end(t, db.DB)
+	t.Logf("%d messages, %d duplicates", stream.n*streamKeys, stream.verify(t, channel, topic))
+	require.NoError(t, one.stdin.Close())
+	require.NoError(t, one.Wait())
+	require.Empty(t, slotsOf(t, db.DB), "what it had is given back")
+}
