@@ -16,7 +16,7 @@ type buffer struct {
 }
 
 func newBuffer(most int) buffer {
-	return buffer{most: most, rows: map[int64]*row{}, ready: ready{}, lanes: map[string]*lane{}}
+	return buffer{most: most, rows: map[int64]*row{}, ready: ready{topics: map[string]*rowHeap{}}, lanes: map[string]*lane{}}
 }
 
 // laneLimit is how many rows wait in a lane, but for a moment: what is behind

@@ -93,7 +93,7 @@ func (l *loop) answered(r *row, err error, now time.Time) {
 	l.arrives(r, outcome, now)
 	switch {
 	case outcome == Confirmed:
-		l.confirmed(r)
+		l.confirmed(r, now)
 	case r.orphan:
 		l.buffer.forget(r) // it is for its new owner to send
 	case outcome == Refused:
@@ -129,14 +129,22 @@ func (l *loop) again(r *row) {
 	}
 }
 
-func (l *loop) confirmed(r *row) {
+func (l *loop) confirmed(r *row, now time.Time) {
 	l.wire.confirms++
 	l.wire.fault.worked(l, publishing)
 	l.clear(r)
 	r.final = true
 	l.buffer.unload(r)
-	l.settling.waiting.confirmed = append(l.settling.waiting.confirmed, r)
-	if lane := r.lane; lane != nil && !r.heldByItself() {
+	s := &l.settling
+	if len(s.waiting.confirmed) == 0 {
+		s.since = now
+	}
+	s.waiting.confirmed = append(s.waiting.confirmed, r)
+	switch lane := r.lane; {
+	case lane == nil:
+	case r.heldByItself():
+		s.urgent = true
+	default:
 		r.lane = nil
 		l.buffer.next(lane)
 	}

@@ -3,6 +3,7 @@ package forwarder
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"slices"
 )
 
@@ -26,6 +27,9 @@ type refill struct {
 	epoch int
 }
 
+// errFull ends a read that has all the bytes it may take.
+var errFull = errors.New("forwarder: enough was read")
+
 // rows reads the outbox. They come in order of their positions.
 func (s *store) rows(ctx context.Context, req request) ([]*row, reached, error) {
 	if req.tidy {
@@ -34,81 +38,76 @@ func (s *store) rows(ctx context.Context, req request) ([]*row, reached, error) 
 		}
 	}
 	query := s.sql.refill
-	args := []any{
-		req.from, s.dialect.List(req.known), s.dialect.List(req.slots), s.dialect.Strings(req.keys), req.limit, req.bytes,
-	}
+	args := []any{req.from, s.dialect.List(req.known), s.dialect.List(req.slots), s.dialect.Strings(req.keys), req.limit}
 	if req.refills == nil {
 		query = s.sql.read
 		args = append(args, max(1, req.limit/2), s.dialect.Strings(req.topics))
 	}
+	// What is too much is not read from the connection, which is given up for
+	// that. It is rare: the limit goes by the size that messages have had.
+	ctx, giveUp := context.WithCancel(ctx)
+	defer giveUp()
 	var (
 		found []*row
 		at    reached
 	)
 	err := s.read(ctx, func(tx *sql.Tx) error {
+		found, at = make([]*row, 0, req.limit), reached{}
+		if req.refills == nil {
+			if err := tx.QueryRowContext(ctx, s.sql.snapshot).Scan(&at.horizon, &at.ceiling, &at.unowned); err != nil {
+				return err
+			}
+		}
 		rows, err := tx.QueryContext(ctx, query, args...)
 		if err != nil {
 			return err
 		}
 		defer rows.Close()
-		for rows.Next() {
-			r, err := scan(rows, &at)
+		for size := 0; rows.Next(); {
+			if size >= req.bytes {
+				giveUp()
+				return errFull
+			}
+			r, err := scan(rows)
 			if err != nil {
 				return err
 			}
-			if r != nil {
-				found = append(found, r)
-			}
+			size += r.size()
+			found = append(found, r)
 		}
 		return rows.Err()
 	})
-	if err != nil {
+	full := errors.Is(err, errFull)
+	if err != nil && !full {
 		return nil, reached{}, err
 	}
+	at.highest, at.covered = req.coverage(found, full)
 	slices.SortFunc(found, byPosition)
-	at.highest, at.covered = req.coverage(found)
 	return found, at, nil
 }
 
-func scan(rows *sql.Rows, at *reached) (*row, error) {
-	var (
-		position, slot, attempts, due sql.NullInt64
-		id, topic, key                sql.NullString
-		payload, metadata             []byte
-	)
-	err := rows.Scan(&at.horizon, &at.ceiling, &at.unowned, &position, &slot, &id, &topic, &key, &payload, &metadata, &attempts, &due)
-	if err != nil || !position.Valid {
-		return nil, err
-	}
-	return &row{
-		position: position.Int64,
-		id:       id.String,
-		topic:    topic.String,
-		key:      key.String,
-		slot:     slot.Int64,
-		payload:  payload,
-		metadata: metadata,
-		attempts: int(attempts.Int64),
-		due:      due.Int64 == 1,
-	}, nil
+func scan(rows *sql.Rows) (*row, error) {
+	r := &row{}
+	err := rows.Scan(&r.position, &r.slot, &r.id, &r.topic, &r.key, &r.payload, &r.metadata, &r.attempts, &r.due)
+	return r, err
 }
 
 // coverage says up to which position everything that may be read was returned,
-// and the highest one among the rows that are found by position.
-func (req request) coverage(found []*row) (highest, covered int64) {
-	inOrder, size := 0, 0
+// and the highest one among the rows that are found by position. These come
+// last.
+func (req request) coverage(found []*row, full bool) (highest, covered int64) {
+	inOrder := 0
 	for _, r := range found {
-		size += r.size()
 		if !r.due {
 			inOrder++
 			highest = r.position
 		}
 	}
 	switch {
-	case inOrder >= req.limit:
+	case full && inOrder == 0:
+		return 0, req.from
+	case full || inOrder >= req.limit:
 		return highest, highest
-	case size >= req.bytes:
-		return highest, found[len(found)-1].position
 	}
 	return highest, everything
 }

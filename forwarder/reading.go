@@ -20,15 +20,16 @@ const (
 
 // reading is the state of the one read that may be under way.
 type reading struct {
-	busy   bool
-	began  time.Time
-	hinted bool // since it began
-	refill bool // the last one was a refill
-	pause  time.Duration
-	next   time.Time
-	rescan time.Time // when the next rescan is due
-	epoch  int       // changes when reads under way are no longer wanted
-	fault  fault
+	busy    bool
+	began   time.Time
+	hinted  bool // since it began
+	refill  bool // the last one was a refill
+	pause   time.Duration
+	next    time.Time
+	rescan  time.Time // when the next rescan is due
+	epoch   int       // changes when reads under way are no longer wanted
+	rowSize int       // of the last rows that were read, on average
+	fault   fault
 }
 
 func (r *reading) hint() {
@@ -46,6 +47,12 @@ func (l *loop) read(now time.Time) {
 	bytes := l.config.BufferBytes - l.buffer.bytes
 	if limit < (l.config.BatchSize+3)/4 || bytes <= 0 || len(l.buffer.lanes) > mostLanes {
 		return // room will be made by a settlement
+	}
+	if l.buffer.ready.count > l.config.BatchSize/2 {
+		return // every read passes over what is in memory, so it should bring much
+	}
+	if r.rowSize > 0 {
+		limit = max(1, min(limit, bytes/r.rowSize))
 	}
 	due := r.next
 	if r.hinted {
@@ -136,6 +143,13 @@ func (l *loop) took(req request, epoch int, rows []*row, at reached, err error) 
 		return
 	}
 	l.worked(&r.fault, "The outbox could be read")
+	if len(rows) > 0 {
+		size := 0
+		for _, row := range rows {
+			size += row.size()
+		}
+		r.rowSize = size / len(rows)
+	}
 	switch {
 	case epoch != r.epoch || l.stopping:
 		l.wantAgain(req)

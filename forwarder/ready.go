@@ -6,21 +6,25 @@ import (
 )
 
 // ready is the rows that may be published, by topic and position.
-type ready map[string]*rowHeap
+type ready struct {
+	topics map[string]*rowHeap
+	count  int
+}
 
-func (q ready) put(r *row) {
-	h := q[r.topic]
+func (q *ready) put(r *row) {
+	h := q.topics[r.topic]
 	if h == nil {
 		h = &rowHeap{}
-		q[r.topic] = h
+		q.topics[r.topic] = h
 	}
 	heap.Push(h, r)
+	q.count++
 }
 
 // take returns the first row of a topic that may be taken from, or nil.
-func (q ready) take(may func(topic string) bool) *row {
+func (q *ready) take(may func(topic string) bool) *row {
 	var best *rowHeap
-	for topic, h := range q {
+	for topic, h := range q.topics {
 		if (best == nil || (*h)[0].position < (*best)[0].position) && may(topic) {
 			best = h
 		}
@@ -30,18 +34,21 @@ func (q ready) take(may func(topic string) bool) *row {
 	}
 	r := heap.Pop(best).(*row) //nolint:forcetypeassert // nothing else is in it
 	if len(*best) == 0 {
-		delete(q, r.topic)
+		delete(q.topics, r.topic)
 	}
+	q.count--
 	return r
 }
 
 // drop removes the rows of slots.
-func (q ready) drop(slots map[int64]bool) {
-	for topic, h := range q {
+func (q *ready) drop(slots map[int64]bool) {
+	for topic, h := range q.topics {
+		before := len(*h)
 		*h = slices.DeleteFunc(*h, func(r *row) bool { return slots[r.slot] })
+		q.count -= before - len(*h)
 		heap.Init(h)
 		if len(*h) == 0 {
-			delete(q, topic)
+			delete(q.topics, topic)
 		}
 	}
 }

@@ -18,6 +18,8 @@ const deathsAtOnce = 100
 // way: whatever is answered meanwhile goes into the next one.
 type settling struct {
 	waiting settlement
+	since   time.Time // when the first of waiting.confirmed was confirmed
+	urgent  bool      // successors of a confirmed one cannot be read before
 	busy    bool
 	unsure  int // confirmed ones in the settlement under way
 	fault   fault
@@ -30,8 +32,12 @@ func (l *loop) settle(now time.Time) {
 	if s.busy || s.waiting.empty() || s.fault.waits(l, now) {
 		return
 	}
+	if due := s.since.Add(gather); now.Before(due) && l.canGather() {
+		l.at(due)
+		return
+	}
 	batch := s.waiting
-	s.waiting = settlement{}
+	s.waiting, s.urgent = settlement{}, false
 	if len(batch.deaths) > deathsAtOnce {
 		s.waiting.deaths = slices.Clone(batch.deaths[deathsAtOnce:])
 		batch.deaths = batch.deaths[:deathsAtOnce]
@@ -41,6 +47,17 @@ func (l *loop) settle(now time.Time) {
 		done := l.store.settle(ctx, batch, l.config.AfterDead)
 		return func() { l.recorded(batch, done) }
 	})
+}
+
+// gather is how long confirmed messages wait for others, while there are more
+// to come, to be deleted in one transaction.
+const gather = 20 * time.Millisecond
+
+// canGather says whether nobody waits for what is to be recorded.
+func (l *loop) canGather() bool {
+	s := &l.settling
+	return !s.urgent && !l.stopping && l.buffer.orphans == 0 && l.wire.inFlight > 0 &&
+		len(s.waiting.charges) == 0 && len(s.waiting.deaths) == 0 && len(s.waiting.confirmed) < l.config.BatchSize/2
 }
 
 // recorded forgets what was settled and keeps the rest for the next time.

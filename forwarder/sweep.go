@@ -11,8 +11,8 @@ import "github.com/watermill-once/once/internal/dialect"
 // that are held by another row, and whatever the loop cannot take now.
 //
 // Parameters: $1 from position, $2 positions in memory, $3 slots, $4 keys that
-// are left out (read) or meant (refill), $5 limit, $6 bytes; read has $7 limit
-// of due rows, $8 topics that are left out where no key is involved.
+// are left out (read) or meant (refill), $5 limit; read has $6 limit of due
+// rows, $7 topics that are left out where no key is involved.
 const (
 	columnsOfRow = `position, slot, message_id, topic, COALESCE(ordering_key, '') AS ordering_key, payload,
 	                CAST(metadata AS text) AS metadata, attempts`
@@ -22,7 +22,7 @@ const (
 	// itself it multiplies guesses about a table that grows and shrinks
 	// between two looks at it, and sorts the whole backlog for every batch.
 	mayBeRead = `CASE WHEN position IN {list $2 bigint} OR slot NOT IN {list $3 smallint} THEN 1 = 0
-	                  WHEN ordering_key IS NULL THEN topic NOT IN {list $8 text}
+	                  WHEN ordering_key IS NULL THEN topic NOT IN {list $7 text}
 	                  WHEN ordering_key IN {list $4 text} THEN 1 = 0
 	                  ELSE ` + notHeld + ` END`
 
@@ -38,40 +38,30 @@ const (
 
 	whenDue = `SELECT ` + columnsOfRow + `, 1 AS due FROM {outbox} AS o
 	           WHERE due_at <= {now} AND ` + mayBeRead + `
-	           ORDER BY due_at, position LIMIT $7`
+	           ORDER BY due_at, position LIMIT $6`
 
 	ofKeys = `SELECT ` + columnsOfRow + `, 0 AS due FROM {outbox} AS o
 	          WHERE position > $1 AND CASE WHEN due_at IS NULL THEN ` + mayBeRefilled + ` ELSE 1 = 0 END
 	          ORDER BY position LIMIT $5`
 )
 
+// Due rows come first, or a backlog of large messages could keep them out of
+// every batch.
 func readQuery(d dialect.Dialect) string {
-	return bounded(d, `SELECT * FROM (`+inOrder+`) AS a UNION ALL SELECT * FROM (`+whenDue+`) AS b`)
+	return d.SQL(`SELECT * FROM (` + whenDue + `) AS a UNION ALL SELECT * FROM (` + inOrder + `) AS b`)
 }
 
-func refillQuery(d dialect.Dialect) string { return bounded(d, ofKeys) }
+func refillQuery(d dialect.Dialect) string { return d.SQL(ofKeys) }
 
-// bounded cuts rows off, from the lowest position on, behind the one with which
-// the bytes become $6 or more. It adds what the snapshot says about other
-// transactions: horizon, below which all have ended, and ceiling, from which on
-// none had begun, and whether slots have no owner. There is always a row with
-// these.
-func bounded(d dialect.Dialect, rows string) string {
-	unowned := `EXISTS (SELECT 1 FROM {slots} WHERE lease_until IS NULL OR lease_until < {now}) AS unowned`
-	snapshot := `SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS horizon,
-	                    pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS ceiling, ` + unowned
+// snapshotQuery says how far other transactions are, horizon: all below have
+// ended, ceiling: none from here on had begun, and whether slots have no owner.
+// It is asked just before the rows are read, so that these show at least what
+// it has seen.
+func snapshotQuery(d dialect.Dialect) string {
+	snapshot := `pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint`
 	if d.SQLite() { // one writer at a time: positions appear in their order
-		snapshot = `SELECT 0 AS horizon, 0 AS ceiling, ` + unowned
+		snapshot = `0, 0`
 	}
 	return d.SQL(`
-		SELECT s.horizon, s.ceiling, s.unowned,
-		       m.position, m.slot, m.message_id, m.topic, m.ordering_key, m.payload, m.metadata, m.attempts, m.due
-		FROM (` + snapshot + `) AS s
-		LEFT JOIN (
-			SELECT * FROM (
-				SELECT u.*, COALESCE(SUM(octet_length(payload) + octet_length(metadata)) OVER
-				            (ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS ahead
-				FROM (` + rows + `) AS u
-			) AS w WHERE ahead < $6
-		) AS m ON 1 = 1`)
+		SELECT ` + snapshot + `, EXISTS (SELECT 1 FROM {slots} WHERE lease_until IS NULL OR lease_until < {now})`)
 }
