@@ -2,15 +2,14 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
-	_ "github.com/lib/pq"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
@@ -19,18 +18,25 @@ type machine struct {
 	cores    int
 	fsync    time.Duration
 	postgres string
+	settings [3]string // of PostgreSQL, that decide what a commit costs
 	rabbit   string
 	options  options
 }
 
 func facts(ctx context.Context, o options) (machine, error) {
 	m := machine{cores: runtime.NumCPU(), options: o}
-	db, err := sql.Open("postgres", o.pgDSN)
+	db, err := open(o.pgDSN)
 	if err != nil {
 		return m, err
 	}
 	defer db.Close()
 	if err := db.QueryRowContext(ctx, `SHOW server_version`).Scan(&m.postgres); err != nil {
+		return m, fmt.Errorf("PostgreSQL: %w", err)
+	}
+	err = db.QueryRowContext(ctx,
+		`SELECT current_setting('fsync'), current_setting('synchronous_commit'), current_setting('shared_buffers')`).
+		Scan(&m.settings[0], &m.settings[1], &m.settings[2])
+	if err != nil {
 		return m, fmt.Errorf("PostgreSQL: %w", err)
 	}
 	conn, err := amqp.Dial(o.amqpURL)
@@ -68,8 +74,9 @@ func fsyncTime() (time.Duration, error) {
 }
 
 func (m machine) print(w io.Writer) {
-	fmt.Fprintf(w, "%d cores, fsync %v, %s, PostgreSQL %s, RabbitMQ %s on this machine\n",
-		m.cores, m.fsync.Round(time.Microsecond), runtime.Version(), m.postgres, m.rabbit)
-	fmt.Fprintf(w, "%d messages a run (stock: %d), %d bytes, %d headers, persistent; %d runs in turns\n",
-		m.options.messages, m.options.stockMessages, bodySize, headerCount, m.options.runs)
+	o := m.options
+	fmt.Fprintf(w, "%d cores, fsync %v, %s, PostgreSQL %s (fsync %s, synchronous_commit %s, shared_buffers %s), RabbitMQ %s\n",
+		m.cores, m.fsync.Round(time.Microsecond), runtime.Version(), m.postgres, m.settings[0], m.settings[1], m.settings[2], m.rabbit)
+	fmt.Fprintf(w, "queues: %s; messages: %d bytes, %d headers, persistent; %d runs in turns, of %d messages (%d where they go one at a time)\n",
+		strings.Join(o.kinds, " and "), bodySize, headerCount, o.runs, o.messages, o.slow)
 }

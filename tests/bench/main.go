@@ -8,135 +8,87 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"syscall"
 )
 
-type options struct {
-	messages      int
-	stockMessages int
-	runs          int
-	queues        string
-	out           string
-	pgDSN         string
-	amqpURL       string
-}
+const (
+	statusUsage       = 2
+	statusInterrupted = 130
+)
 
 func main() { os.Exit(command(os.Args[1:])) }
 
 func command(args []string) (status int) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the first to clean up
+
+	err := start(ctx, args)
+	switch {
+	case err == nil:
+		return 0
+	case ctx.Err() != nil:
+		fmt.Fprintln(os.Stderr, "bench: interrupted:", err)
+		return statusInterrupted
+	}
+	fmt.Fprintln(os.Stderr, "bench:", err)
+	if errors.Is(err, errUsage) {
+		return statusUsage
+	}
+	return 1
+}
+
+func start(ctx context.Context, args []string) error {
+	if os.Getenv(drainerVariable) != "" {
+		return drainer(ctx, os.Stdout)
+	}
 	o, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
-		return 0
+		help(os.Stdout)
+		return nil
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		return 2
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		return 1
-	}
-	return 0
-}
-
-func parse(args []string) (options, error) {
-	o := options{pgDSN: os.Getenv("PG_DSN"), amqpURL: os.Getenv("AMQP_URL")}
-	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	flags.IntVar(&o.messages, "messages", 40_000, "messages of a run")
-	flags.IntVar(&o.stockMessages, "stock-messages", 4_000, "messages of a run of stock Watermill, which is slower")
-	flags.IntVar(&o.runs, "runs", 3, "runs of each measurement; they take turns, and the table has their medians")
-	flags.StringVar(&o.queues, "queues", "both", "kinds of RabbitMQ queue: quorum, classic or both")
-	flags.StringVar(&o.out, "out", "", "write the rows to this file, as JSON")
-	if err := flags.Parse(args); err != nil {
-		return o, err
-	}
-	var errs []error
-	for name, n := range map[string]int{"-messages": o.messages, "-stock-messages": o.stockMessages, "-runs": o.runs} {
-		if n < 1 {
-			errs = append(errs, fmt.Errorf("%s is %d: less than 1", name, n))
-		}
-	}
-	if _, ok := queueKinds[o.queues]; !ok {
-		errs = append(errs, fmt.Errorf("-queues is %q, none of quorum, classic, both", o.queues))
-	}
-	if flags.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
-	}
-	for name, value := range map[string]string{"PG_DSN": o.pgDSN, "AMQP_URL": o.amqpURL} {
-		if value == "" {
-			errs = append(errs, fmt.Errorf("%s is not set: run make bench", name))
-		}
-	}
-	return o, errors.Join(errs...)
-}
-
-var queueKinds = map[string][]string{
-	"quorum":  {"quorum"},
-	"classic": {"classic"},
-	"both":    {"quorum", "classic"},
-}
-
-func run(ctx context.Context, o options) error {
-	about, err := facts(ctx, o)
 	if err != nil {
 		return err
 	}
-	about.print(os.Stdout)
+	b := &bench{options: o, progress: os.Stderr}
+	return b.run(ctx, os.Stdout)
+}
 
+// bench is what the measurements have in common.
+type bench struct {
+	options
+
+	progress io.Writer
+}
+
+// run goes through the groups and prints what they came to, also if one of
+// them fails.
+func (b *bench) run(ctx context.Context, out io.Writer) error {
+	about, err := facts(ctx, b.options)
+	if err != nil {
+		return err
+	}
 	var rows []row
-	for _, kind := range queueKinds[o.queues] {
-		more, err := forwarding(ctx, o, kind)
-		if err != nil {
-			return err
+	for _, g := range b.groups {
+		var more []row
+		if more, err = g.measure(b, ctx); err != nil {
+			err = fmt.Errorf("%s: %w", g.name, err)
+			break
 		}
 		rows = append(rows, more...)
 	}
-	printTable(os.Stdout, rows)
-	if o.out == "" {
-		return nil
+	if len(rows) > 0 {
+		about.print(out)
+		printTable(out, rows)
 	}
-	encoded, err := json.MarshalIndent(rows, "", "  ")
-	if err != nil {
-		return err
+	if err == nil && b.out != "" {
+		err = writeJSON(b.out, rows)
 	}
-	return os.WriteFile(o.out, append(encoded, '\n'), 0o644)
-}
-
-// forwarding measures how fast messages that wait in an outbox are confirmed
-// by the broker, and how fast they could be.
-func forwarding(ctx context.Context, o options, kind string) ([]row, error) {
-	raw := series{ID: "raw-" + kind, What: "raw pipelined confirms, " + kind + " queue", Unit: "msg/s"}
-	stock := series{ID: "stock-" + kind, What: "stock forwarder with confirms and a channel pool, " + kind, Unit: "msg/s"}
-	ours := series{ID: "drain-" + kind, What: "forwarder with rabbit.Publisher, " + kind, Unit: "msg/s"}
-	for n := range o.runs {
-		for _, measure := range []struct {
-			into     *series
-			messages int
-			do       func(ctx context.Context, o options, b *broker, messages int) (float64, error)
-		}{
-			{&raw, o.messages, measureRaw},
-			{&stock, o.stockMessages, measureStock},
-			{&ours, o.messages, measureOurs},
-		} {
-			rate, err := onFreshQueue(ctx, o, kind, measure.messages, measure.do)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", measure.into.What, err)
-			}
-			fmt.Fprintf(os.Stderr, "run %d of %d: %-60s %8.0f msg/s\n", n+1, o.runs, measure.into.What, rate)
-			measure.into.values = append(measure.into.values, rate)
-		}
-	}
-	return []row{
-		raw.row(),
-		stock.row(),
-		ours.against(raw, 0),
-		ours.named("-per-stock", "the same, against the stock forwarder").against(stock, 8),
-	}, nil
+	return err
 }

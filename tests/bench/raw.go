@@ -6,60 +6,119 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/rabbit"
 )
 
-// rawWindow is the number of outstanding confirms beyond which the rate no
-// longer grows.
-const rawWindow = 1000
+// rawWindows are numbers of outstanding confirms, of which the best one counts:
+// beyond it the rate no longer grows.
+var rawWindows = []int{500, 1000, 2000}
 
-// measureRaw publishes with nothing in between: one channel, a window of
-// outstanding confirms, a plain socket. It is the ceiling.
-func measureRaw(ctx context.Context, _ options, b *broker, messages int) (float64, error) {
-	conn, err := amqp.Dial(b.url)
+var errNotConfirmed = errors.New("a message was not confirmed")
+
+// rawChannel is amqp091-go with nothing around it: a plain socket, one channel,
+// messages that are prepared. It asks the broker for what rabbit.Publisher
+// asks: mandatory, persistent, confirmed.
+type rawChannel struct {
+	queue       *queue
+	conn        *amqp.Connection
+	channel     *amqp.Channel
+	publishings []amqp.Publishing
+}
+
+func newRawChannel(q *queue, messages int) (_ *rawChannel, err error) {
+	conn, err := amqp.Dial(q.url)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	defer conn.Close()
-	channel, err := conn.Channel()
-	if err != nil {
-		return 0, err
+	r := &rawChannel{queue: q, conn: conn, publishings: make([]amqp.Publishing, messages)}
+	if r.channel, err = conn.Channel(); err != nil {
+		return nil, errors.Join(err, conn.Close())
 	}
-	if err := channel.Confirm(false); err != nil {
-		return 0, err
+	if err := r.channel.Confirm(false); err != nil {
+		return nil, errors.Join(err, conn.Close())
 	}
-	publishings := make([]amqp.Publishing, messages)
-	for i := range publishings {
-		msg := newMessage()
-		headers := amqp.Table{"_watermill_message_uuid": msg.UUID}
-		for key, value := range msg.Metadata {
-			headers[key] = value
+	for i := range r.publishings {
+		if r.publishings[i], err = (rabbit.Marshaler{}).Marshal(newMessage()); err != nil {
+			return nil, errors.Join(err, conn.Close())
 		}
-		publishings[i] = amqp.Publishing{Headers: headers, Body: msg.Payload, DeliveryMode: amqp.Persistent}
+		r.publishings[i].DeliveryMode = amqp.Persistent
 	}
+	return r, nil
+}
 
-	start := time.Now()
-	outstanding := make(chan *amqp.DeferredConfirmation, rawWindow)
+func (r *rawChannel) Close() error { return r.conn.Close() }
+
+func (r *rawChannel) publish(ctx context.Context, publishing amqp.Publishing) (*amqp.DeferredConfirmation, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return r.channel.PublishWithDeferredConfirmWithContext(ctx, r.queue.name, "", true, false, publishing)
+}
+
+// pipelined keeps up to window confirms outstanding.
+func (r *rawChannel) pipelined(ctx context.Context, window int) error {
+	outstanding := make(chan *amqp.DeferredConfirmation, window)
 	settled := make(chan error, 1)
 	go func() {
 		var failed error
 		for confirmation := range outstanding {
-			if !confirmation.Wait() {
-				failed = errors.New("a message was not confirmed")
-			}
+			failed = errors.Join(failed, confirmed(ctx, confirmation))
 		}
 		settled <- failed
 	}()
-	for _, publishing := range publishings {
-		confirmation, err := channel.PublishWithDeferredConfirmWithContext(ctx, b.name, "", false, false, publishing)
-		if err != nil {
-			close(outstanding)
-			return 0, err
+	var failed error
+	for _, publishing := range r.publishings {
+		var confirmation *amqp.DeferredConfirmation
+		if confirmation, failed = r.publish(ctx, publishing); failed != nil {
+			break
 		}
 		outstanding <- confirmation
 	}
 	close(outstanding)
-	if err := <-settled; err != nil {
+	return errors.Join(failed, <-settled)
+}
+
+// oneByOne waits for each confirm before the next message.
+func (r *rawChannel) oneByOne(ctx context.Context) error {
+	for _, publishing := range r.publishings {
+		confirmation, err := r.publish(ctx, publishing)
+		if err != nil {
+			return err
+		}
+		if err := confirmed(ctx, confirmation); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func confirmed(ctx context.Context, confirmation *amqp.DeferredConfirmation) error {
+	ack, err := confirmation.WaitContext(ctx)
+	if err == nil && !ack {
+		err = errNotConfirmed
+	}
+	return err
+}
+
+// raw measures how fast the broker confirms what nothing holds up.
+func (b *bench) raw(
+	ctx context.Context, kind string, messages int, publish func(ctx context.Context, r *rawChannel) error,
+) (_ float64, err error) {
+	q, err := newQueue(b.amqpURL, kind)
+	if err != nil {
 		return 0, err
 	}
-	return float64(messages) / time.Since(start).Seconds(), nil
+	defer closing(q, &err)
+	r, err := newRawChannel(q, messages)
+	if err != nil {
+		return 0, err
+	}
+	defer closing(r, &err)
+	start := time.Now()
+	if err := publish(ctx, r); err != nil {
+		return 0, err
+	}
+	took := time.Since(start)
+	return rate(messages, took), q.holds(ctx, messages)
 }

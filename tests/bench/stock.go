@@ -15,67 +15,95 @@ import (
 
 const stockTopic = "events"
 
-// measureStock drains an outbox through Watermill's own forwarder component,
-// from the first confirmed message to the last.
-func measureStock(ctx context.Context, o options, b *broker, messages int) (rate float64, err error) {
-	db, drop, err := freshDatabase(ctx, o)
+// fillStock stores messages as watermill's forwarder component wants them.
+func (s *scene) fillStock(ctx context.Context, messages int) error {
+	stored, err := wsql.NewPublisher(s.db.DB, wsql.PublisherConfig{
+		SchemaAdapter: wsql.DefaultPostgreSQLSchema{}, AutoInitializeSchema: true,
+	}, watermill.NopLogger{})
 	if err != nil {
-		return 0, err
-	}
-	defer drop()
-	logger := watermill.NopLogger{}
-	tables := wsql.DefaultPostgreSQLSchema{}
-
-	stored, err := wsql.NewPublisher(db, wsql.PublisherConfig{SchemaAdapter: tables, AutoInitializeSchema: true}, logger)
-	if err != nil {
-		return 0, err
+		return err
 	}
 	events := stockforwarder.NewPublisher(stored, stockforwarder.PublisherConfig{ForwarderTopic: stockTopic})
 	for range messages {
-		if err := events.Publish(b.name, newMessage()); err != nil {
-			return 0, err
+		if err := errors.Join(ctx.Err(), events.Publish(s.queue.name, newMessage())); err != nil {
+			return err
 		}
 	}
+	return s.exec(ctx, `VACUUM ANALYZE`, `CHECKPOINT`)
+}
 
-	subscriber, err := wsql.NewSubscriber(db, wsql.SubscriberConfig{
-		ConsumerGroup: "bench", SchemaAdapter: tables, OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{}, InitializeSchema: true,
+// stockForwarding is Watermill's own forwarder component at work.
+type stockForwarding struct {
+	fwd       *stockforwarder.Forwarder
+	publisher *stockCounted
+	ended     chan error
+}
+
+// forwardStock has confirms and a channel pool; everything else is the default.
+func (s *scene) forwardStock(target int) (*stockForwarding, error) {
+	logger := watermill.NopLogger{}
+	subscriber, err := wsql.NewSubscriber(s.db.DB, wsql.SubscriberConfig{
+		ConsumerGroup:    "bench",
+		SchemaAdapter:    wsql.DefaultPostgreSQLSchema{},
+		OffsetsAdapter:   wsql.DefaultPostgreSQLOffsetsAdapter{},
+		InitializeSchema: true,
 	}, logger)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	amqpPublisher, err := wamqp.NewPublisher(b.config(), logger)
+	config := s.queue.config()
+	config.Publish.ConfirmDelivery = true
+	config.Publish.ChannelPoolSize = 10
+	publisher, err := wamqp.NewPublisher(config, logger)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	counted := &countingPublisher{Publisher: amqpPublisher, target: int64(messages), done: make(chan struct{})}
-	fwd, err := stockforwarder.NewForwarder(subscriber, counted, logger, stockforwarder.Config{ForwarderTopic: stockTopic})
+	f := &stockForwarding{
+		publisher: &stockCounted{Publisher: publisher, target: int64(target), reached: make(chan struct{})},
+		ended:     make(chan error, 1),
+	}
+	f.fwd, err = stockforwarder.NewForwarder(subscriber, f.publisher, logger, stockforwarder.Config{ForwarderTopic: stockTopic})
 	if err != nil {
-		return 0, errors.Join(err, amqpPublisher.Close())
+		return nil, errors.Join(err, publisher.Close())
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- fwd.Run(ctx) }()
-	select {
-	case <-counted.done:
-	case err := <-ended:
-		return 0, errors.Join(errors.New("the forwarder ended"), err, amqpPublisher.Close())
-	case <-ctx.Done():
-	}
-	took := time.Since(counted.first)
-	return float64(messages) / took.Seconds(), errors.Join(fwd.Close(), <-ended, amqpPublisher.Close(), ctx.Err())
+	return f, nil
 }
 
-// countingPublisher notes when the first message is published and when the
-// last is confirmed. The stock forwarder calls it from one goroutine.
-type countingPublisher struct {
+// run forwards until the target is reached or the time is over.
+func (f *stockForwarding) run(ctx context.Context, limit time.Duration) error {
+	go func() { f.ended <- f.fwd.Run(ctx) }()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-f.publisher.reached:
+		return nil
+	case <-timer.C:
+		return nil
+	case err := <-f.ended:
+		f.ended <- err
+		return errors.Join(errors.New("the forwarder ended"), err, ctx.Err())
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (f *stockForwarding) Close() error {
+	return errors.Join(f.fwd.Close(), <-f.ended, f.publisher.Close())
+}
+
+// stockCounted notes when the first message is published and when the last is
+// confirmed. The stock forwarder calls it from one goroutine.
+type stockCounted struct {
 	message.Publisher
 
-	first     time.Time
-	confirmed atomic.Int64
 	target    int64
-	done      chan struct{}
+	confirmed atomic.Int64
+	first     time.Time
+	last      time.Time // set before reached is closed
+	reached   chan struct{}
 }
 
-func (p *countingPublisher) Publish(topic string, messages ...*message.Message) error {
+func (p *stockCounted) Publish(topic string, messages ...*message.Message) error {
 	if p.first.IsZero() {
 		p.first = time.Now()
 	}
@@ -83,7 +111,30 @@ func (p *countingPublisher) Publish(topic string, messages ...*message.Message) 
 		return err
 	}
 	if p.confirmed.Add(int64(len(messages))) == p.target {
-		close(p.done)
+		p.last = time.Now()
+		close(p.reached)
 	}
 	return nil
+}
+
+// stockDrain measures the stock forwarder from its first publish to its last
+// confirm.
+func (b *bench) stockDrain(ctx context.Context, kind string) (_ float64, err error) {
+	s, err := b.newScene(ctx, kind)
+	if err != nil {
+		return 0, err
+	}
+	defer closing(s, &err)
+	if err := s.fillStock(ctx, b.slow); err != nil {
+		return 0, err
+	}
+	f, err := s.forwardStock(b.slow)
+	if err != nil {
+		return 0, err
+	}
+	err = f.run(ctx, time.Hour)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return 0, err
+	}
+	return rate(b.slow, f.publisher.last.Sub(f.publisher.first)), s.queue.holds(ctx, b.slow)
 }

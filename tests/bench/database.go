@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+
+	"github.com/google/uuid"
+	_ "github.com/lib/pq"
+)
+
+// connections is the size of a pool, all of which are kept open.
+const connections = 16
+
+func open(dsn string) (*sql.DB, error) {
+	db, err := sql.Open("postgres", dsn)
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	return db, nil
+}
+
+// database is a new database.
+type database struct {
+	*sql.DB
+
+	dsn   string
+	name  string
+	admin *sql.DB
+}
+
+func newDatabase(ctx context.Context, dsn string) (*database, error) {
+	address, err := url.Parse(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("PG_DSN is no URL: %w", err)
+	}
+	admin, err := open(dsn)
+	if err != nil {
+		return nil, err
+	}
+	d := &database{name: "once_bench_" + uuid.NewString(), admin: admin}
+	if _, err := admin.ExecContext(context.WithoutCancel(ctx), `CREATE DATABASE "`+d.name+`" TEMPLATE template0`); err != nil {
+		return nil, errors.Join(err, admin.Close())
+	}
+	address.Path = "/" + d.name
+	d.dsn = address.String()
+	if d.DB, err = open(d.dsn); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// Close drops the database.
+func (d *database) Close() error {
+	defer d.admin.Close()
+	if d.DB != nil {
+		_ = d.DB.Close()
+	}
+	if _, err := d.admin.Exec(`DROP DATABASE "` + d.name + `" WITH (FORCE)`); err != nil {
+		return fmt.Errorf("database %s is left: %w", d.name, err)
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/outbox"
+)
+
+// prepare has the outbox store one message, and keeps its row as the sample for
+// all others.
+func (s *scene) prepare(ctx context.Context) error {
+	err := outbox.InTx(ctx, s.db.DB, func(_ *sql.Tx, events message.Publisher) error {
+		return events.Publish(s.queue.name, newMessage())
+	})
+	if err != nil {
+		return err
+	}
+	return s.exec(ctx,
+		`CREATE TABLE sample AS SELECT topic, payload, metadata FROM once_outbox`,
+		`DELETE FROM once_outbox`)
+}
+
+// add stores so many messages like the sample in one transaction. With keys,
+// so many ordering keys take turns.
+func (s *scene) add(ctx context.Context, messages, keys int) error {
+	_, err := s.db.ExecContext(ctx, `
+		INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata)
+		SELECT gen_random_uuid()::text, topic, 'key-' || n % $2, CASE WHEN $2 > 0 THEN n % $2 ELSE n END % 64, payload,
+		       CASE WHEN $2 > 0 THEN metadata || jsonb_build_object('`+outbox.OrderingKey+`', 'key-' || n % $2) ELSE metadata END
+		FROM sample, generate_series(1, $1::bigint) AS n`, messages, sql.NullInt64{Int64: int64(keys), Valid: keys > 0})
+	return err
+}
+
+// fill is prepare and add, and leaves the database at rest.
+func (s *scene) fill(ctx context.Context, messages, keys int) error {
+	if err := s.prepare(ctx); err != nil {
+		return err
+	}
+	if err := s.add(ctx, messages, keys); err != nil {
+		return err
+	}
+	return s.settle(ctx)
+}
+
+// settle has what was written so far cost nothing later.
+func (s *scene) settle(ctx context.Context) error {
+	return s.exec(ctx, `VACUUM ANALYZE once_outbox`, `CHECKPOINT`)
+}
+
+func (s *scene) exec(ctx context.Context, statements ...string) error {
+	for _, statement := range statements {
+		if _, err := s.db.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/rabbit"
+)
+
+// newPublisher returns ours with its defaults, connected: it has published one
+// message.
+func newPublisher(config wamqp.Config, topic string) (*rabbit.Publisher, error) {
+	config.Marshaler = rabbit.Marshaler{}
+	p, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{})
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Publish(topic, newMessage()); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+// forwarding is our forwarder with its defaults at work, and how far it is.
+type forwarding struct {
+	fwd       *forwarder.Forwarder
+	publisher *counted
+	started   bool
+	ended     chan error
+}
+
+// forward returns one that is not started yet and has target messages to
+// forward.
+func forward(db *sql.DB, config wamqp.Config, topic string, target int) (*forwarding, error) {
+	publisher, err := newPublisher(config, topic)
+	if err != nil {
+		return nil, err
+	}
+	f := &forwarding{
+		publisher: &counted{Publisher: publisher, target: int64(target), reached: make(chan struct{})},
+		ended:     make(chan error, 1),
+	}
+	if f.fwd, err = forwarder.New(db, f.publisher, forwarder.Config{}); err != nil {
+		return nil, errors.Join(err, publisher.Close())
+	}
+	return f, nil
+}
+
+func (s *scene) forward(target int) (*forwarding, error) {
+	return forward(s.db.DB, s.queue.config(), s.queue.name, target)
+}
+
+func (f *forwarding) start(ctx context.Context) {
+	f.started = true
+	go func() { f.ended <- f.fwd.Run(ctx) }()
+}
+
+// await returns when the target is reached.
+func (f *forwarding) await(ctx context.Context) error {
+	select {
+	case <-f.publisher.reached:
+		return nil
+	case err := <-f.ended:
+		f.ended <- err
+		return errors.Join(errors.New("the forwarder ended"), err, ctx.Err())
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// stop closes the forwarder, with which everything that was confirmed is
+// deleted.
+func (f *forwarding) stop() error { return f.fwd.Close() }
+
+// Close ends what was started and says whether any publish failed.
+func (f *forwarding) Close() error {
+	err := f.fwd.Close()
+	if f.started {
+		err = errors.Join(err, <-f.ended)
+	}
+	if failure := f.publisher.failure.Load(); failure != nil {
+		err = errors.Join(err, fmt.Errorf("publishing: %w", *failure))
+	}
+	return errors.Join(err, f.publisher.Close())
+}
+
+// counted notes when the first message is published and when the last is
+// confirmed.
+type counted struct {
+	*rabbit.Publisher
+
+	target    int64
+	confirmed atomic.Int64
+	failure   atomic.Pointer[error]
+	first     time.Time // the forwarder publishes from one goroutine
+	last      time.Time // set before reached is closed
+	reached   chan struct{}
+}
+
+func (p *counted) PublishAsync(topic string, msg *message.Message, done func(error)) {
+	if p.first.IsZero() {
+		p.first = time.Now()
+	}
+	p.Publisher.PublishAsync(topic, msg, func(err error) {
+		if err != nil {
+			p.failure.CompareAndSwap(nil, &err)
+		} else if p.confirmed.Add(1) == p.target {
+			p.last = time.Now()
+			close(p.reached)
+		}
+		done(err)
+	})
+}
+
+func rate(messages int, took time.Duration) float64 { return float64(messages) / took.Seconds() }

@@ -1,0 +1,24 @@
+package main
+
+import "context"
+
+// group is measurements that take turns, because their figures are compared.
+type group struct {
+	name    string
+	about   string
+	measure func(b *bench, ctx context.Context) ([]row, error)
+}
+
+// groups are in the order of the table.
+func groups() []group {
+	return []group{
+		{"drain", "a backlog is forwarded: raw protocol, rabbit.Publisher alone, stock forwarder, ours; each kind of queue", (*bench).drain},
+		{"backlog", "forwarding with a million waiting, against a few thousand", (*bench).backlogs},
+		{"snapshot", "forwarding while another session holds a snapshot open and dead rows pile up", (*bench).snapshots},
+		{"idle", "forwarding while another session has an idle write transaction open, beside the stock forwarder", (*bench).idles},
+		{"keys", "forwarding with ordering keys: a thousand, and one hot one", (*bench).keys},
+		{"producer", "business transactions with an event, against the same without", (*bench).producers},
+		{"latency", "from commit to consumer, with a hint and without", (*bench).latencies},
+		{"memory", "resident memory of a process that drains a million", (*bench).memories},
+	}
+}

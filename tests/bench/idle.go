@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+// idles measures whether an idle transaction, in another database of the
+// server, stops delivery.
+func (b *bench) idles(ctx context.Context) ([]row, error) {
+	kind := b.kinds[0]
+	var (
+		none  = series{id: "idle-none", what: "forwarder, " + kind, unit: perSecond}
+		ours  = series{id: "idle-open", what: "the same, an idle write transaction open in another database", unit: perSecond}
+		stock = series{id: "idle-stock", what: fmt.Sprintf("stock forwarder likewise, within %v", b.stopped), unit: perSecond}
+	)
+	err := b.turns(
+		ctx,
+		single(&none, func(ctx context.Context) (float64, error) { return b.drainFilled(ctx, kind, b.messages, 0) }),
+		single(&ours, func(ctx context.Context) (value float64, err error) {
+			tx, err := b.writeTransaction(ctx)
+			if err != nil {
+				return 0, err
+			}
+			defer closing(tx, &err)
+			return b.drainFilled(ctx, kind, b.messages, 0)
+		}),
+		single(&stock, func(ctx context.Context) (value float64, err error) {
+			tx, err := b.writeTransaction(ctx)
+			if err != nil {
+				return 0, err
+			}
+			defer closing(tx, &err)
+			return b.stockStopped(ctx, kind)
+		}),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return []row{none.row(), ours.against(none, 0), stock.row()}, nil
+}
+
+// openTransaction is a transaction with an id that does nothing.
+type openTransaction struct {
+	db *sql.DB
+	tx *sql.Tx
+}
+
+func (b *bench) writeTransaction(ctx context.Context) (*openTransaction, error) {
+	db, err := open(b.pgDSN)
+	if err != nil {
+		return nil, err
+	}
+	tx, err := db.BeginTx(context.WithoutCancel(ctx), nil)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	if _, err := tx.ExecContext(ctx, `SELECT txid_current()`); err != nil { // gives it an id, as a write does
+		return nil, errors.Join(err, tx.Rollback(), db.Close())
+	}
+	return &openTransaction{db, tx}, nil
+}
+
+func (t *openTransaction) Close() error { return errors.Join(t.tx.Rollback(), t.db.Close()) }
+
+// stockStopped measures what the stock forwarder delivers in a while.
+func (b *bench) stockStopped(ctx context.Context, kind string) (_ float64, err error) {
+	s, err := b.newScene(ctx, kind)
+	if err != nil {
+		return 0, err
+	}
+	defer closing(s, &err)
+	if err := s.fillStock(ctx, b.slow); err != nil {
+		return 0, err
+	}
+	f, err := s.forwardStock(b.slow)
+	if err != nil {
+		return 0, err
+	}
+	defer closing(f, &err)
+	if err := f.run(ctx, b.stopped); err != nil {
+		return 0, err
+	}
+	return rate(int(f.publisher.confirmed.Load()), b.stopped), nil
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/outbox"
+)
+
+const (
+	perSecondCommits = 100
+	committers       = 4
+)
+
+// latencies measures the way of a message from the commit to the consumer.
+func (b *bench) latencies(ctx context.Context) ([]row, error) {
+	kind := b.kinds[0]
+	quantiles := func(id, what string) []*series {
+		what = fmt.Sprintf("commit to consumer at %d/s, %s, %s", perSecondCommits, what, kind)
+		return []*series{
+			{id: id + "-p50", what: what + ": p50", unit: milliseconds},
+			{id: id + "-p99", what: what + ": p99", unit: milliseconds},
+		}
+	}
+	hinted, polled := quantiles("latency-hint", "with a hint"), quantiles("latency-poll", "found by the poll")
+	err := b.turns(
+		ctx,
+		measurement{hinted, func(ctx context.Context) ([]float64, error) { return b.latency(ctx, kind, true) }},
+		measurement{polled, func(ctx context.Context) ([]float64, error) { return b.latency(ctx, kind, false) }},
+	)
+	if err != nil {
+		return nil, err
+	}
+	return []row{hinted[0].atMost(3), hinted[1].atMost(15), polled[0].atMost(10), polled[1].atMost(25)}, nil
+}
+
+// latency returns p50 and p99 in milliseconds.
+func (b *bench) latency(ctx context.Context, kind string, hint bool) (_ []float64, err error) {
+	s, err := b.newScene(ctx, kind)
+	if err != nil {
+		return nil, err
+	}
+	defer closing(s, &err)
+	f, err := s.forward(0)
+	if err != nil {
+		return nil, err
+	}
+	defer closing(f, &err)
+	warmUp := perSecondCommits // a second, in which connections are made
+	journeys := newJourneys(warmUp + int(b.delivering.Seconds()*perSecondCommits))
+	if hint {
+		journeys.hints = append(journeys.hints, f.fwd.Hint)
+	}
+	f.start(ctx)
+	arrived, err := s.queue.consume(ctx, journeys)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(s.commit(ctx, journeys), <-arrived); err != nil {
+		return nil, err
+	}
+	return journeys.quantiles(warmUp, 0.5, 0.99), nil
+}
+
+// journeys are messages with the times of their commits and deliveries.
+type journeys struct {
+	msgs      []*message.Message
+	number    map[string]int // by id
+	committed []time.Time
+	delivered []time.Time
+	hints     []func()
+}
+
+func newJourneys(count int) *journeys {
+	j := &journeys{
+		msgs:      newMessages(count),
+		number:    make(map[string]int, count),
+		committed: make([]time.Time, count),
+		delivered: make([]time.Time, count),
+	}
+	for n, msg := range j.msgs {
+		j.number[msg.UUID] = n
+	}
+	return j
+}
+
+func (j *journeys) quantiles(from int, shares ...float64) []float64 {
+	var took []float64
+	for n := from; n < len(j.msgs); n++ {
+		took = append(took, float64(j.delivered[n].Sub(j.committed[n]))/float64(time.Millisecond))
+	}
+	slices.Sort(took)
+	var found []float64
+	for _, share := range shares {
+		found = append(found, quantile(took, share))
+	}
+	return found
+}
+
+// quantile returns the least value of which a share is less or the same.
+func quantile(sorted []float64, share float64) float64 {
+	at := int(share * float64(len(sorted)))
+	if float64(at) == share*float64(len(sorted)) {
+		at--
+	}
+	return sorted[max(0, at)]
+}
+
+// commit writes the messages, each in a transaction of its own, at moments that
+// are spread at random: at even ones they would keep step with the poll.
+func (s *scene) commit(ctx context.Context, j *journeys) error {
+	const pause = time.Second / perSecondCommits
+	var (
+		working sync.WaitGroup
+		errs    [committers]error
+	)
+	start := time.Now()
+	for worker := range committers {
+		working.Go(func() {
+			for n := worker; n < len(j.msgs) && errs[worker] == nil; n += committers {
+				moment := time.Duration(n)*pause + rand.N(pause)
+				if errs[worker] = wait(ctx, start.Add(moment)); errs[worker] == nil {
+					errs[worker] = s.commitOne(ctx, j, n)
+				}
+			}
+		})
+	}
+	working.Wait()
+	return errors.Join(errs[:]...)
+}
+
+func (s *scene) commitOne(ctx context.Context, j *journeys, n int) error {
+	done := func() { j.committed[n] = time.Now() }
+	return outbox.InTx(ctx, s.db.DB, func(_ *sql.Tx, events message.Publisher) error {
+		return events.Publish(s.queue.name, j.msgs[n])
+	}, append([]func(){done}, j.hints...)...)
+}
+
+func wait(ctx context.Context, until time.Time) error {
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// consume starts a consumer, which reports when it has got all messages.
+func (q *queue) consume(ctx context.Context, j *journeys) (<-chan error, error) {
+	channel, err := q.conn.Channel()
+	if err != nil {
+		return nil, err
+	}
+	if err := channel.Qos(100, 0, false); err != nil {
+		return nil, err
+	}
+	deliveries, err := channel.ConsumeWithContext(ctx, q.name, "", false, false, false, false, nil)
+	if err != nil {
+		return nil, err
+	}
+	arrived := make(chan error, 1)
+	go func() { arrived <- errors.Join(j.arrive(ctx, deliveries), channel.Close()) }()
+	return arrived, nil
+}
+
+// patience is how long the next delivery may take.
+const patience = 30 * time.Second
+
+func (j *journeys) arrive(ctx context.Context, deliveries <-chan amqp.Delivery) error {
+	for left := len(j.msgs); left > 0; {
+		select {
+		case delivery, ok := <-deliveries:
+			now := time.Now()
+			if !ok {
+				return errors.Join(fmt.Errorf("the consumer ended with %d messages to come", left), ctx.Err())
+			}
+			if n, ok := j.number[delivery.MessageId]; ok && j.delivered[n].IsZero() {
+				j.delivered[n] = now
+				left--
+			}
+			if err := delivery.Ack(false); err != nil {
+				return err
+			}
+		case <-time.After(patience):
+			return fmt.Errorf("%d messages did not come within %v", left, patience)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}

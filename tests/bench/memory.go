@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// memories measures how much memory a forwarder takes for a long backlog.
+func (b *bench) memories(ctx context.Context) ([]row, error) {
+	kind := b.kinds[0]
+	peak := series{
+		id: "memory", unit: megabytes,
+		what: fmt.Sprintf("peak resident memory of a process that drains %d, %s", b.backlog, kind),
+	}
+	err := b.turns(ctx, single(&peak, func(ctx context.Context) (float64, error) { return b.drainedByChild(ctx, kind, b.backlog) }))
+	if err != nil {
+		return nil, err
+	}
+	return []row{peak.atMost(100)}, nil
+}
+
+// drainedByChild has a process of its own drain an outbox, and returns the most
+// memory that it had, in megabytes.
+func (b *bench) drainedByChild(ctx context.Context, kind string, messages int) (_ float64, err error) {
+	s, err := b.newScene(ctx, kind)
+	if err != nil {
+		return 0, err
+	}
+	defer closing(s, &err)
+	if err := s.fill(ctx, messages, 0); err != nil {
+		return 0, err
+	}
+	peak, err := runDrainer(ctx, drainerTask{PgDSN: s.db.dsn, AmqpURL: b.amqpURL, Queue: s.queue.name, Messages: messages})
+	if err != nil {
+		return 0, err
+	}
+	if err := s.empty(ctx); err != nil {
+		return 0, err
+	}
+	return float64(peak) / 1e6, s.queue.holds(ctx, messages+1)
+}
+
+// drainerVariable has this program drain an outbox, and holds its task; it is
+// for its own children.
+const drainerVariable = "ONCE_BENCH_DRAINER"
+
+type drainerTask struct {
+	PgDSN, AmqpURL, Queue string
+	Messages              int
+}
+
+// runDrainer runs this program again and returns the peak of its resident
+// memory, in bytes.
+func runDrainer(ctx context.Context, task drainerTask) (peak int64, err error) {
+	encoded, err := json.Marshal(task)
+	if err != nil {
+		return 0, err
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	var out bytes.Buffer
+	child := exec.CommandContext(ctx, path)
+	child.Env = append(os.Environ(), drainerVariable+"="+string(encoded))
+	child.Stdout, child.Stderr = &out, os.Stderr
+	child.Cancel = func() error { return child.Process.Signal(syscall.SIGTERM) }
+	child.WaitDelay = 20 * time.Second
+	if err := child.Run(); err != nil {
+		return 0, fmt.Errorf("draining process: %w", err)
+	}
+	return strconv.ParseInt(out.String(), 10, 64)
+}
+
+// drainer is the child.
+func drainer(ctx context.Context, out io.Writer) (err error) {
+	var task drainerTask
+	if err := json.Unmarshal([]byte(os.Getenv(drainerVariable)), &task); err != nil {
+		return fmt.Errorf("%s: %w", drainerVariable, err)
+	}
+	if err := task.drain(ctx); err != nil {
+		return err
+	}
+	peak, err := peakMemory()
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(out, peak)
+	return err
+}
+
+func (t drainerTask) drain(ctx context.Context) (err error) {
+	db, err := open(t.PgDSN)
+	if err != nil {
+		return err
+	}
+	defer closing(db, &err)
+	q := queue{url: t.AmqpURL, name: t.Queue}
+	f, err := forward(db, q.config(), q.name, t.Messages)
+	if err != nil {
+		return err
+	}
+	defer closing(f, &err)
+	f.start(ctx)
+	return f.await(ctx)
+}
+
+var highWater = regexp.MustCompile(`(?m)^VmHWM:\s*(\d+) kB$`)
+
+// peakMemory returns the most bytes that this process had in memory.
+func peakMemory() (int64, error) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, fmt.Errorf("resident memory is known on Linux only: %w", err)
+	}
+	match := highWater.FindSubmatch(status)
+	if match == nil {
+		return 0, errors.New("/proc/self/status has no VmHWM")
+	}
+	kilobytes, err := strconv.ParseInt(string(match[1]), 10, 64)
+	return kilobytes * 1024, err
+}

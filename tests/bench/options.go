@@ -1,0 +1,177 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// errUsage says that the command was called in a wrong way.
+var errUsage = errors.New("see -help")
+
+type options struct {
+	groups  []group
+	kinds   []string // of queues
+	runs    int
+	out     string
+	pgDSN   string
+	amqpURL string
+	sizes
+}
+
+// sizes say how much is measured in a run.
+type sizes struct {
+	messages int // that are forwarded
+	slow     int // likewise, by what takes them one at a time
+
+	backlog int // a long one
+	start   int // what is drained of it
+	small   int // a short one
+	rounds  int // how often it is drained
+
+	hold     time.Duration // of a snapshot
+	baseline time.Duration // of the same without it
+	stopped  time.Duration // how long to look for messages that do not come
+
+	producing  time.Duration
+	delivering time.Duration
+}
+
+func newSizes(quick bool) sizes {
+	if quick {
+		return sizes{
+			messages: 10_000,
+			backlog:  100_000, start: 20_000, small: 5_000, rounds: 3,
+			hold: 4 * time.Second, baseline: 2 * time.Second, stopped: time.Second,
+			producing: time.Second, delivering: 2 * time.Second,
+		}
+	}
+	return sizes{
+		messages: 40_000,
+		backlog:  1_000_000, start: 100_000, small: 10_000, rounds: 5,
+		hold: time.Minute, baseline: 20 * time.Second, stopped: 3 * time.Second,
+		producing: 4 * time.Second, delivering: 10 * time.Second,
+	}
+}
+
+var queueKinds = map[string][]string{
+	"quorum":  {"quorum"},
+	"classic": {"classic"},
+	"both":    {"quorum", "classic"},
+}
+
+// flagValues are the flags as they were given.
+type flagValues struct {
+	only, queues, out string
+	quick             bool
+	runs, messages    int
+}
+
+func newFlags() (*flag.FlagSet, *flagValues) {
+	values := &flagValues{}
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // errors are returned, help is printed by help
+	flags.StringVar(&values.only, "only", "", "measure only these `groups`, separated by commas")
+	flags.BoolVar(&values.quick, "quick", false, "small sizes: to see whether it works")
+	flags.IntVar(&values.runs, "runs", 3, "`times` that each measurement is made, in turns with the others of its group")
+	flags.IntVar(&values.messages, "messages", 0,
+		fmt.Sprintf("`number` of messages of a run; a tenth of it where they go one at a time (default %d, quick %d)",
+			newSizes(false).messages, newSizes(true).messages))
+	flags.StringVar(&values.queues, "queues", "both", "`kinds` of RabbitMQ queue: quorum, classic or both; "+
+		"of both, groups other than drain take quorum")
+	flags.StringVar(&values.out, "out", "", "write the rows to this `file`, as JSON")
+	return flags, values
+}
+
+func help(w io.Writer) {
+	fmt.Fprint(w, "bench measures against the PostgreSQL of PG_DSN and the RabbitMQ of AMQP_URL,\n"+
+		"and prints a table; docs/benchmarks.md explains its rows.\n\nGroups:\n")
+	for _, g := range groups() {
+		fmt.Fprintf(w, "  %-10s%s\n", g.name, g.about)
+	}
+	fmt.Fprint(w, "\nFlags:\n")
+	flags, _ := newFlags()
+	flags.SetOutput(w)
+	flags.PrintDefaults()
+}
+
+// parse returns flag.ErrHelp, or an error that names everything that is wrong.
+func parse(args []string) (options, error) {
+	flags, values := newFlags()
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return options{}, err
+	} else if err != nil {
+		return options{}, fmt.Errorf("%w; %w", err, errUsage)
+	}
+
+	o := options{
+		kinds:   queueKinds[values.queues],
+		runs:    values.runs,
+		out:     values.out,
+		pgDSN:   os.Getenv("PG_DSN"),
+		amqpURL: os.Getenv("AMQP_URL"),
+		sizes:   newSizes(values.quick),
+	}
+	var errs []error
+	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if flags.NArg() > 0 {
+		refuse("unexpected argument %q", flags.Arg(0))
+	}
+	var err error
+	if o.groups, err = choose(values.only); err != nil {
+		errs = append(errs, err)
+	}
+	if o.kinds == nil {
+		refuse("-queues is %q, none of quorum, classic, both", values.queues)
+	}
+	if o.runs < 1 {
+		refuse("-runs is %d: less than 1", o.runs)
+	}
+	switch {
+	case values.messages < 0:
+		refuse("-messages is %d: less than 1", values.messages)
+	case values.messages > 0:
+		o.messages = values.messages
+	}
+	o.slow = max(1, o.messages/10)
+	if o.pgDSN == "" {
+		refuse("PG_DSN is not set: run make bench")
+	}
+	if o.amqpURL == "" {
+		refuse("AMQP_URL is not set: run make bench")
+	}
+	if len(errs) > 0 {
+		return options{}, fmt.Errorf("%w; %w", errors.Join(errs...), errUsage)
+	}
+	return o, nil
+}
+
+// choose returns the groups of a list, in the order of the table.
+func choose(list string) ([]group, error) {
+	all := groups()
+	if list == "" {
+		return all, nil
+	}
+	wanted := strings.Split(list, ",")
+	var errs []error
+	for _, name := range wanted {
+		if !slices.ContainsFunc(all, func(g group) bool { return g.name == name }) {
+			errs = append(errs, fmt.Errorf("-only: there is no group %q, only %s", name, names(all)))
+		}
+	}
+	chosen := slices.DeleteFunc(slices.Clone(all), func(g group) bool { return !slices.Contains(wanted, g.name) })
+	return chosen, errors.Join(errs...)
+}
+
+func names(groups []group) string {
+	var list []string
+	for _, g := range groups {
+		list = append(list, g.name)
+	}
+	return strings.Join(list, ", ")
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// queue is a new queue of RabbitMQ behind a fanout exchange of the same name.
+type queue struct {
+	url  string
+	name string
+	conn *amqp.Connection
+}
+
+func newQueue(url, kind string) (_ *queue, err error) {
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		return nil, err
+	}
+	q := &queue{url: url, name: "once-bench-" + uuid.NewString(), conn: conn}
+	if err := q.declare(kind); err != nil {
+		return nil, errors.Join(err, q.Close())
+	}
+	return q, nil
+}
+
+func (q *queue) declare(kind string) error {
+	channel, err := q.conn.Channel()
+	if err != nil {
+		return err
+	}
+	defer channel.Close()
+	if err := channel.ExchangeDeclare(q.name, "fanout", true, false, false, false, nil); err != nil {
+		return err
+	}
+	if _, err := channel.QueueDeclare(q.name, true, false, false, false, amqp.Table{"x-queue-type": kind}); err != nil {
+		return err
+	}
+	return channel.QueueBind(q.name, "", q.name, false, nil)
+}
+
+// Close deletes the queue with all that is in it.
+func (q *queue) Close() error {
+	defer q.conn.Close()
+	channel, err := q.conn.Channel()
+	if err != nil {
+		return fmt.Errorf("queue and exchange %s are left: %w", q.name, err)
+	}
+	_, err = channel.QueueDelete(q.name, false, false, false)
+	if err != nil {
+		return fmt.Errorf("queue and exchange %s are left: %w", q.name, err)
+	}
+	return channel.ExchangeDelete(q.name, false, false)
+}
+
+// holds returns an error unless the queue got at least so many messages, which
+// a quorum queue says a moment after it has confirmed them.
+func (q *queue) holds(ctx context.Context, least int) error {
+	channel, err := q.conn.Channel()
+	if err != nil {
+		return err
+	}
+	defer channel.Close()
+	patience := time.NewTimer(10 * time.Second)
+	defer patience.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		state, err := channel.QueueDeclarePassive(q.name, true, false, false, false, nil)
+		if err != nil {
+			return err
+		}
+		if state.Messages >= least {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-patience.C:
+			return fmt.Errorf("%d messages were confirmed, but %d are in the queue", least, state.Messages)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// config is watermill-amqp's for the queue.
+func (q *queue) config() wamqp.Config {
+	return wamqp.NewDurablePubSubConfig(q.url, wamqp.GenerateQueueNameConstant(q.name))
+}
