@@ -77,6 +77,6 @@ func (m machine) print(w io.Writer) {
 	o := m.options
 	fmt.Fprintf(w, "%d cores, fsync %v, %s, PostgreSQL %s (fsync %s, synchronous_commit %s, shared_buffers %s), RabbitMQ %s\n",
 		m.cores, m.fsync.Round(time.Microsecond), runtime.Version(), m.postgres, m.settings[0], m.settings[1], m.settings[2], m.rabbit)
-	fmt.Fprintf(w, "queues: %s; messages: %d bytes, %d headers, persistent; %d runs in turns, of %d messages (%d where they go one at a time)\n",
+	fmt.Fprintf(w, "queues: %s; messages: %d bytes, %d headers, persistent; runs in turns: %d, of %d messages (%d if one at a time)\n",
 		strings.Join(o.kinds, " and "), bodySize, headerCount, o.runs, o.messages, o.slow)
 }

@@ -27,14 +27,7 @@ func (b *bench) idles(ctx context.Context) ([]row, error) {
 			defer closing(tx, &err)
 			return b.drainFilled(ctx, kind, b.messages, 0)
 		}),
-		single(&stock, func(ctx context.Context) (value float64, err error) {
-			tx, err := b.writeTransaction(ctx)
-			if err != nil {
-				return 0, err
-			}
-			defer closing(tx, &err)
-			return b.stockStopped(ctx, kind)
-		}),
+		single(&stock, func(ctx context.Context) (float64, error) { return b.stockStopped(ctx, kind) }),
 	)
 	if err != nil {
 		return nil, err
@@ -63,25 +56,49 @@ func (b *bench) writeTransaction(ctx context.Context) (*openTransaction, error) 
 	return &openTransaction{db, tx}, nil
 }
 
-func (t *openTransaction) Close() error { return errors.Join(t.tx.Rollback(), t.db.Close()) }
+// Close ends it. It may be called more than once.
+func (t *openTransaction) Close() error {
+	err := t.tx.Rollback()
+	if errors.Is(err, sql.ErrTxDone) {
+		err = nil
+	}
+	return errors.Join(err, t.db.Close())
+}
 
-// stockStopped measures what the stock forwarder delivers in a while.
+// stockStopped measures what the stock forwarder delivers while a transaction
+// is open, and sees that it is this which stops it.
 func (b *bench) stockStopped(ctx context.Context, kind string) (_ float64, err error) {
+	const few = 100
+	tx, err := b.writeTransaction(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer closing(tx, &err)
 	s, err := b.newScene(ctx, kind)
 	if err != nil {
 		return 0, err
 	}
 	defer closing(s, &err)
-	if err := s.fillStock(ctx, b.slow); err != nil {
+	if err := s.fillStock(ctx, few); err != nil {
 		return 0, err
 	}
-	f, err := s.forwardStock(b.slow)
+	f, err := s.forwardStock(few)
 	if err != nil {
 		return 0, err
 	}
 	defer closing(f, &err)
-	if err := f.run(ctx, b.stopped); err != nil {
+	f.start(ctx)
+	if _, err := f.await(ctx, b.stopped); err != nil {
 		return 0, err
 	}
-	return rate(int(f.publisher.confirmed.Load()), b.stopped), nil
+	delivered := int(f.publisher.confirmed.Load())
+	if err := tx.Close(); err != nil {
+		return 0, err
+	}
+	if reached, err := f.await(ctx, stockPatience); err != nil {
+		return 0, err
+	} else if !reached {
+		return 0, fmt.Errorf("nor did it deliver within %v after the transaction had ended", stockPatience)
+	}
+	return rate(delivered, b.stopped), nil
 }

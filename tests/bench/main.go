@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 const (
@@ -27,7 +28,9 @@ func main() { os.Exit(command(os.Args[1:])) }
 func command(args []string) (status int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the first to clean up
+	// A second Ctrl-C does not wait for the first to clean up; one Ctrl-C may
+	// come twice, from the terminal and from the command that started this one.
+	context.AfterFunc(ctx, func() { time.AfterFunc(2*time.Second, stop) })
 
 	err := start(ctx, args)
 	switch {

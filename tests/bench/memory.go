@@ -55,8 +55,10 @@ func (b *bench) drainedByChild(ctx context.Context, kind string, messages int) (
 const drainerVariable = "ONCE_BENCH_DRAINER"
 
 type drainerTask struct {
-	PgDSN, AmqpURL, Queue string
-	Messages              int
+	PgDSN    string `json:"pg_dsn"`
+	AmqpURL  string `json:"amqp_url"`
+	Queue    string `json:"queue"`
+	Messages int    `json:"messages"`
 }
 
 // runDrainer runs this program again and returns the peak of its resident

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -69,21 +70,24 @@ func (s *scene) forwardStock(target int) (*stockForwarding, error) {
 	return f, nil
 }
 
-// run forwards until the target is reached or the time is over.
-func (f *stockForwarding) run(ctx context.Context, limit time.Duration) error {
+func (f *stockForwarding) start(ctx context.Context) {
 	go func() { f.ended <- f.fwd.Run(ctx) }()
+}
+
+// await returns when the target is reached or the time is over.
+func (f *stockForwarding) await(ctx context.Context, limit time.Duration) (reached bool, err error) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case <-f.publisher.reached:
-		return nil
+		return true, nil
 	case <-timer.C:
-		return nil
+		return false, nil
 	case err := <-f.ended:
 		f.ended <- err
-		return errors.Join(errors.New("the forwarder ended"), err, ctx.Err())
+		return false, errors.Join(errors.New("the forwarder ended"), err, ctx.Err())
 	case <-ctx.Done():
-		return ctx.Err()
+		return false, ctx.Err()
 	}
 }
 
@@ -132,9 +136,15 @@ func (b *bench) stockDrain(ctx context.Context, kind string) (_ float64, err err
 	if err != nil {
 		return 0, err
 	}
-	err = f.run(ctx, time.Hour)
-	if err = errors.Join(err, f.Close()); err != nil {
+	defer closing(f, &err)
+	f.start(ctx)
+	if reached, err := f.await(ctx, stockPatience); err != nil {
 		return 0, err
+	} else if !reached {
+		return 0, fmt.Errorf("%d of %d messages were forwarded within %v", f.publisher.confirmed.Load(), b.slow, stockPatience)
 	}
 	return rate(b.slow, f.publisher.last.Sub(f.publisher.first)), s.queue.holds(ctx, b.slow)
 }
+
+// stockPatience is for a whole run.
+const stockPatience = 10 * time.Minute

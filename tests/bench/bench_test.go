@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(drainerVariable) != "" {
+		os.Exit(command(nil))
+	}
+	testkit.Main(m)
+}
+
+// tiny measures everything once, and next to nothing of it.
+func tiny(t *testing.T) (*bench, testkit.Broker) {
+	t.Helper()
+	db, broker := testkit.Postgres(t), testkit.Rabbit(t)
+	return &bench{
+		progress: t.Output(),
+		options: options{
+			groups: groups(), kinds: []string{"quorum"}, runs: 1, pgDSN: db.DSN, amqpURL: broker.URL,
+			sizes: sizes{
+				messages: 2000, slow: 20, backlog: 3000, start: 1000, small: 500, rounds: 2,
+				hold: 300 * time.Millisecond, baseline: 100 * time.Millisecond, stopped: 300 * time.Millisecond,
+				producing: 100 * time.Millisecond, delivering: 200 * time.Millisecond,
+			},
+		},
+	}, broker
+}
+
+func nothingIsLeft(t *testing.T, broker testkit.Broker) {
+	t.Helper()
+	for _, what := range []string{"list_queues", "list_exchanges"} {
+		if left := broker.Ctl(t, what, "--vhost", broker.VHost, "--quiet", "name"); strings.Contains(left, "once-bench") {
+			t.Errorf("%s: %s", what, left)
+		}
+	}
+}
+
+func TestEveryGroupMeasuresWhatTheDocsExplain(t *testing.T) {
+	b, broker := tiny(t)
+	docs, err := os.ReadFile(filepath.Join("..", "..", "docs", "benchmarks.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]row{}
+	for _, g := range b.groups {
+		rows, err := g.measure(b, t.Context())
+		if err != nil {
+			t.Fatalf("%s: %v", g.name, err)
+		}
+		if !strings.Contains(string(docs), "`"+g.name+"`") {
+			t.Errorf("group %s is not explained", g.name)
+		}
+		for _, r := range rows {
+			if _, twice := ids[r.ID]; twice {
+				t.Errorf("two rows are %s", r.ID)
+			}
+			ids[r.ID] = r
+			if !strings.Contains(string(docs), "`"+strings.Replace(r.ID, "-quorum", "-*", 1)+"`") {
+				t.Errorf("row %s is not explained", r.ID)
+			}
+		}
+	}
+	for id, r := range ids {
+		if _, ok := ids[r.Of]; r.Of != "" && !ok {
+			t.Errorf("%s is compared with %s, which is not there", id, r.Of)
+		}
+		if stops := id == "idle-stock"; (r.Median == 0) != stops {
+			t.Errorf("%s is %v", id, r.Median)
+		}
+	}
+	nothingIsLeft(t, broker)
+}
+
+// Interrupted, it ends soon and removes what it has made.
+func TestInterrupted(t *testing.T) {
+	for _, g := range groups() {
+		if !slices.Contains([]string{"drain", "snapshot", "producer", "memory"}, g.name) {
+			continue // they wait in the same places
+		}
+		t.Run(g.name, func(t *testing.T) {
+			b, broker := tiny(t)
+			b.messages, b.runs, b.backlog = 50_000, 1000, 200_000
+			b.hold, b.baseline, b.producing = time.Hour, time.Hour, time.Hour
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			_, err := g.measure(b, ctx)
+			if err == nil {
+				t.Fatal("it was done")
+			}
+			if ctx.Err() == nil || strings.Contains(err.Error(), "left") {
+				t.Error(err)
+			}
+			nothingIsLeft(t, broker)
+		})
+	}
+}
+
+// The filled rows are the outbox's own, times n.
+func TestFilledRows(t *testing.T) {
+	b, _ := tiny(t)
+	for name, keys := range map[string]int{"without keys": 0, "with keys": 10} {
+		t.Run(name, func(t *testing.T) {
+			s, err := b.newScene(t.Context(), "classic")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			msg := newMessage()
+			if keys > 0 {
+				outbox.SetOrderingKey(msg, "key-1")
+			}
+			if err := s.fill(t.Context(), 1000, keys); err != nil {
+				t.Fatal(err)
+			}
+			err = outbox.InTx(t.Context(), s.db.DB, func(_ *sql.Tx, events message.Publisher) error {
+				return events.Publish(s.queue.name, msg)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var rows, alike, ids, slots, keySlots int
+			err = s.db.QueryRowContext(t.Context(), `
+				SELECT count(*),
+				       count(*) FILTER (WHERE (o.topic, o.payload, o.metadata - $2, o.attempts)
+				                            = (m.topic, m.payload, m.metadata - $2, m.attempts)
+				                          AND (o.ordering_key IS NULL) = (m.ordering_key IS NULL)
+				                          AND o.ordering_key IS NOT DISTINCT FROM o.metadata->>$2
+				                          AND o.due_at IS NULL AND length(o.message_id) = length(m.message_id)),
+				       count(DISTINCT o.message_id), count(DISTINCT o.slot), count(DISTINCT (o.ordering_key, o.slot))
+				FROM once_outbox AS o, (SELECT * FROM once_outbox WHERE message_id = $1) AS m
+				WHERE o.message_id <> $1`, msg.UUID, outbox.OrderingKey).Scan(&rows, &alike, &ids, &slots, &keySlots)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantSlots := 64
+			if keys > 0 {
+				wantSlots = keys
+			}
+			if rows != 1000 || alike != 1000 || ids != 1000 || slots != wantSlots || keySlots != wantSlots {
+				t.Errorf("%d rows, %d alike, %d ids, %d slots, %d of keys", rows, alike, ids, slots, keySlots)
+			}
+		})
+	}
+}
+
+// A measurement that fails does not take the others' rows with it.
+func TestRowsOfEarlierGroupsAreShown(t *testing.T) {
+	b, _ := tiny(t)
+	broken := errors.New("broken")
+	b.groups = []group{
+		{"first", "", func(*bench, context.Context) ([]row, error) { return []row{of("a", 1).row()}, nil }},
+		{"second", "", func(*bench, context.Context) ([]row, error) { return nil, broken }},
+	}
+	b.out = filepath.Join(t.TempDir(), "rows.json")
+	var out bytes.Buffer
+	if err := b.run(t.Context(), &out); !errors.Is(err, broken) || !strings.Contains(err.Error(), "second") {
+		t.Error(err)
+	}
+	if !strings.Contains(out.String(), "what a is") {
+		t.Error(out.String())
+	}
+	if _, err := os.Stat(b.out); !errors.Is(err, os.ErrNotExist) {
+		t.Error("JSON was written of a part")
+	}
+}
