@@ -28,7 +28,7 @@ const (
 
 // check turns messages into rows, or reports everything that is wrong with
 // them.
-func (o *Outbox) check(topic string, msgs []*message.Message) ([]record, error) {
+func (o *Outbox) check(topic string, msgs []*message.Message, call *call) ([]record, error) {
 	records := make([]record, len(msgs))
 	var errs []error
 	for i, msg := range msgs {
@@ -49,7 +49,7 @@ func (o *Outbox) check(topic string, msgs []*message.Message) ([]record, error) 
 		c.metadata(msg.Metadata)
 		due := c.due(msg.Metadata)
 		if len(errs) == before {
-			records[i] = newRecord(msg, due)
+			records[i] = newRecord(msg, call.metadata(msg), due)
 		}
 	}
 	return records, errors.Join(errs...)

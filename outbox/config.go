@@ -3,6 +3,10 @@ package outbox
 import (
 	"errors"
 	"fmt"
+	"sync"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/schema"
@@ -27,6 +31,12 @@ type Config struct {
 	// here only to become a dead letter there. Defaults to 16 MiB, which is
 	// RabbitMQ's own default since 4.0.
 	MaxPayload int
+
+	// MeterProvider is where the instruments are made, TracerProvider the
+	// spans. Default to OpenTelemetry's global ones, which do nothing until
+	// others are set.
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider
 }
 
 func (c Config) withDefaults() Config {
@@ -54,6 +64,8 @@ type Outbox struct {
 	config  Config
 	dialect dialect.Dialect
 	insert  insert
+
+	instruments *instruments
 }
 
 // New returns an Outbox, or an error that names every field of config that
@@ -67,11 +79,12 @@ func New(config Config) (*Outbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("outbox: %w", err)
 	}
-	return &Outbox{config: config, dialect: d, insert: newInsert(d)}, nil
+	return &Outbox{config: config, dialect: d, insert: newInsert(d), instruments: newInstruments(config)}, nil
 }
 
-// standard is what the functions of the package use: PostgreSQL, "once_".
-var standard = mustNew()
+// standard is what the functions of the package use: PostgreSQL, "once_". It is
+// made when it is first used, by when global providers have been set.
+var standard = sync.OnceValue(mustNew)
 
 func mustNew() *Outbox {
 	o, err := New(Config{})

@@ -11,7 +11,7 @@ import (
 
 // InTx is [Outbox.InTx] with PostgreSQL's tables "once_".
 func InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx, events message.Publisher) error, hints ...func()) error {
-	return standard.InTx(ctx, db, work, hints...)
+	return standard().InTx(ctx, db, work, hints...)
 }
 
 // InTx runs work in a transaction and commits it: business writes through tx
@@ -20,6 +20,7 @@ func InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx, events message.
 // is, the panic goes on.
 //
 // ctx bounds the wait for a connection; work gives it to its own statements.
+// Messages whose own context has no trace are of the one in ctx.
 //
 // hints, such as a forwarder's Hint, are called when there may be something to
 // send: after the commit, also after one whose outcome is [ErrCommitUnknown].
@@ -28,7 +29,7 @@ func (o *Outbox) InTx(
 ) error {
 	var failed error
 	err := o.dialect.Write(ctx, db, func(tx *sql.Tx) error {
-		failed = work(tx, o.Publisher(tx))
+		failed = work(tx, publisher{outbox: o, tx: tx, ctx: ctx})
 		return failed
 	})
 	if failed != nil {

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 
@@ -10,7 +11,7 @@ import (
 
 // Publisher returns a publisher into the outbox of PostgreSQL's tables "once_",
 // in the transaction tx. See [Outbox.Publisher].
-func Publisher(tx *sql.Tx) message.Publisher { return standard.Publisher(tx) }
+func Publisher(tx *sql.Tx) message.Publisher { return standard().Publisher(tx) }
 
 // Publisher returns a publisher that stores messages in tx: they exist when tx
 // commits, and never if it does not. With a nil tx every Publish returns
@@ -19,6 +20,10 @@ func Publisher(tx *sql.Tx) message.Publisher { return standard.Publisher(tx) }
 // Publish stores all messages of a call, whatever their number, or returns an
 // error. One that is [ErrInvalid] left tx as it was; after any other, tx can
 // only be rolled back. Close does nothing.
+//
+// The trace in a message's context is stored with it as traceparent and
+// tracestate, unless its metadata names one. If a span is recorded there, each
+// call adds a span of its own.
 func (o *Outbox) Publisher(tx *sql.Tx) message.Publisher {
 	return publisher{outbox: o, tx: tx}
 }
@@ -29,13 +34,16 @@ func (o *Outbox) Schema() Schema { return Schema{outbox: o} }
 type publisher struct {
 	outbox *Outbox
 	tx     *sql.Tx
+	ctx    context.Context // of messages that have no trace of their own; or nil
 }
 
-func (p publisher) Publish(topic string, msgs ...*message.Message) error {
+func (p publisher) Publish(topic string, msgs ...*message.Message) (err error) {
 	if p.tx == nil {
 		return ErrNoTransaction
 	}
-	records, err := p.outbox.check(topic, msgs)
+	call := p.outbox.instruments.begin(p.ctx, topic, msgs)
+	defer func() { call.end(err) }()
+	records, err := p.outbox.check(topic, msgs, call)
 	if err != nil {
 		return err
 	}

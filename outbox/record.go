@@ -22,8 +22,9 @@ type record struct {
 	size     int // bytes that come from the caller
 }
 
-// newRecord turns a message that was checked into its row.
-func newRecord(msg *message.Message, due time.Time) record {
+// newRecord turns a message that was checked into its row, with metadata in
+// place of its own.
+func newRecord(msg *message.Message, metadata message.Metadata, due time.Time) record {
 	r := record{
 		id:      msg.UUID,
 		key:     msg.Metadata[OrderingKey],
@@ -37,7 +38,7 @@ func newRecord(msg *message.Message, due time.Time) record {
 	if r.key != "" {
 		r.slot = slotOf(r.key)
 	}
-	r.metadata = encode(msg.Metadata)
+	r.metadata = encode(metadata)
 	r.size = len(r.payload) + len(r.metadata)
 	return r
 }

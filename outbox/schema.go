@@ -26,7 +26,7 @@ var _ wsql.SchemaAdapter = Schema{}
 
 func (s Schema) of() *Outbox {
 	if s.outbox == nil {
-		return standard
+		return standard()
 	}
 	return s.outbox
 }
@@ -34,7 +34,7 @@ func (s Schema) of() *Outbox {
 // InsertQuery returns the statement that stores msgs, or why they are refused.
 func (s Schema) InsertQuery(topic string, msgs message.Messages) (wsql.Query, error) {
 	o := s.of()
-	records, err := o.check(topic, msgs)
+	records, err := o.check(topic, msgs, &call{})
 	if err != nil {
 		return wsql.Query{}, err
 	}

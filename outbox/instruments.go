@@ -1,0 +1,132 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/watermill-once/once/internal/telemetry"
+)
+
+// instruments are what an Outbox tells about itself.
+type instruments struct {
+	tracer    telemetry.Tracer
+	published *telemetry.Counter
+	duration  *telemetry.Durations
+}
+
+// What became of messages. The numbers are those of the counter's series.
+const (
+	stored = iota
+	refused
+	failed
+)
+
+var outcomes = []string{stored: "stored", refused: "refused", failed: "failed"}
+
+func newInstruments(config Config) *instruments {
+	meter := telemetry.NewMeter(config.MeterProvider, "outbox")
+	i := &instruments{
+		tracer: telemetry.NewTracer(config.TracerProvider, "outbox"),
+		published: meter.Counter("once.outbox.published", "{message}",
+			"Messages given to Publish, also in transactions that were rolled back later.",
+			telemetry.Label{Key: telemetry.Outcome, Values: outcomes}),
+		duration: meter.Durations("once.outbox.publish.duration",
+			"How long it took to store the messages of one call."),
+	}
+	i.published.Zero()
+	return i
+}
+
+// call is one call of Publish as its instruments see it.
+type call struct {
+	*instruments
+
+	messages int
+	began    time.Time
+	ctx      context.Context // of messages that have no trace of their own
+	parent   trace.SpanContext
+	span     trace.Span // nil if nobody records one
+	spanned  context.Context
+}
+
+// begin begins a call. Its span is a child of the first message's, or of the
+// one in ctx.
+func (i *instruments) begin(ctx context.Context, topic string, msgs []*message.Message) *call {
+	c := &call{instruments: i, messages: len(msgs), began: time.Now(), ctx: ctx}
+	if len(msgs) == 0 || msgs[0] == nil {
+		return c
+	}
+	ctx = c.context(msgs[0])
+	c.parent = trace.SpanContextFromContext(ctx)
+	if !trace.SpanFromContext(ctx).IsRecording() {
+		return c
+	}
+	attributes := append(telemetry.Message("outbox.publish", "create", topic), attribute.Int("messaging.batch.message_count", len(msgs)))
+	if len(msgs) == 1 {
+		attributes = append(attributes, attribute.String(telemetry.MessageID, telemetry.Text(msgs[0].UUID)),
+			attribute.Int(telemetry.BodySize, len(msgs[0].Payload)))
+	}
+	c.spanned, c.span = i.tracer.Start(ctx, "outbox.publish "+telemetry.Text(topic), trace.WithSpanKind(trace.SpanKindProducer),
+		trace.WithAttributes(attributes...))
+	return c
+}
+
+// context is where the trace of msg is: in its own context, or the call's.
+func (c *call) context(msg *message.Message) context.Context {
+	ctx := msg.Context()
+	if c.ctx != nil && !trace.SpanContextFromContext(ctx).IsValid() {
+		return c.ctx
+	}
+	return ctx
+}
+
+// metadata is what is stored of the metadata of msg: with its trace, unless it
+// brought one. The message stays as it is, or publishing it once more would
+// take over the trace of this time.
+func (c *call) metadata(msg *message.Message) message.Metadata {
+	if msg.Metadata[telemetry.Traceparent] != "" {
+		return msg.Metadata
+	}
+	ctx := c.context(msg)
+	own := trace.SpanContextFromContext(ctx)
+	if !own.IsValid() {
+		return msg.Metadata
+	}
+	if c.span != nil && own.Equal(c.parent) {
+		ctx = c.spanned
+	}
+	metadata := make(message.Metadata, len(msg.Metadata)+2)
+	for key, value := range msg.Metadata {
+		metadata[key] = value
+	}
+	telemetry.Inject(ctx, metadata)
+	return metadata
+}
+
+// end ends a call that returned err.
+func (c *call) end(err error) {
+	outcome := stored
+	switch {
+	case err == nil:
+		c.duration.Record(time.Since(c.began), 0)
+	case errors.Is(err, ErrInvalid):
+		outcome = refused
+	default:
+		outcome = failed
+	}
+	c.published.Add(int64(c.messages), outcome)
+	if c.span == nil {
+		return
+	}
+	if err != nil { // its text may quote what is stored
+		c.span.SetStatus(codes.Error, outcomes[outcome])
+		c.span.SetAttributes(attribute.String(telemetry.ErrorType, outcomes[outcome]))
+	}
+	c.span.End()
+}
