@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once/schema"
 )
@@ -87,6 +89,16 @@ type Config struct {
 
 	// Logger defaults to none.
 	Logger watermill.LoggerAdapter
+
+	// MeterProvider is where the instruments are made, TracerProvider the
+	// spans. Default to OpenTelemetry's global ones, which do nothing until
+	// others are set; that should be done before Run is called.
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider
+
+	// Topics are those that counters tell apart; all others are "other". By
+	// default counters do not tell of topics, of which there may be any number.
+	Topics []string
 }
 
 func (c Config) withDefaults() Config {

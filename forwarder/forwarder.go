@@ -28,6 +28,8 @@ type Forwarder struct {
 	store  *store
 	sender *sender
 
+	instruments *instruments
+
 	running chan struct{}
 	hints   chan struct{}
 
@@ -68,6 +70,8 @@ func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, er
 		hints:   make(chan struct{}, 1),
 		closing: make(chan struct{}),
 		ended:   make(chan struct{}),
+
+		instruments: newInstruments(config),
 	}, nil
 }
 
@@ -83,6 +87,7 @@ func (f *Forwarder) Run(ctx context.Context) error {
 		return err
 	}
 	defer close(f.ended)
+	defer f.observe()()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -98,6 +103,9 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	}
 	if ctx.Err() != nil {
 		return nil
+	}
+	if f.instruments.tracer.Enabled() {
+		f.sender.tracer = &f.instruments.tracer
 	}
 	f.sender.start(f.config.Workers)
 	defer close(f.sender.orders)

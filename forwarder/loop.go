@@ -55,6 +55,7 @@ func (l *loop) run(ctx context.Context) error {
 		now := time.Now()
 		l.alarm = now.Add(time.Minute)
 		l.act(now)
+		l.instruments.note(l)
 		if l.stopping && (l.released || !now.Before(l.until)) {
 			return l.report()
 		}

@@ -24,20 +24,15 @@ const (
 	Unavailable
 )
 
+var outcomeNames = []string{
+	Confirmed: "confirmed", Refused: "refused", Unacceptable: "unacceptable", Unknown: "unknown", Unavailable: "unavailable",
+}
+
 func (o Outcome) String() string {
-	switch o {
-	case Confirmed:
-		return "confirmed"
-	case Refused:
-		return "refused"
-	case Unacceptable:
-		return "unacceptable"
-	case Unknown:
-		return "unknown"
-	case Unavailable:
-		return "unavailable"
+	if o < 0 || int(o) >= len(outcomeNames) {
+		return "invalid"
 	}
-	return "invalid"
+	return outcomeNames[o]
 }
 
 // What an error may say about itself. package rabbit's do.

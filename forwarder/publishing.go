@@ -46,9 +46,9 @@ func (l *loop) publish(now time.Time) {
 		}
 		l.wire.tickets++
 		l.wire.inFlight++
-		r.ticket = l.wire.tickets
+		r.ticket, r.sent = l.wire.tickets, now
 		l.departs(r, now)
-		l.sender.orders <- order{r, r.ticket}
+		l.sender.orders <- order{row: r, ticket: r.ticket}
 	}
 }
 
@@ -71,20 +71,24 @@ func (l *loop) choose() *row {
 // hear goes through the publisher's answers.
 func (l *loop) hear(now time.Time) {
 	l.wire.used = l.sender.answers.take(l.wire.used)
+	l.instruments.listen()
+	defer l.instruments.heard()
 	for _, a := range l.wire.used {
 		if a.row.ticket == a.ticket { // else it was answered before
 			a.row.ticket = 0
 			l.wire.inFlight--
-			l.answered(a.row, a.err, now)
+			l.answered(a, now)
 		}
 	}
 }
 
-func (l *loop) answered(r *row, err error, now time.Time) {
+func (l *loop) answered(a answer, now time.Time) {
+	r, err := a.row, a.err
 	sent := !errors.Is(err, errNotSent)
 	outcome := Unavailable
 	if sent {
 		outcome = l.classify(err)
+		l.instruments.answered(a, outcome, now)
 	}
 	alone := l.alone == r
 	if alone {
@@ -174,7 +178,7 @@ func (l *loop) refused(r *row, err error) {
 		return
 	}
 	l.config.Logger.Debug("Message was refused, it is tried again later", watermill.LogFields{
-		"message_id": r.id, "topic": r.topic, "attempt": r.attempts + 1, "error": clean(err),
+		"message_id": r.id, "topic": r.topic, "attempt": r.attempts + 1, "size": r.size(), "error": clean(err),
 	})
 	l.conclude(r)
 	l.settling.waiting.charges = append(l.settling.waiting.charges, charge{

@@ -16,7 +16,7 @@ type queries struct {
 	enrol, expel, instances    string
 	lease, release             string
 	releaseAll, resign         string
-	stats                      string
+	stats, glance              string
 }
 
 func newQueries(d dialect.Dialect) queries {
@@ -124,6 +124,16 @@ func newQueries(d dialect.Dialect) queries {
 			       (SELECT {millis created_at} FROM {outbox} WHERE due_at IS NULL ORDER BY position LIMIT 1),
 			       (SELECT COUNT(*) FROM {holds}),
 			       (SELECT COUNT(*) FROM {outbox_dead}),
+			       ` + clock),
+
+		// What can be asked often: counts are cut off at $1, and the first that
+		// waits and the first that is due are found by an index.
+		glance: d.SQL(`
+			SELECT (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox} LIMIT $1) AS p),
+			       (SELECT {millis created_at} FROM {outbox} WHERE due_at IS NULL ORDER BY position LIMIT 1),
+			       (SELECT {millis due_at} FROM {outbox} WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
+			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {holds} LIMIT $1) AS h),
+			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox_dead} LIMIT $1) AS d),
 			       ` + clock),
 	}
 }

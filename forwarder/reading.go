@@ -3,6 +3,8 @@ package forwarder
 import (
 	"context"
 	"time"
+
+	"github.com/watermill-once/once/internal/telemetry"
 )
 
 const (
@@ -123,7 +125,9 @@ func (l *loop) readRows(req request) {
 	l.reading.busy = true
 	epoch := l.reading.epoch
 	l.ask(func(ctx context.Context) func() {
+		began := time.Now()
 		rows, at, err := l.store.rows(ctx, req)
+		l.instruments.reads.Record(time.Since(began), telemetry.Succeeded(err))
 		return func() { l.took(req, epoch, rows, at, err) }
 	})
 }

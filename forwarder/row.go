@@ -20,8 +20,9 @@ type row struct {
 
 	lane   *lane  // nil without a key
 	ticket uint64 // of the publish that is under way; 0 if none is
-	final  bool   // its outcome is known and waits to be settled
-	orphan bool   // of a slot that was lost
+	sent   time.Time
+	final  bool // its outcome is known and waits to be settled
+	orphan bool // of a slot that was lost
 
 	suspect      bool
 	failedAlone  int    // times that its outcome was unknown when it was published alone

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/watermill-once/once/internal/telemetry"
 )
 
 // AsyncPublisher is what a publisher may offer beyond message.Publisher:
@@ -26,6 +29,7 @@ type sender struct {
 	publisher message.Publisher
 	orders    chan order // room for the whole window: giving an order never waits
 	answers   answers
+	tracer    *telemetry.Tracer // nil if nobody records spans
 
 	// A message leaves while the gate is open and the lease holds.
 	gate  atomic.Bool
@@ -37,6 +41,7 @@ type sender struct {
 type order struct {
 	row    *row
 	ticket uint64
+	span   trace.Span // nil if there is none
 }
 
 func newSender(publisher message.Publisher, window int) *sender {
@@ -77,6 +82,7 @@ func (s *sender) carryOut(o order, publish func(string, *message.Message, func(e
 	}
 	msg := message.NewMessage(o.row.id, o.row.payload)
 	msg.Metadata = metadata
+	o.span = begin(s.tracer, o.row, msg)
 	defer func() {
 		if value := recover(); value != nil {
 			s.answers.add(answer{o, fmt.Errorf("forwarder: the publisher panicked: %v", value)})

@@ -17,7 +17,7 @@ func TestNothingLeavesWithoutAGateAndALease(t *testing.T) {
 	var sent counter
 	s := newSender(&sent, 1)
 	try := func() error {
-		s.carryOut(order{&row{metadata: []byte(`{}`)}, 1}, s.publish)
+		s.carryOut(order{row: &row{metadata: []byte(`{}`)}, ticket: 1}, s.publish)
 		answers := s.answers.take(nil)
 		require.Len(t, answers, 1)
 		return answers[0].err

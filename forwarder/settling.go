@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/internal/telemetry"
 )
 
 // deathsAtOnce bounds one settlement: dead letters are moved one by one, and
@@ -44,7 +46,9 @@ func (l *loop) settle(now time.Time) {
 	}
 	s.busy, s.unsure = true, len(batch.confirmed)
 	l.ask(func(ctx context.Context) func() {
+		began := time.Now()
 		done := l.store.settle(ctx, batch, l.config.AfterDead)
+		l.instruments.settlements.Record(time.Since(began), telemetry.Succeeded(done.err))
 		return func() { l.recorded(batch, done) }
 	})
 }
@@ -64,6 +68,7 @@ func (l *loop) canGather() bool {
 func (l *loop) recorded(batch settlement, done settled) {
 	s := &l.settling
 	s.busy, s.unsure, s.err = false, 0, done.err
+	l.instruments.recorded(batch, done)
 	if done.err != nil {
 		s.fault.failed(l, "Outcomes could not be recorded", done.err)
 	} else {
@@ -84,7 +89,8 @@ func (l *loop) recorded(batch settlement, done settled) {
 		switch {
 		case i < done.deaths:
 			l.config.Logger.Error("Message is dead", nil, watermill.LogFields{
-				"message_id": d.row.id, "topic": d.row.topic, "reason": d.reason, "error": d.err, "size": d.size,
+				"message_id": d.row.id, "topic": d.row.topic, "reason": d.reason, "attempt": d.row.attempts + 1,
+				"error": d.err, "size": d.size,
 			})
 			l.finished(d.row)
 		case d.row.orphan:

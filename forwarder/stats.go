@@ -47,3 +47,22 @@ func (f *Forwarder) Stats(ctx context.Context) (Stats, error) {
 	}
 	return stats, nil
 }
+
+// glance is Stats at a bounded cost.
+func (s *store) glance(ctx context.Context) (glance, error) {
+	var (
+		seen       glance
+		first, due sql.NullInt64
+		now        int64
+	)
+	err := s.read(ctx, func(tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, s.sql.glance, countedUpTo).
+			Scan(&seen.pending, &first, &due, &seen.heldKeys, &seen.dead, &now)
+	})
+	for _, since := range []sql.NullInt64{first, due} {
+		if since.Valid {
+			seen.lag = max(seen.lag, time.Duration(now-since.Int64)*time.Millisecond)
+		}
+	}
+	return seen, err
+}

@@ -145,6 +145,7 @@ func (l *loop) hold(t *topic, now time.Time) {
 		l.config.Logger.Error("Topic does not answer, others go on without it", nil,
 			watermill.LogFields{"topic": t.name, "in_flight": t.inFlight})
 		t.resume = l.buffer.low
+		l.instruments.stall(t.name)
 	}
 	t.setbacks++
 	t.held, t.until = true, now.Add(jitter(pauses(t.setbacks)))

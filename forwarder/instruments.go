@@ -1,0 +1,247 @@
+package forwarder
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/watermill-once/once/internal/telemetry"
+)
+
+// otherTopic stands for all topics that are not in Config.Topics.
+const otherTopic = "other"
+
+// instruments are what a Forwarder tells about itself. The loop counts in
+// tallies of its own and adds them up once for many answers: at tens of
+// thousands of messages a second each call would show.
+type instruments struct {
+	meter  telemetry.Meter
+	tracer telemetry.Tracer
+	topics map[string]int // numbers of the series; nil if there is one for all
+
+	published, deferred, dead, stalled tally
+	confirm, reads, settlements        *telemetry.Durations
+
+	timed bool // confirms are, in this round of answers
+
+	inFlight, slots atomic.Int64
+	state           observables
+}
+
+func newInstruments(config Config) *instruments {
+	meter := telemetry.NewMeter(config.MeterProvider, "forwarder")
+	i := &instruments{meter: meter, tracer: telemetry.NewTracer(config.TracerProvider, "forwarder")}
+	var byTopic []telemetry.Label
+	if len(config.Topics) > 0 {
+		i.topics = map[string]int{}
+		topics := telemetry.Label{Key: telemetry.Topic}
+		for _, topic := range config.Topics {
+			if _, twice := i.topics[topic]; !twice {
+				i.topics[topic] = len(topics.Values)
+				topics.Values = append(topics.Values, topic)
+			}
+		}
+		topics.Values = append(topics.Values, otherTopic)
+		byTopic = []telemetry.Label{topics}
+	}
+	counter := func(name, unit, description, key string, values ...string) tally {
+		labels := byTopic
+		if key != "" {
+			labels = append(byTopic[:len(byTopic):len(byTopic)], telemetry.Label{Key: key, Values: values})
+		}
+		c := meter.Counter(name, unit, description, labels...)
+		return tally{counter: c, counts: make([]int64, c.Series()), each: max(1, len(values))}
+	}
+	i.published = counter("once.forwarder.published", "{message}",
+		"Answers of the publisher; one message may get several.",
+		telemetry.Outcome, outcomeNames...)
+	i.deferred = counter("once.forwarder.deferred", "{message}",
+		"Messages that were put off until later.", telemetry.Reason, holdRefused, holdUnknown)
+	i.dead = counter("once.forwarder.dead", "{message}",
+		"Messages that became dead letters.", telemetry.Reason, reasonUnacceptable, reasonExhausted)
+	i.stalled = counter("once.forwarder.stalled", "{stall}",
+		"Times that a topic stopped answering and was left out.", "")
+	i.confirm = meter.Durations("once.forwarder.confirm.duration",
+		"From giving a message to the publisher until its confirm.")
+	i.reads = meter.Durations("once.forwarder.read.duration",
+		"How long it took to read a batch of the outbox.", telemetry.Done())
+	i.settlements = meter.Durations("once.forwarder.settle.duration",
+		"How long it took to record what became of a batch.", telemetry.Done())
+	i.state = newObservables(meter)
+	return i
+}
+
+// tally counts in memory until it is flushed.
+type tally struct {
+	counter *telemetry.Counter
+	counts  []int64
+	each    int // series of one topic
+}
+
+// add counts one, in a series of a topic.
+func (i *instruments) add(t *tally, topic string, series int) {
+	if i.topics != nil {
+		number, listed := i.topics[topic]
+		if !listed {
+			number = len(i.topics)
+		}
+		series += number * t.each
+	}
+	t.counts[series]++
+}
+
+func (t *tally) flush() {
+	for series, n := range t.counts {
+		if n > 0 {
+			t.counter.Add(n, series)
+			t.counts[series] = 0
+		}
+	}
+}
+
+// start has every series show up with 0.
+func (i *instruments) start() {
+	for _, t := range []*tally{&i.published, &i.deferred, &i.dead, &i.stalled} {
+		t.counter.Zero()
+	}
+}
+
+// listen is called before a round of answers, heard after it.
+func (i *instruments) listen() { i.timed = i.confirm.Enabled() }
+
+func (i *instruments) heard() { i.published.flush() }
+
+// answered notes an answer of the publisher.
+func (i *instruments) answered(a answer, outcome Outcome, now time.Time) {
+	finish(a, outcome)
+	if outcome < Confirmed || outcome > Unavailable {
+		outcome = Unknown // of a Classify that returns something else; so it is treated
+	}
+	i.add(&i.published, a.row.topic, int(outcome))
+	if i.timed && outcome == Confirmed {
+		i.confirm.Record(now.Sub(a.row.sent), 0)
+	}
+}
+
+// recorded notes what was settled.
+func (i *instruments) recorded(batch settlement, done settled) {
+	for n, d := range batch.deaths {
+		if n < done.deaths {
+			reason := 0
+			if d.reason == reasonExhausted {
+				reason = 1
+			}
+			i.add(&i.dead, d.row.topic, reason)
+		}
+	}
+	i.dead.flush()
+	if !done.charges {
+		return
+	}
+	for _, c := range batch.charges {
+		reason := 0
+		if c.hold == holdUnknown {
+			reason = 1
+		}
+		i.add(&i.deferred, c.row.topic, reason)
+	}
+	i.deferred.flush()
+}
+
+// stall notes that a topic is held.
+func (i *instruments) stall(topic string) {
+	i.add(&i.stalled, topic, 0)
+	i.stalled.flush()
+}
+
+// note keeps what the loop alone knows for those who look.
+func (i *instruments) note(l *loop) {
+	i.inFlight.Store(int64(l.wire.inFlight))
+	i.slots.Store(int64(len(l.tenure.slots)))
+}
+
+// observables are read when somebody looks.
+type observables struct {
+	inFlight, slots, pending, heldKeys, deadLetters metric.Int64Observable
+	lag                                             metric.Float64Observable
+}
+
+func newObservables(meter telemetry.Meter) observables {
+	return observables{
+		inFlight:    meter.Level("once.forwarder.in_flight", "{message}", "Messages given to the publisher and not yet answered."),
+		slots:       meter.Level("once.forwarder.slots", "{slot}", "Parts of the outbox that this instance forwards."),
+		lag:         meter.SecondsGauge("once.forwarder.lag", "How long the first message has waited that should have been sent."),
+		pending:     meter.Gauge("once.forwarder.pending", "{message}", "Messages in the outbox, counted up to 100,000."),
+		heldKeys:    meter.Gauge("once.forwarder.held_keys", "{key}", "Ordering keys whose head was not accepted, counted up to 100,000."),
+		deadLetters: meter.Gauge("once.forwarder.dead_letters", "{message}", "Dead letters that are there, counted up to 100,000."),
+	}
+}
+
+// observe answers those who look, until the returned function is called.
+func (f *Forwarder) observe() (end func()) {
+	i, s := f.instruments, &f.instruments.state
+	i.start()
+	b := &backlog{f: f}
+	return i.meter.Observe(func(ctx context.Context, o metric.Observer) error {
+		o.ObserveInt64(s.inFlight, i.inFlight.Load())
+		o.ObserveInt64(s.slots, i.slots.Load())
+		if seen, ok := b.look(ctx); ok {
+			o.ObserveFloat64(s.lag, seen.lag.Seconds())
+			o.ObserveInt64(s.pending, seen.pending)
+			o.ObserveInt64(s.heldKeys, seen.heldKeys)
+			o.ObserveInt64(s.deadLetters, seen.dead)
+		}
+		return nil
+	}, s.inFlight, s.slots, s.lag, s.pending, s.heldKeys, s.deadLetters)
+}
+
+const (
+	// lookEvery is how often the tables are asked at most, however many look.
+	lookEvery = 2 * time.Second
+
+	// lookFor is how long those who look may have to wait for the tables.
+	lookFor = 2 * time.Second
+
+	// countedUpTo bounds the rows that are counted.
+	countedUpTo = 100_000
+)
+
+// backlog is the state of the tables as it was seen last.
+type backlog struct {
+	f *Forwarder
+
+	mu     sync.Mutex
+	next   time.Time
+	seen   glance
+	ok     bool
+	failed bool // and that was logged
+}
+
+// glance is what the tables say, at a bounded cost.
+type glance struct {
+	lag                     time.Duration
+	pending, heldKeys, dead int64
+}
+
+// look returns nothing if the database does not answer: an old value would say
+// that all is well.
+func (b *backlog) look(ctx context.Context) (glance, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if now := time.Now(); now.Before(b.next) {
+		return b.seen, b.ok
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookFor)
+	defer cancel()
+	seen, err := b.f.store.glance(ctx)
+	b.seen, b.ok = seen, err == nil
+	b.next = time.Now().Add(lookEvery)
+	if err != nil && !b.failed {
+		b.f.config.Logger.Error("The outbox could not be looked at for its instruments, trying again", err, nil)
+	}
+	b.failed = err != nil
+	return b.seen, b.ok
+}
