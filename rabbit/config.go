@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	amqp091 "github.com/rabbitmq/amqp091-go"
+	"go.opentelemetry.io/otel/metric"
 )
 
 // PublisherConfig is what a Publisher needs beyond watermill-amqp's Config. The
@@ -60,6 +61,10 @@ type PublisherConfig struct {
 	// not confirm. It hears nothing per message, and no credentials. Defaults to
 	// watermill.NopLogger.
 	Logger watermill.LoggerAdapter
+
+	// MeterProvider is where the instruments are made. Defaults to
+	// OpenTelemetry's global one, which does nothing until another is set.
+	MeterProvider metric.MeterProvider
 }
 
 const maxWindow = 1 << 16

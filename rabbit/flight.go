@@ -17,6 +17,7 @@ type flight struct {
 
 	number   uint64 // on its lane
 	confirm  *amqp.DeferredConfirmation
+	sent     time.Time
 	deadline time.Time
 
 	// Reported as unknown, and kept because the broker may still close the

@@ -9,6 +9,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/telemetry"
 )
 
 var errConnectionClosed = errors.New("connection closed")
@@ -20,6 +22,7 @@ func (p *Publisher) keep() {
 	quiet := false // the loss has been logged
 	for failed := 0; p.pause(failed); failed++ {
 		s, err := p.open()
+		p.instruments.connects.Add(1, telemetry.Succeeded(err))
 		if err != nil {
 			p.disconnected(err, &quiet)
 			continue

@@ -78,7 +78,7 @@ func (l *lane) publish(f *flight, publishing *amqp.Publishing) bool {
 		}
 		return false
 	}
-	f.number, f.confirm = l.number, confirm
+	f.number, f.confirm, f.sent = l.number, confirm, time.Now()
 
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -47,6 +47,8 @@ type Publisher struct {
 	settled chan struct{}  // closed when the settler has ended
 	closers sync.WaitGroup // channels that are being closed
 
+	instruments *instruments
+
 	mu sync.Mutex // guards what follows, and is never held during I/O
 
 	session *session // the connection, or nil
@@ -96,6 +98,7 @@ func NewPublisher(config amqp.Config, cfg PublisherConfig) (*Publisher, error) {
 		changed: make(chan struct{}),
 		down:    errConnecting,
 	}
+	p.instruments = newInstruments(p)
 	p.noteReadiness()
 	go p.keep()
 	go p.settle()
@@ -172,6 +175,7 @@ func (p *Publisher) close() error {
 	p.mu.Unlock()
 	<-p.settled
 	p.closers.Wait()
+	p.instruments.unobserve()
 
 	if unknown > 0 {
 		return fmt.Errorf("%w of %d messages that were outstanding after CloseTimeout %v",

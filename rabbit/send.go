@@ -153,6 +153,7 @@ func (p *Publisher) fail(f *flight, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopped {
+		p.instruments.published.Add(1, outcomeOf(err))
 		go f.done(err)
 		return
 	}

@@ -154,6 +154,7 @@ func (s *settler) release() {
 
 // report calls what waits for a verdict, with no lock held.
 func (s *settler) report() {
+	s.p.instruments.reports(s.verdicts)
 	for _, v := range s.verdicts {
 		v.flight.done(v.err)
 	}
