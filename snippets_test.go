@@ -11,6 +11,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
@@ -69,6 +71,25 @@ func _(ctx context.Context, db *sql.DB, amqpConfig amqp.Config) error {
 		return err
 	}
 	return fwd.Run(ctx) // until ctx ends, or fwd.Close
+}
+
+func _(db *sql.DB, amqpConfig amqp.Config, meters metric.MeterProvider, traces trace.TracerProvider) error {
+	publisher, err := rabbit.NewPublisher(amqpConfig, rabbit.PublisherConfig{MeterProvider: meters})
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+	fwd, err := forwarder.New(db, publisher, forwarder.Config{
+		MeterProvider:  meters,
+		TracerProvider: traces,
+		Topics:         []string{"orders.placed", "payments.captured"}, // told apart by counters
+	})
+	if err != nil {
+		return err
+	}
+	box, err := outbox.New(outbox.Config{MeterProvider: meters, TracerProvider: traces})
+	_, _ = fwd, box
+	return err
 }
 
 func _(ctx context.Context, db *sql.DB) error {

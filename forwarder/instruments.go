@@ -2,6 +2,7 @@ package forwarder
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,7 +51,7 @@ func newInstruments(config Config) *instruments {
 	counter := func(name, unit, description, key string, values ...string) tally {
 		labels := byTopic
 		if key != "" {
-			labels = append(byTopic[:len(byTopic):len(byTopic)], telemetry.Label{Key: key, Values: values})
+			labels = slices.Concat(byTopic, []telemetry.Label{{Key: key, Values: values}})
 		}
 		c := meter.Counter(name, unit, description, labels...)
 		return tally{counter: c, counts: make([]int64, c.Series()), each: max(1, len(values))}
@@ -118,7 +119,7 @@ func (i *instruments) heard() { i.published.flush() }
 func (i *instruments) answered(a answer, outcome Outcome, now time.Time) {
 	finish(a, outcome)
 	if outcome < Confirmed || outcome > Unavailable {
-		outcome = Unknown // of a Classify that returns something else; so it is treated
+		outcome = Unavailable // of a Classify that returns something else; so it is treated
 	}
 	i.add(&i.published, a.row.topic, int(outcome))
 	if i.timed && outcome == Confirmed {

@@ -14,7 +14,7 @@ import (
 // begin begins the span of a publish, if the row carries a trace that is
 // recorded. The message goes on with that span as its parent, and has it in its
 // context; the row keeps what it has, for the next attempt.
-func begin(tracer *telemetry.Tracer, r *row, msg *message.Message) trace.Span { //nolint:ireturn // it is an interface
+func begin(tracer *telemetry.Tracer, r *row, msg *message.Message) trace.Span {
 	if tracer == nil {
 		return nil
 	}
@@ -22,12 +22,10 @@ func begin(tracer *telemetry.Tracer, r *row, msg *message.Message) trace.Span { 
 	if !ok {
 		return nil
 	}
-	ctx, span := tracer.Start(ctx, "forward "+telemetry.Text(r.topic),
-		trace.WithSpanKind(trace.SpanKindProducer),
-		trace.WithAttributes(append(telemetry.Message("forward", "send", r.topic),
-			attribute.String(telemetry.MessageID, telemetry.Text(r.id)),
-			attribute.Int(telemetry.BodySize, len(r.payload)),
-			attribute.Int(telemetry.Attempt, r.attempts+1))...))
+	ctx, span := tracer.Producer(ctx, "forward", "send", r.topic,
+		attribute.String(telemetry.MessageID, telemetry.Text(r.id)),
+		attribute.Int(telemetry.BodySize, len(r.payload)),
+		attribute.Int(telemetry.Attempt, r.attempts+1))
 	telemetry.Inject(ctx, msg.Metadata)
 	msg.SetContext(ctx)
 	return span

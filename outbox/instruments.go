@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -67,13 +68,12 @@ func (i *instruments) begin(ctx context.Context, topic string, msgs []*message.M
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return c
 	}
-	attributes := append(telemetry.Message("outbox.publish", "create", topic), attribute.Int("messaging.batch.message_count", len(msgs)))
+	attributes := []attribute.KeyValue{attribute.Int(telemetry.BatchCount, len(msgs))}
 	if len(msgs) == 1 {
 		attributes = append(attributes, attribute.String(telemetry.MessageID, telemetry.Text(msgs[0].UUID)),
 			attribute.Int(telemetry.BodySize, len(msgs[0].Payload)))
 	}
-	c.spanned, c.span = i.tracer.Start(ctx, "outbox.publish "+telemetry.Text(topic), trace.WithSpanKind(trace.SpanKindProducer),
-		trace.WithAttributes(attributes...))
+	c.spanned, c.span = i.tracer.Producer(ctx, "outbox.publish", "create", topic, attributes...)
 	return c
 }
 
@@ -102,9 +102,7 @@ func (c *call) metadata(msg *message.Message) message.Metadata {
 		ctx = c.spanned
 	}
 	metadata := make(message.Metadata, len(msg.Metadata)+2)
-	for key, value := range msg.Metadata {
-		metadata[key] = value
-	}
+	maps.Copy(metadata, msg.Metadata)
 	telemetry.Inject(ctx, metadata)
 	return metadata
 }

@@ -8,6 +8,7 @@ package telemetry
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -43,7 +44,7 @@ func series(labels []Label) []attribute.Set {
 		var longer [][]attribute.KeyValue
 		for _, c := range combinations {
 			for _, value := range label.Values {
-				longer = append(longer, append(c[:len(c):len(c)], attribute.String(label.Key, value)))
+				longer = append(longer, append(slices.Clip(c), attribute.String(label.Key, value)))
 			}
 		}
 		combinations = longer

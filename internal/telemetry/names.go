@@ -1,15 +1,16 @@
 package telemetry
 
-// Attributes of instruments and spans. The last four are OpenTelemetry's own.
+// Attributes of instruments and spans. From Topic on they are OpenTelemetry's own.
 const (
 	Outcome = "once.outcome"
 	Reason  = "once.reason"
 	Attempt = "once.attempt"
 
-	Topic     = "messaging.destination.name"
-	MessageID = "messaging.message.id"
-	BodySize  = "messaging.message.body.size"
-	ErrorType = "error.type"
+	Topic      = "messaging.destination.name"
+	MessageID  = "messaging.message.id"
+	BodySize   = "messaging.message.body.size"
+	BatchCount = "messaging.batch.message_count"
+	ErrorType  = "error.type"
 )
 
 // Ok and Failed are the outcomes of work that has no other.

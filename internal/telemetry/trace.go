@@ -36,10 +36,12 @@ func NewTracer(provider trace.TracerProvider, pkg string) Tracer {
 
 // Enabled says whether spans of the tracer come to anything. One that does
 // nothing gives them no identity of their own. The span that is begun to see
-// this is not sampled, and is not ended, so nobody hears of it.
+// this has a parent that is not sampled, and is not ended, so nobody hears of it.
+//
+//nolint:spancheck // an end would have it exported
 func (t Tracer) Enabled() bool {
 	parent := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, Remote: true})
-	_, span := t.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent), "enabled?") //nolint:spancheck // see above
+	_, span := t.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent), "enabled?")
 	return span.SpanContext().SpanID() != parent.SpanID()
 }
 
@@ -71,13 +73,19 @@ func Text(name string) string {
 	return strings.ToValidUTF8(name, "\uFFFD")
 }
 
-// Message are the attributes of a span about a message. operation is our name
-// for what is done, kind is OpenTelemetry's.
-func Message(operation, kind, topic string) []attribute.KeyValue {
-	return []attribute.KeyValue{
-		attribute.String("messaging.system", "watermill"),
-		attribute.String("messaging.operation.name", operation),
-		attribute.String("messaging.operation.type", kind),
-		attribute.String(Topic, Text(topic)),
-	}
+// Producer begins a span about messages to topic. operation is our name for
+// what is done with them, kind is OpenTelemetry's.
+//
+//nolint:spancheck // whoever called ends it
+func (t Tracer) Producer(
+	ctx context.Context, operation, kind, topic string, more ...attribute.KeyValue,
+) (context.Context, trace.Span) {
+	topic = Text(topic)
+	return t.Start(ctx, operation+" "+topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(more...),
+		trace.WithAttributes(
+			attribute.String("messaging.system", "watermill"),
+			attribute.String("messaging.operation.name", operation),
+			attribute.String("messaging.operation.type", kind),
+			attribute.String(Topic, topic),
+		))
 }

@@ -1,0 +1,389 @@
+package observability
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/rabbit"
+)
+
+// documented is an instrument of docs/observability.md.
+type documented struct {
+	kind, unit, key string
+	values          []string
+	text            string
+}
+
+// series are the names of its series.
+func (d documented) series() []string {
+	if d.key == "" {
+		return []string{""}
+	}
+	var names []string
+	for _, value := range d.values {
+		names = append(names, d.key+"="+value)
+	}
+	return names
+}
+
+var (
+	row  = regexp.MustCompile("(?m)^\\| `(once\\.[a-z_.]+)` \\| (\\w+) \\| `([^`]+)` \\| (.*?) ?\\| (.+) \\|$")
+	code = regexp.MustCompile("`([^`]+)`")
+)
+
+func page(t *testing.T) map[string]documented {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/observability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]documented{}
+	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
+		d := documented{kind: m[2], unit: m[3], text: m[5]}
+		for i, word := range code.FindAllStringSubmatch(m[4], -1) {
+			if i == 0 {
+				d.key = word[1]
+			} else {
+				d.values = append(d.values, word[1])
+			}
+		}
+		found[m[1]] = d
+	}
+	if named := strings.Count(string(text), "\n| `once."); named != len(found) {
+		t.Fatalf("%d rows name an instrument, %d could be read", named, len(found))
+	}
+	return found
+}
+
+// What is documented is exported, with the kind, unit and attributes that the
+// page says, and the other way round; and every series of it moves when
+// what it counts happens.
+func TestInstrumentsAreWhatThePageSays(t *testing.T) {
+	pages := page(t)
+	seen := &seen{T: t, moved: map[string]map[string]bool{}, exported: map[string]*instrument{}}
+	t.Run("outbox", func(t *testing.T) { moveOutbox(newWatch(t), seen) })
+	t.Run("forwarder", func(t *testing.T) { moveForwarder(newWatch(t), seen) })
+	t.Run("forwarder without its table", func(t *testing.T) { failForwarder(newWatch(t), seen) })
+	t.Run("rabbit", func(t *testing.T) { moveRabbit(newWatch(t), seen) })
+	t.Run("rabbit in trouble", func(t *testing.T) { troubleRabbit(newWatch(t), seen) })
+	if t.Failed() {
+		return
+	}
+
+	for name, i := range seen.exported {
+		d, ok := pages[name]
+		if !ok {
+			t.Errorf("%s is exported and not documented", name)
+			continue
+		}
+		if d.kind != i.kind || d.unit != i.unit {
+			t.Errorf("%s is a %s in %s, the page says %s in %s", name, i.kind, i.unit, d.kind, d.unit)
+		}
+		if i.description == "" {
+			t.Errorf("%s has no description", name)
+		}
+		for series := range i.series {
+			if !slices.Contains(d.series(), series) {
+				t.Errorf("%s has a series {%s}, which is not documented", name, series)
+			}
+		}
+	}
+	for name, d := range pages {
+		for _, series := range d.series() {
+			if !seen.moved[name][series] {
+				t.Errorf("%s{%s} is documented and never moved", name, series)
+			}
+		}
+	}
+}
+
+// seen remembers what was exported by any of the subtests.
+type seen struct {
+	*testing.T
+
+	exported map[string]*instrument
+	moved    map[string]map[string]bool
+}
+
+func (s *seen) look(w *watch) {
+	w.Helper()
+	for name, i := range w.instruments() {
+		if s.exported[name] == nil {
+			s.exported[name] = i
+			s.moved[name] = map[string]bool{}
+		}
+		for series, value := range i.series {
+			s.exported[name].series[series] = value
+			if value != 0 {
+				s.moved[name][series] = true
+			}
+		}
+	}
+}
+
+// zero checks that the counters of one part are there before anything happens,
+// in every series.
+func (w *watch) zero(prefix string) {
+	w.Helper()
+	all := w.instruments()
+	for name, d := range page(w.T) {
+		if d.kind != "counter" || !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		i := all[name]
+		if i == nil {
+			w.Errorf("%s is not there from the start", name)
+			continue
+		}
+		if got, want := slices.Sorted(maps.Keys(i.series)), slices.Sorted(slices.Values(d.series())); !slices.Equal(got, want) {
+			w.Errorf("%s has %q from the start, want %q", name, got, want)
+		}
+	}
+}
+
+func moveOutbox(w *watch, seen *seen) {
+	db, box := w.database(), w.outbox()
+	w.zero("once.outbox.")
+	w.publish(w.Context(), db, box, "t", message.NewMessage("1", nil), message.NewMessage("2", nil))
+	err := box.InTx(w.Context(), db, func(tx *sql.Tx, events message.Publisher) error {
+		if err := events.Publish("t", message.NewMessage("", nil)); !errors.Is(err, outbox.ErrInvalid) {
+			w.Errorf("an empty id: %v", err)
+		}
+		if _, err := tx.ExecContext(w.Context(), "SELECT 1/0"); err == nil {
+			w.Error("dividing by zero worked")
+		}
+		return events.Publish("t", message.NewMessage("3", nil))
+	})
+	if err == nil {
+		w.Error("publishing in a failed transaction worked")
+	}
+	for outcome, want := range map[string]float64{"stored": 2, "refused": 1, "failed": 1} {
+		if got := w.value("once.outbox.published", "once.outcome="+outcome); got != want {
+			w.Errorf("%v %s, want %v", got, outcome, want)
+		}
+	}
+	if got := w.value("once.outbox.publish.duration", ""); got != 1 {
+		w.Errorf("%v durations, want 1", got)
+	}
+	seen.look(w)
+}
+
+// moveForwarder has a publisher give every answer there is.
+func moveForwarder(w *watch, seen *seen) {
+	db, box := w.database(), w.outbox()
+	var (
+		mu      sync.Mutex
+		once    = map[string]bool{}
+		release = make(chan struct{})
+	)
+	first := func(id string) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		defer func() { once[id] = true }()
+		return !once[id]
+	}
+	pub := &scripted{answer: func(topic string, msg *message.Message) error {
+		switch {
+		case topic == "slow":
+			<-release
+		case topic == "stuck", topic == "unknown" && first(msg.UUID):
+			return says("unknown")
+		case topic == "refused", topic == "unacceptable", topic == "unavailable" && first(msg.UUID):
+			return says(topic)
+		}
+		return nil
+	}}
+	w.Cleanup(pub.running.Wait)
+	w.forward(db, pub, forwarder.Config{
+		MaxAttempts: 2, StallTimeout: 500 * time.Millisecond,
+		Backoff: func(int) time.Duration { return 3 * time.Second }, // long enough to be seen
+	})
+	w.reaches(64, "once.forwarder.slots", "")
+	w.zero("once.forwarder.")
+
+	// A message that is not answered for long.
+	w.publish(w.Context(), db, box, "slow", message.NewMessage("slow", nil))
+	w.reaches(1, "once.forwarder.in_flight", "")
+	seen.look(w)
+	w.reaches(1, "once.forwarder.stalled", "")
+	close(release)
+
+	for _, topic := range []string{"refused", "unacceptable", "unavailable", "unknown", "fine"} {
+		msg := message.NewMessage(topic, []byte("body"))
+		outbox.SetOrderingKey(msg, topic)
+		next := message.NewMessage(topic+" next", []byte("body"))
+		outbox.SetOrderingKey(next, topic)
+		w.publish(w.Context(), db, box, topic, msg)
+		w.publish(w.Context(), db, box, "fine", next)
+	}
+	w.reaches(1, "once.forwarder.held_keys", "")
+	w.reaches(0.5, "once.forwarder.lag", "") // the successor waits for its key
+	w.reaches(1, "once.forwarder.pending", "")
+	seen.look(w)
+	w.reaches(1, "once.forwarder.dead", "once.reason=exhausted")
+	w.reaches(2, "once.forwarder.dead_letters", "")
+
+	// A topic that does not answer while others do.
+	w.publish(w.Context(), db, box, "stuck", message.NewMessage("stuck", nil))
+	w.eventually("a message waits for its topic", func() bool {
+		w.publish(w.Context(), db, box, "fine", message.NewMessage("witness", nil))
+		return w.value("once.forwarder.deferred", "once.reason=unknown") > 0
+	})
+	seen.look(w)
+	for name, want := range map[string]float64{"refused": 2, "unacceptable": 1, "unavailable": 1} {
+		if got := w.value("once.forwarder.published", "once.outcome="+name); got != want {
+			w.Errorf("%v answers were %s, want %v", got, name, want)
+		}
+	}
+	if got := w.value("once.forwarder.deferred", "once.reason=refused"); got != 1 {
+		w.Errorf("%v were put off, want 1", got)
+	}
+	if got, want := w.value("once.forwarder.confirm.duration", ""), w.value("once.forwarder.published", "once.outcome=confirmed"); got > want {
+		w.Errorf("%v durations of %v confirms", got, want)
+	}
+}
+
+// failForwarder takes the table away while a message is in flight.
+func failForwarder(w *watch, seen *seen) {
+	db, box := w.database(), w.outbox()
+	release := make(chan struct{})
+	pub := &scripted{answer: func(string, *message.Message) error { <-release; return nil }}
+	w.Cleanup(pub.running.Wait)
+	end := w.forward(db, pub, forwarder.Config{})
+	w.publish(w.Context(), db, box, "t", message.NewMessage("1", nil))
+	w.reaches(1, "once.forwarder.in_flight", "")
+	w.exec(db, `ALTER TABLE once_outbox RENAME TO elsewhere`)
+	close(release)
+	w.reaches(1, "once.forwarder.read.duration", "once.outcome=failed")
+	w.reaches(1, "once.forwarder.settle.duration", "once.outcome=failed")
+	w.eventually("lag is not known", func() bool { return w.value("once.forwarder.lag", "") == -1 })
+	w.exec(db, `ALTER TABLE elsewhere RENAME TO once_outbox`)
+	w.reaches(0, "once.forwarder.lag", "")
+	seen.look(w)
+	end()
+	if left := w.value("once.forwarder.slots", ""); left != -1 {
+		w.Errorf("slots are still observed after Run: %v", left)
+	}
+}
+
+// moveRabbit makes every kind of message that a broker which is well can be
+// given.
+func moveRabbit(w *watch, seen *seen) {
+	broker := testkit.Rabbit(w.T)
+	full, roomy := broker.Name("full"), broker.Name("roomy")
+	w.declare(broker.URL, full, amqp.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
+	w.declare(broker.URL, roomy, nil)
+	config := queue(broker.URL)
+	config.Marshaler = odd{}
+	p := w.rabbit(config, rabbit.PublisherConfig{})
+	w.zero("once.rabbit.")
+	w.reaches(1, "once.rabbit.connected", "")
+
+	for _, c := range []struct {
+		topic, id string
+		want      error
+	}{
+		{roomy, "1", nil},
+		{full, "2", nil},
+		{full, "3", rabbit.ErrNacked},
+		{broker.Name("nobody"), "4", rabbit.ErrReturned},
+		{roomy, "fail", rabbit.ErrRefused},
+		{roomy, "invalid", rabbit.ErrInvalid},
+		{strings.Repeat("x", 256), "5", rabbit.ErrTooLarge},
+	} {
+		if err := p.Publish(c.topic, message.NewMessage(c.id, nil)); !errors.Is(err, c.want) {
+			w.Errorf("message %s: %v, want %v", c.id, err, c.want)
+		}
+	}
+	seen.look(w)
+	if err := p.Close(); err != nil {
+		w.Error(err)
+	}
+	if err := p.Publish(roomy, message.NewMessage("6", nil)); !errors.Is(err, rabbit.ErrClosed) {
+		w.Errorf("a closed publisher: %v", err)
+	}
+	if got := w.value("once.rabbit.connected", ""); got != -1 {
+		w.Errorf("a closed publisher is still observed: %v", got)
+	}
+	seen.look(w)
+	for outcome, want := range map[string]float64{
+		"confirmed": 2, "nacked": 1, "returned": 1, "refused": 1, "invalid": 1, "too_large": 1, "closed": 1,
+	} {
+		if got := w.value("once.rabbit.published", "once.outcome="+outcome); got != want {
+			w.Errorf("%v %s, want %v", got, outcome, want)
+		}
+	}
+	if got := w.value("once.rabbit.confirm.duration", ""); got != 2 {
+		w.Errorf("%v durations of 2 confirms", got)
+	}
+}
+
+// odd marshals some ids into what cannot be sent.
+type odd struct{ rabbit.Marshaler }
+
+func (o odd) Marshal(msg *message.Message) (amqp.Publishing, error) {
+	publishing, err := o.Marshaler.Marshal(msg)
+	switch msg.UUID {
+	case "fail":
+		err = errors.New("cannot be marshaled")
+	case "invalid":
+		publishing.Headers["a header"] = struct{}{}
+	}
+	return publishing, err
+}
+
+// troubleRabbit freezes, blocks and kills the broker.
+func troubleRabbit(w *watch, seen *seen) {
+	broker := testkit.PrivateRabbit(w.T)
+	w.declare(broker.URL("/"), "q", nil)
+	p := w.rabbit(queue(broker.URL("/")), rabbit.PublisherConfig{
+		ConfirmTimeout: time.Second, ReadyTimeout: 100 * time.Millisecond, ReconnectMax: 200 * time.Millisecond,
+	})
+	w.reaches(1, "once.rabbit.connected", "")
+	w.reaches(0, "once.rabbit.blocked", "")
+	publish := func(id string) error { return p.Publish("q", message.NewMessage(id, nil)) }
+
+	broker.Freeze()
+	unknown := make(chan error, 1)
+	go func() { unknown <- publish("1") }()
+	w.reaches(1, "once.rabbit.in_flight", "")
+	seen.look(w)
+	if err := <-unknown; !errors.Is(err, rabbit.ErrUnknown) {
+		w.Errorf("a frozen broker: %v", err)
+	}
+	broker.Thaw()
+
+	ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+	defer cancel()
+	if err := broker.RaiseMemoryAlarm(ctx); err != nil {
+		w.Fatal(err)
+	}
+	number := 1
+	w.eventually("publishing is blocked", func() bool {
+		number++
+		return errors.Is(publish(strconv.Itoa(number)), rabbit.ErrUnavailable) && w.value("once.rabbit.blocked", "") == 1
+	})
+	seen.look(w)
+	broker.Kill()
+	w.reaches(1, "once.rabbit.connects", "once.outcome=failed")
+	if got := w.value("once.rabbit.connected", ""); got != 0 {
+		w.Errorf("connected is %v without a broker", got)
+	}
+	seen.look(w)
+}

@@ -1,0 +1,34 @@
+package observability
+
+import (
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/forwarder"
+)
+
+// Topics that are configured are told apart, all others are one.
+func TestTopicsThatAreConfiguredAreToldApart(t *testing.T) {
+	w := newWatch(t)
+	db, box := w.database(), w.outbox()
+	pub := &scripted{answer: func(_ string, msg *message.Message) error {
+		if msg.UUID == "hopeless" {
+			return says("unacceptable")
+		}
+		return nil
+	}}
+	t.Cleanup(pub.running.Wait)
+	w.forward(db, pub, forwarder.Config{Topics: []string{"orders", "payments", "orders"}})
+	w.reaches(0, "once.forwarder.dead", "messaging.destination.name=other once.reason=exhausted") // from the start
+	for id, topic := range map[string]string{"1": "orders", "2": "orders", "3": "payments", "4": "a", "hopeless": "b"} {
+		w.publish(t.Context(), db, box, topic, message.NewMessage(id, nil))
+	}
+	w.reaches(2, "once.forwarder.published", "messaging.destination.name=orders once.outcome=confirmed")
+	w.reaches(1, "once.forwarder.published", "messaging.destination.name=payments once.outcome=confirmed")
+	w.reaches(1, "once.forwarder.published", "messaging.destination.name=other once.outcome=confirmed")
+	w.reaches(1, "once.forwarder.dead", "messaging.destination.name=other once.reason=unacceptable")
+	if n := len(w.instruments()["once.forwarder.published"].series); n != 3*5 {
+		t.Errorf("%d series", n)
+	}
+}

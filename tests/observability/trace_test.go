@@ -1,0 +1,276 @@
+package observability
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.opentelemetry.io/otel/codes"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/rabbit"
+)
+
+// named returns the spans of that name, in the order of their ends.
+func (w *watch) named(name string) tracetest.SpanStubs {
+	var found tracetest.SpanStubs
+	for _, span := range w.spans.GetSpans() {
+		if span.Name == name {
+			found = append(found, span)
+		}
+	}
+	return found
+}
+
+// traceparent is how W3C writes a span.
+func traceparent(span trace.SpanContext) string {
+	return "00-" + span.TraceID().String() + "-" + span.SpanID().String() + "-" + span.TraceFlags().String()
+}
+
+// attributes are those of a span, as text.
+func attributes(span tracetest.SpanStub) map[string]string {
+	all := map[string]string{}
+	for _, a := range span.Attributes {
+		all[string(a.Key)] = a.Value.String()
+	}
+	return all
+}
+
+// A trace goes from the service's span through the row to the queue.
+func TestATraceReachesTheQueue(t *testing.T) {
+	w := newWatch(t)
+	db, box, broker := w.database(), w.outbox(), testkit.Rabbit(t)
+	topic := broker.Name("orders")
+	channel := w.declare(broker.URL, topic, nil)
+	w.forward(db, w.rabbit(queue(broker.URL), rabbit.PublisherConfig{}), forwarder.Config{})
+
+	state, err := trace.ParseTraceState("vendor=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := trace.ContextWithRemoteSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, TraceState: state, Remote: true,
+	}))
+	ctx, service := w.traces.Tracer("service").Start(ctx, "place an order")
+	msg := message.NewMessage("1", []byte("body"))
+	msg.Metadata.Set("tracestate", "of=another")
+	w.publish(ctx, db, box, topic, msg)
+	service.End()
+	if msg.Metadata.Get("traceparent") != "" {
+		t.Error("the caller's message was changed")
+	}
+
+	var delivery amqp.Delivery
+	w.eventually("the message is in the queue", func() bool {
+		got, ok, err := channel.Get(topic, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		delivery = got
+		return ok
+	})
+	w.eventually("three spans have ended", func() bool { return len(w.spans.GetSpans()) >= 3 })
+	create, forward := w.named("outbox.publish " + topic)[0], w.named("forward " + topic)[0]
+	if create.Parent.SpanID() != service.SpanContext().SpanID() || forward.Parent.SpanID() != create.SpanContext.SpanID() {
+		t.Errorf("not a chain: %v, %v, %v", service.SpanContext(), create, forward)
+	}
+	if !forward.Parent.IsRemote() || create.SpanKind != trace.SpanKindProducer || forward.SpanKind != trace.SpanKindProducer {
+		t.Errorf("kinds: %v, %v", create, forward)
+	}
+	if got, want := delivery.Headers["traceparent"], traceparent(forward.SpanContext); got != want {
+		t.Errorf("traceparent is %v, want %v", got, want)
+	}
+	if got := delivery.Headers["tracestate"]; got != "vendor=1" {
+		t.Errorf("tracestate is %v", got)
+	}
+	want := map[string]string{
+		"messaging.system": "watermill", "messaging.operation.name": "forward", "messaging.operation.type": "send",
+		"messaging.destination.name": topic, "messaging.message.id": "1", "messaging.message.body.size": "4",
+		"once.attempt": "1", "once.outcome": "confirmed",
+	}
+	if got := attributes(forward); !maps.Equal(got, want) || forward.Status.Code != codes.Unset {
+		t.Errorf("got %v, %v, want %v", got, forward.Status, want)
+	}
+	if n := len(w.spans.GetSpans()); n != 3 {
+		t.Errorf("%d spans: %v", n, w.spans.GetSpans())
+	}
+}
+
+// Each attempt is a span of its own, with the row's trace as its parent.
+func TestEachAttemptIsASpan(t *testing.T) {
+	w := newWatch(t)
+	db, box := w.database(), w.outbox()
+	tries := make(chan string, 2)
+	pub := &scripted{answer: func(_ string, msg *message.Message) error {
+		tries <- msg.Metadata.Get("traceparent")
+		if trace.SpanContextFromContext(msg.Context()).SpanID().String() != strings.Split(msg.Metadata.Get("traceparent"), "-")[2] {
+			t.Error("the publisher is given another span in the context than in the metadata")
+		}
+		if len(tries) == 1 {
+			return says("refused")
+		}
+		return nil
+	}}
+	t.Cleanup(pub.running.Wait)
+	ctx, service := w.traces.Tracer("service").Start(t.Context(), "service")
+	msg := message.NewMessage("1", nil)
+	msg.SetContext(ctx)
+	w.publish(t.Context(), db, box, "t", msg)
+	service.End()
+	metadata := func() (text string, attempts int) {
+		if err := db.QueryRowContext(t.Context(), `SELECT metadata, attempts FROM once_outbox`).Scan(&text, &attempts); err != nil {
+			t.Fatal(err)
+		}
+		return text, attempts
+	}
+	before, _ := metadata()
+	w.forward(db, pub, forwarder.Config{Backoff: func(int) time.Duration { return 2 * time.Second }})
+	w.eventually("it is refused", func() bool { _, attempts := metadata(); return attempts == 1 })
+	if after, _ := metadata(); after != before {
+		t.Errorf("the row's metadata was %s and is %s", before, after)
+	}
+	w.eventually("two attempts", func() bool { return len(w.named("forward t")) == 2 })
+
+	create, forwards := w.named("outbox.publish t")[0], w.named("forward t")
+	for i, span := range forwards {
+		if span.Parent.SpanID() != create.SpanContext.SpanID() {
+			t.Errorf("attempt %d is a child of %v", i, span.Parent)
+		}
+		if got := <-tries; got != traceparent(span.SpanContext) {
+			t.Errorf("attempt %d went out as %s, its span is %s", i, got, traceparent(span.SpanContext))
+		}
+	}
+	refused := attributes(forwards[0])
+	if forwards[0].Status.Code != codes.Error || refused["error.type"] != "refused" || refused["once.outcome"] != "refused" {
+		t.Errorf("the refused one: %v, %v", forwards[0].Status, refused)
+	}
+	if attributes(forwards[1])["once.attempt"] != "2" || forwards[1].Status.Code != codes.Unset {
+		t.Errorf("the second one: %v", forwards[1])
+	}
+}
+
+// What is stored and passed on where nothing is recorded, and where it is not
+// for us to say.
+func TestOtherTraces(t *testing.T) {
+	w := newWatch(t)
+	db, box := w.database(), w.outbox()
+	received := make(chan message.Metadata, 10)
+	pub := &scripted{answer: func(_ string, msg *message.Message) error {
+		received <- msg.Metadata
+		return nil
+	}}
+	t.Cleanup(pub.running.Wait)
+	w.forward(db, pub, forwarder.Config{})
+
+	unsampled := sdk.NewTracerProvider(sdk.WithSampler(sdk.NeverSample()))
+	dropped, none := unsampled.Tracer("service").Start(t.Context(), "dropped")
+	defer none.End()
+	sampled, span := w.traces.Tracer("service").Start(t.Context(), "service")
+	defer span.End()
+	brought := "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+	for _, c := range []struct {
+		what string
+		ctx  context.Context
+		has  string
+		want string
+	}{
+		{"no trace", t.Context(), "", ""},
+		{"not sampled", dropped, "", traceparent(trace.SpanContextFromContext(dropped))},
+		{"brought", sampled, brought, brought},
+		{"garbage", t.Context(), "garbage", "garbage"},
+	} {
+		msg := message.NewMessage(c.what, nil)
+		if c.has != "" {
+			msg.Metadata.Set("traceparent", c.has)
+		}
+		w.publish(c.ctx, db, box, "t", msg)
+		if got := (<-received).Get("traceparent"); got != c.want {
+			t.Errorf("%s: traceparent %q, want %q", c.what, got, c.want)
+		}
+	}
+	if spans := w.named("forward t"); len(spans) > 0 {
+		t.Errorf("spans of what is not recorded: %v", spans)
+	}
+}
+
+// Messages of one call that are of different traces keep to them.
+func TestMessagesOfOneCallKeepTheirTraces(t *testing.T) {
+	w := newWatch(t)
+	db, box := w.database(), w.outbox()
+	tracer := w.traces.Tracer("service")
+	a, spanA := tracer.Start(t.Context(), "a")
+	b, spanB := tracer.Start(t.Context(), "b")
+	var msgs []*message.Message
+	for i, ctx := range []context.Context{a, a, b} {
+		msg := message.NewMessage(string(rune('1'+i)), nil)
+		msg.SetContext(ctx)
+		msgs = append(msgs, msg)
+	}
+	w.publish(t.Context(), db, box, "t", msgs...)
+	spanA.End()
+	spanB.End()
+
+	rows, err := db.QueryContext(t.Context(), `SELECT metadata FROM once_outbox ORDER BY position`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	var got []string
+	for rows.Next() {
+		var text []byte
+		metadata := map[string]string{}
+		if err := rows.Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(text, &metadata); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, metadata["traceparent"])
+	}
+	if rows.Err() != nil {
+		t.Fatal(rows.Err())
+	}
+	create := w.named("outbox.publish t")
+	if len(create) != 1 || create[0].Parent.SpanID() != spanA.SpanContext().SpanID() {
+		t.Fatalf("spans of one call: %v", create)
+	}
+	own := traceparent(create[0].SpanContext)
+	if want := []string{own, own, traceparent(spanB.SpanContext())}; !slices.Equal(got, want) {
+		t.Errorf("traces %q, want %q", got, want)
+	}
+	if attributes(create[0])["messaging.batch.message_count"] != "3" {
+		t.Errorf("attributes: %v", attributes(create[0]))
+	}
+}
+
+// A message that could not be stored makes its span an error, without quoting
+// anything.
+func TestASpanOfWhatWasRefused(t *testing.T) {
+	w := newWatch(t)
+	ctx, service := w.traces.Tracer("service").Start(t.Context(), "service")
+	defer service.End()
+	tx, err := w.database().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	msg := message.NewMessage("", nil)
+	msg.SetContext(ctx)
+	if err := w.outbox().Publisher(tx).Publish("to\xffpic", msg); err == nil {
+		t.Fatal("it was stored")
+	}
+	spans := w.named("outbox.publish to\uFFFDpic")
+	if len(spans) != 1 || spans[0].Status.Code != codes.Error || attributes(spans[0])["error.type"] != "refused" {
+		t.Errorf("spans: %v", w.spans.GetSpans())
+	}
+}

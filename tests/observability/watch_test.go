@@ -1,0 +1,167 @@
+// Package observability reads what the library tells about itself, and holds
+// it against docs/observability.md.
+package observability
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// watch sees everything: instruments, spans, logs.
+type watch struct {
+	*testing.T
+
+	reader *metric.ManualReader
+	meters *metric.MeterProvider
+	spans  *tracetest.InMemoryExporter
+	traces *trace.TracerProvider
+	logs   logs
+}
+
+func newWatch(t *testing.T) *watch {
+	t.Helper()
+	w := &watch{T: t, reader: metric.NewManualReader(), spans: tracetest.NewInMemoryExporter()}
+	w.meters = metric.NewMeterProvider(metric.WithReader(w.reader))
+	w.traces = trace.NewTracerProvider(trace.WithSyncer(w.spans))
+	return w
+}
+
+// instrument is one as it is exported.
+type instrument struct {
+	kind, unit, description string
+	series                  map[string]float64 // by attributes; of a histogram, how many values
+	attributes              map[string][]string
+}
+
+// instruments returns those of ours, by name.
+func (w *watch) instruments() map[string]*instrument {
+	w.Helper()
+	var all metricdata.ResourceMetrics
+	if err := w.reader.Collect(w.Context(), &all); err != nil {
+		w.Fatal(err)
+	}
+	found := map[string]*instrument{}
+	for _, scope := range all.ScopeMetrics {
+		if !strings.HasPrefix(scope.Scope.Name, "github.com/watermill-once/once/") {
+			w.Errorf("a scope named %s", scope.Scope.Name)
+		}
+		for _, m := range scope.Metrics {
+			found[m.Name] = read(m)
+		}
+	}
+	return found
+}
+
+func read(m metricdata.Metrics) *instrument {
+	i := &instrument{unit: m.Unit, description: m.Description, series: map[string]float64{}, attributes: map[string][]string{}}
+	switch data := m.Data.(type) {
+	case metricdata.Sum[int64]:
+		i.kind = "updowncounter"
+		if data.IsMonotonic {
+			i.kind = "counter"
+		}
+		for _, point := range data.DataPoints {
+			i.add(point.Attributes, float64(point.Value))
+		}
+	case metricdata.Gauge[int64]:
+		i.kind = "gauge"
+		for _, point := range data.DataPoints {
+			i.add(point.Attributes, float64(point.Value))
+		}
+	case metricdata.Gauge[float64]:
+		i.kind = "gauge"
+		for _, point := range data.DataPoints {
+			i.add(point.Attributes, point.Value)
+		}
+	case metricdata.Histogram[float64]:
+		i.kind = "histogram"
+		for _, point := range data.DataPoints {
+			i.add(point.Attributes, float64(point.Count))
+		}
+	default:
+		i.kind = fmt.Sprintf("%T", data)
+	}
+	return i
+}
+
+func (i *instrument) add(set attribute.Set, value float64) {
+	i.series[series(set.ToSlice()...)] += value
+	for _, a := range set.ToSlice() {
+		if key, value := string(a.Key), a.Value.AsString(); !slices.Contains(i.attributes[key], value) {
+			i.attributes[key] = append(i.attributes[key], value)
+		}
+	}
+}
+
+// series names one by its attributes: "once.outcome=stored".
+func series(attributes ...attribute.KeyValue) string {
+	var names []string
+	for _, a := range attributes {
+		names = append(names, string(a.Key)+"="+a.Value.AsString())
+	}
+	return strings.Join(names, " ")
+}
+
+// value is that of one series; -1 if it is not there.
+func (w *watch) value(name, series string) float64 {
+	w.Helper()
+	if i := w.instruments()[name]; i != nil {
+		if value, ok := i.series[series]; ok {
+			return value
+		}
+	}
+	return -1
+}
+
+// reaches waits until a series has at least that value.
+func (w *watch) reaches(least float64, name, series string) {
+	w.Helper()
+	w.eventually(fmt.Sprintf("%s{%s} is %v or more", name, series, least), func() bool { return w.value(name, series) >= least })
+}
+
+func (w *watch) eventually(what string, condition func() bool) {
+	w.Helper()
+	testkit.Eventually(w.T, 30*time.Second, what, condition)
+}
+
+// logs remembers every line, of every level.
+type logs struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *logs) add(text string, err error, fields watermill.LogFields) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, fmt.Sprint(text, " ", err, " ", fields))
+}
+
+func (l *logs) lines() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.all)
+}
+
+func (l *logs) Error(text string, err error, fields watermill.LogFields) { l.add(text, err, fields) }
+
+func (l *logs) Info(text string, fields watermill.LogFields) { l.add(text, nil, fields) }
+
+func (l *logs) Debug(text string, fields watermill.LogFields) { l.add(text, nil, fields) }
+
+func (l *logs) Trace(text string, fields watermill.LogFields)    { l.add(text, nil, fields) }
+func (l *logs) With(watermill.LogFields) watermill.LoggerAdapter { return l }
