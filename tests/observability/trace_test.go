@@ -116,6 +116,9 @@ func TestEachAttemptIsASpan(t *testing.T) {
 		if trace.SpanContextFromContext(msg.Context()).SpanID().String() != strings.Split(msg.Metadata.Get("traceparent"), "-")[2] {
 			t.Error("the publisher is given another span in the context than in the metadata")
 		}
+		if state := msg.Metadata.Get("tracestate"); state != "" {
+			t.Errorf("tracestate %q is of another trace", state)
+		}
 		if len(tries) == 1 {
 			return says("refused")
 		}
@@ -124,6 +127,7 @@ func TestEachAttemptIsASpan(t *testing.T) {
 	t.Cleanup(pub.running.Wait)
 	ctx, service := w.traces.Tracer("service").Start(t.Context(), "service")
 	msg := message.NewMessage("1", nil)
+	msg.Metadata.Set("tracestate", "of=another")
 	msg.SetContext(ctx)
 	w.publish(t.Context(), db, box, "t", msg)
 	service.End()
