@@ -30,7 +30,6 @@ func (s *settler) detach(l *lane) {
 	if s.current == l {
 		s.current = nil
 	}
-	l.stop()
 	p := s.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,15 +105,14 @@ func blame(reason *amqp.Error, aloneOnConnection bool) error {
 // can take as long as the queue that was stuck, so nobody waits for it but a
 // goroutine that ends with the connection at the latest.
 func (s *settler) forget(l *lane) {
-	l.stop()
 	p := s.p
 	p.mu.Lock()
-	sent := len(l.incoming) > 0 // just before it stopped
-	if !sent {
-		p.lanes = slices.DeleteFunc(p.lanes, func(other *lane) bool { return other == l })
+	defer p.mu.Unlock()
+	if len(l.incoming) > 0 {
+		return // sent just before the lane was retired
 	}
-	p.mu.Unlock()
-	if !sent && !l.channel.IsClosed() {
+	p.lanes = slices.DeleteFunc(p.lanes, func(other *lane) bool { return other == l })
+	if !l.channel.IsClosed() {
 		p.closers.Go(func() { _ = l.channel.Close() })
 	}
 }

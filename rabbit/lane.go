@@ -2,7 +2,6 @@ package rabbit
 
 import (
 	"strconv"
-	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -25,14 +24,9 @@ type lane struct {
 	// not acked.
 	closed chan *amqp.Error
 
-	// Held while a message is encoded, so that Publisher.mu is not. It is taken
-	// before Publisher.mu.
-	sending sync.Mutex
-	retired bool   // nothing is sent any more
-	number  uint64 // of the last publish
-
-	// Sent, and not yet seen by the settler. Guarded by Publisher.mu.
-	incoming []*flight
+	// Guarded by Publisher.mu.
+	number   uint64    // of the last publish
+	incoming []*flight // sent, and not yet seen by the settler
 
 	// The settler's own.
 	pending  []*flight              // in order, so the next one overdue is first
@@ -60,41 +54,21 @@ func (s *session) openLane() (*lane, error) {
 
 // publish hands the message to the connection's write buffer. It reports false
 // if it could not; then the message was not sent whole, and so not at all, and
-// the lane is of no more use.
+// the lane is of no more use. Publisher.mu is held: neither the socket nor
+// amqp091's reader ever waits with a lock that is needed here.
 func (l *lane) publish(f *flight, publishing *amqp.Publishing) bool {
-	l.sending.Lock()
-	defer l.sending.Unlock()
-	if l.retired {
-		return false
-	}
-	p := l.session.p
 	l.number++
 	publishing.Headers[PublishHeader] = strconv.FormatUint(l.number, 36)
 	confirm, err := l.channel.PublishWithDeferredConfirm(f.exchange, f.key, true, false, *publishing)
 	if err != nil {
-		l.retired = true
 		if !l.channel.IsClosed() {
 			l.session.sock.abort(err)
 		}
 		return false
 	}
 	f.number, f.confirm, f.sent = l.number, confirm, time.Now()
-
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	l.incoming = append(l.incoming, f)
-	if p.dozing {
-		p.wakeSettler()
-	}
 	return true
-}
-
-// stop has nothing more be sent. What is just being sent is incoming when it
-// returns.
-func (l *lane) stop() {
-	l.sending.Lock()
-	defer l.sending.Unlock()
-	l.retired = true
 }
 
 // takeIncoming moves what was sent to what is pending. Publisher.mu is held.

@@ -62,34 +62,17 @@ func dropSteering(headers amqp.Table, metadata message.Metadata) {
 
 // send hands the message to the connection as soon as there is one with room.
 func (p *Publisher) send(f *flight, publishing *amqp.Publishing) error {
-	for {
-		l, err := p.admit(f)
-		if err != nil {
-			return err
-		}
-		if l.publish(f, publishing) {
-			return nil
-		}
-		p.mu.Lock()
-		p.retire(l)
-		p.leave(1, f.size)
-		p.mu.Unlock()
-	}
-}
-
-// admit waits for room in the window, takes it, and says where to send.
-func (p *Publisher) admit(f *flight) (*lane, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
 		switch {
 		case p.closing:
-			return nil, f.error(ErrClosed, 0, "", nil)
+			return f.error(ErrClosed, 0, "", nil)
 
 		case p.unready() != nil:
 			if !p.waitReady() {
 				err := p.unready()
-				return nil, f.error(ErrUnavailable, 0, err.Error(), err)
+				return f.error(ErrUnavailable, 0, err.Error(), err)
 			}
 
 		case !p.room(f.size):
@@ -97,25 +80,24 @@ func (p *Publisher) admit(f *flight) (*lane, error) {
 
 		case !p.session.isDeclared(f.exchange):
 			if err := p.session.declare(f.exchange); err != nil {
-				return nil, f.refusal(err)
+				return f.refusal(err)
 			}
 
 		case f.header > p.session.frameSize():
-			return nil, f.limit(tooLarge("headers of %d bytes; the limit is %d", f.header, p.session.frameSize()))
+			return f.limit(tooLarge("headers of %d bytes; the limit is %d", f.header, p.session.frameSize()))
 
-		default:
+		case p.lane.publish(f, publishing):
 			p.count++
 			p.bytes += f.size
-			return p.lane, nil
+			if p.dozing {
+				p.wakeSettler()
+			}
+			return nil
+
+		default:
+			p.retire(p.lane)
 		}
 	}
-}
-
-// leave gives room in the window back. The lock is held.
-func (p *Publisher) leave(count, bytes int) {
-	p.count -= count
-	p.bytes -= bytes
-	p.broadcast()
 }
 
 // unready says why nothing can be sent, if so.

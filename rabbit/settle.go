@@ -147,7 +147,9 @@ func (s *settler) release() {
 		return
 	}
 	s.p.mu.Lock()
-	s.p.leave(s.slots, s.bytes)
+	s.p.count -= s.slots
+	s.p.bytes -= s.bytes
+	s.p.broadcast()
 	s.p.mu.Unlock()
 	s.slots, s.bytes = 0, 0
 }
