@@ -29,6 +29,12 @@
 // without having done so, such as Watermill's GoChannel without a subscriber,
 // loses messages, and nobody can tell.
 //
+// It should be the forwarder's own. A broker closes the channel over a message
+// that it cannot take and does not say which it was, so the forwarder publishes
+// those that it may have been one at a time, to see which of them does it again.
+// Where others publish through the same publisher meanwhile, that message is
+// never alone, and is neither found nor made a dead letter.
+//
 // One that implements [AsyncPublisher] is given the whole window at once. For
 // any other, a number of workers call Publish with one message each.
 //

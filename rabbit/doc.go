@@ -27,4 +27,7 @@
 // which publish it meant. When several were outstanding, all of them are
 // unknown and nobody is blamed; publish them again one at a time, and only the
 // one that closes the channel while it is alone is refused or unacceptable.
+//
+// So a forwarder needs a Publisher of its own: on one that others publish
+// through as well, a message is hardly ever alone.
 package rabbit
