@@ -104,19 +104,25 @@ func TestACommitThatTheDatabaseRefusesIsNotUnknown(t *testing.T) {
 	}
 }
 
+// A read has nothing whose outcome could be unknown.
 func TestACommitWhoseConnectionIsGoneIsUnknown(t *testing.T) {
 	db := testkit.Postgres(t)
 	d := newDialect(t, db)
-	err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+	disconnected := func(tx *sql.Tx) error {
 		var pid int
 		if err := tx.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
 			return err
 		}
 		exec(t, db, `SELECT pg_terminate_backend($1, 5000)`, pid)
 		return nil
-	})
+	}
+	err := d.Write(t.Context(), db.DB, disconnected)
 	if !errors.Is(err, dialect.ErrCommitUnknown) {
-		t.Fatalf("got %v, want ErrCommitUnknown", err)
+		t.Errorf("write: got %v, want ErrCommitUnknown", err)
+	}
+	err = d.Read(t.Context(), db.DB, disconnected)
+	if err == nil || errors.Is(err, dialect.ErrCommitUnknown) {
+		t.Errorf("read: got %v, want an error that is not ErrCommitUnknown", err)
 	}
 }
 

@@ -20,19 +20,27 @@ var ErrCommitUnknown = errors.New("outcome of the commit is unknown")
 // arguments in two round trips, and behind a pooler in transaction mode
 // another client's statement could come between them.
 func (d Dialect) Write(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
-	return d.run(ctx, db, nil, work)
+	return run(ctx, db, nil, work, d.Commit)
 }
 
 // Read is [Dialect.Write] for work that changes nothing: in SQLite it does not
-// wait for the writer.
+// wait for the writer, and a commit that fails leaves nothing unknown.
 func (d Dialect) Read(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
-	if d.SQLite() {
-		return d.run(ctx, db, &sql.TxOptions{ReadOnly: true}, work)
+	var options *sql.TxOptions
+	if d.SQLite() { // saying READ ONLY costs PostgreSQL a round trip
+		options = &sql.TxOptions{ReadOnly: true}
 	}
-	return d.run(ctx, db, nil, work) // saying READ ONLY costs PostgreSQL a round trip
+	return run(ctx, db, options, work, func(tx *sql.Tx) error {
+		if err := tx.Commit(); err != nil {
+			return fmt.Errorf("end of a read: %w", err)
+		}
+		return nil
+	})
 }
 
-func (d Dialect) run(ctx context.Context, db *sql.DB, options *sql.TxOptions, work func(tx *sql.Tx) error) error {
+func run(
+	ctx context.Context, db *sql.DB, options *sql.TxOptions, work, commit func(tx *sql.Tx) error,
+) error {
 	tx, release, err := Begin(ctx, db, options)
 	if err != nil {
 		return err
@@ -41,7 +49,7 @@ func (d Dialect) run(ctx context.Context, db *sql.DB, options *sql.TxOptions, wo
 	if err := work(tx); err != nil {
 		return err
 	}
-	return d.Commit(tx)
+	return commit(tx)
 }
 
 // Begin begins a transaction that ctx does not end: ctx bounds the wait for a
