@@ -18,7 +18,7 @@ type Config struct {
 	Schema schema.Config
 
 	// OnQuarantine is called after a message was stored, for an alarm or a
-	// metric. It must return soon and must not keep msg. Defaults to nothing.
+	// metric; reason is one of the Reason constants. It must return soon and must not keep msg. Defaults to nothing.
 	OnQuarantine func(msg *message.Message, consumer, reason string, err error)
 
 	// Hold is how long a message is kept, neither acked nor nacked, while it

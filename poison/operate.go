@@ -8,7 +8,8 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Entry is a message in quarantine, with why it is there.
+// Entry is a message in quarantine, with why it is there: Reason is one of the
+// Reason constants.
 type Entry = parked.Entry
 
 // Act says who replays or discards, and why: it is kept with what was done.

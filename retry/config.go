@@ -35,9 +35,11 @@ type Config struct {
 	// that have become due. Defaults to 500 ms.
 	PollInterval time.Duration
 
-	// Concurrency is how many parked messages of a subscription are handled at
-	// once, besides those of the transport. Defaults to 4 per CPU; with SQLite,
-	// which has one writer, to 1.
+	// Concurrency is how many parked messages are handled at once, besides
+	// those of the transport. It is per subscription: ten of them handle ten
+	// times as many. Every handler in flight holds a connection to the database;
+	// with a pool that has fewer, claims and the renewal of leases have to wait
+	// for one. Defaults to 4 per CPU; with SQLite, which has one writer, to 1.
 	Concurrency int
 
 	// Hold is how long a message is kept, neither acked nor nacked, while the

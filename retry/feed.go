@@ -138,7 +138,7 @@ func (f *feed) hand(ctx context.Context, c parked.Claimed, out chan<- *message.M
 	d := f.delivery(c.Claim)
 	switch {
 	case c.Err != nil:
-		f.quarantine(ctx, d, "undecodable", c.Err)
+		f.quarantine(ctx, d, verdict.ReasonUndecodable, c.Err)
 		return
 	case c.Crashes > f.config.CrashBudget:
 		f.quarantine(ctx, d, verdict.ReasonCrashed,

@@ -279,11 +279,11 @@ func TestUnusableMessagesAreQuarantined(t *testing.T) {
 	}
 	reasons := []string{entries[0].Reason, entries[1].Reason}
 	slices.Sort(reasons)
-	if !slices.Equal(reasons, []string{"collision", "invalid_id"}) {
+	if !slices.Equal(reasons, []string{poison.ReasonCollision, poison.ReasonInvalidID}) {
 		t.Errorf("quarantined for %v", reasons)
 	}
 	for _, e := range entries {
-		if e.Reason == "invalid_id" && string(e.Message.Payload) != "no id\x00\xff" {
+		if e.Reason == poison.ReasonInvalidID && string(e.Message.Payload) != "no id\x00\xff" {
 			t.Errorf("the payload is stored as %q", e.Message.Payload)
 		}
 	}

@@ -49,12 +49,13 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Reasons that are stored with a message in quarantine.
 const (
-	ReasonPermanent = "permanent"
-	ReasonExhausted = "exhausted"
-	ReasonCrashed   = "crashed"
-	ReasonInvalidID = "invalid_id"
-	ReasonCollision = "collision"
-	ReasonFailed    = "failed"
+	ReasonPermanent   = "permanent"
+	ReasonExhausted   = "exhausted"
+	ReasonCrashed     = "crashed"
+	ReasonInvalidID   = "invalid_id"
+	ReasonCollision   = "collision"
+	ReasonUndecodable = "undecodable"
+	ReasonFailed      = "failed"
 )
 
 // Of returns the outermost verdict in err's chain; an error without one is a

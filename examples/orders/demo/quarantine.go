@@ -63,7 +63,7 @@ func (d *Demo) quarantined(ctx context.Context) ([]poison.Entry, error) {
 // could ever handle.
 func replayable(e poison.Entry) bool {
 	switch e.Reason {
-	case "permanent", "invalid_id", "collision", "undecodable":
+	case poison.ReasonPermanent, poison.ReasonInvalidID, poison.ReasonCollision, poison.ReasonUndecodable:
 		return false
 	}
 	return true

@@ -1,0 +1,32 @@
+package poison
+
+import "github.com/watermill-once/once/internal/verdict"
+
+// Why a message is in quarantine: Entry.Reason, and the reason that
+// Config.OnQuarantine is given. What is wrong in particular is in Entry.Error.
+const (
+	// ReasonExhausted: the handler failed as often as retry's policy allows.
+	ReasonExhausted = verdict.ReasonExhausted
+
+	// ReasonFailed: the handler failed, and there is no retry in the chain.
+	ReasonFailed = verdict.ReasonFailed
+
+	// ReasonPermanent: the handler said by retry.Permanent that no attempt can
+	// succeed, or produced messages that cannot be sent.
+	ReasonPermanent = verdict.ReasonPermanent
+
+	// ReasonCrashed: the process ended while the handler ran, as often as
+	// retry's CrashBudget allows.
+	ReasonCrashed = verdict.ReasonCrashed
+
+	// ReasonInvalidID: the message has an id that the inbox cannot keep, such
+	// as none.
+	ReasonInvalidID = verdict.ReasonInvalidID
+
+	// ReasonCollision: the consumer has handled another message of this id.
+	ReasonCollision = verdict.ReasonCollision
+
+	// ReasonUndecodable: the message was parked, and what is stored of it is
+	// damaged.
+	ReasonUndecodable = verdict.ReasonUndecodable
+)
