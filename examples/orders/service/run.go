@@ -30,13 +30,18 @@ func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 	// The parts do not see the end of ctx, because they are to be stopped one
 	// after the other.
 	parts := context.WithoutCancel(ctx)
+	consuming, abandon := context.WithCancel(parts)
+	defer abandon()
 
 	// Consumers first, so that what is forwarded finds them; clients last, when
 	// everything is there to serve them.
-	start("consumers", func() error { return s.router.Run(parts) })
-	start("forwarder", func() error { return s.forwarder.Run(parts) })
-	err := s.await(ctx, failed)
-	if err == nil {
+	start("consumers", func() error { return s.router.Run(consuming) })
+	err := s.awaitConsumers(ctx, abandon, failed)
+	if err == nil && ctx.Err() == nil {
+		start("forwarder", func() error { return s.forwarder.Run(parts) })
+		err = s.awaitForwarder(ctx, failed)
+	}
+	if err == nil && ctx.Err() == nil {
 		start("http", func() error { return server.Serve(listener) })
 		select {
 		case <-ctx.Done():
@@ -51,22 +56,32 @@ func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 // errEnded is the error of a part that ended without one before it was stopped.
 var errEnded = errors.New("ended by itself")
 
-// await waits until consumers and forwarder run.
-func (s *Service) await(ctx context.Context, failed <-chan error) error {
+// awaitConsumers waits until all are subscribed, or until ctx has ended and
+// subscribing was abandoned.
+func (s *Service) awaitConsumers(ctx context.Context, abandon func(), failed <-chan error) error {
+	defer context.AfterFunc(ctx, abandon)()
 	select {
 	case <-s.router.Running():
 		s.health.consumers.Store(true)
+		return nil
 	case err := <-failed:
+		if ctx.Err() != nil {
+			return nil
+		}
 		return err
 	}
+}
+
+func (s *Service) awaitForwarder(ctx context.Context, failed <-chan error) error {
 	select {
 	case <-s.forwarder.Running():
 		s.health.forwarder.Store(true)
+		return nil
 	case <-ctx.Done(): // the database cannot be reached, and we need not wait
+		return nil
 	case err := <-failed:
 		return err
 	}
-	return nil
 }
 
 // stop ends the parts in the order in which work flows, so that each can hand

@@ -1,0 +1,96 @@
+package service_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/examples/orders/service"
+	"github.com/watermill-once/once/forwarder"
+)
+
+// gated is a transport whose subscriptions ask first.
+type gated struct {
+	service.Transport
+
+	gate func(ctx context.Context)
+}
+
+func (g gated) Subscriber(to service.Subscription) (message.Subscriber, error) {
+	subscriber, err := g.Transport.Subscriber(to)
+	return gatedSubscriber{subscriber, g.gate}, err
+}
+
+type gatedSubscriber struct {
+	message.Subscriber
+
+	gate func(ctx context.Context)
+}
+
+func (g gatedSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	g.gate(ctx)
+	return g.Subscriber.Subscribe(ctx, topic)
+}
+
+func startGated(t *testing.T, gate func(ctx context.Context), configure ...func(*service.Config)) *running {
+	t.Helper()
+	database := sqlite(t)
+	if err := database.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	transport, err := service.NewLocal(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startOn(t, database, gated{transport, gate}, configure...)
+}
+
+// told is a forwarder that tells when it is run.
+type told struct {
+	service.Forwarder
+
+	run chan struct{}
+}
+
+func (f told) Run(ctx context.Context) error {
+	close(f.run)
+	return f.Forwarder.Run(ctx)
+}
+
+// A message that is forwarded before its consumer is there could be refused.
+func TestForwardingStartsWhenAllAreSubscribed(t *testing.T) {
+	run := make(chan struct{})
+	r := startGated(t, func(context.Context) {
+		select {
+		case <-run:
+			t.Error("the forwarder runs, and not all consumers are subscribed")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}, func(c *service.Config) {
+		c.Hooks.Forwarder = func(pool *sql.DB, publisher message.Publisher, config forwarder.Config) (service.Forwarder, error) {
+			f, err := forwarder.New(pool, publisher, config)
+			return told{f, run}, err
+		}
+	})
+	<-run
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A broker that does not answer a subscription does not keep the service from
+// stopping.
+func TestStoppingWhileSubscribing(t *testing.T) {
+	subscribing := make(chan struct{}, len(service.Subscriptions()))
+	r := startGated(t, func(ctx context.Context) {
+		subscribing <- struct{}{}
+		<-ctx.Done()
+	})
+	<-subscribing
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+}
