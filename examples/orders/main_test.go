@@ -138,6 +138,9 @@ func TestFaultsJSON(t *testing.T) {
 	if status != statusOK || !report.OK || report.Orders != 20 || report.Replayed != 1 || report.Discarded != 28 {
 		t.Errorf("status %d: %s%s", status, stdout, stderr)
 	}
+	if report.Backend != "embedded" || !strings.Contains(stdout, `"missing":[]`) {
+		t.Errorf("not embedded, or no list of what is missing: %s", stdout)
+	}
 	for kind, count := range report.Injected {
 		if count == 0 {
 			t.Errorf("no %s were injected", kind)

@@ -131,7 +131,7 @@ func (b books) missing(answered []string) []Missing {
 	for _, id := range answered {
 		ids[id] += 0
 	}
-	var incomplete []Missing
+	incomplete := []Missing{} // a list in JSON, too
 	for _, id := range slices.Sorted(maps.Keys(ids)) {
 		m := Missing{Order: id}
 		if ids[id] == 0 {

@@ -11,6 +11,7 @@ import (
 
 // Report is what a run came to, counted in the tables and the queues.
 type Report struct {
+	Backend     string    `json:"backend"`     // "embedded" or "servers"
 	Orders      int       `json:"orders"`      // that were placed and answered
 	Lost        int       `json:"lost"`        // orders that lack an effect
 	Duplicated  int       `json:"duplicated"`  // effects beyond one
@@ -20,7 +21,7 @@ type Report struct {
 	Phantom     int       `json:"phantom"`     // effects on orders that do not exist
 	OK          bool      `json:"ok"`
 	Seconds     float64   `json:"seconds"`
-	Missing     []Missing `json:"missing"`
+	Missing     []Missing `json:"missing"`    // the orders that are lost
 	Complaints  []string  `json:"complaints"` // everything else that is wrong
 
 	// Injected is what went wrong on purpose, by kind.
@@ -34,6 +35,7 @@ func (d *Demo) Report(ctx context.Context) (Report, error) {
 		return Report{}, err
 	}
 	r := Report{
+		Backend:     d.Wire.Backend(),
 		Orders:      len(d.load.journal),
 		Missing:     b.missing(d.load.journal),
 		Quarantined: len(d.replayed),

@@ -12,6 +12,9 @@ import (
 // Wire is the transport without the service: as foreign senders use it, and as
 // its operator looks at it.
 type Wire interface {
+	// Backend is "embedded" or "servers".
+	Backend() string
+
 	// Send sends a message to a topic.
 	Send(ctx context.Context, topic string, r Rubbish) error
 
@@ -26,6 +29,9 @@ type Wire interface {
 type LocalWire struct {
 	Transport *service.Local
 }
+
+// Backend implements [Wire].
+func (w LocalWire) Backend() string { return "embedded" }
 
 // Send implements [Wire].
 func (w LocalWire) Send(_ context.Context, topic string, r Rubbish) error {

@@ -44,6 +44,9 @@ func NewAMQPWire(url string, transport *service.AMQP) (*AMQPWire, error) {
 	}, nil
 }
 
+// Backend implements [Wire].
+func (w *AMQPWire) Backend() string { return "servers" }
+
 // Send implements [Wire].
 func (w *AMQPWire) Send(ctx context.Context, topic string, r Rubbish) error {
 	headers := amqp.Table{wamqp.DefaultMessageUUIDHeaderKey: r.ID}
