@@ -50,7 +50,8 @@ func TestTrap09_BrokerKilledInTheMiddleOfABatch(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	cfg := impatient
-	cfg.ReadyTimeout = 30 * time.Second // longer than a restart
+	cfg.ConfirmTimeout = time.Minute    // longer than it takes to send 500
+	cfg.ReadyTimeout = 10 * time.Minute // longer than a restart
 	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
 	mustBe(t, "confirmed", p.Publish(queue, newMessage("first")))
 

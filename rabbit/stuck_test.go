@@ -3,19 +3,25 @@ package rabbit_test
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/watermill-once/once/internal/servers"
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// tellQueue stops a queue from doing anything ("suspend"), or lets it go on
-// ("resume").
-func tellQueue(t *testing.T, broker *servers.Rabbit, queue, what string) {
+// suspend stops a queue from doing anything until resume is called, which has
+// to be deferred: a queue that does not answer cannot be deleted, and who tries
+// waits for good.
+func suspend(t *testing.T, broker *servers.Rabbit, queue string) (resume func()) {
 	t.Helper()
-	eval(t, broker, fmt.Sprintf(
-		`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)), sys:%s(amqqueue:get_pid(Q)).`,
-		queue, what))
+	tell := func(what string) {
+		eval(t, broker, fmt.Sprintf(
+			`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)), sys:%s(amqqueue:get_pid(Q)).`,
+			queue, what))
+	}
+	tell("suspend")
+	return sync.OnceFunc(func() { tell("resume") })
 }
 
 // One queue that does not answer, and others on the same connection that do.
@@ -28,7 +34,8 @@ func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 	cfg.Logger = h
 	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
 	mustBe(t, "confirmed", p.Publish(stuck, newMessage("first")))
-	tellQueue(t, broker, stuck, "suspend")
+	resume := suspend(t, broker, stuck)
+	defer resume()
 
 	for round := range 3 {
 		var lost outcomes
@@ -55,7 +62,7 @@ func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 		t.Errorf("connected %d times: %q", connected, h.all())
 	}
 
-	tellQueue(t, broker, stuck, "resume")
+	resume()
 	mustBe(t, "confirmed", p.Publish(stuck, newMessage("resumed")))
 }
 
@@ -67,8 +74,7 @@ func TestTrap76_AFloodToAStuckQueueIsGotOver(t *testing.T) {
 	other := declareQueue(t, broker.URL("/"), nil)
 	p := newPublisher(t, queueConfig(broker.URL("/")), impatient)
 	mustBe(t, "confirmed", p.Publish(stuck, newMessage("first")))
-	tellQueue(t, broker, stuck, "suspend")
-	defer tellQueue(t, broker, stuck, "resume") // or it cannot be deleted
+	defer suspend(t, broker, stuck)()
 
 	var all outcomes
 	for _, msg := range numbered("stuck", 4000) {
