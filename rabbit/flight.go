@@ -25,6 +25,17 @@ type flight struct {
 	overdue bool
 }
 
+// isMarked reports whether amqp091 has heard of an ack or a nack, or of the end of
+// the channel.
+func (f *flight) isMarked() bool {
+	select {
+	case <-f.confirm.Done():
+		return true
+	default:
+		return false
+	}
+}
+
 // verdict is what a flight's done is called with.
 type verdict struct {
 	flight *flight

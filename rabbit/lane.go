@@ -1,6 +1,7 @@
 package rabbit
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -30,6 +31,7 @@ type lane struct {
 
 	// The settler's own.
 	pending  []*flight              // in order, so the next one overdue is first
+	searched time.Time              // when all of them were last looked at
 	returned map[uint64]amqp.Return // by number; bodies are dropped
 	lost     []*flight              // not acked, on a channel that is closed
 	reason   *amqp.Error            // why it is closed, if the broker did it
@@ -83,6 +85,30 @@ func (l *lane) takeIncoming() {
 	l.pending = append(l.pending, l.incoming...)
 	clear(l.incoming)
 	l.incoming = l.incoming[:0]
+}
+
+// takeMarked moves what amqp091 has marked as acked or not from pending to the
+// end of done. Confirms mostly come in order, so it looks no further than that,
+// unless none did or it has not for some time.
+func (l *lane) takeMarked(done []*flight, now time.Time) []*flight {
+	front := 0
+	for front < len(l.pending) && l.pending[front].isMarked() {
+		front++
+	}
+	done = append(done, l.pending[:front]...)
+	l.pending = slices.Delete(l.pending, 0, front)
+	if front > 0 && now.Sub(l.searched) < shortTick {
+		return done
+	}
+	l.searched = now
+	l.pending = slices.DeleteFunc(l.pending, func(f *flight) bool {
+		if !f.isMarked() {
+			return false
+		}
+		done = append(done, f)
+		return true
+	})
+	return done
 }
 
 // drainReturns takes over what the broker has returned up to now.

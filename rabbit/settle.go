@@ -6,9 +6,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// How often the settler looks, when the confirm that it waits for is late and
-// others may have come.
-const settleTick = time.Millisecond
+// How often the settler looks at everything, when the confirm that it waits for
+// is late and others may have come: from one to the other, as long as none have.
+const (
+	shortTick = time.Millisecond
+	longTick  = 8 * time.Millisecond
+)
 
 // settler finds out what became of every message and says so. It is one
 // goroutine for everything, because a return has to be seen before the ack that
@@ -25,17 +28,18 @@ type settler struct {
 
 	slots, bytes int // to be given back to the window
 
+	tick  time.Duration
 	timer *time.Timer
 }
 
 func (p *Publisher) settle() {
 	defer close(p.settled)
-	s := &settler{p: p, timer: time.NewTimer(time.Hour)}
+	s := &settler{p: p, tick: shortTick, timer: time.NewTimer(time.Hour)}
 	defer s.timer.Stop()
 	for s.collect() {
 		now := time.Now()
 		for _, l := range s.lanes {
-			s.sweep(l)
+			s.sweep(l, now)
 			s.expire(l, now)
 		}
 		for _, l := range s.lanes {
@@ -69,20 +73,8 @@ func (s *settler) collect() bool {
 }
 
 // sweep settles what was acked, nacked or returned.
-func (s *settler) sweep(l *lane) {
-	s.done = s.done[:0]
-	kept := l.pending[:0]
-	for _, f := range l.pending {
-		select {
-		case <-f.confirm.Done():
-			s.done = append(s.done, f)
-		default:
-			kept = append(kept, f)
-		}
-	}
-	clear(l.pending[len(kept):])
-	l.pending = kept
-
+func (s *settler) sweep(l *lane, now time.Time) {
+	s.done = l.takeMarked(s.done[:0], now)
 	l.drainReturns()
 
 	for _, f := range s.done {
@@ -144,8 +136,10 @@ func (s *settler) settled(f *flight, err *PublishError) {
 // release gives the room of what was settled back to the window.
 func (s *settler) release() {
 	if s.slots == 0 {
+		s.tick = min(2*s.tick, longTick)
 		return
 	}
+	s.tick = shortTick
 	s.p.mu.Lock()
 	s.p.count -= s.slots
 	s.p.bytes -= s.bytes
@@ -167,7 +161,7 @@ func (s *settler) report() {
 // wait sleeps until the oldest confirm is there or something else happens.
 func (s *settler) wait() {
 	if oldest := s.oldest(); oldest != nil {
-		s.timer.Reset(settleTick)
+		s.timer.Reset(s.tick)
 		select {
 		case <-oldest.confirm.Done():
 		case <-s.p.wake:
