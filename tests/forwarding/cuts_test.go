@@ -1,0 +1,152 @@
+package forwarding
+
+import (
+	"bytes"
+	"net"
+	"net/url"
+	"testing"
+
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// through returns a URL that leads to a proxy in front of what it named.
+func through(t *testing.T, address string, newProxy func(server string) *proxy) (string, *proxy) {
+	t.Helper()
+	parsed, err := url.Parse(address)
+	must(t, err)
+	if parsed.Port() == "" {
+		parsed.Host += map[string]string{"amqp": ":5672", "postgres": ":5432"}[parsed.Scheme]
+	}
+	p := newProxy(parsed.Host)
+	parsed.Host = p.address
+	return parsed.String(), p
+}
+
+// TestTheBrokersConnectionIsCut loses the connection exactly after a publish
+// was written, whether or not it arrived, and exactly after its confirm. Only
+// what is not known is sent again, and nothing is charged.
+func TestTheBrokersConnectionIsCut(t *testing.T) {
+	const isPublish, isAck = 40, 80
+	for _, c := range []struct {
+		name   string
+		cut    func() func(m relayed) action
+		copies bool // there must be some
+	}{
+		{"BeforeThePublishArrives", func() func(relayed) action {
+			publishes := 0
+			return func(m relayed) action {
+				if class, method := amqpMethod(m.bytes); m.toServer && class == 60 && method == isPublish {
+					if publishes++; publishes == 30 {
+						return cutBefore
+					}
+				}
+				return pass
+			}
+		}, false},
+		{"BeforeTheConfirmArrives", func() func(relayed) action {
+			return func(m relayed) action {
+				if class, method := amqpMethod(m.bytes); !m.toServer && class == 60 && method == isAck {
+					return cutBefore // it was stored, and nobody knows
+				}
+				return pass
+			}
+		}, true},
+		{"AfterTheConfirm", func() func(relayed) action {
+			return func(m relayed) action {
+				if class, method := amqpMethod(m.bytes); !m.toServer && class == 60 && method == isAck {
+					return cutAfter
+				}
+				return pass
+			}
+		}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+			address, p := through(t, f.url, func(server string) *proxy { return newProxy(t, server, amqpFrame) })
+			f.forward(f.db, toQueues(address), quick(f.log))
+			f.put(10)
+			f.drained()
+			for cuts := 1; cuts <= 5; cuts++ {
+				p.cut(c.cut())
+				f.put(100)
+				f.eventually("the connection is cut", func() bool { return p.made() == cuts })
+				f.drained()
+			}
+			copies := f.complete()
+			if c.copies && copies < 5 {
+				t.Errorf("%d copies: the confirms arrived after all", copies)
+			}
+			t.Logf("%d copies", copies)
+		})
+	}
+}
+
+// TestAConfirmedMessageThatCannotBeDeletedIsNotSentAgain has the database's
+// connection cut at the DELETE of what the broker has confirmed: before it
+// arrives, before its answer does, and around the COMMIT.
+func TestAConfirmedMessageThatCannotBeDeletedIsNotSentAgain(t *testing.T) {
+	deletes := []byte("DELETE FROM \"once_outbox\"")
+	for _, c := range []struct {
+		name  string
+		watch func() func(m relayed) action
+	}{
+		{"BeforeTheDelete", func() func(relayed) action {
+			return func(m relayed) action {
+				if m.toServer && bytes.Contains(m.bytes, deletes) {
+					return cutBefore
+				}
+				return pass
+			}
+		}},
+		{"BeforeItsAnswer", func() func(relayed) action {
+			return afterThat(deletes, func(m relayed) bool { return completes(m, "DELETE ") })
+		}},
+		{"BeforeTheCommit", func() func(relayed) action {
+			return afterThat(deletes, func(m relayed) bool { return m.toServer && bytes.HasPrefix(m.bytes[5:], []byte("COMMIT")) })
+		}},
+		{"BeforeTheCommitsAnswer", func() func(relayed) action {
+			return afterThat(deletes, func(m relayed) bool { return completes(m, "COMMIT") })
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			database := testkit.Postgres(t)
+			f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
+			address, p := through(t, database.DSN, func(server string) *proxy { return newProxy(t, server, postgresMessage) })
+			f.forward(f.open(address), toQueues(f.url), quick(f.log))
+			f.put(10)
+			f.drained()
+			for cuts := 1; cuts <= 5; cuts++ {
+				p.cut(c.watch())
+				f.put(100)
+				f.eventually("the connection is cut", func() bool { return p.made() == cuts })
+				f.drained()
+			}
+			if copies := f.complete(); copies != 0 {
+				t.Errorf("%d copies of what was confirmed", copies)
+			}
+			if n := f.log.count("could not be recorded"); n != p.made() {
+				t.Errorf("%d times it was logged that outcomes could not be recorded, of %d", n, p.made())
+			}
+		})
+	}
+}
+
+// afterThat cuts instead of passing on a certain message, on a connection by
+// which a statement with text was sent before.
+func afterThat(text []byte, certain func(m relayed) bool) func(m relayed) action {
+	var sent net.Conn
+	return func(m relayed) action {
+		if m.toServer && bytes.Contains(m.bytes, text) {
+			sent = m.conn
+		}
+		if m.conn == sent && certain(m) {
+			return cutBefore
+		}
+		return pass
+	}
+}
+
+// completes says whether m is the server's answer that a command is complete.
+func completes(m relayed, tag string) bool {
+	return !m.toServer && m.bytes[0] == 'C' && bytes.HasPrefix(m.bytes[5:], []byte(tag))
+}

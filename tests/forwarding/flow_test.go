@@ -1,0 +1,328 @@
+package forwarding
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	_ "github.com/lib/pq"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// flow is an outbox and a broker, with a queue or more.
+type flow struct {
+	*testing.T
+
+	db    *sql.DB // the test's own way to the database
+	url   string  // its own way to the broker
+	queue string
+	log   *logs
+	sent  int // messages that were put, which are numbered
+}
+
+// newFlow makes the tables, and a classic queue: a quorum queue of RabbitMQ
+// 3.10 that is killed in its first seconds sometimes comes back without a leader.
+func newFlow(t *testing.T, db *sql.DB, url string) *flow {
+	t.Helper()
+	f := &flow{T: t, db: db, url: url, log: &logs{}, queue: testkit.Broker{}.Name("q")}
+	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	channel := f.admin()
+	if _, err := channel.QueueDeclare(f.queue, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	f.watchCharges()
+	return f
+}
+
+// watchCharges has the database remember every attempt that is charged: a row
+// that is delivered later takes its own record with it.
+func (f *flow) watchCharges() {
+	f.Helper()
+	f.exec(`CREATE TABLE charged (message_id text, attempts int, error text)`)
+	f.exec(`CREATE FUNCTION note_charge() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN INSERT INTO charged VALUES (NEW.message_id, NEW.attempts, NEW.last_error); RETURN NEW; END $$`)
+	f.exec(`CREATE TRIGGER note_charge AFTER UPDATE ON once_outbox FOR EACH ROW
+		WHEN (NEW.attempts > OLD.attempts) EXECUTE FUNCTION note_charge()`)
+}
+
+// admin is a connection of the test's own.
+func (f *flow) admin() *amqp.Channel {
+	f.Helper()
+	conn, err := amqp.Dial(f.url)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = conn.Close() })
+	channel, err := conn.Channel()
+	if err != nil {
+		f.Fatal(err)
+	}
+	return channel
+}
+
+// open returns another pool, with settings of its own.
+func (f *flow) open(dsn string) *sql.DB {
+	f.Helper()
+	db, err := sql.Open("postgres", dsn)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func (f *flow) exec(query string, args ...any) {
+	f.Helper()
+	if _, err := f.db.ExecContext(f.Context(), query, args...); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// count returns -1 while the database does not answer.
+func (f *flow) count(what string) int {
+	var n int
+	if err := f.db.QueryRowContext(f.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
+		return -1
+	}
+	return n
+}
+
+func (f *flow) eventually(what string, cond func() bool) {
+	f.Helper()
+	defer func() {
+		if f.Failed() {
+			f.Logf("the log:\n%s", strings.Join(f.log.lines(), "\n"))
+		}
+	}()
+	testkit.Eventually(f.T, 2*time.Minute, what, cond)
+}
+
+// impatient is a publisher for which nothing takes long.
+func impatient(log *logs) rabbit.PublisherConfig {
+	return rabbit.PublisherConfig{
+		ConfirmTimeout: 2 * time.Second,
+		ReadyTimeout:   200 * time.Millisecond,
+		DialTimeout:    2 * time.Second,
+		WriteTimeout:   time.Second,
+		CloseTimeout:   time.Second,
+		ReconnectMin:   10 * time.Millisecond,
+		ReconnectMax:   200 * time.Millisecond,
+		Logger:         log,
+	}
+}
+
+// quick is a forwarder for which nothing takes long.
+func quick(log *logs) forwarder.Config {
+	return forwarder.Config{
+		PollMax:      50 * time.Millisecond,
+		Backoff:      forwarder.Exponential(50*time.Millisecond, 500*time.Millisecond),
+		MaxAttempts:  1000,
+		StallTimeout: 5 * time.Second,
+		Lease:        5 * time.Second,
+		CloseTimeout: 2 * time.Second,
+		Logger:       log,
+	}
+}
+
+// toQueues publishes to the queue that is named by the topic.
+func toQueues(url string) wamqp.Config {
+	config := wamqp.NewDurableQueueConfig(url)
+	config.Marshaler = rabbit.Marshaler{}
+	return config
+}
+
+// forward runs a forwarder from db to the broker of config until the test ends.
+func (f *flow) forward(db *sql.DB, config wamqp.Config, cfg forwarder.Config) *forwarder.Forwarder {
+	f.Helper()
+	publisher, err := rabbit.NewPublisher(config, impatient(f.log))
+	if err != nil {
+		f.Fatal(err)
+	}
+	forward, err := forwarder.New(db, publisher, cfg)
+	if err != nil {
+		f.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- forward.Run(context.WithoutCancel(f.Context())) }()
+	f.Cleanup(func() {
+		_ = forward.Close() // what could not be deleted is said where that matters
+		if err := <-ended; err != nil {
+			f.Errorf("forwarder: %v", err)
+		}
+		_ = publisher.Close()
+	})
+	select {
+	case <-forward.Running():
+	case <-time.After(time.Minute):
+		f.Fatal("does not run")
+	}
+	return forward
+}
+
+const keys = 5
+
+// put commits n messages, two thirds of them with one of five ordering keys.
+func (f *flow) put(n int) {
+	f.Helper()
+	if err := f.tryPut(n); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *flow) tryPut(n int) error {
+	messages := make([]*message.Message, n)
+	for i := range messages {
+		messages[i] = f.next()
+	}
+	return f.tryPublish(f.queue, messages...)
+}
+
+// during has messages put all the while that something else is done.
+func (f *flow) during(do func()) {
+	f.Helper()
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+			if err := f.tryPut(10); err != nil {
+				f.Errorf("the writer: %v", err)
+				return
+			}
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
+	do()
+}
+
+// next is a message with a number that is higher than those before.
+func (f *flow) next() *message.Message {
+	msg := message.NewMessage(fmt.Sprintf("%06d", f.sent), []byte("payload"))
+	if f.sent%3 > 0 {
+		outbox.SetOrderingKey(msg, fmt.Sprint("key", f.sent%keys))
+	}
+	f.sent++
+	return msg
+}
+
+func (f *flow) publish(topic string, messages ...*message.Message) {
+	f.Helper()
+	if err := f.tryPublish(topic, messages...); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *flow) tryPublish(topic string, messages ...*message.Message) error {
+	return outbox.InTx(context.WithoutCancel(f.Context()), f.db, func(_ *sql.Tx, events message.Publisher) error {
+		return events.Publish(topic, messages...)
+	})
+}
+
+func (f *flow) drained() {
+	f.Helper()
+	f.eventually("the outbox is empty", func() bool { return f.count(`once_outbox`) == 0 })
+}
+
+// arrived empties a queue and returns the ids in order, copies too.
+func (f *flow) arrived(queue string) []string {
+	f.Helper()
+	channel := f.admin()
+	var ids []string
+	for {
+		delivery, ok, err := channel.Get(queue, true)
+		if err != nil {
+			f.Fatal(err)
+		}
+		if !ok {
+			return ids
+		}
+		ids = append(ids, delivery.MessageId)
+	}
+}
+
+// complete waits until everything that was put has been forwarded, and fails if
+// it is not in the queue, see inOrder, or if an attempt was charged. It returns
+// how many copies there were.
+func (f *flow) complete() (copies int) {
+	f.Helper()
+	f.drained()
+	f.nothingCharged()
+	return f.inOrder(f.arrived(f.queue))
+}
+
+// inOrder fails if a message of next is not among the ids, or if one of a key
+// first came after a later one.
+func (f *flow) inOrder(ids []string) (copies int) {
+	f.Helper()
+	seen := map[string]bool{}
+	last := map[int]int{}
+	for _, id := range ids {
+		if seen[id] {
+			copies++
+			continue
+		}
+		seen[id] = true
+		n, err := strconv.Atoi(id)
+		if err != nil {
+			f.Errorf("%q has arrived: %v", id, err)
+			continue
+		}
+		if n%3 == 0 {
+			continue
+		}
+		if n < last[n%keys] {
+			f.Errorf("%d came after %d of the same key", n, last[n%keys])
+		}
+		last[n%keys] = n
+	}
+	if len(seen) != f.sent {
+		f.Errorf("%d of %d messages arrived", len(seen), f.sent)
+	}
+	return copies
+}
+
+// nothingCharged fails if an attempt was, or if there is a dead letter; of
+// messages other than these.
+func (f *flow) nothingCharged(other ...string) {
+	f.Helper()
+	rows, err := f.db.QueryContext(f.Context(), `SELECT message_id, attempts, error FROM charged
+		UNION ALL SELECT message_id, attempts, last_error FROM once_outbox_dead`)
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id, text string
+		var attempts int
+		if err := rows.Scan(&id, &attempts, &text); err != nil {
+			f.Fatal(err)
+		}
+		if !slices.Contains(other, id) {
+			f.Errorf("%s is charged with attempt %d: %s", id, attempts, text)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		f.Fatal(err)
+	}
+}

@@ -1,0 +1,158 @@
+package forwarding
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+)
+
+// undeclared is a topology that somebody else takes care of.
+type undeclared struct{ wamqp.DefaultTopologyBuilder }
+
+func (undeclared) ExchangeDeclare(*amqp.Channel, string, wamqp.Config) error { return nil }
+
+// routed publishes a topic "exchange/key" to that exchange with that key, and
+// declares nothing.
+func routed(url string) wamqp.Config {
+	config := toQueues(url)
+	config.TopologyBuilder = &undeclared{}
+	config.Exchange.GenerateName = func(topic string) string { name, _, _ := strings.Cut(topic, "/"); return name }
+	config.Publish.GenerateRoutingKey = func(topic string) string { _, key, _ := strings.Cut(topic, "/"); return key }
+	return config
+}
+
+// keyed is a message with an ordering key.
+func keyed(id, key string) *message.Message {
+	msg := message.NewMessage(id, []byte("payload"))
+	outbox.SetOrderingKey(msg, key)
+	return msg
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRefusalsOfTheBroker has a queue that is full, a routing key without a
+// queue and an exchange that does not exist, all at once, beside messages that
+// are fine. Each is charged for itself alone, keeps its key, and is delivered
+// when its cause is mended.
+func TestRefusalsOfTheBroker(t *testing.T) {
+	f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	channel := f.admin()
+	must(t, channel.ExchangeDeclare("main", "direct", true, false, false, false, nil))
+	for name, arguments := range map[string]amqp.Table{
+		"full": {"x-max-length": int32(1), "x-overflow": "reject-publish"}, "later": nil,
+	} {
+		_, err := channel.QueueDeclare(name, true, false, false, false, arguments)
+		must(t, err)
+	}
+	must(t, channel.QueueBind("full", "full", "main", false, nil))
+	must(t, channel.QueueBind(f.queue, "fine", "main", false, nil))
+	must(t, channel.PublishWithContext(t.Context(), "main", "full", false, false, amqp.Publishing{MessageId: "occupant"}))
+	f.eventually("the queue is full", func() bool {
+		queue, err := channel.QueueInspect("full")
+		return err == nil && queue.Messages == 1
+	})
+
+	var refused []string
+	put := func(topic, id string) {
+		refused = append(refused, id+"1", id+"2")
+		f.publish(topic, keyed(id+"1", id), keyed(id+"2", id))
+	}
+	fine := func() {
+		for range 50 {
+			f.publish("main/fine", f.next())
+		}
+	}
+	fine()
+	put("main/full", "full")
+	put("main/unbound", "unbound")
+	put("nowhere/x", "nowhere")
+	fine()
+	f.forward(f.db, routed(f.url), quick(f.log))
+	for id, reason := range map[string]string{"full": "nacked", "unbound": "312: NO_ROUTE", "nowhere": "404: NOT_FOUND"} {
+		f.eventually(id+" is refused again and again", func() bool {
+			return f.count(fmt.Sprintf(`charged WHERE message_id = '%s1' AND error LIKE '%%%s%%' AND attempts >= 3`, id, reason)) > 0
+		})
+	}
+	fine() // beside what is refused, and the channel that the broker closes
+	f.eventually("what is fine goes through", func() bool { return f.count(`once_outbox`) == len(refused) })
+	f.nothingCharged("full1", "unbound1", "nowhere1") // not their successors
+
+	if got := f.arrived("full"); !slices.Equal(got, []string{"occupant"}) {
+		t.Errorf("%v in the full queue", got)
+	}
+	f.eventually("room is used", func() bool {
+		queue, err := channel.QueueInspect("full")
+		return err == nil && queue.Messages == 1
+	})
+	if got := f.arrived("full"); !slices.Equal(got, []string{"full1"}) {
+		t.Errorf("%v in the full queue", got)
+	}
+	must(t, channel.QueueBind("later", "unbound", "main", false, nil))
+	must(t, channel.ExchangeDeclare("nowhere", "direct", true, false, false, false, nil))
+	must(t, channel.QueueBind("later", "x", "nowhere", false, nil))
+	f.drained()
+	if got := f.arrived("full"); !slices.Equal(got, []string{"full2"}) {
+		t.Errorf("%v in the full queue", got)
+	}
+	later := f.arrived("later")
+	slices.Sort(later)
+	if got := slices.Compact(later); !slices.Equal(got, []string{"nowhere1", "nowhere2", "unbound1", "unbound2"}) {
+		t.Errorf("%v where something was missing", got)
+	}
+	if n := f.count(`once_outbox_dead`); n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+	f.inOrder(f.arrived(f.queue))
+}
+
+// TestHopelessMessages are over a limit of the protocol or of this broker. They
+// are in the table, whatever outbox refuses; each becomes a dead letter at once
+// and alone, and its key goes on.
+func TestHopelessMessages(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	ctl(t, broker, "eval application:set_env(rabbit,max_message_size,1000).")
+	f := newFlow(t, testkit.Postgres(t).DB, broker.URL("/"))
+	var hopeless []string
+	for i, bad := range []struct {
+		id, topic string
+		body      []byte
+		metadata  string
+	}{
+		{"body", f.queue, make([]byte, 2000), `{}`},
+		{"header", f.queue, nil, `{"header": "` + strings.Repeat("x", 200_000) + `"}`},
+		{"header name", f.queue, nil, `{"` + strings.Repeat("x", 300) + `": ""}`},
+		{"routing key", strings.Repeat("x", 300), nil, `{}`},
+	} {
+		hopeless = append(hopeless, bad.id)
+		f.put(20)
+		f.exec(`INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata)
+			VALUES ($1, $2, $3, 0, $4, $5)`, bad.id, bad.topic, fmt.Sprint("key", i), bad.body, bad.metadata)
+	}
+	f.put(20)
+	f.forward(f.db, toQueues(f.url), quick(f.log))
+	f.drained()
+	f.nothingCharged(hopeless...)
+	if n := f.count(`once_outbox_dead WHERE reason = 'unacceptable' AND attempts = 1`); n != len(hopeless) {
+		t.Errorf("%d of %d became dead letters at once", n, len(hopeless))
+	}
+	if n := f.count(`charged`); n != 0 {
+		t.Errorf("%d attempts were charged before", n)
+	}
+	if n := f.count(`once_outbox_dead WHERE unknown AND message_id <> 'body'`); n != 0 {
+		t.Errorf("%d that were never sent are said to be of unknown outcome", n)
+	}
+	f.inOrder(f.arrived(f.queue))
+}
