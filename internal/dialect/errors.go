@@ -62,6 +62,17 @@ func Unavailable(err error) bool {
 		strings.HasPrefix(state, "XX")
 }
 
+// replicaError says that the server has become a replica. The address may lead
+// to the new primary by now, but an established connection stays where it is,
+// so it is thrown away. lib/pq begins with READ WRITE, which a replica refuses
+// with a state of its own (feature_not_supported).
+type replicaError struct{ error }
+
+func isReplica(err error) bool { return State(err) == "0A000" }
+
+func (e replicaError) Unwrap() error    { return e.error }
+func (e replicaError) SQLState() string { return "25006" }
+
 // refused says that the database answered with an error of its own, so that a
 // commit it was asked for did not happen.
 func refused(err error) bool {
