@@ -112,7 +112,7 @@ func TestAConfirmedMessageThatCannotBeDeletedIsNotSentAgain(t *testing.T) {
 			database := testkit.Postgres(t)
 			f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
 			address, p := through(t, database.DSN, func(server string) *proxy { return newProxy(t, server, postgresMessage) })
-			f.forward(f.open(address), toQueues(f.url), quick(f.log))
+			f.forward(openDB(t, address), toQueues(f.url), quick(f.log))
 			f.put(10)
 			f.drained()
 			for cuts := 1; cuts <= 5; cuts++ {

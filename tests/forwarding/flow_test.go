@@ -77,17 +77,6 @@ func (f *flow) admin() *amqp.Channel {
 	return channel
 }
 
-// open returns another pool, with settings of its own.
-func (f *flow) open(dsn string) *sql.DB {
-	f.Helper()
-	db, err := sql.Open("postgres", dsn)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(func() { _ = db.Close() })
-	return db
-}
-
 func (f *flow) exec(query string, args ...any) {
 	f.Helper()
 	if _, err := f.db.ExecContext(f.Context(), query, args...); err != nil {
@@ -112,6 +101,17 @@ func (f *flow) eventually(what string, cond func() bool) {
 		}
 	}()
 	testkit.Eventually(f.T, 2*time.Minute, what, cond)
+}
+
+// openDB returns another pool.
+func openDB(t *testing.T, dsn string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("postgres", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
 }
 
 // impatient is a publisher for which nothing takes long.

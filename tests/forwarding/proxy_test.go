@@ -13,12 +13,12 @@ import (
 // their protocol begin and end, and cuts the connection at a certain one.
 type proxy struct {
 	address string // where it listens
-	server  string
 	read    func(r *bufio.Reader, first bool, toServer bool) ([]byte, error)
 
-	mu    sync.Mutex
-	watch func(m relayed) action // nil passes everything
-	cuts  int
+	mu     sync.Mutex
+	server string
+	watch  func(m relayed) action // nil passes everything
+	cuts   int
 
 	running sync.WaitGroup
 }
@@ -53,7 +53,7 @@ func newProxy(t *testing.T, server string, read func(r *bufio.Reader, first, toS
 			if err != nil {
 				return
 			}
-			upstream, err := new(net.Dialer).DialContext(t.Context(), "tcp", server)
+			upstream, err := new(net.Dialer).DialContext(t.Context(), "tcp", p.leads())
 			if err != nil {
 				_ = client.Close()
 				continue
@@ -116,6 +116,20 @@ func (p *proxy) cut(watch func(m relayed) action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.watch = watch
+}
+
+// lead has new connections go to another server. Those that are established
+// stay where they are.
+func (p *proxy) lead(server string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.server = server
+}
+
+func (p *proxy) leads() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.server
 }
 
 // made returns the number of cuts.

@@ -1,0 +1,208 @@
+package forwarding
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// What the forwarder says of each kind of its work when it fails, and when it
+// works again.
+const (
+	notRead, readAgain         = "The outbox could not be read, trying again", "The outbox could be read again"
+	notRecorded, recordedAgain = "Outcomes could not be recorded, trying again", "Outcomes could be recorded again"
+	notRenewed, renewedAgain   = "The lease could not be renewed, trying again", "The lease could be renewed again"
+)
+
+// told waits until each failure that was logged is over, and fails if one was
+// logged more than once, or one of these was not.
+func (f *flow) told(failures ...string) {
+	f.Helper()
+	for _, pair := range [][2]string{{notRead, readAgain}, {notRecorded, recordedAgain}, {notRenewed, renewedAgain}} {
+		n := f.log.count(pair[0])
+		if n > 1 || n == 0 && slices.Contains(failures, pair[0]) {
+			f.Errorf("%q was logged %d times:\n%s", pair[0], n, strings.Join(f.log.lines(), "\n"))
+		}
+		f.eventually(pair[1], func() bool { return f.log.count(pair[1]) == n })
+	}
+}
+
+// silent fails if any failure was logged, or an end of one.
+func (f *flow) silent() {
+	f.Helper()
+	for _, line := range []string{notRead, readAgain, notRecorded, recordedAgain, notRenewed, renewedAgain} {
+		if n := f.log.count(line); n != 0 {
+			f.Errorf("%q was logged %d times", line, n)
+		}
+	}
+}
+
+// lock locks rows of the outbox, until unlock.
+func (f *flow) lock(ids ...int) (unlock func()) {
+	f.Helper()
+	tx, release, err := dialect.Begin(f.Context(), f.db, nil)
+	must(f.T, err)
+	f.Cleanup(release)
+	for _, id := range ids {
+		_, err = tx.ExecContext(f.Context(), `SELECT FROM once_outbox WHERE message_id = $1 FOR UPDATE`, fmt.Sprintf("%06d", id))
+		must(f.T, err)
+	}
+	return release
+}
+
+const deleteWaits = `pg_stat_activity
+	WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%DELETE FROM "once_outbox"%'`
+
+// TestDeadlocks has somebody lock rows in another order than they are deleted.
+// The forwarder gives way, tries again, and makes no noise about it.
+func TestDeadlocks(t *testing.T) {
+	database := testkit.Postgres(t)
+	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
+	f.put(50)
+	first := f.lock(0) // has confirmed messages gather behind it
+	tx, release, err := dialect.Begin(t.Context(), f.db, nil)
+	must(t, err)
+	defer release()
+	_, err = tx.ExecContext(t.Context(), `SET LOCAL deadlock_timeout = '1min'`)
+	must(t, err)
+	_, err = tx.ExecContext(t.Context(), `SELECT FROM once_outbox WHERE message_id IN ('000024', '000049') FOR UPDATE`)
+	must(t, err)
+
+	f.forward(openDB(t, database.DSN+"&deadlock_timeout=2s"), toQueues(f.url), quick(f.log))
+	f.eventually("the forwarder waits", func() bool { return f.count(deleteWaits) > 0 })
+	f.eventually("everything without a predecessor is in the queue", func() bool {
+		queue, err := f.admin().QueueInspect(f.queue)
+		return err == nil && queue.Messages > 20
+	})
+	first()
+	f.eventually("the forwarder waits for the other", func() bool {
+		return f.count(`once_outbox`) < 50 && f.count(deleteWaits) > 0 || f.count(deleteWaits+` AND query_start < now() - interval '1 second'`) > 0
+	})
+	_, err = tx.ExecContext(t.Context(), `SELECT FROM once_outbox FOR UPDATE`)
+	must(t, err)
+	f.eventually("it was a deadlock", func() bool {
+		return f.count(`pg_stat_database WHERE datname = current_database() AND deadlocks > 0`) > 0
+	})
+	release()
+	if copies := f.complete(); copies != 0 {
+		t.Errorf("%d copies of what was confirmed", copies)
+	}
+	f.silent()
+}
+
+// TestContentionHidesNoOutage has deletions fail because they give way to
+// others, and then because the connection is lost. Only that is logged.
+func TestContentionHidesNoOutage(t *testing.T) {
+	database := testkit.Postgres(t)
+	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
+	f.put(10)
+	unlock := f.lock(0)
+	f.forward(openDB(t, database.DSN+"&lock_timeout=100ms"), toQueues(f.url), quick(f.log))
+	for range 3 {
+		f.eventually("it waits", func() bool { return f.count(deleteWaits) > 0 })
+		f.eventually("it gives way", func() bool { return f.count(deleteWaits) == 0 })
+	}
+	f.silent()
+	f.eventually("it is killed", func() bool { return f.count(`(SELECT pg_terminate_backend(pid) FROM `+deleteWaits+`) AS killed`) > 0 })
+	f.eventually("it is logged", func() bool { return f.log.count(notRecorded) == 1 })
+	unlock()
+	f.complete()
+	f.told(notRecorded)
+}
+
+// TestSerializableIsolation has two instances give way to others all the time.
+func TestSerializableIsolation(t *testing.T) {
+	database := testkit.Postgres(t)
+	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
+	address, p := through(t, database.DSN, func(server string) *proxy { return newProxy(t, server, postgresMessage) })
+	var conflicts atomic.Int64
+	p.cut(func(m relayed) action {
+		if !m.toServer && m.bytes[0] == 'E' && bytes.Contains(m.bytes, []byte("C40001\x00")) {
+			conflicts.Add(1)
+		}
+		return pass
+	})
+	cfg := quick(f.log)
+	cfg.Lease = 2 * time.Second
+	for range 2 {
+		f.forward(openDB(t, address+"&default_transaction_isolation=serializable"), toQueues(f.url), cfg)
+	}
+	f.during(func() {
+		f.eventually("many conflicts", func() bool {
+			tx, release, err := dialect.Begin(t.Context(), f.db, nil)
+			must(t, err)
+			defer release()
+			for _, query := range []string{`UPDATE once_outbox SET last_error = 'seen'`, `UPDATE once_slots SET owner = owner WHERE slot < 5`} {
+				if _, err := tx.ExecContext(t.Context(), query); err != nil {
+					return false // we gave way
+				}
+			}
+			<-time.After(20 * time.Millisecond)
+			must(t, tx.Commit())
+			return conflicts.Load() > 10
+		})
+	})
+	f.complete()
+	f.silent()
+}
+
+// TestThePoolIsExhausted lets a handler hold the only connection for longer
+// than the lease lasts.
+func TestThePoolIsExhausted(t *testing.T) {
+	database := testkit.Postgres(t)
+	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
+	pool := openDB(t, database.DSN)
+	pool.SetMaxOpenConns(1)
+	cfg := quick(f.log)
+	cfg.Lease = time.Second
+	f.forward(pool, toQueues(f.url), cfg)
+	f.put(10)
+	f.drained()
+	f.during(func() {
+		conn, err := pool.Conn(t.Context())
+		must(t, err)
+		defer conn.Close()
+		f.eventually("it forwards no more", func() bool { return f.log.count("The lease has run out") > 0 })
+		<-time.After(2 * cfg.Lease) // some more tries
+	})
+	f.complete()
+	f.told(notRenewed)
+}
+
+// TestTrap27_AReplicaAtTheOldAddress has the server become a replica and
+// another one be promoted. Connections that were made in between stay with the
+// replica, where nothing can be written; new ones get to the primary.
+func TestTrap27_AReplicaAtTheOldAddress(t *testing.T) {
+	old, promoted := testkit.PrivatePostgres(t), testkit.PrivatePostgres(t)
+	f := newFlow(t, openDB(t, promoted.DSN("postgres")), testkit.Rabbit(t).URL)
+	other := openDB(t, old.DSN("postgres"))
+	must(t, schema.Up(t.Context(), other, schema.Config{}))
+	var data string
+	must(t, other.QueryRowContext(t.Context(), `SHOW data_directory`).Scan(&data))
+	must(t, other.Close())
+
+	address, p := through(t, old.DSN("postgres"), func(server string) *proxy { return newProxy(t, server, postgresMessage) })
+	cfg := quick(f.log)
+	cfg.Lease = time.Second
+	f.forward(openDB(t, address), toQueues(f.url), cfg)
+	old.Stop()
+	must(t, os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o644)) //nolint:gosec // for the server's user
+	restart(t, old)
+	f.eventually("it forwards no more", func() bool { return f.log.count("The lease has run out") > 0 })
+	<-time.After(time.Second) // so that it is connected again
+
+	p.lead(promoted.Address())
+	f.put(100)
+	f.complete()
+	f.told(notRenewed)
+}
