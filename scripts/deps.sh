@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs what the tests need beside Go and is missing: PostgreSQL's server
-# and RabbitMQ. What is installed counts, whether it runs or not; nothing is
-# done, and nothing is asked of the network, when both are there.
+# and RabbitMQ, and pgbouncer where that is easy. What is installed counts,
+# whether it runs or not; nothing is done, and nothing is asked of the network,
+# when all are there.
 set -eu
 
 say() { echo "deps: $*"; }
@@ -28,6 +29,10 @@ find_postgres() {
 find_rabbitmq() {
 	look rabbitmq-server /usr/lib/rabbitmq/bin/rabbitmq-server \
 		/opt/homebrew/opt/rabbitmq/sbin/rabbitmq-server /usr/local/opt/rabbitmq/sbin/rabbitmq-server
+}
+
+find_pgbouncer() {
+	look pgbouncer /usr/sbin/pgbouncer
 }
 
 # need takes the function that looks for a server, and the packages that bring
@@ -67,6 +72,11 @@ give_up() {
 
 need find_postgres postgresql postgresql@17
 need find_rabbitmq rabbitmq-server rabbitmq
+# A few tests put it in front of PostgreSQL. They are skipped where it is not
+# easily had.
+if command -v apt-get >/dev/null && can_be_root; then
+	need find_pgbouncer pgbouncer pgbouncer
+fi
 [ -n "$apt" ] || exit 0
 
 # shellcheck disable=SC2086 # lists of words

@@ -25,6 +25,14 @@ func PrivateRabbit(t testing.TB, settings ...string) *servers.Rabbit {
 	return private(t, server, err)
 }
 
+// PrivatePgbouncer returns a pooler of the test's own in front of a server, in
+// transaction mode; settings are lines of pgbouncer.ini.
+func PrivatePgbouncer(t testing.TB, server *servers.Postgres, settings ...string) *servers.Pgbouncer {
+	t.Helper()
+	pooler, err := servers.StartPgbouncer(t.Context(), servers.PgbouncerConfig{Server: server.Address(), Settings: settings})
+	return private(t, pooler, err)
+}
+
 func private[Server interface{ Close() error }](t testing.TB, server Server, err error) Server {
 	t.Helper()
 	switch {

@@ -1,0 +1,139 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// PgbouncerConfig says how a private pgbouncer is started.
+type PgbouncerConfig struct {
+	// Server is where it leads, as a host and a port. Required.
+	Server string
+
+	// User is who it is to the server, whoever its clients are. Defaults to
+	// postgres.
+	User string
+
+	// Settings are lines of pgbouncer.ini, as "default_pool_size = 3". Defaults
+	// to transaction pooling, otherwise to pgbouncer's own.
+	Settings []string
+
+	// Patience is how long it may take to become ready. Defaults to 1 minute.
+	Patience time.Duration
+}
+
+// Pgbouncer is a private connection pooler, a child of this process. It lets
+// everybody in.
+type Pgbouncer struct {
+	dir   tempDir
+	port  int
+	child *child
+	close func() error
+}
+
+// StartPgbouncer starts one. It is ready when StartPgbouncer returns. It refuses
+// to run as root, see [StartPostgres].
+func StartPgbouncer(ctx context.Context, config PgbouncerConfig) (*Pgbouncer, error) {
+	p, err := startPgbouncer(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("servers: pgbouncer: %w", err)
+	}
+	return p, nil
+}
+
+// DSN returns the URL of one of the server's databases.
+func (p *Pgbouncer) DSN(database string) string {
+	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", loopback(p.port), database)
+}
+
+// Close ends it. Further calls return the same.
+func (p *Pgbouncer) Close() error { return p.close() }
+
+func startPgbouncer(ctx context.Context, config PgbouncerConfig) (*Pgbouncer, error) {
+	if config.Patience <= 0 {
+		config.Patience = time.Minute
+	}
+	if config.User == "" {
+		config.User = "postgres"
+	}
+	binDir, err := findDir("", []string{"$PATH", "/usr/sbin", "/opt/homebrew/bin"}, "pgbouncer")
+	if err != nil {
+		return nil, err
+	}
+	dir, err := newTempDir("pgbouncer")
+	if err != nil {
+		return nil, err
+	}
+	p := &Pgbouncer{dir: dir}
+	p.close = sync.OnceValue(func() error {
+		p.child.kill()
+		return p.dir.remove()
+	})
+	for range 3 { // somebody else may take the port at this very moment
+		if p.port, err = freePort(); err == nil {
+			err = p.start(ctx, filepath.Join(binDir, "pgbouncer"), config)
+		}
+		if err == nil {
+			return p, nil
+		}
+		if ctx.Err() != nil || !taken(p.port) {
+			break
+		}
+	}
+	return nil, errors.Join(err, p.Close())
+}
+
+func (p *Pgbouncer) start(ctx context.Context, binary string, config PgbouncerConfig) error {
+	host, port, err := net.SplitHostPort(config.Server)
+	if err != nil {
+		return err
+	}
+	settings := append([]string{
+		"[databases]",
+		fmt.Sprintf("* = host=%s port=%s user=%s", host, port, config.User),
+		"[pgbouncer]",
+		"listen_addr = 127.0.0.1",
+		fmt.Sprintf("listen_port = %d", p.port),
+		"unix_socket_dir =",
+		"auth_type = any",
+		"pool_mode = transaction",
+		"ignore_startup_parameters = extra_float_digits",
+	}, config.Settings...)
+	ini := filepath.Join(p.dir.path, "pgbouncer.ini")
+	if err := os.WriteFile(ini, []byte(lines(settings)), 0o600); err != nil {
+		return err
+	}
+	command := exec.Command(binary, ini)
+	command.Dir = p.dir.path
+	credential, err := unprivileged()
+	if err != nil {
+		return err
+	}
+	if credential != nil {
+		command.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
+		for _, name := range []string{p.dir.path, ini} {
+			if err := os.Chown(name, int(credential.Uid), int(credential.Gid)); err != nil {
+				return err
+			}
+		}
+	}
+	if p.child, err = startChild(command, filepath.Join(p.dir.path, "pgbouncer.log"), syscall.SIGKILL); err != nil {
+		return err
+	}
+	err = await(ctx, p.child, "pgbouncer", config.Patience, func(ctx context.Context) error {
+		_, err := askPostgres(ctx, p.DSN("postgres"), "SELECT 1")
+		return err
+	})
+	if err != nil {
+		p.child.kill()
+	}
+	return err
+}

@@ -1,0 +1,35 @@
+package servers_test
+
+import (
+	"database/sql"
+	"testing"
+
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// Two clients share the only connection to the server, one transaction after
+// the other.
+func TestPgbouncer(t *testing.T) {
+	pooler := testkit.PrivatePgbouncer(t, testkit.PrivatePostgres(t), "default_pool_size = 1")
+	var sessions []int
+	for range 2 {
+		db, err := sql.Open("postgres", pooler.DSN("postgres"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		var pid int
+		if err := db.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		sessions = append(sessions, pid)
+	}
+	if sessions[0] != sessions[1] {
+		t.Errorf("two clients have the sessions %v", sessions)
+	}
+	for range 2 {
+		if err := pooler.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
