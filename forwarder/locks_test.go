@@ -1,0 +1,84 @@
+package forwarder_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// TestTrap23_NothingIsHeldWhilePublishing looks at the database while messages
+// are in flight and not answered.
+func TestTrap23_NothingIsHeldWhilePublishing(t *testing.T) {
+	database := testkit.Postgres(t)
+	require.NoError(t, schema.Up(t.Context(), database.DB, schema.Config{}))
+	db, mine := database.DB, again(t, database)
+	release := make(chan struct{})
+	b := newBroker().answering(func(delivery) error { <-release; return nil })
+	start(t, db, &pipelined{broker: b}, quick(schema.Config{}))
+	var msgs []*message.Message
+	for i := range 20 {
+		msgs = append(msgs, msg(fmt.Sprint(i), ""))
+	}
+	put(t, db, schema.Config{}, "t", msgs...)
+	eventually(t, "all are in flight", func() bool { return b.tries("0") == 1 && b.tries("19") == 1 })
+	began := time.Now()
+	const old = `pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start < now() - interval '500 milliseconds'`
+	for time.Since(began) < 1500*time.Millisecond {
+		require.Zero(t, count(t, mine, `SELECT COUNT(*) FROM `+old), "a transaction is open")
+		meanwhile(50 * time.Millisecond)
+	}
+	require.Equal(t, 20, count(t, mine, `SELECT COUNT(*) FROM (SELECT FROM once_outbox FOR UPDATE NOWAIT) AS free`))
+	tx, end, err := dialect.Begin(t.Context(), mine, nil)
+	require.NoError(t, err)
+	defer end()
+	_, err = tx.ExecContext(t.Context(), `SET LOCAL lock_timeout = '5s'`)
+	require.NoError(t, err)
+	_, err = tx.ExecContext(t.Context(), `LOCK TABLE once_outbox, once_slots, once_holds IN ACCESS EXCLUSIVE MODE`)
+	require.NoError(t, err, "but for the moment of a read, the tables are free")
+	end()
+	close(release)
+	drained(t, db)
+	require.Equal(t, 1, b.tries("0"))
+}
+
+// TestTrap24_AHeldSnapshotDoesNotSlowDownReads has somebody keep all deleted
+// rows from being vacuumed. A read does not go through them again.
+func TestTrap24_AHeldSnapshotDoesNotSlowDownReads(t *testing.T) {
+	const rows = 20_000
+	_, db := private(t)
+	snapshot, err := db.Conn(t.Context())
+	require.NoError(t, err)
+	defer snapshot.Close()
+	_, err = snapshot.ExecContext(t.Context(), `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1`)
+	require.NoError(t, err)
+
+	cfg := quick(schema.Config{})
+	cfg.PollMax = 5 * time.Millisecond
+	b := newBroker()
+	start(t, db, &pipelined{broker: b}, cfg)
+	exec(t, db, `INSERT INTO once_outbox (message_id, topic, slot, payload, metadata)
+		SELECT i, 't', i % 64, 'payload', '{}' FROM generate_series(1, $1::int) AS i`, rows)
+	drained(t, db)
+	exec(t, db, `VACUUM once_outbox`)
+	require.LessOrEqual(t, rows, count(t, db, `SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'once_outbox'`),
+		"the snapshot holds nothing back")
+
+	polls := func() int {
+		return count(t, db, `SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`)
+	}
+	blocks := func() int {
+		return count(t, db, `SELECT heap_blks_hit + heap_blks_read FROM pg_statio_user_tables WHERE relname = 'once_outbox'`)
+	}
+	meanwhile(1500 * time.Millisecond) // what the server counts comes once a second
+	pollsBefore, blocksBefore := polls(), blocks()
+	eventually(t, "a hundred polls", func() bool { meanwhile(200 * time.Millisecond); return polls() > pollsBefore+100 })
+	perPoll := (blocks() - blocksBefore) / (polls() - pollsBefore)
+	require.Less(t, perPoll, rows/20, "blocks of the table per poll")
+}
