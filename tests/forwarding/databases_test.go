@@ -80,13 +80,14 @@ func TestDeadlocks(t *testing.T) {
 
 	f.forward(openDB(t, database.DSN+"&deadlock_timeout=2s"), toQueues(f.url), quick(f.log))
 	f.eventually("the forwarder waits", func() bool { return f.count(deleteWaits) > 0 })
+	channel := f.admin()
 	f.eventually("everything without a predecessor is in the queue", func() bool {
-		queue, err := f.admin().QueueInspect(f.queue)
-		return err == nil && queue.Messages > 20
+		return f.waiting(channel, f.queue) > 20
 	})
 	first()
 	f.eventually("the forwarder waits for the other", func() bool {
-		return f.count(`once_outbox`) < 50 && f.count(deleteWaits) > 0 || f.count(deleteWaits+` AND query_start < now() - interval '1 second'`) > 0
+		return f.count(`once_outbox`) < 50 && f.count(deleteWaits) > 0 ||
+			f.count(deleteWaits+` AND query_start < now() - interval '1 second'`) > 0
 	})
 	_, err = tx.ExecContext(t.Context(), `SELECT FROM once_outbox FOR UPDATE`)
 	must(t, err)
@@ -196,7 +197,7 @@ func TestTrap27_AReplicaAtTheOldAddress(t *testing.T) {
 	cfg.Lease = time.Second
 	f.forward(openDB(t, address), toQueues(f.url), cfg)
 	old.Stop()
-	must(t, os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o644)) //nolint:gosec // for the server's user
+	must(t, os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o644))
 	restart(t, old)
 	f.eventually("it forwards no more", func() bool { return f.log.count("The lease has run out") > 0 })
 	<-time.After(time.Second) // so that it is connected again

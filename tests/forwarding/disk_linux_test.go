@@ -17,7 +17,9 @@ func TestTheDiskIsFull(t *testing.T) {
 	server := testkit.PrivatePostgres(t)
 	small := smallDisk(t, server.DSN("postgres"))
 	admin := openDB(t, server.DSN("postgres"))
-	for _, query := range []string{`CREATE TABLESPACE small LOCATION '` + small + `'`, `CREATE DATABASE small TABLESPACE small TEMPLATE template0`} {
+	for _, query := range []string{
+		`CREATE TABLESPACE small LOCATION '` + small + `'`, `CREATE DATABASE small TABLESPACE small TEMPLATE template0`,
+	} {
 		_, err := admin.ExecContext(t.Context(), query)
 		must(t, err)
 	}
@@ -70,7 +72,7 @@ func smallDisk(t *testing.T, dsn string) string {
 	if !ok {
 		t.Skip("SKIPPED: no owner of files here")
 	}
-	dir, err := os.MkdirTemp("", "once-disk-") // t.TempDir is closed to others
+	dir, err := os.MkdirTemp("", "once-disk-") //nolint:usetesting // that of t.TempDir is closed to others
 	must(t, err)
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=24m"); err != nil {
 		must(t, os.Remove(dir))
@@ -83,7 +85,7 @@ func smallDisk(t *testing.T, dsn string) string {
 	tables := filepath.Join(dir, "tables")
 	must(t, os.Mkdir(tables, 0o700))
 	must(t, os.Chown(tables, int(owner.Uid), int(owner.Gid)))
-	must(t, os.Chmod(dir, 0o755)) //nolint:gosec // for another user
+	must(t, os.Chmod(dir, 0o755))
 	return tables
 }
 

@@ -244,6 +244,16 @@ func (f *flow) drained() {
 	f.eventually("the outbox is empty", func() bool { return f.count(`once_outbox`) == 0 })
 }
 
+// waiting is the number of messages in a queue.
+func (f *flow) waiting(channel *amqp.Channel, queue string) int {
+	f.Helper()
+	found, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return found.Messages
+}
+
 // arrived empties a queue and returns the ids in order, copies too.
 func (f *flow) arrived(queue string) []string {
 	f.Helper()

@@ -22,10 +22,12 @@ func ctl(t *testing.T, broker *servers.Rabbit, lines ...string) {
 	}
 }
 
-// restart starts a server again, even at the end of a test.
-func restart(t *testing.T, server interface {
+type restarter interface {
 	Restart(ctx context.Context) error
-}) {
+}
+
+// restart starts a server again, even at the end of a test.
+func restart(t *testing.T, server restarter) {
 	t.Helper()
 	if err := server.Restart(context.WithoutCancel(t.Context())); err != nil {
 		t.Fatal(err)

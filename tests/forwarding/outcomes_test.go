@@ -61,8 +61,7 @@ func TestRefusalsOfTheBroker(t *testing.T) {
 	must(t, channel.QueueBind(f.queue, "fine", "main", false, nil))
 	must(t, channel.PublishWithContext(t.Context(), "main", "full", false, false, amqp.Publishing{MessageId: "occupant"}))
 	f.eventually("the queue is full", func() bool {
-		queue, err := channel.QueueInspect("full")
-		return err == nil && queue.Messages == 1
+		return f.waiting(channel, "full") == 1
 	})
 
 	var refused []string

@@ -99,19 +99,23 @@ func (p *proxy) relay(from, to net.Conn, m relayed) {
 func (p *proxy) judge(m relayed) action {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.watch == nil {
+	watch := p.watch
+	if watch == nil {
 		return pass
 	}
-	do := p.watch(m)
-	if do != pass {
+	p.watch = nil
+	do := watch(m)
+	switch {
+	case do != pass:
 		p.cuts++
-		p.watch = nil
+	case p.watch == nil:
+		p.watch = watch
 	}
 	return do
 }
 
 // cut has watch decide about every message from now on, until it has cut a
-// connection.
+// connection; it may set another one, by p.watch.
 func (p *proxy) cut(watch func(m relayed) action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

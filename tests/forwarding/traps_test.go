@@ -1,0 +1,250 @@
+package forwarding
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// amqpIs says whether a frame is a certain method.
+func amqpIs(frame []byte, class, method uint16) bool {
+	c, m := amqpMethod(frame)
+	return c == class && m == method
+}
+
+// TestTrap05_NothingIsDeletedBeforeItsConfirm looks at the table while the only
+// confirm, or the message itself, is kept on its way, and then loses it.
+func TestTrap05_NothingIsDeletedBeforeItsConfirm(t *testing.T) {
+	for name, is := range map[string]func(m relayed) bool{
+		"Publish": func(m relayed) bool { return m.toServer && amqpIs(m.bytes, 60, 40) },
+		"Confirm": func(m relayed) bool { return !m.toServer && amqpIs(m.bytes, 60, 80) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+			address, p := through(t, f.url, func(server string) *proxy { return newProxy(t, server, amqpFrame) })
+			f.forward(f.db, toQueues(address), quick(f.log))
+			f.put(3)
+			f.drained()
+			held, release := make(chan struct{}), make(chan struct{})
+			p.cut(func(m relayed) action {
+				if !is(m) {
+					return pass
+				}
+				close(held)
+				<-release
+				return cutBefore
+			})
+			f.put(1)
+			<-held
+			for range 10 {
+				if n := f.count(`once_outbox`); n != 1 {
+					t.Errorf("%d rows before the confirm", n)
+				}
+				<-time.After(20 * time.Millisecond)
+			}
+			close(release)
+			copies := f.complete()
+			if name == "Confirm" && copies != 1 {
+				t.Errorf("%d copies", copies)
+			}
+		})
+	}
+}
+
+// TestTrap17_AChannelThatCannotBeOpenedAgain loses the connection, and then
+// again and again while the channel is opened.
+func TestTrap17_AChannelThatCannotBeOpenedAgain(t *testing.T) {
+	const times = 4
+	f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	address, p := through(t, f.url, func(server string) *proxy { return newProxy(t, server, amqpFrame) })
+	f.forward(f.db, toQueues(address), quick(f.log))
+	f.put(10)
+	f.drained()
+	var reopen func(m relayed) action
+	reopened := 0
+	reopen = func(m relayed) action {
+		if !m.toServer || !amqpIs(m.bytes, 20, 10) {
+			return pass
+		}
+		if reopened++; reopened < times {
+			p.watch = reopen
+		}
+		return cutBefore
+	}
+	p.cut(func(m relayed) action {
+		if !m.toServer || !amqpIs(m.bytes, 60, 40) {
+			return pass
+		}
+		p.watch = reopen
+		return cutBefore
+	})
+	f.during(func() {
+		f.eventually("it has failed often enough", func() bool { return p.made() == 1+times })
+	})
+	f.complete()
+}
+
+// overheard is what was said to the database while an outbox, a forwarder and a
+// consumer did all that they do.
+type overheard struct {
+	statements []string
+	arguments  [][]byte
+}
+
+func listen(t *testing.T) (*flow, overheard) {
+	t.Helper()
+	database := testkit.Postgres(t)
+	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
+	address, p := through(t, database.DSN, func(server string) *proxy { return newProxy(t, server, postgresMessage) })
+	var o overheard
+	p.cut(func(m relayed) action {
+		switch {
+		case !m.toServer:
+		case m.bytes[0] == 'P' || m.bytes[0] == 'Q':
+			o.statements = append(o.statements, string(m.bytes[5:]))
+		case m.bytes[0] == 'B':
+			o.arguments = append(o.arguments, m.bytes[5:])
+		}
+		return pass
+	})
+	f.db = openDB(t, address)
+	forward := f.forward(f.db, toQueues(f.url), quick(f.log))
+	topic, _ := f.consume(f.db)
+	f.publish(topic, message.NewMessage("fine", nil), message.NewMessage("hopeless", nil))
+	f.publish("no such queue", keyed("refused", "key"))
+	f.exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('dead', repeat('x', 300), 0, '', '{}')`)
+	f.eventually("everything has happened", func() bool {
+		return f.count(`effects`) == 1 && f.count(`once_parked WHERE state = 'quarantined'`) == 1 &&
+			f.count(`charged`) > 2 && f.count(`once_outbox_dead`) == 1
+	})
+	must(t, forward.Close())
+	p.cut(nil)
+	for i, sent := range o.arguments {
+		o.arguments[i] = bytes.ReplaceAll(sent, []byte(topic), nil) // tells when the test began
+	}
+	if len(o.statements) < 20 || len(o.arguments) < 20 {
+		t.Fatalf("%d statements were overheard", len(o.statements))
+	}
+	return f, o
+}
+
+// TestTrap25_NoNotifications: they serialise commits, and are lost.
+func TestTrap25_NoNotifications(t *testing.T) {
+	f, o := listen(t)
+	notification := regexp.MustCompile(`(?i)\b(notify|pg_notify|listen)\b`)
+	for _, statement := range o.statements {
+		if notification.MatchString(statement) {
+			t.Error(statement)
+		}
+	}
+	if n := f.count(`pg_trigger WHERE NOT tgisinternal AND tgname <> 'note_charge'`); n != 0 {
+		t.Errorf("%d triggers", n)
+	}
+}
+
+// TestTrap28_NoTimeOfOursIsSent: clocks of hosts differ, so no statement may
+// bring ours along.
+func TestTrap28_NoTimeOfOursIsSent(t *testing.T) {
+	_, o := listen(t)
+	now := time.Now()
+	// As dates, and as seconds or milliseconds since 1970: the first six digits
+	// change every eleven days.
+	times := [][]byte{[]byte(now.UTC().Format("2006-01-")), []byte(strconv.FormatInt(now.Unix(), 10)[:6])}
+	for _, sent := range o.arguments {
+		for _, some := range times {
+			if bytes.Contains(sent, some) {
+				t.Errorf("%q among arguments: %q", some, sent)
+			}
+		}
+	}
+}
+
+// TestTrap28_ADatabaseInAnotherTime has the database's clock be an hour off.
+// Back-off and leases are as long as they should be.
+func TestTrap28_ADatabaseInAnotherTime(t *testing.T) {
+	found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
+	if len(found) == 0 {
+		t.Skip("SKIPPED: libfaketime is not installed")
+	}
+	for _, skew := range []string{"-1h", "+1h"} {
+		t.Run(skew, func(t *testing.T) {
+			t.Setenv("LD_PRELOAD", found[0])
+			t.Setenv("FAKETIME", skew)
+			t.Setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+			server := testkit.PrivatePostgres(t)
+			must(t, os.Unsetenv("LD_PRELOAD"))
+			f := newFlow(t, openDB(t, server.DSN("postgres")), testkit.Rabbit(t).URL)
+			var off float64
+			must(t, f.db.QueryRowContext(t.Context(), `SELECT abs(extract(epoch FROM now()) - $1)`, time.Now().Unix()).Scan(&off))
+			if off < 3000 {
+				t.Fatalf("the database's clock is only %v s off", off)
+			}
+			cfg := quick(f.log)
+			cfg.Lease = time.Second
+			cfg.CloseTimeout = 100 * time.Millisecond
+			doomed := openDB(t, server.DSN("postgres"))
+			f.forward(doomed, toQueues(f.url), cfg)
+			f.publish("no such queue", message.NewMessage("refused", nil))
+			f.eventually("it is tried again", func() bool { return f.count(`charged`) >= 3 })
+			if n := f.count(`once_outbox WHERE due_at > now() + interval '10 seconds'`); n != 0 {
+				t.Error("it waits for too long")
+			}
+			must(t, doomed.Close())
+			died := time.Now()
+			f.forward(openDB(t, server.DSN("postgres")), toQueues(f.url), cfg)
+			f.put(10)
+			f.eventually("another instance takes over", func() bool { return f.count(`once_outbox`) == 1 })
+			if took := time.Since(died); took < cfg.Lease/4 {
+				t.Errorf("after %v, while the lease still held", took)
+			}
+		})
+	}
+}
+
+// TestTrap29_ANewerVersionBesideAnOlderOne has the tables changed under a
+// forwarder, as the next version's migration would, and messages with metadata
+// that only that version knows.
+func TestTrap29_ANewerVersionBesideAnOlderOne(t *testing.T) {
+	f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	cfg := quick(f.log)
+	cfg.MaxAttempts = 2
+	f.forward(f.db, toQueues(f.url), cfg)
+	f.put(10)
+	f.drained()
+	for _, table := range []string{"once_outbox", "once_outbox_dead", "once_outbox_sent", "once_holds", "once_slots"} {
+		f.exec(`ALTER TABLE ` + table + ` ADD COLUMN newer text DEFAULT 'something' NOT NULL`)
+	}
+	f.exec(`INSERT INTO once_migrations (version) VALUES (1000)`)
+
+	newer := f.next()
+	newer.Metadata["once_newer"] = "something that has no meaning yet"
+	f.publish(f.queue, newer)
+	f.publish("no such queue", keyed("dead", "key"))
+	f.put(10)
+	f.eventually("the hopeless one is dead", func() bool { return f.count(`once_outbox_dead WHERE newer = 'something'`) == 1 })
+	f.drained()
+	f.nothingCharged("dead")
+	channel := f.admin()
+	var ids []string
+	for {
+		delivery, ok, err := channel.Get(f.queue, true)
+		must(t, err)
+		if !ok {
+			break
+		}
+		ids = append(ids, delivery.MessageId)
+		if delivery.MessageId == newer.UUID && delivery.Headers["once_newer"] != newer.Metadata["once_newer"] {
+			t.Errorf("headers %v", delivery.Headers)
+		}
+	}
+	f.inOrder(ids)
+	f.silent()
+}
