@@ -43,7 +43,7 @@ func TestTrap03_AReadCostsTheSameWithAnyBacklog(t *testing.T) {
 			Plan struct {
 				Hit  int `json:"Shared Hit Blocks"`
 				Read int `json:"Shared Read Blocks"`
-			}
+			} `json:"Plan"`
 		}
 		require.NoError(t, json.Unmarshal(text, &explained))
 		return explained[0].Plan.Hit + explained[0].Plan.Read

@@ -29,7 +29,8 @@ func TestTrap23_NothingIsHeldWhilePublishing(t *testing.T) {
 	put(t, db, schema.Config{}, "t", msgs...)
 	eventually(t, "all are in flight", func() bool { return b.tries("0") == 1 && b.tries("19") == 1 })
 	began := time.Now()
-	const old = `pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start < now() - interval '500 milliseconds'`
+	const old = `pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+		AND xact_start < now() - interval '500 milliseconds'`
 	for time.Since(began) < 1500*time.Millisecond {
 		require.Zero(t, count(t, mine, `SELECT COUNT(*) FROM `+old), "a transaction is open")
 		meanwhile(50 * time.Millisecond)
