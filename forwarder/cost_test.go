@@ -37,7 +37,7 @@ func TestTrap03_AReadCostsTheSameWithAnyBacklog(t *testing.T) {
 	cost := func(from int64) (blocks int) {
 		var text []byte
 		require.NoError(t, db.QueryRowContext(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+s.sql.read,
-			from, d.List([]int64{from + 1, from + 2}), d.List(slots), d.Strings([]string{"1", "2"}), limit, 1<<20, limit/2,
+			from, d.List([]int64{from + 1, from + 2}), d.List(slots), d.Strings([]string{"1", "2"}), limit, limit/2,
 			d.Strings(nil)).Scan(&text))
 		var explained []struct {
 			Plan struct {
