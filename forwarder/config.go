@@ -48,9 +48,9 @@ type Config struct {
 	// that is not an [AsyncPublisher]. Defaults to 16.
 	Workers int
 
-	// PollMin and PollMax bound the pause between two queries. It grows from
-	// one to the other while there is nothing to send; a Hint ends it. Defaults
-	// to 5 ms and 250 ms.
+	// PollMin and PollMax bound the pause between two queries, which is a
+	// quarter of the time for which there has been nothing to send. A Hint ends
+	// it. Default to 5 ms and 250 ms.
 	PollMin, PollMax time.Duration
 
 	// StallTimeout is how long a topic may have messages in flight and hear

@@ -24,9 +24,9 @@ const (
 type reading struct {
 	busy    bool
 	began   time.Time
-	hinted  bool // since it began
-	refill  bool // the last one was a refill
-	pause   time.Duration
+	hinted  bool      // since it began
+	refill  bool      // the last one was a refill
+	found   time.Time // when something was found, or hinted at, last
 	next    time.Time
 	rescan  time.Time // when the next rescan is due
 	epoch   int       // changes when reads under way are no longer wanted
@@ -36,7 +36,7 @@ type reading struct {
 
 func (r *reading) hint() {
 	r.hinted = true
-	r.pause = 0
+	r.found = time.Now()
 }
 
 // read reads ahead if there is room: refills and the outbox take turns.
@@ -203,11 +203,10 @@ func (l *loop) swept(rows []*row, at reached) {
 	now := time.Now()
 	switch {
 	case at.covered < everything:
-		r.pause, r.next = 0, now
+		r.found, r.next = now, now
 	case len(rows) > 0:
-		r.pause, r.next = 0, now.Add(l.config.PollMin)
+		r.found, r.next = now, now.Add(l.config.PollMin)
 	default:
-		r.pause = min(max(2*r.pause, l.config.PollMin), l.config.PollMax)
-		r.next = now.Add(r.pause)
+		r.next = now.Add(min(max(now.Sub(r.found)/4, l.config.PollMin), l.config.PollMax))
 	}
 }
