@@ -8,9 +8,11 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/lib/pq"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
@@ -71,6 +73,18 @@ func _(ctx context.Context, db *sql.DB, amqpConfig amqp.Config) error {
 		return err
 	}
 	return fwd.Run(ctx) // until ctx ends, or fwd.Close
+}
+
+func _(dsn string, fwd *forwarder.Forwarder) error {
+	listener := pq.NewListener(dsn, time.Second, time.Minute, nil) // directly: LISTEN does not pass a pooler in transaction mode
+	defer listener.Close()
+	if err := listener.Listen("once_outbox"); err != nil {
+		return err
+	}
+	for range listener.NotificationChannel() { // also after a connection was lost, when some may have been missed
+		fwd.Hint()
+	}
+	return nil
 }
 
 func _(db *sql.DB, amqpConfig amqp.Config, meters metric.MeterProvider, traces trace.TracerProvider) error {
