@@ -33,12 +33,12 @@ func TestTrap03_AReadCostsTheSameWithAnyBacklog(t *testing.T) {
 	for i := range slots {
 		slots[i] = int64(i)
 	}
-	const limit = 100
 	cost := func(from int64) (blocks int) {
+		query, args := s.statement(request{
+			from: from, known: []int64{from + 1, from + 2}, slots: slots, keys: []string{"1", "2"}, limit: 100,
+		})
 		var text []byte
-		require.NoError(t, db.QueryRowContext(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+s.sql.read,
-			from, d.List([]int64{from + 1, from + 2}), d.List(slots), d.Strings([]string{"1", "2"}), limit, limit/2,
-			d.Strings(nil)).Scan(&text))
+		require.NoError(t, db.QueryRowContext(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query, args...).Scan(&text))
 		var explained []struct {
 			Plan struct {
 				Hit  int `json:"Shared Hit Blocks"`

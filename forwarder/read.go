@@ -27,6 +27,15 @@ type refill struct {
 	epoch int
 }
 
+// statement is what is asked for req.
+func (s *store) statement(req request) (query string, args []any) {
+	args = []any{req.from, s.dialect.List(req.known), s.dialect.List(req.slots), s.dialect.Strings(req.keys), req.limit}
+	if req.refills != nil {
+		return s.sql.refill, args
+	}
+	return s.sql.read, append(args, max(1, req.limit/2), s.dialect.Strings(req.topics))
+}
+
 // errFull ends a read that has all the bytes it may take.
 var errFull = errors.New("forwarder: enough was read")
 
@@ -37,12 +46,7 @@ func (s *store) rows(ctx context.Context, req request) ([]*row, reached, error) 
 			return nil, reached{}, err
 		}
 	}
-	query := s.sql.refill
-	args := []any{req.from, s.dialect.List(req.known), s.dialect.List(req.slots), s.dialect.Strings(req.keys), req.limit}
-	if req.refills == nil {
-		query = s.sql.read
-		args = append(args, max(1, req.limit/2), s.dialect.Strings(req.topics))
-	}
+	query, args := s.statement(req)
 	// What is too much is not read from the connection, which is given up for
 	// that. It is rare: the limit goes by the size that messages have had.
 	ctx, giveUp := context.WithCancel(ctx)

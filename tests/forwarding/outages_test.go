@@ -61,7 +61,11 @@ func TestOutagesOfTheBroker(t *testing.T) {
 		},
 		{
 			"Killed",
-			func(*testing.T) { broker.Kill() },
+			func(t *testing.T) {
+				// Which writes it down at its leisure that there is a queue.
+				ctl(t, broker, "eval mnesia:sync_log().")
+				broker.Kill()
+			},
 			func(t *testing.T) { restart(t, broker) },
 		},
 		{
