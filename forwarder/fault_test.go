@@ -38,7 +38,8 @@ func TestConnectionsThatAreKilled(t *testing.T) {
 			var n int
 			if err := killer.QueryRow(`SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity
 				WHERE datname = current_database() AND query NOT LIKE '%terminate%'
-				  AND (query LIKE 'DELETE FROM "once_outbox"%' OR query LIKE '%"once_outbox" AS o%' OR query LIKE 'UPDATE "once_slots"%')`).Scan(&n); err != nil {
+				  AND (query LIKE 'DELETE FROM "once_outbox"%' OR query LIKE '%"once_outbox" AS o%'
+				       OR query LIKE 'UPDATE "once_slots"%')`).Scan(&n); err != nil {
 				t.Error(err)
 				return
 			}

