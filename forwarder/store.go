@@ -3,7 +3,6 @@ package forwarder
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"os"
 	"time"
 
@@ -26,28 +25,11 @@ func newStore(db *sql.DB, d dialect.Dialect) *store {
 }
 
 func (s *store) read(ctx context.Context, work func(tx *sql.Tx) error) error {
-	return s.checked(ctx, s.dialect.Read(ctx, s.db, work))
+	return dialect.LeaveReplica(ctx, s.db, s.dialect.Read(ctx, s.db, work))
 }
 
 func (s *store) write(ctx context.Context, work func(tx *sql.Tx) error) error {
-	return s.checked(ctx, s.dialect.Write(ctx, s.db, work))
-}
-
-// checked throws a connection away that leads to a server which has become a
-// replica: the address may lead to the new primary by now, but an established
-// connection stays where it is and fails for ever.
-func (s *store) checked(ctx context.Context, err error) error {
-	const readOnly = "25006"
-	if dialect.State(err) != readOnly {
-		return err
-	}
-	conn, failed := s.db.Conn(ctx) // the pool gives the one that was used last
-	if failed != nil {
-		return err
-	}
-	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
-	_ = conn.Close()
-	return err
+	return dialect.LeaveReplica(ctx, s.db, s.dialect.Write(ctx, s.db, work))
 }
 
 // leaseRequest is what an instance tells of itself, and wants.

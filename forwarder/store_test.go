@@ -1,6 +1,7 @@
 package forwarder
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -30,11 +31,14 @@ func TestTrap27_AConnectionToAReplicaIsThrownAway(t *testing.T) {
 	}
 	first := session()
 	require.Equal(t, first, session(), "the pool keeps it")
+	fails := func(err error) error {
+		return s.read(t.Context(), func(*sql.Tx) error { return err })
+	}
 	other := errors.New("other")
-	require.Equal(t, other, s.checked(t.Context(), other))
+	require.Equal(t, other, fails(other))
 	require.Equal(t, first, session())
 	readOnly := fmt.Errorf("begin: %w", stateError("25006"))
-	require.Equal(t, readOnly, s.checked(t.Context(), readOnly))
+	require.Equal(t, readOnly, fails(readOnly))
 	require.NotEqual(t, first, session())
 }
 

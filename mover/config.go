@@ -1,0 +1,110 @@
+package mover
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/schema"
+)
+
+// Config is what a [Mover] can be told. The zero value fits a stock forwarder
+// with defaults.
+type Config struct {
+	// Schema says which tables messages are moved to. They are in PostgreSQL,
+	// in the database of the stock tables. Defaults to the prefix "once_".
+	Schema schema.Config
+
+	// ForwarderTopic is that of the stock forwarder and of its publishers.
+	// Defaults to "forwarder_topic", as there.
+	ForwarderTopic string
+
+	// MessagesTable and OffsetsTable are written as in SQL, with quotes where
+	// needed: what GenerateMessagesTableName and
+	// GenerateMessagesOffsetsTableName of the stock adapters return for the
+	// forwarder topic. Default to the stock names, "watermill_" and
+	// "watermill_offsets_" with the topic behind them, quoted.
+	MessagesTable, OffsetsTable string
+
+	// ConsumerGroup is that of the stock forwarder's subscriber. Defaults to
+	// none, as there.
+	ConsumerGroup string
+
+	// BatchSize is the largest number of messages that one transaction moves.
+	// Defaults to 100.
+	BatchSize int
+
+	// Poll is the pause of Run when there was nothing to move. Defaults to
+	// 250 ms.
+	Poll time.Duration
+
+	// MaxPayload is the size in bytes of the largest payload that the outbox
+	// takes, see outbox.Config, whose default it has.
+	MaxPayload int
+
+	// Logger defaults to none.
+	Logger watermill.LoggerAdapter
+}
+
+func (c Config) withDefaults() Config {
+	c.Schema = c.Schema.WithDefaults()
+	if c.ForwarderTopic == "" {
+		c.ForwarderTopic = "forwarder_topic"
+	}
+	if c.MessagesTable == "" {
+		c.MessagesTable = `"watermill_` + c.ForwarderTopic + `"`
+	}
+	if c.OffsetsTable == "" {
+		c.OffsetsTable = `"watermill_offsets_` + c.ForwarderTopic + `"`
+	}
+	if c.BatchSize == 0 {
+		c.BatchSize = 100
+	}
+	if c.Poll == 0 {
+		c.Poll = 250 * time.Millisecond
+	}
+	if c.Logger == nil {
+		c.Logger = watermill.NopLogger{}
+	}
+	return c
+}
+
+const mostBatchSize = 10_000
+
+var (
+	// stockTopic is what watermill-sql accepts.
+	stockTopic = regexp.MustCompile(`^[A-Za-z0-9\-$:._]+$`)
+
+	// tableName is a name in SQL, quoted or not, with or without a schema.
+	tableName = regexp.MustCompile(`^(` + oneName + `\.)?` + oneName + `$`)
+)
+
+const oneName = `([A-Za-z_][A-Za-z0-9_$]*|"[^"\x00]+")`
+
+func (c Config) validate() error {
+	errs := []error{c.Schema.Validate()}
+	if c.Schema.Dialect == schema.SQLite {
+		errs = append(errs, fmt.Errorf("Schema: Dialect is %q, the stock tables are in %q", schema.SQLite, schema.PostgreSQL))
+	}
+	if !stockTopic.MatchString(c.ForwarderTopic) {
+		errs = append(errs, fmt.Errorf("ForwarderTopic %q is none that watermill-sql accepts", c.ForwarderTopic))
+	}
+	for _, field := range []struct{ name, value string }{
+		{"MessagesTable", c.MessagesTable},
+		{"OffsetsTable", c.OffsetsTable},
+	} {
+		if !tableName.MatchString(field.value) {
+			errs = append(errs, fmt.Errorf("%s %q is no name of a table in SQL", field.name, field.value))
+		}
+	}
+	if c.BatchSize < 1 || c.BatchSize > mostBatchSize {
+		errs = append(errs, fmt.Errorf("BatchSize must be in 1..%d, not %d", mostBatchSize, c.BatchSize))
+	}
+	if c.Poll < time.Millisecond {
+		errs = append(errs, fmt.Errorf("Poll must be at least %v, not %v", time.Millisecond, c.Poll))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,76 @@
+package mover
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/outbox"
+)
+
+// insert stores the messages of rows in the outbox, in their order, and
+// returns those that became dead letters instead.
+func (m *Mover) insert(ctx context.Context, tx *sql.Tx, rows []row) ([]letter, error) {
+	events := m.outbox.Publisher(tx)
+	var (
+		dead []letter
+		run  []unwrapped // in a row, for one topic
+	)
+	flush := func() error {
+		refused, err := m.publish(events, run)
+		dead = append(dead, refused...)
+		run = run[:0]
+		return err
+	}
+	for _, r := range rows {
+		u := unwrap(r)
+		if u.msg == nil {
+			dead = append(dead, m.asStored(r, reasonMalformed, u.err))
+			continue
+		}
+		if len(run) > 0 && run[0].topic != u.topic {
+			if err := flush(); err != nil {
+				return nil, err
+			}
+		}
+		run = append(run, u)
+	}
+	if err := flush(); err != nil {
+		return nil, err
+	}
+	for _, d := range dead {
+		if err := m.bury(ctx, tx, d); err != nil {
+			return nil, err
+		}
+	}
+	return dead, nil
+}
+
+// publish stores messages of one topic and returns those that are refused.
+func (m *Mover) publish(events message.Publisher, run []unwrapped) ([]letter, error) {
+	msgs := make([]*message.Message, len(run))
+	for i, u := range run {
+		msgs[i] = u.msg
+	}
+	if len(msgs) == 0 {
+		return nil, nil
+	}
+	err := events.Publish(run[0].topic, msgs...)
+	if err == nil || !errors.Is(err, outbox.ErrInvalid) {
+		return nil, err
+	}
+	// Nothing is stored, and tx is as it was. One by one, the others pass.
+	var refused []letter
+	for _, u := range run {
+		err := events.Publish(u.topic, u.msg)
+		switch {
+		case errors.Is(err, outbox.ErrInvalid):
+			refused = append(refused, m.refused(u, err))
+		case err != nil:
+			return nil, err
+		}
+	}
+	return refused, nil
+}

@@ -1,0 +1,146 @@
+package mover
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill"
+)
+
+// mostBytes bounds the payloads of a batch, within the size of one message.
+const mostBytes = 16 << 20
+
+// place is where a consumer group, or a row, is in the stock table.
+type place struct {
+	transaction string // an xid8
+	offset      int64
+}
+
+// row is one of the stock table.
+type row struct {
+	place
+
+	id       string
+	payload  []byte
+	metadata sql.NullString
+}
+
+// waiting says whether there is something to move. It takes no lock and no
+// transaction id.
+func (m *Mover) waiting(ctx context.Context) (waiting bool, err error) {
+	err = m.read(ctx, func(tx *sql.Tx) error {
+		at, _, err := m.position(ctx, tx, m.sql.position)
+		if err != nil {
+			return err
+		}
+		var one int
+		err = tx.QueryRowContext(ctx, m.sql.waiting, at.transaction, at.offset).Scan(&one)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		waiting = err == nil
+		return err
+	})
+	return waiting, err
+}
+
+// take moves one batch and returns its size.
+func (m *Mover) take(ctx context.Context) (taken int, err error) {
+	var dead []letter
+	err = m.write(ctx, func(tx *sql.Tx) error {
+		at, err := m.lock(ctx, tx)
+		if err != nil {
+			return err
+		}
+		// A statement of its own, so that its snapshot is younger than the lock.
+		rows, err := m.next(ctx, tx, at)
+		if err != nil || len(rows) == 0 {
+			return err
+		}
+		if dead, err = m.insert(ctx, tx, rows); err != nil {
+			return err
+		}
+		taken = len(rows)
+		last := rows[taken-1]
+		_, err = tx.ExecContext(ctx, m.sql.advance, last.transaction, last.offset, m.config.ConsumerGroup)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	for _, d := range dead {
+		m.config.Logger.Error("Message of the stock outbox is dead", nil, watermill.LogFields{
+			"message_id": d.id, "topic": d.topic, "reason": d.reason, "error": d.text, "size": len(d.payload),
+		})
+	}
+	return taken, nil
+}
+
+// lock waits for the offsets row of the consumer group and returns what it says.
+func (m *Mover) lock(ctx context.Context, tx *sql.Tx) (place, error) {
+	at, found, err := m.position(ctx, tx, m.sql.lock)
+	if err != nil || found {
+		return at, err
+	}
+	if _, err := tx.ExecContext(ctx, m.sql.begin, m.config.ConsumerGroup); err != nil {
+		return place{}, err
+	}
+	// Somebody else may have been first, and further by now.
+	at, found, err = m.position(ctx, tx, m.sql.lock)
+	if err == nil && !found {
+		err = fmt.Errorf("somebody removes the offset of consumer group %q", m.config.ConsumerGroup)
+	}
+	return at, err
+}
+
+// position reads the offset of the consumer group. One that never ran is at
+// the beginning.
+func (m *Mover) position(ctx context.Context, tx *sql.Tx, query string) (at place, found bool, err error) {
+	err = tx.QueryRowContext(ctx, query, m.config.ConsumerGroup).Scan(&at.offset, &at.transaction)
+	if !errors.Is(err, sql.ErrNoRows) {
+		return at, err == nil, err
+	}
+	others, err := m.groups(ctx, tx)
+	if err == nil && len(others) > 0 {
+		err = fmt.Errorf("%w: ConsumerGroup is %q, in the table are %q", ErrUnknownGroup, m.config.ConsumerGroup, others)
+	}
+	return place{transaction: "0"}, false, err
+}
+
+// groups returns some of the consumer groups that have an offset.
+func (m *Mover) groups(ctx context.Context, tx *sql.Tx) ([]string, error) {
+	found, err := tx.QueryContext(ctx, m.sql.groups)
+	if err != nil {
+		return nil, err
+	}
+	defer found.Close()
+	var groups []string
+	for found.Next() {
+		var group string
+		if err := found.Scan(&group); err != nil {
+			return nil, err
+		}
+		groups = append(groups, group)
+	}
+	return groups, found.Err()
+}
+
+// next reads the rows of a batch.
+func (m *Mover) next(ctx context.Context, tx *sql.Tx, at place) ([]row, error) {
+	found, err := tx.QueryContext(ctx, m.sql.next, at.transaction, at.offset, m.config.BatchSize, mostBytes)
+	if err != nil {
+		return nil, err
+	}
+	defer found.Close()
+	var rows []row
+	for found.Next() {
+		var r row
+		if err := found.Scan(&r.offset, &r.transaction, &r.id, &r.payload, &r.metadata); err != nil {
+			return nil, err
+		}
+		rows = append(rows, r)
+	}
+	return rows, found.Err()
+}
