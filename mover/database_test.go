@@ -84,7 +84,11 @@ func (s stock) open(t *testing.T, topic string, msgs ...*message.Message) *sql.T
 // put commits messages.
 func (s stock) put(t *testing.T, topic string, msgs ...*message.Message) {
 	t.Helper()
-	require.NoError(t, s.open(t, topic, msgs...).Commit())
+	tx, release, err := dialect.Begin(t.Context(), s.db, nil)
+	require.NoError(t, err)
+	defer release()
+	s.publish(t, tx, topic, msgs...)
+	require.NoError(t, tx.Commit())
 }
 
 // forward runs the stock forwarder until stop is called.

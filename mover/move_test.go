@@ -62,11 +62,16 @@ func TestTrap77_WhatStockHasSentIsNotMovedAgain(t *testing.T) {
 	for i := range 10 {
 		s.put(t, "t", message.NewMessage(fmt.Sprint("stock", i), nil))
 	}
-	eventually(t, "stock has sent them", func() bool { return len(sent.ids()) == 10 })
+	m := newMover(t, db, mover.Config{})
+	eventually(t, "stock has sent and acked them", func() bool {
+		messages, _, err := m.Left(t.Context())
+		require.NoError(t, err)
+		return messages == 0
+	})
 	stop()
+	require.Len(t, sent.ids(), 10)
 
 	s.put(t, "t", message.NewMessage("ours1", nil), message.NewMessage("ours2", nil))
-	m := newMover(t, db, mover.Config{})
 	messages, _, err := m.Left(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 2, messages)

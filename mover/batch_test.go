@@ -1,0 +1,96 @@
+package mover
+
+import (
+	"database/sql"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// backlog returns a mover before so many rows, whose transactions are long over.
+func backlog(t *testing.T, rows, size int) *Mover {
+	t.Helper()
+	db := testkit.Postgres(t).DB
+	require.NoError(t, schema.Up(t.Context(), db, schema.Config{}))
+	for _, query := range []string{
+		`CREATE TABLE watermill_forwarder_topic ("offset" BIGSERIAL, uuid VARCHAR(36) NOT NULL,
+			created_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, payload JSON, metadata JSON,
+			transaction_id xid8 NOT NULL, PRIMARY KEY (transaction_id, "offset"))`,
+		`CREATE TABLE watermill_offsets_forwarder_topic (consumer_group VARCHAR(255) PRIMARY KEY, offset_acked BIGINT,
+			last_processed_transaction_id xid8 NOT NULL)`,
+	} {
+		_, err := db.Exec(query)
+		require.NoError(t, err)
+	}
+	_, err := db.Exec(`
+		INSERT INTO watermill_forwarder_topic (uuid, payload, metadata, transaction_id)
+		SELECT n, json_build_object('destination_topic', 't', 'uuid', n::text, 'payload', repeat('AAAA', $2 / 3)), '{}',
+		       (n % 3 + 1)::text::xid8
+		FROM generate_series(1, $1::int) AS n`, rows, size)
+	require.NoError(t, err)
+	m, err := New(db, Config{})
+	require.NoError(t, err)
+	return m
+}
+
+func TestBatchesAreBoundedInBytes(t *testing.T) {
+	m := backlog(t, 3, mostBytes/8*3) // half as much again in base64
+	var sizes []int
+	for {
+		n, err := m.take(t.Context())
+		require.NoError(t, err)
+		if n == 0 {
+			break
+		}
+		sizes = append(sizes, n)
+	}
+	require.Equal(t, []int{2, 1}, sizes)
+}
+
+// The stock query reads the whole backlog for each batch.
+func TestTrap03_ABatchReadsNoMoreThanItself(t *testing.T) {
+	const rows = 30_000
+	m := backlog(t, rows, 3)
+	look := func() {
+		t.Helper()
+		for query, args := range map[string][]any{
+			m.sql.next:    {"2", rows / 2, 100, mostBytes},
+			m.sql.waiting: {"2", rows / 2},
+		} {
+			plan := planOf(t, m.db, query, args...)
+			require.Contains(t, plan, "Index Cond: ((ROW(transaction_id", plan)
+			require.NotContains(t, plan, "Rows Removed", plan)
+			require.NotRegexp(t, `Scan.*actual rows=[0-9]{4}`, plan)
+		}
+	}
+	look()
+	_, err := m.db.Exec(`ANALYZE watermill_forwarder_topic`)
+	require.NoError(t, err)
+	look()
+}
+
+func planOf(t *testing.T, db *sql.DB, query string, args ...any) string {
+	t.Helper()
+	rows, err := db.Query(`EXPLAIN (ANALYZE, TIMING OFF) `+query, args...)
+	require.NoError(t, err)
+	defer rows.Close()
+	var plan []string
+	for rows.Next() {
+		var line string
+		require.NoError(t, rows.Scan(&line))
+		plan = append(plan, line)
+	}
+	require.NoError(t, rows.Err())
+	return strings.Join(plan, "\n")
+}
+
+func TestPausesGrow(t *testing.T) {
+	require.Equal(t, 100*time.Millisecond, pauses(1))
+	require.Equal(t, 3200*time.Millisecond, pauses(6))
+	require.Equal(t, 3200*time.Millisecond, pauses(1_000_000))
+}

@@ -1,0 +1,144 @@
+package mover_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/lib/pq"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/mover"
+)
+
+// cutter makes connections that end when an offset is committed.
+type cutter struct {
+	net.Dialer
+
+	after bool // the server has committed, and nobody is told
+	cuts  atomic.Int32
+}
+
+func (c *cutter) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := c.Dialer.DialContext(ctx, network, address)
+	return &cutConn{Conn: conn, cutter: c}, err
+}
+
+func (c *cutter) Dial(network, address string) (net.Conn, error) {
+	return c.DialContext(context.Background(), network, address)
+}
+
+func (c *cutter) DialTimeout(network, address string, _ time.Duration) (net.Conn, error) {
+	return c.Dial(network, address)
+}
+
+type cutConn struct {
+	net.Conn
+
+	cutter   *cutter
+	advanced bool
+}
+
+func (c *cutConn) Write(b []byte) (int, error) {
+	c.advanced = c.advanced || bytes.Contains(b, []byte("SET last_processed_transaction_id"))
+	if !c.advanced || !bytes.Contains(b, []byte("COMMIT")) || c.cutter.cuts.Add(-1) < 0 {
+		return c.Conn.Write(b)
+	}
+	if c.cutter.after {
+		if _, err := c.Conn.Write(b); err != nil {
+			return 0, err
+		}
+		if _, err := c.Read(make([]byte, 1)); err != nil {
+			return 0, err
+		}
+	}
+	_ = c.Close()
+	return 0, errors.New("cut")
+}
+
+func TestTrap04_LostConnectionAtCommit(t *testing.T) {
+	for _, after := range []bool{false, true} {
+		t.Run(fmt.Sprint("committed ", after), func(t *testing.T) {
+			database := testkit.Postgres(t)
+			s := withDefaults(t, database.DB)
+			want := []string{}
+			for i := range 10 {
+				want = append(want, fmt.Sprint(i))
+				s.put(t, "t", message.NewMessage(want[i], nil))
+			}
+			connector, err := pq.NewConnector(database.DSN)
+			require.NoError(t, err)
+			cut := &cutter{after: after}
+			cut.cuts.Store(3)
+			connector.Dialer(cut)
+			db := sql.OpenDB(connector)
+			defer db.Close()
+
+			m := newMover(t, db, mover.Config{BatchSize: 2})
+			eventually(t, "all are moved", func() bool {
+				_, err := m.Move(t.Context())
+				require.NoError(t, err)
+				return len(outboxIDs(t, database.DB)) >= 10
+			})
+			require.Negative(t, cut.cuts.Load(), "connections were cut")
+			require.Equal(t, want, outboxIDs(t, database.DB))
+		})
+	}
+}
+
+func TestRunOutlivesTheDatabase(t *testing.T) {
+	server := testkit.PrivatePostgres(t)
+	db, err := sql.Open("postgres", server.DSN("postgres"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	s := withDefaults(t, db)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	log := &lines{}
+	m := newMover(t, db, mover.Config{Logger: log, Poll: time.Millisecond})
+	go func() { ended <- m.Run(ctx) }()
+	s.put(t, "t", message.NewMessage("before", nil))
+	eventually(t, "it moves", func() bool { return len(outboxIDs(t, db)) == 1 })
+
+	server.Kill()
+	eventually(t, "it says so", func() bool { return log.has("Messages cannot be moved, trying again") })
+	require.NoError(t, server.Restart(context.WithoutCancel(t.Context())))
+	eventually(t, "it moves again", func() bool { return log.has("Messages can be moved again") })
+	s.put(t, "t", message.NewMessage("after", nil))
+	eventually(t, "all of it", func() bool { return len(outboxIDs(t, db)) == 2 })
+	cancel()
+	require.NoError(t, <-ended)
+}
+
+// Stock takes a lock and a transaction id at every poll.
+func TestNothingIsLockedOrWrittenWhenIdle(t *testing.T) {
+	server := testkit.PrivatePostgres(t) // nobody else takes transaction ids there
+	db, err := sql.Open("postgres", server.DSN("postgres"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	s := withDefaults(t, db)
+	s.put(t, "t", message.NewMessage("1", nil))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	m := newMover(t, db, mover.Config{Poll: time.Millisecond})
+	go func() { ended <- m.Run(ctx) }()
+	eventually(t, "it moves", func() bool { return len(outboxIDs(t, db)) == 1 })
+
+	next := func() int { return count(t, db, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint`) }
+	reads := func() int {
+		return count(t, db, `SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`)
+	}
+	before, readsBefore := next(), reads()
+	eventually(t, "a hundred polls", func() bool { return reads() > readsBefore+200 })
+	require.Equal(t, before, next())
+	cancel()
+	require.NoError(t, <-ended)
+}

@@ -1,0 +1,148 @@
+package mover_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/mover"
+)
+
+// raw puts a row into the stock table that no stock writer of envelopes made.
+func (s stock) raw(t *testing.T, id string, payload, metadata any) {
+	t.Helper()
+	exec(t, s.db, `INSERT INTO watermill_forwarder_topic (uuid, payload, metadata, transaction_id)
+		VALUES ($1, $2::text::json, $3::text::json, pg_current_xact_id())`, id, payload, metadata)
+}
+
+type deadLetter struct{ id, topic, payload, metadata, reason, text string }
+
+func deadLetters(t *testing.T, db *sql.DB) []deadLetter {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), `
+		SELECT message_id, topic, payload, metadata, reason, last_error FROM once_outbox_dead
+		WHERE attempts = 0 AND ordering_key IS NULL AND unknown = (reason = 'invalid') ORDER BY position`)
+	require.NoError(t, err)
+	defer rows.Close()
+	var all []deadLetter
+	for rows.Next() {
+		var d deadLetter
+		require.NoError(t, rows.Scan(&d.id, &d.topic, &d.payload, &d.metadata, &d.reason, &d.text))
+		all = append(all, d)
+	}
+	require.NoError(t, rows.Err())
+	return all
+}
+
+// The stock forwarder hands a malformed envelope back for ever, and sends
+// nothing behind it.
+func TestTrap22_ABadHeadBlocksNothing(t *testing.T) {
+	db := testkit.Postgres(t).DB
+	s := withDefaults(t, db)
+	with := func(id, key, value string) *message.Message {
+		msg := message.NewMessage(id, []byte("\x00body"))
+		msg.Metadata = message.Metadata{key: value}
+		return msg
+	}
+	long := strings.Repeat("x", 300)
+	s.raw(t, "no object", `[ "a" ,  1.0 ]`, `{"tenant": "a"}`)
+	s.put(t, "t", message.NewMessage("good1", nil))
+	s.raw(t, "no topic", `{"uuid": "inner"}`, nil)
+	s.raw(t, "no payload", nil, `{"a": {"b": 1}}`)
+	s.raw(t, "bad metadata", `1`, `{"nul": "\u0000"}`)
+	s.raw(t, "half", `"\ud800"`, `{"half": "\ud800"}`)
+	// What stands outside of the envelope does not matter.
+	s.raw(t, "outside", `{"destination_topic": "t", "uuid": "good2", "payload": "AA=="}`, `{"a": ["\u0000"]}`)
+	s.put(t, "t", message.NewMessage("good3", nil), message.NewMessage(long, nil), with("steers", "x-delay", "5"),
+		message.NewMessage("good4", nil), message.NewMessage("", []byte("no id")), with("nul", "key", "a\x00b"),
+		message.NewMessage("nul\x00", nil))
+	s.put(t, "u", message.NewMessage("good5", nil))
+
+	moves(t, newMover(t, db, mover.Config{}), 15)
+	require.Equal(t, []string{"good1", "good2", "good3", "good4", "good5"}, outboxIDs(t, db))
+
+	dead := deadLetters(t, db)
+	require.Len(t, dead, 10)
+	why := func(d deadLetter, reason, text string) deadLetter {
+		t.Helper()
+		require.Equal(t, reason, d.reason, "%+v", d)
+		require.Contains(t, d.text, text)
+		d.reason, d.text = "", ""
+		return d
+	}
+	const topic = "forwarder_topic"
+	require.Equal(t, deadLetter{id: "no object", topic: topic, payload: `[ "a" ,  1.0 ]`, metadata: `{"tenant": "a"}`},
+		why(dead[0], "malformed", "cannot unmarshal array"))
+	require.Equal(t, deadLetter{id: "no topic", topic: topic, payload: `{"uuid": "inner"}`, metadata: `{}`},
+		why(dead[1], "malformed", "no destination topic"))
+	require.Equal(t, deadLetter{id: "no payload", topic: topic, metadata: `{"metadata": "{\"a\": {\"b\": 1}}"}`},
+		why(dead[2], "malformed", "unexpected end"))
+	require.Equal(t, deadLetter{id: "bad metadata", topic: topic, payload: `1`, metadata: `{"metadata": "{\"nul\": \"\\u0000\"}"}`},
+		why(dead[3], "malformed", "cannot unmarshal number"))
+	require.Equal(t, deadLetter{id: "half", topic: topic, payload: `"\ud800"`, metadata: `{"metadata": "{\"half\": \"\\ud800\"}"}`},
+		why(dead[4], "malformed", "cannot unmarshal string"))
+	require.Equal(t, deadLetter{id: long, topic: "t", metadata: `{}`}, why(dead[5], "invalid", "has 300 bytes"))
+	require.Equal(t, deadLetter{id: "steers", topic: "t", payload: "\x00body", metadata: `{"x-delay": "5"}`},
+		why(dead[6], "invalid", `metadata "x-delay" would steer the broker`))
+	require.Equal(t, deadLetter{topic: "t", payload: "no id", metadata: `{}`}, why(dead[7], "invalid", "id is empty"))
+
+	// No text column can hold these: they stay in their envelopes.
+	for i, text := range []string{`metadata "key" contains a NUL`, "id contains a NUL"} {
+		d := why(dead[8+i], "invalid", text)
+		require.Equal(t, topic, d.topic)
+		var envelope struct {
+			UUID     string            `json:"uuid"`
+			Metadata map[string]string `json:"metadata"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(d.payload), &envelope))
+		require.Equal(t, []string{"nul", "nul\x00"}[i], envelope.UUID)
+		require.Equal(t, []string{"a\x00b", ""}[i], envelope.Metadata["key"])
+		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM watermill_forwarder_topic WHERE uuid = $1`, d.id))
+	}
+}
+
+func TestALongTopicIsALetter(t *testing.T) {
+	db := testkit.Postgres(t).DB
+	s := withDefaults(t, db)
+	s.put(t, strings.Repeat("x", 300), message.NewMessage("id", nil))
+	moves(t, newMover(t, db, mover.Config{}), 1)
+	require.Len(t, deadLetters(t, db), 1)
+	require.Equal(t, "id", deadLetters(t, db)[0].id)
+}
+
+func TestMaxPayload(t *testing.T) {
+	db := testkit.Postgres(t).DB
+	s := withDefaults(t, db)
+	s.put(t, "t", message.NewMessage("small", []byte("12345")), message.NewMessage("large", []byte("123456")))
+	moves(t, newMover(t, db, mover.Config{MaxPayload: 5}), 2)
+	require.Equal(t, []string{"small"}, outboxIDs(t, db))
+	require.Contains(t, deadLetters(t, db)[0].text, "payload has 6 bytes")
+}
+
+// The stock forwarder is stuck on a bad head and holds the lock; it lets go of
+// it when it gives up waiting for the ack, or is stopped.
+func TestStockIsStuck(t *testing.T) {
+	db := testkit.Postgres(t).DB
+	s := withDefaults(t, db)
+	s.raw(t, "bad", `1`, `{}`)
+	s.put(t, "t", message.NewMessage("good", nil))
+	stop := s.forward(t, &inbox{})
+	eventually(t, "stock holds the lock", func() bool {
+		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`) == 1
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	m := newMover(t, db, mover.Config{})
+	go func() { ended <- m.Run(ctx) }()
+	stop()
+	eventually(t, "the mover goes on", func() bool { return len(outboxIDs(t, db)) == 1 })
+	cancel()
+	require.NoError(t, <-ended)
+	require.Len(t, deadLetters(t, db), 1)
+}
