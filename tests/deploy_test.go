@@ -1,0 +1,334 @@
+package tests
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	stockforwarder "github.com/ThreeDotsLabs/watermill/components/forwarder"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/mover"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/schema"
+)
+
+// stockBatch is how many messages the stock forwarder may have sent without
+// having acked them.
+const stockBatch = 10
+
+// ids counts message ids.
+type ids struct {
+	mu  sync.Mutex
+	all map[string]int
+}
+
+func (i *ids) add(id string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.all == nil {
+		i.all = map[string]int{}
+	}
+	i.all[id]++
+}
+
+func (i *ids) copy() map[string]int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return maps.Clone(i.all)
+}
+
+// deploy is a service that comes from Watermill's forwarder.
+type deploy struct {
+	*testing.T
+
+	db         *sql.DB
+	config     wamqp.Config
+	tables     wsql.DefaultPostgreSQLSchema
+	committed  ids
+	rolledBack ids
+	byStock    ids // delivered by the stock forwarder
+}
+
+func newDeploy(t *testing.T) *deploy {
+	t.Helper()
+	d := &deploy{
+		T: t, db: testkit.Postgres(t).DB, config: wamqp.NewDurableQueueConfig(testkit.Rabbit(t).URL),
+		tables: wsql.DefaultPostgreSQLSchema{SubscribeBatchSize: stockBatch},
+	}
+	d.config.Marshaler = rabbit.Marshaler{}
+	d.config.Publish.ConfirmDelivery = true
+	d.must(schema.Up(t.Context(), d.db, schema.Config{}))
+	d.channel(func(channel *amqp.Channel) error {
+		_, err := channel.QueueDeclare(placed, true, false, false, false, nil)
+		return err
+	})
+	d.must(d.subscriber().SubscribeInitialize("forwarder_topic"))
+	return d
+}
+
+func (d *deploy) must(err error) {
+	d.Helper()
+	if err != nil {
+		d.Fatal(err)
+	}
+}
+
+func (d *deploy) eventually(what string, cond func() bool) {
+	d.Helper()
+	testkit.Eventually(d.T, time.Minute, what, cond)
+}
+
+func (d *deploy) channel(work func(*amqp.Channel) error) {
+	d.Helper()
+	conn, err := amqp.Dial(d.config.Connection.AmqpURI)
+	d.must(err)
+	defer conn.Close()
+	channel, err := conn.Channel()
+	d.must(err)
+	d.must(work(channel))
+}
+
+// run has work done in the background until stop is called.
+func (d *deploy) run(what string, work func(ctx context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(d.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- work(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			d.Errorf("%s: %v", what, err)
+		}
+	})
+	d.Cleanup(stop)
+	return stop
+}
+
+var errRolledBack = errors.New("the business says no")
+
+// writer publishes in transactions, of which every fifth is rolled back.
+func (d *deploy) writer(name string, publisher func(tx *sql.Tx) (message.Publisher, error)) (stop func()) {
+	tick := time.NewTicker(time.Millisecond)
+	d.Cleanup(tick.Stop)
+	return d.run(name, func(ctx context.Context) error {
+		for n := 0; ; n++ {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+			}
+			written := []string{fmt.Sprintf("%s-%d-a", name, n), fmt.Sprintf("%s-%d-b", name, n)}
+			if err := d.write(n%5 == 4, publisher, written); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+func (d *deploy) write(rollBack bool, publisher func(tx *sql.Tx) (message.Publisher, error), written []string) error {
+	tx, err := d.db.Begin()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	events, err := publisher(tx)
+	if err != nil {
+		return err
+	}
+	for _, id := range written {
+		if err := events.Publish(placed, message.NewMessage(id, []byte(id))); err != nil {
+			return err
+		}
+	}
+	ledger := &d.committed
+	end := tx.Commit
+	if rollBack {
+		ledger, end = &d.rolledBack, tx.Rollback
+	}
+	if err := end(); err != nil {
+		return err
+	}
+	for _, id := range written {
+		ledger.add(id)
+	}
+	return nil
+}
+
+func (d *deploy) stockWriter(name string) (stop func()) {
+	return d.writer(name, func(tx *sql.Tx) (message.Publisher, error) {
+		stored, err := wsql.NewPublisher(tx, wsql.PublisherConfig{SchemaAdapter: d.tables}, nil)
+		return stockforwarder.NewPublisher(stored, stockforwarder.PublisherConfig{}), err
+	})
+}
+
+func (d *deploy) newWriter(name string) (stop func()) {
+	return d.writer(name, func(tx *sql.Tx) (message.Publisher, error) { return outbox.Publisher(tx), nil })
+}
+
+func (d *deploy) subscriber() *wsql.Subscriber {
+	d.Helper()
+	sub, err := wsql.NewSubscriber(d.db, wsql.SubscriberConfig{
+		SchemaAdapter: d.tables, OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{},
+		PollInterval: 5 * time.Millisecond, RetryInterval: 5 * time.Millisecond,
+	}, nil)
+	d.must(err)
+	return sub
+}
+
+// noting notes what its publisher has published.
+type noting struct {
+	message.Publisher
+
+	published *ids
+}
+
+func (n noting) Publish(topic string, messages ...*message.Message) error {
+	if err := n.Publisher.Publish(topic, messages...); err != nil {
+		return err
+	}
+	for _, msg := range messages {
+		n.published.add(msg.UUID)
+	}
+	return nil
+}
+
+func (d *deploy) stockForwarder() (stop func()) {
+	d.Helper()
+	publisher, err := wamqp.NewPublisher(d.config, watermill.NopLogger{})
+	d.must(err)
+	fwd, err := stockforwarder.NewForwarder(d.subscriber(), noting{publisher, &d.byStock}, watermill.NopLogger{}, stockforwarder.Config{})
+	d.must(err)
+	ended := make(chan error, 1)
+	go func() { ended <- fwd.Run(context.WithoutCancel(d.Context())) }()
+	stop = sync.OnceFunc(func() {
+		if err := errors.Join(fwd.Close(), <-ended, publisher.Close()); err != nil {
+			d.Errorf("stock forwarder: %v", err)
+		}
+	})
+	d.Cleanup(stop)
+	return stop
+}
+
+func (d *deploy) mover() (m *mover.Mover, stop func()) {
+	d.Helper()
+	m, err := mover.New(d.db, mover.Config{Logger: testkit.Logger(d.T), BatchSize: 20, Poll: 20 * time.Millisecond})
+	d.must(err)
+	return m, d.run("mover", m.Run)
+}
+
+func (d *deploy) forwarder() {
+	d.Helper()
+	publisher, err := rabbit.NewPublisher(d.config, rabbit.PublisherConfig{Logger: testkit.Logger(d.T)})
+	d.must(err)
+	d.Cleanup(func() { _ = publisher.Close() })
+	fwd, err := forwarder.New(d.db, publisher, forwarder.Config{Logger: testkit.Logger(d.T)})
+	d.must(err)
+	d.run("forwarder", fwd.Run)
+}
+
+// drain returns what is in the queue.
+func (d *deploy) drain() map[string]int {
+	d.Helper()
+	var found ids
+	d.channel(func(channel *amqp.Channel) error {
+		for {
+			delivery, ok, err := channel.Get(placed, true)
+			if err != nil || !ok {
+				return err
+			}
+			msg, err := d.config.Marshaler.Unmarshal(delivery)
+			if err != nil {
+				return err
+			}
+			if string(msg.Payload) != msg.UUID {
+				d.Errorf("the payload of %q is %q", msg.UUID, msg.Payload)
+			}
+			found.add(msg.UUID)
+		}
+	})
+	return found.copy()
+}
+
+// Old and new parts are all up at once, and the old ones go one by one.
+func TestTrap29_ComingFromTheStockForwarder(t *testing.T) {
+	d := newDeploy(t)
+	progress := func(what string, reached func() int) {
+		t.Helper()
+		before := reached()
+		d.eventually(what, func() bool { return reached() > before+50 })
+	}
+	sentByStock := func() int { return len(d.byStock.copy()) }
+	written := func() int { return len(d.committed.copy()) }
+
+	stopOld1, stopOld2 := d.stockWriter("old1"), d.stockWriter("old2")
+	stopStock := d.stockForwarder()
+	progress("stock sends", sentByStock)
+
+	d.forwarder()
+	m, stopMover := d.mover()
+	_, stopMover2 := d.mover()
+	progress("stock and movers work side by side", sentByStock)
+	stopNew := d.newWriter("new")
+	progress("old and new writers write", written)
+	stopOld1()
+	stopStock()
+	delivered := d.byStock.copy()
+	progress("the movers have the last old writer to themselves", written)
+	stopOld2()
+
+	d.eventually("nothing is left to move", func() bool {
+		messages, writers, err := m.Left(t.Context())
+		d.must(err)
+		return messages == 0 && writers == 0
+	})
+	stopMover()
+	stopMover2()
+	progress("the new parts are alone", written)
+	stopNew()
+	d.eventually("the outbox is empty", func() bool {
+		var n int
+		d.must(d.db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_outbox`).Scan(&n))
+		return n == 0
+	})
+
+	found := d.drain()
+	doubled, moved := 0, 0
+	for id := range d.committed.copy() {
+		switch n := found[id]; {
+		case n == 0:
+			t.Errorf("%s was committed, and is lost", id)
+		case n > 1 && delivered[id] == 0:
+			t.Errorf("%s is there %d times, and not because of stock", id, n)
+		case n > 1:
+			doubled += n - 1
+		}
+		if delivered[id] == 0 {
+			moved++
+		}
+		delete(found, id)
+	}
+	for id := range found {
+		t.Errorf("%s was never committed: %v", id, d.rolledBack.copy()[id] > 0)
+	}
+	if doubled > stockBatch {
+		t.Errorf("%d were sent twice, stock had at most %d in flight", doubled, stockBatch)
+	}
+	t.Logf("%d committed, %d sent by stock, %d by ours, %d doubled", written(), len(delivered), moved, doubled)
+	var dead int
+	d.must(d.db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_outbox_dead`).Scan(&dead))
+	if dead != 0 {
+		t.Errorf("%d dead letters", dead)
+	}
+}
