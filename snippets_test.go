@@ -19,6 +19,7 @@ import (
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/mover"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/rabbit"
@@ -134,6 +135,24 @@ func _(ctx context.Context, quarantine *poison.Store) error {
 		return err
 	}
 	return quarantine.Replay(ctx, poison.Act{Actor: "ann", Why: "the card gateway is back"}, entries[0].ID)
+}
+
+func _(ctx context.Context, db *sql.DB, group string) error {
+	m, err := mover.New(db, mover.Config{ConsumerGroup: group}) // as in the stock SubscriberConfig
+	if err != nil {
+		return err
+	}
+	return m.Run(ctx) // until ctx ends
+}
+
+func _(ctx context.Context, m *mover.Mover) error {
+	messages, writers, err := m.Left(ctx)
+	if err != nil {
+		return err
+	}
+	finished := messages == 0 && writers == 0
+	_ = finished
+	return nil
 }
 
 var goBlock = regexp.MustCompile("(?s)```go\n(.*?)```")
