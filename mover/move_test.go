@@ -36,7 +36,7 @@ func TestMessagesAreMovedAsTheyAre(t *testing.T) {
 		payload       []byte
 		metadata, key string
 	)
-	require.NoError(t, db.QueryRow(`SELECT payload, metadata, ordering_key FROM once_outbox WHERE topic LIKE 'orders%' ORDER BY position LIMIT 1`).
+	require.NoError(t, db.QueryRow(`SELECT payload, metadata, ordering_key FROM once_outbox ORDER BY position LIMIT 1`).
 		Scan(&payload, &metadata, &key))
 	require.Equal(t, "\x00\xff not JSON", string(payload))
 	require.JSONEq(t, `{"name": "välue \"quoted\"", "once_ordering_key": "k"}`, metadata)
@@ -283,7 +283,9 @@ func TestConfig(t *testing.T) {
 		Schema: schema.Config{Dialect: schema.SQLite}, ForwarderTopic: "a b", MessagesTable: "x; DROP TABLE y", OffsetsTable: `"`,
 		BatchSize: -1, Poll: time.Microsecond, MaxPayload: -1,
 	})
-	for _, field := range []string{"Dialect", "ForwarderTopic", "MessagesTable", "OffsetsTable", "BatchSize", "Poll", "MaxPayload", "db is nil"} {
+	for _, field := range []string{
+		"Dialect", "ForwarderTopic", "MessagesTable", "OffsetsTable", "BatchSize", "Poll", "MaxPayload", "db is nil",
+	} {
 		require.ErrorContains(t, err, field)
 	}
 	_, err = mover.New(&sql.DB{}, mover.Config{Schema: schema.Config{Prefix: "bad-"}})

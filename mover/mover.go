@@ -57,7 +57,7 @@ func (m *Mover) Run(ctx context.Context) error {
 		pause := m.config.Poll
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // it was told to end, which is why it could not go on
 		case err == nil:
 			move = m.drain
 			if failures > 0 {

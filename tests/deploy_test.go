@@ -116,8 +116,6 @@ func (d *deploy) run(what string, work func(ctx context.Context) error) (stop fu
 	return stop
 }
 
-var errRolledBack = errors.New("the business says no")
-
 // writer publishes in transactions, of which every fifth is rolled back.
 func (d *deploy) writer(name string, publisher func(tx *sql.Tx) (message.Publisher, error)) (stop func()) {
 	tick := time.NewTicker(time.Millisecond)
