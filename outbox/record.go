@@ -5,11 +5,9 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-)
 
-// slots is the number of rows of once_slots, fixed by the migration. A change
-// would move keys between owners while their messages wait.
-const slots = 64
+	"github.com/watermill-once/once/internal/slot"
+)
 
 // record is a message as it is stored.
 type record struct {
@@ -34,10 +32,7 @@ func newRecord(msg *message.Message, metadata message.Metadata, due time.Time) r
 	if r.payload == nil {
 		r.payload = []byte{} // nil would be NULL
 	}
-	r.slot = slotOf(r.id)
-	if r.key != "" {
-		r.slot = slotOf(r.key)
-	}
+	r.slot = slot.Of(r.id, r.key)
 	r.metadata = encode(metadata)
 	r.size = len(r.payload) + len(r.metadata)
 	return r
@@ -59,14 +54,4 @@ func encode(metadata message.Metadata) string {
 	}
 	text, _ := json.Marshal(kept) // strings cannot fail to encode
 	return string(text)
-}
-
-// slotOf is FNV-1a, modulo the number of slots: the same in every version of
-// this module.
-func slotOf(s string) int {
-	hash := uint32(2166136261)
-	for i := range len(s) {
-		hash = (hash ^ uint32(s[i])) * 16777619
-	}
-	return int(hash % slots)
 }
