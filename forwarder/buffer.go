@@ -47,8 +47,8 @@ func (b *buffer) add(r *row, refill bool) {
 	}
 	b.keep(r)
 	r.lane = l
-	if r.heldByItself() {
-		l.exclude(r.position) // the hold keeps its successors out of the reads until it is confirmed
+	if r.heldByItself {
+		l.exclude(r.successorsAfter) // the hold keeps its successors out of the reads until it is confirmed
 	}
 	if l.head == nil {
 		l.head = r
@@ -171,7 +171,7 @@ func (b *buffer) refilled(l *lane, upTo int64) {
 	case l.head == nil:
 		delete(b.lanes, l.key)
 	default:
-		l.excluded = l.head.heldByItself()
+		l.excluded = l.head.heldByItself
 	}
 }
 

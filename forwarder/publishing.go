@@ -146,7 +146,7 @@ func (l *loop) confirmed(r *row, now time.Time) {
 	s.waiting.confirmed = append(s.waiting.confirmed, r)
 	switch lane := r.lane; {
 	case lane == nil:
-	case r.heldByItself():
+	case r.heldByItself:
 		s.urgent = true
 	default:
 		r.lane = nil

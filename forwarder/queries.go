@@ -58,12 +58,11 @@ func newQueries(d dialect.Dialect) queries {
 
 		// If the key is held already, its true head is the lower one.
 		hold: d.SQL(`
-			INSERT INTO {holds} AS h (ordering_key, position, reason)
-			SELECT o.ordering_key, o.position, c.reason
+			INSERT INTO {holds} AS h (ordering_key, position, successors_after, reason)
+			SELECT o.ordering_key, o.position, o.position, c.reason
 			FROM {outbox} AS o JOIN ` + charged + ` ON o.position = c.position AND o.message_id = c.message_id
 			WHERE o.ordering_key IS NOT NULL AND ` + owned("$8") + `
-			ON CONFLICT (ordering_key) DO UPDATE SET position = excluded.position, reason = excluded.reason
-			WHERE excluded.position <= h.position`),
+			` + lowerHead),
 
 		bury: d.SQL(`
 			INSERT INTO {outbox_dead} (position, message_id, topic, ordering_key, payload, metadata, created_at,
@@ -78,9 +77,8 @@ func newQueries(d dialect.Dialect) queries {
 		liftOne: d.SQL(`DELETE FROM {holds} WHERE ordering_key = $1 AND position = $2`),
 
 		holdDead: d.SQL(`
-			INSERT INTO {holds} AS h (ordering_key, position, reason) VALUES ($1, $2, '` + holdDead + `')
-			ON CONFLICT (ordering_key) DO UPDATE SET position = excluded.position, reason = excluded.reason
-			WHERE excluded.position <= h.position`),
+			INSERT INTO {holds} AS h (ordering_key, position, successors_after, reason) VALUES ($1, $2, $2, '` + holdDead + `')
+			` + lowerHead),
 
 		// A hold ends with its head. It is taken off here if somebody removed
 		// the head by hand.
@@ -138,11 +136,20 @@ func newQueries(d dialect.Dialect) queries {
 	}
 }
 
+// lowerHead ends the insert of a hold for a key that may be held already.
+const lowerHead = `ON CONFLICT (ordering_key) DO UPDATE
+	SET position = excluded.position, reason = excluded.reason,
+	    successors_after = CASE WHEN excluded.successors_after < h.successors_after
+	                            THEN excluded.successors_after ELSE h.successors_after END
+	WHERE excluded.position <= h.position`
+
 // Why a key is held.
 const (
-	holdRefused = "refused"
-	holdUnknown = "unknown"
-	holdDead    = "dead"
+	holdRefused  = "refused"
+	holdUnknown  = "unknown"
+	holdDead     = "dead"
+	holdReplayed = "replayed" // the head was a dead letter and is in the outbox again
+	holdReleased = "released" // the head is the first that waited for a dead letter
 )
 
 // owned is true of rows o whose slot is leased to the owner in param: what a

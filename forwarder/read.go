@@ -92,7 +92,9 @@ func (s *store) rows(ctx context.Context, req request) ([]*row, reached, error) 
 
 func scan(rows *sql.Rows) (*row, error) {
 	r := &row{}
-	err := rows.Scan(&r.position, &r.slot, &r.id, &r.topic, &r.key, &r.payload, &r.metadata, &r.attempts, &r.due)
+	var successors sql.NullInt64
+	err := rows.Scan(&r.position, &r.slot, &r.id, &r.topic, &r.key, &r.payload, &r.metadata, &r.attempts, &successors, &r.due)
+	r.heldByItself, r.successorsAfter = successors.Valid, successors.Int64
 	return r, err
 }
 

@@ -18,6 +18,9 @@ type row struct {
 	attempts int
 	due      bool // found by its due time
 
+	heldByItself    bool  // a hold in the table names it as the head of its key
+	successorsAfter int64 // if so, the position above which its successors lie
+
 	lane   *lane  // nil without a key
 	ticket uint64 // of the publish that is under way; 0 if none is
 	sent   time.Time
@@ -32,8 +35,5 @@ type row struct {
 }
 
 func (r *row) size() int { return len(r.payload) + len(r.metadata) }
-
-// heldByItself says whether a hold in the table names r as the head of its key.
-func (r *row) heldByItself() bool { return r.key != "" && (r.due || r.attempts > 0) }
 
 func byPosition(a, b *row) int { return cmp.Compare(a.position, b.position) }

@@ -83,7 +83,7 @@ func (s *store) remove(ctx context.Context, rows []*row) error {
 	for _, r := range rows {
 		positions = append(positions, r.position)
 		ids = append(ids, r.id)
-		if r.heldByItself() {
+		if r.heldByItself {
 			heads = append(heads, r.position)
 			keys = append(keys, r.key)
 		}

@@ -15,7 +15,13 @@ import "github.com/watermill-once/once/internal/dialect"
 // rows, $7 topics that are left out where no key is involved.
 const (
 	columnsOfRow = `position, slot, message_id, topic, COALESCE(ordering_key, '') AS ordering_key, payload,
-	                CAST(metadata AS text) AS metadata, attempts`
+	                CAST(metadata AS text) AS metadata, attempts,
+	                CASE WHEN ordering_key IS NOT NULL AND ` + anyHolds + `
+	                     THEN (SELECT h.successors_after FROM {holds} AS h
+	                           WHERE h.ordering_key = o.ordering_key AND h.position = o.position) END AS successors_after`
+
+	// Mostly there are none, and one look saves one for each row.
+	anyHolds = `EXISTS (SELECT 1 FROM {holds})`
 
 	// As one CASE and without a join, PostgreSQL's planner reckons with half of
 	// the rows and walks along the index until there are enough. Left to
@@ -30,7 +36,9 @@ const (
 	                      WHEN ordering_key NOT IN {list $4 text} THEN 1 = 0
 	                      ELSE ` + notHeld + ` END`
 
-	notHeld = `COALESCE((SELECT h.position FROM {holds} AS h WHERE h.ordering_key = o.ordering_key), position) = position`
+	notHeld = `CASE WHEN ` + anyHolds + `
+	                THEN COALESCE((SELECT h.position FROM {holds} AS h WHERE h.ordering_key = o.ordering_key), position) = position
+	                ELSE 1 = 1 END`
 
 	inOrder = `SELECT ` + columnsOfRow + `, 0 AS due FROM {outbox} AS o
 	           WHERE position > $1 AND CASE WHEN due_at IS NULL THEN ` + mayBeRead + ` ELSE 1 = 0 END

@@ -29,12 +29,15 @@ CREATE TABLE {outbox} (
 CREATE INDEX {index outbox_due} ON {outbox} (due_at) WHERE due_at IS NOT NULL;
 
 -- An ordering key whose head was refused or died: its successors wait for the
--- row at that position. Gone with the head.
+-- row at that position. Gone with the head. The successors lie above
+-- successors_after: mostly the head's position, but a dead letter that was put
+-- back has a new one, above theirs.
 CREATE TABLE {holds} (
-    ordering_key text        PRIMARY KEY,
-    position     bigint      NOT NULL,
-    reason       text        NOT NULL,
-    held_at      timestamptz NOT NULL DEFAULT now()
+    ordering_key     text        PRIMARY KEY,
+    position         bigint      NOT NULL,
+    successors_after bigint      NOT NULL,
+    reason           text        NOT NULL,
+    held_at          timestamptz NOT NULL DEFAULT now()
 );
 
 -- Dead letters of the forwarder. They have an id of their own: after a failover

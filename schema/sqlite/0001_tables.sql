@@ -21,12 +21,15 @@ CREATE TABLE {outbox} (
 CREATE INDEX {index outbox_due} ON {outbox} (due_at) WHERE due_at IS NOT NULL;
 
 -- An ordering key whose head was refused or died: its successors wait for the
--- row at that position. Gone with the head.
+-- row at that position. Gone with the head. The successors lie above
+-- successors_after: mostly the head's position, but a dead letter that was put
+-- back has a new one, above theirs.
 CREATE TABLE {holds} (
-    ordering_key TEXT    PRIMARY KEY,
-    position     INTEGER NOT NULL,
-    reason       TEXT    NOT NULL,
-    held_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
+    ordering_key     TEXT    PRIMARY KEY,
+    position         INTEGER NOT NULL,
+    successors_after INTEGER NOT NULL,
+    reason           TEXT    NOT NULL,
+    held_at          INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
 );
 
 -- Dead letters of the forwarder.
