@@ -3,6 +3,9 @@ package forwarder_test
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -103,3 +106,24 @@ func takes(d time.Duration) { <-time.After(d) }
 // meanwhile gives a forwarder the time to do what it should not, or to go on
 // with what it does. The test fails for no want of it.
 func meanwhile(d time.Duration) { <-time.After(d) }
+
+func isSQLite(t *testing.T, db *sql.DB) bool {
+	t.Helper()
+	return strings.Contains(fmt.Sprintf("%T", db.Driver()), "sqlite")
+}
+
+// now is the database's clock, for a column of the tables.
+func now(t *testing.T, db *sql.DB) string {
+	t.Helper()
+	if isSQLite(t, db) {
+		return `CAST(unixepoch('subsec') * 1000 AS INTEGER)`
+	}
+	return `now()`
+}
+
+func encoded(t *testing.T, metadata message.Metadata) string {
+	t.Helper()
+	text, err := json.Marshal(metadata)
+	require.NoError(t, err)
+	return string(text)
+}

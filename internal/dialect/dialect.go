@@ -43,6 +43,7 @@ var (
 //	{after $1}         that clock plus $1 milliseconds
 //	{millis due_at}    a time as whole milliseconds since 1970
 //	{list $1 bigint}   the elements of a list passed by [List] or [Strings], for use behind IN
+//	{for_update}       take row locks, waiting for those who hold them
 //	{skip_locked}      take row locks, passing over rows that others hold
 //
 // Parameters are written $1, $2 in either dialect.
@@ -81,6 +82,11 @@ func (d Dialect) expand(name string, args []string) string {
 			return fmt.Sprintf("(SELECT value FROM json_each(%s))", args[0])
 		}
 		return fmt.Sprintf("(SELECT unnest(%s::text::%s[]))", args[0], args[1])
+	case "for_update":
+		if d.SQLite() { // it has one writer at a time
+			return ""
+		}
+		return "FOR UPDATE"
 	case "skip_locked":
 		if d.SQLite() {
 			return ""

@@ -1,0 +1,243 @@
+package forwarder
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/watermill-once/once/schema"
+)
+
+// Letter is a dead letter: a message that the broker did not accept.
+type Letter struct {
+	Stored
+
+	// Attempts is how often it was refused.
+	Attempts int
+
+	// LastError is what the publisher said last, and Reason what that came to:
+	// "unacceptable" or "exhausted".
+	LastError, Reason string
+
+	// Unknown says that it may have been sent nevertheless.
+	Unknown bool
+
+	// HoldsKey says that messages of its ordering key wait for it, see
+	// [StayHeld].
+	HoldsKey bool
+
+	// DiedAt is when it came here.
+	DiedAt time.Time
+}
+
+// DeadLetters are the messages that were given up.
+type DeadLetters struct {
+	archive archive
+}
+
+// NewDeadLetters returns the dead letters in db, or an error that names the
+// field of config that cannot be used. The tables must be there, see schema.Up.
+func NewDeadLetters(db *sql.DB, config schema.Config) (*DeadLetters, error) {
+	a, err := newArchive(db, config, archive{table: `{outbox_dead}`, subject: "dead", at: "died_at", reasons: true})
+	if err != nil {
+		return nil, err
+	}
+	return &DeadLetters{a}, nil
+}
+
+// List returns the letters that match, in order of their ID and without their
+// payloads.
+func (d *DeadLetters) List(ctx context.Context, f Filter, page Page) ([]Letter, error) {
+	letters, err := d.list(ctx, f, page)
+	if err != nil {
+		return nil, fmt.Errorf("forwarder: dead letters: %w", err)
+	}
+	return letters, nil
+}
+
+// Get returns one letter with its payload, or [ErrNotFound].
+func (d *DeadLetters) Get(ctx context.Context, id int64) (Letter, error) {
+	letters, err := d.list(ctx, Filter{IDs: []int64{id}}, Page{})
+	if err == nil && len(letters) == 0 {
+		err = fmt.Errorf("%w: %d", ErrNotFound, id)
+	}
+	if err == nil {
+		err = d.archive.payload(ctx, &letters[0].Stored)
+	}
+	if err != nil {
+		return Letter{}, fmt.Errorf("forwarder: dead letter: %w", err)
+	}
+	return letters[0], nil
+}
+
+// Count returns how many letters match.
+func (d *DeadLetters) Count(ctx context.Context, f Filter) (int, error) {
+	n, _, err := d.archive.matching(ctx, f)
+	if err != nil {
+		return 0, fmt.Errorf("forwarder: dead letters: %w", err)
+	}
+	return n, nil
+}
+
+const letterColumns = `attempts, last_error, reason, unknown, {millis died_at},
+	EXISTS (SELECT 1 FROM {holds} AS h
+	        WHERE h.ordering_key = a.ordering_key AND h.position = a.position AND h.reason = '` + holdDead + `')`
+
+func (d *DeadLetters) list(ctx context.Context, f Filter, page Page) ([]Letter, error) {
+	var letters []Letter
+	err := d.archive.list(ctx, f, page, letterColumns, func(rows *sql.Rows) error {
+		var (
+			l    Letter
+			died int64
+			err  error
+		)
+		l.Stored, err = scanStored(rows, &l.Attempts, &l.LastError, &l.Reason, &l.Unknown, &died, &l.HoldsKey)
+		l.DiedAt = time.UnixMilli(died).UTC()
+		letters = append(letters, l)
+		return err
+	})
+	return letters, err
+}
+
+// Replay puts letters back into the outbox, in order of their IDs and with new
+// positions, as if they had been published now: nothing is charged to them. A
+// letter leaves the table in the transaction that puts it back; if two replay
+// at the same time, one of them does.
+//
+// A letter that holds its ordering key goes out before those that wait for it.
+// Any other goes out behind what is in the outbox, also behind later messages
+// of its key.
+//
+// What dies while this runs is left alone. When ctx ends it stops after a
+// batch; the report says what was done, with any error.
+func (d *DeadLetters) Replay(ctx context.Context, act Act, f Filter, options ReplayOptions) (Report, error) {
+	report, err := d.archive.run(ctx, f, operation{
+		ReplayOptions: options.withDefaults(), act: act, name: "replay", unsure: "unknown", do: d.putBack,
+	})
+	if err != nil {
+		return report, fmt.Errorf("forwarder: replay: %w", err)
+	}
+	return report, nil
+}
+
+func (d *DeadLetters) putBack(ctx context.Context, tx *sql.Tx, letters []entry) error {
+	positions, err := d.archive.copyBack(ctx, tx, "a.unknown", letters)
+	if err != nil {
+		return err
+	}
+	var (
+		from, to []int64
+		keys     []string
+	)
+	for i, l := range letters {
+		if l.key != "" {
+			from, to, keys = append(from, l.position), append(to, positions[i]), append(keys, l.key)
+		}
+	}
+	// The successors lie below the head now, where they were.
+	s := d.archive.store
+	if _, err := tx.ExecContext(ctx, s.dialect.SQL(`
+		UPDATE {holds} AS h SET position = c.new_position, reason = '`+holdReplayed+`'
+		FROM `+columns(s.dialect, "old_position bigint", "ordering_key text", "new_position bigint")+`
+		WHERE h.ordering_key = c.ordering_key AND h.position = c.old_position AND h.reason = '`+holdDead+`'`),
+		s.dialect.List(from), s.dialect.Strings(keys), s.dialect.List(to)); err != nil {
+		return err
+	}
+	return d.archive.remove(ctx, tx, letters)
+}
+
+// Discard deletes letters for good. Whatever waits for one that holds its
+// ordering key is sent then. When ctx ends it stops after a batch; the report
+// says what was done, with any error.
+func (d *DeadLetters) Discard(ctx context.Context, act Act, f Filter, options DiscardOptions) (Report, error) {
+	if act.Why == "" {
+		return Report{}, errors.New("forwarder: discard: Why is empty: say why the messages may be lost")
+	}
+	report, err := d.archive.run(ctx, f, operation{
+		ReplayOptions: ReplayOptions{DryRun: options.DryRun, Progress: options.Progress},
+		act:           act, name: "discard", unsure: "1 = 0", do: d.discard,
+	})
+	if err != nil {
+		return report, fmt.Errorf("forwarder: discard: %w", err)
+	}
+	return report, nil
+}
+
+func (d *DeadLetters) discard(ctx context.Context, tx *sql.Tx, letters []entry) error {
+	var (
+		positions []int64
+		keys      []string
+	)
+	for _, l := range letters {
+		if l.key != "" {
+			positions, keys = append(positions, l.position), append(keys, l.key)
+		}
+	}
+	if err := d.archive.store.letGo(ctx, tx, positions, keys); err != nil {
+		return err
+	}
+	return d.archive.remove(ctx, tx, letters)
+}
+
+// ErrNotHeld says that no dead letter holds an ordering key.
+var ErrNotHeld = errors.New("no dead letter holds this ordering key")
+
+// Release lets an ordering key go on whose dead letter holds it, or returns
+// [ErrNotHeld]. The letter stays where it is; replayed later, it goes out
+// behind those that waited for it.
+func (d *DeadLetters) Release(ctx context.Context, act Act, orderingKey string) error {
+	if act.Actor == "" {
+		return errors.New("forwarder: release: Actor is empty")
+	}
+	s := d.archive.store
+	err := s.write(ctx, func(tx *sql.Tx) error {
+		var position int64
+		err := tx.QueryRowContext(ctx, s.dialect.SQL(`SELECT position FROM {holds}
+			WHERE ordering_key = $1 AND reason = '`+holdDead+`' {for_update}`), orderingKey).Scan(&position)
+		if errors.Is(err, sql.ErrNoRows) {
+			return fmt.Errorf("%w: %q", ErrNotHeld, orderingKey)
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.letGo(ctx, tx, []int64{position}, []string{orderingKey}); err != nil {
+			return err
+		}
+		return s.audit(ctx, tx, act, "release", []string{"key:" + orderingKey}, []string{""})
+	})
+	if err != nil {
+		return fmt.Errorf("forwarder: release: %w", err)
+	}
+	return nil
+}
+
+// letGo ends the holds of dead letters.
+//
+// The forwarder may have read past those that wait, and would come back to them
+// only at its next rescan. So the first of them becomes the head of its key,
+// due now: that is found by time, not by position, and the others follow it.
+func (s *store) letGo(ctx context.Context, tx *sql.Tx, positions []int64, keys []string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	held := `(h.position, h.ordering_key) IN (SELECT c.position, c.ordering_key FROM ` +
+		columns(s.dialect, "position bigint", "ordering_key text") + `) AND h.reason = '` + holdDead + `'`
+	for _, query := range []string{
+		`UPDATE {outbox} SET due_at = COALESCE(due_at, {now})
+		 WHERE position IN (SELECT MIN(o.position) FROM {outbox} AS o
+		                    WHERE o.ordering_key IN (SELECT h.ordering_key FROM {holds} AS h WHERE ` + held + `)
+		                    GROUP BY o.ordering_key)`,
+		`UPDATE {holds} AS h SET position = f.position, successors_after = f.position, reason = '` + holdReleased + `'
+		 FROM (SELECT o.ordering_key, MIN(o.position) AS position FROM {outbox} AS o
+		       WHERE o.ordering_key IN {list $2 text} GROUP BY o.ordering_key) AS f
+		 WHERE f.ordering_key = h.ordering_key AND ` + held,
+		`DELETE FROM {holds} AS h WHERE ` + held,
+	} {
+		if _, err := tx.ExecContext(ctx, s.dialect.SQL(query), s.dialect.List(positions), s.dialect.Strings(keys)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

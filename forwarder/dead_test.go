@@ -1,0 +1,383 @@
+package forwarder_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
+)
+
+var (
+	ann     = forwarder.Act{Actor: "ann", Why: "the queue is back"}
+	anybody = forwarder.Filter{All: true}
+)
+
+func deadLetters(t *testing.T, db *sql.DB, config schema.Config) *forwarder.DeadLetters {
+	t.Helper()
+	letters, err := forwarder.NewDeadLetters(db, config)
+	require.NoError(t, err)
+	return letters
+}
+
+// bury makes dead letters without a forwarder. They get the ids 1, 2, and so
+// on; what is not said is the same for all.
+func bury(t *testing.T, db *sql.DB, msgs ...*message.Message) {
+	t.Helper()
+	for i, m := range msgs {
+		var key any
+		if k := m.Metadata[outbox.OrderingKey]; k != "" {
+			key = k
+		}
+		exec(t, db, `INSERT INTO once_outbox_dead (position, message_id, topic, ordering_key, payload, metadata, created_at,
+			attempts, last_error, reason, unknown)
+			VALUES ($1, $2, 't', $3, $4, $5, `+now(t, db)+`, 20, 'no queue', 'exhausted', 1 = 0)`,
+			1000+i, m.UUID, key, []byte(m.Payload), encoded(t, m.Metadata))
+	}
+}
+
+// age has the times of a table lie further back.
+func age(t *testing.T, db *sql.DB, table, column string, by time.Duration, where string) {
+	t.Helper()
+	earlier := fmt.Sprintf(`%s - %d`, column, by.Milliseconds())
+	if !isSQLite(t, db) {
+		earlier = fmt.Sprintf(`%s - interval '1 millisecond' * %d`, column, by.Milliseconds())
+	}
+	exec(t, db, `UPDATE `+table+` SET `+column+` = `+earlier+` WHERE `+where)
+}
+
+func audits(t *testing.T, db *sql.DB) (lines []string) {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), `SELECT actor, action, subject, message_id, why FROM once_audit ORDER BY id`)
+	require.NoError(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var f [5]string
+		require.NoError(t, rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4]))
+		lines = append(lines, strings.Join(f[:], " | "))
+	}
+	require.NoError(t, rows.Err())
+	return lines
+}
+
+func TestALetterIsShownWhole(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		b := newBroker().answering(func(delivery) error { return hopeless{errors.New("too large")} })
+		cfg := quick(config)
+		cfg.AfterDead = forwarder.StayHeld
+		m := msg("bad", "key")
+		m.Payload = []byte{0, 255, '\n'}
+		m.Metadata["a"] = "ü"
+		put(t, db, config, "topic", m, msg("free", ""))
+		f := start(t, db, b, cfg)
+		drained(t, db)
+		require.NoError(t, f.Close())
+
+		letters := deadLetters(t, db, config)
+		listed, err := letters.List(t.Context(), forwarder.Filter{MessageID: "bad"}, forwarder.Page{})
+		require.NoError(t, err)
+		require.Len(t, listed, 1)
+		require.Nil(t, listed[0].Payload)
+		got, err := letters.Get(t.Context(), listed[0].ID)
+		require.NoError(t, err)
+		require.WithinDuration(t, time.Now(), got.CreatedAt, time.Minute)
+		require.WithinDuration(t, time.Now(), got.DiedAt, time.Minute)
+		require.Equal(t, forwarder.Letter{
+			Stored: forwarder.Stored{
+				ID: got.ID, Position: 1, MessageID: "bad", Topic: "topic", OrderingKey: "key", Payload: []byte{0, 255, '\n'}, Size: 3,
+				Metadata: message.Metadata{"a": "ü", outbox.OrderingKey: "key"}, CreatedAt: got.CreatedAt,
+			},
+			Attempts: 1, LastError: "too large", Reason: "unacceptable", HoldsKey: true, DiedAt: got.DiedAt,
+		}, got)
+
+		_, err = letters.Get(t.Context(), 4711)
+		require.ErrorIs(t, err, forwarder.ErrNotFound)
+		free, err := letters.List(t.Context(), forwarder.Filter{MessageID: "free"}, forwarder.Page{})
+		require.NoError(t, err)
+		require.False(t, free[0].HoldsKey)
+		require.Empty(t, free[0].OrderingKey)
+	})
+}
+
+func TestLettersByPage(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		bury(t, db, msg("a", ""), msg("b", ""), msg("c", ""))
+		letters := deadLetters(t, db, config)
+		page := forwarder.Page{Limit: 2}
+		first, err := letters.List(t.Context(), forwarder.Filter{}, page)
+		require.NoError(t, err)
+		require.Len(t, first, 2)
+		page.After = first[1].ID
+		second, err := letters.List(t.Context(), forwarder.Filter{}, page)
+		require.NoError(t, err)
+		require.Len(t, second, 1)
+		require.Equal(t, []string{"a", "b", "c"}, []string{first[0].MessageID, first[1].MessageID, second[0].MessageID})
+		for _, limit := range []int{-1, 1001} {
+			_, err := letters.List(t.Context(), forwarder.Filter{}, forwarder.Page{Limit: limit})
+			require.ErrorContains(t, err, "Limit")
+		}
+	})
+}
+
+// filters are one that matches the message that described makes, by each field,
+// and one that does not.
+func filters(id int64) map[string][2]forwarder.Filter {
+	type filter = forwarder.Filter
+	now := time.Now()
+	return map[string][2]filter{
+		"IDs":           {{IDs: []int64{id}}, {IDs: []int64{}}},
+		"MessageID":     {{MessageID: "described"}, {MessageID: "Described"}},
+		"Topic":         {{Topic: "t"}, {Topic: "other"}},
+		"OrderingKey":   {{OrderingKey: `it's "k"`}, {OrderingKey: "k"}},
+		"Tenant":        {{Tenant: `"acme'`}, {Tenant: "other"}},
+		"AggregateType": {{AggregateType: "order"}, {AggregateType: "7"}},
+		"AggregateID":   {{AggregateID: "7"}, {AggregateID: "order"}},
+		"EventType":     {{EventType: "placed"}, {EventType: "place_"}},
+		"Since":         {{Since: now.Add(-time.Hour)}, {Since: now.Add(time.Hour)}},
+		"Until":         {{Until: now.Add(time.Hour)}, {Until: now.Add(-time.Hour)}},
+		"two fields":    {{Topic: "t", Tenant: `"acme'`}, {Topic: "t", Tenant: "other"}},
+	}
+}
+
+func described() *message.Message {
+	m := msg("described", `it's "k"`)
+	outbox.SetTenant(m, `"acme'`)
+	outbox.SetAggregate(m, "order", "7", 1)
+	outbox.SetEventType(m, "placed")
+	return m
+}
+
+func TestFiltersOfLetters(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		bury(t, db, described())
+		bare := msg("bare", "")
+		bury(t, db, bare)
+		exec(t, db, `UPDATE once_outbox_dead SET topic = 'bare', reason = 'unacceptable' WHERE message_id = 'bare'`)
+		age(t, db, "once_outbox_dead", "died_at", 2*time.Hour, `message_id = 'bare'`)
+		odd := `null`
+		if config.Dialect == schema.SQLite {
+			odd = `not JSON`
+		}
+		exec(t, db, `UPDATE once_outbox_dead SET metadata = '`+odd+`' WHERE message_id = 'bare'`)
+
+		letters := deadLetters(t, db, config)
+		all := filters(1)
+		all["Reason"] = [2]forwarder.Filter{{Reason: "exhausted"}, {Reason: "other"}}
+		for name, pair := range all {
+			for i, f := range pair {
+				found, err := letters.List(t.Context(), f, forwarder.Page{})
+				require.NoError(t, err, name)
+				n, err := letters.Count(t.Context(), f)
+				require.NoError(t, err, name)
+				require.Len(t, found, n, name)
+				switch {
+				case name == "Until" && i == 0:
+					require.Len(t, found, 2)
+				case name == "Until":
+					require.Equal(t, "bare", found[0].MessageID)
+					require.Empty(t, found[0].Metadata)
+				case i == 0:
+					require.Len(t, found, 1, name)
+					require.Equal(t, "described", found[0].MessageID, name)
+				default:
+					require.Empty(t, found, name)
+				}
+			}
+		}
+	})
+}
+
+func TestLettersGoBack(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		m := described()
+		m.Payload = []byte{0, 255}
+		put(t, db, config, "t", msg("earlier", ""))
+		bury(t, db, m, msg("free", ""), msg("other", ""))
+		exec(t, db, `UPDATE once_outbox_dead SET unknown = (1 = 1) WHERE message_id = 'free'`)
+		letters := deadLetters(t, db, config)
+		chosen := forwarder.Filter{IDs: []int64{1, 2, 4711}}
+		var progress []int
+		report, err := letters.Replay(t.Context(), ann, chosen, forwarder.ReplayOptions{
+			Progress: func(r forwarder.Report) { progress = append(progress, r.Done) },
+		})
+		require.NoError(t, err)
+		require.Equal(t, forwarder.Report{Matching: 2, Done: 2}, report)
+		require.Equal(t, []int{2}, progress)
+		require.Equal(t, 1, dead(t, db))
+		require.Equal(t, []string{
+			"ann | replay | dead:1 | described | the queue is back",
+			"ann | replay | dead:2 | free | the queue is back",
+		}, audits(t, db))
+		require.Equal(t, 2, count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE attempts = 0 AND due_at IS NULL AND position IN (2, 3)`))
+		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE unknown AND message_id = 'free'`))
+
+		// They are where the outbox would have put them.
+		put(t, db, config, "t", msg("free", ""), msg("same key", `it's "k"`))
+		require.Equal(t, 2, count(t, db, `SELECT COUNT(DISTINCT slot) FROM once_outbox WHERE position > 1`))
+
+		b := newBroker()
+		start(t, db, &pipelined{broker: b}, quick(config))
+		drained(t, db)
+		require.Equal(t, []string{"earlier", "described", "free", "same key"}, b.ids(nil))
+		require.Equal(t, "\x00\xff", b.stored[1].payload)
+		require.Equal(t, m.Metadata, b.stored[1].metadata)
+	})
+}
+
+func TestADryRunChangesNothing(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		bury(t, db, msg("a", "key"), msg("b", ""), msg("old", ""))
+		exec(t, db, `UPDATE once_outbox_dead SET unknown = (1 = 1) WHERE message_id = 'old'`)
+		age(t, db, "once_outbox_dead", "died_at", 8*24*time.Hour, `message_id = 'old'`)
+		letters := deadLetters(t, db, config)
+		report, err := letters.Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{DryRun: true})
+		require.NoError(t, err)
+		require.Equal(t, forwarder.Report{Matching: 3, Done: 2, Skipped: []int64{3}}, report)
+		report, err = letters.Discard(t.Context(), ann, anybody, forwarder.DiscardOptions{DryRun: true})
+		require.NoError(t, err)
+		require.Equal(t, forwarder.Report{Matching: 3, Done: 3}, report)
+		require.Equal(t, 3, dead(t, db))
+		require.Zero(t, pending(t, db))
+		require.Empty(t, audits(t, db))
+	})
+}
+
+func TestTrap72_WhatConsumersMayHaveForgottenNeedsForce(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		bury(t, db, msg("unknown, old", ""), msg("unknown, new", ""), msg("known, old", ""))
+		exec(t, db, `UPDATE once_outbox_dead SET unknown = (1 = 1) WHERE message_id LIKE 'unknown%'`)
+		age(t, db, "once_outbox_dead", "died_at", 25*time.Hour, `message_id LIKE '%old'`)
+		letters := deadLetters(t, db, config)
+		options := forwarder.ReplayOptions{Remembered: 24 * time.Hour}
+		report, err := letters.Replay(t.Context(), ann, anybody, options)
+		require.NoError(t, err)
+		require.Equal(t, forwarder.Report{Matching: 3, Done: 2, Skipped: []int64{1}}, report)
+		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE message_id = 'unknown, old'`))
+		require.Len(t, audits(t, db), 2)
+
+		options.Force = true
+		report, err = letters.Replay(t.Context(), ann, anybody, options)
+		require.NoError(t, err)
+		require.Equal(t, forwarder.Report{Matching: 1, Done: 1}, report)
+		require.Equal(t, 3, pending(t, db))
+	})
+}
+
+func TestActsOnLettersAreRefused(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		bury(t, db, msg("a", ""))
+		letters := deadLetters(t, db, config)
+		replay := func(act forwarder.Act, f forwarder.Filter, o forwarder.ReplayOptions) error {
+			_, err := letters.Replay(t.Context(), act, f, o)
+			return err
+		}
+		discard := func(act forwarder.Act, f forwarder.Filter) error {
+			_, err := letters.Discard(t.Context(), act, f, forwarder.DiscardOptions{})
+			return err
+		}
+		nobody := forwarder.Act{Why: "because"}
+		for field, err := range map[string]error{
+			"Filter":     replay(ann, forwarder.Filter{}, forwarder.ReplayOptions{}),
+			"All":        discard(ann, forwarder.Filter{}),
+			"Actor":      replay(nobody, anybody, forwarder.ReplayOptions{}),
+			"Actor is":   discard(nobody, anybody),
+			"Actor is e": letters.Release(t.Context(), nobody, "key"),
+			"Why":        discard(forwarder.Act{Actor: "ann"}, anybody),
+			"Rate":       replay(ann, anybody, forwarder.ReplayOptions{Rate: -1}),
+			"Limit":      replay(ann, anybody, forwarder.ReplayOptions{Limit: -1}),
+			"Remembered": replay(ann, anybody, forwarder.ReplayOptions{Remembered: -1}),
+		} {
+			require.ErrorContains(t, err, field)
+		}
+		require.ErrorIs(t, letters.Release(t.Context(), ann, "key"), forwarder.ErrNotHeld)
+		require.NoError(t, replay(ann, forwarder.Filter{IDs: []int64{}}, forwarder.ReplayOptions{}), "of nothing")
+		require.Equal(t, 1, dead(t, db))
+		require.Empty(t, audits(t, db))
+		_, err := forwarder.NewDeadLetters(nil, schema.Config{Prefix: "-"})
+		require.ErrorContains(t, err, "db is nil")
+		require.ErrorContains(t, err, "Prefix")
+	})
+}
+
+func TestTrap52_TwoReplaysAtTheSameTime(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		const letters = 450
+		var msgs []*message.Message
+		for i := range letters {
+			msgs = append(msgs, msg(fmt.Sprint(i), ""))
+		}
+		bury(t, db, msgs...)
+		var (
+			done    [3]forwarder.Report
+			errs    [3]error
+			working sync.WaitGroup
+		)
+		for i := range done {
+			working.Go(func() {
+				done[i], errs[i] = deadLetters(t, db, config).Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{})
+			})
+		}
+		working.Wait()
+		require.NoError(t, errors.Join(errs[:]...))
+		require.Equal(t, letters, done[0].Done+done[1].Done+done[2].Done)
+		require.Equal(t, letters, pending(t, db))
+		require.Equal(t, letters, count(t, db, `SELECT COUNT(DISTINCT message_id) FROM once_outbox`))
+		require.Len(t, audits(t, db), letters)
+		require.Zero(t, dead(t, db))
+	})
+}
+
+func TestAReplayIsCancelled(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		var msgs []*message.Message
+		for i := range 30 {
+			msgs = append(msgs, msg(fmt.Sprint(i), ""))
+		}
+		bury(t, db, msgs...)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		began := time.Now()
+		report, err := deadLetters(t, db, config).Replay(ctx, ann, anybody, forwarder.ReplayOptions{
+			Rate: 20, // 5 a batch
+			Progress: func(r forwarder.Report) {
+				if r.Done == 10 {
+					cancel()
+				}
+			},
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, forwarder.Report{Matching: 30, Done: 10}, report)
+		require.GreaterOrEqual(t, time.Since(began), 240*time.Millisecond, "the rate was kept")
+		require.Equal(t, 10, pending(t, db))
+		require.Equal(t, 20, dead(t, db))
+		require.Len(t, audits(t, db), 10)
+
+		report, err = deadLetters(t, db, config).Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{Limit: 3})
+		require.NoError(t, err)
+		require.Equal(t, forwarder.Report{Matching: 20, Done: 3}, report)
+		require.Equal(t, 13, pending(t, db))
+	})
+}
+
+// What is put back and dies again while the replay runs is not its business.
+func TestAReplayEnds(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		bury(t, db, msg("a", ""), msg("b", ""), msg("c", ""))
+		report, err := deadLetters(t, db, config).Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{
+			Rate:     8, // 2 a batch
+			Progress: func(forwarder.Report) { bury(t, db, msg("again", "")) },
+		})
+		require.NoError(t, err)
+		require.Equal(t, 3, report.Done)
+	})
+}

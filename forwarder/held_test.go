@@ -1,0 +1,198 @@
+package forwarder_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/schema"
+)
+
+// stuck is a key whose head is a dead letter that holds it, with successors
+// that the forwarder has read past.
+type stuck struct {
+	*testing.T
+
+	db      *sql.DB
+	config  forwarder.Config
+	broker  *broker
+	healed  atomic.Bool
+	letters *forwarder.DeadLetters
+	fwd     *forwarder.Forwarder
+}
+
+func newStuck(t *testing.T, db *sql.DB, config schema.Config) *stuck {
+	t.Helper()
+	s := &stuck{T: t, db: db, letters: deadLetters(t, db, config)}
+	s.broker = newBroker().answering(func(d delivery) error {
+		if d.id == "head" && !s.healed.Load() {
+			return hopeless{errors.New("too large")}
+		}
+		return nil
+	})
+	s.config = quick(config)
+	s.config.AfterDead = forwarder.StayHeld
+	s.config.BatchSize, s.config.Window = 50, 20 // its lanes are short
+	put(t, db, config, "t", msg("head", "key"), msg("other", "other"))
+	for i := range 30 {
+		put(t, db, config, "t", msg(fmt.Sprint("next", i), "key"), msg(fmt.Sprint("free", i), ""))
+	}
+	s.begin()
+	eventually(t, "it is dead, the others are sent", func() bool { return pending(t, db) == 30 && dead(t, db) == 1 })
+	put(t, db, config, "t", msg("free30", ""))
+	eventually(t, "the read goes on behind them", func() bool { return s.broker.has("free30") })
+	require.Equal(t, 1, s.holds("dead"))
+	return s
+}
+
+// begin runs a forwarder, another one if there was one before.
+func (s *stuck) begin() {
+	s.Helper()
+	if s.fwd != nil {
+		require.NoError(s, s.fwd.Close())
+	}
+	s.fwd = start(s.T, s.db, &pipelined{broker: s.broker}, s.config)
+}
+
+func (s *stuck) holds(reason string) int {
+	s.Helper()
+	return count(s.T, s.db, `SELECT COUNT(*) FROM once_holds WHERE reason = $1`, reason)
+}
+
+// drained waits until everything is sent, in this order of the key. That must
+// not take until the forwarder reads everything again, once a minute.
+func (s *stuck) drained(first ...string) {
+	s.Helper()
+	drained(s.T, s.db)
+	want := first
+	for i := range 30 {
+		want = append(want, fmt.Sprint("next", i))
+	}
+	require.Equal(s, want, s.broker.ids(func(d delivery) bool { return d.key == "key" }))
+	require.Empty(s, s.broker.overlaps)
+	require.Zero(s, count(s.T, s.db, `SELECT COUNT(*) FROM once_holds`))
+	require.Zero(s, inNoSweep(s.T, s.db))
+}
+
+func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
+	for _, restart := range []string{"no restart", "before", "after", "while it is refused"} {
+		t.Run(restart, func(t *testing.T) {
+			eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+				s := newStuck(t, db, config)
+				if restart == "before" || restart == "after" {
+					require.NoError(t, s.fwd.Close())
+				}
+				if restart == "before" {
+					s.begin()
+				}
+				if restart == "while it is refused" {
+					s.broker.answering(func(d delivery) error {
+						if d.id == "head" && !s.healed.Load() {
+							return refusal{errors.New("not yet")}
+						}
+						return nil
+					})
+					s.config.Backoff = func(int) time.Duration { return 50 * time.Millisecond }
+					s.begin()
+				} else {
+					s.healed.Store(true)
+				}
+				report, err := s.letters.Replay(t.Context(), ann, forwarder.Filter{OrderingKey: "key"}, forwarder.ReplayOptions{})
+				require.NoError(t, err)
+				require.Equal(t, 1, report.Done)
+				switch restart {
+				case "after":
+					require.Equal(t, 1, s.holds("replayed"))
+					require.Zero(t, inNoSweep(t, db))
+					s.begin()
+				case "while it is refused":
+					eventually(t, "it is refused again", func() bool { return attempts(t, db, "head") > 1 })
+					require.Zero(t, inNoSweep(t, db))
+					s.begin()
+					eventually(t, "and again", func() bool { return attempts(t, db, "head") > 3 })
+					require.False(t, s.broker.has("next0"))
+					s.healed.Store(true)
+				}
+				s.drained("head")
+				require.Zero(t, dead(t, db))
+			})
+		})
+	}
+}
+
+func TestALetterThatDiesAgainHoldsItsKeyAgain(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		s := newStuck(t, db, config)
+		_, err := s.letters.Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{})
+		require.NoError(t, err)
+		eventually(t, "it died again", func() bool { return dead(t, db) == 1 && s.broker.tries("head") == 2 })
+		require.Equal(t, 1, s.holds("dead"))
+		require.Equal(t, 30, pending(t, db))
+		s.healed.Store(true)
+		_, err = s.letters.Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{})
+		require.NoError(t, err)
+		s.drained("head")
+	})
+}
+
+func TestAKeyGoesOnWithoutItsLetter(t *testing.T) {
+	for name, act := range map[string]func(ctx context.Context, letters *forwarder.DeadLetters) error{
+		"discard": func(ctx context.Context, letters *forwarder.DeadLetters) error {
+			_, err := letters.Discard(ctx, ann, anybody, forwarder.DiscardOptions{})
+			return err
+		},
+		"release": func(ctx context.Context, letters *forwarder.DeadLetters) error {
+			return letters.Release(ctx, ann, "key")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+				s := newStuck(t, db, config)
+				require.NoError(t, act(t.Context(), s.letters))
+				s.drained()
+				if name == "discard" {
+					require.Zero(t, dead(t, db))
+					require.Equal(t, []string{"ann | discard | dead:1 | head | the queue is back"}, audits(t, db))
+					return
+				}
+				require.Equal(t, 1, dead(t, db))
+				require.Equal(t, []string{"ann | release | key:key |  | the queue is back"}, audits(t, db))
+				require.ErrorIs(t, s.letters.Release(t.Context(), ann, "key"), forwarder.ErrNotHeld)
+
+				s.healed.Store(true)
+				_, err := s.letters.Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{})
+				require.NoError(t, err)
+				drained(t, db)
+				require.True(t, s.broker.has("head"))
+			})
+		})
+	}
+}
+
+// A key that goes on, with the forwarder away, is found by the next one; one
+// for which nothing waits is just not held any more.
+func TestKeysGoOnWithoutAForwarder(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		s := newStuck(t, db, config)
+		require.NoError(t, s.fwd.Close())
+		bury(t, db, msg("lonely", "lonely"), msg("not held", "key"))
+		exec(t, db, `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('lonely', 1000, 1000, 'dead')`)
+		_, err := s.letters.Discard(t.Context(), ann, forwarder.Filter{MessageID: "not held"}, forwarder.DiscardOptions{})
+		require.NoError(t, err)
+		require.Equal(t, 2, s.holds("dead"), "another letter than the one that holds the key")
+		_, err = s.letters.Discard(t.Context(), ann, anybody, forwarder.DiscardOptions{})
+		require.NoError(t, err)
+		require.Equal(t, 1, s.holds("released"))
+		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_holds`))
+		require.Zero(t, inNoSweep(t, db))
+		s.begin()
+		s.drained()
+	})
+}
