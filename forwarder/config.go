@@ -79,6 +79,10 @@ type Config struct {
 	// Defaults to GoOn.
 	AfterDead AfterDead
 
+	// KeepSent is how long messages are kept in a log when they were sent, see
+	// [Sent]: at least a minute. Defaults to 0, which keeps none.
+	KeepSent time.Duration
+
 	// Classify says what an error of the publisher means. Defaults to
 	// [Classify].
 	Classify func(err error) Outcome
@@ -161,6 +165,9 @@ func (c Config) validate() error {
 		if field.value < field.least {
 			errs = append(errs, fmt.Errorf("%s must be at least %v, not %v", field.name, field.least, field.value))
 		}
+	}
+	if c.KeepSent != 0 && c.KeepSent < time.Minute {
+		errs = append(errs, fmt.Errorf("KeepSent must be 0 or at least %v, not %v", time.Minute, c.KeepSent))
 	}
 	if c.AfterDead != GoOn && c.AfterDead != StayHeld {
 		errs = append(errs, fmt.Errorf("AfterDead is %d, neither GoOn nor StayHeld", c.AfterDead))

@@ -55,8 +55,9 @@
 //
 // # Connections
 //
-// Up to three connections of the *sql.DB are in use at a time, each for a
-// moment, and one more when somebody looks at the instruments. If they have to be waited for, for instance because handlers hold
+// Up to three connections of the *sql.DB are in use at a time, four with
+// Config.KeepSent, each for a moment, and one more when somebody looks at the
+// instruments. If they have to be waited for, for instance because handlers hold
 // the whole pool, the lease can run out: give the forwarder a pool of its own
 // then.
 package forwarder

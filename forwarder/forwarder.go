@@ -62,9 +62,11 @@ func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, er
 	if err != nil {
 		return nil, fmt.Errorf("forwarder: %w", err)
 	}
+	s := newStore(db, d)
+	s.keepSent = config.KeepSent > 0
 	return &Forwarder{
 		config:  config,
-		store:   newStore(db, d),
+		store:   s,
 		sender:  newSender(publisher, config.Window),
 		running: make(chan struct{}),
 		hints:   make(chan struct{}, 1),

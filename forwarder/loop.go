@@ -27,6 +27,7 @@ type loop struct {
 	tenure   tenure
 	reading  reading
 	settling settling
+	log      sentLog
 	wire     wire
 	topics   topics
 	suspicion
@@ -84,6 +85,7 @@ func (l *loop) act(now time.Time) {
 	l.read(now)
 	l.publish(now)
 	l.settle(now)
+	l.forgetSent(now)
 	if l.stopping {
 		l.finish(now)
 	}

@@ -9,14 +9,17 @@ import (
 
 // queries are the statements of the forwarder, for PostgreSQL and SQLite alike.
 type queries struct {
-	snapshot, read, refill     string
-	remove, lift, charge, hold string
-	bury, removeOne            string
-	liftOne, holdDead, tidy    string
-	enrol, expel, instances    string
-	lease, release             string
-	releaseAll, resign         string
-	stats, glance              string
+	snapshot, read, refill  string
+	remove                  string
+	removeLogged            []string
+	forgetSent              string
+	lift, charge, hold      string
+	bury, removeOne         string
+	liftOne, holdDead, tidy string
+	enrol, expel, instances string
+	lease, release          string
+	releaseAll, resign      string
+	stats, glance           string
 }
 
 func newQueries(d dialect.Dialect) queries {
@@ -31,6 +34,10 @@ func newQueries(d dialect.Dialect) queries {
 		clock = "{now}"
 		anyPosition = `position IN {list $1 bigint}`
 	}
+	// The CASE keeps PostgreSQL from making a join of it, which takes twice as
+	// long.
+	these := anyPosition + `
+			AND CASE WHEN (position, message_id) IN (SELECT c.position, c.message_id FROM ` + confirmed + `) THEN 1 = 1 ELSE 1 = 0 END`
 
 	return queries{
 		snapshot: snapshotQuery(d),
@@ -39,11 +46,16 @@ func newQueries(d dialect.Dialect) queries {
 
 		// By position and id: a position alone may be used again after a
 		// failover to a replica that lagged behind.
-		// The CASE keeps PostgreSQL from making a join of it, which takes twice
-		// as long.
-		remove: d.SQL(`
-			DELETE FROM {outbox} WHERE ` + anyPosition + `
-			AND CASE WHEN (position, message_id) IN (SELECT c.position, c.message_id FROM ` + confirmed + `) THEN 1 = 1 ELSE 1 = 0 END`),
+		remove: d.SQL(`DELETE FROM {outbox} WHERE ` + these),
+
+		removeLogged: removeLogged(d, these),
+
+		// In order of ids, which is about that of time: when nothing is old
+		// enough, no more than the first rows are looked at.
+		forgetSent: d.SQL(`
+			DELETE FROM {outbox_sent}
+			WHERE id IN (SELECT f.id FROM (SELECT id, sent_at FROM {outbox_sent} ORDER BY id LIMIT $2) AS f
+			             WHERE f.sent_at < {after $1})`),
 
 		lift: d.SQL(`
 			DELETE FROM {holds}
@@ -134,6 +146,18 @@ func newQueries(d dialect.Dialect) queries {
 			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox_dead} LIMIT $1) AS d),
 			       ` + clock),
 	}
+}
+
+// removeLogged moves these rows from the outbox to the log of what was sent. A
+// row that is gone already is in it already.
+func removeLogged(d dialect.Dialect, these string) []string {
+	const names = `position, message_id, topic, ordering_key, payload, metadata, created_at`
+	insert := `INSERT INTO {outbox_sent} (` + names + `) SELECT ` + names + ` FROM `
+	remove := `DELETE FROM {outbox} WHERE ` + these
+	if d.SQLite() {
+		return []string{d.SQL(insert + `{outbox} WHERE ` + these + ` ORDER BY position`), d.SQL(remove)}
+	}
+	return []string{d.SQL(`WITH gone AS (` + remove + ` RETURNING ` + names + `) ` + insert + `gone ORDER BY position`)}
 }
 
 // lowerHead ends the insert of a hold for a key that may be held already.

@@ -94,8 +94,16 @@ func (s *store) remove(ctx context.Context, rows []*row) error {
 				return err
 			}
 		}
-		_, err := tx.ExecContext(ctx, s.sql.remove, s.dialect.List(positions), s.dialect.Strings(ids))
-		return err
+		statements := []string{s.sql.remove}
+		if s.keepSent {
+			statements = s.sql.removeLogged
+		}
+		for _, statement := range statements {
+			if _, err := tx.ExecContext(ctx, statement, s.dialect.List(positions), s.dialect.Strings(ids)); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 

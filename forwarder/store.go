@@ -17,6 +17,8 @@ type store struct {
 	dialect dialect.Dialect
 	sql     queries
 	owner   string
+
+	keepSent bool // what is removed
 }
 
 func newStore(db *sql.DB, d dialect.Dialect) *store {

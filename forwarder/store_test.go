@@ -147,3 +147,49 @@ func TestADeadLetterOfAPositionThatIsUsedAgain(t *testing.T) {
 		require.Equal(t, 2, n)
 	})
 }
+
+func TestTrap68_ARepeatedRemovalIsLoggedOnce(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+		require.NoError(t, schema.Up(t.Context(), db.DB, config))
+		d, err := dialect.New(config)
+		require.NoError(t, err)
+		s := newStore(db.DB, d)
+		s.keepSent = true
+		_, err = db.Exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata)
+			VALUES ('a', 't', 1, '', '{}'), ('b', 't', 1, '', '{}'), ('c', 't', 1, '', '{}')`)
+		require.NoError(t, err)
+		count := func(query string) (n int) {
+			require.NoError(t, db.QueryRow(query).Scan(&n))
+			return n
+		}
+		require.NoError(t, s.remove(t.Context(), []*row{{position: 1, id: "a"}, {position: 2, id: "a"}}))
+		require.NoError(t, s.remove(t.Context(), []*row{{position: 1, id: "a"}, {position: 3, id: "c"}}))
+		require.Equal(t, 1, count(`SELECT COUNT(*) FROM once_outbox`))
+		require.Equal(t, 2, count(`SELECT COUNT(*) FROM once_outbox_sent`))
+		require.Equal(t, 2, count(`SELECT COUNT(DISTINCT message_id) FROM once_outbox_sent WHERE message_id IN ('a', 'c')`))
+	})
+}
+
+func TestTheSentLogIsForgottenInBatches(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+		require.NoError(t, schema.Up(t.Context(), db.DB, config))
+		d, err := dialect.New(config)
+		require.NoError(t, err)
+		s := newStore(db.DB, d)
+		sent := func(id string, minutes int) {
+			_, err := db.Exec(d.SQL(`INSERT INTO {outbox_sent} (position, message_id, topic, payload, metadata, created_at, sent_at)
+				VALUES (1, $1, 't', '', '{}', {now}, {after $2})`), id, -minutes*60_000)
+			require.NoError(t, err)
+		}
+		for _, minutes := range []int{9, 8, 7, 1, 0, 6} {
+			sent(fmt.Sprint(minutes), minutes)
+		}
+		for _, want := range []int64{2, 1, 0} { // the last one waits for those before it
+			n, err := s.forgetSent(t.Context(), 5*time.Minute, 2)
+			require.NoError(t, err)
+			require.Equal(t, want, n)
+		}
+	})
+}

@@ -1,0 +1,64 @@
+package forwarder
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"time"
+)
+
+// sentLog is the state of forgetting what was sent long ago.
+type sentLog struct {
+	busy  bool
+	next  time.Time
+	fault fault
+}
+
+// forgetAtOnce bounds the rows of the sent log that are deleted in one
+// transaction: with SQLite, all others wait for it.
+const forgetAtOnce = 1000
+
+// forgetSent deletes from the sent log what is older than it is kept, a batch
+// at a time. The owner of slot 0 does it for all.
+func (l *loop) forgetSent(now time.Time) {
+	s := &l.log
+	if l.config.KeepSent == 0 || s.busy || l.stopping || !slices.Contains(l.tenure.slots, 0) || s.fault.waits(l, now) {
+		return
+	}
+	if now.Before(s.next) {
+		l.at(s.next)
+		return
+	}
+	s.busy = true
+	l.ask(func(ctx context.Context) func() {
+		n, err := l.store.forgetSent(ctx, l.config.KeepSent, forgetAtOnce)
+		return func() { l.forgotSent(n, now, err) }
+	})
+}
+
+func (l *loop) forgotSent(n int64, began time.Time, err error) {
+	s := &l.log
+	s.busy = false
+	if err != nil {
+		s.fault.failed(l, "What was sent long ago could not be deleted", err)
+		return
+	}
+	s.fault.worked(l, "What was sent long ago could be deleted")
+	s.next = began.Add(min(time.Minute, l.config.KeepSent/60))
+	if n == forgetAtOnce { // there is more; it gives others as much time as it took
+		s.next = time.Now().Add(time.Since(began))
+	}
+}
+
+// forgetSent returns how many rows it deleted, at most so many.
+func (s *store) forgetSent(ctx context.Context, keep time.Duration, most int) (n int64, err error) {
+	err = s.write(ctx, func(tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, s.sql.forgetSent, -keep.Milliseconds(), most)
+		if err != nil {
+			return err
+		}
+		n, err = result.RowsAffected()
+		return err
+	})
+	return n, err
+}
