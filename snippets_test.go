@@ -3,6 +3,7 @@ package once_test
 import (
 	"context"
 	"database/sql"
+	"log"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -153,6 +154,37 @@ func _(ctx context.Context, m *mover.Mover) error {
 	finished := messages == 0 && writers == 0
 	_ = finished
 	return nil
+}
+
+func _(ctx context.Context, db *sql.DB) error {
+	letters, err := forwarder.NewDeadLetters(db, schema.Config{})
+	if err != nil {
+		return err
+	}
+	act := forwarder.Act{Actor: "ann", Why: "the exchange is declared again"}
+	report, err := letters.Replay(ctx, act, forwarder.Filter{Topic: "orders.placed"}, forwarder.ReplayOptions{
+		Rate:     100, // messages a second
+		Progress: func(r forwarder.Report) { log.Printf("%d of %d", r.Done, r.Matching) },
+	})
+	if err != nil {
+		return err
+	}
+	log.Printf("%d put back, %d need Force", report.Done, len(report.Skipped))
+	return nil
+}
+
+func _(ctx context.Context, letters *forwarder.DeadLetters) error {
+	return letters.Release(ctx, forwarder.Act{Actor: "ann", Why: "order 7 was cancelled"}, "order-7")
+}
+
+func _(ctx context.Context, db *sql.DB, from, to time.Time) error {
+	sent, err := forwarder.NewSent(db, schema.Config{})
+	if err != nil {
+		return err
+	}
+	lost := forwarder.Filter{Topic: "orders.placed", Since: from, Until: to}
+	_, err = sent.Resend(ctx, forwarder.Act{Actor: "ann", Why: "a queue was purged"}, lost, forwarder.ReplayOptions{Rate: 500})
+	return err
 }
 
 var goBlock = regexp.MustCompile("(?s)```go\n(.*?)```")

@@ -20,8 +20,8 @@ const (
 	// GoOn has them sent: a hopeless message does not stop its key for ever.
 	GoOn AfterDead = iota
 
-	// StayHeld has them wait until the dead letter is gone from the table of
-	// dead letters.
+	// StayHeld has them wait until the dead letter is replayed and confirmed,
+	// is discarded, or its key is released: see [DeadLetters].
 	StayHeld
 )
 

@@ -3,6 +3,8 @@ package forwarder_test
 import (
 	"database/sql"
 	"fmt"
+	"os"
+	"regexp"
 	"testing"
 	"time"
 
@@ -187,4 +189,37 @@ func TestTheSentLogForgets(t *testing.T) {
 		age(t, db, "once_outbox_sent", "sent_at", 2*time.Minute, "message_id = 'm'")
 		eventually(t, "it goes on", func() bool { return sent(t, db) == 1 })
 	})
+}
+
+var sqlBlock = regexp.MustCompile("(?s)```sql\n(.*?)```")
+
+// What the docs say about looking for what is missing does find it.
+func TestQueriesOfTheDocs(t *testing.T) {
+	text, err := os.ReadFile("../docs/operating-the-forwarder.md")
+	require.NoError(t, err)
+	blocks := sqlBlock.FindAllStringSubmatch(string(text), -1)
+	require.Len(t, blocks, 2)
+
+	db := postgres(t)
+	exec(t, db, `CREATE TABLE orders (id text, placed_at timestamptz NOT NULL DEFAULT now())`)
+	exec(t, db, `INSERT INTO orders (id) VALUES ('sent'), ('pending'), ('dead'), ('missing')`)
+	put(t, db, schema.Config{}, "orders.placed", msg("sent-placed", ""), msg("handled-placed", ""))
+	f := start(t, db, newBroker(), keeping(schema.Config{}))
+	drained(t, db)
+	require.NoError(t, f.Close())
+	put(t, db, schema.Config{}, "orders.placed", msg("pending-placed", ""))
+	bury(t, db, msg("dead-placed", ""))
+	age(t, db, "once_outbox_sent", "sent_at", time.Hour, "1 = 1")
+	exec(t, db, `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('handled-placed', 'payments', '')`)
+
+	for i, want := range []string{"missing", "sent-placed"} {
+		query := `SELECT COUNT(*), MIN(` + []string{"id", "message_id"}[i] + `) FROM (` + blocks[i][1] + `) AS found`
+		var (
+			n     int
+			found string
+		)
+		require.NoError(t, db.QueryRowContext(t.Context(), query).Scan(&n, &found))
+		require.Equal(t, 1, n)
+		require.Equal(t, want, found)
+	}
 }
