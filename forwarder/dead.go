@@ -18,7 +18,8 @@ type Letter struct {
 	Attempts int
 
 	// LastError is what the publisher said last, and Reason what that came to:
-	// "unacceptable" or "exhausted".
+	// "unacceptable" or "exhausted"; or "malformed" or "invalid", see package
+	// mover.
 	LastError, Reason string
 
 	// Unknown says that it may have been sent nevertheless.
@@ -114,7 +115,8 @@ func (d *DeadLetters) list(ctx context.Context, f Filter, page Page) ([]Letter, 
 // batch; the report says what was done, with any error.
 func (d *DeadLetters) Replay(ctx context.Context, act Act, f Filter, options ReplayOptions) (Report, error) {
 	report, err := d.archive.run(ctx, f, operation{
-		ReplayOptions: options.withDefaults(), act: act, name: "replay", unsure: "unknown", do: d.putBack,
+		ReplayOptions: options.withDefaults(), act: act, name: "replay", do: d.putBack,
+		unsure: "unknown", unfit: "reason IN ('malformed', 'invalid')",
 	})
 	if err != nil {
 		return report, fmt.Errorf("forwarder: replay: %w", err)
@@ -157,7 +159,7 @@ func (d *DeadLetters) Discard(ctx context.Context, act Act, f Filter, options Di
 	}
 	report, err := d.archive.run(ctx, f, operation{
 		ReplayOptions: ReplayOptions{DryRun: options.DryRun, Progress: options.Progress},
-		act:           act, name: "discard", unsure: "1 = 0", do: d.discard,
+		act:           act, name: "discard", unsure: "1 = 0", unfit: "1 = 0", do: d.discard,
 	})
 	if err != nil {
 		return report, fmt.Errorf("forwarder: discard: %w", err)

@@ -273,6 +273,20 @@ func TestTrap72_WhatConsumersMayHaveForgottenNeedsForce(t *testing.T) {
 	})
 }
 
+func TestWhatTheOutboxWouldRefuseNeedsForce(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		bury(t, db, msg("malformed", ""), msg("invalid", ""), msg("exhausted", ""))
+		exec(t, db, `UPDATE once_outbox_dead SET reason = message_id`)
+		letters := deadLetters(t, db, config)
+		report, err := letters.Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{})
+		require.NoError(t, err)
+		require.Equal(t, forwarder.Report{Matching: 3, Done: 1, Skipped: []int64{1, 2}}, report)
+		report, err = letters.Replay(t.Context(), ann, forwarder.Filter{Reason: "invalid"}, forwarder.ReplayOptions{Force: true})
+		require.NoError(t, err)
+		require.Equal(t, forwarder.Report{Matching: 1, Done: 1}, report)
+	})
+}
+
 func TestActsOnLettersAreRefused(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		bury(t, db, msg("a", ""))

@@ -33,8 +33,7 @@ type Filter struct {
 	AggregateID   string
 	EventType     string
 
-	// Reason is why a letter is dead, "unacceptable" or "exhausted". The sent
-	// log knows none.
+	// Reason is why a letter is dead, see [Letter]. The sent log knows none.
 	Reason string
 
 	// Since and Until bound when the letter died or the message was sent, by

@@ -35,7 +35,8 @@ type ReplayOptions struct {
 	// days.
 	Remembered time.Duration
 
-	// Force has those put back as well.
+	// Force has those put back as well, and those that the outbox would refuse:
+	// dead letters of package mover, "malformed" and "invalid".
 	Force bool
 
 	// Progress is called after each batch, with what was done so far. Defaults
@@ -93,6 +94,7 @@ type operation struct {
 	act    Act
 	name   string // in audit rows
 	unsure string // the condition under which a row may have been sent
+	unfit  string // the condition under which the outbox would refuse it
 	do     func(ctx context.Context, tx *sql.Tx, entries []entry) error
 }
 
@@ -100,7 +102,7 @@ type operation struct {
 type entry struct {
 	id, position   int64
 	messageID, key string
-	forgotten      bool // it may have been sent, and consumers do not remember
+	needsForce     bool // unfit, or it may have been sent and consumers do not remember
 }
 
 // batchRows bounds one transaction of an operation: others wait for its locks.
@@ -184,7 +186,7 @@ func (a archive) batch(ctx context.Context, f Filter, op operation, after, last 
 		}
 		upTo = entries[len(entries)-1].id
 		for _, e := range entries {
-			if e.forgotten && !op.Force {
+			if e.needsForce && !op.Force {
 				skipped = append(skipped, e.id)
 			} else {
 				wanted = append(wanted, e)
@@ -220,13 +222,13 @@ func (a archive) entries(ctx context.Context, tx *sql.Tx, f Filter, op operation
 	if op.DryRun {
 		lock = ``
 	}
-	forgotten := op.unsure + ` AND ` + a.at + ` < {after ` + c.arg(-op.Remembered.Milliseconds()) + `}`
-	query := `SELECT id, position, message_id, COALESCE(ordering_key, ''), CASE WHEN ` + forgotten + ` THEN 1 ELSE 0 END
+	needsForce := op.unfit + ` OR ` + op.unsure + ` AND ` + a.at + ` < {after ` + c.arg(-op.Remembered.Milliseconds()) + `}`
+	query := `SELECT id, position, message_id, COALESCE(ordering_key, ''), CASE WHEN ` + needsForce + ` THEN 1 ELSE 0 END
 		FROM ` + a.table + ` ` + c.where() + ` ORDER BY id LIMIT ` + c.arg(most) + lock
 	var entries []entry
 	err := a.query(ctx, tx, query, c, func(rows *sql.Rows) error {
 		var e entry
-		err := rows.Scan(&e.id, &e.position, &e.messageID, &e.key, &e.forgotten)
+		err := rows.Scan(&e.id, &e.position, &e.messageID, &e.key, &e.needsForce)
 		entries = append(entries, e)
 		return err
 	})

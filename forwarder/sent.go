@@ -91,7 +91,7 @@ func (s *Sent) list(ctx context.Context, f Filter, page Page) ([]SentMessage, er
 // batch; the report says what was done, with any error.
 func (s *Sent) Resend(ctx context.Context, act Act, f Filter, options ReplayOptions) (Report, error) {
 	report, err := s.archive.run(ctx, f, operation{
-		ReplayOptions: options.withDefaults(), act: act, name: "resend", unsure: "1 = 1",
+		ReplayOptions: options.withDefaults(), act: act, name: "resend", unsure: "1 = 1", unfit: "1 = 0",
 		do: func(ctx context.Context, tx *sql.Tx, messages []entry) error {
 			_, err := s.archive.copyBack(ctx, tx, "1 = 1", messages)
 			return err
