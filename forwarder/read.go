@@ -56,7 +56,7 @@ func (s *store) rows(ctx context.Context, req request) ([]*row, reached, error) 
 		at    reached
 	)
 	err := s.read(ctx, func(tx *sql.Tx) error {
-		found, at = make([]*row, 0, req.limit), reached{}
+		found, at = nil, reached{}
 		if req.refills == nil {
 			if err := tx.QueryRowContext(ctx, s.sql.snapshot).Scan(&at.horizon, &at.ceiling, &at.unowned); err != nil {
 				return err
@@ -67,13 +67,19 @@ func (s *store) rows(ctx context.Context, req request) ([]*row, reached, error) 
 			return err
 		}
 		defer rows.Close()
+		var some []row // allocated together
+		topics := map[string]string{}
 		for size := 0; rows.Next(); {
 			if size >= req.bytes {
 				giveUp()
 				return errFull
 			}
-			r, err := scan(rows)
-			if err != nil {
+			if len(some) == 0 {
+				some = make([]row, 32)
+			}
+			r := &some[0]
+			some = some[1:]
+			if err := r.scan(rows, topics); err != nil {
 				return err
 			}
 			size += r.size()
@@ -90,12 +96,21 @@ func (s *store) rows(ctx context.Context, req request) ([]*row, reached, error) 
 	return found, at, nil
 }
 
-func scan(rows *sql.Rows) (*row, error) {
-	r := &row{}
-	var successors sql.NullInt64
-	err := rows.Scan(&r.position, &r.slot, &r.id, &r.topic, &r.key, &r.payload, &r.metadata, &r.attempts, &successors, &r.due)
+// scan fills r. Of each topic there is one string in a batch.
+func (r *row) scan(rows *sql.Rows, topics map[string]string) error {
+	var (
+		topic      sql.RawBytes
+		successors sql.NullInt64
+	)
+	err := rows.Scan(&r.position, &r.slot, &r.id, &topic, &r.key, &r.payload, &r.metadata, &r.attempts, &successors, &r.due)
+	known, ok := topics[string(topic)]
+	if !ok {
+		known = string(topic)
+		topics[known] = known
+	}
+	r.topic = known
 	r.heldByItself, r.successorsAfter = successors.Valid, successors.Int64
-	return r, err
+	return err
 }
 
 // coverage says up to which position everything that may be read was returned,

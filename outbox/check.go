@@ -78,7 +78,7 @@ func (c checker) name(field, value string) {
 	c.text(field, value)
 }
 
-// text refuses what a text column or jsonb cannot hold.
+// text refuses what a text column or json cannot hold.
 func (c checker) text(field, value string) {
 	switch {
 	case !utf8.ValidString(value):

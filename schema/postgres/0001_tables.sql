@@ -2,6 +2,8 @@
 -- that records what became of it, so the table stays as small as the backlog.
 -- The primary key is its only full index: the forwarder reads in position
 -- order, and every further index would be paid by the business transaction.
+-- The metadata is json, not jsonb: nobody looks into it here, it is written and
+-- read as text.
 CREATE TABLE {outbox} (
     position     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     message_id   text        NOT NULL,
@@ -9,7 +11,7 @@ CREATE TABLE {outbox} (
     ordering_key text,
     slot         smallint    NOT NULL,
     payload      bytea       NOT NULL,
-    metadata     jsonb       NOT NULL,
+    metadata     json        NOT NULL,
     created_at   timestamptz NOT NULL DEFAULT now(),
     due_at       timestamptz,
     attempts     integer     NOT NULL DEFAULT 0,
@@ -49,7 +51,7 @@ CREATE TABLE {outbox_dead} (
     topic        text        NOT NULL,
     ordering_key text,
     payload      bytea       NOT NULL,
-    metadata     jsonb       NOT NULL,
+    metadata     json        NOT NULL,
     created_at   timestamptz NOT NULL,
     attempts     integer     NOT NULL,
     last_error   text        NOT NULL,
@@ -70,7 +72,7 @@ CREATE TABLE {outbox_sent} (
     topic        text        NOT NULL,
     ordering_key text,
     payload      bytea       NOT NULL,
-    metadata     jsonb       NOT NULL,
+    metadata     json        NOT NULL,
     created_at   timestamptz NOT NULL,
     sent_at      timestamptz NOT NULL DEFAULT now()
 );

@@ -29,7 +29,7 @@ func (s *scene) add(ctx context.Context, messages, keys int) error {
 	_, err := s.db.ExecContext(ctx, `
 		INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata)
 		SELECT gen_random_uuid()::text, topic, 'key-' || n % $2, CASE WHEN $2 > 0 THEN n % $2 ELSE n END % 64, payload,
-		       CASE WHEN $2 > 0 THEN metadata || jsonb_build_object('`+outbox.OrderingKey+`', 'key-' || n % $2) ELSE metadata END
+		       CASE WHEN $2 > 0 THEN (metadata::jsonb || jsonb_build_object('`+outbox.OrderingKey+`', 'key-' || n % $2))::json ELSE metadata END
 		FROM sample, generate_series(1, $1::bigint) AS n`, messages, sql.NullInt64{Int64: int64(keys), Valid: keys > 0})
 	return err
 }
