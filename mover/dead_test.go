@@ -26,7 +26,7 @@ type deadLetter struct{ id, topic, payload, metadata, reason, text string }
 func deadLetters(t *testing.T, db *sql.DB) []deadLetter {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), `
-		SELECT message_id, topic, payload, metadata, reason, last_error FROM once_outbox_dead
+		SELECT message_id, topic, payload, metadata::jsonb, reason, last_error FROM once_outbox_dead
 		WHERE attempts = 0 AND ordering_key IS NULL AND unknown = (reason = 'invalid') ORDER BY position`)
 	require.NoError(t, err)
 	defer rows.Close()
