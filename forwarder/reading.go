@@ -24,9 +24,10 @@ const (
 type reading struct {
 	busy    bool
 	began   time.Time
-	hinted  bool      // since it began
-	refill  bool      // the last one was a refill
-	found   time.Time // when something was found, or hinted at, last
+	took    time.Duration // by the last sweep
+	hinted  bool          // since it began
+	refill  bool          // the last one was a refill
+	found   time.Time     // when something was found, or hinted at, last
 	next    time.Time
 	rescan  time.Time // when the next rescan is due
 	epoch   int       // changes when reads under way are no longer wanted
@@ -58,7 +59,7 @@ func (l *loop) read(now time.Time) {
 	}
 	due := r.next
 	if r.hinted {
-		due = r.began.Add(l.config.PollMin)
+		due = r.began.Add(min(2*r.took, l.config.PollMin)) // hints do not take more than half of a connection's time
 	}
 	switch sweep := !now.Before(due); {
 	case len(l.buffer.refills) > 0 && (!sweep || !r.refill) && l.refill(limit, bytes):
@@ -201,6 +202,7 @@ func (l *loop) swept(rows []*row, at reached) {
 
 	r := &l.reading
 	now := time.Now()
+	r.took = now.Sub(r.began)
 	switch {
 	case at.covered < everything:
 		r.found, r.next = now, now
