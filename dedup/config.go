@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -30,6 +31,38 @@ type Config struct {
 	// an error, because published after the commit they could be lost.
 	Outbox func(tx *sql.Tx) message.Publisher
 
+	// Key returns what a message is remembered by besides its id: the key of
+	// what it asks for, such as "capture/order-17", from producers that give
+	// the same request another id each time. It must be usable as an id is:
+	// not empty, valid UTF-8 without NUL, at most 255 bytes. A message of
+	// another id with a key that is done is a duplicate, or a collision if it
+	// differs, see Content. With Key, messages need no id. Defaults to none.
+	Key func(msg *message.Message) string
+
+	// Content returns what must be the same in two messages of one Key, for
+	// payloads that name the time of sending. Defaults to the payload.
+	Content func(msg *message.Message) []byte
+
+	// Idempotent are the names of consumers whose handlers may run any number
+	// of times, by nature. They get their transaction and the outbox, but
+	// nothing is remembered, and any id will do. Defaults to none.
+	Idempotent []string
+
+	// Retention is how long a message is remembered: [Inbox.Run] removes what
+	// is older, except for messages that wait or are in quarantine. It is
+	// refused if it is shorter than LongestWayBack. Defaults to 30 days.
+	Retention time.Duration
+
+	// LongestWayBack is the longest time after which a copy of a message that
+	// was handled may still arrive: what outbox, broker, dead-letter queues and
+	// restored backups can hold it back in all. Messages that this library has
+	// parked or quarantined need not be reckoned with. Defaults to 7 days.
+	LongestWayBack time.Duration
+
+	// SweepInterval is how often Run removes what is too old. Defaults to 10
+	// minutes.
+	SweepInterval time.Duration
+
 	// LockTimeout is how long a copy of a message waits for another copy that
 	// is being handled. Not used with SQLite, which has its busy_timeout.
 	// Defaults to 10 seconds.
@@ -45,8 +78,20 @@ type Config struct {
 	Logger watermill.LoggerAdapter
 }
 
+// DefaultLongestWayBack is what Config.LongestWayBack defaults to.
+const DefaultLongestWayBack = 7 * 24 * time.Hour
+
 func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
+	if c.Retention == 0 {
+		c.Retention = 30 * 24 * time.Hour
+	}
+	if c.LongestWayBack == 0 {
+		c.LongestWayBack = DefaultLongestWayBack
+	}
+	if c.SweepInterval == 0 {
+		c.SweepInterval = 10 * time.Minute
+	}
 	if c.LockTimeout == 0 {
 		c.LockTimeout = 10 * time.Second
 	}
@@ -67,7 +112,22 @@ func (c Config) validate() error {
 	if len(c.Consumer) > maxName {
 		errs = append(errs, fmt.Errorf("Consumer is longer than %d bytes", maxName))
 	}
-	for name, value := range map[string]time.Duration{"LockTimeout": c.LockTimeout, "IdleTimeout": c.IdleTimeout} {
+	if slices.Contains(c.Idempotent, "") {
+		errs = append(errs, errors.New("Idempotent has an empty name"))
+	}
+	if c.Content != nil && c.Key == nil {
+		errs = append(errs, errors.New("Content is set without Key: messages of one id are compared by their payloads"))
+	}
+	if c.LongestWayBack < 0 {
+		errs = append(errs, fmt.Errorf("LongestWayBack is %v: negative", c.LongestWayBack))
+	}
+	if c.Retention < c.LongestWayBack {
+		errs = append(errs, fmt.Errorf("Retention is %v, shorter than LongestWayBack, %v: a late copy would be handled again",
+			c.Retention, c.LongestWayBack))
+	}
+	for name, value := range map[string]time.Duration{
+		"LockTimeout": c.LockTimeout, "IdleTimeout": c.IdleTimeout, "SweepInterval": c.SweepInterval, "Retention": c.Retention,
+	} {
 		if value < time.Millisecond {
 			errs = append(errs, fmt.Errorf("%s is %v: less than a millisecond", name, value))
 		}

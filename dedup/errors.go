@@ -5,11 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
-	"unicode/utf8"
-
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/verdict"
@@ -19,7 +15,8 @@ var (
 	// ErrCollision says that the inbox has the id with another payload.
 	ErrCollision = errors.New("the id was used for another payload")
 
-	// ErrInvalidID says that a message has no id that could be remembered.
+	// ErrInvalidID says that a message has no id, or no key, that could be
+	// remembered.
 	ErrInvalidID = errors.New("unusable message id")
 
 	// ErrNoConsumer says that there is no name to remember messages under.
@@ -36,28 +33,6 @@ var (
 	// The message is to be handled again: the inbox then knows.
 	ErrCommitUnknown = dialect.ErrCommitUnknown
 )
-
-const maxName = 255
-
-// validate refuses what the inbox could not keep, or would confuse.
-func validate(consumer string, msg *message.Message) error {
-	var why string
-	switch {
-	case consumer == "":
-		return verdict.HandBack(fmt.Errorf("dedup: %w", ErrNoConsumer))
-	case msg.UUID == "":
-		why = "it is empty" // all such messages would count as one
-	case len(msg.UUID) > maxName:
-		why = fmt.Sprintf("it is %d bytes long, more than %d", len(msg.UUID), maxName)
-	case !utf8.ValidString(msg.UUID):
-		why = "it is not valid UTF-8"
-	case strings.ContainsRune(msg.UUID, 0):
-		why = "it contains NUL"
-	default:
-		return nil
-	}
-	return verdict.Forever(verdict.ReasonInvalidID, fmt.Errorf("dedup: %w: %s", ErrInvalidID, why))
-}
 
 // handlerError returns the handler's own error as it is, unless our database
 // went away under it: then nothing is known against the message.

@@ -2,10 +2,10 @@ package dedup
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -53,9 +53,6 @@ func (i *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		if consumer == "" {
 			consumer = parked.DeliveryOf(msg.Context()).Consumer
 		}
-		if err := validate(consumer, msg); err != nil {
-			return nil, err
-		}
 		err := i.once(msg, consumer, h)
 		if errors.Is(err, errDone) {
 			i.config.Logger.Debug("Message is done already, skipped",
@@ -70,6 +67,16 @@ func (i *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 var errDone = errors.New("done already")
 
 func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFunc) error {
+	if consumer == "" {
+		return verdict.HandBack(fmt.Errorf("dedup: %w", ErrNoConsumer))
+	}
+	var identities []identity
+	if !slices.Contains(i.config.Idempotent, consumer) {
+		var err error
+		if identities, err = i.identities(msg); err != nil {
+			return err
+		}
+	}
 	ctx := msg.Context()
 	tx, release, err := dialect.Begin(ctx, i.db, nil)
 	if err != nil {
@@ -77,8 +84,15 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 	}
 	defer release() // also when h panics; the panic goes on
 
-	if err := i.claim(ctx, tx, msg, consumer); err != nil {
-		return err
+	if i.sql.timeouts != "" {
+		if _, err := tx.ExecContext(ctx, i.sql.timeouts); err != nil {
+			return verdict.HandBack(fmt.Errorf("dedup: set timeouts: %w", err))
+		}
+	}
+	for _, id := range identities {
+		if err := i.claim(ctx, tx, id, consumer, parked.Tenant(msg)); err != nil {
+			return err
+		}
 	}
 	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {
 		return err
@@ -89,46 +103,41 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 	return nil
 }
 
-// claim enters the message into the inbox. It waits while another copy is
-// being handled, and returns errDone if one has been.
-func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, msg *message.Message, consumer string) error {
-	if i.sql.timeouts != "" {
-		if _, err := tx.ExecContext(ctx, i.sql.timeouts); err != nil {
-			return verdict.HandBack(fmt.Errorf("dedup: set timeouts: %w", err))
-		}
-	}
-	digest := sha256.Sum256(msg.Payload)
-	result, err := tx.ExecContext(ctx, i.sql.insert, msg.UUID, consumer, digest[:], parked.Tenant(msg))
+// claim enters a message into the inbox. It waits while another copy is being
+// handled, and returns errDone if one has been.
+func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, id identity, consumer string, tenant any) error {
+	result, err := tx.ExecContext(ctx, i.sql.insert, id.id, consumer, id.digest[:], tenant)
 	if err != nil {
-		return verdict.HandBack(fmt.Errorf("dedup: claim message %q for %q: %w", msg.UUID, consumer, err))
+		return verdict.HandBack(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer, err))
 	}
 	fresh, err := result.RowsAffected()
 	if err != nil {
-		return verdict.HandBack(fmt.Errorf("dedup: claim message %q for %q: %w", msg.UUID, consumer, err))
+		return verdict.HandBack(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer, err))
 	}
 	if fresh == 1 {
 		return nil
 	}
-	return i.compare(ctx, tx, msg, consumer, digest[:])
+	return i.compare(ctx, tx, id, consumer)
 }
 
 // compare tells a copy of a message from another message with the same id. The
 // second must not be dropped as a duplicate, nor can it be applied.
-func (i *Inbox) compare(ctx context.Context, tx *sql.Tx, msg *message.Message, consumer string, digest []byte) error {
+func (i *Inbox) compare(ctx context.Context, tx *sql.Tx, id identity, consumer string) error {
 	var same bool
-	err := tx.QueryRowContext(ctx, i.sql.same, msg.UUID, consumer, digest).Scan(&same)
+	err := tx.QueryRowContext(ctx, i.sql.same, id.id, consumer, id.digest[:]).Scan(&same)
 	switch {
 	case err != nil: // also when retention has just removed the row: the next try inserts it
-		return verdict.HandBack(fmt.Errorf("dedup: compare message %q for %q: %w", msg.UUID, consumer, err))
+		return verdict.HandBack(fmt.Errorf("dedup: compare message %q for %q: %w", id.id, consumer, err))
 	case !same:
 		return verdict.Forever(verdict.ReasonCollision,
-			fmt.Errorf("dedup: message %q for %q: %w", msg.UUID, consumer, ErrCollision))
+			fmt.Errorf("dedup: message %q for %q: %w", id.id, consumer, ErrCollision))
 	}
 	return errDone
 }
 
 // handle calls h with the transaction and stores what it produced.
 func (i *Inbox) handle(ctx context.Context, tx *sql.Tx, msg *message.Message, consumer string, h message.HandlerFunc) error {
+	from := causeOf(msg) // h may change msg
 	msg.SetContext(withTx(ctx, tx))
 	defer msg.SetContext(ctx)
 
@@ -136,5 +145,5 @@ func (i *Inbox) handle(ctx context.Context, tx *sql.Tx, msg *message.Message, co
 	if err != nil {
 		return i.handlerError(tx, err)
 	}
-	return i.store(ctx, tx, msg, consumer, produced)
+	return i.store(ctx, tx, from, consumer, produced)
 }

@@ -163,10 +163,15 @@ func TestTrap51WithoutAConsumerNameNothingIsRemembered(t *testing.T) {
 func TestConfigNamesTheField(t *testing.T) {
 	db := testkit.SQLite(t)
 	for field, config := range map[string]dedup.Config{
-		"Consumer":    {Consumer: strings.Repeat("x", 256)},
-		"LockTimeout": {LockTimeout: -1},
-		"IdleTimeout": {IdleTimeout: -1},
-		"Prefix":      {Schema: schema.Config{Prefix: "a b"}},
+		"Consumer":                   {Consumer: strings.Repeat("x", 256)},
+		"LockTimeout":                {LockTimeout: -1},
+		"Idempotent":                 {Idempotent: []string{""}},
+		"Content is set without Key": {Content: func(*message.Message) []byte { return nil }},
+		"LongestWayBack":             {LongestWayBack: -1},
+		"Retention":                  {Retention: -1},
+		"SweepInterval":              {SweepInterval: -1},
+		"IdleTimeout":                {IdleTimeout: -1},
+		"Prefix":                     {Schema: schema.Config{Prefix: "a b"}},
 	} {
 		if _, err := dedup.New(db.DB, config); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("error %v does not name %s", err, field)

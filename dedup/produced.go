@@ -6,15 +6,41 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/verdict"
 )
 
+// cause is what a message passes on to those that its handler produces.
+type cause struct {
+	id, tenant string
+	span       trace.Span // of the handling, or of whoever sent the message
+}
+
+func causeOf(msg *message.Message) cause {
+	return cause{msg.UUID, msg.Metadata[meta.TenantID], trace.SpanFromContext(msg.Context())}
+}
+
+// mark passes on what the handler has not said itself.
+func (c cause) mark(msg *message.Message) {
+	if msg.Metadata == nil {
+		msg.Metadata = message.Metadata{}
+	}
+	for key, value := range map[string]string{meta.CausationID: c.id, meta.TenantID: c.tenant} {
+		if msg.Metadata[key] == "" && value != "" {
+			msg.Metadata[key] = value
+		}
+	}
+	if !trace.SpanContextFromContext(msg.Context()).IsValid() {
+		msg.SetContext(trace.ContextWithSpan(msg.Context(), c.span))
+	}
+}
+
 // store puts what a handler produced into the outbox, in the handler's
 // transaction. Returned to the router it would be published after the commit,
 // and lost if the process died in between.
-func (i *Inbox) store(ctx context.Context, tx *sql.Tx, cause *message.Message, consumer string, produced []*message.Message) error {
+func (i *Inbox) store(ctx context.Context, tx *sql.Tx, from cause, consumer string, produced []*message.Message) error {
 	if len(produced) == 0 {
 		return nil
 	}
@@ -30,12 +56,7 @@ func (i *Inbox) store(ctx context.Context, tx *sql.Tx, cause *message.Message, c
 		if topic == "" {
 			return verdict.Forever(verdict.ReasonPermanent, fmt.Errorf("dedup: consumer %q: message %d: %w", consumer, n, ErrNoTopic))
 		}
-		if msg.Metadata[meta.CausationID] == "" {
-			if msg.Metadata == nil {
-				msg.Metadata = message.Metadata{}
-			}
-			msg.Metadata[meta.CausationID] = cause.UUID
-		}
+		from.mark(msg)
 		if err := events.Publish(topic, msg); err != nil {
 			return i.handlerError(tx, fmt.Errorf("dedup: consumer %q: message %d for %q: %w", consumer, n, topic, err))
 		}

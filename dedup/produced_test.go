@@ -27,7 +27,9 @@ func TestTrap37ProducedMessagesAreCommittedWithTheEffect(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		for range 2 { // the second copy must not produce again
-			returned, err := b.inbox.Middleware(produce("e1", nil))(message.NewMessage("m1", nil))
+			msg := message.NewMessage("m1", nil)
+			outbox.SetTenant(msg, "acme")
+			returned, err := b.inbox.Middleware(produce("e1", nil))(msg)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -45,8 +47,44 @@ func TestTrap37ProducedMessagesAreCommittedWithTheEffect(t *testing.T) {
 		if err := json.Unmarshal([]byte(metadata), &got); err != nil {
 			t.Fatal(err)
 		}
-		if topic != "payments.captured" || got["once_causation_id"] != "m1" {
+		if topic != "payments.captured" || got["once_causation_id"] != "m1" || got["once_tenant_id"] != "acme" {
 			t.Fatalf("topic %q, metadata %v", topic, got)
+		}
+	})
+}
+
+// What a handler says itself about cause and tenant is not overruled.
+func TestProducedMessagesKeepTheirOwnCauseAndTenant(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t), nil)
+	msg := message.NewMessage("m1", nil)
+	outbox.SetTenant(msg, "acme")
+	_, err := b.inbox.Middleware(func(*message.Message) ([]*message.Message, error) {
+		event := &message.Message{UUID: "e1"}
+		outbox.SetTopic(event, "t")
+		outbox.SetTenant(event, "other")
+		outbox.SetCausation(event, "m0")
+		return []*message.Message{event}, nil
+	})(msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := b.count(`once_outbox WHERE metadata LIKE '%"once_causation_id":"m0"%' AND metadata LIKE '%"once_tenant_id":"other"%'`); n != 1 {
+		t.Fatalf("%d such messages in the outbox", n)
+	}
+	b.expect(0, 1, 1)
+}
+
+func TestTheTenantIsInTheInbox(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		msg := message.NewMessage("m1", nil)
+		outbox.SetTenant(msg, "ac\x00me")
+		if _, err := b.inbox.Middleware(apply)(msg); err != nil {
+			t.Fatal(err)
+		}
+		b.handle(apply, "m2")
+		if n := b.count(`once_inbox WHERE message_id = 'm1' AND tenant = 'ac�me' OR message_id = 'm2' AND tenant IS NULL`); n != 2 {
+			t.Fatalf("%d of 2 rows have their tenant", n)
 		}
 	})
 }

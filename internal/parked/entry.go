@@ -18,6 +18,9 @@ const (
 	Discarded   = "discarded"
 )
 
+// Final lists, for SQL, the states that a row does not leave.
+const Final = `('resolved', 'discarded')`
+
 // Entry is a row to be looked at.
 type Entry struct {
 	ID            int64

@@ -130,6 +130,9 @@ CREATE UNIQUE INDEX {index parked_message} ON {parked} (consumer, message_id, di
 -- The one sweep of waiting rows.
 CREATE INDEX {index parked_due} ON {parked} (consumer, topic, due_at) WHERE state = 'waiting';
 
+-- For retention of what is over.
+CREATE INDEX {index parked_finished} ON {parked} (finished_at) WHERE state IN ('resolved', 'discarded');
+
 -- Listing the quarantine.
 CREATE INDEX {index parked_quarantined} ON {parked} (id) WHERE state = 'quarantined';
 

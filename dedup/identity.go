@@ -1,0 +1,72 @@
+package dedup
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/verdict"
+)
+
+const (
+	maxName = 255
+
+	// keyPrefix stands before a business key, so that it is no message's id.
+	keyPrefix = "key:"
+)
+
+// identity is one of the things that a message is remembered by.
+type identity struct {
+	id     string
+	digest [sha256.Size]byte // tells two messages of one id apart
+}
+
+// identities returns what msg is remembered by, or why it cannot be. With a
+// key, that is both: a discarded or parked message is known by its id alone.
+func (i *Inbox) identities(msg *message.Message) ([]identity, error) {
+	key := i.config.Key
+	var all []identity
+	if key == nil || msg.UUID != "" {
+		why := unusable(msg.UUID)
+		if key != nil && strings.HasPrefix(msg.UUID, keyPrefix) {
+			why = "it begins with " + keyPrefix + ", as keys do"
+		}
+		if why != "" {
+			return nil, invalid("", why)
+		}
+		all = append(all, identity{msg.UUID, sha256.Sum256(msg.Payload)})
+	}
+	if key == nil {
+		return all, nil
+	}
+	name, content := key(msg), []byte(msg.Payload)
+	if why := unusable(name); why != "" {
+		return nil, invalid("Config.Key: ", why)
+	}
+	if i.config.Content != nil {
+		content = i.config.Content(msg)
+	}
+	return append(all, identity{keyPrefix + name, sha256.Sum256(content)}), nil
+}
+
+// unusable says why the inbox could not keep an id, or would confuse it.
+func unusable(id string) string {
+	switch {
+	case id == "":
+		return "it is empty" // all such messages would count as one
+	case len(id) > maxName:
+		return fmt.Sprintf("it is %d bytes long, more than %d", len(id), maxName)
+	case !utf8.ValidString(id):
+		return "it is not valid UTF-8"
+	case strings.ContainsRune(id, 0):
+		return "it contains NUL"
+	}
+	return ""
+}
+
+func invalid(what, why string) error {
+	return verdict.Forever(verdict.ReasonInvalidID, fmt.Errorf("dedup: %w: %s%s", ErrInvalidID, what, why))
+}

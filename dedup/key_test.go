@@ -1,0 +1,124 @@
+package dedup_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
+)
+
+func withKey(key string) func(*dedup.Config) {
+	return func(c *dedup.Config) {
+		c.Key = func(*message.Message) string { return key }
+	}
+}
+
+// The same request under another id is a duplicate by its key, and nothing is
+// remembered of it but that.
+func TestAKeyIsDoneOnceUnderAnyID(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, withKey("order-17"))
+		for _, id := range []string{"m1", "m2", "m2", ""} {
+			if _, err := b.inbox.Middleware(apply)(message.NewMessage(id, []byte("body"))); err != nil {
+				t.Fatalf("%q: %v", id, err)
+			}
+		}
+		b.expect(1, 2, 0) // the id and the key of the first
+	})
+}
+
+func TestMessagesWithoutIDAreToldApartByTheirKeys(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *dedup.Config) {
+			c.Key = func(msg *message.Message) string { return string(msg.Payload) }
+		})
+		for _, body := range []string{"one", "two", "one"} {
+			if _, err := b.inbox.Middleware(apply)(message.NewMessage("", []byte(body))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.expect(2, 2, 0)
+	})
+}
+
+func TestTrap40TheSameKeyWithOtherContentIsNoDuplicate(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, withKey("order-17"))
+		if _, err := b.inbox.Middleware(apply)(message.NewMessage("m1", []byte("one"))); err != nil {
+			t.Fatal(err)
+		}
+		_, err := b.inbox.Middleware(apply)(message.NewMessage("m2", []byte("two")))
+		kindOf(t, err, verdict.Permanent)
+		if !errors.Is(err, dedup.ErrCollision) {
+			t.Fatalf("got %v, want ErrCollision", err)
+		}
+		b.expect(1, 2, 0)
+	})
+}
+
+// What is compared can be less than the payload.
+func TestContentSaysWhatMustBeTheSame(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *dedup.Config) {
+			withKey("order-17")(c)
+			c.Content = func(msg *message.Message) []byte {
+				amount, _, _ := strings.Cut(string(msg.Payload), " at ")
+				return []byte(amount)
+			}
+		})
+		handle := b.inbox.Middleware(apply)
+		for id, body := range map[string]string{"m1": "100 at noon", "m2": "100 at midnight"} {
+			if _, err := handle(message.NewMessage(id, []byte(body))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := handle(message.NewMessage("m3", []byte("200 at noon"))); !errors.Is(err, dedup.ErrCollision) {
+			t.Fatalf("got %v, want ErrCollision", err)
+		}
+		b.expect(1, 2, 0)
+	})
+}
+
+func TestTrap39UnusableKeysAreRefusedForGood(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		for name, key := range map[string]string{
+			"empty": "", "too long": strings.Repeat("x", 256), "NUL": "a\x00b", "invalid UTF-8": "a\xff",
+		} {
+			t.Run(name, func(t *testing.T) {
+				b := newBench(t, testkit.SQLite(t), withKey(key))
+				_, err := b.inbox.Middleware(apply)(message.NewMessage("m1", nil))
+				kindOf(t, err, verdict.Permanent)
+				if !errors.Is(err, dedup.ErrInvalidID) || !strings.Contains(err.Error(), "Key") {
+					t.Errorf("%v", err)
+				}
+				b.expect(0, 0, 0)
+			})
+		}
+		b := newBench(t, db, withKey("a"))
+		_, err := b.inbox.Middleware(apply)(message.NewMessage("key:a", nil))
+		kindOf(t, err, verdict.Permanent) // it would be taken for the key
+	})
+}
+
+// A handler that is idempotent by nature has its transaction and the outbox,
+// and runs every time.
+func TestIdempotentConsumersAreNotRemembered(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *dedup.Config) { c.Idempotent = []string{"other", consumer} })
+		for range 2 {
+			if _, err := b.inbox.Middleware(produce("e1", nil))(message.NewMessage("", nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.expect(2, 0, 2)
+		if _, err := b.inbox.Middleware(produce("e1", errHandler))(message.NewMessage("m1", nil)); !errors.Is(err, errHandler) {
+			t.Fatal(err)
+		}
+		b.expect(2, 0, 2)
+	})
+}

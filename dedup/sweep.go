@@ -1,0 +1,69 @@
+package dedup
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+)
+
+// sweepBatch bounds what one transaction removes.
+const sweepBatch = 2000
+
+// Run calls [Inbox.Sweep] every Config.SweepInterval until ctx ends, and
+// returns nil then. Any number of processes may run it: they do not wait for
+// each other. An error of the database is logged, and the next sweep tries on.
+func (i *Inbox) Run(ctx context.Context) error {
+	tick := time.NewTicker(i.config.SweepInterval)
+	defer tick.Stop()
+	failing := false
+	for {
+		_, err := i.Sweep(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !failing:
+			i.config.Logger.Error("What is too old cannot be removed, trying on", err, nil)
+		case err == nil && failing:
+			i.config.Logger.Info("What is too old is removed again", nil)
+		}
+		failing = err != nil
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Sweep removes what is older than Config.Retention by the database's clock,
+// in short transactions, and says how many rows that were: messages that are
+// remembered, but for those that wait or are in quarantine and so may run
+// again, and parked messages that were resolved or discarded.
+func (i *Inbox) Sweep(ctx context.Context) (removed int64, err error) {
+	for _, query := range []string{i.sql.sweepInbox, i.sql.sweepParked} {
+		for {
+			n, err := i.sweep(ctx, query)
+			removed += n
+			if err != nil {
+				return removed, fmt.Errorf("dedup: sweep: %w", err)
+			}
+			if n < sweepBatch {
+				break
+			}
+		}
+	}
+	return removed, nil
+}
+
+func (i *Inbox) sweep(ctx context.Context, query string) (removed int64, err error) {
+	err = i.dialect.Write(ctx, i.db, func(tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, query, -i.config.Retention.Milliseconds(), sweepBatch)
+		if err != nil {
+			return err
+		}
+		removed, err = result.RowsAffected()
+		return err
+	})
+	return removed, err
+}

@@ -1,0 +1,179 @@
+package dedup_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// age makes everything that is remembered so much older.
+func (b *bench) age(by time.Duration) {
+	b.Helper()
+	d := b.store().Dialect()
+	for _, query := range []string{
+		`UPDATE {inbox} SET processed_at = {after $1}`,
+		`UPDATE {parked} SET finished_at = {after $1} WHERE finished_at IS NOT NULL`,
+	} {
+		b.exec(d.SQL(query), -by.Milliseconds())
+	}
+}
+
+func (b *bench) store() *parked.Store {
+	b.Helper()
+	store, err := parked.NewStore(b.DB, b.config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return store
+}
+
+func (b *bench) sweep() int64 {
+	b.Helper()
+	n, err := b.inbox.Sweep(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+func (b *bench) handle(h message.HandlerFunc, ids ...string) {
+	b.Helper()
+	for _, id := range ids {
+		if _, err := b.inbox.Middleware(h)(message.NewMessage(id, nil)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// What is younger than Retention stays, what is older goes, in batches.
+func TestOnlyWhatIsTooOldIsRemoved(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *dedup.Config) { c.Retention = 8 * 24 * time.Hour })
+		const old = 4500 // more than two batches
+		values := make([]string, old)
+		for n := range values {
+			values[n] = fmt.Sprintf(`('old-%d', 'payments', '')`, n)
+		}
+		b.exec(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ` + strings.Join(values, ","))
+		b.age(9 * 24 * time.Hour)
+		b.handle(apply, "young")
+		if n := b.sweep(); n != old {
+			t.Errorf("%d rows were removed, want %d", n, old)
+		}
+		b.expect(1, 1, 0)
+		b.handle(apply, "young")
+		b.expect(1, 1, 0)
+		b.age(7 * 24 * time.Hour)
+		if n := b.sweep(); n != 0 {
+			t.Errorf("%d rows were removed before their time", n)
+		}
+	})
+}
+
+// A message that waits or is in quarantine may run again after any time: it is
+// remembered until then. So are two consumers of one message told apart.
+func TestTrap36WhatMayComeBackIsRemembered(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		ctx, store := t.Context(), b.store()
+		b.handle(apply, "waiting", "quarantined", "others", "resolved", "discarded", "gone")
+		park := func(who, id string) {
+			d := &parked.Delivery{Consumer: who, Topic: "t"}
+			if err := store.Quarantine(ctx, d, message.NewMessage(id, nil), parked.Failure{Err: errHandler}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, id := range []string{"waiting", "quarantined", "resolved", "discarded"} {
+			park(consumer, id)
+		}
+		park("inventory", "others")
+		for _, id := range []string{"waiting", "resolved", "discarded"} {
+			b.exec(`UPDATE once_parked SET state = '` + id + `' WHERE message_id = '` + id + `'`)
+		}
+		b.exec(store.Dialect().SQL(`UPDATE {parked} SET finished_at = {now} WHERE state IN ('resolved', 'discarded')`))
+		b.age(365 * 24 * time.Hour)
+		b.sweep()
+		left := b.count(`once_inbox WHERE message_id IN ('waiting', 'quarantined')`)
+		if left != 2 || b.count(`once_inbox`) != 2 {
+			t.Errorf("%d of 2 that may come back are remembered, and %d in all", left, b.count(`once_inbox`))
+		}
+		if n := b.count(`once_parked WHERE state IN ('waiting', 'quarantined')`); n != 3 || b.count(`once_parked`) != 3 {
+			t.Errorf("of the parked %d are left, and %d in all", n, b.count(`once_parked`))
+		}
+		b.handle(apply, "waiting", "quarantined")
+		b.expect(6, 2, 0) // the six of the beginning
+		if n := b.sweep(); n != 0 {
+			t.Errorf("%d more were removed", n)
+		}
+	})
+}
+
+func TestTrap72ADiscardedMessageIsRememberedForItsTime(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		store := b.store()
+		msg := message.NewMessage("m1", []byte("body"))
+		d := &parked.Delivery{Consumer: consumer, Topic: "t"}
+		if err := store.Quarantine(t.Context(), d, msg, parked.Failure{Err: errHandler}); err != nil {
+			t.Fatal(err)
+		}
+		entries, err := store.List(t.Context(), parked.Filter{Limit: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := store.Discard(t.Context(), parked.Act{Actor: "test"}, []int64{entries[0].ID}); err != nil {
+			t.Fatal(err)
+		}
+		b.age(29 * 24 * time.Hour)
+		b.sweep()
+		if _, err := b.inbox.Middleware(apply)(msg.Copy()); err != nil {
+			t.Fatal(err)
+		}
+		b.expect(0, 1, 0)
+	})
+}
+
+func TestRunSweepsUntilItsContextEnds(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *dedup.Config) { c.SweepInterval = 10 * time.Millisecond })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- b.inbox.Run(ctx) }()
+		for range 2 { // also at a later sweep
+			b.handle(apply, "m1")
+			b.age(31 * 24 * time.Hour)
+			testkit.Eventually(t, 20*time.Second, "it is forgotten", func() bool { return b.count("once_inbox") == 0 })
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// An id that is removed too early lets a late copy run again: such a setting is
+// refused, by the names of its fields.
+func TestTrap36RetentionIsNotShorterThanTheLongestWayBack(t *testing.T) {
+	db := testkit.SQLite(t)
+	for _, config := range []dedup.Config{
+		{Retention: 6 * 24 * time.Hour},
+		{Retention: time.Hour, LongestWayBack: 2 * time.Hour},
+		{LongestWayBack: 31 * 24 * time.Hour},
+	} {
+		_, err := dedup.New(db.DB, config)
+		if err == nil || !strings.Contains(err.Error(), "Retention") || !strings.Contains(err.Error(), "LongestWayBack") {
+			t.Errorf("%+v: %v", config, err)
+		}
+	}
+	if _, err := dedup.New(db.DB, dedup.Config{Retention: time.Hour, LongestWayBack: time.Hour}); err != nil {
+		t.Error(err)
+	}
+}
