@@ -1,6 +1,7 @@
 package once
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -57,6 +58,9 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
+	// What retry still tries must be remembered too.
+	config.Dedup.LongestWayBack = max(
+		cmp.Or(config.Dedup.LongestWayBack, dedup.DefaultLongestWayBack), config.Retry.LongestDelay())
 	inbox, err := dedup.New(db, config.Dedup)
 	errs := []error{err}
 	retries, err := retry.New(db, config.Retry)
@@ -118,6 +122,10 @@ func (c *Consumer) AddHandler(
 			return err
 		})
 }
+
+// Run removes what need not be remembered any longer, see [dedup.Inbox.Run],
+// until ctx ends. Without it the inbox grows.
+func (c *Consumer) Run(ctx context.Context) error { return c.inbox.Run(ctx) }
 
 // Quarantine returns the store of the messages that were given up: to list,
 // replay or discard them.

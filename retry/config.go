@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -20,6 +21,12 @@ type Config struct {
 	// Policy says how often and when to try again. Its zero value is a good
 	// default too.
 	Policy Policy
+
+	// Classes are kinds of errors with policies of their own. The first whose
+	// Match says yes counts, and Policy where none does. A message has one
+	// count of rounds: the policy of its latest error says whether that was the
+	// last. Defaults to none.
+	Classes []Class
 
 	// CrashBudget is how many times the process may end while the handler of
 	// a parked message runs, before the message is given up without being run
@@ -52,9 +59,36 @@ type Config struct {
 	Logger watermill.LoggerAdapter
 }
 
+// Class is a kind of errors with a policy of its own.
+type Class struct {
+	// Match says whether an error that the handler returned is one of them;
+	// errors.Is and errors.As see through what wraps it. It is required.
+	Match func(err error) bool
+
+	// Policy is for these errors. Its zero value is the default policy, not
+	// that of the Config.
+	Policy Policy
+}
+
+// LongestDelay returns how long a message may be tried at most, the time that
+// its handler takes and [After] left out: the sum of the delays of the policy
+// for which that is the longest. The inbox must remember messages for longer.
+func (c Config) LongestDelay() time.Duration {
+	c = c.withDefaults()
+	longest := c.Policy.total()
+	for _, class := range c.Classes {
+		longest = max(longest, class.Policy.total())
+	}
+	return longest
+}
+
 func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
 	c.Policy = c.Policy.withDefaults()
+	c.Classes = slices.Clone(c.Classes)
+	for i := range c.Classes {
+		c.Classes[i].Policy = c.Classes[i].Policy.withDefaults()
+	}
 	if c.CrashBudget == 0 {
 		c.CrashBudget = 3
 	}
@@ -80,7 +114,14 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) validate() error {
-	errs := []error{c.Schema.Validate(), c.Policy.validate()}
+	errs := []error{c.Schema.Validate(), c.Policy.validate("Policy")}
+	for i, class := range c.Classes {
+		name := fmt.Sprintf("Classes[%d].", i)
+		if class.Match == nil {
+			errs = append(errs, errors.New(name+"Match is nil"))
+		}
+		errs = append(errs, class.Policy.validate(name+"Policy"))
+	}
 	if c.CrashBudget < 0 {
 		errs = append(errs, fmt.Errorf("CrashBudget is %d: negative", c.CrashBudget))
 	}

@@ -100,6 +100,57 @@ func TestTrap49ASuspectWaitsForItsNeighbours(t *testing.T) {
 	})
 }
 
+// A suspect waits for whatever the process has in hand, of any subscription,
+// and nothing is claimed beside it: what runs when the process ends is charged.
+func TestTrap49ASuspectIsAloneInTheProcess(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *retry.Config) { c.Concurrency = 4 })
+		b.put("suspect")
+		b.crash(1, false)
+		if _, err := db.ExecContext(t.Context(), b.parked.Dialect().SQL(`UPDATE {parked} SET due_at = {after $1}`), 3_600_000); err != nil {
+			t.Fatal(err)
+		}
+		const other, elsewhere = "inventory", "elsewhere"
+		deliver := func(id string) {
+			if err := b.parked.Deliver(t.Context(), elsewhere, []string{other}, message.NewMessage(id, nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var w witness
+		running, finish := make(chan struct{}), make(chan struct{})
+		b.run(func(msg *message.Message) error {
+			defer w.enter(msg.UUID)()
+			deliver("later")
+			b.polls(10) // in which it could be claimed
+			return nil
+		})
+		router := b.router
+		b.transport = newTransport()
+		b.runNamed(other, elsewhere, func(msg *message.Message) error {
+			defer w.enter(msg.UUID)()
+			if msg.UUID == "neighbour" {
+				close(running)
+				<-finish
+			}
+			return nil
+		})
+		deliver("neighbour")
+		<-running
+		if _, err := db.ExecContext(t.Context(), b.parked.Dialect().SQL(`UPDATE {parked} SET due_at = {now} WHERE message_id = 'suspect'`)); err != nil {
+			t.Fatal(err)
+		}
+		b.polls(10) // in which the suspect could be claimed
+		deliver("held back")
+		b.polls(10)
+		close(finish)
+		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
+		if err := router.Close(); err != nil {
+			t.Fatal(err)
+		}
+		w.check(t, 4, "suspect")
+	})
+}
+
 // polls waits for as long as the subscription takes to look n times.
 func (b *bench) polls(n int) {
 	tick := time.NewTicker(pollInterval)

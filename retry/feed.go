@@ -27,7 +27,7 @@ type feed struct {
 	wake     chan struct{}
 	done     chan *parked.Claim
 	inHand   map[*parked.Claim]struct{}
-	alone    bool // what is in hand is a suspect
+	asking   bool // for suspects to run alone
 	failing  bool
 }
 
@@ -73,6 +73,7 @@ func (f *feed) run(ctx context.Context, out chan<- *message.Message) {
 	defer poll.Stop()
 	renew := time.NewTicker(f.config.Lease / 3)
 	defer renew.Stop()
+	defer f.ask(false)
 
 	closing := f.closing
 	more := true
@@ -88,7 +89,7 @@ func (f *feed) run(ctx context.Context, out chan<- *message.Message) {
 			closing = nil
 		case claim := <-f.done:
 			delete(f.inHand, claim)
-			f.alone = false
+			inProcess.leave(1)
 			more = true
 		case <-f.wake:
 			more = true
@@ -104,32 +105,48 @@ func (f *feed) run(ctx context.Context, out chan<- *message.Message) {
 // again at once.
 func (f *feed) fetch(ctx context.Context, out chan<- *message.Message) (again bool) {
 	room := f.config.Concurrency - len(f.inHand)
-	if room <= 0 || f.alone {
+	if room <= 0 {
 		return false
 	}
 	sel := parked.Select{Consumer: f.consumer, Topic: f.topic, Owner: f.owner, Limit: room, Lease: f.config.Lease}
 	fresh, suspect, err := f.store.Due(ctx, sel)
+	f.ask(suspect)
 	switch {
 	case err != nil:
 		f.report(err)
 		return false
-	case suspect && len(f.inHand) > 0:
-		// A message under which a process has ended runs alone, so that the
-		// next crash has one author. Let the others finish first.
-		return false
 	case suspect:
+		// A message under which a process has ended runs alone, so that the
+		// next crash has one author.
 		sel.Suspects, sel.Limit = true, 1
+		if !inProcess.isolate() {
+			return false
+		}
 	case !fresh:
 		f.report(nil)
 		return false
+	case !inProcess.join(room):
+		return false
 	}
+	before := len(f.inHand)
 	claimed, err := f.store.Claim(ctx, sel)
 	f.report(err)
 	for _, c := range claimed {
 		f.hand(ctx, c, out)
 	}
-	f.alone = sel.Suspects && len(f.inHand) > 0
+	inProcess.leave(sel.Limit - (len(f.inHand) - before))
 	return err == nil && len(claimed) == room && !sel.Suspects
+}
+
+// ask has the rest of the process make room for a suspect, or no longer.
+func (f *feed) ask(suspect bool) {
+	switch {
+	case suspect && !f.asking:
+		inProcess.ask(f.wakeUp)
+	case !suspect && f.asking:
+		inProcess.withdraw()
+	}
+	f.asking = suspect
 }
 
 // hand delivers a claimed message, or quarantines it at once if it must not be
@@ -173,7 +190,7 @@ func (f *feed) settle(ctx context.Context, d *parked.Delivery, acked bool) {
 		if acked && !d.Claim.Managed() {
 			return f.store.Resolve(ctx, d.Claim)
 		}
-		return f.store.Release(ctx, d.Claim, f.delay(max(1, f.config.Policy.Delayed)))
+		return f.store.Release(ctx, d.Claim, f.config.Policy.jittered(max(1, f.config.Policy.Delayed)))
 	})
 	if err != nil {
 		f.config.Logger.Error("Parked message is not settled; it is handled again when its lease is over", err,

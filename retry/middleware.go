@@ -84,8 +84,9 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 			return nil, a.giveUp(v.Kind, v.Reason, err)
 		}
 		a.attempts++
-		if v.After > 0 || tries > a.config.Policy.Immediate {
-			return nil, a.nextRound(err, v.After)
+		policy := a.policy(err)
+		if v.After > 0 || tries > policy.Immediate {
+			return nil, a.nextRound(err, policy, v.After)
 		}
 		a.log("Handler failed, trying again at once", err)
 		tries++
@@ -93,14 +94,14 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 }
 
 // nextRound parks the message, or gives it up if that was the last round.
-func (a *attempt) nextRound(err error, after time.Duration) error {
+func (a *attempt) nextRound(err error, policy Policy, after time.Duration) error {
 	a.rounds++
-	if a.rounds > a.config.Policy.Delayed || !a.delivery.Subscribed {
+	if a.rounds > policy.Delayed || !a.delivery.Subscribed {
 		return a.giveUp(verdict.GivenUp, verdict.ReasonExhausted, err)
 	}
 	delay := after
 	if delay == 0 {
-		delay = a.delay(a.rounds)
+		delay = policy.jittered(a.rounds)
 	}
 	failure := parked.Failure{Err: err, Reason: verdict.ReasonFailed, Attempts: a.attempts, Rounds: a.rounds}
 	a.log("Handler failed, message is parked for "+delay.Round(time.Millisecond).String(), err)

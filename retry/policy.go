@@ -68,19 +68,19 @@ func defaultCount(n, otherwise int) int {
 	return n
 }
 
-func (p Policy) validate() error {
+func (p Policy) validate(field string) error {
 	var errs []error
 	if p.Base < 0 {
-		errs = append(errs, fmt.Errorf("Policy.Base is %v: negative", p.Base))
+		errs = append(errs, fmt.Errorf("%s.Base is %v: negative", field, p.Base))
 	}
 	if p.Max < p.Base {
-		errs = append(errs, fmt.Errorf("Policy.Max is %v: less than Base, %v", p.Max, p.Base))
+		errs = append(errs, fmt.Errorf("%s.Max is %v: less than Base, %v", field, p.Max, p.Base))
 	}
 	if p.Factor < 1 || math.IsNaN(p.Factor) {
-		errs = append(errs, fmt.Errorf("Policy.Factor is %v: less than 1", p.Factor))
+		errs = append(errs, fmt.Errorf("%s.Factor is %v: less than 1", field, p.Factor))
 	}
 	if p.Jitter > 1 || math.IsNaN(p.Jitter) {
-		errs = append(errs, fmt.Errorf("Policy.Jitter is %v: more than 1", p.Jitter))
+		errs = append(errs, fmt.Errorf("%s.Jitter is %v: more than 1", field, p.Jitter))
 	}
 	return errors.Join(errs...)
 }
@@ -91,4 +91,21 @@ func (p Policy) delay(round int, chance float64) time.Duration {
 	full := float64(p.Base) * math.Pow(p.Factor, float64(round-1))
 	full = min(full, float64(p.Max))
 	return time.Duration(full * (1 - p.Jitter*chance))
+}
+
+// total is the sum of all delays.
+func (p Policy) total() time.Duration {
+	var sum time.Duration
+	for round := 1; round <= p.Delayed; round++ {
+		delay := p.delay(round, 0)
+		if p.Factor == 1 || delay == time.Duration(float64(p.Max)) { // as all after it
+			rest := time.Duration(p.Delayed - round + 1)
+			if delay > (math.MaxInt64-sum)/rest {
+				return math.MaxInt64
+			}
+			return sum + rest*delay
+		}
+		sum += delay
+	}
+	return sum
 }

@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -55,20 +56,39 @@ func TestNegativeMeansNone(t *testing.T) {
 
 func TestConfigNamesTheField(t *testing.T) {
 	for field, config := range map[string]Config{
-		"Policy.Base":   {Policy: Policy{Base: -1}},
-		"Policy.Max":    {Policy: Policy{Base: time.Hour, Max: time.Minute}},
-		"Policy.Factor": {Policy: Policy{Factor: 0.5}},
-		"Policy.Jitter": {Policy: Policy{Jitter: 1.5}},
-		"CrashBudget":   {CrashBudget: -1},
-		"Lease":         {Lease: time.Millisecond},
-		"PollInterval":  {PollInterval: -1},
-		"Concurrency":   {Concurrency: -1},
-		"Hold":          {Hold: -1},
-		"Prefix":        {Schema: schema.Config{Prefix: "a b"}},
-		"db":            {},
+		"Policy.Base":              {Policy: Policy{Base: -1}},
+		"Policy.Max":               {Policy: Policy{Base: time.Hour, Max: time.Minute}},
+		"Policy.Factor":            {Policy: Policy{Factor: 0.5}},
+		"Policy.Jitter":            {Policy: Policy{Jitter: 1.5}},
+		"Classes[0].Match is nil":  {Classes: []Class{{}}},
+		"Classes[1].Policy.Factor": {Classes: []Class{{Match: errIs}, {Match: errIs, Policy: Policy{Factor: 0.5}}}},
+		"CrashBudget":              {CrashBudget: -1},
+		"Lease":                    {Lease: time.Millisecond},
+		"PollInterval":             {PollInterval: -1},
+		"Concurrency":              {Concurrency: -1},
+		"Hold":                     {Hold: -1},
+		"Prefix":                   {Schema: schema.Config{Prefix: "a b"}},
+		"db":                       {},
 	} {
 		if _, err := New(nil, config); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("error %v does not name %s", err, field)
+		}
+	}
+}
+
+func errIs(error) bool { return true }
+
+func TestTheLongestDelayIsThatOfAnyPolicy(t *testing.T) {
+	for want, config := range map[time.Duration]Config{
+		781 * time.Second:              {},
+		0:                              {Policy: Policy{Delayed: -1}},
+		2 * time.Hour:                  {Classes: []Class{{Match: errIs, Policy: Policy{Delayed: 2, Base: time.Hour}}}},
+		31*time.Second + 2*time.Minute: {Policy: Policy{Delayed: 5, Max: time.Minute}},
+		5 * time.Second:                {Policy: Policy{Delayed: 5, Factor: 1}},
+		math.MaxInt64:                  {Policy: Policy{Delayed: math.MaxInt}},
+	} {
+		if got := config.LongestDelay(); got != want {
+			t.Errorf("%+v: %v, want %v", config, got, want)
 		}
 	}
 }

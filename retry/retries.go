@@ -39,7 +39,17 @@ func New(db *sql.DB, config Config) (*Retries, error) {
 	}, nil
 }
 
-// delay is the policy's delay before the given delayed round, with its jitter.
-func (r *Retries) delay(round int) time.Duration {
-	return r.config.Policy.delay(round, rand.Float64())
+// policy is that of an error.
+func (r *Retries) policy(err error) Policy {
+	for _, class := range r.config.Classes {
+		if class.Match(err) {
+			return class.Policy
+		}
+	}
+	return r.config.Policy
+}
+
+// jittered is the policy's delay before the given delayed round.
+func (p Policy) jittered(round int) time.Duration {
+	return p.delay(round, rand.Float64())
 }

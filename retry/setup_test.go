@@ -111,6 +111,17 @@ func (b *bench) run(h message.NoPublishHandlerFunc) {
 
 func (b *bench) runWith(h message.NoPublishHandlerFunc, middlewares ...message.HandlerMiddleware) {
 	b.Helper()
+	b.start(consumer, topic, h, middlewares...)
+}
+
+// runNamed is run for another consumer and topic.
+func (b *bench) runNamed(consumer, topic string, h message.NoPublishHandlerFunc) {
+	b.Helper()
+	b.start(consumer, topic, h, b.retries.Middleware)
+}
+
+func (b *bench) start(consumer, topic string, h message.NoPublishHandlerFunc, middlewares ...message.HandlerMiddleware) {
+	b.Helper()
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
 	if err != nil {
 		b.Fatal(err)
