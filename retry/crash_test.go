@@ -128,9 +128,16 @@ func TestTrap49ASuspectIsAloneInTheProcess(t *testing.T) {
 		b.transport = newTransport()
 		b.runNamed(other, elsewhere, func(msg *message.Message) error {
 			defer w.enter(msg.UUID)()
-			if msg.UUID == "neighbour" {
+			switch msg.UUID {
+			case "neighbour":
 				close(running)
 				<-finish
+			case "held back":
+				select {
+				case <-finish:
+				default:
+					t.Error("a message went first though a suspect waits for room")
+				}
 			}
 			return nil
 		})

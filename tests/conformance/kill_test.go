@@ -1,0 +1,218 @@
+package conformance
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// messages that are to be handled. The first one whose handling comes to the
+// step ends the process.
+var messages = []string{"m1", "m2", "m3"}
+
+// world is what outlives the processes.
+type world struct {
+	*testing.T
+	testkit.Database
+
+	parked *parked.Store
+}
+
+func newWorld(t *testing.T, db testkit.Database) *world {
+	t.Helper()
+	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+	w := &world{T: t, Database: db}
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(`CREATE TABLE effects (message_id TEXT NOT NULL)`) // not unique: what happens twice shows
+	w.exec(queueTable)
+	var err error
+	if w.parked, err = parked.NewStore(db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) exec(query string, args ...any) {
+	w.Helper()
+	if _, err := w.ExecContext(w.Context(), query, args...); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) count(what string) (n int) {
+	w.Helper()
+	if err := w.QueryRowContext(w.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
+		w.Fatal(err)
+	}
+	return n
+}
+
+// put gives messages to the transport.
+func (w *world) put(transport string, ids ...string) {
+	w.Helper()
+	for _, id := range ids {
+		if transport == "queue" {
+			w.exec(`INSERT INTO queue (message_id) VALUES ($1)`, id)
+			continue
+		}
+		msg := message.NewMessage(id, []byte("body of "+id))
+		if err := w.parked.Deliver(w.Context(), topic, []string{consumer}, msg); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// settled says that nothing is under way.
+func (w *world) settled() bool {
+	return w.count(`queue WHERE acked = 0`) == 0 && w.count(`once_parked WHERE state = 'waiting'`) == 0
+}
+
+// live has one process after another come to its point, and be killed there,
+// and then one do what is left.
+func (w *world) live(l life, points ...point) {
+	w.Helper()
+	l.Dialect, l.DSN = w.Dialect, w.DSN
+	w.put(l.Transport, messages...)
+	for _, at := range points {
+		l.Dies = at
+		if status := begin(w.T, l).end(w.T); !status.Signaled() {
+			w.Fatalf("%s %s: the process was not killed, it ended with %v", at.When, at.Of, status)
+		}
+		if w.settled() && at != (point{"ack", after}) && at != (point{"resolve", done}) && at != (point{"quarantine", done}) {
+			w.Error("nothing was left to do: that proves nothing")
+		}
+	}
+	l.Dies = point{}
+	last := begin(w.T, l)
+	testkit.Eventually(w.T, patience, "everything is settled", func() bool { return w.settled() })
+	last.stop(w.T)
+}
+
+// once fails the test unless each message took effect once, and nothing else is
+// left of it.
+func (w *world) once(ids ...string) {
+	w.Helper()
+	for table, column := range map[string]string{"effects": "message_id", "once_inbox": "message_id", "once_outbox": "message_id"} {
+		for _, id := range ids {
+			if table == "once_outbox" {
+				id += "-captured"
+			}
+			if n := w.count(fmt.Sprintf(`%s WHERE %s = '%s'`, table, column, id)); n != 1 {
+				w.Errorf("%s is %d times in %s", id, n, table)
+			}
+		}
+		if n := w.count(table); n != len(ids) {
+			w.Errorf("%d rows in %s", n, table)
+		}
+	}
+}
+
+// of returns the points of a statement.
+func of(dialect string, statement string, when ...string) []point {
+	var all []point
+	for _, at := range when {
+		if at != sent || dialect == "postgres" {
+			all = append(all, point{statement, at})
+		}
+	}
+	return all
+}
+
+// steps runs a test for each point, with those that come before it.
+func steps(t *testing.T, db string, l life, earlier []point, points []point, check func(w *world)) {
+	for _, at := range points {
+		t.Run(strings.ReplaceAll(at.Of+" "+at.When, " ", "_"), func(t *testing.T) {
+			database := testkit.SQLite
+			if db == "postgres" {
+				database = testkit.Postgres
+			}
+			w := newWorld(t, database(t))
+			w.live(l, append(earlier, at)...)
+			check(w)
+		})
+	}
+}
+
+func everyDatabase(t *testing.T, test func(t *testing.T, db string)) {
+	for _, db := range []string{"postgres", "sqlite"} {
+		t.Run(db, func(t *testing.T) { test(t, db) })
+	}
+}
+
+func effectsOnce(w *world) {
+	w.Helper()
+	w.once(messages...)
+	if n := w.count(`once_parked`); n != 0 {
+		w.Errorf("%d parked rows are left", n)
+	}
+}
+
+// Killed while it handles a message from its transport: begin, claim, handler,
+// outbox, commit, ack.
+func TestKilledAtEveryStep(t *testing.T) {
+	everyDatabase(t, func(t *testing.T, db string) {
+		points := []point{{"receive", before}}
+		points = append(points, of(db, "inbox", before, after)...)
+		points = append(points, of(db, "effect", after)...)
+		points = append(points, of(db, "outbox", before, after)...)
+		points = append(points, of(db, "inbox", committed, sent, done)...)
+		points = append(points, of(db, "ack", before, after)...)
+		steps(t, db, life{Transport: "queue"}, nil, points, effectsOnce)
+	})
+}
+
+// Killed once, and again while it handles what is redelivered: that is parked,
+// acked, claimed, handled, and its row removed.
+func TestKilledAtEveryStepAfterARedelivery(t *testing.T) {
+	everyDatabase(t, func(t *testing.T, db string) {
+		points := of(db, "park", before, after, committed, sent, done)
+		points = append(points, of(db, "ack", before, after)...)
+		points = append(points, of(db, "claim", before, committed, sent, done)...)
+		points = append(points, of(db, "inbox", before, after, committed, sent, done)...)
+		points = append(points, of(db, "resolve", before, after, sent, done)...)
+		steps(t, db, life{Transport: "queue"}, []point{{"inbox", after}}, points, effectsOnce)
+	})
+}
+
+// The same with the embedded transport, where everything is a parked row.
+func TestKilledAtEveryStepOfTheEmbeddedTransport(t *testing.T) {
+	everyDatabase(t, func(t *testing.T, db string) {
+		points := of(db, "claim", before, sent, done)
+		points = append(points, of(db, "inbox", after, sent, done)...)
+		points = append(points, of(db, "resolve", before, sent, done)...)
+		steps(t, db, life{Transport: "local"}, nil, points, effectsOnce)
+	})
+}
+
+// Killed while it parks and quarantines what fails: each message is in
+// quarantine once, and nothing took effect.
+func TestKilledAtEveryStepOfAFailure(t *testing.T) {
+	everyDatabase(t, func(t *testing.T, db string) {
+		points := of(db, "park", before, after, sent, done)
+		points = append(points, of(db, "ack", before, after)...)
+		points = append(points, of(db, "quarantine", before, after, sent, done)...)
+		steps(t, db, life{Transport: "queue", Fails: true}, nil, points, quarantinedOnce)
+		steps(t, db, life{Transport: "local", Fails: true}, nil, of(db, "postpone", before, after, sent, done), quarantinedOnce)
+	})
+}
+
+func quarantinedOnce(w *world) {
+	w.Helper()
+	w.once()
+	for _, id := range messages {
+		if n := w.count(`once_parked WHERE state = 'quarantined' AND reason = 'exhausted' AND message_id = '` + id + `'`); n != 1 {
+			w.Errorf("%s is in quarantine %d times", id, n)
+		}
+	}
+	if n := w.count(`once_parked`); n != len(messages) {
+		w.Errorf("%d parked rows", n)
+	}
+}

@@ -1,0 +1,202 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/lib/pq"
+)
+
+// point is a step of the consumer, at which its process is killed.
+type point struct {
+	Of   string // one of statements, or of the subscriber's
+	When string
+}
+
+// When, of a statement and of the transaction that it is part of.
+const (
+	before    = "before"
+	after     = "after"
+	committed = "before the commit"
+	sent      = "while COMMIT is under way" // PostgreSQL only: it went out, no answer was read
+	done      = "after the commit"
+)
+
+// statements are known by what nothing else begins with or contains.
+var statements = map[string]string{
+	"inbox":      `INSERT INTO "once_inbox"`,
+	"effect":     `INSERT INTO effects`,
+	"outbox":     `INSERT INTO "once_outbox"`,
+	"park":       `INSERT INTO "once_parked" (`,
+	"claim":      `crashes = crashes + 1`,
+	"postpone":   `rounds = `,
+	"resolve":    `DELETE FROM "once_parked"`,
+	"quarantine": `SET state = 'quarantined'`,
+}
+
+// armed is the point at which this process is to be killed, if any.
+var armed point
+
+// sending says that the COMMIT of the marked transaction is to be the last
+// that the database hears of this process.
+var sending atomic.Bool
+
+func reach(of, when string) {
+	if armed.Of == of && armed.When == when {
+		die()
+	}
+}
+
+// die is what the operating system, or an operator, does: nothing is tidied up.
+func die() {
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	select {}
+}
+
+// open returns a database whose connections pass the points.
+func open(dialect, dsn string) (*sql.DB, error) {
+	if dialect == "postgres" {
+		connector, err := pq.NewConnector(dsn)
+		if err != nil {
+			return nil, err
+		}
+		connector.Dialer(dialer{})
+		return sql.OpenDB(watched{connector}), nil
+	}
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	return sql.OpenDB(watched{named{db.Driver(), dsn}}), nil
+}
+
+type named struct {
+	driver driver.Driver
+	dsn    string
+}
+
+func (n named) Connect(context.Context) (driver.Conn, error) { return n.driver.Open(n.dsn) }
+func (n named) Driver() driver.Driver                        { return n.driver }
+
+type watched struct{ driver.Connector }
+
+func (w watched) Connect(ctx context.Context) (driver.Conn, error) {
+	inner, err := w.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Conn: inner}, nil
+}
+
+type conn struct {
+	driver.Conn
+
+	marked bool // the armed statement was in its transaction
+}
+
+func (c *conn) statement(query string) (passed func()) {
+	pattern, ok := statements[armed.Of]
+	if !ok || !strings.Contains(strings.Join(strings.Fields(query), " "), pattern) {
+		return func() {}
+	}
+	reach(armed.Of, before)
+	return func() {
+		c.marked = true
+		reach(armed.Of, after)
+	}
+}
+
+func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	passed := c.statement(query)
+	result, err := c.Conn.(driver.ExecerContext).ExecContext(ctx, query, args)
+	if err == nil {
+		passed()
+	}
+	return result, err
+}
+
+func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	passed := c.statement(query)
+	rows, err := c.Conn.(driver.QueryerContext).QueryContext(ctx, query, args)
+	if err == nil && !strings.Contains(query, "RETURNING") { // its rows are still to be read
+		passed()
+	}
+	c.marked = c.marked || err == nil && armed.Of == "claim" && strings.Contains(query, statements["claim"])
+	return rows, err
+}
+
+func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
+	inner, err := c.Conn.(driver.ConnBeginTx).BeginTx(ctx, options)
+	c.marked = false
+	return tx{Tx: inner, conn: c}, err
+}
+
+func (c *conn) CheckNamedValue(value *driver.NamedValue) error {
+	if checker, ok := c.Conn.(driver.NamedValueChecker); ok {
+		return checker.CheckNamedValue(value)
+	}
+	return driver.ErrSkip
+}
+
+func (c *conn) ResetSession(ctx context.Context) error {
+	if resetter, ok := c.Conn.(driver.SessionResetter); ok {
+		return resetter.ResetSession(ctx)
+	}
+	return nil
+}
+
+func (c *conn) IsValid() bool {
+	validator, ok := c.Conn.(driver.Validator)
+	return !ok || validator.IsValid()
+}
+
+type tx struct {
+	driver.Tx
+
+	conn *conn
+}
+
+func (t tx) Commit() error {
+	if !t.conn.marked {
+		return t.Tx.Commit()
+	}
+	reach(armed.Of, committed)
+	sending.Store(armed.When == sent)
+	err := t.Tx.Commit()
+	if err == nil {
+		reach(armed.Of, done)
+	}
+	return err
+}
+
+// dialer makes connections that can die with their COMMIT on its way.
+type dialer struct{}
+
+func (dialer) Dial(network, address string) (net.Conn, error) {
+	inner, err := net.Dial(network, address)
+	return wire{inner}, err
+}
+
+func (dialer) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
+	inner, err := net.DialTimeout(network, address, timeout)
+	return wire{inner}, err
+}
+
+type wire struct{ net.Conn }
+
+func (w wire) Write(b []byte) (int, error) {
+	n, err := w.Conn.Write(b)
+	if sending.Load() && bytes.Contains(b, []byte("COMMIT")) {
+		die()
+	}
+	return n, err
+}

@@ -1,0 +1,89 @@
+package conformance
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// queue is a transport that delivers at least once, out of a table that
+// outlives the process. Like RabbitMQ it hands out several messages ahead and
+// says of each whether it was handed out before.
+type queue struct {
+	db *sql.DB
+}
+
+const queueTable = `CREATE TABLE queue (message_id TEXT PRIMARY KEY, delivered INTEGER NOT NULL DEFAULT 0, acked INTEGER NOT NULL DEFAULT 0)`
+
+func (q queue) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	out := make(chan *message.Message)
+	go func() {
+		defer close(out)
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			for _, msg := range q.prefetch(ctx) {
+				reach("receive", before)
+				select {
+				case out <- msg:
+				case <-ctx.Done():
+					return
+				}
+				select {
+				case <-msg.Acked():
+					reach("ack", before)
+					q.exec(`UPDATE queue SET acked = 1 WHERE message_id = $1`, msg.UUID)
+					reach("ack", after)
+				case <-msg.Nacked():
+				case <-ctx.Done():
+					return
+				}
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+func (q queue) prefetch(ctx context.Context) []*message.Message {
+	rows, err := q.db.QueryContext(ctx, `SELECT message_id, delivered FROM queue WHERE acked = 0 ORDER BY message_id`)
+	if err != nil {
+		return nil // it is shutting down, or asks again
+	}
+	defer rows.Close()
+	var all []*message.Message
+	for rows.Next() {
+		var id string
+		var delivered int
+		if rows.Scan(&id, &delivered) != nil {
+			return nil
+		}
+		msg := message.NewMessage(id, []byte("body of "+id))
+		if delivered > 0 {
+			msg.Metadata.Set("once_redelivered", "true")
+		}
+		all = append(all, msg)
+	}
+	if rows.Err() != nil {
+		return nil
+	}
+	_ = rows.Close()
+	for _, msg := range all {
+		q.exec(`UPDATE queue SET delivered = 1 WHERE message_id = $1`, msg.UUID)
+	}
+	return all
+}
+
+func (q queue) exec(query string, args ...any) {
+	if _, err := q.db.Exec(query, args...); err != nil {
+		panic(err)
+	}
+}
+
+func (q queue) Close() error { return nil }
