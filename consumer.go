@@ -9,6 +9,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/outbox"
@@ -27,7 +29,8 @@ import (
 type HandlerFunc func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error)
 
 // ConsumerConfig is what a [Consumer] can be told. The zero value is ready for
-// use. Schema and Logger are given on to the parts that do not have their own.
+// use. Schema, Logger and the providers are given on to the parts that do not have
+// their own.
 type ConsumerConfig struct {
 	// Schema says which tables, in which kind of database. Defaults to
 	// PostgreSQL and the prefix "once_".
@@ -42,6 +45,12 @@ type ConsumerConfig struct {
 
 	// Logger defaults to none.
 	Logger watermill.LoggerAdapter
+
+	// MeterProvider is where the instruments are made, TracerProvider the
+	// spans, of the outbox for produced messages too. Default to
+	// OpenTelemetry's global ones, which do nothing until others are set.
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider
 }
 
 // Consumer adds handlers with the whole chain to a router.
@@ -89,8 +98,20 @@ func (c ConsumerConfig) shared() (ConsumerConfig, error) {
 			*part = c.Logger
 		}
 	}
+	for _, part := range []*metric.MeterProvider{&c.Dedup.MeterProvider, &c.Retry.MeterProvider} {
+		if *part == nil {
+			*part = c.MeterProvider
+		}
+	}
+	for _, part := range []*trace.TracerProvider{&c.Dedup.TracerProvider, &c.Retry.TracerProvider} {
+		if *part == nil {
+			*part = c.TracerProvider
+		}
+	}
 	if c.Dedup.Outbox == nil {
-		box, err := outbox.New(outbox.Config{Schema: c.Schema})
+		box, err := outbox.New(outbox.Config{
+			Schema: c.Schema, MeterProvider: c.MeterProvider, TracerProvider: c.TracerProvider,
+		})
 		if err != nil {
 			return c, err
 		}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once/schema"
 )
@@ -76,6 +78,12 @@ type Config struct {
 
 	// Logger defaults to none.
 	Logger watermill.LoggerAdapter
+
+	// MeterProvider is where the instruments are made, TracerProvider the
+	// spans. Default to OpenTelemetry's global ones, which do nothing until
+	// others are set.
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider
 }
 
 // DefaultLongestWayBack is what Config.LongestWayBack defaults to.

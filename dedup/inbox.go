@@ -21,6 +21,8 @@ type Inbox struct {
 	config  Config
 	dialect dialect.Dialect
 	sql     queries
+
+	instruments *instruments
 }
 
 // New returns the inbox in db. The tables must be there, see schema.Up.
@@ -37,7 +39,7 @@ func New(db *sql.DB, config Config) (*Inbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dedup: %w", err)
 	}
-	return &Inbox{db: db, config: config, dialect: d, sql: newQueries(d, config)}, nil
+	return &Inbox{db: db, config: config, dialect: d, sql: newQueries(d, config), instruments: newInstruments(config)}, nil
 }
 
 // Middleware runs h at most once to success for each message id and consumer,
@@ -53,7 +55,13 @@ func (i *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		if consumer == "" {
 			consumer = parked.DeliveryOf(msg.Context()).Consumer
 		}
+		ctx := msg.Context()
+		defer msg.SetContext(ctx)
+		call := i.instruments.begin(msg, consumer)
+		defer call.end()
+
 		err := i.once(msg, consumer, h)
+		call.outcome = outcomeOf(err)
 		if errors.Is(err, errDone) {
 			i.config.Logger.Debug("Message is done already, skipped",
 				watermill.LogFields{"message_uuid": msg.UUID, "consumer": consumer})
@@ -139,8 +147,6 @@ func (i *Inbox) compare(ctx context.Context, tx *sql.Tx, id identity, consumer s
 func (i *Inbox) handle(ctx context.Context, tx *sql.Tx, msg *message.Message, consumer string, h message.HandlerFunc) error {
 	from := causeOf(msg) // h may change msg
 	msg.SetContext(withTx(ctx, tx))
-	defer msg.SetContext(ctx)
-
 	produced, err := h(msg)
 	if err != nil {
 		return i.handlerError(tx, err)

@@ -45,6 +45,7 @@ func (i *Inbox) Sweep(ctx context.Context) (removed int64, err error) {
 		for {
 			n, err := i.sweep(ctx, query)
 			removed += n
+			i.instruments.swept.Add(n, 0)
 			if err != nil {
 				return removed, fmt.Errorf("dedup: sweep: %w", err)
 			}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once/schema"
 )
@@ -57,6 +59,12 @@ type Config struct {
 
 	// Logger defaults to none.
 	Logger watermill.LoggerAdapter
+
+	// MeterProvider is where the instruments are made, TracerProvider the
+	// spans. Default to OpenTelemetry's global ones, which do nothing until
+	// others are set.
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider
 }
 
 // Class is a kind of errors with a policy of its own.

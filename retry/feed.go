@@ -78,6 +78,11 @@ func (f *feed) run(ctx context.Context, out chan<- *message.Message) {
 	closing := f.closing
 	more := true
 	for closing != nil || len(f.inHand) > 0 {
+		select { // first: what is handed back now must not be fetched again
+		case <-closing:
+			closing = nil
+		default:
+		}
 		if more && closing != nil {
 			more = f.fetch(ctx, out)
 			if more {
@@ -153,6 +158,9 @@ func (f *feed) ask(suspect bool) {
 // run.
 func (f *feed) hand(ctx context.Context, c parked.Claimed, out chan<- *message.Message) {
 	d := f.delivery(c.Claim)
+	if c.Crashes > 1 {
+		f.instruments.crashes.Add(1, 0)
+	}
 	switch {
 	case c.Err != nil:
 		f.quarantine(ctx, d, verdict.ReasonUndecodable, c.Err)
@@ -206,6 +214,7 @@ func (f *feed) quarantine(ctx context.Context, d *parked.Delivery, reason string
 		f.config.Logger.Error("Cannot quarantine the parked message", err, fields)
 		return
 	}
+	f.instruments.quarantined(reason)
 	f.config.Logger.Error("Parked message is quarantined without being run", why, fields)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/telemetry"
 	"github.com/watermill-once/once/internal/verdict"
 )
 
@@ -60,12 +61,13 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 	var held time.Duration
 	pause := 50 * time.Millisecond
 	for tries := 1; ; {
-		produced, err := verdict.Call(h, a.msg)
+		produced, err, end := a.call(h)
 		if err == nil {
+			end(handled)
 			return produced, a.resolve()
 		}
-		a.msg.SetContext(a.ctx) // a handler may have left a cancelled one behind
 		if a.delivery.ShuttingDown(a.ctx) {
+			end(interrupted)
 			return nil, a.handBack(err)
 		}
 		parked.Restore(a.msg, a.original)
@@ -73,6 +75,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		v := verdict.Of(err)
 		switch {
 		case v.Kind == verdict.Undecided:
+			end(undecided)
 			if held > a.config.Hold || !a.delivery.Sleep(a.ctx, pause) {
 				return nil, a.handBack(err)
 			}
@@ -81,28 +84,47 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 			continue // nothing is charged
 		case v.Kind != verdict.Failed:
 			a.attempts++
+			end(givenUp)
 			return nil, a.giveUp(v.Kind, v.Reason, err)
 		}
 		a.attempts++
 		policy := a.policy(err)
 		if v.After > 0 || tries > policy.Immediate {
-			return nil, a.nextRound(err, policy, v.After)
+			return nil, a.nextRound(err, policy, v.After, end)
 		}
+		end(again)
 		a.log("Handler failed, trying again at once", err)
 		tries++
 	}
 }
 
+// call calls h once. What followed is to be told to end.
+func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, err error, end func(outcome int)) {
+	began := time.Now()
+	ctx, handling := a.instruments.tracer.Handle(
+		a.ctx, a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
+	a.msg.SetContext(ctx)
+	produced, err = verdict.Call(h, a.msg)
+	a.msg.SetContext(a.ctx) // a handler may have left a cancelled one behind
+	a.instruments.duration.Record(time.Since(began), telemetry.Succeeded(err))
+	return produced, err, func(outcome int) {
+		a.instruments.attempts.Add(1, outcome)
+		handling.End(outcomes[outcome], err != nil)
+	}
+}
+
 // nextRound parks the message, or gives it up if that was the last round.
-func (a *attempt) nextRound(err error, policy Policy, after time.Duration) error {
+func (a *attempt) nextRound(err error, policy Policy, after time.Duration, end func(outcome int)) error {
 	a.rounds++
 	if a.rounds > policy.Delayed || !a.delivery.Subscribed {
+		end(givenUp)
 		return a.giveUp(verdict.GivenUp, verdict.ReasonExhausted, err)
 	}
 	delay := after
 	if delay == 0 {
 		delay = policy.jittered(a.rounds)
 	}
+	end(parkedFor)
 	failure := parked.Failure{Err: err, Reason: verdict.ReasonFailed, Attempts: a.attempts, Rounds: a.rounds}
 	a.log("Handler failed, message is parked for "+delay.Round(time.Millisecond).String(), err)
 	return a.park(failure, delay)
@@ -112,7 +134,11 @@ func (a *attempt) nextRound(err error, policy Policy, after time.Duration) error
 // before may have ended the process, and only in a row can that be counted.
 // Its neighbours, prefetched with it, are handled from there all the same.
 func (a *attempt) setAside() error {
-	return a.park(parked.Failure{}, 0)
+	if err := a.park(parked.Failure{}, 0); err != nil {
+		return err
+	}
+	a.instruments.setAside.Add(1, 0)
+	return nil
 }
 
 // park moves the message to its row and due time; the transport's copy is then

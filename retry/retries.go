@@ -15,6 +15,9 @@ type Retries struct {
 	config   Config
 	store    *parked.Store
 	patience parked.Patience
+
+	instruments *instruments
+	watchers    watchers
 }
 
 // New returns a Retries that parks messages in db, the consumer's own
@@ -36,6 +39,8 @@ func New(db *sql.DB, config Config) (*Retries, error) {
 		config:   config,
 		store:    store,
 		patience: parked.Patience{Hold: config.Hold, Logger: config.Logger},
+
+		instruments: newInstruments(config),
 	}, nil
 }
 

@@ -62,7 +62,9 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 
 	out := make(chan *message.Message)
+	unwatch := s.retries.watch()
 	s.running.Go(func() {
+		defer unwatch()
 		defer close(out)
 		var both sync.WaitGroup
 		both.Go(func() { f.forward(in, out) })

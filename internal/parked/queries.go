@@ -8,6 +8,7 @@ type queries struct {
 	insertQuarantined string
 	claim             string
 	due               string
+	backlog           string
 	extend            string
 	remove            string
 	resolve           string
@@ -23,6 +24,10 @@ type queries struct {
 }
 
 func newQueries(d dialect.Dialect) queries {
+	clock := "{millis now()}"
+	if d.SQLite() {
+		clock = "{now}" // in milliseconds as it is
+	}
 	return queries{
 		insertWaiting: d.SQL(`
 			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
@@ -65,6 +70,11 @@ func newQueries(d dialect.Dialect) queries {
 			               AND due_at <= {now} AND crashes = 0),
 			       EXISTS (SELECT 1 FROM {parked} WHERE state = 'waiting' AND consumer = $1 AND topic = $2
 			               AND due_at <= {now} AND crashes > 0)`),
+
+		// What is claimed is due when its lease ends, and so is not late.
+		backlog: d.SQL(`
+			SELECT COUNT(*), COALESCE(` + clock + ` - MIN(CASE WHEN due_at <= {now} THEN {millis due_at} END), 0)
+			FROM (SELECT due_at FROM {parked} WHERE state = 'waiting' ORDER BY consumer, topic, due_at LIMIT 100000) AS waiting`),
 
 		extend: d.SQL(`
 			UPDATE {parked} SET due_at = {after $3}

@@ -1,0 +1,27 @@
+package parked
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+)
+
+// Backlog is what waits in the table.
+type Backlog struct {
+	Waiting int64         // rows, counted up to 100,000
+	Lag     time.Duration // since when the one waits that is due the longest; 0 if none is due
+}
+
+// Backlog looks at all waiting rows, of every consumer.
+func (s *Store) Backlog(ctx context.Context) (b Backlog, err error) {
+	var lag int64
+	err = s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, s.sql.backlog).Scan(&b.Waiting, &lag)
+	})
+	if err != nil {
+		return Backlog{}, fmt.Errorf("look at parked messages: %w", err)
+	}
+	b.Lag = time.Duration(lag) * time.Millisecond
+	return b, nil
+}

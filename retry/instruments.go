@@ -1,0 +1,152 @@
+package retry
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/telemetry"
+	"github.com/watermill-once/once/internal/verdict"
+)
+
+// What followed an attempt. The numbers are those of the counter's series.
+const (
+	handled = iota
+	again
+	parkedFor
+	givenUp
+	undecided
+	interrupted
+)
+
+var outcomes = []string{
+	handled: "handled", again: "again", parkedFor: "parked", givenUp: "given_up",
+	undecided: "undecided", interrupted: "interrupted",
+}
+
+// Reasons for which a parked message is quarantined without being run.
+var unrun = []string{verdict.ReasonCrashed, verdict.ReasonUndecodable}
+
+// instruments are what Retries tell about themselves.
+type instruments struct {
+	meter    telemetry.Meter
+	tracer   telemetry.Tracer
+	traced   func() bool
+	attempts *telemetry.Counter
+	duration *telemetry.Durations
+	setAside *telemetry.Counter
+	crashes  *telemetry.Counter
+	unrun    *telemetry.Counter
+	waiting  metric.Int64Observable
+	lag      metric.Float64Observable
+}
+
+func newInstruments(config Config) *instruments {
+	meter := telemetry.NewMeter(config.MeterProvider, "retry")
+	tracer := telemetry.NewTracer(config.TracerProvider, "retry")
+	i := &instruments{
+		meter:  meter,
+		tracer: tracer,
+		traced: sync.OnceValue(tracer.Enabled),
+		attempts: meter.Counter("once.retry.attempts", "{attempt}", "Calls of handlers, by what followed.",
+			telemetry.Label{Key: telemetry.Outcome, Values: outcomes}),
+		duration: meter.Durations("once.retry.attempt.duration", "How long a handler took.", telemetry.Done()),
+		setAside: meter.Counter("once.retry.set_aside", "{message}",
+			"Messages that were delivered before, and parked before they are handled."),
+		crashes: meter.Counter("once.retry.crashes", "{message}",
+			"Parked messages that were in hand when a process ended."),
+		unrun: meter.Counter("once.retry.quarantined", "{message}",
+			"Parked messages that were quarantined without being run.",
+			telemetry.Label{Key: telemetry.Reason, Values: unrun}),
+		waiting: meter.Gauge("once.retry.waiting", "{message}", "Messages that are parked, counted up to 100,000."),
+		lag:     meter.SecondsGauge("once.retry.lag", "How long the parked message has waited that is due the longest."),
+	}
+	for _, counter := range []*telemetry.Counter{i.attempts, i.setAside, i.crashes, i.unrun} {
+		counter.Zero()
+	}
+	return i
+}
+
+func (i *instruments) quarantined(reason string) {
+	for series, name := range unrun {
+		if name == reason {
+			i.unrun.Add(1, series)
+		}
+	}
+}
+
+const (
+	// lookEvery is how often the table is asked at most, however many look.
+	lookEvery = 2 * time.Second
+
+	// lookFor is how long those who look may have to wait for the table.
+	lookFor = 2 * time.Second
+)
+
+// watchers has the table observed while there is a subscription.
+type watchers struct {
+	mu    sync.Mutex
+	count int
+	end   func()
+}
+
+// watch observes the table until done is called.
+func (r *Retries) watch() (done func()) {
+	w := &r.watchers
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.count == 0 {
+		g := &glance{r: r}
+		i := r.instruments
+		w.end = i.meter.Observe(func(ctx context.Context, o metric.Observer) error {
+			if seen, ok := g.look(ctx); ok {
+				o.ObserveInt64(i.waiting, seen.Waiting)
+				o.ObserveFloat64(i.lag, seen.Lag.Seconds())
+			}
+			return nil
+		}, i.waiting, i.lag)
+	}
+	w.count++
+	return sync.OnceFunc(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.count--; w.count == 0 {
+			w.end()
+		}
+	})
+}
+
+// glance is the state of the table as it was seen last.
+type glance struct {
+	r *Retries
+
+	mu     sync.Mutex
+	next   time.Time
+	seen   parked.Backlog
+	ok     bool
+	failed bool // and that was logged
+}
+
+// look returns nothing if the database does not answer: an old value would say
+// that all is well.
+func (g *glance) look(ctx context.Context) (parked.Backlog, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if time.Now().Before(g.next) {
+		return g.seen, g.ok
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookFor)
+	defer cancel()
+	seen, err := g.r.store.Backlog(ctx)
+	g.seen, g.ok = seen, err == nil
+	g.next = time.Now().Add(lookEvery)
+	if err != nil && !g.failed {
+		g.r.config.Logger.Error("The parked messages could not be looked at for the instruments, trying again", err, watermill.LogFields{})
+	}
+	g.failed = err != nil
+	return g.seen, g.ok
+}
