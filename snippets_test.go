@@ -104,7 +104,11 @@ func _(db *sql.DB, amqpConfig amqp.Config, meters metric.MeterProvider, traces t
 		return err
 	}
 	box, err := outbox.New(outbox.Config{MeterProvider: meters, TracerProvider: traces})
-	_, _ = fwd, box
+	if err != nil {
+		return err
+	}
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{MeterProvider: meters, TracerProvider: traces})
+	_, _, _ = fwd, box, consumer
 	return err
 }
 

@@ -1,0 +1,338 @@
+package observability
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"maps"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+)
+
+var errHandler = errors.New("the handler fails")
+
+// byHand is a subscriber that the test feeds.
+type byHand struct {
+	messages  chan *message.Message
+	closeOnce sync.Once
+}
+
+func (b *byHand) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	return b.messages, nil
+}
+
+func (b *byHand) Close() error {
+	b.closeOnce.Do(func() { close(b.messages) })
+	return nil
+}
+
+// deliver gives msg to the consumer and waits for its answer.
+func (b *byHand) deliver(msg *message.Message) {
+	b.messages <- msg
+	select {
+	case <-msg.Acked():
+	case <-msg.Nacked():
+	}
+}
+
+func (w *watch) inbox(db *sql.DB) *dedup.Inbox {
+	w.Helper()
+	inbox, err := dedup.New(db, dedup.Config{
+		Outbox: w.outbox().Publisher, MeterProvider: w.meters, TracerProvider: w.traces, Logger: &w.logs,
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return inbox
+}
+
+// consume runs a router with one handler until the test ends, or end is called.
+func (w *watch) consume(db *sql.DB, h message.NoPublishHandlerFunc, inner ...message.HandlerMiddleware) (in *byHand, end func()) {
+	w.Helper()
+	retries, err := retry.New(db, retry.Config{
+		Policy:      retry.Policy{Immediate: 1, Delayed: 1, Base: 10 * time.Millisecond},
+		CrashBudget: 2, PollInterval: 5 * time.Millisecond,
+		MeterProvider: w.meters, TracerProvider: w.traces, Logger: &w.logs,
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	quarantine, err := poison.New(db, poison.Config{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	router.AddMiddleware(quarantine.Middleware, retries.Middleware)
+	router.AddMiddleware(inner...)
+	in = &byHand{messages: make(chan *message.Message)}
+	router.AddConsumerHandler("handler", "t", retries.Subscriber("payments", in), h)
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.WithoutCancel(w.Context())) }()
+	<-router.Running()
+	end = sync.OnceFunc(func() {
+		if err := errors.Join(router.Close(), <-ended); err != nil {
+			w.Error(err)
+		}
+	})
+	w.Cleanup(end)
+	return in, end
+}
+
+// moveDedup has an inbox see everything that a message can come to.
+func moveDedup(w *watch, seen *seen) {
+	db := w.database()
+	inbox, err := dedup.New(db, dedup.Config{Consumer: "payments", MeterProvider: w.meters})
+	if err != nil {
+		w.Fatal(err)
+	}
+	nameless, err := dedup.New(db, dedup.Config{MeterProvider: w.meters})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.zero("once.dedup.")
+	fine := func(*message.Message) ([]*message.Message, error) { return nil, nil }
+	for _, c := range []struct {
+		inbox    *dedup.Inbox
+		id, body string
+		h        message.HandlerFunc
+	}{
+		{inbox, "1", "body", fine},
+		{inbox, "1", "body", fine},
+		{inbox, "1", "other", fine},
+		{inbox, "", "body", fine},
+		{inbox, "2", "body", func(*message.Message) ([]*message.Message, error) { return nil, errHandler }},
+		{nameless, "3", "body", fine},
+	} {
+		_, _ = c.inbox.Middleware(c.h)(message.NewMessage(c.id, []byte(c.body)))
+	}
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = inbox.Middleware(func(*message.Message) ([]*message.Message, error) { panic("boom") })(message.NewMessage("4", nil))
+	}()
+	for outcome, want := range map[string]float64{
+		"applied": 1, "duplicate": 1, "collision": 1, "invalid_id": 1, "failed": 2, "undecided": 1,
+	} {
+		if got := w.value("once.dedup.handled", "once.outcome="+outcome); got != want {
+			w.Errorf("%v were %s, want %v", got, outcome, want)
+		}
+	}
+	if ok, failed := w.value("once.dedup.duration", "once.outcome=ok"), w.value("once.dedup.duration", "once.outcome=failed"); ok != 1 || failed != 3 {
+		w.Errorf("durations of %v and %v, want 1 and 3", ok, failed)
+	}
+	w.exec(db, `UPDATE once_inbox SET processed_at = now() - interval '31 days'`)
+	if _, err := inbox.Sweep(w.Context()); err != nil {
+		w.Error(err)
+	}
+	if got := w.value("once.dedup.swept", ""); got != 1 {
+		w.Errorf("%v rows were swept, want 1", got)
+	}
+	seen.look(w)
+}
+
+// moveRetry has messages go every way that there is.
+func moveRetry(w *watch, seen *seen) {
+	db := w.database()
+	store, err := parked.NewStore(db, schema.Config{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	put := func(consumer, id string) {
+		w.Helper()
+		if err := store.Deliver(w.Context(), "t", []string{consumer}, message.NewMessage(id, nil)); err != nil {
+			w.Fatal(err)
+		}
+	}
+	// Before the consumer runs: rows that processes have died of.
+	for _, id := range []string{"suspect", "killer"} {
+		put("payments", id)
+	}
+	w.exec(db, `UPDATE once_parked SET crashes = CASE message_id WHEN 'killer' THEN 2 ELSE 1 END`)
+	put("payments", "damaged")
+	w.exec(db, `UPDATE once_parked SET envelope = '\x00' WHERE message_id = 'damaged'`)
+
+	var mu sync.Mutex
+	calls := map[string]int{}
+	entered, finish := make(chan struct{}), make(chan struct{})
+	in, end := w.consume(db, func(msg *message.Message) error {
+		mu.Lock()
+		calls[msg.UUID]++
+		call := calls[msg.UUID]
+		mu.Unlock()
+		switch msg.UUID {
+		case "fails":
+			return errHandler
+		case "undecided":
+			if call == 1 {
+				return verdict.HandBack(errHandler)
+			}
+		case "interrupted":
+			close(entered)
+			<-finish
+			return errHandler
+		}
+		return nil
+	})
+	w.eventually("the suspects are settled", func() bool {
+		return w.value("once.retry.crashes", "") == 2 && w.value("once.retry.quarantined", "once.reason=crashed") == 1 &&
+			w.value("once.retry.quarantined", "once.reason=undecodable") == 1 && w.value("once.retry.attempts", "once.outcome=handled") == 1
+	})
+	in.deliver(message.NewMessage("fine", nil))
+	in.deliver(message.NewMessage("fails", nil))
+	in.deliver(message.NewMessage("undecided", nil))
+	redelivered := message.NewMessage("redelivered", nil)
+	redelivered.Metadata.Set("once_redelivered", "true")
+	in.deliver(redelivered)
+	w.reaches(4, "once.retry.attempts", "once.outcome=handled")
+	w.reaches(1, "once.retry.attempts", "once.outcome=given_up")
+	put("nobody", "1")
+	w.reaches(1, "once.retry.waiting", "")
+	w.reaches(0.1, "once.retry.lag", "")
+	seen.look(w)
+
+	w.exec(db, `ALTER TABLE once_parked RENAME TO elsewhere`)
+	w.eventually("what waits is not known", func() bool { return w.value("once.retry.waiting", "") == -1 })
+	w.exec(db, `ALTER TABLE elsewhere RENAME TO once_parked`)
+	w.reaches(1, "once.retry.waiting", "")
+
+	go in.deliver(message.NewMessage("interrupted", nil))
+	<-entered
+	ended := make(chan struct{})
+	go func() { end(); close(ended) }()
+	w.eventually("the consumer is closing", func() bool {
+		select {
+		case _, open := <-in.messages:
+			return !open
+		default:
+			return false
+		}
+	})
+	close(finish)
+	<-ended
+	for outcome, want := range map[string]float64{"again": 2, "parked": 1, "given_up": 1, "undecided": 1, "interrupted": 1, "handled": 4} {
+		if got := w.value("once.retry.attempts", "once.outcome="+outcome); got != want {
+			w.Errorf("%v were followed by %s, want %v", got, outcome, want)
+		}
+	}
+	if got := w.value("once.retry.set_aside", ""); got != 1 {
+		w.Errorf("%v were set aside, want 1", got)
+	}
+	if left := w.value("once.retry.waiting", ""); left != -1 {
+		w.Errorf("a closed consumer is still observed: %v", left)
+	}
+	seen.look(w)
+}
+
+// Every attempt is a span in the trace of the message, and what it produces
+// goes on with it.
+func TestTheConsumersSpanContinuesTheProducersTrace(t *testing.T) {
+	w := newWatch(t)
+	db := w.database()
+	failed := false
+	in, _ := w.consume(db, func(*message.Message) error { return nil }, w.inbox(db).Middleware, produceAfter(&failed))
+	ctx, service := w.traces.Tracer("service").Start(t.Context(), "service")
+	msg := message.NewMessage("1", []byte("body"))
+	msg.Metadata.Set("traceparent", traceparent(trace.SpanContextFromContext(ctx)))
+	service.End()
+	in.deliver(msg)
+	in.deliver(msg.Copy())
+
+	spans := w.named("handle t")
+	if len(spans) != 3 {
+		t.Fatalf("%d spans: %v", len(spans), w.spans.GetSpans())
+	}
+	for i, want := range []map[string]string{
+		{"once.outcome": "failed", "once.attempt": "1", "error.type": "failed"},
+		{"once.outcome": "applied", "once.attempt": "2"},
+		{"once.outcome": "duplicate", "once.attempt": "1"},
+	} {
+		maps.Copy(want, map[string]string{
+			"messaging.system": "watermill", "messaging.operation.name": "handle", "messaging.operation.type": "process",
+			"messaging.destination.name": "t", "messaging.consumer.group.name": "payments",
+			"messaging.message.id": "1", "messaging.message.body.size": "4",
+		})
+		span := spans[i]
+		if got := attributes(span); !maps.Equal(got, want) {
+			t.Errorf("span %d has %v, want %v", i, got, want)
+		}
+		if (span.Status.Code == codes.Error) != (i == 0) || span.SpanKind != trace.SpanKindConsumer {
+			t.Errorf("span %d: %v, %v", i, span.Status, span.SpanKind)
+		}
+		if span.Parent.SpanID() != service.SpanContext().SpanID() || !span.Parent.IsRemote() {
+			t.Errorf("span %d is a child of %v", i, span.Parent)
+		}
+	}
+	create := w.named("outbox.publish u")
+	if len(create) != 1 || create[0].Parent.SpanID() != spans[1].SpanContext.SpanID() {
+		t.Fatalf("what was produced: %v", create)
+	}
+	if got := produced(t, db)["traceparent"]; got != traceparent(create[0].SpanContext) {
+		t.Errorf("what was produced has %s", got)
+	}
+}
+
+// A consumer that records nothing passes the trace on.
+func TestATracePassesThroughAConsumerWithoutSpans(t *testing.T) {
+	w := newWatch(t)
+	db := w.database()
+	inbox, err := dedup.New(db, dedup.Config{Consumer: "payments", Outbox: outbox.Publisher})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const brought = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	msg := message.NewMessage("1", nil)
+	msg.Metadata.Set("traceparent", brought)
+	failed := true
+	_, err = inbox.Middleware(produceAfter(&failed)(nil))(msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := produced(t, db)["traceparent"]; got != brought {
+		t.Errorf("what was produced has %q", got)
+	}
+}
+
+// produceAfter is a handler that fails once and then produces a message.
+func produceAfter(failed *bool) message.HandlerMiddleware {
+	return func(message.HandlerFunc) message.HandlerFunc {
+		return func(*message.Message) ([]*message.Message, error) {
+			if !*failed {
+				*failed = true
+				return nil, errHandler
+			}
+			event := message.NewMessage("e", nil)
+			outbox.SetTopic(event, "u")
+			return []*message.Message{event}, nil
+		}
+	}
+}
+
+func produced(t *testing.T, db *sql.DB) map[string]string {
+	t.Helper()
+	var text []byte
+	if err := db.QueryRowContext(t.Context(), `SELECT metadata FROM once_outbox`).Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	metadata := map[string]string{}
+	if err := json.Unmarshal(text, &metadata); err != nil {
+		t.Fatal(err)
+	}
+	return metadata
+}
