@@ -1,0 +1,367 @@
+package dropin
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	"github.com/ThreeDotsLabs/watermill/components/cqrs"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+const consumer = "payments"
+
+// transport is a stock Pub/Sub.
+type transport struct {
+	message.Publisher
+
+	subscriber func() message.Subscriber
+	topic      string
+}
+
+// transports are made anew for each test.
+var transports = map[string]func(t *testing.T, db *sql.DB) transport{
+	"gochannel": func(t *testing.T, _ *sql.DB) transport {
+		g := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+		t.Cleanup(func() { _ = g.Close() })
+		return transport{g, func() message.Subscriber { return g }, "orders"}
+	},
+	"sql": func(t *testing.T, db *sql.DB) transport {
+		publisher, err := wsql.NewPublisher(db, wsql.PublisherConfig{
+			SchemaAdapter: wsql.DefaultPostgreSQLSchema{}, AutoInitializeSchema: true,
+		}, watermill.NopLogger{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return transport{publisher, func() message.Subscriber {
+			sub, err := wsql.NewSubscriber(db, wsql.SubscriberConfig{
+				SchemaAdapter: wsql.DefaultPostgreSQLSchema{}, OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{},
+				InitializeSchema: true, PollInterval: 10 * time.Millisecond, ConsumerGroup: consumer,
+			}, watermill.NopLogger{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return sub
+		}, "orders"}
+	},
+	"amqp": func(t *testing.T, _ *sql.DB) transport {
+		broker := testkit.Rabbit(t)
+		config := wamqp.NewDurableQueueConfig(broker.URL)
+		config.Marshaler = rabbit.Marshaler{}
+		publisher, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = publisher.Close() })
+		topic := broker.Name("orders")
+		return transport{publisher, func() message.Subscriber {
+			sub, err := wamqp.NewSubscriber(config, watermill.NopLogger{})
+			if err == nil {
+				err = sub.SubscribeInitialize(topic)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return sub
+		}, topic}
+	},
+}
+
+// bench is a service with a router of its own.
+type bench struct {
+	*testing.T
+
+	db         *sql.DB
+	router     *message.Router
+	quarantine *poison.Store
+	retries    *retry.Retries
+	inbox      *dedup.Inbox
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	b := &bench{T: t, db: testkit.Postgres(t).DB}
+	err := schema.Up(t.Context(), b.db, schema.Config{})
+	if err == nil {
+		_, err = b.db.ExecContext(t.Context(), `CREATE TABLE effects (message_id text NOT NULL, how text NOT NULL)`)
+	}
+	if err == nil {
+		b.quarantine, err = poison.New(b.db, poison.Config{})
+	}
+	if err == nil {
+		b.retries, err = retry.New(b.db, retry.Config{
+			Policy:       retry.Policy{Immediate: 1, Delayed: 1, Base: 20 * time.Millisecond},
+			PollInterval: 10 * time.Millisecond,
+		})
+	}
+	if err == nil {
+		b.inbox, err = dedup.New(b.db, dedup.Config{Outbox: outbox.Publisher})
+	}
+	if err == nil {
+		b.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *bench) start() {
+	b.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- b.router.Run(context.WithoutCancel(b.Context())) }()
+	<-b.router.Running()
+	b.Cleanup(func() {
+		if err := errors.Join(b.router.Close(), <-ended); err != nil {
+			b.Error(err)
+		}
+	})
+}
+
+func (b *bench) count(what string) (n int) {
+	b.Helper()
+	if err := b.db.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+func (b *bench) reaches(n int, what string) {
+	b.Helper()
+	testkit.Eventually(b.T, 30*time.Second, what, func() bool {
+		got := b.count(what)
+		return got == n || n > 0 && got > n
+	})
+	if got := b.count(what); got != n {
+		b.Errorf("%d rows are %s, want %d", got, what, n)
+	}
+}
+
+var errHandler = errors.New("the handler fails")
+
+// handler behaves as the id says.
+type handler struct {
+	mu    sync.Mutex
+	calls map[string]int
+}
+
+func (h *handler) do(ctx context.Context, id string) error {
+	h.mu.Lock()
+	if h.calls == nil {
+		h.calls = map[string]int{}
+	}
+	h.calls[id]++
+	call := h.calls[id]
+	h.mu.Unlock()
+	how := "without a transaction"
+	var execer interface {
+		ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	}
+	if tx, ok := dedup.TxFromContext(ctx); ok {
+		execer, how = tx, "once"
+	}
+	switch {
+	case id == "hopeless", id == "fails" && call < 4:
+		return errHandler
+	case id == "panics" && call == 1:
+		panic("boom")
+	case id == "hangs" && call == 1:
+		<-ctx.Done()
+		return ctx.Err()
+	case execer == nil:
+		return nil
+	}
+	_, err := execer.ExecContext(context.WithoutCancel(ctx), `INSERT INTO effects VALUES ($1, $2)`, id, how)
+	return err
+}
+
+func (h *handler) handle(msg *message.Message) error { return h.do(msg.Context(), msg.UUID) }
+
+func (h *handler) called(id string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.calls[id]
+}
+
+// everywhere runs a test on each transport, with middleware on the router and
+// on the handler.
+func everywhere(t *testing.T, test func(b *bench, transport transport, add func(h message.NoPublishHandlerFunc, sub message.Subscriber,
+	middlewares ...message.HandlerMiddleware),
+),
+) {
+	for name, open := range transports {
+		for _, place := range []string{"router", "handler"} {
+			t.Run(name+"/"+place, func(t *testing.T) {
+				b := newBench(t)
+				transport := open(t, b.db)
+				test(b, transport, func(h message.NoPublishHandlerFunc, sub message.Subscriber, middlewares ...message.HandlerMiddleware) {
+					if place == "router" {
+						b.router.AddMiddleware(middlewares...)
+					}
+					handler := b.router.AddConsumerHandler(consumer, transport.topic, sub, h)
+					if place == "handler" {
+						handler.AddMiddleware(middlewares...)
+					}
+					b.start()
+				})
+			})
+		}
+	}
+}
+
+func (b *bench) publish(to transport, ids ...string) {
+	b.Helper()
+	for _, id := range ids {
+		if err := to.Publish(to.topic, message.NewMessage(id, []byte(`{}`))); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func TestDedupAlone(t *testing.T) {
+	everywhere(t, func(b *bench, to transport, add func(message.NoPublishHandlerFunc, message.Subscriber, ...message.HandlerMiddleware)) {
+		var h handler
+		add(h.handle, to.subscriber(), b.inbox.Middleware)
+		b.publish(to, "m1", "m1", "m2", "m1", "last")
+		b.reaches(3, `effects WHERE how = 'once'`)
+		b.reaches(3, `once_inbox WHERE consumer = 'payments'`)
+	})
+}
+
+func TestRetryAlone(t *testing.T) {
+	everywhere(t, func(b *bench, to transport, add func(message.NoPublishHandlerFunc, message.Subscriber, ...message.HandlerMiddleware)) {
+		var h handler
+		add(h.handle, b.retries.Subscriber(consumer, to.subscriber()), b.retries.Middleware)
+		b.publish(to, "fails", "panics", "fine")
+		testkit.Eventually(b.T, 30*time.Second, "all are handled", func() bool {
+			return h.called("fails") == 4 && h.called("panics") == 2 && h.called("fine") == 1
+		})
+		b.reaches(0, `once_parked`)
+	})
+}
+
+func TestPoisonAlone(t *testing.T) {
+	everywhere(t, func(b *bench, to transport, add func(message.NoPublishHandlerFunc, message.Subscriber, ...message.HandlerMiddleware)) {
+		var h handler
+		add(h.handle, to.subscriber(), b.quarantine.Middleware)
+		b.publish(to, "hopeless", "fine")
+		b.reaches(1, `once_parked WHERE state = 'quarantined' AND message_id = 'hopeless' AND consumer = 'payments'`)
+		testkit.Eventually(b.T, 30*time.Second, "the other is handled", func() bool { return h.called("fine") == 1 })
+		if n := h.called("hopeless"); n != 1 {
+			b.Errorf("the hopeless one was tried %d times", n)
+		}
+	})
+}
+
+// All three, beside middleware of other people: a recoverer outermost, a
+// timeout for each attempt, correlation ids next to the handler.
+func TestAllThreeBesideOthers(t *testing.T) {
+	everywhere(t, func(b *bench, to transport, add func(message.NoPublishHandlerFunc, message.Subscriber, ...message.HandlerMiddleware)) {
+		var h handler
+		produce := func(next message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				middleware.SetCorrelationID("c-"+msg.UUID, msg)
+				event := message.NewMessage(msg.UUID+"-captured", nil)
+				outbox.SetTopic(event, "payments.captured")
+				_, err := next(msg)
+				return []*message.Message{event}, err
+			}
+		}
+		add(h.handle, b.retries.Subscriber(consumer, to.subscriber()),
+			middleware.Recoverer, b.quarantine.Middleware, b.retries.Middleware, middleware.Timeout(500*time.Millisecond),
+			b.inbox.Middleware, middleware.CorrelationID, produce)
+		b.publish(to, "fine", "fails", "panics", "hangs", "hopeless", "fine")
+		b.reaches(4, `effects WHERE how = 'once'`)
+		b.reaches(1, `once_parked`)
+		b.reaches(1, `once_parked WHERE state = 'quarantined' AND message_id = 'hopeless'`)
+		b.reaches(4, `once_outbox WHERE metadata->>'correlation_id' = 'c-' || (metadata->>'once_causation_id')`)
+	})
+}
+
+type orderPlaced struct{ ID string }
+
+// The cqrs component's processors: the subscriber of each handler is wrapped,
+// the handler finds its transaction in the context.
+func TestCQRS(t *testing.T) {
+	for name, open := range transports {
+		for _, kind := range []string{"event", "command"} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				b := newBench(t)
+				to := open(t, b.db)
+				marshaler := cqrs.JSONMarshaler{}
+				b.router.AddMiddleware(b.quarantine.Middleware, b.retries.Middleware, b.inbox.Middleware)
+				var h handler
+				handle := func(ctx context.Context, event *orderPlaced) error { return h.do(ctx, event.ID) }
+				var err error
+				if kind == "event" {
+					err = b.events(to, marshaler, cqrs.NewEventHandler(consumer, handle))
+				} else {
+					err = b.commands(to, marshaler, cqrs.NewCommandHandler(consumer, handle))
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.start()
+				for _, id := range []string{"fine", "fails", "hopeless", "fine"} {
+					msg, err := marshaler.Marshal(orderPlaced{ID: id})
+					if err != nil {
+						t.Fatal(err)
+					}
+					msg.UUID = id
+					if err := to.Publish(to.topic, msg); err != nil {
+						t.Fatal(err)
+					}
+				}
+				b.reaches(2, `effects WHERE how = 'once'`)
+				b.reaches(1, `once_parked WHERE state = 'quarantined' AND message_id = 'hopeless'`)
+				b.reaches(2, `once_inbox WHERE consumer = 'payments'`)
+			})
+		}
+	}
+}
+
+func (b *bench) events(to transport, marshaler cqrs.CommandEventMarshaler, h cqrs.EventHandler) error {
+	processor, err := cqrs.NewEventProcessorWithConfig(b.router, cqrs.EventProcessorConfig{
+		GenerateSubscribeTopic: func(cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) { return to.topic, nil },
+		SubscriberConstructor: func(p cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return b.retries.Subscriber(p.HandlerName, to.subscriber()), nil
+		},
+		Marshaler: marshaler,
+	})
+	if err != nil {
+		return err
+	}
+	return processor.AddHandlers(h)
+}
+
+func (b *bench) commands(to transport, marshaler cqrs.CommandEventMarshaler, h cqrs.CommandHandler) error {
+	processor, err := cqrs.NewCommandProcessorWithConfig(b.router, cqrs.CommandProcessorConfig{
+		GenerateSubscribeTopic: func(cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) { return to.topic, nil },
+		SubscriberConstructor: func(p cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return b.retries.Subscriber(p.HandlerName, to.subscriber()), nil
+		},
+		Marshaler: marshaler,
+	})
+	if err != nil {
+		return err
+	}
+	return processor.AddHandlers(h)
+}
