@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"log"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/lib/pq"
@@ -108,7 +110,8 @@ func _(db *sql.DB, amqpConfig amqp.Config, meters metric.MeterProvider, traces t
 		return err
 	}
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{MeterProvider: meters, TracerProvider: traces})
-	_, _, _ = fwd, box, consumer
+	_, _ = fwd, box
+	_ = consumer
 	return err
 }
 
@@ -191,6 +194,49 @@ func _(ctx context.Context, db *sql.DB, from, to time.Time) error {
 	return err
 }
 
+func _(db *sql.DB) error {
+	inbox, err := dedup.New(db, dedup.Config{
+		Outbox: outbox.Publisher,
+		Key: func(msg *message.Message) string { // what the message asks for, whatever its id
+			return "capture/" + msg.Metadata.Get("order_id")
+		},
+		Content: func(msg *message.Message) []byte { // what must be the same, without the time of sending
+			return []byte(msg.Metadata.Get("amount"))
+		},
+	})
+	_ = inbox
+	return err
+}
+
+func _(db *sql.DB) error {
+	inbox, err := dedup.New(db, dedup.Config{
+		Outbox:     outbox.Publisher,
+		Idempotent: []string{"search-index", "order-projection"}, // names of consumers
+	})
+	_ = inbox
+	return err
+}
+
+func _(ctx context.Context, consumer *once.Consumer, logger watermill.LoggerAdapter) {
+	go func() {
+		if err := consumer.Run(ctx); err != nil { // or inbox.Run(ctx); until ctx ends
+			logger.Error("the inbox is not swept any longer", err, nil)
+		}
+	}()
+}
+
+func _(db *sql.DB, errGatewayAway error) error {
+	retries, err := retry.New(db, retry.Config{
+		Policy: retry.Policy{Immediate: 2, Delayed: 5},
+		Classes: []retry.Class{{
+			Match:  func(err error) bool { return errors.Is(err, errGatewayAway) },
+			Policy: retry.Policy{Immediate: -1, Delayed: 48, Base: time.Minute, Max: 30 * time.Minute},
+		}},
+	})
+	_ = retries
+	return err
+}
+
 var goBlock = regexp.MustCompile("(?s)```go\n(.*?)```")
 
 // unindent drops what a formatter may change.
@@ -203,11 +249,14 @@ func unindent(code string) string {
 }
 
 func TestCodeInTheDocsCompiles(t *testing.T) {
-	source, err := os.ReadFile("snippets_test.go")
-	if err != nil {
-		t.Fatal(err)
+	var compiled string
+	for _, file := range []string{"snippets_test.go", "tests/dropin/snippets_test.go"} {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compiled += unindent(string(source))
 	}
-	compiled := unindent(string(source))
 	pages, err := filepath.Glob("docs/*.md")
 	if err != nil {
 		t.Fatal(err)
@@ -221,7 +270,7 @@ func TestCodeInTheDocsCompiles(t *testing.T) {
 		for _, block := range goBlock.FindAllStringSubmatch(string(text), -1) {
 			blocks++
 			if !strings.Contains(compiled, unindent(block[1])) {
-				t.Errorf("%s: this code is not in snippets_test.go, so nothing compiles it:\n%s", page, block[1])
+				t.Errorf("%s: this code is in no snippets_test.go, so nothing compiles it:\n%s", page, block[1])
 			}
 		}
 	}

@@ -18,7 +18,10 @@ var errGateway = errors.New("the card gateway is away")
 
 func classes(c *retry.Config) {
 	c.Classes = []retry.Class{
-		{Match: func(err error) bool { return errors.Is(err, errGateway) }, Policy: retry.Policy{Immediate: -1, Delayed: 3, Base: time.Hour, Jitter: -1}},
+		{
+			Match:  func(err error) bool { return errors.Is(err, errGateway) },
+			Policy: retry.Policy{Immediate: -1, Delayed: 3, Base: time.Hour, Jitter: -1},
+		},
 		{Match: func(error) bool { return false }},
 	}
 }

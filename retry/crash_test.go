@@ -143,7 +143,8 @@ func TestTrap49ASuspectIsAloneInTheProcess(t *testing.T) {
 		})
 		deliver("neighbour")
 		<-running
-		if _, err := db.ExecContext(t.Context(), b.parked.Dialect().SQL(`UPDATE {parked} SET due_at = {now} WHERE message_id = 'suspect'`)); err != nil {
+		due := b.parked.Dialect().SQL(`UPDATE {parked} SET due_at = {now} WHERE message_id = 'suspect'`)
+		if _, err := db.ExecContext(t.Context(), due); err != nil {
 			t.Fatal(err)
 		}
 		b.polls(10) // in which the suspect could be claimed

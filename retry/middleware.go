@@ -61,7 +61,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 	var held time.Duration
 	pause := 50 * time.Millisecond
 	for tries := 1; ; {
-		produced, err, end := a.call(h)
+		produced, end, err := a.call(h)
 		if err == nil {
 			end(handled)
 			return produced, a.resolve()
@@ -98,8 +98,8 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 	}
 }
 
-// call calls h once. What followed is to be told to end.
-func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, err error, end func(outcome int)) {
+// call calls h once. end is to be told what follows.
+func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, end func(outcome int), err error) {
 	began := time.Now()
 	ctx, handling := a.instruments.tracer.Handle(
 		a.ctx, a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
@@ -107,10 +107,10 @@ func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, err 
 	produced, err = verdict.Call(h, a.msg)
 	a.msg.SetContext(a.ctx) // a handler may have left a cancelled one behind
 	a.instruments.duration.Record(time.Since(began), telemetry.Succeeded(err))
-	return produced, err, func(outcome int) {
+	return produced, func(outcome int) {
 		a.instruments.attempts.Add(1, outcome)
 		handling.End(outcomes[outcome], err != nil)
-	}
+	}, err
 }
 
 // nextRound parks the message, or gives it up if that was the last round.

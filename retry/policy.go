@@ -99,11 +99,11 @@ func (p Policy) total() time.Duration {
 	for round := 1; round <= p.Delayed; round++ {
 		delay := p.delay(round, 0)
 		if p.Factor == 1 || delay == time.Duration(float64(p.Max)) { // as all after it
-			rest := time.Duration(p.Delayed - round + 1)
-			if delay > (math.MaxInt64-sum)/rest {
+			rest := float64(p.Delayed-round+1) * float64(delay)
+			if rest >= float64(math.MaxInt64-sum) {
 				return math.MaxInt64
 			}
-			return sum + rest*delay
+			return sum + time.Duration(rest)
 		}
 		sum += delay
 	}

@@ -29,8 +29,6 @@ type told struct {
 // Unless ctx has a span of someone else's, it continues the trace that the
 // message brings; so does the returned context if no span is recorded. number
 // is the attempt's, from 1, or 0 if that is not known.
-//
-//nolint:spancheck // End does it
 func (t Tracer) Handle(
 	ctx context.Context, enabled bool, consumer, topic string, number int, msg *message.Message,
 ) (context.Context, Handling) {

@@ -1,0 +1,45 @@
+package dropin
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/cqrs"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+)
+
+// The functions below are code of docs/from-stock.md. Watermill's middleware
+// needs modules that the library does not, so they are not in the root.
+
+func _(router *message.Router, publisher message.Publisher, subscriber message.Subscriber, handle message.NoPublishHandlerFunc) error {
+	// before
+	poisonQueue, err := middleware.PoisonQueue(publisher, "poison")
+	if err != nil {
+		return err
+	}
+	router.AddMiddleware(
+		middleware.Recoverer,
+		poisonQueue,
+		middleware.Retry{MaxRetries: 5, InitialInterval: time.Second, Multiplier: 5, MaxInterval: time.Hour}.Middleware,
+		(&middleware.Deduplicator{}).Middleware,
+	)
+	router.AddConsumerHandler("payments", "orders.placed", subscriber, handle)
+	return nil
+}
+
+func _(
+	router *message.Router, subscriber message.Subscriber, handle message.NoPublishHandlerFunc,
+	quarantine *poison.Store, retries *retry.Retries, inbox *dedup.Inbox, config cqrs.EventProcessorConfig,
+) {
+	// after
+	router.AddMiddleware(middleware.Recoverer, quarantine.Middleware, retries.Middleware, inbox.Middleware)
+	router.AddConsumerHandler("payments", "orders.placed", retries.Subscriber("payments", subscriber), handle)
+
+	config.SubscriberConstructor = func(params cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+		return retries.Subscriber(params.HandlerName, subscriber), nil
+	}
+}
