@@ -35,11 +35,12 @@ const (
 
 // life is what a consumer's process is told.
 type life struct {
-	Dialect, DSN string
-	Transport    string // "queue", "local" or the URL of a broker
-	Queue        string // at the broker
-	Fails        bool   // the handler does, always
-	Dies         point
+	Dialect   string `json:"dialect"`
+	DSN       string `json:"dsn"`
+	Transport string `json:"transport"` // "queue", "local" or the URL of a broker
+	Queue     string `json:"queue"`     // at the broker
+	Fails     bool   `json:"fails"`     // the handler does, always
+	Dies      point  `json:"dies"`
 }
 
 const environment = "ONCE_TEST_CONSUMER"
@@ -53,7 +54,11 @@ func TestMain(m *testing.M) {
 		testkit.Main(m)
 	}
 	var l life
-	if err := errors.Join(json.Unmarshal([]byte(told), &l), l.consume()); err != nil {
+	err := json.Unmarshal([]byte(told), &l)
+	if err == nil {
+		err = l.consume()
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -129,7 +134,7 @@ type process struct {
 	*exec.Cmd
 
 	stdin io.Closer
-	ended chan error
+	ended chan struct{} // closed then
 }
 
 func begin(t *testing.T, l life) *process {
@@ -138,7 +143,7 @@ func begin(t *testing.T, l life) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{Cmd: exec.Command(os.Args[0]), ended: make(chan error, 1)}
+	p := &process{Cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
 	p.Env = append(os.Environ(), environment+"="+string(told))
 	p.Stderr = os.Stderr
 	if p.stdin, err = p.StdinPipe(); err == nil {
@@ -147,8 +152,21 @@ func begin(t *testing.T, l life) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { p.ended <- p.Wait() }()
+	go func() {
+		_ = p.Wait() // ProcessState says how it ended
+		close(p.ended)
+	}()
 	return p
+}
+
+// over says whether the process has ended.
+func (p *process) over() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // patience is for a process on a machine that has other things to do.

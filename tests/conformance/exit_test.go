@@ -31,16 +31,18 @@ func TestTrap48AMessageThatExitsEndsInQuarantine(t *testing.T) {
 		crashes := 0
 		for p := begin(t, l); ; p = begin(t, l) {
 			testkit.Eventually(t, patience, "it has ended, or has nothing more to do", func() bool {
-				return len(p.ended) > 0 || w.settled() && waiting() == 0 && w.count(`effects`) == neighbours
+				return p.over() || w.settled() && waiting() == 0 && w.count(`effects`) == neighbours
 			})
-			if len(p.ended) == 0 {
+			if !p.over() {
 				p.stop(t)
 				break
 			}
 			if status := p.end(t); status.ExitStatus() != exitStatus {
 				t.Fatalf("the process ended with %v", status)
 			}
-			crashes++
+			if crashes++; crashes > 3*crashBudget {
+				t.Fatalf("the process ended %d times", crashes)
+			}
 		}
 		w.once(ids...)
 		if n := w.count(`once_parked`); n != 1 || w.count(`once_parked WHERE message_id = 'killer' AND reason = 'crashed'`) != 1 {

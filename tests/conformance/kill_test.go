@@ -173,10 +173,10 @@ func TestKilledAtEveryStep(t *testing.T) {
 // acked, claimed, handled, and its row removed.
 func TestKilledAtEveryStepAfterARedelivery(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
-		points := of(db, "park", before, after, committed, sent, done)
+		points := of(db, "park", before, after, sent, done)
 		points = append(points, of(db, "ack", before, after)...)
-		points = append(points, of(db, "claim", before, committed, sent, done)...)
-		points = append(points, of(db, "inbox", before, after, committed, sent, done)...)
+		points = append(points, of(db, "claim", before, sent, done)...)
+		points = append(points, of(db, "inbox", after, sent, done)...)
 		points = append(points, of(db, "resolve", before, after, sent, done)...)
 		steps(t, db, life{Transport: "queue"}, []point{{"inbox", after}}, points, effectsOnce)
 	})

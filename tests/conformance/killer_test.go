@@ -17,8 +17,8 @@ import (
 
 // point is a step of the consumer, at which its process is killed.
 type point struct {
-	Of   string // one of statements, or of the subscriber's
-	When string
+	Of   string `json:"of"` // one of statements, or of the subscriber's
+	When string `json:"when"`
 }
 
 // When, of a statement and of the transaction that it is part of.

@@ -15,7 +15,8 @@ type queue struct {
 	db *sql.DB
 }
 
-const queueTable = `CREATE TABLE queue (message_id TEXT PRIMARY KEY, delivered INTEGER NOT NULL DEFAULT 0, acked INTEGER NOT NULL DEFAULT 0)`
+const queueTable = `CREATE TABLE queue (
+	message_id TEXT PRIMARY KEY, delivered INTEGER NOT NULL DEFAULT 0, acked INTEGER NOT NULL DEFAULT 0)`
 
 func (q queue) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	out := make(chan *message.Message)

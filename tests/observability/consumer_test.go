@@ -134,8 +134,10 @@ func moveDedup(w *watch, seen *seen) {
 			w.Errorf("%v were %s, want %v", got, outcome, want)
 		}
 	}
-	if ok, failed := w.value("once.dedup.duration", "once.outcome=ok"), w.value("once.dedup.duration", "once.outcome=failed"); ok != 1 || failed != 3 {
-		w.Errorf("durations of %v and %v, want 1 and 3", ok, failed)
+	for outcome, want := range map[string]float64{"ok": 1, "failed": 3} {
+		if got := w.value("once.dedup.duration", "once.outcome="+outcome); got != want {
+			w.Errorf("%v durations were %s, want %v", got, outcome, want)
+		}
 	}
 	w.exec(db, `UPDATE once_inbox SET processed_at = now() - interval '31 days'`)
 	if _, err := inbox.Sweep(w.Context()); err != nil {
