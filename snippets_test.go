@@ -3,8 +3,8 @@ package once_test
 import (
 	"context"
 	"database/sql"
-	"log"
 	"errors"
+	"log"
 	"os"
 	"path/filepath"
 	"regexp"

@@ -1,0 +1,40 @@
+package once_test
+
+import (
+	"database/sql"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/retry"
+)
+
+// The inbox must remember for longer than retry tries.
+func TestTrap36RetriesDoNotOutlastTheInbox(t *testing.T) {
+	db, err := sql.Open("sqlite", "file:unused?mode=memory")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	long := retry.Policy{Delayed: 40, Base: 24 * time.Hour, Max: 24 * time.Hour}
+	for _, config := range []retry.Config{
+		{Policy: long},
+		{Classes: []retry.Class{{Match: func(error) bool { return true }, Policy: long}}},
+	} {
+		_, err := once.NewConsumer(db, once.ConsumerConfig{Retry: config})
+		if err == nil || !strings.Contains(err.Error(), "Retention") {
+			t.Errorf("an inbox of 30 days with retries over 40: %v", err)
+		}
+		if _, err := once.NewConsumer(db, once.ConsumerConfig{
+			Retry: config, Dedup: dedup.Config{Retention: 60 * 24 * time.Hour},
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	_, err = once.NewConsumer(db, once.ConsumerConfig{Dedup: dedup.Config{Retention: 24 * time.Hour}})
+	if err == nil || !strings.Contains(err.Error(), "LongestWayBack") {
+		t.Errorf("an inbox of a day: %v", err)
+	}
+}

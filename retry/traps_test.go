@@ -1,0 +1,180 @@
+package retry_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+)
+
+// runOnce is run with dedup around h, which gets its transaction.
+func (b *bench) runOnce(h func(ctx context.Context, tx *sql.Tx, msg *message.Message) error) {
+	b.Helper()
+	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config})
+	if err != nil {
+		b.Fatal(err)
+	}
+	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config})
+	if err == nil {
+		_, err = b.ExecContext(b.Context(), `CREATE TABLE effects (message_id TEXT PRIMARY KEY)`)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.runWith(func(msg *message.Message) error {
+		tx, _ := dedup.TxFromContext(msg.Context())
+		return h(msg.Context(), tx, msg)
+	}, quarantine.Middleware, b.retries.Middleware, inbox.Middleware)
+}
+
+func (b *bench) count(what string) (n int) {
+	b.Helper()
+	if err := b.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+func apply(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id) VALUES ('`+msg.UUID+`')`)
+	return err
+}
+
+// The tries of a failed message are no duplicates of it, nor is its replay.
+func TestTrap38RetriesAndReplaysRun(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		var mu sync.Mutex
+		calls := 0
+		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if calls++; calls <= 4 { // all that the policy has
+				return errHandler
+			}
+			return apply(ctx, tx, msg)
+		})
+		b.transport.deliver(t, message.NewMessage("m1", nil))
+		b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
+		if n := b.count("effects"); calls != 4 || n != 0 {
+			t.Fatalf("%d calls, %d effects", calls, n)
+		}
+		if err := b.parked.Replay(t.Context(), parked.Act{Actor: "test"}, []int64{b.entries("")[0].ID}); err != nil {
+			t.Fatal(err)
+		}
+		b.eventually("the replay ran", func() bool { return b.count("effects") == 1 })
+	})
+}
+
+// A statement that fails makes PostgreSQL's transaction unusable: the next try
+// has another one, and what the first wrote is undone.
+func TestTrap55EachTryHasATransactionOfItsOwn(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		calls := 0
+		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+			calls++
+			if err := apply(ctx, tx, msg); err != nil { // the key is unique: a first try that stayed would show
+				return err
+			}
+			if calls == 1 {
+				_, err := tx.ExecContext(ctx, `SELECT * FROM nowhere`)
+				return err
+			}
+			return nil
+		})
+		if !b.transport.deliver(t, message.NewMessage("m1", nil)) || calls != 2 || b.count("effects") != 1 || len(b.entries("")) != 0 {
+			t.Fatalf("%d calls, %d effects, rows %+v", calls, b.count("effects"), b.entries(""))
+		}
+	})
+}
+
+// What an attempt wrote before it failed is never committed, however it ends:
+// parked, given up, or handed back.
+func TestTrap59HalfOfTheWorkIsNotCommitted(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+			err := apply(ctx, tx, msg)
+			switch msg.UUID {
+			case "permanent":
+				return errors.Join(err, retry.Permanent(errHandler))
+			case "later":
+				return errors.Join(err, retry.After(errHandler, time.Hour))
+			case "panics":
+				panic("boom")
+			}
+			return errors.Join(err, errHandler)
+		})
+		for _, id := range []string{"permanent", "later", "panics", "fails"} {
+			b.transport.deliver(t, message.NewMessage(id, nil))
+		}
+		b.eventually("three are in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 3 })
+		if effects, done := b.count("effects"), b.count("once_inbox"); effects != 0 || done != 0 {
+			t.Fatalf("%d effects, %d remembered", effects, done)
+		}
+	})
+}
+
+// While the table is away a failed message can be neither parked nor given up:
+// it is held, neither acked nor nacked, and nothing is charged to it. The
+// broker's limit of deliveries is not used up.
+func TestTrap73AnOutageHoldsTheMessage(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		calls := 0
+		b.run(func(*message.Message) error {
+			if calls++; calls <= 2 {
+				return errHandler
+			}
+			return nil
+		})
+		exec := func(query string) {
+			if _, err := db.ExecContext(t.Context(), query); err != nil {
+				t.Fatal(err)
+			}
+		}
+		exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
+		msg := message.NewMessage("m1", nil)
+		b.transport.messages <- msg
+		b.polls(40) // in which it would be handed back
+		select {
+		case <-msg.Acked():
+			t.Fatal("acked, and nowhere stored")
+		case <-msg.Nacked():
+			t.Fatal("handed back to the broker")
+		default:
+		}
+		exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
+		<-msg.Acked()
+		b.eventually("it was handled", func() bool { return len(b.entries("")) == 0 })
+		if calls != 3 {
+			t.Fatalf("%d calls, want 3", calls)
+		}
+	})
+}
+
+// The time for which a message is held is shorter than the broker's consumer
+// timeout, which would close the channel: RabbitMQ's is 30 minutes.
+func TestTrap46WhatIsHeldIsHandedBackInTime(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *retry.Config) { c.Hold = 50 * time.Millisecond })
+		b.run(func(*message.Message) error { return errHandler })
+		if _, err := db.ExecContext(t.Context(), `ALTER TABLE once_parked RENAME TO elsewhere`); err != nil {
+			t.Fatal(err)
+		}
+		if b.transport.deliver(t, message.NewMessage("m1", nil)) {
+			t.Fatal("acked, and nowhere stored")
+		}
+	})
+}
