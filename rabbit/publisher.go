@@ -100,9 +100,24 @@ func NewPublisher(config amqp.Config, cfg PublisherConfig) (*Publisher, error) {
 	}
 	p.instruments = newInstruments(p)
 	p.noteReadiness()
-	go p.keep()
+	go func() {
+		defer close(p.kept)
+		p.keeper().keep(p)
+	}()
 	go p.settle()
 	return p, nil
+}
+
+func (p *Publisher) keeper() *keeper {
+	return &keeper{
+		ctx:      p.ctx,
+		config:   p.config.Connection,
+		pace:     pace{p.cfg.ReconnectMin, p.cfg.ReconnectMax},
+		dial:     p.cfg.DialTimeout,
+		write:    p.cfg.WriteTimeout,
+		logger:   p.cfg.Logger,
+		connects: p.instruments.connects,
+	}
 }
 
 // Publish sends the messages to topic, in order and without waiting for one

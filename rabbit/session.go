@@ -1,22 +1,17 @@
 package rabbit
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"math"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// session is one connection.
+// session is one connection of a Publisher.
 type session struct {
-	p    *Publisher
-	conn *amqp.Connection
-	sock *socket
+	*link
 
-	closed chan *amqp.Error
+	p      *Publisher
 	blocks chan amqp.Blocking
 
 	// Guarded by Publisher.mu.
@@ -31,36 +26,20 @@ type declaration struct {
 	err  error
 }
 
-func (p *Publisher) open() (*session, error) {
-	conn, sock, err := connect(p.ctx, p.config.Connection, p.cfg.DialTimeout, p.cfg.WriteTimeout)
-	if err != nil {
-		return nil, err
-	}
+func (p *Publisher) newSession(l *link) *session {
 	return &session{
+		link:      l,
 		p:         p,
-		conn:      conn,
-		sock:      sock,
-		closed:    conn.NotifyClose(make(chan *amqp.Error, 1)),
-		blocks:    conn.NotifyBlocked(make(chan amqp.Blocking, 16)), // the reader waits when it is full
+		blocks:    l.conn.NotifyBlocked(make(chan amqp.Blocking, 16)), // the reader waits when it is full
 		declared:  make(map[string]struct{}),
 		declaring: make(map[string]*declaration),
-	}, nil
+	}
 }
 
 // request calls f, which waits for answers of the broker. Publisher.mu is not
 // held.
 func (s *session) request(f func() error) error {
-	return s.within(s.p.ctx, s.p.cfg.DialTimeout, f)
-}
-
-// within calls f and closes the socket if it takes too long: amqp091 has no
-// deadline for requests.
-func (s *session) within(ctx context.Context, limit time.Duration, f func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { s.sock.abort(fmt.Errorf("no answer from the broker within %v", limit)) })
-	defer stop()
-	return f()
+	return s.link.request(s.p.ctx, f)
 }
 
 // frameSize is what one frame may take on this connection.
