@@ -3,12 +3,10 @@ package rabbit
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 	"go.opentelemetry.io/otel/metric"
 )
 
@@ -78,22 +76,16 @@ func withDefaults(config amqp.Config, cfg PublisherConfig) (amqp.Config, Publish
 		config.TopologyBuilder = &amqp.DefaultTopologyBuilder{}
 	}
 
-	if reconnect := config.Connection.Reconnect; reconnect != nil {
-		cfg.ReconnectMin = cmp.Or(cfg.ReconnectMin, reconnect.BackoffInitialInterval)
-		cfg.ReconnectMax = cmp.Or(cfg.ReconnectMax, reconnect.BackoffMaxInterval)
-	}
-	if uri, err := amqp091.ParseURI(config.Connection.AmqpURI); err == nil {
-		cfg.DialTimeout = cmp.Or(cfg.DialTimeout, time.Duration(uri.ConnectionTimeout)*time.Millisecond)
-	}
+	connection := connectionDefaults(config.Connection, connectionTimes{
+		dial: cfg.DialTimeout, write: cfg.WriteTimeout, low: cfg.ReconnectMin, high: cfg.ReconnectMax,
+	})
+	cfg.DialTimeout, cfg.WriteTimeout = connection.dial, connection.write
+	cfg.ReconnectMin, cfg.ReconnectMax = connection.low, connection.high
 	cfg.Window = cmp.Or(cfg.Window, 1024)
 	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 16<<20)
 	cfg.ConfirmTimeout = cmp.Or(cfg.ConfirmTimeout, 30*time.Second)
 	cfg.ReadyTimeout = cmp.Or(cfg.ReadyTimeout, 5*time.Second)
-	cfg.DialTimeout = cmp.Or(cfg.DialTimeout, 10*time.Second)
-	cfg.WriteTimeout = cmp.Or(cfg.WriteTimeout, 10*time.Second)
 	cfg.CloseTimeout = cmp.Or(cfg.CloseTimeout, 10*time.Second)
-	cfg.ReconnectMin = cmp.Or(cfg.ReconnectMin, 100*time.Millisecond)
-	cfg.ReconnectMax = cmp.Or(cfg.ReconnectMax, max(10*time.Second, cfg.ReconnectMin))
 	if cfg.Logger == nil {
 		cfg.Logger = watermill.NopLogger{}
 	}
@@ -102,26 +94,16 @@ func withDefaults(config amqp.Config, cfg PublisherConfig) (amqp.Config, Publish
 
 // validate names everything that is wrong, at once.
 func validate(config amqp.Config, cfg PublisherConfig) error {
-	var errs []error
-	check := func(ok bool, format string, args ...any) {
-		if !ok {
-			errs = append(errs, fmt.Errorf("rabbit: "+format, args...))
-		}
-	}
-
-	errs = append(errs, validateConnection(config.Connection))
-	check(config.Exchange.GenerateName != nil, "Exchange.GenerateName is missing")
-	check(config.Publish.GenerateRoutingKey != nil, "Publish.GenerateRoutingKey is missing")
-	check(!config.Publish.Transactional,
+	c := checks{validateConnection(config.Connection)}
+	c.check(config.Exchange.GenerateName != nil, "Exchange.GenerateName is missing")
+	c.check(config.Publish.GenerateRoutingKey != nil, "Publish.GenerateRoutingKey is missing")
+	c.check(!config.Publish.Transactional,
 		"Publish.Transactional excludes confirms, without which nothing is known of a message")
-	check(!config.Publish.Immediate, "Publish.Immediate is not supported by RabbitMQ")
+	c.check(!config.Publish.Immediate, "Publish.Immediate is not supported by RabbitMQ")
 
-	check(cfg.Window > 0 && cfg.Window <= maxWindow, "Window must be in 1..%d, not %d", maxWindow, cfg.Window)
-	check(cfg.WindowBytes > 0, "WindowBytes must be positive, not %d", cfg.WindowBytes)
-	for _, d := range []struct {
-		name  string
-		value time.Duration
-	}{
+	c.check(cfg.Window > 0 && cfg.Window <= maxWindow, "Window must be in 1..%d, not %d", maxWindow, cfg.Window)
+	c.check(cfg.WindowBytes > 0, "WindowBytes must be positive, not %d", cfg.WindowBytes)
+	for _, d := range []duration{
 		{"ConfirmTimeout", cfg.ConfirmTimeout},
 		{"ReadyTimeout", cfg.ReadyTimeout},
 		{"DialTimeout", cfg.DialTimeout},
@@ -130,9 +112,9 @@ func validate(config amqp.Config, cfg PublisherConfig) error {
 		{"ReconnectMin", cfg.ReconnectMin},
 		{"ReconnectMax", cfg.ReconnectMax},
 	} {
-		check(d.value > 0, "%s must be positive, not %v", d.name, d.value)
+		c.positive(d)
 	}
-	check(cfg.ReconnectMin <= cfg.ReconnectMax,
+	c.check(cfg.ReconnectMin <= cfg.ReconnectMax,
 		"ReconnectMin %v is over ReconnectMax %v", cfg.ReconnectMin, cfg.ReconnectMax)
-	return errors.Join(errs...)
+	return errors.Join(c...)
 }

@@ -38,7 +38,7 @@ func (r *Retries) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		if claim := a.delivery.Claim; claim != nil {
 			claim.Manage()
 			a.attempts, a.rounds = claim.Attempts, claim.Rounds
-		} else if a.delivery.Subscribed && msg.Metadata[meta.Redelivered] == "true" {
+		} else if a.delivery.Subscribed && msg.Metadata[meta.Redelivered] == "true" && verdict.Undecodable(a.ctx) == nil {
 			return nil, a.setAside()
 		}
 		return a.run(h)

@@ -23,7 +23,11 @@ func (p *PanicError) Unwrap() error {
 
 // Call calls h and returns its panic as an error. A recoverer further out
 // would see the panic too late: it would be neither retried nor quarantined.
+// For a message that could not be decoded it returns that, and does not call h.
 func Call(h message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
+	if why := Undecodable(msg.Context()); why != nil {
+		return nil, Forever(ReasonUndecodable, why)
+	}
 	defer func() {
 		if value := recover(); value != nil {
 			produced, err = nil, &PanicError{Value: value, Stack: debug.Stack()}

@@ -1,0 +1,97 @@
+package rabbit
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+var (
+	errDrops   = errors.New("the queue has a delivery limit and no dead-letter exchange")
+	errTooSoon = errors.New("the consumer timeout is not over LongestHold")
+)
+
+// What a broker does that is not told otherwise.
+const (
+	defaultDeliveryLimit   = 20 // of quorum queues, from 4.0
+	defaultConsumerTimeout = 30 * time.Minute
+)
+
+// warn says, when a subscription begins, where the broker would interfere with
+// messages before retry and poison do. What policies and the broker's own
+// configuration say cannot be seen through AMQP.
+func (sub *subscription) warn(l *link) {
+	config, logger := sub.s.config, sub.s.cfg.Logger
+	queue := config.Queue.Arguments
+	major, minor := brokerVersion(l.conn.Properties)
+	if limit, limited := deliveryLimit(queue, major); limited {
+		fields := sub.fields().Add(watermill.LogFields{"delivery_limit": limit, "nacks_count": major < 4 || major == 4 && minor < 3})
+		if queue["x-dead-letter-exchange"] == nil {
+			logger.Error("The broker drops messages that come back too often; see Queue.Arguments, x-delivery-limit", errDrops, fields)
+		} else {
+			logger.Info("The broker dead-letters messages that come back too often", fields)
+		}
+	}
+	if timeout := consumerTimeout(config.Consume.Arguments, queue); timeout <= sub.s.cfg.LongestHold {
+		logger.Error("The broker closes the channel under messages that are held too long", errTooSoon,
+			sub.fields().Add(watermill.LogFields{"consumer_timeout": timeout, "longest_hold": sub.s.cfg.LongestHold}))
+	}
+}
+
+// deliveryLimit is how often the queue delivers a message, as far as it was
+// declared here.
+func deliveryLimit(queue amqp.Table, major int) (limit int64, limited bool) {
+	if queue[amqp.QueueTypeArg] != amqp.QueueTypeQuorum {
+		return 0, false
+	}
+	limit, given := integer(queue["x-delivery-limit"])
+	switch {
+	case given:
+		return limit, limit >= 0 // -1 is none
+	case major >= 4:
+		return defaultDeliveryLimit, true
+	}
+	return 0, false
+}
+
+func consumerTimeout(tables ...amqp.Table) time.Duration {
+	for _, args := range tables {
+		if ms, given := integer(args["x-consumer-timeout"]); given {
+			return time.Duration(ms) * time.Millisecond
+		}
+	}
+	return defaultConsumerTimeout
+}
+
+// brokerVersion is 0, 0 where the broker does not say.
+func brokerVersion(properties amqp.Table) (major, minor int) {
+	version, _ := properties["version"].(string)
+	first, rest, _ := strings.Cut(version, ".")
+	second, _, _ := strings.Cut(rest, ".")
+	major, _ = strconv.Atoi(first)
+	minor, _ = strconv.Atoi(second)
+	return major, minor
+}
+
+// integer reads a number of any of AMQP's types.
+func integer(value any) (n int64, ok bool) {
+	switch n := value.(type) {
+	case int:
+		return int64(n), true
+	case int64:
+		return n, true
+	case int32:
+		return int64(n), true
+	case int16:
+		return int64(n), true
+	case int8:
+		return int64(n), true
+	case uint8:
+		return int64(n), true
+	}
+	return 0, false
+}

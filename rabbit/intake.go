@@ -1,0 +1,135 @@
+package rabbit
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+var errCancelled = errors.New("the broker has cancelled the consumer: its queue was deleted or has moved")
+
+// intake is a channel with one consumer. Deliveries are acked on the intake that
+// they came from: on any other the broker would not know them, and close it.
+type intake struct {
+	sub        *subscription
+	link       *link
+	channel    *amqp.Channel
+	tag        string
+	deliveries <-chan amqp.Delivery
+	cancelled  chan string
+
+	ctx  context.Context // ends when nothing can be acked any more
+	lose context.CancelCauseFunc
+
+	waiting    []*delivery // decoded, and not yet handed out
+	unanswered int         // handed out
+	lostBy     int         // why it gives no more, as a series; set by over
+}
+
+// open opens a channel on the connection, and begins to consume.
+func (sub *subscription) open(l *link) (*intake, error) {
+	in := &intake{sub: sub, link: l, tag: sub.s.config.Consume.Consumer}
+	if in.tag == "" {
+		in.tag = "once-" + uuid.NewString()
+	}
+	in.ctx, in.lose = context.WithCancelCause(sub.values)
+	if err := l.request(sub.s.ctx, in.begin); err != nil {
+		in.lose(err)
+		sub.running.Go(in.close)
+		return nil, err
+	}
+	return in, nil
+}
+
+// begin may leave a channel behind that is to be closed.
+func (in *intake) begin() error {
+	channel, err := in.link.conn.Channel()
+	if err != nil {
+		return err
+	}
+	in.channel = channel
+	closed := channel.NotifyClose(make(chan *amqp.Error, 1))
+	in.sub.running.Go(func() {
+		reason, ok := <-closed
+		in.lose(in.link.reason(reason, ok))
+	})
+	in.cancelled = channel.NotifyCancel(make(chan string, 1))
+
+	if err := in.sub.declare(channel); err != nil {
+		return err
+	}
+	consume := in.sub.s.config.Consume
+	if err := channel.Qos(max(in.sub.s.cfg.InFlight, consume.Qos.PrefetchCount), 0, false); err != nil {
+		return err
+	}
+	in.deliveries, err = channel.Consume(
+		in.sub.queue, in.tag, false, consume.Exclusive, consume.NoLocal, consume.NoWait, consume.Arguments)
+	return err
+}
+
+// over says why there are no more deliveries. amqp091 tells of a cancel before
+// it ends the deliveries, and of nothing else on that channel but its end.
+func (in *intake) over() error {
+	select {
+	case _, ok := <-in.cancelled:
+		if ok {
+			in.lostBy = lostConsumer
+			return errCancelled
+		}
+	default:
+	}
+	<-in.ctx.Done()
+	in.lostBy = lostChannel
+	if in.link.conn.IsClosed() {
+		in.lostBy = lostConnection
+	}
+	return context.Cause(in.ctx)
+}
+
+// answer tells the broker what became of a delivery, unless the channel that it
+// came from is gone.
+func (in *intake) answer(d *delivery) (outcome int) {
+	if in.ctx.Err() != nil {
+		return lost
+	}
+	var err error
+	switch {
+	case d.acked:
+		outcome, err = acked, d.raw.Ack(false)
+	case in.sub.s.config.Consume.NoRequeueOnNack:
+		outcome, err = dropped, d.raw.Nack(false, false)
+	default:
+		outcome, err = requeued, d.raw.Nack(false, true)
+	}
+	if err != nil { // the end of the channel is on its way
+		return lost
+	}
+	return outcome
+}
+
+// giveBack returns what no handler has to the queue.
+func (in *intake) giveBack() {
+	for _, d := range in.waiting {
+		if in.ctx.Err() == nil {
+			_ = d.raw.Nack(false, true)
+		}
+		d.cancel()
+	}
+	in.waiting = nil
+}
+
+// stop has the broker send no more. The deliveries end when it has said so.
+func (in *intake) stop(within time.Duration) {
+	_ = in.link.within(context.Background(), within, func() error { return in.channel.Cancel(in.tag, false) })
+}
+
+// close closes the channel, by which the broker gets back what was not
+// answered.
+func (in *intake) close() {
+	if in.channel != nil && !in.channel.IsClosed() {
+		_ = in.link.request(context.Background(), in.channel.Close)
+	}
+}

@@ -1,0 +1,130 @@
+package rabbit
+
+import (
+	"cmp"
+	"errors"
+	"math"
+	"runtime"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// SubscriberConfig is what a Subscriber needs beyond watermill-amqp's Config.
+// The zero value is a good choice.
+type SubscriberConfig struct {
+	// InFlight is how many messages of one subscription may be handled at the
+	// same time. The prefetch count is the same, unless Consume.Qos.PrefetchCount
+	// asks for more, to have messages at hand when a handler is done; the 1 that
+	// watermill-amqp's constructors set there is thus no bound. 1 to 65535.
+	// Defaults to 4 per CPU. Handlers that must see messages in the order of the
+	// queue need 1.
+	InFlight int
+
+	// NackMin and NackMax bound the pause before a nacked message is given back
+	// to its queue. It doubles from one to the other with every time that the
+	// message was given back, with jitter. Meanwhile the message stays in flight.
+	// Default to 100 ms and 10 s.
+	NackMin, NackMax time.Duration
+
+	// LongestHold is how long a message is kept without an ack at the most, by
+	// the slowest handler or by retry's Hold. It bounds nothing: a subscription
+	// whose queue has a shorter consumer timeout says so when it begins.
+	// Defaults to 15 minutes, as retry's Hold does.
+	LongestHold time.Duration
+
+	// ReadyTimeout is how long Subscribe waits for a connection before it leaves
+	// the rest to the background, counted from when there was none. Defaults to
+	// 5 s.
+	ReadyTimeout time.Duration
+
+	// CloseTimeout is how long the end of a subscription, by Close or by its
+	// context, waits for the messages in flight. Defaults to 10 s.
+	CloseTimeout time.Duration
+
+	// DialTimeout bounds everything that sets up a connection: name resolution,
+	// TCP, TLS and AMQP together; and everything that sets up a subscription on
+	// it. A Dial function in Connection.AmqpConfig has to bound itself. Defaults
+	// to the connection_timeout of the URI, else to 10 s.
+	DialTimeout time.Duration
+
+	// WriteTimeout is how long a write to the network may make no progress
+	// before the connection is given up. Defaults to 10 s.
+	WriteTimeout time.Duration
+
+	// ReconnectMin and ReconnectMax bound the pause between attempts to connect,
+	// and to consume. It doubles from one to the other, with jitter; the first
+	// attempt after a loss is made at once. Default to Connection.Reconnect's
+	// initial and maximal interval where that is set, else to 100 ms and 10 s.
+	ReconnectMin, ReconnectMax time.Duration
+
+	// Logger hears of every change: connected, lost, a consumer that was
+	// cancelled; and of each message that cannot be decoded. It hears no
+	// credentials. Defaults to watermill.NopLogger.
+	Logger watermill.LoggerAdapter
+
+	// MeterProvider is where the instruments are made. Defaults to
+	// OpenTelemetry's global one, which does nothing until another is set.
+	MeterProvider metric.MeterProvider
+}
+
+// withDefaults fills in both configs as the Subscriber uses them.
+func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, SubscriberConfig) {
+	if config.Marshaler == nil {
+		config.Marshaler = Marshaler{}
+	}
+	if config.TopologyBuilder == nil {
+		config.TopologyBuilder = &amqp.DefaultTopologyBuilder{}
+	}
+	if config.QueueBind.GenerateRoutingKey == nil {
+		config.QueueBind.GenerateRoutingKey = func(string) string { return "" }
+	}
+
+	connection := connectionDefaults(config.Connection, connectionTimes{
+		dial: cfg.DialTimeout, write: cfg.WriteTimeout, low: cfg.ReconnectMin, high: cfg.ReconnectMax,
+	})
+	cfg.DialTimeout, cfg.WriteTimeout = connection.dial, connection.write
+	cfg.ReconnectMin, cfg.ReconnectMax = connection.low, connection.high
+	cfg.InFlight = cmp.Or(cfg.InFlight, 4*runtime.GOMAXPROCS(0))
+	cfg.NackMin = cmp.Or(cfg.NackMin, 100*time.Millisecond)
+	cfg.NackMax = cmp.Or(cfg.NackMax, max(10*time.Second, cfg.NackMin))
+	cfg.LongestHold = cmp.Or(cfg.LongestHold, 15*time.Minute)
+	cfg.ReadyTimeout = cmp.Or(cfg.ReadyTimeout, 5*time.Second)
+	cfg.CloseTimeout = cmp.Or(cfg.CloseTimeout, 10*time.Second)
+	if cfg.Logger == nil {
+		cfg.Logger = watermill.NopLogger{}
+	}
+	return config, cfg
+}
+
+// validate names everything that is wrong, at once.
+func (cfg SubscriberConfig) validate(config amqp.Config) error {
+	c := checks{validateConnection(config.Connection)}
+	c.check(config.Queue.GenerateName != nil, "Queue.GenerateName is missing")
+	c.check(config.Exchange.GenerateName != nil, "Exchange.GenerateName is missing")
+	prefetch := config.Consume.Qos
+	c.check(prefetch.PrefetchCount >= 0 && prefetch.PrefetchCount <= math.MaxUint16,
+		"Consume.Qos.PrefetchCount must be in 0..%d, not %d", math.MaxUint16, prefetch.PrefetchCount)
+	c.check(prefetch.PrefetchSize == 0, "Consume.Qos.PrefetchSize is not supported by RabbitMQ")
+	c.check(cfg.InFlight > 0 && cfg.InFlight <= math.MaxUint16,
+		"InFlight must be in 1..%d, not %d", math.MaxUint16, cfg.InFlight)
+	for _, d := range []duration{
+		{"NackMin", cfg.NackMin},
+		{"NackMax", cfg.NackMax},
+		{"LongestHold", cfg.LongestHold},
+		{"ReadyTimeout", cfg.ReadyTimeout},
+		{"CloseTimeout", cfg.CloseTimeout},
+		{"DialTimeout", cfg.DialTimeout},
+		{"WriteTimeout", cfg.WriteTimeout},
+		{"ReconnectMin", cfg.ReconnectMin},
+		{"ReconnectMax", cfg.ReconnectMax},
+	} {
+		c.positive(d)
+	}
+	c.check(cfg.NackMin <= cfg.NackMax, "NackMin %v is over NackMax %v", cfg.NackMin, cfg.NackMax)
+	c.check(cfg.ReconnectMin <= cfg.ReconnectMax,
+		"ReconnectMin %v is over ReconnectMax %v", cfg.ReconnectMin, cfg.ReconnectMax)
+	return errors.Join(c...)
+}

@@ -1,0 +1,298 @@
+package rabbit_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/rabbit"
+)
+
+// said counts the lines that begin so.
+func (h *heard) said(prefix string) int {
+	n := 0
+	for _, line := range h.all() {
+		if strings.HasPrefix(line, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+// connections closes all connections of the broker, as an operator would.
+func closeConnections(t *testing.T, broker testkit.Broker) {
+	t.Helper()
+	broker.Ctl(t, "close_all_connections", "--vhost", broker.VHost, "test")
+}
+
+func TestTrap44_QueueIsDeletedAndMadeAgain(t *testing.T) {
+	for _, kind := range []string{"classic", "quorum"} {
+		t.Run(kind, func(t *testing.T) {
+			uri := brokerURL(t)
+			queue := uniqueName("q")
+			h := new(heard)
+			cfg := brisk
+			cfg.Logger = h
+			config := queueConfig(uri)
+			config.Queue.Arguments = amqp091.Table{"x-queue-type": kind}
+			messages := subscribe(t, newSubscriber(t, config, cfg), queue)
+			channel := admin(t, uri)
+			for i := range 3 {
+				if _, err := channel.QueueDelete(queue, false, false, false); err != nil {
+					t.Fatal(err)
+				}
+				id := fmt.Sprint("m", i)
+				eventually(t, "it is there again", func() bool { return depth(t, uri, queue) >= 0 })
+				send(t, uri, queue, id)
+				msg := receive(t, messages) // not an empty one
+				if msg.UUID != id {
+					t.Errorf("got %s, want %s", msg.UUID, id)
+				}
+				msg.Ack()
+			}
+			if lost, on := h.said("Not consuming"), h.said("Consuming"); lost != 3 || on != 4 {
+				t.Errorf("logged: lost %d times, consuming %d times: %q", lost, on, h.all())
+			}
+		})
+	}
+}
+
+// The consumer is cancelled under messages that are being handled: they can
+// still be acked, and none is lost.
+func TestTrap44_CancelledConsumerKeepsWhatIsInFlight(t *testing.T) {
+	uri := brokerURL(t)
+	queue := declareQueue(t, uri, nil)
+	cfg := brisk
+	cfg.InFlight = 2
+	s := newSubscriber(t, queueConfig(uri), cfg)
+	messages := subscribe(t, s, queue)
+	send(t, uri, queue, "a")
+	held := receive(t, messages)
+	if _, err := admin(t, uri).QueueDelete(queue, false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is there again", func() bool { return depth(t, uri, queue) >= 0 })
+	send(t, uri, queue, "b")
+	receive(t, messages).Ack()
+	if err := held.Context().Err(); err != nil {
+		t.Errorf("the handler was cancelled: %v", err)
+	}
+	held.Ack()
+	finished(t, "it is answered", held.Context().Done())
+	send(t, uri, queue, "c")
+	receive(t, messages).Ack()
+}
+
+func TestTrap45_AcksOfALostConnectionGoNowhere(t *testing.T) {
+	broker := testkit.Rabbit(t)
+	queue := declareQueue(t, broker.URL, nil)
+	h := new(heard)
+	cfg := brisk
+	cfg.InFlight = 4
+	cfg.Logger = h
+	s := newSubscriber(t, queueConfig(broker.URL), cfg)
+	messages := subscribe(t, s, queue)
+	send(t, broker.URL, queue, "a", "b")
+	old := []*message.Message{receive(t, messages), receive(t, messages)}
+
+	closeConnections(t, broker)
+	for _, msg := range old {
+		finished(t, "the context of a message that cannot be acked ends", msg.Context().Done())
+	}
+	again := []*message.Message{receive(t, messages), receive(t, messages)}
+	for _, msg := range again {
+		if msg.Metadata.Get(rabbit.MetadataRedelivered) != "true" {
+			t.Errorf("%s is not redelivered", msg.UUID)
+		}
+	}
+	// Both generations number their deliveries 1 and 2: acked on the new
+	// channel, the old ones would ack the new ones, or close it.
+	for _, msg := range old {
+		msg.Ack()
+	}
+	send(t, broker.URL, queue, "c")
+	receive(t, messages).Ack()
+	closeConnections(t, broker)
+	third := []*message.Message{receive(t, messages), receive(t, messages)}
+	for _, msg := range append(again, third...) {
+		msg.Ack()
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if left := drain(t, broker.URL, queue); len(left) != 0 {
+		t.Errorf("left in the queue: %v", left)
+	}
+	for _, line := range h.all() {
+		if strings.Contains(line, "406") || strings.Contains(line, "PRECONDITION") || strings.Contains(line, "guest:guest") {
+			t.Error(line)
+		}
+	}
+	if n := h.said("No connection"); n != 2 {
+		t.Errorf("two losses were logged %d times: %q", n, h.all())
+	}
+}
+
+// Messages at handlers count against InFlight even when their connection is
+// lost: a stuck handler is not started over and over.
+func TestInFlightIsBoundedAcrossConnections(t *testing.T) {
+	broker := testkit.Rabbit(t)
+	queue := declareQueue(t, broker.URL, nil)
+	cfg := brisk
+	cfg.InFlight = 2
+	messages := subscribe(t, newSubscriber(t, queueConfig(broker.URL), cfg), queue)
+	send(t, broker.URL, queue, "a", "b")
+	stuck := []*message.Message{receive(t, messages), receive(t, messages)}
+	closeConnections(t, broker)
+	finished(t, "the connection is lost", stuck[0].Context().Done())
+	nothing(t, messages)
+	stuck[1].Nack()
+	receive(t, messages).Ack()
+	receive(t, messages).Ack()
+	stuck[0].Ack()
+}
+
+func TestTrap46_ConsumerTimeoutIsSurvived(t *testing.T) {
+	broker := testkit.PrivateRabbit(t, "consumer_timeout = 1000")
+	eval(t, broker, "application:set_env(rabbit, channel_tick_interval, 500).") // how often it is looked at
+	queue := declareQueue(t, broker.URL("/"), nil)
+	h := new(heard)
+	cfg := brisk
+	cfg.InFlight = 2
+	cfg.Logger = h
+	messages := subscribe(t, newSubscriber(t, queueConfig(broker.URL("/")), cfg), queue)
+	send(t, broker.URL("/"), queue, "slow")
+	slow := receive(t, messages)
+	finished(t, "the broker closes the channel under it", slow.Context().Done())
+	again := receive(t, messages)
+	if again.UUID != "slow" || again.Metadata.Get(rabbit.MetadataRedelivered) != "true" {
+		t.Errorf("got %+v", again)
+	}
+	slow.Ack()
+	again.Ack()
+	send(t, broker.URL("/"), queue, "next")
+	receive(t, messages).Ack()
+	if n := h.said("Not consuming"); n == 0 {
+		t.Errorf("logged: %q", h.all())
+	}
+}
+
+func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
+	uri := brokerURL(t)
+	for _, c := range []struct {
+		args  amqp091.Table
+		lines []string
+	}{
+		{amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(3)}, []string{"The broker drops"}},
+		{
+			amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(3), "x-dead-letter-exchange": ""},
+			[]string{"The broker dead-letters"},
+		},
+		{amqp091.Table{"x-queue-type": "quorum"}, nil}, // 3.10 has no limit of its own
+		{nil, nil},
+	} {
+		h := new(heard)
+		cfg := brisk
+		cfg.Logger = h
+		config := queueConfig(uri)
+		config.Queue.Arguments = c.args
+		s := newSubscriber(t, config, cfg)
+		subscribe(t, s, uniqueName("q"))
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if n := h.said("The broker"); n != len(c.lines) {
+			t.Errorf("%v: %q", c.args, h.all())
+		}
+		for _, line := range c.lines {
+			if h.said(line) != 1 {
+				t.Errorf("%v: %q", c.args, h.all())
+			}
+		}
+	}
+
+	h := new(heard)
+	cfg := brisk
+	cfg.Logger, cfg.LongestHold = h, time.Hour
+	subscribe(t, newSubscriber(t, queueConfig(uri), cfg), uniqueName("q"))
+	if h.said("The broker closes the channel") != 1 {
+		t.Errorf("a hold of an hour: %q", h.all())
+	}
+}
+
+func TestBrokerIsKilledUnderConsumers(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	uri := broker.URL("/")
+	queue := declareQueue(t, uri, nil)
+	h := new(heard)
+	cfg := brisk
+	cfg.Logger = h
+	s := newSubscriber(t, queueConfig(uri), cfg)
+	messages := subscribe(t, s, queue)
+	p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{})
+	const n = 2000
+	mustBe(t, "confirmed", p.Publish(queue, numbered("m", n)...))
+	held := receive(t, messages)
+	work := handle(messages)
+	eventually(t, "some are handled", func() bool { return work.ids() > 20 })
+	broker.Kill()
+	restart(t, broker)
+	held.Ack()
+	eventually(t, "all are handled", func() bool { return work.ids() == n })
+	if work.of(held.UUID) == 0 {
+		t.Error("the message that was held over the restart did not come again")
+	}
+	if lost := h.said("No connection"); lost != 1 {
+		t.Errorf("the loss was logged %d times: %q", lost, h.all())
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	finished(t, "the subscription ends", work.ended)
+}
+
+func TestTrap75_CloseOfASubscriberWithAFrozenBroker(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	queue := declareQueue(t, broker.URL("/"), nil)
+	cfg := brisk
+	cfg.CloseTimeout = 500 * time.Millisecond
+	cfg.DialTimeout = time.Second
+	s := newSubscriber(t, queueConfig(broker.URL("/")), cfg)
+	messages := subscribe(t, s, queue)
+	send(t, broker.URL("/"), queue, "a")
+	receive(t, messages).Ack()
+	broker.Freeze()
+	defer broker.Thaw()
+	began := time.Now()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	if _, ok := <-messages; ok {
+		t.Error("a message after Close")
+	}
+}
+
+func TestTrap60_NoCredentialsInWhatASubscriberSays(t *testing.T) {
+	h := new(heard)
+	s := newSubscriber(t, queueConfig("amqp://someone:secret@127.0.0.1:"+closedPort(t)), rabbit.SubscriberConfig{
+		ReadyTimeout: time.Millisecond, ReconnectMin: time.Millisecond, ReconnectMax: 2 * time.Millisecond, Logger: h,
+	})
+	subscribe(t, s, "q")
+	eventually(t, "it has tried", func() bool { return h.said("No connection") == 1 })
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, line := range h.all() {
+		if strings.Contains(line, "secret") {
+			t.Error(line)
+		}
+	}
+}

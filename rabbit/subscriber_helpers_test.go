@@ -1,0 +1,152 @@
+package rabbit_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/rabbit"
+)
+
+// What is short in these tests, so that they are.
+var brisk = rabbit.SubscriberConfig{
+	NackMin:      10 * time.Millisecond,
+	DialTimeout:  5 * time.Second,
+	CloseTimeout: 5 * time.Second,
+	ReconnectMin: 10 * time.Millisecond,
+	ReconnectMax: 100 * time.Millisecond,
+}
+
+func newSubscriber(t testing.TB, config amqp.Config, cfg rabbit.SubscriberConfig) *rabbit.Subscriber {
+	t.Helper()
+	s, err := rabbit.NewSubscriber(config, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func subscribe(t testing.TB, s message.Subscriber, topic string) <-chan *message.Message {
+	t.Helper()
+	messages, err := s.Subscribe(context.WithoutCancel(t.Context()), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return messages
+}
+
+// receive returns the next message, which has to have a payload: an empty one was
+// never sent.
+func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
+	t.Helper()
+	select {
+	case msg, ok := <-messages:
+		if !ok {
+			t.Fatal("the subscription has ended")
+		}
+		if len(msg.Payload) == 0 {
+			t.Fatalf("a message that nobody sent: %+v", msg)
+		}
+		return msg
+	case <-time.After(time.Minute):
+		t.Fatal("no message within a minute")
+		return nil
+	}
+}
+
+// nothing checks that no message comes for a moment.
+func nothing(t testing.TB, messages <-chan *message.Message) {
+	t.Helper()
+	select {
+	case msg, ok := <-messages:
+		t.Fatalf("got %+v (open: %v)", msg, ok)
+	case <-time.After(200 * time.Millisecond):
+	}
+}
+
+func finished(t testing.TB, what string, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Fatalf("not within a minute: %s", what)
+	}
+}
+
+// send puts messages of these ids into a queue.
+func send(t testing.TB, uri, queue string, ids ...string) {
+	t.Helper()
+	channel := admin(t, uri)
+	if err := channel.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		confirm, err := channel.PublishWithDeferredConfirm("", queue, true, false, amqp091.Publishing{
+			MessageId: id, DeliveryMode: amqp091.Persistent, Body: []byte("payload of " + id),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !confirm.Wait() {
+			t.Fatalf("%s was not confirmed", id)
+		}
+	}
+}
+
+// depth is how many messages are ready in a queue, or -1 if it is not there.
+func depth(t testing.TB, uri, queue string) int {
+	t.Helper()
+	conn, err := amqp091.Dial(uri)
+	if err != nil {
+		return -1
+	}
+	defer conn.Close()
+	channel, err := conn.Channel()
+	if err != nil {
+		return -1
+	}
+	found, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil {
+		return -1
+	}
+	return found.Messages
+}
+
+// handled counts messages by id, and acks them.
+type handled struct {
+	mu    sync.Mutex
+	count map[string]int
+	ended chan struct{}
+}
+
+func handle(messages <-chan *message.Message) *handled {
+	h := &handled{count: make(map[string]int), ended: make(chan struct{})}
+	go func() {
+		defer close(h.ended)
+		for msg := range messages {
+			h.mu.Lock()
+			h.count[msg.UUID]++
+			h.mu.Unlock()
+			msg.Ack()
+		}
+	}()
+	return h
+}
+
+func (h *handled) ids() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.count)
+}
+
+func (h *handled) of(id string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.count[id]
+}

@@ -1,0 +1,231 @@
+package rabbit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// subscription is what one call of Subscribe began. One goroutine does
+// everything, acks included; one more for each message in flight waits for its
+// answer.
+type subscription struct {
+	s                      *Subscriber
+	topic, queue, exchange string
+
+	ctx    context.Context // ends when no more messages are to be taken
+	cancel context.CancelFunc
+	values context.Context // Subscribe's, without its end
+
+	out     chan *message.Message
+	answers chan *delivery // has room for all that are in flight
+	gone    chan struct{}  // closed when answers are no more taken
+	running sync.WaitGroup // of messages in flight, and of channels
+
+	held     int              // messages in flight, of whichever intake
+	retired  map[*intake]bool // not consumed any more, but not all answered
+	returned nackCounts
+	lostBy   int  // why consuming was interrupted last, as a series
+	quiet    bool // the interruption has been logged
+	begun    bool // it has consumed before
+}
+
+func (s *Subscriber) newSubscription(ctx context.Context, topic string) *subscription {
+	sub := &subscription{
+		s:        s,
+		topic:    topic,
+		queue:    s.config.Queue.GenerateName(topic),
+		exchange: s.config.Exchange.GenerateName(topic),
+		values:   context.WithoutCancel(ctx),
+		out:      make(chan *message.Message),
+		answers:  make(chan *delivery, s.cfg.InFlight),
+		gone:     make(chan struct{}),
+		retired:  make(map[*intake]bool),
+		returned: make(nackCounts),
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.closing, cancel)
+	sub.ctx, sub.cancel = ctx, func() { stop(); cancel() }
+	return sub
+}
+
+// first begins to consume. Without a connection it returns neither an intake
+// nor an error.
+func (sub *subscription) first() (*intake, error) {
+	l, err := sub.s.ready(sub.ctx)
+	switch {
+	case sub.s.closing.Err() != nil:
+		return nil, errSubscriberClosed
+	case sub.ctx.Err() != nil:
+		return nil, sub.ctx.Err()
+	case err != nil:
+		sub.s.cfg.Logger.Info("Consuming begins when there is a connection to RabbitMQ", sub.fields())
+		return nil, nil //nolint:nilnil // as said above
+	}
+	in, err := sub.open(l)
+	if refused, ok := errors.AsType[*topologyError](err); ok && refusesDeclaration(refused.error) {
+		return nil, err
+	}
+	sub.report(l, err)
+	return in, nil
+}
+
+// run consumes until the subscription is to end, over as many channels as it
+// takes.
+func (sub *subscription) run(in *intake) {
+	for failed := 0; ; failed++ {
+		if in == nil && sub.s.pace().pause(sub.ctx, failed) {
+			in = sub.reopen()
+		}
+		if sub.ctx.Err() != nil {
+			break
+		}
+		if in == nil {
+			continue
+		}
+		began := time.Now()
+		why := sub.consume(in)
+		if sub.ctx.Err() != nil {
+			break
+		}
+		sub.leave(in, why)
+		in = nil
+		if sub.s.pace().lasted(began) {
+			failed = -1
+		}
+	}
+	sub.end(in)
+}
+
+// reopen waits for a connection and begins to consume on it. It returns nil if
+// that failed or the subscription is to end.
+func (sub *subscription) reopen() *intake {
+	l := sub.s.await(sub.ctx)
+	if l == nil {
+		return nil
+	}
+	in, err := sub.open(l)
+	sub.report(l, err)
+	return in
+}
+
+// consume takes messages and answers until the intake gives no more, and says
+// why, or until the subscription is to end.
+func (sub *subscription) consume(in *intake) error {
+	for {
+		out, next := sub.next(in)
+		select {
+		case raw, ok := <-in.deliveries:
+			if !ok { // and so nothing was delivered
+				return in.over()
+			}
+			in.waiting = append(in.waiting, sub.decode(in, raw))
+		case out <- next:
+			sub.handOut(in)
+		case d := <-sub.answers:
+			sub.settle(d)
+		case <-sub.ctx.Done():
+			return nil
+		}
+	}
+}
+
+// next is the message to hand out, and where to; nowhere if there is none, or
+// as many are in flight as may be.
+func (sub *subscription) next(in *intake) (chan<- *message.Message, *message.Message) {
+	if len(in.waiting) == 0 || sub.held == sub.s.cfg.InFlight {
+		return nil, nil
+	}
+	return sub.out, in.waiting[0].msg
+}
+
+// handOut notes that the first of those that wait was taken.
+func (sub *subscription) handOut(in *intake) {
+	d := in.waiting[0]
+	in.waiting[0] = nil
+	in.waiting = in.waiting[1:]
+	d.taken = time.Now()
+	in.unanswered++
+	sub.held++
+	sub.s.inFlight.Add(1)
+	sub.running.Go(d.await)
+}
+
+// settle tells the broker what the handler said.
+func (sub *subscription) settle(d *delivery) {
+	sub.held--
+	sub.s.inFlight.Add(-1)
+	in := d.in
+	in.unanswered--
+
+	outcome := in.answer(d)
+	switch outcome {
+	case acked:
+		sub.returned.forget(d.msg.UUID)
+	case requeued:
+		sub.returned.add(d.msg.UUID)
+	}
+	sub.s.instruments.settledOne(outcome, time.Since(d.taken))
+	d.cancel()
+	if in.unanswered == 0 && sub.retired[in] {
+		delete(sub.retired, in)
+		sub.running.Go(in.close)
+	}
+}
+
+// leave lets go of an intake that gives no more. What is in flight can still be
+// acked if only the consumer was cancelled, so its channel stays open until then.
+func (sub *subscription) leave(in *intake, why error) {
+	sub.lostBy = in.lostBy
+	sub.report(in.link, why)
+	in.giveBack()
+	if in.unanswered > 0 {
+		sub.retired[in] = true
+		return
+	}
+	sub.running.Go(in.close)
+}
+
+// report logs when consuming is interrupted and when it goes on. What is wrong
+// with the connection itself is logged by who keeps it.
+func (sub *subscription) report(l *link, err error) {
+	switch {
+	case err == nil:
+		sub.s.cfg.Logger.Info("Consuming from RabbitMQ", sub.fields())
+		sub.quiet = false
+		if sub.begun {
+			sub.s.instruments.recovered.Add(1, sub.lostBy)
+		} else {
+			sub.warn(l)
+		}
+		sub.begun = true
+	case !sub.quiet && !l.conn.IsClosed():
+		sub.s.cfg.Logger.Error("Not consuming from RabbitMQ, will keep trying", redact(err), sub.fields())
+		sub.quiet = true
+	}
+}
+
+func (sub *subscription) fields() watermill.LogFields {
+	return watermill.LogFields{"topic": sub.topic, "queue": sub.queue}
+}
+
+// topologyError is that the topology could not be declared.
+type topologyError struct{ error }
+
+func (e *topologyError) Unwrap() error { return e.error }
+
+func (sub *subscription) declare(channel *amqp.Channel) error {
+	config := sub.s.config
+	err := config.TopologyBuilder.BuildTopology(channel, sub.queue, sub.exchange, config, sub.s.cfg.Logger)
+	if err != nil {
+		err = fmt.Errorf("rabbit: topology of topic %q: %w", sub.topic, redact(err))
+		return &topologyError{err}
+	}
+	return nil
+}
