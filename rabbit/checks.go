@@ -12,7 +12,7 @@ import (
 // checks are the errors of a configuration.
 type checks []error
 
-func (c *checks) check(ok bool, format string, args ...any) {
+func (c *checks) checkf(ok bool, format string, args ...any) {
 	if !ok {
 		*c = append(*c, fmt.Errorf("rabbit: "+format, args...))
 	}
@@ -24,7 +24,7 @@ type duration struct {
 }
 
 func (c *checks) positive(d duration) {
-	c.check(d.value > 0, "%s must be positive, not %v", d.name, d.value)
+	c.checkf(d.value > 0, "%s must be positive, not %v", d.name, d.value)
 }
 
 // connectionTimes are what keeping up a connection needs.

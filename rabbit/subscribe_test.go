@@ -104,7 +104,8 @@ func TestInFlightIsReachedAndBounded(t *testing.T) {
 	held[3].Ack()
 	next := receive(t, messages)
 	nothing(t, messages)
-	for _, msg := range append(held, next) {
+	next.Ack()
+	for _, msg := range held {
 		msg.Ack()
 	}
 	h := handle(messages)

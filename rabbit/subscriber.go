@@ -17,8 +17,8 @@ var (
 	_ message.SubscribeInitializer = (*Subscriber)(nil)
 )
 
-// ErrGivenBack: messages were still being handled when CloseTimeout was over,
-// and the broker delivers them again.
+// ErrGivenBack is the error of Close that messages were still being handled when
+// CloseTimeout was over. The broker delivers them again.
 var ErrGivenBack = errors.New("rabbit: given back without an ack")
 
 var errSubscriberClosed = errors.New("rabbit: subscriber closed")

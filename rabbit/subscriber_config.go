@@ -102,13 +102,13 @@ func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, Subsc
 // validate names everything that is wrong, at once.
 func (cfg SubscriberConfig) validate(config amqp.Config) error {
 	c := checks{validateConnection(config.Connection)}
-	c.check(config.Queue.GenerateName != nil, "Queue.GenerateName is missing")
-	c.check(config.Exchange.GenerateName != nil, "Exchange.GenerateName is missing")
+	c.checkf(config.Queue.GenerateName != nil, "Queue.GenerateName is missing")
+	c.checkf(config.Exchange.GenerateName != nil, "Exchange.GenerateName is missing")
 	prefetch := config.Consume.Qos
-	c.check(prefetch.PrefetchCount >= 0 && prefetch.PrefetchCount <= math.MaxUint16,
+	c.checkf(prefetch.PrefetchCount >= 0 && prefetch.PrefetchCount <= math.MaxUint16,
 		"Consume.Qos.PrefetchCount must be in 0..%d, not %d", math.MaxUint16, prefetch.PrefetchCount)
-	c.check(prefetch.PrefetchSize == 0, "Consume.Qos.PrefetchSize is not supported by RabbitMQ")
-	c.check(cfg.InFlight > 0 && cfg.InFlight <= math.MaxUint16,
+	c.checkf(prefetch.PrefetchSize == 0, "Consume.Qos.PrefetchSize is not supported by RabbitMQ")
+	c.checkf(cfg.InFlight > 0 && cfg.InFlight <= math.MaxUint16,
 		"InFlight must be in 1..%d, not %d", math.MaxUint16, cfg.InFlight)
 	for _, d := range []duration{
 		{"NackMin", cfg.NackMin},
@@ -123,8 +123,8 @@ func (cfg SubscriberConfig) validate(config amqp.Config) error {
 	} {
 		c.positive(d)
 	}
-	c.check(cfg.NackMin <= cfg.NackMax, "NackMin %v is over NackMax %v", cfg.NackMin, cfg.NackMax)
-	c.check(cfg.ReconnectMin <= cfg.ReconnectMax,
+	c.checkf(cfg.NackMin <= cfg.NackMax, "NackMin %v is over NackMax %v", cfg.NackMin, cfg.NackMax)
+	c.checkf(cfg.ReconnectMin <= cfg.ReconnectMax,
 		"ReconnectMin %v is over ReconnectMax %v", cfg.ReconnectMin, cfg.ReconnectMax)
 	return errors.Join(c...)
 }

@@ -58,14 +58,15 @@ func (s *Subscriber) newSubscription(ctx context.Context, topic string) *subscri
 // first begins to consume. Without a connection it returns neither an intake
 // nor an error.
 func (sub *subscription) first() (*intake, error) {
-	l, err := sub.s.ready(sub.ctx)
+	l, why := sub.s.ready(sub.ctx)
 	switch {
 	case sub.s.closing.Err() != nil:
 		return nil, errSubscriberClosed
 	case sub.ctx.Err() != nil:
 		return nil, sub.ctx.Err()
-	case err != nil:
-		sub.s.cfg.Logger.Info("Consuming begins when there is a connection to RabbitMQ", sub.fields())
+	case l == nil:
+		sub.s.cfg.Logger.Info("Consuming begins when there is a connection to RabbitMQ",
+			sub.fields().Add(watermill.LogFields{"reason": why.Error()}))
 		return nil, nil //nolint:nilnil // as said above
 	}
 	in, err := sub.open(l)

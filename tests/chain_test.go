@@ -93,9 +93,9 @@ func (c *chain) handle(consumer, topic string, h once.HandlerFunc) {
 }
 
 // declare creates the queue of a consumer and returns its subscriber.
-func (c *chain) declare(consumer, topic string) *wamqp.Subscriber {
+func (c *chain) declare(consumer, topic string) *rabbit.Subscriber {
 	c.Helper()
-	sub, err := wamqp.NewSubscriber(c.config(consumer), watermill.NopLogger{})
+	sub, err := rabbit.NewSubscriber(c.config(consumer), rabbit.SubscriberConfig{Logger: testkit.Logger(c.T)})
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -286,6 +286,44 @@ func TestUnusableMessagesAreQuarantined(t *testing.T) {
 		if e.Reason == poison.ReasonInvalidID && string(e.Message.Payload) != "no id\x00\xff" {
 			t.Errorf("the payload is stored as %q", e.Message.Payload)
 		}
+	}
+}
+
+// picky is a marshaler that cannot read everything.
+type picky struct{ rabbit.Marshaler }
+
+func (p picky) Unmarshal(d amqp.Delivery) (*message.Message, error) {
+	if d.ContentType == "odd" {
+		return nil, fmt.Errorf("content type %s", d.ContentType)
+	}
+	return p.Marshaler.Unmarshal(d)
+}
+
+// What the transport cannot decode is quarantined as it came, and no handler
+// sees it.
+func TestTrap41UndecodableMessagesAreQuarantined(t *testing.T) {
+	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	config := c.config("payments")
+	config.Marshaler = picky{}
+	sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{Logger: testkit.Logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sub.SubscribeInitialize(placed); err != nil {
+		t.Fatal(err)
+	}
+	c.consumer.AddHandler(c.router, "payments", placed, sub, record("payments"))
+	c.start()
+	c.inject(amqp.Publishing{MessageId: "odd", ContentType: "odd", Body: []byte("\x00\xff")})
+	c.inject(amqp.Publishing{MessageId: "fine", Body: []byte("body")})
+	c.settle(1)
+	c.eventually("it is in quarantine", func() bool { return c.count(`once_parked WHERE state = 'quarantined'`) == 1 })
+	entries, err := c.consumer.Quarantine().List(t.Context(), poison.Filter{Consumer: "payments"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := entries[0]; e.Reason != poison.ReasonUndecodable || e.Message.UUID != "odd" || string(e.Message.Payload) != "\x00\xff" {
+		t.Errorf("%+v", e)
 	}
 }
 

@@ -42,10 +42,13 @@ type Service struct {
 	health      health
 }
 
-// parkedAtOnce is how many parked messages a subscription handles at once. With
-// one of the broker's, and a connection to claim and renew, that is how many
-// connections it needs: a handler that waits for one holds up others.
-const parkedAtOnce = 3
+// How many messages a subscription handles at once: of the broker's, and parked
+// ones. With a connection to claim and renew, that is how many connections it
+// needs: a handler that waits for one holds up others.
+const (
+	inFlight     = 3
+	parkedAtOnce = 2
+)
 
 // New puts a service together and subscribes its consumers. The tables must be
 // there, see [Database.Migrate]. The transport is the service's from here on:
@@ -59,7 +62,7 @@ func New(database Database, transport Transport, mailer Mailer, config Config) (
 		hooks:       config.Hooks,
 		logger:      config.Logger,
 		requests:    database.Pool(8),
-		handling:    database.Pool(len(Subscriptions()) * (1 + parkedAtOnce + 1)),
+		handling:    database.Pool(len(Subscriptions()) * (inFlight + parkedAtOnce + 1)),
 		forwarding:  database.Pool(4),
 		keyTimeout:  config.KeyTimeout,
 		stopTimeout: config.StopTimeout,

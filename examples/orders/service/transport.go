@@ -12,7 +12,7 @@ type Transport interface {
 	// from then on.
 	Subscriber(to Subscription) (message.Subscriber, error)
 
-	// Close closes the publisher and the connections. The subscribers are
-	// closed before, by the router.
+	// Close closes the publisher and the subscribers, which the router has
+	// closed before if it ran.
 	Close() error
 }

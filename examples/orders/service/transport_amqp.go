@@ -19,23 +19,20 @@ type AMQP struct {
 	namespace string
 	logger    watermill.LoggerAdapter
 
-	connection *amqp.ConnectionWrapper // the subscribers'; the publisher has its own
-	publisher  *rabbit.Publisher
+	publisher   *rabbit.Publisher
+	subscribers []*rabbit.Subscriber
 }
 
-// NewAMQP connects to the broker. The names of exchanges and queues begin with
-// namespace.
+// NewAMQP returns a transport through the broker at url. The names of exchanges
+// and queues begin with namespace.
 func NewAMQP(url, namespace string, logger watermill.LoggerAdapter) (*AMQP, error) {
 	if _, err := amqp091.ParseURI(url); err != nil {
 		return nil, errors.New("service: the AMQP URL cannot be read") // what the parser says can quote the password
 	}
 	t := &AMQP{url: url, namespace: namespace, logger: logger}
 	var err error
-	if t.connection, err = amqp.NewConnection(t.config("").Connection, logger); err != nil {
-		return nil, fmt.Errorf("service: %w", err)
-	}
 	if t.publisher, err = rabbit.NewPublisher(t.config(""), rabbit.PublisherConfig{Logger: logger}); err != nil {
-		return nil, errors.Join(err, t.connection.Close())
+		return nil, fmt.Errorf("service: %w", err)
 	}
 	return t, nil
 }
@@ -62,15 +59,23 @@ func (t *AMQP) Publisher() message.Publisher { return t.publisher }
 
 // Subscriber implements [Transport].
 func (t *AMQP) Subscriber(to Subscription) (message.Subscriber, error) {
-	subscriber, err := amqp.NewSubscriberWithConnection(t.config(to.Consumer), t.logger, t.connection)
+	subscriber, err := rabbit.NewSubscriber(t.config(to.Consumer), rabbit.SubscriberConfig{InFlight: inFlight, Logger: t.logger})
 	if err != nil {
 		return nil, err
 	}
+	t.subscribers = append(t.subscribers, subscriber)
 	if err := subscriber.SubscribeInitialize(to.Topic); err != nil {
 		return nil, fmt.Errorf("declare queue %s: %w", t.Queue(to), err)
 	}
 	return subscriber, nil
 }
 
-// Close implements [Transport].
-func (t *AMQP) Close() error { return errors.Join(t.publisher.Close(), t.connection.Close()) }
+// Close implements [Transport]. It closes the subscribers too, which the router
+// does only if it ran.
+func (t *AMQP) Close() error {
+	errs := []error{t.publisher.Close()}
+	for _, subscriber := range t.subscribers {
+		errs = append(errs, subscriber.Close())
+	}
+	return errors.Join(errs...)
+}
