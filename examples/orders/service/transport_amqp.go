@@ -23,14 +23,22 @@ type AMQP struct {
 	subscribers []*rabbit.Subscriber
 }
 
-// NewAMQP returns a transport through the broker at url. The names of exchanges
-// and queues begin with namespace.
+// NewAMQP returns a transport through the broker at url. Nothing in it needs the
+// broker to be there at the start, but a wrong address or password is better
+// found here than in the log. The names of exchanges and queues begin with
+// namespace.
 func NewAMQP(url, namespace string, logger watermill.LoggerAdapter) (*AMQP, error) {
 	if _, err := amqp091.ParseURI(url); err != nil {
 		return nil, errors.New("service: the AMQP URL cannot be read") // what the parser says can quote the password
 	}
+	probe, err := amqp091.Dial(url)
+	if err == nil {
+		err = probe.Close()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("service: connect to the broker: %w", err)
+	}
 	t := &AMQP{url: url, namespace: namespace, logger: logger}
-	var err error
 	if t.publisher, err = rabbit.NewPublisher(t.config(""), rabbit.PublisherConfig{Logger: logger}); err != nil {
 		return nil, fmt.Errorf("service: %w", err)
 	}
