@@ -137,6 +137,15 @@ func _(db *sql.DB, router *message.Router, subscriber message.Subscriber) error 
 	return nil
 }
 
+func _(amqpConfig amqp.Config, router *message.Router, consumer *once.Consumer, handle once.HandlerFunc) error {
+	subscriber, err := rabbit.NewSubscriber(amqpConfig, rabbit.SubscriberConfig{})
+	if err != nil {
+		return err
+	}
+	consumer.AddHandler(router, "payments", "orders.placed", subscriber, handle)
+	return nil
+}
+
 func _(ctx context.Context, quarantine *poison.Store) error {
 	entries, err := quarantine.List(ctx, poison.Filter{Consumer: "payments"})
 	if err != nil || len(entries) == 0 {

@@ -1,13 +1,15 @@
 // Package rabbit is the RabbitMQ end: a Publisher whose nil means routed,
-// persisted and confirmed, and a Marshaler that lets no message's metadata
-// steer the broker and fails on no header that the broker wrote.
+// persisted and confirmed, a Subscriber with many messages in flight, and a
+// Marshaler that lets no message's metadata steer the broker and fails on no
+// header that the broker wrote.
 //
-// Both take the amqp.Config of watermill-amqp v2, so that adopting them is
+// They take the amqp.Config of watermill-amqp v2, so that adopting them is
 // changing a constructor:
 //
-//	config := amqp.NewDurablePubSubConfig(uri, nil)
+//	config := amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("payments"))
 //	config.Marshaler = rabbit.Marshaler{}
 //	publisher, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{})
+//	subscriber, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{})
 //
 // # What an error of the publisher says
 //

@@ -1,6 +1,7 @@
 package rabbit_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -39,6 +40,32 @@ func ExampleNewPublisher() {
 		fmt.Println("send it again, with the same id")
 	}
 	// Output: send it again, with the same id
+}
+
+// The subscriber does not need the broker either: it consumes when it is there.
+func ExampleNewSubscriber() {
+	config := amqp.NewDurableQueueConfig("amqp://guest:guest@127.0.0.1:1/") // nobody listens there
+	config.Marshaler = rabbit.Marshaler{}
+	subscriber, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{ReadyTimeout: time.Millisecond})
+	if err != nil {
+		panic(err)
+	}
+	messages, err := subscriber.Subscribe(context.Background(), "orders.placed")
+	if err != nil {
+		panic(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for msg := range messages {
+			msg.Ack() // handled
+		}
+	}()
+
+	err = subscriber.Close() // drains: waits for what is being handled
+	<-done
+	fmt.Println(err)
+	// Output: <nil>
 }
 
 // Metadata does not steer the broker, and no header of the broker fails.
