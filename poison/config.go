@@ -1,12 +1,14 @@
 package poison
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/metric"
 
 	"github.com/watermill-once/once/schema"
 )
@@ -17,14 +19,40 @@ type Config struct {
 	// PostgreSQL and the prefix "once_".
 	Schema schema.Config
 
-	// OnQuarantine is called after a message was stored, for an alarm or a
-	// metric; reason is one of the Reason constants. It must return soon and must not keep msg. Defaults to nothing.
-	OnQuarantine func(msg *message.Message, consumer, reason string, err error)
+	// OnQuarantine is called after a message was stored, for an alarm. It has
+	// a goroutine of its own, one entry after the other: it holds up no ack,
+	// and a panic is logged. While it is behind by 1,000 entries it is not told
+	// of more. Defaults to nothing.
+	OnQuarantine func(e Entry)
+
+	// CopyTo is a topic to which a copy of each message that is quarantined
+	// goes, for people who want a queue: through Outbox, in the transaction that
+	// stores the entry. The copy has an id of its own, and metadata that say
+	// what happened: see [CopyReason]. One that the outbox refuses is left out.
+	// Defaults to none.
+	CopyTo string
+
+	// Outbox returns a publisher into the outbox of tx, as outbox.Publisher
+	// does. Required with CopyTo, and not used without.
+	Outbox func(tx *sql.Tx) message.Publisher
 
 	// Hold is how long a message is kept, neither acked nor nacked, while it
 	// cannot be stored; then it is handed back to the transport. Defaults to
 	// 15 minutes.
 	Hold time.Duration
+
+	// ReplayLease is how long a replay of many belongs to the process that runs
+	// it without being renewed: when it has died, the replay can be resumed
+	// after that time. Defaults to 30 seconds.
+	ReplayLease time.Duration
+
+	// Consumers are the names that counters tell apart; all others are
+	// "other". Defaults to none: one series for all.
+	Consumers []string
+
+	// MeterProvider is where the instruments are made. Defaults to
+	// OpenTelemetry's global one, which does nothing until another is set.
+	MeterProvider metric.MeterProvider
 
 	// Logger defaults to none.
 	Logger watermill.LoggerAdapter
@@ -34,6 +62,9 @@ func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
 	if c.Hold == 0 {
 		c.Hold = 15 * time.Minute
+	}
+	if c.ReplayLease == 0 {
+		c.ReplayLease = 30 * time.Second
 	}
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
@@ -45,6 +76,12 @@ func (c Config) validate() error {
 	errs := []error{c.Schema.Validate()}
 	if c.Hold < 0 {
 		errs = append(errs, fmt.Errorf("Hold is %v: negative", c.Hold))
+	}
+	if c.ReplayLease < 100*time.Millisecond {
+		errs = append(errs, fmt.Errorf("ReplayLease is %v: less than 100 ms", c.ReplayLease))
+	}
+	if c.CopyTo != "" && c.Outbox == nil {
+		errs = append(errs, errors.New("CopyTo is set, and Outbox is not"))
 	}
 	return errors.Join(errs...)
 }

@@ -2,6 +2,7 @@ package poison
 
 import (
 	"context"
+	"database/sql"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -17,10 +18,17 @@ import (
 // Errors that say nothing about the message are returned as they are: the
 // router nacks, and the message comes again.
 func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	s.listening.Do(func() {
+		s.parked.Listen(listener{s})
+		s.observe()
+	})
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
 		delivery := parked.DeliveryOf(ctx)
 		original := parked.Snapshot(msg)
+		if !(listener{s}).Handles(delivery.Consumer) {
+			s.consumers.Store(delivery.Consumer, nil)
+		}
 
 		produced, err := verdict.Call(h, msg)
 		if err == nil {
@@ -36,24 +44,48 @@ func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 
 func (s *Store) quarantine(ctx context.Context, d *parked.Delivery, msg *message.Message, v *verdict.Error, cause error) error {
 	failure := parked.Failure{Err: cause, Reason: v.Reason, Attempts: max(v.Attempts, 1)}
-	err := s.patience.Persist(ctx, d, "quarantine the message", func(ctx context.Context) error {
-		if d.Claim != nil {
-			return s.parked.QuarantineClaim(ctx, d.Consumer, d.Claim, failure)
-		}
-		return s.parked.Quarantine(ctx, d, msg, failure)
+	var entry Entry
+	err := s.patience.Persist(ctx, d, "quarantine the message", func(ctx context.Context) (err error) {
+		entry, err = s.parked.Quarantine(ctx, d, msg, failure, s.copyOut)
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	s.config.Logger.Error("Message is quarantined", cause, watermill.LogFields{
+	fields := watermill.LogFields{
 		"message_uuid": msg.UUID,
 		"consumer":     d.Consumer,
 		"topic":        d.Topic,
 		"reason":       v.Reason,
 		"attempt":      failure.Attempts,
-	})
-	if s.config.OnQuarantine != nil {
-		s.config.OnQuarantine(msg, d.Consumer, v.Reason, cause)
 	}
+	if entry.ID == 0 { // or the claim was lost, and whoever has it says so
+		s.config.Logger.Info("Message failed, and is not quarantined: the same message was settled before", fields)
+		return nil
+	}
+	fields["entry"] = entry.ID
+	s.config.Logger.Error("Message is quarantined", cause, fields)
+	s.arrived(entry)
 	return nil
 }
+
+// arrived tells of an entry that was stored.
+func (s *Store) arrived(e Entry) {
+	s.instruments.arrived(e)
+	s.hook.tell(e)
+}
+
+// listener hears what retry puts into quarantine without giving it to the
+// chain.
+type listener struct{ s *Store }
+
+func (l listener) Handles(consumer string) bool {
+	_, ok := l.s.consumers.Load(consumer)
+	return ok
+}
+
+func (l listener) Aside(ctx context.Context, tx *sql.Tx, e Entry) error {
+	return l.s.copyOut(ctx, tx, e)
+}
+
+func (l listener) Arrived(e Entry) { l.s.arrived(e) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -18,12 +19,8 @@ import (
 
 func TestAFailureIsStoredByteForByteAndAcked(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		var told string
-		b := newBench(t, db, func(c *poison.Config) {
-			c.OnQuarantine = func(msg *message.Message, consumer, reason string, err error) {
-				told = fmt.Sprintf("%s %s %s %v", msg.UUID, consumer, reason, err)
-			}
-		})
+		told := make(chan poison.Entry, 1)
+		b := newBench(t, db, func(c *poison.Config) { c.OnQuarantine = func(e poison.Entry) { told <- e } })
 		msg := message.NewMessage("m1", []byte("{\"n\": 1.0, \"z\":\"\\u0000\"}\x00\xff"))
 		msg.Metadata = message.Metadata{"raw": "\xff\x00", "once_tenant_id": "acme"}
 		before := msg.Copy()
@@ -45,8 +42,12 @@ func TestAFailureIsStoredByteForByteAndAcked(t *testing.T) {
 			e.Reason != verdict.ReasonFailed || e.Error != "handler failed" || e.Fingerprint == "" || e.ErrorType != "*errors.errorString" {
 			t.Errorf("entry %+v", e)
 		}
-		if told != "m1 payments failed handler failed" {
-			t.Errorf("the hook was told %q", told)
+		hooked := <-told
+		if !hooked.Message.Equals(before) {
+			t.Errorf("the hook was told of %+v", hooked.Message)
+		}
+		if hooked.Message = e.Message; !reflect.DeepEqual(hooked, e) {
+			t.Errorf("the hook was told %+v, want %+v", hooked, e)
 		}
 	})
 }

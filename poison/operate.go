@@ -12,43 +12,76 @@ import (
 // Reason constants.
 type Entry = parked.Entry
 
-// Act says who replays or discards, and why: it is kept with what was done.
+// Group is the entries that failed for one cause: same consumer, reason, type
+// and text of the error, but for the ids, numbers and quoted values in it.
+type Group = parked.Group
+
+// Filter says which entries are meant.
+type Filter = parked.Filter
+
+// Act says who does something, and why: it is kept with what was done.
 type Act = parked.Act
 
-// ErrNotFound says that there is no message of that ID in quarantine.
-var ErrNotFound = parked.ErrNotFound
+var (
+	// ErrNotFound says that there is no message of that ID in quarantine.
+	ErrNotFound = parked.ErrNotFound
 
-// Filter says which messages to list. Empty fields match everything.
-type Filter struct {
-	// Consumer is the name of the consumer that failed.
-	Consumer string
+	// ErrIDInUse says that an edited message has an id that the consumer has
+	// seen already.
+	ErrIDInUse = parked.ErrIDInUse
+)
 
-	// AfterID is the ID of the last entry of the page before.
-	AfterID int64
+// page is the length of a page that does not say.
+const page = 100
 
-	// Limit is the most entries to return. Defaults to 100.
-	Limit int
-}
-
-// List returns the messages in quarantine, in order of their ID.
+// List returns the messages in quarantine that match, in order of their ID.
 func (s *Store) List(ctx context.Context, f Filter) ([]Entry, error) {
 	if f.Limit == 0 {
-		f.Limit = 100
+		f.Limit = page
 	}
-	if f.Limit < 0 {
-		return nil, fmt.Errorf("poison: Limit is %d: negative", f.Limit)
+	if err := f.Validate(); err != nil {
+		return nil, fmt.Errorf("poison: list: %w", err)
 	}
-	entries, err := s.parked.List(ctx, parked.Filter{
-		State: parked.Quarantined, Consumer: f.Consumer, AfterID: f.AfterID, Limit: f.Limit,
-	})
+	entries, err := s.parked.List(ctx, f, parked.Quarantined)
 	if err != nil {
 		return nil, fmt.Errorf("poison: %w", err)
 	}
 	return entries, nil
 }
 
-// Get returns the entry with that ID, also after it was replayed or discarded,
-// or [ErrNotFound].
+// Groups returns the messages in quarantine that match, grouped by their
+// fingerprint and in order of it. Filter's Limit and AfterGroup are about
+// groups.
+func (s *Store) Groups(ctx context.Context, f Filter) ([]Group, error) {
+	if f.Limit == 0 {
+		f.Limit = page
+	}
+	if err := f.Validate(); err != nil {
+		return nil, fmt.Errorf("poison: groups: %w", err)
+	}
+	groups, err := s.parked.Groups(ctx, f, parked.Quarantined)
+	if err != nil {
+		return nil, fmt.Errorf("poison: %w", err)
+	}
+	return groups, nil
+}
+
+// DryRun returns what ReplayMatching or DiscardMatching would be about, as
+// groups, all of them. It changes nothing. Entries that were resolved, which a
+// forced replay of IDs is about too, are not among them.
+func (s *Store) DryRun(ctx context.Context, f Filter) ([]Group, error) {
+	if err := f.ValidateAct(); err != nil {
+		return nil, fmt.Errorf("poison: dry run: %w", err)
+	}
+	groups, err := s.parked.GroupsOf(ctx, f, parked.Quarantined)
+	if err != nil {
+		return nil, fmt.Errorf("poison: %w", err)
+	}
+	return groups, nil
+}
+
+// Get returns the entry with that ID, also after it was replayed, edited or
+// discarded, or [ErrNotFound].
 func (s *Store) Get(ctx context.Context, id int64) (Entry, error) {
 	entry, err := s.parked.Get(ctx, id)
 	if err != nil {
@@ -59,14 +92,16 @@ func (s *Store) Get(ctx context.Context, id int64) (Entry, error) {
 
 // Replay gives messages back to the consumers that failed them, due now and
 // with fresh budgets. All of them or, if one is not in quarantine
-// ([ErrNotFound]), none.
+// ([ErrNotFound]), none. It does not wait for what becomes of them; see
+// [Store.ReplayMatching] for many.
 func (s *Store) Replay(ctx context.Context, act Act, ids ...int64) error {
-	if err := act.Validate(ids); err != nil {
+	if err := errors.Join(act.Validate(), some(ids)); err != nil {
 		return fmt.Errorf("poison: replay: %w", err)
 	}
 	if err := s.parked.Replay(ctx, act, ids); err != nil {
 		return fmt.Errorf("poison: replay: %w", err)
 	}
+	s.instruments.replayed.Add(int64(len(ids)), 0)
 	return nil
 }
 
@@ -74,15 +109,56 @@ func (s *Store) Replay(ctx context.Context, act Act, ids ...int64) error {
 // same id is not run: the inbox counts it as done. All of them or, if one is
 // not in quarantine ([ErrNotFound]), none.
 func (s *Store) Discard(ctx context.Context, act Act, ids ...int64) error {
-	err := act.Validate(ids)
-	if act.Why == "" {
-		err = errors.Join(err, errors.New("Why is empty: say why the message may be lost"))
-	}
-	if err != nil {
+	if err := errors.Join(act.Validate(), reasoned(act), some(ids)); err != nil {
 		return fmt.Errorf("poison: discard: %w", err)
 	}
 	if err := s.parked.Discard(ctx, act, ids); err != nil {
 		return fmt.Errorf("poison: discard: %w", err)
+	}
+	s.instruments.discarded.Add(int64(len(ids)), 0)
+	return nil
+}
+
+// discardBatch is how many entries are discarded in one transaction.
+const discardBatch = 100
+
+// DiscardMatching discards what matches, as [Store.Discard] does, and returns
+// how many it were. Large numbers are discarded in several transactions: with
+// an error, those that were counted are gone and the others are as they were.
+// [Store.DryRun] says beforehand what it will be about.
+func (s *Store) DiscardMatching(ctx context.Context, act Act, f Filter) (discarded int, err error) {
+	if err := errors.Join(act.Validate(), reasoned(act), f.ValidateAct()); err != nil {
+		return 0, fmt.Errorf("poison: discard: %w", err)
+	}
+	for f.Limit == 0 || discarded < f.Limit {
+		n := discardBatch
+		if f.Limit > 0 {
+			n = min(n, f.Limit-discarded)
+		}
+		some, last, err := s.parked.DiscardSome(ctx, act, f, n)
+		if err != nil {
+			return discarded, fmt.Errorf("poison: discard: %w", err)
+		}
+		if last == 0 {
+			break
+		}
+		discarded += some
+		f.AfterID = last
+		s.instruments.discarded.Add(int64(some), 0)
+	}
+	return discarded, nil
+}
+
+func some(ids []int64) error {
+	if len(ids) == 0 {
+		return errors.New("no IDs")
+	}
+	return nil
+}
+
+func reasoned(act Act) error {
+	if act.Why == "" {
+		return errors.New("Why is empty: say why the message may be lost")
 	}
 	return nil
 }

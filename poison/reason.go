@@ -2,8 +2,8 @@ package poison
 
 import "github.com/watermill-once/once/internal/verdict"
 
-// Why a message is in quarantine: Entry.Reason, and the reason that
-// Config.OnQuarantine is given. What is wrong in particular is in Entry.Error.
+// Why a message is in quarantine: Entry.Reason. What is wrong in particular is
+// in Entry.Error.
 const (
 	// ReasonExhausted: the handler failed as often as retry's policy allows.
 	ReasonExhausted = verdict.ReasonExhausted

@@ -4,15 +4,22 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/watermill-once/once/internal/parked"
 )
 
 // Store is the quarantine.
 type Store struct {
-	config   Config
-	parked   *parked.Store
-	patience parked.Patience
+	config      Config
+	parked      *parked.Store
+	patience    parked.Patience
+	instruments *instruments
+	hook        hook
+	level       level
+
+	listening sync.Once
+	consumers sync.Map // names that its Middleware has seen
 }
 
 // New returns the quarantine in db, the consumer's own database. The tables
@@ -34,5 +41,8 @@ func New(db *sql.DB, config Config) (*Store, error) {
 		config:   config,
 		parked:   store,
 		patience: parked.Patience{Hold: config.Hold, Logger: config.Logger},
+
+		instruments: newInstruments(config),
+		hook:        hook{call: config.OnQuarantine, logger: config.Logger},
 	}, nil
 }

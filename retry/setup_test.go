@@ -145,7 +145,7 @@ func (b *bench) start(consumer, topic string, h message.NoPublishHandlerFunc, mi
 // entries returns the rows in a state.
 func (b *bench) entries(state string) []parked.Entry {
 	b.Helper()
-	all, err := b.parked.List(context.WithoutCancel(b.Context()), parked.Filter{State: state, Limit: 100})
+	all, err := b.parked.List(context.WithoutCancel(b.Context()), parked.Filter{Limit: 100}, state)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -42,6 +42,7 @@ var (
 //	{now}              the database's clock
 //	{after $1}         that clock plus $1 milliseconds
 //	{millis due_at}    a time as whole milliseconds since 1970
+//	{from_millis $1}   the time of such milliseconds; NULL stays NULL
 //	{list $1 bigint}   the elements of a list passed by [List] or [Strings], for use behind IN
 //	{for_update}       take row locks, waiting for those who hold them
 //	{skip_locked}      take row locks, passing over rows that others hold
@@ -77,6 +78,11 @@ func (d Dialect) expand(name string, args []string) string {
 			return args[0]
 		}
 		return fmt.Sprintf("(extract(epoch FROM %s) * 1000)::bigint", args[0])
+	case "from_millis":
+		if d.SQLite() {
+			return args[0]
+		}
+		return fmt.Sprintf("(timestamptz 'epoch' + %s::bigint * interval '1 millisecond')", args[0])
 	case "list":
 		if d.SQLite() {
 			return fmt.Sprintf("(SELECT value FROM json_each(%s))", args[0])

@@ -27,4 +27,18 @@ const (
 
 	// CausationID is the id of the message whose handling produced this one.
 	CausationID = "once_causation_id"
+
+	// EditedFrom is the id of the message that this one stands for, of which
+	// an operator has made it.
+	EditedFrom = "once_edited_from"
+)
+
+// What the copy of a quarantined message says about it.
+const (
+	QuarantineReason   = "once_quarantine_reason"
+	QuarantineConsumer = "once_quarantine_consumer"
+	QuarantineTopic    = "once_quarantine_topic"
+	QuarantineEntry    = "once_quarantine_entry"
+	QuarantineMessage  = "once_quarantine_message_id"
+	QuarantineError    = "once_quarantine_error"
 )

@@ -40,26 +40,32 @@ type Entry struct {
 	CreatedAt     time.Time
 	FirstFailedAt time.Time // zero if it never failed
 	LastFailedAt  time.Time
+	FinishedAt    time.Time // zero if it is not resolved or discarded
+	EditedFrom    int64     // the ID of the entry that it is the edited form of, or 0
+	ReplayID      int64     // the replay of many that it was part of last, or 0
 
 	// Message is the message as it came, byte for byte; nil with MessageErr
 	// set if the stored envelope is damaged.
 	Message    *message.Message
 	MessageErr error
+
+	// Envelope is what Message was read from, and Digest tells messages of one
+	// id apart.
+	Envelope []byte
+	Digest   []byte
+
+	origin string
 }
 
-// Filter says which rows to list. Empty fields match everything.
-type Filter struct {
-	AfterID  int64 // for paging: rows with a greater ID
-	State    string
-	Consumer string
-	Limit    int
-}
-
-// List returns rows in order of their ID.
-func (s *Store) List(ctx context.Context, f Filter) ([]Entry, error) {
+// List returns rows in order of their ID; without states, or with "", those of
+// any.
+func (s *Store) List(ctx context.Context, f Filter, states ...string) ([]Entry, error) {
+	where := s.where(f, states...)
+	query := s.dialect.SQL(`SELECT ` + entryColumns + ` FROM {parked} WHERE ` + where.String() +
+		` ORDER BY id LIMIT ` + where.arg(f.limit()))
 	var entries []Entry
 	err := s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, s.sql.list, f.AfterID, f.State, f.Consumer, f.Limit)
+		rows, err := tx.QueryContext(ctx, query, where.args...)
 		if err != nil {
 			return err
 		}
@@ -101,23 +107,26 @@ func (s *Store) Get(ctx context.Context, id int64) (Entry, error) {
 
 func scanEntry(row interface{ Scan(dest ...any) error }) (Entry, error) {
 	var (
-		e                 Entry
-		due, created      int64
-		firstFail, lastly sql.NullInt64
-		envelope          []byte
+		e                           Entry
+		due, created                int64
+		firstFail, lastly, finished sql.NullInt64
 	)
 	err := row.Scan(&e.ID, &e.Consumer, &e.Topic, &e.MessageID, &e.Tenant, &e.State, &e.Attempts, &e.Crashes, &e.Replays,
-		&e.Reason, &e.Error, &e.ErrorType, &e.Fingerprint, &due, &created, &firstFail, &lastly, &envelope)
+		&e.Reason, &e.Error, &e.ErrorType, &e.Fingerprint, &due, &created, &firstFail, &lastly, &finished,
+		&e.EditedFrom, &e.ReplayID, &e.origin, &e.Digest, &e.Envelope)
 	if err != nil {
 		return Entry{}, err
 	}
 	e.DueAt, e.CreatedAt = time.UnixMilli(due), time.UnixMilli(created)
-	if firstFail.Valid {
-		e.FirstFailedAt = time.UnixMilli(firstFail.Int64)
-	}
-	if lastly.Valid {
-		e.LastFailedAt = time.UnixMilli(lastly.Int64)
-	}
-	e.Message, e.MessageErr = Decode(envelope)
+	e.FirstFailedAt, e.LastFailedAt, e.FinishedAt = timeOf(firstFail), timeOf(lastly), timeOf(finished)
+	e.Message, e.MessageErr = Decode(e.Envelope)
 	return e, nil
+}
+
+// timeOf is zero for NULL.
+func timeOf(millis sql.NullInt64) time.Time {
+	if !millis.Valid {
+		return time.Time{}
+	}
+	return time.UnixMilli(millis.Int64)
 }

@@ -15,6 +15,14 @@ type Act struct {
 	Why   string
 }
 
+// Validate refuses an act that nobody answers for.
+func (a Act) Validate() error {
+	if a.Actor == "" {
+		return errors.New("Actor is empty")
+	}
+	return nil
+}
+
 // Replay makes quarantined rows due now, with fresh budgets. All of them or,
 // if one is not in quarantine, none.
 func (s *Store) Replay(ctx context.Context, act Act, ids []int64) error {
@@ -30,23 +38,72 @@ func (s *Store) Replay(ctx context.Context, act Act, ids []int64) error {
 // Discard ends quarantined rows, and sees to it that a late copy does not run.
 // All of them or none.
 func (s *Store) Discard(ctx context.Context, act Act, ids []int64) error {
-	return s.operate(ctx, ids, func(tx *sql.Tx, id int64) error {
-		var (
-			consumer, messageID string
-			envelope            []byte
-		)
-		if err := tx.QueryRowContext(ctx, s.sql.discard, id).Scan(&consumer, &messageID, &envelope); err != nil {
+	return s.operate(ctx, ids, func(tx *sql.Tx, id int64) error { return s.discard(ctx, tx, act, "discard", id) })
+}
+
+// DiscardSome does so with entries that match, at most n of them, and returns
+// how many those were and the ID of the last; with none, the ID 0.
+func (s *Store) DiscardSome(ctx context.Context, act Act, f Filter, n int) (discarded int, last int64, err error) {
+	where := s.where(f, Quarantined)
+	query := s.dialect.SQL(`SELECT id FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(n))
+	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		ids, err := selectIDs(ctx, tx, query, where.args)
+		if err != nil {
 			return err
 		}
-		// An id that had to be cleaned is refused by the inbox anyway.
-		if msg, err := Decode(envelope); err == nil && msg.UUID != "" && msg.UUID == messageID {
-			digest := sha256.Sum256(msg.Payload)
-			if _, err := tx.ExecContext(ctx, s.sql.tombstone, messageID, consumer, digest[:]); err != nil {
-				return err
+		discarded, last = 0, 0
+		for _, id := range ids {
+			last = id
+			err := s.discard(ctx, tx, act, "discard", id)
+			switch {
+			case errors.Is(err, sql.ErrNoRows): // somebody else was faster
+			case err != nil:
+				return fmt.Errorf("message %d: %w", id, err)
+			default:
+				discarded++
 			}
 		}
-		return s.record(ctx, tx, act, "discard", id, consumer, messageID)
+		return nil
 	})
+	if err != nil {
+		return 0, 0, err
+	}
+	return discarded, last, nil
+}
+
+func selectIDs(ctx context.Context, tx *sql.Tx, query string, args []any) (ids []int64, err error) {
+	rows, err := tx.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, rows.Err()
+}
+
+// discard ends one row and leaves a tombstone in the inbox.
+func (s *Store) discard(ctx context.Context, tx *sql.Tx, act Act, action string, id int64) error {
+	var (
+		consumer, messageID string
+		envelope            []byte
+	)
+	if err := tx.QueryRowContext(ctx, s.sql.discard, id).Scan(&consumer, &messageID, &envelope); err != nil {
+		return err
+	}
+	// An id that had to be cleaned is refused by the inbox anyway.
+	if msg, err := Decode(envelope); err == nil && msg.UUID != "" && msg.UUID == messageID {
+		digest := sha256.Sum256(msg.Payload)
+		if _, err := tx.ExecContext(ctx, s.sql.tombstone, messageID, consumer, digest[:]); err != nil {
+			return err
+		}
+	}
+	return s.record(ctx, tx, act, action, id, consumer, messageID)
 }
 
 func (s *Store) operate(ctx context.Context, ids []int64, one func(tx *sql.Tx, id int64) error) error {
@@ -70,14 +127,13 @@ func (s *Store) record(ctx context.Context, tx *sql.Tx, act Act, action string, 
 	return err
 }
 
-// Validate refuses an act that nobody answers for, or on nothing.
-func (a Act) Validate(ids []int64) error {
-	var errs []error
-	if a.Actor == "" {
-		errs = append(errs, errors.New("Actor is empty"))
+// Count counts quarantined rows, up to most.
+func (s *Store) Count(ctx context.Context, most int) (n int64, err error) {
+	err = s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, s.sql.count, most).Scan(&n)
+	})
+	if err != nil {
+		err = fmt.Errorf("count quarantined messages: %w", err)
 	}
-	if len(ids) == 0 {
-		errs = append(errs, errors.New("no IDs"))
-	}
-	return errors.Join(errs...)
+	return n, err
 }

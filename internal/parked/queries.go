@@ -15,12 +15,19 @@ type queries struct {
 	postpone          string
 	release           string
 	quarantineClaim   string
-	list              string
 	get               string
 	replay            string
 	discard           string
 	tombstone         string
 	audit             string
+	count             string
+	errors            string
+	used              string
+	insertEdited      string
+	insertImported    string
+	known             string
+
+	replays replayQueries
 }
 
 func newQueries(d dialect.Dialect) queries {
@@ -48,7 +55,8 @@ func newQueries(d dialect.Dialect) queries {
 			    error_type = excluded.error_type, fingerprint = excluded.fingerprint,
 			    first_failed_at = COALESCE(p.first_failed_at, excluded.first_failed_at),
 			    last_failed_at = excluded.last_failed_at
-			WHERE p.state IN ('waiting', 'quarantined')`),
+			WHERE p.state IN ('waiting', 'quarantined')
+			RETURNING ` + entryColumns),
 
 		// The lease is the new due time, so that one sweep finds both what
 		// became due and what was left behind.
@@ -106,17 +114,15 @@ func newQueries(d dialect.Dialect) queries {
 			SET state = 'quarantined', owner = NULL, token = NULL, attempts = $3, reason = $4,
 			    error = $5, error_type = $6, fingerprint = $7,
 			    first_failed_at = COALESCE(first_failed_at, {now}), last_failed_at = {now}
-			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
-
-		list: d.SQL(`SELECT ` + entryColumns + ` FROM {parked}
-			WHERE id > $1 AND ($2 = '' OR state = $2) AND ($3 = '' OR consumer = $3)
-			ORDER BY id LIMIT $4`),
+			WHERE id = $1 AND token = $2 AND state = 'waiting'
+			RETURNING ` + entryColumns),
 
 		get: d.SQL(`SELECT ` + entryColumns + ` FROM {parked} WHERE id = $1`),
 
 		replay: d.SQL(`
 			UPDATE {parked}
-			SET state = 'waiting', due_at = {now}, attempts = 0, rounds = 0, crashes = 0, replays = replays + 1
+			SET state = 'waiting', due_at = {now}, attempts = 0, rounds = 0, crashes = 0, replays = replays + 1,
+			    replay_id = NULL
 			WHERE id = $1 AND state = 'quarantined'
 			RETURNING consumer, message_id`),
 
@@ -133,9 +139,47 @@ func newQueries(d dialect.Dialect) queries {
 		audit: d.SQL(`
 			INSERT INTO {audit} (actor, action, subject, consumer, message_id, why)
 			VALUES ($1, $2, $3, $4, $5, $6)`),
+
+		count: d.SQL(`
+			SELECT COUNT(*) FROM (SELECT 1 FROM {parked} WHERE state = 'quarantined' LIMIT $1) AS some`),
+
+		errors: d.SQL(`
+			SELECT id, error FROM {parked} WHERE id IN {list $1 bigint}`),
+
+		used: d.SQL(`
+			SELECT EXISTS (SELECT 1 FROM {parked} WHERE message_id = $1 AND consumer = $2 AND message_id <> '')
+			    OR EXISTS (SELECT 1 FROM {inbox} WHERE message_id = $1 AND consumer = $2)`),
+
+		// One that is due counts as replayed, so that it stays on record when
+		// it is resolved.
+		insertEdited: d.SQL(`
+			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at, replays,
+			                      reason, error, error_type, fingerprint, first_failed_at, last_failed_at, edited_from)
+			SELECT consumer, topic, $2, $3, $4, $5, CASE WHEN $6 THEN 'quarantined' ELSE 'waiting' END, {now},
+			       CASE WHEN $6 THEN 0 ELSE 1 END, reason, error, error_type, fingerprint, first_failed_at, last_failed_at, id
+			FROM {parked} WHERE id = $1
+			RETURNING id`),
+
+		// Whatever makes it an entry that is there already, it stays as it is.
+		insertImported: d.SQL(`
+			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
+			                      attempts, crashes, replays, reason, error, error_type, fingerprint,
+			                      created_at, first_failed_at, last_failed_at, origin)
+			VALUES ($1, $2, $3, $4, $5, $6, 'quarantined', {now}, $7, $8, $9, $10, $11, $12, $13,
+			        {from_millis $14}, {from_millis $15}, {from_millis $16}, $17)
+			ON CONFLICT DO NOTHING
+			RETURNING id`),
+
+		// An entry without a message id that was exported from this very table.
+		known: d.SQL(`
+			SELECT EXISTS (SELECT 1 FROM {parked} WHERE id = $1 AND message_id = '' AND consumer = $2 AND digest = $3
+			               AND {millis created_at} = $4)`),
+
+		replays: newReplayQueries(d),
 	}
 }
 
 const entryColumns = `id, consumer, topic, message_id, COALESCE(tenant, ''), state, attempts, crashes, replays,
 	reason, error, error_type, fingerprint, {millis due_at}, {millis created_at},
-	{millis first_failed_at}, {millis last_failed_at}, envelope`
+	{millis first_failed_at}, {millis last_failed_at}, {millis finished_at},
+	COALESCE(edited_from, 0), COALESCE(replay_id, 0), COALESCE(origin, ''), digest, envelope`

@@ -29,12 +29,6 @@ func (s *Store) Release(ctx context.Context, c *Claim, pause time.Duration) erro
 	return s.settle(ctx, c, s.sql.release, pause.Milliseconds())
 }
 
-// QuarantineClaim ends a claim whose message is hopeless.
-func (s *Store) QuarantineClaim(ctx context.Context, consumer string, c *Claim, f Failure) error {
-	text, errType, group := f.columns(consumer)
-	return s.settle(ctx, c, s.sql.quarantineClaim, f.Attempts, f.Reason, text, errType, group)
-}
-
 // settle runs a statement that moves the row on, guarded by the token.
 func (s *Store) settle(ctx context.Context, c *Claim, query string, args ...any) error {
 	var moved int64

@@ -23,6 +23,8 @@ type Store struct {
 	db      *sql.DB
 	dialect dialect.Dialect
 	sql     queries
+
+	arrivals *arrivals
 }
 
 // NewStore returns the table that config names, in db.
@@ -34,7 +36,7 @@ func NewStore(db *sql.DB, config schema.Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{db: db, dialect: d, sql: newQueries(d)}, nil
+	return &Store{db: db, dialect: d, sql: newQueries(d), arrivals: arrivalsOf(db, d.Config().Table("parked"))}, nil
 }
 
 // DB returns the database of the table.
@@ -95,21 +97,6 @@ func (s *Store) insertWaiting(
 		return fmt.Errorf("park message: %w", err)
 	}
 	return nil
-}
-
-// Quarantine stores a message that came from the transport as hopeless. If the
-// same message waits for another attempt, that row is taken out of the way.
-func (s *Store) Quarantine(ctx context.Context, d *Delivery, msg *message.Message, f Failure) error {
-	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		text, errType, group := f.columns(d.Consumer)
-		_, err := tx.ExecContext(ctx, s.sql.insertQuarantined,
-			Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), Tenant(msg),
-			Digest(msg), Encode(msg), f.Attempts, f.Reason, text, errType, group)
-		if err != nil {
-			return fmt.Errorf("quarantine message: %w", err)
-		}
-		return nil
-	})
 }
 
 // Tenant returns the value of the tenant column: a column of its own, so that

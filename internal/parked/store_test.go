@@ -210,7 +210,7 @@ func TestFailuresOfOneCauseHaveOneFingerprint(t *testing.T) {
 			"b": `order 4711 ("y-22") of 6ba7b810-9dad-11d1-80b4-00c04fd430c8 has no stock`,
 			"c": `the payment was refused`,
 		} {
-			if err := s.Quarantine(t.Context(), d, message.NewMessage(id, nil), parked.Failure{Err: errors.New(text)}); err != nil {
+			if _, err := s.Quarantine(t.Context(), d, message.NewMessage(id, nil), parked.Failure{Err: errors.New(text)}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

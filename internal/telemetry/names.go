@@ -2,9 +2,10 @@ package telemetry
 
 // Attributes of instruments and spans. From Topic on they are OpenTelemetry's own.
 const (
-	Outcome = "once.outcome"
-	Reason  = "once.reason"
-	Attempt = "once.attempt"
+	Outcome  = "once.outcome"
+	Reason   = "once.reason"
+	Attempt  = "once.attempt"
+	Consumer = "once.consumer"
 
 	Topic      = "messaging.destination.name"
 	MessageID  = "messaging.message.id"

@@ -126,6 +126,9 @@ CREATE TABLE {parked} (
     rounds          integer     NOT NULL DEFAULT 0,
     crashes         integer     NOT NULL DEFAULT 0,
     replays         integer     NOT NULL DEFAULT 0,
+    replay_id       bigint,  -- the replay that it was part of last
+    edited_from     bigint,  -- the entry that it is the edited form of
+    origin          text,    -- where it was exported, for what was imported
     reason          text        NOT NULL DEFAULT '',
     error           text        NOT NULL DEFAULT '',
     error_type      text        NOT NULL DEFAULT '',
@@ -150,6 +153,15 @@ CREATE INDEX {index parked_finished} ON {parked} (finished_at) WHERE state IN ('
 -- Listing the quarantine.
 CREATE INDEX {index parked_quarantined} ON {parked} (id) WHERE state = 'quarantined';
 
+-- Its groups, page by page.
+CREATE INDEX {index parked_fingerprint} ON {parked} (fingerprint) WHERE state = 'quarantined';
+
+-- What became of the entries of a replay.
+CREATE INDEX {index parked_replay} ON {parked} (replay_id, state) WHERE replay_id IS NOT NULL;
+
+-- What was imported once is not imported again.
+CREATE UNIQUE INDEX {index parked_origin} ON {parked} (origin) WHERE origin IS NOT NULL;
+
 -- Who replayed, edited or discarded what, and why: written in the transaction
 -- that does it.
 CREATE TABLE {audit} (
@@ -160,5 +172,30 @@ CREATE TABLE {audit} (
     subject    text        NOT NULL,
     consumer   text        NOT NULL DEFAULT '',
     message_id text        NOT NULL DEFAULT '',
-    why        text        NOT NULL DEFAULT ''
+    why        text        NOT NULL DEFAULT '',
+    replay_id  bigint      -- the replay that it is part of
+);
+
+-- Replays of many messages: what was to be replayed, and how far that is.
+-- While one runs it is leased, so that there is one of a consumer at a time and
+-- one whose process died can be taken up.
+CREATE TABLE {replays} (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    consumer    text        NOT NULL, -- '' is all of them
+    filter      text        NOT NULL, -- JSON, as is the plan
+    plan        text        NOT NULL,
+    actor       text        NOT NULL,
+    why         text        NOT NULL,
+    state       text        NOT NULL CHECK (state IN ('running', 'paused', 'stopped', 'finished')),
+    stop_reason text        NOT NULL DEFAULT '',
+    total       bigint      NOT NULL, -- entries that matched when it began
+    until_id    bigint      NOT NULL, -- the last of them
+    after_id    bigint      NOT NULL DEFAULT 0, -- how far it is
+    replayed    bigint      NOT NULL DEFAULT 0,
+    resolved    bigint      NOT NULL DEFAULT 0, -- as it was when it stopped
+    failed      bigint      NOT NULL DEFAULT 0, -- the same
+    token       text,
+    lease_until timestamptz,
+    started_at  timestamptz NOT NULL DEFAULT now(),
+    ended_at    timestamptz
 );

@@ -113,6 +113,9 @@ CREATE TABLE {parked} (
     rounds          INTEGER NOT NULL DEFAULT 0,
     crashes         INTEGER NOT NULL DEFAULT 0,
     replays         INTEGER NOT NULL DEFAULT 0,
+    replay_id       INTEGER, -- the replay that it was part of last
+    edited_from     INTEGER, -- the entry that it is the edited form of
+    origin          TEXT,    -- where it was exported, for what was imported
     reason          TEXT    NOT NULL DEFAULT '',
     error           TEXT    NOT NULL DEFAULT '',
     error_type      TEXT    NOT NULL DEFAULT '',
@@ -136,6 +139,15 @@ CREATE INDEX {index parked_finished} ON {parked} (finished_at) WHERE state IN ('
 -- Listing the quarantine.
 CREATE INDEX {index parked_quarantined} ON {parked} (id) WHERE state = 'quarantined';
 
+-- Its groups, page by page.
+CREATE INDEX {index parked_fingerprint} ON {parked} (fingerprint) WHERE state = 'quarantined';
+
+-- What became of the entries of a replay.
+CREATE INDEX {index parked_replay} ON {parked} (replay_id, state) WHERE replay_id IS NOT NULL;
+
+-- What was imported once is not imported again.
+CREATE UNIQUE INDEX {index parked_origin} ON {parked} (origin) WHERE origin IS NOT NULL;
+
 -- Who replayed, edited or discarded what, and why.
 CREATE TABLE {audit} (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -145,5 +157,28 @@ CREATE TABLE {audit} (
     subject    TEXT    NOT NULL,
     consumer   TEXT    NOT NULL DEFAULT '',
     message_id TEXT    NOT NULL DEFAULT '',
-    why        TEXT    NOT NULL DEFAULT ''
+    why        TEXT    NOT NULL DEFAULT '',
+    replay_id  INTEGER -- the replay that it is part of
+);
+
+-- Replays of many messages: what was to be replayed, and how far that is.
+CREATE TABLE {replays} (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    consumer    TEXT    NOT NULL, -- '' is all of them
+    filter      TEXT    NOT NULL, -- JSON, as is the plan
+    plan        TEXT    NOT NULL,
+    actor       TEXT    NOT NULL,
+    why         TEXT    NOT NULL,
+    state       TEXT    NOT NULL CHECK (state IN ('running', 'paused', 'stopped', 'finished')),
+    stop_reason TEXT    NOT NULL DEFAULT '',
+    total       INTEGER NOT NULL, -- entries that matched when it began
+    until_id    INTEGER NOT NULL, -- the last of them
+    after_id    INTEGER NOT NULL DEFAULT 0, -- how far it is
+    replayed    INTEGER NOT NULL DEFAULT 0,
+    resolved    INTEGER NOT NULL DEFAULT 0, -- as it was when it stopped
+    failed      INTEGER NOT NULL DEFAULT 0, -- the same
+    token       TEXT,
+    lease_until INTEGER,
+    started_at  INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    ended_at    INTEGER
 );

@@ -1,0 +1,94 @@
+package parked
+
+import "github.com/watermill-once/once/internal/dialect"
+
+// replayQueries are the statements of replays of many, for PostgreSQL and
+// SQLite alike.
+type replayQueries struct {
+	lock    string // none for SQLite, where writers are alone anyway
+	running string
+	insert  string
+	get     string
+	list    string
+	resume  string
+	resumed string
+	beat    string
+	moved   string
+	audit   string
+	forget  string
+	advance string
+	end     string
+}
+
+func newReplayQueries(d dialect.Dialect) replayQueries {
+	q := replayQueries{
+		// An empty name is every consumer.
+		running: d.SQL(`
+			SELECT id FROM {replays}
+			WHERE state = 'running' AND lease_until > {now} AND id <> $2
+			  AND ($1 = '' OR consumer = '' OR consumer = $1)
+			LIMIT 1`),
+
+		insert: d.SQL(`
+			INSERT INTO {replays} (consumer, filter, plan, actor, why, state, total, until_id, token, lease_until)
+			VALUES ($1, $2, $3, $4, $5, 'running', $6, $7, $8, {after $9})
+			RETURNING id`),
+
+		get: d.SQL(`SELECT ` + replayColumns + ` FROM {replays} AS r WHERE r.id = $1`),
+
+		list: d.SQL(`SELECT ` + replayColumns + ` FROM {replays} AS r WHERE r.id < $1 ORDER BY r.id DESC LIMIT $2`),
+
+		// Not from whoever has a lease that is good.
+		resume: d.SQL(`
+			UPDATE {replays}
+			SET state = 'running', stop_reason = '', ended_at = NULL, token = $2, lease_until = {after $3}
+			WHERE id = $1 AND state <> 'finished' AND (state <> 'running' OR lease_until <= {now})`),
+
+		resumed: d.SQL(`
+			INSERT INTO {audit} (actor, action, subject, consumer, why, replay_id)
+			SELECT $1, 'resume', 'replay:' || id, consumer, $2, id FROM {replays} WHERE id = $3`),
+
+		// A lease that ran out stays so: another replay may have begun.
+		beat: d.SQL(`
+			UPDATE {replays} SET lease_until = {after $3}
+			WHERE id = $1 AND token = $2 AND state = 'running' AND lease_until > {now}`),
+
+		// Behind it comes which states they may be in.
+		moved: d.SQL(`
+			UPDATE {parked}
+			SET state = 'waiting', due_at = {now}, attempts = 0, rounds = 0, crashes = 0, replays = replays + 1,
+			    replay_id = $1, finished_at = NULL
+			WHERE id IN {list $2 bigint} AND `),
+
+		audit: d.SQL(`
+			INSERT INTO {audit} (actor, action, subject, consumer, message_id, why, replay_id)
+			SELECT $1, 'replay', 'parked:' || id, consumer, message_id, $2, replay_id FROM {parked}
+			WHERE replay_id = $3 AND id IN {list $4 bigint}
+			ORDER BY id`),
+
+		forget: d.SQL(`
+			DELETE FROM {inbox} WHERE (message_id, consumer) IN (
+				SELECT message_id, consumer FROM {parked} WHERE id IN {list $1 bigint} AND message_id <> '')`),
+
+		advance: d.SQL(`
+			UPDATE {replays} SET after_id = $2, replayed = replayed + $3 WHERE id = $1`),
+
+		end: d.SQL(`
+			UPDATE {replays}
+			SET state = $3, stop_reason = $4, resolved = $5, failed = $6, token = NULL, lease_until = NULL, ended_at = {now}
+			WHERE id = $1 AND token = $2 AND state = 'running' AND lease_until > {now}`),
+	}
+	if !d.SQLite() {
+		q.lock = d.SQL(`LOCK TABLE {replays} IN SHARE ROW EXCLUSIVE MODE`)
+	}
+	return q
+}
+
+// What became of the entries is counted while it may change, and stays as it
+// was counted last when the replay has finished.
+const replayColumns = `r.id, r.consumer, r.filter, r.plan, r.actor, r.why,
+	CASE WHEN r.state = 'running' AND r.lease_until <= {now} THEN 'abandoned' ELSE r.state END,
+	r.stop_reason, r.total, r.until_id, r.after_id, r.replayed, r.resolved, r.failed,
+	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND state = 'waiting') END,
+	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND state = 'resolved') END,
+	{millis r.started_at}, {millis r.ended_at}`

@@ -1,0 +1,311 @@
+package parked
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// States of a replay.
+const (
+	ReplayRunning   = "running"
+	ReplayPaused    = "paused"    // whoever ran it was told to end
+	ReplayStopped   = "stopped"   // messages failed again
+	ReplayAbandoned = "abandoned" // whoever ran it has not been heard of for its lease
+	ReplayFinished  = "finished"
+)
+
+var (
+	// ErrReplayRunning says that the consumer has a replay under way.
+	ErrReplayRunning = errors.New("a replay of the consumer is under way")
+
+	// ErrReplayNotFound says that there is no replay of that ID.
+	ErrReplayNotFound = errors.New("no such replay")
+
+	// ErrReplayFinished says that nothing of a replay is left to be done.
+	ErrReplayFinished = errors.New("the replay has finished")
+
+	// ErrReplayLost says that the lease of a replay ran out under whoever ran
+	// it.
+	ErrReplayLost = errors.New("the lease of the replay ran out")
+)
+
+// Plan is how to replay many entries.
+type Plan struct {
+	Canary        int  `json:"canary,omitempty"`
+	Rate          int  `json:"rate,omitempty"`
+	Window        int  `json:"window,omitempty"`
+	StopOnFailure bool `json:"stop_on_failure,omitempty"`
+	Force         bool `json:"force,omitempty"`
+}
+
+// Replay is a replay of many entries, and how far it is.
+type Replay struct {
+	ID         int64
+	Consumer   string // "" is all of them
+	Filter     Filter
+	Plan       Plan
+	Actor      string
+	Why        string
+	State      string
+	StopReason string
+	StartedAt  time.Time
+	EndedAt    time.Time // zero while it runs
+
+	Total    int64 // entries that matched when it began
+	Replayed int64 // of those, how many were given back to their consumer
+	Resolved int64 // of those, how many were handled
+	Failed   int64 // and how many are in quarantine again, or were since
+	Waiting  int64 // and how many are still to be handled
+
+	token   string
+	afterID int64
+	untilID int64
+	charged int64 // failures that were known when it stopped last
+}
+
+// KnownFailures is how many had failed when it stopped before; whoever resumes
+// it knows of these.
+func (r *Replay) KnownFailures() int64 { return r.charged }
+
+func (r *Replay) states() []string {
+	// What was resolved is run again only if it is named.
+	if r.Plan.Force && r.Filter.IDs != nil {
+		return []string{Quarantined, Resolved}
+	}
+	return []string{Quarantined}
+}
+
+// BeginReplay enters a replay of what matches now, leased to the caller.
+func (s *Store) BeginReplay(ctx context.Context, act Act, f Filter, plan Plan, lease time.Duration) (*Replay, error) {
+	r := &Replay{Consumer: f.Consumer, Filter: f, Plan: plan, Actor: act.Actor, Why: act.Why, token: uuid.NewString()}
+	filterText, err := json.Marshal(f)
+	if err != nil {
+		return nil, err
+	}
+	planText, err := json.Marshal(plan)
+	if err != nil {
+		return nil, err
+	}
+	where := s.where(f, r.states()...)
+	size := s.dialect.SQL(`SELECT COUNT(*), COALESCE(MAX(id), 0) FROM (
+		SELECT id FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(f.limit()) + `) AS chosen`)
+	err = s.alone(ctx, f.Consumer, 0, func(tx *sql.Tx) error {
+		if err := tx.QueryRowContext(ctx, size, where.args...).Scan(&r.Total, &r.untilID); err != nil {
+			return err
+		}
+		return tx.QueryRowContext(ctx, s.sql.replays.insert, Clean(f.Consumer, maxName), string(filterText), string(planText),
+			Clean(act.Actor, maxName), Clean(act.Why, maxError), r.Total, r.untilID, r.token, lease.Milliseconds()).Scan(&r.ID)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.ReplayOf(ctx, r.ID, r.token)
+}
+
+// ResumeReplay takes up a replay that does not run, leased to the caller.
+func (s *Store) ResumeReplay(ctx context.Context, act Act, id int64, lease time.Duration) (*Replay, error) {
+	r, err := s.ReplayOf(ctx, id, uuid.NewString())
+	if err != nil {
+		return nil, err
+	}
+	if r.State == ReplayFinished {
+		return nil, fmt.Errorf("%w: %d", ErrReplayFinished, id)
+	}
+	err = s.alone(ctx, r.Consumer, id, func(tx *sql.Tx) error {
+		moved, err := affected(tx.ExecContext(ctx, s.sql.replays.resume, id, r.token, lease.Milliseconds()))
+		if err != nil {
+			return err
+		}
+		if moved == 0 {
+			return fmt.Errorf("%w: %d", ErrReplayRunning, id)
+		}
+		_, err = tx.ExecContext(ctx, s.sql.replays.resumed, Clean(act.Actor, maxName), Clean(act.Why, maxError), id)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.ReplayOf(ctx, id, r.token)
+}
+
+// alone runs start if no replay other than this one is under way for the
+// consumer, and lets none begin meanwhile.
+func (s *Store) alone(ctx context.Context, consumer string, this int64, start func(tx *sql.Tx) error) error {
+	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		if s.sql.replays.lock != "" {
+			if _, err := tx.ExecContext(ctx, s.sql.replays.lock); err != nil {
+				return err
+			}
+		}
+		var other int64
+		err := tx.QueryRowContext(ctx, s.sql.replays.running, Clean(consumer, maxName), this).Scan(&other)
+		switch {
+		case err == nil:
+			return fmt.Errorf("%w: %d", ErrReplayRunning, other)
+		case !errors.Is(err, sql.ErrNoRows):
+			return err
+		}
+		return start(tx)
+	})
+}
+
+// ReplayOf returns the replay with that ID as it is now, under a token that the
+// caller has, if any.
+func (s *Store) ReplayOf(ctx context.Context, id int64, token string) (r *Replay, err error) {
+	err = s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
+		r, err = scanReplay(tx.QueryRowContext(ctx, s.sql.replays.get, id))
+		return err
+	})
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, fmt.Errorf("%w: %d", ErrReplayNotFound, id)
+	case err != nil:
+		return nil, fmt.Errorf("read replay %d: %w", id, err)
+	}
+	r.token = token
+	return r, nil
+}
+
+// Replays returns replays, the latest first: those with an ID lower than
+// before, or with 0 from the last one on.
+func (s *Store) Replays(ctx context.Context, before int64, limit int) (all []Replay, err error) {
+	if before == 0 {
+		before = 1<<63 - 1
+	}
+	err = s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
+		rows, err := tx.QueryContext(ctx, s.sql.replays.list, before, limit)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			r, err := scanReplay(rows)
+			if err != nil {
+				return err
+			}
+			all = append(all, *r)
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list replays: %w", err)
+	}
+	return all, nil
+}
+
+func scanReplay(row interface{ Scan(dest ...any) error }) (*Replay, error) {
+	var (
+		r            Replay
+		filter, plan string
+		resolved     int64
+		started      int64
+		ended        sql.NullInt64
+	)
+	err := row.Scan(&r.ID, &r.Consumer, &filter, &plan, &r.Actor, &r.Why, &r.State, &r.StopReason, &r.Total,
+		&r.untilID, &r.afterID, &r.Replayed, &r.Resolved, &r.charged, &r.Waiting, &resolved, &started, &ended)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(json.Unmarshal([]byte(filter), &r.Filter), json.Unmarshal([]byte(plan), &r.Plan)); err != nil {
+		return nil, err
+	}
+	if r.State != ReplayFinished {
+		r.Resolved = resolved
+	}
+	r.Failed = r.Replayed - r.Resolved - r.Waiting
+	r.StartedAt, r.EndedAt = time.UnixMilli(started), timeOf(ended)
+	return &r, nil
+}
+
+// BeatReplay extends the lease and looks how far the replay is.
+func (s *Store) BeatReplay(ctx context.Context, r *Replay, lease time.Duration) (*Replay, error) {
+	err := s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error { return s.beat(ctx, tx, r, lease) })
+	if err != nil {
+		return nil, fmt.Errorf("replay %d: %w", r.ID, err)
+	}
+	return s.ReplayOf(ctx, r.ID, r.token)
+}
+
+func (s *Store) beat(ctx context.Context, tx *sql.Tx, r *Replay, lease time.Duration) error {
+	held, err := affected(tx.ExecContext(ctx, s.sql.replays.beat, r.ID, r.token, lease.Milliseconds()))
+	if err == nil && held == 0 {
+		err = ErrReplayLost
+	}
+	return err
+}
+
+// AdvanceReplay gives the next entries back to their consumers, at most n. That
+// and how far the replay is are one transaction, so that none is given back
+// twice. It returns how many it were, and whether there may be more.
+func (s *Store) AdvanceReplay(ctx context.Context, r *Replay, n int, lease time.Duration) (moved int64, more bool, err error) {
+	where := s.where(r.Filter, r.states()...)
+	next := s.dialect.SQL(`SELECT id FROM {parked} WHERE ` + where.String() +
+		` AND id > ` + where.arg(r.afterID) + ` AND id <= ` + where.arg(r.untilID) +
+		` AND (replay_id IS NULL OR replay_id <> ` + where.arg(r.ID) + `) ORDER BY id LIMIT ` + where.arg(n))
+	after := r.afterID
+	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		if err := s.beat(ctx, tx, r, lease); err != nil {
+			return err
+		}
+		ids, err := selectIDs(ctx, tx, next, where.args)
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		more, after = true, ids[len(ids)-1]
+		moved, err = s.release(ctx, tx, r, ids)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, s.sql.replays.advance, r.ID, after, moved)
+		return err
+	})
+	if err != nil {
+		return 0, false, fmt.Errorf("replay %d: %w", r.ID, err)
+	}
+	r.afterID = after
+	return moved, more, nil
+}
+
+// release makes entries due, and enters it in the audit.
+func (s *Store) release(ctx context.Context, tx *sql.Tx, r *Replay, ids []int64) (int64, error) {
+	list := s.dialect.List(ids)
+	if r.Plan.Force {
+		if _, err := tx.ExecContext(ctx, s.sql.replays.forget, list); err != nil {
+			return 0, err
+		}
+	}
+	moved, err := affected(tx.ExecContext(ctx, s.sql.replays.moved+in(r.states()), r.ID, list))
+	if err != nil {
+		return 0, err
+	}
+	_, err = tx.ExecContext(ctx, s.sql.replays.audit, r.Actor, r.Why, r.ID, list)
+	return moved, err
+}
+
+// EndReplay gives the lease back, with how the replay ended.
+func (s *Store) EndReplay(ctx context.Context, r *Replay, state, reason string) (*Replay, error) {
+	err := s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		held, err := affected(tx.ExecContext(ctx, s.sql.replays.end, r.ID, r.token, state, Clean(reason, maxError), r.Resolved, r.Failed))
+		if err == nil && held == 0 {
+			err = ErrReplayLost
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("replay %d: %w", r.ID, err)
+	}
+	return s.ReplayOf(ctx, r.ID, r.token)
+}
+
+func affected(result sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}

@@ -1,0 +1,127 @@
+package poison
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/watermill-once/once/internal/telemetry"
+)
+
+// otherConsumer stands for all consumers that are not in Config.Consumers.
+const otherConsumer = "other"
+
+// reasons are the values of the attribute; the last one stands for what was
+// imported with another.
+var reasons = []string{ //nolint:gochecknoglobals // a constant
+	ReasonExhausted, ReasonFailed, ReasonPermanent, ReasonCrashed, ReasonInvalidID, ReasonCollision, ReasonUndecodable,
+}
+
+// instruments are what a Store tells about itself.
+type instruments struct {
+	meter     telemetry.Meter
+	consumers []string // those that are told apart; empty if there is one series for all
+
+	quarantined, failedAgain, replayed, discarded, edited *telemetry.Counter
+
+	entries metric.Int64Observable
+}
+
+func newInstruments(config Config) *instruments {
+	meter := telemetry.NewMeter(config.MeterProvider, "poison")
+	i := &instruments{meter: meter}
+	var byConsumer []telemetry.Label
+	if len(config.Consumers) > 0 {
+		for _, consumer := range config.Consumers {
+			if !slices.Contains(i.consumers, consumer) && consumer != otherConsumer {
+				i.consumers = append(i.consumers, consumer)
+			}
+		}
+		i.consumers = append(i.consumers, otherConsumer)
+		byConsumer = []telemetry.Label{{Key: telemetry.Consumer, Values: i.consumers}}
+	}
+	i.quarantined = meter.Counter("once.poison.quarantined", "{message}", "Messages that were quarantined.",
+		slices.Concat(byConsumer, []telemetry.Label{{Key: telemetry.Reason, Values: reasons}})...)
+	i.failedAgain = meter.Counter("once.poison.failed_again", "{message}",
+		"Messages that were quarantined again after a replay.", byConsumer...)
+	i.replayed = meter.Counter("once.poison.replayed", "{message}", "Messages that were given back to their consumer.")
+	i.discarded = meter.Counter("once.poison.discarded", "{message}", "Messages that were discarded.")
+	i.edited = meter.Counter("once.poison.edited", "{message}", "Messages that were replaced by an edited one.")
+	i.entries = meter.Gauge("once.poison.entries", "{message}", "Messages in quarantine, counted up to 100,000.")
+	for _, c := range []*telemetry.Counter{i.quarantined, i.failedAgain, i.replayed, i.discarded, i.edited} {
+		c.Zero()
+	}
+	return i
+}
+
+// arrived counts an entry that came into quarantine.
+func (i *instruments) arrived(e Entry) {
+	consumer := 0
+	if len(i.consumers) > 0 {
+		consumer = len(i.consumers) - 1
+		if n := slices.Index(i.consumers, e.Consumer); n >= 0 {
+			consumer = n
+		}
+	}
+	if reason := slices.Index(reasons, e.Reason); reason >= 0 {
+		i.quarantined.Add(1, consumer*len(reasons)+reason)
+	}
+	if e.Replays > 0 {
+		i.failedAgain.Add(1, consumer)
+	}
+}
+
+const (
+	// lookEvery is how often the table is asked at most, however many look.
+	lookEvery = 2 * time.Second
+
+	// lookFor is how long those who look may have to wait for the table.
+	lookFor = 2 * time.Second
+
+	// countedUpTo bounds the rows that are counted.
+	countedUpTo = 100_000
+)
+
+// level is how many entries there are, as it was seen last.
+type level struct {
+	mu     sync.Mutex
+	next   time.Time
+	n      int64
+	ok     bool
+	failed bool // and that was logged
+}
+
+// observe has those who look see how many entries there are. It is for the
+// life of the process, as the router's middleware is.
+func (s *Store) observe() {
+	s.instruments.meter.Observe(func(ctx context.Context, o metric.Observer) error {
+		if n, ok := s.count(ctx); ok {
+			o.ObserveInt64(s.instruments.entries, n)
+		}
+		return nil
+	}, s.instruments.entries)
+}
+
+// count returns nothing if the database does not answer: an old value would say
+// that all is well.
+func (s *Store) count(ctx context.Context) (int64, bool) {
+	l := &s.level
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := time.Now(); now.Before(l.next) {
+		return l.n, l.ok
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookFor)
+	defer cancel()
+	n, err := s.parked.Count(ctx, countedUpTo)
+	l.n, l.ok = n, err == nil
+	l.next = time.Now().Add(lookEvery)
+	if err != nil && !l.failed {
+		s.config.Logger.Error("The quarantine could not be counted for its instruments, trying again", err, nil)
+	}
+	l.failed = err != nil
+	return l.n, l.ok
+}

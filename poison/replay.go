@@ -1,0 +1,159 @@
+package poison
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// Replay is a replay of many entries and how far it is, as [Store.ReplayMatching]
+// keeps it.
+type Replay = parked.Replay
+
+// States of a [Replay].
+const (
+	// ReplayRunning: somebody is at it.
+	ReplayRunning = parked.ReplayRunning
+
+	// ReplayPaused: its context ended. [Store.Resume] goes on.
+	ReplayPaused = parked.ReplayPaused
+
+	// ReplayStopped: messages failed again, see Replay.StopReason.
+	// [Store.Resume] goes on all the same.
+	ReplayStopped = parked.ReplayStopped
+
+	// ReplayAbandoned: its process died, or lost the database.
+	// [Store.Resume] goes on.
+	ReplayAbandoned = parked.ReplayAbandoned
+
+	// ReplayFinished: every message was handled, or is in quarantine again.
+	ReplayFinished = parked.ReplayFinished
+)
+
+var (
+	// ErrReplayRunning says that the consumer has a replay under way already.
+	ErrReplayRunning = parked.ErrReplayRunning
+
+	// ErrReplayNotFound says that there is no replay of that ID.
+	ErrReplayNotFound = parked.ErrReplayNotFound
+
+	// ErrReplayFinished says that there is nothing to resume.
+	ErrReplayFinished = parked.ErrReplayFinished
+
+	// ErrReplayLost says that the replay could not renew its lease in time, so
+	// that another may have begun. [Store.Resume] goes on.
+	ErrReplayLost = parked.ErrReplayLost
+
+	// ErrReplayStopped says that messages failed again, and the others were
+	// left in quarantine.
+	ErrReplayStopped = errors.New("the replay was stopped: messages failed again")
+)
+
+// Plan is how to replay many messages. With its zero value all are given back
+// as fast as their consumer takes them.
+type Plan struct {
+	// Canary is how many messages go first. The others follow when these have
+	// been handled, all of them; otherwise the replay stops. Defaults to none.
+	Canary int
+
+	// Rate is how many messages to give back each second at most. Defaults to
+	// no limit.
+	Rate int
+
+	// Window is how many messages may wait to be handled at a time. Defaults
+	// to 1,000, and with StopOnFailure to 100.
+	Window int
+
+	// StopOnFailure stops when one of them is quarantined again. Those that
+	// had been given back by then are handled all the same.
+	StopOnFailure bool
+
+	// Force runs messages that the consumer has done already: what the inbox
+	// knows of them is removed. It also takes entries of Filter.IDs that
+	// were resolved. Without it they are skipped when they come to dedup.
+	Force bool
+
+	// Progress is called, now and then and at the end, with how far it is. It
+	// must return soon. Defaults to nothing.
+	Progress func(Replay)
+}
+
+func (p Plan) validate() error {
+	var errs []error
+	for _, field := range []struct {
+		name  string
+		value int
+	}{{"Canary", p.Canary}, {"Rate", p.Rate}, {"Window", p.Window}} {
+		if field.value < 0 {
+			errs = append(errs, fmt.Errorf("Plan.%s is %d: negative", field.name, field.value))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (p Plan) stored() parked.Plan {
+	if p.Window == 0 {
+		p.Window = 1000
+		if p.StopOnFailure {
+			p.Window = 100
+		}
+	}
+	return parked.Plan{Canary: p.Canary, Rate: p.Rate, Window: p.Window, StopOnFailure: p.StopOnFailure, Force: p.Force}
+}
+
+// ReplayMatching gives what matches now back to the consumers that failed it,
+// due at once and with fresh budgets, and waits until all of it has been handled
+// or is in quarantine again. Somebody must be consuming.
+//
+// One replay of a consumer runs at a time: another is [ErrReplayRunning]; one
+// that names no consumer is of all. How far it is is kept in the database with
+// every batch. When ctx ends it is paused, and when the process dies it is
+// abandoned after Config.ReplayLease; [Store.Resume] goes on with the rest,
+// and runs nothing again. Stopped by its Plan it returns [ErrReplayStopped].
+//
+// The Replay is returned also with an error, as far as it came to be one.
+func (s *Store) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Replay, error) {
+	if err := errors.Join(act.Validate(), f.ValidateAct(), plan.validate()); err != nil {
+		return Replay{}, fmt.Errorf("poison: replay: %w", err)
+	}
+	r, err := s.parked.BeginReplay(ctx, act, f, plan.stored(), s.config.ReplayLease)
+	if err != nil {
+		return Replay{}, fmt.Errorf("poison: replay: %w", err)
+	}
+	return s.run(ctx, r, plan.Progress)
+}
+
+// Resume goes on with a replay that was paused, stopped or abandoned, by its
+// own Filter and Plan, and returns as [Store.ReplayMatching] does. Failures
+// that it was stopped for do not stop it again. progress may be nil.
+func (s *Store) Resume(ctx context.Context, act Act, id int64, progress func(Replay)) (Replay, error) {
+	if err := act.Validate(); err != nil {
+		return Replay{}, fmt.Errorf("poison: resume: %w", err)
+	}
+	r, err := s.parked.ResumeReplay(ctx, act, id, s.config.ReplayLease)
+	if err != nil {
+		return Replay{}, fmt.Errorf("poison: resume: %w", err)
+	}
+	return s.run(ctx, r, progress)
+}
+
+// ReplayOf returns the replay with that ID as it is now, or [ErrReplayNotFound].
+func (s *Store) ReplayOf(ctx context.Context, id int64) (Replay, error) {
+	r, err := s.parked.ReplayOf(ctx, id, "")
+	if err != nil {
+		return Replay{}, fmt.Errorf("poison: %w", err)
+	}
+	return *r, nil
+}
+
+// Replays returns a page of replays, the latest first. before is the ID of the
+// last one of the page before, or 0.
+func (s *Store) Replays(ctx context.Context, before int64) ([]Replay, error) {
+	all, err := s.parked.Replays(ctx, before, page)
+	if err != nil {
+		return nil, fmt.Errorf("poison: %w", err)
+	}
+	return all, nil
+}

@@ -1,0 +1,154 @@
+package poison
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/watermill-once/once/internal/parked"
+)
+
+const (
+	// replayBatch is how many entries are given back in one transaction.
+	replayBatch = 200
+
+	// Pauses between two looks at a replay. Longer ones follow looks that take
+	// long, so that looking stays a small part of the work.
+	shortestLook = 50 * time.Millisecond
+	lookShare    = 10
+
+	// endWithin is how long the last word about a replay may take when its
+	// context has ended.
+	endWithin = 10 * time.Second
+)
+
+// run is a replay that this process has the lease of.
+type run struct {
+	*Store
+
+	replay   *parked.Replay
+	progress func(Replay)
+	known    int64 // failures that it goes on in spite of
+	all      bool  // nothing is left to be given back
+
+	allowed float64 // by the rate, since paid
+	paid    time.Time
+}
+
+func (s *Store) run(ctx context.Context, r *parked.Replay, progress func(Replay)) (Replay, error) {
+	if progress == nil {
+		progress = func(Replay) {}
+	}
+	x := &run{Store: s, replay: r, progress: progress, known: r.KnownFailures(), allowed: 1, paid: time.Now()}
+	err := x.loop(ctx)
+	if err != nil && ctx.Err() != nil && !errors.Is(err, ErrReplayStopped) {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)
+		defer cancel()
+		err = ctx.Err()
+		if endErr := x.end(end, parked.ReplayPaused, "its context ended"); endErr != nil {
+			err = fmt.Errorf("%w, and it is not known to be paused: %w", err, endErr)
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("poison: replay %d: %w", r.ID, err)
+	}
+	return *x.replay, err
+}
+
+// loop looks, gives back what there is room for, and waits, until nothing is
+// left.
+func (x *run) loop(ctx context.Context) error {
+	for {
+		looked := time.Now()
+		seen, err := x.parked.BeatReplay(ctx, x.replay, x.config.ReplayLease)
+		if err != nil {
+			return err
+		}
+		x.replay = seen
+		pause := max(shortestLook, lookShare*time.Since(looked))
+		x.progress(*seen)
+
+		canary := seen.Plan.Canary > 0 && seen.Replayed <= int64(seen.Plan.Canary)
+		switch {
+		case seen.Failed > x.known && (canary || seen.Plan.StopOnFailure):
+			return x.stop(ctx, canary)
+		case x.all && seen.Waiting == 0:
+			return x.end(ctx, parked.ReplayFinished, "")
+		}
+		if err := x.release(ctx, x.room()); err != nil {
+			return err
+		}
+		if err := sleep(ctx, min(pause, x.config.ReplayLease/3)); err != nil {
+			return err
+		}
+	}
+}
+
+// room is how many messages may be given back now.
+func (x *run) room() int64 {
+	r := x.replay
+	room := int64(r.Plan.Window) - r.Waiting
+	if first := int64(r.Plan.Canary); r.Replayed < first {
+		room = min(room, first-r.Replayed)
+	} else if r.Replayed == first && r.Waiting > 0 {
+		return 0
+	}
+	if limit := int64(r.Filter.Limit); limit > 0 {
+		room = min(room, limit-r.Replayed)
+		x.all = x.all || r.Replayed >= limit
+	}
+	if r.Plan.Rate > 0 {
+		rate, now := float64(r.Plan.Rate), time.Now()
+		x.allowed = min(x.allowed+rate*now.Sub(x.paid).Seconds(), rate) // a wait is not made up for at once
+		x.paid = now
+		room = min(room, int64(x.allowed))
+	}
+	return room
+}
+
+func (x *run) release(ctx context.Context, room int64) error {
+	for room > 0 && !x.all {
+		moved, more, err := x.parked.AdvanceReplay(ctx, x.replay, int(min(room, replayBatch)), x.config.ReplayLease)
+		if err != nil {
+			return err
+		}
+		x.all = !more
+		room -= moved
+		x.allowed -= float64(moved)
+		x.instruments.replayed.Add(moved, 0)
+	}
+	return nil
+}
+
+func (x *run) stop(ctx context.Context, canary bool) error {
+	reason := fmt.Sprintf("%d failed again", x.replay.Failed-x.known)
+	if canary {
+		reason += " of the canary"
+	}
+	if err := x.end(ctx, parked.ReplayStopped, reason); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %s", ErrReplayStopped, reason)
+}
+
+func (x *run) end(ctx context.Context, state, reason string) error {
+	seen, err := x.parked.EndReplay(ctx, x.replay, state, reason)
+	if err != nil {
+		return err
+	}
+	x.replay = seen
+	x.progress(*seen)
+	return nil
+}
+
+func sleep(ctx context.Context, pause time.Duration) error {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
