@@ -1,0 +1,74 @@
+package poison_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+)
+
+// silent is a transport that brings nothing.
+type silent struct{ closed chan struct{} }
+
+func (s silent) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	out := make(chan *message.Message)
+	go func() {
+		<-s.closed
+		close(out)
+	}()
+	return out, nil
+}
+
+func (s silent) Close() error {
+	close(s.closed)
+	return nil
+}
+
+// consume runs a consumer with the whole chain, of parked messages only, until
+// end is called.
+func consume(
+	db *sql.DB, config schema.Config, store *poison.Store, consumer string, h message.NoPublishHandlerFunc,
+) (end func() error, err error) {
+	retries, err := retry.New(db, retry.Config{
+		Schema: config, Policy: retry.Policy{Immediate: -1, Delayed: -1}, PollInterval: 5 * time.Millisecond, Lease: time.Second,
+	})
+	if err != nil {
+		return nil, err
+	}
+	inbox, err := dedup.New(db, dedup.Config{Schema: config})
+	if err != nil {
+		return nil, err
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	if err != nil {
+		return nil, err
+	}
+	router.AddMiddleware(store.Middleware, retries.Middleware, inbox.Middleware)
+	router.AddConsumerHandler(consumer, "orders.placed", retries.Subscriber(consumer, silent{make(chan struct{})}), h)
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(context.Background()) }()
+	<-router.Running()
+	return func() error { return errors.Join(router.Close(), <-stopped) }, nil
+}
+
+// consume runs a consumer until the test ends.
+func (b *bench) consume(consumer string, h message.NoPublishHandlerFunc) {
+	b.Helper()
+	end, err := consume(b.DB, b.config, b.store, consumer, h)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := end(); err != nil {
+			b.Error(err)
+		}
+	})
+}

@@ -1,0 +1,142 @@
+package poison_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+)
+
+// An edited message is a new one, due at once for the consumer that failed; the
+// old one has ended, and a late copy of it does not run.
+func TestTrap72AnEditedMessageTakesThePlaceOfTheOldOne(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		msg := message.NewMessage("m1", []byte("amount=-5"))
+		msg.Metadata = message.Metadata{"raw": "\xff\x00", "once_tenant_id": "acme"}
+		if err := b.handle("payments", msg, failing(errHandler)); err != nil {
+			t.Fatal(err)
+		}
+		old := b.list()[0]
+		id, err := b.store.Edit(t.Context(), act, old.ID, func(msg *message.Message) error {
+			if msg.UUID == "m1" || string(msg.Payload) != "amount=-5" || msg.Metadata["raw"] != "\xff\x00" {
+				t.Errorf("to be edited is %+v", msg)
+			}
+			msg.Payload = []byte("amount=5")
+			return nil
+		}, poison.EditOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		edited, err := b.store.Get(t.Context(), id)
+		if err != nil || edited.State != parked.Waiting || edited.EditedFrom != old.ID || edited.Consumer != "payments" ||
+			edited.Topic != old.Topic || edited.Tenant != "acme" || string(edited.Message.Payload) != "amount=5" ||
+			edited.Message.Metadata["raw"] != "\xff\x00" || edited.Message.Metadata[poison.EditedFrom] != "m1" {
+			t.Fatalf("%v, edited %+v", err, edited)
+		}
+		if gone, err := b.store.Get(t.Context(), old.ID); err != nil || gone.State != parked.Discarded ||
+			string(gone.Message.Payload) != "amount=-5" {
+			t.Fatalf("%v, the old one is %+v", err, gone)
+		}
+		lines := b.audit()
+		if len(lines) != 2 || !strings.HasPrefix(lines[0], "ann | edit | ") || !strings.HasPrefix(lines[1], "ann | edited | ") {
+			t.Errorf("audit %q", lines)
+		}
+
+		var mu sync.Mutex
+		var ran []string
+		handle := func(msg *message.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			ran = append(ran, msg.UUID)
+			return nil
+		}
+		b.consume("payments", handle)
+		testkit.Eventually(t, 20*time.Second, "the edited message is on record as done", func() bool {
+			e, err := b.store.Get(t.Context(), id)
+			return err == nil && e.State == parked.Resolved
+		})
+		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config, Consumer: "payments"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		late := message.NewMessage("m1", []byte("amount=-5"))
+		if _, err := inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) { return nil, handle(msg) })(late); err != nil {
+			t.Fatal(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if !slices.Equal(ran, []string{edited.Message.UUID}) {
+			t.Fatalf("handled were %q", ran)
+		}
+	})
+}
+
+func TestAnEditedMessageMayStayInQuarantine(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.quarantine("payments", "m1")
+		id, err := b.store.Edit(t.Context(), act, b.list()[0].ID, func(msg *message.Message) error {
+			msg.UUID = "m1-mended"
+			return nil
+		}, poison.EditOptions{Hold: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		left := b.list()
+		if len(left) != 1 || left[0].ID != id || left[0].MessageID != "m1-mended" || left[0].Error != errHandler.Error() ||
+			left[0].FirstFailedAt.IsZero() || left[0].Fingerprint == "" {
+			t.Fatalf("in quarantine are %+v", left)
+		}
+	})
+}
+
+// An edit that cannot be is none: the entry stays as it was.
+func TestAnEditIsRefusedWhole(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.quarantine("payments", "m1", "m2")
+		if err := b.store.Discard(t.Context(), act, b.list()[1].ID); err != nil {
+			t.Fatal(err)
+		}
+		id := b.list()[0].ID
+		rename := func(to string) func(*message.Message) error {
+			return func(msg *message.Message) error { msg.UUID = to; return nil }
+		}
+		for name, c := range map[string]struct {
+			act    poison.Act
+			id     int64
+			change func(*message.Message) error
+			want   error
+			text   string
+		}{
+			"own error":     {act, id, func(*message.Message) error { return errHandler }, errHandler, ""},
+			"the same id":   {act, id, rename("m1"), poison.ErrIDInUse, "m1"},
+			"an id in use":  {act, id, rename("m2"), poison.ErrIDInUse, "m2"},
+			"no id":         {act, id, rename(""), nil, "id is empty"},
+			"bad id":        {act, id, rename("a\x00"), nil, "no valid text"},
+			"not there":     {act, 4711, rename("x"), poison.ErrNotFound, "4711"},
+			"discarded":     {act, id + 1, rename("x"), poison.ErrNotFound, "discarded"},
+			"nobody":        {poison.Act{Why: "w"}, id, rename("x"), nil, "Actor"},
+			"for no reason": {poison.Act{Actor: "ann"}, id, rename("x"), nil, "Why"},
+			"no change":     {act, id, nil, nil, "change is nil"},
+		} {
+			_, err := b.store.Edit(t.Context(), c.act, c.id, c.change, poison.EditOptions{})
+			if err == nil || (c.want != nil && !errors.Is(err, c.want)) || !strings.Contains(err.Error(), c.text) {
+				t.Errorf("%s: error %v", name, err)
+			}
+		}
+		if left := b.list(); len(left) != 1 || left[0].MessageID != "m1" || len(b.audit()) != 1 {
+			t.Fatalf("left are %q, audit %q", names(left), b.audit())
+		}
+	})
+}

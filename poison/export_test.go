@@ -1,0 +1,131 @@
+package poison_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+)
+
+// told is what is known of entries but for where they are kept.
+func told(entries []poison.Entry) (all []string) {
+	for _, e := range entries {
+		all = append(all, fmt.Sprintf("%q %q %q %q %s %q %q %s %d %d %d %d %d %d %x %x", e.Consumer, e.Topic, e.MessageID, e.Tenant, e.Reason,
+			e.Error, e.ErrorType, e.Fingerprint, e.Attempts, e.Crashes, e.Replays, e.CreatedAt.UnixMilli(), e.FirstFailedAt.UnixMilli(),
+			e.LastFailedAt.UnixMilli(), e.Envelope, e.Digest))
+	}
+	return all
+}
+
+// What is exported comes back byte for byte, in this database or another kind
+// of one, and once however often it is imported.
+func TestTrap50AnExportComesBackByteForByte(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		nasty := "\x00\xff\xfe<\u2028>" + strings.Repeat("ü", 400)
+		for _, id := range []string{"m1", "", "", nasty, "\xff"} {
+			msg := message.NewMessage(id, []byte(nasty))
+			msg.Metadata = message.Metadata{nasty: nasty, "once_tenant_id": "acme"}
+			if err := b.handle("payments", msg, failing(fmt.Errorf("%s: %w", nasty, errHandler))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.fill("inventory", 120) // more than one transaction
+		original := b.list2()
+		var file bytes.Buffer
+		n, err := b.store.Export(t.Context(), poison.Filter{}, &file)
+		if err != nil || n != 125 || strings.Count(file.String(), "\n") != n {
+			t.Fatalf("%d exported, %v", n, err)
+		}
+		var first map[string]any
+		if err := json.Unmarshal(file.Bytes()[:bytes.IndexByte(file.Bytes(), '\n')], &first); err != nil || first["consumer"] != "payments" ||
+			first["message_id"] != "m1" || first["reason"] != "failed" {
+			t.Fatalf("%v, the first line is %v", err, first)
+		}
+
+		// Where it comes from everything is known.
+		got, err := b.store.Import(t.Context(), act, bytes.NewReader(file.Bytes()))
+		if err != nil || got != (poison.Imported{Known: 125}) {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		for _, there := range []testkit.Database{testkit.Postgres(t), testkit.SQLite(t)} {
+			other := newBench(t, there, nil)
+			other.quarantine("shipping", "other") // so that IDs differ
+			got, err := other.store.Import(t.Context(), act, bytes.NewReader(file.Bytes()))
+			if err != nil || got != (poison.Imported{Imported: 125}) {
+				t.Fatalf("%s: %+v, %v", there.Dialect, got, err)
+			}
+			got, err = other.store.Import(t.Context(), act, strings.NewReader(file.String()+"\n"+file.String()))
+			if err != nil || got != (poison.Imported{Known: 250}) {
+				t.Fatalf("%s again: %+v, %v", there.Dialect, got, err)
+			}
+			imported := other.list2()[1:]
+			if want := told(original); strings.Join(told(imported), "\n") != strings.Join(want, "\n") {
+				t.Fatalf("%s: imported\n%s\nwant\n%s", there.Dialect, told(imported)[:5], want[:5])
+			}
+			if n := other.number(`SELECT COUNT(*) FROM once_audit WHERE action = 'import' AND actor = 'ann'`); n != 125 {
+				t.Errorf("%d lines of audit", n)
+			}
+			// And back to where it came from, by way of the other one.
+			var again bytes.Buffer
+			if _, err := other.store.Export(t.Context(), poison.Filter{Consumer: "payments", Limit: 5}, &again); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := b.store.Import(t.Context(), act, &again); err != nil || got != (poison.Imported{Known: 5}) {
+				t.Fatalf("back: %+v, %v", got, err)
+			}
+		}
+	})
+}
+
+// list2 is everything in quarantine.
+func (b *bench) list2() []poison.Entry {
+	b.Helper()
+	entries, err := b.store.List(b.Context(), poison.Filter{Limit: 10_000})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return entries
+}
+
+func TestALineThatWasChangedIsRefused(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t), nil)
+	b.quarantine("payments", "m1")
+	var file bytes.Buffer
+	if _, err := b.store.Export(t.Context(), poison.Filter{}, &file); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.store.Discard(t.Context(), act, b.list()[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	good := strings.TrimSpace(file.String())
+	for name, c := range map[string]struct{ line, text string }{
+		"no JSON":       {"{", "line 2"},
+		"message id":    {strings.Replace(good, `"message_id":"m1"`, `"message_id":"m2"`, 1), "message_id"},
+		"digest":        {strings.Replace(good, `"digest":"`, `"digest":"00`, 1), "digest"},
+		"no hex":        {strings.Replace(good, `"digest":"`, `"digest":"x`, 1), "digest"},
+		"no origin":     {strings.Replace(good, `"origin":"`, `"origin":"","x":"`, 1), "origin"},
+		"no reason":     {strings.Replace(good, `"reason":"failed"`, `"reason":""`, 1), "reason"},
+		"version":       {strings.Replace(good, `"version":1`, `"version":2`, 1), "version is 2"},
+		"no created_at": {strings.Replace(good, `"created_at":`, `"x":`, 1), "created_at"},
+	} {
+		_, err := b.store.Import(t.Context(), act, strings.NewReader("\n"+c.line+"\n"))
+		if err == nil || !strings.Contains(err.Error(), c.text) || !strings.Contains(err.Error(), "line 2") {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+	if _, err := b.store.Import(t.Context(), poison.Act{}, strings.NewReader(good)); err == nil || !strings.Contains(err.Error(), "Actor") {
+		t.Errorf("nobody: error %v", err)
+	}
+	// One that was discarded is known, and stays discarded.
+	got, err := b.store.Import(t.Context(), act, strings.NewReader(good))
+	if err != nil || got != (poison.Imported{Known: 1}) || len(b.list()) != 0 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+}

@@ -1,0 +1,222 @@
+package poison_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+)
+
+// mixed puts entries into quarantine that differ in everything that a Filter
+// knows.
+func mixed(b *bench) {
+	b.Helper()
+	for i, e := range []struct {
+		consumer, topic, id, tenant string
+		failure                     parked.Failure
+	}{
+		{"payments", "orders.placed", "p1", "acme", parked.Failure{Err: errors.New("card 17 is refused"), Reason: poison.ReasonExhausted}},
+		{"payments", "orders.placed", "p2", "", parked.Failure{Err: errors.New("card 18 is refused"), Reason: poison.ReasonExhausted}},
+		{"payments", "orders.changed", "p3", "acme", parked.Failure{Err: errors.New("card 9 is refused"), Reason: poison.ReasonExhausted}},
+		{"payments", "orders.placed", "p4", "", parked.Failure{Err: &time.ParseError{Message: "no time"}, Reason: poison.ReasonPermanent}},
+		{"inventory", "orders.placed", "p1", "", parked.Failure{Err: errors.New("card 17 is refused"), Reason: poison.ReasonExhausted}},
+	} {
+		msg := message.NewMessage(e.id, []byte("body"))
+		if e.tenant != "" {
+			msg.Metadata.Set("once_tenant_id", e.tenant)
+		}
+		d := &parked.Delivery{Consumer: e.consumer, Topic: e.topic}
+		if _, err := b.parked.Quarantine(b.Context(), d, msg, e.failure, nil); err != nil {
+			b.Fatal(err)
+		}
+		// One second between two.
+		at := []any{int64(i+1) * 1000, e.consumer, e.id}
+		query := `UPDATE once_parked SET last_failed_at = ?, first_failed_at = ? WHERE consumer = ? AND message_id = ?`
+		if b.Dialect == "postgres" {
+			query = `UPDATE once_parked SET last_failed_at = to_timestamp($1::bigint / 1000), first_failed_at = to_timestamp($2::bigint / 1000)
+				WHERE consumer = $3 AND message_id = $4`
+		}
+		if _, err := b.ExecContext(b.Context(), query, at[0], at[0], at[1], at[2]); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func names(entries []poison.Entry) (all []string) {
+	for _, e := range entries {
+		all = append(all, e.Consumer[:1]+":"+e.MessageID)
+	}
+	return all
+}
+
+func TestEveryFieldOfAFilterFilters(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		mixed(b)
+		all := b.list()
+		for name, c := range map[string]struct {
+			filter poison.Filter
+			want   []string
+		}{
+			"nothing":      {poison.Filter{}, []string{"p:p1", "p:p2", "p:p3", "p:p4", "i:p1"}},
+			"all":          {poison.Filter{All: true}, []string{"p:p1", "p:p2", "p:p3", "p:p4", "i:p1"}},
+			"ids":          {poison.Filter{IDs: []int64{all[1].ID, all[4].ID, 4711}}, []string{"p:p2", "i:p1"}},
+			"no ids":       {poison.Filter{IDs: []int64{}}, nil},
+			"consumer":     {poison.Filter{Consumer: "inventory"}, []string{"i:p1"}},
+			"topic":        {poison.Filter{Topic: "orders.changed"}, []string{"p:p3"}},
+			"message":      {poison.Filter{MessageID: "p1"}, []string{"p:p1", "i:p1"}},
+			"tenant":       {poison.Filter{Tenant: "acme"}, []string{"p:p1", "p:p3"}},
+			"reason":       {poison.Filter{Reason: poison.ReasonPermanent}, []string{"p:p4"}},
+			"error type":   {poison.Filter{ErrorType: "*time.ParseError"}, []string{"p:p4"}},
+			"fingerprint":  {poison.Filter{Fingerprint: all[0].Fingerprint}, []string{"p:p1", "p:p2", "p:p3"}},
+			"failed after": {poison.Filter{FailedAfter: time.UnixMilli(4000)}, []string{"p:p4", "i:p1"}},
+			"before":       {poison.Filter{FailedBefore: time.UnixMilli(2000)}, []string{"p:p1"}},
+			"after an id":  {poison.Filter{AfterID: all[3].ID}, []string{"i:p1"}},
+			"two":          {poison.Filter{Tenant: "acme", Topic: "orders.placed"}, []string{"p:p1"}},
+			"limit":        {poison.Filter{Consumer: "payments", Limit: 3}, []string{"p:p1", "p:p2", "p:p3"}},
+			"hostile text": {poison.Filter{Consumer: "' OR 1=1 --"}, nil},
+		} {
+			entries, err := b.store.List(t.Context(), c.filter)
+			if err != nil || !slices.Equal(names(entries), c.want) {
+				t.Errorf("%s: %v, %q, want %q", name, err, names(entries), c.want)
+			}
+		}
+		for field, f := range map[string]poison.Filter{
+			"Limit":        {Limit: -1},
+			"AfterID":      {AfterID: -1},
+			"FailedBefore": {FailedAfter: time.UnixMilli(2), FailedBefore: time.UnixMilli(2)},
+			"All":          {All: true, Consumer: "payments"},
+		} {
+			if _, err := b.store.List(t.Context(), f); err == nil || !strings.Contains(err.Error(), field) {
+				t.Errorf("%s: error %v", field, err)
+			}
+		}
+	})
+}
+
+// What a condition was forgotten for must not happen to everything.
+func TestActingOnEverythingMustBeSaid(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.quarantine("payments", "m1", "m2")
+		for name, do := range map[string]func(poison.Filter) error{
+			"dry run": func(f poison.Filter) error { _, err := b.store.DryRun(t.Context(), f); return err },
+			"discard": func(f poison.Filter) error { _, err := b.store.DiscardMatching(t.Context(), act, f); return err },
+			"replay":  func(f poison.Filter) error { _, err := b.store.ReplayMatching(t.Context(), act, f, poison.Plan{}); return err },
+		} {
+			for _, f := range []poison.Filter{{}, {Limit: 5}, {AfterID: 1}} {
+				if err := do(f); err == nil || !strings.Contains(err.Error(), "set All") {
+					t.Errorf("%s of %+v: %v", name, f, err)
+				}
+			}
+		}
+		if n := len(b.list()); n != 2 {
+			t.Fatalf("%d are left", n)
+		}
+		if n, err := b.store.DiscardMatching(t.Context(), act, poison.Filter{All: true}); err != nil || n != 2 {
+			t.Fatalf("%d discarded, %v", n, err)
+		}
+	})
+}
+
+func TestGroupsArePagedAndSayWhatIsInThem(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		mixed(b)
+		groups, err := b.store.Groups(t.Context(), poison.Filter{})
+		if err != nil || len(groups) != 3 {
+			t.Fatalf("%v, %+v", err, groups)
+		}
+		i := slices.IndexFunc(groups, func(g poison.Group) bool { return g.Count == 3 })
+		if i < 0 {
+			t.Fatalf("no group of 3 in %+v", groups)
+		}
+		got := fmt.Sprintf("%s %s %s %s %q %d %d", groups[i].Consumers, groups[i].Topics, groups[i].Reason, groups[i].ErrorType,
+			groups[i].Error, groups[i].FirstFailedAt.UnixMilli(), groups[i].LastFailedAt.UnixMilli())
+		want := `[payments] [orders.changed orders.placed] exhausted *errors.errorString "card 9 is refused" 1000 3000`
+		if got != want {
+			t.Errorf("the group is %s, want %s", got, want)
+		}
+		var paged []string
+		for after := ""; ; {
+			one, err := b.store.Groups(t.Context(), poison.Filter{Limit: 1, AfterGroup: after})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(one) == 0 {
+				break
+			}
+			after = one[0].Fingerprint
+			paged = append(paged, fmt.Sprint(one[0].Fingerprint, one[0].Count))
+		}
+		var whole []string
+		for _, g := range groups {
+			whole = append(whole, fmt.Sprint(g.Fingerprint, g.Count))
+		}
+		if !slices.Equal(paged, whole) {
+			t.Errorf("page by page %q, at once %q", paged, whole)
+		}
+		filtered, err := b.store.Groups(t.Context(), poison.Filter{Tenant: "acme"})
+		if err != nil || len(filtered) != 1 || filtered[0].Count != 2 {
+			t.Errorf("%v, of one tenant %+v", err, filtered)
+		}
+
+		// A dry run tells what an act would be about, its limit included.
+		dry, err := b.store.DryRun(t.Context(), poison.Filter{Consumer: "payments", Limit: 2})
+		if err != nil || len(dry) != 1 || dry[0].Count != 2 {
+			t.Errorf("%v, dry run %+v", err, dry)
+		}
+		if n := len(b.list()); n != 5 || len(b.audit()) != 0 {
+			t.Errorf("%d are left, audit %q", n, b.audit())
+		}
+	})
+}
+
+func TestTrap72DiscardingByFilterLeavesTombstonesAndAnAudit(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		const many = 230 // more than one transaction
+		for i := range many {
+			b.quarantine("payments", fmt.Sprint("m", i))
+		}
+		b.quarantine("inventory", "m1")
+		if _, err := b.store.DiscardMatching(t.Context(), poison.Act{Actor: "ann"}, poison.Filter{Consumer: "payments"}); err == nil ||
+			!strings.Contains(err.Error(), "Why") {
+			t.Errorf("error %v does not name Why", err)
+		}
+		n, err := b.store.DiscardMatching(t.Context(), act, poison.Filter{Consumer: "payments", Limit: 30})
+		if err != nil || n != 30 {
+			t.Fatalf("%d discarded, %v", n, err)
+		}
+		n, err = b.store.DiscardMatching(t.Context(), act, poison.Filter{Consumer: "payments"})
+		if err != nil || n != many-30 {
+			t.Fatalf("%d discarded, %v", n, err)
+		}
+		if left := b.list(); len(left) != 1 || left[0].Consumer != "inventory" {
+			t.Errorf("left are %q", names(left))
+		}
+		if lines := b.audit(); len(lines) != many {
+			t.Errorf("%d lines of audit", len(lines))
+		}
+		if tombstones := b.number(`SELECT COUNT(*) FROM once_inbox WHERE consumer = 'payments'`); tombstones != many {
+			t.Errorf("%d tombstones", tombstones)
+		}
+	})
+}
+
+// number is the one number that a query returns.
+func (b *bench) number(query string) (n int) {
+	b.Helper()
+	if err := b.QueryRowContext(b.Context(), query).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}

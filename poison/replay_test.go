@@ -1,0 +1,332 @@
+package poison_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+)
+
+// fill puts entries into quarantine, the quick way.
+func (b *bench) fill(consumer string, n int) {
+	b.Helper()
+	for i := range n {
+		b.quarantine(consumer, fmt.Sprintf("%s-%04d", consumer, i))
+	}
+}
+
+// counted is a handler that counts, and fails what it is told to.
+type counted struct {
+	mu   sync.Mutex
+	ran  map[string]int
+	fail func(id string) bool
+}
+
+func (c *counted) handle(msg *message.Message) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ran == nil {
+		c.ran = map[string]int{}
+	}
+	c.ran[msg.UUID]++
+	if c.fail != nil && c.fail(msg.UUID) {
+		return errHandler
+	}
+	return nil
+}
+
+func (c *counted) total() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, times := range c.ran {
+		n += times
+	}
+	return n
+}
+
+func counts(r poison.Replay) string {
+	return fmt.Sprintf("%s: %d of %d replayed, %d resolved, %d failed, %d waiting",
+		r.State, r.Replayed, r.Total, r.Resolved, r.Failed, r.Waiting)
+}
+
+func TestAReplayByFilterEndsWhenAllAreSettled(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.fill("payments", 12)
+		b.fill("inventory", 2)
+		c := &counted{fail: func(id string) bool { return strings.HasSuffix(id, "3") }}
+		b.consume("payments", c.handle)
+		var seen []poison.Replay
+		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{
+			Canary: 2, Window: 3, Progress: func(r poison.Replay) { seen = append(seen, r) },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := counts(r); got != "finished: 12 of 12 replayed, 11 resolved, 1 failed, 0 waiting" {
+			t.Error(got)
+		}
+		for _, s := range seen {
+			if s.Waiting > 3 || (s.Replayed > 2 && s.Resolved < 2) {
+				t.Errorf("on the way: %s", counts(s))
+			}
+		}
+		if last := seen[len(seen)-1]; last.State != poison.ReplayFinished {
+			t.Errorf("told last: %s", counts(last))
+		}
+		if c.total() != 12 || len(b.list()) != 3 {
+			t.Errorf("%d calls, in quarantine are %q", c.total(), names(b.list()))
+		}
+		if n := b.number(fmt.Sprintf(`SELECT COUNT(*) FROM once_audit WHERE action = 'replay' AND replay_id = %d`, r.ID)); n != 12 {
+			t.Errorf("%d lines of audit", n)
+		}
+		// It stays as it was, whatever becomes of its messages.
+		if err := b.store.Discard(t.Context(), act, b.list()[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		if again, err := b.store.ReplayOf(t.Context(), r.ID); err != nil || counts(again) != counts(r) || again.Actor != "ann" ||
+			again.Filter.Consumer != "payments" || again.Plan.Canary != 2 || again.EndedAt.IsZero() {
+			t.Errorf("%v, kept is %+v", err, again)
+		}
+		if _, err := b.store.Resume(t.Context(), act, r.ID, nil); !errors.Is(err, poison.ErrReplayFinished) {
+			t.Errorf("resume: %v", err)
+		}
+		if _, err := b.store.ReplayOf(t.Context(), 4711); !errors.Is(err, poison.ErrReplayNotFound) {
+			t.Errorf("unknown: %v", err)
+		}
+	})
+}
+
+// A canary that fails is all that was risked, and to go on is possible.
+func TestACanaryThatFailsStopsTheReplay(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.fill("payments", 20)
+		c := &counted{fail: func(id string) bool { return id == "payments-0002" }}
+		b.consume("payments", c.handle)
+		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{Canary: 3})
+		if !errors.Is(err, poison.ErrReplayStopped) || !strings.Contains(err.Error(), "canary") {
+			t.Fatalf("error %v", err)
+		}
+		if r.Replayed != 3 || r.Failed != 1 || r.State != poison.ReplayStopped || c.total() > 3 {
+			t.Fatalf("%s, %d calls", counts(r), c.total())
+		}
+		r, err = b.store.Resume(t.Context(), poison.Act{Actor: "bob", Why: "only this one"}, r.ID, nil)
+		if err != nil || counts(r) != "finished: 20 of 20 replayed, 19 resolved, 1 failed, 0 waiting" || c.total() != 20 {
+			t.Fatalf("%v, %s, %d calls", err, counts(r), c.total())
+		}
+		if n := b.number(`SELECT COUNT(*) FROM once_audit WHERE action = 'resume' AND actor = 'bob'`); n != 1 {
+			t.Errorf("%d lines of audit of the resume", n)
+		}
+	})
+}
+
+func TestAReplayStopsOnANewFailure(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.fill("payments", 40)
+		c := &counted{fail: func(id string) bool { return id == "payments-0012" || id == "payments-0030" }}
+		b.consume("payments", c.handle)
+		plan := poison.Plan{StopOnFailure: true, Window: 5}
+		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, plan)
+		if !errors.Is(err, poison.ErrReplayStopped) || r.Failed != 1 || r.Replayed > 25 {
+			t.Fatalf("%v, %s", err, counts(r))
+		}
+		// The failure that is known does not stop it again; the next one does.
+		r, err = b.store.Resume(t.Context(), act, r.ID, nil)
+		if !errors.Is(err, poison.ErrReplayStopped) || r.Failed != 2 {
+			t.Fatalf("%v, %s", err, counts(r))
+		}
+		if r, err = b.store.Resume(t.Context(), act, r.ID, nil); err != nil || r.Failed != 2 || r.Replayed != 40 || c.total() != 40 {
+			t.Fatalf("%v, %s, %d calls", err, counts(r), c.total())
+		}
+	})
+}
+
+// Two replays at a time would run messages that the other one watches.
+func TestTrap52OneReplayOfAConsumerAtATime(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *poison.Config) { c.ReplayLease = 2 * time.Second })
+		b.fill("payments", 2)
+		b.fill("inventory", 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		started := make(chan poison.Replay, 1)
+		ended := make(chan error, 1)
+		go func() { // nobody consumes, so it waits
+			_, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: "payments"}, poison.Plan{Canary: 1, Progress: func(r poison.Replay) {
+				select {
+				case started <- r:
+				default:
+				}
+			}})
+			ended <- err
+		}()
+		first := <-started
+		for _, f := range []poison.Filter{{Consumer: "payments"}, {All: true}, {MessageID: "x"}} {
+			_, err := b.store.ReplayMatching(t.Context(), act, f, poison.Plan{})
+			if !errors.Is(err, poison.ErrReplayRunning) || !strings.Contains(err.Error(), fmt.Sprint(first.ID)) {
+				t.Errorf("%+v: %v", f, err)
+			}
+		}
+		if _, err := b.store.Resume(t.Context(), act, first.ID, nil); !errors.Is(err, poison.ErrReplayRunning) {
+			t.Errorf("resuming one that runs: %v", err)
+		}
+		// Another consumer's is none of its business.
+		b.consume("inventory", (&counted{}).handle)
+		if _, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "inventory"}, poison.Plan{}); err != nil {
+			t.Errorf("another consumer: %v", err)
+		}
+		// It is not lost while it waits for longer than its lease.
+		time.AfterFunc(3*time.Second, cancel)
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Fatalf("cancelled: %v", err)
+		}
+		r, err := b.store.ReplayOf(t.Context(), first.ID)
+		if err != nil || counts(r) != "paused: 1 of 2 replayed, 0 resolved, 0 failed, 1 waiting" {
+			t.Fatalf("%v, %s", err, counts(r))
+		}
+		c := &counted{}
+		b.consume("payments", c.handle)
+		if r, err = b.store.Resume(t.Context(), act, first.ID, nil); err != nil || r.Resolved != 2 || c.total() != 2 {
+			t.Fatalf("%v, %s, %d calls", err, counts(r), c.total())
+		}
+	})
+}
+
+// Many at once: one begins.
+func TestTrap52ReplaysThatBeginAtOnce(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.fill("payments", 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		var begun, refused atomic.Int64
+		var all sync.WaitGroup
+		for range 6 {
+			all.Go(func() {
+				_, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: "payments"}, poison.Plan{})
+				switch {
+				case errors.Is(err, context.Canceled):
+					begun.Add(1)
+				case errors.Is(err, poison.ErrReplayRunning):
+					if refused.Add(1) == 5 {
+						cancel()
+					}
+				default:
+					t.Errorf("error %v", err)
+				}
+			})
+		}
+		all.Wait()
+		cancel()
+		if begun.Load() != 1 || refused.Load() != 5 {
+			t.Fatalf("%d began, %d were refused", begun.Load(), refused.Load())
+		}
+	})
+}
+
+// A replay whose lease ran out goes no further: another may have begun.
+func TestTrap52AReplayThatWasLostEndsAndCanBeTakenUp(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.fill("payments", 2)
+		lost := errors.New("never lost")
+		past := "now() - interval '1 second'"
+		if db.Dialect == "sqlite" {
+			past = "0"
+		}
+		_, lost = b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{
+			Canary: 1,
+			Progress: func(r poison.Replay) {
+				if r.Replayed == 1 {
+					if _, err := db.ExecContext(t.Context(), `UPDATE once_replays SET lease_until = `+past); err != nil {
+						t.Error(err)
+					}
+				}
+			},
+		})
+		if !errors.Is(lost, poison.ErrReplayLost) {
+			t.Fatalf("error %v", lost)
+		}
+		all, err := b.store.Replays(t.Context(), 0)
+		if err != nil || len(all) != 1 || all[0].State != poison.ReplayAbandoned || all[0].Replayed != 1 {
+			t.Fatalf("%v, %+v", err, all)
+		}
+		c := &counted{}
+		b.consume("payments", c.handle)
+		if r, err := b.store.Resume(t.Context(), act, all[0].ID, nil); err != nil || r.Resolved != 2 || c.total() != 2 {
+			t.Fatalf("%v, %s, %d calls", err, counts(r), c.total())
+		}
+	})
+}
+
+// What the consumer has done is not done again, unless that is asked for.
+func TestTrap72AReplayOfWhatIsDoneNeedsForce(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.fill("payments", 2)
+		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config, Consumer: "payments"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &counted{}
+		done := inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) { return nil, c.handle(msg) })
+		if _, err := done(message.NewMessage("payments-0000", []byte("body"))); err != nil {
+			t.Fatal(err)
+		}
+		ids := []int64{b.list()[0].ID}
+		b.consume("payments", c.handle)
+		for i, step := range []struct {
+			force       bool
+			total, runs int
+		}{
+			{false, 1, 1}, // skipped by the inbox, and so resolved
+			{false, 0, 1}, // no longer in quarantine
+			{true, 1, 2},
+		} {
+			r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{IDs: ids}, poison.Plan{Force: step.force})
+			if err != nil || r.Total != int64(step.total) || r.Resolved != r.Total || c.total() != step.runs {
+				t.Fatalf("step %d: %v, %s, %d calls", i, err, counts(r), c.total())
+			}
+		}
+		// By another filter what was resolved is left alone, even by force.
+		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{Force: true})
+		if err != nil || r.Total != 1 || c.total() != 3 {
+			t.Fatalf("%v, %s, %d calls", err, counts(r), c.total())
+		}
+	})
+}
+
+func TestAReplayKeepsToItsRateAndLimit(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.fill("payments", 12)
+		b.consume("payments", (&counted{}).handle)
+		began := time.Now()
+		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments", Limit: 11}, poison.Plan{Rate: 10})
+		if err != nil || counts(r) != "finished: 11 of 11 replayed, 11 resolved, 0 failed, 0 waiting" {
+			t.Fatalf("%v, %s", err, counts(r))
+		}
+		if took := time.Since(began); took < time.Second {
+			t.Errorf("11 at 10 a second took %v", took)
+		}
+		if n := len(b.list()); n != 1 {
+			t.Errorf("%d are left", n)
+		}
+		for field, plan := range map[string]poison.Plan{"Canary": {Canary: -1}, "Rate": {Rate: -1}, "Window": {Window: -1}} {
+			if _, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{All: true}, plan); err == nil ||
+				!strings.Contains(err.Error(), field) {
+				t.Errorf("%s: %v", field, err)
+			}
+		}
+	})
+}
