@@ -110,7 +110,10 @@ func TestActingOnEverythingMustBeSaid(t *testing.T) {
 		for name, do := range map[string]func(poison.Filter) error{
 			"dry run": func(f poison.Filter) error { _, err := b.store.DryRun(t.Context(), f); return err },
 			"discard": func(f poison.Filter) error { _, err := b.store.DiscardMatching(t.Context(), act, f); return err },
-			"replay":  func(f poison.Filter) error { _, err := b.store.ReplayMatching(t.Context(), act, f, poison.Plan{}); return err },
+			"replay": func(f poison.Filter) error {
+				_, err := b.store.ReplayMatching(t.Context(), act, f, poison.Plan{})
+				return err
+			},
 		} {
 			for _, f := range []poison.Filter{{}, {Limit: 5}, {AfterID: 1}} {
 				if err := do(f); err == nil || !strings.Contains(err.Error(), "set All") {

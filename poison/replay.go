@@ -42,8 +42,8 @@ var (
 	// ErrReplayFinished says that there is nothing to resume.
 	ErrReplayFinished = parked.ErrReplayFinished
 
-	// ErrReplayLost says that the replay could not renew its lease in time, so
-	// that another may have begun. [Store.Resume] goes on.
+	// ErrReplayLost says that the replay could not renew its lease in time, and
+	// another has begun or has taken it up.
 	ErrReplayLost = parked.ErrReplayLost
 
 	// ErrReplayStopped says that messages failed again, and the others were

@@ -234,36 +234,60 @@ func TestTrap52ReplaysThatBeginAtOnce(t *testing.T) {
 	})
 }
 
-// A replay whose lease ran out goes no further: another may have begun.
-func TestTrap52AReplayThatWasLostEndsAndCanBeTakenUp(t *testing.T) {
+// A lease that ran out is taken again, unless another replay has begun: then
+// this one goes no further, and can be taken up later.
+func TestTrap52AReplayThatWasLostEnds(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.fill("payments", 2)
-		lost := errors.New("never lost")
 		past := "now() - interval '1 second'"
 		if db.Dialect == "sqlite" {
 			past = "0"
 		}
-		_, lost = b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{
+		lapse := func() {
+			if _, err := db.ExecContext(t.Context(), `UPDATE once_replays SET lease_until = `+past); err != nil {
+				t.Error(err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		looks, second := 0, make(chan error, 1)
+		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{
 			Canary: 1,
 			Progress: func(r poison.Replay) {
-				if r.Replayed == 1 {
-					if _, err := db.ExecContext(t.Context(), `UPDATE once_replays SET lease_until = `+past); err != nil {
-						t.Error(err)
-					}
+				if r.Replayed != 1 {
+					return
+				}
+				switch looks++; looks {
+				case 1:
+					lapse()
+				case 2: // it goes on
+					lapse()
+					begun := make(chan struct{}, 100)
+					go func() {
+						_, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: "payments", MessageID: "none"},
+							poison.Plan{Progress: func(poison.Replay) { begun <- struct{}{}; <-ctx.Done() }})
+						second <- err
+					}()
+					<-begun
 				}
 			},
 		})
-		if !errors.Is(lost, poison.ErrReplayLost) {
-			t.Fatalf("error %v", lost)
+		if !errors.Is(err, poison.ErrReplayLost) || looks != 2 || r.Replayed != 1 {
+			t.Fatalf("%v after %d looks: %s", err, looks, counts(r))
 		}
 		all, err := b.store.Replays(t.Context(), 0)
-		if err != nil || len(all) != 1 || all[0].State != poison.ReplayAbandoned || all[0].Replayed != 1 {
+		if err != nil || len(all) != 2 || all[1].State != poison.ReplayAbandoned || all[1].Replayed != 1 {
 			t.Fatalf("%v, %+v", err, all)
 		}
+		if _, err := b.store.Resume(t.Context(), act, all[1].ID, nil); !errors.Is(err, poison.ErrReplayRunning) {
+			t.Errorf("resumed beside the other one: %v", err)
+		}
+		cancel()
+		<-second
 		c := &counted{}
 		b.consume("payments", c.handle)
-		if r, err := b.store.Resume(t.Context(), act, all[0].ID, nil); err != nil || r.Resolved != 2 || c.total() != 2 {
+		if r, err := b.store.Resume(t.Context(), act, all[1].ID, nil); err != nil || r.Resolved != 2 || c.total() != 2 {
 			t.Fatalf("%v, %s, %d calls", err, counts(r), c.total())
 		}
 	})

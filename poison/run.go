@@ -110,6 +110,9 @@ func (x *run) room() int64 {
 func (x *run) release(ctx context.Context, room int64) error {
 	for room > 0 && !x.all {
 		moved, more, err := x.parked.AdvanceReplay(ctx, x.replay, int(min(room, replayBatch)), x.config.ReplayLease)
+		if errors.Is(err, ErrReplayLost) {
+			return nil // the next look takes the lease again, or finds that it cannot
+		}
 		if err != nil {
 			return err
 		}

@@ -13,8 +13,6 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
-
 var errHandler = errors.New("handler failed")
 
 type bench struct {

@@ -13,6 +13,7 @@ type replayQueries struct {
 	resume  string
 	resumed string
 	beat    string
+	retake  string
 	moved   string
 	audit   string
 	forget  string
@@ -53,6 +54,10 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 			UPDATE {replays} SET lease_until = {after $3}
 			WHERE id = $1 AND token = $2 AND state = 'running' AND lease_until > {now}`),
 
+		// For whoever has made sure that none has.
+		retake: d.SQL(`
+			UPDATE {replays} SET lease_until = {after $3} WHERE id = $1 AND token = $2 AND state = 'running'`),
+
 		// Behind it comes which states they may be in.
 		moved: d.SQL(`
 			UPDATE {parked}
@@ -76,7 +81,7 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 		end: d.SQL(`
 			UPDATE {replays}
 			SET state = $3, stop_reason = $4, resolved = $5, failed = $6, token = NULL, lease_until = NULL, ended_at = {now}
-			WHERE id = $1 AND token = $2 AND state = 'running' AND lease_until > {now}`),
+			WHERE id = $1 AND token = $2 AND state = 'running'`),
 	}
 	if !d.SQLite() {
 		q.lock = d.SQL(`LOCK TABLE {replays} IN SHARE ROW EXCLUSIVE MODE`)

@@ -223,9 +223,22 @@ func scanReplay(row interface{ Scan(dest ...any) error }) (*Replay, error) {
 	return &r, nil
 }
 
-// BeatReplay extends the lease and looks how far the replay is.
+// BeatReplay extends the lease and looks how far the replay is. A lease that
+// ran out is taken again, if no other replay has come in between.
 func (s *Store) BeatReplay(ctx context.Context, r *Replay, lease time.Duration) (*Replay, error) {
 	err := s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error { return s.beat(ctx, tx, r, lease) })
+	if errors.Is(err, ErrReplayLost) {
+		err = s.alone(ctx, r.Consumer, r.ID, func(tx *sql.Tx) error {
+			held, err := affected(tx.ExecContext(ctx, s.sql.replays.retake, r.ID, r.token, lease.Milliseconds()))
+			if err == nil && held == 0 {
+				err = ErrReplayLost
+			}
+			return err
+		})
+		if errors.Is(err, ErrReplayRunning) {
+			err = fmt.Errorf("%w: %w", ErrReplayLost, err)
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("replay %d: %w", r.ID, err)
 	}

@@ -1,0 +1,182 @@
+package poison_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	osexec "os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/schema"
+)
+
+// What tells the test binary to be a consumer that replays its quarantine.
+const (
+	processDriver = "ONCE_TEST_POISON_DRIVER"
+	processDSN    = "ONCE_TEST_POISON_DSN"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(processDSN) == "" {
+		testkit.Main(m)
+	}
+	if err := beConsumer(os.Getenv(processDriver), os.Getenv(processDSN)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// beConsumer consumes, begins a replay or goes on with the one that there is,
+// and returns when it has finished.
+func beConsumer(driver, dsn string) error {
+	ctx := context.Background()
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		return err
+	}
+	config := schema.Config{Dialect: schema.Dialect(driver)}
+	store, err := poison.New(db, poison.Config{Schema: config, ReplayLease: time.Second})
+	if err != nil {
+		return err
+	}
+	end, err := consume(db, config, store, "payments", func(msg *message.Message) error {
+		tx, _ := dedup.TxFromContext(msg.Context())
+		_, err := tx.ExecContext(msg.Context(), `INSERT INTO effects (message_id) VALUES ('`+msg.UUID+`')`)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	replays, err := store.Replays(ctx, 0)
+	if err != nil {
+		return err
+	}
+	if len(replays) == 0 {
+		_, err = store.ReplayMatching(ctx, act, poison.Filter{Consumer: "payments"}, poison.Plan{Canary: 10, Window: 200})
+	} else {
+		err = resume(ctx, store, replays[0].ID)
+	}
+	return errors.Join(err, end())
+}
+
+// resume waits for the lease of the process that was killed.
+func resume(ctx context.Context, store *poison.Store, id int64) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		_, err := store.Resume(ctx, act, id, nil)
+		if !errors.Is(err, poison.ErrReplayRunning) {
+			return err
+		}
+		<-tick.C
+	}
+}
+
+// Ten thousand messages are replayed, and the process that replays and handles
+// them is killed again and again. Each takes effect once, and what is on
+// record adds up.
+func TestTrap52AReplayIsKilledInTheMiddle(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		all := 10_000
+		if db.Dialect == "sqlite" {
+			all = 2000 // one at a time, and the race detector is slow
+		}
+		b.importMany(all)
+		if _, err := db.ExecContext(t.Context(), `CREATE TABLE effects (message_id text NOT NULL)`); err != nil {
+			t.Fatal(err)
+		}
+		effects := func() int { return b.number(`SELECT COUNT(*) FROM effects`) }
+
+		for _, enough := range []int{5, all / 4, all * 6 / 10} { // the first one during the canary
+			p := startConsumer(t, db)
+			testkit.Eventually(t, 3*time.Minute, "some have taken effect", func() bool { return effects() >= enough })
+			if err := p.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Wait(); err == nil {
+				t.Fatal("it had finished before it was killed")
+			}
+		}
+		if left := b.number(`SELECT COUNT(*) FROM once_parked WHERE state = 'quarantined'`); left == 0 || left == all {
+			t.Fatalf("%d are left, which is not the middle", left)
+		}
+		if err := startConsumer(t, db).Wait(); err != nil {
+			t.Fatal(err)
+		}
+
+		if n, ids := effects(), b.number(`SELECT COUNT(DISTINCT message_id) FROM effects`); n != all || ids != all {
+			t.Errorf("%d effects of %d messages, want %d", n, ids, all)
+		}
+		replays, err := b.store.Replays(t.Context(), 0)
+		if err != nil || len(replays) != 1 {
+			t.Fatalf("%v, %d replays", err, len(replays))
+		}
+		if got := counts(replays[0]); got != fmt.Sprintf("finished: %[1]d of %[1]d replayed, %[1]d resolved, 0 failed, 0 waiting", all) {
+			t.Error(got)
+		}
+		for what, c := range map[string]struct {
+			query string
+			want  int
+		}{
+			"lines of audit":        {`SELECT COUNT(*) FROM once_audit WHERE action = 'replay'`, all},
+			"of different entries":  {`SELECT COUNT(DISTINCT subject) FROM once_audit WHERE action = 'replay'`, all},
+			"of this replay":        {fmt.Sprintf(`SELECT COUNT(*) FROM once_audit WHERE action = 'replay' AND replay_id = %d`, replays[0].ID), all},
+			"resumes":               {`SELECT COUNT(*) FROM once_audit WHERE action = 'resume'`, 3},
+			"entries that are done": {`SELECT COUNT(*) FROM once_parked WHERE state = 'resolved' AND replays = 1`, all},
+			"entries in all":        {`SELECT COUNT(*) FROM once_parked`, all},
+			"rows of the inbox":     {`SELECT COUNT(*) FROM once_inbox`, all},
+		} {
+			if n := b.number(c.query); n != c.want {
+				t.Errorf("%d %s, want %d", n, what, c.want)
+			}
+		}
+	})
+}
+
+func startConsumer(t *testing.T, db testkit.Database) *osexec.Cmd {
+	t.Helper()
+	command := osexec.Command(os.Args[0])
+	command.Env = append(os.Environ(), processDriver+"="+db.Dialect, processDSN+"="+db.DSN)
+	command.Stderr = os.Stderr
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = command.Process.Kill() // it may have ended
+		_ = command.Wait()
+	})
+	return command
+}
+
+// importMany puts many messages into quarantine at once.
+func (b *bench) importMany(n int) {
+	b.Helper()
+	var lines strings.Builder
+	for i := range n {
+		msg := message.NewMessage(fmt.Sprintf("m-%05d", i), []byte("body"))
+		digest := parked.Digest(msg)
+		sum := sha256.Sum256(digest)
+		fmt.Fprintf(&lines, `{"version":1,"origin":"%x","consumer":"payments","topic":"orders.placed","message_id":%q,"reason":"failed",`+
+			`"created_at":"2026-01-02T03:04:05Z","digest":%q,"envelope":%q}`+"\n", sum[:8], msg.UUID, hex.EncodeToString(digest),
+			base64.StdEncoding.EncodeToString(parked.Encode(msg)))
+	}
+	got, err := b.store.Import(b.Context(), act, strings.NewReader(lines.String()))
+	if err != nil || got.Imported != n {
+		b.Fatalf("%+v, %v", got, err)
+	}
+}
