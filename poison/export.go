@@ -134,9 +134,10 @@ func (s *Store) Import(ctx context.Context, act Act, r io.Reader) (Imported, err
 		return nil
 	}
 	for number := 1; ; number++ {
-		text, readErr := in.ReadBytes('\n')
-		if readErr != nil && !errors.Is(readErr, io.EOF) {
-			return done, fmt.Errorf("poison: import: line %d: %w", number, readErr)
+		text, err := in.ReadBytes('\n')
+		last := errors.Is(err, io.EOF)
+		if err != nil && !last {
+			return done, fmt.Errorf("poison: import: line %d: %w", number, err)
 		}
 		if text = bytes.TrimSpace(text); len(text) > 0 {
 			entry, origin, err := readLine(text)
@@ -145,12 +146,12 @@ func (s *Store) Import(ctx context.Context, act Act, r io.Reader) (Imported, err
 			}
 			entries, origins = append(entries, entry), append(origins, origin)
 		}
-		if readErr != nil || len(entries) == importBatch {
+		if last || len(entries) == importBatch {
 			if err := flush(); err != nil {
 				return done, fmt.Errorf("poison: import: up to line %d: %w", number, err)
 			}
 		}
-		if readErr != nil {
+		if last {
 			return done, nil
 		}
 	}

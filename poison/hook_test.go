@@ -39,8 +39,7 @@ func TestAHookThatHangsOrPanicsHoldsUpNoAck(t *testing.T) {
 func TestTheHookIsToldOfWhatRetryQuarantines(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		told := make(chan poison.Entry, 10)
-		var first *bench
-		first = newBench(t, db, func(c *poison.Config) {
+		first := newBench(t, db, func(c *poison.Config) {
 			c.OnQuarantine = func(e poison.Entry) { e.Tenant = "first"; told <- e }
 		})
 		second, err := poison.New(db.DB, poison.Config{Schema: first.config, OnQuarantine: func(e poison.Entry) {

@@ -108,8 +108,8 @@ func (p Plan) stored() parked.Plan {
 // or is in quarantine again. Somebody must be consuming.
 //
 // One replay of a consumer runs at a time: another is [ErrReplayRunning]; one
-// that names no consumer is of all. How far it is is kept in the database with
-// every batch. When ctx ends it is paused, and when the process dies it is
+// that names no consumer is of all. How far it has come is kept in the database
+// with every batch. When ctx ends it is paused, and when the process dies it is
 // abandoned after Config.ReplayLease; [Store.Resume] goes on with the rest,
 // and runs nothing again. Stopped by its Plan it returns [ErrReplayStopped].
 //

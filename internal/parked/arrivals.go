@@ -36,6 +36,8 @@ type arrivals struct {
 }
 
 // listener returns the one that handles the consumer, or else the first.
+//
+//nolint:ireturn // it is not known here what listens
 func (a *arrivals) listener(consumer string) Listener {
 	a.mu.Lock()
 	defer a.mu.Unlock()

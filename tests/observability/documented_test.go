@@ -82,6 +82,7 @@ func TestInstrumentsAreWhatThePageSays(t *testing.T) {
 	t.Run("forwarder without its table", func(t *testing.T) { failForwarder(newWatch(t), seen) })
 	t.Run("rabbit", func(t *testing.T) { moveRabbit(newWatch(t), seen) })
 	t.Run("subscriber", func(t *testing.T) { moveSubscriber(newWatch(t), seen) })
+	t.Run("poison", func(t *testing.T) { movePoison(newWatch(t), seen) })
 	t.Run("rabbit in trouble", func(t *testing.T) { troubleRabbit(newWatch(t), seen) })
 	t.Run("dedup", func(t *testing.T) { moveDedup(newWatch(t), seen) })
 	t.Run("retry", func(t *testing.T) { moveRetry(newWatch(t), seen) })

@@ -1,0 +1,78 @@
+package parked
+
+import "github.com/watermill-once/once/internal/dialect"
+
+// operateQueries are the statements of what people do to quarantined messages,
+// for PostgreSQL and SQLite alike.
+type operateQueries struct {
+	replay         string
+	discard        string
+	tombstone      string
+	audit          string
+	count          string
+	errors         string
+	used           string
+	insertEdited   string
+	insertImported string
+	known          string
+}
+
+func newOperateQueries(d dialect.Dialect) operateQueries {
+	return operateQueries{
+		replay: d.SQL(`
+			UPDATE {parked}
+			SET state = 'waiting', due_at = {now}, attempts = 0, rounds = 0, crashes = 0, replays = replays + 1,
+			    replay_id = NULL
+			WHERE id = $1 AND state = 'quarantined'
+			RETURNING consumer, message_id`),
+
+		discard: d.SQL(`
+			UPDATE {parked} SET state = 'discarded', finished_at = {now}
+			WHERE id = $1 AND state = 'quarantined'
+			RETURNING consumer, message_id, envelope`),
+
+		// So that a late copy of a discarded message does not run.
+		tombstone: d.SQL(`
+			INSERT INTO {inbox} (message_id, consumer, digest) VALUES ($1, $2, $3)
+			ON CONFLICT (message_id, consumer) DO NOTHING`),
+
+		audit: d.SQL(`
+			INSERT INTO {audit} (actor, action, subject, consumer, message_id, why)
+			VALUES ($1, $2, $3, $4, $5, $6)`),
+
+		count: d.SQL(`
+			SELECT COUNT(*) FROM (SELECT 1 FROM {parked} WHERE state = 'quarantined' LIMIT $1) AS some`),
+
+		errors: d.SQL(`
+			SELECT id, error FROM {parked} WHERE id IN {list $1 bigint}`),
+
+		used: d.SQL(`
+			SELECT EXISTS (SELECT 1 FROM {parked} WHERE message_id = $1 AND consumer = $2 AND message_id <> '')
+			    OR EXISTS (SELECT 1 FROM {inbox} WHERE message_id = $1 AND consumer = $2)`),
+
+		// One that is due counts as replayed, so that it stays on record when
+		// it is resolved.
+		insertEdited: d.SQL(`
+			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at, replays,
+			                      reason, error, error_type, fingerprint, first_failed_at, last_failed_at, edited_from)
+			SELECT consumer, topic, $2, $3, $4, $5, CASE WHEN $6 THEN 'quarantined' ELSE 'waiting' END, {now},
+			       CASE WHEN $6 THEN 0 ELSE 1 END, reason, error, error_type, fingerprint, first_failed_at, last_failed_at, id
+			FROM {parked} WHERE id = $1
+			RETURNING id`),
+
+		// Whatever makes it an entry that is there already, it stays as it is.
+		insertImported: d.SQL(`
+			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
+			                      attempts, crashes, replays, reason, error, error_type, fingerprint,
+			                      created_at, first_failed_at, last_failed_at, origin)
+			VALUES ($1, $2, $3, $4, $5, $6, 'quarantined', {now}, $7, $8, $9, $10, $11, $12, $13,
+			        {from_millis $14}, {from_millis $15}, {from_millis $16}, $17)
+			ON CONFLICT DO NOTHING
+			RETURNING id`),
+
+		// An entry without a message id that was exported from this very table.
+		known: d.SQL(`
+			SELECT EXISTS (SELECT 1 FROM {parked} WHERE id = $1 AND message_id = '' AND consumer = $2 AND digest = $3
+			               AND {millis created_at} = $4)`),
+	}
+}
