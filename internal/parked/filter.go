@@ -114,8 +114,13 @@ func (s *Store) where(f Filter, states ...string) *condition {
 		c.add("id IN {list %s bigint}", s.dialect.List(f.IDs))
 	}
 	for _, text := range []struct{ column, value string }{
-		{"consumer", f.Consumer}, {"topic", f.Topic}, {"message_id", f.MessageID}, {"tenant", f.Tenant},
-		{"reason", f.Reason}, {"error_type", f.ErrorType}, {"fingerprint", f.Fingerprint},
+		{"consumer", f.Consumer},
+		{"topic", f.Topic},
+		{"message_id", f.MessageID},
+		{"tenant", f.Tenant},
+		{"reason", f.Reason},
+		{"error_type", f.ErrorType},
+		{"fingerprint", f.Fingerprint},
 	} {
 		if text.value != "" {
 			c.add(text.column+" = %s", Clean(text.value, maxName)) // as it is stored

@@ -41,7 +41,7 @@ func newOperateQueries(d dialect.Dialect) operateQueries {
 			VALUES ($1, $2, $3, $4, $5, $6)`),
 
 		count: d.SQL(`
-			SELECT COUNT(*) FROM (SELECT 1 FROM {parked} WHERE state = 'quarantined' LIMIT $1) AS some`),
+			SELECT COUNT(*) FROM (SELECT 1 FROM {parked} WHERE state = 'quarantined' LIMIT $1) AS counted`),
 
 		errors: d.SQL(`
 			SELECT id, error FROM {parked} WHERE id IN {list $1 bigint}`),
