@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"io"
 	"log"
 	"os"
@@ -248,20 +247,20 @@ func _(db *sql.DB, errGatewayAway error) error {
 	return err
 }
 
-func _(ctx context.Context, quarantine *poison.Store, w io.Writer, r io.Reader) error {
+func _(ctx context.Context, quarantine *poison.Store) error {
 	groups, err := quarantine.Groups(ctx, poison.Filter{Consumer: "payments"})
 	if err != nil {
 		return err
 	}
 	for _, g := range groups {
-		fmt.Printf("%s %6d  %s  since %s: %s\n", g.Fingerprint, g.Count, g.Reason, g.FirstFailedAt, g.Error)
+		log.Printf("%s %6d  %s  since %s: %s\n", g.Fingerprint, g.Count, g.Reason, g.FirstFailedAt, g.Error)
 	}
 
 	entry, err := quarantine.Get(ctx, 17)
 	if err != nil {
 		return err
 	}
-	fmt.Println(entry.Message.UUID, entry.Message.Metadata, string(entry.Message.Payload), entry.Error)
+	log.Println(entry.Message.UUID, entry.Message.Metadata, string(entry.Message.Payload), entry.Error)
 
 	ann := poison.Act{Actor: "ann", Why: "the card gateway is back"}
 	gateway := poison.Filter{Consumer: "payments", Fingerprint: groups[0].Fingerprint}
@@ -273,31 +272,44 @@ func _(ctx context.Context, quarantine *poison.Store, w io.Writer, r io.Reader) 
 		Canary:        10,
 		Rate:          50, // a second
 		StopOnFailure: true,
-		Progress:      func(r poison.Replay) { fmt.Println(r.Resolved, "of", r.Total) },
+		Progress:      func(r poison.Replay) { log.Println(r.Resolved, "of", r.Total) },
 	})
 	if errors.Is(err, poison.ErrReplayStopped) {
-		fmt.Println(replay.ID, "was stopped:", replay.StopReason)
+		log.Println(replay.ID, "was stopped:", replay.StopReason)
 	}
+	_ = affected
+	return err
+}
 
-	replay, err = quarantine.Resume(ctx, ann, replay.ID, nil)
+func _(ctx context.Context, quarantine *poison.Store, ann poison.Act, stopped int64) (poison.Replay, error) {
+	return quarantine.Resume(ctx, ann, stopped, nil)
+}
 
-	_, err = quarantine.Edit(ctx, poison.Act{Actor: "ann", Why: "negative amount"}, 17, func(msg *message.Message) error {
+func _(ctx context.Context, quarantine *poison.Store) error {
+	why := poison.Act{Actor: "ann", Why: "negative amount"}
+	edited, err := quarantine.Edit(ctx, why, 17, func(msg *message.Message) error {
 		msg.Payload = []byte(`{"amount": 5}`)
 		return nil
 	}, poison.EditOptions{})
-
-	discarded, err := quarantine.DiscardMatching(ctx, poison.Act{Actor: "ann", Why: "test orders"}, poison.Filter{Tenant: "test"})
-
-	_, err = quarantine.Export(ctx, poison.Filter{Consumer: "payments"}, w)
-
-	imported, err := quarantine.Import(ctx, poison.Act{Actor: "ann", Why: "to look at it here"}, r)
-	_, _, _ = affected, discarded, imported
+	_ = edited
 	return err
+}
+
+func _(ctx context.Context, quarantine *poison.Store) (int, error) {
+	return quarantine.DiscardMatching(ctx, poison.Act{Actor: "ann", Why: "test orders"}, poison.Filter{Tenant: "test"})
+}
+
+func _(ctx context.Context, quarantine *poison.Store, w io.Writer) (int, error) {
+	return quarantine.Export(ctx, poison.Filter{Consumer: "payments"}, w)
+}
+
+func _(ctx context.Context, quarantine *poison.Store, r io.Reader) (poison.Imported, error) {
+	return quarantine.Import(ctx, poison.Act{Actor: "ann", Why: "to look at it here"}, r)
 }
 
 func _(db *sql.DB) (*poison.Store, error) {
 	return poison.New(db, poison.Config{
-		OnQuarantine: func(e poison.Entry) { fmt.Println(e.Consumer, "gave up", e.MessageID, "because", e.Reason) },
+		OnQuarantine: func(e poison.Entry) { log.Println(e.Consumer, "gave up", e.MessageID, "because", e.Reason) },
 		CopyTo:       "quarantine",
 		Outbox:       outbox.Publisher,
 		Consumers:    []string{"payments", "inventory"},
