@@ -98,7 +98,7 @@ func (c ConsumerConfig) shared() (ConsumerConfig, error) {
 			*part = c.Logger
 		}
 	}
-	for _, part := range []*metric.MeterProvider{&c.Dedup.MeterProvider, &c.Retry.MeterProvider} {
+	for _, part := range []*metric.MeterProvider{&c.Dedup.MeterProvider, &c.Retry.MeterProvider, &c.Poison.MeterProvider} {
 		if *part == nil {
 			*part = c.MeterProvider
 		}

@@ -87,7 +87,7 @@ func TestTrap36WhatMayComeBackIsRemembered(t *testing.T) {
 		b.handle(apply, "waiting", "quarantined", "others", "resolved", "discarded", "gone")
 		park := func(who, id string) {
 			d := &parked.Delivery{Consumer: who, Topic: "t"}
-			if err := store.Quarantine(ctx, d, message.NewMessage(id, nil), parked.Failure{Err: errHandler}); err != nil {
+			if _, err := store.Quarantine(ctx, d, message.NewMessage(id, nil), parked.Failure{Err: errHandler}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -122,7 +122,7 @@ func TestTrap72ADiscardedMessageIsRememberedForItsTime(t *testing.T) {
 		store := b.store()
 		msg := message.NewMessage("m1", []byte("body"))
 		d := &parked.Delivery{Consumer: consumer, Topic: "t"}
-		if err := store.Quarantine(t.Context(), d, msg, parked.Failure{Err: errHandler}); err != nil {
+		if _, err := store.Quarantine(t.Context(), d, msg, parked.Failure{Err: errHandler}, nil); err != nil {
 			t.Fatal(err)
 		}
 		entries, err := store.List(t.Context(), parked.Filter{Limit: 1})
