@@ -28,7 +28,7 @@ func TestAHookThatHangsOrPanicsHoldsUpNoAck(t *testing.T) {
 	b.quarantine("payments", "m1", "m2", "m3") // returns, though the hook has not
 	close(release)
 	for i := range 3 {
-		if id := <-told; id != fmt.Sprint("m", i+1) {
+		if id := next(t, told); id != fmt.Sprint("m", i+1) {
 			t.Errorf("told of %s", id)
 		}
 	}
@@ -60,7 +60,7 @@ func TestTheHookIsToldOfWhatRetryQuarantines(t *testing.T) {
 		first.quarantine("inventory", "m2")
 		_ = second
 		for _, want := range []string{"first m1 failed", "second m2 failed"} {
-			if e := <-told; fmt.Sprint(e.Tenant, " ", e.MessageID, " ", e.Reason) != want {
+			if e := next(t, told); fmt.Sprint(e.Tenant, " ", e.MessageID, " ", e.Reason) != want {
 				t.Errorf("told of %+v, want %s", e, want)
 			}
 		}
@@ -77,7 +77,7 @@ func TestTheHookIsToldOfWhatRetryQuarantines(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := map[string]string{"inventory": "second", "payments": "first", "unknown": "first"}[consumer]
-			if e := <-told; e.Tenant != want || e.Consumer != consumer || e.Reason != poison.ReasonCrashed {
+			if e := next(t, told); e.Tenant != want || e.Consumer != consumer || e.Reason != poison.ReasonCrashed {
 				t.Errorf("told of %+v, want it told to the %s", e, want)
 			}
 		}
@@ -87,4 +87,15 @@ func TestTheHookIsToldOfWhatRetryQuarantines(t *testing.T) {
 		default:
 		}
 	})
+}
+
+// next is what the hook is told next.
+func next[T any](t *testing.T, told <-chan T) (value T) {
+	t.Helper()
+	select {
+	case value = <-told:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the hook is not told")
+	}
+	return value
 }

@@ -131,6 +131,35 @@ func TestACanaryThatFailsStopsTheReplay(t *testing.T) {
 	})
 }
 
+// Nothing follows the canary while it is still being handled, and no more than
+// the window waits.
+func TestCanaryAndWindowAreWaitedFor(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		for name, plan := range map[string]poison.Plan{"canary": {Canary: 1}, "window": {Window: 1}} {
+			b := newBench(t, db, nil)
+			b.fill(name, 6)
+			release := make(chan struct{})
+			b.consume(name, func(*message.Message) error { <-release; return nil })
+			looks := 0
+			plan.Progress = func(r poison.Replay) {
+				if r.Resolved > 0 || r.Replayed == 0 {
+					return
+				}
+				if looks++; looks == 4 {
+					if r.Replayed != 1 || r.Waiting != 1 {
+						t.Errorf("%s: while the first is handled: %s", name, counts(r))
+					}
+					close(release)
+				}
+			}
+			r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: name}, plan)
+			if err != nil || r.Resolved != 6 || looks < 4 {
+				t.Fatalf("%s: %v, %s after %d looks", name, err, counts(r), looks)
+			}
+		}
+	})
+}
+
 func TestAReplayStopsOnANewFailure(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
@@ -178,9 +207,11 @@ func TestTrap52OneReplayOfAConsumerAtATime(t *testing.T) {
 				t.Errorf("%+v: %v", f, err)
 			}
 		}
-		if _, err := b.store.Resume(t.Context(), act, first.ID, nil); !errors.Is(err, poison.ErrReplayRunning) {
+		soon, done := context.WithTimeout(t.Context(), 10*time.Second)
+		if _, err := b.store.Resume(soon, act, first.ID, nil); !errors.Is(err, poison.ErrReplayRunning) {
 			t.Errorf("resuming one that runs: %v", err)
 		}
+		done()
 		// Another consumer's is none of its business.
 		b.consume("inventory", (&counted{}).handle)
 		if _, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "inventory"}, poison.Plan{}); err != nil {
@@ -232,6 +263,43 @@ func TestTrap52ReplaysThatBeginAtOnce(t *testing.T) {
 			t.Fatalf("%d began, %d were refused", begun.Load(), refused.Load())
 		}
 	})
+}
+
+// One that begins while another is being entered waits to see it.
+func TestTrap52AReplayThatBeginsSeesTheOneThatIsBeingEntered(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), nil) // SQLite has one writer at a time anyway
+	b.fill("payments", 1)
+	tx, err := b.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(t.Context(), `INSERT INTO once_replays
+		(consumer, filter, plan, actor, why, state, total, until_id, token, lease_until)
+		VALUES ('payments', '{}', '{}', 'bob', '', 'running', 1, 1, 'his', now() + interval '1 hour')`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	var begun atomic.Bool
+	go func() {
+		_, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: "payments"},
+			poison.Plan{Progress: func(poison.Replay) { begun.Store(true) }})
+		ended <- err
+	}()
+	testkit.Eventually(t, 20*time.Second, "it waits or begins", func() bool {
+		return begun.Load() || b.number(`SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND relation = 'once_replays'::regclass`) > 0
+	})
+	if begun.Load() {
+		t.Fatal("it began beside the other one")
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, poison.ErrReplayRunning) {
+		t.Fatalf("error %v", err)
+	}
 }
 
 // A lease that ran out is taken again, unless another replay has begun: then
