@@ -141,8 +141,8 @@ func TestFilledRows(t *testing.T) {
 			var rows, alike, ids, slots, keySlots int
 			err = s.db.QueryRowContext(t.Context(), `
 				SELECT count(*),
-				       count(*) FILTER (WHERE (o.topic, o.payload, o.metadata - $2, o.attempts)
-				                            = (m.topic, m.payload, m.metadata - $2, m.attempts)
+				       count(*) FILTER (WHERE (o.topic, o.payload, o.metadata::jsonb - $2, o.attempts)
+				                            = (m.topic, m.payload, m.metadata::jsonb - $2, m.attempts)
 				                          AND (o.ordering_key IS NULL) = (m.ordering_key IS NULL)
 				                          AND o.ordering_key IS NOT DISTINCT FROM o.metadata->>$2
 				                          AND o.due_at IS NULL AND length(o.message_id) = length(m.message_id)),
