@@ -2,6 +2,7 @@ package poison_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -131,25 +132,23 @@ func TestACanaryThatFailsStopsTheReplay(t *testing.T) {
 	})
 }
 
-// Nothing follows the canary while it is still being handled, and no more than
-// the window waits.
+// Nothing follows the canary until it is settled, and no more than the window
+// waits.
 func TestCanaryAndWindowAreWaitedFor(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for name, plan := range map[string]poison.Plan{"canary": {Canary: 1}, "window": {Window: 1}} {
 			b := newBench(t, db, nil)
 			b.fill(name, 6)
-			release := make(chan struct{})
-			b.consume(name, func(*message.Message) error { <-release; return nil })
 			looks := 0
 			plan.Progress = func(r poison.Replay) {
 				if r.Resolved > 0 || r.Replayed == 0 {
 					return
 				}
-				if looks++; looks == 4 {
+				if looks++; looks == 4 { // nobody has consumed so far
 					if r.Replayed != 1 || r.Waiting != 1 {
-						t.Errorf("%s: while the first is handled: %s", name, counts(r))
+						t.Errorf("%s: while the first waits: %s", name, counts(r))
 					}
-					close(release)
+					b.consume(name, (&counted{}).handle)
 				}
 			}
 			r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: name}, plan)
@@ -158,6 +157,46 @@ func TestCanaryAndWindowAreWaitedFor(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A replay outlasts a writer that has the only lock for longer than it waits.
+func TestAReplayOutlastsABusyDatabase(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t), nil)
+	b.fill("payments", 3)
+	impatient, err := sql.Open("sqlite", strings.Replace(b.DSN, "busy_timeout(10000)", "busy_timeout(20)", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = impatient.Close() }()
+	var timeout int
+	if err := impatient.QueryRowContext(t.Context(), `PRAGMA busy_timeout`).Scan(&timeout); err != nil || timeout != 20 {
+		t.Fatalf("%v, the timeout is %d", err, timeout)
+	}
+	store, err := poison.New(impatient, poison.Config{Schema: b.config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.consume("payments", (&counted{}).handle)
+	var hold sync.Once
+	var freed atomic.Bool
+	r, err := store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{
+		Progress: func(poison.Replay) {
+			hold.Do(func() {
+				tx, err := b.BeginTx(t.Context(), nil) // takes the lock
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				time.AfterFunc(500*time.Millisecond, func() {
+					freed.Store(true)
+					_ = tx.Rollback()
+				})
+			})
+		},
+	})
+	if err != nil || counts(r) != "finished: 3 of 3 replayed, 3 resolved, 0 failed, 0 waiting" || !freed.Load() {
+		t.Fatalf("%v, %s", err, counts(r))
+	}
 }
 
 func TestAReplayStopsOnANewFailure(t *testing.T) {

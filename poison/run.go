@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/parked"
 )
 
@@ -56,33 +57,43 @@ func (s *Store) run(ctx context.Context, r *parked.Replay, progress func(Replay)
 	return *x.replay, err
 }
 
-// loop looks, gives back what there is room for, and waits, until nothing is
-// left.
+// loop takes steps until nothing is left. Where the database gives way to other
+// work, as SQLite does to a long handler, the step is taken anew: what was
+// committed is known from the row.
 func (x *run) loop(ctx context.Context) error {
 	for {
-		looked := time.Now()
-		seen, err := x.parked.BeatReplay(ctx, x.replay, x.config.ReplayLease)
-		if err != nil {
-			return err
-		}
-		x.replay = seen
-		pause := max(shortestLook, lookShare*time.Since(looked))
-		x.progress(*seen)
-
-		canary := seen.Plan.Canary > 0 && seen.Replayed <= int64(seen.Plan.Canary)
-		switch {
-		case seen.Failed > x.known && (canary || seen.Plan.StopOnFailure):
-			return x.stop(ctx, canary)
-		case x.all && seen.Waiting == 0:
-			return x.end(ctx, parked.ReplayFinished, "")
-		}
-		if err := x.release(ctx, x.room()); err != nil {
+		pause, done, err := x.step(ctx)
+		if done || (err != nil && !dialect.Contended(err)) {
 			return err
 		}
 		if err := sleep(ctx, min(pause, x.config.ReplayLease/3)); err != nil {
 			return err
 		}
 	}
+}
+
+// step looks, and ends the replay or gives back what there is room for. It says
+// how long to wait before the next one.
+func (x *run) step(ctx context.Context) (pause time.Duration, done bool, err error) {
+	looked := time.Now()
+	seen, err := x.parked.BeatReplay(ctx, x.replay, x.config.ReplayLease)
+	if err != nil {
+		return shortestLook, false, err
+	}
+	x.replay = seen
+	pause = max(shortestLook, lookShare*time.Since(looked))
+	x.progress(*seen)
+
+	canary := seen.Plan.Canary > 0 && seen.Replayed <= int64(seen.Plan.Canary)
+	switch {
+	case seen.Failed > x.known && (canary || seen.Plan.StopOnFailure):
+		err = x.stop(ctx, canary)
+		return pause, errors.Is(err, ErrReplayStopped), err
+	case x.all && seen.Waiting == 0:
+		err = x.end(ctx, parked.ReplayFinished, "")
+		return pause, err == nil, err
+	}
+	return pause, false, x.release(ctx, x.room())
 }
 
 // room is how many messages may be given back now.
