@@ -127,7 +127,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	passed := c.statement(query)
 	rows, err := c.Conn.(driver.QueryerContext).QueryContext(ctx, query, args)
-	if err == nil && !strings.Contains(query, "RETURNING") { // its rows are still to be read
+	if err == nil && armed.Of != "claim" { // whose rows are still to be read
 		passed()
 	}
 	c.marked = c.marked || err == nil && armed.Of == "claim" && strings.Contains(query, statements["claim"])
