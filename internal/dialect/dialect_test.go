@@ -104,6 +104,22 @@ func TestACommitThatTheDatabaseRefusesIsNotUnknown(t *testing.T) {
 	}
 }
 
+// The driver says it without a code. If it says it in other words one day, this
+// test tells.
+func TestACommitOfAFailedTransactionIsNotUnknown(t *testing.T) {
+	db := testkit.Postgres(t)
+	d := newDialect(t, db)
+	err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(t.Context(), `SELECT 1/0`); err == nil {
+			t.Error("divided by zero")
+		}
+		return nil
+	})
+	if err == nil || errors.Is(err, dialect.ErrCommitUnknown) {
+		t.Fatalf("got %v, want an error that is not ErrCommitUnknown", err)
+	}
+}
+
 // A read has nothing whose outcome could be unknown.
 func TestACommitWhoseConnectionIsGoneIsUnknown(t *testing.T) {
 	db := testkit.Postgres(t)

@@ -62,6 +62,10 @@ func Unavailable(err error) bool {
 		strings.HasPrefix(state, "XX")
 }
 
+// Refused says that the database answered, and would not do this work: it was
+// neither away nor busy with other work.
+func Refused(err error) bool { return refused(err) && !Unavailable(err) && !Contended(err) }
+
 // replicaError says that the server has become a replica. The address may lead
 // to the new primary by now, but an established connection stays where it is,
 // so it is thrown away. lib/pq begins with READ WRITE, which a replica refuses

@@ -91,9 +91,21 @@ func (d Dialect) Commit(tx *sql.Tx) error {
 	switch {
 	case err == nil:
 		return nil
-	case refused(err), errors.Is(err, sql.ErrTxDone):
+	case refused(err), rolledBack(err), errors.Is(err, sql.ErrTxDone):
 		return fmt.Errorf("commit: %w", err)
 	default:
 		return fmt.Errorf("commit: %w: %w", ErrCommitUnknown, err)
 	}
+}
+
+// rolledBack says that there was nothing to commit: a statement had failed
+// before, whoever did not look at its error, and the driver has rolled back.
+// Drivers have an error without a code for that, and none is imported here.
+func rolledBack(err error) bool {
+	switch err.Error() {
+	case "pq: could not complete operation in a failed transaction", // lib/pq: ErrInFailedTransaction
+		"commit unexpectedly resulted in rollback": // pgx: ErrTxCommitRollback
+		return true
+	}
+	return false
 }

@@ -21,10 +21,27 @@ type Claim struct {
 	Rounds   int // of the retry policy before this claim
 	Crashes  int // this claim included, until it is settled
 	Replays  int
+	Keep     bool // the row, when the message was handled
 
+	// Key is the ordering key of which the message is the head, if of any, and
+	// Order what happens to the key if it fails.
+	Key   Key
+	Order KeyOrder
+
+	// Waited is since when the message is known to have come before its turn; 0
+	// if it is not.
+	Waited time.Duration
+
+	age     time.Duration // of the row when it was claimed
+	claimed time.Time
 	settled atomic.Bool
 	managed atomic.Bool
+	handled atomic.Bool
 }
+
+// Age returns how long the row has been there: by the database's clock until it
+// was claimed, and by this process's from then on.
+func (c *Claim) Age() time.Duration { return c.age + time.Since(c.claimed) }
 
 // Manage says that a middleware moves the row on, so that an ack alone does
 // not mean that the message was handled.
@@ -33,11 +50,18 @@ func (c *Claim) Manage() { c.managed.Store(true) }
 // Managed says whether a middleware does.
 func (c *Claim) Managed() bool { return c.managed.Load() }
 
+// Handle says that the message was handled, so that the row is to be resolved.
+func (c *Claim) Handle() { c.handled.Store(true) }
+
+// Handled says whether it was.
+func (c *Claim) Handled() bool { return c.handled.Load() }
+
 // Settled says whether the row has been moved on under this claim.
 func (c *Claim) Settled() bool { return c.settled.Load() }
 
-// Claimed is a claim with its message. If the envelope cannot be read, Message
-// is nil and Err says why.
+// Claimed is a claim with its message. Err says why no handler is to see that:
+// the envelope cannot be read, and Message is nil, or the transport could not
+// decode what it was made of.
 type Claimed struct {
 	*Claim
 
@@ -52,6 +76,8 @@ type Select struct {
 	Owner    string // who claims, for people who look at the table
 	Limit    int
 	Lease    time.Duration
+	Order    KeyOrder
+	Keep     bool // the rows, when their messages were handled
 
 	// Suspects claims rows under which a process has ended before; otherwise
 	// only rows are claimed under which none has.
@@ -76,12 +102,28 @@ func (s *Store) Claim(ctx context.Context, sel Select) ([]Claimed, error) {
 		}
 		defer rows.Close()
 		for rows.Next() {
-			c := Claimed{Claim: &Claim{Token: token}}
-			var envelope []byte
-			if err := rows.Scan(&c.ID, &c.Attempts, &c.Rounds, &c.Crashes, &c.Replays, &envelope); err != nil {
+			c := Claimed{Claim: &Claim{Token: token, Order: sel.Order, Keep: sel.Keep, claimed: time.Now()}}
+			var (
+				age, waited int64
+				envelope    []byte
+				key         string
+				raw         bool
+				known       knownError
+			)
+			err := rows.Scan(&c.ID, &c.Attempts, &c.Rounds, &c.Crashes, &c.Replays, &age, &key, &waited, &envelope,
+				&raw, &known.text, &known.typ)
+			if err != nil {
 				return err
 			}
+			c.age = time.Duration(age) * time.Millisecond
+			c.Waited = time.Duration(waited) * time.Millisecond
+			if key != "" {
+				c.Key = Key{sel.Consumer, sel.Topic, key}
+			}
 			c.Message, c.Err = Decode(envelope)
+			if c.Err == nil && raw {
+				c.Err = known
+			}
 			claimed = append(claimed, c)
 		}
 		return rows.Err()

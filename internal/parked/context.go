@@ -2,6 +2,7 @@ package parked
 
 import (
 	"context"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -64,8 +65,29 @@ func (d *Delivery) ShuttingDown(ctx context.Context) bool {
 type Subscription struct {
 	Consumer string
 
+	// KeyOrder says that it handles messages of one ordering key in order.
+	KeyOrder bool
+
 	// Wake makes the consumer look for new rows at once.
 	Wake func()
+
+	// Store tells the consumer, during the Subscribe call, that all its
+	// messages come through this table.
+	Store func(Stored)
+}
+
+// Stored is what a transport wants that stores every message before it is
+// handled.
+type Stored struct {
+	// Ahead is how many rows to claim beyond those that are being handled.
+	Ahead int
+
+	// Keep has rows stay when their messages were handled.
+	Keep bool
+
+	// Handled is told how long a message was in the table until it was handled.
+	// It is called by several goroutines.
+	Handled func(lag time.Duration)
 }
 
 // WithSubscription returns ctx with s, for the Subscribe call of a transport.

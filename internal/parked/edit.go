@@ -16,7 +16,7 @@ var ErrIDInUse = errors.New("the consumer knows a message of that id")
 // entry, due now or in quarantine itself. The old one is discarded: a late copy
 // of it does not run. It returns the new entry's ID.
 func (s *Store) Edit(ctx context.Context, act Act, old Entry, msg *message.Message, held bool) (id int64, err error) {
-	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+	err = s.leaving(ctx, func(*sql.Tx) ([]int64, error) { return []int64{old.ID}, nil }, func(tx *sql.Tx) error {
 		err := s.discard(ctx, tx, act, "edit", old.ID)
 		if errors.Is(err, sql.ErrNoRows) {
 			return fmt.Errorf("%w in quarantine: %d", ErrNotFound, old.ID)

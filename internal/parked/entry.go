@@ -13,6 +13,7 @@ import (
 // States of a row.
 const (
 	Waiting     = "waiting"
+	Held        = "held" // behind the head of its ordering key
 	Quarantined = "quarantined"
 	Resolved    = "resolved"
 	Discarded   = "discarded"
@@ -43,6 +44,7 @@ type Entry struct {
 	FinishedAt    time.Time // zero if it is not resolved or discarded
 	EditedFrom    int64     // the ID of the entry that it is the edited form of, or 0
 	ReplayID      int64     // the replay of many that it was part of last, or 0
+	HoldsKey      bool      // later messages of its ordering key wait for it
 
 	// Message is the message as it came, byte for byte; nil with MessageErr
 	// set if the stored envelope is damaged.
@@ -113,7 +115,7 @@ func scanEntry(row interface{ Scan(dest ...any) error }) (Entry, error) {
 	)
 	err := row.Scan(&e.ID, &e.Consumer, &e.Topic, &e.MessageID, &e.Tenant, &e.State, &e.Attempts, &e.Crashes, &e.Replays,
 		&e.Reason, &e.Error, &e.ErrorType, &e.Fingerprint, &due, &created, &firstFail, &lastly, &finished,
-		&e.EditedFrom, &e.ReplayID, &e.origin, &e.Digest, &e.Envelope)
+		&e.EditedFrom, &e.ReplayID, &e.origin, &e.HoldsKey, &e.Digest, &e.Envelope)
 	if err != nil {
 		return Entry{}, err
 	}

@@ -20,7 +20,9 @@ var errEnvelope = errors.New("parked: the envelope is damaged")
 
 // Encode returns msg as an envelope. Metadata is sorted, so equal messages have
 // equal envelopes.
-func Encode(msg *message.Message) []byte {
+func Encode(msg *message.Message) []byte { return appendEnvelope(nil, msg) }
+
+func appendEnvelope(b []byte, msg *message.Message) []byte {
 	size := 16 + len(msg.UUID) + len(msg.Payload)
 	keys := make([]string, 0, len(msg.Metadata))
 	for key, value := range msg.Metadata {
@@ -29,7 +31,7 @@ func Encode(msg *message.Message) []byte {
 	}
 	slices.Sort(keys)
 
-	b := make([]byte, 0, size)
+	b = slices.Grow(b, size)
 	b = append(b, envelopeVersion)
 	b = appendString(b, msg.UUID)
 	b = binary.AppendUvarint(b, uint64(len(keys)))
@@ -91,6 +93,8 @@ func (r *reader) bytes() []byte {
 	r.b = r.b[n:]
 	return value
 }
+
+const digestSize = sha256.Size
 
 // Digest tells messages of one id apart: the SHA-256 of id and payload.
 // Headers are left out, because a redelivered copy has other ones.

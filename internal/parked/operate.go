@@ -23,22 +23,36 @@ func (a Act) Validate() error {
 	return nil
 }
 
+// ErrUndecodable says that a message could not be decoded when it came, and
+// would not be now.
+var ErrUndecodable = errors.New("the message could not be decoded when it came: edit it")
+
 // Replay makes quarantined rows due now, with fresh budgets. All of them or,
-// if one is not in quarantine, none.
+// if one is not in quarantine or cannot be decoded, none.
 func (s *Store) Replay(ctx context.Context, act Act, ids []int64) error {
-	return s.operate(ctx, ids, func(tx *sql.Tx, id int64) error {
-		var consumer, messageID string
-		if err := tx.QueryRowContext(ctx, s.sql.replay, id).Scan(&consumer, &messageID); err != nil {
-			return err
-		}
-		return s.record(ctx, tx, act, "replay", id, consumer, messageID)
+	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		return each(ids, func(id int64) error {
+			var (
+				consumer, messageID string
+				raw                 bool
+			)
+			if err := tx.QueryRowContext(ctx, s.sql.replay, id).Scan(&consumer, &messageID, &raw); err != nil {
+				return err
+			}
+			if raw {
+				return ErrUndecodable
+			}
+			return s.record(ctx, tx, act, "replay", id, consumer, messageID)
+		})
 	})
 }
 
 // Discard ends quarantined rows, and sees to it that a late copy does not run.
 // All of them or none.
 func (s *Store) Discard(ctx context.Context, act Act, ids []int64) error {
-	return s.operate(ctx, ids, func(tx *sql.Tx, id int64) error { return s.discard(ctx, tx, act, "discard", id) })
+	return s.leaving(ctx, func(*sql.Tx) ([]int64, error) { return ids, nil }, func(tx *sql.Tx) error {
+		return each(ids, func(id int64) error { return s.discard(ctx, tx, act, "discard", id) })
+	})
 }
 
 // DiscardSome does so with entries that match, at most n of them, and returns
@@ -46,11 +60,11 @@ func (s *Store) Discard(ctx context.Context, act Act, ids []int64) error {
 func (s *Store) DiscardSome(ctx context.Context, act Act, f Filter, n int) (discarded int, last int64, err error) {
 	where := s.where(f, Quarantined)
 	query := s.dialect.SQL(`SELECT id FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(n))
-	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		ids, err := selectIDs(ctx, tx, query, where.args)
-		if err != nil {
-			return err
-		}
+	var ids []int64
+	err = s.leaving(ctx, func(tx *sql.Tx) (_ []int64, err error) {
+		ids, err = selectIDs(ctx, tx, query, where.args)
+		return ids, err
+	}, func(tx *sql.Tx) error {
 		discarded, last = 0, 0
 		for _, id := range ids {
 			last = id
@@ -69,6 +83,28 @@ func (s *Store) DiscardSome(ctx context.Context, act Act, f Filter, n int) (disc
 		return 0, 0, err
 	}
 	return discarded, last, nil
+}
+
+// leaving runs work, by which the rows that which names are heads of their
+// ordering keys no longer.
+func (s *Store) leaving(ctx context.Context, which func(tx *sql.Tx) ([]int64, error), work func(tx *sql.Tx) error) error {
+	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		ids, err := which(tx)
+		if err != nil {
+			return err
+		}
+		keys, err := s.keysOf(ctx, tx, ids)
+		if err != nil {
+			return err
+		}
+		if err := s.lockKeys(ctx, tx, keys); err != nil {
+			return err
+		}
+		if err := work(tx); err != nil {
+			return err
+		}
+		return s.promote(ctx, tx, keys)
+	})
 }
 
 func selectIDs(ctx context.Context, tx *sql.Tx, query string, args []any) (ids []int64, err error) {
@@ -106,19 +142,17 @@ func (s *Store) discard(ctx context.Context, tx *sql.Tx, act Act, action string,
 	return s.record(ctx, tx, act, action, id, consumer, messageID)
 }
 
-func (s *Store) operate(ctx context.Context, ids []int64, one func(tx *sql.Tx, id int64) error) error {
-	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		for _, id := range ids {
-			err := one(tx, id)
-			if errors.Is(err, sql.ErrNoRows) {
-				return fmt.Errorf("%w in quarantine: %d", ErrNotFound, id)
-			}
-			if err != nil {
-				return fmt.Errorf("message %d: %w", id, err)
-			}
+func each(ids []int64, one func(id int64) error) error {
+	for _, id := range ids {
+		err := one(id)
+		if errors.Is(err, sql.ErrNoRows) {
+			return fmt.Errorf("%w in quarantine: %d", ErrNotFound, id)
 		}
-		return nil
-	})
+		if err != nil {
+			return fmt.Errorf("message %d: %w", id, err)
+		}
+	}
+	return nil
 }
 
 func (s *Store) record(ctx context.Context, tx *sql.Tx, act Act, action string, id int64, consumer, messageID string) error {

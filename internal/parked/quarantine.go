@@ -22,7 +22,7 @@ func (s *Store) Quarantine(ctx context.Context, d *Delivery, msg *message.Messag
 		return s.quarantineClaim(ctx, d.Consumer, d.Claim, f, aside)
 	}
 	text, errType, group := f.columns(d.Consumer)
-	entry, err := s.quarantine(ctx, aside, s.sql.insertQuarantined,
+	entry, err := s.quarantine(ctx, nil, aside, s.sql.insertQuarantined,
 		Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), Tenant(msg),
 		Digest(msg), Encode(msg), f.Attempts, f.Reason, text, errType, group)
 	switch {
@@ -51,7 +51,13 @@ func (s *Store) QuarantineClaim(ctx context.Context, consumer string, c *Claim, 
 
 func (s *Store) quarantineClaim(ctx context.Context, consumer string, c *Claim, f Failure, aside Aside) (Entry, error) {
 	text, errType, group := f.columns(consumer)
-	entry, err := s.quarantine(ctx, aside, s.sql.quarantineClaim, c.ID, c.Token, f.Attempts, f.Reason, text, errType, group)
+	stays := c.Order == StayHeld
+	var keys []Key
+	if !stays {
+		keys = c.keys()
+	}
+	entry, err := s.quarantine(ctx, keys, aside, s.sql.quarantineClaim,
+		c.ID, c.Token, f.Attempts, f.Reason, text, errType, group, stays)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		c.settled.Store(true)
@@ -63,9 +69,10 @@ func (s *Store) quarantineClaim(ctx context.Context, consumer string, c *Claim, 
 	return entry, nil
 }
 
-// quarantine runs a statement that returns the entry.
-func (s *Store) quarantine(ctx context.Context, aside Aside, query string, args ...any) (entry Entry, err error) {
-	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+// quarantine runs a statement that returns the entry, and by which the keys go
+// on.
+func (s *Store) quarantine(ctx context.Context, keys []Key, aside Aside, query string, args ...any) (entry Entry, err error) {
+	err = s.changeKeys(ctx, keys, func(tx *sql.Tx) error {
 		entry, err = scanEntry(tx.QueryRowContext(ctx, query, args...))
 		if err != nil || aside == nil {
 			return err

@@ -10,15 +10,16 @@ type queries struct {
 	due               string
 	backlog           string
 	extend            string
-	remove            string
-	resolve           string
 	postpone          string
-	release           string
+	postponeEarly     string
+	insertEarly       string
 	quarantineClaim   string
 	get               string
 
+	manyQueries
 	operateQueries
 
+	order   orderQueries
 	replays replayQueries
 }
 
@@ -36,18 +37,20 @@ func newQueries(d dialect.Dialect) queries {
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),
 
 		// A row that waits is overruled and its claim, if any, is void: this
-		// attempt is the later knowledge. A final state is left alone.
+		// attempt is the later knowledge. A final state is left alone. Of two
+		// copies the one that could be decoded is kept.
 		insertQuarantined: d.SQL(`
 			INSERT INTO {parked} AS p (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
 			                           attempts, reason, error, error_type, fingerprint, first_failed_at, last_failed_at)
 			VALUES ($1, $2, $3, $4, $5, $6, 'quarantined', {now}, $7, $8, $9, $10, $11, {now}, {now})
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO UPDATE
 			SET state = 'quarantined', owner = NULL, token = NULL,
+			    envelope = CASE WHEN p.reason = 'undecodable' THEN excluded.envelope ELSE p.envelope END,
 			    attempts = p.attempts + excluded.attempts, reason = excluded.reason, error = excluded.error,
 			    error_type = excluded.error_type, fingerprint = excluded.fingerprint,
 			    first_failed_at = COALESCE(p.first_failed_at, excluded.first_failed_at),
 			    last_failed_at = excluded.last_failed_at
-			WHERE p.state IN ('waiting', 'quarantined')
+			WHERE p.state IN ('waiting', 'quarantined') AND (excluded.reason <> 'undecodable' OR p.reason = 'undecodable')
 			RETURNING ` + entryColumns),
 
 		// The lease is the new due time, so that one sweep finds both what
@@ -63,7 +66,9 @@ func newQueries(d dialect.Dialect) queries {
 				{skip_locked}
 			) AS chosen
 			WHERE id = chosen_id
-			RETURNING id, attempts, rounds, crashes, replays, envelope`),
+			RETURNING id, attempts, rounds, crashes, replays, ` + clock + ` - {millis created_at},
+			          COALESCE(ordering_key, ''), COALESCE(` + clock + ` - {millis early_since}, 0), envelope, ` +
+			undecodable + `, error, error_type`),
 
 		due: d.SQL(`
 			SELECT EXISTS (SELECT 1 FROM {parked} WHERE state = 'waiting' AND consumer = $1 AND topic = $2
@@ -73,51 +78,64 @@ func newQueries(d dialect.Dialect) queries {
 
 		// What is claimed is due when its lease ends, and so is not late.
 		backlog: d.SQL(`
-			SELECT COUNT(*), COALESCE(` + clock + ` - MIN(CASE WHEN due_at <= {now} THEN {millis due_at} END), 0)
+			SELECT COUNT(*), COALESCE(` + clock + ` - MIN(CASE WHEN due_at <= {now} THEN {millis due_at} END), 0),
+			       (SELECT COUNT(*) FROM (SELECT 1 FROM {parked} WHERE state = 'held' LIMIT 100000) AS held),
+			       (SELECT COUNT(*) FROM (SELECT 1 FROM {parked} WHERE ordering_key IS NOT NULL
+			                              AND ` + heads + ` AND state = 'quarantined' LIMIT 100000) AS keys)
 			FROM (SELECT due_at FROM {parked} WHERE state = 'waiting' ORDER BY consumer, topic, due_at LIMIT 100000) AS waiting`),
 
 		extend: d.SQL(`
 			UPDATE {parked} SET due_at = {after $3}
 			WHERE state = 'waiting' AND id IN {list $1 bigint} AND token = $2`),
 
-		remove: d.SQL(`
-			DELETE FROM {parked} WHERE id = $1 AND token = $2 AND state = 'waiting'`),
-
-		resolve: d.SQL(`
-			UPDATE {parked} SET state = 'resolved', owner = NULL, token = NULL, crashes = 0, finished_at = {now}
-			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
-
 		// The handler returned: whatever ended a process before, it did not.
 		postpone: d.SQL(`
 			UPDATE {parked}
-			SET due_at = {after $3}, owner = NULL, token = NULL, crashes = 0, attempts = $4, rounds = $5,
+			SET ordering_key = CASE WHEN $9 THEN ordering_key END,
+			    due_at = {after $3}, owner = NULL, token = NULL, crashes = 0, attempts = $4, rounds = $5,
 			    error = $6, error_type = $7, fingerprint = $8,
 			    first_failed_at = COALESCE(first_failed_at, {now}), last_failed_at = {now}
 			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
 
-		release: d.SQL(`
-			UPDATE {parked} SET due_at = {after $3}, owner = NULL, token = NULL, crashes = crashes - 1
+		// What it waits for may be behind it in the order of its key.
+		postponeEarly: d.SQL(`
+			UPDATE {parked}
+			SET ordering_key = NULL, due_at = {after $3}, owner = NULL, token = NULL, crashes = crashes - 1,
+			    early_since = COALESCE(early_since, {now}), early_of = $4, early_version = $5
 			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
 
-		// crashes stay as they are: in quarantine they are part of the story,
-		// and a replay begins with none.
+		insertEarly: d.SQL(`
+			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
+			                      early_since, early_of, early_version)
+			VALUES ($1, $2, $3, $4, $5, $6, 'waiting', {after $7}, {now}, $8, $9)
+			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),
+
+		// crashes stay, but for this claim's own: in quarantine they are part of
+		// the story, and a replay begins with none.
 		quarantineClaim: d.SQL(`
 			UPDATE {parked}
-			SET state = 'quarantined', owner = NULL, token = NULL, attempts = $3, reason = $4,
-			    error = $5, error_type = $6, fingerprint = $7,
+			SET state = 'quarantined', owner = NULL, token = NULL, crashes = crashes - 1, attempts = $3, reason = $4,
+			    ordering_key = CASE WHEN $8 THEN ordering_key END, error = $5, error_type = $6, fingerprint = $7,
 			    first_failed_at = COALESCE(first_failed_at, {now}), last_failed_at = {now}
 			WHERE id = $1 AND token = $2 AND state = 'waiting'
 			RETURNING ` + entryColumns),
 
 		get: d.SQL(`SELECT ` + entryColumns + ` FROM {parked} WHERE id = $1`),
 
+		manyQueries:    newManyQueries(d),
 		operateQueries: newOperateQueries(d),
 
+		order:   newOrderQueries(d),
 		replays: newReplayQueries(d),
 	}
 }
 
+// undecodable says that the message is in the raw form of a transport that could
+// not decode it. An edited one is what somebody has made of that.
+const undecodable = `(reason = 'undecodable' AND edited_from IS NULL)`
+
 const entryColumns = `id, consumer, topic, message_id, COALESCE(tenant, ''), state, attempts, crashes, replays,
 	reason, error, error_type, fingerprint, {millis due_at}, {millis created_at},
 	{millis first_failed_at}, {millis last_failed_at}, {millis finished_at},
-	COALESCE(edited_from, 0), COALESCE(replay_id, 0), COALESCE(origin, ''), digest, envelope`
+	COALESCE(edited_from, 0), COALESCE(replay_id, 0), COALESCE(origin, ''),
+	ordering_key IS NOT NULL AND state IN ('waiting', 'quarantined'), digest, envelope`

@@ -22,9 +22,9 @@ func newOperateQueries(d dialect.Dialect) operateQueries {
 		replay: d.SQL(`
 			UPDATE {parked}
 			SET state = 'waiting', due_at = {now}, attempts = 0, rounds = 0, crashes = 0, replays = replays + 1,
-			    replay_id = NULL
+			    replay_id = NULL, early_since = NULL, early_of = NULL, early_version = NULL
 			WHERE id = $1 AND state = 'quarantined'
-			RETURNING consumer, message_id`),
+			RETURNING consumer, message_id, ` + undecodable),
 
 		discard: d.SQL(`
 			UPDATE {parked} SET state = 'discarded', finished_at = {now}
@@ -51,11 +51,11 @@ func newOperateQueries(d dialect.Dialect) operateQueries {
 			    OR EXISTS (SELECT 1 FROM {inbox} WHERE message_id = $1 AND consumer = $2)`),
 
 		// One that is due counts as replayed, so that it stays on record when
-		// it is resolved.
+		// it is resolved. It takes the place of the other in its key's order.
 		insertEdited: d.SQL(`
-			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at, replays,
+			INSERT INTO {parked} (consumer, topic, message_id, ordering_key, tenant, digest, envelope, state, due_at, replays,
 			                      reason, error, error_type, fingerprint, first_failed_at, last_failed_at, edited_from)
-			SELECT consumer, topic, $2, $3, $4, $5, CASE WHEN $6 THEN 'quarantined' ELSE 'waiting' END, {now},
+			SELECT consumer, topic, $2, ordering_key, $3, $4, $5, CASE WHEN $6 THEN 'quarantined' ELSE 'waiting' END, {now},
 			       CASE WHEN $6 THEN 0 ELSE 1 END, reason, error, error_type, fingerprint, first_failed_at, last_failed_at, id
 			FROM {parked} WHERE id = $1
 			RETURNING id`),

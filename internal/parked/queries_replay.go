@@ -62,7 +62,8 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 		moved: d.SQL(`
 			UPDATE {parked}
 			SET state = 'waiting', due_at = {now}, attempts = 0, rounds = 0, crashes = 0, replays = replays + 1,
-			    replay_id = $1, finished_at = NULL
+			    replay_id = $1, finished_at = NULL, early_since = NULL, early_of = NULL, early_version = NULL,
+			    ordering_key = CASE WHEN state = 'quarantined' THEN ordering_key END -- the key has gone past others
 			WHERE id IN {list $2 bigint} AND `),
 
 		audit: d.SQL(`

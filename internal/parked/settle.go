@@ -3,50 +3,126 @@ package parked
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"strconv"
 	"time"
 )
 
-// Resolve ends a claim whose message was handled. The row goes, unless it has
-// been replayed: then it stays as the record of how that ended.
-func (s *Store) Resolve(ctx context.Context, c *Claim) error {
-	if c.Replays > 0 {
-		return s.settle(ctx, c, s.sql.resolve)
+// Resolve ends claims whose messages were handled, in one transaction. A row
+// goes, unless it is kept or has been replayed: then it stays as the record of
+// how that ended. If some claims were lost, the error says so, and the others
+// are resolved.
+func (s *Store) Resolve(ctx context.Context, claims ...*Claim) error {
+	var (
+		gone, kept []*Claim
+		keys       []Key
+	)
+	for _, c := range claims {
+		keys = append(keys, c.keys()...)
+		if c.Replays > 0 || c.Keep {
+			kept = append(kept, c)
+		} else {
+			gone = append(gone, c)
+		}
 	}
-	return s.settle(ctx, c, s.sql.remove)
+	return s.settle(ctx, claims, keys, func(tx *sql.Tx) (moved map[int64]bool, err error) {
+		moved = make(map[int64]bool, len(claims))
+		err = s.move(ctx, tx, moved, gone, s.sql.remove)
+		if err == nil {
+			err = s.move(ctx, tx, moved, kept, s.sql.resolve)
+		}
+		return moved, err
+	})
 }
 
 // Postpone ends a claim whose message failed and is to be handled again after
 // delay.
 func (s *Store) Postpone(ctx context.Context, consumer string, c *Claim, f Failure, delay time.Duration) error {
 	text, errType, group := f.columns(consumer)
-	return s.settle(ctx, c, s.sql.postpone, delay.Milliseconds(), f.Attempts, f.Rounds, text, errType, group)
+	stays := c.Order != SkipFailing
+	return s.settleOne(ctx, c, !stays, s.sql.postpone,
+		delay.Milliseconds(), f.Attempts, f.Rounds, text, errType, group, stays)
 }
 
 // Release gives a claim back without charging anything, to be taken up again
 // after pause.
 func (s *Store) Release(ctx context.Context, c *Claim, pause time.Duration) error {
-	return s.settle(ctx, c, s.sql.release, pause.Milliseconds())
+	return s.free(ctx, []*Claim{c}, pause)
 }
 
-// settle runs a statement that moves the row on, guarded by the token.
-func (s *Store) settle(ctx context.Context, c *Claim, query string, args ...any) error {
-	var moved int64
-	err := s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, query, append([]any{c.ID, c.Token}, args...)...)
-		if err != nil {
+// HandBack is [Store.Release], at once, for claims that nobody has begun to
+// handle.
+func (s *Store) HandBack(ctx context.Context, claims []*Claim) error { return s.free(ctx, claims, 0) }
+
+func (s *Store) free(ctx context.Context, claims []*Claim, pause time.Duration) error {
+	return s.settle(ctx, claims, nil, func(tx *sql.Tx) (moved map[int64]bool, err error) {
+		moved = make(map[int64]bool, len(claims))
+		return moved, s.move(ctx, tx, moved, claims, s.sql.release, pause.Milliseconds())
+	})
+}
+
+// move runs a statement that moves the rows of claims on, guarded by their
+// tokens, and notes which it has moved.
+func (s *Store) move(ctx context.Context, tx *sql.Tx, moved map[int64]bool, claims []*Claim, query string, args ...any) error {
+	if len(claims) == 0 {
+		return nil
+	}
+	ids, held := make([]int64, len(claims)), make([]string, len(claims))
+	for i, c := range claims {
+		ids[i], held[i] = c.ID, strconv.FormatInt(c.ID, 10)+" "+c.Token
+	}
+	rows, err := tx.QueryContext(ctx, query, append([]any{s.dialect.List(ids), s.dialect.Strings(held)}, args...)...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
 			return err
 		}
-		moved, err = result.RowsAffected()
+		moved[id] = true
+	}
+	return rows.Err()
+}
+
+// settle runs move in a transaction of its own. A claim that it does not move
+// was lost. The keys are those of which claims are no longer the heads.
+func (s *Store) settle(
+	ctx context.Context, claims []*Claim, keys []Key, move func(tx *sql.Tx) (moved map[int64]bool, err error),
+) error {
+	var moved map[int64]bool
+	err := s.changeKeys(ctx, keys, func(tx *sql.Tx) (err error) {
+		moved, err = move(tx)
 		return err
 	})
-	switch {
-	case err != nil:
-		return fmt.Errorf("settle parked message %d: %w", c.ID, err)
-	case moved == 0:
-		c.settled.Store(true)
-		return fmt.Errorf("%w: row %d", ErrClaimLost, c.ID)
+	if err != nil {
+		return fmt.Errorf("settle %d parked messages, the first is row %d: %w", len(claims), claims[0].ID, err)
 	}
-	c.settled.Store(true)
-	return nil
+	var lost []error
+	for _, c := range claims {
+		c.settled.Store(true)
+		if !moved[c.ID] {
+			lost = append(lost, fmt.Errorf("%w: row %d", ErrClaimLost, c.ID))
+		}
+	}
+	return errors.Join(lost...)
+}
+
+// settleOne runs a statement that moves the row on, guarded by the token. With
+// leaves it is the head of its ordering key no longer.
+func (s *Store) settleOne(ctx context.Context, c *Claim, leaves bool, query string, args ...any) error {
+	var keys []Key
+	if leaves {
+		keys = c.keys()
+	}
+	return s.settle(ctx, []*Claim{c}, keys, func(tx *sql.Tx) (map[int64]bool, error) {
+		result, err := tx.ExecContext(ctx, query, append([]any{c.ID, c.Token}, args...)...)
+		if err != nil {
+			return nil, err
+		}
+		moved, err := result.RowsAffected()
+		return map[int64]bool{c.ID: moved > 0}, err
+	})
 }

@@ -63,21 +63,6 @@ func (f Failure) columns(consumer string) (text, errType, group string) {
 	return text, errType, fingerprint(consumer, f.Reason, errType, text)
 }
 
-// Deliver stores msg for each of the consumers, due at once, in one
-// transaction. A copy that a consumer has already is passed over.
-func (s *Store) Deliver(ctx context.Context, topic string, consumers []string, messages ...*message.Message) error {
-	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		for _, msg := range messages {
-			for _, consumer := range consumers {
-				if err := s.insertWaiting(ctx, tx, consumer, topic, msg, Failure{}, 0); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
-}
-
 // Park stores a message that came from the transport, to be handled again
 // after delay. A copy that is parked already stays as it is.
 func (s *Store) Park(ctx context.Context, d *Delivery, msg *message.Message, f Failure, delay time.Duration) error {

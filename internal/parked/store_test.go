@@ -201,6 +201,35 @@ func TestAReplayedRowStaysOnRecord(t *testing.T) {
 	})
 }
 
+// The claim that puts a message into quarantine ended no process.
+func TestTrap48OnlyClaimsWhoseProcessEndedAreCrashes(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		deliver(t, s, "m1")
+		quarantine := func(sel parked.Select, crashes int) {
+			t.Helper()
+			c := claim(t, s, sel)[0]
+			failure := parked.Failure{Err: errHandler}
+			if err := s.QuarantineClaim(t.Context(), "c", c.Claim, failure); err != nil {
+				t.Fatal(err)
+			}
+			if e, err := s.Get(t.Context(), c.ID); err != nil || e.Crashes != crashes {
+				t.Fatalf("%v, %d crashes, want %d", err, e.Crashes, crashes)
+			}
+			if err := s.Replay(t.Context(), parked.Act{Actor: "test"}, []int64{c.ID}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		quarantine(selection, 0)
+		short := selection
+		short.Lease = 0
+		claim(t, s, short) // and its process ends
+		suspects := selection
+		suspects.Suspects = true
+		quarantine(suspects, 1)
+	})
+}
+
 func TestFailuresOfOneCauseHaveOneFingerprint(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)

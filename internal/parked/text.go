@@ -29,8 +29,16 @@ func Clean(text string, limit int) string {
 	return text[:limit]
 }
 
+// knownError is an error of which the row knows text and type already.
+type knownError struct{ text, typ string }
+
+func (e knownError) Error() string { return e.text }
+
 // errorType names the type of the innermost error that says what went wrong.
 func errorType(err error) string {
+	if known, ok := errors.AsType[knownError](err); ok {
+		return known.typ
+	}
 	for {
 		inner := errors.Unwrap(err)
 		if inner == nil {

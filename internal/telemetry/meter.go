@@ -116,6 +116,30 @@ func (d *Durations) Record(took time.Duration, series int) {
 	d.histogram.Record(context.Background(), took.Seconds(), d.series[series]...)
 }
 
+// Sizes is a histogram of numbers up to about a thousand. Its series show up
+// with what is recorded first.
+type Sizes struct {
+	histogram metric.Int64Histogram
+	series    [][]metric.RecordOption
+}
+
+// Sizes makes one.
+func (m Meter) Sizes(name, unit, description string, labels ...Label) *Sizes {
+	histogram, err := m.Int64Histogram(name, metric.WithUnit(unit), metric.WithDescription(description),
+		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000))
+	handle(err)
+	s := &Sizes{histogram: histogram}
+	for _, set := range series(labels) {
+		s.series = append(s.series, []metric.RecordOption{metric.WithAttributeSet(set)})
+	}
+	return s
+}
+
+// Record records one size. It allocates nothing.
+func (s *Sizes) Record(size, series int) {
+	s.histogram.Record(context.Background(), int64(size), s.series[series]...)
+}
+
 // Gauge makes a gauge that is observed when somebody looks.
 func (m Meter) Gauge(name, unit, description string) metric.Int64Observable {
 	gauge, err := m.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))

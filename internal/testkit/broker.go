@@ -29,7 +29,7 @@ func Rabbit(t testing.TB) Broker {
 	t.Helper()
 	server, err := rabbitServer()
 	if err != nil {
-		without(t, err)
+		Without(t, err)
 	}
 	if server.ctl == nil {
 		return Broker{URL: server.url, VHost: server.vhost}
@@ -59,7 +59,7 @@ func (b Broker) Name(name string) string { return uniqueName(name, "-") }
 func (b Broker) Ctl(t testing.TB, args ...string) string {
 	t.Helper()
 	if b.ctl == nil {
-		without(t, errors.New("testkit: there is no rabbitmqctl for this broker; RABBITMQCTL can name it"))
+		Without(t, errors.New("testkit: there is no rabbitmqctl for this broker; RABBITMQCTL can name it"))
 	}
 	output, err := b.ctl.Run(t.Context(), "", args...)
 	if err != nil {

@@ -24,7 +24,7 @@ func Postgres(t testing.TB) Database {
 	t.Helper()
 	server, err := postgresServer()
 	if err != nil {
-		without(t, err)
+		Without(t, err)
 	}
 	name := uniqueName(databasePrefix, "_")
 	if err := server.create(t.Context(), name); err != nil {

@@ -37,7 +37,7 @@ func private[Server interface{ Close() error }](t testing.TB, server Server, err
 	t.Helper()
 	switch {
 	case errors.Is(err, servers.ErrNotInstalled):
-		without(t, err)
+		Without(t, err)
 	case err != nil:
 		t.Fatal(err)
 	}

@@ -40,7 +40,17 @@ type Error struct {
 	// After is the least time until the next attempt; 0 leaves it to the policy.
 	After time.Duration
 
+	// Early says that the message came before its turn, and may be parked for
+	// After. It is undecided.
+	Early *Turn
+
 	Err error
+}
+
+// Turn is the place of a message in a sequence.
+type Turn struct {
+	Sequence string // valid UTF-8 without NUL
+	Version  int64
 }
 
 func (e *Error) Error() string { return e.Err.Error() }
@@ -55,6 +65,7 @@ const (
 	ReasonInvalidID   = "invalid_id"
 	ReasonCollision   = "collision"
 	ReasonUndecodable = "undecodable"
+	ReasonGap         = "gap"
 	ReasonFailed      = "failed"
 )
 
@@ -70,6 +81,12 @@ func Of(err error) *Error {
 // Forever marks err as permanent.
 func Forever(reason string, err error) error {
 	return &Error{Kind: Permanent, Reason: reason, Err: err}
+}
+
+// NotYet marks err as undecided because the message is early: it is to be
+// looked at again after that time.
+func NotYet(turn Turn, after time.Duration, err error) error {
+	return &Error{Kind: Undecided, Early: &turn, After: after, Err: err}
 }
 
 // HandBack marks err as undecided.

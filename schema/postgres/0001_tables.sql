@@ -102,9 +102,20 @@ CREATE TABLE {inbox} (
     PRIMARY KEY (message_id, consumer)
 );
 
--- For retention: rows arrive in order of time, so a BRIN of a few pages does
--- what a btree would do at a cost per insert.
-CREATE INDEX {index inbox_processed} ON {inbox} USING brin (processed_at);
+-- For retention, which reads its front end. A BRIN forgets what is in a page
+-- when the space of old rows is used again.
+CREATE INDEX {index inbox_processed} ON {inbox} (processed_at);
+
+-- The last version of each aggregate that a consumer has applied. Written in the transaction of the message, and locked by it, so
+-- that two versions are decided one after the other.
+CREATE TABLE {versions} (
+    consumer       text        NOT NULL,
+    aggregate_type text        NOT NULL,
+    aggregate_id   text        NOT NULL,
+    version        bigint      NOT NULL,
+    applied_at     timestamptz NOT NULL,
+    PRIMARY KEY (consumer, aggregate_type, aggregate_id)
+) WITH (fillfactor = 80); -- a row is updated where it lies
 
 -- Messages that wait for their consumer, for whatever reason: between two
 -- attempts, after a redelivery, in quarantine, on their way in the embedded
@@ -115,10 +126,11 @@ CREATE TABLE {parked} (
     consumer        text        NOT NULL,
     topic           text        NOT NULL,
     message_id      text        NOT NULL,
+    ordering_key    text,    -- in whose order it has its place, if in any
     tenant          text,
     digest          bytea       NOT NULL,
     envelope        bytea       NOT NULL,
-    state           text        NOT NULL CHECK (state IN ('waiting', 'quarantined', 'resolved', 'discarded')),
+    state           text        NOT NULL CHECK (state IN ('waiting', 'held', 'quarantined', 'resolved', 'discarded')),
     due_at          timestamptz NOT NULL,
     owner           text,
     token           text,
@@ -129,6 +141,9 @@ CREATE TABLE {parked} (
     replay_id       bigint,  -- the replay that it was part of last
     edited_from     bigint,  -- the entry that it is the edited form of
     origin          text,    -- where it was exported, for what was imported
+    early_since     timestamptz, -- when it came before its turn
+    early_of        text,        -- in which sequence
+    early_version   bigint,      -- and as which version
     reason          text        NOT NULL DEFAULT '',
     error           text        NOT NULL DEFAULT '',
     error_type      text        NOT NULL DEFAULT '',
@@ -146,6 +161,18 @@ CREATE UNIQUE INDEX {index parked_message} ON {parked} (consumer, message_id, di
 -- The one sweep of waiting rows: of one consumer and topic, by due time. A
 -- claimed row is due again when its lease ends.
 CREATE INDEX {index parked_due} ON {parked} (consumer, topic, due_at) WHERE state = 'waiting';
+
+-- The head of each ordering key: what is held of the key waits for it. There is
+-- one.
+CREATE UNIQUE INDEX {index parked_head} ON {parked} (consumer, topic, ordering_key)
+    WHERE ordering_key IS NOT NULL AND state IN ('waiting', 'quarantined');
+
+-- What waits behind it, and in which order.
+CREATE INDEX {index parked_held} ON {parked} (consumer, topic, ordering_key, id) WHERE state = 'held';
+
+-- Whether a lower version of a sequence is early too.
+CREATE INDEX {index parked_early} ON {parked} (consumer, early_of, early_version)
+    WHERE early_of IS NOT NULL AND state = 'waiting';
 
 -- For retention of what is over.
 CREATE INDEX {index parked_finished} ON {parked} (finished_at) WHERE state IN ('resolved', 'discarded');

@@ -95,6 +95,16 @@ CREATE TABLE {inbox} (
 -- For retention.
 CREATE INDEX {index inbox_processed} ON {inbox} (processed_at);
 
+-- The last version of each aggregate that a consumer has applied. Written in the transaction of the message.
+CREATE TABLE {versions} (
+    consumer       TEXT    NOT NULL,
+    aggregate_type TEXT    NOT NULL,
+    aggregate_id   TEXT    NOT NULL,
+    version        INTEGER NOT NULL,
+    applied_at     INTEGER NOT NULL,
+    PRIMARY KEY (consumer, aggregate_type, aggregate_id)
+);
+
 -- Messages that wait for their consumer, for whatever reason. The envelope is
 -- the message byte for byte; the text columns are cleaned and bounded copies.
 CREATE TABLE {parked} (
@@ -102,10 +112,11 @@ CREATE TABLE {parked} (
     consumer        TEXT    NOT NULL,
     topic           TEXT    NOT NULL,
     message_id      TEXT    NOT NULL,
+    ordering_key    TEXT,    -- in whose order it has its place, if in any
     tenant          TEXT,
     digest          BLOB    NOT NULL,
     envelope        BLOB    NOT NULL,
-    state           TEXT    NOT NULL CHECK (state IN ('waiting', 'quarantined', 'resolved', 'discarded')),
+    state           TEXT    NOT NULL CHECK (state IN ('waiting', 'held', 'quarantined', 'resolved', 'discarded')),
     due_at          INTEGER NOT NULL,
     owner           TEXT,
     token           TEXT,
@@ -116,6 +127,9 @@ CREATE TABLE {parked} (
     replay_id       INTEGER, -- the replay that it was part of last
     edited_from     INTEGER, -- the entry that it is the edited form of
     origin          TEXT,    -- where it was exported, for what was imported
+    early_since     INTEGER, -- when it came before its turn
+    early_of        TEXT,    -- in which sequence
+    early_version   INTEGER, -- and as which version
     reason          TEXT    NOT NULL DEFAULT '',
     error           TEXT    NOT NULL DEFAULT '',
     error_type      TEXT    NOT NULL DEFAULT '',
@@ -132,6 +146,17 @@ CREATE UNIQUE INDEX {index parked_message} ON {parked} (consumer, message_id, di
 
 -- The one sweep of waiting rows.
 CREATE INDEX {index parked_due} ON {parked} (consumer, topic, due_at) WHERE state = 'waiting';
+
+-- The head of each ordering key. There is one.
+CREATE UNIQUE INDEX {index parked_head} ON {parked} (consumer, topic, ordering_key)
+    WHERE ordering_key IS NOT NULL AND state IN ('waiting', 'quarantined');
+
+-- What waits behind it.
+CREATE INDEX {index parked_held} ON {parked} (consumer, topic, ordering_key, id) WHERE state = 'held';
+
+-- Whether a lower version of a sequence is early too.
+CREATE INDEX {index parked_early} ON {parked} (consumer, early_of, early_version)
+    WHERE early_of IS NOT NULL AND state = 'waiting';
 
 -- For retention of what is over.
 CREATE INDEX {index parked_finished} ON {parked} (finished_at) WHERE state IN ('resolved', 'discarded');

@@ -1,0 +1,110 @@
+package dialect
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Statement is a query with arguments that takes PostgreSQL one round trip,
+// with whatever stands before it: the arguments are written into its text.
+// lib/pq takes two round trips for each statement whose arguments are not.
+type Statement struct {
+	sql   string   // SQLite's, with parameters
+	parts []string // PostgreSQL's, around the arguments
+	order []int    // which argument comes behind which part
+}
+
+// Statement fills the placeholders of query, see [Dialect.SQL]. before is
+// statements without arguments that are sent with it, for PostgreSQL alone.
+func (d Dialect) Statement(before, query string) Statement {
+	query = d.SQL(query)
+	if d.SQLite() {
+		return Statement{sql: query}
+	}
+	if before != "" {
+		query = before + "; " + query
+	}
+	var s Statement
+	end := 0
+	for _, match := range parameter.FindAllStringSubmatchIndex(query, -1) {
+		n, _ := strconv.Atoi(query[match[2]:match[3]]) // the pattern has digits only
+		s.parts = append(s.parts, query[end:match[0]])
+		s.order = append(s.order, n-1)
+		end = match[1]
+	}
+	s.parts = append(s.parts, query[end:])
+	return s
+}
+
+// Exec executes it. The result is the query's own. Arguments are strings,
+// bytes, and nil.
+func (s Statement) Exec(ctx context.Context, tx *sql.Tx, args ...any) (sql.Result, error) {
+	if s.sql != "" {
+		return tx.ExecContext(ctx, s.sql, args...)
+	}
+	text, err := s.text(args)
+	if err != nil {
+		return nil, err
+	}
+	return tx.ExecContext(ctx, text)
+}
+
+// Get executes it and scans the first row, or returns sql.ErrNoRows. Arguments
+// are as those of Exec.
+func (s Statement) Get(ctx context.Context, tx *sql.Tx, dest any, args ...any) error {
+	if s.sql != "" {
+		return tx.QueryRowContext(ctx, s.sql, args...).Scan(dest)
+	}
+	text, err := s.text(args)
+	if err != nil {
+		return err
+	}
+	return tx.QueryRowContext(ctx, text).Scan(dest)
+}
+
+func (s Statement) text(args []any) (string, error) {
+	var b []byte
+	var err error
+	for i, n := range s.order {
+		b = append(b, s.parts[i]...)
+		if b, err = appendConstant(b, args[n]); err != nil {
+			return "", err
+		}
+	}
+	return string(append(b, s.parts[len(s.order)]...)), nil
+}
+
+// appendConstant writes a value as a constant of PostgreSQL's that ends where
+// it ends, whatever is in the value and however the session is set
+// (standard_conforming_strings, client_encoding): all but harmless characters
+// are escaped.
+func appendConstant(b []byte, value any) ([]byte, error) {
+	switch v := value.(type) {
+	case nil:
+		return append(b, "NULL"...), nil
+	case []byte:
+		b = append(b, `E'\\x`...)
+		return append(hex.AppendEncode(b, v), '\''), nil
+	case string:
+		b = append(b, `E'`...)
+		for i, r := range v {
+			switch {
+			case r < utf8.RuneSelf && strings.IndexByte(harmless, byte(r)) >= 0:
+				b = append(b, byte(r))
+			case r == utf8.RuneError && !strings.HasPrefix(v[i:], "\uFFFD"): // which the server refuses
+				b = fmt.Appendf(b, `\x%02x`, v[i])
+			default:
+				b = fmt.Appendf(b, `\U%08x`, r)
+			}
+		}
+		return append(b, '\''), nil
+	}
+	return nil, fmt.Errorf("a value of type %T cannot be written into a statement", value)
+}
+
+const harmless = "0123456789-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.:/ "

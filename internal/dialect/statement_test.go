@@ -1,0 +1,133 @@
+package dialect_test
+
+import (
+	"database/sql"
+	"strings"
+	"testing"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+func everyByte() []byte {
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	return all
+}
+
+// What is given is what arrives, whatever the session is told about strings.
+func TestStatementArguments(t *testing.T) {
+	db := testkit.Postgres(t)
+	d := newDialect(t, db)
+	get := d.Statement("", `SELECT ($1::text IS NULL) || '|' || coalesce($1, '') || '|' || encode($2, 'hex') || '|' || coalesce($1, '')`)
+	texts := []string{
+		"", "0192f0c8-5a5e-7b3c-8d2e-1f0a2b3c4d5e", "orders/17: a.b_c", `'`, `''`, `\`, `\'`, `\\'`, `'; DROP TABLE once_inbox; --`,
+		`E'\x27`, "$1", "$2::text", "%d %s", "\n\r\t\b\x01\x7f", "é", "日本語", "\U0001F600", "\uFFFD", "\u00a0", "\u0085", "\u02bc", `\U00000027`,
+		string([]rune{0xbf, 0x27}), strings.Repeat("'", 255), "/* ", "{inbox}", "?1",
+	}
+	for _, setting := range []string{
+		`SET LOCAL standard_conforming_strings = on`,
+		`SET LOCAL standard_conforming_strings = off; SET LOCAL backslash_quote = on; SET LOCAL escape_string_warning = off`,
+	} {
+		err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+			if _, err := tx.ExecContext(t.Context(), setting); err != nil {
+				return err
+			}
+			for _, text := range texts {
+				var got string
+				if err := get.Get(t.Context(), tx, &got, text, []byte{0xff, 0, '\''}); err != nil {
+					return err
+				}
+				if want := "false|" + text + "|ff0027|" + text; got != want {
+					t.Errorf("%s: %q came as %q", setting, text, got)
+				}
+			}
+			var got string
+			if err := get.Get(t.Context(), tx, &got, nil, everyByte()); err != nil {
+				return err
+			}
+			if !strings.HasPrefix(got, "true||000102") || !strings.HasSuffix(got, "fdfeff|") {
+				t.Errorf("NULL and every byte came as %q", got)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What no text column can hold is refused by the server, not changed.
+func TestStatementRefusesWhatIsNoText(t *testing.T) {
+	db := testkit.Postgres(t)
+	d := newDialect(t, db)
+	get := d.Statement("", `SELECT $1::text`)
+	for _, text := range []string{"a\x00b", "a\xffb", "\xc3", "\xed\xa0\x80"} {
+		err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+			var got string
+			return get.Get(t.Context(), tx, &got, text)
+		})
+		if dialect.State(err) == "" {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+		_, err := get.Exec(t.Context(), tx, 17)
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "int") {
+		t.Error(err)
+	}
+}
+
+// The result is that of the query, not of what is sent before it, which takes
+// effect.
+func TestStatementResult(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		d := newDialect(t, db)
+		if _, err := db.ExecContext(t.Context(), `CREATE TABLE names (name text PRIMARY KEY)`); err != nil {
+			t.Fatal(err)
+		}
+		insert := d.Statement(`SET LOCAL lock_timeout = 4321; SET LOCAL statement_timeout = 60000`,
+			`INSERT INTO names (name) VALUES ($1), ($2) ON CONFLICT DO NOTHING`)
+		for _, test := range []struct {
+			first, second string
+			inserted      int64
+		}{{"a", "it's", 2}, {"it's", "b", 1}, {"a", "b", 0}} {
+			err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+				result, err := insert.Exec(t.Context(), tx, test.first, test.second)
+				if err != nil {
+					return err
+				}
+				if n, err := result.RowsAffected(); err != nil || n != test.inserted {
+					t.Errorf("%d rows, not %d: %v", n, test.inserted, err)
+				}
+				if d.SQLite() {
+					return nil
+				}
+				var timeout string
+				err = tx.QueryRowContext(t.Context(), `SHOW lock_timeout`).Scan(&timeout)
+				if timeout != "4321ms" {
+					t.Errorf("lock_timeout is %s", timeout)
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		count := d.Statement("", `SELECT count(*) FROM names WHERE name = $1`)
+		err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+			var n int
+			if err := count.Get(t.Context(), tx, &n, "it's"); err != nil || n != 1 {
+				t.Errorf("%d: %v", n, err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}

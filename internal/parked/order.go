@@ -1,0 +1,141 @@
+package parked
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/meta"
+)
+
+// KeyOrder says what a consumer does about the order of the messages of one
+// ordering key.
+type KeyOrder int
+
+// Orders, see retry.
+const (
+	Unordered KeyOrder = iota
+	GoOn
+	StayHeld
+	SkipFailing
+)
+
+// Key is an ordering key as one subscription sees it. The zero value is none.
+type Key struct {
+	consumer, topic, key string
+}
+
+// OrderingKey returns the ordering key of msg as it is stored, or "".
+func OrderingKey(msg *message.Message) string { return Clean(msg.Metadata[meta.OrderingKey], maxName) }
+
+func (c *Claim) keys() []Key {
+	if c.Key == (Key{}) {
+		return nil
+	}
+	return []Key{c.Key}
+}
+
+// changeKeys runs work in a transaction that may take the heads of keys away,
+// and then lets the next ones take their places.
+//
+// The locks come first. A row that is added behind a head while that goes would
+// otherwise wait for nobody; and who locked a row first, and then the key, could
+// wait for one who does it the other way round.
+func (s *Store) changeKeys(ctx context.Context, keys []Key, work func(tx *sql.Tx) error) error {
+	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		if err := s.lockKeys(ctx, tx, keys); err != nil {
+			return err
+		}
+		if err := work(tx); err != nil {
+			return err
+		}
+		return s.promote(ctx, tx, keys)
+	})
+}
+
+// lockKeys lets nobody else add rows to the keys, or take their heads, until tx
+// ends. They are locked in one order, whoever does so.
+func (s *Store) lockKeys(ctx context.Context, tx *sql.Tx, keys []Key) error {
+	if s.sql.order.lock == "" || len(keys) == 0 {
+		return nil
+	}
+	locks := make([]int64, len(keys))
+	for i, k := range keys {
+		locks[i] = s.lockOf(k)
+	}
+	slices.Sort(locks)
+	for _, lock := range slices.Compact(locks) {
+		if _, err := tx.ExecContext(ctx, s.sql.order.lock, lock); err != nil {
+			return fmt.Errorf("lock an ordering key: %w", err)
+		}
+	}
+	return nil
+}
+
+// lockOf is the number of a key's lock. Two keys may have the same, and then
+// wait for each other.
+func (s *Store) lockOf(k Key) int64 {
+	h := fnv.New64a()
+	for _, part := range []string{s.dialect.Config().Table("parked"), k.consumer, k.topic, k.key} {
+		_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(part))))
+		_, _ = h.Write([]byte(part))
+	}
+	return int64(h.Sum64())
+}
+
+// promote has the first that is held become the head, where there is none.
+func (s *Store) promote(ctx context.Context, tx *sql.Tx, keys []Key) error {
+	for _, k := range keys {
+		if _, err := tx.ExecContext(ctx, s.sql.order.promote, k.consumer, k.topic, k.key); err != nil {
+			return fmt.Errorf("go on with an ordering key: %w", err)
+		}
+	}
+	return nil
+}
+
+// keysOf returns the keys of which the rows are heads.
+func (s *Store) keysOf(ctx context.Context, tx *sql.Tx, ids []int64) ([]Key, error) {
+	rows, err := tx.QueryContext(ctx, s.sql.order.keysOf, s.dialect.List(ids))
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var keys []Key
+	for rows.Next() {
+		var k Key
+		if err := rows.Scan(&k.consumer, &k.topic, &k.key); err != nil {
+			return nil, err
+		}
+		keys = append(keys, k)
+	}
+	return keys, rows.Err()
+}
+
+// keyed is the keys that messages get, with those who keep their order.
+func keyed(topic string, to []Subscription, messages []*message.Message) []Key {
+	var keys []Key
+	for _, sub := range to {
+		if !sub.KeyOrder {
+			continue
+		}
+		for _, msg := range messages {
+			if k := keyFor(sub, topic, msg); k.key != "" {
+				keys = append(keys, k)
+			}
+		}
+	}
+	slices.SortFunc(keys, func(a, b Key) int {
+		return cmp.Or(cmp.Compare(a.consumer, b.consumer), cmp.Compare(a.topic, b.topic), cmp.Compare(a.key, b.key))
+	})
+	return slices.Compact(keys)
+}
+
+func keyFor(sub Subscription, topic string, msg *message.Message) Key {
+	return Key{Clean(sub.Consumer, maxName), Clean(topic, maxName), OrderingKey(msg)}
+}

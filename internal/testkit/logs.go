@@ -1,0 +1,73 @@
+package testkit
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+)
+
+// Logs is a logger that remembers. The zero value is ready for use.
+type Logs struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *Logs) add(level, text string, err error, fields watermill.LogFields) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var line strings.Builder
+	line.WriteString(level + " " + text)
+	for name, value := range fields {
+		fmt.Fprintf(&line, " %s=%v", name, value)
+	}
+	if err != nil {
+		line.WriteString(" err=" + err.Error())
+	}
+	l.all = append(l.all, line.String())
+}
+
+// Lines returns what was logged: level, text, fields, error.
+func (l *Logs) Lines() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]string(nil), l.all...)
+}
+
+// Has says whether one line has all parts.
+func (l *Logs) Has(parts ...string) bool { return l.Count(parts...) > 0 }
+
+// Count returns the number of lines that have all parts.
+func (l *Logs) Count(parts ...string) int {
+	n := 0
+	for _, line := range l.Lines() {
+		all := true
+		for _, part := range parts {
+			all = all && strings.Contains(line, part)
+		}
+		if all {
+			n++
+		}
+	}
+	return n
+}
+
+// Error remembers a line, as the methods after it do.
+func (l *Logs) Error(text string, err error, fields watermill.LogFields) {
+	l.add("ERROR", text, err, fields)
+}
+
+// Info is for watermill.LoggerAdapter.
+func (l *Logs) Info(text string, fields watermill.LogFields) { l.add("INFO", text, nil, fields) }
+
+// Debug is for watermill.LoggerAdapter.
+func (l *Logs) Debug(text string, fields watermill.LogFields) { l.add("DEBUG", text, nil, fields) }
+
+// Trace is for watermill.LoggerAdapter.
+func (l *Logs) Trace(text string, fields watermill.LogFields) { l.add("TRACE", text, nil, fields) }
+
+// With returns l.
+func (l *Logs) With(watermill.LogFields) watermill.LoggerAdapter {
+	return l
+}
