@@ -9,23 +9,20 @@ import (
 )
 
 // conclude deals with a lane whose channel is closed, and with one on which
-// nobody waits for anything any more.
+// nobody waits for anything any more. What is overdue comes first, so then all
+// of it is.
 func (s *settler) conclude(l *lane) {
-	if l.channel.IsClosed() {
+	if l.closed != nil {
 		s.detach(l)
-		if l.oldest() != nil {
-			return // amqp091 is still marking them
-		}
 		s.judge(l)
 	}
-	if l != s.current && l.isSettled() {
+	if l != s.current && l.oldest() == nil {
 		s.forget(l)
 	}
 }
 
-// detach takes a lane whose channel is closed out of use, and over what was
-// sent until then. What was declared may be gone: an exchange that was deleted
-// meanwhile is a reason to close a channel.
+// detach takes a lane whose channel is closed out of use. What was declared may
+// be gone: an exchange that was deleted meanwhile is a reason to close a channel.
 func (s *settler) detach(l *lane) {
 	if s.current == l {
 		s.current = nil
@@ -35,39 +32,34 @@ func (s *settler) detach(l *lane) {
 	defer p.mu.Unlock()
 	p.retire(l)
 	clear(l.session.declared)
-	l.takeIncoming()
 }
 
 // judge settles what was lost with the channel. The broker does not say which
 // message it closed a channel over, so one is blamed only if it was the only
 // one outstanding.
 func (s *settler) judge(l *lane) {
-	select {
-	case reason, ok := <-l.closed:
-		if ok {
-			l.reason = reason
-		}
-	default:
-	}
-	if l.reason != nil && !l.session.conn.IsClosed() {
-		s.p.cfg.Logger.Error("RabbitMQ has closed a channel", redact(l.reason),
-			watermill.LogFields{"outstanding": len(l.lost)})
+	if !l.session.mux.isEnded() {
+		s.p.cfg.Logger.Error("RabbitMQ has closed a channel", redact(l.closed),
+			watermill.LogFields{"outstanding": l.outstanding()})
 	}
 	kind := ErrUnknown
-	if len(l.lost)+len(l.pending) == 1 && l.reason != nil && l.reason.Server {
-		kind = blame(l.reason, s.isAlone(l))
+	if l.outstanding() == 1 && l.closed.Server {
+		kind = blame(l.closed, s.isAlone(l))
 	}
-	for _, f := range l.lost {
-		s.settled(f, f.closed(kind, l.reason))
+	for _, f := range l.pending {
+		if !f.settled {
+			s.settled(f, f.closed(kind, l.closed))
+		}
 	}
-	l.lost = nil
+	clear(l.pending)
+	l.pending, l.settled = nil, 0
 }
 
 // isAlone reports whether nothing is outstanding on the other lanes of the
 // connection.
 func (s *settler) isAlone(l *lane) bool {
 	for _, other := range s.lanes {
-		if other != l && other.session == l.session && len(other.pending)+len(other.lost) > 0 {
+		if other != l && other.session == l.session && other.outstanding() > 0 {
 			return false
 		}
 	}
@@ -101,9 +93,7 @@ func blame(reason *amqp.Error, aloneOnConnection bool) error {
 	return ErrUnknown
 }
 
-// forget lets go of a lane. What the broker does about the close of a channel
-// can take as long as the queue that was stuck, so nobody waits for it but a
-// goroutine that ends with the connection at the latest.
+// forget lets go of a lane.
 func (s *settler) forget(l *lane) {
 	p := s.p
 	p.mu.Lock()
@@ -112,7 +102,5 @@ func (s *settler) forget(l *lane) {
 		return // sent just before the lane was retired
 	}
 	p.lanes = slices.DeleteFunc(p.lanes, func(other *lane) bool { return other == l })
-	if !l.channel.IsClosed() {
-		p.closers.Go(func() { _ = l.channel.Close() })
-	}
+	l.channel.leave()
 }

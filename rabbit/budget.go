@@ -12,7 +12,7 @@ import (
 
 var (
 	errDrops   = errors.New("the queue has a delivery limit and no dead-letter exchange")
-	errTooSoon = errors.New("the consumer timeout is not over LongestHold")
+	errTooSoon = errors.New("the consumer timeout is not over LongestHold, for each message in flight and those at hand behind it")
 )
 
 // What a broker does that is not told otherwise.
@@ -29,16 +29,17 @@ func (sub *subscription) warn(l *link) {
 	queue := config.Queue.Arguments
 	major, minor := brokerVersion(l.conn.Properties)
 	if limit, limited := deliveryLimit(queue, major); limited {
-		fields := sub.fields().Add(watermill.LogFields{"delivery_limit": limit, "nacks_count": major < 4 || major == 4 && minor < 3})
+		fields := sub.fields().Add(watermill.LogFields{"delivery_limit": limit, "nacks_count": nacksCount(major, minor)})
 		if queue["x-dead-letter-exchange"] == nil {
 			logger.Error("The broker drops messages that come back too often; see Queue.Arguments, x-delivery-limit", errDrops, fields)
 		} else {
 			logger.Info("The broker dead-letters messages that come back too often", fields)
 		}
 	}
-	if timeout := consumerTimeout(config.Consume.Arguments, queue); timeout <= sub.s.cfg.LongestHold {
+	stay := sub.s.cfg.longestStay(sub.s.cfg.prefetch(config.Consume.Qos.PrefetchCount))
+	if timeout := consumerTimeout(config.Consume.Arguments, queue); timeout <= stay {
 		logger.Error("The broker closes the channel under messages that are held too long", errTooSoon,
-			sub.fields().Add(watermill.LogFields{"consumer_timeout": timeout, "longest_hold": sub.s.cfg.LongestHold}))
+			sub.fields().Add(watermill.LogFields{"consumer_timeout": timeout, "longest_hold": sub.s.cfg.LongestHold, "longest_stay": stay}))
 	}
 }
 
@@ -57,6 +58,9 @@ func deliveryLimit(queue amqp.Table, major int) (limit int64, limited bool) {
 	}
 	return 0, false
 }
+
+// nacksCount says whether a nack is a delivery towards the limit.
+func nacksCount(major, minor int) bool { return major < 4 || major == 4 && minor < 3 }
 
 func consumerTimeout(tables ...amqp.Table) time.Duration {
 	for _, args := range tables {

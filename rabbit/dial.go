@@ -43,42 +43,37 @@ func uriError(uri string) error {
 }
 
 // connect opens a connection within dialTimeout. What comes back beside it is
-// the socket that it runs on.
+// what it runs on.
 func connect(
 	ctx context.Context, config amqp.ConnectionConfig, dialTimeout, writeTimeout time.Duration,
-) (*amqp091.Connection, *socket, error) {
+) (*amqp091.Connection, *mux, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 
 	settings := connectionSettings(config)
-	dial := settings.Dial
-	if dial == nil {
-		dial = func(network, addr string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, addr)
-		}
-	}
-	var sock *socket
+	d := dialer{uri: config.AmqpURI, tls: settings.TLSClientConfig, dial: settings.Dial}
+	var shared *mux
 	inTime := func() bool { return ctx.Err() == nil }
-	settings.Dial = func(network, addr string) (net.Conn, error) {
-		conn, err := dial(network, addr)
+	settings.Dial = func(network, _ string) (net.Conn, error) {
+		conn, err := d.open(ctx, network)
 		if err != nil {
 			return nil, err
 		}
-		sock = newSocket(conn, writeTimeout)
-		inTime = context.AfterFunc(ctx, func() { sock.abort(ctx.Err()) }) // stops it, later
-		return sock, nil
+		shared = newMux(newSocket(conn, writeTimeout))
+		inTime = context.AfterFunc(ctx, func() { shared.abort(ctx.Err()) }) // stops it, later
+		return shared, nil
 	}
 
-	conn, err := amqp091.DialConfig(config.AmqpURI, settings)
+	conn, err := amqp091.DialConfig(d.withoutTLS(), settings)
 	switch {
 	case !inTime():
 		err = fmt.Errorf("no connection within %v", dialTimeout)
 	case err == nil:
-		return conn, sock, nil
+		return conn, shared, nil
 	}
-	if sock != nil {
-		sock.abort(err) // amqp091 leaves it open when the handshake fails
-		<-sock.done
+	if shared != nil {
+		shared.abort(err) // amqp091 leaves it open when the handshake fails
+		<-shared.done
 	}
 	return nil, nil, redact(err)
 }

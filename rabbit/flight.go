@@ -11,29 +11,18 @@ import (
 type flight struct {
 	id, topic, exchange, key string
 
-	header int // bytes of the content header on the wire, at most
-	size   int // bytes of header and body
-	done   func(error)
+	size int // bytes of header and body
+	done func(error)
 
 	number   uint64 // on its lane
-	confirm  *amqp.DeferredConfirmation
 	sent     time.Time
 	deadline time.Time
+
+	settled bool
 
 	// Reported as unknown, and kept because the broker may still close the
 	// channel over it.
 	overdue bool
-}
-
-// isMarked reports whether amqp091 has heard of an ack or a nack, or of the end of
-// the channel.
-func (f *flight) isMarked() bool {
-	select {
-	case <-f.confirm.Done():
-		return true
-	default:
-		return false
-	}
 }
 
 // verdict is what a flight's done is called with.
@@ -55,11 +44,11 @@ func (f *flight) error(kind error, code int, reason string, cause error) *Publis
 	}
 }
 
-// closed is the error of a flight whose channel the broker has closed, and
-// which is to blame for it or unknown.
+// closed is the error of a flight whose channel was closed, and which is to
+// blame for it or unknown.
 func (f *flight) closed(kind error, reason *amqp.Error) *PublishError {
-	if reason == nil {
-		return f.error(kind, 0, "channel closed", nil)
+	if !reason.Server {
+		return f.error(kind, 0, "connection lost: "+redactText(reason.Reason), nil)
 	}
 	return f.error(kind, reason.Code, redactText(reason.Reason), reason)
 }

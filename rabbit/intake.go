@@ -62,7 +62,7 @@ func (in *intake) begin() error {
 		return err
 	}
 	consume := in.sub.s.config.Consume
-	if err := channel.Qos(max(in.sub.s.cfg.InFlight, consume.Qos.PrefetchCount), 0, false); err != nil {
+	if err := channel.Qos(in.sub.s.cfg.prefetch(consume.Qos.PrefetchCount), 0, false); err != nil {
 		return err
 	}
 	in.deliveries, err = channel.Consume(

@@ -66,13 +66,13 @@ func (k *keeper) keep(who keeps) {
 }
 
 func (k *keeper) open() (*link, error) {
-	conn, sock, err := connect(k.ctx, k.config, k.dial, k.write)
+	conn, shared, err := connect(k.ctx, k.config, k.dial, k.write)
 	if err != nil {
 		return nil, err
 	}
 	return &link{
 		conn:    conn,
-		sock:    sock,
+		mux:     shared,
 		closed:  conn.NotifyClose(make(chan *amqp.Error, 1)),
 		timeout: k.dial,
 	}, nil

@@ -1,74 +1,53 @@
 package rabbit
 
 import (
+	"cmp"
 	"slices"
-	"strconv"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
-
-// The longest number that a lane gives a publish, in base 36.
-const maxTokenSize = 13
 
 // lane is a channel in confirm mode, and what is outstanding on it. A lane that
 // is not its Publisher's current one takes no new messages, and goes when
 // nothing is outstanding on it any more.
 type lane struct {
 	session *session
-	channel *amqp.Channel
-
-	// As long as the window, so that amqp091's reader never waits for us.
-	returns chan amqp.Return
-
-	// amqp091 puts the reason in here before it marks what is outstanding as
-	// not acked.
-	closed chan *amqp.Error
+	channel *channel
 
 	// Guarded by Publisher.mu.
 	number   uint64    // of the last publish
 	incoming []*flight // sent, and not yet seen by the settler
 
 	// The settler's own.
-	pending  []*flight              // in order, so the next one overdue is first
-	searched time.Time              // when all of them were last looked at
-	returned map[uint64]amqp.Return // by number; bodies are dropped
-	lost     []*flight              // not acked, on a channel that is closed
-	reason   *amqp.Error            // why it is closed, if the broker did it
+	pending  []*flight // in order, and with some that are settled
+	settled  int       // how many of them
+	returned map[uint64]answer
+	answers  []answer    // of the broker, to be gone through
+	closed   *amqp.Error // why the channel is closed, if it is
 }
 
 // openLane opens a channel for publishing.
 func (s *session) openLane() (*lane, error) {
-	l := &lane{session: s, returned: make(map[uint64]amqp.Return)}
-	err := s.request(func() (err error) {
-		if l.channel, err = s.conn.Channel(); err != nil {
-			return err
-		}
-		return l.channel.Confirm(false)
-	})
+	c, err := s.mux.open(s.conn.Config.ChannelMax, func() { notify(s.p.wake) })
 	if err != nil {
 		return nil, err
 	}
-	l.returns = l.channel.NotifyReturn(make(chan amqp.Return, s.p.cfg.Window))
-	l.closed = l.channel.NotifyClose(make(chan *amqp.Error, 1))
-	return l, nil
+	if err := s.request(c.await); err != nil {
+		return nil, err
+	}
+	return &lane{session: s, channel: c, returned: make(map[uint64]answer)}, nil
 }
 
-// publish hands the message to the connection's write buffer. It reports false
-// if it could not; then the message was not sent whole, and so not at all, and
-// the lane is of no more use. Publisher.mu is held: neither the socket nor
-// amqp091's reader ever waits with a lock that is needed here.
-func (l *lane) publish(f *flight, publishing *amqp.Publishing) bool {
-	l.number++
-	publishing.Headers[PublishHeader] = strconv.FormatUint(l.number, 36)
-	confirm, err := l.channel.PublishWithDeferredConfirm(f.exchange, f.key, true, false, *publishing)
-	if err != nil {
-		if !l.channel.IsClosed() {
-			l.session.sock.abort(err)
-		}
+// publish sends the message. It reports false if it could not; then the lane is
+// of no more use. Publisher.mu is held: nobody ever waits for the network with
+// a lock that is needed here.
+func (l *lane) publish(f *flight, c *content) bool {
+	if !l.channel.publish(l.number+1, f, c, l.session.frameSize()) {
 		return false
 	}
-	f.number, f.confirm, f.sent = l.number, confirm, time.Now()
+	l.number++
+	f.number, f.sent = l.number, time.Now()
 	l.incoming = append(l.incoming, f)
 	return true
 }
@@ -87,59 +66,45 @@ func (l *lane) takeIncoming() {
 	l.incoming = l.incoming[:0]
 }
 
-// takeMarked moves what amqp091 has marked as acked or not from pending to the
-// end of done. Confirms mostly come in order, so it looks no further than that,
-// unless none did or it has not for some time.
-func (l *lane) takeMarked(done []*flight, now time.Time) []*flight {
+// find returns what is pending of that number, or nil.
+func (l *lane) find(number uint64) *flight {
+	i, found := slices.BinarySearchFunc(l.pending, number, func(f *flight, number uint64) int {
+		return cmp.Compare(f.number, number)
+	})
+	if !found || l.pending[i].settled {
+		return nil
+	}
+	return l.pending[i]
+}
+
+// settle marks a flight that is answered for good.
+func (l *lane) settle(f *flight) {
+	f.settled = true
+	l.settled++
+}
+
+// trim lets go of what is settled. Answers mostly come in order, so that is at
+// the front, unless it has become the greater part.
+func (l *lane) trim() {
 	front := 0
-	for front < len(l.pending) && l.pending[front].isMarked() {
+	for front < len(l.pending) && l.pending[front].settled {
 		front++
 	}
-	done = append(done, l.pending[:front]...)
 	l.pending = slices.Delete(l.pending, 0, front)
-	if front > 0 && now.Sub(l.searched) < shortTick {
-		return done
-	}
-	l.searched = now
-	l.pending = slices.DeleteFunc(l.pending, func(f *flight) bool {
-		if !f.isMarked() {
-			return false
-		}
-		done = append(done, f)
-		return true
-	})
-	return done
-}
-
-// drainReturns takes over what the broker has returned up to now.
-func (l *lane) drainReturns() {
-	for {
-		select {
-		case r, ok := <-l.returns:
-			if !ok {
-				l.returns = nil // a nil channel is never ready
-				return
-			}
-			number, err := strconv.ParseUint(headerText(r.Headers[PublishHeader]), 36, 64)
-			if err == nil {
-				l.returned[number] = amqp.Return{ReplyCode: r.ReplyCode, ReplyText: r.ReplyText}
-			}
-		default:
-			return
-		}
+	l.settled -= front
+	if l.settled > len(l.pending)/2 {
+		l.pending = slices.DeleteFunc(l.pending, func(f *flight) bool { return f.settled })
+		l.settled = 0
 	}
 }
 
-// isSettled reports whether nobody waits for anything on the lane any more.
-// What is overdue comes first, so the last one tells.
-func (l *lane) isSettled() bool {
-	return len(l.lost) == 0 && (len(l.pending) == 0 || l.pending[len(l.pending)-1].overdue)
-}
+// outstanding is how many have not been answered, overdue or not.
+func (l *lane) outstanding() int { return len(l.pending) - l.settled }
 
 // oldest is the flight that waits longest, or nil.
 func (l *lane) oldest() *flight {
 	for _, f := range l.pending {
-		if !f.overdue {
+		if !f.settled && !f.overdue {
 			return f
 		}
 	}

@@ -8,17 +8,18 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-func TestHeaderSizeRefuses(t *testing.T) {
+func encode(p *amqp.Publishing) error {
+	return new(content).encode(p, func(b []byte) ([]byte, error) { return appendFields(b, p.Headers, PublishHeader) })
+}
+
+func TestContentRefuses(t *testing.T) {
 	long := strings.Repeat("k", 256)
 	nested := amqp.Table{"a": []any{amqp.Table{long: ""}}}
 	for name, c := range map[string]struct {
-		exchange, key string
-		publishing    amqp.Publishing
-		want          error
-		names         string
+		publishing amqp.Publishing
+		want       error
+		names      string
 	}{
-		"exchange":           {exchange: long, want: ErrTooLarge, names: "exchange"},
-		"routing key":        {key: long, want: ErrTooLarge, names: "routing key"},
 		"property":           {publishing: amqp.Publishing{Type: long}, want: ErrTooLarge, names: "type"},
 		"header name":        {publishing: amqp.Publishing{Headers: amqp.Table{long: ""}}, want: ErrTooLarge, names: "header name"},
 		"nested header name": {publishing: amqp.Publishing{Headers: nested}, want: ErrTooLarge, names: `"a"`},
@@ -26,7 +27,7 @@ func TestHeaderSizeRefuses(t *testing.T) {
 		"type in an array":   {publishing: amqp.Publishing{Headers: amqp.Table{"a": []any{struct{}{}}}}, want: ErrInvalid, names: `"a"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := headerSize(c.exchange, c.key, &c.publishing)
+			err := encode(&c.publishing)
 			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.names) {
 				t.Errorf("got %v, want %v that names %s", err, c.want, c.names)
 			}
@@ -34,7 +35,7 @@ func TestHeaderSizeRefuses(t *testing.T) {
 	}
 
 	fits := strings.Repeat("k", 255)
-	if _, err := headerSize(fits, fits, &amqp.Publishing{Headers: amqp.Table{fits: ""}}); err != nil {
+	if err := encode(&amqp.Publishing{Type: fits, Headers: amqp.Table{fits: ""}}); err != nil {
 		t.Errorf("255 bytes: %v", err)
 	}
 }

@@ -10,10 +10,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// link is one connection, with the socket that it runs on.
+// link is one connection, with what it runs on.
 type link struct {
 	conn   *amqp.Connection
-	sock   *socket
+	mux    *mux
 	closed chan *amqp.Error
 
 	timeout time.Duration // for a request
@@ -29,14 +29,14 @@ func (l *link) request(ctx context.Context, f func() error) error {
 func (l *link) within(ctx context.Context, limit time.Duration, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { l.sock.abort(fmt.Errorf("no answer from the broker within %v", limit)) })
+	stop := context.AfterFunc(ctx, func() { l.mux.abort(fmt.Errorf("no answer from the broker within %v", limit)) })
 	defer stop()
 	return f()
 }
 
 // lost says why the connection was lost, as well as that is known.
 func (l *link) lost(err error) error {
-	return redact(cmp.Or(l.sock.failure(), err))
+	return redact(cmp.Or(l.mux.failure(), err))
 }
 
 // reason says why the connection is closed, from what came out of closed.
@@ -54,8 +54,8 @@ func (l *link) end(polite bool) {
 		_ = l.within(context.Background(), lastWrite, l.conn.Close)
 	}
 	if !l.conn.IsClosed() {
-		l.sock.abort(net.ErrClosed)
+		l.mux.abort(net.ErrClosed)
 	}
-	defer time.AfterFunc(lastWrite, func() { l.sock.abort(net.ErrClosed) }).Stop()
-	<-l.sock.done
+	defer time.AfterFunc(lastWrite, func() { l.mux.abort(net.ErrClosed) }).Stop()
+	<-l.mux.done
 }

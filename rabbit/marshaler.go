@@ -44,16 +44,20 @@ type Marshaler struct {
 // Marshal returns msg as it goes to the broker. It does not copy the payload
 // and does not fail.
 func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
-	headers := make(amqp091.Table, len(msg.Metadata)+2) // id, PublishHeader
+	publishing := m.properties(msg)
+	publishing.Headers = make(amqp091.Table, len(msg.Metadata)+1)
 	for key, value := range msg.Metadata {
-		if !ours(key) && !SteeringHeader(key) {
-			headers[key] = value
+		if passes(key) {
+			publishing.Headers[key] = value
 		}
 	}
-	headers[amqp.DefaultMessageUUIDHeaderKey] = msg.UUID
+	publishing.Headers[amqp.DefaultMessageUUIDHeaderKey] = msg.UUID
+	return publishing, nil
+}
 
+// properties is all but the headers.
+func (m Marshaler) properties(msg *message.Message) amqp091.Publishing {
 	publishing := amqp091.Publishing{
-		Headers:      headers,
 		ContentType:  m.ContentType,
 		DeliveryMode: amqp091.Persistent,
 		Body:         msg.Payload,
@@ -61,8 +65,25 @@ func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	if len(msg.UUID) <= maxShortString {
 		publishing.MessageId = msg.UUID
 	}
-	return publishing, nil
+	return publishing
 }
+
+// appendMetadata encodes the headers that Marshal makes.
+func appendMetadata(b []byte, msg *message.Message) (_ []byte, err error) {
+	for key, value := range msg.Metadata {
+		if !passes(key) {
+			continue
+		}
+		if b, err = appendName(b, key); err != nil {
+			return b, err
+		}
+		b = appendText(b, value)
+	}
+	return appendText(appendShort(b, amqp.DefaultMessageUUIDHeaderKey), msg.UUID), nil
+}
+
+// passes says which metadata becomes a header.
+func passes(key string) bool { return !ours(key) && !SteeringHeader(key) }
 
 // Unmarshal returns the delivery as a message. Its id is that of the header,
 // else the native message id, else empty; what to do with a message without an

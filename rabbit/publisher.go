@@ -41,11 +41,10 @@ type Publisher struct {
 	closeOnce sync.Once
 	closeErr  error
 
-	attend  chan struct{}  // asks the keeper to look for a channel
-	kept    chan struct{}  // closed when the keeper has ended
-	wake    chan struct{}  // wakes the settler
-	settled chan struct{}  // closed when the settler has ended
-	closers sync.WaitGroup // channels that are being closed
+	attend  chan struct{} // asks the keeper to look for a channel
+	kept    chan struct{} // closed when the keeper has ended
+	wake    chan struct{} // wakes the settler
+	settled chan struct{} // closed when the settler has ended
 
 	instruments *instruments
 
@@ -189,7 +188,6 @@ func (p *Publisher) close() error {
 	p.wakeSettler()
 	p.mu.Unlock()
 	<-p.settled
-	p.closers.Wait()
 	p.instruments.unobserve()
 
 	if unknown > 0 {

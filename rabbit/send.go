@@ -3,6 +3,7 @@ package rabbit
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -15,39 +16,62 @@ var (
 	errReopening  = errors.New("waiting for a channel")
 )
 
+// contents are those that have been sent, for their buffers.
+var contents = sync.Pool{New: func() any { return new(content) }}
+
 func (p *Publisher) publish(topic string, msg *message.Message, done func(error)) {
 	f := &flight{id: msg.UUID, topic: topic, done: done}
-	publishing, err := p.prepare(f, msg)
+	c, _ := contents.Get().(*content)
+	err := p.prepare(f, c, msg)
 	if err == nil {
-		err = p.send(f, &publishing)
+		err = p.send(f, c)
 	}
 	if err != nil {
 		p.fail(f, err)
 	}
+	c.body = nil
+	contents.Put(c)
 }
 
 // prepare is all that can be done without a connection.
-func (p *Publisher) prepare(f *flight, msg *message.Message) (amqp.Publishing, error) {
+func (p *Publisher) prepare(f *flight, c *content, msg *message.Message) error {
 	f.exchange = p.config.Exchange.GenerateName(f.topic)
 	f.key = p.config.Publish.GenerateRoutingKey(f.topic)
+	for _, name := range [...]struct{ what, value string }{{"exchange", f.exchange}, {"routing key", f.key}} {
+		if len(name.value) > maxShortString {
+			return f.limit(tooLarge("%s of %d bytes; the limit is %d", name.what, len(name.value), maxShortString))
+		}
+	}
+	if err := p.encode(f, c, msg); err != nil {
+		return err
+	}
+	f.size = c.headerSize() + len(c.body)
+	return nil
+}
 
+func (p *Publisher) encode(f *flight, c *content, msg *message.Message) error {
+	if marshaler, own := p.config.Marshaler.(Marshaler); own { // needs no table in between
+		publishing := marshaler.properties(msg)
+		c.body = publishing.Body
+		if err := c.encode(&publishing, func(b []byte) ([]byte, error) { return appendMetadata(b, msg) }); err != nil {
+			return f.limit(err)
+		}
+		return nil
+	}
 	publishing, err := p.config.Marshaler.Marshal(msg)
 	if err != nil {
 		err = redact(err)
-		return publishing, f.error(ErrRefused, 0, fmt.Sprintf("marshal: %v", err), err)
+		return f.error(ErrRefused, 0, fmt.Sprintf("marshal: %v", err), err)
 	}
-	publishing.DeliveryMode = amqp.Persistent
-	if publishing.Headers == nil {
-		publishing.Headers = make(amqp.Table, 1)
+	dropSteering(publishing.Headers, msg.Metadata)
+	c.body = publishing.Body
+	err = c.encode(&publishing, func(b []byte) ([]byte, error) {
+		return appendFields(b, publishing.Headers, PublishHeader)
+	})
+	if err != nil {
+		return f.limit(err)
 	}
-	if _, careful := p.config.Marshaler.(Marshaler); !careful {
-		dropSteering(publishing.Headers, msg.Metadata)
-	}
-	if f.header, err = headerSize(f.exchange, f.key, &publishing); err != nil {
-		return publishing, f.limit(err)
-	}
-	f.size = f.header + len(publishing.Body)
-	return publishing, nil
+	return nil
 }
 
 // dropSteering takes out the steering headers that a marshaler took over from
@@ -61,7 +85,7 @@ func dropSteering(headers amqp.Table, metadata message.Metadata) {
 }
 
 // send hands the message to the connection as soon as there is one with room.
-func (p *Publisher) send(f *flight, publishing *amqp.Publishing) error {
+func (p *Publisher) send(f *flight, c *content) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
@@ -83,10 +107,10 @@ func (p *Publisher) send(f *flight, publishing *amqp.Publishing) error {
 				return f.refusal(err)
 			}
 
-		case f.header > p.session.frameSize():
-			return f.limit(tooLarge("headers of %d bytes; the limit is %d", f.header, p.session.frameSize()))
+		case c.headerSize() > p.session.frameSize():
+			return f.limit(tooLarge("headers of %d bytes; the limit is %d", c.headerSize(), p.session.frameSize()))
 
-		case p.lane.publish(f, publishing):
+		case p.lane.publish(f, c):
 			p.count++
 			p.bytes += f.size
 			if p.dozing {

@@ -84,7 +84,7 @@ func (s *session) declare(exchange string) error {
 	case refusesDeclaration(err):
 		d.err = err
 	default:
-		s.sock.abort(err)
+		s.mux.abort(err)
 		if s.p.session == s {
 			s.p.lane = nil
 			s.p.noteReadiness()

@@ -6,40 +6,29 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// How often the settler looks at everything, when the confirm that it waits for
-// is late and others may have come: from one to the other, as long as none have.
-const (
-	shortTick = time.Millisecond
-	longTick  = 8 * time.Millisecond
-)
-
 // settler finds out what became of every message and says so. It is one
-// goroutine for everything, because a return has to be seen before the ack that
-// follows it: amqp091's reader hands over the return first, so whoever looks
-// for acks, then for returns, and then settles, cannot miss one. It never
-// touches the network and waits for nobody who does.
+// goroutine for everything, so that its callers' done never runs twice at a
+// time. It never touches the network and waits for nobody who does.
 type settler struct {
 	p *Publisher
 
 	lanes    []*lane
 	current  *lane // of these, or nil
 	verdicts []verdict
-	done     []*flight // scratch
 
 	slots, bytes int // to be given back to the window
 
-	tick  time.Duration
 	timer *time.Timer
 }
 
 func (p *Publisher) settle() {
 	defer close(p.settled)
-	s := &settler{p: p, tick: shortTick, timer: time.NewTimer(time.Hour)}
+	s := &settler{p: p, timer: time.NewTimer(time.Hour)}
 	defer s.timer.Stop()
 	for s.collect() {
 		now := time.Now()
 		for _, l := range s.lanes {
-			s.sweep(l, now)
+			s.sweep(l)
 			s.expire(l, now)
 		}
 		for _, l := range s.lanes {
@@ -51,8 +40,8 @@ func (p *Publisher) settle() {
 	}
 }
 
-// collect takes over what was sent since the last time. It reports false when
-// nothing is outstanding and nothing will be.
+// collect takes over what was sent and answered since the last time. It reports
+// false when nothing is outstanding and nothing will be.
 func (s *settler) collect() bool {
 	p := s.p
 	p.mu.Lock()
@@ -65,7 +54,8 @@ func (s *settler) collect() bool {
 	p.failed = p.failed[:0]
 
 	for _, l := range s.lanes {
-		l.takeIncoming()
+		l.answers, l.closed = l.channel.take(l.answers)
+		l.takeIncoming() // to these answers, too: nothing is sent meanwhile
 	}
 
 	p.stopped = p.stopping && len(p.lanes) == 0 && len(s.verdicts) == 0
@@ -73,25 +63,39 @@ func (s *settler) collect() bool {
 }
 
 // sweep settles what was acked, nacked or returned.
-func (s *settler) sweep(l *lane, now time.Time) {
-	s.done = l.takeMarked(s.done[:0], now)
-	l.drainReturns()
-
-	for _, f := range s.done {
-		returned, isReturned := l.returned[f.number]
+func (s *settler) sweep(l *lane) {
+	front := 0
+	for _, a := range l.answers {
 		switch {
-		case isReturned:
-			delete(l.returned, f.number)
-			s.settled(f, f.error(ErrReturned, int(returned.ReplyCode), redactText(returned.ReplyText), nil))
-		case f.confirm.Acked():
-			s.settled(f, nil)
-		case l.channel.IsClosed():
-			l.lost = append(l.lost, f) // amqp091 says "not acked" of these, too
+		case a.kind == answerReturn:
+			l.returned[a.number] = a
+		case a.multiple:
+			for ; front < len(l.pending) && l.pending[front].number <= a.number; front++ {
+				s.answer(l, l.pending[front], a)
+			}
 		default:
-			s.settled(f, f.error(ErrNacked, 0, "", nil))
+			s.answer(l, l.find(a.number), a)
 		}
 	}
-	clear(s.done)
+	l.trim()
+}
+
+// answer settles a flight, unless it was before, by an ack or a nack.
+func (s *settler) answer(l *lane, f *flight, a answer) {
+	if f == nil || f.settled {
+		return
+	}
+	l.settle(f)
+	returned, isReturned := l.returned[f.number]
+	switch {
+	case isReturned:
+		delete(l.returned, f.number)
+		s.settled(f, f.error(ErrReturned, int(returned.code), redactText(returned.text), nil))
+	case a.kind == answerNack:
+		s.settled(f, f.error(ErrNacked, 0, "", nil))
+	default:
+		s.settled(f, nil)
+	}
 }
 
 // expire gives up what is overdue. Its confirm may still come, or the channel
@@ -99,7 +103,7 @@ func (s *settler) sweep(l *lane, now time.Time) {
 // where it is, and new messages go elsewhere.
 func (s *settler) expire(l *lane, now time.Time) {
 	for _, f := range l.pending {
-		if f.overdue {
+		if f.settled || f.overdue {
 			continue
 		}
 		if now.Before(f.deadline) {
@@ -136,10 +140,8 @@ func (s *settler) settled(f *flight, err *PublishError) {
 // release gives the room of what was settled back to the window.
 func (s *settler) release() {
 	if s.slots == 0 {
-		s.tick = min(2*s.tick, longTick)
 		return
 	}
-	s.tick = shortTick
 	s.p.mu.Lock()
 	s.p.count -= s.slots
 	s.p.bytes -= s.bytes
@@ -158,30 +160,18 @@ func (s *settler) report() {
 	s.verdicts = s.verdicts[:0]
 }
 
-// wait sleeps until the oldest confirm is there or something else happens.
+// wait sleeps until something happens, or the oldest confirm is overdue.
 func (s *settler) wait() {
 	if oldest := s.oldest(); oldest != nil {
-		s.timer.Reset(s.tick)
+		s.timer.Reset(time.Until(oldest.deadline))
 		select {
-		case <-oldest.confirm.Done():
 		case <-s.p.wake:
 		case <-s.timer.C:
 		}
 		return
 	}
-	if !s.doze() {
-		return
-	}
-	if s.current == nil {
+	if s.doze() {
 		<-s.p.wake
-		return
-	}
-	select {
-	case <-s.p.wake:
-	case reason, ok := <-s.current.closed:
-		if ok {
-			s.current.reason = reason
-		}
 	}
 }
 

@@ -15,13 +15,13 @@ const (
 	lastWrite = time.Second
 )
 
-// socket is the net.Conn beneath an AMQP connection. amqp091 flushes after
-// every publish; here Write only appends to a buffer, and one goroutine writes
-// out whatever has come together: one system call for many publishes.
+// socket is the net.Conn beneath an AMQP connection. Write only appends to a
+// buffer, and one goroutine writes out whatever has come together: one system
+// call for many publishes.
 //
-// So Write never blocks, and nothing that holds a lock of amqp091 ever waits
-// for the network: publishing cannot hang, and neither can its reader, which
-// needs those locks to close a channel. The buffer is bounded by the
+// So Write never blocks, and nothing that holds a lock of ours or of amqp091
+// ever waits for the network: publishing cannot hang, and neither can amqp091's
+// reader, which answers the close of a channel. The buffer is bounded by the
 // Publisher's window, since what is outstanding includes what is unwritten.
 type socket struct {
 	net.Conn
@@ -51,19 +51,27 @@ func newSocket(conn net.Conn, timeout time.Duration) *socket {
 // Write takes all of b or nothing. An error of the network shows at the next
 // Write.
 func (s *socket) Write(b []byte) (int, error) {
+	if err := s.compose(func(pending []byte) []byte { return append(pending, b...) }); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// compose is a Write of what write appends to its argument.
+func (s *socket) compose(write func(pending []byte) []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.err != nil:
-		return 0, s.err
+		return s.err
 	case s.closing:
-		return 0, net.ErrClosed
+		return net.ErrClosed
 	}
 	if len(s.pending) == 0 {
 		s.signal()
 	}
-	s.pending = append(s.pending, b...)
-	return len(b), nil
+	s.pending = write(s.pending)
+	return nil
 }
 
 // Close lets the writing goroutine write what is left, for a short time, and

@@ -16,11 +16,14 @@ import (
 // The zero value is a good choice.
 type SubscriberConfig struct {
 	// InFlight is how many messages of one subscription may be handled at the
-	// same time. The prefetch count is the same, unless Consume.Qos.PrefetchCount
-	// asks for more, to have messages at hand when a handler is done; the 1 that
-	// watermill-amqp's constructors set there is thus no bound. 1 to 65535.
-	// Defaults to 4 per CPU. Handlers that must see messages in the order of the
-	// queue need 1.
+	// same time. 1 to 65535. Defaults to 4 per CPU. Handlers that must see
+	// messages in the order of the queue need 1.
+	//
+	// The prefetch count is twice as many, so that a handler that is done finds
+	// the next message at hand; with 1 in flight it is 1, or a message that is
+	// given back would come after its successor. Consume.Qos.PrefetchCount is
+	// used instead where it is over 1, which watermill-amqp's constructors set,
+	// but never less than InFlight.
 	InFlight int
 
 	// NackMin and NackMax bound the pause before a nacked message is given back
@@ -31,8 +34,10 @@ type SubscriberConfig struct {
 
 	// LongestHold is how long a message is kept without an ack at the most, by
 	// the slowest handler or by retry's Hold. It bounds nothing: a subscription
-	// whose queue has a shorter consumer timeout says so when it begins.
-	// Defaults to 15 minutes, as retry's Hold does.
+	// whose queue has a consumer timeout that is too short says so when it
+	// begins. Messages at hand wait for those in flight first, so with the
+	// default prefetch count a message can take twice as long. Defaults to 10
+	// minutes, as retry's Hold does.
 	LongestHold time.Duration
 
 	// ReadyTimeout is how long Subscribe waits for a connection before it leaves
@@ -90,13 +95,36 @@ func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, Subsc
 	cfg.InFlight = cmp.Or(cfg.InFlight, 4*runtime.GOMAXPROCS(0))
 	cfg.NackMin = cmp.Or(cfg.NackMin, 100*time.Millisecond)
 	cfg.NackMax = cmp.Or(cfg.NackMax, max(10*time.Second, cfg.NackMin))
-	cfg.LongestHold = cmp.Or(cfg.LongestHold, 15*time.Minute)
+	cfg.LongestHold = cmp.Or(cfg.LongestHold, 10*time.Minute)
 	cfg.ReadyTimeout = cmp.Or(cfg.ReadyTimeout, 5*time.Second)
 	cfg.CloseTimeout = cmp.Or(cfg.CloseTimeout, 10*time.Second)
 	if cfg.Logger == nil {
 		cfg.Logger = watermill.NopLogger{}
 	}
 	return config, cfg
+}
+
+// prefetch is how many messages the broker is to send ahead of acks. asked is
+// what watermill-amqp's config says.
+func (cfg SubscriberConfig) prefetch(asked int) int {
+	switch {
+	case asked > 1:
+		return max(cfg.InFlight, asked)
+	case cfg.InFlight == 1:
+		return 1
+	default:
+		return min(2*cfg.InFlight, math.MaxUint16)
+	}
+}
+
+// longestStay is how long a message can be without an ack: it waits for those
+// before it that were sent ahead, and is then in flight itself.
+func (cfg SubscriberConfig) longestStay(prefetch int) time.Duration {
+	rounds := (prefetch + cfg.InFlight - 1) / cfg.InFlight
+	if cfg.LongestHold > math.MaxInt64/time.Duration(rounds) {
+		return math.MaxInt64
+	}
+	return time.Duration(rounds) * cfg.LongestHold
 }
 
 // validate names everything that is wrong, at once.

@@ -216,12 +216,19 @@ func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
 		}
 	}
 
-	h := new(heard)
-	cfg := brisk
-	cfg.Logger, cfg.LongestHold = h, time.Hour
-	subscribe(t, newSubscriber(t, queueConfig(uri), cfg), uniqueName("q"))
-	if h.said("The broker closes the channel") != 1 {
-		t.Errorf("a hold of an hour: %q", h.all())
+	// Messages at hand wait for those in flight, and are then held as long.
+	for _, c := range []struct {
+		inFlight int
+		hold     time.Duration
+		reported int
+	}{{1, time.Hour, 1}, {1, 20 * time.Minute, 0}, {2, 20 * time.Minute, 1}, {2, 10 * time.Minute, 0}} {
+		h := new(heard)
+		cfg := brisk
+		cfg.Logger, cfg.InFlight, cfg.LongestHold = h, c.inFlight, c.hold
+		subscribe(t, newSubscriber(t, queueConfig(uri), cfg), uniqueName("q"))
+		if h.said("The broker closes the channel") != c.reported {
+			t.Errorf("%d in flight, a hold of %v: %q", c.inFlight, c.hold, h.all())
+		}
 	}
 }
 

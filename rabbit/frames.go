@@ -1,0 +1,106 @@
+package rabbit
+
+import "encoding/binary"
+
+// What of AMQP 0-9-1 publishing needs: https://www.rabbitmq.com/amqp-0-9-1-reference
+const (
+	frameMethod    = 1
+	frameHeader    = 2
+	frameBody      = 3
+	frameHeartbeat = 8
+	frameEnd       = 0xCE
+
+	classConnection = 10
+	classChannel    = 20
+	classBasic      = 60
+	classConfirm    = 85
+
+	// Methods, with their classes.
+	connectionClose = classConnection<<16 | 50
+	channelOpen     = classChannel<<16 | 10
+	channelOpenOk   = classChannel<<16 | 11
+	channelClose    = classChannel<<16 | 40
+	channelCloseOk  = classChannel<<16 | 41
+	basicPublish    = classBasic<<16 | 40
+	basicReturn     = classBasic<<16 | 50
+	basicAck        = classBasic<<16 | 80
+	basicNack       = classBasic<<16 | 120
+	confirmSelect   = classConfirm<<16 | 10
+	confirmSelectOk = classConfirm<<16 | 11
+
+	frameHead = 1 + 2 + 4 // in front of the payload: type, channel, size
+)
+
+var heartbeat = [...]byte{frameHeartbeat, 0, 0, 0, 0, 0, 0, frameEnd}
+
+// appendFrame begins a frame, of which endFrame is told where it began.
+func appendFrame(b []byte, kind byte, channel uint16) []byte {
+	b = append(b, kind)
+	b = binary.BigEndian.AppendUint16(b, channel)
+	return append(b, 0, 0, 0, 0)
+}
+
+func endFrame(b []byte, began int) []byte {
+	return append(setSize(b, began+3), frameEnd)
+}
+
+func appendMethod(b []byte, channel uint16, method uint32, arguments ...byte) []byte {
+	began := len(b)
+	b = appendFrame(b, frameMethod, channel)
+	b = binary.BigEndian.AppendUint32(b, method)
+	return endFrame(append(b, arguments...), began)
+}
+
+// appendPublish appends the frames of a publish, mandatory, no larger than
+// frameSize: method, content header, body.
+func appendPublish(b []byte, channel uint16, number uint64, exchange, key string, c *content, frameSize int) []byte {
+	const mandatory = 1
+	began := len(b)
+	b = appendFrame(b, frameMethod, channel)
+	b = binary.BigEndian.AppendUint32(b, basicPublish)
+	b = append(b, 0, 0) // reserved
+	b = appendShort(b, exchange)
+	b = appendShort(b, key)
+	b = endFrame(append(b, mandatory), began)
+
+	began = len(b)
+	b = appendFrame(b, frameHeader, channel)
+	b = append(b, 0, classBasic, 0, 0)
+	b = binary.BigEndian.AppendUint64(b, uint64(len(c.body)))
+	properties := len(b)
+	b = append(b, c.properties...)
+	putToken(b[properties+c.token:], number)
+	b = endFrame(b, began)
+
+	for body := c.body; len(body) > 0; {
+		piece := body[:min(len(body), frameSize-frameOverhead)]
+		began = len(b)
+		b = append(appendFrame(b, frameBody, channel), piece...)
+		b = endFrame(b, began)
+		body = body[len(piece):]
+	}
+	return b
+}
+
+// frame is one that came in.
+type frame struct {
+	kind    byte
+	channel uint16
+	payload []byte
+}
+
+// method returns the method of a frame and what comes after it.
+func (f frame) method() (method uint32, arguments wire) {
+	if f.kind != frameMethod || len(f.payload) < 4 {
+		return 0, nil
+	}
+	return binary.BigEndian.Uint32(f.payload), f.payload[4:]
+}
+
+// frameLength is how long the first frame of b is, 0 if that cannot be told yet.
+func frameLength(b []byte) int {
+	if len(b) < frameHead {
+		return 0
+	}
+	return frameOverhead + int(binary.BigEndian.Uint32(b[3:]))
+}
