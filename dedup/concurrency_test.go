@@ -2,6 +2,7 @@ package dedup_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"testing"
 	"time"
@@ -144,6 +145,64 @@ func TestALostConnectionIsNotChargedToTheMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.expect(1, 1, 0)
+}
+
+// A handler that gives its statement a time of its own, and exceeds it, has
+// failed, though its connection is gone with it: or it would be tried for ever
+// without being charged. The same error is not held against it while the
+// database is away.
+func TestAHandlersOwnTimeoutIsItsFailure(t *testing.T) {
+	server := testkit.PrivatePostgres(t)
+	db, err := sql.Open("postgres", server.DSN("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	db.SetMaxOpenConns(1)
+	b := newBench(t, testkit.Database{DB: db, Dialect: "postgres"}, nil)
+	impatient := func(msg *message.Message) ([]*message.Message, error) {
+		ctx, cancel := context.WithTimeout(msg.Context(), 50*time.Millisecond)
+		defer cancel()
+		tx, _ := dedup.TxFromContext(msg.Context())
+		_, err := tx.ExecContext(ctx, `SELECT pg_sleep(60)`)
+		return nil, err
+	}
+	_, err = b.inbox.Middleware(impatient)(message.NewMessage("m1", nil))
+	kindOf(t, err, verdict.Failed)
+	_, err = b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		_, err := impatient(msg)
+		server.Stop()
+		return nil, err
+	})(message.NewMessage("m1", nil))
+	kindOf(t, err, verdict.Undecided)
+
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	msg := message.NewMessage("m1", nil)
+	msg.SetContext(ctx)
+	_, err = b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		time.AfterFunc(50*time.Millisecond, cancel) // a shutdown
+		tx, _ := dedup.TxFromContext(msg.Context())
+		_, err := tx.ExecContext(msg.Context(), `SELECT pg_sleep(60)`)
+		return nil, err
+	})(msg)
+	kindOf(t, err, verdict.Undecided)
+	b.expect(0, 0, 0)
+}
+
+// A handler that does not look at the error of a statement has failed all the
+// same: PostgreSQL takes nothing more in that transaction.
+func TestAnErrorThatTheHandlerHidesIsItsFailure(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), nil)
+	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		tx, _ := dedup.TxFromContext(msg.Context())
+		_, _ = tx.ExecContext(msg.Context(), `SELECT 1/0`)
+		return nil, nil
+	})(message.NewMessage("m1", nil))
+	kindOf(t, err, verdict.Failed)
+	b.expect(0, 0, 0)
 }
 
 // A commit that the database refuses is the handler's failure.

@@ -50,6 +50,10 @@ type Config struct {
 	// nothing is remembered, and any id will do. Defaults to none.
 	Idempotent []string
 
+	// Batch is for handlers that may share a transaction, see
+	// [Inbox.BatchMiddleware]. Its zero value is a good default.
+	Batch Batch
+
 	// Retention is how long a message is remembered: [Inbox.Run] removes what
 	// is older, except for messages that wait or are in quarantine. It is
 	// refused if it is shorter than LongestWayBack. Defaults to 30 days.
@@ -91,6 +95,7 @@ const DefaultLongestWayBack = 7 * 24 * time.Hour
 
 func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
+	c.Batch = c.Batch.withDefaults()
 	if c.Retention == 0 {
 		c.Retention = 30 * 24 * time.Hour
 	}
@@ -115,6 +120,9 @@ func (c Config) withDefaults() Config {
 func (c Config) validate() error {
 	var errs []error
 	if err := c.Schema.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := c.Batch.validate(); err != nil {
 		errs = append(errs, err)
 	}
 	if len(c.Consumer) > maxName {

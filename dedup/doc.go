@@ -15,6 +15,10 @@
 // message comes again and the insert finds it done. A second copy that arrives
 // meanwhile waits at the insert, and runs only if the first was rolled back.
 //
+// Handlers that say so share their transaction with other messages that are in
+// flight, see [Inbox.BatchMiddleware] and [Inbox.BatchHandler]: the steps are the
+// same, each of them for all messages at once.
+//
 // Effects outside that database are at least once. Pass the message id on as
 // the idempotency key.
 package dedup

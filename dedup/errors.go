@@ -34,8 +34,8 @@ var (
 	ErrCommitUnknown = dialect.ErrCommitUnknown
 )
 
-// handlerError returns the handler's own error as it is, unless our database
-// went away under it: then nothing is known against the message.
+// handlerError returns the handler's own error as it is, unless the connection
+// is gone: then nothing is known against the message, see lostUnderHandler.
 func (i *Inbox) handlerError(tx *sql.Tx, err error) error {
 	if i.dialect.SQLite() {
 		if dialect.Contended(err) {
@@ -52,7 +52,37 @@ func (i *Inbox) handlerError(tx *sql.Tx, err error) error {
 	if probe == nil || errors.Is(probe, sql.ErrTxDone) || (dialect.State(probe) != "" && !dialect.Unavailable(probe)) {
 		return err
 	}
-	return verdict.HandBack(fmt.Errorf("dedup: the connection was lost under the handler: %w", err))
+	return fmt.Errorf("dedup: %w: %w", errConnectionLost, err)
+}
+
+// errConnectionLost says that the transaction cannot be used any more.
+var errConnectionLost = errors.New("the connection was lost under the handler")
+
+// lookWithin is how long the database may take to say that it is there.
+const lookWithin = time.Second
+
+// lostUnderHandler tells a database that went away from a handler that gave up
+// waiting for it: drivers close the connection of a statement whose context
+// ends. Such a timeout is the handler's failure if the database answers on
+// another connection; otherwise it would be tried again for ever.
+func (i *Inbox) lostUnderHandler(ctx context.Context, err error) error {
+	if !errors.Is(err, errConnectionLost) {
+		return err
+	}
+	if gaveUp(err) && !errors.Is(ctx.Err(), context.Canceled) {
+		ctx, cancel := context.WithTimeout(context.Background(), lookWithin)
+		defer cancel()
+		if i.db.PingContext(ctx) == nil {
+			return err
+		}
+	}
+	return verdict.HandBack(err)
+}
+
+// gaveUp says that a context ended a statement, or that the server cancelled it
+// (query_canceled), which is what lib/pq asks it for then.
+func gaveUp(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || dialect.State(err) == "57014"
 }
 
 // commitError tells a commit that the database refused, which is a failure of

@@ -3,6 +3,7 @@ package dedup
 import (
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -22,6 +23,21 @@ const (
 type identity struct {
 	id     string
 	digest [sha256.Size]byte // tells two messages of one id apart
+}
+
+// identify returns what consumer is to remember msg by: nothing if it may do it
+// any number of times.
+func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, error) {
+	if consumer == "" {
+		return nil, verdict.HandBack(fmt.Errorf("dedup: %w", ErrNoConsumer))
+	}
+	if why := verdict.Undecodable(msg.Context()); why != nil { // where no middleware further out has said so
+		return nil, verdict.Forever(verdict.ReasonUndecodable, fmt.Errorf("dedup: %w", why))
+	}
+	if slices.Contains(i.config.Idempotent, consumer) {
+		return nil, nil
+	}
+	return i.identities(msg)
 }
 
 // identities returns what msg is remembered by, or why it cannot be. With a

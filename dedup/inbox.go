@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -47,9 +46,16 @@ func New(db *sql.DB, config Config) (*Inbox, error) {
 //
 // A message that is done already is skipped: nil is returned, so that it is
 // acked. The messages that h produces go to the outbox and are not returned.
+// One that its transport could not decode is refused, and h does not see it.
 // It belongs inside of retry and poison, next to the handler, because each
 // attempt needs a transaction of its own.
 func (i *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	return i.middleware(func(msg *message.Message, consumer string) error { return i.once(msg, consumer, h) })
+}
+
+// middleware calls once for each message, and makes of its error what the
+// router is to see.
+func (i *Inbox) middleware(once func(msg *message.Message, consumer string) error) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		consumer := i.config.Consumer
 		if consumer == "" {
@@ -60,7 +66,7 @@ func (i *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		call := i.instruments.begin(msg, consumer)
 		defer call.end()
 
-		err := i.once(msg, consumer, h)
+		err := once(msg, consumer)
 		call.outcome = outcomeOf(err)
 		if errors.Is(err, errDone) {
 			i.config.Logger.Debug("Message is done already, skipped",
@@ -75,15 +81,9 @@ func (i *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 var errDone = errors.New("done already")
 
 func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFunc) error {
-	if consumer == "" {
-		return verdict.HandBack(fmt.Errorf("dedup: %w", ErrNoConsumer))
-	}
-	var identities []identity
-	if !slices.Contains(i.config.Idempotent, consumer) {
-		var err error
-		if identities, err = i.identities(msg); err != nil {
-			return err
-		}
+	identities, err := i.identify(msg, consumer)
+	if err != nil {
+		return err
 	}
 	ctx := msg.Context()
 	tx, release, err := dialect.Begin(ctx, i.db, nil)
@@ -92,7 +92,7 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 	}
 	defer release() // also when h panics; the panic goes on
 
-	if i.sql.timeouts != "" {
+	if len(identities) == 0 && i.sql.timeouts != "" { // else they are set with the claim
 		if _, err := tx.ExecContext(ctx, i.sql.timeouts); err != nil {
 			return verdict.HandBack(fmt.Errorf("dedup: set timeouts: %w", err))
 		}
@@ -103,7 +103,8 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 		}
 	}
 	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {
-		return err
+		release() // the pool may have no other connection to look with
+		return i.lostUnderHandler(ctx, err)
 	}
 	if err := i.dialect.Commit(tx); err != nil {
 		return i.commitError(err)
@@ -114,7 +115,7 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 // claim enters a message into the inbox. It waits while another copy is being
 // handled, and returns errDone if one has been.
 func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, id identity, consumer string, tenant any) error {
-	result, err := tx.ExecContext(ctx, i.sql.insert, id.id, consumer, id.digest[:], tenant)
+	result, err := i.sql.insert.Exec(ctx, tx, id.id, consumer, id.digest[:], tenant)
 	if err != nil {
 		return verdict.HandBack(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer, err))
 	}
@@ -132,15 +133,19 @@ func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, id identity, consumer str
 // second must not be dropped as a duplicate, nor can it be applied.
 func (i *Inbox) compare(ctx context.Context, tx *sql.Tx, id identity, consumer string) error {
 	var same bool
-	err := tx.QueryRowContext(ctx, i.sql.same, id.id, consumer, id.digest[:]).Scan(&same)
+	err := i.sql.same.Get(ctx, tx, &same, id.id, consumer, id.digest[:])
 	switch {
 	case err != nil: // also when retention has just removed the row: the next try inserts it
 		return verdict.HandBack(fmt.Errorf("dedup: compare message %q for %q: %w", id.id, consumer, err))
 	case !same:
-		return verdict.Forever(verdict.ReasonCollision,
-			fmt.Errorf("dedup: message %q for %q: %w", id.id, consumer, ErrCollision))
+		return collided(id, consumer)
 	}
 	return errDone
+}
+
+func collided(id identity, consumer string) error {
+	return verdict.Forever(verdict.ReasonCollision,
+		fmt.Errorf("dedup: message %q for %q: %w", id.id, consumer, ErrCollision))
 }
 
 // handle calls h with the transaction and stores what it produced.
@@ -151,5 +156,15 @@ func (i *Inbox) handle(ctx context.Context, tx *sql.Tx, msg *message.Message, co
 	if err != nil {
 		return i.handlerError(tx, err)
 	}
-	return i.store(ctx, tx, from, consumer, produced)
+	for _, msg := range produced {
+		from.mark(msg)
+	}
+	all, err := i.address(ctx, consumer, produced)
+	if err == nil {
+		err = i.store(tx, consumer, all)
+	}
+	if err != nil {
+		return i.handlerError(tx, err)
+	}
+	return nil
 }

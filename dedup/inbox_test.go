@@ -35,6 +35,30 @@ func TestOncePerMessageAndConsumer(t *testing.T) {
 	})
 }
 
+// What its transport could not decode is in raw form: no handler is to see it,
+// not even that of a consumer that may run any number of times, and poison is
+// to take it at once.
+func TestTrap41WhatCannotBeDecodedIsRefused(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		for _, idempotent := range [][]string{nil, {consumer}} {
+			inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config, Consumer: consumer, Idempotent: idempotent})
+			if err != nil {
+				t.Fatal(err)
+			}
+			why := errors.New("cannot be read")
+			msg := message.NewMessage("m1", nil)
+			msg.SetContext(verdict.WithUndecodable(t.Context(), why))
+			_, err = inbox.Middleware(apply)(msg)
+			kindOf(t, err, verdict.Permanent)
+			if !errors.Is(err, why) || verdict.Of(err).Reason != verdict.ReasonUndecodable {
+				t.Errorf("%v, for the reason %q", err, verdict.Of(err).Reason)
+			}
+			b.expect(0, 0, 0)
+		}
+	})
+}
+
 // The inbox row and the effect are one transaction: a failure undoes both, and
 // the next copy runs.
 func TestTrap35AFailureIsNotRemembered(t *testing.T) {

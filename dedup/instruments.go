@@ -18,13 +18,14 @@ const (
 	duplicate
 	collision
 	unusableID
+	undecodable
 	failed
 	undecided
 )
 
 var outcomes = []string{
 	applied: "applied", duplicate: "duplicate", collision: "collision", unusableID: "invalid_id",
-	failed: "failed", undecided: "undecided",
+	undecodable: "undecodable", failed: "failed", undecided: "undecided",
 }
 
 func outcomeOf(err error) int {
@@ -39,6 +40,8 @@ func outcomeOf(err error) int {
 		return collision
 	case v.Reason == verdict.ReasonInvalidID:
 		return unusableID
+	case v.Reason == verdict.ReasonUndecodable:
+		return undecodable
 	case v.Kind == verdict.Undecided:
 		return undecided
 	}
@@ -51,6 +54,7 @@ type instruments struct {
 	traced   func() bool
 	handled  *telemetry.Counter
 	duration *telemetry.Durations
+	batches  *telemetry.Sizes
 	swept    *telemetry.Counter
 }
 
@@ -65,11 +69,18 @@ func newInstruments(config Config) *instruments {
 			telemetry.Label{Key: telemetry.Outcome, Values: outcomes}),
 		duration: meter.Durations("once.dedup.duration",
 			"How long the transaction of a message took, its handler included.", telemetry.Done()),
+		batches: meter.Sizes("once.dedup.batch.size", "{message}", "How many messages shared a transaction.",
+			telemetry.Label{Key: telemetry.Outcome, Values: []string{"committed", "rolled_back"}}),
 		swept: meter.Counter("once.dedup.swept", "{row}", "Rows that were removed because they were too old."),
 	}
 	i.handled.Zero()
 	i.swept.Zero()
 	return i
+}
+
+// turn is told of each transaction of a batch.
+func (i *instruments) turn(messages int, err error) {
+	i.batches.Record(messages, telemetry.Succeeded(err))
 }
 
 // call is one call of the middleware as its instruments see it.

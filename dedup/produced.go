@@ -37,28 +37,48 @@ func (c cause) mark(msg *message.Message) {
 	}
 }
 
-// store puts what a handler produced into the outbox, in the handler's
-// transaction. Returned to the router it would be published after the commit,
-// and lost if the process died in between.
-func (i *Inbox) store(ctx context.Context, tx *sql.Tx, from cause, consumer string, produced []*message.Message) error {
-	if len(produced) == 0 {
-		return nil
+// addressed is a produced message and where it is to go.
+type addressed struct {
+	topic string
+	msg   *message.Message
+}
+
+// address finds the topics of what a handler produced under ctx.
+func (i *Inbox) address(ctx context.Context, consumer string, produced []*message.Message) ([]addressed, error) {
+	if len(produced) > 0 && i.config.Outbox == nil {
+		return nil, verdict.Forever(verdict.ReasonPermanent, fmt.Errorf("dedup: consumer %q: %w", consumer, ErrNoOutbox))
 	}
-	if i.config.Outbox == nil {
-		return verdict.Forever(verdict.ReasonPermanent, fmt.Errorf("dedup: consumer %q: %w", consumer, ErrNoOutbox))
-	}
-	events := i.config.Outbox(tx)
+	all := make([]addressed, len(produced))
 	for n, msg := range produced {
 		topic := message.PublishTopicFromCtx(ctx)
 		if own := msg.Metadata[meta.Topic]; own != "" {
 			topic = own
 		}
 		if topic == "" {
-			return verdict.Forever(verdict.ReasonPermanent, fmt.Errorf("dedup: consumer %q: message %d: %w", consumer, n, ErrNoTopic))
+			return nil, verdict.Forever(verdict.ReasonPermanent, fmt.Errorf("dedup: consumer %q: message %d: %w", consumer, n, ErrNoTopic))
 		}
-		from.mark(msg)
-		if err := events.Publish(topic, msg); err != nil {
-			return i.handlerError(tx, fmt.Errorf("dedup: consumer %q: message %d for %q: %w", consumer, n, topic, err))
+		all[n] = addressed{topic, msg}
+	}
+	return all, nil
+}
+
+// store puts what handlers produced into the outbox, in their transaction.
+// Returned to the router it would be published after the commit, and lost if
+// the process died in between. Neighbours with the same topic share a statement.
+func (i *Inbox) store(tx *sql.Tx, consumer string, all []addressed) error {
+	if len(all) == 0 {
+		return nil
+	}
+	events := i.config.Outbox(tx)
+	for len(all) > 0 {
+		topic := all[0].topic
+		var msgs []*message.Message
+		for len(all) > 0 && all[0].topic == topic {
+			msgs = append(msgs, all[0].msg)
+			all = all[1:]
+		}
+		if err := events.Publish(topic, msgs...); err != nil {
+			return fmt.Errorf("dedup: consumer %q: %d messages for %q: %w", consumer, len(msgs), topic, err)
 		}
 	}
 	return nil

@@ -2,6 +2,9 @@ package dedup
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/parked"
@@ -9,23 +12,41 @@ import (
 
 type queries struct {
 	timeouts string // none for SQLite
-	insert   string
-	same     string
+	insert   dialect.Statement
+	same     dialect.Statement
+
+	// The same for several messages.
+	batchTimeouts string // none for SQLite
+	claim         func(rows int) string
+	digests       string
 
 	sweepInbox  string
 	sweepParked string
 }
 
 func newQueries(d dialect.Dialect, c Config) queries {
-	q := queries{
-		insert: d.SQL(`
+	timeouts := setTimeouts(d, c.LockTimeout, c.IdleTimeout)
+	return queries{
+		timeouts: timeouts,
+
+		// Every message pays for this one: the timeouts go with it.
+		insert: d.Statement(timeouts, `
 			INSERT INTO {inbox} (message_id, consumer, digest, tenant) VALUES ($1, $2, $3, $4)
 			ON CONFLICT (message_id, consumer) DO NOTHING`),
 
-		same: d.SQL(`
+		// Not part of it: together they cost more than both.
+		same: d.Statement("", `
 			SELECT digest = $3 FROM {inbox} WHERE message_id = $1 AND consumer = $2`),
 
+		batchTimeouts: setTimeouts(d, min(c.LockTimeout, batchLockTimeout), c.IdleTimeout),
+
+		claim: newClaim(d),
+
+		digests: d.SQL(`
+			SELECT message_id, digest FROM {inbox} WHERE consumer = $1 AND message_id IN {list $2 text}`),
+
 		// A message that is parked may run again, however long it lies there.
+		// In order, or a sweep that finds little may read the whole table.
 		sweepInbox: d.SQL(`
 			DELETE FROM {inbox} WHERE (message_id, consumer) IN (
 				SELECT message_id, consumer FROM {inbox} AS i
@@ -33,19 +54,59 @@ func newQueries(d dialect.Dialect, c Config) queries {
 					SELECT 1 FROM {parked} AS p
 					WHERE p.consumer = i.consumer AND p.message_id = i.message_id AND p.message_id <> ''
 					  AND p.state NOT IN ` + parked.Final + `)
-				LIMIT $2
+				ORDER BY processed_at LIMIT $2
 				{skip_locked})`),
 
+		// What became of the entries of a replay is counted in them until it has
+		// finished.
 		sweepParked: d.SQL(`
 			DELETE FROM {parked} WHERE id IN (
-				SELECT id FROM {parked} WHERE state IN ` + parked.Final + ` AND finished_at < {after $1}
-				LIMIT $2
+				SELECT id FROM {parked} AS p WHERE state IN ` + parked.Final + ` AND finished_at < {after $1}
+				  AND NOT EXISTS (SELECT 1 FROM {replays} AS r WHERE r.id = p.replay_id AND r.state <> 'finished')
+				ORDER BY finished_at LIMIT $2
 				{skip_locked})`),
 	}
-	if !d.SQLite() {
-		// No arguments, so that it is one round trip.
-		q.timeouts = fmt.Sprintf(`SET LOCAL lock_timeout = %d; SET LOCAL idle_in_transaction_session_timeout = %d`,
-			c.LockTimeout.Milliseconds(), c.IdleTimeout.Milliseconds())
+}
+
+// setTimeouts has no arguments, so that it is one round trip, and is empty for
+// SQLite.
+func setTimeouts(d dialect.Dialect, lock, idle time.Duration) string {
+	if d.SQLite() {
+		return ""
 	}
-	return q
+	return fmt.Sprintf(`SET LOCAL lock_timeout = %d; SET LOCAL idle_in_transaction_session_timeout = %d`,
+		lock.Milliseconds(), idle.Milliseconds())
+}
+
+// batchLockTimeout is how long a batch waits for copies that are handled
+// elsewhere, before its messages go on alone: then only those wait longer.
+const batchLockTimeout = time.Second
+
+// claimParams are the parameters of a row. The consumer is the first one and
+// the same for all.
+const claimParams = 3
+
+func newClaim(d dialect.Dialect) func(rows int) string {
+	head := d.SQL(`INSERT INTO {inbox} (consumer, message_id, digest, tenant) VALUES `)
+	tail := d.SQL(` ON CONFLICT (message_id, consumer) DO NOTHING RETURNING message_id`)
+	mark := "$"
+	if d.SQLite() {
+		mark = "?"
+	}
+	return func(rows int) string {
+		var b strings.Builder
+		b.WriteString(head)
+		for n := range rows {
+			if n > 0 {
+				b.WriteByte(',')
+			}
+			b.WriteString("(" + mark + "1")
+			for column := range claimParams {
+				b.WriteString("," + mark + strconv.Itoa(2+claimParams*n+column))
+			}
+			b.WriteByte(')')
+		}
+		b.WriteString(tail)
+		return b.String()
+	}
 }

@@ -26,6 +26,7 @@ type bench struct {
 	testkit.Database
 
 	config schema.Config
+	box    *outbox.Outbox
 	inbox  *dedup.Inbox
 }
 
@@ -36,11 +37,11 @@ func newBench(t *testing.T, db testkit.Database, change func(*dedup.Config)) *be
 		t.Fatal(err)
 	}
 	b.exec(`CREATE TABLE effects (message_id text NOT NULL)`)
-	box, err := outbox.New(outbox.Config{Schema: b.config})
-	if err != nil {
+	var err error
+	if b.box, err = outbox.New(outbox.Config{Schema: b.config}); err != nil {
 		t.Fatal(err)
 	}
-	config := dedup.Config{Schema: b.config, Consumer: consumer, Outbox: box.Publisher, Logger: testkit.Logger(t)}
+	config := dedup.Config{Schema: b.config, Consumer: consumer, Outbox: b.box.Publisher, Logger: testkit.Logger(t)}
 	if change != nil {
 		change(&config)
 	}

@@ -39,7 +39,8 @@ func (i *Inbox) Run(ctx context.Context) error {
 // Sweep removes what is older than Config.Retention by the database's clock,
 // in short transactions, and says how many rows that were: messages that are
 // remembered, but for those that wait or are in quarantine and so may run
-// again, and parked messages that were resolved or discarded.
+// again, and parked messages that were resolved or discarded, but for those of a
+// replay that has not finished.
 func (i *Inbox) Sweep(ctx context.Context) (removed int64, err error) {
 	for _, query := range []string{i.sql.sweepInbox, i.sql.sweepParked} {
 		for {

@@ -1,0 +1,240 @@
+package dedup_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
+)
+
+// Two instances have batches with the same messages, in opposite order and at
+// the same time: neither waits for the other for ever, and each message is
+// applied once.
+func TestOverlappingBatchesOfTwoInstances(t *testing.T) {
+	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+		const rounds, size = 10, 30
+		one, c := inBatches(t, db, size, nil), &calls{}
+		two := one.another(size)
+		h, again := way(one, c, none), way(two, c, none)
+		for round := range rounds {
+			batch := func() (msgs []*message.Message) {
+				for n := range size {
+					msgs = append(msgs, message.NewMessage(fmt.Sprintf("%d-%02d", round, n), nil))
+				}
+				return msgs
+			}
+			backwards := batch()
+			slices.Reverse(backwards)
+			var both sync.WaitGroup
+			for _, copies := range []struct {
+				h    message.HandlerFunc
+				msgs []*message.Message
+			}{{h, batch()}, {again, backwards}} {
+				both.Go(func() {
+					for n, err := range deliver(copies.h, copies.msgs...) {
+						if err != nil && verdict.Of(err).Kind != verdict.Undecided {
+							t.Errorf("message %d: %v", n, err)
+						}
+					}
+				})
+			}
+			both.Wait()
+		}
+		one.expect(rounds*size, rounds*size, rounds*size)
+	})
+}
+
+// A batch that waits for a copy has claimed nothing that comes after it, so
+// whoever has the copy can have the rest too.
+func TestABatchClaimsInTheOrderOfIDs(t *testing.T) {
+	db := testkit.Postgres(t)
+	b, c := inBatches(t, db, 30, nil), &calls{}
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	claim := func(id string) {
+		t.Helper()
+		_, err := tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ($1, $2, '')`, id, consumer)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	claim("m00")
+	done := make(chan []error, 1)
+	go func() { done <- deliver(ways["each"](b, c, none), numbered(30)...) }()
+	testkit.Eventually(t, 5*time.Second, "the batch waits for the copy", func() bool {
+		return b.count(`pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+	})
+	if _, err := tx.ExecContext(t.Context(), `SET LOCAL lock_timeout = '300ms'`); err != nil {
+		t.Fatal(err)
+	}
+	for _, msg := range numbered(30)[1:] {
+		claim(msg.UUID)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	noErrors(t, <-done)
+	b.expect(30, 30, 30)
+}
+
+// another is a second instance on the same database.
+func (b *bench) another(size int) *bench {
+	b.Helper()
+	second := *b
+	var err error
+	second.inbox, err = dedup.New(b.DB, dedup.Config{
+		Schema: b.config, Consumer: consumer, Outbox: b.box.Publisher, Logger: testkit.Logger(b.T),
+		Batch: dedup.Batch{Size: size, Wait: time.Hour},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return &second
+}
+
+// Two batches change the same rows in opposite order. The one that the database
+// gives up is done again, and nobody is charged.
+func TestADeadlockOfBatchesIsChargedToNobody(t *testing.T) {
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			b, c := inBatches(t, testkit.Postgres(t), 2, nil), &calls{}
+			b.exec(`CREATE TABLE totals (id text PRIMARY KEY, n integer); INSERT INTO totals VALUES ('x', 0), ('y', 0)`)
+			var first sync.WaitGroup // both have the row that they begin with
+			first.Add(2)
+			var mu sync.Mutex
+			began := map[string]int{}
+			h := func(b *bench, rows ...string) message.HandlerFunc {
+				return way(b, c, func(tx *sql.Tx, msg *message.Message) error {
+					mu.Lock()
+					began[rows[0]]++
+					n := began[rows[0]] - 1
+					mu.Unlock()
+					_, err := tx.ExecContext(context.Background(), `UPDATE totals SET n = n + 1 WHERE id = $1`, rows[n%2])
+					if n == 0 {
+						first.Done()
+						first.Wait()
+					}
+					return err
+				})
+			}
+			one, two := h(b, "x", "y"), h(b.another(2), "y", "x")
+			var both sync.WaitGroup
+			both.Go(func() { noMoreErrors(t, deliver(one, message.NewMessage("a", nil), message.NewMessage("b", nil))) })
+			both.Go(func() { noMoreErrors(t, deliver(two, message.NewMessage("c", nil), message.NewMessage("d", nil))) })
+			both.Wait()
+			b.expect(4, 4, 4)
+			if len(c.txs) < 3 {
+				t.Errorf("%d transactions, want one that is given up and two", len(c.txs))
+			}
+			for _, n := range c.txs {
+				if n != 2 {
+					t.Error("the batch is taken apart")
+				}
+			}
+		})
+	}
+}
+
+func noMoreErrors(t *testing.T, errs []error) {
+	t.Helper()
+	for n, err := range errs {
+		if err != nil {
+			t.Errorf("message %d: %v", n, err)
+		}
+	}
+}
+
+// A copy that another process has in a frozen transaction holds up nobody but
+// itself.
+func TestAFrozenCopyDoesNotHoldUpItsBatch(t *testing.T) {
+	db := testkit.Postgres(t)
+	b, c := inBatches(t, db, 5, func(c *dedup.Config) { c.LockTimeout = 50 * time.Millisecond }), &calls{}
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	_, err = tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m02', $1, '')`, consumer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := deliver(ways["each"](b, c, none), numbered(5)...)
+	kindOf(t, errs[2], verdict.Undecided)
+	errs[2] = nil
+	noErrors(t, errs)
+	b.expect(4, 4, 4)
+}
+
+// With fewer in flight than a batch may have, nobody waits for ever, and one
+// that travels alone soon does not wait at all: the size of the batch before is
+// what is waited for.
+func TestABatchNeedNotBeFull(t *testing.T) {
+	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+		const wait = time.Second
+		b, c := newBench(t, db, func(c *dedup.Config) { c.Batch.Wait = wait }), &calls{}
+		h := way(b, c, none)
+		began := time.Now()
+		const lone = 30
+		for _, msg := range numbered(lone) {
+			noErrors(t, deliver(h, msg))
+		}
+		if took := time.Since(began); took > lone/2*wait {
+			t.Errorf("each of %d messages waited for others: %v", lone, took)
+		}
+		b.expect(lone, lone, lone)
+	})
+}
+
+// More messages than a batch may have make several, one at a time.
+func TestManyBatches(t *testing.T) {
+	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+		b, c := newBench(t, db, func(c *dedup.Config) { c.Batch.Size = 10 }), &calls{}
+		var running atomic.Int32
+		noErrors(t, deliver(way(b, c, func(tx *sql.Tx, _ *message.Message) error {
+			defer running.Add(-1)
+			if running.Add(1) > 1 {
+				return errors.New("two handlers at once")
+			}
+			_, err := tx.ExecContext(context.Background(), `SELECT 1`)
+			return err
+		}), numbered(95)...))
+		b.expect(95, 95, 95)
+		for _, n := range c.txs {
+			if n > 10 {
+				t.Errorf("%d messages in one transaction", n)
+			}
+		}
+	})
+}
+
+// Batches that may be under way at once are.
+func TestBatchesAtOnce(t *testing.T) {
+	b, c := inBatches(t, testkit.Postgres(t), 10, func(c *dedup.Config) { c.Batch.Concurrency = 3 }), &calls{}
+	var all sync.WaitGroup // the first messages of three batches
+	all.Add(3)
+	noErrors(t, deliver(ways["each"](b, c, func(tx *sql.Tx, _ *message.Message) error {
+		c.mu.Lock()
+		first := c.txs[tx] == 1
+		c.mu.Unlock()
+		if first {
+			all.Done()
+			all.Wait()
+		}
+		return nil
+	}), numbered(30)...))
+	b.expect(30, 30, 30)
+}

@@ -1,0 +1,240 @@
+package dedup_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
+)
+
+func containsText(err error, text string) bool { return strings.Contains(err.Error(), text) }
+
+// A bad message in the middle, however it fails: its neighbours take effect,
+// it alone is charged, and what a handler did to a message is undone.
+func TestABadMessageInABatch(t *testing.T) {
+	for name, failure := range map[string]fails{
+		"an error": func(*sql.Tx, *message.Message) error { return errHandler },
+		"a panic":  func(*sql.Tx, *message.Message) error { panic(errHandler) },
+		"bad SQL": func(tx *sql.Tx, _ *message.Message) error {
+			_, err := tx.ExecContext(context.Background(), `no SQL`)
+			return errors.Join(err, errHandler)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+				b, c := inBatches(t, db, 20, nil), &calls{}
+				h := way(b, c, func(tx *sql.Tx, msg *message.Message) error {
+					if string(msg.Payload) != "body" {
+						return errors.New("the message is not as it came")
+					}
+					msg.Payload = []byte("changed")
+					if msg.UUID == "m10" {
+						return failure(tx, msg)
+					}
+					return nil
+				})
+				for n, err := range deliver(h, numbered(20)...) {
+					if n == 10 {
+						kindOf(t, err, verdict.Failed)
+					} else if err != nil {
+						t.Errorf("message %d: %v", n, err)
+					}
+				}
+				b.expect(19, 19, 19)
+				want := 1 + 20 // the batch, and each alone
+				if strings.Contains(t.Name(), "/each/") {
+					want = 3 // the batch, the bad one, the rest
+				}
+				if len(c.txs) != want {
+					t.Errorf("%d transactions, want %d", len(c.txs), want)
+				}
+				for id, n := range c.ids {
+					if n > 2 {
+						t.Errorf("%s is handled %d times", id, n)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A statement fails, and its handler says nothing: then it shows in another
+// message, or in the commit, and still nobody else is charged.
+func TestAFailureThatNobodyReports(t *testing.T) {
+	b, c := inBatches(t, testkit.Postgres(t), 10, nil), &calls{}
+	h := b.inbox.BatchMiddleware(func(msg *message.Message) ([]*message.Message, error) {
+		tx, _ := dedup.TxFromContext(msg.Context())
+		c.note(tx, msg)
+		if msg.UUID == "m05" {
+			_, _ = tx.ExecContext(msg.Context(), `no SQL`)
+			return nil, nil
+		}
+		return nil, write(msg.Context(), msg)
+	})
+	errs := deliver(h, numbered(10)...)
+	if errs[5] == nil {
+		t.Error("it is said to be applied")
+	}
+	errs[5] = nil
+	noErrors(t, errs)
+	b.expect(9, 9, 0)
+}
+
+// Several bad ones do not multiply the calls: the rest is done one by one.
+func TestSeveralBadMessagesInABatch(t *testing.T) {
+	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+		b, c := inBatches(t, db, 20, nil), &calls{}
+		bad := map[string]bool{"m03": true, "m04": true, "m11": true, "m19": true}
+		errs := deliver(way(b, c, func(_ *sql.Tx, msg *message.Message) error {
+			if bad[msg.UUID] {
+				return errHandler
+			}
+			return nil
+		}), numbered(20)...)
+		for n, msg := range numbered(20) {
+			if got := errors.Is(errs[n], errHandler); got != bad[msg.UUID] {
+				t.Errorf("%s: %v", msg.UUID, errs[n])
+			}
+		}
+		b.expect(16, 16, 16)
+		for id, n := range c.ids {
+			if n > 3 {
+				t.Errorf("%s is handled %d times", id, n)
+			}
+		}
+	})
+}
+
+// Produced messages that cannot be stored are the fault of one.
+func TestABadEventInABatch(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := inBatches(t, db, 5, nil)
+		h := b.inbox.BatchMiddleware(func(msg *message.Message) ([]*message.Message, error) {
+			produced := event(msg)
+			switch msg.UUID {
+			case "m01":
+				produced.Metadata.Set("once_topic", "")
+			case "m02":
+				produced.UUID = ""
+			case "m03":
+				produced = nil
+			}
+			return []*message.Message{produced}, write(msg.Context(), msg)
+		})
+		errs := deliver(h, numbered(5)...)
+		noErrors(t, []error{errs[0], errs[4]})
+		kindOf(t, errs[1], verdict.Permanent)
+		kindOf(t, errs[2], verdict.Failed)
+		kindOf(t, errs[3], verdict.Failed)
+		b.expect(2, 2, 2)
+	})
+}
+
+// A commit that the database refuses does not say whose fault it is.
+func TestARefusedCommitOfABatch(t *testing.T) {
+	b, c := inBatches(t, testkit.Postgres(t), 5, nil), &calls{}
+	b.exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
+	errs := deliver(ways["each"](b, c, func(tx *sql.Tx, msg *message.Message) error {
+		if msg.UUID != "m02" {
+			return nil
+		}
+		_, err := tx.ExecContext(context.Background(), `INSERT INTO unique_later VALUES (1), (1)`)
+		return err
+	}), numbered(5)...)
+	kindOf(t, errs[2], verdict.Failed)
+	errs[2] = nil
+	noErrors(t, errs)
+	b.expect(4, 4, 4)
+}
+
+// The connection is lost under the batch, or just before its commit: nothing is
+// known against any message, and the inbox settles what came of them.
+func TestALostConnectionIsChargedToNoneOfABatch(t *testing.T) {
+	db := testkit.Postgres(t)
+	b, c := inBatches(t, db, 5, nil), &calls{}
+	cut := ""
+	h := ways["each"](b, c, func(tx *sql.Tx, msg *message.Message) error {
+		if cut == "" {
+			return nil
+		}
+		if cut == "before the commit" && len(c.ids) < 5 {
+			return nil
+		}
+		terminate(t, db.DB, tx)
+		return nil
+	})
+	for _, cut = range []string{"in the handler", "before the commit"} {
+		c.ids, c.txs = nil, nil
+		for _, err := range deliver(h, numbered(5)...) {
+			kindOf(t, err, verdict.Undecided)
+		}
+		b.expect(0, 0, 0)
+		if cut == "in the handler" && len(c.ids) != 1 {
+			t.Errorf("after the connection was lost %d were handled", len(c.ids))
+		}
+	}
+	cut = ""
+	noErrors(t, deliver(h, numbered(5)...))
+	b.expect(5, 5, 5)
+}
+
+// A handler that ends its goroutine ends that of its message, and nobody
+// waits for it.
+func TestAHandlerThatEndsItsGoroutine(t *testing.T) {
+	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+		b, c := inBatches(t, db, 5, nil), &calls{}
+		h := way(b, c, func(_ *sql.Tx, msg *message.Message) error {
+			if msg.UUID == "m02" {
+				runtime.Goexit()
+			}
+			return nil
+		})
+		noErrors(t, deliver(h, numbered(5)...)) // m02 returned nothing
+		b.expect(4, 4, 4)
+	})
+}
+
+// A message whose context ends, while it waits or is handled, does not take
+// the others with it.
+func TestACancelledMessageLeavesItsBatch(t *testing.T) {
+	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+		b, c := inBatches(t, db, 2, nil), &calls{}
+		ctx, cancel := context.WithCancel(t.Context())
+		h := way(b, c, func(_ *sql.Tx, msg *message.Message) error {
+			if msg.UUID == "m01" {
+				cancel()
+			}
+			return nil
+		})
+		gone, cancelGone := context.WithCancel(t.Context())
+		waiting := message.NewMessage("waiting", nil)
+		waiting.SetContext(gone)
+		left := make(chan error, 1)
+		go func() {
+			_, err := h(waiting)
+			left <- err
+		}()
+		cancelGone()
+		kindOf(t, <-left, verdict.Undecided)
+		msgs := numbered(2)
+		msgs[1].SetContext(ctx)
+		errs := deliver(h, msgs...)
+		noErrors(t, errs[:1])
+		if errs[1] != nil { // it may have been committed before anybody noticed
+			kindOf(t, errs[1], verdict.Undecided)
+		}
+		done := 1
+		if errs[1] == nil {
+			done = 2
+		}
+		b.expect(done, done, done)
+	})
+}

@@ -1,0 +1,235 @@
+package dedup_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/outbox"
+)
+
+// inBatches is a bench whose batches are full: messages wait for each other as
+// long as the test lasts.
+func inBatches(t *testing.T, db testkit.Database, size int, change func(*dedup.Config)) *bench {
+	t.Helper()
+	return newBench(t, db, func(c *dedup.Config) {
+		c.Batch = dedup.Batch{Size: size, Wait: time.Hour}
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
+// deliver has all messages in flight at once and returns what becomes of each.
+func deliver(h message.HandlerFunc, msgs ...*message.Message) []error {
+	errs := make([]error, len(msgs))
+	var inFlight sync.WaitGroup
+	for n, msg := range msgs {
+		inFlight.Go(func() { _, errs[n] = h(msg) })
+	}
+	inFlight.Wait()
+	return errs
+}
+
+func numbered(count int) []*message.Message {
+	msgs := make([]*message.Message, count)
+	for n := range msgs {
+		msgs[n] = message.NewMessage(fmt.Sprintf("m%02d", n), []byte("body"))
+	}
+	return msgs
+}
+
+// calls are those of a handler: which messages it saw in which transaction.
+type calls struct {
+	mu  sync.Mutex
+	txs map[*sql.Tx]int
+	ids map[string]int
+}
+
+func (c *calls) note(tx *sql.Tx, msg *message.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.txs == nil {
+		c.txs, c.ids = map[*sql.Tx]int{}, map[string]int{}
+	}
+	c.txs[tx]++
+	c.ids[msg.UUID]++
+}
+
+// fails says what is wrong with a message.
+type fails func(tx *sql.Tx, msg *message.Message) error
+
+// ways are both kinds of handlers in batches, with the same effect: a row, and
+// an event. What fails is called for each message.
+var ways = map[string]func(b *bench, c *calls, f fails) message.HandlerFunc{
+	"each": func(b *bench, c *calls, f fails) message.HandlerFunc {
+		return b.inbox.BatchMiddleware(func(msg *message.Message) ([]*message.Message, error) {
+			tx, _ := dedup.TxFromContext(msg.Context())
+			c.note(tx, msg)
+			if err := f(tx, msg); err != nil {
+				return nil, err
+			}
+			return []*message.Message{event(msg)}, write(msg.Context(), msg)
+		})
+	},
+	"together": func(b *bench, c *calls, f fails) message.HandlerFunc {
+		return b.inbox.BatchHandler(func(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*message.Message, error) {
+			var events []*message.Message
+			for _, msg := range msgs {
+				c.note(tx, msg)
+				if err := f(tx, msg); err != nil {
+					return nil, err
+				}
+				if err := write(ctx, msg); err != nil {
+					return nil, err
+				}
+				events = append(events, dedup.CausedBy(msg, event(msg)))
+			}
+			return events, nil
+		})
+	},
+}
+
+func event(msg *message.Message) *message.Message {
+	produced := message.NewMessage(msg.UUID+"-applied", nil)
+	outbox.SetTopic(produced, "applied")
+	return produced
+}
+
+// eachWay runs a test for both kinds of handlers on both databases.
+func eachWay(t *testing.T, test func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc)) {
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) { test(t, db, way) })
+		})
+	}
+}
+
+func none(*sql.Tx, *message.Message) error { return nil }
+
+func noErrors(t *testing.T, errs []error) {
+	t.Helper()
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+		t.Fatalf("message %d of %d: %v", i, len(errs), errs[i])
+	}
+}
+
+// Messages in flight share a transaction, each is applied once, and what was
+// done before is skipped.
+func TestABatchIsOneTransaction(t *testing.T) {
+	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+		b, c := inBatches(t, db, 20, nil), &calls{}
+		h := way(b, c, none)
+		msgs := numbered(20)
+		msgs[7].Metadata.Set("once_tenant_id", "acme")
+		noErrors(t, deliver(h, msgs...))
+		b.expect(20, 20, 20)
+		if len(c.txs) != 1 {
+			t.Errorf("%d transactions", len(c.txs))
+		}
+		const caused = `once_outbox WHERE message_id = 'm07-applied'
+			AND CAST(metadata AS text) LIKE '%"m07"%' AND CAST(metadata AS text) LIKE '%acme%'`
+		if b.count(caused) != 1 {
+			t.Error("an event does not say what caused it")
+		}
+		if n := b.count(`once_inbox WHERE tenant = 'acme'`); n != 1 {
+			t.Errorf("the inbox has the tenant of %d messages", n)
+		}
+		noErrors(t, deliver(h, numbered(20)...))
+		b.expect(20, 20, 20)
+		if len(c.ids) != 20 || len(c.txs) != 1 {
+			t.Errorf("what was done is handled again: %v", c.ids)
+		}
+	})
+}
+
+// In one batch: two copies of a message, one that was done before, another
+// message with an id that was used, one without an id.
+func TestCopiesInABatch(t *testing.T) {
+	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
+		b, c := inBatches(t, db, 6, nil), &calls{}
+		_, err := b.inbox.Middleware(apply)(message.NewMessage("done", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := way(b, c, none)
+		errs := deliver(h,
+			message.NewMessage("new", nil), message.NewMessage("new", nil), message.NewMessage("other", nil),
+			message.NewMessage("done", nil), message.NewMessage("done", []byte("another")),
+			message.NewMessage("new", []byte("another")), message.NewMessage("", nil))
+		noErrors(t, slices.Concat(errs[2:4]))
+		kindOf(t, errs[4], verdict.Permanent)
+		kindOf(t, errs[6], verdict.Permanent)
+		// Which of the three came first is open: the copies are one, or a collision each.
+		collisions := 0
+		for _, err := range []error{errs[0], errs[1], errs[5]} {
+			if err != nil {
+				kindOf(t, err, verdict.Permanent)
+				collisions++
+			}
+		}
+		if want := 1; collisions != want && collisions != 2 {
+			t.Errorf("%d collisions in the batch", collisions)
+		}
+		b.expect(3, 3, 2)
+		if c.ids["new"] != 1 || c.ids["done"] != 0 {
+			t.Errorf("calls: %v", c.ids)
+		}
+	})
+}
+
+// With a key, a message can be new and what it asks for done: then nothing of it
+// is remembered, as if it had come alone.
+func TestAKeyThatIsDoneInABatch(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b, c := inBatches(t, db, 3, func(config *dedup.Config) {
+			config.Key = func(msg *message.Message) string { return msg.Metadata.Get("key") }
+		}), &calls{}
+		keyed := func(id, key, body string) *message.Message {
+			msg := message.NewMessage(id, []byte(body))
+			msg.Metadata.Set("key", key)
+			return msg
+		}
+		if _, err := b.inbox.Middleware(apply)(keyed("m1", "k1", "body")); err != nil {
+			t.Fatal(err)
+		}
+		errs := deliver(ways["each"](b, c, none), keyed("m2", "k1", "body"), keyed("m3", "k1", "another"), keyed("m4", "k4", "body"))
+		noErrors(t, []error{errs[0], errs[2]})
+		kindOf(t, errs[1], verdict.Permanent)
+		b.expect(2, 4, 1)
+		if len(c.ids) != 1 {
+			t.Errorf("calls: %v", c.ids)
+		}
+	})
+}
+
+// Consumers that are idempotent by nature share transactions too.
+func TestAnIdempotentBatch(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b, c := inBatches(t, db, 3, func(config *dedup.Config) { config.Idempotent = []string{consumer} }), &calls{}
+		noErrors(t, deliver(ways["each"](b, c, none), numbered(3)...))
+		b.expect(3, 0, 3)
+		if len(c.txs) != 1 {
+			t.Errorf("%d transactions", len(c.txs))
+		}
+	})
+}
+
+func TestBatchIsValidated(t *testing.T) {
+	db := testkit.SQLite(t)
+	_, err := dedup.New(db.DB, dedup.Config{Batch: dedup.Batch{Size: 1001, Wait: -1, Concurrency: -1}})
+	for _, field := range []string{"Batch.Size", "Batch.Wait", "Batch.Concurrency"} {
+		if err == nil || !containsText(err, field) {
+			t.Errorf("%s is not refused: %v", field, err)
+		}
+	}
+}

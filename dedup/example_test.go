@@ -1,0 +1,80 @@
+package dedup_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	_ "modernc.org/sqlite"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/schema"
+)
+
+// Three messages in flight share a transaction and are written with one
+// statement; the copy of one of them changes nothing. A router calls the handler
+// from a goroutine for each message, as this does.
+func ExampleInbox_BatchHandler() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "once-example-")
+	must(err)
+	defer os.RemoveAll(dir)
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "example.db")+
+		"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
+	must(err)
+	defer db.Close()
+	tables := schema.Config{Dialect: schema.SQLite}
+	must(schema.Up(ctx, db, tables))
+	_, err = db.ExecContext(ctx, `CREATE TABLE booked (order_id TEXT)`)
+	must(err)
+
+	inbox, err := dedup.New(db, dedup.Config{
+		Schema: tables, Consumer: "revenue",
+		Batch: dedup.Batch{Size: 3, Wait: time.Second},
+	})
+	must(err)
+	handle := inbox.BatchHandler(func(ctx context.Context, tx *sql.Tx, orders []*message.Message) ([]*message.Message, error) {
+		var ids []string
+		for _, order := range orders {
+			ids = append(ids, string(order.Payload))
+		}
+		list, err := json.Marshal(ids)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Println("orders in this transaction:", len(orders))
+		_, err = tx.ExecContext(ctx, `INSERT INTO booked (order_id) SELECT value FROM json_each(?)`, string(list))
+		return nil, err
+	})
+
+	var inFlight sync.WaitGroup
+	for _, order := range []string{"17", "18", "19"} {
+		inFlight.Go(func() {
+			_, err := handle(message.NewMessage("placed-"+order, []byte(order)))
+			must(err)
+		})
+	}
+	inFlight.Wait()
+	_, err = handle(message.NewMessage("placed-17", []byte("17")))
+	must(err)
+
+	var booked int
+	must(db.QueryRowContext(ctx, `SELECT COUNT(*) FROM booked`).Scan(&booked))
+	fmt.Println("booked:", booked)
+	// Output:
+	// orders in this transaction: 3
+	// booked: 3
+}
+
+func must(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

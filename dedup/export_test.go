@@ -1,0 +1,4 @@
+package dedup
+
+// SweepQuery is how a batch of the inbox is removed.
+func SweepQuery(i *Inbox) string { return i.sql.sweepInbox }

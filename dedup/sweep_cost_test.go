@@ -1,0 +1,67 @@
+package dedup_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// A batch costs what it removes, however large the inbox is, also when its
+// space has been used again, and no order of time is left in it.
+func TestASweepDoesNotReadTheWholeInbox(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), nil)
+	fill := func(rows int, days string) {
+		b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
+			SELECT gen_random_uuid(), 'payments', sha256('body'), now() - `+days+` * random() * interval '1 day'
+			FROM generate_series(1, $1)`, rows)
+	}
+	fill(40_000, `60`)
+	b.exec(`DELETE FROM once_inbox WHERE processed_at < now() - interval '29 days'`)
+	b.exec(`VACUUM once_inbox`)
+	fill(20_000, `29`)
+	b.exec(`VACUUM ANALYZE once_inbox`)
+	pages := b.count(`generate_series(1, pg_relation_size('once_inbox') / 8192)`)
+
+	if read, rows := b.cost(31 * 24 * time.Hour); rows != 0 || read > 20 {
+		t.Errorf("nothing is too old, and %d of %d pages were read for %d rows", read, pages, rows)
+	}
+	b.exec(`UPDATE once_inbox SET processed_at = now() - interval '40 days'
+		WHERE message_id IN (SELECT message_id FROM once_inbox LIMIT 50)`)
+	if read, rows := b.cost(31 * 24 * time.Hour); rows != 50 || read > 50*20 {
+		t.Errorf("for %d rows, of which 50 are too old, %d of %d pages were read", rows, read, pages)
+	}
+}
+
+// cost is what a batch reads and removes; it is rolled back.
+func (b *bench) cost(retention time.Duration) (pages, rows int) {
+	b.Helper()
+	tx, err := b.BeginTx(b.Context(), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	var explained []byte
+	query := `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ` + dedup.SweepQuery(b.inbox)
+	if err := tx.QueryRowContext(b.Context(), query, -retention.Milliseconds(), 2000).Scan(&explained); err != nil {
+		b.Fatal(err)
+	}
+	type node struct {
+		Hit  int     `json:"Shared Hit Blocks"`
+		Read int     `json:"Shared Read Blocks"`
+		Rows float64 `json:"Actual Rows"`
+
+		Plans []node `json:"Plans"`
+	}
+	var plans []struct {
+		Plan node `json:"Plan"`
+	}
+	if err := json.Unmarshal(explained, &plans); err != nil {
+		b.Fatal(err)
+	}
+	top := plans[0].Plan
+	b.Logf("%d pages for %s", top.Hit+top.Read, explained)
+	return top.Hit + top.Read, int(top.Plans[0].Rows)
+}

@@ -1,0 +1,221 @@
+package dedup
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/verdict"
+)
+
+// redos is how often a batch is done again because the database gave way to
+// other work.
+const redos = 3
+
+// handle settles every message of a batch.
+func (l *line) handle(batch []*entry) {
+	copies := &turn{entries: batch}
+	defer copies.settle(errAlone) // what is left if a handler ends its goroutine
+	for len(copies.entries) > 0 {
+		batch, copies.entries = distinct(copies.entries)
+		l.settle(batch)
+	}
+}
+
+// distinct splits off the second copy of a message: it must see what becomes
+// of the first.
+func distinct(batch []*entry) (first, copies []*entry) {
+	seen := make(map[string]bool, len(batch))
+	for _, e := range batch {
+		if slices.ContainsFunc(e.identities, func(id identity) bool { return seen[id.id] }) {
+			copies = append(copies, e)
+			continue
+		}
+		first = append(first, e)
+		for _, id := range e.identities {
+			seen[id.id] = true
+		}
+	}
+	return first, copies
+}
+
+// settle is handle for messages that are different ones.
+func (l *line) settle(batch []*entry) {
+	t := &turn{line: l, entries: batch}
+	defer t.settle(errAlone) // likewise
+	for again, blamed := 0, false; len(t.entries) > 0; {
+		size := len(t.entries)
+		err := t.try()
+		l.instruments.turn(size, err)
+		if err == nil {
+			t.settle(nil)
+			return
+		}
+		t.restore()
+		// After a commit of unknown outcome the inbox tells each what came of it.
+		undecided := verdict.Of(err).Kind == verdict.Undecided && !errors.Is(err, ErrCommitUnknown)
+		switch {
+		case t.drop(func(e *entry) bool { return e.ctx.Err() != nil && size > 1 }), errors.Is(err, errMixed):
+		case gaveWay(err) && again < redos:
+			again++
+		case size == 1, undecided && (l.dialect.SQLite() || !dialect.Contended(err)):
+			t.settle(err)
+		case t.suspect != nil && !blamed:
+			blamed = true
+			t.drop(func(e *entry) bool { return e == t.suspect })
+		default: // several fail, or it cannot be told which
+			t.settle(errAlone)
+		}
+	}
+}
+
+// gaveWay says that the transaction failed for the sake of another.
+func gaveWay(err error) bool {
+	state := dialect.State(err)
+	return state == "40P01" || state == "40001" // deadlock, serialization failure
+}
+
+// turn is a batch in its transaction, or in one after another.
+type turn struct {
+	*line
+
+	entries []*entry // that are not settled
+	suspect *entry   // whose handler failed
+}
+
+// settle ends the turn.
+func (t *turn) settle(err error) {
+	for _, e := range t.entries {
+		e.settle(err)
+	}
+	t.entries = nil
+}
+
+// drop has messages handled alone, and says whether there were any.
+func (t *turn) drop(which func(e *entry) bool) bool {
+	before := len(t.entries)
+	t.entries = slices.DeleteFunc(t.entries, func(e *entry) bool {
+		drop := which(e)
+		if drop {
+			e.settle(errAlone)
+		}
+		return drop
+	})
+	return len(t.entries) < before
+}
+
+func (t *turn) restore() {
+	for _, e := range t.entries {
+		parked.Restore(e.msg, e.original)
+	}
+}
+
+// try makes one transaction of what is not settled. It settles what was done
+// before.
+func (t *turn) try() (err error) {
+	t.suspect = nil
+	defer func() {
+		if value := recover(); value != nil {
+			err = &verdict.PanicError{Value: value, Stack: debug.Stack()}
+		}
+	}()
+	ctx, end := t.context()
+	defer end()
+	tx, release, err := dialect.Begin(ctx, t.db, nil)
+	if err != nil {
+		return verdict.HandBack(fmt.Errorf("dedup: %w", err))
+	}
+	defer release()
+	if err := t.claim(ctx, tx); err != nil {
+		return err
+	}
+	if len(t.entries) == 0 {
+		return nil
+	}
+	produced, err := t.work(ctx, tx, t)
+	if err == nil {
+		err = t.store(tx, t.consumer, produced)
+	}
+	if err != nil {
+		err = t.handlerError(tx, err)
+		release() // the pool may have no other connection to look with
+		return t.lostUnderHandler(ctx, err)
+	}
+	if err := t.dialect.Commit(tx); err != nil {
+		return t.commitError(err)
+	}
+	return nil
+}
+
+// context has what all messages have in common, and ends when that of one of
+// them does: the others are then done without it.
+func (t *turn) context() (ctx context.Context, end func()) {
+	ctx = trace.ContextWithSpanContext(t.entries[0].ctx, trace.SpanContext{})
+	if len(t.entries) == 1 {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stops := make([]func() bool, len(t.entries))
+	for i, e := range t.entries {
+		stops[i] = context.AfterFunc(e.ctx, cancel)
+	}
+	return ctx, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		cancel()
+	}
+}
+
+// work handles the messages of a turn in tx.
+type work func(ctx context.Context, tx *sql.Tx, t *turn) ([]addressed, error)
+
+// each calls h for one message after another.
+func each(h message.HandlerFunc) work {
+	return func(_ context.Context, tx *sql.Tx, t *turn) ([]addressed, error) {
+		var all []addressed
+		for _, e := range t.entries {
+			t.suspect = e
+			from := causeOf(e.msg)
+			e.msg.SetContext(withTx(e.ctx, tx))
+			produced, err := verdict.Call(h, e.msg)
+			e.msg.SetContext(e.ctx)
+			if err != nil {
+				return nil, err
+			}
+			for _, msg := range produced {
+				from.mark(msg)
+			}
+			more, err := t.address(e.ctx, t.consumer, produced)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, more...)
+		}
+		t.suspect = nil
+		return all, nil
+	}
+}
+
+// together calls h for all messages.
+func together(h BatchHandlerFunc) work {
+	return func(ctx context.Context, tx *sql.Tx, t *turn) ([]addressed, error) {
+		msgs := make([]*message.Message, len(t.entries))
+		for i, e := range t.entries {
+			msgs[i] = e.msg
+		}
+		produced, err := h(withTx(ctx, tx), tx, msgs)
+		if err != nil {
+			return nil, err
+		}
+		return t.address(ctx, t.consumer, produced)
+	}
+}
