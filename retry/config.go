@@ -30,6 +30,12 @@ type Config struct {
 	// last. Defaults to none.
 	Classes []Class
 
+	// KeyOrder says whether messages of one ordering key are handled one after
+	// another, in the order in which they arrive. Such messages are stored and
+	// acked before they are handled; one instance is to receive them, and any
+	// number may handle them. Defaults to Unordered.
+	KeyOrder KeyOrder
+
 	// CrashBudget is how many times the process may end while the handler of
 	// a parked message runs, before the message is given up without being run
 	// again. Defaults to 3.
@@ -54,7 +60,8 @@ type Config struct {
 	// Hold is how long a message is kept, neither acked nor nacked, while the
 	// consumer's database cannot be reached; then it is handed back to the
 	// transport. It must be shorter than the broker's consumer timeout
-	// (RabbitMQ: 30 minutes). Defaults to 15 minutes.
+	// (RabbitMQ: 30 minutes), and than half of it where as many messages wait
+	// at hand as are in flight. Defaults to 10 minutes.
 	Hold time.Duration
 
 	// Logger defaults to none.
@@ -113,7 +120,7 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	if c.Hold == 0 {
-		c.Hold = 15 * time.Minute
+		c.Hold = 10 * time.Minute
 	}
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
@@ -129,6 +136,9 @@ func (c Config) validate() error {
 			errs = append(errs, errors.New(name+"Match is nil"))
 		}
 		errs = append(errs, class.Policy.validate(name+"Policy"))
+	}
+	if c.KeyOrder < Unordered || c.KeyOrder > SkipFailing {
+		errs = append(errs, fmt.Errorf("KeyOrder is %d, none of Unordered, GoOn, StayHeld, SkipFailing", c.KeyOrder))
 	}
 	if c.CrashBudget < 0 {
 		errs = append(errs, fmt.Errorf("CrashBudget is %d: negative", c.CrashBudget))

@@ -16,4 +16,9 @@
 // the row is due again when its lease ends, with one crash counted against it;
 // crashes have a budget of their own, and a message that has used it up is
 // given up without being run again.
+//
+// With Config.KeyOrder the messages of an ordering key are handled one after
+// another, in the order of arrival. They are stored as rows before they are
+// handled; of each key one row can be claimed, and the others are held until it
+// is gone.
 package retry

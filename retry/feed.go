@@ -12,11 +12,13 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/telemetry"
 	"github.com/watermill-once/once/internal/verdict"
 )
 
 // feed brings the parked messages of one subscription. One goroutine claims
-// them and renews the leases; one more per message in hand waits for its ack.
+// them and renews the leases, one resolves what was handled, and as many as
+// there are messages handled at once hand them out and wait for their acks.
 type feed struct {
 	*Retries
 
@@ -25,10 +27,17 @@ type feed struct {
 	owner    string
 	closing  <-chan struct{}
 	wake     chan struct{}
-	done     chan *parked.Claim
-	inHand   map[*parked.Claim]struct{}
-	asking   bool // for suspects to run alone
-	failing  bool
+	stored   parked.Stored // what the transport wants, if it stores all messages
+
+	claimed chan parked.Claimed // to be handed out; this and the next have room for all in hand
+	handled chan *parked.Claim
+	done    chan *parked.Claim
+	inHand  map[*parked.Claim]struct{}
+	surplus []*parked.Claim // in hand, and not to be handed out
+
+	more    bool // may be due than was claimed
+	asking  bool // for suspects to run alone
+	failing bool
 }
 
 func newFeed(r *Retries, consumer, topic string, closing <-chan struct{}) *feed {
@@ -40,10 +49,12 @@ func newFeed(r *Retries, consumer, topic string, closing <-chan struct{}) *feed 
 		owner:    fmt.Sprintf("%s/%d/%s", host, os.Getpid(), uuid.NewString()[:8]),
 		closing:  closing,
 		wake:     make(chan struct{}, 1),
-		done:     make(chan *parked.Claim),
 		inHand:   map[*parked.Claim]struct{}{},
 	}
 }
+
+// capacity is how many rows may be in hand.
+func (f *feed) capacity() int { return f.config.Concurrency + f.stored.Ahead }
 
 func (f *feed) wakeUp() {
 	select {
@@ -52,11 +63,12 @@ func (f *feed) wakeUp() {
 	}
 }
 
-// forward passes the transport's messages on, with the consumer's name.
-func (f *feed) forward(in <-chan *message.Message, out chan<- *message.Message) {
-	for msg := range in {
-		msg.SetContext(parked.WithDelivery(msg.Context(), f.delivery(nil)))
-		out <- msg
+func (f *feed) subscription() parked.Subscription {
+	return parked.Subscription{
+		Consumer: f.consumer,
+		KeyOrder: f.config.KeyOrder != Unordered,
+		Wake:     f.wakeUp,
+		Store:    func(stored parked.Stored) { f.stored = stored },
 	}
 }
 
@@ -64,56 +76,81 @@ func (f *feed) delivery(claim *parked.Claim) *parked.Delivery {
 	return &parked.Delivery{Consumer: f.consumer, Topic: f.topic, Subscribed: true, Claim: claim, Closing: f.closing}
 }
 
-// run fetches until closing, then waits for what is in hand.
+// run fetches until closing, then waits for what is handed out.
 func (f *feed) run(ctx context.Context, out chan<- *message.Message) {
-	// What is claimed is handled to its end: closing ends the fetching, not
+	// What is handed out is handled to its end: closing ends the fetching, not
 	// the handlers.
 	ctx = context.WithoutCancel(ctx)
+	defer f.begin(ctx, out)()
 	poll := time.NewTicker(f.config.PollInterval)
 	defer poll.Stop()
+	tidy := time.NewTicker(f.config.Lease)
+	defer tidy.Stop()
 	renew := time.NewTicker(f.config.Lease / 3)
 	defer renew.Stop()
 	defer f.ask(false)
 
 	closing := f.closing
-	more := true
-	for closing != nil || len(f.inHand) > 0 {
+	again := true
+	for closing != nil || len(f.inHand) > len(f.surplus) {
 		select { // first: what is handed back now must not be fetched again
 		case <-closing:
 			closing = nil
+			f.stop(ctx)
 		default:
 		}
-		if more && closing != nil {
-			more = f.fetch(ctx, out)
-			if more {
+		if again && closing != nil {
+			again = f.fetch(ctx)
+			if again {
 				continue
 			}
 		}
 		select {
 		case <-closing:
 			closing = nil
+			f.stop(ctx)
 		case claim := <-f.done:
-			delete(f.inHand, claim)
-			inProcess.leave(1)
-			more = true
+			again = f.finished(claim) || f.more
 		case <-f.wake:
-			more = true
+			again = true
 		case <-poll.C:
-			more = true
+			again = true
 		case <-renew.C:
 			f.renew(ctx)
+		case <-tidy.C:
+			f.tidy(ctx)
+		}
+	}
+	f.handBack(ctx)
+}
+
+// finished takes a claim out of hand, and all others that are finished by now:
+// fetching takes as long for one as for all of them. It reports whether one of
+// them may have made room for the next of its ordering key.
+func (f *feed) finished(claim *parked.Claim) (next bool) {
+	for {
+		next = next || claim.Key != parked.Key{}
+		f.leave(claim)
+		select {
+		case claim = <-f.done:
+		default:
+			return next
 		}
 	}
 }
 
 // fetch claims what is due, as far as there is room, and says whether to look
 // again at once.
-func (f *feed) fetch(ctx context.Context, out chan<- *message.Message) (again bool) {
-	room := f.config.Concurrency - len(f.inHand)
-	if room <= 0 {
-		return false
+func (f *feed) fetch(ctx context.Context) (again bool) {
+	f.more = true
+	room := f.capacity() - len(f.inHand)
+	if many := f.stored.Ahead / 2; room <= 0 || room < many || len(f.claimed) > many {
+		return false // until one statement can claim many
 	}
-	sel := parked.Select{Consumer: f.consumer, Topic: f.topic, Owner: f.owner, Limit: room, Lease: f.config.Lease}
+	sel := parked.Select{
+		Consumer: f.consumer, Topic: f.topic, Owner: f.owner, Limit: room, Lease: f.config.Lease,
+		Order: f.config.KeyOrder, Keep: f.stored.Keep,
+	}
 	fresh, suspect, err := f.store.Due(ctx, sel)
 	f.ask(suspect)
 	switch {
@@ -129,6 +166,7 @@ func (f *feed) fetch(ctx context.Context, out chan<- *message.Message) (again bo
 		}
 	case !fresh:
 		f.report(nil)
+		f.more = false
 		return false
 	case !inProcess.join(room):
 		return false
@@ -137,10 +175,16 @@ func (f *feed) fetch(ctx context.Context, out chan<- *message.Message) (again bo
 	claimed, err := f.store.Claim(ctx, sel)
 	f.report(err)
 	for _, c := range claimed {
-		f.hand(ctx, c, out)
+		f.hand(ctx, c)
 	}
 	inProcess.leave(sel.Limit - (len(f.inHand) - before))
+	f.more = err != nil || len(claimed) == sel.Limit
 	return err == nil && len(claimed) == room && !sel.Suspects
+}
+
+func (f *feed) leave(claim *parked.Claim) {
+	delete(f.inHand, claim)
+	inProcess.leave(1)
 }
 
 // ask has the rest of the process make room for a suspect, or no longer.
@@ -154,61 +198,30 @@ func (f *feed) ask(suspect bool) {
 	f.asking = suspect
 }
 
-// hand delivers a claimed message, or quarantines it at once if it must not be
-// run.
-func (f *feed) hand(ctx context.Context, c parked.Claimed, out chan<- *message.Message) {
-	d := f.delivery(c.Claim)
+// hand has a claimed message handed out, or quarantines it at once if it must
+// not be run.
+func (f *feed) hand(ctx context.Context, c parked.Claimed) {
 	if c.Crashes > 1 {
 		f.instruments.crashes.Add(1, 0)
 	}
 	switch {
 	case c.Err != nil:
-		f.quarantine(ctx, d, verdict.ReasonUndecodable, c.Err)
+		f.quarantine(ctx, f.delivery(c.Claim), c.Message, verdict.ReasonUndecodable, c.Err)
 		return
 	case c.Crashes > f.config.CrashBudget:
-		f.quarantine(ctx, d, verdict.ReasonCrashed,
+		f.quarantine(ctx, f.delivery(c.Claim), c.Message, verdict.ReasonCrashed,
 			fmt.Errorf("retry: the process ended %d times while the handler ran", c.Crashes-1))
 		return
 	}
-	msgCtx, cancel := context.WithCancel(parked.WithDelivery(ctx, d))
-	msg := c.Message
-	msg.SetContext(msgCtx)
 	f.inHand[c.Claim] = struct{}{}
-	out <- msg
-	go func() {
-		defer cancel()
-		select {
-		case <-msg.Acked():
-			f.settle(msgCtx, d, true)
-		case <-msg.Nacked():
-			f.settle(msgCtx, d, false)
-		}
-		f.done <- c.Claim
-	}()
+	f.claimed <- c
 }
 
-// settle moves a row on that no middleware has moved. Where none is there to
-// do so, an ack does mean done. Otherwise the message was given up with no
-// poison to take it: it is tried again at the policy's longest delay, for ever.
-func (f *feed) settle(ctx context.Context, d *parked.Delivery, acked bool) {
-	if d.Claim.Settled() {
-		return
-	}
-	err := f.patience.Persist(ctx, d, "settle the parked message", func(ctx context.Context) error {
-		if acked && !d.Claim.Managed() {
-			return f.store.Resolve(ctx, d.Claim)
-		}
-		return f.store.Release(ctx, d.Claim, f.config.Policy.jittered(max(1, f.config.Policy.Delayed)))
-	})
-	if err != nil {
-		f.config.Logger.Error("Parked message is not settled; it is handled again when its lease is over", err,
-			watermill.LogFields{"consumer": f.consumer, "topic": f.topic})
-	}
-}
-
-func (f *feed) quarantine(ctx context.Context, d *parked.Delivery, reason string, why error) {
+func (f *feed) quarantine(ctx context.Context, d *parked.Delivery, msg *message.Message, reason string, why error) {
 	failure := parked.Failure{Err: why, Reason: reason, Attempts: d.Claim.Attempts}
+	ctx, end := f.instruments.tracer.Quarantine(ctx, f.instruments.traced(), f.consumer, f.topic, reason, msg)
 	err := f.store.QuarantineClaim(ctx, f.consumer, d.Claim, failure)
+	end(telemetry.Stored, err)
 	fields := watermill.LogFields{"consumer": f.consumer, "topic": f.topic, "row": d.Claim.ID, "reason": reason}
 	if err != nil {
 		f.config.Logger.Error("Cannot quarantine the parked message", err, fields)

@@ -21,11 +21,12 @@ const (
 	givenUp
 	undecided
 	interrupted
+	early
 )
 
 var outcomes = []string{
 	handled: "handled", again: "again", parkedFor: "parked", givenUp: "given_up",
-	undecided: "undecided", interrupted: "interrupted",
+	undecided: "undecided", interrupted: "interrupted", early: "early",
 }
 
 // Reasons for which a parked message is quarantined without being run.
@@ -43,6 +44,9 @@ type instruments struct {
 	unrun    *telemetry.Counter
 	waiting  metric.Int64Observable
 	lag      metric.Float64Observable
+	kept     *telemetry.Counter
+	held     metric.Int64Observable
+	heldKeys metric.Int64Observable
 }
 
 func newInstruments(config Config) *instruments {
@@ -62,10 +66,16 @@ func newInstruments(config Config) *instruments {
 		unrun: meter.Counter("once.retry.quarantined", "{message}",
 			"Parked messages that were quarantined without being run.",
 			telemetry.Label{Key: telemetry.Reason, Values: unrun}),
+		kept: meter.Counter("once.retry.kept", "{message}",
+			"Messages that were stored before they are handled, in the order of their keys."),
+		held: meter.Gauge("once.retry.held", "{message}",
+			"Messages that wait behind another one of their ordering key, counted up to 100,000."),
+		heldKeys: meter.Gauge("once.retry.held_keys", "{key}",
+			"Ordering keys that are held by a message in quarantine, counted up to 100,000."),
 		waiting: meter.Gauge("once.retry.waiting", "{message}", "Messages that are parked, counted up to 100,000."),
 		lag:     meter.SecondsGauge("once.retry.lag", "How long the parked message has waited that is due the longest."),
 	}
-	for _, counter := range []*telemetry.Counter{i.attempts, i.setAside, i.crashes, i.unrun} {
+	for _, counter := range []*telemetry.Counter{i.attempts, i.setAside, i.crashes, i.unrun, i.kept} {
 		counter.Zero()
 	}
 	return i
@@ -106,9 +116,11 @@ func (r *Retries) watch() (done func()) {
 			if seen, ok := g.look(ctx); ok {
 				o.ObserveInt64(i.waiting, seen.Waiting)
 				o.ObserveFloat64(i.lag, seen.Lag.Seconds())
+				o.ObserveInt64(i.held, seen.Held)
+				o.ObserveInt64(i.heldKeys, seen.HeldKeys)
 			}
 			return nil
-		}, i.waiting, i.lag)
+		}, i.waiting, i.lag, i.held, i.heldKeys)
 	}
 	w.count++
 	return sync.OnceFunc(func() {

@@ -64,7 +64,10 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		produced, end, err := a.call(h)
 		if err == nil {
 			end(handled)
-			return produced, a.resolve()
+			if claim := a.delivery.Claim; claim != nil {
+				claim.Handle() // and whoever claimed the row resolves it
+			}
+			return produced, nil
 		}
 		if a.delivery.ShuttingDown(a.ctx) {
 			end(interrupted)
@@ -74,6 +77,9 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 
 		v := verdict.Of(err)
 		switch {
+		case v.Early != nil && a.delivery.Subscribed:
+			end(early)
+			return nil, a.parkEarly(*v.Early, v.After)
 		case v.Kind == verdict.Undecided:
 			end(undecided)
 			if held > a.config.Hold || !a.delivery.Sleep(a.ctx, pause) {
@@ -152,14 +158,10 @@ func (a *attempt) park(f parked.Failure, delay time.Duration) error {
 	})
 }
 
-// resolve ends the row of a parked message that was handled. If the process
-// dies before, the message is handled again, and dedup knows it.
-func (a *attempt) resolve() error {
-	if a.delivery.Claim == nil {
-		return nil
-	}
-	return a.patience.Persist(a.ctx, a.delivery, "resolve the parked message", func(ctx context.Context) error {
-		return a.store.Resolve(ctx, a.delivery.Claim)
+// parkEarly parks a message that came before its turn. Nothing is charged.
+func (a *attempt) parkEarly(turn verdict.Turn, after time.Duration) error {
+	return a.patience.Persist(a.ctx, a.delivery, "park the message until its turn", func(ctx context.Context) error {
+		return a.store.ParkEarly(ctx, a.delivery, a.original, turn, after)
 	})
 }
 

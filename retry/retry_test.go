@@ -144,7 +144,7 @@ func TestTrap57EachTryBeginsAnew(t *testing.T) {
 			ctx, cancel := context.WithTimeout(msg.Context(), time.Nanosecond)
 			defer cancel()
 			msg.SetContext(ctx)
-			copy(msg.Payload, "XXXX")
+			copy(msg.Payload, "else")
 			msg.Metadata["k"] = "changed"
 			<-ctx.Done()
 			return ctx.Err()

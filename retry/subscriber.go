@@ -56,7 +56,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, err
 	}
 	f := newFeed(s.retries, s.consumer, topic, closing.Done())
-	in, err := s.sub.Subscribe(parked.WithSubscription(ctx, parked.Subscription{Consumer: s.consumer, Wake: f.wakeUp}), topic)
+	in, err := s.sub.Subscribe(parked.WithSubscription(ctx, f.subscription()), topic)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		defer unwatch()
 		defer close(out)
 		var both sync.WaitGroup
-		both.Go(func() { f.forward(in, out) })
+		both.Go(func() { f.forward(ctx, in, out) })
 		both.Go(func() { f.run(ctx, out) })
 		both.Wait()
 	})

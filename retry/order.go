@@ -1,0 +1,147 @@
+package retry
+
+import (
+	"context"
+	"math"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/verdict"
+)
+
+// KeyOrder says whether messages of one ordering key are handled in order, and
+// what happens to the successors of one that fails. The key is in the metadata
+// "once_ordering_key", which outbox and forwarder send along.
+type KeyOrder = parked.KeyOrder
+
+const (
+	// Unordered handles messages as they come.
+	Unordered = parked.Unordered
+
+	// GoOn handles messages of one key one after another, in the order in which
+	// they arrived. Those behind one that fails are held while it is retried. If
+	// it is given up they are handled: a hopeless message does not stop its key
+	// for ever.
+	GoOn = parked.GoOn
+
+	// StayHeld is GoOn, but they are also held while it is in quarantine: until
+	// it is replayed and handled, or discarded.
+	StayHeld = parked.StayHeld
+
+	// SkipFailing is GoOn, but they are handled already while it waits for its
+	// next round.
+	SkipFailing = parked.SkipFailing
+)
+
+// storeBatch is how many messages are stored in one transaction at most.
+const storeBatch = 100
+
+// keeper stores the messages of ordering keys in the order in which they
+// arrive. One goroutine at a time does so, and meanwhile the next are
+// collected.
+type keeper struct {
+	*feed
+
+	next   []*message.Message
+	stored chan bool // whether they were; nil while none are being stored
+	closed bool      // to all that come: one was handed back
+}
+
+// forward passes the transport's messages on, with the consumer's name. With
+// KeyOrder those of a key are stored instead, and come back with what is
+// parked.
+func (f *feed) forward(ctx context.Context, in <-chan *message.Message, out chan<- *message.Message) {
+	k := &keeper{feed: f}
+	for in != nil || k.stored != nil {
+		if k.stored == nil && len(k.next) > 0 {
+			k.store(context.WithoutCancel(ctx))
+			continue
+		}
+		from := in
+		if len(k.next) == storeBatch {
+			from = nil
+		}
+		select {
+		case msg, ok := <-from:
+			switch {
+			case !ok:
+				in = nil
+			case f.ordered(msg):
+				k.add(msg)
+			default:
+				msg.SetContext(parked.WithDelivery(msg.Context(), f.delivery(nil)))
+				out <- msg
+			}
+		case ok := <-k.stored:
+			k.stored, k.closed = nil, !ok
+			k.refuse()
+		}
+	}
+}
+
+// ordered says whether msg has a place in the order of a key. What could not be
+// decoded has none: it is quarantined.
+func (f *feed) ordered(msg *message.Message) bool {
+	return f.config.KeyOrder != Unordered && parked.OrderingKey(msg) != "" && verdict.Undecodable(msg.Context()) == nil
+}
+
+func (k *keeper) add(msg *message.Message) {
+	k.next = append(k.next, msg)
+	k.refuse()
+}
+
+// refuse hands back everything that came after a message that was: it would
+// overtake it.
+func (k *keeper) refuse() {
+	if !k.closed {
+		return
+	}
+	for _, msg := range k.next {
+		msg.Nack()
+	}
+	k.next = nil
+}
+
+// store begins to store what was collected. It gives up only when the consumer
+// shuts down.
+func (k *keeper) store(ctx context.Context) {
+	batch := k.next
+	k.next, k.stored = nil, make(chan bool, 1)
+	go func(stored chan<- bool) {
+		patience := parked.Patience{Hold: math.MaxInt64, Logger: k.config.Logger}
+		err := patience.Persist(ctx, k.delivery(nil), "store messages in the order of their keys", func(ctx context.Context) error {
+			return k.Retries.store.DeliverTo(ctx, k.topic, []parked.Subscription{k.subscription()}, batch...)
+		})
+		if err != nil {
+			k.config.Logger.Info("Messages are handed back, the consumer shuts down",
+				watermill.LogFields{"consumer": k.consumer, "topic": k.topic, "err": err.Error()})
+		}
+		for _, msg := range batch {
+			if err != nil {
+				msg.Nack()
+			} else {
+				msg.Ack()
+			}
+		}
+		if err == nil {
+			k.instruments.kept.Add(int64(len(batch)), 0)
+			k.wakeUp()
+		}
+		stored <- err == nil
+	}(k.stored)
+}
+
+// tidy sets right what is held and has nothing to wait for.
+func (f *feed) tidy(ctx context.Context) {
+	set, err := f.store.Tidy(ctx, f.consumer, f.topic, f.config.KeyOrder)
+	if err != nil {
+		f.report(err)
+	}
+	if set > 0 {
+		f.config.Logger.Info("Messages that were held have nothing to wait for any more, and go on",
+			watermill.LogFields{"consumer": f.consumer, "topic": f.topic, "keys": set})
+		f.wakeUp()
+	}
+}

@@ -1,0 +1,60 @@
+package retry
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// Once a message was handed back, because the consumer shuts down, nothing that
+// came after it is stored, though it could be again: it would overtake.
+func TestKeyOrderNothingOvertakesWhatWasHandedBack(t *testing.T) {
+	db := testkit.SQLite(t)
+	config := schema.Config{Dialect: schema.SQLite}
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(db.DB, Config{Schema: config, KeyOrder: GoOn})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rename := func(from, to string) {
+		if _, err := db.ExecContext(t.Context(), `ALTER TABLE `+from+` RENAME TO `+to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closing, ended := make(chan struct{}), make(chan struct{})
+	in := make(chan *message.Message)
+	f := newFeed(r, "payments", "orders.placed", closing)
+	go func() {
+		defer close(ended)
+		f.forward(t.Context(), in, nil)
+	}()
+
+	rename("once_parked", "away")
+	for n, what := range []string{"the first, which cannot be stored", "its successor, which could be"} {
+		msg := message.NewMessage(what, nil)
+		msg.Metadata[meta.OrderingKey] = "k"
+		in <- msg
+		if n == 0 {
+			close(closing)
+		}
+		select {
+		case <-msg.Nacked():
+		case <-msg.Acked():
+			t.Fatalf("%s was acked", what)
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s is still there", what)
+		}
+		if n == 0 {
+			rename("away", "once_parked")
+		}
+	}
+	close(in)
+	<-ended
+}

@@ -1,0 +1,399 @@
+package retry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+)
+
+// keyed returns a message whose id begins with its ordering key, as in a1.
+func keyed(id string) *message.Message {
+	msg := message.NewMessage(id, []byte("body of "+id))
+	msg.Metadata[meta.OrderingKey] = id[:1]
+	return msg
+}
+
+// inOrder returns a bench that keeps the order of keys. Its messages are stored
+// by whoever delivers them, and are acked then.
+func inOrder(t *testing.T, db testkit.Database, order retry.KeyOrder) *bench {
+	t.Helper()
+	return newBench(t, db, func(c *retry.Config) {
+		c.KeyOrder, c.Lease = order, time.Second
+		c.Policy = retry.Policy{Immediate: -1, Delayed: 1, Base: 100 * time.Millisecond, Jitter: -1}
+	})
+}
+
+// successes are the messages whose handler succeeded, in that order.
+type successes struct {
+	mu  sync.Mutex
+	ids []string
+}
+
+func (s *successes) add(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ids = append(s.ids, id)
+}
+
+// of returns those of a key.
+func (s *successes) of(key string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ids []string
+	for _, id := range s.ids {
+		if strings.HasPrefix(id, key) {
+			ids = append(ids, id)
+		}
+	}
+	return strings.Join(ids, " ")
+}
+
+func (b *bench) deliverAll(ids ...string) {
+	b.Helper()
+	for _, id := range ids {
+		if !b.transport.deliver(b.T, keyed(id)) {
+			b.Fatalf("%s was handed back", id)
+		}
+	}
+}
+
+func (b *bench) quarantine() *poison.Store {
+	b.Helper()
+	store, err := poison.New(b.DB, poison.Config{Schema: b.config})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return store
+}
+
+var someone = poison.Act{Actor: "test", Why: "test"}
+
+// Those behind a message that fails wait for it, in the database: its transport
+// is not blocked, nor are other keys.
+func TestKeyOrderIsKeptPastAFailure(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := inOrder(t, db, retry.GoOn)
+		var done successes
+		tries := 0
+		mend := make(chan struct{})
+		b.run(func(msg *message.Message) error {
+			if msg.UUID == "a1" {
+				if tries++; tries == 1 {
+					return retry.After(errHandler, 300*time.Millisecond)
+				}
+				<-mend
+			}
+			done.add(msg.UUID)
+			return nil
+		})
+		b.deliverAll("a1", "a2", "b1", "a3", "b2", "a4", "b3")
+		b.eventually("the other key went on", func() bool { return done.of("b") == "b1 b2 b3" })
+		if got := done.of("a"); got != "" {
+			t.Fatalf("%s overtook the first", got)
+		}
+		if held := b.entries(parked.Held); len(held) != 3 {
+			t.Fatalf("%d are held, want 3", len(held))
+		}
+		close(mend)
+		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
+		if got := done.of("a"); got != "a1 a2 a3 a4" {
+			t.Fatalf("handled %s", got)
+		}
+	})
+}
+
+// A message that is given up lets its key go on.
+func TestKeyOrderGoesOnAfterTheQuarantine(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := inOrder(t, db, retry.GoOn)
+		var done successes
+		b.run(func(msg *message.Message) error {
+			if msg.UUID == "a1" {
+				return errHandler
+			}
+			done.add(msg.UUID)
+			return nil
+		})
+		b.deliverAll("a1", "a2", "a3")
+		b.eventually("the others are handled", func() bool { return done.of("a") == "a2 a3" })
+		entries := b.entries(parked.Quarantined)
+		if len(entries) != 1 || entries[0].MessageID != "a1" || entries[0].HoldsKey || entries[0].Attempts != 2 {
+			t.Fatalf("entries %+v", entries)
+		}
+	})
+}
+
+// With StayHeld the key waits for what becomes of the message, also across a
+// restart, and then goes on in order.
+func TestKeyOrderStaysHeld(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		for what, settle := range map[string]func(b *bench, e poison.Entry) error{
+			"a1 a2 a3 a4": func(b *bench, e poison.Entry) error {
+				return b.quarantine().Replay(b.Context(), someone, e.ID)
+			},
+			"a2 a3 a4": func(b *bench, e poison.Entry) error {
+				return b.quarantine().Discard(b.Context(), someone, e.ID)
+			},
+			"a9 a2 a3 a4": func(b *bench, e poison.Entry) error {
+				_, err := b.quarantine().Edit(b.Context(), someone, e.ID, func(msg *message.Message) error {
+					msg.UUID = "a9"
+					return nil
+				}, poison.EditOptions{})
+				return err
+			},
+		} {
+			t.Run(what, func(t *testing.T) {
+				b := inOrder(t, db, retry.StayHeld)
+				var done successes
+				mended := false
+				handle := func(msg *message.Message) error {
+					if msg.UUID == "a1" && !mended {
+						return retry.Permanent(errHandler)
+					}
+					done.add(msg.UUID)
+					return nil
+				}
+				b.run(handle)
+				b.deliverAll("a1", "a2", "a3", "b1")
+				b.eventually("the other key went on", func() bool { return done.of("b") == "b1" })
+				b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
+				if err := b.router.Close(); err != nil {
+					t.Fatal(err)
+				}
+
+				mended = true
+				b = inOrder(t, db, retry.StayHeld)
+				b.run(handle)
+				b.deliverAll("a4", "b2")
+				b.eventually("the other key went on", func() bool { return done.of("b") == "b1 b2" })
+				entry := b.entries(parked.Quarantined)[0]
+				if got := done.of("a"); got != "" || !entry.HoldsKey || len(b.entries(parked.Held)) != 3 {
+					t.Fatalf("handled %q, entry %+v", got, entry)
+				}
+				if err := settle(b, entry); err != nil {
+					t.Fatal(err)
+				}
+				b.eventually("the key went on", func() bool { return done.of("a") == what })
+				b.eventually("nothing waits", func() bool { return len(b.entries(parked.Waiting))+len(b.entries(parked.Held)) == 0 })
+				if _, err := db.ExecContext(t.Context(), b.parked.Dialect().SQL(`DELETE FROM {parked}`)); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	})
+}
+
+// With SkipFailing nothing waits for a message that is to be tried again.
+func TestKeyOrderSkipsWhatFails(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := inOrder(t, db, retry.SkipFailing)
+		var done successes
+		tries := 0
+		passed := make(chan struct{})
+		b.run(func(msg *message.Message) error {
+			if msg.UUID == "a1" {
+				if tries++; tries == 1 {
+					return errHandler
+				}
+				<-passed
+			}
+			done.add(msg.UUID)
+			if msg.UUID == "a3" {
+				close(passed)
+			}
+			return nil
+		})
+		b.deliverAll("a1", "a2", "a3")
+		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
+		if got := done.of("a"); got != "a2 a3 a1" {
+			t.Fatalf("handled %s", got)
+		}
+	})
+}
+
+// Many keys over several instances, with messages that fail now and then and
+// copies of what was delivered: of each key one is handled at a time, in order.
+func TestKeyOrderIsKeptBySeveralInstances(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		const perKey = 8
+		keys := "abcdefgh"
+		b := inOrder(t, db, retry.GoOn)
+		var (
+			done   successes
+			mu     sync.Mutex
+			inHand = map[string]bool{}
+			failed = map[string]bool{}
+		)
+		handle := func(msg *message.Message) error {
+			key := msg.UUID[:1]
+			mu.Lock()
+			if inHand[key] {
+				t.Errorf("%s is handled beside another one of its key", msg.UUID)
+			}
+			inHand[key] = true
+			first := !failed[msg.UUID]
+			failed[msg.UUID] = true
+			mu.Unlock()
+			defer func() {
+				mu.Lock()
+				defer mu.Unlock()
+				inHand[key] = false
+			}()
+			if first && strings.ContainsAny(msg.UUID[1:], "147") {
+				return retry.After(errHandler, 20*time.Millisecond)
+			}
+			done.add(msg.UUID)
+			return nil
+		}
+		b.run(handle)
+		other := inOrder(t, db, retry.GoOn)
+		other.run(handle)
+		for n := range perKey {
+			for key := range strings.SplitSeq(keys, "") {
+				b.deliverAll(key + fmt.Sprint(n))
+			}
+		}
+		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
+		for key := range strings.SplitSeq(keys, "") {
+			if got, want := done.of(key), key+strings.Join(strings.Split("01234567", ""), " "+key); got != want {
+				t.Errorf("handled %s", got)
+			}
+		}
+	})
+}
+
+// While the table is away messages wait to be stored, for longer than Hold:
+// what is handed back would be overtaken. The shutdown hands back what is left,
+// and everything that comes after.
+func TestKeyOrderIsKeptWhileNothingCanBeStored(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := inOrder(t, db, retry.GoOn)
+		var done successes
+		b.run(func(msg *message.Message) error {
+			done.add(msg.UUID)
+			return nil
+		})
+		rename := func(from, to string) {
+			if _, err := db.ExecContext(context.WithoutCancel(t.Context()), `ALTER TABLE `+from+` RENAME TO `+to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rename("once_parked", "away")
+		var messages []*message.Message
+		for n := range 5 {
+			messages = append(messages, keyed(fmt.Sprintf("a%d", n)))
+			b.transport.messages <- messages[n]
+		}
+		rename("away", "once_parked")
+		b.eventually("all are handled", func() bool { return done.of("a") == "a0 a1 a2 a3 a4" })
+
+		rename("once_parked", "away")
+		messages = messages[:0]
+		for n := range 3 {
+			messages = append(messages, keyed(fmt.Sprintf("b%d", n)))
+			b.transport.messages <- messages[n]
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- b.router.Close() }()
+		for _, msg := range messages {
+			select {
+			case <-msg.Nacked():
+			case <-msg.Acked():
+				t.Fatalf("%s was acked", msg.UUID)
+			case <-time.After(20 * time.Second):
+				t.Fatalf("%s is still there", msg.UUID)
+			}
+		}
+		if err := <-closed; err != nil {
+			t.Fatal(err)
+		}
+		rename("away", "once_parked")
+	})
+}
+
+// A head that a process keeps dying under is given up, and its key goes on.
+func TestKeyOrderGoesOnAfterACrash(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *retry.Config) { c.KeyOrder, c.CrashBudget = retry.GoOn, 2 })
+		b.store("a1", "a2")
+		b.crash(1, false)
+		b.crash(1, true)
+		var done successes
+		b.run(func(msg *message.Message) error {
+			done.add(msg.UUID)
+			return nil
+		})
+		b.eventually("the key went on", func() bool { return done.of("a") == "a2" })
+		b.eventually("one is in quarantine", func() bool {
+			entries := b.entries("")
+			return len(entries) == 1 && entries[0].MessageID == "a1" && entries[0].State == parked.Quarantined
+		})
+	})
+}
+
+// store puts messages where the transport's would be stored.
+func (b *bench) store(ids ...string) {
+	b.Helper()
+	for _, id := range ids {
+		err := b.parked.DeliverTo(b.Context(), topic, []parked.Subscription{{Consumer: consumer, KeyOrder: true}}, keyed(id))
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// Rows that are held for something that is over are found.
+func TestTrap64WhatIsHeldForNothingGoesOn(t *testing.T) {
+	for name, c := range map[string]struct {
+		now    retry.KeyOrder
+		remove string
+		want   string
+	}{
+		"the head was deleted": {retry.StayHeld, `DELETE FROM {parked} WHERE message_id = 'a1'`, "a2 a3"},
+		"the policy changed":   {retry.GoOn, `UPDATE {parked} SET state = 'quarantined' WHERE message_id = 'a1'`, "a2 a3"},
+		"order is off":         {retry.Unordered, `UPDATE {parked} SET state = 'quarantined' WHERE message_id = 'a1'`, "a2 a3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+				b := newBench(t, db, func(config *retry.Config) {
+					config.KeyOrder, config.Lease = c.now, 300*time.Millisecond
+				})
+				b.store("a1", "a2", "a3")
+				if _, err := db.ExecContext(t.Context(), b.parked.Dialect().SQL(c.remove)); err != nil {
+					t.Fatal(err)
+				}
+				var done successes
+				b.run(func(msg *message.Message) error {
+					done.add(msg.UUID)
+					return nil
+				})
+				b.eventually("the others go on", func() bool {
+					got := strings.Fields(done.of("a"))
+					slices.Sort(got) // without order there is none
+					return strings.Join(got, " ") == c.want
+				})
+			})
+		})
+	}
+}
+
+func TestKeyOrderIsValidated(t *testing.T) {
+	db := testkit.SQLite(t)
+	_, err := retry.New(db.DB, retry.Config{KeyOrder: 9})
+	if err == nil || !strings.Contains(err.Error(), "KeyOrder is 9") {
+		t.Fatal(errors.Join(errors.New("not refused"), err))
+	}
+}
