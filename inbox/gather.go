@@ -1,0 +1,80 @@
+package inbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/verdict"
+)
+
+// stream is the way of one subscription's messages into the table. One
+// goroutine gathers them into batches, and another stores one batch after the
+// other: what came first has the lower row.
+type stream struct {
+	*Intake
+
+	ctx          context.Context
+	subscription parked.Subscription
+	delivery     *parked.Delivery
+	batches      chan batch
+	ended        chan struct{} // closed when nothing comes any more
+}
+
+// maxBytes bounds a batch of large messages.
+const maxBytes = 8 << 20
+
+// batch is messages that are stored together.
+type batch struct {
+	messages []*message.Message
+	bytes    int
+	since    time.Time // the first came
+}
+
+func (b *batch) add(msg *message.Message) {
+	if len(b.messages) == 0 {
+		b.since = time.Now()
+	}
+	b.messages = append(b.messages, msg)
+	b.bytes += len(msg.Payload)
+}
+
+// gather collects messages until there are no more.
+func (s *stream) gather(in <-chan *message.Message, out chan<- *message.Message) {
+	defer close(s.ended)
+	defer close(s.batches)
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	var b batch
+	for waited := true; in != nil || len(b.messages) > 0; {
+		full := len(b.messages) == s.config.BatchSize || b.bytes >= maxBytes
+		receive, batches := in, s.batches
+		if full { // the transport waits, as it would for a handler
+			receive = nil
+		}
+		if len(b.messages) == 0 || !waited && !full && in != nil {
+			batches = nil
+		}
+		select {
+		case msg, ok := <-receive:
+			switch {
+			case !ok:
+				in = nil
+			case verdict.Undecodable(msg.Context()) != nil:
+				out <- msg
+			default:
+				if len(b.messages) == 0 {
+					waited = false
+					wait.Reset(s.config.BatchWait)
+				}
+				b.add(msg)
+			}
+		case batches <- b:
+			b = batch{}
+		case <-wait.C:
+			waited = true
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package inbox_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lib/pq"
+
+	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// While the table is away messages are held, neither acked nor nacked.
+func TestTrap73AnOutageHoldsTheMessages(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		b.run(inbox.Config{BatchSize: 2}, fine)
+		b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
+		msgs := messages("m1", "m2", "m3", "m4")
+		b.send(msgs...)
+		b.exec(`CREATE TABLE witness (id INTEGER)`) // takes longer than a first try
+		b.unanswered(msgs...)
+		b.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
+		b.acked(msgs...)
+		b.handles("m1", "m2", "m3", "m4")
+	})
+}
+
+// A transport is told to wait when a batch is full and cannot be stored.
+func TestAnOutageStopsTheTransport(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t))
+	b.run(inbox.Config{BatchSize: 1}, fine)
+	b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
+	msgs := messages("m1", "m2", "m3")
+	b.send(msgs[:2]...) // one that is tried, and one that gathers
+	select {
+	case b.transport.messages <- msgs[2]:
+		t.Error("a third is taken")
+	case <-time.After(100 * time.Millisecond):
+	}
+	b.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
+	b.send(msgs[2])
+	b.acked(msgs...)
+}
+
+// The time for which messages are held is shorter than the broker's consumer
+// timeout, those that gathered meanwhile included.
+func TestTrap46WhatIsHeldIsHandedBackInTime(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		b.run(inbox.Config{BatchSize: 1, Hold: 200 * time.Millisecond}, fine)
+		b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
+		msgs := messages("m1", "m2")
+		b.send(msgs...)
+		for _, msg := range msgs {
+			select {
+			case <-msg.Nacked():
+			case <-msg.Acked():
+				t.Fatal("acked, and nowhere stored")
+			}
+		}
+		b.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
+	})
+}
+
+// Closing does not wait for a database that is away.
+func TestClosingHandsBackWhatCannotBeStored(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		b.run(inbox.Config{}, fine)
+		b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
+		msgs := messages("m1")
+		b.send(msgs...)
+		if err := b.router.Close(); err != nil {
+			t.Error(err)
+		}
+		select {
+		case <-msgs[0].Nacked():
+		default:
+			t.Error("not nacked")
+		}
+		b.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
+	})
+}
+
+// A message that the database refuses does not keep its neighbours out.
+func TestARefusedMessageHarmsNoNeighbour(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		if db.Dialect == "sqlite" {
+			b.exec(`CREATE TRIGGER refuse BEFORE INSERT ON once_parked WHEN NEW.message_id = 'refused'
+				BEGIN SELECT RAISE(ABORT, 'refused'); END`)
+		} else {
+			b.exec(`ALTER TABLE once_parked ADD CONSTRAINT refuse CHECK (message_id <> 'refused')`)
+		}
+		b.run(inbox.Config{BatchWait: 100 * time.Millisecond}, fine)
+		msgs := messages("m1", "refused", "m2", "m3")
+		b.send(msgs[:3]...)
+		b.acked(msgs[0], msgs[2])
+		b.send(msgs[3])
+		b.unanswered(msgs[1])
+		if db.Dialect == "sqlite" {
+			b.exec(`DROP TRIGGER refuse`)
+		} else {
+			b.exec(`ALTER TABLE once_parked DROP CONSTRAINT refuse`)
+		}
+		b.acked(msgs...)
+		b.handles("m1", "m2", "m3", "refused")
+	})
+}
+
+// cutter makes connections that end when messages are committed.
+type cutter struct {
+	after bool // the server has committed, and nobody is told
+	cuts  atomic.Int32
+	acked func() // checks that nothing is
+}
+
+func (c *cutter) Dial(network, address string) (net.Conn, error) {
+	return c.DialTimeout(network, address, 0)
+}
+
+func (c *cutter) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
+	conn, err := net.DialTimeout(network, address, timeout)
+	return &cutConn{Conn: conn, cutter: c}, err
+}
+
+func (c *cutter) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	return &cutConn{Conn: conn, cutter: c}, err
+}
+
+type cutConn struct {
+	net.Conn
+
+	cutter *cutter
+	stored bool
+}
+
+func (c *cutConn) Write(b []byte) (int, error) {
+	c.stored = c.stored || bytes.Contains(b, []byte("AS received"))
+	if !c.stored || !bytes.Contains(b, []byte("COMMIT")) || c.cutter.cuts.Add(-1) < 0 {
+		return c.Conn.Write(b)
+	}
+	c.cutter.acked()
+	if c.cutter.after {
+		if _, err := c.Conn.Write(b); err != nil {
+			return 0, err
+		}
+		if _, err := c.Read(make([]byte, 1)); err != nil {
+			return 0, err
+		}
+	}
+	_ = c.Close()
+	return 0, errors.New("cut")
+}
+
+// Nothing is acked before its commit is known. One of unknown outcome is tried
+// again, and its messages are there once.
+func TestTrap04AnUnknownCommitIsNoAck(t *testing.T) {
+	for name, after := range map[string]bool{"not committed": false, "committed": true} {
+		t.Run(name, func(t *testing.T) {
+			db := testkit.Postgres(t)
+			watching := newBench(t, db)
+			msgs := messages("m1", "m2", "m3")
+			connector, err := pq.NewConnector(db.DSN)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var b *bench
+			cut := &cutter{after: after, acked: func() { b.unanswered(msgs...) }}
+			cut.cuts.Store(2)
+			connector.Dialer(cut)
+			db.DB = sql.OpenDB(connector)
+			defer db.Close()
+			b = &bench{T: t, Database: db, config: watching.config, parked: watching.parked, transport: watching.transport}
+			b.run(inbox.Config{BatchSize: 3, BatchWait: time.Minute, KeepHandled: time.Hour}, fine)
+			b.send(msgs...)
+			b.acked(msgs...)
+			if left := cut.cuts.Load(); left >= 0 && !after || left > 0 {
+				t.Errorf("%d cuts are left", left)
+			}
+			b.handles("m1", "m2", "m3")
+			if rows := b.entries(parked.Resolved); len(rows) != 3 {
+				t.Errorf("%d rows", len(rows))
+			}
+			if err := b.router.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
