@@ -1,0 +1,63 @@
+package once_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
+	"github.com/watermill-once/once/sequence"
+)
+
+// Events of an account arrive in the wrong order, and are applied in the right
+// one. A second event of a version that was applied is ignored.
+func ExampleConsumer_sequence() {
+	ctx := context.Background()
+	db, remove := database()
+	defer remove()
+	tables := schema.Config{Dialect: schema.SQLite}
+	must(schema.Up(ctx, db, tables))
+	transport, err := local.New(db, local.Config{Schema: tables})
+	must(err)
+
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
+		Schema:   tables,
+		Sequence: &sequence.Config{Policy: sequence.HoldForGap, First: sequence.FromOne},
+	})
+	must(err)
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	must(err)
+	applied := make(chan string, 4)
+	consumer.AddHandler(router, "balances", "account.changed", transport.Subscriber(),
+		func(_ context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			applied <- msg.UUID
+			return nil, nil
+		})
+	go func() { must(router.Run(ctx)) }()
+	<-router.Running()
+
+	for _, event := range []struct {
+		id      string
+		version int64
+	}{
+		{"credited", 2}, {"opened", 1}, {"opened, from elsewhere", 1}, {"closed", 3},
+	} {
+		msg := message.NewMessage(event.id, nil)
+		outbox.SetAggregate(msg, "account", "17", event.version)
+		must(transport.Publish("account.changed", msg))
+	}
+	for range 3 {
+		fmt.Println(<-applied)
+	}
+	must(router.Close())
+	// Output:
+	// opened
+	// credited
+	// closed
+}

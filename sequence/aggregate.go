@@ -1,0 +1,43 @@
+package sequence
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/meta"
+)
+
+const maxName = 255
+
+// aggregate is what a message says that it is about.
+type aggregate struct {
+	kind, id string
+	version  int64
+}
+
+// aggregateOf is false for a message that does not say.
+func (c Config) aggregateOf(msg *message.Message) (a aggregate, ok bool, err error) {
+	a.kind, a.id = msg.Metadata[meta.AggregateType], msg.Metadata[meta.AggregateID]
+	version := msg.Metadata[meta.AggregateVersion]
+	if a.kind == "" || a.id == "" || version == "" {
+		return a, false, nil
+	}
+	for key, text := range map[string]string{meta.AggregateType: a.kind, meta.AggregateID: a.id} {
+		if len(text) > maxName || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+			return a, false, fmt.Errorf("sequence: %w: %s is longer than %d bytes, or no text", ErrInvalidVersion, key, maxName)
+		}
+	}
+	a.version, err = strconv.ParseInt(version, 10, 64)
+	if err != nil || a.version < c.first() {
+		return a, false, fmt.Errorf("sequence: %w: %s is %.40q, no whole number of at least %d",
+			ErrInvalidVersion, meta.AggregateVersion, version, c.first())
+	}
+	return a, true, nil
+}
+
+// sequence names the aggregate in one text.
+func (a aggregate) sequence() string { return strconv.Itoa(len(a.kind)) + ":" + a.kind + a.id }

@@ -1,0 +1,62 @@
+package sequence
+
+import (
+	"testing"
+	"time"
+)
+
+func TestPlace(t *testing.T) {
+	none := last{}
+	after := func(v int64) last { return last{v, true} }
+	for name, c := range map[string]struct {
+		config  Config
+		last    last
+		version int64
+		want    int
+	}{
+		"the first":                      {Config{}, none, 17, next},
+		"the next":                       {Config{}, after(17), 18, next},
+		"past a gap":                     {Config{}, after(17), 21, next},
+		"the same":                       {Config{}, after(17), 17, stale},
+		"an older one":                   {Config{}, after(17), 3, stale},
+		"held: any first":                {Config{Policy: HoldForGap}, none, 17, next},
+		"held: the next":                 {Config{Policy: HoldForGap}, after(17), 18, next},
+		"held: past a gap":               {Config{Policy: HoldForGap}, after(17), 19, early},
+		"held: the same":                 {Config{Policy: HoldForGap}, after(17), 17, stale},
+		"held from 1: the first":         {Config{Policy: HoldForGap, First: FromOne}, none, 1, next},
+		"held from 1: before the first":  {Config{Policy: HoldForGap, First: FromOne}, none, 2, early},
+		"held from 1: after it":          {Config{Policy: HoldForGap, First: FromOne}, after(1), 2, next},
+		"held from 0: the first":         {Config{Policy: HoldForGap, First: FromZero}, none, 0, next},
+		"held from 0: before the first":  {Config{Policy: HoldForGap, First: FromZero}, none, 1, early},
+		"held from 0: the first, again":  {Config{Policy: HoldForGap, First: FromZero}, after(0), 0, stale},
+		"ignored: First is not asked":    {Config{First: FromOne}, none, 5, next},
+		"held from 1: begun in the past": {Config{Policy: HoldForGap, First: FromOne}, after(7), 8, next},
+	} {
+		if got := c.config.place(c.last, c.version); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+// A message looks again after as long as it has waited, and at the end of the
+// window; two minutes are few looks.
+func TestLookAgain(t *testing.T) {
+	c := Config{Window: 2 * time.Minute}
+	var waited time.Duration
+	looks := 0
+	for ; waited < c.Window; looks++ {
+		delay := c.lookAgain(waited)
+		if delay < time.Millisecond || waited+delay > c.Window || delay > max(waited, firstLook) {
+			t.Fatalf("after %v it waits for %v", waited, delay)
+		}
+		waited += delay
+	}
+	if waited != c.Window || looks > 15 {
+		t.Fatalf("%d looks, the last after %v", looks, waited)
+	}
+	for _, waited := range []time.Duration{c.Window, 2 * c.Window, 100 * c.Window} {
+		if delay := c.lookAgain(waited); delay < firstLook || delay > lastLook {
+			t.Errorf("after %v, behind a lower one, it waits for %v", waited, delay)
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package sequence
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+var (
+	// ErrGap says that a version before the message's did not come in time.
+	ErrGap = errors.New("a version before it is missing")
+
+	// ErrInvalidVersion says that a message has metadata about its aggregate
+	// which cannot be used: a version that is not a whole number of at least 0,
+	// one that is below the first, or a type or id of more than 255 bytes, or that is not text.
+	ErrInvalidVersion = errors.New("unusable aggregate metadata")
+
+	// ErrNoTx says that the middleware runs outside of a transaction.
+	ErrNoTx = errors.New("there is no transaction: the middleware belongs inside of dedup's")
+
+	// ErrNoConsumer says that there is no name to remember versions under.
+	ErrNoConsumer = errors.New("no consumer name: use the middleware in a router, or with retry's Subscriber")
+
+	// ErrNoSubscriber says that a message cannot be held, because it did not
+	// come through retry's Subscriber.
+	ErrNoSubscriber = errors.New("HoldForGap needs retry's Subscriber, which names the consumer and brings back what is held")
+)
+
+// Gap is what is missing before a message can be applied in order.
+type Gap struct {
+	Consumer      string
+	AggregateType string
+	AggregateID   string
+	Version       int64         // of the message
+	Last          int64         // that was applied; one below the first if none was
+	Waited        time.Duration // since the message was found to be early
+}
+
+// GapError is the error of a message that was given up. It unwraps to
+// [ErrGap].
+type GapError struct{ Gap }
+
+func (e *GapError) Error() string {
+	return fmt.Sprintf("sequence: version %d of %s %q came after version %d, and what is between did not come in %v",
+		e.Version, e.AggregateType, e.AggregateID, e.Last, e.Waited.Round(time.Millisecond))
+}
+
+// Unwrap implements errors.Unwrap.
+func (e *GapError) Unwrap() error { return ErrGap }

@@ -1,0 +1,243 @@
+package sequence_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/sequence"
+)
+
+// What comes too early is held, uncharged, until those before it have come.
+func TestAGapIsWaitedFor(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		b.run(hold, nil)
+		b.publish("a3", "a2", "b1")
+		b.early(2)
+		b.eventually("the other aggregate does not wait", func() bool { return b.effects("b") == "b1" })
+		for _, e := range b.entries(parked.Waiting) {
+			if e.Attempts != 0 || e.Error != "" {
+				t.Errorf("charged: %+v", e)
+			}
+		}
+		// They would look again by themselves in an hour.
+		later := `now() + interval '1 hour'`
+		if db.Dialect == "sqlite" {
+			later = `(unixepoch() + 3600) * 1000`
+		}
+		b.eventually("they lie still", func() bool {
+			b.exec(`UPDATE once_parked SET due_at = ` + later + ` WHERE token IS NULL`)
+			var still int
+			err := b.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_parked WHERE token IS NULL`).Scan(&still)
+			return err == nil && still == 2
+		})
+		b.publish("a1")
+		b.settle()
+		if got := b.effects("a"); got != "a1 a2 a3" {
+			t.Errorf("effects %s", got)
+		}
+	})
+}
+
+// Many versions of several aggregates come in any order, several at once, and
+// fail now and then: they take effect in order.
+func TestVersionsInAnyOrderTakeEffectInOrder(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		var failed sync.Map
+		b.run(hold, func(msg *message.Message) error {
+			if _, again := failed.LoadOrStore(msg.UUID, true); !again && rand.IntN(5) == 0 {
+				return errHandler
+			}
+			return nil
+		})
+		const versions = 12
+		var all, want []string
+		for v := 1; v <= versions; v++ {
+			want = append(want, fmt.Sprintf("a%d", v))
+			all = append(all, fmt.Sprintf("a%d", v), fmt.Sprintf("b%d", v))
+		}
+		rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		b.publish(all...)
+		b.settle()
+		for _, aggregate := range []string{"a", "b"} {
+			if got := b.effects(aggregate); got != strings.ReplaceAll(strings.Join(want, " "), "a", aggregate) {
+				t.Errorf("effects %s", got)
+			}
+		}
+	})
+}
+
+// When the window is over without the missing version, those that were held go
+// on in order, though their windows end together.
+func TestAfterTheWindowTheyAreAppliedInOrder(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		config := hold
+		config.Window = 700 * time.Millisecond
+		b.run(config, nil)
+		b.publish("a1")
+		b.settle()
+		b.publish("a6", "a5", "a4", "a3")
+		b.settle()
+		if got := b.effects("a"); got != "a1 a3 a4 a5 a6" {
+			t.Errorf("effects %s", got)
+		}
+		b.publish("a2")
+		b.settle()
+		if got := b.effects("a"); got != "a1 a3 a4 a5 a6" {
+			t.Errorf("effects after the missing one came: %s", got)
+		}
+	})
+}
+
+// Or they are given up. A replay holds once more, and applies.
+func TestAfterTheWindowTheyAreQuarantined(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		config := hold
+		config.Window, config.AfterWindow = 300*time.Millisecond, sequence.Quarantine
+		b.run(config, nil)
+		b.publish("a3")
+		b.settle()
+		entries := b.entries(parked.Quarantined)
+		if len(entries) != 1 || entries[0].Reason != poison.ReasonGap ||
+			!strings.Contains(entries[0].Error, "version 3 of account \"a\" came after version 0") {
+			t.Fatalf("entries %+v", entries)
+		}
+		if err := b.poison.Replay(t.Context(), poison.Act{Actor: "test"}, entries[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		b.settle()
+		if got := b.effects("a"); got != "a3" {
+			t.Errorf("effects %s", got)
+		}
+	})
+}
+
+// Or a hook decides, which may bring what is missing, in the transaction.
+func TestAfterTheWindowAHookDecides(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		config := hold
+		config.Window = 300 * time.Millisecond
+		gaps := make(chan sequence.Gap, 10)
+		config.OnGap = func(ctx context.Context, tx *sql.Tx, gap sequence.Gap) (sequence.AfterWindow, error) {
+			gaps <- gap
+			switch {
+			case gap.AggregateID == "b":
+				return sequence.Quarantine, nil
+			case len(gaps) == 1:
+				return sequence.Apply, errors.Join(errHandler, effect(ctx, tx, "a1 of an attempt that fails"))
+			}
+			return sequence.Apply, effect(ctx, tx, "a1, fetched")
+		}
+		b.run(config, nil)
+		b.publish("a2")
+		b.settle()
+		if got := b.effects("a"); got != "a1, fetched a2" {
+			t.Errorf("effects %s", got)
+		}
+		gap := <-gaps
+		if gap.Consumer != "projection" || gap.AggregateType != "account" || gap.AggregateID != "a" || gap.Version != 2 ||
+			gap.Last != 0 || gap.Waited < config.Window {
+			t.Errorf("gap %+v", gap)
+		}
+		b.publish("b2")
+		b.settle()
+		if entries := b.entries(parked.Quarantined); len(entries) != 1 || entries[0].Reason != verdict.ReasonGap {
+			t.Errorf("entries %+v", entries)
+		}
+	})
+}
+
+// The window begins when a message is found to be early, not when it was
+// stored, and a restart does not begin it anew.
+func TestTheWindowOutlivesARestart(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		hourAgo := `now() - interval '1 hour'`
+		if db.Dialect == "sqlite" {
+			hourAgo = `(unixepoch() - 3600) * 1000`
+		}
+		for _, name := range []string{"a2", "a1"} {
+			if err := b.parked.Deliver(t.Context(), "accounts", []string{"projection"}, event(name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.exec(`UPDATE once_parked SET created_at = ` + hourAgo)
+		b.run(hold, nil)
+		b.settle()
+		if got := b.effects("a"); got != "a1 a2" {
+			t.Fatalf("effects %s", got)
+		}
+
+		b.publish("a4")
+		b.early(1)
+		b.end()
+		b.exec(`UPDATE once_parked SET early_since = ` + hourAgo)
+		b.run(hold, nil)
+		b.settle()
+		if got := b.effects("a"); got != "a1 a2 a4" {
+			t.Fatalf("effects %s", got)
+		}
+	})
+}
+
+// A version whose handler fails is not the last. With IgnoreOlder a newer one
+// passes it, and it is stale when it is tried again.
+func TestAVersionThatFailsIsNotApplied(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		calls := 0
+		passed := make(chan struct{})
+		b.run(sequence.Config{}, func(msg *message.Message) error {
+			if msg.UUID == "a1" {
+				calls++
+				return retry.After(errHandler, 500*time.Millisecond)
+			}
+			close(passed)
+			return nil
+		})
+		b.publish("a1")
+		b.eventually("it has failed", func() bool {
+			entries := b.entries(parked.Waiting)
+			return len(entries) == 1 && entries[0].Attempts == 1
+		})
+		b.publish("a2")
+		<-passed
+		b.settle()
+		if got := b.effects("a"); got != "a2" || calls != 1 || len(b.entries("")) != 0 {
+			t.Errorf("effects %s after %d calls, left %+v", got, calls, b.entries(""))
+		}
+	})
+}
+
+// A message that is early lets its ordering key go on: what it waits for may be
+// behind it.
+func TestAGapDoesNotStopItsKey(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		b.order = retry.StayHeld
+		b.run(hold, nil)
+		b.publish("a3", "a2", "a1")
+		b.settle()
+		if got := b.effects("a"); got != "a1 a2 a3" {
+			t.Errorf("effects %s", got)
+		}
+	})
+}

@@ -1,0 +1,146 @@
+package sequence
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/verdict"
+)
+
+// Resequencer compares the versions of messages with what was applied.
+type Resequencer struct {
+	config      Config
+	sql         queries
+	instruments *instruments
+}
+
+// New returns a Resequencer, which works in the transactions that Config.Tx
+// returns. The tables must be there, see schema.Up.
+func New(config Config) (*Resequencer, error) {
+	config = config.withDefaults()
+	if err := config.validate(); err != nil {
+		return nil, fmt.Errorf("sequence: %w", err)
+	}
+	d, err := dialect.New(config.Schema)
+	if err != nil {
+		return nil, fmt.Errorf("sequence: %w", err)
+	}
+	return &Resequencer{config: config, sql: newQueries(d), instruments: newInstruments(config)}, nil
+}
+
+// Middleware calls h with messages whose turn it is. For one that is stale it
+// returns nil without calling h, so that it is acked; one that is early is
+// parked. It belongs inside of dedup.
+func (r *Resequencer) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) (produced []*message.Message, err error) {
+		outcome := failed // also when h panics
+		defer func() { r.instruments.handled.Add(1, outcome) }()
+
+		a, ok, err := r.config.aggregateOf(msg)
+		switch {
+		case err != nil:
+			outcome = invalid
+			return nil, verdict.Forever(verdict.ReasonPermanent, err)
+		case !ok:
+			produced, err = h(msg)
+			if err == nil {
+				outcome = unversioned
+			}
+			return produced, err
+		}
+		outcome, err = r.decide(msg, a)
+		if err != nil || outcome == ignored {
+			return nil, err
+		}
+		decided := outcome
+		outcome = failed
+		produced, err = h(msg)
+		if err == nil {
+			outcome = decided
+		}
+		return produced, err
+	}
+}
+
+// turn is a message that is being decided on.
+type turn struct {
+	aggregate
+
+	consumer string
+	delivery *parked.Delivery
+	tx       *sql.Tx
+}
+
+// decide says what becomes of a message; without an error that is to apply it,
+// or that it is ignored.
+func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, err error) {
+	ctx := msg.Context()
+	t := turn{aggregate: a, delivery: parked.DeliveryOf(ctx)}
+	t.consumer = t.delivery.Consumer
+	var ok bool
+	if t.tx, ok = r.config.Tx(ctx); !ok {
+		return undecided, verdict.HandBack(fmt.Errorf("sequence: %w", ErrNoTx))
+	}
+	if t.consumer == "" {
+		return undecided, verdict.HandBack(fmt.Errorf("sequence: %w", ErrNoConsumer))
+	}
+	for {
+		last, err := r.last(ctx, t)
+		if err != nil {
+			return undecided, verdict.HandBack(fmt.Errorf("sequence: read the last version: %w", err))
+		}
+		outcome = applied
+		switch r.config.place(last, a.version) {
+		case stale:
+			r.config.Logger.Debug("Message is older than what was applied, ignored",
+				watermill.LogFields{"message_uuid": msg.UUID, "consumer": t.consumer})
+			return ignored, nil
+		case early:
+			if outcome, err = r.early(ctx, t, last); err != nil {
+				return outcome, err
+			}
+		}
+		written, err := r.write(ctx, t, last)
+		if err != nil {
+			return undecided, verdict.HandBack(fmt.Errorf("sequence: write the version: %w", err))
+		}
+		if written {
+			return outcome, nil
+		} // another one was the first, and has been decided by now
+	}
+}
+
+func (r *Resequencer) last(ctx context.Context, t turn) (l last, err error) {
+	err = t.tx.QueryRowContext(ctx, r.sql.last, t.consumer, t.kind, t.id).Scan(&l.version)
+	if errors.Is(err, sql.ErrNoRows) {
+		return last{}, nil
+	}
+	l.known = err == nil
+	return l, err
+}
+
+// write makes the version the last, and has the next one looked at if it is
+// held. Both take effect with what the handler does.
+func (r *Resequencer) write(ctx context.Context, t turn, l last) (bool, error) {
+	query := r.sql.begin
+	if l.known {
+		query = r.sql.next
+	}
+	result, err := t.tx.ExecContext(ctx, query, t.consumer, t.kind, t.id, t.version)
+	if err != nil {
+		return false, err
+	}
+	written, err := result.RowsAffected()
+	if err != nil || written == 0 || r.config.Policy != HoldForGap {
+		return written == 1, err
+	}
+	_, err = t.tx.ExecContext(ctx, r.sql.wake, t.consumer, t.sequence(), t.version+1)
+	return true, err
+}

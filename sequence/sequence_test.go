@@ -1,0 +1,210 @@
+package sequence_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/sequence"
+)
+
+var hold = sequence.Config{Policy: sequence.HoldForGap, First: sequence.FromOne, Window: time.Minute}
+
+// What is not above the last version is acked without an effect.
+func TestOlderVersionsAreIgnored(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		b.run(sequence.Config{}, nil)
+		for _, name := range []string{"a2", "a5", "a4", "b1", "a6"} {
+			b.publish(name)
+			b.settle()
+		}
+		same := event("a6")
+		same.UUID = "a6, again"
+		if err := b.transport.Publish("accounts", same); err != nil {
+			t.Fatal(err)
+		}
+		b.settle()
+		if got := b.effects("a"); got != "a2 a5 a6" {
+			t.Errorf("effects %s", got)
+		}
+		if got := b.effects("b"); got != "b1" {
+			t.Errorf("effects %s", got)
+		}
+		if left := b.entries(""); len(left) != 0 {
+			t.Errorf("left are %+v", left)
+		}
+	})
+}
+
+// Of two versions at the same moment the second waits until the first is
+// decided.
+func TestVersionsAtTheSameMomentAreDecidedOneAfterTheOther(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		for name, c := range map[string]struct {
+			config        sequence.Config
+			before        string // is applied already
+			first, second string
+			fails         bool // the first does
+			want          string
+		}{
+			"a stale one waits":          {sequence.Config{}, "a1", "a3", "a2", false, "a1 a3"},
+			"a newer one waits":          {sequence.Config{}, "a1", "a2", "a3", false, "a1 a2 a3"},
+			"the other one fails":        {sequence.Config{}, "a1", "a3", "a2", true, "a1 a2"},
+			"of a new aggregate":         {sequence.Config{}, "", "a3", "a2", false, "a3"},
+			"of a new one, newer":        {sequence.Config{}, "", "a2", "a3", false, "a2 a3"},
+			"of a new one, which failed": {sequence.Config{}, "", "a3", "a2", true, "a2"},
+			"one that would be early":    {hold, "a1", "a2", "a3", false, "a1 a2 a3"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				database := testkit.SQLite
+				if db.Dialect == "postgres" {
+					database = testkit.Postgres
+				}
+				b := newBench(t, database(t))
+				entered, finish := make(chan struct{}), make(chan struct{})
+				b.run(c.config, func(msg *message.Message) error {
+					if msg.UUID != c.first {
+						return nil
+					}
+					close(entered)
+					<-finish
+					if c.fails {
+						return retry.Permanent(errHandler)
+					}
+					return nil
+				})
+				if c.before != "" {
+					b.publish(c.before)
+					b.settle()
+				}
+				b.publish(c.first)
+				<-entered
+				if b.Dialect == "postgres" {
+					b.publish(c.second)
+					b.eventually("the second waits", func() bool { return b.blocked() })
+				}
+				close(finish)
+				if b.Dialect != "postgres" { // has one writer: it waits by itself
+					b.publish(c.second)
+				}
+				b.settle()
+				if got := b.effects("a"); got != c.want {
+					t.Errorf("effects %s, want %s", got, c.want)
+				}
+			})
+		}
+	})
+}
+
+// blocked says whether a transaction waits for another one.
+func (b *bench) blocked() bool {
+	b.Helper()
+	var n int
+	err := b.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%once_versions%'`).Scan(&n)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return n > 0
+}
+
+// Without a version there is nothing to compare. One that cannot be read is no
+// missing one.
+func TestMetadataOfTheAggregate(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		b.run(hold, nil)
+		for id, change := range map[string]func(m message.Metadata){
+			"x-without a version": func(m message.Metadata) { delete(m, meta.AggregateVersion) },
+			"x-without a type":    func(m message.Metadata) { delete(m, meta.AggregateType) },
+			"x-without an id":     func(m message.Metadata) { delete(m, meta.AggregateID) },
+			"y-no number":         func(m message.Metadata) { m[meta.AggregateVersion] = "2.5" },
+			"y-negative":          func(m message.Metadata) { m[meta.AggregateVersion] = "-1" },
+			"y-before the first":  func(m message.Metadata) { m[meta.AggregateVersion] = "0" },
+			"y-long id":           func(m message.Metadata) { m[meta.AggregateID] = strings.Repeat("x", 256) },
+			"y-NUL":               func(m message.Metadata) { m[meta.AggregateType] = "a\x00" },
+		} {
+			msg := event("a9")
+			msg.UUID = id
+			change(msg.Metadata)
+			if err := b.transport.Publish("accounts", msg); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.settle()
+		if got := strings.Count(b.effects("x"), "x-"); got != 3 {
+			t.Errorf("%d without metadata were handled, want 3", got)
+		}
+		entries := b.entries(parked.Quarantined)
+		if len(entries) != 5 {
+			t.Errorf("%d are quarantined, want 5", len(entries))
+		}
+		for _, e := range entries {
+			if e.Reason != poison.ReasonPermanent || !strings.HasPrefix(e.MessageID, "y-") ||
+				!strings.Contains(e.Error, sequence.ErrInvalidVersion.Error()) {
+				t.Errorf("entry %+v", e)
+			}
+		}
+	})
+}
+
+// What is missing around the middleware is said, and charged to no message.
+func TestTheMiddlewareNeedsTheChain(t *testing.T) {
+	db := testkit.SQLite(t)
+	b := newBench(t, db)
+	config := hold
+	config.Schema, config.Tx = b.schema, dedup.TxFromContext
+	order, err := sequence.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.schema, Consumer: "projection"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := order.Middleware(func(*message.Message) ([]*message.Message, error) {
+		t.Error("the handler was called")
+		return nil, nil
+	})
+	msg := event("a2")
+	for _, c := range []struct {
+		h    message.HandlerFunc
+		ctx  context.Context
+		want error
+	}{
+		{h, t.Context(), sequence.ErrNoTx},
+		{inbox.Middleware(h), t.Context(), sequence.ErrNoConsumer},
+		{inbox.Middleware(h), parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: "projection"}), sequence.ErrNoSubscriber},
+	} {
+		msg.SetContext(c.ctx)
+		_, err := c.h(msg)
+		if !errors.Is(err, c.want) || verdict.Of(err).Kind != verdict.Undecided {
+			t.Errorf("%v, want %v", err, c.want)
+		}
+	}
+}
+
+func TestConfigIsValidated(t *testing.T) {
+	_, err := sequence.New(sequence.Config{
+		Policy: 7, First: 8, Window: time.Millisecond, AfterWindow: sequence.Quarantine,
+		OnGap: func(context.Context, *sql.Tx, sequence.Gap) (sequence.AfterWindow, error) { return sequence.Apply, nil },
+	})
+	for _, field := range []string{"Tx", "Policy", "First", "Window", "OnGap"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s is not named: %v", field, err)
+		}
+	}
+}

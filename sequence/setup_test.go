@@ -1,0 +1,210 @@
+package sequence_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+	"github.com/watermill-once/once/sequence"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+var errHandler = errors.New("handler failed")
+
+// bench is a consumer of the embedded transport, on tables of its own.
+type bench struct {
+	*testing.T
+	testkit.Database
+
+	schema    schema.Config
+	parked    *parked.Store
+	transport *local.Transport
+	poison    *poison.Store
+	order     retry.KeyOrder
+	end       func()
+}
+
+// handler is called inside the transaction, before the effect is written.
+type handler func(msg *message.Message) error
+
+func newBench(t *testing.T, db testkit.Database) *bench {
+	t.Helper()
+	b := &bench{T: t, Database: db, schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
+	err := schema.Up(t.Context(), db.DB, b.schema)
+	if err == nil {
+		b.parked, err = parked.NewStore(db.DB, b.schema)
+	}
+	if err == nil {
+		b.transport, err = local.New(db.DB, local.Config{Schema: b.schema})
+	}
+	if err == nil {
+		b.poison, err = poison.New(db.DB, poison.Config{Schema: b.schema})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := "n INTEGER PRIMARY KEY AUTOINCREMENT"
+	if db.Dialect == "postgres" {
+		number = "n BIGINT GENERATED ALWAYS AS IDENTITY"
+	}
+	b.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`)
+	return b
+}
+
+func (b *bench) exec(query string) {
+	b.Helper()
+	if _, err := b.ExecContext(context.WithoutCancel(b.Context()), query); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// run runs the consumer until the test ends, or b.end is called.
+func (b *bench) run(config sequence.Config, h handler) {
+	b.Helper()
+	config.Schema, config.Tx = b.schema, dedup.TxFromContext
+	order, err := sequence.New(config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	retries, err := retry.New(b.DB, retry.Config{
+		Schema: b.schema, KeyOrder: b.order, PollInterval: 5 * time.Millisecond, Logger: testkit.Logger(b.T),
+		Policy: retry.Policy{Immediate: -1, Delayed: 2, Base: 50 * time.Millisecond, Factor: 1, Jitter: -1},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.schema})
+	if err != nil {
+		b.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	router.AddMiddleware(b.poison.Middleware, retries.Middleware, inbox.Middleware, order.Middleware)
+	router.AddConsumerHandler("projection", "accounts", retries.Subscriber("projection", b.transport.Subscriber()),
+		func(msg *message.Message) error {
+			if h != nil {
+				if err := h(msg); err != nil {
+					return err
+				}
+			}
+			tx, _ := dedup.TxFromContext(msg.Context())
+			return effect(msg.Context(), tx, msg.UUID)
+		})
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(context.WithoutCancel(b.Context())) }()
+	<-router.Running()
+	done := false
+	b.end = func() {
+		if done {
+			return
+		}
+		done = true
+		if err := errors.Join(router.Close(), <-stopped); err != nil {
+			b.Error(err)
+		}
+	}
+	b.Cleanup(b.end)
+}
+
+func effect(ctx context.Context, tx *sql.Tx, id string) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id) VALUES ($1)`, id)
+	return err
+}
+
+// event is a message of an aggregate, by the name of its version: a3 is the
+// third of a.
+func event(name string) *message.Message {
+	msg := message.NewMessage(name, []byte("body of "+name))
+	msg.Metadata[meta.AggregateType] = "account"
+	msg.Metadata[meta.AggregateID] = name[:1]
+	msg.Metadata[meta.AggregateVersion] = name[1:]
+	msg.Metadata[meta.OrderingKey] = name[:1]
+	return msg
+}
+
+// publish delivers events, one after the other.
+func (b *bench) publish(names ...string) {
+	b.Helper()
+	for _, name := range names {
+		if err := b.transport.Publish("accounts", event(name)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// effects are those of an aggregate, in order.
+func (b *bench) effects(aggregate string) string {
+	b.Helper()
+	rows, err := b.QueryContext(context.WithoutCancel(b.Context()), `SELECT message_id FROM effects ORDER BY n`)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer rows.Close()
+	var ids []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			b.Fatal(err)
+		}
+		if strings.HasPrefix(id, aggregate) {
+			ids = append(ids, id)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		b.Fatal(err)
+	}
+	return strings.Join(ids, " ")
+}
+
+// entries returns the rows in a state, or all.
+func (b *bench) entries(state string) []parked.Entry {
+	b.Helper()
+	all, err := b.parked.List(context.WithoutCancel(b.Context()), parked.Filter{Limit: 100}, state)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return all
+}
+
+// settle waits until nothing is left to be handled.
+func (b *bench) settle() {
+	b.Helper()
+	b.eventually("nothing waits", func() bool { return len(b.entries(parked.Waiting))+len(b.entries(parked.Held)) == 0 })
+}
+
+func (b *bench) eventually(what string, cond func() bool) {
+	b.Helper()
+	testkit.Eventually(b.T, 30*time.Second, what, cond)
+}
+
+// early waits until n messages are held.
+func (b *bench) early(n int) {
+	b.Helper()
+	b.eventually(fmt.Sprintf("%d are held", n), func() bool {
+		var early int
+		err := b.QueryRowContext(context.WithoutCancel(b.Context()),
+			`SELECT COUNT(*) FROM once_parked WHERE early_since IS NOT NULL AND state = 'waiting'`).Scan(&early)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return early == n
+	})
+}
