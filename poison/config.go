@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once/schema"
 )
@@ -38,7 +39,7 @@ type Config struct {
 
 	// Hold is how long a message is kept, neither acked nor nacked, while it
 	// cannot be stored; then it is handed back to the transport. Defaults to
-	// 15 minutes.
+	// 10 minutes.
 	Hold time.Duration
 
 	// ReplayLease is how long a replay of many belongs to the process that runs
@@ -50,9 +51,11 @@ type Config struct {
 	// "other". Defaults to none: one series for all.
 	Consumers []string
 
-	// MeterProvider is where the instruments are made. Defaults to
-	// OpenTelemetry's global one, which does nothing until another is set.
-	MeterProvider metric.MeterProvider
+	// MeterProvider is where the instruments are made, TracerProvider the
+	// spans. Default to OpenTelemetry's global ones, which do nothing until
+	// others are set.
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider
 
 	// Logger defaults to none.
 	Logger watermill.LoggerAdapter
@@ -61,7 +64,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
 	if c.Hold == 0 {
-		c.Hold = 15 * time.Minute
+		c.Hold = 10 * time.Minute
 	}
 	if c.ReplayLease == 0 {
 		c.ReplayLease = 30 * time.Second

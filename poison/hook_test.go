@@ -55,15 +55,17 @@ func TestTheHookIsToldOfWhatRetryQuarantines(t *testing.T) {
 		if err != nil || idle == nil {
 			t.Fatal(err)
 		}
-		first.quarantine("payments", "m1")
-		first.store, second = second, first.store
-		first.quarantine("inventory", "m2")
-		_ = second
-		for _, want := range []string{"first m1 failed", "second m2 failed"} {
+		hears := func(want string) {
+			t.Helper()
 			if e := next(t, told); fmt.Sprint(e.Tenant, " ", e.MessageID, " ", e.Reason) != want {
 				t.Errorf("told of %+v, want %s", e, want)
 			}
 		}
+		first.quarantine("payments", "m1")
+		hears("first m1 failed")
+		first.store = second
+		first.quarantine("inventory", "m2")
+		hears("second m2 failed")
 		for _, consumer := range []string{"inventory", "payments", "unknown"} {
 			if err := first.parked.Deliver(t.Context(), "t", []string{consumer}, message.NewMessage("x", nil)); err != nil {
 				t.Fatal(err)

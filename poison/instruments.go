@@ -18,11 +18,14 @@ const otherConsumer = "other"
 // imported with another.
 var reasons = []string{ //nolint:gochecknoglobals // a constant
 	ReasonExhausted, ReasonFailed, ReasonPermanent, ReasonCrashed, ReasonInvalidID, ReasonCollision, ReasonUndecodable,
+	ReasonGap,
 }
 
 // instruments are what a Store tells about itself.
 type instruments struct {
 	meter     telemetry.Meter
+	tracer    telemetry.Tracer
+	traced    func() bool
 	consumers []string // those that are told apart; empty if there is one series for all
 
 	quarantined, failedAgain, replayed, discarded, edited *telemetry.Counter
@@ -32,7 +35,8 @@ type instruments struct {
 
 func newInstruments(config Config) *instruments {
 	meter := telemetry.NewMeter(config.MeterProvider, "poison")
-	i := &instruments{meter: meter}
+	tracer := telemetry.NewTracer(config.TracerProvider, "poison")
+	i := &instruments{meter: meter, tracer: tracer, traced: sync.OnceValue(tracer.Enabled)}
 	var byConsumer []telemetry.Label
 	if len(config.Consumers) > 0 {
 		for _, consumer := range config.Consumers {

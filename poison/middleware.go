@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/telemetry"
 	"github.com/watermill-once/once/internal/verdict"
 )
 
@@ -45,11 +46,13 @@ func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 func (s *Store) quarantine(ctx context.Context, d *parked.Delivery, msg *message.Message, v *verdict.Error, cause error) error {
 	failure := parked.Failure{Err: cause, Reason: v.Reason, Attempts: max(v.Attempts, 1)}
 	var entry Entry
+	ctx, end := s.instruments.tracer.Quarantine(ctx, s.instruments.traced(), d.Consumer, d.Topic, v.Reason, msg)
 	err := s.patience.Persist(ctx, d, "quarantine the message", func(ctx context.Context) (err error) {
 		entry, err = s.parked.Quarantine(ctx, d, msg, failure, s.copyOut)
 		return err
 	})
 	if err != nil {
+		end("", err)
 		return err
 	}
 	fields := watermill.LogFields{
@@ -60,9 +63,11 @@ func (s *Store) quarantine(ctx context.Context, d *parked.Delivery, msg *message
 		"attempt":      failure.Attempts,
 	}
 	if entry.ID == 0 { // or the claim was lost, and whoever has it says so
+		end(telemetry.Settled, nil)
 		s.config.Logger.Info("Message failed, and is not quarantined: the same message was settled before", fields)
 		return nil
 	}
+	end(telemetry.Stored, nil)
 	fields["entry"] = entry.ID
 	s.config.Logger.Error("Message is quarantined", cause, fields)
 	s.arrived(entry)

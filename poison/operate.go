@@ -26,6 +26,10 @@ var (
 	// ErrNotFound says that there is no message of that ID in quarantine.
 	ErrNotFound = parked.ErrNotFound
 
+	// ErrUndecodable says that a message cannot be replayed as it is, because
+	// its transport could not decode it: there is only its raw form.
+	ErrUndecodable = parked.ErrUndecodable
+
 	// ErrIDInUse says that an edited message has an id that the consumer has
 	// seen already.
 	ErrIDInUse = parked.ErrIDInUse
@@ -92,8 +96,8 @@ func (s *Store) Get(ctx context.Context, id int64) (Entry, error) {
 
 // Replay gives messages back to the consumers that failed them, due now and
 // with fresh budgets. All of them or, if one is not in quarantine
-// ([ErrNotFound]), none. It does not wait for what becomes of them; see
-// [Store.ReplayMatching] for many.
+// ([ErrNotFound]) or cannot be decoded ([ErrUndecodable]), none. It does not wait
+// for what becomes of them; see [Store.ReplayMatching] for many.
 func (s *Store) Replay(ctx context.Context, act Act, ids ...int64) error {
 	if err := errors.Join(act.Validate(), some(ids)); err != nil {
 		return fmt.Errorf("poison: replay: %w", err)

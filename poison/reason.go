@@ -26,7 +26,12 @@ const (
 	// ReasonCollision: the consumer has handled another message of this id.
 	ReasonCollision = verdict.ReasonCollision
 
-	// ReasonUndecodable: the message was parked, and what is stored of it is
+	// ReasonUndecodable: the transport could not decode the message, and what
+	// is stored is its raw form; or it was parked, and what is stored of it is
 	// damaged.
 	ReasonUndecodable = verdict.ReasonUndecodable
+
+	// ReasonGap: a version of the aggregate before the message's did not come in
+	// time, and sequence was told to quarantine then.
+	ReasonGap = verdict.ReasonGap
 )

@@ -113,6 +113,9 @@ func (p Plan) stored() parked.Plan {
 // abandoned after Config.ReplayLease; [Store.Resume] goes on with the rest,
 // and runs nothing again. Stopped by its Plan it returns [ErrReplayStopped].
 //
+// Messages that could not be decoded are in quarantine again at once, without
+// being run, and count as failed: edit them.
+//
 // The Replay is returned also with an error, as far as it came to be one.
 func (s *Store) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Replay, error) {
 	if err := errors.Join(act.Validate(), f.ValidateAct(), plan.validate()); err != nil {

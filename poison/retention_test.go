@@ -1,0 +1,60 @@
+package poison_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+)
+
+// A replay that has not finished is counted in its entries, so retention leaves
+// them alone until it has, however long that takes.
+func TestTrap36EntriesOfAReplayAreKeptUntilItHasFinished(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sweep := func(want int64) {
+			t.Helper()
+			longAgo := b.parked.Dialect().SQL(`UPDATE {parked} SET finished_at = {after $1} WHERE state = 'resolved'`)
+			if _, err := db.ExecContext(t.Context(), longAgo, -(365 * 24 * time.Hour).Milliseconds()); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := inbox.Sweep(t.Context()); err != nil || n != want {
+				t.Fatalf("%d rows were removed, want %d, %v", n, want, err)
+			}
+		}
+		replayIs := func(r poison.Replay, want string) {
+			t.Helper()
+			testkit.Eventually(t, 20*time.Second, want, func() bool { // also what it had given back when it was stopped
+				now, err := b.store.ReplayOf(t.Context(), r.ID)
+				return err == nil && counts(now) == want
+			})
+		}
+
+		b.fill("payments", 8)
+		c := &counted{fail: func(id string) bool { return id == "payments-0003" }}
+		b.consume("payments", c.handle)
+		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{Canary: 5})
+		if !errors.Is(err, poison.ErrReplayStopped) {
+			t.Fatal(err)
+		}
+		const stopped = "stopped: 5 of 8 replayed, 4 resolved, 1 failed, 0 waiting"
+		replayIs(r, stopped)
+		sweep(0)
+		replayIs(r, stopped)
+
+		if r, err = b.store.Resume(t.Context(), act, r.ID, nil); err != nil {
+			t.Fatal(err)
+		}
+		const finished = "finished: 8 of 8 replayed, 7 resolved, 1 failed, 0 waiting"
+		replayIs(r, finished)
+		sweep(7)
+		replayIs(r, finished)
+	})
+}

@@ -1,0 +1,191 @@
+package poison_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+)
+
+func TestTrap52OneReplayOfAConsumerAtATime(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *poison.Config) { c.ReplayLease = 2 * time.Second })
+		b.fill("payments", 2)
+		b.fill("inventory", 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		started := make(chan poison.Replay, 1)
+		ended := make(chan error, 1)
+		go func() { // nobody consumes, so it waits
+			_, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: "payments"}, poison.Plan{Canary: 1, Progress: func(r poison.Replay) {
+				select {
+				case started <- r:
+				default:
+				}
+			}})
+			ended <- err
+		}()
+		first := <-started
+		for _, f := range []poison.Filter{{Consumer: "payments"}, {All: true}, {MessageID: "x"}} {
+			_, err := b.store.ReplayMatching(t.Context(), act, f, poison.Plan{})
+			if !errors.Is(err, poison.ErrReplayRunning) || !strings.Contains(err.Error(), fmt.Sprint(first.ID)) {
+				t.Errorf("%+v: %v", f, err)
+			}
+		}
+		soon, done := context.WithTimeout(t.Context(), 10*time.Second)
+		if _, err := b.store.Resume(soon, act, first.ID, nil); !errors.Is(err, poison.ErrReplayRunning) {
+			t.Errorf("resuming one that runs: %v", err)
+		}
+		done()
+		// Another consumer's is none of its business.
+		b.consume("inventory", (&counted{}).handle)
+		if _, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "inventory"}, poison.Plan{}); err != nil {
+			t.Errorf("another consumer: %v", err)
+		}
+		// It is not lost while it waits for longer than its lease.
+		time.AfterFunc(3*time.Second, cancel)
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Fatalf("cancelled: %v", err)
+		}
+		r, err := b.store.ReplayOf(t.Context(), first.ID)
+		if err != nil || counts(r) != "paused: 1 of 2 replayed, 0 resolved, 0 failed, 1 waiting" {
+			t.Fatalf("%v, %s", err, counts(r))
+		}
+		c := &counted{}
+		b.consume("payments", c.handle)
+		if r, err = b.store.Resume(t.Context(), act, first.ID, nil); err != nil || r.Resolved != 2 || c.total() != 2 {
+			t.Fatalf("%v, %s, %d calls", err, counts(r), c.total())
+		}
+	})
+}
+
+func TestTrap52ReplaysThatBeginAtOnce(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.fill("payments", 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		var begun, refused atomic.Int64
+		var all sync.WaitGroup
+		for range 6 {
+			all.Go(func() {
+				_, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: "payments"}, poison.Plan{})
+				switch {
+				case errors.Is(err, context.Canceled):
+					begun.Add(1)
+				case errors.Is(err, poison.ErrReplayRunning):
+					if refused.Add(1) == 5 {
+						cancel()
+					}
+				default:
+					t.Errorf("error %v", err)
+				}
+			})
+		}
+		all.Wait()
+		cancel()
+		if begun.Load() != 1 || refused.Load() != 5 {
+			t.Fatalf("%d began, %d were refused", begun.Load(), refused.Load())
+		}
+	})
+}
+
+func TestTrap52AReplayThatBeginsSeesTheOneThatIsBeingEntered(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), nil) // SQLite has one writer at a time anyway
+	b.fill("payments", 1)
+	tx, err := b.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(t.Context(), `INSERT INTO once_replays
+		(consumer, filter, plan, actor, why, state, total, until_id, token, lease_until)
+		VALUES ('payments', '{}', '{}', 'bob', '', 'running', 1, 1, 'his', now() + interval '1 hour')`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	var begun atomic.Bool
+	go func() {
+		_, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: "payments"},
+			poison.Plan{Progress: func(poison.Replay) { begun.Store(true) }})
+		ended <- err
+	}()
+	testkit.Eventually(t, 20*time.Second, "it waits or begins", func() bool {
+		return begun.Load() || b.number(`SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND relation = 'once_replays'::regclass`) > 0
+	})
+	if begun.Load() {
+		t.Fatal("it began beside the other one")
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, poison.ErrReplayRunning) {
+		t.Fatalf("error %v", err)
+	}
+}
+
+func TestTrap52AReplayThatWasLostEnds(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.fill("payments", 2)
+		past := "now() - interval '1 second'"
+		if db.Dialect == "sqlite" {
+			past = "0"
+		}
+		lapse := func() {
+			if _, err := db.ExecContext(t.Context(), `UPDATE once_replays SET lease_until = `+past); err != nil {
+				t.Error(err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		looks, second := 0, make(chan error, 1)
+		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{
+			Canary: 1,
+			Progress: func(r poison.Replay) {
+				if r.Replayed != 1 {
+					return
+				}
+				switch looks++; looks {
+				case 1:
+					lapse()
+				case 2: // it goes on
+					lapse()
+					begun := make(chan struct{}, 100)
+					go func() {
+						_, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: "payments", MessageID: "none"},
+							poison.Plan{Progress: func(poison.Replay) { begun <- struct{}{}; <-ctx.Done() }})
+						second <- err
+					}()
+					<-begun
+				}
+			},
+		})
+		if !errors.Is(err, poison.ErrReplayLost) || looks != 2 || r.Replayed != 1 {
+			t.Fatalf("%v after %d looks: %s", err, looks, counts(r))
+		}
+		all, err := b.store.Replays(t.Context(), 0)
+		if err != nil || len(all) != 2 || all[1].State != poison.ReplayAbandoned || all[1].Replayed != 1 {
+			t.Fatalf("%v, %+v", err, all)
+		}
+		if _, err := b.store.Resume(t.Context(), act, all[1].ID, nil); !errors.Is(err, poison.ErrReplayRunning) {
+			t.Errorf("resumed beside the other one: %v", err)
+		}
+		cancel()
+		if err := <-second; !errors.Is(err, context.Canceled) {
+			t.Errorf("the other one: %v", err)
+		}
+		c := &counted{}
+		b.consume("payments", c.handle)
+		if r, err := b.store.Resume(t.Context(), act, all[1].ID, nil); err != nil || r.Resolved != 2 || c.total() != 2 {
+			t.Fatalf("%v, %s, %d calls", err, counts(r), c.total())
+		}
+	})
+}

@@ -1,0 +1,114 @@
+package poison_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/poison"
+)
+
+// raw gives the middleware a message that its transport could not decode.
+func (b *bench) raw(consumer, id string) {
+	b.Helper()
+	msg := message.NewMessage(id, []byte("raw"))
+	msg.Metadata.Set("form", "raw")
+	msg.SetContext(verdict.WithUndecodable(b.Context(), fmt.Errorf("message %q cannot be read", id)))
+	never := func(*message.Message) ([]*message.Message, error) {
+		b.Error("the handler saw it")
+		return nil, nil
+	}
+	if err := b.handle(consumer, msg, never); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// There is only its raw form, which no handler is to see: neither from the
+// transport nor by a replay. What somebody makes of it is handled.
+func TestTrap41WhatCannotBeDecodedIsNotReplayed(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.quarantine("payments", "fine")
+		b.raw("payments", "odd")
+		fine, odd := b.list()[0], b.list()[1]
+		if odd.Reason != poison.ReasonUndecodable || odd.Error != `message "odd" cannot be read` {
+			t.Fatalf("%+v", odd)
+		}
+		if err := b.store.Replay(t.Context(), act, fine.ID, odd.ID); !errors.Is(err, poison.ErrUndecodable) {
+			t.Fatalf("error %v", err)
+		}
+		if left := b.list(); len(left) != 2 || left[0].Replays+left[1].Replays != 0 || len(b.audit()) != 0 {
+			t.Fatalf("in quarantine are %+v, audit %q", left, b.audit())
+		}
+
+		c := &counted{}
+		b.consume("payments", c.handle)
+		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{Force: true})
+		if got := counts(r); err != nil || got != "finished: 2 of 2 replayed, 1 resolved, 1 failed, 0 waiting" {
+			t.Fatalf("%v, %s", err, got)
+		}
+		again := b.list()
+		if len(again) != 1 || again[0].ID != odd.ID || again[0].Replays != 1 || again[0].Reason != odd.Reason ||
+			again[0].Error != odd.Error || again[0].ErrorType != odd.ErrorType || again[0].Fingerprint != odd.Fingerprint {
+			t.Fatalf("in quarantine are %+v, want %+v", again, odd)
+		}
+
+		read := func(msg *message.Message) error { msg.UUID = "mended"; return nil }
+		edited, err := b.store.Edit(t.Context(), act, odd.ID, read, poison.EditOptions{Hold: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.store.Replay(t.Context(), act, edited); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, 20*time.Second, "the edited message is done", func() bool {
+			e, err := b.store.Get(t.Context(), edited)
+			return err == nil && e.State == parked.Resolved
+		})
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(c.ran) != 2 || c.ran["fine"] != 1 || c.ran["mended"] != 1 {
+			t.Errorf("handled were %v", c.ran)
+		}
+	})
+}
+
+// Of two copies, of which one could be decoded, that one is kept.
+func TestACopyThatCouldBeDecodedTakesThePlaceOfOneThatCouldNot(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		good := func() *message.Message {
+			msg := message.NewMessage("m1", []byte("raw")) // its headers were the trouble
+			msg.Metadata.Set("form", "read")
+			return msg
+		}
+		b.raw("payments", "m1")
+		if err := b.handle("payments", good(), failing(errHandler)); err != nil {
+			t.Fatal(err)
+		}
+		e := b.list()[0]
+		if e.Reason != poison.ReasonFailed || e.Attempts != 2 || e.Message.Metadata.Get("form") != "read" {
+			t.Fatalf("%+v with %v", e, e.Message.Metadata)
+		}
+		b.raw("payments", "m1")
+		if left := b.list(); len(left) != 1 || left[0].Reason != poison.ReasonFailed || left[0].Attempts != 2 {
+			t.Fatalf("in quarantine are %+v", left)
+		}
+
+		waits := &parked.Delivery{Consumer: "inventory", Topic: "orders.placed"}
+		if err := b.parked.Park(t.Context(), waits, good(), parked.Failure{}, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		b.raw("inventory", "m1")
+		all, err := b.parked.List(t.Context(), parked.Filter{Consumer: "inventory"})
+		if err != nil || len(all) != 1 || all[0].State != parked.Waiting || all[0].Message.Metadata.Get("form") != "read" {
+			t.Fatalf("%v, %+v", err, all)
+		}
+	})
+}
