@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -58,7 +59,7 @@ func TestCloseHandsBackWhatIsNotAnswered(t *testing.T) {
 			}
 			return nil
 		})
-		log := &logs{}
+		log := &testkit.Logs{}
 		cfg := quick(config)
 		cfg.CloseTimeout = 200 * time.Millisecond
 		cfg.Logger = log
@@ -75,7 +76,7 @@ func TestCloseHandsBackWhatIsNotAnswered(t *testing.T) {
 		require.NoError(t, f.Close())
 		require.Equal(t, 2, pending(t, db))
 		require.Equal(t, 2, count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE attempts = 0`))
-		require.True(t, log.has("Forwarder closed", "confirmed=1", "handed_back=2"), "%v", log.lines())
+		require.True(t, log.Has("Forwarder closed", "confirmed=1", "handed_back=2"), "%v", log.Lines())
 		close(release)
 		p.answering.Wait() // answers that nobody waits for do no harm
 

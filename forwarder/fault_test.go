@@ -84,7 +84,7 @@ func TestADatabaseThatIsKilled(t *testing.T) {
 		}
 		return nil
 	})
-	log := &logs{}
+	log := &testkit.Logs{}
 	cfg := quick(schema.Config{})
 	cfg.Logger = log
 	start(t, db, &pipelined{broker: b}, cfg)
@@ -92,18 +92,18 @@ func TestADatabaseThatIsKilled(t *testing.T) {
 	eventually(t, "it is in flight", func() bool { return b.tries("in flight") == 1 })
 
 	server.Kill()
-	eventually(t, "it has been noticed", func() bool { return log.has("could not be read") })
+	eventually(t, "it has been noticed", func() bool { return log.Has("could not be read") })
 	close(release)
-	eventually(t, "it could not be deleted", func() bool { return log.has("could not be recorded") })
+	eventually(t, "it could not be deleted", func() bool { return log.Has("could not be recorded") })
 	meanwhile(200 * time.Millisecond) // some more failures
 	require.NoError(t, server.Restart(t.Context()))
 	put(t, db, schema.Config{}, "t", msg("after", ""))
 	drained(t, db)
 	require.True(t, b.has("in flight", "behind", "after"))
 	require.Equal(t, 1, b.tries("in flight"))
-	eventually(t, "it says that it is over", func() bool { return log.has("could be read again") })
-	require.Equal(t, 1, log.count("could not be read"), "once, not at every try")
-	require.Equal(t, 1, log.count("could not be recorded"))
+	eventually(t, "it says that it is over", func() bool { return log.Has("could be read again") })
+	require.Equal(t, 1, log.Count("could not be read"), "once, not at every try")
+	require.Equal(t, 1, log.Count("could not be recorded"))
 }
 
 func TestADatabaseThatIsFrozen(t *testing.T) {

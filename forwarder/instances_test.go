@@ -90,7 +90,7 @@ func TestInstancesComeAndGo(t *testing.T) {
 		})
 		cfg := quick(config)
 		cfg.Lease = 3 * time.Second
-		log := &logs{}
+		log := &testkit.Logs{}
 		cfg.Logger = log
 
 		box, err := outbox.New(outbox.Config{Schema: config})
@@ -130,7 +130,7 @@ func TestInstancesComeAndGo(t *testing.T) {
 		n := <-written
 		drained(t, db)
 		require.Empty(t, b.overlaps)
-		if !log.has("has run out") { // on a machine that was too slow for it
+		if !log.Has("has run out") { // on a machine that was too slow for it
 			require.Len(t, b.stored, n*keys, "nothing went twice")
 		}
 		for key := range keys {
@@ -193,7 +193,7 @@ func TestALostLease(t *testing.T) {
 			}
 			return nil
 		})
-		log := &logs{}
+		log := &testkit.Logs{}
 		cfg := quick(config)
 		cfg.Lease = 3 * time.Second
 		cfg.Logger = log
@@ -207,7 +207,7 @@ func TestALostLease(t *testing.T) {
 		}
 		exec(t, db, `UPDATE once_slots SET owner = 'another', lease_until = `+forever)
 		stolen := time.Now()
-		eventually(t, "it notices", func() bool { return log.has("taken over") })
+		eventually(t, "it notices", func() bool { return log.Has("taken over") })
 		require.Less(t, time.Since(stolen), cfg.Lease, "at the next renewal")
 		close(early)
 		put(t, db, config, "t", msg("new", ""))
@@ -221,7 +221,7 @@ func TestALostLease(t *testing.T) {
 		close(late)
 		drained(t, db)
 		require.Equal(t, 1, b.tries("sure"), "what was confirmed is deleted")
-		require.Equal(t, 2, log.count("INFO Forwarding"), "it is the owner again")
+		require.Equal(t, 2, log.Count("INFO Forwarding"), "it is the owner again")
 		require.Equal(t, []string{"unsure", "behind"}, b.ids(func(d delivery) bool { return d.key == "key" }))
 		require.True(t, b.has("new", "refused"))
 		require.Empty(t, b.overlaps)

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
+	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -52,7 +53,7 @@ func TestTrap76_ATopicThatDoesNotAnswer(t *testing.T) {
 		others = append(others, msg("9999", "shared"))
 		put(t, db, config, "free", others...)
 
-		log := &logs{}
+		log := &testkit.Logs{}
 		cfg := quick(config)
 		cfg.BatchSize, cfg.Window = 20, 20
 		cfg.StallTimeout = 200 * time.Millisecond
@@ -62,7 +63,7 @@ func TestTrap76_ATopicThatDoesNotAnswer(t *testing.T) {
 		require.False(t, b.has("9999"), "it shares a key with what is stuck")
 
 		close(deadline)
-		eventually(t, "the topic is held", func() bool { return log.has("does not answer") })
+		eventually(t, "the topic is held", func() bool { return log.Has("does not answer") })
 		meanwhile(50 * time.Millisecond) // whatever it does with those that are unknown
 		put(t, db, config, "free", msg("more", ""))
 		eventually(t, "the other topic goes on", func() bool { return b.has("more") })
@@ -75,7 +76,7 @@ func TestTrap76_ATopicThatDoesNotAnswer(t *testing.T) {
 		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_holds`))
 		shared := b.ids(func(d delivery) bool { return d.key == "shared" })
 		require.True(t, slices.IsSorted(shared), "%v", shared)
-		require.Equal(t, 1, log.count("does not answer"))
-		require.Equal(t, 1, log.count("answers again"))
+		require.Equal(t, 1, log.Count("does not answer"))
+		require.Equal(t, 1, log.Count("answers again"))
 	})
 }

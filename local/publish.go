@@ -44,13 +44,9 @@ func (t *Transport) Publish(topic string, messages ...*message.Message) error {
 	if err != nil {
 		return err
 	}
-	consumers := make([]string, len(subscriptions))
-	for i, s := range subscriptions {
-		consumers[i] = s.Consumer
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(messages[0].Context()), t.config.PublishTimeout)
 	defer cancel()
-	if err := t.store.Deliver(ctx, topic, consumers, messages...); err != nil {
+	if err := t.store.DeliverTo(ctx, topic, subscriptions, messages...); err != nil {
 		return fmt.Errorf("local: publish to %q: %w", topic, err)
 	}
 	for _, s := range subscriptions {

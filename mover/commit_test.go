@@ -102,16 +102,16 @@ func TestRunOutlivesTheDatabase(t *testing.T) {
 	s := withDefaults(t, db)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	log := &lines{}
+	log := &testkit.Logs{}
 	m := newMover(t, db, mover.Config{Logger: log, Poll: time.Millisecond})
 	go func() { ended <- m.Run(ctx) }()
 	s.put(t, "t", message.NewMessage("before", nil))
 	eventually(t, "it moves", func() bool { return len(outboxIDs(t, db)) == 1 })
 
 	server.Kill()
-	eventually(t, "it says so", func() bool { return log.has("Messages cannot be moved, trying again") })
+	eventually(t, "it says so", func() bool { return log.Has("Messages cannot be moved, trying again") })
 	require.NoError(t, server.Restart(context.WithoutCancel(t.Context())))
-	eventually(t, "it moves again", func() bool { return log.has("Messages can be moved again") })
+	eventually(t, "it moves again", func() bool { return log.Has("Messages can be moved again") })
 	s.put(t, "t", message.NewMessage("after", nil))
 	eventually(t, "all of it", func() bool { return len(outboxIDs(t, db)) == 2 })
 	cancel()
