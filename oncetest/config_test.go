@@ -1,0 +1,104 @@
+package oncetest_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/oncetest"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestConfigNamesEveryField(t *testing.T) {
+	examine(t, oncetest.Config{Timeout: -1}).says("",
+		"oncetest: ", "DB is nil", "Handler is nil", "Reset is nil", "Messages is empty", "Timeout is -1ns")
+	examine(t, oncetest.Config{Messages: []*message.Message{
+		message.NewMessage("m1", nil), nil, message.NewMessage("m1", nil),
+	}}).says("", "Messages[1] is nil", `Messages[2] has the id "m1" of an earlier one`)
+	examine(t, oncetest.Config{Dedup: dedup.Config{Schema: schema.Config{Prefix: "a b"}}}).says("", "Prefix")
+}
+
+func TestTheTablesMustBeThere(t *testing.T) {
+	db := testkit.SQLite(t)
+	config := shop{db, schema.Config{Dialect: schema.SQLite}}.examined(pay)
+	examine(t, config).says("", "run schema.Up")
+
+	config = newShop(t, db).examined(pay)
+	config.Tables = []string{"payment"}
+	examine(t, config).says("", "table payment: ", "no such table")
+}
+
+// A test in which nothing can be seen is none.
+func TestNothingToCompare(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		config := s.examined(pay)
+		config.Tables = []string{"audit"}
+		examine(t, config).says("", "no table changes")
+		config.Tables = []string{"audit", "payments"}
+		examine(t, config).safe(subtests(2))
+	})
+}
+
+func TestTablesOfOtherSchemas(t *testing.T) {
+	s := newShop(t, testkit.Postgres(t))
+	for _, statement := range []string{`CREATE SCHEMA shop`, `ALTER TABLE payments SET SCHEMA shop`, `DROP TABLE totals`} {
+		if _, err := s.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		_, err := tx.ExecContext(ctx, `INSERT INTO shop.payments (order_id, amount) VALUES ('1', 1)`)
+		return nil, err
+	})
+	config.Reset = func(ctx context.Context, db *sql.DB) error {
+		_, err := db.ExecContext(ctx, `TRUNCATE shop.payments`)
+		return err
+	}
+	examine(t, config).says("", "no table changes")
+	config.Tables = []string{"shop.payments"}
+	examine(t, config).safe(subtests(1))
+}
+
+func TestReset(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		config := s.examined(pay)
+		config.Reset = func(context.Context, *sql.DB) error { return nil }
+		examine(t, config).says("", "Reset does not bring the same state each time: table payments has 2 rows where the first time gave 0")
+		config.Reset = func(context.Context, *sql.DB) error { return errors.New("no permission") }
+		examine(t, config).says("", "Reset: no permission")
+	})
+}
+
+// A handler that fails for good, or hangs, is told of.
+func TestAMessageThatIsNeverDone(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		config := s.examined(func(context.Context, *sql.Tx, *message.Message) ([]*message.Message, error) {
+			return nil, errors.New("unknown currency")
+		})
+		examine(t, config).says("", `delivered once: message "m1": it failed 10 times, the last time with: unknown currency`)
+
+		config.Handler = func(ctx context.Context, _ *sql.Tx, _ *message.Message) ([]*message.Message, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		config.Timeout = 20 * time.Millisecond
+		examine(t, config).says("", `message "m1": it is not done within 20ms`)
+	})
+}
+
+// A pool of one connection, as SQLite likes it, is enough.
+func TestAPoolOfOneConnection(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		s.SetMaxOpenConns(1)
+		examine(t, s.examined(pay)).safe(subtests(2))
+		if open := s.Stats().InUse; open != 0 {
+			t.Errorf("%d connections are left in use", open)
+		}
+	})
+}

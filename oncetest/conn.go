@@ -1,0 +1,214 @@
+package oncetest
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+)
+
+// errLost is what the driver says when a fault has come.
+var errLost = fmt.Errorf("oncetest: the connection is lost here: %w", driver.ErrBadConn)
+
+// conn passes everything on to the driver's connection. Where that lacks
+// something optional, it does what database/sql would do.
+type conn struct {
+	held  *sql.Conn
+	inner driver.Conn
+
+	tx       driver.Tx // under way, or nil
+	delivery *delivery // of the transaction that was begun last, or nil
+	gone     bool
+}
+
+var (
+	_ driver.ConnBeginTx        = (*conn)(nil)
+	_ driver.ConnPrepareContext = (*conn)(nil)
+	_ driver.ExecerContext      = (*conn)(nil)
+	_ driver.QueryerContext     = (*conn)(nil)
+	_ driver.Pinger             = (*conn)(nil)
+	_ driver.SessionResetter    = (*conn)(nil)
+	_ driver.Validator          = (*conn)(nil)
+	_ driver.NamedValueChecker  = (*conn)(nil)
+)
+
+// lose ends the connection, and with it the transaction: nothing more can be
+// done with it. The driver's own is closed when database/sql closes this one,
+// which is after all statements and rows: some drivers cannot bear them longer.
+func (c *conn) lose() error {
+	if c.tx != nil {
+		_ = c.tx.Rollback() // if it fails, closing does it
+		c.tx = nil
+	}
+	c.gone = true
+	return errLost
+}
+
+// statement is called before each statement, and returns its fault.
+func (c *conn) statement(ctx context.Context, query string) error {
+	if c.gone {
+		return errLost
+	}
+	if c.tx == nil || c.delivery == nil {
+		return nil
+	}
+	switch c.delivery.statement(query) {
+	case lost:
+		return c.lose()
+	case refused:
+		return c.refuse(ctx)
+	default:
+		return nil
+	}
+}
+
+// refuse has the database itself fail, so that it does to the transaction what
+// it does after an error: PostgreSQL wants no more of it, SQLite goes on.
+func (c *conn) refuse(ctx context.Context) error {
+	const broken = "oncetest_makes_this_statement_fail"
+	err := driver.ErrSkip
+	if execer, ok := c.inner.(driver.ExecerContext); ok {
+		_, err = execer.ExecContext(ctx, broken, nil)
+	}
+	if errors.Is(err, driver.ErrSkip) {
+		var inner driver.Stmt
+		if inner, err = c.prepare(ctx, broken); err == nil {
+			_, err = inner.Exec(nil) //nolint:staticcheck // every driver has it, and there is nothing to cancel
+			_ = inner.Close()
+		}
+	}
+	if err == nil {
+		return errors.New("oncetest: this statement is made to fail")
+	}
+	return err
+}
+
+func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	execer, ok := c.inner.(driver.ExecerContext)
+	if !ok {
+		return nil, driver.ErrSkip
+	}
+	if err := c.statement(ctx, query); err != nil {
+		return nil, err
+	}
+	result, err := execer.ExecContext(ctx, query, args)
+	c.skipped(err)
+	return result, err
+}
+
+func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	queryer, ok := c.inner.(driver.QueryerContext)
+	if !ok {
+		return nil, driver.ErrSkip
+	}
+	if err := c.statement(ctx, query); err != nil {
+		return nil, err
+	}
+	rows, err := queryer.QueryContext(ctx, query, args)
+	c.skipped(err)
+	return rows, err
+}
+
+// skipped looks whether the statement will be prepared first, and come again.
+func (c *conn) skipped(err error) {
+	if c.tx != nil && c.delivery != nil && errors.Is(err, driver.ErrSkip) {
+		c.delivery.notCarriedOut()
+	}
+}
+
+// Prepare implements driver.Conn.
+func (c *conn) Prepare(query string) (driver.Stmt, error) {
+	return c.PrepareContext(context.Background(), query)
+}
+
+func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	if c.gone {
+		return nil, errLost
+	}
+	inner, err := c.prepare(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	return newStmt(c, inner, query), nil
+}
+
+func (c *conn) prepare(ctx context.Context, query string) (driver.Stmt, error) {
+	if preparer, ok := c.inner.(driver.ConnPrepareContext); ok {
+		return preparer.PrepareContext(ctx, query)
+	}
+	return c.inner.Prepare(query)
+}
+
+// Begin implements driver.Conn.
+func (c *conn) Begin() (driver.Tx, error) {
+	return c.BeginTx(context.Background(), driver.TxOptions{})
+}
+
+func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
+	if c.gone {
+		return nil, errLost
+	}
+	inner, err := c.begin(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	c.tx, c.delivery = inner, deliveryOf(ctx)
+	if c.delivery != nil {
+		c.delivery.begin()
+	}
+	return tx{c}, nil
+}
+
+func (c *conn) begin(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
+	if beginner, ok := c.inner.(driver.ConnBeginTx); ok {
+		return beginner.BeginTx(ctx, options)
+	}
+	if options != (driver.TxOptions{}) {
+		return nil, errors.New("oncetest: the driver has no options for transactions")
+	}
+	return c.inner.Begin() //nolint:staticcheck // what a driver has that lacks the other
+}
+
+func (c *conn) Ping(ctx context.Context) error {
+	if c.gone {
+		return errLost
+	}
+	if pinger, ok := c.inner.(driver.Pinger); ok {
+		return pinger.Ping(ctx)
+	}
+	return nil
+}
+
+func (c *conn) ResetSession(ctx context.Context) error {
+	if c.gone {
+		return driver.ErrBadConn
+	}
+	if resetter, ok := c.inner.(driver.SessionResetter); ok {
+		return resetter.ResetSession(ctx)
+	}
+	return nil
+}
+
+func (c *conn) IsValid() bool {
+	validator, ok := c.inner.(driver.Validator)
+	return !c.gone && (!ok || validator.IsValid())
+}
+
+func (c *conn) CheckNamedValue(value *driver.NamedValue) error {
+	if checker, ok := c.inner.(driver.NamedValueChecker); ok {
+		return checker.CheckNamedValue(value)
+	}
+	return driver.ErrSkip
+}
+
+// Close gives the connection back to its pool, which closes it if it is lost.
+func (c *conn) Close() error {
+	if c.gone {
+		_ = c.held.Raw(func(any) error { return driver.ErrBadConn })
+	}
+	if err := c.held.Close(); !errors.Is(err, sql.ErrConnDone) {
+		return err
+	}
+	return nil
+}

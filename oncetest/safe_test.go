@@ -1,0 +1,176 @@
+package oncetest_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/oncetest"
+)
+
+// statements is how many a transaction has before the handler's: the claim of
+// the inbox.
+const statements = 1
+
+// subtests is how many there are for two messages whose handler has so many
+// statements.
+func subtests(handlers int) int {
+	return 2 + 2*(2*(statements+handlers)+2) + 1
+}
+
+func TestASafeHandler(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		oncetest.Run(t, s.examined(pay))
+		examine(t, s.examined(pay)).safe(subtests(2))
+	})
+}
+
+// What a handler produces is one of its effects, and so are its queries.
+func TestASafeHandlerThatReadsAndProduces(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			var sum int
+			if err := tx.QueryRowContext(ctx, `SELECT sum FROM totals WHERE name = 'all'`).Scan(&sum); err != nil {
+				return nil, err
+			}
+			stmt, err := tx.PrepareContext(ctx, `INSERT INTO payments (order_id, amount) VALUES ($1, $2)`)
+			if err != nil {
+				return nil, err
+			}
+			defer stmt.Close()
+			if _, err := stmt.ExecContext(ctx, string(msg.Payload), sum); err != nil {
+				return nil, err
+			}
+			msg.Payload[0] = 'O' // its copy is its own
+			return []*message.Message{once.To("captured", message.NewMessage(msg.UUID+"-captured", msg.Payload))}, nil
+		})).safe(subtests(3))
+	})
+}
+
+// A handler that fails by chance, or panics, is delivered again.
+func TestASafeHandlerThatFailsNowAndThen(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		calls := 0
+		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			calls++
+			switch calls % 7 {
+			case 3:
+				return nil, errors.New("the gateway is away")
+			case 5:
+				panic("nil map")
+			}
+			return pay(ctx, tx, msg)
+		})).safe(subtests(2))
+	})
+}
+
+func TestAHandlerWithTxFromContext(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		handle := func(msg *message.Message) error {
+			tx, _ := dedup.TxFromContext(msg.Context())
+			_, err := pay(msg.Context(), tx, msg)
+			return err
+		}
+		examine(t, s.examined(func(_ context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			return nil, handle(msg)
+		})).safe(subtests(2))
+	})
+}
+
+// A handler that is idempotent by nature runs for every copy.
+func TestAnIdempotentHandler(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			_, err := tx.ExecContext(ctx, `
+				INSERT INTO totals (name, sum, last) VALUES ($1, 1, '') ON CONFLICT (name) DO NOTHING`, string(msg.Payload))
+			return nil, err
+		})
+		config.Dedup.Consumer, config.Dedup.Idempotent = "search", []string{"search"}
+		want := subtests(1) // no claim, but its timeouts
+		if s.Dialect == "sqlite" {
+			want = subtests(0)
+		}
+		examine(t, config).safe(want)
+
+		config.Handler = pay
+		r := examine(t, config)
+		r.says("twice in a row", "delivered twice in a row: table payments has 4 rows where once gives 2: ",
+			`(amount=5 order_id="order-1") is too many`)
+		r.says("twice at once", "delivered twice at once: table payments has 4 rows where once gives 2")
+		r.says("lost after the commit of message 2",
+			`connection lost after the commit of message "m2", before the answer, then delivered again: table payments has 3 rows`)
+	})
+}
+
+// What cannot be the same twice is left out.
+func TestIgnoredColumns(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		n := 0
+		config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			n++
+			_, err := tx.ExecContext(ctx, `INSERT INTO payments (order_id, amount) VALUES ($1, $2)`, string(msg.Payload), n)
+			return nil, err
+		})
+		examine(t, config).says("", "delivered once, and a second time on the same state: table payments has amount=3 "+
+			`where the first time gave 1, in (amount=3 order_id="order-1")`, "Config.Ignore", "not on memory")
+		for _, ignore := range [][]string{{"amount"}, {"payments.amount"}, {"amount", "order_id"}} {
+			config.Ignore = ignore
+			examine(t, config).safe(subtests(1))
+		}
+		config.Ignore = []string{"amount", "audit.amount", "nonsense"}
+		examine(t, config).says("", "Ignore: there is no column audit.amount, no column nonsense")
+	})
+}
+
+// The transaction of another time may be shorter: a handler may remember what
+// it has read.
+func TestAHandlerThatReadsWhatItDoesNotKnow(t *testing.T) {
+	s := newShop(t, testkit.SQLite(t))
+	calls := 0
+	r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		if calls++; calls <= 4 { // as many as the references
+			if _, err := tx.ExecContext(ctx, `SELECT 1`); err != nil {
+				return nil, err
+			}
+		}
+		return pay(ctx, tx, msg)
+	}))
+	r.safe(subtests(3))
+	if sub := r.subs["lost at statement 4 of message 1"]; !sub.skipped || !strings.Contains(sub.said, "no such statement") {
+		t.Errorf("%+v", sub)
+	}
+}
+
+// What belongs to a connection that is lost, such as a lock of its session, is
+// gone with it.
+func TestALostConnectionIsClosed(t *testing.T) {
+	s := newShop(t, testkit.Postgres(t))
+	calls, lost := 0, 0
+	previous := -1
+	config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		calls++
+		var pid int
+		if err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+			return nil, err
+		}
+		_, err := pay(ctx, tx, msg)
+		if errors.Is(err, driver.ErrBadConn) {
+			lost, previous = lost+1, pid
+		} else if pid == previous {
+			t.Errorf("call %d has the connection that was lost", calls)
+		}
+		return nil, err
+	})
+	examine(t, config).safe(subtests(3))
+	if lost != 2*2 {
+		t.Errorf("%d connections were lost under the handler", lost)
+	}
+}

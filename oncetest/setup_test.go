@@ -1,0 +1,163 @@
+package oncetest_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/oncetest"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// recorder is a test that may fail: what it was told is looked at.
+type recorder struct {
+	testing.TB
+
+	said    string // by Fatal or Skip
+	skipped bool
+	subs    map[string]*recorder
+}
+
+func (r *recorder) Run(name string, f func(*recorder)) bool {
+	sub := &recorder{TB: r.TB, subs: map[string]*recorder{}}
+	r.subs[name] = sub
+	sub.do(f)
+	return sub.said == ""
+}
+
+// do runs f in a goroutine, which Fatal can end.
+func (r *recorder) do(f func(*recorder)) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f(r)
+	}()
+	<-done
+}
+
+func (r *recorder) Fatal(args ...any) {
+	r.said = fmt.Sprint(args...)
+	runtime.Goexit()
+}
+
+func (r *recorder) Fatalf(format string, args ...any) { r.Fatal(fmt.Sprintf(format, args...)) }
+
+func (r *recorder) Skip(args ...any) {
+	r.skipped = true
+	r.Fatal(args...)
+}
+
+func examine(t *testing.T, config oncetest.Config) *recorder {
+	t.Helper()
+	r := &recorder{TB: t, subs: map[string]*recorder{}}
+	r.do(func(r *recorder) { oncetest.Run(r, config) })
+	return r
+}
+
+// failed returns the names of the subtests that failed, in order.
+func (r *recorder) failed() []string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(r.subs)) {
+		if r.subs[name].said != "" && !r.subs[name].skipped {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// says checks the words of a subtest, or of the test itself for "".
+func (r *recorder) says(name string, words ...string) {
+	r.Helper()
+	sub := r
+	if name != "" {
+		if sub = r.subs[name]; sub == nil {
+			r.Errorf("there is no subtest %q, only %q", name, slices.Sorted(maps.Keys(r.subs)))
+			return
+		}
+	}
+	for _, word := range words {
+		if !strings.Contains(sub.said, word) {
+			r.Errorf("%q says\n%s\nnot %q", name, sub.said, word)
+		}
+	}
+}
+
+// safe checks that nothing was found, and that something was looked at.
+func (r *recorder) safe(subtests int) {
+	r.Helper()
+	for _, name := range r.failed() {
+		r.Errorf("%s: %s", name, r.subs[name].said)
+	}
+	if r.said != "" || len(r.subs) != subtests {
+		r.Errorf("said %q, %d subtests: %q", r.said, len(r.subs), slices.Sorted(maps.Keys(r.subs)))
+	}
+}
+
+// shop is a database with tables of handlers, and no unique constraints: an
+// effect that happens twice shows.
+type shop struct {
+	testkit.Database
+
+	config schema.Config
+}
+
+func newShop(t *testing.T, db testkit.Database) shop {
+	t.Helper()
+	s := shop{db, schema.Config{Dialect: schema.Dialect(db.Dialect)}}
+	if err := schema.Up(t.Context(), db.DB, s.config); err != nil {
+		t.Fatal(err)
+	}
+	for _, statement := range []string{
+		`CREATE TABLE payments (order_id text NOT NULL, amount integer NOT NULL)`,
+		`CREATE TABLE audit (what text NOT NULL)`,
+		`CREATE TABLE totals (name text PRIMARY KEY, sum integer NOT NULL, last text NOT NULL)`,
+	} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func reset(ctx context.Context, db *sql.DB) error {
+	_, err := db.ExecContext(ctx, `
+		DELETE FROM payments; DELETE FROM audit; DELETE FROM totals;
+		INSERT INTO totals (name, sum, last) VALUES ('all', 100, '')`)
+	return err
+}
+
+// examined is a Config for a handler of this shop, with two messages.
+func (s shop) examined(handler func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error)) oncetest.Config {
+	return oncetest.Config{
+		DB: s.DB, Handler: handler, Reset: reset, Dedup: dedup.Config{Schema: s.config},
+		Messages: []*message.Message{
+			message.NewMessage("m1", []byte("order-1")),
+			message.NewMessage("m2", []byte("order-2")),
+		},
+	}
+}
+
+func each(t *testing.T, test func(t *testing.T, s shop)) {
+	t.Helper()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) { test(t, newShop(t, db)) })
+}
+
+// pay is a safe handler.
+func pay(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+	if _, err := tx.ExecContext(ctx, `INSERT INTO payments (order_id, amount) VALUES ($1, 5)`, string(msg.Payload)); err != nil {
+		return nil, err
+	}
+	_, err := tx.ExecContext(ctx, `UPDATE totals SET sum = sum + 5 WHERE name = 'all'`)
+	return nil, err
+}

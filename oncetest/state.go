@@ -1,0 +1,122 @@
+package oncetest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// state is what the tables hold, in a form that can be compared.
+type state []contents
+
+type contents struct {
+	table table
+	rows  []row // in order, so that the database's order does not count
+}
+
+// row is the values of a row, as text.
+type row []string
+
+// canonical writes a value so that equal values read the same.
+func canonical(value any) string {
+	switch v := value.(type) {
+	case nil:
+		return "NULL"
+	case time.Time:
+		return v.UTC().Format(time.RFC3339Nano)
+	case []byte:
+		if !utf8.Valid(v) {
+			return fmt.Sprintf(`\x%x`, v)
+		}
+		return fmt.Sprintf("%q", v)
+	case string:
+		return fmt.Sprintf("%q", v)
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+// compare tells the first difference, or nothing if there is none. where says
+// what is wanted, as in "where once gives".
+func compare(got, want state, where string) string {
+	for i := range want {
+		if d := want[i].difference(got[i].rows, "where "+where); d != "" {
+			return "table " + want[i].table.name + " " + d
+		}
+	}
+	return ""
+}
+
+func (c contents) difference(got []row, where string) string {
+	extra, missing := without(got, c.rows), without(c.rows, got)
+	switch {
+	case len(extra) == 0 && len(missing) == 0:
+		return ""
+	case len(got) > len(c.rows):
+		return fmt.Sprintf("has %s %s %d: %s is too many", count(len(got)), where, len(c.rows), c.text(extra[0]))
+	case len(got) < len(c.rows):
+		return fmt.Sprintf("has %s %s %d: %s is missing", count(len(got)), where, len(c.rows), c.text(missing[0]))
+	}
+	// As many as there should be: something in them is another. The pair that
+	// has most in common says what.
+	wanted, found := missing[0], extra[0]
+	for _, candidate := range extra[1:] {
+		if len(differing(candidate, wanted)) < len(differing(found, wanted)) {
+			found = candidate
+		}
+	}
+	var columns []string
+	for _, i := range differing(found, wanted) {
+		columns = append(columns, fmt.Sprintf("%s=%s %s %s", c.table.columns[i], short(found[i]), where, short(wanted[i])))
+	}
+	return fmt.Sprintf("has %s, in %s; a value that is new each time, as a generated id or a time, belongs in Config.Ignore",
+		strings.Join(columns, ", "), c.text(found))
+}
+
+// without returns the rows of a that b does not have, or not as often. Both are
+// in order.
+func without(a, b []row) []row {
+	var left []row
+	for _, r := range a {
+		for len(b) > 0 && slices.Compare(b[0], r) < 0 {
+			b = b[1:]
+		}
+		if len(b) > 0 && slices.Equal(b[0], r) {
+			b = b[1:]
+			continue
+		}
+		left = append(left, r)
+	}
+	return left
+}
+
+// differing returns the indexes of the columns that differ.
+func differing(a, b row) []int {
+	var all []int
+	for i := range a {
+		if a[i] != b[i] {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+func count(rows int) string {
+	if rows == 1 {
+		return "1 row"
+	}
+	return fmt.Sprintf("%d rows", rows)
+}
+
+func (c contents) text(r row) string {
+	words := make([]string, len(r))
+	for i := range r {
+		words[i] = c.table.columns[i] + "=" + short(r[i])
+	}
+	return "(" + strings.Join(words, " ") + ")"
+}
+
+// short is a value that can be read.
+func short(value string) string { return shorten(value, 60) }

@@ -1,0 +1,166 @@
+package oncetest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// table is one whose contents are compared.
+type table struct {
+	name    string
+	columns []string // those that count, in the order of their names
+	query   string
+}
+
+// findTables returns the tables that are compared: the handler's, and the outbox
+// as a receiver of its messages sees it.
+func (s *subject) findTables(ctx context.Context) ([]table, error) {
+	names := s.config.Tables
+	if len(names) == 0 {
+		var err error
+		if names, err = s.list(ctx); err != nil {
+			return nil, fmt.Errorf("list the tables: %w", err)
+		}
+	}
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	config := s.dialect.Config()
+	unused := map[string]bool{}
+	for _, name := range s.config.Ignore {
+		unused[name] = true
+	}
+	var all []table
+	for _, name := range names {
+		columns, err := s.columns(ctx, quote(name))
+		if err != nil {
+			return nil, fmt.Errorf("table %s: %w", name, err)
+		}
+		all = append(all, s.newTable(name, quote(name), columns, unused))
+	}
+	outbox := []string{"message_id", "topic", "ordering_key", "payload", "metadata"}
+	all = append(all, s.newTable(config.Prefix+"outbox", config.Table("outbox"), outbox, unused))
+	if len(unused) > 0 {
+		return nil, fmt.Errorf("Ignore: there is no column %s", strings.Join(slices.Sorted(maps.Keys(unused)), ", no column "))
+	}
+	return all, nil
+}
+
+// newTable leaves out the columns that are ignored, and takes these from unused.
+func (s *subject) newTable(name, quoted string, columns []string, unused map[string]bool) table {
+	t := table{name: name}
+	for _, column := range slices.Sorted(slices.Values(columns)) {
+		ignored := false
+		for _, way := range []string{column, name + "." + column} {
+			if slices.Contains(s.config.Ignore, way) {
+				ignored = true
+				delete(unused, way)
+			}
+		}
+		if !ignored {
+			t.columns = append(t.columns, column)
+		}
+	}
+	if len(t.columns) == 0 { // the rows can still be counted
+		t.columns = []string{"row"}
+		t.query = "SELECT 1 FROM " + quoted
+		return t
+	}
+	words := make([]string, len(t.columns))
+	for i, column := range t.columns {
+		words[i] = quotePart(column)
+	}
+	t.query = "SELECT " + strings.Join(words, ", ") + " FROM " + quoted
+	return t
+}
+
+// list returns the names of all tables but the library's.
+func (s *subject) list(ctx context.Context) ([]string, error) {
+	query := `SELECT relname FROM pg_class
+		WHERE relkind IN ('r', 'p') AND NOT relispartition AND pg_table_is_visible(oid)
+		  AND relnamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace)`
+	if s.dialect.SQLite() {
+		query = `SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\'`
+	}
+	rows, err := s.config.DB.QueryContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var names []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		if !strings.HasPrefix(name, s.dialect.Config().Prefix) && !strings.Contains(name, ".") {
+			names = append(names, name)
+		}
+	}
+	return names, rows.Err()
+}
+
+func (s *subject) columns(ctx context.Context, quoted string) ([]string, error) {
+	rows, err := s.config.DB.QueryContext(ctx, "SELECT * FROM "+quoted+" WHERE 1 = 0")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	columns, err := rows.Columns()
+	if err == nil && len(columns) == 0 {
+		err = errors.New("it has no columns")
+	}
+	return columns, errors.Join(err, rows.Err())
+}
+
+// read returns what the tables hold.
+func (s *subject) read(ctx context.Context) (state, error) {
+	all := make(state, len(s.tables))
+	for i, t := range s.tables {
+		rows, err := s.config.DB.QueryContext(ctx, t.query)
+		if err == nil {
+			all[i], err = contentsOf(t, rows)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("oncetest: read table %s: %w", t.name, err)
+		}
+	}
+	return all, nil
+}
+
+func contentsOf(t table, rows *sql.Rows) (contents, error) {
+	defer rows.Close()
+	all := contents{table: t}
+	values, into := make([]any, len(t.columns)), make([]any, len(t.columns))
+	for i := range values {
+		into[i] = &values[i]
+	}
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return all, err
+		}
+		row := make(row, len(values))
+		for i, value := range values {
+			row[i] = canonical(value)
+		}
+		all.rows = append(all.rows, row)
+	}
+	slices.SortFunc(all.rows, slices.Compare[row])
+	return all, rows.Err()
+}
+
+// quote quotes a name, which may have that of its schema before it.
+func quote(name string) string {
+	parts := strings.Split(name, ".")
+	for i, part := range parts {
+		parts[i] = quotePart(part)
+	}
+	return strings.Join(parts, ".")
+}
+
+func quotePart(name string) string {
+	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
+}

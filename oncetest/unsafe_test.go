@@ -1,0 +1,236 @@
+package oncetest_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// A write outside of the transaction stays when that is rolled back.
+func TestAWriteOutsideOfTheTransaction(t *testing.T) {
+	s := newShop(t, testkit.Postgres(t))
+	handler := func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		if _, err := s.ExecContext(ctx, `INSERT INTO audit (what) VALUES ($1)`, "paid "+msg.UUID); err != nil {
+			return nil, err
+		}
+		return pay(ctx, tx, msg)
+	}
+	r := examine(t, s.examined(handler))
+	r.says("lost at statement 2 of message 1",
+		`connection lost at statement 2 of 3 of message "m1" (INSERT INTO payments`, "then delivered again: ",
+		`table audit has 3 rows where once gives 2: (what="paid m1") is too many`,
+		"written outside of the transaction: when that was rolled back, table audit has 1 row where there had been 0")
+	r.says("lost before the commit of message 2",
+		`connection lost before the commit of message "m2" took effect, then delivered again: table audit has 3 rows where once gives 2`)
+	want := []string{
+		"lost at statement 2 of message 1", "lost at statement 2 of message 2",
+		"lost at statement 3 of message 1", "lost at statement 3 of message 2",
+		"lost before the commit of message 1", "lost before the commit of message 2",
+		"statement 2 of message 1 fails", "statement 2 of message 2 fails",
+		"statement 3 of message 1 fails", "statement 3 of message 2 fails",
+	}
+	if got := r.failed(); !slices.Equal(got, want) {
+		t.Errorf("failed: %q", got)
+	}
+}
+
+// SQLite has one writer: there, such a handler does not come far.
+func TestAWriteOutsideOfTheTransactionOfSQLite(t *testing.T) {
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "shop.db")+"?_txlock=immediate&_pragma=busy_timeout(5)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	s := newShop(t, testkit.Database{DB: db, Dialect: "sqlite"})
+	examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		if _, err := s.ExecContext(ctx, `INSERT INTO audit (what) VALUES ('x')`); err != nil {
+			return nil, err
+		}
+		return pay(ctx, tx, msg)
+	})).says("", `delivered once: message "m1": it failed 10 times`, "database is locked", "does the handler write outside of its transaction")
+}
+
+// The memory of a process is not rolled back.
+func TestACounterInMemoryThatDecides(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		seen := map[string]bool{}
+		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			if seen[msg.UUID] {
+				return nil, nil
+			}
+			seen[msg.UUID] = true
+			return pay(ctx, tx, msg)
+		})).says("", "delivered once, and a second time on the same state: table payments has 0 rows where the first time gave 2: "+
+			`(amount=5 order_id="order-1") is missing`, "not on memory")
+
+		// This one forgets what is done, so that only a failure shows it.
+		under := map[string]bool{}
+		r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			if !under[msg.UUID] {
+				under[msg.UUID] = true
+				if _, err := pay(ctx, tx, msg); err != nil {
+					return nil, err
+				}
+			}
+			delete(under, msg.UUID)
+			return nil, nil
+		}))
+		last := statements + 2
+		r.says(fmt.Sprintf("lost at statement %d of message 2", last),
+			`of message "m2" (UPDATE totals SET sum = sum + 5 WHERE name = 'all'), then delivered again: `,
+			`table payments has 1 row where once gives 2: (amount=5 order_id="order-2") is missing`)
+		if len(r.failed()) != 8 { // each of the handler's statements, lost or failing, for each message
+			t.Errorf("failed: %q", r.failed())
+		}
+	})
+}
+
+// An error that is ignored: SQLite goes on with the transaction, and PostgreSQL
+// does with a savepoint.
+func TestAHandlerThatIgnoresErrors(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			if _, err := tx.ExecContext(ctx, `SAVEPOINT before_audit`); err != nil {
+				return nil, err
+			}
+			if _, err := tx.ExecContext(ctx, `INSERT INTO audit (what) VALUES ($1)`, msg.UUID); err != nil {
+				if _, err := tx.ExecContext(ctx, `ROLLBACK TO SAVEPOINT before_audit`); err != nil {
+					return nil, err
+				}
+			}
+			return pay(ctx, tx, msg)
+		}))
+		name := fmt.Sprintf("statement %d of message 1 fails", statements+2)
+		r.says(name, `of message "m1" failed (INSERT INTO audit (what) VALUES ($1)): `+
+			`table audit has 1 row where once gives 2: (what="m1") is missing; the handler returned no error, although it met with one`)
+		if len(r.failed()) != 2 {
+			t.Errorf("failed: %q", r.failed())
+		}
+	})
+}
+
+// Without a savepoint, PostgreSQL refuses the commit, and the message comes
+// again.
+func TestAHandlerThatIgnoresEveryError(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			_, _ = pay(ctx, tx, msg)
+			return nil, nil
+		}))
+		if s.Dialect == "postgres" {
+			r.safe(subtests(2))
+			return
+		}
+		want := []string{
+			"statement 2 of message 1 fails", "statement 2 of message 2 fails",
+			"statement 3 of message 1 fails", "statement 3 of message 2 fails",
+		}
+		if got := r.failed(); !slices.Equal(got, want) {
+			t.Errorf("failed: %q", got)
+		}
+		r.says("statement 3 of message 2 fails", "table totals has sum=105 where once gives 110", "although it met with one")
+	})
+}
+
+func TestAnEffectThatDependsOnTheOrder(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			_, err := tx.ExecContext(ctx, `UPDATE totals SET last = $1 WHERE name = 'all'`, string(msg.Payload))
+			return nil, err
+		})
+		r := examine(t, config)
+		r.says("messages 1 and 2 swapped", `message "m2" delivered before "m1": table totals has last="order-1" where once gives "order-2"`,
+			"Config.Ordered")
+		if len(r.failed()) != 1 {
+			t.Errorf("failed: %q", r.failed())
+		}
+		config.Ordered = true
+		examine(t, config).safe(subtests(1) - 1)
+	})
+}
+
+func TestAHandlerThatEndsItsTransaction(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		for name, end := range map[string]func(ctx context.Context, tx *sql.Tx) error{
+			"Commit": func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
+			"COMMIT": func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, ` commit; `)
+				return err
+			},
+		} {
+			r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+				_, err := pay(ctx, tx, msg)
+				return nil, errors.Join(err, end(ctx, tx))
+			}))
+			if r.says("", `delivered once: message "m1": the handler commits its transaction itself`); len(r.subs) > 0 {
+				t.Errorf("%s: subtests %v", name, r.subs)
+			}
+		}
+		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			defer func() { _ = tx.Rollback() }() // as one does with one's own
+			return pay(ctx, tx, msg)
+		})).says("", "the handler rolls back its transaction and returns no error")
+
+		// That it rolls back what has failed does no harm.
+		n := 0
+		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			if n++; n%5 == 0 {
+				return nil, errors.Join(tx.Rollback(), errors.New("away"))
+			}
+			return pay(ctx, tx, msg)
+		})).safe(subtests(2))
+	})
+}
+
+// The messages that a handler produces are effects too.
+func TestAMessageThatIsProducedByChance(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		under := map[string]int{}
+		r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			under[msg.UUID]++
+			if _, err := pay(ctx, tx, msg); err != nil || under[msg.UUID] > 1 {
+				return nil, err
+			}
+			delete(under, msg.UUID)
+			return []*message.Message{once.To("paid", message.NewMessage(msg.UUID+"-paid", nil))}, nil
+		}))
+		r.says(fmt.Sprintf("lost at statement %d of message 1", statements+1),
+			`table once_outbox has 1 row where once gives 2: (message_id="m1-paid" metadata=`, "is missing")
+	})
+}
+
+// To look first and to write then is idempotent only if nobody else looks
+// meanwhile.
+func TestAHandlerThatLooksFirst(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			var paid int
+			err := tx.QueryRowContext(ctx, `SELECT COUNT(*) FROM payments WHERE order_id = $1`, string(msg.Payload)).Scan(&paid)
+			if err != nil || paid > 0 {
+				return nil, err
+			}
+			return pay(ctx, tx, msg)
+		})
+		config.Dedup.Consumer, config.Dedup.Idempotent = "search", []string{"search"}
+		r := examine(t, config)
+		if s.Dialect == "sqlite" { // nobody can
+			r.safe(subtests(3) - 2*2)
+			return
+		}
+		r.says("twice at once", "delivered twice at once: table payments has 4 rows where once gives 2")
+		if len(r.failed()) != 1 {
+			t.Errorf("failed: %q", r.failed())
+		}
+		config.Dedup.Idempotent = nil
+		examine(t, config).safe(subtests(3))
+	})
+}
