@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -13,10 +14,12 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/inbox"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
+	"github.com/watermill-once/once/sequence"
 )
 
 // HandlerFunc handles a message inside its transaction. What it writes through
@@ -28,6 +31,10 @@ import (
 // failed; see [retry.Permanent] and [retry.After].
 type HandlerFunc func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error)
 
+// BatchHandlerFunc handles several messages inside one transaction, see
+// [dedup.BatchHandlerFunc].
+type BatchHandlerFunc = dedup.BatchHandlerFunc
+
 // ConsumerConfig is what a [Consumer] can be told. The zero value is ready for
 // use. Schema, Logger and the providers are given on to the parts that do not have
 // their own.
@@ -36,12 +43,23 @@ type ConsumerConfig struct {
 	// PostgreSQL and the prefix "once_".
 	Schema schema.Config
 
+	// Durable are the names of consumers whose messages are stored and acked
+	// first, and handled from there, as Inbox says. All others handle them while
+	// the transport waits. Defaults to none.
+	Durable []string
+	Inbox   inbox.Config
+
 	// Dedup, Retry and Poison are for the three parts of the chain. Defaults
 	// to their zero values, which are good; produced messages go to the outbox
 	// of the same Schema.
 	Dedup  dedup.Config
 	Retry  retry.Config
 	Poison poison.Config
+
+	// Sequence has the versions of aggregates compared that messages tell of:
+	// &sequence.Config{} ignores what is older than what was applied. Its Tx
+	// defaults to dedup's. Defaults to nil: nothing is compared.
+	Sequence *sequence.Config
 
 	// Logger defaults to none.
 	Logger watermill.LoggerAdapter
@@ -55,9 +73,12 @@ type ConsumerConfig struct {
 
 // Consumer adds handlers with the whole chain to a router.
 type Consumer struct {
-	inbox      *dedup.Inbox
+	durable    []string
+	intake     *inbox.Intake
+	once       *dedup.Inbox
 	retries    *retry.Retries
 	quarantine *poison.Store
+	sequence   *sequence.Resequencer // or nil
 }
 
 // NewConsumer returns a Consumer whose handlers keep their state in db. The
@@ -70,21 +91,40 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	// What retry still tries must be remembered too.
 	config.Dedup.LongestWayBack = max(
 		cmp.Or(config.Dedup.LongestWayBack, dedup.DefaultLongestWayBack), config.Retry.LongestDelay())
-	inbox, err := dedup.New(db, config.Dedup)
+	intake, err := inbox.New(db, config.Inbox)
 	errs := []error{err}
+	once, err := dedup.New(db, config.Dedup)
+	errs = append(errs, err)
 	retries, err := retry.New(db, config.Retry)
 	errs = append(errs, err)
 	quarantine, err := poison.New(db, config.Poison)
 	errs = append(errs, err)
+	consumer := &Consumer{
+		durable: slices.Clone(config.Durable), intake: intake, once: once, retries: retries, quarantine: quarantine,
+	}
+	if config.Sequence != nil {
+		consumer.sequence, err = sequence.New(*config.Sequence)
+		errs = append(errs, err)
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return &Consumer{inbox: inbox, retries: retries, quarantine: quarantine}, nil
+	return consumer, nil
 }
 
 // shared gives schema, outbox and logger on to the parts.
 func (c ConsumerConfig) shared() (ConsumerConfig, error) {
-	for _, part := range []*schema.Config{&c.Dedup.Schema, &c.Retry.Schema, &c.Poison.Schema} {
+	order := sequence.Config{} // stands in where there is none
+	if c.Sequence != nil {
+		order = *c.Sequence
+		c.Sequence = &order // the caller's stays as it is
+	}
+	if order.Tx == nil {
+		order.Tx = dedup.TxFromContext
+	}
+	for _, part := range []*schema.Config{
+		&c.Inbox.Schema, &c.Dedup.Schema, &c.Retry.Schema, &c.Poison.Schema, &order.Schema,
+	} {
 		if *part == (schema.Config{}) {
 			*part = c.Schema
 		}
@@ -93,17 +133,21 @@ func (c ConsumerConfig) shared() (ConsumerConfig, error) {
 				*part, c.Schema)
 		}
 	}
-	for _, part := range []*watermill.LoggerAdapter{&c.Dedup.Logger, &c.Retry.Logger, &c.Poison.Logger} {
+	for _, part := range []*watermill.LoggerAdapter{
+		&c.Inbox.Logger, &c.Dedup.Logger, &c.Retry.Logger, &c.Poison.Logger, &order.Logger,
+	} {
 		if *part == nil {
 			*part = c.Logger
 		}
 	}
-	for _, part := range []*metric.MeterProvider{&c.Dedup.MeterProvider, &c.Retry.MeterProvider, &c.Poison.MeterProvider} {
+	for _, part := range []*metric.MeterProvider{
+		&c.Inbox.MeterProvider, &c.Dedup.MeterProvider, &c.Retry.MeterProvider, &c.Poison.MeterProvider, &order.MeterProvider,
+	} {
 		if *part == nil {
 			*part = c.MeterProvider
 		}
 	}
-	for _, part := range []*trace.TracerProvider{&c.Dedup.TracerProvider, &c.Retry.TracerProvider} {
+	for _, part := range []*trace.TracerProvider{&c.Dedup.TracerProvider, &c.Retry.TracerProvider, &c.Poison.TracerProvider} {
 		if *part == nil {
 			*part = c.TracerProvider
 		}
@@ -129,14 +173,49 @@ func (c ConsumerConfig) shared() (ConsumerConfig, error) {
 func (c *Consumer) AddHandler(
 	router *message.Router, consumer, topic string, sub message.Subscriber, handle HandlerFunc,
 ) *message.Handler {
-	chain := c.quarantine.Middleware(c.retries.Middleware(c.inbox.Middleware(
-		func(msg *message.Message) ([]*message.Message, error) {
-			tx, ok := dedup.TxFromContext(msg.Context())
-			if !ok {
-				return nil, errors.New("once: the handler runs outside of its transaction")
-			}
-			return handle(msg.Context(), tx, msg)
-		})))
+	return c.add(router, consumer, topic, sub, c.once.Middleware(c.inOrder(inTx(handle))))
+}
+
+// AddHandlerInBatches is [Consumer.AddHandler] for a handler that says it may share
+// its transaction: up to ConsumerConfig.Dedup.Batch.Size messages in flight are
+// committed at once, see [dedup.Inbox.BatchMiddleware].
+func (c *Consumer) AddHandlerInBatches(
+	router *message.Router, consumer, topic string, sub message.Subscriber, handle HandlerFunc,
+) *message.Handler {
+	return c.add(router, consumer, topic, sub, c.once.BatchMiddleware(c.inOrder(inTx(handle))))
+}
+
+// AddBatchHandler is [Consumer.AddHandlerInBatches] for a handler that is given
+// all messages of a batch together, so that it can write them with few
+// statements. Say with [dedup.CausedBy] what produced messages come from.
+//
+// It panics if the Consumer compares versions: these are looked at message by
+// message.
+func (c *Consumer) AddBatchHandler(
+	router *message.Router, consumer, topic string, sub message.Subscriber, handle BatchHandlerFunc,
+) *message.Handler {
+	if c.sequence != nil {
+		panic("once: AddBatchHandler does not go with ConsumerConfig.Sequence; AddHandlerInBatches does")
+	}
+	return c.add(router, consumer, topic, sub, c.once.BatchHandler(handle))
+}
+
+// inOrder puts the comparison of versions around a handler, if there is one.
+func (c *Consumer) inOrder(h message.HandlerFunc) message.HandlerFunc {
+	if c.sequence == nil {
+		return h
+	}
+	return c.sequence.Middleware(h)
+}
+
+// add puts retry and poison around a handler that the inbox is in already.
+func (c *Consumer) add(
+	router *message.Router, consumer, topic string, sub message.Subscriber, once message.HandlerFunc,
+) *message.Handler {
+	chain := c.quarantine.Middleware(c.retries.Middleware(once))
+	if slices.Contains(c.durable, consumer) {
+		sub = c.intake.Subscriber(sub)
+	}
 	return router.AddConsumerHandler(consumer, topic, c.retries.Subscriber(consumer, sub),
 		func(msg *message.Message) error {
 			_, err := chain(msg)
@@ -144,9 +223,20 @@ func (c *Consumer) AddHandler(
 		})
 }
 
+// inTx gives handle the transaction that the inbox has begun.
+func inTx(handle HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		tx, ok := dedup.TxFromContext(msg.Context())
+		if !ok {
+			return nil, errors.New("once: the handler runs outside of its transaction")
+		}
+		return handle(msg.Context(), tx, msg)
+	}
+}
+
 // Run removes what need not be remembered any longer, see [dedup.Inbox.Run],
 // until ctx ends. Without it the inbox grows.
-func (c *Consumer) Run(ctx context.Context) error { return c.inbox.Run(ctx) }
+func (c *Consumer) Run(ctx context.Context) error { return c.once.Run(ctx) }
 
 // Quarantine returns the store of the messages that were given up: to list,
 // replay or discard them.

@@ -23,7 +23,9 @@
 // dedup is innermost, because a failed PostgreSQL transaction is unusable and
 // every attempt needs its own. poison is outermost, because it takes what retry
 // gives up. A middleware that recovers from panics belongs outside of all
-// three: retry and poison see a panic as the error of its attempt.
+// three: retry and poison see a panic as the error of its attempt. On request a
+// sequence, which compares versions, is inside of dedup, and an inbox, which
+// stores and acks messages first, between the transport and retry.Subscriber.
 //
 // Each part is a package that can be used alone on a router that exists
 // already; [Consumer] is all of them at once.

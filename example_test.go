@@ -3,6 +3,7 @@ package once_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -26,14 +27,9 @@ import (
 // subscriber; nothing else changes.
 func ExampleConsumer() {
 	ctx := context.Background()
-	dir, err := os.MkdirTemp("", "once-example-")
-	must(err)
-	defer os.RemoveAll(dir)
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "example.db")+
-		"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
-	must(err)
-	defer db.Close()
-	_, err = db.ExecContext(ctx, `CREATE TABLE orders (id TEXT); CREATE TABLE payments (order_id TEXT)`)
+	db, remove := database()
+	defer remove()
+	_, err := db.ExecContext(ctx, `CREATE TABLE orders (id TEXT); CREATE TABLE payments (order_id TEXT)`)
 	must(err)
 
 	tables := schema.Config{Dialect: schema.SQLite}
@@ -88,6 +84,16 @@ func ExampleConsumer() {
 	// Output:
 	// shipping order 17
 	// payments: 1
+}
+
+// database is an empty one of SQLite, for as long as an example takes.
+func database() (db *sql.DB, remove func()) {
+	dir, err := os.MkdirTemp("", "once-example-")
+	must(err)
+	db, err = sql.Open("sqlite", "file:"+filepath.Join(dir, "example.db")+
+		"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
+	must(err)
+	return db, func() { must(errors.Join(db.Close(), os.RemoveAll(dir))) }
 }
 
 func must(err error) {

@@ -6,10 +6,6 @@ import (
 	"errors"
 	"io"
 	"log"
-	"os"
-	"path/filepath"
-	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -24,11 +20,13 @@ import (
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/mover"
+	"github.com/watermill-once/once/oncetest"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
+	"github.com/watermill-once/once/sequence"
 )
 
 // The functions below are the code of README.md and docs/: what stands there
@@ -54,6 +52,54 @@ func _(db *sql.DB, router *message.Router, subscriber message.Subscriber) error 
 			_, err := tx.ExecContext(msg.Context(), `INSERT INTO payments (order_id) VALUES ($1)`, string(msg.Payload))
 			return err
 		})
+	return nil
+}
+
+func _(db *sql.DB) (*once.Consumer, error) {
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
+		Retry: retry.Config{KeyOrder: retry.GoOn},
+	})
+	return consumer, err
+}
+
+func _(consumer *once.Consumer, router *message.Router, subscriber message.Subscriber, capture once.HandlerFunc) {
+	// The handler stays what it is, and is called for one message after another.
+	consumer.AddHandlerInBatches(router, "payments", "orders.placed", subscriber, capture)
+
+	// The handler gets all messages, and writes them with one statement.
+	consumer.AddBatchHandler(router, "revenue", "orders.placed", subscriber,
+		func(ctx context.Context, tx *sql.Tx, orders []*message.Message) ([]*message.Message, error) {
+			ids := make([]string, len(orders))
+			for n, order := range orders {
+				ids[n] = order.UUID
+			}
+			_, err := tx.ExecContext(ctx, `INSERT INTO booked (order_id) SELECT unnest($1::text[])`, pq.Array(ids))
+			return nil, err
+		})
+}
+
+func _(db *sql.DB) (*once.Consumer, error) {
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
+		Sequence: &sequence.Config{},
+	})
+	return consumer, err
+}
+
+func _() *sequence.Config {
+	return &sequence.Config{
+		Policy:      sequence.HoldForGap,
+		First:       sequence.FromOne,    // what an aggregate begins with
+		Window:      5 * time.Minute,     // 2 minutes if it is not said
+		AfterWindow: sequence.Quarantine, // or Apply, or a function: OnGap
+	}
+}
+
+func _(db *sql.DB, router *message.Router, inbox *dedup.Inbox) error {
+	order, err := sequence.New(sequence.Config{Tx: dedup.TxFromContext})
+	if err != nil {
+		return err
+	}
+	router.AddMiddleware(inbox.Middleware, order.Middleware) // inside of dedup
 	return nil
 }
 
@@ -316,68 +362,15 @@ func _(db *sql.DB) (*poison.Store, error) {
 	})
 }
 
-var goBlock = regexp.MustCompile("(?s)```go\n(.*?)```")
-
-// unindent drops what a formatter may change.
-func unindent(code string) string {
-	lines := strings.Split(strings.TrimSpace(code), "\n")
-	for i := range lines {
-		lines[i] = strings.TrimSpace(lines[i])
-	}
-	return strings.Join(lines, "\n")
-}
-
-func TestCodeInTheDocsCompiles(t *testing.T) {
-	var compiled string
-	for _, file := range []string{"snippets_test.go", "tests/dropin/snippets_test.go"} {
-		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		compiled += unindent(string(source))
-	}
-	pages, err := filepath.Glob("docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := 0
-	for _, page := range append(pages, "README.md") {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, block := range goBlock.FindAllStringSubmatch(string(text), -1) {
-			blocks++
-			if !strings.Contains(compiled, unindent(block[1])) {
-				t.Errorf("%s: this code is in no snippets_test.go, so nothing compiles it:\n%s", page, block[1])
-			}
-		}
-	}
-	if blocks < 5 {
-		t.Errorf("only %d code blocks were found", blocks)
-	}
-}
-
-var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
-
-func TestLinksInTheDocsLeadSomewhere(t *testing.T) {
-	pages, err := filepath.Glob("docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	decisions, err := filepath.Glob("docs/decisions/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, page := range append(append(pages, decisions...), "README.md", "CHANGELOG.md", "examples/orders/README.md") {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, target := range link.FindAllStringSubmatch(string(text), -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(page), target[1])); err != nil {
-				t.Errorf("%s: the link to %s leads nowhere", page, target[1])
-			}
-		}
-	}
+func _(t *testing.T, db *sql.DB, capturePayment once.HandlerFunc) {
+	oncetest.Run(t, oncetest.Config{
+		DB:       db, // for tests: PostgreSQL, or SQLite in a file, with your tables and ours
+		Handler:  capturePayment,
+		Messages: []*message.Message{message.NewMessage("order-17", []byte("17")), message.NewMessage("order-18", []byte("18"))},
+		Reset: func(ctx context.Context, db *sql.DB) error {
+			_, err := db.ExecContext(ctx, `TRUNCATE payments RESTART IDENTITY`)
+			return err
+		},
+		Ignore: []string{"captured_at"},
+	})
 }

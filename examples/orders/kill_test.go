@@ -20,9 +20,6 @@ const kills = 20
 // The service is killed at random moments while orders flow, and started
 // again, many times: nothing is lost and nothing is done twice.
 func TestKilledAtAnyMoment(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes half a minute for each backend")
-	}
 	binary := filepath.Join(t.TempDir(), "orders")
 	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, output)

@@ -1,0 +1,75 @@
+package once_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var goBlock = regexp.MustCompile("(?s)```go\n(.*?)```")
+
+// unindent drops what a formatter may change.
+func unindent(code string) string {
+	lines := strings.Split(strings.TrimSpace(code), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestCodeInTheDocsCompiles(t *testing.T) {
+	var compiled string
+	for _, file := range []string{"snippets_test.go", "tests/dropin/snippets_test.go"} {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compiled += unindent(string(source))
+	}
+	pages, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := 0
+	for _, page := range append(pages, "README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range goBlock.FindAllStringSubmatch(string(text), -1) {
+			blocks++
+			if !strings.Contains(compiled, unindent(block[1])) {
+				t.Errorf("%s: this code is in no snippets_test.go, so nothing compiles it:\n%s", page, block[1])
+			}
+		}
+	}
+	if blocks < 5 {
+		t.Errorf("only %d code blocks were found", blocks)
+	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+
+func TestLinksInTheDocsLeadSomewhere(t *testing.T) {
+	pages, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	decisions, err := filepath.Glob("docs/decisions/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range append(append(pages, decisions...), "README.md", "CHANGELOG.md", "examples/orders/README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, target := range link.FindAllStringSubmatch(string(text), -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), target[1])); err != nil {
+				t.Errorf("%s: the link to %s leads nowhere", page, target[1])
+			}
+		}
+	}
+}
