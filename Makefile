@@ -3,7 +3,8 @@
 GO      ?= go
 BACKEND ?= embedded
 PKG     ?= ./... ./tests/...
-TIMEOUT ?= 10m
+TIMEOUT ?= 20m
+FOR     ?= 8h
 
 # The modules of the repository; the first two share the workspace go.work.
 MODULES = . tests tools
@@ -32,7 +33,7 @@ else
 endif
 
 .PHONY: test
-test: ## test against real servers                  PKG=./outbox RUN=TestName COUNT=1 TIMEOUT=10m ARGS=-v
+test: ## test against real servers                  PKG=./outbox RUN=TestName COUNT=1 TIMEOUT=20m ARGS=-v
 	scripts/deps.sh
 	$(WITH_SERVERS) $(GO) test -race -timeout $(TIMEOUT)$(if $(RUN), -run '$(RUN)')$(if $(COUNT), -count $(COUNT)) $(ARGS) $(PKG)
 
@@ -40,6 +41,16 @@ test: ## test against real servers                  PKG=./outbox RUN=TestName CO
 bench: ## measure against real servers               OUT=file ARGS='flags of tests/bench'
 	scripts/deps.sh
 	$(WITH_SERVERS) $(GO) run ./tests/bench$(if $(OUT), -out '$(OUT)') $(ARGS)
+
+.PHONY: chaos
+chaos: ## show that nothing is lost or doubled         ARGS='flags of tests/chaos'
+	scripts/deps.sh
+	$(GO) run ./tests/chaos $(ARGS)
+
+.PHONY: soak
+soak: ## the same for long                          FOR=8h ARGS='flags of tests/chaos'
+	scripts/deps.sh
+	$(GO) run ./tests/chaos -duration $(FOR) $(ARGS)
 
 .PHONY: check
 check: ## check format, vet, lint, modules

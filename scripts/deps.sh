@@ -35,6 +35,16 @@ find_pgbouncer() {
 	look pgbouncer /usr/sbin/pgbouncer
 }
 
+find_faketime() {
+	for path in /usr/lib/*/faketime/libfaketime.so.1; do # a library: not executable
+		if [ -e "$path" ]; then
+			echo "$path"
+			return
+		fi
+	done
+	return 1
+}
+
 # need takes the function that looks for a server, and the packages that bring
 # it, of Debian and of Homebrew. It adds to the packages that are missing.
 apt=
@@ -72,10 +82,11 @@ give_up() {
 
 need find_postgres postgresql postgresql@17
 need find_rabbitmq rabbitmq-server rabbitmq
-# A few tests put it in front of PostgreSQL. They are skipped where it is not
-# easily had.
+# A few tests put a pooler in front of PostgreSQL, or its clock wrong. They are
+# skipped where that is not easily had.
 if command -v apt-get >/dev/null && can_be_root; then
 	need find_pgbouncer pgbouncer pgbouncer
+	need find_faketime libfaketime libfaketime
 fi
 [ -n "$apt" ] || exit 0
 

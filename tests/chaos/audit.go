@@ -1,0 +1,251 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/watermill-once/once/poison"
+)
+
+// audit counts, when it is quiet, with everything that was written down.
+type audit struct {
+	*world
+	*report
+
+	lost, doubled []string // ids
+}
+
+func (w *world) audit(ctx context.Context, r *report) error {
+	a := &audit{world: w, report: r}
+	for _, check := range []func(context.Context) error{
+		a.effects, a.phantoms, a.journals, a.leftovers, a.quarantine, a.order,
+	} {
+		if err := check(ctx); err != nil {
+			return fmt.Errorf("audit: %w", err)
+		}
+	}
+	return nil
+}
+
+// ids returns the first column of a query.
+func (a *audit) ids(ctx context.Context, query string, args ...any) ([]string, error) {
+	rows, err := a.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var ids []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, rows.Err()
+}
+
+// settled is where a message may end.
+const settled = `
+	SELECT message_id FROM effects
+	UNION ALL SELECT message_id FROM once_parked WHERE state IN ('quarantined', 'discarded') AND reason <> '` + poison.ReasonCollision + `'
+	UNION ALL SELECT message_id FROM once_outbox_dead`
+
+// effects: every event that was committed is somewhere, once.
+func (a *audit) effects(ctx context.Context) (err error) {
+	a.Messages = int(a.number(ctx, `SELECT COUNT(DISTINCT message_id) FROM business`))
+	if a.lost, err = a.ids(ctx, `SELECT message_id FROM business EXCEPT (`+settled+`)`); err != nil {
+		return err
+	}
+	a.Lost += len(a.lost)
+	a.doubled, err = a.ids(ctx, `
+		SELECT message_id FROM (`+settled+`) AS s WHERE message_id <> '' GROUP BY message_id HAVING COUNT(*) > 1
+		UNION SELECT message_id FROM business GROUP BY message_id HAVING COUNT(*) > 1`)
+	a.Doubled += len(a.doubled)
+	if n := a.number(ctx, `SELECT COUNT(*) FROM effects WHERE NOT intact`); n != 0 {
+		a.wrongf("%d payloads were altered on the way", n)
+	}
+	for _, row := range a.Rows {
+		row.Lost, row.Doubled = a.during(ctx, row, a.lost), a.during(ctx, row, a.doubled)
+	}
+	a.example("lost", a.lost)
+	a.example("doubled", a.doubled)
+	a.notef("%d effects, %d in quarantine, %d dead letters",
+		a.number(ctx, `SELECT COUNT(*) FROM effects`),
+		a.number(ctx, `SELECT COUNT(*) FROM once_parked WHERE state = 'quarantined'`),
+		a.number(ctx, `SELECT COUNT(*) FROM once_outbox_dead`))
+	return err
+}
+
+// during counts messages that were under way while a fault was at work.
+func (a *audit) during(ctx context.Context, r *row, ids []string) (n int) {
+	for _, id := range ids {
+		if r.covers(a.number(ctx, `SELECT MIN(serial) FROM business WHERE message_id = $1`, id)) {
+			n++
+		}
+	}
+	return n
+}
+
+func (a *audit) example(what string, ids []string) {
+	if len(ids) > 0 {
+		a.notef("%s: %s", what, strings.Join(ids[:min(len(ids), 20)], " "))
+	}
+}
+
+// phantoms: nothing is anywhere that was not committed.
+func (a *audit) phantoms(ctx context.Context) error {
+	ids, err := a.ids(ctx, `
+		(SELECT message_id FROM effects UNION SELECT message_id FROM once_outbox_dead) EXCEPT SELECT message_id FROM business`)
+	a.Phantoms += len(ids)
+	a.example("phantoms", ids)
+	return err
+}
+
+// journals: what the database has is what the writers were told. A transaction
+// of which they know nothing has all of its events or none.
+func (a *audit) journals(ctx context.Context) error {
+	known, err := readJournals(a.dir)
+	if err != nil {
+		return err
+	}
+	rows, err := a.db.QueryContext(ctx, `SELECT tx, COUNT(*) FROM business WHERE tx NOT IN ('ours', 'echo') GROUP BY tx`)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	found := make(map[string]int)
+	for rows.Next() {
+		var (
+			tx string
+			n  int
+		)
+		if err := rows.Scan(&tx, &n); err != nil {
+			return err
+		}
+		found[tx] = n
+	}
+	states := make(map[byte]int)
+	turnedOut := 0
+	for tx, e := range known {
+		states[e.state]++
+		n := found[tx]
+		switch {
+		case e.state == committed && n != e.events:
+			a.Lost += e.events - n
+			a.wrongf("transaction %s was committed with %d events, and has %d", tx, e.events, n)
+		case e.state == rolledBack && n != 0:
+			a.Phantoms += n
+			a.wrongf("transaction %s was rolled back, and has %d events", tx, n)
+		case e.state == unknown && n != 0 && n != e.events:
+			a.wrongf("transaction %s has %d of its %d events", tx, n, e.events)
+		case e.state == unknown && n != 0:
+			turnedOut++
+		}
+	}
+	for tx := range found {
+		if _, ok := known[tx]; !ok {
+			a.wrongf("transaction %s is in no journal", tx)
+		}
+	}
+	a.notef("%d transactions were committed, %d rolled back, %d unknown, of which %d turned out to be committed",
+		states[committed], states[rolledBack], states[unknown], turnedOut)
+	return rows.Err()
+}
+
+// leftovers: no row is left that still has to go somewhere.
+func (a *audit) leftovers(ctx context.Context) error {
+	for _, query := range []string{
+		`once_outbox`, `once_holds`,
+		`once_parked WHERE state NOT IN ('quarantined', 'resolved', 'discarded')`,
+		`once_parked WHERE state = 'quarantined' AND (owner IS NOT NULL OR token IS NOT NULL)`,
+		`once_replays WHERE state <> 'finished'`,
+	} {
+		if n := a.number(ctx, `SELECT COUNT(*) FROM `+query); n != 0 {
+			a.wrongf("%d rows are left: %s", n, query)
+		}
+	}
+	return nil
+}
+
+// quarantine: what is there is what was sent, byte for byte, and all that came
+// from outside is there, once.
+func (a *audit) quarantine(ctx context.Context) error {
+	store, err := poison.New(a.db, poison.Config{})
+	if err != nil {
+		return err
+	}
+	outside := a.outside.all()
+	seen := make(map[string]int)
+	for after := int64(0); ; {
+		entries, err := store.List(ctx, poison.Filter{AfterID: after, Limit: 500})
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			after = e.ID
+			if e.MessageErr != nil {
+				a.wrongf("entry %d cannot be read: %v", e.ID, e.MessageErr)
+				continue
+			}
+			body := e.Message.Payload
+			if wrong, ok := outside[string(body)]; ok {
+				seen[string(body)]++
+				if wrong != e.Reason {
+					a.wrongf("entry %d is there for %s, not for %s", e.ID, e.Reason, wrong)
+				}
+				continue
+			}
+			if !bytes.Equal(body, payload(e.Message.UUID, e.Message.Metadata.Get(headerKind))) {
+				a.wrongf("entry %d (%s, %q) is not what was sent", e.ID, e.Reason, e.Message.UUID)
+			}
+		}
+		if len(entries) < 500 {
+			break
+		}
+	}
+	for body, wrong := range outside {
+		if n := seen[body]; n == 0 {
+			a.Lost++
+			a.wrongf("a message from outside (%s) is not in quarantine", wrong)
+		} else if n > 1 && wrong != poison.ReasonInvalidID { // those cannot be told apart
+			a.Doubled++
+			a.wrongf("a message from outside (%s) is in quarantine %d times", wrong, n)
+		}
+	}
+	return nil
+}
+
+// order: the messages of a key reached the broker in their order, all of them.
+func (a *audit) order(ctx context.Context) error {
+	inversions, seen, copies := a.recorder.found()
+	a.Inversions = len(inversions)
+	a.example("inversions", inversions)
+	a.notef("%d messages reached the ledger's exchange, %d were copies of keyed ones", seen, copies)
+	rows, err := a.db.QueryContext(ctx, `SELECT ordering_key, number FROM keys`)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var keys []string
+	for rows.Next() {
+		var (
+			key    string
+			number int64
+		)
+		if err := rows.Scan(&key, &number); err != nil {
+			return err
+		}
+		if last := a.recorder.highest(key); last != number {
+			keys = append(keys, fmt.Sprintf("%s: %d of %d", key, last, number))
+		}
+	}
+	if len(keys) > 0 {
+		slices.Sort(keys)
+		a.wrongf("keys whose last message was not recorded: %s", strings.Join(keys, ", "))
+	}
+	return rows.Err()
+}

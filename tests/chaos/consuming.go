@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/retry"
+)
+
+const (
+	crashBudget   = 2
+	consumerLease = 2 * time.Second
+	consumerPool  = 32
+
+	// retention is longer than any copy takes, of those that faults make.
+	retention = 15 * time.Minute
+)
+
+// consumer applies messages: the whole chain, for two topics.
+type consumer struct {
+	*actor
+
+	db *sql.DB
+}
+
+func (a *actor) consume(ctx context.Context, db *sql.DB) error {
+	db.SetMaxOpenConns(consumerPool)
+	db.SetMaxIdleConns(consumerPool)
+	c := &consumer{actor: a, db: db}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, newLog(a.Name))
+	if err != nil {
+		return err
+	}
+	run := func(context.Context) error { return nil }
+	if a.planted(plantInbox) {
+		err = c.addNaively(router)
+	} else {
+		run, err = c.add(router)
+	}
+	if err != nil {
+		return err
+	}
+	go c.obey(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx) }()
+	return errors.Join(router.Run(ctx), <-ended)
+}
+
+func (c *consumer) add(router *message.Router) (run func(context.Context) error, err error) {
+	chain, err := once.NewConsumer(c.db, once.ConsumerConfig{
+		Dedup: dedup.Config{
+			Retention: retention, LongestWayBack: retention, SweepInterval: time.Second, LockTimeout: 2 * time.Second,
+		},
+		Retry: retry.Config{
+			Policy:      retry.Policy{Immediate: 1, Delayed: 2, Base: 100 * time.Millisecond},
+			CrashBudget: crashBudget, Lease: consumerLease, PollInterval: 50 * time.Millisecond,
+		},
+		Logger:        newLog(c.Name),
+		MeterProvider: c.tally.meters,
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, topic := range []string{ledger, notices} {
+		sub, err := c.subscriber()
+		if err != nil {
+			return nil, err
+		}
+		chain.AddHandler(router, topic, topic, sub, c.handler(topic))
+	}
+	return chain.Run, nil
+}
+
+func (c *consumer) subscriber() (message.Subscriber, error) {
+	config := exchanges(c.AMQP)
+	config.Marshaler = picky{}
+	return rabbit.NewSubscriber(config, rabbit.SubscriberConfig{
+		InFlight:      8,
+		NackMax:       2 * time.Second,
+		ReadyTimeout:  500 * time.Millisecond,
+		CloseTimeout:  10 * time.Second,
+		DialTimeout:   5 * time.Second,
+		WriteTimeout:  3 * time.Second,
+		ReconnectMin:  20 * time.Millisecond,
+		ReconnectMax:  500 * time.Millisecond,
+		MeterProvider: c.tally.meters,
+		Logger:        newLog(c.Name),
+	})
+}
+
+// picky is a marshaler that cannot read everything.
+type picky struct{ rabbit.Marshaler }
+
+const unreadable = "application/unreadable"
+
+func (p picky) Unmarshal(d amqp.Delivery) (*message.Message, error) {
+	if d.ContentType == unreadable {
+		return nil, fmt.Errorf("content type %s", d.ContentType)
+	}
+	return p.Marshaler.Unmarshal(d)
+}
+
+// doHog has a consumer take all connections of its own pool, for a while.
+const doHog = "hog"
+
+func (c *consumer) obey(ctx context.Context) {
+	for {
+		select {
+		case o := <-c.orders:
+			if o.Do == doHog {
+				c.hog(ctx, o.For)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (c *consumer) hog(ctx context.Context, d time.Duration) {
+	waited := c.db.Stats().WaitCount
+	var taken []*sql.Conn
+	for range consumerPool {
+		conn, err := c.db.Conn(ctx)
+		if err != nil {
+			break
+		}
+		taken = append(taken, conn)
+	}
+	rest(ctx, d)
+	for _, conn := range taken {
+		_ = conn.Close()
+	}
+	if len(taken) == consumerPool {
+		c.tally.add("waited", c.db.Stats().WaitCount-waited)
+	}
+}

@@ -1,0 +1,12 @@
+package main
+
+// faults is every kind that there is.
+func faults() []fault {
+	var all []fault
+	for _, some := range [][]fault{
+		processFaults(), postgresFaults(), lockFaults(), brokerFaults(), topologyFaults(), networkFaults(), messageFaults(), handlerFaults(),
+	} {
+		all = append(all, some...)
+	}
+	return all
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+const onBroker = "RabbitMQ"
+
+func brokerFaults() []fault {
+	return []fault{
+		{
+			name: "broker-kill", about: "SIGKILL of RabbitMQ", on: onBroker,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				if err := s.flushBroker(ctx); err != nil {
+					return "", err
+				}
+				return s.outage(ctx, s.rabbit.Kill, s.rabbit.Restart)
+			},
+		},
+		{
+			name: "broker-restart", about: "RabbitMQ is stopped in good order, and started", on: onBroker,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.outage(ctx, s.rabbit.Stop, s.rabbit.Restart)
+			},
+		},
+		{
+			name: "broker-freeze", about: "SIGSTOP of RabbitMQ until messages are given up as unknown, then SIGCONT", on: onBroker,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				s.rabbit.Freeze()
+				defer s.rabbit.Thaw()
+				return s.unknown(ctx)
+			},
+		},
+		{
+			name: "memory-alarm", about: "RabbitMQ is short of memory and blocks those who publish", on: onBroker,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.alarm(ctx, "set_vm_memory_high_watermark absolute 1", "set_vm_memory_high_watermark 0.8")
+			},
+		},
+		{
+			name: "disk-alarm", about: "RabbitMQ is short of disk and blocks those who publish", on: onBroker,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.alarm(ctx, "set_disk_free_limit 100000GB", "set_disk_free_limit 1MB")
+			},
+		},
+		{
+			name: "password-changed", about: "the processes' password at RabbitMQ is changed, and their connections are closed", on: onBroker,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.shutOut(ctx, "change_password "+user+" another", "change_password "+user+" "+password)
+			},
+		},
+		{
+			name: "permissions-revoked", about: "the processes may do nothing any more at RabbitMQ, and their connections are closed", on: onBroker,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.shutOut(ctx, "set_permissions "+user+" ^$ ^$ ^$", "set_permissions "+user+" .* .* .*")
+			},
+		},
+		{
+			name: "connections-closed", about: "an operator closes all connections at RabbitMQ", on: onBroker,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				closed := s.growing(sum(s.proxies(s.amqp), amqpConnectionClose))
+				err := s.ctl(ctx, "close_all_connections maintenance")
+				return s.seen(ctx, amqpConnectionClose, closed, err)
+			},
+		},
+		{
+			name: "queue-full", about: "queues that refuse what they have no room for", on: onBroker, alone: true,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				nacked := s.growing(sum(s.proxies(s.amqp), amqpNack))
+				_, err := s.rabbit.Ctl(ctx, "set_policy", "full", "^"+ledger, `{"max-length":1}`, "--apply-to", "queues")
+				defer func() { err = errors.Join(err, s.ctl(context.WithoutCancel(ctx), "clear_policy full")) }()
+				return s.seen(ctx, amqpNack, nacked, err)
+			},
+		},
+		{
+			name: "consumer-timeout", about: "handlers take longer than RabbitMQ waits for an ack", on: onBroker, alone: true,
+			strike: consumerTimeout,
+		},
+	}
+}
+
+// seen waits until the proxies have counted something.
+func (s *strike) seen(ctx context.Context, name string, grown func() int64, err error) (string, error) {
+	if err == nil {
+		err = s.until(ctx, name, func() bool { return grown() > 0 })
+	}
+	s.hold(ctx)
+	return fmt.Sprintf("%d times %s", grown(), name), err
+}
+
+// unknown waits until forwarders have messages whose outcome they do not know.
+func (s *strike) unknown(ctx context.Context) (string, error) {
+	const name = "once.forwarder.published/unknown"
+	grown := s.growing(func() int64 { return s.count(forwarding, name) })
+	return s.seen(ctx, name, grown, nil)
+}
+
+func (s *strike) alarm(ctx context.Context, raise, end string) (proof string, err error) {
+	blocked := s.growing(sum(s.proxies(s.amqp), amqpBlocked))
+	defer func() { err = errors.Join(err, s.ctl(context.WithoutCancel(ctx), end)) }()
+	return s.seen(ctx, amqpBlocked, blocked, s.ctl(ctx, raise))
+}
+
+func (s *strike) shutOut(ctx context.Context, revoke, grant string) (proof string, err error) {
+	defer func() { err = errors.Join(err, s.ctl(context.WithoutCancel(ctx), grant)) }()
+	if err := errors.Join(s.ctl(ctx, revoke), s.ctl(ctx, "close_all_connections revoked")); err != nil {
+		return "", err
+	}
+	// To a wrong password RabbitMQ says nothing, and ends the connection.
+	refused := s.growing(func() int64 {
+		return s.count(forwarding, "once.rabbit.connects/failed") + sum(s.proxies(s.amqp), amqpChannelClose)()
+	})
+	return s.seen(ctx, "access refused", refused, nil)
+}
+
+// consumerTimeout has the broker wait for a moment only. Channels ask when they
+// are opened, so the consumers begin again.
+func consumerTimeout(ctx context.Context, s *strike) (proof string, err error) {
+	set := func(timeout time.Duration, tick time.Duration) error {
+		return s.eval(context.WithoutCancel(ctx), fmt.Sprintf(
+			"application:set_env(rabbit, consumer_timeout, %d), application:set_env(rabbit, channel_tick_interval, %d).",
+			timeout.Milliseconds(), tick.Milliseconds()))
+	}
+	defer func() {
+		err = errors.Join(err, set(30*time.Minute, time.Minute))
+		for _, m := range s.of(consuming) {
+			m.renew()
+		}
+	}()
+	if err := set(time.Second, 500*time.Millisecond); err != nil {
+		return "", err
+	}
+	for _, m := range s.of(consuming) {
+		m.renew()
+	}
+	closed := s.growing(sum(s.proxies(s.amqp), amqpChannelClose))
+	s.one(writing).tell(order{Do: doWrite, Kind: slow, Count: 4})
+	return s.seen(ctx, amqpChannelClose, closed, nil)
+}
+
+// quiet has nothing under way while do runs: writers pause, and everything that
+// was written is applied.
+func (s *strike) quiet(ctx context.Context, do func(channel *amqp.Channel) error) error {
+	s.load.hold(1)
+	defer s.load.hold(-1)
+	if err := s.until(ctx, "nothing is under way", func() bool { return s.idle(ctx) }); err != nil {
+		return err
+	}
+	return s.channel(do)
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/watermill-once/once/poison"
+)
+
+const onHandlers = "handlers"
+
+func handlerFaults() []fault {
+	var all []fault
+	for _, c := range []struct{ name, about, kind, reason string }{
+		{"handler-fails", "handlers fail, each time", hopeless, poison.ReasonExhausted},
+		{"handler-panics", "handlers panic, each time", panicking, poison.ReasonExhausted},
+		{"handler-times-out", "handlers have their statements cancelled, each time", timingOut, poison.ReasonExhausted},
+		{"handler-exits", "handlers call os.Exit, each time", exiting, poison.ReasonCrashed},
+	} {
+		all = append(all, fault{
+			name: c.name, about: c.about + ": the messages are quarantined", on: onHandlers,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.poisoned(ctx, c.kind, c.reason, 1+s.IntN(3))
+			},
+		})
+	}
+	return append(all,
+		fault{
+			name: "replay", about: "quarantined messages are replayed before and after their handler was mended", on: onHandlers,
+			strike: func(ctx context.Context, s *strike) (string, error) { return s.replay(ctx, false) },
+		},
+		fault{
+			name: "replay-and-retention", about: "the same, while what is too old is swept", on: onHandlers,
+			strike: func(ctx context.Context, s *strike) (string, error) { return s.replay(ctx, true) },
+		},
+	)
+}
+
+// poisoned has messages of a kind written, and waits until they are in
+// quarantine.
+func (s *strike) poisoned(ctx context.Context, kind, reason string, count int) (string, error) {
+	if err := s.exec(ctx, `DELETE FROM mended WHERE kind = $1`, kind); err != nil {
+		return "", err
+	}
+	before := s.written(ctx, kind)
+	s.one(writing).tell(order{Do: doWrite, Kind: kind, Count: count})
+	var stored int64
+	err := s.until(ctx, "they are in quarantine for "+reason, func() bool {
+		stored = s.number(ctx, `
+			SELECT COUNT(*) FROM once_parked JOIN business USING (message_id)
+			WHERE state = 'quarantined' AND reason = $1 AND kind = $2`, reason, kind)
+		return before >= 0 && s.written(ctx, kind) > before && stored >= int64(count)
+	})
+	return fmt.Sprintf("%d are in quarantine", stored), err
+}
+
+func (s *strike) written(ctx context.Context, kind string) int64 {
+	return s.number(ctx, `SELECT COUNT(*) FROM business WHERE kind = $1`, kind)
+}
+
+// replay replays all hopeless ones, in vain, and then mends their handler and
+// replays them to their end.
+func (s *strike) replay(ctx context.Context, retention bool) (string, error) {
+	if _, err := s.poisoned(ctx, hopeless, poison.ReasonExhausted, 5); err != nil {
+		return "", err
+	}
+	store, err := poison.New(s.db, poison.Config{})
+	if err != nil {
+		return "", err
+	}
+	swept := s.growing(func() int64 { return s.count(consuming, "once.dedup.swept") })
+	again := s.growing(func() int64 { return s.count(consuming, "once.poison.failed_again") })
+	if retention {
+		if err := s.age(ctx); err != nil {
+			return "", err
+		}
+	}
+	if err := s.replayed(ctx, store); err != nil {
+		return "", err
+	}
+	if err := s.until(ctx, "the replay failed", func() bool { return again() > 0 }); err != nil {
+		return "", err
+	}
+	if err := s.exec(ctx, `INSERT INTO mended VALUES ($1) ON CONFLICT DO NOTHING`, hopeless); err != nil {
+		return "", err
+	}
+	if retention {
+		if err := s.age(ctx); err != nil {
+			return "", err
+		}
+	}
+	if err := s.replayed(ctx, store); err != nil {
+		return "", err
+	}
+	var left int64
+	err = s.until(ctx, "the replay is applied", func() bool {
+		left = s.number(ctx, `SELECT COUNT(*) FROM business AS b WHERE kind = $1 AND NOT EXISTS (
+			SELECT 1 FROM effects WHERE message_id = b.message_id)`, hopeless)
+		return left == 0
+	})
+	if err == nil && retention {
+		err = s.until(ctx, "rows were swept", func() bool { return swept() > 0 })
+	}
+	return fmt.Sprintf("%d failed again, then all were applied; %d rows were swept", again(), swept()), err
+}
+
+// replayed replays what is hopeless, as often as it takes: the database may go
+// away meanwhile.
+func (s *strike) replayed(ctx context.Context, store *poison.Store) error {
+	var failure error
+	err := s.until(ctx, "a replay came to its end", func() bool {
+		_, failure = store.ReplayMatching(ctx, poison.Act{Actor: "chaos", Why: "to see whether it works"},
+			poison.Filter{Consumer: ledger, Reason: poison.ReasonExhausted}, poison.Plan{})
+		return failure == nil
+	})
+	return errors.Join(err, failure)
+}
+
+// age makes rows that are too old, which belong to no message: those of our own
+// must be remembered for as long as copies of them can come.
+func (s *strike) age(ctx context.Context) error {
+	return errors.Join(
+		s.exec(ctx, `
+			INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
+			SELECT 'old-' || gen_random_uuid(), $1, '', now() - interval '1 year' FROM generate_series(1, 5000)`, ledger),
+		s.exec(ctx, `
+			INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, finished_at)
+			SELECT $1, $1, 'old-' || gen_random_uuid(), '', '', 'resolved', now(), now() - interval '1 year'
+			FROM generate_series(1, 5000)`, ledger))
+}

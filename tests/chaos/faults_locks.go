@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/outbox"
+)
+
+func lockFaults() []fault {
+	return []fault{
+		{
+			name: "lock-timeout", about: "a lock on the business's table that writers cannot wait for", on: writing, alone: true, writes: true,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.locked(ctx, `LOCK TABLE business IN SHARE MODE`, writing)
+			},
+		},
+		{
+			name: "outbox-locked", about: "a lock on the outbox that neither writers nor forwarders can wait for",
+			on: writing, alone: true, writes: true,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.locked(ctx, `LOCK TABLE once_outbox IN ACCESS EXCLUSIVE MODE`, writing)
+			},
+		},
+		{
+			name: "inbox-locked", about: "a lock on the inbox that consumers cannot wait for", on: consuming, alone: true,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.locked(ctx, `LOCK TABLE once_inbox IN ACCESS EXCLUSIVE MODE`, consuming)
+			},
+		},
+		{
+			name: "deadlock", about: "two transactions with events wait for each other", on: writing, alone: true,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.contend(ctx, doDeadlock, "40P01")
+			},
+		},
+		{
+			name: "serialization-failure", about: "two transactions with events that cannot be put in an order", on: writing, alone: true,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.contend(ctx, doSerialize, "40001")
+			},
+		},
+		{
+			name: "copy-in-progress", about: "a copy of a message is being handled, and is rolled back", on: consuming, alone: true,
+			strike: copyInProgress,
+		},
+		{
+			name: "late-commit", about: "an event of a low position is committed after those behind it were sent",
+			on: writing, alone: true, writes: true,
+			strike: lateCommit,
+		},
+	}
+}
+
+// locked holds a lock until processes of a role have given up waiting for it.
+func (s *strike) locked(ctx context.Context, lock, role string) (string, error) {
+	name := postgresError("55P03")
+	failed := s.growing(func() int64 { return s.pg[role].counted(name) })
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return "", err
+	}
+	defer tx.Rollback() //nolint:errcheck // that lets the lock go
+	if _, err := tx.ExecContext(ctx, lock); err != nil {
+		return "", err
+	}
+	return s.seen(ctx, name, failed, nil)
+}
+
+func (s *strike) contend(ctx context.Context, do, state string) (string, error) {
+	failed := s.growing(func() int64 { return s.pg[writing].counted(postgresError(state)) })
+	m := s.one(writing)
+	for range 3 {
+		m.tell(order{Do: do})
+	}
+	return s.seen(ctx, postgresError(state), failed, nil)
+}
+
+// copyInProgress has the inbox hold the id of a message that nobody has
+// committed yet: its copy must wait, and be applied when this is rolled back.
+func copyInProgress(ctx context.Context, s *strike) (string, error) {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return "", err
+	}
+	defer tx.Rollback() //nolint:errcheck // that is the point
+	e := event{id: fmt.Sprintf("copied-%d", s.Uint64()), kind: plain}
+	var pid int
+	if err := tx.QueryRowContext(ctx, `
+		INSERT INTO once_inbox (message_id, consumer, digest) VALUES ($1, $2, '') RETURNING pg_backend_pid()`,
+		e.id, ledger).Scan(&pid); err != nil {
+		return "", err
+	}
+	if err := s.write(ctx, e); err != nil {
+		return "", err
+	}
+	var blocked int64
+	err = s.until(ctx, "a copy waits for it", func() bool {
+		blocked = s.number(ctx, `SELECT COUNT(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))`, pid)
+		return blocked > 0
+	})
+	s.hold(ctx)
+	return fmt.Sprintf("%d sessions waited for it", blocked), err
+}
+
+// write commits an event of our own.
+func (s *strike) write(ctx context.Context, e event) error {
+	return outbox.InTx(ctx, s.db, func(tx *sql.Tx, events message.Publisher) error { return put(ctx, tx, events, e) })
+}
+
+func put(ctx context.Context, tx *sql.Tx, events message.Publisher, e event) error {
+	_, err := tx.ExecContext(ctx, `
+		INSERT INTO business (message_id, number, tx, topic, kind, ordering_key) VALUES ($1, $2, 'ours', $3, $4, $5)`,
+		e.id, e.number, ledger, e.kind, e.key)
+	return errors.Join(err, events.Publish(ledger, e.message()))
+}
+
+func lateCommit(ctx context.Context, s *strike) (string, error) {
+	var behind int64
+	key := fmt.Sprintf("late-%d", s.Uint64())
+	err := outbox.InTx(ctx, s.db, func(tx *sql.Tx, events message.Publisher) error {
+		if err := put(ctx, tx, events, event{id: key, kind: plain, key: key, number: 1}); err != nil {
+			return err
+		}
+		sent := s.growing(func() int64 { return s.count(forwarding, "once.forwarder.published/confirmed") })
+		return s.until(ctx, "200 others were sent", func() bool {
+			behind = sent()
+			return behind > 200
+		})
+	})
+	if err != nil {
+		return "", err
+	}
+	err = s.write(ctx, event{id: key + "-next", kind: plain, key: key, number: 2})
+	return fmt.Sprintf("%d others were sent before it was committed", behind), err
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+)
+
+const onPostgres = "PostgreSQL"
+
+func postgresFaults() []fault {
+	return []fault{
+		{
+			name: "postgres-kill", about: "SIGKILL of PostgreSQL and all its sessions", on: onPostgres,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.outage(ctx, s.postgres.Kill, s.postgres.Restart)
+			},
+		},
+		{
+			name: "postgres-restart", about: "PostgreSQL is stopped in good order, and started", on: onPostgres,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.outage(ctx, s.postgres.Stop, s.postgres.Restart)
+			},
+		},
+		{
+			name: "postgres-freeze", about: "SIGSTOP of PostgreSQL, then SIGCONT", on: onPostgres,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				s.postgres.Freeze()
+				defer s.postgres.Thaw()
+				err := s.until(ctx, "the database does not answer", func() bool { return s.mute(ctx, 2*time.Second) })
+				return "it did not answer for 2s", err
+			},
+		},
+		{
+			name: "backend-kill", about: "SIGKILL of one session's process: PostgreSQL ends all others and recovers", on: onPostgres,
+			strike: backendKill,
+		},
+		{
+			name: "backends-terminated", about: "pg_terminate_backend of all sessions", on: onPostgres,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				n, err := s.terminate(ctx)
+				return fmt.Sprintf("%d sessions were terminated", n), err
+			},
+		},
+		{
+			name: "login-revoked", about: "the role may not log in any more, and its sessions are terminated", on: onPostgres,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.withRole(ctx, `NOLOGIN`, `LOGIN`, "28000")
+			},
+		},
+		{
+			name: "connections-exhausted", about: "the role may have two connections, and its sessions are terminated", on: onPostgres,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.withRole(ctx, `CONNECTION LIMIT 2`, `CONNECTION LIMIT -1`, "53300")
+			},
+		},
+		{
+			name: "disk-full", about: "there is no room for the outbox", on: onPostgres, alone: true, writes: true,
+			strike: diskFull,
+		},
+		{
+			name: "snapshot-held", about: "an old snapshot keeps dead rows from being removed", on: onPostgres,
+			strike: snapshotHeld,
+		},
+	}
+}
+
+// mute says that the database does not answer for so long. The driver waits on,
+// whatever its context says.
+func (s *strike) mute(ctx context.Context, d time.Duration) bool {
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		_ = s.db.PingContext(ctx)
+	}()
+	select {
+	case <-answered:
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// outage ends a server and starts it again. It bites when a process has failed
+// to get a connection.
+func (s *strike) outage(ctx context.Context, end func(), restart func(context.Context) error) (string, error) {
+	refused := s.growing(sum(s.proxies(), "unreachable"))
+	end()
+	err := s.until(ctx, "connections are refused", func() bool { return refused() > 0 })
+	s.hold(ctx)
+	return fmt.Sprintf("%d connections were refused", refused()), errors.Join(err, restart(context.WithoutCancel(ctx)))
+}
+
+func backendKill(ctx context.Context, s *strike) (string, error) {
+	anew := s.growing(sum(s.proxies(s.pg), "connected"))
+	var pid int
+	if err := s.until(ctx, "there is a session", func() bool {
+		return s.db.QueryRowContext(ctx, `SELECT pid FROM pg_stat_activity WHERE usename = $1 LIMIT 1`, user).Scan(&pid) == nil
+	}); err != nil {
+		return "", err
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return "", err
+	}
+	err := s.until(ctx, "PostgreSQL has begun anew, and so have connections", func() bool {
+		return anew() > 2 && s.number(ctx, `SELECT COUNT(*) FROM pg_stat_activity WHERE pid = $1`, pid) == 0
+	})
+	return fmt.Sprintf("session %d was killed, %d connections were made anew", pid, anew()), err
+}
+
+func (s *strike) terminate(ctx context.Context) (n int64, err error) {
+	err = s.until(ctx, "sessions were terminated", func() bool {
+		n = s.number(ctx, `SELECT COUNT(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = $1`, user)
+		return n > 0
+	})
+	return n, err
+}
+
+// withRole changes the role of the processes until they have seen an error.
+func (s *strike) withRole(ctx context.Context, change, back, state string) (string, error) {
+	failed := s.growing(sum(s.proxies(s.pg), postgresError(state)))
+	defer func() { _ = s.exec(context.WithoutCancel(ctx), `ALTER ROLE `+user+` `+back) }()
+	if err := s.exec(ctx, `ALTER ROLE `+user+` `+change); err != nil {
+		return "", err
+	}
+	if _, err := s.terminate(ctx); err != nil {
+		return "", err
+	}
+	return s.seen(ctx, postgresError(state), failed, nil)
+}
+
+func diskFull(ctx context.Context, s *strike) (string, error) {
+	if s.disk == nil {
+		return "", errUnavailable
+	}
+	name := postgresError("53100")
+	failed := s.growing(sum(s.proxies(s.pg), name))
+	defer func() { _ = s.disk.free() }()
+	var failure error
+	err := s.until(ctx, name, func() bool {
+		failure = s.disk.fill()
+		return failed() > 0 || failure != nil
+	})
+	s.hold(ctx)
+	return fmt.Sprintf("%d times %s", failed(), name), errors.Join(err, failure)
+}
+
+// errUnavailable says that a fault cannot be made on this machine.
+var errUnavailable = errors.New("cannot be made here: it takes root, and Linux")
+
+// snapshotHeld also holds the number of a transaction that has not ended, which
+// cursors over transaction ids would wait for.
+func snapshotHeld(ctx context.Context, s *strike) (string, error) {
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	if err != nil {
+		return "", err
+	}
+	defer tx.Rollback() //nolint:errcheck // the database may have gone meanwhile
+	var pid int
+	if err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid() FROM pg_current_xact_id()`).Scan(&pid); err != nil {
+		return "", err
+	}
+	var age int64
+	err = s.until(ctx, "500 transactions behind it", func() bool {
+		age = s.number(ctx, `SELECT age(backend_xmin) FROM pg_stat_activity WHERE pid = $1`, pid)
+		return age > 500
+	})
+	return fmt.Sprintf("it was held back for %d transactions", age), err
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"time"
+)
+
+func processFaults() []fault {
+	var all []fault
+	for _, role := range []string{writing, forwarding, consuming} {
+		all = append(all,
+			fault{
+				name: role + "-kill", about: "SIGKILL of a " + role, on: role,
+				strike: func(ctx context.Context, s *strike) (string, error) { return s.kill(ctx, role) },
+			},
+			fault{
+				name: role + "-freeze", about: "SIGSTOP of a " + role + ", longer than its lease, then SIGCONT", on: role,
+				strike: func(ctx context.Context, s *strike) (string, error) { return s.freeze(ctx, role) },
+			},
+			fault{
+				name: role + "-restart", about: "a " + role + " ends in good order and begins again", on: role,
+				strike: func(ctx context.Context, s *strike) (string, error) { return s.renew(ctx, role) },
+			})
+	}
+	return append(all, fault{
+		name: "pool-hogged", about: "a consumer's handlers have to wait for a connection of its own pool", on: consuming,
+		strike: func(ctx context.Context, s *strike) (string, error) {
+			waited := s.growing(func() int64 { return s.count(consuming, "waited") })
+			s.tell(consuming, order{Do: doHog, For: 3 * time.Second})
+			err := s.until(ctx, "somebody waited for a connection", func() bool { return waited() > 0 })
+			return fmt.Sprintf("%d waits for a connection", waited()), err
+		},
+	})
+}
+
+func (s *strike) kill(ctx context.Context, role string) (string, error) {
+	m := s.one(role)
+	killed := s.growing(func() int64 { return m.exited(-int(syscall.SIGKILL)) })
+	m.signal(syscall.SIGKILL)
+	err := s.until(ctx, "the process is gone", func() bool { return killed() > 0 })
+	return m.base + " was killed", err
+}
+
+func (s *strike) freeze(ctx context.Context, role string) (string, error) {
+	m := s.one(role)
+	p := m.signal(syscall.SIGSTOP)
+	defer func() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }()
+	var longest time.Duration
+	err := s.until(ctx, "the process is silent for longer than a lease", func() bool {
+		longest = max(longest, m.silence())
+		return longest > max(forwarderLease, consumerLease)+time.Second
+	})
+	return fmt.Sprintf("%s was silent for %v", m.base, longest.Round(time.Millisecond)), err
+}
+
+func (s *strike) renew(ctx context.Context, role string) (string, error) {
+	m := s.one(role)
+	ended := s.growing(func() int64 { return m.exited(0) })
+	began := time.Now()
+	m.renew()
+	err := s.until(ctx, "the process ended with status 0", func() bool { return ended() > 0 })
+	return fmt.Sprintf("%s ended within %v", m.base, time.Since(began).Round(time.Millisecond)), err
+}

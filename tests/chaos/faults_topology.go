@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// What is deleted is that of the notices, and empty: what was in a queue that
+// somebody deletes is lost, and nobody can help that. Consumers declare it
+// again: by themselves if the broker tells them, else when they begin again.
+func topologyFaults() []fault {
+	return []fault{
+		{
+			name: "queue-deleted", about: "a consumer's queue is deleted; the consumer is told, and declares it", on: onBroker, alone: true,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				cancelled := s.growing(sum(s.proxies(s.amqp), amqpCancel))
+				err := s.quiet(ctx, func(channel *amqp.Channel) error {
+					_, err := channel.QueueDelete(queueOf(notices), false, true, false)
+					return err
+				})
+				proof, err := s.seen(ctx, amqpCancel, cancelled, err)
+				return proof, errors.Join(err, s.flushBroker(ctx))
+			},
+		},
+		{
+			name: "exchange-deleted", about: "the exchange is deleted; the forwarder declares it, a new consumer binds", on: onBroker, alone: true,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.unbound(ctx, func(channel *amqp.Channel) error { return channel.ExchangeDelete(notices, false, false) })
+			},
+		},
+		{
+			name: "binding-deleted", about: "the queue is unbound; a new consumer binds", on: onBroker, alone: true,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.unbound(ctx, func(channel *amqp.Channel) error { return channel.QueueUnbind(queueOf(notices), "", notices, nil) })
+			},
+		},
+	}
+}
+
+// unbound deletes what leads to a queue, until messages are returned as
+// unroutable.
+func (s *strike) unbound(ctx context.Context, remove func(channel *amqp.Channel) error) (proof string, err error) {
+	returned := s.growing(sum(s.proxies(s.amqp), amqpReturn))
+	defer func() {
+		for _, m := range s.of(consuming) {
+			m.renew()
+		}
+		ctx := context.WithoutCancel(ctx)
+		err = errors.Join(err, s.until(ctx, "nothing is unroutable any more", func() bool {
+			return s.number(ctx, `SELECT COUNT(*) FROM once_outbox WHERE topic = $1 AND attempts > 0`, notices) == 0
+		}), s.flushBroker(ctx))
+	}()
+	if err := s.channel(remove); err != nil {
+		return "", fmt.Errorf("deleting: %w", err)
+	}
+	return s.seen(ctx, amqpReturn, returned, nil)
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/rabbit"
+)
+
+// forward sends what is in the outbox. Nothing takes long, so that faults are
+// noticed while they last; what is tried is never given up.
+func (a *actor) forward(ctx context.Context, db *sql.DB) error {
+	db.SetMaxOpenConns(8)
+	publisher, err := rabbit.NewPublisher(exchanges(a.AMQP), rabbit.PublisherConfig{
+		ConfirmTimeout: 5 * time.Second,
+		ReadyTimeout:   500 * time.Millisecond,
+		DialTimeout:    5 * time.Second,
+		WriteTimeout:   3 * time.Second,
+		CloseTimeout:   3 * time.Second,
+		ReconnectMin:   20 * time.Millisecond,
+		ReconnectMax:   500 * time.Millisecond,
+		MeterProvider:  a.tally.meters,
+		Logger:         newLog(a.Name),
+	})
+	if err != nil {
+		return err
+	}
+	if a.planted(plantDelete) || a.planted(plantOrder) {
+		a.forwardBadly(ctx, db, publisher)
+		return publisher.Close()
+	}
+	fwd, err := forwarder.New(db, publisher, forwarder.Config{
+		PollMax:       50 * time.Millisecond,
+		Backoff:       forwarder.Exponential(50*time.Millisecond, 500*time.Millisecond),
+		MaxAttempts:   1_000_000,
+		StallTimeout:  5 * time.Second,
+		Lease:         forwarderLease,
+		CloseTimeout:  5 * time.Second,
+		MeterProvider: a.tally.meters,
+		Logger:        newLog(a.Name),
+	})
+	if err != nil {
+		return err
+	}
+	return errors.Join(fwd.Run(ctx), publisher.Close())
+}
+
+const forwarderLease = 2 * time.Second

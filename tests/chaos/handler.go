@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+)
+
+// exitStatus is that of a handler that calls os.Exit.
+const exitStatus = 7
+
+// tooLong is what a slow handler takes: more than the broker waits, when it is
+// told not to wait long.
+const tooLong = 5 * time.Second
+
+// handler writes the effect of a message, and what it sends itself. Some kinds
+// fail until they are mended.
+func (c *consumer) handler(consumer string) once.HandlerFunc {
+	return func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		kind := msg.Metadata.Get(headerKind)
+		if err := c.misbehave(ctx, tx, kind); err != nil {
+			return nil, err
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id, consumer, intact) VALUES ($1, $2, $3)`,
+			msg.UUID, consumer, bytes.Equal(msg.Payload, payload(msg.UUID, kind))); err != nil {
+			return nil, err
+		}
+		if !echoes(consumer, kind, msg.UUID) {
+			return nil, nil
+		}
+		e := event{id: echo(msg.UUID), kind: plain}
+		_, err := tx.ExecContext(ctx, `
+			INSERT INTO business (message_id, number, tx, topic, kind, ordering_key) VALUES ($1, 0, $2, $3, $4, '')`,
+			e.id, "echo", notices, e.kind)
+		return []*message.Message{once.To(notices, e.message())}, err
+	}
+}
+
+func (c *consumer) misbehave(ctx context.Context, tx *sql.Tx, kind string) error {
+	switch kind {
+	case plain, oversized:
+		return nil
+	case slow:
+		rest(ctx, tooLong)
+		return nil
+	}
+	var mended bool
+	if err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM mended WHERE kind = $1)`, kind).Scan(&mended); err != nil || mended {
+		return err
+	}
+	c.tally.add("misbehaved/"+kind, 1)
+	switch kind {
+	case panicking:
+		panic("the handler panics")
+	case exiting:
+		os.Exit(exitStatus)
+	case timingOut:
+		ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		_, err := tx.ExecContext(ctx, `SELECT pg_sleep(60)`)
+		return err
+	}
+	return errors.New("the handler fails")
+}

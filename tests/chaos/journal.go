@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// What a writer knows of a transaction. What was tried and nothing more was
+// written of it is unknown too: its writer was killed.
+const (
+	tried      = 'T'
+	committed  = 'C'
+	rolledBack = 'R'
+	unknown    = 'U'
+)
+
+// journal is a writer's, on disk: a line before each transaction and one after
+// it. A line is one write, which a process that is killed has done or has not.
+type journal struct{ file *os.File }
+
+func openJournal(name string) (*journal, error) {
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	return &journal{file}, err
+}
+
+func (j *journal) note(state byte, tx string, events int) error {
+	_, err := fmt.Fprintf(j.file, "%c %s %d\n", state, tx, events)
+	return err
+}
+
+// entry is the last word about a transaction.
+type entry struct {
+	state  byte
+	events int
+}
+
+// readJournals returns what the writers of a directory knew at the end.
+func readJournals(dir string) (map[string]entry, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.journal"))
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]entry)
+	for _, name := range files {
+		if err := readJournal(name, all); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func readJournal(name string, into map[string]entry) error {
+	file, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		var (
+			e  entry
+			tx string
+		)
+		if _, err := fmt.Sscanf(lines.Text(), "%c %s %d", &e.state, &tx, &e.events); err != nil {
+			return fmt.Errorf("%s: %q: %w", filepath.Base(name), lines.Text(), err)
+		}
+		if bytes.IndexByte([]byte{tried, committed, rolledBack, unknown}, e.state) < 0 {
+			return fmt.Errorf("%s: %q is no state", filepath.Base(name), e.state)
+		}
+		if e.state == tried {
+			if _, again := into[tx]; again {
+				return fmt.Errorf("%s: transaction %s began twice", filepath.Base(name), tx)
+			}
+			e.state = unknown
+		}
+		into[tx] = e
+	}
+	return lines.Err()
+}

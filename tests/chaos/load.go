@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// mostWaiting is how much may wait to be applied before writers pause, until it
+// is half of that.
+const mostWaiting = 2000
+
+// load has the writers write, but not more than can be applied.
+type load struct {
+	world *world
+	most  int64
+
+	mu     sync.Mutex
+	full   bool
+	needed int // by those who need writers that write
+	held   int // by those who need it to be quiet
+	last   int64
+}
+
+func (l *load) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if n, err := l.world.backlog(ctx); err == nil {
+			l.mu.Lock()
+			l.last = n
+			l.full = n > l.most || l.full && n > l.most/2
+			l.mu.Unlock()
+			l.apply()
+		}
+		rest(ctx, 300*time.Millisecond)
+	}
+}
+
+func (l *load) apply() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	do := doResume
+	if l.full && l.needed == 0 || l.held > 0 {
+		do = doPause
+	}
+	l.world.tell(writing, order{Do: do})
+}
+
+// need has the writers write, however much there is, until it is called with -1.
+func (l *load) need(n int) {
+	l.mu.Lock()
+	l.needed += n
+	l.mu.Unlock()
+	l.apply()
+}
+
+// hold pauses the writers until it is called with -1.
+func (l *load) hold(n int) {
+	l.mu.Lock()
+	l.held += n
+	l.mu.Unlock()
+	l.apply()
+}
+
+// waiting is what was not applied when somebody looked last.
+func (l *load) waiting() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last
+}
+
+// backlog counts what is in the outbox, parked, or in the queues.
+func (w *world) backlog(ctx context.Context) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var n int64
+	if err := w.db.QueryRowContext(ctx, `
+		SELECT (SELECT COUNT(*) FROM once_outbox) + (SELECT COUNT(*) FROM once_parked WHERE state = 'waiting')`).Scan(&n); err != nil {
+		return 0, err
+	}
+	return n, w.channel(func(channel *amqp.Channel) error {
+		for _, queue := range []string{queueOf(ledger), queueOf(notices), recorderQueue} {
+			state, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+			if err != nil {
+				return err
+			}
+			n += int64(state.Messages)
+		}
+		return nil
+	})
+}
+
+// idle says that nothing is under way, and stays so for a moment.
+func (w *world) idle(ctx context.Context) bool {
+	written := int64(-1)
+	for range 3 {
+		if n, err := w.backlog(ctx); err != nil || n != 0 {
+			return false
+		}
+		for _, m := range w.members {
+			b := m.beat()
+			if b.Counts["once.subscriber.in_flight"] != 0 || b.Counts["once.forwarder.in_flight"] != 0 {
+				return false
+			}
+		}
+		n := w.number(ctx, `SELECT COUNT(*) FROM business`)
+		if n < 0 || written >= 0 && n != written {
+			return false
+		}
+		written = n
+		rest(ctx, 2*beatEvery)
+	}
+	return ctx.Err() == nil
+}

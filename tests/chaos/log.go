@@ -1,0 +1,12 @@
+package main
+
+import (
+	"os"
+
+	"github.com/ThreeDotsLabs/watermill"
+)
+
+// newLog writes what the library has to say to standard error, which is a file.
+func newLog(name string) watermill.LoggerAdapter {
+	return watermill.NewStdLoggerWithOut(os.Stderr, false, false).With(watermill.LogFields{"process": name})
+}

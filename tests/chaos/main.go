@@ -1,0 +1,64 @@
+// Command chaos shows that nothing is lost and nothing takes effect twice. It
+// starts a PostgreSQL and a RabbitMQ of its own, and writers, forwarders and
+// consumers as processes of their own; does to them all that it knows; waits
+// until it is quiet, and counts. docs/proof.md says what is checked.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+const (
+	statusUsage       = 2
+	statusInterrupted = 130
+)
+
+func main() {
+	if told := os.Getenv(environment); told != "" {
+		os.Exit(play(told))
+	}
+	os.Exit(command(os.Args[1:]))
+}
+
+func command(args []string) (status int) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// A second Ctrl-C does not wait for the first to clean up; one Ctrl-C may
+	// come twice, from the terminal and from make.
+	context.AfterFunc(ctx, func() { time.AfterFunc(2*time.Second, stop) })
+
+	o, err := parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		help(os.Stdout)
+		return 0
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		return statusUsage
+	}
+	r, err := run(ctx, o, os.Stderr)
+	if err == nil || !r.empty() {
+		r.print(os.Stdout)
+		if o.json != "" {
+			err = errors.Join(err, r.write(o.json))
+		}
+	}
+	switch {
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		if ctx.Err() != nil {
+			return statusInterrupted
+		}
+		return 1
+	case !r.passed():
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+)
+
+// nemesis carries out a plan.
+type nemesis struct {
+	*world
+
+	out    io.Writer
+	began  time.Time
+	report *report
+	mu     sync.Mutex // guards report, out and what follows
+	last   int64      // event that was written
+}
+
+// strike injects the faults of a step, and returns when they are healed.
+func (n *nemesis) strike(ctx context.Context, s step) {
+	var faults sync.WaitGroup
+	for i, f := range s.faults {
+		faults.Go(func() {
+			random := rand.New(rand.NewPCG(s.seeds[i], 1))
+			// At a moment of chance, and never when nothing is under way.
+			rest(ctx, time.Duration(random.Int64N(int64(500*time.Millisecond))))
+			waiting := n.busy(ctx)
+			from := n.serial(ctx)
+			if f.writes {
+				n.load.need(1)
+				defer n.load.need(-1)
+			}
+			proof, err := f.strike(ctx, &strike{world: n.world, Rand: random})
+			n.note(f, waiting, proof, err)
+			n.span(f, from, n.serial(ctx))
+		})
+	}
+	faults.Wait()
+}
+
+// busy waits until something is under way, or for a while, and returns how
+// much it is.
+func (n *nemesis) busy(ctx context.Context) (waiting int64) {
+	for range 20 {
+		if waiting = n.load.waiting(); waiting > 0 {
+			break
+		}
+		rest(ctx, 100*time.Millisecond)
+	}
+	return waiting
+}
+
+// serial is the last event that is written, as far as is known: the database
+// may be away.
+func (n *nemesis) serial(ctx context.Context) int64 {
+	last := n.number(ctx, `SELECT COALESCE(MAX(serial), 0) FROM business`)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.last = max(n.last, last)
+	return n.last
+}
+
+// span keeps which events were written while a fault was at work.
+func (n *nemesis) span(f fault, from, to int64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	row := n.report.row(f.name)
+	row.spans = append(row.spans, span{from, to})
+}
+
+// note keeps what became of a fault. One that failed has not bitten; what it has
+// left behind, if it has, does not become quiet.
+func (n *nemesis) note(f fault, waiting int64, proof string, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	row := n.report.row(f.name)
+	row.Injected++
+	row.InFlight = max(row.InFlight, waiting)
+	if err == nil {
+		row.Bitten++
+	} else {
+		row.Unavailable = errors.Is(err, errUnavailable)
+		proof = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	row.Proof = proof
+	fmt.Fprintf(n.out, "%7s  %-24s %s\n", time.Since(n.began).Round(time.Second), f.name, proof)
+}

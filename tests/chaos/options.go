@@ -1,0 +1,104 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// errUsage says that the command was called in a wrong way.
+var errUsage = errors.New("see -help")
+
+type options struct {
+	seed     uint64
+	messages int           // at least so many
+	waiting  int64         // of them, before writers pause
+	duration time.Duration // at least so long
+	faults   []fault
+	json     string
+	plant    string // what is broken on purpose
+}
+
+func newFlags() (*flag.FlagSet, *options, *string) {
+	o, only := &options{waiting: mostWaiting}, ""
+	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // errors are returned, help is printed by help
+	flags.Uint64Var(&o.seed, "seed", 0, "`number` that the plan follows from (default: one by chance, which is printed)")
+	flags.IntVar(&o.messages, "messages", 200_000, "go on until so many messages are committed")
+	flags.DurationVar(&o.duration, "duration", 0, "go on for at least so long")
+	flags.StringVar(&only, "only", "", "only these `kinds` of fault, separated by commas")
+	flags.StringVar(&o.json, "json", "", "write the result to this `file` too")
+	flags.StringVar(&o.plant, "plant", "", "break `parts` on purpose, to see that it is found: "+strings.Join(plants, ","))
+	return flags, o, &only
+}
+
+func help(w io.Writer) {
+	fmt.Fprint(w, "chaos starts servers and processes, injects faults, and counts what was lost or\n"+
+		"took effect twice. Every kind of fault is injected at least once.\n\nKinds of fault:\n")
+	for _, f := range faults() {
+		fmt.Fprintf(w, "  %-24s%s\n", f.name, f.about)
+	}
+	fmt.Fprint(w, "\nFlags:\n")
+	flags, _, _ := newFlags()
+	flags.SetOutput(w)
+	flags.PrintDefaults()
+}
+
+// parse returns flag.ErrHelp, or an error that names everything that is wrong.
+func parse(args []string) (options, error) {
+	flags, o, only := newFlags()
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return options{}, err
+	} else if err != nil {
+		return options{}, fmt.Errorf("%w; %w", err, errUsage)
+	}
+	var errs []error
+	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if flags.NArg() > 0 {
+		refuse("unexpected argument %q", flags.Arg(0))
+	}
+	if o.messages < 1 {
+		refuse("-messages is %d: less than 1", o.messages)
+	}
+	if o.duration < 0 {
+		refuse("-duration is %v: negative", o.duration)
+	}
+	for plant := range strings.SplitSeq(o.plant, ",") {
+		if o.plant != "" && !slices.Contains(plants, plant) {
+			refuse("-plant: there is no %q, only %s", plant, strings.Join(plants, ", "))
+		}
+	}
+	var err error
+	if o.faults, err = choose(*only); err != nil {
+		errs = append(errs, err)
+	}
+	if o.seed == 0 {
+		o.seed = rand.Uint64()
+	}
+	if len(errs) > 0 {
+		return options{}, fmt.Errorf("%w; %w", errors.Join(errs...), errUsage)
+	}
+	return *o, nil
+}
+
+// choose returns the faults of a list, in the order of the table.
+func choose(list string) ([]fault, error) {
+	all := faults()
+	if list == "" {
+		return all, nil
+	}
+	wanted := strings.Split(list, ",")
+	var errs []error
+	for _, name := range wanted {
+		if !slices.ContainsFunc(all, func(f fault) bool { return f.name == name }) {
+			errs = append(errs, fmt.Errorf("-only: there is no kind %q", name))
+		}
+	}
+	chosen := slices.DeleteFunc(all, func(f fault) bool { return !slices.Contains(wanted, f.name) })
+	return chosen, errors.Join(errs...)
+}

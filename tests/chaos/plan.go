@@ -1,0 +1,52 @@
+package main
+
+import (
+	"iter"
+	"math/rand/v2"
+)
+
+// step is one or two faults at the same time.
+type step struct {
+	faults []fault
+	seeds  []uint64 // one for each: what is left to chance
+}
+
+// plan goes on for ever. In its first round every fault comes alone, then in
+// pairs where that can be. The same seed and faults give the same plan.
+func plan(seed uint64, faults []fault) iter.Seq[step] {
+	return func(yield func(step) bool) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		for round := 0; ; round++ {
+			left := make([]fault, len(faults))
+			for i, n := range random.Perm(len(faults)) {
+				left[i] = faults[n]
+			}
+			for len(left) > 0 {
+				s := step{faults: left[:1:1]}
+				left = left[1:]
+				if round > 0 {
+					s, left = s.pair(left)
+				}
+				for range s.faults {
+					s.seeds = append(s.seeds, random.Uint64())
+				}
+				if !yield(s) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// pair adds the first of those that are left that can go with it.
+func (s step) pair(left []fault) (step, []fault) {
+	for i, other := range left {
+		if first := s.faults[0]; first.alone || other.alone || first.on == other.on {
+			continue
+		}
+		s.faults = append(s.faults, other)
+		rest := append([]fault{}, left[:i]...)
+		return s, append(rest, left[i+1:]...)
+	}
+	return s, left
+}

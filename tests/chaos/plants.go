@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/lib/pq"
+
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/rabbit"
+)
+
+// What can be broken on purpose. Each of them is what somebody may well write.
+const (
+	plantInbox  = "inbox"  // a consumer that remembers nothing: effects double
+	plantDelete = "delete" // a forwarder that deletes before the confirm: messages are lost
+	plantOrder  = "order"  // a forwarder that has several messages of a key on the wire: they overtake
+	plantOutbox = "outbox" // a writer whose event has a transaction of its own: phantoms
+)
+
+var plants = []string{plantInbox, plantDelete, plantOrder, plantOutbox}
+
+// planted says that a part is broken on purpose.
+func (l life) planted(plant string) bool { return slices.Contains(strings.Split(l.Plant, ","), plant) }
+
+// addNaively adds handlers with a transaction for each message, and nothing else.
+func (c *consumer) addNaively(router *message.Router) error {
+	for _, topic := range []string{ledger, notices} {
+		sub, err := c.subscriber()
+		if err != nil {
+			return err
+		}
+		handle := c.handler(topic)
+		router.AddConsumerHandler(topic, topic, sub, func(msg *message.Message) error {
+			tx, err := c.db.BeginTx(msg.Context(), nil)
+			if err != nil {
+				return err
+			}
+			defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
+			produced, err := handle(msg.Context(), tx, msg)
+			if err != nil {
+				return err
+			}
+			if len(produced) > 0 {
+				if err := outbox.Publisher(tx).Publish(notices, produced...); err != nil {
+					return err
+				}
+			}
+			return tx.Commit()
+		})
+	}
+	return nil
+}
+
+// forwardBadly sends what is in the outbox by several goroutines at once,
+// without care for the order of keys; or, with plantDelete, for whether it
+// arrives.
+func (a *actor) forwardBadly(ctx context.Context, db *sql.DB, publisher *rabbit.Publisher) {
+	for ctx.Err() == nil {
+		if n, err := a.batch(ctx, db, publisher); n == 0 || err != nil {
+			rest(ctx, 20*time.Millisecond)
+		}
+	}
+}
+
+func (a *actor) batch(ctx context.Context, db *sql.DB, publisher *rabbit.Publisher) (n int, err error) {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
+	rows, err := tx.QueryContext(ctx, `
+		SELECT position, topic, message_id, payload, metadata FROM once_outbox ORDER BY position LIMIT 200 FOR UPDATE SKIP LOCKED`)
+	if err != nil {
+		return 0, err
+	}
+	var (
+		positions []int64
+		topics    []string
+		messages  []*message.Message
+	)
+	defer rows.Close()
+	for rows.Next() {
+		var (
+			position       int64
+			topic, id      string
+			body, metadata []byte
+		)
+		if err := rows.Scan(&position, &topic, &id, &body, &metadata); err != nil {
+			return 0, err
+		}
+		msg := message.NewMessage(id, body)
+		if err := json.Unmarshal(metadata, &msg.Metadata); err != nil {
+			return 0, err
+		}
+		positions, topics, messages = append(positions, position), append(topics, topic), append(messages, msg)
+	}
+	if err := rows.Err(); err != nil {
+		return 0, err
+	}
+	remove := func(positions []int64) error {
+		if _, err := tx.ExecContext(ctx, `DELETE FROM once_outbox WHERE position = ANY($1)`, pq.Array(positions)); err != nil {
+			return err
+		}
+		return tx.Commit()
+	}
+	if a.planted(plantDelete) {
+		if err := remove(positions); err != nil {
+			return 0, err
+		}
+		for i, msg := range messages {
+			_ = publisher.Publish(topics[i], msg)
+		}
+		return len(messages), nil
+	}
+	var (
+		mu        sync.Mutex
+		confirmed []int64
+		workers   sync.WaitGroup
+	)
+	next := make(chan int)
+	for range 8 {
+		workers.Go(func() {
+			for i := range next {
+				if publisher.Publish(topics[i], messages[i]) == nil {
+					mu.Lock()
+					confirmed = append(confirmed, positions[i])
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for i := range messages {
+		next <- i
+	}
+	close(next)
+	workers.Wait()
+	return len(confirmed), remove(confirmed)
+}

@@ -1,0 +1,300 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+)
+
+// proxy stands between processes and a server. It knows where the messages of
+// their protocol begin and end, counts them, and does to connections what a
+// network does.
+type proxy struct {
+	address  string
+	server   string
+	protocol protocol
+	listener net.Listener
+
+	mu      sync.Mutex
+	mode    mode
+	changed chan struct{} // closed when mode changes
+	links   map[*link]struct{}
+	watch   func(m relayed) action // nil passes everything
+	counts  map[string]int64
+
+	running sync.WaitGroup
+}
+
+// mode is what a proxy does with all connections.
+type mode int
+
+const (
+	passing  mode = iota
+	slowing       // what arrives waits a while
+	silent        // nothing arrives on either side, and nobody is told
+	halfOpen      // the server's sides are closed, and the clients are not told
+	refusing      // new connections are closed at once
+)
+
+// link is a client's connection, and ours to the server: nil if there is none.
+type link struct {
+	client, server *net.TCPConn
+}
+
+func (l *link) close() {
+	_ = l.client.Close()
+	if l.server != nil {
+		_ = l.server.Close()
+	}
+}
+
+// reset closes both so that both sides see a reset.
+func (l *link) reset() {
+	for _, conn := range []*net.TCPConn{l.client, l.server} {
+		if conn != nil {
+			_ = conn.SetLinger(0)
+		}
+	}
+	l.close()
+}
+
+// relayed is a message on its way.
+type relayed struct {
+	bytes    []byte
+	toServer bool
+	link     *link
+}
+
+// action is what the proxy does with a message.
+type action int
+
+const (
+	pass      action = iota
+	cutBefore        // it does not arrive, and nothing after it does
+	cutAfter         // it arrives, and nothing after it does
+)
+
+func newProxy(server string, protocol protocol) (*proxy, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	p := &proxy{
+		address: listener.Addr().String(), server: server, protocol: protocol, listener: listener,
+		changed: make(chan struct{}), links: make(map[*link]struct{}), counts: make(map[string]int64),
+	}
+	p.running.Go(p.serve)
+	return p, nil
+}
+
+func (p *proxy) serve() {
+	for {
+		conn, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.running.Go(func() { p.connect(conn.(*net.TCPConn)) })
+	}
+}
+
+func (p *proxy) connect(client *net.TCPConn) {
+	l := &link{client: client}
+	mode, _ := p.now()
+	if mode == refusing {
+		p.count("refused", 1)
+		_ = client.Close()
+		return
+	}
+	if mode != silent && mode != halfOpen {
+		server, err := new(net.Dialer).DialContext(context.Background(), "tcp", p.server)
+		if err != nil {
+			p.count("unreachable", 1)
+			_ = client.Close()
+			return
+		}
+		l.server = server.(*net.TCPConn)
+	}
+	p.mu.Lock()
+	p.links[l] = struct{}{}
+	p.mu.Unlock()
+	p.count("connected", 1)
+	var both sync.WaitGroup
+	both.Go(func() { p.relay(l, true) })
+	if l.server != nil {
+		both.Go(func() { p.relay(l, false) })
+	}
+	both.Wait()
+	p.mu.Lock()
+	delete(p.links, l)
+	p.mu.Unlock()
+}
+
+// relay passes on one direction until it ends, and then ends the other.
+func (p *proxy) relay(l *link, toServer bool) {
+	defer l.close()
+	from, to := l.client, l.server
+	if !toServer {
+		from, to = l.server, l.client
+	}
+	r := bufio.NewReaderSize(from, 1<<16)
+	for first := true; ; first = false {
+		message, err := p.protocol.read(r, first, toServer)
+		if err != nil {
+			p.linger(toServer)
+			return
+		}
+		if name := p.protocol.name(message, toServer); name != "" {
+			p.count(name, 1)
+		}
+		do := p.judge(relayed{bytes: message, toServer: toServer, link: l})
+		if do == cutBefore {
+			return
+		}
+		if p.held(len(message)) || to == nil {
+			continue
+		}
+		if _, err := to.Write(message); err != nil {
+			if p.linger(toServer) {
+				continue
+			}
+			return
+		}
+		if do == cutAfter {
+			return
+		}
+	}
+}
+
+// held applies the mode to a message, and says whether it is gone.
+func (p *proxy) held(size int) (gone bool) {
+	mode, changed := p.now()
+	switch mode {
+	case passing, refusing:
+	case slowing:
+		p.count("delayed", 1)
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-changed:
+		}
+	case silent, halfOpen:
+		p.count("swallowed", int64(size))
+		return true
+	}
+	return false
+}
+
+// linger keeps the client's side of a half-open connection open: what it sends
+// goes nowhere. It says that there is more to read from the client.
+func (p *proxy) linger(toServer bool) (more bool) {
+	for {
+		mode, changed := p.now()
+		if mode != halfOpen {
+			return false
+		}
+		if toServer {
+			return true
+		}
+		<-changed
+	}
+}
+
+func (p *proxy) judge(m relayed) action {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.watch == nil {
+		return pass
+	}
+	do := p.watch(m)
+	if do != pass {
+		p.watch = nil
+		p.counts["cut"]++
+	}
+	return do
+}
+
+// cut has watch decide about every message from now on, until it has cut a
+// connection. nil has none cut.
+func (p *proxy) cut(watch func(m relayed) action) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.watch = watch
+}
+
+func (p *proxy) now() (mode, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mode, p.changed
+}
+
+// set changes the mode. Connections that lost something in the old one are
+// reset: they can never be right again.
+func (p *proxy) set(m mode) {
+	p.mu.Lock()
+	old := p.mode
+	p.mode = m
+	close(p.changed)
+	p.changed = make(chan struct{})
+	var links []*link
+	for l := range p.links {
+		links = append(links, l)
+	}
+	p.mu.Unlock()
+	for _, l := range links {
+		switch {
+		case m == halfOpen && l.server != nil:
+			_ = l.server.Close()
+			p.count("half-open", 1)
+		case old == silent || old == halfOpen:
+			l.reset()
+		}
+	}
+}
+
+// reset resets all connections.
+func (p *proxy) reset() {
+	p.mu.Lock()
+	var links []*link
+	for l := range p.links {
+		links = append(links, l)
+	}
+	p.mu.Unlock()
+	for _, l := range links {
+		l.reset()
+	}
+	p.count("reset", int64(len(links)))
+}
+
+func (p *proxy) count(name string, n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.counts[name] += n
+}
+
+// counted returns how often something happened.
+func (p *proxy) counted(name string) int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.counts[name]
+}
+
+// open returns the number of connections.
+func (p *proxy) open() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.links)
+}
+
+// Close ends everything.
+func (p *proxy) Close() error {
+	err := p.listener.Close()
+	p.set(refusing)
+	p.reset()
+	p.running.Wait()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}

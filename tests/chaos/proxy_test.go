@@ -1,0 +1,162 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// frame is one of AMQP: a method.
+func frame(class, method uint16) []byte {
+	body := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, class), method)
+	all := binary.BigEndian.AppendUint32([]byte{1, 0, 1}, uint32(len(body)))
+	return append(append(all, body...), 0xce)
+}
+
+// wire is a client and its server, with a proxy between them.
+func wire(t *testing.T) (p *proxy, client, server net.Conn) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	if p, err = newProxy(listener.Addr().String(), amqpProtocol); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	if client, err = net.Dial("tcp", p.address); err != nil {
+		t.Fatal(err)
+	}
+	if server, err = listener.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	for _, conn := range []net.Conn{client, server} {
+		t.Cleanup(func() { _ = conn.Close() })
+		if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(t, client, []byte("AMQP\x00\x00\x09\x01"))
+	receive(t, server, 8)
+	return p, client, server
+}
+
+func send(t *testing.T, conn net.Conn, message []byte) {
+	t.Helper()
+	if _, err := conn.Write(message); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func receive(t *testing.T, conn net.Conn, n int) {
+	t.Helper()
+	if _, err := io.ReadFull(conn, make([]byte, n)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// over returns how a connection ended.
+func over(t *testing.T, conn net.Conn) error {
+	t.Helper()
+	n, err := conn.Read(make([]byte, 1))
+	if n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("the connection goes on: %d bytes, %v", n, err)
+	}
+	return err
+}
+
+func TestAProxyCountsAndCutsAtAMessage(t *testing.T) {
+	publish := frame(60, 40)
+	for _, c := range []struct {
+		name    string
+		cut     func(p *proxy) func(relayed) action
+		arrives int // of three
+	}{
+		{"before", func(p *proxy) func(relayed) action { return cutAt(p, amqpPublish, cutBefore) }, 0},
+		{"after", func(p *proxy) func(relayed) action { return cutAt(p, amqpPublish, cutAfter) }, 1},
+		{"between", func(p *proxy) func(relayed) action { return cutBetween(p, amqpPublish) }, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, client, server := wire(t)
+			send(t, client, frame(10, 11))
+			receive(t, server, len(publish))
+			p.cut(c.cut(p))
+			send(t, client, append(append(append([]byte{}, publish...), publish...), publish...))
+			got, _ := io.ReadAll(server) // however it ended
+			if len(got) != c.arrives*len(publish) || p.counted("cut") != 1 || p.counted(amqpPublish) == 0 {
+				t.Errorf("%d bytes arrived, %d cuts, %d publishes", len(got), p.counted("cut"), p.counted(amqpPublish))
+			}
+			_ = over(t, client)
+		})
+	}
+}
+
+func TestAProxyResets(t *testing.T) {
+	p, client, server := wire(t)
+	p.reset()
+	for _, conn := range []net.Conn{client, server} {
+		if err := over(t, conn); !errors.Is(err, syscall.ECONNRESET) {
+			t.Error(err)
+		}
+	}
+	if p.counted("reset") != 1 {
+		t.Errorf("%d are counted", p.counted("reset"))
+	}
+}
+
+// What was swallowed is lost, so the connection is reset when it is over.
+func TestASilentProxySwallows(t *testing.T) {
+	p, client, server := wire(t)
+	p.set(silent)
+	send(t, client, frame(60, 40))
+	testkit.Eventually(t, time.Minute, "it is swallowed", func() bool { return p.counted("swallowed") > 0 })
+	p.set(passing)
+	for _, conn := range []net.Conn{client, server} {
+		if err := over(t, conn); !errors.Is(err, syscall.ECONNRESET) {
+			t.Error(err)
+		}
+	}
+}
+
+// The server knows that the connection is over, and the client does not.
+func TestAHalfOpenConnection(t *testing.T) {
+	p, client, server := wire(t)
+	p.set(halfOpen)
+	_ = over(t, server)
+	for range 3 {
+		send(t, client, frame(60, 40))
+	}
+	testkit.Eventually(t, time.Minute, "it goes nowhere", func() bool { return p.counted("swallowed") >= int64(3*len(frame(60, 40))) })
+	p.set(passing)
+	if err := over(t, client); !errors.Is(err, syscall.ECONNRESET) {
+		t.Error(err)
+	}
+}
+
+func TestPostgresMessagesAreNamed(t *testing.T) {
+	message := func(kind byte, body string) []byte {
+		return append(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(body)+4)), body...)
+	}
+	for _, c := range []struct {
+		message  []byte
+		toServer bool
+		want     string
+	}{
+		{message('Q', "COMMIT\x00"), true, postgresCommit},
+		{message('Q', "SELECT 1\x00"), true, ""},
+		{message('E', "SFATAL\x00VFATAL\x00C28000\x00Mno\x00\x00"), false, postgresError("28000")},
+		{message('C', "COMMIT\x00"), false, ""},
+	} {
+		if got := postgresProtocol.name(c.message, c.toServer); got != c.want {
+			t.Errorf("%q is named %q, not %q", c.message, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/outbox"
+)
+
+const recorderQueue = ledger + "_recorder"
+
+// recorder watches what reaches the broker: it has a queue of its own, in which
+// messages are in the order in which the broker took them. The numbers of a key
+// have no gaps, so the first copy of each message must be the next one of its
+// key.
+type recorder struct {
+	cancel context.CancelFunc
+	ended  sync.WaitGroup
+
+	mu         sync.Mutex
+	last       map[string]int64 // the highest number of a key
+	seen       int64
+	copies     int64
+	inversions []string
+}
+
+func startRecorder(url string) *recorder {
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &recorder{cancel: cancel, last: make(map[string]int64)}
+	r.ended.Go(func() {
+		for ctx.Err() == nil {
+			_ = r.record(ctx, url) // the broker was away
+			rest(ctx, 100*time.Millisecond)
+		}
+	})
+	return r
+}
+
+func (r *recorder) stop() {
+	r.cancel()
+	r.ended.Wait()
+}
+
+func (r *recorder) record(ctx context.Context, url string) error {
+	conn, err := amqp.DialConfig(url, amqp.Config{Heartbeat: 3 * time.Second, Locale: "en_US"})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	channel, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	// Few, so that this queue is full at times too when queues may be.
+	if err := channel.Qos(30, 0, false); err != nil {
+		return err
+	}
+	deliveries, err := channel.ConsumeWithContext(ctx, recorderQueue, "", false, true, false, false, nil)
+	if err != nil {
+		return err
+	}
+	for {
+		select {
+		case d, ok := <-deliveries:
+			if !ok {
+				return nil
+			}
+			key, _ := d.Headers[outbox.OrderingKey].(string)
+			number, _ := d.Headers[headerNumber].(string)
+			r.note(d.MessageId, key, number)
+			if len(deliveries) == 0 {
+				if err := channel.Ack(d.DeliveryTag, true); err != nil {
+					return err
+				}
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// note takes one arrival.
+func (r *recorder) note(id, key, numbered string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen++
+	number, err := strconv.ParseInt(numbered, 10, 64)
+	if key == "" || err != nil {
+		return
+	}
+	last := r.last[key]
+	switch {
+	case number <= last:
+		r.copies++
+	case number > last+1:
+		r.inversions = append(r.inversions, id+" is number "+numbered+" of "+key+" and came after "+strconv.FormatInt(last, 10))
+		r.last[key] = number
+	default:
+		r.last[key] = number
+	}
+}
+
+// found returns the messages that came too early, and how many arrived.
+func (r *recorder) found() (inversions []string, seen, copies int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.inversions, r.seen, r.copies
+}
+
+func (r *recorder) highest(key string) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last[key]
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"text/tabwriter"
+)
+
+// row is what became of a kind of fault.
+type row struct {
+	Kind        string `json:"kind"`
+	Injected    int    `json:"injected"`
+	Bitten      int    `json:"bitten"`
+	InFlight    int64  `json:"in_flight"` // the most, when it was injected
+	Proof       string `json:"proof"`     // of the last time
+	Unavailable bool   `json:"unavailable,omitempty"`
+
+	// What was lost or doubled of the messages that were written or under way
+	// while it was at work. One may be counted for several kinds.
+	Lost    int `json:"lost"`
+	Doubled int `json:"doubled"`
+
+	spans []span
+}
+
+// span is events by their serial numbers. Those that were under way when a fault
+// began have some below.
+type span struct{ from, to int64 }
+
+// underWay is how many events, at least, a span reaches back.
+const underWay = mostWaiting
+
+func (r *row) covers(serial int64) bool {
+	return slices.ContainsFunc(r.spans, func(s span) bool { return s.from-underWay <= serial && serial <= s.to })
+}
+
+// report is what a run came to.
+type report struct {
+	Seed     uint64 `json:"seed"`
+	Asked    int    `json:"asked"` // messages
+	Rows     []*row `json:"rows"`
+	Messages int    `json:"messages"`
+
+	totals
+
+	// What else is wrong, in words.
+	Faults []string `json:"faults"`
+
+	// What else is worth knowing.
+	Notes []string `json:"notes"`
+}
+
+// totals must all be zero.
+type totals struct {
+	Lost       int `json:"lost"`
+	Doubled    int `json:"doubled"`
+	Phantoms   int `json:"phantoms"`
+	Inversions int `json:"inversions"`
+}
+
+func newReport(o options) *report {
+	r := &report{Seed: o.seed, Asked: o.messages}
+	for _, f := range o.faults {
+		r.Rows = append(r.Rows, &row{Kind: f.name})
+	}
+	return r
+}
+
+func (r *report) empty() bool { return r == nil || r.Messages == 0 }
+
+func (r *report) row(kind string) *row {
+	for _, row := range r.Rows {
+		if row.Kind == kind {
+			return row
+		}
+	}
+	return nil
+}
+
+func (r *report) wrongf(format string, args ...any) {
+	r.Faults = append(r.Faults, fmt.Sprintf(format, args...))
+}
+
+func (r *report) notef(format string, args ...any) {
+	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+}
+
+// judge adds what follows from the rest.
+func (r *report) judge() {
+	for _, row := range r.Rows {
+		if row.Bitten == 0 && !row.Unavailable {
+			r.wrongf("%s never bit", row.Kind)
+		}
+	}
+	if r.Messages < r.Asked {
+		r.wrongf("%d messages, %d were asked for", r.Messages, r.Asked)
+	}
+}
+
+// passed says that nothing is wrong.
+func (r *report) passed() bool { return r.totals == totals{} && len(r.Faults) == 0 }
+
+// bites are the kinds that bit, and how often all of them did.
+func (r *report) bites() (kinds, bites int) {
+	for _, row := range r.Rows {
+		kinds += min(row.Bitten, 1)
+		bites += row.Bitten
+	}
+	return kinds, bites
+}
+
+func (r *report) print(out io.Writer) {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "fault\tinjected\tbitten\tin flight\tlost\tdoubled\tseen last")
+	for _, row := range r.Rows {
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%d\t%s\n", row.Kind, row.Injected, row.Bitten, row.InFlight, row.Lost, row.Doubled, row.Proof)
+	}
+	_ = table.Flush()
+	fmt.Fprintf(out, "\nseed %d\n", r.Seed)
+	for _, note := range r.Notes {
+		fmt.Fprintln(out, note)
+	}
+	for _, fault := range r.Faults {
+		fmt.Fprintln(out, "WRONG:", fault)
+	}
+	kinds, bites := r.bites()
+	fmt.Fprintf(out, "messages=%d kinds=%d bites=%d lost=%d doubled=%d phantoms=%d inversions=%d\n",
+		r.Messages, kinds, bites, r.Lost, r.Doubled, r.Phantoms, r.Inversions)
+}
+
+func (r *report) write(name string) error {
+	content, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, append(content, '\n'), 0o600)
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// run does all of it. The report is there as soon as there is something in it.
+func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
+	r = newReport(o)
+	began := time.Now()
+	say := func(format string, args ...any) {
+		fmt.Fprintf(out, "%7s  %s\n", time.Since(began).Round(time.Second), fmt.Sprintf(format, args...))
+	}
+	say("seed %d, %d kinds of fault", o.seed, len(o.faults))
+	w, err := newWorld(ctx)
+	defer func() { err = errors.Join(err, w.Close()) }()
+	if err != nil {
+		return r, err
+	}
+	if err := w.begin(o.plant); err != nil {
+		return r, err
+	}
+	before, err := w.rested(ctx)
+	if err != nil {
+		return r, err
+	}
+	say("all processes are there")
+
+	w.load.most = o.waiting
+	pressing, stop := context.WithCancel(ctx)
+	defer stop()
+	go w.load.run(pressing)
+	n := &nemesis{world: w, out: out, began: began, report: r}
+	if err := n.all(ctx, o); err != nil {
+		return r, err
+	}
+	w.load.hold(1)
+	if err := w.settle(ctx, say); err != nil {
+		r.wrongf("%v", err)
+	}
+	stop()
+	say("counting")
+	if err := w.audit(ctx, r); err != nil {
+		return r, err
+	}
+	after, err := w.rested(ctx)
+	if err != nil {
+		return r, err
+	}
+	after.compare(before, r)
+	for _, m := range w.members {
+		for _, odd := range m.oddities() {
+			r.wrongf("%s", odd)
+		}
+	}
+	if err := w.stop(); err != nil {
+		r.wrongf("%v", err)
+	}
+	r.judge()
+	return r, nil
+}
+
+// all carries out the plan until there is enough of everything.
+func (n *nemesis) all(ctx context.Context, o options) error {
+	steps := 0
+	for s := range plan(o.seed, o.faults) {
+		n.strike(ctx, s)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if steps++; steps < len(o.faults) {
+			continue
+		}
+		written := n.number(ctx, `SELECT COUNT(*) FROM business`)
+		if written >= int64(o.messages) && time.Since(n.began) >= o.duration {
+			break
+		}
+		rest(ctx, time.Second)
+	}
+	n.again(ctx, o)
+	return ctx.Err()
+}
+
+// again gives the kinds that have not bitten another chance: on a machine that
+// has other things to do, what they wait for may take too long.
+func (n *nemesis) again(ctx context.Context, o options) {
+	for seed := range uint64(2) {
+		for _, f := range o.faults {
+			if row := n.report.row(f.name); row.Bitten == 0 && !row.Unavailable && ctx.Err() == nil {
+				n.strike(ctx, step{faults: []fault{f}, seeds: []uint64{o.seed + seed}})
+			}
+		}
+	}
+}
+
+// settle waits until nothing is under way. It gives up when nothing has become
+// less for long.
+func (w *world) settle(ctx context.Context, say func(string, ...any)) error {
+	say("waiting until it is quiet")
+	least, since := int64(1<<62), time.Now()
+	for !w.idle(ctx) {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		n, err := w.backlog(ctx)
+		if err == nil && n < least {
+			least, since = n, time.Now()
+		}
+		if time.Since(since) > patience {
+			return fmt.Errorf("it does not become quiet: %d messages are under way", least)
+		}
+		rest(ctx, 200*time.Millisecond)
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// usage is what processes hold when they have nothing to do.
+type usage struct {
+	goroutines, files map[string]int // by member
+	connections       int
+}
+
+// slack is what may come and go by itself.
+const slack = 12
+
+// rested waits until it does not become less any more.
+func (w *world) rested(ctx context.Context) (usage, error) {
+	var last usage
+	deadline := time.Now().Add(patience)
+	for calm := 0; calm < 5; {
+		if err := ctx.Err(); err != nil {
+			return last, err
+		}
+		u := usage{goroutines: make(map[string]int), files: make(map[string]int)}
+		total := 0
+		for _, m := range w.members {
+			b := m.beat()
+			if b.Goroutines == 0 {
+				calm = -1 // it has not begun
+			}
+			u.goroutines[m.base], u.files[m.base] = b.Goroutines, b.Files
+			total += b.Goroutines
+		}
+		for _, p := range w.proxies() {
+			u.connections += p.open()
+		}
+		if calm >= 0 && u.connections >= last.connections {
+			calm++
+		} else {
+			calm = 0
+		}
+		last = u
+		if time.Now().After(deadline) {
+			return last, fmt.Errorf("processes do not come to rest within %v", patience)
+		}
+		rest(ctx, 3*beatEvery)
+	}
+	return last, nil
+}
+
+// compare names what has become more.
+func (u usage) compare(before usage, r *report) {
+	for name, n := range u.goroutines {
+		if was := before.goroutines[name]; n > was+slack {
+			r.wrongf("%s has %d goroutines, it had %d", name, n, was)
+		}
+		if was, n := before.files[name], u.files[name]; n > was+slack {
+			r.wrongf("%s has %d open files, it had %d", name, n, was)
+		}
+	}
+	if u.connections > before.connections+slack {
+		r.wrongf("%d connections are open, there were %d", u.connections, before.connections)
+	}
+	r.notef("at rest: %d connections, before %d", u.connections, before.connections)
+}

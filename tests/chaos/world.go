@@ -1,0 +1,286 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/servers"
+	"github.com/watermill-once/once/schema"
+)
+
+const (
+	user     = "chaos" // of the processes, at both servers
+	password = "secret"
+)
+
+// world is everything that faults are injected into.
+type world struct {
+	dir      string
+	postgres *servers.Postgres
+	rabbit   *servers.Rabbit
+	disk     *disk // where the outbox lies; nil if none can be mounted
+
+	db *sql.DB // our own way to the database, past the proxies
+
+	pg      map[string]*proxy // by role
+	amqp    map[string]*proxy
+	members []*member
+	load    *load
+
+	recorder *recorder
+	outside  *outside
+}
+
+// newWorld starts the servers and makes tables and queues. It is to be closed
+// also if there is an error.
+func newWorld(ctx context.Context) (*world, error) {
+	w := &world{pg: make(map[string]*proxy), amqp: make(map[string]*proxy), outside: newOutside()}
+	w.load = &load{world: w, most: mostWaiting}
+	var err error
+	if w.dir, err = os.MkdirTemp("", "once-chaos-"); err != nil {
+		return w, err
+	}
+	if w.postgres, err = servers.StartPostgres(ctx, servers.PostgresConfig{
+		Settings: []string{"max_connections=200", "deadlock_timeout=200ms", "max_wal_size=4GB", "work_mem=64MB"},
+	}); err != nil {
+		return w, err
+	}
+	if w.rabbit, err = servers.StartRabbit(ctx, servers.RabbitConfig{
+		Settings: []string{fmt.Sprintf("max_message_size = %d", mostBody), "disk_free_limit.absolute = 1MB"},
+	}); err != nil {
+		return w, err
+	}
+	for _, prepare := range []func(context.Context) error{w.prepareDatabase, w.prepareBroker, w.connect} {
+		if err := prepare(ctx); err != nil {
+			return w, err
+		}
+	}
+	w.recorder = startRecorder(w.rabbit.URL("/"))
+	return w, nil
+}
+
+func (w *world) prepareDatabase(ctx context.Context) error {
+	admin, err := sql.Open("postgres", w.postgres.DSN("postgres"))
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	for _, query := range []string{`CREATE ROLE ` + user + ` LOGIN`, `CREATE DATABASE chaos OWNER ` + user} {
+		if _, err := admin.ExecContext(ctx, query); err != nil {
+			return err
+		}
+	}
+	if w.db, err = sql.Open("postgres", w.postgres.DSN("chaos")); err != nil {
+		return err
+	}
+	w.db.SetMaxOpenConns(20)
+	owner, err := sql.Open("postgres", as(w.postgres.DSN("chaos"), "postgres@", user+"@"))
+	if err != nil {
+		return err
+	}
+	defer owner.Close()
+	if err := schema.Up(ctx, owner, schema.Config{}); err != nil {
+		return err
+	}
+	if _, err = owner.ExecContext(ctx, tables); err != nil {
+		return err
+	}
+	if w.disk, err = mountDisk(ctx, w.db); err != nil {
+		return err
+	}
+	return w.disk.move(ctx, w.db)
+}
+
+// as returns an address with another user in it.
+func as(address, old, user string) string { return strings.Replace(address, "//"+old, "//"+user, 1) }
+
+func (w *world) prepareBroker(ctx context.Context) error {
+	for _, line := range []string{"add_user " + user + " " + password, "set_permissions " + user + " .* .* .*"} {
+		if err := w.ctl(ctx, line); err != nil {
+			return err
+		}
+	}
+	return w.declare(ctx)
+}
+
+// declare makes exchanges and queues, those that are missing. Killed soon
+// after, RabbitMQ 3.10 can lose what it has not yet written down.
+func (w *world) declare(ctx context.Context) error {
+	return errors.Join(w.channel(func(channel *amqp.Channel) error {
+		for _, topic := range []string{ledger, notices} {
+			if err := channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil); err != nil {
+				return err
+			}
+			queues := []string{queueOf(topic)}
+			if topic == ledger {
+				queues = append(queues, recorderQueue)
+			}
+			for _, queue := range queues {
+				if _, err := channel.QueueDeclare(queue, true, false, false, false, exchanges("").Queue.Arguments); err != nil {
+					return err
+				}
+				if err := channel.QueueBind(queue, "", topic, false, nil); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}), w.flushBroker(ctx))
+}
+
+func (w *world) flushBroker(ctx context.Context) error { return w.eval(ctx, "mnesia:sync_log().") }
+
+// ctl runs a command of rabbitmqctl, given as one line.
+func (w *world) ctl(ctx context.Context, line string) error {
+	_, err := w.rabbit.Ctl(ctx, strings.Fields(line)...)
+	return err
+}
+
+// eval evaluates Erlang in the broker.
+func (w *world) eval(ctx context.Context, expression string) error {
+	_, err := w.rabbit.Ctl(ctx, "eval", expression)
+	return err
+}
+
+// channel has a channel of our own, past the proxies, for a moment.
+func (w *world) channel(do func(channel *amqp.Channel) error) error {
+	conn, err := amqp.Dial(w.rabbit.URL("/"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	channel, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	return do(channel)
+}
+
+// connect puts proxies before the servers: each role has its own.
+func (w *world) connect(context.Context) (err error) {
+	for _, role := range []string{writing, forwarding, consuming} {
+		if w.pg[role], err = newProxy(w.postgres.Address(), postgresProtocol); err != nil {
+			return err
+		}
+		if role == writing {
+			continue
+		}
+		if w.amqp[role], err = newProxy(w.rabbit.Address(), amqpProtocol); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin starts the processes: two of each role. Writers wait until they are
+// told.
+func (w *world) begin(plant string) error {
+	for _, role := range []string{consuming, forwarding, writing} {
+		for n := range 2 {
+			if n == 1 && role == forwarding && plant != "" {
+				continue // one is bad enough
+			}
+			m := &member{
+				life: life{
+					Role: role, Plant: plant,
+					DSN: fmt.Sprintf("postgres://%s@%s/chaos?sslmode=disable&lock_timeout=2000", user, w.pg[role].address),
+				},
+				dir: w.dir, base: fmt.Sprintf("%s%d", role, n+1), before: make(map[string]int64), exits: make(map[int]int64), paused: true,
+			}
+			if role != writing {
+				m.AMQP = fmt.Sprintf("amqp://%s:%s@%s/?heartbeat=3", user, password, w.amqp[role].address)
+			}
+			w.members = append(w.members, m)
+			if err := m.start(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// of returns the members of a role.
+func (w *world) of(role string) []*member {
+	var list []*member
+	for _, m := range w.members {
+		if m.Role == role {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// count sums over the members of a role.
+func (w *world) count(role, name string) (n int64) {
+	for _, m := range w.of(role) {
+		n += m.count(name)
+	}
+	return n
+}
+
+// tell gives an order to all members of a role.
+func (w *world) tell(role string, o order) {
+	for _, m := range w.of(role) {
+		m.tell(o)
+	}
+}
+
+// proxies are all, or those that lead to one kind of server.
+func (w *world) proxies(which ...map[string]*proxy) []*proxy {
+	if len(which) == 0 {
+		which = []map[string]*proxy{w.pg, w.amqp}
+	}
+	var all []*proxy
+	for _, some := range which {
+		for _, role := range []string{writing, forwarding, consuming} {
+			if p := some[role]; p != nil {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// stop ends the processes. It names those that had to be killed.
+func (w *world) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var errs []error
+	for _, role := range []string{writing, forwarding, consuming} {
+		for _, m := range w.of(role) {
+			if m.stop(ctx) {
+				errs = append(errs, fmt.Errorf("%s did not end within a minute", m.base))
+			}
+		}
+	}
+	w.members = nil
+	return errors.Join(errs...)
+}
+
+// Close ends everything, and removes it.
+func (w *world) Close() error {
+	errs := []error{w.stop()}
+	if w.recorder != nil {
+		w.recorder.stop()
+	}
+	for _, p := range w.proxies() {
+		errs = append(errs, p.Close())
+	}
+	if w.db != nil {
+		errs = append(errs, w.db.Close())
+	}
+	if w.rabbit != nil {
+		errs = append(errs, w.rabbit.Close())
+	}
+	if w.postgres != nil {
+		errs = append(errs, w.postgres.Close())
+	}
+	return errors.Join(append(errs, w.disk.unmount(), os.RemoveAll(w.dir))...)
+}

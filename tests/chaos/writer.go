@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/lib/pq"
+
+	"github.com/watermill-once/once/outbox"
+)
+
+const (
+	clerks     = 4  // goroutines that write
+	keyCount   = 40 // ordering keys, which all writers share
+	mostEvents = 8  // of one transaction
+)
+
+// writer commits business rows and events together.
+type writer struct {
+	*actor
+
+	db      *sql.DB
+	box     *outbox.Outbox
+	journal *journal
+	seq     atomic.Int64
+	gate    gate
+}
+
+func (a *actor) write(ctx context.Context, db *sql.DB) error {
+	db.SetMaxOpenConns(clerks + 4)
+	journal, err := openJournal(a.Journal)
+	if err != nil {
+		return err
+	}
+	box, err := outbox.New(outbox.Config{MeterProvider: a.tally.meters})
+	if err != nil {
+		return err
+	}
+	w := &writer{actor: a, db: db, box: box, journal: journal}
+	w.gate.close() // until told
+	var clerk sync.WaitGroup
+	for range clerks {
+		clerk.Go(func() { w.work(ctx) })
+	}
+	w.obey(ctx)
+	clerk.Wait()
+	return nil
+}
+
+func (w *writer) work(ctx context.Context) {
+	for w.gate.pass(ctx) {
+		if err := w.transaction(ctx, plain, 1+rand.IntN(mostEvents), rand.IntN(20) == 0); err != nil && !errors.Is(err, errThinkAgain) {
+			rest(ctx, 50*time.Millisecond) // it may be away
+		}
+	}
+}
+
+// errThinkAgain is why a transaction is rolled back that could commit.
+var errThinkAgain = errors.New("the business changed its mind")
+
+// transaction writes events of a kind, and keeps the journal.
+func (w *writer) transaction(ctx context.Context, kind string, count int, rollBack bool) error {
+	tx := w.name()
+	if err := w.journal.note(tried, tx, count); err != nil {
+		return err
+	}
+	if w.planted(plantOutbox) { // the event of a transaction that may yet fail
+		_ = w.box.InTx(ctx, w.db, func(_ *sql.Tx, events message.Publisher) error {
+			return events.Publish(ledger, event{id: tx + ".early", kind: plain}.message())
+		})
+	}
+	err := w.box.InTx(ctx, w.db, func(sqlTx *sql.Tx, events message.Publisher) error {
+		if err := w.business(ctx, sqlTx, events, tx, kind, count); err != nil {
+			return err
+		}
+		if rollBack {
+			return errThinkAgain
+		}
+		return nil
+	})
+	return w.settled(tx, count, err)
+}
+
+// name is a new transaction's.
+func (w *writer) name() string { return fmt.Sprintf("%s-%d", w.Name, w.seq.Add(1)) }
+
+// settled notes what became of a transaction.
+func (w *writer) settled(tx string, count int, err error) error {
+	state := byte(rolledBack)
+	switch {
+	case err == nil:
+		state = committed
+		w.tally.add("messages", int64(count))
+	case errors.Is(err, outbox.ErrCommitUnknown):
+		state = unknown
+	}
+	w.tally.add("transactions/"+string(state), 1)
+	if errors.Is(err, outbox.ErrInvalid) {
+		w.tally.add("refused", 1)
+	}
+	return errors.Join(err, w.journal.note(state, tx, count))
+}
+
+func (w *writer) business(ctx context.Context, tx *sql.Tx, events message.Publisher, name, kind string, count int) error {
+	topic, key, number := ledger, "", int64(0)
+	if kind == plain && rand.IntN(4) == 0 {
+		topic = notices
+	} else if kind == plain && rand.IntN(2) == 0 {
+		key = fmt.Sprintf("key-%d", rand.IntN(keyCount))
+		if err := tx.QueryRowContext(ctx, `
+			INSERT INTO keys AS k VALUES ($1, $2) ON CONFLICT (ordering_key) DO UPDATE SET number = k.number + $2
+			RETURNING number`, key, count).Scan(&number); err != nil {
+			return err
+		}
+		number -= int64(count)
+	}
+	ids, numbers, messages := make([]string, count), make([]int64, count), make([]*message.Message, count)
+	for i := range count {
+		e := event{id: fmt.Sprintf("%s.%d", name, i), kind: kind, key: key}
+		if key != "" {
+			e.number = number + int64(i) + 1
+		}
+		ids[i], numbers[i], messages[i] = e.id, e.number, e.message()
+	}
+	if _, err := tx.ExecContext(ctx, `
+		INSERT INTO business (message_id, number, tx, topic, kind, ordering_key)
+		SELECT id, number, $3, $4, $5, $6 FROM unnest($1::text[], $2::bigint[]) AS e (id, number)`,
+		pq.Array(ids), pq.Array(numbers), name, topic, kind, key); err != nil {
+		return err
+	}
+	return events.Publish(topic, messages...)
+}
+
+// gate holds up those who want to pass while it is closed.
+type gate struct {
+	mu     sync.Mutex
+	opened chan struct{} // nil while it is open
+}
+
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.opened == nil {
+		g.opened = make(chan struct{})
+	}
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.opened != nil {
+		close(g.opened)
+		g.opened = nil
+	}
+}
+
+// pass waits until the gate is open; false is that ctx has ended.
+func (g *gate) pass(ctx context.Context) bool {
+	g.mu.Lock()
+	opened := g.opened
+	g.mu.Unlock()
+	if opened != nil {
+		select {
+		case <-opened:
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err() == nil
+}
+
+// rest waits, or until ctx ends.
+func rest(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
