@@ -6,6 +6,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/rabbit"
 )
 
 // publisherAlone measures rabbit.Publisher without forwarder and database.
@@ -22,14 +26,23 @@ func (b *bench) publisherAlone(ctx context.Context, kind string, messages int) (
 	defer closing(p, &err)
 	msgs := newMessages(messages)
 
+	start := time.Now()
+	if err := publishAll(p, q.name, msgs); err != nil {
+		return 0, errors.Join(err, ctx.Err())
+	}
+	took := time.Since(start)
+	return rate(messages, took), q.holds(ctx, messages+1)
+}
+
+// publishAll returns when all messages are confirmed, or one is not.
+func publishAll(p *rabbit.Publisher, topic string, messages []*message.Message) error {
 	var (
 		failure atomic.Pointer[error]
 		settled sync.WaitGroup
 	)
-	settled.Add(messages)
-	start := time.Now()
-	for _, msg := range msgs {
-		p.PublishAsync(q.name, msg, func(err error) {
+	settled.Add(len(messages))
+	for _, msg := range messages {
+		p.PublishAsync(topic, msg, func(err error) {
 			if err != nil {
 				failure.CompareAndSwap(nil, &err)
 			}
@@ -37,9 +50,8 @@ func (b *bench) publisherAlone(ctx context.Context, kind string, messages int) (
 		})
 	}
 	settled.Wait()
-	took := time.Since(start)
 	if failed := failure.Load(); failed != nil {
-		return 0, errors.Join(*failed, ctx.Err())
+		return *failed
 	}
-	return rate(messages, took), q.holds(ctx, messages+1)
+	return nil
 }

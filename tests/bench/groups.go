@@ -18,7 +18,13 @@ func groups() []group {
 		{"idle", "forwarding while another session has an idle write transaction open, beside the stock forwarder", (*bench).idles},
 		{"keys", "forwarding with ordering keys: a thousand, and one hot one", (*bench).keys},
 		{"producer", "business transactions with an event, against the same without", (*bench).producers},
+		{"batch", "consuming one message a transaction, and in batches", (*bench).batches},
 		{"latency", "from commit to consumer, with a hint and without", (*bench).latencies},
+		{"consumer", "consuming: a bare transaction, a table of ids by hand, stock, ours; pgbench beside it", (*bench).consumers},
+		{"duplicates", "messages that were handled before, against new ones", (*bench).duplicates},
+		{"poison", "consuming with one message in a hundred that always fails, against none", (*bench).poisons},
+		{"inbox", "consuming with ten million ids in the inbox, against none", (*bench).inboxes},
+		{"durable", "a consumer that stores its messages first, against one that handles them directly", (*bench).durables},
 		{"memory", "resident memory of a process that drains a million", (*bench).memories},
 	}
 }

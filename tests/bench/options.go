@@ -40,6 +40,9 @@ type sizes struct {
 
 	producing  time.Duration
 	delivering time.Duration
+
+	consume    int // messages that are consumed
+	remembered int // ids in an inbox that is full
 }
 
 func newSizes(quick bool) sizes {
@@ -49,6 +52,7 @@ func newSizes(quick bool) sizes {
 			backlog:  100_000, start: 20_000, small: 5_000, rounds: 3,
 			hold: 4 * time.Second, baseline: 2 * time.Second, stopped: time.Second,
 			producing: time.Second, delivering: 2 * time.Second,
+			remembered: 200_000,
 		}
 	}
 	return sizes{
@@ -56,6 +60,7 @@ func newSizes(quick bool) sizes {
 		backlog:  1_000_000, start: 100_000, small: 10_000, rounds: 5,
 		hold: time.Minute, baseline: 20 * time.Second, stopped: 3 * time.Second,
 		producing: 4 * time.Second, delivering: 10 * time.Second,
+		remembered: 10_000_000,
 	}
 }
 
@@ -80,7 +85,8 @@ func newFlags() (*flag.FlagSet, *flagValues) {
 	flags.BoolVar(&values.quick, "quick", false, "small sizes: to see whether it works")
 	flags.IntVar(&values.runs, "runs", 3, "`times` that each measurement is made, in turns with the others of its group")
 	flags.IntVar(&values.messages, "messages", 0,
-		fmt.Sprintf("`number` of messages of a run; a tenth of it where they go one at a time (default %d, quick %d)",
+		fmt.Sprintf("`number` of messages of a run; a quarter of it where they are consumed, "+
+			"a tenth where they go one at a time (default %d, quick %d)",
 			newSizes(false).messages, newSizes(true).messages))
 	flags.StringVar(&values.queues, "queues", "both", "`kinds` of RabbitMQ queue: quorum, classic or both; "+
 		"of both, groups other than drain take quorum")
@@ -92,7 +98,7 @@ func help(w io.Writer) {
 	fmt.Fprint(w, "bench measures against the PostgreSQL of PG_DSN and the RabbitMQ of AMQP_URL,\n"+
 		"and prints a table; docs/benchmarks.md explains its rows.\n\nGroups:\n")
 	for _, g := range groups() {
-		fmt.Fprintf(w, "  %-10s%s\n", g.name, g.about)
+		fmt.Fprintf(w, "  %-12s%s\n", g.name, g.about)
 	}
 	fmt.Fprint(w, "\nFlags:\n")
 	flags, _ := newFlags()
@@ -139,6 +145,7 @@ func parse(args []string) (options, error) {
 		o.messages = values.messages
 	}
 	o.slow = max(1, o.messages/10)
+	o.consume = max(1, o.messages/4)
 	if o.pgDSN == "" {
 		refuse("PG_DSN is not set: run make bench")
 	}

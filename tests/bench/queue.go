@@ -7,14 +7,18 @@ import (
 	"time"
 
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/rabbit"
 )
 
 // queue is a new queue of RabbitMQ behind a fanout exchange of the same name.
 type queue struct {
 	url  string
 	name string
+	kind string
 	conn *amqp.Connection
 }
 
@@ -23,14 +27,14 @@ func newQueue(url, kind string) (_ *queue, err error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &queue{url: url, name: "once-bench-" + uuid.NewString(), conn: conn}
-	if err := q.declare(kind); err != nil {
+	q := &queue{url: url, name: "once-bench-" + uuid.NewString(), kind: kind, conn: conn}
+	if err := q.declare(); err != nil {
 		return nil, errors.Join(err, q.Close())
 	}
 	return q, nil
 }
 
-func (q *queue) declare(kind string) error {
+func (q *queue) declare() error {
 	channel, err := q.conn.Channel()
 	if err != nil {
 		return err
@@ -39,11 +43,13 @@ func (q *queue) declare(kind string) error {
 	if err := channel.ExchangeDeclare(q.name, "fanout", true, false, false, false, nil); err != nil {
 		return err
 	}
-	if _, err := channel.QueueDeclare(q.name, true, false, false, false, amqp.Table{"x-queue-type": kind}); err != nil {
+	if _, err := channel.QueueDeclare(q.name, true, false, false, false, q.arguments()); err != nil {
 		return err
 	}
 	return channel.QueueBind(q.name, "", q.name, false, nil)
 }
+
+func (q *queue) arguments() amqp.Table { return amqp.Table{amqp.QueueTypeArg: q.kind} }
 
 // Close deletes the queue with all that is in it.
 func (q *queue) Close() error {
@@ -92,4 +98,26 @@ func (q *queue) holds(ctx context.Context, least int) error {
 // config is watermill-amqp's for the queue.
 func (q *queue) config() wamqp.Config {
 	return wamqp.NewDurablePubSubConfig(q.url, wamqp.GenerateQueueNameConstant(q.name))
+}
+
+// consumed is the same for those who consume it, and so declare it again.
+func (q *queue) consumed() wamqp.Config {
+	config := q.config()
+	config.Queue.Arguments = q.arguments()
+	return config
+}
+
+// publish returns when all messages are in the queue.
+func (q *queue) publish(ctx context.Context, messages []*message.Message) (err error) {
+	config := q.config()
+	config.Marshaler = rabbit.Marshaler{}
+	p, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{})
+	if err != nil {
+		return err
+	}
+	defer closing(p, &err)
+	if err := publishAll(p, q.name, messages); err != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	return q.holds(ctx, len(messages))
 }

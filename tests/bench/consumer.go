@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/watermill-once/once/rabbit"
+)
+
+// consumers measures what it costs to have every message take effect once.
+func (b *bench) consumers(ctx context.Context) ([]row, error) {
+	all, few := b.consume, b.slow
+	var (
+		bare  = series{id: "consumer-bare", what: fmt.Sprintf("a transaction a message, %d in flight, no inbox, %s", inFlight, b.kinds[0])}
+		hand  = series{id: "consumer-naive", what: "the same with an insert into a table of ids"}
+		ours  = series{id: "consumer-once", what: "the same with once.Consumer"}
+		usual = series{id: "consumer-stock", what: "watermill-amqp's subscriber as it comes, with a table of ids"}
+		best  = series{id: "consumer-default", what: "rabbit.Subscriber and once.Consumer as they come"}
+		eight = series{id: "consumer-stock-8", what: fmt.Sprintf("the stock subscriber with %d subscriptions", inFlight)}
+		limit = series{id: "consumer-pgbench", what: fmt.Sprintf("pgbench with the same transaction, %d clients", inFlight), unit: "tx/s"}
+	)
+	way := func(into *series, messages int, consume handlers, effects effects) measurement {
+		into.unit = perSecond
+		return single(into, func(ctx context.Context) (float64, error) { return b.consumed(ctx, messages, consume, effects) })
+	}
+	measurements := []measurement{
+		way(&bare, all, apart, effects{orders: all}),
+		way(&hand, all, naive, effects{orders: all, naive: all}),
+		way(&ours, all, chain(rabbit.SubscriberConfig{InFlight: inFlight}), effects{orders: all, inbox: all}),
+		way(&usual, few, stock(1), effects{orders: few, naive: few}),
+		way(&best, all, chain(rabbit.SubscriberConfig{}), effects{orders: all, inbox: all}),
+		way(&eight, all, stock(inFlight), effects{orders: all, naive: all}),
+	}
+	program, found := findPgbench()
+	if found {
+		measurements = append(measurements, single(&limit, func(ctx context.Context) (float64, error) { return b.pgbench(ctx, program) }))
+	} else {
+		fmt.Fprintln(b.progress, "pgbench is neither on the PATH nor where PostgreSQL's packages put it: its rows are left out")
+	}
+	if err := b.turns(ctx, measurements...); err != nil {
+		return nil, err
+	}
+	rows := []row{
+		bare.row(),
+		hand.against(bare, 0),
+		ours.against(bare, 0.82),
+		usual.row(),
+		best.against(usual, 3),
+	}
+	if found {
+		rows = append(rows,
+			limit.row(),
+			eight.against(limit, 0),
+			ours.named("-per-pgbench", "once.Consumer, as above, against pgbench").against(limit, 0.45))
+	}
+	return rows, nil
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/rabbit"
+)
+
+// inFlight is how many messages are handled at once where ways of consuming
+// are compared: the same as pgbench has clients.
+const inFlight = 8
+
+// consumerName is whom messages are remembered for.
+const consumerName = "bench"
+
+// createNaive is what one writes who has heard that an inbox is a table of ids.
+const createNaive = `CREATE TABLE naive (message_id text PRIMARY KEY)`
+
+// subscriber returns ours.
+func (s *scene) subscriber(config rabbit.SubscriberConfig) (*rabbit.Subscriber, error) {
+	queue := s.queue.consumed()
+	queue.Marshaler = rabbit.Marshaler{}
+	return rabbit.NewSubscriber(queue, config)
+}
+
+// apart handles messages in transactions of their own and remembers none.
+func apart(s *scene, router *message.Router) error {
+	return s.handle(router, func(ctx context.Context, tx *sql.Tx, _ *message.Message) error { return business(ctx, tx) })
+}
+
+// naive remembers ids as one does by hand.
+func naive(s *scene, router *message.Router) error { return s.handle(router, naively) }
+
+func (s *scene) handle(router *message.Router, work func(ctx context.Context, tx *sql.Tx, msg *message.Message) error) error {
+	subscriber, err := s.subscriber(rabbit.SubscriberConfig{InFlight: inFlight})
+	if err != nil {
+		return err
+	}
+	router.AddConsumerHandler(consumerName, s.queue.name, subscriber, func(msg *message.Message) error {
+		return inTx(msg.Context(), s.db.DB, func(tx *sql.Tx) error { return work(msg.Context(), tx, msg) })
+	})
+	return nil
+}
+
+// naively does nothing if the id is there.
+func naively(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+	result, err := tx.ExecContext(ctx, `INSERT INTO naive (message_id) VALUES ($1) ON CONFLICT DO NOTHING`, msg.UUID)
+	if err != nil {
+		return err
+	}
+	if fresh, err := result.RowsAffected(); err != nil || fresh == 0 {
+		return err
+	}
+	return business(ctx, tx)
+}
+
+// chain consumes with our whole chain.
+func chain(config rabbit.SubscriberConfig) handlers { return chainWith(config, handled) }
+
+func handled(ctx context.Context, tx *sql.Tx, _ *message.Message) ([]*message.Message, error) {
+	return nil, business(ctx, tx)
+}
+
+func chainWith(config rabbit.SubscriberConfig, handle once.HandlerFunc) handlers {
+	return func(s *scene, router *message.Router) error {
+		subscriber, err := s.subscriber(config)
+		if err != nil {
+			return err
+		}
+		consumer, err := once.NewConsumer(s.db.DB, once.ConsumerConfig{})
+		if err != nil {
+			return err
+		}
+		consumer.AddHandler(router, consumerName, s.queue.name, subscriber, handle)
+		return nil
+	}
+}
+
+// stock consumes with watermill-amqp's subscriber as it comes, which has one
+// message of each subscription in flight.
+func stock(subscriptions int) handlers {
+	return func(s *scene, router *message.Router) error {
+		subscriber, err := wamqp.NewSubscriber(s.queue.consumed(), watermill.NopLogger{})
+		if err != nil {
+			return err
+		}
+		for n := range subscriptions {
+			router.AddConsumerHandler(fmt.Sprintf("bench-%d", n), s.queue.name, subscriber, func(msg *message.Message) error {
+				return inTx(msg.Context(), s.db.DB, func(tx *sql.Tx) error { return naively(msg.Context(), tx, msg) })
+			})
+		}
+		return nil
+	}
+}

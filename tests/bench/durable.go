@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/retry"
+)
+
+// storedTogether is how many messages go into a batch.
+const storedTogether = 500
+
+// durables measures what a consumer gains when it stores its messages before it
+// handles them, and what storing costs.
+func (b *bench) durables(ctx context.Context) ([]row, error) {
+	var (
+		direct  = series{id: "consume-direct", what: fmt.Sprintf("once.Consumer, %d in flight, %s", inFlight, b.kinds[0]), unit: perSecond}
+		durable = series{id: "consume-durable", what: "the same through the durable inbox", unit: perSecond}
+		raw     = series{id: "store-raw", what: fmt.Sprintf("raw inserts of %d rows", storedTogether), unit: perSecond}
+		stores  = series{id: "store-inbox", what: "the same messages stored in the durable inbox", unit: perSecond}
+		done    = effects{orders: b.consume, inbox: b.consume}
+	)
+	err := b.turns(
+		ctx,
+		single(&direct, func(ctx context.Context) (float64, error) {
+			return b.consumed(ctx, b.consume, chain(rabbit.SubscriberConfig{InFlight: inFlight}), done)
+		}),
+		single(&durable, func(ctx context.Context) (float64, error) { return b.consumed(ctx, b.consume, storedFirst, done) }),
+		single(&raw, func(ctx context.Context) (float64, error) { return b.storeRaw(ctx, b.messages) }),
+		single(&stores, func(ctx context.Context) (float64, error) { return b.storeInbox(ctx, b.messages) }),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return []row{direct.row(), durable.against(direct, 1), raw.row(), stores.against(raw, 0.7)}, nil
+}
+
+// storedFirst is the chain with a durable inbox in front of it.
+func storedFirst(s *scene, router *message.Router) error {
+	// One batch is stored while the next one gathers.
+	subscriber, err := s.subscriber(rabbit.SubscriberConfig{InFlight: 2 * storedTogether})
+	if err != nil {
+		return err
+	}
+	consumer, err := once.NewConsumer(s.db.DB, once.ConsumerConfig{
+		Durable: []string{consumerName},
+		Retry:   retry.Config{Concurrency: inFlight},
+	})
+	if err != nil {
+		return err
+	}
+	consumer.AddHandler(router, consumerName, s.queue.name, subscriber, handled)
+	return nil
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/watermill-once/once/rabbit"
+)
+
+// inboxes measures whether consuming slows down with the number of ids that
+// are remembered.
+func (b *bench) inboxes(ctx context.Context) (_ []row, err error) {
+	empty := series{id: "inbox-empty", what: "once.Consumer as it comes, nothing remembered, " + b.kinds[0], unit: perSecond}
+	none, err := b.newInbox(ctx, 0, inOrder)
+	if err != nil {
+		return nil, err
+	}
+	defer closing(none, &err)
+	full := series{id: "inbox-full", what: fmt.Sprintf("the same with %d ids remembered, by time (UUIDv7)", b.remembered), unit: perSecond}
+	ordered, err := b.newInbox(ctx, b.remembered, inOrder)
+	if err != nil {
+		return nil, err
+	}
+	defer closing(ordered, &err)
+	random := series{id: "inbox-random", what: fmt.Sprintf("the same with %d ids at random (UUIDv4)", b.remembered), unit: perSecond}
+	scattered, err := b.newInbox(ctx, b.remembered, atRandom)
+	if err != nil {
+		return nil, err
+	}
+	defer closing(scattered, &err)
+
+	err = b.turns(
+		ctx,
+		single(&empty, func(ctx context.Context) (float64, error) { return none.consume(ctx, b.consume) }),
+		single(&full, func(ctx context.Context) (float64, error) { return ordered.consume(ctx, b.consume) }),
+		single(&random, func(ctx context.Context) (float64, error) { return scattered.consume(ctx, b.consume) }),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return []row{empty.row(), full.against(empty, 0.85), random.against(empty, 0)}, nil
+}
+
+// kindOfID says how ids are made: as SQL, of number n of $1, and here.
+type kindOfID struct {
+	past string
+	next func() string
+}
+
+var (
+	// The past ones are a millisecond apart, up to now.
+	inOrder = kindOfID{
+		past: `substr(ms, 1, 8) || '-' || substr(ms, 9) ||
+			'-7' || substr(noise, 1, 3) || '-8' || substr(noise, 4, 3) || '-' || substr(noise, 7, 12)`,
+		next: func() string { return uuid.Must(uuid.NewV7()).String() },
+	}
+	atRandom = kindOfID{past: `gen_random_uuid()::text`, next: uuid.NewString}
+)
+
+// inbox is a scene where ids are remembered from before.
+type filledInbox struct {
+	*scene
+
+	kind       kindOfID
+	remembered int
+	fresh      bool // nothing is remembered when a run begins
+}
+
+func (b *bench) newInbox(ctx context.Context, remembered int, kind kindOfID) (_ *filledInbox, err error) {
+	s, err := b.newConsumerScene(ctx, b.kinds[0])
+	if err != nil {
+		return nil, err
+	}
+	i := &filledInbox{scene: s, kind: kind, remembered: remembered, fresh: remembered == 0}
+	if err := i.fill(ctx); err != nil {
+		closing(i, &err)
+		return nil, err
+	}
+	return i, nil
+}
+
+// fill makes the key when the rows are there: that is faster, and leaves it as
+// one that has grown by time.
+func (i *filledInbox) fill(ctx context.Context) error {
+	if err := i.exec(ctx, `ALTER TABLE once_inbox DROP CONSTRAINT once_inbox_pkey`); err != nil {
+		return err
+	}
+	_, err := i.db.ExecContext(ctx, `
+		INSERT INTO once_inbox (message_id, consumer, processed_at, digest)
+		SELECT `+i.kind.past+`, $2, now() - ($1 - n) * interval '1 millisecond', sha256(n::text::bytea)
+		FROM generate_series(1, $1::bigint) AS n,
+		     LATERAL (SELECT lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint - $1 + n), 12, '0') AS ms, md5(n::text) AS noise) AS parts`,
+		i.remembered, consumerName)
+	if err != nil {
+		return err
+	}
+	return i.exec(ctx, `ALTER TABLE once_inbox ADD PRIMARY KEY (message_id, consumer)`, `VACUUM ANALYZE once_inbox`)
+}
+
+// consume measures with new messages.
+func (i *filledInbox) consume(ctx context.Context, count int) (float64, error) {
+	if err := i.exec(ctx, `TRUNCATE orders`); err != nil {
+		return 0, err
+	}
+	if i.fresh {
+		if err := i.exec(ctx, `TRUNCATE once_inbox`); err != nil {
+			return 0, err
+		}
+		i.remembered = 0
+	}
+	messages := newMessages(count)
+	for _, msg := range messages {
+		msg.UUID = i.kind.next()
+	}
+	took, err := i.scene.consume(ctx, messages, chain(rabbit.SubscriberConfig{}))
+	if err != nil {
+		return 0, err
+	}
+	i.remembered += count
+	return rate(count, took), i.hasEffects(ctx, effects{orders: count, inbox: i.remembered})
+}

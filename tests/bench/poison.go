@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/retry"
+)
+
+// Which message fails, and how.
+const (
+	poisonHeader = "poison"
+	hopeless     = "hopeless" // for good, and goes to quarantine
+	failing      = "failing"  // three times, and is parked
+)
+
+var errPoison = errors.New("this message always fails")
+
+// poisons measures what messages that fail cost the others.
+func (b *bench) poisons(ctx context.Context) ([]row, error) {
+	none := series{id: "poison-none", what: "once.Consumer as it comes, " + b.kinds[0], unit: perSecond}
+	some := series{id: "poison-1", what: "the same, 1 % of the messages always fail", unit: perSecond}
+	err := b.turns(
+		ctx,
+		single(&none, func(ctx context.Context) (float64, error) { return b.poisoned(ctx, 0) }),
+		single(&some, func(ctx context.Context) (float64, error) { return b.poisoned(ctx, max(2, b.consume/100)) }),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return []row{none.row(), some.against(none, 0.85)}, nil
+}
+
+// poisoned spreads messages that fail over the others, half of them of each
+// kind.
+func (b *bench) poisoned(ctx context.Context, poison int) (_ float64, err error) {
+	s, err := b.newConsumerScene(ctx, b.kinds[0])
+	if err != nil {
+		return 0, err
+	}
+	defer closing(s, &err)
+	messages := newMessages(b.consume)
+	for n := range poison {
+		messages[n*len(messages)/poison].Metadata[poisonHeader] = []string{hopeless, failing}[n%2]
+	}
+	took, err := s.consume(ctx, messages, chainWith(rabbit.SubscriberConfig{}, poisonable))
+	if err != nil {
+		return 0, err
+	}
+	good := len(messages) - poison
+	return rate(len(messages), took), s.hasEffects(ctx,
+		effects{orders: good, inbox: good, quarantined: (poison + 1) / 2, waiting: poison / 2})
+}
+
+// poisonable fails after it has written something.
+func poisonable(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+	err := business(ctx, tx)
+	switch {
+	case err != nil:
+		return nil, err
+	case msg.Metadata[poisonHeader] == hopeless:
+		return nil, retry.Permanent(errPoison)
+	case msg.Metadata[poisonHeader] == failing:
+		return nil, errPoison
+	}
+	return nil, nil
+}
