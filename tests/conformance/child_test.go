@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -18,11 +19,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/local"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
+	"github.com/watermill-once/once/sequence"
 )
 
 const (
@@ -39,7 +42,12 @@ type life struct {
 	DSN       string `json:"dsn"`
 	Transport string `json:"transport"` // "queue", "local" or the URL of a broker
 	Queue     string `json:"queue"`     // at the broker
+	Durable   bool   `json:"durable"`   // what arrives is stored first
 	Fails     bool   `json:"fails"`     // the handler does, always
+	Batches   string `json:"batches"`   // "" for none, or how they are handled: "each", "together"
+	Ordered   bool   `json:"ordered"`   // in the order of keys; the handler fails once with the first
+	StayHeld  bool   `json:"stay_held"` // the same, and what is in quarantine holds its key
+	Versions  bool   `json:"versions"`  // those of m1, m2, m3 are 2, 3, 1, and are applied in order
 	Dies      point  `json:"dies"`
 }
 
@@ -51,6 +59,7 @@ const exitStatus = 7
 func TestMain(m *testing.M) {
 	told := os.Getenv(environment)
 	if told == "" {
+		_ = flag.Set("test.parallel", "4") // most of the time is spent waiting for leases to end
 		testkit.Main(m)
 	}
 	var l life
@@ -74,11 +83,26 @@ func (l life) consume() error {
 		return err
 	}
 	defer db.Close()
-	c, err := once.NewConsumer(db, once.ConsumerConfig{Schema: tables, Retry: retry.Config{
+	config := once.ConsumerConfig{Schema: tables, Retry: retry.Config{
 		Policy:      retry.Policy{Immediate: -1, Delayed: 1, Base: 5 * time.Millisecond},
 		CrashBudget: crashBudget, Concurrency: 4,
 		Lease: 400 * time.Millisecond, PollInterval: 5 * time.Millisecond,
-	}})
+	}}
+	if l.Versions {
+		config.Sequence = &sequence.Config{Policy: sequence.HoldForGap, First: sequence.FromOne}
+	}
+	config.Dedup.Batch = dedup.Batch{Size: len(messages), Wait: time.Second}
+	switch {
+	case l.StayHeld:
+		config.Retry.KeyOrder = retry.StayHeld
+	case l.Ordered:
+		config.Retry.KeyOrder = retry.GoOn
+	}
+	if l.Durable {
+		config.Durable = []string{consumer}
+		config.Inbox.BatchWait = 20 * time.Millisecond // all that there are go together
+	}
+	c, err := once.NewConsumer(db, config)
 	if err != nil {
 		return err
 	}
@@ -90,7 +114,14 @@ func (l life) consume() error {
 	if err != nil {
 		return err
 	}
-	c.AddHandler(router, consumer, topic, sub, l.handle)
+	switch l.Batches {
+	case "each":
+		c.AddHandlerInBatches(router, consumer, topic, sub, l.handle)
+	case "together":
+		c.AddBatchHandler(router, consumer, topic, sub, l.handleAll)
+	default:
+		c.AddHandler(router, consumer, topic, sub, l.handle)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -103,7 +134,11 @@ func (l life) subscriber(db *sql.DB, tables schema.Config) (message.Subscriber, 
 	switch l.Transport {
 	case "queue":
 		plain, err := sql.Open(l.Dialect, l.DSN)
-		return queue{plain}, err
+		inFlight := 1
+		if l.Durable || l.Batches != "" {
+			inFlight = 10
+		}
+		return queue{plain, inFlight}, err
 	case "local":
 		transport, err := local.New(db, local.Config{Schema: tables})
 		if err != nil {
@@ -115,6 +150,9 @@ func (l life) subscriber(db *sql.DB, tables schema.Config) (message.Subscriber, 
 	config.Marshaler = rabbit.Marshaler{}
 	config.Queue.GenerateName = func(string) string { return l.Queue }
 	config.Consume.Qos.PrefetchCount = 10
+	if l.Durable {
+		return rabbit.NewSubscriber(config, rabbit.SubscriberConfig{})
+	}
 	return wamqp.NewSubscriber(config, watermill.NopLogger{})
 }
 
@@ -122,11 +160,31 @@ func (l life) handle(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*
 	if msg.UUID == killer {
 		os.Exit(exitStatus)
 	}
-	if l.Fails {
+	if l.Fails || l.Ordered && msg.UUID == messages[0] && !tried(ctx, tx, msg) {
 		return nil, errors.New("the handler fails")
 	}
 	_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id) VALUES ($1)`, msg.UUID)
 	return []*message.Message{once.To("payments.captured", message.NewMessage(msg.UUID+"-captured", nil))}, err
+}
+
+func (l life) handleAll(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*message.Message, error) {
+	var produced []*message.Message
+	for _, msg := range msgs {
+		more, err := l.handle(ctx, tx, msg)
+		if err != nil {
+			return nil, err
+		}
+		produced = append(produced, more...)
+	}
+	return produced, nil
+}
+
+// tried says whether a message has failed before. Its row knows, whichever
+// process it was.
+func tried(ctx context.Context, tx *sql.Tx, msg *message.Message) bool {
+	var before int
+	err := tx.QueryRowContext(ctx, `SELECT attempts FROM once_parked WHERE message_id = $1`, msg.UUID).Scan(&before)
+	return err != nil || before > 0
 }
 
 // process is a life under way.

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,7 +32,11 @@ func newWorld(t *testing.T, db testkit.Database) *world {
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
 		t.Fatal(err)
 	}
-	w.exec(`CREATE TABLE effects (message_id TEXT NOT NULL)`) // not unique: what happens twice shows
+	number := "n INTEGER PRIMARY KEY AUTOINCREMENT"
+	if db.Dialect == "postgres" {
+		number = "n BIGINT GENERATED ALWAYS AS IDENTITY"
+	}
+	w.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`) // not unique: what happens twice shows
 	w.exec(queueTable)
 	var err error
 	if w.parked, err = parked.NewStore(db.DB, config); err != nil {
@@ -64,6 +69,7 @@ func (w *world) put(transport string, ids ...string) {
 			continue
 		}
 		msg := message.NewMessage(id, []byte("body of "+id))
+		placed(msg)
 		if err := w.parked.Deliver(w.Context(), topic, []string{consumer}, msg); err != nil {
 			w.Fatal(err)
 		}
@@ -72,7 +78,7 @@ func (w *world) put(transport string, ids ...string) {
 
 // settled says that nothing is under way.
 func (w *world) settled() bool {
-	return w.count(`queue WHERE acked = 0`) == 0 && w.count(`once_parked WHERE state = 'waiting'`) == 0
+	return w.count(`queue WHERE acked = 0`) == 0 && w.count(`once_parked WHERE state IN ('waiting', 'held')`) == 0
 }
 
 // live has one process after another come to its point, and be killed there,
@@ -88,6 +94,9 @@ func (w *world) live(l life, points ...point) {
 		}
 		if w.settled() && at != (point{"ack", after}) && at != (point{"resolve", done}) && at != (point{"quarantine", done}) {
 			w.Error("nothing was left to do: that proves nothing")
+		}
+		if l.Batches != "" && at == (point{"inbox", done}) && w.count(`effects`) != len(messages) {
+			w.Error("the messages did not share a transaction")
 		}
 	}
 	l.Dies = point{}
@@ -130,12 +139,13 @@ func of(dialect string, statement string, when ...string) []point {
 func steps(t *testing.T, db string, l life, earlier []point, points []point, check func(w *world)) {
 	for _, at := range points {
 		t.Run(strings.ReplaceAll(at.Of+" "+at.When, " ", "_"), func(t *testing.T) {
+			t.Parallel()
 			database := testkit.SQLite
 			if db == "postgres" {
 				database = testkit.Postgres
 			}
 			w := newWorld(t, database(t))
-			w.live(l, append(earlier, at)...)
+			w.live(l, slices.Concat(earlier, []point{at})...)
 			check(w)
 		})
 	}
@@ -159,14 +169,34 @@ func effectsOnce(w *world) {
 // outbox, commit, ack.
 func TestKilledAtEveryStep(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
-		points := []point{{"receive", before}}
-		points = append(points, of(db, "inbox", before, after)...)
-		points = append(points, of(db, "effect", after)...)
-		points = append(points, of(db, "outbox", before, after)...)
-		points = append(points, of(db, "inbox", committed, sent, done)...)
-		points = append(points, of(db, "ack", before, after)...)
-		steps(t, db, life{Transport: "queue"}, nil, points, effectsOnce)
+		steps(t, db, life{Transport: "queue"}, nil, handling(db), effectsOnce)
 	})
+}
+
+func handling(db string) []point {
+	points := []point{{"receive", before}}
+	points = append(points, of(db, "inbox", before, after)...)
+	points = append(points, of(db, "effect", after)...)
+	points = append(points, of(db, "outbox", before, after)...)
+	points = append(points, of(db, "inbox", committed, sent, done)...)
+	return append(points, of(db, "ack", before, after)...)
+}
+
+// The same while the messages share a transaction, and again while they do when
+// they are redelivered; and while a batch fails as a whole.
+func TestKilledAtEveryStepOfABatch(t *testing.T) {
+	for _, way := range []string{"each", "together"} {
+		t.Run(way, func(t *testing.T) {
+			everyDatabase(t, func(t *testing.T, db string) {
+				steps(t, db, life{Transport: "queue", Batches: way}, nil, handling(db), effectsOnce)
+				again := append(of(db, "claim", done), of(db, "inbox", after, sent, done)...)
+				again = append(again, of(db, "resolve", before, done)...)
+				steps(t, db, life{Transport: "queue", Batches: way}, []point{{"inbox", committed}}, again, effectsOnce)
+				failing := append(of(db, "park", after, done), of(db, "quarantine", after, done)...)
+				steps(t, db, life{Transport: "queue", Batches: way, Fails: true}, nil, failing, quarantinedOnce)
+			})
+		})
+	}
 }
 
 // Killed once, and again while it handles what is redelivered: that is parked,
@@ -192,6 +222,23 @@ func TestKilledAtEveryStepOfTheEmbeddedTransport(t *testing.T) {
 	})
 }
 
+// The same where everything is stored before it is handled: stored, committed,
+// acked, claimed, handled, and resolved with others.
+func TestKilledAtEveryStepOfTheDurableInbox(t *testing.T) {
+	everyDatabase(t, func(t *testing.T, db string) {
+		points := []point{{"receive", before}}
+		points = append(points, of(db, "park", before, after, committed, sent, done)...)
+		points = append(points, of(db, "ack", before, after)...)
+		points = append(points, of(db, "claim", before, committed, sent, done)...)
+		points = append(points, of(db, "inbox", before, after)...)
+		points = append(points, of(db, "effect", after)...)
+		points = append(points, of(db, "outbox", after)...)
+		points = append(points, of(db, "inbox", committed, sent, done)...)
+		points = append(points, of(db, "resolve", before, after, committed, sent, done)...)
+		steps(t, db, life{Transport: "queue", Durable: true}, nil, points, effectsOnce)
+	})
+}
+
 // Killed while it parks and quarantines what fails: each message is in
 // quarantine once, and nothing took effect.
 func TestKilledAtEveryStepOfAFailure(t *testing.T) {
@@ -200,7 +247,9 @@ func TestKilledAtEveryStepOfAFailure(t *testing.T) {
 		points = append(points, of(db, "ack", before, after)...)
 		points = append(points, of(db, "quarantine", before, after, sent, done)...)
 		steps(t, db, life{Transport: "queue", Fails: true}, nil, points, quarantinedOnce)
-		steps(t, db, life{Transport: "local", Fails: true}, nil, of(db, "postpone", before, after, sent, done), quarantinedOnce)
+		points = append(of(db, "postpone", before, after, sent, done), of(db, "quarantine", before, after, sent, done)...)
+		steps(t, db, life{Transport: "local", Fails: true}, nil, points, quarantinedOnce)
+		steps(t, db, life{Transport: "queue", Durable: true, Fails: true}, nil, points, quarantinedOnce)
 	})
 }
 

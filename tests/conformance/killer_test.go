@@ -38,6 +38,11 @@ var statements = map[string]string{
 	"park":       `INSERT INTO "once_parked" (`,
 	"claim":      `crashes = crashes + 1`,
 	"postpone":   `rounds = `,
+	"early":      `early_since = COALESCE(`,
+	"version":    `"once_versions" SET version`,
+	"first":      `INSERT INTO "once_versions"`,
+	"wake":       `AND token IS NULL`,
+	"promote":    `(SELECT MIN(id) FROM "once_parked"`,
 	"resolve":    `DELETE FROM "once_parked"`,
 	"quarantine": `SET state = 'quarantined'`,
 }

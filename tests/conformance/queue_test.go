@@ -3,6 +3,8 @@ package conformance
 import (
 	"context"
 	"database/sql"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -12,7 +14,8 @@ import (
 // outlives the process. Like RabbitMQ it hands out several messages ahead and
 // says of each whether it was handed out before.
 type queue struct {
-	db *sql.DB
+	db       *sql.DB
+	inFlight int // messages handed out and not acked, at the most
 }
 
 const queueTable = `CREATE TABLE queue (
@@ -25,20 +28,8 @@ func (q queue) Subscribe(ctx context.Context, _ string) (<-chan *message.Message
 		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
 		for {
-			for _, msg := range q.prefetch(ctx) {
-				reach("receive", before)
-				select {
-				case out <- msg:
-				case <-ctx.Done():
-					return
-				}
-				select {
-				case <-msg.Acked():
-					reach("ack", before)
-					q.exec(`UPDATE queue SET acked = 1 WHERE message_id = $1`, msg.UUID)
-					reach("ack", after)
-				case <-msg.Nacked():
-				case <-ctx.Done():
+			for together := range slices.Chunk(q.prefetch(ctx), q.inFlight) {
+				if !q.hand(ctx, out, together) {
 					return
 				}
 			}
@@ -50,6 +41,30 @@ func (q queue) Subscribe(ctx context.Context, _ string) (<-chan *message.Message
 		}
 	}()
 	return out, nil
+}
+
+// hand hands messages out and waits for their answers, or for the end.
+func (q queue) hand(ctx context.Context, out chan<- *message.Message, msgs []*message.Message) bool {
+	for _, msg := range msgs {
+		reach("receive", before)
+		select {
+		case out <- msg:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	for _, msg := range msgs {
+		select {
+		case <-msg.Acked():
+			reach("ack", before)
+			q.exec(`UPDATE queue SET acked = 1 WHERE message_id = $1`, msg.UUID)
+			reach("ack", after)
+		case <-msg.Nacked():
+		case <-ctx.Done():
+			return false // what is not answered comes again in the next life
+		}
+	}
+	return true
 }
 
 func (q queue) prefetch(ctx context.Context) []*message.Message {
@@ -66,6 +81,7 @@ func (q queue) prefetch(ctx context.Context) []*message.Message {
 			return nil
 		}
 		msg := message.NewMessage(id, []byte("body of "+id))
+		placed(msg)
 		if delivered > 0 {
 			msg.Metadata.Set("once_redelivered", "true")
 		}
@@ -79,6 +95,17 @@ func (q queue) prefetch(ctx context.Context) []*message.Message {
 		q.exec(`UPDATE queue SET delivered = 1 WHERE message_id = $1`, msg.UUID)
 	}
 	return all
+}
+
+// placed gives a message its place in an order, which counts if the consumer
+// keeps one.
+func placed(msg *message.Message) {
+	msg.Metadata.Set("once_ordering_key", "key")
+	if n := slices.Index(messages, msg.UUID); n >= 0 {
+		msg.Metadata.Set("once_aggregate_type", "order")
+		msg.Metadata.Set("once_aggregate_id", "17")
+		msg.Metadata.Set("once_aggregate_version", strconv.Itoa((n+1)%len(messages)+1))
+	}
 }
 
 func (q queue) exec(query string, args ...any) {

@@ -120,11 +120,12 @@ func TestAConfirmedMessageThatCannotBeDeletedIsNotSentAgain(t *testing.T) {
 				f.put(100)
 				f.eventually("the connection is cut", func() bool { return p.made() == cuts })
 				f.drained()
+				f.eventually("it is noticed that it has recovered", func() bool { return f.log.Count("could be recorded") == cuts })
 			}
 			if copies := f.complete(); copies != 0 {
 				t.Errorf("%d copies of what was confirmed", copies)
 			}
-			if n := f.log.count("could not be recorded"); n != p.made() {
+			if n := f.log.Count("could not be recorded"); n != p.made() {
 				t.Errorf("%d times it was logged that outcomes could not be recorded, of %d", n, p.made())
 			}
 		})

@@ -29,11 +29,11 @@ const (
 func (f *flow) told(failures ...string) {
 	f.Helper()
 	for _, pair := range [][2]string{{notRead, readAgain}, {notRecorded, recordedAgain}, {notRenewed, renewedAgain}} {
-		n := f.log.count(pair[0])
+		n := f.log.Count(pair[0])
 		if n > 1 || n == 0 && slices.Contains(failures, pair[0]) {
-			f.Errorf("%q was logged %d times:\n%s", pair[0], n, strings.Join(f.log.lines(), "\n"))
+			f.Errorf("%q was logged %d times:\n%s", pair[0], n, strings.Join(f.log.Lines(), "\n"))
 		}
-		f.eventually(pair[1], func() bool { return f.log.count(pair[1]) == n })
+		f.eventually(pair[1], func() bool { return f.log.Count(pair[1]) == n })
 	}
 }
 
@@ -41,7 +41,7 @@ func (f *flow) told(failures ...string) {
 func (f *flow) silent() {
 	f.Helper()
 	for _, line := range []string{notRead, readAgain, notRecorded, recordedAgain, notRenewed, renewedAgain} {
-		if n := f.log.count(line); n != 0 {
+		if n := f.log.Count(line); n != 0 {
 			f.Errorf("%q was logged %d times", line, n)
 		}
 	}
@@ -115,7 +115,7 @@ func TestContentionHidesNoOutage(t *testing.T) {
 	}
 	f.silent()
 	f.eventually("it is killed", func() bool { return f.count(`(SELECT pg_terminate_backend(pid) FROM `+deleteWaits+`) AS killed`) > 0 })
-	f.eventually("it is logged", func() bool { return f.log.count(notRecorded) == 1 })
+	f.eventually("it is logged", func() bool { return f.log.Count(notRecorded) == 1 })
 	unlock()
 	f.complete()
 	f.told(notRecorded)
@@ -173,7 +173,7 @@ func TestThePoolIsExhausted(t *testing.T) {
 		conn, err := pool.Conn(t.Context())
 		must(t, err)
 		defer conn.Close()
-		f.eventually("it forwards no more", func() bool { return f.log.count("The lease has run out") > 0 })
+		f.eventually("it forwards no more", func() bool { return f.log.Count("The lease has run out") > 0 })
 		<-time.After(2 * cfg.Lease) // some more tries
 	})
 	f.complete()
@@ -199,7 +199,7 @@ func TestTrap27_AReplicaAtTheOldAddress(t *testing.T) {
 	old.Stop()
 	must(t, os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o644))
 	restart(t, old)
-	f.eventually("it forwards no more", func() bool { return f.log.count("The lease has run out") > 0 })
+	f.eventually("it forwards no more", func() bool { return f.log.Count("The lease has run out") > 0 })
 	<-time.After(time.Second) // so that it is connected again
 
 	p.lead(promoted.Address())

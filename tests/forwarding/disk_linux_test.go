@@ -1,6 +1,8 @@
 package forwarding
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -40,7 +42,7 @@ func TestTheDiskIsFull(t *testing.T) {
 	filler := filepath.Join(filepath.Dir(small), "filler")
 	f.eventually("the disk is full, for the forwarder too", func() bool {
 		fill(t, filler)
-		return f.log.count(notRenewed) > 0
+		return f.log.Count(notRenewed) > 0
 	})
 	const diskFull = "53100"
 	f.eventually("there is no room for more", func() bool {
@@ -62,7 +64,7 @@ func TestTheDiskIsFull(t *testing.T) {
 func smallDisk(t *testing.T, dsn string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: only root can mount a small disk")
+		testkit.Without(t, errors.New("only root can mount a small disk"))
 	}
 	var data string
 	must(t, openDB(t, dsn).QueryRowContext(t.Context(), `SHOW data_directory`).Scan(&data))
@@ -70,13 +72,13 @@ func smallDisk(t *testing.T, dsn string) string {
 	must(t, err)
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		t.Skip("SKIPPED: no owner of files here")
+		t.Fatal("no owner of files here")
 	}
 	dir, err := os.MkdirTemp("", "once-disk-") //nolint:usetesting // that of t.TempDir is closed to others
 	must(t, err)
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=24m"); err != nil {
 		must(t, os.Remove(dir))
-		t.Skipf("SKIPPED: a small disk cannot be mounted: %v", err)
+		testkit.Without(t, fmt.Errorf("a small disk cannot be mounted: %w", err))
 	}
 	t.Cleanup(func() {
 		must(t, syscall.Unmount(dir, syscall.MNT_DETACH))

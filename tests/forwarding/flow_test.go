@@ -31,7 +31,7 @@ type flow struct {
 	db    *sql.DB // the test's own way to the database
 	url   string  // its own way to the broker
 	queue string
-	log   *logs
+	log   *testkit.Logs
 	sent  int // messages that were put, which are numbered
 }
 
@@ -39,7 +39,7 @@ type flow struct {
 // 3.10 that is killed in its first seconds sometimes comes back without a leader.
 func newFlow(t *testing.T, db *sql.DB, url string) *flow {
 	t.Helper()
-	f := &flow{T: t, db: db, url: url, log: &logs{}, queue: testkit.Broker{}.Name("q")}
+	f := &flow{T: t, db: db, url: url, log: &testkit.Logs{}, queue: testkit.Broker{}.Name("q")}
 	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func (f *flow) eventually(what string, cond func() bool) {
 	f.Helper()
 	defer func() {
 		if f.Failed() {
-			f.Logf("the log:\n%s", strings.Join(f.log.lines(), "\n"))
+			f.Logf("the log:\n%s", strings.Join(f.log.Lines(), "\n"))
 		}
 	}()
 	testkit.Eventually(f.T, 2*time.Minute, what, cond)
@@ -115,7 +115,7 @@ func openDB(t *testing.T, dsn string) *sql.DB {
 }
 
 // impatient is a publisher for which nothing takes long.
-func impatient(log *logs) rabbit.PublisherConfig {
+func impatient(log *testkit.Logs) rabbit.PublisherConfig {
 	return rabbit.PublisherConfig{
 		ConfirmTimeout: 2 * time.Second,
 		ReadyTimeout:   200 * time.Millisecond,
@@ -129,7 +129,7 @@ func impatient(log *logs) rabbit.PublisherConfig {
 }
 
 // quick is a forwarder for which nothing takes long.
-func quick(log *logs) forwarder.Config {
+func quick(log *testkit.Logs) forwarder.Config {
 	return forwarder.Config{
 		PollMax:      50 * time.Millisecond,
 		Backoff:      forwarder.Exponential(50*time.Millisecond, 500*time.Millisecond),

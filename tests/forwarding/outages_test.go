@@ -92,11 +92,11 @@ func TestOutagesOfTheBroker(t *testing.T) {
 			const failed, works = "Messages could not be published, trying again", "Messages could be published again"
 			f.during(func() {
 				outage.begin(t)
-				f.eventually("it is noticed", func() bool { return f.log.count(failed) > 0 })
+				f.eventually("it is noticed", func() bool { return f.log.Count(failed) > 0 })
 				<-time.After(time.Second) // some more tries
 			})
-			if n := f.log.count(failed); n != 1 {
-				t.Errorf("the outage was logged %d times:\n%s", n, strings.Join(f.log.lines(), "\n"))
+			if n := f.log.Count(failed); n != 1 {
+				t.Errorf("the outage was logged %d times:\n%s", n, strings.Join(f.log.Lines(), "\n"))
 			}
 			waiting := f.count(`once_outbox`)
 			if waiting == 0 {
@@ -106,10 +106,10 @@ func TestOutagesOfTheBroker(t *testing.T) {
 			f.put(10)
 			copies := f.complete()
 			t.Logf("%d messages, %d waited, %d copies", f.sent, waiting, copies)
-			if began, ended := f.log.count(failed), f.log.count(works); began != ended {
-				t.Errorf("%d outages were logged, and %d ends:\n%s", began, ended, strings.Join(f.log.lines(), "\n"))
+			if began, ended := f.log.Count(failed), f.log.Count(works); began != ended {
+				t.Errorf("%d outages were logged, and %d ends:\n%s", began, ended, strings.Join(f.log.Lines(), "\n"))
 			}
-			for _, line := range f.log.lines() {
+			for _, line := range f.log.Lines() {
 				if strings.Contains(line, password) {
 					t.Errorf("the log tells the password: %s", line)
 				}

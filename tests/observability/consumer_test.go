@@ -67,6 +67,7 @@ func (w *watch) consume(db *sql.DB, h message.NoPublishHandlerFunc, inner ...mes
 	retries, err := retry.New(db, retry.Config{
 		Policy:      retry.Policy{Immediate: 1, Delayed: 1, Base: 10 * time.Millisecond},
 		CrashBudget: 2, PollInterval: 5 * time.Millisecond,
+		KeyOrder:      retry.StayHeld, // of messages that have a key
 		MeterProvider: w.meters, TracerProvider: w.traces, Logger: &w.logs,
 	})
 	if err != nil {
@@ -76,7 +77,7 @@ func (w *watch) consume(db *sql.DB, h message.NoPublishHandlerFunc, inner ...mes
 	if err != nil {
 		w.Fatal(err)
 	}
-	quarantine, err := poison.New(db, poison.Config{})
+	quarantine, err := poison.New(db, poison.Config{TracerProvider: w.traces})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -96,10 +97,33 @@ func (w *watch) consume(db *sql.DB, h message.NoPublishHandlerFunc, inner ...mes
 	return in, end
 }
 
+// moveBatches has two messages share a transaction that is rolled back for one
+// of them; each then has one of its own.
+func moveBatches(w *watch, inbox *dedup.Inbox) {
+	var inFlight sync.WaitGroup
+	batch := inbox.BatchHandler(func(_ context.Context, _ *sql.Tx, msgs []*message.Message) ([]*message.Message, error) {
+		if len(msgs) > 1 {
+			return nil, errHandler
+		}
+		return nil, nil
+	})
+	for _, id := range []string{"5", "6"} {
+		inFlight.Go(func() { _, _ = batch(message.NewMessage(id, nil)) })
+	}
+	inFlight.Wait()
+	for outcome, want := range map[string]float64{"committed": 2, "rolled_back": 1} {
+		if got := w.value("once.dedup.batch.size", "once.outcome="+outcome); got != want {
+			w.Errorf("%v batches were %s, want %v", got, outcome, want)
+		}
+	}
+}
+
 // moveDedup has an inbox see everything that a message can come to.
 func moveDedup(w *watch, seen *seen) {
 	db := w.database()
-	inbox, err := dedup.New(db, dedup.Config{Consumer: "payments", MeterProvider: w.meters})
+	inbox, err := dedup.New(db, dedup.Config{
+		Consumer: "payments", MeterProvider: w.meters, Batch: dedup.Batch{Size: 2, Wait: time.Minute},
+	})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -123,12 +147,15 @@ func moveDedup(w *watch, seen *seen) {
 	} {
 		_, _ = c.inbox.Middleware(c.h)(message.NewMessage(c.id, []byte(c.body)))
 	}
+	odd := message.NewMessage("odd", nil)
+	odd.SetContext(verdict.WithUndecodable(w.Context(), errors.New("cannot be read")))
+	_, _ = inbox.Middleware(fine)(odd)
 	func() {
 		defer func() { _ = recover() }()
 		_, _ = inbox.Middleware(func(*message.Message) ([]*message.Message, error) { panic("boom") })(message.NewMessage("4", nil))
 	}()
 	for outcome, want := range map[string]float64{
-		"applied": 1, "duplicate": 1, "collision": 1, "invalid_id": 1, "failed": 2, "undecided": 1,
+		"applied": 1, "duplicate": 1, "collision": 1, "invalid_id": 1, "undecodable": 1, "failed": 2, "undecided": 1,
 	} {
 		if got := w.value("once.dedup.handled", "once.outcome="+outcome); got != want {
 			w.Errorf("%v were %s, want %v", got, outcome, want)
@@ -139,12 +166,13 @@ func moveDedup(w *watch, seen *seen) {
 			w.Errorf("%v durations were %s, want %v", got, outcome, want)
 		}
 	}
+	moveBatches(w, inbox)
 	w.exec(db, `UPDATE once_inbox SET processed_at = now() - interval '31 days'`)
 	if _, err := inbox.Sweep(w.Context()); err != nil {
 		w.Error(err)
 	}
-	if got := w.value("once.dedup.swept", ""); got != 1 {
-		w.Errorf("%v rows were swept, want 1", got)
+	if got := w.value("once.dedup.swept", ""); got != 3 {
+		w.Errorf("%v rows were swept, want 3", got)
 	}
 	seen.look(w)
 }
@@ -181,6 +209,12 @@ func moveRetry(w *watch, seen *seen) {
 		switch msg.UUID {
 		case "fails":
 			return errHandler
+		case "early":
+			if call == 1 {
+				return verdict.NotYet(verdict.Turn{Sequence: "s", Version: 2}, time.Millisecond, errHandler)
+			}
+		case "holds":
+			return retry.Permanent(errHandler)
 		case "undecided":
 			if call == 1 {
 				return verdict.HandBack(errHandler)
@@ -199,11 +233,20 @@ func moveRetry(w *watch, seen *seen) {
 	in.deliver(message.NewMessage("fine", nil))
 	in.deliver(message.NewMessage("fails", nil))
 	in.deliver(message.NewMessage("undecided", nil))
+	in.deliver(message.NewMessage("early", nil))
 	redelivered := message.NewMessage("redelivered", nil)
 	redelivered.Metadata.Set("once_redelivered", "true")
 	in.deliver(redelivered)
-	w.reaches(4, "once.retry.attempts", "once.outcome=handled")
+	w.reaches(5, "once.retry.attempts", "once.outcome=handled")
 	w.reaches(1, "once.retry.attempts", "once.outcome=given_up")
+	for _, id := range []string{"holds", "held"} {
+		keyed := message.NewMessage(id, nil)
+		keyed.Metadata.Set(outbox.OrderingKey, "key")
+		in.deliver(keyed)
+	}
+	w.reaches(2, "once.retry.kept", "")
+	w.reaches(1, "once.retry.held_keys", "")
+	w.reaches(1, "once.retry.held", "")
 	put("nobody", "1")
 	w.reaches(1, "once.retry.waiting", "")
 	w.reaches(0.1, "once.retry.lag", "")
@@ -228,7 +271,9 @@ func moveRetry(w *watch, seen *seen) {
 	})
 	close(finish)
 	<-ended
-	for outcome, want := range map[string]float64{"again": 2, "parked": 1, "given_up": 1, "undecided": 1, "interrupted": 1, "handled": 4} {
+	for outcome, want := range map[string]float64{
+		"again": 2, "parked": 1, "given_up": 2, "undecided": 1, "interrupted": 1, "early": 1, "handled": 5,
+	} {
 		if got := w.value("once.retry.attempts", "once.outcome="+outcome); got != want {
 			w.Errorf("%v were followed by %s, want %v", got, outcome, want)
 		}

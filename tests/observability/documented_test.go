@@ -85,6 +85,8 @@ func TestInstrumentsAreWhatThePageSays(t *testing.T) {
 	t.Run("poison", func(t *testing.T) { movePoison(newWatch(t), seen) })
 	t.Run("rabbit in trouble", func(t *testing.T) { troubleRabbit(newWatch(t), seen) })
 	t.Run("dedup", func(t *testing.T) { moveDedup(newWatch(t), seen) })
+	t.Run("sequence", func(t *testing.T) { moveSequence(newWatch(t), seen) })
+	t.Run("inbox", func(t *testing.T) { moveInbox(newWatch(t), seen) })
 	t.Run("retry", func(t *testing.T) { moveRetry(newWatch(t), seen) })
 	if t.Failed() {
 		return

@@ -3,18 +3,24 @@ package observability
 import (
 	"database/sql"
 	"errors"
+	"maps"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/verdict"
 	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
 )
 
 func (w *watch) quarantine(db *sql.DB, config poison.Config) *poison.Store {
 	w.Helper()
-	config.MeterProvider, config.Logger = w.meters, &w.logs
+	config.MeterProvider, config.TracerProvider, config.Logger = w.meters, w.traces, &w.logs
 	store, err := poison.New(db, config)
 	if err != nil {
 		w.Fatal(err)
@@ -44,11 +50,11 @@ func movePoison(w *watch, seen *seen) {
 	act := poison.Act{Actor: "ann", Why: "test"}
 	for _, reason := range []string{
 		poison.ReasonExhausted, poison.ReasonFailed, poison.ReasonPermanent, poison.ReasonCrashed,
-		poison.ReasonInvalidID, poison.ReasonCollision, poison.ReasonUndecodable,
+		poison.ReasonInvalidID, poison.ReasonCollision, poison.ReasonUndecodable, poison.ReasonGap,
 	} {
 		w.fail(store, "payments", reason, reason, nil)
 	}
-	w.reaches(7, "once.poison.entries", "")
+	w.reaches(8, "once.poison.entries", "")
 	entries, err := store.List(w.Context(), poison.Filter{})
 	if err != nil {
 		w.Fatal(err)
@@ -77,6 +83,70 @@ func movePoison(w *watch, seen *seen) {
 	w.eventually("entries are not known", func() bool { return w.value("once.poison.entries", "") == -1 })
 }
 
+// Quarantining is a span of its own in the trace of the message, whether its
+// handler gave it up or it was not to be run.
+func TestQuarantiningIsASpanBesideTheAttempts(t *testing.T) {
+	w := newWatch(t)
+	db := w.database()
+	ctx, service := w.traces.Tracer("service").Start(t.Context(), "service")
+	service.End()
+	give := func(id string) *message.Message {
+		msg := message.NewMessage(id, []byte("body"))
+		msg.Metadata.Set("traceparent", traceparent(trace.SpanContextFromContext(ctx)))
+		return msg
+	}
+	table, err := parked.NewStore(db, schema.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := table.Deliver(t.Context(), "t", []string{"payments"}, give("killer")); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(db, `UPDATE once_parked SET crashes = 2`)
+	in, end := w.consume(db, func(*message.Message) error { return retry.Permanent(errHandler) })
+	w.eventually("the killer is in quarantine", func() bool { return len(w.named("quarantine t")) == 1 })
+	in.deliver(give("1"))
+	w.exec(db, `UPDATE once_parked SET state = 'discarded' WHERE message_id = '1'`)
+	in.deliver(give("1"))
+	end()
+
+	w.exec(db, `ALTER TABLE once_parked RENAME TO elsewhere`)
+	msg := give("2")
+	msg.SetContext(parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: "payments", Topic: "t"}))
+	_, err = w.quarantine(db, poison.Config{Hold: time.Nanosecond}).Middleware(func(*message.Message) ([]*message.Message, error) {
+		return nil, errHandler
+	})(msg)
+	if err == nil {
+		t.Fatal("it was stored")
+	}
+
+	spans := w.named("quarantine t")
+	if len(spans) != 4 || len(w.named("handle t")) != 2 {
+		t.Fatalf("%d spans: %v", len(spans), w.spans.GetSpans())
+	}
+	for i, want := range []map[string]string{
+		{"messaging.message.id": "killer", "once.reason": "crashed", "once.outcome": "stored"},
+		{"messaging.message.id": "1", "once.reason": "permanent", "once.outcome": "stored"},
+		{"messaging.message.id": "1", "once.reason": "permanent", "once.outcome": "settled"},
+		{"messaging.message.id": "2", "once.reason": "failed", "once.outcome": "failed", "error.type": "failed"},
+	} {
+		maps.Copy(want, map[string]string{
+			"messaging.system": "watermill", "messaging.operation.name": "quarantine", "messaging.operation.type": "settle",
+			"messaging.destination.name": "t", "messaging.consumer.group.name": "payments", "messaging.message.body.size": "4",
+		})
+		span := spans[i]
+		if got := attributes(span); !maps.Equal(got, want) {
+			t.Errorf("span %d has %v, want %v", i, got, want)
+		}
+		if (span.Status.Code == codes.Error) != (i == 3) || span.SpanKind != trace.SpanKindClient {
+			t.Errorf("span %d: %v, %v", i, span.Status, span.SpanKind)
+		}
+		if span.Parent.SpanID() != service.SpanContext().SpanID() {
+			t.Errorf("span %d is a child of %v", i, span.Parent)
+		}
+	}
+}
+
 // Consumers that are configured are told apart, all others are one.
 func TestConsumersThatAreConfiguredAreToldApart(t *testing.T) {
 	w := newWatch(t)
@@ -89,7 +159,7 @@ func TestConsumersThatAreConfiguredAreToldApart(t *testing.T) {
 			w.Errorf("%v of %s, want %v", got, consumer, want)
 		}
 	}
-	if n := len(w.instruments()["once.poison.quarantined"].series); n != 3*7 {
+	if n := len(w.instruments()["once.poison.quarantined"].series); n != 3*8 {
 		t.Errorf("%d series", n)
 	}
 }

@@ -93,6 +93,11 @@ func read(m metricdata.Metrics) *instrument {
 		for _, point := range data.DataPoints {
 			i.add(point.Attributes, float64(point.Count))
 		}
+	case metricdata.Histogram[int64]:
+		i.kind = "histogram"
+		for _, point := range data.DataPoints {
+			i.add(point.Attributes, float64(point.Count))
+		}
 	default:
 		i.kind = fmt.Sprintf("%T", data)
 	}

@@ -1,0 +1,112 @@
+package conformance
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// effects returns the messages in the order in which they took effect.
+func (w *world) effects() (ids []string) {
+	w.Helper()
+	rows, err := w.QueryContext(w.Context(), `SELECT message_id FROM effects ORDER BY n`)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			w.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	if err := rows.Err(); err != nil {
+		w.Fatal(err)
+	}
+	return ids
+}
+
+func effectsInOrder(w *world) {
+	w.Helper()
+	effectsOnce(w)
+	if got := w.effects(); !slices.Equal(got, messages) {
+		w.Errorf("they took effect in the order %v", got)
+	}
+}
+
+// Killed while it keeps the order of a key, whose first message fails at first:
+// the messages are stored, acked, claimed, the first is postponed, they are
+// handled, and each row goes with the next one taking its place.
+func TestKilledAtEveryStepOfKeyOrder(t *testing.T) {
+	everyDatabase(t, func(t *testing.T, db string) {
+		points := of(db, "park", before, after, sent, done)
+		points = append(points, of(db, "ack", before, after)...)
+		points = append(points, of(db, "claim", before, sent, done)...)
+		points = append(points, of(db, "postpone", before, after, sent, done)...)
+		points = append(points, of(db, "effect", after)...)
+		points = append(points, of(db, "inbox", sent, done)...)
+		points = append(points, of(db, "resolve", before, after, sent, done)...)
+		points = append(points, of(db, "promote", before, after)...)
+		steps(t, db, life{Transport: "queue", Ordered: true}, nil, points, effectsInOrder)
+	})
+}
+
+// Killed while it quarantines a message of a key, which then goes on: every
+// message is in quarantine once, and came there in order.
+func TestKilledAtEveryStepOfAFailureInKeyOrder(t *testing.T) {
+	everyDatabase(t, func(t *testing.T, db string) {
+		points := of(db, "quarantine", before, after, sent, done)
+		points = append(points, of(db, "promote", before, after)...)
+		steps(t, db, life{Transport: "queue", Ordered: true, Fails: true}, nil, points, quarantinedOnce)
+	})
+}
+
+// Killed while it quarantines a message that holds its key: nothing behind it
+// is handled, by whichever process, until it is replayed; then all are, in
+// order.
+func TestKilledWhileAKeyStaysHeld(t *testing.T) {
+	everyDatabase(t, func(t *testing.T, db string) {
+		for _, at := range append(of(db, "quarantine", before, after, sent, done), of(db, "ack", after)...) {
+			t.Run(at.Of+" "+at.When, func(t *testing.T) {
+				database := testkit.SQLite
+				if db == "postgres" {
+					database = testkit.Postgres
+				}
+				w := newWorld(t, database(t))
+				l := life{Dialect: w.Dialect, DSN: w.DSN, Transport: "queue", StayHeld: true, Fails: true, Dies: at}
+				w.put("queue", messages...)
+				if status := begin(t, l).end(t); !status.Signaled() {
+					t.Fatalf("the process was not killed, it ended with %v", status)
+				}
+				l.Dies = point{}
+				held := func() bool {
+					return w.count(`queue WHERE acked = 0`) == 0 && w.count(`once_parked WHERE state = 'held'`) == len(messages)-1 &&
+						w.count(`once_parked WHERE state = 'quarantined'`) == 1
+				}
+				p := begin(t, l)
+				testkit.Eventually(t, patience, "the key is held", held)
+				p.stop(t)
+
+				l.Fails = false
+				p = begin(t, l)
+				defer p.stop(t)
+				testkit.Eventually(t, patience, "it runs", func() bool { return held() })
+				entries, err := w.parked.List(t.Context(), parked.Filter{Limit: 10}, parked.Quarantined)
+				if err != nil || len(entries) != 1 || entries[0].MessageID != messages[0] {
+					t.Fatalf("%v, entries %+v", err, entries)
+				}
+				if err := w.parked.Replay(t.Context(), parked.Act{Actor: "test"}, []int64{entries[0].ID}); err != nil {
+					t.Fatal(err)
+				}
+				testkit.Eventually(t, patience, "all are handled", func() bool { return w.settled() })
+				w.once(messages...)
+				if got := w.effects(); !slices.Equal(got, messages) {
+					t.Errorf("they took effect in the order %v", got)
+				}
+			})
+		}
+	})
+}

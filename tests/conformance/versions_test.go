@@ -1,0 +1,58 @@
+package conformance
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// Killed while messages come in the wrong order: two are parked until their
+// turn, the last one is the first version, its transaction makes the next one
+// due, and they follow. Each took effect once, in the order of versions.
+func TestKilledAtEveryStepOfVersions(t *testing.T) {
+	everyDatabase(t, func(t *testing.T, db string) {
+		points := of(db, "park", before, after, sent, done)
+		points = append(points, of(db, "ack", before, after)...)
+		points = append(points, of(db, "first", before, after, sent, done)...)
+		points = append(points, of(db, "version", before, after, sent, done)...)
+		points = append(points, of(db, "wake", before, after)...)
+		points = append(points, of(db, "effect", after)...)
+		points = append(points, of(db, "resolve", before, sent, done)...)
+		steps(t, db, life{Transport: "queue", Versions: true}, nil, points, inVersions)
+	})
+}
+
+// Killed while it looks again at what it has parked, and parks it again.
+func TestKilledAtEveryStepOfAnEarlyLook(t *testing.T) {
+	everyDatabase(t, func(t *testing.T, db string) {
+		for _, at := range of(db, "early", before, after, sent, done) {
+			t.Run(at.When, func(t *testing.T) {
+				database := testkit.SQLite
+				if db == "postgres" {
+					database = testkit.Postgres
+				}
+				w := newWorld(t, database(t))
+				l := life{Dialect: w.Dialect, DSN: w.DSN, Transport: "local", Versions: true, Dies: at}
+				w.put("local", messages[:2]...)
+				if status := begin(t, l).end(t); !status.Signaled() {
+					t.Fatalf("the process was not killed, it ended with %v", status)
+				}
+				w.put("local", messages[2])
+				l.Dies = point{}
+				last := begin(t, l)
+				testkit.Eventually(t, patience, "everything is settled", w.settled)
+				last.stop(t)
+				inVersions(w)
+			})
+		}
+	})
+}
+
+func inVersions(w *world) {
+	w.Helper()
+	effectsOnce(w)
+	if got := w.effects(); !slices.Equal(got, []string{"m3", "m1", "m2"}) {
+		w.Errorf("they took effect in the order %v", got)
+	}
+}

@@ -1,0 +1,70 @@
+package observability
+
+import (
+	"context"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/retry"
+)
+
+// moveInbox has a durable consumer store a message, pass over a copy of it, and
+// fail to store while its table is away.
+func moveInbox(w *watch, seen *seen) {
+	db := w.database()
+	intake, err := inbox.New(db, inbox.Config{KeepHandled: time.Hour, MeterProvider: w.meters})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.zero("once.inbox.")
+	retries, err := retry.New(db, retry.Config{PollInterval: 5 * time.Millisecond})
+	if err != nil {
+		w.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	in := &byHand{messages: make(chan *message.Message)}
+	router.AddMiddleware(retries.Middleware)
+	router.AddConsumerHandler("handler", "t", retries.Subscriber("payments", intake.Subscriber(in)),
+		func(*message.Message) error { return nil })
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.WithoutCancel(w.Context())) }()
+	<-router.Running()
+
+	in.deliver(message.NewMessage("1", nil))
+	in.deliver(message.NewMessage("1", nil))
+	testkit.Eventually(w, 20*time.Second, "the message is handled", func() bool { return w.value("once.inbox.lag", "") == 1 })
+
+	w.exec(db, `ALTER TABLE once_parked RENAME TO away`)
+	stored := make(chan struct{})
+	go func() {
+		defer close(stored)
+		in.deliver(message.NewMessage("2", nil))
+	}()
+	testkit.Eventually(w, 20*time.Second, "storing fails", func() bool {
+		return w.value("once.inbox.store.duration", "once.outcome=failed") > 0
+	})
+	w.exec(db, `ALTER TABLE away RENAME TO once_parked`)
+	<-stored
+	for outcome, want := range map[string]float64{"stored": 2, "ignored": 1} {
+		if got := w.value("once.inbox.received", "once.outcome="+outcome); got != want {
+			w.Errorf("%v were %s, want %v", got, outcome, want)
+		}
+	}
+	if got := w.value("once.inbox.store.duration", "once.outcome=ok"); got != 3 {
+		w.Errorf("%v batches were stored, want 3", got)
+	}
+	seen.look(w)
+	if err := router.Close(); err != nil {
+		w.Error(err)
+	}
+	if err := <-ended; err != nil {
+		w.Error(err)
+	}
+}

@@ -1,0 +1,65 @@
+package observability
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/sequence"
+)
+
+// moveSequence has versions come in every way that there is.
+func moveSequence(w *watch, seen *seen) {
+	db := w.database()
+	tx, err := db.BeginTx(w.Context(), nil)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	here := func(context.Context) (*sql.Tx, bool) { return tx, true }
+	apply, quarantine := w.sequence(here, sequence.Apply), w.sequence(here, sequence.Quarantine)
+	nowhere := w.sequence(func(context.Context) (*sql.Tx, bool) { return nil, false }, sequence.Apply)
+	w.zero("once.sequence.")
+
+	look := func(order *sequence.Resequencer, version string, waited time.Duration, result error) {
+		msg := message.NewMessage("m", nil)
+		outbox.SetAggregate(msg, "account", "17", 1)
+		msg.Metadata.Set(outbox.AggregateVersion, version)
+		msg.SetContext(parked.WithDelivery(w.Context(), &parked.Delivery{
+			Consumer: "payments", Subscribed: true, Claim: &parked.Claim{Waited: waited},
+		}))
+		_, _ = order.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, result })(msg)
+	}
+	look(apply, "1", 0, nil)
+	look(apply, "1", 0, nil)
+	look(apply, "5", 0, nil)
+	look(quarantine, "5", time.Hour, nil)
+	look(apply, "5", time.Hour, nil)
+	look(apply, "6", 0, errHandler)
+	look(apply, "", 0, nil)
+	look(apply, "first", 0, nil)
+	look(nowhere, "9", 0, nil)
+	for _, outcome := range []string{
+		"applied", "stale", "held", "given_up", "applied_with_gap", "failed", "unversioned", "invalid", "undecided",
+	} {
+		if got := w.value("once.sequence.handled", "once.outcome="+outcome); got != 1 {
+			w.Errorf("%v were %s, want 1", got, outcome)
+		}
+	}
+	seen.look(w)
+}
+
+func (w *watch) sequence(tx func(context.Context) (*sql.Tx, bool), after sequence.AfterWindow) *sequence.Resequencer {
+	w.Helper()
+	order, err := sequence.New(sequence.Config{
+		Tx: tx, Policy: sequence.HoldForGap, First: sequence.FromOne, AfterWindow: after, MeterProvider: w.meters,
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return order
+}

@@ -1,0 +1,95 @@
+package universal
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/schema"
+)
+
+// fanout is an exchange for each topic, and a queue for each of its groups.
+func fanout(uri, group string) amqp.Config {
+	return amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group))
+}
+
+// lenient accepts that messages were given back: some tests of the suite close
+// a subscriber under messages that they never answer.
+type lenient struct{ *rabbit.Subscriber }
+
+func (l lenient) Close() error {
+	if err := l.Subscriber.Close(); !errors.Is(err, rabbit.ErrGivenBack) {
+		return err
+	}
+	return nil
+}
+
+// Outbox, forwarder and RabbitMQ, with rabbit's publisher and subscriber.
+func TestRabbit(t *testing.T) {
+	broker := testkit.Rabbit(t)
+	config := func(group string) amqp.Config {
+		config := fanout(broker.URL, group)
+		config.Marshaler = rabbit.Marshaler{}
+		return config
+	}
+	transport, err := rabbit.NewPublisher(config(""), rabbit.PublisherConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := onPostgres(t, transport)
+	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
+		t.Helper()
+		subscribing := rabbit.SubscriberConfig{NackMin: 10 * time.Millisecond, CloseTimeout: time.Second}
+		if ordered {
+			subscribing.InFlight = 1
+		}
+		subscriber, err := rabbit.NewSubscriber(config(group), subscribing)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return publisher{s, ordered}, lenient{subscriber}
+	})
+}
+
+// The same with the publisher and the subscriber of watermill-amqp. It has one
+// message in flight, so it keeps what order there is.
+func TestStockRabbit(t *testing.T) {
+	broker := testkit.Rabbit(t)
+	config := fanout(broker.URL, "")
+	config.Publish.ConfirmDelivery = true // or messages could be lost
+	transport, err := amqp.NewPublisher(config, watermill.NopLogger{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := onPostgres(t, transport)
+	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
+		t.Helper()
+		subscriber, err := amqp.NewSubscriber(fanout(broker.URL, group), watermill.NopLogger{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return publisher{s, ordered}, subscriber
+	})
+}
+
+// onPostgres returns a service whose forwarder publishes to transport, which is
+// closed after it.
+func onPostgres(t *testing.T, transport message.Publisher) *service {
+	t.Helper()
+	db := testkit.Postgres(t)
+	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := transport.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return newService(t, db.DB, db.DB, transport, schema.Config{})
+}
