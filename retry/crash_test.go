@@ -54,6 +54,27 @@ func TestTrap48AMessageThatKillsTheProcessIsGivenUp(t *testing.T) {
 	})
 }
 
+// A process can end when the message has taken effect and its row is still
+// there. The inbox knows, so nothing that was done is given up.
+func TestTrap48WhatWasAppliedIsNotGivenUp(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *retry.Config) { c.CrashBudget = 2 })
+		b.put("done", "not done")
+		b.crash(2, false)
+		b.crash(2, true)
+		b.Exec(`INSERT INTO once_inbox (message_id, consumer, digest)
+			SELECT message_id, consumer, digest FROM once_parked WHERE message_id = 'done'`)
+		b.run(func(msg *message.Message) error {
+			t.Errorf("%s was run", msg.UUID)
+			return nil
+		})
+		b.eventually("one is in quarantine, and the other is gone", func() bool {
+			all := b.entries("")
+			return len(all) == 1 && all[0].MessageID == "not done" && all[0].State == parked.Quarantined
+		})
+	})
+}
+
 // Rows that were claimed together with the one that killed the process are
 // charged too, but run alone from then on, and are cleared by returning.
 func TestTrap49SuspectsRunAlone(t *testing.T) {

@@ -209,12 +209,30 @@ func (f *feed) hand(ctx context.Context, c parked.Claimed) {
 		f.quarantine(ctx, f.delivery(c.Claim), c.Message, verdict.ReasonUndecodable, c.Err)
 		return
 	case c.Crashes > f.config.CrashBudget:
-		f.quarantine(ctx, f.delivery(c.Claim), c.Message, verdict.ReasonCrashed,
-			fmt.Errorf("retry: the process ended %d times while the handler ran", c.Crashes-1))
+		f.giveUp(ctx, c)
 		return
 	}
 	f.inHand[c.Claim] = struct{}{}
 	f.claimed <- c
+}
+
+// giveUp quarantines a message whose crash budget is used up. One that the inbox
+// has is done: its processes ended after the commit.
+func (f *feed) giveUp(ctx context.Context, c parked.Claimed) {
+	applied, err := f.store.Applied(ctx, c.Claim)
+	if err == nil && applied {
+		err = f.store.Resolve(ctx, c.Claim)
+	}
+	fields := watermill.LogFields{"consumer": f.consumer, "topic": f.topic, "row": c.ID}
+	switch {
+	case err != nil: // its lease runs out
+		f.config.Logger.Error("Cannot tell what became of the parked message", err, fields)
+	case applied:
+		f.config.Logger.Info("Parked message had been handled when its process ended", fields)
+	default:
+		f.quarantine(ctx, f.delivery(c.Claim), c.Message, verdict.ReasonCrashed,
+			fmt.Errorf("retry: the process ended %d times while the handler ran", c.Crashes-1))
+	}
 }
 
 func (f *feed) quarantine(ctx context.Context, d *parked.Delivery, msg *message.Message, reason string, why error) {

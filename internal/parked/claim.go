@@ -146,6 +146,18 @@ func (s *Store) Due(ctx context.Context, sel Select) (fresh, suspect bool, err e
 	return fresh, suspect, err
 }
 
+// Applied says whether the inbox has the message of a claim: the process that
+// handled it ended between the commit and the end of its row.
+func (s *Store) Applied(ctx context.Context, c *Claim) (applied bool, err error) {
+	err = s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, s.sql.applied, c.ID).Scan(&applied)
+	})
+	if err != nil {
+		err = fmt.Errorf("look up parked message %d in the inbox: %w", c.ID, err)
+	}
+	return applied, err
+}
+
 // Extend renews the leases of claims that are still being handled.
 func (s *Store) Extend(ctx context.Context, lease time.Duration, claims []*Claim) error {
 	byToken := map[string][]int64{}

@@ -15,6 +15,7 @@ type queries struct {
 	insertEarly       string
 	quarantineClaim   string
 	get               string
+	applied           string
 
 	manyQueries
 	operateQueries
@@ -119,6 +120,11 @@ func newQueries(d dialect.Dialect) queries {
 			    first_failed_at = COALESCE(first_failed_at, {now}), last_failed_at = {now}
 			WHERE id = $1 AND token = $2 AND state = 'waiting'
 			RETURNING ` + entryColumns),
+
+		applied: d.SQL(`
+			SELECT EXISTS (SELECT 1 FROM {parked} AS p JOIN {inbox} AS i
+			               ON i.message_id = p.message_id AND i.consumer = p.consumer AND i.digest = p.digest
+			               WHERE p.id = $1)`),
 
 		get: d.SQL(`SELECT ` + entryColumns + ` FROM {parked} WHERE id = $1`),
 
