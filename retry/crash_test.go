@@ -75,6 +75,34 @@ func TestTrap48WhatWasAppliedIsNotGivenUp(t *testing.T) {
 	})
 }
 
+// The database can be slower than a process ends: what it was told to commit is
+// waited for.
+func TestTrap48ACommitUnderWayIsWaitedFor(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.CrashBudget = 1 })
+	b.put("done")
+	b.crash(1, false)
+	tx, err := b.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest)
+		SELECT message_id, consumer, digest FROM once_parked`); err != nil {
+		t.Fatal(err)
+	}
+	b.run(func(msg *message.Message) error {
+		t.Errorf("%s was run", msg.UUID)
+		return nil
+	})
+	b.eventually("it was looked up, and is left for later", func() bool {
+		return b.count(`once_parked WHERE state = 'waiting' AND token IS NULL AND due_at > created_at + interval '1 second'`) == 1
+	})
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("it is gone", func() bool { return len(b.entries("")) == 0 })
+}
+
 // Rows that were claimed together with the one that killed the process are
 // charged too, but run alone from then on, and are cleared by returning.
 func TestTrap49SuspectsRunAlone(t *testing.T) {

@@ -216,6 +216,9 @@ func (f *feed) hand(ctx context.Context, c parked.Claimed) {
 	f.claimed <- c
 }
 
+// lookAgain is when, if it is not known whether a message was handled.
+const lookAgain = time.Second
+
 // giveUp quarantines a message whose crash budget is used up. One that the inbox
 // has is done: its processes ended after the commit.
 func (f *feed) giveUp(ctx context.Context, c parked.Claimed) {
@@ -225,8 +228,9 @@ func (f *feed) giveUp(ctx context.Context, c parked.Claimed) {
 	}
 	fields := watermill.LogFields{"consumer": f.consumer, "topic": f.topic, "row": c.ID}
 	switch {
-	case err != nil: // its lease runs out
-		f.config.Logger.Error("Cannot tell what became of the parked message", err, fields)
+	case err != nil:
+		err = errors.Join(err, f.store.Release(ctx, c.Claim, lookAgain))
+		f.config.Logger.Error("Cannot tell yet what became of the parked message", err, fields)
 	case applied:
 		f.config.Logger.Info("Parked message had been handled when its process ended", fields)
 	default:

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -147,16 +148,32 @@ func (s *Store) Due(ctx context.Context, sel Select) (fresh, suspect bool, err e
 }
 
 // Applied says whether the inbox has the message of a claim: the process that
-// handled it ended between the commit and the end of its row.
+// handled it ended between the commit and the end of its row. It also waits for
+// a commit that the process has left behind, and fails if that takes long.
 func (s *Store) Applied(ctx context.Context, c *Claim) (applied bool, err error) {
-	err = s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
+	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		if s.sql.briefly != "" {
+			if _, err := tx.ExecContext(ctx, s.sql.briefly); err != nil {
+				return err
+			}
+		}
+		result, err := tx.ExecContext(ctx, s.sql.enter, c.ID)
+		if err != nil {
+			return err
+		}
+		if fresh, err := result.RowsAffected(); err != nil || fresh > 0 {
+			return cmp.Or(err, errOnlyLooked)
+		}
 		return tx.QueryRowContext(ctx, s.sql.applied, c.ID).Scan(&applied)
 	})
-	if err != nil {
-		err = fmt.Errorf("look up parked message %d in the inbox: %w", c.ID, err)
+	if err != nil && !errors.Is(err, errOnlyLooked) {
+		return false, fmt.Errorf("look up parked message %d in the inbox: %w", c.ID, err)
 	}
-	return applied, err
+	return applied, nil
 }
+
+// errOnlyLooked rolls back what was written to see whether it could be.
+var errOnlyLooked = errors.New("only looked")
 
 // Extend renews the leases of claims that are still being handled.
 func (s *Store) Extend(ctx context.Context, lease time.Duration, claims []*Claim) error {

@@ -15,6 +15,8 @@ type queries struct {
 	insertEarly       string
 	quarantineClaim   string
 	get               string
+	briefly           string
+	enter             string
 	applied           string
 
 	manyQueries
@@ -25,9 +27,9 @@ type queries struct {
 }
 
 func newQueries(d dialect.Dialect) queries {
-	clock := "{millis now()}"
-	if d.SQLite() {
-		clock = "{now}" // in milliseconds as it is
+	clock, briefly := "{millis now()}", "SET LOCAL lock_timeout = 1000"
+	if d.SQLite() { // its clock is in milliseconds as it is, and it has one writer
+		clock, briefly = "{now}", ""
 	}
 	return queries{
 		insertWaiting: d.SQL(`
@@ -120,6 +122,14 @@ func newQueries(d dialect.Dialect) queries {
 			    first_failed_at = COALESCE(first_failed_at, {now}), last_failed_at = {now}
 			WHERE id = $1 AND token = $2 AND state = 'waiting'
 			RETURNING ` + entryColumns),
+
+		briefly: briefly,
+
+		// Waits for a transaction that has entered the message and is not over.
+		enter: d.SQL(`
+			INSERT INTO {inbox} (message_id, consumer, digest)
+			SELECT message_id, consumer, digest FROM {parked} WHERE id = $1
+			ON CONFLICT (message_id, consumer) DO NOTHING`),
 
 		applied: d.SQL(`
 			SELECT EXISTS (SELECT 1 FROM {parked} AS p JOIN {inbox} AS i
