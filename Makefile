@@ -42,15 +42,19 @@ bench: ## measure against real servers               OUT=file ARGS='flags of tes
 	scripts/deps.sh
 	$(WITH_SERVERS) $(GO) run ./tests/bench$(if $(OUT), -out '$(OUT)') $(ARGS)
 
+# Processes of an earlier release run beside ours: of OLD, or of the last tag.
+OLD      ?= $(shell git describe --tags --abbrev=0 2>/dev/null)
+CHAOS_OLD = $(if $(OLD), -old "$$(scripts/build-chaos.sh '$(OLD)')")
+
 .PHONY: chaos
-chaos: ## show that nothing is lost or doubled         ARGS='flags of tests/chaos'
+chaos: ## show that nothing is lost or doubled         OLD=commit ARGS='flags of tests/chaos'
 	scripts/deps.sh
-	$(GO) run ./tests/chaos $(ARGS)
+	$(GO) run ./tests/chaos$(CHAOS_OLD) $(ARGS)
 
 .PHONY: soak
-soak: ## the same for long                          FOR=8h ARGS='flags of tests/chaos'
+soak: ## the same for long                          FOR=8h OLD=commit ARGS='flags of tests/chaos'
 	scripts/deps.sh
-	$(GO) run ./tests/chaos -duration $(FOR) $(ARGS)
+	$(GO) run ./tests/chaos -duration $(FOR)$(CHAOS_OLD) $(ARGS)
 
 .PHONY: check
 check: ## check format, vet, lint, modules

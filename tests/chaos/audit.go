@@ -73,11 +73,25 @@ func (a *audit) effects(ctx context.Context) (err error) {
 	}
 	a.example("lost", a.lost)
 	a.example("doubled", a.doubled)
+	a.places(ctx)
 	a.notef("%d effects, %d in quarantine, %d dead letters",
 		a.number(ctx, `SELECT COUNT(*) FROM effects`),
 		a.number(ctx, `SELECT COUNT(*) FROM once_parked WHERE state = 'quarantined'`),
 		a.number(ctx, `SELECT COUNT(*) FROM once_outbox_dead`))
 	return err
+}
+
+// places tells where the first of those are that are in two.
+func (a *audit) places(ctx context.Context) {
+	for _, id := range a.doubled[:min(len(a.doubled), 5)] {
+		places, err := a.ids(ctx, `
+			SELECT 'effect of ' || consumer FROM effects WHERE message_id = $1
+			UNION ALL SELECT concat_ws(' ', consumer, state, reason, error, 'attempts', attempts, 'crashes', crashes, last_failed_at)
+				FROM once_parked WHERE message_id = $1
+			UNION ALL SELECT concat_ws(' ', 'dead letter', reason, last_error) FROM once_outbox_dead WHERE message_id = $1
+			UNION ALL SELECT concat_ws(' ', 'inbox of', consumer, processed_at) FROM once_inbox WHERE message_id = $1`, id)
+		a.notef("%s: %s", id, strings.Join(append(places, fmt.Sprint(err)), "; "))
+	}
 }
 
 // during counts messages that were under way while a fault was at work.

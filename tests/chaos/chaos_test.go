@@ -40,7 +40,7 @@ func TestNothingIsLostAndNothingTakesEffectTwice(t *testing.T) {
 	const kinds = "writer-kill,forwarder-kill,consumer-kill,backend-kill,memory-alarm,queue-full,pg-reset,amqp-half-open," +
 		"cut-commit-writer,cut-commit-consumer,cut-before-confirm,cut-before-ack,duplicates,requeued,oversized-body," +
 		"handler-times-out,replay"
-	if r := chaos(t, options{seed: rand.Uint64(), messages: 1500, waiting: 300}, kinds); !r.passed() {
+	if r := chaos(t, options{seed: rand.Uint64(), messages: 1500, bites: 1, waiting: 300}, kinds); !r.passed() {
 		t.Error("see above")
 	}
 }
@@ -49,14 +49,14 @@ func TestNothingIsLostAndNothingTakesEffectTwice(t *testing.T) {
 // part in the way that somebody may well have written it.
 func TestWhatIsBrokenIsFound(t *testing.T) {
 	t.Run("doubled, phantoms, inversions", func(t *testing.T) {
-		o := options{seed: 1, messages: 500, waiting: 300, plant: plantInbox + "," + plantOrder + "," + plantOutbox}
+		o := options{seed: 1, messages: 500, bites: 1, waiting: 300, plant: plantInbox + "," + plantOrder + "," + plantOutbox}
 		r := chaos(t, o, "duplicates,writer-kill")
 		if r.passed() || r.Doubled == 0 || r.Phantoms == 0 || r.Inversions == 0 {
 			t.Errorf("not found: %+v", r.totals)
 		}
 	})
 	t.Run("lost", func(t *testing.T) {
-		r := chaos(t, options{seed: 1, messages: 500, waiting: 300, plant: plantDelete}, "amqp-refused")
+		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, plant: plantDelete}, "amqp-refused")
 		if r.passed() || r.Lost == 0 {
 			t.Errorf("not found: %+v", r.totals)
 		}

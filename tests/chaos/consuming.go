@@ -64,27 +64,31 @@ func (c *consumer) add(router *message.Router) (run func(context.Context) error,
 			Policy:      retry.Policy{Immediate: 1, Delayed: 2, Base: 100 * time.Millisecond},
 			CrashBudget: crashBudget, Lease: consumerLease, PollInterval: 50 * time.Millisecond,
 		},
+		Durable:       []string{notices},
 		Logger:        newLog(c.Name),
 		MeterProvider: c.tally.meters,
 	})
 	if err != nil {
 		return nil, err
 	}
-	for _, topic := range []string{ledger, notices} {
-		sub, err := c.subscriber()
-		if err != nil {
-			return nil, err
-		}
-		chain.AddHandler(router, topic, topic, sub, c.handler(topic))
+	direct, err := c.subscriber(8)
+	if err != nil {
+		return nil, err
 	}
+	durable, err := c.subscriber(100)
+	if err != nil {
+		return nil, err
+	}
+	chain.AddHandler(router, ledger, ledger, direct, c.handler(ledger))
+	chain.AddHandlerInBatches(router, notices, notices, durable, c.handler(notices))
 	return chain.Run, nil
 }
 
-func (c *consumer) subscriber() (message.Subscriber, error) {
+func (c *consumer) subscriber(inFlight int) (message.Subscriber, error) {
 	config := exchanges(c.AMQP)
 	config.Marshaler = picky{}
 	return rabbit.NewSubscriber(config, rabbit.SubscriberConfig{
-		InFlight:      8,
+		InFlight:      inFlight,
 		NackMax:       2 * time.Second,
 		ReadyTimeout:  500 * time.Millisecond,
 		CloseTimeout:  10 * time.Second,

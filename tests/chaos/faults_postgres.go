@@ -39,6 +39,10 @@ func postgresFaults() []fault {
 			strike: backendKill,
 		},
 		{
+			name: "backend-freeze", about: "SIGSTOP of one session's process in the middle of a transaction, then SIGCONT", on: onPostgres,
+			strike: backendFreeze,
+		},
+		{
 			name: "backends-terminated", about: "pg_terminate_backend of all sessions", on: onPostgres,
 			strike: func(ctx context.Context, s *strike) (string, error) {
 				n, err := s.terminate(ctx)
@@ -111,6 +115,42 @@ func backendKill(ctx context.Context, s *strike) (string, error) {
 	return fmt.Sprintf("session %d was killed, %d connections were made anew", pid, anew()), err
 }
 
+// backendFreeze bites when a session does not move that is in a transaction: its
+// client waits, and who needs its locks.
+func backendFreeze(ctx context.Context, s *strike) (string, error) {
+	const inTransaction = `state IN ('active', 'idle in transaction') AND xact_start IS NOT NULL`
+	var pid int
+	defer func() {
+		if pid != 0 {
+			_ = syscall.Kill(pid, syscall.SIGCONT) // if it is gone, so is what was to be done
+		}
+	}()
+	if err := s.until(ctx, "a session in a transaction is stopped", func() bool {
+		if s.db.QueryRowContext(ctx, `
+			SELECT pid FROM pg_stat_activity WHERE usename = $1 AND `+inTransaction+` ORDER BY random() LIMIT 1`, user).Scan(&pid) != nil {
+			return false
+		}
+		if syscall.Kill(pid, syscall.SIGSTOP) != nil {
+			return false
+		}
+		if s.number(ctx, `SELECT COUNT(*) FROM pg_stat_activity WHERE pid = $1 AND `+inTransaction, pid) == 1 {
+			return true
+		}
+		_ = syscall.Kill(pid, syscall.SIGCONT)
+		return false
+	}); err != nil {
+		return "", err
+	}
+	var still int64
+	err := s.until(ctx, "it has not moved for longer than a lock is waited for", func() bool {
+		still = s.number(ctx, `
+			SELECT (EXTRACT(epoch FROM clock_timestamp() - GREATEST(state_change, query_start)) * 1000)::bigint
+			FROM pg_stat_activity WHERE pid = $1`, pid)
+		return still > 2500
+	})
+	return fmt.Sprintf("session %d stood still in its transaction for %d ms", pid, still), err
+}
+
 func (s *strike) terminate(ctx context.Context) (n int64, err error) {
 	err = s.until(ctx, "sessions were terminated", func() bool {
 		n = s.number(ctx, `SELECT COUNT(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = $1`, user)
@@ -134,7 +174,7 @@ func (s *strike) withRole(ctx context.Context, change, back, state string) (stri
 
 func diskFull(ctx context.Context, s *strike) (string, error) {
 	if s.disk == nil {
-		return "", errUnavailable
+		return "", fmt.Errorf("%w: it takes root, and Linux", errUnavailable)
 	}
 	name := postgresError("53100")
 	failed := s.growing(sum(s.proxies(s.pg), name))
@@ -148,8 +188,8 @@ func diskFull(ctx context.Context, s *strike) (string, error) {
 	return fmt.Sprintf("%d times %s", failed(), name), errors.Join(err, failure)
 }
 
-// errUnavailable says that a fault cannot be made on this machine.
-var errUnavailable = errors.New("cannot be made here: it takes root, and Linux")
+// errUnavailable says that a fault cannot be made here.
+var errUnavailable = errors.New("cannot be made here")
 
 // snapshotHeld also holds the number of a transaction that has not ended, which
 // cursors over transaction ids would wait for.

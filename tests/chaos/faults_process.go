@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"syscall"
 	"time"
@@ -25,6 +26,9 @@ func processFaults() []fault {
 			})
 	}
 	return append(all, fault{
+		name: "old-and-new", about: "one process of each role is of an earlier release for a while: see -old", on: "releases", writes: true,
+		strike: oldAndNew,
+	}, fault{
 		name: "pool-hogged", about: "a consumer's handlers have to wait for a connection of its own pool", on: consuming,
 		strike: func(ctx context.Context, s *strike) (string, error) {
 			waited := s.growing(func() int64 { return s.count(consuming, "waited") })
@@ -33,6 +37,25 @@ func processFaults() []fault {
 			return fmt.Sprintf("%d waits for a connection", waited()), err
 		},
 	})
+}
+
+// oldAndNew is a deploy that has come half of the way, and goes back.
+func oldAndNew(ctx context.Context, s *strike) (string, error) {
+	if s.old == "" {
+		return "", fmt.Errorf("%w: no binary of an earlier release, see -old", errUnavailable)
+	}
+	work := []struct{ role, did string }{
+		{writing, "messages"}, {forwarding, "once.forwarder.published/confirmed"}, {consuming, "once.dedup.handled/applied"},
+	}
+	proof, errs := "the earlier release", []error(nil)
+	for _, w := range work {
+		m := s.one(w.role)
+		count := m.age(true)
+		defer func() { m.age(false) }()
+		errs = append(errs, s.until(ctx, m.base+" of the earlier release counted "+w.did, func() bool { return count(w.did) > 100 }))
+		proof += fmt.Sprintf(", %s: %d %s", m.base, count(w.did), w.did)
+	}
+	return proof, errors.Join(errs...)
 }
 
 func (s *strike) kill(ctx context.Context, role string) (string, error) {

@@ -20,6 +20,7 @@ type member struct {
 
 	dir  string
 	base string // its lives' names begin with it
+	old  string // the binary of an earlier release, which it may be told to use
 
 	mu     sync.Mutex
 	lives  int
@@ -28,6 +29,7 @@ type member struct {
 	exits  map[int]int64    // by status; -9 is killed by SIGKILL
 	down   bool             // it is not to be started again
 	paused bool             // what a writer is told when it begins
+	aged   bool             // the next life is of the earlier release
 	odd    []string         // ends that nothing explains
 	wanted bool             // its end is our doing
 
@@ -63,16 +65,19 @@ func (m *member) begin() error {
 	if err != nil {
 		return err
 	}
-	self, err := os.Executable()
+	binary, err := os.Executable()
 	if err != nil {
 		return err
+	}
+	if m.aged {
+		binary = m.old
 	}
 	log, err := os.OpenFile(filepath.Join(m.dir, m.base+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	p := &process{cmd: exec.Command(self), gone: make(chan struct{}), heard: time.Now()}
+	p := &process{cmd: exec.Command(binary), gone: make(chan struct{}), heard: time.Now()}
 	p.cmd.Env = append(os.Environ(), environment+"="+string(told))
 	p.cmd.Stderr = log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us
@@ -172,6 +177,24 @@ func (m *member) renew() *process {
 	m.wanted = true
 	_ = m.proc.stdin.Close()
 	return m.proc
+}
+
+// age has the next life be of the earlier release, or of this one. What it
+// returns is what that life has counted so far.
+func (m *member) age(aged bool) (counted func(name string) int64) {
+	m.mu.Lock()
+	m.aged = aged
+	lives := m.lives
+	m.mu.Unlock()
+	m.renew()
+	return func(name string) int64 {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.lives == lives {
+			return 0
+		}
+		return m.proc.last.Counts[name]
+	}
 }
 
 // stop has it end for good. It says that it had to be killed.

@@ -14,7 +14,8 @@ import (
 
 // Topics, which are also the names of exchanges and of consumers. What reaches
 // the ledger is recorded, so its messages are in two queues. Notices have only
-// one: without it they are unroutable.
+// one: without it they are unroutable. The ledger's consumer handles messages
+// directly, one in a transaction; that of notices is durable, and handles batches.
 const (
 	ledger  = "ledger"
 	notices = "notices"

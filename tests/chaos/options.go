@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -17,11 +18,13 @@ var errUsage = errors.New("see -help")
 type options struct {
 	seed     uint64
 	messages int           // at least so many
+	bites    int           // of each kind, at least
 	waiting  int64         // of them, before writers pause
 	duration time.Duration // at least so long
 	faults   []fault
 	json     string
 	plant    string // what is broken on purpose
+	old      string // the binary of an earlier release
 }
 
 func newFlags() (*flag.FlagSet, *options, *string) {
@@ -30,16 +33,18 @@ func newFlags() (*flag.FlagSet, *options, *string) {
 	flags.SetOutput(io.Discard) // errors are returned, help is printed by help
 	flags.Uint64Var(&o.seed, "seed", 0, "`number` that the plan follows from (default: one by chance, which is printed)")
 	flags.IntVar(&o.messages, "messages", 200_000, "go on until so many messages are committed")
+	flags.IntVar(&o.bites, "bites", 3, "go on until each kind of fault was seen so often")
 	flags.DurationVar(&o.duration, "duration", 0, "go on for at least so long")
 	flags.StringVar(&only, "only", "", "only these `kinds` of fault, separated by commas")
 	flags.StringVar(&o.json, "json", "", "write the result to this `file` too")
+	flags.StringVar(&o.old, "old", "", "this command as an earlier release built it, a `file`: for old-and-new")
 	flags.StringVar(&o.plant, "plant", "", "break `parts` on purpose, to see that it is found: "+strings.Join(plants, ","))
 	return flags, o, &only
 }
 
 func help(w io.Writer) {
 	fmt.Fprint(w, "chaos starts servers and processes, injects faults, and counts what was lost or\n"+
-		"took effect twice. Every kind of fault is injected at least once.\n\nKinds of fault:\n")
+		"took effect twice. It goes on until every kind of fault was seen often enough.\n\nKinds of fault:\n")
 	for _, f := range faults() {
 		fmt.Fprintf(w, "  %-24s%s\n", f.name, f.about)
 	}
@@ -64,6 +69,14 @@ func parse(args []string) (options, error) {
 	}
 	if o.messages < 1 {
 		refuse("-messages is %d: less than 1", o.messages)
+	}
+	if o.bites < 1 {
+		refuse("-bites is %d: less than 1", o.bites)
+	}
+	if o.old != "" {
+		if _, err := exec.LookPath(o.old); err != nil {
+			refuse("-old: %w", err)
+		}
 	}
 	if o.duration < 0 {
 		refuse("-duration is %v: negative", o.duration)

@@ -32,7 +32,7 @@ func (l life) planted(plant string) bool { return slices.Contains(strings.Split(
 // addNaively adds handlers with a transaction for each message, and nothing else.
 func (c *consumer) addNaively(router *message.Router) error {
 	for _, topic := range []string{ledger, notices} {
-		sub, err := c.subscriber()
+		sub, err := c.subscriber(8)
 		if err != nil {
 			return err
 		}

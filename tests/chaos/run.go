@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 )
 
@@ -21,6 +22,7 @@ func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 	if err != nil {
 		return r, err
 	}
+	w.old = o.old
 	if err := w.begin(o.plant); err != nil {
 		return r, err
 	}
@@ -66,35 +68,34 @@ func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 
 // all carries out the plan until there is enough of everything.
 func (n *nemesis) all(ctx context.Context, o options) error {
-	steps := 0
 	for s := range plan(o.seed, o.faults) {
+		long := time.Since(n.began) >= o.duration
+		if long && !n.wants(s.faults) {
+			if n.wants(o.faults) {
+				continue
+			}
+			if n.number(ctx, `SELECT COUNT(*) FROM business`) >= int64(o.messages) {
+				break
+			}
+		}
 		n.strike(ctx, s)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if steps++; steps < len(o.faults) {
-			continue
-		}
-		written := n.number(ctx, `SELECT COUNT(*) FROM business`)
-		if written >= int64(o.messages) && time.Since(n.began) >= o.duration {
-			break
-		}
-		rest(ctx, time.Second)
 	}
-	n.again(ctx, o)
 	return ctx.Err()
 }
 
-// again gives the kinds that have not bitten another chance: on a machine that
-// has other things to do, what they wait for may take too long.
-func (n *nemesis) again(ctx context.Context, o options) {
-	for seed := range uint64(2) {
-		for _, f := range o.faults {
-			if row := n.report.row(f.name); row.Bitten == 0 && !row.Unavailable && ctx.Err() == nil {
-				n.strike(ctx, step{faults: []fault{f}, seeds: []uint64{o.seed + seed}})
-			}
-		}
-	}
+// chances are how often a kind that was not seen is tried again: on a machine
+// that has other things to do, what it waits for may take too long.
+const chances = 2
+
+// wants says that one of the kinds has not bitten as often as it should.
+func (n *nemesis) wants(faults []fault) bool {
+	return slices.ContainsFunc(faults, func(f fault) bool {
+		row := n.report.row(f.name)
+		return row.Bitten < n.report.Bites && row.Injected < n.report.Bites+chances && !row.Unavailable
+	})
 }
 
 // settle waits until nothing is under way. It gives up when nothing has become
