@@ -108,11 +108,10 @@ func Digest(msg *message.Message) []byte {
 	return h.Sum(nil)
 }
 
-// Snapshot returns msg as it is now, whatever a handler does to it later.
+// Snapshot returns msg as it is now, whatever a handler does to it later. The
+// copy is to look at: nobody can ack it.
 func Snapshot(msg *message.Message) *message.Message {
-	copied := message.NewMessage(msg.UUID, slices.Clone(msg.Payload))
-	copied.Metadata = maps.Clone(msg.Metadata)
-	return copied
+	return &message.Message{UUID: msg.UUID, Metadata: maps.Clone(msg.Metadata), Payload: slices.Clone(msg.Payload)}
 }
 
 // Restore makes msg what it was when the snapshot was taken.
