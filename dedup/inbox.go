@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/verdict"
 )
@@ -69,6 +70,7 @@ func (i *Inbox) middleware(once func(msg *message.Message, consumer string) erro
 		err := once(msg, consumer)
 		call.outcome = outcomeOf(err)
 		if errors.Is(err, errDone) {
+			failpoint.Hit("dedup/known")
 			i.config.Logger.Debug("Message is done already, skipped",
 				watermill.LogFields{"message_uuid": msg.UUID, "consumer": consumer})
 			return nil, nil
@@ -98,6 +100,7 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 		}
 	}
 	for _, id := range identities {
+		failpoint.Hit("dedup/claim")
 		if err := i.claim(ctx, tx, id, consumer, parked.Tenant(msg)); err != nil {
 			return err
 		}
@@ -106,9 +109,11 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 		release() // the pool may have no other connection to look with
 		return i.lostUnderHandler(ctx, err)
 	}
+	failpoint.Hit("dedup/commit")
 	if err := i.dialect.Commit(tx); err != nil {
 		return i.commitError(err)
 	}
+	failpoint.Hit("dedup/committed")
 	return nil
 }
 
@@ -152,10 +157,13 @@ func collided(id identity, consumer string) error {
 func (i *Inbox) handle(ctx context.Context, tx *sql.Tx, msg *message.Message, consumer string, h message.HandlerFunc) error {
 	from := causeOf(msg) // h may change msg
 	msg.SetContext(withTx(ctx, tx))
+	failpoint.Hit("dedup/claimed")
 	produced, err := h(msg)
 	if err != nil {
+		failpoint.Hit("dedup/failed")
 		return i.handlerError(tx, err)
 	}
+	failpoint.Hit("dedup/handled")
 	for _, msg := range produced {
 		from.mark(msg)
 	}

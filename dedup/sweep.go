@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"time"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // sweepBatch bounds what one transaction removes.
@@ -65,7 +67,9 @@ func (i *Inbox) sweep(ctx context.Context, query string) (removed int64, err err
 			return err
 		}
 		removed, err = result.RowsAffected()
+		failpoint.Hit("dedup/sweep")
 		return err
 	})
+	failpoint.Hit("dedup/swept")
 	return removed, err
 }

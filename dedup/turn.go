@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/verdict"
 )
@@ -59,6 +60,7 @@ func (l *line) settle(batch []*entry) {
 			t.settle(nil)
 			return
 		}
+		failpoint.Hit("dedup/batch-undone")
 		t.restore()
 		// After a commit of unknown outcome the inbox tells each what came of it.
 		undecided := verdict.Of(err).Kind == verdict.Undecided && !errors.Is(err, ErrCommitUnknown)
@@ -94,6 +96,7 @@ type turn struct {
 // settle ends the turn.
 func (t *turn) settle(err error) {
 	for _, e := range t.entries {
+		failpoint.Hit("dedup/batch-settle")
 		e.settle(err)
 	}
 	t.entries = nil
@@ -134,14 +137,17 @@ func (t *turn) try() (err error) {
 		return verdict.HandBack(fmt.Errorf("dedup: %w", err))
 	}
 	defer release()
+	failpoint.Hit("dedup/batch-claim")
 	if err := t.claim(ctx, tx); err != nil {
 		return err
 	}
 	if len(t.entries) == 0 {
 		return nil
 	}
+	failpoint.Hit("dedup/batch-claimed")
 	produced, err := t.work(ctx, tx, t)
 	if err == nil {
+		failpoint.Hit("dedup/batch-handled")
 		err = t.store(tx, t.consumer, produced)
 	}
 	if err != nil {
@@ -149,9 +155,11 @@ func (t *turn) try() (err error) {
 		release() // the pool may have no other connection to look with
 		return t.lostUnderHandler(ctx, err)
 	}
+	failpoint.Hit("dedup/batch-commit")
 	if err := t.dialect.Commit(tx); err != nil {
 		return t.commitError(err)
 	}
+	failpoint.Hit("dedup/batch-committed")
 	return nil
 }
 
@@ -191,6 +199,7 @@ func each(h message.HandlerFunc) work {
 			if err != nil {
 				return nil, err
 			}
+			failpoint.Hit("dedup/batch-one-handled")
 			for _, msg := range produced {
 				from.mark(msg)
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -129,6 +130,7 @@ func (d *DeadLetters) putBack(ctx context.Context, tx *sql.Tx, letters []entry) 
 	if err != nil {
 		return err
 	}
+	failpoint.Hit("forwarder/letters-put-back")
 	var (
 		from, to []int64
 		keys     []string
@@ -147,6 +149,7 @@ func (d *DeadLetters) putBack(ctx context.Context, tx *sql.Tx, letters []entry) 
 		s.dialect.List(from), s.dialect.Strings(keys), s.dialect.List(to)); err != nil {
 		return err
 	}
+	failpoint.Hit("forwarder/holds-moved")
 	return d.archive.remove(ctx, tx, letters)
 }
 
@@ -207,7 +210,9 @@ func (d *DeadLetters) Release(ctx context.Context, act Act, orderingKey string) 
 		if err := s.letGo(ctx, tx, []int64{position}, []string{orderingKey}); err != nil {
 			return err
 		}
-		return s.audit(ctx, tx, act, "release", []string{"key:" + orderingKey}, []string{""})
+		err = s.audit(ctx, tx, act, "release", []string{"key:" + orderingKey}, []string{""})
+		failpoint.Hit("forwarder/key-released")
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("forwarder: release: %w", err)
@@ -240,6 +245,7 @@ func (s *store) letGo(ctx context.Context, tx *sql.Tx, positions []int64, keys [
 		if _, err := tx.ExecContext(ctx, s.dialect.SQL(query), s.dialect.List(positions), s.dialect.Strings(keys)); err != nil {
 			return err
 		}
+		failpoint.Hit("forwarder/letting-go")
 	}
 	return nil
 }

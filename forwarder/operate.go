@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/slot"
 )
@@ -198,15 +199,19 @@ func (a archive) batch(ctx context.Context, f Filter, op operation, after, last 
 		if err := op.do(ctx, tx, wanted); err != nil {
 			return err
 		}
+		failpoint.Hit("forwarder/operated")
 		subjects, ids := make([]string, len(wanted)), make([]string, len(wanted))
 		for i, e := range wanted {
 			subjects[i], ids[i] = a.subject+":"+strconv.FormatInt(e.id, 10), e.messageID
 		}
-		return a.store.audit(ctx, tx, op.act, op.name, subjects, ids)
+		err = a.store.audit(ctx, tx, op.act, op.name, subjects, ids)
+		failpoint.Hit("forwarder/operation-audited")
+		return err
 	})
 	if err != nil {
 		return after, err
 	}
+	failpoint.Hit("forwarder/batch-operated")
 	report.Done += len(wanted)
 	report.Skipped = append(report.Skipped, skipped...)
 	return upTo, nil

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"slices"
 	"time"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // sentLog is the state of forgetting what was sent long ago.
@@ -58,6 +60,7 @@ func (s *store) forgetSent(ctx context.Context, keep time.Duration, most int) (n
 			return err
 		}
 		n, err = result.RowsAffected()
+		failpoint.Hit("forwarder/sent-forgotten")
 		return err
 	})
 	return n, err

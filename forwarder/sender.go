@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
@@ -88,7 +89,12 @@ func (s *sender) carryOut(o order, publish func(string, *message.Message, func(e
 			s.answers.add(answer{o, fmt.Errorf("forwarder: the publisher panicked: %v", value)})
 		}
 	}()
-	publish(o.row.topic, msg, func(err error) { s.answers.add(answer{o, err}) })
+	failpoint.Hit("forwarder/publish")
+	publish(o.row.topic, msg, func(err error) {
+		failpoint.Hit("forwarder/answered")
+		s.answers.add(answer{o, err})
+	})
+	failpoint.Hit("forwarder/handed-over")
 }
 
 // publish makes an ordinary publisher's Publish look like PublishAsync.

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"time"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // settlement is what is to be recorded of messages whose outcome is known.
@@ -50,18 +52,24 @@ func (s *store) settle(ctx context.Context, batch settlement, afterDead AfterDea
 		errs []error
 	)
 	if len(batch.confirmed) > 0 {
+		failpoint.Hit("forwarder/remove")
 		err := s.remove(ctx, batch.confirmed)
+		failpoint.Hit("forwarder/removed")
 		done.confirmed = err == nil
 		errs = append(errs, err)
 	}
 	if len(batch.charges) > 0 {
+		failpoint.Hit("forwarder/charge")
 		charged, err := s.charge(ctx, batch.charges)
+		failpoint.Hit("forwarder/charged")
 		done.charges = err == nil
 		done.vanished = charged < int64(len(batch.charges))
 		errs = append(errs, err)
 	}
 	for _, d := range batch.deaths {
+		failpoint.Hit("forwarder/bury")
 		buried, err := s.bury(ctx, d, afterDead)
+		failpoint.Hit("forwarder/buried")
 		if err != nil {
 			errs = append(errs, err)
 			break
@@ -93,6 +101,7 @@ func (s *store) remove(ctx context.Context, rows []*row) error {
 			if _, err := tx.ExecContext(ctx, s.sql.lift, s.dialect.List(heads), s.dialect.Strings(keys)); err != nil {
 				return err
 			}
+			failpoint.Hit("forwarder/hold-lifted")
 		}
 		statements := []string{s.sql.remove}
 		if s.keepSent {
@@ -102,6 +111,7 @@ func (s *store) remove(ctx context.Context, rows []*row) error {
 			if _, err := tx.ExecContext(ctx, statement, s.dialect.List(positions), s.dialect.Strings(ids)); err != nil {
 				return err
 			}
+			failpoint.Hit("forwarder/rows-deleted")
 		}
 		return nil
 	})
@@ -138,7 +148,9 @@ func (s *store) charge(ctx context.Context, charges []charge) (found int64, err 
 		if found, err = result.RowsAffected(); err != nil {
 			return err
 		}
+		failpoint.Hit("forwarder/attempt-charged")
 		_, err = tx.ExecContext(ctx, s.sql.hold, args...)
+		failpoint.Hit("forwarder/key-held")
 		return err
 	})
 	return found, err
@@ -160,6 +172,7 @@ func (s *store) bury(ctx context.Context, d death, afterDead AfterDead) (buried 
 			return err
 		}
 		buried = true
+		failpoint.Hit("forwarder/letter-written")
 		if result, err = tx.ExecContext(ctx, s.sql.removeOne, r.position, r.id); err != nil {
 			return err
 		}
@@ -169,6 +182,7 @@ func (s *store) bury(ctx context.Context, d death, afterDead AfterDead) (buried 
 		if n == 0 {
 			return errRemoved
 		}
+		failpoint.Hit("forwarder/dead-row-deleted")
 		if r.key == "" {
 			return nil
 		}
@@ -177,6 +191,7 @@ func (s *store) bury(ctx context.Context, d death, afterDead AfterDead) (buried 
 			query = s.sql.holdDead
 		}
 		_, err = tx.ExecContext(ctx, query, r.key, r.position)
+		failpoint.Hit("forwarder/dead-key-set")
 		return err
 	})
 	return buried, err

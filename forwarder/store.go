@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // store is the tables as the forwarder sees them.
@@ -60,6 +61,7 @@ func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 				return err
 			}
 		}
+		failpoint.Hit("forwarder/enrolled")
 		var slots int
 		if err := tx.QueryRowContext(ctx, s.sql.instances).Scan(&got.instances, &slots); err != nil {
 			return err
@@ -81,8 +83,10 @@ func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 			}
 			got.slots = append(got.slots, slot)
 		}
+		failpoint.Hit("forwarder/slots-taken")
 		return rows.Err()
 	})
+	failpoint.Hit("forwarder/leased")
 	return got, err
 }
 
@@ -90,10 +94,12 @@ func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 func (s *store) leave(ctx context.Context) error {
 	return s.write(ctx, func(tx *sql.Tx) error {
 		for _, query := range []string{s.sql.releaseAll, s.sql.resign} {
+			failpoint.Hit("forwarder/leave")
 			if _, err := tx.ExecContext(ctx, query, s.owner); err != nil {
 				return err
 			}
 		}
+		failpoint.Hit("forwarder/resigned")
 		return nil
 	})
 }
@@ -102,6 +108,7 @@ func (s *store) leave(ctx context.Context) error {
 func (s *store) tidy(ctx context.Context) error {
 	return s.write(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, s.sql.tidy)
+		failpoint.Hit("forwarder/holds-tidied")
 		return err
 	})
 }

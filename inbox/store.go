@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
 )
@@ -61,6 +62,7 @@ func (s *stream) try(ctx context.Context, msgs []*message.Message) (left []*mess
 
 // insert acks the messages when their commit is known.
 func (s *stream) insert(ctx context.Context, msgs []*message.Message) error {
+	failpoint.Hit("inbox/store")
 	began := time.Now()
 	stored, err := s.Intake.store.Receive(ctx, s.delivery.Topic, s.subscription, msgs)
 	s.instruments.duration.Record(time.Since(began), telemetry.Succeeded(err))
@@ -68,8 +70,10 @@ func (s *stream) insert(ctx context.Context, msgs []*message.Message) error {
 		return err
 	}
 	for _, msg := range msgs {
+		failpoint.Hit("inbox/ack")
 		msg.Ack()
 	}
+	failpoint.Hit("inbox/acked")
 	s.instruments.receivedMany(int64(len(msgs)), stored)
 	if stored > 0 {
 		s.subscription.Wake()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
 )
 
@@ -46,9 +47,11 @@ func (t *Transport) Publish(topic string, messages ...*message.Message) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(messages[0].Context()), t.config.PublishTimeout)
 	defer cancel()
+	failpoint.Hit("local/deliver")
 	if err := t.store.DeliverTo(ctx, topic, subscriptions, messages...); err != nil {
 		return fmt.Errorf("local: publish to %q: %w", topic, err)
 	}
+	failpoint.Hit("local/delivered")
 	for _, s := range subscriptions {
 		s.Wake()
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/outbox"
 )
 
@@ -41,6 +42,7 @@ func (m *Mover) insert(ctx context.Context, tx *sql.Tx, rows []row) ([]letter, e
 		return nil, err
 	}
 	for _, d := range dead {
+		failpoint.Hit("mover/bury")
 		if err := m.bury(ctx, tx, d); err != nil {
 			return nil, err
 		}

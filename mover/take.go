@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // mostBytes bounds the payloads of a batch, within the size of one message.
@@ -54,6 +56,7 @@ func (m *Mover) take(ctx context.Context) (taken int, err error) {
 		if err != nil {
 			return err
 		}
+		failpoint.Hit("mover/locked")
 		// A statement of its own, so that its snapshot is younger than the lock.
 		rows, err := m.next(ctx, tx, at)
 		if err != nil || len(rows) == 0 {
@@ -62,11 +65,14 @@ func (m *Mover) take(ctx context.Context) (taken int, err error) {
 		if dead, err = m.insert(ctx, tx, rows); err != nil {
 			return err
 		}
+		failpoint.Hit("mover/inserted")
 		taken = len(rows)
 		last := rows[taken-1]
 		_, err = tx.ExecContext(ctx, m.sql.advance, last.transaction, last.offset, m.config.ConsumerGroup)
+		failpoint.Hit("mover/advanced")
 		return err
 	})
+	failpoint.Hit("mover/moved")
 	if err != nil {
 		return 0, err
 	}
@@ -87,6 +93,7 @@ func (m *Mover) lock(ctx context.Context, tx *sql.Tx) (place, error) {
 	if _, err := tx.ExecContext(ctx, m.sql.begin, m.config.ConsumerGroup); err != nil {
 		return place{}, err
 	}
+	failpoint.Hit("mover/group-begun")
 	// Somebody else may have been first, and further by now.
 	at, found, err = m.position(ctx, tx, m.sql.lock)
 	if err == nil && !found {

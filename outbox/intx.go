@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // InTx is [Outbox.InTx] with PostgreSQL's tables "once_".
@@ -29,13 +31,16 @@ func (o *Outbox) InTx(
 ) error {
 	var failed error
 	err := o.dialect.Write(ctx, db, func(tx *sql.Tx) error {
+		failpoint.Hit("outbox/begun")
 		failed = work(tx, publisher{outbox: o, tx: tx, ctx: ctx})
+		failpoint.Hit("outbox/worked")
 		return failed
 	})
 	if failed != nil {
 		return failed
 	}
 	if err == nil || errors.Is(err, ErrCommitUnknown) {
+		failpoint.Hit("outbox/committed")
 		for _, hint := range hints {
 			hint()
 		}

@@ -7,6 +7,8 @@ import (
 
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // Publisher returns a publisher into the outbox of PostgreSQL's tables "once_",
@@ -49,9 +51,11 @@ func (p publisher) Publish(topic string, msgs ...*message.Message) (err error) {
 	}
 	for len(records) > 0 {
 		n := cut(records)
+		failpoint.Hit("outbox/insert")
 		if err := p.insert(topic, records[:n]); err != nil {
 			return fmt.Errorf("outbox: %w", err)
 		}
+		failpoint.Hit("outbox/inserted")
 		records = records[n:]
 	}
 	return nil

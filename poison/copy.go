@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 )
@@ -41,6 +42,7 @@ func (s *Store) copyOut(ctx context.Context, tx *sql.Tx, e Entry) error {
 	err := s.config.Outbox(tx).Publish(s.config.CopyTo, copyOf(e))
 	if err == nil {
 		_, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT once_copy")
+		failpoint.Hit("poison/copied")
 		return err
 	}
 	s.config.Logger.Error("The message is quarantined without a copy to the topic", err, watermill.LogFields{

@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
 	"github.com/watermill-once/once/internal/verdict"
@@ -39,7 +40,10 @@ func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		if v.Kind == verdict.Undecided || delivery.ShuttingDown(ctx) {
 			return nil, err
 		}
-		return nil, s.quarantine(ctx, delivery, original, v, err)
+		failpoint.Hit("poison/quarantine")
+		err = s.quarantine(ctx, delivery, original, v, err)
+		failpoint.Hit("poison/quarantined")
+		return nil, err
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 var errCancelled = errors.New("the broker has cancelled the consumer: its queue was deleted or has moved")
@@ -98,11 +100,15 @@ func (in *intake) answer(d *delivery) (outcome int) {
 	var err error
 	switch {
 	case d.acked:
+		failpoint.Hit("rabbit/ack")
 		outcome, err = acked, d.raw.Ack(false)
+		failpoint.Hit("rabbit/acked")
 	case in.sub.s.config.Consume.NoRequeueOnNack:
 		outcome, err = dropped, d.raw.Nack(false, false)
 	default:
+		failpoint.Hit("rabbit/requeue")
 		outcome, err = requeued, d.raw.Nack(false, true)
+		failpoint.Hit("rabbit/requeued")
 	}
 	if err != nil { // the end of the channel is on its way
 		return lost
@@ -114,6 +120,7 @@ func (in *intake) answer(d *delivery) (outcome int) {
 func (in *intake) giveBack() {
 	for _, d := range in.waiting {
 		if in.ctx.Err() == nil {
+			failpoint.Hit("rabbit/give-back")
 			_ = d.raw.Nack(false, true)
 		}
 		d.cancel()

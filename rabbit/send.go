@@ -8,6 +8,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 var (
@@ -111,6 +113,7 @@ func (p *Publisher) send(f *flight, c *content) error {
 			return f.limit(tooLarge("headers of %d bytes; the limit is %d", c.headerSize(), p.session.frameSize()))
 
 		case p.lane.publish(f, c):
+			failpoint.Hit("rabbit/published")
 			p.count++
 			p.bytes += f.size
 			if p.dozing {

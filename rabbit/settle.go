@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // settler finds out what became of every message and says so. It is one
@@ -154,6 +156,7 @@ func (s *settler) release() {
 func (s *settler) report() {
 	s.p.instruments.reports(s.verdicts)
 	for _, v := range s.verdicts {
+		failpoint.Hit("rabbit/report")
 		v.flight.done(v.err)
 	}
 	clear(s.verdicts)

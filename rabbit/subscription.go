@@ -10,6 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // subscription is what one call of Subscribe began. One goroutine does
@@ -127,6 +129,7 @@ func (sub *subscription) consume(in *intake) error {
 				return in.over()
 			}
 			in.waiting = append(in.waiting, sub.decode(in, raw))
+			failpoint.Hit("rabbit/received")
 		case out <- next:
 			sub.handOut(in)
 		case d := <-sub.answers:
@@ -148,6 +151,7 @@ func (sub *subscription) next(in *intake) (chan<- *message.Message, *message.Mes
 
 // handOut notes that the first of those that wait was taken.
 func (sub *subscription) handOut(in *intake) {
+	failpoint.Hit("rabbit/handed-over")
 	d := in.waiting[0]
 	in.waiting[0] = nil
 	in.waiting = in.waiting[1:]

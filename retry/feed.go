@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
 	"github.com/watermill-once/once/internal/verdict"
@@ -242,6 +243,7 @@ func (f *feed) giveUp(ctx context.Context, c parked.Claimed) {
 func (f *feed) quarantine(ctx context.Context, d *parked.Delivery, msg *message.Message, reason string, why error) {
 	failure := parked.Failure{Err: why, Reason: reason, Attempts: d.Claim.Attempts}
 	ctx, end := f.instruments.tracer.Quarantine(ctx, f.instruments.traced(), f.consumer, f.topic, reason, msg)
+	failpoint.Hit("retry/quarantine-claim")
 	err := f.store.QuarantineClaim(ctx, f.consumer, d.Claim, failure)
 	end(telemetry.Stored, err)
 	fields := watermill.LogFields{"consumer": f.consumer, "topic": f.topic, "row": d.Claim.ID, "reason": reason}

@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
@@ -64,6 +65,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		produced, end, err := a.call(h)
 		if err == nil {
 			end(handled)
+			failpoint.Hit("retry/handled")
 			if claim := a.delivery.Claim; claim != nil {
 				claim.Handle() // and whoever claimed the row resolves it
 			}
@@ -99,6 +101,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 			return nil, a.nextRound(err, policy, v.After, end)
 		}
 		end(again)
+		failpoint.Hit("retry/again")
 		a.log("Handler failed, trying again at once", err)
 		tries++
 	}
@@ -150,12 +153,15 @@ func (a *attempt) setAside() error {
 // park moves the message to its row and due time; the transport's copy is then
 // to be acked.
 func (a *attempt) park(f parked.Failure, delay time.Duration) error {
-	return a.patience.Persist(a.ctx, a.delivery, "park the message", func(ctx context.Context) error {
+	failpoint.Hit("retry/park")
+	err := a.patience.Persist(a.ctx, a.delivery, "park the message", func(ctx context.Context) error {
 		if claim := a.delivery.Claim; claim != nil {
 			return a.store.Postpone(ctx, a.delivery.Consumer, claim, f, delay)
 		}
 		return a.store.Park(ctx, a.delivery, a.original, f, delay)
 	})
+	failpoint.Hit("retry/parked")
+	return err
 }
 
 // parkEarly parks a message that came before its turn. Nothing is charged.

@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/verdict"
 )
@@ -119,6 +120,7 @@ func (k *keeper) store(ctx context.Context) {
 				watermill.LogFields{"consumer": k.consumer, "topic": k.topic, "err": err.Error()})
 		}
 		for _, msg := range batch {
+			failpoint.Hit("retry/kept")
 			if err != nil {
 				msg.Nack()
 			} else {

@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/schema"
 )
@@ -41,6 +42,7 @@ func (f *feed) deliver(ctx context.Context, c parked.Claimed, out chan<- *messag
 	defer cancel()
 	msg := c.Message
 	msg.SetContext(ctx)
+	failpoint.Hit("retry/hand-out")
 	out <- msg
 	select {
 	case <-msg.Acked():

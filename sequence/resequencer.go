@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/verdict"
 )
@@ -107,6 +108,7 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 				return outcome, err
 			}
 		}
+		failpoint.Hit("sequence/decided")
 		written, err := r.write(ctx, t, last)
 		if err != nil {
 			return undecided, verdict.HandBack(fmt.Errorf("sequence: write the version: %w", err))
@@ -141,6 +143,8 @@ func (r *Resequencer) write(ctx context.Context, t turn, l last) (bool, error) {
 	if err != nil || written == 0 || r.config.Policy != HoldForGap {
 		return written == 1, err
 	}
+	failpoint.Hit("sequence/written")
 	_, err = t.tx.ExecContext(ctx, r.sql.wake, t.consumer, t.sequence(), t.version+1)
+	failpoint.Hit("sequence/woken")
 	return true, err
 }

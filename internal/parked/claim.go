@@ -12,6 +12,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // Claim is a parked row that this process may handle until its lease ends.
@@ -127,8 +129,10 @@ func (s *Store) Claim(ctx context.Context, sel Select) ([]Claimed, error) {
 			}
 			claimed = append(claimed, c)
 		}
+		failpoint.Hit("parked/claim")
 		return rows.Err()
 	})
+	failpoint.Hit("parked/claimed")
 	if err != nil {
 		return nil, fmt.Errorf("claim parked messages: %w", err)
 	}
@@ -191,6 +195,7 @@ func (s *Store) Extend(ctx context.Context, lease time.Duration, claims []*Claim
 			if _, err := tx.ExecContext(ctx, s.sql.extend, s.dialect.List(ids), token, lease.Milliseconds()); err != nil {
 				return err
 			}
+			failpoint.Hit("parked/extended")
 		}
 		return nil
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/verdict"
 )
 
@@ -25,6 +26,7 @@ func (s *Store) ParkEarly(ctx context.Context, d *Delivery, msg *message.Message
 		if err != nil {
 			return fmt.Errorf("park message until its turn: %w", err)
 		}
+		failpoint.Hit("parked/park-early")
 		return nil
 	})
 }

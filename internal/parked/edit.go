@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // ErrIDInUse says that the id of an edited message is not new to the consumer.
@@ -35,6 +37,7 @@ func (s *Store) Edit(ctx context.Context, act Act, old Entry, msg *message.Messa
 		if err != nil {
 			return fmt.Errorf("insert the edited message: %w", err)
 		}
+		failpoint.Hit("parked/edited")
 		return s.record(ctx, tx, act, "edited", id, old.Consumer, msg.UUID)
 	})
 	if err != nil {

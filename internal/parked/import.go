@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // Origin names an entry for good, whichever database it is brought to.
@@ -56,6 +58,7 @@ func (s *Store) Import(ctx context.Context, act Act, entries []Entry, origins []
 			if id == 0 {
 				continue
 			}
+			failpoint.Hit("parked/import")
 			imported++
 			e := &entries[i]
 			if err := s.record(ctx, tx, act, "import", id, Clean(e.Consumer, maxName), Clean(e.MessageID, maxName)); err != nil {

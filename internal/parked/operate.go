@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // Act says who does something to a quarantined message, and why.
@@ -42,6 +44,7 @@ func (s *Store) Replay(ctx context.Context, act Act, ids []int64) error {
 			if raw {
 				return ErrUndecodable
 			}
+			failpoint.Hit("parked/replay")
 			return s.record(ctx, tx, act, "replay", id, consumer, messageID)
 		})
 	})
@@ -132,12 +135,14 @@ func (s *Store) discard(ctx context.Context, tx *sql.Tx, act Act, action string,
 	if err := tx.QueryRowContext(ctx, s.sql.discard, id).Scan(&consumer, &messageID, &envelope); err != nil {
 		return err
 	}
+	failpoint.Hit("parked/discard")
 	// An id that had to be cleaned is refused by the inbox anyway.
 	if msg, err := Decode(envelope); err == nil && msg.UUID != "" && msg.UUID == messageID {
 		digest := sha256.Sum256(msg.Payload)
 		if _, err := tx.ExecContext(ctx, s.sql.tombstone, messageID, consumer, digest[:]); err != nil {
 			return err
 		}
+		failpoint.Hit("parked/tombstone")
 	}
 	return s.record(ctx, tx, act, action, id, consumer, messageID)
 }
@@ -158,6 +163,7 @@ func each(ids []int64, one func(id int64) error) error {
 func (s *Store) record(ctx context.Context, tx *sql.Tx, act Act, action string, id int64, consumer, messageID string) error {
 	_, err := tx.ExecContext(ctx, s.sql.audit, Clean(act.Actor, maxName), action,
 		"parked:"+strconv.FormatInt(id, 10), consumer, messageID, Clean(act.Why, maxError))
+	failpoint.Hit("parked/audited")
 	return err
 }
 

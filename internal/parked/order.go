@@ -11,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/meta"
 )
 
@@ -55,6 +56,7 @@ func (s *Store) changeKeys(ctx context.Context, keys []Key, work func(tx *sql.Tx
 		if err := work(tx); err != nil {
 			return err
 		}
+		failpoint.Hit("parked/changed")
 		return s.promote(ctx, tx, keys)
 	})
 }
@@ -95,6 +97,7 @@ func (s *Store) promote(ctx context.Context, tx *sql.Tx, keys []Key) error {
 		if _, err := tx.ExecContext(ctx, s.sql.order.promote, k.consumer, k.topic, k.key); err != nil {
 			return fmt.Errorf("go on with an ordering key: %w", err)
 		}
+		failpoint.Hit("parked/promoted")
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // Aside is what else is to happen in the transaction that quarantines an
@@ -74,8 +76,12 @@ func (s *Store) quarantineClaim(ctx context.Context, consumer string, c *Claim, 
 func (s *Store) quarantine(ctx context.Context, keys []Key, aside Aside, query string, args ...any) (entry Entry, err error) {
 	err = s.changeKeys(ctx, keys, func(tx *sql.Tx) error {
 		entry, err = scanEntry(tx.QueryRowContext(ctx, query, args...))
-		if err != nil || aside == nil {
+		if err != nil {
 			return err
+		}
+		failpoint.Hit("parked/quarantined")
+		if aside == nil {
+			return nil
 		}
 		return aside(ctx, tx, entry)
 	})

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // Deliver stores messages for each of the consumers, due at once, in one
@@ -44,6 +46,7 @@ func (s *Store) receive(ctx context.Context, topic string, to []Subscription, ms
 				return err
 			}
 			stored += n
+			failpoint.Hit("parked/delivered")
 		}
 		return nil
 	})
@@ -122,6 +125,7 @@ func (s *Store) Forget(ctx context.Context, topic, consumer string, keep time.Du
 			return err
 		}
 		removed, err = result.RowsAffected()
+		failpoint.Hit("parked/forgotten")
 		return err
 	})
 	if err != nil {

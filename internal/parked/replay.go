@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // States of a replay.
@@ -99,12 +101,15 @@ func (s *Store) BeginReplay(ctx context.Context, act Act, f Filter, plan Plan, l
 		if err := tx.QueryRowContext(ctx, size, where.args...).Scan(&r.Total, &r.untilID); err != nil {
 			return err
 		}
-		return tx.QueryRowContext(ctx, s.sql.replays.insert, Clean(f.Consumer, maxName), string(filterText), string(planText),
+		err := tx.QueryRowContext(ctx, s.sql.replays.insert, Clean(f.Consumer, maxName), string(filterText), string(planText),
 			Clean(act.Actor, maxName), Clean(act.Why, maxError), r.Total, r.untilID, r.token, lease.Milliseconds()).Scan(&r.ID)
+		failpoint.Hit("replay/begin")
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+	failpoint.Hit("replay/begun")
 	return s.ReplayOf(ctx, r.ID, r.token)
 }
 
@@ -125,6 +130,7 @@ func (s *Store) ResumeReplay(ctx context.Context, act Act, id int64, lease time.
 		if moved == 0 {
 			return fmt.Errorf("%w: %d", ErrReplayRunning, id)
 		}
+		failpoint.Hit("replay/resume")
 		_, err = tx.ExecContext(ctx, s.sql.replays.resumed, Clean(act.Actor, maxName), Clean(act.Why, maxError), id)
 		return err
 	})
@@ -275,9 +281,12 @@ func (s *Store) AdvanceReplay(ctx context.Context, r *Replay, n int, lease time.
 		if err != nil {
 			return err
 		}
+		failpoint.Hit("replay/released")
 		_, err = tx.ExecContext(ctx, s.sql.replays.advance, r.ID, after, moved)
+		failpoint.Hit("replay/advance")
 		return err
 	})
+	failpoint.Hit("replay/advanced")
 	if err != nil {
 		return 0, false, fmt.Errorf("replay %d: %w", r.ID, err)
 	}
@@ -292,11 +301,13 @@ func (s *Store) release(ctx context.Context, tx *sql.Tx, r *Replay, ids []int64)
 		if _, err := tx.ExecContext(ctx, s.sql.replays.forget, list); err != nil {
 			return 0, err
 		}
+		failpoint.Hit("replay/inbox-forgotten")
 	}
 	moved, err := affected(tx.ExecContext(ctx, s.sql.replays.moved+in(r.states()), r.ID, list))
 	if err != nil {
 		return 0, err
 	}
+	failpoint.Hit("replay/due")
 	_, err = tx.ExecContext(ctx, s.sql.replays.audit, r.Actor, r.Why, r.ID, list)
 	return moved, err
 }
@@ -305,6 +316,7 @@ func (s *Store) release(ctx context.Context, tx *sql.Tx, r *Replay, ids []int64)
 func (s *Store) EndReplay(ctx context.Context, r *Replay, state, reason string) (*Replay, error) {
 	err := s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		held, err := affected(tx.ExecContext(ctx, s.sql.replays.end, r.ID, r.token, state, Clean(reason, maxError), r.Resolved, r.Failed))
+		failpoint.Hit("replay/end")
 		if err == nil && held == 0 {
 			err = ErrReplayLost
 		}

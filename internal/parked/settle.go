@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // Resolve ends claims whose messages were handled, in one transaction. A row
@@ -30,6 +32,7 @@ func (s *Store) Resolve(ctx context.Context, claims ...*Claim) error {
 		moved = make(map[int64]bool, len(claims))
 		err = s.move(ctx, tx, moved, gone, s.sql.remove)
 		if err == nil {
+			failpoint.Hit("parked/removed")
 			err = s.move(ctx, tx, moved, kept, s.sql.resolve)
 		}
 		return moved, err
@@ -93,10 +96,12 @@ func (s *Store) settle(
 	ctx context.Context, claims []*Claim, keys []Key, move func(tx *sql.Tx) (moved map[int64]bool, err error),
 ) error {
 	var moved map[int64]bool
+	failpoint.Hit("parked/settle")
 	err := s.changeKeys(ctx, keys, func(tx *sql.Tx) (err error) {
 		moved, err = move(tx)
 		return err
 	})
+	failpoint.Hit("parked/settled")
 	if err != nil {
 		return fmt.Errorf("settle %d parked messages, the first is row %d: %w", len(claims), claims[0].ID, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/schema"
 )
@@ -81,6 +82,7 @@ func (s *Store) insertWaiting(
 	if err != nil {
 		return fmt.Errorf("park message: %w", err)
 	}
+	failpoint.Hit("parked/park")
 	return nil
 }
 

@@ -1,0 +1,45 @@
+//go:build failpoints
+
+package failpoint
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+)
+
+// armed is the point at which this process ends, and after how many hits.
+var armed, left = parse(os.Getenv(Variable))
+
+func parse(value string) (name string, left *atomic.Int64) {
+	left = new(atomic.Int64)
+	left.Store(1)
+	name, count, counted := strings.Cut(value, ":")
+	if counted {
+		n, err := strconv.ParseInt(count, 10, 64)
+		if err != nil || n < 1 {
+			panic(fmt.Sprintf("%s is %q: not a count", Variable, value))
+		}
+		left.Store(n)
+	}
+	if name != "" && !slices.Contains(Points, name) {
+		panic(fmt.Sprintf("%s is %q: no such point", Variable, value))
+	}
+	return name, left
+}
+
+// Hit ends the process if the point is the one: nothing is tidied up, no
+// deferred function runs, and this call does not return.
+func Hit(name string) {
+	if name != armed || left.Add(-1) != 0 {
+		return
+	}
+	fmt.Fprintln(os.Stderr, Reached+name)
+	if self, err := os.FindProcess(os.Getpid()); err == nil {
+		_ = self.Kill()
+	}
+	select {}
+}
