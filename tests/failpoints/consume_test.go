@@ -1,0 +1,171 @@
+package failpoints
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/sequence"
+)
+
+// Topics, and the names of those who consume them.
+const (
+	orders = "orders"
+	done   = "done"   // an order was handled
+	alarms = "alarms" // copies of what is in quarantine
+)
+
+const (
+	key = "key"
+
+	crashBudget = 2
+	lease       = 400 * time.Millisecond
+)
+
+func (a *actor) chain() (*once.Consumer, error) {
+	config := once.ConsumerConfig{
+		Schema: a.schema(),
+		Retry: retry.Config{
+			Policy:      retry.Policy{Immediate: 1, Delayed: 2, Base: 5 * time.Millisecond},
+			CrashBudget: crashBudget, Concurrency: 4, Lease: lease, PollInterval: 20 * time.Millisecond,
+		},
+		Dedup:  dedup.Config{SweepInterval: time.Second, Batch: dedup.Batch{Wait: 50 * time.Millisecond}},
+		Poison: poison.Config{ReplayLease: lease},
+	}
+	if a.Keyed {
+		config.Retry.KeyOrder = retry.GoOn
+	}
+	if a.Versions {
+		config.Sequence = &sequence.Config{Policy: sequence.HoldForGap, First: sequence.FromOne}
+	}
+	if a.Durable {
+		config.Durable = []string{orders}
+		config.Inbox = inbox.Config{BatchWait: 20 * time.Millisecond, KeepHandled: 200 * time.Millisecond}
+	}
+	if a.Copies {
+		config.Poison.CopyTo, config.Poison.Outbox = alarms, outbox.Publisher
+	}
+	return once.NewConsumer(a.db, config)
+}
+
+// consume returns when all consumers have subscribed.
+func (a *actor) consume(ctx context.Context, start func(func(ctx context.Context) error)) error {
+	if a.NoConsumer {
+		return nil
+	}
+	c, err := a.chain()
+	if err != nil {
+		return err
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, nopLogger)
+	if err != nil {
+		return err
+	}
+	add := c.AddHandler
+	if a.Batches {
+		add = c.AddHandlerInBatches
+	}
+	for topic, handle := range map[string]once.HandlerFunc{orders: a.order, done: a.apply, alarms: a.alarm} {
+		sub, err := a.subscriber()
+		if err != nil {
+			return err
+		}
+		add(router, topic, topic, sub, handle)
+	}
+	start(c.Run)
+	start(router.Run)
+	select {
+	case <-router.Running():
+	case <-ctx.Done(): // it could not
+	}
+	return nil
+}
+
+func (a *actor) subscriber() (message.Subscriber, error) {
+	if a.transport != nil {
+		return a.transport.Subscriber(), nil
+	}
+	return rabbit.NewSubscriber(a.exchanges(), rabbit.SubscriberConfig{InFlight: 2, NackMin: time.Millisecond, NackMax: 10 * time.Millisecond})
+}
+
+// order applies an order, if it is to succeed, and tells of it.
+func (a *actor) order(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+	delivery := parked.DeliveryOf(ctx)
+	attempts := 0
+	if delivery.Claim != nil {
+		attempts = delivery.Claim.Attempts
+	}
+	switch {
+	case msg.UUID == a.Exits:
+		return nil, a.exit(ctx, msg)
+	case a.Stops:
+		return nil, a.interrupted(ctx, delivery)
+	case a.Blocks && delivery.Claim != nil:
+		<-delivery.Closing
+	case attempts < a.Fails && (a.FailsFor == "" || a.FailsFor == msg.UUID):
+		return nil, errors.New("the handler fails")
+	}
+	_, err := a.apply(ctx, tx, msg)
+	return []*message.Message{once.To(done, message.NewMessage(msg.UUID+"-done", nil))}, err
+}
+
+// exit ends the process when nobody will send the message again: a copy that
+// the broker has never delivered could not be told from a new message.
+func (a *actor) exit(ctx context.Context, msg *message.Message) error {
+	if err := a.gone(ctx, `message_id = $1`, 1, msg.UUID); err != nil {
+		return err
+	}
+	os.Exit(exitStatus)
+	return nil
+}
+
+// interrupted tells the process to end, when what is in the outbox has been
+// delivered, and returns when it does.
+func (a *actor) interrupted(ctx context.Context, delivery *parked.Delivery) error {
+	if err := a.gone(ctx, `topic <> $1`, 5, done); err != nil {
+		return err
+	}
+	a.stop()
+	<-delivery.Closing
+	return errors.New("the handler is interrupted")
+}
+
+// gone waits until such rows are not in the outbox, in so many looks at it.
+func (a *actor) gone(ctx context.Context, which string, looks int, arg string) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for seen := 0; seen < looks; <-tick.C {
+		var left int
+		if err := a.db.QueryRowContext(ctx, `SELECT COUNT(*) FROM once_outbox WHERE `+which, arg).Scan(&left); err != nil {
+			return err
+		}
+		seen++
+		if left > 0 {
+			seen = 0
+		}
+	}
+	return nil
+}
+
+func (a *actor) apply(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+	_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id) VALUES ($1)`, msg.UUID)
+	return nil, err
+}
+
+// alarm has one effect for each entry, whose copy has an id of its own.
+func (a *actor) alarm(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+	_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id) VALUES ($1)`, "alarm-"+msg.Metadata[poison.CopyMessageID])
+	return nil, err
+}

@@ -1,0 +1,55 @@
+package failpoints
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// A process is killed at each point, another one goes on from there, and every
+// committed message has its effect once.
+func TestKilledAt(t *testing.T) {
+	t.Parallel()
+	program, broker := build(t), testkit.Rabbit(t)
+	for _, s := range scenarios {
+		for _, point := range s.points {
+			t.Run(s.name+"/"+point, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, program, s, broker)
+				if s.seed != nil {
+					s.seed(w)
+				}
+				if s.earlier != nil {
+					s.earlier(w)
+				}
+				begin(t, program, w.life, point).killed(t)
+				if s.after != nil {
+					s.after(&w.life)
+				}
+				w.finish()
+				w.audit()
+			})
+		}
+	}
+}
+
+func TestEveryPointHasAScenario(t *testing.T) {
+	reached := map[string]bool{}
+	for _, s := range scenarios {
+		for _, point := range s.points {
+			name, _, _ := strings.Cut(point, ":")
+			reached[name] = true
+			if !slices.Contains(failpoint.Points, name) {
+				t.Errorf("%s: %s is no point", s.name, name)
+			}
+		}
+	}
+	for _, name := range failpoint.Points {
+		if !reached[name] {
+			t.Errorf("no process is killed at %s", name)
+		}
+	}
+}

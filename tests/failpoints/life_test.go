@@ -1,0 +1,237 @@
+package failpoints
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/mover"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/schema"
+)
+
+// life is what a process is told. It is the whole chain: a writer, a forwarder
+// and consumers.
+type life struct {
+	Dialect string `json:"dialect"`
+	DSN     string `json:"dsn"`
+	AMQP    string `json:"amqp"` // "" is the embedded transport
+	Prefix  string `json:"prefix"`
+
+	Writes   []string `json:"writes"`   // messages, in this order
+	Keyed    bool     `json:"keyed"`    // they have one ordering key, whose order is kept
+	Versions bool     `json:"versions"` // of an aggregate: 2, 3, 1
+
+	NoConsumer  bool `json:"no_consumer"`  // nobody has ever subscribed
+	MaxAttempts int  `json:"max_attempts"` // of the forwarder
+	Moves       bool `json:"moves"`        // from the stock table
+
+	Durable  bool   `json:"durable"`   // what arrives is stored first, and kept for a while when it was handled
+	Batches  bool   `json:"batches"`   // handlers share transactions
+	Copies   bool   `json:"copies"`    // what is quarantined has a copy
+	Fails    int    `json:"fails"`     // so many attempts of orders fail
+	FailsFor string `json:"fails_for"` // of this one alone
+	Exits    string `json:"exits"`     // the message whose handler ends the process
+	Stops    bool   `json:"stops"`     // the process is told to end while it handles an order
+	Blocks   bool   `json:"blocks"`    // what is handled again takes as long as the process lives
+
+	Operate string `json:"operate"` // what an operator does meanwhile
+	Export  string `json:"export"`  // for an import
+}
+
+// always is more attempts than there are.
+const always = 1000
+
+const (
+	environment = "ONCE_TEST_LIFE"
+
+	exitStatus = 7 // of a handler that ends the process
+)
+
+func TestMain(m *testing.M) {
+	told := os.Getenv(environment)
+	if told == "" {
+		_ = flag.Set("test.parallel", "8") // much of the time is spent waiting for leases to end
+		testkit.Main(m)
+	}
+	var l life
+	err := json.Unmarshal([]byte(told), &l)
+	if err == nil {
+		err = l.live()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func (l life) schema() schema.Config { return schema.Config{Dialect: schema.Dialect(l.Dialect)} }
+
+// actor is a life under way.
+type actor struct {
+	life
+
+	db        *sql.DB
+	transport *local.Transport // if it is the embedded one
+	stop      context.CancelFunc
+}
+
+// live runs everything until standard input ends.
+func (l life) live() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	db, err := sql.Open(l.Dialect, l.DSN)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(6)
+	a := &actor{life: l, db: db, stop: cancel}
+	if l.AMQP == "" {
+		if a.transport, err = local.New(db, local.Config{Schema: l.schema()}); err != nil {
+			return err
+		}
+	}
+
+	var (
+		running sync.WaitGroup
+		mu      sync.Mutex
+		errs    []error
+	)
+	start := func(part func(ctx context.Context) error) {
+		running.Go(func() {
+			err := part(ctx)
+			if err == nil || ctx.Err() != nil && errors.Is(err, context.Canceled) {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+			cancel()
+		})
+	}
+	if err := a.consume(ctx, start); err != nil {
+		return err
+	}
+	fwd, err := a.forward(start)
+	if err != nil {
+		return err
+	}
+	if l.Moves {
+		start(func(ctx context.Context) error {
+			m, err := mover.New(db, mover.Config{Poll: 20 * time.Millisecond})
+			if err != nil {
+				return err
+			}
+			return m.Run(ctx)
+		})
+	}
+	start(func(ctx context.Context) error { return a.write(ctx, fwd.Hint) })
+	start(a.operate)
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+// exchanges is what publisher and subscriber know of the broker.
+func (l life) exchanges() wamqp.Config {
+	named := func(topic string) string { return l.Prefix + "." + topic }
+	config := wamqp.NewDurablePubSubConfig(l.AMQP, named)
+	config.Exchange.GenerateName = named
+	config.Marshaler = rabbit.Marshaler{}
+	return config
+}
+
+func (a *actor) forward(start func(func(ctx context.Context) error)) (*forwarder.Forwarder, error) {
+	var publisher message.Publisher = a.transport
+	if a.transport == nil {
+		var err error
+		publisher, err = rabbit.NewPublisher(a.exchanges(), rabbit.PublisherConfig{CloseTimeout: 2 * time.Second})
+		if err != nil {
+			return nil, err
+		}
+	}
+	config := forwarder.Config{
+		Schema: a.schema(), KeepSent: time.Hour, MaxAttempts: cmp.Or(a.MaxAttempts, 1000), AfterDead: forwarder.StayHeld,
+		Lease: 500 * time.Millisecond, PollMax: 50 * time.Millisecond, CloseTimeout: 5 * time.Second,
+		Backoff: func(int) time.Duration { return 50 * time.Millisecond },
+	}
+	fwd, err := forwarder.New(a.db, publisher, config)
+	if err != nil {
+		return nil, err
+	}
+	start(func(ctx context.Context) error { return errors.Join(fwd.Run(ctx), publisher.Close()) })
+	return fwd, nil
+}
+
+var errRolledBack = errors.New("rolled back on purpose")
+
+// write commits each message that is not committed yet, with its order. After
+// each comes a transaction that is rolled back.
+func (a *actor) write(ctx context.Context, hint func()) error {
+	box, err := outbox.New(outbox.Config{Schema: a.schema()})
+	if err != nil {
+		return err
+	}
+	for n, id := range a.Writes {
+		err := box.InTx(ctx, a.db, func(tx *sql.Tx, events message.Publisher) error {
+			result, err := tx.ExecContext(ctx, `INSERT INTO orders (id) VALUES ($1) ON CONFLICT DO NOTHING`, id)
+			if err != nil {
+				return err
+			}
+			if fresh, err := result.RowsAffected(); err != nil || fresh == 0 {
+				return err
+			}
+			return events.Publish(orders, a.message(n, id))
+		}, hint)
+		if err != nil {
+			return err
+		}
+		undone := "undone-" + id
+		err = box.InTx(ctx, a.db, func(tx *sql.Tx, events message.Publisher) error {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO orders (id) VALUES ($1)`, undone); err != nil {
+				return err
+			}
+			return errors.Join(events.Publish(orders, message.NewMessage(undone, nil)), errRolledBack)
+		}, hint)
+		if !errors.Is(err, errRolledBack) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l life) message(n int, id string) *message.Message {
+	msg := message.NewMessage(id, []byte("body of "+id))
+	if l.Keyed {
+		outbox.SetOrderingKey(msg, key)
+	}
+	if l.Versions {
+		outbox.SetAggregate(msg, "order", "17", int64((n+1)%len(l.Writes)+1))
+	}
+	return msg
+}
+
+// nopLogger is for routers, which want one.
+var nopLogger = watermill.NopLogger{}

@@ -1,0 +1,117 @@
+package failpoints
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/poison"
+)
+
+// What an operator does: again and again, until nothing is left to be done.
+const (
+	replayDead  = "replay dead letters"
+	discardDead = "discard dead letters"
+	releaseDead = "release a key"
+	replay      = "replay"
+	replayMany  = "replay many"
+	discard     = "discard"
+	edit        = "edit"
+	importAll   = "import"
+)
+
+var act = forwarder.Act{Actor: "test", Why: "to be killed meanwhile"}
+
+func (a *actor) operate(ctx context.Context) error {
+	if a.Operate == "" {
+		return nil
+	}
+	letters, err := forwarder.NewDeadLetters(a.db, a.schema())
+	if err != nil {
+		return err
+	}
+	quarantine, err := poison.New(a.db, poison.Config{Schema: a.schema(), ReplayLease: lease})
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		switch a.Operate {
+		case replayDead:
+			_, err = letters.Replay(ctx, act, forwarder.Filter{All: true}, forwarder.ReplayOptions{Force: true})
+		case discardDead:
+			_, err = letters.Discard(ctx, act, forwarder.Filter{All: true}, forwarder.DiscardOptions{})
+		case releaseDead:
+			err = letters.Release(ctx, act, key)
+			if errors.Is(err, forwarder.ErrNotHeld) {
+				err = nil
+			}
+		case replayMany:
+			err = a.replayMany(ctx, quarantine)
+		case importAll:
+			_, err = quarantine.Import(ctx, act, strings.NewReader(a.Export))
+		default:
+			err = a.toEach(ctx, quarantine)
+		}
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// toEach does it to what is in quarantine.
+func (a *actor) toEach(ctx context.Context, quarantine *poison.Store) error {
+	entries, err := quarantine.List(ctx, poison.Filter{})
+	if err != nil || len(entries) == 0 {
+		return err
+	}
+	ids := make([]int64, len(entries))
+	for i, e := range entries {
+		ids[i] = e.ID
+	}
+	switch a.Operate {
+	case replay:
+		return quarantine.Replay(ctx, act, ids...)
+	case discard:
+		return quarantine.Discard(ctx, act, ids...)
+	}
+	for _, e := range entries {
+		_, err := quarantine.Edit(ctx, act, e.ID, func(msg *message.Message) error {
+			msg.UUID = e.MessageID + "-edited"
+			return nil
+		}, poison.EditOptions{})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replayMany begins a replay if there was none, and else resumes it.
+func (a *actor) replayMany(ctx context.Context, quarantine *poison.Store) error {
+	begun, err := quarantine.Replays(ctx, 0)
+	switch {
+	case err != nil:
+		return err
+	case len(begun) == 0:
+		_, err = quarantine.ReplayMatching(ctx, act, poison.Filter{All: true}, poison.Plan{Force: true})
+		return err
+	case begun[0].State == poison.ReplayFinished:
+		return nil
+	}
+	_, err = quarantine.Resume(ctx, act, begun[0].ID, nil)
+	if errors.Is(err, poison.ErrReplayRunning) { // until the lease of who was killed is over
+		return nil
+	}
+	return err
+}

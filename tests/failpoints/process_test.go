@@ -1,0 +1,100 @@
+package failpoints
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/internal/failpoint"
+)
+
+// build makes the program whose lives these are: this package, with failpoints.
+func build(t *testing.T) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "life.test")
+	command := exec.Command("go", "test", "-c", "-tags", "failpoints", "-o", program, ".")
+	if output, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	return program
+}
+
+// process is a life under way.
+type process struct {
+	*exec.Cmd
+
+	point  string
+	stdin  io.Closer
+	stderr bytes.Buffer
+	ended  chan struct{} // closed then
+}
+
+// begin starts a life that is to be killed at a point, if there is one.
+func begin(t *testing.T, program string, l life, point string) *process {
+	t.Helper()
+	told, err := json.Marshal(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{Cmd: exec.Command(program), point: point, ended: make(chan struct{})}
+	p.Env = append(os.Environ(), environment+"="+string(told), failpoint.Variable+"="+point)
+	p.Stderr = &p.stderr
+	if p.stdin, err = p.StdinPipe(); err == nil {
+		err = p.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = p.Wait() // ProcessState says how it ended
+		close(p.ended)
+	}()
+	t.Cleanup(func() { // if the test failed meanwhile
+		_ = p.Process.Kill()
+		<-p.ended
+	})
+	return p
+}
+
+// patience is for a process on a machine that has other things to do.
+const patience = time.Minute
+
+// end waits until the process has ended.
+func (p *process) end(t *testing.T) syscall.WaitStatus {
+	t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		_ = p.Process.Kill()
+		<-p.ended
+		t.Fatalf("the process did not end, it never came to %q: %s", p.point, &p.stderr)
+	}
+	status, _ := p.ProcessState.Sys().(syscall.WaitStatus)
+	return status
+}
+
+// killed waits until the process was killed at its point.
+func (p *process) killed(t *testing.T) {
+	t.Helper()
+	status := p.end(t)
+	name, _, _ := strings.Cut(p.point, ":")
+	if !status.Signaled() || status.Signal() != syscall.SIGKILL || p.stderr.String() != failpoint.Reached+name+"\n" {
+		t.Fatalf("the process was not killed at %s, it ended with %v: %s", p.point, p.ProcessState, &p.stderr)
+	}
+}
+
+// stop has the process shut down.
+func (p *process) stop(t *testing.T) {
+	t.Helper()
+	_ = p.stdin.Close()
+	if status := p.end(t); status.ExitStatus() != 0 {
+		t.Fatalf("the process ended with %v: %s", p.ProcessState, &p.stderr)
+	}
+}

@@ -1,0 +1,339 @@
+package failpoints
+
+import (
+	"bytes"
+	"database/sql"
+	"strings"
+
+	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	stock "github.com/ThreeDotsLabs/watermill/components/forwarder"
+
+	"github.com/watermill-once/once/poison"
+)
+
+// scenario is a life that comes to its points, and what is to be true in the
+// end.
+type scenario struct {
+	name     string
+	embedded bool
+	life     life
+
+	seed    func(w *world) // what is there before it begins
+	earlier func(w *world) // lives before that one
+	after   func(l *life)  // what is different in the life that does the rest
+
+	untilThen func(w *world) bool // what that has to wait for besides
+
+	handled []string // orders that had their effects
+	failed  []string // those that are in quarantine
+	dead    []string // dead letters
+	before  []string // what was seeded with its business row
+	check   func(w *world)
+
+	points []string
+}
+
+var (
+	three = []string{"m1", "m2", "m3"}
+	stuck = []string{"q1", "q2"}
+)
+
+// killedAt is a life that is killed at another point before.
+func killedAt(point string) func(w *world) {
+	return func(w *world) { begin(w.T, w.program, w.life, point).killed(w.T) }
+}
+
+var scenarios = []scenario{
+	{
+		name: "way", life: life{Writes: three}, handled: three, seed: old, check: forgotten,
+		untilThen: func(w *world) bool { return w.count(`once_inbox WHERE message_id = 'old'`)+w.count(`once_parked`) == 0 },
+		points: []string{
+			"outbox/begun", "outbox/insert", "outbox/inserted", "outbox/inserted:2", "outbox/worked", "outbox/committed",
+			"forwarder/enrolled", "forwarder/slots-taken", "forwarder/leased", "forwarder/leased:2", "forwarder/holds-tidied",
+			"forwarder/publish", "forwarder/publish:2", "forwarder/handed-over", "rabbit/published", "rabbit/report",
+			"forwarder/answered", "forwarder/answered:2", "forwarder/remove", "forwarder/rows-deleted", "forwarder/removed",
+			"forwarder/sent-forgotten",
+			"rabbit/received", "rabbit/handed-over", "dedup/claim", "dedup/claimed", "dedup/handled", "dedup/commit",
+			"dedup/committed", "retry/handled", "rabbit/ack", "rabbit/acked",
+			"dedup/sweep", "dedup/swept", "dedup/sweep:2",
+		},
+	},
+	{
+		name: "redelivered", life: life{Writes: three}, handled: three, earlier: killedAt("rabbit/ack"),
+		points: []string{
+			"retry/park", "parked/park", "retry/parked", "rabbit/ack", "rabbit/acked", "parked/claim", "parked/claimed", "retry/hand-out",
+			"dedup/known", "parked/settle", "parked/removed", "parked/changed", "parked/settled",
+		},
+	},
+	{
+		name: "slow", life: life{Writes: three, Blocks: true}, handled: three, earlier: killedAt("rabbit/ack"),
+		after:  func(l *life) { l.Blocks = false },
+		points: []string{"parked/extended"},
+	},
+	{
+		name: "failing twice", life: life{Writes: three, Fails: 3}, handled: three,
+		points: []string{
+			"dedup/failed", "retry/again", "retry/park", "parked/park", "retry/parked", "rabbit/ack", "parked/claim", "parked/claimed",
+			"dedup/failed:4", "retry/park:4", "parked/settle", "parked/changed", "parked/settled", "retry/handled", "parked/removed",
+		},
+	},
+	{
+		name: "failing", life: life{Writes: three, Fails: always, Copies: true}, failed: three,
+		points: []string{
+			"poison/quarantine", "parked/quarantined", "poison/copied", "parked/changed", "poison/quarantined",
+		},
+	},
+	{
+		name: "failing, durable", life: life{Writes: three, Fails: always, Durable: true, Copies: true}, failed: three,
+		points: []string{"retry/park", "poison/quarantine", "parked/quarantined", "poison/copied", "poison/quarantined"},
+	},
+	{
+		name: "durable", life: life{Writes: three, Durable: true}, handled: three,
+		points: []string{
+			"inbox/store", "parked/delivered", "inbox/ack", "inbox/ack:2", "inbox/acked", "parked/claim", "parked/claimed",
+			"dedup/claimed", "dedup/committed", "retry/handled", "parked/settle", "parked/removed", "parked/settled", "parked/forgotten",
+		},
+	},
+	{
+		name: "batches", life: life{Writes: three, Batches: true, Durable: true}, handled: three,
+		points: []string{
+			"dedup/batch-claim", "dedup/batch-claimed", "dedup/batch-one-handled", "dedup/batch-handled", "dedup/batch-commit",
+			"dedup/batch-committed", "dedup/batch-settle", "dedup/batch-settle:2",
+		},
+	},
+	{
+		name: "batch with one that fails", life: life{Writes: three, Batches: true, Fails: 2, FailsFor: "m2"}, handled: three,
+		points: []string{"dedup/batch-undone", "dedup/batch-undone:2", "dedup/batch-committed", "dedup/batch-commit:2", "retry/park"},
+	},
+	{
+		name: "key order", life: life{Writes: three, Keyed: true, Fails: 3, FailsFor: "m1"}, handled: three,
+		check: func(w *world) { w.inOrder(three...) },
+		points: []string{
+			"forwarder/publish:2", "forwarder/removed", "parked/delivered", "retry/kept", "parked/claimed", "retry/parked",
+			"parked/changed", "parked/promoted", "parked/settled",
+		},
+	},
+	{
+		name: "versions", life: life{Writes: three, Versions: true}, handled: three,
+		check: func(w *world) { w.inOrder("m3", "m1", "m2") },
+		points: []string{
+			"parked/park-early", "sequence/decided", "sequence/written", "sequence/woken", "dedup/commit", "dedup/committed", "parked/settle",
+		},
+	},
+	{
+		name: "refused", life: life{Writes: three, Keyed: true, NoConsumer: true}, handled: three,
+		after:  func(l *life) { l.NoConsumer = false },
+		check:  func(w *world) { w.inOrder(three...) },
+		points: []string{"forwarder/charge", "forwarder/attempt-charged", "forwarder/key-held", "forwarder/charged"},
+	},
+	{
+		name: "accepted after all", life: life{Writes: three, Keyed: true, NoConsumer: true}, handled: three,
+		earlier: func(w *world) {
+			killedAt("forwarder/charged")(w)
+			w.life.NoConsumer = false
+		},
+		check:  func(w *world) { w.inOrder(three...) },
+		points: []string{"forwarder/remove", "forwarder/hold-lifted", "forwarder/rows-deleted", "forwarder/removed"},
+	},
+	{
+		name: "dying", life: life{Writes: three, Keyed: true, NoConsumer: true, MaxAttempts: 1}, handled: three,
+		after:     func(l *life) { l.NoConsumer, l.Operate = false, replayDead },
+		untilThen: func(w *world) bool { return w.count(`once_outbox_dead`) == 0 },
+		check:     func(w *world) { w.inOrder(three...) },
+		points: []string{
+			"forwarder/bury", "forwarder/letter-written", "forwarder/dead-row-deleted", "forwarder/dead-key-set", "forwarder/buried",
+		},
+	},
+	{
+		name: "dead, replayed", life: life{Keyed: true, Operate: replayDead}, handled: []string{"d1", "d2"}, before: []string{"d1", "d2"},
+		seed:      deadLetter,
+		untilThen: func(w *world) bool { return w.count(`once_outbox_dead`) == 0 },
+		check: func(w *world) {
+			w.inOrder("d1", "d2")
+			w.audited("replay", 1)
+		},
+		points: []string{
+			"forwarder/letters-put-back", "forwarder/holds-moved", "forwarder/operated", "forwarder/operation-audited",
+			"forwarder/batch-operated", "forwarder/hold-lifted",
+		},
+	},
+	{
+		name: "dead, discarded", life: life{Keyed: true, Operate: discardDead}, handled: []string{"d2"}, before: []string{"d1", "d2"},
+		seed:      deadLetter,
+		untilThen: func(w *world) bool { return w.count(`once_outbox_dead`) == 0 },
+		check:     func(w *world) { w.audited("discard", 1) },
+		points: []string{
+			"forwarder/letting-go", "forwarder/letting-go:2", "forwarder/letting-go:3", "forwarder/operated", "forwarder/batch-operated",
+		},
+	},
+	{
+		name: "dead, its key released", life: life{Keyed: true, Operate: releaseDead},
+		handled: []string{"d2"}, dead: []string{"d1"}, before: []string{"d1", "d2"},
+		seed:   deadLetter,
+		check:  func(w *world) { w.audited("release", 1) },
+		points: []string{"forwarder/letting-go:2", "forwarder/key-released"},
+	},
+	{
+		name: "told to end", life: life{Writes: three, Stops: true}, handled: three,
+		after:  func(l *life) { l.Stops = false },
+		points: []string{"rabbit/requeue", "rabbit/requeued", "rabbit/give-back", "forwarder/leave", "forwarder/leave:2", "forwarder/resigned"},
+	},
+	{
+		name: "crashing", life: life{Writes: three, Exits: "m1"}, handled: []string{"m2", "m3"}, failed: []string{"m1"},
+		earlier: func(w *world) {
+			for w.count(`once_parked WHERE message_id = 'm1' AND crashes >= 2`) == 0 {
+				if status := begin(w.T, w.program, w.life, "").end(w.T); status.ExitStatus() != exitStatus {
+					w.Fatalf("the handler ends the process, and that ended with %v", status)
+				}
+			}
+		},
+		points: []string{"retry/quarantine-claim", "parked/quarantined"},
+	},
+	{
+		name: "out of quarantine", life: life{Operate: replay}, handled: stuck,
+		seed:   func(w *world) { w.quarantine(stuck...) },
+		check:  func(w *world) { w.audited("replay", len(stuck)) },
+		points: []string{"parked/replay", "parked/replay:2", "parked/audited", "parked/audited:2", "parked/claimed", "parked/removed"},
+	},
+	{
+		name: "discarded", life: life{Operate: discard},
+		seed:      func(w *world) { w.quarantine(stuck...) },
+		untilThen: func(w *world) bool { return w.count(`once_parked WHERE state = 'quarantined'`) == 0 },
+		check: func(w *world) {
+			w.audited("discard", len(stuck))
+			w.same("tombstones", w.strings(`SELECT message_id FROM once_inbox`), stuck)
+		},
+		points: []string{"parked/discard", "parked/tombstone", "parked/audited", "parked/audited:2"},
+	},
+	{
+		name: "edited", life: life{Operate: edit}, handled: []string{"q1-edited", "q2-edited"},
+		seed: func(w *world) { w.quarantine(stuck...) },
+		check: func(w *world) {
+			w.audited("edit", len(stuck))
+			w.audited("edited", len(stuck))
+		},
+		points: []string{"parked/discard", "parked/tombstone", "parked/edited", "parked/audited", "parked/audited:2"},
+	},
+	{
+		name: "imported", failed: stuck,
+		seed: func(w *world) {
+			w.quarantine(stuck...)
+			quarantine, err := poison.New(w.DB, poison.Config{})
+			if err != nil {
+				w.Fatal(err)
+			}
+			var out bytes.Buffer
+			if _, err := quarantine.Export(w.Context(), poison.Filter{}, &out); err != nil {
+				w.Fatal(err)
+			}
+			w.exec(`DELETE FROM once_parked`)
+			w.life.Operate, w.life.Export = importAll, out.String()
+		},
+		check:  func(w *world) { w.audited("import", len(stuck)) },
+		points: []string{"parked/import", "parked/audited:2"},
+	},
+	{
+		name: "replayed together", life: life{Operate: replayMany}, handled: stuck,
+		seed:      func(w *world) { w.quarantine(stuck...) },
+		untilThen: func(w *world) bool { return w.count(`once_replays WHERE state = 'finished'`) == 1 },
+		check:     replayedOnce,
+		points: []string{
+			"replay/begin", "replay/begun", "replay/inbox-forgotten", "replay/due", "replay/released", "replay/advance", "replay/advanced",
+			"replay/end",
+		},
+	},
+	{
+		name: "resumed", life: life{Operate: replayMany}, handled: stuck, earlier: killedAt("replay/advanced"),
+		seed:      func(w *world) { w.quarantine(stuck...) },
+		untilThen: func(w *world) bool { return w.count(`once_replays WHERE state = 'finished'`) == 1 },
+		check:     replayedOnce,
+		points:    []string{"replay/resume", "replay/end"},
+	},
+	{
+		name: "moved", life: life{Moves: true}, handled: three, dead: []string{"malformed"}, seed: stockTables,
+		untilThen: func(w *world) bool { return w.count(`once_outbox_dead`) > 0 },
+		points:    []string{"mover/group-begun", "mover/locked", "mover/bury", "mover/inserted", "mover/advanced", "mover/moved"},
+	},
+	{
+		name: "embedded", embedded: true, life: life{Dialect: "sqlite", Writes: three}, handled: three,
+		points: []string{
+			"outbox/inserted", "outbox/committed", "forwarder/leased", "forwarder/publish", "local/deliver", "parked/delivered",
+			"local/delivered", "forwarder/remove", "forwarder/rows-deleted", "forwarder/rows-deleted:2", "forwarder/removed",
+			"parked/claim", "parked/claimed", "dedup/claimed", "dedup/handled", "dedup/commit", "dedup/committed", "parked/removed",
+			"parked/settled",
+		},
+	},
+}
+
+// old is what retention is for.
+func old(w *world) {
+	w.Helper()
+	w.exec(`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at, sent_at)
+		VALUES (1, 'old', 'orders', '', '{}', now() - interval '2 hours', now() - interval '2 hours')`)
+	w.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('old', 'orders', '', now() - interval '40 days')`)
+	w.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, finished_at)
+		VALUES ('orders', 'orders', 'old', '', '', 'resolved', now(), now() - interval '40 days')`)
+}
+
+func forgotten(w *world) {
+	w.Helper()
+	for _, table := range []string{"once_outbox_sent", "once_inbox", "once_parked"} {
+		if n := w.count(table + ` WHERE message_id = 'old'`); n > 0 {
+			w.Errorf("what is old is in %s", table)
+		}
+	}
+	w.same("sent", w.strings(`SELECT message_id FROM once_outbox_sent`), w.wanted())
+}
+
+// deadLetter leaves one that holds its key, for which another message waits.
+func deadLetter(w *world) {
+	w.Helper()
+	w.put("d1", "d2")
+	w.exec(`INSERT INTO once_outbox_dead (position, message_id, topic, ordering_key, payload, metadata, created_at, attempts,
+			last_error, reason, unknown)
+		SELECT position, message_id, topic, ordering_key, payload, metadata, created_at, 20, 'refused', 'exhausted', false
+		FROM once_outbox WHERE message_id = 'd1'`)
+	w.exec(`INSERT INTO once_holds (ordering_key, position, successors_after, reason)
+		SELECT ordering_key, position, position, 'dead' FROM once_outbox WHERE message_id = 'd1'`)
+	w.exec(`DELETE FROM once_outbox WHERE message_id = 'd1'`)
+}
+
+func replayedOnce(w *world) {
+	w.Helper()
+	w.audited("replay", len(stuck))
+	if n := w.count(`once_parked WHERE message_id IN (` + join(stuck) + `) AND state = 'resolved' AND replays = 1`); n != len(stuck) {
+		w.Errorf("%d entries were replayed once", n)
+	}
+}
+
+// stockTables have messages for Watermill's own forwarder, and one that it
+// cannot read.
+func stockTables(w *world) {
+	w.Helper()
+	const topic = "forwarder_topic"
+	tables := wsql.DefaultPostgreSQLSchema{}
+	sub, err := wsql.NewSubscriber(w.DB, wsql.SubscriberConfig{
+		SchemaAdapter: tables, OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{},
+	}, nil)
+	if err == nil {
+		err = sub.SubscribeInitialize(topic)
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.inTx(func(tx *sql.Tx) error {
+		stored, err := wsql.NewPublisher(tx, wsql.PublisherConfig{SchemaAdapter: tables}, nil)
+		if err != nil {
+			return err
+		}
+		events := stock.NewPublisher(stored, stock.PublisherConfig{ForwarderTopic: topic})
+		for _, id := range three {
+			if err := events.Publish(orders, newMessage(id)); err != nil {
+				return err
+			}
+		}
+		malformed := newMessage("malformed")
+		malformed.Payload = []byte(strings.Repeat("7", 7))
+		return stored.Publish(topic, malformed)
+	})
+}

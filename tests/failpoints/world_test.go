@@ -1,0 +1,268 @@
+package failpoints
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// world is what outlives the processes: a database, and names at a broker.
+type world struct {
+	*testing.T
+	testkit.Database
+	scenario
+
+	program string
+	broker  *amqp.Connection // nil without one
+	life    life
+	parked  *parked.Store
+}
+
+func newWorld(t *testing.T, program string, s scenario, broker testkit.Broker) *world {
+	t.Helper()
+	w := &world{T: t, scenario: s, program: program, life: s.life}
+	number := "n BIGINT GENERATED ALWAYS AS IDENTITY"
+	if s.embedded {
+		w.Database = testkit.SQLite(t)
+		number = "n INTEGER PRIMARY KEY AUTOINCREMENT"
+	} else {
+		w.Database = testkit.Postgres(t)
+		w.life.AMQP, w.life.Prefix = broker.URL, broker.Name("life")
+		var err error
+		if w.broker, err = amqp.Dial(broker.URL); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = w.broker.Close() })
+	}
+	w.life.Dialect, w.life.DSN = w.Dialect, w.DSN
+	config := w.life.schema()
+	if err := schema.Up(t.Context(), w.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(`CREATE TABLE orders (id TEXT PRIMARY KEY)`)
+	w.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`) // not unique: what happens twice shows
+	var err error
+	if w.parked, err = parked.NewStore(w.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) exec(query string) {
+	w.Helper()
+	if _, err := w.ExecContext(w.Context(), query); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) count(what string) (n int) {
+	w.Helper()
+	if err := w.QueryRowContext(w.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
+		w.Fatal(err)
+	}
+	return n
+}
+
+func (w *world) strings(query string) (all []string) {
+	w.Helper()
+	rows, err := w.QueryContext(w.Context(), query)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var s string
+		if err := rows.Scan(&s); err != nil {
+			w.Fatal(err)
+		}
+		all = append(all, s)
+	}
+	if err := rows.Err(); err != nil {
+		w.Fatal(err)
+	}
+	return all
+}
+
+// quarantine puts messages there.
+func (w *world) quarantine(ids ...string) {
+	w.Helper()
+	for n, id := range ids {
+		_, err := w.parked.Quarantine(w.Context(), &parked.Delivery{Consumer: orders, Topic: orders}, w.life.message(n, id),
+			parked.Failure{Err: errors.New("it failed before"), Reason: "exhausted", Attempts: 1}, nil)
+		if err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// put commits messages to the outbox.
+func (w *world) put(ids ...string) {
+	w.Helper()
+	l := w.life
+	l.Writes = ids
+	if err := (&actor{life: l, db: w.DB}).write(w.Context(), func() {}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// wanted are the effects that there are to be.
+func (w *world) wanted() (ids []string) {
+	for _, id := range w.handled {
+		ids = append(ids, id, id+"-done")
+	}
+	for _, id := range w.failed {
+		if w.life.Copies {
+			ids = append(ids, "alarm-"+id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// underWay are the rows that have somewhere to go. Each of them is found by
+// somebody sooner or later, or the test never ends.
+const underWay = `(
+	SELECT message_id FROM once_outbox
+	UNION ALL SELECT message_id FROM once_parked WHERE state IN ('waiting', 'held')
+	UNION ALL SELECT consumer FROM once_replays WHERE state <> 'finished') AS under_way`
+
+// settled says that nothing is under way, and everything has had its effect.
+func (w *world) settled() bool {
+	w.Helper()
+	if w.count(underWay) > 0 || w.waiting() > 0 {
+		return false
+	}
+	return w.count(`(SELECT DISTINCT message_id FROM effects) AS e`) >= len(w.wanted()) &&
+		w.count(`once_parked WHERE state = 'quarantined'`) >= len(w.failed) &&
+		(w.untilThen == nil || w.untilThen(w))
+}
+
+// waiting is how many messages nobody has yet, at the broker. It is some while
+// there is a queue that nobody has declared yet.
+func (w *world) waiting() (n int) {
+	w.Helper()
+	if w.broker == nil || w.life.NoConsumer {
+		return 0
+	}
+	channel, err := w.broker.Channel()
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer func() { _ = channel.Close() }()
+	for _, topic := range []string{orders, done, alarms} {
+		queue, err := channel.QueueDeclarePassive(w.life.Prefix+"."+topic, true, false, false, false, nil)
+		if refused, ok := errors.AsType[*amqp.Error](err); ok && refused.Code == amqp.NotFound {
+			return n + 1
+		}
+		if err != nil {
+			w.Fatal(err)
+		}
+		n += queue.Messages
+	}
+	return n
+}
+
+// finish lets processes that are not killed do what is left.
+func (w *world) finish() {
+	w.Helper()
+	for {
+		p := begin(w.T, w.program, w.life, "")
+		w.until(p, "everything is settled", w.settled)
+		p.stop(w.T)
+		if w.waiting() == 0 && w.count(underWay) == 0 { // else it gave copies back
+			return
+		}
+	}
+}
+
+// until waits while the process lives.
+func (w *world) until(p *process, what string, cond func() bool) {
+	w.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(25 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-p.ended:
+			w.Fatalf("the process ended with %v: %s", p.ProcessState, &p.stderr)
+		case <-deadline.C:
+			w.Fatalf("it never was that %s: left are %q, parked %q, effects %q, dead %q, at the broker %d", what,
+				w.strings(`SELECT message_id FROM once_outbox`),
+				w.strings(`SELECT consumer || ' ' || message_id || ' ' || state FROM once_parked`),
+				w.strings(`SELECT message_id FROM effects`), w.strings(`SELECT message_id FROM once_outbox_dead`), w.waiting())
+		}
+	}
+}
+
+// audit fails the test unless every committed message had its effect once, or
+// is in quarantine or dead as it should be, and nothing else is there.
+func (w *world) audit() {
+	w.Helper()
+	w.same("effects", w.strings(`SELECT message_id FROM effects ORDER BY n`), w.wanted())
+	w.same("orders", w.strings(`SELECT id FROM orders`), slices.Concat(w.life.Writes, w.before))
+	w.same("quarantined", w.strings(`SELECT message_id FROM once_parked WHERE state = 'quarantined'`), w.failed)
+	w.same("dead", w.strings(`SELECT message_id FROM once_outbox_dead`), w.dead)
+	w.same("under way", w.strings(`SELECT message_id FROM `+underWay), nil)
+	w.same("held", w.strings(`SELECT ordering_key FROM once_holds`), nil)
+	for _, table := range []string{"once_outbox_sent", "once_inbox", "once_parked", "once_outbox_dead"} {
+		if n := w.count(table + ` WHERE message_id LIKE 'undone-%'`); n > 0 {
+			w.Errorf("%d rows of transactions that were rolled back are in %s", n, table)
+		}
+	}
+	if w.check != nil {
+		w.check(w)
+	}
+}
+
+func (w *world) same(what string, got, want []string) {
+	w.Helper()
+	got, want = slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))
+	if !slices.Equal(got, want) {
+		w.Errorf("%s: %q, not %q", what, got, want)
+	}
+}
+
+// inOrder fails the test unless orders took effect in this order.
+func (w *world) inOrder(ids ...string) {
+	w.Helper()
+	got := w.strings(`SELECT message_id FROM effects WHERE message_id NOT LIKE '%-done' ORDER BY n`)
+	if !slices.Equal(got, ids) {
+		w.Errorf("they took effect in the order %v", got)
+	}
+}
+
+// audited fails the test unless every act is recorded so often.
+func (w *world) audited(action string, times int) {
+	w.Helper()
+	if n := w.count(fmt.Sprintf(`once_audit WHERE action = '%s'`, action)); n != times {
+		w.Errorf("%d rows say %q, not %d", n, action, times)
+	}
+}
+
+func (w *world) inTx(work func(tx *sql.Tx) error) {
+	w.Helper()
+	tx, err := w.BeginTx(w.Context(), nil)
+	if err == nil {
+		err = errors.Join(work(tx), tx.Commit())
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func newMessage(id string) *message.Message { return message.NewMessage(id, []byte("body of "+id)) }
+
+func join(ids []string) string { return "'" + strings.Join(ids, "','") + "'" }
