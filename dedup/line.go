@@ -21,6 +21,7 @@ type entry struct {
 	original   *message.Message // for the next try: a handler may change msg
 	ctx        context.Context
 	identities []identity
+	early      error // that it came before its turn, as was found when it was tried last
 	settled    chan error
 }
 

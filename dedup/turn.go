@@ -66,6 +66,8 @@ func (l *line) settle(batch []*entry) {
 		undecided := verdict.Of(err).Kind == verdict.Undecided && !errors.Is(err, ErrCommitUnknown)
 		switch {
 		case t.drop(func(e *entry) bool { return e.ctx.Err() != nil && size > 1 }), errors.Is(err, errMixed):
+		case errors.Is(err, errEarly):
+			t.putOff()
 		case gaveWay(err) && again < redos:
 			again++
 		case size == 1, undecided && (l.dialect.SQLite() || !dialect.Contended(err)):
@@ -113,6 +115,22 @@ func (t *turn) drop(which func(e *entry) bool) bool {
 		return drop
 	})
 	return len(t.entries) < before
+}
+
+// errEarly says that some messages came before their turn, which was not seen
+// until the others were done: they must go before these can be committed.
+var errEarly = errors.New("some came before their turn")
+
+// putOff settles the messages that came before their turn, each with its own
+// error: it says what that message waits for.
+func (t *turn) putOff() {
+	t.entries = slices.DeleteFunc(t.entries, func(e *entry) bool {
+		if e.early == nil {
+			return false
+		}
+		e.settle(e.early)
+		return true
+	})
 }
 
 func (t *turn) restore() {
@@ -186,32 +204,50 @@ func (t *turn) context() (ctx context.Context, end func()) {
 // work handles the messages of a turn in tx.
 type work func(ctx context.Context, tx *sql.Tx, t *turn) ([]addressed, error)
 
-// each calls h for one message after another.
+// each calls h for one message after another. One that came before its turn is
+// called again after the others, which may be what it waits for.
 func each(h message.HandlerFunc) work {
 	return func(_ context.Context, tx *sql.Tx, t *turn) ([]addressed, error) {
 		var all []addressed
-		for _, e := range t.entries {
-			t.suspect = e
-			from := causeOf(e.msg)
-			e.msg.SetContext(withTx(e.ctx, tx))
-			produced, err := verdict.Call(h, e.msg)
-			e.msg.SetContext(e.ctx)
-			if err != nil {
-				return nil, err
+		for left := t.entries; len(left) > 0; {
+			var early []*entry
+			for _, e := range left {
+				t.suspect = e
+				produced, err := t.one(h, tx, e)
+				if e.early = nil; verdict.Of(err).Early != nil {
+					e.early = err
+					early = append(early, e)
+					continue
+				}
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, produced...)
 			}
-			failpoint.Hit("dedup/batch-one-handled")
-			for _, msg := range produced {
-				from.mark(msg)
+			t.suspect = nil
+			if len(early) == len(left) {
+				return nil, errEarly
 			}
-			more, err := t.address(e.ctx, t.consumer, produced)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, more...)
+			left = early
 		}
-		t.suspect = nil
 		return all, nil
 	}
+}
+
+// one calls h for a message, and returns what it produced with its address.
+func (t *turn) one(h message.HandlerFunc, tx *sql.Tx, e *entry) ([]addressed, error) {
+	from := causeOf(e.msg)
+	e.msg.SetContext(withTx(e.ctx, tx))
+	produced, err := verdict.Call(h, e.msg)
+	e.msg.SetContext(e.ctx)
+	if err != nil {
+		return nil, err
+	}
+	failpoint.Hit("dedup/batch-one-handled")
+	for _, msg := range produced {
+		from.mark(msg)
+	}
+	return t.address(e.ctx, t.consumer, produced)
 }
 
 // together calls h for all messages.

@@ -1,0 +1,55 @@
+package dedup_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
+)
+
+// Messages whose turn comes within their batch are applied with it, in
+// whatever order they are in. One whose turn has not come is put off by itself,
+// and its neighbours are not taken for early too.
+func TestEarlyMessagesInABatch(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b, c := inBatches(t, db, 6, nil), &calls{}
+		h := ways["each"](b, c, func(tx *sql.Tx, msg *message.Message) error {
+			var number, applied int
+			if _, err := fmt.Sscanf(msg.UUID, "m%d", &number); err != nil {
+				return err
+			}
+			err := tx.QueryRowContext(context.Background(), `SELECT COUNT(*) FROM effects`).Scan(&applied)
+			if err != nil || number == applied {
+				return err
+			}
+			place := verdict.Turn{Sequence: "all", Version: int64(number)}
+			return verdict.NotYet(place, time.Minute, errors.New("not yet"))
+		})
+		msgs := slices.Delete(numbered(7), 4, 5) // what m05 and m06 wait for
+		slices.Reverse(msgs)
+		for n, err := range deliver(h, msgs...) {
+			switch id := msgs[n].UUID; id {
+			case "m05", "m06":
+				if v := verdict.Of(err); v.Early == nil || fmt.Sprintf("m%02d", v.Early.Version) != id {
+					t.Errorf("%s: %v, early %+v", id, err, v.Early)
+				}
+			default:
+				if err != nil {
+					t.Errorf("%s: %v", id, err)
+				}
+			}
+		}
+		b.expect(4, 4, 4)
+		if len(c.txs) > 2 {
+			t.Errorf("%d transactions, want one to find out and one that is committed", len(c.txs))
+		}
+	})
+}
