@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/local"
 	"github.com/watermill-once/once/rabbit"
@@ -31,24 +34,30 @@ import (
 const (
 	consumer = "payments"
 	topic    = "orders.placed"
-	killer   = "killer" // the id of a message that ends the process
+
+	// Messages with these ids end the process, fail for good, or fail always.
+	killer   = "killer"
+	hopeless = "hopeless"
+	failing  = "failing"
 
 	crashBudget = 2
 )
 
 // life is what a consumer's process is told.
 type life struct {
-	Dialect   string `json:"dialect"`
-	DSN       string `json:"dsn"`
-	Transport string `json:"transport"` // "queue", "local" or the URL of a broker
-	Queue     string `json:"queue"`     // at the broker
-	Durable   bool   `json:"durable"`   // what arrives is stored first
-	Fails     bool   `json:"fails"`     // the handler does, always
-	Batches   string `json:"batches"`   // "" for none, or how they are handled: "each", "together"
-	Ordered   bool   `json:"ordered"`   // in the order of keys; the handler fails once with the first
-	StayHeld  bool   `json:"stay_held"` // the same, and what is in quarantine holds its key
-	Versions  bool   `json:"versions"`  // those of m1, m2, m3 are 2, 3, 1, and are applied in order
-	Dies      point  `json:"dies"`
+	mode
+
+	Dialect   string        `json:"dialect"`
+	DSN       string        `json:"dsn"`
+	Transport string        `json:"transport"`  // "queue", "local" or the URL of a broker
+	Queue     string        `json:"queue"`      // at the broker
+	Gather    time.Duration `json:"gather"`     // how long a batch waits to be full
+	Pause     time.Duration `json:"pause"`      // before what failed is tried again
+	Budget    int           `json:"budget"`     // of crashes
+	Fails     bool          `json:"fails"`      // the handler does, always
+	FailsOnce bool          `json:"fails_once"` // it does with the first message of a key
+	Hangs     bool          `json:"hangs"`      // it does until the process shuts down, and then fails
+	Dies      point         `json:"dies"`
 }
 
 const environment = "ONCE_TEST_CONSUMER"
@@ -59,7 +68,7 @@ const exitStatus = 7
 func TestMain(m *testing.M) {
 	told := os.Getenv(environment)
 	if told == "" {
-		_ = flag.Set("test.parallel", "4") // most of the time is spent waiting for leases to end
+		_ = flag.Set("test.parallel", "6") // most of the time is spent waiting for leases to end
 		testkit.Main(m)
 	}
 	var l life
@@ -84,20 +93,17 @@ func (l life) consume() error {
 	}
 	defer db.Close()
 	config := once.ConsumerConfig{Schema: tables, Retry: retry.Config{
-		Policy:      retry.Policy{Immediate: -1, Delayed: 1, Base: 5 * time.Millisecond},
-		CrashBudget: crashBudget, Concurrency: 4,
+		Policy:      retry.Policy{Immediate: -1, Delayed: 1, Base: cmp.Or(l.Pause, 5*time.Millisecond)},
+		CrashBudget: cmp.Or(l.Budget, crashBudget), Concurrency: 4, KeyOrder: l.KeyOrder,
 		Lease: 400 * time.Millisecond, PollInterval: 5 * time.Millisecond,
 	}}
-	if l.Versions {
+	switch l.Versions {
+	case "newer":
+		config.Sequence = &sequence.Config{}
+	case "all":
 		config.Sequence = &sequence.Config{Policy: sequence.HoldForGap, First: sequence.FromOne}
 	}
-	config.Dedup.Batch = dedup.Batch{Size: len(messages), Wait: time.Second}
-	switch {
-	case l.StayHeld:
-		config.Retry.KeyOrder = retry.StayHeld
-	case l.Ordered:
-		config.Retry.KeyOrder = retry.GoOn
-	}
+	config.Dedup.Batch = dedup.Batch{Size: len(messages), Wait: cmp.Or(l.Gather, 20*time.Millisecond)}
 	if l.Durable {
 		config.Durable = []string{consumer}
 		config.Inbox.BatchWait = 20 * time.Millisecond // all that there are go together
@@ -150,18 +156,27 @@ func (l life) subscriber(db *sql.DB, tables schema.Config) (message.Subscriber, 
 	config.Marshaler = rabbit.Marshaler{}
 	config.Queue.GenerateName = func(string) string { return l.Queue }
 	config.Consume.Qos.PrefetchCount = 10
-	if l.Durable {
-		return rabbit.NewSubscriber(config, rabbit.SubscriberConfig{})
+	if l.Stock {
+		sub, err := wamqp.NewSubscriber(config, watermill.NopLogger{})
+		return passing{sub}, err
 	}
-	return wamqp.NewSubscriber(config, watermill.NopLogger{})
+	sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{})
+	return passing{sub}, err
 }
 
 func (l life) handle(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-	if msg.UUID == killer {
+	_, n := placeOf(msg.UUID)
+	switch {
+	case msg.UUID == killer:
 		os.Exit(exitStatus)
-	}
-	if l.Fails || l.Ordered && msg.UUID == messages[0] && !tried(ctx, tx, msg) {
-		return nil, errors.New("the handler fails")
+	case l.Hangs:
+		fmt.Println(hanging)
+		<-parked.DeliveryOf(ctx).Closing
+		return nil, errFails
+	case msg.UUID == hopeless:
+		return nil, retry.Permanent(errFails)
+	case l.Fails, msg.UUID == failing, l.FailsOnce && n == 0 && !tried(ctx, tx, msg):
+		return nil, errFails
 	}
 	_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id) VALUES ($1)`, msg.UUID)
 	return []*message.Message{once.To("payments.captured", message.NewMessage(msg.UUID+"-captured", nil))}, err
@@ -191,9 +206,15 @@ func tried(ctx context.Context, tx *sql.Tx, msg *message.Message) bool {
 type process struct {
 	*exec.Cmd
 
-	stdin io.Closer
-	ended chan struct{} // closed then
+	stdin   io.Closer
+	hanging chan struct{} // closed when a handler hangs
+	ended   chan struct{} // closed then
 }
+
+// hanging is what a handler says that hangs.
+const hanging = "hanging"
+
+var errFails = errors.New("the handler fails")
 
 func begin(t *testing.T, l life) *process {
 	t.Helper()
@@ -201,9 +222,9 @@ func begin(t *testing.T, l life) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{Cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
+	p := &process{Cmd: exec.Command(os.Args[0]), hanging: make(chan struct{}), ended: make(chan struct{})}
 	p.Env = append(os.Environ(), environment+"="+string(told))
-	p.Stderr = os.Stderr
+	p.Stdout, p.Stderr = &signal{given: p.hanging}, os.Stderr
 	if p.stdin, err = p.StdinPipe(); err == nil {
 		err = p.Start()
 	}
@@ -215,6 +236,17 @@ func begin(t *testing.T, l life) *process {
 		close(p.ended)
 	}()
 	return p
+}
+
+// signal is given by the first that is written to it.
+type signal struct {
+	once  sync.Once
+	given chan struct{}
+}
+
+func (s *signal) Write(b []byte) (int, error) {
+	s.once.Do(func() { close(s.given) })
+	return len(b), nil
 }
 
 // over says whether the process has ended.

@@ -5,17 +5,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
-
-// messages that are to be handled. The first one whose handling comes to the
-// step ends the process.
-var messages = []string{"m1", "m2", "m3"}
 
 // world is what outlives the processes.
 type world struct {
@@ -23,6 +21,7 @@ type world struct {
 	testkit.Database
 
 	parked *parked.Store
+	broker *amqp.Channel // if that is the transport
 }
 
 func newWorld(t *testing.T, db testkit.Database) *world {
@@ -60,17 +59,22 @@ func (w *world) count(what string) (n int) {
 	return n
 }
 
-// put gives messages to the transport.
-func (w *world) put(transport string, ids ...string) {
+// put gives messages to the transport of a life.
+func (w *world) put(l life, ids ...string) {
 	w.Helper()
 	for _, id := range ids {
-		if transport == "queue" {
+		var err error
+		msg := newMessage(id)
+		switch l.Transport {
+		case "queue":
 			w.exec(`INSERT INTO queue (message_id) VALUES ($1)`, id)
-			continue
+		case "local":
+			to := parked.Subscription{Consumer: consumer, KeyOrder: l.KeyOrder != retry.Unordered}
+			err = w.parked.DeliverTo(w.Context(), topic, []parked.Subscription{to}, msg)
+		default:
+			err = publish(w.Context(), w.broker, l.Queue, msg)
 		}
-		msg := message.NewMessage(id, []byte("body of "+id))
-		placed(msg)
-		if err := w.parked.Deliver(w.Context(), topic, []string{consumer}, msg); err != nil {
+		if err != nil {
 			w.Fatal(err)
 		}
 	}
@@ -86,7 +90,7 @@ func (w *world) settled() bool {
 func (w *world) live(l life, points ...point) {
 	w.Helper()
 	l.Dialect, l.DSN = w.Dialect, w.DSN
-	w.put(l.Transport, messages...)
+	w.put(l, messages...)
 	for _, at := range points {
 		l.Dies = at
 		if status := begin(w.T, l).end(w.T); !status.Signaled() {
@@ -169,31 +173,31 @@ func effectsOnce(w *world) {
 // outbox, commit, ack.
 func TestKilledAtEveryStep(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
-		steps(t, db, life{Transport: "queue"}, nil, handling(db), effectsOnce)
+		points := []point{{"receive", before}}
+		points = append(points, of(db, "inbox", before, after)...)
+		points = append(points, of(db, "effect", after)...)
+		points = append(points, of(db, "outbox", before, after)...)
+		points = append(points, of(db, "inbox", committed, sent, done)...)
+		points = append(points, of(db, "ack", before, after)...)
+		steps(t, db, life{Transport: "queue"}, nil, points, effectsOnce)
 	})
 }
 
-func handling(db string) []point {
-	points := []point{{"receive", before}}
-	points = append(points, of(db, "inbox", before, after)...)
-	points = append(points, of(db, "effect", after)...)
-	points = append(points, of(db, "outbox", before, after)...)
-	points = append(points, of(db, "inbox", committed, sent, done)...)
-	return append(points, of(db, "ack", before, after)...)
-}
-
-// The same while the messages share a transaction, and again while they do when
+// The same while the messages are seen to share a transaction, and again while they do when
 // they are redelivered; and while a batch fails as a whole.
 func TestKilledAtEveryStepOfABatch(t *testing.T) {
 	for _, way := range []string{"each", "together"} {
+		batches := func(fails bool) life {
+			return life{mode: mode{Batches: way}, Transport: "queue", Gather: time.Second, Fails: fails}
+		}
 		t.Run(way, func(t *testing.T) {
 			everyDatabase(t, func(t *testing.T, db string) {
-				steps(t, db, life{Transport: "queue", Batches: way}, nil, handling(db), effectsOnce)
+				steps(t, db, batches(false), nil, of(db, "inbox", after, committed, sent, done), effectsOnce)
 				again := append(of(db, "claim", done), of(db, "inbox", after, sent, done)...)
 				again = append(again, of(db, "resolve", before, done)...)
-				steps(t, db, life{Transport: "queue", Batches: way}, []point{{"inbox", committed}}, again, effectsOnce)
+				steps(t, db, batches(false), []point{{"inbox", committed}}, again, effectsOnce)
 				failing := append(of(db, "park", after, done), of(db, "quarantine", after, done)...)
-				steps(t, db, life{Transport: "queue", Batches: way, Fails: true}, nil, failing, quarantinedOnce)
+				steps(t, db, batches(true), nil, failing, quarantinedOnce)
 			})
 		})
 	}
@@ -235,7 +239,7 @@ func TestKilledAtEveryStepOfTheDurableInbox(t *testing.T) {
 		points = append(points, of(db, "outbox", after)...)
 		points = append(points, of(db, "inbox", committed, sent, done)...)
 		points = append(points, of(db, "resolve", before, after, committed, sent, done)...)
-		steps(t, db, life{Transport: "queue", Durable: true}, nil, points, effectsOnce)
+		steps(t, db, life{mode: mode{Durable: true}, Transport: "queue"}, nil, points, effectsOnce)
 	})
 }
 
@@ -249,7 +253,7 @@ func TestKilledAtEveryStepOfAFailure(t *testing.T) {
 		steps(t, db, life{Transport: "queue", Fails: true}, nil, points, quarantinedOnce)
 		points = append(of(db, "postpone", before, after, sent, done), of(db, "quarantine", before, after, sent, done)...)
 		steps(t, db, life{Transport: "local", Fails: true}, nil, points, quarantinedOnce)
-		steps(t, db, life{Transport: "queue", Durable: true, Fails: true}, nil, points, quarantinedOnce)
+		steps(t, db, life{mode: mode{Durable: true}, Transport: "queue", Fails: true}, nil, points, quarantinedOnce)
 	})
 }
 

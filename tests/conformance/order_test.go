@@ -6,6 +6,7 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/retry"
 )
 
 // effects returns the messages in the order in which they took effect.
@@ -50,7 +51,7 @@ func TestKilledAtEveryStepOfKeyOrder(t *testing.T) {
 		points = append(points, of(db, "inbox", sent, done)...)
 		points = append(points, of(db, "resolve", before, after, sent, done)...)
 		points = append(points, of(db, "promote", before, after)...)
-		steps(t, db, life{Transport: "queue", Ordered: true}, nil, points, effectsInOrder)
+		steps(t, db, life{mode: mode{KeyOrder: retry.GoOn}, Transport: "queue", FailsOnce: true}, nil, points, effectsInOrder)
 	})
 }
 
@@ -60,7 +61,7 @@ func TestKilledAtEveryStepOfAFailureInKeyOrder(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "quarantine", before, after, sent, done)
 		points = append(points, of(db, "promote", before, after)...)
-		steps(t, db, life{Transport: "queue", Ordered: true, Fails: true}, nil, points, quarantinedOnce)
+		steps(t, db, life{mode: mode{KeyOrder: retry.GoOn}, Transport: "queue", Fails: true}, nil, points, quarantinedOnce)
 	})
 }
 
@@ -71,13 +72,16 @@ func TestKilledWhileAKeyStaysHeld(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		for _, at := range append(of(db, "quarantine", before, after, sent, done), of(db, "ack", after)...) {
 			t.Run(at.Of+" "+at.When, func(t *testing.T) {
+				t.Parallel()
 				database := testkit.SQLite
 				if db == "postgres" {
 					database = testkit.Postgres
 				}
 				w := newWorld(t, database(t))
-				l := life{Dialect: w.Dialect, DSN: w.DSN, Transport: "queue", StayHeld: true, Fails: true, Dies: at}
-				w.put("queue", messages...)
+				l := life{
+					mode: mode{KeyOrder: retry.StayHeld}, Dialect: w.Dialect, DSN: w.DSN, Transport: "queue", Fails: true, Dies: at,
+				}
+				w.put(l, messages...)
 				if status := begin(t, l).end(t); !status.Signaled() {
 					t.Fatalf("the process was not killed, it ended with %v", status)
 				}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -80,8 +79,7 @@ func (q queue) prefetch(ctx context.Context) []*message.Message {
 		if rows.Scan(&id, &delivered) != nil {
 			return nil
 		}
-		msg := message.NewMessage(id, []byte("body of "+id))
-		placed(msg)
+		msg := newMessage(id)
 		if delivered > 0 {
 			msg.Metadata.Set("once_redelivered", "true")
 		}
@@ -95,17 +93,6 @@ func (q queue) prefetch(ctx context.Context) []*message.Message {
 		q.exec(`UPDATE queue SET delivered = 1 WHERE message_id = $1`, msg.UUID)
 	}
 	return all
-}
-
-// placed gives a message its place in an order, which counts if the consumer
-// keeps one.
-func placed(msg *message.Message) {
-	msg.Metadata.Set("once_ordering_key", "key")
-	if n := slices.Index(messages, msg.UUID); n >= 0 {
-		msg.Metadata.Set("once_aggregate_type", "order")
-		msg.Metadata.Set("once_aggregate_id", "17")
-		msg.Metadata.Set("once_aggregate_version", strconv.Itoa((n+1)%len(messages)+1))
-	}
 }
 
 func (q queue) exec(query string, args ...any) {

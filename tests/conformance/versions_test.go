@@ -19,7 +19,7 @@ func TestKilledAtEveryStepOfVersions(t *testing.T) {
 		points = append(points, of(db, "wake", before, after)...)
 		points = append(points, of(db, "effect", after)...)
 		points = append(points, of(db, "resolve", before, sent, done)...)
-		steps(t, db, life{Transport: "queue", Versions: true}, nil, points, inVersions)
+		steps(t, db, life{mode: mode{Versions: "all"}, Transport: "queue"}, nil, points, inVersions)
 	})
 }
 
@@ -28,17 +28,18 @@ func TestKilledAtEveryStepOfAnEarlyLook(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		for _, at := range of(db, "early", before, after, sent, done) {
 			t.Run(at.When, func(t *testing.T) {
+				t.Parallel()
 				database := testkit.SQLite
 				if db == "postgres" {
 					database = testkit.Postgres
 				}
 				w := newWorld(t, database(t))
-				l := life{Dialect: w.Dialect, DSN: w.DSN, Transport: "local", Versions: true, Dies: at}
-				w.put("local", messages[:2]...)
+				l := life{mode: mode{Versions: "all"}, Dialect: w.Dialect, DSN: w.DSN, Transport: "local", Dies: at}
+				w.put(l, messages[:2]...)
 				if status := begin(t, l).end(t); !status.Signaled() {
 					t.Fatalf("the process was not killed, it ended with %v", status)
 				}
-				w.put("local", messages[2])
+				w.put(l, messages[2])
 				l.Dies = point{}
 				last := begin(t, l)
 				testkit.Eventually(t, patience, "everything is settled", w.settled)

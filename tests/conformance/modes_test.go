@@ -1,0 +1,258 @@
+package conformance
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/retry"
+)
+
+// mode is how a consumer is set up. The zero value is the default.
+type mode struct {
+	Durable  bool           `json:"durable"`   // what arrives is stored first
+	Batches  string         `json:"batches"`   // "" for none, or how they are handled: "each", "together"
+	KeyOrder retry.KeyOrder `json:"key_order"` // of retry.Config
+	Versions string         `json:"versions"`  // "" if they are not compared, or which are applied: "newer", "all"
+	Stock    bool           `json:"stock"`     // watermill-amqp's subscriber in the place of ours
+}
+
+// modes are those that there are, and those that go together.
+var modes = map[string]mode{
+	"direct":                       {},
+	"direct, stock subscriber":     {Stock: true},
+	"durable":                      {Durable: true},
+	"batches":                      {Batches: "each"},
+	"batch handler":                {Batches: "together"},
+	"batches, durable":             {Batches: "each", Durable: true},
+	"batch handler, durable":       {Batches: "together", Durable: true},
+	"order, goes on":               {KeyOrder: retry.GoOn},
+	"order, stays held":            {KeyOrder: retry.StayHeld},
+	"order, skips what fails":      {KeyOrder: retry.SkipFailing},
+	"order, batches":               {KeyOrder: retry.GoOn, Batches: "each"},
+	"order, batch handler":         {KeyOrder: retry.GoOn, Batches: "together"},
+	"order, durable":               {KeyOrder: retry.GoOn, Durable: true},
+	"newer versions":               {Versions: "newer"},
+	"all versions":                 {Versions: "all"},
+	"all versions, batches":        {Versions: "all", Batches: "each"},
+	"all versions, order, durable": {Versions: "all", KeyOrder: retry.GoOn, Durable: true},
+}
+
+// eachMode runs a test in each mode, on SQLite with the embedded transport and
+// on PostgreSQL with RabbitMQ.
+func eachMode(t *testing.T, test func(w *world, l life)) {
+	broker := testkit.Rabbit(t)
+	for _, name := range slices.Sorted(maps.Keys(modes)) {
+		m := modes[name]
+		run := func(backend string, test func(t *testing.T)) {
+			t.Run(strings.ReplaceAll(name, ", ", ",")+"/"+backend, func(t *testing.T) {
+				t.Parallel()
+				test(t)
+			})
+		}
+		run("rabbit", func(t *testing.T) {
+			w := newWorld(t, testkit.Postgres(t))
+			l := life{mode: m, Dialect: w.Dialect, DSN: w.DSN, Transport: broker.URL}
+			l.Queue, w.broker = newQueue(t, broker)
+			test(w, l)
+		})
+		if m.Stock {
+			continue // of RabbitMQ
+		}
+		run("sqlite", func(t *testing.T) {
+			w := newWorld(t, testkit.SQLite(t))
+			test(w, life{mode: m, Dialect: w.Dialect, DSN: w.DSN, Transport: "local"})
+		})
+	}
+}
+
+// points are the steps that a message takes in a mode.
+func (l life) points() (points []point) {
+	received := l.Transport != "local"
+	stored := l.Durable || l.KeyOrder != retry.Unordered
+	if received {
+		points = append(points, point{"receive", before})
+		points = append(points, of(l.Dialect, "ack", before, after)...)
+	}
+	if received && stored {
+		points = append(points, of(l.Dialect, "park", before, after, sent, done)...)
+	}
+	if !received || stored {
+		points = append(points, of(l.Dialect, "claim", before, sent, done)...)
+		points = append(points, of(l.Dialect, "resolve", before, sent, done)...)
+	}
+	points = append(points, of(l.Dialect, "inbox", before, after)...)
+	if l.Versions != "" {
+		points = append(points, of(l.Dialect, "first", after)...)
+		points = append(points, of(l.Dialect, "version", after)...)
+	}
+	points = append(points, of(l.Dialect, "effect", after)...)
+	points = append(points, of(l.Dialect, "outbox", after)...)
+	return append(points, of(l.Dialect, "inbox", committed, sent, done)...)
+}
+
+// Killed at one step after the other, each time with new messages and whatever
+// the lives before have left: each message took effect once, together with what
+// it produced, and in its order if there is one.
+func TestKilledAgainAndAgain(t *testing.T) {
+	eachMode(t, func(w *world, l life) {
+		l.Budget = 1000 // what is killed while it waits is not to be given up
+		l.FailsOnce = l.KeyOrder != retry.Unordered
+		points := l.points()
+		for round, at := range points {
+			w.put(l, another(round)...)
+			l.Dies = at
+			if status := begin(w.T, l).end(w.T); !status.Signaled() {
+				w.Fatalf("%s %s: the process was not killed, it ended with %v", at.When, at.Of, status)
+			}
+			if n := w.count(`(SELECT message_id FROM effects GROUP BY message_id HAVING COUNT(*) > 1) AS twice`); n > 0 {
+				w.Fatalf("%s %s: %d effects happened twice", at.When, at.Of, n)
+			}
+		}
+		l.Dies = point{}
+		last := begin(w.T, l)
+		testkit.Eventually(w.T, patience, "everything is settled", func() bool {
+			return w.settled() && w.count(`once_inbox`) == len(points)*len(messages)
+		})
+		last.stop(w.T)
+		if n := w.count(`once_parked`); n != 0 {
+			w.Errorf("%d parked rows are left", n)
+		}
+		if l.Versions == "newer" {
+			w.newestLast(len(points))
+			return
+		}
+		var all []string
+		for round := range points {
+			all = append(all, another(round)...)
+		}
+		w.once(all...)
+		switch {
+		case l.Versions == "all":
+			w.inOrder(len(points), 2, 0, 1)
+		case l.KeyOrder == retry.GoOn, l.KeyOrder == retry.StayHeld:
+			w.inOrder(len(points), 0, 1, 2)
+		}
+	})
+}
+
+// inOrder fails the test unless the messages of each round took effect in the
+// order of these places.
+func (w *world) inOrder(rounds int, places ...int) {
+	w.Helper()
+	effects := w.effects()
+	for round := range rounds {
+		var got []int
+		for _, id := range effects {
+			if of, n := placeOf(id); of == fmt.Sprint(round) {
+				got = append(got, n)
+			}
+		}
+		if !slices.Equal(got, places) {
+			w.Errorf("round %d took effect in the order %v, want %v", round, got, places)
+		}
+	}
+}
+
+// newestLast fails the test unless the version of each round grew up to the
+// highest, and produced messages with each step.
+func (w *world) newestLast(rounds int) {
+	w.Helper()
+	effects := w.effects()
+	for round := range rounds {
+		last := -1
+		for _, id := range effects {
+			of, n := placeOf(id)
+			version := (n + 1) % len(messages)
+			if of != fmt.Sprint(round) {
+				continue
+			}
+			if version <= last {
+				w.Errorf("round %d went from version %d back to %d", round, last+1, version+1)
+			}
+			last = version
+		}
+		if last != len(messages)-1 {
+			w.Errorf("round %d ended with version %d", round, last+1)
+		}
+	}
+	if n := w.count(`once_outbox`); n != len(effects) {
+		w.Errorf("%d messages were produced by %d effects", n, len(effects))
+	}
+}
+
+// A message that fails waits for its next attempt, one that fails for good is in
+// quarantine as it came, and all others took effect meanwhile.
+func TestFailuresBlockNobody(t *testing.T) {
+	eachMode(t, func(w *world, l life) {
+		l.Pause = time.Hour
+		ids := append(another(0), another(1)...)
+		if l.Versions == "newer" {
+			ids = []string{"0m2", "1m2", "2m2"} // alone, none is stale
+		}
+		w.put(l, failing, hopeless)
+		w.put(l, ids...)
+		p := begin(w.T, l)
+		testkit.Eventually(w.T, patience, "all others took effect", func() bool {
+			return w.count(`effects`) == len(ids) && w.count(`once_parked`) == 2 &&
+				w.count(`once_parked WHERE attempts = 1`) == 2 && w.count(`once_parked WHERE state = 'quarantined'`) == 1
+		})
+		p.stop(w.T)
+		w.once(ids...)
+		if n := w.count(`once_parked WHERE message_id = 'failing' AND state = 'waiting' AND attempts = 1 AND crashes = 0`); n != 1 {
+			w.Error("what fails does not wait for its second attempt")
+		}
+		entries, err := w.parked.List(w.Context(), parked.Filter{Limit: 10}, parked.Quarantined)
+		if err != nil || len(entries) != 1 {
+			w.Fatalf("%v, %d in quarantine", err, len(entries))
+		}
+		got, want := entries[0].Message, newMessage(hopeless)
+		delete(got.Metadata, "once_redelivered") // the transport's
+		if got.UUID != want.UUID || !bytes.Equal(got.Payload, want.Payload) || !maps.Equal(got.Metadata, want.Metadata) {
+			w.Errorf("in quarantine is %q %q %v", got.UUID, got.Payload, got.Metadata)
+		}
+		if entries[0].Reason != "permanent" {
+			w.Errorf("the reason is %q", entries[0].Reason)
+		}
+	})
+}
+
+// A handler fails because the process shuts down: that is no attempt and no
+// crash, and the next process handles the messages.
+func TestShutdownChargesNothing(t *testing.T) {
+	eachMode(t, func(w *world, l life) {
+		l.Hangs = true
+		w.put(l, messages...)
+		p := begin(w.T, l)
+		select {
+		case <-p.hanging:
+		case <-p.ended:
+			w.Fatal("the process ended")
+		case <-time.After(patience):
+			w.Error("no handler was called")
+		}
+		p.stop(w.T)
+		if n := w.count(`effects`); n != 0 {
+			w.Errorf("%d effects", n)
+		}
+		if n := w.count(`once_parked WHERE attempts > 0 OR crashes > 0 OR state NOT IN ('waiting', 'held')`); n != 0 {
+			w.Errorf("%d messages are charged", n)
+		}
+		l.Hangs = false
+		p = begin(w.T, l)
+		testkit.Eventually(w.T, patience, "everything is settled", func() bool {
+			return w.settled() && w.count(`once_inbox`) == len(messages)
+		})
+		p.stop(w.T)
+		if l.Versions == "newer" {
+			return // in whatever order: some may be stale
+		}
+		effectsOnce(w)
+	})
+}
