@@ -115,7 +115,7 @@ func (v *victim) undone() undone {
 	return undone{
 		orders: v.incomplete(),
 		unsent: v.count(v.db, `SELECT COUNT(*) FROM once_outbox`),
-		parked: v.count(v.db, `SELECT COUNT(*) FROM once_parked WHERE state = 'waiting'`),
+		parked: v.count(v.db, `SELECT COUNT(*) FROM once_parked WHERE state IN ('waiting', 'held')`),
 		inHand: v.count(v.db, `SELECT COUNT(*) FROM once_parked WHERE state = 'waiting' AND token IS NOT NULL`),
 	}
 }
@@ -126,7 +126,9 @@ func (v *victim) incomplete() int {
 	return v.count(v.db, `
 		SELECT COUNT(*) FROM orders
 		WHERE id NOT IN (SELECT order_id FROM payments) OR id NOT IN (SELECT order_id FROM reservations)
-		   OR id NOT IN (SELECT order_id FROM shipments)`)
+		   OR id NOT IN (SELECT order_id FROM shipments) OR id NOT IN (SELECT order_id FROM revenue)
+		   OR id NOT IN (SELECT order_id FROM tracking WHERE status = 'shipped')
+		   OR (SELECT COUNT(*) FROM history WHERE order_id = orders.id) < 3`)
 }
 
 // finish waits until everything is done, and has the service end by itself.
@@ -168,13 +170,19 @@ func (v *victim) audit() {
 	if n := v.count(v.db, `SELECT COUNT(*) FROM orders`); n != len(v.journal) {
 		v.Errorf("%d orders for %d keys", n, len(v.journal))
 	}
-	for _, table := range []string{"payments", "reservations", "shipments"} {
+	for _, table := range []string{"payments", "reservations", "shipments", "revenue", "tracking"} {
 		v.zero("orders without exactly one entry in "+table,
 			`SELECT COUNT(*) FROM orders WHERE (SELECT COUNT(*) FROM `+table+` WHERE order_id = orders.id) <> 1`)
 		v.zero("entries of no order in "+table, `SELECT COUNT(*) FROM `+table+` WHERE order_id NOT IN (SELECT id FROM orders)`)
 	}
 	v.zero("difference between what was ordered and what is reserved",
 		`SELECT (SELECT SUM(quantity) FROM order_lines) - (SELECT SUM(reserved) FROM stock)`)
+	v.zero("difference between what was paid and the revenue",
+		`SELECT (SELECT SUM(amount) FROM payments) - (SELECT SUM(amount) FROM revenue)`)
+	v.zero("orders whose history does not have three entries",
+		`SELECT COUNT(*) FROM orders WHERE (SELECT COUNT(*) FROM history WHERE order_id = orders.id) <> 3`)
+	v.zero("entries of a history in the wrong order",
+		`SELECT COUNT(*) FROM history AS a JOIN history AS b USING (order_id) WHERE a.entry < b.entry AND a.version > b.version`)
 	v.zero("messages in quarantine", `SELECT COUNT(*) FROM once_parked WHERE state = 'quarantined'`)
 	v.zero("dead letters", `SELECT COUNT(*) FROM once_outbox_dead`)
 	mails := v.count(v.mail, `SELECT COUNT(*) FROM mail_provider`)

@@ -120,7 +120,7 @@ func TestFaults(t *testing.T) {
 	if status != statusOK || found == nil || found[1] != found[2] {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
-	if !strings.Contains(stdout, "discarded=28") {
+	if !strings.Contains(stdout, "discarded=49") {
 		t.Errorf("the malformed messages are not told of:\n%s", stdout)
 	}
 }
@@ -135,7 +135,7 @@ func TestFaultsJSON(t *testing.T) {
 	if err := decoder.Decode(&report); err != nil || decoder.More() {
 		t.Fatalf("%v: %s", err, stdout)
 	}
-	if status != statusOK || !report.OK || report.Orders != 20 || report.Replayed != 1 || report.Discarded != 28 {
+	if status != statusOK || !report.OK || report.Orders != 20 || report.Replayed != 1 || report.Discarded != 49 {
 		t.Errorf("status %d: %s%s", status, stdout, stderr)
 	}
 	if report.Backend != "embedded" || !strings.Contains(stdout, `"missing":[]`) {

@@ -25,6 +25,9 @@ type books struct {
 	effects map[string]map[string]int // by consumer: effects on each order
 	ordered int64                     // things, in all lines
 	booked  int64                     // things, in the stock
+	paid    int64                     // money, in the payments
+	earned  int64                     // money, in the revenue
+	swapped int64                     // entries of a history that are before an earlier one
 }
 
 // effectsOf says where each consumer's effects are.
@@ -33,6 +36,9 @@ var effectsOf = map[string]string{
 	"inventory":     `SELECT order_id, COUNT(*) FROM reservations GROUP BY order_id`,
 	"shipping":      `SELECT order_id, COUNT(*) FROM shipments GROUP BY order_id`,
 	"notifications": `SELECT order_id, COUNT(*) FROM mail_provider GROUP BY order_id`,
+	"revenue":       `SELECT order_id, COUNT(*) FROM revenue GROUP BY order_id`,
+	"history":       `SELECT order_id, COUNT(*) - 2 FROM history GROUP BY order_id HAVING COUNT(*) > 2`, // placed, paid, shipped
+	"tracking":      `SELECT order_id, COUNT(*) FROM tracking WHERE status = 'shipped' GROUP BY order_id`,
 }
 
 func (a Audit) read(ctx context.Context) (books, error) {
@@ -51,8 +57,10 @@ func (a Audit) read(ctx context.Context) (books, error) {
 		}
 	}
 	err = a.DB.QueryRowContext(ctx, `
-		SELECT COALESCE((SELECT SUM(quantity) FROM order_lines), 0), COALESCE((SELECT SUM(reserved) FROM stock), 0)`).
-		Scan(&b.ordered, &b.booked)
+		SELECT COALESCE((SELECT SUM(quantity) FROM order_lines), 0), COALESCE((SELECT SUM(reserved) FROM stock), 0),
+		       COALESCE((SELECT SUM(amount) FROM payments), 0), COALESCE((SELECT SUM(amount) FROM revenue), 0),
+		       (SELECT COUNT(*) FROM history AS a JOIN history AS b USING (order_id) WHERE a.entry < b.entry AND a.version > b.version)`).
+		Scan(&b.ordered, &b.booked, &b.paid, &b.earned, &b.swapped)
 	if err != nil {
 		return b, fmt.Errorf("demo: audit: %w", err)
 	}
@@ -83,7 +91,8 @@ func counts(ctx context.Context, db *sql.DB, query string) (map[string]int, erro
 func (a Audit) progress(ctx context.Context) (int, error) {
 	var ours, mails int
 	err := a.DB.QueryRowContext(ctx, `
-		SELECT (SELECT COUNT(*) FROM payments) + (SELECT COUNT(*) FROM reservations) + (SELECT COUNT(*) FROM shipments)`).
+		SELECT (SELECT COUNT(*) FROM payments) + (SELECT COUNT(*) FROM reservations) + (SELECT COUNT(*) FROM shipments)
+		       + (SELECT COUNT(*) FROM revenue) + (SELECT COUNT(*) FROM history) + (SELECT COUNT(*) FROM tracking)`).
 		Scan(&ours)
 	if err == nil {
 		err = a.Mail.QueryRowContext(ctx, `SELECT COUNT(*) FROM mail_provider`).Scan(&mails)
@@ -98,7 +107,7 @@ func (a Audit) progress(ctx context.Context) (int, error) {
 // dead letters.
 func (a Audit) underWay(ctx context.Context) (waiting, dead int, err error) {
 	err = a.DB.QueryRowContext(ctx, fmt.Sprintf(`
-		SELECT (SELECT COUNT(*) FROM %s) + (SELECT COUNT(*) FROM %s WHERE state = 'waiting'), (SELECT COUNT(*) FROM %s)`,
+		SELECT (SELECT COUNT(*) FROM %s) + (SELECT COUNT(*) FROM %s WHERE state IN ('waiting', 'held')), (SELECT COUNT(*) FROM %s)`,
 		a.Tables.Table("outbox"), a.Tables.Table("parked"), a.Tables.Table("outbox_dead"))).Scan(&waiting, &dead)
 	if err != nil {
 		return 0, 0, fmt.Errorf("demo: audit: %w", err)

@@ -63,5 +63,5 @@ func (d *Demo) run(ctx context.Context) error {
 	}
 }
 
-// effectsPerOrder is one for each consumer.
-const effectsPerOrder = 4
+// effectsPerOrder is one for each consumer, and two more in the history.
+const effectsPerOrder = 9

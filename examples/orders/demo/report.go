@@ -84,6 +84,8 @@ func (d *Demo) complain(ctx context.Context, b books, r *Report) error {
 	complain(dead > 0, "%d events are dead letters of the outbox", dead)
 	complain(d.left > 0, "%d messages are in quarantine", d.left)
 	complain(r.Lost == 0 && b.ordered != b.booked, "%d things were ordered and %d are reserved", b.ordered, b.booked)
+	complain(r.Lost == 0 && b.paid != b.earned, "%d were paid and %d are booked as revenue", b.paid, b.earned)
+	complain(b.swapped > 0, "%d entries of histories are in the wrong order", b.swapped)
 	for _, err := range d.load.errs {
 		complain(!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded), "%v", err)
 	}

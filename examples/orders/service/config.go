@@ -49,6 +49,25 @@ type Hooks struct {
 	Forwarder func(pool *sql.DB, publisher message.Publisher, config forwarder.Config) (Forwarder, error)
 }
 
+// hookedBatch has each message pass the hook of handlers before all of them are
+// handled.
+func (s *Service) hookedBatch(consumer string, handle once.BatchHandlerFunc) once.BatchHandlerFunc {
+	if s.hooks.Handler == nil {
+		return handle
+	}
+	hook := s.hooks.Handler(consumer, func(context.Context, *sql.Tx, *message.Message) ([]*message.Message, error) {
+		return nil, nil
+	})
+	return func(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*message.Message, error) {
+		for _, msg := range msgs {
+			if _, err := hook(ctx, tx, msg); err != nil {
+				return nil, err
+			}
+		}
+		return handle(ctx, tx, msgs)
+	}
+}
+
 // Forwarder is what the service needs of a forwarder.Forwarder.
 type Forwarder interface {
 	Run(ctx context.Context) error

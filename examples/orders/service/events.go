@@ -15,6 +15,7 @@ import (
 const (
 	TopicOrdersPlaced     = "orders.placed"
 	TopicPaymentsCaptured = "payments.captured"
+	TopicOrdersChanged    = "orders.changed"
 )
 
 // OrderPlaced is the event of [TopicOrdersPlaced].
@@ -36,6 +37,35 @@ type PaymentCaptured struct {
 	Amount   int64  `json:"amount"`
 }
 
+// OrderChanged is the event of [TopicOrdersChanged]: what has become of an order.
+type OrderChanged struct {
+	OrderID string `json:"order_id"`
+	Shop    string `json:"shop"`
+	Version int64  `json:"version"`
+	Status  string `json:"status"`
+}
+
+// The versions of an order.
+const (
+	placed = iota + 1
+	paid
+	shipped
+)
+
+var statuses = map[int64]string{placed: "placed", paid: "paid", shipped: "shipped"}
+
+// changed returns the event that an order has come to a version.
+func changed(e event, version int64) (*message.Message, error) {
+	shop, order := e.order()
+	msg, err := newMessage(TopicOrdersChanged, version,
+		OrderChanged{OrderID: order, Shop: shop, Version: version, Status: statuses[version]})
+	if err != nil {
+		return nil, err
+	}
+	msg.UUID += "." + statuses[version] // each is an event of its own
+	return msg, nil
+}
+
 // event is what the events have in common.
 type event interface {
 	order() (shop, id string)
@@ -43,6 +73,7 @@ type event interface {
 
 func (e OrderPlaced) order() (shop, id string)     { return e.Shop, e.OrderID }
 func (e PaymentCaptured) order() (shop, id string) { return e.Shop, e.OrderID }
+func (e OrderChanged) order() (shop, id string)    { return e.Shop, e.OrderID }
 
 // newMessage makes an event a message. Its id is that of the order and the kind
 // of event, so that it is the same however often it is made; the order is also

@@ -13,21 +13,25 @@ import (
 // capturePayment writes a payment and publishes that it did, in the message's
 // transaction: neither exists without the other.
 func capturePayment(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-	placed, err := decode[OrderPlaced](msg)
+	order, err := decode[OrderPlaced](msg)
 	if err != nil {
 		return nil, err
 	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO payments (order_id, message_id, amount) VALUES ($1, $2, $3)`,
-		placed.OrderID, msg.UUID, placed.Total)
+		order.OrderID, msg.UUID, order.Total)
 	if err != nil {
 		return nil, fmt.Errorf("payments: %w", err)
 	}
-	captured, err := newMessage(TopicPaymentsCaptured, 2, PaymentCaptured{
-		OrderID: placed.OrderID, Shop: placed.Shop, Customer: placed.Customer,
-		Currency: placed.Currency, Amount: placed.Total,
+	captured, err := newMessage(TopicPaymentsCaptured, paid, PaymentCaptured{
+		OrderID: order.OrderID, Shop: order.Shop, Customer: order.Customer,
+		Currency: order.Currency, Amount: order.Total,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return []*message.Message{once.To(TopicPaymentsCaptured, captured)}, nil
+	status, err := changed(order, paid)
+	if err != nil {
+		return nil, err
+	}
+	return []*message.Message{once.To(TopicPaymentsCaptured, captured), once.To(TopicOrdersChanged, status)}, nil
 }

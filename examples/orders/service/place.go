@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -37,16 +38,25 @@ func (s *Service) place(ctx context.Context, r idempotentRequest, wanted NewOrde
 		if err := insertOrder(ctx, tx, order); err != nil {
 			return err
 		}
-		placed, err := newMessage(TopicOrdersPlaced, 1, OrderPlaced{
+		return publishPlaced(events, OrderPlaced{
 			OrderID: order.ID, Shop: order.Shop, Customer: order.Customer,
 			Currency: order.Currency, Total: order.Total, Lines: order.Lines,
 		})
-		if err != nil {
-			return err
-		}
-		return events.Publish(TopicOrdersPlaced, placed)
 	}, s.forwarder.Hint)
 	return given, err
+}
+
+// publishPlaced publishes what there is to say of a new order.
+func publishPlaced(events message.Publisher, e OrderPlaced) error {
+	msg, err := newMessage(TopicOrdersPlaced, placed, e)
+	if err != nil {
+		return err
+	}
+	status, err := changed(e, placed)
+	if err != nil {
+		return err
+	}
+	return errors.Join(events.Publish(TopicOrdersPlaced, msg), events.Publish(TopicOrdersChanged, status))
 }
 
 // newOrder makes a wanted order one, and the answer that says so.

@@ -10,11 +10,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/inbox"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
+	"github.com/watermill-once/once/sequence"
 )
 
 // Service is the order service. Its parts are here, what they do is in the
@@ -34,6 +37,8 @@ type Service struct {
 
 	box       *outbox.Outbox
 	consumer  *once.Consumer
+	ordered   *once.Consumer // keeps the order of keys
+	newest    *once.Consumer // ignores versions that are older than what was applied
 	router    *message.Router
 	forwarder Forwarder
 
@@ -49,6 +54,10 @@ const (
 	inFlight     = 3
 	parkedAtOnce = 2
 )
+
+// together is how many messages are handled in one transaction, or stored with
+// one statement, at most.
+const together = 50
 
 // New puts a service together and subscribes its consumers. The tables must be
 // there, see [Database.Migrate]. The transport is the service's from here on:
@@ -82,15 +91,28 @@ func (s *Service) build(config Config) (err error) {
 	if s.database.Tables.Dialect == schema.SQLite {
 		concurrency = 1 // as many as there can be writers
 	}
-	s.consumer, err = once.NewConsumer(s.handling, once.ConsumerConfig{
-		Schema: s.database.Tables,
-		Logger: logger,
+	consumers := once.ConsumerConfig{
+		Schema:  s.database.Tables,
+		Logger:  logger,
+		Durable: []string{"notifications"},
+		Inbox:   inbox.Config{BatchSize: together, Ahead: parkedAtOnce},
+		Dedup:   dedup.Config{Batch: dedup.Batch{Size: together}},
 		Retry: retry.Config{
 			Policy: config.Retry, Lease: config.Lease,
 			PollInterval: 200 * time.Millisecond, Concurrency: concurrency,
 		},
-	})
-	if err != nil {
+	}
+	if s.consumer, err = once.NewConsumer(s.handling, consumers); err != nil {
+		return err
+	}
+	ordered := consumers
+	ordered.Retry.KeyOrder = retry.GoOn
+	if s.ordered, err = once.NewConsumer(s.handling, ordered); err != nil {
+		return err
+	}
+	newest := consumers
+	newest.Sequence = &sequence.Config{}
+	if s.newest, err = once.NewConsumer(s.handling, newest); err != nil {
 		return err
 	}
 	if s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: config.StopTimeout}, logger); err != nil {
@@ -108,7 +130,9 @@ func (s *Service) build(config Config) (err error) {
 	return err
 }
 
-// Quarantine returns the store of the messages that were given up.
+// Quarantine returns the store of the messages that were given up. It is the
+// same for all consumers, and so is what Run removes from the inbox: they share
+// their tables.
 func (s *Service) Quarantine() *poison.Store { return s.consumer.Quarantine() }
 
 // Close closes what everything else works with. It is for a service that is not

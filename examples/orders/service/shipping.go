@@ -6,9 +6,13 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
 )
 
-// ship has paid orders shipped.
+// ship has paid orders shipped, and publishes that it did. It writes to the
+// database alone, so that calling it again costs nothing: it may share its
+// transaction.
 func ship(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	captured, err := decode[PaymentCaptured](msg)
 	if err != nil {
@@ -18,5 +22,9 @@ func ship(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Mes
 	if err != nil {
 		return nil, fmt.Errorf("shipping: %w", err)
 	}
-	return nil, nil
+	status, err := changed(captured, shipped)
+	if err != nil {
+		return nil, err
+	}
+	return []*message.Message{once.To(TopicOrdersChanged, status)}, nil
 }

@@ -58,3 +58,28 @@ CREATE TABLE IF NOT EXISTS shipments (
     shipped_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX IF NOT EXISTS shipments_order ON shipments (order_id);
+
+CREATE TABLE IF NOT EXISTS revenue (
+    order_id   text        NOT NULL,
+    message_id text        NOT NULL,
+    shop       text        NOT NULL,
+    currency   text        NOT NULL,
+    amount     bigint      NOT NULL,
+    booked_at  timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX IF NOT EXISTS revenue_order ON revenue (order_id);
+
+CREATE TABLE IF NOT EXISTS history (
+    entry      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- in the order of writing
+    order_id   text        NOT NULL,
+    message_id text        NOT NULL,
+    version    bigint      NOT NULL,
+    status     text        NOT NULL,
+    written_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX IF NOT EXISTS history_order ON history (order_id);
+
+CREATE TABLE IF NOT EXISTS tracking (
+    order_id text PRIMARY KEY, -- a state, not an effect: the latest one
+    status   text NOT NULL
+);

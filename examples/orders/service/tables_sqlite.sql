@@ -53,3 +53,28 @@ CREATE TABLE IF NOT EXISTS shipments (
     shipped_at timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP
 );
 CREATE INDEX IF NOT EXISTS shipments_order ON shipments (order_id);
+
+CREATE TABLE IF NOT EXISTS revenue (
+    order_id   text      NOT NULL,
+    message_id text      NOT NULL,
+    shop       text      NOT NULL,
+    currency   text      NOT NULL,
+    amount     integer   NOT NULL,
+    booked_at  timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP
+);
+CREATE INDEX IF NOT EXISTS revenue_order ON revenue (order_id);
+
+CREATE TABLE IF NOT EXISTS history (
+    entry      integer   PRIMARY KEY AUTOINCREMENT,
+    order_id   text      NOT NULL,
+    message_id text      NOT NULL,
+    version    integer   NOT NULL,
+    status     text      NOT NULL,
+    written_at timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP
+);
+CREATE INDEX IF NOT EXISTS history_order ON history (order_id);
+
+CREATE TABLE IF NOT EXISTS tracking (
+    order_id text PRIMARY KEY,
+    status   text NOT NULL
+);

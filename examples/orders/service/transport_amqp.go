@@ -39,7 +39,7 @@ func NewAMQP(url, namespace string, logger watermill.LoggerAdapter) (*AMQP, erro
 		return nil, fmt.Errorf("service: connect to the broker: %w", err)
 	}
 	t := &AMQP{url: url, namespace: namespace, logger: logger}
-	if t.publisher, err = rabbit.NewPublisher(t.config(""), rabbit.PublisherConfig{Logger: logger}); err != nil {
+	if t.publisher, err = rabbit.NewPublisher(t.config(Subscription{}), rabbit.PublisherConfig{Logger: logger}); err != nil {
 		return nil, fmt.Errorf("service: %w", err)
 	}
 	return t, nil
@@ -51,14 +51,15 @@ func (t *AMQP) Exchange(topic string) string { return t.namespace + "." + topic 
 // Queue returns the name of a subscription's queue.
 func (t *AMQP) Queue(to Subscription) string { return t.Exchange(to.Topic) + "." + to.Consumer }
 
-// config is that of one consumer, or of the publisher.
-func (t *AMQP) config(consumer string) amqp.Config {
-	config := amqp.NewDurablePubSubConfig(t.url, func(topic string) string {
-		return t.Queue(Subscription{Consumer: consumer, Topic: topic})
-	})
+// config is that of one subscription, or of the publisher.
+func (t *AMQP) config(to Subscription) amqp.Config {
+	config := amqp.NewDurablePubSubConfig(t.url, func(string) string { return t.Queue(to) })
 	config.Exchange.GenerateName = t.Exchange
 	config.Marshaler = rabbit.Marshaler{}
 	config.Queue.Arguments = amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}
+	if to.InOrder {
+		config.Queue.Arguments["x-single-active-consumer"] = true
+	}
 	return config
 }
 
@@ -67,7 +68,7 @@ func (t *AMQP) Publisher() message.Publisher { return t.publisher }
 
 // Subscriber implements [Transport].
 func (t *AMQP) Subscriber(to Subscription) (message.Subscriber, error) {
-	subscriber, err := rabbit.NewSubscriber(t.config(to.Consumer), rabbit.SubscriberConfig{InFlight: inFlight, Logger: t.logger})
+	subscriber, err := rabbit.NewSubscriber(t.config(to), rabbit.SubscriberConfig{InFlight: to.InFlight, Logger: t.logger})
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,33 @@
+package service
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// book writes what was earned, for all messages with one statement.
+func book(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*message.Message, error) {
+	var (
+		rows []string
+		args []any
+	)
+	for _, msg := range msgs {
+		captured, err := decode[PaymentCaptured](msg)
+		if err != nil {
+			return nil, err // each is then tried alone, and this one fails alone
+		}
+		n := len(args)
+		rows = append(rows, fmt.Sprintf("($%d, $%d, $%d, $%d, $%d)", n+1, n+2, n+3, n+4, n+5))
+		args = append(args, captured.OrderID, msg.UUID, captured.Shop, captured.Currency, captured.Amount)
+	}
+	_, err := tx.ExecContext(ctx,
+		`INSERT INTO revenue (order_id, message_id, shop, currency, amount) VALUES `+strings.Join(rows, ", "), args...)
+	if err != nil {
+		return nil, fmt.Errorf("revenue: %w", err)
+	}
+	return nil, nil
+}
