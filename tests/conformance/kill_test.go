@@ -188,7 +188,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 func TestKilledAtEveryStepOfABatch(t *testing.T) {
 	for _, way := range []string{"each", "together"} {
 		batches := func(fails bool) life {
-			return life{mode: mode{Batches: way}, Transport: "queue", Gather: time.Second, Fails: fails}
+			return life{mode: mode{Batches: way}, Transport: "queue", Gather: 3 * time.Second, Fails: fails}
 		}
 		t.Run(way, func(t *testing.T) {
 			everyDatabase(t, func(t *testing.T, db string) {

@@ -38,6 +38,7 @@ func TestConsumersAreSafe(t *testing.T) {
 				"payments":  {capturePayment, placedOrders(t)},
 				"inventory": {reserveStock, placedOrders(t)},
 				"shipping":  {ship, paidOrders(t)},
+				"history":   {record, changedOrders(t)},
 			} {
 				t.Run(consumer, func(t *testing.T) {
 					oncetest.Run(t, oncetest.Config{
@@ -45,7 +46,7 @@ func TestConsumersAreSafe(t *testing.T) {
 						Handler:  c.handle,
 						Messages: c.messages,
 						Reset:    emptied,
-						Ignore:   []string{"captured_at", "reserved_at", "shipped_at"},
+						Ignore:   []string{"captured_at", "reserved_at", "shipped_at", "written_at", "entry"},
 						Dedup:    dedup.Config{Schema: database.Tables, Consumer: consumer},
 					})
 				})
@@ -73,6 +74,18 @@ func paidOrders(t *testing.T) []*message.Message {
 		PaymentCaptured{OrderID: "18", Shop: "berlin", Customer: "Bob", Currency: "EUR", Amount: 450})
 }
 
+func changedOrders(t *testing.T) (all []*message.Message) {
+	t.Helper()
+	for _, version := range []int64{placed, paid, shipped} {
+		msg, err := changed(OrderPlaced{OrderID: "17", Shop: "berlin"}, version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, msg)
+	}
+	return all
+}
+
 func messages[E event](t *testing.T, topic string, events ...E) []*message.Message {
 	t.Helper()
 	var all []*message.Message
@@ -89,7 +102,7 @@ func messages[E event](t *testing.T, topic string, events ...E) []*message.Messa
 // emptied is how the messages find the tables, with some stock reserved.
 func emptied(ctx context.Context, db *sql.DB) error {
 	_, err := db.ExecContext(ctx, `
-		DELETE FROM payments; DELETE FROM reservations; DELETE FROM shipments; DELETE FROM stock;
+		DELETE FROM payments; DELETE FROM reservations; DELETE FROM shipments; DELETE FROM stock; DELETE FROM history;
 		INSERT INTO stock (sku, reserved) VALUES ('tea', 40)`)
 	return err
 }
