@@ -78,6 +78,21 @@ func _(consumer *once.Consumer, router *message.Router, subscriber message.Subsc
 		})
 }
 
+func _(db *sql.DB, amqpConfig amqp.Config, router *message.Router, notify once.HandlerFunc) error {
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
+		Durable: []string{"notifications"},
+	})
+	if err != nil {
+		return err
+	}
+	subscriber, err := rabbit.NewSubscriber(amqpConfig, rabbit.SubscriberConfig{InFlight: 1000}) // twice a batch
+	if err != nil {
+		return err
+	}
+	consumer.AddHandler(router, "notifications", "payments.captured", subscriber, notify)
+	return nil
+}
+
 func _(db *sql.DB) (*once.Consumer, error) {
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
 		Sequence: &sequence.Config{},
