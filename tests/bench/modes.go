@@ -24,16 +24,16 @@ func (b *bench) modes(ctx context.Context) ([]row, error) {
 		newer = series{id: "modes-newer", what: fmt.Sprintf("the same, older versions of %d aggregates ignored", keysOfModes)}
 		all   = series{id: "modes-gap", what: "the same, versions applied without a gap"}
 	)
-	mode := func(into *series, config once.ConsumerConfig) measurement {
+	mode := func(into *series, flight int, config once.ConsumerConfig) measurement {
 		into.unit = perSecond
-		return single(into, func(ctx context.Context) (float64, error) { return b.placed(ctx, config) })
+		return single(into, func(ctx context.Context) (float64, error) { return b.placed(ctx, flight, config) })
 	}
 	err := b.turns(
 		ctx,
-		mode(&none, once.ConsumerConfig{}),
-		mode(&order, once.ConsumerConfig{Retry: retry.Config{KeyOrder: retry.GoOn, Concurrency: inFlight}}),
-		mode(&newer, once.ConsumerConfig{Sequence: &sequence.Config{}}),
-		mode(&all, once.ConsumerConfig{Sequence: &sequence.Config{Policy: sequence.HoldForGap, First: sequence.FromOne}}),
+		mode(&none, inFlight, once.ConsumerConfig{}),
+		mode(&order, 2*batchSize, once.ConsumerConfig{Retry: retry.Config{KeyOrder: retry.GoOn, Concurrency: inFlight}}),
+		mode(&newer, inFlight, once.ConsumerConfig{Sequence: &sequence.Config{}}),
+		mode(&all, inFlight, once.ConsumerConfig{Sequence: &sequence.Config{Policy: sequence.HoldForGap, First: sequence.FromOne}}),
 	)
 	if err != nil {
 		return nil, err
@@ -43,13 +43,13 @@ func (b *bench) modes(ctx context.Context) ([]row, error) {
 
 // placed measures a consumer whose messages have a key and a version, whether
 // it looks at them or not.
-func (b *bench) placed(ctx context.Context, config once.ConsumerConfig) (_ float64, err error) {
+func (b *bench) placed(ctx context.Context, flight int, config once.ConsumerConfig) (_ float64, err error) {
 	s, err := b.newConsumerScene(ctx, b.kinds[0])
 	if err != nil {
 		return 0, err
 	}
 	defer closing(s, &err)
-	messages := newMessages(b.consume)
+	messages := newMessages(b.slow)
 	for n, msg := range messages {
 		key := strconv.Itoa(n % keysOfModes)
 		msg.Metadata.Set("once_ordering_key", key)
@@ -58,7 +58,7 @@ func (b *bench) placed(ctx context.Context, config once.ConsumerConfig) (_ float
 		msg.Metadata.Set("once_aggregate_version", strconv.Itoa(n/keysOfModes+1))
 	}
 	took, err := s.consume(ctx, messages, func(s *scene, router *message.Router) error {
-		subscriber, err := s.subscriber(rabbit.SubscriberConfig{InFlight: inFlight})
+		subscriber, err := s.subscriber(rabbit.SubscriberConfig{InFlight: flight})
 		if err != nil {
 			return err
 		}

@@ -81,11 +81,11 @@ func (l life) points() (points []point) {
 		points = append(points, of(l.Dialect, "ack", before, after)...)
 	}
 	if received && stored {
-		points = append(points, of(l.Dialect, "park", before, after, sent, done)...)
+		points = append(points, of(l.Dialect, "park", before, sent, done)...)
 	}
 	if !received || stored {
-		points = append(points, of(l.Dialect, "claim", before, sent, done)...)
-		points = append(points, of(l.Dialect, "resolve", before, sent, done)...)
+		points = append(points, of(l.Dialect, "claim", done)...)
+		points = append(points, of(l.Dialect, "resolve", before, done)...)
 	}
 	points = append(points, of(l.Dialect, "inbox", before, after)...)
 	if l.Versions != "" {
