@@ -28,6 +28,14 @@ var outcomes = []string{
 	undecodable: "undecodable", failed: "failed", undecided: "undecided",
 }
 
+// What was done to a day. The numbers are those of the counter's series.
+const (
+	created = iota
+	emptied
+	dropped
+	blocked
+)
+
 func outcomeOf(err error) int {
 	if err == nil {
 		return applied
@@ -56,6 +64,7 @@ type instruments struct {
 	duration *telemetry.Durations
 	batches  *telemetry.Sizes
 	swept    *telemetry.Counter
+	days     *telemetry.Counter
 }
 
 func newInstruments(config Config) *instruments {
@@ -72,9 +81,12 @@ func newInstruments(config Config) *instruments {
 		batches: meter.Sizes("once.dedup.batch.size", "{message}", "How many messages shared a transaction.",
 			telemetry.Label{Key: telemetry.Outcome, Values: []string{"committed", "rolled_back"}}),
 		swept: meter.Counter("once.dedup.swept", "{row}", "Rows that were removed because they were too old."),
+		days: meter.Counter("once.dedup.days", "{day}", "What was done to the days of an inbox that is laid out by day.",
+			telemetry.Label{Key: telemetry.Outcome, Values: []string{created: "created", emptied: "emptied", dropped: "dropped", blocked: "blocked"}}),
 	}
 	i.handled.Zero()
 	i.swept.Zero()
+	i.days.Zero()
 	return i
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/schema"
 )
 
 type queries struct {
@@ -22,11 +23,16 @@ type queries struct {
 
 	sweepInbox  string
 	sweepParked string
+
+	// Of an inbox that is laid out by day.
+	sweepRows func(table string) string
+	days      dayQueries
 }
 
 func newQueries(d dialect.Dialect, c Config) queries {
 	timeouts := setTimeouts(d, c.LockTimeout, c.IdleTimeout)
-	return queries{
+	sweepRows := newSweepRows(d)
+	q := queries{
 		timeouts: timeouts,
 
 		// Every message pays for this one: the timeouts go with it.
@@ -45,17 +51,7 @@ func newQueries(d dialect.Dialect, c Config) queries {
 		digests: d.SQL(`
 			SELECT message_id, digest FROM {inbox} WHERE consumer = $1 AND message_id IN {list $2 text}`),
 
-		// A message that is parked may run again, however long it lies there.
-		// In order, or a sweep that finds little may read the whole table.
-		sweepInbox: d.SQL(`
-			DELETE FROM {inbox} WHERE (message_id, consumer) IN (
-				SELECT message_id, consumer FROM {inbox} AS i
-				WHERE processed_at < {after $1} AND NOT EXISTS (
-					SELECT 1 FROM {parked} AS p
-					WHERE p.consumer = i.consumer AND p.message_id = i.message_id AND p.message_id <> ''
-					  AND p.state NOT IN ` + parked.Final + `)
-				ORDER BY processed_at LIMIT $2
-				{skip_locked})`),
+		sweepInbox: sweepRows(c.Schema.Table("inbox")),
 
 		// What became of the entries of a replay is counted in them until it has
 		// finished.
@@ -66,6 +62,28 @@ func newQueries(d dialect.Dialect, c Config) queries {
 				ORDER BY finished_at LIMIT $2
 				{skip_locked})`),
 	}
+	if c.Schema.Inbox == schema.ByDay {
+		q.sweepInbox = sweepRows(c.Schema.Table("inbox_default"))
+		q.sweepRows = sweepRows
+		q.days = newDayQueries(d)
+	}
+	return q
+}
+
+// newSweepRows returns how a batch of the inbox, or of a part of it, is removed.
+// A message that is parked may run again, however long it lies there. In order,
+// or a sweep that finds little may read the whole table.
+func newSweepRows(d dialect.Dialect) func(table string) string {
+	query := d.SQL(`
+			DELETE FROM %[1]s WHERE (message_id, consumer) IN (
+				SELECT message_id, consumer FROM %[1]s AS i
+				WHERE processed_at < {after $1} AND NOT EXISTS (
+					SELECT 1 FROM {parked} AS p
+					WHERE p.consumer = i.consumer AND p.message_id = i.message_id AND p.message_id <> ''
+					  AND p.state NOT IN ` + parked.Final + `)
+				ORDER BY processed_at LIMIT $2
+				{skip_locked})`)
+	return func(table string) string { return fmt.Sprintf(query, table) }
 }
 
 // setTimeouts has no arguments, so that it is one round trip, and is empty for

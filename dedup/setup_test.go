@@ -32,7 +32,12 @@ type bench struct {
 
 func newBench(t *testing.T, db testkit.Database, change func(*dedup.Config)) *bench {
 	t.Helper()
-	b := &bench{T: t, Database: db, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
+	return newBenchIn(t, db, schema.Config{Dialect: schema.Dialect(db.Dialect)}, change)
+}
+
+func newBenchIn(t *testing.T, db testkit.Database, tables schema.Config, change func(*dedup.Config)) *bench {
+	t.Helper()
+	b := &bench{T: t, Database: db, config: tables}
 	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
 		t.Fatal(err)
 	}

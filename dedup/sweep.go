@@ -3,10 +3,12 @@ package dedup
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/schema"
 )
 
 // sweepBatch bounds what one transaction removes.
@@ -43,21 +45,35 @@ func (i *Inbox) Run(ctx context.Context) error {
 // remembered, but for those that wait or are in quarantine and so may run
 // again, and parked messages that were resolved or discarded, but for those of a
 // replay that has not finished.
+//
+// Of an inbox with the layout schema.ByDay it also makes the partitions of the
+// days that come, and removes days that are too old, whose rows it does not
+// count: for that it must be called as the owner of the tables. A day that is
+// in use is left to the next call.
 func (i *Inbox) Sweep(ctx context.Context) (removed int64, err error) {
+	if i.config.Schema.Inbox == schema.ByDay {
+		removed, err = i.sweepDays(ctx)
+	}
 	for _, query := range []string{i.sql.sweepInbox, i.sql.sweepParked} {
-		for {
-			n, err := i.sweep(ctx, query)
-			removed += n
-			i.instruments.swept.Add(n, 0)
-			if err != nil {
-				return removed, fmt.Errorf("dedup: sweep: %w", err)
-			}
-			if n < sweepBatch {
-				break
-			}
+		n, failed := i.sweepAll(ctx, query)
+		removed += n
+		err = errors.Join(err, failed)
+	}
+	if err != nil {
+		err = fmt.Errorf("dedup: sweep: %w", err)
+	}
+	return removed, err
+}
+
+// sweepAll removes batches until there is nothing left to remove.
+func (i *Inbox) sweepAll(ctx context.Context, query string) (removed int64, err error) {
+	for {
+		n, err := i.sweep(ctx, query)
+		removed += n
+		if err != nil || n < sweepBatch {
+			return removed, err
 		}
 	}
-	return removed, nil
 }
 
 func (i *Inbox) sweep(ctx context.Context, query string) (removed int64, err error) {
@@ -71,5 +87,6 @@ func (i *Inbox) sweep(ctx context.Context, query string) (removed int64, err err
 		return err
 	})
 	failpoint.Hit("dedup/swept")
+	i.instruments.swept.Add(removed, 0)
 	return removed, err
 }

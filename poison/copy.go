@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/messageid"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 )
@@ -55,7 +56,7 @@ func (s *Store) copyOut(ctx context.Context, tx *sql.Tx, e Entry) error {
 // copyOf returns the message under an id of its own, with the metadata that any
 // broker takes.
 func copyOf(e Entry) *message.Message {
-	msg := message.NewMessage(watermill.NewUUID(), slices.Clone(e.Message.Payload))
+	msg := message.NewMessage(messageid.New(), slices.Clone(e.Message.Payload))
 	for key, value := range e.Message.Metadata {
 		switch {
 		case meta.Steering(key), key == meta.DueAt, key == meta.OrderingKey, key == meta.Topic:

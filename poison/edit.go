@@ -8,9 +8,9 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/messageid"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 )
@@ -54,7 +54,7 @@ func (s *Store) Edit(
 	case old.MessageErr != nil:
 		return 0, fmt.Errorf("poison: edit %d: %w", id, old.MessageErr)
 	}
-	msg := message.NewMessage(watermill.NewUUID(), slices.Clone(old.Message.Payload))
+	msg := message.NewMessage(messageid.New(), slices.Clone(old.Message.Payload))
 	maps.Copy(msg.Metadata, old.Message.Metadata)
 	if err := change(msg); err != nil {
 		return 0, fmt.Errorf("poison: edit %d: %w", id, err)

@@ -17,6 +17,10 @@ var (
 	// ErrNewer says that a later version of this module has migrated the
 	// database.
 	ErrNewer = errors.New("the tables are newer than this code")
+
+	// ErrLayout says that the inbox does not lie in the database as
+	// Config.Inbox says.
+	ErrLayout = errors.New("the inbox is laid out in another way")
 )
 
 // querier is what [Check] needs of a *sql.DB, *sql.Conn or *sql.Tx.
@@ -26,7 +30,7 @@ type querier interface {
 
 // Check reports whether the tables have the version that this code works with:
 // nil, or an error that says what to do and is one of [ErrMissing],
-// [ErrOutdated] and [ErrNewer], or the database's own error. db is a *sql.DB, a
+// [ErrOutdated], [ErrNewer] and [ErrLayout], or the database's own error. db is a *sql.DB, a
 // *sql.Conn or a *sql.Tx. It changes nothing.
 func Check(ctx context.Context, db querier, config Config) error {
 	if err := config.Validate(); err != nil {
@@ -50,6 +54,12 @@ func Check(ctx context.Context, db querier, config Config) error {
 			ErrOutdated, current, Version())
 	case current > Version():
 		return fmt.Errorf("schema: %w", newerError(current))
+	}
+	switch layout, err := config.layout(ctx, db); {
+	case err != nil:
+		return fmt.Errorf("schema: check: %w", err)
+	case layout != config.Inbox:
+		return fmt.Errorf("schema: %w", config.layoutError(layout))
 	}
 	return nil
 }

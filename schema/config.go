@@ -16,6 +16,21 @@ const (
 	SQLite     Dialect = "sqlite"
 )
 
+// InboxLayout is how the inbox lies in the database, and so how it forgets.
+type InboxLayout string
+
+const (
+	// Plain is one table. What is too old is deleted row by row, whatever the
+	// ids look like.
+	Plain InboxLayout = "plain"
+
+	// ByDay is a table with a partition for each day of the ids, for ids that
+	// begin with their time: UUIDs of version 7 in lower case, as outbox.NewID
+	// makes them. A day that is too old goes at once. All other ids share one
+	// more partition, which forgets as Plain does. For PostgreSQL only.
+	ByDay InboxLayout = "by_day"
+)
+
 const (
 	defaultPrefix = "once_"
 
@@ -42,6 +57,11 @@ type Config struct {
 	// and underscores; with the longest name behind it at most 63 bytes.
 	// Defaults to "once_".
 	Prefix string
+
+	// Inbox is how the inbox lies in the database. [Up] turns a plain one into
+	// days, with what is in it, and not the other way. Everything that takes a
+	// Config should be told the same. Defaults to Plain.
+	Inbox InboxLayout
 }
 
 // WithDefaults returns c with its empty fields filled.
@@ -51,6 +71,9 @@ func (c Config) WithDefaults() Config {
 	}
 	if c.Prefix == "" {
 		c.Prefix = defaultPrefix
+	}
+	if c.Inbox == "" {
+		c.Inbox = Plain
 	}
 	return c
 }
@@ -78,6 +101,12 @@ func (c Config) Validate() error {
 	if most := maxIdentifier - longestName(); len(c.Prefix) > most {
 		errs = append(errs, fmt.Errorf("schema: Prefix %q is longer than %d bytes: table names would be cut at %d",
 			c.Prefix, most, maxIdentifier))
+	}
+	switch {
+	case c.Inbox != Plain && c.Inbox != ByDay:
+		errs = append(errs, fmt.Errorf("schema: Inbox %q is none of %q, %q", c.Inbox, Plain, ByDay))
+	case c.Inbox == ByDay && c.Dialect == SQLite:
+		errs = append(errs, fmt.Errorf("schema: Inbox %q: SQLite has no partitions, use %q", c.Inbox, Plain))
 	}
 	return errors.Join(errs...)
 }

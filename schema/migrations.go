@@ -47,7 +47,8 @@ func Version() int { return len(migrations(PostgreSQL)) }
 
 // SQL returns the text of all migrations for people who run their own
 // migration tool: apply it in one transaction. It records its versions, so
-// that [Check] and a later [Up] know what is there.
+// that [Check] and a later [Up] know what is there. What it ends with if
+// Config.Inbox is ByDay can be applied to a plain inbox at any later time.
 func SQL(config Config) (string, error) {
 	if err := config.Validate(); err != nil {
 		return "", err
@@ -57,6 +58,9 @@ func SQL(config Config) (string, error) {
 	b.WriteString(config.expand(createVersions) + ";\n")
 	for _, m := range migrations(config.Dialect) {
 		fmt.Fprintf(&b, "\n-- %04d %s\n\n%s\n%s;\n", m.version, m.name, config.expand(m.text), config.record(m.version))
+	}
+	if config.Inbox == ByDay {
+		b.WriteString("\n-- The inbox by day\n\n" + config.expand(byDay))
 	}
 	return b.String(), nil
 }

@@ -13,7 +13,8 @@ import (
 // All steps that are missing are applied in one transaction, or none is.
 //
 // A missing PostgreSQL schema is created. A database that is newer than this
-// code is left alone and reported as [ErrNewer].
+// code is left alone and reported as [ErrNewer]. A plain inbox is turned into
+// days if Config.Inbox says so; the other way is reported as [ErrLayout].
 func Up(ctx context.Context, db *sql.DB, config Config) error {
 	if err := config.Validate(); err != nil {
 		return err
@@ -68,6 +69,9 @@ func upOn(ctx context.Context, conn *sql.Conn, config Config) (err error) {
 		if _, err := conn.ExecContext(ctx, config.record(m.version)); err != nil {
 			return fmt.Errorf("migration %04d %s: %w", m.version, m.name, err)
 		}
+	}
+	if err := config.layOut(ctx, conn); err != nil {
+		return err
 	}
 	_, err = conn.ExecContext(ctx, "COMMIT")
 	return err

@@ -92,9 +92,10 @@ CREATE TABLE {slots} (
 );
 INSERT INTO {slots} (slot) SELECT generate_series(0, 63);
 
--- What each consumer has done. The primary key is the promise.
+-- What each consumer has done. The primary key is the promise. Ids are ordered
+-- by their bytes, whatever the database's language: days of them are ranges.
 CREATE TABLE {inbox} (
-    message_id   text        NOT NULL,
+    message_id   text        COLLATE "C" NOT NULL,
     consumer     text        NOT NULL,
     processed_at timestamptz NOT NULL DEFAULT now(),
     digest       bytea       NOT NULL,
@@ -125,7 +126,7 @@ CREATE TABLE {parked} (
     id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     consumer        text        NOT NULL,
     topic           text        NOT NULL,
-    message_id      text        NOT NULL,
+    message_id      text        COLLATE "C" NOT NULL, -- as in the inbox: they are joined
     ordering_key    text,    -- in whose order it has its place, if in any
     tenant          text,
     digest          bytea       NOT NULL,

@@ -1,0 +1,352 @@
+package dedup_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
+)
+
+const oneDay = 24 * time.Hour
+
+// newDays is a bench whose inbox is laid out by day.
+func newDays(t *testing.T, change func(*dedup.Config)) *bench {
+	t.Helper()
+	return newBenchIn(t, testkit.Postgres(t), schema.Config{Inbox: schema.ByDay}, change)
+}
+
+// idAt is one that outbox.NewID would have made so long ago.
+func idAt(ago time.Duration) string {
+	ms := fmt.Sprintf("%012x", time.Now().Add(-ago).UnixMilli())
+	return ms[:8] + "-" + ms[8:] + uuid.Must(uuid.NewV7()).String()[13:]
+}
+
+func nameOf(begin time.Time) string { return "once_inbox_" + begin.Format("20060102") }
+
+// past makes the day that was so many days ago, as it would be there by now,
+// with rows that were handled then.
+func (b *bench) past(days, rows int) (name string) {
+	b.Helper()
+	begin := time.Now().UTC().Truncate(oneDay).AddDate(0, 0, -days)
+	lower, upper := idAt(time.Since(begin))[:13], idAt(time.Since(begin.Add(oneDay)))[:13]
+	name = nameOf(begin)
+	b.exec(fmt.Sprintf(`CREATE TABLE %s PARTITION OF once_inbox FOR VALUES FROM ('%s') TO ('%s')`, name, lower, upper))
+	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
+		SELECT $1 || '-7000-8000-' || lpad(to_hex(n), 12, '0'), 'payments', '', now() - $2 * interval '1 day'
+		FROM generate_series(1, $3) AS n`, lower, days, rows)
+	if n := b.count(name); n != rows {
+		b.Fatalf("%d of %d rows are in %s", n, rows, name)
+	}
+	return name
+}
+
+func (b *bench) tables() (names []string) {
+	b.Helper()
+	rows, err := b.QueryContext(b.Context(), `
+		SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'once_inbox'::regclass ORDER BY 1`)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			b.Fatal(err)
+		}
+		names = append(names, name)
+	}
+	if err := rows.Err(); err != nil {
+		b.Fatal(err)
+	}
+	return names
+}
+
+func (b *bench) has(table string) bool {
+	b.Helper()
+	return slices.Contains(b.tables(), table)
+}
+
+// home is the table in which the row of an id lies.
+func (b *bench) home(id string) (name string) {
+	b.Helper()
+	err := b.QueryRowContext(b.Context(), `SELECT tableoid::regclass::text FROM once_inbox WHERE message_id = $1`, id).Scan(&name)
+	if err != nil {
+		b.Fatalf("%s: %v", id, err)
+	}
+	return name
+}
+
+func (b *bench) park(id, state string) {
+	b.Helper()
+	d := &parked.Delivery{Consumer: consumer, Topic: "t"}
+	_, err := b.store().Quarantine(b.Context(), d, message.NewMessage(id, nil), parked.Failure{Err: errHandler}, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.exec(`UPDATE once_parked SET state = $1, finished_at = CASE WHEN $1 IN ('resolved', 'discarded') THEN now() END
+		WHERE message_id = $2`, state, id)
+}
+
+func TestDaysAreThereBeforeTheyBegin(t *testing.T) {
+	b := newDays(t, nil)
+	if got := b.tables(); !slices.Equal(got, []string{"once_inbox_default"}) {
+		t.Fatalf("before the first sweep there are %v", got)
+	}
+	early, tomorrow := idAt(0), idAt(-oneDay)
+	b.handle(apply, early, tomorrow)
+	b.sweep()
+	today := time.Now().UTC().Truncate(oneDay)
+	want := []string{"once_inbox_default"}
+	for n := range 8 {
+		want = append(want, nameOf(today.AddDate(0, 0, n)))
+	}
+	slices.Sort(want)
+	if got := b.tables(); !slices.Equal(got, want) {
+		t.Fatalf("there are %v, want %v", got, want)
+	}
+	b.sweep()
+	if got := b.tables(); !slices.Equal(got, want) {
+		t.Fatalf("the next sweep leaves %v", got)
+	}
+
+	// What came before its day was there lies in it, and is known.
+	for id, day := range map[string]time.Time{early: today, tomorrow: today.AddDate(0, 0, 1)} {
+		if got := b.home(id); got != nameOf(day) {
+			t.Errorf("%s is in %s, want %s", id, got, nameOf(day))
+		}
+	}
+	fresh := outbox.NewID()
+	b.handle(apply, early, tomorrow, fresh, fresh)
+	b.expect(3, 3, 0)
+	if got := b.home(fresh); got != nameOf(today) {
+		t.Errorf("a new id is in %s", got)
+	}
+}
+
+// A row lies where its id says, whatever the id is and whenever a copy comes:
+// before days are made, after, and when its day has gone.
+func TestCopiesMeetWheneverTheyCome(t *testing.T) {
+	b := newDays(t, nil)
+	old := b.past(40, 3)
+	ids := []string{
+		outbox.NewID(), idAt(40 * oneDay), idAt(365 * oneDay), idAt(-365 * oneDay), strings.ToUpper(outbox.NewID()),
+		uuid.NewString(), "01JD3V6ZQ8X5Y7W9T2R4K6M8N0", "gWeJH4wYpTTk3v", "order-17", "ffffffff-ffff-7fff-bfff-ffffffffffff",
+		"!", "ünïcode", "key:" + outbox.NewID(),
+	}
+	for range 3 {
+		b.handle(apply, ids...)
+		b.sweep()
+	}
+	b.handle(apply, ids...)
+	b.expect(len(ids), len(ids), 0) // of the three that are too old nothing is left
+	today := nameOf(time.Now().UTC())
+	for n, id := range ids {
+		want := "once_inbox_default"
+		switch n {
+		case 0:
+			want = today
+		case 1:
+			want = old
+		}
+		if got := b.home(id); got != want {
+			t.Errorf("%s is in %s, want %s", id, got, want)
+		}
+	}
+	b.age(31 * oneDay)
+	b.handle(apply, "new")
+	b.sweep()
+	if b.has(old) || !b.has(today) {
+		t.Errorf("there are %v", b.tables())
+	}
+	if n := b.count(`once_inbox_default`); n != 1 {
+		t.Errorf("%d rows are left of no day, want the new one", n)
+	}
+}
+
+func TestADayThatIsTooOldGoesAtOnce(t *testing.T) {
+	b := newDays(t, nil)
+	old, edge := b.past(32, 20_000), b.past(30, 3000)
+	b.exec(`UPDATE once_inbox_default SET processed_at = now()`)
+	if n := b.sweep(); n > 2000 {
+		t.Errorf("%d rows were deleted one by one", n)
+	}
+	if b.has(old) || !b.has(edge) || b.count(edge) != 3000 {
+		t.Fatalf("there are %v", b.tables())
+	}
+	b.exec(`UPDATE once_inbox SET processed_at = now() - interval '40 days'`)
+	b.sweep()
+	if !b.has(edge) || b.count(edge) != 3000 {
+		t.Fatal("a day is gone that is not over for so long")
+	}
+}
+
+// The ids of a day may be handled at any later time, and what is parked may run
+// again: these are remembered as long as all others.
+func TestTrap36WhatIsNeededOfAnOldDayStays(t *testing.T) {
+	b := newDays(t, nil)
+	old := b.past(40, 5000)
+	ids := make([]string, 5)
+	for n := range ids {
+		ids[n] = idAt(40 * oneDay)
+	}
+	b.handle(apply, ids...)
+	b.exec(`UPDATE once_inbox SET processed_at = now() - interval '40 days' WHERE message_id <> $1 AND message_id <> $2`, ids[0], ids[1])
+	b.exec(`UPDATE once_inbox SET processed_at = now() - interval '29 days' WHERE message_id = $1`, ids[1])
+	b.park(ids[2], "waiting")
+	b.park(ids[3], "quarantined")
+	b.park(ids[4], "resolved")
+	b.sweep()
+	if n := b.count(old); n != 4 {
+		t.Fatalf("%d rows are left of the old day, want 4", n)
+	}
+	b.handle(apply, ids[:4]...)
+	b.expect(5, 4, 0)
+
+	b.age(31 * oneDay)
+	b.sweep()
+	if n := b.count(old); n != 2 {
+		t.Fatalf("%d rows are left of the old day, want the two that may run", n)
+	}
+	b.exec(`DELETE FROM once_parked`)
+	b.sweep()
+	if b.has(old) {
+		t.Error("the day is still there when nothing of it is needed")
+	}
+	b.handle(apply, ids[0], ids[0]) // as new as an id that was never seen
+	b.expect(6, 1, 0)
+}
+
+// If too much of a day must stay, it is swept as a plain inbox is.
+func TestADayOfWhichMuchStaysIsSweptByRow(t *testing.T) {
+	b := newDays(t, nil)
+	old := b.past(40, 30_000)
+	b.exec(`UPDATE once_inbox SET processed_at = now() WHERE right(message_id, 4) < '6000'`)
+	kept := b.count(`once_inbox WHERE processed_at > now() - interval '1 day'`)
+	if n := b.sweep(); int(n) != 30_000-kept || b.count(old) != kept || kept < 20_000 {
+		t.Errorf("%d rows were removed, %d are left, want %d", n, b.count(old), kept)
+	}
+}
+
+// Ids that came while nobody made their day stay where they are; the days
+// after it are made.
+func TestADayThatIsFullAlreadyIsNotMade(t *testing.T) {
+	b := newDays(t, nil)
+	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest)
+		SELECT $1 || lpad(to_hex(n), 12, '0'), 'payments', '' FROM generate_series(1, 20000) AS n`, idAt(0)[:24])
+	b.sweep()
+	today := time.Now().UTC().Truncate(oneDay)
+	if b.has(nameOf(today)) || !b.has(nameOf(today.AddDate(0, 0, 1))) || len(b.tables()) != 8 {
+		t.Errorf("there are %v", b.tables())
+	}
+	id := outbox.NewID()
+	b.handle(apply, id, id)
+	b.expect(1, 20_001, 0)
+}
+
+func TestDaysNeedTheirLayout(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), nil)
+	days, err := dedup.New(b.DB, dedup.Config{Schema: schema.Config{Inbox: schema.ByDay}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := days.Sweep(t.Context()); !errors.Is(err, schema.ErrLayout) {
+		t.Errorf("plain table: %v, want ErrLayout", err)
+	}
+	lite := testkit.SQLite(t)
+	_, err = dedup.New(lite.DB, dedup.Config{Schema: schema.Config{Dialect: schema.SQLite, Inbox: schema.ByDay}})
+	if err == nil || !strings.Contains(err.Error(), "SQLite has no partitions") {
+		t.Errorf("SQLite: %v", err)
+	}
+}
+
+// While a new version is rolled out, the old one works on the new tables.
+func TestAnOldProcessWorksOnDays(t *testing.T) {
+	b := newDays(t, nil)
+	b.sweep()
+	b.past(40, 3)
+	plain, err := dedup.New(b.DB, dedup.Config{Consumer: consumer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := outbox.NewID()
+	for range 2 {
+		if _, err := plain.Middleware(apply)(message.NewMessage(id, nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.expect(1, 4, 0)
+	if n, err := plain.Sweep(t.Context()); n != 3 || err != nil {
+		t.Errorf("%d rows were removed, %v", n, err)
+	}
+}
+
+// What a claim looks up is looked up in one partition.
+func TestAClaimReadsOnePartition(t *testing.T) {
+	b := newDays(t, nil)
+	b.past(3, 1000)
+	b.sweep()
+	id := outbox.NewID()
+	b.handle(apply, id)
+	plan := func(query string, args ...any) string {
+		var lines []string
+		rows, err := b.QueryContext(t.Context(), `EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) `+query, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var line string
+			if err := rows.Scan(&line); err != nil {
+				t.Fatal(err)
+			}
+			lines = append(lines, line)
+		}
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(lines, "\n")
+	}
+	same := plan(`SELECT digest = 'x' FROM once_inbox WHERE message_id = '` + id + `' AND consumer = 'payments'`)
+	if strings.Count(same, " on once_inbox_") != 1 || !strings.Contains(same, nameOf(time.Now().UTC())) {
+		t.Errorf("one message:\n%s", same)
+	}
+	if many := plan(dedup.DigestsQuery(b.inbox), consumer, "{"+id+"}"); strings.Count(many, "never executed") < 8 {
+		t.Errorf("several messages:\n%s", many)
+	}
+	tx, err := b.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ($1, 'payments', '')
+		ON CONFLICT (message_id, consumer) DO NOTHING`, outbox.NewID()); err != nil {
+		t.Fatal(err)
+	}
+	if locked := b.lockedBy(tx); !slices.Equal(locked, []string{"once_inbox", nameOf(time.Now().UTC())}) {
+		t.Errorf("a claim locks %v", locked)
+	}
+}
+
+func (b *bench) lockedBy(tx *sql.Tx) (tables []string) {
+	b.Helper()
+	var list string
+	err := tx.QueryRowContext(b.Context(), `
+		SELECT string_agg(DISTINCT c.relname, ',' ORDER BY c.relname) FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation
+		WHERE l.pid = pg_backend_pid() AND c.relname LIKE 'once\_inbox%' AND c.relkind IN ('r', 'p')`).Scan(&list)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return strings.Split(list, ",")
+}

@@ -1,0 +1,53 @@
+package schema
+
+import (
+	"context"
+	"database/sql"
+	_ "embed"
+	"fmt"
+)
+
+// byDay turns a plain inbox into one with a partition for each day.
+//
+//go:embed layouts/inbox_by_day.sql
+var byDay string
+
+// layout looks how the inbox lies in the database.
+func (c Config) layout(ctx context.Context, db querier) (InboxLayout, error) {
+	if c.Dialect == SQLite {
+		return Plain, nil
+	}
+	query := fmt.Sprintf(`SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('%s') AND relkind = 'p')`, c.Table("inbox"))
+	var partitioned bool
+	if err := db.QueryRowContext(ctx, query).Scan(&partitioned); err != nil {
+		return "", fmt.Errorf("look at %s: %w", c.Table("inbox"), err)
+	}
+	if partitioned {
+		return ByDay, nil
+	}
+	return Plain, nil
+}
+
+func (c Config) layoutError(layout InboxLayout) error {
+	if layout == ByDay {
+		return fmt.Errorf("%w: %s has days: set Config.Inbox to schema.ByDay", ErrLayout, c.Table("inbox"))
+	}
+	return fmt.Errorf("%w: %s has no days: run schema.Up, or apply the end of schema.SQL", ErrLayout, c.Table("inbox"))
+}
+
+// layOut brings the inbox into the layout that is configured.
+func (c Config) layOut(ctx context.Context, conn *sql.Conn) error {
+	layout, err := c.layout(ctx, conn)
+	switch {
+	case err != nil:
+		return err
+	case layout == c.Inbox:
+		return nil
+	case layout == ByDay:
+		return c.layoutError(layout)
+	}
+	if _, err := conn.ExecContext(ctx, c.expand(byDay)); err != nil {
+		return fmt.Errorf("lay out %s by day: %w", c.Table("inbox"), err)
+	}
+	return nil
+}
