@@ -18,7 +18,8 @@ import (
 
 const (
 	// daysAhead is how many days have a partition before they begin. Making one
-	// is given up when somebody is in the way, and tried again at every sweep.
+	// is given up when somebody is in the way, and tried again at every sweep. A
+	// day that has begun is not made: its ids are written all the time.
 	daysAhead = 7
 
 	// dayPatience is how long the work on a day waits for a lock. Claims that
@@ -127,8 +128,8 @@ func (i *Inbox) sweepDays(ctx context.Context) (removed int64, err error) {
 
 func (i *Inbox) makeDays(ctx context.Context, c *calendar) error {
 	today := c.now.Truncate(24 * time.Hour)
-	for n := range daysAhead + 1 {
-		d := i.day(c, today.AddDate(0, 0, n))
+	for n := range daysAhead {
+		d := i.day(c, today.AddDate(0, 0, n+1))
 		if slices.ContainsFunc(c.days, func(known day) bool { return known.table == d.table }) {
 			continue
 		}
@@ -141,7 +142,7 @@ func (i *Inbox) makeDays(ctx context.Context, c *calendar) error {
 			return err
 		}
 		if there == mostMoved {
-			i.config.Logger.Debug("A day has too many ids already, it stays without a partition",
+			i.config.Logger.Info("A day that is to come has too many ids already, it stays without a partition",
 				watermill.LogFields{"table": d.table, "rows": there})
 			continue
 		}
@@ -153,8 +154,10 @@ func (i *Inbox) makeDays(ctx context.Context, c *calendar) error {
 	return nil
 }
 
-// make adds a day, with the rows that are there before it is. Only those who
-// use the partition for ids of no day are kept waiting.
+// make adds a day, with the rows that are there before it is, of clocks that
+// are ahead. Only those who use the partition for ids of no day are kept waiting;
+// one of them that has an id of this very day fails, is charged nothing, and
+// finds the day when it is tried again.
 func (i *Inbox) make(ctx context.Context, tx *sql.Tx, d day) error {
 	for _, statement := range []string{
 		i.sql.days.create(d), i.sql.days.lockDefault, i.sql.days.move(d), i.sql.days.attach(d),

@@ -42,13 +42,13 @@ func (b *bench) past(days, rows int) (name string) {
 	begin := time.Now().UTC().Truncate(oneDay).AddDate(0, 0, -days)
 	lower, upper := idAt(time.Since(begin))[:13], idAt(time.Since(begin.Add(oneDay)))[:13]
 	name = nameOf(begin)
-	b.exec(fmt.Sprintf(`CREATE TABLE %s PARTITION OF once_inbox FOR VALUES FROM ('%s') TO ('%s')`, name, lower, upper))
-	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
-		SELECT $1 || '-7000-8000-' || lpad(to_hex(n), 12, '0'), 'payments', '', now() - $2 * interval '1 day'
-		FROM generate_series(1, $3) AS n`, lower, days, rows)
-	if n := b.count(name); n != rows {
-		b.Fatalf("%d of %d rows are in %s", n, rows, name)
-	}
+	// With its rows at once: a sweep may be under way.
+	b.exec(fmt.Sprintf(`BEGIN;
+		CREATE TABLE %s PARTITION OF once_inbox FOR VALUES FROM ('%s') TO ('%s');
+		INSERT INTO %[1]s (message_id, consumer, digest, processed_at)
+		SELECT '%[2]s-7000-8000-' || lpad(to_hex(n), 12, '0'), 'payments', '', now() - %[4]d * interval '1 day'
+		FROM generate_series(1, %d) AS n;
+		COMMIT`, name, lower, upper, days, rows))
 	return name
 }
 
@@ -104,13 +104,13 @@ func TestDaysAreThereBeforeTheyBegin(t *testing.T) {
 	if got := b.tables(); !slices.Equal(got, []string{"once_inbox_default"}) {
 		t.Fatalf("before the first sweep there are %v", got)
 	}
-	early, tomorrow := idAt(0), idAt(-oneDay)
-	b.handle(apply, early, tomorrow)
+	now, tomorrow := outbox.NewID(), idAt(-oneDay)
+	b.handle(apply, now, tomorrow)
 	b.sweep()
 	today := time.Now().UTC().Truncate(oneDay)
 	want := []string{"once_inbox_default"}
-	for n := range 8 {
-		want = append(want, nameOf(today.AddDate(0, 0, n)))
+	for n := range 7 {
+		want = append(want, nameOf(today.AddDate(0, 0, n+1)))
 	}
 	slices.Sort(want)
 	if got := b.tables(); !slices.Equal(got, want) {
@@ -121,17 +121,16 @@ func TestDaysAreThereBeforeTheyBegin(t *testing.T) {
 		t.Fatalf("the next sweep leaves %v", got)
 	}
 
-	// What came before its day was there lies in it, and is known.
-	for id, day := range map[string]time.Time{early: today, tomorrow: today.AddDate(0, 0, 1)} {
-		if got := b.home(id); got != nameOf(day) {
-			t.Errorf("%s is in %s, want %s", id, got, nameOf(day))
-		}
-	}
-	fresh := outbox.NewID()
-	b.handle(apply, early, tomorrow, fresh, fresh)
+	// What came before its day was made lies in it, and is known.
+	next := idAt(-oneDay)
+	b.handle(apply, now, tomorrow, next, next)
 	b.expect(3, 3, 0)
-	if got := b.home(fresh); got != nameOf(today) {
-		t.Errorf("a new id is in %s", got)
+	for id, day := range map[string]string{
+		now: "once_inbox_default", tomorrow: nameOf(today.AddDate(0, 0, 1)), next: nameOf(today.AddDate(0, 0, 1)),
+	} {
+		if got := b.home(id); got != day {
+			t.Errorf("%s is in %s, want %s", id, got, day)
+		}
 	}
 }
 
@@ -139,9 +138,9 @@ func TestDaysAreThereBeforeTheyBegin(t *testing.T) {
 // before days are made, after, and when its day has gone.
 func TestCopiesMeetWheneverTheyCome(t *testing.T) {
 	b := newDays(t, nil)
-	old := b.past(40, 3)
+	old, today := b.past(40, 3), b.past(0, 0)
 	ids := []string{
-		outbox.NewID(), idAt(40 * oneDay), idAt(365 * oneDay), idAt(-365 * oneDay), strings.ToUpper(outbox.NewID()),
+		outbox.NewID(), idAt(40 * oneDay), idAt(-2 * oneDay), idAt(365 * oneDay), idAt(-365 * oneDay), strings.ToUpper(outbox.NewID()),
 		uuid.NewString(), "01JD3V6ZQ8X5Y7W9T2R4K6M8N0", "gWeJH4wYpTTk3v", "order-17", "ffffffff-ffff-7fff-bfff-ffffffffffff",
 		"!", "ünïcode", "key:" + outbox.NewID(),
 	}
@@ -151,14 +150,10 @@ func TestCopiesMeetWheneverTheyCome(t *testing.T) {
 	}
 	b.handle(apply, ids...)
 	b.expect(len(ids), len(ids), 0) // of the three that are too old nothing is left
-	today := nameOf(time.Now().UTC())
 	for n, id := range ids {
 		want := "once_inbox_default"
-		switch n {
-		case 0:
-			want = today
-		case 1:
-			want = old
+		if n < 3 {
+			want = []string{today, old, nameOf(time.Now().UTC().AddDate(0, 0, 2))}[n]
 		}
 		if got := b.home(id); got != want {
 			t.Errorf("%s is in %s, want %s", id, got, want)
@@ -239,18 +234,18 @@ func TestADayOfWhichMuchStaysIsSweptByRow(t *testing.T) {
 	}
 }
 
-// Ids that came while nobody made their day stay where they are; the days
-// after it are made.
+// Ids that came before their day was made stay where they are if they are too
+// many to move; the other days are made.
 func TestADayThatIsFullAlreadyIsNotMade(t *testing.T) {
 	b := newDays(t, nil)
 	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest)
-		SELECT $1 || lpad(to_hex(n), 12, '0'), 'payments', '' FROM generate_series(1, 20000) AS n`, idAt(0)[:24])
+		SELECT $1 || lpad(to_hex(n), 12, '0'), 'payments', '' FROM generate_series(1, 20000) AS n`, idAt(-oneDay)[:24])
 	b.sweep()
-	today := time.Now().UTC().Truncate(oneDay)
-	if b.has(nameOf(today)) || !b.has(nameOf(today.AddDate(0, 0, 1))) || len(b.tables()) != 8 {
+	tomorrow := time.Now().UTC().AddDate(0, 0, 1)
+	if b.has(nameOf(tomorrow)) || !b.has(nameOf(tomorrow.AddDate(0, 0, 1))) || len(b.tables()) != 7 {
 		t.Errorf("there are %v", b.tables())
 	}
-	id := outbox.NewID()
+	id := idAt(-oneDay)
 	b.handle(apply, id, id)
 	b.expect(1, 20_001, 0)
 }
@@ -295,7 +290,7 @@ func TestAnOldProcessWorksOnDays(t *testing.T) {
 // What a claim looks up is looked up in one partition.
 func TestAClaimReadsOnePartition(t *testing.T) {
 	b := newDays(t, nil)
-	b.past(3, 1000)
+	today := b.past(0, 1000)
 	b.sweep()
 	id := outbox.NewID()
 	b.handle(apply, id)
@@ -319,10 +314,10 @@ func TestAClaimReadsOnePartition(t *testing.T) {
 		return strings.Join(lines, "\n")
 	}
 	same := plan(`SELECT digest = 'x' FROM once_inbox WHERE message_id = '` + id + `' AND consumer = 'payments'`)
-	if strings.Count(same, " on once_inbox_") != 1 || !strings.Contains(same, nameOf(time.Now().UTC())) {
+	if strings.Count(same, " on once_inbox_") != 1 || !strings.Contains(same, today) {
 		t.Errorf("one message:\n%s", same)
 	}
-	if many := plan(dedup.DigestsQuery(b.inbox), consumer, "{"+id+"}"); strings.Count(many, "never executed") < 8 {
+	if many := plan(dedup.DigestsQuery(b.inbox), consumer, "{"+id+"}"); strings.Count(many, "never executed") < 7 {
 		t.Errorf("several messages:\n%s", many)
 	}
 	tx, err := b.BeginTx(t.Context(), nil)
@@ -334,7 +329,7 @@ func TestAClaimReadsOnePartition(t *testing.T) {
 		ON CONFLICT (message_id, consumer) DO NOTHING`, outbox.NewID()); err != nil {
 		t.Fatal(err)
 	}
-	if locked := b.lockedBy(tx); !slices.Equal(locked, []string{"once_inbox", nameOf(time.Now().UTC())}) {
+	if locked := b.lockedBy(tx); !slices.Equal(locked, []string{"once_inbox", today}) {
 		t.Errorf("a claim locks %v", locked)
 	}
 }

@@ -1,0 +1,235 @@
+package dedup_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/outbox"
+)
+
+// dying ends the session that does something to a day, at a step of it.
+const dying = `
+	CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(10); RETURN NULL; END $$;
+	CREATE FUNCTION die_too() RETURNS event_trigger LANGUAGE plpgsql AS
+		$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(10); END $$;`
+
+// Wherever the process dies, nothing is forgotten that must stay, nothing lies
+// where no claim finds it, and the next sweep does the work.
+func TestASweepOfDaysIsKilledAtEachStep(t *testing.T) {
+	for step, c := range map[string]struct{ arm, disarm string }{
+		"a day was made": {
+			`CREATE EVENT TRIGGER die ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION die_too()`, `DROP EVENT TRIGGER die`,
+		},
+		"its rows were moved": {
+			`CREATE EVENT TRIGGER die ON ddl_command_start WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION die_too()`, `DROP EVENT TRIGGER die`,
+		},
+		"a day was attached": {
+			`CREATE EVENT TRIGGER die ON ddl_command_end WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION die_too()`, `DROP EVENT TRIGGER die`,
+		},
+		"what stays was read": {
+			`CREATE TRIGGER die BEFORE TRUNCATE ON %s EXECUTE FUNCTION die()`, `DROP TRIGGER die ON %s`,
+		},
+		"a day was emptied": {
+			`CREATE TRIGGER die AFTER TRUNCATE ON %s EXECUTE FUNCTION die()`, `DROP TRIGGER die ON %s`,
+		},
+		"what stays was put back": {
+			`CREATE TRIGGER die AFTER INSERT ON %s EXECUTE FUNCTION die()`, `DROP TRIGGER die ON %s`,
+		},
+		"a day was dropped": {
+			`CREATE EVENT TRIGGER die ON sql_drop WHEN TAG IN ('DROP TABLE') EXECUTE FUNCTION die_too()`, `DROP EVENT TRIGGER die`,
+		},
+	} {
+		t.Run(step, func(t *testing.T) {
+			b := newDays(t, nil)
+			old, gone := b.past(40, 3000), b.past(41, 3000)
+			late, early, parked := idAt(40*oneDay), idAt(-oneDay), idAt(40*oneDay)
+			b.handle(apply, late, early, parked)
+			b.exec(`UPDATE once_inbox SET processed_at = now() - interval '40 days' WHERE message_id = $1`, parked)
+			b.park(parked, "quarantined")
+			b.exec(dying)
+			on := func(statement string) string {
+				if slices.Contains([]string{"a day was emptied", "what stays was read", "what stays was put back"}, step) {
+					return fmt.Sprintf(statement, old)
+				}
+				return statement
+			}
+			b.exec(on(c.arm))
+			if _, err := b.inbox.Sweep(t.Context()); err == nil {
+				t.Fatal("the sweep did not die")
+			}
+			b.handle(apply, late, early, parked)
+			if n := b.count(`effects`); n != 3 {
+				t.Fatalf("%d effects of 3 messages when it had died", n)
+			}
+			b.exec(on(c.disarm))
+			b.sweep()
+			b.handle(apply, late, early, parked)
+			b.expect(3, 3, 0)
+			if b.has(gone) || b.count(old) != 2 || b.home(early) != nameOf(time.Now().UTC().AddDate(0, 0, 1)) || len(b.tables()) != 9 {
+				t.Errorf("there are %v, and %d rows in %s", b.tables(), b.count(old), old)
+			}
+		})
+	}
+}
+
+// begin claims a message in a transaction that stays open, as that of a handler
+// that takes long.
+func (b *bench) begin(id string) (end func()) {
+	b.Helper()
+	entered, leave, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			close(entered)
+			<-leave
+			return apply(msg)
+		})(message.NewMessage(id, nil))
+		done <- err
+	}()
+	<-entered
+	return func() {
+		b.Helper()
+		close(leave)
+		if err := <-done; err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// A handler that has been running for long keeps days from being made or
+// dropped; a sweep gives way to it, and holds nobody up for its sake.
+func TestASweepOfDaysGivesWay(t *testing.T) {
+	for name, c := range map[string]struct {
+		id   string
+		done func(b *bench, old, tomorrow string) bool // what can be done meanwhile
+	}{
+		"to a handler of a message of today": {
+			outbox.NewID(), func(b *bench, old, tomorrow string) bool { return b.has(tomorrow) && b.has(old) && b.count(old) == 0 },
+		},
+		"to a handler of an old message": {
+			idAt(40 * oneDay), func(b *bench, old, tomorrow string) bool { return b.has(tomorrow) && b.count(old) == 3000 }, // by row
+		},
+		"to a handler of a message of no day": {
+			"order-17", func(b *bench, old, tomorrow string) bool { return !b.has(tomorrow) && b.has(old) && b.count(old) == 0 },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newDays(t, nil)
+			b.past(0, 0)
+			old, tomorrow := b.past(40, 9000), nameOf(time.Now().UTC().AddDate(0, 0, 1))
+			end := b.begin(c.id)
+
+			ctx, cancel := context.WithCancel(t.Context())
+			var claims atomic.Int64
+			var others sync.WaitGroup
+			others.Go(func() {
+				for ctx.Err() == nil {
+					if _, err := b.inbox.Middleware(apply)(message.NewMessage(outbox.NewID(), nil)); err != nil {
+						t.Error(err)
+					}
+					claims.Add(1)
+				}
+			})
+			for range 3 {
+				before := claims.Load()
+				b.sweep()
+				testkit.Eventually(t, 20*time.Second, "others go on", func() bool { return claims.Load() > before })
+			}
+			cancel()
+			others.Wait()
+			if !c.done(b, old, tomorrow) {
+				t.Errorf("meanwhile there are %v, with %d rows in %s", b.tables(), b.count(old), old)
+			}
+			end()
+			b.sweep()
+			if late := b.home(c.id) == old; !b.has(tomorrow) || b.has(old) != late || late && b.count(old) != 1 {
+				t.Errorf("in the end there are %v", b.tables())
+			}
+			b.handle(apply, c.id)
+			if n := b.count(`effects WHERE message_id = '` + c.id + `'`); n != 1 {
+				t.Errorf("the message took effect %d times", n)
+			}
+		})
+	}
+}
+
+// A claim may be on its way to the partition for ids of no day when its day is
+// made. PostgreSQL refuses it then, and the message is tried again.
+func TestAClaimThatItsDayOvertakesIsChargedNothing(t *testing.T) {
+	b := newDays(t, nil)
+	id := idAt(-oneDay)
+	tx, err := b.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	exec := func(query string) {
+		t.Helper()
+		if _, err := tx.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`CREATE TABLE its_day (LIKE once_inbox INCLUDING ALL)`)
+	exec(`LOCK TABLE once_inbox_default IN ACCESS EXCLUSIVE MODE`)
+	claimed := make(chan error, 1)
+	go func() {
+		_, err := b.inbox.Middleware(apply)(message.NewMessage(id, nil))
+		claimed <- err
+	}()
+	testkit.Eventually(t, 20*time.Second, "the claim waits", func() bool {
+		return b.count(`pg_locks WHERE NOT granted AND relation = 'once_inbox_default'::regclass`) == 1
+	})
+	exec(fmt.Sprintf(`ALTER TABLE once_inbox ATTACH PARTITION its_day FOR VALUES FROM ('%s') TO ('%s')`, id[:8], idAt(-2*oneDay)[:8]))
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	kindOf(t, <-claimed, verdict.Undecided)
+	b.handle(apply, id, id)
+	b.expect(1, 1, 0)
+}
+
+// Messages of old days come in, each of them several times, while their days
+// are made, emptied and dropped by several processes.
+func TestDaysGoWhileTheirMessagesCome(t *testing.T) {
+	b := newDays(t, func(c *dedup.Config) { c.SweepInterval = time.Millisecond })
+	ctx, cancel := context.WithCancel(t.Context())
+	var sweepers, consumers sync.WaitGroup
+	for range 2 {
+		sweepers.Go(func() {
+			if err := b.inbox.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	const rounds, copies = 8, 3
+	for round := range rounds {
+		b.past(40+round, 2500)
+		var ids []string
+		for n := range 20 {
+			ids = append(ids, idAt(time.Duration(40+n%(round+1))*oneDay), outbox.NewID())
+		}
+		for range copies {
+			consumers.Go(func() { b.handle(apply, ids...) })
+		}
+		consumers.Wait()
+	}
+	testkit.Eventually(t, 30*time.Second, "old rows are gone", func() bool {
+		return b.count(`once_inbox WHERE processed_at < now() - interval '30 days'`) == 0
+	})
+	cancel()
+	sweepers.Wait()
+	if n, ids := b.count(`effects`), b.count(`(SELECT DISTINCT message_id FROM effects) AS d`); n != ids || n != rounds*40 {
+		t.Errorf("%d effects of %d messages, want %d of each", n, ids, rounds*40)
+	}
+	b.expect(rounds*40, rounds*40, 0)
+}
