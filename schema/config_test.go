@@ -22,6 +22,9 @@ func TestConfigNamesTheField(t *testing.T) {
 		"prefix with a digit":    {schema.Config{Prefix: "1once_"}, "Prefix"},
 		"prefix outside ASCII":   {schema.Config{Prefix: "önce_"}, "Prefix"},
 		"prefix with a NUL":      {schema.Config{Prefix: "a\x00"}, "Prefix"},
+		"inbox by day":           {schema.Config{Inbox: schema.ByDay}, ""},
+		"inbox by hour":          {schema.Config{Inbox: "by_hour"}, "Inbox"},
+		"inbox by day in SQLite": {schema.Config{Dialect: schema.SQLite, Inbox: schema.ByDay}, "Inbox"},
 		"prefix of the last fit": {schema.Config{Prefix: strings.Repeat("p", 63-len("parked_quarantined"))}, ""},
 	}
 	for name, test := range tests {

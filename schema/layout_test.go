@@ -1,0 +1,149 @@
+package schema_test
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+var byDay = schema.Config{Inbox: schema.ByDay}
+
+func TestAPlainInboxIsTurnedIntoDays(t *testing.T) {
+	db := testkit.Postgres(t)
+	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	exec := func(query string) error {
+		_, err := db.ExecContext(t.Context(), query)
+		return err
+	}
+	count := func(what string) (n int) {
+		t.Helper()
+		if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if err := exec(`INSERT INTO once_inbox (message_id, consumer, digest) SELECT n::text, 'payments', '' FROM generate_series(1, 1000) AS n`); err != nil {
+		t.Fatal(err)
+	}
+	file := func() (n int) { // where the rows are on disk: they are not copied
+		t.Helper()
+		if err := db.QueryRowContext(t.Context(), `
+			SELECT max(pg_relation_filenode(oid)::bigint) FROM pg_class WHERE relname IN ('once_inbox', 'once_inbox_default')`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := file()
+
+	if err := schema.Check(t.Context(), db.DB, byDay); !errors.Is(err, schema.ErrLayout) || !strings.Contains(err.Error(), "schema.Up") {
+		t.Errorf("plain, and days are wanted: %v", err)
+	}
+	for range 2 {
+		if err := schema.Up(t.Context(), db.DB, byDay); err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.Check(t.Context(), db.DB, byDay); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := count(`once_inbox`); n != 1000 || file() != before {
+		t.Errorf("%d rows of 1000, copied: %v", n, file() != before)
+	}
+	if err := exec(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('17', 'payments', '')`); err == nil {
+		t.Error("an id is taken twice")
+	}
+
+	for what, err := range map[string]error{
+		"Check": schema.Check(t.Context(), db.DB, schema.Config{}),
+		"Up":    schema.Up(t.Context(), db.DB, schema.Config{}),
+	} {
+		if !errors.Is(err, schema.ErrLayout) || !strings.Contains(err.Error(), "schema.ByDay") {
+			t.Errorf("%s: days, and plain is wanted: %v", what, err)
+		}
+	}
+
+	// The way back, as docs/choosing.md has it.
+	if err := exec(`
+		BEGIN;
+		ALTER TABLE once_inbox RENAME TO once_inbox_days;
+		CREATE TABLE once_inbox (LIKE once_inbox_days INCLUDING DEFAULTS);
+		INSERT INTO once_inbox SELECT * FROM once_inbox_days;
+		DROP TABLE once_inbox_days;
+		ALTER TABLE once_inbox ADD PRIMARY KEY (message_id, consumer);
+		CREATE INDEX once_inbox_processed ON once_inbox (processed_at);
+		COMMIT`); err != nil {
+		t.Fatal(err)
+	}
+	if err := schema.Check(t.Context(), db.DB, schema.Config{}); err != nil || count(`once_inbox`) != 1000 {
+		t.Errorf("%v, with %d rows", err, count(`once_inbox`))
+	}
+	if err := schema.Up(t.Context(), db.DB, byDay); err != nil {
+		t.Errorf("and there again: %v", err)
+	}
+}
+
+func TestSQLOfDaysIsWhatUpDoes(t *testing.T) {
+	db := testkit.Postgres(t)
+	config := schema.Config{Prefix: "mine_", Inbox: schema.ByDay}
+	text, err := schema.SQL(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(t.Context(), text); err != nil {
+		t.Fatal(err)
+	}
+	if err := schema.Check(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatalf("Up after SQL: %v", err)
+	}
+}
+
+// Somebody who uses the inbox for long is not waited for: whoever comes after
+// would wait as well.
+func TestTheInboxIsNotLaidOutWhileSomebodyUsesIt(t *testing.T) {
+	db := testkit.Postgres(t)
+	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', 'payments', '')`); err != nil {
+		t.Fatal(err)
+	}
+	if err := schema.Up(t.Context(), db.DB, byDay); err == nil || !strings.Contains(err.Error(), "lock timeout") {
+		t.Errorf("Up returned %v", err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := schema.Up(t.Context(), db.DB, byDay); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTrap30ManyLayOutOneInbox(t *testing.T) {
+	db := testkit.Postgres(t)
+	config := schema.Config{Schema: "many", Inbox: schema.ByDay}
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			if err := schema.Up(t.Context(), db.DB, config); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if err := schema.Check(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+}
