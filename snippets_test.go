@@ -123,7 +123,7 @@ func _(ctx context.Context, db *sql.DB, fwd *forwarder.Forwarder, order string) 
 		if _, err := tx.ExecContext(ctx, `INSERT INTO orders (id) VALUES ($1)`, order); err != nil {
 			return err
 		}
-		return events.Publish("orders.placed", message.NewMessage(order+"-placed", []byte(order)))
+		return events.Publish("orders.placed", outbox.NewMessage([]byte(order)))
 	}, fwd.Hint)
 }
 
@@ -193,7 +193,7 @@ func _(db *sql.DB, router *message.Router, subscriber message.Subscriber) error 
 	consumer.AddHandler(router, "payments", "orders.placed", subscriber,
 		func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			_, err := tx.ExecContext(ctx, `INSERT INTO payments (order_id) VALUES ($1)`, string(msg.Payload))
-			captured := message.NewMessage(msg.UUID+"-captured", msg.Payload)
+			captured := outbox.NewMessage(msg.Payload)
 			return []*message.Message{once.To("payments.captured", captured)}, err
 		})
 	return nil

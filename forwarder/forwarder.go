@@ -134,7 +134,7 @@ func (f *Forwarder) start() error {
 func (f *Forwarder) check(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		err := schema.Check(ctx, f.store.db, f.config.Schema)
-		if err == nil {
+		if err == nil || errors.Is(err, schema.ErrLayout) { // the inbox is none of its tables
 			return nil
 		}
 		if ctx.Err() != nil {

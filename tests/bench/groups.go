@@ -24,6 +24,7 @@ func groups() []group {
 		{"duplicates", "messages that were handled before, against new ones", (*bench).duplicates},
 		{"poison", "consuming with one message in a hundred that always fails, against none", (*bench).poisons},
 		{"inbox", "consuming with ten million ids in the inbox, against none", (*bench).inboxes},
+		{"retention", "forgetting a day of five million ids while messages are claimed", (*bench).retentions},
 		{"durable", "a consumer that stores its messages first, against one that handles them directly", (*bench).durables},
 		{"modes", "a consumer that keeps the order of keys, or compares versions, against one that does neither", (*bench).modes},
 		{"memory", "resident memory of a process that drains a million", (*bench).memories},

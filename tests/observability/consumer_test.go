@@ -174,7 +174,45 @@ func moveDedup(w *watch, seen *seen) {
 	if got := w.value("once.dedup.swept", ""); got != 3 {
 		w.Errorf("%v rows were swept, want 3", got)
 	}
+	moveDays(w, db)
 	seen.look(w)
+}
+
+// moveDays has days made, one emptied and dropped, and one that is in the way.
+func moveDays(w *watch, db *sql.DB) {
+	byDay := schema.Config{Inbox: schema.ByDay}
+	if err := schema.Up(w.Context(), db, byDay); err != nil {
+		w.Fatal(err)
+	}
+	inbox, err := dedup.New(db, dedup.Config{Schema: byDay, Consumer: "payments", MeterProvider: w.meters})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.exec(db, `CREATE TABLE once_inbox_20240101 PARTITION OF once_inbox FOR VALUES FROM ('018cc251') TO ('018cc777')`)
+	w.exec(db, `INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
+		SELECT '018cc251-' || n, 'payments', '', now() - interval '1 year' FROM generate_series(1, 2000) AS n`)
+	sweep := func() {
+		if _, err := inbox.Sweep(w.Context()); err != nil {
+			w.Error(err)
+		}
+	}
+	tx, err := db.BeginTx(w.Context(), nil)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if _, err := tx.ExecContext(w.Context(), `LOCK TABLE ONLY once_inbox IN ROW EXCLUSIVE MODE`); err != nil {
+		w.Fatal(err)
+	}
+	sweep()
+	if err := tx.Rollback(); err != nil {
+		w.Fatal(err)
+	}
+	sweep()
+	for outcome, want := range map[string]float64{"created": 7, "emptied": 1, "dropped": 1, "blocked": 1} {
+		if got := w.value("once.dedup.days", "once.outcome="+outcome); got != want {
+			w.Errorf("%v days were %s, want %v", got, outcome, want)
+		}
+	}
 }
 
 // moveRetry has messages go every way that there is.
