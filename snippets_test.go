@@ -118,6 +118,18 @@ func _(db *sql.DB, router *message.Router, inbox *dedup.Inbox) error {
 	return nil
 }
 
+func _(ctx context.Context, db *sql.DB) error {
+	tables := schema.Config{Inbox: schema.ByDay}
+	if err := schema.Up(ctx, db, tables); err != nil {
+		return err
+	}
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{Schema: tables})
+	if err != nil {
+		return err
+	}
+	return consumer.Run(ctx)
+}
+
 func _(ctx context.Context, db *sql.DB, fwd *forwarder.Forwarder, order string) error {
 	return outbox.InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO orders (id) VALUES ($1)`, order); err != nil {

@@ -26,6 +26,9 @@ const (
 	// come meanwhile wait as long, behind it.
 	dayPatience = 50 * time.Millisecond
 
+	// dayIdle is how long a process may freeze while it holds such a lock.
+	dayIdle = time.Second
+
 	// mostMoved bounds how many rows are written again for the sake of a day:
 	// those that stay when it is emptied, those that were there before it was.
 	mostMoved = 20_000

@@ -83,6 +83,24 @@ func TestASweepOfDaysIsKilledAtEachStep(t *testing.T) {
 	}
 }
 
+// A process that freezes with the lock on a day, or on the whole inbox, has its
+// session ended.
+func TestTrap78ASweepOfDaysThatFreezesLetsGo(t *testing.T) {
+	b := newDays(t, nil)
+	old := b.past(40, 3000)
+	b.exec(`CREATE TABLE limits (value text);
+		CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS
+			$$ BEGIN INSERT INTO limits VALUES (current_setting('idle_in_transaction_session_timeout')); RETURN NULL; END $$;
+		CREATE FUNCTION look_too() RETURNS event_trigger LANGUAGE plpgsql AS
+			$$ BEGIN INSERT INTO limits VALUES (current_setting('idle_in_transaction_session_timeout')); END $$;
+		CREATE TRIGGER look AFTER TRUNCATE ON ` + old + ` EXECUTE FUNCTION look();
+		CREATE EVENT TRIGGER look ON sql_drop WHEN TAG IN ('DROP TABLE') EXECUTE FUNCTION look_too()`)
+	b.sweep()
+	if n := b.count(`limits WHERE value = '1s'`); n != 2 || b.count(`limits`) != 2 {
+		t.Errorf("%d of %d steps have a limit", n, b.count(`limits`))
+	}
+}
+
 // begin claims a message in a transaction that stays open, as that of a handler
 // that takes long.
 func (b *bench) begin(id string) (end func()) {
@@ -189,7 +207,7 @@ func TestAClaimThatItsDayOvertakesIsChargedNothing(t *testing.T) {
 	testkit.Eventually(t, 20*time.Second, "the claim waits", func() bool {
 		return b.count(`pg_locks WHERE NOT granted AND relation = 'once_inbox_default'::regclass`) == 1
 	})
-	exec(fmt.Sprintf(`ALTER TABLE once_inbox ATTACH PARTITION its_day FOR VALUES FROM ('%s') TO ('%s')`, id[:8], idAt(-2*oneDay)[:8]))
+	exec(fmt.Sprintf(`ALTER TABLE once_inbox ATTACH PARTITION its_day FOR VALUES FROM ('%s') TO ('%s')`, id[:8], idAt(-2 * oneDay)[:8]))
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}

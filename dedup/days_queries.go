@@ -37,7 +37,7 @@ func newDayQueries(d dialect.Dialect) dayQueries {
 	return dayQueries{
 		// One process at a time: others have their turn at a later sweep.
 		alone:    fmt.Sprintf(`SELECT pg_try_advisory_xact_lock(%d)`, dayLock(d.Config().Table("inbox"))),
-		patience: fmt.Sprintf(`SET LOCAL lock_timeout = %d`, dayPatience.Milliseconds()),
+		patience: setTimeouts(d, dayPatience, dayIdle),
 
 		inbox: d.SQL(`
 			SELECT n.nspname, {millis now()} FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
