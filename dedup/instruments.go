@@ -36,6 +36,8 @@ const (
 	blocked
 )
 
+var dayOutcomes = []string{created: "created", emptied: "emptied", dropped: "dropped", blocked: "blocked"}
+
 func outcomeOf(err error) int {
 	if err == nil {
 		return applied
@@ -82,7 +84,7 @@ func newInstruments(config Config) *instruments {
 			telemetry.Label{Key: telemetry.Outcome, Values: []string{"committed", "rolled_back"}}),
 		swept: meter.Counter("once.dedup.swept", "{row}", "Rows that were removed because they were too old."),
 		days: meter.Counter("once.dedup.days", "{day}", "What was done to the days of an inbox that is laid out by day.",
-			telemetry.Label{Key: telemetry.Outcome, Values: []string{created: "created", emptied: "emptied", dropped: "dropped", blocked: "blocked"}}),
+			telemetry.Label{Key: telemetry.Outcome, Values: dayOutcomes}),
 	}
 	i.handled.Zero()
 	i.swept.Zero()

@@ -28,13 +28,15 @@ func TestAPlainInboxIsTurnedIntoDays(t *testing.T) {
 		}
 		return n
 	}
-	if err := exec(`INSERT INTO once_inbox (message_id, consumer, digest) SELECT n::text, 'payments', '' FROM generate_series(1, 1000) AS n`); err != nil {
+	err := exec(`INSERT INTO once_inbox (message_id, consumer, digest) SELECT n::text, 'payments', '' FROM generate_series(1, 1000) AS n`)
+	if err != nil {
 		t.Fatal(err)
 	}
 	file := func() (n int) { // where the rows are on disk: they are not copied
 		t.Helper()
-		if err := db.QueryRowContext(t.Context(), `
-			SELECT max(pg_relation_filenode(oid)::bigint) FROM pg_class WHERE relname IN ('once_inbox', 'once_inbox_default')`).Scan(&n); err != nil {
+		err := db.QueryRowContext(t.Context(), `
+			SELECT max(pg_relation_filenode(oid)::bigint) FROM pg_class WHERE relname IN ('once_inbox', 'once_inbox_default')`).Scan(&n)
+		if err != nil {
 			t.Fatal(err)
 		}
 		return n
@@ -117,7 +119,8 @@ func TestTheInboxIsNotLaidOutWhileSomebodyUsesIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', 'payments', '')`); err != nil {
+	_, err = tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', 'payments', '')`)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := schema.Up(t.Context(), db.DB, byDay); err == nil || !strings.Contains(err.Error(), "lock timeout") {

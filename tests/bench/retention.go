@@ -100,7 +100,7 @@ func (b *bench) retention(ctx context.Context, tables schema.Config, ids int) (f
 	}
 	var done, stale int
 	err = db.QueryRowContext(ctx, `
-		SELECT (SELECT COUNT(*) FROM once_inbox), (SELECT COUNT(*) FROM once_inbox WHERE processed_at < now() - interval '1 day')`).Scan(&done, &stale)
+		SELECT COUNT(*), COUNT(*) FILTER (WHERE processed_at < now() - interval '1 day') FROM once_inbox`).Scan(&done, &stale)
 	all := slices.Concat(claims[:]...)
 	if err == nil && (done != len(all) || stale > 0) {
 		err = fmt.Errorf("%d ids are remembered of %d claims, and %d old ones", done, len(all), stale)
@@ -175,8 +175,8 @@ func fillDay(ctx context.Context, db *sql.DB, tables schema.Config, old string, 
 	}
 	err = errors.Join(err, exec(`
 		INSERT INTO `+old+` (message_id, consumer, processed_at, digest)
-		SELECT substr(ms, 1, 8) || '-' || substr(ms, 9) || '-7' || substr(noise, 1, 3) || '-8' || substr(noise, 4, 3) || '-' || substr(noise, 7, 12),
-		       $2, to_timestamp($3::bigint / 1000.0) + n * interval '1 day' / $1, sha256(n::text::bytea)
+		SELECT substr(ms, 1, 8) || '-' || substr(ms, 9) || '-7' || substr(noise, 1, 3) || '-8' || substr(noise, 4, 3) || '-' ||
+		       substr(noise, 7, 12), $2, to_timestamp($3::bigint / 1000.0) + n * interval '1 day' / $1, sha256(n::text::bytea)
 		FROM generate_series(1, $1::bigint) AS n,
 		     LATERAL (SELECT lpad(to_hex($3::bigint + (n - 1) * 86400000 / $1), 12, '0') AS ms, md5(n::text) AS noise) AS parts`,
 		ids, consumerName, dayAgo(40).UnixMilli()))
