@@ -175,6 +175,11 @@ func (i *Inbox) make(ctx context.Context, tx *sql.Tx, d day) error {
 // sweepDay removes what is too old of a day that is over, and says whether the
 // day can go. Only messages that are as old as the day are kept waiting.
 func (i *Inbox) sweepDay(ctx context.Context, d day) (removed int64, empty bool, err error) {
+	defer func() {
+		if overtaken(err) {
+			empty, err = false, nil
+		}
+	}()
 	removed, err = i.sweep(ctx, i.sql.sweepRows(d.table))
 	if err != nil {
 		return removed, false, err
@@ -266,12 +271,19 @@ func (i *Inbox) onDays(ctx context.Context, work func(tx *sql.Tx) (days int, err
 	switch {
 	case err == nil && mine:
 		i.instruments.days.Add(int64(days), outcome)
-	case dialect.Contended(err):
+	case dialect.Contended(err), overtaken(err):
 		i.instruments.days.Add(1, blocked)
 		i.config.Logger.Debug("A day of the inbox is in use, the next sweep tries again", watermill.LogFields{"err": err.Error()})
 		return nil
 	}
 	return err
+}
+
+// overtaken says that another process has made or dropped a day since it was
+// looked at.
+func overtaken(err error) bool {
+	state := dialect.State(err)
+	return state == "42P01" || state == "42P07" // undefined_table, duplicate_table
 }
 
 // dayLock is the same for everybody who works on the days of an inbox.

@@ -216,16 +216,42 @@ func TestAClaimThatItsDayOvertakesIsChargedNothing(t *testing.T) {
 	b.expect(1, 1, 0)
 }
 
+// What a sweep has seen of a day may be over when it comes to it: a message of
+// that day has come, or another process has dropped the day or made it.
+func TestADayHasChangedSinceItWasSeen(t *testing.T) {
+	b := newDays(t, nil)
+	old, begin := b.past(40, 0), time.Now().UTC().Truncate(oneDay).AddDate(0, 0, -40)
+	late := idAt(40 * oneDay)
+	b.handle(apply, late)
+	if err := dedup.DropDay(t.Context(), b.inbox, begin); err != nil || b.home(late) != old {
+		t.Errorf("with a message in it: %v, there are %v", err, b.tables())
+	}
+	if err := dedup.MakeDay(t.Context(), b.inbox, begin); err != nil || b.home(late) != old {
+		t.Errorf("made twice: %v", err)
+	}
+	b.exec(`DROP TABLE ` + old)
+	for what, do := range map[string]func() error{
+		"swept":   func() error { return dedup.SweepDay(t.Context(), b.inbox, begin) },
+		"dropped": func() error { return dedup.DropDay(t.Context(), b.inbox, begin) },
+	} {
+		if err := do(); err != nil {
+			t.Errorf("%s when it is gone: %v", what, err)
+		}
+	}
+}
+
 // Messages of old days come in, each of them several times, while their days
 // are made, emptied and dropped by several processes.
 func TestDaysGoWhileTheirMessagesCome(t *testing.T) {
-	b := newDays(t, func(c *dedup.Config) { c.SweepInterval = time.Millisecond })
+	b := newDays(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var sweepers, consumers sync.WaitGroup
 	for range 2 {
 		sweepers.Go(func() {
-			if err := b.inbox.Run(ctx); err != nil {
-				t.Error(err)
+			for ctx.Err() == nil {
+				if _, err := b.inbox.Sweep(ctx); err != nil && ctx.Err() == nil {
+					t.Error(err)
+				}
 			}
 		})
 	}
