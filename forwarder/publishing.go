@@ -173,7 +173,7 @@ const (
 
 func (l *loop) refused(r *row, err error) {
 	l.wire.fault.worked(l, publishing)
-	if r.attempts+1 >= l.config.MaxAttempts {
+	if r.attempts >= l.config.MaxAttempts-1 {
 		l.dead(r, err, reasonExhausted)
 		return
 	}
