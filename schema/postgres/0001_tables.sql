@@ -4,17 +4,19 @@
 -- order, and every further index would be paid by the business transaction.
 -- The metadata is json, not jsonb: nobody looks into it here, it is written and
 -- read as text.
+-- The checks are for rows that are edited by hand: what no forwarder would find,
+-- or would try for ever, is refused.
 CREATE TABLE {outbox} (
     position     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     message_id   text        NOT NULL,
     topic        text        NOT NULL,
     ordering_key text,
-    slot         smallint    NOT NULL,
+    slot         smallint    NOT NULL CHECK (slot BETWEEN 0 AND 63),
     payload      bytea       NOT NULL,
     metadata     json        NOT NULL,
     created_at   timestamptz NOT NULL DEFAULT now(),
-    due_at       timestamptz,
-    attempts     integer     NOT NULL DEFAULT 0,
+    due_at       timestamptz CHECK (isfinite(due_at)),
+    attempts     integer     NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     unknown      boolean     NOT NULL DEFAULT false, -- may have been sent already, by some attempt
     last_error   text
 ) WITH (
@@ -86,7 +88,7 @@ CREATE TABLE {forwarders} (
 -- Who forwards which part of the outbox. A lease, not a session lock: those
 -- leak through a pooler in transaction mode.
 CREATE TABLE {slots} (
-    slot        smallint PRIMARY KEY,
+    slot        smallint PRIMARY KEY CHECK (slot BETWEEN 0 AND 63),
     owner       text,
     lease_until timestamptz
 );
@@ -132,13 +134,13 @@ CREATE TABLE {parked} (
     digest          bytea       NOT NULL,
     envelope        bytea       NOT NULL,
     state           text        NOT NULL CHECK (state IN ('waiting', 'held', 'quarantined', 'resolved', 'discarded')),
-    due_at          timestamptz NOT NULL,
+    due_at          timestamptz NOT NULL CHECK (isfinite(due_at)),
     owner           text,
     token           text,
-    attempts        integer     NOT NULL DEFAULT 0,
-    rounds          integer     NOT NULL DEFAULT 0,
-    crashes         integer     NOT NULL DEFAULT 0,
-    replays         integer     NOT NULL DEFAULT 0,
+    attempts        integer     NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+    rounds          integer     NOT NULL DEFAULT 0 CHECK (rounds >= 0),
+    crashes         integer     NOT NULL DEFAULT 0 CHECK (crashes >= 0),
+    replays         integer     NOT NULL DEFAULT 0 CHECK (replays >= 0),
     replay_id       bigint,  -- the replay that it was part of last
     edited_from     bigint,  -- the entry that it is the edited form of
     origin          text,    -- where it was exported, for what was imported

@@ -7,12 +7,12 @@ CREATE TABLE {outbox} (
     message_id   TEXT    NOT NULL,
     topic        TEXT    NOT NULL,
     ordering_key TEXT,
-    slot         INTEGER NOT NULL,
+    slot         INTEGER NOT NULL CHECK (slot BETWEEN 0 AND 63),
     payload      BLOB    NOT NULL,
     metadata     TEXT    NOT NULL,
     created_at   INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
     due_at       INTEGER,
-    attempts     INTEGER NOT NULL DEFAULT 0,
+    attempts     INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     unknown      INTEGER NOT NULL DEFAULT 0, -- may have been sent already, by some attempt
     last_error   TEXT
 );
@@ -74,7 +74,7 @@ CREATE TABLE {forwarders} (
 
 -- Who forwards which part of the outbox.
 CREATE TABLE {slots} (
-    slot        INTEGER PRIMARY KEY,
+    slot        INTEGER PRIMARY KEY CHECK (slot BETWEEN 0 AND 63),
     owner       TEXT,
     lease_until INTEGER
 );
@@ -120,10 +120,10 @@ CREATE TABLE {parked} (
     due_at          INTEGER NOT NULL,
     owner           TEXT,
     token           TEXT,
-    attempts        INTEGER NOT NULL DEFAULT 0,
-    rounds          INTEGER NOT NULL DEFAULT 0,
-    crashes         INTEGER NOT NULL DEFAULT 0,
-    replays         INTEGER NOT NULL DEFAULT 0,
+    attempts        INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+    rounds          INTEGER NOT NULL DEFAULT 0 CHECK (rounds >= 0),
+    crashes         INTEGER NOT NULL DEFAULT 0 CHECK (crashes >= 0),
+    replays         INTEGER NOT NULL DEFAULT 0 CHECK (replays >= 0),
     replay_id       INTEGER, -- the replay that it was part of last
     edited_from     INTEGER, -- the entry that it is the edited form of
     origin          TEXT,    -- where it was exported, for what was imported
