@@ -1,4 +1,6 @@
--- Times are whole milliseconds since 1970 in UTC.
+-- Times are whole milliseconds since 1970 in UTC. The tables are strict: a word
+-- in the place of a number, which somebody writes by hand, could not be read,
+-- and with it no other row.
 
 -- The outbox. Only pending rows live here. AUTOINCREMENT, because a position
 -- that is used again would let a repeated delete remove another row.
@@ -15,7 +17,7 @@ CREATE TABLE {outbox} (
     attempts     INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     unknown      INTEGER NOT NULL DEFAULT 0, -- may have been sent already, by some attempt
     last_error   TEXT
-);
+) STRICT;
 
 -- Finds delayed and backed-off rows. Rows that are due at once are not in it.
 CREATE INDEX {index outbox_due} ON {outbox} (due_at) WHERE due_at IS NOT NULL;
@@ -30,7 +32,7 @@ CREATE TABLE {holds} (
     successors_after INTEGER NOT NULL,
     reason           TEXT    NOT NULL,
     held_at          INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
-);
+) STRICT;
 
 -- Dead letters of the forwarder.
 CREATE TABLE {outbox_dead} (
@@ -47,7 +49,7 @@ CREATE TABLE {outbox_dead} (
     reason       TEXT    NOT NULL,
     unknown      INTEGER NOT NULL,
     died_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
-);
+) STRICT;
 
 -- Whether the dead letter that holds a key is still there.
 CREATE INDEX {index outbox_dead_key} ON {outbox_dead} (ordering_key, position) WHERE ordering_key IS NOT NULL;
@@ -64,20 +66,20 @@ CREATE TABLE {outbox_sent} (
     metadata     TEXT    NOT NULL,
     created_at   INTEGER NOT NULL,
     sent_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
-);
+) STRICT;
 
 -- Forwarders at work, so that each knows its share of the slots.
 CREATE TABLE {forwarders} (
     owner       TEXT    PRIMARY KEY,
     lease_until INTEGER NOT NULL
-);
+) STRICT;
 
 -- Who forwards which part of the outbox.
 CREATE TABLE {slots} (
     slot        INTEGER PRIMARY KEY CHECK (slot BETWEEN 0 AND 63),
     owner       TEXT,
     lease_until INTEGER
-);
+) STRICT;
 INSERT INTO {slots} (slot)
 WITH RECURSIVE n(slot) AS (SELECT 0 UNION ALL SELECT slot + 1 FROM n WHERE slot < 63)
 SELECT slot FROM n;
@@ -90,7 +92,7 @@ CREATE TABLE {inbox} (
     digest       BLOB    NOT NULL,
     tenant       TEXT,
     PRIMARY KEY (message_id, consumer)
-);
+) STRICT;
 
 -- For retention.
 CREATE INDEX {index inbox_processed} ON {inbox} (processed_at);
@@ -103,7 +105,7 @@ CREATE TABLE {versions} (
     version        INTEGER NOT NULL,
     applied_at     INTEGER NOT NULL,
     PRIMARY KEY (consumer, aggregate_type, aggregate_id)
-);
+) STRICT;
 
 -- Messages that wait for their consumer, for whatever reason. The envelope is
 -- the message byte for byte; the text columns are cleaned and bounded copies.
@@ -138,7 +140,7 @@ CREATE TABLE {parked} (
     first_failed_at INTEGER,
     last_failed_at  INTEGER,
     finished_at     INTEGER
-);
+) STRICT;
 
 -- A copy of a message that is parked already is the same entry. Messages
 -- without an id cannot be told apart and are all kept.
@@ -184,7 +186,7 @@ CREATE TABLE {audit} (
     message_id TEXT    NOT NULL DEFAULT '',
     why        TEXT    NOT NULL DEFAULT '',
     replay_id  INTEGER -- the replay that it is part of
-);
+) STRICT;
 
 -- Replays of many messages: what was to be replayed, and how far that is.
 CREATE TABLE {replays} (
@@ -206,4 +208,4 @@ CREATE TABLE {replays} (
     lease_until INTEGER,
     started_at  INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
     ended_at    INTEGER
-);
+) STRICT;
