@@ -5,18 +5,42 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// metadataError says that the row's metadata is not what the outbox writes.
-type metadataError struct{ err error }
-
-func (e metadataError) Error() string {
-	return fmt.Sprintf("forwarder: metadata is not an object of strings: %v", e.err)
+// rowError says that a row is not what the outbox writes.
+type rowError struct {
+	what string
+	err  error // or nil
 }
-func (e metadataError) Unwrap() error    { return e.err }
-func (metadataError) Unacceptable() bool { return true }
+
+func (e rowError) Error() string {
+	if e.err == nil {
+		return "forwarder: " + e.what
+	}
+	return fmt.Sprintf("forwarder: %s: %v", e.what, e.err)
+}
+func (e rowError) Unwrap() error    { return e.err }
+func (rowError) Unacceptable() bool { return true }
+
+// check returns the metadata of a row that can be sent. SQLite takes any bytes
+// for text, which lists of rows cannot name: such a row would never be deleted.
+func (r *row) check() (message.Metadata, error) {
+	for _, field := range []struct{ name, text string }{
+		{"message_id", r.id}, {"topic", r.topic}, {"ordering_key", r.key},
+	} {
+		if !utf8.ValidString(field.text) || strings.IndexByte(field.text, 0) >= 0 {
+			return nil, rowError{what: field.name + " is not valid text"}
+		}
+	}
+	metadata, err := decode(r.metadata)
+	if err != nil {
+		return nil, rowError{"metadata is not an object of strings", err}
+	}
+	return metadata, nil
+}
 
 // decode reads metadata. What nearly all messages have, strings without
 // escapes, is read without encoding/json: that alone took more time than the

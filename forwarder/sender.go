@@ -76,9 +76,9 @@ func (s *sender) carryOut(o order, publish func(string, *message.Message, func(e
 		s.answers.add(answer{o, errNotSent})
 		return
 	}
-	metadata, err := decode(o.row.metadata)
+	metadata, err := o.row.check()
 	if err != nil {
-		s.answers.add(answer{o, metadataError{err}})
+		s.answers.add(answer{o, err})
 		return
 	}
 	msg := message.NewMessage(o.row.id, o.row.payload)

@@ -7,7 +7,7 @@
 -- The checks are for rows that are edited by hand: what no forwarder would find,
 -- or would try for ever, is refused.
 CREATE TABLE {outbox} (
-    position     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    position     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY CHECK (position > 0),
     message_id   text        NOT NULL,
     topic        text        NOT NULL,
     ordering_key text,

@@ -1,16 +1,16 @@
 -- Times are whole milliseconds since 1970 in UTC. The tables are strict: a word
 -- in the place of a number, which somebody writes by hand, could not be read,
--- and with it no other row.
+-- and with it no other row. Columns of bytes are ANY, which takes text for bytes.
 
 -- The outbox. Only pending rows live here. AUTOINCREMENT, because a position
 -- that is used again would let a repeated delete remove another row.
 CREATE TABLE {outbox} (
-    position     INTEGER PRIMARY KEY AUTOINCREMENT,
+    position     INTEGER PRIMARY KEY AUTOINCREMENT CHECK (position > 0),
     message_id   TEXT    NOT NULL,
     topic        TEXT    NOT NULL,
     ordering_key TEXT,
     slot         INTEGER NOT NULL CHECK (slot BETWEEN 0 AND 63),
-    payload      BLOB    NOT NULL,
+    payload      ANY     NOT NULL,
     metadata     TEXT    NOT NULL,
     created_at   INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
     due_at       INTEGER,
@@ -41,7 +41,7 @@ CREATE TABLE {outbox_dead} (
     message_id   TEXT    NOT NULL,
     topic        TEXT    NOT NULL,
     ordering_key TEXT,
-    payload      BLOB    NOT NULL,
+    payload      ANY     NOT NULL,
     metadata     TEXT    NOT NULL,
     created_at   INTEGER NOT NULL,
     attempts     INTEGER NOT NULL,
@@ -62,7 +62,7 @@ CREATE TABLE {outbox_sent} (
     message_id   TEXT    NOT NULL,
     topic        TEXT    NOT NULL,
     ordering_key TEXT,
-    payload      BLOB    NOT NULL,
+    payload      ANY     NOT NULL,
     metadata     TEXT    NOT NULL,
     created_at   INTEGER NOT NULL,
     sent_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
@@ -89,7 +89,7 @@ CREATE TABLE {inbox} (
     message_id   TEXT    NOT NULL,
     consumer     TEXT    NOT NULL,
     processed_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
-    digest       BLOB    NOT NULL,
+    digest       ANY     NOT NULL,
     tenant       TEXT,
     PRIMARY KEY (message_id, consumer)
 ) STRICT;
@@ -116,8 +116,8 @@ CREATE TABLE {parked} (
     message_id      TEXT    NOT NULL,
     ordering_key    TEXT,    -- in whose order it has its place, if in any
     tenant          TEXT,
-    digest          BLOB    NOT NULL,
-    envelope        BLOB    NOT NULL,
+    digest          ANY     NOT NULL,
+    envelope        ANY     NOT NULL,
     state           TEXT    NOT NULL CHECK (state IN ('waiting', 'held', 'quarantined', 'resolved', 'discarded')),
     due_at          INTEGER NOT NULL,
     owner           TEXT,
