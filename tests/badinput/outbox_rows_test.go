@@ -1,0 +1,278 @@
+package badinput
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/poison"
+)
+
+// fate is what becomes of what is bad.
+type fate string
+
+const (
+	refused     fate = "refused"   // by the database, which leaves the row as it was
+	delivered   fate = "delivered" // it is odd, and not bad
+	waits       fate = "waits"     // stays where it is
+	unroutable  fate = "exhausted" // a dead letter
+	dead        fate = "unacceptable"
+	invalidID   fate = poison.ReasonInvalidID // in quarantine
+	collision   fate = poison.ReasonCollision
+	undecodable fate = poison.ReasonUndecodable
+)
+
+// edit is a change by hand to one row.
+type edit struct {
+	set  string // of an UPDATE
+	want fate
+	lite fate // with SQLite, if it is another
+}
+
+func (e edit) fate(w *world) fate {
+	if w.lite() && e.lite != "" {
+		return e.lite
+	}
+	return e.want
+}
+
+const skip fate = "skip" // it cannot be said there
+
+func quoted(text string) string { return `'` + text + `'` }
+
+var (
+	long   = strings.Repeat("x", 300)
+	bulky  = strings.Repeat("x", 200_000)
+	manyKV = func() string {
+		var b strings.Builder
+		for i := range 8000 {
+			fmt.Fprintf(&b, `,"key-%d":"a value of some length"`, i)
+		}
+		return `{` + b.String()[1:] + `}`
+	}()
+)
+
+var outboxEdits = map[string]edit{
+	"id is empty":                 {set: `message_id = ''`, want: invalidID},
+	"id is NULL":                  {set: `message_id = NULL`, want: refused},
+	"id of 300 bytes":             {set: `message_id = ` + quoted(long), want: invalidID},
+	"id of 256 bytes":             {set: `message_id = ` + quoted(long[:256]), want: invalidID},
+	"id of 255 bytes":             {set: `message_id = ` + quoted(long[:255]), want: delivered},
+	"id of spaces":                {set: `message_id = '   '`, want: delivered},
+	"id with line ends":           {set: "message_id = 'a\r\n\tb'", want: delivered},
+	"id with quotes":              {set: `message_id = '"\''{},'`, want: delivered},
+	"id of emoji":                 {set: `message_id = '🜚日本'`, want: delivered},
+	"id with bytes of no text":    {set: `message_id = CAST(x'ff00fe' AS TEXT)`, want: skip, lite: dead},
+	"id with a NUL":               {set: `message_id = 'a' || char(0) || 'b'`, want: refused, lite: dead},
+	"topic with bytes of no text": {set: `topic = CAST(x'ff00fe' AS TEXT)`, want: skip, lite: dead},
+	"key with bytes of no text":   {set: `ordering_key = CAST(x'ff00fe' AS TEXT)`, want: skip, lite: dead},
+
+	"topic is empty":         {set: `topic = ''`, want: unroutable},
+	"topic is NULL":          {set: `topic = NULL`, want: refused},
+	"topic of 300 bytes":     {set: `topic = ` + quoted(long), want: dead, lite: unroutable},
+	"topic of nobody":        {set: `topic = 'nobody'`, want: unroutable},
+	"topic of spaces":        {set: `topic = ' '`, want: unroutable},
+	"topic of other letters": {set: `topic = 'EVENTS'`, want: unroutable},
+	"topic with slashes":     {set: `topic = '../../events'`, want: unroutable},
+	"topic with wildcards":   {set: `topic = 'ev*nts.#'`, want: unroutable},
+	"topic of the broker":    {set: `topic = 'amq.fake'`, want: unroutable},
+	"topic of emoji":         {set: `topic = '🜚'`, want: unroutable},
+
+	"key is empty":              {set: `ordering_key = ''`, want: delivered},
+	"key of 300 bytes":          {set: `ordering_key = ` + quoted(long), want: delivered},
+	"key of odd letters":        {set: `ordering_key = '"{},\''🜚'`, want: delivered},
+	"key that metadata denies":  {set: `ordering_key = 'a', metadata = '{"once_ordering_key":"b"}'`, want: delivered},
+	"key in the metadata alone": {set: `metadata = '{"once_ordering_key":"b"}'`, want: delivered},
+
+	"slot is negative":  {set: `slot = -1`, want: refused},
+	"slot of nobody":    {set: `slot = 64`, want: refused},
+	"slot is highest":   {set: `slot = 32767`, want: refused},
+	"slot over all":     {set: `slot = 70000`, want: refused},
+	"slot is NULL":      {set: `slot = NULL`, want: refused},
+	"slot is text":      {set: `slot = 'first'`, want: refused},
+	"slot of another":   {set: `slot = (slot + 1) % 64`, want: delivered},
+	"slot of its place": {set: `slot = slot`, want: delivered},
+
+	"payload is NULL": {set: `payload = NULL`, want: refused},
+	"payload is text": {set: `payload = 'payload is text'`, want: delivered},
+
+	"metadata is NULL":              {set: `metadata = NULL`, want: refused},
+	"metadata is empty":             {set: `metadata = ''`, want: refused, lite: dead},
+	"metadata is no JSON":           {set: `metadata = '{'`, want: refused, lite: dead},
+	"metadata has a comma too many": {set: `metadata = '{"a":"b",}'`, want: refused, lite: dead},
+	"metadata is two objects":       {set: `metadata = '{}{}'`, want: refused, lite: dead},
+	"metadata is an array":          {set: `metadata = '[]'`, want: dead},
+	"metadata is a number":          {set: `metadata = '1'`, want: dead},
+	"metadata is text":              {set: `metadata = '"{}"'`, want: dead},
+	"metadata is true":              {set: `metadata = 'true'`, want: dead},
+	"metadata is null":              {set: `metadata = 'null'`, want: delivered},
+	"metadata with a number":        {set: `metadata = '{"a":1}'`, want: dead},
+	"metadata with an array":        {set: `metadata = '{"a":["b"]}'`, want: dead},
+	"metadata with an object":       {set: `metadata = '{"a":{"b":"c"}}'`, want: dead},
+	"metadata with true":            {set: `metadata = '{"a":true}'`, want: dead},
+	"metadata with null":            {set: `metadata = '{"a":null}'`, want: delivered},
+	"metadata with an empty key":    {set: `metadata = '{"":""}'`, want: delivered},
+	"metadata with a key twice":     {set: `metadata = '{"a":"b","a":"c"}'`, want: delivered},
+	"metadata with a NUL escape":    {set: `metadata = '{"a":"\u0000"}'`, want: delivered},
+	"metadata with half an emoji":   {set: `metadata = '{"a":"\ud83d"}'`, want: delivered},
+	"metadata with spaces":          {set: "metadata = ' {\n\"a\" :\t\"b\" } '", want: delivered},
+	"metadata with a long key":      {set: `metadata = '{"` + long + `":"b"}'`, want: dead, lite: delivered},
+	"metadata with a long value":    {set: `metadata = '{"a":"` + bulky + `"}'`, want: dead, lite: delivered},
+	"metadata with many keys":       {set: `metadata = '` + manyKV + `'`, want: dead, lite: delivered},
+	"metadata with BCC":             {set: `metadata = '{"BCC":"events_worker","bcc":"q"}'`, want: delivered},
+	"metadata with CC":              {set: `metadata = '{"CC":"events_worker"}'`, want: delivered},
+	"metadata with x-death":         {set: `metadata = '{"x-death":"[]","x-delivery-count":"1000"}'`, want: delivered},
+	"metadata with an expiration":   {set: `metadata = '{"expiration":"soon"}'`, want: delivered},
+	"metadata with a user":          {set: `metadata = '{"user-id":"nobody"}'`, want: delivered},
+	"metadata with another id":      {set: `metadata = '{"_watermill_message_uuid":"other"}'`, want: delivered},
+	"metadata with our answers":     {set: `metadata = '{"once_redelivered":"true","once_delivery_count":"-1"}'`, want: delivered, lite: delivered},
+	"metadata with a due time":      {set: `metadata = '{"once_due_at":"never"}'`, want: delivered},
+	"metadata with a broken trace":  {set: `metadata = '{"traceparent":"00-zz"}'`, want: delivered},
+
+	"created never":         {set: `created_at = 'infinity'`, want: delivered, lite: refused},
+	"created for ever":      {set: `created_at = '-infinity'`, want: delivered, lite: refused},
+	"created before Christ": {set: `created_at = '4000-01-01 BC'`, want: delivered, lite: refused},
+	"created is NULL":       {set: `created_at = NULL`, want: refused},
+	"created by Go's zero":  {set: `created_at = '0001-01-01Z'`, want: delivered, lite: refused},
+	"due for ever":          {set: `due_at = '-infinity'`, want: refused},
+	"due never":             {set: `due_at = 'infinity'`, want: refused},
+	"due in 200,000 years":  {set: `due_at = '200000-01-01'`, want: waits, lite: refused},
+	"due long ago":          {set: `due_at = '4000-01-01 BC'`, want: delivered, lite: refused},
+	"due on no day":         {set: `due_at = '2026-02-30'`, want: refused},
+	"due by number":         {set: `due_at = -9223372036854775808`, want: refused, lite: delivered},
+	"due by fraction":       {set: `due_at = 0.5`, want: refused},
+
+	"attempts are negative":           {set: `attempts = -1`, want: refused},
+	"attempts are least":              {set: `attempts = -2147483648`, want: refused},
+	"attempts are most":               {set: `attempts = 2147483647`, want: delivered},
+	"attempts are over all":           {set: `attempts = 2147483648`, want: refused, lite: delivered},
+	"attempts are NULL":               {set: `attempts = NULL`, want: refused},
+	"attempts are text":               {set: `attempts = 'many'`, want: refused},
+	"attempts are most, for nobody":   {set: `attempts = 2147483647, topic = 'nobody'`, want: unroutable},
+	"attempts of 63 bits, for nobody": {set: `attempts = 9223372036854775807, topic = 'nobody'`, want: refused, lite: unroutable},
+	"unknown is NULL":                 {set: `unknown = NULL`, want: refused},
+	"unknown is true":                 {set: `unknown = true`, want: delivered},
+	"unknown is text":                 {set: `unknown = 'perhaps'`, want: refused},
+	"last error of a megabyte":        {set: `last_error = ` + quoted(strings.Repeat("x", 1<<20)), want: delivered},
+
+	"position of another": {set: `position = position - 1`, want: refused},
+	"position is NULL":    {set: `position = NULL`, want: refused},
+	"position is 0":       {set: `position = 0`, want: refused},
+}
+
+// Rows of the outbox that somebody has edited, or another program has written.
+func TestOutboxRowsEditedByHand(t *testing.T) {
+	eachWorld(t, func(w *world) {
+		happened := map[string]error{}
+		for name, e := range outboxEdits {
+			if e.fate(w) == skip {
+				continue
+			}
+			w.put(name + " before")
+			w.put(name)
+			w.put(name + " after")
+			_, happened[name] = w.db.ExecContext(w.Context(), `UPDATE once_outbox SET `+e.set+` WHERE message_id = $1`, name)
+		}
+		w.consume()
+		w.forward()
+		waiting := 0
+		for _, e := range outboxEdits {
+			if e.fate(w) == waits {
+				waiting++
+			}
+		}
+		w.settled(3*len(happened), waiting)
+		found := w.fates()
+		for name, err := range happened {
+			w.Run(name, func(t *testing.T) {
+				neighbours(t, found, name)
+				e, got := outboxEdits[name], found[name]
+				if err != nil && len(got) == 1 && got[0] == delivered {
+					got[0] = refused // and the row stayed as it was
+				}
+				if len(got) != 1 || got[0] != e.fate(w) {
+					t.Errorf("%s: it is %v, want %s (%v)", e.set, got, e.fate(w), err)
+				}
+			})
+		}
+	})
+}
+
+// settled waits until so many messages are somewhere, and nothing is under way
+// but those that stay in the outbox.
+func (w *world) settled(messages, waiting int) {
+	w.Helper()
+	w.eventually("everything has gone its way", func() bool {
+		left := w.count(`once_outbox`)
+		return left <= waiting && w.count(`once_parked WHERE state IN ('waiting', 'held')`) == 0 &&
+			left+w.count(`effects`)+w.count(`once_outbox_dead`)+w.count(`once_parked WHERE state = 'quarantined'`) >= messages
+	})
+}
+
+// fates says of each payload where it is, in all places.
+func (w *world) fates() map[string][]fate {
+	w.Helper()
+	found := map[string][]fate{}
+	note := func(payload []byte, f fate) { found[string(payload)] = append(found[string(payload)], f) }
+	for f, query := range map[fate]string{
+		delivered: `SELECT payload FROM effects`, waits: `SELECT payload FROM once_outbox`,
+	} {
+		rows, err := w.db.QueryContext(w.Context(), query)
+		if err != nil {
+			w.Fatal(err)
+		}
+		for rows.Next() {
+			var payload []byte
+			if err := rows.Scan(&payload); err != nil {
+				w.Fatal(err)
+			}
+			note(payload, f)
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			w.Fatal(err)
+		}
+	}
+	letters, err := w.letters()
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, l := range letters {
+		note(l.Payload, fate(l.Reason))
+	}
+	entries, err := w.consumer.Quarantine().List(w.Context(), poison.Filter{Limit: 1000})
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.Message != nil {
+			note(e.Message.Payload, fate(e.Reason))
+		}
+	}
+	return found
+}
+
+func (w *world) letters() ([]forwarder.Letter, error) {
+	d, err := forwarder.NewDeadLetters(w.db, w.config)
+	if err != nil {
+		return nil, err
+	}
+	letters, err := d.List(w.Context(), forwarder.Filter{}, forwarder.Page{Limit: 1000})
+	for i := range letters {
+		if err == nil {
+			letters[i], err = d.Get(w.Context(), letters[i].ID)
+		}
+	}
+	return letters, err
+}
+
+// neighbours checks that the good messages around a case were handled once.
+func neighbours(t *testing.T, found map[string][]fate, name string) {
+	t.Helper()
+	for _, id := range []string{name + " before", name + " after"} {
+		if got := found[id]; len(got) != 1 || got[0] != delivered {
+			t.Errorf("%q is %v, want it to be delivered once", id, got)
+		}
+	}
+}

@@ -1,0 +1,236 @@
+package badinput
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+const (
+	topic    = "events"
+	consumer = "worker"
+)
+
+// world is a service that keeps what its consumer was given.
+type world struct {
+	*testing.T
+
+	db     *sql.DB
+	config schema.Config
+	broker string // the URL of RabbitMQ; without, messages go through the database
+	logs   *testkit.Logs
+
+	consumer *once.Consumer
+	router   *message.Router
+	local    *local.Transport
+}
+
+// eachWorld runs a test with PostgreSQL and RabbitMQ, and with SQLite alone.
+func eachWorld(t *testing.T, test func(w *world)) {
+	t.Helper()
+	t.Run("servers", func(t *testing.T) {
+		test(newWorld(t, testkit.Postgres(t), testkit.Rabbit(t).URL))
+	})
+	t.Run("sqlite", func(t *testing.T) {
+		test(newWorld(t, testkit.SQLite(t), ""))
+	})
+}
+
+// newWorld returns one with its tables, of which nothing runs yet.
+func newWorld(t *testing.T, db testkit.Database, broker string) *world {
+	t.Helper()
+	w := &world{
+		T: t, db: db.DB, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}, broker: broker, logs: &testkit.Logs{},
+	}
+	if err := schema.Up(t.Context(), w.db, w.config); err != nil {
+		t.Fatal(err)
+	}
+	binary := "bytea"
+	if w.lite() {
+		binary = "blob"
+	}
+	t.Cleanup(w.tell)
+	w.exec(`CREATE TABLE effects (payload ` + binary + `)`) // without a key: what happens twice shows
+	var err error
+	if w.consumer, err = once.NewConsumer(w.db, once.ConsumerConfig{
+		Schema: w.config,
+		Logger: w.logs,
+		Retry: retry.Config{
+			Policy:       retry.Policy{Immediate: -1, Delayed: -1},
+			PollInterval: 10 * time.Millisecond,
+			Lease:        time.Second,
+		},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if w.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{}); err != nil {
+		t.Fatal(err)
+	}
+	if w.broker == "" {
+		if w.local, err = local.New(w.db, local.Config{Schema: w.config}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.consumer.AddHandler(w.router, consumer, topic, w.subscriber(), w.handle)
+	return w
+}
+
+func (w *world) lite() bool { return w.config.Dialect == schema.SQLite }
+
+// handle notes what it was given. A payload that begins with "fail" fails.
+func (w *world) handle(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+	if strings.HasPrefix(string(msg.Payload), "fail") {
+		return nil, retry.Permanent(fmt.Errorf("it says %q", msg.Payload))
+	}
+	_, err := tx.ExecContext(ctx, `INSERT INTO effects (payload) VALUES ($1)`, []byte(msg.Payload))
+	return nil, err
+}
+
+func (w *world) amqp() wamqp.Config {
+	config := wamqp.NewDurablePubSubConfig(w.broker, wamqp.GenerateQueueNameTopicNameWithSuffix(consumer))
+	config.Marshaler = rabbit.Marshaler{}
+	return config
+}
+
+// subscriber returns the consumer's, whose queue is there.
+func (w *world) subscriber() message.Subscriber {
+	w.Helper()
+	if w.broker == "" {
+		return w.local.Subscriber()
+	}
+	sub, err := rabbit.NewSubscriber(w.amqp(), rabbit.SubscriberConfig{Logger: w.logs})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if err := sub.SubscribeInitialize(topic); err != nil {
+		w.Fatal(err)
+	}
+	return sub
+}
+
+// consume runs the consumer until the test ends.
+func (w *world) consume() {
+	w.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- w.router.Run(context.WithoutCancel(w.Context())) }()
+	<-w.router.Running()
+	w.Cleanup(func() {
+		if err := w.router.Close(); err != nil {
+			w.Errorf("router: %v", err)
+		}
+		if err := <-ended; err != nil {
+			w.Errorf("router: %v", err)
+		}
+	})
+}
+
+// forward runs a forwarder until the test ends.
+func (w *world) forward() {
+	w.Helper()
+	var publisher message.Publisher = w.local
+	if w.broker != "" {
+		p, err := rabbit.NewPublisher(w.amqp(), rabbit.PublisherConfig{Logger: w.logs})
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.Cleanup(func() {
+			if err := p.Close(); err != nil {
+				w.Errorf("publisher: %v", err)
+			}
+		})
+		publisher = p
+	}
+	f, err := forwarder.New(w.db, publisher, forwarder.Config{
+		Schema: w.config, Logger: w.logs, MaxAttempts: 3, StallTimeout: time.Second, PollMax: 20 * time.Millisecond,
+		Backoff: func(int) time.Duration { return time.Millisecond },
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(context.WithoutCancel(w.Context())) }()
+	w.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			w.Errorf("forwarder: %v", err)
+		}
+		if err := <-ended; err != nil {
+			w.Errorf("forwarder: %v", err)
+		}
+	})
+}
+
+// put commits a message whose payload is its id.
+func (w *world) put(id string) {
+	w.Helper()
+	box, err := outbox.New(outbox.Config{Schema: w.config})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if err := box.InTx(w.Context(), w.db, func(_ *sql.Tx, events message.Publisher) error {
+		return events.Publish(topic, message.NewMessage(id, []byte(id)))
+	}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// send publishes to the broker past everything of ours.
+func (w *world) send(channel *amqp.Channel, p amqp.Publishing) error {
+	return channel.PublishWithContext(w.Context(), topic, "", false, false, p)
+}
+
+func (w *world) exec(query string, args ...any) {
+	w.Helper()
+	if _, err := w.db.ExecContext(w.Context(), query, args...); err != nil {
+		w.Fatalf("%s: %v", query, err)
+	}
+}
+
+func (w *world) count(query string, args ...any) int {
+	w.Helper()
+	var n int
+	if err := w.db.QueryRowContext(w.Context(), `SELECT COUNT(*) FROM `+query, args...).Scan(&n); err != nil {
+		w.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+func (w *world) eventually(what string, cond func() bool) {
+	w.Helper()
+	testkit.Eventually(w.T, time.Minute, what, cond)
+}
+
+// tell says what is left when the test has failed.
+func (w *world) tell() {
+	if !w.Failed() {
+		return
+	}
+	for _, line := range w.logs.Lines() {
+		if strings.HasPrefix(line, "ERROR") && !strings.Contains(line, "is dead") && !strings.Contains(line, "quarantined") {
+			w.Logf("%.300s", line)
+		}
+	}
+	for _, table := range []string{
+		`once_outbox`, `once_parked WHERE state IN ('waiting', 'held')`, `once_holds`,
+	} {
+		w.Logf("%d in %s", w.count(table), table)
+	}
+}
