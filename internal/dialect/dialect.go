@@ -41,7 +41,7 @@ var (
 //	{outbox}           the quoted name of the table
 //	{now}              the database's clock
 //	{after $1}         that clock plus $1 milliseconds
-//	{millis due_at}    a time as whole milliseconds since 1970
+//	{millis due_at}    a time as whole milliseconds since 1970, within the years 1 to 9999
 //	{from_millis $1}   the time of such milliseconds; NULL stays NULL
 //	{list $1 bigint}   the elements of a list passed by [List] or [Strings], for use behind IN
 //	{for_update}       take row locks, waiting for those who hold them
@@ -59,6 +59,13 @@ func (d Dialect) SQL(query string) string {
 	return query
 }
 
+// The times that Go, JSON and 64 bits can do with. A row in which somebody has
+// written another one, or infinity, must not make its table unreadable.
+const (
+	firstMilli = -62_135_596_800_000 // the beginning of year 1
+	lastMilli  = 253_402_214_400_000 // the end of year 9999, but for its last day
+)
+
 const sqliteNow = "CAST(unixepoch('subsec') * 1000 AS INTEGER)"
 
 func (d Dialect) expand(name string, args []string) string {
@@ -75,9 +82,10 @@ func (d Dialect) expand(name string, args []string) string {
 		return fmt.Sprintf("(now() + %s::bigint * interval '1 millisecond')", args[0])
 	case "millis":
 		if d.SQLite() {
-			return args[0]
+			return fmt.Sprintf("MAX(MIN(%s, %d), %d)", args[0], lastMilli, firstMilli)
 		}
-		return fmt.Sprintf("(extract(epoch FROM %s) * 1000)::bigint", args[0])
+		return fmt.Sprintf("CASE WHEN %[1]s IS NOT NULL THEN (extract(epoch FROM GREATEST(LEAST(%[1]s, "+
+			"'9999-12-31 00:00Z'), '0001-01-01 00:00Z')) * 1000)::bigint END", args[0])
 	case "from_millis":
 		if d.SQLite() {
 			return args[0]

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -92,14 +93,10 @@ type Select struct {
 // counted are the claims whose process ended.
 func (s *Store) Claim(ctx context.Context, sel Select) ([]Claimed, error) {
 	token := uuid.NewString()
-	fewest, most := 0, 0
-	if sel.Suspects {
-		fewest, most = 1, 1<<30
-	}
 	var claimed []Claimed
 	err := s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		rows, err := tx.QueryContext(ctx, s.sql.claim,
-			sel.Consumer, sel.Topic, sel.Owner, token, sel.Lease.Milliseconds(), sel.Limit, fewest, most)
+			sel.Consumer, sel.Topic, sel.Owner, token, sel.Lease.Milliseconds(), sel.Limit, sel.Suspects)
 		if err != nil {
 			return err
 		}
@@ -118,8 +115,8 @@ func (s *Store) Claim(ctx context.Context, sel Select) ([]Claimed, error) {
 			if err != nil {
 				return err
 			}
-			c.age = time.Duration(age) * time.Millisecond
-			c.Waited = time.Duration(waited) * time.Millisecond
+			c.Attempts, c.Rounds = min(c.Attempts, maxCount), min(c.Rounds, maxCount)
+			c.age, c.Waited = duration(age), duration(waited)
 			if key != "" {
 				c.Key = Key{sel.Consumer, sel.Topic, key}
 			}
@@ -138,6 +135,13 @@ func (s *Store) Claim(ctx context.Context, sel Select) ([]Claimed, error) {
 	}
 	slices.SortFunc(claimed, func(a, b Claimed) int { return cmp.Compare(a.ID, b.ID) })
 	return claimed, nil
+}
+
+// duration is as long as a Duration can be if somebody has written a time into
+// the row that is too far from now.
+func duration(millis int64) time.Duration {
+	const most = int64(math.MaxInt64 / time.Millisecond)
+	return time.Duration(max(-most, min(millis, most))) * time.Millisecond
 }
 
 // Due says whether rows of the selection wait, without claiming any.

@@ -26,7 +26,7 @@ func (s *Store) Quarantine(ctx context.Context, d *Delivery, msg *message.Messag
 	text, errType, group := f.columns(d.Consumer)
 	entry, err := s.quarantine(ctx, nil, aside, s.sql.insertQuarantined,
 		Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), Tenant(msg),
-		Digest(msg), Encode(msg), f.Attempts, f.Reason, text, errType, group)
+		Digest(msg), Encode(msg), min(f.Attempts, maxCount), f.Reason, text, errType, group)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return Entry{}, nil
@@ -59,7 +59,7 @@ func (s *Store) quarantineClaim(ctx context.Context, consumer string, c *Claim, 
 		keys = c.keys()
 	}
 	entry, err := s.quarantine(ctx, keys, aside, s.sql.quarantineClaim,
-		c.ID, c.Token, f.Attempts, f.Reason, text, errType, group, stays)
+		c.ID, c.Token, min(f.Attempts, maxCount), f.Reason, text, errType, group, stays)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		c.settled.Store(true)

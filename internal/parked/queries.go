@@ -49,7 +49,8 @@ func newQueries(d dialect.Dialect) queries {
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO UPDATE
 			SET state = 'quarantined', owner = NULL, token = NULL,
 			    envelope = CASE WHEN p.reason = 'undecodable' THEN excluded.envelope ELSE p.envelope END,
-			    attempts = p.attempts + excluded.attempts, reason = excluded.reason, error = excluded.error,
+			    attempts = CASE WHEN p.attempts < ` + most + ` - excluded.attempts THEN p.attempts + excluded.attempts ELSE ` + most + ` END,
+			    reason = excluded.reason, error = excluded.error,
 			    error_type = excluded.error_type, fingerprint = excluded.fingerprint,
 			    first_failed_at = COALESCE(p.first_failed_at, excluded.first_failed_at),
 			    last_failed_at = excluded.last_failed_at
@@ -60,11 +61,11 @@ func newQueries(d dialect.Dialect) queries {
 		// became due and what was left behind.
 		claim: d.SQL(`
 			UPDATE {parked}
-			SET owner = $3, token = $4, due_at = {after $5}, crashes = crashes + 1
+			SET owner = $3, token = $4, due_at = {after $5}, crashes = ` + oneMore("crashes") + `
 			FROM (
 				SELECT id AS chosen_id FROM {parked}
 				WHERE state = 'waiting' AND consumer = $1 AND topic = $2 AND due_at <= {now}
-				  AND crashes BETWEEN $7 AND $8
+				  AND (crashes > 0) = $7
 				ORDER BY due_at, id LIMIT $6
 				{skip_locked}
 			) AS chosen

@@ -21,7 +21,7 @@ func newOperateQueries(d dialect.Dialect) operateQueries {
 	return operateQueries{
 		replay: d.SQL(`
 			UPDATE {parked}
-			SET state = 'waiting', due_at = {now}, attempts = 0, rounds = 0, crashes = 0, replays = replays + 1,
+			SET state = 'waiting', due_at = {now}, attempts = 0, rounds = 0, crashes = 0, replays = ` + oneMore("replays") + `,
 			    replay_id = NULL, early_since = NULL, early_of = NULL, early_version = NULL
 			WHERE id = $1 AND state = 'quarantined'
 			RETURNING consumer, message_id, ` + undecodable),

@@ -45,7 +45,7 @@ func (s *Store) Postpone(ctx context.Context, consumer string, c *Claim, f Failu
 	text, errType, group := f.columns(consumer)
 	stays := c.Order != SkipFailing
 	return s.settleOne(ctx, c, !stays, s.sql.postpone,
-		delay.Milliseconds(), f.Attempts, f.Rounds, text, errType, group, stays)
+		delay.Milliseconds(), min(f.Attempts, maxCount), min(f.Rounds, maxCount), text, errType, group, stays)
 }
 
 // Release gives a claim back without charging anything, to be taken up again

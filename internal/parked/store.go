@@ -78,7 +78,7 @@ func (s *Store) insertWaiting(
 	text, errType, group := f.columns(consumer)
 	_, err := tx.ExecContext(ctx, s.sql.insertWaiting,
 		Clean(consumer, maxName), Clean(topic, maxName), Clean(msg.UUID, maxName), Tenant(msg),
-		Digest(msg), Encode(msg), delay.Milliseconds(), f.Attempts, f.Rounds, text, errType, group, f.Err != nil)
+		Digest(msg), Encode(msg), delay.Milliseconds(), min(f.Attempts, maxCount), min(f.Rounds, maxCount), text, errType, group, f.Err != nil)
 	if err != nil {
 		return fmt.Errorf("park message: %w", err)
 	}

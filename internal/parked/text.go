@@ -5,7 +5,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -15,6 +17,17 @@ const (
 	maxName  = 255
 	maxError = 4096
 )
+
+// maxCount is the end of the columns of counts, which PostgreSQL has. A count
+// that somebody has set stays there.
+const maxCount = math.MaxInt32
+
+var most = strconv.Itoa(maxCount)
+
+// oneMore is a count and one, for SQL.
+func oneMore(column string) string {
+	return "CASE WHEN " + column + " < " + most + " THEN " + column + " + 1 ELSE " + most + " END"
+}
 
 // Clean returns text that a text column can hold: valid UTF-8, no NUL, at most
 // limit bytes.

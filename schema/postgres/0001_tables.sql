@@ -154,7 +154,8 @@ CREATE TABLE {parked} (
     created_at      timestamptz NOT NULL DEFAULT now(),
     first_failed_at timestamptz,
     last_failed_at  timestamptz,
-    finished_at     timestamptz
+    finished_at     timestamptz,
+    CHECK (state <> 'held' OR ordering_key IS NOT NULL)
 );
 
 -- A copy of a message that is parked already is the same entry. Messages

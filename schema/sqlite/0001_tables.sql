@@ -110,7 +110,7 @@ CREATE TABLE {versions} (
 -- Messages that wait for their consumer, for whatever reason. The envelope is
 -- the message byte for byte; the text columns are cleaned and bounded copies.
 CREATE TABLE {parked} (
-    id              INTEGER PRIMARY KEY AUTOINCREMENT,
+    id              INTEGER PRIMARY KEY AUTOINCREMENT CHECK (id > 0),
     consumer        TEXT    NOT NULL,
     topic           TEXT    NOT NULL,
     message_id      TEXT    NOT NULL,
@@ -139,7 +139,8 @@ CREATE TABLE {parked} (
     created_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
     first_failed_at INTEGER,
     last_failed_at  INTEGER,
-    finished_at     INTEGER
+    finished_at     INTEGER,
+    CHECK (state <> 'held' OR ordering_key IS NOT NULL)
 ) STRICT;
 
 -- A copy of a message that is parked already is the same entry. Messages
