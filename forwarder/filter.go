@@ -109,7 +109,9 @@ func (a archive) metadataField(key string) string {
 	if a.store.dialect.SQLite() { // there it may be something else than JSON, and that an error
 		return `CASE WHEN json_valid(metadata) THEN ` + field + ` END`
 	}
-	return field
+	// A text with one of these escapes, which the outbox does not write, is an
+	// error to PostgreSQL, whichever field is asked for.
+	return `CASE WHEN CAST(metadata AS text) !~* '\\u(0000|d[89a-f])' THEN ` + field + ` END`
 }
 
 // time is a parameter to compare with a time of the table.
