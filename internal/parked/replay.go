@@ -219,7 +219,7 @@ func scanReplay(row interface{ Scan(dest ...any) error }) (*Replay, error) {
 		return nil, err
 	}
 	if err := errors.Join(json.Unmarshal([]byte(filter), &r.Filter), json.Unmarshal([]byte(plan), &r.Plan)); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("replay %d: filter or plan: %w", r.ID, err)
 	}
 	if r.State != ReplayFinished {
 		r.Resolved = resolved

@@ -82,7 +82,7 @@ CREATE TABLE {outbox_sent} (
 -- Forwarders at work, so that each knows its share of the slots.
 CREATE TABLE {forwarders} (
     owner       text        PRIMARY KEY,
-    lease_until timestamptz NOT NULL
+    lease_until timestamptz NOT NULL CHECK (isfinite(lease_until)) -- one for ever would keep its share for ever
 );
 
 -- Who forwards which part of the outbox. A lease, not a session lock: those
@@ -213,8 +213,8 @@ CREATE TABLE {audit} (
 CREATE TABLE {replays} (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     consumer    text        NOT NULL, -- '' is all of them
-    filter      text        NOT NULL, -- JSON, as is the plan
-    plan        text        NOT NULL,
+    filter      json        NOT NULL CHECK (json_typeof(filter) = 'object'),
+    plan        json        NOT NULL CHECK (json_typeof(plan) = 'object'),
     actor       text        NOT NULL,
     why         text        NOT NULL,
     state       text        NOT NULL CHECK (state IN ('running', 'paused', 'stopped', 'finished')),

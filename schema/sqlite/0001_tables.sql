@@ -71,7 +71,7 @@ CREATE TABLE {outbox_sent} (
 -- Forwarders at work, so that each knows its share of the slots.
 CREATE TABLE {forwarders} (
     owner       TEXT    PRIMARY KEY,
-    lease_until INTEGER NOT NULL
+    lease_until INTEGER NOT NULL CHECK (lease_until < 253402300800000) -- the year 10000
 ) STRICT;
 
 -- Who forwards which part of the outbox.
@@ -193,8 +193,8 @@ CREATE TABLE {audit} (
 CREATE TABLE {replays} (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     consumer    TEXT    NOT NULL, -- '' is all of them
-    filter      TEXT    NOT NULL, -- JSON, as is the plan
-    plan        TEXT    NOT NULL,
+    filter      TEXT    NOT NULL CHECK (json_type(filter) = 'object'),
+    plan        TEXT    NOT NULL CHECK (json_type(plan) = 'object'),
     actor       TEXT    NOT NULL,
     why         TEXT    NOT NULL,
     state       TEXT    NOT NULL CHECK (state IN ('running', 'paused', 'stopped', 'finished')),
