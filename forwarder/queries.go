@@ -2,9 +2,11 @@ package forwarder
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/slot"
 )
 
 // queries are the statements of the forwarder, for PostgreSQL and SQLite alike.
@@ -17,6 +19,7 @@ type queries struct {
 	bury, removeOne         string
 	liftOne, holdDead, tidy string
 	enrol, expel, instances string
+	slots                   string
 	lease, release          string
 	releaseAll, resign      string
 	stats, glance           string
@@ -27,7 +30,9 @@ func newQueries(d dialect.Dialect) queries {
 	lifted := columns(d, "position bigint", "ordering_key text")
 	charged := columns(d, "position bigint", "message_id text", "attempts bigint", "delay bigint", "error text", "reason text",
 		"unknown bool")
-	free := `(owner IS NULL OR lease_until IS NULL OR lease_until < {now} OR owner = $1)`
+	// A slot of somebody who is not at work is free, whatever its lease says.
+	free := `(owner IS NULL OR lease_until IS NULL OR lease_until < {now} OR owner = $1
+	          OR NOT EXISTS (SELECT 1 FROM {forwarders} AS f WHERE f.owner = {slots}.owner))`
 	clock := "{millis now()}"
 	anyPosition := `position = ANY ($1::text::bigint[])` // the planner looks into the array, not into a subquery
 	if d.SQLite() {
@@ -111,6 +116,13 @@ func newQueries(d dialect.Dialect) queries {
 			WHERE owner IN (SELECT owner FROM {forwarders} WHERE lease_until < {now} {skip_locked})`),
 
 		instances: d.SQL(`SELECT (SELECT COUNT(*) FROM {forwarders}), (SELECT COUNT(*) FROM {slots})`),
+
+		// Those that somebody has removed: what is in them would wait for ever.
+		slots: d.SQL(`
+			INSERT INTO {slots} (slot)
+			WITH RECURSIVE n(slot) AS (SELECT 0 UNION ALL SELECT slot + 1 FROM n WHERE slot < ` + strconv.Itoa(slot.Count-1) + `)
+			SELECT slot FROM n WHERE true -- SQLite could take what follows for a join
+			ON CONFLICT (slot) DO NOTHING`),
 
 		// What is free is asked twice: the list is made of a snapshot, and
 		// another instance may have taken a slot since.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/slot"
 )
 
 // store is the tables as the forwarder sees them.
@@ -66,6 +67,12 @@ func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 		if err := tx.QueryRowContext(ctx, s.sql.instances).Scan(&got.instances, &slots); err != nil {
 			return err
 		}
+		if slots < slot.Count {
+			if _, err := tx.ExecContext(ctx, s.sql.slots); err != nil {
+				return err
+			}
+			slots = slot.Count
+		}
 		got.share = (slots + got.instances - 1) / got.instances
 		take := 0
 		if req.take {
@@ -77,11 +84,11 @@ func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 		}
 		defer rows.Close()
 		for rows.Next() {
-			var slot int64
-			if err := rows.Scan(&slot); err != nil {
+			var leased int64
+			if err := rows.Scan(&leased); err != nil {
 				return err
 			}
-			got.slots = append(got.slots, slot)
+			got.slots = append(got.slots, leased)
 		}
 		failpoint.Hit("forwarder/slots-taken")
 		return rows.Err()
