@@ -246,7 +246,9 @@ func (w *world) fates() map[string][]fate {
 		w.Fatal(err)
 	}
 	for _, e := range entries {
-		if e.Message != nil {
+		if e.Message == nil {
+			note([]byte(e.MessageID), fate(e.Reason))
+		} else {
 			note(e.Message.Payload, fate(e.Reason))
 		}
 	}

@@ -96,9 +96,9 @@ func newWorld(t *testing.T, db testkit.Database, broker string) *world {
 
 func (w *world) lite() bool { return w.config.Dialect == schema.SQLite }
 
-// handle notes what it was given. A payload that begins with "fail" fails.
+// handle notes what it was given, and fails for a case of which the name says so.
 func (w *world) handle(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-	if strings.HasPrefix(string(msg.Payload), "fail") {
+	if p := string(msg.Payload); strings.HasPrefix(p, "fail: ") && !strings.HasSuffix(p, " before") && !strings.HasSuffix(p, " after") {
 		return nil, retry.Permanent(fmt.Errorf("it says %q", msg.Payload))
 	}
 	_, err := tx.ExecContext(ctx, `INSERT INTO effects (payload) VALUES ($1)`, []byte(msg.Payload))
@@ -229,8 +229,10 @@ func (w *world) tell() {
 		}
 	}
 	for _, table := range []string{
-		`once_outbox`, `once_parked WHERE state IN ('waiting', 'held')`, `once_holds`,
+		`once_outbox`, `once_outbox_dead`, `effects`, `once_parked WHERE state IN ('waiting', 'held')`, `once_holds`,
 	} {
-		w.Logf("%d in %s", w.count(table), table)
+		var n int
+		err := w.db.QueryRowContext(context.WithoutCancel(w.Context()), `SELECT COUNT(*) FROM `+table).Scan(&n)
+		w.Logf("%d in %s (%v)", n, table, err)
 	}
 }

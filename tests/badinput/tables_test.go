@@ -1,0 +1,180 @@
+package badinput
+
+import (
+	"database/sql"
+	"fmt"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/poison"
+)
+
+// sabotage is one statement against a table of ours.
+type sabotage struct {
+	do      string
+	refused bool
+	lite    string // what it is with SQLite; "-" if it cannot be said
+}
+
+// What somebody may do to the tables that hold no messages. The good messages
+// come through all the same.
+var sabotages = map[string]sabotage{
+	"hold of nobody":                {do: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('nobody', 1, 1, 'refused')`},
+	"hold of a key, without a head": {do: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('key', 999999, 0, 'refused')`},
+	"hold with a negative head":     {do: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('key-2', -1, -1, '')`},
+	"hold of the dead, without one": {do: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('key-3', 7777, 7777, 'dead')`},
+	"hold of an empty key":          {do: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('', 9223372036854775807, -9223372036854775808, 'x')`},
+	"hold of a key twice":           {do: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('a', 1, 1, ''), ('a', 1, 1, '')`, refused: true},
+	"hold without a key":            {do: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES (NULL, 1, 1, '')`, refused: true, lite: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('b', NULL, 1, '')`},
+	"hold at a word":                {do: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('c', 'here', 1, '')`, refused: true},
+
+	"slot 64":                        {do: `INSERT INTO once_slots (slot) VALUES (64)`, refused: true},
+	"slot -1":                        {do: `INSERT INTO once_slots (slot) VALUES (-1)`, refused: true},
+	"slot 7 twice":                   {do: `INSERT INTO once_slots (slot) VALUES (7)`, refused: true},
+	"slot moved":                     {do: `UPDATE once_slots SET slot = 100 WHERE slot = 7`, refused: true},
+	"slot owned by nobody":           {do: `UPDATE once_slots SET owner = 'nobody' WHERE slot < 5`},
+	"slot leased to nobody":          {do: `UPDATE once_slots SET lease_until = '2200-01-01' WHERE slot BETWEEN 5 AND 9`, lite: `UPDATE once_slots SET lease_until = 7258118400000 WHERE slot BETWEEN 5 AND 9`},
+	"slot owned and leased long ago": {do: `UPDATE once_slots SET owner = 'gone', lease_until = '1999-01-01' WHERE slot BETWEEN 10 AND 14`, lite: `UPDATE once_slots SET owner = 'gone', lease_until = -1 WHERE slot BETWEEN 10 AND 14`},
+	"slot owned for ever":            {do: `UPDATE once_slots SET owner = 'ghost', lease_until = 'infinity' WHERE slot BETWEEN 15 AND 19`, lite: `UPDATE once_slots SET owner = 'ghost', lease_until = 9223372036854775807 WHERE slot BETWEEN 15 AND 19`},
+	"slot with a lease of words":     {do: `UPDATE once_slots SET lease_until = 'soon' WHERE slot = 20`, refused: true},
+	"slot with an empty owner":       {do: `UPDATE once_slots SET owner = '', lease_until = '2200-01-01' WHERE slot BETWEEN 21 AND 25`, lite: `UPDATE once_slots SET owner = '', lease_until = 7258118400000 WHERE slot BETWEEN 21 AND 25`},
+	"slots that are missing":         {do: `DELETE FROM once_slots WHERE slot > 55`},
+
+	"forwarder that is gone":    {do: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('gone', '1999-01-01')`, lite: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('gone', 1)`},
+	"forwarder without a lease": {do: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('none', NULL)`, refused: true},
+	"forwarder without a name":  {do: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('', '1999-01-01')`, lite: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('', 1)`},
+	"forwarder for ever":        {do: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('ever', 'infinity')`, lite: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('ever', 9223372036854775807)`, refused: true},
+	"forwarder since ever":      {do: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('since', '1000-01-01 BC')`, lite: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('since', -9223372036854775808)`},
+
+	"inbox: a message of nobody": {do: `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('', '', '')`},
+	"inbox: an endless name":     {do: `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('` + long + `', '` + long + `', '')`},
+	"inbox: processed never":     {do: `INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('never', 'worker', '', 'infinity')`, lite: `INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('never', 'worker', '', 9223372036854775807)`},
+	"inbox: processed for ever":  {do: `INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('ever', 'worker', '', '-infinity')`, lite: `INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('ever', 'worker', '', -9223372036854775808)`},
+	"inbox: no digest":           {do: `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('a', 'worker', NULL)`, refused: true},
+	"inbox: no consumer":         {do: `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('a', NULL, '')`, refused: true},
+	"inbox: processed by words":  {do: `INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('b', 'worker', '', 'soon')`, refused: true},
+
+	"dead: everything is odd": {do: `INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown, died_at)
+		VALUES (-1, '', '', '', '[]', 'infinity', -1, '', '', false, '-infinity')`, lite: `INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown, died_at)
+		VALUES (-1, '', '', '', 'no JSON', 9223372036854775807, -1, '', '', 0, -9223372036854775808)`},
+	"dead: metadata with a NUL": {do: `INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown)
+		VALUES (1, 'nul', 'events', '', '{"a":"\u0000"}', now(), 1, '', 'malformed', true)`, lite: `INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown)
+		VALUES (1, 'nul', 'events', '', '{"a":"\u0000"}', 1, 1, '', 'malformed', 1)`},
+	"dead: metadata with half an emoji": {do: `INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown)
+		VALUES (1, 'half', 'events', '', '{"a":"\ud83d"}', now(), 1, '', 'malformed', true)`, lite: `INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown)
+		VALUES (1, 'half', 'events', '', '{"a":"\ud83d"}', 1, 1, '', 'malformed', 1)`},
+	"dead: metadata is NULL": {do: `INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown)
+		VALUES (1, 'null', 'events', '', NULL, now(), 1, '', '', true)`, refused: true, lite: `INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown)
+		VALUES (1, 'null', 'events', '', NULL, 1, 1, '', '', 1)`},
+
+	"versions: of nothing": {do: `INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, applied_at) VALUES ('', '', '', -9223372036854775808, 'infinity')`, lite: `INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, applied_at) VALUES ('', '', '', -9223372036854775808, 9223372036854775807)`},
+	"versions: a word":     {do: `INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, applied_at) VALUES ('a', '', '', 'one', '1999-01-01')`, refused: true},
+
+	"replays: no JSON": {do: `INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id) VALUES ('other', 'no JSON', '{', '', '', 'paused', -1, -1)`, refused: true},
+	"replays: for ever": {do: `INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id, token, lease_until, started_at, ended_at)
+		VALUES ('another', '{}', '{}', '', '', 'running', 9223372036854775807, 9223372036854775807, 'ghost', 'infinity', '-infinity', 'infinity')`,
+		lite: `INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id, token, lease_until, started_at, ended_at)
+		VALUES ('another', '{}', '{}', '', '', 'running', 9223372036854775807, 9223372036854775807, 'ghost', 9223372036854775807, -9223372036854775808, 9223372036854775807)`},
+	"replays: of another state": {do: `INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id) VALUES ('', '{}', '{}', '', '', 'done', 1, 1)`, refused: true},
+
+	"audit: at no time": {do: `INSERT INTO once_audit (at, actor, action, subject) VALUES ('infinity', '', '', '` + long + `')`, lite: `INSERT INTO once_audit (at, actor, action, subject) VALUES (9223372036854775807, '', '', '` + long + `')`},
+	"audit: of nobody":  {do: `INSERT INTO once_audit (actor, action, subject) VALUES (NULL, '', '')`, refused: true},
+}
+
+func TestTablesEditedByHand(t *testing.T) {
+	eachWorld(t, func(w *world) {
+		for name, s := range sabotages {
+			w.Run(name, func(t *testing.T) {
+				do := s.do
+				if w.lite() && s.lite != "" {
+					do = s.lite
+				}
+				if _, err := w.db.ExecContext(t.Context(), do); (err != nil) != s.refused {
+					t.Errorf("%s: %v", do, err)
+				}
+			})
+		}
+		w.exec(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('done before', 'worker', 'of something else')`)
+
+		// Of every slot, and of the keys that are held.
+		box, err := outbox.New(outbox.Config{Schema: w.config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const many = 400
+		if err := box.InTx(t.Context(), w.db, func(_ *sql.Tx, events message.Publisher) error {
+			for n := range many {
+				msg := message.NewMessage(name(n), []byte(name(n)))
+				if n < 40 {
+					outbox.SetOrderingKey(msg, []string{"key", "key-2", "key-3", "nobody"}[n%4])
+				}
+				if err := events.Publish(topic, msg); err != nil {
+					return err
+				}
+			}
+			return events.Publish(topic, message.NewMessage("done before", []byte("done before")))
+		}); err != nil {
+			t.Fatal(err)
+		}
+		letters := w.count(`once_outbox_dead`)
+		w.consume()
+		w.forward()
+		w.settled(many+1+letters, 0)
+		found := w.fates()
+		for n := range many {
+			if got := found[name(n)]; len(got) != 1 || got[0] != delivered {
+				t.Errorf("%s is %v", name(n), got)
+			}
+		}
+		if got := found["done before"]; len(got) != 1 || got[0] != collision {
+			t.Errorf("what the inbox has with another digest is %v", got)
+		}
+		w.looks()
+	})
+}
+
+func name(n int) string { return fmt.Sprintf("m-%03d", n) }
+
+// looks sees that everything that looks at the tables still can.
+func (w *world) looks() {
+	w.Helper()
+	letters, err := forwarder.NewDeadLetters(w.db, w.config)
+	if err != nil {
+		w.Fatal(err)
+	}
+	for name, f := range map[string]forwarder.Filter{
+		"all": {}, "tenant": {Tenant: "t"}, "aggregate": {AggregateType: "a", AggregateID: "b"}, "event": {EventType: "e"},
+	} {
+		if _, err := letters.List(w.Context(), f, forwarder.Page{}); err != nil {
+			w.Errorf("dead letters by %s: %v", name, err)
+		}
+		if _, err := letters.Count(w.Context(), f); err != nil {
+			w.Errorf("dead letters by %s: %v", name, err)
+		}
+	}
+	quarantine := w.consumer.Quarantine()
+	if _, err := quarantine.Groups(w.Context(), poison.Filter{}); err != nil {
+		w.Errorf("groups: %v", err)
+	}
+	if _, err := quarantine.Replays(w.Context(), 0); err != nil {
+		w.Errorf("replays: %v", err)
+	}
+	f, err := forwarder.New(w.db, discard{}, forwarder.Config{Schema: w.config})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if _, err := f.Stats(w.Context()); err != nil {
+		w.Errorf("stats: %v", err)
+	}
+	if err := f.Close(); err != nil {
+		w.Error(err)
+	}
+}
+
+type discard struct{}
+
+func (discard) Publish(string, ...*message.Message) error { return nil }
+func (discard) Close() error                              { return nil }
