@@ -89,8 +89,11 @@ func (p Policy) validate(field string) error {
 // first). chance is a number in [0, 1).
 func (p Policy) delay(round int, chance float64) time.Duration {
 	full := float64(p.Base) * math.Pow(p.Factor, float64(round-1))
-	full = min(full, float64(p.Max))
-	return time.Duration(full * (1 - p.Jitter*chance))
+	full = min(full, float64(p.Max)) * (1 - p.Jitter*chance)
+	if full >= float64(p.Max) { // as a float64 it may be over all Durations
+		return p.Max
+	}
+	return time.Duration(full)
 }
 
 // total is the sum of all delays.
@@ -98,12 +101,15 @@ func (p Policy) total() time.Duration {
 	var sum time.Duration
 	for round := 1; round <= p.Delayed; round++ {
 		delay := p.delay(round, 0)
-		if p.Factor == 1 || delay == time.Duration(float64(p.Max)) { // as all after it
+		if p.Factor == 1 || delay == p.Max { // as all after it
 			rest := float64(p.Delayed-round+1) * float64(delay)
 			if rest >= float64(math.MaxInt64-sum) {
 				return math.MaxInt64
 			}
 			return sum + time.Duration(rest)
+		}
+		if delay > math.MaxInt64-sum {
+			return math.MaxInt64
 		}
 		sum += delay
 	}
