@@ -126,5 +126,5 @@ func (c checker) due(metadata message.Metadata) time.Time {
 	if _, keyed := metadata[OrderingKey]; keyed {
 		c.refuse(field, "contradicts the ordering key: what is delayed cannot keep its place")
 	}
-	return at
+	return at.UTC() // PostgreSQL refuses offsets of 16 hours and more
 }

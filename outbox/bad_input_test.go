@@ -1,0 +1,106 @@
+package outbox
+
+import (
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/slot"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// What is accepted is stored, and read back byte for byte.
+func FuzzAccepted(f *testing.F) {
+	f.Add("id", "topic", "key", "value", "", "", []byte("payload"))
+	f.Add("a\x00", "t", "k\xff", "", "ordered", "", []byte{0, 0xff})
+	f.Add("id", "topic", "", "", "", "2026-01-02T03:04:05+23:59", []byte(nil))
+	f.Add("id", "topic", "once_topic", "elsewhere", "", "9999-12-31T23:59:59-23:59", []byte{})
+	f.Add("🜚", "a/b", `"{},'\`, "\u2028<>&", "日本", "", []byte("\xed\xa0\x80"))
+	db := testkit.SQLite(f).DB
+	config := schema.Config{Dialect: schema.SQLite}
+	if err := schema.Up(f.Context(), db, config); err != nil {
+		f.Fatal(err)
+	}
+	box, err := New(Config{Schema: config})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, id, topic, key, value, order, due string, payload []byte) {
+		msg := message.NewMessage(id, payload)
+		msg.Metadata[key] = value
+		if order != "" {
+			SetOrderingKey(msg, order)
+		}
+		if due != "" {
+			msg.Metadata[DueAt] = due
+		}
+		tx, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback()
+		records, refused := box.check(topic, []*message.Message{msg}, &call{})
+		if published := box.Publisher(tx).Publish(topic, msg); (published == nil) != (refused == nil) {
+			t.Fatalf("checked: %v, published: %v", refused, published)
+		}
+		if refused != nil {
+			return
+		}
+		if _, offset := records[0].due.Zone(); offset != 0 {
+			t.Errorf("due at %v: PostgreSQL takes offsets of less than 16 hours", records[0].due)
+		}
+		var got struct {
+			id, topic, metadata string
+			payload             []byte
+			slot                int
+		}
+		err = tx.QueryRowContext(t.Context(), `SELECT message_id, topic, metadata, payload, slot FROM once_outbox`).
+			Scan(&got.id, &got.topic, &got.metadata, &got.payload, &got.slot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.id != id || got.topic != topic || string(got.payload) != string(payload) || got.metadata != records[0].metadata ||
+			got.slot != slot.Of(id, msg.Metadata[OrderingKey]) {
+			t.Errorf("%+v was made of %q %q %q", got, id, topic, payload)
+		}
+		if !utf8.ValidString(got.metadata) || len(id) > maxName || len(topic) > maxName || id == "" || topic == "" {
+			t.Errorf("%+v was accepted", got)
+		}
+	})
+}
+
+// PostgreSQL has no offset of a day, and an error of its own is no refusal: it
+// ends the transaction.
+func TestDueTimesOfOddOffsets(t *testing.T) {
+	for _, text := range []string{
+		"2026-01-02T03:04:05+23:59", "2026-01-02T03:04:05-23:59", "9999-12-31T23:59:59-23:59", "0000-01-01T00:00:00Z",
+	} {
+		t.Run(text, func(t *testing.T) {
+			db := testkit.Postgres(t).DB
+			if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
+				t.Fatal(err)
+			}
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback()
+			msg := message.NewMessage("id", nil)
+			msg.Metadata[DueAt] = text
+			if err := Publisher(tx).Publish("topic", msg); err != nil {
+				t.Error(err)
+			}
+			at, _ := time.Parse(time.RFC3339Nano, text)
+			var due *time.Time
+			if err := tx.QueryRowContext(t.Context(), `SELECT due_at FROM once_outbox`).Scan(&due); err != nil {
+				t.Fatal(err)
+			}
+			if at.After(time.Now()) != (due != nil) || due != nil && !due.Equal(at) {
+				t.Errorf("due at %v", due)
+			}
+		})
+	}
+}
