@@ -119,18 +119,15 @@ func (s *Store) Import(ctx context.Context, act Act, r io.Reader) (Imported, err
 		return done, fmt.Errorf("poison: import: %w", err)
 	}
 	in := bufio.NewReader(r)
-	var (
-		entries []Entry
-		origins []string
-	)
+	var entries []Entry
 	flush := func() error {
-		n, err := s.parked.Import(ctx, act, entries, origins)
+		n, err := s.parked.Import(ctx, act, entries)
 		if err != nil {
 			return err
 		}
 		done.Imported += n
 		done.Known += len(entries) - n
-		entries, origins = entries[:0], origins[:0]
+		entries = entries[:0]
 		return nil
 	}
 	for number := 1; ; number++ {
@@ -140,11 +137,11 @@ func (s *Store) Import(ctx context.Context, act Act, r io.Reader) (Imported, err
 			return done, fmt.Errorf("poison: import: line %d: %w", number, err)
 		}
 		if text = bytes.TrimSpace(text); len(text) > 0 {
-			entry, origin, err := readLine(text)
+			entry, err := readLine(text)
 			if err != nil {
 				return done, fmt.Errorf("poison: import: line %d: %w", number, err)
 			}
-			entries, origins = append(entries, entry), append(origins, origin)
+			entries = append(entries, entry)
 		}
 		if last || len(entries) == importBatch {
 			if err := flush(); err != nil {
@@ -157,27 +154,27 @@ func (s *Store) Import(ctx context.Context, act Act, r io.Reader) (Imported, err
 	}
 }
 
-func readLine(text []byte) (Entry, string, error) {
+func readLine(text []byte) (Entry, error) {
 	var l line
 	if err := json.Unmarshal(text, &l); err != nil {
-		return Entry{}, "", err
+		return Entry{}, err
 	}
 	if l.Version != exportVersion {
-		return Entry{}, "", fmt.Errorf("version is %d: this code knows %d", l.Version, exportVersion)
+		return Entry{}, fmt.Errorf("version is %d: this code knows %d", l.Version, exportVersion)
 	}
 	if l.Origin == "" {
-		return Entry{}, "", errors.New("origin is empty")
+		return Entry{}, errors.New("origin is empty")
 	}
 	digest, err := hex.DecodeString(l.Digest)
 	if err != nil {
-		return Entry{}, "", fmt.Errorf("digest: %w", err)
+		return Entry{}, fmt.Errorf("digest: %w", err)
 	}
-	e := Entry{
+	entry := Entry{
 		Consumer: l.Consumer, Topic: l.Topic, MessageID: l.MessageID, Tenant: l.Tenant,
 		Reason: l.Reason, Error: l.Error, ErrorType: l.ErrorType, Fingerprint: l.Fingerprint,
 		Attempts: l.Attempts, Crashes: l.Crashes, Replays: l.Replays,
 		CreatedAt: l.CreatedAt, FirstFailedAt: l.FirstFailedAt, LastFailedAt: l.LastFailedAt,
 		Digest: digest, Envelope: l.Envelope,
-	}
-	return e, l.Origin, e.CheckImport()
+	}.Exported(l.Origin)
+	return entry, entry.CheckImport()
 }

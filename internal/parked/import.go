@@ -34,6 +34,20 @@ func (e *Entry) CheckImport() error {
 	if e.CreatedAt.IsZero() {
 		errs = append(errs, errors.New("created_at is empty"))
 	}
+	for _, count := range []struct {
+		name  string
+		value int
+	}{{"attempts", e.Attempts}, {"crashes", e.Crashes}, {"replays", e.Replays}} {
+		if count.value < 0 || count.value > maxCount {
+			errs = append(errs, fmt.Errorf("%s is %d, not in 0..%d", count.name, count.value, maxCount))
+		}
+	}
+	if e.Envelope == nil {
+		errs = append(errs, errors.New("envelope is missing"))
+	}
+	if _, err := e.originID(); e.MessageID == "" && err != nil {
+		errs = append(errs, err)
+	}
 	if msg, err := Decode(e.Envelope); err == nil { // a damaged one is kept as it is
 		if Clean(msg.UUID, maxName) != e.MessageID {
 			errs = append(errs, errors.New("message_id is not that of the envelope"))
@@ -45,13 +59,19 @@ func (e *Entry) CheckImport() error {
 	return errors.Join(errs...)
 }
 
+// Exported is an entry that has the given origin.
+func (e Entry) Exported(origin string) Entry {
+	e.origin = origin
+	return e
+}
+
 // Import puts entries into quarantine, as far as they are not in the table
-// already, in whatever state. origins are theirs. It returns how many were new.
-func (s *Store) Import(ctx context.Context, act Act, entries []Entry, origins []string) (imported int, err error) {
+// already, in whatever state. It returns how many were new.
+func (s *Store) Import(ctx context.Context, act Act, entries []Entry) (imported int, err error) {
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		imported = 0
 		for i := range entries {
-			id, err := s.importOne(ctx, tx, &entries[i], origins[i])
+			id, err := s.importOne(ctx, tx, &entries[i])
 			if err != nil {
 				return err
 			}
@@ -73,15 +93,24 @@ func (s *Store) Import(ctx context.Context, act Act, entries []Entry, origins []
 	return imported, nil
 }
 
-func (s *Store) importOne(ctx context.Context, tx *sql.Tx, e *Entry, origin string) (id int64, err error) {
+// originID is the ID that the entry had where it was exported.
+func (e *Entry) originID() (int64, error) {
+	number, _, _ := strings.Cut(e.Origin(), "/")
+	id, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("origin %.40q does not begin with an ID", e.Origin())
+	}
+	return id, nil
+}
+
+func (s *Store) importOne(ctx context.Context, tx *sql.Tx, e *Entry) (id int64, err error) {
 	if e.MessageID == "" {
-		number, _, _ := strings.Cut(origin, "/")
-		here, err := strconv.ParseInt(number, 10, 64)
+		here, err := e.originID()
 		if err != nil {
-			return 0, fmt.Errorf("origin %.40q does not begin with an ID", origin)
+			return 0, err
 		}
 		var known bool
-		err = tx.QueryRowContext(ctx, s.sql.known, here, e.Consumer, e.Digest, e.CreatedAt.UnixMilli()).Scan(&known)
+		err = tx.QueryRowContext(ctx, s.sql.known, here, Clean(e.Consumer, maxName), e.Digest, e.CreatedAt.UnixMilli()).Scan(&known)
 		if err != nil || known {
 			return 0, err
 		}
@@ -94,7 +123,7 @@ func (s *Store) importOne(ctx context.Context, tx *sql.Tx, e *Entry, origin stri
 		Clean(e.Consumer, maxName), Clean(e.Topic, maxName), Clean(e.MessageID, maxName), tenant, e.Digest, e.Envelope,
 		e.Attempts, e.Crashes, e.Replays, Clean(e.Reason, maxName), Clean(e.Error, maxError), Clean(e.ErrorType, maxName),
 		Clean(e.Fingerprint, maxName), e.CreatedAt.UnixMilli(), millisOf(e.FirstFailedAt), millisOf(e.LastFailedAt),
-		Clean(origin, maxName)).Scan(&id)
+		Clean(e.Origin(), maxName)).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, nil
 	}

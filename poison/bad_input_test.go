@@ -1,0 +1,87 @@
+package poison
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// FuzzImport imports one line between two good ones: it is refused by its
+// number, or stored with the bytes of its envelope.
+func FuzzImport(f *testing.F) {
+	db := testkit.SQLite(f).DB
+	config := schema.Config{Dialect: schema.SQLite}
+	if err := schema.Up(f.Context(), db, config); err != nil {
+		f.Fatal(err)
+	}
+	store, err := New(db, Config{Schema: config})
+	if err != nil {
+		f.Fatal(err)
+	}
+	for id, payload := range map[string]string{"good": "payload", "": "\x00\xff"} {
+		msg := message.NewMessage(id, []byte(payload))
+		delivery := &parked.Delivery{Consumer: "worker", Topic: "topic"}
+		failure := parked.Failure{Err: errors.New("no"), Reason: ReasonPermanent, Attempts: 1}
+		if _, err := store.parked.Quarantine(f.Context(), delivery, msg, failure, nil); err != nil {
+			f.Fatal(err)
+		}
+	}
+	var exported bytes.Buffer
+	if _, err := store.Export(f.Context(), Filter{}, &exported); err != nil {
+		f.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(exported.String()), "\n")
+	good := lines[0]
+	for _, line := range lines {
+		f.Add(line)
+		f.Add(line[:len(line)/2])
+		for old, replaced := range map[string]string{
+			`"version":1`: `"version":2`, `"attempts":1`: `"attempts":-1`, `"crashes":0`: `"crashes":99999999999`,
+			`"consumer":"worker"`: `"consumer":"\u0000"`, `"envelope":"AQ`: `"envelope":"Ag`, `"origin":"`: `"origin":"x`,
+			`"digest":"`: `"digest":"0`, `"created_at":"2`: `"created_at":"9`, `"topic":"topic"`: `"topic":null`,
+		} {
+			f.Add(strings.Replace(line, old, replaced, 1))
+		}
+	}
+	f.Add(`{"version":1,"origin":"1/2","reason":"r","digest":"00","created_at":"2026-01-01T00:00:00Z","envelope":null}`)
+	f.Fuzz(func(t *testing.T, line string) {
+		if strings.ContainsAny(line, "\r\n") || strings.TrimSpace(line) == "" {
+			return
+		}
+		if _, err := db.ExecContext(t.Context(), `DELETE FROM once_parked`); err != nil {
+			t.Fatal(err)
+		}
+		done, err := store.Import(t.Context(), Act{Actor: "test", Why: "to see"}, strings.NewReader(good+"\n"+line+"\n"))
+		if err != nil {
+			if !strings.Contains(err.Error(), "line 2") {
+				t.Errorf("the error does not name the line: %v", err)
+			}
+			return
+		}
+		entry, err := readLine([]byte(line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries, err := store.List(t.Context(), Filter{})
+		if err != nil || len(entries) != done.Imported {
+			t.Fatalf("%d of %d, %v", len(entries), done.Imported, err)
+		}
+		found := done.Known > 0
+		for _, e := range entries {
+			found = found || bytes.Equal(e.Envelope, entry.Envelope) && bytes.Equal(e.Digest, entry.Digest)
+		}
+		if !found {
+			t.Errorf("%q is not there byte for byte", line)
+		}
+		if _, err := store.Export(t.Context(), Filter{}, new(bytes.Buffer)); err != nil {
+			t.Errorf("it cannot be exported: %v", err)
+		}
+	})
+}
