@@ -93,6 +93,9 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 		cmp.Or(config.Dedup.LongestWayBack, dedup.DefaultLongestWayBack), config.Retry.LongestDelay())
 	intake, err := inbox.New(db, config.Inbox)
 	errs := []error{err}
+	if slices.Contains(config.Durable, "") {
+		errs = append(errs, errors.New("once: Durable has an empty name"))
+	}
 	once, err := dedup.New(db, config.Dedup)
 	errs = append(errs, err)
 	retries, err := retry.New(db, config.Retry)

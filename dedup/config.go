@@ -125,8 +125,8 @@ func (c Config) validate() error {
 	if err := c.Batch.validate(); err != nil {
 		errs = append(errs, err)
 	}
-	if len(c.Consumer) > maxName {
-		errs = append(errs, fmt.Errorf("Consumer is longer than %d bytes", maxName))
+	if why := unusable(c.Consumer); c.Consumer != "" && why != "" {
+		errs = append(errs, fmt.Errorf("Consumer cannot be used: %s", why))
 	}
 	if slices.Contains(c.Idempotent, "") {
 		errs = append(errs, errors.New("Idempotent has an empty name"))

@@ -2,6 +2,7 @@ package local
 
 import (
 	"database/sql"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -38,8 +39,15 @@ func New(db *sql.DB, config Config) (*Transport, error) {
 	if config.PublishTimeout == 0 {
 		config.PublishTimeout = 30 * time.Second
 	}
+	errs := []error{config.Schema.Validate()}
+	if db == nil {
+		errs = append(errs, errors.New("db is nil"))
+	}
 	if config.PublishTimeout < 0 {
-		return nil, fmt.Errorf("local: PublishTimeout is %v: negative", config.PublishTimeout)
+		errs = append(errs, fmt.Errorf("PublishTimeout is %v: negative", config.PublishTimeout))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("local: %w", err)
 	}
 	store, err := parked.NewStore(db, config.Schema)
 	if err != nil {

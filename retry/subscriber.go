@@ -3,6 +3,7 @@ package retry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -51,6 +52,12 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	// The wrapped subscriber has ctx itself: when Close is called it is closed,
 	// not cancelled, and may drain.
+	if err := parked.CheckName(s.consumer); err != nil {
+		return nil, fmt.Errorf("retry: the consumer name of Subscriber: %w", err)
+	}
+	if err := parked.CheckName(topic); err != nil {
+		return nil, fmt.Errorf("retry: the topic: %w", err)
+	}
 	closing, err := s.opened(ctx)
 	if err != nil {
 		return nil, err

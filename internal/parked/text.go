@@ -42,6 +42,15 @@ func Clean(text string, limit int) string {
 	return text[:limit]
 }
 
+// CheckName refuses a name that cannot be stored as it is, and so would not be
+// found by it again.
+func CheckName(name string) error {
+	if Clean(name, maxName) != name {
+		return fmt.Errorf("%.40q is longer than %d bytes, or no text", name, maxName)
+	}
+	return nil
+}
+
 // knownError is an error of which the row knows text and type already.
 type knownError struct{ text, typ string }
 
