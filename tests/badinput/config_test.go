@@ -1,0 +1,217 @@
+package badinput
+
+import (
+	"context"
+	"database/sql"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/mover"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+	"github.com/watermill-once/once/sequence"
+)
+
+// setting is what a constructor returns for a Config, and what its error is to
+// name: all of it, separated by spaces.
+type setting struct {
+	err   error
+	names string
+}
+
+var badSchema = schema.Config{Dialect: "oracle", Schema: "a b", Prefix: "1"}
+
+func settings(db *sql.DB) map[string]setting {
+	makeOutbox := func(c outbox.Config) error { _, err := outbox.New(c); return err }
+	makeForwarder := func(db *sql.DB, p message.Publisher, c forwarder.Config) error {
+		_, err := forwarder.New(db, p, c)
+		return err
+	}
+	makeMover := func(db *sql.DB, c mover.Config) error { _, err := mover.New(db, c); return err }
+	makeDedup := func(db *sql.DB, c dedup.Config) error { _, err := dedup.New(db, c); return err }
+	makeRetry := func(db *sql.DB, c retry.Config) error { _, err := retry.New(db, c); return err }
+	makePoison := func(db *sql.DB, c poison.Config) error { _, err := poison.New(db, c); return err }
+	makeInbox := func(db *sql.DB, c inbox.Config) error { _, err := inbox.New(db, c); return err }
+	makeSequence := func(c sequence.Config) error { _, err := sequence.New(c); return err }
+	makeLocal := func(db *sql.DB, c local.Config) error { _, err := local.New(db, c); return err }
+	makeConsumer := func(db *sql.DB, c once.ConsumerConfig) error { _, err := once.NewConsumer(db, c); return err }
+	makePublisher := func(c wamqp.Config, p rabbit.PublisherConfig) error { _, err := rabbit.NewPublisher(c, p); return err }
+	makeSubscriber := func(c wamqp.Config, s rabbit.SubscriberConfig) error {
+		_, err := rabbit.NewSubscriber(c, s)
+		return err
+	}
+	amqp := wamqp.NewDurableQueueConfig("amqp://localhost")
+	policy := func(p retry.Policy) error { return makeRetry(db, retry.Config{Policy: p}) }
+	tx := dedup.TxFromContext
+
+	return map[string]setting{
+		"schema: all at once":           {badSchema.Validate(), "Dialect Schema Prefix"},
+		"schema: with a quote":          {schema.Config{Schema: `a"`}.Validate(), "Schema"},
+		"schema: with a line end":       {schema.Config{Prefix: "a\n"}.Validate(), "Prefix"},
+		"schema: a schema of 64 bytes":  {schema.Config{Schema: strings.Repeat("s", 64)}.Validate(), "Schema"},
+		"schema: a prefix of 64 bytes":  {schema.Config{Prefix: strings.Repeat("p", 64)}.Validate(), "Prefix"},
+		"schema: a placeholder":         {schema.Config{Prefix: "{outbox}"}.Validate(), "Prefix"},
+		"schema: a schema for SQLite":   {schema.Config{Dialect: schema.SQLite, Schema: "a"}.Validate(), "Schema"},
+		"schema: a dialect in capitals": {schema.Config{Dialect: "SQLite"}.Validate(), "Dialect"},
+
+		"outbox: all at once":         {makeOutbox(outbox.Config{Schema: badSchema, MaxPayload: -1}), "Dialect Schema Prefix MaxPayload"},
+		"outbox: a large MaxPayload":  {makeOutbox(outbox.Config{MaxPayload: math.MaxInt}), "MaxPayload"},
+		"outbox: a little MaxPayload": {makeOutbox(outbox.Config{MaxPayload: -1 << 62}), "MaxPayload"},
+
+		"forwarder: all at once": {makeForwarder(nil, nil, forwarder.Config{
+			Schema: badSchema, BatchSize: -1, Window: -1, BufferBytes: -1, Workers: -1, PollMin: -1, PollMax: -2, StallTimeout: -1,
+			Lease: -1, MaxAttempts: -1, CloseTimeout: -1, KeepSent: -1, AfterDead: -1,
+		}), "db publisher Dialect Schema Prefix BatchSize Window BufferBytes Workers PollMin PollMax StallTimeout Lease MaxAttempts " +
+			"CloseTimeout KeepSent AfterDead"},
+		"forwarder: all too large": {makeForwarder(db, discard{}, forwarder.Config{
+			BatchSize: math.MaxInt, Window: math.MaxInt, BufferBytes: math.MaxInt, Workers: math.MaxInt, MaxAttempts: math.MaxInt,
+			AfterDead: math.MaxInt,
+		}), "BatchSize Window BufferBytes Workers MaxAttempts AfterDead"},
+		"forwarder: no db":                 {makeForwarder(nil, discard{}, forwarder.Config{}), "db"},
+		"forwarder: no publisher":          {makeForwarder(db, nil, forwarder.Config{}), "publisher"},
+		"forwarder: PollMax below PollMin": {makeForwarder(db, discard{}, forwarder.Config{PollMin: time.Second, PollMax: time.Millisecond}), "PollMax"},
+		"forwarder: a short Lease":         {makeForwarder(db, discard{}, forwarder.Config{Lease: time.Millisecond}), "Lease"},
+		"forwarder: a short KeepSent":      {makeForwarder(db, discard{}, forwarder.Config{KeepSent: time.Second}), "KeepSent"},
+
+		"mover: all at once": {makeMover(nil, mover.Config{
+			Schema: schema.Config{Prefix: "1"}, ForwarderTopic: "a b", MessagesTable: "a;b", OffsetsTable: `"a"b"`, BatchSize: -1, Poll: -1, MaxPayload: -1,
+		}), "db Prefix ForwarderTopic MessagesTable OffsetsTable BatchSize Poll"},
+		"mover: SQLite":             {makeMover(db, mover.Config{Schema: schema.Config{Dialect: schema.SQLite}}), "Dialect"},
+		"mover: a large BatchSize":  {makeMover(db, mover.Config{BatchSize: math.MaxInt}), "BatchSize"},
+		"mover: a large MaxPayload": {makeMover(db, mover.Config{MaxPayload: math.MaxInt}), "MaxPayload"},
+		"mover: a quote in a topic": {makeMover(db, mover.Config{ForwarderTopic: `a"b`}), "ForwarderTopic MessagesTable OffsetsTable"},
+		"mover: a table with a NUL": {makeMover(db, mover.Config{MessagesTable: "\"a\x00\""}), "MessagesTable"},
+		"mover: a table of a query": {makeMover(db, mover.Config{OffsetsTable: "(SELECT 1)"}), "OffsetsTable"},
+
+		"dedup: all at once": {makeDedup(nil, dedup.Config{
+			Schema: badSchema, Consumer: long, Idempotent: []string{""}, Content: func(*message.Message) []byte { return nil },
+			Retention: -1, LongestWayBack: -2, SweepInterval: -1, LockTimeout: -1, IdleTimeout: -1, Batch: dedup.Batch{Size: -1, Wait: -1},
+		}), "db Dialect Schema Prefix Consumer Idempotent Content Retention LongestWayBack SweepInterval LockTimeout IdleTimeout Batch"},
+		"dedup: a NUL in Consumer":       {makeDedup(db, dedup.Config{Consumer: "a\x00"}), "Consumer"},
+		"dedup: bytes in Consumer":       {makeDedup(db, dedup.Config{Consumer: "a\xff"}), "Consumer"},
+		"dedup: Retention is short":      {makeDedup(db, dedup.Config{Retention: time.Hour}), "Retention LongestWayBack"},
+		"dedup: LongestWayBack is long":  {makeDedup(db, dedup.Config{LongestWayBack: math.MaxInt64}), "LongestWayBack"},
+		"dedup: LockTimeout is a moment": {makeDedup(db, dedup.Config{LockTimeout: 1}), "LockTimeout"},
+
+		"retry: all at once": {makeRetry(nil, retry.Config{
+			Schema: badSchema, Policy: retry.Policy{Base: -1, Max: -2, Factor: 0.5, Jitter: 2}, Classes: []retry.Class{{}}, KeyOrder: -1,
+			CrashBudget: -1, Lease: -1, PollInterval: -1, Concurrency: -1, Hold: -1,
+		}), "db Dialect Schema Prefix Policy.Base Policy.Max Policy.Factor Policy.Jitter Classes[0].Match KeyOrder CrashBudget Lease " +
+			"PollInterval Concurrency Hold"},
+		"retry: Factor is no number":   {policy(retry.Policy{Factor: math.NaN()}), "Policy.Factor"},
+		"retry: Jitter is no number":   {policy(retry.Policy{Jitter: math.NaN()}), "Policy.Jitter"},
+		"retry: Factor is negative":    {policy(retry.Policy{Factor: math.Inf(-1)}), "Policy.Factor"},
+		"retry: Max is below Base":     {policy(retry.Policy{Base: time.Hour, Max: time.Second}), "Policy.Max"},
+		"retry: Jitter is infinite":    {policy(retry.Policy{Jitter: math.Inf(1)}), "Policy.Jitter"},
+		"retry: KeyOrder is unknown":   {makeRetry(db, retry.Config{KeyOrder: math.MaxInt}), "KeyOrder"},
+		"retry: a class without Match": {makeRetry(db, retry.Config{Classes: []retry.Class{{Match: func(error) bool { return true }}, {}}}), "Classes[1].Match"},
+		"retry: a class without sense": {makeRetry(db, retry.Config{Classes: []retry.Class{{Match: func(error) bool { return true }, Policy: retry.Policy{Factor: 0.1}}}}), "Classes[0].Policy.Factor"},
+
+		"poison: all at once":         {makePoison(nil, poison.Config{Schema: badSchema, Hold: -1, ReplayLease: -1, CopyTo: "t"}), "db Dialect Schema Prefix Hold ReplayLease CopyTo"},
+		"poison: a short ReplayLease": {makePoison(db, poison.Config{ReplayLease: time.Millisecond}), "ReplayLease"},
+
+		"inbox: all at once":   {makeInbox(nil, inbox.Config{Schema: badSchema, BatchSize: -1, Ahead: -1, BatchWait: -1, KeepHandled: -1, Hold: -1}), "db Dialect Schema Prefix BatchSize Ahead BatchWait KeepHandled Hold"},
+		"inbox: all too large": {makeInbox(db, inbox.Config{BatchSize: math.MaxInt, Ahead: math.MaxInt, BatchWait: math.MaxInt64}), "BatchSize Ahead BatchWait"},
+
+		"sequence: all at once":       {makeSequence(sequence.Config{Schema: badSchema, Policy: -1, First: -1, Window: -1, AfterWindow: -1}), "Dialect Schema Prefix Tx Policy First Window AfterWindow"},
+		"sequence: all unknown":       {makeSequence(sequence.Config{Tx: tx, Policy: 9, First: 9, AfterWindow: 9}), "Policy First AfterWindow"},
+		"sequence: OnGap and another": {makeSequence(sequence.Config{Tx: tx, AfterWindow: sequence.Quarantine, OnGap: func(context.Context, *sql.Tx, sequence.Gap) (sequence.AfterWindow, error) { return 0, nil }}), "AfterWindow OnGap"},
+
+		"local: all at once": {makeLocal(nil, local.Config{Schema: badSchema, PublishTimeout: -1}), "db Dialect Schema Prefix PublishTimeout"},
+
+		"once: all at once": {makeConsumer(nil, once.ConsumerConfig{
+			Inbox: inbox.Config{BatchSize: -1}, Dedup: dedup.Config{LockTimeout: -1}, Retry: retry.Config{CrashBudget: -1},
+			Poison: poison.Config{ReplayLease: -1}, Sequence: &sequence.Config{Window: -1},
+		}), "db BatchSize LockTimeout CrashBudget ReplayLease Window"},
+		"once: parts of two schemas":         {makeConsumer(db, once.ConsumerConfig{Retry: retry.Config{Schema: schema.Config{Prefix: "other_"}}}), "Schema"},
+		"once: a schema that is none":        {makeConsumer(db, once.ConsumerConfig{Schema: badSchema}), "Dialect Schema Prefix"},
+		"once: a durable one without a name": {makeConsumer(db, once.ConsumerConfig{Durable: []string{"a", ""}}), "Durable"},
+
+		"publisher: all at once": {makePublisher(wamqp.Config{}, rabbit.PublisherConfig{
+			Window: -1, WindowBytes: -1, ConfirmTimeout: -1, ReadyTimeout: -1, DialTimeout: -1, WriteTimeout: -1, CloseTimeout: -1,
+			ReconnectMin: -1, ReconnectMax: -2,
+		}), "Connection.AmqpURI Exchange.GenerateName Publish.GenerateRoutingKey Window WindowBytes ConfirmTimeout ReadyTimeout DialTimeout " +
+			"WriteTimeout CloseTimeout ReconnectMin ReconnectMax"},
+		"publisher: a large Window": {makePublisher(amqp, rabbit.PublisherConfig{Window: math.MaxInt}), "Window"},
+		"publisher: no AMQP":        {makePublisher(wamqp.NewDurableQueueConfig("redis://localhost"), rabbit.PublisherConfig{}), "Connection.AmqpURI"},
+		"publisher: a broken port":  {makePublisher(wamqp.NewDurableQueueConfig("amqp://localhost:port"), rabbit.PublisherConfig{}), "Connection.AmqpURI"},
+
+		"subscriber: all at once": {makeSubscriber(wamqp.Config{Consume: wamqp.ConsumeConfig{Qos: wamqp.QosConfig{PrefetchCount: -1, PrefetchSize: 1}}}, rabbit.SubscriberConfig{
+			InFlight: -1, NackMin: -1, NackMax: -2, LongestHold: -1, ReadyTimeout: -1, CloseTimeout: -1, DialTimeout: -1, WriteTimeout: -1,
+			ReconnectMin: -1, ReconnectMax: -2,
+		}), "Connection.AmqpURI Queue.GenerateName Exchange.GenerateName PrefetchCount PrefetchSize InFlight NackMin NackMax LongestHold " +
+			"ReadyTimeout CloseTimeout DialTimeout WriteTimeout ReconnectMin ReconnectMax"},
+		"subscriber: a large InFlight": {makeSubscriber(amqp, rabbit.SubscriberConfig{InFlight: math.MaxInt}), "InFlight"},
+	}
+}
+
+// What cannot be meant is refused, all of it at once, with the names of the
+// fields and without a panic.
+func TestConfigsThatMakeNoSense(t *testing.T) {
+	for name, s := range settings(testkit.SQLite(t).DB) {
+		t.Run(name, func(t *testing.T) {
+			if s.err == nil {
+				t.Fatal("accepted")
+			}
+			for field := range strings.SplitSeq(s.names, " ") {
+				if !strings.Contains(s.err.Error(), field) {
+					t.Errorf("%s is not named:\n%v", field, s.err)
+				}
+			}
+		})
+	}
+}
+
+// Names of consumers are kept in the tables: one that does not fit would never
+// be found again.
+func TestConsumersThatCannotBeRemembered(t *testing.T) {
+	db := testkit.SQLite(t).DB
+	config := schema.Config{Dialect: schema.SQLite}
+	if err := schema.Up(t.Context(), db, config); err != nil {
+		t.Fatal(err)
+	}
+	retries, err := retry.New(db, retry.Config{Schema: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := local.New(db, local.Config{Schema: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ consumer, topic, says string }{
+		"no consumer":             {"", topic, "consumer"},
+		"consumer of 256 bytes":   {long[:256], topic, "consumer"},
+		"consumer with a NUL":     {"a\x00", topic, "consumer"},
+		"consumer of other bytes": {"a\xff", topic, "consumer"},
+		"topic of 256 bytes":      {consumer, long[:256], "topic"},
+		"topic with a NUL":        {consumer, "a\x00", "topic"},
+		"topic of other bytes":    {consumer, "a\xff", "topic"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			sub := retries.Subscriber(c.consumer, transport.Subscriber())
+			_, err := sub.Subscribe(ctx, c.topic)
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v, want an error that names the %s", err, c.says)
+			}
+			cancel()
+			if err := sub.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
