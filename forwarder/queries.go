@@ -30,9 +30,7 @@ func newQueries(d dialect.Dialect) queries {
 	lifted := columns(d, "position bigint", "ordering_key text")
 	charged := columns(d, "position bigint", "message_id text", "attempts bigint", "delay bigint", "error text", "reason text",
 		"unknown bool")
-	// A slot of somebody who is not at work is free, whatever its lease says.
-	free := `(owner IS NULL OR lease_until IS NULL OR lease_until < {now} OR owner = $1
-	          OR NOT EXISTS (SELECT 1 FROM {forwarders} AS f WHERE f.owner = {slots}.owner))`
+	free := `(owner IS NULL OR lease_until IS NULL OR lease_until < {now} OR owner = $1)`
 	clock := "{millis now()}"
 	anyPosition := `position = ANY ($1::text::bigint[])` // the planner looks into the array, not into a subquery
 	if d.SQLite() {

@@ -90,7 +90,7 @@ CREATE TABLE {forwarders} (
 CREATE TABLE {slots} (
     slot        smallint PRIMARY KEY CHECK (slot BETWEEN 0 AND 63),
     owner       text,
-    lease_until timestamptz
+    lease_until timestamptz CHECK (isfinite(lease_until))
 );
 INSERT INTO {slots} (slot) SELECT generate_series(0, 63);
 

@@ -78,7 +78,7 @@ CREATE TABLE {forwarders} (
 CREATE TABLE {slots} (
     slot        INTEGER PRIMARY KEY CHECK (slot BETWEEN 0 AND 63),
     owner       TEXT,
-    lease_until INTEGER
+    lease_until INTEGER CHECK (lease_until < 253402300800000)
 ) STRICT;
 INSERT INTO {slots} (slot)
 WITH RECURSIVE n(slot) AS (SELECT 0 UNION ALL SELECT slot + 1 FROM n WHERE slot < 63)

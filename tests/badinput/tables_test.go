@@ -38,9 +38,9 @@ var sabotages = map[string]sabotage{
 	"slot owned by nobody":           {do: `UPDATE once_slots SET owner = 'nobody' WHERE slot < 5`},
 	"slot leased to nobody":          {do: `UPDATE once_slots SET lease_until = '2200-01-01' WHERE slot BETWEEN 5 AND 9`, lite: `UPDATE once_slots SET lease_until = 7258118400000 WHERE slot BETWEEN 5 AND 9`},
 	"slot owned and leased long ago": {do: `UPDATE once_slots SET owner = 'gone', lease_until = '1999-01-01' WHERE slot BETWEEN 10 AND 14`, lite: `UPDATE once_slots SET owner = 'gone', lease_until = -1 WHERE slot BETWEEN 10 AND 14`},
-	"slot owned for ever":            {do: `UPDATE once_slots SET owner = 'ghost', lease_until = 'infinity' WHERE slot BETWEEN 15 AND 19`, lite: `UPDATE once_slots SET owner = 'ghost', lease_until = 9223372036854775807 WHERE slot BETWEEN 15 AND 19`},
+	"slot owned for ever":            {do: `UPDATE once_slots SET owner = 'ghost', lease_until = 'infinity' WHERE slot BETWEEN 15 AND 19`, lite: `UPDATE once_slots SET owner = 'ghost', lease_until = 9223372036854775807 WHERE slot BETWEEN 15 AND 19`, refused: true},
 	"slot with a lease of words":     {do: `UPDATE once_slots SET lease_until = 'soon' WHERE slot = 20`, refused: true},
-	"slot with an empty owner":       {do: `UPDATE once_slots SET owner = '', lease_until = '2200-01-01' WHERE slot BETWEEN 21 AND 25`, lite: `UPDATE once_slots SET owner = '', lease_until = 7258118400000 WHERE slot BETWEEN 21 AND 25`},
+	"slot with an empty owner":       {do: `UPDATE once_slots SET owner = '', lease_until = '1999-01-01' WHERE slot BETWEEN 21 AND 25`, lite: `UPDATE once_slots SET owner = '', lease_until = 1 WHERE slot BETWEEN 21 AND 25`},
 	"slots that are missing":         {do: `DELETE FROM once_slots WHERE slot > 55`},
 
 	"forwarder that is gone":    {do: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('gone', '1999-01-01')`, lite: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('gone', 1)`},
