@@ -27,8 +27,8 @@ func (b *bench) crash(limit int, suspects bool) {
 		b.Fatalf("claimed %d rows, %v", len(claimed), err)
 	}
 	b.eventually("the lease is over", func() bool {
-		fresh, suspect, err := b.parked.Due(b.Context(), parked.Select{Consumer: consumer, Topic: topic})
-		return err == nil && (fresh || suspect)
+		due, err := b.parked.Due(b.Context(), parked.Select{Consumer: consumer, Topic: topic})
+		return err == nil && (due.Fresh() || due.Suspect)
 	})
 }
 
@@ -137,8 +137,8 @@ func TestTrap49ASuspectWaitsForItsNeighbours(t *testing.T) {
 			defer w.enter(msg.UUID)()
 			if msg.UUID == "neighbour" {
 				b.eventually("the suspect is due", func() bool {
-					_, suspect, err := b.parked.Due(t.Context(), parked.Select{Consumer: consumer, Topic: topic})
-					return err == nil && suspect
+					due, err := b.parked.Due(t.Context(), parked.Select{Consumer: consumer, Topic: topic})
+					return err == nil && due.Suspect
 				})
 				b.polls(10) // in which it could be claimed
 			}

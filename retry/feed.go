@@ -30,8 +30,9 @@ type feed struct {
 	wake     chan struct{}
 	stored   parked.Stored // what the transport wants, if it stores all messages
 
-	claimed chan parked.Claimed // to be handed out; this and the next have room for all in hand
-	handled chan *parked.Claim
+	turns   parked.Turns
+	claimed *line              // to be handed out
+	handled chan *parked.Claim // this and the next have room for all in hand
 	done    chan *parked.Claim
 	inHand  map[*parked.Claim]struct{}
 	surplus []*parked.Claim // in hand, and not to be handed out
@@ -145,42 +146,45 @@ func (f *feed) finished(claim *parked.Claim) (next bool) {
 func (f *feed) fetch(ctx context.Context) (again bool) {
 	f.more = true
 	room := f.capacity() - len(f.inHand)
-	if many := f.stored.Ahead / 2; room <= 0 || room < many || len(f.claimed) > many {
+	if many := f.stored.Ahead / 2; room <= 0 || room < many || f.claimed.len() > many {
 		return false // until one statement can claim many
 	}
 	sel := parked.Select{
 		Consumer: f.consumer, Topic: f.topic, Owner: f.owner, Limit: room, Lease: f.config.Lease,
-		Order: f.config.KeyOrder, Keep: f.stored.Keep,
+		Order: f.config.KeyOrder, Keep: f.stored.Keep, Turns: &f.turns,
 	}
-	fresh, suspect, err := f.store.Due(ctx, sel)
-	f.ask(suspect)
-	switch {
-	case err != nil:
+	due, err := f.store.Due(ctx, sel)
+	if err != nil {
+		f.ask(false)
 		f.report(err)
 		return false
-	case suspect:
+	}
+	sel.Due = due
+	f.ask(due.Suspect)
+	switch {
+	case due.Suspect:
 		// A message under which a process has ended runs alone, so that the
 		// next crash has one author.
 		sel.Suspects, sel.Limit = true, 1
 		if !inProcess.isolate() {
 			return false
 		}
-	case !fresh:
+	case !due.Fresh():
 		f.report(nil)
 		f.more = false
 		return false
 	case !inProcess.join(room):
 		return false
 	}
-	before := len(f.inHand)
+	before, partly := len(f.inHand), due.Partly()
 	claimed, err := f.store.Claim(ctx, sel)
 	f.report(err)
 	for _, c := range claimed {
 		f.hand(ctx, c)
 	}
 	inProcess.leave(sel.Limit - (len(f.inHand) - before))
-	f.more = err != nil || len(claimed) == sel.Limit
-	return err == nil && len(claimed) == room && !sel.Suspects
+	f.more = err != nil || len(claimed) == sel.Limit || partly
+	return err == nil && (len(claimed) == room || partly) && !sel.Suspects
 }
 
 func (f *feed) leave(claim *parked.Claim) {
@@ -214,7 +218,7 @@ func (f *feed) hand(ctx context.Context, c parked.Claimed) {
 		return
 	}
 	f.inHand[c.Claim] = struct{}{}
-	f.claimed <- c
+	f.claimed.add(c)
 }
 
 // lookAgain is when, if it is not known whether a message was handled.

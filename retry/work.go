@@ -15,20 +15,20 @@ import (
 // begin gets ready to hand out, to as many handlers as there may be. end is for
 // when nothing is in hand any more.
 func (f *feed) begin(ctx context.Context, out chan<- *message.Message) (end func()) {
-	f.claimed = make(chan parked.Claimed, f.capacity())
+	f.claimed = newLine()
 	f.handled = make(chan *parked.Claim, f.capacity())
 	f.done = make(chan *parked.Claim, f.capacity())
 	var working, resolving sync.WaitGroup
 	for range f.config.Concurrency {
 		working.Go(func() {
-			for c := range f.claimed {
+			for c, ok := f.claimed.next(); ok; c, ok = f.claimed.next() {
 				f.deliver(ctx, c, out)
 			}
 		})
 	}
 	resolving.Go(func() { f.resolve(ctx) })
 	return func() {
-		close(f.claimed)
+		f.claimed.close()
 		working.Wait()
 		close(f.handled)
 		resolving.Wait()
@@ -94,14 +94,7 @@ func (f *feed) resolve(ctx context.Context) {
 // stop has no more messages handed out, and gives back those that are claimed.
 // With SQLite a handler has the only writer, so that has to wait.
 func (f *feed) stop(ctx context.Context) {
-	for empty := false; !empty; {
-		select {
-		case c := <-f.claimed:
-			f.surplus = append(f.surplus, c.Claim)
-		default:
-			empty = true
-		}
-	}
+	f.surplus = append(f.surplus, f.claimed.clear()...)
 	if f.config.Schema.Dialect != schema.SQLite {
 		f.handBack(ctx)
 	}

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -31,6 +32,9 @@ type Claim struct {
 	// Order what happens to the key if it fails.
 	Key   Key
 	Order KeyOrder
+
+	// Turn is whose it was to be claimed.
+	Turn Turn
 
 	// Waited is since when the message is known to have come before its turn; 0
 	// if it is not.
@@ -83,51 +87,107 @@ type Select struct {
 	Order    KeyOrder
 	Keep     bool // the rows, when their messages were handled
 
+	// Turns is the subscription's; nil begins anew. Due is what a look of just
+	// now has found; nil looks again.
+	Turns *Turns
+	Due   *Due
+
 	// Suspects claims rows under which a process has ended before; otherwise
 	// only rows are claimed under which none has.
 	Suspects bool
 }
 
-// Claim takes rows that are due, the longest due first, and counts a crash
-// against each: it is taken back when the row is settled, so what remains
-// counted are the claims whose process ended.
-func (s *Store) Claim(ctx context.Context, sel Select) ([]Claimed, error) {
-	token := uuid.NewString()
-	var claimed []Claimed
-	err := s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, s.sql.claim,
-			sel.Consumer, sel.Topic, sel.Owner, token, sel.Lease.Milliseconds(), sel.Limit, sel.Suspects)
-		if err != nil {
+// Due looks for rows of the selection, without claiming any.
+func (s *Store) Due(ctx context.Context, sel Select) (*Due, error) {
+	var due *Due
+	err := s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
+		due = &Due{}
+		var has [len(lanes)]bool
+		if err := tx.QueryRowContext(ctx, s.sql.due, sel.Consumer, sel.Topic).Scan(&has[0], &has[1], &has[2], &due.Suspect); err != nil {
 			return err
 		}
-		defer rows.Close()
-		for rows.Next() {
-			c := Claimed{Claim: &Claim{Token: token, Order: sel.Order, Keep: sel.Keep, claimed: time.Now()}}
-			var (
-				age, waited int64
-				envelope    []byte
-				key         string
-				raw         bool
-				known       knownError
-			)
-			err := rows.Scan(&c.ID, &c.Attempts, &c.Rounds, &c.Crashes, &c.Replays, &age, &key, &waited, &envelope,
-				&raw, &known.text, &known.typ)
-			if err != nil {
+		for lane := range lanes {
+			if !has[lane] {
+				continue
+			}
+			if err := s.walk(ctx, tx, sel, lane, due); err != nil {
 				return err
 			}
-			c.Attempts, c.Rounds = min(c.Attempts, maxCount), min(c.Rounds, maxCount)
-			c.age, c.Waited = duration(age), duration(waited)
-			if key != "" {
-				c.Key = Key{sel.Consumer, sel.Topic, key}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for parked messages: %w", err)
+	}
+	return due, nil
+}
+
+// walk looks who has rows in a lane. Where few are due, as of retries, it comes
+// to many who have none: those whose are due the longest are asked for besides.
+func (s *Store) walk(ctx context.Context, tx *sql.Tx, sel Select, lane int, due *Due) error {
+	after := ""
+	if sel.Turns != nil {
+		after = sel.Turns.after[lane]
+	}
+	n := 0
+	err := eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		var (
+			tenant string
+			has    bool
+		)
+		err := scan(&tenant, &has)
+		n++
+		due.walk(lane, n, tenant, has)
+		return err
+	}, s.sql.walk, sel.Consumer, sel.Topic, lanes[lane].name, after)
+	if err != nil || lane != retryLane {
+		return err
+	}
+	return eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		var tenant string
+		err := scan(&tenant)
+		due.also(lane, tenant)
+		return err
+	}, s.sql.longest, sel.Consumer, sel.Topic)
+}
+
+// Claim takes rows that are due: of each tenant in turn, and of a tenant those
+// that are due the longest. It counts a crash against each: it is taken back
+// when the row is settled, so what remains counted are the claims whose process
+// ended.
+func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err error) {
+	if sel.Turns == nil {
+		sel.Turns = &Turns{}
+	}
+	due := sel.Due
+	if due == nil && !sel.Suspects {
+		if due, err = s.Due(ctx, sel); err != nil || !due.Fresh() {
+			return nil, err
+		}
+	}
+	token := uuid.NewString()
+	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		take := func(query string, args ...any) ([]Claimed, error) { return s.take(ctx, tx, sel, token, query, args) }
+		if sel.Suspects {
+			claimed, err = take(s.sql.claimSuspects, sel.Limit)
+			return err
+		}
+		// What some have not is for the others.
+		for len(claimed) < sel.Limit && due.Fresh() {
+			shares := sel.Turns.shares(due, sel.Limit-len(claimed))
+			var some []Claimed
+			for args := range s.shareArgs(shares) {
+				more, err := take(s.sql.claim, args...)
+				if err != nil {
+					return err
+				}
+				some = append(some, more...)
 			}
-			c.Message, c.Err = Decode(envelope)
-			if c.Err == nil && raw {
-				c.Err = known
-			}
-			claimed = append(claimed, c)
+			due.without(shares, some)
+			claimed = append(claimed, some...)
 		}
 		failpoint.Hit("parked/claim")
-		return rows.Err()
+		return nil
 	})
 	failpoint.Hit("parked/claimed")
 	if err != nil {
@@ -144,15 +204,73 @@ func duration(millis int64) time.Duration {
 	return time.Duration(max(-most, min(millis, most))) * time.Millisecond
 }
 
-// Due says whether rows of the selection wait, without claiming any.
-func (s *Store) Due(ctx context.Context, sel Select) (fresh, suspect bool, err error) {
-	err = s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
-		return tx.QueryRowContext(ctx, s.sql.due, sel.Consumer, sel.Topic).Scan(&fresh, &suspect)
-	})
-	if err != nil {
-		err = fmt.Errorf("look for parked messages: %w", err)
+// shareArgs are the arguments of the claim: once, or with SQLite for each share.
+func (s *Store) shareArgs(shares []share) iter.Seq[[]any] {
+	return func(yield func([]any) bool) {
+		names, tenants, counts := make([]string, len(shares)), make([]string, len(shares)), make([]int64, len(shares))
+		for i, share := range shares {
+			names[i], tenants[i], counts[i] = lanes[share.lane].name, share.tenant, int64(share.rows)
+			if s.dialect.SQLite() && !yield([]any{names[i], tenants[i], counts[i]}) {
+				return
+			}
+		}
+		if !s.dialect.SQLite() {
+			yield([]any{s.dialect.Strings(names), s.dialect.Strings(tenants), s.dialect.List(counts)})
+		}
 	}
-	return fresh, suspect, err
+}
+
+// take runs a statement that claims rows.
+func (s *Store) take(ctx context.Context, tx *sql.Tx, sel Select, token, query string, args []any) ([]Claimed, error) {
+	var claimed []Claimed
+	err := eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		c, err := scanClaim(scan, sel, token)
+		claimed = append(claimed, c)
+		return err
+	}, query, append([]any{sel.Consumer, sel.Topic, sel.Owner, token, sel.Lease.Milliseconds()}, args...)...)
+	return claimed, err
+}
+
+func eachRow(
+	ctx context.Context, tx *sql.Tx, row func(scan func(dest ...any) error) error, query string, args ...any,
+) error {
+	rows, err := tx.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+func scanClaim(scan func(dest ...any) error, sel Select, token string) (Claimed, error) {
+	c := Claimed{Claim: &Claim{Token: token, Order: sel.Order, Keep: sel.Keep, claimed: time.Now()}}
+	var (
+		age, waited int64
+		envelope    []byte
+		key         string
+		raw         bool
+		known       knownError
+	)
+	err := scan(&c.ID, &c.Attempts, &c.Rounds, &c.Crashes, &c.Replays, &c.Turn.Lane, &c.Turn.Tenant, &age, &key, &waited,
+		&envelope, &raw, &known.text, &known.typ)
+	if err != nil {
+		return Claimed{}, err
+	}
+	c.Attempts, c.Rounds = min(c.Attempts, maxCount), min(c.Rounds, maxCount)
+	c.age, c.Waited = duration(age), duration(waited)
+	if key != "" {
+		c.Key = Key{sel.Consumer, sel.Topic, key}
+	}
+	c.Message, c.Err = Decode(envelope)
+	if c.Err == nil && raw {
+		c.Err = known
+	}
+	return c, nil
 }
 
 // Applied says whether the inbox has the message of a claim: the process that

@@ -21,7 +21,7 @@ func (s *Store) ParkEarly(ctx context.Context, d *Delivery, msg *message.Message
 	}
 	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, s.sql.insertEarly,
-			Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), Tenant(msg),
+			Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), tenant(msg),
 			Digest(msg), Encode(msg), delay.Milliseconds(), turn.Sequence, turn.Version)
 		if err != nil {
 			return fmt.Errorf("park message until its turn: %w", err)

@@ -33,7 +33,7 @@ func (s *Store) Edit(ctx context.Context, act Act, old Entry, msg *message.Messa
 		if used {
 			return fmt.Errorf("%w: %q", ErrIDInUse, msg.UUID)
 		}
-		err = tx.QueryRowContext(ctx, s.sql.insertEdited, old.ID, msg.UUID, Tenant(msg), Digest(msg), Encode(msg), held).Scan(&id)
+		err = tx.QueryRowContext(ctx, s.sql.insertEdited, old.ID, msg.UUID, tenant(msg), Digest(msg), Encode(msg), held).Scan(&id)
 		if err != nil {
 			return fmt.Errorf("insert the edited message: %w", err)
 		}

@@ -115,12 +115,8 @@ func (s *Store) importOne(ctx context.Context, tx *sql.Tx, e *Entry) (id int64, 
 			return 0, err
 		}
 	}
-	var tenant any
-	if e.Tenant != "" {
-		tenant = Clean(e.Tenant, maxName)
-	}
 	err = tx.QueryRowContext(ctx, s.sql.insertImported,
-		Clean(e.Consumer, maxName), Clean(e.Topic, maxName), Clean(e.MessageID, maxName), tenant, e.Digest, e.Envelope,
+		Clean(e.Consumer, maxName), Clean(e.Topic, maxName), Clean(e.MessageID, maxName), Clean(e.Tenant, maxName), e.Digest, e.Envelope,
 		e.Attempts, e.Crashes, e.Replays, Clean(e.Reason, maxName), Clean(e.Error, maxError), Clean(e.ErrorType, maxName),
 		Clean(e.Fingerprint, maxName), e.CreatedAt.UnixMilli(), millisOf(e.FirstFailedAt), millisOf(e.LastFailedAt),
 		Clean(e.Origin(), maxName)).Scan(&id)

@@ -25,7 +25,7 @@ func (s *Store) Quarantine(ctx context.Context, d *Delivery, msg *message.Messag
 	}
 	text, errType, group := f.columns(d.Consumer)
 	entry, err := s.quarantine(ctx, nil, aside, s.sql.insertQuarantined,
-		Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), Tenant(msg),
+		Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), tenant(msg),
 		Digest(msg), Encode(msg), min(f.Attempts, maxCount), f.Reason, text, errType, group)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):

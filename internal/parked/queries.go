@@ -6,8 +6,6 @@ import "github.com/watermill-once/once/internal/dialect"
 type queries struct {
 	insertWaiting     string
 	insertQuarantined string
-	claim             string
-	due               string
 	backlog           string
 	extend            string
 	postpone          string
@@ -21,6 +19,7 @@ type queries struct {
 
 	manyQueries
 	operateQueries
+	claimQueries
 
 	order   orderQueries
 	replays replayQueries
@@ -33,9 +32,10 @@ func newQueries(d dialect.Dialect) queries {
 	}
 	return queries{
 		insertWaiting: d.SQL(`
-			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
+			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, lane, due_at,
 			                      attempts, rounds, error, error_type, fingerprint, first_failed_at, last_failed_at)
-			VALUES ($1, $2, $3, $4, $5, $6, 'waiting', {after $7}, $8, $9, $10, $11, $12,
+			VALUES ($1, $2, $3, $4, $5, $6, 'waiting', CASE WHEN CAST($7 AS bigint) > 0 THEN 'retry' ELSE 'live' END,
+			        {after $7}, $8, $9, $10, $11, $12,
 			        CASE WHEN $13 THEN {now} END, CASE WHEN $13 THEN {now} END)
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),
 
@@ -57,36 +57,18 @@ func newQueries(d dialect.Dialect) queries {
 			WHERE p.state IN ('waiting', 'quarantined') AND (excluded.reason <> 'undecodable' OR p.reason = 'undecodable')
 			RETURNING ` + entryColumns),
 
-		// The lease is the new due time, so that one sweep finds both what
-		// became due and what was left behind.
-		claim: d.SQL(`
-			UPDATE {parked}
-			SET owner = $3, token = $4, due_at = {after $5}, crashes = ` + oneMore("crashes") + `
-			FROM (
-				SELECT id AS chosen_id FROM {parked}
-				WHERE state = 'waiting' AND consumer = $1 AND topic = $2 AND due_at <= {now}
-				  AND (crashes > 0) = $7
-				ORDER BY due_at, id LIMIT $6
-				{skip_locked}
-			) AS chosen
-			WHERE id = chosen_id
-			RETURNING id, attempts, rounds, crashes, replays, ` + clock + ` - {millis created_at},
-			          COALESCE(ordering_key, ''), COALESCE(` + clock + ` - {millis early_since}, 0), envelope, ` +
-			undecodable + `, error, error_type`),
-
-		due: d.SQL(`
-			SELECT EXISTS (SELECT 1 FROM {parked} WHERE state = 'waiting' AND consumer = $1 AND topic = $2
-			               AND due_at <= {now} AND crashes = 0),
-			       EXISTS (SELECT 1 FROM {parked} WHERE state = 'waiting' AND consumer = $1 AND topic = $2
-			               AND due_at <= {now} AND crashes > 0)`),
-
 		// What is claimed is due when its lease ends, and so is not late.
 		backlog: d.SQL(`
 			SELECT COUNT(*), COALESCE(` + clock + ` - MIN(CASE WHEN due_at <= {now} THEN {millis due_at} END), 0),
 			       (SELECT COUNT(*) FROM (SELECT 1 FROM {parked} WHERE state = 'held' LIMIT 100000) AS held),
 			       (SELECT COUNT(*) FROM (SELECT 1 FROM {parked} WHERE ordering_key IS NOT NULL
 			                              AND ` + heads + ` AND state = 'quarantined' LIMIT 100000) AS keys)
-			FROM (SELECT due_at FROM {parked} WHERE state = 'waiting' ORDER BY consumer, topic, due_at LIMIT 100000) AS waiting`),
+			FROM (SELECT due_at FROM (SELECT due_at FROM {parked} WHERE state = 'waiting' AND crashes > 0
+			                          ORDER BY consumer, topic, due_at LIMIT 100000) AS claimed
+			      UNION ALL
+			      SELECT due_at FROM (SELECT due_at FROM {parked} WHERE state = 'waiting' AND crashes = 0
+			                          ORDER BY consumer, topic, lane, tenant, due_at LIMIT 100000) AS fresh
+			      LIMIT 100000) AS waiting`),
 
 		extend: d.SQL(`
 			UPDATE {parked} SET due_at = {after $3}
@@ -96,7 +78,7 @@ func newQueries(d dialect.Dialect) queries {
 		postpone: d.SQL(`
 			UPDATE {parked}
 			SET ordering_key = CASE WHEN $9 THEN ordering_key END,
-			    due_at = {after $3}, owner = NULL, token = NULL, crashes = 0, attempts = $4, rounds = $5,
+			    lane = 'retry', due_at = {after $3}, owner = NULL, token = NULL, crashes = 0, attempts = $4, rounds = $5,
 			    error = $6, error_type = $7, fingerprint = $8,
 			    first_failed_at = COALESCE(first_failed_at, {now}), last_failed_at = {now}
 			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
@@ -104,14 +86,14 @@ func newQueries(d dialect.Dialect) queries {
 		// What it waits for may be behind it in the order of its key.
 		postponeEarly: d.SQL(`
 			UPDATE {parked}
-			SET ordering_key = NULL, due_at = {after $3}, owner = NULL, token = NULL, crashes = crashes - 1,
+			SET ordering_key = NULL, lane = 'retry', due_at = {after $3}, owner = NULL, token = NULL, crashes = crashes - 1,
 			    early_since = COALESCE(early_since, {now}), early_of = $4, early_version = $5
 			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
 
 		insertEarly: d.SQL(`
-			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
+			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, lane, due_at,
 			                      early_since, early_of, early_version)
-			VALUES ($1, $2, $3, $4, $5, $6, 'waiting', {after $7}, {now}, $8, $9)
+			VALUES ($1, $2, $3, $4, $5, $6, 'waiting', 'retry', {after $7}, {now}, $8, $9)
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),
 
 		// crashes stay, but for this claim's own: in quarantine they are part of
@@ -141,6 +123,7 @@ func newQueries(d dialect.Dialect) queries {
 
 		manyQueries:    newManyQueries(d),
 		operateQueries: newOperateQueries(d),
+		claimQueries:   newClaimQueries(d, clock),
 
 		order:   newOrderQueries(d),
 		replays: newReplayQueries(d),
@@ -151,7 +134,7 @@ func newQueries(d dialect.Dialect) queries {
 // not decode it. An edited one is what somebody has made of that.
 const undecodable = `(reason = 'undecodable' AND edited_from IS NULL)`
 
-const entryColumns = `id, consumer, topic, message_id, COALESCE(tenant, ''), state, attempts, crashes, replays,
+const entryColumns = `id, consumer, topic, message_id, tenant, state, attempts, crashes, replays,
 	reason, error, error_type, fingerprint, {millis due_at}, {millis created_at},
 	{millis first_failed_at}, {millis last_failed_at}, {millis finished_at},
 	COALESCE(edited_from, 0), COALESCE(replay_id, 0), COALESCE(origin, ''),

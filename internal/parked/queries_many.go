@@ -32,7 +32,7 @@ func newManyQueries(d dialect.Dialect) manyQueries {
 	return manyQueries{
 		receive: d.SQL(`
 			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at)
-			SELECT $1, $2, message_id, NULLIF(tenant, ''), substr($7` + bytes + `, CAST(n - 1 AS integer) * ` + size + ` + 1, ` + size + `),
+			SELECT $1, $2, message_id, tenant, substr($7` + bytes + `, CAST(n - 1 AS integer) * ` + size + ` + 1, ` + size + `),
 			       substr($8` + bytes + `, start, length), 'waiting', {now}
 			FROM (SELECT * FROM ` + lists + ` ORDER BY n) AS received
 			WHERE true -- SQLite could take what follows for a join
@@ -45,7 +45,9 @@ func newManyQueries(d dialect.Dialect) manyQueries {
 			WHERE ` + held + ` RETURNING id`),
 
 		release: d.SQL(`
-			UPDATE {parked} SET due_at = {after $3}, owner = NULL, token = NULL, crashes = crashes - 1
+			UPDATE {parked}
+			SET lane = CASE WHEN CAST($3 AS bigint) > 0 THEN 'retry' ELSE lane END,
+			    due_at = {after $3}, owner = NULL, token = NULL, crashes = crashes - 1
 			WHERE ` + held + ` RETURNING id`),
 
 		// What was replayed stays on record for as long as dedup remembers.

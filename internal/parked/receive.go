@@ -66,7 +66,7 @@ func (s *Store) deliver(ctx context.Context, tx *sql.Tx, sub Subscription, topic
 				continue
 			}
 			result, err := tx.ExecContext(ctx, s.sql.order.insert,
-				k.consumer, k.topic, Clean(msg.UUID, maxName), k.key, Tenant(msg), Digest(msg), Encode(msg))
+				k.consumer, k.topic, Clean(msg.UUID, maxName), k.key, tenant(msg), Digest(msg), Encode(msg))
 			var n int64
 			if err == nil {
 				n, err = result.RowsAffected()
@@ -98,7 +98,7 @@ func (s *Store) insertAll(
 	)
 	for i, msg := range msgs {
 		ids[i] = Clean(msg.UUID, maxName)
-		tenants[i], _ = Tenant(msg).(string)
+		tenants[i] = tenant(msg)
 		digests = append(digests, Digest(msg)...)
 		starts[i] = int64(len(envelopes)) + 1 // SQL counts from 1
 		envelopes = appendEnvelope(envelopes, msg)

@@ -77,8 +77,8 @@ func (s *Store) insertWaiting(
 ) error {
 	text, errType, group := f.columns(consumer)
 	_, err := tx.ExecContext(ctx, s.sql.insertWaiting,
-		Clean(consumer, maxName), Clean(topic, maxName), Clean(msg.UUID, maxName), Tenant(msg),
-		Digest(msg), Encode(msg), delay.Milliseconds(), min(f.Attempts, maxCount), min(f.Rounds, maxCount), text, errType, group, f.Err != nil)
+		Clean(consumer, maxName), Clean(topic, maxName), Clean(msg.UUID, maxName), tenant(msg), Digest(msg), Encode(msg),
+		delay.Milliseconds(), min(f.Attempts, maxCount), min(f.Rounds, maxCount), text, errType, group, f.Err != nil)
 	if err != nil {
 		return fmt.Errorf("park message: %w", err)
 	}
@@ -86,11 +86,14 @@ func (s *Store) insertWaiting(
 	return nil
 }
 
-// Tenant returns the value of the tenant column: a column of its own, so that
-// tools can filter on it.
+// Tenant returns the value of the inbox's tenant column: a column of its own, so
+// that tools can filter on it.
 func Tenant(msg *message.Message) any {
-	if id := msg.Metadata[meta.TenantID]; id != "" {
-		return Clean(id, maxName)
+	if id := tenant(msg); id != "" {
+		return id
 	}
 	return nil
 }
+
+// tenant returns whose turn it is when the message's is, or "".
+func tenant(msg *message.Message) string { return Clean(msg.Metadata[meta.TenantID], maxName) }

@@ -130,10 +130,11 @@ CREATE TABLE {parked} (
     topic           text        NOT NULL,
     message_id      text        COLLATE "C" NOT NULL, -- as in the inbox: they are joined
     ordering_key    text,    -- in whose order it has its place, if in any
-    tenant          text,
+    tenant          text COLLATE "C" NOT NULL DEFAULT '',
     digest          bytea       NOT NULL,
     envelope        bytea       NOT NULL,
     state           text        NOT NULL CHECK (state IN ('waiting', 'held', 'quarantined', 'resolved', 'discarded')),
+    lane            text        NOT NULL DEFAULT 'live' CHECK (lane IN ('live', 'retry', 'replay')),
     due_at          timestamptz NOT NULL CHECK (isfinite(due_at)),
     owner           text,
     token           text,
@@ -162,9 +163,20 @@ CREATE TABLE {parked} (
 -- without an id cannot be told apart and are all kept.
 CREATE UNIQUE INDEX {index parked_message} ON {parked} (consumer, message_id, digest) WHERE message_id <> '';
 
--- The one sweep of waiting rows: of one consumer and topic, by due time. A
--- claimed row is due again when its lease ends.
-CREATE INDEX {index parked_due} ON {parked} (consumer, topic, due_at) WHERE state = 'waiting';
+-- The one sweep of waiting rows: of one consumer and topic, by lane, in the
+-- lane by tenant, and of a tenant by due time. So one whose turn it is is found
+-- in one step, however many rows others have.
+CREATE INDEX {index parked_due} ON {parked} (consumer, topic, lane, tenant, due_at, id) WHERE state = 'waiting' AND crashes = 0;
+
+-- Its other half: what is claimed, due again when its lease ends, and what a
+-- process has ended under. A row is in one of the two.
+CREATE INDEX {index parked_suspect} ON {parked} (consumer, topic, due_at, id) WHERE state = 'waiting' AND crashes > 0;
+
+-- Which tenants have retries that are due: most of those that wait are not.
+-- With || only the question that is put so takes it: for others it is the wrong
+-- one, and seems right to a planner that has not seen many rows yet.
+CREATE INDEX {index parked_retry} ON {parked} (consumer, topic, due_at)
+    WHERE lane || '' = 'retry' AND state = 'waiting' AND crashes = 0;
 
 -- The head of each ordering key: what is held of the key waits for it. There is
 -- one.

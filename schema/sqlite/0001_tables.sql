@@ -115,10 +115,11 @@ CREATE TABLE {parked} (
     topic           TEXT    NOT NULL,
     message_id      TEXT    NOT NULL,
     ordering_key    TEXT,    -- in whose order it has its place, if in any
-    tenant          TEXT,
+    tenant          TEXT    NOT NULL DEFAULT '',
     digest          ANY     NOT NULL,
     envelope        ANY     NOT NULL,
     state           TEXT    NOT NULL CHECK (state IN ('waiting', 'held', 'quarantined', 'resolved', 'discarded')),
+    lane            TEXT    NOT NULL DEFAULT 'live' CHECK (lane IN ('live', 'retry', 'replay')),
     due_at          INTEGER NOT NULL,
     owner           TEXT,
     token           TEXT,
@@ -147,8 +148,15 @@ CREATE TABLE {parked} (
 -- without an id cannot be told apart and are all kept.
 CREATE UNIQUE INDEX {index parked_message} ON {parked} (consumer, message_id, digest) WHERE message_id <> '';
 
--- The one sweep of waiting rows.
-CREATE INDEX {index parked_due} ON {parked} (consumer, topic, due_at) WHERE state = 'waiting';
+-- The one sweep of waiting rows: in a lane by tenant.
+CREATE INDEX {index parked_due} ON {parked} (consumer, topic, lane, tenant, due_at) WHERE state = 'waiting' AND crashes = 0;
+
+-- Its other half: what is claimed, and what a process has ended under.
+CREATE INDEX {index parked_suspect} ON {parked} (consumer, topic, due_at) WHERE state = 'waiting' AND crashes > 0;
+
+-- Which tenants have retries that are due.
+CREATE INDEX {index parked_retry} ON {parked} (consumer, topic, due_at)
+    WHERE lane || '' = 'retry' AND state = 'waiting' AND crashes = 0;
 
 -- The head of each ordering key. There is one.
 CREATE UNIQUE INDEX {index parked_head} ON {parked} (consumer, topic, ordering_key)

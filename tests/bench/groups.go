@@ -27,6 +27,7 @@ func groups() []group {
 		{"retention", "forgetting a day of five million ids while messages are claimed", (*bench).retentions},
 		{"durable", "a consumer that stores its messages first, against one that handles them directly", (*bench).durables},
 		{"modes", "a consumer that keeps the order of keys, or compares versions, against one that does neither", (*bench).modes},
+		{"fairness", "a few messages of one tenant while another has a million waiting, against none", (*bench).fairness},
 		{"memory", "resident memory of a process that drains a million", (*bench).memories},
 	}
 }

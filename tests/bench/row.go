@@ -72,6 +72,14 @@ func (s series) against(other series, floor float64) row {
 	return r
 }
 
+// againstAtMost returns the row of s with its ratio to other, which should be
+// limit or less.
+func (s series) againstAtMost(other series, limit float64) row {
+	r := s.against(other, limit)
+	r.LowerIsBetter = true
+	return r
+}
+
 // atMost returns the row of s, whose median should be limit or less.
 func (s series) atMost(limit float64) row {
 	r := s.row()

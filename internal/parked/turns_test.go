@@ -1,0 +1,250 @@
+package parked_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// crowd is more than any claim takes, many times over.
+const crowd = 50_000
+
+// fill has so many rows wait, due since an hour ago.
+func fill(t *testing.T, db testkit.Database, lane, tenant string, rows int) {
+	t.Helper()
+	numbers, due := `generate_series(1, %d) AS n`, `now() - interval '1 hour'`
+	if db.Dialect != "" && db.Dialect != "postgres" {
+		numbers = `(WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < %d) SELECT n FROM s)`
+		due = `CAST(unixepoch('subsec') * 1000 AS INTEGER) - 3600000`
+	}
+	envelope := parked.Encode(message.NewMessage("filled", nil))
+	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`
+		INSERT INTO once_parked (consumer, topic, message_id, tenant, lane, digest, envelope, state, due_at)
+		SELECT 'c', 't', '%s-%s-' || n, '%s', '%s', $1, $2, 'waiting', %s FROM `+numbers,
+		lane, tenant, tenant, lane, due, rows), []byte("digest"), envelope)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func of(tenant, id string) *message.Message {
+	msg := message.NewMessage(id, nil)
+	if tenant != "" {
+		msg.Metadata.Set(meta.TenantID, tenant)
+	}
+	return msg
+}
+
+// rounds claims until so many rows of each that is wanted were claimed, and says
+// how many rows were of whom.
+func rounds(t *testing.T, s *parked.Store, limit int, want map[parked.Turn]int) (got map[parked.Turn]int) {
+	t.Helper()
+	sel := selection
+	sel.Limit, sel.Turns = limit, &parked.Turns{}
+	got = map[parked.Turn]int{}
+	for {
+		claimed := claim(t, s, sel)
+		var claims []*parked.Claim
+		for _, c := range claimed {
+			got[c.Turn]++
+			claims = append(claims, c.Claim)
+		}
+		if len(claims) == 0 {
+			t.Fatalf("nothing is due after %v", got)
+		}
+		if err := s.Resolve(t.Context(), claims...); err != nil {
+			t.Fatal(err)
+		}
+		done := true
+		for turn, rows := range want {
+			done = done && got[turn] >= rows
+		}
+		if done {
+			return got
+		}
+	}
+}
+
+// Ten messages of one tenant are through with as many of the other, which has
+// waited longer and has thousands.
+func TestATenantWithManyDoesNotStarveOneWithFew(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		for _, few := range []string{"", "a", "z"} {
+			s := newStore(t, db)
+			fill(t, db, "live", "many", crowd)
+			for n := range 10 {
+				if err := s.Deliver(t.Context(), "t", []string{"c"}, of(few, few+fmt.Sprint(n))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			live := parked.Turn{Lane: "live", Tenant: few}
+			got := rounds(t, s, 4, map[parked.Turn]int{live: 10})
+			if many := got[parked.Turn{Lane: "live", Tenant: "many"}]; many > 14 {
+				t.Errorf("tenant %q was done after %d rows of the other", few, many)
+			}
+			if _, err := db.ExecContext(t.Context(), `DELETE FROM once_parked`); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// One at a time, as it is where a process has few handlers, is no less fair.
+func TestTurnsOfOne(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		fill(t, db, "live", "many", 100)
+		fill(t, db, "live", "few", 5)
+		fill(t, db, "live", "other", 5)
+		got := rounds(t, s, 1, map[parked.Turn]int{{Lane: "live", Tenant: "few"}: 5, {Lane: "live", Tenant: "other"}: 5})
+		if many := got[parked.Turn{Lane: "live", Tenant: "many"}]; many < 4 || many > 6 {
+			t.Errorf("%v, want them to take turns", got)
+		}
+	})
+}
+
+// A big replay, and retries that have all become due, have their share and no
+// more; and they have it.
+func TestReplaysAndRetriesHaveAShare(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		fill(t, db, "replay", "", crowd)
+		fill(t, db, "retry", "", crowd)
+		fill(t, db, "live", "", 400)
+		live := parked.Turn{Lane: "live"}
+		got := rounds(t, s, 7, map[parked.Turn]int{live: 400})
+		if got[parked.Turn{Lane: "replay"}] != 100 || got[parked.Turn{Lane: "retry"}] != 200 {
+			t.Errorf("beside 400 live rows were claimed %v", got)
+		}
+	})
+}
+
+// Of retries most are not due. Whoever has one that is does not wait until a
+// walk has come to all the others, and is not behind one with thousands.
+func TestARetryIsFoundAmongManyTenants(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		for n := range 300 {
+			d := &parked.Delivery{Consumer: "c", Topic: "t"}
+			name := fmt.Sprintf("later-%03d", n)
+			if err := s.Park(t.Context(), d, of(name, name), parked.Failure{Err: errHandler}, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+		}
+		fill(t, db, "retry", "z", 10)
+		sel := selection
+		if claimed := claim(t, s, sel); len(claimed) != 10 {
+			t.Fatalf("%d of the 10 that are due were claimed", len(claimed))
+		}
+		fill(t, db, "retry", "many", crowd)
+		fill(t, db, "retry", "zz", 10)
+		got := rounds(t, s, 4, map[parked.Turn]int{{Lane: "retry", Tenant: "zz"}: 10})
+		if many := got[parked.Turn{Lane: "retry", Tenant: "many"}]; many > 150 { // five looks to go round
+			t.Errorf("the few were done after %d rows of the other", many)
+		}
+	})
+}
+
+// With more tenants than one look comes to, each has its turn, also the one with
+// many rows.
+func TestManyTenantsGoRound(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		const tenants = 500
+		want := map[parked.Turn]int{}
+		for n := range tenants {
+			name := fmt.Sprintf("%03d", n)
+			fill(t, db, "live", name, 3)
+			want[parked.Turn{Lane: "live", Tenant: name}] = 3
+		}
+		fill(t, db, "live", "250-many", crowd)
+		got := rounds(t, s, 100, want)
+		if many := got[parked.Turn{Lane: "live", Tenant: "250-many"}]; many < 3 || many > 200 {
+			t.Errorf("%d rows of the one with many, %d turns for each of the others", many, 3)
+		}
+	})
+}
+
+// What is asked for is claimed, whoever has it.
+func TestAClaimIsFilled(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		fill(t, db, "live", "many", 1000)
+		fill(t, db, "live", "few", 2)
+		fill(t, db, "replay", "few", 1)
+		if claimed := claim(t, s, selection); len(claimed) != selection.Limit {
+			t.Errorf("%d rows were claimed, want %d", len(claimed), selection.Limit)
+		}
+	})
+}
+
+// In which lane a row waits.
+func TestLanes(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		lane := func(id string) (lane string) {
+			t.Helper()
+			if err := db.QueryRowContext(t.Context(), `SELECT lane FROM once_parked WHERE message_id = $1`, id).Scan(&lane); err != nil {
+				t.Fatal(err)
+			}
+			return lane
+		}
+		d := &parked.Delivery{Consumer: "c", Topic: "t"}
+		failure := parked.Failure{Err: errHandler, Reason: "exhausted"}
+		deliver(t, s, "stored", "postponed", "released", "paused", "replayed")
+		for id, delay := range map[string]time.Duration{"redelivered": 0, "failed": time.Hour} {
+			if err := s.Park(t.Context(), d, of("", id), failure, delay); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, c := range claim(t, s, selection) {
+			var err error
+			switch c.Message.UUID {
+			case "postponed":
+				err = s.Postpone(t.Context(), "c", c.Claim, failure, time.Minute)
+			case "released":
+				err = s.Release(t.Context(), c.Claim, 0)
+			case "paused":
+				err = s.Release(t.Context(), c.Claim, time.Minute)
+			case "replayed":
+				if err = s.QuarantineClaim(t.Context(), "c", c.Claim, failure); err == nil {
+					err = s.Replay(t.Context(), parked.Act{Actor: "ann"}, []int64{c.ID})
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for id, want := range map[string]string{
+			"stored": "live", "redelivered": "live", "released": "live",
+			"failed": "retry", "postponed": "retry", "paused": "retry", "replayed": "replay",
+		} {
+			if got := lane(id); got != want {
+				t.Errorf("%s waits in %s, not %s", id, got, want)
+			}
+		}
+	})
+}
+
+// A tenant's name is anybody's: it is cleaned and bounded, and takes its turn.
+func TestTenantsOfAnyName(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		names := []string{"", "\x00", "a\xffb", `quote " and \ and '`, "{a,b}", "ünïcode 🐇", strings.Repeat("long", 1000)}
+		for n, name := range names {
+			if err := s.Deliver(t.Context(), "t", []string{"c"}, of(name, fmt.Sprint(n))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if claimed := claim(t, s, selection); len(claimed) != len(names) {
+			t.Errorf("%d of %d were claimed", len(claimed), len(names))
+		}
+	})
+}

@@ -1,0 +1,47 @@
+package retry
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+)
+
+func add(l *line, tenant string, count int) {
+	for n := range count {
+		l.add(parked.Claimed{
+			Claim:   &parked.Claim{Turn: parked.Turn{Lane: "live", Tenant: tenant}},
+			Message: message.NewMessage(fmt.Sprint(tenant, n), nil),
+		})
+	}
+}
+
+// Those who were claimed last do not wait for all who were before; of one tenant
+// they go in their order.
+func TestALineHasTurns(t *testing.T) {
+	l := newLine()
+	add(l, "a", 64)
+	add(l, "b", 3)
+	add(l, "c", 1)
+	got := ""
+	for range 8 {
+		c, _ := l.next()
+		got += c.Message.UUID + " "
+	}
+	if want := "a0 b0 c0 a1 b1 a2 b2 a3 "; got != want {
+		t.Errorf("handed out %s, want %s", got, want)
+	}
+	if left := l.clear(); len(left) != 60 || l.len() != 0 {
+		t.Errorf("%d are given back, %d stay", len(left), l.len())
+	}
+	add(l, "d", 1)
+	l.close()
+	if c, ok := l.next(); !ok || c.Message.UUID != "d0" {
+		t.Error("what was in the line is gone")
+	}
+	if _, ok := l.next(); ok {
+		t.Error("the line does not end")
+	}
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/outbox"
+)
+
+const (
+	fewMessages = 10
+	many, few   = "many", "few" // tenants
+)
+
+// fairness measures how long a few messages of one tenant take while another
+// one has a million waiting, and without.
+func (b *bench) fairness(ctx context.Context) ([]row, error) {
+	alone := series{
+		id: "fair-alone", unit: milliseconds,
+		what: fmt.Sprintf("%d messages of a tenant, through a durable consumer, nothing waiting", fewMessages),
+	}
+	busy := series{id: "fair-busy", unit: milliseconds, what: fmt.Sprintf("the same while another tenant has %d waiting", b.backlog)}
+	err := b.turns(
+		ctx,
+		single(&alone, func(ctx context.Context) (float64, error) { return b.fair(ctx, 0) }),
+		single(&busy, func(ctx context.Context) (float64, error) { return b.fair(ctx, b.backlog) }),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return []row{alone.row(), busy.againstAtMost(alone, 3)}, nil
+}
+
+// fair returns the median of how long the few took, again and again, in
+// milliseconds.
+func (b *bench) fair(ctx context.Context, waiting int) (_ float64, err error) {
+	s, err := b.newConsumerScene(ctx, b.kinds[0])
+	if err != nil {
+		return 0, err
+	}
+	defer closing(s, &err)
+	if err := s.wait(ctx, waiting); err != nil {
+		return 0, err
+	}
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	if err != nil {
+		return 0, err
+	}
+	f := &fair{handed: make(chan *message.Message), handled: make(chan error)}
+	router.AddMiddleware(f.middleware)
+	consumer, err := once.NewConsumer(s.db.DB, once.ConsumerConfig{Durable: []string{consumerName}})
+	if err != nil {
+		return 0, errors.Join(err, router.Close())
+	}
+	consumer.AddHandler(router, consumerName, s.queue.name, f, handled)
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(ctx) }()
+	took, err := f.probe(ctx, b.delivering)
+	if err = errors.Join(err, router.Close(), <-ended); err != nil {
+		return 0, err
+	}
+	var left bool
+	err = s.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM once_parked WHERE tenant = $1)`, many).Scan(&left)
+	if err == nil && left != (waiting > 0) {
+		err = fmt.Errorf("of %d messages that were to wait meanwhile none is left", waiting)
+	}
+	return quantile(took, 0.5), err
+}
+
+// wait has messages of the other tenant wait in the durable inbox: as it would
+// have stored them, each with an id of its own.
+func (s *scene) wait(ctx context.Context, messages int) error {
+	msg := newMessage()
+	outbox.SetTenant(msg, many)
+	envelope := parked.Encode(msg)
+	at := bytes.Index(envelope, []byte(msg.UUID)) + 1
+	if _, err := s.db.ExecContext(ctx, `
+		INSERT INTO once_parked (consumer, topic, message_id, tenant, digest, envelope, state, due_at)
+		SELECT $1, $2, id, $3, $4, overlay($5::bytea placing convert_to(id, 'UTF8') from $6::integer), 'waiting', now()
+		FROM (SELECT gen_random_uuid()::text AS id FROM generate_series(1, $7::bigint)) AS ids`,
+		consumerName, s.queue.name, many, parked.Digest(msg), envelope, at, messages); err != nil {
+		return err
+	}
+	return s.exec(ctx, `VACUUM ANALYZE once_parked`, `CHECKPOINT`)
+}
+
+// fair hands out the few and waits until they were handled.
+type fair struct {
+	handed  chan *message.Message
+	handled chan error
+}
+
+func (f *fair) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	return f.handed, nil
+}
+
+func (f *fair) Close() error { return nil }
+
+func (f *fair) middleware(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		produced, err := h(msg)
+		if msg.Metadata[outbox.TenantID] == few {
+			select {
+			case f.handled <- err:
+			case <-msg.Context().Done():
+			}
+		}
+		return produced, err
+	}
+}
+
+// probe hands out the few, again and again for so long, and returns how long each
+// of them took, sorted. The first ones, for which connections are made, are not
+// counted.
+func (f *fair) probe(ctx context.Context, during time.Duration) (took []float64, err error) {
+	defer close(f.handed)
+	const warmUp = 3
+	for n, start := 0, time.Now(); n <= warmUp || time.Since(start) < during; n++ {
+		if err := wait(ctx, time.Now().Add(rand.N(100*time.Millisecond))); err != nil {
+			return nil, err
+		}
+		one, err := f.once(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if n >= warmUp {
+			took = append(took, float64(one)/float64(time.Millisecond))
+		}
+	}
+	slices.Sort(took)
+	return took, nil
+}
+
+func (f *fair) once(ctx context.Context) (time.Duration, error) {
+	msgs := newMessages(fewMessages)
+	start := time.Now()
+	for _, msg := range msgs {
+		outbox.SetTenant(msg, few)
+		select {
+		case f.handed <- msg:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	for range msgs {
+		select {
+		case err := <-f.handled:
+			if err != nil {
+				return 0, err
+			}
+		case <-time.After(patience):
+			return 0, fmt.Errorf("%d messages were not handled within %v", fewMessages, patience)
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	return time.Since(start), nil
+}
