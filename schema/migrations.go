@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-//go:embed postgres/*.sql sqlite/*.sql
+//go:embed postgres/[0-9]*.sql sqlite/[0-9]*.sql
 var files embed.FS
 
 // migration is one numbered step. Steps are never edited once released: a

@@ -1,0 +1,84 @@
+-- Roles for the parts of a service, each with what its statements need and no
+-- more. Run it after the migrations and after every later one, as the owner of
+-- the tables. It can be repeated. Logins are made members of the roles.
+
+DO $$
+DECLARE
+    part text;
+    home text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = '{outbox}'::regclass);
+BEGIN
+    FOREACH part IN ARRAY ARRAY['{role producer}', '{role forwarder}', '{role consumer}', '{role operator}', '{role watcher}'] LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE '"' || rolname || '"' = part) THEN
+            EXECUTE format('CREATE ROLE %s NOLOGIN', part);
+        END IF;
+        EXECUTE format('GRANT USAGE ON SCHEMA %s TO %s', home, part);
+    END LOOP;
+END $$;
+
+-- What an earlier version of this text granted goes.
+REVOKE ALL ON {migrations}, {outbox}, {holds}, {outbox_dead}, {outbox_sent}, {forwarders}, {slots},
+              {inbox}, {versions}, {parked}, {audit}, {replays}
+FROM PUBLIC, {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
+
+-- schema.Check.
+GRANT SELECT ON {migrations} TO {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
+
+-- The producer can neither read nor take back what it has published.
+GRANT INSERT ON {outbox} TO {role producer};
+
+-- The forwarder cannot add messages, or change them: all that it updates is
+-- when and how often they were tried. Of what is dead or sent it sees no
+-- content.
+GRANT SELECT, DELETE ON {outbox} TO {role forwarder};
+GRANT UPDATE (due_at, attempts, unknown, last_error) ON {outbox} TO {role forwarder};
+GRANT SELECT, INSERT, DELETE ON {holds} TO {role forwarder};
+GRANT UPDATE (position, successors_after, reason) ON {holds} TO {role forwarder};
+GRANT INSERT, SELECT (position, ordering_key) ON {outbox_dead} TO {role forwarder};
+GRANT INSERT, DELETE, SELECT (id, sent_at) ON {outbox_sent} TO {role forwarder};
+GRANT SELECT, INSERT, DELETE ON {forwarders} TO {role forwarder};
+GRANT UPDATE (lease_until) ON {forwarders} TO {role forwarder};
+GRANT SELECT ON {slots} TO {role forwarder};
+GRANT UPDATE (owner, lease_until) ON {slots} TO {role forwarder};
+
+-- The consumer. Rows of the inbox are never updated: retention locks them
+-- before it deletes them, which wants that right on some column. One that
+-- produces events, or copies of its quarantine, is a producer besides.
+GRANT SELECT, INSERT, DELETE, UPDATE (tenant) ON {inbox} TO {role consumer};
+GRANT SELECT, INSERT ON {versions} TO {role consumer};
+GRANT UPDATE (version, applied_at) ON {versions} TO {role consumer};
+GRANT SELECT, INSERT, DELETE ON {parked} TO {role consumer};
+GRANT UPDATE (envelope, ordering_key, state, due_at, owner, token, attempts, rounds, crashes,
+              early_since, early_of, early_version, reason, error, error_type, fingerprint,
+              first_failed_at, last_failed_at, finished_at) ON {parked} TO {role consumer};
+GRANT SELECT (id, state) ON {replays} TO {role consumer};
+
+-- The operator: what is in quarantine, dead, or was sent. It cannot change what
+-- a message says, but put another in its place; nor what the audit has, or the
+-- time that this was at. The right to update a created_at is for locks alone,
+-- and so is that on the whole of the replays.
+GRANT SELECT, INSERT ON {parked} TO {role operator};
+GRANT UPDATE (ordering_key, state, due_at, attempts, rounds, crashes, replays, replay_id,
+              early_since, early_of, early_version, finished_at) ON {parked} TO {role operator};
+GRANT SELECT (message_id, consumer), INSERT, DELETE ON {inbox} TO {role operator};
+GRANT SELECT, INSERT, UPDATE ON {replays} TO {role operator};
+GRANT SELECT, DELETE, UPDATE (created_at) ON {outbox_dead} TO {role operator};
+GRANT SELECT, UPDATE (created_at) ON {outbox_sent} TO {role operator};
+GRANT INSERT, SELECT (position, ordering_key, due_at), UPDATE (due_at) ON {outbox} TO {role operator};
+GRANT SELECT, DELETE ON {holds} TO {role operator};
+GRANT UPDATE (position, successors_after, reason) ON {holds} TO {role operator};
+GRANT SELECT, INSERT (actor, action, subject, consumer, message_id, why, replay_id) ON {audit} TO {role operator};
+
+-- The watcher sees everything but contents: no payload, digest or metadata, and
+-- no text of an error, in which a handler or a broker may have quoted them.
+GRANT SELECT (position, message_id, topic, ordering_key, slot, created_at, due_at, attempts, unknown)
+    ON {outbox} TO {role watcher};
+GRANT SELECT ON {holds}, {forwarders}, {slots}, {versions}, {audit} TO {role watcher};
+GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, attempts, reason, unknown, died_at)
+    ON {outbox_dead} TO {role watcher};
+GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, sent_at) ON {outbox_sent} TO {role watcher};
+GRANT SELECT (message_id, consumer, processed_at, tenant) ON {inbox} TO {role watcher};
+GRANT SELECT (id, consumer, topic, message_id, ordering_key, tenant, state, due_at, owner, attempts, rounds, crashes,
+              replays, replay_id, edited_from, origin, early_since, early_of, early_version, reason, error_type,
+              fingerprint, created_at, first_failed_at, last_failed_at, finished_at) ON {parked} TO {role watcher};
+GRANT SELECT (id, consumer, filter, plan, actor, why, state, stop_reason, total, until_id, after_id, replayed,
+              resolved, failed, lease_until, started_at, ended_at) ON {replays} TO {role watcher};

@@ -1,0 +1,230 @@
+package roles
+
+import (
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/watermill-once/once/schema"
+)
+
+// may is what each role may do on each table; on what is not named, nothing.
+// The order is that of rights below.
+var may = map[string]map[string]string{
+	"producer": {
+		"migrations": "SELECT",
+		"outbox":     "INSERT",
+	},
+	"forwarder": {
+		"migrations":  "SELECT",
+		"outbox":      "SELECT, UPDATE(attempts due_at last_error unknown), DELETE",
+		"holds":       "SELECT, INSERT, UPDATE(position reason successors_after), DELETE",
+		"outbox_dead": "SELECT(ordering_key position), INSERT",
+		"outbox_sent": "SELECT(id sent_at), INSERT, DELETE",
+		"forwarders":  "SELECT, INSERT, UPDATE(lease_until), DELETE",
+		"slots":       "SELECT, UPDATE(lease_until owner)",
+	},
+	"consumer": {
+		"migrations": "SELECT",
+		"inbox":      "SELECT, INSERT, UPDATE(tenant), DELETE",
+		"versions":   "SELECT, INSERT, UPDATE(applied_at version)",
+		"parked": "SELECT, INSERT, UPDATE(attempts crashes due_at early_of early_since early_version envelope error error_type " +
+			"fingerprint finished_at first_failed_at last_failed_at ordering_key owner reason rounds state token), DELETE",
+		"replays": "SELECT(id state)",
+	},
+	"operator": {
+		"migrations":  "SELECT",
+		"outbox":      "SELECT(due_at ordering_key position), INSERT, UPDATE(due_at)",
+		"holds":       "SELECT, UPDATE(position reason successors_after), DELETE",
+		"outbox_dead": "SELECT, UPDATE(created_at), DELETE",
+		"outbox_sent": "SELECT, UPDATE(created_at)",
+		"inbox":       "SELECT(consumer message_id), INSERT, DELETE",
+		"parked": "SELECT, INSERT, UPDATE(attempts crashes due_at early_of early_since early_version finished_at ordering_key " +
+			"replay_id replays rounds state)",
+		"replays": "SELECT, INSERT, UPDATE",
+		"audit":   "SELECT, INSERT(action actor consumer message_id replay_id subject why)",
+	},
+	"watcher": {
+		"migrations":  "SELECT",
+		"outbox":      "SELECT(attempts created_at due_at message_id ordering_key position slot topic unknown)",
+		"holds":       "SELECT",
+		"outbox_dead": "SELECT(attempts created_at died_at id message_id ordering_key position reason topic unknown)",
+		"outbox_sent": "SELECT(created_at id message_id ordering_key position sent_at topic)",
+		"forwarders":  "SELECT",
+		"slots":       "SELECT",
+		"inbox":       "SELECT(consumer message_id processed_at tenant)",
+		"versions":    "SELECT",
+		"parked": "SELECT(attempts consumer crashes created_at due_at early_of early_since early_version edited_from error_type " +
+			"fingerprint finished_at first_failed_at id last_failed_at message_id ordering_key origin owner reason replay_id replays " +
+			"rounds state tenant topic)",
+		"replays": "SELECT(actor after_id consumer ended_at failed filter id lease_until plan replayed resolved started_at state " +
+			"stop_reason total until_id why)",
+		"audit": "SELECT",
+	},
+}
+
+var rights = []string{"SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"}
+
+// all are the tables there are, with their columns.
+func (w *world) all() map[string][]string {
+	w.Helper()
+	rows, err := w.admin.QueryContext(w.Context(),
+		`SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'app' ORDER BY 1, 2`)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer rows.Close()
+	all := map[string][]string{}
+	for rows.Next() {
+		var table, column string
+		if err := rows.Scan(&table, &column); err != nil {
+			w.Fatal(err)
+		}
+		table = strings.TrimPrefix(table, tables.Prefix)
+		all[table] = append(all[table], column)
+	}
+	if err := rows.Err(); err != nil {
+		w.Fatal(err)
+	}
+	return all
+}
+
+// has asks the server what a user may do on a table.
+func (w *world) has(user, table string, columns []string) string {
+	w.Helper()
+	ask := func(function string, args ...any) (yes bool) {
+		query := `SELECT ` + function + `($1, $2, $3)`
+		if len(args) == 4 {
+			query = `SELECT ` + function + `($1, $2, $3, $4)`
+		}
+		if err := w.admin.QueryRowContext(w.Context(), query, args...).Scan(&yes); err != nil {
+			w.Fatal(err)
+		}
+		return yes
+	}
+	name := tables.Table(table)
+	var has []string
+	for _, right := range rights {
+		if ask("has_table_privilege", user, name, right) {
+			has = append(has, right)
+			continue
+		}
+		if right == "DELETE" || right == "TRUNCATE" || right == "TRIGGER" || !ask("has_any_column_privilege", user, name, right) {
+			continue
+		}
+		some := slices.DeleteFunc(slices.Clone(columns), func(column string) bool {
+			return !ask("has_column_privilege", user, name, column, right)
+		})
+		has = append(has, fmt.Sprintf("%s(%s)", right, strings.Join(some, " ")))
+	}
+	return strings.Join(has, ", ")
+}
+
+func TestNoRoleMayMore(t *testing.T) {
+	w := newWorld(t)
+	all := w.all()
+	if len(all) != 12 {
+		t.Fatalf("%d tables: what are the others for?", len(all))
+	}
+	for _, part := range parts {
+		for table, columns := range all {
+			if got, want := w.has(w.login(part), table, columns), may[part][table]; got != want {
+				t.Errorf("%s on %s has %s\nand is to have %s", part, table, got, want)
+			}
+		}
+	}
+	for _, part := range parts {
+		db := w.open(new(recorder), part)
+		for table, columns := range all {
+			w.attempt(db, part, table, columns[0])
+		}
+		for _, query := range []string{`CREATE TABLE app.mine (x int)`, `DROP TABLE app.mine_outbox`, `SET ROLE ` + w.login("owner")} {
+			if _, err := db.ExecContext(t.Context(), query); !refused(err) && !strings.Contains(fmt.Sprint(err), "must be owner") {
+				t.Errorf("%s: %s: %v", part, query, err)
+			}
+		}
+	}
+}
+
+// attempt tries what a role may not do at all.
+func (w *world) attempt(db *sql.DB, part, table, column string) {
+	w.Helper()
+	name := tables.Table(table)
+	for right, query := range map[string]string{
+		"SELECT":   `SELECT ` + column + ` FROM ` + name,
+		"INSERT":   `INSERT INTO ` + name + ` DEFAULT VALUES`,
+		"UPDATE":   `UPDATE ` + name + ` SET ` + column + ` = DEFAULT`,
+		"DELETE":   `DELETE FROM ` + name,
+		"TRUNCATE": `TRUNCATE ` + name,
+	} {
+		if strings.Contains(may[part][table], right) {
+			continue
+		}
+		if _, err := db.ExecContext(w.Context(), query); !refused(err) {
+			w.Errorf("%s: %s: %v", part, query, err)
+		}
+	}
+}
+
+// What no role may see or do, whatever the lists above say.
+func TestWhatARoleIsFor(t *testing.T) {
+	w := newWorld(t)
+	for part, queries := range map[string][]string{
+		"producer":  {`SELECT payload FROM app.mine_outbox`, `DELETE FROM app.mine_outbox`},
+		"forwarder": {`UPDATE app.mine_outbox SET payload = ''`, `INSERT INTO app.mine_outbox DEFAULT VALUES`, `SELECT payload FROM app.mine_outbox_dead`, `SELECT 1 FROM app.mine_inbox`},
+		"consumer":  {`UPDATE app.mine_inbox SET digest = ''`, `SELECT payload FROM app.mine_outbox`, `UPDATE app.mine_parked SET message_id = ''`},
+		"operator": {
+			`UPDATE app.mine_audit SET why = ''`, `DELETE FROM app.mine_audit`, `INSERT INTO app.mine_audit (at) VALUES (now())`,
+			`UPDATE app.mine_parked SET envelope = ''`, `DELETE FROM app.mine_parked`, `UPDATE app.mine_outbox_dead SET payload = ''`,
+		},
+		"watcher": {
+			`SELECT payload FROM app.mine_outbox`, `SELECT metadata FROM app.mine_outbox_dead`, `SELECT last_error FROM app.mine_outbox`,
+			`SELECT payload FROM app.mine_outbox_sent`, `SELECT envelope FROM app.mine_parked`, `SELECT error FROM app.mine_parked`,
+			`SELECT digest FROM app.mine_inbox`, `SELECT * FROM app.mine_parked`,
+		},
+	} {
+		db := w.open(new(recorder), part)
+		for _, query := range queries {
+			if _, err := db.ExecContext(t.Context(), query); !refused(err) {
+				t.Errorf("%s: %s: %v", part, query, err)
+			}
+		}
+	}
+}
+
+// What an earlier version of the text granted does not stay.
+func TestRolesTakesBackWhatItDoesNotGrant(t *testing.T) {
+	w := newWorld(t)
+	w.exec(w.admin, `GRANT ALL ON app.mine_audit TO `+w.prefix+`producer; GRANT UPDATE (why) ON app.mine_audit TO PUBLIC`)
+	text, err := schema.Roles(tables, w.prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.exec(w.admin, text)
+	if got := w.has(w.login("producer"), "audit", w.all()["audit"]); got != "" {
+		t.Errorf("the producer has %s", got)
+	}
+}
+
+func TestRolesNamesWhatCannotBeUsed(t *testing.T) {
+	for want, c := range map[string]struct {
+		config schema.Config
+		prefix string
+	}{
+		"no roles":                {schema.Config{Dialect: schema.SQLite}, ""},
+		`role prefix "a b"`:       {schema.Config{}, "a b"},
+		`role prefix "a\"; DROP"`: {schema.Config{}, `a"; DROP`},
+		"is longer than 54":       {schema.Config{}, strings.Repeat("p", 55)},
+		`schema: Schema "s'"`:     {schema.Config{Schema: "s'"}, ""},
+	} {
+		if text, err := schema.Roles(c.config, c.prefix); text != "" || err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	text, err := schema.Roles(schema.Config{Prefix: "a_"}, "")
+	if err != nil || !strings.Contains(text, `GRANT INSERT ON "a_outbox" TO "a_producer"`) || strings.ContainsAny(text, "{}") {
+		t.Errorf("%v: %s", err, text)
+	}
+}

@@ -1,0 +1,120 @@
+package roles
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/lib/pq"
+)
+
+// recorder remembers the statements of a pool, once each, and those that were
+// not permitted.
+type recorder struct {
+	mu      sync.Mutex
+	texts   []string
+	refused []string
+}
+
+func (r *recorder) add(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.Contains(r.texts, text) {
+		r.texts = append(r.texts, text)
+	}
+}
+
+func (r *recorder) answer(text string, err error) error {
+	if refused(err) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.refused = append(r.refused, fmt.Sprintf("%v: %s", err, strings.Join(strings.Fields(text), " ")))
+	}
+	return err
+}
+
+// seen returns the statements.
+func (r *recorder) seen() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.texts)
+}
+
+// check fails the test if something was not permitted: what does so in the
+// background is tried again and again, and would be a timeout.
+func (r *recorder) check(t *testing.T) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, text := range slices.Compact(r.refused) {
+		t.Error(text)
+	}
+}
+
+// refused says whether the database has denied a right.
+func refused(err error) bool { return pq.As(err, "42501") != nil }
+
+// open returns a pool whose statements are recorded.
+func (r *recorder) open(t *testing.T, dsn string) *sql.DB {
+	t.Helper()
+	inner, err := pq.NewConnector(dsn)
+	if err != nil {
+		t.Fatal("the DSN cannot be read")
+	}
+	db := sql.OpenDB(connector{inner, r})
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+type connector struct {
+	driver.Connector
+
+	recorder *recorder
+}
+
+func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
+	opened, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	inner, ok := opened.(full)
+	if !ok {
+		return nil, fmt.Errorf("the driver's connection is a %T", opened)
+	}
+	return &conn{inner, c.recorder}, nil
+}
+
+// full is what a connection of lib/pq can do.
+type full interface {
+	driver.Conn
+	driver.ConnBeginTx
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.NamedValueChecker
+	driver.Pinger
+	driver.SessionResetter
+	driver.Validator
+}
+
+type conn struct {
+	full
+
+	recorder *recorder
+}
+
+func (c *conn) ExecContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Result, error) {
+	c.recorder.add(text)
+	result, err := c.full.ExecContext(ctx, text, args)
+	return result, c.recorder.answer(text, err)
+}
+
+func (c *conn) QueryContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Rows, error) {
+	c.recorder.add(text)
+	rows, err := c.full.QueryContext(ctx, text, args)
+	return rows, c.recorder.answer(text, err)
+}

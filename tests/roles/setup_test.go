@@ -1,0 +1,114 @@
+package roles
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// parts are what has a role.
+var parts = []string{"producer", "forwarder", "consumer", "operator", "watcher"}
+
+// tables are neither in the search path nor named as by default.
+var tables = schema.Config{Schema: "app", Prefix: "mine_"}
+
+// world is a database with tables and roles, and a login for each role.
+type world struct {
+	*testing.T
+
+	admin  *sql.DB
+	dsn    string
+	prefix string // of the roles: the server has them all
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	db := testkit.Postgres(t)
+	w := &world{T: t, admin: db.DB, dsn: db.DSN}
+	if err := db.QueryRowContext(t.Context(), `SELECT current_database() || '_'`).Scan(&w.prefix); err != nil {
+		t.Fatal(err)
+	}
+	logins := []string{w.login("owner")}
+	roles := []string{}
+	for _, part := range parts {
+		roles = append(roles, w.prefix+part)
+		logins = append(logins, w.login(part))
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		defer cancel()
+		if _, err := db.ExecContext(ctx, `DROP SCHEMA IF EXISTS app CASCADE`); err != nil {
+			t.Error(err)
+		}
+		for _, role := range append(roles, logins...) {
+			if _, err := db.ExecContext(ctx, fmt.Sprintf(`
+				DO $$ BEGIN IF to_regrole('%[1]s') IS NOT NULL THEN DROP OWNED BY %[1]s CASCADE; DROP ROLE %[1]s; END IF; END $$`,
+				role)); err != nil {
+				t.Errorf("role %s is left: %v", role, err)
+			}
+		}
+	})
+
+	// The owner is no superuser, and has no right on the schema but these two.
+	w.exec(w.admin, fmt.Sprintf(`
+		CREATE SCHEMA app; CREATE ROLE %[1]s LOGIN CREATEROLE; GRANT USAGE, CREATE ON SCHEMA app TO %[1]s WITH GRANT OPTION`,
+		w.login("owner")))
+	owner := w.open(new(recorder), "owner")
+	if err := schema.Up(t.Context(), owner, tables); err != nil {
+		t.Fatal(err)
+	}
+	text, err := schema.Roles(tables, w.prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		w.exec(owner, text)
+	}
+	for _, part := range parts {
+		w.exec(owner, fmt.Sprintf(`CREATE ROLE %s LOGIN IN ROLE %s`, w.login(part), w.prefix+part))
+	}
+	return w
+}
+
+// login is the name of a user that has the role of a part.
+func (w *world) login(part string) string { return w.prefix + "app_" + part }
+
+// open returns a pool of a part's user.
+func (w *world) open(r *recorder, part string) *sql.DB {
+	w.Helper()
+	var host, port string
+	err := w.admin.QueryRowContext(w.Context(), `SELECT COALESCE(host(inet_server_addr()), ''), COALESCE(inet_server_port()::text, '')`).
+		Scan(&host, &port)
+	if err != nil || host == "" {
+		w.Skipf("the server is not reached by TCP: %v", err)
+	}
+	name := strings.TrimSuffix(w.prefix, "_")
+	db := r.open(w.T, fmt.Sprintf("host=%s port=%s dbname=%s user=%s sslmode=disable", host, port, name, w.login(part)))
+	db.SetMaxOpenConns(6)
+	return db
+}
+
+func (w *world) exec(db *sql.DB, query string) {
+	w.Helper()
+	if _, err := db.ExecContext(w.Context(), query); err != nil {
+		w.Fatalf("%v: %.200s", err, query)
+	}
+}
+
+// number is the result of a query about the tables, for the test itself.
+func (w *world) number(query string) int {
+	w.Helper()
+	var n int
+	if err := w.admin.QueryRowContext(w.Context(), query).Scan(&n); err != nil {
+		w.Fatalf("%v: %s", err, query)
+	}
+	return n
+}
