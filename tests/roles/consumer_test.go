@@ -1,0 +1,134 @@
+package roles
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/sequence"
+)
+
+// byHand is a subscriber that the test feeds.
+type byHand struct {
+	messages  chan *message.Message
+	closeOnce sync.Once
+}
+
+func newByHand() *byHand { return &byHand{messages: make(chan *message.Message)} }
+
+func (b *byHand) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	return b.messages, nil
+}
+
+func (b *byHand) Close() error {
+	b.closeOnce.Do(func() { close(b.messages) })
+	return nil
+}
+
+// deliver gives msg to a consumer, which has to ack it.
+func (p *part) deliver(to *byHand, msg *message.Message) {
+	p.Helper()
+	timeout := time.After(20 * time.Second)
+	select {
+	case to.messages <- msg:
+	case <-timeout:
+		p.Fatalf("%s is not taken; denied: %v", msg.UUID, p.denied())
+	}
+	select {
+	case <-msg.Acked():
+	case <-msg.Nacked():
+		p.Fatalf("%s is nacked; denied: %v", msg.UUID, p.denied())
+	case <-timeout:
+		p.Fatalf("%s is not answered; denied: %v", msg.UUID, p.denied())
+	}
+	p.permitted()
+}
+
+// handler fails as ids say, until it is mended.
+func handler(mended *atomic.Bool) once.HandlerFunc {
+	var calls atomic.Int64
+	return func(_ context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		switch {
+		case strings.HasPrefix(msg.UUID, "fails") && !mended.Load():
+			return nil, retry.Permanent(errors.New("fails"))
+		case msg.UUID == "again" && calls.Add(1) < 4: // at once, in its first round, in its second
+			return nil, errors.New("once more")
+		}
+		return nil, nil
+	}
+}
+
+// consume leaves a quarantine, and goes on until end is called, from then on
+// with a handler that is mended.
+func (p *part) consume() (end func()) {
+	p.Helper()
+	consumer, err := once.NewConsumer(p.db, once.ConsumerConfig{
+		Schema: tables, Durable: []string{"durable"},
+		Inbox: inbox.Config{KeepHandled: time.Hour},
+		Retry: retry.Config{
+			Policy:       retry.Policy{Immediate: 1, Delayed: 3, Base: 10 * time.Millisecond},
+			PollInterval: 10 * time.Millisecond, KeyOrder: retry.StayHeld,
+		},
+		Sequence: &sequence.Config{Policy: sequence.HoldForGap, First: sequence.FromOne},
+	})
+	if err != nil {
+		p.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	if err != nil {
+		p.Fatal(err)
+	}
+	plain, durable := newByHand(), newByHand()
+	var mended atomic.Bool
+	consumer.AddHandler(router, "plain", "t", plain, handler(&mended))
+	consumer.AddHandlerInBatches(router, "durable", "t", durable, handler(&mended))
+	ended := make(chan error, 2)
+	go func() { ended <- router.Run(context.WithoutCancel(p.Context())) }()
+	<-router.Running()
+	ctx, stop := context.WithCancel(context.WithoutCancel(p.Context()))
+	go func() { ended <- consumer.Run(ctx) }()
+	end = func() {
+		p.Helper()
+		stop()
+		if err := errors.Join(router.Close(), <-ended, <-ended); err != nil {
+			p.Error(err)
+		}
+	}
+
+	for _, to := range []*byHand{plain, durable} {
+		for _, id := range []string{"fine", "fine", "again", "fails 1", "fails 2", "fails 3"} {
+			p.deliver(to, event(id, ""))
+		}
+		p.deliver(to, message.NewMessage("fine", []byte("another body"))) // a collision
+		redelivered := event("redelivered", "")
+		redelivered.Metadata.Set("once_redelivered", "true")
+		p.deliver(to, redelivered)
+		p.deliver(to, event("fails with a key", "key"))
+		p.deliver(to, event("waits for it", "key"))
+		for _, version := range []int64{2, 1, 3} {
+			msg := event("version "+string(rune('0'+version)), "")
+			outbox.SetAggregate(msg, "account", "17", version)
+			p.deliver(to, msg)
+			if version == 2 {
+				p.becomes(1, `SELECT COUNT(*) FROM app.mine_parked WHERE early_since IS NOT NULL AND token IS NULL AND state = 'waiting'`)
+			}
+		}
+		p.becomes(0, `SELECT COUNT(*) FROM app.mine_parked WHERE state = 'waiting'`)
+	}
+	p.becomes(2*(3+1+1), `SELECT COUNT(*) FROM app.mine_parked WHERE state = 'quarantined'`)
+	p.becomes(2, `SELECT COUNT(*) FROM app.mine_parked WHERE state = 'held'`)
+	p.becomes(2*6, `SELECT COUNT(*) FROM app.mine_inbox`)
+	mended.Store(true)
+	return end
+}

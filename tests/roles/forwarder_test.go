@@ -1,0 +1,93 @@
+package roles
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/watermill-once/once/forwarder"
+)
+
+// broker answers as the topics say.
+type broker struct {
+	mu   sync.Mutex
+	seen map[string]int
+}
+
+// answer says of itself what it is, as rabbit's errors do.
+type answer string
+
+func (a answer) Error() string      { return string(a) }
+func (a answer) Refused() bool      { return a == "refused once" }
+func (a answer) Unacceptable() bool { return a == "unacceptable" }
+
+func (b *broker) Publish(topic string, msgs ...*message.Message) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, msg := range msgs {
+		b.seen[msg.UUID]++
+		if topic == "unacceptable" || topic == "refused once" && b.seen[msg.UUID] == 1 {
+			return answer(topic)
+		}
+	}
+	return nil
+}
+
+func (b *broker) Close() error { return nil }
+
+// run forwards until end is called.
+func (p *part) run(config forwarder.Config) (f *forwarder.Forwarder, end func()) {
+	p.Helper()
+	config.Schema, config.PollMax = tables, 20*time.Millisecond
+	config.Backoff = func(int) time.Duration { return 50 * time.Millisecond }
+	config.AfterDead = forwarder.StayHeld
+	f, err := forwarder.New(p.db, &broker{seen: map[string]int{}}, config)
+	if err != nil {
+		p.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(context.WithoutCancel(p.Context())) }()
+	return f, func() {
+		p.Helper()
+		if err := errors.Join(f.Close(), <-ended); err != nil {
+			p.Error(err)
+		}
+	}
+}
+
+// forward leaves three dead letters, of which two hold their keys, and a log of
+// what was sent.
+func (p *part) forward() {
+	p.Helper()
+	reader := metric.NewManualReader()
+	// By hand: a hold without a head.
+	p.exec(p.admin, `INSERT INTO app.mine_holds VALUES ('gone', 1000000, 1000000, 'refused')`)
+	f, end := p.run(forwarder.Config{KeepSent: time.Minute, MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))})
+	p.becomes(3, `SELECT COUNT(*) FROM app.mine_outbox_dead`)
+	p.becomes(2, `SELECT COUNT(*) FROM app.mine_outbox`)
+	p.becomes(2, `SELECT COUNT(*) FROM app.mine_holds`)
+	p.becomes(8, `SELECT COUNT(*) FROM app.mine_outbox_sent`)
+	if _, err := f.Stats(p.Context()); err != nil {
+		p.Error(err)
+	}
+	if err := reader.Collect(p.Context(), &metricdata.ResourceMetrics{}); err != nil {
+		p.Error(err)
+	}
+	second, endSecond := p.run(forwarder.Config{KeepSent: time.Minute}) // a share goes to it
+	<-second.Running()
+	p.becomes(2, `SELECT COUNT(DISTINCT owner) FROM app.mine_slots`)
+	endSecond()
+	end()
+	p.becomes(0, `SELECT COUNT(*) FROM app.mine_forwarders`)
+
+	// Without the log, what is sent is deleted.
+	p.exec(p.admin, `INSERT INTO app.mine_outbox (message_id, topic, slot, payload, metadata) VALUES ('13', 'fine', 0, '', '{}')`)
+	_, end = p.run(forwarder.Config{})
+	p.becomes(2, `SELECT COUNT(*) FROM app.mine_outbox`)
+	end()
+}

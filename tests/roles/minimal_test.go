@@ -1,0 +1,118 @@
+package roles
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// grant is one right: on a table, or on one column of it.
+type grant struct{ right, table, column string }
+
+func (g grant) String() string {
+	if g.column == "" {
+		return fmt.Sprintf("%s ON %s", g.right, tables.Table(g.table))
+	}
+	return fmt.Sprintf("%s (%s) ON %s", g.right, g.column, tables.Table(g.table))
+}
+
+// grantsOf are what may says, one by one.
+func grantsOf(name string) (grants []grant) {
+	for table, list := range may[name] {
+		for _, right := range strings.Split(list, ", ") {
+			right, columns, _ := strings.Cut(strings.TrimSuffix(right, ")"), "(")
+			if columns == "" {
+				grants = append(grants, grant{right, table, ""})
+			}
+			for _, column := range strings.Fields(columns) {
+				grants = append(grants, grant{right, table, column})
+			}
+		}
+	}
+	return grants
+}
+
+// needsEverything takes each right away and looks whether a statement of the
+// work is refused. Rights are checked when a plan is made ready, so that
+// EXPLAIN is enough.
+func (p *part) needsEverything(name string) {
+	p.Helper()
+	conn, err := p.db.Conn(p.Context())
+	p.must(err)
+	defer conn.Close()
+	statements := plans(p.seen())
+	run := func() (refusedAt string) {
+		for _, s := range statements {
+			switch err := s.try(p.Context(), conn); {
+			case refused(err):
+				return s.text
+			case err != nil:
+				p.Fatalf("%s: %v: %s", name, err, s.text)
+			}
+		}
+		return ""
+	}
+	if at := run(); at != "" {
+		p.Fatalf("%s: with all of its rights it may not: %s", name, at)
+	}
+	for _, g := range grantsOf(name) {
+		p.exec(p.admin, fmt.Sprintf(`REVOKE %s FROM %s`, g, p.prefix+name))
+		if run() == "" {
+			p.Errorf("%s does not need %s", name, g)
+		}
+		p.exec(p.admin, fmt.Sprintf(`GRANT %s TO %s`, g, p.prefix+name))
+	}
+}
+
+// plan is a statement of which a plan can be made.
+type plan struct {
+	text   string
+	params int
+	locks  bool // LOCK TABLE has no plan
+}
+
+var (
+	setting = regexp.MustCompile(`^\s*SET LOCAL [^;]*(;|$)`)
+	param   = regexp.MustCompile(`\$[0-9]+`)
+)
+
+// plans leaves out what is about transactions and settings.
+func plans(texts []string) (all []plan) {
+	for _, text := range texts {
+		for setting.MatchString(text) {
+			text = setting.ReplaceAllString(text, "")
+		}
+		word, _, _ := strings.Cut(strings.TrimSpace(text), " ")
+		s := plan{text: text, locks: word == "LOCK"}
+		switch strings.ToUpper(strings.TrimSpace(word)) {
+		case "SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "LOCK":
+			for _, mark := range param.FindAllString(text, -1) {
+				var n int
+				_, _ = fmt.Sscanf(mark, "$%d", &n)
+				s.params = max(s.params, n)
+			}
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// try makes the plan and throws it away.
+func (s plan) try(ctx context.Context, conn *sql.Conn) error {
+	text := `EXPLAIN ` + s.text
+	if s.params > 0 {
+		nulls := strings.TrimSuffix(strings.Repeat("NULL,", s.params), ",")
+		text = `PREPARE tried AS ` + s.text + `; EXPLAIN EXECUTE tried(` + nulls + `)`
+	}
+	if s.locks {
+		text = s.text
+	}
+	_, err := conn.ExecContext(ctx, `BEGIN; SET LOCAL plan_cache_mode = force_generic_plan; `+text)
+	_, rollback := conn.ExecContext(ctx, `ROLLBACK; DEALLOCATE ALL`)
+	if err == nil {
+		err = rollback
+	}
+	return err
+}

@@ -1,0 +1,129 @@
+package roles
+
+import (
+	"bytes"
+	"errors"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/poison"
+)
+
+var act = poison.Act{Actor: "ann", Why: "a test"}
+
+// operate does everything that operators can. The consumer is at work.
+func (p *part) operate() {
+	p.Helper()
+	quarantine, err := poison.New(p.db, poison.Config{Schema: tables})
+	p.must(err)
+	p.look(quarantine)
+	p.change(quarantine)
+	p.deadLetters()
+	p.permitted()
+
+	var lines int
+	p.must(p.db.QueryRowContext(p.Context(), `SELECT COUNT(*) FROM (SELECT at, actor, action, why FROM app.mine_audit) AS a`).Scan(&lines))
+	if lines < 12 {
+		p.Errorf("%d lines are in the audit", lines)
+	}
+}
+
+func (p *part) must(err error) {
+	p.Helper()
+	if err != nil {
+		p.Fatal(err)
+	}
+}
+
+func (p *part) look(quarantine *poison.Store) {
+	p.Helper()
+	ctx := p.Context()
+	entries, err := quarantine.List(ctx, poison.Filter{})
+	p.must(err)
+	_, err = quarantine.Groups(ctx, poison.Filter{})
+	p.must(err)
+	_, err = quarantine.Get(ctx, entries[0].ID)
+	p.must(err)
+	_, err = quarantine.DryRun(ctx, poison.Filter{All: true})
+	p.must(err)
+	var file bytes.Buffer
+	_, err = quarantine.Export(ctx, poison.Filter{}, &file)
+	p.must(err)
+	p.exec(p.admin, `DELETE FROM app.mine_parked WHERE message_id = 'fails 3' AND consumer = 'plain'`)
+	imported, err := quarantine.Import(ctx, act, &file)
+	p.must(err)
+	if imported.Imported != 1 {
+		p.Errorf("imported: %+v", imported)
+	}
+}
+
+func (p *part) change(quarantine *poison.Store) {
+	p.Helper()
+	ctx := p.Context()
+	entries, err := quarantine.List(ctx, poison.Filter{Consumer: "durable"})
+	p.must(err)
+	ids := map[string]int64{}
+	for _, e := range entries {
+		ids[e.MessageID] = e.ID
+	}
+	p.must(quarantine.Replay(ctx, act, ids["fails 1"]))
+	_, err = quarantine.Edit(ctx, act, ids["fine"], func(msg *message.Message) error {
+		msg.Payload = []byte("mended")
+		return nil
+	}, poison.EditOptions{})
+	p.must(err)
+	p.must(quarantine.Discard(ctx, act, ids["fails 2"]))
+	p.must(quarantine.Discard(ctx, act, ids["fails with a key"])) // and the next one goes on
+	p.becomes(0, `SELECT COUNT(*) FROM app.mine_parked WHERE state = 'held' AND consumer = 'durable'`)
+	_, err = quarantine.DiscardMatching(ctx, act, poison.Filter{Consumer: "plain", MessageID: "fails 2"})
+	p.must(err)
+
+	replay, err := quarantine.ReplayMatching(ctx, act, poison.Filter{Consumer: "plain", Reason: "permanent"}, poison.Plan{Force: true})
+	p.must(err)
+	if replay.Resolved != 3 {
+		p.Errorf("replayed: %+v", replay)
+	}
+	// Collisions come again.
+	replay, err = quarantine.ReplayMatching(ctx, act, poison.Filter{All: true}, poison.Plan{StopOnFailure: true})
+	if !errors.Is(err, poison.ErrReplayStopped) {
+		p.Fatal(err)
+	}
+	_, err = quarantine.Resume(ctx, act, replay.ID, nil)
+	p.must(err)
+	_, err = quarantine.Replays(ctx, 0)
+	p.must(err)
+}
+
+func (p *part) deadLetters() {
+	p.Helper()
+	ctx := p.Context()
+	letters, err := forwarder.NewDeadLetters(p.db, tables)
+	p.must(err)
+	dead, err := letters.List(ctx, forwarder.Filter{}, forwarder.Page{})
+	p.must(err)
+	_, err = letters.Get(ctx, dead[0].ID)
+	p.must(err)
+	p.must(letters.Release(ctx, act, "dead key"))
+	for _, report := range []func() (forwarder.Report, error){
+		func() (forwarder.Report, error) {
+			return letters.Replay(ctx, act, forwarder.Filter{OrderingKey: "dead key too"}, forwarder.ReplayOptions{})
+		},
+		func() (forwarder.Report, error) {
+			return letters.Discard(ctx, act, forwarder.Filter{MessageID: "8"}, forwarder.DiscardOptions{})
+		},
+		func() (forwarder.Report, error) {
+			sent, err := forwarder.NewSent(p.db, tables)
+			p.must(err)
+			_, err = sent.List(ctx, forwarder.Filter{}, forwarder.Page{})
+			p.must(err)
+			return sent.Resend(ctx, act, forwarder.Filter{MessageID: "1"}, forwarder.ReplayOptions{})
+		},
+	} {
+		done, err := report()
+		p.must(err)
+		if done.Done != 1 {
+			p.Errorf("done: %+v", done)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package roles
+
+import (
+	"database/sql"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
+)
+
+// part is what has a role at its work: a user who has that role and no other.
+type part struct {
+	*world
+	*recorder
+
+	db *sql.DB
+}
+
+func (w *world) part(name string) *part {
+	w.Helper()
+	r := new(recorder)
+	p := &part{w, r, w.open(r, name)}
+	if err := schema.Check(w.Context(), p.db, tables); err != nil {
+		w.Fatalf("%s: %v", name, err)
+	}
+	return p
+}
+
+// Each part does all of its work, and without any one of its rights it could
+// not.
+func TestEachRoleDoesItsWorkAndNeedsEveryRight(t *testing.T) {
+	w := newWorld(t)
+	at := map[string]*part{}
+	for _, name := range parts {
+		at[name] = w.part(name)
+	}
+	at["producer"].produce()
+	at["forwarder"].forward()
+	end := at["consumer"].consume()
+	at["operator"].operate()
+	end()
+	at["watcher"].watch()
+	for _, name := range parts {
+		at[name].permitted()
+	}
+	if t.Failed() {
+		return
+	}
+	for _, name := range parts {
+		at[name].needsEverything(name)
+	}
+}
+
+// permitted fails the test if something was not: what runs in the background
+// tries again, and would only show as something that does not happen.
+func (p *part) permitted() {
+	p.Helper()
+	for _, text := range p.denied() {
+		p.Error(text)
+	}
+	if p.Failed() {
+		p.FailNow()
+	}
+}
+
+// becomes waits until a query about the tables has a result.
+func (p *part) becomes(want int, query string) {
+	p.Helper()
+	testkit.Eventually(p.T, 20*time.Second, fmt.Sprintf("%d is %s (denied: %v)", want, query, p.denied()), func() bool {
+		return len(p.denied()) > 0 || p.number(query) == want
+	})
+	p.permitted()
+}
+
+func event(id, key string) *message.Message {
+	msg := message.NewMessage(id, []byte("payload of "+id))
+	if key != "" {
+		outbox.SetOrderingKey(msg, key)
+	}
+	return msg
+}
+
+func (p *part) publish(topic string, msgs ...*message.Message) {
+	p.Helper()
+	box, err := outbox.New(outbox.Config{Schema: tables})
+	if err == nil {
+		err = box.InTx(p.Context(), p.db, func(_ *sql.Tx, events message.Publisher) error { return events.Publish(topic, msgs...) })
+	}
+	if err != nil {
+		p.Fatal(err)
+	}
+}
+
+// produce leaves what the forwarder will have every kind of answer for.
+func (p *part) produce() {
+	p.Helper()
+	later := event("later", "")
+	outbox.SetDueAt(later, time.Now().Add(200*time.Millisecond))
+	p.publish("fine", event("1", ""), event("2", "key"), event("3", "key"), later)
+	p.publish("refused once", event("4", "other key"), event("5", ""))
+	p.publish("unacceptable", event("6", "dead key"), event("7", "dead key too"), event("8", ""))
+	p.publish("fine", event("9", "dead key"), event("10", "dead key too"), event("11", "other key"))
+	p.publish("fine", event("12", "ends"))
+}
