@@ -5,10 +5,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/lib/pq"
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // errUsage says that the command was called in a wrong way.
@@ -146,11 +150,18 @@ func parse(args []string) (options, error) {
 	}
 	o.slow = max(1, o.messages/10)
 	o.consume = max(1, o.messages/4)
+	// Parsers quote what they cannot read, which may be the password.
 	if o.pgDSN == "" {
 		refuse("PG_DSN is not set: run make bench")
+	} else if _, err := url.Parse(o.pgDSN); err != nil {
+		refuse("PG_DSN is no URL")
+	} else if _, err := pq.NewConfig(o.pgDSN); err != nil {
+		refuse("PG_DSN cannot be read: it must be postgres://user:password@host/database")
 	}
 	if o.amqpURL == "" {
 		refuse("AMQP_URL is not set: run make bench")
+	} else if _, err := amqp.ParseURI(o.amqpURL); err != nil {
+		refuse("AMQP_URL cannot be read: it must be amqp://user:password@host/")
 	}
 	if len(errs) > 0 {
 		return options{}, fmt.Errorf("%w; %w", errors.Join(errs...), errUsage)

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"net"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/watermill-once/once/internal/testkit"
 )
 
 func servers(t *testing.T) {
@@ -71,6 +74,53 @@ func TestEverythingWrongIsNamed(t *testing.T) {
 	}
 	if _, err := parse([]string{"-unknown"}); !errors.Is(err, errUsage) || !strings.Contains(err.Error(), "-unknown") {
 		t.Error(err)
+	}
+}
+
+// What cannot be read is named, and not shown: it may hold a password.
+func TestTrap60_ThePasswordsOfTheServersAreNotTold(t *testing.T) {
+	for name, values := range map[string][]string{
+		"PG_DSN": {
+			"postgres://u:canary%zz@h/d", "postgres://u:canary@h:port/d", "postgres://u:canary#1@h/d", "user=u password='canary",
+			"postgres://u:canary@h/d?connect_timeout=canary", "postgres://u:canary\n@h/d",
+		},
+		"AMQP_URL": {"amqp://u:canary%zz@h/", "amqp://u:canary@h:port/", "amqp://u:canary#1@h/", "u:canary@h", "amqp://u:canary @h/"},
+	} {
+		for _, value := range values {
+			t.Setenv("PG_DSN", "postgres://localhost/postgres")
+			t.Setenv("AMQP_URL", "amqp://localhost")
+			t.Setenv(name, value)
+			_, err := parse(nil)
+			if !errors.Is(err, errUsage) || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "canary") {
+				t.Errorf("%s=%s: %v", name, value, err)
+			}
+		}
+	}
+	// Nor is what can be read when nobody answers.
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	dsn := testkit.Postgres(t).DSN
+	for _, o := range []options{
+		{pgDSN: "postgres://u:canary@" + closed + "/d?sslmode=disable", amqpURL: "amqp://u:canary@" + closed},
+		{pgDSN: dsn, amqpURL: "amqp://u:canary@" + closed},
+	} {
+		if _, err := facts(t.Context(), o); err == nil || strings.Contains(err.Error(), "canary") {
+			t.Errorf("%v", err)
+		}
+	}
+	_, err = newDatabase(t.Context(), "postgres://u:canary@"+closed+"/d?sslmode=disable")
+	if err == nil || strings.Contains(err.Error(), "canary") {
+		t.Errorf("%v", err)
+	}
+	_, err = newQueue("amqp://u:canary@"+closed, "classic")
+	if err == nil || strings.Contains(err.Error(), "canary") {
+		t.Errorf("%v", err)
 	}
 }
 
