@@ -83,21 +83,9 @@ func TestTrap60_NeitherPayloadsNorPasswordsAreTold(t *testing.T) {
 	w.eventually("the others are sent", func() bool { return w.value("once.forwarder.published", "once.outcome=confirmed") >= 2 })
 	service.End()
 
-	told := w.logs.lines()
-	for name, i := range w.instruments() {
-		told = append(told, fmt.Sprint(name, i.description, i.unit))
-		for series := range i.series {
-			told = append(told, series)
-		}
-	}
-	for _, span := range w.spans.GetSpans() {
-		told = append(told, fmt.Sprint(span.Name, span.Attributes, span.Status, span.Events, span.Links, span.Resource))
-	}
+	w.tellsNoSecrets()
 	dead := 0
-	for _, line := range told {
-		if strings.Contains(line, "canary") {
-			t.Errorf("told: %s", line)
-		}
+	for _, line := range w.logs.lines() {
 		if strings.Contains(line, "Message is dead") {
 			dead++
 			for _, field := range []string{"message_id:", "topic:", "attempt:", "size:", "reason:"} {
@@ -109,5 +97,33 @@ func TestTrap60_NeitherPayloadsNorPasswordsAreTold(t *testing.T) {
 	}
 	if dead < 4 || len(w.named("forward "+fine)) != 1 {
 		t.Errorf("%d dead letters were logged, %d spans", dead, len(w.spans.GetSpans()))
+	}
+}
+
+// tellsNoSecrets looks through all that was logged, measured and traced, and
+// through what callers were told.
+func (w *watch) tellsNoSecrets(errs ...error) {
+	w.Helper()
+	told := w.logs.lines()
+	for name, i := range w.instruments() {
+		told = append(told, fmt.Sprint(name, i.description, i.unit))
+		for series := range i.series {
+			told = append(told, series)
+		}
+	}
+	for _, span := range w.spans.GetSpans() {
+		told = append(told, fmt.Sprint(span.Name, span.Attributes, span.Status, span.Events, span.Links, span.Resource))
+	}
+	for _, err := range errs {
+		if err == nil {
+			w.Error("there is no error to look at")
+			continue
+		}
+		told = append(told, fmt.Sprintf("%v %+v", err, err))
+	}
+	for _, line := range told {
+		if strings.Contains(line, "canary-") {
+			w.Errorf("told: %s", line)
+		}
 	}
 }

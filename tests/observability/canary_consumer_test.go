@@ -1,0 +1,199 @@
+package observability
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/retry"
+)
+
+// withPassword returns the URL of broker for a user of the test's own, and what
+// removes that.
+func withPassword(t *testing.T, broker testkit.Broker) (_ string, remove func()) {
+	t.Helper()
+	user := broker.Name("reader")
+	broker.Ctl(t, "add_user", user, secretPassword)
+	broker.Ctl(t, "set_permissions", "--vhost", broker.VHost, user, ".*", ".*", ".*")
+	address, err := url.Parse(broker.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.User = url.UserPassword(user, secretPassword)
+	return address.String(), func() { broker.Ctl(t, "delete_user", user) }
+}
+
+// brokenPipe takes nothing.
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+// Everything that a consumer can come to, and an operator after it.
+func TestTrap60_ConsumersTellNoSecretsEither(t *testing.T) {
+	w := newWatch(t)
+	db, broker := w.database(), testkit.Rabbit(t)
+	address, remove := withPassword(t, broker)
+	defer remove()
+	topic := broker.Name("events")
+	w.declare(broker.URL, topic, nil)
+	config := queue(address)
+	config.Marshaler = odd{}
+	send := w.rabbit(queue(address), rabbit.PublisherConfig{})
+
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
+		Durable: []string{"durable"},
+		Retry: retry.Config{
+			Policy:       retry.Policy{Immediate: 1, Delayed: 1, Base: 10 * time.Millisecond},
+			PollInterval: 10 * time.Millisecond, KeyOrder: retry.StayHeld,
+		},
+		Poison:        poison.Config{OnQuarantine: func(poison.Entry) { panic("the hook fails") }},
+		MeterProvider: w.meters, TracerProvider: w.traces, Logger: &w.logs,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, &w.logs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mended atomic.Bool
+	handle := func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		switch kind, _, _ := strings.Cut(msg.UUID, " "); {
+		case mended.Load(), kind == "fine":
+			return nil, nil
+		case kind == "panics":
+			panic("the handler panics")
+		case kind == "permanent":
+			return nil, retry.Permanent(errHandler)
+		case kind == "sql":
+			_, err := tx.ExecContext(ctx, `INSERT INTO nowhere VALUES ($1)`, msg.Payload)
+			return nil, err
+		case kind == "produces": // what the outbox refuses
+			msg.Metadata.Set("BCC", secretMetadata)
+			return []*message.Message{once.To("t", msg)}, nil
+		}
+		return nil, errHandler
+	}
+	consumer.AddHandler(router, "plain", topic, w.subscriber(config, rabbit.SubscriberConfig{}), handle)
+	durable := &byHand{messages: make(chan *message.Message)}
+	consumer.AddHandler(router, "durable", "t", durable, handle)
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
+	<-router.Running()
+	t.Cleanup(func() {
+		if err := errors.Join(router.Close(), <-ended); err != nil {
+			t.Error(err)
+		}
+	})
+
+	secret := func(id, payload string) *message.Message {
+		msg := message.NewMessage(id, []byte(secretPayload+payload))
+		msg.Metadata.Set("customer", secretMetadata)
+		return msg
+	}
+	keyed := func(id string) *message.Message {
+		msg := secret(id, "")
+		outbox.SetOrderingKey(msg, secretKey)
+		return msg
+	}
+	for _, msg := range []func() *message.Message{
+		func() *message.Message { return secret("fine", "") },
+		func() *message.Message { return secret("fine", "") },
+		func() *message.Message { return secret("fine", " another") }, // a collision
+		func() *message.Message { return secret("fails", "") },
+		func() *message.Message { return secret("panics", "") },
+		func() *message.Message { return secret("sql", "") },
+		func() *message.Message { return secret("produces", "") },
+		func() *message.Message { return secret("undecodable", "") },
+		func() *message.Message { return secret("", "") },
+		func() *message.Message { return keyed("permanent key") },
+		func() *message.Message { return keyed("fine key") },
+	} {
+		if err := send.Publish(topic, msg()); err != nil {
+			t.Fatal(err)
+		}
+		durable.deliver(msg())
+	}
+	quarantined := func(n int) func() bool {
+		return func() bool {
+			var is int
+			err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_parked WHERE state = 'quarantined'`).Scan(&is)
+			return err == nil && is == n
+		}
+	}
+	w.eventually("all that is hopeless is in quarantine", quarantined(2*8))
+	w.tellsNoSecrets()
+
+	errs := operateBadly(w, consumer.Quarantine())
+	mended.Store(true)
+	ann := poison.Act{Actor: "ann", Why: "mended"}
+	if _, err := consumer.Quarantine().ReplayMatching(t.Context(), ann, poison.Filter{All: true}, poison.Plan{}); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("what remains cannot be handled", quarantined(5)) // two collisions, two without an id, one undecodable
+
+	// The database fails under it, and the connection to the broker.
+	w.exec(db, `ALTER TABLE once_parked RENAME TO elsewhere`)
+	broker.Ctl(t, "close_all_connections", "--vhost", broker.VHost, "a test")
+	go durable.deliver(secret("waits", ""))
+	testkit.Eventually(t, 30*time.Second, "it says so", func() bool {
+		text := strings.Join(w.logs.lines(), "\n")
+		return strings.Contains(text, "once_parked") && strings.Count(text, "Connected to RabbitMQ") >= 3
+	})
+	w.exec(db, `ALTER TABLE elsewhere RENAME TO once_parked`)
+	w.tellsNoSecrets(errs...)
+	for _, said := range []string{"Message is quarantined", "OnQuarantine panicked", "panic: the handler panics", "Message cannot be decoded", "stack"} {
+		if !strings.Contains(strings.Join(w.logs.lines(), "\n"), said) {
+			t.Errorf("nothing said %q", said)
+		}
+	}
+}
+
+// operateBadly returns the errors of what an operator can do wrong.
+func operateBadly(w *watch, quarantine *poison.Store) (errs []error) {
+	w.Helper()
+	ctx, ann := w.Context(), poison.Act{Actor: "ann", Why: "a test"}
+	entries, err := quarantine.List(ctx, poison.Filter{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	_, err = quarantine.Export(ctx, poison.Filter{}, brokenPipe{})
+	errs = append(errs, err)
+	var file strings.Builder
+	if _, err := quarantine.Export(ctx, poison.Filter{}, &file); err != nil || !strings.Contains(file.String(), secretMetadata) {
+		w.Errorf("%v: %s", err, file.String())
+	}
+	line, _, _ := strings.Cut(file.String(), "\n")
+	for _, broken := range []string{
+		line[:len(line)/2],
+		strings.Replace(line, `"metadata":{`, `"metadata":{"canary-metadata":1,`, 1),
+		strings.Replace(line, `"envelope":"`, `"envelope":"canary payload `, 1),
+		strings.Replace(line, `"digest":"`, `"digest":"00`, 1),
+		`{"canary-payload"`,
+	} {
+		_, err := quarantine.Import(ctx, ann, strings.NewReader(broken))
+		errs = append(errs, err)
+	}
+	for _, e := range entries {
+		if e.Reason == poison.ReasonUndecodable {
+			errs = append(errs, quarantine.Replay(ctx, ann, e.ID))
+		}
+	}
+	_, err = quarantine.Edit(ctx, ann, entries[0].ID, func(msg *message.Message) error {
+		msg.UUID = "fine"
+		return nil
+	}, poison.EditOptions{})
+	return append(errs, err)
+}
