@@ -87,6 +87,11 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 			if held > a.config.Hold || !a.delivery.Sleep(a.ctx, pause) {
 				return nil, a.handBack(err)
 			}
+			if held < tellHeld && held+pause >= tellHeld {
+				a.config.Logger.Error("Message is held: what becomes of it cannot be decided", err, watermill.LogFields{
+					"message_uuid": a.original.UUID, "consumer": a.delivery.Consumer, "topic": a.delivery.Topic,
+				})
+			}
 			held += pause
 			pause = min(2*pause, 5*time.Second)
 			continue // nothing is charged
@@ -106,6 +111,10 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		tries++
 	}
 }
+
+// tellHeld is for how long nobody is told that a message is held: mostly another
+// copy of it is under way. Longer, and the database may be away, or refuse us.
+const tellHeld = time.Second
 
 // call calls h once. end is to be told what follows.
 func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, end func(outcome int), err error) {

@@ -320,3 +320,24 @@ func TestSubscriberNamesWhatIsMissing(t *testing.T) {
 		t.Error("a closed subscriber subscribes")
 	}
 }
+
+// A database that refuses us a table, say, is no failure of the message. It
+// would be held for long, and nobody know why.
+func TestWhatIsHeldForLongIsToldOnce(t *testing.T) {
+	var logs testkit.Logs
+	b := newBench(t, testkit.SQLite(t), func(c *retry.Config) { c.Logger = &logs })
+	denied, calls := errors.New("permission denied"), 0
+	b.run(func(*message.Message) error {
+		calls++
+		if calls < 8 { // which are three seconds
+			return verdict.HandBack(denied)
+		}
+		return nil
+	})
+	if !b.transport.deliver(t, message.NewMessage("id", nil)) {
+		t.Error("not acked")
+	}
+	if n := logs.Count("ERROR", "Message is held", "permission denied", "message_uuid=id", "consumer="+consumer); n != 1 {
+		t.Errorf("told %d times: %v", n, logs.Lines())
+	}
+}
