@@ -1,0 +1,144 @@
+package observability
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/mover"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/schema"
+)
+
+// The password of the database, when that is away and when it refuses us.
+func TestTrap60_ThePasswordOfTheDatabaseIsNotTold(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	there, err := url.Parse(testkit.Postgres(t).DSN)
+	if err != nil {
+		t.Fatal("the DSN is no URL")
+	}
+	there.User = url.UserPassword("nobody_of_that_name", secretPassword)
+	away := *there
+	away.Host = listener.Addr().String()
+	for says, dsn := range map[string]string{"connection refused": away.String(), "does not exist": there.String()} {
+		t.Run(says, func(t *testing.T) {
+			db, err := sql.Open("postgres", dsn)
+			if err != nil {
+				t.Fatal("the DSN cannot be read")
+			}
+			t.Cleanup(func() { _ = db.Close() })
+			w := newWatch(t)
+			errs := w.call(db)
+			w.background(db, says)
+			for _, err := range errs {
+				if err == nil || !strings.Contains(err.Error(), says) {
+					t.Errorf("%v does not say %q", err, says)
+				}
+			}
+			w.tellsNoSecrets(errs...)
+		})
+	}
+}
+
+// call returns what callers are told.
+func (w *watch) call(db *sql.DB) []error {
+	w.Helper()
+	ctx := w.Context()
+	letters, err := forwarder.NewDeadLetters(db, schema.Config{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	quarantine, err := poison.New(db, poison.Config{Logger: &w.logs})
+	if err != nil {
+		w.Fatal(err)
+	}
+	ann := poison.Act{Actor: "ann", Why: "a test"}
+	_, list := quarantine.List(ctx, poison.Filter{})
+	_, replay := quarantine.ReplayMatching(ctx, ann, poison.Filter{All: true}, poison.Plan{})
+	_, dead := letters.List(ctx, forwarder.Filter{}, forwarder.Page{})
+	_, sweep := w.inbox(db).Sweep(ctx)
+	return []error{
+		schema.Up(ctx, db, schema.Config{}),
+		schema.Check(ctx, db, schema.Config{}),
+		outbox.InTx(ctx, db, func(*sql.Tx, message.Publisher) error { return nil }),
+		list, replay, dead, sweep,
+	}
+}
+
+// background runs all that goes on by itself until each has said why it does
+// not.
+func (w *watch) background(db *sql.DB, says string) {
+	w.Helper()
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{Durable: []string{"durable"}, Logger: &w.logs, MeterProvider: w.meters})
+	if err != nil {
+		w.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, &w.logs)
+	if err != nil {
+		w.Fatal(err)
+	}
+	plain, durable := &byHand{messages: make(chan *message.Message)}, &byHand{messages: make(chan *message.Message)}
+	handle := func(context.Context, *sql.Tx, *message.Message) ([]*message.Message, error) { return nil, nil }
+	consumer.AddHandler(router, "plain", "t", plain, handle)
+	consumer.AddHandler(router, "durable", "t", durable, handle)
+	stock, err := mover.New(db, mover.Config{Logger: &w.logs})
+	if err != nil {
+		w.Fatal(err)
+	}
+	forward, err := forwarder.New(db, &scripted{}, forwarder.Config{Logger: &w.logs, MeterProvider: w.meters})
+	if err != nil {
+		w.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(w.Context()))
+	ended := make(chan error, 4)
+	for _, run := range []func(context.Context) error{consumer.Run, stock.Run, forward.Run} {
+		go func() { ended <- run(ctx) }()
+	}
+	go func() { ended <- router.Run(context.WithoutCancel(ctx)) }()
+	<-router.Running()
+	for _, to := range []*byHand{plain, durable} {
+		go to.deliver(message.NewMessage(watermill.NewUUID(), []byte(secretPayload)))
+	}
+	defer func() {
+		stop()
+		err := router.Close()
+		for range cap(ended) {
+			if failed := <-ended; failed != nil {
+				err = errors.Join(err, failed)
+			}
+		}
+		w.tellsNoSecrets(errors.Join(err, errors.New("they have ended")))
+	}()
+	w.eventually("all have said why they do not go on", func() bool {
+		lines := slices.DeleteFunc(w.logs.lines(), func(line string) bool { return !strings.Contains(line, says) })
+		all := strings.Join(lines, "\n")
+		for _, said := range []string{
+			"The outbox's database cannot be reached", "What is too old cannot be removed", "Cannot store messages",
+			"Cannot fetch parked messages", "Message is held",
+		} {
+			if !strings.Contains(all, said) {
+				return false
+			}
+		}
+		return true
+	})
+}
