@@ -4,6 +4,8 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+
+	"github.com/lib/pq"
 )
 
 var userinfo = regexp.MustCompile(`//[^\s"]*@`)
@@ -12,15 +14,26 @@ var userinfo = regexp.MustCompile(`//[^\s"]*@`)
 // hold: drivers like to quote them.
 func (o options) redact(err error) string {
 	text := err.Error()
-	for _, secret := range []string{o.db, o.amqp} {
+	for _, secret := range append([]string{o.db, o.amqp}, o.passwords()...) {
 		if secret != "" {
 			text = strings.ReplaceAll(text, secret, "***")
 		}
-		if parsed, err := url.Parse(secret); err == nil && parsed.User != nil {
-			if password, ok := parsed.User.Password(); ok && password != "" {
-				text = strings.ReplaceAll(text, password, "***")
-			}
-		}
 	}
 	return userinfo.ReplaceAllString(text, "//***@")
+}
+
+// passwords are those of both, as they are and as they are written in a URL.
+func (o options) passwords() []string {
+	var all []string
+	if config, err := pq.NewConfig(o.db); err == nil {
+		all = append(all, config.Password, url.QueryEscape(config.Password))
+	}
+	for _, address := range []string{o.db, o.amqp} {
+		if parsed, err := url.Parse(address); err == nil {
+			password, _ := parsed.User.Password()
+			_, written, _ := strings.Cut(parsed.User.String(), ":")
+			all = append(all, written, password, url.QueryEscape(password))
+		}
+	}
+	return all
 }
