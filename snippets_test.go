@@ -55,6 +55,15 @@ func _(db *sql.DB, router *message.Router, subscriber message.Subscriber) error 
 	return nil
 }
 
+func _(ctx context.Context, db *sql.DB) error {
+	text, err := schema.Roles(schema.Config{}, "orders_")
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, text) // as the owner of the tables
+	return err
+}
+
 func _(db *sql.DB) (*once.Consumer, error) {
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
 		Retry: retry.Config{KeyOrder: retry.GoOn},
