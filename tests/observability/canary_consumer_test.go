@@ -154,7 +154,9 @@ func TestTrap60_ConsumersTellNoSecretsEither(t *testing.T) {
 	})
 	w.exec(db, `ALTER TABLE elsewhere RENAME TO once_parked`)
 	w.tellsNoSecrets(errs...)
-	for _, said := range []string{"Message is quarantined", "OnQuarantine panicked", "panic: the handler panics", "Message cannot be decoded", "stack"} {
+	for _, said := range []string{
+		"Message is quarantined", "OnQuarantine panicked", "panic: the handler panics", "Message cannot be decoded", "stack",
+	} {
 		if !strings.Contains(strings.Join(w.logs.lines(), "\n"), said) {
 			t.Errorf("nothing said %q", said)
 		}

@@ -62,7 +62,7 @@ func handler(mended *atomic.Bool) once.HandlerFunc {
 		switch {
 		case strings.HasPrefix(msg.UUID, "fails") && !mended.Load():
 			return nil, retry.Permanent(errors.New("fails"))
-		case msg.UUID == "again" && calls.Add(1) < 4: // at once, in its first round, in its second
+		case msg.UUID == "again" && calls.Add(1) < 6: // also in its first round from its row
 			return nil, errors.New("once more")
 		}
 		return nil, nil

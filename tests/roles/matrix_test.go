@@ -172,9 +172,15 @@ func (w *world) attempt(db *sql.DB, part, table, column string) {
 func TestWhatARoleIsFor(t *testing.T) {
 	w := newWorld(t)
 	for part, queries := range map[string][]string{
-		"producer":  {`SELECT payload FROM app.mine_outbox`, `DELETE FROM app.mine_outbox`},
-		"forwarder": {`UPDATE app.mine_outbox SET payload = ''`, `INSERT INTO app.mine_outbox DEFAULT VALUES`, `SELECT payload FROM app.mine_outbox_dead`, `SELECT 1 FROM app.mine_inbox`},
-		"consumer":  {`UPDATE app.mine_inbox SET digest = ''`, `SELECT payload FROM app.mine_outbox`, `UPDATE app.mine_parked SET message_id = ''`},
+		"producer": {`SELECT payload FROM app.mine_outbox`, `DELETE FROM app.mine_outbox`},
+		"forwarder": {
+			`UPDATE app.mine_outbox SET payload = ''`, `INSERT INTO app.mine_outbox DEFAULT VALUES`,
+			`SELECT payload FROM app.mine_outbox_dead`, `SELECT 1 FROM app.mine_inbox`,
+		},
+		"consumer": {
+			`UPDATE app.mine_inbox SET digest = ''`, `SELECT payload FROM app.mine_outbox`,
+			`UPDATE app.mine_parked SET message_id = ''`, `INSERT INTO app.mine_audit DEFAULT VALUES`,
+		},
 		"operator": {
 			`UPDATE app.mine_audit SET why = ''`, `DELETE FROM app.mine_audit`, `INSERT INTO app.mine_audit (at) VALUES (now())`,
 			`UPDATE app.mine_parked SET envelope = ''`, `DELETE FROM app.mine_parked`, `UPDATE app.mine_outbox_dead SET payload = ''`,

@@ -21,12 +21,12 @@ func (g grant) String() string {
 // grantsOf are what may says, one by one.
 func grantsOf(name string) (grants []grant) {
 	for table, list := range may[name] {
-		for _, right := range strings.Split(list, ", ") {
+		for right := range strings.SplitSeq(list, ", ") {
 			right, columns, _ := strings.Cut(strings.TrimSuffix(right, ")"), "(")
 			if columns == "" {
 				grants = append(grants, grant{right, table, ""})
 			}
-			for _, column := range strings.Fields(columns) {
+			for column := range strings.FieldsSeq(columns) {
 				grants = append(grants, grant{right, table, column})
 			}
 		}

@@ -26,7 +26,7 @@ func (p *part) watch() {
 	p.must(err)
 	for table, columns := range p.all() {
 		text := strings.Join(columns, ", ")
-		for _, right := range strings.Split(may["watcher"][table], ", ") {
+		for right := range strings.SplitSeq(may["watcher"][table], ", ") {
 			if some, ok := strings.CutPrefix(right, "SELECT("); ok {
 				text = strings.Join(strings.Fields(strings.TrimSuffix(some, ")")), ", ")
 			}
