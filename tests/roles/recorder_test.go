@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 
 	"github.com/lib/pq"
 )
@@ -56,15 +55,12 @@ func (r *recorder) denied() []string {
 func refused(err error) bool { return pq.As(err, "42501") != nil }
 
 // open returns a pool whose statements are recorded.
-func (r *recorder) open(t *testing.T, dsn string) *sql.DB {
-	t.Helper()
-	inner, err := pq.NewConnector(dsn)
+func (r *recorder) open(config pq.Config) (*sql.DB, error) {
+	inner, err := pq.NewConnectorConfig(config)
 	if err != nil {
-		t.Fatal("the DSN cannot be read")
+		return nil, err
 	}
-	db := sql.OpenDB(connector{inner, r})
-	t.Cleanup(func() { _ = db.Close() })
-	return db
+	return sql.OpenDB(connector{inner, r}), nil
 }
 
 type connector struct {

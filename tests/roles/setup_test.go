@@ -4,15 +4,19 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/lib/pq"
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
+
+// password is that of every user, where the server asks for one.
+const password = "of a test"
 
 // parts are what has a role.
 var parts = []string{"producer", "forwarder", "consumer", "operator", "watcher"}
@@ -59,8 +63,8 @@ func newWorld(t *testing.T) *world {
 
 	// The owner is no superuser, and has no right on the schema but these two.
 	w.exec(w.admin, fmt.Sprintf(`
-		CREATE SCHEMA app; CREATE ROLE %[1]s LOGIN CREATEROLE; GRANT USAGE, CREATE ON SCHEMA app TO %[1]s WITH GRANT OPTION`,
-		w.login("owner")))
+		CREATE SCHEMA app; CREATE ROLE %[1]s LOGIN CREATEROLE PASSWORD '%[2]s'; GRANT USAGE, CREATE ON SCHEMA app TO %[1]s WITH GRANT OPTION`,
+		w.login("owner"), password))
 	owner := w.open(new(recorder), "owner")
 	if err := schema.Up(t.Context(), owner, tables); err != nil {
 		t.Fatal(err)
@@ -73,7 +77,7 @@ func newWorld(t *testing.T) *world {
 		w.exec(owner, text)
 	}
 	for _, part := range parts {
-		w.exec(owner, fmt.Sprintf(`CREATE ROLE %s LOGIN IN ROLE %s`, w.login(part), w.prefix+part))
+		w.exec(owner, fmt.Sprintf(`CREATE ROLE %s LOGIN PASSWORD '%s' IN ROLE %s`, w.login(part), password, w.prefix+part))
 	}
 	return w
 }
@@ -84,14 +88,16 @@ func (w *world) login(part string) string { return w.prefix + "app_" + part }
 // open returns a pool of a part's user.
 func (w *world) open(r *recorder, part string) *sql.DB {
 	w.Helper()
-	var host, port string
-	err := w.admin.QueryRowContext(w.Context(), `SELECT COALESCE(host(inet_server_addr()), ''), COALESCE(inet_server_port()::text, '')`).
-		Scan(&host, &port)
-	if err != nil || host == "" {
-		w.Skipf("the server is not reached by TCP: %v", err)
+	config, err := pq.NewConfig(w.dsn)
+	if err != nil {
+		w.Fatal("the DSN cannot be read")
 	}
-	name := strings.TrimSuffix(w.prefix, "_")
-	db := r.open(w.T, fmt.Sprintf("host=%s port=%s dbname=%s user=%s sslmode=disable", host, port, name, w.login(part)))
+	config.User, config.Password = w.login(part), password
+	db, err := r.open(config)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { _ = db.Close() })
 	db.SetMaxOpenConns(6)
 	return db
 }
