@@ -64,6 +64,11 @@ type Config struct {
 	// at hand as are in flight. Defaults to 10 minutes.
 	Hold time.Duration
 
+	// CloseTimeout is how long Close of a Subscriber waits for the answers to
+	// messages that were handed out. Those that have none by then are due again
+	// when a lease is over, with nothing charged. Defaults to 30 seconds.
+	CloseTimeout time.Duration
+
 	// Logger defaults to none.
 	Logger watermill.LoggerAdapter
 
@@ -122,6 +127,9 @@ func (c Config) withDefaults() Config {
 	if c.Hold == 0 {
 		c.Hold = 10 * time.Minute
 	}
+	if c.CloseTimeout == 0 {
+		c.CloseTimeout = 30 * time.Second
+	}
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}
@@ -154,6 +162,9 @@ func (c Config) validate() error {
 	}
 	if c.Hold < 0 {
 		errs = append(errs, fmt.Errorf("Hold is %v: negative", c.Hold))
+	}
+	if c.CloseTimeout < 0 {
+		errs = append(errs, fmt.Errorf("CloseTimeout is %v: negative", c.CloseTimeout))
 	}
 	return errors.Join(errs...)
 }

@@ -62,8 +62,10 @@ func TestTrap48WhatWasAppliedIsNotGivenUp(t *testing.T) {
 		b.put("done", "not done")
 		b.crash(2, false)
 		b.crash(2, true)
-		b.Exec(`INSERT INTO once_inbox (message_id, consumer, digest)
-			SELECT message_id, consumer, digest FROM once_parked WHERE message_id = 'done'`)
+		if _, err := b.DB.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest)
+			SELECT message_id, consumer, digest FROM once_parked WHERE message_id = 'done'`); err != nil {
+			t.Fatal(err)
+		}
 		b.run(func(msg *message.Message) error {
 			t.Errorf("%s was run", msg.UUID)
 			return nil
@@ -81,7 +83,7 @@ func TestTrap48ACommitUnderWayIsWaitedFor(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.CrashBudget = 1 })
 	b.put("done")
 	b.crash(1, false)
-	tx, err := b.DB.BeginTx(t.Context(), nil)
+	tx, err := b.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

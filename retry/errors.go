@@ -1,10 +1,15 @@
 package retry
 
 import (
+	"errors"
 	"time"
 
 	"github.com/watermill-once/once/internal/verdict"
 )
+
+// ErrGivenBack is the error of Close that messages were handed out and not
+// answered within Config.CloseTimeout.
+var ErrGivenBack = errors.New("retry: given back without an ack")
 
 // Permanent marks an error that no further attempt can mend: the message is
 // given up at once. Permanent(nil) is nil.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -30,6 +31,9 @@ type feed struct {
 	wake     chan struct{}
 	stored   parked.Stored // what the transport wants, if it stores all messages
 
+	over      <-chan struct{} // closed when answers are no longer waited for
+	givenBack *atomic.Int64   // messages without an answer
+
 	turns   parked.Turns
 	claimed *line              // to be handed out
 	handled chan *parked.Claim // this and the next have room for all in hand
@@ -42,16 +46,18 @@ type feed struct {
 	failing bool
 }
 
-func newFeed(r *Retries, consumer, topic string, closing <-chan struct{}) *feed {
+func newFeed(s *subscriber, topic string, closing <-chan struct{}) *feed {
 	host, _ := os.Hostname()
 	return &feed{
-		Retries:  r,
-		consumer: consumer,
-		topic:    topic,
-		owner:    fmt.Sprintf("%s/%d/%s", host, os.Getpid(), uuid.NewString()[:8]),
-		closing:  closing,
-		wake:     make(chan struct{}, 1),
-		inHand:   map[*parked.Claim]struct{}{},
+		Retries:   s.retries,
+		consumer:  s.consumer,
+		topic:     topic,
+		owner:     fmt.Sprintf("%s/%d/%s", host, os.Getpid(), uuid.NewString()[:8]),
+		closing:   closing,
+		over:      s.over,
+		givenBack: &s.givenBack,
+		wake:      make(chan struct{}, 1),
+		inHand:    map[*parked.Claim]struct{}{},
 	}
 }
 

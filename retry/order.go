@@ -73,7 +73,12 @@ func (f *feed) forward(ctx context.Context, in <-chan *message.Message, out chan
 				k.add(msg)
 			default:
 				msg.SetContext(parked.WithDelivery(msg.Context(), f.delivery(nil)))
-				out <- msg
+				select {
+				case out <- msg:
+				case <-f.over:
+					f.givenBack.Add(1)
+					msg.Nack()
+				}
 			}
 		case ok := <-k.stored:
 			k.stored, k.closed = nil, !ok

@@ -30,7 +30,7 @@ func TestKeyOrderNothingOvertakesWhatWasHandedBack(t *testing.T) {
 	}
 	closing, ended := make(chan struct{}), make(chan struct{})
 	in := make(chan *message.Message)
-	f := newFeed(r, "payments", "orders.placed", closing)
+	f := newFeed(&subscriber{retries: r, consumer: "payments"}, "orders.placed", closing)
 	go func() {
 		defer close(ended)
 		f.forward(t.Context(), in, nil)

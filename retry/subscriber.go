@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -20,10 +22,11 @@ import (
 // It wraps, and is not added to the router as a decorator, because it must
 // know whose messages to fetch.
 //
-// Close stops fetching, waits until the parked messages in hand are settled,
-// and closes sub.
+// Close stops fetching, closes sub, and waits until the messages in hand are
+// settled, up to Config.CloseTimeout. The error is ErrGivenBack with their
+// number if some were not.
 func (r *Retries) Subscriber(consumer string, sub message.Subscriber) message.Subscriber {
-	return &subscriber{retries: r, consumer: consumer, sub: sub}
+	return &subscriber{retries: r, consumer: consumer, sub: sub, over: make(chan struct{})}
 }
 
 type subscriber struct {
@@ -38,6 +41,8 @@ type subscriber struct {
 	closeOnce sync.Once
 	closeErr  error
 	running   sync.WaitGroup
+	over      chan struct{} // closed when answers are no longer waited for
+	givenBack atomic.Int64  // messages without an answer
 }
 
 var errClosed = errors.New("retry: subscriber is closed")
@@ -62,7 +67,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err != nil {
 		return nil, err
 	}
-	f := newFeed(s.retries, s.consumer, topic, closing.Done())
+	f := newFeed(s, topic, closing.Done())
 	in, err := s.sub.Subscribe(parked.WithSubscription(ctx, f.subscription()), topic)
 	if err != nil {
 		return nil, err
@@ -112,10 +117,15 @@ func (s *subscriber) Close() error {
 			cancel()
 		}
 		s.mu.Unlock()
+		timeout := s.retries.config.CloseTimeout
+		defer time.AfterFunc(timeout, func() { close(s.over) }).Stop()
 		if s.sub != nil {
 			s.closeErr = s.sub.Close()
 		}
 		s.running.Wait()
+		if n := s.givenBack.Load(); n > 0 {
+			s.closeErr = errors.Join(s.closeErr, fmt.Errorf("%w: %d messages that had no answer after CloseTimeout %v", ErrGivenBack, n, timeout))
+		}
 	})
 	return s.closeErr
 }

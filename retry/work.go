@@ -35,7 +35,7 @@ func (f *feed) begin(ctx context.Context, out chan<- *message.Message) (end func
 	}
 }
 
-// deliver hands a message out and waits for its ack.
+// deliver hands a message out and waits for its answer.
 func (f *feed) deliver(ctx context.Context, c parked.Claimed, out chan<- *message.Message) {
 	d := f.delivery(c.Claim)
 	ctx, cancel := context.WithCancel(parked.WithDelivery(ctx, d))
@@ -43,13 +43,32 @@ func (f *feed) deliver(ctx context.Context, c parked.Claimed, out chan<- *messag
 	msg := c.Message
 	msg.SetContext(ctx)
 	failpoint.Hit("retry/hand-out")
-	out <- msg
+	select {
+	case out <- msg:
+	case <-f.over:
+		f.giveBack(ctx, d)
+		return
+	}
 	select {
 	case <-msg.Acked():
 		f.settle(ctx, d, true)
 	case <-msg.Nacked():
 		f.settle(ctx, d, false)
+	case <-f.over:
+		f.giveBack(ctx, d)
 	}
+}
+
+// giveBack lets go of a message that was not answered. Its handler may still be
+// at work, so it is left alone for a while.
+func (f *feed) giveBack(ctx context.Context, d *parked.Delivery) {
+	f.givenBack.Add(1)
+	if !d.Claim.Settled() {
+		f.persist(ctx, d, "give back the parked message", func(ctx context.Context) error {
+			return f.store.Release(ctx, d.Claim, f.config.Lease)
+		})
+	}
+	f.done <- d.Claim
 }
 
 // settle moves a row on that no middleware has moved. Where none is there to
