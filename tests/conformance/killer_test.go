@@ -36,7 +36,7 @@ var statements = map[string]string{
 	"effect":     `INSERT INTO effects`,
 	"outbox":     `INSERT INTO "once_outbox"`,
 	"park":       `INSERT INTO "once_parked" (`,
-	"claim":      `crashes = crashes + 1`,
+	"claim":      `crashes = CASE WHEN`,
 	"postpone":   `rounds = `,
 	"early":      `early_since = COALESCE(`,
 	"version":    `"once_versions" SET version`,
