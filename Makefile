@@ -56,6 +56,11 @@ soak: ## the same for long                          FOR=8h OLD=commit ARGS='flag
 	scripts/deps.sh
 	$(GO) run ./tests/chaos -duration $(FOR)$(CHAOS_OLD) $(ARGS)
 
+.PHONY: guards
+guards: ## show that tests of traps fail without their guards   ARGS='flags of tests/guards'
+	scripts/deps.sh
+	$(WITH_SERVERS) $(GO) run ./tests/guards $(ARGS)
+
 .PHONY: check
 check: ## check format, vet, lint, modules
 	$(LINT) fmt --diff

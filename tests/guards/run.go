@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// What a test says of its guard.
+const (
+	red    = "red"
+	hangs  = "red: it hangs"
+	green  = "GREEN: the test passes without its guard"
+	broken = "BROKEN: it does not build"
+	absent = "ABSENT: no such test ran"
+)
+
+// run prints a line for each guard. The error counts those whose test is not
+// red.
+func run(ctx context.Context, guards []guard, timeout time.Duration, out io.Writer) error {
+	root, err := findRoot()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "once-guards-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	bad := 0
+	for _, g := range guards {
+		began := time.Now()
+		verdict, output, err := g.try(ctx, root, dir, timeout)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "trap %02d  %-60s %5.0fs  %s\n", g.trap, g.what, time.Since(began).Seconds(), verdict)
+		if verdict != red && verdict != hangs {
+			fmt.Fprintln(out, output)
+			bad++
+		}
+	}
+	fmt.Fprintf(out, "guards=%d red=%d\n", len(guards), len(guards)-bad)
+	if bad > 0 {
+		return fmt.Errorf("%d of %d tests do not need their guard", bad, len(guards))
+	}
+	return nil
+}
+
+// try runs the test of a guard without it.
+func (g guard) try(ctx context.Context, root, dir string, timeout time.Duration) (verdict, output string, err error) {
+	content, err := g.open(root)
+	if err != nil {
+		return "", "", err
+	}
+	replacement, overlay := filepath.Join(dir, "replacement.go"), filepath.Join(dir, "overlay.json")
+	text, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(root, g.file): replacement}})
+	if err != nil {
+		return "", "", err
+	}
+	if err := errors.Join(os.WriteFile(replacement, content, 0o600), os.WriteFile(overlay, text, 0o600)); err != nil {
+		return "", "", err
+	}
+	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-count", "1", "-v", "-vet", "off",
+		"-timeout", timeout.String(), "-run", g.run(), "./"+g.pkg)
+	cmd.Dir = root
+	raw, err := cmd.CombinedOutput()
+	output = string(raw)
+	switch {
+	case ctx.Err() != nil:
+		return "", "", ctx.Err()
+	case strings.Contains(output, "[build failed]"), strings.Contains(output, "[setup failed]"):
+		return broken, output, nil
+	case !strings.Contains(output, "=== RUN "):
+		return absent, output, nil
+	case err == nil:
+		return green, output, nil
+	case strings.Contains(output, "panic: test timed out"):
+		return hangs, output, nil
+	}
+	return red, output, nil
+}
+
+// findRoot returns where go.work is.
+func findRoot() (string, error) {
+	work, err := exec.Command("go", "env", "GOWORK").Output()
+	if err != nil {
+		return "", err
+	}
+	root := filepath.Dir(strings.TrimSpace(string(work)))
+	if root == "." {
+		return "", errors.New("not in the repository")
+	}
+	return root, nil
+}
