@@ -96,8 +96,13 @@ func TestTrap78ACopyDoesNotWaitForAFrozenOneForEver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.inbox.Middleware(apply)(message.NewMessage("m1", nil))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err = b.inbox.Middleware(apply)(message.NewMessageWithContext(ctx, "m1", nil))
 	kindOf(t, err, verdict.Undecided)
+	if ctx.Err() != nil {
+		t.Error("it waited for as long as its context let it")
+	}
 }
 
 func TestTrap78AFrozenHandlerLosesItsTransaction(t *testing.T) {

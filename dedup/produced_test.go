@@ -53,6 +53,23 @@ func TestTrap37ProducedMessagesAreCommittedWithTheEffect(t *testing.T) {
 	})
 }
 
+// What was produced for an effect that came to nothing, at the last moment, is
+// not sent either.
+func TestTrap37ProducedMessagesOfACommitThatIsRefusedAreGone(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), nil)
+	b.exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
+	b.exec(`INSERT INTO unique_later VALUES (1)`)
+	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		tx, _ := dedup.TxFromContext(msg.Context())
+		if _, err := tx.ExecContext(msg.Context(), `INSERT INTO unique_later VALUES (1)`); err != nil {
+			return nil, err
+		}
+		return produce("e1", nil)(msg)
+	})(message.NewMessage("m1", nil))
+	kindOf(t, err, verdict.Failed)
+	b.expect(0, 0, 0)
+}
+
 // What a handler says itself about cause and tenant is not overruled.
 func TestProducedMessagesKeepTheirOwnCauseAndTenant(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)

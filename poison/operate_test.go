@@ -75,7 +75,7 @@ func TestTrap53ReplayGoesToTheConsumerThatFailed(t *testing.T) {
 		if err := b.store.Replay(t.Context(), act, entry.ID); err != nil {
 			t.Fatal(err)
 		}
-		for consumer, want := range map[string]int{"payments": 1, "inventory": 0} {
+		for want, consumer := range []string{"inventory", "payments"} {
 			claimed, err := b.parked.Claim(t.Context(), parked.Select{
 				Consumer: consumer, Topic: "orders.placed", Owner: "me", Limit: 10, Lease: time.Minute,
 			})
