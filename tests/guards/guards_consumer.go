@@ -145,6 +145,11 @@ func consumerGuards() []guard {
 			pkg: "rabbit", test: "TestTrap44_QueueIsDeleted/classic",
 		},
 		{
+			trap: 44, what: "what is in flight can be acked after a cancel",
+			file: "rabbit/subscription.go", guard: "if in.unanswered > 0 {", without: "if false {",
+			pkg: "rabbit", test: "TestTrap44_CancelledConsumer",
+		},
+		{
 			trap: 45, what: "an ack goes to the channel of its message",
 			file: "rabbit/subscription.go",
 			guard: `sub.settle(d)
@@ -164,7 +169,7 @@ func consumerGuards() []guard {
 			file:    "internal/parked/persist.go",
 			guard:   "time.Now().After(deadline) ||",
 			without: "time.Now().After(deadline.Add(time.Hour)) ||",
-			pkg:     "retry", test: "TestTrap46WhatIsHeld",
+			pkg:     "retry", test: "TestTrap46WhatIsHeld/sqlite",
 		},
 		{
 			trap: 47, what: "the broker's own delivery limit is known",
@@ -174,12 +179,12 @@ func consumerGuards() []guard {
 		{
 			trap: 48, what: "the inbox is asked before a message is given up that was killed",
 			file: "retry/feed.go", guard: "applied, err := f.store.Applied(ctx, c.Claim)", without: "applied, err := false, error(nil)",
-			pkg: "retry", test: "TestTrap48WhatWasApplied",
+			pkg: "retry", test: "TestTrap48WhatWasApplied/sqlite",
 		},
 		{
 			trap: 48, what: "crashes have a budget",
 			file: "retry/feed.go", guard: "case c.Crashes > f.config.CrashBudget:", without: "case c.Crashes > 1<<30:",
-			pkg: "retry", test: "TestTrap48AMessageThatKills",
+			pkg: "retry", test: "TestTrap48AMessageThatKills/sqlite",
 		},
 		{
 			trap: 48, what: "a crash is charged before the handler runs",
