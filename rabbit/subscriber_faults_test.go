@@ -1,11 +1,14 @@
 package rabbit_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -297,9 +300,24 @@ func TestTrap60_NoCredentialsInWhatASubscriberSays(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	for _, line := range h.all() {
+	config := queueConfig(brokerURL(t))
+	config.TopologyBuilder = &telltale{}
+	s = newSubscriber(t, config, rabbit.SubscriberConfig{Logger: h})
+	_, err := s.Subscribe(t.Context(), "q")
+	initErr := s.SubscribeInitialize("q")
+	if err == nil || initErr == nil {
+		t.Errorf("errors %v, %v", err, initErr)
+	}
+	for _, line := range append(h.all(), fmt.Sprint(err, initErr)) {
 		if strings.Contains(line, "secret") {
 			t.Error(line)
 		}
 	}
+}
+
+// telltale has a password in its error.
+type telltale struct{ amqp.DefaultTopologyBuilder }
+
+func (telltale) BuildTopology(*amqp091.Channel, string, string, amqp.Config, watermill.LoggerAdapter) error {
+	return errors.New("see amqp://user:secret@host/vhost")
 }
