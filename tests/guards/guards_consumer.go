@@ -2,7 +2,10 @@ package main
 
 // consumerGuards are those of the subscriber, the inbox, retries and the
 // quarantine.
-func consumerGuards() []guard {
+func consumerGuards() []guard { return append(inboxGuards(), parkedGuards()...) }
+
+// inboxGuards are those of traps 34 to 47: how messages come, and are done once.
+func inboxGuards() []guard {
 	return []guard{
 		{
 			trap: 34, what: "a message is entered before it is handled",
@@ -73,7 +76,7 @@ func consumerGuards() []guard {
 		{
 			trap: 38, what: "a failure is not remembered",
 			file: "dedup/inbox.go", guard: "release() // the pool may have no other connection to look with", without: "_ = tx.Commit()",
-			pkg: "retry", test: "TestTrap38",
+			pkg: "retry", test: "TestTrap38RetriesAndReplaysRun/sqlite",
 		},
 		{
 			trap: 39, what: "an empty id is refused",
@@ -81,9 +84,19 @@ func consumerGuards() []guard {
 			pkg: "dedup", test: "TestTrap39UnusableIDs",
 		},
 		{
+			trap: 39, what: "an unusable key is refused",
+			file: "dedup/identity.go", guard: `if why := unusable(name); why != "" {`, without: "if why := unusable(name); why == name {",
+			pkg: "dedup", test: "TestTrap39UnusableKeys",
+		},
+		{
 			trap: 40, what: "payloads of one id are compared",
 			file: "dedup/inbox.go", guard: "case !same:", without: "case false:",
 			pkg: "dedup", test: "TestTrap40TheSameID",
+		},
+		{
+			trap: 40, what: "contents of one key are compared",
+			file: "dedup/identity.go", guard: "sha256.Sum256(content)}", without: "sha256.Sum256(content[:0])}",
+			pkg: "dedup", test: "TestTrap40TheSameKey",
 		},
 		{
 			trap: 41, what: "headers of any type are read as text",
@@ -175,240 +188,6 @@ func consumerGuards() []guard {
 			trap: 47, what: "the broker's own delivery limit is known",
 			file: "rabbit/budget.go", guard: "case major >= 4:", without: "case false:",
 			pkg: "rabbit", test: "TestTrap47TheDeliveryLimit",
-		},
-		{
-			trap: 48, what: "the inbox is asked before a message is given up that was killed",
-			file: "retry/feed.go", guard: "applied, err := f.store.Applied(ctx, c.Claim)", without: "applied, err := false, error(nil)",
-			pkg: "retry", test: "TestTrap48WhatWasApplied/sqlite",
-		},
-		{
-			trap: 48, what: "crashes have a budget",
-			file: "retry/feed.go", guard: "case c.Crashes > f.config.CrashBudget:", without: "case c.Crashes > 1<<30:",
-			pkg: "retry", test: "TestTrap48AMessageThatKills/sqlite",
-		},
-		{
-			trap: 48, what: "a crash is charged before the handler runs",
-			file:    "internal/parked/queries.go",
-			guard:   "due_at = {after $5}, crashes = crashes + 1",
-			without: "due_at = {after $5}, crashes = crashes",
-			pkg:     "retry", test: "TestTrap48ARedelivered",
-		},
-		{
-			trap: 48, what: "what is redelivered is set aside",
-			file:    "retry/middleware.go",
-			guard:   `msg.Metadata[meta.Redelivered] == "true"`,
-			without: `msg.Metadata[meta.Redelivered] == "never"`,
-			pkg:     "retry", test: "TestTrap48ARedelivered",
-		},
-		{
-			trap: 48, what: "a commit under way is waited for",
-			file: "internal/parked/claim.go",
-			guard: `		result, err := tx.ExecContext(ctx, s.sql.enter, c.ID)
-		if err != nil {
-			return err
-		}
-		if fresh, err := result.RowsAffected(); err != nil || fresh > 0 {
-			return cmp.Or(err, errOnlyLooked)
-		}
-`,
-			without: "",
-			pkg:     "retry", test: "TestTrap48ACommitUnderWay",
-		},
-		{
-			trap: 49, what: "suspects are claimed one at a time",
-			file: "retry/feed.go", guard: "sel.Suspects, sel.Limit = true, 1", without: "sel.Suspects = true",
-			pkg: "retry", test: "TestTrap49SuspectsRunAlone",
-		},
-		{
-			trap: 49, what: "a suspect waits for its neighbours",
-			file: "retry/crowd.go",
-			guard: `	if c.inHand > 0 {
-		return false
-	}
-	c.inHand, c.alone`,
-			without: `	c.inHand, c.alone`,
-			pkg:     "retry", test: "TestTrap49ASuspectWaits",
-		},
-		{
-			trap: 50, what: "an envelope is bytes, not text",
-			file: "internal/parked/envelope.go",
-			guard: `	b = binary.AppendUvarint(b, uint64(len(s)))
-`,
-			without: `	s = Clean(s, 1<<30)
-	b = binary.AppendUvarint(b, uint64(len(s)))
-`,
-			pkg: "internal/parked", test: "TestTrap50",
-		},
-		{
-			trap: 51, what: "nothing is remembered without a name",
-			file: "dedup/identity.go", guard: `if consumer == "" {`, without: "if i == nil {",
-			pkg: "dedup", test: "TestTrap51",
-		},
-		{
-			trap: 52, what: "replays of a consumer exclude each other",
-			file:    "internal/parked/queries_replay.go",
-			guard:   "WHERE state = 'running' AND lease_until > {now} AND id <> $2",
-			without: "WHERE 1 = 0 AND id <> $2",
-			pkg:     "poison", test: "TestTrap52ReplaysThatBeginAtOnce",
-		},
-		{
-			trap: 52, what: "a replay that is being entered is waited for",
-			file: "internal/parked/replay.go", guard: `if s.sql.replays.lock != "" {`, without: `if s.sql.replays.lock == "none" {`,
-			pkg: "poison", test: "TestTrap52AReplayThatBegins",
-		},
-		{
-			trap: 53, what: "a row is claimed for its consumer alone",
-			file:    "internal/parked/queries.go",
-			guard:   "AND consumer = $1 AND topic = $2 AND due_at <= {now}",
-			without: "AND $1 <> '' AND topic = $2 AND due_at <= {now}",
-			pkg:     "poison", test: "TestTrap53",
-		},
-		{
-			trap: 54, what: "a failure in a shutdown is not charged",
-			file: "retry/middleware.go", guard: "if a.delivery.ShuttingDown(a.ctx) {", without: "if false {",
-			pkg: "retry", test: "TestTrap54AShutdown",
-		},
-		{
-			trap: 54, what: "the end of the subscription does not cancel its messages",
-			file: "retry/feed.go",
-			guard: `	ctx = context.WithoutCancel(ctx)
-`,
-			without: "",
-			pkg:     "retry", test: "TestTrap54ACancelled",
-		},
-		{
-			trap: 54, what: "a failure in a shutdown is not quarantined",
-			file: "poison/middleware.go", guard: " || delivery.ShuttingDown(ctx)", without: "",
-			pkg: "poison", test: "TestTrap54",
-		},
-		{
-			trap: 55, what: "a try that failed ends its transaction",
-			file: "dedup/inbox.go",
-			guard: `produced, err := h(msg)
-`,
-			without: `produced, err := h(msg)
-	if err != nil {
-		produced, err = h(msg)
-	}
-`,
-			pkg: "retry", test: "TestTrap55",
-		},
-		{
-			trap: 57, what: "each try has the context of the delivery",
-			file: "retry/middleware.go",
-			guard: `		a.ctx, a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
-	a.msg.SetContext(ctx)
-	produced, err = verdict.Call(h, a.msg)
-	a.msg.SetContext(a.ctx) // a handler may have left a cancelled one behind
-`,
-			without: `		a.msg.Context(), a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
-	a.msg.SetContext(ctx)
-	produced, err = verdict.Call(h, a.msg)
-`,
-			pkg: "retry", test: "TestTrap57",
-		},
-		{
-			trap: 57, what: "each try has the message as it came",
-			file: "retry/middleware.go",
-			guard: `parked.Restore(a.msg, a.original)
-`,
-			without: "",
-			pkg:     "retry", test: "TestTrap57",
-		},
-		{
-			trap: 57, what: "a message outlives its subscription's context",
-			file: "rabbit/subscription.go",
-			guard: `context.WithoutCancel(ctx),
-`,
-			without: `ctx,
-`,
-			pkg: "rabbit", test: "TestTrap57",
-		},
-		{
-			trap: 58, what: "a panic rolls back in the inbox",
-			file:    "dedup/inbox.go",
-			guard:   "defer release() // also when h panics; the panic goes on",
-			without: "defer func() { _ = tx.Commit(); release() }()",
-			pkg:     "dedup", test: "TestTrap58",
-		},
-		{
-			trap: 58, what: "a panic rolls back everywhere else",
-			file: "internal/dialect/tx.go",
-			guard: `defer release()
-`,
-			without: `defer func() { _ = tx.Commit(); release() }()
-`,
-			pkg: "internal/dialect", test: "TestTrap58",
-		},
-		{
-			trap: 59, what: "a failed try is rolled back",
-			file: "dedup/inbox.go", guard: "release() // the pool may have no other connection to look with", without: "_ = tx.Commit()",
-			pkg: "retry", test: "TestTrap59",
-		},
-		{
-			trap: 60, what: "errors lose their credentials",
-			file:    "rabbit/redact.go",
-			guard:   "if safe := redactText(text); safe != text {",
-			without: `if safe := redactText(text); safe == "" {`,
-			pkg:     "rabbit", test: "TestTrap60_NoCredentialsInErrors",
-		},
-		{
-			trap: 65, what: "a panic is the error of its try",
-			file: "internal/verdict/panic.go", guard: "value := recover()", without: "value := any(nil)",
-			pkg: "retry", test: "TestTrap65",
-		},
-		{
-			trap: 69, what: "text columns get valid text",
-			file:    "internal/parked/text.go",
-			guard:   `text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")`,
-			without: "text = strings.Clone(text)",
-			pkg:     "poison", test: "TestTrap69",
-		},
-		{
-			trap: 69, what: "text columns get short text",
-			file: "internal/parked/text.go", guard: "if len(text) <= limit {", without: "if len(text) <= 1<<30 {",
-			pkg: "poison", test: "TestTrap69",
-		},
-		{
-			trap: 70, what: "an ack alone does not resolve",
-			file: "retry/work.go", guard: "case claim.Handled(), acked && !claim.Managed():", without: "case claim.Handled(), acked:",
-			pkg: "retry", test: "TestTrap70AnAckAlone",
-		},
-		{
-			trap: 71, what: "what is undecided is not quarantined",
-			file: "poison/middleware.go", guard: "v.Kind == verdict.Undecided || ", without: "",
-			pkg: "poison", test: "TestTrap71",
-		},
-		{
-			trap: 72, what: "a discarded message leaves a tombstone",
-			file:    "internal/parked/operate.go",
-			guard:   `err == nil && msg.UUID != "" && msg.UUID == messageID`,
-			without: "err == nil && msg == nil",
-			pkg:     "poison", test: "TestTrap72ADiscarded",
-		},
-		{
-			trap: 72, what: "a replay does not make the inbox forget",
-			file: "internal/parked/replay.go", guard: "if r.Plan.Force {", without: "if r != nil {",
-			pkg: "poison", test: "TestTrap72AReplay",
-		},
-		{
-			trap: 73, what: "an outage holds the message",
-			file: "internal/parked/persist.go", guard: "if time.Now().After(deadline) ||", without: "if time.Now().Before(deadline) ||",
-			pkg: "retry", test: "TestTrap73",
-		},
-		{
-			trap: 78, what: "copies wait for a frozen one for so long only",
-			file:    "dedup/queries.go",
-			guard:   "lock.Milliseconds(), idle.Milliseconds())",
-			without: "0*lock.Milliseconds(), idle.Milliseconds())",
-			pkg:     "dedup", test: "TestTrap78ACopy",
-		},
-		{
-			trap: 78, what: "a frozen handler loses its transaction",
-			file:    "dedup/queries.go",
-			guard:   "lock.Milliseconds(), idle.Milliseconds())",
-			without: "lock.Milliseconds(), 0*idle.Milliseconds())",
-			pkg:     "dedup", test: "TestTrap78AFrozen",
 		},
 	}
 }
