@@ -94,13 +94,6 @@ func parkedGuards() []guard {
 			pkg: "poison", test: "TestTrap52AReplayThatBegins",
 		},
 		{
-			trap: 52, what: "a lease that ran out is not renewed",
-			file:    "internal/parked/queries_replay.go",
-			guard:   "AND state = 'running' AND lease_until > {now}`",
-			without: "AND state = 'running'`",
-			pkg:     "poison", test: "TestTrap52AReplayThatWasLost",
-		},
-		{
 			trap: 53, what: "a row is claimed for its consumer alone",
 			file:    "internal/parked/queries.go",
 			guard:   "AND consumer = $1 AND topic = $2 AND due_at <= {now}",
