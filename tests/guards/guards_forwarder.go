@@ -3,5 +3,368 @@ package main
 // forwarderGuards are those of the outbox, the forwarder, the mover and the
 // publisher.
 func forwarderGuards() []guard {
-	return []guard{}
+	return []guard{
+		{
+			trap: 1, what: "a position is passed when all older transactions have ended",
+			file: "forwarder/cursor.go", guard: "c.marks[0].ceiling <= r.horizon", without: "c.marks[0].ceiling >= 0",
+			pkg: "forwarder", test: "TestTrap01_LateCommit",
+		},
+		{
+			trap: 1, what: "the mover reads below the oldest open transaction",
+			file:    "mover/queries.go",
+			guard:   "const readable = `transaction_id < pg_snapshot_xmin(pg_current_snapshot())`",
+			without: "const readable = `TRUE`",
+			pkg:     "mover", test: "TestTrap01",
+		},
+		{
+			trap: 2, what: "rows are read whoever else writes",
+			file: "forwarder/sweep.go", guard: "WHERE position > $1 AND CASE WHEN due_at IS NULL THEN ` + mayBeRead +",
+			without: "WHERE position > $1 AND o.xmin::text::bigint < pg_snapshot_xmin(pg_current_snapshot())::text::bigint" +
+				" AND CASE WHEN due_at IS NULL THEN ` + mayBeRead +",
+			pkg: "forwarder", test: "TestTrap02",
+		},
+		{
+			trap: 3, what: "a read begins behind what was read",
+			file: "forwarder/sweep.go", guard: "WHERE position > $1 AND CASE WHEN due_at IS NULL THEN ` + mayBeRead +",
+			without: "WHERE $1::bigint >= 0 AND CASE WHEN due_at IS NULL THEN ` + mayBeRead +",
+			pkg:     "forwarder", test: "TestTrap03",
+		},
+		{
+			trap: 3, what: "the mover finds a batch by the primary key",
+			file:    "mover/queries.go",
+			guard:   "ORDER BY transaction_id, \"offset\" LIMIT $3) AS batch",
+			without: "ORDER BY uuid LIMIT $3) AS batch",
+			pkg:     "mover", test: "TestTrap03",
+		},
+		{
+			trap: 4, what: "a lost commit is unknown",
+			file:    "internal/dialect/tx.go",
+			guard:   `fmt.Errorf("commit: %w: %w", ErrCommitUnknown, err)`,
+			without: `fmt.Errorf("commit: %w", err)`,
+			pkg:     "outbox", test: "TestTrap04",
+		},
+		{
+			trap: 4, what: "after an unknown commit the mover looks at the offset",
+			file: "mover/mover.go", guard: "if err != nil && !errors.Is(err, dialect.ErrCommitUnknown) {", without: "if err != nil {",
+			pkg: "mover", test: "TestTrap04",
+		},
+		{
+			trap: 5, what: "what is deleted was confirmed",
+			file:    "forwarder/sender.go",
+			guard:   "publish(o.row.topic, msg, func(err error) { s.answers.add(answer{o, err}) })",
+			without: "publish(o.row.topic, msg, func(error) {})\n\ts.answers.add(answer{o, nil})",
+			pkg:     "tests/forwarding", test: "TestTrap05",
+		},
+		{
+			trap: 6, what: "a publisher without a transaction is refused",
+			file: "outbox/publisher.go", guard: "return ErrNoTransaction", without: "return nil",
+			pkg: "outbox", test: "TestTrap06",
+		},
+		{
+			trap: 7, what: "a nack is no confirm",
+			file: "rabbit/settle.go", guard: "case a.kind == answerNack:", without: "case a.kind == answerNack && false:",
+			pkg: "rabbit", test: "TestTrap07",
+		},
+		{
+			trap: 8, what: "every message is mandatory",
+			file: "rabbit/frames.go", guard: "const mandatory = 1", without: "const mandatory = 0",
+			pkg: "rabbit", test: "TestTrap08",
+		},
+		{
+			trap: 8, what: "the ack of a returned message is no confirm",
+			file: "rabbit/settle.go", guard: "case isReturned:", without: "case isReturned && false:",
+			pkg: "rabbit", test: "TestTrap08",
+		},
+		{
+			trap: 9, what: "who was not alone on a closed channel is not blamed",
+			file: "rabbit/blame.go", guard: "if l.outstanding() == 1 && l.closed.Server {", without: "if l.closed.Server {",
+			pkg: "rabbit", test: "TestTrap09_Missing",
+		},
+		{
+			trap: 9, what: "what was lost with a channel is unknown",
+			file: "rabbit/blame.go", guard: "kind := ErrUnknown", without: "kind := ErrNacked",
+			pkg: "rabbit", test: "TestTrap09_Missing",
+		},
+		{
+			trap: 10, what: "headers over the frame are not sent",
+			file: "rabbit/send.go", guard: "case c.headerSize() > p.session.frameSize():",
+			without: "case c.headerSize() > p.session.frameSize() && false:",
+			pkg:     "rabbit", test: "TestTrap10_Headers",
+		},
+		{
+			trap: 10, what: "names over 255 bytes are not sent",
+			file: "rabbit/send.go", guard: "if len(name.value) > maxShortString {", without: "if len(name.value) > 1<<30 {",
+			pkg: "rabbit", test: "TestTrap10_Oversized",
+		},
+		{
+			trap: 11, what: "what no broker takes is dead at once",
+			file: "forwarder/publishing.go", guard: "l.dead(r, err, reasonUnacceptable)", without: "l.refused(r, err)",
+			pkg: "forwarder", test: "TestTrap11",
+		},
+		{
+			trap: 11, what: "a body over the broker's limit is unacceptable",
+			file: "rabbit/blame.go", guard: `if strings.Contains(reason.Reason, "message size") {`,
+			without: `if strings.Contains(reason.Reason, "of another size") {`,
+			pkg:     "rabbit", test: "TestTrap11",
+		},
+		{
+			trap: 12, what: "an outage is no refusal",
+			file: "forwarder/outcome.go", guard: "\t\treturn Unavailable\n", without: "\t\treturn Refused\n",
+			pkg: "forwarder", test: "TestTrap12",
+		},
+		{
+			trap: 12, what: "publishing pauses while the broker is short of memory",
+			file: "rabbit/send.go", guard: "case p.session.blocked:", without: "case p.session.blocked && false:",
+			pkg: "rabbit", test: "TestTrap12",
+		},
+		{
+			trap: 13, what: "a confirm has a deadline",
+			file: "rabbit/lane.go", guard: "time.Now().Add(l.session.p.cfg.ConfirmTimeout)", without: "time.Now().Add(time.Hour)",
+			pkg: "rabbit", test: "TestTrap13_Frozen",
+		},
+		{
+			trap: 13, what: "connecting has a deadline",
+			file: "rabbit/dial.go", guard: "context.WithTimeout(ctx, dialTimeout)", without: "context.WithCancel(ctx)",
+			pkg: "rabbit", test: "TestTrap13_Connecting",
+		},
+		{
+			trap: 14, what: "every message is persistent",
+			file: "rabbit/content.go", guard: "append(setSize(l.bytes, headers), amqp.Persistent)",
+			without: "append(setSize(l.bytes, headers), p.DeliveryMode)",
+			pkg:     "rabbit", test: "TestTrap14",
+		},
+		{
+			trap: 15, what: "the reader of the connection waits for nobody",
+			file:    "rabbit/publisher.go",
+			guard:   "\tselect {\n\tcase signal <- struct{}{}:\n\tdefault:\n\t}\n",
+			without: "\tsignal <- struct{}{}\n",
+			pkg:     "rabbit", test: "TestTrap15",
+		},
+		{
+			trap: 16, what: "transactional publishing is refused",
+			file: "rabbit/config.go", guard: "c.checkf(!config.Publish.Transactional,", without: "c.checkf(true,",
+			pkg: "rabbit", test: "TestTrap16",
+		},
+		{
+			trap: 17, what: "a channel that cannot be opened costs the connection",
+			file: "rabbit/serve.go", guard: "\t\t\treturn false, s.lost(err)\n",
+			without: "\t\t\t<-p.ctx.Done()\n\t\t\treturn false, s.lost(err)\n",
+			pkg:     "tests/forwarding", test: "TestTrap17",
+		},
+		{
+			trap: 18, what: "an instance reads its own slots",
+			file: "forwarder/sweep.go", guard: "OR slot NOT IN {list $3 smallint} THEN 1 = 0\n\t                  WHEN ordering_key IS NULL",
+			without: "OR slot < 0 AND slot NOT IN {list $3 smallint} THEN 1 = 0\n\t                  WHEN ordering_key IS NULL",
+			pkg:     "forwarder", test: "TestTrap18_Instances",
+		},
+		{
+			trap: 18, what: "only the owner of a slot charges and buries",
+			file: "forwarder/queries.go", guard: "s.slot = o.slot AND s.owner = ` + param + `)`",
+			without: "s.slot = o.slot AND (s.owner = ` + param + ` OR 1 = 1))`",
+			pkg:     "forwarder", test: "TestTrap18_OnlyTheOwner",
+		},
+		{
+			trap: 19, what: "the back-off is in the row",
+			file: "forwarder/queries.go", guard: "due_at = {after c.delay}, last_error", without: "due_at = {now}, last_error",
+			pkg: "forwarder", test: "TestTrap19",
+		},
+		{
+			trap: 20, what: "rows with a key are found when they are due",
+			file: "forwarder/sweep.go", guard: "WHERE due_at <= {now} AND ", without: "WHERE due_at <= {now} AND ordering_key IS NULL AND ",
+			pkg: "forwarder", test: "TestTrap20",
+		},
+		{
+			trap: 20, what: "what a process left behind is claimed again",
+			file: "internal/parked/queries.go", guard: "AND crashes BETWEEN $7 AND $8", without: "AND crashes BETWEEN $7 AND $8 AND owner IS NULL",
+			pkg: "internal/parked", test: "TestTrap20",
+		},
+		{
+			trap: 21, what: "what waits for a refused one is not read",
+			file:    "forwarder/sweep.go",
+			guard:   "THEN COALESCE((SELECT h.position FROM {holds} AS h WHERE h.ordering_key = o.ordering_key), position) = position",
+			without: "THEN 1 = 1",
+			pkg:     "forwarder", test: "TestTrap21",
+		},
+		{
+			trap: 22, what: "refusals have a budget",
+			file: "forwarder/publishing.go", guard: "if r.attempts+1 >= l.config.MaxAttempts {", without: "if r.attempts+1 >= 1<<30 {",
+			pkg: "forwarder", test: "TestTrap22",
+		},
+		{
+			trap: 22, what: "what the outbox refuses does not stop the mover",
+			file: "mover/insert.go", guard: "if err == nil || !errors.Is(err, outbox.ErrInvalid) {",
+			without: "if err == nil || !errors.Is(err, outbox.ErrInvalid) || true {",
+			pkg:     "mover", test: "TestTrap22",
+		},
+		{
+			trap: 23, what: "a read ends before its rows are published",
+			file: "forwarder/read.go", guard: "err := s.read(ctx, func(tx *sql.Tx) error {",
+			without: `err := func(work func(tx *sql.Tx) error) error {
+		tx, err := s.db.BeginTx(context.WithoutCancel(ctx), nil)
+		if err == nil {
+			err = work(tx)
+		}
+		if err == nil && len(found) == 0 {
+			err = tx.Commit()
+		}
+		return err
+	}(func(tx *sql.Tx) error {`,
+			pkg: "forwarder", test: "TestTrap23",
+		},
+		{
+			trap: 24, what: "a read does not go through what was deleted",
+			file: "forwarder/reading.go", guard: "req.from = l.cursor.low", without: "req.from = 0",
+			pkg: "forwarder", test: "TestTrap24",
+		},
+		{
+			trap: 25, what: "no commit of ours notifies",
+			file: "outbox/intx.go", guard: "\t\treturn failed\n\t})", without: `
+		if failed == nil {
+			_, failed = tx.ExecContext(ctx, "SELECT pg_notify('once_outbox', '')")
+		}
+		return failed
+	})`,
+			pkg: "tests/forwarding", test: "TestTrap25",
+		},
+		{
+			trap: 26, what: "advisory locks end with their transaction",
+			file: "schema/up.go", guard: "SELECT pg_advisory_xact_lock(%d)", without: "SELECT pg_advisory_lock(%d)",
+			pkg: "tests/forwarding", test: "TestTrap26",
+		},
+		{
+			trap: 27, what: "a connection that cannot write is thrown away",
+			file: "internal/dialect/replica.go", guard: "_ = conn.Raw(func(any) error { return driver.ErrBadConn })",
+			without: "_ = driver.ErrBadConn",
+			pkg:     "internal/dialect", test: "TestTrap27",
+		},
+		{
+			trap: 27, what: "so is one that cannot begin to write",
+			file: "internal/dialect/tx.go", guard: "\t\tif replica {\n", without: "\t\tif replica && false {\n",
+			pkg: "tests/forwarding", test: "TestTrap27",
+		},
+		{
+			trap: 28, what: "a message without a due time gets none of our clock",
+			file:    "outbox/check.go",
+			guard:   "if !ok {\n\t\treturn time.Time{}\n",
+			without: "if !ok {\n\t\treturn time.Now()\n",
+			pkg:     "tests/forwarding", test: "TestTrap28_NoTime",
+		},
+		{
+			trap: 29, what: "stock forwarders and movers take turns",
+			file: "mover/queries.go", guard: "position + ` FOR UPDATE`", without: "position",
+			pkg: "tests", test: "TestTrap29",
+		},
+		{
+			trap: 30, what: "one at a time brings the schema up",
+			file: "schema/up.go", guard: "SELECT pg_advisory_xact_lock(%d)", without: "SELECT %d",
+			pkg: "schema", test: "TestTrap30",
+		},
+		{
+			trap: 31, what: "names that PostgreSQL would cut are refused",
+			file: "schema/config.go", guard: "len(c.Prefix) > most {", without: "len(c.Prefix) > most && false {",
+			pkg: "schema", test: "TestTrap31",
+		},
+		{
+			trap: 32, what: "no metadata steers the broker",
+			file: "rabbit/marshaler.go", guard: "return !ours(key) && !SteeringHeader(key)", without: "return !ours(key)",
+			pkg: "rabbit", test: "TestTrap32_NoCopy",
+		},
+		{
+			trap: 32, what: "steering metadata is refused by the outbox",
+			file: "outbox/check.go", guard: "if meta.Steering(key) {", without: "if meta.Steering(key) && false {",
+			pkg: "outbox", test: "TestTrap32",
+		},
+		{
+			trap: 33, what: "a statement has no more rows than parameters",
+			file: "outbox/insert.go", guard: "if n == mostRows || n > 0 && size > mostBytes {", without: "if n > 0 && size > mostBytes {",
+			pkg: "outbox", test: "TestTrap33",
+		},
+		{
+			trap: 61, what: "confirmed rows are deleted in a transaction",
+			file:    "forwarder/settlement.go",
+			guard:   "tx.ExecContext(ctx, statement, s.dialect.List(positions), s.dialect.Strings(ids))",
+			without: "s.db.ExecContext(ctx, statement, s.dialect.List(positions), s.dialect.Strings(ids))",
+			pkg:     "tests/forwarding", test: "TestTrap61",
+		},
+		{
+			trap: 62, what: "what was read is passed when who has begun by now has ended",
+			file: "forwarder/cursor.go", guard: "mark{c.seen, r.ceiling}", without: "mark{c.seen, r.horizon}",
+			pkg: "forwarder", test: "TestTrap62",
+		},
+		{
+			trap: 63, what: "one of a key is published at a time",
+			file:    "forwarder/buffer.go",
+			guard:   "\tif l.head == nil {\n\t\tl.head = r\n\t\tb.ready.put(r)\n\t} else {\n\t\tl.add(r)\n\t}\n",
+			without: "\tl.head = r\n\tb.ready.put(r)\n",
+			pkg:     "forwarder", test: "TestTrap63",
+		},
+		{
+			trap: 64, what: "a hold is in the tables",
+			file:    "forwarder/settlement.go",
+			guard:   "_, err = tx.ExecContext(ctx, s.sql.hold, args...)\n\t\treturn err",
+			without: "return nil",
+			pkg:     "forwarder", test: "TestTrap64_ARefusedHead",
+		},
+		{
+			trap: 64, what: "a hold whose head is gone is removed",
+			file: "forwarder/reading.go", guard: "req.tidy = true", without: "req.tidy = false",
+			pkg: "forwarder", test: "TestTrap64_AHold",
+		},
+		{
+			trap: 66, what: "what nobody would handle is refused",
+			file: "local/publish.go", guard: "if len(t.topics[topic]) == 0 {", without: "if len(t.topics[topic]) == 0 && false {",
+			pkg: "local", test: "TestTrap66Without",
+		},
+		{
+			trap: 66, what: "what was not stored is not published",
+			file: "local/publish.go", guard: `return fmt.Errorf("local: publish to %q: %w", topic, err)`, without: "return nil",
+			pkg: "local", test: "TestTrap66Nil",
+		},
+		{
+			trap: 67, what: "suspects are published one at a time",
+			file: "forwarder/publishing.go", guard: "if l.wire.fault.attempts > 0 || len(l.suspects) > 0 {",
+			without: "if l.wire.fault.attempts > 0 {",
+			pkg:     "forwarder", test: "TestTrap67",
+		},
+		{
+			trap: 67, what: "nothing more goes on the channel of what is overdue",
+			file: "rabbit/settle.go", guard: "f.overdue = true\n\t\tif l == s.current {",
+			without: "f.overdue = true\n\t\tif l == s.current && false {",
+			pkg:     "rabbit", test: "TestTrap67",
+		},
+		{
+			trap: 68, what: "a row is deleted by position and id",
+			file: "forwarder/queries.go", guard: "FROM ` + confirmed + `) THEN 1 = 1", without: "FROM ` + confirmed + `) OR 1 = 1 THEN 1 = 1",
+			pkg: "forwarder", test: "TestTrap68_AConfirmed",
+		},
+		{
+			trap: 74, what: "returns are noted in order with the acks",
+			file: "rabbit/channel.go", guard: "c.note(*c.returning)", without: "go c.note(*c.returning)",
+			pkg: "rabbit", test: "TestTrap74_Returns",
+		},
+		{
+			trap: 75, what: "Close does not wait for longer than it may",
+			file:    "forwarder/loop.go",
+			guard:   "l.until = now.Add(l.config.CloseTimeout)\n\tl.sender",
+			without: "l.until = now.Add(5 * time.Second)\n\tl.sender",
+			pkg:     "forwarder", test: "TestTrap75",
+		},
+		{
+			trap: 75, what: "nor does that of the publisher",
+			file: "rabbit/publisher.go", guard: "time.NewTimer(p.cfg.CloseTimeout)", without: "time.NewTimer(10 * time.Second)",
+			pkg: "rabbit", test: "TestTrap75_CloseUnder",
+		},
+		{
+			trap: 76, what: "no topic takes the whole window",
+			file: "forwarder/topics.go", guard: "return max(1, 3*(l.config.Window-l.wire.inFlight))", without: "return l.config.Window",
+			pkg: "forwarder", test: "TestTrap76",
+		},
+		{
+			trap: 77, what: "the mover goes on where stock has stopped",
+			file:    "mover/take.go",
+			guard:   "at, err := m.lock(ctx, tx)",
+			without: "_, err := m.lock(ctx, tx)\n\t\tat := place{transaction: \"0\"}",
+			pkg:     "mover", test: "TestTrap77",
+		},
+	}
 }

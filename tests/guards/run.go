@@ -68,7 +68,7 @@ func (g guard) try(ctx context.Context, root, dir string, timeout time.Duration)
 	if err := errors.Join(os.WriteFile(replacement, content, 0o600), os.WriteFile(overlay, text, 0o600)); err != nil {
 		return "", "", err
 	}
-	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-count", "1", "-v", "-vet", "off",
+	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-count", "1", "-failfast", "-v", "-vet", "off",
 		"-timeout", timeout.String(), "-run", g.run(), "./"+g.pkg)
 	cmd.Dir = root
 	raw, err := cmd.CombinedOutput()
