@@ -24,10 +24,11 @@ func forwarderGuards() []guard {
 			pkg: "forwarder", test: "TestTrap02",
 		},
 		{
-			trap: 3, what: "a read begins behind what was read",
-			file: "forwarder/sweep.go", guard: "WHERE position > $1 AND CASE WHEN due_at IS NULL THEN ` + mayBeRead +",
-			without: "WHERE $1::bigint >= 0 AND CASE WHEN due_at IS NULL THEN ` + mayBeRead +",
-			pkg:     "forwarder", test: "TestTrap03",
+			trap: 3, what: "a read stops when it has enough, and sorts nothing",
+			file: "forwarder/sweep.go", guard: "AND CASE WHEN due_at IS NULL THEN ` + mayBeRead + ` ELSE 1 = 0 END",
+			without: `AND due_at IS NULL AND position NOT IN {list $2 bigint} AND slot IN {list $3 smallint}
+	             AND NOT EXISTS (SELECT 1 FROM {holds} AS h WHERE h.ordering_key = o.ordering_key AND h.position <> o.position)`,
+			pkg: "forwarder", test: "TestTrap03",
 		},
 		{
 			trap: 3, what: "the mover finds a batch by the primary key",
@@ -130,7 +131,7 @@ func forwarderGuards() []guard {
 		{
 			trap: 14, what: "every message is persistent",
 			file: "rabbit/content.go", guard: "append(setSize(l.bytes, headers), amqp.Persistent)",
-			without: "append(setSize(l.bytes, headers), p.DeliveryMode)",
+			without: "append(setSize(l.bytes, headers), max(amqp.Transient, p.DeliveryMode))",
 			pkg:     "rabbit", test: "TestTrap14",
 		},
 		{
