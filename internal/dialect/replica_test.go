@@ -1,7 +1,10 @@
 package dialect_test
 
 import (
+	"context"
 	"database/sql"
+	"database/sql/driver"
+	"errors"
 	"testing"
 
 	"github.com/watermill-once/once/internal/dialect"
@@ -41,3 +44,42 @@ func TestTrap27AConnectionToAReplicaIsThrownAway(t *testing.T) {
 		}
 	}
 }
+
+// lib/pq says READ WRITE when it begins, which a replica refuses.
+func TestTrap27AConnectionThatCannotBeginToWriteIsThrownAway(t *testing.T) {
+	server := &replica{}
+	db := sql.OpenDB(server)
+	defer db.Close()
+	for want := range 3 {
+		_, _, err := dialect.Begin(t.Context(), db, nil)
+		if dialect.State(err) != "25006" {
+			t.Fatalf("got %v, want what every statement that writes would get", err)
+		}
+		if server.connections != want+1 {
+			t.Fatalf("%d connections were made, want %d", server.connections, want+1)
+		}
+	}
+}
+
+// replica is a server where no transaction can begin to write.
+type replica struct{ connections int }
+
+func (r *replica) Connect(context.Context) (driver.Conn, error) {
+	r.connections++
+	return replicaConn{}, nil
+}
+
+func (*replica) Driver() driver.Driver { return nil }
+
+type replicaConn struct{}
+
+func (replicaConn) Prepare(string) (driver.Stmt, error) { return nil, errors.ErrUnsupported }
+func (replicaConn) Close() error                        { return nil }
+func (replicaConn) Begin() (driver.Tx, error)           { return nil, errNotOnAReplica{} }
+
+type errNotOnAReplica struct{}
+
+func (errNotOnAReplica) Error() string {
+	return "cannot set transaction read-write mode during recovery"
+}
+func (errNotOnAReplica) SQLState() string { return "0A000" }
