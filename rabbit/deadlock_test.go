@@ -30,12 +30,14 @@ func TestTrap15_NotificationsWaitForNobody(t *testing.T) {
 		return n
 	}
 
-	stuck, release := make(chan struct{}), make(chan struct{})
+	stuck, released := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(released) })
+	t.Cleanup(release) // or Close waits, too
 	var outstanding sync.WaitGroup
 	outstanding.Add(1)
 	p.PublishAsync(queue, newMessage("first"), func(err error) {
 		close(stuck)
-		<-release
+		<-released
 		if err != nil {
 			t.Error(err)
 		}
@@ -53,7 +55,7 @@ func TestTrap15_NotificationsWaitForNobody(t *testing.T) {
 	before := connected()
 	broker.Ctl(t, "close_all_connections", "--vhost", broker.VHost, "test")
 	eventually(t, "connected again", func() bool { return connected() > before })
-	close(release)
+	release()
 	outstanding.Wait()
 	for id, err := range all.wait(t) {
 		if got := verdict(err); got != "refused" && got != "unknown" {

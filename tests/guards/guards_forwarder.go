@@ -136,10 +136,8 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 15, what: "the reader of the connection waits for nobody",
-			file:    "rabbit/publisher.go",
-			guard:   "\tselect {\n\tcase signal <- struct{}{}:\n\tdefault:\n\t}\n",
-			without: "\tsignal <- struct{}{}\n",
-			pkg:     "rabbit", test: "TestTrap15",
+			file: "rabbit/lane.go", guard: "func() { notify(s.p.wake) }", without: "func() { s.p.wake <- struct{}{} }",
+			pkg: "rabbit", test: "TestTrap15",
 		},
 		{
 			trap: 16, what: "transactional publishing is refused",
