@@ -75,11 +75,11 @@ type replicaConn struct{}
 
 func (replicaConn) Prepare(string) (driver.Stmt, error) { return nil, errors.ErrUnsupported }
 func (replicaConn) Close() error                        { return nil }
-func (replicaConn) Begin() (driver.Tx, error)           { return nil, errNotOnAReplica{} }
+func (replicaConn) Begin() (driver.Tx, error)           { return nil, notOnAReplicaError{} }
 
-type errNotOnAReplica struct{}
+type notOnAReplicaError struct{}
 
-func (errNotOnAReplica) Error() string {
+func (notOnAReplicaError) Error() string {
 	return "cannot set transaction read-write mode during recovery"
 }
-func (errNotOnAReplica) SQLState() string { return "0A000" }
+func (notOnAReplicaError) SQLState() string { return "0A000" }
