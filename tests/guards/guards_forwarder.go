@@ -343,6 +343,20 @@ func forwarderGuards() []guard {
 			pkg: "rabbit", test: "TestTrap74_Returns",
 		},
 		{
+			trap: 74, what: "a return is of a publish, not of an id",
+			file: "rabbit/settle.go", guard: "\t\t\tl.returned[a.number] = a\n",
+			without: `
+			for _, f := range l.pending {
+				if of := l.find(a.number); of != nil && !f.settled && f.id == of.id {
+					a.number = f.number
+					break
+				}
+			}
+			l.returned[a.number] = a
+`,
+			pkg: "rabbit", test: "TestTrap74_OneId",
+		},
+		{
 			trap: 75, what: "Close does not wait for longer than it may",
 			file:    "forwarder/loop.go",
 			guard:   "l.until = now.Add(l.config.CloseTimeout)\n\tl.sender",
@@ -358,6 +372,11 @@ func forwarderGuards() []guard {
 			trap: 76, what: "no topic takes the whole window",
 			file: "forwarder/topics.go", guard: "return max(1, 3*(l.config.Window-l.wire.inFlight))", without: "return l.config.Window",
 			pkg: "forwarder", test: "TestTrap76",
+		},
+		{
+			trap: 76, what: "an overdue confirm costs a channel and not the connection",
+			file: "rabbit/settle.go", guard: "s.p.retire(l)\n", without: "s.p.retire(l)\n\t\t\tl.session.mux.abort(ErrUnknown)\n",
+			pkg: "rabbit", test: "TestTrap76_OneStuck",
 		},
 		{
 			trap: 77, what: "the mover goes on where stock has stopped",
