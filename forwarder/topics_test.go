@@ -56,7 +56,7 @@ func TestTrap76_ATopicThatDoesNotAnswer(t *testing.T) {
 		log := &testkit.Logs{}
 		cfg := quick(config)
 		cfg.BatchSize, cfg.Window = 40, 20 // one batch could fill the window before anybody sees that the topic is stuck
-		cfg.StallTimeout = 200 * time.Millisecond
+		cfg.StallTimeout = time.Second
 		cfg.Logger = log
 		start(t, db, &pipelined{broker: b}, cfg)
 		eventually(t, "the other topic's are sent", func() bool { return pending(t, db) == stuck+1 })
