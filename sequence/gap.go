@@ -31,7 +31,7 @@ func (r *Resequencer) early(ctx context.Context, t turn, l last) (outcome int, e
 		}
 	}
 	if !lowest {
-		place := verdict.Turn{Sequence: t.sequence(), Version: t.version}
+		place := verdict.Turn{AggregateType: t.kind, AggregateID: t.id, Sequence: t.sequence(), Version: t.version}
 		return held, verdict.NotYet(place, r.config.lookAgain(gap.Waited), errEarly)
 	}
 	after := r.config.AfterWindow

@@ -53,6 +53,48 @@ func TestAGapIsWaitedFor(t *testing.T) {
 	})
 }
 
+// A version is applied while the next one is on its way to being parked again,
+// for as long as it has waited already. It is due at once.
+func TestTheNextOneIsFoundOnItsWay(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		config := hold
+		config.Window = 24 * time.Hour
+		onItsWay, goOn := make(chan struct{}), make(chan struct{})
+		b.decided = func(msg *message.Message, err error) {
+			claim := parked.DeliveryOf(msg.Context()).Claim
+			if verdict.Of(err).Early != nil && claim != nil && claim.Waited > time.Minute {
+				onItsWay <- struct{}{}
+				<-goOn
+			}
+		}
+		b.run(config, nil)
+		b.publish("a2")
+		b.early(1)
+		now, hourAgo := `now()`, `now() - interval '1 hour'`
+		if db.Dialect == "sqlite" {
+			now, hourAgo = `unixepoch() * 1000`, `(unixepoch() - 3600) * 1000`
+		}
+		b.eventually("it is due, and has waited for an hour", func() bool {
+			result, err := b.ExecContext(t.Context(),
+				`UPDATE once_parked SET early_since = `+hourAgo+`, due_at = `+now+` WHERE token IS NULL`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, err := result.RowsAffected()
+			return err == nil && n == 1
+		})
+		<-onItsWay
+		b.publish("a1")
+		b.eventually("a1 is applied", func() bool { return b.effects("a") == "a1" })
+		close(goOn)
+		b.settle()
+		if got := b.effects("a"); got != "a1 a2" {
+			t.Errorf("effects %s", got)
+		}
+	})
+}
+
 // Many versions of several aggregates come in any order, several at once, and
 // fail now and then: they take effect in order.
 func TestVersionsInAnyOrderTakeEffectInOrder(t *testing.T) {

@@ -37,6 +37,7 @@ type bench struct {
 	transport *local.Transport
 	poison    *poison.Store
 	order     retry.KeyOrder
+	decided   func(msg *message.Message, err error) // told when its transaction has ended, before it is parked
 	end       func()
 }
 
@@ -83,7 +84,7 @@ func (b *bench) run(config sequence.Config, h handler) {
 		b.Fatal(err)
 	}
 	retries, err := retry.New(b.DB, retry.Config{
-		Schema: b.schema, KeyOrder: b.order, PollInterval: 5 * time.Millisecond, Logger: testkit.Logger(b.T),
+		Schema: b.schema, KeyOrder: b.order, PollInterval: 5 * time.Millisecond, Concurrency: 4, Logger: testkit.Logger(b.T),
 		Policy: retry.Policy{Immediate: -1, Delayed: 2, Base: 50 * time.Millisecond, Factor: 1, Jitter: -1},
 	})
 	if err != nil {
@@ -97,7 +98,7 @@ func (b *bench) run(config sequence.Config, h handler) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	router.AddMiddleware(b.poison.Middleware, retries.Middleware, inbox.Middleware, order.Middleware)
+	router.AddMiddleware(b.poison.Middleware, retries.Middleware, b.tell, inbox.Middleware, order.Middleware)
 	router.AddConsumerHandler("projection", "accounts", retries.Subscriber("projection", b.transport.Subscriber()),
 		func(msg *message.Message) error {
 			if h != nil {
@@ -122,6 +123,16 @@ func (b *bench) run(config sequence.Config, h handler) {
 		}
 	}
 	b.Cleanup(b.end)
+}
+
+func (b *bench) tell(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		produced, err := h(msg)
+		if b.decided != nil {
+			b.decided(msg, err)
+		}
+		return produced, err
+	}
 }
 
 func effect(ctx context.Context, tx *sql.Tx, id string) error {

@@ -49,16 +49,18 @@ func (c *Claim) keys() []Key {
 // otherwise wait for nobody; and who locked a row first, and then the key, could
 // wait for one who does it the other way round.
 func (s *Store) changeKeys(ctx context.Context, keys []Key, work func(tx *sql.Tx) error) error {
-	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		if err := s.lockKeys(ctx, tx, keys); err != nil {
-			return err
-		}
-		if err := work(tx); err != nil {
-			return err
-		}
-		failpoint.Hit("parked/changed")
-		return s.promote(ctx, tx, keys)
-	})
+	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error { return s.changeKeysIn(ctx, tx, keys, work) })
+}
+
+func (s *Store) changeKeysIn(ctx context.Context, tx *sql.Tx, keys []Key, work func(tx *sql.Tx) error) error {
+	if err := s.lockKeys(ctx, tx, keys); err != nil {
+		return err
+	}
+	if err := work(tx); err != nil {
+		return err
+	}
+	failpoint.Hit("parked/changed")
+	return s.promote(ctx, tx, keys)
 }
 
 // lockKeys lets nobody else add rows to the keys, or take their heads, until tx

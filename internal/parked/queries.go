@@ -1,6 +1,10 @@
 package parked
 
-import "github.com/watermill-once/once/internal/dialect"
+import (
+	"strconv"
+
+	"github.com/watermill-once/once/internal/dialect"
+)
 
 // queries are the statements of the table, for PostgreSQL and SQLite alike.
 type queries struct {
@@ -11,6 +15,8 @@ type queries struct {
 	postpone          string
 	postponeEarly     string
 	insertEarly       string
+	lockVersion       string
+	unlockVersion     string
 	quarantineClaim   string
 	get               string
 	briefly           string
@@ -89,6 +95,19 @@ func newQueries(d dialect.Dialect) queries {
 			SET ordering_key = NULL, lane = 'retry', due_at = {after $3}, owner = NULL, token = NULL, crashes = crashes - 1,
 			    early_since = COALESCE(early_since, {now}), early_of = $4, early_version = $5
 			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
+
+		// The row of an aggregate's last version, locked. Before there is one, its
+		// place is: who applies the first version at this moment is waited for
+		// too.
+		lockVersion: d.SQL(`
+			INSERT INTO {versions} AS v (consumer, aggregate_type, aggregate_id, version, applied_at)
+			VALUES ($1, $2, $3, ` + strconv.Itoa(noVersion) + `, {now})
+			ON CONFLICT (consumer, aggregate_type, aggregate_id) DO UPDATE SET version = v.version
+			RETURNING version`),
+
+		unlockVersion: d.SQL(`
+			DELETE FROM {versions}
+			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3 AND version = ` + strconv.Itoa(noVersion)),
 
 		insertEarly: d.SQL(`
 			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, lane, due_at,

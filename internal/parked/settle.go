@@ -28,14 +28,12 @@ func (s *Store) Resolve(ctx context.Context, claims ...*Claim) error {
 			gone = append(gone, c)
 		}
 	}
-	return s.settle(ctx, claims, keys, func(tx *sql.Tx) (moved map[int64]bool, err error) {
-		moved = make(map[int64]bool, len(claims))
-		err = s.move(ctx, tx, moved, gone, s.sql.remove)
-		if err == nil {
-			failpoint.Hit("parked/removed")
-			err = s.move(ctx, tx, moved, kept, s.sql.resolve)
+	return s.settle(ctx, claims, keys, func(tx *sql.Tx, moved map[int64]bool) error {
+		if err := s.move(ctx, tx, moved, gone, s.sql.remove); err != nil {
+			return err
 		}
-		return moved, err
+		failpoint.Hit("parked/removed")
+		return s.move(ctx, tx, moved, kept, s.sql.resolve)
 	})
 }
 
@@ -59,9 +57,8 @@ func (s *Store) Release(ctx context.Context, c *Claim, pause time.Duration) erro
 func (s *Store) HandBack(ctx context.Context, claims []*Claim) error { return s.free(ctx, claims, 0) }
 
 func (s *Store) free(ctx context.Context, claims []*Claim, pause time.Duration) error {
-	return s.settle(ctx, claims, nil, func(tx *sql.Tx) (moved map[int64]bool, err error) {
-		moved = make(map[int64]bool, len(claims))
-		return moved, s.move(ctx, tx, moved, claims, s.sql.release, pause.Milliseconds())
+	return s.settle(ctx, claims, nil, func(tx *sql.Tx, moved map[int64]bool) error {
+		return s.move(ctx, tx, moved, claims, s.sql.release, pause.Milliseconds())
 	})
 }
 
@@ -93,14 +90,21 @@ func (s *Store) move(ctx context.Context, tx *sql.Tx, moved map[int64]bool, clai
 // settle runs move in a transaction of its own. A claim that it does not move
 // was lost. The keys are those of which claims are no longer the heads.
 func (s *Store) settle(
-	ctx context.Context, claims []*Claim, keys []Key, move func(tx *sql.Tx) (moved map[int64]bool, err error),
+	ctx context.Context, claims []*Claim, keys []Key, move func(tx *sql.Tx, moved map[int64]bool) error,
 ) error {
-	var moved map[int64]bool
-	failpoint.Hit("parked/settle")
-	err := s.changeKeys(ctx, keys, func(tx *sql.Tx) (err error) {
-		moved, err = move(tx)
-		return err
+	return ended(claims, func() (moved map[int64]bool, err error) {
+		err = s.changeKeys(ctx, keys, func(tx *sql.Tx) error {
+			moved = make(map[int64]bool, len(claims))
+			return move(tx, moved)
+		})
+		return moved, err
 	})
+}
+
+// ended runs a transaction that ends claims, and notes that it has.
+func ended(claims []*Claim, transaction func() (moved map[int64]bool, err error)) error {
+	failpoint.Hit("parked/settle")
+	moved, err := transaction()
 	failpoint.Hit("parked/settled")
 	if err != nil {
 		return fmt.Errorf("settle %d parked messages, the first is row %d: %w", len(claims), claims[0].ID, err)
@@ -122,12 +126,17 @@ func (s *Store) settleOne(ctx context.Context, c *Claim, leaves bool, query stri
 	if leaves {
 		keys = c.keys()
 	}
-	return s.settle(ctx, []*Claim{c}, keys, func(tx *sql.Tx) (map[int64]bool, error) {
-		result, err := tx.ExecContext(ctx, query, append([]any{c.ID, c.Token}, args...)...)
-		if err != nil {
-			return nil, err
-		}
-		moved, err := result.RowsAffected()
-		return map[int64]bool{c.ID: moved > 0}, err
+	return s.settle(ctx, []*Claim{c}, keys, func(tx *sql.Tx, moved map[int64]bool) error {
+		return moveOne(ctx, tx, moved, c, query, args...)
 	})
+}
+
+func moveOne(ctx context.Context, tx *sql.Tx, moved map[int64]bool, c *Claim, query string, args ...any) error {
+	result, err := tx.ExecContext(ctx, query, append([]any{c.ID, c.Token}, args...)...)
+	if err != nil {
+		return err
+	}
+	n, err := result.RowsAffected()
+	moved[c.ID] = n > 0
+	return err
 }

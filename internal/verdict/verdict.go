@@ -49,7 +49,9 @@ type Error struct {
 
 // Turn is the place of a message in a sequence.
 type Turn struct {
-	Sequence string // valid UTF-8 without NUL
+	AggregateType, AggregateID string
+
+	Sequence string // names the two in one text; valid UTF-8 without NUL
 	Version  int64
 }
 

@@ -40,7 +40,7 @@ var statements = map[string]string{
 	"postpone":   `rounds = `,
 	"early":      `early_since = COALESCE(`,
 	"version":    `"once_versions" SET version`,
-	"first":      `INSERT INTO "once_versions"`,
+	"first":      `INSERT INTO "once_versions" (`,
 	"wake":       `AND token IS NULL`,
 	"promote":    `(SELECT MIN(id) FROM "once_parked"`,
 	"resolve":    `DELETE FROM "once_parked"`,
