@@ -60,6 +60,7 @@ func TestTheNextOneIsFoundOnItsWay(t *testing.T) {
 		b := newBench(t, db)
 		config := hold
 		config.Window = 24 * time.Hour
+		b.atOnce = 2 // also with SQLite
 		onItsWay, goOn := make(chan struct{}), make(chan struct{})
 		b.decided = func(msg *message.Message, err error) {
 			claim := parked.DeliveryOf(msg.Context()).Claim

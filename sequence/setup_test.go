@@ -37,6 +37,7 @@ type bench struct {
 	transport *local.Transport
 	poison    *poison.Store
 	order     retry.KeyOrder
+	atOnce    int                                   // how many messages are handled; 0 for the default
 	decided   func(msg *message.Message, err error) // told when its transaction has ended, before it is parked
 	end       func()
 }
@@ -84,7 +85,7 @@ func (b *bench) run(config sequence.Config, h handler) {
 		b.Fatal(err)
 	}
 	retries, err := retry.New(b.DB, retry.Config{
-		Schema: b.schema, KeyOrder: b.order, PollInterval: 5 * time.Millisecond, Concurrency: 4, Logger: testkit.Logger(b.T),
+		Schema: b.schema, KeyOrder: b.order, PollInterval: 5 * time.Millisecond, Concurrency: b.atOnce, Logger: testkit.Logger(b.T),
 		Policy: retry.Policy{Immediate: -1, Delayed: 2, Base: 50 * time.Millisecond, Factor: 1, Jitter: -1},
 	})
 	if err != nil {
