@@ -11,6 +11,7 @@ func inboxGuards() []guard {
 			trap: 34, what: "a message is entered before it is handled",
 			file: "dedup/inbox.go",
 			guard: `	for _, id := range identities {
+		failpoint.Hit("dedup/claim")
 		if err := i.claim(ctx, tx, id, consumer, parked.Tenant(msg)); err != nil {
 			return err
 		}

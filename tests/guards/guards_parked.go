@@ -15,9 +15,9 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 48, what: "a crash is charged before the handler runs",
-			file:    "internal/parked/queries.go",
-			guard:   "due_at = {after $5}, crashes = crashes + 1",
-			without: "due_at = {after $5}, crashes = crashes",
+			file:    "internal/parked/queries_claim.go",
+			guard:   `oneMore("crashes")`,
+			without: `"crashes"`,
 			pkg:     "retry", test: "TestTrap48ARedelivered",
 		},
 		{
@@ -95,9 +95,9 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 53, what: "a row is claimed for its consumer alone",
-			file:    "internal/parked/queries.go",
-			guard:   "AND consumer = $1 AND topic = $2 AND due_at <= {now}",
-			without: "AND $1 <> '' AND topic = $2 AND due_at <= {now}",
+			file:    "internal/parked/queries_claim.go",
+			guard:   "crashes = 0 AND consumer = $1 AND topic = $2",
+			without: "crashes = 0 AND $1 <> '' AND topic = $2",
 			pkg:     "poison", test: "TestTrap53",
 		},
 		{
