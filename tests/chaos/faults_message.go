@@ -56,8 +56,10 @@ func messageFaults() []fault {
 			name: "collision", about: "messages from outside with the id of another one", on: onMessages,
 			strike: func(ctx context.Context, s *strike) (string, error) {
 				var id string
+				// Of late: the inbox forgets.
 				err := s.until(ctx, "an event took effect", func() bool {
-					return s.db.QueryRowContext(ctx, `SELECT message_id FROM effects WHERE consumer = $1 LIMIT 1 OFFSET $2`,
+					return s.db.QueryRowContext(ctx, `
+						SELECT message_id FROM once_inbox WHERE consumer = $1 ORDER BY processed_at DESC LIMIT 1 OFFSET $2`,
 						ledger, s.IntN(50)).Scan(&id) == nil
 				})
 				if err != nil {
