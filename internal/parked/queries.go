@@ -76,9 +76,13 @@ func newQueries(d dialect.Dialect) queries {
 			                          ORDER BY consumer, topic, lane, tenant, due_at LIMIT 100000) AS fresh
 			      LIMIT 100000) AS waiting`),
 
+		// Not what is just being settled: that may take its rows in another order.
 		extend: d.SQL(`
 			UPDATE {parked} SET due_at = {after $3}
-			WHERE state = 'waiting' AND id IN {list $1 bigint} AND token = $2`),
+			WHERE id IN (
+				SELECT id FROM {parked}
+				WHERE state = 'waiting' AND id IN {list $1 bigint} AND token = $2
+				{skip_locked})`),
 
 		// The handler returned: whatever ended a process before, it did not.
 		postpone: d.SQL(`
