@@ -2,6 +2,7 @@ package universal
 
 import (
 	"database/sql"
+	"flag"
 	"testing"
 	"time"
 
@@ -14,7 +15,14 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+// The suite's tests are parallel, and expect what they wait for within seconds:
+// one after another each has the machine, and SQLite's only writer, for itself.
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "1"); err != nil {
+		panic(err)
+	}
+	testkit.Main(m)
+}
 
 // features are those that every way of a message has. Off are:
 //

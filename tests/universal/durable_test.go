@@ -1,0 +1,107 @@
+package universal
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/retry"
+)
+
+// Outbox, forwarder, RabbitMQ and the durable inbox: what is nacked is a row
+// that comes again, and order is that of keys.
+func TestDurable(t *testing.T) {
+	broker := testkit.Rabbit(t)
+	config := func(group string) amqp.Config {
+		config := fanout(broker.URL, group)
+		config.Marshaler = rabbit.Marshaler{}
+		return config
+	}
+	transport, err := rabbit.NewPublisher(config(""), rabbit.PublisherConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := onPostgres(t, transport)
+	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
+		t.Helper()
+		subscriber, err := rabbit.NewSubscriber(config(group), rabbit.SubscriberConfig{InFlight: 100, CloseTimeout: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		intake, err := inbox.New(s.db, inbox.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		retrying := retry.Config{PollInterval: 20 * time.Millisecond, CloseTimeout: time.Second, Policy: soon}
+		if ordered {
+			retrying.KeyOrder = retry.GoOn
+		}
+		retries, err := retry.New(s.db, retrying)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return publisher{s, ordered}, &named{retries: retries, group: group, sub: intake.Subscriber(lenient{subscriber})}
+	})
+}
+
+// soon is when a row comes again that was nacked, with nobody there to count.
+var soon = retry.Policy{Delayed: 1, Base: 10 * time.Millisecond, Max: 10 * time.Millisecond}
+
+// named has a consumer for each topic: the suite sends one id to many topics,
+// and one id on two topics of one consumer counts once. As lenient, it accepts
+// that messages were given back.
+type named struct {
+	retries *retry.Retries
+	group   string
+	sub     message.Subscriber
+
+	mu     sync.Mutex
+	topics []message.Subscriber
+}
+
+func (n *named) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	sub := n.retries.Subscriber(n.group+" "+topic, n.sub)
+	n.mu.Lock()
+	n.topics = append(n.topics, sub)
+	n.mu.Unlock()
+	return sub.Subscribe(ctx, topic)
+}
+
+// SubscribeInitialize implements message.SubscribeInitializer.
+func (n *named) SubscribeInitialize(topic string) error {
+	if initializer, ok := n.retries.Subscriber(n.group, n.sub).(message.SubscribeInitializer); ok {
+		return initializer.SubscribeInitialize(topic)
+	}
+	return nil
+}
+
+func (n *named) Close() error {
+	n.mu.Lock()
+	topics := slices.Clone(n.topics)
+	n.mu.Unlock()
+	var (
+		closing sync.WaitGroup
+		mu      sync.Mutex
+		errs    []error
+	)
+	for _, sub := range append(topics, n.sub) {
+		closing.Go(func() {
+			if err := sub.Close(); !errors.Is(err, retry.ErrGivenBack) {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			}
+		})
+	}
+	closing.Wait()
+	return errors.Join(errs...)
+}
