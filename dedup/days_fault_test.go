@@ -51,7 +51,7 @@ func TestASweepOfDaysIsKilledAtEachStep(t *testing.T) {
 		},
 	} {
 		t.Run(step, func(t *testing.T) {
-			b := newDays(t, nil)
+			b := newDays(t)
 			old, gone := b.past(40, 3000), b.past(41, 3000)
 			late, early, parked := idAt(40*oneDay), idAt(-oneDay), idAt(40*oneDay)
 			b.handle(apply, late, early, parked)
@@ -86,7 +86,7 @@ func TestASweepOfDaysIsKilledAtEachStep(t *testing.T) {
 // A process that freezes with the lock on a day, or on the whole inbox, has its
 // session ended.
 func TestTrap78ASweepOfDaysThatFreezesLetsGo(t *testing.T) {
-	b := newDays(t, nil)
+	b := newDays(t)
 	old := b.past(40, 3000)
 	b.exec(`CREATE TABLE limits (value text);
 		CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS
@@ -142,7 +142,7 @@ func TestASweepOfDaysGivesWay(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newDays(t, nil)
+			b := newDays(t)
 			b.past(0, 0)
 			old, tomorrow := b.past(40, 9000), nameOf(time.Now().UTC().AddDate(0, 0, 1))
 			end := b.begin(c.id)
@@ -184,7 +184,7 @@ func TestASweepOfDaysGivesWay(t *testing.T) {
 // A claim may be on its way to the partition for ids of no day when its day is
 // made. PostgreSQL refuses it then, and the message is tried again.
 func TestAClaimThatItsDayOvertakesIsChargedNothing(t *testing.T) {
-	b := newDays(t, nil)
+	b := newDays(t)
 	id := idAt(-oneDay)
 	tx, err := b.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -219,7 +219,7 @@ func TestAClaimThatItsDayOvertakesIsChargedNothing(t *testing.T) {
 // What a sweep has seen of a day may be over when it comes to it: a message of
 // that day has come, or another process has dropped the day or made it.
 func TestADayHasChangedSinceItWasSeen(t *testing.T) {
-	b := newDays(t, nil)
+	b := newDays(t)
 	old, begin := b.past(40, 0), time.Now().UTC().Truncate(oneDay).AddDate(0, 0, -40)
 	late := idAt(40 * oneDay)
 	b.handle(apply, late)
@@ -243,7 +243,7 @@ func TestADayHasChangedSinceItWasSeen(t *testing.T) {
 // Messages of old days come in, each of them several times, while their days
 // are made, emptied and dropped by several processes.
 func TestDaysGoWhileTheirMessagesCome(t *testing.T) {
-	b := newDays(t, nil)
+	b := newDays(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var sweepers, consumers sync.WaitGroup
 	for range 2 {

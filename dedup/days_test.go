@@ -22,9 +22,9 @@ import (
 const oneDay = 24 * time.Hour
 
 // newDays is a bench whose inbox is laid out by day.
-func newDays(t *testing.T, change func(*dedup.Config)) *bench {
+func newDays(t *testing.T) *bench {
 	t.Helper()
-	return newBenchIn(t, testkit.Postgres(t), schema.Config{Inbox: schema.ByDay}, change)
+	return newBenchIn(t, testkit.Postgres(t), schema.Config{Inbox: schema.ByDay}, nil)
 }
 
 // idAt is one that outbox.NewID would have made so long ago.
@@ -100,7 +100,7 @@ func (b *bench) park(id, state string) {
 }
 
 func TestDaysAreThereBeforeTheyBegin(t *testing.T) {
-	b := newDays(t, nil)
+	b := newDays(t)
 	if got := b.tables(); !slices.Equal(got, []string{"once_inbox_default"}) {
 		t.Fatalf("before the first sweep there are %v", got)
 	}
@@ -137,7 +137,7 @@ func TestDaysAreThereBeforeTheyBegin(t *testing.T) {
 // A row lies where its id says, whatever the id is and whenever a copy comes:
 // before days are made, after, and when its day has gone.
 func TestCopiesMeetWheneverTheyCome(t *testing.T) {
-	b := newDays(t, nil)
+	b := newDays(t)
 	old, today := b.past(40, 3), b.past(0, 0)
 	ids := []string{
 		outbox.NewID(), idAt(40 * oneDay), idAt(-2 * oneDay), idAt(365 * oneDay), idAt(-365 * oneDay), strings.ToUpper(outbox.NewID()),
@@ -171,7 +171,7 @@ func TestCopiesMeetWheneverTheyCome(t *testing.T) {
 }
 
 func TestADayThatIsTooOldGoesAtOnce(t *testing.T) {
-	b := newDays(t, nil)
+	b := newDays(t)
 	old, edge := b.past(32, 20_000), b.past(30, 3000)
 	b.exec(`UPDATE once_inbox_default SET processed_at = now()`)
 	if n := b.sweep(); n > 2000 {
@@ -190,7 +190,7 @@ func TestADayThatIsTooOldGoesAtOnce(t *testing.T) {
 // The ids of a day may be handled at any later time, and what is parked may run
 // again: these are remembered as long as all others.
 func TestTrap36WhatIsNeededOfAnOldDayStays(t *testing.T) {
-	b := newDays(t, nil)
+	b := newDays(t)
 	old := b.past(40, 5000)
 	ids := make([]string, 5)
 	for n := range ids {
@@ -225,7 +225,7 @@ func TestTrap36WhatIsNeededOfAnOldDayStays(t *testing.T) {
 
 // If too much of a day must stay, it is swept as a plain inbox is.
 func TestADayOfWhichMuchStaysIsSweptByRow(t *testing.T) {
-	b := newDays(t, nil)
+	b := newDays(t)
 	old := b.past(40, 30_000)
 	b.exec(`UPDATE once_inbox SET processed_at = now() WHERE right(message_id, 4) < '6000'`)
 	kept := b.count(`once_inbox WHERE processed_at > now() - interval '1 day'`)
@@ -237,7 +237,7 @@ func TestADayOfWhichMuchStaysIsSweptByRow(t *testing.T) {
 // Ids that came before their day was made stay where they are if they are too
 // many to move; the other days are made.
 func TestADayThatIsFullAlreadyIsNotMade(t *testing.T) {
-	b := newDays(t, nil)
+	b := newDays(t)
 	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest)
 		SELECT $1 || lpad(to_hex(n), 12, '0'), 'payments', '' FROM generate_series(1, 20000) AS n`, idAt(-oneDay)[:24])
 	b.sweep()
@@ -268,7 +268,7 @@ func TestDaysNeedTheirLayout(t *testing.T) {
 
 // While a new version is rolled out, the old one works on the new tables.
 func TestAnOldProcessWorksOnDays(t *testing.T) {
-	b := newDays(t, nil)
+	b := newDays(t)
 	b.sweep()
 	b.past(40, 3)
 	plain, err := dedup.New(b.DB, dedup.Config{Consumer: consumer})
@@ -289,7 +289,7 @@ func TestAnOldProcessWorksOnDays(t *testing.T) {
 
 // What a claim looks up is looked up in one partition.
 func TestAClaimReadsOnePartition(t *testing.T) {
-	b := newDays(t, nil)
+	b := newDays(t)
 	today := b.past(0, 1000)
 	b.sweep()
 	id := outbox.NewID()

@@ -41,7 +41,7 @@ func FuzzAccepted(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer tx.Rollback()
+		defer func() { _ = tx.Rollback() }()
 		records, refused := box.check(topic, []*message.Message{msg}, &call{})
 		if published := box.Publisher(tx).Publish(topic, msg); (published == nil) != (refused == nil) {
 			t.Fatalf("checked: %v, published: %v", refused, published)
@@ -87,7 +87,7 @@ func TestDueTimesOfOddOffsets(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer tx.Rollback()
+			defer func() { _ = tx.Rollback() }()
 			msg := message.NewMessage("id", nil)
 			msg.Metadata[DueAt] = text
 			if err := Publisher(tx).Publish("topic", msg); err != nil {

@@ -62,7 +62,7 @@ func TestTrap48WhatWasAppliedIsNotGivenUp(t *testing.T) {
 		b.put("done", "not done")
 		b.crash(2, false)
 		b.crash(2, true)
-		if _, err := b.DB.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest)
+		if _, err := b.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest)
 			SELECT message_id, consumer, digest FROM once_parked WHERE message_id = 'done'`); err != nil {
 			t.Fatal(err)
 		}

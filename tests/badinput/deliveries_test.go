@@ -155,7 +155,7 @@ func (w *world) stranger(p amqp.Publishing) error {
 	}
 	select {
 	case <-confirm.Done():
-	case <-closed:
+	case <-closed: //nolint:errcheck // that it was closed says enough
 	}
 	if !confirm.Acked() {
 		return errors.New("the broker does not take it")

@@ -1,7 +1,6 @@
 package badinput
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -223,6 +222,7 @@ func (w *world) fates() map[string][]fate {
 		if err != nil {
 			w.Fatal(err)
 		}
+		defer rows.Close()
 		for rows.Next() {
 			var payload []byte
 			if err := rows.Scan(&payload); err != nil {
@@ -230,7 +230,7 @@ func (w *world) fates() map[string][]fate {
 			}
 			note(payload, f)
 		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		if err := rows.Err(); err != nil {
 			w.Fatal(err)
 		}
 	}

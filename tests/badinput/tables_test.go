@@ -74,10 +74,12 @@ var sabotages = map[string]sabotage{
 	"versions: a word":     {do: `INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, applied_at) VALUES ('a', '', '', 'one', '1999-01-01')`, refused: true},
 
 	"replays: no JSON": {do: `INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id) VALUES ('other', 'no JSON', '{', '', '', 'paused', -1, -1)`, refused: true},
-	"replays: for ever": {do: `INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id, token, lease_until, started_at, ended_at)
+	"replays: for ever": {
+		do: `INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id, token, lease_until, started_at, ended_at)
 		VALUES ('another', '{}', '{}', '', '', 'running', 9223372036854775807, 9223372036854775807, 'ghost', 'infinity', '-infinity', 'infinity')`,
 		lite: `INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id, token, lease_until, started_at, ended_at)
-		VALUES ('another', '{}', '{}', '', '', 'running', 9223372036854775807, 9223372036854775807, 'ghost', 9223372036854775807, -9223372036854775808, 9223372036854775807)`},
+		VALUES ('another', '{}', '{}', '', '', 'running', 9223372036854775807, 9223372036854775807, 'ghost', 9223372036854775807, -9223372036854775808, 9223372036854775807)`,
+	},
 	"replays: of another state": {do: `INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id) VALUES ('', '{}', '{}', '', '', 'done', 1, 1)`, refused: true},
 
 	"audit: at no time": {do: `INSERT INTO once_audit (at, actor, action, subject) VALUES ('infinity', '', '', '` + long + `')`, lite: `INSERT INTO once_audit (at, actor, action, subject) VALUES (9223372036854775807, '', '', '` + long + `')`},

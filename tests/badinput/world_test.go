@@ -204,10 +204,10 @@ func (w *world) exec(query string, args ...any) {
 	}
 }
 
-func (w *world) count(query string, args ...any) int {
+func (w *world) count(query string) int {
 	w.Helper()
 	var n int
-	if err := w.db.QueryRowContext(w.Context(), `SELECT COUNT(*) FROM `+query, args...).Scan(&n); err != nil {
+	if err := w.db.QueryRowContext(w.Context(), `SELECT COUNT(*) FROM `+query).Scan(&n); err != nil {
 		w.Fatalf("%s: %v", query, err)
 	}
 	return n

@@ -41,7 +41,7 @@ func TestDurable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		retrying := retry.Config{PollInterval: 20 * time.Millisecond, CloseTimeout: time.Second, Policy: soon}
+		retrying := retry.Config{PollInterval: 20 * time.Millisecond, CloseTimeout: time.Second, Lease: 3 * time.Second, Policy: soon}
 		if ordered {
 			retrying.KeyOrder = retry.GoOn
 		}

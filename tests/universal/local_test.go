@@ -31,7 +31,9 @@ func TestLocal(t *testing.T) {
 	s := newService(t, db.DB, db.DB, transport, config)
 	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
 		t.Helper()
-		retrying := retry.Config{Schema: config, PollInterval: 200 * time.Millisecond, CloseTimeout: time.Second, Policy: soon}
+		retrying := retry.Config{
+			Schema: config, PollInterval: 200 * time.Millisecond, CloseTimeout: time.Second, Lease: 3 * time.Second, Policy: soon,
+		}
 		if ordered {
 			retrying.KeyOrder = retry.GoOn
 		}
