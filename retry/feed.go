@@ -48,6 +48,12 @@ type feed struct {
 
 func newFeed(s *subscriber, topic string, closing <-chan struct{}) *feed {
 	host, _ := os.Hostname()
+	ahead := 0
+	if s.retries.config.KeyOrder != Unordered {
+		// Each message that is finished makes room for one of its key. With some
+		// ahead of the handlers, they are fetched several at a time.
+		ahead = s.retries.config.Concurrency
+	}
 	return &feed{
 		Retries:   s.retries,
 		consumer:  s.consumer,
@@ -58,6 +64,7 @@ func newFeed(s *subscriber, topic string, closing <-chan struct{}) *feed {
 		givenBack: &s.givenBack,
 		wake:      make(chan struct{}, 1),
 		inHand:    map[*parked.Claim]struct{}{},
+		stored:    parked.Stored{Ahead: ahead},
 	}
 }
 
