@@ -140,7 +140,7 @@ func (v *victim) finish() {
 			v.Log("at the end: ", u)
 		}
 	}()
-	testkit.Eventually(v, time.Minute, "everything is done", func() bool {
+	testkit.Eventually(v, 3*time.Minute, "everything is done", func() bool {
 		u = v.undone()
 		return u.orders == 0 && u.unsent == 0 && u.parked == 0 &&
 			v.count(v.mail, `SELECT COUNT(*) FROM mail_provider`) >= v.count(v.db, `SELECT COUNT(*) FROM orders`)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -21,9 +22,21 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // command runs the command as a shell would.
 func command(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
-	var out, errs bytes.Buffer
+	var out, errs buffer
 	status = run(t.Context(), args, &out, &errs)
 	return status, out.String(), errs.String()
+}
+
+// buffer is a file to write into, from anywhere.
+type buffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
 }
 
 // Flags that cannot be used are refused with their name.
