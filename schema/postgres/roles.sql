@@ -44,10 +44,10 @@ GRANT UPDATE (owner, lease_until) ON {slots} TO {role forwarder};
 -- before it deletes them, which wants that right on some column. One that
 -- produces events, or copies of its quarantine, is a producer besides.
 GRANT SELECT, INSERT, DELETE, UPDATE (tenant) ON {inbox} TO {role consumer};
-GRANT SELECT, INSERT ON {versions} TO {role consumer};
+GRANT SELECT, INSERT, DELETE ON {versions} TO {role consumer};
 GRANT UPDATE (version, applied_at) ON {versions} TO {role consumer};
 GRANT SELECT, INSERT, DELETE ON {parked} TO {role consumer};
-GRANT UPDATE (envelope, ordering_key, state, due_at, owner, token, attempts, rounds, crashes,
+GRANT UPDATE (envelope, ordering_key, state, lane, due_at, owner, token, attempts, rounds, crashes,
               early_since, early_of, early_version, reason, error, error_type, fingerprint,
               first_failed_at, last_failed_at, finished_at) ON {parked} TO {role consumer};
 GRANT SELECT (id, state) ON {replays} TO {role consumer};
@@ -57,7 +57,7 @@ GRANT SELECT (id, state) ON {replays} TO {role consumer};
 -- time that this was at. The right to update a created_at is for locks alone,
 -- and so is that on the whole of the replays.
 GRANT SELECT, INSERT ON {parked} TO {role operator};
-GRANT UPDATE (ordering_key, state, due_at, attempts, rounds, crashes, replays, replay_id,
+GRANT UPDATE (ordering_key, state, lane, due_at, attempts, rounds, crashes, replays, replay_id,
               early_since, early_of, early_version, finished_at) ON {parked} TO {role operator};
 GRANT SELECT (message_id, consumer), INSERT, DELETE ON {inbox} TO {role operator};
 GRANT SELECT, INSERT, UPDATE ON {replays} TO {role operator};
@@ -77,7 +77,7 @@ GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, attempt
     ON {outbox_dead} TO {role watcher};
 GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, sent_at) ON {outbox_sent} TO {role watcher};
 GRANT SELECT (message_id, consumer, processed_at, tenant) ON {inbox} TO {role watcher};
-GRANT SELECT (id, consumer, topic, message_id, ordering_key, tenant, state, due_at, owner, attempts, rounds, crashes,
+GRANT SELECT (id, consumer, topic, message_id, ordering_key, tenant, state, lane, due_at, owner, attempts, rounds, crashes,
               replays, replay_id, edited_from, origin, early_since, early_of, early_version, reason, error_type,
               fingerprint, created_at, first_failed_at, last_failed_at, finished_at) ON {parked} TO {role watcher};
 GRANT SELECT (id, consumer, filter, plan, actor, why, state, stop_reason, total, until_id, after_id, replayed,

@@ -29,9 +29,9 @@ var may = map[string]map[string]string{
 	"consumer": {
 		"migrations": "SELECT",
 		"inbox":      "SELECT, INSERT, UPDATE(tenant), DELETE",
-		"versions":   "SELECT, INSERT, UPDATE(applied_at version)",
+		"versions":   "SELECT, INSERT, UPDATE(applied_at version), DELETE",
 		"parked": "SELECT, INSERT, UPDATE(attempts crashes due_at early_of early_since early_version envelope error error_type " +
-			"fingerprint finished_at first_failed_at last_failed_at ordering_key owner reason rounds state token), DELETE",
+			"fingerprint finished_at first_failed_at lane last_failed_at ordering_key owner reason rounds state token), DELETE",
 		"replays": "SELECT(id state)",
 	},
 	"operator": {
@@ -41,8 +41,8 @@ var may = map[string]map[string]string{
 		"outbox_dead": "SELECT, UPDATE(created_at), DELETE",
 		"outbox_sent": "SELECT, UPDATE(created_at)",
 		"inbox":       "SELECT(consumer message_id), INSERT, DELETE",
-		"parked": "SELECT, INSERT, UPDATE(attempts crashes due_at early_of early_since early_version finished_at ordering_key " +
-			"replay_id replays rounds state)",
+		"parked": "SELECT, INSERT, UPDATE(attempts crashes due_at early_of early_since early_version finished_at lane " +
+			"ordering_key replay_id replays rounds state)",
 		"replays": "SELECT, INSERT, UPDATE",
 		"audit":   "SELECT, INSERT(action actor consumer message_id replay_id subject why)",
 	},
@@ -57,7 +57,7 @@ var may = map[string]map[string]string{
 		"inbox":       "SELECT(consumer message_id processed_at tenant)",
 		"versions":    "SELECT",
 		"parked": "SELECT(attempts consumer crashes created_at due_at early_of early_since early_version edited_from error_type " +
-			"fingerprint finished_at first_failed_at id last_failed_at message_id ordering_key origin owner reason replay_id replays " +
+			"fingerprint finished_at first_failed_at id lane last_failed_at message_id ordering_key origin owner reason replay_id replays " +
 			"rounds state tenant topic)",
 		"replays": "SELECT(actor after_id consumer ended_at failed filter id lease_until plan replayed resolved started_at state " +
 			"stop_reason total until_id why)",
