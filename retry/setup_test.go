@@ -36,7 +36,14 @@ type transport struct {
 
 func newTransport() *transport { return &transport{messages: make(chan *message.Message)} }
 
-func (s *transport) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+// Subscribe ends with ctx: a router that is closed ends that, or closes the
+// subscriber, whichever it comes to first. As every transport it takes a while
+// for that; by then all others have seen the end of ctx.
+func (s *transport) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	context.AfterFunc(ctx, func() {
+		<-time.After(50 * time.Millisecond)
+		_ = s.Close()
+	})
 	return s.messages, nil
 }
 
