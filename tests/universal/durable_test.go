@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/inbox"
@@ -21,19 +20,14 @@ import (
 // that comes again, and order is that of keys.
 func TestDurable(t *testing.T) {
 	broker := testkit.Rabbit(t)
-	config := func(group string) amqp.Config {
-		config := fanout(broker.URL, group)
-		config.Marshaler = rabbit.Marshaler{}
-		return config
-	}
-	transport, err := rabbit.NewPublisher(config(""), rabbit.PublisherConfig{})
+	transport, err := rabbit.NewPublisher(ours(broker.URL, ""), rabbit.PublisherConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := onPostgres(t, transport)
 	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
 		t.Helper()
-		subscriber, err := rabbit.NewSubscriber(config(group), rabbit.SubscriberConfig{InFlight: 100, CloseTimeout: time.Second})
+		subscriber, err := rabbit.NewSubscriber(ours(broker.URL, group), rabbit.SubscriberConfig{InFlight: 100, CloseTimeout: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}

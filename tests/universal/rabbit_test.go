@@ -19,6 +19,13 @@ func fanout(uri, group string) amqp.Config {
 	return amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group))
 }
 
+// ours is fanout with rabbit's marshaler.
+func ours(uri, group string) amqp.Config {
+	config := fanout(uri, group)
+	config.Marshaler = rabbit.Marshaler{}
+	return config
+}
+
 // lenient accepts that messages were given back: some tests of the suite close
 // a subscriber under messages that they never answer.
 type lenient struct{ *rabbit.Subscriber }
@@ -33,12 +40,7 @@ func (l lenient) Close() error {
 // Outbox, forwarder and RabbitMQ, with rabbit's publisher and subscriber.
 func TestRabbit(t *testing.T) {
 	broker := testkit.Rabbit(t)
-	config := func(group string) amqp.Config {
-		config := fanout(broker.URL, group)
-		config.Marshaler = rabbit.Marshaler{}
-		return config
-	}
-	transport, err := rabbit.NewPublisher(config(""), rabbit.PublisherConfig{})
+	transport, err := rabbit.NewPublisher(ours(broker.URL, ""), rabbit.PublisherConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +51,7 @@ func TestRabbit(t *testing.T) {
 		if ordered {
 			subscribing.InFlight = 1
 		}
-		subscriber, err := rabbit.NewSubscriber(config(group), subscribing)
+		subscriber, err := rabbit.NewSubscriber(ours(broker.URL, group), subscribing)
 		if err != nil {
 			t.Fatal(err)
 		}
