@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 var (
@@ -21,7 +22,34 @@ var (
 	// ErrLayout says that the inbox does not lie in the database as
 	// Config.Inbox says.
 	ErrLayout = errors.New("the inbox is laid out in another way")
+
+	// ErrDialect says that the database is not of the kind that Config.Dialect
+	// says.
+	ErrDialect = errors.New("the database is of another kind than Dialect says")
 )
+
+// told marks what only the other kind of database answers to the first
+// statement that it is given.
+func (c Config) told(err error) error {
+	foreign := []string{"no such function"}
+	if c.Dialect == SQLite {
+		foreign = []string{"PRAGMA", "sqlite_schema"}
+	}
+	for _, word := range foreign {
+		if strings.Contains(err.Error(), word) {
+			return fmt.Errorf("%w (%q): %w", ErrDialect, c.Dialect, err)
+		}
+	}
+	return err
+}
+
+// on validates what is to be done, and where.
+func (c Config) on(db querier) error {
+	if pool, ok := db.(*sql.DB); db == nil || ok && pool == nil {
+		return errors.Join(errors.New("schema: db is nil"), c.Validate())
+	}
+	return c.Validate()
+}
 
 // querier is what [Check] needs of a *sql.DB, *sql.Conn or *sql.Tx.
 type querier interface {
@@ -30,17 +58,17 @@ type querier interface {
 
 // Check reports whether the tables have the version that this code works with:
 // nil, or an error that says what to do and is one of [ErrMissing],
-// [ErrOutdated], [ErrNewer] and [ErrLayout], or the database's own error. db is a *sql.DB, a
-// *sql.Conn or a *sql.Tx. It changes nothing.
+// [ErrOutdated], [ErrNewer], [ErrLayout] and [ErrDialect], or the database's own
+// error. db is a *sql.DB, a *sql.Conn or a *sql.Tx. It changes nothing.
 func Check(ctx context.Context, db querier, config Config) error {
-	if err := config.Validate(); err != nil {
+	if err := config.on(db); err != nil {
 		return err
 	}
 	config = config.WithDefaults()
 
 	exists, err := config.exists(ctx, db)
 	if err != nil {
-		return fmt.Errorf("schema: check: %w", err)
+		return fmt.Errorf("schema: check: %w", config.told(err))
 	}
 	if !exists {
 		return fmt.Errorf("schema: %w: no table %s: run schema.Up, or apply schema.SQL", ErrMissing, config.Table("migrations"))

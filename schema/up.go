@@ -16,7 +16,7 @@ import (
 // code is left alone and reported as [ErrNewer]. A plain inbox is turned into
 // days if Config.Inbox says so; the other way is reported as [ErrLayout].
 func Up(ctx context.Context, db *sql.DB, config Config) error {
-	if err := config.Validate(); err != nil {
+	if err := config.on(db); err != nil {
 		return err
 	}
 	config = config.WithDefaults()
@@ -29,7 +29,7 @@ func Up(ctx context.Context, db *sql.DB, config Config) error {
 	}
 	defer conn.Close()
 	if err := upOn(ctx, conn, config); err != nil {
-		return fmt.Errorf("schema: up: %w", err)
+		return fmt.Errorf("schema: up: %w", config.told(err))
 	}
 	return nil
 }

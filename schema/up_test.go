@@ -36,6 +36,21 @@ func TestUpThenCheck(t *testing.T) {
 	})
 }
 
+func TestADatabaseOfTheOtherKindIsTold(t *testing.T) {
+	other := map[string]schema.Dialect{string(schema.PostgreSQL): schema.SQLite, string(schema.SQLite): schema.PostgreSQL}
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		config := schema.Config{Dialect: other[db.Dialect]}
+		for what, err := range map[string]error{
+			"Up":    schema.Up(t.Context(), db.DB, config),
+			"Check": schema.Check(t.Context(), db.DB, config),
+		} {
+			if !errors.Is(err, schema.ErrDialect) || !strings.Contains(err.Error(), string(config.Dialect)) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	})
+}
+
 func TestCheckTellsOutdatedFromNewer(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := configFor(db)

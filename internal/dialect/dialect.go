@@ -44,6 +44,8 @@ var (
 //	{millis due_at}    a time as whole milliseconds since 1970, within the years 1 to 9999
 //	{from_millis $1}   the time of such milliseconds; NULL stays NULL
 //	{list $1 bigint}   the elements of a list passed by [List] or [Strings], for use behind IN
+//	{among $1 bigint}  the same behind what is one of them, to be found by an index whatever
+//	                   PostgreSQL knows of the table: a list could be joined with all of it
 //	{for_update}       take row locks, waiting for those who hold them
 //	{skip_locked}      take row locks, passing over rows that others hold
 //
@@ -96,6 +98,11 @@ func (d Dialect) expand(name string, args []string) string {
 			return fmt.Sprintf("(SELECT value FROM json_each(%s))", args[0])
 		}
 		return fmt.Sprintf("(SELECT unnest(%s::text::%s[]))", args[0], args[1])
+	case "among":
+		if d.SQLite() {
+			return fmt.Sprintf("IN (SELECT value FROM json_each(%s))", args[0])
+		}
+		return fmt.Sprintf("= ANY (%s::text::%s[])", args[0], args[1])
 	case "for_update":
 		if d.SQLite() { // it has one writer at a time
 			return ""

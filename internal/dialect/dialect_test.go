@@ -34,6 +34,13 @@ func TestListsArriveAsTheyAre(t *testing.T) {
 		if got := collect[int64](t, db, d.SQL(`SELECT * FROM {list $1 bigint} AS l`), d.List(numbers)); !slices.Equal(got, numbers) {
 			t.Errorf("got %v, want %v", got, numbers)
 		}
+		is := d.SQL(`SELECT n FROM (SELECT CAST(-5 AS bigint) AS n UNION ALL SELECT 6) AS l WHERE n {among $1 bigint}`)
+		if got := collect[int64](t, db, is, d.List(numbers)); !slices.Equal(got, []int64{-5}) {
+			t.Errorf("among them are %v", got)
+		}
+		if got := collect[int64](t, db, is, d.List(nil)); len(got) != 0 {
+			t.Errorf("among none are %v", got)
+		}
 		for _, empty := range []string{d.Strings(nil), d.List(nil)} {
 			if got := collect[string](t, db, d.SQL(`SELECT * FROM {list $1 text} AS l`), empty); len(got) != 0 {
 				t.Errorf("the empty list %q arrives as %q", empty, got)

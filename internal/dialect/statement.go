@@ -42,7 +42,7 @@ func (d Dialect) Statement(before, query string) Statement {
 }
 
 // Exec executes it. The result is the query's own. Arguments are strings,
-// bytes, and nil.
+// bytes, numbers as int64, and nil.
 func (s Statement) Exec(ctx context.Context, tx *sql.Tx, args ...any) (sql.Result, error) {
 	if s.sql != "" {
 		return tx.ExecContext(ctx, s.sql, args...)
@@ -87,6 +87,9 @@ func appendConstant(b []byte, value any) ([]byte, error) {
 	switch v := value.(type) {
 	case nil:
 		return append(b, "NULL"...), nil
+	case int64: // in quotes it is of the type of what it is for, and a minus cannot begin a comment
+		b = append(b, '\'')
+		return append(strconv.AppendInt(b, v, 10), '\''), nil
 	case []byte:
 		b = append(b, `E'\\x`...)
 		return append(hex.AppendEncode(b, v), '\''), nil

@@ -2,6 +2,7 @@ package dialect_test
 
 import (
 	"database/sql"
+	"math"
 	"strings"
 	"testing"
 
@@ -57,6 +58,35 @@ func TestStatementArguments(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// Numbers are of the type of what they are compared with, or stored in.
+func TestStatementNumbers(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		d := newDialect(t, db)
+		if _, err := db.ExecContext(t.Context(), `CREATE TABLE numbers (n bigint NOT NULL)`); err != nil {
+			t.Fatal(err)
+		}
+		insert := d.Statement("", `INSERT INTO numbers (n) VALUES ($1)`)
+		next := d.Statement("", `SELECT n FROM numbers WHERE n >= $1 ORDER BY n LIMIT 1`)
+		err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+			for _, n := range []int64{math.MinInt64, -1, 0, 9, math.MaxInt64} {
+				if _, err := insert.Exec(t.Context(), tx, n); err != nil {
+					return err
+				}
+			}
+			for n, want := range map[int64]int64{math.MinInt64: math.MinInt64, -5: -1, 0: 0, 1: 9, 10: math.MaxInt64} {
+				var got int64
+				if err := next.Get(t.Context(), tx, &got, n); err != nil || got != want {
+					t.Errorf("after %d comes %d, not %d: %v", n, got, want, err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // What no text column can hold is refused by the server, not changed.

@@ -23,6 +23,17 @@ func (d Dialect) Write(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) er
 	return run(ctx, db, nil, work, d.Commit)
 }
 
+// WriteLatest is [Dialect.Write] for work that may wait for a lock before it
+// looks: each statement sees what was committed before it began. By the default
+// of the database it could be what was there before the wait.
+func (d Dialect) WriteLatest(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
+	var options *sql.TxOptions
+	if !d.SQLite() { // it has one writer
+		options = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+	}
+	return run(ctx, db, options, work, d.Commit)
+}
+
 // Read is [Dialect.Write] for work that changes nothing: in SQLite it does not
 // wait for the writer, and a commit that fails leaves nothing unknown.
 func (d Dialect) Read(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {

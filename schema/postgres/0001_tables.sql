@@ -193,6 +193,11 @@ CREATE INDEX {index parked_early} ON {parked} (consumer, early_of, early_version
 -- For retention of what is over.
 CREATE INDEX {index parked_finished} ON {parked} (finished_at) WHERE state IN ('resolved', 'discarded');
 
+-- For a durable inbox that keeps what was handled for a time of its own: not
+-- past what others keep for longer. With || that question cannot take the one
+-- above, which seems good enough to a planner.
+CREATE INDEX {index parked_kept} ON {parked} (consumer, topic, finished_at) WHERE state || '' = 'resolved' AND replays = 0;
+
 -- Listing the quarantine.
 CREATE INDEX {index parked_quarantined} ON {parked} (id) WHERE state = 'quarantined';
 
