@@ -3,6 +3,7 @@ package parked
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -276,7 +277,8 @@ func scanClaim(scan func(dest ...any) error, sel Select, token string) (Claimed,
 // Applied says whether the inbox has the message of a claim: the process that
 // handled it ended between the commit and the end of its row. It also waits for
 // a commit that the process has left behind, and fails if that takes long.
-func (s *Store) Applied(ctx context.Context, c *Claim) (applied bool, err error) {
+func (s *Store) Applied(ctx context.Context, c Claimed) (applied bool, err error) {
+	digest := sha256.Sum256(c.Message.Payload)
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		if s.sql.briefly != "" {
 			if _, err := tx.ExecContext(ctx, s.sql.briefly); err != nil {
@@ -290,7 +292,7 @@ func (s *Store) Applied(ctx context.Context, c *Claim) (applied bool, err error)
 		if fresh, err := result.RowsAffected(); err != nil || fresh > 0 {
 			return cmp.Or(err, errOnlyLooked)
 		}
-		return tx.QueryRowContext(ctx, s.sql.applied, c.ID).Scan(&applied)
+		return tx.QueryRowContext(ctx, s.sql.applied, c.ID, digest[:]).Scan(&applied)
 	})
 	if err != nil && !errors.Is(err, errOnlyLooked) {
 		return false, fmt.Errorf("look up parked message %d in the inbox: %w", c.ID, err)

@@ -2,6 +2,9 @@ package parked
 
 import (
 	"context"
+	"database/sql"
+	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -12,7 +15,25 @@ type contextKey int
 const (
 	deliveryKey contextKey = iota
 	subscriptionKey
+	txKey
 )
+
+// WithTx returns ctx with the transaction of the message that is being handled.
+func WithTx(ctx context.Context, tx *sql.Tx) context.Context {
+	return context.WithValue(ctx, txKey, tx)
+}
+
+// TxOf returns the transaction of the message that is being handled.
+func TxOf(ctx context.Context) (*sql.Tx, bool) {
+	tx, ok := ctx.Value(txKey).(*sql.Tx)
+	return tx, ok
+}
+
+// ErrInsideDedup says that a middleware which takes failures off the chain is
+// inside of dedup. That would commit what a failed handler wrote, and count the
+// message as done: no retry or replay would run it again.
+var ErrInsideDedup = errors.New(
+	"the middleware is inside of dedup's: from the outside in the order is poison, retry, dedup")
 
 // Delivery says how a message came to its handler.
 type Delivery struct {
@@ -32,6 +53,21 @@ type Delivery struct {
 
 	// Closing is closed when the consumer is shutting down.
 	Closing <-chan struct{}
+
+	// Wake makes the consumer look for new rows at once, if not nil.
+	Wake func()
+
+	madeDue atomic.Bool
+}
+
+// MakesDue says that the transaction of the message makes a row due.
+func (d *Delivery) MakesDue() { d.madeDue.Store(true) }
+
+// Committed has what the transaction has made due looked for.
+func (d *Delivery) Committed() {
+	if d.Wake != nil && d.madeDue.Load() {
+		d.Wake()
+	}
 }
 
 // WithDelivery returns ctx with d.

@@ -111,7 +111,7 @@ func (s *Store) where(f Filter, states ...string) *condition {
 		c.clauses = append(c.clauses, in(states))
 	}
 	if f.IDs != nil {
-		c.add("id IN {list %s bigint}", s.dialect.List(f.IDs))
+		c.add("id {among %s bigint}", s.dialect.List(f.IDs))
 	}
 	for _, text := range []struct{ column, value string }{
 		{"consumer", f.Consumer},

@@ -1,7 +1,6 @@
 package parked
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"encoding/binary"
@@ -49,7 +48,7 @@ func (c *Claim) keys() []Key {
 // otherwise wait for nobody; and who locked a row first, and then the key, could
 // wait for one who does it the other way round.
 func (s *Store) changeKeys(ctx context.Context, keys []Key, work func(tx *sql.Tx) error) error {
-	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error { return s.changeKeysIn(ctx, tx, keys, work) })
+	return s.dialect.WriteLatest(ctx, s.db, func(tx *sql.Tx) error { return s.changeKeysIn(ctx, tx, keys, work) })
 }
 
 func (s *Store) changeKeysIn(ctx context.Context, tx *sql.Tx, keys []Key, work func(tx *sql.Tx) error) error {
@@ -74,10 +73,8 @@ func (s *Store) lockKeys(ctx context.Context, tx *sql.Tx, keys []Key) error {
 		locks[i] = s.lockOf(k)
 	}
 	slices.Sort(locks)
-	for _, lock := range slices.Compact(locks) {
-		if _, err := tx.ExecContext(ctx, s.sql.order.lock, lock); err != nil {
-			return fmt.Errorf("lock an ordering key: %w", err)
-		}
+	if _, err := tx.ExecContext(ctx, s.sql.order.lock, s.dialect.List(slices.Compact(locks))); err != nil {
+		return fmt.Errorf("lock %d ordering keys: %w", len(keys), err)
 	}
 	return nil
 }
@@ -93,14 +90,20 @@ func (s *Store) lockOf(k Key) int64 {
 	return int64(h.Sum64())
 }
 
-// promote has the first that is held become the head, where there is none.
+// promote has the first that is held become the head of each key that has none.
 func (s *Store) promote(ctx context.Context, tx *sql.Tx, keys []Key) error {
-	for _, k := range keys {
-		if _, err := tx.ExecContext(ctx, s.sql.order.promote, k.consumer, k.topic, k.key); err != nil {
-			return fmt.Errorf("go on with an ordering key: %w", err)
-		}
-		failpoint.Hit("parked/promoted")
+	if len(keys) == 0 {
+		return nil
 	}
+	consumers, topics, names := make([]string, len(keys)), make([]string, len(keys)), make([]string, len(keys))
+	for i, k := range keys {
+		consumers[i], topics[i], names[i] = k.consumer, k.topic, k.key
+	}
+	d := s.dialect
+	if _, err := tx.ExecContext(ctx, s.sql.order.promote, d.Strings(consumers), d.Strings(topics), d.Strings(names)); err != nil {
+		return fmt.Errorf("go on with %d ordering keys: %w", len(keys), err)
+	}
+	failpoint.Hit("parked/promoted")
 	return nil
 }
 
@@ -120,27 +123,4 @@ func (s *Store) keysOf(ctx context.Context, tx *sql.Tx, ids []int64) ([]Key, err
 		keys = append(keys, k)
 	}
 	return keys, rows.Err()
-}
-
-// keyed is the keys that messages get, with those who keep their order.
-func keyed(topic string, to []Subscription, messages []*message.Message) []Key {
-	var keys []Key
-	for _, sub := range to {
-		if !sub.KeyOrder {
-			continue
-		}
-		for _, msg := range messages {
-			if k := keyFor(sub, topic, msg); k.key != "" {
-				keys = append(keys, k)
-			}
-		}
-	}
-	slices.SortFunc(keys, func(a, b Key) int {
-		return cmp.Or(cmp.Compare(a.consumer, b.consumer), cmp.Compare(a.topic, b.topic), cmp.Compare(a.key, b.key))
-	})
-	return slices.Compact(keys)
-}
-
-func keyFor(sub Subscription, topic string, msg *message.Message) Key {
-	return Key{Clean(sub.Consumer, maxName), Clean(topic, maxName), OrderingKey(msg)}
 }

@@ -27,8 +27,21 @@ func keyed(id, key string) *message.Message {
 // A row is added behind a head at the moment in which that goes. It does not
 // wait for a head that is gone. (SQLite has one writer.)
 func TestKeyOrderNobodyWaitsForAHeadThatIsGone(t *testing.T) {
+	for _, isolation := range []string{"read committed", "repeatable read", "serializable"} {
+		t.Run(isolation, func(t *testing.T) { aHeadGoes(t, isolation) })
+	}
+}
+
+// aHeadGoes is that with a default of the database.
+func aHeadGoes(t *testing.T, isolation string) {
 	db := testkit.Postgres(t)
 	s := newStore(t, db)
+	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`DO $$BEGIN
+		EXECUTE format('ALTER DATABASE %%I SET default_transaction_isolation = %%L', current_database(), '%s'); END$$`, isolation))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.SetMaxIdleConns(0) // a new connection has the new default
 	if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a")); err != nil {
 		t.Fatal(err)
 	}

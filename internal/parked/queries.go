@@ -32,6 +32,7 @@ type queries struct {
 }
 
 func newQueries(d dialect.Dialect) queries {
+	among, end := chosen(d)
 	clock, briefly := "{millis now()}", "SET LOCAL lock_timeout = 1000"
 	if d.SQLite() { // its clock is in milliseconds as it is, and it has one writer
 		clock, briefly = "{now}", ""
@@ -79,10 +80,10 @@ func newQueries(d dialect.Dialect) queries {
 		// Not what is just being settled: that may take its rows in another order.
 		extend: d.SQL(`
 			UPDATE {parked} SET due_at = {after $3}
-			WHERE id IN (
+			WHERE id ` + among + `
 				SELECT id FROM {parked}
-				WHERE state = 'waiting' AND id IN {list $1 bigint} AND token = $2
-				{skip_locked})`),
+				WHERE state = 'waiting' AND id {among $1 bigint} AND token = $2
+				{skip_locked}` + end),
 
 		// The handler returned: whatever ended a process before, it did not.
 		postpone: d.SQL(`
@@ -137,10 +138,11 @@ func newQueries(d dialect.Dialect) queries {
 			SELECT message_id, consumer, digest FROM {parked} WHERE id = $1
 			ON CONFLICT (message_id, consumer) DO NOTHING`),
 
+		// The inbox's digest is that of the payload alone.
 		applied: d.SQL(`
 			SELECT EXISTS (SELECT 1 FROM {parked} AS p JOIN {inbox} AS i
-			               ON i.message_id = p.message_id AND i.consumer = p.consumer AND i.digest = p.digest
-			               WHERE p.id = $1)`),
+			               ON i.message_id = p.message_id AND i.consumer = p.consumer
+			               WHERE p.id = $1 AND i.digest = $2)`),
 
 		get: d.SQL(`SELECT ` + entryColumns + ` FROM {parked} WHERE id = $1`),
 
@@ -151,6 +153,16 @@ func newQueries(d dialect.Dialect) queries {
 		order:   newOrderQueries(d),
 		replays: newReplayQueries(d),
 	}
+}
+
+// chosen is what stands around the query for the ids of an update. PostgreSQL does
+// not know how few they are, and would join with the whole table if it were not
+// given an array.
+func chosen(d dialect.Dialect) (among, end string) {
+	if d.SQLite() {
+		return `IN (`, `)`
+	}
+	return `= ANY (ARRAY(`, `))`
 }
 
 // undecodable says that the message is in the raw form of a transport that could

@@ -35,22 +35,19 @@ func newClaimQueries(d dialect.Dialect, clock string) claimQueries {
 		undecodable + `, error, error_type`
 
 	// All shares in one statement. SQLite cannot take a limit from a table; it
-	// is given one share at a time, which costs it no round trip. PostgreSQL does
-	// not know what the limits come to, and would join with all that waits if it
-	// were not given an array.
-	none, among, end := `'' COLLATE "C"`, `= ANY (ARRAY(`, `))`
-	chosen := `
+	// is given one share at a time, which costs it no round trip.
+	among, end := chosen(d)
+	none, due := `'' COLLATE "C"`, `
 		SELECT chosen.id FROM unnest($6::text::text[], $7::text::text[], $8::text::bigint[]) AS share (lane, tenant, n)
 		CROSS JOIN LATERAL (
 			SELECT id FROM {parked} AS p
-			WHERE ` + waits + ` AND p.lane = share.lane AND p.tenant = share.tenant AND due_at <= {now}
+			WHERE `+waits+` AND p.lane = share.lane AND p.tenant = share.tenant AND due_at <= {now}
 			ORDER BY due_at, id LIMIT share.n
 			FOR UPDATE SKIP LOCKED) AS chosen`
 	if d.SQLite() {
-		none, among, end = `''`, `IN (`, `)`
-		chosen = `
+		none, due = `''`, `
 		SELECT id FROM {parked}
-		WHERE ` + waits + ` AND lane = $6 AND tenant = $7 AND due_at <= {now}
+		WHERE `+waits+` AND lane = $6 AND tenant = $7 AND due_at <= {now}
 		ORDER BY due_at, id LIMIT $8`
 	}
 
@@ -89,7 +86,7 @@ func newClaimQueries(d dialect.Dialect, clock string) claimQueries {
 			FROM (SELECT tenant FROM {parked} WHERE ` + waits + ` AND lane || '' = 'retry' AND due_at <= {now}
 			      ORDER BY due_at LIMIT ` + strconv.Itoa(looked) + `) AS longest`),
 
-		claim: d.SQL(lease + among + chosen + end + returning),
+		claim: d.SQL(lease + among + due + end + returning),
 		claimSuspects: d.SQL(lease + among + `
 			SELECT id FROM {parked}
 			WHERE ` + suspects + ` AND due_at <= {now}

@@ -9,6 +9,7 @@ import (
 // manyQueries are the statements that take many rows at once.
 type manyQueries struct {
 	receive string
+	inOrder string
 	remove  string
 	resolve string
 	release string
@@ -16,27 +17,25 @@ type manyQueries struct {
 }
 
 func newManyQueries(d dialect.Dialect) manyQueries {
-	// The lists that come as $3 to $6, side by side, in their order.
-	bytes, lists := `::bytea`, `unnest($3::text::text[], $4::text::text[], $5::text::int[], $6::text::int[])
-		WITH ORDINALITY AS list (message_id, tenant, start, length, n)`
-	if d.SQLite() {
-		bytes, lists = ``, `(SELECT value AS message_id, json_extract($4, at) AS tenant, json_extract($5, at) AS start,
-		                 json_extract($6, at) AS length, n
-		          FROM (SELECT value, key + 1 AS n, '$[' || key || ']' AS at FROM json_each($3)))`
-	}
 	// An id alone could be of a row that went on to another claim of the same
 	// process.
-	const held = `id IN {list $1 bigint} AND CAST(id AS text) || ' ' || token IN {list $2 text} AND state = 'waiting'`
-	size := strconv.Itoa(digestSize)
+	const held = `id {among $1 bigint} AND CAST(id AS text) || ' ' || token {among $2 text} AND state = 'waiting'`
+
+	among, end := chosen(d)
 
 	return manyQueries{
-		receive: d.SQL(`
-			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at)
-			SELECT $1, $2, message_id, tenant, substr($7` + bytes + `, CAST(n - 1 AS integer) * ` + size + ` + 1, ` + size + `),
-			       substr($8` + bytes + `, start, length), 'waiting', {now}
-			FROM (SELECT * FROM ` + lists + ` ORDER BY n) AS received
-			WHERE true -- SQLite could take what follows for a join
-			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),
+		receive: newReceive(d, "", "", `'waiting'`),
+
+		// For whoever has the locks of the keys: none of their rows come or go
+		// meanwhile. The first of a key is its head, if nothing else is or waits
+		// to be.
+		inOrder: newReceive(d, "ordering_key", `, row_number() OVER (PARTITION BY ordering_key ORDER BY n) AS nth`, `
+			       CASE WHEN nth = 1
+			             AND (SELECT 1 FROM {parked} AS p WHERE p.consumer = $1 AND p.topic = $2
+			                  AND p.ordering_key = received.ordering_key AND p.`+heads+`) IS NULL
+			             AND (SELECT 1 FROM {parked} AS p WHERE p.consumer = $1 AND p.topic = $2
+			                  AND p.ordering_key = received.ordering_key AND p.state = 'held' LIMIT 1) IS NULL
+			            THEN 'waiting' ELSE 'held' END`),
 
 		remove: d.SQL(`DELETE FROM {parked} WHERE ` + held + ` RETURNING id`),
 
@@ -52,10 +51,36 @@ func newManyQueries(d dialect.Dialect) manyQueries {
 
 		// What was replayed stays on record for as long as dedup remembers.
 		forget: d.SQL(`
-			DELETE FROM {parked} WHERE id IN (
+			DELETE FROM {parked} WHERE id ` + among + `
 				SELECT id FROM {parked}
-				WHERE state = 'resolved' AND finished_at < {after $3} AND consumer = $1 AND topic = $2 AND replays = 0
-				LIMIT $4
-				{skip_locked})`),
+				WHERE state || '' = 'resolved' AND finished_at < {after $3} AND consumer = $1 AND topic = $2 AND replays = 0
+				ORDER BY finished_at LIMIT $4
+				{skip_locked}` + end),
 	}
+}
+
+// newReceive is the statement that stores messages, in their order. What lists
+// have of them comes as $3 and so on, side by side; column is one more of them,
+// if any.
+func newReceive(d dialect.Dialect, column, besides, state string) string {
+	var more, list, element string
+	if column != "" {
+		more, list, element = ", "+column, ", $9::text::text[]", ", json_extract($9, at) AS "+column
+	}
+	bytes, lists := `::bytea`, `unnest($3::text::text[], $4::text::text[], $5::text::int[], $6::text::int[]`+list+`)
+		WITH ORDINALITY AS list (message_id, tenant, start, length`+more+`, n)`
+	if d.SQLite() {
+		bytes, lists = ``, `(SELECT value AS message_id, json_extract($4, at) AS tenant, json_extract($5, at) AS start,
+		                 json_extract($6, at) AS length`+element+`, n
+		          FROM (SELECT value, key + 1 AS n, '$[' || key || ']' AS at FROM json_each($3)))`
+	}
+	size := strconv.Itoa(digestSize)
+	return d.SQL(`
+		INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at` + more + `)
+		SELECT $1, $2, message_id, tenant, substr($7` + bytes + `, CAST(n - 1 AS integer) * ` + size + ` + 1, ` + size + `),
+		       substr($8` + bytes + `, start, length), ` + state + `, {now}` + more + `
+		FROM (SELECT *` + besides + ` FROM ` + lists + `) AS received
+		WHERE true -- SQLite could take what follows for a join
+		ORDER BY n
+		ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`)
 }

@@ -45,7 +45,7 @@ func newOperateQueries(d dialect.Dialect) operateQueries {
 			SELECT COUNT(*) FROM (SELECT 1 FROM {parked} WHERE state = 'quarantined' LIMIT $1) AS counted`),
 
 		errors: d.SQL(`
-			SELECT id, error FROM {parked} WHERE id IN {list $1 bigint}`),
+			SELECT id, error FROM {parked} WHERE id {among $1 bigint}`),
 
 		used: d.SQL(`
 			SELECT EXISTS (SELECT 1 FROM {parked} WHERE message_id = $1 AND consumer = $2 AND message_id <> '')

@@ -6,7 +6,6 @@ import "github.com/watermill-once/once/internal/dialect"
 // SQLite alike.
 type orderQueries struct {
 	lock    string // none for SQLite, where writers are alone anyway
-	insert  string
 	promote string
 	keysOf  string
 	headed  string
@@ -15,27 +14,30 @@ type orderQueries struct {
 }
 
 func newOrderQueries(d dialect.Dialect) orderQueries {
+	among, end := chosen(d)
+	lists := `(SELECT * FROM unnest($1::text::text[], $2::text::text[], $3::text::text[]) AS list (consumer, topic, ordering_key))`
+	if d.SQLite() {
+		lists = `(SELECT value AS consumer, json_extract($2, '$[' || key || ']') AS topic,
+		                 json_extract($3, '$[' || key || ']') AS ordering_key
+		          FROM json_each($1))`
+	}
 	q := orderQueries{
-		// For whoever has the lock: no other row of the key comes or goes
-		// meanwhile.
-		insert: d.SQL(`
-			INSERT INTO {parked} (consumer, topic, message_id, ordering_key, tenant, digest, envelope, due_at, state)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, {now},
-			        CASE WHEN EXISTS (SELECT 1 FROM {parked} WHERE consumer = $1 AND topic = $2 AND ordering_key = $4 AND ` + heads + `)
-			               OR EXISTS (SELECT 1 FROM {parked} WHERE consumer = $1 AND topic = $2 AND ordering_key = $4 AND state = 'held')
-			             THEN 'held' ELSE 'waiting' END)
-			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),
-
+		// Not EXISTS: PostgreSQL could look through all heads for it.
 		promote: d.SQL(`
 			UPDATE {parked} SET state = 'waiting', due_at = {now}
-			WHERE id = (SELECT MIN(id) FROM {parked}
-			            WHERE consumer = $1 AND topic = $2 AND ordering_key = $3 AND state = 'held')
-			  AND NOT EXISTS (SELECT 1 FROM {parked}
-			                  WHERE consumer = $1 AND topic = $2 AND ordering_key = $3 AND ` + heads + `)`),
+			WHERE id ` + among + `
+				SELECT (SELECT MIN(id) FROM {parked} AS p
+				        WHERE p.consumer = k.consumer AND p.topic = k.topic AND p.ordering_key = k.ordering_key AND p.state = 'held')
+				FROM ` + lists + ` AS k
+				WHERE (SELECT 1 FROM {parked} AS p
+				       WHERE p.consumer = k.consumer AND p.topic = k.topic AND p.ordering_key = k.ordering_key AND p.` + heads + `) IS NULL` +
+			end),
 
+		// Not as the index of the heads has it: PostgreSQL could look through all
+		// of them.
 		keysOf: d.SQL(`
 			SELECT consumer, topic, ordering_key FROM {parked}
-			WHERE id IN {list $1 bigint} AND ordering_key IS NOT NULL AND ` + heads),
+			WHERE id {among $1 bigint} AND ordering_key IS NOT NULL AND state || '' IN ('waiting', 'quarantined')`),
 
 		headed: d.SQL(`
 			SELECT ordering_key FROM {parked}
@@ -46,17 +48,31 @@ func newOrderQueries(d dialect.Dialect) orderQueries {
 			UPDATE {parked} SET ordering_key = NULL
 			WHERE consumer = $1 AND topic = $2 AND ordering_key = $3 AND ` + heads + ` AND state = 'quarantined'`),
 
+		// From key to key, a step in the index each, however much is held of one.
+		// A join of what is held with the heads could be one of each with all.
 		orphans: d.SQL(`
-			SELECT DISTINCT ordering_key FROM {parked} AS h
-			WHERE consumer = $1 AND topic = $2 AND state = 'held'
-			  AND NOT EXISTS (SELECT 1 FROM {parked}
-			                  WHERE consumer = $1 AND topic = $2 AND ordering_key = h.ordering_key AND ` + heads + `)
+			WITH RECURSIVE seen (ordering_key) AS (
+				SELECT ` + nextHeld("") + `
+			UNION ALL
+				SELECT ` + nextHeld("AND p.ordering_key > seen.ordering_key") + `
+				FROM seen WHERE ordering_key IS NOT NULL
+			)
+			SELECT ordering_key FROM seen
+			WHERE ordering_key IS NOT NULL
+			  AND (SELECT 1 FROM {parked} AS p
+			       WHERE p.consumer = $1 AND p.topic = $2 AND p.ordering_key = seen.ordering_key AND p.` + heads + `) IS NULL
 			LIMIT $3`),
 	}
 	if !d.SQLite() {
-		q.lock = d.SQL(`SELECT pg_advisory_xact_lock($1)`)
+		q.lock = d.SQL(`SELECT pg_advisory_xact_lock(lock) FROM unnest($1::text::bigint[]) AS lock`)
 	}
 	return q
+}
+
+// nextHeld is the first key of which something is held, or the next one.
+func nextHeld(after string) string {
+	return `(SELECT p.ordering_key FROM {parked} AS p
+			WHERE p.consumer = $1 AND p.topic = $2 AND p.state = 'held' ` + after + ` ORDER BY p.ordering_key LIMIT 1)`
 }
 
 // heads is as the index of the heads has it. A query that is about quarantined

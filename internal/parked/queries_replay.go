@@ -65,17 +65,18 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 			    replays = ` + oneMore("replays") + `,
 			    replay_id = $1, finished_at = NULL, early_since = NULL, early_of = NULL, early_version = NULL,
 			    ordering_key = CASE WHEN state = 'quarantined' THEN ordering_key END -- the key has gone past others
-			WHERE id IN {list $2 bigint} AND `),
+			WHERE id {among $2 bigint} AND `),
 
 		audit: d.SQL(`
 			INSERT INTO {audit} (actor, action, subject, consumer, message_id, why, replay_id)
 			SELECT $1, 'replay', 'parked:' || id, consumer, message_id, $2, replay_id FROM {parked}
-			WHERE replay_id = $3 AND id IN {list $4 bigint}
+			WHERE replay_id = $3 AND id {among $4 bigint}
 			ORDER BY id`),
 
+		// Of those that were moved: what somebody has discarded meanwhile stays known.
 		forget: d.SQL(`
 			DELETE FROM {inbox} WHERE (message_id, consumer) IN (
-				SELECT message_id, consumer FROM {parked} WHERE id IN {list $1 bigint} AND message_id <> '')`),
+				SELECT message_id, consumer FROM {parked} WHERE id {among $1 bigint} AND message_id <> '' AND replay_id = $2)`),
 
 		advance: d.SQL(`
 			UPDATE {replays} SET after_id = $2, replayed = replayed + $3 WHERE id = $1`),

@@ -24,24 +24,27 @@ func (s *Store) Deliver(ctx context.Context, topic string, consumers []string, m
 // DeliverTo is [Store.Deliver] for subscriptions. With those that keep the order
 // of keys, a message that is not the first of its key is held.
 func (s *Store) DeliverTo(ctx context.Context, topic string, to []Subscription, msgs ...*message.Message) error {
-	_, err := s.receive(ctx, topic, to, msgs)
+	batches := make([]*Batch, len(to))
+	for i, sub := range to {
+		batches[i] = NewBatch(topic, sub)
+		for _, msg := range msgs {
+			batches[i].Add(msg)
+		}
+	}
+	_, err := s.Receive(ctx, batches...)
 	return err
 }
 
-// Receive is [Store.DeliverTo] for one subscription, and says how many messages
-// were new: of the others there is a row, in whatever state.
-func (s *Store) Receive(ctx context.Context, topic string, to Subscription, msgs []*message.Message) (stored int64, err error) {
-	return s.receive(ctx, topic, []Subscription{to}, msgs)
-}
-
-func (s *Store) receive(ctx context.Context, topic string, to []Subscription, msgs []*message.Message) (stored int64, err error) {
-	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+// Receive is [Store.DeliverTo] for batches, and says how many messages were new:
+// of the others there is a row, in whatever state.
+func (s *Store) Receive(ctx context.Context, batches ...*Batch) (stored int64, err error) {
+	err = s.dialect.WriteLatest(ctx, s.db, func(tx *sql.Tx) error {
 		stored = 0
-		if err := s.lockKeys(ctx, tx, keyed(topic, to, msgs)); err != nil {
+		if err := s.lockKeys(ctx, tx, keysOfBatches(batches...)); err != nil {
 			return err
 		}
-		for _, sub := range to {
-			n, err := s.deliver(ctx, tx, sub, topic, msgs)
+		for _, b := range batches {
+			n, err := s.receive(ctx, tx, b)
 			if err != nil {
 				return err
 			}
@@ -53,65 +56,37 @@ func (s *Store) receive(ctx context.Context, topic string, to []Subscription, ms
 	return stored, err
 }
 
-// deliver stores messages with one statement, but for those whose order is kept.
-func (s *Store) deliver(ctx context.Context, tx *sql.Tx, sub Subscription, topic string, msgs []*message.Message) (int64, error) {
-	var stored int64
-	free := msgs
-	if sub.KeyOrder {
-		free = nil
-		for _, msg := range msgs {
-			k := keyFor(sub, topic, msg)
-			if k.key == "" {
-				free = append(free, msg)
-				continue
-			}
-			result, err := tx.ExecContext(ctx, s.sql.order.insert,
-				k.consumer, k.topic, Clean(msg.UUID, maxName), k.key, tenant(msg), Digest(msg), Encode(msg))
-			var n int64
-			if err == nil {
-				n, err = result.RowsAffected()
-			}
-			if err != nil {
-				return 0, fmt.Errorf("store message in the order of its key: %w", err)
-			}
-			stored += n
+// receive stores messages with one statement, or one for those whose order is
+// kept and one for the others.
+func (s *Store) receive(ctx context.Context, tx *sql.Tx, b *Batch) (int64, error) {
+	stored, err := s.insert(ctx, tx, s.sql.inOrder, b, b.inOrder, s.dialect.Strings(b.keys))
+	if err != nil {
+		return 0, err
+	}
+	if stored < int64(len(b.keys)) { // where the head was to be, a copy of something else may have come
+		if err := s.promote(ctx, tx, keysOfBatches(b)); err != nil {
+			return 0, err
 		}
 	}
-	if len(free) == 0 {
-		return stored, nil
-	}
-	n, err := s.insertAll(ctx, tx, sub.Consumer, topic, free)
+	n, err := s.insert(ctx, tx, s.sql.receive, b, b.free)
 	return stored + n, err
 }
 
-// insertAll stores messages with one statement. What is of any bytes goes in
-// one string of bytes, of which the statement takes the pieces: arrays of bytes
-// are written differently for every driver.
-func (s *Store) insertAll(
-	ctx context.Context, tx *sql.Tx, consumer, topic string, msgs []*message.Message,
-) (stored int64, err error) {
-	var (
-		ids, tenants    = make([]string, len(msgs)), make([]string, len(msgs))
-		starts, lengths = make([]int64, len(msgs)), make([]int64, len(msgs))
-		digests         = make([]byte, 0, digestSize*len(msgs))
-		envelopes       []byte
-	)
-	for i, msg := range msgs {
-		ids[i] = Clean(msg.UUID, maxName)
-		tenants[i] = tenant(msg)
-		digests = append(digests, Digest(msg)...)
-		starts[i] = int64(len(envelopes)) + 1 // SQL counts from 1
-		envelopes = appendEnvelope(envelopes, msg)
-		lengths[i] = int64(len(envelopes)) + 1 - starts[i]
+func (s *Store) insert(ctx context.Context, tx *sql.Tx, query string, b *Batch, r rows, more ...any) (stored int64, err error) {
+	if len(r.ids) == 0 {
+		return 0, nil
 	}
 	d := s.dialect
-	result, err := tx.ExecContext(ctx, s.sql.receive, Clean(consumer, maxName), Clean(topic, maxName),
-		d.Strings(ids), d.Strings(tenants), d.List(starts), d.List(lengths), digests, envelopes)
+	args := []any{
+		b.consumer, b.topic,
+		d.Strings(r.ids), d.Strings(r.tenants), d.List(r.starts), d.List(r.lengths), r.digests, r.envelopes,
+	}
+	result, err := tx.ExecContext(ctx, query, append(args, more...)...)
 	if err == nil {
 		stored, err = result.RowsAffected()
 	}
 	if err != nil {
-		return 0, fmt.Errorf("store %d messages: %w", len(msgs), err)
+		return 0, fmt.Errorf("store %d messages: %w", len(r.ids), err)
 	}
 	return stored, nil
 }

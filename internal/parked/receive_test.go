@@ -36,7 +36,7 @@ func TestTrap69ManyAreReceivedByteForByte(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		msgs := odd()
-		stored, err := s.Receive(t.Context(), "t", parked.Subscription{Consumer: "c"}, append(msgs, msgs[0].Copy()))
+		stored, err := s.Receive(t.Context(), batch("c", append(msgs, msgs[0].Copy())...))
 		if err != nil || stored != int64(len(msgs)) {
 			t.Fatalf("%d stored, %v", stored, err)
 		}
@@ -55,10 +55,10 @@ func TestTrap69ManyAreReceivedByteForByte(t *testing.T) {
 			t.Errorf("%v, %+v", err, entries[0])
 		}
 		// All but the one that cannot be told apart are there already.
-		if stored, err = s.Receive(t.Context(), "t", parked.Subscription{Consumer: "c"}, msgs); err != nil || stored != 1 {
+		if stored, err = s.Receive(t.Context(), batch("c", msgs...)); err != nil || stored != 1 {
 			t.Errorf("%d stored again, %v", stored, err)
 		}
-		if stored, err = s.Receive(t.Context(), "t", parked.Subscription{Consumer: "another"}, msgs); err != nil || stored != int64(len(msgs)) {
+		if stored, err = s.Receive(t.Context(), batch("another", msgs...)); err != nil || stored != int64(len(msgs)) {
 			t.Errorf("%d stored for another consumer, %v", stored, err)
 		}
 	})
@@ -75,7 +75,7 @@ func TestManyAreResolvedTogether(t *testing.T) {
 		sel = selection
 		sel.Suspects = true
 		var current []parked.Claimed
-		testkit.Eventually(t, 5*time.Second, "the lease is over", func() bool {
+		testkit.Eventually(t, 30*time.Second, "the lease is over", func() bool {
 			current = claim(t, s, sel)
 			return len(current) == 1
 		})
@@ -97,4 +97,12 @@ func TestManyAreResolvedTogether(t *testing.T) {
 			t.Errorf("%+v", fresh[1].Claim)
 		}
 	})
+}
+
+func batch(consumer string, msgs ...*message.Message) *parked.Batch {
+	b := parked.NewBatch("t", parked.Subscription{Consumer: consumer})
+	for _, msg := range msgs {
+		b.Add(msg)
+	}
+	return b
 }

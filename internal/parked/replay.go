@@ -297,17 +297,17 @@ func (s *Store) AdvanceReplay(ctx context.Context, r *Replay, n int, lease time.
 // release makes entries due, and enters it in the audit.
 func (s *Store) release(ctx context.Context, tx *sql.Tx, r *Replay, ids []int64) (int64, error) {
 	list := s.dialect.List(ids)
-	if r.Plan.Force {
-		if _, err := tx.ExecContext(ctx, s.sql.replays.forget, list); err != nil {
-			return 0, err
-		}
-		failpoint.Hit("replay/inbox-forgotten")
-	}
 	moved, err := affected(tx.ExecContext(ctx, s.sql.replays.moved+in(r.states()), r.ID, list))
 	if err != nil {
 		return 0, err
 	}
 	failpoint.Hit("replay/due")
+	if r.Plan.Force {
+		if _, err := tx.ExecContext(ctx, s.sql.replays.forget, list, r.ID); err != nil {
+			return 0, err
+		}
+		failpoint.Hit("replay/inbox-forgotten")
+	}
 	_, err = tx.ExecContext(ctx, s.sql.replays.audit, r.Actor, r.Why, r.ID, list)
 	return moved, err
 }

@@ -103,7 +103,7 @@ func TestALostClaimMovesNothing(t *testing.T) {
 		sel = selection
 		sel.Suspects = true
 		var current []parked.Claimed
-		testkit.Eventually(t, 5*time.Second, "the lease is over", func() bool {
+		testkit.Eventually(t, 30*time.Second, "the lease is over", func() bool {
 			current = claim(t, s, sel)
 			return len(current) == 1
 		})
@@ -161,7 +161,7 @@ func TestTrap20TheSweepFindsEveryRowThatIsNotFinal(t *testing.T) {
 			}
 		}
 		found := map[string]bool{}
-		testkit.Eventually(t, 5*time.Second, "all waiting rows are claimed", func() bool {
+		testkit.Eventually(t, 30*time.Second, "all waiting rows are claimed", func() bool {
 			for _, suspects := range []bool{false, true} {
 				sel := selection
 				sel.Suspects = suspects

@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"errors"
 	"fmt"
 	"runtime/debug"
 
@@ -19,6 +20,15 @@ func (p *PanicError) Error() string { return fmt.Sprintf("panic: %v", p.Value) }
 func (p *PanicError) Unwrap() error {
 	err, _ := p.Value.(error)
 	return err
+}
+
+// Stack returns where the handler panicked that err is of, for the log; "" if it
+// is of none.
+func Stack(err error) string {
+	if p, ok := errors.AsType[*PanicError](err); ok {
+		return string(p.Stack)
+	}
+	return ""
 }
 
 // Call calls h and returns its panic as an error. A recoverer further out
