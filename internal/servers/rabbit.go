@@ -54,7 +54,8 @@ func (r *Rabbit) URL(vhost string) string {
 func (r *Rabbit) Address() string { return loopback(r.node.port) }
 
 // Kill ends the broker with SIGKILL, and returns when it is gone. Persistent
-// messages that were confirmed are there after [Rabbit.Restart].
+// messages that were confirmed are there after [Rabbit.Restart], if their queue
+// is: see [Rabbit.WriteDefinitions].
 func (r *Rabbit) Kill() { r.server.kill() }
 
 // Stop ends the broker as its operator would: it closes the connections.

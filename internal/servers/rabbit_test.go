@@ -72,6 +72,9 @@ func TestRabbit(t *testing.T) {
 		if !confirmed(t, publish(t, channel, "before"), time.Minute) {
 			t.Fatal("not confirmed")
 		}
+		if err := server.WriteDefinitions(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		address := server.Address()
 		server.Kill()
 		if _, err := amqp.Dial(server.URL("/")); err == nil {

@@ -3,7 +3,6 @@ package servers
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -21,7 +20,7 @@ func askPostgres(ctx context.Context, dsn, query string) (answer string, err err
 	defer cancel()
 	config, err := pq.NewConfig(dsn)
 	if err != nil {
-		return "", errors.New("the DSN cannot be read") // err could hold the password
+		return "", errDSN // err could hold the password
 	}
 	config.ConnectTimeout = 0 // it would take the dialer's deadline off
 	connector, err := pq.NewConnectorConfig(config)
@@ -41,7 +40,7 @@ func askRabbit(ctx context.Context, url string) (cluster string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	if _, err = amqp.ParseURI(url); err != nil {
-		return "", errors.New("the URL cannot be read") // err could hold the password
+		return "", errURL // err could hold the password
 	}
 	conn, err := amqp.DialConfig(url, amqp.Config{Dial: dialer{ctx}.Dial})
 	if err != nil {

@@ -4,9 +4,14 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
+
+// patience is what goroutines are given to end, on a machine that has other
+// things to do.
+const patience = 10 * time.Second
 
 // Main runs the tests of a package, stops the servers that were started for
 // them, and fails if a goroutine is left. It does not return:
@@ -22,7 +27,11 @@ func Main(m *testing.M, options ...goleak.Option) {
 		fmt.Fprintf(os.Stderr, "testkit: SKIPPED %d test run(s) without their server; REQUIRE_BACKENDS=1 makes them fail\n", n)
 	}
 	if status == 0 {
-		if err := goleak.Find(options...); err != nil {
+		err := goleak.Find(options...)
+		for waited := time.Now(); err != nil && time.Since(waited) < patience; { // Find itself waits for half a second
+			err = goleak.Find(options...)
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, "testkit: goroutines are left:", err)
 			status = 1
 		}

@@ -4,13 +4,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"syscall"
 
+	"github.com/watermill-once/once/internal/cmdline"
 	"github.com/watermill-once/once/internal/servers"
 )
 
@@ -30,6 +33,9 @@ What was chosen, and why, is on standard error.
   with-servers go test ./...
   with-servers -private sh -c 'psql "$PG_DSN"; $RABBITMQCTL status'
 
+It exits with 2 for flags or variables that cannot be used, with 125 if a server
+cannot be had, with 126 if the command cannot be started.
+
 Flags:
 `
 
@@ -45,20 +51,27 @@ func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
 
 func run(args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet("with-servers", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.Usage = func() {
-		_, _ = io.WriteString(stderr, usage)
-		flags.PrintDefaults()
-	}
+	flags.SetOutput(io.Discard) // what is wrong is said once, and not above a page of usage
 	private := flags.Bool("private", false, "start new servers, even if others run")
-	switch err := flags.Parse(args); {
-	case err == flag.ErrHelp: //nolint:errorlint // it is not wrapped
+	err := cmdline.Parse(flags, args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		_, _ = io.WriteString(stderr, usage)
+		flags.SetOutput(stderr)
+		flags.PrintDefaults()
 		return 0
-	case err != nil:
+	case err == nil && flags.NArg() == 0:
+		err = errors.New("no command")
+	case err == nil && !*private:
+		err = servers.CheckVariables()
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(stderr, "with-servers: %v; -help says more\n", err)
 		return statusUsage
-	case flags.NArg() == 0:
-		_, _ = fmt.Fprintln(stderr, "with-servers: no command; -help says more")
-		return statusUsage
+	}
+	if _, err := exec.LookPath(flags.Arg(0)); err != nil { // before servers are started for it
+		_, _ = fmt.Fprintf(stderr, "with-servers: no such command: %v\n", err)
+		return statusNoStart
 	}
 
 	// From here on a signal must not end us before the servers are closed.

@@ -1,0 +1,32 @@
+package servers
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/lib/pq"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+var (
+	errDSN = errors.New("the DSN cannot be read: it must be postgres://user:password@host/database, or key=value pairs")
+	errURL = errors.New("the URL cannot be read: it must be amqp://user:password@host/, with special characters percent-encoded")
+)
+
+// CheckVariables names those of PG_DSN and AMQP_URL that are set and cannot be
+// read. It does not say why: parsers quote what may be the password.
+func CheckVariables() error {
+	var errs []error
+	if dsn := os.Getenv("PG_DSN"); dsn != "" {
+		if _, err := pq.NewConfig(dsn); err != nil {
+			errs = append(errs, fmt.Errorf("PG_DSN: %w", errDSN))
+		}
+	}
+	if url := os.Getenv("AMQP_URL"); url != "" {
+		if _, err := amqp.ParseURI(url); err != nil {
+			errs = append(errs, fmt.Errorf("AMQP_URL: %w", errURL))
+		}
+	}
+	return errors.Join(errs...)
+}
