@@ -59,7 +59,7 @@ func TestOverlappingBatchesOfTwoInstances(t *testing.T) {
 // whoever has the copy can have the rest too.
 func TestABatchClaimsInTheOrderOfIDs(t *testing.T) {
 	db := testkit.Postgres(t)
-	b, c := inBatches(t, db, 30, nil), &calls{}
+	b, c := inBatches(t, db, 30, func(c *dedup.Config) { c.LockTimeout = time.Minute }), &calls{}
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func TestABatchClaimsInTheOrderOfIDs(t *testing.T) {
 	claim("m00")
 	done := make(chan []error, 1)
 	go func() { done <- deliver(ways["each"](b, c, none), numbered(30)...) }()
-	testkit.Eventually(t, 5*time.Second, "the batch waits for the copy", func() bool {
+	testkit.Eventually(t, 30*time.Second, "the batch waits for the copy", func() bool {
 		return b.count(`pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
 	})
 	if _, err := tx.ExecContext(t.Context(), `SET LOCAL lock_timeout = '300ms'`); err != nil {

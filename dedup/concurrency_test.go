@@ -26,7 +26,7 @@ func TestTrap34TwoCopiesAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-				b := newBench(t, db, nil)
+				b := newBench(t, db, func(c *dedup.Config) { c.LockTimeout = time.Minute })
 				entered, finish := make(chan struct{}), make(chan struct{})
 				runs := 0
 				first, second := make(chan error, 1), make(chan error, 1)
@@ -69,7 +69,7 @@ func TestTrap34TwoCopiesAtOnce(t *testing.T) {
 func waitUntilBlocked(t *testing.T, db testkit.Database, second <-chan error) {
 	t.Helper()
 	if db.Dialect == "postgres" {
-		testkit.Eventually(t, 5*time.Second, "the second copy waits for the first", func() bool {
+		testkit.Eventually(t, 30*time.Second, "the second copy waits for the first", func() bool {
 			var waiting bool
 			err := db.QueryRowContext(t.Context(), `
 				SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waiting)
@@ -96,7 +96,7 @@ func TestTrap78ACopyDoesNotWaitForAFrozenOneForEver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err = b.inbox.Middleware(apply)(message.NewMessageWithContext(ctx, "m1", nil))
 	kindOf(t, err, verdict.Undecided)
@@ -109,7 +109,7 @@ func TestTrap78AFrozenHandlerLosesItsTransaction(t *testing.T) {
 	db := testkit.Postgres(t)
 	b := newBench(t, db, func(c *dedup.Config) { c.IdleTimeout = 50 * time.Millisecond })
 	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-		testkit.Eventually(t, 5*time.Second, "the frozen transaction is ended", func() bool {
+		testkit.Eventually(t, 30*time.Second, "the frozen transaction is ended", func() bool {
 			var open int
 			err := db.QueryRowContext(t.Context(), `
 				SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`).Scan(&open)

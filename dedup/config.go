@@ -22,7 +22,9 @@ type Config struct {
 	Schema schema.Config
 
 	// Consumer is the name under which messages count as done. It must stay
-	// the same for good: under a new name everything is unprocessed again.
+	// the same for good: under a new name everything is unprocessed again. It
+	// is that of every handler this Inbox is around: of two that get the same
+	// message, one would skip it. So set it where the Inbox is for one handler.
 	// Defaults to the name given to retry's Subscriber, or else to the
 	// router's name of the handler.
 	Consumer string

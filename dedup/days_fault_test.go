@@ -2,6 +2,7 @@ package dedup_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -276,4 +277,48 @@ func TestDaysGoWhileTheirMessagesCome(t *testing.T) {
 		t.Errorf("%d effects of %d messages, want %d of each", n, ids, rounds*40)
 	}
 	b.expect(rounds*40, rounds*40, 0)
+}
+
+// A message of an old day is being handled when the day is to go, and is done
+// while the lock on it is waited for. It is seen, whatever isolation the database
+// has as its default, or a copy of it would be handled again.
+func TestADayDoesNotGoWithWhatWasWaitedFor(t *testing.T) {
+	b := newDays(t)
+	b.exec(`DO $$BEGIN
+		EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), 'repeatable read'); END$$`)
+	b.SetMaxIdleConns(0) // a new connection has the new default
+	begin := time.Now().UTC().Truncate(oneDay).AddDate(0, 0, -40)
+	for name, sweep := range map[string]func() error{
+		"swept":   func() error { return dedup.SweepDay(t.Context(), b.inbox, begin) },
+		"dropped": func() error { return dedup.DropDay(t.Context(), b.inbox, begin) },
+	} {
+		for range 10 { // the sweep may give up before the commit
+			day := b.past(40, 2500)
+			if name == "dropped" {
+				b.exec(`DELETE FROM ` + day)
+			}
+			id := idAt(40 * oneDay)
+			tx, err := b.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ($1, $2, '')`, id, consumer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			swept := make(chan error, 1)
+			go func() { swept <- sweep() }()
+			testkit.Eventually(t, 20*time.Second, "the sweep waits", func() bool {
+				return len(swept) == 1 || b.count(`pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'
+					AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) > 0
+			})
+			if err := errors.Join(tx.Commit(), <-swept); err != nil {
+				t.Fatal(err)
+			}
+			if b.count(`once_inbox WHERE message_id = '`+id+`'`) == 0 {
+				t.Fatalf("%s: a message that was handled is not known any more", name)
+			}
+			b.exec(`DROP TABLE ` + day)
+		}
+	}
 }

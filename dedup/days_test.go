@@ -24,6 +24,7 @@ const oneDay = 24 * time.Hour
 // newDays is a bench whose inbox is laid out by day.
 func newDays(t *testing.T) *bench {
 	t.Helper()
+	testkit.WithinADay(t)
 	return newBenchIn(t, testkit.Postgres(t), schema.Config{Inbox: schema.ByDay}, nil)
 }
 

@@ -85,10 +85,21 @@ func gaveUp(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || dialect.State(err) == "57014"
 }
 
+// endedByHandler says that the handler has committed or rolled back. If it has
+// committed, another try would find the message done and skip it, and what it
+// produced would be lost without a word.
+func endedByHandler(err error) error {
+	return verdict.Forever(verdict.ReasonPermanent,
+		fmt.Errorf("dedup: the handler has ended its transaction, which it must neither commit nor roll back: %w", err))
+}
+
 // commitError tells a commit that the database refused, which is a failure of
 // what the handler wrote, from one whose outcome is unknown or that the
 // database could not carry out.
 func (i *Inbox) commitError(err error) error {
+	if errors.Is(err, sql.ErrTxDone) {
+		return endedByHandler(err)
+	}
 	err = fmt.Errorf("dedup: %w", err)
 	if errors.Is(err, ErrCommitUnknown) || dialect.Unavailable(err) || (i.dialect.SQLite() && dialect.Contended(err)) {
 		return verdict.HandBack(err)

@@ -156,7 +156,7 @@ func collided(id identity, consumer string) error {
 // handle calls h with the transaction and stores what it produced.
 func (i *Inbox) handle(ctx context.Context, tx *sql.Tx, msg *message.Message, consumer string, h message.HandlerFunc) error {
 	from := causeOf(msg) // h may change msg
-	msg.SetContext(withTx(ctx, tx))
+	msg.SetContext(parked.WithTx(ctx, tx))
 	failpoint.Hit("dedup/claimed")
 	produced, err := h(msg)
 	if err != nil {

@@ -3,6 +3,7 @@ package dedup
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -78,6 +79,9 @@ func (i *Inbox) store(tx *sql.Tx, consumer string, all []addressed) error {
 			all = all[1:]
 		}
 		if err := events.Publish(topic, msgs...); err != nil {
+			if errors.Is(err, sql.ErrTxDone) {
+				return endedByHandler(err)
+			}
 			return fmt.Errorf("dedup: consumer %q: %d messages for %q: %w", consumer, len(msgs), topic, err)
 		}
 	}

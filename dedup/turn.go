@@ -237,7 +237,7 @@ func each(h message.HandlerFunc) work {
 // one calls h for a message, and returns what it produced with its address.
 func (t *turn) one(h message.HandlerFunc, tx *sql.Tx, e *entry) ([]addressed, error) {
 	from := causeOf(e.msg)
-	e.msg.SetContext(withTx(e.ctx, tx))
+	e.msg.SetContext(parked.WithTx(e.ctx, tx))
 	produced, err := verdict.Call(h, e.msg)
 	e.msg.SetContext(e.ctx)
 	if err != nil {
@@ -257,7 +257,7 @@ func together(h BatchHandlerFunc) work {
 		for i, e := range t.entries {
 			msgs[i] = e.msg
 		}
-		produced, err := h(withTx(ctx, tx), tx, msgs)
+		produced, err := h(parked.WithTx(ctx, tx), tx, msgs)
 		if err != nil {
 			return nil, err
 		}

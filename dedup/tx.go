@@ -3,13 +3,9 @@ package dedup
 import (
 	"context"
 	"database/sql"
+
+	"github.com/watermill-once/once/internal/parked"
 )
-
-type contextKey struct{}
-
-func withTx(ctx context.Context, tx *sql.Tx) context.Context {
-	return context.WithValue(ctx, contextKey{}, tx)
-}
 
 // TxFromContext returns the transaction of the message that is being handled;
 // ctx is the message's context. What is written through it takes effect
@@ -17,7 +13,4 @@ func withTx(ctx context.Context, tx *sql.Tx) context.Context {
 // neither committed nor rolled back by the handler, nor used after it.
 //
 // It is false outside of [Inbox.Middleware].
-func TxFromContext(ctx context.Context) (*sql.Tx, bool) {
-	tx, ok := ctx.Value(contextKey{}).(*sql.Tx)
-	return tx, ok
-}
+func TxFromContext(ctx context.Context) (*sql.Tx, bool) { return parked.TxOf(ctx) }
