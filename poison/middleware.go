@@ -3,6 +3,7 @@ package poison
 import (
 	"context"
 	"database/sql"
+	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -19,6 +20,8 @@ import (
 //
 // Errors that say nothing about the message are returned as they are: the
 // router nacks, and the message comes again.
+//
+// It belongs outside of retry and dedup, and is [ErrInsideDedup] inside of that.
 func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	s.listening.Do(func() {
 		s.parked.Listen(listener{s})
@@ -26,6 +29,9 @@ func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	})
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
+		if _, inside := parked.TxOf(ctx); inside {
+			return nil, verdict.HandBack(fmt.Errorf("poison: %w", ErrInsideDedup))
+		}
 		delivery := parked.DeliveryOf(ctx)
 		original := parked.Snapshot(msg)
 		if !(listener{s}).Handles(delivery.Consumer) {
@@ -73,6 +79,9 @@ func (s *Store) quarantine(ctx context.Context, d *parked.Delivery, msg *message
 	}
 	end(telemetry.Stored, nil)
 	fields["entry"] = entry.ID
+	if stack := verdict.Stack(cause); stack != "" {
+		fields["stack"] = stack
+	}
 	s.config.Logger.Error("Message is quarantined", cause, fields)
 	s.arrived(entry)
 	return nil

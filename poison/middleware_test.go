@@ -203,3 +203,20 @@ func TestConfigNamesTheField(t *testing.T) {
 		t.Fatalf("error %v", err)
 	}
 }
+
+// A panic passes no recoverer that would tell where it was.
+func TestAPanicIsLoggedWithItsStack(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		var logs testkit.Logs
+		b := newBench(t, db, func(c *poison.Config) { c.Logger = &logs })
+		err := b.handle("payments", message.NewMessage("m1", nil), func(*message.Message) ([]*message.Message, error) {
+			panic("boom")
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !logs.Has("Message is quarantined", "panic: boom", "stack=", "middleware_test.go") {
+			t.Errorf("where it panicked is not said:\n%s", strings.Join(logs.Lines(), "\n"))
+		}
+	})
+}

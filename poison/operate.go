@@ -10,16 +10,48 @@ import (
 
 // Entry is a message in quarantine, with why it is there: Reason is one of the
 // Reason constants.
+//
+//	ID                                        int64             // what Replay, Edit and Discard are given
+//	Consumer, Topic                           string            // who failed, and what it had subscribed to
+//	Message                                   *message.Message  // as it came, byte for byte; nil if MessageErr is set
+//	MessageErr                                error             // the stored Envelope is damaged
+//	MessageID, Tenant                         string
+//	Reason, Error, ErrorType, Fingerprint     string            // of the last failure
+//	Attempts, Crashes, Replays                int
+//	State                                     string            // quarantined, waiting, held, resolved or discarded
+//	DueAt, CreatedAt                          time.Time
+//	FirstFailedAt, LastFailedAt, FinishedAt   time.Time         // zero if it has not
+//	EditedFrom, ReplayID                      int64             // the ID of the entry before, of the replay it is of; or 0
+//	HoldsKey                                  bool              // later messages of its ordering key wait for it
+//	Envelope, Digest                          []byte            // what Message is read from, and what tells copies
 type Entry = parked.Entry
 
 // Group is the entries that failed for one cause: same consumer, reason, type
 // and text of the error, but for the ids, numbers and quoted values in it.
+//
+//	Fingerprint                   string    // what a Filter finds them by
+//	Count                         int64
+//	Consumers, Topics             []string
+//	Reason, ErrorType, Error      string    // Error is that of the entry that came last
+//	FirstFailedAt, LastFailedAt   time.Time
 type Group = parked.Group
 
-// Filter says which entries are meant.
+// Filter says which entries are meant: those that match all its fields that are
+// not empty.
+//
+//	All                                 bool       // everything is meant: to act by a Filter without another condition
+//	IDs                                 []int64    // of the entries
+//	Consumer, Topic                     string     // who failed, and what it had subscribed to
+//	MessageID, Tenant                   string     // the message's
+//	Reason, ErrorType, Fingerprint      string     // of the last failure
+//	FailedAfter, FailedBefore           time.Time  // the last time; from the one on and before the other
+//	AfterID                             int64      // the last one of the page before
+//	AfterGroup                          string     // for Groups: the last Fingerprint of the page before
+//	Limit                               int        // defaults to 100 where they are listed, else to all
 type Filter = parked.Filter
 
-// Act says who does something, and why: it is kept with what was done.
+// Act says who does something, in the field Actor, and in Why why: it is kept
+// with what was done. Actor is required, and Why where a message may be lost.
 type Act = parked.Act
 
 var (
@@ -33,6 +65,11 @@ var (
 	// ErrIDInUse says that an edited message has an id that the consumer has
 	// seen already.
 	ErrIDInUse = parked.ErrIDInUse
+
+	// ErrInsideDedup says that the middleware is inside of dedup's, where it
+	// would have what a failed handler wrote committed. The handler is not
+	// called, and the message is handed back.
+	ErrInsideDedup = parked.ErrInsideDedup
 )
 
 // page is the length of a page that does not say.

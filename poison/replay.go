@@ -10,6 +10,17 @@ import (
 
 // Replay is a replay of many entries and how far it is, as [Store.ReplayMatching]
 // keeps it.
+//
+//	ID                         int64      // what Resume is given
+//	State                      string     // one of the Replay constants
+//	StopReason                 string
+//	Total                      int64      // entries that matched when it began
+//	Replayed                   int64      // of those, how many were given back to their consumer
+//	Resolved, Failed, Waiting  int64      // of those, how many were handled, are in quarantine again, are still to be handled
+//	Consumer                   string     // empty: all of them
+//	Filter, Plan                          // as they were given
+//	Actor, Why                 string
+//	StartedAt, EndedAt         time.Time  // EndedAt is zero while it runs
 type Replay = parked.Replay
 
 // States of a [Replay].
@@ -71,12 +82,14 @@ type Plan struct {
 	StopOnFailure bool
 
 	// Force runs messages that the consumer has done already: what the inbox
-	// knows of them is removed. It also takes entries of Filter.IDs that
-	// were resolved. Without it they are skipped when they come to dedup.
+	// knows of their ids is removed. It also takes entries of Filter.IDs that
+	// were resolved. Without it they are skipped when they come to dedup; and so
+	// are, all the same, those that it knows by dedup.Config.Key, and those that
+	// sequence finds to be older than what was applied.
 	Force bool
 
-	// Progress is called, now and then and at the end, with how far it is. It
-	// must return soon. Defaults to nothing.
+	// Progress is called with how far it is: when that has changed, once a second
+	// if it has not, and at the end. It must return soon. Defaults to nothing.
 	Progress func(Replay)
 }
 

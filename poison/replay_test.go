@@ -107,6 +107,35 @@ func TestAReplayByFilterEndsWhenAllAreSettled(t *testing.T) {
 	})
 }
 
+// A log of every look would be twenty lines a second that all say the same.
+func TestProgressIsToldWhenThereIsSome(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.fill("payments", 1)
+		b.consume("payments", func(*message.Message) error {
+			<-time.After(400 * time.Millisecond) // some looks find nothing new
+			return nil
+		})
+		var lines []string
+		var last time.Time
+		_, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{
+			Progress: func(r poison.Replay) {
+				line := counts(r)
+				if n := len(lines); n > 0 && lines[n-1] == line && time.Since(last) < time.Second/2 {
+					t.Errorf("told again after %v: %s", time.Since(last), line)
+				}
+				lines, last = append(lines, line), time.Now()
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(lines); n < 3 {
+			t.Errorf("told: %q", lines)
+		}
+	})
+}
+
 // A canary that fails is all that was risked, and to go on is possible.
 func TestACanaryThatFailsStopsTheReplay(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

@@ -19,6 +19,8 @@ const (
 	shortestLook = 50 * time.Millisecond
 	lookShare    = 10
 
+	longestSilence = time.Second
+
 	// endWithin is how long the last word about a replay may take when its
 	// context has ended.
 	endWithin = 10 * time.Second
@@ -30,6 +32,8 @@ type run struct {
 
 	replay   *parked.Replay
 	progress func(Replay)
+	told     [5]int64 // what progress was told, and when
+	toldAt   time.Time
 	known    int64 // failures that it goes on in spite of
 	all      bool  // nothing is left to be given back
 
@@ -82,7 +86,7 @@ func (x *run) step(ctx context.Context) (pause time.Duration, done bool, err err
 	}
 	x.replay = seen
 	pause = max(shortestLook, lookShare*time.Since(looked))
-	x.progress(*seen)
+	x.tell(looked)
 
 	canary := seen.Plan.Canary > 0 && seen.Replayed <= int64(seen.Plan.Canary)
 	switch {
@@ -94,6 +98,17 @@ func (x *run) step(ctx context.Context) (pause time.Duration, done bool, err err
 		return pause, err == nil, err
 	}
 	return pause, false, x.release(ctx, x.room())
+}
+
+// tell says how far it is, when that has changed or nothing was said for long.
+func (x *run) tell(now time.Time) {
+	r := x.replay
+	counts := [...]int64{r.Total, r.Replayed, r.Resolved, r.Failed, r.Waiting}
+	if counts == x.told && now.Sub(x.toldAt) < longestSilence {
+		return
+	}
+	x.told, x.toldAt = counts, now
+	x.progress(*r)
 }
 
 // room is how many messages may be given back now.

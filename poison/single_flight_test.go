@@ -16,7 +16,7 @@ import (
 
 func TestTrap52OneReplayOfAConsumerAtATime(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := newBench(t, db, func(c *poison.Config) { c.ReplayLease = 2 * time.Second })
+		b := newBench(t, db, func(c *poison.Config) { c.ReplayLease = 4 * time.Second })
 		b.fill("payments", 2)
 		b.fill("inventory", 1)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -38,7 +38,7 @@ func TestTrap52OneReplayOfAConsumerAtATime(t *testing.T) {
 				t.Errorf("%+v: %v", f, err)
 			}
 		}
-		soon, done := context.WithTimeout(t.Context(), 10*time.Second)
+		soon, done := context.WithTimeout(t.Context(), time.Minute)
 		if _, err := b.store.Resume(soon, act, first.ID, nil); !errors.Is(err, poison.ErrReplayRunning) {
 			t.Errorf("resuming one that runs: %v", err)
 		}
@@ -49,7 +49,7 @@ func TestTrap52OneReplayOfAConsumerAtATime(t *testing.T) {
 			t.Errorf("another consumer: %v", err)
 		}
 		// It is not lost while it waits for longer than its lease.
-		time.AfterFunc(3*time.Second, cancel)
+		time.AfterFunc(5*time.Second, cancel)
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Fatalf("cancelled: %v", err)
 		}
