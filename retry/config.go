@@ -54,7 +54,8 @@ type Config struct {
 	// those of the transport. It is per subscription: ten of them handle ten
 	// times as many. Every handler in flight holds a connection to the database;
 	// with a pool that has fewer, claims and the renewal of leases have to wait
-	// for one. Defaults to 4 per CPU; with SQLite, which has one writer, to 1.
+	// for one. With KeyOrder four more are claimed for each of them. Defaults to 4
+	// per CPU; with SQLite, which has one writer, to 1.
 	Concurrency int
 
 	// Hold is how long a message is kept, neither acked nor nacked, while the

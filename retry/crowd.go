@@ -10,9 +10,14 @@ import (
 // while nothing else that is parked does.
 var inProcess crowd
 
-// patience is how long all others make room for a suspect. A handler that does
-// not return must not stop the process for good.
-const patience = 30 * time.Second
+// patience is how long all others make room for a suspect, and for how long it
+// runs alone. A handler that does not return, its own or theirs, must not stop
+// the process for good, so then they go on; and make room again every so often,
+// or in a process that is never idle the suspect would not have its turn.
+const (
+	patience  = 30 * time.Second
+	roomEvery = 10 * patience
+)
 
 // crowd counts parked messages in hand, or about to be claimed.
 type crowd struct {
@@ -46,7 +51,7 @@ func (c *crowd) withdraw() {
 func (c *crowd) join(n int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.alone || c.asking > 0 && time.Since(c.since) < patience {
+	if (c.alone || c.asking > 0) && time.Since(c.since)%roomEvery < patience {
 		return false
 	}
 	c.inHand += n

@@ -4,12 +4,18 @@ import (
 	"errors"
 	"time"
 
+	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/verdict"
 )
 
 // ErrGivenBack is the error of Close that messages were handed out and not
 // answered within Config.CloseTimeout.
 var ErrGivenBack = errors.New("retry: given back without an ack")
+
+// ErrInsideDedup says that the middleware is inside of dedup's, where it would
+// have what a failed handler wrote committed. The handler is not called, and the
+// message is handed back.
+var ErrInsideDedup = parked.ErrInsideDedup
 
 // Permanent marks an error that no further attempt can mend: the message is
 // given up at once. Permanent(nil) is nil.
@@ -31,6 +37,6 @@ func After(err error, d time.Duration) error {
 }
 
 // Error is what the middleware returns for a message that it has given up:
-// the last error, and how often the handler was tried in all. It unwraps to
-// that error.
+// the last error, and in Attempts how often the handler was tried in all. It
+// unwraps to that error; Reason is one of poison's Reason constants.
 type Error = verdict.Error

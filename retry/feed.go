@@ -35,6 +35,8 @@ type feed struct {
 	givenBack *atomic.Int64   // messages without an answer
 
 	turns   parked.Turns
+	due     *parked.Due // what the last look has found, while that will do
+	looked  time.Time
 	claimed *line              // to be handed out
 	handled chan *parked.Claim // this and the next have room for all in hand
 	done    chan *parked.Claim
@@ -46,13 +48,16 @@ type feed struct {
 	failing bool
 }
 
+// headsAhead is how many messages whose order is kept are claimed for each
+// handler, beyond the one that it is at. Each that is finished makes room for
+// one of its key: so several are fetched at a time.
+const headsAhead = 4
+
 func newFeed(s *subscriber, topic string, closing <-chan struct{}) *feed {
 	host, _ := os.Hostname()
 	ahead := 0
 	if s.retries.config.KeyOrder != Unordered {
-		// Each message that is finished makes room for one of its key. With some
-		// ahead of the handlers, they are fetched several at a time.
-		ahead = s.retries.config.Concurrency
+		ahead = headsAhead * s.retries.config.Concurrency
 	}
 	return &feed{
 		Retries:   s.retries,
@@ -88,7 +93,9 @@ func (f *feed) subscription() parked.Subscription {
 }
 
 func (f *feed) delivery(claim *parked.Claim) *parked.Delivery {
-	return &parked.Delivery{Consumer: f.consumer, Topic: f.topic, Subscribed: true, Claim: claim, Closing: f.closing}
+	return &parked.Delivery{
+		Consumer: f.consumer, Topic: f.topic, Subscribed: true, Claim: claim, Closing: f.closing, Wake: f.wakeUp,
+	}
 }
 
 // run fetches until closing, then waits for what is handed out.
@@ -127,9 +134,9 @@ func (f *feed) run(ctx context.Context, out chan<- *message.Message) {
 		case claim := <-f.done:
 			again = f.finished(claim) || f.more
 		case <-f.wake:
-			again = true
+			f.due, again = nil, true
 		case <-poll.C:
-			again = true
+			f.due, again = nil, true
 		case <-renew.C:
 			f.renew(ctx)
 		case <-tidy.C:
@@ -154,9 +161,17 @@ func (f *feed) finished(claim *parked.Claim) (next bool) {
 	}
 }
 
+// briefly bounds what waits for the database: longer than a lease it is of no
+// use, and Close waits for it.
+func (f *feed) briefly(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, f.config.Lease)
+}
+
 // fetch claims what is due, as far as there is room, and says whether to look
 // again at once.
 func (f *feed) fetch(ctx context.Context) (again bool) {
+	ctx, cancel := f.briefly(ctx)
+	defer cancel()
 	f.more = true
 	room := f.capacity() - len(f.inHand)
 	if many := f.stored.Ahead / 2; room <= 0 || room < many || f.claimed.len() > many {
@@ -166,38 +181,54 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 		Consumer: f.consumer, Topic: f.topic, Owner: f.owner, Limit: room, Lease: f.config.Lease,
 		Order: f.config.KeyOrder, Keep: f.stored.Keep, Turns: &f.turns,
 	}
-	due, err := f.store.Due(ctx, sel)
+	due, used, err := f.look(ctx, sel)
 	if err != nil {
 		f.ask(false)
-		f.report(err)
+		f.report(ctx, err)
 		return false
 	}
 	sel.Due = due
 	f.ask(due.Suspect)
 	switch {
-	case due.Suspect:
+	case due.Suspect && inProcess.isolate():
 		// A message under which a process has ended runs alone, so that the
 		// next crash has one author.
 		sel.Suspects, sel.Limit = true, 1
-		if !inProcess.isolate() {
-			return false
-		}
 	case !due.Fresh():
-		f.report(nil)
-		f.more = false
+		f.report(ctx, nil)
+		f.more = due.Suspect
 		return false
 	case !inProcess.join(room):
 		return false
 	}
 	before, partly := len(f.inHand), due.Partly()
 	claimed, err := f.store.Claim(ctx, sel)
-	f.report(err)
+	f.report(ctx, err)
 	for _, c := range claimed {
 		f.hand(ctx, c)
 	}
 	inProcess.leave(sel.Limit - (len(f.inHand) - before))
-	f.more = err != nil || len(claimed) == sel.Limit || partly
-	return err == nil && (len(claimed) == room || partly) && !sel.Suspects
+	if err == nil && len(claimed) == room && !partly && !sel.Suspects {
+		f.due = due
+	}
+	// A look that was used again does not know who has come since.
+	f.more = err != nil || len(claimed) == sel.Limit || partly || used
+	return err == nil && (len(claimed) == room || partly || used) && !sel.Suspects
+}
+
+// lookLasts is how long a look will do, while all that it has found have more.
+// What this process stores meanwhile has it look at once.
+const lookLasts = 50 * time.Millisecond
+
+// look finds out what is due, and for whom, or used what it found a moment ago.
+func (f *feed) look(ctx context.Context, sel parked.Select) (due *parked.Due, used bool, err error) {
+	due, f.due = f.due, nil
+	if due != nil && time.Since(f.looked) < lookLasts {
+		return due, true, nil
+	}
+	f.looked = time.Now()
+	due, err = f.store.Due(ctx, sel)
+	return due, false, err
 }
 
 func (f *feed) leave(claim *parked.Claim) {
@@ -240,11 +271,11 @@ const lookAgain = time.Second
 // giveUp quarantines a message whose crash budget is used up. One that the inbox
 // has is done: its processes ended after the commit.
 func (f *feed) giveUp(ctx context.Context, c parked.Claimed) {
-	applied, err := f.store.Applied(ctx, c.Claim)
+	applied, err := f.store.Applied(ctx, c)
 	if err == nil && applied {
 		err = f.store.Resolve(ctx, c.Claim)
 	}
-	fields := watermill.LogFields{"consumer": f.consumer, "topic": f.topic, "row": c.ID}
+	fields := watermill.LogFields{"consumer": f.consumer, "topic": f.topic, "entry": c.ID, "message_uuid": c.Message.UUID}
 	switch {
 	case err != nil:
 		err = errors.Join(err, f.store.Release(ctx, c.Claim, lookAgain))
@@ -263,7 +294,10 @@ func (f *feed) quarantine(ctx context.Context, d *parked.Delivery, msg *message.
 	failpoint.Hit("retry/quarantine-claim")
 	err := f.store.QuarantineClaim(ctx, f.consumer, d.Claim, failure)
 	end(telemetry.Stored, err)
-	fields := watermill.LogFields{"consumer": f.consumer, "topic": f.topic, "row": d.Claim.ID, "reason": reason}
+	fields := watermill.LogFields{"consumer": f.consumer, "topic": f.topic, "entry": d.Claim.ID, "reason": reason}
+	if msg != nil { // else the stored envelope is damaged
+		fields["message_uuid"] = msg.UUID
+	}
 	if err != nil {
 		f.config.Logger.Error("Cannot quarantine the parked message", err, fields)
 		return
@@ -273,20 +307,23 @@ func (f *feed) quarantine(ctx context.Context, d *parked.Delivery, msg *message.
 }
 
 func (f *feed) renew(ctx context.Context) {
+	ctx, cancel := f.briefly(ctx)
+	defer cancel()
 	claims := make([]*parked.Claim, 0, len(f.inHand))
 	for claim := range f.inHand {
 		claims = append(claims, claim)
 	}
 	if err := f.store.Extend(ctx, f.config.Lease, claims); err != nil {
-		f.report(err)
+		f.report(ctx, err)
 	}
 }
 
-// report logs when fetching starts to fail, and when it works again.
-func (f *feed) report(err error) {
+// report logs when fetching starts to fail, and when it works again, but for the
+// end of ctx.
+func (f *feed) report(ctx context.Context, err error) {
 	fields := watermill.LogFields{"consumer": f.consumer, "topic": f.topic}
 	switch {
-	case err != nil && errors.Is(err, context.Canceled):
+	case err != nil && errors.Is(ctx.Err(), context.Canceled): // whatever the driver calls it
 	case err != nil && !f.failing:
 		f.failing = true
 		f.config.Logger.Error("Cannot fetch parked messages, trying on", err, fields)

@@ -9,6 +9,8 @@ import (
 // line is claimed messages that are to be handed out. Who has few of them does
 // not wait for all of those who have many: one of each goes in turn.
 type line struct {
+	closing <-chan struct{} // closed when no more are to be handed out
+
 	mu     sync.Mutex
 	change sync.Cond
 	rows   map[parked.Turn][]parked.Claimed
@@ -17,8 +19,8 @@ type line struct {
 	closed bool
 }
 
-func newLine() *line {
-	l := &line{rows: map[parked.Turn][]parked.Claimed{}}
+func newLine(closing <-chan struct{}) *line {
+	l := &line{closing: closing, rows: map[parked.Turn][]parked.Claimed{}}
 	l.change.L = &l.mu
 	return l
 }
@@ -34,12 +36,19 @@ func (l *line) add(c parked.Claimed) {
 	l.change.Signal()
 }
 
-// next waits for a message. It returns none when the line is closed and empty.
+// next waits for a message. It returns none when the line is closed and empty,
+// and when it is closing: what is left is to be given back, though whoever does
+// that may be busy.
 func (l *line) next() (c parked.Claimed, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.length == 0 && !l.closed {
 		l.change.Wait()
+	}
+	select {
+	case <-l.closing:
+		return parked.Claimed{}, false
+	default:
 	}
 	if l.length == 0 {
 		return parked.Claimed{}, false

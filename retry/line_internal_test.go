@@ -21,7 +21,7 @@ func add(l *line, tenant string, count int) {
 // Those who were claimed last do not wait for all who were before; of one tenant
 // they go in their order.
 func TestALineHasTurns(t *testing.T) {
-	l := newLine()
+	l := newLine(nil)
 	add(l, "a", 64)
 	add(l, "b", 3)
 	add(l, "c", 1)
@@ -43,5 +43,22 @@ func TestALineHasTurns(t *testing.T) {
 	}
 	if _, ok := l.next(); ok {
 		t.Error("the line does not end")
+	}
+}
+
+// What is left in a line that is closing is for whoever gives it back.
+func TestALineThatIsClosingHandsOutNothing(t *testing.T) {
+	closing := make(chan struct{})
+	l := newLine(closing)
+	add(l, "a", 2)
+	if _, ok := l.next(); !ok {
+		t.Error("nothing was handed out")
+	}
+	close(closing)
+	if c, ok := l.next(); ok {
+		t.Errorf("%s was handed out", c.Message.UUID)
+	}
+	if left := l.clear(); len(left) != 1 {
+		t.Errorf("%d are left", len(left))
 	}
 }

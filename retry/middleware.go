@@ -27,8 +27,13 @@ import (
 //
 // A failure while the consumer shuts down counts as none: the message is
 // handed back as it came.
+//
+// It belongs outside of dedup, and is [ErrInsideDedup] otherwise.
 func (r *Retries) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
+		if _, inside := parked.TxOf(msg.Context()); inside {
+			return nil, verdict.HandBack(fmt.Errorf("retry: %w", ErrInsideDedup))
+		}
 		a := &attempt{
 			Retries:  r,
 			ctx:      msg.Context(),
@@ -59,7 +64,8 @@ type attempt struct {
 }
 
 func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
-	var held time.Duration
+	var since time.Time // it is undecided
+	told := false
 	pause := 50 * time.Millisecond
 	for tries := 1; ; {
 		produced, end, err := a.call(h)
@@ -69,6 +75,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 			if claim := a.delivery.Claim; claim != nil {
 				claim.Handle() // and whoever claimed the row resolves it
 			}
+			a.delivery.Committed()
 			return produced, nil
 		}
 		if a.delivery.ShuttingDown(a.ctx) {
@@ -84,15 +91,19 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 			return nil, a.parkEarly(*v.Early, v.After)
 		case v.Kind == verdict.Undecided:
 			end(undecided)
+			if since.IsZero() {
+				since = time.Now()
+			}
+			held := time.Since(since) // the tries too: a database may take long to say that it is not there
 			if held > a.config.Hold || !a.delivery.Sleep(a.ctx, pause) {
 				return nil, a.handBack(err)
 			}
-			if held < tellHeld && held+pause >= tellHeld {
+			if !told && held+pause >= tellHeld {
+				told = true
 				a.config.Logger.Error("Message is held: what becomes of it cannot be decided", err, watermill.LogFields{
 					"message_uuid": a.original.UUID, "consumer": a.delivery.Consumer, "topic": a.delivery.Topic,
 				})
 			}
-			held += pause
 			pause = min(2*pause, 5*time.Second)
 			continue // nothing is charged
 		case v.Kind != verdict.Failed:
@@ -107,7 +118,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		}
 		end(again)
 		failpoint.Hit("retry/again")
-		a.log("Handler failed, trying again at once", err)
+		a.log("Handler failed, trying again at once", err, nil)
 		tries++
 	}
 }
@@ -144,7 +155,7 @@ func (a *attempt) nextRound(err error, policy Policy, after time.Duration, end f
 	}
 	end(parkedFor)
 	failure := parked.Failure{Err: err, Reason: verdict.ReasonFailed, Attempts: a.attempts, Rounds: a.rounds}
-	a.log("Handler failed, message is parked for "+delay.Round(time.Millisecond).String(), err)
+	a.log("Handler failed, message is parked", err, watermill.LogFields{"delay": delay.Round(time.Millisecond).String()})
 	return a.park(failure, delay)
 }
 
@@ -187,7 +198,7 @@ func (a *attempt) handBack(err error) error {
 			return a.store.Release(ctx, claim, 0)
 		})
 		if release != nil { // the lease will end by itself
-			a.log("Cannot release the parked message", release)
+			a.log("Cannot release the parked message", release, nil)
 		}
 	}
 	return verdict.HandBack(err)
@@ -200,12 +211,16 @@ func (a *attempt) giveUp(kind verdict.Kind, reason string, err error) error {
 	}
 }
 
-func (a *attempt) log(text string, err error) {
-	a.config.Logger.Info(text, watermill.LogFields{
+func (a *attempt) log(text string, err error, more watermill.LogFields) {
+	fields := watermill.LogFields{
 		"message_uuid": a.original.UUID,
 		"consumer":     a.delivery.Consumer,
 		"topic":        a.delivery.Topic,
 		"attempt":      a.attempts,
 		"err":          err.Error(),
-	})
+	}
+	if stack := verdict.Stack(err); stack != "" {
+		fields["stack"] = stack
+	}
+	a.config.Logger.Info(text, fields.Add(more))
 }

@@ -36,8 +36,12 @@ const (
 	SkipFailing = parked.SkipFailing
 )
 
-// storeBatch is how many messages are stored in one transaction at most.
-const storeBatch = 100
+// Bounds of what is stored in one transaction: messages, and bytes of which
+// there may be more by one message. PostgreSQL takes a statement of 1 GB at most.
+const (
+	storeBatch = 100
+	storeBytes = 8 << 20
+)
 
 // keeper stores the messages of ordering keys in the order in which they
 // arrive. One goroutine at a time does so, and meanwhile the next are
@@ -46,6 +50,7 @@ type keeper struct {
 	*feed
 
 	next   []*message.Message
+	bytes  int       // of their payloads
 	stored chan bool // whether they were; nil while none are being stored
 	closed bool      // to all that come: one was handed back
 }
@@ -61,7 +66,7 @@ func (f *feed) forward(ctx context.Context, in <-chan *message.Message, out chan
 			continue
 		}
 		from := in
-		if len(k.next) == storeBatch {
+		if len(k.next) == storeBatch || k.bytes >= storeBytes {
 			from = nil
 		}
 		select {
@@ -95,6 +100,7 @@ func (f *feed) ordered(msg *message.Message) bool {
 
 func (k *keeper) add(msg *message.Message) {
 	k.next = append(k.next, msg)
+	k.bytes += len(msg.Payload)
 	k.refuse()
 }
 
@@ -107,14 +113,14 @@ func (k *keeper) refuse() {
 	for _, msg := range k.next {
 		msg.Nack()
 	}
-	k.next = nil
+	k.next, k.bytes = nil, 0
 }
 
 // store begins to store what was collected. It gives up only when the consumer
 // shuts down.
 func (k *keeper) store(ctx context.Context) {
 	batch := k.next
-	k.next, k.stored = nil, make(chan bool, 1)
+	k.next, k.bytes, k.stored = nil, 0, make(chan bool, 1)
 	go func(stored chan<- bool) {
 		patience := parked.Patience{Hold: math.MaxInt64, Logger: k.config.Logger}
 		err := patience.Persist(ctx, k.delivery(nil), "store messages in the order of their keys", func(ctx context.Context) error {
@@ -142,9 +148,11 @@ func (k *keeper) store(ctx context.Context) {
 
 // tidy sets right what is held and has nothing to wait for.
 func (f *feed) tidy(ctx context.Context) {
+	ctx, cancel := f.briefly(ctx)
+	defer cancel()
 	set, err := f.store.Tidy(ctx, f.consumer, f.topic, f.config.KeyOrder)
 	if err != nil {
-		f.report(err)
+		f.report(ctx, err)
 	}
 	if set > 0 {
 		f.config.Logger.Info("Messages that were held have nothing to wait for any more, and go on",

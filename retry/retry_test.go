@@ -110,7 +110,8 @@ func TestNilStaysNil(t *testing.T) {
 // A panic is an attempt that failed, not the end of the message's retries.
 func TestTrap65APanicIsRetriedAndQuarantined(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := newBench(t, db, nil)
+		var logs testkit.Logs
+		b := newBench(t, db, func(c *retry.Config) { c.Logger = &logs })
 		var calls atomic.Int32
 		b.run(func(*message.Message) error {
 			calls.Add(1)
@@ -120,6 +121,9 @@ func TestTrap65APanicIsRetriedAndQuarantined(t *testing.T) {
 		b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
 		if entry := b.entries(parked.Quarantined)[0]; calls.Load() != 4 || !strings.Contains(entry.Error, "panic: boom") {
 			t.Fatalf("%d calls, entry %+v", calls.Load(), entry)
+		}
+		if !logs.Has("trying again", "stack=", "retry_test.go") || !logs.Has("is parked", "stack=", "retry_test.go") {
+			t.Errorf("where it panicked is not said:\n%s", strings.Join(logs.Lines(), "\n"))
 		}
 	})
 }

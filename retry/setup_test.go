@@ -59,7 +59,7 @@ func (s *transport) deliver(t *testing.T, msg *message.Message) (acked bool) {
 		return true
 	case <-msg.Nacked():
 		return false
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the message is neither acked nor nacked")
 		return false
 	}
@@ -160,5 +160,5 @@ func (b *bench) entries(state string) []parked.Entry {
 
 func (b *bench) eventually(what string, cond func() bool) {
 	b.Helper()
-	testkit.Eventually(b.T, 20*time.Second, what, cond)
+	testkit.Eventually(b.T, time.Minute, what, cond)
 }

@@ -5,9 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
@@ -178,3 +180,48 @@ func TestTrap46WhatIsHeldIsHandedBackInTime(t *testing.T) {
 		}
 	})
 }
+
+// The delays are those of the policy, whoever listens to failures and whoever
+// is asked about them.
+func TestTrap56NobodyWhoLooksOnMovesTheBackOff(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		var asked, logged atomic.Int32
+		b := newBench(t, db, func(c *retry.Config) {
+			c.Policy = retry.Policy{Immediate: 1, Delayed: 4, Base: time.Hour, Factor: 2, Max: 6 * time.Hour, Jitter: -1}
+			no := func(error) bool {
+				asked.Add(1)
+				return false
+			}
+			c.Classes = []retry.Class{{Match: no}, {Match: no}}
+			c.Logger = counting{&logged}
+		})
+		b.run(func(*message.Message) error { return errHandler })
+		b.transport.deliver(t, message.NewMessage("m1", nil))
+		for round, want := range []time.Duration{time.Hour, 2 * time.Hour, 4 * time.Hour, 6 * time.Hour} {
+			b.eventually("it is parked", func() bool {
+				waiting := b.entries(parked.Waiting)
+				return len(waiting) == 1 && waiting[0].Attempts == 2*round+2
+			})
+			e := b.entries(parked.Waiting)[0]
+			if got := e.DueAt.Sub(e.LastFailedAt); got != want {
+				t.Errorf("after round %d it waits for %v, not %v", round, got, want)
+			}
+			if _, err := b.ExecContext(t.Context(), `UPDATE once_parked SET due_at = created_at`); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
+		if asked.Load() == 0 || logged.Load() == 0 {
+			t.Errorf("the classes were asked %d times, the logger was told %d times", asked.Load(), logged.Load())
+		}
+	})
+}
+
+// counting is a logger that counts what it is told.
+type counting struct{ told *atomic.Int32 }
+
+func (l counting) Error(string, error, watermill.LogFields)         { l.told.Add(1) }
+func (l counting) Info(string, watermill.LogFields)                 { l.told.Add(1) }
+func (l counting) Debug(string, watermill.LogFields)                { l.told.Add(1) }
+func (l counting) Trace(string, watermill.LogFields)                { l.told.Add(1) }
+func (l counting) With(watermill.LogFields) watermill.LoggerAdapter { return l }

@@ -3,6 +3,7 @@ package retry
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -15,7 +16,7 @@ import (
 // begin gets ready to hand out, to as many handlers as there may be. end is for
 // when nothing is in hand any more.
 func (f *feed) begin(ctx context.Context, out chan<- *message.Message) (end func()) {
-	f.claimed = newLine()
+	f.claimed = newLine(f.closing)
 	f.handled = make(chan *parked.Claim, f.capacity())
 	f.done = make(chan *parked.Claim, f.capacity())
 	var working, resolving sync.WaitGroup
@@ -72,35 +73,37 @@ func (f *feed) giveBack(ctx context.Context, d *parked.Delivery) {
 }
 
 // settle moves a row on that no middleware has moved. Where none is there to
-// do so, an ack does mean done. Otherwise the message was given up with no
-// poison to take it: it is tried again at the policy's longest delay, for ever.
+// do so, an ack does mean done. A nack never does: what the handler produced may
+// be lost, and it is called again soon. Otherwise the message was given up with
+// no poison to take it: it is tried again at the policy's longest delay, for
+// ever.
 func (f *feed) settle(ctx context.Context, d *parked.Delivery, acked bool) {
 	claim := d.Claim
 	switch {
 	case claim.Settled():
-	case claim.Handled(), acked && !claim.Managed():
+	case acked && (claim.Handled() || !claim.Managed()):
 		if f.stored.Handled != nil && claim.Replays == 0 {
 			f.stored.Handled(claim.Age())
 		}
 		f.handled <- claim
 		return
 	default:
+		round := max(1, f.config.Policy.Delayed)
+		if claim.Handled() {
+			round = 1
+		}
 		f.persist(ctx, d, "release the parked message", func(ctx context.Context) error {
-			return f.store.Release(ctx, claim, f.config.Policy.jittered(max(1, f.config.Policy.Delayed)))
+			return f.store.Release(ctx, claim, f.config.Policy.jittered(round))
 		})
 	}
 	f.done <- claim
 }
 
-// resolve ends the rows of messages that were handled: all that came together
-// while it was at those before. If the process dies first, they are handled
-// again, and dedup knows them.
+// resolve ends the rows of messages that were handled, several at a time. If
+// the process dies first, they are handled again, and dedup knows them.
 func (f *feed) resolve(ctx context.Context) {
 	for claim := range f.handled {
-		claims := []*parked.Claim{claim}
-		for range len(f.handled) {
-			claims = append(claims, <-f.handled)
-		}
+		claims := f.together(claim)
 		f.persist(ctx, f.delivery(nil), "resolve parked messages", func(ctx context.Context) error {
 			return f.store.Resolve(ctx, claims...)
 		})
@@ -108,6 +111,34 @@ func (f *feed) resolve(ctx context.Context) {
 			f.done <- claim
 		}
 	}
+}
+
+// linger is how long a message that was handled waits for others, while there
+// is more to hand out.
+const linger = 10 * time.Millisecond
+
+// together collects what was handled with claim. While the handlers have enough
+// to do nobody waits for the end of a row, and a transaction is better used by
+// many.
+func (f *feed) together(claim *parked.Claim) []*parked.Claim {
+	claims := []*parked.Claim{claim}
+	enough := time.NewTimer(linger)
+	defer enough.Stop()
+	for waiting := true; waiting && len(claims) <= f.stored.Ahead/4 && f.claimed.len() > 0; {
+		select {
+		case next, ok := <-f.handled:
+			if !ok {
+				return claims
+			}
+			claims = append(claims, next)
+		case <-enough.C:
+			waiting = false
+		}
+	}
+	for range len(f.handled) {
+		claims = append(claims, <-f.handled)
+	}
+	return claims
 }
 
 // stop has no more messages handed out, and gives back those that are claimed.

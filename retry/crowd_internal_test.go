@@ -1,0 +1,105 @@
+package retry
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// later is when patience is over.
+func (c *crowd) later() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.since = c.since.Add(-patience)
+}
+
+// A handler that does not return keeps a suspect from being alone. That must not
+// stop the subscription which has the suspect, as it does not stop the others.
+func TestASubscriptionGoesOnThoughItsSuspectCannotRun(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		f := idleFeed(t, db)
+		deliver := func(id string) {
+			t.Helper()
+			if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, message.NewMessage(id, nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		deliver("suspect")
+		sel := parked.Select{Consumer: f.consumer, Topic: f.topic, Owner: "killed", Limit: 1, Lease: time.Millisecond}
+		if claimed, err := f.store.Claim(t.Context(), sel); err != nil || len(claimed) != 1 {
+			t.Fatalf("%d claimed, %v", len(claimed), err)
+		}
+		testkit.Eventually(t, 20*time.Second, "it is suspected", func() bool {
+			due, err := f.store.Due(t.Context(), sel)
+			return err == nil && due.Suspect
+		})
+		deliver("fresh")
+
+		if !inProcess.join(1) { // by another subscription, whose handler does not return
+			t.Fatal("there is somebody else")
+		}
+		defer inProcess.leave(1)
+		defer f.ask(false)
+		f.fetch(t.Context())
+		if n := f.claimed.len(); n != 0 {
+			t.Fatalf("%d claimed while the suspect waits for room", n)
+		}
+		inProcess.later()
+		f.fetch(t.Context())
+		if f.claimed.len() != 1 {
+			t.Fatal("nothing is fetched any more")
+		}
+		c, _ := f.claimed.next()
+		if c.Message.UUID != "fresh" {
+			t.Errorf("%q was fetched beside another message", c.Message.UUID)
+		}
+		f.leave(c.Claim)
+	})
+}
+
+// One that took too long once must not have a suspect wait until the process
+// has nothing in hand by chance.
+func TestASuspectIsMadeRoomForAgain(t *testing.T) {
+	c := &crowd{}
+	c.join(1)
+	c.ask(func() {})
+	if c.join(1) {
+		t.Fatal("nobody makes room")
+	}
+	c.later()
+	if !c.join(1) {
+		t.Fatal("all wait for longer than they are patient")
+	}
+	c.leave(1) // what took long
+	for range 20 {
+		if c.later(); !c.join(1) {
+			return
+		}
+		c.leave(1)
+	}
+	t.Error("nobody makes room any more")
+}
+
+// A suspect whose handler does not return does not stop the process for good
+// either.
+func TestASuspectIsNotAloneForEver(t *testing.T) {
+	c := &crowd{}
+	if !c.isolate() {
+		t.Fatal("it does not run")
+	}
+	if c.join(1) {
+		t.Fatal("another message runs beside it")
+	}
+	c.later()
+	if !c.join(1) {
+		t.Fatal("nothing else runs any more")
+	}
+	c.leave(1) // the suspect, after all
+	if !c.join(1) {
+		t.Error("they go on as if it were still there")
+	}
+}

@@ -1,0 +1,121 @@
+package retry
+
+import (
+	"context"
+	"database/sql/driver"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// idleFeed is a feed for two handlers that fetches when it is told to.
+func idleFeed(t *testing.T, db testkit.Database) *feed {
+	t.Helper()
+	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(db.DB, Config{Schema: config, Concurrency: 2, PollInterval: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFeed(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil)
+	f.claimed = newLine(nil)
+	return f
+}
+
+// A look that is used again does not know the tenants who have come since, nor
+// who has got something to do by the end of another one's row. They do not wait
+// for the poll.
+func TestALookThatIsUsedAgainIsNotTheLast(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		f := idleFeed(t, db)
+		deliver := func(tenant string, ids ...string) {
+			t.Helper()
+			for _, id := range ids {
+				msg := message.NewMessage(id, nil)
+				msg.Metadata[meta.TenantID] = tenant
+				if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, msg); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		// finish ends what is in hand, as if it were handled.
+		finish := func() (ids string) {
+			t.Helper()
+			for f.claimed.len() > 0 {
+				c, _ := f.claimed.next()
+				ids += c.Message.UUID + " "
+				if err := f.store.Resolve(t.Context(), c.Claim); err != nil {
+					t.Fatal(err)
+				}
+				f.leave(c.Claim)
+			}
+			return ids
+		}
+
+		deliver("a", "a1", "a2", "a3", "a4", "a5")
+		if again := f.fetch(t.Context()); !again || finish() != "a1 a2 " {
+			t.Fatal("two were to be fetched")
+		}
+		deliver("b", "b1")
+		f.looked = time.Now().Add(time.Hour) // however slow this is
+		if again := f.fetch(t.Context()); !again || finish() != "a3 a4 " {
+			t.Fatal("the look was to be used again")
+		}
+		f.looked = time.Now().Add(time.Hour)
+		if again := f.fetch(t.Context()); !again || !f.more || finish() != "a5 " {
+			t.Fatal("it was to be used up, and to be looked again")
+		}
+		if again := f.fetch(t.Context()); again || finish() != "b1 " {
+			t.Fatal("the other tenant was to be found")
+		}
+
+		// One that is old will not do.
+		deliver("a", "a6", "a7", "a8")
+		if again := f.fetch(t.Context()); !again || finish() != "a6 a7 " {
+			t.Fatal("two were to be fetched")
+		}
+		deliver("b", "b2")
+		sel := parked.Select{Consumer: f.consumer, Topic: f.topic, Owner: "killed", Limit: 1, Lease: time.Millisecond}
+		if claimed, err := f.store.Claim(t.Context(), sel); err != nil || len(claimed) != 1 {
+			t.Fatalf("%d claimed, %v", len(claimed), err)
+		}
+		testkit.Eventually(t, 20*time.Second, "it is suspected", func() bool {
+			due, err := f.store.Due(t.Context(), sel)
+			return err == nil && due.Suspect
+		})
+		f.looked = time.Now().Add(-lookLasts)
+		f.fetch(t.Context())
+		f.ask(false)
+		if finish() == "" || len(f.inHand) > 0 {
+			t.Error("nothing was fetched")
+		}
+		if due, err := f.store.Due(t.Context(), sel); err != nil || due.Suspect {
+			t.Errorf("the suspect was passed over, %v", err)
+		}
+	})
+}
+
+// lib/pq calls it a bad connection when a context ends between two statements.
+func TestAShutdownIsNoFailureToFetch(t *testing.T) {
+	log := watermill.NewCaptureLogger()
+	f := newFeed(&subscriber{retries: &Retries{config: Config{Logger: log}}}, "orders.placed", nil)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	f.report(ended, driver.ErrBadConn)
+	if got := log.Captured()[watermill.ErrorLogLevel]; len(got) != 0 {
+		t.Errorf("logged %v", got)
+	}
+	f.report(t.Context(), driver.ErrBadConn)
+	if got := log.Captured()[watermill.ErrorLogLevel]; len(got) != 1 {
+		t.Errorf("of a database that is away it logged %v", got)
+	}
+}

@@ -1,0 +1,44 @@
+package retry_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/retry"
+)
+
+// Inside of dedup the message would be parked, and the transaction with what
+// its handler had written committed: the retry would find it done.
+func TestTrap38InsideOfDedupItIsRefused(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls := 0
+		h := func(*message.Message) ([]*message.Message, error) {
+			calls++
+			return nil, nil
+		}
+		deliver := func(h message.HandlerFunc) error {
+			msg := message.NewMessage("m1", nil)
+			msg.SetContext(parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: consumer, Topic: topic, Subscribed: true}))
+			_, err := h(msg)
+			return err
+		}
+		err = deliver(inbox.Middleware(b.retries.Middleware(h)))
+		if !errors.Is(err, retry.ErrInsideDedup) || verdict.Of(err).Kind != verdict.Undecided || calls != 0 {
+			t.Errorf("inside of dedup: %v after %d calls", err, calls)
+		}
+		if err := deliver(b.retries.Middleware(inbox.Middleware(h))); err != nil || calls != 1 {
+			t.Errorf("outside of it: %v after %d calls", err, calls)
+		}
+	})
+}

@@ -1,0 +1,65 @@
+package retry_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/retry"
+)
+
+// PostgreSQL takes a statement of 1 GB at most, which a hundred messages of the
+// size that a broker takes are over. They would be tried again for ever, and
+// nothing behind them would be handled.
+func TestKeyOrderLargeMessagesAreNotStoredAllAtOnce(t *testing.T) {
+	db := testkit.Postgres(t)
+	b := newBench(t, db, func(c *retry.Config) { c.KeyOrder = retry.GoOn })
+	sub := b.retries.Subscriber(consumer, b.transport)
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(t.Context(), `LOCK TABLE once_parked IN SHARE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	messages, err := sub.Subscribe(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const count, size = 12, 2 << 20
+	var sent []*message.Message
+	for n := range count { // the first is being stored when the others come
+		msg := message.NewMessage(fmt.Sprint(n), make([]byte, size))
+		msg.Metadata[meta.OrderingKey] = fmt.Sprint(n)
+		sent = append(sent, msg)
+	}
+	fed := make(chan struct{})
+	go func() {
+		defer close(fed)
+		for _, msg := range sent {
+			b.transport.messages <- msg
+		}
+	}()
+	b.polls(50) // in which they could all be taken
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("all are stored", func() bool { return b.count("once_parked") == count })
+	if n := b.count(`(SELECT FROM once_parked GROUP BY created_at HAVING SUM(length(envelope)) > 12 * 1024 * 1024) AS large`); n != 0 {
+		t.Error("more than 12 MiB were stored with one statement")
+	}
+	for range count {
+		(<-messages).Ack()
+	}
+	<-fed
+	for _, msg := range sent {
+		<-msg.Acked()
+	}
+	if err := sub.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

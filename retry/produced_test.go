@@ -1,0 +1,59 @@
+package retry_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// unreliable is a broker that is away the first time.
+type unreliable struct{ calls, published atomic.Int32 }
+
+var errAway = errors.New("the broker is away")
+
+func (u *unreliable) Publish(_ string, msgs ...*message.Message) error {
+	if u.calls.Add(1) == 1 {
+		return errAway
+	}
+	u.published.Add(int32(len(msgs)))
+	return nil
+}
+
+func (u *unreliable) Close() error { return nil }
+
+// Without dedup's outbox it is the router that publishes what a handler
+// produces, when the handler has returned. If that fails a parked message is
+// not done, as one of the transport's is not.
+func TestAParkedMessageIsNotDoneBeforeWhatItProducedIsPublished(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.put("m1")
+		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		router.AddMiddleware(b.retries.Middleware)
+		broker := &unreliable{}
+		router.AddHandler("handler-1", topic, b.retries.Subscriber(consumer, b.transport), "payments.made", broker,
+			func(*message.Message) ([]*message.Message, error) {
+				return []*message.Message{message.NewMessage(watermill.NewUUID(), nil)}, nil
+			})
+		stopped := make(chan error, 1)
+		go func() { stopped <- router.Run(context.WithoutCancel(t.Context())) }()
+		<-router.Running()
+		b.eventually("the message is done", func() bool { return len(b.entries("")) == 0 })
+		if n := broker.published.Load(); n != 1 {
+			t.Errorf("%d of what it produced were published, not 1", n)
+		}
+		if err := errors.Join(router.Close(), <-stopped); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
