@@ -172,7 +172,9 @@ func (unsure) Refused() bool      { return false }
 func (unsure) Unacceptable() bool { return false }
 func (unsure) Unavailable() bool  { return false }
 
-const patience = 20 * time.Second
+// patience is for a machine that has other things to do, and less than the
+// minute after which a forwarder reads everything again.
+const patience = 45 * time.Second
 
 // eventually waits until condition holds.
 func eventually(t *testing.T, what string, condition func() bool) {

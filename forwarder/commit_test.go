@@ -123,6 +123,7 @@ func TestNothingIsWrittenWhenIdle(t *testing.T) {
 
 	cfg := quick(schema.Config{})
 	cfg.PollMax = 5 * time.Millisecond
+	cfg.Lease = 3 * time.Minute // of which a third is longer than this takes
 	b := newBroker()
 	start(t, db, b, cfg)
 	drained(t, db)

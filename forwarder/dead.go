@@ -197,7 +197,7 @@ func (d *DeadLetters) Release(ctx context.Context, act Act, orderingKey string) 
 		return errors.New("forwarder: release: Actor is empty")
 	}
 	s := d.archive.store
-	err := s.write(ctx, func(tx *sql.Tx) error {
+	err := s.writeLatest(ctx, func(tx *sql.Tx) error {
 		var position int64
 		err := tx.QueryRowContext(ctx, s.dialect.SQL(`SELECT position FROM {holds}
 			WHERE ordering_key = $1 AND reason = '`+holdDead+`' {for_update}`), orderingKey).Scan(&position)
@@ -228,6 +228,11 @@ func (d *DeadLetters) Release(ctx context.Context, act Act, orderingKey string) 
 func (s *store) letGo(ctx context.Context, tx *sql.Tx, positions []int64, keys []string) error {
 	if len(keys) == 0 {
 		return nil
+	}
+	if !s.dialect.SQLite() { // see snapshotQuery; it waits for nobody who reads or writes
+		if _, err := tx.ExecContext(ctx, s.dialect.SQL(`LOCK TABLE {holds} IN ROW SHARE MODE`)); err != nil {
+			return err
+		}
 	}
 	held := `(h.position, h.ordering_key) IN (SELECT c.position, c.ordering_key FROM ` +
 		columns(s.dialect, "position bigint", "ordering_key text") + `) AND h.reason = '` + holdDead + `'`

@@ -80,10 +80,10 @@ func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, er
 // Run forwards until ctx ends or Close is called, and then returns nil; what is
 // in flight at that moment is treated as Close says.
 //
-// It returns an error at once if the tables are missing or of another version
-// (schema.ErrMissing, ErrOutdated, ErrNewer), on a second call, or if the
-// forwarder is closed. A database or broker that cannot be reached is no error:
-// it is waited for.
+// It returns an error at once if the tables are missing or of another version,
+// or the database of another kind (schema.ErrMissing, ErrOutdated, ErrNewer,
+// ErrDialect), on a second call, or if the forwarder is closed. A database or
+// broker that cannot be reached is no error: it is waited for.
 func (f *Forwarder) Run(ctx context.Context) error {
 	if err := f.start(); err != nil {
 		return err
@@ -140,8 +140,10 @@ func (f *Forwarder) check(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // it was told to end, which is no error of the tables
 		}
-		if errors.Is(err, schema.ErrMissing) || errors.Is(err, schema.ErrOutdated) || errors.Is(err, schema.ErrNewer) {
-			return fmt.Errorf("forwarder: %w", err)
+		for _, final := range []error{schema.ErrMissing, schema.ErrOutdated, schema.ErrNewer, schema.ErrDialect} {
+			if errors.Is(err, final) {
+				return fmt.Errorf("forwarder: %w", err)
+			}
 		}
 		if attempt == 1 {
 			f.config.Logger.Error("The outbox's database cannot be reached, trying again", err, nil)

@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/internal/slot"
 )
 
-// Act says who does something, and why: it is kept with what was done, in the
-// table of audits.
+// Act says who does something, in the field Actor, and in Why why: it is kept
+// with what was done, in the table of audits.
 type Act = parked.Act
 
 // ReplayOptions say how messages are put into the outbox again.
@@ -175,7 +175,7 @@ func (a archive) batch(ctx context.Context, f Filter, op operation, after, last 
 		wanted  []entry
 		skipped []int64
 	)
-	transaction := a.store.write
+	transaction := a.store.writeLatest
 	if op.DryRun {
 		transaction = a.store.read
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/slot"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -94,6 +95,49 @@ func TestTrap64_AHoldWhoseHeadIsGone(t *testing.T) {
 		drained(t, db)
 		require.True(t, b.has("second"))
 	})
+}
+
+// TestTrap64_AHoldIsLiftedByWhoHasItsKey has another instance find a hold whose
+// head is gone: those that wait were passed by the one that has the key, which
+// would send later ones before it comes back to them.
+func TestTrap64_AHoldIsLiftedByWhoHasItsKey(t *testing.T) {
+	db := postgres(t)
+	keyIn := func(low, high int) string {
+		for i := 0; ; i++ {
+			if key := fmt.Sprint("key ", i); slot.Of("", key) >= low && slot.Of("", key) <= high {
+				return key
+			}
+		}
+	}
+	key, others := keyIn(0, 31), keyIn(32, 63)
+	b := newBroker().answering(func(d delivery) error {
+		if d.id == "head" {
+			return refusal{errors.New("no")}
+		}
+		return nil
+	})
+	cfg := quick(schema.Config{})
+	cfg.Lease = 9 * time.Second
+	cfg.Backoff = func(int) time.Duration { return time.Hour }
+	first := start(t, db, b, cfg)
+	put(t, db, schema.Config{}, "t", msg("head", key), msg("second", key))
+	eventually(t, "it was refused", func() bool { return attempts(t, db, "head") == 1 })
+	for i := range 3 {
+		put(t, db, schema.Config{}, "t", msg(fmt.Sprint("free", i), ""))
+		eventually(t, "the read goes on behind them", func() bool { return b.has(fmt.Sprint("free", i)) })
+	}
+	exec(t, db, `DELETE FROM once_outbox WHERE message_id = 'head'`)
+
+	start(t, db, b, cfg)
+	shares(t, db, 32, 32)
+	put(t, db, schema.Config{}, "t", msg("its own", others))
+	eventually(t, "the other one reads", func() bool { return b.has("its own") })
+	put(t, db, schema.Config{}, "t", msg("third", key))
+	put(t, db, schema.Config{}, "t", msg("behind", key+"'s neighbour"))
+	eventually(t, "both read on", func() bool { return b.has("behind") })
+	require.NoError(t, first.Close())
+	drained(t, db)
+	require.Equal(t, []string{"second", "third"}, b.ids(func(d delivery) bool { return d.key == key }))
 }
 
 // The promise as a whole.

@@ -177,9 +177,14 @@ func (l *loop) refused(r *row, err error) {
 		l.dead(r, err, reasonExhausted)
 		return
 	}
-	l.config.Logger.Debug("Message was refused, it is tried again later", watermill.LogFields{
+	fields := watermill.LogFields{
 		"message_id": r.id, "topic": r.topic, "attempt": r.attempts + 1, "size": r.size(), "error": clean(err),
-	})
+	}
+	if l.topics.refusals.news(r.topic, time.Now()) {
+		l.config.Logger.Info("Message was refused, it is tried again later", fields)
+	} else {
+		l.config.Logger.Debug("Message was refused, it is tried again later", fields)
+	}
 	l.conclude(r)
 	l.settling.waiting.charges = append(l.settling.waiting.charges, charge{
 		row: r, attempts: 1, delay: jitter(l.config.Backoff(r.attempts + 1)), err: clean(err), hold: holdRefused,

@@ -17,7 +17,8 @@ type queries struct {
 	forgetSent              string
 	lift, charge, hold      string
 	bury, removeOne         string
-	liftOne, holdDead, tidy string
+	liftOne, holdDead       string
+	ghosts                  string
 	enrol, expel, instances string
 	slots                   string
 	lease, release          string
@@ -95,10 +96,9 @@ func newQueries(d dialect.Dialect) queries {
 			INSERT INTO {holds} AS h (ordering_key, position, successors_after, reason) VALUES ($1, $2, $2, '` + holdDead + `')
 			` + lowerHead),
 
-		// A hold ends with its head. It is taken off here if somebody removed
-		// the head by hand.
-		tidy: d.SQL(`
-			DELETE FROM {holds}
+		// A hold ends with its head, unless somebody removed that by hand.
+		ghosts: d.SQL(`
+			SELECT position, ordering_key FROM {holds}
 			WHERE NOT EXISTS (SELECT 1 FROM {outbox} AS o
 			                  WHERE o.position = {holds}.position AND o.ordering_key = {holds}.ordering_key)
 			  AND NOT (reason = '` + holdDead + `'

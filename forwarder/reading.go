@@ -32,6 +32,7 @@ type reading struct {
 	rescan  time.Time // when the next rescan is due
 	epoch   int       // changes when reads under way are no longer wanted
 	rowSize int       // of the last rows that were read, on average
+	portion portion
 	fault   fault
 }
 
@@ -48,7 +49,7 @@ func (l *loop) read(now time.Time) {
 	}
 	limit := min(l.config.BatchSize, l.buffer.most-len(l.buffer.rows))
 	bytes := l.config.BufferBytes - l.buffer.bytes
-	if limit < (l.config.BatchSize+3)/4 || bytes <= 0 || len(l.buffer.lanes) > mostLanes {
+	if limit < (l.config.BatchSize+3)/4 || bytes <= 0 {
 		return // room will be made by a settlement
 	}
 	if l.buffer.ready.count > l.config.BatchSize/2 {
@@ -57,16 +58,20 @@ func (l *loop) read(now time.Time) {
 	if r.rowSize > 0 {
 		limit = max(1, min(limit, bytes/r.rowSize))
 	}
+	limit, bytes = r.portion.of(limit), r.portion.of(bytes)
 	due := r.next
 	if r.hinted {
 		due = r.began.Add(min(2*r.took, l.config.PollMin)) // hints do not take more than half of a connection's time
 	}
-	switch sweep := !now.Before(due); {
+	// A sweep brings further keys; a refill may end some.
+	crowded := len(l.buffer.lanes) > mostLanes
+	switch sweep := !crowded && !now.Before(due); {
 	case len(l.buffer.refills) > 0 && (!sweep || !r.refill) && l.refill(limit, bytes):
 		r.refill = true
 	case sweep:
 		r.refill = false
 		l.sweep(now, limit, bytes)
+	case crowded:
 	default:
 		l.at(due)
 	}
@@ -140,6 +145,7 @@ func (l *loop) took(req request, epoch int, rows []*row, at reached, err error) 
 	for _, refill := range req.refills {
 		refill.lane.reading = false
 	}
+	r.portion.did(err == nil)
 	if err != nil {
 		if !l.stopping {
 			r.fault.failed(l, "The outbox could not be read", err)

@@ -11,9 +11,10 @@ import (
 
 // sentLog is the state of forgetting what was sent long ago.
 type sentLog struct {
-	busy  bool
-	next  time.Time
-	fault fault
+	busy    bool
+	next    time.Time
+	portion portion
+	fault   fault
 }
 
 // forgetAtOnce bounds the rows of the sent log that are deleted in one
@@ -32,22 +33,24 @@ func (l *loop) forgetSent(now time.Time) {
 		return
 	}
 	s.busy = true
+	most := s.portion.of(forgetAtOnce)
 	l.ask(func(ctx context.Context) func() {
-		n, err := l.store.forgetSent(ctx, l.config.KeepSent, forgetAtOnce)
-		return func() { l.forgotSent(n, now, err) }
+		n, err := l.store.forgetSent(ctx, l.config.KeepSent, most)
+		return func() { l.forgotSent(n == int64(most), now, err) }
 	})
 }
 
-func (l *loop) forgotSent(n int64, began time.Time, err error) {
+func (l *loop) forgotSent(more bool, began time.Time, err error) {
 	s := &l.log
 	s.busy = false
+	s.portion.did(err == nil)
 	if err != nil {
 		s.fault.failed(l, "What was sent long ago could not be deleted", err)
 		return
 	}
 	s.fault.worked(l, "What was sent long ago could be deleted")
 	s.next = began.Add(min(time.Minute, l.config.KeepSent/60))
-	if n == forgetAtOnce { // there is more; it gives others as much time as it took
+	if more { // it gives others as much time as it took
 		s.next = time.Now().Add(time.Since(began))
 	}
 }

@@ -89,13 +89,15 @@ func TestFiltersOfWhatWasSent(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		put(t, db, config, "t", described())
 		put(t, db, config, "bare", msg("bare", ""))
-		start(t, db, &pipelined{broker: newBroker()}, keeping(config))
+		cfg := keeping(config)
+		cfg.KeepSent = time.Hour
+		start(t, db, &pipelined{broker: newBroker()}, cfg)
 		drained(t, db)
 		// Not so old that it is deleted, and yet in another order than by id.
 		const second = `message_id = 'bare'`
-		age(t, db, "once_outbox_sent", "sent_at", 10*time.Second, second)
+		age(t, db, "once_outbox_sent", "sent_at", 10*time.Minute, second)
 		all := filters(int64(count(t, db, `SELECT id FROM once_outbox_sent WHERE message_id = 'described'`)))
-		early := time.Now().Add(-5 * time.Second)
+		early := time.Now().Add(-5 * time.Minute)
 		all["Since"] = [2]forwarder.Filter{{Since: early}, {Since: early.Add(time.Hour)}}
 		all["Until"] = [2]forwarder.Filter{{Since: early, Until: early.Add(time.Hour)}, {Until: early.Add(-time.Hour)}}
 		log := sentLog(t, db, config)

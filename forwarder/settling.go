@@ -24,6 +24,7 @@ type settling struct {
 	urgent  bool      // successors of a confirmed one cannot be read before
 	busy    bool
 	unsure  int // confirmed ones in the settlement under way
+	removal portion
 	fault   fault
 	err     error // of the last settlement
 }
@@ -43,6 +44,10 @@ func (l *loop) settle(now time.Time) {
 	if len(batch.deaths) > deathsAtOnce {
 		s.waiting.deaths = slices.Clone(batch.deaths[deathsAtOnce:])
 		batch.deaths = batch.deaths[:deathsAtOnce]
+	}
+	if most := s.removal.of(len(batch.confirmed)); len(batch.confirmed) > most {
+		s.waiting.confirmed = slices.Clone(batch.confirmed[most:])
+		batch.confirmed = batch.confirmed[:most]
 	}
 	s.busy, s.unsure = true, len(batch.confirmed)
 	l.ask(func(ctx context.Context) func() {
@@ -78,6 +83,9 @@ func (l *loop) recorded(batch settlement, done settled) {
 		l.lookAgain(batch)
 	}
 
+	if len(batch.confirmed) > 0 {
+		s.removal.did(done.confirmed)
+	}
 	if done.confirmed {
 		for _, r := range batch.confirmed {
 			l.finished(r)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -34,6 +35,11 @@ func (s *store) read(ctx context.Context, work func(tx *sql.Tx) error) error {
 
 func (s *store) write(ctx context.Context, work func(tx *sql.Tx) error) error {
 	return dialect.LeaveReplica(ctx, s.db, s.dialect.Write(ctx, s.db, work))
+}
+
+// writeLatest is for what looks at more than the rows that it has locked.
+func (s *store) writeLatest(ctx context.Context, work func(tx *sql.Tx) error) error {
+	return dialect.LeaveReplica(ctx, s.db, s.dialect.WriteLatest(ctx, s.db, work))
 }
 
 // leaseRequest is what an instance tells of itself, and wants.
@@ -111,11 +117,38 @@ func (s *store) leave(ctx context.Context) error {
 	})
 }
 
-// tidy removes holds whose head is gone.
-func (s *store) tidy(ctx context.Context) error {
+// tidy removes holds whose head is gone from keys in these slots. What waits
+// for another one was passed by the instance that has its slot, which has to
+// come back to it first.
+func (s *store) tidy(ctx context.Context, slots []int64) error {
 	return s.write(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, s.sql.tidy)
+		positions, keys, err := s.ghosts(ctx, tx, slots)
+		if err == nil && len(keys) > 0 {
+			_, err = tx.ExecContext(ctx, s.sql.lift, s.dialect.List(positions), s.dialect.Strings(keys))
+		}
 		failpoint.Hit("forwarder/holds-tidied")
 		return err
 	})
+}
+
+// ghosts returns the heads that are gone, of keys in these slots.
+func (s *store) ghosts(ctx context.Context, tx *sql.Tx, slots []int64) (positions []int64, keys []string, err error) {
+	rows, err := tx.QueryContext(ctx, s.sql.ghosts)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var (
+			position int64
+			key      string
+		)
+		if err := rows.Scan(&position, &key); err != nil {
+			return nil, nil, err
+		}
+		if slices.Contains(slots, int64(slot.Of("", key))) {
+			positions, keys = append(positions, position), append(keys, key)
+		}
+	}
+	return positions, keys, rows.Err()
 }

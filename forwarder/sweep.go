@@ -66,7 +66,14 @@ func refillQuery(d dialect.Dialect) string { return d.SQL(ofKeys) }
 // It is asked just before the rows are read, so that these show at least what
 // it has seen.
 func snapshotQuery(d dialect.Dialect) string {
-	snapshot := `pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint`
+	// Who lets a key go may not see what somebody else is about to commit, and
+	// this read does not see the key gone: nothing may be passed then.
+	snapshot := `CASE WHEN EXISTS (SELECT 1 FROM {holds}) AND EXISTS (
+	                       SELECT 1 FROM pg_locks
+	                       WHERE locktype = 'relation' AND relation = '{holds}'::regclass AND mode = 'RowShareLock'
+	                         AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+	                  THEN 0 ELSE pg_snapshot_xmin(pg_current_snapshot())::text::bigint END,
+	             pg_snapshot_xmax(pg_current_snapshot())::text::bigint`
 	if d.SQLite() { // one writer at a time: positions appear in their order
 		snapshot = `0, 0`
 	}

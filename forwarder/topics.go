@@ -15,6 +15,32 @@ import (
 type topics struct {
 	active map[string]*topic // those that were in use lately, or are held
 	check  time.Time         // when to look for stalled ones again
+
+	refusals refusals
+}
+
+// refusals remembers of which topics it was told lately that messages are
+// refused. Until they are dead, for an hour, nothing else would tell of a topic
+// that no queue is bound to; and of a queue that is full one line is enough.
+type refusals map[string]time.Time
+
+// refusalsEvery is how often one topic is told of, refusalsMost how many are
+// remembered.
+const (
+	refusalsEvery = time.Minute
+	refusalsMost  = 1000
+)
+
+// news says whether to tell of a refusal.
+func (r *refusals) news(topic string, now time.Time) bool {
+	if told, ok := (*r)[topic]; ok && now.Sub(told) < refusalsEvery {
+		return false
+	}
+	if *r == nil || len(*r) >= refusalsMost {
+		*r = refusals{}
+	}
+	(*r)[topic] = now
+	return true
 }
 
 type topic struct {

@@ -1,0 +1,41 @@
+package forwarder_test
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/schema"
+)
+
+// TestMoreKeysThanAreKeptInMemory has a broker refuse the heads of more keys
+// than the forwarder keeps in memory: it goes on when there are fewer again.
+func TestMoreKeysThanAreKeptInMemory(t *testing.T) {
+	const keys = 23_000
+	db := postgres(t)
+	msgs := make([]*message.Message, keys)
+	for i := range msgs {
+		msgs[i] = msg(fmt.Sprint(i), fmt.Sprint("key ", i))
+	}
+	put(t, db, schema.Config{}, "t", msgs...)
+	var healed atomic.Bool
+	b := newBroker().answering(func(delivery) error {
+		if healed.Load() {
+			return nil
+		}
+		return refusal{errors.New("the queue is full")}
+	})
+	cfg := quick(schema.Config{})
+	cfg.Backoff = func(int) time.Duration { return 10 * time.Second }
+	cfg.MaxAttempts = 1000
+	start(t, db, &pipelined{broker: b}, cfg)
+	eventually(t, "all are refused", func() bool {
+		return count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE attempts = 0`) == 0
+	})
+	healed.Store(true)
+	drained(t, db)
+}

@@ -1,0 +1,110 @@
+package forwarder_test
+
+import (
+	"database/sql"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// TestWhatCannotBeRecordedAtOnce has a database that takes longer to delete all
+// that was confirmed than one piece of work may take.
+func TestWhatCannotBeRecordedAtOnce(t *testing.T) {
+	db := postgres(t)
+	slow(t, db, "once_outbox")
+	msgs := make([]*message.Message, 1000)
+	for i := range msgs {
+		msgs[i] = msg(fmt.Sprint(i), "")
+	}
+	put(t, db, schema.Config{}, "t", msgs...)
+	cfg := quick(schema.Config{})
+	cfg.Lease = 2 * time.Second
+	start(t, db, &pipelined{broker: newBroker()}, cfg)
+	drained(t, db)
+}
+
+// slow makes a table slow to delete from.
+func slow(t *testing.T, db *sql.DB, table string) {
+	t.Helper()
+	exec(t, db, `CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.005); RETURN OLD; END $$`)
+	exec(t, db, `CREATE TRIGGER slowly BEFORE DELETE ON `+table+` FOR EACH ROW EXECUTE FUNCTION slowly()`)
+}
+
+func TestWhatCannotBeForgottenAtOnce(t *testing.T) {
+	db := postgres(t)
+	slow(t, db, "once_outbox_sent")
+	exec(t, db, `INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at, sent_at)
+		SELECT i, i, 't', 'payload', '{}', now(), now() - interval '1 hour' FROM generate_series(1, 1000) AS i`)
+	cfg := quick(schema.Config{})
+	cfg.Lease = 2 * time.Second
+	cfg.KeepSent = time.Minute
+	start(t, db, &pipelined{broker: newBroker()}, cfg)
+	eventually(t, "it is forgotten", func() bool { return count(t, db, `SELECT COUNT(*) FROM once_outbox_sent`) == 0 })
+}
+
+// TestWhatCannotBeReadAtOnce has a line to the database on which a batch takes
+// longer than one piece of work may.
+func TestWhatCannotBeReadAtOnce(t *testing.T) {
+	db := testkit.Postgres(t)
+	require.NoError(t, schema.Up(t.Context(), db.DB, schema.Config{}))
+	for i := range 20 {
+		m := msg(fmt.Sprint(i), "")
+		m.Payload = make([]byte, 256<<10)
+		put(t, db.DB, schema.Config{}, "t", m)
+	}
+	dsn, err := url.Parse(db.DSN)
+	require.NoError(t, err)
+	dsn.Host = narrow(t, dsn.Host)
+	far, err := sql.Open(db.Dialect, dsn.String())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = far.Close() })
+	cfg := quick(schema.Config{})
+	cfg.Lease = 2 * time.Second
+	start(t, far, &pipelined{broker: newBroker()}, cfg)
+	drained(t, db.DB)
+}
+
+// narrow returns an address that leads to another one, slowly on the way back:
+// at most 1 MiB a second.
+func narrow(t *testing.T, to string) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", to)
+			if err != nil {
+				_ = near.Close()
+				continue
+			}
+			go func() {
+				defer far.Close()
+				_, _ = io.Copy(far, near)
+			}()
+			go func() {
+				defer near.Close()
+				for {
+					if _, err := io.CopyN(near, far, 32<<10); err != nil {
+						return
+					}
+					takes(time.Second / 32)
+				}
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
