@@ -29,16 +29,17 @@ const maxBytes = 8 << 20
 // batch is messages that are stored together.
 type batch struct {
 	messages []*message.Message
-	bytes    int
+	rows     *parked.Batch
 	since    time.Time // the first came
 }
 
-func (b *batch) add(msg *message.Message) {
+// add makes the message's row, while the batch before is being stored.
+func (s *stream) add(b *batch, msg *message.Message) {
 	if len(b.messages) == 0 {
-		b.since = time.Now()
+		b.rows, b.since = parked.NewBatch(s.delivery.Topic, s.subscription), time.Now()
 	}
 	b.messages = append(b.messages, msg)
-	b.bytes += len(msg.Payload)
+	b.rows.Add(msg)
 }
 
 // gather collects messages until there are no more.
@@ -49,7 +50,7 @@ func (s *stream) gather(in <-chan *message.Message, out chan<- *message.Message)
 	defer wait.Stop()
 	var b batch
 	for waited := true; in != nil || len(b.messages) > 0; {
-		full := len(b.messages) == s.config.BatchSize || b.bytes >= maxBytes
+		full := len(b.messages) == s.config.BatchSize || len(b.messages) > 0 && b.rows.Bytes() >= maxBytes
 		receive, batches := in, s.batches
 		if full { // the transport waits, as it would for a handler
 			receive = nil
@@ -69,7 +70,7 @@ func (s *stream) gather(in <-chan *message.Message, out chan<- *message.Message)
 					waited = false
 					wait.Reset(s.config.BatchWait)
 				}
-				b.add(msg)
+				s.add(&b, msg)
 			}
 		case batches <- b:
 			b = batch{}

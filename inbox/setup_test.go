@@ -120,7 +120,7 @@ func (b *bench) send(msgs ...*message.Message) {
 	for _, msg := range msgs {
 		select {
 		case b.transport.messages <- msg:
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			b.Fatalf("message %q is not taken", msg.UUID)
 		}
 	}
@@ -134,7 +134,7 @@ func (b *bench) acked(msgs ...*message.Message) {
 		case <-msg.Acked():
 		case <-msg.Nacked():
 			b.Fatalf("message %q is nacked", msg.UUID)
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			b.Fatalf("message %q is not answered", msg.UUID)
 		}
 	}
@@ -192,7 +192,7 @@ func (b *bench) count(what string) (n int) {
 
 func (b *bench) eventually(what string, cond func() bool) {
 	b.Helper()
-	testkit.Eventually(b.T, 20*time.Second, what, cond)
+	testkit.Eventually(b.T, time.Minute, what, cond)
 }
 
 func messages(ids ...string) []*message.Message {

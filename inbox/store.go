@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
@@ -24,57 +23,59 @@ func (s *stream) storeAll() {
 // try again: what is there already is passed over. If the process dies before
 // it knows, the transport delivers again, and the same happens.
 func (s *stream) store(b batch) {
-	left := b.messages
 	// The first message has waited for the batches before.
 	patience := parked.Patience{Hold: s.config.Hold - time.Since(b.since), Logger: s.config.Logger}
 	err := patience.Persist(s.ctx, s.delivery, "store messages", func(ctx context.Context) (err error) {
-		left, err = s.try(ctx, left)
+		b, err = s.try(ctx, b)
 		return err
 	})
 	if err == nil {
 		return
 	}
 	s.config.Logger.Error("Messages are not stored and go back", err,
-		watermill.LogFields{"consumer": s.delivery.Consumer, "topic": s.delivery.Topic, "messages": len(left)})
-	for _, msg := range left {
+		watermill.LogFields{"consumer": s.delivery.Consumer, "topic": s.delivery.Topic, "messages": len(b.messages)})
+	for _, msg := range b.messages {
 		msg.Nack()
 	}
 }
 
 // try stores and acks messages, and returns those for which that failed. If
 // the database refuses them, each is tried alone: it may mean one of them.
-func (s *stream) try(ctx context.Context, msgs []*message.Message) (left []*message.Message, err error) {
-	err = s.insert(ctx, msgs)
+func (s *stream) try(ctx context.Context, b batch) (left batch, err error) {
+	err = s.insert(ctx, b)
 	switch {
 	case err == nil:
-		return nil, nil
-	case len(msgs) == 1, !dialect.Refused(err):
-		return msgs, err
+		return left, nil
+	case len(b.messages) == 1, !dialect.Refused(err):
+		return b, err
 	}
 	err = nil
-	for i := range msgs {
-		if failed := s.insert(ctx, msgs[i:i+1]); failed != nil {
-			left, err = append(left, msgs[i]), failed
+	for _, msg := range b.messages {
+		var alone batch
+		s.add(&alone, msg)
+		if failed := s.insert(ctx, alone); failed != nil {
+			s.add(&left, msg)
+			err = failed
 		}
 	}
 	return left, err
 }
 
 // insert acks the messages when their commit is known.
-func (s *stream) insert(ctx context.Context, msgs []*message.Message) error {
+func (s *stream) insert(ctx context.Context, b batch) error {
 	failpoint.Hit("inbox/store")
 	began := time.Now()
-	stored, err := s.Intake.store.Receive(ctx, s.delivery.Topic, s.subscription, msgs)
+	stored, err := s.Intake.store.Receive(ctx, b.rows)
 	s.instruments.duration.Record(time.Since(began), telemetry.Succeeded(err))
 	if err != nil {
 		return err
 	}
-	for _, msg := range msgs {
+	s.instruments.receivedMany(int64(len(b.messages)), stored)
+	for _, msg := range b.messages {
 		failpoint.Hit("inbox/ack")
 		msg.Ack()
 	}
 	failpoint.Hit("inbox/acked")
-	s.instruments.receivedMany(int64(len(msgs)), stored)
 	if stored > 0 {
 		s.subscription.Wake()
 	}

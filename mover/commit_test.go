@@ -120,7 +120,7 @@ func TestRunOutlivesTheDatabase(t *testing.T) {
 
 // Stock takes a lock and a transaction id at every poll.
 func TestNothingIsLockedOrWrittenWhenIdle(t *testing.T) {
-	server := testkit.PrivatePostgres(t) // nobody else takes transaction ids there
+	server := testkit.PrivatePostgres(t, "autovacuum=off") // nobody else takes transaction ids there
 	db, err := sql.Open("postgres", server.DSN("postgres"))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })

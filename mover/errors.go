@@ -20,7 +20,7 @@ var (
 
 // wrong says that trying again does not help.
 func wrong(err error) bool {
-	for _, one := range []error{ErrNoTable, ErrUnknownGroup, schema.ErrMissing, schema.ErrOutdated, schema.ErrNewer} {
+	for _, one := range []error{ErrNoTable, ErrUnknownGroup, schema.ErrMissing, schema.ErrOutdated, schema.ErrNewer, schema.ErrDialect} {
 		if errors.Is(err, one) {
 			return true
 		}

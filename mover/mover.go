@@ -48,7 +48,7 @@ func New(db *sql.DB, config Config) (*Mover, error) {
 // What is under way at that moment is moved as a whole or not at all.
 //
 // It returns an error if tables are missing or of another version ([ErrNoTable],
-// schema.ErrMissing, ErrOutdated, ErrNewer), or [ErrUnknownGroup]. A database
+// schema.ErrMissing, ErrOutdated, ErrNewer, ErrDialect), or [ErrUnknownGroup]. A database
 // that cannot be reached is no error: it is waited for.
 func (m *Mover) Run(ctx context.Context) error {
 	move := m.Move // until the tables have been looked at

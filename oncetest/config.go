@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -63,7 +64,7 @@ type Config struct {
 	Timeout time.Duration
 }
 
-func (c Config) withDefaults() (Config, error) {
+func (c Config) withDefaults() Config {
 	if c.Timeout == 0 {
 		c.Timeout = 30 * time.Second
 	}
@@ -75,43 +76,52 @@ func (c Config) withDefaults() (Config, error) {
 		c.Dedup.TracerProvider = noop.NewTracerProvider()
 	}
 	if c.Dedup.Outbox == nil {
-		box, err := outbox.New(outbox.Config{Schema: c.Dedup.Schema, TracerProvider: c.Dedup.TracerProvider})
-		if err != nil {
-			return c, err
+		// Only the Schema can be wrong, and validate says so.
+		if box, err := outbox.New(outbox.Config{Schema: c.Dedup.Schema, TracerProvider: c.Dedup.TracerProvider}); err == nil {
+			c.Dedup.Outbox = box.Publisher
 		}
-		c.Dedup.Outbox = box.Publisher
 	}
-	return c, nil
+	return c
 }
 
 // validate reports every field that is wrong.
 func (c Config) validate() error {
 	var errs []error
 	if c.DB == nil {
-		errs = append(errs, errors.New("DB is nil"))
+		errs = append(errs, errors.New("DB is nil: it must be a database for tests"))
 	}
 	if c.Handler == nil {
-		errs = append(errs, errors.New("Handler is nil"))
+		errs = append(errs, errors.New("Handler is nil: it is what is examined"))
 	}
 	if c.Reset == nil {
 		errs = append(errs, errors.New("Reset is nil: each case needs the database as it was"))
 	}
 	if len(c.Messages) == 0 {
-		errs = append(errs, errors.New("Messages is empty"))
+		errs = append(errs, errors.New("Messages is empty: there must be at least one"))
 	}
 	ids := map[string]bool{}
 	for i, msg := range c.Messages {
 		switch {
 		case msg == nil:
 			errs = append(errs, fmt.Errorf("Messages[%d] is nil", i))
+		case msg.UUID == "" && c.Dedup.Key == nil:
+			errs = append(errs, fmt.Errorf("Messages[%d] has no id, and there is no Dedup.Key", i))
 		case ids[msg.UUID]:
 			errs = append(errs, fmt.Errorf("Messages[%d] has the id %q of an earlier one", i, msg.UUID))
 		default:
 			ids[msg.UUID] = true
 		}
 	}
+	for field, names := range map[string][]string{"Tables": c.Tables, "Ignore": c.Ignore} {
+		if slices.Contains(names, "") {
+			errs = append(errs, fmt.Errorf("%s has an empty name", field))
+		}
+	}
 	if c.Timeout < 0 {
-		errs = append(errs, fmt.Errorf("Timeout is %v: negative", c.Timeout))
+		errs = append(errs, fmt.Errorf("Timeout is %v: must be positive", c.Timeout))
+	}
+	if _, err := dedup.New(new(sql.DB), c.Dedup); err != nil { // it only looks whether there is one
+		errs = append(errs, fmt.Errorf("Dedup: %w", err))
 	}
 	return errors.Join(errs...)
 }

@@ -16,12 +16,14 @@ import (
 )
 
 func TestConfigNamesEveryField(t *testing.T) {
-	examine(t, oncetest.Config{Timeout: -1}).says("",
-		"oncetest: ", "DB is nil", "Handler is nil", "Reset is nil", "Messages is empty", "Timeout is -1ns")
+	examine(t, oncetest.Config{
+		Timeout: -1, Tables: []string{""}, Ignore: []string{"id", ""},
+		Dedup: dedup.Config{Schema: schema.Config{Prefix: "a b"}, LockTimeout: -1},
+	}).says("", "oncetest: ", "DB is nil", "Handler is nil", "Reset is nil", "Messages is empty", "Tables has an empty name",
+		"Ignore has an empty name", "Timeout is -1ns: must be positive", "Dedup: ", "Prefix", "LockTimeout")
 	examine(t, oncetest.Config{Messages: []*message.Message{
-		message.NewMessage("m1", nil), nil, message.NewMessage("m1", nil),
-	}}).says("", "Messages[1] is nil", `Messages[2] has the id "m1" of an earlier one`)
-	examine(t, oncetest.Config{Dedup: dedup.Config{Schema: schema.Config{Prefix: "a b"}}}).says("", "Prefix")
+		message.NewMessage("m1", nil), nil, message.NewMessage("m1", nil), message.NewMessage("", nil),
+	}}).says("", "Messages[1] is nil", `Messages[2] has the id "m1" of an earlier one`, "Messages[3] has no id")
 }
 
 func TestTheTablesMustBeThere(t *testing.T) {
@@ -30,8 +32,8 @@ func TestTheTablesMustBeThere(t *testing.T) {
 	examine(t, config).says("", "run schema.Up")
 
 	config = newShop(t, db).examined(pay)
-	config.Tables = []string{"payment"}
-	examine(t, config).says("", "table payment: ", "no such table")
+	config.Tables = []string{"payment", "payments", "total"}
+	examine(t, config).says("", "table payment: ", "no such table", "table total: ")
 }
 
 // A test in which nothing can be seen is none.

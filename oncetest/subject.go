@@ -29,8 +29,9 @@ type subject struct {
 }
 
 func newSubject(ctx context.Context, config Config) (*subject, error) {
-	config, err := config.withDefaults()
-	if err := errors.Join(err, config.validate()); err != nil {
+	config = config.withDefaults()
+	err := config.validate()
+	if err != nil {
 		return nil, err
 	}
 	s := &subject{config: config}

@@ -34,19 +34,22 @@ func (s *subject) findTables(ctx context.Context) ([]table, error) {
 		unused[name] = true
 	}
 	var all []table
+	var errs []error
 	for _, name := range names {
 		columns, err := s.columns(ctx, quote(name))
 		if err != nil {
-			return nil, fmt.Errorf("table %s: %w", name, err)
+			errs = append(errs, fmt.Errorf("table %s: %w", name, err))
+			continue
 		}
 		all = append(all, s.newTable(name, quote(name), columns, unused))
 	}
 	outbox := []string{"message_id", "topic", "ordering_key", "payload", "metadata"}
 	all = append(all, s.newTable(config.Prefix+"outbox", config.Table("outbox"), outbox, unused))
-	if len(unused) > 0 {
-		return nil, fmt.Errorf("Ignore: there is no column %s", strings.Join(slices.Sorted(maps.Keys(unused)), ", no column "))
+	// Of a table that is not there no column is.
+	if len(errs) == 0 && len(unused) > 0 {
+		errs = append(errs, fmt.Errorf("Ignore: there is no column %s", strings.Join(slices.Sorted(maps.Keys(unused)), ", no column ")))
 	}
-	return all, nil
+	return all, errors.Join(errs...)
 }
 
 // newTable leaves out the columns that are ignored, and takes these from unused.

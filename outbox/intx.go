@@ -26,9 +26,13 @@ func InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx, events message.
 //
 // hints, such as a forwarder's Hint, are called when there may be something to
 // send: after the commit, also after one whose outcome is [ErrCommitUnknown].
+// One that is nil is left out.
 func (o *Outbox) InTx(
 	ctx context.Context, db *sql.DB, work func(tx *sql.Tx, events message.Publisher) error, hints ...func(),
 ) error {
+	if db == nil || work == nil {
+		return errors.New("outbox: db and work are needed, one of them is nil")
+	}
 	var failed error
 	err := o.dialect.Write(ctx, db, func(tx *sql.Tx) error {
 		failpoint.Hit("outbox/begun")
@@ -42,7 +46,9 @@ func (o *Outbox) InTx(
 	if err == nil || errors.Is(err, ErrCommitUnknown) {
 		failpoint.Hit("outbox/committed")
 		for _, hint := range hints {
-			hint()
+			if hint != nil { // a panic here would say that the transaction was rolled back
+				hint()
+			}
 		}
 	}
 	if err != nil {

@@ -44,6 +44,18 @@ func TestTrap58_PanicRollsBackAndGoesOn(t *testing.T) {
 	})
 }
 
+// The hint of a forwarder that runs elsewhere is nil. Called, it would panic
+// after the commit.
+func TestAHintThatIsNilIsLeftOut(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		hinted := false
+		err := newOutbox(t, config).InTx(t.Context(), db, func(*sql.Tx, message.Publisher) error { return nil },
+			nil, func() { hinted = true })
+		require.NoError(t, err)
+		require.True(t, hinted)
+	})
+}
+
 func TestHintsComeAfterTheCommit(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		visible := 0

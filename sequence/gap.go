@@ -25,7 +25,7 @@ func (r *Resequencer) early(ctx context.Context, t turn, l last) (outcome int, e
 	lowest := gap.Waited >= mostWindows*r.config.Window
 	if gap.Waited >= r.config.Window && !lowest {
 		// Windows end together. The lowest goes first, or it would be stale.
-		err := t.tx.QueryRowContext(ctx, r.sql.lowest, t.consumer, t.sequence(), gap.Last, t.version).Scan(&lowest)
+		err := r.sql.lowest.Get(ctx, t.tx, &lowest, t.consumer, t.sequence(), gap.Last, t.version)
 		if err != nil {
 			return undecided, verdict.HandBack(fmt.Errorf("sequence: look for lower versions: %w", err))
 		}

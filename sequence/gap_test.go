@@ -35,21 +35,25 @@ func TestAGapIsWaitedFor(t *testing.T) {
 			}
 		}
 		// They would look again by themselves in an hour.
-		later := `now() + interval '1 hour'`
-		if db.Dialect == "sqlite" {
-			later = `(unixepoch() + 3600) * 1000`
-		}
-		b.eventually("they lie still", func() bool {
-			b.exec(`UPDATE once_parked SET due_at = ` + later + ` WHERE token IS NULL`)
-			var still int
-			err := b.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_parked WHERE token IS NULL`).Scan(&still)
-			return err == nil && still == 2
-		})
+		b.eventually("they lie still", func() bool { return b.change(`due_at = `+b.ago(-3600)) == 2 })
 		b.publish("a1")
 		b.settle()
 		if got := b.effects("a"); got != "a1 a2 a3" {
 			t.Errorf("effects %s", got)
 		}
+	})
+}
+
+// What was held is handled after what it waited for, and not at the next poll.
+func TestTheNextOneIsHandledAtOnce(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		b.poll = time.Hour
+		b.run(hold, nil)
+		b.publish("a3", "a2")
+		b.early(2)
+		b.publish("a1")
+		b.eventually("all are handled", func() bool { return b.effects("a") == "a1 a2 a3" })
 	})
 }
 
@@ -72,18 +76,8 @@ func TestTheNextOneIsFoundOnItsWay(t *testing.T) {
 		b.run(config, nil)
 		b.publish("a2")
 		b.early(1)
-		now, hourAgo := `now()`, `now() - interval '1 hour'`
-		if db.Dialect == "sqlite" {
-			now, hourAgo = `unixepoch() * 1000`, `(unixepoch() - 3600) * 1000`
-		}
 		b.eventually("it is due, and has waited for an hour", func() bool {
-			result, err := b.ExecContext(t.Context(),
-				`UPDATE once_parked SET early_since = `+hourAgo+`, due_at = `+now+` WHERE token IS NULL`)
-			if err != nil {
-				t.Fatal(err)
-			}
-			n, err := result.RowsAffected()
-			return err == nil && n == 1
+			return b.change(`early_since = `+b.ago(3600)+`, due_at = `+b.ago(0)) == 1
 		})
 		<-onItsWay
 		b.publish("a1")
@@ -130,12 +124,13 @@ func TestVersionsInAnyOrderTakeEffectInOrder(t *testing.T) {
 func TestAfterTheWindowTheyAreAppliedInOrder(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
-		config := hold
-		config.Window = 700 * time.Millisecond
-		b.run(config, nil)
+		b.run(hold, nil)
 		b.publish("a1")
 		b.settle()
 		b.publish("a6", "a5", "a4", "a3")
+		b.early(4)
+		b.eventually("they lie still", func() bool { return b.change(`due_at = `+b.ago(-3600)) == 4 })
+		b.change(`early_since = ` + b.ago(90) + `, due_at = ` + b.ago(0)) // their windows end at the same moment
 		b.settle()
 		if got := b.effects("a"); got != "a1 a3 a4 a5 a6" {
 			t.Errorf("effects %s", got)
@@ -213,16 +208,12 @@ func TestAfterTheWindowAHookDecides(t *testing.T) {
 func TestTheWindowOutlivesARestart(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
-		hourAgo := `now() - interval '1 hour'`
-		if db.Dialect == "sqlite" {
-			hourAgo = `(unixepoch() - 3600) * 1000`
-		}
 		for _, name := range []string{"a2", "a1"} {
 			if err := b.parked.Deliver(t.Context(), "accounts", []string{"projection"}, event(name)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		b.exec(`UPDATE once_parked SET created_at = ` + hourAgo)
+		b.exec(`UPDATE once_parked SET created_at = ` + b.ago(3600))
 		b.run(hold, nil)
 		b.settle()
 		if got := b.effects("a"); got != "a1 a2" {
@@ -232,7 +223,7 @@ func TestTheWindowOutlivesARestart(t *testing.T) {
 		b.publish("a4")
 		b.early(1)
 		b.end()
-		b.exec(`UPDATE once_parked SET early_since = ` + hourAgo)
+		b.exec(`UPDATE once_parked SET early_since = ` + b.ago(3600))
 		b.run(hold, nil)
 		b.settle()
 		if got := b.effects("a"); got != "a1 a2 a4" {
@@ -251,7 +242,7 @@ func TestAVersionThatFailsIsNotApplied(t *testing.T) {
 		b.run(sequence.Config{}, func(msg *message.Message) error {
 			if msg.UUID == "a1" {
 				calls++
-				return retry.After(errHandler, 500*time.Millisecond)
+				return retry.After(errHandler, time.Hour)
 			}
 			close(passed)
 			return nil
@@ -263,6 +254,7 @@ func TestAVersionThatFailsIsNotApplied(t *testing.T) {
 		})
 		b.publish("a2")
 		<-passed
+		b.eventually("it is due", func() bool { return b.effects("a") == "a2" && b.change(`due_at = `+b.ago(0)) == 1 })
 		b.settle()
 		if got := b.effects("a"); got != "a2" || calls != 1 || len(b.entries("")) != 0 {
 			t.Errorf("effects %s after %d calls, left %+v", got, calls, b.entries(""))

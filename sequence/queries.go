@@ -2,38 +2,39 @@ package sequence
 
 import "github.com/watermill-once/once/internal/dialect"
 
+// queries are statements of one round trip: every message pays for most of them.
 type queries struct {
-	last   string
-	begin  string
-	next   string
-	wake   string
-	lowest string
+	last   dialect.Statement
+	begin  dialect.Statement
+	next   dialect.Statement
+	wake   dialect.Statement
+	lowest dialect.Statement
 }
 
 func newQueries(d dialect.Dialect) queries {
 	return queries{
 		// Another message of the aggregate waits here until this one is decided.
-		last: d.SQL(`
+		last: d.Statement("", `
 			SELECT version FROM {versions}
 			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3
 			{for_update}`),
 
-		begin: d.SQL(`
+		begin: d.Statement("", `
 			INSERT INTO {versions} (consumer, aggregate_type, aggregate_id, version, applied_at)
 			VALUES ($1, $2, $3, $4, {now})
 			ON CONFLICT (consumer, aggregate_type, aggregate_id) DO NOTHING`),
 
-		next: d.SQL(`
+		next: d.Statement("", `
 			UPDATE {versions} SET version = $4, applied_at = {now}
 			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3 AND version < $4`),
 
 		// Not one that is in hand: its due time is its lease.
-		wake: d.SQL(`
+		wake: d.Statement("", `
 			UPDATE {parked} SET due_at = {now}
 			WHERE consumer = $1 AND early_of = $2 AND early_version = $3
 			  AND early_of IS NOT NULL AND state = 'waiting' AND token IS NULL`),
 
-		lowest: d.SQL(`
+		lowest: d.Statement("", `
 			SELECT NOT EXISTS (SELECT 1 FROM {parked}
 			                   WHERE consumer = $1 AND early_of = $2 AND early_version > $3 AND early_version < $4
 			                     AND early_of IS NOT NULL AND state = 'waiting')`),

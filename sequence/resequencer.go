@@ -120,7 +120,7 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 }
 
 func (r *Resequencer) last(ctx context.Context, t turn) (l last, err error) {
-	err = t.tx.QueryRowContext(ctx, r.sql.last, t.consumer, t.kind, t.id).Scan(&l.version)
+	err = r.sql.last.Get(ctx, t.tx, &l.version, t.consumer, t.kind, t.id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return last{}, nil
 	}
@@ -135,7 +135,7 @@ func (r *Resequencer) write(ctx context.Context, t turn, l last) (bool, error) {
 	if l.known {
 		query = r.sql.next
 	}
-	result, err := t.tx.ExecContext(ctx, query, t.consumer, t.kind, t.id, t.version)
+	result, err := query.Exec(ctx, t.tx, t.consumer, t.kind, t.id, t.version)
 	if err != nil {
 		return false, err
 	}
@@ -144,7 +144,13 @@ func (r *Resequencer) write(ctx context.Context, t turn, l last) (bool, error) {
 		return written == 1, err
 	}
 	failpoint.Hit("sequence/written")
-	_, err = t.tx.ExecContext(ctx, r.sql.wake, t.consumer, t.sequence(), t.version+1)
+	if result, err = r.sql.wake.Exec(ctx, t.tx, t.consumer, t.sequence(), t.version+1); err != nil {
+		return false, err
+	}
+	woken, err := result.RowsAffected()
+	if woken > 0 {
+		t.delivery.MakesDue()
+	}
 	failpoint.Hit("sequence/woken")
 	return true, err
 }

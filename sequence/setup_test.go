@@ -1,6 +1,7 @@
 package sequence_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -37,6 +38,7 @@ type bench struct {
 	transport *local.Transport
 	poison    *poison.Store
 	order     retry.KeyOrder
+	poll      time.Duration                         // 0 for short
 	atOnce    int                                   // how many messages are handled; 0 for the default
 	decided   func(msg *message.Message, err error) // told when its transaction has ended, before it is parked
 	end       func()
@@ -76,6 +78,27 @@ func (b *bench) exec(query string) {
 	}
 }
 
+// change changes the rows that nobody has in hand, and says how many there are.
+func (b *bench) change(set string) (rows int64) {
+	b.Helper()
+	result, err := b.ExecContext(context.WithoutCancel(b.Context()), `UPDATE once_parked SET `+set+` WHERE token IS NULL`)
+	if err == nil {
+		rows, err = result.RowsAffected()
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	return rows
+}
+
+// ago is a time of the database's clock, for a column of the tables.
+func (b *bench) ago(seconds int) string {
+	if b.Dialect == "sqlite" {
+		return fmt.Sprintf(`(unixepoch() - %d) * 1000`, seconds)
+	}
+	return fmt.Sprintf(`now() - interval '%d seconds'`, seconds)
+}
+
 // run runs the consumer until the test ends, or b.end is called.
 func (b *bench) run(config sequence.Config, h handler) {
 	b.Helper()
@@ -85,7 +108,7 @@ func (b *bench) run(config sequence.Config, h handler) {
 		b.Fatal(err)
 	}
 	retries, err := retry.New(b.DB, retry.Config{
-		Schema: b.schema, KeyOrder: b.order, PollInterval: 5 * time.Millisecond, Concurrency: b.atOnce, Logger: testkit.Logger(b.T),
+		Schema: b.schema, KeyOrder: b.order, PollInterval: cmp.Or(b.poll, 5*time.Millisecond), Concurrency: b.atOnce, Logger: testkit.Logger(b.T),
 		Policy: retry.Policy{Immediate: -1, Delayed: 2, Base: 50 * time.Millisecond, Factor: 1, Jitter: -1},
 	})
 	if err != nil {
@@ -204,7 +227,7 @@ func (b *bench) settle() {
 
 func (b *bench) eventually(what string, cond func() bool) {
 	b.Helper()
-	testkit.Eventually(b.T, 30*time.Second, what, cond)
+	testkit.Eventually(b.T, time.Minute, what, cond)
 }
 
 // early waits until n messages are held.
