@@ -1,9 +1,14 @@
 package rabbit_test
 
 import (
-	"strings"
+	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/internal/testkit"
 )
@@ -20,15 +25,14 @@ func TestTrap15_NotificationsWaitForNobody(t *testing.T) {
 	cfg := impatient
 	cfg.Window = window + 1
 	cfg.Logger = h
-	p := newPublisher(t, queueConfig(broker.URL), cfg)
-	connected := func() (n int) {
-		for _, line := range h.all() {
-			if strings.HasPrefix(line, "Connected") {
-				n++
-			}
-		}
-		return n
-	}
+	cfg.ReadyTimeout, cfg.ConfirmTimeout = time.Minute, time.Minute // the loss of the connection is what ends them
+	var read atomic.Int64
+	config := queueConfig(broker.URL)
+	config.Connection.AmqpConfig = &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
+		conn, err := net.Dial(network, address)
+		return countedReads{conn, &read}, err
+	}}
+	p := newPublisher(t, config, cfg)
 
 	stuck, released := make(chan struct{}), make(chan struct{})
 	release := sync.OnceFunc(func() { close(released) })
@@ -46,15 +50,19 @@ func TestTrap15_NotificationsWaitForNobody(t *testing.T) {
 	<-stuck
 	var all outcomes
 	nowhere := uniqueName("nowhere")
-	for _, msg := range numbered("m", window) {
-		all.publish(p, nowhere, msg)
+	for group := range slices.Chunk(numbered("m", window), window/5) {
+		before := read.Load()
+		for _, msg := range group {
+			all.publish(p, nowhere, msg)
+		}
+		eventually(t, "answers are read", func() bool { return read.Load() > before })
 	}
 	if n := all.reported(); n != 0 {
 		t.Fatalf("%d were reported meanwhile", n)
 	}
-	before := connected()
+	before := h.said("Connected")
 	broker.Ctl(t, "close_all_connections", "--vhost", broker.VHost, "test")
-	eventually(t, "connected again", func() bool { return connected() > before })
+	eventually(t, "connected again", func() bool { return h.said("Connected") > before })
 	release()
 	outstanding.Wait()
 	for id, err := range all.wait(t) {
@@ -63,4 +71,18 @@ func TestTrap15_NotificationsWaitForNobody(t *testing.T) {
 		}
 	}
 	eventually(t, "published again", func() bool { return p.Publish(queue, newMessage("after")) == nil })
+}
+
+// countedReads is a connection of which it is known how often something was
+// read.
+type countedReads struct {
+	net.Conn
+
+	n *atomic.Int64
+}
+
+func (c countedReads) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.n.Add(1)
+	return n, err
 }

@@ -22,7 +22,9 @@ type delivery struct {
 	cancel context.CancelFunc // of the message's context
 	pause  time.Duration      // before it goes back, if it does
 	taken  time.Time
-	acked  bool // else nacked; set when it is answered
+
+	acked   bool // else nacked; set when the handler has answered
+	outcome int  // as a series; set when the broker is told
 }
 
 // Undecodable returns why Config.Marshaler could not read the message, which

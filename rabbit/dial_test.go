@@ -61,6 +61,14 @@ func tlsProxy(t *testing.T, uri string, certificates []tls.Certificate) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	accept(t, listener, func(client net.Conn) { proxy(client, broker) })
+	target.Scheme, target.Host = "amqps", listener.Addr().String()
+	return target.String()
+}
+
+// accept has each connection to the listener handled, until the test ends.
+func accept(t *testing.T, listener net.Listener, handle func(client net.Conn)) {
+	t.Helper()
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -68,13 +76,11 @@ func tlsProxy(t *testing.T, uri string, certificates []tls.Certificate) string {
 			if err != nil {
 				return
 			}
-			running.Go(func() { proxy(client, broker) })
+			running.Go(func() { handle(client) })
 		}
 	})
 	t.Cleanup(running.Wait)
 	t.Cleanup(func() { _ = listener.Close() })
-	target.Scheme, target.Host = "amqps", listener.Addr().String()
-	return target.String()
 }
 
 func proxy(client net.Conn, address string) {

@@ -72,6 +72,7 @@ func TestCloseGivesBackWhatIsNotAcked(t *testing.T) {
 		}
 		msg.Ack() // too late
 	}
+	eventually(t, "they are in the queue again", func() bool { return depth(t, uri, queue) == 2 })
 	if left := drain(t, uri, queue); left["a"] != 1 || left["b"] != 1 {
 		t.Errorf("left in the queue: %v", left)
 	}

@@ -1,6 +1,7 @@
 package rabbit_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -98,8 +99,11 @@ func topicConfig(uri string) amqp.Config {
 	return config
 }
 
+// newPublisher returns one that, unless cfg says otherwise, has a minute to
+// connect: a broker that others use too can take long.
 func newPublisher(t testing.TB, config amqp.Config, cfg rabbit.PublisherConfig) *rabbit.Publisher {
 	t.Helper()
+	cfg.ReadyTimeout = cmp.Or(cfg.ReadyTimeout, time.Minute)
 	p, err := rabbit.NewPublisher(config, cfg)
 	if err != nil {
 		t.Fatal(err)

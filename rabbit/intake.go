@@ -26,8 +26,9 @@ type intake struct {
 	ctx  context.Context // ends when nothing can be acked any more
 	lose context.CancelCauseFunc
 
-	waiting    []*delivery // decoded, and not yet handed out
-	unanswered int         // handed out
+	open       []uint64    // delivery tags that were not answered, ascending
+	waiting    []*delivery // of these: decoded, and not yet handed out
+	unanswered int         // of these: handed out
 	lostBy     int         // why it gives no more, as a series; set by over
 }
 
@@ -89,31 +90,6 @@ func (in *intake) over() error {
 		in.lostBy = lostConnection
 	}
 	return context.Cause(in.ctx)
-}
-
-// answer tells the broker what became of a delivery, unless the channel that it
-// came from is gone.
-func (in *intake) answer(d *delivery) (outcome int) {
-	if in.ctx.Err() != nil {
-		return lost
-	}
-	var err error
-	switch {
-	case d.acked:
-		failpoint.Hit("rabbit/ack")
-		outcome, err = acked, d.raw.Ack(false)
-		failpoint.Hit("rabbit/acked")
-	case in.sub.s.config.Consume.NoRequeueOnNack:
-		outcome, err = dropped, d.raw.Nack(false, false)
-	default:
-		failpoint.Hit("rabbit/requeue")
-		outcome, err = requeued, d.raw.Nack(false, true)
-		failpoint.Hit("rabbit/requeued")
-	}
-	if err != nil { // the end of the channel is on its way
-		return lost
-	}
-	return outcome
 }
 
 // giveBack returns what no handler has to the queue.

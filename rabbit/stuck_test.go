@@ -2,9 +2,9 @@ package rabbit_test
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/watermill-once/once/internal/servers"
 	"github.com/watermill-once/once/internal/testkit"
@@ -32,8 +32,10 @@ func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 	h := new(heard)
 	cfg := impatient
 	cfg.Logger = h
+	cfg.ConfirmTimeout, cfg.WriteTimeout = 3*time.Second, 10*time.Second // more than a broker takes that has other things to do
+	cfg.ReadyTimeout = time.Minute
 	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
-	mustBe(t, "confirmed", p.Publish(stuck, newMessage("first")))
+	connected(t, p, stuck)
 	resume := suspend(t, broker, stuck)
 	defer resume()
 
@@ -52,18 +54,12 @@ func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 			}
 		}
 	}
-	connected := 0
-	for _, line := range h.all() {
-		if strings.HasPrefix(line, "Connected") {
-			connected++
-		}
-	}
-	if connected != 1 {
-		t.Errorf("connected %d times: %q", connected, h.all())
+	if n := h.said("Connected"); n != 1 {
+		t.Errorf("connected %d times: %q", n, h.all())
 	}
 
 	resume()
-	mustBe(t, "confirmed", p.Publish(stuck, newMessage("resumed")))
+	connected(t, p, stuck)
 }
 
 // More than the broker takes for a queue that does not answer: it stops reading
@@ -73,7 +69,7 @@ func TestTrap76_AFloodToAStuckQueueIsGotOver(t *testing.T) {
 	stuck := declareQueue(t, broker.URL("/"), nil)
 	other := declareQueue(t, broker.URL("/"), nil)
 	p := newPublisher(t, queueConfig(broker.URL("/")), impatient)
-	mustBe(t, "confirmed", p.Publish(stuck, newMessage("first")))
+	connected(t, p, stuck)
 	defer suspend(t, broker, stuck)()
 
 	var all outcomes

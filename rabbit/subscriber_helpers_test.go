@@ -16,8 +16,9 @@ import (
 // What is short in these tests, so that they are.
 var brisk = rabbit.SubscriberConfig{
 	NackMin:      10 * time.Millisecond,
-	DialTimeout:  5 * time.Second,
-	CloseTimeout: 5 * time.Second,
+	ReadyTimeout: time.Minute,      // the broker has other things to do
+	DialTimeout:  20 * time.Second, // the same
+	CloseTimeout: 20 * time.Second,
 	ReconnectMin: 10 * time.Millisecond,
 	ReconnectMax: 100 * time.Millisecond,
 }

@@ -128,6 +128,7 @@ func (sub *subscription) consume(in *intake) error {
 			if !ok { // and so nothing was delivered
 				return in.over()
 			}
+			in.open = append(in.open, raw.DeliveryTag)
 			in.waiting = append(in.waiting, sub.decode(in, raw))
 			failpoint.Hit("rabbit/received")
 		case out <- next:
@@ -160,28 +161,6 @@ func (sub *subscription) handOut(in *intake) {
 	sub.held++
 	sub.s.inFlight.Add(1)
 	sub.running.Go(d.await)
-}
-
-// settle tells the broker what the handler said.
-func (sub *subscription) settle(d *delivery) {
-	sub.held--
-	sub.s.inFlight.Add(-1)
-	in := d.in
-	in.unanswered--
-
-	outcome := in.answer(d)
-	switch outcome {
-	case acked:
-		sub.returned.forget(d.msg.UUID)
-	case requeued:
-		sub.returned.add(d.msg.UUID)
-	}
-	sub.s.instruments.settledOne(outcome, time.Since(d.taken))
-	d.cancel()
-	if in.unanswered == 0 && sub.retired[in] {
-		delete(sub.retired, in)
-		sub.running.Go(in.close)
-	}
 }
 
 // leave lets go of an intake that gives no more. What is in flight can still be

@@ -86,9 +86,9 @@ func TestConnectionThatOnlyPublishesStaysAlive(t *testing.T) {
 	queue := declareQueue(t, uri, nil)
 	h := new(heard)
 	config := queueConfig(uri)
-	config.Connection.AmqpConfig = &amqp091.Config{Heartbeat: time.Second}
+	config.Connection.AmqpConfig = &amqp091.Config{Heartbeat: 2 * time.Second}
 	p := newPublisher(t, config, rabbit.PublisherConfig{Logger: h})
-	for began := time.Now(); time.Since(began) < 4*time.Second; {
+	for began := time.Now(); time.Since(began) < 8*time.Second; { // it would wait for three of them
 		mustBe(t, "confirmed", p.Publish(queue, newMessage("m")))
 	}
 	mustHaveConnectedOnce(t, h)

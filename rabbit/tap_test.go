@@ -1,0 +1,105 @@
+package rabbit_test
+
+import (
+	"bufio"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/url"
+	"slices"
+	"sync"
+	"testing"
+)
+
+// tap relays connections to the broker, and notes some of what it relays.
+type tap struct {
+	uri    string // the broker's
+	tapped string // the tap's
+
+	mu     sync.Mutex
+	acked  int
+	closed []string
+}
+
+func newTap(t *testing.T, uri string) *tap {
+	t.Helper()
+	target, err := url.Parse(uri)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &tap{uri: uri}
+	broker := target.Host
+	accept(t, listener, func(client net.Conn) { w.relay(client, broker) })
+	target.Host = listener.Addr().String()
+	w.tapped = target.String()
+	return w
+}
+
+func (w *tap) relay(client net.Conn, address string) {
+	defer client.Close()
+	server, err := net.Dial("tcp", address)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	var back sync.WaitGroup
+	back.Go(func() {
+		defer client.Close()
+		w.frames(client, bufio.NewReader(server), func(method uint32, rest []byte) {
+			if method == 20<<16|40 && len(rest) > 3 { // channel.close
+				w.closed = append(w.closed, string(rest[3:]))
+			}
+		})
+	})
+	defer back.Wait()
+	defer server.Close()
+	r := bufio.NewReader(client)
+	if _, err := io.CopyN(server, r, 8); err != nil { // the protocol header
+		return
+	}
+	w.frames(server, r, func(method uint32, _ []byte) {
+		if method == 60<<16|80 { // basic.ack
+			w.acked++
+		}
+	})
+}
+
+// frames relays frames until one side ends.
+func (w *tap) frames(to io.Writer, from *bufio.Reader, note func(method uint32, rest []byte)) {
+	for {
+		head := make([]byte, 7)
+		if _, err := io.ReadFull(from, head); err != nil {
+			return
+		}
+		frame := slices.Concat(head, make([]byte, binary.BigEndian.Uint32(head[3:])+1))
+		if _, err := io.ReadFull(from, frame[7:]); err != nil {
+			return
+		}
+		if frame[0] == 1 && len(frame) >= 12 {
+			w.mu.Lock()
+			note(binary.BigEndian.Uint32(frame[7:]), frame[11:len(frame)-1])
+			w.mu.Unlock()
+		}
+		if _, err := to.Write(frame); err != nil {
+			return
+		}
+	}
+}
+
+// acks is how many a client has sent.
+func (w *tap) acks() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.acked
+}
+
+// closedByBroker is why the broker has closed channels.
+func (w *tap) closedByBroker() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]string(nil), w.closed...)
+}
