@@ -51,7 +51,8 @@ type ConsumerConfig struct {
 
 	// Dedup, Retry and Poison are for the three parts of the chain. Defaults
 	// to their zero values, which are good; produced messages go to the outbox
-	// of the same Schema.
+	// of the same Schema. Dedup.Consumer is refused: each handler has the name
+	// that it is added with.
 	Dedup  dedup.Config
 	Retry  retry.Config
 	Poison poison.Config
@@ -95,6 +96,10 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	errs := []error{err}
 	if slices.Contains(config.Durable, "") {
 		errs = append(errs, errors.New("once: Durable has an empty name"))
+	}
+	if config.Dedup.Consumer != "" {
+		// It would be the name of all handlers, and each would skip what another has done.
+		errs = append(errs, errors.New("once: Dedup.Consumer is set: handlers have the names that they are added with"))
 	}
 	once, err := dedup.New(db, config.Dedup)
 	errs = append(errs, err)
@@ -172,10 +177,12 @@ func (c ConsumerConfig) shared() (ConsumerConfig, error) {
 // are remembered under: a new name begins anew.
 //
 // sub is the transport's: any Watermill subscriber, or local's. Middleware of
-// the router goes around the chain.
+// the router goes around the chain. As the router does for a name that is taken,
+// it panics if handle is nil.
 func (c *Consumer) AddHandler(
 	router *message.Router, consumer, topic string, sub message.Subscriber, handle HandlerFunc,
 ) *message.Handler {
+	mustHandle(consumer, handle != nil)
 	return c.add(router, consumer, topic, sub, c.once.Middleware(c.inOrder(inTx(handle))))
 }
 
@@ -185,6 +192,7 @@ func (c *Consumer) AddHandler(
 func (c *Consumer) AddHandlerInBatches(
 	router *message.Router, consumer, topic string, sub message.Subscriber, handle HandlerFunc,
 ) *message.Handler {
+	mustHandle(consumer, handle != nil)
 	return c.add(router, consumer, topic, sub, c.once.BatchMiddleware(c.inOrder(inTx(handle))))
 }
 
@@ -200,7 +208,16 @@ func (c *Consumer) AddBatchHandler(
 	if c.sequence != nil {
 		panic("once: AddBatchHandler does not go with ConsumerConfig.Sequence; AddHandlerInBatches does")
 	}
+	mustHandle(consumer, handle != nil)
 	return c.add(router, consumer, topic, sub, c.once.BatchHandler(handle))
+}
+
+// mustHandle panics while the service starts, for a handler that is nil: later
+// every message would end in quarantine over it.
+func mustHandle(consumer string, there bool) {
+	if !there {
+		panic(fmt.Sprintf("once: the handler of %q is nil", consumer))
+	}
 }
 
 // inOrder puts the comparison of versions around a handler, if there is one.

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/retry"
@@ -36,5 +38,36 @@ func TestTrap36RetriesDoNotOutlastTheInbox(t *testing.T) {
 	_, err = once.NewConsumer(db, once.ConsumerConfig{Dedup: dedup.Config{Retention: 24 * time.Hour}})
 	if err == nil || !strings.Contains(err.Error(), "LongestWayBack") {
 		t.Errorf("an inbox of a day: %v", err)
+	}
+}
+
+// Without it every message would be tried, and end in quarantine.
+func TestAHandlerThatIsNilIsRefused(t *testing.T) {
+	db, err := sql.Open("sqlite", "file:unused?mode=memory")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, add := range map[string]func(name string){
+		"AddHandler":          func(name string) { consumer.AddHandler(router, name, "orders.placed", nil, nil) },
+		"AddHandlerInBatches": func(name string) { consumer.AddHandlerInBatches(router, name, "orders.placed", nil, nil) },
+		"AddBatchHandler":     func(name string) { consumer.AddBatchHandler(router, name, "orders.placed", nil, nil) },
+	} {
+		func() {
+			defer func() {
+				if said, _ := recover().(string); !strings.Contains(said, `"payments"`) {
+					t.Errorf("%s says %q", what, said)
+				}
+			}()
+			add("payments")
+		}()
 	}
 }

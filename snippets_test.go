@@ -19,6 +19,7 @@ import (
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/local"
 	"github.com/watermill-once/once/mover"
 	"github.com/watermill-once/once/oncetest"
 	"github.com/watermill-once/once/outbox"
@@ -180,6 +181,10 @@ func _(db *sql.DB, amqpConfig amqp.Config, meters metric.MeterProvider, traces t
 		return err
 	}
 	defer publisher.Close()
+	subscriber, err := rabbit.NewSubscriber(amqpConfig, rabbit.SubscriberConfig{MeterProvider: meters})
+	if err != nil {
+		return err
+	}
 	fwd, err := forwarder.New(db, publisher, forwarder.Config{
 		MeterProvider:  meters,
 		TracerProvider: traces,
@@ -193,8 +198,8 @@ func _(db *sql.DB, amqpConfig amqp.Config, meters metric.MeterProvider, traces t
 		return err
 	}
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{MeterProvider: meters, TracerProvider: traces})
-	_, _ = fwd, box
-	_ = consumer
+	_, _ = subscriber, fwd
+	_, _ = box, consumer
 	return err
 }
 
@@ -226,6 +231,36 @@ func _(amqpConfig amqp.Config, router *message.Router, consumer *once.Consumer, 
 		return err
 	}
 	consumer.AddHandler(router, "payments", "orders.placed", subscriber, handle)
+	return nil
+}
+
+func _(ctx context.Context, router *message.Router, handle once.HandlerFunc) error {
+	db, err := sql.Open("sqlite", "file:shop.db?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
+	if err != nil {
+		return err
+	}
+	tables := schema.Config{Dialect: schema.SQLite}
+	if err := schema.Up(ctx, db, tables); err != nil {
+		return err
+	}
+	transport, err := local.New(db, local.Config{Schema: tables})
+	if err != nil {
+		return err
+	}
+	fwd, err := forwarder.New(db, transport, forwarder.Config{Schema: tables})
+	if err != nil {
+		return err
+	}
+	box, err := outbox.New(outbox.Config{Schema: tables})
+	if err != nil {
+		return err
+	}
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{Schema: tables})
+	if err != nil {
+		return err
+	}
+	consumer.AddHandler(router, "payments", "orders.placed", transport.Subscriber(), handle)
+	_, _ = fwd, box
 	return nil
 }
 
