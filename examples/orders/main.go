@@ -28,9 +28,10 @@ func main() {
 
 // run is the command, for tests too.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	o, err := parse(args, stderr)
+	o, err := parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
+		help(stderr)
 		return statusOK
 	case err != nil:
 		fmt.Fprintf(stderr, "orders: %v\norders: -help lists the flags\n", err)

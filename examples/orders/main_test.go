@@ -43,7 +43,7 @@ func (b *buffer) Write(p []byte) (int, error) {
 func TestFlags(t *testing.T) {
 	for args, says := range map[string]string{
 		"-bogus":                         "-bogus",
-		"-orders -1":                     "-orders -1: must not be negative",
+		"-orders -1":                     "-orders -1: must be in 0..",
 		"-orders many":                   "-orders",
 		"-faults":                        "-faults needs -orders",
 		"-json":                          "-json needs -orders or -exit",

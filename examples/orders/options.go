@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -8,9 +9,11 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/lib/pq"
@@ -70,8 +73,7 @@ var levels = map[string]slog.Level{
 	"debug": slog.LevelDebug, "trace": slog.LevelDebug - 4,
 }
 
-func parse(args []string, stderr io.Writer) (options, error) {
-	var o options
+func newFlags(o *options) *flag.FlagSet {
 	flags := flag.NewFlagSet("orders", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // what is wrong is said once, by the caller, and not under a page of usage
 	flags.StringVar(&o.addr, "addr", "127.0.0.1:8080", "`address` to serve HTTP on; port 0 is any free one")
@@ -87,21 +89,42 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.DurationVar(&o.timeout, "timeout", 2*time.Minute, "how long orders and what follows from them may take")
 	flags.BoolVar(&o.json, "json", false, "report as one JSON object, with nothing else on standard output")
 	flags.StringVar(&o.verbosity, "v", "", "log `level`: off, error, warn, info, debug, trace (default error, with -faults off)")
+	return flags
+}
+
+func help(w io.Writer) {
+	_, _ = io.WriteString(w, usage)
+	flags := newFlags(&options{})
+	flags.SetOutput(w)
+	flags.PrintDefaults()
+}
+
+// parse returns flag.ErrHelp, or an error that names each flag that cannot be
+// used.
+func parse(args []string) (options, error) {
+	var o options
+	flags := newFlags(&o)
+	flags.VisitAll(func(f *flag.Flag) { f.Value = explained{f.Value} })
 	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			_, _ = io.WriteString(stderr, usage)
-			flags.SetOutput(stderr)
-			flags.PrintDefaults()
-		}
 		return o, err
 	}
-	flags.Visit(func(f *flag.Flag) { o.addrGiven = o.addrGiven || f.Name == "addr" })
+	var errs []error
 	if flags.NArg() > 0 {
-		return o, fmt.Errorf("%q is no flag", flags.Arg(0))
+		errs = append(errs, fmt.Errorf("%q is no flag", flags.Arg(0)))
 	}
-	err := o.validate()
-	return o.withDefaults(), err
+	flags.Visit(func(f *flag.Flag) {
+		o.addrGiven = o.addrGiven || f.Name == "addr"
+		// A shell's variable that is not set does not ask for SQLite.
+		if f.DefValue == "" && f.Value.String() == "" {
+			errs = append(errs, fmt.Errorf("-%s is empty: give it a value, or leave it out", f.Name))
+		}
+	})
+	errs = append(errs, o.validate())
+	return o.withDefaults(), errors.Join(errs...)
 }
+
+// mostOrders keeps what follows from orders countable.
+const mostOrders = 10_000_000
 
 var namespaces = regexp.MustCompile(`^[A-Za-z0-9._-]{1,100}$`)
 
@@ -113,13 +136,16 @@ func (o options) validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	check(o.orders >= 0, "-orders %d: must not be negative", o.orders)
+	check(o.orders >= 0 && o.orders <= mostOrders, "-orders %d: must be in 0..%d", o.orders, mostOrders)
 	check(!o.faults || o.orders > 0, "-faults needs -orders: without orders there is nothing to harm")
 	check(!o.json || o.orders > 0 || o.exit, "-json needs -orders or -exit: without them there is no report")
 	check(o.timeout > 0, "-timeout %v: must be positive", o.timeout)
 	check(o.lease == 0 || o.lease >= 500*time.Millisecond, "-lease %v: must be at least 500ms", o.lease)
-	_, _, err := net.SplitHostPort(o.addr)
-	check(err == nil, "-addr %q: must be host:port", o.addr)
+	_, port, err := net.SplitHostPort(o.addr)
+	if err == nil {
+		_, err = net.DefaultResolver.LookupPort(context.Background(), "tcp", port) // in a table: nothing is asked of a network
+	}
+	check(err == nil, "-addr %q: must be host:port, with a port in 0..65535", o.addr)
 	// What is wrong with these two is not shown: a parser's error can quote the
 	// password.
 	_, err = pq.NewConfig(o.db)
@@ -127,6 +153,7 @@ func (o options) validate() error {
 	_, err = amqp091.ParseURI(o.amqp)
 	check(err == nil || o.amqp == "", "-amqp: must be amqp://user:password@host/, with special characters percent-encoded")
 	check(o.amqp == "" || o.db != "", "-amqp needs -db: with a broker the database is to be PostgreSQL")
+	check(o.data == "" || isDirectory(o.data), "-data %s: must be a directory, or a new one's name", o.data)
 	check(o.data == "" || o.db == "", "-data is for SQLite: with -db everything is in PostgreSQL")
 	if err := (schema.Config{Schema: o.schema}).Validate(); err != nil || o.schema == "" {
 		check(false, "-schema %q: must be letters, digits and underscores, at most 63", o.schema)
@@ -137,6 +164,13 @@ func (o options) validate() error {
 		check(false, "-v %s: must be one of %s", o.verbosity, strings.Join(slices.Sorted(maps.Keys(levels)), ", "))
 	}
 	return errors.Join(errs...)
+}
+
+// isDirectory says that a path is a directory, or can become one as far as what
+// is there allows it.
+func isDirectory(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir() || err != nil && !errors.Is(err, syscall.ENOTDIR)
 }
 
 // withDefaults fills in what depends on other flags: faults make errors on

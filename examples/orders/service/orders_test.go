@@ -19,7 +19,7 @@ func TestOrder(t *testing.T) {
 			t.Fatalf("%+v", got)
 		}
 		id := strings.TrimPrefix(got.header.Get("Location"), "/orders/")
-		testkit.Eventually(t, 10*time.Second, "everybody has done their part", func() bool {
+		testkit.Eventually(t, time.Minute, "everybody has done their part", func() bool {
 			d := r.details(id)
 			return d.Payment == "captured" && d.Reservation == "reserved" && d.Shipment == "shipped" &&
 				r.count("once_outbox") == 0 && r.count("once_parked") == 0 // a durable consumer's too

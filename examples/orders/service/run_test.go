@@ -40,7 +40,7 @@ func TestStoppingFinishesWhatIsInHand(t *testing.T) {
 	<-inHand
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.stop() }()
-	testkit.Eventually(t, 5*time.Second, "no more clients are served", func() bool {
+	testkit.Eventually(t, time.Minute, "no more clients are served", func() bool {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
 		if err == nil {
 			_ = conn.Close()
@@ -61,7 +61,7 @@ func TestStoppingFinishesWhatIsInHand(t *testing.T) {
 	}
 
 	again := start(t, database)
-	testkit.Eventually(t, 10*time.Second, "the next start ships it", func() bool { return again.details(id).Shipment == "shipped" })
+	testkit.Eventually(t, time.Minute, "the next start ships it", func() bool { return again.details(id).Shipment == "shipped" })
 	if n := again.count("payments"); n != 1 {
 		t.Errorf("%d payments", n)
 	}
@@ -123,9 +123,9 @@ func TestHealth(t *testing.T) {
 			return got.status == status && strings.Contains(got.body, says)
 		}
 	}
-	testkit.Eventually(t, 10*time.Second, "ready", ready(http.StatusOK, `"forwarder":"ok"`))
+	testkit.Eventually(t, time.Minute, "ready", ready(http.StatusOK, `"forwarder":"ok"`))
 	server.Kill()
-	testkit.Eventually(t, 10*time.Second, "not ready", ready(http.StatusServiceUnavailable, `"database":"cannot be reached"`))
+	testkit.Eventually(t, time.Minute, "not ready", ready(http.StatusServiceUnavailable, `"database":"cannot be reached"`))
 	if got := r.do(http.MethodGet, "/health/live", ""); got.status != http.StatusOK {
 		t.Errorf("live: %+v", got)
 	}
@@ -135,7 +135,7 @@ func TestHealth(t *testing.T) {
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 10*time.Second, "ready again", ready(http.StatusOK, `"database":"ok"`))
+	testkit.Eventually(t, time.Minute, "ready again", ready(http.StatusOK, `"database":"ok"`))
 	if got := r.order("key", anOrder); got.status != http.StatusCreated {
 		t.Errorf("%+v", got)
 	}

@@ -71,7 +71,7 @@ func TestQueueIsNotBound(t *testing.T) {
 	}
 
 	first := startOn(t, database, transport())
-	testkit.Eventually(t, 10*time.Second, "ready", func() bool {
+	testkit.Eventually(t, time.Minute, "ready", func() bool {
 		return first.do(http.MethodGet, "/health/ready", "").status == http.StatusOK
 	})
 	if err := channel.ExchangeDelete(namespace+"."+service.TopicOrdersPlaced, false, false); err != nil {
@@ -81,14 +81,14 @@ func TestQueueIsNotBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := first.placed() // no queue is bound to the exchange any more
-	testkit.Eventually(t, 10*time.Second, "it was refused, and waits", func() bool {
+	testkit.Eventually(t, time.Minute, "it was refused, and waits", func() bool {
 		return first.count(`once_outbox WHERE attempts > 0 AND last_error LIKE '%NO_ROUTE%'`) == 1
 	})
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
 	second := startOn(t, database, transport())
-	testkit.Eventually(t, 20*time.Second, "the next start, which binds the queues, ships it", func() bool {
+	testkit.Eventually(t, time.Minute, "the next start, which binds the queues, ships it", func() bool {
 		return second.details(id).Shipment == "shipped"
 	})
 }
