@@ -47,8 +47,12 @@ func TestTheBrokerIsKilledMidway(t *testing.T) {
 	c.window = 4 // so slow that the broker can be killed before all is sent
 	c.handle("payments", placed, record("payments"))
 	c.handle("inventory", placed, record("inventory"))
+	c.startRouter()
+	if err := broker.WriteDefinitions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	c.publishFlood()
-	c.start()
+	c.startForwarder()
 	c.midway()
 	broker.Kill()
 	if c.count(`once_outbox`) == 0 {

@@ -3,7 +3,9 @@ package badinput
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/local"
 	"github.com/watermill-once/once/mover"
+	"github.com/watermill-once/once/oncetest"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/rabbit"
@@ -33,9 +36,33 @@ type setting struct {
 	names string
 }
 
+// refusing is a test that keeps why it failed.
+type refusing struct {
+	testing.TB
+
+	err error
+}
+
+// Run runs f in a goroutine, which Fatalf can end.
+func (r *refusing) Run(_ string, f func(*refusing)) bool {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		f(r)
+	}()
+	<-ended
+	return r.err == nil
+}
+
+func (r *refusing) Fatalf(format string, args ...any) {
+	r.err = fmt.Errorf(format, args...)
+	runtime.Goexit()
+}
+
 var badSchema = schema.Config{Dialect: "oracle", Schema: "a b", Prefix: "1"}
 
-func settings(db *sql.DB) map[string]setting {
+func settings(t *testing.T, db *sql.DB) map[string]setting {
+	t.Helper()
 	makeOutbox := func(c outbox.Config) error { _, err := outbox.New(c); return err }
 	makeForwarder := func(db *sql.DB, p message.Publisher, c forwarder.Config) error {
 		_, err := forwarder.New(db, p, c)
@@ -54,6 +81,11 @@ func settings(db *sql.DB) map[string]setting {
 		_, err := rabbit.NewSubscriber(c, s)
 		return err
 	}
+	makeTest := func(c oncetest.Config) error {
+		r := refusing{TB: t}
+		r.Run("", func(r *refusing) { oncetest.Run(r, c) })
+		return r.err
+	}
 	amqp := wamqp.NewDurableQueueConfig("amqp://localhost")
 	policy := func(p retry.Policy) error { return makeRetry(db, retry.Config{Policy: p}) }
 	tx := dedup.TxFromContext
@@ -67,10 +99,14 @@ func settings(db *sql.DB) map[string]setting {
 		"schema: a placeholder":         {schema.Config{Prefix: "{outbox}"}.Validate(), "Prefix"},
 		"schema: a schema for SQLite":   {schema.Config{Dialect: schema.SQLite, Schema: "a"}.Validate(), "Schema"},
 		"schema: a dialect in capitals": {schema.Config{Dialect: "SQLite"}.Validate(), "Dialect"},
+		"schema: nothing to create in":  {schema.Up(t.Context(), nil, badSchema), "db Dialect"},
+		"schema: nothing to look at":    {schema.Check(t.Context(), nil, badSchema), "db Dialect"},
+		"schema: no pool to look at":    {schema.Check(t.Context(), (*sql.DB)(nil), schema.Config{}), "db"},
 
 		"outbox: all at once":         {makeOutbox(outbox.Config{Schema: badSchema, MaxPayload: -1}), "Dialect Schema Prefix MaxPayload"},
 		"outbox: a large MaxPayload":  {makeOutbox(outbox.Config{MaxPayload: math.MaxInt}), "MaxPayload"},
 		"outbox: a little MaxPayload": {makeOutbox(outbox.Config{MaxPayload: -1 << 62}), "MaxPayload"},
+		"outbox: no transaction":      {outbox.InTx(t.Context(), nil, nil), "db work"},
 
 		"forwarder: all at once": {makeForwarder(nil, nil, forwarder.Config{
 			Schema: badSchema, BatchSize: -1, Window: -1, BufferBytes: -1, Workers: -1, PollMin: -1, PollMax: -2, StallTimeout: -1,
@@ -140,6 +176,13 @@ func settings(db *sql.DB) map[string]setting {
 		"once: parts of two schemas":         {makeConsumer(db, once.ConsumerConfig{Retry: retry.Config{Schema: schema.Config{Prefix: "other_"}}}), "Schema"},
 		"once: a schema that is none":        {makeConsumer(db, once.ConsumerConfig{Schema: badSchema}), "Dialect Schema Prefix"},
 		"once: a durable one without a name": {makeConsumer(db, once.ConsumerConfig{Durable: []string{"a", ""}}), "Durable"},
+		"once: one name for all":             {makeConsumer(db, once.ConsumerConfig{Dedup: dedup.Config{Consumer: "a"}}), "Dedup.Consumer"},
+
+		"oncetest: all at once": {makeTest(oncetest.Config{
+			Messages: []*message.Message{nil, {}}, Tables: []string{""}, Ignore: []string{""}, Timeout: -1,
+			Dedup: dedup.Config{Schema: badSchema, Consumer: long, LockTimeout: -1, Batch: dedup.Batch{Size: -1}},
+		}), "DB Handler Reset Messages[0] Messages[1] Tables Ignore Timeout Dialect Schema Prefix Consumer LockTimeout Batch.Size"},
+		"oncetest: nothing at all": {makeTest(oncetest.Config{}), "DB Handler Reset Messages"},
 
 		"publisher: all at once": {makePublisher(wamqp.Config{}, rabbit.PublisherConfig{
 			Window: -1, WindowBytes: -1, ConfirmTimeout: -1, ReadyTimeout: -1, DialTimeout: -1, WriteTimeout: -1, CloseTimeout: -1,
@@ -162,7 +205,7 @@ func settings(db *sql.DB) map[string]setting {
 // What cannot be meant is refused, all of it at once, with the names of the
 // fields and without a panic.
 func TestConfigsThatMakeNoSense(t *testing.T) {
-	for name, s := range settings(testkit.SQLite(t).DB) {
+	for name, s := range settings(t, testkit.SQLite(t).DB) {
 		t.Run(name, func(t *testing.T) {
 			if s.err == nil {
 				t.Fatal("accepted")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -30,15 +31,37 @@ func (b *bench) fairness(ctx context.Context) ([]row, error) {
 		what: fmt.Sprintf("%d messages of a tenant, through a durable consumer, nothing waiting", fewMessages),
 	}
 	busy := series{id: "fair-busy", unit: milliseconds, what: fmt.Sprintf("the same while another tenant has %d waiting", b.backlog)}
+	one := series{id: "tenants-one", unit: perSecond, what: "all messages of one tenant, through a durable consumer"}
+	each := series{id: "tenants-each", unit: perSecond, what: fmt.Sprintf("the same, each of one of %d tenants", b.consume)}
 	err := b.turns(
 		ctx,
+		single(&one, func(ctx context.Context) (float64, error) { return b.tenants(ctx, 1) }),
+		single(&each, func(ctx context.Context) (float64, error) { return b.tenants(ctx, b.consume) }),
 		single(&alone, func(ctx context.Context) (float64, error) { return b.fair(ctx, 0) }),
 		single(&busy, func(ctx context.Context) (float64, error) { return b.fair(ctx, b.backlog) }),
 	)
 	if err != nil {
 		return nil, err
 	}
-	return []row{alone.row(), busy.againstAtMost(alone, 3)}, nil
+	return []row{alone.row(), busy.againstAtMost(alone, 3), one.row(), each.against(one, 0)}, nil
+}
+
+// tenants measures a durable consumer whose messages are of so many tenants.
+func (b *bench) tenants(ctx context.Context, tenants int) (_ float64, err error) {
+	s, err := b.newConsumerScene(ctx, b.kinds[0])
+	if err != nil {
+		return 0, err
+	}
+	defer closing(s, &err)
+	messages := newMessages(b.consume)
+	for n, msg := range messages {
+		outbox.SetTenant(msg, strconv.Itoa(n%tenants))
+	}
+	took, err := s.consume(ctx, messages, storedFirst)
+	if err != nil {
+		return 0, err
+	}
+	return rate(len(messages), took), s.hasEffects(ctx, effects{orders: len(messages), inbox: len(messages)})
 }
 
 // fair returns the median of how long the few took, again and again, in

@@ -88,7 +88,7 @@ func runDrainer(ctx context.Context, task drainerTask) (peak int64, err error) {
 func drainer(ctx context.Context, out io.Writer) (err error) {
 	var task drainerTask
 	if err := json.Unmarshal([]byte(os.Getenv(drainerVariable)), &task); err != nil {
-		return fmt.Errorf("%s: %w", drainerVariable, err)
+		return fmt.Errorf("%s is for the process that this command starts, and must not be set: %w; %w", drainerVariable, err, errUsage)
 	}
 	if err := task.drain(ctx); err != nil {
 		return err

@@ -5,14 +5,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/lib/pq"
-	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/watermill-once/once/internal/cmdline"
+	"github.com/watermill-once/once/internal/servers"
 )
 
 // errUsage says that the command was called in a wrong way.
@@ -27,6 +26,12 @@ type options struct {
 	amqpURL string
 	sizes
 }
+
+// What is more than this is a mistake.
+const (
+	mostRuns     = 1000
+	mostMessages = 10_000_000 // they are all in memory
+)
 
 // sizes say how much is measured in a run.
 type sizes struct {
@@ -113,7 +118,7 @@ func help(w io.Writer) {
 // parse returns flag.ErrHelp, or an error that names everything that is wrong.
 func parse(args []string) (options, error) {
 	flags, values := newFlags()
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+	if err := cmdline.Parse(flags, args); errors.Is(err, flag.ErrHelp) {
 		return options{}, err
 	} else if err != nil {
 		return options{}, fmt.Errorf("%w; %w", err, errUsage)
@@ -129,8 +134,8 @@ func parse(args []string) (options, error) {
 	}
 	var errs []error
 	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if flags.NArg() > 0 {
-		refuse("unexpected argument %q", flags.Arg(0))
+	if err := cmdline.Check(flags); err != nil {
+		errs = append(errs, err)
 	}
 	var err error
 	if o.groups, err = choose(values.only); err != nil {
@@ -139,29 +144,35 @@ func parse(args []string) (options, error) {
 	if o.kinds == nil {
 		refuse("-queues is %q, none of quorum, classic, both", values.queues)
 	}
-	if o.runs < 1 {
-		refuse("-runs is %d: less than 1", o.runs)
+	if o.runs < 1 || o.runs > mostRuns {
+		refuse("-runs is %d: must be in 1..%d", o.runs, mostRuns)
 	}
-	switch {
-	case values.messages < 0:
-		refuse("-messages is %d: less than 1", values.messages)
-	case values.messages > 0:
-		o.messages = values.messages
+	flags.Visit(func(f *flag.Flag) {
+		if f.Name == "messages" {
+			o.messages = values.messages
+		}
+	})
+	if o.messages < 1 || o.messages > mostMessages {
+		refuse("-messages is %d: must be in 1..%d", o.messages, mostMessages)
+	}
+	if o.out != "" {
+		if err := cmdline.Writable(o.out); err != nil { // not after an hour of measuring
+			refuse("-out: must be a file that can be written: %w", err)
+		}
 	}
 	o.slow = max(1, o.messages/10)
 	o.consume = max(1, o.messages/4)
-	// Parsers quote what they cannot read, which may be the password.
 	if o.pgDSN == "" {
 		refuse("PG_DSN is not set: run make bench")
-	} else if _, err := url.Parse(o.pgDSN); err != nil {
-		refuse("PG_DSN is no URL")
-	} else if _, err := pq.NewConfig(o.pgDSN); err != nil {
-		refuse("PG_DSN cannot be read: it must be postgres://user:password@host/database")
+	} else if !strings.HasPrefix(o.pgDSN, "postgres://") && !strings.HasPrefix(o.pgDSN, "postgresql://") {
+		// A database of ours takes the place of the one that it names.
+		refuse("PG_DSN must be a URL, postgres://user:password@host/database")
 	}
 	if o.amqpURL == "" {
 		refuse("AMQP_URL is not set: run make bench")
-	} else if _, err := amqp.ParseURI(o.amqpURL); err != nil {
-		refuse("AMQP_URL cannot be read: it must be amqp://user:password@host/")
+	}
+	if err := servers.CheckVariables(); err != nil {
+		errs = append(errs, err)
 	}
 	if len(errs) > 0 {
 		return options{}, fmt.Errorf("%w; %w", errors.Join(errs...), errUsage)
@@ -176,14 +187,12 @@ func choose(list string) ([]group, error) {
 		return all, nil
 	}
 	wanted := strings.Split(list, ",")
-	var errs []error
 	for _, name := range wanted {
 		if !slices.ContainsFunc(all, func(g group) bool { return g.name == name }) {
-			errs = append(errs, fmt.Errorf("-only: there is no group %q, only %s", name, names(all)))
+			return nil, fmt.Errorf("-only: there is no group %q, only %s", name, names(all))
 		}
 	}
-	chosen := slices.DeleteFunc(slices.Clone(all), func(g group) bool { return !slices.Contains(wanted, g.name) })
-	return chosen, errors.Join(errs...)
+	return slices.DeleteFunc(all, func(g group) bool { return !slices.Contains(wanted, g.name) }), nil
 }
 
 func names(groups []group) string {

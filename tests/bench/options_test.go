@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-func servers(t *testing.T) {
+func setServers(t *testing.T) {
 	t.Helper()
 	t.Setenv("PG_DSN", "postgres://localhost/postgres")
 	t.Setenv("AMQP_URL", "amqp://localhost")
@@ -28,7 +28,7 @@ func parsed(t *testing.T, args ...string) options {
 }
 
 func TestDefaults(t *testing.T) {
-	servers(t)
+	setServers(t)
 	o := parsed(t)
 	if got := names(o.groups); got != names(groups()) {
 		t.Errorf("groups: %s", got)
@@ -42,7 +42,7 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestFlags(t *testing.T) {
-	servers(t)
+	setServers(t)
 	o := parsed(t, "-quick", "-only", "memory,drain", "-queues", "classic", "-runs", "5", "-messages", "70", "-out", "file")
 	if got := names(o.groups); got != "drain, memory" {
 		t.Errorf("groups: %s", got)

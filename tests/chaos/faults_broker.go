@@ -16,7 +16,7 @@ func brokerFaults() []fault {
 		{
 			name: "broker-kill", about: "SIGKILL of RabbitMQ", on: onBroker,
 			strike: func(ctx context.Context, s *strike) (string, error) {
-				if err := s.flushBroker(ctx); err != nil {
+				if err := s.rabbit.WriteDefinitions(ctx); err != nil {
 					return "", err
 				}
 				return s.outage(ctx, s.rabbit.Kill, s.rabbit.Restart)

@@ -43,18 +43,26 @@ func (s *strike) poisoned(ctx context.Context, kind, reason string, count int) (
 	if err := s.exec(ctx, `DELETE FROM mended WHERE kind = $1`, kind); err != nil {
 		return "", err
 	}
-	before := s.written(ctx, kind)
+	var before int64
+	err := s.until(ctx, "those of before are counted", func() bool {
+		before = s.written(ctx, kind)
+		return before >= 0
+	})
+	if err != nil {
+		return "", err
+	}
 	s.one(writing).tell(order{Do: doWrite, Kind: kind, Count: count})
 	var stored int64
-	err := s.until(ctx, "they are in quarantine for "+reason, func() bool {
+	err = s.until(ctx, "they are in quarantine for "+reason, func() bool {
 		stored = s.number(ctx, `
 			SELECT COUNT(*) FROM once_parked JOIN business USING (message_id)
 			WHERE state = 'quarantined' AND reason = $1 AND kind = $2`, reason, kind)
-		return before >= 0 && s.written(ctx, kind) > before && stored >= int64(count)
+		return s.written(ctx, kind) > before && stored >= int64(count)
 	})
 	return fmt.Sprintf("%d are in quarantine", stored), err
 }
 
+// written is negative if it cannot be told.
 func (s *strike) written(ctx context.Context, kind string) int64 {
 	return s.number(ctx, `SELECT COUNT(*) FROM business WHERE kind = $1`, kind)
 }

@@ -32,8 +32,15 @@ func processFaults() []fault {
 		name: "pool-hogged", about: "a consumer's handlers have to wait for a connection of its own pool", on: consuming,
 		strike: func(ctx context.Context, s *strike) (string, error) {
 			waited := s.growing(func() int64 { return s.count(consuming, "waited") })
-			s.tell(consuming, order{Do: doHog, For: 3 * time.Second})
-			err := s.until(ctx, "somebody waited for a connection", func() bool { return waited() > 0 })
+			const hogs = 3 * time.Second
+			var told time.Time
+			err := s.until(ctx, "somebody waited for a connection", func() bool {
+				if time.Since(told) > hogs { // the database may just have been away
+					s.tell(consuming, order{Do: doHog, For: hogs})
+					told = time.Now()
+				}
+				return waited() > 0
+			})
 			return fmt.Sprintf("%d waits for a connection", waited()), err
 		},
 	})

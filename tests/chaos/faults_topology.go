@@ -22,7 +22,7 @@ func topologyFaults() []fault {
 					return err
 				})
 				proof, err := s.seen(ctx, amqpCancel, cancelled, err)
-				return proof, errors.Join(err, s.flushBroker(ctx))
+				return proof, errors.Join(err, s.rabbit.WriteDefinitions(ctx))
 			},
 		},
 		{
@@ -51,7 +51,7 @@ func (s *strike) unbound(ctx context.Context, remove func(channel *amqp.Channel)
 		ctx := context.WithoutCancel(ctx)
 		err = errors.Join(err, s.until(ctx, "nothing is unroutable any more", func() bool {
 			return s.number(ctx, `SELECT COUNT(*) FROM once_outbox WHERE topic = $1 AND attempts > 0`, notices) == 0
-		}), s.flushBroker(ctx))
+		}), s.rabbit.WriteDefinitions(ctx))
 	}()
 	if err := s.channel(remove); err != nil {
 		return "", fmt.Errorf("deleting: %w", err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/watermill-once/once/internal/cmdline"
 )
 
 // errUsage says that the command was called in a wrong way.
@@ -26,6 +29,12 @@ type options struct {
 	plant    string // what is broken on purpose
 	old      string // the binary of an earlier release
 }
+
+// What is more than this is a mistake.
+const (
+	mostMessages = 1_000_000_000
+	mostBites    = 1_000_000
+)
 
 func newFlags() (*flag.FlagSet, *options, *string) {
 	o, only := &options{waiting: mostWaiting}, ""
@@ -57,29 +66,34 @@ func help(w io.Writer) {
 // parse returns flag.ErrHelp, or an error that names everything that is wrong.
 func parse(args []string) (options, error) {
 	flags, o, only := newFlags()
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+	if err := cmdline.Parse(flags, args); errors.Is(err, flag.ErrHelp) {
 		return options{}, err
 	} else if err != nil {
 		return options{}, fmt.Errorf("%w; %w", err, errUsage)
 	}
 	var errs []error
 	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if flags.NArg() > 0 {
-		refuse("unexpected argument %q", flags.Arg(0))
+	if err := cmdline.Check(flags); err != nil {
+		errs = append(errs, err)
 	}
-	if o.messages < 1 {
-		refuse("-messages is %d: less than 1", o.messages)
+	if o.messages < 1 || o.messages > mostMessages {
+		refuse("-messages is %d: must be in 1..%d", o.messages, mostMessages)
 	}
-	if o.bites < 1 {
-		refuse("-bites is %d: less than 1", o.bites)
+	if o.bites < 1 || o.bites > mostBites {
+		refuse("-bites is %d: must be in 1..%d", o.bites, mostBites)
 	}
 	if o.old != "" {
-		if _, err := exec.LookPath(o.old); err != nil {
-			refuse("-old: %w", err)
+		if err := isChaos(o.old); err != nil { // or its processes would be waited for in vain
+			refuse("-old: must be this command as an earlier release built it: %w", err)
+		}
+	}
+	if o.json != "" {
+		if err := cmdline.Writable(o.json); err != nil { // not after eight hours
+			refuse("-json: must be a file that can be written: %w", err)
 		}
 	}
 	if o.duration < 0 {
-		refuse("-duration is %v: negative", o.duration)
+		refuse("-duration is %v: must not be negative", o.duration)
 	}
 	for plant := range strings.SplitSeq(o.plant, ",") {
 		if o.plant != "" && !slices.Contains(plants, plant) {
@@ -99,6 +113,19 @@ func parse(args []string) (options, error) {
 	return *o, nil
 }
 
+// isChaos asks a program whether it is this command.
+func isChaos(program string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "-help")
+	cmd.WaitDelay = time.Second
+	says, err := cmd.Output()
+	if err == nil && !strings.HasPrefix(string(says), "chaos ") {
+		err = fmt.Errorf("%s -help tells of something else", program)
+	}
+	return err
+}
+
 // choose returns the faults of a list, in the order of the table.
 func choose(list string) ([]fault, error) {
 	all := faults()
@@ -106,12 +133,10 @@ func choose(list string) ([]fault, error) {
 		return all, nil
 	}
 	wanted := strings.Split(list, ",")
-	var errs []error
 	for _, name := range wanted {
 		if !slices.ContainsFunc(all, func(f fault) bool { return f.name == name }) {
-			errs = append(errs, fmt.Errorf("-only: there is no kind %q", name))
+			return nil, fmt.Errorf("-only: there is no kind %q", name)
 		}
 	}
-	chosen := slices.DeleteFunc(all, func(f fault) bool { return !slices.Contains(wanted, f.name) })
-	return chosen, errors.Join(errs...)
+	return slices.DeleteFunc(all, func(f fault) bool { return !slices.Contains(wanted, f.name) }), nil
 }

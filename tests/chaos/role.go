@@ -56,11 +56,11 @@ type actor struct {
 // play lives a life until standard input ends, and returns its exit status.
 func play(told string) int {
 	a := &actor{tally: newTally(), orders: make(chan order, 100)}
-	err := json.Unmarshal([]byte(told), &a.life)
-	if err == nil {
-		err = a.play()
+	if err := json.Unmarshal([]byte(told), &a.life); err != nil {
+		fmt.Fprintf(os.Stderr, "chaos: %s is for the processes that this command starts, and must not be set: %v\n", environment, err)
+		return statusUsage
 	}
-	if err != nil {
+	if err := a.play(); err != nil {
 		fmt.Fprintln(os.Stderr, a.Name, err)
 		return 1
 	}

@@ -133,10 +133,8 @@ func (w *world) declare(ctx context.Context) error {
 			}
 		}
 		return nil
-	}), w.flushBroker(ctx))
+	}), w.rabbit.WriteDefinitions(ctx))
 }
-
-func (w *world) flushBroker(ctx context.Context) error { return w.eval(ctx, "mnesia:sync_log().") }
 
 // ctl runs a command of rabbitmqctl, given as one line.
 func (w *world) ctl(ctx context.Context, line string) error {

@@ -146,7 +146,7 @@ func (b *bench) count(what string) (n int) {
 
 func (b *bench) reaches(n int, what string) {
 	b.Helper()
-	testkit.Eventually(b.T, 30*time.Second, what, func() bool {
+	testkit.Eventually(b.T, time.Minute, what, func() bool {
 		got := b.count(what)
 		return got == n || n > 0 && got > n
 	})
@@ -251,7 +251,7 @@ func TestRetryAlone(t *testing.T) {
 		var h handler
 		add(h.handle, b.retries.Subscriber(consumer, to.subscriber()), b.retries.Middleware)
 		b.publish(to, "fails", "panics", "fine")
-		testkit.Eventually(b.T, 30*time.Second, "all are handled", func() bool {
+		testkit.Eventually(b.T, time.Minute, "all are handled", func() bool {
 			return h.called("fails") == 4 && h.called("panics") == 2 && h.called("fine") == 1
 		})
 		b.reaches(0, `once_parked`)
@@ -264,7 +264,7 @@ func TestPoisonAlone(t *testing.T) {
 		add(h.handle, to.subscriber(), b.quarantine.Middleware)
 		b.publish(to, "hopeless", "fine")
 		b.reaches(1, `once_parked WHERE state = 'quarantined' AND message_id = 'hopeless' AND consumer = 'payments'`)
-		testkit.Eventually(b.T, 30*time.Second, "the other is handled", func() bool { return h.called("fine") == 1 })
+		testkit.Eventually(b.T, time.Minute, "the other is handled", func() bool { return h.called("fine") == 1 })
 		if n := h.called("hopeless"); n != 1 {
 			b.Errorf("the hopeless one was tried %d times", n)
 		}
@@ -286,7 +286,7 @@ func TestAllThreeBesideOthers(t *testing.T) {
 			}
 		}
 		add(h.handle, b.retries.Subscriber(consumer, to.subscriber()),
-			middleware.Recoverer, b.quarantine.Middleware, b.retries.Middleware, middleware.Timeout(500*time.Millisecond),
+			middleware.Recoverer, b.quarantine.Middleware, b.retries.Middleware, middleware.Timeout(2*time.Second),
 			b.inbox.Middleware, middleware.CorrelationID, produce)
 		b.publish(to, "fine", "fails", "panics", "hangs", "hopeless", "fine")
 		b.reaches(4, `effects WHERE how = 'once'`)

@@ -148,7 +148,12 @@ func (l life) live() error {
 			return m.Run(ctx)
 		})
 	}
-	start(func(ctx context.Context) error { return a.write(ctx, fwd.Hint) })
+	start(func(ctx context.Context) error {
+		if err := a.write(ctx, fwd.Hint); ctx.Err() == nil {
+			return err
+		}
+		return nil // lib/pq calls it a bad connection when the end comes between two statements
+	})
 	start(a.operate)
 	running.Wait()
 	return errors.Join(errs...)

@@ -134,7 +134,7 @@ func TestSerializableIsolation(t *testing.T) {
 		return pass
 	})
 	cfg := quick(f.log)
-	cfg.Lease = 2 * time.Second
+	cfg.Lease = 6 * time.Second
 	for range 2 {
 		f.forward(openDB(t, address+"&default_transaction_isolation=serializable"), toQueues(f.url), cfg)
 	}
@@ -165,7 +165,7 @@ func TestThePoolIsExhausted(t *testing.T) {
 	pool := openDB(t, database.DSN)
 	pool.SetMaxOpenConns(1)
 	cfg := quick(f.log)
-	cfg.Lease = time.Second
+	cfg.Lease = 3 * time.Second
 	f.forward(pool, toQueues(f.url), cfg)
 	f.put(10)
 	f.drained()
@@ -174,7 +174,7 @@ func TestThePoolIsExhausted(t *testing.T) {
 		must(t, err)
 		defer conn.Close()
 		f.eventually("it forwards no more", func() bool { return f.log.Count("The lease has run out") > 0 })
-		<-time.After(2 * cfg.Lease) // some more tries
+		<-time.After(cfg.Lease) // some more tries
 	})
 	f.complete()
 	f.told(notRenewed)
@@ -194,7 +194,7 @@ func TestTrap27_AReplicaAtTheOldAddress(t *testing.T) {
 
 	address, p := through(t, old.DSN("postgres"), func(server string) *proxy { return newProxy(t, server, postgresMessage) })
 	cfg := quick(f.log)
-	cfg.Lease = time.Second
+	cfg.Lease = 3 * time.Second
 	f.forward(openDB(t, address), toQueues(f.url), cfg)
 	old.Stop()
 	must(t, os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o644))

@@ -27,7 +27,7 @@ func TestTheDiskIsFull(t *testing.T) {
 	}
 	f := newFlow(t, openDB(t, server.DSN("small")), testkit.Rabbit(t).URL)
 	cfg := quick(f.log)
-	cfg.Lease = time.Second
+	cfg.Lease = 3 * time.Second
 	f.forward(openDB(t, server.DSN("small")), toQueues(f.url), cfg)
 	f.put(10)
 	f.drained()

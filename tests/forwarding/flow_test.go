@@ -117,10 +117,10 @@ func openDB(t *testing.T, dsn string) *sql.DB {
 // impatient is a publisher for which nothing takes long.
 func impatient(log *testkit.Logs) rabbit.PublisherConfig {
 	return rabbit.PublisherConfig{
-		ConfirmTimeout: 2 * time.Second,
+		ConfirmTimeout: 5 * time.Second, // a broker that has other things to do is not to cause copies
 		ReadyTimeout:   200 * time.Millisecond,
-		DialTimeout:    2 * time.Second,
-		WriteTimeout:   time.Second,
+		DialTimeout:    10 * time.Second,
+		WriteTimeout:   2 * time.Second,
 		CloseTimeout:   time.Second,
 		ReconnectMin:   10 * time.Millisecond,
 		ReconnectMax:   200 * time.Millisecond,
@@ -134,8 +134,8 @@ func quick(log *testkit.Logs) forwarder.Config {
 		PollMax:      50 * time.Millisecond,
 		Backoff:      forwarder.Exponential(50*time.Millisecond, 500*time.Millisecond),
 		MaxAttempts:  1000,
-		StallTimeout: 5 * time.Second,
-		Lease:        5 * time.Second,
+		StallTimeout: 10 * time.Second,
+		Lease:        10 * time.Second,
 		CloseTimeout: 2 * time.Second,
 		Logger:       log,
 	}

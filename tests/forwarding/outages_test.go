@@ -62,8 +62,9 @@ func TestOutagesOfTheBroker(t *testing.T) {
 		{
 			"Killed",
 			func(t *testing.T) {
-				// Which writes it down at its leisure that there is a queue.
-				ctl(t, broker, "eval mnesia:sync_log().")
+				if err := broker.WriteDefinitions(t.Context()); err != nil {
+					t.Fatal(err)
+				}
 				broker.Kill()
 			},
 			func(t *testing.T) { restart(t, broker) },

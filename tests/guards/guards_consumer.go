@@ -80,6 +80,18 @@ func inboxGuards() []guard {
 			pkg: "retry", test: "TestTrap38RetriesAndReplaysRun/sqlite",
 		},
 		{
+			trap: 38, what: "retry refuses to run inside of dedup",
+			file: "retry/middleware.go", guard: "if _, inside := parked.TxOf(msg.Context()); inside {",
+			without: "if _, inside := parked.TxOf(msg.Context()); inside && msg == nil {",
+			pkg:     "retry", test: "TestTrap38InsideOfDedupItIsRefused",
+		},
+		{
+			trap: 38, what: "poison refuses to run inside of dedup",
+			file: "poison/middleware.go", guard: "if _, inside := parked.TxOf(ctx); inside {",
+			without: "if _, inside := parked.TxOf(ctx); inside && msg == nil {",
+			pkg:     "poison", test: "TestTrap38InsideOfDedupItIsRefused",
+		},
+		{
 			trap: 39, what: "an empty id is refused",
 			file: "dedup/identity.go", guard: `case id == "":`, without: `case id == "" && id != "":`,
 			pkg: "dedup", test: "TestTrap39UnusableIDs",
@@ -171,7 +183,12 @@ func inboxGuards() []guard {
 			without: `d.in, d.raw.Acknowledger = in, in.channel
 			sub.settle(d)
 		case`,
-			pkg: "rabbit", test: "TestTrap45",
+			pkg: "rabbit", test: "TestTrap45_AcksOf",
+		},
+		{
+			trap: 45, what: "an ack stands for none that is not acked",
+			file: "rabbit/answer.go", guard: "if len(in.open) > 0 {", without: "if len(in.open) < 0 {",
+			pkg: "rabbit", test: "TestTrap45_AnAckStands",
 		},
 		{
 			trap: 46, what: "a consumer timeout that is too short is reported",

@@ -311,6 +311,12 @@ func forwarderGuards() []guard {
 			pkg: "forwarder", test: "TestTrap64_AHold",
 		},
 		{
+			trap: 64, what: "a hold is lifted by who has its key",
+			file: "forwarder/store.go", guard: `if slices.Contains(slots, int64(slot.Of("", key))) {`,
+			without: `if key == "" || slices.Contains(slots, int64(slot.Of("", key))) || true {`,
+			pkg:     "forwarder", test: "TestTrap64_AHoldIsLiftedByWhoHasItsKey",
+		},
+		{
 			trap: 66, what: "what nobody would handle is refused",
 			file: "local/publish.go", guard: "if len(t.topics[topic]) == 0 {", without: "if len(t.topics[topic]) == 0 && false {",
 			pkg: "local", test: "TestTrap66Without",

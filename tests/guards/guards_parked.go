@@ -5,7 +5,7 @@ func parkedGuards() []guard {
 	return []guard{
 		{
 			trap: 48, what: "the inbox is asked before a message is given up that was killed",
-			file: "retry/feed.go", guard: "applied, err := f.store.Applied(ctx, c.Claim)", without: "applied, err := false, error(nil)",
+			file: "retry/feed.go", guard: "applied, err := f.store.Applied(ctx, c)", without: "applied, err := false, error(nil)",
 			pkg: "retry", test: "TestTrap48WhatWasApplied/sqlite",
 		},
 		{
@@ -53,7 +53,7 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 49, what: "nothing is claimed beside a suspect",
-			file: "retry/crowd.go", guard: "if c.alone || c.asking", without: "if c.asking",
+			file: "retry/crowd.go", guard: "(c.alone || c.asking > 0)", without: "c.asking > 0",
 			pkg: "retry", test: "TestTrap49ASuspectIsAlone",
 		},
 		{
@@ -129,6 +129,11 @@ func parkedGuards() []guard {
 	}
 `,
 			pkg: "retry", test: "TestTrap55",
+		},
+		{
+			trap: 56, what: "the delay follows from the round alone",
+			file: "retry/middleware.go", guard: "policy.jittered(a.rounds)", without: "policy.jittered(a.rounds + len(a.config.Classes))",
+			pkg: "retry", test: "TestTrap56",
 		},
 		{
 			trap: 57, what: "each try has the context of the delivery",
@@ -213,12 +218,12 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 69, what: "so do those of many messages",
-			file: "internal/parked/receive.go", guard: "ids[i] = Clean(msg.UUID, maxName)", without: "ids[i] = msg.UUID",
+			file: "internal/parked/batch.go", guard: "r.ids = append(r.ids, Clean(msg.UUID, maxName))", without: "r.ids = append(r.ids, msg.UUID)",
 			pkg: "internal/parked", test: "TestTrap69",
 		},
 		{
 			trap: 70, what: "an ack alone does not resolve",
-			file: "retry/work.go", guard: "case claim.Handled(), acked && !claim.Managed():", without: "case claim.Handled(), acked:",
+			file: "retry/work.go", guard: "case acked && (claim.Handled() || !claim.Managed()):", without: "case acked:",
 			pkg: "retry", test: "TestTrap70AnAckAlone",
 		},
 		{
@@ -244,6 +249,11 @@ func parkedGuards() []guard {
 			trap: 72, what: "a replay does not make the inbox forget",
 			file: "internal/parked/replay.go", guard: "if r.Plan.Force {", without: "if r != nil {",
 			pkg: "poison", test: "TestTrap72AReplay",
+		},
+		{
+			trap: 72, what: "a forced replay has the inbox forget what it runs again, and no more",
+			file: "internal/parked/queries_replay.go", guard: "message_id <> '' AND replay_id = $2)", without: "message_id <> '' AND $2 = $2)",
+			pkg: "internal/parked", test: "TestTrap72AForcedReplay",
 		},
 		{
 			trap: 73, what: "an outage holds the message",

@@ -18,6 +18,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/watermill-once/once/internal/cmdline"
+	"github.com/watermill-once/once/internal/servers"
 )
 
 const statusUsage = 2
@@ -43,6 +46,9 @@ func command(args []string, out io.Writer) (status int) {
 	return 0
 }
 
+// shortest is how long a test must be given, or it would be red for being slow.
+const shortest = 10 * time.Second
+
 func newFlags(only *string, timeout *time.Duration) *flag.FlagSet {
 	flags := flag.NewFlagSet("guards", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // errors are returned, help is printed by help
@@ -52,7 +58,11 @@ func newFlags(only *string, timeout *time.Duration) *flag.FlagSet {
 }
 
 func help(w io.Writer) {
-	fmt.Fprint(w, "guards takes the guards out of the code, one at a time, and sees the tests of their\ntraps fail.\n\nFlags:\n")
+	fmt.Fprint(w, "guards takes the guards out of the code, one at a time, and sees the tests of their\ntraps fail.\n\nTraps:\n")
+	for _, g := range guards() {
+		fmt.Fprintf(w, "  %02d  %s\n", g.trap, g.what)
+	}
+	fmt.Fprint(w, "\nFlags:\n")
 	var only string
 	var timeout time.Duration
 	flags := newFlags(&only, &timeout)
@@ -60,25 +70,42 @@ func help(w io.Writer) {
 	flags.PrintDefaults()
 }
 
+// errUsage says that the command was called in a wrong way.
+var errUsage = errors.New("see -help")
+
+// parse returns flag.ErrHelp, or an error that names everything that is wrong.
 func parse(args []string) (chosen []guard, timeout time.Duration, err error) {
 	only := ""
 	flags := newFlags(&only, &timeout)
-	if err := flags.Parse(args); err != nil {
+	if err := cmdline.Parse(flags, args); errors.Is(err, flag.ErrHelp) {
 		return nil, 0, err
+	} else if err != nil {
+		return nil, 0, fmt.Errorf("%w; %w", err, errUsage)
 	}
-	if flags.NArg() > 0 {
-		return nil, 0, fmt.Errorf("unexpected argument %q; see -help", flags.Arg(0))
+	var short error
+	if timeout < shortest {
+		short = fmt.Errorf("-timeout is %v: must be at least %v", timeout, shortest)
 	}
-	if only == "" {
-		return guards(), timeout, nil
-	}
-	for field := range strings.SplitSeq(only, ",") {
-		trap, err := strconv.Atoi(field)
-		of := slices.DeleteFunc(guards(), func(g guard) bool { return g.trap != trap })
-		if err != nil || len(of) == 0 {
-			return nil, 0, fmt.Errorf("-only: there is no guard of trap %q; see -help", field)
-		}
-		chosen = append(chosen, of...)
+	chosen, err = choose(only)
+	if err := errors.Join(cmdline.Check(flags), short, err, servers.CheckVariables()); err != nil {
+		return nil, 0, fmt.Errorf("%w; %w", err, errUsage)
 	}
 	return chosen, timeout, nil
+}
+
+// choose returns the guards of a list of traps, in the order of the table.
+func choose(list string) ([]guard, error) {
+	all := guards()
+	if list == "" {
+		return all, nil
+	}
+	wanted := map[int]bool{}
+	for field := range strings.SplitSeq(list, ",") {
+		trap, err := strconv.Atoi(field)
+		if err != nil || !slices.ContainsFunc(all, func(g guard) bool { return g.trap == trap }) {
+			return nil, fmt.Errorf("-only: there is no guard of trap %q", field)
+		}
+		wanted[trap] = true
+	}
+	return slices.DeleteFunc(all, func(g guard) bool { return !wanted[g.trap] }), nil
 }

@@ -71,6 +71,7 @@ func (g guard) try(ctx context.Context, root, dir string, timeout time.Duration)
 	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-count", "1", "-failfast", "-v", "-vet", "off",
 		"-timeout", timeout.String(), "-run", g.run(), "./"+g.pkg)
 	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "REQUIRE_BACKENDS=") // a server that is away turns no test red
 	raw, err := cmd.CombinedOutput()
 	output = string(raw)
 	switch {

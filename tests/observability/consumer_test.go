@@ -12,6 +12,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/internal/verdict"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
@@ -175,6 +176,7 @@ func moveDedup(w *watch, seen *seen) {
 
 // moveDays has days made, one emptied and dropped, and one that is in the way.
 func moveDays(w *watch, db *sql.DB) {
+	testkit.WithinADay(w.T)
 	byDay := schema.Config{Inbox: schema.ByDay}
 	if err := schema.Up(w.Context(), db, byDay); err != nil {
 		w.Fatal(err)

@@ -359,7 +359,7 @@ func troubleRabbit(w *watch, seen *seen) {
 	broker := testkit.PrivateRabbit(w.T)
 	w.declare(broker.URL("/"), "q", nil)
 	p := w.rabbit(queue(broker.URL("/")), rabbit.PublisherConfig{
-		ConfirmTimeout: time.Second, ReadyTimeout: 100 * time.Millisecond, ReconnectMax: 200 * time.Millisecond,
+		ConfirmTimeout: 5 * time.Second, ReadyTimeout: 100 * time.Millisecond, ReconnectMax: 200 * time.Millisecond,
 	})
 	w.reaches(1, "once.rabbit.connected", "")
 	w.reaches(0, "once.rabbit.blocked", "")

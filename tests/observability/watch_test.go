@@ -141,7 +141,7 @@ func (w *watch) reaches(least float64, name, series string) {
 
 func (w *watch) eventually(what string, condition func() bool) {
 	w.Helper()
-	testkit.Eventually(w.T, 30*time.Second, what, condition)
+	testkit.Eventually(w.T, time.Minute, what, condition)
 }
 
 // logs remembers every line, of every level.

@@ -39,7 +39,7 @@ func (b *byHand) Close() error {
 // deliver gives msg to a consumer, which has to ack it.
 func (p *part) deliver(to *byHand, msg *message.Message) {
 	p.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(time.Minute)
 	select {
 	case to.messages <- msg:
 	case <-timeout:

@@ -71,7 +71,7 @@ func (p *part) permitted() {
 // becomes waits until a query about the tables has a result.
 func (p *part) becomes(want int, query string) {
 	p.Helper()
-	testkit.Eventually(p.T, 20*time.Second, fmt.Sprintf("%d is %s (denied: %v)", want, query, p.denied()), func() bool {
+	testkit.Eventually(p.T, time.Minute, fmt.Sprintf("%d is %s (denied: %v)", want, query, p.denied()), func() bool {
 		return len(p.denied()) > 0 || p.number(query) == want
 	})
 	p.permitted()

@@ -11,7 +11,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/inbox"
-	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
 )
@@ -19,12 +18,7 @@ import (
 // Outbox, forwarder, RabbitMQ and the durable inbox: what is nacked is a row
 // that comes again, and order is that of keys.
 func TestDurable(t *testing.T) {
-	broker := testkit.Rabbit(t)
-	transport, err := rabbit.NewPublisher(ours(broker.URL, ""), rabbit.PublisherConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := onPostgres(t, transport)
+	broker, s := onRabbit(t)
 	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
 		t.Helper()
 		subscriber, err := rabbit.NewSubscriber(ours(broker.URL, group), rabbit.SubscriberConfig{InFlight: 100, CloseTimeout: time.Second})

@@ -39,12 +39,7 @@ func (l lenient) Close() error {
 
 // Outbox, forwarder and RabbitMQ, with rabbit's publisher and subscriber.
 func TestRabbit(t *testing.T) {
-	broker := testkit.Rabbit(t)
-	transport, err := rabbit.NewPublisher(ours(broker.URL, ""), rabbit.PublisherConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := onPostgres(t, transport)
+	broker, s := onRabbit(t)
 	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
 		t.Helper()
 		subscribing := rabbit.SubscriberConfig{NackMin: 10 * time.Millisecond, CloseTimeout: time.Second}
@@ -94,4 +89,15 @@ func onPostgres(t *testing.T, transport message.Publisher) *service {
 		}
 	})
 	return newService(t, db.DB, db.DB, transport, schema.Config{})
+}
+
+// onRabbit is onPostgres with rabbit's publisher.
+func onRabbit(t *testing.T) (testkit.Broker, *service) {
+	t.Helper()
+	broker := testkit.Rabbit(t)
+	transport, err := rabbit.NewPublisher(ours(broker.URL, ""), rabbit.PublisherConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return broker, onPostgres(t, transport)
 }

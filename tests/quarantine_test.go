@@ -1,0 +1,117 @@
+package tests
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/rabbit"
+)
+
+// Messages of foreign senders that can never be applied end in quarantine, and
+// their neighbours are applied.
+func TestUnusableMessagesAreQuarantined(t *testing.T) {
+	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	c.handle("payments", placed, record("payments"))
+	c.start()
+	c.inject(amqp.Publishing{Body: []byte("no id\x00\xff")})
+	c.inject(amqp.Publishing{MessageId: "native-1", Body: []byte("AMQP's own id")})
+	c.inject(amqp.Publishing{MessageId: "native-1", Body: []byte("the same id, something else")})
+	c.inject(amqp.Publishing{
+		MessageId: "typed", Headers: amqp.Table{"x-death": []any{amqp.Table{"count": int64(3)}}, "n": int32(7), "raw": "\xff\x00"},
+	})
+	c.settle(2)
+	c.eventually("two are in quarantine", func() bool { return c.count(`once_parked WHERE state = 'quarantined'`) == 2 })
+	entries, err := c.consumer.Quarantine().List(t.Context(), poison.Filter{Consumer: "payments"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reasons := []string{entries[0].Reason, entries[1].Reason}
+	slices.Sort(reasons)
+	if !slices.Equal(reasons, []string{poison.ReasonCollision, poison.ReasonInvalidID}) {
+		t.Errorf("quarantined for %v", reasons)
+	}
+	for _, e := range entries {
+		if e.Reason == poison.ReasonInvalidID && string(e.Message.Payload) != "no id\x00\xff" {
+			t.Errorf("the payload is stored as %q", e.Message.Payload)
+		}
+	}
+}
+
+// picky is a marshaler that cannot read everything.
+type picky struct{ rabbit.Marshaler }
+
+func (p picky) Unmarshal(d amqp.Delivery) (*message.Message, error) {
+	if d.ContentType == "odd" {
+		return nil, fmt.Errorf("content type %s", d.ContentType)
+	}
+	return p.Marshaler.Unmarshal(d)
+}
+
+// What the transport cannot decode is quarantined as it came, and no handler
+// sees it.
+func TestTrap41UndecodableMessagesAreQuarantined(t *testing.T) {
+	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	config := c.config("payments")
+	config.Marshaler = picky{}
+	sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{Logger: testkit.Logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sub.SubscribeInitialize(placed); err != nil {
+		t.Fatal(err)
+	}
+	c.consumer.AddHandler(c.router, "payments", placed, sub, record("payments"))
+	c.start()
+	c.inject(amqp.Publishing{MessageId: "odd", ContentType: "odd", Body: []byte("\x00\xff")})
+	c.inject(amqp.Publishing{MessageId: "fine", Body: []byte("body")})
+	c.settle(1)
+	c.eventually("it is in quarantine", func() bool { return c.count(`once_parked WHERE state = 'quarantined'`) == 1 })
+	entries, err := c.consumer.Quarantine().List(t.Context(), poison.Filter{Consumer: "payments"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := entries[0]; e.Reason != poison.ReasonUndecodable || e.Message.UUID != "odd" || string(e.Message.Payload) != "\x00\xff" {
+		t.Errorf("%+v", e)
+	}
+}
+
+// A hopeless message is quarantined; when its cause is mended it is replayed,
+// and takes effect once, for the consumer that failed.
+func TestQuarantineAndReplay(t *testing.T) {
+	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	var mended atomic.Bool
+	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		if msg.UUID == "hopeless" && !mended.Load() {
+			return nil, fmt.Errorf("the card gateway says no")
+		}
+		return record("payments")(ctx, tx, msg)
+	})
+	c.handle("inventory", placed, record("inventory"))
+	c.start()
+	c.publish(message.NewMessage("fine", nil), message.NewMessage("hopeless", nil))
+	c.settle(3)
+	quarantine := c.consumer.Quarantine()
+	var entries []poison.Entry
+	c.eventually("it is in quarantine", func() bool {
+		entries, _ = quarantine.List(t.Context(), poison.Filter{})
+		return len(entries) == 1
+	})
+	if e := entries[0]; e.Consumer != "payments" || e.Attempts != 8 || !strings.Contains(e.Error, "the card gateway says no") {
+		t.Errorf("entry %+v", e)
+	}
+	mended.Store(true)
+	if err := quarantine.Replay(t.Context(), poison.Act{Actor: "test", Why: "mended"}, entries[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	c.settle(4)
+}
