@@ -6,6 +6,9 @@ PKG     ?= ./... ./tests/...
 TIMEOUT ?= 20m
 FOR     ?= 8h
 
+# Installs the servers that are missing; DEPS=: leaves that to you.
+DEPS    ?= scripts/deps.sh
+
 # The modules of the repository; the first two share the workspace go.work.
 MODULES = . tests tools
 
@@ -26,7 +29,7 @@ demo: ## run the example service                    BACKEND=embedded|servers ARG
 ifeq ($(BACKEND),embedded)
 	$(GO) run ./examples/orders $(ARGS)
 else ifeq ($(BACKEND),servers)
-	scripts/deps.sh
+	$(DEPS)
 	$(WITH_SERVERS) sh -c 'exec $(GO) run ./examples/orders -db "$$PG_DSN" -amqp "$$AMQP_URL" "$$@"' demo $(ARGS)
 else
 	@echo "make demo: BACKEND is '$(BACKEND)': embedded (nothing to install) or servers (PostgreSQL and RabbitMQ)" >&2; exit 2
@@ -34,31 +37,31 @@ endif
 
 .PHONY: test
 test: ## test against real servers                  PKG=./outbox RUN=TestName COUNT=1 TIMEOUT=20m ARGS=-v
-	scripts/deps.sh
-	$(WITH_SERVERS) $(GO) test -race -timeout $(TIMEOUT)$(if $(RUN), -run '$(RUN)')$(if $(COUNT), -count $(COUNT)) $(ARGS) $(PKG)
+	$(DEPS)
+	$(WITH_SERVERS) $(GO) test -race -timeout '$(TIMEOUT)'$(if $(RUN), -run '$(RUN)')$(if $(COUNT), -count '$(COUNT)') $(ARGS) $(PKG)
 
 .PHONY: bench
 bench: ## measure against real servers               OUT=file ARGS='flags of tests/bench'
-	scripts/deps.sh
+	$(DEPS)
 	$(WITH_SERVERS) $(GO) run ./tests/bench$(if $(OUT), -out '$(OUT)') $(ARGS)
 
 # Processes of an earlier release run beside ours: of OLD, or of the last tag.
-OLD      ?= $(shell git describe --tags --abbrev=0 2>/dev/null)
-CHAOS_OLD = $(if $(OLD), -old "$$(scripts/build-chaos.sh '$(OLD)')")
+OLD   ?= $(shell git describe --tags --abbrev=0 2>/dev/null)
+CHAOS  = $(if $(OLD),old=$$(scripts/build-chaos.sh '$(OLD)') && )$(GO) run ./tests/chaos$(if $(OLD), -old "$$old")
 
 .PHONY: chaos
 chaos: ## show that nothing is lost or doubled         OLD=commit ARGS='flags of tests/chaos'
-	scripts/deps.sh
-	$(GO) run ./tests/chaos$(CHAOS_OLD) $(ARGS)
+	$(DEPS)
+	$(CHAOS) $(ARGS)
 
 .PHONY: soak
 soak: ## the same for long                          FOR=8h OLD=commit ARGS='flags of tests/chaos'
-	scripts/deps.sh
-	$(GO) run ./tests/chaos -duration $(FOR)$(CHAOS_OLD) $(ARGS)
+	$(DEPS)
+	$(CHAOS) -duration '$(FOR)' $(ARGS)
 
 .PHONY: guards
 guards: ## show that tests of traps fail without their guards   ARGS='flags of tests/guards'
-	scripts/deps.sh
+	$(DEPS)
 	$(WITH_SERVERS) $(GO) run ./tests/guards $(ARGS)
 
 .PHONY: check
