@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/dialect"
@@ -49,6 +50,74 @@ func TestTrap01_LateCommitOfALowerPosition(t *testing.T) {
 	eventually(t, "the last one is sent", func() bool { return b.has("1") })
 	drained(t, db)
 	require.Len(t, b.stored, 9)
+}
+
+// TestTrap01_AWriterThatStandsStill has a writer stopped between the moment it
+// takes its position and the one it writes its row, as a machine that has other
+// things to do does it now and then.
+func TestTrap01_AWriterThatStandsStill(t *testing.T) {
+	db := postgres(t)
+	exec(t, db, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
+		'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END'`)
+	exec(t, db, `CREATE TRIGGER wait BEFORE INSERT ON once_outbox FOR EACH ROW WHEN (NEW.message_id = 'slow') EXECUTE FUNCTION wait()`)
+	b := newBroker()
+	start(t, db, b, quick(schema.Config{}))
+	// A sequence that writes to the log, as at its first value, sees to an id.
+	put(t, db, schema.Config{}, "t", msg("first", ""))
+	drained(t, db)
+
+	barrier, release, err := dialect.Begin(t.Context(), db, nil)
+	require.NoError(t, err)
+	t.Cleanup(release)
+	_, err = barrier.Exec(`SELECT pg_advisory_xact_lock(1)`)
+	require.NoError(t, err)
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		assert.NoError(t, outbox.InTx(context.Background(), db, func(_ *sql.Tx, events message.Publisher) error {
+			return events.Publish("t", msg("slow", ""))
+		}))
+	})
+	t.Cleanup(writing.Wait)
+	t.Cleanup(release)
+	eventually(t, "it stands still", func() bool {
+		return count(t, db, `SELECT COUNT(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
+		                     WHERE l.locktype = 'advisory' AND NOT l.granted AND a.datname = current_database()`) == 1
+	})
+	for i := range 9 { // higher positions go by
+		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), ""))
+		eventually(t, "it is sent", func() bool { return b.has(fmt.Sprint(i)) && pending(t, db) == 0 })
+	}
+	require.NoError(t, barrier.Commit())
+	eventually(t, "the slow one is sent", func() bool { return b.has("slow") })
+}
+
+// TestTrap01_ALowerPositionOfAYoungerTransaction has the younger of two writers
+// take a position below the last one of the other, where no id has ended since
+// but those of the two.
+func TestTrap01_ALowerPositionOfAYoungerTransaction(t *testing.T) {
+	_, db := private(t) // nobody else takes transaction ids there
+	answered := make(chan struct{})
+	b := &pipelined{broker: newBroker().answering(func(d delivery) error {
+		if d.id != "younger" {
+			<-answered
+		}
+		return nil
+	})}
+	start(t, db, b, quick(schema.Config{}))
+	t.Cleanup(sync.OnceFunc(func() { close(answered) }))
+
+	older := open(t, db, msg("1", ""))
+	younger := open(t, db, msg("younger", ""))
+	require.NoError(t, outbox.Publisher(older).Publish("t", msg("3", "")))
+	require.NoError(t, older.Commit())
+	eventually(t, "the older one's are under way", func() bool { return b.tries("1") == 1 && b.tries("3") == 1 })
+	reads := func() int {
+		return count(t, db, `SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`)
+	}
+	before := reads()
+	eventually(t, "they are passed by reads", func() bool { meanwhile(50 * time.Millisecond); return reads() > before+20 })
+	require.NoError(t, younger.Commit())
+	eventually(t, "the younger one's is sent", func() bool { return b.has("younger") })
 }
 
 func TestTrap02_OtherTransactionsDoNotHoldItUp(t *testing.T) {

@@ -63,9 +63,15 @@ func (l *loop) keepLease(now time.Time) {
 	if giveBack {
 		req.back = slices.Clone(t.leaving)
 	}
+	seen, _ := l.cursor.sights()
 	l.ask(func(ctx context.Context) func() {
 		got, err := l.store.lease(ctx, req)
-		return func() { l.leased(req, got, now, err) }
+		return func() {
+			if err == nil {
+				l.cursor.wrote(seen)
+			}
+			l.leased(req, got, now, err)
+		}
 	})
 }
 

@@ -18,6 +18,8 @@ type request struct {
 	keys   []string // left out; those that are meant if it is a refill
 	topics []string // left out
 
+	settled sight
+
 	refills []refill // makes it a refill
 }
 
@@ -56,7 +58,7 @@ func (s *store) rows(ctx context.Context, req request) ([]*row, reached, error) 
 		at    reached
 	)
 	err := s.read(ctx, func(tx *sql.Tx) error {
-		found, at = nil, reached{}
+		found, at = nil, reached{settled: req.settled}
 		if req.refills == nil {
 			if err := tx.QueryRowContext(ctx, s.sql.snapshot).Scan(&at.horizon, &at.ceiling, &at.unowned); err != nil {
 				return err

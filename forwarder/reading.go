@@ -9,8 +9,8 @@ import (
 
 const (
 	// rescanEvery is how often the outbox is read from the start, for what no
-	// cursor can promise: a writer that stood still in the wrong place, a row
-	// that was changed by hand.
+	// cursor can promise: a row that was changed by hand, a database that is
+	// another one.
 	rescanEvery = time.Minute
 
 	// refillsAtOnce bounds the keys of one refill.
@@ -89,6 +89,7 @@ func (l *loop) sweep(now time.Time, limit, bytes int) {
 	}
 	l.at(r.rescan)
 	req.from = l.cursor.low
+	_, req.settled = l.cursor.sights()
 	for position, row := range l.buffer.rows {
 		if position > req.from || row.due {
 			req.known = append(req.known, position)

@@ -43,6 +43,7 @@ type settled struct {
 	charges   bool
 	deaths    int  // how many, from the first
 	vanished  bool // rows were not there any more, or their slots not ours
+	wrote     bool // something was changed
 	err       error
 }
 
@@ -53,9 +54,10 @@ func (s *store) settle(ctx context.Context, batch settlement, afterDead AfterDea
 	)
 	if len(batch.confirmed) > 0 {
 		failpoint.Hit("forwarder/remove")
-		err := s.remove(ctx, batch.confirmed)
+		removed, err := s.remove(ctx, batch.confirmed)
 		failpoint.Hit("forwarder/removed")
 		done.confirmed = err == nil
+		done.wrote = removed > 0
 		errs = append(errs, err)
 	}
 	if len(batch.charges) > 0 {
@@ -64,6 +66,7 @@ func (s *store) settle(ctx context.Context, batch settlement, afterDead AfterDea
 		failpoint.Hit("forwarder/charged")
 		done.charges = err == nil
 		done.vanished = charged < int64(len(batch.charges))
+		done.wrote = done.wrote || charged > 0
 		errs = append(errs, err)
 	}
 	for _, d := range batch.deaths {
@@ -76,14 +79,16 @@ func (s *store) settle(ctx context.Context, batch settlement, afterDead AfterDea
 		}
 		done.deaths++
 		done.vanished = done.vanished || !buried
+		done.wrote = done.wrote || buried
 	}
 	done.err = errors.Join(errs...)
 	return done
 }
 
 // remove deletes confirmed rows and lifts the holds that name them. It does no
-// harm to do it again, or to be no longer the owner: confirmed is confirmed.
-func (s *store) remove(ctx context.Context, rows []*row) error {
+// harm to do it again, or to be no longer the owner: confirmed is confirmed. It
+// returns how many there were.
+func (s *store) remove(ctx context.Context, rows []*row) (removed int64, err error) {
 	var (
 		positions, heads []int64
 		ids, keys        []string
@@ -96,7 +101,8 @@ func (s *store) remove(ctx context.Context, rows []*row) error {
 			keys = append(keys, r.key)
 		}
 	}
-	return s.write(ctx, func(tx *sql.Tx) error {
+	err = s.write(ctx, func(tx *sql.Tx) error {
+		removed = 0
 		if len(heads) > 0 {
 			if _, err := tx.ExecContext(ctx, s.sql.lift, s.dialect.List(heads), s.dialect.Strings(keys)); err != nil {
 				return err
@@ -108,13 +114,18 @@ func (s *store) remove(ctx context.Context, rows []*row) error {
 			statements = s.sql.removeLogged
 		}
 		for _, statement := range statements {
-			if _, err := tx.ExecContext(ctx, statement, s.dialect.List(positions), s.dialect.Strings(ids)); err != nil {
+			result, err := tx.ExecContext(ctx, statement, s.dialect.List(positions), s.dialect.Strings(ids))
+			if err != nil {
+				return err
+			}
+			if removed, err = result.RowsAffected(); err != nil {
 				return err
 			}
 			failpoint.Hit("forwarder/rows-deleted")
 		}
 		return nil
 	})
+	return removed, err
 }
 
 // charge returns how many rows it found.

@@ -50,11 +50,17 @@ func (l *loop) settle(now time.Time) {
 		batch.confirmed = batch.confirmed[:most]
 	}
 	s.busy, s.unsure = true, len(batch.confirmed)
+	seen, _ := l.cursor.sights()
 	l.ask(func(ctx context.Context) func() {
 		began := time.Now()
 		done := l.store.settle(ctx, batch, l.config.AfterDead)
 		l.instruments.settlements.Record(time.Since(began), telemetry.Succeeded(done.err))
-		return func() { l.recorded(batch, done) }
+		return func() {
+			if done.wrote {
+				l.cursor.wrote(seen)
+			}
+			l.recorded(batch, done)
+		}
 	})
 }
 

@@ -63,11 +63,16 @@ func TestTrap68_AConfirmedMessageTakesNoOtherWithIt(t *testing.T) {
 			require.NoError(t, db.QueryRow(`SELECT COUNT(*) FROM once_outbox`).Scan(&n))
 			return n
 		}
-		require.NoError(t, s.remove(t.Context(), []*row{{position: 1, id: "b"}, {position: 2, id: "a"}}))
-		require.Equal(t, 2, left(), "ids of another history")
-		require.NoError(t, s.remove(t.Context(), []*row{{position: 1, id: "a"}, {position: 2, id: "b"}}))
+		removed := func(rows ...*row) int64 {
+			n, err := s.remove(t.Context(), rows)
+			require.NoError(t, err)
+			return n
+		}
+		require.Zero(t, removed(&row{position: 1, id: "b"}, &row{position: 2, id: "a"}), "ids of another history")
+		require.Equal(t, 2, left())
+		require.EqualValues(t, 2, removed(&row{position: 1, id: "a"}, &row{position: 2, id: "b"}))
 		require.Zero(t, left())
-		require.NoError(t, s.remove(t.Context(), []*row{{position: 1, id: "a"}}), "again does no harm")
+		require.Zero(t, removed(&row{position: 1, id: "a"}), "again does no harm")
 	})
 }
 
@@ -130,12 +135,8 @@ func TestADeadLetterOfAPositionThatIsUsedAgain(t *testing.T) {
 		s := newStore(db.DB, d)
 		_, err = s.lease(t.Context(), leaseRequest{take: true, length: time.Minute})
 		require.NoError(t, err)
-		overriding := "OVERRIDING SYSTEM VALUE"
-		if d.SQLite() {
-			overriding = ""
-		}
 		for _, id := range []string{"old", "new"} {
-			_, err = db.Exec(`INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata) ` + overriding + `
+			_, err = db.Exec(`INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata)
 				VALUES (7, '` + id + `', 't', 1, '', '{}')`)
 			require.NoError(t, err)
 			buried, err := s.bury(t.Context(), death{row: &row{position: 7, id: id}, reason: "exhausted"}, GoOn)
@@ -163,8 +164,11 @@ func TestTrap68_ARepeatedRemovalIsLoggedOnce(t *testing.T) {
 			require.NoError(t, db.QueryRow(query).Scan(&n))
 			return n
 		}
-		require.NoError(t, s.remove(t.Context(), []*row{{position: 1, id: "a"}, {position: 2, id: "a"}}))
-		require.NoError(t, s.remove(t.Context(), []*row{{position: 1, id: "a"}, {position: 3, id: "c"}}))
+		for _, rows := range [][]*row{{{position: 1, id: "a"}, {position: 2, id: "a"}}, {{position: 1, id: "a"}, {position: 3, id: "c"}}} {
+			removed, err := s.remove(t.Context(), rows)
+			require.NoError(t, err)
+			require.EqualValues(t, 1, removed)
+		}
 		require.Equal(t, 1, count(`SELECT COUNT(*) FROM once_outbox`))
 		require.Equal(t, 2, count(`SELECT COUNT(*) FROM once_outbox_sent`))
 		require.Equal(t, 2, count(`SELECT COUNT(DISTINCT message_id) FROM once_outbox_sent WHERE message_id IN ('a', 'c')`))

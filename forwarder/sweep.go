@@ -62,7 +62,7 @@ func readQuery(d dialect.Dialect) string {
 func refillQuery(d dialect.Dialect) string { return d.SQL(ofKeys) }
 
 // snapshotQuery says how far other transactions are, horizon: all below have
-// ended, ceiling: none from here on had begun, and whether slots have no owner.
+// ended, ceiling: none from here on has, and whether slots have no owner.
 // It is asked just before the rows are read, so that these show at least what
 // it has seen.
 func snapshotQuery(d dialect.Dialect) string {

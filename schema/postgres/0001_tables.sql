@@ -6,8 +6,13 @@
 -- read as text.
 -- The checks are for rows that are edited by hand: what no forwarder would find,
 -- or would try for ever, is refused.
+--
+-- A position is taken when its transaction has an id, and not as an identity a
+-- moment before: a forwarder waits for ids before it passes positions.
+CREATE SEQUENCE {outbox_position};
 CREATE TABLE {outbox} (
-    position     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY CHECK (position > 0),
+    position     bigint PRIMARY KEY CHECK (position > 0)
+                 DEFAULT CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('{outbox_position}') END,
     message_id   text        NOT NULL,
     topic        text        NOT NULL,
     ordering_key text,
@@ -28,6 +33,8 @@ CREATE TABLE {outbox} (
     autovacuum_vacuum_insert_threshold = 100000,
     autovacuum_vacuum_cost_delay = 0
 );
+
+ALTER SEQUENCE {outbox_position} OWNED BY {outbox}.position;
 
 -- Finds delayed and backed-off rows. Rows that are due at once are not in it.
 CREATE INDEX {index outbox_due} ON {outbox} (due_at) WHERE due_at IS NOT NULL;

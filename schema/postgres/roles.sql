@@ -19,12 +19,16 @@ END $$;
 REVOKE ALL ON {migrations}, {outbox}, {holds}, {outbox_dead}, {outbox_sent}, {forwarders}, {slots},
               {inbox}, {versions}, {parked}, {audit}, {replays}
 FROM PUBLIC, {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
+REVOKE ALL ON SEQUENCE {outbox_position}
+FROM PUBLIC, {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
 
 -- schema.Check.
 GRANT SELECT ON {migrations} TO {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
 
--- The producer can neither read nor take back what it has published.
-GRANT INSERT ON {outbox} TO {role producer};
+-- The producer can neither read nor take back what it has published, nor say
+-- where it stands.
+GRANT INSERT (topic, message_id, ordering_key, slot, payload, metadata, due_at) ON {outbox} TO {role producer};
+GRANT USAGE ON SEQUENCE {outbox_position} TO {role producer};
 
 -- The forwarder cannot add messages, or change them: all that it updates is
 -- when and how often they were tried. Of what is dead or sent it sees no
@@ -63,7 +67,9 @@ GRANT SELECT (message_id, consumer), INSERT, DELETE ON {inbox} TO {role operator
 GRANT SELECT, INSERT, UPDATE ON {replays} TO {role operator};
 GRANT SELECT, DELETE, UPDATE (created_at) ON {outbox_dead} TO {role operator};
 GRANT SELECT, UPDATE (created_at) ON {outbox_sent} TO {role operator};
-GRANT INSERT, SELECT (position, ordering_key, due_at), UPDATE (due_at) ON {outbox} TO {role operator};
+GRANT INSERT (message_id, topic, ordering_key, slot, payload, metadata, unknown), SELECT (position, ordering_key, due_at),
+      UPDATE (due_at) ON {outbox} TO {role operator};
+GRANT USAGE ON SEQUENCE {outbox_position} TO {role operator};
 GRANT SELECT, DELETE ON {holds} TO {role operator};
 GRANT UPDATE (position, successors_after, reason) ON {holds} TO {role operator};
 GRANT SELECT, INSERT (actor, action, subject, consumer, message_id, why, replay_id) ON {audit} TO {role operator};

@@ -10,6 +10,17 @@ func forwarderGuards() []guard {
 			pkg: "forwarder", test: "TestTrap01_LateCommit",
 		},
 		{
+			trap: 1, what: "a position is taken by a transaction that has an id",
+			file:  "schema/postgres/0001_tables.sql",
+			guard: "CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('{outbox_position}') END", without: "nextval('{outbox_position}')",
+			pkg: "forwarder", test: "TestTrap01_AWriterThatStandsStill",
+		},
+		{
+			trap: 1, what: "what is passed was seen before a transaction of our own",
+			file: "forwarder/reading.go", guard: "_, req.settled = l.cursor.sights()", without: "req.settled, _ = l.cursor.sights()",
+			pkg: "forwarder", test: "TestTrap01_ALowerPosition",
+		},
+		{
 			trap: 1, what: "the mover reads below the oldest open transaction",
 			file:    "mover/queries.go",
 			guard:   "const readable = `transaction_id < pg_snapshot_xmin(pg_current_snapshot())`",
@@ -288,7 +299,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 62, what: "what was read is passed when who has begun by now has ended",
-			file: "forwarder/cursor.go", guard: "mark{c.seen, r.ceiling}", without: "mark{c.seen, r.horizon}",
+			file: "forwarder/cursor.go", guard: "c.mark(r.settled.position, r.ceiling)", without: "c.mark(r.settled.position, r.horizon)",
 			pkg: "forwarder", test: "TestTrap62",
 		},
 		{

@@ -15,7 +15,7 @@ import (
 var may = map[string]map[string]string{
 	"producer": {
 		"migrations": "SELECT",
-		"outbox":     "INSERT",
+		"outbox":     "INSERT(due_at message_id metadata ordering_key payload slot topic)",
 	},
 	"forwarder": {
 		"migrations":  "SELECT",
@@ -35,8 +35,9 @@ var may = map[string]map[string]string{
 		"replays": "SELECT(id state)",
 	},
 	"operator": {
-		"migrations":  "SELECT",
-		"outbox":      "SELECT(due_at ordering_key position), INSERT, UPDATE(due_at)",
+		"migrations": "SELECT",
+		"outbox": "SELECT(due_at ordering_key position), INSERT(message_id metadata ordering_key payload slot topic unknown), " +
+			"UPDATE(due_at)",
 		"holds":       "SELECT, UPDATE(position reason successors_after), DELETE",
 		"outbox_dead": "SELECT, UPDATE(created_at), DELETE",
 		"outbox_sent": "SELECT, UPDATE(created_at)",
@@ -64,6 +65,9 @@ var may = map[string]map[string]string{
 		"audit": "SELECT",
 	},
 }
+
+// ofPositions is what they may do on the sequence of the positions.
+var ofPositions = map[string]string{"producer": "USAGE", "operator": "USAGE"}
 
 var rights = []string{"SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"}
 
@@ -136,6 +140,15 @@ func TestNoRoleMayMore(t *testing.T) {
 		}
 	}
 	for _, part := range parts {
+		var may string
+		err := w.admin.QueryRowContext(t.Context(), `SELECT concat_ws(', ', CASE WHEN has_sequence_privilege($1, $2, 'USAGE') THEN 'USAGE' END,
+			CASE WHEN has_sequence_privilege($1, $2, 'SELECT, UPDATE') THEN 'more' END)`,
+			w.login(part), tables.Table("outbox_position")).Scan(&may)
+		if want := ofPositions[part]; err != nil || may != want {
+			t.Errorf("%s on the sequence has %q and is to have %q: %v", part, may, want, err)
+		}
+	}
+	for _, part := range parts {
 		db := w.open(new(recorder), part)
 		for table, columns := range all {
 			w.attempt(db, part, table, columns[0])
@@ -172,7 +185,10 @@ func (w *world) attempt(db *sql.DB, part, table, column string) {
 func TestWhatARoleIsFor(t *testing.T) {
 	w := newWorld(t)
 	for part, queries := range map[string][]string{
-		"producer": {`SELECT payload FROM app.mine_outbox`, `DELETE FROM app.mine_outbox`},
+		"producer": {
+			`SELECT payload FROM app.mine_outbox`, `DELETE FROM app.mine_outbox`,
+			`INSERT INTO app.mine_outbox (position, message_id, topic, slot, payload, metadata) VALUES (1, '', '', 0, '', '{}')`,
+		},
 		"forwarder": {
 			`UPDATE app.mine_outbox SET payload = ''`, `INSERT INTO app.mine_outbox DEFAULT VALUES`,
 			`SELECT payload FROM app.mine_outbox_dead`, `SELECT 1 FROM app.mine_inbox`,
@@ -230,7 +246,8 @@ func TestRolesNamesWhatCannotBeUsed(t *testing.T) {
 		}
 	}
 	text, err := schema.Roles(schema.Config{Prefix: "a_"}, "")
-	if err != nil || !strings.Contains(text, `GRANT INSERT ON "a_outbox" TO "a_producer"`) || strings.ContainsAny(text, "{}") {
+	const grant = `GRANT USAGE ON SEQUENCE "a_outbox_position" TO "a_producer"`
+	if err != nil || !strings.Contains(text, grant) || strings.ContainsAny(text, "{}") {
 		t.Errorf("%v: %s", err, text)
 	}
 }
