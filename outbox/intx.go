@@ -34,7 +34,7 @@ func (o *Outbox) InTx(
 		return errors.New("outbox: db and work are needed, one of them is nil")
 	}
 	var failed error
-	err := o.dialect.Write(ctx, db, func(tx *sql.Tx) error {
+	err := o.dialect.InTx(ctx, db, func(tx *sql.Tx) error {
 		failpoint.Hit("outbox/begun")
 		failed = work(tx, publisher{outbox: o, tx: tx, ctx: ctx})
 		failpoint.Hit("outbox/worked")

@@ -19,7 +19,17 @@ var ErrCommitUnknown = errors.New("outcome of the commit is unknown")
 // Even single statements go through it: lib/pq sends a statement with
 // arguments in two round trips, and behind a pooler in transaction mode
 // another client's statement could come between them.
+//
+// A process that stands still in the middle keeps what it has locked for ten
+// seconds: then the server rolls back. Work is statements of ours, one after
+// the other; what may take its time between them goes through [Dialect.InTx].
 func (d Dialect) Write(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
+	return run(ctx, db, nil, d.bounded(ctx, work), d.Commit)
+}
+
+// InTx is [Dialect.Write] for somebody else's work, which takes as long as it
+// likes.
+func (d Dialect) InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	return run(ctx, db, nil, work, d.Commit)
 }
 
@@ -31,7 +41,21 @@ func (d Dialect) WriteLatest(ctx context.Context, db *sql.DB, work func(tx *sql.
 	if !d.SQLite() { // it has one writer
 		options = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
-	return run(ctx, db, options, work, d.Commit)
+	return run(ctx, db, options, d.bounded(ctx, work), d.Commit)
+}
+
+// bounded has the server end the transaction if it does not hear of work for
+// long: its process may have been stopped, or its host have gone.
+func (d Dialect) bounded(ctx context.Context, work func(tx *sql.Tx) error) func(tx *sql.Tx) error {
+	if d.SQLite() {
+		return work
+	}
+	return func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `SET LOCAL idle_in_transaction_session_timeout = 10000`); err != nil {
+			return err
+		}
+		return work(tx)
+	}
 }
 
 // Read is [Dialect.Write] for work that changes nothing: in SQLite it does not

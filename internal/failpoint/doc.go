@@ -8,6 +8,9 @@ package failpoint
 // Variable is that of the environment which names the point.
 const Variable = "ONCE_FAILPOINT"
 
+// Freezes is the variable that has the process stopped instead of ended.
+const Freezes = "ONCE_FAILPOINT_FREEZES"
+
 // Reached begins the line that is written to standard error before the process
-// ends; the name of the point follows.
+// ends or stops; the name of the point follows.
 const Reached = "failpoint reached: "

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 )
 
 // armed is the point at which this process ends, and after how many hits.
@@ -31,14 +32,22 @@ func parse(value string) (name string, left *atomic.Int64) {
 	return name, left
 }
 
+var freezes = os.Getenv(Freezes) != ""
+
 // Hit ends the process if the point is the one: nothing is tidied up, no
-// deferred function runs, and this call does not return.
+// deferred function runs, and this call does not return. A process that is
+// stopped instead returns from it when it goes on.
 func Hit(name string) {
 	if name != armed || left.Add(-1) != 0 {
 		return
 	}
 	fmt.Fprintln(os.Stderr, Reached+name)
-	if self, err := os.FindProcess(os.Getpid()); err == nil {
+	self, err := os.FindProcess(os.Getpid())
+	if err == nil && freezes {
+		_ = self.Signal(syscall.SIGSTOP)
+		return
+	}
+	if err == nil {
 		_ = self.Kill()
 	}
 	select {}

@@ -44,6 +44,9 @@ func (a *actor) chain() (*once.Consumer, error) {
 		Dedup:  dedup.Config{SweepInterval: time.Second, Batch: dedup.Batch{Wait: 50 * time.Millisecond}},
 		Poison: poison.Config{ReplayLease: lease},
 	}
+	if a.Frozen {
+		config.Dedup.IdleTimeout = 5 * time.Second
+	}
 	if a.Keyed {
 		config.Retry.KeyOrder = retry.GoOn
 	}

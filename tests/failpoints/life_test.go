@@ -17,6 +17,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/testkit"
@@ -51,6 +52,8 @@ type life struct {
 	Exits    string `json:"exits"`     // the message whose handler ends the process
 	Stops    bool   `json:"stops"`     // the process is told to end while it handles an order
 	Blocks   bool   `json:"blocks"`    // what is handled again takes as long as the process lives
+
+	Frozen bool `json:"frozen"` // one of two lives at a time is stopped, which is to be noticed soon
 
 	Operate string `json:"operate"` // what an operator does meanwhile
 	Export  string `json:"export"`  // for an import
@@ -108,6 +111,9 @@ func (l life) live() error {
 	}
 	defer db.Close()
 	db.SetMaxOpenConns(6)
+	if l.Frozen {
+		db.SetMaxOpenConns(4) // two of them at a time
+	}
 	a := &actor{life: l, db: db, stop: cancel}
 	if l.AMQP == "" {
 		if a.transport, err = local.New(db, local.Config{Schema: l.schema()}); err != nil {
@@ -165,6 +171,9 @@ func (l life) exchanges() wamqp.Config {
 	config := wamqp.NewDurablePubSubConfig(l.AMQP, named)
 	config.Exchange.GenerateName = named
 	config.Marshaler = rabbit.Marshaler{}
+	if l.Frozen {
+		config.Connection.AmqpConfig = &amqp091.Config{Heartbeat: 3 * time.Second}
+	}
 	return config
 }
 
@@ -201,6 +210,9 @@ func (a *actor) write(ctx context.Context, hint func()) error {
 	}
 	for n, id := range a.Writes {
 		err := box.InTx(ctx, a.db, func(tx *sql.Tx, events message.Publisher) error {
+			if err := a.bound(ctx, tx); err != nil {
+				return err
+			}
 			result, err := tx.ExecContext(ctx, `INSERT INTO orders (id) VALUES ($1) ON CONFLICT DO NOTHING`, id)
 			if err != nil {
 				return err
@@ -215,6 +227,9 @@ func (a *actor) write(ctx context.Context, hint func()) error {
 		}
 		undone := "undone-" + id
 		err = box.InTx(ctx, a.db, func(tx *sql.Tx, events message.Publisher) error {
+			if err := a.bound(ctx, tx); err != nil {
+				return err
+			}
 			if _, err := tx.ExecContext(ctx, `INSERT INTO orders (id) VALUES ($1)`, undone); err != nil {
 				return err
 			}
@@ -225,6 +240,16 @@ func (a *actor) write(ctx context.Context, hint func()) error {
 		}
 	}
 	return nil
+}
+
+// bound has the server end a transaction of the service's own if the process is
+// stopped in it: how long it may take is the service's to say.
+func (a *actor) bound(ctx context.Context, tx *sql.Tx) error {
+	if !a.Frozen {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, `SET LOCAL idle_in_transaction_session_timeout = 5000`)
+	return err
 }
 
 func (l life) message(n int, id string) *message.Message {

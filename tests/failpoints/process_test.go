@@ -7,12 +7,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/testkit"
 )
 
 // build makes the program whose lives these are: this package, with failpoints.
@@ -32,19 +35,38 @@ type process struct {
 
 	point  string
 	stdin  io.Closer
-	stderr bytes.Buffer
+	stderr buffer
 	ended  chan struct{} // closed then
 }
 
-// begin starts a life that is to be killed at a point, if there is one.
-func begin(t *testing.T, program string, l life, point string) *process {
+// buffer is read while it is written.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// begin starts a life that is to be killed at a point, if there is one. More
+// of the environment may say that it is to be stopped there.
+func begin(t *testing.T, program string, l life, point string, environ ...string) *process {
 	t.Helper()
 	told, err := json.Marshal(l)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &process{Cmd: exec.Command(program), point: point, ended: make(chan struct{})}
-	p.Env = append(os.Environ(), environment+"="+string(told), failpoint.Variable+"="+point)
+	p.Env = slices.Concat(os.Environ(), environ, []string{environment + "=" + string(told), failpoint.Variable + "=" + point})
 	p.Stderr = &p.stderr
 	if p.stdin, err = p.StdinPipe(); err == nil {
 		err = p.Start()
@@ -87,6 +109,23 @@ func (p *process) killed(t *testing.T) {
 	name, _, _ := strings.Cut(p.point, ":")
 	if !status.Signaled() || status.Signal() != syscall.SIGKILL || p.stderr.String() != failpoint.Reached+name+"\n" {
 		t.Fatalf("the process was not killed at %s, it ended with %v: %s", p.point, p.ProcessState, &p.stderr)
+	}
+}
+
+// frozen waits until the process has come to the point at which it is stopped.
+func (p *process) frozen(t *testing.T) {
+	t.Helper()
+	name, _, _ := strings.Cut(p.point, ":")
+	testkit.Eventually(t, patience, "the process is stopped at "+p.point, func() bool {
+		return p.stderr.String() == failpoint.Reached+name+"\n"
+	})
+}
+
+// thaw has it go on.
+func (p *process) thaw(t *testing.T) {
+	t.Helper()
+	if err := p.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -174,6 +174,12 @@ func forwarderGuards() []guard {
 			pkg:     "forwarder", test: "TestTrap18_OnlyTheOwner",
 		},
 		{
+			trap: 18, what: "the server ends a transaction of ours whose process stands still",
+			file: "internal/dialect/tx.go", guard: "SET LOCAL idle_in_transaction_session_timeout = 10000",
+			without: "SET LOCAL idle_in_transaction_session_timeout = 0",
+			pkg:     "tests/failpoints", test: "TestTrap18_FrozenAt/refused",
+		},
+		{
 			trap: 19, what: "the back-off is in the row",
 			file: "forwarder/queries.go", guard: "due_at = {after c.delay}, last_error", without: "due_at = {now}, last_error",
 			pkg: "forwarder", test: "TestTrap19",

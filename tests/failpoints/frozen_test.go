@@ -1,0 +1,60 @@
+package failpoints
+
+import (
+	"testing"
+
+	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// freezes are the points at which a process has locked what another one needs.
+var freezes = map[string][]string{
+	"way":         {"forwarder/enrolled:2", "forwarder/slots-taken", "forwarder/rows-deleted", "dedup/claimed"},
+	"redelivered": {"parked/claimed", "parked/removed"},
+	"failing":     {"parked/quarantined"},
+	"durable":     {"parked/delivered"},
+	"batches":     {"dedup/batch-claimed"},
+	"versions":    {"sequence/written"},
+	"refused":     {"forwarder/attempt-charged", "forwarder/key-held"},
+	"dying":       {"forwarder/letter-written"},
+}
+
+// A process is stopped in the middle of a transaction, as a machine that is
+// paused or a network that is cut does it, and stays so until another one has
+// done all the work; then it goes on.
+func TestTrap18_FrozenAt(t *testing.T) {
+	t.Parallel()
+	program, broker := build(t), testkit.Rabbit(t)
+	names := map[string]bool{}
+	for _, s := range scenarios {
+		names[s.name] = true
+		for _, point := range freezes[s.name] {
+			t.Run(s.name+"/"+point, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, program, s, broker)
+				w.life.Frozen = true
+				if s.seed != nil {
+					s.seed(w)
+				}
+				if s.earlier != nil {
+					s.earlier(w)
+				}
+				p := begin(t, program, w.life, point, failpoint.Freezes+"=yes")
+				p.frozen(t)
+				if s.after != nil {
+					s.after(&w.life)
+				}
+				w.finish()
+				p.thaw(t)
+				p.stop(t)
+				w.finish() // what it gave back, and what it should not have done
+				w.audit()
+			})
+		}
+	}
+	for name := range freezes {
+		if !names[name] {
+			t.Errorf("%s is no scenario", name)
+		}
+	}
+}
