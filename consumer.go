@@ -45,7 +45,9 @@ type ConsumerConfig struct {
 
 	// Durable are the names of consumers whose messages are stored and acked
 	// first, and handled from there, as Inbox says. All others handle them while
-	// the transport waits. Defaults to none.
+	// the transport waits. A name here, or in Dedup.Idempotent, that no handler
+	// has when a router starts is logged as an error: it may be misspelt.
+	// Defaults to none.
 	Durable []string
 	Inbox   inbox.Config
 
@@ -80,6 +82,7 @@ type Consumer struct {
 	retries    *retry.Retries
 	quarantine *poison.Store
 	sequence   *sequence.Resequencer // or nil
+	handlers   *handlers
 }
 
 // NewConsumer returns a Consumer whose handlers keep their state in db. The
@@ -109,6 +112,7 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	errs = append(errs, err)
 	consumer := &Consumer{
 		durable: slices.Clone(config.Durable), intake: intake, once: once, retries: retries, quarantine: quarantine,
+		handlers: newHandlers(config),
 	}
 	if config.Sequence != nil {
 		consumer.sequence, err = sequence.New(*config.Sequence)
@@ -232,6 +236,7 @@ func (c *Consumer) inOrder(h message.HandlerFunc) message.HandlerFunc {
 func (c *Consumer) add(
 	router *message.Router, consumer, topic string, sub message.Subscriber, once message.HandlerFunc,
 ) *message.Handler {
+	c.handlers.add(router, consumer)
 	chain := c.quarantine.Middleware(c.retries.Middleware(once))
 	if slices.Contains(c.durable, consumer) {
 		sub = c.intake.Subscriber(sub)

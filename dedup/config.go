@@ -49,7 +49,8 @@ type Config struct {
 
 	// Idempotent are the names of consumers whose handlers may run any number
 	// of times, by nature. They get their transaction and the outbox, but
-	// nothing is remembered, and any id will do. Defaults to none.
+	// nothing is remembered, and any id will do. A name that no handler has makes
+	// no difference; once.Consumer logs it. Defaults to none.
 	Idempotent []string
 
 	// Batch is for handlers that may share a transaction, see
