@@ -94,6 +94,8 @@ func TestEveryFieldOfAFilterFilters(t *testing.T) {
 			"AfterID":      {AfterID: -1},
 			"FailedBefore": {FailedAfter: time.UnixMilli(2), FailedBefore: time.UnixMilli(2)},
 			"All":          {All: true, Consumer: "payments"},
+
+			`Reason is "exausted", none of exhausted, failed, permanent, crashed, invalid_id, collision, undecodable, gap`: {Reason: "exausted"},
 		} {
 			if _, err := b.store.List(t.Context(), f); err == nil || !strings.Contains(err.Error(), field) {
 				t.Errorf("%s: error %v", field, err)

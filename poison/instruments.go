@@ -9,17 +9,11 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/watermill-once/once/internal/telemetry"
+	"github.com/watermill-once/once/internal/verdict"
 )
 
 // otherConsumer stands for all consumers that are not in Config.Consumers.
 const otherConsumer = "other"
-
-// reasons are the values of the attribute; the last one stands for what was
-// imported with another.
-var reasons = []string{ //nolint:gochecknoglobals // a constant
-	ReasonExhausted, ReasonFailed, ReasonPermanent, ReasonCrashed, ReasonInvalidID, ReasonCollision, ReasonUndecodable,
-	ReasonGap,
-}
 
 // instruments are what a Store tells about itself.
 type instruments struct {
@@ -48,7 +42,7 @@ func newInstruments(config Config) *instruments {
 		byConsumer = []telemetry.Label{{Key: telemetry.Consumer, Values: i.consumers}}
 	}
 	i.quarantined = meter.Counter("once.poison.quarantined", "{message}", "Messages that were quarantined.",
-		slices.Concat(byConsumer, []telemetry.Label{{Key: telemetry.Reason, Values: reasons}})...)
+		slices.Concat(byConsumer, []telemetry.Label{{Key: telemetry.Reason, Values: verdict.Reasons}})...)
 	i.failedAgain = meter.Counter("once.poison.failed_again", "{message}",
 		"Messages that were quarantined again after a replay.", byConsumer...)
 	i.replayed = meter.Counter("once.poison.replayed", "{message}", "Messages that were given back to their consumer.")
@@ -70,8 +64,8 @@ func (i *instruments) arrived(e Entry) {
 			consumer = n
 		}
 	}
-	if reason := slices.Index(reasons, e.Reason); reason >= 0 {
-		i.quarantined.Add(1, consumer*len(reasons)+reason)
+	if reason := slices.Index(verdict.Reasons, e.Reason); reason >= 0 {
+		i.quarantined.Add(1, consumer*len(verdict.Reasons)+reason)
 	}
 	if e.Replays > 0 {
 		i.failedAgain.Add(1, consumer)

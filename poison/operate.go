@@ -43,7 +43,7 @@ type Group = parked.Group
 //	IDs                                 []int64    // of the entries
 //	Consumer, Topic                     string     // who failed, and what it had subscribed to
 //	MessageID, Tenant                   string     // the message's
-//	Reason, ErrorType, Fingerprint      string     // of the last failure
+//	Reason, ErrorType, Fingerprint      string     // of the last failure; Reason is one of the Reason constants
 //	FailedAfter, FailedBefore           time.Time  // the last time; from the one on and before the other
 //	AfterID                             int64      // the last one of the page before
 //	AfterGroup                          string     // for Groups: the last Fingerprint of the page before

@@ -3,8 +3,11 @@ package parked
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/watermill-once/once/internal/verdict"
 )
 
 // Filter says which entries are meant. Fields that are empty match everything;
@@ -27,7 +30,8 @@ type Filter struct {
 	MessageID string `json:"message_id,omitempty"`
 	Tenant    string `json:"tenant,omitempty"`
 
-	// Reason, ErrorType and Fingerprint are those of the last failure.
+	// Reason, ErrorType and Fingerprint are those of the last failure. A Reason
+	// that there is not is refused: a misspelt one would match nothing.
 	Reason      string `json:"reason,omitempty"`
 	ErrorType   string `json:"error_type,omitempty"`
 	Fingerprint string `json:"fingerprint,omitempty"`
@@ -56,6 +60,9 @@ func (f Filter) Validate() error {
 	}
 	if f.AfterID < 0 {
 		errs = append(errs, fmt.Errorf("AfterID is %d: negative", f.AfterID))
+	}
+	if f.Reason != "" && !slices.Contains(verdict.Reasons, f.Reason) {
+		errs = append(errs, fmt.Errorf("Reason is %q, none of %s", f.Reason, strings.Join(verdict.Reasons, ", ")))
 	}
 	if !f.FailedBefore.IsZero() && !f.FailedAfter.Before(f.FailedBefore) {
 		errs = append(errs, errors.New("FailedBefore is not after FailedAfter"))

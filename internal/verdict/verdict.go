@@ -71,6 +71,12 @@ const (
 	ReasonFailed      = "failed"
 )
 
+// Reasons are all of them.
+var Reasons = []string{ //nolint:gochecknoglobals // a constant
+	ReasonExhausted, ReasonFailed, ReasonPermanent, ReasonCrashed, ReasonInvalidID, ReasonCollision, ReasonUndecodable,
+	ReasonGap,
+}
+
 // Of returns the outermost verdict in err's chain; an error without one is a
 // plain failure.
 func Of(err error) *Error {
