@@ -159,12 +159,13 @@ func (b *buffer) takeRefills(most int) []*lane {
 }
 
 // refilled ends a refill, which has read the key up to a position, or
-// everything of it.
+// everything of it. The next one begins there, but not above what the cursor
+// has passed: a transaction may still add a row of the key.
 func (b *buffer) refilled(l *lane, upTo int64) {
 	l.wanted = false
 	switch {
 	case upTo < everything:
-		l.from = max(l.from, upTo)
+		l.from = max(l.from, min(upTo, b.low))
 		if len(l.waiting) <= b.laneLimit()/2 {
 			b.want(l)
 		}

@@ -85,6 +85,10 @@ func (c *cursor) advance(r reached) {
 	c.seen = max(c.seen, r.highest)
 }
 
+// saw notes a position that a refill has read: without it the cursor would
+// stay where the keys that are left out of its reads begin.
+func (c *cursor) saw(position int64) { c.seen = max(c.seen, position) }
+
 func (c *cursor) mark(position, ceiling int64) {
 	if n := len(c.marks); position > c.low && n < enoughMarks && (n == 0 || position > c.marks[n-1].position) {
 		c.marks = append(c.marks, mark{position, ceiling})

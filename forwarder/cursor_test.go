@@ -64,6 +64,15 @@ func TestCursorWaitsForATransactionOfOurOwn(t *testing.T) {
 	require.EqualValues(t, 6, c.low)
 }
 
+// The keys that a refill reads are left out of the reads that the cursor goes by.
+func TestCursorPassesWhatARefillHasRead(t *testing.T) {
+	var c cursor
+	c.reads(snapshot(6, 10, 10))
+	c.saw(90)
+	c.reads(snapshot(0, 10, 10), snapshot(0, 12, 12))
+	require.EqualValues(t, 90, c.low)
+}
+
 func TestCursorForgetsWhatWasSeenBeforeARewind(t *testing.T) {
 	var c cursor
 	c.advance(snapshot(9, 10, 10))

@@ -181,6 +181,7 @@ func (l *loop) wantAgain(req request) {
 }
 
 func (l *loop) refilled(req request, rows []*row, at reached) {
+	l.cursor.saw(at.highest)
 	wanted := map[string]bool{}
 	for _, refill := range req.refills {
 		wanted[refill.lane.key] = refill.lane.epoch == refill.epoch

@@ -21,6 +21,11 @@ func forwarderGuards() []guard {
 			pkg: "forwarder", test: "TestTrap01_ALowerPosition",
 		},
 		{
+			trap: 1, what: "a refill begins where nobody can add a row below",
+			file: "forwarder/buffer.go", guard: "max(l.from, min(upTo, b.low))", without: "max(l.from, upTo)",
+			pkg: "forwarder", test: "TestTrap01_ALateCommitBelowARefill",
+		},
+		{
 			trap: 1, what: "the mover reads below the oldest open transaction",
 			file:    "mover/queries.go",
 			guard:   "const readable = `transaction_id < pg_snapshot_xmin(pg_current_snapshot())`",
