@@ -103,11 +103,13 @@ func (b *buffer) next(l *lane) {
 // bar drops what waits behind a head that is not settled, for a refill to find
 // once it is.
 func (b *buffer) bar(l *lane) {
+	from := min(b.low, l.head.position)
 	for _, r := range l.waiting {
+		from = min(from, r.position-1) // one that was committed late lies below the head
 		b.forget(r)
 	}
 	l.waiting = nil
-	l.exclude(min(b.low, l.head.position))
+	l.exclude(from)
 	l.wanted = false
 	l.epoch++
 }

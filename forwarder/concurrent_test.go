@@ -2,6 +2,7 @@ package forwarder_test
 
 import (
 	"database/sql"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -46,6 +47,31 @@ func TestTrap01_ALateCommitBelowARefill(t *testing.T) {
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), "key"))
 	}
 	start(t, db, &pipelined{broker: b}, cfg)
+	proceed := sync.OnceFunc(func() { close(goOn) })
+	t.Cleanup(proceed)
+	<-reached
+	require.NoError(t, late.Commit())
+	goBy(t, db, b, "free")
+	proceed()
+	drained(t, db)
+}
+
+// TestTrap01_ALateCommitBehindAHeadThatDies has it in memory when what waits is
+// dropped.
+func TestTrap01_ALateCommitBehindAHeadThatDies(t *testing.T) {
+	_, db := private(t)
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	b := newBroker().answering(func(d delivery) error {
+		if d.id == "head" {
+			close(reached)
+			<-goOn
+			return hopeless{errors.New("no")}
+		}
+		return nil
+	})
+	late := open(t, db, msg("late", "key"))
+	put(t, db, schema.Config{}, "t", msg("head", "key"))
+	start(t, db, &pipelined{broker: b}, quick(schema.Config{}))
 	proceed := sync.OnceFunc(func() { close(goOn) })
 	t.Cleanup(proceed)
 	<-reached

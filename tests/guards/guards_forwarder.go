@@ -26,6 +26,11 @@ func forwarderGuards() []guard {
 			pkg: "forwarder", test: "TestTrap01_ALateCommitBelowARefill",
 		},
 		{
+			trap: 1, what: "what is dropped behind a head is read again",
+			file: "forwarder/buffer.go", guard: "from = min(from, r.position-1)", without: "_ = from",
+			pkg: "forwarder", test: "TestTrap01_ALateCommitBehindAHead",
+		},
+		{
 			trap: 1, what: "the mover reads below the oldest open transaction",
 			file:    "mover/queries.go",
 			guard:   "const readable = `transaction_id < pg_snapshot_xmin(pg_current_snapshot())`",
