@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -79,4 +81,51 @@ func TestTrap01_ALateCommitBehindAHeadThatDies(t *testing.T) {
 	goBy(t, db, b, "free")
 	proceed()
 	drained(t, db)
+}
+
+// TestTrap01_ALateCommitOfAKeyThatIsHeld has it committed while the head waits for its
+// next attempt.
+func TestTrap01_ALateCommitOfAKeyThatIsHeld(t *testing.T) {
+	_, db := private(t)
+	var healed atomic.Bool
+	b := newBroker().answering(func(d delivery) error {
+		if d.id == "head" && !healed.Load() {
+			return refusal{errors.New("not yet")}
+		}
+		return nil
+	})
+	late := open(t, db, msg("late", "key"))
+	put(t, db, schema.Config{}, "t", msg("head", "key"))
+	start(t, db, &pipelined{broker: b}, quick(schema.Config{}))
+	eventually(t, "the key is held", func() bool { return count(t, db, `SELECT COUNT(*) FROM once_holds`) == 1 })
+	require.NoError(t, late.Commit())
+	goBy(t, db, b, "free")
+	healed.Store(true)
+	drained(t, db)
+}
+
+// TestTrap01_ALateCommitOfAKeyThatADeadLetterHolds has it committed while the key
+// waits for a dead letter, which is then put back.
+func TestTrap01_ALateCommitOfAKeyThatADeadLetterHolds(t *testing.T) {
+	_, db := private(t)
+	var healed atomic.Bool
+	b := newBroker().answering(func(d delivery) error {
+		if d.id == "head" && !healed.Load() {
+			return hopeless{errors.New("no")}
+		}
+		return nil
+	})
+	cfg := quick(schema.Config{})
+	cfg.AfterDead = forwarder.StayHeld
+	late := open(t, db, msg("late", "key"))
+	put(t, db, schema.Config{}, "t", msg("head", "key"))
+	start(t, db, &pipelined{broker: b}, cfg)
+	eventually(t, "dead", func() bool { return dead(t, db) == 1 })
+	require.NoError(t, late.Commit())
+	goBy(t, db, b, "free")
+	healed.Store(true)
+	_, err := deadLetters(t, db, schema.Config{}).Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{})
+	require.NoError(t, err)
+	drained(t, db)
+	require.Equal(t, []string{"head", "late"}, b.ids(func(d delivery) bool { return d.key == "key" }))
 }

@@ -161,7 +161,7 @@ var errStalled = errors.New("forwarder: the topic does not answer")
 func (l *loop) postpone(r *row, err error) {
 	l.conclude(r)
 	l.settling.waiting.charges = append(l.settling.waiting.charges, charge{
-		row: r, delay: jitter(l.config.StallTimeout), err: clean(err), hold: holdUnknown,
+		row: r, delay: jitter(l.config.StallTimeout), err: clean(err), hold: holdUnknown, after: r.successors(),
 	})
 }
 
@@ -188,6 +188,7 @@ func (l *loop) refused(r *row, err error) {
 	l.conclude(r)
 	l.settling.waiting.charges = append(l.settling.waiting.charges, charge{
 		row: r, attempts: 1, delay: jitter(l.config.Backoff(r.attempts + 1)), err: clean(err), hold: holdRefused,
+		after: r.successors(),
 	})
 }
 
@@ -196,7 +197,7 @@ func (l *loop) dead(r *row, err error, reason string) {
 	size := r.size()
 	l.conclude(r)
 	l.settling.waiting.deaths = append(l.settling.waiting.deaths, death{
-		row: r, size: size, err: clean(err), reason: reason,
+		row: r, size: size, err: clean(err), reason: reason, after: r.successors(),
 	})
 }
 

@@ -30,7 +30,7 @@ func newQueries(d dialect.Dialect) queries {
 	confirmed := columns(d, "position bigint", "message_id text")
 	lifted := columns(d, "position bigint", "ordering_key text")
 	charged := columns(d, "position bigint", "message_id text", "attempts bigint", "delay bigint", "error text", "reason text",
-		"unknown bool")
+		"unknown bool", "successors bigint")
 	free := `(owner IS NULL OR lease_until IS NULL OR lease_until < {now} OR owner = $1)`
 	clock := "{millis now()}"
 	anyPosition := `position = ANY ($1::text::bigint[])` // the planner looks into the array, not into a subquery
@@ -70,14 +70,14 @@ func newQueries(d dialect.Dialect) queries {
 			SET attempts = ` + more("c.attempts") + `, due_at = {after c.delay}, last_error = c.error,
 			    unknown = o.unknown OR c.unknown
 			FROM ` + charged + `
-			WHERE o.position = c.position AND o.message_id = c.message_id AND ` + owned("$8")),
+			WHERE o.position = c.position AND o.message_id = c.message_id AND ` + owned("$9")),
 
 		// If the key is held already, its true head is the lower one.
 		hold: d.SQL(`
 			INSERT INTO {holds} AS h (ordering_key, position, successors_after, reason)
-			SELECT o.ordering_key, o.position, o.position, c.reason
+			SELECT o.ordering_key, o.position, c.successors, c.reason
 			FROM {outbox} AS o JOIN ` + charged + ` ON o.position = c.position AND o.message_id = c.message_id
-			WHERE o.ordering_key IS NOT NULL AND ` + owned("$8") + `
+			WHERE o.ordering_key IS NOT NULL AND ` + owned("$9") + `
 			` + lowerHead),
 
 		bury: d.SQL(`
@@ -93,7 +93,7 @@ func newQueries(d dialect.Dialect) queries {
 		liftOne: d.SQL(`DELETE FROM {holds} WHERE ordering_key = $1 AND position = $2`),
 
 		holdDead: d.SQL(`
-			INSERT INTO {holds} AS h (ordering_key, position, successors_after, reason) VALUES ($1, $2, $2, '` + holdDead + `')
+			INSERT INTO {holds} AS h (ordering_key, position, successors_after, reason) VALUES ($1, $2, $3, '` + holdDead + `')
 			` + lowerHead),
 
 		// A hold ends with its head, unless somebody removed that by hand.

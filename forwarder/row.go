@@ -36,4 +36,14 @@ type row struct {
 
 func (r *row) size() int { return len(r.payload) + len(r.metadata) }
 
+// successors is the position above which its successors lie that were not
+// confirmed, when its outcome is known: one that is committed late may lie below
+// it.
+func (r *row) successors() int64 {
+	if r.lane == nil {
+		return r.position
+	}
+	return r.lane.from
+}
+
 func byPosition(a, b *row) int { return cmp.Compare(a.position, b.position) }

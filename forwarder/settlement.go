@@ -23,6 +23,7 @@ type charge struct {
 	delay    time.Duration
 	err      string
 	hold     string // why
+	after    int64  // the successors lie above it
 }
 
 // death makes a message a dead letter.
@@ -31,6 +32,7 @@ type death struct {
 	size   int
 	err    string
 	reason string
+	after  int64 // the successors lie above it
 }
 
 func (s settlement) empty() bool {
@@ -133,7 +135,7 @@ func (s *store) charge(ctx context.Context, charges []charge) (found int64, err 
 	var (
 		positions, attempts, delays []int64
 		ids, texts, reasons         []string
-		unknown                     []int64
+		unknown, after              []int64
 	)
 	for i, c := range charges {
 		positions = append(positions, c.row.position)
@@ -142,6 +144,7 @@ func (s *store) charge(ctx context.Context, charges []charge) (found int64, err 
 		delays = append(delays, c.delay.Milliseconds())
 		texts = append(texts, c.err)
 		reasons = append(reasons, c.hold)
+		after = append(after, c.after)
 		unknown = append(unknown, 0)
 		if c.row.unknown {
 			unknown[i] = 1
@@ -149,7 +152,8 @@ func (s *store) charge(ctx context.Context, charges []charge) (found int64, err 
 	}
 	args := []any{
 		s.dialect.List(positions), s.dialect.Strings(ids), s.dialect.List(attempts),
-		s.dialect.List(delays), s.dialect.Strings(texts), s.dialect.Strings(reasons), s.dialect.List(unknown), s.owner,
+		s.dialect.List(delays), s.dialect.Strings(texts), s.dialect.Strings(reasons), s.dialect.List(unknown),
+		s.dialect.List(after), s.owner,
 	}
 	err = s.write(ctx, func(tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, s.sql.charge, args...)
@@ -197,11 +201,11 @@ func (s *store) bury(ctx context.Context, d death, afterDead AfterDead) (buried 
 		if r.key == "" {
 			return nil
 		}
-		query := s.sql.liftOne
 		if afterDead == StayHeld {
-			query = s.sql.holdDead
+			_, err = tx.ExecContext(ctx, s.sql.holdDead, r.key, r.position, d.after)
+		} else {
+			_, err = tx.ExecContext(ctx, s.sql.liftOne, r.key, r.position)
 		}
-		_, err = tx.ExecContext(ctx, query, r.key, r.position)
 		failpoint.Hit("forwarder/dead-key-set")
 		return err
 	})

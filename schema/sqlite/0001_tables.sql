@@ -24,8 +24,9 @@ CREATE INDEX {index outbox_due} ON {outbox} (due_at) WHERE due_at IS NOT NULL;
 
 -- An ordering key whose head was refused or died: its successors wait for the
 -- row at that position. Gone with the head. The successors lie above
--- successors_after: mostly the head's position, but a dead letter that was put
--- back has a new one, above theirs.
+-- successors_after, which is not always the head's position: one that is
+-- committed late may lie below it, and a dead letter that was put back has a new
+-- position, above theirs.
 CREATE TABLE {holds} (
     ordering_key     TEXT    PRIMARY KEY,
     position         INTEGER NOT NULL,

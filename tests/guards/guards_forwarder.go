@@ -31,6 +31,16 @@ func forwarderGuards() []guard {
 			pkg: "forwarder", test: "TestTrap01_ALateCommitBehindAHead",
 		},
 		{
+			trap: 1, what: "a hold says from where on rows may still be added",
+			file: "forwarder/queries.go", guard: "o.position, c.successors, c.reason", without: "o.position, o.position, c.reason",
+			pkg: "forwarder", test: "TestTrap01_ALateCommitOfAKeyThatIsHeld",
+		},
+		{
+			trap: 1, what: "a dead letter's hold says it too",
+			file: "forwarder/settlement.go", guard: "r.key, r.position, d.after", without: "r.key, r.position, r.position",
+			pkg: "forwarder", test: "TestTrap01_ALateCommitOfAKeyThatADeadLetterHolds",
+		},
+		{
 			trap: 1, what: "the mover reads below the oldest open transaction",
 			file:    "mover/queries.go",
 			guard:   "const readable = `transaction_id < pg_snapshot_xmin(pg_current_snapshot())`",
