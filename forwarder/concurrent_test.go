@@ -129,3 +129,40 @@ func TestTrap01_ALateCommitOfAKeyThatADeadLetterHolds(t *testing.T) {
 	drained(t, db)
 	require.Equal(t, []string{"head", "late"}, b.ids(func(d delivery) bool { return d.key == "key" }))
 }
+
+// TestTrap01_ALateCommitWhileAKeyIsLetGo has it committed between the look of who lets
+// the key go and its commit, below the first one that waits.
+func TestTrap01_ALateCommitWhileAKeyIsLetGo(t *testing.T) {
+	_, db := private(t)
+	b := newBroker().answering(func(d delivery) error {
+		if d.id == "head" {
+			return hopeless{errors.New("no")}
+		}
+		return nil
+	})
+	cfg := quick(schema.Config{})
+	cfg.AfterDead = forwarder.StayHeld
+	start(t, db, b, cfg)
+	put(t, db, schema.Config{}, "t", msg("head", "key"))
+	eventually(t, "dead", func() bool { return dead(t, db) == 1 })
+	late := open(t, db, msg("late", "key"))
+	put(t, db, schema.Config{}, "t", msg("next", "key"))
+	goBy(t, db, b, "first")
+
+	lock, err := db.Begin()
+	require.NoError(t, err)
+	_, err = lock.Exec(`LOCK TABLE once_audit IN SHARE MODE`)
+	require.NoError(t, err)
+	released := make(chan error, 1)
+	letters := deadLetters(t, db, schema.Config{})
+	go func() { released <- letters.Release(t.Context(), ann, "key") }()
+	eventually(t, "it waits", func() bool {
+		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity
+			WHERE wait_event_type = 'Lock' AND query LIKE '%once_audit%' AND datname = current_database()`) > 0
+	})
+	require.NoError(t, late.Commit())
+	goBy(t, db, b, "then")
+	require.NoError(t, lock.Rollback())
+	require.NoError(t, <-released)
+	drained(t, db)
+}

@@ -241,7 +241,9 @@ func (s *store) letGo(ctx context.Context, tx *sql.Tx, positions []int64, keys [
 		 WHERE position IN (SELECT MIN(o.position) FROM {outbox} AS o
 		                    WHERE o.ordering_key IN (SELECT h.ordering_key FROM {holds} AS h WHERE ` + held + `)
 		                    GROUP BY o.ordering_key)`,
-		`UPDATE {holds} AS h SET position = f.position, successors_after = f.position, reason = '` + holdReleased + `'
+		// One that is being committed at this moment may lie below the first.
+		`UPDATE {holds} AS h SET position = f.position, reason = '` + holdReleased + `',
+		        successors_after = CASE WHEN f.position < h.successors_after THEN f.position ELSE h.successors_after END
 		 FROM (SELECT o.ordering_key, MIN(o.position) AS position FROM {outbox} AS o
 		       WHERE o.ordering_key IN {list $2 text} GROUP BY o.ordering_key) AS f
 		 WHERE f.ordering_key = h.ordering_key AND ` + held,

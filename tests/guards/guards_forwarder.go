@@ -41,6 +41,11 @@ func forwarderGuards() []guard {
 			pkg: "forwarder", test: "TestTrap01_ALateCommitOfAKeyThatADeadLetterHolds",
 		},
 		{
+			trap: 1, what: "who lets a key go does not see who is about to commit",
+			file: "forwarder/dead.go", guard: "THEN f.position ELSE h.successors_after END", without: "THEN f.position ELSE f.position END",
+			pkg: "forwarder", test: "TestTrap01_ALateCommitWhileAKeyIsLetGo",
+		},
+		{
 			trap: 1, what: "the mover reads below the oldest open transaction",
 			file:    "mover/queries.go",
 			guard:   "const readable = `transaction_id < pg_snapshot_xmin(pg_current_snapshot())`",
