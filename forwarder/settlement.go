@@ -45,7 +45,7 @@ type settled struct {
 	charges   bool
 	deaths    int  // how many, from the first
 	vanished  bool // rows were not there any more, or their slots not ours
-	wrote     bool // something was changed
+	wrote     bool // something was changed, by a transaction that has ended
 	err       error
 }
 
@@ -59,7 +59,7 @@ func (s *store) settle(ctx context.Context, batch settlement, afterDead AfterDea
 		removed, err := s.remove(ctx, batch.confirmed)
 		failpoint.Hit("forwarder/removed")
 		done.confirmed = err == nil
-		done.wrote = removed > 0
+		done.wrote = err == nil && removed > 0
 		errs = append(errs, err)
 	}
 	if len(batch.charges) > 0 {
@@ -68,7 +68,7 @@ func (s *store) settle(ctx context.Context, batch settlement, afterDead AfterDea
 		failpoint.Hit("forwarder/charged")
 		done.charges = err == nil
 		done.vanished = charged < int64(len(batch.charges))
-		done.wrote = done.wrote || charged > 0
+		done.wrote = done.wrote || err == nil && charged > 0
 		errs = append(errs, err)
 	}
 	for _, d := range batch.deaths {

@@ -46,6 +46,11 @@ func forwarderGuards() []guard {
 			pkg: "forwarder", test: "TestTrap01_ALateCommitWhileAKeyIsLetGo",
 		},
 		{
+			trap: 1, what: "a transaction whose outcome is unknown may not have ended",
+			file: "forwarder/settlement.go", guard: "err == nil && removed > 0", without: "removed > 0",
+			pkg: "forwarder", test: "TestTrap01_ASettlementThatFailed",
+		},
+		{
 			trap: 1, what: "the mover reads below the oldest open transaction",
 			file:    "mover/queries.go",
 			guard:   "const readable = `transaction_id < pg_snapshot_xmin(pg_current_snapshot())`",

@@ -1,0 +1,46 @@
+package forwarder
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// TestTrap01_ASettlementThatFailedMayStillBeUnderWay has the cursor not count on
+// a transaction whose commit came back with an error: when the connection was
+// lost it may not have ended.
+func TestTrap01_ASettlementThatFailedMayStillBeUnderWay(t *testing.T) {
+	db := testkit.Postgres(t)
+	require.NoError(t, schema.Up(t.Context(), db.DB, schema.Config{}))
+	d, err := dialect.New(schema.Config{})
+	require.NoError(t, err)
+	s := newStore(db.DB, d)
+	exec := func(query string, args ...any) {
+		_, err := db.ExecContext(t.Context(), query, args...)
+		require.NoError(t, err)
+	}
+	exec(`UPDATE once_slots SET owner = $1`, s.owner)
+	exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('1', 't', 0, '', '{}'), ('2', 't', 0, '', '{}')`)
+	exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''not now''; END'`)
+	exec(`CREATE CONSTRAINT TRIGGER refuse AFTER DELETE OR UPDATE ON once_outbox DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	batches := []settlement{
+		{confirmed: []*row{{position: 1, id: "1"}}},
+		{charges: []charge{{row: &row{position: 2, id: "2"}, attempts: 1, hold: holdRefused}}},
+	}
+	for _, batch := range batches {
+		done := s.settle(t.Context(), batch, GoOn)
+		require.Error(t, done.err)
+		require.False(t, done.wrote)
+	}
+	exec(`DROP TRIGGER refuse ON once_outbox`)
+	for _, batch := range batches {
+		done := s.settle(t.Context(), batch, GoOn)
+		require.NoError(t, done.err)
+		require.True(t, done.wrote)
+	}
+}
