@@ -22,6 +22,10 @@ type replayQueries struct {
 }
 
 func newReplayQueries(d dialect.Dialect) replayQueries {
+	clock := `clock_timestamp()`
+	if d.SQLite() { // its {now} is that of the statement, and a transaction waits for the writer when it begins
+		clock = `{now}`
+	}
 	q := replayQueries{
 		// An empty name is every consumer.
 		running: d.SQL(`
@@ -49,10 +53,12 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 			INSERT INTO {audit} (actor, action, subject, consumer, why, replay_id)
 			SELECT $1, 'resume', 'replay:' || id, consumer, $2, id FROM {replays} WHERE id = $3`),
 
-		// A lease that ran out stays so: another replay may have begun.
+		// A lease that ran out stays so: another replay may have begun. It may
+		// run out while this waits, when {now} is the time at which its
+		// transaction began.
 		beat: d.SQL(`
 			UPDATE {replays} SET lease_until = {after $3}
-			WHERE id = $1 AND token = $2 AND state = 'running' AND lease_until > {now}`),
+			WHERE id = $1 AND token = $2 AND state = 'running' AND lease_until > ` + clock),
 
 		// For whoever has made sure that none has.
 		retake: d.SQL(`

@@ -78,3 +78,51 @@ func discardDuringReplay(t *testing.T, table string) {
 		t.Error("it is discarded, and a late copy of it would run")
 	}
 }
+
+// The lease runs out between the begin of the transaction that is to extend it
+// and the moment it comes to its row, as for a process that stood still. Another
+// replay has begun by then.
+func TestTrap52ALeaseThatRanOutWhileItWaitedIsNotExtended(t *testing.T) {
+	db := testkit.Postgres(t)
+	s := newStore(t, db)
+	replay, err := s.BeginReplay(t.Context(), parked.Act{Actor: "test"}, parked.Filter{All: true}, parked.Plan{}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Rollback() }()
+	if _, err := other.ExecContext(t.Context(), `LOCK TABLE once_replays IN SHARE ROW EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	advanced := make(chan error, 1)
+	go func() {
+		_, _, err := s.AdvanceReplay(t.Context(), replay, 10, time.Minute)
+		advanced <- err
+	}()
+	testkit.Eventually(t, 20*time.Second, "it waits", func() (waits bool) {
+		err := db.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT 1 FROM pg_locks
+			WHERE NOT granted AND relation = 'once_replays'::regclass)`).Scan(&waits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return waits
+	})
+	if _, err := other.ExecContext(t.Context(), `UPDATE once_replays SET lease_until = clock_timestamp()`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.ExecContext(t.Context(), `
+		INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id, token, lease_until)
+		SELECT consumer, filter, plan, actor, why, state, total, until_id, 'another', clock_timestamp() + interval '1 hour'
+		FROM once_replays`); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-advanced; !errors.Is(err, parked.ErrReplayLost) {
+		t.Errorf("two replays of a consumer run: %v", err)
+	}
+}

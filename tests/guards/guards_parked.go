@@ -94,6 +94,11 @@ func parkedGuards() []guard {
 			pkg: "poison", test: "TestTrap52AReplayThatBegins",
 		},
 		{
+			trap: 52, what: "a lease that runs out while it waits is not extended",
+			file: "internal/parked/queries_replay.go", guard: "clock := `clock_timestamp()`", without: "clock := `now()`",
+			pkg: "internal/parked", test: "TestTrap52ALease",
+		},
+		{
 			trap: 53, what: "a row is claimed for its consumer alone",
 			file:    "internal/parked/queries_claim.go",
 			guard:   "crashes = 0 AND consumer = $1 AND topic = $2",
