@@ -137,9 +137,11 @@ func (b *buffer) want(l *lane) {
 	}
 }
 
-// wantAll asks for a refill of every lane that has nothing in memory.
+// wantAll has refills begin at the start, and asks for one of every lane that has
+// nothing in memory.
 func (b *buffer) wantAll() {
 	for _, l := range b.lanes {
+		l.from = 0
 		if l.head == nil {
 			b.want(l)
 		}

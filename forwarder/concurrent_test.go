@@ -166,3 +166,45 @@ func TestTrap01_ALateCommitWhileAKeyIsLetGo(t *testing.T) {
 	require.NoError(t, <-released)
 	drained(t, db)
 }
+
+// TestTheReadFromTheStartIsOfFullKeysToo has a row added by hand below what the
+// refills of a full key have read, and everything read again, as after a lost
+// connection and once a minute.
+func TestTheReadFromTheStartIsOfFullKeysToo(t *testing.T) {
+	_, db := private(t)
+	stops := map[string]chan struct{}{"20": make(chan struct{}), "40": make(chan struct{})}
+	reached := make(chan string, len(stops))
+	b := newBroker().answering(func(d delivery) error {
+		if stop := stops[d.id]; stop != nil {
+			reached <- d.id
+			<-stop
+		}
+		return nil
+	})
+	cfg := quick(schema.Config{})
+	cfg.BatchSize, cfg.Window = 50, 20 // lanes are short
+	require.NoError(t, open(t, db, msg("leaves a gap", "")).Rollback())
+	for i := range 100 {
+		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), "key"))
+	}
+	start(t, db, &pipelined{broker: b}, cfg)
+	for _, stop := range stops {
+		t.Cleanup(sync.OnceFunc(func() {
+			select {
+			case <-stop:
+			default:
+				close(stop)
+			}
+		}))
+	}
+	<-reached
+	goBy(t, db, b, "first")
+	close(stops["20"])
+	<-reached
+	exec(t, db, `INSERT INTO once_outbox (position, message_id, topic, ordering_key, slot, payload, metadata)
+		SELECT 1, 'by hand', topic, ordering_key, slot, payload, metadata FROM once_outbox WHERE message_id = '99'`)
+	exec(t, db, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`)
+	goBy(t, db, b, "then")
+	close(stops["40"])
+	drained(t, db)
+}
