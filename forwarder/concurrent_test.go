@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -168,8 +169,8 @@ func TestTrap01_ALateCommitWhileAKeyIsLetGo(t *testing.T) {
 }
 
 // TestTheReadFromTheStartIsOfFullKeysToo has a row added by hand below what the
-// refills of a full key have read, and everything read again, as after a lost
-// connection and once a minute.
+// refills of a full key have read, and everything read again, as after an
+// error and once a minute.
 func TestTheReadFromTheStartIsOfFullKeysToo(t *testing.T) {
 	_, db := private(t)
 	stops := map[string]chan struct{}{"20": make(chan struct{}), "40": make(chan struct{})}
@@ -183,6 +184,8 @@ func TestTheReadFromTheStartIsOfFullKeysToo(t *testing.T) {
 	})
 	cfg := quick(schema.Config{})
 	cfg.BatchSize, cfg.Window = 50, 20 // lanes are short
+	log := &testkit.Logs{}
+	cfg.Logger = log
 	require.NoError(t, open(t, db, msg("leaves a gap", "")).Rollback())
 	for i := range 100 {
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), "key"))
@@ -203,7 +206,9 @@ func TestTheReadFromTheStartIsOfFullKeysToo(t *testing.T) {
 	<-reached
 	exec(t, db, `INSERT INTO once_outbox (position, message_id, topic, ordering_key, slot, payload, metadata)
 		SELECT 1, 'by hand', topic, ordering_key, slot, payload, metadata FROM once_outbox WHERE message_id = '99'`)
-	exec(t, db, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`)
+	exec(t, db, `ALTER TABLE once_holds RENAME TO away`)
+	eventually(t, "a read fails", func() bool { return log.Has("could not be read") })
+	exec(t, db, `ALTER TABLE away RENAME TO once_holds`)
 	goBy(t, db, b, "then")
 	close(stops["40"])
 	drained(t, db)
