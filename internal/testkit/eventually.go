@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
@@ -22,5 +23,16 @@ func Eventually(t testing.TB, within time.Duration, what string, cond func() boo
 			}
 			t.Fatalf("not within %v: %s", within, what)
 		}
+	}
+}
+
+// Falls polls number until it is zero, for as long as it gets smaller: it fails
+// the test when that has not happened in time. It is for much work, of which
+// nobody knows how long it takes the machine.
+func Falls(t testing.TB, within time.Duration, what string, number func() int) {
+	t.Helper()
+	for n := number(); n > 0; {
+		before := n
+		Eventually(t, within, fmt.Sprintf("fewer than %d: %s", before, what), func() bool { n = number(); return n < before })
 	}
 }

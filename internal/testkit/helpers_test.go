@@ -53,6 +53,24 @@ func TestEventually(t *testing.T) {
 	})
 }
 
+func TestFalls(t *testing.T) {
+	n := 5
+	testkit.Falls(t, time.Minute, "green bottles", func() int { n--; return max(n, 0) })
+	if n > 0 {
+		t.Errorf("%d are left", n)
+	}
+
+	var r recorder
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		testkit.Falls(&r, 20*time.Millisecond, "green bottles", func() int { return max(n+5, 2) })
+	})
+	wait.Wait()
+	if !strings.Contains(r.failure, "green bottles") {
+		t.Errorf("it failed with %q", r.failure)
+	}
+}
+
 func TestTheLoggerEndsWithItsTest(t *testing.T) {
 	var r recorder
 	logger := testkit.Logger(&r).With(watermill.LogFields{"b": 2, "a": 1})
