@@ -2,6 +2,7 @@ package forwarder_test
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -37,14 +38,7 @@ func newBreaker(t *testing.T, culprit func(id string) bool) *breaker {
 // PublishAsync lets messages gather for a while before they are answered.
 func (b *breaker) PublishAsync(topic string, msg *message.Message, done func(error)) {
 	d, _ := b.arrive(topic, msg)
-	b.mu.Lock()
-	b.flight = append(b.flight, flight{d, done})
-	b.mu.Unlock()
-	if !b.culprit(d.id) {
-		b.tick.Reset(2 * time.Millisecond)
-		return
-	}
-	all := b.take()
+	all := b.add(flight{d, done})
 	for _, f := range all {
 		var err error = unsure{errors.New("channel closed")}
 		if len(all) == 1 {
@@ -55,17 +49,40 @@ func (b *breaker) PublishAsync(topic string, msg *message.Message, done func(err
 	}
 }
 
+// add returns what is in flight if the channel is closed under it. A culprit
+// that nobody is with yet is kept until somebody is, however slow that is.
+func (b *breaker) add(f flight) (closed []flight) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.flight = append(b.flight, f)
+	switch {
+	case !b.closes():
+		b.tick.Reset(2 * time.Millisecond)
+		return nil
+	case len(b.flight) == 1 && f.d.attempt == 1:
+		return nil
+	}
+	closed, b.flight = b.flight, nil
+	return closed
+}
+
+func (b *breaker) closes() bool {
+	return slices.ContainsFunc(b.flight, func(f flight) bool { return b.culprit(f.d.id) })
+}
+
 func (b *breaker) confirm() {
-	for _, f := range b.take() {
+	for _, f := range b.confirmed() {
 		b.leave(f.d, nil)
 		f.done(nil)
 	}
 }
 
-func (b *breaker) take() []flight {
+func (b *breaker) confirmed() (all []flight) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	all := b.flight
-	b.flight = nil
+	if b.closes() {
+		return nil
+	}
+	all, b.flight = b.flight, nil
 	return all
 }
