@@ -100,6 +100,7 @@ func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
 						return nil
 					})
 					s.config.Backoff = func(int) time.Duration { return 50 * time.Millisecond }
+					s.config.MaxAttempts = 100_000 // however long it takes
 					s.begin()
 				} else {
 					s.healed.Store(true)
