@@ -23,7 +23,7 @@ func quick(config schema.Config) forwarder.Config {
 		Schema:       config,
 		PollMax:      20 * time.Millisecond,
 		Backoff:      func(int) time.Duration { return 5 * time.Millisecond },
-		CloseTimeout: 5 * time.Second,
+		CloseTimeout: patience,
 	}
 }
 
@@ -101,7 +101,7 @@ func exec(t *testing.T, db *sql.DB, query string, args ...any) {
 
 // slack is what a machine that has other things to do takes on top of what is
 // promised.
-const slack = 15 * time.Second
+const slack = 30 * time.Second
 
 // takes has a part of the test take its time: a slow broker, a slow writer.
 // Nothing is waited for.
