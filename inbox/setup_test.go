@@ -86,7 +86,7 @@ func (b *bench) run(config inbox.Config, handle message.NoPublishHandlerFunc) {
 		Schema: b.config, Concurrency: 1, PollInterval: 5 * time.Millisecond, Logger: testkit.Logger(b.T),
 	})
 	once, err3 := dedup.New(b.DB, dedup.Config{Schema: b.config})
-	router, err4 := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	router, err4 := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		b.Fatal(err)
 	}

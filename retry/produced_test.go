@@ -35,7 +35,7 @@ func TestAParkedMessageIsNotDoneBeforeWhatItProducedIsPublished(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.put("m1")
-		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 		if err != nil {
 			t.Fatal(err)
 		}

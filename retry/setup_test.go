@@ -127,7 +127,7 @@ func (b *bench) runNamed(consumer, topic string, h message.NoPublishHandlerFunc)
 
 func (b *bench) start(consumer, topic string, h message.NoPublishHandlerFunc, middlewares ...message.HandlerMiddleware) {
 	b.Helper()
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -118,7 +118,7 @@ func (b *bench) run(config sequence.Config, h handler) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -65,7 +65,7 @@ func (c *chain) build() {
 	if err != nil {
 		c.Fatal(err)
 	}
-	c.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	c.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 	if err != nil {
 		c.Fatal(err)
 	}

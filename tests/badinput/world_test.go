@@ -82,7 +82,7 @@ func newWorld(t *testing.T, db testkit.Database, broker string) *world {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if w.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{}); err != nil {
+	if w.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{}); err != nil {
 		t.Fatal(err)
 	}
 	if w.broker == "" {

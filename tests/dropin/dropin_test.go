@@ -116,7 +116,7 @@ func newBench(t *testing.T) *bench {
 		b.inbox, err = dedup.New(b.db, dedup.Config{Outbox: outbox.Publisher})
 	}
 	if err == nil {
-		b.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+		b.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 	}
 	if err != nil {
 		t.Fatal(err)

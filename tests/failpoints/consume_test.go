@@ -72,7 +72,7 @@ func (a *actor) consume(ctx context.Context, start func(func(ctx context.Context
 	if err != nil {
 		return err
 	}
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, nopLogger)
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 30 * time.Second}, nopLogger)
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func (f *flow) consume(db *sql.DB) (topic string, quarantine *poison.Store) {
 		},
 	})
 	must(f.T, err)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 	must(f.T, err)
 	subscriber, err := wamqp.NewSubscriber(toQueues(f.url), watermill.NopLogger{})
 	must(f.T, err)

@@ -64,7 +64,7 @@ func TestTrap60_ConsumersTellNoSecretsEither(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, &w.logs)
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, &w.logs)
 	if err != nil {
 		t.Fatal(err)
 	}

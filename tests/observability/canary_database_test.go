@@ -92,7 +92,7 @@ func (w *watch) background(db *sql.DB, says string) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, &w.logs)
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, &w.logs)
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func moveInbox(w *watch, seen *seen) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -85,7 +85,7 @@ func (p *part) consume() (end func()) {
 	if err != nil {
 		p.Fatal(err)
 	}
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 	if err != nil {
 		p.Fatal(err)
 	}
