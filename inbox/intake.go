@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -15,6 +16,7 @@ type Intake struct {
 	config      Config
 	store       *parked.Store
 	instruments *instruments
+	oneTry      time.Duration // to store a batch; 0 is the ordinary time
 }
 
 // New returns an Intake that stores messages in db, the consumer's own

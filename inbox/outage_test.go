@@ -116,6 +116,26 @@ func TestARefusedMessageHarmsNoNeighbour(t *testing.T) {
 	})
 }
 
+// A batch that takes the database longer than one try may take is stored in
+// parts: tried again as it is, it would never be.
+func TestWhatCannotBeStoredAtOnce(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t))
+	b.exec(`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$`)
+	b.exec(`CREATE TRIGGER slowly BEFORE INSERT ON once_parked FOR EACH ROW EXECUTE FUNCTION slowly()`)
+	b.oneTry = time.Second
+	b.run(inbox.Config{BatchSize: 10, BatchWait: time.Minute, KeepHandled: time.Hour}, fine)
+	ids := []string{"m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9"}
+	msgs := messages(ids...)
+	b.send(msgs...)
+	b.acked(msgs...)
+	b.handles(ids...)
+	for i, e := range b.entries(parked.Resolved) {
+		if e.MessageID != ids[i] {
+			t.Errorf("row %d is %s", i, e.MessageID)
+		}
+	}
+}
+
 // cutter makes connections that end when messages are committed.
 type cutter struct {
 	after bool // the server has committed, and nobody is told

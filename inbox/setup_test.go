@@ -52,6 +52,7 @@ type bench struct {
 	parked    *parked.Store
 	transport *transport
 	router    *message.Router
+	oneTry    time.Duration // to store a batch, if it is not the ordinary time
 
 	mu      sync.Mutex
 	handled []string
@@ -81,6 +82,7 @@ func (b *bench) run(config inbox.Config, handle message.NoPublishHandlerFunc) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	intake.SetOneTry(b.oneTry)
 	quarantine, err1 := poison.New(b.DB, poison.Config{Schema: b.config})
 	retries, err2 := retry.New(b.DB, retry.Config{
 		Schema: b.config, Concurrency: 1, PollInterval: 5 * time.Millisecond, Logger: testkit.Logger(b.T),

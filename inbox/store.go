@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
@@ -24,19 +25,54 @@ func (s *stream) storeAll() {
 // it knows, the transport delivers again, and the same happens.
 func (s *stream) store(b batch) {
 	// The first message has waited for the batches before.
-	patience := parked.Patience{Hold: s.config.Hold - time.Since(b.since), Logger: s.config.Logger}
+	patience := parked.Patience{Hold: s.config.Hold - time.Since(b.since), OneTry: s.oneTry, Logger: s.config.Logger}
+	parts := []batch{b}
 	err := patience.Persist(s.ctx, s.delivery, "store messages", func(ctx context.Context) (err error) {
-		b, err = s.try(ctx, b)
+		parts, err = s.tryAll(ctx, parts)
 		return err
 	})
 	if err == nil {
 		return
 	}
-	s.config.Logger.Error("Messages are not stored and go back", err,
-		watermill.LogFields{"consumer": s.delivery.Consumer, "topic": s.delivery.Topic, "messages": len(b.messages)})
-	for _, msg := range b.messages {
-		msg.Nack()
+	left := 0
+	for _, part := range parts {
+		left += len(part.messages)
+		for _, msg := range part.messages {
+			msg.Nack()
+		}
 	}
+	s.config.Logger.Error("Messages are not stored and go back", err,
+		watermill.LogFields{"consumer": s.delivery.Consumer, "topic": s.delivery.Topic, "messages": left})
+}
+
+// tryAll stores the parts of a batch, and returns what is left of them. One for
+// which the time was not enough is two the next time: tried as it is, it could
+// fail for ever.
+func (s *stream) tryAll(ctx context.Context, parts []batch) (left []batch, err error) {
+	for _, part := range parts {
+		if over := ctx.Err(); over != nil {
+			left, err = append(left, part), over
+			continue
+		}
+		rest, failed := s.try(ctx, part)
+		if failed == nil {
+			continue
+		}
+		err = failed
+		if half := len(rest.messages) / 2; half > 0 && ctx.Err() != nil {
+			left = append(left, s.batchOf(rest.messages[:half]), s.batchOf(rest.messages[half:]))
+		} else {
+			left = append(left, rest)
+		}
+	}
+	return left, err
+}
+
+func (s *stream) batchOf(messages []*message.Message) (b batch) {
+	for _, msg := range messages {
+		s.add(&b, msg)
+	}
+	return b
 }
 
 // try stores and acks messages, and returns those for which that failed. If
@@ -51,9 +87,7 @@ func (s *stream) try(ctx context.Context, b batch) (left batch, err error) {
 	}
 	err = nil
 	for _, msg := range b.messages {
-		var alone batch
-		s.add(&alone, msg)
-		if failed := s.insert(ctx, alone); failed != nil {
+		if failed := s.insert(ctx, s.batchOf([]*message.Message{msg})); failed != nil {
 			s.add(&left, msg)
 			err = failed
 		}

@@ -1,6 +1,7 @@
 package parked
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,9 @@ type Patience struct {
 	// Hold is how long to keep on; then the message is handed back.
 	Hold time.Duration
 
+	// OneTry is how long one try may take. 0 is half a minute.
+	OneTry time.Duration
+
 	Logger watermill.LoggerAdapter
 }
 
@@ -35,7 +39,7 @@ const (
 func (p Patience) Persist(ctx context.Context, d *Delivery, what string, do func(ctx context.Context) error) error {
 	deadline := time.Now().Add(p.Hold)
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		err := try(ctx, do)
+		err := p.try(ctx, do)
 		if err == nil {
 			return nil
 		}
@@ -54,8 +58,8 @@ func (p Patience) Persist(ctx context.Context, d *Delivery, what string, do func
 	}
 }
 
-func try(ctx context.Context, do func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), oneTry)
+func (p Patience) try(ctx context.Context, do func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(p.OneTry, oneTry))
 	defer cancel()
 	return do(ctx)
 }
