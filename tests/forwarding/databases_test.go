@@ -78,7 +78,7 @@ func TestDeadlocks(t *testing.T) {
 	_, err = tx.ExecContext(t.Context(), `SELECT FROM once_outbox WHERE message_id IN ('000024', '000049') FOR UPDATE`)
 	must(t, err)
 
-	f.forward(openDB(t, database.DSN+"&deadlock_timeout=2s"), toQueues(f.url), quick(f.log))
+	f.forward(openDB(t, database.DSN+"&deadlock_timeout=2s"), toQueues(f.url), unhurried(f.log))
 	f.eventually("the forwarder waits", func() bool { return f.count(deleteWaits) > 0 })
 	channel := f.admin()
 	f.eventually("everything without a predecessor is in the queue", func() bool {
@@ -108,7 +108,7 @@ func TestContentionHidesNoOutage(t *testing.T) {
 	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
 	f.put(10)
 	unlock := f.lock(0)
-	f.forward(openDB(t, database.DSN+"&lock_timeout=100ms"), toQueues(f.url), quick(f.log))
+	f.forward(openDB(t, database.DSN+"&lock_timeout=100ms"), toQueues(f.url), unhurried(f.log))
 	for range 3 {
 		f.eventually("it waits", func() bool { return f.count(deleteWaits) > 0 })
 		f.eventually("it gives way", func() bool { return f.count(deleteWaits) == 0 })
@@ -134,7 +134,7 @@ func TestSerializableIsolation(t *testing.T) {
 		return pass
 	})
 	cfg := quick(f.log)
-	cfg.Lease = 6 * time.Second
+	cfg.Lease = 15 * time.Second // a third of it is what it takes them to share
 	for range 2 {
 		f.forward(openDB(t, address+"&default_transaction_isolation=serializable"), toQueues(f.url), cfg)
 	}

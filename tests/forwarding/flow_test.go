@@ -141,6 +141,14 @@ func quick(log *testkit.Logs) forwarder.Config {
 	}
 }
 
+// unhurried is quick, with a database that may take as long as a machine stands
+// still: the lease is what all work has to be done in.
+func unhurried(log *testkit.Logs) forwarder.Config {
+	cfg := quick(log)
+	cfg.Lease = time.Minute
+	return cfg
+}
+
 // toQueues publishes to the queue that is named by the topic.
 func toQueues(url string) wamqp.Config {
 	config := wamqp.NewDurableQueueConfig(url)

@@ -216,7 +216,7 @@ func TestTrap28_ADatabaseInAnotherTime(t *testing.T) {
 // that only that version knows.
 func TestTrap29_ANewerVersionBesideAnOlderOne(t *testing.T) {
 	f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
-	cfg := quick(f.log)
+	cfg := unhurried(f.log)
 	cfg.MaxAttempts = 2
 	f.forward(f.db, toQueues(f.url), cfg)
 	f.put(10)
