@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -197,6 +198,9 @@ func (c *chain) exec(query string, args ...any) {
 	}
 }
 
+// patience is for a machine that has other things to do.
+const patience = 2 * time.Minute
+
 // count returns -1 while the database does not answer.
 func (c *chain) count(what string) int {
 	var n int
@@ -208,15 +212,19 @@ func (c *chain) count(what string) int {
 
 func (c *chain) eventually(what string, cond func() bool) {
 	c.Helper()
-	testkit.Eventually(c.T, 2*time.Minute, what, cond)
+	testkit.Eventually(c.T, patience, what, cond)
 }
 
 // settle waits until there are so many effects and nothing is under way, and
 // fails if an effect happened twice.
 func (c *chain) settle(effects int) {
 	c.Helper()
-	c.eventually(fmt.Sprintf("%d effects and nothing under way", effects), func() bool {
-		return c.count(`effects`) >= effects && c.count(`once_outbox`) == 0 && c.count(`once_parked WHERE state = 'waiting'`) == 0
+	testkit.Falls(c.T, patience, fmt.Sprintf("missing of %d effects, or under way", effects), func() int {
+		done, forwarding, waiting := c.count(`effects`), c.count(`once_outbox`), c.count(`once_parked WHERE state = 'waiting'`)
+		if min(done, forwarding, waiting) < 0 {
+			return math.MaxInt // nobody knows
+		}
+		return max(0, effects-done) + forwarding + waiting
 	})
 	if n := c.count(`effects`); n != effects {
 		c.Errorf("%d effects, want %d", n, effects)

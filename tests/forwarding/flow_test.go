@@ -145,7 +145,7 @@ func quick(log *testkit.Logs) forwarder.Config {
 // still: the lease is what all work has to be done in.
 func unhurried(log *testkit.Logs) forwarder.Config {
 	cfg := quick(log)
-	cfg.Lease = time.Minute
+	cfg.Lease = 10 * time.Minute
 	return cfg
 }
 
