@@ -249,11 +249,6 @@ func TestAReplayStopsOnANewFailure(t *testing.T) {
 	})
 }
 
-// Two replays at a time would run messages that the other one watches.
-// Many at once: one begins.
-// One that begins while another is being entered waits to see it.
-// A lease that ran out is taken again, unless another replay has begun: then
-// this one goes no further, and can be taken up later.
 // What the consumer has done is not done again, unless that is asked for.
 func TestTrap72AReplayOfWhatIsDoneNeedsForce(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
