@@ -141,8 +141,8 @@ func inboxGuards() []guard {
 		{
 			trap: 43, what: "storing outlives the message's context",
 			file:    "internal/parked/persist.go",
-			guard:   "context.WithTimeout(context.WithoutCancel(ctx), oneTry)",
-			without: "context.WithTimeout(ctx, oneTry)",
+			guard:   "context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(p.OneTry, oneTry))",
+			without: "context.WithTimeout(ctx, cmp.Or(p.OneTry, oneTry))",
 			pkg:     "poison", test: "TestTrap43AnExpired",
 		},
 		{
