@@ -47,12 +47,11 @@ func (s *stream) store(b batch) {
 
 // tryAll stores the parts of a batch, and returns what is left of them. One for
 // which the time was not enough is two the next time: tried as it is, it could
-// fail for ever.
+// fail for ever. Nothing overtakes a part that the database did not answer.
 func (s *stream) tryAll(ctx context.Context, parts []batch) (left []batch, err error) {
-	for _, part := range parts {
-		if over := ctx.Err(); over != nil {
-			left, err = append(left, part), over
-			continue
+	for n, part := range parts {
+		if err != nil && (ctx.Err() != nil || !dialect.Refused(err)) {
+			return append(left, parts[n:]...), err
 		}
 		rest, failed := s.try(ctx, part)
 		if failed == nil {
