@@ -218,7 +218,7 @@ func moveForwarder(w *watch, seen *seen) {
 	w.Cleanup(pub.running.Wait)
 	w.forward(db, pub, forwarder.Config{
 		MaxAttempts: 2, StallTimeout: 500 * time.Millisecond,
-		Backoff: func(int) time.Duration { return 3 * time.Second }, // long enough to be seen
+		Backoff: func(int) time.Duration { return 10 * time.Second }, // long enough to be seen
 	})
 	w.reaches(64, "once.forwarder.slots", "")
 	w.zero("once.forwarder.")

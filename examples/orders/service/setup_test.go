@@ -93,8 +93,9 @@ func start(t *testing.T, database service.Database, configure ...func(*service.C
 func startOn(t *testing.T, database service.Database, transport service.Transport, configure ...func(*service.Config)) *running {
 	t.Helper()
 	config := service.Config{
-		Retry:  retry.Policy{Base: 10 * time.Millisecond, Factor: 2},
-		Logger: slog.New(slog.DiscardHandler),
+		Retry:       retry.Policy{Base: 10 * time.Millisecond, Factor: 2},
+		StopTimeout: 45 * time.Second, // for a machine that has other things to do
+		Logger:      slog.New(slog.DiscardHandler),
 	}
 	for _, change := range configure {
 		change(&config)
