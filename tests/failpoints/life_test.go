@@ -155,7 +155,11 @@ func (l life) live() error {
 		})
 	}
 	start(func(ctx context.Context) error {
-		if err := a.write(ctx, fwd.Hint); ctx.Err() == nil {
+		err := a.write(ctx, fwd.Hint)
+		for a.Frozen && err != nil && ctx.Err() == nil { // the server has ended its transaction while it stood still
+			err = a.write(ctx, fwd.Hint)
+		}
+		if ctx.Err() == nil {
 			return err
 		}
 		return nil // lib/pq calls it a bad connection when the end comes between two statements
@@ -201,8 +205,8 @@ func (a *actor) forward(start func(func(ctx context.Context) error)) (*forwarder
 
 var errRolledBack = errors.New("rolled back on purpose")
 
-// write commits each message that is not committed yet, with its order. After
-// each comes a transaction that is rolled back.
+// write commits each message that is not committed yet, with its order, and can
+// be done again. After each comes a transaction that is rolled back.
 func (a *actor) write(ctx context.Context, hint func()) error {
 	box, err := outbox.New(outbox.Config{Schema: a.schema()})
 	if err != nil {
