@@ -46,7 +46,9 @@ func killedAt(point string) func(w *world) {
 var scenarios = []scenario{
 	{
 		name: "way", life: life{Writes: three}, handled: three, seed: old, check: forgotten,
-		untilThen: func(w *world) bool { return w.count(`once_inbox WHERE message_id = 'old'`)+w.count(`once_parked`) == 0 },
+		untilThen: func(w *world) bool {
+			return w.count(`once_inbox WHERE message_id = 'old'`)+w.count(`once_outbox_sent WHERE message_id = 'old'`)+w.count(`once_parked`) == 0
+		},
 		points: []string{
 			"outbox/begun", "outbox/insert", "outbox/inserted", "outbox/inserted:2", "outbox/worked", "outbox/committed",
 			"forwarder/enrolled", "forwarder/slots-taken", "forwarder/leased", "forwarder/leased:2", "forwarder/holds-tidied",
