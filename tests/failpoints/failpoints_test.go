@@ -19,12 +19,7 @@ func TestKilledAt(t *testing.T) {
 			t.Run(s.name+"/"+point, func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t, program, s, broker)
-				if s.seed != nil {
-					s.seed(w)
-				}
-				if s.earlier != nil {
-					s.earlier(w)
-				}
+				w.prepare()
 				begin(t, program, w.life, point).killed(t)
 				if s.after != nil {
 					s.after(&w.life)

@@ -33,12 +33,7 @@ func TestTrap18_FrozenAt(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t, program, s, broker)
 				w.life.Frozen = true
-				if s.seed != nil {
-					s.seed(w)
-				}
-				if s.earlier != nil {
-					s.earlier(w)
-				}
+				w.prepare()
 				p := begin(t, program, w.life, point, failpoint.Freezes+"=yes")
 				p.frozen(t)
 				if s.after != nil {

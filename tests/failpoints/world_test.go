@@ -94,6 +94,17 @@ func (w *world) strings(query string) (all []string) {
 	return all
 }
 
+// prepare makes what is there before the life that the scenario is about.
+func (w *world) prepare() {
+	w.Helper()
+	if w.seed != nil {
+		w.seed(w)
+	}
+	if w.earlier != nil {
+		w.earlier(w)
+	}
+}
+
 // quarantine puts messages there.
 func (w *world) quarantine(ids ...string) {
 	w.Helper()
