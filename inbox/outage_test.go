@@ -136,6 +136,38 @@ func TestWhatCannotBeStoredAtOnce(t *testing.T) {
 	}
 }
 
+// Of a batch in parts, none is stored before one that came earlier and whose
+// connection was lost.
+func TestNoPartOvertakesOneThatWasNotAnswered(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t))
+	b.exec(`CREATE SEQUENCE calls`)
+	b.exec(`CREATE FUNCTION obstruct() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		CASE nextval('calls')
+		WHEN 1 THEN PERFORM pg_sleep(60); -- the batch: from then on it is two parts
+		WHEN 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); -- the first one
+		ELSE NULL;
+		END CASE;
+		RETURN NEW;
+	END $$`)
+	b.exec(`CREATE TRIGGER obstruct BEFORE INSERT ON once_parked FOR EACH ROW EXECUTE FUNCTION obstruct()`)
+	b.oneTry = time.Second
+	b.run(inbox.Config{BatchSize: 4, BatchWait: time.Minute, KeepHandled: time.Hour}, fine)
+	ids := []string{"m0", "m1", "m2", "m3"}
+	msgs := messages(ids...)
+	b.send(msgs...)
+	b.acked(msgs...)
+	b.handles(ids...)
+	var calls int
+	if err := b.QueryRowContext(b.Context(), `SELECT last_value FROM calls`).Scan(&calls); err != nil || calls != 6 {
+		t.Errorf("%d rows were tried, %v", calls, err)
+	}
+	for i, e := range b.entries(parked.Resolved) {
+		if e.MessageID != ids[i] {
+			t.Errorf("row %d is %s", i, e.MessageID)
+		}
+	}
+}
+
 // cutter makes connections that end when messages are committed.
 type cutter struct {
 	after bool // the server has committed, and nobody is told
