@@ -47,8 +47,9 @@ type Config struct {
 
 	// Hold is how long messages are kept, neither acked nor nacked, while they
 	// cannot be stored; then they are handed back to the transport. It must be
-	// shorter than the broker's consumer timeout (RabbitMQ: 30 minutes).
-	// Defaults to 15 minutes.
+	// shorter than the broker's consumer timeout (RabbitMQ: 30 minutes), and
+	// than half of it where as many messages wait at hand as are in flight.
+	// Defaults to 10 minutes.
 	Hold time.Duration
 
 	// Logger defaults to none.
@@ -64,7 +65,7 @@ func (c Config) withDefaults() Config {
 	c.BatchSize = cmp.Or(c.BatchSize, 500)
 	c.BatchWait = cmp.Or(c.BatchWait, time.Millisecond)
 	c.Ahead = cmp.Or(c.Ahead, 64)
-	c.Hold = cmp.Or(c.Hold, 15*time.Minute)
+	c.Hold = cmp.Or(c.Hold, 10*time.Minute)
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}

@@ -33,11 +33,11 @@ type SubscriberConfig struct {
 	NackMin, NackMax time.Duration
 
 	// LongestHold is how long a message is kept without an ack at the most, by
-	// the slowest handler or by retry's Hold. It bounds nothing: a subscription
-	// whose queue has a consumer timeout that is too short says so when it
-	// begins. Messages at hand wait for those in flight first, so with the
-	// default prefetch count a message can take twice as long. Defaults to 10
-	// minutes, as retry's Hold does.
+	// the slowest handler or by the Hold of retry, poison or inbox. It bounds
+	// nothing: a subscription whose queue has a consumer timeout that is too
+	// short says so when it begins. Messages at hand wait for those in flight
+	// first, so with the default prefetch count a message can take twice as long.
+	// Defaults to 10 minutes, as they do.
 	LongestHold time.Duration
 
 	// ReadyTimeout is how long Subscribe waits for a connection before it leaves
