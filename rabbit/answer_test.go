@@ -248,3 +248,28 @@ func TestManyAcksGoAsOne(t *testing.T) {
 		t.Errorf("left in the queue: %v", left)
 	}
 }
+
+// What goes back to its queue is nacked: RabbitMQ from 4.3 on counts rejects
+// towards the delivery limit, and nacks not.
+func TestTrap47WhatGoesBackIsNackedNotRejected(t *testing.T) {
+	wire := newTap(t, brokerURL(t))
+	queue := declareQueue(t, wire.uri, nil)
+	cfg := brisk
+	cfg.InFlight = 2
+	s := newSubscriber(t, queueConfig(wire.tapped), cfg)
+	messages := subscribe(t, s, queue)
+	send(t, wire.uri, queue, "a", "b", "c")
+	held := []*message.Message{receive(t, messages), receive(t, messages)}
+	held[0].Nack()
+	finished(t, "the broker was told", held[0].Context().Done())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Close() }() // c, or a again, goes back without a handler
+	eventually(t, "they are in the queue again", func() bool { return depth(t, wire.uri, queue) == 2 })
+	held[1].Ack()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if nacks, rejects := wire.givenBack(); nacks == 0 || rejects > 0 {
+		t.Errorf("%d nacks and %d rejects were sent", nacks, rejects)
+	}
+}

@@ -16,9 +16,11 @@ type tap struct {
 	uri    string // the broker's
 	tapped string // the tap's
 
-	mu     sync.Mutex
-	acked  int
-	closed []string
+	mu       sync.Mutex
+	acked    int
+	nacked   int
+	rejected int
+	closed   []string
 }
 
 func newTap(t *testing.T, uri string) *tap {
@@ -62,8 +64,13 @@ func (w *tap) relay(client net.Conn, address string) {
 		return
 	}
 	w.frames(server, r, func(method uint32, _ []byte) {
-		if method == 60<<16|80 { // basic.ack
+		switch method {
+		case 60<<16 | 80: // basic.ack
 			w.acked++
+		case 60<<16 | 90: // basic.reject
+			w.rejected++
+		case 60<<16 | 120: // basic.nack
+			w.nacked++
 		}
 	})
 }
@@ -95,6 +102,13 @@ func (w *tap) acks() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.acked
+}
+
+// givenBack is how many nacks and rejects a client has sent.
+func (w *tap) givenBack() (nacks, rejects int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.nacked, w.rejected
 }
 
 // closedByBroker is why the broker has closed channels.

@@ -225,3 +225,40 @@ func (l counting) Info(string, watermill.LogFields)                 { l.told.Add
 func (l counting) Debug(string, watermill.LogFields)                { l.told.Add(1) }
 func (l counting) Trace(string, watermill.LogFields)                { l.told.Add(1) }
 func (l counting) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+
+// What a consumer has done it knows by the name that Subscriber was given,
+// whatever its handler is called in the router.
+func TestTrap51ARenamedHandlerKnowsWhatItHasDone(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var calls atomic.Int32
+		for _, name := range []string{"capture", "capture_payment"} {
+			router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			router.AddMiddleware(b.retries.Middleware, inbox.Middleware)
+			transport := newTransport()
+			router.AddConsumerHandler(name, topic, b.retries.Subscriber(consumer, transport), func(*message.Message) error {
+				calls.Add(1)
+				return nil
+			})
+			ended := make(chan error, 1)
+			go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
+			<-router.Running()
+			if !transport.deliver(t, message.NewMessage("m1", nil)) {
+				t.Errorf("%s: not acked", name)
+			}
+			if err := errors.Join(router.Close(), <-ended); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := calls.Load(); n != 1 || b.count(`once_inbox WHERE consumer = 'payments'`) != 1 {
+			t.Errorf("%d calls, %d are remembered", n, b.count(`once_inbox`))
+		}
+	})
+}

@@ -33,6 +33,7 @@ type chain struct {
 	db       *sql.DB
 	amqpURL  string
 	queues   string // their type
+	limit    int32  // of their deliveries, beyond the first; 0 is none
 	window   int    // of the forwarder; 0 is its default
 	router   *message.Router
 	consumer *once.Consumer
@@ -78,6 +79,9 @@ func (c *chain) config(consumer string) wamqp.Config {
 	config := wamqp.NewDurablePubSubConfig(c.amqpURL, func(topic string) string { return topic + "." + consumer })
 	config.Marshaler = rabbit.Marshaler{}
 	config.Queue.Arguments = amqp.Table{"x-queue-type": c.queues}
+	if c.limit > 0 {
+		config.Queue.Arguments["x-delivery-limit"] = c.limit
+	}
 	config.Connection.Reconnect = &wamqp.ReconnectConfig{
 		BackoffInitialInterval: 50 * time.Millisecond, BackoffMultiplier: 1.5, BackoffMaxInterval: time.Second,
 	}
@@ -191,9 +195,9 @@ func (c *chain) inject(publishing amqp.Publishing) {
 	}
 }
 
-func (c *chain) exec(query string, args ...any) {
+func (c *chain) exec(query string) {
 	c.Helper()
-	if _, err := c.db.ExecContext(c.Context(), query, args...); err != nil {
+	if _, err := c.db.ExecContext(c.Context(), query); err != nil {
 		c.Fatal(err)
 	}
 }

@@ -130,6 +130,23 @@ func inboxGuards() []guard {
 			pkg:     "rabbit", test: "TestTrap41_Undecodable",
 		},
 		{
+			trap: 41, what: "no handler sees what cannot be decoded",
+			file: "internal/verdict/panic.go", guard: "if why := Undecodable(msg.Context()); why != nil {",
+			without: "if why := Undecodable(msg.Context()); why != nil && h == nil {",
+			pkg:     "poison", test: "TestTrap41",
+		},
+		{
+			trap: 41, what: "nor one that has dedup alone",
+			file: "dedup/identity.go", guard: "if why := verdict.Undecodable(msg.Context()); why != nil {",
+			without: "if why := verdict.Undecodable(msg.Context()); why != nil && i == nil {",
+			pkg:     "dedup", test: "TestTrap41",
+		},
+		{
+			trap: 41, what: "what cannot be decoded is not replayed",
+			file: "internal/parked/operate.go", guard: "if raw {", without: "if raw && tx == nil {",
+			pkg: "poison", test: "TestTrap41",
+		},
+		{
 			trap: 42, what: "a nacked message rests before it goes back",
 			file: "rabbit/delivery.go",
 			guard: `d.rest()
@@ -206,6 +223,16 @@ func inboxGuards() []guard {
 			trap: 47, what: "the broker's own delivery limit is known",
 			file: "rabbit/budget.go", guard: "case major >= 4:", without: "case false:",
 			pkg: "rabbit", test: "TestTrap47TheDeliveryLimit",
+		},
+		{
+			trap: 47, what: "what goes back is nacked, not rejected",
+			file: "rabbit/answer.go", guard: "err := d.raw.Nack(false, true)", without: "err := d.raw.Reject(true)",
+			pkg: "rabbit", test: "TestTrap47WhatGoesBack",
+		},
+		{
+			trap: 47, what: "what has failed does not go back to the broker",
+			file: "retry/middleware.go", guard: "return a.park(failure, delay)", without: "_ = failure; return verdict.HandBack(err)",
+			pkg: "tests", test: "TestTrap47OurBudget",
 		},
 	}
 }

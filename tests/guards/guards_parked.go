@@ -82,6 +82,12 @@ func parkedGuards() []guard {
 			pkg: "dedup", test: "TestTrap51",
 		},
 		{
+			trap: 51, what: "messages are remembered under the name that does not change",
+			file: "dedup/inbox.go", guard: "consumer = parked.DeliveryOf(msg.Context()).Consumer",
+			without: "consumer = message.HandlerNameFromCtx(msg.Context())",
+			pkg:     "retry", test: "TestTrap51ARenamed",
+		},
+		{
 			trap: 52, what: "replays of a consumer exclude each other",
 			file:    "internal/parked/queries_replay.go",
 			guard:   "WHERE state = 'running' AND lease_until > {now} AND id <> $2",
@@ -203,6 +209,11 @@ func parkedGuards() []guard {
 			trap: 60, what: "what cannot be parsed is not quoted",
 			file: "rabbit/dial.go", guard: "errs = append(errs, uriError(config.AmqpURI))", without: "errs = append(errs, err)",
 			pkg: "rabbit", test: "TestTrap60_NoCredentialsInErrors",
+		},
+		{
+			trap: 60, what: "logs have sizes, not payloads",
+			file: "rabbit/delivery.go", guard: `"size": len(raw.Body)`, without: `"size": string(raw.Body)`,
+			pkg: "tests/observability", test: "TestTrap60_ConsumersTell",
 		},
 		{
 			trap: 65, what: "a panic is the error of its try",

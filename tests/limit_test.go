@@ -1,0 +1,77 @@
+package tests
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+)
+
+// newLimited is a chain whose queues drop a message that comes back a second
+// time.
+func newLimited(t *testing.T) *chain {
+	t.Helper()
+	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
+	c.limit = 1
+	return c
+}
+
+var errFails = errors.New("the handler fails")
+
+// A message may fail more often than the broker would deliver it: what has
+// failed does not go back there, so the broker drops none.
+func TestTrap47OurBudgetIsNotTheBrokers(t *testing.T) {
+	c := newLimited(t)
+	var calls atomic.Int32
+	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		if msg.UUID == "hopeless" || msg.UUID == "fails" && calls.Add(1) < 8 { // the last try that the policy has
+			return nil, errFails
+		}
+		return record("payments")(ctx, tx, msg)
+	})
+	c.start()
+	c.publish(message.NewMessage("hopeless", []byte("body")), message.NewMessage("fails", nil), message.NewMessage("fine", nil))
+	c.settle(2)
+	c.eventually("the hopeless one is in quarantine", func() bool { return c.count(`once_parked`) == 1 })
+	entries, err := c.consumer.Quarantine().List(t.Context(), poison.Filter{})
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("%v, %d entries", err, len(entries))
+	}
+	if e := entries[0]; e.MessageID != "hopeless" || e.Attempts != 8 || string(e.Message.Payload) != "body" {
+		t.Errorf("%+v", e)
+	}
+}
+
+// While the consumer's database takes nothing, a message that has failed does not
+// go back to the broker, which would drop it.
+func TestTrap73AnOutageUsesUpNoDeliveries(t *testing.T) {
+	c := newLimited(t)
+	var calls atomic.Int32
+	failed := make(chan struct{})
+	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		if n := calls.Add(1); n <= 2 { // the tries at once
+			if n == 2 {
+				close(failed)
+			}
+			return nil, errFails
+		}
+		return record("payments")(ctx, tx, msg)
+	})
+	c.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
+	c.start()
+	c.publish(message.NewMessage("m1", nil))
+	<-failed
+	<-time.After(time.Second) // in which it could go back, and be dropped
+	c.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
+	c.settle(1)
+	if n := calls.Load(); n != 3 {
+		t.Errorf("%d calls, want 3", n)
+	}
+}
