@@ -70,19 +70,34 @@ var transports = map[string]func(t *testing.T, db *sql.DB) transport{
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = publisher.Close() })
-		topic := broker.Name("orders")
-		return transport{publisher, func() message.Subscriber {
-			sub, err := wamqp.NewSubscriber(config, watermill.NopLogger{})
-			if err == nil {
-				err = sub.SubscribeInitialize(topic)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			return sub
-		}, topic}
+		return stockAMQP(t, broker, config, publisher)
 	},
+	"amqp, its own marshaler": func(t *testing.T, _ *sql.DB) transport {
+		broker := testkit.Rabbit(t)
+		config := wamqp.NewDurableQueueConfig(broker.URL)
+		publisher, err := wamqp.NewPublisher(config, watermill.NopLogger{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stockAMQP(t, broker, config, publisher)
+	},
+}
+
+// stockAMQP is watermill-amqp's subscriber.
+func stockAMQP(t *testing.T, broker testkit.Broker, config wamqp.Config, publisher message.Publisher) transport {
+	t.Helper()
+	t.Cleanup(func() { _ = publisher.Close() })
+	topic := broker.Name("orders")
+	return transport{publisher, func() message.Subscriber {
+		sub, err := wamqp.NewSubscriber(config, watermill.NopLogger{})
+		if err == nil {
+			err = sub.SubscribeInitialize(topic)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sub
+	}, topic}
 }
 
 // bench is a service with a router of its own.
@@ -302,7 +317,7 @@ type orderPlaced struct{ ID string }
 // the handler finds its transaction in the context.
 func TestCQRS(t *testing.T) {
 	for name, open := range transports {
-		for _, kind := range []string{"event", "command"} {
+		for _, kind := range []string{"event", "event group", "command"} {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				b := newBench(t)
 				to := open(t, b.db)
@@ -311,9 +326,12 @@ func TestCQRS(t *testing.T) {
 				var h handler
 				handle := func(ctx context.Context, event *orderPlaced) error { return h.do(ctx, event.ID) }
 				var err error
-				if kind == "event" {
+				switch kind {
+				case "event":
 					err = b.events(to, marshaler, cqrs.NewEventHandler(consumer, handle))
-				} else {
+				case "event group":
+					err = b.eventGroup(to, marshaler, cqrs.NewGroupEventHandler(writeFirst), cqrs.NewGroupEventHandler(handle))
+				default:
 					err = b.commands(to, marshaler, cqrs.NewCommandHandler(consumer, handle))
 				}
 				if err != nil {
@@ -333,6 +351,9 @@ func TestCQRS(t *testing.T) {
 				b.reaches(2, `effects WHERE how = 'once'`)
 				b.reaches(1, `once_parked WHERE state = 'quarantined' AND message_id = 'hopeless'`)
 				b.reaches(2, `once_inbox WHERE consumer = 'payments'`)
+				if kind == "event group" {
+					b.reaches(2, `effects WHERE how = 'first'`)
+				}
 			})
 		}
 	}
@@ -350,6 +371,28 @@ func (b *bench) events(to transport, marshaler cqrs.CommandEventMarshaler, h cqr
 		return err
 	}
 	return processor.AddHandlers(h)
+}
+
+// writeFirst is a handler whose effect depends on those after it.
+func writeFirst(ctx context.Context, event *orderPlaced) error {
+	tx, _ := dedup.TxFromContext(ctx)
+	_, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1, 'first')`, event.ID)
+	return err
+}
+
+// eventGroup is of handlers that share a name and a transaction.
+func (b *bench) eventGroup(to transport, marshaler cqrs.CommandEventMarshaler, handlers ...cqrs.GroupEventHandler) error {
+	processor, err := cqrs.NewEventGroupProcessorWithConfig(b.router, cqrs.EventGroupProcessorConfig{
+		GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) { return to.topic, nil },
+		SubscriberConstructor: func(p cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return b.retries.Subscriber(p.EventGroupName, to.subscriber()), nil
+		},
+		Marshaler: marshaler,
+	})
+	if err != nil {
+		return err
+	}
+	return processor.AddHandlersGroup(consumer, handlers...)
 }
 
 func (b *bench) commands(to transport, marshaler cqrs.CommandEventMarshaler, h cqrs.CommandHandler) error {
