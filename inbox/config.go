@@ -48,8 +48,9 @@ type Config struct {
 	// Hold is how long messages are kept, neither acked nor nacked, while they
 	// cannot be stored; then they are handed back to the transport. It must be
 	// shorter than the broker's consumer timeout (RabbitMQ: 30 minutes), and
-	// than half of it where as many messages wait at hand as are in flight.
-	// Defaults to 10 minutes.
+	// than half of it where as many messages wait at hand as are in flight. With
+	// retry's KeyOrder they are kept for as long as it takes: handed back, they
+	// would come again behind what came after them. Defaults to 10 minutes.
 	Hold time.Duration
 
 	// Logger defaults to none.

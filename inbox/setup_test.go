@@ -53,6 +53,7 @@ type bench struct {
 	transport *transport
 	router    *message.Router
 	oneTry    time.Duration // to store a batch, if it is not the ordinary time
+	keyOrder  retry.KeyOrder
 
 	mu      sync.Mutex
 	handled []string
@@ -85,7 +86,7 @@ func (b *bench) run(config inbox.Config, handle message.NoPublishHandlerFunc) {
 	intake.SetOneTry(b.oneTry)
 	quarantine, err1 := poison.New(b.DB, poison.Config{Schema: b.config})
 	retries, err2 := retry.New(b.DB, retry.Config{
-		Schema: b.config, Concurrency: 1, PollInterval: 5 * time.Millisecond, Logger: testkit.Logger(b.T),
+		Schema: b.config, Concurrency: 1, PollInterval: 5 * time.Millisecond, Logger: testkit.Logger(b.T), KeyOrder: b.keyOrder,
 	})
 	once, err3 := dedup.New(b.DB, dedup.Config{Schema: b.config})
 	router, err4 := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})

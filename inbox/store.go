@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -13,9 +14,16 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
+// storeAll stores one batch after the other. Where the order of keys is kept and
+// one has gone back, those behind it go back too: they would overtake it.
 func (s *stream) storeAll() {
 	for b := range s.batches {
-		s.store(b)
+		if stored := s.store(b); !stored && s.subscription.KeyOrder {
+			break
+		}
+	}
+	for b := range s.batches {
+		b.handBack()
 	}
 }
 
@@ -23,34 +31,43 @@ func (s *stream) storeAll() {
 // or the consumer shuts down. A commit of unknown outcome is one more reason to
 // try again: what is there already is passed over. If the process dies before
 // it knows, the transport delivers again, and the same happens.
-func (s *stream) store(b batch) {
+func (s *stream) store(b batch) (stored bool) {
 	// The first message has waited for the batches before.
 	patience := parked.Patience{Hold: s.config.Hold - time.Since(b.since), OneTry: s.oneTry, Logger: s.config.Logger}
+	if s.subscription.KeyOrder { // what goes back comes again behind what came after it
+		patience.Hold = math.MaxInt64
+	}
 	parts := []batch{b}
 	err := patience.Persist(s.ctx, s.delivery, "store messages", func(ctx context.Context) (err error) {
 		parts, err = s.tryAll(ctx, parts)
 		return err
 	})
 	if err == nil {
-		return
+		return true
 	}
 	left := 0
 	for _, part := range parts {
 		left += len(part.messages)
-		for _, msg := range part.messages {
-			msg.Nack()
-		}
+		part.handBack()
 	}
 	s.config.Logger.Error("Messages are not stored and go back", err,
 		watermill.LogFields{"consumer": s.delivery.Consumer, "topic": s.delivery.Topic, "messages": left})
+	return false
+}
+
+func (b batch) handBack() {
+	for _, msg := range b.messages {
+		msg.Nack()
+	}
 }
 
 // tryAll stores the parts of a batch, and returns what is left of them. One for
 // which the time was not enough is two the next time: tried as it is, it could
-// fail for ever. Nothing overtakes a part that the database did not answer.
+// fail for ever. Nothing overtakes a part that the database did not answer, nor
+// one that it refused if the order of keys is kept.
 func (s *stream) tryAll(ctx context.Context, parts []batch) (left []batch, err error) {
 	for n, part := range parts {
-		if err != nil && (ctx.Err() != nil || !dialect.Refused(err)) {
+		if err != nil && (ctx.Err() != nil || !dialect.Refused(err) || s.subscription.KeyOrder) {
 			return append(left, parts[n:]...), err
 		}
 		rest, failed := s.try(ctx, part)
@@ -75,7 +92,8 @@ func (s *stream) batchOf(messages []*message.Message) (b batch) {
 }
 
 // try stores and acks messages, and returns those for which that failed. If
-// the database refuses them, each is tried alone: it may mean one of them.
+// the database refuses them, each is tried alone: it may mean one of them. With
+// the order of keys those behind that one wait.
 func (s *stream) try(ctx context.Context, b batch) (left batch, err error) {
 	err = s.insert(ctx, b)
 	switch {
@@ -85,11 +103,16 @@ func (s *stream) try(ctx context.Context, b batch) (left batch, err error) {
 		return b, err
 	}
 	err = nil
-	for _, msg := range b.messages {
-		if failed := s.insert(ctx, s.batchOf([]*message.Message{msg})); failed != nil {
-			s.add(&left, msg)
-			err = failed
+	for n, msg := range b.messages {
+		failed := s.insert(ctx, s.batchOf([]*message.Message{msg}))
+		if failed == nil {
+			continue
 		}
+		if s.subscription.KeyOrder {
+			return s.batchOf(b.messages[n:]), failed
+		}
+		s.add(&left, msg)
+		err = failed
 	}
 	return left, err
 }
