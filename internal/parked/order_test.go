@@ -36,12 +36,7 @@ func TestKeyOrderNobodyWaitsForAHeadThatIsGone(t *testing.T) {
 func aHeadGoes(t *testing.T, isolation string) {
 	db := testkit.Postgres(t)
 	s := newStore(t, db)
-	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`DO $$BEGIN
-		EXECUTE format('ALTER DATABASE %%I SET default_transaction_isolation = %%L', current_database(), '%s'); END$$`, isolation))
-	if err != nil {
-		t.Fatal(err)
-	}
-	db.SetMaxIdleConns(0) // a new connection has the new default
+	setIsolation(t, db, isolation)
 	if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a")); err != nil {
 		t.Fatal(err)
 	}
@@ -59,14 +54,7 @@ func aHeadGoes(t *testing.T, isolation string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waiting := func() (n int) {
-		err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
-			WHERE NOT granted AND datname = current_database()`).Scan(&n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
+	waiting := func() int { return waitingForLocks(t, db) }
 	added, resolved := make(chan error, 1), make(chan error, 1)
 	go func() { added <- s.DeliverTo(t.Context(), "t", inOrder, keyed("a2", "a"), blocker) }()
 	testkit.Eventually(t, 20*time.Second, "a2 is added", func() bool { return waiting() == 1 })
