@@ -60,7 +60,7 @@ type keeper struct {
 // parked.
 func (f *feed) forward(ctx context.Context, in <-chan *message.Message, out chan<- *message.Message) {
 	k := &keeper{feed: f}
-	for in != nil || k.stored != nil {
+	for in != nil || k.stored != nil || len(k.next) > 0 {
 		if k.stored == nil && len(k.next) > 0 {
 			k.store(context.WithoutCancel(ctx))
 			continue

@@ -58,3 +58,47 @@ func TestKeyOrderNothingOvertakesWhatWasHandedBack(t *testing.T) {
 	close(in)
 	<-ended
 }
+
+// A transport may end with messages in flight: what came until then is stored.
+func TestKeyOrderWhatCameLastIsStored(t *testing.T) {
+	db := testkit.Postgres(t)
+	config := schema.Config{}
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(db.DB, Config{Schema: config, KeyOrder: GoOn})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err == nil {
+		_, err = tx.ExecContext(t.Context(), `LOCK TABLE once_parked`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	in, ended := make(chan *message.Message), make(chan struct{})
+	f := newFeed(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil)
+	go func() {
+		defer close(ended)
+		f.forward(t.Context(), in, nil)
+	}()
+	msgs := []*message.Message{message.NewMessage("first", nil), message.NewMessage("came while that is stored", nil)}
+	for _, msg := range msgs {
+		msg.Metadata[meta.OrderingKey] = "k"
+		in <- msg
+	}
+	close(in)
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	for _, msg := range msgs {
+		select {
+		case <-msg.Acked():
+		default:
+			t.Errorf("%s has no answer", msg.UUID)
+		}
+	}
+}
