@@ -1,5 +1,10 @@
 package retry
 
+import "time"
+
+// SetOneTry has a try of what must not be given up lightly end after d.
+func (r *Retries) SetOneTry(d time.Duration) { r.patience.OneTry = d }
+
 // SuspectWaits says that a suspect has asked the rest of the process to make
 // room.
 func SuspectWaits() bool {

@@ -117,33 +117,49 @@ func (k *keeper) refuse() {
 }
 
 // store begins to store what was collected. It gives up only when the consumer
-// shuts down.
+// shuts down. What takes longer than a try may is stored in parts: tried as it
+// is, it could fail for ever.
 func (k *keeper) store(ctx context.Context) {
-	batch := k.next
+	left, part := k.next, len(k.next)
 	k.next, k.bytes, k.stored = nil, 0, make(chan bool, 1)
 	go func(stored chan<- bool) {
-		patience := parked.Patience{Hold: math.MaxInt64, Logger: k.config.Logger}
+		patience := k.patience
+		patience.Hold = math.MaxInt64
 		err := patience.Persist(ctx, k.delivery(nil), "store messages in the order of their keys", func(ctx context.Context) error {
-			return k.Retries.store.DeliverTo(ctx, k.topic, []parked.Subscription{k.subscription()}, batch...)
+			for len(left) > 0 {
+				some := left[:min(part, len(left))]
+				err := k.Retries.store.DeliverTo(ctx, k.topic, []parked.Subscription{k.subscription()}, some...)
+				if err != nil {
+					if ctx.Err() != nil {
+						part = max(part/2, 1)
+					}
+					return err
+				}
+				k.kept(some)
+				left = left[len(some):]
+			}
+			return nil
 		})
 		if err != nil {
 			k.config.Logger.Info("Messages are handed back, the consumer shuts down",
 				watermill.LogFields{"consumer": k.consumer, "topic": k.topic, "err": err.Error()})
 		}
-		for _, msg := range batch {
+		for _, msg := range left {
 			failpoint.Hit("retry/kept")
-			if err != nil {
-				msg.Nack()
-			} else {
-				msg.Ack()
-			}
-		}
-		if err == nil {
-			k.instruments.kept.Add(int64(len(batch)), 0)
-			k.wakeUp()
+			msg.Nack()
 		}
 		stored <- err == nil
 	}(k.stored)
+}
+
+// kept acks messages that are stored.
+func (k *keeper) kept(msgs []*message.Message) {
+	for _, msg := range msgs {
+		failpoint.Hit("retry/kept")
+		msg.Ack()
+	}
+	k.instruments.kept.Add(int64(len(msgs)), 0)
+	k.wakeUp()
 }
 
 // tidy sets right what is held and has nothing to wait for.

@@ -116,6 +116,46 @@ func TestKeyOrderIsKeptPastAFailure(t *testing.T) {
 	})
 }
 
+// Messages that take the database longer than one try may take are stored in
+// parts: tried again as they are, they would never be.
+func TestKeyOrderWhatCannotBeStoredAtOnce(t *testing.T) {
+	b := inOrder(t, testkit.Postgres(t), retry.GoOn)
+	for _, query := range []string{
+		`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$`,
+		`CREATE TRIGGER slowly BEFORE INSERT ON once_parked FOR EACH ROW EXECUTE FUNCTION slowly()`,
+	} {
+		if _, err := b.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.retries.SetOneTry(time.Second)
+	var done successes
+	b.run(func(msg *message.Message) error {
+		done.add(msg.UUID)
+		return nil
+	})
+	var ids []string
+	var msgs []*message.Message
+	for n := range 12 { // the first goes ahead, and those that come meanwhile together
+		ids = append(ids, fmt.Sprintf("a%d", n))
+		msgs = append(msgs, keyed(ids[n]))
+		b.transport.messages <- msgs[n]
+	}
+	for _, msg := range msgs {
+		select {
+		case <-msg.Acked():
+		case <-msg.Nacked():
+			t.Fatalf("%s was handed back", msg.UUID)
+		case <-time.After(time.Minute):
+			t.Fatalf("%s is not stored", msg.UUID)
+		}
+	}
+	b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
+	if got := done.of("a"); got != strings.Join(ids, " ") {
+		t.Errorf("handled %s", got)
+	}
+}
+
 // A message that is given up lets its key go on.
 func TestKeyOrderGoesOnAfterTheQuarantine(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
