@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -59,6 +60,66 @@ func TestASubscriptionGoesOnThoughItsSuspectCannotRun(t *testing.T) {
 		}
 		f.leave(c.Claim)
 	})
+}
+
+// A suspect that is locked, as by a process that stands still, or that the
+// database does not let be claimed, is not looked for all the time, and nobody
+// waits for it.
+func TestNobodyWaitsForASuspectThatCannotBeClaimed(t *testing.T) {
+	for name, inTheWay := range map[string]string{
+		"locked": `UPDATE once_parked SET error = 'locked' WHERE message_id = 'suspect'`,
+		"refused": `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$;
+			CREATE TRIGGER refuse BEFORE UPDATE ON once_parked FOR EACH ROW WHEN (OLD.crashes > 0) EXECUTE FUNCTION refuse();
+			COMMIT`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := idleFeed(t, testkit.Postgres(t))
+			deliver := func(id string) {
+				t.Helper()
+				if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, message.NewMessage(id, nil)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			deliver("suspect")
+			sel := parked.Select{Consumer: f.consumer, Topic: f.topic, Owner: "killed", Limit: 1, Lease: time.Millisecond}
+			if claimed, err := f.store.Claim(t.Context(), sel); err != nil || len(claimed) != 1 {
+				t.Fatalf("%d claimed, %v", len(claimed), err)
+			}
+			testkit.Eventually(t, 20*time.Second, "it is suspected", func() bool {
+				due, err := f.store.Due(t.Context(), sel)
+				return err == nil && due.Suspect
+			})
+			deliver("fresh")
+			conn, err := f.store.DB().Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := conn.ExecContext(t.Context(), `BEGIN; `+inTheWay); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _, _ = conn.ExecContext(context.WithoutCancel(t.Context()), `ROLLBACK`) }()
+
+			f.fetch(t.Context())
+			if len(f.wake) > 0 {
+				t.Error("it is looked for again at once")
+			}
+			if !inProcess.join(1) {
+				t.Fatal("another subscription waits for it")
+			}
+			inProcess.leave(1)
+			f.missed = f.missed.Add(time.Hour) // however slow this is
+			f.fetch(t.Context())
+			if f.claimed.len() != 1 {
+				t.Fatal("its own subscription waits for it")
+			}
+			c, _ := f.claimed.next()
+			if c.Message.UUID != "fresh" {
+				t.Errorf("%q was fetched", c.Message.UUID)
+			}
+			f.leave(c.Claim)
+		})
+	}
 }
 
 // One that took too long once must not have a suspect wait until the process

@@ -43,8 +43,9 @@ type feed struct {
 	inHand  map[*parked.Claim]struct{}
 	surplus []*parked.Claim // in hand, and not to be handed out
 
-	more    bool // may be due than was claimed
-	asking  bool // for suspects to run alone
+	more    bool      // may be due than was claimed
+	asking  bool      // for suspects to run alone
+	missed  time.Time // when one was due, and could not be claimed
 	failing bool
 }
 
@@ -188,6 +189,7 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 		return false
 	}
 	sel.Due = due
+	due.Suspect = due.Suspect && time.Since(f.missed) >= lookAgain
 	f.ask(due.Suspect)
 	switch {
 	case due.Suspect && inProcess.isolate():
@@ -195,7 +197,9 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 		// next crash has one author.
 		sel.Suspects, sel.Limit = true, 1
 	case !due.Fresh():
-		f.report(ctx, nil)
+		if time.Since(f.missed) >= lookAgain { // else it is not known yet
+			f.report(ctx, nil)
+		}
 		f.more = due.Suspect
 		return false
 	case !inProcess.join(room):
@@ -207,7 +211,15 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 	for _, c := range claimed {
 		f.hand(ctx, c)
 	}
+	missed := sel.Suspects && len(claimed) == 0
+	if missed { // others are not to make room for what somebody else has locked
+		f.missed = time.Now()
+		f.ask(false)
+	}
 	inProcess.leave(sel.Limit - (len(f.inHand) - before))
+	if missed {
+		return err == nil
+	}
 	if err == nil && len(claimed) == room && !partly && !sel.Suspects {
 		f.due = due
 	}
@@ -265,7 +277,8 @@ func (f *feed) hand(ctx context.Context, c parked.Claimed) {
 	f.claimed.add(c)
 }
 
-// lookAgain is when, if it is not known whether a message was handled.
+// lookAgain is when, if it is not known whether a message was handled, or if a
+// suspect is due that cannot be claimed.
 const lookAgain = time.Second
 
 // giveUp quarantines a message whose crash budget is used up. One that the inbox
