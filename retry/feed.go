@@ -225,7 +225,9 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 	}
 	// A look that was used again does not know who has come since.
 	f.more = err != nil || len(claimed) == sel.Limit || partly || used
-	return err == nil && (len(claimed) == room || partly || used) && !sel.Suspects
+	// Where others have locked all that is due the next look finds the same, and
+	// leases are to be renewed meanwhile.
+	return err == nil && (len(claimed) == room || partly && len(claimed) > 0 || used) && !sel.Suspects
 }
 
 // lookLasts is how long a look will do, while all that it has found have more.

@@ -3,6 +3,7 @@ package retry
 import (
 	"context"
 	"database/sql/driver"
+	"fmt"
 	"testing"
 	"time"
 
@@ -102,6 +103,43 @@ func TestALookThatIsUsedAgainIsNotTheLast(t *testing.T) {
 			t.Errorf("the suspect was passed over, %v", err)
 		}
 	})
+}
+
+// Where many tenants wait for later, and somebody has locked what is due, there is
+// nothing to fetch for now: leases are to be renewed.
+func TestWhatIsLockedIsNotFetchedOverAndOver(t *testing.T) {
+	db := testkit.Postgres(t)
+	f := idleFeed(t, db)
+	for n := range 100 {
+		msg := message.NewMessage(fmt.Sprint(n), nil)
+		msg.Metadata[meta.TenantID] = fmt.Sprint(n)
+		if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	later := `UPDATE once_parked SET lane = 'retry', due_at = now() + CASE WHEN message_id = '1' THEN interval '0' ELSE interval '1 hour' END`
+	if _, err := db.ExecContext(t.Context(), later); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(t.Context(), `UPDATE once_parked SET error = 'locked' WHERE message_id = '1'`); err != nil {
+		t.Fatal(err)
+	}
+	if again := f.fetch(t.Context()); again || f.claimed.len() > 0 {
+		t.Fatalf("%d fetched, and again: %v", f.claimed.len(), again)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if f.fetch(t.Context()); f.claimed.len() != 1 {
+		t.Fatalf("%d fetched", f.claimed.len())
+	}
+	c, _ := f.claimed.next()
+	f.leave(c.Claim)
 }
 
 // lib/pq calls it a bad connection when a context ends between two statements.
