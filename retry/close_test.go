@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/retry"
@@ -80,5 +82,36 @@ func TestCloseDoesNotWaitForTheDatabaseForEver(t *testing.T) {
 	}
 	if err := errors.Join(err, tx.Rollback()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// What was in hand at the shutdown is due for whoever comes after, though it
+// could not be given back at the first try.
+func TestWhatIsGivenBackLateIsDueAtOnce(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.Policy.Base, c.Policy.Max = time.Hour, time.Hour })
+	b.put("m1")
+	for _, query := range []string{
+		`CREATE SEQUENCE tries`,
+		`CREATE FUNCTION once_away() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF nextval('tries') = 1 THEN RAISE EXCEPTION 'away'; END IF; RETURN NEW; END $$`,
+		`CREATE TRIGGER once_away BEFORE UPDATE ON once_parked FOR EACH ROW WHEN (NEW.token IS NULL) EXECUTE FUNCTION once_away()`,
+	} {
+		if _, err := b.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	running := make(chan struct{})
+	b.run(func(*message.Message) error {
+		close(running)
+		b.eventually("the consumer shuts down", b.transport.closed.Load)
+		return errHandler
+	})
+	<-running
+	if err := b.subscriber.Close(); err != nil {
+		t.Fatal(err)
+	}
+	due, err := b.parked.Due(t.Context(), parked.Select{Consumer: consumer, Topic: topic})
+	if entries := b.entries(parked.Waiting); err != nil || !due.Fresh() || b.count(`once_parked WHERE token IS NULL AND crashes = 0`) != 1 {
+		t.Errorf("%+v, %v", entries, err)
 	}
 }

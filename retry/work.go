@@ -92,9 +92,11 @@ func (f *feed) settle(ctx context.Context, d *parked.Delivery, acked bool) {
 		if claim.Handled() {
 			round = 1
 		}
-		f.persist(ctx, d, "release the parked message", func(ctx context.Context) error {
-			return f.store.Release(ctx, claim, f.config.Policy.jittered(round))
-		})
+		pause := f.config.Policy.jittered(round)
+		if d.ShuttingDown(ctx) { // it is for whoever comes after
+			pause = 0
+		}
+		f.persist(ctx, d, "release the parked message", func(ctx context.Context) error { return f.store.Release(ctx, claim, pause) })
 	}
 	f.done <- claim
 }
