@@ -257,7 +257,7 @@ func (i *Inbox) drop(ctx context.Context, tx *sql.Tx, days []day) (n int, err er
 func (i *Inbox) onDays(ctx context.Context, work func(tx *sql.Tx) (days int, err error), outcome int) error {
 	var days int
 	var mine bool
-	err := i.dialect.WriteLatest(ctx, i.db, func(tx *sql.Tx) error {
+	err := i.dialect.Write(ctx, i.db, func(tx *sql.Tx) error {
 		if err := tx.QueryRowContext(ctx, i.sql.days.alone).Scan(&mine); err != nil || !mine {
 			return err
 		}

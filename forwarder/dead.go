@@ -197,7 +197,7 @@ func (d *DeadLetters) Release(ctx context.Context, act Act, orderingKey string) 
 		return errors.New("forwarder: release: Actor is empty")
 	}
 	s := d.archive.store
-	err := s.writeLatest(ctx, func(tx *sql.Tx) error {
+	err := s.write(ctx, func(tx *sql.Tx) error {
 		var position int64
 		err := tx.QueryRowContext(ctx, s.dialect.SQL(`SELECT position FROM {holds}
 			WHERE ordering_key = $1 AND reason = '`+holdDead+`' {for_update}`), orderingKey).Scan(&position)

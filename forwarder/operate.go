@@ -175,7 +175,7 @@ func (a archive) batch(ctx context.Context, f Filter, op operation, after, last 
 		wanted  []entry
 		skipped []int64
 	)
-	transaction := a.store.writeLatest
+	transaction := a.store.write
 	if op.DryRun {
 		transaction = a.store.read
 	}

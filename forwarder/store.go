@@ -37,11 +37,6 @@ func (s *store) write(ctx context.Context, work func(tx *sql.Tx) error) error {
 	return dialect.LeaveReplica(ctx, s.db, s.dialect.Write(ctx, s.db, work))
 }
 
-// writeLatest is for what looks at more than the rows that it has locked.
-func (s *store) writeLatest(ctx context.Context, work func(tx *sql.Tx) error) error {
-	return dialect.LeaveReplica(ctx, s.db, s.dialect.WriteLatest(ctx, s.db, work))
-}
-
 // leaseRequest is what an instance tells of itself, and wants.
 type leaseRequest struct {
 	kept   []int64 // owned, to be renewed

@@ -1,6 +1,7 @@
 package dialect_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"slices"
@@ -195,5 +196,32 @@ func exec(t *testing.T, db testkit.Database, query string, args ...any) {
 	t.Helper()
 	if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// What is ours passes over what others settle meanwhile, whatever the default of
+// the database; who begins a transaction for somebody else's work takes that.
+func TestIsolation(t *testing.T) {
+	db := testkit.Postgres(t)
+	d := newDialect(t, db)
+	db.SetMaxOpenConns(1)
+	if _, err := db.ExecContext(t.Context(), `SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ`); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		in   func(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error
+		want string
+	}{
+		"Write": {d.Write, "read committed"},
+		"Read":  {d.Read, "read committed"},
+		"InTx":  {d.InTx, "repeatable read"},
+	} {
+		var got string
+		err := c.in(t.Context(), db.DB, func(tx *sql.Tx) error {
+			return tx.QueryRowContext(t.Context(), `SHOW transaction_isolation`).Scan(&got)
+		})
+		if err != nil || got != c.want {
+			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
+		}
 	}
 }

@@ -16,6 +16,10 @@ var ErrCommitUnknown = errors.New("outcome of the commit is unknown")
 // Write runs work in a transaction and commits it. The transaction is rolled
 // back when work returns an error or panics (the panic goes on).
 //
+// Each statement sees what was committed before it began, whatever the default
+// of the database: work may have waited for a lock before it looks, and passes
+// over what others have settled meanwhile.
+//
 // Even single statements go through it: lib/pq sends a statement with
 // arguments in two round trips, and behind a pooler in transaction mode
 // another client's statement could come between them.
@@ -24,24 +28,17 @@ var ErrCommitUnknown = errors.New("outcome of the commit is unknown")
 // seconds: then the server rolls back. Work is statements of ours, one after
 // the other; what may take its time between them goes through [Dialect.InTx].
 func (d Dialect) Write(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
-	return run(ctx, db, nil, d.bounded(ctx, work), d.Commit)
-}
-
-// InTx is [Dialect.Write] for somebody else's work, which takes as long as it
-// likes.
-func (d Dialect) InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
-	return run(ctx, db, nil, work, d.Commit)
-}
-
-// WriteLatest is [Dialect.Write] for work that may wait for a lock before it
-// looks: each statement sees what was committed before it began. By the default
-// of the database it could be what was there before the wait.
-func (d Dialect) WriteLatest(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	var options *sql.TxOptions
 	if !d.SQLite() { // it has one writer
 		options = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
 	return run(ctx, db, options, d.bounded(ctx, work), d.Commit)
+}
+
+// InTx is [Dialect.Write] for somebody else's work, which takes as long as it
+// likes, and has the isolation that is the default of the database.
+func (d Dialect) InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
+	return run(ctx, db, nil, work, d.Commit)
 }
 
 // bounded has the server end the transaction if it does not hear of work for
@@ -61,9 +58,9 @@ func (d Dialect) bounded(ctx context.Context, work func(tx *sql.Tx) error) func(
 // Read is [Dialect.Write] for work that changes nothing: in SQLite it does not
 // wait for the writer, and a commit that fails leaves nothing unknown.
 func (d Dialect) Read(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
-	var options *sql.TxOptions
-	if d.SQLite() { // saying READ ONLY costs PostgreSQL a round trip
-		options = &sql.TxOptions{ReadOnly: true}
+	options := &sql.TxOptions{ReadOnly: true}
+	if !d.SQLite() { // where writers do not wait for readers
+		options = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
 	return run(ctx, db, options, work, func(tx *sql.Tx) error {
 		if err := tx.Commit(); err != nil {

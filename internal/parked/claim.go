@@ -167,9 +167,7 @@ func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err e
 		}
 	}
 	token := uuid.NewString()
-	// With a snapshot a row that another one has claimed meanwhile would be an
-	// error, and is not passed over.
-	err = s.dialect.WriteLatest(ctx, s.db, func(tx *sql.Tx) error {
+	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		take := func(query string, args ...any) ([]Claimed, error) { return s.take(ctx, tx, sel, token, query, args) }
 		if sel.Suspects {
 			claimed, err = take(s.sql.claimSuspects, sel.Limit)
@@ -316,8 +314,7 @@ func (s *Store) Extend(ctx context.Context, lease time.Duration, claims []*Claim
 	if len(byToken) == 0 {
 		return nil
 	}
-	// Likewise one that has been settled: the leases of all others would run out.
-	err := s.dialect.WriteLatest(ctx, s.db, func(tx *sql.Tx) error {
+	err := s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		for token, ids := range byToken {
 			if _, err := tx.ExecContext(ctx, s.sql.extend, s.dialect.List(ids), token, lease.Milliseconds()); err != nil {
 				return err

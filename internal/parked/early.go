@@ -18,7 +18,7 @@ import (
 // key, and nothing is charged.
 func (s *Store) ParkEarly(ctx context.Context, d *Delivery, msg *message.Message, turn verdict.Turn, delay time.Duration) error {
 	if d.Claim == nil {
-		return s.dialect.WriteLatest(ctx, s.db, func(tx *sql.Tx) error {
+		return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 			delay, err := s.untilTurn(ctx, tx, d, turn, delay)
 			if err != nil {
 				return err
@@ -36,7 +36,7 @@ func (s *Store) ParkEarly(ctx context.Context, d *Delivery, msg *message.Message
 	claim := d.Claim
 	return ended([]*Claim{claim}, func() (moved map[int64]bool, err error) {
 		moved = map[int64]bool{}
-		return moved, s.dialect.WriteLatest(ctx, s.db, func(tx *sql.Tx) error {
+		return moved, s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 			delay, err := s.untilTurn(ctx, tx, d, turn, delay)
 			if err != nil {
 				return err

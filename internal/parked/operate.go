@@ -91,7 +91,7 @@ func (s *Store) DiscardSome(ctx context.Context, act Act, f Filter, n int) (disc
 // leaving runs work, by which the rows that which names are heads of their
 // ordering keys no longer.
 func (s *Store) leaving(ctx context.Context, which func(tx *sql.Tx) ([]int64, error), work func(tx *sql.Tx) error) error {
-	return s.dialect.WriteLatest(ctx, s.db, func(tx *sql.Tx) error {
+	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		ids, err := which(tx)
 		if err != nil {
 			return err

@@ -48,7 +48,7 @@ func (c *Claim) keys() []Key {
 // otherwise wait for nobody; and who locked a row first, and then the key, could
 // wait for one who does it the other way round.
 func (s *Store) changeKeys(ctx context.Context, keys []Key, work func(tx *sql.Tx) error) error {
-	return s.dialect.WriteLatest(ctx, s.db, func(tx *sql.Tx) error { return s.changeKeysIn(ctx, tx, keys, work) })
+	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error { return s.changeKeysIn(ctx, tx, keys, work) })
 }
 
 func (s *Store) changeKeysIn(ctx context.Context, tx *sql.Tx, keys []Key, work func(tx *sql.Tx) error) error {

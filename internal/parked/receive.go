@@ -38,7 +38,7 @@ func (s *Store) DeliverTo(ctx context.Context, topic string, to []Subscription, 
 // Receive is [Store.DeliverTo] for batches, and says how many messages were new:
 // of the others there is a row, in whatever state.
 func (s *Store) Receive(ctx context.Context, batches ...*Batch) (stored int64, err error) {
-	err = s.dialect.WriteLatest(ctx, s.db, func(tx *sql.Tx) error {
+	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		stored = 0
 		if err := s.lockKeys(ctx, tx, keysOfBatches(batches...)); err != nil {
 			return err
