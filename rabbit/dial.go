@@ -45,7 +45,7 @@ func uriError(uri string) error {
 // connect opens a connection within dialTimeout. What comes back beside it is
 // what it runs on.
 func connect(
-	ctx context.Context, config amqp.ConnectionConfig, dialTimeout, writeTimeout time.Duration,
+	ctx context.Context, config amqp.ConnectionConfig, publishes bool, dialTimeout, writeTimeout time.Duration,
 ) (*amqp091.Connection, *mux, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -60,6 +60,7 @@ func connect(
 			return nil, err
 		}
 		shared = newMux(newSocket(conn, writeTimeout))
+		shared.publishes, shared.wanted = publishes, settings.ChannelMax
 		inTime = context.AfterFunc(ctx, func() { shared.abort(ctx.Err()) }) // stops it, later
 		return shared, nil
 	}
@@ -87,6 +88,9 @@ func connectionSettings(config amqp.ConnectionConfig) amqp091.Config {
 	}
 	settings.Locale = cmp.Or(settings.Locale, "en_US")
 	settings.Properties = maps.Clone(settings.Properties)
+	if uri, err := amqp091.ParseURI(config.AmqpURI); err == nil {
+		settings.ChannelMax = cmp.Or(settings.ChannelMax, uri.ChannelMax)
+	}
 	if settings.TLSClientConfig == nil {
 		settings.TLSClientConfig = config.TLSConfig
 	}

@@ -2,6 +2,8 @@ package rabbit_test
 
 import (
 	"errors"
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -44,6 +46,55 @@ func TestTrap09_MissingExchangeIsUnknownToNeighboursAndRefusedAlone(t *testing.T
 
 	bind(t, uri, missing)
 	mustBe(t, "confirmed", p.Publish(missing, newMessage("bad")))
+}
+
+// A declaration takes a channel, and amqp091 goes through all numbers that it
+// knows of. None of these may be one that messages are published on.
+func TestMoreExchangesThanChannels(t *testing.T) {
+	uri := brokerURL(t)
+	topics := make([]string, 12)
+	for i := range topics {
+		topics[i] = uniqueName("t")
+		bind(t, uri, topics[i])
+	}
+	other := uniqueName("t")
+	if err := admin(t, uri).ExchangeDeclare(other, "direct", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, most := range []uint16{2, 3, 8} {
+		for name, declare := range map[string]func(p *rabbit.Publisher){
+			"one after another": func(p *rabbit.Publisher) {
+				for _, topic := range topics {
+					mustBe(t, "confirmed", p.Publish(topic, newMessage("m")))
+				}
+			},
+			"at once": func(p *rabbit.Publisher) {
+				var all sync.WaitGroup
+				for _, topic := range topics {
+					all.Go(func() {
+						if err := p.Publish(topic, newMessage("m")); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				all.Wait()
+			},
+			"refused": func(p *rabbit.Publisher) {
+				for range topics {
+					mustBe(t, "refused", p.Publish(other, newMessage("m")))
+				}
+				mustBe(t, "confirmed", p.Publish(topics[0], newMessage("m")))
+			},
+		} {
+			t.Run(fmt.Sprintf("%d channels, %s", most, name), func(t *testing.T) {
+				h := new(heard)
+				config := topicConfig(uri)
+				config.Connection.AmqpConfig = &amqp091.Config{ChannelMax: most}
+				declare(newPublisher(t, config, rabbit.PublisherConfig{Logger: h}))
+				mustHaveConnectedOnce(t, h)
+			})
+		}
+	}
 }
 
 // counted declares as the stock builder does, and counts.

@@ -16,17 +16,19 @@ const (
 	classConfirm    = 85
 
 	// Methods, with their classes.
-	connectionClose = classConnection<<16 | 50
-	channelOpen     = classChannel<<16 | 10
-	channelOpenOk   = classChannel<<16 | 11
-	channelClose    = classChannel<<16 | 40
-	channelCloseOk  = classChannel<<16 | 41
-	basicPublish    = classBasic<<16 | 40
-	basicReturn     = classBasic<<16 | 50
-	basicAck        = classBasic<<16 | 80
-	basicNack       = classBasic<<16 | 120
-	confirmSelect   = classConfirm<<16 | 10
-	confirmSelectOk = classConfirm<<16 | 11
+	connectionTune   = classConnection<<16 | 30
+	connectionTuneOk = classConnection<<16 | 31
+	connectionClose  = classConnection<<16 | 50
+	channelOpen      = classChannel<<16 | 10
+	channelOpenOk    = classChannel<<16 | 11
+	channelClose     = classChannel<<16 | 40
+	channelCloseOk   = classChannel<<16 | 41
+	basicPublish     = classBasic<<16 | 40
+	basicReturn      = classBasic<<16 | 50
+	basicAck         = classBasic<<16 | 80
+	basicNack        = classBasic<<16 | 120
+	confirmSelect    = classConfirm<<16 | 10
+	confirmSelectOk  = classConfirm<<16 | 11
 
 	frameHead = 1 + 2 + 4 // in front of the payload: type, channel, size
 )
@@ -82,11 +84,16 @@ func appendPublish(b []byte, channel uint16, number uint64, exchange, key string
 	return b
 }
 
-// frame is one that came in.
+// frame is one that came in, or goes out.
 type frame struct {
 	kind    byte
 	channel uint16
 	payload []byte
+}
+
+// frameOf reads the whole frame that b is.
+func frameOf(b []byte) frame {
+	return frame{kind: b[0], channel: binary.BigEndian.Uint16(b[1:]), payload: b[frameHead : len(b)-1]}
 }
 
 // method returns the method of a frame and what comes after it.

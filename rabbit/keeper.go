@@ -17,13 +17,14 @@ var errConnectionClosed = errors.New("connection closed")
 // keeper keeps a connection up until its context ends. It logs when that
 // changes, not at every attempt.
 type keeper struct {
-	ctx      context.Context
-	config   wamqp.ConnectionConfig
-	pace     pace
-	dial     time.Duration // for setting up a connection, and for each request on it
-	write    time.Duration
-	logger   watermill.LoggerAdapter
-	connects *telemetry.Counter
+	ctx       context.Context
+	config    wamqp.ConnectionConfig
+	publishes bool // and so has channels of our own
+	pace      pace
+	dial      time.Duration // for setting up a connection, and for each request on it
+	write     time.Duration
+	logger    watermill.LoggerAdapter
+	connects  *telemetry.Counter
 }
 
 // keeps is what somebody does with the connections that are kept up for it.
@@ -66,7 +67,7 @@ func (k *keeper) keep(who keeps) {
 }
 
 func (k *keeper) open() (*link, error) {
-	conn, shared, err := connect(k.ctx, k.config, k.dial, k.write)
+	conn, shared, err := connect(k.ctx, k.config, k.publishes, k.dial, k.write)
 	if err != nil {
 		return nil, err
 	}

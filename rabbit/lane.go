@@ -29,7 +29,7 @@ type lane struct {
 
 // openLane opens a channel for publishing.
 func (s *session) openLane() (*lane, error) {
-	c, err := s.mux.open(s.conn.Config.ChannelMax, func() { notify(s.p.wake) })
+	c, err := s.mux.open(s.mux.most, func() { notify(s.p.wake) })
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,8 @@
 package rabbit
 
 import (
+	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,8 +15,9 @@ import (
 // mux shares a connection between amqp091, which sets it up, keeps it alive and
 // has channels for declaring and consuming, and channels for publishing, which
 // are ours. amqp091 knows nothing of these: their frames go between those that
-// it writes, and are taken out of what it reads. They have the highest numbers
-// and amqp091's the lowest.
+// it writes, and are taken out of what it reads. They have the upper half of the
+// numbers, of which amqp091 is told nothing: it goes through all that it knows
+// of, and the broker closes a connection on which a number is opened twice.
 //
 // Why publishing is not amqp091's: docs/decisions/0009-publishing-frames.md.
 type mux struct {
@@ -29,6 +32,10 @@ type mux struct {
 	rest    []byte // of out: not yet handed over
 	handed  time.Time
 	changed []*channel // by what was read last
+
+	publishes bool   // else all numbers are amqp091's
+	wanted    uint16 // how many channels the configuration asks for, or 0
+	most      uint16 // how many there may be; set while connecting
 
 	mu       sync.Mutex
 	channels map[uint16]*channel
@@ -55,6 +62,7 @@ func (m *mux) Write(b []byte) (int, error) {
 		if n == 0 || n > len(m.partial)-whole {
 			break
 		}
+		m.tuned(frameOf(m.partial[whole : whole+n]))
 		whole += n
 	}
 	if whole > 0 {
@@ -142,9 +150,12 @@ func (m *mux) deliver(b []byte) (ours bool, err error) {
 	if b[0] == protocolHeader[0] {
 		return false, nil
 	}
-	f := frame{kind: b[0], channel: uint16(b[1])<<8 | uint16(b[2]), payload: b[frameHead : len(b)-1]}
+	f := frameOf(b)
 	if f.channel == 0 {
-		if method, arguments := f.method(); method == connectionClose {
+		switch method, arguments := f.method(); method {
+		case connectionTune:
+			m.tune(arguments)
+		case connectionClose:
 			m.end(closeReason(arguments))
 		}
 		return false, nil
@@ -162,6 +173,29 @@ func (m *mux) deliver(b []byte) (ours bool, err error) {
 		m.changed = append(m.changed, c)
 	}
 	return true, c.receive(f)
+}
+
+// tune agrees with the broker's offer on a number of channels, and has amqp091
+// read an offer of half as many.
+func (m *mux) tune(offer wire) {
+	if !m.publishes || len(offer) < 2 {
+		return
+	}
+	offered := binary.BigEndian.Uint16(offer)
+	m.most = min(cmp.Or(offered, m.wanted), cmp.Or(m.wanted, offered)) // 0 is no limit
+	m.most = cmp.Or(m.most, defaultChannels)
+	binary.BigEndian.PutUint16(offer, max(m.most/2, 1))
+}
+
+// As many as amqp091 has where nobody sets a limit.
+const defaultChannels = 2047
+
+// tuned has the broker read what was agreed on, if f is amqp091's answer.
+func (m *mux) tuned(f frame) {
+	method, answer := f.method()
+	if m.publishes && f.channel == 0 && method == connectionTuneOk && len(answer) >= 2 {
+		binary.BigEndian.PutUint16(answer, m.most)
+	}
 }
 
 // open opens a channel in confirm mode, with a number of up to most. It does
@@ -186,7 +220,7 @@ func (m *mux) open(most uint16, changed func()) (*channel, error) {
 }
 
 // free returns a number that is not taken, and was not for as long as possible: the
-// broker may still answer to a channel that had it. The lower half is amqp091's.
+// broker may still answer to a channel that had it.
 func (m *mux) free(most uint16) (uint16, error) {
 	least := most/2 + 1
 	number := m.last

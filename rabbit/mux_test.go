@@ -196,6 +196,37 @@ func TestMuxChannelNumbers(t *testing.T) {
 	}
 }
 
+// amqp091 goes through all numbers that it knows of.
+func TestMuxSharesTheNumbers(t *testing.T) {
+	for _, c := range []struct{ offered, wanted, theirs, most byte }{
+		{offered: 0, wanted: 20, theirs: 10, most: 20},
+		{offered: 20, wanted: 0, theirs: 10, most: 20},
+		{offered: 20, wanted: 7, theirs: 3, most: 7},
+		{offered: 7, wanted: 20, theirs: 3, most: 7},
+		{offered: 1, wanted: 0, theirs: 1, most: 1},
+	} {
+		for _, publishes := range []bool{true, false} {
+			if !publishes {
+				c.theirs, c.most = c.offered, c.offered
+			}
+			m, _, got := muxOn(bytes.NewReader(appendMethod(nil, 0, connectionTune, 0, c.offered, 1, 2, 3, 4, 5, 6)))
+			m.publishes, m.wanted = publishes, uint16(c.wanted)
+			if _, err := io.Copy(got, io.MultiReader(m)); err != nil {
+				t.Fatal(err)
+			}
+			if want := appendMethod(nil, 0, connectionTune, 0, c.theirs, 1, 2, 3, 4, 5, 6); !bytes.Equal(got.Bytes(), want) {
+				t.Errorf("%+v: amqp091 reads % x, want % x", c, got.Bytes(), want)
+			}
+			if _, err := m.Write(appendMethod(nil, 0, connectionTuneOk, 0, c.theirs, 1, 2, 3, 4, 5, 6)); err != nil {
+				t.Fatal(err)
+			}
+			if want := appendMethod(nil, 0, connectionTuneOk, 0, c.most, 1, 2, 3, 4, 5, 6); !bytes.Equal(m.pending, want) {
+				t.Errorf("%+v: the broker reads % x, want % x", c, m.pending, want)
+			}
+		}
+	}
+}
+
 func FuzzMuxRead(f *testing.F) {
 	f.Add(returnedFrames(1, 10))
 	f.Add(appendMethod(nil, 9, basicAck, 0, 0, 0, 0, 0, 0, 0, 7, 1))

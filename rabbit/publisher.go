@@ -109,13 +109,14 @@ func NewPublisher(config amqp.Config, cfg PublisherConfig) (*Publisher, error) {
 
 func (p *Publisher) keeper() *keeper {
 	return &keeper{
-		ctx:      p.ctx,
-		config:   p.config.Connection,
-		pace:     pace{p.cfg.ReconnectMin, p.cfg.ReconnectMax},
-		dial:     p.cfg.DialTimeout,
-		write:    p.cfg.WriteTimeout,
-		logger:   p.cfg.Logger,
-		connects: p.instruments.connects,
+		ctx:       p.ctx,
+		config:    p.config.Connection,
+		publishes: true,
+		pace:      pace{p.cfg.ReconnectMin, p.cfg.ReconnectMax},
+		dial:      p.cfg.DialTimeout,
+		write:     p.cfg.WriteTimeout,
+		logger:    p.cfg.Logger,
+		connects:  p.instruments.connects,
 	}
 }
 

@@ -58,19 +58,23 @@ func (s *session) isDeclared(exchange string) bool {
 	return ok
 }
 
-// declare declares the exchange, or waits for whoever does. An error is the
-// broker's no; if the connection is lost over it, there is none, and the lane
-// is retired. Publisher.mu is held, but not while waiting.
+// declare declares the exchange, or waits for whoever does, or for another one
+// if there are as many as there may be channels. An error is the broker's no;
+// if the connection is lost over it, there is none, and the lane is retired.
+// Publisher.mu is held, but not while waiting.
 func (s *session) declare(exchange string) error {
-	d := s.declaring[exchange]
-	if d != nil {
-		s.p.mu.Unlock()
-		<-d.done
-		s.p.mu.Lock()
+	if d := s.declaring[exchange]; d != nil {
+		s.p.await(d)
 		return d.err
 	}
+	if len(s.declaring) == int(s.conn.Config.ChannelMax) {
+		for _, d := range s.declaring {
+			s.p.await(d)
+			return nil
+		}
+	}
 
-	d = &declaration{done: make(chan struct{})}
+	d := &declaration{done: make(chan struct{})}
 	s.declaring[exchange] = d
 	s.p.mu.Unlock()
 	err := s.request(func() error { return s.declareNow(exchange) })
@@ -83,6 +87,7 @@ func (s *session) declare(exchange string) error {
 		s.declared[exchange] = struct{}{}
 	case refusesDeclaration(err):
 		d.err = err
+	case errors.Is(err, amqp.ErrChannelMax): // a channel that was closed is about to be free
 	default:
 		s.mux.abort(err)
 		if s.p.session == s {
@@ -91,6 +96,13 @@ func (s *session) declare(exchange string) error {
 		}
 	}
 	return d.err
+}
+
+// await waits for a declaration. The lock is held, but not while waiting.
+func (p *Publisher) await(d *declaration) {
+	p.mu.Unlock()
+	defer p.mu.Lock()
+	<-d.done
 }
 
 // declareNow uses a channel of its own, for the broker closes the channel if it
