@@ -124,7 +124,7 @@ func (m *mux) split() error {
 		taken += n
 		var ours bool
 		if ours, err = m.deliver(left[:n]); !ours {
-			m.out = append(m.out, left[:n]...)
+			m.out = appendReadable(m.out, left[:n])
 		}
 	}
 	m.in = slices.Delete(m.in, 0, taken)

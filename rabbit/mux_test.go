@@ -238,7 +238,7 @@ func FuzzMuxRead(f *testing.F) {
 		if _, closed := c.take(nil); closed == nil {
 			t.Error("the connection has ended and the channel is open")
 		}
-		if err == nil && got.Len() > len(b)+len(heartbeat) {
+		if err == nil && got.Len() > 2*len(b)+len(heartbeat) { // some numbers become wider
 			t.Errorf("%d bytes came of %d", got.Len(), len(b))
 		}
 	})

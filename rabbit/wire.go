@@ -70,10 +70,9 @@ func (w *wire) value() string {
 	return ""
 }
 
-// textHeader returns the header of that name from the payload of a content
-// header's frame, if it is a text.
-func textHeader(payload []byte, name string) string {
-	w := wire(payload)
+// toHeaders skips what is before the headers in the payload of a content
+// header's frame. It reports false if there are none.
+func (w *wire) toHeaders() bool {
 	w.take(contentHeaderOverhead)
 	flags := w.uint16()
 	for _, before := range [...]uint16{flagContentType, flagContentEncoding} {
@@ -81,7 +80,14 @@ func textHeader(payload []byte, name string) string {
 			w.short()
 		}
 	}
-	if flags&flagHeaders == 0 {
+	return flags&flagHeaders != 0
+}
+
+// textHeader returns the header of that name from the payload of a content
+// header's frame, if it is a text.
+func textHeader(payload []byte, name string) string {
+	w := wire(payload)
+	if !w.toHeaders() {
 		return ""
 	}
 	for table := wire(w.take(int(w.uint32()))); len(table) > 0; {
