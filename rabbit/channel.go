@@ -59,9 +59,8 @@ func (c *channel) await() error {
 // if it could not.
 func (c *channel) publish(number uint64, f *flight, content *content, frameSize int) bool {
 	c.mu.Lock()
-	closed := c.closed != nil
-	c.mu.Unlock()
-	return !closed && nil == c.mux.compose(func(b []byte) []byte {
+	defer c.mu.Unlock() // or it could come behind our answer to a close, over which the broker closes the connection
+	return c.closed == nil && nil == c.mux.compose(func(b []byte) []byte {
 		return appendPublish(b, c.number, number, f.exchange, f.key, content, frameSize)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"sync"
 	"testing"
 	"testing/iotest"
 
@@ -193,6 +194,30 @@ func TestMuxChannelNumbers(t *testing.T) {
 	}
 	if _, err := m.open(1, func() {}); err == nil {
 		t.Error("number 1 has to be amqp091's")
+	}
+}
+
+// What comes behind the answer to a close is on a channel that is not open,
+// over which the broker closes the connection.
+func TestNothingIsPublishedBehindTheAnswerToAClose(t *testing.T) {
+	closing := appendMethod(nil, 9, channelClose, 1, 0x94, 0, 0, 60, 0, 40)
+	answer := appendMethod(nil, 9, channelCloseOk)
+	for range 10_000 {
+		m, c, _ := muxOn(nil)
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				for c.publish(1, new(flight), &content{properties: make([]byte, tokenSize)}, 4096) {
+				}
+			})
+		}
+		if err := c.receive(frameOf(closing)); err != nil {
+			t.Fatal(err)
+		}
+		all.Wait()
+		if !bytes.HasSuffix(m.pending, answer) {
+			t.Fatalf("%d bytes are written behind it", len(m.pending)-bytes.LastIndex(m.pending, answer)-len(answer))
+		}
 	}
 }
 
