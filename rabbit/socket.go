@@ -1,6 +1,7 @@
 package rabbit
 
 import (
+	"cmp"
 	"net"
 	"sync"
 	"time"
@@ -136,7 +137,7 @@ func (s *socket) flush() {
 		}
 		if err := s.writeOut(batch, timeout); err != nil {
 			s.mu.Lock()
-			s.err = err
+			s.err = cmp.Or(s.err, err) // what it was aborted for says more
 			s.mu.Unlock()
 			return
 		}

@@ -64,13 +64,16 @@ func TestSocketGivesUpAfterTheTimeout(t *testing.T) {
 }
 
 func TestSocketAborts(t *testing.T) {
-	s, _ := pipe(t)
-	if _, err := s.Write([]byte("nobody reads this")); err != nil {
+	s, other := pipe(t)
+	if _, err := s.Write([]byte("nobody reads all of this")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
 	s.abort(net.ErrClosed)
 	<-s.done
 	if _, err := s.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("Write: %v", err)
+		t.Errorf("Write: %v, want what it was aborted for", err)
 	}
 }
