@@ -29,7 +29,8 @@ func (sub *subscription) end(in *intake) {
 	sub.s.cfg.Logger.Info("Stopped consuming from RabbitMQ", sub.fields())
 }
 
-// drain takes answers until nothing is in flight or CloseTimeout is over.
+// drain takes answers until nothing is in flight or CloseTimeout is over. What no
+// handler has goes back when the broker sends no more, or it would come again.
 func (sub *subscription) drain(in *intake) {
 	timeout := sub.s.cfg.CloseTimeout
 	deadline := time.NewTimer(timeout)
@@ -40,7 +41,6 @@ func (sub *subscription) drain(in *intake) {
 		close(stopped)
 		in = &intake{}
 	} else {
-		in.giveBack()
 		go func() {
 			defer close(stopped)
 			in.stop(min(timeout, sub.s.cfg.DialTimeout))
@@ -48,19 +48,18 @@ func (sub *subscription) drain(in *intake) {
 	}
 	defer func() { <-stopped }() // the channel has one request at a time
 
-	deliveries, asking := in.deliveries, stopped
-	for sub.held > 0 || asking != nil {
+	deliveries := in.deliveries
+	for sub.held > 0 || deliveries != nil {
 		select {
 		case raw, ok := <-deliveries:
 			if !ok {
 				deliveries = nil
+				in.giveBack()
 				continue
 			}
-			_ = raw.Nack(false, true) // came too late
+			in.waiting = append(in.waiting, &delivery{in: in, raw: raw, cancel: func() {}})
 		case d := <-sub.answers:
 			sub.settle(d)
-		case <-asking:
-			asking = nil
 		case <-deadline.C:
 			return
 		}

@@ -3,11 +3,13 @@ package rabbit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/rabbit"
 )
@@ -49,6 +51,44 @@ func TestCloseDrains(t *testing.T) {
 	}
 	if left := drain(t, uri, queue); len(left) != 3 {
 		t.Errorf("left in the queue: %v", left)
+	}
+}
+
+// Each time that a message comes counts towards its queue's delivery limit.
+func TestWhatIsGivenBackDoesNotComeAgain(t *testing.T) {
+	uri := brokerURL(t)
+	args := amqp091.Table{"x-queue-type": "quorum"}
+	queue := declareQueue(t, uri, args)
+	ids := make([]string, 20)
+	for i := range ids {
+		ids[i] = fmt.Sprint("m", i)
+	}
+	send(t, uri, queue, ids...)
+	cfg := brisk
+	cfg.InFlight = 1
+	config := queueConfig(uri)
+	config.Queue.Arguments = args
+	config.Consume.Qos.PrefetchCount = len(ids)
+	s := newSubscriber(t, config, cfg)
+	held := receive(t, subscribe(t, s, queue))
+	eventually(t, "all are at hand", func() bool { return depth(t, uri, queue) == 0 })
+	closed := make(chan error)
+	go func() { closed <- s.Close() }()
+	eventually(t, "what no handler has is given back", func() bool { return depth(t, uri, queue) == len(ids)-1 })
+	held.Ack()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+
+	channel := admin(t, uri)
+	for range ids[1:] {
+		got, ok, err := channel.Get(queue, true)
+		if err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		if count := got.Headers["x-delivery-count"]; count != int64(1) {
+			t.Errorf("%s came %v times", got.MessageId, count)
+		}
 	}
 }
 
