@@ -13,6 +13,9 @@ var errCloseTimeout = errors.New("rabbit: CloseTimeout is over")
 // behind. in is nil while there is no channel.
 func (sub *subscription) end(in *intake) {
 	defer sub.cancel()
+	if sub.opening != nil {
+		sub.running.Go(sub.opening.abandon)
+	}
 	sub.drain(in)
 	if in != nil {
 		sub.retired[in] = true

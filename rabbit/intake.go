@@ -11,7 +11,10 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-var errCancelled = errors.New("the broker has cancelled the consumer: its queue was deleted or has moved")
+var (
+	errCancelled = errors.New("the broker has cancelled the consumer: its queue was deleted or has moved")
+	errSlow      = errors.New("the broker has not answered yet: the queue may be stuck")
+)
 
 // intake is a channel with one consumer. Deliveries are acked on the intake that
 // they came from: on any other the broker would not know them, and close it.
@@ -32,19 +35,56 @@ type intake struct {
 	lostBy     int         // why it gives no more, as a series; set by over
 }
 
-// open opens a channel on the connection, and begins to consume.
+// opening is an intake in the making.
+type opening struct {
+	*intake
+
+	done chan struct{}
+	err  error // set when done is closed
+}
+
+// open opens a channel on the connection, and begins to consume. What takes too
+// long goes on, and is waited for by the next call.
 func (sub *subscription) open(l *link) (*intake, error) {
-	in := &intake{sub: sub, link: l, tag: sub.s.config.Consume.Consumer}
-	if in.tag == "" {
-		in.tag = "once-" + uuid.NewString()
+	if sub.opening == nil {
+		sub.opening = sub.newOpening(l)
 	}
-	in.ctx, in.lose = context.WithCancelCause(sub.values)
-	if err := l.request(sub.s.ctx, in.begin); err != nil {
+	limit := time.NewTimer(l.timeout)
+	defer limit.Stop()
+	select {
+	case <-sub.opening.done:
+	case <-limit.C:
+		return nil, errSlow
+	}
+	in, err := sub.opening.intake, sub.opening.err
+	sub.opening = nil
+	if err != nil {
 		in.lose(err)
 		sub.running.Go(in.close)
 		return nil, err
 	}
 	return in, nil
+}
+
+func (sub *subscription) newOpening(l *link) *opening {
+	in := &intake{sub: sub, link: l, tag: sub.s.config.Consume.Consumer}
+	if in.tag == "" {
+		in.tag = "once-" + uuid.NewString()
+	}
+	in.ctx, in.lose = context.WithCancelCause(sub.values)
+	o := &opening{intake: in, done: make(chan struct{})}
+	sub.running.Go(func() {
+		defer close(o.done)
+		o.err = l.patiently(sub.ctx, sub.s.cfg.CloseTimeout, in.begin)
+	})
+	return o
+}
+
+// abandon closes the intake as soon as it is there.
+func (o *opening) abandon() {
+	<-o.done
+	o.lose(errCloseTimeout)
+	o.close()
 }
 
 // begin may leave a channel behind that is to be closed.

@@ -69,6 +69,69 @@ func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 	connected(t, p, stuck)
 }
 
+// A queue that does not answer when a subscription to it begins.
+func TestTrap76_AStuckQueueCostsOtherSubscriptionsNothing(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	uri := broker.URL("/")
+	stuck, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
+	h := new(heard)
+	cfg := brisk
+	cfg.Logger = h
+	cfg.InFlight = 2
+	cfg.DialTimeout = 3 * time.Second
+	s := newSubscriber(t, queueConfig(uri), cfg)
+	others := subscribe(t, s, other)
+	send(t, uri, other, "held")
+	held := receive(t, others)
+	resume := suspend(t, broker, stuck)
+	defer resume()
+
+	messages := subscribe(t, s, stuck)
+	for i := range 10 {
+		id := fmt.Sprint("m", i)
+		send(t, uri, other, id)
+		msg := receive(t, others)
+		if msg.UUID != id {
+			t.Errorf("got %s, want %s", msg.UUID, id)
+		}
+		msg.Ack()
+	}
+	if err := held.Context().Err(); err != nil {
+		t.Errorf("the context of a message of another queue: %v", err)
+	}
+	held.Ack()
+	finished(t, "it is answered", held.Context().Done())
+
+	resume()
+	send(t, uri, stuck, "late")
+	receive(t, messages).Ack()
+	if n, said := h.said("Connected"), h.said("Not consuming"); n != 1 || said != 1 {
+		t.Errorf("connected %d times: %q", n, h.all())
+	}
+}
+
+// Close does not wait for such a queue.
+func TestTrap76_CloseOfASubscriptionToAStuckQueue(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	uri := broker.URL("/")
+	stuck := declareQueue(t, uri, nil)
+	defer suspend(t, broker, stuck)()
+	cfg := brisk
+	cfg.DialTimeout, cfg.CloseTimeout = time.Second, time.Second
+	s := newSubscriber(t, queueConfig(uri), cfg)
+	messages := subscribe(t, s, stuck)
+	began := time.Now()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	if _, ok := <-messages; ok {
+		t.Error("a message after Close")
+	}
+}
+
 // More than the broker takes for a queue that does not answer: it stops reading
 // from the connection, and everybody on it has to wait.
 func TestTrap76_AFloodToAStuckQueueIsGotOver(t *testing.T) {

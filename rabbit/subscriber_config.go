@@ -50,9 +50,10 @@ type SubscriberConfig struct {
 	CloseTimeout time.Duration
 
 	// DialTimeout bounds everything that sets up a connection: name resolution,
-	// TCP, TLS and AMQP together; and everything that sets up a subscription on
-	// it. A Dial function in Connection.AmqpConfig has to bound itself. Defaults
-	// to the connection_timeout of the URI, else to 10 s.
+	// TCP, TLS and AMQP together; and how long Subscribe waits for the broker to
+	// set up a subscription on it, which then goes on in the background. A Dial
+	// function in Connection.AmqpConfig has to bound itself. Defaults to the
+	// connection_timeout of the URI, else to 10 s.
 	DialTimeout time.Duration
 
 	// WriteTimeout is how long a write to the network may make no progress

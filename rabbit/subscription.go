@@ -33,9 +33,10 @@ type subscription struct {
 	held     int              // messages in flight, of whichever intake
 	retired  map[*intake]bool // not consumed any more, but not all answered
 	returned nackCounts
-	lostBy   int  // why consuming was interrupted last, as a series
-	quiet    bool // the interruption has been logged
-	begun    bool // it has consumed before
+	opening  *opening // one that takes its time, or nil
+	lostBy   int      // why consuming was interrupted last, as a series
+	quiet    bool     // the interruption has been logged
+	begun    bool     // it has consumed before
 }
 
 func (s *Subscriber) newSubscription(ctx context.Context, topic string) *subscription {
