@@ -257,6 +257,8 @@ func FuzzMuxRead(f *testing.F) {
 	f.Add(appendMethod(nil, 9, basicAck, 0, 0, 0, 0, 0, 0, 0, 7, 1))
 	f.Add(appendMethod(nil, 9, channelClose, 1, 0x94, 3, 'a', 'b', 'c'))
 	f.Add(append([]byte(protocolHeader), heartbeat[:]...))
+	header := append(appendFrame(nil, frameHeader, 1), make([]byte, contentHeaderOverhead)...)
+	f.Add(endFrame(append(header, "\x20\x00\x00\x00\x00\x05\x01au\xff\xfe"...), 0))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, c, got := muxOn(bytes.NewReader(b))
 		_, err := io.Copy(got, io.MultiReader(m))

@@ -2,10 +2,10 @@ package rabbit
 
 import "encoding/binary"
 
-// appendReadable appends a frame as amqp091 can read it. It does not know the
-// unsigned numbers of 16 and 32 bits, which other clients send in headers, and
-// gives the connection up over them; and again, because the message comes back.
-// So it gets to read the next larger ones with a sign.
+// appendReadable appends a frame as amqp091 can read it. It does not know all
+// types of numbers that RabbitMQ lets other clients send in headers, and gives
+// the connection up over them; and again, because the message comes back. So it
+// gets to read numbers that it knows, and that are wide enough.
 // https://github.com/rabbitmq/amqp091-go/issues/302
 func appendReadable(b, raw []byte) []byte {
 	if raw[0] != frameHeader || raw[len(raw)-1] != frameEnd {
@@ -36,19 +36,22 @@ func appendSized(b []byte, fields wire, named bool) []byte {
 		if named {
 			b = appendShort(b, fields.short())
 		}
-		b = appendSigned(b, &fields)
+		b = appendKnown(b, &fields)
 	}
 	return setSize(b, at)
 }
 
-// appendSigned takes the next value and appends it, with a sign.
-func appendSigned(b []byte, from *wire) []byte {
+// appendKnown takes the next value and appends it as one of a type that amqp091
+// knows.
+func appendKnown(b []byte, from *wire) []byte {
 	value := *from
 	switch kind := from.uint8(); kind {
 	case 'u':
 		return binary.BigEndian.AppendUint32(append(b, 'I'), uint32(from.uint16()))
 	case 'i':
 		return binary.BigEndian.AppendUint64(append(b, 'l'), uint64(from.uint32()))
+	case 'L': // the same by another name
+		return binary.BigEndian.AppendUint64(append(b, 'l'), from.uint64())
 	case 'F', 'A':
 		return appendSized(append(b, kind), from.take(int(from.uint32())), kind == 'F')
 	}

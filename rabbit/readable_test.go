@@ -12,13 +12,14 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// unsigned are headers of all types, of which some only other clients can send.
-func unsigned(t *testing.T) *content {
+// foreign are headers of all types, of which some only other clients can send.
+func foreign(t *testing.T) *content {
 	t.Helper()
 	c := new(content)
 	numbers := func(b []byte, name func(b []byte, name string) []byte) []byte {
 		b = append(name(b, "u"), 'u', 0xff, 0xfe)
-		return append(name(b, "i"), 'i', 0xff, 0xff, 0xff, 0xfe)
+		b = append(name(b, "i"), 'i', 0xff, 0xff, 0xff, 0xfe)
+		return append(name(b, "L"), 'L', 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe)
 	}
 	unnamed := func(b []byte, _ string) []byte { return b }
 	p := amqp.Publishing{ContentType: "a", ContentEncoding: "b", MessageId: "m"}
@@ -39,7 +40,7 @@ func unsigned(t *testing.T) *content {
 
 // They are read, and do not cost the connection of all subscriptions, again and
 // again.
-func TestTrap41_UnsignedHeadersAreRead(t *testing.T) {
+func TestTrap41_HeadersOfOtherClientsAreRead(t *testing.T) {
 	config := wamqp.NewDurableQueueConfig(testkit.Rabbit(t).URL)
 	config.Marshaler = Marshaler{}
 	s, err := NewSubscriber(config, SubscriberConfig{ReadyTimeout: time.Minute})
@@ -65,20 +66,20 @@ func TestTrap41_UnsignedHeadersAreRead(t *testing.T) {
 	if err := sender.await(); err != nil {
 		t.Fatal(err)
 	}
-	if !sender.publish(1, &flight{key: queue}, unsigned(t), 4096) {
+	if !sender.publish(1, &flight{key: queue}, foreign(t), 4096) {
 		t.Fatal("not sent")
 	}
 	select {
 	case msg := <-messages:
 		for name, want := range map[string]string{
-			"u": "65534", "i": "4294967294", "nested": `{"i":4294967294,"u":65534}`, "items": "[65534,4294967294]",
+			"u": "65534", "i": "4294967294", "L": "-2", "nested": `{"L":-2,"i":4294967294,"u":65534}`, "items": "[65534,4294967294,-2]",
 			"double": "2.5", "array": `["s",2,[null]]`, "text": "text\x00\xff",
 		} {
 			if got := msg.Metadata[name]; got != want {
 				t.Errorf("%s: got %q, want %q", name, got, want)
 			}
 		}
-		if len(msg.Metadata) != len(allTypes)+5 || msg.UUID != "m" {
+		if len(msg.Metadata) != len(allTypes)+6 || msg.UUID != "m" {
 			t.Errorf("got %+v", msg)
 		}
 		msg.Ack()
@@ -106,7 +107,7 @@ func TestReadableFramesAreNotChanged(t *testing.T) {
 	for b := appendPublish(nil, 1, 1, "exchange", "key", readable, 4096); len(b) > 0; b = b[frameLength(b):] {
 		frames = append(frames, b[:frameLength(b)])
 	}
-	whole := appendPublish(nil, 1, 1, "", "", unsigned(t), 4096)
+	whole := appendPublish(nil, 1, 1, "", "", foreign(t), 4096)
 	properties := frameOf(whole[frameLength(whole):]).payload
 	const intact = contentHeaderOverhead + 2 + 2 + 2 // up to the headers
 	for cut := range intact + 4 {
