@@ -168,6 +168,7 @@ func (b *buffer) takeRefills(most int) []*lane {
 func (b *buffer) refilled(l *lane, upTo int64) {
 	l.wanted = false
 	switch {
+	case l.head != nil && l.head.heldByItself: // those that wait for it were not read, wherever they are
 	case upTo < everything:
 		l.from = max(l.from, min(upTo, b.low))
 		if len(l.waiting) <= b.laneLimit()/2 {
@@ -176,7 +177,7 @@ func (b *buffer) refilled(l *lane, upTo int64) {
 	case l.head == nil:
 		delete(b.lanes, l.key)
 	default:
-		l.excluded = l.head.heldByItself
+		l.excluded = false
 	}
 }
 

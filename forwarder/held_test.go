@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -126,6 +128,50 @@ func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestALetterGoesBackWhileItsTopicDoesNotAnswer has it read again with more
+// messages than fit into a refill, when the topic answers again.
+func TestALetterGoesBackWhileItsTopicDoesNotAnswer(t *testing.T) {
+	_, db := private(t) // nobody else takes transaction ids there
+	var healed atomic.Bool
+	answer := make(chan struct{})
+	b := newBroker().answering(func(d delivery) error {
+		switch {
+		case d.id == "head" && !healed.Load():
+			return hopeless{errors.New("too large")}
+		case d.id == "silent":
+			<-answer
+		}
+		return nil
+	})
+	log := &testkit.Logs{}
+	cfg := quick(schema.Config{})
+	cfg.AfterDead = forwarder.StayHeld
+	cfg.BatchSize, cfg.Window = 50, 20
+	cfg.StallTimeout = time.Second
+	cfg.Logger = log
+	start(t, db, &pipelined{broker: b}, cfg)
+	proceed := sync.OnceFunc(func() { close(answer) })
+	t.Cleanup(proceed)
+	put(t, db, schema.Config{}, "t", msg("head", "key"), msg("next", "key"))
+	eventually(t, "it is dead", func() bool { return dead(t, db) == 1 })
+	goBy(t, db, b, "free")
+
+	put(t, db, schema.Config{}, "t", msg("silent", ""))
+	eventually(t, "the topic is held", func() bool { return log.Has("does not answer", "topic=t") })
+	healed.Store(true)
+	_, err := deadLetters(t, db, schema.Config{}).Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{})
+	require.NoError(t, err)
+	for i := range 60 {
+		put(t, db, schema.Config{}, "t", msg(fmt.Sprint("other", i), fmt.Sprint("other", i)))
+	}
+	put(t, db, schema.Config{}, "t", msg("later", "key"))
+	put(t, db, schema.Config{}, "another", msg("behind", ""))
+	eventually(t, "all of them were read", func() bool { return b.has("behind") })
+	proceed()
+	drained(t, db)
+	require.Equal(t, []string{"head", "next", "later"}, b.ids(func(d delivery) bool { return d.key == "key" }))
 }
 
 func TestALetterThatDiesAgainHoldsItsKeyAgain(t *testing.T) {
