@@ -16,6 +16,7 @@ import (
 
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/slot"
+	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -108,14 +109,7 @@ func TestTrap64_AHoldWhoseHeadIsGone(t *testing.T) {
 // would send later ones before it comes back to them.
 func TestTrap64_AHoldIsLiftedByWhoHasItsKey(t *testing.T) {
 	db := postgres(t)
-	keyIn := func(low, high int) string {
-		for i := 0; ; i++ {
-			if key := fmt.Sprint("key ", i); slot.Of("", key) >= low && slot.Of("", key) <= high {
-				return key
-			}
-		}
-	}
-	key, others := keyIn(0, 31), keyIn(32, 63)
+	key, others := within(0, 31, "key"), within(32, 63, "key")
 	b := newBroker().answering(func(d delivery) error {
 		if d.id == "head" {
 			return refusal{errors.New("no")}
@@ -144,6 +138,75 @@ func TestTrap64_AHoldIsLiftedByWhoHasItsKey(t *testing.T) {
 	require.NoError(t, first.Close())
 	drained(t, db)
 	require.Equal(t, []string{"second", "third"}, b.ids(func(d delivery) bool { return d.key == key }))
+}
+
+// within returns a key, or an id, that begins with name and is in these slots.
+func within(low, high int, name string) string {
+	for i := 0; ; i++ {
+		key := fmt.Sprint(name, " ", i)
+		if of := slot.Of("", key); of >= low && of <= high {
+			return key
+		}
+	}
+}
+
+// TestTrap64_AHoldIsLiftedByWhoHasItsKeyNow has a head confirmed to an instance
+// that has lost its slot, when the one that took it has not come to that head
+// yet, because more are due, but has passed those that wait for it.
+func TestTrap64_AHoldIsLiftedByWhoHasItsKeyNow(t *testing.T) {
+	_, db := private(t) // nobody else takes transaction ids there
+	confirm := make(chan struct{})
+	b := newBroker().answering(func(d delivery) error {
+		switch {
+		case d.id == "head" && d.attempt == 1:
+			return refusal{errors.New("not yet")}
+		case d.id == "head" && d.attempt == 2:
+			<-confirm
+		}
+		return nil
+	})
+	log := &testkit.Logs{}
+	cfg := quick(schema.Config{})
+	cfg.Lease = 3 * time.Second
+	cfg.Logger = log
+	start(t, db, &pipelined{broker: b}, cfg)
+	proceed := sync.OnceFunc(func() { close(confirm) })
+	t.Cleanup(proceed)
+	key := within(0, 31, "key")
+	put(t, db, schema.Config{}, "t", msg("head", key), msg("next", key))
+	eventually(t, "the head is in flight again", func() bool { return b.tries("head") == 2 })
+	exec(t, db, `UPDATE once_slots SET owner = 'another', lease_until = now() + interval '1 hour'`)
+	eventually(t, "it notices", func() bool { return !punctual(log) })
+
+	var due []*message.Message
+	for i := range 1000 {
+		due = append(due, msg(within(0, 31, fmt.Sprint("due ", i)), ""))
+	}
+	put(t, db, schema.Config{}, "t", due...)
+	exec(t, db, `UPDATE once_outbox SET due_at = now() - interval '1 day' WHERE message_id LIKE 'due %'`)
+	exec(t, db, `UPDATE once_slots SET owner = NULL`)
+	cfg.BatchSize, cfg.Window = 2, 2 // of what is due it reads one at a time
+	second := start(t, db, &pipelined{broker: b}, cfg)
+	shares(t, db, 32)
+	free := func(name string) {
+		id := within(0, 31, name)
+		put(t, db, schema.Config{}, "t", msg(id, ""))
+		eventually(t, "it is sent", func() bool { return b.has(id) })
+		meanwhile(50 * time.Millisecond)
+	}
+	for i := range 5 {
+		free(fmt.Sprint("free", i))
+	}
+	require.Equal(t, 2, b.tries("head"), "it has not come to it")
+	proceed()
+	eventually(t, "the head is gone", func() bool {
+		return count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE message_id = 'head'`) == 0
+	})
+	put(t, db, schema.Config{}, "t", msg("later", key))
+	free("behind")
+	require.NoError(t, second.Close())
+	drained(t, db)
+	require.Equal(t, []string{"head", "next", "later"}, b.ids(func(d delivery) bool { return d.key == key }))
 }
 
 // The promise as a whole.

@@ -28,7 +28,7 @@ type queries struct {
 
 func newQueries(d dialect.Dialect) queries {
 	confirmed := columns(d, "position bigint", "message_id text")
-	lifted := columns(d, "position bigint", "ordering_key text")
+	lifted := columns(d, "position bigint", "ordering_key text", "slot smallint")
 	charged := columns(d, "position bigint", "message_id text", "attempts bigint", "delay bigint", "error text", "reason text",
 		"unknown bool", "successors bigint")
 	free := `(owner IS NULL OR lease_until IS NULL OR lease_until < {now} OR owner = $1)`
@@ -63,7 +63,8 @@ func newQueries(d dialect.Dialect) queries {
 
 		lift: d.SQL(`
 			DELETE FROM {holds}
-			WHERE (position, ordering_key) IN (SELECT c.position, c.ordering_key FROM ` + lifted + `)`),
+			WHERE (position, ordering_key) IN (SELECT c.position, c.ordering_key FROM ` + lifted + `
+			                                   JOIN {slots} AS s ON s.slot = c.slot AND s.owner = $4)`),
 
 		charge: d.SQL(`
 			UPDATE {outbox} AS o

@@ -44,7 +44,7 @@ var errFull = errors.New("forwarder: enough was read")
 // rows reads the outbox. They come in order of their positions.
 func (s *store) rows(ctx context.Context, req request) ([]*row, reached, error) {
 	if req.tidy {
-		if err := s.tidy(ctx, req.slots); err != nil {
+		if err := s.tidy(ctx); err != nil {
 			return nil, reached{}, err
 		}
 	}

@@ -88,25 +88,25 @@ func (s *store) settle(ctx context.Context, batch settlement, afterDead AfterDea
 }
 
 // remove deletes confirmed rows and lifts the holds that name them. It does no
-// harm to do it again, or to be no longer the owner: confirmed is confirmed. It
-// returns how many there were.
+// harm to do it again, or to be no longer the owner: confirmed is confirmed, and
+// holds are then left to the new one. It returns how many there were.
 func (s *store) remove(ctx context.Context, rows []*row) (removed int64, err error) {
 	var (
-		positions, heads []int64
-		ids, keys        []string
+		positions, heads, slots []int64
+		ids, keys               []string
 	)
 	for _, r := range rows {
 		positions = append(positions, r.position)
 		ids = append(ids, r.id)
 		if r.heldByItself {
-			heads = append(heads, r.position)
+			heads, slots = append(heads, r.position), append(slots, r.slot)
 			keys = append(keys, r.key)
 		}
 	}
 	err = s.write(ctx, func(tx *sql.Tx) error {
 		removed = 0
 		if len(heads) > 0 {
-			if _, err := tx.ExecContext(ctx, s.sql.lift, s.dialect.List(heads), s.dialect.Strings(keys)); err != nil {
+			if err := s.lift(ctx, tx, heads, keys, slots); err != nil {
 				return err
 			}
 			failpoint.Hit("forwarder/hold-lifted")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -112,22 +111,33 @@ func (s *store) leave(ctx context.Context) error {
 	})
 }
 
-// tidy removes holds whose head is gone from keys in these slots. What waits
-// for another one was passed by the instance that has its slot, which has to
-// come back to it first.
-func (s *store) tidy(ctx context.Context, slots []int64) error {
+// tidy removes holds whose head is gone.
+func (s *store) tidy(ctx context.Context) error {
 	return s.write(ctx, func(tx *sql.Tx) error {
-		positions, keys, err := s.ghosts(ctx, tx, slots)
+		positions, keys, err := s.ghosts(ctx, tx)
 		if err == nil && len(keys) > 0 {
-			_, err = tx.ExecContext(ctx, s.sql.lift, s.dialect.List(positions), s.dialect.Strings(keys))
+			slots := make([]int64, len(keys))
+			for i, key := range keys {
+				slots[i] = int64(slot.Of("", key))
+			}
+			err = s.lift(ctx, tx, positions, keys, slots)
 		}
 		failpoint.Hit("forwarder/holds-tidied")
 		return err
 	})
 }
 
-// ghosts returns the heads that are gone, of keys in these slots.
-func (s *store) ghosts(ctx context.Context, tx *sql.Tx, slots []int64) (positions []int64, keys []string, err error) {
+// lift removes the holds of these heads from keys in slots of ours. What waits
+// for another one was passed by the instance that has its slot, which has to
+// come back to it first.
+func (s *store) lift(ctx context.Context, tx *sql.Tx, positions []int64, keys []string, slots []int64) error {
+	_, err := tx.ExecContext(ctx, s.sql.lift,
+		s.dialect.List(positions), s.dialect.Strings(keys), s.dialect.List(slots), s.owner)
+	return err
+}
+
+// ghosts returns the heads that are gone.
+func (s *store) ghosts(ctx context.Context, tx *sql.Tx) (positions []int64, keys []string, err error) {
 	rows, err := tx.QueryContext(ctx, s.sql.ghosts)
 	if err != nil {
 		return nil, nil, err
@@ -141,9 +151,7 @@ func (s *store) ghosts(ctx context.Context, tx *sql.Tx, slots []int64) (position
 		if err := rows.Scan(&position, &key); err != nil {
 			return nil, nil, err
 		}
-		if slices.Contains(slots, int64(slot.Of("", key))) {
-			positions, keys = append(positions, position), append(keys, key)
-		}
+		positions, keys = append(positions, position), append(keys, key)
 	}
 	return positions, keys, rows.Err()
 }

@@ -359,9 +359,8 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 64, what: "a hold is lifted by who has its key",
-			file: "forwarder/store.go", guard: `if slices.Contains(slots, int64(slot.Of("", key))) {`,
-			without: `if key == "" || slices.Contains(slots, int64(slot.Of("", key))) || true {`,
-			pkg:     "forwarder", test: "TestTrap64_AHoldIsLiftedByWhoHasItsKey",
+			file: "forwarder/queries.go", guard: "ON s.slot = c.slot AND s.owner = $4)", without: "ON s.slot = c.slot AND '' <> $4)",
+			pkg: "forwarder", test: "TestTrap64_AHoldIsLiftedByWhoHasItsKey",
 		},
 		{
 			trap: 66, what: "what nobody would handle is refused",
