@@ -15,7 +15,7 @@ CREATE TABLE {outbox} (
                  DEFAULT CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('{outbox_position}') END,
     message_id   text        NOT NULL,
     topic        text        NOT NULL,
-    ordering_key text,
+    ordering_key text        CHECK (octet_length(ordering_key) <= 1000), -- it has to fit into indexes
     slot         smallint    NOT NULL CHECK (slot BETWEEN 0 AND 63),
     payload      bytea       NOT NULL,
     metadata     json        NOT NULL,

@@ -81,6 +81,7 @@ var outboxEdits = map[string]edit{
 
 	"key is empty":              {set: `ordering_key = ''`, want: delivered},
 	"key of 300 bytes":          {set: `ordering_key = ` + quoted(long), want: delivered},
+	"key of 3,000 bytes":        {set: `ordering_key = ` + quoted(strings.Repeat(long, 10)), want: refused, lite: delivered},
 	"key of odd letters":        {set: `ordering_key = '"{},\''🜚'`, want: delivered},
 	"key that metadata denies":  {set: `ordering_key = 'a', metadata = '{"once_ordering_key":"b"}'`, want: delivered},
 	"key in the metadata alone": {set: `metadata = '{"once_ordering_key":"b"}'`, want: delivered},
