@@ -48,10 +48,11 @@
 // run out.
 //
 // A slot changes hands when nothing of it is in flight, so that no message goes
-// twice. A process that died, or was stopped for longer than its lease, may
-// have sent what its successor sends again: duplicates are possible then, for
-// the consumer to recognise by the message id; a loss is not, and neither is a
-// message of a key that comes before an earlier one has.
+// twice. A process that died, was stopped, or has waited for an answer of the
+// publisher, for longer than its lease, may have sent what its successor sends
+// again: duplicates are possible then, for the consumer to recognise by the
+// message id; a loss is not, and neither is a message of a key that comes before
+// an earlier one has.
 //
 // # Connections
 //
