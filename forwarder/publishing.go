@@ -35,7 +35,7 @@ func (l *loop) publish(now time.Time) {
 	}
 	for l.wire.inFlight < l.window() {
 		if !l.sender.gate.Load() {
-			if l.wire.inFlight > 0 {
+			if l.wire.inFlight > l.silent() {
 				return // orders from before it was closed have not come back yet
 			}
 			l.sender.gate.Store(true)
@@ -55,7 +55,7 @@ func (l *loop) publish(now time.Time) {
 // window is how many may be in flight now.
 func (l *loop) window() int {
 	if l.wire.fault.attempts > 0 || len(l.suspects) > 0 {
-		return 1
+		return min(l.config.Window, l.silent()+1)
 	}
 	return l.config.Window
 }

@@ -77,6 +77,19 @@ func (l *loop) topic(name string) *topic {
 // others, however many of them have stalled: one alone gets three quarters.
 func (l *loop) share() int { return max(1, 3*(l.config.Window-l.wire.inFlight)) }
 
+// silent is how many messages of topics that do not answer are in flight. When
+// one message at a time is to be, that is without them: nothing is to wait for
+// a topic that may never answer.
+func (l *loop) silent() int {
+	n := 0
+	for _, t := range l.topics.active {
+		if t.held {
+			n += t.inFlight
+		}
+	}
+	return n
+}
+
 // next returns the first row that is ready and whose topic may send, or nil.
 func (l *loop) next() *row {
 	share := l.share()
@@ -181,8 +194,12 @@ func (l *loop) hold(t *topic, now time.Time) {
 		}
 	}
 	for _, r := range slices.Clone(l.suspects) {
-		if r.topic == t.name && r.ticket == 0 {
+		switch {
+		case r.topic != t.name:
+		case r.ticket == 0:
 			l.postpone(r, errStalled)
+		default:
+			l.clear(r) // the topic is to blame, and others are not to wait for it
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -79,4 +80,41 @@ func TestTrap76_ATopicThatDoesNotAnswer(t *testing.T) {
 		require.Equal(t, 1, log.Count("does not answer", "topic=stuck"))
 		require.Equal(t, 1, log.Count("answers again", "topic=stuck"))
 	})
+}
+
+// TestTrap76_ATopicThatDoesNotAnswerWhileAnotherFails has all others wait for
+// what is in flight, so that they are published one at a time: what is in
+// flight of a topic that does not answer is not waited for.
+func TestTrap76_ATopicThatDoesNotAnswerWhileAnotherFails(t *testing.T) {
+	for name, failure := range map[string]error{
+		"unknown": unsure{errors.New("no confirm in time")}, "unavailable": outage{errors.New("no connection")},
+		"not said": errors.New("no"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := postgres(t)
+			answer := make(chan struct{})
+			b := newBroker().answering(func(d delivery) error {
+				switch {
+				case d.topic == "stuck":
+					<-answer
+				case d.id == "failing" && d.attempt == 1:
+					return failure
+				}
+				return nil
+			})
+			log := &testkit.Logs{}
+			cfg := quick(schema.Config{})
+			cfg.StallTimeout = time.Second
+			cfg.Logger = log
+			start(t, db, &pipelined{broker: b}, cfg)
+			proceed := sync.OnceFunc(func() { close(answer) })
+			t.Cleanup(proceed)
+			put(t, db, schema.Config{}, "stuck", msg("1", ""), msg("2", ""))
+			eventually(t, "the topic is held", func() bool { return log.Has("does not answer", "topic=stuck") })
+			put(t, db, schema.Config{}, "free", msg("failing", ""), msg("other", ""))
+			eventually(t, "the other topic's are sent", func() bool { return pending(t, db) == 2 })
+			proceed()
+			drained(t, db)
+		})
+	}
 }

@@ -426,6 +426,11 @@ func forwarderGuards() []guard {
 			pkg: "forwarder", test: "TestTrap76",
 		},
 		{
+			trap: 76, what: "what is in flight of a topic that does not answer is not waited for",
+			file: "forwarder/publishing.go", guard: "l.wire.inFlight > l.silent()", without: "l.wire.inFlight > 0*l.silent()",
+			pkg: "forwarder", test: "TestTrap76_ATopicThatDoesNotAnswerWhileAnotherFails",
+		},
+		{
 			trap: 76, what: "an overdue confirm costs a channel and not the connection",
 			file: "rabbit/settle.go", guard: "s.p.retire(l)\n", without: "s.p.retire(l)\n\t\t\tl.session.mux.abort(ErrUnknown)\n",
 			pkg: "rabbit", test: "TestTrap76_OneStuck",
