@@ -59,9 +59,11 @@ func (l *loop) keepLease(now time.Time) {
 		return
 	}
 	t.busy, t.asked = true, now
-	req := leaseRequest{kept: slices.Clone(t.slots), length: l.config.Lease, take: settled && !l.stopping}
+	req := leaseRequest{kept: slices.Clone(t.slots), length: l.config.Lease, take: !l.stopping}
 	if giveBack {
 		req.back = slices.Clone(t.leaving)
+	} else {
+		req.avoid = l.unsettled()
 	}
 	seen, _ := l.cursor.sights()
 	l.ask(func(ctx context.Context) func() {
@@ -97,12 +99,12 @@ func (l *loop) leased(req leaseRequest, got tenancy, sent time.Time, err error) 
 		l.sender.gate.Store(false) // what has not left yet comes back
 		l.lose(gone)
 	}
-	if l.buffer.orphans == 0 {
-		if len(got.slots) > len(t.slots) {
-			l.reading.rescan = time.Time{} // what is in the new ones lies anywhere
-		}
-		t.slots = got.slots
-	} // else their successors must not be read before they are settled
+	unsettled := l.unsettled() // some of which may have been lost since it was asked
+	got.slots = slices.DeleteFunc(got.slots, func(slot int64) bool { return slices.Contains(unsettled, slot) })
+	if len(got.slots) > len(t.slots) {
+		l.reading.rescan = time.Time{} // what is in the new ones lies anywhere
+	}
+	t.slots = got.slots
 	t.until = sent.Add(l.config.Lease)
 	l.sender.leaseUntil(t.until)
 	if over := len(t.slots) - got.share; over > 0 && len(t.leaving) == 0 {
@@ -117,6 +119,20 @@ func (l *loop) leased(req leaseRequest, got tenancy, sent time.Time, err error) 
 		t.next = l.nextTry(sent)
 	}
 	l.sayShare(got.instances)
+}
+
+// unsettled are lost slots of which rows are still to be settled: their
+// successors must not be read before.
+func (l *loop) unsettled() []int64 {
+	slots := slices.Clone(l.tenure.leaving)
+	if l.buffer.orphans > 0 {
+		for _, r := range l.buffer.rows {
+			if r.orphan && !slices.Contains(slots, r.slot) {
+				slots = append(slots, r.slot)
+			}
+		}
+	}
+	return slots
 }
 
 // sayShare logs what this instance works on when that has changed.

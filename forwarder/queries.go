@@ -129,7 +129,9 @@ func newQueries(d dialect.Dialect) queries {
 			UPDATE {slots} SET owner = $1, lease_until = {after $2}
 			WHERE slot IN {list $3 smallint} AND owner = $1
 			   OR ` + free + ` AND slot IN (
-			          SELECT slot FROM {slots} WHERE ` + free + ` AND slot NOT IN {list $3 smallint} ORDER BY slot LIMIT $4)
+			          SELECT slot FROM {slots}
+			          WHERE ` + free + ` AND slot NOT IN {list $3 smallint} AND slot NOT IN {list $5 smallint}
+			          ORDER BY slot LIMIT $4)
 			RETURNING slot`),
 
 		release: d.SQL(`

@@ -41,6 +41,7 @@ type leaseRequest struct {
 	kept   []int64 // owned, to be renewed
 	back   []int64 // owned, to be given back
 	take   bool    // what is free, up to the fair share
+	avoid  []int64 // and is not one of these
 	length time.Duration
 }
 
@@ -78,7 +79,8 @@ func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 		if req.take {
 			take = max(0, got.share-len(req.kept))
 		}
-		rows, err := tx.QueryContext(ctx, s.sql.lease, s.owner, req.length.Milliseconds(), s.dialect.List(req.kept), take)
+		rows, err := tx.QueryContext(ctx, s.sql.lease,
+			s.owner, req.length.Milliseconds(), s.dialect.List(req.kept), take, s.dialect.List(req.avoid))
 		if err != nil {
 			return err
 		}
