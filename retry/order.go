@@ -145,7 +145,6 @@ func (k *keeper) store(ctx context.Context) {
 				watermill.LogFields{"consumer": k.consumer, "topic": k.topic, "err": err.Error()})
 		}
 		for _, msg := range left {
-			failpoint.Hit("retry/kept")
 			msg.Nack()
 		}
 		stored <- err == nil
