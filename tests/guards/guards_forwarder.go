@@ -161,7 +161,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 13, what: "a confirm has a deadline",
-			file: "rabbit/lane.go", guard: "time.Now().Add(l.session.p.cfg.ConfirmTimeout)", without: "time.Now().Add(15 * time.Second)",
+			file: "rabbit/lane.go", guard: "time.Now().Add(l.session.p.cfg.ConfirmTimeout)", without: "time.Now().Add(time.Minute)",
 			pkg: "rabbit", test: "TestTrap13_Frozen",
 		},
 		{
@@ -412,12 +412,12 @@ func forwarderGuards() []guard {
 			trap: 75, what: "Close does not wait for longer than it may",
 			file:    "forwarder/loop.go",
 			guard:   "l.until = now.Add(l.config.CloseTimeout)\n\tl.sender",
-			without: "l.until = now.Add(5 * time.Second)\n\tl.sender",
+			without: "l.until = now.Add(time.Minute)\n\tl.sender",
 			pkg:     "forwarder", test: "TestTrap75",
 		},
 		{
 			trap: 75, what: "nor does that of the publisher",
-			file: "rabbit/publisher.go", guard: "time.NewTimer(p.cfg.CloseTimeout)", without: "time.NewTimer(10 * time.Second)",
+			file: "rabbit/publisher.go", guard: "time.NewTimer(p.cfg.CloseTimeout)", without: "time.NewTimer(time.Minute)",
 			pkg: "rabbit", test: "TestTrap75_CloseUnder",
 		},
 		{

@@ -68,10 +68,12 @@ func (g guard) try(ctx context.Context, root, dir string, timeout time.Duration)
 	if err := errors.Join(os.WriteFile(replacement, content, 0o600), os.WriteFile(overlay, text, 0o600)); err != nil {
 		return "", "", err
 	}
-	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-count", "1", "-failfast", "-v", "-vet", "off",
+	cmd := exec.CommandContext(ctx, "go", "test", "-count", "1", "-failfast", "-v", "-vet", "off",
 		"-timeout", timeout.String(), "-run", g.run(), "./"+g.pkg)
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "REQUIRE_BACKENDS=") // a server that is away turns no test red
+	cmd.Env = append(os.Environ(),
+		"GOFLAGS="+os.Getenv("GOFLAGS")+" '-overlay="+overlay+"'", // also for programs that the test builds
+		"REQUIRE_BACKENDS=") // a server that is away turns no test red
 	raw, err := cmd.CombinedOutput()
 	output = string(raw)
 	switch {
