@@ -16,9 +16,7 @@ const patience = 10 * time.Second
 // StockAMQP is left by watermill-amqp where the broker closes a connection that
 // is just being closed: it listens no more, and the client waits for it for ever.
 // A connection of ours has room for what it is told.
-func StockAMQP() goleak.Option {
-	return goleak.IgnoreTopFunction("github.com/rabbitmq/amqp091-go.(*Connection).shutdown.func1")
-}
+var StockAMQP = goleak.IgnoreTopFunction("github.com/rabbitmq/amqp091-go.(*Connection).shutdown.func1")
 
 // Main runs the tests of a package, stops the servers that were started for
 // them, and fails if a goroutine is left. It does not return:

@@ -69,7 +69,7 @@ func TestMain(m *testing.M) {
 	told := os.Getenv(environment)
 	if told == "" {
 		_ = flag.Set("test.parallel", "6") // most of the time is spent waiting for leases to end
-		testkit.Main(m, testkit.StockAMQP())
+		testkit.Main(m, testkit.StockAMQP)
 	}
 	var l life
 	err := json.Unmarshal([]byte(told), &l)

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "1"); err != nil {
 		panic(err)
 	}
-	testkit.Main(m, testkit.StockAMQP())
+	testkit.Main(m, testkit.StockAMQP)
 }
 
 // features are those that every way of a message has. Off are:
