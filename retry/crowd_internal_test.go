@@ -18,27 +18,34 @@ func (c *crowd) later() {
 	c.since = c.since.Add(-patience)
 }
 
+func deliver(t *testing.T, f *feed, id string) {
+	t.Helper()
+	if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, message.NewMessage(id, nil)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// suspected has a process end that has claimed what is due.
+func suspected(t *testing.T, f *feed) {
+	t.Helper()
+	sel := parked.Select{Consumer: f.consumer, Topic: f.topic, Owner: "killed", Limit: 1, Lease: time.Millisecond}
+	if claimed, err := f.store.Claim(t.Context(), sel); err != nil || len(claimed) != 1 {
+		t.Fatalf("%d claimed, %v", len(claimed), err)
+	}
+	testkit.Eventually(t, 20*time.Second, "it is suspected", func() bool {
+		due, err := f.store.Due(t.Context(), sel)
+		return err == nil && due.Suspect
+	})
+}
+
 // A handler that does not return keeps a suspect from being alone. That must not
 // stop the subscription which has the suspect, as it does not stop the others.
 func TestASubscriptionGoesOnThoughItsSuspectCannotRun(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		f := idleFeed(t, db)
-		deliver := func(id string) {
-			t.Helper()
-			if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, message.NewMessage(id, nil)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		deliver("suspect")
-		sel := parked.Select{Consumer: f.consumer, Topic: f.topic, Owner: "killed", Limit: 1, Lease: time.Millisecond}
-		if claimed, err := f.store.Claim(t.Context(), sel); err != nil || len(claimed) != 1 {
-			t.Fatalf("%d claimed, %v", len(claimed), err)
-		}
-		testkit.Eventually(t, 20*time.Second, "it is suspected", func() bool {
-			due, err := f.store.Due(t.Context(), sel)
-			return err == nil && due.Suspect
-		})
-		deliver("fresh")
+		deliver(t, f, "suspect")
+		suspected(t, f)
+		deliver(t, f, "fresh")
 
 		if !inProcess.join(1) { // by another subscription, whose handler does not return
 			t.Fatal("there is somebody else")
@@ -74,22 +81,9 @@ func TestNobodyWaitsForASuspectThatCannotBeClaimed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := idleFeed(t, testkit.Postgres(t))
-			deliver := func(id string) {
-				t.Helper()
-				if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, message.NewMessage(id, nil)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			deliver("suspect")
-			sel := parked.Select{Consumer: f.consumer, Topic: f.topic, Owner: "killed", Limit: 1, Lease: time.Millisecond}
-			if claimed, err := f.store.Claim(t.Context(), sel); err != nil || len(claimed) != 1 {
-				t.Fatalf("%d claimed, %v", len(claimed), err)
-			}
-			testkit.Eventually(t, 20*time.Second, "it is suspected", func() bool {
-				due, err := f.store.Due(t.Context(), sel)
-				return err == nil && due.Suspect
-			})
-			deliver("fresh")
+			deliver(t, f, "suspect")
+			suspected(t, f)
+			deliver(t, f, "fresh")
 			conn, err := f.store.DB().Conn(t.Context())
 			if err != nil {
 				t.Fatal(err)

@@ -85,21 +85,14 @@ func TestALookThatIsUsedAgainIsNotTheLast(t *testing.T) {
 			t.Fatal("two were to be fetched")
 		}
 		deliver("b", "b2")
-		sel := parked.Select{Consumer: f.consumer, Topic: f.topic, Owner: "killed", Limit: 1, Lease: time.Millisecond}
-		if claimed, err := f.store.Claim(t.Context(), sel); err != nil || len(claimed) != 1 {
-			t.Fatalf("%d claimed, %v", len(claimed), err)
-		}
-		testkit.Eventually(t, 20*time.Second, "it is suspected", func() bool {
-			due, err := f.store.Due(t.Context(), sel)
-			return err == nil && due.Suspect
-		})
+		suspected(t, f)
 		f.looked = time.Now().Add(-lookLasts)
 		f.fetch(t.Context())
 		f.ask(false)
 		if finish() == "" || len(f.inHand) > 0 {
 			t.Error("nothing was fetched")
 		}
-		if due, err := f.store.Due(t.Context(), sel); err != nil || due.Suspect {
+		if due, err := f.store.Due(t.Context(), parked.Select{Consumer: f.consumer, Topic: f.topic, Limit: 1}); err != nil || due.Suspect {
 			t.Errorf("the suspect was passed over, %v", err)
 		}
 	})
