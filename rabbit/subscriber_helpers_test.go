@@ -151,3 +151,18 @@ func (h *handled) of(id string) int {
 	defer h.mu.Unlock()
 	return h.count[id]
 }
+
+// closesSoon closes a subscriber whose broker or queue does not answer.
+func closesSoon(t *testing.T, s *rabbit.Subscriber, messages <-chan *message.Message) {
+	t.Helper()
+	began := time.Now()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	if _, ok := <-messages; ok {
+		t.Error("a message after Close")
+	}
+}
