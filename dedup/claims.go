@@ -14,7 +14,8 @@ import (
 )
 
 // errMixed says that something of a message was done before and something was
-// not, its id and its key: its rows must go before the others can be handled.
+// not, its id and its key, or that it is not ours any more: its rows must go
+// before the others can be handled.
 var errMixed = errors.New("done in part")
 
 // claim enters the messages of a turn into the inbox with one statement. Those
@@ -23,6 +24,9 @@ func (t *turn) claim(ctx context.Context, tx *sql.Tx) error {
 	fresh, err := t.insert(ctx, tx)
 	if err != nil {
 		return verdict.HandBack(fmt.Errorf("dedup: claim %d messages for %q: %w", len(t.entries), t.consumer, err))
+	}
+	if t.leaveLost() {
+		return errMixed
 	}
 	var known []string
 	for _, e := range t.entries {
@@ -57,6 +61,20 @@ func (t *turn) claim(ctx context.Context, tx *sql.Tx) error {
 		return errMixed
 	}
 	return nil
+}
+
+// leaveLost settles those that are not held any more, and says whether there were
+// any.
+func (t *turn) leaveLost() bool {
+	before := len(t.entries)
+	t.entries = slices.DeleteFunc(t.entries, func(e *entry) bool {
+		err := held(e.ctx)
+		if err != nil {
+			e.settle(err)
+		}
+		return err != nil
+	})
+	return len(t.entries) < before
 }
 
 func not[T any](f func(T) bool) func(T) bool { return func(v T) bool { return !f(v) } }

@@ -105,6 +105,9 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 			return err
 		}
 	}
+	if err := held(ctx); err != nil {
+		return err
+	}
 	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {
 		release() // the pool may have no other connection to look with
 		return i.lostUnderHandler(ctx, err)
@@ -114,6 +117,16 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 		return i.commitError(err)
 	}
 	failpoint.Hit("dedup/committed")
+	return nil
+}
+
+// held refuses a message whose row others may have claimed. It is asked after
+// the message was entered into the inbox: whoever gives it up looks there first,
+// after claiming its row, and waits for what was entered.
+func held(ctx context.Context) error {
+	if err := parked.DeliveryOf(ctx).Held(); err != nil {
+		return verdict.HandBack(fmt.Errorf("dedup: %w", err))
+	}
 	return nil
 }
 

@@ -68,6 +68,10 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 	told := false
 	pause := 50 * time.Millisecond
 	for tries := 1; ; {
+		if err := a.delivery.Held(); err != nil {
+			a.log("Message is left to whoever has claimed it: its lease has ended", err, nil)
+			return nil, a.handBack(err)
+		}
 		produced, end, err := a.call(h)
 		if err == nil {
 			end(handled)

@@ -65,9 +65,7 @@ func (f *feed) deliver(ctx context.Context, c parked.Claimed, out chan<- *messag
 func (f *feed) giveBack(ctx context.Context, d *parked.Delivery) {
 	f.givenBack.Add(1)
 	if !d.Claim.Settled() {
-		f.persist(ctx, d, "give back the parked message", func(ctx context.Context) error {
-			return f.store.Release(ctx, d.Claim, f.config.Lease)
-		})
+		f.release(ctx, d, f.config.Lease)
 	}
 	f.done <- d.Claim
 }
@@ -96,9 +94,15 @@ func (f *feed) settle(ctx context.Context, d *parked.Delivery, acked bool) {
 		if d.ShuttingDown(ctx) { // it is for whoever comes after
 			pause = 0
 		}
-		f.persist(ctx, d, "release the parked message", func(ctx context.Context) error { return f.store.Release(ctx, claim, pause) })
+		f.release(ctx, d, pause)
 	}
 	f.done <- claim
+}
+
+func (f *feed) release(ctx context.Context, d *parked.Delivery, pause time.Duration) {
+	f.persist(ctx, d, "release the parked message", func(ctx context.Context) error {
+		return f.store.Release(ctx, d.Claim, pause)
+	})
 }
 
 // resolve ends the rows of messages that were handled, several at a time. If

@@ -43,6 +43,7 @@ type Claim struct {
 
 	age     time.Duration // of the row when it was claimed
 	claimed time.Time
+	until   atomic.Pointer[time.Time]
 	settled atomic.Bool
 	managed atomic.Bool
 	handled atomic.Bool
@@ -51,6 +52,20 @@ type Claim struct {
 // Age returns how long the row has been there: by the database's clock until it
 // was claimed, and by this process's from then on.
 func (c *Claim) Age() time.Duration { return c.age + time.Since(c.claimed) }
+
+// Held says whether the lease holds for certain: it began no earlier than this
+// process asked for it. Once it has ended others may have claimed the row, or
+// given the message up, and nothing is to be begun for it.
+func (c *Claim) Held() bool {
+	until := c.until.Load()
+	return until != nil && time.Now().Before(*until)
+}
+
+// hold has the lease hold for that long from the time when it was asked for.
+func (c *Claim) hold(asked time.Time, lease time.Duration) {
+	until := asked.Add(lease)
+	c.until.Store(&until)
+}
 
 // Manage says that a middleware moves the row on, so that an ack alone does
 // not mean that the message was handled.
@@ -166,7 +181,7 @@ func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err e
 			return nil, err
 		}
 	}
-	token := uuid.NewString()
+	token, asked := uuid.NewString(), time.Now()
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		take := func(query string, args ...any) ([]Claimed, error) { return s.take(ctx, tx, sel, token, query, args) }
 		if sel.Suspects {
@@ -193,6 +208,9 @@ func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err e
 	failpoint.Hit("parked/claimed")
 	if err != nil {
 		return nil, fmt.Errorf("claim parked messages: %w", err)
+	}
+	for _, c := range claimed {
+		c.hold(asked, sel.Lease)
 	}
 	slices.SortFunc(claimed, func(a, b Claimed) int { return cmp.Compare(a.ID, b.ID) })
 	return claimed, nil
@@ -303,20 +321,30 @@ func (s *Store) Applied(ctx context.Context, c Claimed) (applied bool, err error
 // errOnlyLooked rolls back what was written to see whether it could be.
 var errOnlyLooked = errors.New("only looked")
 
-// Extend renews the leases of claims that are still being handled.
+// Extend renews the leases of claims that are still being handled, but of those
+// that others have taken or are at.
 func (s *Store) Extend(ctx context.Context, lease time.Duration, claims []*Claim) error {
-	byToken := map[string][]int64{}
+	byToken, byID := map[string][]int64{}, make(map[int64]*Claim, len(claims))
 	for _, c := range claims {
 		if !c.Settled() {
 			byToken[c.Token] = append(byToken[c.Token], c.ID)
+			byID[c.ID] = c
 		}
 	}
 	if len(byToken) == 0 {
 		return nil
 	}
+	var renewed []*Claim
+	asked := time.Now()
 	err := s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		for token, ids := range byToken {
-			if _, err := tx.ExecContext(ctx, s.sql.extend, s.dialect.List(ids), token, lease.Milliseconds()); err != nil {
+			err := eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+				var id int64
+				err := scan(&id)
+				renewed = append(renewed, byID[id])
+				return err
+			}, s.sql.extend, s.dialect.List(ids), token, lease.Milliseconds())
+			if err != nil {
 				return err
 			}
 			failpoint.Hit("parked/extended")
@@ -325,6 +353,9 @@ func (s *Store) Extend(ctx context.Context, lease time.Duration, claims []*Claim
 	})
 	if err != nil {
 		return fmt.Errorf("extend leases of parked messages: %w", err)
+	}
+	for _, c := range renewed {
+		c.hold(asked, lease)
 	}
 	return nil
 }

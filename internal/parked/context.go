@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -68,6 +69,15 @@ func (d *Delivery) Committed() {
 	if d.Wake != nil && d.madeDue.Load() {
 		d.Wake()
 	}
+}
+
+// Held returns [ErrClaimLost] if the message comes from a row whose lease may
+// have ended: then nothing is to be begun for it.
+func (d *Delivery) Held() error {
+	if d.Claim != nil && !d.Claim.Held() {
+		return fmt.Errorf("%w: row %d", ErrClaimLost, d.Claim.ID)
+	}
+	return nil
 }
 
 // WithDelivery returns ctx with d.

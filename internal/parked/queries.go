@@ -83,7 +83,8 @@ func newQueries(d dialect.Dialect) queries {
 			WHERE id ` + among + `
 				SELECT id FROM {parked}
 				WHERE state = 'waiting' AND id {among $1 bigint} AND token = $2
-				{skip_locked}` + end),
+				{skip_locked}` + end + `
+			RETURNING id`),
 
 		// The handler returned: whatever ended a process before, it did not.
 		postpone: d.SQL(`

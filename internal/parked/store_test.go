@@ -122,12 +122,46 @@ func TestALostClaimMovesNothing(t *testing.T) {
 		if err := s.Extend(t.Context(), time.Hour, []*parked.Claim{{ID: old.ID, Token: old.Token}}); err != nil {
 			t.Fatal(err)
 		}
+		if old.Held() || !current[0].Held() {
+			t.Errorf("the first claim is held: %t, the second: %t", old.Held(), current[0].Held())
+		}
 		entry, err := s.Get(t.Context(), current[0].ID)
 		if err != nil || entry.State != parked.Waiting || entry.Attempts != 0 || entry.DueAt.After(time.Now().Add(2*time.Minute)) {
 			t.Fatalf("%v, row %+v", err, entry)
 		}
 		if err := s.Resolve(t.Context(), current[0].Claim); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// A lease is renewed until somebody else has the row, even after its end, and is
+// known to hold from when it was asked for.
+func TestALeaseIsHeldWhileItIsRenewed(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		deliver(t, s, "a", "b")
+		sel := selection
+		sel.Lease = 100 * time.Millisecond
+		claims := claim(t, s, sel)
+		a, b := claims[0].Claim, claims[1].Claim
+		ended := func() {
+			t.Helper()
+			testkit.Eventually(t, 30*time.Second, "the leases are over", func() bool { return !a.Held() && !b.Held() })
+		}
+		ended()
+		if err := s.Extend(t.Context(), time.Minute, []*parked.Claim{a}); err != nil || !a.Held() || b.Held() {
+			t.Fatalf("%v; held: %t and %t, though the first is renewed", err, a.Held(), b.Held())
+		}
+		if err := s.Extend(t.Context(), time.Millisecond, []*parked.Claim{a, b}); err != nil {
+			t.Fatal(err)
+		}
+		ended()
+		sel = selection
+		sel.Suspects, sel.Limit = true, 2
+		testkit.Eventually(t, 30*time.Second, "others have them", func() bool { return len(claim(t, s, sel)) == 2 })
+		if err := s.Extend(t.Context(), time.Hour, []*parked.Claim{a, b}); err != nil || a.Held() || b.Held() {
+			t.Fatalf("%v; held: %t and %t, though others have them", err, a.Held(), b.Held())
 		}
 	})
 }

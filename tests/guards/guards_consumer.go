@@ -16,12 +16,18 @@ func inboxGuards() []guard {
 			return err
 		}
 	}
+	if err := held(ctx); err != nil {
+		return err
+	}
 	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {
 		release() // the pool may have no other connection to look with
 		return i.lostUnderHandler(ctx, err)
 	}
 `,
-			without: `	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {
+			without: `	if err := held(ctx); err != nil {
+		return err
+	}
+	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {
 		release() // the pool may have no other connection to look with
 		return i.lostUnderHandler(ctx, err)
 	}

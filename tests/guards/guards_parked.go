@@ -47,6 +47,18 @@ func parkedGuards() []guard {
 			pkg:     "retry", test: "TestTrap48ACommitUnderWay",
 		},
 		{
+			trap: 48, what: "no attempt is begun when the lease has ended",
+			file: "retry/middleware.go", guard: "if err := a.delivery.Held(); err != nil {",
+			without: "if err := a.delivery.Held(); err != nil && a.ctx == nil {",
+			pkg:     "retry", test: "TestTrap48NothingIsBegun",
+		},
+		{
+			trap: 48, what: "nothing is applied when the lease has ended",
+			file: "dedup/inbox.go", guard: "if err := parked.DeliveryOf(ctx).Held(); err != nil {",
+			without: "if err := parked.DeliveryOf(ctx).Held(); err != nil && ctx == nil {",
+			pkg:     "retry", test: "TestTrap48NothingIsApplied/alone/sqlite",
+		},
+		{
 			trap: 49, what: "suspects are claimed one at a time",
 			file: "retry/feed.go", guard: "sel.Suspects, sel.Limit = true, 1", without: "sel.Suspects = true",
 			pkg: "retry", test: "TestTrap49SuspectsRunAlone",

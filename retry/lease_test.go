@@ -1,0 +1,118 @@
+package retry_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/retry"
+)
+
+const shortLease = 300 * time.Millisecond
+
+func withShortLease(c *retry.Config) {
+	c.Lease, c.Policy.Immediate = shortLease, 5
+}
+
+// A process that does not get through to the database cannot renew its leases.
+// Others may have given the message up by the time it does: it does not call
+// the handler again.
+func TestTrap48NothingIsBegunWhenTheLeaseHasEnded(t *testing.T) {
+	var logs testkit.Logs
+	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) {
+		withShortLease(c)
+		c.Logger = &logs
+	})
+	b.put("m1")
+	blocked, err := b.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = blocked.Rollback() }()
+	var calls, released atomic.Int32
+	b.run(func(msg *message.Message) error {
+		if calls.Add(1) > 1 {
+			if released.Load() == 0 {
+				t.Error("it was called though its lease has ended")
+			}
+			return nil
+		}
+		// As long as this has the row nobody renews the lease.
+		if _, err := blocked.ExecContext(t.Context(), `SELECT FROM once_parked FOR UPDATE`); err != nil {
+			t.Error(err)
+		}
+		claim := parked.DeliveryOf(msg.Context()).Claim
+		b.eventually("the lease has ended", func() bool { return !claim.Held() })
+		return errHandler
+	})
+	b.eventually("it is left to others", func() bool { return logs.Has("its lease has ended", "message_uuid=m1") })
+	released.Store(1)
+	if err := blocked.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("it is handled when it can be claimed again", func() bool { return len(b.entries("")) == 0 })
+	if n := calls.Load(); n != 2 {
+		t.Errorf("%d calls, want 2", n)
+	}
+}
+
+// The lease can end between the begin of the attempt and its entry into the
+// inbox, where whoever gives the message up has looked.
+func TestTrap48NothingIsAppliedWhenTheLeaseHasEnded(t *testing.T) {
+	for way, middleware := range map[string]func(*dedup.Inbox) message.HandlerMiddleware{
+		"alone":      func(i *dedup.Inbox) message.HandlerMiddleware { return i.Middleware },
+		"in a batch": func(i *dedup.Inbox) message.HandlerMiddleware { return i.BatchMiddleware },
+	} {
+		t.Run(way, func(t *testing.T) {
+			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) { loseBeforeTheInbox(t, db, middleware) })
+		})
+	}
+}
+
+func loseBeforeTheInbox(t *testing.T, db testkit.Database, middleware func(*dedup.Inbox) message.HandlerMiddleware) {
+	b := newBench(t, db, withShortLease)
+	b.put("m1")
+	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tries, calls atomic.Int32
+	wait := func(h message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			if tries.Add(1) == 1 {
+				b.loseTo(parked.DeliveryOf(msg.Context()).Claim)
+			}
+			produced, err := h(msg)
+			if tries.Load() == 1 && calls.Load() > 0 {
+				t.Error("the message was applied though another process had it")
+			}
+			return produced, err
+		}
+	}
+	b.runWith(func(*message.Message) error {
+		calls.Add(1)
+		return nil
+	}, b.retries.Middleware, wait, middleware(inbox))
+	b.eventually("it is handled under another claim", func() bool { return len(b.entries("")) == 0 })
+	if tries.Load() != 2 || calls.Load() != 1 {
+		t.Errorf("%d tries, %d calls, want 2 and 1", tries.Load(), calls.Load())
+	}
+}
+
+// loseTo does what happens when the lease of a claim ends: another process
+// claims the row. It gives it back when the first knows.
+func (b *bench) loseTo(claim *parked.Claim) {
+	b.Helper()
+	other := b.parked.Dialect().SQL(`UPDATE {parked} SET token = 'other', due_at = {after $2} WHERE id = $1`)
+	for _, due := range []time.Duration{time.Hour, 0} {
+		if _, err := b.ExecContext(b.Context(), other, claim.ID, due.Milliseconds()); err != nil {
+			b.Error(err)
+		}
+		b.eventually("the lease has ended", func() bool { return !claim.Held() })
+	}
+}
