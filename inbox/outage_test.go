@@ -136,6 +136,22 @@ func TestWhatCannotBeStoredAtOnce(t *testing.T) {
 	}
 }
 
+// So is one for which the database has not locks enough.
+func TestWhatTakesTooManyLocksAtOnce(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t))
+	b.exec(`CREATE FUNCTION exhaust() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		IF (SELECT COUNT(*) FROM added) > 3 THEN RAISE 'out of shared memory' USING ERRCODE = 'out_of_memory'; END IF;
+		RETURN NULL; END $$`)
+	b.exec(`CREATE TRIGGER exhaust AFTER INSERT ON once_parked REFERENCING NEW TABLE AS added
+		FOR EACH STATEMENT EXECUTE FUNCTION exhaust()`)
+	b.run(inbox.Config{BatchSize: 10, BatchWait: time.Minute}, fine)
+	ids := []string{"m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9"}
+	msgs := messages(ids...)
+	b.send(msgs...)
+	b.acked(msgs...)
+	b.handles(ids...)
+}
+
 // Of a batch in parts, none is stored before one that came earlier and whose
 // connection was lost.
 func TestNoPartOvertakesOneThatWasNotAnswered(t *testing.T) {

@@ -62,8 +62,8 @@ func (b batch) handBack() {
 }
 
 // tryAll stores the parts of a batch, and returns what is left of them. One for
-// which the time was not enough is two the next time: tried as it is, it could
-// fail for ever. Nothing overtakes a part that the database did not answer, nor
+// which the time was not enough, or the memory (of locks: each ordering key has
+// one), is two the next time: tried as it is, it could fail for ever. Nothing overtakes a part that the database did not answer, nor
 // one that it refused if the order of keys is kept.
 func (s *stream) tryAll(ctx context.Context, parts []batch) (left []batch, err error) {
 	for n, part := range parts {
@@ -75,7 +75,7 @@ func (s *stream) tryAll(ctx context.Context, parts []batch) (left []batch, err e
 			continue
 		}
 		err = failed
-		if half := len(rest.messages) / 2; half > 0 && ctx.Err() != nil {
+		if half := len(rest.messages) / 2; half > 0 && (ctx.Err() != nil || dialect.TooMuch(failed)) {
 			left = append(left, s.batchOf(rest.messages[:half]), s.batchOf(rest.messages[half:]))
 		} else {
 			left = append(left, rest)

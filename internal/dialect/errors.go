@@ -62,6 +62,10 @@ func Unavailable(err error) bool {
 		strings.HasPrefix(state, "XX")
 }
 
+// TooMuch says that the work takes more memory than there is, or more locks:
+// less of it at once may succeed.
+func TooMuch(err error) bool { return State(err) == "53200" } // out_of_memory
+
 // Refused says that the database answered, and would not do this work: it was
 // neither away nor busy with other work.
 func Refused(err error) bool { return refused(err) && !Unavailable(err) && !Contended(err) }
