@@ -436,6 +436,13 @@ func forwarderGuards() []guard {
 			pkg: "rabbit", test: "TestTrap76_OneStuck",
 		},
 		{
+			trap: 76, what: "a subscription to a queue that does not answer can be ended",
+			file:    "rabbit/link.go",
+			guard:   "_ = l.within(context.Background(), limit, func() error { <-done; return nil })",
+			without: "",
+			pkg:     "rabbit", test: "TestTrap76_CloseOfASubscription",
+		},
+		{
 			trap: 77, what: "the mover goes on where stock has stopped",
 			file:    "mover/take.go",
 			guard:   "at, err := m.lock(ctx, tx)",
