@@ -10,6 +10,8 @@ import (
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -48,7 +50,7 @@ func TestTrap48NothingIsBegunWhenTheLeaseHasEnded(t *testing.T) {
 		}
 		claim := parked.DeliveryOf(msg.Context()).Claim
 		b.eventually("the lease has ended", func() bool { return !claim.Held() })
-		return errHandler
+		return verdict.HandBack(errHandler)
 	})
 	b.eventually("it is left to others", func() bool { return logs.Has("its lease has ended", "message_uuid=m1") })
 	released.Store(1)
@@ -59,6 +61,36 @@ func TestTrap48NothingIsBegunWhenTheLeaseHasEnded(t *testing.T) {
 	if n := calls.Load(); n != 2 {
 		t.Errorf("%d calls, want 2", n)
 	}
+}
+
+// A handler can be slower than the lease and have the one connection, or the one
+// writer, that it is renewed with. What fails then is charged all the same, or it
+// would be called for ever.
+func TestAFailureIsChargedWhenTheLeaseHasEnded(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		db.SetMaxOpenConns(1)
+		b := newBench(t, db, withShortLease)
+		b.put("m1")
+		quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var calls atomic.Int32
+		b.runWith(func(msg *message.Message) error {
+			calls.Add(1)
+			claim := parked.DeliveryOf(msg.Context()).Claim
+			b.eventually("the lease has ended", func() bool { return !claim.Held() })
+			return errHandler
+		}, quarantine.Middleware, b.retries.Middleware, inbox.Middleware)
+		b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
+		if entry := b.entries(parked.Quarantined)[0]; entry.Attempts != int(calls.Load()) || entry.Reason != verdict.ReasonExhausted {
+			t.Errorf("%d calls, entry %+v", calls.Load(), entry)
+		}
+	})
 }
 
 // The lease can end between the begin of the attempt and its entry into the

@@ -117,7 +117,9 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		}
 		a.attempts++
 		policy := a.policy(err)
-		if v.After > 0 || tries > policy.Immediate {
+		// A handler that is slower than the lease, and keeps that from being renewed,
+		// is charged too: the row tells whether it is still ours.
+		if v.After > 0 || tries > policy.Immediate || a.delivery.Held() != nil {
 			return nil, a.nextRound(err, policy, v.After, end)
 		}
 		end(again)
