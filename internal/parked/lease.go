@@ -77,11 +77,15 @@ func (c *Claim) Settled() bool { return c.settled.Load() }
 // Extend renews the leases of claims that are still being handled, but of those
 // that others have taken or are at.
 func (s *Store) Extend(ctx context.Context, lease time.Duration, claims []*Claim) error {
-	byToken, byID := map[string][]int64{}, make(map[int64]*Claim, len(claims))
+	type row struct { // may have been claimed anew, and its first claim not be let go of yet
+		token string
+		id    int64
+	}
+	byToken, byRow := map[string][]int64{}, make(map[row]*Claim, len(claims))
 	for _, c := range claims {
 		if !c.Settled() {
 			byToken[c.Token] = append(byToken[c.Token], c.ID)
-			byID[c.ID] = c
+			byRow[row{c.Token, c.ID}] = c
 		}
 	}
 	if len(byToken) == 0 {
@@ -94,7 +98,7 @@ func (s *Store) Extend(ctx context.Context, lease time.Duration, claims []*Claim
 			err := eachRow(ctx, tx, func(scan func(dest ...any) error) error {
 				var id int64
 				err := scan(&id)
-				renewed = append(renewed, byID[id])
+				renewed = append(renewed, byRow[row{token, id}])
 				return err
 			}, s.sql.extend, s.dialect.List(ids), token, lease.Milliseconds())
 			if err != nil {
