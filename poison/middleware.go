@@ -74,7 +74,7 @@ func (s *Store) quarantine(ctx context.Context, d *parked.Delivery, msg *message
 	}
 	if entry.ID == 0 { // or the claim was lost, and whoever has it says so
 		end(telemetry.Settled, nil)
-		s.config.Logger.Info("Message failed, and is not quarantined: the same message was settled before", fields)
+		s.config.Logger.Info("Message failed, and is not quarantined: the same message was settled before, or is in hand", fields)
 		return nil
 	}
 	end(telemetry.Stored, nil)

@@ -15,6 +15,7 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -383,4 +384,39 @@ func TestACopyOfAParkedMessageIsTheSameRow(t *testing.T) {
 			t.Fatalf("%d rows, want 1", len(entries))
 		}
 	})
+}
+
+// A copy that fails for good leaves the row alone that somebody is at: that
+// attempt has waited for the copy to end, and may succeed.
+func TestACopyThatFailsForGoodLeavesARowThatIsInHand(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), nil)
+	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun, fail, failed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var applied atomic.Int32
+	b.runWith(func(msg *message.Message) error {
+		if parked.DeliveryOf(msg.Context()).Claim == nil {
+			close(begun)
+			<-fail
+			return retry.Permanent(errHandler)
+		}
+		<-failed
+		applied.Add(1)
+		return nil
+	}, quarantine.Middleware, b.retries.Middleware, inbox.Middleware)
+	msg := message.NewMessage("m1", nil)
+	b.transport.messages <- msg
+	<-begun
+	b.put("m1")
+	b.eventually("the row is in hand", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 1 })
+	close(fail)
+	<-msg.Acked()
+	close(failed)
+	b.eventually("the row is gone", func() bool { return applied.Load() == 1 && len(b.entries("")) == 0 })
 }

@@ -18,7 +18,8 @@ type Aside func(ctx context.Context, tx *sql.Tx, e Entry) error
 // Quarantine stores a message as hopeless: it ends the claim of d, or takes
 // over a message that came from the transport. If the same message waits for
 // another attempt, that row is taken out of the way. It returns the entry, with
-// the ID 0 if the message has been resolved or discarded already.
+// the ID 0 if the message has been resolved or discarded already, or somebody is
+// at its row, who will say what becomes of it.
 func (s *Store) Quarantine(ctx context.Context, d *Delivery, msg *message.Message, f Failure, aside Aside) (Entry, error) {
 	if d.Claim != nil {
 		return s.quarantineClaim(ctx, d.Consumer, d.Claim, f, aside)

@@ -46,9 +46,10 @@ func newQueries(d dialect.Dialect) queries {
 			        CASE WHEN $13 THEN {now} END, CASE WHEN $13 THEN {now} END)
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),
 
-		// A row that waits is overruled and its claim, if any, is void: this
-		// attempt is the later knowledge. A final state is left alone. Of two
-		// copies the one that could be decoded is kept.
+		// A row that waits is overruled: this attempt is the later knowledge. One
+		// that is in hand is not: that attempt waited for this one, and may succeed.
+		// A final state is left alone. Of two copies the one that could be decoded
+		// is kept.
 		insertQuarantined: d.SQL(`
 			INSERT INTO {parked} AS p (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
 			                           attempts, reason, error, error_type, fingerprint, first_failed_at, last_failed_at)
@@ -61,7 +62,8 @@ func newQueries(d dialect.Dialect) queries {
 			    error_type = excluded.error_type, fingerprint = excluded.fingerprint,
 			    first_failed_at = COALESCE(p.first_failed_at, excluded.first_failed_at),
 			    last_failed_at = excluded.last_failed_at
-			WHERE p.state IN ('waiting', 'quarantined') AND (excluded.reason <> 'undecodable' OR p.reason = 'undecodable')
+			WHERE p.state IN ('waiting', 'quarantined') AND p.token IS NULL
+			  AND (excluded.reason <> 'undecodable' OR p.reason = 'undecodable')
 			RETURNING ` + entryColumns),
 
 		// What is claimed is due when its lease ends, and so is not late.
