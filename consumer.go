@@ -124,7 +124,8 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	return consumer, nil
 }
 
-// shared gives schema, outbox and logger on to the parts.
+// shared gives schema, logger, providers and outbox on to the parts that do not
+// have their own. It fails if one has tables of its own.
 func (c ConsumerConfig) shared() (ConsumerConfig, error) {
 	order := sequence.Config{} // stands in where there is none
 	if c.Sequence != nil {

@@ -12,7 +12,8 @@ var (
 
 	// ErrInvalidVersion says that a message has metadata about its aggregate
 	// which cannot be used: a version that is not a whole number of at least 0,
-	// one that is below the first, or a type or id of more than 255 bytes, or that is not text.
+	// one that is below the first, or a type or id that is no text or has more
+	// than 255 bytes.
 	ErrInvalidVersion = errors.New("unusable aggregate metadata")
 
 	// ErrNoTx says that the middleware runs outside of a transaction.
@@ -45,5 +46,5 @@ func (e *GapError) Error() string {
 		e.Version, e.AggregateType, e.AggregateID, e.Last, e.Waited.Round(time.Millisecond))
 }
 
-// Unwrap implements errors.Unwrap.
+// Unwrap returns [ErrGap].
 func (e *GapError) Unwrap() error { return ErrGap }

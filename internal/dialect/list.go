@@ -27,7 +27,7 @@ func (d Dialect) List(values []int64) string {
 
 var arrayEscape = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// Strings is [List] for text: valid UTF-8 without NUL.
+// Strings is [Dialect.List] for text: valid UTF-8 without NUL.
 func (d Dialect) Strings(values []string) string {
 	if d.SQLite() {
 		if values == nil {

@@ -10,9 +10,9 @@
 //  4. the repository's compose.yaml, if a docker daemon answers.
 //
 // [StartPostgres] and [StartRabbit] start private ones that a test may kill,
-// freeze and fill; [StartPgbouncer] puts a pooler in front. They listen on free ports of 127.0.0.1, keep everything in
-// a directory of their own, and on Linux die with the process that started
-// them, however that ends.
+// freeze and fill; [StartPgbouncer] puts a pooler in front. They listen on free
+// ports of 127.0.0.1, keep everything in a directory of their own, and on Linux
+// die with the process that started them, however that ends.
 //
 // It runs on Linux and macOS.
 package servers
