@@ -88,7 +88,7 @@ func TestATopicThatRefusesIsToldOfOnce(t *testing.T) {
 		put(t, db, config, "good", msg("4", ""))
 		drained(t, db)
 		for topic, want := range map[string]int{"bad": 1, "worse": 1, "good": 0} {
-			if n := log.Count("INFO Message was refused", "topic="+topic, "error=no queue"); n != want {
+			if n := log.Count("INFO Message was refused", "topic="+topic, "err=no queue"); n != want {
 				t.Errorf("topic %s is told of %d times, not %d:\n%s", topic, n, want, strings.Join(log.Lines(), "\n"))
 			}
 		}

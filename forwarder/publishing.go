@@ -178,7 +178,7 @@ func (l *loop) refused(r *row, err error) {
 		return
 	}
 	fields := watermill.LogFields{
-		"message_id": r.id, "topic": r.topic, "attempt": r.attempts + 1, "size": r.size(), "error": clean(err),
+		"message_uuid": r.id, "topic": r.topic, "attempt": r.attempts + 1, "size": r.size(), "err": clean(err),
 	}
 	if l.topics.refusals.news(r.topic, time.Now()) {
 		l.config.Logger.Info("Message was refused, it is tried again later", fields)

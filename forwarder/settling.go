@@ -2,6 +2,7 @@ package forwarder
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -102,9 +103,8 @@ func (l *loop) recorded(batch settlement, done settled) {
 	for i, d := range batch.deaths {
 		switch {
 		case i < done.deaths:
-			l.config.Logger.Error("Message is dead", nil, watermill.LogFields{
-				"message_id": d.row.id, "topic": d.row.topic, "reason": d.reason, "attempt": d.row.attempts + 1,
-				"error": d.err, "size": d.size,
+			l.config.Logger.Error("Message is dead", errors.New(d.err), watermill.LogFields{
+				"message_uuid": d.row.id, "topic": d.row.topic, "reason": d.reason, "attempt": d.row.attempts + 1, "size": d.size,
 			})
 			l.finished(d.row)
 		case d.row.orphan:

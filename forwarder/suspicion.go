@@ -83,7 +83,7 @@ func (l *loop) accuse(r *row, err error) {
 	}
 	if len(l.suspects) == 0 {
 		l.config.Logger.Info("The outcome of messages is unknown, publishing them again one at a time",
-			watermill.LogFields{"message_id": r.id, "topic": r.topic, "error": clean(err)})
+			watermill.LogFields{"message_uuid": r.id, "topic": r.topic, "err": clean(err)})
 	}
 	r.suspect, r.failedAlone = true, 0
 	at, _ := slices.BinarySearchFunc(l.suspects, r, byPosition)

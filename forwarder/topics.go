@@ -181,7 +181,7 @@ func (l *loop) watchTopics(now time.Time) {
 // hold has t wait. What has not been sent of it is dropped.
 func (l *loop) hold(t *topic, now time.Time) {
 	if t.setbacks == 0 {
-		l.config.Logger.Error("Topic does not answer, others go on without it", nil,
+		l.config.Logger.Error("Topic does not answer, others go on without it", errStalled,
 			watermill.LogFields{"topic": t.name, "in_flight": t.inFlight})
 		t.resume = l.buffer.low
 		l.instruments.stall(t.name)

@@ -77,8 +77,8 @@ func (m *Mover) take(ctx context.Context) (taken int, err error) {
 		return 0, err
 	}
 	for _, d := range dead {
-		m.config.Logger.Error("Message of the stock outbox is dead", nil, watermill.LogFields{
-			"message_id": d.id, "topic": d.topic, "reason": d.reason, "error": d.text, "size": len(d.payload),
+		m.config.Logger.Error("Message of the stock outbox is dead", errors.New(d.text), watermill.LogFields{
+			"message_uuid": d.id, "topic": d.topic, "reason": d.reason, "size": len(d.payload),
 		})
 	}
 	return taken, nil

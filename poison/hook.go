@@ -30,7 +30,7 @@ func (h *hook) tell(e Entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.queue) == hookQueue {
-		h.logger.Error("OnQuarantine does not keep up, it is not told of an entry", nil,
+		h.logger.Error("OnQuarantine does not keep up, it is not told of an entry", fmt.Errorf("%d entries wait for it", hookQueue),
 			watermill.LogFields{"entry": e.ID, "consumer": e.Consumer})
 		return
 	}

@@ -88,7 +88,7 @@ func TestTrap60_NeitherPayloadsNorPasswordsAreTold(t *testing.T) {
 	for _, line := range w.logs.lines() {
 		if strings.Contains(line, "Message is dead") {
 			dead++
-			for _, field := range []string{"message_id:", "topic:", "attempt:", "size:", "reason:"} {
+			for _, field := range []string{"message_uuid:", "topic:", "attempt:", "size:", "reason:"} {
 				if !strings.Contains(line, field) {
 					t.Errorf("no field %s in %s", field, line)
 				}
