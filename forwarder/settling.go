@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
@@ -149,15 +148,4 @@ func (l *loop) lookAgain(batch settlement) {
 }
 
 // clean makes an error's text fit for a text column.
-func clean(err error) string {
-	const enough = 2000
-	text := strings.ReplaceAll(strings.ToValidUTF8(err.Error(), "\uFFFD"), "\x00", "\uFFFD")
-	if len(text) <= enough {
-		return text
-	}
-	cut := enough
-	for !utf8.RuneStart(text[cut]) {
-		cut--
-	}
-	return text[:cut]
-}
+func clean(err error) string { return parked.Clean(err.Error(), 2000) }
