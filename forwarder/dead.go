@@ -193,8 +193,8 @@ var ErrNotHeld = errors.New("no dead letter holds this ordering key")
 // [ErrNotHeld]. The letter stays where it is; replayed later, it goes out
 // behind those that waited for it.
 func (d *DeadLetters) Release(ctx context.Context, act Act, orderingKey string) error {
-	if act.Actor == "" {
-		return errors.New("forwarder: release: Actor is empty")
+	if err := act.Validate(); err != nil {
+		return fmt.Errorf("forwarder: release: %w", err)
 	}
 	s := d.archive.store
 	err := s.write(ctx, func(tx *sql.Tx) error {

@@ -111,14 +111,11 @@ const batchRows = 100
 
 // run returns what was done, also with an error.
 func (a archive) run(ctx context.Context, f Filter, op operation) (Report, error) {
-	var errs []error
-	if op.act.Actor == "" {
-		errs = append(errs, errors.New("Actor is empty"))
-	}
+	errs := []error{op.act.Validate(), op.validate()}
 	if len(a.conditions(f).texts) == 0 && !f.All {
-		errs = append(errs, errors.New("Filter is empty: set All if everything is meant"))
+		errs = append(errs, errors.New("the Filter has no condition: set All if everything is meant"))
 	}
-	if err := errors.Join(append(errs, op.validate())...); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return Report{}, err
 	}
 
