@@ -48,23 +48,16 @@ func (s *Store) groups(ctx context.Context, from string, args []any) ([]Group, e
 		GROUP BY fingerprint, consumer, topic ORDER BY fingerprint, consumer, topic`)
 	var groups []Group
 	err := s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, query, args...)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			part, err := scanGroup(rows)
-			if err != nil {
-				return err
-			}
+		err := eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+			part, err := scanGroup(scan)
 			if n := len(groups); n > 0 && groups[n-1].Fingerprint == part.Fingerprint {
 				groups[n-1].add(part)
 			} else {
 				groups = append(groups, part)
 			}
-		}
-		if err := rows.Err(); err != nil {
+			return err
+		}, query, args...)
+		if err != nil {
 			return err
 		}
 		return s.samples(ctx, tx, groups)
@@ -75,10 +68,10 @@ func (s *Store) groups(ctx context.Context, from string, args []any) ([]Group, e
 	return groups, nil
 }
 
-func scanGroup(rows *sql.Rows) (Group, error) {
+func scanGroup(scan func(dest ...any) error) (Group, error) {
 	g := Group{Consumers: make([]string, 1), Topics: make([]string, 1)}
 	var first, last sql.NullInt64
-	err := rows.Scan(&g.Fingerprint, &g.Consumers[0], &g.Topics[0], &g.Reason, &g.ErrorType, &g.Count, &g.last, &first, &last)
+	err := scan(&g.Fingerprint, &g.Consumers[0], &g.Topics[0], &g.Reason, &g.ErrorType, &g.Count, &g.last, &first, &last)
 	g.FirstFailedAt, g.LastFailedAt = timeOf(first), timeOf(last)
 	return g, err
 }
@@ -111,20 +104,15 @@ func (s *Store) samples(ctx context.Context, tx *sql.Tx, groups []Group) error {
 		byID[groups[i].last] = &groups[i]
 		ids[i] = groups[i].last
 	}
-	rows, err := tx.QueryContext(ctx, s.sql.errors, s.dialect.List(ids))
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	return eachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var (
 			id   int64
 			text string
 		)
-		if err := rows.Scan(&id, &text); err != nil {
+		if err := scan(&id, &text); err != nil {
 			return err
 		}
 		byID[id].Error = text
-	}
-	return rows.Err()
+		return nil
+	}, s.sql.errors, s.dialect.List(ids))
 }

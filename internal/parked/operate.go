@@ -111,19 +111,13 @@ func (s *Store) leaving(ctx context.Context, which func(tx *sql.Tx) ([]int64, er
 }
 
 func selectIDs(ctx context.Context, tx *sql.Tx, query string, args []any) (ids []int64, err error) {
-	rows, err := tx.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	err = eachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
+		err := scan(&id)
 		ids = append(ids, id)
-	}
-	return ids, rows.Err()
+		return err
+	}, query, args...)
+	return ids, err
 }
 
 // discard ends one row and leaves a tombstone in the inbox.

@@ -108,19 +108,12 @@ func (s *Store) promote(ctx context.Context, tx *sql.Tx, keys []Key) error {
 }
 
 // keysOf returns the keys of which the rows are heads.
-func (s *Store) keysOf(ctx context.Context, tx *sql.Tx, ids []int64) ([]Key, error) {
-	rows, err := tx.QueryContext(ctx, s.sql.order.keysOf, s.dialect.List(ids))
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var keys []Key
-	for rows.Next() {
+func (s *Store) keysOf(ctx context.Context, tx *sql.Tx, ids []int64) (keys []Key, err error) {
+	err = eachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var k Key
-		if err := rows.Scan(&k.consumer, &k.topic, &k.key); err != nil {
-			return nil, err
-		}
+		err := scan(&k.consumer, &k.topic, &k.key)
 		keys = append(keys, k)
-	}
-	return keys, rows.Err()
+		return err
+	}, s.sql.order.keysOf, s.dialect.List(ids))
+	return keys, err
 }

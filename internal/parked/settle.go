@@ -72,19 +72,12 @@ func (s *Store) move(ctx context.Context, tx *sql.Tx, moved map[int64]bool, clai
 	for i, c := range claims {
 		ids[i], held[i] = c.ID, strconv.FormatInt(c.ID, 10)+" "+c.Token
 	}
-	rows, err := tx.QueryContext(ctx, query, append([]any{s.dialect.List(ids), s.dialect.Strings(held)}, args...)...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	return eachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return err
-		}
+		err := scan(&id)
 		moved[id] = true
-	}
-	return rows.Err()
+		return err
+	}, query, append([]any{s.dialect.List(ids), s.dialect.Strings(held)}, args...)...)
 }
 
 // settle runs move in a transaction of its own. A claim that it does not move

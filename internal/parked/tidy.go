@@ -49,19 +49,12 @@ func (s *Store) Tidy(ctx context.Context, consumer, topic string, order KeyOrder
 	return set, nil
 }
 
-func (s *Store) find(ctx context.Context, tx *sql.Tx, query, consumer, topic string) ([]Key, error) {
-	rows, err := tx.QueryContext(ctx, query, consumer, topic, tidyBatch)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var keys []Key
-	for rows.Next() {
+func (s *Store) find(ctx context.Context, tx *sql.Tx, query, consumer, topic string) (keys []Key, err error) {
+	err = eachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		k := Key{consumer: consumer, topic: topic}
-		if err := rows.Scan(&k.key); err != nil {
-			return nil, err
-		}
+		err := scan(&k.key)
 		keys = append(keys, k)
-	}
-	return keys, rows.Err()
+		return err
+	}, query, consumer, topic, tidyBatch)
+	return keys, err
 }
