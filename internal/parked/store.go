@@ -67,23 +67,17 @@ func (f Failure) columns(consumer string) (text, errType, group string) {
 // Park stores a message that came from the transport, to be handled again
 // after delay. A copy that is parked already stays as it is.
 func (s *Store) Park(ctx context.Context, d *Delivery, msg *message.Message, f Failure, delay time.Duration) error {
+	text, errType, group := f.columns(d.Consumer)
 	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		return s.insertWaiting(ctx, tx, d.Consumer, d.Topic, msg, f, delay)
+		_, err := tx.ExecContext(ctx, s.sql.insertWaiting,
+			Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), tenant(msg), Digest(msg), Encode(msg),
+			delay.Milliseconds(), min(f.Attempts, maxCount), min(f.Rounds, maxCount), text, errType, group, f.Err != nil)
+		if err != nil {
+			return fmt.Errorf("park message: %w", err)
+		}
+		failpoint.Hit("parked/park")
+		return nil
 	})
-}
-
-func (s *Store) insertWaiting(
-	ctx context.Context, tx *sql.Tx, consumer, topic string, msg *message.Message, f Failure, delay time.Duration,
-) error {
-	text, errType, group := f.columns(consumer)
-	_, err := tx.ExecContext(ctx, s.sql.insertWaiting,
-		Clean(consumer, maxName), Clean(topic, maxName), Clean(msg.UUID, maxName), tenant(msg), Digest(msg), Encode(msg),
-		delay.Milliseconds(), min(f.Attempts, maxCount), min(f.Rounds, maxCount), text, errType, group, f.Err != nil)
-	if err != nil {
-		return fmt.Errorf("park message: %w", err)
-	}
-	failpoint.Hit("parked/park")
-	return nil
 }
 
 // Tenant returns the value of the inbox's tenant column: a column of its own, so
