@@ -3,7 +3,6 @@ package forwarder
 import (
 	"context"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -185,11 +184,14 @@ func newObservables(meter telemetry.Meter) observables {
 func (f *Forwarder) observe() (end func()) {
 	i, s := f.instruments, &f.instruments.state
 	i.start()
-	b := &backlog{f: f}
+	var backlog telemetry.Glance[glance]
+	tell := func(err error) {
+		f.config.Logger.Error("The outbox could not be looked at for its instruments, trying again", err, nil)
+	}
 	return i.meter.Observe(func(ctx context.Context, o metric.Observer) error {
 		o.ObserveInt64(s.inFlight, i.inFlight.Load())
 		o.ObserveInt64(s.slots, i.slots.Load())
-		if seen, ok := b.look(ctx); ok {
+		if seen, ok := backlog.Look(ctx, f.store.glance, tell); ok {
 			o.ObserveFloat64(s.lag, seen.lag.Seconds())
 			o.ObserveInt64(s.pending, seen.pending)
 			o.ObserveInt64(s.heldKeys, seen.heldKeys)
@@ -199,50 +201,11 @@ func (f *Forwarder) observe() (end func()) {
 	}, s.inFlight, s.slots, s.lag, s.pending, s.heldKeys, s.deadLetters)
 }
 
-const (
-	// lookEvery is how often the tables are asked at most, however many look.
-	lookEvery = 2 * time.Second
-
-	// lookFor is how long those who look may have to wait for the tables.
-	lookFor = 2 * time.Second
-
-	// countedUpTo bounds the rows that are counted.
-	countedUpTo = 100_000
-)
-
-// backlog is the state of the tables as it was seen last.
-type backlog struct {
-	f *Forwarder
-
-	mu     sync.Mutex
-	next   time.Time
-	seen   glance
-	ok     bool
-	failed bool // and that was logged
-}
+// countedUpTo bounds the rows that are counted.
+const countedUpTo = 100_000
 
 // glance is what the tables say, at a bounded cost.
 type glance struct {
 	lag                     time.Duration
 	pending, heldKeys, dead int64
-}
-
-// look returns nothing if the database does not answer: an old value would say
-// that all is well.
-func (b *backlog) look(ctx context.Context) (glance, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if now := time.Now(); now.Before(b.next) {
-		return b.seen, b.ok
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookFor)
-	defer cancel()
-	seen, err := b.f.store.glance(ctx)
-	b.seen, b.ok = seen, err == nil
-	b.next = time.Now().Add(lookEvery)
-	if err != nil && !b.failed {
-		b.f.config.Logger.Error("The outbox could not be looked at for its instruments, trying again", err, nil)
-	}
-	b.failed = err != nil
-	return b.seen, b.ok
 }

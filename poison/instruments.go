@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
 
 	"go.opentelemetry.io/otel/metric"
 
@@ -72,54 +71,21 @@ func (i *instruments) arrived(e Entry) {
 	}
 }
 
-const (
-	// lookEvery is how often the table is asked at most, however many look.
-	lookEvery = 2 * time.Second
-
-	// lookFor is how long those who look may have to wait for the table.
-	lookFor = 2 * time.Second
-
-	// countedUpTo bounds the rows that are counted.
-	countedUpTo = 100_000
-)
-
-// level is how many entries there are, as it was seen last.
-type level struct {
-	mu     sync.Mutex
-	next   time.Time
-	n      int64
-	ok     bool
-	failed bool // and that was logged
-}
+// countedUpTo bounds the rows that are counted.
+const countedUpTo = 100_000
 
 // observe has those who look see how many entries there are. It is for the
 // life of the process, as the router's middleware is.
 func (s *Store) observe() {
+	var level telemetry.Glance[int64]
+	count := func(ctx context.Context) (int64, error) { return s.parked.Count(ctx, countedUpTo) }
+	tell := func(err error) {
+		s.config.Logger.Error("The quarantine could not be counted for its instruments, trying again", err, nil)
+	}
 	s.instruments.meter.Observe(func(ctx context.Context, o metric.Observer) error {
-		if n, ok := s.count(ctx); ok {
+		if n, ok := level.Look(ctx, count, tell); ok {
 			o.ObserveInt64(s.instruments.entries, n)
 		}
 		return nil
 	}, s.instruments.entries)
-}
-
-// count returns nothing if the database does not answer: an old value would say
-// that all is well.
-func (s *Store) count(ctx context.Context) (int64, bool) {
-	l := &s.level
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now := time.Now(); now.Before(l.next) {
-		return l.n, l.ok
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookFor)
-	defer cancel()
-	n, err := s.parked.Count(ctx, countedUpTo)
-	l.n, l.ok = n, err == nil
-	l.next = time.Now().Add(lookEvery)
-	if err != nil && !l.failed {
-		s.config.Logger.Error("The quarantine could not be counted for its instruments, trying again", err, nil)
-	}
-	l.failed = err != nil
-	return l.n, l.ok
 }

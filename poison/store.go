@@ -16,7 +16,6 @@ type Store struct {
 	patience    parked.Patience
 	instruments *instruments
 	hook        hook
-	level       level
 
 	listening sync.Once
 	consumers sync.Map // names that its Middleware has seen

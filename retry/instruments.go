@@ -3,9 +3,7 @@ package retry
 import (
 	"context"
 	"sync"
-	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/watermill-once/once/internal/parked"
@@ -89,14 +87,6 @@ func (i *instruments) quarantined(reason string) {
 	}
 }
 
-const (
-	// lookEvery is how often the table is asked at most, however many look.
-	lookEvery = 2 * time.Second
-
-	// lookFor is how long those who look may have to wait for the table.
-	lookFor = 2 * time.Second
-)
-
 // watchers has the table observed while there is a subscription.
 type watchers struct {
 	mu    sync.Mutex
@@ -110,10 +100,13 @@ func (r *Retries) watch() (done func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.count == 0 {
-		g := &glance{r: r}
+		var backlog telemetry.Glance[parked.Backlog]
+		tell := func(err error) {
+			r.config.Logger.Error("The parked messages could not be looked at for the instruments, trying again", err, nil)
+		}
 		i := r.instruments
 		w.end = i.meter.Observe(func(ctx context.Context, o metric.Observer) error {
-			if seen, ok := g.look(ctx); ok {
+			if seen, ok := backlog.Look(ctx, r.store.Backlog, tell); ok {
 				o.ObserveInt64(i.waiting, seen.Waiting)
 				o.ObserveFloat64(i.lag, seen.Lag.Seconds())
 				o.ObserveInt64(i.held, seen.Held)
@@ -130,35 +123,4 @@ func (r *Retries) watch() (done func()) {
 			w.end()
 		}
 	})
-}
-
-// glance is the state of the table as it was seen last.
-type glance struct {
-	r *Retries
-
-	mu     sync.Mutex
-	next   time.Time
-	seen   parked.Backlog
-	ok     bool
-	failed bool // and that was logged
-}
-
-// look returns nothing if the database does not answer: an old value would say
-// that all is well.
-func (g *glance) look(ctx context.Context) (parked.Backlog, bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if time.Now().Before(g.next) {
-		return g.seen, g.ok
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookFor)
-	defer cancel()
-	seen, err := g.r.store.Backlog(ctx)
-	g.seen, g.ok = seen, err == nil
-	g.next = time.Now().Add(lookEvery)
-	if err != nil && !g.failed {
-		g.r.config.Logger.Error("The parked messages could not be looked at for the instruments, trying again", err, watermill.LogFields{})
-	}
-	g.failed = err != nil
-	return g.seen, g.ok
 }
