@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -34,15 +35,9 @@ type Batch struct {
 const maxBatch = 1000
 
 func (b Batch) withDefaults() Batch {
-	if b.Size == 0 {
-		b.Size = 100
-	}
-	if b.Wait == 0 {
-		b.Wait = 10 * time.Millisecond
-	}
-	if b.Concurrency == 0 {
-		b.Concurrency = 1
-	}
+	b.Size = cmp.Or(b.Size, 100)
+	b.Wait = cmp.Or(b.Wait, 10*time.Millisecond)
+	b.Concurrency = cmp.Or(b.Concurrency, 1)
 	return b
 }
 

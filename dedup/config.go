@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"cmp"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -99,21 +100,11 @@ const DefaultLongestWayBack = 7 * 24 * time.Hour
 func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
 	c.Batch = c.Batch.withDefaults()
-	if c.Retention == 0 {
-		c.Retention = 30 * 24 * time.Hour
-	}
-	if c.LongestWayBack == 0 {
-		c.LongestWayBack = DefaultLongestWayBack
-	}
-	if c.SweepInterval == 0 {
-		c.SweepInterval = 10 * time.Minute
-	}
-	if c.LockTimeout == 0 {
-		c.LockTimeout = 10 * time.Second
-	}
-	if c.IdleTimeout == 0 {
-		c.IdleTimeout = 5 * time.Minute
-	}
+	c.Retention = cmp.Or(c.Retention, 30*24*time.Hour)
+	c.LongestWayBack = cmp.Or(c.LongestWayBack, DefaultLongestWayBack)
+	c.SweepInterval = cmp.Or(c.SweepInterval, 10*time.Minute)
+	c.LockTimeout = cmp.Or(c.LockTimeout, 10*time.Second)
+	c.IdleTimeout = cmp.Or(c.IdleTimeout, 5*time.Minute)
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}
@@ -121,13 +112,7 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) validate() error {
-	var errs []error
-	if err := c.Schema.Validate(); err != nil {
-		errs = append(errs, err)
-	}
-	if err := c.Batch.validate(); err != nil {
-		errs = append(errs, err)
-	}
+	errs := []error{c.Schema.Validate(), c.Batch.validate()}
 	if why := unusable(c.Consumer); c.Consumer != "" && why != "" {
 		errs = append(errs, fmt.Errorf("Consumer cannot be used: %s", why))
 	}

@@ -1,6 +1,7 @@
 package forwarder
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -51,7 +52,7 @@ type Page struct {
 const mostRows = 1000
 
 func (p Page) withDefaults() (Page, error) {
-	fill(&p.Limit, 100)
+	p.Limit = cmp.Or(p.Limit, 100)
 	if p.Limit < 1 || p.Limit > mostRows {
 		return p, fmt.Errorf("Limit must be in 1..%d, not %d", mostRows, p.Limit)
 	}

@@ -1,6 +1,7 @@
 package forwarder
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -107,16 +108,16 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
-	fill(&c.BatchSize, 1000)
-	fill(&c.Window, 1024)
-	fill(&c.BufferBytes, 64<<20)
-	fill(&c.Workers, 16)
-	fill(&c.PollMin, 5*time.Millisecond)
-	fill(&c.PollMax, max(250*time.Millisecond, c.PollMin))
-	fill(&c.StallTimeout, 10*time.Second)
-	fill(&c.Lease, 15*time.Second)
-	fill(&c.MaxAttempts, 20)
-	fill(&c.CloseTimeout, 10*time.Second)
+	c.BatchSize = cmp.Or(c.BatchSize, 1000)
+	c.Window = cmp.Or(c.Window, 1024)
+	c.BufferBytes = cmp.Or(c.BufferBytes, 64<<20)
+	c.Workers = cmp.Or(c.Workers, 16)
+	c.PollMin = cmp.Or(c.PollMin, 5*time.Millisecond)
+	c.PollMax = cmp.Or(c.PollMax, max(250*time.Millisecond, c.PollMin))
+	c.StallTimeout = cmp.Or(c.StallTimeout, 10*time.Second)
+	c.Lease = cmp.Or(c.Lease, 15*time.Second)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, 20)
+	c.CloseTimeout = cmp.Or(c.CloseTimeout, 10*time.Second)
 	if c.Backoff == nil {
 		c.Backoff = Exponential(time.Second, 5*time.Minute)
 	}
@@ -127,13 +128,6 @@ func (c Config) withDefaults() Config {
 		c.Logger = watermill.NopLogger{}
 	}
 	return c
-}
-
-func fill[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 func (c Config) validate() error {

@@ -1,6 +1,7 @@
 package forwarder
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -69,7 +70,7 @@ type Report struct {
 }
 
 func (o ReplayOptions) withDefaults() ReplayOptions {
-	fill(&o.Remembered, 7*24*time.Hour)
+	o.Remembered = cmp.Or(o.Remembered, 7*24*time.Hour)
 	return o
 }
 

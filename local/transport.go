@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -36,9 +37,7 @@ type Transport struct {
 
 // New returns a transport through db. The tables must be there, see schema.Up.
 func New(db *sql.DB, config Config) (*Transport, error) {
-	if config.PublishTimeout == 0 {
-		config.PublishTimeout = 30 * time.Second
-	}
+	config.PublishTimeout = cmp.Or(config.PublishTimeout, 30*time.Second)
 	errs := []error{config.Schema.Validate()}
 	if db == nil {
 		errs = append(errs, errors.New("db is nil"))

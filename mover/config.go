@@ -1,6 +1,7 @@
 package mover
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -51,21 +52,11 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
-	if c.ForwarderTopic == "" {
-		c.ForwarderTopic = "forwarder_topic"
-	}
-	if c.MessagesTable == "" {
-		c.MessagesTable = `"watermill_` + c.ForwarderTopic + `"`
-	}
-	if c.OffsetsTable == "" {
-		c.OffsetsTable = `"watermill_offsets_` + c.ForwarderTopic + `"`
-	}
-	if c.BatchSize == 0 {
-		c.BatchSize = 100
-	}
-	if c.Poll == 0 {
-		c.Poll = 250 * time.Millisecond
-	}
+	c.ForwarderTopic = cmp.Or(c.ForwarderTopic, "forwarder_topic")
+	c.MessagesTable = cmp.Or(c.MessagesTable, `"watermill_`+c.ForwarderTopic+`"`)
+	c.OffsetsTable = cmp.Or(c.OffsetsTable, `"watermill_offsets_`+c.ForwarderTopic+`"`)
+	c.BatchSize = cmp.Or(c.BatchSize, 100)
+	c.Poll = cmp.Or(c.Poll, 250*time.Millisecond)
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}

@@ -1,6 +1,7 @@
 package oncetest
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -65,12 +66,8 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Timeout == 0 {
-		c.Timeout = 30 * time.Second
-	}
-	if c.Dedup.Consumer == "" {
-		c.Dedup.Consumer = "oncetest"
-	}
+	c.Timeout = cmp.Or(c.Timeout, 30*time.Second)
+	c.Dedup.Consumer = cmp.Or(c.Dedup.Consumer, "oncetest")
 	// The context of a span would make each run's messages different.
 	if c.Dedup.TracerProvider == nil {
 		c.Dedup.TracerProvider = noop.NewTracerProvider()

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -41,17 +42,12 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
-	if c.MaxPayload == 0 {
-		c.MaxPayload = defaultMaxPayload
-	}
+	c.MaxPayload = cmp.Or(c.MaxPayload, defaultMaxPayload)
 	return c
 }
 
 func (c Config) validate() error {
-	var errs []error
-	if err := c.Schema.Validate(); err != nil {
-		errs = append(errs, err)
-	}
+	errs := []error{c.Schema.Validate()}
 	if c.MaxPayload < 1 || c.MaxPayload > mostMaxPayload {
 		errs = append(errs, fmt.Errorf("MaxPayload must be in 1..%d bytes, not %d", mostMaxPayload, c.MaxPayload))
 	}

@@ -1,6 +1,7 @@
 package poison
 
 import (
+	"cmp"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -63,12 +64,8 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
-	if c.Hold == 0 {
-		c.Hold = 10 * time.Minute
-	}
-	if c.ReplayLease == 0 {
-		c.ReplayLease = 30 * time.Second
-	}
+	c.Hold = cmp.Or(c.Hold, 10*time.Minute)
+	c.ReplayLease = cmp.Or(c.ReplayLease, 30*time.Second)
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}

@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -110,27 +111,17 @@ func (c Config) withDefaults() Config {
 	for i := range c.Classes {
 		c.Classes[i].Policy = c.Classes[i].Policy.withDefaults()
 	}
-	if c.CrashBudget == 0 {
-		c.CrashBudget = 3
-	}
-	if c.Lease == 0 {
-		c.Lease = 30 * time.Second
-	}
-	if c.PollInterval == 0 {
-		c.PollInterval = 500 * time.Millisecond
-	}
+	c.CrashBudget = cmp.Or(c.CrashBudget, 3)
+	c.Lease = cmp.Or(c.Lease, 30*time.Second)
+	c.PollInterval = cmp.Or(c.PollInterval, 500*time.Millisecond)
 	if c.Concurrency == 0 {
 		c.Concurrency = 4 * runtime.GOMAXPROCS(0)
 		if c.Schema.Dialect == schema.SQLite {
 			c.Concurrency = 1
 		}
 	}
-	if c.Hold == 0 {
-		c.Hold = 10 * time.Minute
-	}
-	if c.CloseTimeout == 0 {
-		c.CloseTimeout = 30 * time.Second
-	}
+	c.Hold = cmp.Or(c.Hold, 10*time.Minute)
+	c.CloseTimeout = cmp.Or(c.CloseTimeout, 30*time.Second)
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}

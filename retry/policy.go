@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -40,15 +41,9 @@ type Policy struct {
 func (p Policy) withDefaults() Policy {
 	p.Immediate = defaultCount(p.Immediate, 2)
 	p.Delayed = defaultCount(p.Delayed, 5)
-	if p.Base == 0 {
-		p.Base = time.Second
-	}
-	if p.Factor == 0 {
-		p.Factor = 5
-	}
-	if p.Max == 0 {
-		p.Max = time.Hour
-	}
+	p.Base = cmp.Or(p.Base, time.Second)
+	p.Factor = cmp.Or(p.Factor, 5)
+	p.Max = cmp.Or(p.Max, time.Hour)
 	switch {
 	case p.Jitter == 0:
 		p.Jitter = 0.2

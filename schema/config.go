@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -66,15 +67,9 @@ type Config struct {
 
 // WithDefaults returns c with its empty fields filled.
 func (c Config) WithDefaults() Config {
-	if c.Dialect == "" {
-		c.Dialect = PostgreSQL
-	}
-	if c.Prefix == "" {
-		c.Prefix = defaultPrefix
-	}
-	if c.Inbox == "" {
-		c.Inbox = Plain
-	}
+	c.Dialect = cmp.Or(c.Dialect, PostgreSQL)
+	c.Prefix = cmp.Or(c.Prefix, defaultPrefix)
+	c.Inbox = cmp.Or(c.Inbox, Plain)
 	return c
 }
 

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -29,9 +30,7 @@ var rolePlaceholder = regexp.MustCompile(`\{role ([a-z]+)\}`)
 // Letters, digits and underscores. Defaults to config's Prefix.
 func Roles(config Config, prefix string) (string, error) {
 	config = config.WithDefaults()
-	if prefix == "" {
-		prefix = config.Prefix
-	}
+	prefix = cmp.Or(prefix, config.Prefix)
 	errs := []error{config.Validate()}
 	if config.Dialect == SQLite {
 		errs = append(errs, errors.New("schema: SQLite has no roles"))

@@ -1,6 +1,7 @@
 package sequence
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -99,9 +100,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
-	if c.Window == 0 {
-		c.Window = 2 * time.Minute
-	}
+	c.Window = cmp.Or(c.Window, 2*time.Minute)
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}
