@@ -54,7 +54,7 @@ const mostRows = 1000
 func (p Page) withDefaults() (Page, error) {
 	p.Limit = cmp.Or(p.Limit, 100)
 	if p.Limit < 1 || p.Limit > mostRows {
-		return p, fmt.Errorf("Limit must be in 1..%d, not %d", mostRows, p.Limit)
+		return p, fmt.Errorf("Limit is %d, not in 1..%d", p.Limit, mostRows)
 	}
 	return p, nil
 }

@@ -143,7 +143,7 @@ func (c Config) validate() error {
 		{"MaxAttempts", c.MaxAttempts, 1_000_000},
 	} {
 		if field.value < 1 || field.value > field.most {
-			errs = append(errs, fmt.Errorf("%s must be in 1..%d, not %d", field.name, field.most, field.value))
+			errs = append(errs, fmt.Errorf("%s is %d, not in 1..%d", field.name, field.value, field.most))
 		}
 	}
 	for _, field := range []struct {
@@ -157,11 +157,11 @@ func (c Config) validate() error {
 		{"CloseTimeout", c.CloseTimeout, time.Millisecond},
 	} {
 		if field.value < field.least {
-			errs = append(errs, fmt.Errorf("%s must be at least %v, not %v", field.name, field.least, field.value))
+			errs = append(errs, fmt.Errorf("%s is %v: less than %v", field.name, field.value, field.least))
 		}
 	}
 	if c.KeepSent != 0 && c.KeepSent < time.Minute {
-		errs = append(errs, fmt.Errorf("KeepSent must be 0 or at least %v, not %v", time.Minute, c.KeepSent))
+		errs = append(errs, fmt.Errorf("KeepSent is %v: neither 0 nor at least %v", c.KeepSent, time.Minute))
 	}
 	if c.AfterDead != GoOn && c.AfterDead != StayHeld {
 		errs = append(errs, fmt.Errorf("AfterDead is %d, neither GoOn nor StayHeld", c.AfterDead))

@@ -78,7 +78,7 @@ const oneName = `([A-Za-z_][A-Za-z0-9_$]*|"[^"\x00]+")`
 func (c Config) validate() error {
 	errs := []error{c.Schema.Validate()}
 	if c.Schema.Dialect == schema.SQLite {
-		errs = append(errs, fmt.Errorf("Schema: Dialect is %q, the stock tables are in %q", schema.SQLite, schema.PostgreSQL))
+		errs = append(errs, fmt.Errorf("Schema.Dialect is %q: the stock tables are in %q", schema.SQLite, schema.PostgreSQL))
 	}
 	if !stockTopic.MatchString(c.ForwarderTopic) {
 		errs = append(errs, fmt.Errorf("ForwarderTopic %q is none that watermill-sql accepts", c.ForwarderTopic))
@@ -92,10 +92,10 @@ func (c Config) validate() error {
 		}
 	}
 	if c.BatchSize < 1 || c.BatchSize > mostBatchSize {
-		errs = append(errs, fmt.Errorf("BatchSize must be in 1..%d, not %d", mostBatchSize, c.BatchSize))
+		errs = append(errs, fmt.Errorf("BatchSize is %d, not in 1..%d", c.BatchSize, mostBatchSize))
 	}
 	if c.Poll < time.Millisecond {
-		errs = append(errs, fmt.Errorf("Poll must be at least %v, not %v", time.Millisecond, c.Poll))
+		errs = append(errs, fmt.Errorf("Poll is %v: less than %v", c.Poll, time.Millisecond))
 	}
 	return errors.Join(errs...)
 }

@@ -115,7 +115,7 @@ func (c Config) validate() error {
 		}
 	}
 	if c.Timeout < 0 {
-		errs = append(errs, fmt.Errorf("Timeout is %v: must be positive", c.Timeout))
+		errs = append(errs, fmt.Errorf("Timeout is %v: negative", c.Timeout))
 	}
 	if _, err := dedup.New(new(sql.DB), c.Dedup); err != nil { // it only looks whether there is one
 		errs = append(errs, fmt.Errorf("Dedup: %w", err))

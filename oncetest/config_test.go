@@ -20,7 +20,7 @@ func TestConfigNamesEveryField(t *testing.T) {
 		Timeout: -1, Tables: []string{""}, Ignore: []string{"id", ""},
 		Dedup: dedup.Config{Schema: schema.Config{Prefix: "a b"}, LockTimeout: -1},
 	}).says("", "oncetest: ", "DB is nil", "Handler is nil", "Reset is nil", "Messages is empty", "Tables has an empty name",
-		"Ignore has an empty name", "Timeout is -1ns: must be positive", "Dedup: ", "Prefix", "LockTimeout")
+		"Ignore has an empty name", "Timeout is -1ns: negative", "Dedup: ", "Prefix", "LockTimeout")
 	examine(t, oncetest.Config{Messages: []*message.Message{
 		message.NewMessage("m1", nil), nil, message.NewMessage("m1", nil), message.NewMessage("", nil),
 	}}).says("", "Messages[1] is nil", `Messages[2] has the id "m1" of an earlier one`, "Messages[3] has no id")

@@ -49,7 +49,7 @@ func (c Config) withDefaults() Config {
 func (c Config) validate() error {
 	errs := []error{c.Schema.Validate()}
 	if c.MaxPayload < 1 || c.MaxPayload > mostMaxPayload {
-		errs = append(errs, fmt.Errorf("MaxPayload must be in 1..%d bytes, not %d", mostMaxPayload, c.MaxPayload))
+		errs = append(errs, fmt.Errorf("MaxPayload is %d, not in 1..%d", c.MaxPayload, mostMaxPayload))
 	}
 	return errors.Join(errs...)
 }

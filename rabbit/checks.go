@@ -24,7 +24,7 @@ type duration struct {
 }
 
 func (c *checks) positive(d duration) {
-	c.checkf(d.value > 0, "%s must be positive, not %v", d.name, d.value)
+	c.checkf(d.value > 0, "%s is %v: not positive", d.name, d.value)
 }
 
 // connectionTimes are what keeping up a connection needs.

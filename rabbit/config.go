@@ -95,14 +95,14 @@ func withDefaults(config amqp.Config, cfg PublisherConfig) (amqp.Config, Publish
 // validate names everything that is wrong, at once.
 func validate(config amqp.Config, cfg PublisherConfig) error {
 	c := checks{validateConnection(config.Connection)}
-	c.checkf(config.Exchange.GenerateName != nil, "Exchange.GenerateName is missing")
-	c.checkf(config.Publish.GenerateRoutingKey != nil, "Publish.GenerateRoutingKey is missing")
+	c.checkf(config.Exchange.GenerateName != nil, "Exchange.GenerateName is nil")
+	c.checkf(config.Publish.GenerateRoutingKey != nil, "Publish.GenerateRoutingKey is nil")
 	c.checkf(!config.Publish.Transactional,
 		"Publish.Transactional excludes confirms, without which nothing is known of a message")
 	c.checkf(!config.Publish.Immediate, "Publish.Immediate is not supported by RabbitMQ")
 
-	c.checkf(cfg.Window > 0 && cfg.Window <= maxWindow, "Window must be in 1..%d, not %d", maxWindow, cfg.Window)
-	c.checkf(cfg.WindowBytes > 0, "WindowBytes must be positive, not %d", cfg.WindowBytes)
+	c.checkf(cfg.Window > 0 && cfg.Window <= maxWindow, "Window is %d, not in 1..%d", cfg.Window, maxWindow)
+	c.checkf(cfg.WindowBytes > 0, "WindowBytes is %d: not positive", cfg.WindowBytes)
 	for _, d := range []duration{
 		{"ConfirmTimeout", cfg.ConfirmTimeout},
 		{"ReadyTimeout", cfg.ReadyTimeout},
@@ -115,6 +115,6 @@ func validate(config amqp.Config, cfg PublisherConfig) error {
 		c.positive(d)
 	}
 	c.checkf(cfg.ReconnectMin <= cfg.ReconnectMax,
-		"ReconnectMin %v is over ReconnectMax %v", cfg.ReconnectMin, cfg.ReconnectMax)
+		"ReconnectMin is %v: more than ReconnectMax, %v", cfg.ReconnectMin, cfg.ReconnectMax)
 	return errors.Join(c...)
 }

@@ -42,7 +42,7 @@ func TestNewPublisherNamesEverythingThatIsWrong(t *testing.T) {
 
 	config = amqp.NewDurableQueueConfig("")
 	if _, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{}); err == nil ||
-		!strings.Contains(err.Error(), "AmqpURI is missing") {
+		!strings.Contains(err.Error(), "AmqpURI is empty") {
 		t.Errorf("no URI: %v", err)
 	}
 }

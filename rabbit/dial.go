@@ -16,7 +16,7 @@ import (
 
 func validateConnection(config amqp.ConnectionConfig) error {
 	if config.AmqpURI == "" {
-		return errors.New("rabbit: Connection.AmqpURI is missing")
+		return errors.New("rabbit: Connection.AmqpURI is empty")
 	}
 	var errs []error
 	if _, err := amqp091.ParseURI(config.AmqpURI); err != nil {

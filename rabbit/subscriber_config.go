@@ -131,14 +131,14 @@ func (cfg SubscriberConfig) longestStay(prefetch int) time.Duration {
 // validate names everything that is wrong, at once.
 func (cfg SubscriberConfig) validate(config amqp.Config) error {
 	c := checks{validateConnection(config.Connection)}
-	c.checkf(config.Queue.GenerateName != nil, "Queue.GenerateName is missing")
-	c.checkf(config.Exchange.GenerateName != nil, "Exchange.GenerateName is missing")
+	c.checkf(config.Queue.GenerateName != nil, "Queue.GenerateName is nil")
+	c.checkf(config.Exchange.GenerateName != nil, "Exchange.GenerateName is nil")
 	prefetch := config.Consume.Qos
 	c.checkf(prefetch.PrefetchCount >= 0 && prefetch.PrefetchCount <= math.MaxUint16,
-		"Consume.Qos.PrefetchCount must be in 0..%d, not %d", math.MaxUint16, prefetch.PrefetchCount)
+		"Consume.Qos.PrefetchCount is %d, not in 0..%d", prefetch.PrefetchCount, math.MaxUint16)
 	c.checkf(prefetch.PrefetchSize == 0, "Consume.Qos.PrefetchSize is not supported by RabbitMQ")
 	c.checkf(cfg.InFlight > 0 && cfg.InFlight <= math.MaxUint16,
-		"InFlight must be in 1..%d, not %d", math.MaxUint16, cfg.InFlight)
+		"InFlight is %d, not in 1..%d", cfg.InFlight, math.MaxUint16)
 	for _, d := range []duration{
 		{"NackMin", cfg.NackMin},
 		{"NackMax", cfg.NackMax},
@@ -152,8 +152,8 @@ func (cfg SubscriberConfig) validate(config amqp.Config) error {
 	} {
 		c.positive(d)
 	}
-	c.checkf(cfg.NackMin <= cfg.NackMax, "NackMin %v is over NackMax %v", cfg.NackMin, cfg.NackMax)
+	c.checkf(cfg.NackMin <= cfg.NackMax, "NackMin is %v: more than NackMax, %v", cfg.NackMin, cfg.NackMax)
 	c.checkf(cfg.ReconnectMin <= cfg.ReconnectMax,
-		"ReconnectMin %v is over ReconnectMax %v", cfg.ReconnectMin, cfg.ReconnectMax)
+		"ReconnectMin is %v: more than ReconnectMax, %v", cfg.ReconnectMin, cfg.ReconnectMax)
 	return errors.Join(c...)
 }
