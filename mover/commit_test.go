@@ -103,7 +103,7 @@ func TestRunOutlivesTheDatabase(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	log := &testkit.Logs{}
-	m := newMover(t, db, mover.Config{Logger: log, Poll: time.Millisecond})
+	m := newMover(t, db, mover.Config{Logger: log, PollInterval: time.Millisecond})
 	go func() { ended <- m.Run(ctx) }()
 	s.put(t, "t", message.NewMessage("before", nil))
 	eventually(t, "it moves", func() bool { return len(outboxIDs(t, db)) == 1 })
@@ -128,7 +128,7 @@ func TestNothingIsLockedOrWrittenWhenIdle(t *testing.T) {
 	s.put(t, "t", message.NewMessage("1", nil))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	m := newMover(t, db, mover.Config{Poll: time.Millisecond})
+	m := newMover(t, db, mover.Config{PollInterval: time.Millisecond})
 	go func() { ended <- m.Run(ctx) }()
 	eventually(t, "it moves", func() bool { return len(outboxIDs(t, db)) == 1 })
 

@@ -38,9 +38,9 @@ type Config struct {
 	// Defaults to 100.
 	BatchSize int
 
-	// Poll is the pause of Run when there was nothing to move. Defaults to
+	// PollInterval is the pause of Run when there was nothing to move. Defaults to
 	// 250 ms.
-	Poll time.Duration
+	PollInterval time.Duration
 
 	// MaxPayload is the size in bytes of the largest payload that the outbox
 	// takes, see outbox.Config, whose default it has.
@@ -56,7 +56,7 @@ func (c Config) withDefaults() Config {
 	c.MessagesTable = cmp.Or(c.MessagesTable, `"watermill_`+c.ForwarderTopic+`"`)
 	c.OffsetsTable = cmp.Or(c.OffsetsTable, `"watermill_offsets_`+c.ForwarderTopic+`"`)
 	c.BatchSize = cmp.Or(c.BatchSize, 100)
-	c.Poll = cmp.Or(c.Poll, 250*time.Millisecond)
+	c.PollInterval = cmp.Or(c.PollInterval, 250*time.Millisecond)
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}
@@ -94,8 +94,8 @@ func (c Config) validate() error {
 	if c.BatchSize < 1 || c.BatchSize > mostBatchSize {
 		errs = append(errs, fmt.Errorf("BatchSize is %d, not in 1..%d", c.BatchSize, mostBatchSize))
 	}
-	if c.Poll < time.Millisecond {
-		errs = append(errs, fmt.Errorf("Poll is %v: less than %v", c.Poll, time.Millisecond))
+	if c.PollInterval < time.Millisecond {
+		errs = append(errs, fmt.Errorf("PollInterval is %v: less than %v", c.PollInterval, time.Millisecond))
 	}
 	return errors.Join(errs...)
 }

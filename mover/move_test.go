@@ -160,7 +160,7 @@ func TestManyAtOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	for range movers {
-		m := newMover(t, db, mover.Config{BatchSize: 7, Poll: time.Millisecond})
+		m := newMover(t, db, mover.Config{BatchSize: 7, PollInterval: time.Millisecond})
 		running.Go(func() {
 			if err := m.Run(ctx); err != nil {
 				t.Error(err)
@@ -281,10 +281,10 @@ func TestOrderAcrossTransactions(t *testing.T) {
 func TestConfig(t *testing.T) {
 	_, err := mover.New(nil, mover.Config{
 		Schema: schema.Config{Dialect: schema.SQLite}, ForwarderTopic: "a b", MessagesTable: "x; DROP TABLE y", OffsetsTable: `"`,
-		BatchSize: -1, Poll: time.Microsecond, MaxPayload: -1,
+		BatchSize: -1, PollInterval: time.Microsecond, MaxPayload: -1,
 	})
 	for _, field := range []string{
-		"Dialect", "ForwarderTopic", "MessagesTable", "OffsetsTable", "BatchSize", "Poll", "MaxPayload", "db is nil",
+		"Dialect", "ForwarderTopic", "MessagesTable", "OffsetsTable", "BatchSize", "PollInterval", "MaxPayload", "db is nil",
 	} {
 		require.ErrorContains(t, err, field)
 	}

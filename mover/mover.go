@@ -54,7 +54,7 @@ func (m *Mover) Run(ctx context.Context) error {
 	move := m.Move // until the tables have been looked at
 	for failures := 0; ; {
 		_, err := move(ctx)
-		pause := m.config.Poll
+		pause := m.config.PollInterval
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // it was told to end, which is why it could not go on

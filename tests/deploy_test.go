@@ -221,7 +221,7 @@ func (d *deploy) stockForwarder() (stop func()) {
 
 func (d *deploy) mover() (m *mover.Mover, stop func()) {
 	d.Helper()
-	m, err := mover.New(d.db, mover.Config{Logger: testkit.Logger(d.T), BatchSize: 20, Poll: 20 * time.Millisecond})
+	m, err := mover.New(d.db, mover.Config{Logger: testkit.Logger(d.T), BatchSize: 20, PollInterval: 20 * time.Millisecond})
 	d.must(err)
 	return m, d.run("mover", m.Run)
 }

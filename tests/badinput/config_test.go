@@ -124,8 +124,8 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 		"forwarder: a short KeepSent":      {makeForwarder(db, discard{}, forwarder.Config{KeepSent: time.Second}), "KeepSent"},
 
 		"mover: all at once": {makeMover(nil, mover.Config{
-			Schema: schema.Config{Prefix: "1"}, ForwarderTopic: "a b", MessagesTable: "a;b", OffsetsTable: `"a"b"`, BatchSize: -1, Poll: -1, MaxPayload: -1,
-		}), "db Prefix ForwarderTopic MessagesTable OffsetsTable BatchSize Poll"},
+			Schema: schema.Config{Prefix: "1"}, ForwarderTopic: "a b", MessagesTable: "a;b", OffsetsTable: `"a"b"`, BatchSize: -1, PollInterval: -1, MaxPayload: -1,
+		}), "db Prefix ForwarderTopic MessagesTable OffsetsTable BatchSize PollInterval"},
 		"mover: SQLite":             {makeMover(db, mover.Config{Schema: schema.Config{Dialect: schema.SQLite}}), "Dialect"},
 		"mover: a large BatchSize":  {makeMover(db, mover.Config{BatchSize: math.MaxInt}), "BatchSize"},
 		"mover: a large MaxPayload": {makeMover(db, mover.Config{MaxPayload: math.MaxInt}), "MaxPayload"},

@@ -147,7 +147,7 @@ func (l life) live() error {
 	}
 	if l.Moves {
 		start(func(ctx context.Context) error {
-			m, err := mover.New(db, mover.Config{Poll: 20 * time.Millisecond})
+			m, err := mover.New(db, mover.Config{PollInterval: 20 * time.Millisecond})
 			if err != nil {
 				return err
 			}
