@@ -49,10 +49,10 @@ const (
 type keeper struct {
 	*feed
 
-	next   []*message.Message
-	bytes  int       // of their payloads
-	stored chan bool // whether they were; nil while none are being stored
-	closed bool      // to all that come: one was handed back
+	next    []*message.Message
+	bytes   int       // of their payloads
+	storing chan bool // is told whether those before them were stored; nil while none are being
+	closed  bool      // to all that come: one was handed back
 }
 
 // forward passes the transport's messages on, with the consumer's name. With
@@ -60,8 +60,8 @@ type keeper struct {
 // parked.
 func (f *feed) forward(ctx context.Context, in <-chan *message.Message, out chan<- *message.Message) {
 	k := &keeper{feed: f}
-	for in != nil || k.stored != nil || len(k.next) > 0 {
-		if k.stored == nil && len(k.next) > 0 {
+	for in != nil || k.storing != nil || len(k.next) > 0 {
+		if k.storing == nil && len(k.next) > 0 {
 			k.store(context.WithoutCancel(ctx))
 			continue
 		}
@@ -85,8 +85,8 @@ func (f *feed) forward(ctx context.Context, in <-chan *message.Message, out chan
 					msg.Nack()
 				}
 			}
-		case ok := <-k.stored:
-			k.stored, k.closed = nil, !ok
+		case ok := <-k.storing:
+			k.storing, k.closed = nil, !ok
 			k.refuse()
 		}
 	}
@@ -121,7 +121,7 @@ func (k *keeper) refuse() {
 // is, it could fail for ever.
 func (k *keeper) store(ctx context.Context) {
 	left, part := k.next, len(k.next)
-	k.next, k.bytes, k.stored = nil, 0, make(chan bool, 1)
+	k.next, k.bytes, k.storing = nil, 0, make(chan bool, 1)
 	go func(stored chan<- bool) {
 		patience := k.patience
 		patience.Hold = math.MaxInt64
@@ -148,7 +148,7 @@ func (k *keeper) store(ctx context.Context) {
 			msg.Nack()
 		}
 		stored <- err == nil
-	}(k.stored)
+	}(k.storing)
 }
 
 // kept acks messages that are stored.
