@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"time"
 )
 
@@ -90,6 +91,9 @@ func (p Policy) delay(round int, chance float64) time.Duration {
 	}
 	return time.Duration(full)
 }
+
+// jittered is the delay before a delayed round, with a chance of its own.
+func (p Policy) jittered(round int) time.Duration { return p.delay(round, rand.Float64()) }
 
 // total is the sum of all delays.
 func (p Policy) total() time.Duration {

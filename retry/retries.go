@@ -4,8 +4,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"time"
 
 	"github.com/watermill-once/once/internal/parked"
 )
@@ -52,9 +50,4 @@ func (r *Retries) policy(err error) Policy {
 		}
 	}
 	return r.config.Policy
-}
-
-// jittered is the policy's delay before the given delayed round.
-func (p Policy) jittered(round int) time.Duration {
-	return p.delay(round, rand.Float64())
 }
