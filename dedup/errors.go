@@ -34,6 +34,9 @@ var (
 	ErrCommitUnknown = dialect.ErrCommitUnknown
 )
 
+// lookWithin is how long the database may take to say that it is there.
+const lookWithin = time.Second
+
 // handlerError returns the handler's own error as it is, unless the connection
 // is gone: then nothing is known against the message, see lostUnderHandler.
 func (i *Inbox) handlerError(tx *sql.Tx, err error) error {
@@ -46,7 +49,7 @@ func (i *Inbox) handlerError(tx *sql.Tx, err error) error {
 	// A failed statement leaves the transaction aborted, which the server says
 	// (25P02); a connection that is gone says nothing, or that it was ended.
 	// The handler's error does not tell: it may be about another database.
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), lookWithin)
 	defer cancel()
 	_, probe := tx.ExecContext(ctx, "SELECT 1")
 	if probe == nil || errors.Is(probe, sql.ErrTxDone) || (dialect.State(probe) != "" && !dialect.Unavailable(probe)) {
@@ -57,9 +60,6 @@ func (i *Inbox) handlerError(tx *sql.Tx, err error) error {
 
 // errConnectionLost says that the transaction cannot be used any more.
 var errConnectionLost = errors.New("the connection was lost under the handler")
-
-// lookWithin is how long the database may take to say that it is there.
-const lookWithin = time.Second
 
 // lostUnderHandler tells a database that went away from a handler that gave up
 // waiting for it: drivers close the connection of a statement whose context
