@@ -80,22 +80,3 @@ func brokerVersion(properties amqp.Table) (major, minor int) {
 	minor, _ = strconv.Atoi(second)
 	return major, minor
 }
-
-// integer reads a number of any of AMQP's types.
-func integer(value any) (n int64, ok bool) {
-	switch n := value.(type) {
-	case int:
-		return int64(n), true
-	case int64:
-		return n, true
-	case int32:
-		return int64(n), true
-	case int16:
-		return int64(n), true
-	case int8:
-		return int64(n), true
-	case uint8:
-		return int64(n), true
-	}
-	return 0, false
-}

@@ -125,20 +125,25 @@ func deliveryCount(delivery amqp091.Delivery) (int64, bool) {
 	if !delivery.Redelivered {
 		return 0, false
 	}
-	var count int64
-	switch n := delivery.Headers["x-delivery-count"].(type) {
+	count, ok := integer(delivery.Headers["x-delivery-count"])
+	return count, ok && count >= 0
+}
+
+// integer reads a number of any of AMQP's types.
+func integer(value any) (n int64, ok bool) {
+	switch n := value.(type) {
+	case int:
+		return int64(n), true
 	case int64:
-		count = n
+		return n, true
 	case int32:
-		count = int64(n)
+		return int64(n), true
 	case int16:
-		count = int64(n)
+		return int64(n), true
 	case int8:
-		count = int64(n)
+		return int64(n), true
 	case uint8:
-		count = int64(n)
-	default:
-		return 0, false
+		return int64(n), true
 	}
-	return count, count >= 0
+	return 0, false
 }
