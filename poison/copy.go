@@ -60,7 +60,7 @@ func copyOf(e Entry) *message.Message {
 	for key, value := range e.Message.Metadata {
 		switch {
 		case meta.Steering(key), key == meta.DueAt, key == meta.OrderingKey, key == meta.Topic:
-		case parked.Clean(key, maxID) != key, parked.Clean(value, maxCopied) != value:
+		case parked.CheckName(key) != nil, parked.Clean(value, maxCopied) != value:
 		default:
 			msg.Metadata[key] = value
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -78,5 +77,5 @@ const maxID = 255
 
 // usable says whether the inbox can keep an id.
 func usable(id string) bool {
-	return id != "" && len(id) <= maxID && utf8.ValidString(id) && parked.Clean(id, maxID) == id
+	return id != "" && parked.CheckName(id) == nil
 }

@@ -3,15 +3,14 @@ package sequence
 import (
 	"fmt"
 	"strconv"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parked"
 )
 
-const maxName = 255
+const maxName = 255 // bytes, as parked.CheckName has it
 
 // aggregate is what a message says that it is about.
 type aggregate struct {
@@ -27,7 +26,7 @@ func (c Config) aggregateOf(msg *message.Message) (a aggregate, ok bool, err err
 		return a, false, nil
 	}
 	for key, text := range map[string]string{meta.AggregateType: a.kind, meta.AggregateID: a.id} {
-		if len(text) > maxName || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+		if parked.CheckName(text) != nil {
 			return a, false, fmt.Errorf("sequence: %w: %s is longer than %d bytes, or no text", ErrInvalidVersion, key, maxName)
 		}
 	}
