@@ -42,16 +42,11 @@ func (t Tracer) Handle(
 	if !enabled {
 		return ctx, Handling{}
 	}
-	topic = Text(topic)
-	ctx, span := t.Start(ctx, "handle "+topic, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
-		attribute.String("messaging.system", "watermill"),
-		attribute.String("messaging.operation.name", "handle"),
-		attribute.String("messaging.operation.type", "process"),
-		attribute.String("messaging.consumer.group.name", Text(consumer)),
-		attribute.String(Topic, topic),
+	ctx, span := t.begin(ctx, trace.SpanKindConsumer, "handle", "process", topic,
+		attribute.String(consumerGroup, Text(consumer)),
 		attribute.String(MessageID, Text(msg.UUID)),
 		attribute.Int(BodySize, len(msg.Payload)),
-	))
+	)
 	if number > 0 {
 		span.SetAttributes(attribute.Int(Attempt, number))
 	}

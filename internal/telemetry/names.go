@@ -12,6 +12,8 @@ const (
 	BodySize   = "messaging.message.body.size"
 	BatchCount = "messaging.batch.message_count"
 	ErrorType  = "error.type"
+
+	consumerGroup = "messaging.consumer.group.name"
 )
 
 // Ok and Failed are the outcomes of work that has no other.

@@ -28,15 +28,10 @@ func (t Tracer) Quarantine(
 	if !enabled {
 		return ctx, func(string, error) {}
 	}
-	topic = Text(topic)
-	ctx, span := t.Start(ctx, "quarantine "+topic, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
-		attribute.String("messaging.system", "watermill"),
-		attribute.String("messaging.operation.name", "quarantine"),
-		attribute.String("messaging.operation.type", "settle"),
-		attribute.String("messaging.consumer.group.name", Text(consumer)),
-		attribute.String(Topic, topic),
+	ctx, span := t.begin(ctx, trace.SpanKindClient, "quarantine", "settle", topic,
+		attribute.String(consumerGroup, Text(consumer)),
 		attribute.String(Reason, Text(reason)),
-	))
+	)
 	if msg != nil {
 		span.SetAttributes(attribute.String(MessageID, Text(msg.UUID)), attribute.Int(BodySize, len(msg.Payload)))
 	}

@@ -73,19 +73,25 @@ func Text(name string) string {
 	return strings.ToValidUTF8(name, "\uFFFD")
 }
 
-// Producer begins a span about messages to topic. operation is our name for
-// what is done with them, kind is OpenTelemetry's.
-//
-//nolint:spancheck // whoever called ends it
+// Producer begins a span about messages to topic, which whoever calls ends.
+// operation is our name for what is done with them, kind is OpenTelemetry's.
 func (t Tracer) Producer(
 	ctx context.Context, operation, kind, topic string, more ...attribute.KeyValue,
 ) (context.Context, trace.Span) {
+	return t.begin(ctx, trace.SpanKindProducer, operation, kind, topic, more...)
+}
+
+// begin is [Tracer.Producer] for whoever it is that does it.
+//
+//nolint:spancheck // whoever called ends it
+func (t Tracer) begin(
+	ctx context.Context, who trace.SpanKind, operation, kind, topic string, more ...attribute.KeyValue,
+) (context.Context, trace.Span) {
 	topic = Text(topic)
-	return t.Start(ctx, operation+" "+topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(more...),
-		trace.WithAttributes(
-			attribute.String("messaging.system", "watermill"),
-			attribute.String("messaging.operation.name", operation),
-			attribute.String("messaging.operation.type", kind),
-			attribute.String(Topic, topic),
-		))
+	return t.Start(ctx, operation+" "+topic, trace.WithSpanKind(who), trace.WithAttributes(more...), trace.WithAttributes(
+		attribute.String("messaging.system", "watermill"),
+		attribute.String("messaging.operation.name", operation),
+		attribute.String("messaging.operation.type", kind),
+		attribute.String(Topic, topic),
+	))
 }
