@@ -55,8 +55,6 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	case s.sub == nil:
 		return nil, errors.New("retry: the subscriber given to Subscriber is nil")
 	}
-	// The wrapped subscriber has ctx itself: when Close is called it is closed,
-	// not cancelled, and may drain.
 	if err := parked.CheckName(s.consumer); err != nil {
 		return nil, fmt.Errorf("retry: the consumer name of Subscriber: %w", err)
 	}
@@ -68,6 +66,8 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, err
 	}
 	f := newFeed(s, topic, closing.Done())
+	// The wrapped subscriber has ctx itself: when Close is called it is closed,
+	// not cancelled, and may drain.
 	in, err := s.sub.Subscribe(parked.WithSubscription(ctx, f.subscription()), topic)
 	if err != nil {
 		return nil, err

@@ -115,7 +115,8 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 		}
 		if written {
 			return outcome, nil
-		} // another one was the first, and has been decided by now
+		}
+		// Another one was the first, and has been decided by now.
 	}
 }
 
