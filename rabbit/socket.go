@@ -34,7 +34,7 @@ type socket struct {
 	err     error // of the write that failed, or of abort; given by all later writes
 	closing bool
 
-	wake chan struct{}
+	wake chan struct{} // wakes the writing goroutine
 	done chan struct{} // closed when the writing goroutine has ended
 }
 
@@ -69,7 +69,7 @@ func (s *socket) compose(write func(pending []byte) []byte) error {
 		return net.ErrClosed
 	}
 	if len(s.pending) == 0 {
-		s.signal()
+		notify(s.wake)
 	}
 	s.pending = write(s.pending)
 	return nil
@@ -81,7 +81,7 @@ func (s *socket) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closing = true
-	s.signal()
+	notify(s.wake)
 	return nil
 }
 
@@ -91,7 +91,7 @@ func (s *socket) abort(cause error) {
 	if s.err == nil {
 		s.err = cause
 	}
-	s.signal()
+	notify(s.wake)
 	s.mu.Unlock()
 	_ = s.Conn.Close()
 }
@@ -109,14 +109,6 @@ func (s *socket) SetDeadline(t time.Time) error { return s.SetReadDeadline(t) }
 
 // SetWriteDeadline does nothing: every chunk has a deadline of its own.
 func (s *socket) SetWriteDeadline(time.Time) error { return nil }
-
-// signal wakes the writing goroutine; one signal is as good as many.
-func (s *socket) signal() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
 
 func (s *socket) flush() {
 	defer close(s.done)
