@@ -31,7 +31,7 @@ var (
 // told marks what only the other kind of database answers to the first
 // statement that it is given.
 func (c Config) told(err error) error {
-	foreign := []string{"no such function"}
+	foreign := []string{"no such function", `near "ISOLATION"`}
 	if c.Dialect == SQLite {
 		foreign = []string{"PRAGMA", "sqlite_schema"}
 	}

@@ -35,12 +35,16 @@ func Up(ctx context.Context, db *sql.DB, config Config) error {
 }
 
 func upOn(ctx context.Context, conn *sql.Conn, config Config) (err error) {
-	begin := "BEGIN"
+	// Who has waited for the lock is to see what was done meanwhile, whatever the
+	// default of the database.
+	begin := "BEGIN ISOLATION LEVEL READ COMMITTED"
 	if config.Dialect == SQLite {
 		begin = "BEGIN IMMEDIATE"
-		if _, err := conn.ExecContext(ctx, "PRAGMA busy_timeout = 30000"); err != nil {
+		restore, err := patient(ctx, conn)
+		if err != nil {
 			return err
 		}
+		defer restore()
 	}
 	if _, err := conn.ExecContext(ctx, begin); err != nil {
 		return err
@@ -75,6 +79,21 @@ func upOn(ctx context.Context, conn *sql.Conn, config Config) (err error) {
 	}
 	_, err = conn.ExecContext(ctx, "COMMIT")
 	return err
+}
+
+// patient has the connection wait for others, until restore: it is one of the
+// caller's pool, and goes back to it.
+func patient(ctx context.Context, conn *sql.Conn) (restore func(), err error) {
+	var before int
+	if err := conn.QueryRowContext(ctx, "PRAGMA busy_timeout").Scan(&before); err != nil {
+		return nil, err
+	}
+	if _, err := conn.ExecContext(ctx, "PRAGMA busy_timeout = 30000"); err != nil {
+		return nil, err
+	}
+	return func() { // if it fails, the connection is of no use to anybody
+		_, _ = conn.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("PRAGMA busy_timeout = %d", before))
+	}, nil
 }
 
 // prepare takes the lock that makes concurrent callers wait, and creates what

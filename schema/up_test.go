@@ -110,6 +110,43 @@ func TestTrap30FortyAtOnce(t *testing.T) {
 	})
 }
 
+// A snapshot of before the lock would have them apply what is there by then.
+func TestTrap30ManyAtOnceWhateverTheIsolation(t *testing.T) {
+	for _, isolation := range []string{"repeatable read", "serializable"} {
+		t.Run(isolation, func(t *testing.T) {
+			db := testkit.Postgres(t)
+			_, err := db.ExecContext(t.Context(), `DO $$BEGIN
+				EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+isolation+`'); END$$`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			db.SetMaxIdleConns(0) // a new connection has the new default
+			var all sync.WaitGroup
+			for range 10 {
+				all.Go(func() {
+					if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
+// The connection is the caller's, and Up may be called in mid-operation.
+func TestUpLeavesConnectionsAsTheyWere(t *testing.T) {
+	db := testkit.SQLite(t)
+	db.SetMaxOpenConns(1)
+	if err := schema.Up(t.Context(), db.DB, configFor(db)); err != nil {
+		t.Fatal(err)
+	}
+	var timeout int
+	if err := db.QueryRowContext(t.Context(), `PRAGMA busy_timeout`).Scan(&timeout); err != nil || timeout != 10_000 {
+		t.Fatalf("%v, the timeout is %d", err, timeout)
+	}
+}
+
 func TestSQLIsWhatUpDoes(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := configFor(db)
