@@ -181,7 +181,7 @@ CREATE INDEX {index parked_kept} ON {parked} (consumer, topic, finished_at) WHER
 -- Listing the quarantine.
 CREATE INDEX {index parked_quarantined} ON {parked} (id) WHERE state = 'quarantined';
 
--- Its groups, page by page.
+-- Its groups, page by page, and of each its entries: the id is part of it.
 CREATE INDEX {index parked_fingerprint} ON {parked} (fingerprint) WHERE state = 'quarantined';
 
 -- What became of the entries of a replay.
