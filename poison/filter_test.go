@@ -1,6 +1,7 @@
 package poison_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -213,6 +214,31 @@ func TestTrap72DiscardingByFilterLeavesTombstonesAndAnAudit(t *testing.T) {
 		}
 		if tombstones := b.number(`SELECT COUNT(*) FROM once_inbox WHERE consumer = 'payments'`); tombstones != many {
 			t.Errorf("%d tombstones", tombstones)
+		}
+	})
+}
+
+// A consumer that goes on failing is no reason to discard what nobody has looked
+// at, or to do so for ever.
+func TestDiscardingLeavesWhatComesMeanwhile(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.quarantine("payments", "m1", "m2", "m3")
+		failing := `INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
+			VALUES (NEW.consumer, NEW.topic, NEW.message_id || '+', NEW.digest, NEW.envelope, 'quarantined', NEW.due_at);`
+		trigger := `CREATE TRIGGER failing AFTER UPDATE ON once_parked WHEN NEW.state = 'discarded' BEGIN ` + failing + ` END`
+		if db.Dialect == "postgres" {
+			trigger = `CREATE FUNCTION failing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN ` + failing + ` RETURN NULL; END $$;
+				CREATE TRIGGER failing AFTER UPDATE ON once_parked FOR EACH ROW WHEN (NEW.state = 'discarded') EXECUTE FUNCTION failing()`
+		}
+		if _, err := db.ExecContext(t.Context(), trigger); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		n, err := b.store.DiscardMatching(ctx, act, poison.Filter{Consumer: "payments"})
+		if left := len(b.list()); err != nil || n != 3 || left != 3 {
+			t.Fatalf("%d discarded, %d left, %v", n, left, err)
 		}
 	})
 }

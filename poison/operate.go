@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/watermill-once/once/internal/parked"
 )
@@ -139,6 +140,7 @@ func (s *Store) Replay(ctx context.Context, act Act, ids ...int64) error {
 	if err := errors.Join(act.Validate(), some(ids)); err != nil {
 		return fmt.Errorf("poison: replay: %w", err)
 	}
+	ids = distinct(ids)
 	if err := s.parked.Replay(ctx, act, ids); err != nil {
 		return fmt.Errorf("poison: replay: %w", err)
 	}
@@ -153,6 +155,7 @@ func (s *Store) Discard(ctx context.Context, act Act, ids ...int64) error {
 	if err := errors.Join(act.Validate(), reasoned(act), some(ids)); err != nil {
 		return fmt.Errorf("poison: discard: %w", err)
 	}
+	ids = distinct(ids)
 	if err := s.parked.Discard(ctx, act, ids); err != nil {
 		return fmt.Errorf("poison: discard: %w", err)
 	}
@@ -165,10 +168,15 @@ const discardBatch = 100
 
 // DiscardMatching discards what matches, as [Store.Discard] does, and returns
 // how many it were. Large numbers are discarded in several transactions: with
-// an error, those that were counted are gone and the others are as they were.
-// [Store.DryRun] says beforehand what it will be about.
+// an error, those that were counted are gone and the others are as they were,
+// but for up to 100 if the outcome of a commit is unknown. What is stored after
+// it began is left alone. [Store.DryRun] says beforehand what it will be about.
 func (s *Store) DiscardMatching(ctx context.Context, act Act, f Filter) (discarded int, err error) {
 	if err := errors.Join(act.Validate(), reasoned(act), f.ValidateAct()); err != nil {
+		return 0, fmt.Errorf("poison: discard: %w", err)
+	}
+	until, err := s.parked.Last(ctx)
+	if err != nil {
 		return 0, fmt.Errorf("poison: discard: %w", err)
 	}
 	for f.Limit == 0 || discarded < f.Limit {
@@ -176,7 +184,7 @@ func (s *Store) DiscardMatching(ctx context.Context, act Act, f Filter) (discard
 		if f.Limit > 0 {
 			n = min(n, f.Limit-discarded)
 		}
-		some, last, err := s.parked.DiscardSome(ctx, act, f, n)
+		some, last, err := s.parked.DiscardSome(ctx, act, f, until, n)
 		if err != nil {
 			return discarded, fmt.Errorf("poison: discard: %w", err)
 		}
@@ -196,6 +204,10 @@ func some(ids []int64) error {
 	}
 	return nil
 }
+
+// distinct returns each once, in the order in which all lock them: who did so in
+// another one could wait for one who waits for them.
+func distinct(ids []int64) []int64 { return slices.Compact(slices.Sorted(slices.Values(ids))) }
 
 func reasoned(act Act) error {
 	if act.Why == "" {

@@ -3,6 +3,7 @@ package poison_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -127,6 +128,47 @@ func TestReplayAndDiscardAreAllOrNothing(t *testing.T) {
 }
 
 // A discarded message is gone for good: a late copy of it counts as done.
+// An ID that is named twice is done once.
+func TestAnIDMayBeNamedTwice(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.quarantine("payments", "m1", "m2")
+		first, second := b.list()[0].ID, b.list()[1].ID
+		if err := b.store.Replay(t.Context(), act, first, first); err != nil {
+			t.Error(err)
+		}
+		if err := b.store.Discard(t.Context(), act, second, second); err != nil {
+			t.Error(err)
+		}
+		if lines := b.audit(); len(lines) != 2 {
+			t.Errorf("audit %q", lines)
+		}
+	})
+}
+
+// Whoever comes second finds that it is done, in whatever order the IDs are.
+func TestTwoOperatorsAtOnceAreNoDeadlock(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), nil)
+	b.fill("payments", 300)
+	var ids []int64
+	for _, e := range b.list2() {
+		ids = append(ids, e.ID)
+	}
+	backwards := slices.Clone(ids)
+	slices.Reverse(backwards)
+	errs := make(chan error, 2)
+	for _, order := range [][]int64{ids, backwards} {
+		go func() { errs <- b.store.Discard(t.Context(), act, order...) }()
+	}
+	one, other := <-errs, <-errs
+	if one != nil {
+		one, other = other, one
+	}
+	if one != nil || !errors.Is(other, poison.ErrNotFound) {
+		t.Fatalf("%v, and %v", one, other)
+	}
+}
+
 func TestTrap72ADiscardedMessageLeavesATombstone(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)

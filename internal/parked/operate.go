@@ -58,11 +58,19 @@ func (s *Store) Discard(ctx context.Context, act Act, ids []int64) error {
 	})
 }
 
-// DiscardSome does so with entries that match, at most n of them, and returns
-// how many those were and the ID of the last; with none, the ID 0.
-func (s *Store) DiscardSome(ctx context.Context, act Act, f Filter, n int) (discarded int, last int64, err error) {
+// Last returns the highest ID of an entry in quarantine, or 0.
+func (s *Store) Last(ctx context.Context) (id int64, err error) {
+	err = s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error { return tx.QueryRowContext(ctx, s.sql.last).Scan(&id) })
+	return id, err
+}
+
+// DiscardSome does so with entries that match and whose ID is not above until,
+// at most n of them, and returns how many those were and the ID of the last;
+// with none, the ID 0.
+func (s *Store) DiscardSome(ctx context.Context, act Act, f Filter, until int64, n int) (discarded int, last int64, err error) {
 	where := s.where(f, Quarantined)
-	query := s.dialect.SQL(`SELECT id FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(n))
+	query := s.dialect.SQL(`SELECT id FROM {parked} WHERE ` + where.String() + ` AND id <= ` + where.arg(until) +
+		` ORDER BY id LIMIT ` + where.arg(n))
 	var ids []int64
 	err = s.leaving(ctx, func(tx *sql.Tx) (_ []int64, err error) {
 		ids, err = selectIDs(ctx, tx, query, where.args)

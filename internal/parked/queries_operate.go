@@ -10,6 +10,7 @@ type operateQueries struct {
 	tombstone      string
 	audit          string
 	count          string
+	last           string
 	errors         string
 	used           string
 	insertEdited   string
@@ -43,6 +44,8 @@ func newOperateQueries(d dialect.Dialect) operateQueries {
 
 		count: d.SQL(`
 			SELECT COUNT(*) FROM (SELECT 1 FROM {parked} WHERE state = 'quarantined' LIMIT $1) AS counted`),
+
+		last: d.SQL(`SELECT COALESCE(MAX(id), 0) FROM {parked} WHERE state = 'quarantined'`),
 
 		errors: d.SQL(`
 			SELECT id, error FROM {parked} WHERE id {among $1 bigint}`),
