@@ -36,6 +36,7 @@ type line struct {
 	CreatedAt     time.Time         `json:"created_at"`
 	FirstFailedAt time.Time         `json:"first_failed_at,omitzero"`
 	LastFailedAt  time.Time         `json:"last_failed_at,omitzero"`
+	Edited        bool              `json:"edited,omitempty"` // so what could not be decoded can be now
 	Metadata      map[string]string `json:"metadata,omitempty"`
 	Digest        string            `json:"digest"`
 	Envelope      []byte            `json:"envelope"`
@@ -86,7 +87,7 @@ func lineOf(e *Entry) line {
 		Version: exportVersion, Origin: e.Origin(), Consumer: e.Consumer, Topic: e.Topic, MessageID: e.MessageID, Tenant: e.Tenant,
 		Reason: e.Reason, Error: e.Error, ErrorType: e.ErrorType, Fingerprint: e.Fingerprint,
 		Attempts: e.Attempts, Crashes: e.Crashes, Replays: e.Replays,
-		CreatedAt: e.CreatedAt.UTC(), Digest: hex.EncodeToString(e.Digest), Envelope: e.Envelope,
+		CreatedAt: e.CreatedAt.UTC(), Edited: e.Edited(), Digest: hex.EncodeToString(e.Digest), Envelope: e.Envelope,
 	}
 	if !e.FirstFailedAt.IsZero() {
 		l.FirstFailedAt = e.FirstFailedAt.UTC()
@@ -175,6 +176,6 @@ func readLine(text []byte) (Entry, error) {
 		Attempts: l.Attempts, Crashes: l.Crashes, Replays: l.Replays,
 		CreatedAt: l.CreatedAt, FirstFailedAt: l.FirstFailedAt, LastFailedAt: l.LastFailedAt,
 		Digest: digest, Envelope: l.Envelope,
-	}.Exported(l.Origin)
+	}.Exported(l.Origin, l.Edited)
 	return entry, entry.CheckImport()
 }

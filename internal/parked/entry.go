@@ -57,6 +57,7 @@ type Entry struct {
 	Digest   []byte
 
 	origin string
+	edited bool
 }
 
 // List returns rows in order of their ID; without states, or with "", those of
@@ -115,7 +116,7 @@ func scanEntry(row interface{ Scan(dest ...any) error }) (Entry, error) {
 	)
 	err := row.Scan(&e.ID, &e.Consumer, &e.Topic, &e.MessageID, &e.Tenant, &e.State, &e.Attempts, &e.Crashes, &e.Replays,
 		&e.Reason, &e.Error, &e.ErrorType, &e.Fingerprint, &due, &created, &firstFail, &lastly, &finished,
-		&e.EditedFrom, &e.ReplayID, &e.origin, &e.HoldsKey, &e.Digest, &e.Envelope)
+		&e.EditedFrom, &e.ReplayID, &e.origin, &e.edited, &e.HoldsKey, &e.Digest, &e.Envelope)
 	if err != nil {
 		return Entry{}, err
 	}

@@ -59,9 +59,13 @@ func (e *Entry) CheckImport() error {
 	return errors.Join(errs...)
 }
 
+// Edited says that the entry is the edited form of another one, here or where
+// it was exported.
+func (e *Entry) Edited() bool { return e.edited }
+
 // Exported is an entry that has the given origin.
-func (e Entry) Exported(origin string) Entry {
-	e.origin = origin
+func (e Entry) Exported(origin string, edited bool) Entry {
+	e.origin, e.edited = origin, edited
 	return e
 }
 
@@ -119,7 +123,7 @@ func (s *Store) importOne(ctx context.Context, tx *sql.Tx, e *Entry) (id int64, 
 		Clean(e.Consumer, maxName), Clean(e.Topic, maxName), Clean(e.MessageID, maxName), Clean(e.Tenant, maxName), e.Digest, e.Envelope,
 		e.Attempts, e.Crashes, e.Replays, Clean(e.Reason, maxName), Clean(e.Error, maxError), Clean(e.ErrorType, maxName),
 		Clean(e.Fingerprint, maxName), e.CreatedAt.UnixMilli(), millisOf(e.FirstFailedAt), millisOf(e.LastFailedAt),
-		Clean(e.Origin(), maxName)).Scan(&id)
+		Clean(e.Origin(), maxName), e.edited).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, nil
 	}

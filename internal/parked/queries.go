@@ -175,5 +175,5 @@ const undecodable = `(reason = 'undecodable' AND edited_from IS NULL)`
 const entryColumns = `id, consumer, topic, message_id, tenant, state, attempts, crashes, replays,
 	reason, error, error_type, fingerprint, {millis due_at}, {millis created_at},
 	{millis first_failed_at}, {millis last_failed_at}, {millis finished_at},
-	COALESCE(edited_from, 0), COALESCE(replay_id, 0), COALESCE(origin, ''),
+	COALESCE(edited_from, 0), COALESCE(replay_id, 0), COALESCE(origin, ''), edited_from IS NOT NULL,
 	ordering_key IS NOT NULL AND state IN ('waiting', 'quarantined'), digest, envelope`

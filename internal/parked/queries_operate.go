@@ -64,13 +64,14 @@ func newOperateQueries(d dialect.Dialect) operateQueries {
 			FROM {parked} WHERE id = $1
 			RETURNING id`),
 
-		// Whatever makes it an entry that is there already, it stays as it is.
+		// Whatever makes it an entry that is there already, it stays as it is. The
+		// entry that it is the edited form of is not here, and has no ID.
 		insertImported: d.SQL(`
 			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
 			                      attempts, crashes, replays, reason, error, error_type, fingerprint,
-			                      created_at, first_failed_at, last_failed_at, origin)
+			                      created_at, first_failed_at, last_failed_at, origin, edited_from)
 			VALUES ($1, $2, $3, $4, $5, $6, 'quarantined', {now}, $7, $8, $9, $10, $11, $12, $13,
-			        {from_millis $14}, {from_millis $15}, {from_millis $16}, $17)
+			        {from_millis $14}, {from_millis $15}, {from_millis $16}, $17, CASE WHEN $18 THEN 0 END)
 			ON CONFLICT DO NOTHING
 			RETURNING id`),
 
