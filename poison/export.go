@@ -43,8 +43,8 @@ type line struct {
 }
 
 // Export writes the messages in quarantine that match to w, one JSON object a
-// line, and returns how many. Filter's Limit, if there is one, is about all
-// of them.
+// line, and returns how many: with an error there may be some more, and a part
+// of one. Filter's Limit, if there is one, is about all of them.
 //
 // A line holds the message byte for byte, payload and metadata included: keep
 // it as you keep these.
@@ -55,13 +55,19 @@ func (s *Store) Export(ctx context.Context, f Filter, w io.Writer) (exported int
 	out := bufio.NewWriter(w)
 	encoder := json.NewEncoder(out)
 	encoder.SetEscapeHTML(false)
-	limit := f.Limit
-	for limit == 0 || exported < limit {
-		f.Limit = page
-		if limit > 0 {
-			f.Limit = min(page, limit-exported)
+	for f.Limit == 0 || exported < f.Limit {
+		n := page
+		if f.Limit > 0 {
+			n = min(n, f.Limit-exported)
 		}
-		entries, err := s.parked.List(ctx, f, parked.Quarantined)
+		ids, err := s.parked.Next(ctx, f, n, atOnce, parked.Quarantined)
+		if err != nil {
+			return exported, fmt.Errorf("poison: export: %w", err)
+		}
+		if len(ids) == 0 {
+			break
+		}
+		entries, err := s.parked.List(ctx, Filter{IDs: ids}, parked.Quarantined)
 		if err != nil {
 			return exported, fmt.Errorf("poison: export: %w", err)
 		}
@@ -69,18 +75,19 @@ func (s *Store) Export(ctx context.Context, f Filter, w io.Writer) (exported int
 			if err := encoder.Encode(lineOf(&entries[i])); err != nil {
 				return exported, fmt.Errorf("poison: export: %w", err)
 			}
-			exported++
 		}
-		if len(entries) < f.Limit {
-			break
+		if err := out.Flush(); err != nil {
+			return exported, fmt.Errorf("poison: export: %w", err)
 		}
-		f.AfterID = entries[len(entries)-1].ID
-	}
-	if err := out.Flush(); err != nil {
-		return exported, fmt.Errorf("poison: export: %w", err)
+		exported += len(entries)
+		f.AfterID = ids[len(ids)-1]
 	}
 	return exported, nil
 }
+
+// atOnce bounds the bytes of the messages that are in memory together, within
+// the size of one.
+const atOnce = 1 << 20
 
 func lineOf(e *Entry) line {
 	l := line{
@@ -112,8 +119,9 @@ const importBatch = 100
 
 // Import puts what [Store.Export] has written into quarantine, in this database
 // or another. An entry that is there already is left as it is, so that an
-// import can be repeated. An error names its line: what stands before it
-// may have been imported, and is known when it is imported again.
+// import can be repeated, until dedup has removed what was handled or discarded
+// in between. An error names its line: what stands before it may have been
+// imported, and is known when it is imported again.
 func (s *Store) Import(ctx context.Context, act Act, r io.Reader) (Imported, error) {
 	var done Imported
 	if err := act.Validate(); err != nil {
@@ -121,6 +129,7 @@ func (s *Store) Import(ctx context.Context, act Act, r io.Reader) (Imported, err
 	}
 	in := bufio.NewReader(r)
 	var entries []Entry
+	size := 0
 	flush := func() error {
 		n, err := s.parked.Import(ctx, act, entries)
 		if err != nil {
@@ -128,7 +137,7 @@ func (s *Store) Import(ctx context.Context, act Act, r io.Reader) (Imported, err
 		}
 		done.Imported += n
 		done.Known += len(entries) - n
-		entries = entries[:0]
+		entries, size = nil, 0
 		return nil
 	}
 	for number := 1; ; number++ {
@@ -143,8 +152,9 @@ func (s *Store) Import(ctx context.Context, act Act, r io.Reader) (Imported, err
 				return done, fmt.Errorf("poison: import: line %d: %w", number, err)
 			}
 			entries = append(entries, entry)
+			size += len(entry.Envelope)
 		}
-		if last || len(entries) == importBatch {
+		if last || len(entries) == importBatch || size >= atOnce {
 			if err := flush(); err != nil {
 				return done, fmt.Errorf("poison: import: up to line %d: %w", number, err)
 			}

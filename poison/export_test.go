@@ -2,9 +2,14 @@ package poison_test
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -92,6 +97,95 @@ func (b *bench) list2() []poison.Entry {
 		b.Fatal(err)
 	}
 	return entries
+}
+
+// do is called when it is read from, or written to.
+type do func() error
+
+func (d do) Read([]byte) (int, error)    { return 0, cmp.Or(d(), io.EOF) }
+func (d do) Write(p []byte) (int, error) { return len(p), d() }
+
+// Rows are of any size, and a process that does nothing else has no room for a
+// hundred large ones.
+func TestLargeMessagesAreExportedAndImportedFewAtATime(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		for _, id := range []string{"m1", "m2", "m3"} {
+			if err := b.handle("payments", message.NewMessage(id, make([]byte, 700<<10)), failing(errHandler)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		last := b.list()[2].ID
+		var file bytes.Buffer
+		if n, err := b.store.Export(t.Context(), poison.Filter{Limit: 3}, &file); n != 3 || err != nil {
+			t.Fatalf("%d exported, %v", n, err)
+		}
+		// What goes while the first is written has not been read by then.
+		var once sync.Once
+		n, err := b.store.Export(t.Context(), poison.Filter{}, do(func() (err error) {
+			once.Do(func() { err = b.store.Discard(t.Context(), act, last) })
+			return err
+		}))
+		if n != 2 || err != nil {
+			t.Fatalf("%d exported, %v", n, err)
+		}
+
+		if _, err := db.ExecContext(t.Context(), `DELETE FROM once_parked`); err != nil {
+			t.Fatal(err)
+		}
+		lines := bytes.SplitAfter(file.Bytes(), []byte("\n"))
+		before := 0
+		got, err := b.store.Import(t.Context(), act, io.MultiReader(bytes.NewReader(lines[0]), bytes.NewReader(lines[1]),
+			do(func() error { before = len(b.list()); return nil }), bytes.NewReader(lines[2])))
+		if err != nil || got.Imported != 3 || before != 2 {
+			t.Fatalf("%+v, of these %d before the last was read, %v", got, before, err)
+		}
+	})
+}
+
+// An export that fails says how many entries are whole.
+func TestAnExportThatFailsCountsWhatIsWritten(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t), nil)
+	b.fill("payments", 150)
+	var file bytes.Buffer
+	ctx, cancel := context.WithCancel(t.Context())
+	n, err := b.store.Export(ctx, poison.Filter{}, io.MultiWriter(&file, do(func() error { cancel(); return nil })))
+	if lines := bytes.Count(file.Bytes(), []byte("\n")); !errors.Is(err, context.Canceled) || n != 100 || lines < n {
+		t.Fatalf("%d exported, %d lines, %v", n, lines, err)
+	}
+}
+
+// What somebody has made of a raw form can be replayed wherever it is.
+func TestAnEditedEntryIsImportedAsOne(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.raw("payments", "odd")
+		_, err := b.store.Edit(t.Context(), act, b.list()[0].ID, func(*message.Message) error { return nil }, poison.EditOptions{Hold: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.raw("payments", "raw")
+		for range 2 { // and from there on
+			var file bytes.Buffer
+			if _, err := b.store.Export(t.Context(), poison.Filter{}, &file); err != nil {
+				t.Fatal(err)
+			}
+			b = newBench(t, testkit.SQLite(t), nil)
+			if _, err := b.store.Import(t.Context(), act, &file); err != nil {
+				t.Fatal(err)
+			}
+		}
+		edited, raw := b.list()[0], b.list()[1]
+		if edited.EditedFrom != 0 {
+			t.Errorf("edited from %d, which is another entry here", edited.EditedFrom)
+		}
+		if err := b.store.Replay(t.Context(), act, edited.ID); err != nil {
+			t.Error(err)
+		}
+		if err := b.store.Replay(t.Context(), act, raw.ID); !errors.Is(err, poison.ErrUndecodable) {
+			t.Errorf("error %v", err)
+		}
+	})
 }
 
 func TestALineThatWasChangedIsRefused(t *testing.T) {

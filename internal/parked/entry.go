@@ -88,6 +88,35 @@ func (s *Store) List(ctx context.Context, f Filter, states ...string) ([]Entry, 
 	return entries, nil
 }
 
+// Next returns the IDs of the rows that List would return first: at most n, and
+// no more than have so many bytes, but for the first one. Rows are of any size.
+func (s *Store) Next(ctx context.Context, f Filter, n int, bytes int64, states ...string) (ids []int64, err error) {
+	where := s.where(f, states...)
+	query := s.dialect.SQL(`SELECT id, length(envelope) FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(n))
+	err = s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
+		rows, err := tx.QueryContext(ctx, query, where.args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var id, size int64
+			if err := rows.Scan(&id, &size); err != nil {
+				return err
+			}
+			if bytes -= size; bytes < 0 && len(ids) > 0 {
+				return nil
+			}
+			ids = append(ids, id)
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for parked messages: %w", err)
+	}
+	return ids, nil
+}
+
 // ErrNotFound says that there is no row of that ID in the state that was asked
 // for.
 var ErrNotFound = errors.New("no such message")
