@@ -142,8 +142,10 @@ func (s *Store) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan
 }
 
 // Resume goes on with a replay that was paused, stopped or abandoned, by its
-// own Filter and Plan, and returns as [Store.ReplayMatching] does. Failures
-// that it was stopped for do not stop it again. progress may be nil.
+// own Filter and Plan, and returns as [Store.ReplayMatching] does. When it was
+// stopped, what has failed until now does not stop it again: neither what it was
+// stopped for, nor what had been given back by then and failed later. progress
+// may be nil.
 func (s *Store) Resume(ctx context.Context, act Act, id int64, progress func(Replay)) (Replay, error) {
 	if err := act.Validate(); err != nil {
 		return Replay{}, fmt.Errorf("poison: resume: %w", err)
@@ -157,7 +159,7 @@ func (s *Store) Resume(ctx context.Context, act Act, id int64, progress func(Rep
 
 // ReplayOf returns the replay with that ID as it is now, or [ErrReplayNotFound].
 func (s *Store) ReplayOf(ctx context.Context, id int64) (Replay, error) {
-	r, err := s.parked.ReplayOf(ctx, id, "")
+	r, err := s.parked.ReplayOf(ctx, id)
 	if err != nil {
 		return Replay{}, fmt.Errorf("poison: %w", err)
 	}

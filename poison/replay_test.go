@@ -1,9 +1,11 @@
 package poison_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -160,6 +162,10 @@ func TestACanaryThatFailsStopsTheReplay(t *testing.T) {
 		if n := b.number(`SELECT COUNT(*) FROM once_audit WHERE action = 'resume' AND actor = 'bob'`); n != 1 {
 			t.Errorf("%d lines of audit of the resume", n)
 		}
+		const replayed = `SELECT COUNT(*) FROM once_audit WHERE action = 'replay' AND actor = `
+		if ann, bob := b.number(replayed+`'ann'`), b.number(replayed+`'bob' AND why = 'only this one'`); ann != 3 || bob != 17 {
+			t.Errorf("by the audit ann has replayed %d, and bob %d", ann, bob)
+		}
 	})
 }
 
@@ -250,6 +256,78 @@ func TestAReplayStopsOnANewFailure(t *testing.T) {
 			t.Fatalf("%v, %s, %d calls", err, counts(r), c.total())
 		}
 	})
+}
+
+// What fails after the stop had been given back before, and the cause may be
+// mended by the time that somebody goes on.
+func TestWhatFailsAfterAStopDoesNotStopItAgain(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), nil) // SQLite's one writer would be the handler that waits
+	b.fill("payments", 20)
+	stopped := make(chan struct{})
+	var mended atomic.Bool
+	b.consume("payments", func(msg *message.Message) error {
+		if mended.Load() {
+			return nil
+		}
+		if msg.UUID != "payments-0000" {
+			<-stopped
+		}
+		return errHandler
+	})
+	plan := poison.Plan{StopOnFailure: true, Window: 2}
+	r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, plan)
+	close(stopped)
+	if !errors.Is(err, poison.ErrReplayStopped) || counts(r) != "stopped: 2 of 20 replayed, 0 resolved, 1 failed, 1 waiting" {
+		t.Fatalf("%v, %s", err, counts(r))
+	}
+	testkit.Eventually(t, 20*time.Second, "the other one fails", func() bool {
+		r, err = b.store.ReplayOf(t.Context(), r.ID)
+		return err == nil && r.Failed == 2
+	})
+	mended.Store(true)
+	r, err = b.store.Resume(t.Context(), act, r.ID, nil)
+	if err != nil || counts(r) != "finished: 20 of 20 replayed, 18 resolved, 2 failed, 0 waiting" {
+		t.Fatalf("%v, %s", err, counts(r))
+	}
+}
+
+// Texts that a row cannot have are found as it has them, to the end.
+func TestAReplayByWhatIsNoText(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		const tenant = "\xff\xfe\x00"
+		msg := message.NewMessage("m1", nil)
+		msg.Metadata.Set("once_tenant_id", tenant)
+		if err := b.handle("payments", msg, failing(errHandler)); err != nil {
+			t.Fatal(err)
+		}
+		b.consume("payments", (&counted{}).handle)
+		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Tenant: tenant}, poison.Plan{})
+		if err != nil || counts(r) != "finished: 1 of 1 replayed, 1 resolved, 0 failed, 0 waiting" {
+			t.Fatalf("%v, %s", err, counts(r))
+		}
+	})
+}
+
+// A rate beyond every integer is none.
+func TestTheHighestRate(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t), nil)
+	b.fill("payments", 2)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	began, consuming := time.Now(), false
+	r, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: "payments"}, poison.Plan{
+		Rate: math.MaxInt, Window: 1,
+		Progress: func(poison.Replay) {
+			if time.Since(began) > time.Second && !consuming { // by then all of it is allowed
+				consuming = true
+				b.consume("payments", (&counted{}).handle)
+			}
+		},
+	})
+	if err != nil || r.Resolved != 2 {
+		t.Fatalf("%v, %s", err, counts(r))
+	}
 }
 
 // What the consumer has done is not done again, unless that is asked for.

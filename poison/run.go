@@ -128,7 +128,7 @@ func (x *run) room() int64 {
 		rate, now := float64(r.Plan.Rate), time.Now()
 		x.allowed = min(x.allowed+rate*now.Sub(x.paid).Seconds(), rate) // a wait is not made up for at once
 		x.paid = now
-		room = min(room, int64(x.allowed))
+		room = int64(min(float64(room), x.allowed)) // as an integer the rate may be too large
 	}
 	return room
 }

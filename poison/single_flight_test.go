@@ -187,6 +187,36 @@ func TestTrap52AReplayThatBeginsSeesTheOneThatIsBeingEntered(t *testing.T) {
 	}
 }
 
+// While millions are counted, the replays of others go on.
+func TestAReplayThatIsCountedHoldsUpNoOther(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), nil)
+	tx, err := b.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(t.Context(), `LOCK TABLE once_parked`); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{})
+		ended <- err
+	}()
+	b.eventually("it counts", func() bool {
+		return b.number(`SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND relation = 'once_parked'::regclass`) == 1
+	})
+	if n := b.number(`SELECT COUNT(*) FROM pg_locks WHERE relation = 'once_replays'::regclass AND mode <> 'AccessShareLock'`); n != 0 {
+		t.Error("nobody can renew a lease meanwhile")
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A lease that ran out is taken again, unless another replay has begun: then
 // this one goes no further, and can be taken up later.
 func TestTrap52AReplayThatWasLostEnds(t *testing.T) {

@@ -89,6 +89,14 @@ func (f Filter) everything() bool {
 		f.Reason == "" && f.ErrorType == "" && f.Fingerprint == "" && f.FailedAfter.IsZero() && f.FailedBefore.IsZero()
 }
 
+// asStored has the texts as rows have them.
+func (f Filter) asStored() Filter {
+	for _, text := range []*string{&f.Consumer, &f.Topic, &f.MessageID, &f.Tenant, &f.Reason, &f.ErrorType, &f.Fingerprint} {
+		*text = Clean(*text, maxName)
+	}
+	return f
+}
+
 // condition is part of a query, with its arguments.
 type condition struct {
 	clauses []string
@@ -120,6 +128,7 @@ func (s *Store) where(f Filter, states ...string) *condition {
 	if f.IDs != nil {
 		c.add("id {among %s bigint}", s.dialect.List(f.IDs))
 	}
+	f = f.asStored()
 	for _, text := range []struct{ column, value string }{
 		{"consumer", f.Consumer},
 		{"topic", f.Topic},
@@ -130,7 +139,7 @@ func (s *Store) where(f Filter, states ...string) *condition {
 		{"fingerprint", f.Fingerprint},
 	} {
 		if text.value != "" {
-			c.add(text.column+" = %s", Clean(text.value, maxName)) // as it is stored
+			c.add(text.column+" = %s", text.value)
 		}
 	}
 	if !f.FailedAfter.IsZero() {

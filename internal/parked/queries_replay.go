@@ -46,7 +46,7 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 		// Not from whoever has a lease that is good.
 		resume: d.SQL(`
 			UPDATE {replays}
-			SET state = 'running', stop_reason = '', ended_at = NULL, token = $2, lease_until = {after $3}
+			SET state = 'running', stop_reason = '', ended_at = NULL, token = $2, lease_until = {after $3}, failed = $4
 			WHERE id = $1 AND state <> 'finished' AND (state <> 'running' OR lease_until <= {now})`),
 
 		resumed: d.SQL(`

@@ -65,14 +65,15 @@ type Replay struct {
 	Failed   int64 // and how many are in quarantine again, or were since
 	Waiting  int64 // and how many are still to be handled
 
+	act     Act // of who runs it, now
 	token   string
 	afterID int64
 	untilID int64
 	charged int64 // failures that were known when it stopped last
 }
 
-// KnownFailures is how many had failed when it stopped before; whoever resumes
-// it knows of these.
+// KnownFailures is how many had failed when it was resumed after a stop, or
+// paused; whoever resumes it knows of these.
 func (r *Replay) KnownFailures() int64 { return r.charged }
 
 func (r *Replay) states() []string {
@@ -85,7 +86,8 @@ func (r *Replay) states() []string {
 
 // BeginReplay enters a replay of what matches now, leased to the caller.
 func (s *Store) BeginReplay(ctx context.Context, act Act, f Filter, plan Plan, lease time.Duration) (*Replay, error) {
-	r := &Replay{Consumer: f.Consumer, Filter: f, Plan: plan, Actor: act.Actor, Why: act.Why, token: uuid.NewString()}
+	f = f.asStored() // JSON would make other texts of what is no text
+	r := &Replay{Consumer: f.Consumer, Filter: f, Plan: plan, Actor: act.Actor, Why: act.Why, act: act, token: uuid.NewString()}
 	filterText, err := json.Marshal(f)
 	if err != nil {
 		return nil, err
@@ -97,10 +99,14 @@ func (s *Store) BeginReplay(ctx context.Context, act Act, f Filter, plan Plan, l
 	where := s.where(f, r.states()...)
 	size := s.dialect.SQL(`SELECT COUNT(*), COALESCE(MAX(id), 0) FROM (
 		SELECT id FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(f.limit()) + `) AS chosen`)
+	// Not while others wait: of many it takes its time.
+	err = s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, size, where.args...).Scan(&r.Total, &r.untilID)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("count what matches: %w", err)
+	}
 	err = s.alone(ctx, f.Consumer, 0, func(tx *sql.Tx) error {
-		if err := tx.QueryRowContext(ctx, size, where.args...).Scan(&r.Total, &r.untilID); err != nil {
-			return err
-		}
 		err := tx.QueryRowContext(ctx, s.sql.replays.insert, Clean(f.Consumer, maxName), string(filterText), string(planText),
 			Clean(act.Actor, maxName), Clean(act.Why, maxError), r.Total, r.untilID, r.token, lease.Milliseconds()).Scan(&r.ID)
 		failpoint.Hit("replay/begin")
@@ -110,20 +116,24 @@ func (s *Store) BeginReplay(ctx context.Context, act Act, f Filter, plan Plan, l
 		return nil, err
 	}
 	failpoint.Hit("replay/begun")
-	return s.ReplayOf(ctx, r.ID, r.token)
+	return s.again(ctx, r)
 }
 
 // ResumeReplay takes up a replay that does not run, leased to the caller.
 func (s *Store) ResumeReplay(ctx context.Context, act Act, id int64, lease time.Duration) (*Replay, error) {
-	r, err := s.ReplayOf(ctx, id, uuid.NewString())
+	r, err := s.ReplayOf(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	if r.State == ReplayFinished {
+	r.act, r.token = act, uuid.NewString()
+	switch r.State {
+	case ReplayFinished:
 		return nil, fmt.Errorf("%w: %d", ErrReplayFinished, id)
+	case ReplayStopped: // and of what it had given back by then more may have failed
+		r.charged = r.Failed
 	}
 	err = s.alone(ctx, r.Consumer, id, func(tx *sql.Tx) error {
-		moved, err := affected(tx.ExecContext(ctx, s.sql.replays.resume, id, r.token, lease.Milliseconds()))
+		moved, err := affected(tx.ExecContext(ctx, s.sql.replays.resume, id, r.token, lease.Milliseconds(), r.charged))
 		if err != nil {
 			return err
 		}
@@ -137,7 +147,7 @@ func (s *Store) ResumeReplay(ctx context.Context, act Act, id int64, lease time.
 	if err != nil {
 		return nil, err
 	}
-	return s.ReplayOf(ctx, id, r.token)
+	return s.again(ctx, r)
 }
 
 // alone runs start if no replay other than this one is under way for the
@@ -161,9 +171,18 @@ func (s *Store) alone(ctx context.Context, consumer string, this int64, start fu
 	})
 }
 
-// ReplayOf returns the replay with that ID as it is now, under a token that the
-// caller has, if any.
-func (s *Store) ReplayOf(ctx context.Context, id int64, token string) (r *Replay, err error) {
+// again returns a replay as it is now, for who runs it.
+func (s *Store) again(ctx context.Context, r *Replay) (*Replay, error) {
+	now, err := s.ReplayOf(ctx, r.ID)
+	if err != nil {
+		return nil, err
+	}
+	now.act, now.token = r.act, r.token
+	return now, nil
+}
+
+// ReplayOf returns the replay with that ID as it is now.
+func (s *Store) ReplayOf(ctx context.Context, id int64) (r *Replay, err error) {
 	err = s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
 		r, err = scanReplay(tx.QueryRowContext(ctx, s.sql.replays.get, id))
 		return err
@@ -174,7 +193,6 @@ func (s *Store) ReplayOf(ctx context.Context, id int64, token string) (r *Replay
 	case err != nil:
 		return nil, fmt.Errorf("read replay %d: %w", id, err)
 	}
-	r.token = token
 	return r, nil
 }
 
@@ -248,7 +266,7 @@ func (s *Store) BeatReplay(ctx context.Context, r *Replay, lease time.Duration) 
 	if err != nil {
 		return nil, fmt.Errorf("replay %d: %w", r.ID, err)
 	}
-	return s.ReplayOf(ctx, r.ID, r.token)
+	return s.again(ctx, r)
 }
 
 func (s *Store) beat(ctx context.Context, tx *sql.Tx, r *Replay, lease time.Duration) error {
@@ -308,7 +326,7 @@ func (s *Store) release(ctx context.Context, tx *sql.Tx, r *Replay, ids []int64)
 		}
 		failpoint.Hit("replay/inbox-forgotten")
 	}
-	_, err = tx.ExecContext(ctx, s.sql.replays.audit, r.Actor, r.Why, r.ID, list)
+	_, err = tx.ExecContext(ctx, s.sql.replays.audit, Clean(r.act.Actor, maxName), Clean(r.act.Why, maxError), r.ID, list)
 	return moved, err
 }
 
@@ -325,7 +343,7 @@ func (s *Store) EndReplay(ctx context.Context, r *Replay, state, reason string) 
 	if err != nil {
 		return nil, fmt.Errorf("replay %d: %w", r.ID, err)
 	}
-	return s.ReplayOf(ctx, r.ID, r.token)
+	return s.again(ctx, r)
 }
 
 func affected(result sql.Result, err error) (int64, error) {
