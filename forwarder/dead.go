@@ -113,7 +113,8 @@ func (d *DeadLetters) list(ctx context.Context, f Filter, page Page) ([]Letter, 
 // of its key.
 //
 // What dies while this runs is left alone. When ctx ends it stops after a
-// batch; the report says what was done, with any error.
+// batch; the report says what was done, with any error. Of a
+// commit whose outcome is unknown it knows nothing.
 func (d *DeadLetters) Replay(ctx context.Context, act Act, f Filter, options ReplayOptions) (Report, error) {
 	report, err := d.archive.run(ctx, f, operation{
 		ReplayOptions: options.withDefaults(), act: act, name: "replay", do: d.putBack,
@@ -155,7 +156,8 @@ func (d *DeadLetters) putBack(ctx context.Context, tx *sql.Tx, letters []entry) 
 
 // Discard deletes letters for good. Whatever waits for one that holds its
 // ordering key is sent then. When ctx ends it stops after a batch; the report
-// says what was done, with any error.
+// says what was done, with any error. Of a commit whose outcome is unknown it
+// knows nothing.
 func (d *DeadLetters) Discard(ctx context.Context, act Act, f Filter, options DiscardOptions) (Report, error) {
 	if act.Why == "" {
 		return Report{}, errors.New("forwarder: discard: Why is empty: say why the messages may be lost")

@@ -88,7 +88,8 @@ func (s *Sent) list(ctx context.Context, f Filter, page Page) ([]SentMessage, er
 // later messages of their keys.
 //
 // What is sent while this runs is left alone. When ctx ends it stops after a
-// batch; the report says what was done, with any error.
+// batch; the report says what was done, with any error. Of a commit whose outcome
+// is unknown it knows nothing: to repeat that may send a batch twice.
 func (s *Sent) Resend(ctx context.Context, act Act, f Filter, options ReplayOptions) (Report, error) {
 	report, err := s.archive.run(ctx, f, operation{
 		ReplayOptions: options.withDefaults(), act: act, name: "resend", unsure: "1 = 1", unfit: "1 = 0",
