@@ -102,12 +102,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 			if held > a.config.Hold || !a.delivery.Sleep(a.ctx, pause) {
 				return nil, a.handBack(err)
 			}
-			if !told && held+pause >= tellHeld {
-				told = true
-				a.config.Logger.Error("Message is held: what becomes of it cannot be decided", err, watermill.LogFields{
-					"message_uuid": a.original.UUID, "consumer": a.delivery.Consumer, "topic": a.delivery.Topic,
-				})
-			}
+			told = told || a.tell(held+pause, err)
 			pause = min(2*pause, 5*time.Second)
 			continue // nothing is charged
 		case v.Kind != verdict.Failed:
@@ -132,6 +127,16 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 // tellHeld is for how long nobody is told that a message is held: mostly another
 // copy of it is under way. Longer, and the database may be away, or refuse us.
 const tellHeld = time.Second
+
+func (a *attempt) tell(held time.Duration, err error) (told bool) {
+	if held < tellHeld {
+		return false
+	}
+	a.config.Logger.Error("Message is held: what becomes of it cannot be decided", err, watermill.LogFields{
+		"message_uuid": a.original.UUID, "consumer": a.delivery.Consumer, "topic": a.delivery.Topic,
+	})
+	return true
+}
 
 // call calls h once. end is to be told what follows.
 func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, end func(outcome int), err error) {
