@@ -3,6 +3,7 @@ package poison_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/internal/verdict"
 	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
 )
 
 // Inside of dedup the message would be quarantined, and the transaction with
@@ -39,6 +41,69 @@ func TestTrap38InsideOfDedupItIsRefused(t *testing.T) {
 			t.Error(err)
 		}
 		if entries := b.list(); len(entries) != 1 {
+			t.Errorf("in quarantine: %v", entries)
+		}
+	})
+}
+
+// Inside of retry every failure would be quarantined at once, and nothing tried
+// again.
+func TestInsideOfRetryItIsRefused(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		retries, err := retry.New(db.DB, retry.Config{
+			Schema: b.config, Policy: retry.Policy{Immediate: 1, Delayed: -1}, Hold: time.Nanosecond,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls := 0
+		h := func(*message.Message) ([]*message.Message, error) {
+			calls++
+			return nil, errHandler
+		}
+		deliver := func(h message.HandlerFunc) error {
+			msg := message.NewMessage("m1", nil)
+			msg.SetContext(parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: "payments", Topic: "orders.placed"}))
+			_, err := h(msg)
+			return err
+		}
+		err = deliver(retries.Middleware(b.store.Middleware(h)))
+		if !errors.Is(err, poison.ErrInsideRetry) || verdict.Of(err).Kind != verdict.Undecided || calls != 0 {
+			t.Errorf("inside of retry: %v after %d calls", err, calls)
+		}
+		if entries := b.list(); len(entries) != 0 {
+			t.Errorf("in quarantine: %v", entries)
+		}
+		if err := deliver(b.store.Middleware(retries.Middleware(h))); err != nil || calls != 2 {
+			t.Errorf("outside of it: %v after %d calls", err, calls)
+		}
+		if entries := b.list(); len(entries) != 1 || entries[0].Reason != poison.ReasonExhausted {
+			t.Errorf("in quarantine: %v", entries)
+		}
+	})
+}
+
+// A handler may give its message's context to another one, which has a chain of
+// its own.
+func TestWhatAHandlerUnderRetrySendsOnIsQuarantined(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		retries, err := retry.New(db.DB, retry.Config{Schema: b.config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		outer := retries.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			inner := message.NewMessage("m2", nil)
+			inner.SetContext(msg.Context())
+			return b.store.Middleware(failing(errHandler))(inner)
+		})
+		msg := message.NewMessage("m1", nil)
+		msg.SetContext(parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: "payments", Topic: "orders.placed"}))
+		if _, err := outer(msg); err != nil {
+			t.Error(err)
+		}
+		if entries := b.list(); len(entries) != 1 || entries[0].MessageID != "m2" {
 			t.Errorf("in quarantine: %v", entries)
 		}
 	})

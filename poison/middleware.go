@@ -21,7 +21,8 @@ import (
 // Errors that say nothing about the message are returned as they are: the
 // router nacks, and the message comes again.
 //
-// It belongs outside of retry and dedup, and is [ErrInsideDedup] inside of that.
+// It belongs outside of retry and dedup, and is [ErrInsideRetry] or
+// [ErrInsideDedup] otherwise.
 func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	s.listening.Do(func() {
 		s.parked.Listen(listener{s})
@@ -31,6 +32,9 @@ func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		ctx := msg.Context()
 		if _, inside := parked.TxOf(ctx); inside {
 			return nil, verdict.HandBack(fmt.Errorf("poison: %w", ErrInsideDedup))
+		}
+		if parked.Tried(ctx, msg) {
+			return nil, verdict.HandBack(fmt.Errorf("poison: %w", ErrInsideRetry))
 		}
 		delivery := parked.DeliveryOf(ctx)
 		original := parked.Snapshot(msg)

@@ -71,6 +71,11 @@ var (
 	// would have what a failed handler wrote committed. The handler is not
 	// called, and the message is handed back.
 	ErrInsideDedup = parked.ErrInsideDedup
+
+	// ErrInsideRetry says that the middleware is inside of retry's, where it
+	// would quarantine every failure at once, and nothing be tried again. The
+	// handler is not called, and the message is held.
+	ErrInsideRetry = parked.ErrInsideRetry
 )
 
 // page is the length of a page that does not say.

@@ -143,7 +143,7 @@ func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, end 
 	began := time.Now()
 	ctx, handling := a.instruments.tracer.Handle(
 		a.ctx, a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
-	a.msg.SetContext(ctx)
+	a.msg.SetContext(parked.WithTried(ctx, a.msg))
 	produced, err = verdict.Call(h, a.msg)
 	a.msg.SetContext(a.ctx) // a handler may have left a cancelled one behind
 	a.instruments.duration.Record(time.Since(began), telemetry.Succeeded(err))

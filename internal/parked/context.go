@@ -17,6 +17,7 @@ const (
 	deliveryKey contextKey = iota
 	subscriptionKey
 	txKey
+	triedKey
 )
 
 // WithTx returns ctx with the transaction of the message that is being handled.
@@ -35,6 +36,23 @@ func TxOf(ctx context.Context) (*sql.Tx, bool) {
 // message as done: no retry or replay would run it again.
 var ErrInsideDedup = errors.New(
 	"the middleware is inside of dedup's: from the outside in the order is poison, retry, dedup")
+
+// WithTried returns ctx for what retry gives msg to.
+func WithTried(ctx context.Context, msg *message.Message) context.Context {
+	return context.WithValue(ctx, triedKey, msg)
+}
+
+// Tried says that a middleware with msg is inside of retry. Another message can
+// have the same context: a handler may have given it on.
+func Tried(ctx context.Context, msg *message.Message) bool {
+	tried, ok := ctx.Value(triedKey).(*message.Message)
+	return ok && tried == msg
+}
+
+// ErrInsideRetry says that poison is inside of retry. It would take every failure
+// off the chain before retry sees it.
+var ErrInsideRetry = errors.New(
+	"the middleware is inside of retry's: from the outside in the order is poison, retry, dedup")
 
 // Delivery says how a message came to its handler.
 type Delivery struct {
