@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/watermill-once/once/internal/dsn"
 )
 
 var (
@@ -68,7 +70,7 @@ func Check(ctx context.Context, db querier, config Config) error {
 
 	exists, err := config.exists(ctx, db)
 	if err != nil {
-		return fmt.Errorf("schema: check: %w", config.told(err))
+		return fmt.Errorf("schema: check: %w", config.told(dsn.Hide(err)))
 	}
 	if !exists {
 		return fmt.Errorf("schema: %w: no table %s: run schema.Up, or apply schema.SQL", ErrMissing, config.Table("migrations"))

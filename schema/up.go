@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+
+	"github.com/watermill-once/once/internal/dsn"
 )
 
 // Up brings the tables to [Version]. It is safe to call from any number of
@@ -25,7 +27,7 @@ func Up(ctx context.Context, db *sql.DB, config Config) error {
 	// whatever the data source name says.
 	conn, err := db.Conn(ctx)
 	if err != nil {
-		return fmt.Errorf("schema: connect: %w", err)
+		return fmt.Errorf("schema: connect: %w", dsn.Hide(err))
 	}
 	defer conn.Close()
 	if err := upOn(ctx, conn, config); err != nil {

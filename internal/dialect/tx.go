@@ -6,6 +6,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+
+	"github.com/watermill-once/once/internal/dsn"
 )
 
 // ErrCommitUnknown says that the connection was lost while a commit was under
@@ -113,7 +115,7 @@ func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx,
 			break
 		}
 	}
-	return nil, nil, fmt.Errorf("begin: %w", err)
+	return nil, nil, fmt.Errorf("begin: %w", dsn.Hide(err))
 }
 
 // Commit commits a transaction of [Begin]. An error wraps [ErrCommitUnknown]
