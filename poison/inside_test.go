@@ -48,7 +48,7 @@ func TestTrap38InsideOfDedupItIsRefused(t *testing.T) {
 
 // Inside of retry every failure would be quarantined at once, and nothing tried
 // again.
-func TestInsideOfRetryItIsRefused(t *testing.T) {
+func TestTrap38InsideOfRetryItIsRefused(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		retries, err := retry.New(db.DB, retry.Config{

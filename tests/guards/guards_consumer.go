@@ -98,6 +98,12 @@ func inboxGuards() []guard {
 			pkg:     "poison", test: "TestTrap38InsideOfDedupItIsRefused",
 		},
 		{
+			trap: 38, what: "poison refuses to run inside of retry",
+			file: "poison/middleware.go", guard: "if parked.Tried(ctx, msg) {",
+			without: "if parked.Tried(ctx, msg) && msg == nil {",
+			pkg:     "poison", test: "TestTrap38InsideOfRetryItIsRefused",
+		},
+		{
 			trap: 39, what: "an empty id is refused",
 			file: "dedup/identity.go", guard: `case id == "":`, without: `case id == "" && id != "":`,
 			pkg: "dedup", test: "TestTrap39UnusableIDs",
