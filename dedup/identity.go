@@ -37,6 +37,7 @@ func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, err
 	if slices.Contains(i.config.Idempotent, consumer) {
 		return nil, nil
 	}
+	i.names.check(msg.Context(), consumer, i.config.Logger)
 	return i.identities(msg)
 }
 

@@ -23,6 +23,7 @@ type Inbox struct {
 	sql     queries
 
 	instruments *instruments
+	names       names
 }
 
 // New returns the inbox in db. The tables must be there, see schema.Up.
