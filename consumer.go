@@ -135,15 +135,22 @@ func (c ConsumerConfig) shared() (ConsumerConfig, error) {
 	if order.Tx == nil {
 		order.Tx = dedup.TxFromContext
 	}
-	for _, part := range []*schema.Config{
-		&c.Inbox.Schema, &c.Dedup.Schema, &c.Retry.Schema, &c.Poison.Schema, &order.Schema,
+	for _, part := range []struct {
+		name   string
+		schema *schema.Config
+	}{
+		{"Inbox", &c.Inbox.Schema},
+		{"Dedup", &c.Dedup.Schema},
+		{"Retry", &c.Retry.Schema},
+		{"Poison", &c.Poison.Schema},
+		{"Sequence", &order.Schema},
 	} {
-		if *part == (schema.Config{}) {
-			*part = c.Schema
+		if *part.schema == (schema.Config{}) {
+			*part.schema = c.Schema
 		}
-		if part.WithDefaults() != c.Schema.WithDefaults() {
-			return c, fmt.Errorf("once: Schema is %+v in one part and %+v in another: the parts share their tables",
-				*part, c.Schema)
+		if part.schema.WithDefaults() != c.Schema.WithDefaults() {
+			return c, fmt.Errorf("once: %s.Schema is %+v, and Schema %+v: the parts share their tables, leave theirs empty",
+				part.name, part.schema.WithDefaults(), c.Schema.WithDefaults())
 		}
 	}
 	for _, part := range []*watermill.LoggerAdapter{

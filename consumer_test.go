@@ -11,6 +11,8 @@ import (
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+	"github.com/watermill-once/once/sequence"
 )
 
 // The inbox must remember for longer than retry tries.
@@ -38,6 +40,26 @@ func TestTrap36RetriesDoNotOutlastTheInbox(t *testing.T) {
 	_, err = once.NewConsumer(db, once.ConsumerConfig{Dedup: dedup.Config{Retention: 24 * time.Hour}})
 	if err == nil || !strings.Contains(err.Error(), "LongestWayBack") {
 		t.Errorf("an inbox of a day: %v", err)
+	}
+}
+
+// The error says which part has tables of its own.
+func TestAPartWithATableOfItsOwnIsNamed(t *testing.T) {
+	db, err := sql.Open("sqlite", "file:unused?mode=memory")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	other := schema.Config{Prefix: "other_"}
+	for field, config := range map[string]once.ConsumerConfig{
+		"Retry.Schema":    {Retry: retry.Config{Schema: other}},
+		"Dedup.Schema":    {Dedup: dedup.Config{Schema: other}},
+		"Sequence.Schema": {Sequence: &sequence.Config{Schema: other}},
+	} {
+		_, err := once.NewConsumer(db, config)
+		if err == nil || !strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), "once_") {
+			t.Errorf("%s: %v", field, err)
+		}
 	}
 }
 
