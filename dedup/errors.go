@@ -27,7 +27,7 @@ var (
 	ErrNoOutbox = errors.New("the handler produced messages, but Config.Outbox is not set")
 
 	// ErrNoTopic says that a produced message does not say where it is to go.
-	ErrNoTopic = errors.New("a produced message has no topic: set its once_topic metadata or the handler's publish topic")
+	ErrNoTopic = errors.New("a produced message has no topic: give it one with outbox.SetTopic or once.To, or the handler a publish topic")
 
 	// ErrCommitUnknown says that the connection was lost during the commit.
 	// The message is to be handled again: the inbox then knows.
