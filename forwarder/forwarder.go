@@ -146,7 +146,7 @@ func (f *Forwarder) check(ctx context.Context) error {
 			}
 		}
 		if attempt == 1 {
-			f.config.Logger.Error("The outbox's database cannot be reached, trying again", err, nil)
+			f.config.Logger.Error("The outbox's tables cannot be read, trying again", err, nil)
 		}
 		select {
 		case <-ctx.Done():
