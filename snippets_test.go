@@ -211,6 +211,42 @@ func _(ctx context.Context, db *sql.DB) error {
 	return schema.Check(ctx, db, schema.Config{})
 }
 
+func _(db *sql.DB, router *message.Router, subscriber message.Subscriber, logger watermill.LoggerAdapter) error {
+	inbox, err := dedup.New(db, dedup.Config{Logger: logger})
+	if err != nil {
+		return err
+	}
+	router.AddMiddleware(inbox.Middleware)
+	router.AddConsumerHandler("payments", "orders.placed", subscriber, func(msg *message.Message) error {
+		tx, ok := dedup.TxFromContext(msg.Context())
+		if !ok {
+			return errors.New("the handler is not behind the inbox")
+		}
+		_, err := tx.ExecContext(msg.Context(), `INSERT INTO payments (order_id) VALUES ($1)`, string(msg.Payload))
+		return err
+	})
+	return nil
+}
+
+func _(
+	db *sql.DB, router *message.Router, subscriber message.Subscriber, logger watermill.LoggerAdapter, inbox *dedup.Inbox,
+	handle message.NoPublishHandlerFunc,
+) error {
+	retries, err := retry.New(db, retry.Config{Logger: logger})
+	if err != nil {
+		return err
+	}
+	router.AddMiddleware(retries.Middleware, inbox.Middleware) // in place of inbox.Middleware alone
+	router.AddConsumerHandler("payments", "orders.placed", retries.Subscriber("payments", subscriber), handle)
+
+	quarantine, err := poison.New(db, poison.Config{Logger: logger})
+	if err != nil {
+		return err
+	}
+	router.AddMiddleware(quarantine.Middleware, retries.Middleware, inbox.Middleware)
+	return nil
+}
+
 func _(db *sql.DB, router *message.Router, subscriber message.Subscriber) error {
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{})
 	if err != nil {

@@ -39,6 +39,12 @@ func _(
 	router.AddMiddleware(middleware.Recoverer, quarantine.Middleware, retries.Middleware, inbox.Middleware)
 	router.AddConsumerHandler("payments", "orders.placed", retries.Subscriber("payments", subscriber), handle)
 
+	_ = func(msg *message.Message) error {
+		tx, _ := dedup.TxFromContext(msg.Context()) // it is there behind the inbox
+		_, err := tx.ExecContext(msg.Context(), `INSERT INTO payments (order_id) VALUES ($1)`, string(msg.Payload))
+		return err
+	}
+
 	config.SubscriberConstructor = func(params cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
 		return retries.Subscriber(params.HandlerName, subscriber), nil
 	}
