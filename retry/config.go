@@ -44,7 +44,8 @@ type Config struct {
 
 	// Lease is how long a parked message belongs to the process that claimed
 	// it; it is renewed while the handler runs. After a crash the message is
-	// tried again when the lease is over. Defaults to 30 seconds.
+	// tried again when the lease is over. Nothing is begun that late, so it is to
+	// be many times what a claim takes. Defaults to 30 seconds.
 	Lease time.Duration
 
 	// PollInterval is how often each subscription looks for parked messages

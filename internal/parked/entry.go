@@ -94,22 +94,15 @@ func (s *Store) Next(ctx context.Context, f Filter, n int, bytes int64, states .
 	where := s.where(f, states...)
 	query := s.dialect.SQL(`SELECT id, length(envelope) FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(n))
 	err = s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
-		rows, err := tx.QueryContext(ctx, query, where.args...)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
+		return eachRow(ctx, tx, func(scan func(dest ...any) error) error {
 			var id, size int64
-			if err := rows.Scan(&id, &size); err != nil {
-				return err
+			err := scan(&id, &size)
+			bytes -= size
+			if bytes >= 0 || len(ids) == 0 {
+				ids = append(ids, id)
 			}
-			if bytes -= size; bytes < 0 && len(ids) > 0 {
-				return nil
-			}
-			ids = append(ids, id)
-		}
-		return rows.Err()
+			return err
+		}, query, where.args...)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look for parked messages: %w", err)

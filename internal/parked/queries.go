@@ -47,7 +47,7 @@ func newQueries(d dialect.Dialect) queries {
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),
 
 		// A row that waits is overruled: this attempt is the later knowledge. One
-		// that is in hand is not: that attempt waited for this one, and may succeed.
+		// that is in hand is not: that attempt comes after this one, and may succeed.
 		// A final state is left alone. Of two copies the one that could be decoded
 		// is kept.
 		insertQuarantined: d.SQL(`
