@@ -11,6 +11,7 @@ import (
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/verdict"
 )
@@ -34,7 +35,7 @@ func New(db *sql.DB, config Config) (*Inbox, error) {
 		err = errors.Join(errors.New("db is nil"), err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("dedup: %w", err)
+		return nil, fields.Refused("dedup", err)
 	}
 	d, err := dialect.New(config.Schema)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -53,7 +54,7 @@ func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, er
 		errs = append(errs, errors.New("publisher is nil"))
 	}
 	if err := errors.Join(append(errs, config.validate())...); err != nil {
-		return nil, fmt.Errorf("forwarder: %w", err)
+		return nil, fields.Refused("forwarder", err)
 	}
 	if _, async := publisher.(AsyncPublisher); !async {
 		config.Window = min(config.Window, config.Workers)

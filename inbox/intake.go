@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/parked"
 )
 
@@ -28,7 +29,7 @@ func New(db *sql.DB, config Config) (*Intake, error) {
 		err = errors.Join(errors.New("db is nil"), err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("inbox: %w", err)
+		return nil, fields.Refused("inbox", err)
 	}
 	store, err := parked.NewStore(db, config.Schema)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/schema"
 )
@@ -46,7 +47,7 @@ func New(db *sql.DB, config Config) (*Transport, error) {
 		errs = append(errs, fmt.Errorf("PublishTimeout is %v: negative", config.PublishTimeout))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("local: %w", err)
+		return nil, fields.Refused("local", err)
 	}
 	store, err := parked.NewStore(db, config.Schema)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -35,7 +36,7 @@ func New(db *sql.DB, config Config) (*Mover, error) {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("mover: %w", err)
+		return nil, fields.Refused("mover", err)
 	}
 	d, err := dialect.New(config.Schema)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -69,7 +70,7 @@ type Outbox struct {
 func New(config Config) (*Outbox, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
-		return nil, fmt.Errorf("outbox: %w", err)
+		return nil, fields.Refused("outbox", err)
 	}
 	d, err := dialect.New(config.Schema)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/parked"
 )
 
@@ -30,7 +31,7 @@ func New(db *sql.DB, config Config) (*Store, error) {
 		err = errors.Join(errors.New("db is nil"), err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("poison: %w", err)
+		return nil, fields.Refused("poison", err)
 	}
 	store, err := parked.NewStore(db, config.Schema)
 	if err != nil {

@@ -218,7 +218,7 @@ func (a *attempt) handBack(err error) error {
 func (a *attempt) giveUp(kind verdict.Kind, reason string, err error) error {
 	return &Error{
 		Kind: kind, Reason: reason, Attempts: a.attempts,
-		Err: fmt.Errorf("retry: given up after %d attempts: %w", a.attempts, err),
+		Err: fmt.Errorf("retry: given up at attempt %d: %w", a.attempts, err),
 	}
 }
 

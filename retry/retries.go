@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/parked"
 )
 
@@ -27,7 +28,7 @@ func New(db *sql.DB, config Config) (*Retries, error) {
 		err = errors.Join(errors.New("db is nil"), err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("retry: %w", err)
+		return nil, fields.Refused("retry", err)
 	}
 	store, err := parked.NewStore(db, config.Schema)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/verdict"
 )
@@ -27,7 +28,7 @@ type Resequencer struct {
 func New(config Config) (*Resequencer, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
-		return nil, fmt.Errorf("sequence: %w", err)
+		return nil, fields.Refused("sequence", err)
 	}
 	d, err := dialect.New(config.Schema)
 	if err != nil {
