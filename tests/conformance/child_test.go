@@ -95,7 +95,7 @@ func (l life) consume() error {
 	config := once.ConsumerConfig{Schema: tables, Retry: retry.Config{
 		Policy:      retry.Policy{Immediate: -1, Delayed: 1, Base: cmp.Or(l.Pause, 5*time.Millisecond)},
 		CrashBudget: cmp.Or(l.Budget, crashBudget), Concurrency: 4, KeyOrder: l.KeyOrder,
-		Lease: 400 * time.Millisecond, PollInterval: 5 * time.Millisecond,
+		Lease: time.Second, PollInterval: 5 * time.Millisecond,
 	}}
 	switch l.Versions {
 	case "newer":

@@ -31,7 +31,7 @@ const (
 	key = "key"
 
 	crashBudget = 2
-	lease       = 400 * time.Millisecond
+	lease       = time.Second
 )
 
 func (a *actor) chain() (*once.Consumer, error) {
