@@ -113,8 +113,8 @@ func (d *DeadLetters) list(ctx context.Context, f Filter, page Page) ([]Letter, 
 // of its key.
 //
 // What dies while this runs is left alone. When ctx ends it stops after a
-// batch; the report says what was done, with any error. Of a
-// commit whose outcome is unknown it knows nothing.
+// batch; the report says what was done, with any error. Of a commit whose outcome
+// is unknown it knows nothing.
 func (d *DeadLetters) Replay(ctx context.Context, act Act, f Filter, options ReplayOptions) (Report, error) {
 	report, err := d.archive.run(ctx, f, operation{
 		ReplayOptions: options.withDefaults(), act: act, name: "replay", do: d.putBack,

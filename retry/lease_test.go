@@ -21,6 +21,32 @@ func withShortLease(c *retry.Config) {
 	c.Lease, c.Policy.Immediate = shortLease, 5
 }
 
+// A lease is renewed for as long as the handler runs.
+func TestALeaseLastsAsLongAsTheHandler(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *retry.Config) { c.Lease, c.Concurrency = 300*time.Millisecond, 4 })
+		var calls atomic.Int32
+		var first time.Time
+		b.run(func(*message.Message) error {
+			if calls.Add(1) == 1 {
+				first = b.entries("")[0].DueAt
+				b.eventually("the lease is renewed three times over", func() bool {
+					entries := b.entries("")
+					return len(entries) == 1 && entries[0].DueAt.Sub(first) > 600*time.Millisecond
+				})
+			}
+			return nil
+		})
+		if err := b.parked.Deliver(t.Context(), topic, []string{consumer}, message.NewMessage("m1", nil)); err != nil {
+			t.Fatal(err)
+		}
+		b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
+		if n := calls.Load(); n != 1 {
+			t.Fatalf("the handler ran %d times", n)
+		}
+	})
+}
+
 // A process that does not get through to the database cannot renew its leases.
 // Others may have given the message up by the time it does: it does not call
 // the handler again.

@@ -1,7 +1,6 @@
 package parked
 
 import (
-	"encoding/json"
 	"testing"
 
 	"github.com/watermill-once/once/internal/testkit"
@@ -38,16 +37,7 @@ func TestABatchOfANewCauseReadsNoMoreThanItself(t *testing.T) {
 	if err := db.QueryRowContext(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query, where.args...).Scan(&text); err != nil {
 		t.Fatal(err)
 	}
-	var explained []struct {
-		Plan struct {
-			Hit  int `json:"Shared Hit Blocks"`
-			Read int `json:"Shared Read Blocks"`
-		} `json:"Plan"`
-	}
-	if err := json.Unmarshal(text, &explained); err != nil {
-		t.Fatal(err)
-	}
-	if pages := explained[0].Plan.Hit + explained[0].Plan.Read; pages > 50 {
+	if pages := pagesOf(t, text); pages > 50 {
 		t.Errorf("%d pages for %s", pages, text)
 	}
 }

@@ -59,6 +59,11 @@ func parkedGuards() []guard {
 			pkg:     "retry", test: "TestTrap48NothingIsApplied/alone/sqlite",
 		},
 		{
+			trap: 48, what: "nothing of a batch is applied when its lease has ended",
+			file: "dedup/claims.go", guard: "if t.leaveLost() {", without: "if t.entries == nil && t.leaveLost() {",
+			pkg: "retry", test: "TestTrap48NothingIsApplied/in_a_batch/sqlite",
+		},
+		{
 			trap: 49, what: "suspects are claimed one at a time",
 			file: "retry/feed.go", guard: "sel.Suspects, sel.Limit = true, 1", without: "sel.Suspects = true",
 			pkg: "retry", test: "TestTrap49SuspectsRunAlone",
