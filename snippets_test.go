@@ -19,6 +19,7 @@ import (
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/lazytx"
 	"github.com/watermill-once/once/local"
 	"github.com/watermill-once/once/mover"
 	"github.com/watermill-once/once/oncetest"
@@ -258,6 +259,16 @@ func _(db *sql.DB, router *message.Router, subscriber message.Subscriber) error 
 			captured := outbox.NewMessage(msg.Payload)
 			return []*message.Message{once.To("payments.captured", captured)}, err
 		})
+	return nil
+}
+
+func _(dsn string) error {
+	connector, err := pq.NewConnector(dsn)
+	if err != nil {
+		return err
+	}
+	db := sql.OpenDB(lazytx.Connector(connector))
+	_ = db
 	return nil
 }
 

@@ -90,7 +90,7 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 		return err
 	}
 	ctx := msg.Context()
-	tx, release, err := dialect.Begin(ctx, i.db, nil)
+	tx, release, err := dialect.Begin(dialect.StartWithText(ctx), i.db, nil)
 	if err != nil {
 		return verdict.HandBack(fmt.Errorf("dedup: %w", err))
 	}

@@ -150,7 +150,7 @@ func (t *turn) try() (err error) {
 	}()
 	ctx, end := t.context()
 	defer end()
-	tx, release, err := dialect.Begin(ctx, t.db, nil)
+	tx, release, err := dialect.Begin(dialect.StartWithText(ctx), t.db, nil)
 	if err != nil {
 		return verdict.HandBack(fmt.Errorf("dedup: %w", err))
 	}

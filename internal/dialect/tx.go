@@ -34,7 +34,7 @@ func (d Dialect) Write(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) er
 	if !d.SQLite() { // it has one writer
 		options = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
-	return run(ctx, db, options, d.bounded(ctx, work), d.Commit)
+	return run(StartWithText(ctx), db, options, d.bounded(ctx, work), d.Commit)
 }
 
 // InTx is [Dialect.Write] for somebody else's work, which takes as long as it
@@ -117,6 +117,18 @@ func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx,
 	}
 	return nil, nil, fmt.Errorf("begin: %w", dsn.Hide(err))
 }
+
+type startsWithText struct{}
+
+// StartWithText says that the first statement of the transaction which is
+// begun with the context is one of ours, a text without arguments, and that
+// nothing follows if it fails. So BEGIN may go with it, see package lazytx.
+func StartWithText(ctx context.Context) context.Context {
+	return context.WithValue(ctx, startsWithText{}, true)
+}
+
+// StartsWithText says whether [StartWithText] did.
+func StartsWithText(ctx context.Context) bool { return ctx.Value(startsWithText{}) != nil }
 
 // Commit commits a transaction of [Begin]. An error wraps [ErrCommitUnknown]
 // unless the database itself said that the commit failed.

@@ -14,6 +14,7 @@ func (b *bench) consumers(ctx context.Context) ([]row, error) {
 		bare  = series{id: "consumer-bare", what: fmt.Sprintf("a transaction a message, %d in flight, no inbox, %s", inFlight, b.kinds[0])}
 		hand  = series{id: "consumer-naive", what: "the same with an insert into a table of ids"}
 		ours  = series{id: "consumer-once", what: "the same with once.Consumer"}
+		lazy  = series{id: "consumer-lazytx", what: "the same again, BEGIN sent with the first statement by lazytx"}
 		usual = series{id: "consumer-stock", what: "watermill-amqp's subscriber as it comes, with a table of ids"}
 		best  = series{id: "consumer-default", what: "rabbit.Subscriber and once.Consumer as they come"}
 		eight = series{id: "consumer-stock-8", what: fmt.Sprintf("the stock subscriber with %d subscriptions", inFlight)}
@@ -27,6 +28,7 @@ func (b *bench) consumers(ctx context.Context) ([]row, error) {
 		way(&bare, all, apart, effects{orders: all}),
 		way(&hand, all, naive, effects{orders: all, naive: all}),
 		way(&ours, all, chain(rabbit.SubscriberConfig{InFlight: inFlight}), effects{orders: all, inbox: all}),
+		way(&lazy, all, lazyChain(rabbit.SubscriberConfig{InFlight: inFlight}), effects{orders: all, inbox: all}),
 		way(&usual, few, stock(1), effects{orders: few, naive: few}),
 		way(&best, all, chain(rabbit.SubscriberConfig{}), effects{orders: all, inbox: all}),
 		way(&eight, all, stock(inFlight), effects{orders: all, naive: all}),
@@ -43,7 +45,8 @@ func (b *bench) consumers(ctx context.Context) ([]row, error) {
 	rows := []row{
 		bare.row(),
 		hand.against(bare, 0),
-		ours.against(bare, 0.82),
+		ours.against(bare, 0),
+		lazy.against(bare, 0.82),
 		usual.row(),
 		best.against(usual, 3),
 	}
@@ -51,7 +54,8 @@ func (b *bench) consumers(ctx context.Context) ([]row, error) {
 		rows = append(rows,
 			limit.row(),
 			eight.against(limit, 0),
-			ours.named("-per-pgbench", "once.Consumer, as above, against pgbench").against(limit, 0.45))
+			ours.named("-per-pgbench", "once.Consumer, as above, against pgbench").against(limit, 0),
+			lazy.named("-per-pgbench", "with lazytx, as above, against pgbench").against(limit, 0.45))
 	}
 	return rows, nil
 }

@@ -69,12 +69,21 @@ func handled(ctx context.Context, tx *sql.Tx, _ *message.Message) ([]*message.Me
 }
 
 func chainWith(config rabbit.SubscriberConfig, handle once.HandlerFunc) handlers {
+	return chainOn(func(s *scene) *sql.DB { return s.db.DB }, config, handle)
+}
+
+// lazyChain is chain whose transactions begin with their first statement.
+func lazyChain(config rabbit.SubscriberConfig) handlers {
+	return chainOn(func(s *scene) *sql.DB { return s.db.lazy }, config, handled)
+}
+
+func chainOn(pool func(s *scene) *sql.DB, config rabbit.SubscriberConfig, handle once.HandlerFunc) handlers {
 	return func(s *scene, router *message.Router) error {
 		subscriber, err := s.subscriber(config)
 		if err != nil {
 			return err
 		}
-		consumer, err := once.NewConsumer(s.db.DB, once.ConsumerConfig{})
+		consumer, err := once.NewConsumer(pool(s), once.ConsumerConfig{})
 		if err != nil {
 			return err
 		}

@@ -8,7 +8,9 @@ import (
 	"net/url"
 
 	"github.com/google/uuid"
-	_ "github.com/lib/pq"
+	"github.com/lib/pq"
+
+	"github.com/watermill-once/once/lazytx"
 )
 
 // connections is the size of a pool, all of which are kept open.
@@ -19,15 +21,29 @@ func open(dsn string) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
+	return sized(db), nil
+}
+
+// openLazily returns a database whose transactions begin with their first statement.
+func openLazily(dsn string) (*sql.DB, error) {
+	connector, err := pq.NewConnector(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return sized(sql.OpenDB(lazytx.Connector(connector))), nil
+}
+
+func sized(db *sql.DB) *sql.DB {
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
-	return db, nil
+	return db
 }
 
 // database is a new database.
 type database struct {
 	*sql.DB
 
+	lazy  *sql.DB // another pool of it, see openLazily
 	dsn   string
 	name  string
 	admin *sql.DB
@@ -51,14 +67,19 @@ func newDatabase(ctx context.Context, dsn string) (*database, error) {
 	if d.DB, err = open(d.dsn); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
+	if d.lazy, err = openLazily(d.dsn); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
 	return d, nil
 }
 
 // Close drops the database.
 func (d *database) Close() error {
 	defer d.admin.Close()
-	if d.DB != nil {
-		_ = d.DB.Close()
+	for _, pool := range []*sql.DB{d.DB, d.lazy} {
+		if pool != nil {
+			_ = pool.Close()
+		}
 	}
 	if _, err := d.admin.Exec(`DROP DATABASE "` + d.name + `" WITH (FORCE)`); err != nil {
 		return fmt.Errorf("database %s is left: %w", d.name, err)

@@ -11,9 +11,10 @@ import (
 	"time"
 
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	_ "github.com/lib/pq"
+	"github.com/lib/pq"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/watermill-once/once/lazytx"
 	"github.com/watermill-once/once/rabbit"
 )
 
@@ -32,6 +33,7 @@ type life struct {
 	Role    string `json:"role"`
 	Name    string `json:"name"` // no two lives have the same
 	DSN     string `json:"dsn"`
+	Lazy    bool   `json:"lazy"` // its transactions begin with their first statement
 	AMQP    string `json:"amqp"`
 	Journal string `json:"journal"` // a writer's
 	Plant   string `json:"plant"`   // what is broken on purpose
@@ -81,9 +83,13 @@ func (a *actor) play() error {
 		}
 	}()
 	go a.tally.report(os.Stdout)
-	db, err := sql.Open("postgres", a.DSN)
+	connector, err := pq.NewConnector(a.DSN)
 	if err != nil {
 		return err
+	}
+	db := sql.OpenDB(connector)
+	if a.Lazy {
+		db = sql.OpenDB(lazytx.Connector(connector))
 	}
 	defer db.Close()
 	db.SetConnMaxIdleTime(2 * time.Second) // so that what leaks is what is left

@@ -188,7 +188,7 @@ func (w *world) begin(plant string) error {
 			}
 			m := &member{
 				life: life{
-					Role: role, Plant: plant,
+					Role: role, Plant: plant, Lazy: n == 1,
 					DSN: fmt.Sprintf("postgres://%s@%s/chaos?sslmode=disable&lock_timeout=2000", user, w.pg[role].address),
 				},
 				dir: w.dir, base: fmt.Sprintf("%s%d", role, n+1), old: w.old, before: make(map[string]int64), exits: make(map[int]int64), paused: true,

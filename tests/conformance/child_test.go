@@ -49,6 +49,7 @@ type life struct {
 
 	Dialect   string        `json:"dialect"`
 	DSN       string        `json:"dsn"`
+	Lazy      bool          `json:"lazy"`       // PostgreSQL: BEGIN goes with the first statement
 	Transport string        `json:"transport"`  // "queue", "local" or the URL of a broker
 	Queue     string        `json:"queue"`      // at the broker
 	Gather    time.Duration `json:"gather"`     // how long a batch waits to be full
@@ -87,7 +88,7 @@ func TestMain(m *testing.M) {
 func (l life) consume() error {
 	armed = l.Dies
 	tables := schema.Config{Dialect: schema.Dialect(l.Dialect)}
-	db, err := open(l.Dialect, l.DSN)
+	db, err := l.open()
 	if err != nil {
 		return err
 	}

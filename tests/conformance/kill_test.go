@@ -187,6 +187,14 @@ func TestKilledAtEveryStep(t *testing.T) {
 	})
 }
 
+// The same where BEGIN goes with the first statement.
+func TestKilledAtEveryStepOfALazyTransaction(t *testing.T) {
+	points := of("postgres", "inbox", before, after, committed, sent, done)
+	steps(t, "postgres", life{Transport: "queue", Lazy: true}, nil, points, effectsOnce)
+	points = append(of("postgres", "claim", before, sent, done), of("postgres", "resolve", before, sent, done)...)
+	steps(t, "postgres", life{Transport: "local", Lazy: true}, nil, points, effectsOnce)
+}
+
 // The same while the messages are seen to share a transaction, and again while they do when
 // they are redelivered; and while a batch fails as a whole.
 func TestKilledAtEveryStepOfABatch(t *testing.T) {

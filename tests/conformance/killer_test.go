@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/lib/pq"
+
+	"github.com/watermill-once/once/lazytx"
 )
 
 // point is a step of the consumer, at which its process is killed.
@@ -67,21 +69,24 @@ func die() {
 }
 
 // open returns a database whose connections pass the points.
-func open(dialect, dsn string) (*sql.DB, error) {
-	if dialect == "postgres" {
-		connector, err := pq.NewConnector(dsn)
+func (l life) open() (*sql.DB, error) {
+	if l.Dialect == "postgres" {
+		connector, err := pq.NewConnector(l.DSN)
 		if err != nil {
 			return nil, err
 		}
 		connector.Dialer(dialer{})
+		if l.Lazy {
+			return sql.OpenDB(watched{lazytx.Connector(connector)}), nil
+		}
 		return sql.OpenDB(watched{connector}), nil
 	}
-	db, err := sql.Open("sqlite", dsn)
+	db, err := sql.Open("sqlite", l.DSN)
 	if err != nil {
 		return nil, err
 	}
 	defer db.Close()
-	return sql.OpenDB(watched{named{db.Driver(), dsn}}), nil
+	return sql.OpenDB(watched{named{db.Driver(), l.DSN}}), nil
 }
 
 type named struct {

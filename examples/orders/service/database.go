@@ -12,6 +12,7 @@ import (
 	"github.com/lib/pq"
 	"modernc.org/sqlite"
 
+	"github.com/watermill-once/once/lazytx"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -58,7 +59,7 @@ func Postgres(dsn, schemaName string) (Database, error) {
 	if err != nil {
 		return Database{}, fmt.Errorf("service: %w", err)
 	}
-	return Database{Tables: tables, connector: connector}, nil
+	return Database{Tables: tables, connector: lazytx.Connector(connector)}, nil
 }
 
 // Pool opens a pool of at most so many connections. None is made before it is
