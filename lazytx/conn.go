@@ -20,6 +20,11 @@ type conn struct {
 
 	begin string    // still to be sent
 	alive time.Time // when it was seen to be
+
+	// lib/pq watches the context that a transaction was begun with, if it can end,
+	// and ends its watch at every commit and rollback until another begins: a
+	// second time it breaks the connection, or panics.
+	watches bool
 }
 
 // BeginTx leaves BEGIN to the first statement if that is known to be a text
@@ -27,7 +32,8 @@ type conn struct {
 // before can pass it by.
 func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
 	begin, can := beginText(options)
-	if !can || !dialect.StartsWithText(ctx) || time.Since(c.alive) > rested {
+	if !can || !dialect.StartsWithText(ctx) || ctx.Done() != nil || c.watches || time.Since(c.alive) > rested {
+		c.watches = ctx.Done() != nil
 		inner, err := c.postgres.BeginTx(ctx, options)
 		return tx{inner, c}, err
 	}

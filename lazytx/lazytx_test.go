@@ -313,6 +313,36 @@ func TestOtherTransactions(t *testing.T) {
 	b.expect("0", "1")
 }
 
+// lib/pq watches the contexts of the service's transactions, and ours must not
+// end that watch again.
+func TestAfterTransactionsOfTheService(t *testing.T) {
+	b := newBench(t)
+	for n := range 3 {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		tx, err := b.db.BeginTx(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.exec(tx, `INSERT INTO effects VALUES ($1)`, 1+5*n)
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		b.effect(2 + 5*n)
+		tx, release := b.lazy()
+		b.stateIs(idle) // the one before has begun at once, and this need not
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		release()
+		b.effect(3 + 5*n)
+		cancel()
+		b.effect(4 + 5*n)
+		b.effect(5 + 5*n)
+	}
+	b.expect("0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15")
+}
+
 // A commit of what has failed says so, as without this package.
 func TestFailedIsNotCommitted(t *testing.T) {
 	b := newBench(t)
