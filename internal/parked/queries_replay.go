@@ -5,20 +5,23 @@ import "github.com/watermill-once/once/internal/dialect"
 // replayQueries are the statements of replays of many, for PostgreSQL and
 // SQLite alike.
 type replayQueries struct {
-	lock    string // none for SQLite, where writers are alone anyway
-	running string
-	insert  string
-	get     string
-	list    string
-	resume  string
-	resumed string
-	beat    string
-	retake  string
-	moved   string
-	audit   string
-	forget  string
-	advance string
-	end     string
+	lock     string // none for SQLite, where writers are alone anyway
+	running  string
+	insert   string
+	get      string
+	list     string
+	row      string
+	outcomes string
+	count    string
+	resume   string
+	resumed  string
+	beat     string
+	retake   string
+	moved    string
+	audit    string
+	forget   string
+	advance  string
+	end      string
 }
 
 func newReplayQueries(d dialect.Dialect) replayQueries {
@@ -42,6 +45,21 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 		get: d.SQL(`SELECT ` + replayColumns + ` FROM {replays} AS r WHERE r.id = $1`),
 
 		list: d.SQL(`SELECT ` + replayColumns + ` FROM {replays} AS r WHERE r.id < $1 ORDER BY r.id DESC LIMIT $2`),
+
+		// For who runs it and knows what became of its entries, but for those
+		// that waited.
+		row: d.SQL(`SELECT ` + replayRow + `, 0, 0 FROM {replays} AS r WHERE r.id = $1`),
+
+		// Not with replay_id in the condition: PostgreSQL could read all that the
+		// replay has for it. One that another has taken is nothing of this one's.
+		outcomes: d.SQL(`
+			SELECT id, CASE WHEN replay_id = $2 THEN state ELSE '' END FROM {parked} WHERE id {among $1 bigint}`),
+
+		// In one statement, so that what is resolved meanwhile is in one of the two.
+		count: d.SQL(`
+			SELECT id, 0 FROM {parked} WHERE replay_id = $1 AND state = 'waiting'
+			UNION ALL
+			SELECT 0, COUNT(*) FROM {parked} WHERE replay_id = $1 AND state = 'resolved'`),
 
 		// Not from whoever has a lease that is good.
 		resume: d.SQL(`
@@ -76,13 +94,12 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 		audit: d.SQL(`
 			INSERT INTO {audit} (actor, action, subject, consumer, message_id, why, replay_id)
 			SELECT $1, 'replay', 'parked:' || id, consumer, message_id, $2, replay_id FROM {parked}
-			WHERE replay_id = $3 AND id {among $4 bigint}
+			WHERE id {among $3 bigint}
 			ORDER BY id`),
 
-		// Of those that were moved: what somebody has discarded meanwhile stays known.
 		forget: d.SQL(`
 			DELETE FROM {inbox} WHERE (message_id, consumer) IN (
-				SELECT message_id, consumer FROM {parked} WHERE id {among $1 bigint} AND message_id <> '' AND replay_id = $2)`),
+				SELECT message_id, consumer FROM {parked} WHERE id {among $1 bigint} AND message_id <> '')`),
 
 		advance: d.SQL(`
 			UPDATE {replays} SET after_id = $2, replayed = replayed + $3 WHERE id = $1`),
@@ -98,11 +115,13 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 	return q
 }
 
-// What became of the entries is counted while it may change, and stays as it
-// was counted last when the replay has finished.
-const replayColumns = `r.id, r.consumer, r.filter, r.plan, r.actor, r.why,
+const replayRow = `r.id, r.consumer, r.filter, r.plan, r.actor, r.why,
 	CASE WHEN r.state = 'running' AND r.lease_until <= {now} THEN 'abandoned' ELSE r.state END,
 	r.stop_reason, r.total, r.until_id, r.after_id, r.replayed, r.resolved, r.failed,
-	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND state = 'waiting') END,
-	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND state = 'resolved') END,
 	{millis r.started_at}, {millis r.ended_at}`
+
+// What became of the entries is counted while it may change, and stays as it
+// was counted last when the replay has finished.
+const replayColumns = replayRow + `,
+	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND state = 'waiting') END,
+	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND state = 'resolved') END`

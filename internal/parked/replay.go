@@ -70,6 +70,7 @@ type Replay struct {
 	afterID int64
 	untilID int64
 	charged int64 // failures that were known when it stopped last
+	seen    outcomes
 }
 
 // KnownFailures is how many had failed when it was resumed after a stop, or
@@ -232,7 +233,7 @@ func scanReplay(row interface{ Scan(dest ...any) error }) (*Replay, error) {
 		ended        sql.NullInt64
 	)
 	err := row.Scan(&r.ID, &r.Consumer, &filter, &plan, &r.Actor, &r.Why, &r.State, &r.StopReason, &r.Total,
-		&r.untilID, &r.afterID, &r.Replayed, &r.Resolved, &r.charged, &r.Waiting, &resolved, &started, &ended)
+		&r.untilID, &r.afterID, &r.Replayed, &r.Resolved, &r.charged, &started, &ended, &r.Waiting, &resolved)
 	if err != nil {
 		return nil, err
 	}
@@ -266,7 +267,11 @@ func (s *Store) BeatReplay(ctx context.Context, r *Replay, lease time.Duration) 
 	if err != nil {
 		return nil, fmt.Errorf("replay %d: %w", r.ID, err)
 	}
-	return s.again(ctx, r)
+	now, err := s.look(ctx, r)
+	if err != nil {
+		return nil, fmt.Errorf("look at replay %d: %w", r.ID, err)
+	}
+	return now, nil
 }
 
 func (s *Store) beat(ctx context.Context, tx *sql.Tx, r *Replay, lease time.Duration) error {
@@ -286,6 +291,7 @@ func (s *Store) AdvanceReplay(ctx context.Context, r *Replay, n int, lease time.
 		` AND id > ` + where.arg(r.afterID) + ` AND id <= ` + where.arg(r.untilID) +
 		` AND (replay_id IS NULL OR replay_id <> ` + where.arg(r.ID) + `) ORDER BY id LIMIT ` + where.arg(n))
 	after := r.afterID
+	var due []int64
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		if err := s.beat(ctx, tx, r, lease); err != nil {
 			return err
@@ -295,12 +301,12 @@ func (s *Store) AdvanceReplay(ctx context.Context, r *Replay, n int, lease time.
 			return err
 		}
 		more, after = true, ids[len(ids)-1]
-		moved, err = s.release(ctx, tx, r, ids)
+		due, err = s.release(ctx, tx, r, ids)
 		if err != nil {
 			return err
 		}
 		failpoint.Hit("replay/released")
-		_, err = tx.ExecContext(ctx, s.sql.replays.advance, r.ID, after, moved)
+		_, err = tx.ExecContext(ctx, s.sql.replays.advance, r.ID, after, len(due))
 		failpoint.Hit("replay/advance")
 		return err
 	})
@@ -309,25 +315,27 @@ func (s *Store) AdvanceReplay(ctx context.Context, r *Replay, n int, lease time.
 		return 0, false, fmt.Errorf("replay %d: %w", r.ID, err)
 	}
 	r.afterID = after
-	return moved, more, nil
+	r.seen.gave(due)
+	return int64(len(due)), more, nil
 }
 
-// release makes entries due, and enters it in the audit.
-func (s *Store) release(ctx context.Context, tx *sql.Tx, r *Replay, ids []int64) (int64, error) {
-	list := s.dialect.List(ids)
-	moved, err := affected(tx.ExecContext(ctx, s.sql.replays.moved+in(r.states()), r.ID, list))
+// release makes entries due, and enters it in the audit. It returns which those
+// were: what somebody has discarded meanwhile stays so, and stays known.
+func (s *Store) release(ctx context.Context, tx *sql.Tx, r *Replay, ids []int64) (due []int64, err error) {
+	due, err = selectIDs(ctx, tx, s.sql.replays.moved+in(r.states())+` RETURNING id`, []any{r.ID, s.dialect.List(ids)})
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	failpoint.Hit("replay/due")
+	moved := s.dialect.List(due)
 	if r.Plan.Force {
-		if _, err := tx.ExecContext(ctx, s.sql.replays.forget, list, r.ID); err != nil {
-			return 0, err
+		if _, err := tx.ExecContext(ctx, s.sql.replays.forget, moved); err != nil {
+			return nil, err
 		}
 		failpoint.Hit("replay/inbox-forgotten")
 	}
-	_, err = tx.ExecContext(ctx, s.sql.replays.audit, Clean(r.act.Actor, maxName), Clean(r.act.Why, maxError), r.ID, list)
-	return moved, err
+	_, err = tx.ExecContext(ctx, s.sql.replays.audit, Clean(r.act.Actor, maxName), Clean(r.act.Why, maxError), moved)
+	return due, err
 }
 
 // EndReplay gives the lease back, with how the replay ended.

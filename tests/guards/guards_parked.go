@@ -285,7 +285,7 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 72, what: "a forced replay has the inbox forget what it runs again, and no more",
-			file: "internal/parked/queries_replay.go", guard: "message_id <> '' AND replay_id = $2)", without: "message_id <> '' AND $2 = $2)",
+			file: "internal/parked/replay.go", guard: "moved := s.dialect.List(due)", without: "moved := s.dialect.List(ids)",
 			pkg: "internal/parked", test: "TestTrap72AForcedReplay",
 		},
 		{

@@ -1,0 +1,215 @@
+package parked_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+var act = parked.Act{Actor: "ann", Why: "mended"}
+
+// replaying is a replay that gives back so many entries of a new quarantine,
+// none of which has been handled.
+func replaying(t *testing.T, s *parked.Store, n int, lease time.Duration) *parked.Replay {
+	t.Helper()
+	to := &parked.Delivery{Consumer: "c", Topic: "t"}
+	for i := range n {
+		msg := message.NewMessage(fmt.Sprintf("m%d", i+1), nil)
+		if _, err := s.Quarantine(t.Context(), to, msg, parked.Failure{Err: errHandler, Reason: "failed"}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := s.BeginReplay(t.Context(), act, parked.Filter{All: true}, parked.Plan{}, lease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func look(t *testing.T, s *parked.Store, r *parked.Replay) *parked.Replay {
+	t.Helper()
+	r, err := s.BeatReplay(t.Context(), r, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func advance(t *testing.T, s *parked.Store, r *parked.Replay, n int) {
+	t.Helper()
+	moved, _, err := s.AdvanceReplay(t.Context(), r, n, time.Minute)
+	if err != nil || moved != int64(n) {
+		t.Fatalf("%d given back, %v", moved, err)
+	}
+}
+
+// stands is the counts of a replay, as who runs it sees them.
+func stands(t *testing.T, r *parked.Replay, want string) {
+	t.Helper()
+	if got := fmt.Sprintf("%d given back: %d resolved, %d failed, %d wait", r.Replayed, r.Resolved, r.Failed, r.Waiting); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// settle ends the claims that there are: the first ones fail, the others are
+// handled.
+func settle(t *testing.T, s *parked.Store, fail, handle int) (failed []int64) {
+	t.Helper()
+	sel := selection
+	sel.Limit = fail + handle
+	claimed := claim(t, s, sel)
+	if len(claimed) != fail+handle {
+		t.Fatalf("%d claimed", len(claimed))
+	}
+	for i, c := range claimed {
+		var err error
+		if i < fail {
+			err = s.QuarantineClaim(t.Context(), "c", c.Claim, parked.Failure{Err: errHandler, Reason: "failed"})
+			failed = append(failed, c.ID)
+		} else {
+			err = s.Resolve(t.Context(), c.Claim)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return failed
+}
+
+// What failed counts as failed whatever people do to it afterwards, and
+// whether or not who runs the replay has looked in between.
+func TestWhatAReplayHasComeToAddsUp(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		r := look(t, s, replaying(t, s, 12, time.Minute))
+		stands(t, r, "0 given back: 0 resolved, 0 failed, 0 wait")
+		advance(t, s, r, 10)
+		r = look(t, s, r)
+		stands(t, r, "10 given back: 0 resolved, 0 failed, 10 wait")
+
+		failed := settle(t, s, 4, 3)
+		old, err := s.Get(t.Context(), failed[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Edit(t.Context(), act, old, message.NewMessage("edited", nil), false); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Discard(t.Context(), act, failed[1:2]); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Replay(t.Context(), act, failed[2:3]); err != nil {
+			t.Fatal(err)
+		}
+		r = look(t, s, r)
+		stands(t, r, "10 given back: 3 resolved, 4 failed, 3 wait")
+		if err := s.Replay(t.Context(), act, failed[3:]); err != nil {
+			t.Fatal(err)
+		}
+		settle(t, s, 0, 6) // what was edited and replayed by hand too
+		advance(t, s, r, 2)
+		r = look(t, s, r)
+		stands(t, r, "12 given back: 6 resolved, 4 failed, 2 wait")
+		others, err := s.ReplayOf(t.Context(), r.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stands(t, others, "12 given back: 6 resolved, 4 failed, 2 wait")
+		settle(t, s, 1, 1)
+		stands(t, look(t, s, r), "12 given back: 7 resolved, 5 failed, 0 wait")
+	})
+}
+
+// Who goes on with a replay after a crash, or after a commit of which it is not
+// known whether it took place, counts anew.
+func TestAReplayThatIsTakenUpCountsWhatWasGivenBack(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		r := replaying(t, s, 12, time.Minute)
+		unknown := *r
+		advance(t, s, &unknown, 4)
+		settle(t, s, 1, 2)
+		r = look(t, s, r)
+		stands(t, r, "4 given back: 2 resolved, 1 failed, 1 wait")
+		advance(t, s, r, 4)
+		settle(t, s, 1, 2)
+		if _, err := db.ExecContext(t.Context(), `UPDATE once_replays SET lease_until = started_at`); err != nil {
+			t.Fatal(err)
+		}
+		resumed, err := s.ResumeReplay(t.Context(), act, r.ID, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resumed = look(t, s, resumed)
+		stands(t, resumed, "8 given back: 4 resolved, 2 failed, 2 wait")
+		advance(t, s, resumed, 4)
+		settle(t, s, 2, 3)
+		stands(t, look(t, s, resumed), "12 given back: 7 resolved, 4 failed, 1 wait")
+		if _, err := s.BeatReplay(t.Context(), r, time.Minute); !errors.Is(err, parked.ErrReplayLost) {
+			t.Errorf("who had it before: %v", err)
+		}
+	})
+}
+
+// A look, and what is given back then, cost what waits: not what is done,
+// whatever PostgreSQL knows of the table.
+func TestALookAtAReplayDoesNotReadWhatIsDone(t *testing.T) {
+	db := testkit.Postgres(t)
+	db.SetMaxOpenConns(1) // of which the reads are counted
+	s := newStore(t, db)
+	exec := func(query string) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`ALTER TABLE once_parked SET (autovacuum_enabled = false)`)
+	exec(`ANALYZE once_parked`)
+	exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
+		SELECT 'c', 't', gen_random_uuid()::text, '', '', 'quarantined', now() FROM generate_series(1, 20000)`)
+	r, err := s.BeginReplay(t.Context(), act, parked.Filter{All: true}, parked.Plan{Force: true}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(`UPDATE once_parked SET replays = 1, replay_id = (SELECT MAX(id) FROM once_replays), finished_at = now(),
+		state = CASE WHEN id <= 20 THEN 'waiting' WHEN id % 3 = 0 THEN 'quarantined' ELSE 'resolved' END
+		WHERE id <= 10000`)
+	exec(`UPDATE once_replays SET replayed = 10000, after_id = 10000`)
+	r = look(t, s, r)
+	stands(t, r, "10000 given back: 6653 resolved, 3327 failed, 20 wait")
+
+	for _, known := range []string{"when it was empty", "now"} {
+		before := touched(t, db)
+		advance(t, s, r, 10)
+		given := touched(t, db)
+		r = look(t, s, r)
+		looked := touched(t, db)
+		if rows := given - before; rows > 100 {
+			t.Errorf("the table was looked at %s: %d rows to give 10 back", known, rows)
+		}
+		if rows := looked - given; rows > 100 {
+			t.Errorf("the table was looked at %s: %d rows for a look at %d that wait", known, rows, r.Waiting)
+		}
+		exec(`ANALYZE once_parked`)
+	}
+}
+
+// touched is how many rows of the table, or of its indexes, were read.
+func touched(t *testing.T, db testkit.Database) (n int) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), `SELECT pg_stat_force_next_flush()`); err != nil {
+		t.Fatal(err)
+	}
+	err := db.QueryRowContext(t.Context(), `SELECT (SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'once_parked')
+		+ (SELECT SUM(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'once_parked')`).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
