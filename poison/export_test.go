@@ -89,6 +89,31 @@ func TestTrap50AnExportComesBackByteForByte(t *testing.T) {
 	})
 }
 
+// Two that cannot be told apart but by their IDs, which may be those of others
+// where they are imported.
+func TestMessagesWithoutAnIDThatCameAtOnceAreBothImported(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		for range 2 {
+			b.quarantine("payments", "")
+		}
+		if _, err := db.ExecContext(t.Context(), `UPDATE once_parked SET created_at = (SELECT MIN(created_at) FROM once_parked)`); err != nil {
+			t.Fatal(err)
+		}
+		var file bytes.Buffer
+		if _, err := b.store.Export(t.Context(), poison.Filter{}, &file); err != nil {
+			t.Fatal(err)
+		}
+		other := newBench(t, testkit.SQLite(t), nil)
+		other.quarantine("payments", "another") // so that the first has the ID that the second had
+		for _, want := range []poison.Imported{{Imported: 2}, {Known: 2}} {
+			if got, err := other.store.Import(t.Context(), act, bytes.NewReader(file.Bytes())); err != nil || got != want {
+				t.Errorf("%+v, %v, want %+v", got, err, want)
+			}
+		}
+	})
+}
+
 // list2 is everything in quarantine.
 func (b *bench) list2() []poison.Entry {
 	b.Helper()

@@ -76,8 +76,9 @@ func newOperateQueries(d dialect.Dialect) operateQueries {
 			RETURNING id`),
 
 		// An entry without a message id that was exported from this very table.
+		// One that was imported is known by its origin, and has its ID from here.
 		known: d.SQL(`
 			SELECT EXISTS (SELECT 1 FROM {parked} WHERE id = $1 AND message_id = '' AND consumer = $2 AND digest = $3
-			               AND {millis created_at} = $4)`),
+			               AND {millis created_at} = $4 AND origin IS NULL)`),
 	}
 }
