@@ -168,8 +168,9 @@ CREATE TABLE {parked} (
 );
 
 -- A copy of a message that is parked already is the same entry. Messages
--- without an id cannot be told apart and are all kept.
-CREATE UNIQUE INDEX {index parked_message} ON {parked} (consumer, message_id, digest) WHERE message_id <> '';
+-- without an id cannot be told apart and are all kept. The id comes first: who
+-- looks for a message need not know which consumers failed it.
+CREATE UNIQUE INDEX {index parked_message} ON {parked} (message_id, consumer, digest) WHERE message_id <> '';
 
 -- The one sweep of waiting rows: of one consumer and topic, by lane, in the
 -- lane by tenant, and of a tenant by due time. So one whose turn it is is found
@@ -208,6 +209,10 @@ CREATE INDEX {index parked_kept} ON {parked} (consumer, topic, finished_at) WHER
 
 -- Listing the quarantine.
 CREATE INDEX {index parked_quarantined} ON {parked} (id) WHERE state = 'quarantined';
+
+-- Of one consumer, which may have few of very many. With || no other question
+-- about a consumer takes it for the better one.
+CREATE INDEX {index parked_consumer} ON {parked} (consumer, id) WHERE state || '' = 'quarantined';
 
 -- Its groups, page by page, and of each its entries: all would be sorted for
 -- every batch of them otherwise, of a cause that is new to the planner.

@@ -146,8 +146,9 @@ CREATE TABLE {parked} (
 ) STRICT;
 
 -- A copy of a message that is parked already is the same entry. Messages
--- without an id cannot be told apart and are all kept.
-CREATE UNIQUE INDEX {index parked_message} ON {parked} (consumer, message_id, digest) WHERE message_id <> '';
+-- without an id cannot be told apart and are all kept. The id comes first: who
+-- looks for a message need not know which consumers failed it.
+CREATE UNIQUE INDEX {index parked_message} ON {parked} (message_id, consumer, digest) WHERE message_id <> '';
 
 -- The one sweep of waiting rows: in a lane by tenant.
 CREATE INDEX {index parked_due} ON {parked} (consumer, topic, lane, tenant, due_at) WHERE state = 'waiting' AND crashes = 0;
@@ -180,6 +181,10 @@ CREATE INDEX {index parked_kept} ON {parked} (consumer, topic, finished_at) WHER
 
 -- Listing the quarantine.
 CREATE INDEX {index parked_quarantined} ON {parked} (id) WHERE state = 'quarantined';
+
+-- Of one consumer, which may have few of very many: the id is part of it. With
+-- || no other question about a consumer takes it for the better one.
+CREATE INDEX {index parked_consumer} ON {parked} (consumer) WHERE state || '' = 'quarantined';
 
 -- Its groups, page by page, and of each its entries: the id is part of it.
 CREATE INDEX {index parked_fingerprint} ON {parked} (fingerprint) WHERE state = 'quarantined';

@@ -1,0 +1,43 @@
+package parked
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// SQLite finds what a filter means by the same indexes as PostgreSQL.
+func TestSQLiteTakesTheIndexOfAFilter(t *testing.T) {
+	db := testkit.SQLite(t)
+	config := schema.Config{Dialect: schema.SQLite}
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewStore(db.DB, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for index, filters := range map[string][]Filter{
+		"once_parked_quarantined": {{}, {Topic: "t"}},
+		"once_parked_consumer":    {{Consumer: "c"}, {Consumer: "c", Topic: "t", AfterID: 7}},
+		"once_parked_fingerprint": {{Fingerprint: "f"}, {Fingerprint: "f", Consumer: "c"}},
+		"once_parked_message":     {{MessageID: "m"}, {MessageID: "m", Consumer: "c", Fingerprint: "f"}},
+	} {
+		for _, f := range filters {
+			where := s.where(f, Quarantined)
+			query := s.dialect.SQL(`EXPLAIN QUERY PLAN SELECT id FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(100))
+			var (
+				id, parent, unused int
+				plan               string
+			)
+			if err := db.QueryRowContext(t.Context(), query, where.args...).Scan(&id, &parent, &unused, &plan); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(plan, index) {
+				t.Errorf("%+v: %s, want %s", f, plan, index)
+			}
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package parked_test
+
+import (
+	"testing"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// Who looks for the entries of one consumer, or for one message, reads these
+// alone, whatever PostgreSQL knows of the table.
+func TestAFilterReadsNoMoreThanWhatItMeans(t *testing.T) {
+	db := testkit.Postgres(t)
+	db.SetMaxOpenConns(1) // of which the reads are counted
+	s := newStore(t, db)
+	exec := func(query string) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`ALTER TABLE once_parked SET (autovacuum_enabled = false)`)
+	exec(`ANALYZE once_parked`)
+	exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint)
+		SELECT CASE WHEN i % 10000 = 0 THEN 'rare' ELSE 'c' || i % 2 END, 't', 'm' || i, '', '', 'quarantined', now(),
+		       CASE WHEN i % 9000 = 0 THEN 'new' ELSE 'f' || i % 10 END
+		FROM generate_series(1, 30000) AS i`)
+	for _, known := range []string{"when it was empty", "now"} {
+		for _, of := range []struct {
+			filter parked.Filter
+			want   int
+		}{
+			{parked.Filter{Consumer: "rare"}, 3},
+			{parked.Filter{Consumer: "none"}, 0},
+			{parked.Filter{Consumer: "c1", Limit: 10}, 10},
+			{parked.Filter{MessageID: "m29999"}, 1},
+			{parked.Filter{MessageID: "m29999", Consumer: "c1"}, 1},
+			{parked.Filter{MessageID: "m29999", Consumer: "rare"}, 0},
+			{parked.Filter{Fingerprint: "new", Consumer: "c0"}, 3},
+		} {
+			before := touched(t, db)
+			entries, err := s.List(t.Context(), of.filter, parked.Quarantined)
+			if err != nil || len(entries) != of.want {
+				t.Fatalf("%+v: %d entries, %v", of.filter, len(entries), err)
+			}
+			listed := touched(t, db)
+			if rows := listed - before; rows > 100 {
+				t.Errorf("the table was looked at %s: %d rows for the list of %+v", known, rows, of.filter)
+			}
+			if of.filter.Limit > 0 {
+				continue // groups are of all
+			}
+			if _, err := s.Groups(t.Context(), of.filter, parked.Quarantined); err != nil {
+				t.Fatal(err)
+			}
+			if rows := touched(t, db) - listed; rows > 200 {
+				t.Errorf("the table was looked at %s: %d rows for the groups of %+v", known, rows, of.filter)
+			}
+		}
+		exec(`ANALYZE once_parked`)
+	}
+}
