@@ -231,13 +231,17 @@ func (s *store) letGo(ctx context.Context, tx *sql.Tx, positions []int64, keys [
 	if len(keys) == 0 {
 		return nil
 	}
-	if !s.dialect.SQLite() { // see snapshotQuery; it waits for nobody who reads or writes
-		if _, err := tx.ExecContext(ctx, s.dialect.SQL(`LOCK TABLE {holds} IN ROW SHARE MODE`)); err != nil {
+	held := `(h.position, h.ordering_key) IN (SELECT c.position, c.ordering_key FROM ` +
+		columns(s.dialect, "position bigint", "ordering_key text") + `) AND h.reason = '` + holdDead + `'`
+	if !s.dialect.SQLite() {
+		// First, so that of two who do this one waits, and not each for the other.
+		// The mode in which it locks the table, if it finds nothing too, tells
+		// those who read, see snapshotQuery.
+		if _, err := tx.ExecContext(ctx, s.dialect.SQL(`SELECT FROM {holds} AS h WHERE `+held+` ORDER BY h.ordering_key FOR UPDATE`),
+			s.dialect.List(positions), s.dialect.Strings(keys)); err != nil {
 			return err
 		}
 	}
-	held := `(h.position, h.ordering_key) IN (SELECT c.position, c.ordering_key FROM ` +
-		columns(s.dialect, "position bigint", "ordering_key text") + `) AND h.reason = '` + holdDead + `'`
 	for _, query := range []string{
 		`UPDATE {outbox} SET due_at = COALESCE(due_at, {now})
 		 WHERE position IN (SELECT MIN(o.position) FROM {outbox} AS o
