@@ -2,6 +2,7 @@ package forwarder_test
 
 import (
 	"database/sql"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -107,4 +108,27 @@ func narrow(t *testing.T, to string) string {
 		}
 	}()
 	return listener.Addr().String()
+}
+
+// TestWhatCannotBeChargedAtOnce has the broker refuse all that is in flight, and
+// a database that takes longer to note that than one piece of work may take.
+func TestWhatCannotBeChargedAtOnce(t *testing.T) {
+	db := postgres(t)
+	exec(t, db, `CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.005); RETURN NEW; END $$`)
+	exec(t, db, `CREATE TRIGGER slowly BEFORE UPDATE ON once_outbox FOR EACH ROW EXECUTE FUNCTION slowly()`)
+	msgs := make([]*message.Message, 1000)
+	for i := range msgs {
+		msgs[i] = msg(fmt.Sprint(i), "")
+	}
+	put(t, db, schema.Config{}, "t", msgs...)
+	b := newBroker().answering(func(d delivery) error {
+		if d.attempt == 1 {
+			return refusal{errors.New("not yet")}
+		}
+		return nil
+	})
+	cfg := quick(schema.Config{})
+	cfg.Lease = 2 * time.Second
+	start(t, db, &pipelined{broker: b}, cfg)
+	drained(t, db)
 }

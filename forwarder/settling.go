@@ -25,6 +25,7 @@ type settling struct {
 	busy    bool
 	unsure  int // confirmed ones in the settlement under way
 	removal portion
+	charges portion
 	fault   fault
 	err     error // of the last settlement
 }
@@ -48,6 +49,10 @@ func (l *loop) settle(now time.Time) {
 	if most := s.removal.of(len(batch.confirmed)); len(batch.confirmed) > most {
 		s.waiting.confirmed = slices.Clone(batch.confirmed[most:])
 		batch.confirmed = batch.confirmed[:most]
+	}
+	if most := s.charges.of(len(batch.charges)); len(batch.charges) > most {
+		s.waiting.charges = slices.Clone(batch.charges[most:])
+		batch.charges = batch.charges[:most]
 	}
 	s.busy, s.unsure = true, len(batch.confirmed)
 	seen, _ := l.cursor.sights()
@@ -91,6 +96,9 @@ func (l *loop) recorded(batch settlement, done settled) {
 
 	if len(batch.confirmed) > 0 {
 		s.removal.did(done.confirmed)
+	}
+	if len(batch.charges) > 0 {
+		s.charges.did(done.charges)
 	}
 	if done.confirmed {
 		for _, r := range batch.confirmed {
