@@ -144,3 +144,36 @@ func TestTrap76_AFloodToAStuckQueueIsGotOver(t *testing.T) {
 	}
 	eventually(t, "others get through", func() bool { return p.Publish(other, newMessage("m")) == nil })
 }
+
+// A queue that does not answer when its topology is declared.
+func TestTrap76_DeclaringAStuckQueueCostsSubscriptionsNothing(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	uri := broker.URL("/")
+	stuck, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
+	h := new(heard)
+	cfg := brisk
+	cfg.Logger = h
+	cfg.DialTimeout = 3 * time.Second
+	s := newSubscriber(t, queueConfig(uri), cfg)
+	others := subscribe(t, s, other)
+	send(t, uri, other, "held")
+	held := receive(t, others)
+	resume := suspend(t, broker, stuck)
+	defer resume()
+
+	if err := s.SubscribeInitialize(stuck); err == nil {
+		t.Error("the queue did not answer, and there is no error")
+	}
+	if err := held.Context().Err(); err != nil {
+		t.Errorf("the context of a message of another queue: %v", err)
+	}
+	held.Ack()
+	finished(t, "it is answered", held.Context().Done())
+	resume()
+	if err := s.SubscribeInitialize(stuck); err != nil {
+		t.Error(err)
+	}
+	if n := h.said("Connected"); n != 1 {
+		t.Errorf("connected %d times: %q", n, h.all())
+	}
+}

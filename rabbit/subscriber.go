@@ -149,30 +149,45 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 }
 
 // SubscribeInitialize declares the topology of topic. It waits for a connection
-// for ReadyTimeout at most; if there is none, that is the error.
+// for ReadyTimeout at most, and then for the broker for DialTimeout; if that is
+// not enough, that is the error.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if !s.begin() {
 		return errSubscriberClosed
 	}
-	defer s.subscriptions.Done()
 	l, err := s.ready(s.closing)
 	if err != nil {
+		s.subscriptions.Done()
 		return fmt.Errorf("rabbit: topic %q: %w", topic, err)
 	}
+	declared := make(chan error, 1)
+	go func() {
+		defer s.subscriptions.Done()
+		declared <- l.patiently(s.closing, s.cfg.CloseTimeout, func() error { return s.initialize(l, topic) })
+	}()
+	limit := time.NewTimer(l.timeout)
+	defer limit.Stop()
+	select {
+	case err := <-declared:
+		return redact(err)
+	case <-limit.C:
+		return fmt.Errorf("rabbit: topic %q: %w", topic, errSlow)
+	}
+}
+
+func (s *Subscriber) initialize(l *link, topic string) error {
 	sub := s.newSubscription(s.closing, topic)
 	defer sub.cancel()
-	return redact(l.request(s.ctx, func() error {
-		channel, err := l.conn.Channel()
-		if err != nil {
-			return err
-		}
-		err = sub.declare(channel)
-		closed := channel.Close() // with NoWait, the broker's no comes only here
-		if err != nil {
-			return err
-		}
-		return closed
-	}))
+	channel, err := l.conn.Channel()
+	if err != nil {
+		return err
+	}
+	err = sub.declare(channel)
+	closed := channel.Close() // with NoWait, the broker's no comes only here
+	if err != nil {
+		return err
+	}
+	return closed
 }
 
 // begin reports false when the Subscriber is closed. Else Close waits for
