@@ -50,7 +50,8 @@ type Config struct {
 	// shorter than the broker's consumer timeout (RabbitMQ: 30 minutes), and
 	// than half of it where as many messages wait at hand as are in flight. With
 	// retry's KeyOrder they are kept for as long as it takes: handed back, they
-	// would come again behind what came after them. Defaults to 10 minutes.
+	// would come again behind what came after them. Else others, if the
+	// database takes them, pass one that it refuses. Defaults to 10 minutes.
 	Hold time.Duration
 
 	// Logger defaults to none.

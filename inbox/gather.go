@@ -2,6 +2,8 @@ package inbox
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -21,6 +23,10 @@ type stream struct {
 	delivery     *parked.Delivery
 	batches      chan batch
 	ended        chan struct{} // closed when nothing comes any more
+
+	stored atomic.Int64   // messages
+	passed int64          // how many were, when others were last to pass what was refused; -1 if never
+	aside  sync.WaitGroup // of what others have passed
 }
 
 // maxBytes bounds a batch of large messages.

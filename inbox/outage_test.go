@@ -38,15 +38,15 @@ func TestAnOutageStopsTheTransport(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t))
 	b.run(inbox.Config{BatchSize: 1}, fine)
 	b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
-	msgs := messages("m1", "m2", "m3")
-	b.send(msgs[:2]...) // one that is tried, and one that gathers
+	msgs := messages("m1", "m2", "m3", "m4")
+	b.send(msgs[:3]...) // one that is refused, one that shows that all are, and one that gathers
 	select {
-	case b.transport.messages <- msgs[2]:
-		t.Error("a third is taken")
+	case b.transport.messages <- msgs[3]:
+		t.Error("a fourth is taken")
 	case <-time.After(100 * time.Millisecond):
 	}
 	b.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
-	b.send(msgs[2])
+	b.send(msgs[3])
 	b.acked(msgs...)
 }
 
@@ -105,6 +105,7 @@ func TestARefusedMessageHarmsNoNeighbour(t *testing.T) {
 		b.send(msgs[:3]...)
 		b.acked(msgs[0], msgs[2])
 		b.send(msgs[3])
+		b.acked(msgs[3]) // nor those that come after it
 		b.unanswered(msgs[1])
 		if db.Dialect == "sqlite" {
 			b.exec(`DROP TRIGGER refuse`)

@@ -17,8 +17,9 @@ import (
 // storeAll stores one batch after the other. Where the order of keys is kept and
 // one has gone back, those behind it go back too: they would overtake it.
 func (s *stream) storeAll() {
+	defer s.aside.Wait()
 	for b := range s.batches {
-		if stored := s.store(b); !stored && s.subscription.KeyOrder {
+		if stored := s.store([]batch{b}, b.since, s.mayPass); !stored && s.subscription.KeyOrder {
 			break
 		}
 	}
@@ -31,15 +32,20 @@ func (s *stream) storeAll() {
 // or the consumer shuts down. A commit of unknown outcome is one more reason to
 // try again: what is there already is passed over. If the process dies before
 // it knows, the transport delivers again, and the same happens.
-func (s *stream) store(b batch) (stored bool) {
+//
+// What fails with an error that others may pass is kept at besides.
+func (s *stream) store(parts []batch, since time.Time, mayPass func(error) bool) (stored bool) {
 	// The first message has waited for the batches before.
-	patience := parked.Patience{Hold: s.config.Hold - time.Since(b.since), OneTry: s.oneTry, Logger: s.config.Logger}
+	patience := parked.Patience{Hold: s.config.Hold - time.Since(since), OneTry: s.oneTry, Logger: s.config.Logger}
 	if s.subscription.KeyOrder { // what goes back comes again behind what came after it
 		patience.Hold = math.MaxInt64
 	}
-	parts := []batch{b}
 	err := patience.Persist(s.ctx, s.delivery, "store messages", func(ctx context.Context) (err error) {
 		parts, err = s.tryAll(ctx, parts)
+		if ctx.Err() == nil && mayPass(err) {
+			s.aside.Go(func() { s.store(parts, since, func(error) bool { return false }) })
+			return nil
+		}
 		return err
 	})
 	if err == nil {
@@ -53,6 +59,18 @@ func (s *stream) store(b batch) (stored bool) {
 	s.config.Logger.Error("Messages are not stored and go back", err,
 		watermill.LogFields{"consumer": s.delivery.Consumer, "topic": s.delivery.Topic, "messages": left})
 	return false
+}
+
+// mayPass says whether others may pass messages that the database refuses. It may
+// refuse all there are, so they may until the next refusal, and from then on if
+// something was stored in between.
+func (s *stream) mayPass(err error) bool {
+	if s.subscription.KeyOrder || !dialect.Refused(err) {
+		return false
+	}
+	before := s.passed
+	s.passed = s.stored.Load()
+	return s.passed > before
 }
 
 func (b batch) handBack() {
@@ -126,6 +144,7 @@ func (s *stream) insert(ctx context.Context, b batch) error {
 	if err != nil {
 		return err
 	}
+	s.stored.Add(int64(len(b.messages)))
 	s.instruments.receivedMany(int64(len(b.messages)), stored)
 	for _, msg := range b.messages {
 		failpoint.Hit("inbox/ack")
