@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/watermill-once/once/internal/portion"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
@@ -32,7 +33,7 @@ type reading struct {
 	rescan  time.Time // when the next rescan is due
 	epoch   int       // changes when reads under way are no longer wanted
 	rowSize int       // of the last rows that were read, on average
-	portion portion
+	portion portion.Portion
 	fault   fault
 }
 
@@ -58,7 +59,7 @@ func (l *loop) read(now time.Time) {
 	if r.rowSize > 0 {
 		limit = max(1, min(limit, bytes/r.rowSize))
 	}
-	limit, bytes = r.portion.of(limit), r.portion.of(bytes)
+	limit, bytes = r.portion.Of(limit), r.portion.Of(bytes)
 	due := r.next
 	if r.hinted {
 		due = r.began.Add(min(2*r.took, l.config.PollMin)) // hints do not take more than half of a connection's time
@@ -146,7 +147,7 @@ func (l *loop) took(req request, epoch int, rows []*row, at reached, err error) 
 	for _, refill := range req.refills {
 		refill.lane.reading = false
 	}
-	r.portion.did(err == nil)
+	r.portion.Did(err == nil)
 	if err != nil {
 		if !l.stopping {
 			r.fault.failed(l, "The outbox could not be read", err)

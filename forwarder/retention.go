@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/portion"
 )
 
 // sentLog is the state of forgetting what was sent long ago.
 type sentLog struct {
 	busy    bool
 	next    time.Time
-	portion portion
+	portion portion.Portion
 	fault   fault
 }
 
@@ -33,7 +34,7 @@ func (l *loop) forgetSent(now time.Time) {
 		return
 	}
 	s.busy = true
-	most := s.portion.of(forgetAtOnce)
+	most := s.portion.Of(forgetAtOnce)
 	l.ask(func(ctx context.Context) func() {
 		n, err := l.store.forgetSent(ctx, l.config.KeepSent, most)
 		return func() { l.forgotSent(n == int64(most), now, err) }
@@ -43,7 +44,7 @@ func (l *loop) forgetSent(now time.Time) {
 func (l *loop) forgotSent(more bool, began time.Time, err error) {
 	s := &l.log
 	s.busy = false
-	s.portion.did(err == nil)
+	s.portion.Did(err == nil)
 	if err != nil {
 		s.fault.failed(l, "What was sent long ago could not be deleted", err)
 		return

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/portion"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
@@ -24,8 +25,8 @@ type settling struct {
 	urgent  bool      // successors of a confirmed one cannot be read before
 	busy    bool
 	unsure  int // confirmed ones in the settlement under way
-	removal portion
-	charges portion
+	removal portion.Portion
+	charges portion.Portion
 	fault   fault
 	err     error // of the last settlement
 }
@@ -46,11 +47,11 @@ func (l *loop) settle(now time.Time) {
 		s.waiting.deaths = slices.Clone(batch.deaths[deathsAtOnce:])
 		batch.deaths = batch.deaths[:deathsAtOnce]
 	}
-	if most := s.removal.of(len(batch.confirmed)); len(batch.confirmed) > most {
+	if most := s.removal.Of(len(batch.confirmed)); len(batch.confirmed) > most {
 		s.waiting.confirmed = slices.Clone(batch.confirmed[most:])
 		batch.confirmed = batch.confirmed[:most]
 	}
-	if most := s.charges.of(len(batch.charges)); len(batch.charges) > most {
+	if most := s.charges.Of(len(batch.charges)); len(batch.charges) > most {
 		s.waiting.charges = slices.Clone(batch.charges[most:])
 		batch.charges = batch.charges[:most]
 	}
@@ -95,10 +96,10 @@ func (l *loop) recorded(batch settlement, done settled) {
 	}
 
 	if len(batch.confirmed) > 0 {
-		s.removal.did(done.confirmed)
+		s.removal.Did(done.confirmed)
 	}
 	if len(batch.charges) > 0 {
-		s.charges.did(done.charges)
+		s.charges.Did(done.charges)
 	}
 	if done.confirmed {
 		for _, r := range batch.confirmed {

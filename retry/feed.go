@@ -14,6 +14,7 @@ import (
 
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/portion"
 	"github.com/watermill-once/once/internal/telemetry"
 	"github.com/watermill-once/once/internal/verdict"
 )
@@ -35,7 +36,8 @@ type feed struct {
 	givenBack *atomic.Int64   // messages without an answer
 
 	turns   parked.Turns
-	due     *parked.Due // what the last look has found, while that will do
+	portion portion.Portion // of what there is room for, claimed at once
+	due     *parked.Due     // what the last look has found, while that will do
 	looked  time.Time
 	claimed *line              // to be handed out
 	handled chan *parked.Claim // this and the next have room for all in hand
@@ -178,6 +180,7 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 	if many := f.stored.Ahead / 2; room <= 0 || room < many || f.claimed.len() > many {
 		return false // until one statement can claim many
 	}
+	room = f.portion.Of(room)
 	sel := parked.Select{
 		Consumer: f.consumer, Topic: f.topic, Owner: f.owner, Limit: room, Lease: f.config.Lease,
 		Order: f.config.KeyOrder, Keep: f.stored.Keep, Turns: &f.turns,
@@ -206,7 +209,10 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 		return false
 	}
 	before, partly := len(f.inHand), due.Partly()
+	asked := time.Now()
 	claimed, err := f.store.Claim(ctx, sel)
+	// The lease begins before a claim, and all others are to be renewed after it.
+	f.portion.Did(err == nil && time.Since(asked) < f.config.Lease/3)
 	f.report(ctx, err)
 	for _, c := range claimed {
 		f.hand(ctx, c)

@@ -1,6 +1,7 @@
 package retry_test
 
 import (
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -172,5 +173,33 @@ func (b *bench) loseTo(claim *parked.Claim) {
 			b.Error(err)
 		}
 		b.eventually("the lease has ended", func() bool { return !claim.Held() })
+	}
+}
+
+// Of a claim that takes longer than the lease nothing is left: as it is, it would
+// be made for ever. The time is that of large messages on a long line.
+func TestWhatCannotBeClaimedAtOnce(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.Lease, c.Concurrency = time.Second, 64 })
+	for _, query := range []string{
+		`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END $$`,
+		`CREATE TRIGGER slowly BEFORE UPDATE ON once_parked FOR EACH ROW
+			WHEN (OLD.token IS NULL AND NEW.token IS NOT NULL) EXECUTE FUNCTION slowly()`,
+	} {
+		if _, err := b.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const count = 128
+	for n := range count {
+		b.put(fmt.Sprint("m", n))
+	}
+	var calls atomic.Int32
+	b.run(func(*message.Message) error {
+		calls.Add(1)
+		return nil
+	})
+	b.eventually("all are handled", func() bool { return b.count("once_parked") == 0 })
+	if n := calls.Load(); n != count {
+		t.Errorf("%d calls, want %d", n, count)
 	}
 }
