@@ -53,7 +53,7 @@ func TestCloseWaitsForAnswersAndNotForEver(t *testing.T) {
 // Nor does a table that somebody has locked, or a database that does not answer.
 func TestCloseDoesNotWaitForTheDatabaseForEver(t *testing.T) {
 	db := testkit.Postgres(t)
-	b := newBench(t, db, func(c *retry.Config) { c.CloseTimeout, c.Lease = 50*time.Millisecond, 200*time.Millisecond })
+	b := newBench(t, db, func(c *retry.Config) { c.CloseTimeout, c.Lease = 50*time.Millisecond, 500*time.Millisecond })
 	sub := b.retries.Subscriber(consumer, b.transport)
 	if _, err := sub.Subscribe(t.Context(), topic); err != nil {
 		t.Fatal(err)

@@ -45,7 +45,7 @@ type Config struct {
 	// Lease is how long a parked message belongs to the process that claimed
 	// it; it is renewed while the handler runs. After a crash the message is
 	// tried again when the lease is over. Nothing is begun that late, so it is to
-	// be many times what a claim takes. Defaults to 30 seconds.
+	// be many times what a claim takes: at least 500 ms. Defaults to 30 seconds.
 	Lease time.Duration
 
 	// PollInterval is how often each subscription looks for parked messages
@@ -147,8 +147,8 @@ func (c Config) validate() error {
 	if c.Concurrency < 0 {
 		errs = append(errs, fmt.Errorf("Concurrency is %d: negative", c.Concurrency))
 	}
-	if c.Lease < 100*time.Millisecond {
-		errs = append(errs, fmt.Errorf("Lease is %v: less than 100 ms", c.Lease))
+	if c.Lease < 500*time.Millisecond {
+		errs = append(errs, fmt.Errorf("Lease is %v: less than 500 ms", c.Lease))
 	}
 	if c.PollInterval < time.Millisecond {
 		errs = append(errs, fmt.Errorf("PollInterval is %v: less than 1 ms", c.PollInterval))

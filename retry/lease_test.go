@@ -16,7 +16,7 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-const shortLease = 300 * time.Millisecond
+const shortLease = 500 * time.Millisecond
 
 func withShortLease(c *retry.Config) {
 	c.Lease, c.Policy.Immediate = shortLease, 5
@@ -25,7 +25,7 @@ func withShortLease(c *retry.Config) {
 // A lease is renewed for as long as the handler runs.
 func TestALeaseLastsAsLongAsTheHandler(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := newBench(t, db, func(c *retry.Config) { c.Lease, c.Concurrency = 300*time.Millisecond, 4 })
+		b := newBench(t, db, func(c *retry.Config) { c.Lease, c.Concurrency = shortLease, 4 })
 		var calls atomic.Int32
 		var first time.Time
 		b.run(func(*message.Message) error {
@@ -33,7 +33,7 @@ func TestALeaseLastsAsLongAsTheHandler(t *testing.T) {
 				first = b.entries("")[0].DueAt
 				b.eventually("the lease is renewed three times over", func() bool {
 					entries := b.entries("")
-					return len(entries) == 1 && entries[0].DueAt.Sub(first) > 600*time.Millisecond
+					return len(entries) == 1 && entries[0].DueAt.Sub(first) > 2*shortLease
 				})
 			}
 			return nil

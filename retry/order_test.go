@@ -320,7 +320,7 @@ func TestTrap64WhatIsHeldForNothingGoesOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 				b := newBench(t, db, func(config *retry.Config) {
-					config.KeyOrder, config.Lease = c.now, 300*time.Millisecond
+					config.KeyOrder, config.Lease = c.now, 500*time.Millisecond
 				})
 				b.store("a1", "a2", "a3")
 				if _, err := db.ExecContext(t.Context(), b.parked.Dialect().SQL(c.remove)); err != nil {

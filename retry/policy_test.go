@@ -63,7 +63,7 @@ func TestConfigNamesTheField(t *testing.T) {
 		"Classes[0].Match is nil":  {Classes: []Class{{}}},
 		"Classes[1].Policy.Factor": {Classes: []Class{{Match: errIs}, {Match: errIs, Policy: Policy{Factor: 0.5}}}},
 		"CrashBudget":              {CrashBudget: -1},
-		"Lease":                    {Lease: time.Millisecond},
+		"Lease is 499ms":           {Lease: 499 * time.Millisecond},
 		"PollInterval":             {PollInterval: -1},
 		"Concurrency":              {Concurrency: -1},
 		"Hold":                     {Hold: -1},
