@@ -67,6 +67,10 @@ var (
 	// seen already.
 	ErrIDInUse = parked.ErrIDInUse
 
+	// ErrInHand says that a message holds its ordering key and cannot be
+	// discarded, or edited, before a handler has ended that is at a copy of it.
+	ErrInHand = parked.ErrInHand
+
 	// ErrInsideDedup says that the middleware is inside of dedup's, where it
 	// would have what a failed handler wrote committed. The handler is not
 	// called, and the message is handed back.
@@ -155,7 +159,8 @@ func (s *Store) Replay(ctx context.Context, act Act, ids ...int64) error {
 
 // Discard ends messages for good. They stay readable, and a late copy with the
 // same id is not run: the inbox counts it as done. All of them or, if one is
-// not in quarantine ([ErrNotFound]), none.
+// not in quarantine ([ErrNotFound]) or cannot be discarded yet ([ErrInHand]),
+// none.
 func (s *Store) Discard(ctx context.Context, act Act, ids ...int64) error {
 	if err := errors.Join(act.Validate(), reasoned(act), some(ids)); err != nil {
 		return fmt.Errorf("poison: discard: %w", err)

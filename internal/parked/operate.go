@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
@@ -96,6 +97,12 @@ func (s *Store) DiscardSome(ctx context.Context, act Act, f Filter, until int64,
 	return discarded, last, nil
 }
 
+// ErrInHand says that a handler is at a copy of the message that holds an
+// ordering key. Nobody waits for that: what comes behind would, too.
+var ErrInHand = errors.New("a copy of the message is being handled: try again when that has ended")
+
+const lockTimeout = "55P03" // lock_not_available
+
 // leaving runs work, by which the rows that which names are heads of their
 // ordering keys no longer.
 func (s *Store) leaving(ctx context.Context, which func(tx *sql.Tx) ([]int64, error), work func(tx *sql.Tx) error) error {
@@ -110,6 +117,11 @@ func (s *Store) leaving(ctx context.Context, which func(tx *sql.Tx) ([]int64, er
 		}
 		if err := s.lockKeys(ctx, tx, keys); err != nil {
 			return err
+		}
+		if len(keys) > 0 && s.sql.briefly != "" { // nothing of them is stored meanwhile
+			if _, err := tx.ExecContext(ctx, s.sql.briefly); err != nil {
+				return err
+			}
 		}
 		if err := work(tx); err != nil {
 			return err
@@ -141,7 +153,11 @@ func (s *Store) discard(ctx context.Context, tx *sql.Tx, act Act, action string,
 	// An id that had to be cleaned is refused by the inbox anyway.
 	if msg, err := Decode(envelope); err == nil && msg.UUID != "" && msg.UUID == messageID {
 		digest := sha256.Sum256(msg.Payload)
-		if _, err := tx.ExecContext(ctx, s.sql.tombstone, messageID, consumer, digest[:]); err != nil {
+		_, err := tx.ExecContext(ctx, s.sql.tombstone, messageID, consumer, digest[:])
+		if dialect.State(err) == lockTimeout {
+			return fmt.Errorf("%w: %w", ErrInHand, err)
+		}
+		if err != nil {
 			return err
 		}
 		failpoint.Hit("parked/tombstone")

@@ -189,3 +189,50 @@ func TestKeyOrderAForcedReplayIsOnItsOwn(t *testing.T) {
 		}
 	})
 }
+
+// A handler that stands still has a copy of the message that holds a key. Who
+// discards that is told, and does not keep what comes behind it from being stored.
+func TestKeyOrderADiscardDoesNotKeepTheKeyWaiting(t *testing.T) {
+	db := testkit.Postgres(t)
+	s := newStore(t, db)
+	if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a")); err != nil {
+		t.Fatal(err)
+	}
+	sel := selection
+	sel.Order = parked.StayHeld
+	head := claim(t, s, sel)[0].Claim
+	d := &parked.Delivery{Consumer: "c", Topic: "t", Claim: head}
+	if _, err := s.Quarantine(t.Context(), d, keyed("a1", "a"), parked.Failure{Err: errors.New("no"), Reason: "failed"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	handler, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = handler.Rollback() }()
+	if _, err := handler.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('a1', 'c', '')`); err != nil {
+		t.Fatal(err)
+	}
+	act := parked.Act{Actor: "ann"}
+	discarded, stored := make(chan error, 1), make(chan error, 1)
+	go func() { discarded <- s.Discard(t.Context(), act, []int64{head.ID}) }()
+	testkit.Eventually(t, 20*time.Second, "it waits for the handler", func() bool { return waitingForLocks(t, db) == 1 })
+	go func() { stored <- s.DeliverTo(t.Context(), "t", inOrder, keyed("a2", "a")) }()
+	select {
+	case err := <-stored:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("what comes behind it is not stored")
+	}
+	if err := handler.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-discarded; !errors.Is(err, parked.ErrInHand) {
+		t.Errorf("got %v, want ErrInHand", err)
+	}
+	if err := s.Discard(t.Context(), act, []int64{head.ID}); err != nil {
+		t.Error(err)
+	}
+}
