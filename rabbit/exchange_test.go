@@ -202,3 +202,17 @@ func TestErrorOfATopologyBuilderIsRefused(t *testing.T) {
 	p := newPublisher(t, config, rabbit.PublisherConfig{})
 	mustBe(t, "refused", p.Publish(uniqueName("t"), newMessage("m")))
 }
+
+type panicking struct{ amqp.DefaultTopologyBuilder }
+
+func (panicking) ExchangeDeclare(*amqp091.Channel, string, amqp.Config) error { panic("boom") }
+
+// With a lock in hand, the panic would be the end of the process, whoever
+// recovers from it.
+func TestAPanicOfATopologyBuilderIsRefused(t *testing.T) {
+	config := topicConfig(brokerURL(t))
+	config.TopologyBuilder = &panicking{}
+	p := newPublisher(t, config, rabbit.PublisherConfig{})
+	mustBe(t, "refused", p.Publish(uniqueName("t"), newMessage("m")))
+	mustBe(t, "refused", p.Publish(uniqueName("t"), newMessage("m")))
+}

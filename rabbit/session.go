@@ -2,6 +2,7 @@ package rabbit
 
 import (
 	"errors"
+	"fmt"
 	"math"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -112,12 +113,23 @@ func (s *session) declareNow(exchange string) error {
 	if err != nil {
 		return err
 	}
-	err = s.p.config.TopologyBuilder.ExchangeDeclare(channel, exchange, s.p.config)
+	err = s.p.build(channel, exchange)
 	closed := channel.Close() // with NoWait, the broker's no comes only here
 	if err != nil {
 		return err
 	}
 	return closed
+}
+
+// build gives a panic back as an error: who publishes holds a lock again when it
+// goes on.
+func (p *Publisher) build(channel *amqp.Channel, exchange string) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = fmt.Errorf("the TopologyBuilder panicked: %v", value)
+		}
+	}()
+	return p.config.TopologyBuilder.ExchangeDeclare(channel, exchange, p.config)
 }
 
 // refusesDeclaration tells a no to the declaration from a connection that died.
