@@ -343,14 +343,14 @@ func _(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	act := forwarder.Act{Actor: "ann", Why: "the exchange is declared again"}
-	report, err := letters.Replay(ctx, act, forwarder.Filter{Topic: "orders.placed"}, forwarder.ReplayOptions{
+	report, err := letters.ReplayMatching(ctx, act, forwarder.Filter{Topic: "orders.placed"}, forwarder.Plan{
 		Rate:     100, // messages a second
-		Progress: func(r forwarder.Report) { log.Printf("%d of %d", r.Done, r.Matching) },
+		Progress: func(r forwarder.Report) { log.Printf("%d of %d", r.Replayed, r.Total) },
 	})
 	if err != nil {
 		return err
 	}
-	log.Printf("%d put back, %d need Force", report.Done, len(report.Skipped))
+	log.Printf("%d put back, %d need Force", report.Replayed, len(report.Skipped))
 	return nil
 }
 
@@ -363,8 +363,8 @@ func _(ctx context.Context, db *sql.DB, from, to time.Time) error {
 	if err != nil {
 		return err
 	}
-	lost := forwarder.Filter{Topic: "orders.placed", Since: from, Until: to}
-	_, err = sent.Resend(ctx, forwarder.Act{Actor: "ann", Why: "a queue was purged"}, lost, forwarder.ReplayOptions{Rate: 500})
+	lost := forwarder.Filter{Topic: "orders.placed", SentAfter: from, SentBefore: to}
+	_, err = sent.Resend(ctx, forwarder.Act{Actor: "ann", Why: "a queue was purged"}, lost, forwarder.Plan{Rate: 500})
 	return err
 }
 

@@ -39,25 +39,8 @@ type Stored struct {
 	CreatedAt time.Time
 }
 
-// Page says which part of a list is meant.
-type Page struct {
-	// After is the ID of the last row of the page before. Defaults to the
-	// beginning.
-	After int64
-
-	// Limit is the most rows to return, up to 1,000. Defaults to 100.
-	Limit int
-}
-
-const mostRows = 1000
-
-func (p Page) withDefaults() (Page, error) {
-	p.Limit = cmp.Or(p.Limit, 100)
-	if p.Limit < 1 || p.Limit > mostRows {
-		return p, fmt.Errorf("Limit is %d, not in 1..%d", p.Limit, mostRows)
-	}
-	return p, nil
-}
+// page is the length of a page that does not say.
+const page = 100
 
 // archive is what the tables of dead letters and of sent messages have in
 // common.
@@ -65,7 +48,7 @@ type archive struct {
 	store   *store
 	table   string // as a placeholder
 	subject string // in audit rows
-	reasons bool   // whether it knows why a row is in it
+	dead    bool   // whether it is that of dead letters
 	at      string // the column that says when a row came here
 }
 
@@ -100,7 +83,7 @@ func (a archive) query(ctx context.Context, tx *sql.Tx, query string, c *conditi
 // matching returns how many rows match and the highest ID among them: what
 // comes later does not belong to it any more.
 func (a archive) matching(ctx context.Context, f Filter) (n int, last int64, err error) {
-	if err := a.check(f); err != nil {
+	if err := a.validate(f); err != nil {
 		return 0, 0, err
 	}
 	c := a.conditions(f)
@@ -116,15 +99,13 @@ const storedColumns = `id, position, message_id, topic, COALESCE(ordering_key, '
 
 // list calls scan for each row of a page, which has the columns of Stored and
 // the table's own.
-func (a archive) list(ctx context.Context, f Filter, page Page, own string, scan func(rows *sql.Rows) error) error {
-	page, err := page.withDefaults()
-	if err := errors.Join(err, a.check(f)); err != nil {
+func (a archive) list(ctx context.Context, f Filter, own string, scan func(rows *sql.Rows) error) error {
+	if err := a.validate(f); err != nil {
 		return err
 	}
 	c := a.conditions(f)
-	c.add(`id > %s`, page.After)
 	query := `SELECT ` + storedColumns + `, ` + own + ` FROM ` + a.table + ` AS a ` + c.where() +
-		` ORDER BY id LIMIT ` + c.arg(page.Limit)
+		` ORDER BY id LIMIT ` + c.arg(cmp.Or(f.Limit, page))
 	return a.store.read(ctx, func(tx *sql.Tx) error { return a.query(ctx, tx, query, c, scan) })
 }
 

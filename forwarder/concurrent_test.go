@@ -125,7 +125,7 @@ func TestTrap01_ALateCommitOfAKeyThatADeadLetterHolds(t *testing.T) {
 	require.NoError(t, late.Commit())
 	goBy(t, db, b, "free")
 	healed.Store(true)
-	_, err := deadLetters(t, db, schema.Config{}).Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{})
+	_, err := deadLetters(t, db, schema.Config{}).ReplayMatching(t.Context(), ann, anybody, forwarder.Plan{})
 	require.NoError(t, err)
 	drained(t, db)
 	require.Equal(t, []string{"head", "late"}, b.ids(func(d delivery) bool { return d.key == "key" }))

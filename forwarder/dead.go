@@ -18,10 +18,9 @@ type Letter struct {
 	// Attempts is how often it was refused.
 	Attempts int
 
-	// LastError is what the publisher said last, and Reason what that came to:
-	// "unacceptable" or "exhausted"; or "malformed" or "invalid", see package
-	// mover.
-	LastError, Reason string
+	// Reason is one of the Reason constants, and Error what the publisher said
+	// last.
+	Reason, Error string
 
 	// Unknown says that it may have been sent nevertheless.
 	Unknown bool
@@ -30,8 +29,8 @@ type Letter struct {
 	// [StayHeld].
 	HoldsKey bool
 
-	// DiedAt is when it came here.
-	DiedAt time.Time
+	// LastFailedAt is when it came here.
+	LastFailedAt time.Time
 }
 
 // DeadLetters are the messages that were given up.
@@ -42,7 +41,7 @@ type DeadLetters struct {
 // NewDeadLetters returns the dead letters in db, or an error that names the
 // field of config that cannot be used. The tables must be there, see schema.Up.
 func NewDeadLetters(db *sql.DB, config schema.Config) (*DeadLetters, error) {
-	a, err := newArchive(db, config, archive{table: `{outbox_dead}`, subject: "dead", at: "died_at", reasons: true})
+	a, err := newArchive(db, config, archive{table: `{outbox_dead}`, subject: "dead", at: "died_at", dead: true})
 	if err != nil {
 		return nil, err
 	}
@@ -51,8 +50,8 @@ func NewDeadLetters(db *sql.DB, config schema.Config) (*DeadLetters, error) {
 
 // List returns the letters that match, in order of their ID and without their
 // payloads.
-func (d *DeadLetters) List(ctx context.Context, f Filter, page Page) ([]Letter, error) {
-	letters, err := d.list(ctx, f, page)
+func (d *DeadLetters) List(ctx context.Context, f Filter) ([]Letter, error) {
+	letters, err := d.list(ctx, f)
 	if err != nil {
 		return nil, fmt.Errorf("forwarder: dead letters: %w", err)
 	}
@@ -61,7 +60,7 @@ func (d *DeadLetters) List(ctx context.Context, f Filter, page Page) ([]Letter, 
 
 // Get returns one letter with its payload, or [ErrNotFound].
 func (d *DeadLetters) Get(ctx context.Context, id int64) (Letter, error) {
-	letters, err := d.list(ctx, Filter{IDs: []int64{id}}, Page{})
+	letters, err := d.list(ctx, Filter{IDs: []int64{id}})
 	if err == nil && len(letters) == 0 {
 		err = fmt.Errorf("%w: %d", ErrNotFound, id)
 	}
@@ -74,7 +73,7 @@ func (d *DeadLetters) Get(ctx context.Context, id int64) (Letter, error) {
 	return letters[0], nil
 }
 
-// Count returns how many letters match.
+// Count returns how many letters match, whatever the Filter's Limit.
 func (d *DeadLetters) Count(ctx context.Context, f Filter) (int, error) {
 	n, _, err := d.archive.matching(ctx, f)
 	if err != nil {
@@ -87,26 +86,36 @@ const letterColumns = `attempts, last_error, reason, unknown, {millis died_at},
 	EXISTS (SELECT 1 FROM {holds} AS h
 	        WHERE h.ordering_key = a.ordering_key AND h.position = a.position AND h.reason = '` + holdDead + `')`
 
-func (d *DeadLetters) list(ctx context.Context, f Filter, page Page) ([]Letter, error) {
+func (d *DeadLetters) list(ctx context.Context, f Filter) ([]Letter, error) {
 	var letters []Letter
-	err := d.archive.list(ctx, f, page, letterColumns, func(rows *sql.Rows) error {
+	err := d.archive.list(ctx, f, letterColumns, func(rows *sql.Rows) error {
 		var (
 			l    Letter
 			died int64
 			err  error
 		)
-		l.Stored, err = scanStored(rows, &l.Attempts, &l.LastError, &l.Reason, &l.Unknown, &died, &l.HoldsKey)
-		l.DiedAt = time.UnixMilli(died).UTC()
+		l.Stored, err = scanStored(rows, &l.Attempts, &l.Error, &l.Reason, &l.Unknown, &died, &l.HoldsKey)
+		l.LastFailedAt = time.UnixMilli(died).UTC()
 		letters = append(letters, l)
 		return err
 	})
 	return letters, err
 }
 
-// Replay puts letters back into the outbox, in order of their IDs and with new
-// positions, as if they had been published now: nothing is charged to them. A
-// letter leaves the table in the transaction that puts it back; if two replay
-// at the same time, one of them does.
+// DryRun returns what ReplayMatching would do, and changes nothing. What
+// DiscardMatching would be about is what Count says.
+func (d *DeadLetters) DryRun(ctx context.Context, f Filter, plan Plan) (Report, error) {
+	report, err := d.archive.run(ctx, f, d.replay(plan).dry())
+	if err != nil {
+		return report, fmt.Errorf("forwarder: dry run: %w", err)
+	}
+	return report, nil
+}
+
+// ReplayMatching puts letters back into the outbox, in order of their IDs and
+// with new positions, as if they had been published now: nothing is charged to
+// them. A letter leaves the table in the transaction that puts it back; if two
+// replay at the same time, one of them does.
 //
 // A letter that holds its ordering key goes out before those that wait for it.
 // Any other goes out behind what is in the outbox, also behind later messages
@@ -115,15 +124,19 @@ func (d *DeadLetters) list(ctx context.Context, f Filter, page Page) ([]Letter, 
 // What dies while this runs is left alone. When ctx ends it stops after a
 // batch; the report says what was done, with any error. Of a commit whose outcome
 // is unknown it knows nothing.
-func (d *DeadLetters) Replay(ctx context.Context, act Act, f Filter, options ReplayOptions) (Report, error) {
-	report, err := d.archive.run(ctx, f, operation{
-		ReplayOptions: options.withDefaults(), act: act, name: "replay", do: d.putBack,
-		unsure: "unknown", unfit: "reason IN ('malformed', 'invalid')",
-	})
+func (d *DeadLetters) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Report, error) {
+	report, err := d.archive.run(ctx, f, d.replay(plan).by(act))
 	if err != nil {
 		return report, fmt.Errorf("forwarder: replay: %w", err)
 	}
 	return report, nil
+}
+
+func (d *DeadLetters) replay(plan Plan) operation {
+	return operation{
+		Plan: plan.withDefaults(), name: "replay", do: d.putBack,
+		unsure: "unknown", unfit: "reason IN ('" + ReasonMalformed + "', '" + ReasonInvalid + "')",
+	}
 }
 
 func (d *DeadLetters) putBack(ctx context.Context, tx *sql.Tx, letters []entry) error {
@@ -154,22 +167,19 @@ func (d *DeadLetters) putBack(ctx context.Context, tx *sql.Tx, letters []entry) 
 	return d.archive.remove(ctx, tx, letters)
 }
 
-// Discard deletes letters for good. Whatever waits for one that holds its
-// ordering key is sent then. When ctx ends it stops after a batch; the report
-// says what was done, with any error. Of a commit whose outcome is unknown it
-// knows nothing.
-func (d *DeadLetters) Discard(ctx context.Context, act Act, f Filter, options DiscardOptions) (Report, error) {
+// DiscardMatching deletes letters for good, and returns how many it were.
+// Whatever waits for one that holds its ordering key is sent then. When ctx ends
+// it stops after a batch: with an error, those that were counted are gone. Of a
+// commit whose outcome is unknown it knows nothing.
+func (d *DeadLetters) DiscardMatching(ctx context.Context, act Act, f Filter) (discarded int, err error) {
 	if act.Why == "" {
-		return Report{}, errors.New("forwarder: discard: Why is empty: say why the messages may be lost")
+		return 0, errors.New("forwarder: discard: Why is empty: say why the messages may be lost")
 	}
-	report, err := d.archive.run(ctx, f, operation{
-		ReplayOptions: ReplayOptions{DryRun: options.DryRun, Progress: options.Progress},
-		act:           act, name: "discard", unsure: "1 = 0", unfit: "1 = 0", do: d.discard,
-	})
+	report, err := d.archive.run(ctx, f, operation{name: "discard", unsure: "1 = 0", unfit: "1 = 0", do: d.discard}.by(act))
 	if err != nil {
-		return report, fmt.Errorf("forwarder: discard: %w", err)
+		return report.Replayed, fmt.Errorf("forwarder: discard: %w", err)
 	}
-	return report, nil
+	return report.Replayed, nil
 }
 
 func (d *DeadLetters) discard(ctx context.Context, tx *sql.Tx, letters []entry) error {

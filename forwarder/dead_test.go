@@ -84,25 +84,25 @@ func TestALetterIsShownWhole(t *testing.T) {
 		require.NoError(t, f.Close())
 
 		letters := deadLetters(t, db, config)
-		listed, err := letters.List(t.Context(), forwarder.Filter{MessageID: "bad"}, forwarder.Page{})
+		listed, err := letters.List(t.Context(), forwarder.Filter{MessageID: "bad"})
 		require.NoError(t, err)
 		require.Len(t, listed, 1)
 		require.Nil(t, listed[0].Payload)
 		got, err := letters.Get(t.Context(), listed[0].ID)
 		require.NoError(t, err)
 		require.WithinDuration(t, time.Now(), got.CreatedAt, time.Minute)
-		require.WithinDuration(t, time.Now(), got.DiedAt, time.Minute)
+		require.WithinDuration(t, time.Now(), got.LastFailedAt, time.Minute)
 		require.Equal(t, forwarder.Letter{
 			Stored: forwarder.Stored{
 				ID: got.ID, Position: 1, MessageID: "bad", Topic: "topic", OrderingKey: "key", Payload: []byte{0, 255, '\n'}, Size: 3,
 				Metadata: message.Metadata{"a": "ü", outbox.OrderingKey: "key"}, CreatedAt: got.CreatedAt,
 			},
-			Attempts: 1, LastError: "too large", Reason: "unacceptable", HoldsKey: true, DiedAt: got.DiedAt,
+			Attempts: 1, Error: "too large", Reason: "unacceptable", HoldsKey: true, LastFailedAt: got.LastFailedAt,
 		}, got)
 
 		_, err = letters.Get(t.Context(), 4711)
 		require.ErrorIs(t, err, forwarder.ErrNotFound)
-		free, err := letters.List(t.Context(), forwarder.Filter{MessageID: "free"}, forwarder.Page{})
+		free, err := letters.List(t.Context(), forwarder.Filter{MessageID: "free"})
 		require.NoError(t, err)
 		require.False(t, free[0].HoldsKey)
 		require.Empty(t, free[0].OrderingKey)
@@ -113,19 +113,18 @@ func TestLettersByPage(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		bury(t, db, msg("a", ""), msg("b", ""), msg("c", ""))
 		letters := deadLetters(t, db, config)
-		page := forwarder.Page{Limit: 2}
-		first, err := letters.List(t.Context(), forwarder.Filter{}, page)
+		page := forwarder.Filter{Limit: 2}
+		first, err := letters.List(t.Context(), page)
 		require.NoError(t, err)
 		require.Len(t, first, 2)
-		page.After = first[1].ID
-		second, err := letters.List(t.Context(), forwarder.Filter{}, page)
+		page.AfterID = first[1].ID
+		second, err := letters.List(t.Context(), page)
 		require.NoError(t, err)
 		require.Len(t, second, 1)
 		require.Equal(t, []string{"a", "b", "c"}, []string{first[0].MessageID, first[1].MessageID, second[0].MessageID})
-		for _, limit := range []int{-1, 1001} {
-			_, err := letters.List(t.Context(), forwarder.Filter{}, forwarder.Page{Limit: limit})
-			require.ErrorContains(t, err, "Limit")
-		}
+		n, err := letters.Count(t.Context(), forwarder.Filter{Limit: 1, AfterID: first[0].ID})
+		require.NoError(t, err)
+		require.Equal(t, 2, n, "what matches is counted, whatever the Limit")
 	})
 }
 
@@ -133,7 +132,6 @@ func TestLettersByPage(t *testing.T) {
 // and one that does not.
 func filters(id int64) map[string][2]forwarder.Filter {
 	type filter = forwarder.Filter
-	now := time.Now()
 	return map[string][2]filter{
 		"IDs":           {{IDs: []int64{id}}, {IDs: []int64{}}},
 		"MessageID":     {{MessageID: "described"}, {MessageID: "Described"}},
@@ -143,8 +141,6 @@ func filters(id int64) map[string][2]forwarder.Filter {
 		"AggregateType": {{AggregateType: "order"}, {AggregateType: "7"}},
 		"AggregateID":   {{AggregateID: "7"}, {AggregateID: "order"}},
 		"EventType":     {{EventType: "placed"}, {EventType: "place_"}},
-		"Since":         {{Since: now.Add(-time.Hour)}, {Since: now.Add(time.Hour)}},
-		"Until":         {{Until: now.Add(time.Hour)}, {Until: now.Add(-time.Hour)}},
 		"two fields":    {{Topic: "t", Tenant: `"acme'`}, {Topic: "t", Tenant: "other"}},
 	}
 }
@@ -172,18 +168,22 @@ func TestFiltersOfLetters(t *testing.T) {
 
 		letters := deadLetters(t, db, config)
 		all := filters(1)
-		all["Reason"] = [2]forwarder.Filter{{Reason: "exhausted"}, {Reason: "other"}}
+		all["Reason"] = [2]forwarder.Filter{{Reason: forwarder.ReasonExhausted}, {Reason: forwarder.ReasonMalformed}}
+		now := time.Now()
+		all["FailedAfter"] = [2]forwarder.Filter{{FailedAfter: now.Add(-time.Hour)}, {FailedAfter: now.Add(time.Hour)}}
+		all["FailedBefore"] = [2]forwarder.Filter{{FailedBefore: now.Add(time.Hour)}, {FailedBefore: now.Add(-time.Hour)}}
+		all["AfterID"] = [2]forwarder.Filter{{MessageID: "described"}, {AfterID: 2}}
 		for name, pair := range all {
 			for i, f := range pair {
-				found, err := letters.List(t.Context(), f, forwarder.Page{})
+				found, err := letters.List(t.Context(), f)
 				require.NoError(t, err, name)
 				n, err := letters.Count(t.Context(), f)
 				require.NoError(t, err, name)
 				require.Len(t, found, n, name)
 				switch {
-				case name == "Until" && i == 0:
+				case name == "FailedBefore" && i == 0:
 					require.Len(t, found, 2)
-				case name == "Until":
+				case name == "FailedBefore":
 					require.Equal(t, "bare", found[0].MessageID)
 					require.Empty(t, found[0].Metadata)
 				case i == 0:
@@ -207,11 +207,11 @@ func TestLettersGoBack(t *testing.T) {
 		letters := deadLetters(t, db, config)
 		chosen := forwarder.Filter{IDs: []int64{1, 2, 4711}}
 		var progress []int
-		report, err := letters.Replay(t.Context(), ann, chosen, forwarder.ReplayOptions{
-			Progress: func(r forwarder.Report) { progress = append(progress, r.Done) },
+		report, err := letters.ReplayMatching(t.Context(), ann, chosen, forwarder.Plan{
+			Progress: func(r forwarder.Report) { progress = append(progress, r.Replayed) },
 		})
 		require.NoError(t, err)
-		require.Equal(t, forwarder.Report{Matching: 2, Done: 2}, report)
+		require.Equal(t, forwarder.Report{Total: 2, Replayed: 2}, report)
 		require.Equal(t, []int{2}, progress)
 		require.Equal(t, 1, dead(t, db))
 		require.Equal(t, []string{
@@ -240,12 +240,14 @@ func TestADryRunChangesNothing(t *testing.T) {
 		exec(t, db, `UPDATE once_outbox_dead SET unknown = (1 = 1) WHERE message_id = 'old'`)
 		age(t, db, "once_outbox_dead", "died_at", 8*24*time.Hour, `message_id = 'old'`)
 		letters := deadLetters(t, db, config)
-		report, err := letters.Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{DryRun: true})
+		report, err := letters.DryRun(t.Context(), anybody, forwarder.Plan{})
 		require.NoError(t, err)
-		require.Equal(t, forwarder.Report{Matching: 3, Done: 2, Skipped: []int64{3}}, report)
-		report, err = letters.Discard(t.Context(), ann, anybody, forwarder.DiscardOptions{DryRun: true})
+		require.Equal(t, forwarder.Report{Total: 3, Replayed: 2, Skipped: []int64{3}}, report)
+		report, err = letters.DryRun(t.Context(), forwarder.Filter{All: true, Limit: 1}, forwarder.Plan{Force: true})
 		require.NoError(t, err)
-		require.Equal(t, forwarder.Report{Matching: 3, Done: 3}, report)
+		require.Equal(t, forwarder.Report{Total: 1, Replayed: 1}, report)
+		_, err = letters.DryRun(t.Context(), forwarder.Filter{}, forwarder.Plan{})
+		require.ErrorContains(t, err, "set All")
 		require.Equal(t, 3, dead(t, db))
 		require.Zero(t, pending(t, db))
 		require.Empty(t, audits(t, db))
@@ -258,17 +260,17 @@ func TestTrap72_WhatConsumersMayHaveForgottenNeedsForce(t *testing.T) {
 		exec(t, db, `UPDATE once_outbox_dead SET unknown = (1 = 1) WHERE message_id LIKE 'unknown%'`)
 		age(t, db, "once_outbox_dead", "died_at", 25*time.Hour, `message_id LIKE '%old'`)
 		letters := deadLetters(t, db, config)
-		options := forwarder.ReplayOptions{Remembered: 24 * time.Hour}
-		report, err := letters.Replay(t.Context(), ann, anybody, options)
+		options := forwarder.Plan{Remembered: 24 * time.Hour}
+		report, err := letters.ReplayMatching(t.Context(), ann, anybody, options)
 		require.NoError(t, err)
-		require.Equal(t, forwarder.Report{Matching: 3, Done: 2, Skipped: []int64{1}}, report)
+		require.Equal(t, forwarder.Report{Total: 3, Replayed: 2, Skipped: []int64{1}}, report)
 		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE message_id = 'unknown, old'`))
 		require.Len(t, audits(t, db), 2)
 
 		options.Force = true
-		report, err = letters.Replay(t.Context(), ann, anybody, options)
+		report, err = letters.ReplayMatching(t.Context(), ann, anybody, options)
 		require.NoError(t, err)
-		require.Equal(t, forwarder.Report{Matching: 1, Done: 1}, report)
+		require.Equal(t, forwarder.Report{Total: 1, Replayed: 1}, report)
 		require.Equal(t, 3, pending(t, db))
 	})
 }
@@ -278,12 +280,12 @@ func TestWhatTheOutboxWouldRefuseNeedsForce(t *testing.T) {
 		bury(t, db, msg("malformed", ""), msg("invalid", ""), msg("exhausted", ""))
 		exec(t, db, `UPDATE once_outbox_dead SET reason = message_id`)
 		letters := deadLetters(t, db, config)
-		report, err := letters.Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{})
+		report, err := letters.ReplayMatching(t.Context(), ann, anybody, forwarder.Plan{})
 		require.NoError(t, err)
-		require.Equal(t, forwarder.Report{Matching: 3, Done: 1, Skipped: []int64{1, 2}}, report)
-		report, err = letters.Replay(t.Context(), ann, forwarder.Filter{Reason: "invalid"}, forwarder.ReplayOptions{Force: true})
+		require.Equal(t, forwarder.Report{Total: 3, Replayed: 1, Skipped: []int64{1, 2}}, report)
+		report, err = letters.ReplayMatching(t.Context(), ann, forwarder.Filter{Reason: "invalid"}, forwarder.Plan{Force: true})
 		require.NoError(t, err)
-		require.Equal(t, forwarder.Report{Matching: 1, Done: 1}, report)
+		require.Equal(t, forwarder.Report{Total: 1, Replayed: 1}, report)
 	})
 }
 
@@ -291,30 +293,36 @@ func TestActsOnLettersAreRefused(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		bury(t, db, msg("a", ""))
 		letters := deadLetters(t, db, config)
-		replay := func(act forwarder.Act, f forwarder.Filter, o forwarder.ReplayOptions) error {
-			_, err := letters.Replay(t.Context(), act, f, o)
+		replay := func(act forwarder.Act, f forwarder.Filter, o forwarder.Plan) error {
+			_, err := letters.ReplayMatching(t.Context(), act, f, o)
 			return err
 		}
 		discard := func(act forwarder.Act, f forwarder.Filter) error {
-			_, err := letters.Discard(t.Context(), act, f, forwarder.DiscardOptions{})
+			_, err := letters.DiscardMatching(t.Context(), act, f)
 			return err
 		}
 		nobody := forwarder.Act{Why: "because"}
 		for field, err := range map[string]error{
-			"Filter":     replay(ann, forwarder.Filter{}, forwarder.ReplayOptions{}),
+			"Filter":     replay(ann, forwarder.Filter{}, forwarder.Plan{}),
 			"All":        discard(ann, forwarder.Filter{}),
-			"Actor":      replay(nobody, anybody, forwarder.ReplayOptions{}),
+			"Actor":      replay(nobody, anybody, forwarder.Plan{}),
 			"Actor is":   discard(nobody, anybody),
 			"Actor is e": letters.Release(t.Context(), nobody, "key"),
 			"Why":        discard(forwarder.Act{Actor: "ann"}, anybody),
-			"Rate":       replay(ann, anybody, forwarder.ReplayOptions{Rate: -1}),
-			"Limit":      replay(ann, anybody, forwarder.ReplayOptions{Limit: -1}),
-			"Remembered": replay(ann, anybody, forwarder.ReplayOptions{Remembered: -1}),
+			"Rate":       replay(ann, anybody, forwarder.Plan{Rate: -1}),
+			"Limit":      replay(ann, forwarder.Filter{All: true, Limit: -1}, forwarder.Plan{}),
+			"AfterID":    replay(ann, forwarder.Filter{All: true, AfterID: -1}, forwarder.Plan{}),
+			"set All":    replay(ann, forwarder.Filter{AfterID: 1, Limit: 1}, forwarder.Plan{}),
+			"All is set": discard(ann, forwarder.Filter{All: true, Topic: "t"}),
+			"Reason":     discard(ann, forwarder.Filter{Reason: "misspelt"}),
+			"SentAfter":  discard(ann, forwarder.Filter{SentAfter: time.Now()}),
+			"not after":  discard(ann, forwarder.Filter{FailedAfter: time.UnixMilli(2), FailedBefore: time.UnixMilli(2)}),
+			"Remembered": replay(ann, anybody, forwarder.Plan{Remembered: -1}),
 		} {
 			require.ErrorContains(t, err, field)
 		}
 		require.ErrorIs(t, letters.Release(t.Context(), ann, "key"), forwarder.ErrNotHeld)
-		require.NoError(t, replay(ann, forwarder.Filter{IDs: []int64{}}, forwarder.ReplayOptions{}), "of nothing")
+		require.NoError(t, replay(ann, forwarder.Filter{IDs: []int64{}}, forwarder.Plan{}), "of nothing")
 		require.Equal(t, 1, dead(t, db))
 		require.Empty(t, audits(t, db))
 		_, err := forwarder.NewDeadLetters(nil, schema.Config{Prefix: "-"})
@@ -338,12 +346,12 @@ func TestTrap52_TwoReplaysAtTheSameTime(t *testing.T) {
 		)
 		for i := range done {
 			working.Go(func() {
-				done[i], errs[i] = deadLetters(t, db, config).Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{})
+				done[i], errs[i] = deadLetters(t, db, config).ReplayMatching(t.Context(), ann, anybody, forwarder.Plan{})
 			})
 		}
 		working.Wait()
 		require.NoError(t, errors.Join(errs[:]...))
-		require.Equal(t, letters, done[0].Done+done[1].Done+done[2].Done)
+		require.Equal(t, letters, done[0].Replayed+done[1].Replayed+done[2].Replayed)
 		require.Equal(t, letters, pending(t, db))
 		require.Equal(t, letters, count(t, db, `SELECT COUNT(DISTINCT message_id) FROM once_outbox`))
 		require.Len(t, audits(t, db), letters)
@@ -361,24 +369,24 @@ func TestAReplayIsCancelled(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		began := time.Now()
-		report, err := deadLetters(t, db, config).Replay(ctx, ann, anybody, forwarder.ReplayOptions{
+		report, err := deadLetters(t, db, config).ReplayMatching(ctx, ann, anybody, forwarder.Plan{
 			Rate: 20, // 5 a batch
 			Progress: func(r forwarder.Report) {
-				if r.Done == 10 {
+				if r.Replayed == 10 {
 					cancel()
 				}
 			},
 		})
 		require.ErrorIs(t, err, context.Canceled)
-		require.Equal(t, forwarder.Report{Matching: 30, Done: 10}, report)
+		require.Equal(t, forwarder.Report{Total: 30, Replayed: 10}, report)
 		require.GreaterOrEqual(t, time.Since(began), 240*time.Millisecond, "the rate was kept")
 		require.Equal(t, 10, pending(t, db))
 		require.Equal(t, 20, dead(t, db))
 		require.Len(t, audits(t, db), 10)
 
-		report, err = deadLetters(t, db, config).Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{Limit: 3})
+		report, err = deadLetters(t, db, config).ReplayMatching(t.Context(), ann, forwarder.Filter{All: true, Limit: 3}, forwarder.Plan{})
 		require.NoError(t, err)
-		require.Equal(t, forwarder.Report{Matching: 20, Done: 3}, report)
+		require.Equal(t, forwarder.Report{Total: 3, Replayed: 3}, report)
 		require.Equal(t, 13, pending(t, db))
 	})
 }
@@ -387,11 +395,11 @@ func TestAReplayIsCancelled(t *testing.T) {
 func TestAReplayEnds(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		bury(t, db, msg("a", ""), msg("b", ""), msg("c", ""))
-		report, err := deadLetters(t, db, config).Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{
+		report, err := deadLetters(t, db, config).ReplayMatching(t.Context(), ann, anybody, forwarder.Plan{
 			Rate:     8, // 2 a batch
 			Progress: func(forwarder.Report) { bury(t, db, msg("again", "")) },
 		})
 		require.NoError(t, err)
-		require.Equal(t, 3, report.Done)
+		require.Equal(t, 3, report.Replayed)
 	})
 }

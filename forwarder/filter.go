@@ -3,6 +3,7 @@ package forwarder
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,8 +14,8 @@ import (
 // Filter says which dead letters, or which messages of the sent log, are
 // meant: those that match every field that is not empty.
 type Filter struct {
-	// All says that it is meant to match everything when no other field is
-	// set. Only what changes something asks for it.
+	// All says that everything is meant. To act by a Filter without another
+	// condition, which may be a mistake, it must be set.
 	All bool
 
 	// IDs are those of the rows, not of their messages. A list without
@@ -33,21 +34,73 @@ type Filter struct {
 	AggregateID   string
 	EventType     string
 
-	// Reason is why a letter is dead, see [Letter]. The sent log knows none.
+	// Reason is why a letter is dead: one of the Reason constants. Only for dead
+	// letters.
 	Reason string
 
-	// Since and Until bound when the letter died or the message was sent, by
-	// the database's clock, to the millisecond. Since itself is within, Until
-	// is not.
-	Since, Until time.Time
+	// FailedAfter and FailedBefore are about when a letter died: from the one on
+	// and before the other. Whole milliseconds, of the database's clock. Only for
+	// dead letters.
+	FailedAfter, FailedBefore time.Time
+
+	// SentAfter and SentBefore are the same about when a message was sent. Only
+	// for the sent log.
+	SentAfter, SentBefore time.Time
+
+	// AfterID is the ID of the last row of the page before: rows come in order
+	// of their ID.
+	AfterID int64
+
+	// Limit is the most rows that are listed, put back or discarded. Defaults to
+	// 100 where they are listed, and to all where something is done with them.
+	Limit int
 }
 
-// check refuses what the archive does not know.
-func (a archive) check(f Filter) error {
-	if f.Reason != "" && !a.reasons {
-		return errors.New("Reason is set: what was sent has none")
+// validate names every field that cannot be used with the archive.
+func (a archive) validate(f Filter) error {
+	var errs []error
+	if f.Limit < 0 {
+		errs = append(errs, fmt.Errorf("Limit is %d: negative", f.Limit))
 	}
-	return nil
+	if f.AfterID < 0 {
+		errs = append(errs, fmt.Errorf("AfterID is %d: negative", f.AfterID))
+	}
+	if f.All && !a.everything(f) {
+		errs = append(errs, errors.New("All is set together with conditions"))
+	}
+	failed, sent := !f.FailedAfter.IsZero() || !f.FailedBefore.IsZero(), !f.SentAfter.IsZero() || !f.SentBefore.IsZero()
+	switch {
+	case !a.dead && f.Reason != "":
+		errs = append(errs, errors.New("Reason is set: what was sent has none"))
+	case !a.dead && failed:
+		errs = append(errs, errors.New("FailedAfter or FailedBefore is set: for what was sent there are SentAfter and SentBefore"))
+	case a.dead && sent:
+		errs = append(errs, errors.New("SentAfter or SentBefore is set: for dead letters there are FailedAfter and FailedBefore"))
+	case f.Reason != "" && !slices.Contains(reasons, f.Reason): // a misspelt one would match nothing
+		errs = append(errs, fmt.Errorf("Reason is %q, none of %s", f.Reason, strings.Join(reasons, ", ")))
+	}
+	if !f.FailedBefore.IsZero() && !f.FailedAfter.Before(f.FailedBefore) {
+		errs = append(errs, errors.New("FailedBefore is not after FailedAfter"))
+	}
+	if !f.SentBefore.IsZero() && !f.SentAfter.Before(f.SentBefore) {
+		errs = append(errs, errors.New("SentBefore is not after SentAfter"))
+	}
+	return errors.Join(errs...)
+}
+
+// validateAct also refuses a Filter that means everything without saying so.
+func (a archive) validateAct(f Filter) error {
+	err := a.validate(f)
+	if a.everything(f) && !f.All {
+		err = errors.Join(err, errors.New("the Filter has no condition: set All if everything is meant"))
+	}
+	return err
+}
+
+// everything says that no row is left out, but for a page.
+func (a archive) everything(f Filter) bool {
+	f.AfterID = 0
+	return len(a.conditions(f).texts) == 0
 }
 
 // conditions collects conditions and their parameters.
@@ -94,11 +147,18 @@ func (a archive) conditions(f Filter) *conditions {
 			c.add(field.column+` = %s`, field.value)
 		}
 	}
-	if !f.Since.IsZero() {
-		c.add(a.at+` >= %s`, a.time(f.Since))
+	from, to := f.SentAfter, f.SentBefore
+	if a.dead {
+		from, to = f.FailedAfter, f.FailedBefore
 	}
-	if !f.Until.IsZero() {
-		c.add(a.at+` < %s`, a.time(f.Until))
+	if !from.IsZero() {
+		c.add(a.at+` >= %s`, a.time(from))
+	}
+	if !to.IsZero() {
+		c.add(a.at+` < %s`, a.time(to))
+	}
+	if f.AfterID > 0 {
+		c.add(`id > %s`, f.AfterID)
 	}
 	return c
 }

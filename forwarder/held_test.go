@@ -107,9 +107,9 @@ func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
 				} else {
 					s.healed.Store(true)
 				}
-				report, err := s.letters.Replay(t.Context(), ann, forwarder.Filter{OrderingKey: "key"}, forwarder.ReplayOptions{})
+				report, err := s.letters.ReplayMatching(t.Context(), ann, forwarder.Filter{OrderingKey: "key"}, forwarder.Plan{})
 				require.NoError(t, err)
-				require.Equal(t, 1, report.Done)
+				require.Equal(t, 1, report.Replayed)
 				switch restart {
 				case "after":
 					require.Equal(t, 1, s.holds("replayed"))
@@ -161,7 +161,7 @@ func TestALetterGoesBackWhileItsTopicDoesNotAnswer(t *testing.T) {
 	put(t, db, schema.Config{}, "t", msg("silent", ""))
 	eventually(t, "the topic is held", func() bool { return log.Has("does not answer", "topic=t") })
 	healed.Store(true)
-	_, err := deadLetters(t, db, schema.Config{}).Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{})
+	_, err := deadLetters(t, db, schema.Config{}).ReplayMatching(t.Context(), ann, anybody, forwarder.Plan{})
 	require.NoError(t, err)
 	for i := range 60 {
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint("other", i), fmt.Sprint("other", i)))
@@ -177,13 +177,13 @@ func TestALetterGoesBackWhileItsTopicDoesNotAnswer(t *testing.T) {
 func TestALetterThatDiesAgainHoldsItsKeyAgain(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		s := newStuck(t, db, config)
-		_, err := s.letters.Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{})
+		_, err := s.letters.ReplayMatching(t.Context(), ann, anybody, forwarder.Plan{})
 		require.NoError(t, err)
 		eventually(t, "it died again", func() bool { return dead(t, db) == 1 && s.broker.tries("head") == 2 })
 		require.Equal(t, 1, s.holds("dead"))
 		require.Equal(t, 30, pending(t, db))
 		s.healed.Store(true)
-		_, err = s.letters.Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{})
+		_, err = s.letters.ReplayMatching(t.Context(), ann, anybody, forwarder.Plan{})
 		require.NoError(t, err)
 		s.drained("head")
 	})
@@ -192,7 +192,7 @@ func TestALetterThatDiesAgainHoldsItsKeyAgain(t *testing.T) {
 func TestAKeyGoesOnWithoutItsLetter(t *testing.T) {
 	for name, act := range map[string]func(ctx context.Context, letters *forwarder.DeadLetters) error{
 		"discard": func(ctx context.Context, letters *forwarder.DeadLetters) error {
-			_, err := letters.Discard(ctx, ann, anybody, forwarder.DiscardOptions{})
+			_, err := letters.DiscardMatching(ctx, ann, anybody)
 			return err
 		},
 		"release": func(ctx context.Context, letters *forwarder.DeadLetters) error {
@@ -214,7 +214,7 @@ func TestAKeyGoesOnWithoutItsLetter(t *testing.T) {
 				require.ErrorIs(t, s.letters.Release(t.Context(), ann, "key"), forwarder.ErrNotHeld)
 
 				s.healed.Store(true)
-				_, err := s.letters.Replay(t.Context(), ann, anybody, forwarder.ReplayOptions{})
+				_, err := s.letters.ReplayMatching(t.Context(), ann, anybody, forwarder.Plan{})
 				require.NoError(t, err)
 				drained(t, db)
 				require.True(t, s.broker.has("head"))
@@ -231,10 +231,10 @@ func TestKeysGoOnWithoutAForwarder(t *testing.T) {
 		require.NoError(t, s.fwd.Close())
 		bury(t, db, msg("lonely", "lonely"), msg("not held", "key"))
 		exec(t, db, `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('lonely', 1000, 1000, 'dead')`)
-		_, err := s.letters.Discard(t.Context(), ann, forwarder.Filter{MessageID: "not held"}, forwarder.DiscardOptions{})
+		_, err := s.letters.DiscardMatching(t.Context(), ann, forwarder.Filter{MessageID: "not held"})
 		require.NoError(t, err)
 		require.Equal(t, 2, s.holds("dead"), "another letter than the one that holds the key")
-		_, err = s.letters.Discard(t.Context(), ann, anybody, forwarder.DiscardOptions{})
+		_, err = s.letters.DiscardMatching(t.Context(), ann, anybody)
 		require.NoError(t, err)
 		require.Equal(t, 1, s.holds("released"))
 		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_holds`))

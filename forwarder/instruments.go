@@ -61,7 +61,7 @@ func newInstruments(config Config) *instruments {
 	i.deferred = counter("once.forwarder.deferred", "{message}",
 		"Messages that were put off until later.", telemetry.Reason, holdRefused, holdUnknown)
 	i.dead = counter("once.forwarder.dead", "{message}",
-		"Messages that became dead letters.", telemetry.Reason, reasonUnacceptable, reasonExhausted)
+		"Messages that became dead letters.", telemetry.Reason, ReasonUnacceptable, ReasonExhausted)
 	i.stalled = counter("once.forwarder.stalled", "{stall}",
 		"Times that a topic stopped answering and was left out.", "")
 	i.confirm = meter.Durations("once.forwarder.confirm.duration",
@@ -131,7 +131,7 @@ func (i *instruments) recorded(batch settlement, done settled) {
 	for n, d := range batch.deaths {
 		if n < done.deaths {
 			reason := 0
-			if d.reason == reasonExhausted {
+			if d.reason == ReasonExhausted {
 				reason = 1
 			}
 			i.add(&i.dead, d.row.topic, reason)

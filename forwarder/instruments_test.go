@@ -22,7 +22,7 @@ func TestWithoutProvidersNothingIsAllocated(t *testing.T) {
 	batch := settlement{
 		confirmed: []*row{a.row},
 		charges:   []charge{{row: a.row, hold: holdUnknown}},
-		deaths:    []death{{row: a.row, reason: reasonExhausted}},
+		deaths:    []death{{row: a.row, reason: ReasonExhausted}},
 	}
 	done := settled{confirmed: true, charges: true, deaths: 1}
 	require.Zero(t, testing.AllocsPerRun(100, func() {

@@ -19,16 +19,11 @@ import (
 // with what was done, in the table of audits.
 type Act = parked.Act
 
-// ReplayOptions say how messages are put into the outbox again.
-type ReplayOptions struct {
-	// DryRun only reports what would be done.
-	DryRun bool
-
-	// Limit is the most messages to put back. Defaults to all that match.
-	Limit int
-
-	// Rate is how many messages a second are put back. Defaults to as many as
-	// the database takes.
+// Plan is how to put many messages into the outbox again. With its zero value
+// all are put back as fast as the database takes them.
+type Plan struct {
+	// Rate is how many messages to put back each second at most. Defaults to no
+	// limit.
 	Rate int
 
 	// Remembered is how long consumers remember the ids of messages: the
@@ -38,52 +33,40 @@ type ReplayOptions struct {
 	Remembered time.Duration
 
 	// Force has those put back as well, and those that the outbox would refuse:
-	// dead letters of package mover, "malformed" and "invalid".
+	// [ReasonMalformed] and [ReasonInvalid].
 	Force bool
 
-	// Progress is called after each batch, with what was done so far. Defaults
-	// to nothing.
+	// Progress is called after each batch, with how far it is. It must return
+	// soon. Defaults to nothing.
 	Progress func(Report)
 }
 
-// DiscardOptions say how messages are discarded.
-type DiscardOptions struct {
-	// DryRun only reports what would be done.
-	DryRun bool
-
-	// Progress is called after each batch, with what was done so far. Defaults
-	// to nothing.
-	Progress func(Report)
-}
-
-// Report says what was done, or would be.
+// Report says how many messages were put back, or would be.
 type Report struct {
-	// Matching is the number of rows that matched when it began.
-	Matching int
+	// Total is how many rows matched when it began, and at most the Filter's
+	// Limit.
+	Total int
 
-	// Done is how many of them were put back, or discarded.
-	Done int
+	// Replayed is how many of them were put back.
+	Replayed int
 
-	// Skipped are the IDs of those that were left because they need
-	// ReplayOptions.Force, in ascending order.
+	// Skipped are the IDs of those that were left because they need Plan.Force,
+	// in ascending order.
 	Skipped []int64
 }
 
-func (o ReplayOptions) withDefaults() ReplayOptions {
-	o.Remembered = cmp.Or(o.Remembered, 7*24*time.Hour)
-	return o
+func (p Plan) withDefaults() Plan {
+	p.Remembered = cmp.Or(p.Remembered, 7*24*time.Hour)
+	return p
 }
 
-func (o ReplayOptions) validate() error {
+func (p Plan) validate() error {
 	var errs []error
-	if o.Limit < 0 {
-		errs = append(errs, fmt.Errorf("Limit is %d: negative", o.Limit))
+	if p.Rate < 0 {
+		errs = append(errs, fmt.Errorf("Plan.Rate is %d: negative", p.Rate))
 	}
-	if o.Rate < 0 {
-		errs = append(errs, fmt.Errorf("Rate is %d: negative", o.Rate))
-	}
-	if o.Remembered < 0 {
-		errs = append(errs, fmt.Errorf("Remembered is %v: negative", o.Remembered))
+	if p.Remembered < 0 {
+		errs = append(errs, fmt.Errorf("Plan.Remembered is %v: negative", p.Remembered))
 	}
 	return errors.Join(errs...)
 }
@@ -91,13 +74,23 @@ func (o ReplayOptions) validate() error {
 // operation is something that is done to all rows that match, a batch at a
 // time, each in a transaction with its audit rows.
 type operation struct {
-	ReplayOptions
+	Plan
 
-	act    Act
+	act    *Act   // nil: a dry run
 	name   string // in audit rows
 	unsure string // the condition under which a row may have been sent
 	unfit  string // the condition under which the outbox would refuse it
 	do     func(ctx context.Context, tx *sql.Tx, entries []entry) error
+}
+
+func (op operation) by(act Act) operation {
+	op.act = &act
+	return op
+}
+
+func (op operation) dry() operation {
+	op.Rate = 0
+	return op
 }
 
 // entry is a row that an operation is about.
@@ -112,9 +105,9 @@ const batchRows = 100
 
 // run returns what was done, also with an error.
 func (a archive) run(ctx context.Context, f Filter, op operation) (Report, error) {
-	errs := []error{op.act.Validate(), op.validate()}
-	if len(a.conditions(f).texts) == 0 && !f.All {
-		errs = append(errs, errors.New("the Filter has no condition: set All if everything is meant"))
+	errs := []error{a.validateAct(f), op.validate()}
+	if op.act != nil {
+		errs = append(errs, op.act.Validate())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Report{}, err
@@ -122,9 +115,12 @@ func (a archive) run(ctx context.Context, f Filter, op operation) (Report, error
 
 	var report Report
 	n, last, err := a.matching(ctx, f)
-	report.Matching = n
-	for after := int64(0); err == nil && after < last && (op.Limit == 0 || report.Done < op.Limit); {
-		began, done := time.Now(), report.Done
+	report.Total = n
+	if f.Limit > 0 {
+		report.Total = min(n, f.Limit)
+	}
+	for after := f.AfterID; err == nil && after < last && (f.Limit == 0 || report.Replayed < f.Limit); {
+		began, done := time.Now(), report.Replayed
 		if after, err = a.batch(ctx, f, op, after, last, &report); err != nil {
 			break
 		}
@@ -132,7 +128,7 @@ func (a archive) run(ctx context.Context, f Filter, op operation) (Report, error
 			op.Progress(report)
 		}
 		if after < last {
-			err = op.pause(ctx, began, report.Done-done)
+			err = op.pause(ctx, began, report.Replayed-done)
 		}
 	}
 	return report, err
@@ -140,7 +136,7 @@ func (a archive) run(ctx context.Context, f Filter, op operation) (Report, error
 
 // pause waits for as long as the rate says that so many messages take.
 func (op operation) pause(ctx context.Context, began time.Time, done int) error {
-	if op.Rate == 0 || op.DryRun {
+	if op.Rate == 0 {
 		return ctx.Err()
 	}
 	wait := time.NewTimer(time.Until(began.Add(time.Duration(done) * time.Second / time.Duration(op.Rate))))
@@ -155,13 +151,13 @@ func (op operation) pause(ctx context.Context, began time.Time, done int) error 
 
 // size is how many rows the next batch may have: with a rate, a quarter of a
 // second's.
-func (op operation) size(done int) int {
+func (op operation) size(limit, done int) int {
 	size := batchRows
 	if op.Rate > 0 {
 		size = max(1, min(size, op.Rate/4))
 	}
-	if op.Limit > 0 {
-		size = min(size, op.Limit-done)
+	if limit > 0 {
+		size = min(size, limit-done)
 	}
 	return size
 }
@@ -174,12 +170,12 @@ func (a archive) batch(ctx context.Context, f Filter, op operation, after, last 
 		skipped []int64
 	)
 	transaction := a.store.write
-	if op.DryRun {
+	if op.act == nil {
 		transaction = a.store.read
 	}
 	upTo := last
 	err := transaction(ctx, func(tx *sql.Tx) error {
-		entries, err := a.entries(ctx, tx, f, op, after, last, op.size(report.Done))
+		entries, err := a.entries(ctx, tx, f, op, after, last, op.size(f.Limit, report.Replayed))
 		if err != nil || len(entries) == 0 {
 			return err
 		}
@@ -191,7 +187,7 @@ func (a archive) batch(ctx context.Context, f Filter, op operation, after, last 
 				wanted = append(wanted, e)
 			}
 		}
-		if op.DryRun || len(wanted) == 0 {
+		if op.act == nil || len(wanted) == 0 {
 			return nil
 		}
 		if err := op.do(ctx, tx, wanted); err != nil {
@@ -202,7 +198,7 @@ func (a archive) batch(ctx context.Context, f Filter, op operation, after, last 
 		for i, e := range wanted {
 			subjects[i], ids[i] = a.subject+":"+strconv.FormatInt(e.id, 10), e.messageID
 		}
-		err = a.store.audit(ctx, tx, op.act, op.name, subjects, ids)
+		err = a.store.audit(ctx, tx, *op.act, op.name, subjects, ids)
 		failpoint.Hit("forwarder/operation-audited")
 		return err
 	})
@@ -210,7 +206,7 @@ func (a archive) batch(ctx context.Context, f Filter, op operation, after, last 
 		return after, err
 	}
 	failpoint.Hit("forwarder/batch-operated")
-	report.Done += len(wanted)
+	report.Replayed += len(wanted)
 	report.Skipped = append(report.Skipped, skipped...)
 	return upTo, nil
 }
@@ -218,11 +214,11 @@ func (a archive) batch(ctx context.Context, f Filter, op operation, after, last 
 // entries returns the next rows that match. Their locks are taken in the order
 // of ids, and two operations at the same time get each row once.
 func (a archive) entries(ctx context.Context, tx *sql.Tx, f Filter, op operation, after, last int64, most int) ([]entry, error) {
+	f.AfterID = after
 	c := a.conditions(f)
-	c.add(`id > %s`, after)
 	c.add(`id <= %s`, last)
 	lock := ` {for_update}`
-	if op.DryRun {
+	if op.act == nil {
 		lock = ``
 	}
 	needsForce := op.unfit + ` OR ` + op.unsure + ` AND ` + a.at + ` < {after ` + c.arg(-op.Remembered.Milliseconds()) + `}`

@@ -103,7 +103,7 @@ func (l *loop) answered(a answer, now time.Time) {
 	case outcome == Refused:
 		l.refused(r, err)
 	case outcome == Unacceptable:
-		l.dead(r, err, reasonUnacceptable)
+		l.dead(r, err, ReasonUnacceptable)
 	case l.stopping:
 		if outcome == Unknown {
 			l.wire.handedBack++
@@ -165,16 +165,10 @@ func (l *loop) postpone(r *row, err error) {
 	})
 }
 
-// Why a message is dead.
-const (
-	reasonUnacceptable = "unacceptable"
-	reasonExhausted    = "exhausted"
-)
-
 func (l *loop) refused(r *row, err error) {
 	l.wire.fault.worked(l, publishing)
 	if r.attempts >= l.config.MaxAttempts-1 {
-		l.dead(r, err, reasonExhausted)
+		l.dead(r, err, ReasonExhausted)
 		return
 	}
 	fields := watermill.LogFields{

@@ -34,8 +34,8 @@ func NewSent(db *sql.DB, config schema.Config) (*Sent, error) {
 
 // List returns the messages that match, in order of their ID and without their
 // payloads.
-func (s *Sent) List(ctx context.Context, f Filter, page Page) ([]SentMessage, error) {
-	messages, err := s.list(ctx, f, page)
+func (s *Sent) List(ctx context.Context, f Filter) ([]SentMessage, error) {
+	messages, err := s.list(ctx, f)
 	if err != nil {
 		return nil, fmt.Errorf("forwarder: sent: %w", err)
 	}
@@ -44,7 +44,7 @@ func (s *Sent) List(ctx context.Context, f Filter, page Page) ([]SentMessage, er
 
 // Get returns one message with its payload, or [ErrNotFound].
 func (s *Sent) Get(ctx context.Context, id int64) (SentMessage, error) {
-	messages, err := s.list(ctx, Filter{IDs: []int64{id}}, Page{})
+	messages, err := s.list(ctx, Filter{IDs: []int64{id}})
 	if err == nil && len(messages) == 0 {
 		err = fmt.Errorf("%w: %d", ErrNotFound, id)
 	}
@@ -57,7 +57,7 @@ func (s *Sent) Get(ctx context.Context, id int64) (SentMessage, error) {
 	return messages[0], nil
 }
 
-// Count returns how many messages match.
+// Count returns how many messages match, whatever the Filter's Limit.
 func (s *Sent) Count(ctx context.Context, f Filter) (int, error) {
 	n, _, err := s.archive.matching(ctx, f)
 	if err != nil {
@@ -66,9 +66,9 @@ func (s *Sent) Count(ctx context.Context, f Filter) (int, error) {
 	return n, nil
 }
 
-func (s *Sent) list(ctx context.Context, f Filter, page Page) ([]SentMessage, error) {
+func (s *Sent) list(ctx context.Context, f Filter) ([]SentMessage, error) {
 	var messages []SentMessage
-	err := s.archive.list(ctx, f, page, `{millis sent_at}`, func(rows *sql.Rows) error {
+	err := s.archive.list(ctx, f, `{millis sent_at}`, func(rows *sql.Rows) error {
 		var (
 			m    SentMessage
 			sent int64
@@ -82,6 +82,15 @@ func (s *Sent) list(ctx context.Context, f Filter, page Page) ([]SentMessage, er
 	return messages, err
 }
 
+// DryRun returns what Resend would do, and changes nothing.
+func (s *Sent) DryRun(ctx context.Context, f Filter, plan Plan) (Report, error) {
+	report, err := s.archive.run(ctx, f, s.resend(plan).dry())
+	if err != nil {
+		return report, fmt.Errorf("forwarder: dry run: %w", err)
+	}
+	return report, nil
+}
+
 // Resend puts copies of messages into the outbox, in order of their IDs and
 // under the ids that they had: a consumer that has handled one, and remembers
 // that, does nothing. They go out behind what is in the outbox, also behind
@@ -90,16 +99,20 @@ func (s *Sent) list(ctx context.Context, f Filter, page Page) ([]SentMessage, er
 // What is sent while this runs is left alone. When ctx ends it stops after a
 // batch; the report says what was done, with any error. Of a commit whose outcome
 // is unknown it knows nothing: to repeat that may send a batch twice.
-func (s *Sent) Resend(ctx context.Context, act Act, f Filter, options ReplayOptions) (Report, error) {
-	report, err := s.archive.run(ctx, f, operation{
-		ReplayOptions: options.withDefaults(), act: act, name: "resend", unsure: "1 = 1", unfit: "1 = 0",
-		do: func(ctx context.Context, tx *sql.Tx, messages []entry) error {
-			_, err := s.archive.copyBack(ctx, tx, "1 = 1", messages)
-			return err
-		},
-	})
+func (s *Sent) Resend(ctx context.Context, act Act, f Filter, plan Plan) (Report, error) {
+	report, err := s.archive.run(ctx, f, s.resend(plan).by(act))
 	if err != nil {
 		return report, fmt.Errorf("forwarder: resend: %w", err)
 	}
 	return report, nil
+}
+
+func (s *Sent) resend(plan Plan) operation {
+	return operation{
+		Plan: plan.withDefaults(), name: "resend", unsure: "1 = 1", unfit: "1 = 0",
+		do: func(ctx context.Context, tx *sql.Tx, messages []entry) error {
+			_, err := s.archive.copyBack(ctx, tx, "1 = 1", messages)
+			return err
+		},
+	}
 }

@@ -45,7 +45,7 @@ func TestWhatIsSentIsKept(t *testing.T) {
 		require.Equal(t, 2, sent(t, db))
 
 		log := sentLog(t, db, config)
-		listed, err := log.List(t.Context(), forwarder.Filter{MessageID: "m"}, forwarder.Page{})
+		listed, err := log.List(t.Context(), forwarder.Filter{MessageID: "m"})
 		require.NoError(t, err)
 		require.Len(t, listed, 1)
 		require.Nil(t, listed[0].Payload)
@@ -62,7 +62,7 @@ func TestWhatIsSentIsKept(t *testing.T) {
 		}, got)
 		_, err = log.Get(t.Context(), 4711)
 		require.ErrorIs(t, err, forwarder.ErrNotFound)
-		free, err := log.List(t.Context(), forwarder.Filter{}, forwarder.Page{After: got.ID - 1, Limit: 1})
+		free, err := log.List(t.Context(), forwarder.Filter{AfterID: got.ID - 1, Limit: 1})
 		require.NoError(t, err)
 		require.Equal(t, got.ID, free[0].ID)
 	})
@@ -98,12 +98,12 @@ func TestFiltersOfWhatWasSent(t *testing.T) {
 		age(t, db, "once_outbox_sent", "sent_at", 10*time.Minute, second)
 		all := filters(int64(count(t, db, `SELECT id FROM once_outbox_sent WHERE message_id = 'described'`)))
 		early := time.Now().Add(-5 * time.Minute)
-		all["Since"] = [2]forwarder.Filter{{Since: early}, {Since: early.Add(time.Hour)}}
-		all["Until"] = [2]forwarder.Filter{{Since: early, Until: early.Add(time.Hour)}, {Until: early.Add(-time.Hour)}}
+		all["SentAfter"] = [2]forwarder.Filter{{SentAfter: early}, {SentAfter: early.Add(time.Hour)}}
+		all["SentBefore"] = [2]forwarder.Filter{{SentAfter: early, SentBefore: early.Add(time.Hour)}, {SentBefore: early.Add(-time.Hour)}}
 		log := sentLog(t, db, config)
 		for name, pair := range all {
 			for i, f := range pair {
-				found, err := log.List(t.Context(), f, forwarder.Page{})
+				found, err := log.List(t.Context(), f)
 				require.NoError(t, err, name)
 				n, err := log.Count(t.Context(), f)
 				require.NoError(t, err, name)
@@ -114,18 +114,23 @@ func TestFiltersOfWhatWasSent(t *testing.T) {
 				}
 			}
 		}
-		old, err := log.List(t.Context(), forwarder.Filter{Until: early}, forwarder.Page{})
+		old, err := log.List(t.Context(), forwarder.Filter{SentBefore: early})
 		require.NoError(t, err)
 		require.Len(t, old, 1)
 		require.Equal(t, "bare", old[0].MessageID)
 
-		reason := forwarder.Filter{Reason: "exhausted"}
-		_, err = log.Count(t.Context(), reason)
-		require.ErrorContains(t, err, "Reason")
-		_, err = log.List(t.Context(), reason, forwarder.Page{})
-		require.ErrorContains(t, err, "Reason")
-		_, err = log.Resend(t.Context(), ann, reason, forwarder.ReplayOptions{})
-		require.ErrorContains(t, err, "Reason")
+		for field, f := range map[string]forwarder.Filter{
+			"Reason":       {Reason: forwarder.ReasonExhausted},
+			"FailedBefore": {FailedBefore: early},
+			"not after":    {SentAfter: early, SentBefore: early},
+		} {
+			_, err = log.Count(t.Context(), f)
+			require.ErrorContains(t, err, field)
+			_, err = log.List(t.Context(), f)
+			require.ErrorContains(t, err, field)
+			_, err = log.Resend(t.Context(), ann, f, forwarder.Plan{})
+			require.ErrorContains(t, err, field)
+		}
 	})
 }
 
@@ -140,23 +145,23 @@ func TestWhatWasSentIsSentAgain(t *testing.T) {
 		log := sentLog(t, db, config)
 		only := forwarder.Filter{MessageID: "described"}
 
-		report, err := log.Resend(t.Context(), ann, only, forwarder.ReplayOptions{DryRun: true})
+		report, err := log.DryRun(t.Context(), only, forwarder.Plan{})
 		require.NoError(t, err)
-		require.Equal(t, forwarder.Report{Matching: 1, Done: 1}, report)
-		_, err = log.Resend(t.Context(), ann, forwarder.Filter{}, forwarder.ReplayOptions{})
+		require.Equal(t, forwarder.Report{Total: 1, Replayed: 1}, report)
+		_, err = log.Resend(t.Context(), ann, forwarder.Filter{}, forwarder.Plan{})
 		require.ErrorContains(t, err, "All")
-		_, err = log.Resend(t.Context(), forwarder.Act{}, only, forwarder.ReplayOptions{})
+		_, err = log.Resend(t.Context(), forwarder.Act{}, only, forwarder.Plan{})
 		require.ErrorContains(t, err, "Actor")
-		report, err = log.Resend(t.Context(), ann, only, forwarder.ReplayOptions{Remembered: time.Nanosecond, Rate: 1000})
+		report, err = log.Resend(t.Context(), ann, only, forwarder.Plan{Remembered: time.Nanosecond, Rate: 1000})
 		require.NoError(t, err)
 		require.Len(t, report.Skipped, 1, "consumers do not remember it")
 		require.Empty(t, audits(t, db))
 		require.Equal(t, 2, sent(t, db))
 
 		id := count(t, db, `SELECT id FROM once_outbox_sent WHERE message_id = 'described'`)
-		report, err = log.Resend(t.Context(), ann, only, forwarder.ReplayOptions{})
+		report, err = log.Resend(t.Context(), ann, only, forwarder.Plan{})
 		require.NoError(t, err)
-		require.Equal(t, forwarder.Report{Matching: 1, Done: 1}, report)
+		require.Equal(t, forwarder.Report{Total: 1, Replayed: 1}, report)
 		eventually(t, "it is sent again", func() bool { return sent(t, db) == 3 })
 		require.NoError(t, f.Close())
 		require.Equal(t, 2, b.tries("described"))
@@ -165,7 +170,7 @@ func TestWhatWasSentIsSentAgain(t *testing.T) {
 		require.Equal(t, []string{fmt.Sprintf("ann | resend | sent:%d | described | the queue is back", id)}, audits(t, db))
 
 		// A copy may have been sent, whatever becomes of it.
-		_, err = log.Resend(t.Context(), ann, only, forwarder.ReplayOptions{Limit: 1})
+		_, err = log.Resend(t.Context(), ann, forwarder.Filter{MessageID: "described", Limit: 1}, forwarder.Plan{})
 		require.NoError(t, err)
 		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE unknown`))
 	})

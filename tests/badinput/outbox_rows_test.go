@@ -261,7 +261,7 @@ func (w *world) letters() ([]forwarder.Letter, error) {
 	if err != nil {
 		return nil, err
 	}
-	letters, err := d.List(w.Context(), forwarder.Filter{}, forwarder.Page{Limit: 1000})
+	letters, err := d.List(w.Context(), forwarder.Filter{Limit: 1000})
 	for i := range letters {
 		if err == nil {
 			letters[i], err = d.Get(w.Context(), letters[i].ID)

@@ -150,7 +150,7 @@ func (w *world) looks() {
 	for name, f := range map[string]forwarder.Filter{
 		"all": {}, "tenant": {Tenant: "t"}, "aggregate": {AggregateType: "a", AggregateID: "b"}, "event": {EventType: "e"},
 	} {
-		if _, err := letters.List(w.Context(), f, forwarder.Page{}); err != nil {
+		if _, err := letters.List(w.Context(), f); err != nil {
 			w.Errorf("dead letters by %s: %v", name, err)
 		}
 		if _, err := letters.Count(w.Context(), f); err != nil {

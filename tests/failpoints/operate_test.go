@@ -43,9 +43,9 @@ func (a *actor) operate(ctx context.Context) error {
 	for {
 		switch a.Operate {
 		case replayDead:
-			_, err = letters.Replay(ctx, act, forwarder.Filter{All: true}, forwarder.ReplayOptions{Force: true})
+			_, err = letters.ReplayMatching(ctx, act, forwarder.Filter{All: true}, forwarder.Plan{Force: true})
 		case discardDead:
-			_, err = letters.Discard(ctx, act, forwarder.Filter{All: true}, forwarder.DiscardOptions{})
+			_, err = letters.DiscardMatching(ctx, act, forwarder.Filter{All: true})
 		case releaseDead:
 			err = letters.Release(ctx, act, key)
 			if errors.Is(err, forwarder.ErrNotHeld) {

@@ -140,7 +140,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 11, what: "what no broker takes is dead at once",
-			file: "forwarder/publishing.go", guard: "l.dead(r, err, reasonUnacceptable)", without: "l.refused(r, err)",
+			file: "forwarder/publishing.go", guard: "l.dead(r, err, ReasonUnacceptable)", without: "l.refused(r, err)",
 			pkg: "forwarder", test: "TestTrap11",
 		},
 		{

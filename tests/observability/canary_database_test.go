@@ -79,7 +79,7 @@ func (w *watch) call(db *sql.DB) []error {
 	ann := poison.Act{Actor: "ann", Why: "a test"}
 	_, list := quarantine.List(ctx, poison.Filter{})
 	_, replay := quarantine.ReplayMatching(ctx, ann, poison.Filter{All: true}, poison.Plan{})
-	_, dead := letters.List(ctx, forwarder.Filter{}, forwarder.Page{})
+	_, dead := letters.List(ctx, forwarder.Filter{})
 	_, sweep := w.inbox(db).Sweep(ctx)
 	return []error{
 		schema.Up(ctx, db, schema.Config{}),

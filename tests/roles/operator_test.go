@@ -100,30 +100,22 @@ func (p *part) deadLetters() {
 	ctx := p.Context()
 	letters, err := forwarder.NewDeadLetters(p.db, tables)
 	p.must(err)
-	dead, err := letters.List(ctx, forwarder.Filter{}, forwarder.Page{})
+	dead, err := letters.List(ctx, forwarder.Filter{})
 	p.must(err)
 	_, err = letters.Get(ctx, dead[0].ID)
 	p.must(err)
 	p.must(letters.Release(ctx, act, "dead key"))
-	for _, report := range []func() (forwarder.Report, error){
-		func() (forwarder.Report, error) {
-			return letters.Replay(ctx, act, forwarder.Filter{OrderingKey: "dead key too"}, forwarder.ReplayOptions{})
-		},
-		func() (forwarder.Report, error) {
-			return letters.Discard(ctx, act, forwarder.Filter{MessageID: "8"}, forwarder.DiscardOptions{})
-		},
-		func() (forwarder.Report, error) {
-			sent, err := forwarder.NewSent(p.db, tables)
-			p.must(err)
-			_, err = sent.List(ctx, forwarder.Filter{}, forwarder.Page{})
-			p.must(err)
-			return sent.Resend(ctx, act, forwarder.Filter{MessageID: "1"}, forwarder.ReplayOptions{})
-		},
-	} {
-		done, err := report()
-		p.must(err)
-		if done.Done != 1 {
-			p.Errorf("done: %+v", done)
-		}
+	replayed, err := letters.ReplayMatching(ctx, act, forwarder.Filter{OrderingKey: "dead key too"}, forwarder.Plan{})
+	p.must(err)
+	discarded, err := letters.DiscardMatching(ctx, act, forwarder.Filter{MessageID: "8"})
+	p.must(err)
+	sent, err := forwarder.NewSent(p.db, tables)
+	p.must(err)
+	_, err = sent.List(ctx, forwarder.Filter{})
+	p.must(err)
+	resent, err := sent.Resend(ctx, act, forwarder.Filter{MessageID: "1"}, forwarder.Plan{})
+	p.must(err)
+	if replayed.Replayed != 1 || discarded != 1 || resent.Replayed != 1 {
+		p.Errorf("replayed %+v, discarded %d, resent %+v", replayed, discarded, resent)
 	}
 }
