@@ -205,7 +205,7 @@ var ErrNotHeld = errors.New("no dead letter holds this ordering key")
 // [ErrNotHeld]. The letter stays where it is; replayed later, it goes out
 // behind those that waited for it.
 func (d *DeadLetters) Release(ctx context.Context, act Act, orderingKey string) error {
-	if err := act.Validate(); err != nil {
+	if err := act.validate(); err != nil {
 		return fmt.Errorf("forwarder: release: %w", err)
 	}
 	s := d.archive.store

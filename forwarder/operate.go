@@ -15,9 +15,17 @@ import (
 	"github.com/watermill-once/once/internal/slot"
 )
 
-// Act says who does something, in the field Actor, and in Why why: it is kept
-// with what was done, in the table of audits.
-type Act = parked.Act
+// Act says who does something and why: it is kept with what was done, in the
+// table of audits.
+type Act struct {
+	// Actor is required.
+	Actor string
+
+	// Why is required where a message may be lost: to discard.
+	Why string
+}
+
+func (a Act) validate() error { return parked.Act(a).Validate() }
 
 // Plan is how to put many messages into the outbox again. With its zero value
 // all are put back as fast as the database takes them.
@@ -107,7 +115,7 @@ const batchRows = 100
 func (a archive) run(ctx context.Context, f Filter, op operation) (Report, error) {
 	errs := []error{a.validateAct(f), op.validate()}
 	if op.act != nil {
-		errs = append(errs, op.act.Validate())
+		errs = append(errs, op.act.validate())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Report{}, err

@@ -33,7 +33,7 @@ const maxCopied = 1024
 
 // copyOut publishes a copy of the entry in its transaction. Quarantine is not
 // to fail for it: if the outbox refuses the copy, there is none.
-func (s *Store) copyOut(ctx context.Context, tx *sql.Tx, e Entry) error {
+func (s *Store) copyOut(ctx context.Context, tx *sql.Tx, e parked.Entry) error {
 	if s.config.CopyTo == "" || e.Message == nil {
 		return nil
 	}
@@ -55,7 +55,7 @@ func (s *Store) copyOut(ctx context.Context, tx *sql.Tx, e Entry) error {
 
 // copyOf returns the message under an id of its own, with the metadata that any
 // broker takes.
-func copyOf(e Entry) *message.Message {
+func copyOf(e parked.Entry) *message.Message {
 	msg := message.NewMessage(messageid.New(), slices.Clone(e.Message.Payload))
 	for key, value := range e.Message.Metadata {
 		switch {

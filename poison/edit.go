@@ -37,7 +37,7 @@ type EditOptions struct {
 func (s *Store) Edit(
 	ctx context.Context, act Act, id int64, change func(msg *message.Message) error, opts EditOptions,
 ) (int64, error) {
-	err := errors.Join(act.Validate(), reasoned(act))
+	err := errors.Join(parked.Act(act).Validate(), reasoned(act))
 	if change == nil {
 		err = errors.Join(err, errors.New("change is nil"))
 	}
@@ -65,7 +65,7 @@ func (s *Store) Edit(
 		msg.Metadata = message.Metadata{}
 	}
 	msg.Metadata[EditedFrom] = old.Message.UUID
-	made, err := s.parked.Edit(ctx, act, old, msg, opts.Hold)
+	made, err := s.parked.Edit(ctx, parked.Act(act), old, msg, opts.Hold)
 	if err != nil {
 		return 0, fmt.Errorf("poison: edit: %w", err)
 	}

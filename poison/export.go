@@ -49,7 +49,7 @@ type line struct {
 // A line holds the message byte for byte, payload and metadata included: keep
 // it as you keep these.
 func (s *Store) Export(ctx context.Context, f Filter, w io.Writer) (exported int, err error) {
-	if err := f.Validate(); err != nil {
+	if err := parked.Filter(f).Validate(); err != nil {
 		return 0, fmt.Errorf("poison: export: %w", err)
 	}
 	out := bufio.NewWriter(w)
@@ -60,14 +60,14 @@ func (s *Store) Export(ctx context.Context, f Filter, w io.Writer) (exported int
 		if f.Limit > 0 {
 			n = min(n, f.Limit-exported)
 		}
-		ids, err := s.parked.Next(ctx, f, n, atOnce, parked.Quarantined)
+		ids, err := s.parked.Next(ctx, parked.Filter(f), n, atOnce, parked.Quarantined)
 		if err != nil {
 			return exported, fmt.Errorf("poison: export: %w", err)
 		}
 		if len(ids) == 0 {
 			break
 		}
-		entries, err := s.parked.List(ctx, Filter{IDs: ids}, parked.Quarantined)
+		entries, err := s.parked.List(ctx, parked.Filter{IDs: ids}, parked.Quarantined)
 		if err != nil {
 			return exported, fmt.Errorf("poison: export: %w", err)
 		}
@@ -89,7 +89,7 @@ func (s *Store) Export(ctx context.Context, f Filter, w io.Writer) (exported int
 // the size of one.
 const atOnce = 1 << 20
 
-func lineOf(e *Entry) line {
+func lineOf(e *parked.Entry) line {
 	l := line{
 		Version: exportVersion, Origin: e.Origin(), Consumer: e.Consumer, Topic: e.Topic, MessageID: e.MessageID, Tenant: e.Tenant,
 		Reason: e.Reason, Error: e.Error, ErrorType: e.ErrorType, Fingerprint: e.Fingerprint,
@@ -124,14 +124,14 @@ const importBatch = 100
 // imported, and is known when it is imported again.
 func (s *Store) Import(ctx context.Context, act Act, r io.Reader) (Imported, error) {
 	var done Imported
-	if err := act.Validate(); err != nil {
+	if err := parked.Act(act).Validate(); err != nil {
 		return done, fmt.Errorf("poison: import: %w", err)
 	}
 	in := bufio.NewReader(r)
-	var entries []Entry
+	var entries []parked.Entry
 	size := 0
 	flush := func() error {
-		n, err := s.parked.Import(ctx, act, entries)
+		n, err := s.parked.Import(ctx, parked.Act(act), entries)
 		if err != nil {
 			return err
 		}
@@ -165,27 +165,27 @@ func (s *Store) Import(ctx context.Context, act Act, r io.Reader) (Imported, err
 	}
 }
 
-func readLine(text []byte) (Entry, error) {
+func readLine(text []byte) (parked.Entry, error) {
 	var l line
 	if err := json.Unmarshal(text, &l); err != nil {
-		return Entry{}, err
+		return parked.Entry{}, err
 	}
 	if l.Version != exportVersion {
-		return Entry{}, fmt.Errorf("version is %d: this code knows %d", l.Version, exportVersion)
+		return parked.Entry{}, fmt.Errorf("version is %d: this code knows %d", l.Version, exportVersion)
 	}
 	if l.Origin == "" {
-		return Entry{}, errors.New("origin is empty")
+		return parked.Entry{}, errors.New("origin is empty")
 	}
 	digest, err := hex.DecodeString(l.Digest)
 	if err != nil {
-		return Entry{}, fmt.Errorf("digest: %w", err)
+		return parked.Entry{}, fmt.Errorf("digest: %w", err)
 	}
-	entry := Entry{
+	entry := parked.Entry{Shown: parked.Shown{
 		Consumer: l.Consumer, Topic: l.Topic, MessageID: l.MessageID, Tenant: l.Tenant,
 		Reason: l.Reason, Error: l.Error, ErrorType: l.ErrorType, Fingerprint: l.Fingerprint,
 		Attempts: l.Attempts, Crashes: l.Crashes, Replays: l.Replays,
 		CreatedAt: l.CreatedAt, FirstFailedAt: l.FirstFailedAt, LastFailedAt: l.LastFailedAt,
 		Digest: digest, Envelope: l.Envelope,
-	}.Exported(l.Origin, l.Edited)
+	}}.Exported(l.Origin, l.Edited)
 	return entry, entry.CheckImport()
 }

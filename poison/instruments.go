@@ -7,6 +7,7 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
 	"github.com/watermill-once/once/internal/verdict"
 )
@@ -55,7 +56,7 @@ func newInstruments(config Config) *instruments {
 }
 
 // arrived counts an entry that came into quarantine.
-func (i *instruments) arrived(e Entry) {
+func (i *instruments) arrived(e parked.Entry) {
 	consumer := 0
 	if len(i.consumers) > 0 {
 		consumer = len(i.consumers) - 1

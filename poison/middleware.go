@@ -59,7 +59,7 @@ func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 
 func (s *Store) quarantine(ctx context.Context, d *parked.Delivery, msg *message.Message, v *verdict.Error, cause error) error {
 	failure := parked.Failure{Err: cause, Reason: v.Reason, Attempts: max(v.Attempts, 1)}
-	var entry Entry
+	var entry parked.Entry
 	ctx, end := s.instruments.tracer.Quarantine(ctx, s.instruments.traced(), d.Consumer, d.Topic, v.Reason, msg)
 	err := s.patience.Persist(ctx, d, "quarantine the message", func(ctx context.Context) (err error) {
 		entry, err = s.parked.Quarantine(ctx, d, msg, failure, s.copyOut)
@@ -92,9 +92,9 @@ func (s *Store) quarantine(ctx context.Context, d *parked.Delivery, msg *message
 }
 
 // arrived tells of an entry that was stored.
-func (s *Store) arrived(e Entry) {
+func (s *Store) arrived(e parked.Entry) {
 	s.instruments.arrived(e)
-	s.hook.tell(e)
+	s.hook.tell(Entry(e.Shown))
 }
 
 // listener hears what retry puts into quarantine without giving it to the
@@ -106,8 +106,8 @@ func (l listener) Handles(consumer string) bool {
 	return ok
 }
 
-func (l listener) Aside(ctx context.Context, tx *sql.Tx, e Entry) error {
+func (l listener) Aside(ctx context.Context, tx *sql.Tx, e parked.Entry) error {
 	return l.s.copyOut(ctx, tx, e)
 }
 
-func (l listener) Arrived(e Entry) { l.s.arrived(e) }
+func (l listener) Arrived(e parked.Entry) { l.s.arrived(e) }

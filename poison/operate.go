@@ -9,52 +9,6 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Entry is a message in quarantine, with why it is there: Reason is one of the
-// Reason constants.
-//
-//	ID                                        int64             // what Replay, Edit and Discard are given
-//	Consumer, Topic                           string            // who failed, and what it had subscribed to
-//	Message                                   *message.Message  // as it came, byte for byte; nil if MessageErr is set
-//	MessageErr                                error             // the stored Envelope is damaged
-//	MessageID, Tenant                         string
-//	Reason, Error, ErrorType, Fingerprint     string            // of the last failure
-//	Attempts, Crashes, Replays                int
-//	State                                     string            // quarantined, waiting, held, resolved or discarded
-//	DueAt, CreatedAt                          time.Time
-//	FirstFailedAt, LastFailedAt, FinishedAt   time.Time         // zero if it has not
-//	EditedFrom, ReplayID                      int64             // the ID of the entry before, of the replay it is of; or 0
-//	HoldsKey                                  bool              // later messages of its ordering key wait for it
-//	Envelope, Digest                          []byte            // what Message is read from, and what tells copies
-type Entry = parked.Entry
-
-// Group is the entries that failed for one cause: same consumer, reason, type
-// and text of the error, but for the ids, numbers and quoted values in it.
-//
-//	Fingerprint                   string    // what a Filter finds them by
-//	Count                         int64
-//	Consumers, Topics             []string
-//	Reason, ErrorType, Error      string    // Error is that of the entry that came last
-//	FirstFailedAt, LastFailedAt   time.Time
-type Group = parked.Group
-
-// Filter says which entries are meant: those that match all its fields that are
-// not empty.
-//
-//	All                                 bool       // everything is meant: to act by a Filter without another condition
-//	IDs                                 []int64    // of the entries
-//	Consumer, Topic                     string     // who failed, and what it had subscribed to
-//	MessageID, Tenant                   string     // the message's
-//	Reason, ErrorType, Fingerprint      string     // of the last failure; Reason is one of the Reason constants
-//	FailedAfter, FailedBefore           time.Time  // the last time; from the one on and before the other
-//	AfterID                             int64      // the last one of the page before
-//	AfterGroup                          string     // for Groups: the last Fingerprint of the page before
-//	Limit                               int        // defaults to 100 where they are listed, else to all
-type Filter = parked.Filter
-
-// Act says who does something, in the field Actor, and in Why why: it is kept
-// with what was done. Actor is required, and Why where a message may be lost.
-type Act = parked.Act
-
 var (
 	// ErrNotFound says that there is no message of that ID in quarantine.
 	ErrNotFound = parked.ErrNotFound
@@ -90,14 +44,14 @@ func (s *Store) List(ctx context.Context, f Filter) ([]Entry, error) {
 	if f.Limit == 0 {
 		f.Limit = page
 	}
-	if err := f.Validate(); err != nil {
+	if err := parked.Filter(f).Validate(); err != nil {
 		return nil, fmt.Errorf("poison: list: %w", err)
 	}
-	entries, err := s.parked.List(ctx, f, parked.Quarantined)
+	entries, err := s.parked.List(ctx, parked.Filter(f), parked.Quarantined)
 	if err != nil {
 		return nil, fmt.Errorf("poison: %w", err)
 	}
-	return entries, nil
+	return shown(entries), nil
 }
 
 // Groups returns the messages in quarantine that match, grouped by their
@@ -107,28 +61,28 @@ func (s *Store) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	if f.Limit == 0 {
 		f.Limit = page
 	}
-	if err := f.Validate(); err != nil {
+	if err := parked.Filter(f).Validate(); err != nil {
 		return nil, fmt.Errorf("poison: groups: %w", err)
 	}
-	groups, err := s.parked.Groups(ctx, f, parked.Quarantined)
+	groups, err := s.parked.Groups(ctx, parked.Filter(f), parked.Quarantined)
 	if err != nil {
 		return nil, fmt.Errorf("poison: %w", err)
 	}
-	return groups, nil
+	return grouped(groups), nil
 }
 
 // DryRun returns what ReplayMatching or DiscardMatching would be about, as
 // groups, all of them. It changes nothing. Entries that were resolved, which a
 // forced replay of IDs is about too, are not among them.
 func (s *Store) DryRun(ctx context.Context, f Filter) ([]Group, error) {
-	if err := f.ValidateAct(); err != nil {
+	if err := parked.Filter(f).ValidateAct(); err != nil {
 		return nil, fmt.Errorf("poison: dry run: %w", err)
 	}
-	groups, err := s.parked.GroupsOf(ctx, f, parked.Quarantined)
+	groups, err := s.parked.GroupsOf(ctx, parked.Filter(f), parked.Quarantined)
 	if err != nil {
 		return nil, fmt.Errorf("poison: %w", err)
 	}
-	return groups, nil
+	return grouped(groups), nil
 }
 
 // Get returns the entry with that ID, also after it was replayed, edited or
@@ -138,7 +92,7 @@ func (s *Store) Get(ctx context.Context, id int64) (Entry, error) {
 	if err != nil {
 		return Entry{}, fmt.Errorf("poison: %w", err)
 	}
-	return entry, nil
+	return Entry(entry.Shown), nil
 }
 
 // Replay gives messages back to the consumers that failed them, due now and
@@ -146,11 +100,11 @@ func (s *Store) Get(ctx context.Context, id int64) (Entry, error) {
 // ([ErrNotFound]) or cannot be decoded ([ErrUndecodable]), none. It does not wait
 // for what becomes of them; see [Store.ReplayMatching] for many.
 func (s *Store) Replay(ctx context.Context, act Act, ids ...int64) error {
-	if err := errors.Join(act.Validate(), some(ids)); err != nil {
+	if err := errors.Join(parked.Act(act).Validate(), some(ids)); err != nil {
 		return fmt.Errorf("poison: replay: %w", err)
 	}
 	ids = distinct(ids)
-	if err := s.parked.Replay(ctx, act, ids); err != nil {
+	if err := s.parked.Replay(ctx, parked.Act(act), ids); err != nil {
 		return fmt.Errorf("poison: replay: %w", err)
 	}
 	s.instruments.replayed.Add(int64(len(ids)), 0)
@@ -162,11 +116,11 @@ func (s *Store) Replay(ctx context.Context, act Act, ids ...int64) error {
 // not in quarantine ([ErrNotFound]) or cannot be discarded yet ([ErrInHand]),
 // none.
 func (s *Store) Discard(ctx context.Context, act Act, ids ...int64) error {
-	if err := errors.Join(act.Validate(), reasoned(act), some(ids)); err != nil {
+	if err := errors.Join(parked.Act(act).Validate(), reasoned(act), some(ids)); err != nil {
 		return fmt.Errorf("poison: discard: %w", err)
 	}
 	ids = distinct(ids)
-	if err := s.parked.Discard(ctx, act, ids); err != nil {
+	if err := s.parked.Discard(ctx, parked.Act(act), ids); err != nil {
 		return fmt.Errorf("poison: discard: %w", err)
 	}
 	s.instruments.discarded.Add(int64(len(ids)), 0)
@@ -182,7 +136,7 @@ const discardBatch = 100
 // but for up to 100 if the outcome of a commit is unknown. What is stored after
 // it began is left alone. [Store.DryRun] says beforehand what it will be about.
 func (s *Store) DiscardMatching(ctx context.Context, act Act, f Filter) (discarded int, err error) {
-	if err := errors.Join(act.Validate(), reasoned(act), f.ValidateAct()); err != nil {
+	if err := errors.Join(parked.Act(act).Validate(), reasoned(act), parked.Filter(f).ValidateAct()); err != nil {
 		return 0, fmt.Errorf("poison: discard: %w", err)
 	}
 	until, err := s.parked.Last(ctx)
@@ -194,7 +148,7 @@ func (s *Store) DiscardMatching(ctx context.Context, act Act, f Filter) (discard
 		if f.Limit > 0 {
 			n = min(n, f.Limit-discarded)
 		}
-		some, last, err := s.parked.DiscardSome(ctx, act, f, until, n)
+		some, last, err := s.parked.DiscardSome(ctx, parked.Act(act), parked.Filter(f), until, n)
 		if err != nil {
 			return discarded, fmt.Errorf("poison: discard: %w", err)
 		}

@@ -4,24 +4,52 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/watermill-once/once/internal/parked"
 )
 
 // Replay is a replay of many entries and how far it is, as [Store.ReplayMatching]
 // keeps it.
-//
-//	ID                         int64      // what Resume is given
-//	State                      string     // one of the Replay constants
-//	StopReason                 string
-//	Total                      int64      // entries that matched when it began
-//	Replayed                   int64      // of those, how many were given back to their consumer
-//	Resolved, Failed, Waiting  int64      // of those, how many were handled, are in quarantine again, are still to be handled
-//	Consumer                   string     // empty: all of them
-//	Filter, Plan                          // as they were given
-//	Actor, Why                 string
-//	StartedAt, EndedAt         time.Time  // EndedAt is zero while it runs
-type Replay = parked.Replay
+type Replay struct {
+	// ID is what Resume is given.
+	ID int64
+
+	// State is one of the Replay constants, and StopReason why it was paused or
+	// stopped.
+	State, StopReason string
+
+	// Total is how many entries matched when it began, and Replayed how many of
+	// those were given back to their consumer.
+	Total, Replayed int
+
+	// Resolved is how many of those that were given back were handled, Failed how
+	// many are in quarantine again, and Waiting how many are still to be handled.
+	Resolved, Failed, Waiting int
+
+	// Consumer is that of the Filter; empty: all of them.
+	Consumer string
+
+	// Filter and Plan are as they were given, but for Plan.Progress.
+	Filter Filter
+	Plan   Plan
+
+	// Actor and Why are those of the Act that began it.
+	Actor, Why string
+
+	// StartedAt is when it began; EndedAt is zero while it runs.
+	StartedAt, EndedAt time.Time
+}
+
+func shownReplay(r *parked.Replay) Replay {
+	p := r.Plan
+	return Replay{
+		ID: r.ID, State: r.State, StopReason: r.StopReason, Total: int(r.Total), Replayed: int(r.Replayed),
+		Resolved: int(r.Resolved), Failed: int(r.Failed), Waiting: int(r.Waiting), Consumer: r.Consumer, Filter: Filter(r.Filter),
+		Plan:  Plan{Canary: p.Canary, Rate: p.Rate, Window: p.Window, StopOnFailure: p.StopOnFailure, Force: p.Force},
+		Actor: r.Actor, Why: r.Why, StartedAt: r.StartedAt, EndedAt: r.EndedAt,
+	}
+}
 
 // States of a [Replay].
 const (
@@ -131,10 +159,10 @@ func (p Plan) stored() parked.Plan {
 //
 // The Replay is returned also with an error, as far as it came to be one.
 func (s *Store) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Replay, error) {
-	if err := errors.Join(act.Validate(), f.ValidateAct(), plan.validate()); err != nil {
+	if err := errors.Join(parked.Act(act).Validate(), parked.Filter(f).ValidateAct(), plan.validate()); err != nil {
 		return Replay{}, fmt.Errorf("poison: replay: %w", err)
 	}
-	r, err := s.parked.BeginReplay(ctx, act, f, plan.stored(), s.config.ReplayLease)
+	r, err := s.parked.BeginReplay(ctx, parked.Act(act), parked.Filter(f), plan.stored(), s.config.ReplayLease)
 	if err != nil {
 		return Replay{}, fmt.Errorf("poison: replay: %w", err)
 	}
@@ -147,10 +175,10 @@ func (s *Store) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan
 // stopped for, nor what had been given back by then and failed later. progress
 // may be nil.
 func (s *Store) Resume(ctx context.Context, act Act, id int64, progress func(Replay)) (Replay, error) {
-	if err := act.Validate(); err != nil {
+	if err := parked.Act(act).Validate(); err != nil {
 		return Replay{}, fmt.Errorf("poison: resume: %w", err)
 	}
-	r, err := s.parked.ResumeReplay(ctx, act, id, s.config.ReplayLease)
+	r, err := s.parked.ResumeReplay(ctx, parked.Act(act), id, s.config.ReplayLease)
 	if err != nil {
 		return Replay{}, fmt.Errorf("poison: resume: %w", err)
 	}
@@ -163,7 +191,7 @@ func (s *Store) ReplayOf(ctx context.Context, id int64) (Replay, error) {
 	if err != nil {
 		return Replay{}, fmt.Errorf("poison: %w", err)
 	}
-	return *r, nil
+	return shownReplay(r), nil
 }
 
 // Replays returns a page of replays, the latest first. before is the ID of the
@@ -173,5 +201,9 @@ func (s *Store) Replays(ctx context.Context, before int64) ([]Replay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("poison: %w", err)
 	}
-	return all, nil
+	replays := make([]Replay, len(all))
+	for i := range all {
+		replays[i] = shownReplay(&all[i])
+	}
+	return replays, nil
 }

@@ -355,7 +355,7 @@ func TestTrap72AReplayOfWhatIsDoneNeedsForce(t *testing.T) {
 			{true, 1, 2},
 		} {
 			r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{IDs: ids}, poison.Plan{Force: step.force})
-			if err != nil || r.Total != int64(step.total) || r.Resolved != r.Total || c.total() != step.runs {
+			if err != nil || r.Total != step.total || r.Resolved != r.Total || c.total() != step.runs {
 				t.Fatalf("step %d: %v, %s, %d calls", i, err, counts(r), c.total())
 			}
 		}

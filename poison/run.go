@@ -58,7 +58,7 @@ func (s *Store) run(ctx context.Context, r *parked.Replay, progress func(Replay)
 	if err != nil {
 		err = fmt.Errorf("poison: replay %d: %w", r.ID, err)
 	}
-	return *x.replay, err
+	return shownReplay(x.replay), err
 }
 
 // loop takes steps until nothing is left. Where the database gives way to other
@@ -108,7 +108,7 @@ func (x *run) tell(now time.Time) {
 		return
 	}
 	x.told, x.toldAt = counts, now
-	x.progress(*r)
+	x.progress(shownReplay(r))
 }
 
 // room is how many messages may be given back now.
@@ -167,7 +167,7 @@ func (x *run) end(ctx context.Context, state, reason string) error {
 		return err
 	}
 	x.replay = seen
-	x.progress(*seen)
+	x.progress(shownReplay(seen))
 	return nil
 }
 

@@ -2,6 +2,7 @@ package retry
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/watermill-once/once/internal/parked"
@@ -36,7 +37,21 @@ func After(err error, d time.Duration) error {
 	return &verdict.Error{Kind: verdict.Failed, Reason: verdict.ReasonFailed, After: max(d, time.Millisecond), Err: err}
 }
 
-// Error is what the middleware returns for a message that it has given up:
-// the last error, and in Attempts how often the handler was tried in all. It
-// unwraps to that error; Reason is one of poison's Reason constants.
-type Error = verdict.Error
+// Error is what the middleware returns for a message that it has given up. It
+// unwraps to the last error of the handler.
+type Error struct {
+	// Attempts is how often the handler was tried in all.
+	Attempts int
+
+	// Reason is one of poison's Reason constants.
+	Reason string
+
+	err error
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("retry: given up at attempt %d: %v", e.Attempts, e.err)
+}
+
+// Unwrap returns the last error.
+func (e *Error) Unwrap() error { return e.err }

@@ -183,7 +183,7 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 	room = f.portion.Of(room)
 	sel := parked.Select{
 		Consumer: f.consumer, Topic: f.topic, Owner: f.owner, Limit: room, Lease: f.config.Lease,
-		Order: f.config.KeyOrder, Keep: f.stored.Keep, Turns: &f.turns,
+		Order: parked.KeyOrder(f.config.KeyOrder), Keep: f.stored.Keep, Turns: &f.turns,
 	}
 	due, used, err := f.look(ctx, sel)
 	if err != nil {

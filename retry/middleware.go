@@ -217,8 +217,8 @@ func (a *attempt) handBack(err error) error {
 
 func (a *attempt) giveUp(kind verdict.Kind, reason string, err error) error {
 	return &Error{
-		Kind: kind, Reason: reason, Attempts: a.attempts,
-		Err: fmt.Errorf("retry: given up at attempt %d: %w", a.attempts, err),
+		Attempts: a.attempts, Reason: reason,
+		err: &verdict.Error{Kind: kind, Reason: reason, Attempts: a.attempts, Err: err},
 	}
 }
 

@@ -15,25 +15,25 @@ import (
 // KeyOrder says whether messages of one ordering key are handled in order, and
 // what happens to the successors of one that fails. The key is in the metadata
 // "once_ordering_key", which outbox and forwarder send along.
-type KeyOrder = parked.KeyOrder
+type KeyOrder int
 
 const (
 	// Unordered handles messages as they come.
-	Unordered = parked.Unordered
+	Unordered KeyOrder = KeyOrder(parked.Unordered)
 
 	// GoOn handles messages of one key one after another, in the order in which
 	// they arrived. Those behind one that fails are held while it is retried. If
 	// it is given up they are handled: a hopeless message does not stop its key
 	// for ever.
-	GoOn = parked.GoOn
+	GoOn KeyOrder = KeyOrder(parked.GoOn)
 
 	// StayHeld is GoOn, but they are also held while it is in quarantine: until
 	// it is replayed and handled, or discarded.
-	StayHeld = parked.StayHeld
+	StayHeld KeyOrder = KeyOrder(parked.StayHeld)
 
 	// SkipFailing is GoOn, but they are handled already while it waits for its
 	// next round.
-	SkipFailing = parked.SkipFailing
+	SkipFailing KeyOrder = KeyOrder(parked.SkipFailing)
 )
 
 // Bounds of what is stored in one transaction: messages, and bytes of which
@@ -165,7 +165,7 @@ func (k *keeper) kept(msgs []*message.Message) {
 func (f *feed) tidy(ctx context.Context) {
 	ctx, cancel := f.briefly(ctx)
 	defer cancel()
-	set, err := f.store.Tidy(ctx, f.consumer, f.topic, f.config.KeyOrder)
+	set, err := f.store.Tidy(ctx, f.consumer, f.topic, parked.KeyOrder(f.config.KeyOrder))
 	if err != nil {
 		f.report(ctx, err)
 	}

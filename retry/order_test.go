@@ -140,14 +140,14 @@ func TestKeyOrderGoesOnAfterTheQuarantine(t *testing.T) {
 // restart, and then goes on in order.
 func TestKeyOrderStaysHeld(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		for what, settle := range map[string]func(b *bench, e poison.Entry) error{
-			"a1 a2 a3 a4": func(b *bench, e poison.Entry) error {
+		for what, settle := range map[string]func(b *bench, e parked.Entry) error{
+			"a1 a2 a3 a4": func(b *bench, e parked.Entry) error {
 				return b.quarantine().Replay(b.Context(), someone, e.ID)
 			},
-			"a2 a3 a4": func(b *bench, e poison.Entry) error {
+			"a2 a3 a4": func(b *bench, e parked.Entry) error {
 				return b.quarantine().Discard(b.Context(), someone, e.ID)
 			},
-			"a9 a2 a3 a4": func(b *bench, e poison.Entry) error {
+			"a9 a2 a3 a4": func(b *bench, e parked.Entry) error {
 				_, err := b.quarantine().Edit(b.Context(), someone, e.ID, func(msg *message.Message) error {
 					msg.UUID = "a9"
 					return nil

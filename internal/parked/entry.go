@@ -24,40 +24,34 @@ const Final = `('resolved', 'discarded')`
 
 // Entry is a row to be looked at.
 type Entry struct {
-	ID            int64
-	Consumer      string
-	Topic         string
-	MessageID     string // cleaned; Message has the true one
-	Tenant        string
-	State         string
-	Attempts      int
-	Crashes       int
-	Replays       int
-	Reason        string
-	Error         string
-	ErrorType     string
-	Fingerprint   string
-	DueAt         time.Time
-	CreatedAt     time.Time
-	FirstFailedAt time.Time // zero if it never failed
-	LastFailedAt  time.Time
-	FinishedAt    time.Time // zero if it is not resolved or discarded
-	EditedFrom    int64     // the ID of the entry that it is the edited form of, or 0
-	ReplayID      int64     // the replay of many that it was part of last, or 0
-	HoldsKey      bool      // later messages of its ordering key wait for it
+	Shown
+
+	origin string
+	edited bool
+}
+
+// Shown is what poison shows of an entry, which has these fields in this order.
+type Shown struct {
+	ID              int64
+	Consumer, Topic string
 
 	// Message is the message as it came, byte for byte; nil with MessageErr
 	// set if the stored envelope is damaged.
 	Message    *message.Message
 	MessageErr error
 
+	MessageID, Tenant                       string // cleaned; Message has the true ones
+	Reason, Error, ErrorType, Fingerprint   string
+	Attempts, Crashes, Replays              int
+	State                                   string
+	DueAt, CreatedAt                        time.Time
+	FirstFailedAt, LastFailedAt, FinishedAt time.Time // zero if it has not
+	EditedFrom, ReplayID                    int64     // the entry that it is the edited form of, the replay of many it was part of last; or 0
+	HoldsKey                                bool      // later messages of its ordering key wait for it
+
 	// Envelope is what Message was read from, and Digest tells messages of one
 	// id apart.
-	Envelope []byte
-	Digest   []byte
-
-	origin string
-	edited bool
+	Envelope, Digest []byte
 }
 
 // List returns rows in order of their ID; without states, or with "", those of

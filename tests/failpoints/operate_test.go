@@ -24,7 +24,7 @@ const (
 	importAll   = "import"
 )
 
-var act = forwarder.Act{Actor: "test", Why: "to be killed meanwhile"}
+var act = poison.Act{Actor: "test", Why: "to be killed meanwhile"}
 
 func (a *actor) operate(ctx context.Context) error {
 	if a.Operate == "" {
@@ -43,11 +43,11 @@ func (a *actor) operate(ctx context.Context) error {
 	for {
 		switch a.Operate {
 		case replayDead:
-			_, err = letters.ReplayMatching(ctx, act, forwarder.Filter{All: true}, forwarder.Plan{Force: true})
+			_, err = letters.ReplayMatching(ctx, forwarder.Act(act), forwarder.Filter{All: true}, forwarder.Plan{Force: true})
 		case discardDead:
-			_, err = letters.DiscardMatching(ctx, act, forwarder.Filter{All: true})
+			_, err = letters.DiscardMatching(ctx, forwarder.Act(act), forwarder.Filter{All: true})
 		case releaseDead:
-			err = letters.Release(ctx, act, key)
+			err = letters.Release(ctx, forwarder.Act(act), key)
 			if errors.Is(err, forwarder.ErrNotHeld) {
 				err = nil
 			}
