@@ -26,8 +26,10 @@ type Config struct {
 	// the same for good: under a new name everything is unprocessed again. It
 	// is that of every handler this Inbox is around: of two that get the same
 	// message, one would skip it. So set it where the Inbox is for one handler.
-	// Defaults to the name given to retry's Subscriber, or else to the
-	// router's name of the handler.
+	// Where there is retry or poison it must be the name that they know messages
+	// by, or what they look for in the inbox is not there: that given to retry's
+	// Subscriber (any other is [ErrOtherConsumer]), or else the handler's. That is
+	// also what it defaults to.
 	Consumer string
 
 	// Outbox returns a publisher into the outbox of tx, as outbox.Publisher

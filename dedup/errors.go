@@ -22,6 +22,11 @@ var (
 	// ErrNoConsumer says that there is no name to remember messages under.
 	ErrNoConsumer = errors.New("no consumer name: set Config.Consumer, or use the middleware in a router")
 
+	// ErrOtherConsumer says that Config.Consumer is not the name given to retry's
+	// Subscriber, under which retry and poison look into the inbox. The handler is
+	// not called, and the message is held.
+	ErrOtherConsumer = errors.New("Config.Consumer is not the name given to retry's Subscriber: leave it empty, or give both one name")
+
 	// ErrNoOutbox says that a handler produced messages and there is nowhere
 	// to store them.
 	ErrNoOutbox = errors.New("the handler produced messages, but Config.Outbox is not set")

@@ -60,16 +60,15 @@ func (i *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 // router is to see.
 func (i *Inbox) middleware(once func(msg *message.Message, consumer string) error) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
-		consumer := i.config.Consumer
-		if consumer == "" {
-			consumer = parked.DeliveryOf(msg.Context()).Consumer
-		}
 		ctx := msg.Context()
 		defer msg.SetContext(ctx)
+		consumer, err := i.consumer(parked.DeliveryOf(ctx))
 		call := i.instruments.begin(msg, consumer)
 		defer call.end()
 
-		err := once(msg, consumer)
+		if err == nil {
+			err = once(msg, consumer)
+		}
 		call.outcome = outcomeOf(err)
 		if errors.Is(err, errDone) {
 			failpoint.Hit("dedup/known")
@@ -79,6 +78,19 @@ func (i *Inbox) middleware(once func(msg *message.Message, consumer string) erro
 		}
 		return nil, err
 	}
+}
+
+// consumer returns the name that a message is remembered under.
+func (i *Inbox) consumer(d *parked.Delivery) (string, error) {
+	name := i.config.Consumer
+	if name == "" {
+		return d.Consumer, nil
+	}
+	// A discarded message is entered, and a crashed one looked for, as d's.
+	if d.Subscribed && d.Consumer != name {
+		return name, verdict.HandBack(fmt.Errorf("dedup: %w: %q and %q", ErrOtherConsumer, name, d.Consumer))
+	}
+	return name, nil
 }
 
 // errDone says that the inbox has the message.
