@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"go.opentelemetry.io/otel/metric"
 
 	"github.com/watermill-once/once/schema"
 )
@@ -48,6 +49,11 @@ type Config struct {
 
 	// Logger defaults to none.
 	Logger watermill.LoggerAdapter
+
+	// MeterProvider is where the instruments of the outbox are made, which count
+	// what is moved. Defaults to OpenTelemetry's global one, which does nothing
+	// until another is set.
+	MeterProvider metric.MeterProvider
 }
 
 func (c Config) withDefaults() Config {

@@ -31,7 +31,7 @@ func New(db *sql.DB, config Config) (*Mover, error) {
 	if db == nil {
 		errs = append(errs, errors.New("db is nil"))
 	}
-	box, err := outbox.New(outbox.Config{Schema: config.Schema, MaxPayload: config.MaxPayload})
+	box, err := outbox.New(outbox.Config{Schema: config.Schema, MaxPayload: config.MaxPayload, MeterProvider: config.MeterProvider})
 	if err != nil && config.Schema.Validate() == nil { // or it is told twice
 		errs = append(errs, err)
 	}

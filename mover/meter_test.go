@@ -1,0 +1,33 @@
+package mover_test
+
+import (
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/mover"
+)
+
+// meters notes whose instruments are made.
+type meters struct {
+	noop.MeterProvider
+
+	made []string
+}
+
+func (m *meters) Meter(name string, options ...metric.MeterOption) metric.Meter {
+	m.made = append(m.made, name)
+	return m.MeterProvider.Meter(name, options...)
+}
+
+func TestWhatIsMovedIsCountedWhereTheConfigSays(t *testing.T) {
+	db := testkit.Postgres(t).DB
+	withDefaults(t, db).put(t, "orders.placed", message.NewMessage("m1", nil))
+	own := &meters{}
+	moves(t, newMover(t, db, mover.Config{MeterProvider: own}), 1)
+	require.Contains(t, own.made, "github.com/watermill-once/once/outbox")
+}
