@@ -254,7 +254,7 @@ func TestSubscribeSaysWhatIsMissing(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := sub.Subscribe(ctx, topic); err == nil || !strings.Contains(err.Error(), "closed") {
+	if _, err := sub.Subscribe(ctx, topic); !errors.Is(err, inbox.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }

@@ -43,7 +43,7 @@ func New(db *sql.DB, config Config) (*Intake, error) {
 // has stored.
 //
 // Close closes sub, and returns when what sub has delivered until then is
-// stored and acked or, if that fails, nacked.
+// stored and acked or, if that fails, nacked. Subscribe is [ErrClosed] after it.
 func (i *Intake) Subscriber(sub message.Subscriber) message.Subscriber {
 	return &subscriber{intake: i, sub: sub, closing: make(chan struct{})}
 }

@@ -10,6 +10,9 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
+// ErrClosed says that the subscriber was closed.
+var ErrClosed = errors.New("inbox: closed")
+
 type subscriber struct {
 	intake *Intake
 	sub    message.Subscriber
@@ -33,7 +36,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	select {
 	case <-s.closing:
-		return nil, errors.New("inbox: subscriber is closed")
+		return nil, ErrClosed
 	default:
 	}
 	in, err := s.sub.Subscribe(ctx, topic)

@@ -36,8 +36,9 @@ var (
 	// or the broker has blocked it.
 	ErrUnavailable = errors.New("rabbit: unavailable")
 
-	// ErrClosed: the message was not sent, because the Publisher is closed.
-	ErrClosed = errors.New("rabbit: publisher closed")
+	// ErrClosed: the message was not sent, because the Publisher is closed; or
+	// what was asked for was not done, because the Subscriber is.
+	ErrClosed = errors.New("rabbit: closed")
 )
 
 // PublishError says what became of one message that was not confirmed. It

@@ -67,11 +67,11 @@ func TestSubscriberReceivesWhatThePublisherSends(t *testing.T) {
 	if n := depth(t, uri, topic+"_a"); n != 0 {
 		t.Errorf("%d messages are left", n)
 	}
-	if _, err := s.Subscribe(t.Context(), topic); err == nil {
-		t.Error("a closed subscriber subscribes")
+	if _, err := s.Subscribe(t.Context(), topic); !errors.Is(err, rabbit.ErrClosed) {
+		t.Errorf("a closed subscriber subscribes: %v", err)
 	}
-	if err := s.SubscribeInitialize(topic); err == nil {
-		t.Error("a closed subscriber declares")
+	if err := s.SubscribeInitialize(topic); !errors.Is(err, rabbit.ErrClosed) {
+		t.Errorf("a closed subscriber declares: %v", err)
 	}
 }
 

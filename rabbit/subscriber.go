@@ -21,8 +21,6 @@ var (
 // CloseTimeout was over. The broker delivers them again.
 var ErrGivenBack = errors.New("rabbit: given back without an ack")
 
-var errSubscriberClosed = errors.New("rabbit: subscriber closed")
-
 // Subscriber consumes with many messages in flight. It is safe for concurrent
 // use; all its subscriptions share one connection, and each has a channel.
 //
@@ -124,14 +122,14 @@ func (s *Subscriber) pace() pace { return pace{s.cfg.ReconnectMin, s.cfg.Reconne
 //
 // Its error is that the broker refuses the topology, for instance because there
 // is a queue of that name and another kind; or that ctx has ended or the
-// Subscriber is closed.
+// Subscriber is closed ([ErrClosed]).
 //
 // When ctx ends, or at Close, messages that no handler has yet go back to the
 // queue, and those in flight have CloseTimeout to be acked or nacked. Then the
 // returned channel is closed.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if !s.begin() {
-		return nil, errSubscriberClosed
+		return nil, ErrClosed
 	}
 	sub := s.newSubscription(ctx, topic)
 	in, err := sub.first()
@@ -153,7 +151,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 // not enough, that is the error.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if !s.begin() {
-		return errSubscriberClosed
+		return ErrClosed
 	}
 	l, err := s.ready(s.closing)
 	if err != nil {
@@ -240,7 +238,7 @@ func (s *Subscriber) serve(l *link) (polite bool, why error) {
 	s.mu.Unlock()
 	select {
 	case <-s.ctx.Done():
-		return true, errSubscriberClosed
+		return true, ErrClosed
 	case reason, ok := <-l.closed:
 		return false, l.reason(reason, ok)
 	}

@@ -64,7 +64,7 @@ func (sub *subscription) first() (*intake, error) {
 	l, why := sub.s.ready(sub.ctx)
 	switch {
 	case sub.s.closing.Err() != nil:
-		return nil, errSubscriberClosed
+		return nil, ErrClosed
 	case sub.ctx.Err() != nil:
 		return nil, sub.ctx.Err()
 	case l == nil:

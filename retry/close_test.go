@@ -31,6 +31,9 @@ func TestCloseWaitsForAnswersAndNotForEver(t *testing.T) {
 		if err := sub.Close(); !errors.Is(err, retry.ErrGivenBack) {
 			t.Errorf("closed with %v", err)
 		}
+		if _, err := sub.Subscribe(t.Context(), topic); !errors.Is(err, retry.ErrClosed) {
+			t.Errorf("it subscribes after that: %v", err)
+		}
 		if taken.Context().Err() == nil {
 			t.Error("its context has not ended")
 		}

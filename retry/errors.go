@@ -9,6 +9,9 @@ import (
 	"github.com/watermill-once/once/internal/verdict"
 )
 
+// ErrClosed says that the subscriber was closed.
+var ErrClosed = errors.New("retry: closed")
+
 // ErrGivenBack is the error of Close that messages were handed out and not
 // answered within Config.CloseTimeout.
 var ErrGivenBack = errors.New("retry: given back without an ack")

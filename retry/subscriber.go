@@ -24,7 +24,7 @@ import (
 //
 // Close stops fetching, closes sub, and waits until the messages in hand are
 // settled, up to Config.CloseTimeout. The error is ErrGivenBack with their
-// number if some were not.
+// number if some were not. Subscribe is [ErrClosed] after it.
 func (r *Retries) Subscriber(consumer string, sub message.Subscriber) message.Subscriber {
 	return &subscriber{retries: r, consumer: consumer, sub: sub, over: make(chan struct{})}
 }
@@ -44,8 +44,6 @@ type subscriber struct {
 	over      chan struct{} // closed when answers are no longer waited for
 	givenBack atomic.Int64  // messages without an answer
 }
-
-var errClosed = errors.New("retry: subscriber is closed")
 
 // Subscribe implements message.Subscriber.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
@@ -93,7 +91,7 @@ func (s *subscriber) opened(ctx context.Context) (context.Context, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, errClosed
+		return nil, ErrClosed
 	}
 	closing, cancel := context.WithCancel(ctx)
 	s.cancels = append(s.cancels, cancel)
