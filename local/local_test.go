@@ -68,9 +68,13 @@ func TestTrap66WithoutAConsumerAMessageIsRefused(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		transport, _ := newTransport(t, db)
 		err := transport.Publish(topic, message.NewMessage("m1", nil))
-		var refused interface{ Refused() bool }
+		var refused interface{ Refused() bool } // for the forwarder
 		if !errors.As(err, &refused) || !refused.Refused() || !strings.Contains(err.Error(), topic) {
 			t.Fatalf("got %v, want a refusal that names the topic", err)
+		}
+		nobody, ok := errors.AsType[*local.NoConsumerError](err) // for who publishes without one
+		if !ok || nobody.Topic != topic {
+			t.Fatalf("got %v, want a NoConsumerError of the topic", err)
 		}
 		if rows(t, db) != 0 {
 			t.Fatal("a refused message is stored")

@@ -167,6 +167,40 @@ func TestAfterTheWindowTheyAreQuarantined(t *testing.T) {
 	})
 }
 
+// A middleware of the service's own, further out, learns what was missing: it can
+// have it sent again. While the message is held it is told of no gap.
+func TestAMiddlewareFurtherOutLearnsWhatIsMissing(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		config := hold
+		config.Window, config.AfterWindow = 300*time.Millisecond, sequence.Quarantine
+		gaps := make(chan sequence.Gap, 10)
+		b.decided = func(_ *message.Message, err error) {
+			missing, found := errors.AsType[*sequence.GapError](err)
+			if found != errors.Is(err, sequence.ErrGap) {
+				t.Errorf("one of ErrGap and GapError only: %v", err)
+			}
+			if found {
+				gaps <- missing.Gap
+			}
+		}
+		b.run(config, nil)
+		b.publish("a1", "a4")
+		b.settle()
+		if len(gaps) != 1 {
+			t.Fatalf("told %d times", len(gaps))
+		}
+		gap := <-gaps
+		if gap.Waited < config.Window {
+			t.Errorf("told after %v", gap.Waited)
+		}
+		gap.Waited = 0
+		if want := (sequence.Gap{Consumer: "projection", AggregateType: "account", AggregateID: "a", Version: 4, Last: 1}); gap != want {
+			t.Errorf("gap %+v, want %+v", gap, want)
+		}
+	})
+}
+
 // Or a hook decides, which may bring what is missing, in the transaction.
 func TestAfterTheWindowAHookDecides(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
