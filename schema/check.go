@@ -61,7 +61,8 @@ type querier interface {
 // Check reports whether the tables have the version that this code works with:
 // nil, or an error that says what to do and is one of [ErrMissing],
 // [ErrOutdated], [ErrNewer], [ErrLayout] and [ErrDialect], or the database's own
-// error. db is a *sql.DB, a *sql.Conn or a *sql.Tx. It changes nothing.
+// error; when that is "permission denied", docs/roles.md tells what is missing.
+// db is a *sql.DB, a *sql.Conn or a *sql.Tx. It changes nothing.
 func Check(ctx context.Context, db querier, config Config) error {
 	if err := config.on(db); err != nil {
 		return err

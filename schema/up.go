@@ -12,7 +12,9 @@ import (
 
 // Up brings the tables to [Version]. It is safe to call from any number of
 // processes at once: one works, the others wait for it and find nothing to do.
-// All steps that are missing are applied in one transaction, or none is.
+// All steps that are missing are applied in one transaction, or none is. It is
+// for the owner of the tables: others get PostgreSQL's "permission denied", and
+// call [Check], see docs/roles.md.
 //
 // A missing PostgreSQL schema is created. A database that is newer than this
 // code is left alone and reported as [ErrNewer]. A plain inbox is turned into
