@@ -100,9 +100,14 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 51, what: "messages are remembered under the name that does not change",
-			file: "dedup/inbox.go", guard: "consumer = parked.DeliveryOf(msg.Context()).Consumer",
-			without: "consumer = message.HandlerNameFromCtx(msg.Context())",
+			file: "dedup/inbox.go", guard: "consumer, err := i.consumer(parked.DeliveryOf(ctx))",
+			without: "consumer, err := message.HandlerNameFromCtx(ctx), error(nil)",
 			pkg:     "retry", test: "TestTrap51ARenamed",
+		},
+		{
+			trap: 72, what: "the inbox has the name under which retry and poison look into it",
+			file: "dedup/inbox.go", guard: "if d.Subscribed && d.Consumer != name {", without: `if d.Subscribed && d.Consumer == "" {`,
+			pkg: "retry", test: "TestTrap72AnInbox/sqlite",
 		},
 		{
 			trap: 52, what: "replays of a consumer exclude each other",
