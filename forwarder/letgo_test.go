@@ -86,7 +86,7 @@ func TestAKeyIsLetGoByTwoAtOnce(t *testing.T) {
 	letters := deadLetters(t, db, schema.Config{})
 	discarded, released := make(chan error, 1), make(chan error, 1)
 	go func() {
-		_, err := letters.Discard(t.Context(), ann, anybody, forwarder.DiscardOptions{})
+		_, err := letters.DiscardMatching(t.Context(), ann, anybody)
 		discarded <- err
 	}()
 	wait(1)
