@@ -112,9 +112,9 @@ func (b *bench) stateIs(want string) {
 }
 
 const (
-	idle   = "idle"
-	inside = "idle in transaction"
-	failed = "idle in transaction (aborted)"
+	idle          = "idle"
+	inTransaction = "idle in transaction"
+	failed        = "idle in transaction (aborted)"
 )
 
 // setAlive changes when the connection was seen to be alive.
@@ -138,7 +138,7 @@ func TestBeginGoesWithTheFirstStatement(t *testing.T) {
 		tx, release := b.lazy()
 		b.stateIs(idle)
 		b.exec(tx, `SET LOCAL lock_timeout = 7; INSERT INTO effects VALUES (1)`)
-		b.stateIs(inside)
+		b.stateIs(inTransaction)
 		if _, query := b.server(); !strings.HasPrefix(query, "BEGIN READ WRITE; SET LOCAL") {
 			t.Fatalf("the first statement was %q", query)
 		}
@@ -224,8 +224,9 @@ func TestWhateverComesFirstIsInside(t *testing.T) {
 			if err != nil {
 				return err
 			}
+			defer statement.Close()
 			_, err = statement.ExecContext(t.Context())
-			return errors.Join(err, statement.Close())
+			return err
 		},
 	} {
 		tx, release := b.lazy()
@@ -233,7 +234,7 @@ func TestWhateverComesFirstIsInside(t *testing.T) {
 		if err := first(tx); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		b.stateIs(inside)
+		b.stateIs(inTransaction)
 		release()
 		b.stateIs(idle)
 	}
@@ -250,10 +251,12 @@ func TestStatementsOfTheService(t *testing.T) {
 	defer statement.Close()
 	tx, release := b.lazy()
 	b.exec(tx, `INSERT INTO effects VALUES (1)`)
-	if _, err := tx.StmtContext(t.Context(), statement).ExecContext(t.Context(), 2); err != nil {
+	inside := tx.StmtContext(t.Context(), statement)
+	defer inside.Close()
+	if _, err := inside.ExecContext(t.Context(), 2); err != nil {
 		t.Fatal(err)
 	}
-	b.stateIs(inside)
+	b.stateIs(inTransaction)
 	b.expect("0")
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
@@ -279,7 +282,7 @@ func TestNothingIsSentForNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.stateIs(inside)
+	b.stateIs(inTransaction)
 	_ = tx.Rollback()
 }
 
@@ -287,7 +290,7 @@ func TestNothingIsSentForNothing(t *testing.T) {
 func TestOtherTransactions(t *testing.T) {
 	b := newBench(t)
 	begun := func(tx *sql.Tx) error {
-		b.stateIs(inside)
+		b.stateIs(inTransaction)
 		_, err := tx.ExecContext(t.Context(), `INSERT INTO effects VALUES (1)`)
 		return err
 	}
@@ -299,7 +302,7 @@ func TestOtherTransactions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.stateIs(inside)
+		b.stateIs(inTransaction)
 		_ = tx.Rollback()
 	}
 	for _, options := range []*sql.TxOptions{{Isolation: sql.LevelSerializable}, {ReadOnly: true}} {
@@ -307,7 +310,7 @@ func TestOtherTransactions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.stateIs(inside)
+		b.stateIs(inTransaction)
 		_ = tx.Rollback()
 	}
 	b.expect("0", "1")
@@ -371,7 +374,7 @@ func TestFailureIsNotTrusted(t *testing.T) {
 	b.stateIs(failed)
 	release()
 	_, release = b.lazy()
-	b.stateIs(inside)
+	b.stateIs(inTransaction)
 	release()
 	b.effect(1)
 	b.lazy()
@@ -411,7 +414,7 @@ func (b *bench) kill() {
 
 func TestOtherDriver(t *testing.T) {
 	lite := testkit.SQLite(t)
-	db := sql.OpenDB(Connector(opener{lite.DB.Driver(), lite.DSN}))
+	db := sql.OpenDB(Connector(opener{lite.Driver(), lite.DSN}))
 	defer db.Close()
 	err := db.PingContext(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "no connection of lib/pq") {

@@ -189,6 +189,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 
 // The same where BEGIN goes with the first statement.
 func TestKilledAtEveryStepOfALazyTransaction(t *testing.T) {
+	t.Parallel()
 	points := of("postgres", "inbox", before, after, committed, sent, done)
 	steps(t, "postgres", life{Transport: "queue", Lazy: true}, nil, points, effectsOnce)
 	points = append(of("postgres", "claim", before, sent, done), of("postgres", "resolve", before, sent, done)...)
