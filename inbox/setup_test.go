@@ -34,7 +34,10 @@ type transport struct {
 	closeOnce sync.Once
 }
 
-func (s *transport) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+// Subscribe ends the subscription with ctx too: a router that closes cancels it,
+// and may then not call Close.
+func (s *transport) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	context.AfterFunc(ctx, func() { _ = s.Close() })
 	return s.messages, nil
 }
 

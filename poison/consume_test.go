@@ -18,10 +18,15 @@ import (
 // silent is a transport that brings nothing.
 type silent struct{ closed chan struct{} }
 
-func (s silent) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+// Subscribe ends the subscription with ctx too: a router that closes cancels it,
+// and may then not call Close.
+func (s silent) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	out := make(chan *message.Message)
 	go func() {
-		<-s.closed
+		select {
+		case <-s.closed:
+		case <-ctx.Done():
+		}
 		close(out)
 	}()
 	return out, nil

@@ -28,7 +28,10 @@ type byHand struct {
 	closeOnce sync.Once
 }
 
-func (b *byHand) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+// Subscribe ends the subscription with ctx too: a router that closes cancels it,
+// and may then not call Close.
+func (b *byHand) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	context.AfterFunc(ctx, func() { _ = b.Close() })
 	return b.messages, nil
 }
 
