@@ -17,6 +17,10 @@ import (
 // use too, which are 100 unless somebody changed it.
 const maxOpen = 30
 
+// maxIdle keeps most of a test's time from going into connecting, for which the
+// server starts a process each time.
+const maxIdle = 10
+
 // Postgres returns a new database on a server that others use too: see
 // [PrivatePostgres] for one that may be killed. At most 30 connections are
 // opened at a time unless the test says otherwise.
@@ -44,6 +48,8 @@ func Postgres(t testing.TB) Database {
 		t.Fatal(err)
 	}
 	db.SetMaxOpenConns(maxOpen)
+	db.SetMaxIdleConns(maxIdle)
+	db.SetConnMaxIdleTime(time.Second)
 	t.Cleanup(func() { _ = db.Close() })
 	return Database{DB: db, DSN: dsn, Dialect: "postgres"}
 }

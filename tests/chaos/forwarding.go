@@ -14,6 +14,7 @@ import (
 // noticed while they last; what is tried is never given up.
 func (a *actor) forward(ctx context.Context, db *sql.DB) error {
 	db.SetMaxOpenConns(8)
+	db.SetMaxIdleConns(8)
 	publisher, err := rabbit.NewPublisher(exchanges(a.AMQP), rabbit.PublisherConfig{
 		ConfirmTimeout: 5 * time.Second,
 		ReadyTimeout:   500 * time.Millisecond,

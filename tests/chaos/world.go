@@ -82,6 +82,7 @@ func (w *world) prepareDatabase(ctx context.Context) error {
 		return err
 	}
 	w.db.SetMaxOpenConns(20)
+	w.db.SetMaxIdleConns(20)
 	owner, err := sql.Open("postgres", as(w.postgres.DSN("chaos"), "postgres@", user+"@"))
 	if err != nil {
 		return err

@@ -35,6 +35,7 @@ type writer struct {
 
 func (a *actor) write(ctx context.Context, db *sql.DB) error {
 	db.SetMaxOpenConns(clerks + 4)
+	db.SetMaxIdleConns(clerks + 4)
 	journal, err := openJournal(a.Journal)
 	if err != nil {
 		return err

@@ -69,7 +69,7 @@ const exitStatus = 7
 func TestMain(m *testing.M) {
 	told := os.Getenv(environment)
 	if told == "" {
-		_ = flag.Set("test.parallel", "6") // most of the time is spent waiting for leases to end
+		_ = flag.Set("test.parallel", "10") // most of the time is spent waiting for leases to end
 		testkit.Main(m, testkit.StockAMQP)
 	}
 	var l life
@@ -93,6 +93,7 @@ func (l life) consume() error {
 		return err
 	}
 	defer db.Close()
+	db.SetMaxIdleConns(10) // or most of the time goes into connecting
 	config := once.ConsumerConfig{Schema: tables, Retry: retry.Config{
 		Policy:      retry.Policy{Immediate: -1, Delayed: 1, Base: cmp.Or(l.Pause, 5*time.Millisecond)},
 		CrashBudget: cmp.Or(l.Budget, crashBudget), Concurrency: 4, KeyOrder: l.KeyOrder,
@@ -223,7 +224,7 @@ func begin(t *testing.T, l life) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{Cmd: exec.Command(os.Args[0]), hanging: make(chan struct{}), ended: make(chan struct{})}
+	p := &process{Cmd: exec.Command(testkit.Program(t, "")), hanging: make(chan struct{}), ended: make(chan struct{})}
 	p.Env = append(os.Environ(), environment+"="+string(told))
 	p.Stdout, p.Stderr = &signal{given: p.hanging}, os.Stderr
 	if p.stdin, err = p.StdinPipe(); err == nil {

@@ -13,7 +13,7 @@ import (
 // committed message has its effect once.
 func TestKilledAt(t *testing.T) {
 	t.Parallel()
-	program, broker := build(t), testkit.Rabbit(t)
+	program, broker := testkit.Program(t, "failpoints"), testkit.Rabbit(t)
 	for _, s := range scenarios {
 		for _, point := range s.points {
 			t.Run(s.name+"/"+point, func(t *testing.T) {

@@ -24,7 +24,7 @@ var freezes = map[string][]string{
 // done all the work; then it goes on.
 func TestTrap18_FrozenAt(t *testing.T) {
 	t.Parallel()
-	program, broker := build(t), testkit.Rabbit(t)
+	program, broker := testkit.Program(t, "failpoints"), testkit.Rabbit(t)
 	names := map[string]bool{}
 	for _, s := range scenarios {
 		names[s.name] = true

@@ -111,6 +111,7 @@ func (l life) live() error {
 	}
 	defer db.Close()
 	db.SetMaxOpenConns(6)
+	db.SetMaxIdleConns(6) // or most of the time goes into connecting
 	if l.Frozen {
 		db.SetMaxOpenConns(4) // two of them at a time
 	}
@@ -192,7 +193,7 @@ func (a *actor) forward(start func(func(ctx context.Context) error)) (*forwarder
 	}
 	config := forwarder.Config{
 		Schema: a.schema(), KeepSent: time.Hour, MaxAttempts: cmp.Or(a.MaxAttempts, 1000), AfterDead: forwarder.StayHeld,
-		Lease: 500 * time.Millisecond, PollMax: 50 * time.Millisecond, CloseTimeout: 5 * time.Second,
+		Lease: lease, PollMax: 50 * time.Millisecond, CloseTimeout: 5 * time.Second,
 		Backoff: func(int) time.Duration { return 50 * time.Millisecond },
 	}
 	fwd, err := forwarder.New(a.db, publisher, config)

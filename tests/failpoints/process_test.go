@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -17,17 +16,6 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/testkit"
 )
-
-// build makes the program whose lives these are: this package, with failpoints.
-func build(t *testing.T) (program string) {
-	t.Helper()
-	program = filepath.Join(t.TempDir(), "life.test")
-	command := exec.Command("go", "test", "-c", "-tags", "failpoints", "-o", program, ".")
-	if output, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, output)
-	}
-	return program
-}
 
 // process is a life under way.
 type process struct {
@@ -86,7 +74,7 @@ func begin(t *testing.T, program string, l life, point string, environ ...string
 }
 
 // patience is for a process on a machine that has other things to do.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // end waits until the process has ended.
 func (p *process) end(t *testing.T) syscall.WaitStatus {

@@ -131,7 +131,9 @@ var scenarios = []scenario{
 	{
 		name: "accepted after all", life: life{Writes: three, Keyed: true, NoConsumer: true}, handled: three,
 		earlier: func(w *world) {
-			killedAt("forwarder/charged")(w)
+			for w.count(`once_holds`) == 0 { // a forwarder whose lease has run out meanwhile charges nothing
+				killedAt("forwarder/charged")(w)
+			}
 			w.life.NoConsumer = false
 		},
 		check:  func(w *world) { w.inOrder(three...) },

@@ -99,6 +99,7 @@ func (w *world) open(r *recorder, part string) *sql.DB {
 	}
 	w.Cleanup(func() { _ = db.Close() })
 	db.SetMaxOpenConns(6)
+	db.SetMaxIdleConns(6)
 	return db
 }
 
