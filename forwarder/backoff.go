@@ -1,6 +1,7 @@
 package forwarder
 
 import (
+	"math"
 	"math/rand/v2"
 	"time"
 )
@@ -27,5 +28,6 @@ var pauses = Exponential(50*time.Millisecond, 5*time.Second)
 // jitter spreads d over a fifth in either direction, so that what failed
 // together does not come back together.
 func jitter(d time.Duration) time.Duration {
+	d = min(d, math.MaxInt64/2) // or a fifth more of "never" is in the past
 	return d + time.Duration((rand.Float64()*2-1)*float64(d)/5)
 }
