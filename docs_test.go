@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -50,7 +51,20 @@ func TestCodeInTheDocsCompiles(t *testing.T) {
 	}
 }
 
-var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+var (
+	link    = regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`)
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	dropped = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+)
+
+// anchors are what links to parts of a page are called, by GitHub's rules.
+func anchors(page string) []string {
+	var all []string
+	for _, h := range heading.FindAllStringSubmatch(page, -1) {
+		all = append(all, strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-"))
+	}
+	return all
+}
 
 func TestLinksInTheDocsLeadSomewhere(t *testing.T) {
 	pages, err := filepath.Glob("docs/*.md")
@@ -67,8 +81,23 @@ func TestLinksInTheDocsLeadSomewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, target := range link.FindAllStringSubmatch(string(text), -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(page), target[1])); err != nil {
+			path := page
+			if target[1] != "" {
+				path = filepath.Join(filepath.Dir(page), target[1])
+			}
+			if _, err := os.Stat(path); err != nil {
 				t.Errorf("%s: the link to %s leads nowhere", page, target[1])
+				continue
+			}
+			if target[2] == "" {
+				continue
+			}
+			there, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Contains(anchors(string(there)), target[2]) {
+				t.Errorf("%s: %s has no part %s", page, path, target[2])
 			}
 		}
 	}
