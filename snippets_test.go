@@ -212,6 +212,12 @@ func _(ctx context.Context, db *sql.DB) error {
 	return schema.Check(ctx, db, schema.Config{})
 }
 
+func _(db *sql.DB) {
+	const most = 24
+	db.SetMaxOpenConns(most)
+	db.SetMaxIdleConns(most)
+}
+
 func _(db *sql.DB, router *message.Router, subscriber message.Subscriber, logger watermill.LoggerAdapter) error {
 	inbox, err := dedup.New(db, dedup.Config{Logger: logger})
 	if err != nil {

@@ -25,6 +25,7 @@ type Inbox struct {
 
 	instruments *instruments
 	names       names
+	churn       dialect.Churn
 }
 
 // New returns the inbox in db. The tables must be there, see schema.Up.
@@ -102,11 +103,11 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 		return err
 	}
 	ctx := msg.Context()
-	tx, release, err := dialect.Begin(dialect.StartWithText(ctx), i.db, nil)
+	tx, release, err := i.begin(ctx)
 	if err != nil {
-		return verdict.HandBack(fmt.Errorf("dedup: %w", err))
+		return err
 	}
-	defer release() // also when h panics; the panic goes on
+	defer release()
 
 	if len(identities) == 0 && i.sql.timeouts != "" { // else they are set with the claim
 		if _, err := tx.ExecContext(ctx, i.sql.timeouts); err != nil {
@@ -132,6 +133,21 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 	}
 	failpoint.Hit("dedup/committed")
 	return nil
+}
+
+// begin begins a handler's transaction. release, to be deferred, ends it also
+// when the handler panics; the panic goes on.
+func (i *Inbox) begin(ctx context.Context) (tx *sql.Tx, release func(), err error) {
+	if i.churn.Used(i.db) {
+		i.config.Logger.Info("The pool closes connections as soon as they are free, and connecting takes most of the time: "+
+			"have it keep as many as there are handlers, with SetMaxIdleConns",
+			watermill.LogFields{"max_open": i.db.Stats().MaxOpenConnections, "idle": i.db.Stats().Idle})
+	}
+	tx, release, err = dialect.Begin(dialect.StartWithText(ctx), i.db, nil)
+	if err != nil {
+		return nil, nil, verdict.HandBack(fmt.Errorf("dedup: %w", err))
+	}
+	return tx, release, nil
 }
 
 // held refuses a message whose row others may have claimed. It is asked after

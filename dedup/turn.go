@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"runtime/debug"
 	"slices"
 
@@ -150,9 +149,9 @@ func (t *turn) try() (err error) {
 	}()
 	ctx, end := t.context()
 	defer end()
-	tx, release, err := dialect.Begin(dialect.StartWithText(ctx), t.db, nil)
+	tx, release, err := t.begin(ctx)
 	if err != nil {
-		return verdict.HandBack(fmt.Errorf("dedup: %w", err))
+		return err
 	}
 	defer release()
 	failpoint.Hit("dedup/batch-claim")

@@ -15,6 +15,7 @@ func (b *bench) consumers(ctx context.Context) ([]row, error) {
 		hand  = series{id: "consumer-naive", what: "the same with an insert into a table of ids"}
 		ours  = series{id: "consumer-once", what: "the same with once.Consumer"}
 		lazy  = series{id: "consumer-lazytx", what: "the same again, BEGIN sent with the first statement by lazytx"}
+		two   = series{id: "consumer-sql-open", what: "once.Consumer with a pool as sql.Open makes it, which keeps two connections"}
 		usual = series{id: "consumer-stock", what: "watermill-amqp's subscriber as it comes, with a table of ids"}
 		best  = series{id: "consumer-default", what: "rabbit.Subscriber and once.Consumer as they come"}
 		eight = series{id: "consumer-stock-8", what: fmt.Sprintf("the stock subscriber with %d subscriptions", inFlight)}
@@ -29,6 +30,7 @@ func (b *bench) consumers(ctx context.Context) ([]row, error) {
 		way(&hand, all, naive, effects{orders: all, naive: all}),
 		way(&ours, all, chain(rabbit.SubscriberConfig{InFlight: inFlight}), effects{orders: all, inbox: all}),
 		way(&lazy, all, lazyChain(rabbit.SubscriberConfig{InFlight: inFlight}), effects{orders: all, inbox: all}),
+		way(&two, few, chainOn(keepsTwo, rabbit.SubscriberConfig{InFlight: inFlight}, handled), effects{orders: few, inbox: few}),
 		way(&usual, few, stock(1), effects{orders: few, naive: few}),
 		way(&best, all, chain(rabbit.SubscriberConfig{}), effects{orders: all, inbox: all}),
 		way(&eight, all, stock(inFlight), effects{orders: all, naive: all}),
@@ -47,6 +49,7 @@ func (b *bench) consumers(ctx context.Context) ([]row, error) {
 		hand.against(bare, 0),
 		ours.against(bare, 0),
 		lazy.against(bare, 0.82),
+		two.against(ours, 0),
 		usual.row(),
 		best.against(usual, 3),
 	}

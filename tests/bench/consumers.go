@@ -77,6 +77,12 @@ func lazyChain(config rabbit.SubscriberConfig) handlers {
 	return chainOn(func(s *scene) *sql.DB { return s.db.lazy }, config, handled)
 }
 
+// keepsTwo returns the pool of a service that has not heard of SetMaxIdleConns.
+func keepsTwo(s *scene) *sql.DB {
+	s.db.SetMaxIdleConns(2)
+	return s.db.DB
+}
+
 func chainOn(pool func(s *scene) *sql.DB, config rabbit.SubscriberConfig, handle once.HandlerFunc) handlers {
 	return func(s *scene, router *message.Router) error {
 		subscriber, err := s.subscriber(config)

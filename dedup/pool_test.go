@@ -1,0 +1,67 @@
+package dedup_test
+
+import (
+	"database/sql"
+	"fmt"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// database/sql closes all but two connections when they are free, and nothing
+// but the time it takes tells of it.
+func TestAPoolThatKeepsTooFewConnectionsIsSaid(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		keep int
+		said int
+	}{
+		{"as sql.Open makes it", 2, 1},
+		{"as many as are used", 10, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			logs := &testkit.Logs{}
+			b := newBench(t, testkit.SQLite(t), func(config *dedup.Config) { config.Logger = logs })
+			b.SetMaxIdleConns(c.keep)
+			handled := 0
+			handle := func(messages int) {
+				for range messages {
+					handled++
+					if _, err := b.inbox.Middleware(apply)(message.NewMessage(fmt.Sprint("m", handled), nil)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			handle(1)
+			for range 2 { // times that it is looked at
+				for range 20 {
+					b.takeAtOnce(10)
+				}
+				handle(500)
+			}
+			if said := logs.Count("SetMaxIdleConns"); said != c.said {
+				t.Errorf("it was said %d times: %v", said, logs.Lines())
+			}
+		})
+	}
+}
+
+// takeAtOnce gives connections back when all have been taken.
+func (b *bench) takeAtOnce(n int) {
+	b.Helper()
+	conns := make([]*sql.Conn, n)
+	for i := range conns {
+		var err error
+		if conns[i], err = b.Conn(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for _, conn := range conns {
+		if err := conn.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
