@@ -107,7 +107,7 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer release() // also when h panics; the panic goes on
 
 	if len(identities) == 0 && i.sql.timeouts != "" { // else they are set with the claim
 		if _, err := tx.ExecContext(ctx, i.sql.timeouts); err != nil {
@@ -135,8 +135,7 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 	return nil
 }
 
-// begin begins a handler's transaction. release, to be deferred, ends it also
-// when the handler panics; the panic goes on.
+// begin begins a handler's transaction, which release, to be deferred, ends.
 func (i *Inbox) begin(ctx context.Context) (tx *sql.Tx, release func(), err error) {
 	if i.churn.Used(i.db) {
 		i.config.Logger.Info("The pool closes connections as soon as they are free, and connecting takes most of the time: "+
