@@ -9,14 +9,16 @@ import (
 
 var errCloseTimeout = errors.New("rabbit: CloseTimeout is over")
 
-// end waits for what is in flight, gives back the rest, and leaves nothing
-// behind. in is nil while there is no channel.
+// end waits for what is in flight, and gives back the rest. What a stuck queue
+// does not answer is left behind, until it does or the connection is closed. in
+// is nil while there is no channel.
 func (sub *subscription) end(in *intake) {
 	defer sub.cancel()
-	if sub.opening != nil {
-		sub.running.Go(sub.opening.abandon)
+	sub.abandon()
+	began, patience := time.Now(), sub.s.cfg.DialTimeout
+	if !sub.drain(in) {
+		patience -= time.Since(began)
 	}
-	sub.drain(in)
 	if in != nil {
 		sub.retired[in] = true
 	}
@@ -27,46 +29,60 @@ func (sub *subscription) end(in *intake) {
 		in.lose(errCloseTimeout) // before anybody else gets the messages
 		sub.running.Go(in.close)
 	}
-	sub.running.Wait()
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	select {
+	case <-sub.ended():
+	case <-limit.C:
+		sub.s.cfg.Logger.Error("What was not acked goes back when RabbitMQ answers", errSlow, sub.fields())
+	}
 	close(sub.out)
 	sub.s.cfg.Logger.Info("Stopped consuming from RabbitMQ", sub.fields())
 }
 
 // drain takes answers until nothing is in flight or CloseTimeout is over. What no
-// handler has goes back when the broker sends no more, or it would come again.
-func (sub *subscription) drain(in *intake) {
-	timeout := sub.s.cfg.CloseTimeout
-	deadline := time.NewTimer(timeout)
+// handler has goes back when the broker sends no more, or it would come again. It
+// reports false if the broker has not said so, for which it has DialTimeout.
+func (sub *subscription) drain(in *intake) (stopped bool) {
+	slow, deadline := time.NewTimer(sub.s.cfg.DialTimeout), time.NewTimer(sub.s.cfg.CloseTimeout)
+	defer slow.Stop()
 	defer deadline.Stop()
 
-	stopped := make(chan struct{})
 	if in == nil {
-		close(stopped)
 		in = &intake{}
 	} else {
-		go func() {
-			defer close(stopped)
-			in.stop(min(timeout, sub.s.cfg.DialTimeout))
-		}()
+		sub.running.Go(in.stop)
 	}
-	defer func() { <-stopped }() // the channel has one request at a time
-
 	deliveries := in.deliveries
-	for sub.held > 0 || deliveries != nil {
+	for awaited := deliveries != nil; awaited || sub.held > 0; {
 		select {
 		case raw, ok := <-deliveries:
 			if !ok {
-				deliveries = nil
+				deliveries, awaited = nil, false
 				in.giveBack()
 				continue
 			}
 			in.waiting = append(in.waiting, &delivery{in: in, raw: raw, cancel: func() {}})
 		case d := <-sub.answers:
 			sub.settle(d)
+		case <-slow.C:
+			awaited = false
 		case <-deadline.C:
-			return
+			return deliveries == nil
 		}
 	}
+	return deliveries == nil
+}
+
+// ended returns what is closed when nothing of the subscription is left. Close of
+// the Subscriber waits for that after the connection is closed.
+func (sub *subscription) ended() <-chan struct{} {
+	ended := make(chan struct{})
+	sub.s.left.Go(func() {
+		sub.running.Wait()
+		close(ended)
+	})
+	return ended
 }
 
 // giveBack counts what is left in flight.

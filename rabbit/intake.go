@@ -3,6 +3,7 @@ package rabbit
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -25,6 +26,7 @@ type intake struct {
 	tag        string
 	deliveries <-chan amqp.Delivery
 	cancelled  chan string
+	asking     sync.Mutex // the channel has one request at a time
 
 	ctx  context.Context // ends when nothing can be acked any more
 	lose context.CancelCauseFunc
@@ -44,7 +46,7 @@ type opening struct {
 }
 
 // open opens a channel on the connection, and begins to consume. What takes too
-// long goes on, and is waited for by the next call.
+// long goes on, and is waited for by the next call, or left to abandon.
 func (sub *subscription) open(l *link) (*intake, error) {
 	if sub.opening == nil {
 		sub.opening = sub.newOpening(l)
@@ -55,6 +57,8 @@ func (sub *subscription) open(l *link) (*intake, error) {
 	case <-sub.opening.done:
 	case <-limit.C:
 		return nil, errSlow
+	case <-sub.ctx.Done():
+		return nil, sub.ctx.Err()
 	}
 	in, err := sub.opening.intake, sub.opening.err
 	sub.opening = nil
@@ -75,16 +79,20 @@ func (sub *subscription) newOpening(l *link) *opening {
 	o := &opening{intake: in, done: make(chan struct{})}
 	sub.running.Go(func() {
 		defer close(o.done)
-		o.err = l.patiently(sub.ctx, sub.s.cfg.CloseTimeout, in.begin)
+		o.err = l.patiently(in.begin)
 	})
 	return o
 }
 
-// abandon closes the intake as soon as it is there.
-func (o *opening) abandon() {
-	<-o.done
-	o.lose(errCloseTimeout)
-	o.close()
+// abandon closes the intake in the making, if there is one, as soon as it is there.
+func (sub *subscription) abandon() {
+	if o := sub.opening; o != nil {
+		sub.running.Go(func() {
+			<-o.done
+			o.lose(errCloseTimeout)
+			o.close()
+		})
+	}
 }
 
 // begin may leave a channel behind that is to be closed.
@@ -107,6 +115,9 @@ func (in *intake) begin() error {
 	consume := in.sub.s.config.Consume
 	if err := channel.Qos(in.sub.s.cfg.prefetch(consume.Qos.PrefetchCount), 0, false); err != nil {
 		return err
+	}
+	if err := in.sub.over(); err != nil {
+		return err // what came now would come again, as a delivery more
 	}
 	in.deliveries, err = channel.Consume(
 		in.sub.queue, in.tag, false, consume.Exclusive, consume.NoLocal, consume.NoWait, consume.Arguments)
@@ -145,14 +156,21 @@ func (in *intake) giveBack() {
 }
 
 // stop has the broker send no more. The deliveries end when it has said so.
-func (in *intake) stop(within time.Duration) {
-	_ = in.link.within(context.Background(), within, func() error { return in.channel.Cancel(in.tag, false) })
+func (in *intake) stop() {
+	in.ask(func() error { return in.channel.Cancel(in.tag, false) })
 }
 
 // close closes the channel, by which the broker gets back what was not
 // answered.
 func (in *intake) close() {
-	if in.channel != nil && !in.channel.IsClosed() {
-		_ = in.link.request(context.Background(), in.channel.Close)
+	if in.channel != nil {
+		in.ask(in.channel.Close)
 	}
+}
+
+// ask makes a request. Should it fail, the channel is closed.
+func (in *intake) ask(request func() error) {
+	in.asking.Lock()
+	defer in.asking.Unlock()
+	_ = in.link.patiently(request)
 }

@@ -36,16 +36,12 @@ func (l *link) within(ctx context.Context, limit time.Duration, f func() error) 
 
 // patiently calls f, which a stuck queue can hold up for as long as it is stuck.
 // That is no reason to take the connection from the other queues: whether the
-// broker is alive is what heartbeats are for. When ctx has ended there is a limit.
-func (l *link) patiently(ctx context.Context, limit time.Duration, f func() error) error {
+// broker is alive is what heartbeats are for. f ends with the connection at the
+// latest.
+func (l *link) patiently(f func() error) error {
 	if l.conn.Config.Heartbeat == 0 {
 		return l.request(context.Background(), f)
 	}
-	done := make(chan struct{})
-	defer close(done)
-	defer context.AfterFunc(ctx, func() {
-		_ = l.within(context.Background(), limit, func() error { <-done; return nil })
-	})()
 	return f()
 }
 

@@ -110,19 +110,6 @@ func TestTrap76_AStuckQueueCostsOtherSubscriptionsNothing(t *testing.T) {
 	}
 }
 
-// Close does not wait for such a queue.
-func TestTrap76_CloseOfASubscriptionToAStuckQueue(t *testing.T) {
-	broker := testkit.PrivateRabbit(t)
-	uri := broker.URL("/")
-	stuck := declareQueue(t, uri, nil)
-	defer suspend(t, broker, stuck)()
-	cfg := brisk
-	cfg.DialTimeout, cfg.CloseTimeout = time.Second, time.Second
-	s := newSubscriber(t, queueConfig(uri), cfg)
-	messages := subscribe(t, s, stuck)
-	closesSoon(t, s, messages)
-}
-
 // More than the broker takes for a queue that does not answer: it stops reading
 // from the connection, and everybody on it has to wait.
 func TestTrap76_AFloodToAStuckQueueIsGotOver(t *testing.T) {

@@ -61,6 +61,7 @@ type Subscriber struct {
 	inFlight      atomic.Int64
 	givenBack     atomic.Int64 // by subscriptions that Close ended
 	subscriptions sync.WaitGroup
+	left          sync.WaitGroup // of what they leave behind, which ends with the connection
 
 	mu        sync.Mutex
 	closed    bool
@@ -126,7 +127,8 @@ func (s *Subscriber) pace() pace { return pace{s.cfg.ReconnectMin, s.cfg.Reconne
 //
 // When ctx ends, or at Close, messages that no handler has yet go back to the
 // queue, and those in flight have CloseTimeout to be acked or nacked. Then the
-// returned channel is closed.
+// returned channel is closed. A queue that does not answer is waited for until
+// DialTimeout is over; it gets its messages back when it answers, or at Close.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if !s.begin() {
 		return nil, ErrClosed
@@ -135,7 +137,8 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	in, err := sub.first()
 	if err != nil {
 		sub.cancel()
-		sub.running.Wait()
+		sub.abandon()
+		sub.ended()
 		s.subscriptions.Done()
 		return nil, err
 	}
@@ -153,16 +156,15 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if !s.begin() {
 		return ErrClosed
 	}
+	defer s.subscriptions.Done()
 	l, err := s.ready(s.closing)
 	if err != nil {
-		s.subscriptions.Done()
 		return fmt.Errorf("rabbit: topic %q: %w", topic, err)
 	}
 	declared := make(chan error, 1)
-	go func() {
-		defer s.subscriptions.Done()
-		declared <- l.patiently(s.closing, s.cfg.CloseTimeout, func() error { return s.initialize(l, topic) })
-	}()
+	s.left.Go(func() {
+		declared <- l.patiently(func() error { return s.initialize(l, topic) })
+	})
 	limit := time.NewTimer(l.timeout)
 	defer limit.Stop()
 	select {
@@ -222,6 +224,7 @@ func (s *Subscriber) close() error {
 	s.subscriptions.Wait()
 	s.cancel()
 	<-s.kept
+	s.left.Wait()
 	s.instruments.unobserve()
 
 	if n := s.givenBack.Load(); n > 0 {

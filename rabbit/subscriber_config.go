@@ -51,8 +51,9 @@ type SubscriberConfig struct {
 
 	// DialTimeout bounds everything that sets up a connection: name resolution,
 	// TCP, TLS and AMQP together; and how long Subscribe waits for the broker to
-	// set up a subscription on it, which then goes on in the background. A Dial
-	// function in Connection.AmqpConfig has to bound itself. Defaults to the
+	// set up a subscription on it, and the end of a subscription for the broker to
+	// end it, which then go on in the background. A Dial function in
+	// Connection.AmqpConfig has to bound itself. Defaults to the
 	// connection_timeout of the URI, else to 10 s.
 	DialTimeout time.Duration
 

@@ -62,12 +62,10 @@ func (s *Subscriber) newSubscription(ctx context.Context, topic string) *subscri
 // nor an error.
 func (sub *subscription) first() (*intake, error) {
 	l, why := sub.s.ready(sub.ctx)
-	switch {
-	case sub.s.closing.Err() != nil:
-		return nil, ErrClosed
-	case sub.ctx.Err() != nil:
-		return nil, sub.ctx.Err()
-	case l == nil:
+	if err := sub.over(); err != nil {
+		return nil, err
+	}
+	if l == nil {
 		sub.s.cfg.Logger.Info("Consuming begins when there is a connection to RabbitMQ",
 			sub.fields().Add(watermill.LogFields{"reason": why.Error()}))
 		return nil, nil //nolint:nilnil // as said above
@@ -76,8 +74,19 @@ func (sub *subscription) first() (*intake, error) {
 	if refused, ok := errors.AsType[*topologyError](err); ok && refusesDeclaration(refused.error) {
 		return nil, err
 	}
+	if in == nil && sub.over() != nil {
+		return nil, sub.over()
+	}
 	sub.report(l, err)
 	return in, nil
+}
+
+// over says why the subscription is to end, if it is.
+func (sub *subscription) over() error {
+	if sub.s.closing.Err() != nil {
+		return ErrClosed
+	}
+	return sub.ctx.Err()
 }
 
 // run consumes until the subscription is to end, over as many channels as it
@@ -190,7 +199,7 @@ func (sub *subscription) report(l *link, err error) {
 			sub.warn(l)
 		}
 		sub.begun = true
-	case !sub.quiet && !l.conn.IsClosed():
+	case !sub.quiet && sub.over() == nil && !l.conn.IsClosed():
 		sub.s.cfg.Logger.Error("Not consuming from RabbitMQ, will keep trying", redact(err), sub.fields())
 		sub.quiet = true
 	}

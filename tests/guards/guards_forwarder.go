@@ -437,10 +437,18 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 76, what: "a subscription to a queue that does not answer can be ended",
-			file:    "rabbit/link.go",
-			guard:   "_ = l.within(context.Background(), limit, func() error { <-done; return nil })",
-			without: "",
-			pkg:     "rabbit", test: "TestTrap76_CloseOfASubscription",
+			file: "rabbit/drain.go", guard: "time.NewTimer(patience)", without: "time.NewTimer(time.Minute)",
+			pkg: "rabbit", test: "TestTrap76_CloseOfASubscription",
+		},
+		{
+			trap: 76, what: "nor does its end cost the connection of others",
+			file: "rabbit/intake.go", guard: "in.link.patiently(request)", without: "in.link.request(context.Background(), request)",
+			pkg: "rabbit", test: "TestTrap76_EndsOf",
+		},
+		{
+			trap: 76, what: "who waits for a queue that does not answer can give up",
+			file: "rabbit/intake.go", guard: "case <-sub.ctx.Done():", without: "case <-sub.gone:",
+			pkg: "rabbit", test: "TestTrap76_ASubscribe",
 		},
 		{
 			trap: 77, what: "the mover goes on where stock has stopped",
