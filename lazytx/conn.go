@@ -22,7 +22,7 @@ type conn struct {
 	alive time.Time // when it was seen to be
 
 	// lib/pq watches the context that a transaction was begun with, if it can end,
-	// and ends its watch at every commit and rollback until another begins: a
+	// and ends its watch at every commit and rollback until another has begun: a
 	// second time it breaks the connection, or panics.
 	watches bool
 }
@@ -33,9 +33,12 @@ type conn struct {
 func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
 	begin, can := beginText(options)
 	if !can || !dialect.StartsWithText(ctx) || ctx.Done() != nil || c.watches || time.Since(c.alive) > rested {
-		c.watches = ctx.Done() != nil
 		inner, err := c.postgres.BeginTx(ctx, options)
-		return tx{inner, c}, err
+		if err != nil {
+			return nil, err
+		}
+		c.watches = ctx.Done() != nil
+		return tx{inner, c}, nil
 	}
 	c.begin = begin
 	return tx{c.postgres, c}, nil

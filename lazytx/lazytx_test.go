@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -223,6 +224,31 @@ func TestAfterTransactionsOfTheService(t *testing.T) {
 		b.effect(5 + 5*n)
 	}
 	b.expect("0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15")
+}
+
+// A transaction that does not begin leaves the watch of the one before where it is.
+func TestAfterTransactionsThatDoNotBegin(t *testing.T) {
+	b := newBench(t)
+	want := []string{"0"}
+	for n := range 3 {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		tx, err := b.db.BeginTx(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.db.BeginTx(context.Background(), &sql.TxOptions{Isolation: sql.LevelSnapshot}); err == nil {
+			t.Fatal("PostgreSQL has no such isolation")
+		}
+		for m := range 4 {
+			b.effect(1 + 4*n + m)
+			want = append(want, strconv.Itoa(1+4*n+m))
+		}
+	}
+	b.expect(want...)
 }
 
 func TestOtherDriver(t *testing.T) {
