@@ -69,8 +69,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 		return c.postgres.ExecContext(ctx, query, args)
 	}
 	result, err := c.postgres.ExecContext(ctx, c.begin+query, nil)
-	c.begun(err)
-	return result, err
+	return result, c.begun(err)
 }
 
 // QueryContext implements driver.QueryerContext.
@@ -95,17 +94,18 @@ func (c *conn) beginNow(ctx context.Context) error {
 		return nil
 	}
 	_, err := c.postgres.ExecContext(ctx, c.begin, nil)
-	c.begun(err)
-	return err
+	return c.begun(err)
 }
 
-// begun notes what came of a BEGIN. After an error, which may be that the
-// connection leads to a replica by now, the next one is sent at once.
-func (c *conn) begun(err error) {
+// begun notes what came of a BEGIN, and returns the error that is to be told.
+// After one, which may be that the connection leads to a replica by now, the
+// next BEGIN is sent at once.
+func (c *conn) begun(err error) error {
 	c.begin = ""
 	if err != nil {
 		c.alive = time.Time{}
 	}
+	return dialect.BeginError(err)
 }
 
 // tx is a transaction of a connection.

@@ -1,12 +1,19 @@
 package lazytx
 
 import (
+	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/lib/pq"
+
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
 )
 
 // A commit of what has failed says so, as without this package.
@@ -66,6 +73,45 @@ func TestDeadConnection(t *testing.T) {
 	release()
 	b.effect(2)
 	b.expect("0", "2")
+}
+
+// A replica refuses BEGIN, which is told as it is without this package.
+func TestReplica(t *testing.T) {
+	server := testkit.PrivatePostgres(t)
+	c, err := pq.NewConnector(server.DSN("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := dialect.New(schema.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := sql.OpenDB(c)
+	defer before.Close()
+	var data string
+	if err := before.QueryRowContext(t.Context(), `SHOW data_directory`).Scan(&data); err != nil {
+		t.Fatal(err)
+	}
+	server.Stop()
+	if err := os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]driver.Connector{"without": c, "with": Connector(c)} {
+		db := sql.OpenDB(c)
+		defer db.Close()
+		for range 3 {
+			err := ours.Write(t.Context(), db, func(*sql.Tx) error { return nil })
+			if !dialect.Unavailable(err) || dialect.Refused(err) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if n := db.Stats().OpenConnections; n > 0 {
+				t.Errorf("%s: the connection is kept", name)
+			}
+		}
+	}
 }
 
 func (b *bench) kill() {

@@ -78,6 +78,15 @@ type replicaError struct{ error }
 
 func isReplica(err error) bool { return State(err) == "0A000" }
 
+// BeginError returns the error of a BEGIN with the state that every statement
+// which writes would have got, if that is what it is about.
+func BeginError(err error) error {
+	if isReplica(err) {
+		return replicaError{err}
+	}
+	return err
+}
+
 func (e replicaError) Unwrap() error    { return e.error }
 func (e replicaError) SQLState() string { return "25006" }
 

@@ -105,11 +105,10 @@ func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx,
 				_ = conn.Close()
 			}, nil
 		}
-		replica := isReplica(err)
-		if replica {
+		if isReplica(err) {
 			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // see replicaError
-			err = replicaError{err}
 		}
+		err = BeginError(err)
 		_ = conn.Close()
 		if !errors.Is(err, driver.ErrBadConn) {
 			break
