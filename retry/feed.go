@@ -44,6 +44,7 @@ type feed struct {
 	done    chan *parked.Claim
 	inHand  map[*parked.Claim]struct{}
 	surplus []*parked.Claim // in hand, and not to be handed out
+	unknown []*parked.Claim // may be claimed, and are to be handed back
 
 	more    bool      // may be due than was claimed
 	asking  bool      // for suspects to run alone
@@ -180,6 +181,10 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 	if many := f.stored.Ahead / 2; room <= 0 || room < many || f.claimed.len() > many {
 		return false // until one statement can claim many
 	}
+	if err := f.disown(ctx); err != nil {
+		f.report(ctx, err)
+		return false
+	}
 	room = f.portion.Of(room)
 	sel := parked.Select{
 		Consumer: f.consumer, Topic: f.topic, Owner: f.owner, Limit: room, Lease: f.config.Lease,
@@ -215,7 +220,11 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 	f.portion.Did(err == nil && time.Since(asked) < f.config.Lease/3)
 	f.report(ctx, err)
 	for _, c := range claimed {
-		f.hand(ctx, c)
+		if err != nil {
+			f.unknown = append(f.unknown, c.Claim)
+		} else {
+			f.hand(ctx, c)
+		}
 	}
 	missed := sel.Suspects && len(claimed) == 0
 	if missed { // others are not to make room for what somebody else has locked
@@ -234,6 +243,19 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 	// Where others have locked all that is due the next look finds the same, and
 	// leases are to be renewed meanwhile.
 	return err == nil && (len(claimed) == room || partly && len(claimed) > 0 || used) && !sel.Suspects
+}
+
+// disown hands back what may have been claimed by a commit of unknown outcome.
+// What was not, or is claimed anew by now, stays as it is.
+func (f *feed) disown(ctx context.Context) error {
+	if len(f.unknown) == 0 {
+		return nil
+	}
+	if err := f.store.HandBack(ctx, f.unknown); err != nil && !errors.Is(err, parked.ErrClaimLost) {
+		return err
+	}
+	f.unknown = nil
+	return nil
 }
 
 // lookLasts is how long a look will do, while all that it has found have more.

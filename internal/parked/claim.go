@@ -15,6 +15,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
@@ -106,6 +107,9 @@ func (s *Store) walk(ctx context.Context, tx *sql.Tx, sel Select, lane int, due 
 // that are due the longest. It counts a crash against each: it is taken back
 // when the row is settled, so what remains counted are the claims whose process
 // ended.
+//
+// With [dialect.ErrCommitUnknown] it returns what may be claimed: that is to be
+// handed back, or it counts as a crash when the lease ends.
 func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err error) {
 	if sel.Turns == nil {
 		sel.Turns = &Turns{}
@@ -142,7 +146,10 @@ func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err e
 	})
 	failpoint.Hit("parked/claimed")
 	if err != nil {
-		return nil, fmt.Errorf("claim parked messages: %w", err)
+		if !errors.Is(err, dialect.ErrCommitUnknown) {
+			claimed = nil
+		}
+		return claimed, fmt.Errorf("claim parked messages: %w", err)
 	}
 	for _, c := range claimed {
 		c.hold(asked, sel.Lease)
