@@ -24,9 +24,10 @@ type stream struct {
 	batches      chan batch
 	ended        chan struct{} // closed when nothing comes any more
 
-	stored atomic.Int64   // messages
-	passed int64          // how many were, when others were last to pass what was refused; -1 if never
-	aside  sync.WaitGroup // of what others have passed
+	stored   atomic.Int64   // messages
+	passed   int64          // how many were, when others were last to pass what was refused
+	passedAt time.Time      // when that was; zero if never
+	aside    sync.WaitGroup // of what others have passed
 }
 
 // maxBytes bounds a batch of large messages.

@@ -117,6 +117,24 @@ func TestARefusedMessageHarmsNoNeighbour(t *testing.T) {
 	})
 }
 
+// Nor do several that come one after the other, for long.
+func TestSeveralRefusedMessagesHarmNoNeighbour(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t))
+	b.exec(`ALTER TABLE once_parked ADD CONSTRAINT refuse CHECK (message_id NOT LIKE 'refused%')`)
+	b.run(inbox.Config{BatchSize: 1}, fine)
+	msgs := messages("refused1", "refused2", "m1")
+	began := time.Now()
+	b.send(msgs...)
+	b.acked(msgs[2])
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("they had to wait for %v", took)
+	}
+	b.unanswered(msgs[:2]...)
+	b.exec(`ALTER TABLE once_parked DROP CONSTRAINT refuse`)
+	b.acked(msgs...)
+	b.handles("m1", "refused1", "refused2")
+}
+
 // A batch that takes the database longer than one try may take is stored in
 // parts: tried again as it is, it would never be.
 func TestWhatCannotBeStoredAtOnce(t *testing.T) {

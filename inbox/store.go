@@ -61,16 +61,24 @@ func (s *stream) store(parts []batch, since time.Time, mayPass func(error) bool)
 	return false
 }
 
+// passAgain is how long others wait behind messages that the database refuses,
+// if nothing was stored since it has refused some before.
+const passAgain = 5 * time.Second
+
 // mayPass says whether others may pass messages that the database refuses. It may
 // refuse all there are, so they may until the next refusal, and from then on if
-// something was stored in between.
+// something was stored in between, or every so often: several that are refused
+// may have come one after the other.
 func (s *stream) mayPass(err error) bool {
 	if s.subscription.KeyOrder || !dialect.Refused(err) {
 		return false
 	}
-	before := s.passed
-	s.passed = s.stored.Load()
-	return s.passed > before
+	stored := s.stored.Load()
+	if stored == s.passed && time.Since(s.passedAt) < passAgain {
+		return false
+	}
+	s.passed, s.passedAt = stored, time.Now()
+	return true
 }
 
 func (b batch) handBack() {

@@ -53,7 +53,6 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		delivery:     &parked.Delivery{Consumer: subscription.Consumer, Topic: topic, Closing: s.closing},
 		batches:      make(chan batch),
 		ended:        make(chan struct{}),
-		passed:       -1,
 	}
 	out := make(chan *message.Message)
 	s.running.Go(func() {
