@@ -12,11 +12,12 @@ import (
 
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
-	_ "github.com/lib/pq"
+	"github.com/lib/pq"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/lazytx"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/schema"
@@ -110,6 +111,18 @@ func openDB(t *testing.T, dsn string) *sql.DB {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// openLazily is openDB, with BEGIN sent with the first statement.
+func openLazily(t *testing.T, dsn string) *sql.DB {
+	t.Helper()
+	connector, err := pq.NewConnector(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := sql.OpenDB(lazytx.Connector(connector))
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }

@@ -64,6 +64,12 @@ func (f *flow) consume(db *sql.DB) (topic string, quarantine *poison.Store) {
 // with arguments takes two round trips, and behind a pooler another client's
 // can come between them, unless a transaction is open.
 func TestTrap61_EveryStatementIsInATransaction(t *testing.T) {
+	t.Run("pq", func(t *testing.T) { everyStatementIsInATransaction(t, openDB) })
+	t.Run("lazytx", func(t *testing.T) { everyStatementIsInATransaction(t, openLazily) })
+}
+
+func everyStatementIsInATransaction(t *testing.T, openDB func(t *testing.T, dsn string) *sql.DB) {
+	t.Helper()
 	database := testkit.Postgres(t)
 	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
 	address, p := through(t, database.DSN, func(server string) *proxy { return newProxy(t, server, postgresMessage) })
@@ -126,7 +132,7 @@ func TestTrap26_BehindAPooler(t *testing.T) {
 	for range 2 {
 		f.forward(pooled(), toQueues(f.url), quick(f.log))
 	}
-	consumed, _ := f.consume(pooled())
+	consumed, _ := f.consume(openLazily(t, pooler.DSN("postgres")))
 	direct := f.db
 	f.db = pooled() // writers, too
 
