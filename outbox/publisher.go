@@ -8,7 +8,9 @@ import (
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/verdict"
 )
 
 // Publisher returns a publisher into the outbox of PostgreSQL's tables "once_",
@@ -22,6 +24,10 @@ func Publisher(tx *sql.Tx) message.Publisher { return standard().Publisher(tx) }
 // Publish stores all messages of a call, whatever their number, or returns an
 // error. One that is [ErrInvalid] left tx as it was; after any other, tx can
 // only be rolled back. Close does nothing.
+//
+// A handler is to return the error, or to wrap it. That PostgreSQL lacks the
+// table, or the right to write to it, is then not held against the message: it
+// waits until the tables are as they should be.
 //
 // The trace in a message's context is stored with it as traceparent and
 // tracestate, unless its metadata names one. If a span is recorded there, each
@@ -53,7 +59,7 @@ func (p publisher) Publish(topic string, msgs ...*message.Message) (err error) {
 		n := cut(records)
 		failpoint.Hit("outbox/insert")
 		if err := p.insert(topic, records[:n]); err != nil {
-			return fmt.Errorf("outbox: %w", err)
+			return p.outbox.failed(err)
 		}
 		failpoint.Hit("outbox/inserted")
 		records = records[n:]
@@ -62,6 +68,16 @@ func (p publisher) Publish(topic string, msgs ...*message.Message) (err error) {
 }
 
 func (p publisher) Close() error { return nil }
+
+// failed is the error of our statement. A consumer's message is not to blame for
+// a table that its role may not write to, or that is not there.
+func (o *Outbox) failed(err error) error {
+	if !dialect.Undeployed(err) {
+		return fmt.Errorf("outbox: %w", err)
+	}
+	return verdict.HandBack(fmt.Errorf("outbox: table %s cannot be written: it needs the role of a producer, see docs/roles.md, "+
+		"and to be as schema.Check wants it: %w", o.dialect.Config().Table("outbox"), err))
+}
 
 // innerTopic is a topic that watermill-sql's validation accepts; the real one
 // is in the row.

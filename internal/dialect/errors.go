@@ -62,6 +62,20 @@ func Unavailable(err error) bool {
 		strings.HasPrefix(state, "XX")
 }
 
+// Undeployed says that PostgreSQL has no such table or column, or not for this
+// role. Of a statement of ours, which says the same of every message, that is
+// about the deployment.
+func Undeployed(err error) bool {
+	switch State(err) {
+	case "42501", // insufficient_privilege
+		"42P01", // undefined_table
+		"42703", // undefined_column
+		"3F000": // invalid_schema_name
+		return true
+	}
+	return false
+}
+
 // TooMuch says that the work takes more memory than there is, or more locks:
 // less of it at once may succeed.
 func TooMuch(err error) bool { return State(err) == "53200" } // out_of_memory

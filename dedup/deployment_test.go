@@ -1,0 +1,102 @@
+package dedup_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
+)
+
+// asOther has the handler go on as a role that may read everything, and write
+// nothing.
+func asOther(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		produced, err := h(msg)
+		if err != nil {
+			return nil, err
+		}
+		tx, _ := dedup.TxFromContext(msg.Context())
+		_, err = tx.ExecContext(msg.Context(), `SET LOCAL ROLE pg_read_all_data`)
+		return produced, err
+	}
+}
+
+func asItself(h message.HandlerFunc) message.HandlerFunc { return h }
+
+// publishing publishes by itself what h returns.
+func publishing(b *bench, h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		produced, err := h(msg)
+		if err != nil {
+			return nil, err
+		}
+		tx, _ := dedup.TxFromContext(msg.Context())
+		return nil, b.box.Publisher(tx).Publish("payments.captured", produced...)
+	}
+}
+
+// A message has nothing to do with an outbox that was not deployed for its
+// consumer: it must not end in quarantine for that.
+func TestAnOutboxThatCannotBeWrittenIsNotTheMessagesFault(t *testing.T) {
+	for says, c := range map[string]struct {
+		prepare string
+		wrap    func(message.HandlerFunc) message.HandlerFunc
+	}{
+		"permission denied for table once_outbox": {`SELECT 1`, asOther},
+		`relation "once_outbox" does not exist`: {
+			`ALTER TABLE once_outbox RENAME TO elsewhere`, asItself,
+		},
+		`column "due_at" of relation`: {`ALTER TABLE once_outbox RENAME due_at TO due`, asItself},
+	} {
+		t.Run(says, func(t *testing.T) {
+			b := newBench(t, testkit.Postgres(t), nil)
+			b.exec(c.prepare)
+			h := c.wrap(produce("e1", nil))
+			for how, handle := range map[string]message.HandlerFunc{
+				"returned":             b.inbox.Middleware(h),
+				"returned in a batch":  b.inbox.BatchMiddleware(h),
+				"published by handler": b.inbox.Middleware(publishing(b, h)),
+			} {
+				_, err := handle(message.NewMessage("m1", nil))
+				kindOf(t, err, verdict.Undecided)
+				for _, part := range []string{says, "once_outbox", "docs/roles.md", "schema.Check"} {
+					if !strings.Contains(err.Error(), part) {
+						t.Errorf("%s: %q is not in: %v", how, part, err)
+					}
+				}
+			}
+			if n := b.count("effects") + b.count("once_inbox"); n != 0 {
+				t.Errorf("%d rows of effects and inbox are left", n)
+			}
+		})
+	}
+}
+
+// What the database says about the message itself is its fault.
+func TestAProducedMessageThatTheDatabaseRefusesFailsTheHandler(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), nil)
+	b.exec(`ALTER TABLE once_outbox ADD CHECK (topic <> 'payments.captured')`)
+	for _, h := range []message.HandlerFunc{produce("e1", nil), publishing(b, produce("e1", nil))} {
+		_, err := b.inbox.Middleware(h)(message.NewMessage("m1", nil))
+		kindOf(t, err, verdict.Failed)
+	}
+	b.expect(0, 0, 0)
+}
+
+// So is what the handler may not do elsewhere.
+func TestATableOfTheHandlersOwnIsItsOwnAffair(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), nil)
+	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		_, err := asOther(apply)(msg)
+		if err != nil {
+			return nil, err
+		}
+		return nil, write(msg.Context(), msg)
+	})(message.NewMessage("m1", nil))
+	kindOf(t, err, verdict.Failed)
+	b.expect(0, 0, 0)
+}
