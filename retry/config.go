@@ -60,6 +60,11 @@ type Config struct {
 	// per CPU; with SQLite, which has one writer, to 1.
 	Concurrency int
 
+	// BufferBytes bounds the parked messages in memory of each subscription,
+	// within the size of one message: of large ones fewer than Concurrency are
+	// handled at once. Defaults to 64 MiB.
+	BufferBytes int
+
 	// Hold is how long a message is kept, neither acked nor nacked, while the
 	// consumer's database cannot be reached; then it is handed back to the
 	// transport. It must be shorter than the broker's consumer timeout
@@ -121,6 +126,7 @@ func (c Config) withDefaults() Config {
 			c.Concurrency = 1
 		}
 	}
+	c.BufferBytes = cmp.Or(c.BufferBytes, 64<<20)
 	c.Hold = cmp.Or(c.Hold, 10*time.Minute)
 	c.CloseTimeout = cmp.Or(c.CloseTimeout, 30*time.Second)
 	if c.Logger == nil {
@@ -146,6 +152,9 @@ func (c Config) validate() error {
 	}
 	if c.Concurrency < 0 {
 		errs = append(errs, fmt.Errorf("Concurrency is %d: negative", c.Concurrency))
+	}
+	if most := 1 << 40; c.BufferBytes < 1 || c.BufferBytes > most {
+		errs = append(errs, fmt.Errorf("BufferBytes is %d, not in 1..%d", c.BufferBytes, most))
 	}
 	if c.Lease < 500*time.Millisecond {
 		errs = append(errs, fmt.Errorf("Lease is %v: less than 500 ms", c.Lease))

@@ -39,6 +39,7 @@ type feed struct {
 	portion portion.Portion // of what there is room for, claimed at once
 	due     *parked.Due     // what the last look has found, while that will do
 	looked  time.Time
+	buffer  buffer
 	claimed *line              // to be handed out
 	handled chan *parked.Claim // this and the next have room for all in hand
 	done    chan *parked.Claim
@@ -74,6 +75,7 @@ func newFeed(s *subscriber, topic string, closing <-chan struct{}) *feed {
 		wake:      make(chan struct{}, 1),
 		inHand:    map[*parked.Claim]struct{}{},
 		stored:    parked.Stored{Ahead: ahead},
+		buffer:    buffer{most: s.retries.config.BufferBytes},
 	}
 }
 
@@ -185,9 +187,12 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 		f.report(ctx, err)
 		return false
 	}
-	room = f.portion.Of(room)
+	rows := f.portion.Of(room)
+	if room = f.buffer.fit(rows); room == 0 {
+		return false
+	}
 	sel := parked.Select{
-		Consumer: f.consumer, Topic: f.topic, Owner: f.owner, Limit: room, Lease: f.config.Lease,
+		Consumer: f.consumer, Topic: f.topic, Owner: f.owner, Limit: room, Bytes: f.buffer.free(), Lease: f.config.Lease,
 		Order: parked.KeyOrder(f.config.KeyOrder), Keep: f.stored.Keep, Turns: &f.turns,
 	}
 	due, used, err := f.look(ctx, sel)
@@ -216,9 +221,14 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 	before, partly := len(f.inHand), due.Partly()
 	asked := time.Now()
 	claimed, err := f.store.Claim(ctx, sel)
+	if f.buffer.refused(err) {
+		inProcess.leave(sel.Limit)
+		return true // for fewer
+	}
 	// The lease begins before a claim, and all others are to be renewed after it.
 	f.portion.Did(err == nil && time.Since(asked) < f.config.Lease/3)
 	f.report(ctx, err)
+	f.buffer.claimed(claimed)
 	for _, c := range claimed {
 		if err != nil {
 			f.unknown = append(f.unknown, c.Claim)
@@ -235,7 +245,9 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 	if missed {
 		return err == nil
 	}
-	if err == nil && len(claimed) == room && !partly && !sel.Suspects {
+	// Of large ones there may be none for the last tenants, who are the first that
+	// the next look finds.
+	if err == nil && len(claimed) == rows && !partly && !sel.Suspects {
 		f.due = due
 	}
 	// A look that was used again does not know who has come since.
@@ -275,6 +287,7 @@ func (f *feed) look(ctx context.Context, sel parked.Select) (due *parked.Due, us
 
 func (f *feed) leave(claim *parked.Claim) {
 	delete(f.inHand, claim)
+	f.buffer.bytes -= claim.Size
 	inProcess.leave(1)
 }
 
@@ -304,6 +317,7 @@ func (f *feed) hand(ctx context.Context, c parked.Claimed) {
 		return
 	}
 	f.inHand[c.Claim] = struct{}{}
+	f.buffer.bytes += c.Size
 	f.claimed.add(c)
 }
 

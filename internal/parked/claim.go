@@ -35,6 +35,7 @@ type Select struct {
 	Topic    string
 	Owner    string // who claims, for people who look at the table
 	Limit    int
+	Bytes    int // of all envelopes together, if there are several; 0 is any number
 	Lease    time.Duration
 	Order    KeyOrder
 	Keep     bool // the rows, when their messages were handled
@@ -47,6 +48,23 @@ type Select struct {
 	// Suspects claims rows under which a process has ended before; otherwise
 	// only rows are claimed under which none has.
 	Suspects bool
+}
+
+// LargeError says that rows are too large for so many to be claimed within
+// Select.Bytes. None is claimed, and nobody has lost a turn. Of the one that it
+// tells, Bytes/Size fit.
+type LargeError struct{ Size int }
+
+func (e *LargeError) Error() string {
+	return fmt.Sprintf("a message of %d bytes is too large for its share", e.Size)
+}
+
+// most is how large each row may be.
+func (sel Select) most() int {
+	if sel.Bytes == 0 || sel.Limit <= 1 {
+		return math.MaxInt
+	}
+	return sel.Bytes / sel.Limit
 }
 
 // Due looks for rows of the selection, without claiming any.
@@ -106,7 +124,7 @@ func (s *Store) walk(ctx context.Context, tx *sql.Tx, sel Select, lane int, due 
 // Claim takes rows that are due: of each tenant in turn, and of a tenant those
 // that are due the longest. It counts a crash against each: it is taken back
 // when the row is settled, so what remains counted are the claims whose process
-// ended.
+// ended. It returns a [LargeError] if they are too large for that.
 //
 // With [dialect.ErrCommitUnknown] it returns what may be claimed: that is to be
 // handed back, or it counts as a crash when the lease ends.
@@ -120,7 +138,7 @@ func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err e
 			return nil, err
 		}
 	}
-	token, asked := uuid.NewString(), time.Now()
+	token, asked, turns := uuid.NewString(), time.Now(), *sel.Turns
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		take := func(query string, args ...any) ([]Claimed, error) { return s.take(ctx, tx, sel, token, query, args) }
 		if sel.Suspects {
@@ -146,6 +164,7 @@ func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err e
 	})
 	failpoint.Hit("parked/claimed")
 	if err != nil {
+		*sel.Turns = turns
 		if !errors.Is(err, dialect.ErrCommitUnknown) {
 			claimed = nil
 		}
@@ -184,11 +203,16 @@ func (s *Store) shareArgs(shares []share) iter.Seq[[]any] {
 // take runs a statement that claims rows.
 func (s *Store) take(ctx context.Context, tx *sql.Tx, sel Select, token, query string, args []any) ([]Claimed, error) {
 	var claimed []Claimed
+	most, largest := sel.most(), 0
 	err := eachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		c, err := scanClaim(scan, sel, token)
 		claimed = append(claimed, c)
+		largest = max(largest, c.Size)
 		return err
-	}, query, append([]any{sel.Consumer, sel.Topic, sel.Owner, token, sel.Lease.Milliseconds()}, args...)...)
+	}, query, append([]any{sel.Consumer, sel.Topic, sel.Owner, token, sel.Lease.Milliseconds(), most}, args...)...)
+	if err == nil && largest > most {
+		err = &LargeError{Size: largest}
+	}
 	return claimed, err
 }
 
@@ -218,7 +242,7 @@ func scanClaim(scan func(dest ...any) error, sel Select, token string) (Claimed,
 		known       knownError
 	)
 	err := scan(&c.ID, &c.Attempts, &c.Rounds, &c.Crashes, &c.Replays, &c.Turn.Lane, &c.Turn.Tenant, &age, &key, &waited,
-		&envelope, &raw, &known.text, &known.typ)
+		&c.Size, &envelope, &raw, &known.text, &known.typ)
 	if err != nil {
 		return Claimed{}, err
 	}

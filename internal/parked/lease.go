@@ -18,6 +18,7 @@ type Claim struct {
 	Rounds   int // of the retry policy before this claim
 	Crashes  int // this claim included, until it is settled
 	Replays  int
+	Size     int  // of the envelope, in bytes
 	Keep     bool // the row, when the message was handled
 
 	// Key is the ordering key of which the message is the head, if of any, and

@@ -29,16 +29,19 @@ func newClaimQueries(d dialect.Dialect, clock string) claimQueries {
 		UPDATE {parked}
 		SET owner = $3, token = $4, due_at = {after $5}, crashes = ` + oneMore("crashes") + `
 		WHERE id `
+	// The length is known without reading the envelope, which may be stored
+	// elsewhere.
 	returning := `
 		RETURNING id, attempts, rounds, crashes, replays, lane, tenant, ` + clock + ` - {millis created_at},
-		          COALESCE(ordering_key, ''), COALESCE(` + clock + ` - {millis early_since}, 0), envelope, ` +
+		          COALESCE(ordering_key, ''), COALESCE(` + clock + ` - {millis early_since}, 0), length(envelope),
+		          CASE WHEN length(envelope) <= CAST($6 AS bigint) THEN envelope END, ` +
 		undecodable + `, error, error_type`
 
 	// All shares in one statement. SQLite cannot take a limit from a table; it
 	// is given one share at a time, which costs it no round trip.
 	among, end := chosen(d)
 	none, due := `'' COLLATE "C"`, `
-		SELECT chosen.id FROM unnest($6::text::text[], $7::text::text[], $8::text::bigint[]) AS share (lane, tenant, n)
+		SELECT chosen.id FROM unnest($7::text::text[], $8::text::text[], $9::text::bigint[]) AS share (lane, tenant, n)
 		CROSS JOIN LATERAL (
 			SELECT id FROM {parked} AS p
 			WHERE `+waits+` AND p.lane = share.lane AND p.tenant = share.tenant AND due_at <= {now}
@@ -47,8 +50,8 @@ func newClaimQueries(d dialect.Dialect, clock string) claimQueries {
 	if d.SQLite() {
 		none, due = `''`, `
 		SELECT id FROM {parked}
-		WHERE `+waits+` AND lane = $6 AND tenant = $7 AND due_at <= {now}
-		ORDER BY due_at, id LIMIT $8`
+		WHERE `+waits+` AND lane = $7 AND tenant = $8 AND due_at <= {now}
+		ORDER BY due_at, id LIMIT $9`
 	}
 
 	return claimQueries{
@@ -90,7 +93,7 @@ func newClaimQueries(d dialect.Dialect, clock string) claimQueries {
 		claimSuspects: d.SQL(lease + among + `
 			SELECT id FROM {parked}
 			WHERE ` + suspects + ` AND due_at <= {now}
-			ORDER BY due_at, id LIMIT $6
+			ORDER BY due_at, id LIMIT $7
 			{skip_locked}` + end + returning),
 	}
 }

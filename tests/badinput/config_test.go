@@ -145,9 +145,10 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 
 		"retry: all at once": {makeRetry(nil, retry.Config{
 			Schema: badSchema, Policy: retry.Policy{Base: -1, Max: -2, Factor: 0.5, Jitter: 2}, Classes: []retry.Class{{}}, KeyOrder: -1,
-			CrashBudget: -1, Lease: -1, PollInterval: -1, Concurrency: -1, Hold: -1,
+			CrashBudget: -1, Lease: -1, PollInterval: -1, Concurrency: -1, BufferBytes: -1, Hold: -1,
 		}), "db Dialect Schema Prefix Policy.Base Policy.Max Policy.Factor Policy.Jitter Classes[0].Match KeyOrder CrashBudget Lease " +
-			"PollInterval Concurrency Hold"},
+			"PollInterval Concurrency BufferBytes Hold"},
+		"retry: BufferBytes is large":  {makeRetry(db, retry.Config{BufferBytes: math.MaxInt}), "BufferBytes"},
 		"retry: Factor is no number":   {policy(retry.Policy{Factor: math.NaN()}), "Policy.Factor"},
 		"retry: Jitter is no number":   {policy(retry.Policy{Jitter: math.NaN()}), "Policy.Jitter"},
 		"retry: Factor is negative":    {policy(retry.Policy{Factor: math.Inf(-1)}), "Policy.Factor"},

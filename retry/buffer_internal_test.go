@@ -1,0 +1,114 @@
+package retry
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// bufferedFeed is a feed for a dozen messages and a megabyte.
+func bufferedFeed(t *testing.T, db testkit.Database) *feed {
+	t.Helper()
+	f := idleFeed(t, db)
+	f.stored.Ahead = 10
+	f.buffer.most = 1 << 20
+	return f
+}
+
+func (f *feed) arrive(t *testing.T, tenant, id string, size int) {
+	t.Helper()
+	msg := message.NewMessage(id, make([]byte, size))
+	msg.Metadata[meta.TenantID] = tenant
+	if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, msg); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// drain fetches until there is no room, and ends what is in hand as if it were
+// handled. It says what that was.
+func (f *feed) drain(t *testing.T) (ids string, bytes int) {
+	t.Helper()
+	for f.fetch(t.Context()) {
+	}
+	for f.claimed.len() > 0 {
+		c, _ := f.claimed.next()
+		ids += c.Message.UUID + " "
+		bytes += len(c.Message.Payload)
+		if err := f.store.Resolve(t.Context(), c.Claim); err != nil {
+			t.Fatal(err)
+		}
+		f.leave(c.Claim)
+	}
+	return ids, bytes
+}
+
+// However many messages may be claimed, of large ones there are no more in memory
+// than may be, but for the last one. They are in order, and each tenant has its turn, as of small ones.
+func TestLargeMessagesAreClaimedByTheirBytes(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		f := bufferedFeed(t, db)
+		for n := range 4 {
+			for _, tenant := range []string{"a", "b", "c"} {
+				f.arrive(t, tenant, fmt.Sprint(tenant, n), 400<<10)
+			}
+		}
+		for n := range 4 {
+			if ids, bytes := f.drain(t); ids != fmt.Sprintf("a%[1]d b%[1]d c%[1]d ", n) {
+				t.Fatalf("%q of %d bytes are in hand at once", ids, bytes)
+			}
+		}
+	})
+}
+
+// One that is larger than all that may be in memory comes alone, and is not in
+// the way of those after it.
+func TestOneMessageIsClaimedHoweverLarge(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		f := bufferedFeed(t, db)
+		f.arrive(t, "a", "large", 3<<20)
+		want := ""
+		for n := range 8 {
+			f.arrive(t, "a", fmt.Sprint(n), 1)
+			want += fmt.Sprint(n, " ")
+		}
+		if ids, _ := f.drain(t); ids != "large " {
+			t.Fatalf("%q are in hand, want the large one alone", ids)
+		}
+		got, drains := "", 0
+		for ; got != want && drains < 8; drains++ {
+			ids, _ := f.drain(t)
+			got += ids
+		}
+		if got != want || drains > 2 {
+			t.Fatalf("%q came after the large one, in %d steps", got, drains)
+		}
+	})
+}
+
+// A few large ones among many small ones: the bound holds, whatever came before.
+func TestLargeMessagesAmongSmallOnes(t *testing.T) {
+	const large = 500 << 10
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		f := bufferedFeed(t, db)
+		want, got := "", ""
+		for n := range 60 {
+			size := 1
+			if n%12 >= 9 {
+				size = large
+			}
+			f.arrive(t, "a", fmt.Sprint(n), size)
+			want += fmt.Sprint(n, " ")
+		}
+		for drains := 0; got != want; drains++ {
+			ids, bytes := f.drain(t)
+			if bytes > f.buffer.most+large || ids == "" || drains > 30 {
+				t.Fatalf("%q of %d bytes are in hand at once, after %q, in step %d", ids, bytes, got, drains)
+			}
+			got += ids
+		}
+	})
+}
