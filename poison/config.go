@@ -45,7 +45,7 @@ type Config struct {
 
 	// ReplayLease is how long a replay of many belongs to the process that runs
 	// it without being renewed: when it has died, the replay can be resumed
-	// after that time. Defaults to 30 seconds.
+	// after that time. At least 500 ms, as retry's Lease. Defaults to 30 seconds.
 	ReplayLease time.Duration
 
 	// Consumers are the names that counters tell apart; all others are
@@ -77,8 +77,8 @@ func (c Config) validate() error {
 	if c.Hold < 0 {
 		errs = append(errs, fmt.Errorf("Hold is %v: negative", c.Hold))
 	}
-	if c.ReplayLease < 100*time.Millisecond {
-		errs = append(errs, fmt.Errorf("ReplayLease is %v: less than 100 ms", c.ReplayLease))
+	if c.ReplayLease < 500*time.Millisecond {
+		errs = append(errs, fmt.Errorf("ReplayLease is %v: less than 500 ms", c.ReplayLease))
 	}
 	if c.CopyTo != "" && c.Outbox == nil {
 		errs = append(errs, errors.New("CopyTo is set, and Outbox is not"))

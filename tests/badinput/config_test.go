@@ -148,6 +148,7 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 			CrashBudget: -1, Lease: -1, PollInterval: -1, Concurrency: -1, BufferBytes: -1, Hold: -1,
 		}), "db Dialect Schema Prefix Policy.Base Policy.Max Policy.Factor Policy.Jitter Classes[0].Match KeyOrder CrashBudget Lease " +
 			"PollInterval Concurrency BufferBytes Hold"},
+		"retry: a short Lease":         {makeRetry(db, retry.Config{Lease: 499 * time.Millisecond}), "Lease"},
 		"retry: BufferBytes is large":  {makeRetry(db, retry.Config{BufferBytes: math.MaxInt}), "BufferBytes"},
 		"retry: Factor is no number":   {policy(retry.Policy{Factor: math.NaN()}), "Policy.Factor"},
 		"retry: Jitter is no number":   {policy(retry.Policy{Jitter: math.NaN()}), "Policy.Jitter"},
@@ -159,7 +160,7 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 		"retry: a class without sense": {makeRetry(db, retry.Config{Classes: []retry.Class{{Match: func(error) bool { return true }, Policy: retry.Policy{Factor: 0.1}}}}), "Classes[0].Policy.Factor"},
 
 		"poison: all at once":         {makePoison(nil, poison.Config{Schema: badSchema, Hold: -1, ReplayLease: -1, CopyTo: "t"}), "db Dialect Schema Prefix Hold ReplayLease CopyTo"},
-		"poison: a short ReplayLease": {makePoison(db, poison.Config{ReplayLease: time.Millisecond}), "ReplayLease"},
+		"poison: a short ReplayLease": {makePoison(db, poison.Config{ReplayLease: 499 * time.Millisecond}), "ReplayLease"},
 
 		"inbox: all at once":   {makeInbox(nil, inbox.Config{Schema: badSchema, BatchSize: -1, Ahead: -1, BatchWait: -1, KeepHandled: -1, Hold: -1}), "db Dialect Schema Prefix BatchSize Ahead BatchWait KeepHandled Hold"},
 		"inbox: all too large": {makeInbox(db, inbox.Config{BatchSize: math.MaxInt, Ahead: math.MaxInt, BatchWait: math.MaxInt64}), "BatchSize Ahead BatchWait"},
