@@ -21,8 +21,9 @@ type queries struct {
 	claim         func(rows int) string
 	digests       string
 
-	sweepInbox  string
-	sweepParked string
+	sweepInbox      string
+	sweepParked     string
+	sweepParkedFrom string // where a batch before it has come to
 
 	// Of an inbox that is laid out by day.
 	sweepRows func(table string) string
@@ -53,14 +54,8 @@ func newQueries(d dialect.Dialect, c Config) queries {
 
 		sweepInbox: sweepRows(c.Schema.Table("inbox")),
 
-		// What became of the entries of a replay is counted in them until it has
-		// finished.
-		sweepParked: d.SQL(`
-			DELETE FROM {parked} WHERE id IN (
-				SELECT id FROM {parked} AS p WHERE state IN ` + parked.Final + ` AND finished_at < {after $1}
-				  AND NOT EXISTS (SELECT 1 FROM {replays} AS r WHERE r.id = p.replay_id AND r.state <> 'finished')
-				ORDER BY finished_at LIMIT $2
-				{skip_locked})`),
+		sweepParked:     sweepParked(d, ``),
+		sweepParkedFrom: sweepParked(d, `AND finished_at >= {from_millis $3}`),
 	}
 	if c.Schema.Inbox == schema.ByDay {
 		q.sweepInbox = sweepRows(c.Schema.Table("inbox_default"))
@@ -84,6 +79,23 @@ func newSweepRows(d dialect.Dialect) func(table string) string {
 				ORDER BY processed_at LIMIT $2
 				{skip_locked})`)
 	return func(table string) string { return fmt.Sprintf(query, table) }
+}
+
+// sweepParked returns how a batch of the parked messages is removed. What became
+// of the entries of a replay is counted in them until it has finished. The ids
+// are given as an array, or PostgreSQL could join them with the whole table.
+func sweepParked(d dialect.Dialect, from string) string {
+	among, end := `= ANY (ARRAY(`, `))`
+	if d.SQLite() {
+		among, end = `IN (`, `)`
+	}
+	return d.SQL(`
+			DELETE FROM {parked} WHERE id ` + among + `
+				SELECT id FROM {parked} WHERE state IN ` + parked.Final + ` AND finished_at < {after $1} ` + from + `
+				  AND (replay_id IS NULL OR replay_id NOT IN (SELECT id FROM {replays} WHERE state <> 'finished'))
+				ORDER BY finished_at LIMIT $2
+				{skip_locked}` + end + `
+			RETURNING {millis finished_at}`)
 }
 
 // setTimeouts has no arguments, so that it is one round trip, and is empty for

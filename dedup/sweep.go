@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/watermill-once/once/internal/failpoint"
@@ -54,11 +55,10 @@ func (i *Inbox) Sweep(ctx context.Context) (removed int64, err error) {
 	if i.config.Schema.Inbox == schema.ByDay {
 		removed, err = i.sweepDays(ctx)
 	}
-	for _, query := range []string{i.sql.sweepInbox, i.sql.sweepParked} {
-		n, failed := i.sweepAll(ctx, query)
-		removed += n
-		err = errors.Join(err, failed)
-	}
+	n, failed := i.sweepAll(ctx, i.sql.sweepInbox)
+	removed, err = removed+n, errors.Join(err, failed)
+	n, failed = i.sweepParked(ctx)
+	removed, err = removed+n, errors.Join(err, failed)
 	if err != nil {
 		err = fmt.Errorf("dedup: sweep: %w", err)
 	}
@@ -77,12 +77,43 @@ func (i *Inbox) sweepAll(ctx context.Context, query string) (removed int64, err 
 }
 
 func (i *Inbox) sweep(ctx context.Context, query string) (removed int64, err error) {
-	err = i.dialect.Write(ctx, i.db, func(tx *sql.Tx) error {
+	return i.inBatch(ctx, func(tx *sql.Tx) (int64, error) {
 		result, err := tx.ExecContext(ctx, query, -i.config.Retention.Milliseconds(), sweepBatch)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		removed, err = result.RowsAffected()
+		return result.RowsAffected()
+	})
+}
+
+// sweepParked removes batches of parked messages, each from where the one before
+// it has come to: what must stay, of a replay that was never resumed, is passed
+// over once.
+func (i *Inbox) sweepParked(ctx context.Context) (removed int64, err error) {
+	statement, args := i.sql.sweepParked, []any{-i.config.Retention.Milliseconds(), sweepBatch}
+	for {
+		last := int64(math.MinInt64)
+		n, err := i.inBatch(ctx, func(tx *sql.Tx) (n int64, err error) {
+			err = query(ctx, tx, func(scan func(...any) error) error {
+				var at int64
+				err := scan(&at)
+				n, last = n+1, max(last, at)
+				return err
+			}, statement, args...)
+			return n, err
+		})
+		removed += n
+		if err != nil || n < sweepBatch {
+			return removed, err
+		}
+		statement, args = i.sql.sweepParkedFrom, append(args[:2:2], last-1) // which may have been rounded up
+	}
+}
+
+// inBatch is the transaction of a batch.
+func (i *Inbox) inBatch(ctx context.Context, remove func(tx *sql.Tx) (int64, error)) (removed int64, err error) {
+	err = i.dialect.Write(ctx, i.db, func(tx *sql.Tx) error {
+		removed, err = remove(tx)
 		failpoint.Hit("dedup/sweep")
 		return err
 	})

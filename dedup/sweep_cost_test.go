@@ -65,3 +65,41 @@ func (b *bench) cost(retention time.Duration) (pages, rows int) {
 	b.Logf("%d pages for %s", top.Hit+top.Read, explained)
 	return top.Hit + top.Read, int(top.Plans[0].Rows)
 }
+
+// What a replay that has not finished keeps is passed over once, not by every
+// batch.
+func TestASweepPassesOverAReplayOnce(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), nil)
+	const kept, old = 20_000, 7000 // four batches
+	b.exec(`INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id)
+		VALUES ('payments', '{}', '{}', 'test', '', 'stopped', 0, 0)`)
+	for replay, rows := range map[string]int{`(SELECT id FROM once_replays)`: kept, `NULL`: old} {
+		b.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, replay_id, finished_at)
+			SELECT 'payments', 't', gen_random_uuid(), '', '', 'resolved', now(), `+replay+`,
+			       now() - interval '40 days' - i * CASE WHEN `+replay+` IS NULL THEN 0.001 ELSE 10 END * interval '1 second'
+			FROM generate_series(1, $1) AS i`, rows)
+	}
+	b.exec(`VACUUM ANALYZE once_parked`)
+	b.SetMaxIdleConns(0) // a connection tells what it has read when it ends
+	const statistics = `(SELECT seq_tup_read + idx_tup_fetch AS read, n_tup_del AS deleted
+		FROM pg_stat_user_tables WHERE relname = 'once_parked') AS s`
+	read := func() (rows int) {
+		t.Helper()
+		if err := b.QueryRowContext(t.Context(), `SELECT read FROM `+statistics).Scan(&rows); err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	before := read()
+	if n := b.sweep(); n != old {
+		t.Fatalf("%d rows were removed, want %d", n, old)
+	}
+	testkit.Eventually(t, 20*time.Second, "all is told", func() bool { return b.count(statistics+` WHERE deleted = 7000`) == 1 })
+	// The rows that go are read twice: to find them, and to remove them.
+	if rows := read() - before; rows > kept+4*old {
+		t.Errorf("%d rows were read, of %d that stay and %d that go", rows, kept, old)
+	}
+	if n := b.sweep() + int64(b.count(`once_parked`)); n != kept {
+		t.Errorf("%d rows are left, want %d", n, kept)
+	}
+}
