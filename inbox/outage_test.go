@@ -126,7 +126,7 @@ func TestSeveralRefusedMessagesHarmNoNeighbour(t *testing.T) {
 	began := time.Now()
 	b.send(msgs...)
 	b.acked(msgs[2])
-	if took := time.Since(began); took > 30*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("they had to wait for %v", took)
 	}
 	b.unanswered(msgs[:2]...)

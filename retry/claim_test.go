@@ -30,7 +30,7 @@ func TestTrap48AClaimOfUnknownOutcomeIsNoCrash(t *testing.T) {
 	watching := db.DB
 	db.DB = sql.OpenDB(connector)
 	defer db.Close()
-	b := newBench(t, db, func(c *retry.Config) { c.Lease = 30 * time.Second })
+	b := newBench(t, db, func(c *retry.Config) { c.Lease = 2 * time.Minute })
 	b.put("m1", "m2", "m3")
 	cut.left.Store(5)
 	var calls atomic.Int32
@@ -43,7 +43,7 @@ func TestTrap48AClaimOfUnknownOutcomeIsNoCrash(t *testing.T) {
 		}
 		return err
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 	defer cancel()
 	b.eventually("they are handled", func() bool { return len(b.entries("")) == 0 || ctx.Err() != nil })
 	if n := calls.Load(); n != 3 || ctx.Err() != nil || cut.left.Load() > 0 {

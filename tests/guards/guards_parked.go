@@ -9,6 +9,11 @@ func parkedGuards() []guard {
 			pkg: "retry", test: "TestTrap48WhatWasApplied/sqlite",
 		},
 		{
+			trap: 48, what: "a claim of unknown outcome is handed back",
+			file: "retry/feed.go", guard: "f.unknown = append(f.unknown, c.Claim)", without: "f.unknown = nil",
+			pkg: "retry", test: "TestTrap48AClaimOfUnknownOutcomeIsNoCrash",
+		},
+		{
 			trap: 48, what: "crashes have a budget",
 			file: "retry/feed.go", guard: "case c.Crashes > f.config.CrashBudget:", without: "case c.Crashes > 1<<30:",
 			pkg: "retry", test: "TestTrap48AMessageThatKills/sqlite",
