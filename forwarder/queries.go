@@ -68,7 +68,7 @@ func newQueries(d dialect.Dialect) queries {
 
 		charge: d.SQL(`
 			UPDATE {outbox} AS o
-			SET attempts = ` + more("c.attempts") + `, due_at = {after c.delay}, last_error = c.error,
+			SET attempts = c.attempts, due_at = {after c.delay}, last_error = c.error,
 			    unknown = o.unknown OR c.unknown
 			FROM ` + charged + `
 			WHERE o.position = c.position AND o.message_id = c.message_id AND ` + owned("$9")),
@@ -85,7 +85,7 @@ func newQueries(d dialect.Dialect) queries {
 			INSERT INTO {outbox_dead} (position, message_id, topic, ordering_key, payload, metadata, created_at,
 			                           attempts, last_error, reason, unknown)
 			SELECT o.position, o.message_id, o.topic, o.ordering_key, o.payload, o.metadata, o.created_at,
-			       ` + more("1") + `, $3, $4, o.unknown OR $5
+			       CASE WHEN o.attempts < 2147483647 THEN o.attempts + 1 ELSE o.attempts END, $3, $4, o.unknown OR $5
 			FROM {outbox} AS o
 			WHERE o.position = $1 AND o.message_id = $2 AND ` + owned("$6")),
 
@@ -188,13 +188,6 @@ const (
 	holdReplayed = "replayed" // the head was a dead letter and is in the outbox again
 	holdReleased = "released" // the head is the first that waited for a dead letter
 )
-
-// more is the attempts of rows o and some that are added, as far as their column
-// goes: a number that somebody has set by hand must not keep an outcome from
-// being recorded, and with it those of others.
-func more(added string) string {
-	return `CASE WHEN o.attempts < 2147483647 - ` + added + ` THEN o.attempts + ` + added + ` ELSE 2147483647 END`
-}
 
 // owned is true of rows o whose slot is leased to the owner in param: what a
 // forwarder writes about a message that was not confirmed must not come after

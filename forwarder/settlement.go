@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/watermill-once/once/internal/failpoint"
@@ -140,7 +141,8 @@ func (s *store) charge(ctx context.Context, charges []charge) (found int64, err 
 	for i, c := range charges {
 		positions = append(positions, c.row.position)
 		ids = append(ids, c.row.id)
-		attempts = append(attempts, int64(c.attempts))
+		// Not one more than there are by now: after a commit of unknown outcome it is done again.
+		attempts = append(attempts, min(int64(c.row.attempts)+int64(c.attempts), math.MaxInt32))
 		delays = append(delays, c.delay.Milliseconds())
 		texts = append(texts, c.err)
 		reasons = append(reasons, c.hold)

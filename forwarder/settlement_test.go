@@ -10,6 +10,38 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
+// A charge whose commit is of unknown outcome is made again: that is one
+// attempt all the same.
+func TestAChargeThatIsMadeAgainIsOneAttempt(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+		require.NoError(t, schema.Up(t.Context(), db.DB, config))
+		d, err := dialect.New(config)
+		require.NoError(t, err)
+		s := newStore(db.DB, d)
+		exec := func(query string, args ...any) {
+			_, err := db.ExecContext(t.Context(), query, args...)
+			require.NoError(t, err)
+		}
+		exec(`UPDATE once_slots SET owner = $1`, s.owner)
+		exec(`INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata, attempts)
+			VALUES (1, 'seldom', 't', 0, '', '{}', 4), (2, 'by hand', 't', 0, '', '{}', 2147483647)`)
+		for range 2 {
+			done := s.settle(t.Context(), settlement{charges: []charge{
+				{row: &row{position: 1, id: "seldom", attempts: 4}, attempts: 1, hold: holdRefused},
+				{row: &row{position: 2, id: "by hand", attempts: 2147483647}, attempts: 1, hold: holdRefused},
+			}}, GoOn)
+			require.NoError(t, done.err)
+			require.False(t, done.vanished)
+		}
+		for id, want := range map[string]int{"seldom": 5, "by hand": 2147483647} {
+			var attempts int
+			require.NoError(t, db.QueryRowContext(t.Context(), `SELECT attempts FROM once_outbox WHERE message_id = $1`, id).Scan(&attempts))
+			require.Equal(t, want, attempts, id)
+		}
+	})
+}
+
 // TestTrap01_ASettlementThatFailedMayStillBeUnderWay has the cursor not count on
 // a transaction whose commit came back with an error: when the connection was
 // lost it may not have ended.
