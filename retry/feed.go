@@ -228,14 +228,7 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 	// The lease begins before a claim, and all others are to be renewed after it.
 	f.portion.Did(err == nil && time.Since(asked) < f.config.Lease/3)
 	f.report(ctx, err)
-	f.buffer.claimed(claimed)
-	for _, c := range claimed {
-		if err != nil {
-			f.unknown = append(f.unknown, c.Claim)
-		} else {
-			f.hand(ctx, c)
-		}
-	}
+	f.take(ctx, claimed, err)
 	missed := sel.Suspects && len(claimed) == 0
 	if missed { // others are not to make room for what somebody else has locked
 		f.missed = time.Now()
@@ -255,6 +248,18 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 	// Where others have locked all that is due the next look finds the same, and
 	// leases are to be renewed meanwhile.
 	return err == nil && (len(claimed) == room || partly && len(claimed) > 0 || used) && !sel.Suspects
+}
+
+// take has what was claimed handed out. With an error it may be, and is not.
+func (f *feed) take(ctx context.Context, claimed []parked.Claimed, err error) {
+	f.buffer.claimed(claimed)
+	for _, c := range claimed {
+		if err != nil {
+			f.unknown = append(f.unknown, c.Claim)
+		} else {
+			f.hand(ctx, c)
+		}
+	}
 }
 
 // disown hands back what may have been claimed by a commit of unknown outcome.
