@@ -176,7 +176,7 @@ func TestReportFindsWhatIsWrong(t *testing.T) {
 	if status, stdout, stderr := command(t, append(args, "-orders", "10")...); status != statusOK {
 		t.Fatalf("status %d\n%s%s", status, stdout, stderr)
 	}
-	db := sqliteFile(t, dir, "orders.db")
+	db := pool(t, sqliteFile(t, dir, "orders.db"))
 	var victim string
 	if err := db.QueryRowContext(t.Context(), `SELECT MAX(id) FROM orders`).Scan(&victim); err != nil {
 		t.Fatal(err)
@@ -216,7 +216,7 @@ func TestDataIsKept(t *testing.T) {
 		}
 	}
 	var orders int
-	if err := sqliteFile(t, dir, "orders.db").QueryRowContext(t.Context(), `SELECT COUNT(*) FROM orders`).Scan(&orders); err != nil {
+	if err := pool(t, sqliteFile(t, dir, "orders.db")).QueryRowContext(t.Context(), `SELECT COUNT(*) FROM orders`).Scan(&orders); err != nil {
 		t.Fatal(err)
 	}
 	if orders != 10 {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/watermill-once/once/examples/orders/demo"
 	"github.com/watermill-once/once/examples/orders/service"
+	"github.com/watermill-once/once/schema"
 )
 
 // victim is the service as a process of its own, its clients, and its books.
@@ -27,9 +28,12 @@ type victim struct {
 
 	binary string
 	args   []string
+	tables schema.Config
 	db     *sql.DB
 	mail   *sql.DB
 	broker bool
+
+	replayed bool // something that was in hand at too many kills
 
 	process *exec.Cmd
 	stderr  bytes.Buffer
@@ -39,12 +43,14 @@ type victim struct {
 	journal map[string]string // order ids that clients were told, by key
 }
 
-func newVictim(t *testing.T, binary string, db, mail *sql.DB, args ...string) *victim {
+func newVictim(t *testing.T, binary string, db, mail service.Database, args ...string) *victim {
 	t.Helper()
 	// A short lease, or no life would be long enough to outlast its
 	// predecessor's.
 	args = append(args, "-addr", "127.0.0.1:0", "-lease", "500ms")
-	v := &victim{T: t, binary: binary, args: args, db: db, mail: mail, journal: map[string]string{}}
+	v := &victim{
+		T: t, binary: binary, args: args, tables: db.Tables, db: pool(t, db), mail: pool(t, mail), journal: map[string]string{},
+	}
 	v.broker = slices.Contains(args, "-amqp")
 	t.Cleanup(func() {
 		if v.process != nil {
