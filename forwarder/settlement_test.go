@@ -10,20 +10,28 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
+// ownerOfAll returns a store that owns every slot, and what changes its tables.
+func ownerOfAll(t *testing.T, db testkit.Database) (s *store, exec func(query string, args ...any)) {
+	t.Helper()
+	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+	require.NoError(t, schema.Up(t.Context(), db.DB, config))
+	d, err := dialect.New(config)
+	require.NoError(t, err)
+	s = newStore(db.DB, d)
+	exec = func(query string, args ...any) {
+		t.Helper()
+		_, err := db.ExecContext(t.Context(), query, args...)
+		require.NoError(t, err)
+	}
+	exec(`UPDATE once_slots SET owner = $1`, s.owner)
+	return s, exec
+}
+
 // A charge whose commit is of unknown outcome is made again: that is one
 // attempt all the same.
 func TestAChargeThatIsMadeAgainIsOneAttempt(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		require.NoError(t, schema.Up(t.Context(), db.DB, config))
-		d, err := dialect.New(config)
-		require.NoError(t, err)
-		s := newStore(db.DB, d)
-		exec := func(query string, args ...any) {
-			_, err := db.ExecContext(t.Context(), query, args...)
-			require.NoError(t, err)
-		}
-		exec(`UPDATE once_slots SET owner = $1`, s.owner)
+		s, exec := ownerOfAll(t, db)
 		exec(`INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata, attempts)
 			VALUES (1, 'seldom', 't', 0, '', '{}', 4), (2, 'by hand', 't', 0, '', '{}', 2147483647)`)
 		for range 2 {
@@ -47,15 +55,7 @@ func TestAChargeThatIsMadeAgainIsOneAttempt(t *testing.T) {
 // lost it may not have ended.
 func TestTrap01_ASettlementThatFailedMayStillBeUnderWay(t *testing.T) {
 	db := testkit.Postgres(t)
-	require.NoError(t, schema.Up(t.Context(), db.DB, schema.Config{}))
-	d, err := dialect.New(schema.Config{})
-	require.NoError(t, err)
-	s := newStore(db.DB, d)
-	exec := func(query string, args ...any) {
-		_, err := db.ExecContext(t.Context(), query, args...)
-		require.NoError(t, err)
-	}
-	exec(`UPDATE once_slots SET owner = $1`, s.owner)
+	s, exec := ownerOfAll(t, db)
 	exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('1', 't', 0, '', '{}'), ('2', 't', 0, '', '{}')`)
 	exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''not now''; END'`)
 	exec(`CREATE CONSTRAINT TRIGGER refuse AFTER DELETE OR UPDATE ON once_outbox DEFERRABLE INITIALLY DEFERRED

@@ -3,7 +3,6 @@ package rabbit_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -68,20 +67,7 @@ func TestTrap76_EndsOfSubscriptionsToAStuckQueueCostOthersNothing(t *testing.T) 
 	}
 	cancel()
 	ended(t, beginning)
-	for i := range 10 {
-		id := fmt.Sprint("m", i)
-		send(t, uri, other, id)
-		msg := receive(t, others)
-		if msg.UUID != id {
-			t.Errorf("got %s, want %s", msg.UUID, id)
-		}
-		msg.Ack()
-	}
-	if err := held.Context().Err(); err != nil {
-		t.Errorf("the context of a message of another queue: %v", err)
-	}
-	held.Ack()
-	finished(t, "it is answered", held.Context().Done())
+	goesOn(t, uri, other, others, held)
 
 	resume()
 	msg := receive(t, subscribe(t, s, stuck))

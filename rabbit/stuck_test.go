@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/watermill-once/once/internal/servers"
 	"github.com/watermill-once/once/internal/testkit"
 )
@@ -87,20 +89,7 @@ func TestTrap76_AStuckQueueCostsOtherSubscriptionsNothing(t *testing.T) {
 	defer resume()
 
 	messages := subscribe(t, s, stuck)
-	for i := range 10 {
-		id := fmt.Sprint("m", i)
-		send(t, uri, other, id)
-		msg := receive(t, others)
-		if msg.UUID != id {
-			t.Errorf("got %s, want %s", msg.UUID, id)
-		}
-		msg.Ack()
-	}
-	if err := held.Context().Err(); err != nil {
-		t.Errorf("the context of a message of another queue: %v", err)
-	}
-	held.Ack()
-	finished(t, "it is answered", held.Context().Done())
+	goesOn(t, uri, other, others, held)
 
 	resume()
 	send(t, uri, stuck, "late")
@@ -163,4 +152,24 @@ func TestTrap76_DeclaringAStuckQueueCostsSubscriptionsNothing(t *testing.T) {
 	if n := h.said("Connected"); n != 1 {
 		t.Errorf("connected %d times: %q", n, h.all())
 	}
+}
+
+// goesOn fails the test unless messages of another queue come and are acked, the
+// one that was held since before among them.
+func goesOn(t *testing.T, uri, queue string, messages <-chan *message.Message, held *message.Message) {
+	t.Helper()
+	for i := range 10 {
+		id := fmt.Sprint("m", i)
+		send(t, uri, queue, id)
+		msg := receive(t, messages)
+		if msg.UUID != id {
+			t.Errorf("got %s, want %s", msg.UUID, id)
+		}
+		msg.Ack()
+	}
+	if err := held.Context().Err(); err != nil {
+		t.Errorf("the context of a message of another queue: %v", err)
+	}
+	held.Ack()
+	finished(t, "it is answered", held.Context().Done())
 }
