@@ -64,7 +64,7 @@ type ConsumerConfig struct {
 	// defaults to dedup's. Defaults to nil: nothing is compared.
 	Sequence *sequence.Config
 
-	// Logger defaults to none.
+	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider is where the instruments are made, TracerProvider the

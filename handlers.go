@@ -28,7 +28,7 @@ func newHandlers(c ConsumerConfig) *handlers {
 		names:      map[string]bool{},
 	}
 	if h.logger == nil {
-		h.logger = watermill.NopLogger{}
+		h.logger = watermill.NewSlogLogger(nil)
 	}
 	return h
 }

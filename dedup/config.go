@@ -86,7 +86,7 @@ type Config struct {
 	// elsewhere. Defaults to 5 minutes.
 	IdleTimeout time.Duration
 
-	// Logger defaults to none.
+	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider is where the instruments are made, TracerProvider the
@@ -108,7 +108,7 @@ func (c Config) withDefaults() Config {
 	c.LockTimeout = cmp.Or(c.LockTimeout, 10*time.Second)
 	c.IdleTimeout = cmp.Or(c.IdleTimeout, 5*time.Minute)
 	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
+		c.Logger = watermill.NewSlogLogger(nil)
 	}
 	return c
 }

@@ -92,7 +92,7 @@ type Config struct {
 	// the database, each. Defaults to 10 seconds.
 	CloseTimeout time.Duration
 
-	// Logger defaults to none.
+	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider is where the instruments are made, TracerProvider the
@@ -125,7 +125,7 @@ func (c Config) withDefaults() Config {
 		c.Classify = Classify
 	}
 	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
+		c.Logger = watermill.NewSlogLogger(nil)
 	}
 	return c
 }

@@ -54,7 +54,7 @@ type Config struct {
 	// database takes them, pass one that it refuses. Defaults to 10 minutes.
 	Hold time.Duration
 
-	// Logger defaults to none.
+	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider is where the instruments are made. Defaults to
@@ -69,7 +69,7 @@ func (c Config) withDefaults() Config {
 	c.Ahead = cmp.Or(c.Ahead, 64)
 	c.Hold = cmp.Or(c.Hold, 10*time.Minute)
 	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
+		c.Logger = watermill.NewSlogLogger(nil)
 	}
 	return c
 }

@@ -47,7 +47,7 @@ type Config struct {
 	// takes, see outbox.Config, whose default it has.
 	MaxPayload int
 
-	// Logger defaults to none.
+	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider is where the instruments of the outbox are made, which count
@@ -64,7 +64,7 @@ func (c Config) withDefaults() Config {
 	c.BatchSize = cmp.Or(c.BatchSize, 100)
 	c.PollInterval = cmp.Or(c.PollInterval, 250*time.Millisecond)
 	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
+		c.Logger = watermill.NewSlogLogger(nil)
 	}
 	return c
 }

@@ -58,7 +58,7 @@ type Config struct {
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
-	// Logger defaults to none.
+	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
 	Logger watermill.LoggerAdapter
 }
 
@@ -67,7 +67,7 @@ func (c Config) withDefaults() Config {
 	c.Hold = cmp.Or(c.Hold, 10*time.Minute)
 	c.ReplayLease = cmp.Or(c.ReplayLease, 30*time.Second)
 	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
+		c.Logger = watermill.NewSlogLogger(nil)
 	}
 	return c
 }

@@ -57,7 +57,7 @@ type PublisherConfig struct {
 
 	// Logger hears of every change: connected, lost, blocked, a queue that does
 	// not confirm. It hears nothing per message, and no credentials. Defaults to
-	// watermill.NopLogger.
+	// slog's default logger; watermill.NopLogger{} silences it.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider is where the instruments are made. Defaults to
@@ -87,7 +87,7 @@ func withDefaults(config amqp.Config, cfg PublisherConfig) (amqp.Config, Publish
 	cfg.ReadyTimeout = cmp.Or(cfg.ReadyTimeout, 5*time.Second)
 	cfg.CloseTimeout = cmp.Or(cfg.CloseTimeout, 10*time.Second)
 	if cfg.Logger == nil {
-		cfg.Logger = watermill.NopLogger{}
+		cfg.Logger = watermill.NewSlogLogger(nil)
 	}
 	return config, cfg
 }

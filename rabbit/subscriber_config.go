@@ -69,7 +69,8 @@ type SubscriberConfig struct {
 
 	// Logger hears of every change: connected, lost, a consumer that was
 	// cancelled; and of each message that cannot be decoded. It hears no
-	// credentials. Defaults to watermill.NopLogger.
+	// credentials. Defaults to slog's default logger; watermill.NopLogger{}
+	// silences it.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider is where the instruments are made. Defaults to
@@ -101,7 +102,7 @@ func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, Subsc
 	cfg.ReadyTimeout = cmp.Or(cfg.ReadyTimeout, 5*time.Second)
 	cfg.CloseTimeout = cmp.Or(cfg.CloseTimeout, 10*time.Second)
 	if cfg.Logger == nil {
-		cfg.Logger = watermill.NopLogger{}
+		cfg.Logger = watermill.NewSlogLogger(nil)
 	}
 	return config, cfg
 }

@@ -77,7 +77,7 @@ type Config struct {
 	// when a lease is over, with nothing charged. Defaults to 30 seconds.
 	CloseTimeout time.Duration
 
-	// Logger defaults to none.
+	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider is where the instruments are made, TracerProvider the
@@ -130,7 +130,7 @@ func (c Config) withDefaults() Config {
 	c.Hold = cmp.Or(c.Hold, 10*time.Minute)
 	c.CloseTimeout = cmp.Or(c.CloseTimeout, 30*time.Second)
 	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
+		c.Logger = watermill.NewSlogLogger(nil)
 	}
 	return c
 }

@@ -90,7 +90,7 @@ type Config struct {
 	// for the same gap if the transaction is rolled back. Defaults to nil.
 	OnGap func(ctx context.Context, tx *sql.Tx, gap Gap) (AfterWindow, error)
 
-	// Logger defaults to none.
+	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider is where the instruments are made. Defaults to
@@ -102,7 +102,7 @@ func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
 	c.Window = cmp.Or(c.Window, 2*time.Minute)
 	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
+		c.Logger = watermill.NewSlogLogger(nil)
 	}
 	return c
 }
