@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -61,7 +62,8 @@ type ConsumerConfig struct {
 
 	// Sequence has the versions of aggregates compared that messages tell of:
 	// &sequence.Config{} ignores what is older than what was applied. Its Tx
-	// defaults to dedup's. Defaults to nil: nothing is compared.
+	// defaults to dedup's, and its Window is longer than Retry tries a message, at
+	// least sequence.DefaultWindow. Defaults to nil: nothing is compared.
 	Sequence *sequence.Config
 
 	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
@@ -95,6 +97,9 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	// What retry still tries must be remembered too.
 	config.Dedup.LongestWayBack = max(
 		cmp.Or(config.Dedup.LongestWayBack, dedup.DefaultLongestWayBack), config.Retry.LongestDelay())
+	if config.Sequence != nil && config.Sequence.Window == 0 {
+		config.Sequence.Window = windowFor(config.Retry.LongestDelay())
+	}
 	intake, err := inbox.New(db, config.Inbox)
 	errs := []error{err}
 	if slices.Contains(config.Durable, "") {
@@ -122,6 +127,15 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 		return nil, err
 	}
 	return consumer, nil
+}
+
+// windowFor returns for how long sequence holds messages behind a version that is
+// retried for at most as long as retried: longer than that, with time for the
+// handler.
+func windowFor(retried time.Duration) time.Duration {
+	const most = 30 * 24 * time.Hour
+	retried = min(retried, most)
+	return max(sequence.DefaultWindow, retried+retried/8)
 }
 
 // shared gives schema, logger, providers and outbox on to the parts that do not

@@ -114,9 +114,9 @@ func _(db *sql.DB) (*once.Consumer, error) {
 func _() *sequence.Config {
 	return &sequence.Config{
 		Policy:      sequence.HoldForGap,
-		First:       sequence.FromOne,    // what an aggregate begins with
-		Window:      5 * time.Minute,     // 2 minutes if it is not said
-		AfterWindow: sequence.Quarantine, // or Apply, or a function: OnGap
+		First:       sequence.FromZero, // versions begin at 0; the default is 1
+		Window:      time.Hour,         // the default is 15 minutes, or longer than retry tries a message
+		AfterWindow: sequence.Apply,    // the default is Quarantine; or a function: OnGap
 	}
 }
 

@@ -32,6 +32,6 @@ const (
 	ReasonUndecodable = verdict.ReasonUndecodable
 
 	// ReasonGap: a version of the aggregate before the message's did not come in
-	// time, and sequence was told to quarantine then.
+	// time, or a higher version was applied without it, see package sequence.
 	ReasonGap = verdict.ReasonGap
 )

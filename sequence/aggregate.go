@@ -32,7 +32,7 @@ func (c Config) aggregateOf(msg *message.Message) (a aggregate, ok bool, err err
 	}
 	a.version, err = strconv.ParseInt(version, 10, 64)
 	if err != nil || a.version < c.first() {
-		return a, false, fmt.Errorf("sequence: %w: %s is %.40q, no whole number of at least %d",
+		return a, false, fmt.Errorf("sequence: %w: %s is %.40q, no whole number of at least %d, where versions begin (Config.First)",
 			ErrInvalidVersion, meta.AggregateVersion, version, c.first())
 	}
 	return a, true, nil

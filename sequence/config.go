@@ -18,28 +18,34 @@ import (
 type Policy int
 
 const (
-	// IgnoreOlder applies every version that is above the last one, and ignores
-	// the others. It is right where a message has the whole state.
+	// IgnoreOlder applies a version that is above the last one, and acks every
+	// other without calling the handler. Messages that are handled at the same
+	// time, or tried again after a failure, pass each other: the version that was
+	// passed is not applied. It is right only where each message has the whole
+	// state of its aggregate, so that the newest is enough. There must be one
+	// message for each version: a second one with the same version is ignored.
 	IgnoreOlder Policy = iota
 
 	// HoldForGap applies only the version that follows the last one. A higher one
 	// is held until those before it have come, or Config.Window is over. It is
 	// right where a message tells of a change.
+	//
+	// It ignores only versions that it has applied. One that comes after a higher
+	// one was applied without it goes to quarantine, as [ErrGap]. If it is
+	// replayed it is applied then, out of order. As with IgnoreOlder there must be
+	// one message for each version.
 	HoldForGap
 )
 
-// First says which version of an aggregate is its first. It is asked with
-// HoldForGap, about aggregates of which nothing has been applied.
+// First is the version that every aggregate begins with. It is used with
+// HoldForGap.
 type First int
 
 const (
-	// AnyFirst takes the version that comes first for the first: a consumer
-	// that is new may meet an aggregate in the middle of its life. If the first
-	// two arrive the wrong way round, the lower one is stale.
-	AnyFirst First = iota
-
-	// FromOne and FromZero hold every other version for that one.
-	FromOne
+	// FromOne and FromZero hold a version of an aggregate of which nothing has
+	// been applied, until version 1, or 0, has come or Config.Window is over. A
+	// lower version is [ErrInvalidVersion].
+	FromOne First = iota
 	FromZero
 )
 
@@ -48,13 +54,19 @@ const (
 type AfterWindow int
 
 const (
-	// Apply handles it. The missing versions are stale if they come later.
-	Apply AfterWindow = iota
-
 	// Quarantine gives it up, as [ErrGap]. If it is replayed it is held once
 	// more, and then applied.
-	Quarantine
+	Quarantine AfterWindow = iota
+
+	// Apply handles it. A missing version that comes later goes to quarantine, as
+	// [ErrGap]. If OnGap returns Apply, it is ignored when it comes: OnGap has
+	// dealt with it.
+	Apply
 )
+
+// DefaultWindow is the default of Config.Window. It is longer than the default
+// policy of retry tries a message.
+const DefaultWindow = 15 * time.Minute
 
 // Config is what a [Resequencer] can be told. Tx is required; apart from it the
 // zero value is ready for use.
@@ -70,24 +82,25 @@ type Config struct {
 	// Policy defaults to IgnoreOlder.
 	Policy Policy
 
-	// First defaults to AnyFirst. It is not used with IgnoreOlder.
+	// First defaults to FromOne. It is not used with IgnoreOlder.
 	First First
 
 	// Window is for how long a message is held for those before it, from when
-	// it was first found to be early, by the database's clock. It should be
-	// longer than most messages are retried, or a version whose handler fails
-	// for a while is overtaken. Of several that are held the lowest goes first,
-	// so that one whose own window is over may be held longer: for four windows
-	// at most. Defaults to 2 minutes.
+	// it was first found to be early, by the database's clock. Make it longer
+	// than messages are retried, or a version whose handler fails for a while
+	// sends those after it to AfterWindow. Of several that are held the lowest
+	// goes first, so that one whose own window is over may be held longer: for
+	// four windows at most. Defaults to [DefaultWindow], 15 minutes.
 	Window time.Duration
 
-	// AfterWindow defaults to Apply.
+	// AfterWindow defaults to Quarantine.
 	AfterWindow AfterWindow
 
 	// OnGap decides in the place of AfterWindow, in the transaction of the
-	// message: it may fetch what is missing from elsewhere, and write it. An
-	// error is an attempt of the message that failed. It may be called again
-	// for the same gap if the transaction is rolled back. Defaults to nil.
+	// message: it may fetch what is missing from elsewhere, and write it. If it
+	// returns Apply, the versions that are missing count as applied. An error is
+	// an attempt of the message that failed. It may be called again for the same
+	// gap if the transaction is rolled back. Defaults to nil.
 	OnGap func(ctx context.Context, tx *sql.Tx, gap Gap) (AfterWindow, error)
 
 	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
@@ -98,9 +111,12 @@ type Config struct {
 	MeterProvider metric.MeterProvider
 }
 
+// longestWindow keeps several windows within a Duration.
+const longestWindow = 365 * 24 * time.Hour
+
 func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
-	c.Window = cmp.Or(c.Window, 2*time.Minute)
+	c.Window = cmp.Or(c.Window, DefaultWindow)
 	if c.Logger == nil {
 		c.Logger = watermill.NewSlogLogger(nil)
 	}
@@ -115,16 +131,16 @@ func (c Config) validate() error {
 	if c.Policy != IgnoreOlder && c.Policy != HoldForGap {
 		errs = append(errs, fmt.Errorf("Policy is %d, neither IgnoreOlder nor HoldForGap", c.Policy))
 	}
-	if c.First < AnyFirst || c.First > FromZero {
-		errs = append(errs, fmt.Errorf("First is %d, none of AnyFirst, FromOne, FromZero", c.First))
+	if c.First != FromOne && c.First != FromZero {
+		errs = append(errs, fmt.Errorf("First is %d, neither FromOne nor FromZero", c.First))
 	}
-	if c.Window < 100*time.Millisecond {
-		errs = append(errs, fmt.Errorf("Window is %v: less than 100 ms", c.Window))
+	if c.Window < 100*time.Millisecond || c.Window > longestWindow {
+		errs = append(errs, fmt.Errorf("Window is %v, not in 100ms..%v", c.Window, longestWindow))
 	}
 	if c.AfterWindow != Apply && c.AfterWindow != Quarantine {
-		errs = append(errs, fmt.Errorf("AfterWindow is %d, neither Apply nor Quarantine", c.AfterWindow))
+		errs = append(errs, fmt.Errorf("AfterWindow is %d, neither Quarantine nor Apply", c.AfterWindow))
 	}
-	if c.OnGap != nil && c.AfterWindow != Apply {
+	if c.OnGap != nil && c.AfterWindow != Quarantine {
 		errs = append(errs, errors.New("AfterWindow is set together with OnGap, which decides in its place"))
 	}
 	return errors.Join(errs...)

@@ -2,10 +2,11 @@ package sequence
 
 import "time"
 
-// last is the version that was applied last, if one was.
+// last is the version that was applied last, if one was. All versions from
+// completeFrom to it have been applied, so only these may be ignored.
 type last struct {
-	version int64
-	known   bool
+	version, completeFrom int64
+	known                 bool
 }
 
 // Where a version stands after the last one.
@@ -13,27 +14,46 @@ const (
 	stale = iota
 	next
 	early
+	late // a higher one was applied without it
 )
 
-// place says where a version stands.
+// place returns where a version stands.
 func (c Config) place(l last, version int64) int {
 	switch {
 	case l.known && version <= l.version:
+		if c.Policy == HoldForGap && version < l.completeFrom {
+			return late
+		}
 		return stale
-	case c.Policy == IgnoreOlder, c.First == AnyFirst && !l.known:
-		return next
-	case version == c.before(l)+1:
+	case c.Policy == IgnoreOlder, version == c.before(l)+1:
 		return next
 	}
 	return early
 }
 
+// with returns what is known after version has been applied. filled says that
+// those between the last one and it count as applied.
+func (c Config) with(l last, version int64, filled bool) last {
+	switch {
+	case l.known && version <= l.version: // a late one
+		if version == l.completeFrom-1 {
+			l.completeFrom = version
+		}
+		return l
+	case !l.known && filled:
+		return last{version, c.first(), true}
+	case !l.known || version != l.version+1 && !filled:
+		return last{version, version, true}
+	}
+	return last{version, l.completeFrom, true}
+}
+
 // first is the version that aggregates begin with.
 func (c Config) first() int64 {
-	if c.First == FromOne {
-		return 1
+	if c.First == FromZero || c.Policy == IgnoreOlder {
+		return 0
 	}
-	return 0
+	return 1
 }
 
 // before is the version before the one that is to come.

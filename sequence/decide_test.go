@@ -7,7 +7,8 @@ import (
 
 func TestPlace(t *testing.T) {
 	none := last{}
-	after := func(v int64) last { return last{v, true} }
+	after := func(v int64) last { return last{v, 1, true} }
+	begunAt := func(v int64) last { return last{v, v, true} }
 	for name, c := range map[string]struct {
 		config  Config
 		last    last
@@ -19,16 +20,21 @@ func TestPlace(t *testing.T) {
 		"past a gap":                     {Config{}, after(17), 21, next},
 		"the same":                       {Config{}, after(17), 17, stale},
 		"an older one":                   {Config{}, after(17), 3, stale},
-		"held: any first":                {Config{Policy: HoldForGap}, none, 17, next},
+		"held: the first":                {Config{Policy: HoldForGap}, none, 1, next},
+		"held: before the first":         {Config{Policy: HoldForGap}, none, 17, early},
 		"held: the next":                 {Config{Policy: HoldForGap}, after(17), 18, next},
 		"held: past a gap":               {Config{Policy: HoldForGap}, after(17), 19, early},
 		"held: the same":                 {Config{Policy: HoldForGap}, after(17), 17, stale},
+		"held: one that was applied":     {Config{Policy: HoldForGap}, after(17), 1, stale},
+		"held: the same, the only one":   {Config{Policy: HoldForGap}, begunAt(17), 17, stale},
+		"held: one that was not applied": {Config{Policy: HoldForGap}, begunAt(17), 16, late},
+		"ignored: one that was not":      {Config{}, begunAt(17), 16, stale},
 		"held from 1: the first":         {Config{Policy: HoldForGap, First: FromOne}, none, 1, next},
 		"held from 1: before the first":  {Config{Policy: HoldForGap, First: FromOne}, none, 2, early},
 		"held from 1: after it":          {Config{Policy: HoldForGap, First: FromOne}, after(1), 2, next},
 		"held from 0: the first":         {Config{Policy: HoldForGap, First: FromZero}, none, 0, next},
 		"held from 0: before the first":  {Config{Policy: HoldForGap, First: FromZero}, none, 1, early},
-		"held from 0: the first, again":  {Config{Policy: HoldForGap, First: FromZero}, after(0), 0, stale},
+		"held from 0: the first, again":  {Config{Policy: HoldForGap, First: FromZero}, begunAt(0), 0, stale},
 		"ignored: First is not asked":    {Config{First: FromOne}, none, 5, next},
 		"held from 1: begun in the past": {Config{Policy: HoldForGap, First: FromOne}, after(7), 8, next},
 	} {

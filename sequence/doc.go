@@ -1,7 +1,8 @@
 // Package sequence is for messages that arrive out of order and say of which
 // version of an aggregate they tell: a router middleware that ignores what is
 // older than what the consumer has applied, and on request holds what is too
-// new until the versions before it have come.
+// new until the versions before it have come. See [Policy] for what each of the
+// two ignores.
 //
 // The version is in the metadata "once_aggregate_type", "once_aggregate_id" and
 // "once_aggregate_version", which outbox.SetAggregate sets. The last version

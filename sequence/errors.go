@@ -7,8 +7,9 @@ import (
 )
 
 var (
-	// ErrGap says that a version before the message's did not come in time.
-	ErrGap = errors.New("a version before it is missing")
+	// ErrGap says that a version before the message's did not come in time, or
+	// that the message came after a higher version had been applied without it.
+	ErrGap = errors.New("a gap in the versions")
 
 	// ErrInvalidVersion says that a message has metadata about its aggregate
 	// which cannot be used: a version that is not a whole number of at least 0,
@@ -33,7 +34,8 @@ type Gap struct {
 	AggregateType string
 	AggregateID   string
 	Version       int64         // of the message
-	Last          int64         // that was applied; one below the first if none was
+	Last          int64         // that was applied; First-1 if none was; above Version if the message is late
+	First         int64         // that aggregates begin with, by Config.First
 	Waited        time.Duration // since the message was found to be early
 }
 
@@ -42,6 +44,14 @@ type Gap struct {
 type GapError struct{ Gap }
 
 func (e *GapError) Error() string {
+	switch {
+	case e.Last >= e.Version:
+		return fmt.Sprintf("sequence: version %d of %s %q came after version %d had been applied without it: "+
+			"replay it to apply it now, out of order, or discard it", e.Version, e.AggregateType, e.AggregateID, e.Last)
+	case e.Last < e.First:
+		return fmt.Sprintf("sequence: version %d of %s %q came, and none before it in %v: versions must begin at %d (Config.First); "+
+			"replay it to begin with it", e.Version, e.AggregateType, e.AggregateID, e.Waited.Round(time.Millisecond), e.First)
+	}
 	return fmt.Sprintf("sequence: version %d of %s %q came after version %d, and what is between did not come in %v",
 		e.Version, e.AggregateType, e.AggregateID, e.Last, e.Waited.Round(time.Millisecond))
 }

@@ -124,7 +124,9 @@ func TestVersionsInAnyOrderTakeEffectInOrder(t *testing.T) {
 func TestAfterTheWindowTheyAreAppliedInOrder(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
-		b.run(hold, nil)
+		config := hold
+		config.AfterWindow = sequence.Apply
+		b.run(config, nil)
 		b.publish("a1")
 		b.settle()
 		b.publish("a6", "a5", "a4", "a3")
@@ -140,6 +142,28 @@ func TestAfterTheWindowTheyAreAppliedInOrder(t *testing.T) {
 		if got := b.effects("a"); got != "a1 a3 a4 a5 a6" {
 			t.Errorf("effects after the missing one came: %s", got)
 		}
+
+		// It has had no effect: so it is not ignored, and takes effect when it is
+		// replayed. Then it is known to be done.
+		entries := b.entries(parked.Quarantined)
+		const tooLate = "retry: given up at attempt 1: sequence: version 2 of account \"a\" came after version 6 had been applied without it: " +
+			"replay it to apply it now, out of order, or discard it"
+		if len(entries) != 1 || entries[0].Reason != poison.ReasonGap || entries[0].Error != tooLate {
+			t.Fatalf("entries %+v", entries)
+		}
+		if err := b.poison.Replay(t.Context(), poison.Act{Actor: "test"}, entries[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		b.settle()
+		again := event("a2")
+		again.UUID = "a2, again"
+		if err := b.transport.Publish("accounts", again); err != nil {
+			t.Fatal(err)
+		}
+		b.settle()
+		if got := b.effects("a"); got != "a1 a3 a4 a5 a6 a2" || len(b.entries(parked.Quarantined)) != 0 {
+			t.Errorf("effects after the replay: %s, entries %+v", got, b.entries(""))
+		}
 	})
 }
 
@@ -148,13 +172,14 @@ func TestAfterTheWindowTheyAreQuarantined(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		config := hold
-		config.Window, config.AfterWindow = 300*time.Millisecond, sequence.Quarantine
+		config.Window = 300 * time.Millisecond
 		b.run(config, nil)
 		b.publish("a3")
 		b.settle()
 		entries := b.entries(parked.Quarantined)
 		if len(entries) != 1 || entries[0].Reason != poison.ReasonGap ||
-			!strings.Contains(entries[0].Error, "version 3 of account \"a\" came after version 0") {
+			!strings.Contains(entries[0].Error, ": sequence: version 3 of account \"a\" came, and none before it in ") ||
+			!strings.HasSuffix(entries[0].Error, "ms: versions must begin at 1 (Config.First); replay it to begin with it") {
 			t.Fatalf("entries %+v", entries)
 		}
 		if err := b.poison.Replay(t.Context(), poison.Act{Actor: "test"}, entries[0].ID); err != nil {
@@ -173,7 +198,7 @@ func TestAMiddlewareFurtherOutLearnsWhatIsMissing(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		config := hold
-		config.Window, config.AfterWindow = 300*time.Millisecond, sequence.Quarantine
+		config.Window = 300 * time.Millisecond
 		gaps := make(chan sequence.Gap, 10)
 		b.decided = func(_ *message.Message, err error) {
 			missing, found := errors.AsType[*sequence.GapError](err)
@@ -195,7 +220,8 @@ func TestAMiddlewareFurtherOutLearnsWhatIsMissing(t *testing.T) {
 			t.Errorf("told after %v", gap.Waited)
 		}
 		gap.Waited = 0
-		if want := (sequence.Gap{Consumer: "projection", AggregateType: "account", AggregateID: "a", Version: 4, Last: 1}); gap != want {
+		want := sequence.Gap{Consumer: "projection", AggregateType: "account", AggregateID: "a", Version: 4, Last: 1, First: 1}
+		if gap != want {
 			t.Errorf("gap %+v, want %+v", gap, want)
 		}
 	})
@@ -229,6 +255,11 @@ func TestAfterTheWindowAHookDecides(t *testing.T) {
 			gap.Last != 0 || gap.Waited < config.Window {
 			t.Errorf("gap %+v", gap)
 		}
+		b.publish("a1") // the hook has brought it
+		b.settle()
+		if got := b.effects("a"); got != "a1, fetched a2" || len(b.entries(parked.Quarantined)) != 0 {
+			t.Errorf("effects %s, entries %+v", got, b.entries(""))
+		}
 		b.publish("b2")
 		b.settle()
 		if entries := b.entries(parked.Quarantined); len(entries) != 1 || entries[0].Reason != verdict.ReasonGap {
@@ -258,7 +289,9 @@ func TestTheWindowOutlivesARestart(t *testing.T) {
 		b.early(1)
 		b.end()
 		b.exec(`UPDATE once_parked SET early_since = ` + b.ago(3600))
-		b.run(hold, nil)
+		config := hold
+		config.AfterWindow = sequence.Apply
+		b.run(config, nil)
 		b.settle()
 		if got := b.effects("a"); got != "a1 a2 a4" {
 			t.Fatalf("effects %s", got)
@@ -306,6 +339,97 @@ func TestAGapDoesNotStopItsKey(t *testing.T) {
 		b.publish("a3", "a2", "a1")
 		b.settle()
 		if got := b.effects("a"); got != "a1 a2 a3" {
+			t.Errorf("effects %s", got)
+		}
+	})
+}
+
+// Versions that do not begin at Config.First are said while they wait, not only
+// when they are in quarantine, and once. A short wait is said nothing of.
+func TestVersionsThatBeginElsewhereAreLogged(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		var logs testkit.Logs
+		config := hold
+		config.Logger = &logs
+		b.run(config, nil)
+		b.publish("a17", "b4")
+		b.early(2)
+		b.publish("c1", "c3")
+		b.early(3)
+		if logs.Has("Messages wait") {
+			t.Errorf("said too early: %q", logs.Lines())
+		}
+		b.change(`early_since = ` + b.ago(20) + `, due_at = ` + b.ago(0))
+		b.eventually("it is logged", func() bool { return logs.Has("Messages wait") })
+		b.change(`due_at = ` + b.ago(0))
+		b.early(3)
+		b.end()
+		if n := logs.Count("Messages wait"); n != 1 {
+			t.Errorf("logged %d times: %q", n, logs.Lines())
+		}
+		if !logs.Has(`ERROR Messages wait for the first version of their aggregate`, "consumer=projection", "held_for_at_most=1m0s",
+			` of account "`, ` is held, since none of its versions has been applied; versions must begin at 1 (Config.First): `+
+				`for aggregates that began before this consumer did, insert their last versions into "once_versions", see docs/choosing.md`) ||
+			logs.Has("Messages wait", `account "c"`) {
+			t.Errorf("logged: %q", logs.Lines())
+		}
+	})
+}
+
+// What an operator inserts for aggregates that began before the consumer did is
+// taken for what was applied.
+func TestAConsumerBeginsInTheMiddleOfAnAggregate(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		b.exec(`INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
+			VALUES ('projection', 'account', 'a', 16, 1, ` + b.ago(0) + `)`)
+		b.run(hold, nil)
+		b.publish("a18", "a16", "a17")
+		b.settle()
+		if got := b.effects("a"); got != "a17 a18" || len(b.entries("")) != 0 {
+			t.Errorf("effects %s, left %+v", got, b.entries(""))
+		}
+	})
+}
+
+// Trap 79. A window that ends while a lower version is retried sends that one to
+// quarantine: it is not ignored.
+func TestAVersionIsRetriedPastTheWindow(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		config := hold
+		config.AfterWindow = sequence.Apply
+		failed := make(chan struct{}, 10)
+		b.run(config, func(msg *message.Message) error {
+			if msg.UUID == "a1" && len(failed) == 0 {
+				failed <- struct{}{}
+				return retry.After(errHandler, time.Hour)
+			}
+			return nil
+		})
+		b.publish("a1")
+		b.eventually("it waits for its next try", func() bool {
+			entries := b.entries(parked.Waiting)
+			return len(entries) == 1 && entries[0].Attempts == 1
+		})
+		b.publish("a2")
+		b.early(1)
+		b.eventually("its window is over", func() bool {
+			b.exec(`UPDATE once_parked SET early_since = ` + b.ago(90) + `, due_at = ` + b.ago(0) +
+				` WHERE early_since IS NOT NULL AND token IS NULL`)
+			return b.effects("a") == "a2"
+		})
+		b.eventually("the first is due", func() bool { return b.change(`due_at = `+b.ago(0)) == 1 })
+		b.settle()
+		if entries := b.entries(parked.Quarantined); len(entries) != 1 || entries[0].MessageID != "a1" || entries[0].Reason != poison.ReasonGap {
+			t.Fatalf("entries %+v", entries)
+		}
+		if err := b.poison.Replay(t.Context(), poison.Act{Actor: "test"}, b.entries(parked.Quarantined)[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		b.settle()
+		if got := b.effects("a"); got != "a2 a1" {
 			t.Errorf("effects %s", got)
 		}
 	})

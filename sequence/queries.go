@@ -7,6 +7,7 @@ type queries struct {
 	last   dialect.Statement
 	begin  dialect.Statement
 	next   dialect.Statement
+	extend dialect.Statement
 	wake   dialect.Statement
 	lowest dialect.Statement
 }
@@ -15,18 +16,23 @@ func newQueries(d dialect.Dialect) queries {
 	return queries{
 		// Another message of the aggregate waits here until this one is decided.
 		last: d.Statement("", `
-			SELECT version FROM {versions}
+			SELECT version, complete_from FROM {versions}
 			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3
 			{for_update}`),
 
 		begin: d.Statement("", `
-			INSERT INTO {versions} (consumer, aggregate_type, aggregate_id, version, applied_at)
-			VALUES ($1, $2, $3, $4, {now})
+			INSERT INTO {versions} (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
+			VALUES ($1, $2, $3, $4, $5, {now})
 			ON CONFLICT (consumer, aggregate_type, aggregate_id) DO NOTHING`),
 
 		next: d.Statement("", `
-			UPDATE {versions} SET version = $4, applied_at = {now}
+			UPDATE {versions} SET version = $4, complete_from = $5, applied_at = {now}
 			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3 AND version < $4`),
+
+		// The last version stays: a late one was applied.
+		extend: d.Statement("", `
+			UPDATE {versions} SET complete_from = $4
+			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3`),
 
 		// Not one that is in hand: its due time is its lease.
 		wake: d.Statement("", `

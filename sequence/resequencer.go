@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -21,6 +22,7 @@ type Resequencer struct {
 	config      Config
 	sql         queries
 	instruments *instruments
+	told        sync.Map // consumers of which tell has spoken
 }
 
 // New returns a Resequencer, which works in the transactions that Config.Tx
@@ -39,7 +41,7 @@ func New(config Config) (*Resequencer, error) {
 
 // Middleware calls h with messages whose turn it is. For one that is stale it
 // returns nil without calling h, so that it is acked; one that is early is
-// parked. It belongs inside of dedup.
+// parked; one that is late ends in quarantine. It belongs inside of dedup.
 func (r *Resequencer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) (produced []*message.Message, err error) {
 		outcome := failed // also when h panics
@@ -80,6 +82,12 @@ type turn struct {
 	tx       *sql.Tx
 }
 
+// replayed reports whether the message was in quarantine, and was replayed.
+func (t turn) replayed() bool {
+	claim := t.delivery.Claim
+	return claim != nil && claim.Replays > 0
+}
+
 // decide says what becomes of a message; without an error that is to apply it,
 // or that it is ignored.
 func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, err error) {
@@ -98,6 +106,7 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 		if err != nil {
 			return undecided, verdict.HandBack(fmt.Errorf("sequence: read the last version: %w", err))
 		}
+		filled := false
 		outcome = applied
 		switch r.config.place(last, a.version) {
 		case stale:
@@ -105,12 +114,16 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 				watermill.LogFields{"message_uuid": msg.UUID, "consumer": t.consumer})
 			return ignored, nil
 		case early:
-			if outcome, err = r.early(ctx, t, last); err != nil {
+			if outcome, filled, err = r.early(ctx, t, last); err != nil {
+				return outcome, err
+			}
+		case late:
+			if outcome, err = r.late(t, last); err != nil {
 				return outcome, err
 			}
 		}
 		failpoint.Hit("sequence/decided")
-		written, err := r.write(ctx, t, last)
+		written, err := r.write(ctx, t, last, filled)
 		if err != nil {
 			return undecided, verdict.HandBack(fmt.Errorf("sequence: write the version: %w", err))
 		}
@@ -122,7 +135,7 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 }
 
 func (r *Resequencer) last(ctx context.Context, t turn) (l last, err error) {
-	err = r.sql.last.Get(ctx, t.tx, &l.version, t.consumer, t.kind, t.id)
+	err = r.sql.last.GetAll(ctx, t.tx, []any{&l.version, &l.completeFrom}, t.consumer, t.kind, t.id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return last{}, nil
 	}
@@ -132,12 +145,16 @@ func (r *Resequencer) last(ctx context.Context, t turn) (l last, err error) {
 
 // write makes the version the last, and has the next one looked at if it is
 // held. Both take effect with what the handler does.
-func (r *Resequencer) write(ctx context.Context, t turn, l last) (bool, error) {
+func (r *Resequencer) write(ctx context.Context, t turn, l last, filled bool) (bool, error) {
+	after := r.config.with(l, t.version, filled)
+	if l.known && after.version == l.version {
+		return true, r.extend(ctx, t, l, after)
+	}
 	query := r.sql.begin
 	if l.known {
 		query = r.sql.next
 	}
-	result, err := query.Exec(ctx, t.tx, t.consumer, t.kind, t.id, t.version)
+	result, err := query.Exec(ctx, t.tx, t.consumer, t.kind, t.id, t.version, after.completeFrom)
 	if err != nil {
 		return false, err
 	}
@@ -155,4 +172,14 @@ func (r *Resequencer) write(ctx context.Context, t turn, l last) (bool, error) {
 	}
 	failpoint.Hit("sequence/woken")
 	return true, err
+}
+
+// extend writes that a late version has been applied, if it stands next to those
+// that have.
+func (r *Resequencer) extend(ctx context.Context, t turn, l, after last) error {
+	if after == l {
+		return nil
+	}
+	_, err := r.sql.extend.Exec(ctx, t.tx, t.consumer, t.kind, t.id, after.completeFrom)
+	return err
 }

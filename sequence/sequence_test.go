@@ -20,7 +20,7 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-var hold = sequence.Config{Policy: sequence.HoldForGap, First: sequence.FromOne, Window: time.Minute}
+var hold = sequence.Config{Policy: sequence.HoldForGap, Window: time.Minute}
 
 // What is not above the last version is acked without an effect.
 func TestOlderVersionsAreIgnored(t *testing.T) {
@@ -199,7 +199,7 @@ func TestTheMiddlewareNeedsTheChain(t *testing.T) {
 
 func TestConfigIsValidated(t *testing.T) {
 	_, err := sequence.New(sequence.Config{
-		Policy: 7, First: 8, Window: time.Millisecond, AfterWindow: sequence.Quarantine,
+		Policy: 7, First: 8, Window: time.Millisecond, AfterWindow: sequence.Apply,
 		OnGap: func(context.Context, *sql.Tx, sequence.Gap) (sequence.AfterWindow, error) { return sequence.Apply, nil },
 	})
 	for _, field := range []string{"Tx", "Policy", "First", "Window", "OnGap"} {

@@ -54,17 +54,22 @@ func (s Statement) Exec(ctx context.Context, tx *sql.Tx, args ...any) (sql.Resul
 	return tx.ExecContext(ctx, text)
 }
 
-// Get executes it and scans the first row, or returns sql.ErrNoRows. Arguments
-// are as those of Exec.
+// Get executes it and scans the first row, which has one column, or returns
+// sql.ErrNoRows. Arguments are as those of Exec.
 func (s Statement) Get(ctx context.Context, tx *sql.Tx, dest any, args ...any) error {
+	return s.GetAll(ctx, tx, []any{dest}, args...)
+}
+
+// GetAll is Get for a row of several columns.
+func (s Statement) GetAll(ctx context.Context, tx *sql.Tx, dest []any, args ...any) error {
 	if s.sql != "" {
-		return tx.QueryRowContext(ctx, s.sql, args...).Scan(dest)
+		return tx.QueryRowContext(ctx, s.sql, args...).Scan(dest...)
 	}
 	text, err := s.text(args)
 	if err != nil {
 		return err
 	}
-	return tx.QueryRowContext(ctx, text).Scan(dest)
+	return tx.QueryRowContext(ctx, text).Scan(dest...)
 }
 
 func (s Statement) text(args []any) (string, error) {

@@ -108,8 +108,8 @@ func newQueries(d dialect.Dialect) queries {
 		// place is: who applies the first version at this moment is waited for
 		// too.
 		lockVersion: d.SQL(`
-			INSERT INTO {versions} AS v (consumer, aggregate_type, aggregate_id, version, applied_at)
-			VALUES ($1, $2, $3, ` + strconv.Itoa(noVersion) + `, {now})
+			INSERT INTO {versions} AS v (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
+			VALUES ($1, $2, $3, ` + strconv.Itoa(noVersion) + `, ` + strconv.Itoa(noVersion) + `, {now})
 			ON CONFLICT (consumer, aggregate_type, aggregate_id) DO UPDATE SET version = v.version
 			RETURNING version`),
 

@@ -117,13 +117,14 @@ CREATE TABLE {inbox} (
 -- when the space of old rows is used again.
 CREATE INDEX {index inbox_processed} ON {inbox} (processed_at);
 
--- The last version of each aggregate that a consumer has applied. Written in the transaction of the message, and locked by it, so
--- that two versions are decided one after the other.
+-- The last version of each aggregate that a consumer has applied, and the one from which on it has applied all. Written in the
+-- transaction of the message, and locked by it, so that two versions are decided one after the other.
 CREATE TABLE {versions} (
     consumer       text        NOT NULL,
     aggregate_type text        NOT NULL,
     aggregate_id   text        NOT NULL,
     version        bigint      NOT NULL,
+    complete_from  bigint      NOT NULL,
     applied_at     timestamptz NOT NULL,
     PRIMARY KEY (consumer, aggregate_type, aggregate_id)
 ) WITH (fillfactor = 80); -- a row is updated where it lies

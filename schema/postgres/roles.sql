@@ -49,7 +49,7 @@ GRANT UPDATE (owner, lease_until) ON {slots} TO {role forwarder};
 -- produces events, or copies of its quarantine, is a producer besides.
 GRANT SELECT, INSERT, DELETE, UPDATE (tenant) ON {inbox} TO {role consumer};
 GRANT SELECT, INSERT, DELETE ON {versions} TO {role consumer};
-GRANT UPDATE (version, applied_at) ON {versions} TO {role consumer};
+GRANT UPDATE (version, complete_from, applied_at) ON {versions} TO {role consumer};
 GRANT SELECT, INSERT, DELETE ON {parked} TO {role consumer};
 GRANT UPDATE (envelope, ordering_key, state, lane, due_at, owner, token, attempts, rounds, crashes,
               early_since, early_of, early_version, reason, error, error_type, fingerprint,

@@ -98,12 +98,14 @@ CREATE TABLE {inbox} (
 -- For retention.
 CREATE INDEX {index inbox_processed} ON {inbox} (processed_at);
 
--- The last version of each aggregate that a consumer has applied. Written in the transaction of the message.
+-- The last version of each aggregate that a consumer has applied, and the one from which on it has applied all. Written in the
+-- transaction of the message.
 CREATE TABLE {versions} (
     consumer       TEXT    NOT NULL,
     aggregate_type TEXT    NOT NULL,
     aggregate_id   TEXT    NOT NULL,
     version        INTEGER NOT NULL,
+    complete_from  INTEGER NOT NULL,
     applied_at     INTEGER NOT NULL,
     PRIMARY KEY (consumer, aggregate_type, aggregate_id)
 ) STRICT;

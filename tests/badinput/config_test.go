@@ -167,7 +167,7 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 
 		"sequence: all at once":       {makeSequence(sequence.Config{Schema: badSchema, Policy: -1, First: -1, Window: -1, AfterWindow: -1}), "Dialect Schema Prefix Tx Policy First Window AfterWindow"},
 		"sequence: all unknown":       {makeSequence(sequence.Config{Tx: tx, Policy: 9, First: 9, AfterWindow: 9}), "Policy First AfterWindow"},
-		"sequence: OnGap and another": {makeSequence(sequence.Config{Tx: tx, AfterWindow: sequence.Quarantine, OnGap: func(context.Context, *sql.Tx, sequence.Gap) (sequence.AfterWindow, error) { return 0, nil }}), "AfterWindow OnGap"},
+		"sequence: OnGap and another": {makeSequence(sequence.Config{Tx: tx, AfterWindow: sequence.Apply, OnGap: func(context.Context, *sql.Tx, sequence.Gap) (sequence.AfterWindow, error) { return 0, nil }}), "AfterWindow OnGap"},
 
 		"local: all at once": {makeLocal(nil, local.Config{Schema: badSchema, PublishTimeout: -1}), "db Dialect Schema Prefix PublishTimeout"},
 

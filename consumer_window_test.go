@@ -1,0 +1,25 @@
+package once
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/retry"
+)
+
+// Trap 79. What waits behind a version is held for longer than that is retried.
+func TestMessagesAreHeldForLongerThanRetryTries(t *testing.T) {
+	for name, c := range map[string]struct {
+		retried, least, most time.Duration
+	}{
+		"the default": {retry.Config{}.LongestDelay(), 15 * time.Minute, 15 * time.Minute},
+		"a day":       {24 * time.Hour, 25 * time.Hour, 30 * time.Hour},
+		"for ever":    {math.MaxInt64, 30 * 24 * time.Hour, 60 * 24 * time.Hour},
+	} {
+		got := windowFor(c.retried)
+		if got < c.least || got > c.most || name != "for ever" && got <= c.retried {
+			t.Errorf("%s: %v behind what is retried for %v", name, got, c.retried)
+		}
+	}
+}

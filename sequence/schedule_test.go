@@ -1,0 +1,197 @@
+package sequence
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// copyOf is a message of a schedule.
+type copyOf struct {
+	version  int64
+	fails    int // how often its handler fails; more than tries is for good
+	state    string
+	replayed bool
+}
+
+const tries = 3
+
+// schedule is one aggregate at one consumer. The messages of its versions are
+// decided one after the other, as the lock on its row has it, in an order that
+// chance makes.
+type schedule struct {
+	*testing.T
+	*rand.Rand
+
+	config  Config
+	filled  bool // OnGap answers
+	copies  []*copyOf
+	last    last
+	applied []int64
+	said    []string
+}
+
+func (s *schedule) done(c *copyOf) bool { return c.state == "applied" || c.state == "ignored" }
+
+func (s *schedule) say(c *copyOf, what string) {
+	s.said = append(s.said, fmt.Sprintf("%d %s", c.version, what))
+}
+
+// deliver handles a message once, as Resequencer.decide does. over says that its
+// window is over.
+func (s *schedule) deliver(c *copyOf, over bool) {
+	filled := false
+	switch s.config.place(s.last, c.version) {
+	case stale:
+		c.state = "ignored"
+		s.say(c, "ignored")
+		if !slices.Contains(s.applied, c.version) && !s.filled {
+			s.Errorf("version %d is ignored, and was never applied: %v", c.version, s.said)
+		}
+		return
+	case early:
+		lower := slices.ContainsFunc(s.copies, func(o *copyOf) bool { return o.state == "held" && o.version < c.version })
+		if !over || lower {
+			c.state = "held"
+			s.say(c, "held")
+			return
+		}
+		filled = s.filled
+		if s.config.AfterWindow == Quarantine && !s.filled && !c.replayed {
+			c.state = "quarantined"
+			s.say(c, "quarantined, early")
+			return
+		}
+	case late:
+		if !c.replayed {
+			c.state = "quarantined"
+			s.say(c, "quarantined, late")
+			return
+		}
+	}
+	if c.fails > 0 {
+		c.fails--
+		c.state = "retried"
+		if s.say(c, "failed"); c.fails >= tries {
+			c.state = "quarantined"
+		}
+		return
+	}
+	s.last = s.config.with(s.last, c.version, filled)
+	s.applied = append(s.applied, c.version)
+	c.state = "applied"
+	s.say(c, "applied")
+}
+
+// waiting returns what is neither done nor in quarantine.
+func (s *schedule) waiting() []*copyOf {
+	return slices.DeleteFunc(slices.Clone(s.copies), func(c *copyOf) bool { return s.done(c) || c.state == "quarantined" })
+}
+
+// settle delivers until nothing waits. windows says whether windows may end before
+// what is missing has had its turn.
+func (s *schedule) settle(windows bool) {
+	for step := 0; ; step++ {
+		waiting := s.waiting()
+		if len(waiting) == 0 {
+			return
+		}
+		// In the end every window is over.
+		stuck := !slices.ContainsFunc(waiting, func(c *copyOf) bool { return c.state != "held" }) && step > 20*len(s.copies)
+		s.deliver(waiting[s.IntN(len(waiting))], stuck || windows && s.IntN(4) == 0)
+		if step > 10000 {
+			s.Fatalf("it does not end: %v", s.said)
+		}
+	}
+}
+
+// replay has an operator replay what is in quarantine, mended.
+func (s *schedule) replay() {
+	for _, c := range s.copies {
+		if c.state == "quarantined" {
+			c.state, c.replayed, c.fails = "waiting", true, 0
+			s.say(c, "replayed")
+		}
+	}
+}
+
+func newSchedule(t *testing.T, seed uint64, mostFails int) *schedule {
+	s := &schedule{T: t, Rand: rand.New(rand.NewPCG(79, seed)), config: Config{Policy: HoldForGap}}
+	s.config.First = First(s.IntN(2))
+	for v := range 1 + s.IntN(6) {
+		copies := 1
+		if s.IntN(5) == 0 {
+			copies = 2 // from two producers, with an id each
+		}
+		for range copies {
+			s.copies = append(s.copies, &copyOf{version: s.config.first() + int64(v), fails: max(0, s.IntN(2*mostFails+1)-mostFails)})
+		}
+	}
+	return s
+}
+
+const schedules = 20_000
+
+// Trap 79. Whatever concurrency and retries do to the order of versions, all are
+// applied, each once and in order, as long as no window ends.
+func TestSchedulesWithinTheWindow(t *testing.T) {
+	for seed := range uint64(schedules) {
+		s := newSchedule(t, seed, tries)
+		s.settle(false)
+		var want []int64
+		for _, c := range s.copies {
+			want = append(want, c.version)
+		}
+		slices.Sort(want)
+		left := slices.ContainsFunc(s.copies, func(c *copyOf) bool { return !s.done(c) })
+		if want = slices.Compact(want); left || !slices.Equal(s.applied, want) {
+			t.Fatalf("seed %d: applied %v, want %v: %v", seed, s.applied, want, s.said)
+		}
+	}
+}
+
+// Trap 79. When windows end too soon, versions fail for good or never come, no
+// version is ignored that was not applied: it is in quarantine, and takes effect
+// when it is replayed.
+func TestSchedulesPastTheWindow(t *testing.T) {
+	for seed := range uint64(schedules) {
+		s := newSchedule(t, seed, tries+2)
+		s.config.AfterWindow = AfterWindow(s.IntN(2))
+		missing := int64(-1)
+		if s.IntN(2) == 0 {
+			missing = s.copies[s.IntN(len(s.copies))].version
+			s.copies = slices.DeleteFunc(s.copies, func(c *copyOf) bool { return c.version == missing })
+		}
+		s.settle(true)
+		for round := 0; slices.ContainsFunc(s.copies, func(c *copyOf) bool { return !s.done(c) }); round++ {
+			if round > 10 {
+				t.Fatalf("seed %d: replays do not end it: %v", seed, s.said)
+			}
+			s.replay()
+			s.settle(true)
+		}
+		for _, c := range s.copies {
+			if !slices.Contains(s.applied, c.version) {
+				t.Fatalf("seed %d: version %d had no effect: %v", seed, c.version, s.said)
+			}
+		}
+	}
+}
+
+// What OnGap answers for counts as applied, and nothing else does.
+func TestSchedulesWithAHook(t *testing.T) {
+	for seed := range uint64(schedules) {
+		s := newSchedule(t, seed, tries-1)
+		s.filled = true
+		s.settle(true)
+		for _, c := range s.copies {
+			if !s.done(c) {
+				t.Fatalf("seed %d: version %d is %s: %v", seed, c.version, c.state, s.said)
+			}
+		}
+		if !slices.IsSorted(s.applied) || len(slices.Compact(slices.Clone(s.applied))) != len(s.applied) {
+			t.Fatalf("seed %d: applied %v: %v", seed, s.applied, s.said)
+		}
+	}
+}

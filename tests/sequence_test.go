@@ -1,0 +1,246 @@
+package tests
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+	"github.com/watermill-once/once/sequence"
+)
+
+// projection is a consumer that needs every version of its aggregates, with the
+// default settings of sequence.HoldForGap.
+type projection struct {
+	*testing.T
+	testkit.Database
+
+	schema    schema.Config
+	publish   func(msgs ...*message.Message) error
+	subscribe message.Subscriber
+}
+
+// eachProjection runs test in each mode of a consumer that goes with versions:
+// on PostgreSQL behind RabbitMQ, and on SQLite behind the embedded transport.
+func eachProjection(t *testing.T, test func(p *projection, add func(h once.HandlerFunc, retries retry.Config))) {
+	t.Helper()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		for name, mode := range map[string]struct{ batches, durable bool }{
+			"single": {}, "batches": {batches: true}, "durable": {durable: true}, "durable batches": {true, true},
+		} {
+			t.Run(name, func(t *testing.T) {
+				fresh := testkit.SQLite
+				if db.Dialect == "postgres" {
+					fresh = testkit.Postgres
+				}
+				p := newProjection(t, fresh(t))
+				test(p, func(h once.HandlerFunc, retries retry.Config) { p.run(mode.batches, mode.durable, h, retries) })
+			})
+		}
+	})
+}
+
+func newProjection(t *testing.T, db testkit.Database) *projection {
+	t.Helper()
+	p := &projection{T: t, Database: db, schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
+	err := schema.Up(t.Context(), db.DB, p.schema)
+	if err == nil {
+		number := "n INTEGER PRIMARY KEY AUTOINCREMENT"
+		if db.Dialect == "postgres" {
+			number = "n BIGINT GENERATED ALWAYS AS IDENTITY"
+		}
+		_, err = db.ExecContext(t.Context(), `CREATE TABLE effects (`+number+`, message_id TEXT NOT NULL)`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if db.Dialect == "sqlite" {
+		transport, err := local.New(db.DB, local.Config{Schema: p.schema})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.publish = func(msgs ...*message.Message) error { return transport.Publish("accounts", msgs...) }
+		p.subscribe = transport.Subscriber()
+		return p
+	}
+	broker := testkit.Rabbit(t)
+	config := wamqp.NewDurableQueueConfig(broker.URL)
+	config.Marshaler = rabbit.Marshaler{}
+	queue := broker.Name("accounts")
+	config.Queue.GenerateName = func(string) string { return queue }
+	sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{InFlight: 8, Logger: testkit.Logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sub.SubscribeInitialize("accounts"); err != nil {
+		t.Fatal(err)
+	}
+	publisher, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{Logger: testkit.Logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := publisher.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	p.publish = func(msgs ...*message.Message) error { return publisher.Publish(queue, msgs...) }
+	p.subscribe = sub
+	return p
+}
+
+// run runs the consumer until the test ends.
+func (p *projection) run(batches, durable bool, h once.HandlerFunc, retries retry.Config) {
+	p.Helper()
+	config := once.ConsumerConfig{
+		Schema: p.schema, Retry: retries, Logger: testkit.Logger(p.T),
+		Sequence: &sequence.Config{Policy: sequence.HoldForGap},
+	}
+	if durable {
+		config.Durable = []string{"projection"}
+	}
+	consumer, err := once.NewConsumer(p.DB, config)
+	if err != nil {
+		p.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
+	if err != nil {
+		p.Fatal(err)
+	}
+	add := consumer.AddHandler
+	if batches {
+		add = consumer.AddHandlerInBatches
+	}
+	add(router, "projection", "accounts", p.subscribe,
+		func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			if h != nil {
+				if _, err := h(ctx, tx, msg); err != nil {
+					return nil, err
+				}
+			}
+			_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id) VALUES ($1)`, msg.UUID)
+			return nil, err
+		})
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(context.WithoutCancel(p.Context())) }()
+	<-router.Running()
+	p.Cleanup(func() {
+		if err := errors.Join(router.Close(), <-stopped); err != nil {
+			p.Error(err)
+		}
+	})
+}
+
+// account is the event of a version of an account, with the id "account.version".
+func account(id string, version int64) *message.Message {
+	msg := message.NewMessage(fmt.Sprintf("%s.%d", id, version), nil)
+	outbox.SetAggregate(msg, "account", id, version)
+	return msg
+}
+
+func (p *projection) send(msgs ...*message.Message) {
+	p.Helper()
+	if err := p.publish(msgs...); err != nil {
+		p.Fatal(err)
+	}
+}
+
+func (p *projection) count(query string) (n int) {
+	p.Helper()
+	if err := p.QueryRowContext(context.WithoutCancel(p.Context()), query).Scan(&n); err != nil {
+		p.Fatal(err)
+	}
+	return n
+}
+
+// effects are the ids of the messages that took effect, in order.
+func (p *projection) effects() []string {
+	p.Helper()
+	rows, err := p.QueryContext(context.WithoutCancel(p.Context()), `SELECT message_id FROM effects ORDER BY n`)
+	if err != nil {
+		p.Fatal(err)
+	}
+	defer rows.Close()
+	var ids []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			p.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	if err := rows.Err(); err != nil {
+		p.Fatal(err)
+	}
+	return ids
+}
+
+// Trap 79. Versions that are in order in the queue, and are handled side by side,
+// all take effect, in order. So do those that come while the first one waits for
+// its next try.
+func TestVersionsOutOfOrderByConcurrencyOrRetriesTakeEffect(t *testing.T) {
+	eachProjection(t, func(p *projection, run func(h once.HandlerFunc, retries retry.Config)) {
+		const accounts, versions = 200, 3
+		var all []*message.Message
+		for a := range accounts {
+			for v := range versions {
+				all = append(all, account(fmt.Sprintf("a%03d", a), int64(v)+1))
+			}
+		}
+		if p.Dialect == "postgres" { // the embedded transport delivers to consumers that it knows
+			p.send(all...)
+		}
+		var calls atomic.Int32
+		run(func(_ context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			if msg.UUID == "b.1" && calls.Add(1) == 1 {
+				return nil, errors.New("not now")
+			}
+			return nil, nil
+		}, retry.Config{Concurrency: 8, Policy: retry.Policy{Immediate: -1, Delayed: 3, Base: time.Second, Jitter: -1}})
+		if p.Dialect == "sqlite" {
+			p.send(all...)
+		}
+		handled := func(n int) {
+			p.Helper()
+			testkit.Eventually(p.T, 2*time.Minute, fmt.Sprintf("%d are in the inbox", n), func() bool {
+				return p.count(`SELECT COUNT(*) FROM once_inbox`) == n
+			})
+		}
+		handled(len(all))
+		p.send(account("b", 1))
+		testkit.Eventually(p.T, time.Minute, "the first of b has failed", func() bool { return calls.Load() == 1 })
+		p.send(account("b", 2), account("b", 3))
+		handled(len(all) + versions)
+
+		got := p.effects()
+		if len(got) != len(all)+versions {
+			p.Errorf("%d of %d took effect", len(got), len(all)+versions)
+		}
+		last := map[string]string{}
+		for _, id := range got {
+			name, _, _ := strings.Cut(id, ".")
+			if id < last[name] {
+				p.Errorf("%s took effect after %s", id, last[name])
+			}
+			last[name] = id
+		}
+		if n := p.count(`SELECT COUNT(*) FROM once_parked`); n != 0 {
+			p.Errorf("%d are left in quarantine, or wait", n)
+		}
+	})
+}
