@@ -19,6 +19,8 @@ type queries struct {
 	bury, removeOne         string
 	liftOne, holdDead       string
 	ghosts                  string
+	renew, joinAlone        string
+	replace, elsewhere      string
 	enrol, expel, instances string
 	slots                   string
 	lease, release          string
@@ -106,8 +108,20 @@ func newQueries(d dialect.Dialect) queries {
 			           AND EXISTS (SELECT 1 FROM {outbox_dead} AS d
 			                       WHERE d.position = {holds}.position AND d.ordering_key = {holds}.ordering_key))`),
 
+		renew: d.SQL(`UPDATE {forwarders} SET lease_until = {after $2} WHERE owner = $1`),
+
+		joinAlone: joinAlone(d),
+
+		replace: d.SQL(`
+			DELETE FROM {forwarders} WHERE destination <> $1 AND lease_until < {now}
+			RETURNING destination, {millis lease_until}`),
+
+		elsewhere: d.SQL(`
+			SELECT owner, destination, {millis lease_until} FROM {forwarders} WHERE destination <> $1
+			ORDER BY lease_until DESC LIMIT 1`),
+
 		enrol: d.SQL(`
-			INSERT INTO {forwarders} (owner, lease_until) VALUES ($1, {after $2})
+			INSERT INTO {forwarders} (owner, lease_until, destination) VALUES ($1, {after $2}, $3)
 			ON CONFLICT (owner) DO UPDATE SET lease_until = excluded.lease_until`),
 
 		expel: d.SQL(`
@@ -139,7 +153,7 @@ func newQueries(d dialect.Dialect) queries {
 
 		releaseAll: d.SQL(`UPDATE {slots} SET owner = NULL, lease_until = NULL WHERE owner = $1`),
 
-		resign: d.SQL(`DELETE FROM {forwarders} WHERE owner = $1`),
+		resign: d.SQL(`UPDATE {forwarders} SET lease_until = {after -1} WHERE owner = $1`),
 
 		stats: d.SQL(`
 			SELECT (SELECT COUNT(*) FROM {outbox}),

@@ -87,10 +87,13 @@ CREATE TABLE {outbox_sent} (
     sent_at      timestamptz NOT NULL DEFAULT now()
 );
 
--- Forwarders at work, so that each knows its share of the slots.
+-- Forwarders at work, so that each knows its share of the slots, and that all
+-- send to one destination. The last one that has ended stays until another one
+-- comes, which says so if it sends elsewhere.
 CREATE TABLE {forwarders} (
     owner       text        PRIMARY KEY,
-    lease_until timestamptz NOT NULL CHECK (isfinite(lease_until)) -- one for ever would keep its share for ever
+    lease_until timestamptz NOT NULL CHECK (isfinite(lease_until)), -- one for ever would keep its share for ever
+    destination text        NOT NULL DEFAULT '' -- that is not known
 );
 
 -- Who forwards which part of the outbox. A lease, not a session lock: those

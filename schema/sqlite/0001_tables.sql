@@ -69,10 +69,13 @@ CREATE TABLE {outbox_sent} (
     sent_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
 ) STRICT;
 
--- Forwarders at work, so that each knows its share of the slots.
+-- Forwarders at work, so that each knows its share of the slots, and that all
+-- send to one destination. The last one that has ended stays until another one
+-- comes, which says so if it sends elsewhere.
 CREATE TABLE {forwarders} (
     owner       TEXT    PRIMARY KEY,
-    lease_until INTEGER NOT NULL CHECK (lease_until < 253402300800000) -- the year 10000
+    lease_until INTEGER NOT NULL CHECK (lease_until < 253402300800000), -- the year 10000
+    destination TEXT    NOT NULL DEFAULT '' -- that is not known
 ) STRICT;
 
 -- Who forwards which part of the outbox.
