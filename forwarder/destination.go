@@ -80,7 +80,8 @@ func shown(destination string) string {
 // its predecessor if that had another destination. All instances that are at
 // work have one destination: one that joins takes a lock, so that no other joins
 // meanwhile, and returns an otherDestination if there is an instance that sends
-// elsewhere. Who is at work already only says so again, without the lock.
+// elsewhere. Who is at work already only says so again, without the lock: its row
+// is there, so nobody with another destination has taken over.
 func (s *store) enrol(ctx context.Context, tx *sql.Tx, length time.Duration) (before *predecessor, err error) {
 	result, err := tx.ExecContext(ctx, s.sql.renew, s.owner, length.Milliseconds())
 	if err != nil {
@@ -160,8 +161,7 @@ func (l *loop) giveWay(other *otherDestination, sent time.Time) {
 		l.sender.gate.Store(false) // what has not left yet comes back
 		l.lose(t.slots)
 	}
-	t.leaving = nil
-	t.next = l.nextTry(sent)
+	t.fault.until = l.nextTry(sent)
 	switch {
 	case l.stopping:
 	case t.rival == 0:
