@@ -80,6 +80,25 @@ type Config struct {
 	// Defaults to GoOn.
 	AfterDead AfterDead
 
+	// Destination names the broker, or whatever the publisher sends to. All
+	// instances of one outbox must have the same destination: while one is at
+	// work, Run of one with another returns ErrOtherDestination, or each broker
+	// would get a part of the messages. When nobody else is at work, Run goes on
+	// and logs the change.
+	//
+	// The name is stored in the table of the forwarders and logged, so it must
+	// hold no credentials; at most 1,000 bytes. Defaults to what the publisher's
+	// method Destination() string returns. That of package rabbit names host,
+	// port, virtual host, and how a topic becomes an exchange and a routing key;
+	// a publisher that wraps it should pass the method on. Set Destination if
+	// instances reach one broker under different names, or different brokers
+	// under one name such as "localhost".
+	//
+	// A publisher without the method has an unknown destination. That is the same
+	// as no other: instances that all have an unknown one run together, and none
+	// runs beside one whose destination is known.
+	Destination string
+
 	// KeepSent is how long messages are kept in a log when they were sent, see
 	// [Sent]: at least a minute. Defaults to 0, which keeps none.
 	KeepSent time.Duration

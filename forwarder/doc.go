@@ -47,6 +47,9 @@
 // back at once, and the part of one that died is taken over when its lease has
 // run out.
 //
+// All of them send to one destination. Run of an instance with another one
+// returns ErrOtherDestination, see Config.Destination.
+//
 // A slot changes hands when nothing of it is in flight, so that no message goes
 // twice. A process that died, was stopped, or has waited for an answer of the
 // publisher, for longer than its lease, may have sent what its successor sends

@@ -53,7 +53,8 @@ func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, er
 	if publisher == nil {
 		errs = append(errs, errors.New("publisher is nil"))
 	}
-	if err := errors.Join(append(errs, config.validate())...); err != nil {
+	destination, err := destinationOf(config.Destination, publisher)
+	if err := errors.Join(append(errs, err, config.validate())...); err != nil {
 		return nil, fields.Refused("forwarder", err)
 	}
 	if _, async := publisher.(AsyncPublisher); !async {
@@ -64,7 +65,7 @@ func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, er
 		return nil, fmt.Errorf("forwarder: %w", err)
 	}
 	s := newStore(db, d)
-	s.keepSent = config.KeepSent > 0
+	s.keepSent, s.destination = config.KeepSent > 0, destination
 	return &Forwarder{
 		config:  config,
 		store:   s,
@@ -85,6 +86,10 @@ func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, er
 // or the database of another kind (schema.ErrMissing, ErrOutdated, ErrNewer,
 // ErrDialect), on a second call, or if the forwarder is closed. A database or
 // broker that cannot be reached is no error: it is waited for.
+//
+// It returns ErrOtherDestination, within half of Config.Lease, if another
+// instance forwards the same outbox to another destination; see
+// Config.Destination. The other instance goes on.
 func (f *Forwarder) Run(ctx context.Context) error {
 	if err := f.start(); err != nil {
 		return err
@@ -112,8 +117,13 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	}
 	f.sender.start(f.config.Workers)
 	defer close(f.sender.orders)
-	f.left = newLoop(f).run(ctx)
-	return nil
+	if f.store.destination == "" {
+		f.config.Logger.Info("The publisher does not name its destination, so a forwarder to another broker is not noticed; "+
+			"set forwarder.Config.Destination", nil)
+	}
+	l := newLoop(f)
+	f.left = l.run(ctx)
+	return l.refusal
 }
 
 func (f *Forwarder) start() error {

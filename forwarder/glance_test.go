@@ -9,8 +9,9 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A message is late since it was written or, if it has a due time, since then; of
-// several the one that is latest counts.
+// A message is late since it was written or, if it has a due time, since then; if
+// it was refused, since it was refused first, although it is due later. Of several
+// the one that is latest counts.
 func TestAGlanceSeesHowLateTheOutboxIs(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := Config{Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
@@ -39,5 +40,20 @@ func TestAGlanceSeesHowLateTheOutboxIs(t *testing.T) {
 		_, err = db.ExecContext(t.Context(), columns+`('2', 't', 0, '', '{}', `+hourAgo+`, `+due+`)`)
 		require.NoError(t, err)
 		require.InDelta(t, 7200, look().lag.Seconds(), 60, "what should have been sent when it was due")
+
+		later, failing := "now() + interval '5 minutes'", "now() - interval '3 hours'"
+		if db.Dialect == "sqlite" {
+			later, failing = "(unixepoch() + 300) * 1000", "(unixepoch() - 10800) * 1000"
+		}
+		_, err = db.ExecContext(t.Context(), columns+`('3', 't', 0, '', '{}', `+hourAgo+`, `+later+`)`)
+		require.NoError(t, err)
+		require.InDelta(t, 7200, look().lag.Seconds(), 60, "what its producer has delayed")
+		_, err = db.ExecContext(t.Context(), `UPDATE once_outbox SET failing_since = `+failing+` WHERE message_id = '3'`)
+		require.NoError(t, err)
+		require.InDelta(t, 10800, look().lag.Seconds(), 60, "what backs off, since it failed first")
+		stats, err := f.Stats(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, stats.Failing)
+		require.InDelta(t, 10800, stats.FailingFor.Seconds(), 60)
 	})
 }

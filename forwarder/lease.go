@@ -2,6 +2,7 @@ package forwarder
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -21,6 +22,7 @@ type tenure struct {
 	next    time.Time // when to renew, or to ask again
 	busy    bool
 	fault   fault
+	rival   int64 // the lease of an instance with another destination, when it was met; or 0
 
 	said      bool // and how many slots, in the log
 	saidSlots int
@@ -31,6 +33,7 @@ type tenancy struct {
 	slots     []int64
 	share     int
 	instances int
+	before    *predecessor
 }
 
 // keepLease takes and renews the lease, and stops forwarding when it has run
@@ -80,11 +83,18 @@ func (l *loop) keepLease(now time.Time) {
 func (l *loop) leased(req leaseRequest, got tenancy, sent time.Time, err error) {
 	t := &l.tenure
 	t.busy = false
+	if other := (*otherDestination)(nil); errors.As(err, &other) {
+		l.worked(&t.fault, "The lease could be renewed")
+		l.giveWay(other, sent)
+		return
+	}
 	if err != nil {
 		t.fault.failed(l, "The lease could not be renewed", err)
 		return
 	}
 	l.worked(&t.fault, "The lease could be renewed")
+	t.rival = 0
+	l.sayDestination(got.before)
 	select {
 	case <-l.running:
 	default:

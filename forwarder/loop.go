@@ -37,6 +37,7 @@ type loop struct {
 	until     time.Time // when it or stopping itself ends, whatever is left
 	releasing bool
 	released  bool
+	refusal   error // why it must not go on
 }
 
 func newLoop(f *Forwarder) *loop {

@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -65,33 +63,6 @@ func TestRefusedIsTriedAgainLater(t *testing.T) {
 		require.Equal(t, 4, b.tries("bad"))
 		require.EqualValues(t, 3, asked.Load())
 		require.Zero(t, dead(t, db))
-	})
-}
-
-// Otherwise the log says nothing of a topic that no queue is bound to, until its
-// messages are dead.
-func TestATopicThatRefusesIsToldOfOnce(t *testing.T) {
-	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
-		log := &testkit.Logs{}
-		b := newBroker().answering(func(d delivery) error {
-			if d.attempt < 4 && d.topic != "good" {
-				return refusal{errors.New("no queue")}
-			}
-			return nil
-		})
-		cfg := quick(config)
-		cfg.Backoff = func(int) time.Duration { return 20 * time.Millisecond }
-		cfg.Logger = log
-		start(t, db, b, cfg)
-		put(t, db, config, "bad", msg("1", ""), msg("2", ""))
-		put(t, db, config, "worse", msg("3", ""))
-		put(t, db, config, "good", msg("4", ""))
-		drained(t, db)
-		for topic, want := range map[string]int{"bad": 1, "worse": 1, "good": 0} {
-			if n := log.Count("INFO Message was refused", "topic="+topic, "err=no queue"); n != want {
-				t.Errorf("topic %s is told of %d times, not %d:\n%s", topic, n, want, strings.Join(log.Lines(), "\n"))
-			}
-		}
 	})
 }
 

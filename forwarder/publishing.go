@@ -136,6 +136,9 @@ func (l *loop) again(r *row) {
 func (l *loop) confirmed(r *row, now time.Time) {
 	l.wire.confirms++
 	l.wire.fault.worked(l, publishing)
+	if refused := l.topics.refusals.accept(r.topic); refused > 0 {
+		l.config.Logger.Info("Topic accepts messages again", watermill.LogFields{"topic": r.topic, "refused": refused})
+	}
 	l.clear(r)
 	r.final = true
 	l.buffer.unload(r)
@@ -172,11 +175,12 @@ func (l *loop) refused(r *row, err error) {
 		return
 	}
 	fields := watermill.LogFields{
-		"message_uuid": r.id, "topic": r.topic, "attempt": r.attempts + 1, "size": r.size(), "err": clean(err),
+		"message_uuid": r.id, "topic": r.topic, "attempt": r.attempts + 1, "size": r.size(),
 	}
-	if l.topics.refusals.news(r.topic, time.Now()) {
-		l.config.Logger.Info("Message was refused, it is tried again later", fields)
+	if l.topics.refusals.refuse(r.topic, time.Now()) {
+		l.config.Logger.Error("Messages of a topic are refused, they are tried again later", errors.New(clean(err)), fields)
 	} else {
+		fields["err"] = clean(err)
 		l.config.Logger.Debug("Message was refused, it is tried again later", fields)
 	}
 	l.conclude(r)

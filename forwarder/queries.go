@@ -19,6 +19,8 @@ type queries struct {
 	bury, removeOne         string
 	liftOne, holdDead       string
 	ghosts                  string
+	renew, joinAlone        string
+	replace, elsewhere      string
 	enrol, expel, instances string
 	slots                   string
 	lease, release          string
@@ -69,7 +71,7 @@ func newQueries(d dialect.Dialect) queries {
 		charge: d.SQL(`
 			UPDATE {outbox} AS o
 			SET attempts = c.attempts, due_at = {after c.delay}, last_error = c.error,
-			    unknown = o.unknown OR c.unknown
+			    unknown = o.unknown OR c.unknown, failing_since = COALESCE(o.failing_since, {now})
 			FROM ` + charged + `
 			WHERE o.position = c.position AND o.message_id = c.message_id AND ` + owned("$9")),
 
@@ -106,8 +108,20 @@ func newQueries(d dialect.Dialect) queries {
 			           AND EXISTS (SELECT 1 FROM {outbox_dead} AS d
 			                       WHERE d.position = {holds}.position AND d.ordering_key = {holds}.ordering_key))`),
 
+		renew: d.SQL(`UPDATE {forwarders} SET lease_until = {after $2} WHERE owner = $1`),
+
+		joinAlone: joinAlone(d),
+
+		replace: d.SQL(`
+			DELETE FROM {forwarders} WHERE destination <> $1 AND lease_until < {now}
+			RETURNING destination, {millis lease_until}`),
+
+		elsewhere: d.SQL(`
+			SELECT owner, destination, {millis lease_until} FROM {forwarders} WHERE destination <> $1
+			ORDER BY lease_until DESC LIMIT 1`),
+
 		enrol: d.SQL(`
-			INSERT INTO {forwarders} (owner, lease_until) VALUES ($1, {after $2})
+			INSERT INTO {forwarders} (owner, lease_until, destination) VALUES ($1, {after $2}, $3)
 			ON CONFLICT (owner) DO UPDATE SET lease_until = excluded.lease_until`),
 
 		expel: d.SQL(`
@@ -139,22 +153,25 @@ func newQueries(d dialect.Dialect) queries {
 
 		releaseAll: d.SQL(`UPDATE {slots} SET owner = NULL, lease_until = NULL WHERE owner = $1`),
 
-		resign: d.SQL(`DELETE FROM {forwarders} WHERE owner = $1`),
+		resign: d.SQL(`UPDATE {forwarders} SET lease_until = {after -1} WHERE owner = $1`),
 
 		stats: d.SQL(`
 			SELECT (SELECT COUNT(*) FROM {outbox}),
 			       (SELECT COUNT(*) FROM {outbox} WHERE due_at > {now}),
 			       (SELECT {millis created_at} FROM {outbox} WHERE due_at IS NULL ORDER BY position LIMIT 1),
+			       (SELECT COUNT(*) FROM {outbox} WHERE failing_since IS NOT NULL),
+			       (SELECT {millis failing_since} FROM {outbox} WHERE failing_since IS NOT NULL ORDER BY failing_since LIMIT 1),
 			       (SELECT COUNT(*) FROM {holds}),
 			       (SELECT COUNT(*) FROM {outbox_dead}),
 			       ` + clock),
 
 		// What can be asked often: counts are cut off at $1, and the first that
-		// waits and the first that is due are found by an index.
+		// waits, is due or has failed is found by an index.
 		glance: d.SQL(`
 			SELECT (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox} LIMIT $1) AS p),
 			       (SELECT {millis created_at} FROM {outbox} WHERE due_at IS NULL ORDER BY position LIMIT 1),
 			       (SELECT {millis due_at} FROM {outbox} WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
+			       (SELECT {millis failing_since} FROM {outbox} WHERE failing_since IS NOT NULL ORDER BY failing_since LIMIT 1),
 			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {holds} LIMIT $1) AS h),
 			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox_dead} LIMIT $1) AS d),
 			       ` + clock),

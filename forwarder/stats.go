@@ -20,6 +20,14 @@ type Stats struct {
 	// turn or its ordering key; 0 if there is none.
 	Oldest time.Duration
 
+	// Failing is the number of messages that were put off because the broker
+	// refused them or their topic does not answer.
+	Failing int
+
+	// FailingFor is the time since the first of them was put off first; 0 if
+	// there is none.
+	FailingFor time.Duration
+
 	// HeldKeys is the number of ordering keys whose head was not accepted.
 	HeldKeys int
 
@@ -31,13 +39,13 @@ type Stats struct {
 // the backlog.
 func (f *Forwarder) Stats(ctx context.Context) (Stats, error) {
 	var (
-		stats  Stats
-		oldest sql.NullInt64
-		now    int64
+		stats           Stats
+		oldest, failing sql.NullInt64
+		now             int64
 	)
 	err := f.store.read(ctx, func(tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, f.store.sql.stats).
-			Scan(&stats.Pending, &stats.Deferred, &oldest, &stats.HeldKeys, &stats.Dead, &now)
+			Scan(&stats.Pending, &stats.Deferred, &oldest, &stats.Failing, &failing, &stats.HeldKeys, &stats.Dead, &now)
 	})
 	if err != nil {
 		return Stats{}, fmt.Errorf("forwarder: stats: %w", err)
@@ -45,21 +53,24 @@ func (f *Forwarder) Stats(ctx context.Context) (Stats, error) {
 	if oldest.Valid {
 		stats.Oldest = time.Duration(max(0, now-oldest.Int64)) * time.Millisecond
 	}
+	if failing.Valid {
+		stats.FailingFor = time.Duration(max(0, now-failing.Int64)) * time.Millisecond
+	}
 	return stats, nil
 }
 
 // glance is Stats at a bounded cost.
 func (s *store) glance(ctx context.Context) (glance, error) {
 	var (
-		seen       glance
-		first, due sql.NullInt64
-		now        int64
+		seen                glance
+		first, due, failing sql.NullInt64
+		now                 int64
 	)
 	err := s.read(ctx, func(tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, s.sql.glance, countedUpTo).
-			Scan(&seen.pending, &first, &due, &seen.heldKeys, &seen.dead, &now)
+			Scan(&seen.pending, &first, &due, &failing, &seen.heldKeys, &seen.dead, &now)
 	})
-	for _, since := range []sql.NullInt64{first, due} {
+	for _, since := range []sql.NullInt64{first, due, failing} {
 		if since.Valid {
 			seen.lag = max(seen.lag, time.Duration(now-since.Int64)*time.Millisecond)
 		}

@@ -20,6 +20,8 @@ type store struct {
 	sql     queries
 	owner   string
 
+	destination string // or "" if it is not known
+
 	keepSent bool // what is removed
 }
 
@@ -46,16 +48,20 @@ type leaseRequest struct {
 }
 
 // lease renews and gives back slots that are owned, takes free ones, and says
-// which are owned now.
+// which are owned now. Its error is an otherDestination if an instance that
+// sends elsewhere may be at work.
 func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 	var got tenancy
 	err := s.write(ctx, func(tx *sql.Tx) error {
 		got = tenancy{}
+		var err error
+		if got.before, err = s.enrol(ctx, tx, req.length); err != nil {
+			return err
+		}
 		for _, step := range []struct {
 			query string
 			args  []any
 		}{
-			{s.sql.enrol, []any{s.owner, req.length.Milliseconds()}},
 			{s.sql.expel, nil},
 			{s.sql.release, []any{s.owner, s.dialect.List(req.back)}},
 		} {
@@ -99,7 +105,9 @@ func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 	return got, err
 }
 
-// leave gives everything back, so that others have it at once.
+// leave gives everything back, so that others have it at once. That this
+// instance was there stays known until another one takes its place: one with
+// another destination says so.
 func (s *store) leave(ctx context.Context) error {
 	return s.write(ctx, func(tx *sql.Tx) error {
 		for _, query := range []string{s.sql.releaseAll, s.sql.resign} {

@@ -19,28 +19,48 @@ type topics struct {
 	refusals refusals
 }
 
-// refusals remembers of which topics it was told lately that messages are
-// refused. Until they are dead, for an hour, nothing else would tell of a topic
-// that no queue is bound to; and of a queue that is full one line is enough.
-type refusals map[string]time.Time
+// refusals are the topics of which messages were refused: no queue is bound, or
+// it is full. Of each topic one error is logged, and one line when it accepts
+// messages again; what is refused in between is counted.
+type refusals map[string]*refused
 
-// refusalsEvery is how often one topic is told of, refusalsMost how many are
-// remembered.
+type refused struct {
+	messages int // attempts, that is
+	last     time.Time
+	accepted bool // a message of the topic was confirmed since the first one
+}
+
+// After refusalsQuiet without a refusal, the next one of a topic that accepts
+// messages is an error again. At most refusalsMost topics are remembered.
 const (
-	refusalsEvery = time.Minute
+	refusalsQuiet = time.Minute
 	refusalsMost  = 1000
 )
 
-// news says whether to tell of a refusal.
-func (r *refusals) news(topic string, now time.Time) bool {
-	if told, ok := (*r)[topic]; ok && now.Sub(told) < refusalsEvery {
-		return false
+// refuse notes a refusal, and says whether it is the first.
+func (r *refusals) refuse(topic string, now time.Time) (first bool) {
+	t := (*r)[topic]
+	if first = t == nil || t.accepted && now.Sub(t.last) >= refusalsQuiet; first {
+		if *r == nil || len(*r) >= refusalsMost {
+			*r = refusals{}
+		}
+		t = &refused{}
+		(*r)[topic] = t
 	}
-	if *r == nil || len(*r) >= refusalsMost {
-		*r = refusals{}
+	t.messages++
+	t.last = now
+	return first
+}
+
+// accept notes a confirm. If it is the first one since a refusal, it returns how
+// often messages of the topic were refused.
+func (r refusals) accept(topic string) (refused int) {
+	t := r[topic]
+	if t == nil || t.accepted {
+		return 0
 	}
-	(*r)[topic] = now
-	return true
+	t.accepted = true
+	return t.messages
 }
 
 type topic struct {

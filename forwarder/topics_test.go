@@ -118,3 +118,46 @@ func TestTrap76_ATopicThatDoesNotAnswerWhileAnotherFails(t *testing.T) {
 		})
 	}
 }
+
+// The messages of one topic are refused, for longer than their back-off, and
+// those of another one are not: one error says so, and one line that it is over.
+// Stats counts them.
+func TestATopicWhoseMessagesAreRefused(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		healed := make(chan struct{})
+		b := newBroker().answering(func(d delivery) error {
+			select {
+			case <-healed:
+				return nil
+			default:
+			}
+			if d.topic != "fine" {
+				return refusal{errors.New("no queue is bound")}
+			}
+			return nil
+		})
+		log := &testkit.Logs{}
+		cfg := quick(config)
+		cfg.MaxAttempts = 1_000_000
+		cfg.Logger = log
+		f := start(t, db, b, cfg)
+		put(t, db, config, "refused", msg("1", ""), msg("2", ""), msg("3", "key"))
+		put(t, db, config, "denied", msg("4", ""))
+		put(t, db, config, "fine", msg("5", ""))
+		eventually(t, "they are refused again and again", func() bool { return b.tries("1") > 3 && b.tries("2") > 3 && b.tries("3") > 3 && b.tries("4") > 3 })
+		for _, topic := range []string{"topic=refused ", "topic=denied "} {
+			require.Equal(t, 1, log.Count("ERROR Messages of a topic are refused, they are tried again later", topic, "err=no queue is bound"))
+		}
+		require.Equal(t, 2, log.Count("ERROR"))
+		require.Zero(t, log.Count("accepts messages again"))
+		eventually(t, "all are counted", func() bool {
+			stats, err := f.Stats(t.Context())
+			require.NoError(t, err)
+			return stats.Failing == 4 && stats.FailingFor > 0
+		})
+		close(healed)
+		drained(t, db)
+		require.Equal(t, 1, log.Count("INFO Topic accepts messages again", "topic=denied", "refused="))
+		require.Equal(t, 2, log.Count("accepts messages again"))
+	})
+}

@@ -23,7 +23,8 @@ CREATE TABLE {outbox} (
     due_at       timestamptz CHECK (isfinite(due_at)),
     attempts     integer     NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     unknown      boolean     NOT NULL DEFAULT false, -- may have been sent already, by some attempt
-    last_error   text
+    last_error   text,
+    failing_since timestamptz CHECK (isfinite(failing_since)) -- when it was put off first
 ) WITH (
     -- A queue turns over completely: vacuum by count, not by share of a size
     -- that is near zero most of the time.
@@ -38,6 +39,9 @@ ALTER SEQUENCE {outbox_position} OWNED BY {outbox}.position;
 
 -- Finds delayed and backed-off rows. Rows that are due at once are not in it.
 CREATE INDEX {index outbox_due} ON {outbox} (due_at) WHERE due_at IS NOT NULL;
+
+-- How long the broker has refused messages. Only those are in it.
+CREATE INDEX {index outbox_failing} ON {outbox} (failing_since) WHERE failing_since IS NOT NULL;
 
 -- An ordering key whose head was refused or died: its successors wait for the
 -- row at that position. Gone with the head. The successors lie above
@@ -87,10 +91,13 @@ CREATE TABLE {outbox_sent} (
     sent_at      timestamptz NOT NULL DEFAULT now()
 );
 
--- Forwarders at work, so that each knows its share of the slots.
+-- Forwarders at work, so that each knows its share of the slots, and that all
+-- send to one destination. The last one that has ended stays until another one
+-- comes, which says so if it sends elsewhere.
 CREATE TABLE {forwarders} (
     owner       text        PRIMARY KEY,
-    lease_until timestamptz NOT NULL CHECK (isfinite(lease_until)) -- one for ever would keep its share for ever
+    lease_until timestamptz NOT NULL CHECK (isfinite(lease_until)), -- one for ever would keep its share for ever
+    destination text        NOT NULL DEFAULT '' -- that is not known
 );
 
 -- Who forwards which part of the outbox. A lease, not a session lock: those

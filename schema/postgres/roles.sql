@@ -34,7 +34,7 @@ GRANT USAGE ON SEQUENCE {outbox_position} TO {role producer};
 -- when and how often they were tried. Of what is dead or sent it sees no
 -- content.
 GRANT SELECT, DELETE ON {outbox} TO {role forwarder};
-GRANT UPDATE (due_at, attempts, unknown, last_error) ON {outbox} TO {role forwarder};
+GRANT UPDATE (due_at, attempts, unknown, last_error, failing_since) ON {outbox} TO {role forwarder};
 GRANT SELECT, INSERT, DELETE ON {holds} TO {role forwarder};
 GRANT UPDATE (position, successors_after, reason) ON {holds} TO {role forwarder};
 GRANT INSERT, SELECT (position, ordering_key) ON {outbox_dead} TO {role forwarder};
@@ -76,7 +76,7 @@ GRANT SELECT, INSERT (actor, action, subject, consumer, message_id, why, replay_
 
 -- The watcher sees everything but contents: no payload, digest or metadata, and
 -- no text of an error, in which a handler or a broker may have quoted them.
-GRANT SELECT (position, message_id, topic, ordering_key, slot, created_at, due_at, attempts, unknown)
+GRANT SELECT (position, message_id, topic, ordering_key, slot, created_at, due_at, attempts, unknown, failing_since)
     ON {outbox} TO {role watcher};
 GRANT SELECT ON {holds}, {forwarders}, {slots}, {versions}, {audit} TO {role watcher};
 GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, attempts, reason, unknown, died_at)

@@ -16,11 +16,15 @@ CREATE TABLE {outbox} (
     due_at       INTEGER,
     attempts     INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     unknown      INTEGER NOT NULL DEFAULT 0, -- may have been sent already, by some attempt
-    last_error   TEXT
+    last_error   TEXT,
+    failing_since INTEGER -- when it was put off first
 ) STRICT;
 
 -- Finds delayed and backed-off rows. Rows that are due at once are not in it.
 CREATE INDEX {index outbox_due} ON {outbox} (due_at) WHERE due_at IS NOT NULL;
+
+-- How long the broker has refused messages. Only those are in it.
+CREATE INDEX {index outbox_failing} ON {outbox} (failing_since) WHERE failing_since IS NOT NULL;
 
 -- An ordering key whose head was refused or died: its successors wait for the
 -- row at that position. Gone with the head. The successors lie above
@@ -69,10 +73,13 @@ CREATE TABLE {outbox_sent} (
     sent_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
 ) STRICT;
 
--- Forwarders at work, so that each knows its share of the slots.
+-- Forwarders at work, so that each knows its share of the slots, and that all
+-- send to one destination. The last one that has ended stays until another one
+-- comes, which says so if it sends elsewhere.
 CREATE TABLE {forwarders} (
     owner       TEXT    PRIMARY KEY,
-    lease_until INTEGER NOT NULL CHECK (lease_until < 253402300800000) -- the year 10000
+    lease_until INTEGER NOT NULL CHECK (lease_until < 253402300800000), -- the year 10000
+    destination TEXT    NOT NULL DEFAULT '' -- that is not known
 ) STRICT;
 
 -- Who forwards which part of the outbox.

@@ -83,7 +83,7 @@ func (p *part) forward() {
 	p.becomes(2, `SELECT COUNT(DISTINCT owner) FROM app.mine_slots`)
 	endSecond()
 	end()
-	p.becomes(0, `SELECT COUNT(*) FROM app.mine_forwarders`)
+	p.becomes(0, `SELECT COUNT(*) FROM app.mine_forwarders WHERE lease_until >= now()`)
 
 	// Without the log, what is sent is deleted.
 	p.exec(p.admin, `INSERT INTO app.mine_outbox (message_id, topic, slot, payload, metadata) VALUES ('13', 'fine', 0, '', '{}')`)

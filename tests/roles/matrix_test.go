@@ -19,7 +19,7 @@ var may = map[string]map[string]string{
 	},
 	"forwarder": {
 		"migrations":  "SELECT",
-		"outbox":      "SELECT, UPDATE(attempts due_at last_error unknown), DELETE",
+		"outbox":      "SELECT, UPDATE(attempts due_at failing_since last_error unknown), DELETE",
 		"holds":       "SELECT, INSERT, UPDATE(position reason successors_after), DELETE",
 		"outbox_dead": "SELECT(ordering_key position), INSERT",
 		"outbox_sent": "SELECT(id sent_at), INSERT, DELETE",
@@ -49,7 +49,7 @@ var may = map[string]map[string]string{
 	},
 	"watcher": {
 		"migrations":  "SELECT",
-		"outbox":      "SELECT(attempts created_at due_at message_id ordering_key position slot topic unknown)",
+		"outbox":      "SELECT(attempts created_at due_at failing_since message_id ordering_key position slot topic unknown)",
 		"holds":       "SELECT",
 		"outbox_dead": "SELECT(attempts created_at died_at id message_id ordering_key position reason topic unknown)",
 		"outbox_sent": "SELECT(created_at id message_id ordering_key position sent_at topic)",

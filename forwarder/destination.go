@@ -1,0 +1,187 @@
+package forwarder
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"regexp"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// ErrOtherDestination says that another instance forwards the same outbox to
+// another destination, so that each broker would get a part of the messages.
+// The error's text names both instances' destinations and the ways out.
+var ErrOtherDestination = errors.New("forwarder: another destination")
+
+// destined is what a publisher may offer: a name of the place where its
+// messages go. It is stored and logged.
+type destined interface{ Destination() string }
+
+// longestDestination bounds the name of a destination, in bytes.
+const longestDestination = 1000
+
+var userinfo = regexp.MustCompile(`//[^/\s]*@`)
+
+// destinationOf returns the name of the place where messages go: configured, or
+// what publisher says, or "" if neither is known.
+func destinationOf(configured string, publisher message.Publisher) (string, error) {
+	destination, from := configured, "Destination"
+	if named, ok := publisher.(destined); ok && destination == "" {
+		destination, from = named.Destination(), "the publisher's Destination"
+	}
+	switch {
+	case userinfo.MatchString(destination):
+		return "", fmt.Errorf("%s contains a user name or a password (not shown here); leave it out", from)
+	case parked.Clean(destination, longestDestination) != destination:
+		return "", fmt.Errorf("%s is %.100q: not UTF-8 without NUL of at most %d bytes", from, destination, longestDestination)
+	}
+	return destination, nil
+}
+
+// otherDestination is an instance with another destination whose lease has not
+// ended. It may be at work or have died.
+type otherDestination struct {
+	owner, destination string
+	until              int64 // its lease, in the database's milliseconds
+}
+
+func (o *otherDestination) Error() string {
+	return fmt.Sprintf("instance %q sends to %s", o.owner, shown(o.destination))
+}
+
+// refusal is the error of Run.
+func (o *otherDestination) refusal(own string) error {
+	same := "set forwarder.Config.Destination of both to the same name"
+	if o.destination != "" {
+		same = fmt.Sprintf("set forwarder.Config.Destination to %q here", o.destination)
+	}
+	return fmt.Errorf("%w: instance %q sends this outbox to %s, and this instance would send it to %s; "+
+		"to change the broker, stop all forwarders of the outbox, then start them with the new one; "+
+		"if both are the same broker, %s", ErrOtherDestination, o.owner, shown(o.destination), shown(own), same)
+}
+
+func shown(destination string) string {
+	if destination == "" {
+		return "a destination that its publisher does not name"
+	}
+	return fmt.Sprintf("%q", destination)
+}
+
+// enrol notes that this instance is at work until length from now, and returns
+// its predecessor if that had another destination. All instances that are at
+// work have one destination: one that joins takes a lock, so that no other joins
+// meanwhile, and returns an otherDestination if there is an instance that sends
+// elsewhere. Who is at work already only says so again, without the lock: its row
+// is there, so nobody with another destination has taken over.
+func (s *store) enrol(ctx context.Context, tx *sql.Tx, length time.Duration) (before *predecessor, err error) {
+	result, err := tx.ExecContext(ctx, s.sql.renew, s.owner, length.Milliseconds())
+	if err != nil {
+		return nil, err
+	}
+	if renewed, err := result.RowsAffected(); err != nil || renewed > 0 {
+		return nil, err
+	}
+	if s.sql.joinAlone != "" {
+		if _, err := tx.ExecContext(ctx, s.sql.joinAlone); err != nil {
+			return nil, err
+		}
+	}
+	if before, err = s.replace(ctx, tx); err != nil {
+		return nil, err
+	}
+	var other otherDestination
+	err = tx.QueryRowContext(ctx, s.sql.elsewhere, s.destination).Scan(&other.owner, &other.destination, &other.until)
+	switch {
+	case err == nil:
+		return nil, &other
+	case !errors.Is(err, sql.ErrNoRows):
+		return nil, err
+	}
+	_, err = tx.ExecContext(ctx, s.sql.enrol, s.owner, length.Milliseconds(), s.destination)
+	return before, err
+}
+
+// predecessor is an instance whose lease has ended.
+type predecessor struct{ destination string }
+
+// replace removes the instances with other destinations whose leases have
+// ended, and returns the last of them. It waits for one that is just renewing
+// its lease, and then leaves it.
+func (s *store) replace(ctx context.Context, tx *sql.Tx) (*predecessor, error) {
+	rows, err := tx.QueryContext(ctx, s.sql.replace, s.destination)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var (
+		last  *predecessor
+		until int64
+	)
+	for rows.Next() {
+		var (
+			gone  predecessor
+			ended int64
+		)
+		if err := rows.Scan(&gone.destination, &ended); err != nil {
+			return nil, err
+		}
+		if last == nil || ended > until {
+			last, until = &gone, ended
+		}
+	}
+	return last, rows.Err()
+}
+
+// joinAlone is a statement after which no other instance joins until the
+// transaction ends. SQLite has one writer.
+func joinAlone(d dialect.Dialect) string {
+	if d.SQLite() {
+		return ""
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte("once forwarders " + d.Config().Table("forwarders")))
+	return fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, int64(h.Sum64()))
+}
+
+// giveWay stops sending: an instance with another destination may be at work.
+// If it renews its lease it is, and Run ends. If it does not, it has died, and
+// this instance takes over when that lease has ended.
+func (l *loop) giveWay(other *otherDestination, sent time.Time) {
+	t := &l.tenure
+	if len(t.slots) > 0 {
+		l.sender.gate.Store(false) // what has not left yet comes back
+		l.lose(t.slots)
+	}
+	t.fault.until = l.nextTry(sent)
+	switch {
+	case l.stopping:
+	case t.rival == 0:
+		t.rival = other.until
+		l.config.Logger.Info("Another instance has another destination, waiting until its lease is renewed or ends", watermill.LogFields{
+			"destination": l.store.destination, "other_instance": other.owner, "other_destination": other.destination,
+		})
+	case other.until > t.rival:
+		l.refusal = other.refusal(l.store.destination)
+		l.config.Logger.Error("Another instance forwards to another destination, forwarding ends", l.refusal, nil)
+		l.stop(sent)
+	}
+}
+
+// sayDestination logs a change of the destination.
+func (l *loop) sayDestination(before *predecessor) {
+	if before == nil {
+		return
+	}
+	l.config.Logger.Info("The destination of the outbox has changed", watermill.LogFields{
+		"from": cmp.Or(before.destination, "unknown"), "to": cmp.Or(l.store.destination, "unknown"),
+	})
+}
