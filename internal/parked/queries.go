@@ -27,8 +27,9 @@ type queries struct {
 	operateQueries
 	claimQueries
 
-	order   orderQueries
-	replays replayQueries
+	order     orderQueries
+	replays   replayQueries
+	consumers consumerQueries
 }
 
 func newQueries(d dialect.Dialect) queries {
@@ -153,8 +154,9 @@ func newQueries(d dialect.Dialect) queries {
 		operateQueries: newOperateQueries(d),
 		claimQueries:   newClaimQueries(d, clock),
 
-		order:   newOrderQueries(d),
-		replays: newReplayQueries(d),
+		order:     newOrderQueries(d),
+		replays:   newReplayQueries(d),
+		consumers: newConsumerQueries(d),
 	}
 }
 

@@ -224,6 +224,21 @@ CREATE INDEX {index parked_replay} ON {parked} (replay_id, state) WHERE replay_i
 -- What was imported once is not imported again.
 CREATE UNIQUE INDEX {index parked_origin} ON {parked} (origin) WHERE origin IS NOT NULL;
 
+-- The consumers that have subscribed, and when each was last running. The
+-- embedded transport stores a message for every consumer that is registered for
+-- its topic here, running or not.
+CREATE TABLE {consumers} (
+    topic         text        NOT NULL,
+    consumer      text        NOT NULL,
+    embedded      boolean     NOT NULL DEFAULT false, -- subscribed through the embedded transport
+    key_order     boolean     NOT NULL DEFAULT false, -- handles messages of one ordering key in order
+    program       text        NOT NULL DEFAULT '',    -- that ran it last
+    owner         text        NOT NULL DEFAULT '',    -- host, process and subscription that ran it last
+    registered_at timestamptz NOT NULL DEFAULT now(),
+    seen_at       timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (topic, consumer)
+);
+
 -- Who replayed, edited or discarded what, and why: written in the transaction
 -- that does it.
 CREATE TABLE {audit} (

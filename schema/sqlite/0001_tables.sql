@@ -195,6 +195,21 @@ CREATE INDEX {index parked_replay} ON {parked} (replay_id, state) WHERE replay_i
 -- What was imported once is not imported again.
 CREATE UNIQUE INDEX {index parked_origin} ON {parked} (origin) WHERE origin IS NOT NULL;
 
+-- The consumers that have subscribed, and when each was last running. The
+-- embedded transport stores a message for every consumer that is registered for
+-- its topic here, running or not.
+CREATE TABLE {consumers} (
+    topic         TEXT    NOT NULL,
+    consumer      TEXT    NOT NULL,
+    embedded      INTEGER NOT NULL DEFAULT 0, -- subscribed through the embedded transport
+    key_order     INTEGER NOT NULL DEFAULT 0, -- handles messages of one ordering key in order
+    program       TEXT    NOT NULL DEFAULT '', -- that ran it last
+    owner         TEXT    NOT NULL DEFAULT '', -- host, process and subscription that ran it last
+    registered_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    seen_at       INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    PRIMARY KEY (topic, consumer)
+) STRICT;
+
 -- Who replayed, edited or discarded what, and why.
 CREATE TABLE {audit} (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
