@@ -58,6 +58,7 @@ func newQueries(d dialect.Dialect) queries {
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO UPDATE
 			SET state = 'quarantined', owner = NULL, token = NULL,
 			    envelope = CASE WHEN p.reason = 'undecodable' THEN excluded.envelope ELSE p.envelope END,
+			    dedup_key = CASE WHEN p.reason = 'undecodable' THEN NULL ELSE p.dedup_key END,
 			    attempts = CASE WHEN p.attempts < ` + most + ` - excluded.attempts THEN p.attempts + excluded.attempts ELSE ` + most + ` END,
 			    reason = excluded.reason, error = excluded.error,
 			    error_type = excluded.error_type, fingerprint = excluded.fingerprint,

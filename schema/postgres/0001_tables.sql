@@ -160,6 +160,7 @@ CREATE TABLE {parked} (
     error           text        NOT NULL DEFAULT '',
     error_type      text        NOT NULL DEFAULT '',
     fingerprint     text        NOT NULL DEFAULT '',
+    dedup_key       text COLLATE "C", -- what the inbox has of its business key: '' if it has none, NULL if that is not known
     created_at      timestamptz NOT NULL DEFAULT now(),
     first_failed_at timestamptz,
     last_failed_at  timestamptz,
@@ -223,6 +224,9 @@ CREATE INDEX {index parked_replay} ON {parked} (replay_id, state) WHERE replay_i
 
 -- What was imported once is not imported again.
 CREATE UNIQUE INDEX {index parked_origin} ON {parked} (origin) WHERE origin IS NOT NULL;
+
+-- Whether a message that may run has a key that the inbox is to forget.
+CREATE INDEX {index parked_key} ON {parked} (dedup_key, consumer) WHERE dedup_key <> '';
 
 -- The consumers that have subscribed, and when each was last running. The
 -- embedded transport stores a message for every consumer that is registered for

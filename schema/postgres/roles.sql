@@ -52,7 +52,7 @@ GRANT SELECT, INSERT, DELETE ON {versions} TO {role consumer};
 GRANT UPDATE (version, applied_at) ON {versions} TO {role consumer};
 GRANT SELECT, INSERT, DELETE ON {parked} TO {role consumer};
 GRANT UPDATE (envelope, ordering_key, state, lane, due_at, owner, token, attempts, rounds, crashes,
-              early_since, early_of, early_version, reason, error, error_type, fingerprint,
+              early_since, early_of, early_version, reason, error, error_type, fingerprint, dedup_key,
               first_failed_at, last_failed_at, finished_at) ON {parked} TO {role consumer};
 GRANT SELECT (id, state) ON {replays} TO {role consumer};
 GRANT SELECT, INSERT, DELETE, UPDATE (embedded, key_order, program, owner, seen_at) ON {consumers} TO {role consumer};

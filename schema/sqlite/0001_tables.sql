@@ -138,6 +138,7 @@ CREATE TABLE {parked} (
     error           TEXT    NOT NULL DEFAULT '',
     error_type      TEXT    NOT NULL DEFAULT '',
     fingerprint     TEXT    NOT NULL DEFAULT '',
+    dedup_key       TEXT, -- what the inbox has of its business key: '' if it has none, NULL if that is not known
     created_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
     first_failed_at INTEGER,
     last_failed_at  INTEGER,
@@ -194,6 +195,9 @@ CREATE INDEX {index parked_replay} ON {parked} (replay_id, state) WHERE replay_i
 
 -- What was imported once is not imported again.
 CREATE UNIQUE INDEX {index parked_origin} ON {parked} (origin) WHERE origin IS NOT NULL;
+
+-- Whether a message that may run has a key that the inbox is to forget.
+CREATE INDEX {index parked_key} ON {parked} (dedup_key, consumer) WHERE dedup_key <> '';
 
 -- The consumers that have subscribed, and when each was last running. The
 -- embedded transport stores a message for every consumer that is registered for

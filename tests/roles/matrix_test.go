@@ -30,7 +30,7 @@ var may = map[string]map[string]string{
 		"migrations": "SELECT",
 		"inbox":      "SELECT, INSERT, UPDATE(tenant), DELETE",
 		"versions":   "SELECT, INSERT, UPDATE(applied_at version), DELETE",
-		"parked": "SELECT, INSERT, UPDATE(attempts crashes due_at early_of early_since early_version envelope error error_type " +
+		"parked": "SELECT, INSERT, UPDATE(attempts crashes dedup_key due_at early_of early_since early_version envelope error error_type " +
 			"fingerprint finished_at first_failed_at lane last_failed_at ordering_key owner reason rounds state token), DELETE",
 		"replays":   "SELECT(id state)",
 		"consumers": "SELECT, INSERT, UPDATE(embedded key_order owner program seen_at), DELETE",
