@@ -61,8 +61,9 @@ type Config struct {
 	Batch Batch
 
 	// Retention is how long a message is remembered: [Inbox.Run] removes what
-	// is older, except for messages that wait or are in quarantine. It is
-	// refused if it is shorter than LongestWayBack. Defaults to 30 days.
+	// is older, except for messages that wait or are in quarantine, and their
+	// Keys. Keys are remembered for an hour longer than LongestWayBack at least.
+	// It is refused if it is shorter than LongestWayBack. Defaults to 30 days.
 	Retention time.Duration
 
 	// LongestWayBack is the longest time after which a copy of a message that

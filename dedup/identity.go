@@ -38,6 +38,9 @@ func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, err
 		return nil, nil
 	}
 	i.names.check(msg.Context(), consumer, i.config.Logger)
+	if i.config.Key != nil {
+		i.consumers.LoadOrStore(consumer, nil)
+	}
 	return i.identities(msg)
 }
 

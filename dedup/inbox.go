@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -25,6 +26,7 @@ type Inbox struct {
 
 	instruments *instruments
 	names       names
+	consumers   sync.Map // names whose messages have a Key
 	churn       dialect.Churn
 }
 

@@ -22,8 +22,11 @@ type queries struct {
 	digests       string
 
 	sweepInbox      string
+	sweepInboxFrom  string // where a batch before it has come to
 	sweepParked     string
-	sweepParkedFrom string // where a batch before it has come to
+	sweepParkedFrom string
+
+	keys keyQueries
 
 	// Of an inbox that is laid out by day.
 	sweepRows func(table string) string
@@ -32,7 +35,6 @@ type queries struct {
 
 func newQueries(d dialect.Dialect, c Config) queries {
 	timeouts := setTimeouts(d, c.LockTimeout, c.IdleTimeout)
-	sweepRows := newSweepRows(d)
 	q := queries{
 		timeouts: timeouts,
 
@@ -52,34 +54,49 @@ func newQueries(d dialect.Dialect, c Config) queries {
 		digests: d.SQL(`
 			SELECT message_id, digest FROM {inbox} WHERE consumer = $1 AND message_id IN {list $2 text}`),
 
-		sweepInbox: sweepRows(c.Schema.Table("inbox")),
-
 		sweepParked:     sweepParked(d, ``),
 		sweepParkedFrom: sweepParked(d, `AND finished_at >= {from_millis $3}`),
+
+		keys: newKeyQueries(d),
 	}
+	table := "inbox"
 	if c.Schema.Inbox == schema.ByDay {
-		q.sweepInbox = sweepRows(c.Schema.Table("inbox_default"))
-		q.sweepRows = sweepRows
+		table = "inbox_default" // where keys are, too
+		q.sweepRows = newSweepRows(d, ``, ``)
 		q.days = newDayQueries(d)
 	}
+	const returning = `RETURNING {millis processed_at}`
+	q.sweepInbox = newSweepRows(d, keysStay, returning)(c.Schema.Table(table))
+	q.sweepInboxFrom = newSweepRows(d, keysStay+` AND processed_at >= {from_millis $5}`, returning)(c.Schema.Table(table))
 	return q
 }
 
 // newSweepRows returns how a batch of the inbox, or of a part of it, is removed.
 // A message that is parked may run again, however long it lies there. In order,
 // or a sweep that finds little may read the whole table.
-func newSweepRows(d dialect.Dialect) func(table string) string {
+func newSweepRows(d dialect.Dialect, besides, returning string) func(table string) string {
 	query := d.SQL(`
 			DELETE FROM %[1]s WHERE (message_id, consumer) IN (
 				SELECT message_id, consumer FROM %[1]s AS i
 				WHERE processed_at < {after $1} AND NOT EXISTS (
 					SELECT 1 FROM {parked} AS p
 					WHERE p.consumer = i.consumer AND p.message_id = i.message_id AND p.message_id <> ''
-					  AND p.state NOT IN ` + parked.Final + `)
+					  AND p.state NOT IN ` + parked.Final + `) ` + besides + `
 				ORDER BY processed_at LIMIT $2
-				{skip_locked})`)
+				{skip_locked}) ` + returning)
 	return func(table string) string { return fmt.Sprintf(query, table) }
 }
+
+// keysStay is the condition for the keys among the rows, see [Inbox.learnKeys].
+// A message that is over keeps its key for as long as its row stays: an edited
+// one in its place may have the same. Not NOT EXISTS: PostgreSQL could read all
+// parked messages for it.
+const keysStay = `
+					AND (substr(i.message_id, 1, 4) <> '` + keyPrefix + `'
+					     OR processed_at < {from_millis $3} AND i.consumer NOT IN {list $4 text}
+					        AND (SELECT 1 FROM {parked} AS p
+					             WHERE p.dedup_key = i.message_id AND p.consumer = i.consumer AND p.dedup_key <> ''
+					             LIMIT 1) IS NULL)`
 
 // sweepParked returns how a batch of the parked messages is removed. What became
 // of the entries of a replay is counted in them until it has finished. The ids

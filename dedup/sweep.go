@@ -47,6 +47,11 @@ func (i *Inbox) Run(ctx context.Context) error {
 // again, and parked messages that were resolved or discarded, but for those of a
 // replay that has not finished.
 //
+// With Config.Key a key stays while a message that waits or is in quarantine has
+// it. An Inbox with that Key has to sweep, in a process that handles the
+// consumer's messages: any other one leaves a consumer's keys alone while it has
+// parked messages that have waited for long and whose keys it does not know.
+//
 // Of an inbox with the layout schema.ByDay it also makes the partitions of the
 // days that come, and removes days that are too old, whose rows it does not
 // count: for that it must be called as the owner of the tables. A day that is
@@ -55,9 +60,9 @@ func (i *Inbox) Sweep(ctx context.Context) (removed int64, err error) {
 	if i.config.Schema.Inbox == schema.ByDay {
 		removed, err = i.sweepDays(ctx)
 	}
-	n, failed := i.sweepAll(ctx, i.sql.sweepInbox)
+	n, failed := i.sweepInbox(ctx)
 	removed, err = removed+n, errors.Join(err, failed)
-	n, failed = i.sweepParked(ctx)
+	n, failed = i.sweepOn(ctx, i.sql.sweepParked, i.sql.sweepParkedFrom, -i.config.Retention.Milliseconds(), sweepBatch)
 	removed, err = removed+n, errors.Join(err, failed)
 	if err != nil {
 		err = fmt.Errorf("dedup: sweep: %w", err)
@@ -86,11 +91,11 @@ func (i *Inbox) sweep(ctx context.Context, query string) (removed int64, err err
 	})
 }
 
-// sweepParked removes batches of parked messages, each from where the one before
-// it has come to: what must stay, of a replay that was never resumed, is passed
-// over once.
-func (i *Inbox) sweepParked(ctx context.Context) (removed int64, err error) {
-	statement, args := i.sql.sweepParked, []any{-i.config.Retention.Milliseconds(), sweepBatch}
+// sweepOn removes batches of rows, each from where the one before it has come
+// to: what must stay is passed over once. from is statement with that place as a
+// further argument.
+func (i *Inbox) sweepOn(ctx context.Context, statement, from string, args ...any) (removed int64, err error) {
+	own := len(args)
 	for {
 		last := int64(math.MinInt64)
 		n, err := i.inBatch(ctx, func(tx *sql.Tx) (n int64, err error) {
@@ -106,7 +111,7 @@ func (i *Inbox) sweepParked(ctx context.Context) (removed int64, err error) {
 		if err != nil || n < sweepBatch {
 			return removed, err
 		}
-		statement, args = i.sql.sweepParkedFrom, append(args[:2:2], last-1) // which may have been rounded up
+		statement, args = from, append(args[:own:own], last-1) // which may have been rounded up
 	}
 }
 

@@ -2,6 +2,7 @@ package dedup_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
@@ -38,14 +39,20 @@ func TestASweepDoesNotReadTheWholeInbox(t *testing.T) {
 // cost is what a batch reads and removes; it is rolled back.
 func (b *bench) cost(retention time.Duration) (pages, rows int) {
 	b.Helper()
+	return b.explained(dedup.SweepQuery(b.inbox),
+		-retention.Milliseconds(), 2000, time.Now().Add(-retention).UnixMilli(), "{}")
+}
+
+func (b *bench) explained(query string, args ...any) (pages, rows int) {
+	b.Helper()
 	tx, err := b.BeginTx(b.Context(), nil)
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback() }()
 	var explained []byte
-	query := `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ` + dedup.SweepQuery(b.inbox)
-	if err := tx.QueryRowContext(b.Context(), query, -retention.Milliseconds(), 2000).Scan(&explained); err != nil {
+	query = `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ` + query
+	if err := tx.QueryRowContext(b.Context(), query, args...).Scan(&explained); err != nil {
 		b.Fatal(err)
 	}
 	type node struct {
@@ -101,5 +108,33 @@ func TestASweepPassesOverAReplayOnce(t *testing.T) {
 	}
 	if n := b.sweep() + int64(b.count(`once_parked`)); n != kept {
 		t.Errorf("%d rows are left, want %d", n, kept)
+	}
+}
+
+// Keys that must stay cost a batch no more than ids that go, and the parked
+// messages that have them are read once, not by every sweep.
+func TestASweepLooksForTheKeysOfParkedMessagesOnce(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), byPayload)
+	const kept, old = 3000, 7000
+	for n := range 3 {
+		b.parkAs("quarantined", fmt.Sprintf("B%d", n), fmt.Sprintf("order-%d", n))
+	}
+	b.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, dedup_key)
+		SELECT 'payments', 't', 'p' || i, '', '', 'quarantined', now(), 'key:' || i FROM generate_series(1, $1) AS i`, kept)
+	b.ageParked(aYear)
+	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
+		SELECT 'key:' || i, 'payments', '', now() - interval '40 days' + i * interval '1 second' FROM generate_series(1, $1) AS i`, kept+old)
+	b.exec(`VACUUM ANALYZE once_parked`)
+	b.exec(`VACUUM ANALYZE once_inbox`)
+
+	query, args := dedup.SweepQuery(b.inbox), []any{-31 * 24 * time.Hour.Milliseconds(), 2000, time.Now().UnixMilli(), "{}"}
+	if read, rows := b.explained(query, args...); rows != 2000 || read > 30*(kept+2000) {
+		t.Errorf("for %d keys, behind %d that stay, %d pages were read", rows, kept, read)
+	}
+	if n := b.sweep(); n != old {
+		t.Errorf("%d keys were removed, want %d", n, old)
+	}
+	if n := b.count(`once_parked WHERE dedup_key IS NULL`); n != 0 {
+		t.Errorf("the keys of %d parked messages are not known", n)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/failpoint"
-	"github.com/watermill-once/once/internal/parked"
 )
 
 // ErrClosed says that the transport or subscriber was closed.
@@ -28,44 +27,42 @@ type NoConsumerError struct {
 }
 
 func (e *NoConsumerError) Error() string {
-	return fmt.Sprintf("local: no consumer has subscribed to %q", e.Topic)
+	return fmt.Sprintf("local: no consumer has ever subscribed to %q: start its router once before messages are forwarded", e.Topic)
 }
 
 // Refused tells the forwarder that this very message was refused.
 func (e *NoConsumerError) Refused() bool { return true }
 
-// Publish commits messages for every consumer of topic, all or none, and has
-// them look at once. Publishing a message again does no harm while a consumer
-// still has it; dedup sees to the rest.
+// Publish commits messages for every consumer that is registered for topic,
+// running or not, all or none. Consumers of this process look at once, those of
+// others when they poll. Publishing a message again does no harm while a
+// consumer still has it; dedup sees to the rest.
+//
+// It is a [NoConsumerError] if no consumer has ever subscribed to topic. A
+// consumer that subscribes for the first time gets what is published from then
+// on.
 func (t *Transport) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {
 		return nil
 	}
-	subscriptions, err := t.subscriptions(topic)
-	if err != nil {
-		return err
+	t.mu.Lock()
+	closed := t.closed
+	t.mu.Unlock()
+	if closed {
+		return ErrClosed
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(messages[0].Context()), t.config.PublishTimeout)
 	defer cancel()
 	failpoint.Hit("local/deliver")
-	if err := t.store.DeliverTo(ctx, topic, subscriptions, messages...); err != nil {
+	to, err := t.store.Publish(ctx, topic, messages...)
+	if err != nil {
 		return fmt.Errorf("local: publish to %q: %w", topic, err)
 	}
+	if len(to) == 0 {
+		return &NoConsumerError{Topic: topic}
+	}
 	failpoint.Hit("local/delivered")
-	for _, s := range subscriptions {
-		s.Wake()
-	}
+	t.wake(topic)
+	t.warn(to)
 	return nil
-}
-
-func (t *Transport) subscriptions(topic string) ([]parked.Subscription, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		return nil, ErrClosed
-	}
-	if len(t.topics[topic]) == 0 {
-		return nil, &NoConsumerError{Topic: topic}
-	}
-	return t.topics[topic], nil
 }

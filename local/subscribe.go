@@ -3,7 +3,7 @@ package local
 import (
 	"context"
 	"errors"
-	"slices"
+	"fmt"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -25,11 +25,22 @@ type subscriber struct {
 	running   sync.WaitGroup
 }
 
-// Subscribe registers the consumer for topic. It stays registered when the
-// subscription ends, as a queue stays bound: what is published meanwhile waits
-// for it. The returned channel carries nothing and ends with ctx or Close.
+// subscription is a consumer that runs in this process.
+type subscription struct {
+	registration
+
+	wake func()
+}
+
+// Subscribe registers the consumer for topic in the database. It stays
+// registered when the subscription and the process end, as a queue stays bound:
+// messages that are published meanwhile wait for it. [Transport.Forget] ends
+// the registration. An error of the database is returned, and the consumer may
+// then not be registered.
+//
+// The returned channel carries nothing and ends with ctx or Close.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	subscription, ok := parked.SubscriptionOf(ctx)
+	to, ok := parked.SubscriptionOf(ctx)
 	if !ok {
 		return nil, errors.New("local: the subscriber needs retry's Subscriber around it, which names the consumer and fetches its messages")
 	}
@@ -38,11 +49,16 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, ErrClosed
 	default:
 	}
-	s.transport.register(topic, subscription)
+	if err := s.transport.register(ctx, topic, to); err != nil {
+		return nil, err
+	}
+	running := &subscription{registration{to.Consumer, topic}, to.Wake}
+	s.transport.start(running)
 
 	out := make(chan *message.Message)
 	s.running.Go(func() {
 		defer close(out)
+		defer s.transport.end(running)
 		select {
 		case <-ctx.Done():
 		case <-s.closing:
@@ -58,12 +74,38 @@ func (s *subscriber) Close() error {
 	return nil
 }
 
-// register puts a consumer in the place of its earlier subscription, if any.
-func (t *Transport) register(topic string, subscription parked.Subscription) {
+func (t *Transport) register(ctx context.Context, topic string, to parked.Subscription) error {
+	ctx, cancel := context.WithTimeout(ctx, t.config.PublishTimeout)
+	defer cancel()
+	_, err := t.store.See(ctx, parked.Consumer{
+		Consumer: to.Consumer, Topic: topic, Embedded: true, KeyOrder: to.KeyOrder, Owner: to.Owner,
+	})
+	if err != nil {
+		return fmt.Errorf("local: %w", err)
+	}
+	return nil
+}
+
+func (t *Transport) start(s *subscription) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	others := slices.DeleteFunc(slices.Clone(t.topics[topic]), func(s parked.Subscription) bool {
-		return s.Consumer == subscription.Consumer
-	})
-	t.topics[topic] = append(others, subscription)
+	t.running[s] = struct{}{}
+}
+
+func (t *Transport) end(s *subscription) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.running, s)
+}
+
+// wake has the subscriptions to a topic look at once. Those of other processes
+// look by themselves, every retry.Config.PollInterval.
+func (t *Transport) wake(topic string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for s := range t.running {
+		if s.topic == topic {
+			s.wake()
+		}
+	}
 }

@@ -51,6 +51,7 @@ type feed struct {
 	asking  bool      // for suspects to run alone
 	missed  time.Time // when one was due, and could not be claimed
 	failing bool
+	unseen  bool // the database was not told that the consumer runs
 }
 
 // headsAhead is how many messages whose order is kept are claimed for each
@@ -93,6 +94,7 @@ func (f *feed) subscription() parked.Subscription {
 	return parked.Subscription{
 		Consumer: f.consumer,
 		KeyOrder: f.config.KeyOrder != Unordered,
+		Owner:    f.owner,
 		Wake:     f.wakeUp,
 		Store:    func(stored parked.Stored) { f.stored = stored },
 	}
@@ -116,6 +118,8 @@ func (f *feed) run(ctx context.Context, out chan<- *message.Message) {
 	defer tidy.Stop()
 	renew := time.NewTicker(f.config.Lease / 3)
 	defer renew.Stop()
+	seen := time.NewTimer(0)
+	defer seen.Stop()
 	defer f.ask(false)
 
 	closing := f.closing
@@ -147,6 +151,8 @@ func (f *feed) run(ctx context.Context, out chan<- *message.Message) {
 			f.renew(ctx)
 		case <-tidy.C:
 			f.tidy(ctx)
+		case <-seen.C:
+			seen.Reset(f.see(ctx))
 		}
 	}
 	f.handBack(ctx)

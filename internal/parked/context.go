@@ -132,6 +132,9 @@ type Subscription struct {
 	// KeyOrder says that it handles messages of one ordering key in order.
 	KeyOrder bool
 
+	// Owner names the subscription, for people who look at the table.
+	Owner string
+
 	// Wake makes the consumer look for new rows at once.
 	Wake func()
 

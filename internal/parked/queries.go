@@ -27,8 +27,9 @@ type queries struct {
 	operateQueries
 	claimQueries
 
-	order   orderQueries
-	replays replayQueries
+	order     orderQueries
+	replays   replayQueries
+	consumers consumerQueries
 }
 
 func newQueries(d dialect.Dialect) queries {
@@ -57,6 +58,7 @@ func newQueries(d dialect.Dialect) queries {
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO UPDATE
 			SET state = 'quarantined', owner = NULL, token = NULL,
 			    envelope = CASE WHEN p.reason = 'undecodable' THEN excluded.envelope ELSE p.envelope END,
+			    dedup_key = CASE WHEN p.reason = 'undecodable' THEN NULL ELSE p.dedup_key END,
 			    attempts = CASE WHEN p.attempts < ` + most + ` - excluded.attempts THEN p.attempts + excluded.attempts ELSE ` + most + ` END,
 			    reason = excluded.reason, error = excluded.error,
 			    error_type = excluded.error_type, fingerprint = excluded.fingerprint,
@@ -153,8 +155,9 @@ func newQueries(d dialect.Dialect) queries {
 		operateQueries: newOperateQueries(d),
 		claimQueries:   newClaimQueries(d, clock),
 
-		order:   newOrderQueries(d),
-		replays: newReplayQueries(d),
+		order:     newOrderQueries(d),
+		replays:   newReplayQueries(d),
+		consumers: newConsumerQueries(d),
 	}
 }
 

@@ -39,21 +39,25 @@ func (s *Store) DeliverTo(ctx context.Context, topic string, to []Subscription, 
 // of the others there is a row, in whatever state.
 func (s *Store) Receive(ctx context.Context, batches ...*Batch) (stored int64, err error) {
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		stored = 0
-		if err := s.lockKeys(ctx, tx, keysOfBatches(batches...)); err != nil {
-			return err
-		}
-		for _, b := range batches {
-			n, err := s.receive(ctx, tx, b)
-			if err != nil {
-				return err
-			}
-			stored += n
-			failpoint.Hit("parked/delivered")
-		}
-		return nil
+		stored, err = s.receiveAll(ctx, tx, batches)
+		return err
 	})
 	return stored, err
+}
+
+func (s *Store) receiveAll(ctx context.Context, tx *sql.Tx, batches []*Batch) (stored int64, err error) {
+	if err := s.lockKeys(ctx, tx, keysOfBatches(batches...)); err != nil {
+		return 0, err
+	}
+	for _, b := range batches {
+		n, err := s.receive(ctx, tx, b)
+		if err != nil {
+			return 0, err
+		}
+		stored += n
+		failpoint.Hit("parked/delivered")
+	}
+	return stored, nil
 }
 
 // receive stores messages with one statement, or one for those whose order is

@@ -168,6 +168,7 @@ CREATE TABLE {parked} (
     error           text        NOT NULL DEFAULT '',
     error_type      text        NOT NULL DEFAULT '',
     fingerprint     text        NOT NULL DEFAULT '',
+    dedup_key       text COLLATE "C", -- what the inbox has of its business key: '' if it has none, NULL if that is not known
     created_at      timestamptz NOT NULL DEFAULT now(),
     first_failed_at timestamptz,
     last_failed_at  timestamptz,
@@ -231,6 +232,24 @@ CREATE INDEX {index parked_replay} ON {parked} (replay_id, state) WHERE replay_i
 
 -- What was imported once is not imported again.
 CREATE UNIQUE INDEX {index parked_origin} ON {parked} (origin) WHERE origin IS NOT NULL;
+
+-- Whether a message that may run has a key that the inbox is to forget.
+CREATE INDEX {index parked_key} ON {parked} (dedup_key, consumer) WHERE dedup_key <> '';
+
+-- The consumers that have subscribed, and when each was last running. The
+-- embedded transport stores a message for every consumer that is registered for
+-- its topic here, running or not.
+CREATE TABLE {consumers} (
+    topic         text        NOT NULL,
+    consumer      text        NOT NULL,
+    embedded      boolean     NOT NULL DEFAULT false, -- subscribed through the embedded transport
+    key_order     boolean     NOT NULL DEFAULT false, -- handles messages of one ordering key in order
+    program       text        NOT NULL DEFAULT '',    -- that ran it last
+    owner         text        NOT NULL DEFAULT '',    -- host, process and subscription that ran it last
+    registered_at timestamptz NOT NULL DEFAULT now(),
+    seen_at       timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (topic, consumer)
+);
 
 -- Who replayed, edited or discarded what, and why: written in the transaction
 -- that does it.

@@ -17,7 +17,7 @@ END $$;
 
 -- What an earlier version of this text granted goes.
 REVOKE ALL ON {migrations}, {outbox}, {holds}, {outbox_dead}, {outbox_sent}, {forwarders}, {slots},
-              {inbox}, {versions}, {parked}, {audit}, {replays}
+              {inbox}, {versions}, {parked}, {consumers}, {audit}, {replays}
 FROM PUBLIC, {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
 REVOKE ALL ON SEQUENCE {outbox_position}
 FROM PUBLIC, {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
@@ -52,9 +52,10 @@ GRANT SELECT, INSERT, DELETE ON {versions} TO {role consumer};
 GRANT UPDATE (version, complete_from, applied_at) ON {versions} TO {role consumer};
 GRANT SELECT, INSERT, DELETE ON {parked} TO {role consumer};
 GRANT UPDATE (envelope, ordering_key, state, lane, due_at, owner, token, attempts, rounds, crashes,
-              early_since, early_of, early_version, reason, error, error_type, fingerprint,
+              early_since, early_of, early_version, reason, error, error_type, fingerprint, dedup_key,
               first_failed_at, last_failed_at, finished_at) ON {parked} TO {role consumer};
 GRANT SELECT (id, state) ON {replays} TO {role consumer};
+GRANT SELECT, INSERT, DELETE, UPDATE (embedded, key_order, program, owner, seen_at) ON {consumers} TO {role consumer};
 
 -- The operator: what is in quarantine, dead, or was sent. It cannot change what
 -- a message says, but put another in its place; nor what the audit has, or the
@@ -65,6 +66,7 @@ GRANT UPDATE (ordering_key, state, lane, due_at, attempts, rounds, crashes, repl
               early_since, early_of, early_version, finished_at) ON {parked} TO {role operator};
 GRANT SELECT (message_id, consumer), INSERT, DELETE ON {inbox} TO {role operator};
 GRANT SELECT, INSERT, UPDATE ON {replays} TO {role operator};
+GRANT SELECT ON {consumers} TO {role operator};
 GRANT SELECT, DELETE, UPDATE (created_at) ON {outbox_dead} TO {role operator};
 GRANT SELECT, UPDATE (created_at) ON {outbox_sent} TO {role operator};
 GRANT INSERT (message_id, topic, ordering_key, slot, payload, metadata, unknown), SELECT (position, ordering_key, due_at),
@@ -78,7 +80,7 @@ GRANT SELECT, INSERT (actor, action, subject, consumer, message_id, why, replay_
 -- no text of an error, in which a handler or a broker may have quoted them.
 GRANT SELECT (position, message_id, topic, ordering_key, slot, created_at, due_at, attempts, unknown, failing_since)
     ON {outbox} TO {role watcher};
-GRANT SELECT ON {holds}, {forwarders}, {slots}, {versions}, {audit} TO {role watcher};
+GRANT SELECT ON {holds}, {forwarders}, {slots}, {versions}, {consumers}, {audit} TO {role watcher};
 GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, attempts, reason, unknown, died_at)
     ON {outbox_dead} TO {role watcher};
 GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, sent_at) ON {outbox_sent} TO {role watcher};

@@ -147,6 +147,7 @@ CREATE TABLE {parked} (
     error           TEXT    NOT NULL DEFAULT '',
     error_type      TEXT    NOT NULL DEFAULT '',
     fingerprint     TEXT    NOT NULL DEFAULT '',
+    dedup_key       TEXT, -- what the inbox has of its business key: '' if it has none, NULL if that is not known
     created_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
     first_failed_at INTEGER,
     last_failed_at  INTEGER,
@@ -203,6 +204,24 @@ CREATE INDEX {index parked_replay} ON {parked} (replay_id, state) WHERE replay_i
 
 -- What was imported once is not imported again.
 CREATE UNIQUE INDEX {index parked_origin} ON {parked} (origin) WHERE origin IS NOT NULL;
+
+-- Whether a message that may run has a key that the inbox is to forget.
+CREATE INDEX {index parked_key} ON {parked} (dedup_key, consumer) WHERE dedup_key <> '';
+
+-- The consumers that have subscribed, and when each was last running. The
+-- embedded transport stores a message for every consumer that is registered for
+-- its topic here, running or not.
+CREATE TABLE {consumers} (
+    topic         TEXT    NOT NULL,
+    consumer      TEXT    NOT NULL,
+    embedded      INTEGER NOT NULL DEFAULT 0, -- subscribed through the embedded transport
+    key_order     INTEGER NOT NULL DEFAULT 0, -- handles messages of one ordering key in order
+    program       TEXT    NOT NULL DEFAULT '', -- that ran it last
+    owner         TEXT    NOT NULL DEFAULT '', -- host, process and subscription that ran it last
+    registered_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    seen_at       INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    PRIMARY KEY (topic, consumer)
+) STRICT;
 
 -- Who replayed, edited or discarded what, and why.
 CREATE TABLE {audit} (

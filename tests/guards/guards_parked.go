@@ -4,6 +4,21 @@ package main
 func parkedGuards() []guard {
 	return []guard{
 		{
+			trap: 82, what: "a key stays while a message that may run has it",
+			file: "dedup/queries.go", guard: "WHERE p.dedup_key = i.message_id AND", without: "WHERE p.dedup_key = '-' AND",
+			pkg: "dedup", test: "TestAKeyIsRememberedWhile/sqlite",
+		},
+		{
+			trap: 82, what: "keys stay while it is not known which ones parked messages have",
+			file: "dedup/keys.go", guard: "f.keepAll = append(f.keepAll, consumer)", without: "f.keepAll = nil",
+			pkg: "dedup", test: "TestASweepThatDoesNotKnowTheKeys/sqlite",
+		},
+		{
+			trap: 84, what: "a consumer stays registered for the embedded transport",
+			file: "internal/parked/consumers.go", guard: "SET embedded = c.embedded OR excluded.embedded", without: "SET embedded = excluded.embedded",
+			pkg: "internal/parked", test: "TestAConsumerStaysRegistered/sqlite",
+		},
+		{
 			trap: 48, what: "the inbox is asked before a message is given up that was killed",
 			file: "retry/feed.go", guard: "applied, err := f.store.Applied(ctx, c)", without: "applied, err := false, error(nil)",
 			pkg: "retry", test: "TestTrap48WhatWasApplied/sqlite",

@@ -14,6 +14,7 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/local"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/sequence"
@@ -88,6 +89,10 @@ func (p *part) consume() (end func()) {
 	if err != nil {
 		p.Fatal(err)
 	}
+	transport, err := local.New(p.db, local.Config{Schema: tables, Logger: watermill.NopLogger{}})
+	p.must(err)
+	_, err = transport.Forget(p.Context(), "retired", "orders")
+	p.must(err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 	if err != nil {
 		p.Fatal(err)

@@ -1,0 +1,194 @@
+package dedup_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// eachLayout runs a test with each way in which the inbox lies in a database.
+func eachLayout(t *testing.T, test func(t *testing.T, db testkit.Database, tables schema.Config)) {
+	t.Helper()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		test(t, db, schema.Config{Dialect: schema.Dialect(db.Dialect)})
+	})
+	t.Run("postgres by day", func(t *testing.T) {
+		test(t, testkit.Postgres(t), schema.Config{Inbox: schema.ByDay})
+	})
+}
+
+// byPayload has the payload be the key.
+func byPayload(c *dedup.Config) {
+	c.Key = func(msg *message.Message) string { return string(msg.Payload) }
+}
+
+// ageParked makes what is parked so much older.
+func (b *bench) ageParked(by time.Duration) {
+	b.Helper()
+	b.exec(b.store().Dialect().SQL(`UPDATE {parked} SET created_at = {after $1}`), -by.Milliseconds())
+}
+
+func (b *bench) parkAs(state, id, body string) {
+	b.Helper()
+	d := &parked.Delivery{Consumer: consumer, Topic: "t"}
+	msg := message.NewMessage(id, []byte(body))
+	failure := parked.Failure{Err: errHandler, Reason: "permanent"}
+	if _, err := b.store().Quarantine(b.Context(), d, msg, failure, nil); err != nil {
+		b.Fatal(err)
+	}
+	b.exec(`UPDATE once_parked SET state = '` + state + `', ordering_key = 'k-` + id + `' WHERE message_id = '` + id + `'`)
+}
+
+const aYear = 365 * 24 * time.Hour
+
+// Trap 82: a message in quarantine, or one that waits, is done by its key when
+// another one with that key is. It must be known for as long as it may run.
+func TestAKeyIsRememberedWhileAMessageWithItMayRun(t *testing.T) {
+	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
+		for _, state := range []string{"quarantined", "waiting", "held"} {
+			b := newBenchIn(t, db, tables, byPayload)
+			b.parkAs(state, "B", "order-17")
+			b.ageParked(aYear)
+			for id, body := range map[string]string{"A": "order-17", "C": "order-18"} {
+				if _, err := b.inbox.Middleware(apply)(message.NewMessage(id, []byte(body))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.age(aYear)
+			for range 2 {
+				b.sweep()
+			}
+			b.expect(2, 1, 0) // the key of A
+			if _, err := b.inbox.Middleware(apply)(message.NewMessage("B", []byte("order-17"))); err != nil {
+				t.Fatal(err)
+			}
+			if n := b.count("effects"); n != 2 {
+				t.Errorf("%s: %d effects, want 2: the second message of order-17 ran too", state, n)
+			}
+			b.exec(`DELETE FROM once_parked`)
+			if n := b.sweep(); n != 1 || b.count("once_inbox") != 0 {
+				t.Errorf("%s: the key of nothing that may run is kept: %d removed", state, n)
+			}
+			b.exec(`DROP TABLE effects`)
+		}
+	})
+}
+
+// Any process may sweep. One that does not know the keys leaves those of a
+// consumer alone that may have a message with one of them.
+func TestASweepThatDoesNotKnowTheKeysLeavesThem(t *testing.T) {
+	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
+		b := newBenchIn(t, db, tables, func(c *dedup.Config) {
+			byPayload(c)
+			c.Consumer = "" // it is known when a message has come
+		})
+		keyed, err := dedup.New(db.DB, dedup.Config{Schema: tables})
+		if err != nil {
+			t.Fatal(err)
+		}
+		deliver := func(who, id, body string) {
+			t.Helper()
+			msg := message.NewMessage(id, []byte(body))
+			msg.SetContext(parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: who, Topic: "t"}))
+			if _, err := b.inbox.Middleware(apply)(msg); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.parkAs("quarantined", "B", "order-17")
+		b.ageParked(aYear)
+		deliver("payments", "A", "order-17")
+		deliver("payments", "C", "order-18")
+		deliver("others", "D", "order-18") // a consumer of which nothing is parked
+		b.age(aYear)
+		for name, inbox := range map[string]*dedup.Inbox{"another": keyed, "one that has just started": restarted(t, b)} {
+			if _, err := inbox.Sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if n := b.count(`once_inbox WHERE consumer = 'payments'`); n != 2 || b.count(`once_inbox`) != n {
+				t.Errorf("%s: %d keys are left, and %d rows in all", name, n, b.count(`once_inbox`))
+			}
+		}
+		b.sweep() // by the one that knows
+		b.expect(3, 1, 0)
+	})
+}
+
+// restarted is an Inbox that has not seen a message yet.
+func restarted(t *testing.T, b *bench) *dedup.Inbox {
+	t.Helper()
+	config := dedup.Config{Schema: b.config}
+	byPayload(&config)
+	inbox, err := dedup.New(b.DB, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inbox
+}
+
+// The edited form of an old entry is new, and has its key nevertheless; so has
+// one that was imported.
+func TestAKeyIsRememberedForWhatIsEditedOrImported(t *testing.T) {
+	for name, change := range map[string]string{
+		"edited":   `UPDATE once_parked SET edited_from = 1`,
+		"imported": `UPDATE once_parked SET origin = '1/1/1'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
+				b := newBenchIn(t, db, tables, byPayload)
+				if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
+					t.Fatal(err)
+				}
+				b.age(aYear)
+				b.parkAs("quarantined", "B", "order-17")
+				b.exec(change)
+				b.sweep()
+				b.expect(1, 1, 0)
+			})
+		})
+	}
+}
+
+// What has no key does not keep those of others; of what cannot be told nobody
+// knows.
+func TestKeysOfMessagesThatHaveNone(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		var logs testkit.Logs
+		b := newBench(t, db, func(c *dedup.Config) {
+			c.Logger = &logs
+			c.Key = func(msg *message.Message) string {
+				if string(msg.Payload) == "panic" {
+					panic("no key")
+				}
+				return string(msg.Payload)
+			}
+		})
+		b.parkAs("quarantined", "empty", "")
+		b.parkAs("quarantined", "damaged", "x")
+		b.exec(`UPDATE once_parked SET envelope = '' WHERE message_id = 'damaged'`)
+		b.ageParked(aYear)
+		if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
+			t.Fatal(err)
+		}
+		b.age(aYear)
+		b.sweep()
+		b.expect(1, 0, 0)
+
+		b.parkAs("quarantined", "panics", "panic")
+		b.ageParked(aYear)
+		if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
+			t.Fatal(err)
+		}
+		b.age(aYear)
+		b.sweep()
+		b.expect(2, 1, 0)
+		if !logs.Has("ERROR Config.Key panicked for a parked message", "message_uuid=panics", "panic: no key") {
+			t.Errorf("%q", logs.Lines())
+		}
+	})
+}

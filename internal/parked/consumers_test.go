@@ -1,0 +1,41 @@
+package parked_test
+
+import (
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// A consumer that says it runs does not say how it subscribed.
+func TestAConsumerStaysRegistered(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		store := newStore(t, db)
+		see := func(c parked.Consumer) *parked.Consumer {
+			t.Helper()
+			before, err := store.See(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return before
+		}
+		const topic = "orders"
+		if before := see(parked.Consumer{Consumer: "broker's", Topic: topic, Owner: "a"}); before != nil {
+			t.Errorf("it is new, and there is %+v", before)
+		}
+		see(parked.Consumer{Consumer: "payments", Topic: topic, Embedded: true, KeyOrder: true, Owner: "a"})
+		before := see(parked.Consumer{Consumer: "payments", Topic: topic, KeyOrder: true, Owner: "b"})
+		if before == nil || before.Owner != "a" || !before.Embedded || before.Program == "" || before.Absent() {
+			t.Errorf("it was %+v", before)
+		}
+		to, err := store.Publish(t.Context(), topic, message.NewMessage("m1", nil))
+		if err != nil || len(to) != 1 || to[0].Consumer != "payments" || !to[0].KeyOrder || to[0].Owner != "b" {
+			t.Errorf("published to %+v, %v", to, err)
+		}
+		if to, err := store.Publish(t.Context(), "else", message.NewMessage("m1", nil)); err != nil || len(to) != 0 {
+			t.Errorf("of another topic to %+v, %v", to, err)
+		}
+	})
+}
