@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/lib/pq"
+
+	"github.com/watermill-once/once/internal/dsn"
 )
 
 var userinfo = regexp.MustCompile(`//[^\s"]*@`)
@@ -13,7 +15,7 @@ var userinfo = regexp.MustCompile(`//[^\s"]*@`)
 // redact returns an error's text without the credentials that -db and -amqp
 // hold: drivers like to quote them.
 func (o options) redact(err error) string {
-	text := err.Error()
+	text := dsn.Hide(err).Error()
 	for _, secret := range append([]string{o.db, o.amqp}, o.passwords()...) {
 		if secret != "" {
 			text = strings.ReplaceAll(text, secret, "***")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/forwarder"
@@ -23,44 +24,65 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// The password of the database, when that is away, when it refuses us, and when
-// the driver cannot read it: a percent sign of a password that nobody encoded.
+// The password of the database: when the database is away, when it refuses us,
+// and when the driver cannot read the data source name and quotes it. Drivers
+// differ in what they accept, so what an error says is asked of each.
 func TestTrap60_ThePasswordOfTheDatabaseIsNotTold(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	closed := listener.Addr().String()
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	there, err := url.Parse(testkit.Postgres(t).DSN)
+	address, err := url.Parse(testkit.Postgres(t).DSN)
 	if err != nil {
 		t.Fatal("the DSN is no URL")
 	}
+	there := *address
 	there.User = url.UserPassword("nobody_of_that_name", secretPassword)
-	away := *there
-	away.Host = listener.Addr().String()
-	unread := strings.Replace(there.String(), secretPassword, secretPassword+"%zz", 1)
-	pairs := "user=nobody_of_that_name password=two " + secretPassword + " host=127.0.0.1"
-	for dsn, says := range map[string]string{
-		away.String(): "connection refused", there.String(): "does not exist", unread: "cannot be parsed", pairs: "cannot be parsed",
-	} {
-		t.Run(says, func(t *testing.T) {
-			db, err := sql.Open("postgres", dsn)
-			if err != nil {
-				t.Fatal("the DSN cannot be read")
-			}
-			t.Cleanup(func() { _ = db.Close() })
-			w := newWatch(t)
-			errs := w.call(db)
-			w.background(db, says)
-			for _, err := range errs {
-				if err == nil || !strings.Contains(err.Error(), says) {
-					t.Errorf("%v does not say %q", err, says)
+	const pairs = "user=nobody_of_that_name host=127.0.0.1"
+	inQuery := there
+	inQuery.User = url.User("nobody_of_that_name")
+	inQuery.RawQuery += "&password=" + secretPassword
+	const away, refused, unread = "connection refused", "does not exist", "cannot be parsed"
+	tests := map[string]struct{ dsn, says string }{
+		"away":               {strings.Replace(there.String(), there.Host, closed, 1), away},
+		"refused":            {there.String(), refused},
+		"refused, in query":  {inQuery.String(), refused},
+		"escape":             {strings.Replace(there.String(), secretPassword, secretPassword+"%zz", 1), unread},
+		"port":               {strings.Replace(there.String(), there.Host, "127.0.0.1:port", 1), unread},
+		"query":              {strings.Replace(inQuery.String(), inQuery.Host, "127.0.0.1:port", 1), unread},
+		"query, wrong value": {inQuery.String() + "&connect_timeout=soon", unread},
+		"pairs":              {pairs + " password=" + secretPassword + " connect_timeout=soon", unread},
+		"pairs, quoted":      {pairs + " password='" + secretPassword + "' connect_timeout=soon", unread},
+		"pairs, blanks":      {pairs + " password = '" + secretPassword + "' connect_timeout=soon", unread},
+		"pairs, escaped":     {pairs + ` password='it\'s ` + secretPassword + "' connect_timeout=soon", unread},
+		"pairs, two words":   {pairs + " password=two " + secretPassword, unread},
+		"pairs, no end":      {pairs + " password='" + secretPassword, unread},
+	}
+	for _, driver := range []string{"postgres", "pgx"} {
+		for name, test := range tests {
+			t.Run(driver+", "+name, func(t *testing.T) {
+				db, err := sql.Open(driver, test.dsn)
+				if err != nil {
+					t.Fatal("the driver reads the data source name before it connects")
 				}
-			}
-			w.tellsNoSecrets(errs...)
-		})
+				t.Cleanup(func() { _ = db.Close() })
+				w := newWatch(t)
+				errs := w.call(db)
+				if says := test.says; says != unread || name == "pairs, blanks" { // what is told is the same for all of these
+					w.background(db, says)
+				}
+				for _, err := range errs {
+					if err == nil || !strings.Contains(err.Error(), test.says) {
+						t.Errorf("%v does not say %q", err, test.says)
+					}
+				}
+				w.tellsNoSecrets(errs...)
+			})
+		}
 	}
 }
 
