@@ -88,7 +88,9 @@ type Consumer struct {
 }
 
 // NewConsumer returns a Consumer whose handlers keep their state in db. The
-// tables must be there, see schema.Up.
+// tables must be there when a router with its handlers starts, see schema.Up:
+// then Router.Run checks everything that [Plugin] checks, and returns all
+// mistakes at once.
 func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	config, err := config.shared()
 	if err != nil {
@@ -117,7 +119,6 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	errs = append(errs, err)
 	consumer := &Consumer{
 		durable: slices.Clone(config.Durable), intake: intake, once: once, retries: retries, quarantine: quarantine,
-		handlers: newHandlers(config),
 	}
 	if config.Sequence != nil {
 		consumer.sequence, err = sequence.New(*config.Sequence)
@@ -126,6 +127,14 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	parts := []Part{once, retries, quarantine}
+	if len(config.Durable) > 0 {
+		parts = append(parts, intake)
+	}
+	if consumer.sequence != nil {
+		parts = append(parts, consumer.sequence)
+	}
+	consumer.handlers = newHandlers(config, parts)
 	return consumer, nil
 }
 
@@ -258,12 +267,12 @@ func (c *Consumer) inOrder(h message.HandlerFunc) message.HandlerFunc {
 func (c *Consumer) add(
 	router *message.Router, consumer, topic string, sub message.Subscriber, once message.HandlerFunc,
 ) *message.Handler {
-	c.handlers.add(router, consumer)
 	chain := c.quarantine.Middleware(c.retries.Middleware(once))
 	if slices.Contains(c.durable, consumer) {
 		sub = c.intake.Subscriber(sub)
 	}
-	return router.AddConsumerHandler(consumer, topic, c.retries.Subscriber(consumer, sub),
+	sub = c.handlers.add(router, consumer, c.retries.Subscriber(consumer, sub))
+	return router.AddConsumerHandler(consumer, topic, sub,
 		func(msg *message.Message) error {
 			_, err := chain(msg)
 			return err
@@ -282,7 +291,8 @@ func inTx(handle HandlerFunc) message.HandlerFunc {
 }
 
 // Run removes what need not be remembered any longer, see [dedup.Inbox.Run],
-// until ctx ends. Without it the inbox grows.
+// until ctx ends. A router with a handler of this Consumer does so while it
+// runs; Run is for a process without one, see dedup.Config.SweptElsewhere.
 func (c *Consumer) Run(ctx context.Context) error { return c.once.Run(ctx) }
 
 // Quarantine returns the store of the messages that were given up: to list,

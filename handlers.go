@@ -14,18 +14,29 @@ import (
 // against those that its configuration has.
 type handlers struct {
 	configured map[string][]string // by field
+	parts      []Part              // that are checked when a router starts
 	logger     watermill.LoggerAdapter
 
-	mu      sync.Mutex
-	names   map[string]bool
-	routers []*message.Router // that look when they start
+	mu     sync.Mutex
+	names  map[string]bool
+	starts map[*message.Router]*begun
 }
 
-func newHandlers(c ConsumerConfig) *handlers {
+// begun is the start of a router.
+type begun struct {
+	*starter
+
+	added  map[string]bool // handlers of the Consumer
+	before func() error    // checks what was added while the router ran; or nil
+}
+
+func newHandlers(c ConsumerConfig, parts []Part) *handlers {
 	h := &handlers{
 		configured: map[string][]string{"Durable": slices.Clone(c.Durable), "Dedup.Idempotent": slices.Clone(c.Dedup.Idempotent)},
+		parts:      parts,
 		logger:     c.Logger,
 		names:      map[string]bool{},
+		starts:     map[*message.Router]*begun{},
 	}
 	if h.logger == nil {
 		h.logger = watermill.NewSlogLogger(nil)
@@ -33,13 +44,49 @@ func newHandlers(c ConsumerConfig) *handlers {
 	return h
 }
 
-func (h *handlers) add(router *message.Router, name string) {
+// add notes a handler, and has its router checked when it starts. The plugins of
+// a router that runs already were called before: then its subscriber, which is
+// returned, has the checks made.
+func (h *handlers) add(router *message.Router, name string, sub message.Subscriber) message.Subscriber {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.names[name] = true
-	if !slices.Contains(h.routers, router) && !router.IsRunning() {
-		h.routers = append(h.routers, router)
-		router.AddPlugin(h.look)
+	b := h.starts[router]
+	if b == nil {
+		b = &begun{starter: newStarter(h.parts), added: map[string]bool{}}
+		b.logger = h.logger
+		b.own = func(handler string) bool {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return b.added[handler]
+		}
+		h.starts[router] = b
+		if router.IsRunning() {
+			b.before = b.checkOnce(router)
+		} else {
+			router.AddPlugin(h.look, b.plugin)
+		}
+	}
+	b.added[name] = true
+	if b.before == nil {
+		return sub
+	}
+	return &attended{Subscriber: sub, attendance: &b.attendance, before: b.before}
+}
+
+// checkOnce returns a function that checks until the checks have passed once.
+func (b *begun) checkOnce(router *message.Router) func() error {
+	var mu sync.Mutex
+	passed := false
+	return func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if passed {
+			return nil
+		}
+		err := b.check(router)
+		passed = err == nil
+		return err
 	}
 }
 

@@ -76,6 +76,12 @@ type Config struct {
 	// minutes.
 	SweepInterval time.Duration
 
+	// SweptElsewhere says that another process calls Run: the router does not
+	// run it with once.Plugin or once.Consumer, and nothing warns that it is not
+	// called. Set it where the process may not remove old rows, such as one that
+	// does not own the tables of schema.ByDay. Defaults to false.
+	SweptElsewhere bool
+
 	// LockTimeout is how long a copy of a message waits for another copy that
 	// is being handled. Not used with SQLite, which has its busy_timeout.
 	// Defaults to 10 seconds.

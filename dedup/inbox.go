@@ -28,6 +28,7 @@ type Inbox struct {
 	names       names
 	consumers   sync.Map // names whose messages have a Key
 	churn       dialect.Churn
+	reminder    reminder
 }
 
 // New returns the inbox in db. The tables must be there, see schema.Up.
@@ -139,6 +140,7 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 
 // begin begins a handler's transaction, which release, to be deferred, ends.
 func (i *Inbox) begin(ctx context.Context) (tx *sql.Tx, release func(), err error) {
+	i.remind()
 	if i.churn.Used(i.db) {
 		i.config.Logger.Info("The pool closes connections as soon as they are free, and connecting takes most of the time: "+
 			"have it keep as many as there are handlers, with SetMaxIdleConns",

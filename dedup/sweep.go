@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/schema"
@@ -57,6 +60,7 @@ func (i *Inbox) Run(ctx context.Context) error {
 // count: for that it must be called as the owner of the tables. A day that is
 // in use is left to the next call.
 func (i *Inbox) Sweep(ctx context.Context) (removed int64, err error) {
+	i.reminder.over.Store(true)
 	if i.config.Schema.Inbox == schema.ByDay {
 		removed, err = i.sweepDays(ctx)
 	}
@@ -68,6 +72,27 @@ func (i *Inbox) Sweep(ctx context.Context) (removed int64, err error) {
 		err = fmt.Errorf("dedup: sweep: %w", err)
 	}
 	return removed, err
+}
+
+// reminder counts transactions until it is over: the inbox was swept, or it was
+// said that it is not.
+type reminder struct {
+	over  atomic.Bool
+	count atomic.Int64
+}
+
+// remindAfter is how many transactions an inbox may have before it is swept for
+// the first time. Run sweeps at once.
+const remindAfter = 1000
+
+// remind logs, once, that nobody removes what is too old.
+func (i *Inbox) remind() {
+	if i.reminder.over.Load() || i.reminder.count.Add(1) < remindAfter || i.reminder.over.Swap(true) || i.config.SweptElsewhere {
+		return
+	}
+	i.config.Logger.Error("The inbox grows: this process does not remove what is too old",
+		errors.New("Inbox.Run was not called: add once.Plugin to the router or call Run, or set Config.SweptElsewhere if another process does"),
+		watermill.LogFields{"table": i.config.Schema.Table("inbox"), "retention": i.config.Retention.String()})
 }
 
 // sweepAll removes batches until there is nothing left to remove.

@@ -110,9 +110,18 @@ func (s *Service) stop(ctx context.Context, server *http.Server) error {
 		err = errors.Join(fmt.Errorf("service: stop http: %w", err), server.Close())
 	}
 	return errors.Join(err,
-		stopError("consumers", s.router.Close()),
+		stopError("consumers", s.stopConsumers()),
 		stopError("forwarder", s.forwarder.Close()),
 		stopError("connections", s.Close()))
+}
+
+// stopConsumers closes the router. One that never ran would be waited for: its
+// handlers, which were not started, cannot stop.
+func (s *Service) stopConsumers() error {
+	if !s.router.IsRunning() {
+		return nil
+	}
+	return s.router.Close()
 }
 
 func stopError(part string, err error) error {

@@ -1,0 +1,23 @@
+package retry
+
+import (
+	"context"
+
+	"github.com/watermill-once/once/internal/start"
+)
+
+// Part describes the retries to once.Plugin.
+func (r *Retries) Part() start.Part {
+	return start.Part{
+		Name: "retry", DB: r.store.DB(), Schema: r.config.Schema, Logger: r.config.Logger,
+		Tables:      []string{"inbox", "parked", "replays"},
+		Concurrency: r.config.Concurrency, LongestDelay: r.config.LongestDelay(),
+	}
+}
+
+// ConsumerName returns the name that Subscriber was given.
+func (s *subscriber) ConsumerName() string { return s.consumer }
+
+// Ping asks the wrapped subscriber whether its broker lets it in. A subscriber
+// that cannot say is taken to be let in.
+func (s *subscriber) Ping(ctx context.Context) error { return start.Ping(ctx, s.sub) }

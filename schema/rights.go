@@ -1,0 +1,106 @@
+package schema
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/watermill-once/once/internal/dsn"
+)
+
+// ErrRights says that the database's user lacks rights on the tables.
+var ErrRights = errors.New("the database user lacks rights")
+
+var (
+	grant     = regexp.MustCompile(`(?s)\nGRANT ([^;]*?) ON ([^;]*?) TO ([^;]*?);`)
+	privilege = regexp.MustCompile(`([A-Z]+)(?: \(([^)]*)\))?`)
+)
+
+// right is one that [Roles] grants.
+type right struct {
+	privilege string
+	table     string // a table or a sequence, without the prefix
+	columns   []string
+	sequence  bool
+}
+
+// rightsOf returns what [Roles] grants to part.
+func rightsOf(part string) (all []right) {
+	for _, match := range grant.FindAllStringSubmatch(roles, -1) {
+		if !strings.Contains(match[3], "{role "+part+"}") {
+			continue
+		}
+		on, sequence := strings.CutPrefix(match[2], "SEQUENCE ")
+		for _, table := range placeholder.FindAllStringSubmatch(on, -1) {
+			for _, granted := range privilege.FindAllStringSubmatch(match[1], -1) {
+				r := right{privilege: granted[1], table: table[2], sequence: sequence}
+				if granted[2] != "" {
+					r.columns = strings.Split(strings.Join(strings.Fields(granted[2]), ""), ",")
+				}
+				all = append(all, r)
+			}
+		}
+	}
+	return all
+}
+
+// CheckRights reports whether the user of db has the rights that [Roles] grants
+// to part ("producer", "forwarder", "consumer", "operator" or "watcher") on
+// tables, named without the prefix; on all tables of part if there are none.
+// The error is [ErrRights] and names every right that is missing, or it is the
+// database's own. Call it after [Check]: it fails if a table is missing. SQLite has
+// no rights: there it returns nil.
+func CheckRights(ctx context.Context, db querier, config Config, part string, tables ...string) error {
+	if err := config.on(db); err != nil {
+		return err
+	}
+	config = config.WithDefaults()
+	if config.Dialect == SQLite {
+		return nil
+	}
+	rights := rightsOf(part)
+	if len(rights) == 0 {
+		return fmt.Errorf("schema: there is no role %q", part)
+	}
+	var rows []string
+	for _, r := range rights {
+		if len(tables) == 0 || slices.Contains(tables, r.table) {
+			rows = append(rows, config.rows(r, len(rows))...)
+		}
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	query := `SELECT current_user, coalesce((SELECT string_agg(what, ', ' ORDER BY n) FROM (
+		SELECT what, min(n) AS n FROM (VALUES ` + strings.Join(rows, ", ") + `) AS rights (n, what, granted)
+		WHERE NOT granted GROUP BY what) AS lacking), '')`
+	var user, lacking string
+	if err := db.QueryRowContext(ctx, query).Scan(&user, &lacking); err != nil {
+		return fmt.Errorf("schema: check rights: %w", dsn.Hide(err))
+	}
+	if lacking != "" {
+		return fmt.Errorf("schema: %w: %q needs %s: grant it the role of a %s, see schema.Roles and docs/roles.md",
+			ErrRights, user, lacking, part)
+	}
+	return nil
+}
+
+// rows asks for one right, of each column where it is granted by column. Names are
+// validated: no quotes in them.
+func (c Config) rows(r right, n int) (rows []string) {
+	what, table := r.privilege+" on "+strings.ReplaceAll(c.Table(r.table), `"`, ""), c.Table(r.table)
+	row := func(granted string) string { return fmt.Sprintf(`(%d, '%s', %s)`, n, what, granted) }
+	switch {
+	case r.sequence:
+		return []string{row(fmt.Sprintf(`has_sequence_privilege('%s', '%s')`, table, r.privilege))}
+	case r.columns == nil:
+		return []string{row(fmt.Sprintf(`has_table_privilege('%s', '%s')`, table, r.privilege))}
+	}
+	for _, column := range r.columns {
+		rows = append(rows, row(fmt.Sprintf(`has_column_privilege('%s', '%s', '%s')`, table, column, r.privilege)))
+	}
+	return rows
+}

@@ -1,0 +1,66 @@
+package tests
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// Watermill's own middlewares that lose messages around ours are an error of
+// the router's start; others are not.
+func TestStartRefusesMiddlewareThatLosesMessages(t *testing.T) {
+	db, tables := testkit.SQLite(t).DB, schema.Config{Dialect: schema.SQLite}
+	if err := schema.Up(t.Context(), db, tables); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name  string
+		stock []message.HandlerMiddleware
+		says  string
+	}{
+		{"InstantAck", []message.HandlerMiddleware{middleware.Recoverer, middleware.InstantAck},
+			`handler "payments" has Watermill's middleware InstantAck: it acks before the message is handled, ` +
+				`and a message that fails is lost; leave it out`},
+		{"Deduplicator", []message.HandlerMiddleware{(&middleware.Deduplicator{}).Middleware},
+			`handler "payments" has Watermill's middleware Deduplicator: it remembers a message before it is handled, ` +
+				`and one that failed is skipped when it comes again; leave it out`},
+		{"others", []message.HandlerMiddleware{middleware.Recoverer, middleware.CorrelationID}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			consumer, err := once.NewConsumer(db, once.ConsumerConfig{Schema: tables, Logger: watermill.NopLogger{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			router.AddMiddleware(c.stock...)
+			consumer.AddHandler(router, "payments", "orders.placed", gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}),
+				func(context.Context, *sql.Tx, *message.Message) ([]*message.Message, error) { return nil, nil })
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() {
+				select {
+				case <-router.Running():
+					cancel()
+				case <-ctx.Done():
+				}
+			}()
+			err = router.Run(ctx)
+			if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.HasSuffix(err.Error(), ": once: "+c.says)) {
+				t.Errorf("Run says %v", err)
+			}
+		})
+	}
+}
