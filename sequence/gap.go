@@ -15,7 +15,7 @@ var errEarly = errors.New("sequence: a version before it has not come yet")
 // is to be applied all the same.
 func (r *Resequencer) early(ctx context.Context, t turn, l last) (outcome int, err error) {
 	if !t.delivery.Subscribed {
-		return undecided, verdict.HandBack(fmt.Errorf("sequence: %w", ErrNoSubscriber))
+		return undecided, verdict.NotCalled(fmt.Errorf("sequence: %w", ErrNoSubscriber))
 	}
 	gap := Gap{t.consumer, t.kind, t.id, t.version, r.config.before(l), 0}
 	replayed := false
@@ -27,7 +27,7 @@ func (r *Resequencer) early(ctx context.Context, t turn, l last) (outcome int, e
 		// Windows end together. The lowest goes first, or it would be stale.
 		err := r.sql.lowest.Get(ctx, t.tx, &lowest, t.consumer, t.sequence(), gap.Last, t.version)
 		if err != nil {
-			return undecided, verdict.HandBack(fmt.Errorf("sequence: look for lower versions: %w", err))
+			return undecided, verdict.NotCalled(fmt.Errorf("sequence: look for lower versions: %w", err))
 		}
 	}
 	if !lowest {
