@@ -155,35 +155,50 @@ func TestARefusedCommitOfABatch(t *testing.T) {
 	b.expect(4, 4, 4)
 }
 
-// The connection is lost under the batch, or just before its commit: nothing is
-// known against any message, and the inbox settles what came of them.
+// The connection is lost once, under the batch or just before its commit: nobody
+// can tell because of which message. They are done again, the suspect alone, and
+// nothing is charged.
 func TestALostConnectionIsChargedToNoneOfABatch(t *testing.T) {
 	db := testkit.Postgres(t)
-	b, c := inBatches(t, db, 5, nil), &calls{}
-	cut := ""
-	h := ways["each"](b, c, func(tx *sql.Tx, msg *message.Message) error {
-		if cut == "" {
-			return nil
-		}
-		if cut == "before the commit" && len(c.ids) < 5 {
-			return nil
-		}
-		terminate(t, db.DB, tx)
-		return nil
-	})
-	for _, cut = range []string{"in the handler", "before the commit"} {
-		c.ids, c.txs = nil, nil
-		for _, err := range deliver(h, numbered(5)...) {
-			kindOf(t, err, verdict.Undecided)
-		}
-		b.expect(0, 0, 0)
-		if cut == "in the handler" && len(c.ids) != 1 {
-			t.Errorf("after the connection was lost %d were handled", len(c.ids))
-		}
+	for cut, at := range map[string]int{"in the handler": 1, "before the commit": 5} {
+		t.Run(cut, func(t *testing.T) {
+			b, c := inBatches(t, db, 5, nil), &calls{}
+			lost := false
+			h := ways["each"](b, c, func(tx *sql.Tx, msg *message.Message) error {
+				if len(c.ids) == at && !lost {
+					lost = true
+					terminate(t, db.DB, tx)
+				}
+				return nil
+			})
+			noErrors(t, deliver(h, numbered(5)...))
+			b.expect(5, 5, 5)
+			for id, n := range c.ids {
+				if n > 2 {
+					t.Errorf("%s is handled %d times", id, n)
+				}
+			}
+			b.exec(`DROP TABLE effects; DELETE FROM once_inbox; DELETE FROM once_outbox`)
+		})
 	}
-	cut = ""
-	noErrors(t, deliver(h, numbered(5)...))
-	b.expect(5, 5, 5)
+}
+
+// A message that loses the connection each time is undecided, and those with it
+// take effect.
+func TestAMessageThatLosesItsConnectionLeavesItsBatch(t *testing.T) {
+	for _, way := range ways { // SQLite has no connection that could be lost
+		db := testkit.Postgres(t)
+		b, c := inBatches(t, db, 20, nil), &calls{}
+		errs := deliver(way(b, c, func(tx *sql.Tx, msg *message.Message) error {
+			if msg.UUID == "m10" {
+				terminate(t, db.DB, tx)
+			}
+			return nil
+		}), numbered(20)...)
+		kindOf(t, errs[10], verdict.Undecided)
+		noErrors(t, append(errs[:10], errs[11:]...))
+		b.expect(19, 19, 19)
+	}
 }
 
 // A handler that ends its goroutine ends that of its message, and nobody

@@ -23,7 +23,7 @@ var errMixed = errors.New("done in part")
 func (t *turn) claim(ctx context.Context, tx *sql.Tx) error {
 	fresh, err := t.insert(ctx, tx)
 	if err != nil {
-		return verdict.HandBack(fmt.Errorf("dedup: claim %d messages for %q: %w", len(t.entries), t.consumer, err))
+		return verdict.NotCalled(fmt.Errorf("dedup: claim %d messages for %q: %w", len(t.entries), t.consumer, err))
 	}
 	if t.leaveLost() {
 		return errMixed
@@ -41,7 +41,7 @@ func (t *turn) claim(ctx context.Context, tx *sql.Tx) error {
 	}
 	digests, err := t.digests(ctx, tx, known)
 	if err != nil {
-		return verdict.HandBack(fmt.Errorf("dedup: compare %d messages for %q: %w", len(known), t.consumer, err))
+		return verdict.NotCalled(fmt.Errorf("dedup: compare %d messages for %q: %w", len(known), t.consumer, err))
 	}
 	lone := len(t.entries) == 1
 	mixed := t.drop(func(e *entry) bool {
@@ -140,7 +140,7 @@ func (t *turn) digests(ctx context.Context, tx *sql.Tx, ids []string) (map[strin
 func (t *turn) compared(id identity, digest []byte) error {
 	switch {
 	case digest == nil: // retention has just removed the row: the next try inserts it
-		return verdict.HandBack(fmt.Errorf("dedup: compare message %q for %q: %w", id.id, t.consumer, sql.ErrNoRows))
+		return verdict.NotCalled(fmt.Errorf("dedup: compare message %q for %q: %w", id.id, t.consumer, sql.ErrNoRows))
 	case !bytes.Equal(digest, id.digest[:]):
 		return collided(id, t.consumer)
 	}

@@ -42,46 +42,45 @@ var (
 // lookWithin is how long the database may take to say that it is there.
 const lookWithin = time.Second
 
-// handlerError returns the handler's own error as it is, unless the connection
-// is gone: then nothing is known against the message, see lostUnderHandler.
-func (i *Inbox) handlerError(tx *sql.Tx, err error) error {
-	if i.dialect.SQLite() {
-		if dialect.Contended(err) {
+// failed returns what the error of a handler, or of storing what it produced,
+// says about the message. It ends the transaction.
+//
+//   - A verdict stands: the handler has given it, see retry.Permanent.
+//   - A database that was away, full or shutting down, and a connection that
+//     was lost, are undecided. Nobody can tell whether the message is to blame,
+//     which may end its own session: retry charges it if this goes on.
+//   - Everything else is the handler's failure.
+func (i *Inbox) failed(ctx context.Context, tx *sql.Tx, release func(), err error) error {
+	// Not by a statement: a result set that the handler left open is in its way,
+	// and ended by this.
+	lost := tx.Rollback()
+	release() // the pool may have no other connection to look with
+	switch {
+	case verdict.Given(err):
+		return err
+	case i.dialect.SQLite():
+		if dialect.Contended(err) || dialect.Unavailable(err) {
 			return verdict.HandBack(err) // there is one writer, and another had it too long
 		}
 		return err
-	}
-	// A failed statement leaves the transaction aborted, which the server says
-	// (25P02); a connection that is gone says nothing, or that it was ended.
-	// The handler's error does not tell: it may be about another database.
-	ctx, cancel := context.WithTimeout(context.Background(), lookWithin)
-	defer cancel()
-	_, probe := tx.ExecContext(ctx, "SELECT 1")
-	if probe == nil || errors.Is(probe, sql.ErrTxDone) || (dialect.State(probe) != "" && !dialect.Unavailable(probe)) {
+	case dialect.Unavailable(err):
+		return verdict.HandBack(err)
+	case lost == nil, errors.Is(lost, sql.ErrTxDone), i.gaveUpWaiting(ctx, err):
 		return err
 	}
-	return fmt.Errorf("dedup: %w: %w", errConnectionLost, err)
+	return verdict.HandBack(fmt.Errorf("dedup: the connection was lost under the handler: %w", err))
 }
 
-// errConnectionLost says that the transaction cannot be used any more.
-var errConnectionLost = errors.New("the connection was lost under the handler")
-
-// lostUnderHandler tells a database that went away from a handler that gave up
-// waiting for it: drivers close the connection of a statement whose context
-// ends. Such a timeout is the handler's failure if the database answers on
-// another connection; otherwise it would be tried again for ever.
-func (i *Inbox) lostUnderHandler(ctx context.Context, err error) error {
-	if !errors.Is(err, errConnectionLost) {
-		return err
+// gaveUpWaiting tells a handler that gave up waiting from a database that went
+// away: drivers close the connection of a statement whose context ends. Such a
+// timeout is the handler's failure if the database answers on another connection.
+func (i *Inbox) gaveUpWaiting(ctx context.Context, err error) bool {
+	if !gaveUp(err) || errors.Is(ctx.Err(), context.Canceled) {
+		return false
 	}
-	if gaveUp(err) && !errors.Is(ctx.Err(), context.Canceled) {
-		ctx, cancel := context.WithTimeout(context.Background(), lookWithin)
-		defer cancel()
-		if i.db.PingContext(ctx) == nil {
-			return err
-		}
-	}
-	return verdict.HandBack(err)
+	ctx, cancel := context.WithTimeout(context.Background(), lookWithin)
+	defer cancel()
+	return i.db.PingContext(ctx) == nil
 }
 
 // gaveUp says that a context ended a statement, or that the server cancelled it

@@ -29,7 +29,7 @@ type identity struct {
 // any number of times.
 func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, error) {
 	if consumer == "" {
-		return nil, verdict.HandBack(fmt.Errorf("dedup: %w", ErrNoConsumer))
+		return nil, verdict.NotCalled(fmt.Errorf("dedup: %w", ErrNoConsumer))
 	}
 	if why := verdict.Undecodable(msg.Context()); why != nil { // where no middleware further out has said so
 		return nil, verdict.Forever(verdict.ReasonUndecodable, fmt.Errorf("dedup: %w", why))

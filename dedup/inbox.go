@@ -92,7 +92,7 @@ func (i *Inbox) consumer(d *parked.Delivery) (string, error) {
 	}
 	// A discarded message is entered, and a crashed one looked for, as d's.
 	if d.Subscribed && d.Consumer != name {
-		return name, verdict.HandBack(fmt.Errorf("dedup: %w: %q and %q", ErrOtherConsumer, name, d.Consumer))
+		return name, verdict.NotCalled(fmt.Errorf("dedup: %w: %q and %q", ErrOtherConsumer, name, d.Consumer))
 	}
 	return name, nil
 }
@@ -114,7 +114,7 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 
 	if len(identities) == 0 && i.sql.timeouts != "" { // else they are set with the claim
 		if _, err := tx.ExecContext(ctx, i.sql.timeouts); err != nil {
-			return verdict.HandBack(fmt.Errorf("dedup: set timeouts: %w", err))
+			return verdict.NotCalled(fmt.Errorf("dedup: set timeouts: %w", err))
 		}
 	}
 	for _, id := range identities {
@@ -127,8 +127,7 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 		return err
 	}
 	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {
-		release() // the pool may have no other connection to look with
-		return i.lostUnderHandler(ctx, err)
+		return i.failed(ctx, tx, release, err)
 	}
 	failpoint.Hit("dedup/commit")
 	if err := i.dialect.Commit(tx); err != nil {
@@ -148,7 +147,7 @@ func (i *Inbox) begin(ctx context.Context) (tx *sql.Tx, release func(), err erro
 	}
 	tx, release, err = dialect.Begin(dialect.StartWithText(ctx), i.db, nil)
 	if err != nil {
-		return nil, nil, verdict.HandBack(fmt.Errorf("dedup: %w", err))
+		return nil, nil, verdict.NotCalled(fmt.Errorf("dedup: %w", err))
 	}
 	return tx, release, nil
 }
@@ -158,7 +157,7 @@ func (i *Inbox) begin(ctx context.Context) (tx *sql.Tx, release func(), err erro
 // after claiming its row, and waits for what was entered.
 func held(ctx context.Context) error {
 	if err := parked.DeliveryOf(ctx).Held(); err != nil {
-		return verdict.HandBack(fmt.Errorf("dedup: %w", err))
+		return verdict.NotCalled(fmt.Errorf("dedup: %w", err))
 	}
 	return nil
 }
@@ -168,11 +167,11 @@ func held(ctx context.Context) error {
 func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, id identity, consumer string, tenant any) error {
 	result, err := i.sql.insert.Exec(ctx, tx, id.id, consumer, id.digest[:], tenant)
 	if err != nil {
-		return verdict.HandBack(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer, err))
+		return verdict.NotCalled(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer, err))
 	}
 	fresh, err := result.RowsAffected()
 	if err != nil {
-		return verdict.HandBack(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer, err))
+		return verdict.NotCalled(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer, err))
 	}
 	if fresh == 1 {
 		return nil
@@ -187,7 +186,7 @@ func (i *Inbox) compare(ctx context.Context, tx *sql.Tx, id identity, consumer s
 	err := i.sql.same.Get(ctx, tx, &same, id.id, consumer, id.digest[:])
 	switch {
 	case err != nil: // also when retention has just removed the row: the next try inserts it
-		return verdict.HandBack(fmt.Errorf("dedup: compare message %q for %q: %w", id.id, consumer, err))
+		return verdict.NotCalled(fmt.Errorf("dedup: compare message %q for %q: %w", id.id, consumer, err))
 	case !same:
 		return collided(id, consumer)
 	}
@@ -207,18 +206,15 @@ func (i *Inbox) handle(ctx context.Context, tx *sql.Tx, msg *message.Message, co
 	produced, err := h(msg)
 	if err != nil {
 		failpoint.Hit("dedup/failed")
-		return i.handlerError(tx, err)
+		return err
 	}
 	failpoint.Hit("dedup/handled")
 	for _, msg := range produced {
 		from.mark(msg)
 	}
 	all, err := i.address(ctx, consumer, produced)
-	if err == nil {
-		err = i.store(tx, consumer, all)
-	}
 	if err != nil {
-		return i.handlerError(tx, err)
+		return err
 	}
-	return nil
+	return i.store(tx, consumer, all)
 }

@@ -65,7 +65,7 @@ func (l *lines) once(msg *message.Message, consumer string) error {
 		identities: identities, settled: make(chan error, 1),
 	}
 	line := l.of(consumer)
-	if !suspect(e.ctx) {
+	if !parked.Suspect(e.ctx) { // it would spoil the batch of others
 		line.join(e)
 		select {
 		case err = <-e.settled:
@@ -82,15 +82,8 @@ func (l *lines) once(msg *message.Message, consumer string) error {
 	return line.alone(e)
 }
 
-// suspect says that a message has failed before, or that the process has ended
-// under it: it would spoil the batch of others.
-func suspect(ctx context.Context) bool {
-	claim := parked.DeliveryOf(ctx).Claim
-	return claim != nil && (claim.Attempts > 0 || claim.Crashes > 1)
-}
-
 func ended(ctx context.Context) error {
-	return verdict.HandBack(fmt.Errorf("dedup: while waiting for a batch: %w", context.Cause(ctx)))
+	return verdict.NotCalled(fmt.Errorf("dedup: while waiting for a batch: %w", context.Cause(ctx)))
 }
 
 // line is where the messages of one consumer wait, and are taken off in

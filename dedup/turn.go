@@ -61,15 +61,13 @@ func (l *line) settle(batch []*entry) {
 		}
 		failpoint.Hit("dedup/batch-undone")
 		t.restore()
-		// After a commit of unknown outcome the inbox tells each what came of it.
-		undecided := verdict.Of(err).Kind == verdict.Undecided && !errors.Is(err, ErrCommitUnknown)
 		switch {
 		case t.drop(func(e *entry) bool { return e.ctx.Err() != nil && size > 1 }), errors.Is(err, errMixed):
 		case errors.Is(err, errEarly):
 			t.putOff()
 		case gaveWay(err) && again < redos:
 			again++
-		case size == 1, undecided && (l.dialect.SQLite() || !dialect.Contended(err)):
+		case size == 1, !t.called && l.away(err):
 			t.settle(err)
 		case t.suspect != nil && !blamed:
 			blamed = true
@@ -78,6 +76,13 @@ func (l *line) settle(batch []*entry) {
 			t.settle(errAlone)
 		}
 	}
+}
+
+// away says of an error before the handler was called that it is about the
+// database, and so the same for each message. A lock that could not be had is
+// about one of them.
+func (l *line) away(err error) bool {
+	return verdict.Of(err).Kind == verdict.Undecided && (l.dialect.SQLite() || !dialect.Contended(err))
 }
 
 // gaveWay says that the transaction failed for the sake of another.
@@ -92,6 +97,7 @@ type turn struct {
 
 	entries []*entry // that are not settled
 	suspect *entry   // whose handler failed
+	called  bool     // the handler, for any of them
 }
 
 // settle ends the turn.
@@ -141,7 +147,7 @@ func (t *turn) restore() {
 // try makes one transaction of what is not settled. It settles what was done
 // before.
 func (t *turn) try() (err error) {
-	t.suspect = nil
+	t.suspect, t.called = nil, false
 	defer func() {
 		if value := recover(); value != nil {
 			err = &verdict.PanicError{Value: value, Stack: debug.Stack()}
@@ -162,15 +168,14 @@ func (t *turn) try() (err error) {
 		return nil
 	}
 	failpoint.Hit("dedup/batch-claimed")
+	t.called = true
 	produced, err := t.work(ctx, tx, t)
 	if err == nil {
 		failpoint.Hit("dedup/batch-handled")
 		err = t.store(tx, t.consumer, produced)
 	}
 	if err != nil {
-		err = t.handlerError(tx, err)
-		release() // the pool may have no other connection to look with
-		return t.lostUnderHandler(ctx, err)
+		return t.failed(ctx, tx, release, err)
 	}
 	failpoint.Hit("dedup/batch-commit")
 	if err := t.dialect.Commit(tx); err != nil {

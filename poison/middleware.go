@@ -31,10 +31,10 @@ func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
 		if _, inside := parked.TxOf(ctx); inside {
-			return nil, verdict.HandBack(fmt.Errorf("poison: %w", ErrInsideDedup))
+			return nil, verdict.NotCalled(fmt.Errorf("poison: %w", ErrInsideDedup))
 		}
 		if parked.Tried(ctx, msg) {
-			return nil, verdict.HandBack(fmt.Errorf("poison: %w", ErrInsideRetry))
+			return nil, verdict.NotCalled(fmt.Errorf("poison: %w", ErrInsideRetry))
 		}
 		delivery := parked.DeliveryOf(ctx)
 		original := parked.Snapshot(msg)

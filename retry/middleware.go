@@ -32,7 +32,7 @@ import (
 func (r *Retries) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		if _, inside := parked.TxOf(msg.Context()); inside {
-			return nil, verdict.HandBack(fmt.Errorf("retry: %w", ErrInsideDedup))
+			return nil, verdict.NotCalled(fmt.Errorf("retry: %w", ErrInsideDedup))
 		}
 		a := &attempt{
 			Retries:  r,
@@ -61,12 +61,12 @@ type attempt struct {
 	original *message.Message
 	attempts int // calls of the handler in all
 	rounds   int // of the policy in all
+
+	undecided undecidedTries
+	suspect   bool // it was handled before, without success
 }
 
 func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
-	var since time.Time // it is undecided
-	told := false
-	pause := 50 * time.Millisecond
 	for tries := 1; ; {
 		if err := a.delivery.Held(); err != nil {
 			a.log("Message is left to whoever has claimed it: its lease has ended", err, nil)
@@ -93,28 +93,27 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		case v.Early != nil && a.delivery.Subscribed:
 			end(early)
 			return nil, a.parkEarly(*v.Early, v.After)
-		case v.Kind == verdict.Undecided:
+		case v.Kind == verdict.Undecided && !a.blames(v):
 			end(undecided)
-			if since.IsZero() {
-				since = time.Now()
-			}
-			held := time.Since(since) // the tries too: a database may take long to say that it is not there
-			if held > a.config.Hold || !a.delivery.Sleep(a.ctx, pause) {
+			if !a.holds(err) {
 				return nil, a.handBack(err)
 			}
-			told = told || a.tell(held+pause, err)
-			pause = min(2*pause, 5*time.Second)
 			continue // nothing is charged
+		case v.Kind == verdict.Undecided:
+			err = fmt.Errorf("retry: %d calls of the handler came to no outcome, the last: %w", a.undecided.calls, err)
 		case v.Kind != verdict.Failed:
 			a.attempts++
 			end(givenUp)
 			return nil, a.giveUp(v.Kind, v.Reason, err)
 		}
 		a.attempts++
+		a.suspect = true
+		late := a.undecided.late
+		a.undecided = undecidedTries{}
 		policy := a.policy(err)
 		// A handler that is slower than the lease, and keeps that from being renewed,
 		// is charged too: the row tells whether it is still ours.
-		if v.After > 0 || tries > policy.Immediate || a.delivery.Held() != nil {
+		if v.After > 0 || tries > policy.Immediate || late || a.delivery.Held() != nil {
 			return nil, a.nextRound(err, policy, v.After, end)
 		}
 		end(again)
@@ -124,26 +123,12 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 	}
 }
 
-// tellHeld is for how long nobody is told that a message is held: mostly another
-// copy of it is under way. Longer, and the database may be away, or refuse us.
-const tellHeld = time.Second
-
-func (a *attempt) tell(held time.Duration, err error) (told bool) {
-	if held < tellHeld {
-		return false
-	}
-	a.config.Logger.Error("Message is held: what becomes of it cannot be decided", err, watermill.LogFields{
-		"message_uuid": a.original.UUID, "consumer": a.delivery.Consumer, "topic": a.delivery.Topic,
-	})
-	return true
-}
-
 // call calls h once. end is to be told what follows.
 func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, end func(outcome int), err error) {
 	began := time.Now()
 	ctx, handling := a.instruments.tracer.Handle(
 		a.ctx, a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
-	a.msg.SetContext(parked.WithTried(ctx, a.msg))
+	a.msg.SetContext(parked.WithTried(ctx, a.msg, a.suspect))
 	produced, err = verdict.Call(h, a.msg)
 	a.msg.SetContext(a.ctx) // a handler may have left a cancelled one behind
 	a.instruments.duration.Record(time.Since(began), telemetry.Succeeded(err))

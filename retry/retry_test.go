@@ -339,7 +339,7 @@ func TestWhatIsHeldForLongIsToldOnce(t *testing.T) {
 	b.run(func(*message.Message) error {
 		calls++
 		if calls < 8 { // which are three seconds
-			return verdict.HandBack(denied)
+			return verdict.NotCalled(denied)
 		}
 		return nil
 	})

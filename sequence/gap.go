@@ -18,7 +18,7 @@ var errEarly = errors.New("sequence: a version before it has not come yet")
 // is to be applied all the same; filled says that those count as applied.
 func (r *Resequencer) early(ctx context.Context, t turn, l last) (outcome int, filled bool, err error) {
 	if !t.delivery.Subscribed {
-		return undecided, false, verdict.HandBack(fmt.Errorf("sequence: %w", ErrNoSubscriber))
+		return undecided, false, verdict.NotCalled(fmt.Errorf("sequence: %w", ErrNoSubscriber))
 	}
 	gap := r.gap(t, l)
 	if claim := t.delivery.Claim; claim != nil {
@@ -29,7 +29,7 @@ func (r *Resequencer) early(ctx context.Context, t turn, l last) (outcome int, f
 		// Windows end together. The lowest goes first, or it would be stale.
 		err := r.sql.lowest.Get(ctx, t.tx, &lowest, t.consumer, t.sequence(), gap.Last, t.version)
 		if err != nil {
-			return undecided, false, verdict.HandBack(fmt.Errorf("sequence: look for lower versions: %w", err))
+			return undecided, false, verdict.NotCalled(fmt.Errorf("sequence: look for lower versions: %w", err))
 		}
 	}
 	if !lowest {

@@ -96,15 +96,15 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 	t.consumer = t.delivery.Consumer
 	var ok bool
 	if t.tx, ok = r.config.Tx(ctx); !ok {
-		return undecided, verdict.HandBack(fmt.Errorf("sequence: %w", ErrNoTx))
+		return undecided, verdict.NotCalled(fmt.Errorf("sequence: %w", ErrNoTx))
 	}
 	if t.consumer == "" {
-		return undecided, verdict.HandBack(fmt.Errorf("sequence: %w", ErrNoConsumer))
+		return undecided, verdict.NotCalled(fmt.Errorf("sequence: %w", ErrNoConsumer))
 	}
 	for {
 		last, err := r.last(ctx, t)
 		if err != nil {
-			return undecided, verdict.HandBack(fmt.Errorf("sequence: read the last version: %w", err))
+			return undecided, verdict.NotCalled(fmt.Errorf("sequence: read the last version: %w", err))
 		}
 		filled := false
 		outcome = applied
@@ -125,7 +125,7 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 		failpoint.Hit("sequence/decided")
 		written, err := r.write(ctx, t, last, filled)
 		if err != nil {
-			return undecided, verdict.HandBack(fmt.Errorf("sequence: write the version: %w", err))
+			return undecided, verdict.NotCalled(fmt.Errorf("sequence: write the version: %w", err))
 		}
 		if written {
 			return outcome, nil

@@ -37,16 +37,33 @@ func TxOf(ctx context.Context) (*sql.Tx, bool) {
 var ErrInsideDedup = errors.New(
 	"the middleware is inside of dedup's: from the outside in the order is poison, retry, dedup")
 
-// WithTried returns ctx for what retry gives msg to.
-func WithTried(ctx context.Context, msg *message.Message) context.Context {
-	return context.WithValue(ctx, triedKey, msg)
+// tried is a message that retry gives to the middlewares inside of it.
+type tried struct {
+	msg     *message.Message
+	suspect bool
+}
+
+// WithTried returns ctx for what retry gives msg to. suspect says that its
+// handler was called before, without success.
+func WithTried(ctx context.Context, msg *message.Message, suspect bool) context.Context {
+	return context.WithValue(ctx, triedKey, tried{msg, suspect})
 }
 
 // Tried says that a middleware with msg is inside of retry. Another message can
 // have the same context: a handler may have given it on.
 func Tried(ctx context.Context, msg *message.Message) bool {
-	tried, ok := ctx.Value(triedKey).(*message.Message)
-	return ok && tried == msg
+	t, ok := ctx.Value(triedKey).(tried)
+	return ok && t.msg == msg
+}
+
+// Suspect says that the handler of the message of ctx was called before, without
+// success, or that the process has ended under it.
+func Suspect(ctx context.Context) bool {
+	if t, ok := ctx.Value(triedKey).(tried); ok && t.suspect {
+		return true
+	}
+	claim := DeliveryOf(ctx).Claim
+	return claim != nil && (claim.Attempts > 0 || claim.Crashes > 1)
 }
 
 // ErrInsideRetry says that poison is inside of retry. It would take every failure

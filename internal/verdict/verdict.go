@@ -20,10 +20,11 @@ const (
 	// GivenUp is the last failure that the retry policy allows.
 	GivenUp
 
-	// Undecided is no failure at all: the message could not be parked, the
-	// outcome of a commit is unknown, the database gave way to other work, the
-	// process is shutting down. The message is handed back and nothing is
-	// charged.
+	// Undecided says that nobody knows whether the message is to blame: the
+	// message could not be parked, its transaction could not begin, its connection
+	// was lost, the process is shutting down. The message is tried again and
+	// nothing is charged, but if its handler was called (see Error.NotCalled) only
+	// a few times in a row.
 	Undecided
 )
 
@@ -40,8 +41,12 @@ type Error struct {
 	// After is the least time until the next attempt; 0 leaves it to the policy.
 	After time.Duration
 
+	// NotCalled says that the handler was not called, so that the message cannot
+	// be to blame: it may be tried again for as long as it takes.
+	NotCalled bool
+
 	// Early says that the message came before its turn, and may be parked for
-	// After. It is undecided.
+	// After. It is undecided, and the handler was not called.
 	Early *Turn
 
 	Err error
@@ -86,6 +91,13 @@ func Of(err error) *Error {
 	return &Error{Kind: Failed, Reason: ReasonFailed, Err: err}
 }
 
+// Given says whether err has a verdict: a handler has given it, or one of our
+// middlewares.
+func Given(err error) bool {
+	_, ok := errors.AsType[*Error](err)
+	return ok
+}
+
 // Forever marks err as permanent.
 func Forever(reason string, err error) error {
 	return &Error{Kind: Permanent, Reason: reason, Err: err}
@@ -94,10 +106,16 @@ func Forever(reason string, err error) error {
 // NotYet marks err as undecided because the message is early: it is to be
 // looked at again after that time.
 func NotYet(turn Turn, after time.Duration, err error) error {
-	return &Error{Kind: Undecided, Early: &turn, After: after, Err: err}
+	return &Error{Kind: Undecided, NotCalled: true, Early: &turn, After: after, Err: err}
 }
 
-// HandBack marks err as undecided.
+// HandBack marks err as undecided. The handler may have been called: if this
+// goes on, the message is charged.
 func HandBack(err error) error {
 	return &Error{Kind: Undecided, Err: err}
+}
+
+// NotCalled marks err as undecided: it came before the handler was called.
+func NotCalled(err error) error {
+	return &Error{Kind: Undecided, NotCalled: true, Err: err}
 }

@@ -192,12 +192,12 @@ func parkedGuards() []guard {
 			trap: 57, what: "each try has the context of the delivery",
 			file: "retry/middleware.go",
 			guard: `		a.ctx, a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
-	a.msg.SetContext(parked.WithTried(ctx, a.msg))
+	a.msg.SetContext(parked.WithTried(ctx, a.msg, a.suspect))
 	produced, err = verdict.Call(h, a.msg)
 	a.msg.SetContext(a.ctx) // a handler may have left a cancelled one behind
 `,
 			without: `		a.msg.Context(), a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
-	a.msg.SetContext(parked.WithTried(ctx, a.msg))
+	a.msg.SetContext(parked.WithTried(ctx, a.msg, a.suspect))
 	produced, err = verdict.Call(h, a.msg)
 `,
 			pkg: "retry", test: "TestTrap57",

@@ -1,0 +1,229 @@
+package undecided
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+)
+
+var errHandler = errors.New("handler failed")
+
+// failure is a way to fail.
+type failure struct {
+	handle handle
+	says   []string // in the error that is kept
+
+	once bool // it is given up at once
+}
+
+// both are failures with every database.
+var both = map[string]failure{
+	"a plain error": {says: []string{"handler failed"}, handle: func(context.Context, *sql.Tx, *message.Message) error {
+		return errHandler
+	}},
+	"a panic": {says: []string{"handler failed"}, handle: func(context.Context, *sql.Tx, *message.Message) error {
+		panic(errHandler)
+	}},
+	"an open result set": {says: []string{"handler failed"}, handle: leaveOpen(errHandler)},
+	"an open result set, permanent": {
+		says: []string{"handler failed"}, handle: leaveOpen(retry.Permanent(errHandler)), once: true,
+	},
+	"a time of its own, in other words": {says: []string{"too slow"}, handle: func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+		if err := tooSlow(ctx, tx); err != nil {
+			return errors.New("too slow")
+		}
+		return nil
+	}},
+	"a time of its own, formatted": {says: []string{"too slow"}, handle: func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+		return fmt.Errorf("too slow: %v", tooSlow(ctx, tx)) //nolint:errorlint // as people do
+	}},
+	"a time of its own, wrapped": {says: []string{"too slow"}, handle: func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+		return fmt.Errorf("too slow: %w", tooSlow(ctx, tx))
+	}},
+	"a time of its own, permanent": {says: []string{"too slow"}, once: true, handle: func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+		return retry.Permanent(fmt.Errorf("too slow: %w", tooSlow(ctx, tx)))
+	}},
+}
+
+// leaveOpen leaves a result set open that the connection has not seen the end of.
+func leaveOpen(err error) handle {
+	return func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+		const many = `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000) SELECT i FROM n`
+		rows, failed := tx.QueryContext(ctx, many) //nolint:sqlclosecheck // that is what is tested
+		if failed != nil {
+			return failed
+		}
+		rows.Next()
+		return errors.Join(err, rows.Err())
+	}
+}
+
+// tooSlow gives a statement less time than it takes.
+func tooSlow(ctx context.Context, tx *sql.Tx) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	const endless = `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000000) SELECT COUNT(*) FROM n`
+	var n int
+	return tx.QueryRowContext(ctx, endless).Scan(&n)
+}
+
+func statement(query string) handle {
+	return func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+		_, err := tx.ExecContext(ctx, query)
+		return err
+	}
+}
+
+// inPostgres are those with PostgreSQL alone.
+var inPostgres = map[string]failure{
+	"it ends its session": {handle: statement(`SELECT pg_terminate_backend(pg_backend_pid())`)},
+	"it ends its session, and hides the error": {handle: func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+		_ = statement(`SELECT pg_terminate_backend(pg_backend_pid())`)(ctx, tx, msg)
+		return nil
+	}},
+	"it ends its session, permanent": {once: true, handle: func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+		return retry.Permanent(statement(`SELECT pg_terminate_backend(pg_backend_pid())`)(ctx, tx, msg))
+	}},
+	"its commit ends its session": {handle: statement(`INSERT INTO traps VALUES (1)`)},
+	"no space":                    {handle: raise("53100"), says: []string{"raised 53100"}},
+	"no space, permanent": {once: true, handle: func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+		return retry.Permanent(raise("53100")(ctx, tx, msg))
+	}},
+	"a shutdown, it says": {handle: raise("57P01"), says: []string{"raised 57P01"}},
+	"a lock timeout":      {handle: raise("55P03"), says: []string{"raised 55P03"}},
+	"a failed transaction": {handle: func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+		_ = raise("23505")(ctx, tx, msg)
+		return nil
+	}},
+	"a cancelled statement": {handle: raise("57014"), says: []string{"raised 57014"}},
+}
+
+func raise(state string) handle {
+	return statement(fmt.Sprintf(`DO $$ BEGIN RAISE EXCEPTION 'raised %[1]s' USING ERRCODE = '%[1]s'; END $$`, state))
+}
+
+// mostCalls is how often a handler may be called for a message without a charge:
+// three times, and in batches twice more, with others, before it is alone.
+var mostCalls = map[string]int{"single": 3, "durable": 3, "batch": 5, "together": 5}
+
+// One bad message ends in quarantine, however it fails, after a bounded number
+// of calls, and those that are in flight with it are handled.
+func TestWhateverFailsIsCharged(t *testing.T) {
+	for mode := range modes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			eachDriver(t, func(t *testing.T, db testkit.Database) {
+				t.Parallel()
+				failing := map[string]failure{} // by message
+				w := newWorld(t, db, mode, func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+					if f, bad := failing[msg.UUID]; bad {
+						return f.handle(ctx, tx, msg)
+					}
+					return nil
+				}, set(func(c *dedup.Config) { c.IdleTimeout = idleTimeout }))
+				const alone = "alone"
+				maps.Copy(failing, failures(w))
+				all := []string{} // every kind of failure, with good ones among them
+				for name := range failing {
+					all = append(all, append(numbered(name, 2), name)...)
+				}
+				failing[alone] = both["an open result set"]
+				if w.Dialect == "postgres" {
+					failing[alone] = inPostgres["it ends its session"]
+				}
+				w.deliver(8, all...)
+				for name, f := range failing {
+					if name != alone {
+						w.isCharged(mode, name, f, numbered(name, 2))
+					}
+				}
+				// One bad message among many good ones.
+				good := numbered(alone, 60)
+				w.deliver(len(good)+1, append(append(good[:20:20], alone), good[20:]...)...)
+				w.isCharged(mode, alone, failing[alone], good)
+			})
+		})
+	}
+}
+
+// isCharged waits until the good messages have had their effect and the bad one
+// is in quarantine, and looks how often handlers were called.
+func (w *world) isCharged(mode, name string, f failure, good []string) {
+	w.Helper()
+	effects := `effects WHERE message_id LIKE '` + name + `: %'`
+	testkit.Eventually(w.T, time.Minute, name+": the good ones are handled", func() bool { return w.count(effects) == len(good) })
+	var entries []poison.Entry
+	testkit.Eventually(w.T, time.Minute, name+": the bad one is in quarantine", func() bool {
+		var err error
+		if entries, err = w.consumer.Quarantine().List(w.Context(), poison.Filter{MessageID: name}); err != nil {
+			w.Fatal(err)
+		}
+		return len(entries) > 0
+	})
+	for _, text := range f.says {
+		if !strings.Contains(entries[0].Error, text) {
+			w.Errorf("%s: the entry does not say %q: %s", name, text, entries[0].Error)
+		}
+	}
+	most, charged := mostCalls[mode]*attempts, attempts
+	if f.once {
+		most, charged = mostCalls[mode], 1
+	}
+	if n := w.callsOf(name); n > most {
+		w.Errorf("%s: it was handled %d times, more than %d", name, n, most)
+	}
+	if got := entries[0].Attempts; got != charged {
+		w.Errorf("%s: %d attempts are charged, want %d", name, got, charged)
+	}
+	for _, id := range good {
+		if n := w.callsOf(id); n > mostCalls[mode] {
+			w.Errorf("%s: %s was handled %d times", name, id, n)
+		}
+	}
+	if n := w.count(effects); n != len(good) {
+		w.Errorf("%s: %d effects of %d", name, n, len(good))
+	}
+}
+
+func failures(w *world) map[string]failure {
+	all := maps.Clone(both)
+	if w.Dialect == "postgres" {
+		maps.Copy(all, inPostgres)
+		all["it idles for too long"] = failure{handle: w.idle}
+		w.exec(`CREATE TABLE traps (n integer);
+			CREATE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql AS
+				$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(10); RETURN NULL; END $$;
+			CREATE CONSTRAINT TRIGGER trap AFTER INSERT ON traps DEFERRABLE INITIALLY DEFERRED
+				FOR EACH ROW EXECUTE FUNCTION trap()`)
+	}
+	return all
+}
+
+// idleTimeout is that of the transactions.
+const idleTimeout = 300 * time.Millisecond
+
+// idle returns when the session of tx was ended.
+func (w *world) idle(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+	var pid int
+	if err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+		return err
+	}
+	for n := 1; n > 0; time.Sleep(20 * time.Millisecond) {
+		if err := w.QueryRowContext(ctx, `SELECT COUNT(*) FROM pg_stat_activity WHERE pid = $1`, pid).Scan(&n); err != nil {
+			return err
+		}
+	}
+	return nil
+}

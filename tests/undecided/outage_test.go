@@ -1,0 +1,62 @@
+package undecided
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+)
+
+// A database that ends twice under a handler is no fault of the message: with a
+// policy of one attempt it would be in quarantine.
+func TestAnOutageIsNotCharged(t *testing.T) {
+	for name, open := range drivers {
+		for mode := range modes {
+			if name != "libpq" && mode != "single" {
+				continue // the drivers differ in what they say, and not by mode
+			}
+			t.Run(name+"/"+mode, func(t *testing.T) {
+				server := testkit.PrivatePostgres(t)
+				db, err := open(server.DSN("postgres"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = db.Close() })
+				ends, restarted := 0, make(chan error, 2)
+				w := newWorld(t, testkit.Database{DB: db, Dialect: "postgres"}, mode,
+					func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+						if ends++; ends > 2 {
+							return nil
+						}
+						server.Stop()
+						time.AfterFunc(300*time.Millisecond, func() { // some tries find nothing meanwhile
+							restarted <- server.Restart(context.WithoutCancel(t.Context()))
+						})
+						return statement(`SELECT 1`)(ctx, tx, nil)
+					},
+					func(c *once.ConsumerConfig) { c.Retry.Policy = retry.Policy{Immediate: -1, Delayed: -1} })
+				w.deliver(1, "m")
+				for range 2 {
+					if err := <-restarted; err != nil {
+						t.Fatal(err)
+					}
+				}
+				testkit.Eventually(t, time.Minute, "it takes effect", func() bool {
+					var n int // there may be no database yet
+					return db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM effects`).Scan(&n) == nil && n == 1
+				})
+				entries, err := w.consumer.Quarantine().List(t.Context(), poison.Filter{})
+				if err != nil || len(entries) > 0 || ends != 3 {
+					t.Fatalf("in quarantine are %v after %d calls, %v", entries, ends, err)
+				}
+			})
+		}
+	}
+}

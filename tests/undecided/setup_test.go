@@ -1,0 +1,263 @@
+package undecided
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	"github.com/lib/pq"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/lazytx"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+const (
+	consumer = "payments"
+	topic    = "orders.placed"
+)
+
+// maxOpen is how many connections each test has: many run at once.
+const maxOpen = 4
+
+// drivers open the same PostgreSQL database in different ways.
+var drivers = map[string]func(dsn string) (*sql.DB, error){
+	"libpq":  func(dsn string) (*sql.DB, error) { return sql.Open("postgres", dsn) },
+	"pgx":    func(dsn string) (*sql.DB, error) { return sql.Open("pgx", dsn) },
+	"lazytx": openLazy,
+}
+
+func openLazy(dsn string) (*sql.DB, error) {
+	connector, err := pq.NewConnector(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return sql.OpenDB(lazytx.Connector(connector)), nil
+}
+
+// eachDriver runs a test with each driver, SQLite's too.
+func eachDriver(t *testing.T, test func(t *testing.T, db testkit.Database)) {
+	t.Helper()
+	for name, open := range drivers {
+		t.Run(name, func(t *testing.T) {
+			database := testkit.Postgres(t)
+			db, err := open(database.DSN)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = db.Close() })
+			db.SetMaxOpenConns(maxOpen)
+			db.SetMaxIdleConns(maxOpen)
+			database.DB = db
+			test(t, database)
+		})
+	}
+	t.Run("sqlite", func(t *testing.T) { test(t, testkit.SQLite(t)) })
+}
+
+// handle handles one message.
+type handle = func(ctx context.Context, tx *sql.Tx, msg *message.Message) error
+
+// modes are the ways to handle messages.
+var modes = map[string]func(
+	c *once.Consumer, router *message.Router, sub message.Subscriber, h handle,
+) *message.Handler{
+	"single":  addSingle,
+	"durable": addSingle, // by its config
+	"batch": func(c *once.Consumer, router *message.Router, sub message.Subscriber, h handle) *message.Handler {
+		return c.AddHandlerInBatches(router, consumer, topic, sub, handler(h))
+	},
+	"together": func(c *once.Consumer, router *message.Router, sub message.Subscriber, h handle) *message.Handler {
+		return c.AddBatchHandler(router, consumer, topic, sub,
+			func(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*message.Message, error) {
+				for _, msg := range msgs {
+					if err := h(ctx, tx, msg); err != nil {
+						return nil, err
+					}
+				}
+				return nil, nil
+			})
+	},
+}
+
+func addSingle(c *once.Consumer, router *message.Router, sub message.Subscriber, h handle) *message.Handler {
+	return c.AddHandler(router, consumer, topic, sub, handler(h))
+}
+
+func handler(h handle) once.HandlerFunc {
+	return func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		return nil, h(ctx, tx, msg)
+	}
+}
+
+// policy has two attempts: one from the transport, and one from a row.
+var policy = retry.Policy{Immediate: -1, Delayed: 1, Base: 10 * time.Millisecond, Jitter: -1}
+
+const attempts = 2
+
+// transport is a subscriber that the test feeds by hand.
+type transport struct {
+	messages  chan *message.Message
+	closeOnce sync.Once
+}
+
+func (s *transport) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	context.AfterFunc(ctx, func() { _ = s.Close() })
+	return s.messages, nil
+}
+
+func (s *transport) Close() error {
+	s.closeOnce.Do(func() { close(s.messages) })
+	return nil
+}
+
+// world is a consumer with the whole chain, on tables of its own.
+type world struct {
+	*testing.T
+	testkit.Database
+
+	consumer  *once.Consumer
+	transport *transport
+
+	mu    sync.Mutex
+	calls map[string]int // of the handler, by message
+}
+
+// newWorld starts a router. h is called after the call was counted; without an
+// error the message's effect is written.
+func newWorld(t *testing.T, db testkit.Database, mode string, h handle, change func(*once.ConsumerConfig)) *world {
+	t.Helper()
+	w := &world{
+		T: t, Database: db, calls: map[string]int{},
+		transport: &transport{messages: make(chan *message.Message)},
+	}
+	config := once.ConsumerConfig{
+		Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)},
+		Retry:  retry.Config{Policy: policy, PollInterval: 10 * time.Millisecond},
+		Logger: testkit.Logger(t),
+	}
+	if mode == "durable" {
+		config.Durable = []string{consumer}
+	}
+	if change != nil {
+		change(&config)
+	}
+	if err := schema.Up(t.Context(), db.DB, config.Schema); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(`CREATE TABLE effects (message_id text NOT NULL)`)
+	var err error
+	if w.consumer, err = once.NewConsumer(db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	modes[mode](w.consumer, router, w.transport, func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+		w.mu.Lock()
+		w.calls[msg.UUID]++
+		w.mu.Unlock()
+		if err := h(ctx, tx, msg); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id) VALUES ('`+strings.ReplaceAll(msg.UUID, "'", "")+`')`)
+		return err
+	})
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(context.WithoutCancel(t.Context())) }()
+	<-router.Running()
+	t.Cleanup(func() {
+		if err := errors.Join(router.Close(), <-stopped); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func (w *world) exec(query string, args ...any) {
+	w.Helper()
+	if _, err := w.ExecContext(w.Context(), query, args...); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) count(what string) (n int) {
+	w.Helper()
+	if err := w.QueryRowContext(w.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
+		w.Fatal(err)
+	}
+	return n
+}
+
+func (w *world) callsOf(id string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.calls[id]
+}
+
+// deliver keeps inFlight messages with the consumer until each was acked once. A
+// nacked one comes again, as a broker does.
+func (w *world) deliver(inFlight int, ids ...string) (all *sync.WaitGroup) {
+	all = &sync.WaitGroup{}
+	slots := make(chan struct{}, inFlight)
+	ctx := w.Context()
+	all.Go(func() {
+		for _, id := range ids {
+			select {
+			case slots <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+			all.Go(func() {
+				w.untilAcked(ctx, id)
+				<-slots
+			})
+		}
+	})
+	return all
+}
+
+func (w *world) untilAcked(ctx context.Context, id string) {
+	for {
+		msg := message.NewMessage(id, []byte("body"))
+		select {
+		case w.transport.messages <- msg:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-msg.Acked():
+			return
+		case <-msg.Nacked():
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func numbered(name string, n int) []string {
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("%s: %d", name, i)
+	}
+	return ids
+}
+
+// set returns a change of dedup's part.
+func set(change func(*dedup.Config)) func(*once.ConsumerConfig) {
+	return func(c *once.ConsumerConfig) { change(&c.Dedup) }
+}
