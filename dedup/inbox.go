@@ -13,6 +13,7 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/fields"
+	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/verdict"
 )
@@ -67,6 +68,7 @@ func (i *Inbox) middleware(once func(msg *message.Message, consumer string) erro
 		ctx := msg.Context()
 		defer msg.SetContext(ctx)
 		consumer, err := i.consumer(parked.DeliveryOf(ctx))
+		msg.Metadata = meta.Received(msg.Metadata) // a handler may pass it on
 		call := i.instruments.begin(msg, consumer)
 		defer call.end()
 

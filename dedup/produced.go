@@ -16,17 +16,21 @@ import (
 // cause is what a message passes on to those that its handler produces.
 type cause struct {
 	id, tenant string
+	own        string     // what caused the message itself
 	span       trace.Span // of the handling, or of whoever sent the message
 }
 
 func causeOf(msg *message.Message) cause {
-	return cause{msg.UUID, msg.Metadata[meta.TenantID], trace.SpanFromContext(msg.Context())}
+	return cause{msg.UUID, msg.Metadata[meta.TenantID], msg.Metadata[meta.CausationID], trace.SpanFromContext(msg.Context())}
 }
 
 // mark passes on what the handler has not said itself.
 func (c cause) mark(msg *message.Message) {
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}
+	}
+	if c.own != "" && msg.Metadata[meta.CausationID] == c.own { // the handler has copied all metadata
+		delete(msg.Metadata, meta.CausationID)
 	}
 	for key, value := range map[string]string{meta.CausationID: c.id, meta.TenantID: c.tenant} {
 		if msg.Metadata[key] == "" && value != "" {

@@ -100,6 +100,9 @@ func (c checker) metadata(metadata message.Metadata) {
 		if meta.Steering(key) {
 			c.refuse(field, "would steer the broker: give it another name")
 		}
+		if !meta.Known(key) {
+			c.refuse(field, "is unknown: names that begin with once_ belong to this module, give it another name")
+		}
 		if key == OrderingKey {
 			c.name(field, value)
 		} else {

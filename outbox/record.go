@@ -6,6 +6,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/slot"
 )
 
@@ -38,17 +39,10 @@ func newRecord(msg *message.Message, metadata message.Metadata, due time.Time) r
 	return r
 }
 
-// encode leaves out what is for the way into the outbox only.
+// encode leaves out what is for the way into the outbox only, and what was said
+// about another delivery.
 func encode(metadata message.Metadata) string {
-	kept := metadata
-	if metadata[DueAt] != "" || metadata[Topic] != "" {
-		kept = make(message.Metadata, len(metadata))
-		for key, value := range metadata {
-			if key != DueAt && key != Topic {
-				kept[key] = value
-			}
-		}
-	}
+	kept := meta.Sent(metadata)
 	if len(kept) == 0 {
 		return "{}"
 	}

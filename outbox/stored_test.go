@@ -110,7 +110,7 @@ func TestTrap50_EveryByteIsKept(t *testing.T) {
 		"escape":    `\u0000 \x00`,
 		"empty":     "",
 		"":          "an empty key",
-		"once_key?": "{}[]$1?1",
+		"own_key?": "{}[]$1?1",
 	}
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o := newOutbox(t, config)

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/watermill-once/once/internal/meta"
 	verdicts "github.com/watermill-once/once/internal/verdict"
 )
 
@@ -46,7 +47,7 @@ func (sub *subscription) decode(in *intake, raw amqp.Delivery) *delivery {
 		sub.s.cfg.Logger.Error("Message cannot be decoded", err,
 			sub.fields().Add(watermill.LogFields{"message_uuid": msg.UUID, "size": len(raw.Body)}))
 	}
-	if msg.Metadata == nil {
+	if msg.Metadata = meta.Sent(msg.Metadata); msg.Metadata == nil {
 		msg.Metadata = make(message.Metadata, 2)
 	}
 	msg.Metadata[MetadataRedelivered] = strconv.FormatBool(raw.Redelivered)

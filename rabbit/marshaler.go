@@ -6,6 +6,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/meta"
 )
 
 var _ amqp.Marshaler = Marshaler{}
@@ -33,7 +35,11 @@ var _ amqp.Marshaler = Marshaler{}
 //	                      void is null, and bytes that are not UTF-8 become U+FFFD
 //
 // MetadataRedelivered and MetadataDeliveryCount are set from what the broker
-// says, whatever headers of these names the message carries.
+// says, whatever headers of these names the message carries. Names that begin
+// with "once_" belong to this module. Unmarshal drops those of them that steer
+// an outbox, such as "once_topic" and "once_due_at", and those that it does not
+// know: a handler that passes metadata on would obey whoever has published the
+// message. Marshal drops them too.
 type Marshaler struct {
 	// ContentType is the native content type of every message that is sent, for
 	// tools that show messages. It may be up to 255 bytes long. Defaults to
@@ -105,11 +111,7 @@ func (m Marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error
 
 // ours are the keys that exist as header or as metadata only, never as both.
 func ours(key string) bool {
-	switch key {
-	case amqp.DefaultMessageUUIDHeaderKey, PublishHeader, MetadataRedelivered, MetadataDeliveryCount:
-		return true
-	}
-	return false
+	return key == amqp.DefaultMessageUUIDHeaderKey || key == PublishHeader || !meta.Travels(key)
 }
 
 func deliveryID(delivery amqp091.Delivery) string {

@@ -31,6 +31,12 @@ var _ message.Publisher = (*Publisher)(nil)
 // stops reading from a connection that has sent some hundreds of messages to a
 // queue that does not take them; then all are unknown, and the connection is
 // made anew.)
+//
+// A nack is a refusal, and after three in a row to one destination the next
+// messages go over another channel: one that has lost sight of a queue's leader
+// in a cluster would nack for ever. That is repeated after a pause that grows from
+// a second to a minute, with a new connection if nothing at all was confirmed
+// meanwhile.
 type Publisher struct {
 	config amqp.Config
 	cfg    PublisherConfig

@@ -3,8 +3,6 @@ package rabbit
 import (
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
@@ -20,12 +18,15 @@ type settler struct {
 
 	slots, bytes int // to be given back to the window
 
+	streaks  map[destination]*streak // of those with nacks alone
+	confirms uint64
+
 	timer *time.Timer
 }
 
 func (p *Publisher) settle() {
 	defer close(p.settled)
-	s := &settler{p: p, timer: time.NewTimer(time.Hour)}
+	s := &settler{p: p, streaks: make(map[destination]*streak), timer: time.NewTimer(time.Hour)}
 	defer s.timer.Stop()
 	for s.collect() {
 		now := time.Now()
@@ -95,8 +96,10 @@ func (s *settler) answer(l *lane, f *flight, a answer) {
 		s.settled(f, f.error(ErrReturned, int(returned.code), redactText(returned.text), nil))
 	case a.kind == answerNack:
 		s.settled(f, f.error(ErrNacked, 0, "", nil))
+		s.nacked(l, f)
 	default:
 		s.settled(f, nil)
+		s.confirmed(f)
 	}
 }
 
@@ -114,12 +117,7 @@ func (s *settler) expire(l *lane, now time.Time) {
 		s.settled(f, f.error(ErrUnknown, 0, "no confirm within "+s.p.cfg.ConfirmTimeout.String(), nil))
 		f.overdue = true
 		if l == s.current {
-			s.current = nil
-			s.p.cfg.Logger.Info("Confirm overdue, changing to another channel",
-				watermill.LogFields{"topic": f.topic, "message_uuid": f.id})
-			s.p.mu.Lock()
-			s.p.retire(l)
-			s.p.mu.Unlock()
+			s.changeLane(l, "Confirm overdue, changing to another channel", f)
 		}
 	}
 }

@@ -21,6 +21,10 @@ type RabbitConfig struct {
 
 	// Patience is how long it may take to become ready. Defaults to 2 minutes.
 	Patience time.Duration
+
+	// Peer is a broker of a cluster that the new one joins. It must run while
+	// that starts. Defaults to none.
+	Peer *Rabbit
 }
 
 // Rabbit is a private RabbitMQ broker of one node, a child of this process.

@@ -58,7 +58,7 @@ func (r *Rabbit) settings() []string {
 func (r *Rabbit) write() error {
 	config := append([]string{
 		"listeners.tcp.1 = " + loopback(r.node.port),
-		"cluster_name = " + r.node.name,
+		"cluster_name = " + r.cluster(),
 		"log.console = true",
 		"log.file = false",
 	}, r.config.Settings...)
@@ -84,7 +84,27 @@ func (r *Rabbit) write() error {
 			return err
 		}
 	}
+	if peer := r.config.Peer; peer != nil {
+		secret, err := os.ReadFile(peer.path(cookie))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(r.path(cookie), secret, 0o400); err != nil && !os.IsPermission(err) { // it is there from the try before
+			return err
+		}
+	}
 	return os.MkdirAll(r.path("conf.d"), 0o700)
+}
+
+// cookie is the file in HOME of the secret that the nodes of a cluster share.
+const cookie = ".erlang.cookie"
+
+// cluster is the name of the cluster that the node is in.
+func (r *Rabbit) cluster() string {
+	if peer := r.config.Peer; peer != nil {
+		return peer.cluster()
+	}
+	return r.node.name
 }
 
 func lines(list []string) string { return strings.Join(list, "\n") + "\n" }

@@ -64,17 +64,23 @@ func (r *Rabbit) startOnFreePorts(ctx context.Context, epmd string) (err error) 
 		if r.node, err = newNode(); err != nil {
 			return err
 		}
+		if r.config.Peer != nil {
+			r.node.epmdPort = r.config.Peer.node.epmdPort
+		}
 		if err = r.write(); err != nil {
 			return err
 		}
 		if err = r.startEpmd(ctx, epmd); err == nil {
 			err = r.start(ctx)
 		}
+		if err == nil {
+			err = r.join(ctx)
+		}
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
 		r.epmd.kill()
-		if !taken(r.node.port, r.node.dist, r.node.epmdPort) {
+		if !taken(r.node.port, r.node.dist) && (r.config.Peer != nil || !taken(r.node.epmdPort)) {
 			return err
 		}
 	}
@@ -84,6 +90,9 @@ func (r *Rabbit) startOnFreePorts(ctx context.Context, epmd string) (err error) 
 // startEpmd starts it in the foreground: one that a node starts by itself is
 // nobody's child and outlives the node.
 func (r *Rabbit) startEpmd(ctx context.Context, binary string) error {
+	if r.config.Peer != nil {
+		return nil // its own is there
+	}
 	command := exec.Command(binary, "-address", "127.0.0.1", "-port", strconv.Itoa(r.node.epmdPort))
 	command.Dir = r.dir.path
 	started, err := startChild(command, r.path("epmd.log"), syscall.SIGKILL)
@@ -111,7 +120,7 @@ func (r *Rabbit) start(ctx context.Context) error {
 	r.server = server
 	err = await(ctx, server, "RabbitMQ", r.config.Patience, func(ctx context.Context) error {
 		cluster, err := askRabbit(ctx, r.URL("/"))
-		if err == nil && cluster != r.node.name {
+		if err == nil && cluster != r.cluster() {
 			err = fmt.Errorf("another broker, %q, has its port", cluster)
 		}
 		return err
@@ -120,4 +129,17 @@ func (r *Rabbit) start(ctx context.Context) error {
 		server.kill()
 	}
 	return err
+}
+
+// join makes the node one of its peer's cluster, if it has one.
+func (r *Rabbit) join(ctx context.Context) error {
+	if r.config.Peer == nil {
+		return nil
+	}
+	for _, step := range [][]string{{"stop_app"}, {"join_cluster", r.config.Peer.node.name}, {"start_app"}} {
+		if _, err := r.Ctl(ctx, step...); err != nil {
+			return err
+		}
+	}
+	return nil
 }

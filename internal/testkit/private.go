@@ -25,6 +25,18 @@ func PrivateRabbit(t testing.TB, settings ...string) *servers.Rabbit {
 	return private(t, server, err)
 }
 
+// PrivateRabbitCluster returns a cluster of that many brokers of the test's own.
+// It takes about five seconds for each.
+func PrivateRabbitCluster(t testing.TB, nodes int) []*servers.Rabbit {
+	t.Helper()
+	all := []*servers.Rabbit{PrivateRabbit(t)}
+	for len(all) < nodes {
+		node, err := servers.StartRabbit(t.Context(), servers.RabbitConfig{Peer: all[0]})
+		all = append(all, private(t, node, err))
+	}
+	return all
+}
+
 // PrivatePgbouncer returns a pooler of the test's own in front of a server, in
 // transaction mode; settings are lines of pgbouncer.ini.
 func PrivatePgbouncer(t testing.TB, server *servers.Postgres, settings ...string) *servers.Pgbouncer {

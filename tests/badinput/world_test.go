@@ -96,14 +96,27 @@ func newWorld(t *testing.T, db testkit.Database, broker string) *world {
 
 func (w *world) lite() bool { return w.config.Dialect == schema.SQLite }
 
-// handle notes what it was given, and fails for a case of which the name says so.
+// handle notes what it was given, and fails or produces a message for a case of
+// which the name says so.
 func (w *world) handle(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	if p := string(msg.Payload); strings.HasPrefix(p, "fail: ") && !strings.HasSuffix(p, " before") && !strings.HasSuffix(p, " after") {
 		return nil, retry.Permanent(fmt.Errorf("it says %q", msg.Payload))
 	}
 	_, err := tx.ExecContext(ctx, `INSERT INTO effects (payload) VALUES ($1)`, []byte(msg.Payload))
+	if p := string(msg.Payload); strings.HasPrefix(p, passOn) && !strings.HasSuffix(p, " before") && !strings.HasSuffix(p, " after") {
+		produced := message.NewMessage(p, []byte(p+" produced"))
+		produced.Metadata = msg.Metadata
+		if produced.Metadata[outbox.Topic] == "" {
+			outbox.SetTopic(produced, "produced")
+		}
+		return []*message.Message{produced}, err
+	}
 	return nil, err
 }
+
+// passOn begins the cases whose metadata the handler gives to a message that it
+// produces.
+const passOn = "passed on: "
 
 func (w *world) amqp() wamqp.Config {
 	config := wamqp.NewDurablePubSubConfig(w.broker, wamqp.GenerateQueueNameTopicNameWithSuffix(consumer))

@@ -1,0 +1,304 @@
+package dropin
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/rabbit"
+)
+
+// forged are headers that a stranger sets, and whether a message that a handler
+// produced with the same metadata may carry them on.
+var forged = map[string]struct {
+	value   string
+	travels bool
+}{
+	"once_topic":          {"bank.refunds", false},
+	"once_due_at":         {"9999-12-31T00:00:00Z", false},
+	"once_redelivered":    {"true", false},
+	"once_edited_from":    {"m0", false},
+	"once_of_tomorrow":    {"x", false}, // a key that this version does not know
+	"once_delivery_count": {"99", false},
+
+	"once_ordering_key":          {"key", true},
+	"once_tenant_id":             {"acme", true},
+	"once_aggregate_type":        {"order", true},
+	"once_aggregate_id":          {"17", true},
+	"once_aggregate_version":     {"3", true},
+	"once_event_type":            {"placed", true},
+	"once_causation_id":          {"m0", true},
+	"once_quarantine_reason":     {"failed", true},
+	"once_quarantine_consumer":   {"c", true},
+	"once_quarantine_topic":      {"t", true},
+	"once_quarantine_entry":      {"1", true},
+	"once_quarantine_message_id": {"m0", true},
+	"once_quarantine_error":      {"e", true},
+
+	"traceparent": {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", true},
+	"color":       {"red", true},
+}
+
+// A key that is added to internal/meta has to be decided upon.
+func TestTrap81_EveryKeyIsForged(t *testing.T) {
+	for _, file := range []string{"keys.go", "broker.go"} {
+		parsed, err := parser.ParseFile(token.NewFileSet(), "../../internal/meta/"+file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			literal, ok := n.(*ast.BasicLit)
+			if !ok || literal.Kind != token.STRING {
+				return true
+			}
+			found++
+			key, err := strconv.Unquote(literal.Value)
+			if _, ok := forged[key]; err != nil || !ok {
+				t.Errorf("the table has no %s of %s", literal.Value, file)
+			}
+			return true
+		})
+		if found == 0 {
+			t.Errorf("%s has no keys", file)
+		}
+	}
+}
+
+// source is where deliveries come from: its subscriber, and how a stranger
+// publishes a message with headers.
+type source struct {
+	subscriber message.Subscriber
+	publish    func(id string, headers map[string]string) error
+}
+
+// sources are ready when they are returned: what is published waits for them.
+var sources = map[string]func(b *bench, url, topic string) source{
+	"rabbit": func(b *bench, url, topic string) source {
+		return b.fromRabbit(url, topic, rabbit.Marshaler{})
+	},
+	"rabbit with the stock marshaler": func(b *bench, url, topic string) source {
+		return b.fromRabbit(url, topic, wamqp.DefaultMarshaler{})
+	},
+	"stock": func(b *bench, url, topic string) source {
+		config := wamqp.NewDurableQueueConfig(url)
+		sub, err := wamqp.NewSubscriber(config, watermill.NopLogger{})
+		if err == nil {
+			err = sub.SubscribeInitialize(topic)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		return source{sub, b.stranger(url, topic)}
+	},
+	"embedded": func(b *bench, _, topic string) source {
+		transport, err := local.New(b.db, local.Config{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return source{transport.Subscriber(), func(id string, headers map[string]string) error {
+			msg := message.NewMessage(id, nil)
+			maps.Copy(msg.Metadata, headers)
+			return transport.Publish(topic, msg)
+		}}
+	},
+}
+
+func (b *bench) fromRabbit(url, topic string, marshaler wamqp.Marshaler) source {
+	b.Helper()
+	config := wamqp.NewDurableQueueConfig(url)
+	config.Marshaler = marshaler
+	sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{})
+	if err == nil {
+		err = sub.SubscribeInitialize(topic)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	return source{sub, b.stranger(url, topic)}
+}
+
+// stranger publishes with a client that knows nothing of this module.
+func (b *bench) stranger(url, queue string) func(id string, headers map[string]string) error {
+	b.Helper()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = conn.Close() })
+	channel, err := conn.Channel()
+	if err != nil {
+		b.Fatal(err)
+	}
+	return func(id string, headers map[string]string) error {
+		table := amqp.Table{"_watermill_message_uuid": id}
+		for key, value := range headers {
+			table[key] = value
+		}
+		return channel.PublishWithContext(b.Context(), "", queue, true, false,
+			amqp.Publishing{DeliveryMode: amqp.Persistent, Headers: table})
+	}
+}
+
+// copied is what a handler makes of a message that keeps its metadata, as
+// Watermill's handlers do.
+func copied(msg *message.Message, suffix string) *message.Message {
+	produced := message.NewMessage(msg.UUID+suffix, nil)
+	maps.Copy(produced.Metadata, msg.Metadata)
+	return produced
+}
+
+// passOn returns a message, and publishes another one itself.
+func passOn(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+	return []*message.Message{copied(msg, " returned")}, outbox.Publisher(tx).Publish(produced, copied(msg, " published"))
+}
+
+const produced = "produced"
+
+// handlers are how a handler can be called.
+var handlers = map[string]func(b *bench) (message.HandlerMiddleware, message.HandlerFunc){
+	"one": func(b *bench) (message.HandlerMiddleware, message.HandlerFunc) {
+		return b.inbox.Middleware, single
+	},
+	"batch": func(b *bench) (message.HandlerMiddleware, message.HandlerFunc) {
+		return b.inbox.BatchMiddleware, single
+	},
+	"together": func(b *bench) (message.HandlerMiddleware, message.HandlerFunc) {
+		return func(message.HandlerFunc) message.HandlerFunc {
+			return b.inbox.BatchHandler(func(ctx context.Context, tx *sql.Tx, msgs []*message.Message) (all []*message.Message, err error) {
+				for _, msg := range msgs {
+					produced, err := passOn(ctx, tx, msg)
+					if err != nil {
+						return nil, err
+					}
+					all = append(all, dedup.CausedBy(msg, produced[0]))
+				}
+				return all, nil
+			})
+		}, single
+	},
+}
+
+func single(msg *message.Message) ([]*message.Message, error) {
+	tx, _ := dedup.TxFromContext(msg.Context())
+	return passOn(msg.Context(), tx, msg)
+}
+
+// What strangers write into headers steers no message that a handler produces,
+// wherever it comes from and however the handler is called.
+func TestTrap81_ForeignHeadersDoNotSteerProducedMessages(t *testing.T) {
+	all := map[string]string{}
+	sent := map[string]map[string]string{"all": all}
+	for key, f := range forged {
+		sent[key] = map[string]string{key: f.value}
+		all[key] = f.value
+	}
+	broker := testkit.Rabbit(t)
+	for from, newSource := range sources {
+		t.Run(from, func(t *testing.T) {
+			b := newBench(t)
+			intake, err := inbox.New(b.db, inbox.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			publish := map[string]func(id string, headers map[string]string) error{}
+			for how, newHandler := range handlers {
+				for _, how := range []string{how, how + ", durable"} {
+					topic := broker.Name(how) // the virtual host is for all
+					source := newSource(b, broker.URL, topic)
+					sub := source.subscriber
+					if strings.HasSuffix(how, "durable") && from != "embedded" { // which stores first anyway
+						sub = intake.Subscriber(sub)
+					}
+					middleware, handle := newHandler(b)
+					b.router.AddHandler(how, topic, b.retries.Subscriber(how, sub), produced, nobody{}, handle).
+						AddMiddleware(b.quarantine.Middleware, b.retries.Middleware, middleware)
+					publish[how] = source.publish
+				}
+			}
+			b.start()
+			for how, publish := range publish {
+				for id, headers := range sent {
+					if err := publish(how+" "+id, headers); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			want := 2 * len(sent) * len(publish)
+			testkit.Eventually(t, time.Minute, "each message was handled, or given up", func() bool {
+				return b.count(`once_outbox`)+2*b.count(`once_parked WHERE state = 'quarantined'`) >= want
+			})
+			for how := range publish {
+				for id, headers := range sent {
+					b.check(how+" "+id, " returned", headers)
+					b.check(how+" "+id, " published", headers)
+				}
+			}
+		})
+	}
+}
+
+// check looks at what is in the outbox.
+func (b *bench) check(id, suffix string, headers map[string]string) {
+	b.Helper()
+	var (
+		topic, text string
+		due         sql.NullTime
+		key         sql.NullString
+	)
+	row := b.db.QueryRowContext(b.Context(), `SELECT topic, due_at, metadata, ordering_key FROM once_outbox WHERE message_id = $1`, id+suffix)
+	if err := row.Scan(&topic, &due, &text, &key); err != nil {
+		b.Errorf("%s%s: %v", id, suffix, err)
+		return
+	}
+	metadata := map[string]string{}
+	if err := json.Unmarshal([]byte(text), &metadata); err != nil {
+		b.Fatal(err)
+	}
+	if topic != produced || due.Valid {
+		b.Errorf("%s%s goes to %q, due at %v", id, suffix, topic, due.Time.Format(time.RFC3339))
+	}
+	if key.String != headers["once_ordering_key"] {
+		b.Errorf("%s%s has the ordering key %q, want %q", id, suffix, key.String, headers["once_ordering_key"])
+	}
+	for key := range metadata {
+		if f, ok := forged[key]; ok && !f.travels {
+			b.Errorf("%s%s has %s", id, suffix, key)
+		}
+	}
+	for key, value := range headers {
+		if key == "once_causation_id" && suffix == " returned" {
+			value = id // the message that it was copied from is the cause
+		}
+		if forged[key].travels && metadata[key] != value {
+			b.Errorf("%s%s has %s as %q, want %q", id, suffix, key, metadata[key], value)
+		}
+	}
+}
+
+// nobody is a publisher that must not be called: the inbox keeps what is produced.
+type nobody struct{}
+
+func (nobody) Publish(topic string, _ ...*message.Message) error {
+	panic("the router publishes to " + topic)
+}
+
+func (nobody) Close() error { return nil }
