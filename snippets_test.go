@@ -486,6 +486,25 @@ func _(db *sql.DB) (*poison.Store, error) {
 	})
 }
 
+// accounts is a service of a reader.
+type accounts struct{ db *sql.DB }
+
+func (accounts) credit(context.Context, string, int) error { return nil }
+
+func (accounts) debit(context.Context, string, int) error { return nil }
+
+func _(t *testing.T, db *sql.DB) {
+	oncetest.RunOrder(t, oncetest.OrderConfig{
+		DB:     db, // PostgreSQL, with three connections or more
+		First:  func(ctx context.Context, db *sql.DB) error { return accounts{db}.credit(ctx, "17", 5) },
+		Second: func(ctx context.Context, db *sql.DB) error { return accounts{db}.debit(ctx, "17", 3) },
+		Reset: func(ctx context.Context, db *sql.DB) error {
+			_, err := db.ExecContext(ctx, `TRUNCATE accounts; INSERT INTO accounts (id) VALUES ('17')`)
+			return err
+		},
+	})
+}
+
 func _(t *testing.T, db *sql.DB, capturePayment once.HandlerFunc) {
 	oncetest.Run(t, oncetest.Config{
 		DB:       db, // for tests: PostgreSQL, or SQLite in a file, with your tables and ours

@@ -19,6 +19,7 @@ type conn struct {
 
 	tx       driver.Tx // under way, or nil
 	delivery *delivery // of the transaction that was begun last, or nil
+	call     *call     // whose connection it is, or nil
 	gone     bool
 }
 
@@ -50,6 +51,7 @@ func (c *conn) statement(ctx context.Context, query string) error {
 	if c.gone {
 		return errLost
 	}
+	c.call.statement(query)
 	if c.tx == nil || c.delivery == nil {
 		return nil
 	}
@@ -112,6 +114,9 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 
 // skipped looks whether the statement will be prepared first, and come again.
 func (c *conn) skipped(err error) {
+	if errors.Is(err, driver.ErrSkip) {
+		c.call.notCarriedOut()
+	}
 	if c.tx != nil && c.delivery != nil && errors.Is(err, driver.ErrSkip) {
 		c.delivery.notCarriedOut()
 	}

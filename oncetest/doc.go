@@ -20,6 +20,9 @@
 //
 //	delivered twice at once: table payments has 2 rows where once gives 1: (order_id="17" amount=5) is too many
 //
+// [RunOrder] examines something else: whether a service publishes the events of
+// an ordering key in the order in which its transactions commit.
+//
 // It brings no database driver: the connections of the handler's own pool are
 // wrapped, so that they can be lost at a given statement.
 package oncetest

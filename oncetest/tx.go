@@ -7,6 +7,7 @@ func (t tx) Commit() error {
 	if t.gone {
 		return errLost
 	}
+	t.call.commit()
 	var fault kind
 	if t.delivery != nil {
 		fault = t.delivery.commit()

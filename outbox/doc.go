@@ -7,7 +7,15 @@
 //	}, forwarder.Hint)
 //
 // Whoever has a transaction already calls [Publisher] with it. Messages are
-// sent by package forwarder, in the order of their rows.
+// sent by package forwarder.
+//
+// # Order
+//
+// Messages of one ordering key are sent in the order in which they were inserted.
+// That is the order in which their transactions commit, if each transaction locks
+// what it changes before it publishes: so publish last. Or call [LockKey] first.
+// A transaction that publishes, and then waits for a lock that another one has,
+// commits after that one, and its messages are sent before.
 //
 // # What is stored
 //

@@ -11,9 +11,10 @@ import (
 
 // Metadata keys that mean something to this module and to tools around it.
 const (
-	// OrderingKey: messages with the same key are forwarded in the order of
-	// their rows, which is the order of transactions that wait for each other.
-	// It is kept in the metadata.
+	// OrderingKey: messages with the same key are forwarded in the order in which
+	// they were inserted. That is the order of commits if their transactions lock
+	// before they publish, see the package's documentation. It is kept in the
+	// metadata.
 	OrderingKey = meta.OrderingKey
 
 	// DueAt is when to send, in RFC 3339 and by the database's clock. A time
@@ -40,7 +41,9 @@ const (
 	CausationID = meta.CausationID
 )
 
-// SetOrderingKey has msg forwarded after all earlier messages of the same key.
+// SetOrderingKey has msg forwarded after all messages of the same key that were
+// inserted before it. See [OrderingKey] for what that means for transactions that
+// run at the same time.
 func SetOrderingKey(msg *message.Message, key string) { set(msg, OrderingKey, key) }
 
 // SetDueAt delays msg until at. It excludes an ordering key.

@@ -1,0 +1,196 @@
+package oncetest_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/oncetest"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
+)
+
+var errCall = errors.New("the call failed")
+
+// act is a step of a service's transaction.
+type act func(ctx context.Context, s shop, tx *sql.Tx, events message.Publisher, who string) error
+
+func lockTotal(ctx context.Context, _ shop, tx *sql.Tx, _ message.Publisher, _ string) error {
+	_, err := tx.ExecContext(ctx, `SELECT sum FROM totals WHERE name = 'all' FOR UPDATE`)
+	return err
+}
+
+func addToTotal(ctx context.Context, _ shop, tx *sql.Tx, _ message.Publisher, who string) error {
+	_, err := tx.ExecContext(ctx, `UPDATE totals SET sum = sum + 5, last = $1 WHERE name = 'all'`, who)
+	return err
+}
+
+func writeAudit(ctx context.Context, _ shop, tx *sql.Tx, _ message.Publisher, who string) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO audit (what) VALUES ($1)`, who)
+	return err
+}
+
+func publishTotal(_ context.Context, _ shop, _ *sql.Tx, events message.Publisher, who string) error {
+	msg := message.NewMessage(who, nil)
+	outbox.SetOrderingKey(msg, "all")
+	return events.Publish("totals", msg)
+}
+
+func lockTotalKey(ctx context.Context, s shop, tx *sql.Tx, _ message.Publisher, _ string) error {
+	return s.box().LockKey(ctx, tx, "all")
+}
+
+// onlyFrom fails if another one was faster: an optimistic lock.
+func onlyFrom(ctx context.Context, _ shop, tx *sql.Tx, _ message.Publisher, who string) error {
+	result, err := tx.ExecContext(ctx, `UPDATE totals SET last = $1 WHERE name = 'all' AND last = ''`, who)
+	if err != nil {
+		return err
+	}
+	if n, err := result.RowsAffected(); err != nil || n == 0 {
+		return errors.Join(errors.New("another one was faster"), err)
+	}
+	return nil
+}
+
+func (s shop) box() *outbox.Outbox {
+	box, err := outbox.New(outbox.Config{Schema: s.config})
+	if err != nil {
+		panic(err)
+	}
+	return box
+}
+
+// calls are two calls of a service that do the same.
+func (s shop) calls(acts ...act) oncetest.OrderConfig {
+	call := func(who string) func(ctx context.Context, db *sql.DB) error {
+		return func(ctx context.Context, db *sql.DB) error {
+			return s.box().InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
+				for _, act := range acts {
+					if err := act(ctx, s, tx, events, who); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+	}
+	return oncetest.OrderConfig{DB: s.DB, First: call("credit"), Second: call("debit"), Reset: reset, Schema: s.config}
+}
+
+func examineOrder(t *testing.T, config oncetest.OrderConfig) *recorder {
+	t.Helper()
+	r := &recorder{TB: t, subs: map[string]*recorder{}}
+	r.do(func(r *recorder) { oncetest.RunOrder(r, config) })
+	return r
+}
+
+// Trap 85. Who publishes first and then waits for what others have locked commits
+// later than its place in the outbox says.
+func TestTrap85AServiceThatPublishesBeforeItLocks(t *testing.T) {
+	s := newShop(t, testkit.Postgres(t))
+	first, second := "First stands still at publish 1", "Second stands still at publish 1"
+	for name, c := range map[string]struct {
+		acts  []act
+		wrong []string
+		said  string // beside what is always said
+	}{
+		"publishes before the row is locked": {
+			[]act{publishTotal, addToTotal},
+			[]string{first, second},
+			"; after it had published, First did: UPDATE totals SET sum = sum + 5, last = $1 WHERE name = 'all...; lock what",
+		},
+		"publishes in the middle":      {[]act{writeAudit, publishTotal, addToTotal}, []string{first, second}, "First did: UPDATE totals"},
+		"locks nothing in common":      {[]act{writeAudit, publishTotal}, []string{first, second}, "is behind in the outbox; lock what"},
+		"locks the row first":          {[]act{lockTotal, publishTotal, addToTotal}, nil, ""},
+		"publishes last":               {[]act{addToTotal, publishTotal}, nil, ""},
+		"publishes before an insert":   {[]act{addToTotal, publishTotal, writeAudit}, nil, ""},
+		"locks the key first":          {[]act{lockTotalKey, publishTotal, addToTotal}, nil, ""},
+		"has an optimistic lock":       {[]act{onlyFrom, publishTotal}, nil, ""},
+		"has an optimistic lock later": {[]act{publishTotal, onlyFrom}, nil, ""}, // one of the two fails
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := examineOrder(t, s.calls(c.acts...))
+			if r.said != "" || len(r.subs) != 2 {
+				t.Fatalf("said %q, %d subtests", r.said, len(r.subs))
+			}
+			if got := r.failed(); !slices.Equal(got, c.wrong) {
+				t.Errorf("failed %q: %q", got, r.subs[first].said)
+			}
+			if c.wrong != nil {
+				r.says(first, `oncetest: First published message "credit" under the ordering key "all"; before it committed, Second published `+
+					`and committed message "debit" under that key: the one that was committed first is behind in the outbox`, c.said,
+					"lock what the calls change before they publish, so publish last, or call outbox.LockKey first in each transaction")
+			}
+		})
+	}
+}
+
+// Two that lock in different orders end each other.
+func TestCallsThatDeadlock(t *testing.T) {
+	s := newShop(t, testkit.Postgres(t))
+	config := s.calls(lockTotalKey, publishTotal, addToTotal)
+	config.Second = s.calls(addToTotal, lockTotalKey, publishTotal).Second
+	examineOrder(t, config).says("First stands still at publish 1", "First and Second at once: ", "deadlock detected",
+		"lock in the same order in both")
+}
+
+// A lock of the process holds up no other process.
+func TestCallsThatWaitInTheProcess(t *testing.T) {
+	s := newShop(t, testkit.Postgres(t))
+	config := s.calls(publishTotal, addToTotal)
+	config.Timeout = 2 * time.Second
+	var mu sync.Mutex
+	for _, call := range []*func(context.Context, *sql.DB) error{&config.First, &config.Second} {
+		inner := *call
+		*call = func(ctx context.Context, db *sql.DB) error {
+			mu.Lock()
+			defer mu.Unlock()
+			return inner(ctx, db)
+		}
+	}
+	examineOrder(t, config).says("First stands still at publish 1",
+		"neither ended nor waited for a lock of the database: if it waits for something in this process, another process would not")
+}
+
+// What cannot be examined is said.
+func TestCallsWithoutAnOrder(t *testing.T) {
+	each(t, func(t *testing.T, s shop) {
+		examineOrder(t, s.calls(addToTotal)).says("", "oncetest: First, called alone: it published nothing with an ordering key")
+		config := s.calls(addToTotal, publishTotal)
+		config.Second = s.calls(addToTotal, func(_ context.Context, _ shop, _ *sql.Tx, events message.Publisher, who string) error {
+			msg := message.NewMessage(who, nil)
+			outbox.SetOrderingKey(msg, "other")
+			return events.Publish("totals", msg)
+		}).Second
+		examineOrder(t, config).says("", `publish under no common ordering key, so they have no order: ["all"] and ["other"]`)
+		config = s.calls(addToTotal, publishTotal)
+		config.First = func(context.Context, *sql.DB) error { return errCall }
+		examineOrder(t, config).says("", "First, called alone: "+errCall.Error())
+		r := examineOrder(t, oncetest.OrderConfig{Timeout: -1})
+		r.says("", "DB is nil", "First is nil", "Second is nil", "Reset is nil", "Timeout is -1ns: negative")
+	})
+}
+
+// SQLite has one writer.
+func TestOrderOfSQLite(t *testing.T) {
+	s := newShop(t, testkit.SQLite(t))
+	if s.config.Dialect != schema.SQLite {
+		t.Fatal("it is none")
+	}
+	r := examineOrder(t, s.calls(publishTotal, addToTotal))
+	for name, sub := range r.subs {
+		if !sub.skipped {
+			t.Errorf("%s said %q", name, sub.said)
+		}
+	}
+	if len(r.subs) != 2 {
+		t.Errorf("%d subtests", len(r.subs))
+	}
+}

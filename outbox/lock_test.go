@@ -1,0 +1,201 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
+)
+
+// step is what a transaction of a service does.
+type step func(tx *sql.Tx, who string) error
+
+func lockRow(tx *sql.Tx, _ string) error {
+	_, err := tx.Exec(`UPDATE accounts SET balance = balance + 1 WHERE id = 17`)
+	return err
+}
+
+func publishKeyed(tx *sql.Tx, who string) error {
+	msg := message.NewMessage(who, nil)
+	outbox.SetOrderingKey(msg, "account-17")
+	return outbox.Publisher(tx).Publish("accounts", msg)
+}
+
+func lockKey(tx *sql.Tx, _ string) error {
+	return outbox.LockKey(context.Background(), tx, "account-17")
+}
+
+// Trap 85. A position is taken when a row is inserted. One transaction has locked
+// what both change; the other one, which waits for it, has published already: it
+// commits later, and its event goes first. Not so if the lock comes first, the
+// row's or the key's.
+func TestTrap85TheOrderOfAKeyIsThatOfCommits(t *testing.T) {
+	for name, c := range map[string]struct {
+		steps []step // of each of the two transactions
+		first int    // of them the first transaction has done, when the second one begins
+		order string // of the events
+	}{
+		"published before the row is locked": {[]step{publishKeyed, lockRow}, 0, "second first"},
+		"the row is locked first":            {[]step{lockRow, publishKeyed}, 1, "first second"},
+		"the key is locked first":            {[]step{lockKey, publishKeyed, lockRow}, 1, "first second"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := postgres(t)
+			exec(t, db, `CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint NOT NULL)`)
+			exec(t, db, `INSERT INTO accounts VALUES (17, 0)`)
+			begin := func() *sql.Tx {
+				tx, err := db.BeginTx(t.Context(), nil)
+				require.NoError(t, err)
+				t.Cleanup(func() { _ = tx.Rollback() })
+				return tx
+			}
+			first, second := begin(), begin()
+			if c.first == 0 { // it has the row, and has not published
+				require.NoError(t, lockRow(first, "first"))
+			}
+			for _, step := range c.steps[:c.first] {
+				require.NoError(t, step(first, "first"))
+			}
+			done := make(chan error, 1)
+			go func() {
+				for _, step := range c.steps {
+					if err := step(second, "second"); err != nil {
+						done <- err
+						return
+					}
+				}
+				done <- second.Commit()
+			}()
+			testkit.Eventually(t, time.Minute, "the second one waits for the first", func() bool { return waiting(t, db) == 1 })
+			for _, step := range c.steps[c.first:] {
+				require.NoError(t, step(first, "first"))
+			}
+			require.NoError(t, first.Commit())
+			require.NoError(t, <-done)
+			require.Equal(t, c.order, published(t, db))
+		})
+	}
+}
+
+func exec(t *testing.T, db *sql.DB, query string) {
+	t.Helper()
+	_, err := db.ExecContext(t.Context(), query)
+	require.NoError(t, err)
+}
+
+// waiting returns how many transactions wait for another one.
+func waiting(t *testing.T, db *sql.DB) (n int) {
+	t.Helper()
+	require.NoError(t, db.QueryRow(`SELECT COUNT(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n))
+	return n
+}
+
+// published returns the ids of the events, in the order in which they are sent.
+func published(t *testing.T, db *sql.DB) string {
+	t.Helper()
+	rows, err := db.Query(`SELECT message_id FROM once_outbox ORDER BY position`)
+	require.NoError(t, err)
+	defer rows.Close()
+	var ids []string
+	for rows.Next() {
+		var id string
+		require.NoError(t, rows.Scan(&id))
+		ids = append(ids, id)
+	}
+	require.NoError(t, rows.Err())
+	return strings.Join(ids, " ")
+}
+
+// Keys are locked in one order, whatever order they are given in: transactions
+// with the same keys do not deadlock. The locks end with their transactions.
+func TestKeysAreLockedInOneOrder(t *testing.T) {
+	db := postgres(t)
+	const rounds, workers = 30, 6
+	keys := []string{"a", "b", "c", "d", "b"}
+	failed := make(chan error, workers)
+	for worker := range workers {
+		go func() {
+			for round := range rounds {
+				mine := append(append([]string(nil), keys[(worker+round)%len(keys):]...), keys[:(worker+round)%len(keys)]...)
+				err := outbox.InTx(t.Context(), db, func(tx *sql.Tx, _ message.Publisher) error {
+					return outbox.LockKey(t.Context(), tx, mine...)
+				})
+				if err != nil {
+					failed <- err
+					return
+				}
+			}
+			failed <- nil
+		}()
+	}
+	for range workers {
+		require.NoError(t, <-failed)
+	}
+	var left int
+	require.NoError(t, db.QueryRow(`SELECT COUNT(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+		WHERE l.locktype = 'advisory' AND d.datname = current_database()`).Scan(&left))
+	require.Zero(t, left)
+}
+
+// Other keys, and the same key of other tables, do not wait. SQLite has one
+// writer: who has locked a key is it.
+func TestWhoWaitsForALockedKey(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		box := newOutbox(t, config)
+		other := config
+		other.Prefix = "other_"
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		require.NoError(t, box.LockKey(t.Context(), tx, "a"))
+		try := func(box *outbox.Outbox, key string) error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			return box.InTx(ctx, db, func(tx *sql.Tx, _ message.Publisher) error {
+				if config.Dialect == schema.SQLite {
+					return box.LockKey(ctx, tx, key)
+				}
+				if _, err := tx.Exec(`SET LOCAL lock_timeout = '50ms'`); err != nil {
+					return err
+				}
+				return box.LockKey(ctx, tx, key)
+			})
+		}
+		if config.Dialect == schema.SQLite {
+			done := make(chan error, 1)
+			go func() { done <- try(box, "b") }()
+			select {
+			case err := <-done:
+				t.Errorf("another transaction wrote meanwhile: %v", err)
+			case <-time.After(50 * time.Millisecond):
+			}
+			require.NoError(t, tx.Rollback())
+			require.NoError(t, <-done)
+			return
+		}
+		require.NoError(t, try(box, "b"))
+		require.NoError(t, try(newOutbox(t, other), "a"))
+		require.ErrorContains(t, try(box, "a"), "outbox: lock the ordering keys: ")
+		require.NoError(t, tx.Rollback())
+		require.NoError(t, try(box, "a"))
+	})
+}
+
+func TestLockKeyRefuses(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		box := newOutbox(t, config)
+		require.ErrorIs(t, box.LockKey(t.Context(), nil, "a"), outbox.ErrNoTransaction)
+		for _, keys := range [][]string{nil, {""}, {"a", ""}} {
+			err := box.InTx(t.Context(), db, func(tx *sql.Tx, _ message.Publisher) error { return box.LockKey(t.Context(), tx, keys...) })
+			require.EqualError(t, err, "outbox: LockKey needs ordering keys, and none of them empty", "%q", keys)
+		}
+	})
+}
