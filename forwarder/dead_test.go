@@ -403,3 +403,35 @@ func TestAReplayEnds(t *testing.T) {
 		require.Equal(t, 3, report.Replayed)
 	})
 }
+
+// TestAMessageIsRemovedWhileItIsBuried has somebody remove a row between the
+// letter's insert and the row's deletion, as the instance that had the slot
+// before does when a confirm comes late. There is no letter then.
+func TestAMessageIsRemovedWhileItIsBuried(t *testing.T) {
+	db := postgres(t)
+	exec(t, db, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
+		'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END'`)
+	exec(t, db, `CREATE TRIGGER wait BEFORE INSERT ON once_outbox_dead FOR EACH ROW EXECUTE FUNCTION wait()`)
+	barrier, err := db.Begin()
+	require.NoError(t, err)
+	defer func() { _ = barrier.Rollback() }()
+	_, err = barrier.Exec(`SELECT pg_advisory_xact_lock(1)`)
+	require.NoError(t, err)
+
+	b := newBroker().answering(func(d delivery) error {
+		if d.id == "bad" {
+			return hopeless{errors.New("too large")}
+		}
+		return nil
+	})
+	start(t, db, b, quick(schema.Config{}))
+	put(t, db, schema.Config{}, "t", msg("bad", ""))
+	eventually(t, "it is being buried", func() bool {
+		return 1 == count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()`)
+	})
+	exec(t, db, `DELETE FROM once_outbox WHERE message_id = 'bad'`)
+	require.NoError(t, barrier.Rollback())
+	put(t, db, schema.Config{}, "t", msg("good", ""))
+	drained(t, db)
+	require.Zero(t, dead(t, db))
+}

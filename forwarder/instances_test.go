@@ -272,10 +272,36 @@ func TestALostLeaseWhileATopicDoesNotAnswer(t *testing.T) {
 		put(t, db, config, "t", others...)
 		eventually(t, "the others are sent", func() bool { return pending(t, db) == 2 })
 		require.Zero(t, b.tries("behind"))
+		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_slots WHERE owner = 'another'`),
+			"another instance could have the slot in which a message is unsettled")
 		proceed()
 		drained(t, db)
 		require.Equal(t, []string{"silent", "behind"}, b.ids(func(d delivery) bool { return d.key == "key" }))
 		require.Equal(t, 1, b.tries("silent"))
 		shares(t, db, 64)
 	})
+}
+
+// TestASlotIsTakenAtTheSameMoment has another instance take a slot after this
+// one has seen that it is free, and before it has it.
+func TestASlotIsTakenAtTheSameMoment(t *testing.T) {
+	db := postgres(t)
+	other, err := db.Begin()
+	require.NoError(t, err)
+	defer func() { _ = other.Rollback() }()
+	_, err = other.Exec(`UPDATE once_slots SET owner = 'another', lease_until = now() + interval '1 hour' WHERE slot = 7`)
+	require.NoError(t, err)
+	cfg := quick(schema.Config{})
+	f, err := forwarder.New(db, newBroker(), cfg)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(context.Background()) }()
+	defer func() { require.NoError(t, f.Close()); require.NoError(t, <-ended) }()
+	eventually(t, "it waits for the slot", func() bool {
+		return 1 == count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`)
+	})
+	require.NoError(t, other.Commit())
+	<-f.Running()
+	require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_slots WHERE slot = 7 AND owner = 'another'`))
+	require.Equal(t, 63, count(t, db, `SELECT COUNT(*) FROM once_slots WHERE owner <> 'another'`))
 }

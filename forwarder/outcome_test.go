@@ -299,6 +299,38 @@ func (b twice) PublishAsync(topic string, m *message.Message, done func(error)) 
 	done(hopeless{errors.New("no")})
 }
 
+// TestALateAnswerIsNotThatOfTheNextAttempt has a publisher answer the first
+// attempt a second time, with a confirm, while the second one is under way. That
+// one is refused.
+func TestALateAnswerIsNotThatOfTheNextAttempt(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		b := &late{broker: newBroker()}
+		start(t, db, b, quick(config))
+		put(t, db, config, "t", msg("1", ""))
+		drained(t, db)
+		require.Equal(t, 3, b.tries("1"), "it was tried again after the refusal")
+	})
+}
+
+// late answers its first two messages as said above.
+type late struct {
+	*broker
+
+	first func(error)
+}
+
+func (b *late) PublishAsync(topic string, m *message.Message, done func(error)) {
+	err := b.Publish(topic, m)
+	switch b.tries(m.UUID) {
+	case 1:
+		b.first, err = done, outage{errors.New("no connection")}
+	case 2:
+		b.first(nil)
+		err = refusal{errors.New("no")}
+	}
+	done(err)
+}
+
 func TestMetadataThatIsNoMapDiesAlone(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker()

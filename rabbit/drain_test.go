@@ -118,6 +118,33 @@ func TestCloseGivesBackWhatIsNotAcked(t *testing.T) {
 	}
 }
 
+// The broker gives a message to somebody else before it has told us that the
+// channel is closed: its context has ended by then.
+func TestTheContextEndsBeforeAnybodyElseHasTheMessage(t *testing.T) {
+	uri := brokerURL(t)
+	queue := declareQueue(t, uri, nil)
+	w := newTap(t, uri)
+	cfg := brisk
+	cfg.CloseTimeout = 50 * time.Millisecond
+	cfg.DialTimeout = time.Minute
+	s := newSubscriber(t, queueConfig(w.tapped), cfg)
+	messages := subscribe(t, s, queue)
+	send(t, uri, queue, "a")
+	msg := receive(t, messages)
+	hear := w.silentAtClose()
+	defer hear()
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	eventually(t, "it is in the queue again", func() bool { return depth(t, uri, queue) == 1 })
+	if msg.Context().Err() == nil {
+		t.Error("its context goes on")
+	}
+	hear()
+	if err := <-closed; !errors.Is(err, rabbit.ErrGivenBack) {
+		t.Error(err)
+	}
+}
+
 func TestTrap57_EndOfASubscriptionDoesNotCancelItsMessages(t *testing.T) {
 	uri := brokerURL(t)
 	ending, staying := declareQueue(t, uri, nil), declareQueue(t, uri, nil)

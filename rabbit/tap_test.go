@@ -21,6 +21,9 @@ type tap struct {
 	nacked   int
 	rejected int
 	closed   []string
+
+	atClose chan struct{} // while it is open, nothing of the broker arrives after a client has closed a channel
+	silence chan struct{} // it, from then on
 }
 
 func newTap(t *testing.T, uri string) *tap {
@@ -51,7 +54,7 @@ func (w *tap) relay(client net.Conn, address string) {
 	var back sync.WaitGroup
 	back.Go(func() {
 		defer client.Close()
-		w.frames(client, bufio.NewReader(server), func(method uint32, rest []byte) {
+		w.frames(audible{client, w}, bufio.NewReader(server), func(method uint32, rest []byte) {
 			if method == 20<<16|40 && len(rest) > 3 { // channel.close
 				w.closed = append(w.closed, string(rest[3:]))
 			}
@@ -65,6 +68,8 @@ func (w *tap) relay(client net.Conn, address string) {
 	}
 	w.frames(server, r, func(method uint32, _ []byte) {
 		switch method {
+		case 20<<16 | 40: // channel.close
+			w.silence = w.atClose
 		case 60<<16 | 80: // basic.ack
 			w.acked++
 		case 60<<16 | 90: // basic.reject
@@ -73,6 +78,33 @@ func (w *tap) relay(client net.Conn, address string) {
 			w.nacked++
 		}
 	})
+}
+
+// silentAtClose has nothing of the broker arrive when a client has closed a
+// channel, until the returned function is called.
+func (w *tap) silentAtClose() (end func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	silence := make(chan struct{})
+	w.atClose = silence
+	return sync.OnceFunc(func() { close(silence) })
+}
+
+// audible is the way to a client.
+type audible struct {
+	io.Writer
+
+	tap *tap
+}
+
+func (a audible) Write(frame []byte) (int, error) {
+	a.tap.mu.Lock()
+	silence := a.tap.silence
+	a.tap.mu.Unlock()
+	if silence != nil {
+		<-silence
+	}
+	return a.Writer.Write(frame)
 }
 
 // frames relays frames until one side ends.
