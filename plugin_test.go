@@ -152,7 +152,8 @@ func TestStartChecksTheTables(t *testing.T) {
 				_, err := b.db.ExecContext(b.Context(), `UPDATE once_migrations SET version = 999 WHERE version = 1`)
 				b.must(err)
 			},
-			fmt.Sprintf(`schema: the tables are newer than this code: version 999, this code knows up to %d: deploy the newer code`, schema.Version()),
+			fmt.Sprintf(`schema: the tables are newer than this code: version 999, this code knows up to %d: deploy the newer code`,
+				schema.Version()),
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -383,8 +384,8 @@ func TestStartChecksTheRights(t *testing.T) {
 	start(`schema: check: read "once_migrations": pq: permission denied for table once_migrations (42501)`)
 	exec(`GRANT SELECT ON once_migrations, once_parked TO "WHO"`, `GRANT SELECT, INSERT ON once_inbox TO "WHO"`)
 	start(fmt.Sprintf(`schema: the database user lacks rights: %q needs DELETE on once_inbox, UPDATE on once_inbox, INSERT on once_parked, `+
-		`DELETE on once_parked, UPDATE on once_parked, SELECT on once_replays: grant it the role of a consumer, see schema.Roles and docs/roles.md`,
-		role))
+		`DELETE on once_parked, UPDATE on once_parked, SELECT on once_replays: `+
+		`grant it the role of a consumer, see schema.Roles and docs/roles.md`, role))
 	exec(`GRANT ALL ON once_inbox, once_parked, once_replays TO "WHO"`)
 	start()
 	if !b.logs.Has("INFO Messages of handlers that return messages would be held: the outbox cannot be written",
@@ -575,7 +576,8 @@ func (b *startBench) old() {
 	if b.tables.Dialect == schema.SQLite {
 		long = `0`
 	}
-	_, err := b.db.ExecContext(b.Context(), `INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('m', 'c', '', `+long+`)`)
+	_, err := b.db.ExecContext(b.Context(),
+		`INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('m', 'c', '', `+long+`)`)
 	b.must(err)
 }
 

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"io"
 	"log"
+	"os"
+	"os/signal"
+	"syscall"
 	"testing"
 	"time"
 
@@ -162,6 +165,16 @@ func _(ctx context.Context, db *sql.DB, amqpConfig amqp.Config) error {
 		return err
 	}
 	return fwd.Run(ctx) // until ctx ends, or fwd.Close
+}
+
+func _(router *message.Router, fwd *forwarder.Forwarder, publisher *rabbit.Publisher, db *sql.DB) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return once.Run(ctx, once.DefaultGrace, router, fwd, publisher, db)
+}
+
+func _(router *message.Router, quarantine *poison.Store, retries *retry.Retries, inbox *dedup.Inbox) {
+	router.AddPlugin(once.Plugin(quarantine, retries, inbox))
 }
 
 func _(dsn string, fwd *forwarder.Forwarder) error {

@@ -177,3 +177,35 @@ func TestTrap36RetentionIsNotShorterThanTheLongestWayBack(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A process that never removes anything is told so, once.
+func TestAnInboxThatIsNeverSweptIsSaid(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		elsewhere bool
+		swept     bool
+		said      int
+	}{
+		{"never", false, false, 1},
+		{"by another process", true, false, 0},
+		{"by this one", false, true, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			logs := &testkit.Logs{}
+			b := newBench(t, testkit.SQLite(t), func(config *dedup.Config) {
+				config.Logger, config.SweptElsewhere = logs, c.elsewhere
+			})
+			if c.swept {
+				b.sweep()
+			}
+			for n := range 1100 {
+				b.handle(apply, fmt.Sprint("m", n))
+			}
+			const text = `ERROR The inbox grows: this process does not remove what is too old`
+			if n := logs.Count(text, `table="once_inbox"`, "retention=720h0m0s", "err=Inbox.Run was not called: add once.Plugin to the router "+
+				"or call Run, or set Config.SweptElsewhere if another process does"); n != c.said || logs.Count(text) != c.said {
+				t.Errorf("it was said %d times: %q", n, logs.Lines())
+			}
+		})
+	}
+}

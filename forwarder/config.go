@@ -108,7 +108,7 @@ type Config struct {
 	Classify func(err error) Outcome
 
 	// CloseTimeout is how long Close waits for answers of the publisher and for
-	// the database, each. Defaults to 10 seconds.
+	// the database, each. Defaults to 5 seconds.
 	CloseTimeout time.Duration
 
 	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
@@ -136,7 +136,7 @@ func (c Config) withDefaults() Config {
 	c.StallTimeout = cmp.Or(c.StallTimeout, 10*time.Second)
 	c.Lease = cmp.Or(c.Lease, 15*time.Second)
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, 20)
-	c.CloseTimeout = cmp.Or(c.CloseTimeout, 10*time.Second)
+	c.CloseTimeout = cmp.Or(c.CloseTimeout, 5*time.Second)
 	if c.Backoff == nil {
 		c.Backoff = Exponential(time.Second, 5*time.Minute)
 	}

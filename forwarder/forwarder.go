@@ -84,8 +84,10 @@ func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, er
 //
 // It returns an error at once if the tables are missing or of another version,
 // or the database of another kind (schema.ErrMissing, ErrOutdated, ErrNewer,
-// ErrDialect), on a second call, or if the forwarder is closed. A database or
-// broker that cannot be reached is no error: it is waited for.
+// ErrDialect), on a second call, or if the forwarder is closed; or if the
+// publisher has a method Ping(context.Context) error, as package rabbit's, and
+// that says that the broker refuses it, for instance for a wrong password. A
+// database or broker that cannot be reached is no error: it is waited for.
 //
 // It returns ErrOtherDestination, within half of Config.Lease, if another
 // instance forwards the same outbox to another destination; see
@@ -107,6 +109,9 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	}()
 
 	if err := f.check(ctx); err != nil {
+		return err
+	}
+	if err := f.ping(ctx); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {

@@ -46,7 +46,8 @@ type PublisherConfig struct {
 	WriteTimeout time.Duration
 
 	// CloseTimeout is how long Close waits for outstanding confirms before it
-	// reports the rest as unknown. Defaults to 10 s.
+	// reports the rest as unknown. Behind a forwarder, which has waited for them
+	// already, there are none. Defaults to 3 s.
 	CloseTimeout time.Duration
 
 	// ReconnectMin and ReconnectMax bound the pause between attempts to connect.
@@ -85,7 +86,7 @@ func withDefaults(config amqp.Config, cfg PublisherConfig) (amqp.Config, Publish
 	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 16<<20)
 	cfg.ConfirmTimeout = cmp.Or(cfg.ConfirmTimeout, 30*time.Second)
 	cfg.ReadyTimeout = cmp.Or(cfg.ReadyTimeout, 5*time.Second)
-	cfg.CloseTimeout = cmp.Or(cfg.CloseTimeout, 10*time.Second)
+	cfg.CloseTimeout = cmp.Or(cfg.CloseTimeout, 3*time.Second)
 	if cfg.Logger == nil {
 		cfg.Logger = watermill.NewSlogLogger(nil)
 	}

@@ -16,11 +16,11 @@ import (
 // function of your own may connect to another host: the name has that of the
 // URI. A forwarder stores and logs the name, see forwarder.Config.Destination.
 func (p *Publisher) Destination() string {
-	return destination([]string{p.config.Connection.AmqpURI}, p.config.Exchange.GenerateName, p.config.Publish.GenerateRoutingKey)
+	return nameOf([]string{p.config.Connection.AmqpURI}, p.config.Exchange.GenerateName, p.config.Publish.GenerateRoutingKey)
 }
 
-// destination is the same for the nodes of a cluster in any order.
-func destination(uris []string, exchange, key func(topic string) string) string {
+// nameOf is the same for the nodes of a cluster in any order.
+func nameOf(uris []string, exchange, key func(topic string) string) string {
 	var nodes []string
 	vhost := ""
 	for _, text := range uris {

@@ -64,7 +64,7 @@ func TestDestinationOfACluster(t *testing.T) {
 		for i, node := range nodes {
 			uris = append(uris, fmt.Sprintf("amqp://user%d:secret@%s/v", i, node))
 		}
-		return destination(uris, same, same)
+		return nameOf(uris, same, same)
 	}
 	want := `rabbitmq a:5672,b:5672,c:5673 vhost "v" exchange "{topic}" key "{topic}"`
 	for _, got := range []string{nodes("a", "b", "c:5673"), nodes("c:5673", "B", "a", "b"), nodes("b,a", "c:5673")} {

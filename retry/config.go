@@ -74,7 +74,8 @@ type Config struct {
 
 	// CloseTimeout is how long Close of a Subscriber waits for the answers to
 	// messages that were handed out. Those that have none by then are due again
-	// when a lease is over, with nothing charged. Defaults to 30 seconds.
+	// when a lease is over, with nothing charged. Defaults to 10 seconds, as
+	// rabbit.SubscriberConfig's, which runs at the same time.
 	CloseTimeout time.Duration
 
 	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
@@ -128,7 +129,7 @@ func (c Config) withDefaults() Config {
 	}
 	c.BufferBytes = cmp.Or(c.BufferBytes, 64<<20)
 	c.Hold = cmp.Or(c.Hold, 10*time.Minute)
-	c.CloseTimeout = cmp.Or(c.CloseTimeout, 30*time.Second)
+	c.CloseTimeout = cmp.Or(c.CloseTimeout, 10*time.Second)
 	if c.Logger == nil {
 		c.Logger = watermill.NewSlogLogger(nil)
 	}

@@ -28,12 +28,18 @@ func TestStartRefusesMiddlewareThatLosesMessages(t *testing.T) {
 		stock []message.HandlerMiddleware
 		says  string
 	}{
-		{"InstantAck", []message.HandlerMiddleware{middleware.Recoverer, middleware.InstantAck},
+		{
+			"InstantAck",
+			[]message.HandlerMiddleware{middleware.Recoverer, middleware.InstantAck},
 			`handler "payments" has Watermill's middleware InstantAck: it acks before the message is handled, ` +
-				`and a message that fails is lost; leave it out`},
-		{"Deduplicator", []message.HandlerMiddleware{(&middleware.Deduplicator{}).Middleware},
+				`and a message that fails is lost; leave it out`,
+		},
+		{
+			"Deduplicator",
+			[]message.HandlerMiddleware{(&middleware.Deduplicator{}).Middleware},
 			`handler "payments" has Watermill's middleware Deduplicator: it remembers a message before it is handled, ` +
-				`and one that failed is skipped when it comes again; leave it out`},
+				`and one that failed is skipped when it comes again; leave it out`,
+		},
 		{"others", []message.HandlerMiddleware{middleware.Recoverer, middleware.CorrelationID}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

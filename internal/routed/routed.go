@@ -82,7 +82,8 @@ func function(f reflect.Value) Func {
 // subscriberIn returns the subscriber that a field holds, or nil. reflect gives
 // the value of an unexported field only through its address.
 func subscriberIn(field reflect.Value) message.Subscriber {
-	sub, _ := reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem().Interface().(message.Subscriber) //nolint:gosec // read only
+	readable := reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem() //nolint:gosec // it is only read
+	sub, _ := readable.Interface().(message.Subscriber)
 	return sub
 }
 
@@ -104,8 +105,7 @@ func find[T any](sub message.Subscriber, depth int) (found T, ok bool) {
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
 		return found, false
 	}
-	for i := range v.Elem().NumField() {
-		field := v.Elem().Field(i)
+	for _, field := range v.Elem().Fields() {
 		if field.Type().Implements(reflect.TypeFor[message.Subscriber]()) && !isNil(field) {
 			if found, ok = find[T](subscriberIn(field), depth-1); ok {
 				return found, ok

@@ -32,8 +32,6 @@ func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 	parts := context.WithoutCancel(ctx)
 	consuming, abandon := context.WithCancel(parts)
 	defer abandon()
-	sweeping, endSweeping := context.WithCancel(parts)
-	defer endSweeping()
 
 	// Consumers first, so that what is forwarded finds them; clients last, when
 	// everything is there to serve them.
@@ -41,7 +39,6 @@ func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 	err := s.awaitConsumers(ctx, abandon, failed)
 	if err == nil && ctx.Err() == nil {
 		start("forwarder", func() error { return s.forwarder.Run(parts) })
-		running.Go(func() { _ = s.consumer.Run(sweeping) }) // ends with sweeping, and says nothing else
 		err = s.awaitForwarder(ctx, failed)
 	}
 	if err == nil && ctx.Err() == nil {
@@ -51,7 +48,6 @@ func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 		case err = <-failed:
 		}
 	}
-	endSweeping()
 	err = errors.Join(err, s.stop(parts, server))
 	running.Wait()
 	return err

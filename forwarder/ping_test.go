@@ -1,0 +1,53 @@
+package forwarder_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/schema"
+)
+
+// pinged is a publisher whose broker says something at start.
+type pinged struct {
+	*pipelined
+
+	says error
+}
+
+func (p pinged) Ping(context.Context) error { return p.says }
+
+// away is the error of a broker that does not let anybody in for now.
+type away struct{ error }
+
+func (away) Unavailable() bool { return true }
+
+func TestABrokerThatRefusesIsAnErrorOfRun(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		refused := errors.New(`rabbit: 403 (ACCESS_REFUSED) "username or password not allowed"`)
+		f, err := forwarder.New(db, pinged{&pipelined{broker: newBroker()}, refused}, quick(config))
+		require.NoError(t, err)
+		err = f.Run(t.Context())
+		require.ErrorIs(t, err, refused)
+		require.EqualError(t, err, `forwarder: the broker refuses the publisher: `+refused.Error())
+		select {
+		case <-f.Running():
+			require.Fail(t, "it says that it runs")
+		default:
+		}
+
+		for _, passing := range []error{
+			nil, context.DeadlineExceeded, away{errors.New("blocked")}, &net.OpError{Op: "dial", Err: errors.New("connection refused")},
+		} {
+			b := newBroker()
+			start(t, db, pinged{&pipelined{broker: b}, passing}, quick(config))
+			put(t, db, config, "t", msg("1", ""))
+			eventually(t, "it is sent", func() bool { return pending(t, db) == 0 })
+		}
+	})
+}

@@ -1,0 +1,197 @@
+package once_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+
+	"github.com/watermill-once/once"
+)
+
+// diary is what happened to the parts of a service, in order.
+type diary struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (d *diary) note(line string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lines = append(d.lines, line)
+}
+
+func (d *diary) has(t *testing.T, want ...string) {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !slices.Equal(d.lines, want) {
+		t.Errorf("%q, want %q", d.lines, want)
+	}
+}
+
+// connection is a part that is only closed.
+type connection struct {
+	*diary
+
+	name  string
+	takes time.Duration
+	fails error
+}
+
+func (c *connection) Close() error {
+	time.Sleep(c.takes) //nolint:forbidigo // on the clock of synctest
+	c.note("closed " + c.name)
+	return c.fails
+}
+
+// worker is a part that is run.
+type worker struct {
+	connection
+
+	running chan struct{}
+	end     chan error // what Run returns, before it is closed
+	closing chan struct{}
+}
+
+func newWorker(d *diary, name string) *worker {
+	return &worker{
+		connection: connection{diary: d, name: name},
+		running:    make(chan struct{}), end: make(chan error, 1), closing: make(chan struct{}),
+	}
+}
+
+func (w *worker) Running() <-chan struct{} { return w.running }
+
+func (w *worker) Run(ctx context.Context) error {
+	w.note("run " + w.name)
+	time.Sleep(time.Second) //nolint:forbidigo // on the clock of synctest
+	w.note("running " + w.name)
+	close(w.running)
+	select {
+	case err := <-w.end:
+		return err
+	case <-w.closing:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+func (w *worker) Close() error {
+	err := w.connection.Close()
+	close(w.closing)
+	return err
+}
+
+// What produces work is stopped before what needs it.
+func TestRunStopsOnePartAfterTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &diary{}
+		parts := []once.Closer{newWorker(d, "router"), newWorker(d, "forwarder"), &connection{diary: d, name: "db"}}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Minute, cancel)
+		if err := once.Run(ctx, 0, parts...); err != nil {
+			t.Error(err)
+		}
+		d.has(t, "run router", "running router", "run forwarder", "running forwarder", "closed router", "closed forwarder", "closed db")
+	})
+}
+
+func TestRunEndsWithAPartThatDoes(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails error
+		says  string
+	}{
+		"fails":            {errors.New("no tables"), "once: run *once_test.worker: no tables"},
+		"ends by itself":   {nil, "once: run *once_test.worker: ended by itself"},
+		"fails at closing": {errors.New("no tables"), "once: run *once_test.worker: no tables\nonce: stop *once_test.connection: broken"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := &diary{}
+				router, forwarder, db := newWorker(d, "router"), newWorker(d, "forwarder"), &connection{diary: d, name: "db"}
+				if strings.Contains(c.says, "broken") {
+					db.fails = errors.New("broken")
+				}
+				time.AfterFunc(time.Minute, func() { forwarder.end <- c.fails })
+				if err := once.Run(t.Context(), 0, router, forwarder, db); err == nil || err.Error() != c.says {
+					t.Errorf("Run says %v", err)
+				}
+				d.has(t, "run router", "running router", "run forwarder", "running forwarder", "closed router", "closed forwarder", "closed db")
+			})
+		})
+	}
+}
+
+// Each part takes half of what is left, and all is over within the grace.
+func TestRunStopsWithinItsGrace(t *testing.T) {
+	for grace, want := range map[time.Duration]time.Duration{0: once.DefaultGrace, 8 * time.Second: 8 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &diary{}
+			parts := []once.Closer{
+				&connection{diary: d, name: "a", takes: time.Hour},
+				&connection{diary: d, name: "b", takes: time.Second},
+				&connection{diary: d, name: "c", takes: time.Hour},
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			began := time.Now()
+			err := once.Run(ctx, grace, parts...)
+			if took := time.Since(began); took != want {
+				t.Errorf("it took %v, want %v", took, want)
+			}
+			says := "once: stop *once_test.connection: still running after " + (want / 2).String() +
+				"\nonce: stop *once_test.connection: still running after " + (want/2 - time.Second).String()
+			if !errors.Is(err, once.ErrStillRunning) || err.Error() != says {
+				t.Errorf("Run says %v, want %s", err, says)
+			}
+			d.has(t, "closed b")
+			time.Sleep(2 * time.Hour) //nolint:forbidigo // until all have ended
+		})
+	}
+}
+
+// A router whose handler ignores its context is not waited for beyond its part
+// of the grace, and what comes after it is stopped all the same.
+func TestRunDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
+	d := &diary{}
+	transport := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}) // of 30 seconds
+	if err != nil {
+		t.Fatal(err)
+	}
+	inHand, release := make(chan struct{}), make(chan struct{})
+	router.AddConsumerHandler("stubborn", "t", transport, func(*message.Message) error {
+		close(inHand)
+		<-release
+		return nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	began := time.Now()
+	go func() { ended <- once.Run(ctx, 4*time.Second, router, &connection{diary: d, name: "db"}) }()
+	<-router.Running()
+	if err := transport.Publish("t", message.NewMessage("m", nil)); err != nil {
+		t.Fatal(err)
+	}
+	<-inHand
+	cancel()
+	err = <-ended
+	if took := time.Since(began); took > 25*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if err == nil || err.Error() != "once: stop *message.Router: still running after 2s" {
+		t.Errorf("Run says %v", err)
+	}
+	d.has(t, "closed db")
+	close(release)
+}

@@ -1,0 +1,106 @@
+package tests
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/schema"
+)
+
+// kubernetes is how long a pod has, unless its author says otherwise.
+const kubernetes = 30 * time.Second
+
+// Everything at its defaults stops within the time that a pod has, with a handler
+// that ignores its context and a broker that does not answer. What was in hand or
+// on its way is done after the next start, once.
+func TestAServiceStopsWithinThirtySeconds(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	s := &stopped{newChain(t, testkit.Postgres(t).DB, broker.URL("/"))}
+	inHand, release := make(chan struct{}, 1), make(chan struct{})
+	stop, ended, parts := s.start(func() {
+		inHand <- struct{}{}
+		<-release
+	})
+	s.publish(message.NewMessage("in hand", nil))
+	<-inHand
+	broker.Freeze()
+	s.publish(message.NewMessage("on its way", nil))
+	testkit.Eventually(t, time.Minute, "it is in the outbox", func() bool { return s.number(`SELECT COUNT(*) FROM once_outbox`) == 1 })
+
+	began := time.Now()
+	stop()
+	err := <-ended
+	took := time.Since(began)
+	t.Logf("it took %v: %v", took.Round(time.Millisecond), err)
+	if took > kubernetes {
+		t.Errorf("it took %v", took)
+	}
+	if err == nil || err.Error() != "once: stop *message.Router: still running after 12.5s" {
+		t.Errorf("Run says %v", err)
+	}
+	close(release) // the process would have ended
+	broker.Thaw()
+	for _, part := range parts {
+		_ = part.Close()
+	}
+
+	stop, ended, _ = s.start(func() {})
+	testkit.Eventually(t, time.Minute, "all is done", func() bool { return s.effects() >= 2 })
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if n := s.effects(); n != 2 {
+		t.Errorf("%d effects, want 2", n)
+	}
+}
+
+// stopped is a service that is stopped and started again.
+type stopped struct{ *chain }
+
+// start runs all parts with their defaults.
+func (s *stopped) start(before func()) (stop func(), ended <-chan error, parts []once.Closer) {
+	s.Helper()
+	consumer, err1 := once.NewConsumer(s.db, once.ConsumerConfig{Logger: testkit.Logger(s.T)})
+	router, err2 := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	sub, err3 := rabbit.NewSubscriber(s.config("payments"), rabbit.SubscriberConfig{Logger: testkit.Logger(s.T)})
+	publisher, err4 := rabbit.NewPublisher(s.config("publisher"), rabbit.PublisherConfig{Logger: testkit.Logger(s.T)})
+	fwd, err5 := forwarder.New(s.db, publisher, forwarder.Config{Logger: testkit.Logger(s.T), Schema: schema.Config{}})
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+		s.Fatal(err)
+	}
+	consumer.AddHandler(router, "payments", placed, sub,
+		func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			before()
+			return record("payments")(ctx, tx, msg)
+		})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.Context()))
+	done := make(chan error, 1)
+	go func() { done <- once.Run(ctx, 0, router, fwd, publisher) }()
+	select {
+	case <-fwd.Running():
+	case err := <-done:
+		s.Fatal(err)
+	}
+	return cancel, done, []once.Closer{router, fwd, publisher, sub}
+}
+
+func (s *stopped) effects() int { return s.number(`SELECT COUNT(*) FROM effects`) }
+
+func (s *stopped) number(query string) (n int) {
+	s.Helper()
+	if err := s.db.QueryRowContext(s.Context(), query).Scan(&n); err != nil {
+		s.Fatal(err)
+	}
+	return n
+}
