@@ -100,14 +100,12 @@ func (t *turn) insert(ctx context.Context, tx *sql.Tx) (fresh map[string]bool, e
 		args = append(args, r.id, r.digest[:], r.tenant)
 	}
 
-	before, after := t.sql.timeouts, ""
+	wait := t.config.LockTimeout
 	if len(t.entries) > 1 {
-		before, after = t.sql.batchTimeouts, t.sql.timeouts
+		wait = min(wait, batchLockTimeout)
 	}
-	if before != "" {
-		if _, err := tx.ExecContext(ctx, before); err != nil {
-			return nil, err
-		}
+	if _, err := tx.ExecContext(ctx, t.sql.beforeClaim(wait)); err != nil {
+		return nil, err
 	}
 	fresh = make(map[string]bool, len(rows))
 	if len(rows) > 0 {
@@ -118,8 +116,8 @@ func (t *turn) insert(ctx context.Context, tx *sql.Tx) (fresh map[string]bool, e
 			return err
 		}, t.sql.claim(len(rows)), args...)
 	}
-	if err == nil && after != "" {
-		_, err = tx.ExecContext(ctx, after)
+	if err == nil && t.sql.afterClaim != "" && len(rows) != 1 { // one claim sets it back by itself
+		_, err = tx.ExecContext(ctx, t.sql.afterClaim)
 	}
 	return fresh, err
 }

@@ -65,7 +65,7 @@ func (i *Inbox) failed(ctx context.Context, tx *sql.Tx, release func(), err erro
 		return err
 	case dialect.Unavailable(err):
 		return verdict.HandBack(err)
-	case lost == nil, errors.Is(lost, sql.ErrTxDone), i.gaveUpWaiting(ctx, err):
+	case lost == nil, errors.Is(lost, sql.ErrTxDone), notThere(lost), i.gaveUpWaiting(ctx, err):
 		return err
 	}
 	return verdict.HandBack(fmt.Errorf("dedup: the connection was lost under the handler: %w", err))
@@ -89,19 +89,21 @@ func gaveUp(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || dialect.State(err) == "57014"
 }
 
-// endedByHandler says that the handler has committed or rolled back. If it has
-// committed, another try would find the message done and skip it, and what it
-// produced would be lost without a word.
+// errEnded says that the handler has committed or rolled back.
+var errEnded = errors.New("the handler has ended its transaction, which it must neither commit nor roll back")
+
+// endedByHandler is permanent. If the handler has committed, another try would
+// find the message done and skip it, and what it produced would be lost without a
+// word.
 func endedByHandler(err error) error {
-	return verdict.Forever(verdict.ReasonPermanent,
-		fmt.Errorf("dedup: the handler has ended its transaction, which it must neither commit nor roll back: %w", err))
+	return verdict.Forever(verdict.ReasonPermanent, fmt.Errorf("dedup: %w: %w", errEnded, err))
 }
 
 // commitError tells a commit that the database refused, which is a failure of
 // what the handler wrote, from one whose outcome is unknown or that the
 // database could not carry out.
 func (i *Inbox) commitError(err error) error {
-	if errors.Is(err, sql.ErrTxDone) {
+	if errors.Is(err, sql.ErrTxDone) || notThere(err) {
 		return endedByHandler(err)
 	}
 	err = fmt.Errorf("dedup: %w", err)

@@ -30,6 +30,7 @@ type Inbox struct {
 	consumers   sync.Map // names whose messages have a Key
 	churn       dialect.Churn
 	reminder    reminder
+	sample      sample
 }
 
 // New returns the inbox in db. The tables must be there, see schema.Up.
@@ -108,15 +109,15 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 		return err
 	}
 	ctx := msg.Context()
-	tx, release, err := i.begin(ctx)
+	tx, check, release, err := i.begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer release() // also when h panics; the panic goes on
 
-	if len(identities) == 0 && i.sql.timeouts != "" { // else they are set with the claim
-		if _, err := tx.ExecContext(ctx, i.sql.timeouts); err != nil {
-			return verdict.NotCalled(fmt.Errorf("dedup: set timeouts: %w", err))
+	if len(identities) == 0 || i.dialect.SQLite() { // else it goes with the claim
+		if _, err := tx.ExecContext(ctx, i.sql.begin); err != nil {
+			return verdict.NotCalled(fmt.Errorf("dedup: begin: %w", err))
 		}
 	}
 	for _, id := range identities {
@@ -132,26 +133,27 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 		return i.failed(ctx, tx, release, err)
 	}
 	failpoint.Hit("dedup/commit")
-	if err := i.dialect.Commit(tx); err != nil {
-		return i.commitError(err)
+	if err := i.commit(ctx, tx, check, false); err != nil {
+		return err
 	}
 	failpoint.Hit("dedup/committed")
 	return nil
 }
 
 // begin begins a handler's transaction, which release, to be deferred, ends.
-func (i *Inbox) begin(ctx context.Context) (tx *sql.Tx, release func(), err error) {
+func (i *Inbox) begin(ctx context.Context) (tx *sql.Tx, check *dialect.Check, release func(), err error) {
 	i.remind()
 	if i.churn.Used(i.db) {
 		i.config.Logger.Info("The pool closes connections as soon as they are free, and connecting takes most of the time: "+
 			"have it keep as many as there are handlers, with SetMaxIdleConns",
 			watermill.LogFields{"max_open": i.db.Stats().MaxOpenConnections, "idle": i.db.Stats().Idle})
 	}
-	tx, release, err = dialect.Begin(dialect.StartWithText(ctx), i.db, nil)
+	check = &dialect.Check{SQL: i.sql.check}
+	tx, release, err = dialect.Begin(dialect.WithCheck(dialect.StartWithText(ctx), check), i.db, nil)
 	if err != nil {
-		return nil, nil, verdict.NotCalled(fmt.Errorf("dedup: %w", err))
+		return nil, nil, nil, verdict.NotCalled(fmt.Errorf("dedup: %w", err))
 	}
-	return tx, release, nil
+	return tx, check, release, nil
 }
 
 // held refuses a message whose row others may have claimed. It is asked after

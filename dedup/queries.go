@@ -12,14 +12,20 @@ import (
 )
 
 type queries struct {
-	timeouts string // none for SQLite
-	insert   dialect.Statement
-	same     dialect.Statement
+	begin  string // of a transaction that claims nothing
+	insert dialect.Statement
+	same   dialect.Statement
+
+	// check fails if the handler has ended the transaction. What one sends as a
+	// statement nobody else sees: what it writes then would be committed without
+	// a row in the inbox.
+	check string
 
 	// The same for several messages.
-	batchTimeouts string // none for SQLite
-	claim         func(rows int) string
-	digests       string
+	beforeClaim func(lock time.Duration) string
+	claim       func(rows int) string
+	afterClaim  string // none for SQLite
+	digests     string
 
 	sweepInbox      string
 	sweepInboxFrom  string // where a batch before it has come to
@@ -34,22 +40,32 @@ type queries struct {
 }
 
 func newQueries(d dialect.Dialect, c Config) queries {
-	timeouts := setTimeouts(d, c.LockTimeout, c.IdleTimeout)
+	idle := fmt.Sprintf(`SET LOCAL idle_in_transaction_session_timeout = %d`, c.IdleTimeout.Milliseconds())
 	q := queries{
-		timeouts: timeouts,
+		begin: `SELECT ` + keepLockTimeout + `; ` + idle,
 
-		// Every message pays for this one: the timeouts go with it.
-		insert: d.Statement(timeouts, `
-			INSERT INTO {inbox} (message_id, consumer, digest, tenant) VALUES ($1, $2, $3, $4)
-			ON CONFLICT (message_id, consumer) DO NOTHING`),
+		// Every message pays for this one: the timeouts go with it. That of locks is
+		// for this statement alone. It is set by an expression, before the row is
+		// inserted, and set back after it was; if it was not, no handler follows.
+		insert: d.Statement(idle, `
+			INSERT INTO {inbox} (message_id, consumer, digest, tenant)
+			VALUES ($1, $2, $3, CASE WHEN set_config('lock_timeout', left(`+keepLockTimeout+`, 0) || '`+millis(c.LockTimeout)+`', true) <> '' THEN $4 END)
+			ON CONFLICT (message_id, consumer) DO NOTHING
+			RETURNING `+lockTimeoutBack),
+
+		// One that says who has done so: no parameter has this name.
+		check: `SELECT current_setting('once.' || CASE WHEN current_setting('once.lock_timeout', true) <> '' ` +
+			`THEN 'lock_timeout' ELSE '` + endedParameter + `' END)`,
 
 		// Not part of it: together they cost more than both.
 		same: d.Statement("", `
 			SELECT digest = $3 FROM {inbox} WHERE message_id = $1 AND consumer = $2`),
 
-		batchTimeouts: setTimeouts(d, min(c.LockTimeout, batchLockTimeout), c.IdleTimeout),
-
-		claim: newClaim(d),
+		beforeClaim: func(lock time.Duration) string {
+			return `SELECT ` + keepLockTimeout + `; SET LOCAL lock_timeout = ` + millis(lock) + `; ` + idle
+		},
+		claim:      newClaim(d),
+		afterClaim: `SELECT ` + lockTimeoutBack,
 
 		digests: d.SQL(`
 			SELECT message_id, digest FROM {inbox} WHERE consumer = $1 AND message_id IN {list $2 text}`),
@@ -58,6 +74,13 @@ func newQueries(d dialect.Dialect, c Config) queries {
 		sweepParkedFrom: sweepParked(d, `AND finished_at >= {from_millis $3}`),
 
 		keys: newKeyQueries(d),
+	}
+	if d.SQLite() {
+		q.begin, q.check = `SAVEPOINT `+savepoint, `RELEASE `+savepoint
+		q.insert = d.Statement("", `
+			INSERT INTO {inbox} (message_id, consumer, digest, tenant) VALUES ($1, $2, $3, $4)
+			ON CONFLICT (message_id, consumer) DO NOTHING`)
+		q.beforeClaim, q.afterClaim = func(time.Duration) string { return q.begin }, ""
 	}
 	table := "inbox"
 	if c.Schema.Inbox == schema.ByDay {
@@ -125,6 +148,22 @@ func setTimeouts(d dialect.Dialect, lock, idle time.Duration) string {
 		lock.Milliseconds(), idle.Milliseconds())
 }
 
+// The handler's statements wait for locks for as long as its session says. That
+// is kept in a parameter of the transaction, which is empty outside of it.
+const (
+	keepLockTimeout = `set_config('once.lock_timeout', current_setting('lock_timeout'), true)`
+	lockTimeoutBack = `set_config('lock_timeout', current_setting('once.lock_timeout'), true)`
+)
+
+// What the error of a check says: which parameter, or which savepoint, is not
+// there.
+const (
+	endedParameter = `transaction_was_ended_by_the_handler`
+	savepoint      = `once_message`
+)
+
+func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
 // batchLockTimeout is how long a batch waits for copies that are handled
 // elsewhere, before its messages go on alone: then only those wait longer.
 const batchLockTimeout = time.Second
@@ -136,9 +175,10 @@ const claimParams = 3
 func newClaim(d dialect.Dialect) func(rows int) string {
 	head := d.SQL(`INSERT INTO {inbox} (consumer, message_id, digest, tenant) VALUES `)
 	tail := d.SQL(` ON CONFLICT (message_id, consumer) DO NOTHING RETURNING message_id`)
+	one := d.SQL(` ON CONFLICT (message_id, consumer) DO NOTHING RETURNING left(` + lockTimeoutBack + `, 0) || message_id`)
 	mark := "$"
 	if d.SQLite() {
-		mark = "?"
+		mark, one = "?", tail
 	}
 	return func(rows int) string {
 		var b strings.Builder
@@ -153,7 +193,11 @@ func newClaim(d dialect.Dialect) func(rows int) string {
 			}
 			b.WriteByte(')')
 		}
-		b.WriteString(tail)
+		if rows == 1 {
+			b.WriteString(one)
+		} else {
+			b.WriteString(tail)
+		}
 		return b.String()
 	}
 }

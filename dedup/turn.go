@@ -67,7 +67,8 @@ func (l *line) settle(batch []*entry) {
 			t.putOff()
 		case gaveWay(err) && again < redos:
 			again++
-		case size == 1, !t.called && l.away(err):
+		// What one has committed are the claims of all: alone they would be known.
+		case size == 1, errors.Is(err, errEnded), !t.called && l.away(err):
 			t.settle(err)
 		case t.suspect != nil && !blamed:
 			blamed = true
@@ -155,7 +156,7 @@ func (t *turn) try() (err error) {
 	}()
 	ctx, end := t.context()
 	defer end()
-	tx, release, err := t.begin(ctx)
+	tx, check, release, err := t.begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -178,8 +179,8 @@ func (t *turn) try() (err error) {
 		return t.failed(ctx, tx, release, err)
 	}
 	failpoint.Hit("dedup/batch-commit")
-	if err := t.dialect.Commit(tx); err != nil {
-		return t.commitError(err)
+	if err := t.commit(ctx, tx, check, true); err != nil {
+		return err
 	}
 	failpoint.Hit("dedup/batch-committed")
 	return nil

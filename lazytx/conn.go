@@ -31,17 +31,25 @@ type conn struct {
 // without arguments: BEGIN has room in it, and no statement that was prepared
 // before can pass it by.
 func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
+	begun, err := c.beginTx(ctx, options)
+	if check := dialect.CheckOf(ctx); check != nil && err == nil && ctx.Done() == nil {
+		begun.check, check.Sent = check.SQL, true
+	}
+	return begun, err
+}
+
+func (c *conn) beginTx(ctx context.Context, options driver.TxOptions) (tx, error) {
 	begin, can := beginText(options)
 	if !can || !dialect.StartsWithText(ctx) || ctx.Done() != nil || c.watches || time.Since(c.alive) > rested {
 		inner, err := c.postgres.BeginTx(ctx, options)
 		if err != nil {
-			return nil, err
+			return tx{}, err
 		}
 		c.watches = ctx.Done() != nil
-		return tx{inner, c}, nil
+		return tx{Tx: inner, conn: c}, nil
 	}
 	c.begin = begin
-	return tx{c.postgres, c}, nil
+	return tx{Tx: c.postgres, conn: c}, nil
 }
 
 // beginText is what lib/pq sends. READ WRITE is refused by a replica.
@@ -112,7 +120,8 @@ func (c *conn) begun(err error) error {
 type tx struct {
 	driver.Tx
 
-	conn *conn
+	conn  *conn
+	check string // goes with COMMIT, which does not take place if it fails
 }
 
 // Commit implements driver.Tx.
@@ -120,9 +129,22 @@ func (t tx) Commit() error {
 	if t.conn.unbegun() {
 		return nil
 	}
-	err := t.Tx.Commit()
+	err := t.commit()
 	if err == nil {
 		t.conn.alive = time.Now()
+	}
+	return err
+}
+
+func (t tx) commit() error {
+	if t.check == "" {
+		return t.Tx.Commit()
+	}
+	_, err := t.conn.postgres.ExecContext(context.Background(), t.check+"; COMMIT", nil)
+	if err != nil {
+		// Where the check has failed the transaction is still open. Otherwise lib/pq
+		// finds that there is none, and the connection is not used again.
+		_ = t.Tx.Rollback()
 	}
 	return err
 }

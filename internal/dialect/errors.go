@@ -16,6 +16,7 @@ type (
 const (
 	sqliteBusy   = 5
 	sqliteLocked = 6
+	sqliteFull   = 13
 )
 
 // State returns the SQLSTATE of a PostgreSQL error, or "".
@@ -49,7 +50,7 @@ func Contended(err error) bool {
 func Unavailable(err error) bool {
 	state := State(err)
 	if state == "" {
-		return false
+		return sqliteCode(err) == sqliteFull
 	}
 	switch state[:min(2, len(state))] {
 	case "08", // connection exception

@@ -1,0 +1,159 @@
+package undecided
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+)
+
+// What a handler does to its transaction by statements, before its effect and
+// after one that it has written itself.
+var endings = map[string]string{
+	"ROLLBACK":           `ROLLBACK`,
+	"ROLLBACK AND CHAIN": `ROLLBACK AND CHAIN`,
+	"ROLLBACK; BEGIN":    `ROLLBACK; BEGIN`,
+	"COMMIT; BEGIN":      `COMMIT; BEGIN`,
+	"COMMIT AND CHAIN":   `COMMIT AND CHAIN`,
+}
+
+// Neither an ack without an effect nor an effect without a row in the inbox: a
+// handler that ends its transaction is told so, and its message is kept.
+func TestAHandlerThatEndsItsTransaction(t *testing.T) {
+	for mode := range modes {
+		t.Run(mode, func(t *testing.T) {
+			eachDriver(t, func(t *testing.T, db testkit.Database) {
+				w := newWorld(t, db, mode, func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
+					return statement(endings[msg.UUID])(ctx, tx, msg)
+				}, func(c *once.ConsumerConfig) { c.Retry.Policy = policy })
+				for name := range endings {
+					if db.Dialect == "sqlite" && strings.Contains(name, "CHAIN") {
+						continue // it has none
+					}
+					w.deliver(1, name).Wait()
+					var entries []poison.Entry
+					testkit.Eventually(t, time.Minute, name+" is in quarantine", func() bool {
+						var err error
+						entries, err = w.consumer.Quarantine().List(t.Context(), poison.Filter{MessageID: name})
+						return err == nil && len(entries) == 1
+					})
+					const says = "the handler has ended its transaction, which it must neither commit nor roll back"
+					if e := entries[0]; !strings.Contains(e.Error, says) || e.Reason != poison.ReasonPermanent {
+						t.Errorf("%s: %s: %s", name, e.Reason, e.Error)
+					}
+					if n := w.callsOf(name); n > 2 { // in a batch first
+						t.Errorf("%s: %d calls", name, n)
+					}
+				}
+				// After ROLLBACK alone a statement is a transaction of its own, which nobody
+				// can take back. Nothing else is left.
+				if n := w.count(`effects WHERE message_id <> 'ROLLBACK'`); n > 0 {
+					t.Errorf("%d effects are left", n)
+				}
+			})
+		})
+	}
+}
+
+// The handler's statements wait for locks for as long as its session says, and
+// not for as long as the claim does.
+func TestTrap83TheHandlersStatementsHaveTheirOwnLockTimeout(t *testing.T) {
+	for mode := range modes {
+		t.Run(mode, func(t *testing.T) {
+			for name, open := range drivers {
+				t.Run(name, func(t *testing.T) {
+					database := testkit.Postgres(t)
+					db, err := open(database.DSN)
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(func() { _ = db.Close() })
+					db.SetMaxOpenConns(1)
+					var got []string
+					change := func(c *once.ConsumerConfig) {
+						c.Dedup.LockTimeout = 20 * time.Millisecond
+						c.Dedup.Idempotent = []string{"another"}
+						if mode == "durable" {
+							c.Dedup.Key = func(msg *message.Message) string { return "key of " + msg.UUID }
+						}
+						c.Retry.Policy = retry.Policy{Immediate: -1, Delayed: -1}
+					}
+					database.DB = db
+					w := newWorld(t, database, mode, func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+						var lock, idle string
+						err := tx.QueryRowContext(ctx, `SELECT current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout')`).Scan(&lock, &idle)
+						got = append(got, lock, idle)
+						return err
+					}, change)
+					w.exec(`SET lock_timeout = '7s'`) // of the one connection
+					ids := []string{"m1", "m2", "m3"}
+					w.deliver(3, ids...).Wait()
+					testkit.Eventually(t, time.Minute, "they take effect", func() bool { return w.count(`effects`) == len(ids) })
+					if len(got) != 2*len(ids) {
+						t.Fatalf("the handler saw %q", got)
+					}
+					for i := 0; i < len(got); i += 2 {
+						if got[i] != "7s" || got[i+1] != "5min" {
+							t.Errorf("its timeouts of locks and idling are %s and %s, not 7s and 5min", got[i], got[i+1])
+						}
+					}
+					var after string
+					if err := db.QueryRowContext(t.Context(), `SHOW lock_timeout`).Scan(&after); err != nil || after != "7s" {
+						t.Errorf("afterwards it is %s, %v", after, err)
+					}
+				})
+			}
+		})
+	}
+}
+
+// A claim that waits for another copy is not charged, and the copy that waits
+// longer than Config.LockTimeout tries again.
+func TestALockThatTheClaimCannotGetIsNotCharged(t *testing.T) {
+	for name, open := range drivers {
+		t.Run(name, func(t *testing.T) {
+			database := testkit.Postgres(t)
+			db, err := open(database.DSN)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = db.Close() })
+			database.DB = db
+			w := newWorld(t, database, "single", func(context.Context, *sql.Tx, *message.Message) error { return nil },
+				func(c *once.ConsumerConfig) {
+					c.Dedup.LockTimeout = 10 * time.Millisecond
+					c.Retry.Policy = retry.Policy{Immediate: -1, Delayed: -1}
+					c.Dedup.IdleTimeout = dedup.DefaultLongestWayBack
+				})
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback() }()
+			if _, err := tx.ExecContext(t.Context(),
+				`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', '`+consumer+`', '')`); err != nil {
+				t.Fatal(err)
+			}
+			acked := w.deliver(1, "m1")
+			testkit.Eventually(t, time.Minute, "claims have given up waiting", func() bool {
+				return w.count(`pg_stat_database WHERE datname = current_database() AND xact_rollback > 6`) == 1
+			})
+			if err := tx.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			acked.Wait()
+			if n, parked := w.count(`effects`), w.count(`once_parked`); n != 1 || parked != 0 || w.callsOf("m1") != 1 {
+				t.Errorf("%d effects, %d are parked or in quarantine, %d calls", n, parked, w.callsOf("m1"))
+			}
+		})
+	}
+}
