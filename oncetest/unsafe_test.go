@@ -51,7 +51,7 @@ func TestAHandlerThatDoesNotUseItsTransaction(t *testing.T) {
 	for name, query := range map[string]string{
 		"the same each time": `INSERT INTO payments (order_id, amount) SELECT $1, 5
 			WHERE NOT EXISTS (SELECT 1 FROM payments WHERE order_id = $1)`,
-		"another each time":  `INSERT INTO payments (order_id, amount) VALUES ($1, 5)`,
+		"another each time": `INSERT INTO payments (order_id, amount) VALUES ($1, 5)`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := examine(t, s.examined(func(ctx context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -253,7 +253,7 @@ func TestAHandlerThatLooksFirst(t *testing.T) {
 			r.safe(subtests(3) - 2*2)
 			return
 		}
-		r.says("twice at once", "delivered twice at once: table payments has 4 rows where once gives 2")
+		r.says("twice at once", "delivered twice at once: table payments has ", " rows where once gives 2")
 		if len(r.failed()) != 1 {
 			t.Errorf("failed: %q", r.failed())
 		}
