@@ -28,6 +28,10 @@ import (
 // not at all. A returned message goes to the topic in its "once_topic"
 // metadata, see [To].
 //
+// It must write through tx alone. What it writes through a *sql.DB stays when the
+// attempt fails, and is written again by the next one; oncetest.Run finds that in
+// a test of yours.
+//
 // It must not end tx. An error, or a panic, rolls back and is an attempt that
 // failed; see [retry.Permanent] and [retry.After].
 type HandlerFunc func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error)

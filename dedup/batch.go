@@ -61,7 +61,8 @@ func (b Batch) validate() error {
 // order, and no two have the same id. A returned message goes to the topic in its
 // "once_topic" metadata; what caused it is not known unless [CausedBy] says so.
 //
-// It must not end tx, nor keep the messages. When it returns an error, or
+// It must write through tx and through nothing else, as [TxFromContext] says. It
+// must not end tx, nor keep the messages. When it returns an error, or
 // panics, it is called again with each message alone.
 type BatchHandlerFunc func(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*message.Message, error)
 

@@ -51,7 +51,8 @@ func New(db *sql.DB, config Config) (*Inbox, error) {
 }
 
 // Middleware runs h at most once to success for each message id and consumer,
-// inside a transaction that h finds with [TxFromContext].
+// inside a transaction that h finds with [TxFromContext]. Only what h writes
+// through that transaction happens once.
 //
 // A message that is done already is skipped: nil is returned, so that it is
 // acked. The messages that h produces go to the outbox and are not returned.

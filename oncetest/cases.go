@@ -79,7 +79,7 @@ func (s *subject) withFault(ctx context.Context, f fault) error {
 		return err
 	}
 	broken := newDelivery(&f)
-	var clue string
+	var left string // of the transaction that was rolled back
 	for i, msg := range s.config.Messages {
 		var (
 			d    = newDelivery(nil)
@@ -91,7 +91,7 @@ func (s *subject) withFault(ctx context.Context, f fault) error {
 				return err
 			}
 			d, look = broken, func() (err error) {
-				clue, err = s.outside(ctx, f, before)
+				left, err = s.outside(ctx, broken, before)
 				return err
 			}
 		}
@@ -99,11 +99,15 @@ func (s *subject) withFault(ctx context.Context, f fault) error {
 			return fmt.Errorf("%s: message %q: %w", f, msg.UUID, err)
 		}
 	}
+	clue := left
 	if broken.ignored {
 		clue = "the handler returned no error, although it met with one"
 	}
 	if err := s.fits(ctx, f.String(), clue); err != nil {
 		return err
+	}
+	if left != "" { // and is written again, in the same way: not so if the message is given up
+		return fmt.Errorf("%s: %s", f, left)
 	}
 	if !broken.hasStruck() {
 		return errDidNotCome
@@ -112,8 +116,8 @@ func (s *subject) withFault(ctx context.Context, f fault) error {
 }
 
 // outside looks what is left of a transaction that was rolled back.
-func (s *subject) outside(ctx context.Context, f fault, before state) (string, error) {
-	if f.kind == answerLost {
+func (s *subject) outside(ctx context.Context, broken *delivery, before state) (string, error) {
+	if broken.fault.kind == answerLost {
 		return "", nil
 	}
 	now, err := s.read(ctx)
@@ -124,5 +128,9 @@ func (s *subject) outside(ctx context.Context, f fault, before state) (string, e
 	if left == "" {
 		return "", nil
 	}
-	return fmt.Sprintf("something is written outside of the transaction: when that was rolled back, %s", left), nil
+	text := "something is written outside of the transaction: when that was rolled back, " + left
+	if broken.handlerRan() == 0 {
+		text += "; the handler ran no statement in its transaction: does it use a db of its package in the place of tx?"
+	}
+	return text, nil
 }

@@ -26,6 +26,7 @@ type delivery struct {
 	mu         sync.Mutex
 	statements []string // of the transaction that was begun last
 	handling   bool     // the handler has the transaction
+	ran        int      // statements of the handler in it, in all tries
 	struck     bool     // the fault has come
 	ignored    bool     // it came in the handler, which returned no error
 	ended      string   // how the handler ended its transaction
@@ -101,6 +102,7 @@ func (d *delivery) statement(sql string) kind {
 	defer d.mu.Unlock()
 	d.statements = append(d.statements, sql)
 	if d.handling {
+		d.ran++
 		d.end(endOf(sql))
 	}
 	if d.fault == nil || d.struck || d.fault.statement != len(d.statements) {
@@ -108,6 +110,13 @@ func (d *delivery) statement(sql string) kind {
 	}
 	d.struck = true
 	return d.fault.kind
+}
+
+// handlerRan returns how many statements the handler has run in its transactions.
+func (d *delivery) handlerRan() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.ran
 }
 
 // notCarriedOut takes a statement back that the driver wants in another way.
