@@ -2,6 +2,7 @@ package rabbit
 
 import (
 	"errors"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -26,12 +27,14 @@ const (
 // configuration say cannot be seen through AMQP.
 func (sub *subscription) warn(l *link) {
 	config, logger := sub.s.config, sub.s.cfg.Logger
-	queue := config.Queue.Arguments
+	queue := sub.arguments
 	major, minor := brokerVersion(l.conn.Properties)
 	if limit, limited := deliveryLimit(queue, major); limited {
 		fields := sub.fields().Add(watermill.LogFields{"delivery_limit": limit, "nacks_count": nacksCount(major, minor)})
 		if queue["x-dead-letter-exchange"] == nil {
-			logger.Error("The broker drops messages that come back too often; see Queue.Arguments, x-delivery-limit", errDrops, fields)
+			logger.Error("The broker drops messages that come back too often; "+
+				"see Queue.Arguments, x-delivery-limit, or for a queue that exists: "+
+				`rabbitmqctl set_policy no-limit '^QUEUE$' '{"delivery-limit":-1}' --apply-to queues`, errDrops, fields)
 		} else {
 			logger.Info("The broker dead-letters messages that come back too often", fields)
 		}
@@ -57,6 +60,27 @@ func deliveryLimit(queue amqp.Table, major int) (limit int64, limited bool) {
 		return defaultDeliveryLimit, true
 	}
 	return 0, false
+}
+
+// withoutLimit returns the arguments with which a queue that would have the
+// broker's default limit is declared without one, and true if there is such a
+// queue. Before 4.0 there is no default; a queue with a dead-letter exchange
+// loses nothing by it.
+func withoutLimit(queue, broker amqp.Table) (amqp.Table, bool) {
+	major, _ := brokerVersion(broker)
+	_, said := queue["x-delivery-limit"]
+	_, limited := deliveryLimit(queue, major)
+	if !limited || said || queue["x-dead-letter-exchange"] != nil {
+		return nil, false
+	}
+	queue = maps.Clone(queue)
+	queue["x-delivery-limit"] = int32(-1)
+	return queue, true
+}
+
+func isPrecondition(err error) bool {
+	refused, ok := errors.AsType[*amqp.Error](err)
+	return ok && refused.Server && refused.Code == amqp.PreconditionFailed
 }
 
 // nacksCount says whether a nack is a delivery towards the limit.

@@ -57,6 +57,37 @@ func TestTrap47TheDeliveryLimitOfAQueue(t *testing.T) {
 	}
 }
 
+// A queue that says nothing itself, and would lose messages, is declared without a
+// limit where the broker knows that.
+func TestTrap97_AQueueIsDeclaredWithoutTheDefaultLimit(t *testing.T) {
+	for name, c := range map[string]struct {
+		queue   amqp.Table
+		version string
+		want    bool
+	}{
+		"3.10":                 {amqp.Table{"x-queue-type": "quorum"}, "3.10.8", false},
+		"3.13":                 {amqp.Table{"x-queue-type": "quorum"}, "3.13.7", false},
+		"4.0":                  {amqp.Table{"x-queue-type": "quorum"}, "4.0.5", true},
+		"4.3":                  {amqp.Table{"x-queue-type": "quorum"}, "4.3.6", true},
+		"unknown":              {amqp.Table{"x-queue-type": "quorum"}, "", false},
+		"classic":              {amqp.Table{"x-queue-type": "classic"}, "4.0.5", false},
+		"stream":               {amqp.Table{"x-queue-type": "stream"}, "4.0.5", false},
+		"no kind":              {nil, "4.0.5", false},
+		"a limit":              {amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 5}, "4.0.5", false},
+		"none":                 {amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": -1}, "4.0.5", false},
+		"dead-letter exchange": {amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": ""}, "4.0.5", false},
+	} {
+		before := len(c.queue)
+		got, ok := withoutLimit(c.queue, amqp.Table{"version": c.version})
+		if ok != c.want || len(c.queue) != before {
+			t.Errorf("%s: %v, %v, want %v", name, got, ok, c.want)
+		}
+		if ok && (got["x-delivery-limit"] != int32(-1) || len(got) != before+1) {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 // From 4.3 on a nack does not count towards it.
 func TestTrap47WhichBrokersCountNacks(t *testing.T) {
 	for version, want := range map[[2]int]bool{

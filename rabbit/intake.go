@@ -109,7 +109,7 @@ func (in *intake) begin() error {
 	})
 	in.cancelled = channel.NotifyCancel(make(chan string, 1))
 
-	if err := in.sub.declare(channel); err != nil {
+	if err := in.sub.declare(in.link, channel); err != nil {
 		return err
 	}
 	consume := in.sub.s.config.Consume

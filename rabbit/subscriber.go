@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 var (
@@ -178,16 +179,7 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 func (s *Subscriber) initialize(l *link, topic string) error {
 	sub := s.newSubscription(s.closing, topic)
 	defer sub.cancel()
-	channel, err := l.conn.Channel()
-	if err != nil {
-		return err
-	}
-	err = sub.declare(channel)
-	closed := channel.Close() // with NoWait, the broker's no comes only here
-	if err != nil {
-		return err
-	}
-	return closed
+	return onChannel(l, func(channel *amqp091.Channel) error { return sub.declare(l, channel) })
 }
 
 // begin reports false when the Subscriber is closed. Else Close waits for

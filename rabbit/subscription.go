@@ -30,13 +30,14 @@ type subscription struct {
 	gone    chan struct{}  // closed when answers are no more taken
 	running sync.WaitGroup // of messages in flight, and of channels
 
-	held     int              // messages in flight, of whichever intake
-	retired  map[*intake]bool // not consumed any more, but not all answered
-	returned nackCounts
-	opening  *opening // one that takes its time, or nil
-	lostBy   int      // why consuming was interrupted last, as a series
-	quiet    bool     // the interruption has been logged
-	begun    bool     // it has consumed before
+	held      int              // messages in flight, of whichever intake
+	retired   map[*intake]bool // not consumed any more, but not all answered
+	returned  nackCounts
+	opening   *opening   // one that takes its time, or nil
+	arguments amqp.Table // of the queue, as they were declared
+	lostBy    int        // why consuming was interrupted last, as a series
+	quiet     bool       // the interruption has been logged
+	begun     bool       // it has consumed before
 }
 
 func (s *Subscriber) newSubscription(ctx context.Context, topic string) *subscription {
@@ -214,12 +215,48 @@ type topologyError struct{ error }
 
 func (e *topologyError) Unwrap() error { return e.error }
 
-func (sub *subscription) declare(channel *amqp.Channel) error {
-	config := sub.s.config
-	err := config.TopologyBuilder.BuildTopology(channel, sub.queue, sub.exchange, config, sub.s.cfg.Logger)
-	if err != nil {
-		err = fmt.Errorf("rabbit: topology of topic %q: %w", sub.topic, redact(err))
-		return &topologyError{err}
+// declare declares the topology, on channel or before it.
+func (sub *subscription) declare(l *link, channel *amqp.Channel) error {
+	sub.arguments = sub.s.config.Queue.Arguments
+	if safe, ok := withoutLimit(sub.arguments, l.conn.Properties); ok {
+		// The broker closes the channel when it refuses.
+		err := onChannel(l, func(channel *amqp.Channel) error { return sub.build(channel, safe) })
+		switch {
+		case err == nil:
+			sub.arguments = safe
+			return nil
+		case !isPrecondition(err):
+			return sub.refused(err)
+		}
+		// The queue is older, or somebody else's, and has other arguments.
+	}
+	if err := sub.build(channel, sub.arguments); err != nil {
+		return sub.refused(err)
 	}
 	return nil
+}
+
+// build declares the topology with other arguments of the queue.
+func (sub *subscription) build(channel *amqp.Channel, queue amqp.Table) error {
+	config := sub.s.config
+	config.Queue.Arguments = queue
+	return config.TopologyBuilder.BuildTopology(channel, sub.queue, sub.exchange, config, sub.s.cfg.Logger)
+}
+
+func (sub *subscription) refused(err error) error {
+	return &topologyError{fmt.Errorf("rabbit: topology of topic %q: %w", sub.topic, redact(err))}
+}
+
+// onChannel calls f with a channel of its own.
+func onChannel(l *link, f func(channel *amqp.Channel) error) error {
+	channel, err := l.conn.Channel()
+	if err != nil {
+		return err
+	}
+	err = f(channel)
+	closed := channel.Close() // with NoWait, the broker's no comes only here
+	if err != nil {
+		return err
+	}
+	return closed
 }

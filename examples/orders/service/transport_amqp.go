@@ -56,6 +56,9 @@ func (t *AMQP) config(to Subscription) amqp.Config {
 	config := amqp.NewDurablePubSubConfig(t.url, func(string) string { return t.Queue(to) })
 	config.Exchange.GenerateName = t.Exchange
 	config.Marshaler = rabbit.Marshaler{}
+	// From RabbitMQ 4.0 a quorum queue drops what comes back 20 times. The
+	// subscriber declares it without that limit; a queue from before an upgrade
+	// needs a policy, which it logs.
 	config.Queue.Arguments = amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}
 	if to.InOrder {
 		config.Queue.Arguments["x-single-active-consumer"] = true
