@@ -427,7 +427,7 @@ func TestAMessageIsRemovedWhileItIsBuried(t *testing.T) {
 	start(t, db, b, quick(schema.Config{}))
 	put(t, db, schema.Config{}, "t", msg("bad", ""))
 	eventually(t, "it is being buried", func() bool {
-		return 1 == count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()`)
+		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()`) == 1
 	})
 	exec(t, db, `DELETE FROM once_outbox WHERE message_id = 'bad'`)
 	require.NoError(t, barrier.Rollback())

@@ -47,19 +47,19 @@ func destinationOf(configured string, publisher message.Publisher) (string, erro
 	return destination, nil
 }
 
-// otherDestination is an instance with another destination whose lease has not
+// otherDestinationError is an instance with another destination whose lease has not
 // ended. It may be at work or have died.
-type otherDestination struct {
+type otherDestinationError struct {
 	owner, destination string
 	until              int64 // its lease, in the database's milliseconds
 }
 
-func (o *otherDestination) Error() string {
+func (o *otherDestinationError) Error() string {
 	return fmt.Sprintf("instance %q sends to %s", o.owner, shown(o.destination))
 }
 
 // refusal is the error of Run.
-func (o *otherDestination) refusal(own string) error {
+func (o *otherDestinationError) refusal(own string) error {
 	same := "set forwarder.Config.Destination of both to the same name"
 	if o.destination != "" {
 		same = fmt.Sprintf("set forwarder.Config.Destination to %q here", o.destination)
@@ -79,7 +79,7 @@ func shown(destination string) string {
 // enrol notes that this instance is at work until length from now, and returns
 // its predecessor if that had another destination. All instances that are at
 // work have one destination: one that joins takes a lock, so that no other joins
-// meanwhile, and returns an otherDestination if there is an instance that sends
+// meanwhile, and returns an otherDestinationError if there is an instance that sends
 // elsewhere. Who is at work already only says so again, without the lock: its row
 // is there, so nobody with another destination has taken over.
 func (s *store) enrol(ctx context.Context, tx *sql.Tx, length time.Duration) (before *predecessor, err error) {
@@ -98,7 +98,7 @@ func (s *store) enrol(ctx context.Context, tx *sql.Tx, length time.Duration) (be
 	if before, err = s.replace(ctx, tx); err != nil {
 		return nil, err
 	}
-	var other otherDestination
+	var other otherDestinationError
 	err = tx.QueryRowContext(ctx, s.sql.elsewhere, s.destination).Scan(&other.owner, &other.destination, &other.until)
 	switch {
 	case err == nil:
@@ -155,7 +155,7 @@ func joinAlone(d dialect.Dialect) string {
 // giveWay stops sending: an instance with another destination may be at work.
 // If it renews its lease it is, and Run ends. If it does not, it has died, and
 // this instance takes over when that lease has ended.
-func (l *loop) giveWay(other *otherDestination, sent time.Time) {
+func (l *loop) giveWay(other *otherDestinationError, sent time.Time) {
 	t := &l.tenure
 	if len(t.slots) > 0 {
 		l.sender.gate.Store(false) // what has not left yet comes back

@@ -224,7 +224,7 @@ func TestADestinationThatComesBackAtThisMoment(t *testing.T) {
 	cfg.Logger = log
 	ended := background(t, db, to(newBroker(), "rabbit b"), cfg)
 	eventually(t, "it waits", func() bool {
-		return 1 == count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`)
+		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 1
 	})
 	require.NoError(t, renewal.Commit())
 	eventually(t, "it sees the other", func() bool { return log.Has("Another instance has another destination, waiting") })

@@ -298,7 +298,7 @@ func TestASlotIsTakenAtTheSameMoment(t *testing.T) {
 	go func() { ended <- f.Run(context.Background()) }()
 	defer func() { require.NoError(t, f.Close()); require.NoError(t, <-ended) }()
 	eventually(t, "it waits for the slot", func() bool {
-		return 1 == count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`)
+		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 1
 	})
 	require.NoError(t, other.Commit())
 	<-f.Running()

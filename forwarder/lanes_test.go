@@ -40,3 +40,19 @@ func TestMoreKeysThanAreKeptInMemory(t *testing.T) {
 	healed.Store(true)
 	testkit.Falls(t, patience, "in the outbox", func() int { return pending(t, db) })
 }
+
+// TestRefillsDoNotWaitForPolls has more messages of one key than are kept in
+// memory, and long pauses between two reads of the outbox.
+func TestRefillsDoNotWaitForPolls(t *testing.T) {
+	db := postgres(t)
+	var msgs []*message.Message
+	for i := range 600 {
+		msgs = append(msgs, msg(fmt.Sprint(i), "key"))
+	}
+	put(t, db, schema.Config{}, "t", msgs...)
+	cfg := quick(schema.Config{})
+	cfg.BatchSize, cfg.Window = 20, 20 // so that five of a key are
+	cfg.PollMin, cfg.PollMax = patience, patience
+	start(t, db, &pipelined{broker: newBroker()}, cfg)
+	drained(t, db)
+}

@@ -83,7 +83,7 @@ func (l *loop) keepLease(now time.Time) {
 func (l *loop) leased(req leaseRequest, got tenancy, sent time.Time, err error) {
 	t := &l.tenure
 	t.busy = false
-	if other := (*otherDestination)(nil); errors.As(err, &other) {
+	if other := (*otherDestinationError)(nil); errors.As(err, &other) {
 		l.worked(&t.fault, "The lease could be renewed")
 		l.giveWay(other, sent)
 		return

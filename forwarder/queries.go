@@ -155,26 +155,8 @@ func newQueries(d dialect.Dialect) queries {
 
 		resign: d.SQL(`UPDATE {forwarders} SET lease_until = {after -1} WHERE owner = $1`),
 
-		stats: d.SQL(`
-			SELECT (SELECT COUNT(*) FROM {outbox}),
-			       (SELECT COUNT(*) FROM {outbox} WHERE due_at > {now}),
-			       (SELECT {millis created_at} FROM {outbox} WHERE due_at IS NULL ORDER BY position LIMIT 1),
-			       (SELECT COUNT(*) FROM {outbox} WHERE failing_since IS NOT NULL),
-			       (SELECT {millis failing_since} FROM {outbox} WHERE failing_since IS NOT NULL ORDER BY failing_since LIMIT 1),
-			       (SELECT COUNT(*) FROM {holds}),
-			       (SELECT COUNT(*) FROM {outbox_dead}),
-			       ` + clock),
-
-		// What can be asked often: counts are cut off at $1, and the first that
-		// waits, is due or has failed is found by an index.
-		glance: d.SQL(`
-			SELECT (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox} LIMIT $1) AS p),
-			       (SELECT {millis created_at} FROM {outbox} WHERE due_at IS NULL ORDER BY position LIMIT 1),
-			       (SELECT {millis due_at} FROM {outbox} WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
-			       (SELECT {millis failing_since} FROM {outbox} WHERE failing_since IS NOT NULL ORDER BY failing_since LIMIT 1),
-			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {holds} LIMIT $1) AS h),
-			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox_dead} LIMIT $1) AS d),
-			       ` + clock),
+		stats:  statsQuery(d, clock),
+		glance: glanceQuery(d, clock),
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"time"
+
+	"github.com/watermill-once/once/internal/dialect"
 )
 
 // Stats is what the tables say about the outbox, whoever forwards it.
@@ -76,4 +78,29 @@ func (s *store) glance(ctx context.Context) (glance, error) {
 		}
 	}
 	return seen, err
+}
+
+func statsQuery(d dialect.Dialect, clock string) string {
+	return d.SQL(`
+			SELECT (SELECT COUNT(*) FROM {outbox}),
+			       (SELECT COUNT(*) FROM {outbox} WHERE due_at > {now}),
+			       (SELECT {millis created_at} FROM {outbox} WHERE due_at IS NULL ORDER BY position LIMIT 1),
+			       (SELECT COUNT(*) FROM {outbox} WHERE failing_since IS NOT NULL),
+			       (SELECT {millis failing_since} FROM {outbox} WHERE failing_since IS NOT NULL ORDER BY failing_since LIMIT 1),
+			       (SELECT COUNT(*) FROM {holds}),
+			       (SELECT COUNT(*) FROM {outbox_dead}),
+			       ` + clock)
+}
+
+// glanceQuery can be run often: counts are cut off at $1, and the first message
+// that waits, is due or has failed is found by an index.
+func glanceQuery(d dialect.Dialect, clock string) string {
+	return d.SQL(`
+			SELECT (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox} LIMIT $1) AS p),
+			       (SELECT {millis created_at} FROM {outbox} WHERE due_at IS NULL ORDER BY position LIMIT 1),
+			       (SELECT {millis due_at} FROM {outbox} WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
+			       (SELECT {millis failing_since} FROM {outbox} WHERE failing_since IS NOT NULL ORDER BY failing_since LIMIT 1),
+			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {holds} LIMIT $1) AS h),
+			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox_dead} LIMIT $1) AS d),
+			       ` + clock)
 }

@@ -48,7 +48,7 @@ type leaseRequest struct {
 }
 
 // lease renews and gives back slots that are owned, takes free ones, and says
-// which are owned now. Its error is an otherDestination if an instance that
+// which are owned now. Its error is an otherDestinationError if an instance that
 // sends elsewhere may be at work.
 func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 	var got tenancy

@@ -144,7 +144,9 @@ func TestATopicWhoseMessagesAreRefused(t *testing.T) {
 		put(t, db, config, "refused", msg("1", ""), msg("2", ""), msg("3", "key"))
 		put(t, db, config, "denied", msg("4", ""))
 		put(t, db, config, "fine", msg("5", ""))
-		eventually(t, "they are refused again and again", func() bool { return b.tries("1") > 3 && b.tries("2") > 3 && b.tries("3") > 3 && b.tries("4") > 3 })
+		eventually(t, "they are refused again and again", func() bool {
+			return min(b.tries("1"), b.tries("2"), b.tries("3"), b.tries("4")) > 3
+		})
 		for _, topic := range []string{"topic=refused ", "topic=denied "} {
 			require.Equal(t, 1, log.Count("ERROR Messages of a topic are refused, they are tried again later", topic, "err=no queue is bound"))
 		}
@@ -160,4 +162,33 @@ func TestATopicWhoseMessagesAreRefused(t *testing.T) {
 		require.Equal(t, 1, log.Count("INFO Topic accepts messages again", "topic=denied", "refused="))
 		require.Equal(t, 2, log.Count("accepts messages again"))
 	})
+}
+
+// One topic alone gets three quarters of the window, and no more: others are to
+// find room.
+func TestTheShareOfATopic(t *testing.T) {
+	db := postgres(t)
+	answer := make(chan struct{})
+	b := &pipelined{broker: newBroker().answering(func(delivery) error { <-answer; return nil })}
+	cfg := quick(schema.Config{})
+	cfg.Window = 20
+	start(t, db, b, cfg)
+	proceed := sync.OnceFunc(func() { close(answer) })
+	t.Cleanup(proceed)
+	var msgs []*message.Message
+	for i := range 40 {
+		msgs = append(msgs, msg(fmt.Sprint(i), ""))
+	}
+	put(t, db, schema.Config{}, "t", msgs...)
+	flying := func() int {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.flying
+	}
+	eventually(t, "they are in flight", func() bool { return flying() >= 15 })
+	put(t, db, schema.Config{}, "other", msg("other", ""))
+	eventually(t, "the other topic's is in flight", func() bool { return b.tries("other") == 1 })
+	require.Equal(t, 16, flying())
+	proceed()
+	drained(t, db)
 }

@@ -1,6 +1,7 @@
 package rabbit_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -312,4 +313,26 @@ type telltale struct{ amqp.DefaultTopologyBuilder }
 
 func (telltale) BuildTopology(*amqp091.Channel, string, string, amqp.Config, watermill.LoggerAdapter) error {
 	return errors.New("see amqp://user:secret@host/vhost")
+}
+
+// hopeless is a topology that cannot be built, for reasons of its own.
+type hopeless struct{ amqp.DefaultTopologyBuilder }
+
+func (hopeless) BuildTopology(*amqp091.Channel, string, string, amqp.Config, watermill.LoggerAdapter) error {
+	return errors.New("no")
+}
+
+// A channel on which no consumer could be begun is closed: they would add up.
+func TestAChannelWithoutATopologyIsClosed(t *testing.T) {
+	w := newTap(t, brokerURL(t))
+	config := queueConfig(w.tapped)
+	config.TopologyBuilder = &hopeless{}
+	s := newSubscriber(t, config, brisk)
+	const failures = 4
+	for range failures {
+		if _, err := s.Subscribe(context.WithoutCancel(t.Context()), "q"); err == nil {
+			t.Fatal("subscribed without a topology")
+		}
+	}
+	eventually(t, "the channels are closed", func() bool { return w.closesOfChannels() == failures })
 }

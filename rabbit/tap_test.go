@@ -20,7 +20,8 @@ type tap struct {
 	acked    int
 	nacked   int
 	rejected int
-	closed   []string
+	closed   []string // by the broker
+	closes   int      // of channels, by a client
 
 	atClose chan struct{} // while it is open, nothing of the broker arrives after a client has closed a channel
 	silence chan struct{} // it, from then on
@@ -69,6 +70,7 @@ func (w *tap) relay(client net.Conn, address string) {
 	w.frames(server, r, func(method uint32, _ []byte) {
 		switch method {
 		case 20<<16 | 40: // channel.close
+			w.closes++
 			w.silence = w.atClose
 		case 60<<16 | 80: // basic.ack
 			w.acked++
@@ -134,6 +136,13 @@ func (w *tap) acks() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.acked
+}
+
+// closesOfChannels is how many a client has closed.
+func (w *tap) closesOfChannels() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.closes
 }
 
 // givenBack is how many nacks and rejects a client has sent.

@@ -44,6 +44,8 @@ var sabotages = map[string]sabotage{
 	"slots that are missing":         {do: `DELETE FROM once_slots WHERE slot > 55`},
 
 	"forwarder that is gone":    {do: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('gone', '1999-01-01')`, lite: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('gone', 1)`},
+	"forwarder gone elsewhere":  {do: `INSERT INTO once_forwarders (owner, lease_until, destination) VALUES ('elsewhere', '1999-01-01', 'another')`, lite: `INSERT INTO once_forwarders (owner, lease_until, destination) VALUES ('elsewhere', 1, 'another')`},
+	"forwarder to nowhere":      {do: `INSERT INTO once_forwarders (owner, lease_until, destination) VALUES ('nowhere', '1999-01-01', NULL)`, lite: `INSERT INTO once_forwarders (owner, lease_until, destination) VALUES ('nowhere', 1, NULL)`, refused: true},
 	"forwarder without a lease": {do: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('none', NULL)`, refused: true},
 	"forwarder without a name":  {do: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('', '1999-01-01')`, lite: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('', 1)`},
 	"forwarder for ever":        {do: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('ever', 'infinity')`, lite: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('ever', 9223372036854775807)`, refused: true},

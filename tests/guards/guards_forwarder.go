@@ -457,5 +457,21 @@ func forwarderGuards() []guard {
 			without: "_, err := m.lock(ctx, tx)\n\t\tat := place{transaction: \"0\"}",
 			pkg:     "mover", test: "TestTrap77",
 		},
+		{
+			trap: 88, what: "an instance with another destination does not join",
+			file: "forwarder/queries.go", guard: "FROM {forwarders} WHERE destination <> $1\n\t\t\tORDER BY",
+			without: "FROM {forwarders} WHERE destination <> $1 AND 1 = 0\n\t\t\tORDER BY",
+			pkg:     "forwarder", test: "TestAnInstanceWithAnotherDestination",
+		},
+		{
+			trap: 88, what: "nor does one that joins at the same moment",
+			file: "forwarder/destination.go", guard: "SELECT pg_advisory_xact_lock(%d)", without: "SELECT %d",
+			pkg: "forwarder", test: "TestTwoDestinationsStartAtOnce",
+		},
+		{
+			trap: 88, what: "an instance whose destination was replaced sends nothing",
+			file: "forwarder/destination.go", guard: "l.lose(t.slots)", without: "_ = t.slots",
+			pkg: "forwarder", test: "TestAnInstanceThatComesBackGivesWay",
+		},
 	}
 }
