@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/testkit"
@@ -29,24 +28,14 @@ func TestTwoHandlersUnderOneNameDoNotStart(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				b := newBench(t, db, unshared)
-				router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				handle := func(*message.Message) error { return nil }
-				subs := []message.Subscriber{b.retries.Subscriber(consumer, newTransport()), second(b).Subscriber(consumer, newTransport())}
-				router.AddConsumerHandler("h1", topic, subs[0], handle)
-				router.AddConsumerHandler("h2", topic, subs[1], handle)
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				defer cancel()
-				err = router.Run(ctx)
-				if !errors.Is(err, retry.ErrConsumerInUse) || err.Error() != "cannot subscribe topic orders.placed: "+inUse {
+				subscribed(t, b.retries, consumer, topic)
+				sub := second(b).Subscriber(consumer, newTransport())
+				_, err := sub.Subscribe(t.Context(), topic) // which is the error of a router's Run
+				if !errors.Is(err, retry.ErrConsumerInUse) || err.Error() != inUse {
 					t.Errorf("got %v\nwant %s", err, inUse)
 				}
-				for _, sub := range subs {
-					if err := sub.Close(); err != nil {
-						t.Error(err)
-					}
+				if err := sub.Close(); err != nil {
+					t.Error(err)
 				}
 			})
 		}
@@ -54,26 +43,25 @@ func TestTwoHandlersUnderOneNameDoNotStart(t *testing.T) {
 }
 
 // subscribed has a consumer subscribe.
-func subscribed(t *testing.T, r *retry.Retries, name, topic string) (sub message.Subscriber, messages <-chan *message.Message) {
+func subscribed(t *testing.T, r *retry.Retries, name, topic string) message.Subscriber {
 	t.Helper()
-	sub = r.Subscriber(name, newTransport())
+	sub := r.Subscriber(name, newTransport())
 	t.Cleanup(func() {
 		if err := sub.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	messages, err := sub.Subscribe(t.Context(), topic)
-	if err != nil {
+	if _, err := sub.Subscribe(t.Context(), topic); err != nil {
 		t.Fatalf("%s on %s: %v", name, topic, err)
 	}
-	return sub, messages
+	return sub
 }
 
 // What is no mistake is no error: other topics and names, other databases, one
 // that comes after another, and one handler more than once if that is asked for.
 func TestAConsumerNameIsUsedAgainOnPurpose(t *testing.T) {
 	b, other := newBench(t, testkit.SQLite(t), unshared), newBench(t, testkit.SQLite(t), unshared)
-	first, _ := subscribed(t, b.retries, consumer, topic)
+	first := subscribed(t, b.retries, consumer, topic)
 	subscribed(t, b.retries, consumer, "orders.changed")
 	subscribed(t, b.retries, "inventory", topic)
 	subscribed(t, other.retries, consumer, topic)

@@ -69,7 +69,7 @@ func (s *Store) Use(consumer, topic string, shared bool, over <-chan struct{}) (
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for other := range a.uses[name] {
-		if other.runs() && !(shared && other.shared) {
+		if other.runs() && (!shared || !other.shared) {
 			return nil, nil, &InUseError{consumer, topic, other.Handler()}
 		}
 	}
