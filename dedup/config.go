@@ -25,12 +25,21 @@ type Config struct {
 	// Consumer is the name under which messages count as done. It must stay
 	// the same for good: under a new name everything is unprocessed again. It
 	// is that of every handler this Inbox is around: of two that get the same
-	// message, one would skip it. So set it where the Inbox is for one handler.
+	// message, one would skip it ([ErrConsumerInUse]). So set it where the Inbox is
+	// for one handler.
 	// Where there is retry or poison it must be the name that they know messages
 	// by, or what they look for in the inbox is not there: that given to retry's
 	// Subscriber (any other is [ErrOtherConsumer]), or else the handler's. That is
 	// also what it defaults to.
 	Consumer string
+
+	// ShareConsumer says that several handlers of a router may have one consumer
+	// name and topic: one handler that was added more than once, to have more
+	// messages in flight. Of different handlers each would skip what another has
+	// done. Defaults to false: the messages of the second handler are
+	// [ErrConsumerInUse]. Behind retry's Subscriber, retry.Config.ShareConsumer
+	// says so.
+	ShareConsumer bool
 
 	// Outbox returns a publisher into the outbox of tx, as outbox.Publisher
 	// does. What a handler produces is stored through it in the handler's own

@@ -27,6 +27,10 @@ var (
 	// not called, and the message is held.
 	ErrOtherConsumer = errors.New("Config.Consumer is not the name given to retry's Subscriber: leave it empty, or give both one name")
 
+	// ErrConsumerInUse says that two handlers of a router have one consumer name
+	// and topic. The second one is not called, and its messages are handed back.
+	ErrConsumerInUse = errors.New("two handlers have one consumer's name")
+
 	// ErrNoOutbox says that a handler produced messages and there is nowhere
 	// to store them.
 	ErrNoOutbox = errors.New("the handler produced messages, but Config.Outbox is not set")

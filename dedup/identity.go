@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/verdict"
@@ -37,11 +38,30 @@ func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, err
 	if slices.Contains(i.config.Idempotent, consumer) {
 		return nil, nil
 	}
-	i.names.check(msg.Context(), consumer, i.config.Logger)
+	if err := i.alone(msg, consumer); err != nil {
+		return nil, err
+	}
 	if i.config.Key != nil {
 		i.consumers.LoadOrStore(consumer, nil)
 	}
 	return i.identities(msg)
+}
+
+// alone refuses the messages of a handler that has the consumer's name of
+// another, and logs the first of them.
+func (i *Inbox) alone(msg *message.Message, consumer string) error {
+	if i.config.ShareConsumer {
+		return nil
+	}
+	first, err := i.names.check(msg.Context(), consumer)
+	if err == nil {
+		return nil
+	}
+	if first {
+		i.config.Logger.Error("Two handlers have one consumer's name, the messages of the second are handed back", err,
+			watermill.LogFields{"consumer": consumer, "topic": message.SubscribeTopicFromCtx(msg.Context())})
+	}
+	return verdict.HandBack(fmt.Errorf("dedup: %w", err))
 }
 
 // identities returns what msg is remembered by, or why it cannot be. With a

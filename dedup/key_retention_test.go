@@ -28,10 +28,10 @@ func byPayload(c *dedup.Config) {
 	c.Key = func(msg *message.Message) string { return string(msg.Payload) }
 }
 
-// ageParked makes what is parked so much older.
-func (b *bench) ageParked(by time.Duration) {
+// ageParked makes what is parked a year older.
+func (b *bench) ageParked() {
 	b.Helper()
-	b.exec(b.store().Dialect().SQL(`UPDATE {parked} SET created_at = {after $1}`), -by.Milliseconds())
+	b.exec(b.store().Dialect().SQL(`UPDATE {parked} SET created_at = {after $1}`), -aYear.Milliseconds())
 }
 
 func (b *bench) parkAs(state, id, body string) {
@@ -54,7 +54,7 @@ func TestAKeyIsRememberedWhileAMessageWithItMayRun(t *testing.T) {
 		for _, state := range []string{"quarantined", "waiting", "held"} {
 			b := newBenchIn(t, db, tables, byPayload)
 			b.parkAs(state, "B", "order-17")
-			b.ageParked(aYear)
+			b.ageParked()
 			for id, body := range map[string]string{"A": "order-17", "C": "order-18"} {
 				if _, err := b.inbox.Middleware(apply)(message.NewMessage(id, []byte(body))); err != nil {
 					t.Fatal(err)
@@ -101,7 +101,7 @@ func TestASweepThatDoesNotKnowTheKeysLeavesThem(t *testing.T) {
 			}
 		}
 		b.parkAs("quarantined", "B", "order-17")
-		b.ageParked(aYear)
+		b.ageParked()
 		deliver("payments", "A", "order-17")
 		deliver("payments", "C", "order-18")
 		deliver("others", "D", "order-18") // a consumer of which nothing is parked
@@ -171,7 +171,7 @@ func TestKeysOfMessagesThatHaveNone(t *testing.T) {
 		b.parkAs("quarantined", "empty", "")
 		b.parkAs("quarantined", "damaged", "x")
 		b.exec(`UPDATE once_parked SET envelope = '' WHERE message_id = 'damaged'`)
-		b.ageParked(aYear)
+		b.ageParked()
 		if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
 			t.Fatal(err)
 		}
@@ -180,7 +180,7 @@ func TestKeysOfMessagesThatHaveNone(t *testing.T) {
 		b.expect(1, 0, 0)
 
 		b.parkAs("quarantined", "panics", "panic")
-		b.ageParked(aYear)
+		b.ageParked()
 		if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
 			t.Fatal(err)
 		}

@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
 )
 
 // names are the handlers of a router that an Inbox is around, by what their
@@ -24,23 +25,22 @@ type namesake struct {
 	handler string
 }
 
-// check logs, once for each, that a handler has the consumer's name of another:
-// nothing else would tell that each skips what the other has done. It is no error,
-// since the two may be one handler that was added twice, to have more in flight.
-func (n *names) check(ctx context.Context, consumer string, logger watermill.LoggerAdapter) {
+// check returns an error if a handler has the consumer's name of another: each
+// would skip what the other has done. first says that it is the first one for
+// the handler. Behind retry's Subscriber, that has looked already.
+func (n *names) check(ctx context.Context, consumer string) (first bool, err error) {
+	if parked.DeliveryOf(ctx).Subscribed {
+		return false, nil
+	}
 	handler, at := message.HandlerNameFromCtx(ctx), name{consumer, message.SubscribeTopicFromCtx(ctx)}
-	first, known := n.first.Load(at)
+	other, known := n.first.Load(at)
 	if !known {
-		first, known = n.first.LoadOrStore(at, handler)
+		other, known = n.first.LoadOrStore(at, handler)
 	}
-	if !known || first == handler {
-		return
+	if !known || other == handler {
+		return false, nil
 	}
-	if _, told := n.told.LoadOrStore(namesake{at, handler}, nil); told {
-		return
-	}
-	logger.Error("Two handlers have one consumer's name: each skips what the other has done",
-		fmt.Errorf("the handlers %q and %q are both remembered as %q: give each a name of its own, unless they are the same",
-			first, handler, consumer),
-		watermill.LogFields{"consumer": consumer, "topic": at.topic})
+	_, told := n.told.LoadOrStore(namesake{at, handler}, nil)
+	return !told, fmt.Errorf("%w: handler %q: consumer %q is already used by handler %q on topic %q; give each handler its own consumer name",
+		ErrConsumerInUse, handler, consumer, other, at.topic)
 }

@@ -2,49 +2,74 @@ package dedup_test
 
 import (
 	"context"
+	"errors"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/verdict"
 )
 
-// Of two handlers with one name and topic each skips what the other has done, as
-// if it were a copy: that has to be told.
-func TestTwoHandlersWithOneNameAreTold(t *testing.T) {
+// Of two handlers with one name and topic each would skip what the other has
+// done, as if it were a copy: the messages of the second are handed back.
+func TestTheSecondHandlerWithANameIsRefused(t *testing.T) {
 	for what, c := range map[string]struct {
-		topic      string // the second handler's
-		idempotent []string
-		told       int
+		topic   string // the second handler's
+		change  func(*dedup.Config)
+		refused bool
 	}{
-		"one topic":    {"orders.placed", nil, 1},
-		"a topic each": {"orders.changed", nil, 0},
-		"idempotent":   {"orders.placed", []string{consumer}, 0},
+		"one topic":    {topic: "orders.placed", refused: true},
+		"a topic each": {topic: "orders.changed"},
+		"idempotent":   {topic: "orders.placed", change: func(c *dedup.Config) { c.Idempotent = []string{consumer} }},
+		"on purpose":   {topic: "orders.placed", change: func(c *dedup.Config) { c.ShareConsumer = true }},
 	} {
 		t.Run(what, func(t *testing.T) {
 			var logs testkit.Logs
-			b := newBench(t, testkit.Postgres(t), func(config *dedup.Config) { config.Logger, config.Idempotent = &logs, c.idempotent })
-			transport := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, nil)
+			b := newBench(t, testkit.SQLite(t), func(config *dedup.Config) {
+				config.Logger = &logs
+				if c.change != nil {
+					c.change(config)
+				}
+			})
 			router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			router.AddMiddleware(b.inbox.Middleware)
+			outcome := make(chan error, 1)
+			router.AddMiddleware(func(h message.HandlerFunc) message.HandlerFunc {
+				return func(msg *message.Message) ([]*message.Message, error) {
+					_, err := h(msg)
+					outcome <- err
+					return nil, nil // no copy comes
+				}
+			}, b.inbox.Middleware)
 			handle := func(*message.Message) error { return nil }
-			router.AddConsumerHandler("payments", "orders.placed", transport, handle)
-			router.AddConsumerHandler("inventory", c.topic, transport, handle)
+			first, second := newHand(), newHand()
+			router.AddConsumerHandler("payments", "orders.placed", first, handle)
+			router.AddConsumerHandler("inventory", c.topic, second, handle)
 			ended := make(chan error, 1)
 			go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
 			<-router.Running()
-			for range 3 {
-				for _, topic := range []string{"orders.placed", "orders.changed"} {
-					if err := transport.Publish(topic, message.NewMessage(watermill.NewUUID(), nil)); err != nil {
-						t.Error(err)
-					}
+			for n := range 3 {
+				id := strconv.Itoa(n)
+				first <- message.NewMessage("first "+id, nil)
+				if err := <-outcome; err != nil {
+					t.Errorf("the first handler: %v", err)
+				}
+				second <- message.NewMessage("second "+id, nil)
+				err := <-outcome
+				const want = `dedup: two handlers have one consumer's name: handler "inventory": consumer "payments" is already used by ` +
+					`handler "payments" on topic "orders.placed"; give each handler its own consumer name`
+				if errors.Is(err, dedup.ErrConsumerInUse) != c.refused || c.refused && err.Error() != want {
+					t.Errorf("the second handler: %v\nwant %s", err, want)
+				}
+				if c.refused {
+					kindOf(t, err, verdict.Undecided)
 				}
 			}
 			if err := router.Close(); err != nil {
@@ -53,9 +78,38 @@ func TestTwoHandlersWithOneNameAreTold(t *testing.T) {
 			if err := <-ended; err != nil {
 				t.Error(err)
 			}
-			if n := logs.Count("ERROR", "Two handlers have one consumer's name", `"payments"`, `"inventory"`, "topic=orders.placed"); n != c.told {
-				t.Errorf("told %d times, not %d: %q", n, c.told, logs.Lines())
+			told := 0
+			if c.refused {
+				told = 1
+			}
+			if n := logs.Count("ERROR", "Two handlers have one consumer's name", `"payments"`, `"inventory"`, "topic=orders.placed"); n != told {
+				t.Errorf("told %d times, not %d: %q", n, told, logs.Lines())
 			}
 		})
 	}
 }
+
+// hand is a subscriber that the test feeds.
+type hand chan *message.Message
+
+func newHand() hand { return make(chan *message.Message) }
+
+// Subscribe ends with ctx.
+func (h hand) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	out := make(chan *message.Message)
+	go func() {
+		defer close(out)
+		for {
+			select {
+			case msg := <-h:
+				out <- msg
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+// Close does nothing: the subscription ends with its context.
+func (h hand) Close() error { return nil }

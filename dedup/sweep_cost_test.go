@@ -121,7 +121,7 @@ func TestASweepLooksForTheKeysOfParkedMessagesOnce(t *testing.T) {
 	}
 	b.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, dedup_key)
 		SELECT 'payments', 't', 'p' || i, '', '', 'quarantined', now(), 'key:' || i FROM generate_series(1, $1) AS i`, kept)
-	b.ageParked(aYear)
+	b.ageParked()
 	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
 		SELECT 'key:' || i, 'payments', '', now() - interval '40 days' + i * interval '1 second' FROM generate_series(1, $1) AS i`, kept+old)
 	b.exec(`VACUUM ANALYZE once_parked`)

@@ -59,7 +59,7 @@ func (t *Transport) warn(to []parked.Consumer) {
 		t.warned[at] = time.Now()
 		t.config.Logger.Error("Registered consumer is not running, messages pile up for it",
 			fmt.Errorf("consumer %q of topic %q was last seen %v ago: start it, or end its registration with Transport.Forget",
-				c.Consumer, c.Topic, c.Unseen.Round(time.Second)),
+				c.Consumer, c.Topic, c.Unseen.Truncate(time.Minute)),
 			watermill.LogFields{"consumer": c.Consumer, "topic": c.Topic, "last_owner": c.Owner})
 	}
 }

@@ -48,6 +48,10 @@ type Config struct {
 	// after that time. At least 500 ms, as retry's Lease. Defaults to 30 seconds.
 	ReplayLease time.Duration
 
+	// ReplayToAbsent lets messages be replayed to consumers that nobody runs:
+	// they wait until somebody does. Defaults to false: that is [ErrNotRunning].
+	ReplayToAbsent bool
+
 	// Consumers are the names that counters tell apart; all others are
 	// "other". Defaults to none: one series for all.
 	Consumers []string

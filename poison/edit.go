@@ -32,8 +32,9 @@ type EditOptions struct {
 // which the consumer must not know ([ErrIDInUse]).
 //
 // The old entry is discarded, and a late copy of its message is not run. The
-// new one goes to the same consumer. Edit returns its ID, and [ErrNotFound] if
-// the entry is not in quarantine. An error of change is returned as it is.
+// new one goes to the same consumer. Edit returns its ID, [ErrNotFound] if the
+// entry is not in quarantine, and without EditOptions.Hold [ErrNotRunning] if
+// nobody runs the consumer. An error of change is returned as it is.
 func (s *Store) Edit(
 	ctx context.Context, act Act, id int64, change func(msg *message.Message) error, opts EditOptions,
 ) (int64, error) {
@@ -52,6 +53,11 @@ func (s *Store) Edit(
 		return 0, fmt.Errorf("poison: edit: %w in quarantine: %d is %s", ErrNotFound, id, old.State)
 	case old.MessageErr != nil:
 		return 0, fmt.Errorf("poison: edit %d: %w", id, old.MessageErr)
+	}
+	if !opts.Hold {
+		if err := s.running(ctx, parked.Filter{IDs: []int64{id}}); err != nil {
+			return 0, fmt.Errorf("poison: edit %d: %w", id, err)
+		}
 	}
 	msg := message.NewMessage(messageid.New(), slices.Clone(old.Message.Payload))
 	maps.Copy(msg.Metadata, old.Message.Metadata)

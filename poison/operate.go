@@ -25,6 +25,11 @@ var (
 	// discarded, or edited, before a handler has ended that is at a copy of it.
 	ErrInHand = parked.ErrInHand
 
+	// ErrNotRunning says that nobody runs the consumer that a message would be
+	// given back to, or did in the last two minutes, so that it would leave the
+	// quarantine for nothing. See Config.ReplayToAbsent.
+	ErrNotRunning = errors.New("the consumer is not running")
+
 	// ErrInsideDedup says that the middleware is inside of dedup's, where it
 	// would have what a failed handler wrote committed. The handler is not
 	// called, and the message is handed back.
@@ -97,18 +102,52 @@ func (s *Store) Get(ctx context.Context, id int64) (Entry, error) {
 
 // Replay gives messages back to the consumers that failed them, due now and
 // with fresh budgets. All of them or, if one is not in quarantine
-// ([ErrNotFound]) or cannot be decoded ([ErrUndecodable]), none. It does not wait
-// for what becomes of them; see [Store.ReplayMatching] for many.
+// ([ErrNotFound]), cannot be decoded ([ErrUndecodable]), or is of a consumer that
+// nobody runs ([ErrNotRunning]), none. It does not wait for what becomes of them;
+// [Store.Replayed] lists those that are still to be handled. See
+// [Store.ReplayMatching] for many.
 func (s *Store) Replay(ctx context.Context, act Act, ids ...int64) error {
 	if err := errors.Join(parked.Act(act).Validate(), some(ids)); err != nil {
 		return fmt.Errorf("poison: replay: %w", err)
 	}
 	ids = distinct(ids)
+	if err := s.running(ctx, parked.Filter{IDs: ids}, parked.Quarantined); err != nil {
+		return fmt.Errorf("poison: replay: %w", err)
+	}
 	if err := s.parked.Replay(ctx, parked.Act(act), ids); err != nil {
 		return fmt.Errorf("poison: replay: %w", err)
 	}
 	s.instruments.replayed.Add(int64(len(ids)), 0)
 	return nil
+}
+
+// running returns [ErrNotRunning] if nobody runs the consumer of an entry.
+func (s *Store) running(ctx context.Context, f parked.Filter, states ...string) error {
+	if s.config.ReplayToAbsent {
+		return nil
+	}
+	err := s.parked.CheckRunning(ctx, f, states...)
+	if absent, ok := errors.AsType[*parked.AbsentError](err); ok {
+		return fmt.Errorf("%w: %w; start it first, or set poison.Config.ReplayToAbsent", ErrNotRunning, absent)
+	}
+	return err
+}
+
+// Replayed returns the messages that were replayed, or edited, and not handled
+// since, in order of their ID. State says whether one waits to be handled or
+// behind another one of its ordering key.
+func (s *Store) Replayed(ctx context.Context, f Filter) ([]Entry, error) {
+	if f.Limit == 0 {
+		f.Limit = page
+	}
+	if err := parked.Filter(f).Validate(); err != nil {
+		return nil, fmt.Errorf("poison: replayed: %w", err)
+	}
+	entries, err := s.parked.Replayed(ctx, parked.Filter(f))
+	if err != nil {
+		return nil, fmt.Errorf("poison: %w", err)
+	}
+	return shown(entries), nil
 }
 
 // Discard ends messages for good. They stay readable, and a late copy with the

@@ -54,7 +54,7 @@ func beConsumer(driver, dsn string) error {
 	}
 	db.SetMaxIdleConns(20) // or most of the time goes into connecting
 	config := schema.Config{Dialect: schema.Dialect(driver)}
-	store, err := poison.New(db, poison.Config{Schema: config, ReplayLease: time.Second})
+	store, err := poison.New(db, poison.Config{Schema: config, ReplayLease: time.Second, ReplayToAbsent: true})
 	if err != nil {
 		return err
 	}

@@ -146,7 +146,8 @@ func (p Plan) stored() parked.Plan {
 
 // ReplayMatching gives what matches now back to the consumers that failed it,
 // due at once and with fresh budgets, and waits until all of it has been handled
-// or is in quarantine again. Somebody must be consuming.
+// or is in quarantine again. It is [ErrNotRunning] if nobody
+// runs one of the consumers.
 //
 // One replay of a consumer runs at a time: another is [ErrReplayRunning]; one
 // that names no consumer is of all. How far it has come is kept in the database
@@ -160,6 +161,9 @@ func (p Plan) stored() parked.Plan {
 // The Replay is returned also with an error, as far as it came to be one.
 func (s *Store) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Replay, error) {
 	if err := errors.Join(parked.Act(act).Validate(), parked.Filter(f).ValidateAct(), plan.validate()); err != nil {
+		return Replay{}, fmt.Errorf("poison: replay: %w", err)
+	}
+	if err := s.running(ctx, parked.Filter(f), plan.stored().States(f.IDs != nil)...); err != nil {
 		return Replay{}, fmt.Errorf("poison: replay: %w", err)
 	}
 	r, err := s.parked.BeginReplay(ctx, parked.Act(act), parked.Filter(f), plan.stored(), s.config.ReplayLease)

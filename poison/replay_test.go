@@ -209,7 +209,7 @@ func TestAReplayOutlastsABusyDatabase(t *testing.T) {
 	if err := impatient.QueryRowContext(t.Context(), `PRAGMA busy_timeout`).Scan(&timeout); err != nil || timeout != 20 {
 		t.Fatalf("%v, the timeout is %d", err, timeout)
 	}
-	store, err := poison.New(impatient, poison.Config{Schema: b.config})
+	store, err := poison.New(impatient, poison.Config{Schema: b.config, ReplayToAbsent: true})
 	if err != nil {
 		t.Fatal(err)
 	}

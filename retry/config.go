@@ -65,6 +65,12 @@ type Config struct {
 	// handled at once. Defaults to 64 MiB.
 	BufferBytes int
 
+	// ShareConsumer says that several subscriptions of this process may use one
+	// consumer name for one topic: the same handler, added more than once to have
+	// more messages in flight. Of different handlers each would skip what another
+	// has done. Defaults to false: the second Subscribe is [ErrConsumerInUse].
+	ShareConsumer bool
+
 	// Hold is how long a message is kept, neither acked nor nacked, while the
 	// consumer's database cannot be reached; then it is handed back to the
 	// transport. It must be shorter than the broker's consumer timeout

@@ -12,6 +12,15 @@ import (
 // ErrClosed says that the subscriber was closed.
 var ErrClosed = errors.New("retry: closed")
 
+// ErrConsumerInUse says that another handler of this process has the name of a
+// consumer: each would skip what the other has done.
+var ErrConsumerInUse = errors.New("the consumer's name is in use")
+
+// inUseError is [ErrConsumerInUse] with a text that says by whom.
+type inUseError struct{ error }
+
+func (inUseError) Is(target error) bool { return target == ErrConsumerInUse }
+
 // ErrGivenBack is the error of Close that messages were handed out and not
 // answered within Config.CloseTimeout.
 var ErrGivenBack = errors.New("retry: given back without an ack")

@@ -30,6 +30,7 @@ type feed struct {
 	owner    string
 	closing  <-chan struct{}
 	wake     chan struct{}
+	use      *parked.Use
 	stored   parked.Stored // what the transport wants, if it stores all messages
 
 	over      <-chan struct{} // closed when answers are no longer waited for
@@ -51,7 +52,10 @@ type feed struct {
 	asking  bool      // for suspects to run alone
 	missed  time.Time // when one was due, and could not be claimed
 	failing bool
-	unseen  bool // the database was not told that the consumer runs
+
+	seen   bool   // the database was told that the consumer runs
+	unseen bool   // it could not be told so
+	twin   string // another handler under the consumer's name that was logged
 }
 
 // headsAhead is how many messages whose order is kept are claimed for each
@@ -102,7 +106,7 @@ func (f *feed) subscription() parked.Subscription {
 
 func (f *feed) delivery(claim *parked.Claim) *parked.Delivery {
 	return &parked.Delivery{
-		Consumer: f.consumer, Topic: f.topic, Subscribed: true, Claim: claim, Closing: f.closing, Wake: f.wakeUp,
+		Consumer: f.consumer, Topic: f.topic, Subscribed: true, Use: f.use, Claim: claim, Closing: f.closing, Wake: f.wakeUp,
 	}
 }
 

@@ -41,6 +41,7 @@ func (r *Retries) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			msg:      msg,
 			original: parked.Snapshot(msg),
 		}
+		a.delivery.Use.By(a.ctx)
 		if claim := a.delivery.Claim; claim != nil {
 			claim.Manage()
 			a.attempts, a.rounds = claim.Attempts, claim.Rounds

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/parked"
@@ -14,6 +15,8 @@ type Retries struct {
 	config   Config
 	store    *parked.Store
 	patience parked.Patience
+
+	seenEvery time.Duration // how often subscriptions say that they run
 
 	instruments *instruments
 	watchers    watchers
@@ -38,6 +41,8 @@ func New(db *sql.DB, config Config) (*Retries, error) {
 		config:   config,
 		store:    store,
 		patience: parked.Patience{Hold: config.Hold, Logger: config.Logger},
+
+		seenEvery: parked.SeenEvery,
 
 		instruments: newInstruments(config),
 	}, nil

@@ -90,6 +90,7 @@ func newBench(t *testing.T, db testkit.Database, change func(*retry.Config)) *be
 	}
 	config := retry.Config{
 		Schema: b.config, Policy: quick, PollInterval: pollInterval, Logger: testkit.Logger(t),
+		ShareConsumer: true, // several benches of one database are instances of one service
 	}
 	if change != nil {
 		change(&config)
@@ -136,7 +137,11 @@ func (b *bench) start(consumer, topic string, h message.NoPublishHandlerFunc, mi
 	router.AddConsumerHandler("handler-1", topic, b.subscriber, h)
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(context.WithoutCancel(b.Context())) }()
-	<-router.Running()
+	select {
+	case <-router.Running():
+	case err := <-stopped:
+		b.Fatalf("run: %v", err)
+	}
 	b.router = router
 	b.Cleanup(func() {
 		if err := router.Close(); err != nil {

@@ -22,6 +22,12 @@ import (
 // It wraps, and is not added to the router as a decorator, because it must
 // know whose messages to fetch.
 //
+// One handler of a process has the messages of a consumer and topic: Subscribe
+// is [ErrConsumerInUse] while another subscription with the same *sql.DB runs under
+// that name, unless Config.ShareConsumer is set. Other topics, and other
+// processes of the service, may use it. A handler of another name, or of another
+// program, that uses it in the same database is logged as an error.
+//
 // Close stops fetching, closes sub, and waits until the messages in hand are
 // settled, up to Config.CloseTimeout. The error is ErrGivenBack with their
 // number if some were not. Subscribe is [ErrClosed] after it.
@@ -63,17 +69,25 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err != nil {
 		return nil, err
 	}
+	use, drop, err := s.retries.store.Use(s.consumer, topic, s.retries.config.ShareConsumer, closing.Done())
+	if err != nil {
+		return nil, fmt.Errorf("retry: %w: give each handler its own consumer name; "+
+			"to add one handler more than once, set retry.Config.ShareConsumer", inUseError{err})
+	}
 	f := newFeed(s, topic, closing.Done())
+	f.use = use
 	// The wrapped subscriber has ctx itself: when Close is called it is closed,
 	// not cancelled, and may drain.
 	in, err := s.sub.Subscribe(parked.WithSubscription(ctx, f.subscription()), topic)
 	if err != nil {
+		drop()
 		return nil, err
 	}
 
 	out := make(chan *message.Message)
 	unwatch := s.retries.watch()
 	s.running.Go(func() {
+		defer drop()
 		defer unwatch()
 		defer close(out)
 		var both sync.WaitGroup

@@ -33,6 +33,7 @@ func (s *Store) Listen(l Listener) {
 type arrivals struct {
 	mu        sync.Mutex
 	listeners []Listener
+	uses      map[usedName]map[*Use]struct{}
 }
 
 // listener returns the one that handles the consumer, or else the first.

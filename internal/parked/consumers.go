@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,8 +35,9 @@ type Consumer struct {
 	// KeyOrder says that it handles messages of one ordering key in order.
 	KeyOrder bool
 
-	// Program is the program that ran it last, Owner the subscription.
-	Program, Owner string
+	// Program is the program that ran it last, Handler the name of the handler in
+	// it, or "" if that was not known, and Owner the subscription.
+	Program, Handler, Owner string
 
 	// Unseen is how long ago it was last known to run.
 	Unseen time.Duration
@@ -58,15 +60,16 @@ func newConsumerQueries(d dialect.Dialect) consumerQueries {
 	if d.SQLite() {
 		clock = `{now}`
 	}
-	columns := `SELECT consumer, topic, embedded, key_order, program, owner, ` + clock + ` - {millis seen_at} FROM {consumers}`
+	columns := `SELECT consumer, topic, embedded, key_order, program, handler, owner, ` + clock + ` - {millis seen_at} FROM {consumers}`
 	among, end := chosen(d)
 	return consumerQueries{
 		// Once embedded it stays so: what its transport has stored is waiting.
 		see: d.SQL(`
-			INSERT INTO {consumers} AS c (consumer, topic, embedded, key_order, program, owner) VALUES ($1, $2, $3, $4, $5, $6)
+			INSERT INTO {consumers} AS c (consumer, topic, embedded, key_order, program, handler, owner)
+			VALUES ($1, $2, $3, $4, $5, $6, $7)
 			ON CONFLICT (topic, consumer) DO UPDATE
 			SET embedded = c.embedded OR excluded.embedded, key_order = excluded.key_order,
-			    program = excluded.program, owner = excluded.owner, seen_at = {now}`),
+			    program = excluded.program, handler = excluded.handler, owner = excluded.owner, seen_at = {now}`),
 
 		one: d.SQL(columns + ` WHERE topic = $2 AND consumer = $1`),
 
@@ -95,6 +98,20 @@ var program = sync.OnceValue(func() string {
 	return Clean(filepath.Base(os.Args[0]), maxName)
 })
 
+// Twin describes who runs a consumer, if that is another handler than the one of
+// c: one of another program, or of another name.
+func (c *Consumer) Twin(other *Consumer) (description string) {
+	switch {
+	case other == nil || other.Owner == c.Owner || other.Absent():
+		return ""
+	case other.Program != program():
+		return fmt.Sprintf("program %q", other.Program)
+	case c.Handler != "" && other.Handler != "" && c.Handler != other.Handler:
+		return fmt.Sprintf("handler %q of another process", other.Handler)
+	}
+	return ""
+}
+
 // See registers a consumer for its topic, or says that it is still running. It
 // returns what was known of it before, or nil. Program is filled in.
 func (s *Store) See(ctx context.Context, c Consumer) (before *Consumer, err error) {
@@ -105,7 +122,8 @@ func (s *Store) See(ctx context.Context, c Consumer) (before *Consumer, err erro
 			return err
 		}
 		_, err = tx.ExecContext(ctx, s.sql.consumers.see,
-			Clean(c.Consumer, maxName), Clean(c.Topic, maxName), c.Embedded, c.KeyOrder, c.Program, Clean(c.Owner, maxName))
+			Clean(c.Consumer, maxName), Clean(c.Topic, maxName), c.Embedded, c.KeyOrder, c.Program, Clean(c.Handler, maxName),
+			Clean(c.Owner, maxName))
 		return err
 	})
 	if err != nil {
@@ -128,7 +146,7 @@ func (s *Store) consumer(ctx context.Context, tx *sql.Tx, consumer, topic string
 
 func scanConsumer(scan func(dest ...any) error) (c Consumer, err error) {
 	var unseen int64
-	err = scan(&c.Consumer, &c.Topic, &c.Embedded, &c.KeyOrder, &c.Program, &c.Owner, &unseen)
+	err = scan(&c.Consumer, &c.Topic, &c.Embedded, &c.KeyOrder, &c.Program, &c.Handler, &c.Owner, &unseen)
 	c.Unseen = duration(unseen)
 	return c, err
 }
@@ -204,4 +222,61 @@ type RunningError struct{ Consumer Consumer }
 func (e *RunningError) Error() string {
 	return fmt.Sprintf("it was running %v ago as %s: stop it, wait until that is %v ago, and call again",
 		e.Consumer.Unseen.Round(time.Second), e.Consumer.Owner, AbsentAfter)
+}
+
+// AbsentError says that nobody runs the consumers of entries that are to be
+// replayed.
+type AbsentError struct{ Consumers []Consumer }
+
+func (e *AbsentError) Error() string {
+	var texts []string
+	for _, c := range e.Consumers {
+		text := fmt.Sprintf("consumer %q on topic %q was last seen %v ago", c.Consumer, c.Topic, c.Unseen.Truncate(time.Minute))
+		if c.Owner == "" {
+			text = fmt.Sprintf("consumer %q on topic %q was never seen with retry's Subscriber, which brings replayed messages",
+				c.Consumer, c.Topic)
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, ", ")
+}
+
+// mostAbsent bounds how many are named.
+const mostAbsent = 5
+
+// CheckRunning returns an [AbsentError] if nobody runs the consumer of an entry
+// that matches, or more than one.
+func (s *Store) CheckRunning(ctx context.Context, f Filter, states ...string) error {
+	clock := `{millis now()}`
+	if s.dialect.SQLite() {
+		clock = `{now}`
+	}
+	where := s.where(f, states...)
+	query := s.dialect.SQL(`
+		SELECT e.consumer, e.topic, COALESCE(c.owner, ''), COALESCE(` + clock + ` - {millis c.seen_at}, 0)
+		FROM (SELECT DISTINCT consumer, topic FROM (
+			SELECT consumer, topic FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(f.limit()) + `) AS chosen
+		) AS e LEFT JOIN {consumers} AS c ON c.topic = e.topic AND c.consumer = e.consumer
+		WHERE c.seen_at IS NULL OR c.seen_at < {after ` + where.arg(-AbsentAfter.Milliseconds()) + `}
+		ORDER BY e.consumer, e.topic`)
+	var absent []Consumer
+	err := s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
+		return eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+			var c Consumer
+			var unseen int64
+			err := scan(&c.Consumer, &c.Topic, &c.Owner, &unseen)
+			c.Unseen = duration(unseen)
+			if !s.arrivals.used(c.Consumer, c.Topic) && len(absent) < mostAbsent { // here it may just have begun
+				absent = append(absent, c)
+			}
+			return err
+		}, query, where.args...)
+	})
+	if err != nil {
+		return fmt.Errorf("look who runs: %w", err)
+	}
+	if len(absent) > 0 {
+		return &AbsentError{absent}
+	}
+	return nil
 }

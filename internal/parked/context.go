@@ -83,6 +83,9 @@ type Delivery struct {
 	// parked comes back.
 	Subscribed bool
 
+	// Use is the subscription; nil without retry's Subscriber.
+	Use *Use
+
 	// Claim is the parked row of the message; nil when it comes from the
 	// transport.
 	Claim *Claim

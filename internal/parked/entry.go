@@ -57,7 +57,17 @@ type Shown struct {
 // List returns rows in order of their ID; without states, or with "", those of
 // any.
 func (s *Store) List(ctx context.Context, f Filter, states ...string) ([]Entry, error) {
-	where := s.where(f, states...)
+	return s.list(ctx, f, s.where(f, states...))
+}
+
+// Replayed returns rows that were replayed and not handled since.
+func (s *Store) Replayed(ctx context.Context, f Filter) ([]Entry, error) {
+	where := s.where(f)
+	where.clauses = append(where.clauses, "replays > 0", in([]string{Waiting, Held}))
+	return s.list(ctx, f, where)
+}
+
+func (s *Store) list(ctx context.Context, f Filter, where *condition) ([]Entry, error) {
 	query := s.dialect.SQL(`SELECT ` + entryColumns + ` FROM {parked} WHERE ` + where.String() +
 		` ORDER BY id LIMIT ` + where.arg(f.limit()))
 	var entries []Entry

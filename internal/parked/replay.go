@@ -77,9 +77,12 @@ type Replay struct {
 // paused; whoever resumes it knows of these.
 func (r *Replay) KnownFailures() int64 { return r.charged }
 
-func (r *Replay) states() []string {
-	// What was resolved is run again only if it is named.
-	if r.Plan.Force && r.Filter.IDs != nil {
+func (r *Replay) states() []string { return r.Plan.States(r.Filter.IDs != nil) }
+
+// States are those that entries are replayed from. What was resolved is run
+// again only if it is named.
+func (p Plan) States(named bool) []string {
+	if p.Force && named {
 		return []string{Quarantined, Resolved}
 	}
 	return []string{Quarantined}

@@ -230,6 +230,9 @@ CREATE INDEX {index parked_fingerprint} ON {parked} (fingerprint, id) WHERE stat
 -- What became of the entries of a replay.
 CREATE INDEX {index parked_replay} ON {parked} (replay_id, state) WHERE replay_id IS NOT NULL;
 
+-- What was replayed and not handled since.
+CREATE INDEX {index parked_replayed} ON {parked} (id) WHERE replays > 0 AND state IN ('waiting', 'held');
+
 -- What was imported once is not imported again.
 CREATE UNIQUE INDEX {index parked_origin} ON {parked} (origin) WHERE origin IS NOT NULL;
 
@@ -245,6 +248,7 @@ CREATE TABLE {consumers} (
     embedded      boolean     NOT NULL DEFAULT false, -- subscribed through the embedded transport
     key_order     boolean     NOT NULL DEFAULT false, -- handles messages of one ordering key in order
     program       text        NOT NULL DEFAULT '',    -- that ran it last
+    handler       text        NOT NULL DEFAULT '',    -- in the router of that program
     owner         text        NOT NULL DEFAULT '',    -- host, process and subscription that ran it last
     registered_at timestamptz NOT NULL DEFAULT now(),
     seen_at       timestamptz NOT NULL DEFAULT now(),

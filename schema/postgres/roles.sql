@@ -55,7 +55,7 @@ GRANT UPDATE (envelope, ordering_key, state, lane, due_at, owner, token, attempt
               early_since, early_of, early_version, reason, error, error_type, fingerprint, dedup_key,
               first_failed_at, last_failed_at, finished_at) ON {parked} TO {role consumer};
 GRANT SELECT (id, state) ON {replays} TO {role consumer};
-GRANT SELECT, INSERT, DELETE, UPDATE (embedded, key_order, program, owner, seen_at) ON {consumers} TO {role consumer};
+GRANT SELECT, INSERT, DELETE, UPDATE (embedded, key_order, program, handler, owner, seen_at) ON {consumers} TO {role consumer};
 
 -- The operator: what is in quarantine, dead, or was sent. It cannot change what
 -- a message says, but put another in its place; nor what the audit has, or the

@@ -202,6 +202,9 @@ CREATE INDEX {index parked_fingerprint} ON {parked} (fingerprint) WHERE state = 
 -- What became of the entries of a replay.
 CREATE INDEX {index parked_replay} ON {parked} (replay_id, state) WHERE replay_id IS NOT NULL;
 
+-- What was replayed and not handled since.
+CREATE INDEX {index parked_replayed} ON {parked} (id) WHERE replays > 0 AND state IN ('waiting', 'held');
+
 -- What was imported once is not imported again.
 CREATE UNIQUE INDEX {index parked_origin} ON {parked} (origin) WHERE origin IS NOT NULL;
 
@@ -217,6 +220,7 @@ CREATE TABLE {consumers} (
     embedded      INTEGER NOT NULL DEFAULT 0, -- subscribed through the embedded transport
     key_order     INTEGER NOT NULL DEFAULT 0, -- handles messages of one ordering key in order
     program       TEXT    NOT NULL DEFAULT '', -- that ran it last
+    handler       TEXT    NOT NULL DEFAULT '', -- in the router of that program
     owner         TEXT    NOT NULL DEFAULT '', -- host, process and subscription that ran it last
     registered_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
     seen_at       INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),

@@ -34,7 +34,7 @@ func (a *actor) operate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	quarantine, err := poison.New(a.db, poison.Config{Schema: a.schema(), ReplayLease: lease})
+	quarantine, err := poison.New(a.db, poison.Config{Schema: a.schema(), ReplayLease: lease, ReplayToAbsent: true})
 	if err != nil {
 		return err
 	}

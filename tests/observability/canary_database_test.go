@@ -94,7 +94,7 @@ func (w *watch) call(db *sql.DB) []error {
 	if err != nil {
 		w.Fatal(err)
 	}
-	quarantine, err := poison.New(db, poison.Config{Logger: &w.logs})
+	quarantine, err := poison.New(db, poison.Config{Logger: &w.logs, ReplayToAbsent: true})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 func (w *watch) quarantine(db *sql.DB, config poison.Config) *poison.Store {
 	w.Helper()
 	config.MeterProvider, config.TracerProvider, config.Logger = w.meters, w.traces, &w.logs
+	config.ReplayToAbsent = true
 	store, err := poison.New(db, config)
 	if err != nil {
 		w.Fatal(err)

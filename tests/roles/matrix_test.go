@@ -33,7 +33,7 @@ var may = map[string]map[string]string{
 		"parked": "SELECT, INSERT, UPDATE(attempts crashes dedup_key due_at early_of early_since early_version envelope error error_type " +
 			"fingerprint finished_at first_failed_at lane last_failed_at ordering_key owner reason rounds state token), DELETE",
 		"replays":   "SELECT(id state)",
-		"consumers": "SELECT, INSERT, UPDATE(embedded key_order owner program seen_at), DELETE",
+		"consumers": "SELECT, INSERT, UPDATE(embedded handler key_order owner program seen_at), DELETE",
 	},
 	"operator": {
 		"migrations": "SELECT",

@@ -29,7 +29,10 @@ func TestDurable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		retrying := retry.Config{PollInterval: 20 * time.Millisecond, CloseTimeout: time.Second, Lease: 3 * time.Second, Policy: soon}
+		retrying := retry.Config{
+			PollInterval: 20 * time.Millisecond, CloseTimeout: time.Second, Lease: 3 * time.Second, Policy: soon,
+			ShareConsumer: true, // a group's subscribers are instances of one service
+		}
 		if ordered {
 			retrying.KeyOrder = retry.GoOn
 		}

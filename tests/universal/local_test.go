@@ -33,6 +33,7 @@ func TestLocal(t *testing.T) {
 		t.Helper()
 		retrying := retry.Config{
 			Schema: config, PollInterval: 200 * time.Millisecond, CloseTimeout: time.Second, Lease: 3 * time.Second, Policy: soon,
+			ShareConsumer: true, // a group's subscribers are instances of one service
 		}
 		if ordered {
 			retrying.KeyOrder = retry.GoOn

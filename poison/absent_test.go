@@ -1,0 +1,121 @@
+package poison_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+)
+
+// A message that is replayed to nobody leaves the list of the quarantine, and
+// nothing happens to it: that is refused.
+func TestAReplayToNobodyIsRefused(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *poison.Config) { c.ReplayToAbsent = false })
+		if err := b.handle("payments", message.NewMessage("m1", nil), failing(errHandler)); err != nil {
+			t.Fatal(err)
+		}
+		id := b.list()[0].ID
+		act := poison.Act{Actor: "ann", Why: "mended"}
+		change := func(*message.Message) error { return nil }
+		attempts := map[string]func() error{
+			"poison: replay: ": func() error { return b.store.Replay(t.Context(), act, id) },
+			"poison: replay:  ": func() error {
+				_, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{})
+				return err
+			},
+			"poison: edit 1: ": func() error {
+				_, err := b.store.Edit(t.Context(), act, id, change, poison.EditOptions{})
+				return err
+			},
+		}
+		refused := func(when, want string) {
+			t.Helper()
+			for begin, attempt := range attempts {
+				if begin == "poison: replay:  " {
+					begin = "poison: replay: "
+				}
+				text := begin + "the consumer is not running: " + want + "; start it first, or set poison.Config.ReplayToAbsent"
+				if err := attempt(); !errors.Is(err, poison.ErrNotRunning) || err.Error() != text {
+					t.Errorf("%s: got %v\nwant %s", when, err, text)
+				}
+			}
+			if n := len(b.list()); n != 1 {
+				t.Errorf("%s: %d entries are listed, want the one", when, n)
+			}
+		}
+		refused("never", `consumer "payments" on topic "orders.placed" was never seen with retry's Subscriber, which brings replayed messages`)
+
+		// Known, of another process, and stopped since.
+		_, err := b.parked.See(t.Context(), parked.Consumer{Consumer: "payments", Topic: "orders.placed", Owner: "host/1/a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		query := b.parked.Dialect().SQL(`UPDATE {consumers} SET seen_at = {after $1}`)
+		if _, err := b.ExecContext(t.Context(), query, -(3 * time.Hour).Milliseconds()); err != nil {
+			t.Fatal(err)
+		}
+		refused("long ago", `consumer "payments" on topic "orders.placed" was last seen 3h0m0s ago`)
+		if err := b.store.Replay(t.Context(), act, 99); !errors.Is(err, poison.ErrNotFound) {
+			t.Errorf("of no entry: %v", err)
+		}
+
+		// Replayed on purpose it is not listed as quarantined, but visible until it
+		// is handled.
+		replayed := func() []poison.Entry {
+			entries, err := b.store.Replayed(t.Context(), poison.Filter{Consumer: "payments"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return entries
+		}
+		if n := len(replayed()); n != 0 {
+			t.Errorf("%d are shown as replayed, and none was", n)
+		}
+		willing, err := poison.New(db.DB, poison.Config{Schema: b.config, ReplayToAbsent: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := willing.Replay(t.Context(), act, id); err != nil {
+			t.Fatal(err)
+		}
+		if all := replayed(); len(all) != 1 || all[0].ID != id || all[0].State != "waiting" || all[0].Replays != 1 {
+			t.Errorf("shown as replayed: %+v", all)
+		}
+
+		// It is handled when the consumer runs, and one that runs is given more.
+		transport, err := local.New(db.DB, local.Config{Schema: b.config, Logger: testkit.Logger(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		retries, err := retry.New(db.DB, retry.Config{Schema: b.config, PollInterval: 10 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sub := retries.Subscriber("payments", transport.Subscriber())
+		messages, err := sub.Subscribe(context.WithoutCancel(t.Context()), "orders.placed")
+		if err != nil {
+			t.Fatal(err)
+		}
+		(<-messages).Ack()
+		testkit.Eventually(t, time.Minute, "it is handled", func() bool { return len(replayed()) == 0 })
+		if err := b.handle("payments", message.NewMessage("m2", nil), failing(errHandler)); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.store.Replay(t.Context(), act, b.list()[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		(<-messages).Ack()
+		if err := sub.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,152 @@
+package retry_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/retry"
+)
+
+const inUse = `retry: consumer "payments" is already used by another handler of this process on topic "orders.placed": ` +
+	`give each handler its own consumer name; to add one handler more than once, set retry.Config.ShareConsumer`
+
+// unshared is as it is by default.
+func unshared(c *retry.Config) { c.ShareConsumer = false }
+
+// Trap 89: two handlers under one consumer name each skip what the other has
+// done. The second one does not start.
+func TestTwoHandlersUnderOneNameDoNotStart(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		for name, second := range map[string]func(b *bench) *retry.Retries{
+			"one Retries": func(b *bench) *retry.Retries { return b.retries },
+			"two Retries": func(b *bench) *retry.Retries { return newBench(b.T, b.Database, unshared).retries },
+		} {
+			t.Run(name, func(t *testing.T) {
+				b := newBench(t, db, unshared)
+				subscribed(t, b.retries, consumer, topic)
+				sub := second(b).Subscriber(consumer, newTransport())
+				_, err := sub.Subscribe(t.Context(), topic) // which is the error of a router's Run
+				if !errors.Is(err, retry.ErrConsumerInUse) || err.Error() != inUse {
+					t.Errorf("got %v\nwant %s", err, inUse)
+				}
+				if err := sub.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	})
+}
+
+// subscribed has a consumer subscribe.
+func subscribed(t *testing.T, r *retry.Retries, name, topic string) message.Subscriber {
+	t.Helper()
+	sub := r.Subscriber(name, newTransport())
+	t.Cleanup(func() {
+		if err := sub.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := sub.Subscribe(t.Context(), topic); err != nil {
+		t.Fatalf("%s on %s: %v", name, topic, err)
+	}
+	return sub
+}
+
+// What is no mistake is no error: other topics and names, other databases, one
+// that comes after another, and one handler more than once if that is asked for.
+func TestAConsumerNameIsUsedAgainOnPurpose(t *testing.T) {
+	b, other := newBench(t, testkit.SQLite(t), unshared), newBench(t, testkit.SQLite(t), unshared)
+	first := subscribed(t, b.retries, consumer, topic)
+	subscribed(t, b.retries, consumer, "orders.changed")
+	subscribed(t, b.retries, "inventory", topic)
+	subscribed(t, other.retries, consumer, topic)
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	second := b.retries.Subscriber(consumer, newTransport())
+	if _, err := second.Subscribe(ctx, topic); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	subscribed(t, b.retries, consumer, topic)
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	shared := newBench(t, b.Database, func(c *retry.Config) { c.ShareConsumer = true }).retries
+	if _, err := shared.Subscriber(consumer, newTransport()).Subscribe(t.Context(), topic); !errors.Is(err, retry.ErrConsumerInUse) {
+		t.Errorf("one that shares, beside one that does not: %v", err)
+	}
+	subscribed(t, shared, "shared", topic)
+	subscribed(t, shared, "shared", topic)
+}
+
+// When a message has come it is known which handler that is.
+func TestTheHandlerThatHasTheNameIsNamed(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t), unshared)
+	b.run(func(*message.Message) error { return nil })
+	if !b.transport.deliver(t, message.NewMessage("m1", nil)) {
+		t.Fatal("not acked")
+	}
+	_, err := b.retries.Subscriber(consumer, newTransport()).Subscribe(t.Context(), topic)
+	const want = `retry: consumer "payments" is already used by handler "handler-1" on topic "orders.placed": ` +
+		`give each handler its own consumer name; to add one handler more than once, set retry.Config.ShareConsumer`
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+}
+
+// Of another process there is only its row. Replicas of this program are none to
+// tell of.
+func TestAHandlerOfAnotherProcessUnderTheNameIsTold(t *testing.T) {
+	const line = "ERROR Consumer name is used by two handlers, each skips what the other has done"
+	for name, c := range map[string]struct{ set, want string }{
+		"another program": {
+			`program = 'example.com/billing'`,
+			`consumer "payments" on topic "orders.placed" is also run by program "example.com/billing": ` +
+				`give each handler its own consumer name, unless a deploy is just renaming this one`,
+		},
+		"another handler": {
+			`handler = 'h2'`,
+			`consumer "payments" on topic "orders.placed" is also run by handler "h2" of another process: ` +
+				`give each handler its own consumer name, unless a deploy is just renaming this one`,
+		},
+		"a replica":             {`owner = 'elsewhere'`, ""},
+		"one that ended before": {`program = 'old', seen_at = 1`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var logs testkit.Logs
+			b := newBench(t, testkit.SQLite(t), func(c *retry.Config) { c.Logger = &logs })
+			b.retries.SetSeenEvery(pollInterval)
+			b.run(func(*message.Message) error { return nil })
+			if !b.transport.deliver(t, message.NewMessage("m1", nil)) {
+				t.Fatal("not acked")
+			}
+			row := func(where string) bool {
+				var n int
+				err := b.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_consumers WHERE `+where).Scan(&n)
+				return err == nil && n == 1
+			}
+			testkit.Eventually(t, time.Minute, "it is known by its handler", func() bool { return row(`handler = 'handler-1'`) })
+			for range 3 { // what is seen twice is told once
+				if _, err := b.ExecContext(t.Context(), `UPDATE once_consumers SET owner = 'elsewhere', `+c.set); err != nil {
+					t.Fatal(err)
+				}
+				testkit.Eventually(t, time.Minute, "it is seen", func() bool { return row(`owner <> 'elsewhere'`) })
+			}
+			want := 0
+			if c.want != "" {
+				want = 1
+			}
+			if logs.Count(line) != want || logs.Count(line, c.want) != want {
+				t.Errorf("want %q %d times, there is %q", c.want, want, logs.Lines())
+			}
+		})
+	}
+}
