@@ -21,12 +21,17 @@ const sweepBatch = 2000
 // Run calls [Inbox.Sweep] every Config.SweepInterval until ctx ends, and
 // returns nil then. Any number of processes may run it: they do not wait for
 // each other. An error of the database is logged, and the next sweep tries on.
+// After the first sweep that succeeds it logs what [schema.Durability] says.
 func (i *Inbox) Run(ctx context.Context) error {
 	tick := time.NewTicker(i.config.SweepInterval)
 	defer tick.Stop()
-	failing := false
+	failing, looked := false, false
 	for {
 		_, err := i.Sweep(ctx)
+		if err == nil && !looked {
+			i.dialect.LogDurability(ctx, i.db, i.config.Logger)
+			looked = true
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil

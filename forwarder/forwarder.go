@@ -84,7 +84,7 @@ func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, er
 //
 // It returns an error at once if the tables are missing or of another version,
 // or the database of another kind (schema.ErrMissing, ErrOutdated, ErrNewer,
-// ErrDialect), on a second call, or if the forwarder is closed; or if the
+// ErrDialect, ErrEncoding), on a second call, or if the forwarder is closed; or if the
 // publisher has a method Ping(context.Context) error, as package rabbit's, and
 // that says that the broker refuses it, for instance for a wrong password. A
 // database or broker that cannot be reached is no error: it is waited for.
@@ -151,12 +151,13 @@ func (f *Forwarder) check(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		err := schema.Check(ctx, f.store.db, f.config.Schema)
 		if err == nil || errors.Is(err, schema.ErrLayout) { // the inbox is none of its tables
+			f.store.dialect.LogDurability(ctx, f.store.db, f.config.Logger)
 			return nil
 		}
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // it was told to end, which is no error of the tables
 		}
-		for _, final := range []error{schema.ErrMissing, schema.ErrOutdated, schema.ErrNewer, schema.ErrDialect} {
+		for _, final := range []error{schema.ErrMissing, schema.ErrOutdated, schema.ErrNewer, schema.ErrDialect, schema.ErrEncoding} {
 			if errors.Is(err, final) {
 				return fmt.Errorf("forwarder: %w", err)
 			}

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/watermill-once/once/internal/dsn"
 )
@@ -18,32 +17,13 @@ var (
 	ErrOutdated = errors.New("the tables are older than this code")
 
 	// ErrNewer says that a later version of this module has migrated the
-	// database.
+	// database, to what this code cannot work with.
 	ErrNewer = errors.New("the tables are newer than this code")
 
 	// ErrLayout says that the inbox does not lie in the database as
 	// Config.Inbox says.
 	ErrLayout = errors.New("the inbox is laid out in another way")
-
-	// ErrDialect says that the database is not of the kind that Config.Dialect
-	// says.
-	ErrDialect = errors.New("the database is of another kind than Dialect says")
 )
-
-// told marks what only the other kind of database answers to the first
-// statement that it is given.
-func (c Config) told(err error) error {
-	foreign := []string{"no such function", `near "ISOLATION"`}
-	if c.Dialect == SQLite {
-		foreign = []string{"PRAGMA", "sqlite_schema"}
-	}
-	for _, word := range foreign {
-		if strings.Contains(err.Error(), word) {
-			return fmt.Errorf("%w (%q): %w", ErrDialect, c.Dialect, err)
-		}
-	}
-	return err
-}
 
 // on validates what is to be done, and where.
 func (c Config) on(db querier) error {
@@ -58,33 +38,39 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Check reports whether the tables have the version that this code works with:
-// nil, or an error that says what to do and is one of [ErrMissing],
-// [ErrOutdated], [ErrNewer], [ErrLayout] and [ErrDialect], or the database's own
-// error; when that is "permission denied", docs/roles.md tells what is missing.
-// db is a *sql.DB, a *sql.Conn or a *sql.Tx. It changes nothing.
+// Check reports whether this code works with the tables: nil, or an error that
+// says what to do and is one of [ErrMissing], [ErrOutdated], [ErrNewer],
+// [ErrLayout], [ErrDialect] and [ErrEncoding], or the database's own error; when
+// that is "permission denied", docs/roles.md tells what is missing. db is a
+// *sql.DB, a *sql.Conn or a *sql.Tx. It changes nothing.
+//
+// Tables of a later version are accepted if the migration that made them says
+// that code of this version can go on, see docs/upgrading.md.
 func Check(ctx context.Context, db querier, config Config) error {
 	if err := config.on(db); err != nil {
 		return err
 	}
 	config = config.WithDefaults()
 
+	if err := config.fits(ctx, db); err != nil {
+		return fmt.Errorf("schema: check: %w", err)
+	}
 	exists, err := config.exists(ctx, db)
 	if err != nil {
-		return fmt.Errorf("schema: check: %w", config.told(dsn.Hide(err)))
+		return fmt.Errorf("schema: check: %w", dsn.Hide(err))
 	}
 	if !exists {
 		return fmt.Errorf("schema: %w: no table %s: run schema.Up, or apply schema.SQL", ErrMissing, config.Table("migrations"))
 	}
-	current, err := config.current(ctx, db)
+	there, err := config.current(ctx, db)
 	switch {
 	case err != nil:
 		return fmt.Errorf("schema: check: %w", err)
-	case current < Version():
-		return fmt.Errorf("schema: %w: version %d of %d: run schema.Up, or apply the rest of schema.SQL",
-			ErrOutdated, current, Version())
-	case current > Version():
-		return fmt.Errorf("schema: %w", newerError(current))
+	case there.version < Version():
+		return fmt.Errorf("schema: %w: they have version %d, this code needs %d: run schema.Up, or apply schema.SQLFrom(config, %d)",
+			ErrOutdated, there.version, Version(), there.version)
+	case !there.compatible():
+		return fmt.Errorf("schema: %w", there.newerError())
 	}
 	switch layout, err := config.layout(ctx, db); {
 	case err != nil:
@@ -93,10 +79,6 @@ func Check(ctx context.Context, db querier, config Config) error {
 		return fmt.Errorf("schema: %w", config.layoutError(layout))
 	}
 	return nil
-}
-
-func newerError(current int) error {
-	return fmt.Errorf("%w: version %d, this code knows up to %d: deploy the newer code", ErrNewer, current, Version())
 }
 
 // exists looks in the catalogue, so that a missing table is not confused with

@@ -35,8 +35,9 @@ func (c Config) layoutError(layout InboxLayout) error {
 	return fmt.Errorf("%w: %s has no days: run schema.Up, or apply the end of schema.SQL", ErrLayout, c.Table("inbox"))
 }
 
-// layOut brings the inbox into the layout that is configured.
-func (c Config) layOut(ctx context.Context, conn *sql.Conn) error {
+// layOut brings the inbox into the layout that is configured. Tables that are
+// newer than this code are left alone.
+func (c Config) layOut(ctx context.Context, conn *sql.Conn, newer bool) error {
 	layout, err := c.layout(ctx, conn)
 	switch {
 	case err != nil:
@@ -45,6 +46,8 @@ func (c Config) layOut(ctx context.Context, conn *sql.Conn) error {
 		return nil
 	case layout == ByDay:
 		return c.layoutError(layout)
+	case newer:
+		return fmt.Errorf("%w: %s has no days, and is newer than this code: run schema.Up of the newer code", ErrLayout, c.Table("inbox"))
 	}
 	if _, err := conn.ExecContext(ctx, c.expand(byDay)); err != nil {
 		return fmt.Errorf("lay out %s by day: %w", c.Table("inbox"), err)

@@ -1,9 +1,11 @@
 package schema
 
 import (
+	"context"
 	"embed"
 	"fmt"
 	"io/fs"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -17,7 +19,16 @@ type migration struct {
 	version int
 	name    string
 	text    string
+
+	// compatibleFrom is the oldest version of the code that works with the
+	// tables after this step. A step that says nothing else breaks all older
+	// code; one that older code does not notice says so in a line of its own:
+	//
+	//	-- compatible_from: 1
+	compatibleFrom int
 }
+
+var compatibleFrom = regexp.MustCompile(`(?m)^-- compatible_from: ([1-9][0-9]*)$`)
 
 // migrations returns the steps of a dialect in order. The files are part of
 // the binary, so anything wrong with them is a mistake of ours, not an error.
@@ -37,7 +48,14 @@ func migrations(dialect Dialect) []migration {
 		if err != nil {
 			panic("schema: " + err.Error())
 		}
-		steps = append(steps, migration{version: version, name: name, text: string(text)})
+		step := migration{version: version, name: name, text: string(text), compatibleFrom: version}
+		if match := compatibleFrom.FindSubmatch(text); match != nil {
+			step.compatibleFrom, _ = strconv.Atoi(string(match[1])) // the pattern has digits only
+		}
+		if step.compatibleFrom > version {
+			panic("schema: migration compatible from a later version: " + entry.Name())
+		}
+		steps = append(steps, step)
 	}
 	return steps
 }
@@ -50,23 +68,68 @@ func Version() int { return len(migrations(PostgreSQL)) }
 // that [Check] and a later [Up] know what is there. What it ends with if
 // Config.Inbox is ByDay can be applied to a plain inbox at any later time.
 func SQL(config Config) (string, error) {
+	text, err := SQLFrom(config, 0)
+	if err == nil && config.Inbox == ByDay {
+		text += "\n-- The inbox by day\n\n" + config.expand(byDay)
+	}
+	return text, err
+}
+
+// SQLFrom returns the text of the migrations that follow version, for people who
+// run their own migration tool and have applied [SQL] of an earlier release:
+// apply it in one transaction. It fails on tables of another version. The
+// result is empty if there are none; a version that this code does not know is
+// an error.
+func SQLFrom(config Config, version int) (string, error) {
 	if err := config.Validate(); err != nil {
 		return "", err
 	}
+	if version < 0 || version > Version() {
+		return "", fmt.Errorf("schema: there is no migration that follows version %d: this code knows 0 to %d", version, Version())
+	}
 	config = config.WithDefaults()
 	var b strings.Builder
-	b.WriteString(config.expand(createVersions) + ";\n")
-	for _, m := range migrations(config.Dialect) {
-		fmt.Fprintf(&b, "\n-- %04d %s\n\n%s\n%s;\n", m.version, m.name, config.expand(m.text), config.record(m.version))
+	if version == 0 {
+		b.WriteString(config.expand(createVersions) + ";\n")
 	}
-	if config.Inbox == ByDay {
-		b.WriteString("\n-- The inbox by day\n\n" + config.expand(byDay))
+	for _, m := range migrations(config.Dialect)[version:] {
+		fmt.Fprintf(&b, "\n-- %04d %s\n\n%s\n%s;\n", m.version, m.name, config.expand(m.text), config.record(m))
 	}
 	return b.String(), nil
 }
 
-const createVersions = `CREATE TABLE IF NOT EXISTS {migrations} (version integer PRIMARY KEY)`
+const createVersions = `CREATE TABLE IF NOT EXISTS {migrations} (version integer PRIMARY KEY, compatible_from integer NOT NULL)`
 
-func (c Config) record(version int) string {
-	return fmt.Sprintf(`INSERT INTO %s (version) VALUES (%d)`, c.Table("migrations"), version)
+// record enters a step. Its number is refused if it was applied before, and the
+// NULL for compatible_from if the step before it was not.
+func (c Config) record(m migration) string {
+	table, from := c.Table("migrations"), strconv.Itoa(m.compatibleFrom)
+	if m.version > 1 {
+		from = fmt.Sprintf("(SELECT %s FROM %s WHERE version = %d)", from, table, m.version-1)
+	}
+	return fmt.Sprintf(`INSERT INTO %s (version, compatible_from) VALUES (%d, %s)`, table, m.version, from)
+}
+
+// versions is what a database says of its tables.
+type versions struct {
+	version        int // 0 if nothing was applied
+	compatibleFrom int // the oldest version of the code that works with them
+}
+
+func (c Config) current(ctx context.Context, q querier) (v versions, err error) {
+	err = q.QueryRowContext(ctx, "SELECT COALESCE(MAX(version), 0), COALESCE(MAX(compatible_from), 0) FROM "+c.Table("migrations")).
+		Scan(&v.version, &v.compatibleFrom)
+	if err != nil {
+		return versions{}, fmt.Errorf("read %s: %w", c.Table("migrations"), err)
+	}
+	return v, nil
+}
+
+// compatible says whether this code works with the tables, if they are not
+// older than it.
+func (v versions) compatible() bool { return v.compatibleFrom <= Version() }
+
+func (v versions) newerError() error {
+	return fmt.Errorf("%w: they have version %d, which needs code of version %d or later, this code has version %d: "+
+		"deploy the newer code, or restore a backup from before the migration", ErrNewer, v.version, v.compatibleFrom, Version())
 }

@@ -16,9 +16,12 @@ import (
 // for the owner of the tables: others get PostgreSQL's "permission denied", and
 // call [Check], see docs/roles.md.
 //
-// A missing PostgreSQL schema is created. A database that is newer than this
-// code is left alone and reported as [ErrNewer]. A plain inbox is turned into
-// days if Config.Inbox says so; the other way is reported as [ErrLayout].
+// A missing PostgreSQL schema is created. Tables that are newer than this code
+// are left alone; if their migration says that this code cannot work with them,
+// that is reported as [ErrNewer]. A plain inbox is turned into days if
+// Config.Inbox says so; the other way is reported as [ErrLayout]. A database of
+// another kind is reported as [ErrDialect], one that is not in UTF-8 as
+// [ErrEncoding].
 func Up(ctx context.Context, db *sql.DB, config Config) error {
 	if err := config.on(db); err != nil {
 		return err
@@ -33,12 +36,15 @@ func Up(ctx context.Context, db *sql.DB, config Config) error {
 	}
 	defer conn.Close()
 	if err := upOn(ctx, conn, config); err != nil {
-		return fmt.Errorf("schema: up: %w", config.told(err))
+		return fmt.Errorf("schema: up: %w", err)
 	}
 	return nil
 }
 
 func upOn(ctx context.Context, conn *sql.Conn, config Config) (err error) {
+	if err := config.fits(ctx, conn); err != nil {
+		return err
+	}
 	// Who has waited for the lock is to see what was done meanwhile, whatever the
 	// default of the database.
 	begin := "BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -63,22 +69,23 @@ func upOn(ctx context.Context, conn *sql.Conn, config Config) (err error) {
 	if err := config.prepare(ctx, conn); err != nil {
 		return err
 	}
-	current, err := config.current(ctx, conn)
+	there, err := config.current(ctx, conn)
 	if err != nil {
 		return err
 	}
-	if current > Version() {
-		return newerError(current)
+	if !there.compatible() {
+		return there.newerError()
 	}
-	for _, m := range migrations(config.Dialect)[current:] {
+	steps := migrations(config.Dialect)
+	for _, m := range steps[min(there.version, len(steps)):] {
 		if _, err := conn.ExecContext(ctx, config.expand(m.text)); err != nil {
 			return fmt.Errorf("migration %04d %s: %w", m.version, m.name, err)
 		}
-		if _, err := conn.ExecContext(ctx, config.record(m.version)); err != nil {
+		if _, err := conn.ExecContext(ctx, config.record(m)); err != nil {
 			return fmt.Errorf("migration %04d %s: %w", m.version, m.name, err)
 		}
 	}
-	if err := config.layOut(ctx, conn); err != nil {
+	if err := config.layOut(ctx, conn, there.version > Version()); err != nil {
 		return err
 	}
 	_, err = conn.ExecContext(ctx, "COMMIT")
@@ -139,13 +146,4 @@ func (c Config) createSchema(ctx context.Context, conn *sql.Conn) error {
 		return fmt.Errorf("create schema %q: %w", c.Schema, err)
 	}
 	return nil
-}
-
-func (c Config) current(ctx context.Context, q querier) (int, error) {
-	var version int
-	err := q.QueryRowContext(ctx, "SELECT COALESCE(MAX(version), 0) FROM "+c.Table("migrations")).Scan(&version)
-	if err != nil {
-		return 0, fmt.Errorf("read %s: %w", c.Table("migrations"), err)
-	}
-	return version, nil
 }

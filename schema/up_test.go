@@ -36,44 +36,46 @@ func TestUpThenCheck(t *testing.T) {
 	})
 }
 
-func TestADatabaseOfTheOtherKindIsTold(t *testing.T) {
-	other := map[string]schema.Dialect{string(schema.PostgreSQL): schema.SQLite, string(schema.SQLite): schema.PostgreSQL}
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		config := schema.Config{Dialect: other[db.Dialect]}
-		for what, err := range map[string]error{
-			"Up":    schema.Up(t.Context(), db.DB, config),
-			"Check": schema.Check(t.Context(), db.DB, config),
-		} {
-			if !errors.Is(err, schema.ErrDialect) || !strings.Contains(err.Error(), string(config.Dialect)) {
-				t.Errorf("%s: %v", what, err)
-			}
-		}
-	})
-}
-
 func TestCheckTellsOutdatedFromNewer(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := configFor(db)
 		if err := schema.Up(t.Context(), db.DB, config); err != nil {
 			t.Fatal(err)
 		}
-		set := func(version int) {
+		set := func(version, compatibleFrom int) {
 			t.Helper()
-			query := fmt.Sprintf(`UPDATE once_migrations SET version = %d WHERE version = (SELECT MAX(version) FROM once_migrations)`, version)
+			query := fmt.Sprintf(`UPDATE once_migrations SET version = %d, compatible_from = %d WHERE version = (SELECT MAX(version) FROM once_migrations)`,
+				version, compatibleFrom)
 			if _, err := db.ExecContext(t.Context(), query); err != nil {
 				t.Fatal(err)
 			}
 		}
-		set(0)
-		if err := schema.Check(t.Context(), db.DB, config); !errors.Is(err, schema.ErrOutdated) {
+		both := func() map[string]error {
+			return map[string]error{
+				"Check": schema.Check(t.Context(), db.DB, config),
+				"Up":    schema.Up(t.Context(), db.DB, config),
+			}
+		}
+		this := schema.Version()
+		set(this-1, this-1)
+		if err := schema.Check(t.Context(), db.DB, config); !errors.Is(err, schema.ErrOutdated) || err.Error() != fmt.Sprintf(
+			"schema: the tables are older than this code: they have version %d, this code needs %d: "+
+				"run schema.Up, or apply schema.SQLFrom(config, %d)", this-1, this, this-1) {
 			t.Errorf("older: %v, want ErrOutdated", err)
 		}
-		set(schema.Version() + 1)
-		if err := schema.Check(t.Context(), db.DB, config); !errors.Is(err, schema.ErrNewer) {
-			t.Errorf("newer: %v, want ErrNewer", err)
+		set(this+2, this+1)
+		for what, err := range both() {
+			if !errors.Is(err, schema.ErrNewer) || !strings.HasSuffix(err.Error(), fmt.Sprintf("the tables are newer than this code: "+
+				"they have version %d, which needs code of version %d or later, this code has version %d: "+
+				"deploy the newer code, or restore a backup from before the migration", this+2, this+1, this)) {
+				t.Errorf("%s on newer: %v, want ErrNewer", what, err)
+			}
 		}
-		if err := schema.Up(t.Context(), db.DB, config); !errors.Is(err, schema.ErrNewer) {
-			t.Errorf("Up on newer: %v, want ErrNewer", err)
+		set(this+2, this)
+		for what, err := range both() {
+			if err != nil {
+				t.Errorf("%s on newer tables that this code works with: %v", what, err)
+			}
 		}
 	})
 }
@@ -254,4 +256,42 @@ func TestDialectsHaveTheSameColumns(t *testing.T) {
 	if len(pg) < 30 || !slices.Equal(pg, lite) {
 		t.Fatalf("PostgreSQL has %d columns, SQLite %d:\n%v\n%v", len(pg), len(lite), pg, lite)
 	}
+}
+
+func openPostgres(t *testing.T, dsn string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("postgres", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// The rest of the migrations does to older tables what Up does, and nothing to
+// tables that it is not for.
+func TestSQLFromIsForOneVersion(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		config := configFor(db)
+		all, err := schema.SQLFrom(config, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if whole, err := schema.SQL(config); err != nil || whole != all {
+			t.Errorf("SQL is not SQLFrom 0: %v", err)
+		}
+		if rest, err := schema.SQLFrom(config, schema.Version()); err != nil || rest != "" {
+			t.Errorf("after the last: %q, %v", rest, err)
+		}
+		for _, version := range []int{-1, schema.Version() + 1} {
+			_, err := schema.SQLFrom(config, version)
+			want := fmt.Sprintf("schema: there is no migration that follows version %d: this code knows 0 to %d", version, schema.Version())
+			if err == nil || err.Error() != want {
+				t.Errorf("%v, want %s", err, want)
+			}
+		}
+		if _, err := schema.SQLFrom(schema.Config{Dialect: "oracle"}, 0); err == nil {
+			t.Error("no error for the dialect")
+		}
+	})
 }

@@ -30,13 +30,13 @@ func newPostgres(ctx context.Context, dsn string) (*postgres, error) {
 // create makes a database from template0, to which, unlike template1, nobody
 // connects while it is copied. Many may ask at once: the server is asked again
 // while it is busy.
-func (p *postgres) create(ctx context.Context, name string) error {
+func (p *postgres) create(ctx context.Context, name, options string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		_, err := p.admin.ExecContext(ctx, "CREATE DATABASE "+name+" TEMPLATE template0")
+		_, err := p.admin.ExecContext(ctx, "CREATE DATABASE "+name+" TEMPLATE template0"+options)
 		if !busy(err) {
 			return err
 		}

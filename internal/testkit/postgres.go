@@ -26,12 +26,24 @@ const maxIdle = 10
 // opened at a time unless the test says otherwise.
 func Postgres(t testing.TB) Database {
 	t.Helper()
+	return newDatabase(t, "")
+}
+
+// PostgresIn is [Postgres] with another encoding than the server's: "LATIN1",
+// "SQL_ASCII".
+func PostgresIn(t testing.TB, encoding string) Database {
+	t.Helper()
+	return newDatabase(t, " LC_COLLATE 'C' LC_CTYPE 'C' ENCODING '"+encoding+"'")
+}
+
+func newDatabase(t testing.TB, options string) Database {
+	t.Helper()
 	server, err := postgresServer()
 	if err != nil {
 		Without(t, err)
 	}
 	name := uniqueName(databasePrefix, "_")
-	if err := server.create(t.Context(), name); err != nil {
+	if err := server.create(t.Context(), name, options); err != nil {
 		t.Fatalf("testkit: create database %s: %v", name, err)
 	}
 	t.Cleanup(func() {

@@ -224,7 +224,7 @@ func TestTrap29_ANewerVersionBesideAnOlderOne(t *testing.T) {
 	for _, table := range []string{"once_outbox", "once_outbox_dead", "once_outbox_sent", "once_holds", "once_slots", "once_forwarders"} {
 		f.exec(`ALTER TABLE ` + table + ` ADD COLUMN newer text DEFAULT 'something' NOT NULL`)
 	}
-	f.exec(`INSERT INTO once_migrations (version) VALUES (1000)`)
+	f.exec(`INSERT INTO once_migrations (version, compatible_from) VALUES (1000, 1000)`)
 
 	newer := f.next()
 	newer.Metadata["once_newer"] = "something that has no meaning yet"

@@ -1,0 +1,148 @@
+package schema_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// answers is a database that knows one function, which says its version.
+type answers struct{ function, version string }
+
+func (a answers) Connect(context.Context) (driver.Conn, error) { return a, nil }
+func (a answers) Driver() driver.Driver                        { return nil }
+func (a answers) Prepare(string) (driver.Stmt, error)          { return nil, errors.ErrUnsupported }
+func (a answers) Begin() (driver.Tx, error)                    { return nil, errors.ErrUnsupported }
+func (a answers) Close() error                                 { return nil }
+
+func (a answers) QueryContext(_ context.Context, query string, _ []driver.NamedValue) (driver.Rows, error) {
+	if query != "SELECT "+a.function+"()" {
+		return nil, fmt.Errorf("there is nothing like %s", query)
+	}
+	return &answer{a.version}, nil
+}
+
+func answering(t *testing.T, a answers) *sql.DB {
+	t.Helper()
+	db := sql.OpenDB(a)
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+type answer struct{ text string }
+
+func (a *answer) Columns() []string { return []string{"version"} }
+func (a *answer) Close() error      { return nil }
+func (a *answer) Next(to []driver.Value) error {
+	if a.text == "" {
+		return io.EOF
+	}
+	to[0], a.text = a.text, ""
+	return nil
+}
+
+func TestADatabaseOfAnotherKindIsTold(t *testing.T) {
+	const begins = "the database is of another kind than Dialect says: "
+	for name, test := range map[string]struct {
+		db     *sql.DB
+		config schema.Config
+		says   string
+	}{
+		"SQLite": {
+			testkit.SQLite(t).DB, schema.Config{},
+			`Dialect is "postgres", the database is SQLite 3.`,
+		},
+		"PostgreSQL": {
+			testkit.Postgres(t).DB, schema.Config{Dialect: schema.SQLite},
+			`Dialect is "sqlite", the database is PostgreSQL 1`,
+		},
+		"MariaDB": {
+			answering(t, answers{"version", "10.11.19-MariaDB-0+deb12u1"}), schema.Config{},
+			`Dialect is "postgres", the database is 10.11.19-MariaDB-0+deb12u1: there is no dialect for it, use PostgreSQL or SQLite`,
+		},
+		"MySQL": {
+			answering(t, answers{"version", "8.4.3"}), schema.Config{Dialect: schema.SQLite},
+			`Dialect is "sqlite", the database is MySQL 8.4.3: there is no dialect for it, use PostgreSQL or SQLite`,
+		},
+		"another": {
+			answering(t, answers{"version", "Quack 1"}), schema.Config{Dialect: schema.SQLite},
+			`Dialect is "sqlite", the database is Quack 1: use a database of that kind`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for what, err := range map[string]error{
+				"schema: up: ":    schema.Up(t.Context(), test.db, test.config),
+				"schema: check: ": schema.Check(t.Context(), test.db, test.config),
+			} {
+				if !errors.Is(err, schema.ErrDialect) || !strings.HasPrefix(err.Error(), what+begins+test.says) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+		})
+	}
+}
+
+// What is built on PostgreSQL says so first.
+func TestKinOfPostgreSQLIsNotRefused(t *testing.T) {
+	for _, version := range []string{"PostgreSQL 11.2-YB-2.25", "PostgreSQL 16.2 (EnterpriseDB)", "CockroachDB CCL v24"} {
+		err := schema.Check(t.Context(), answering(t, answers{"version", version}), schema.Config{})
+		if err == nil || errors.Is(err, schema.ErrDialect) {
+			t.Errorf("%s: %v", version, err)
+		}
+	}
+}
+
+// In a transaction PostgreSQL answers nothing more after the first refusal.
+func TestAnotherKindIsToldInATransaction(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		other := map[string]schema.Dialect{"postgres": schema.SQLite, "sqlite": schema.PostgreSQL}[db.Dialect]
+		tx, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback() }()
+		if err := schema.Check(t.Context(), tx, schema.Config{Dialect: other}); !errors.Is(err, schema.ErrDialect) {
+			t.Error(err)
+		}
+	})
+}
+
+// A database that cannot hold every text would refuse, or change, what it is
+// given one day (trap 86).
+func TestADatabaseThatIsNotUTF8IsRefused(t *testing.T) {
+	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
+		t.Run(encoding, func(t *testing.T) {
+			db := testkit.PostgresIn(t, encoding)
+			says := fmt.Sprintf("is encoded in %s: make one with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0, "+
+				"and move the data with pg_dump and pg_restore", encoding)
+			for what, err := range map[string]error{
+				`schema: up: the database is not in UTF-8: database "`:    schema.Up(t.Context(), db.DB, schema.Config{}),
+				`schema: check: the database is not in UTF-8: database "`: schema.Check(t.Context(), db.DB, schema.Config{}),
+			} {
+				if !errors.Is(err, schema.ErrEncoding) || !strings.HasPrefix(err.Error(), what) || !strings.HasSuffix(err.Error(), says) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+		})
+	}
+}
+
+// SQLite converts between its encodings.
+func TestSQLiteInUTF16IsAccepted(t *testing.T) {
+	db := testkit.SQLite(t)
+	db.SetMaxOpenConns(1)
+	if _, err := db.ExecContext(t.Context(), `PRAGMA encoding = 'UTF-16'`); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(schema.Up(t.Context(), db.DB, configFor(db)), schema.Check(t.Context(), db.DB, configFor(db))); err != nil {
+		t.Error(err)
+	}
+}

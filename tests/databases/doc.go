@@ -1,0 +1,3 @@
+// Package databases tests what the library says of databases and drivers that
+// it cannot work with, or not yet.
+package databases

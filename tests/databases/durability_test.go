@@ -1,0 +1,114 @@
+package databases
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+type nowhere struct{}
+
+func (nowhere) Publish(string, ...*message.Message) error { return nil }
+func (nowhere) Close() error                              { return nil }
+
+const line = "The database may lose what was acknowledged"
+
+// A database that may lose what was acknowledged is told of once by each that
+// starts (trap 91); any other is not.
+func TestTheStartSaysThatCommitsMayBeLost(t *testing.T) {
+	for name, test := range map[string]struct {
+		db      testkit.Database
+		setting string
+		says    string
+	}{
+		"PostgreSQL":      {testkit.Postgres(t), `SELECT 1`, ""},
+		"PostgreSQL, off": {testkit.Postgres(t), `SET synchronous_commit = off`, "synchronous_commit is off"},
+		"SQLite":          {testkit.SQLite(t), `SELECT 1`, ""},
+		"SQLite, off":     {testkit.SQLite(t), `PRAGMA synchronous = OFF`, "PRAGMA synchronous is OFF"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := schema.Config{Dialect: schema.Dialect(test.db.Dialect)}
+			if err := schema.Up(t.Context(), test.db.DB, config); err != nil {
+				t.Fatal(err)
+			}
+			test.db.SetMaxOpenConns(1) // so that the setting stays
+			test.db.SetConnMaxIdleTime(0)
+			if _, err := test.db.ExecContext(t.Context(), test.setting); err != nil {
+				t.Fatal(err)
+			}
+			for what, start := range map[string]func(t *testing.T, db *sql.DB, config schema.Config, logs *testkit.Logs, want int){
+				"forwarder": startForwarder, "consumer": startConsumer,
+			} {
+				var logs testkit.Logs
+				want := 1
+				if test.says == "" {
+					want = 0
+				}
+				start(t, test.db.DB, config, &logs, want)
+				if logs.Count(line, test.says) != want {
+					t.Errorf("%s: not %d times in %q", what, want, logs.Lines())
+				}
+			}
+		})
+	}
+}
+
+func startForwarder(t *testing.T, db *sql.DB, config schema.Config, logs *testkit.Logs, _ int) {
+	t.Helper()
+	f, err := forwarder.New(db, nowhere{}, forwarder.Config{Schema: config, Logger: logs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, f.Run, func() bool {
+		select {
+		case <-f.Running():
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+func startConsumer(t *testing.T, db *sql.DB, config schema.Config, logs *testkit.Logs, want int) {
+	t.Helper()
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{Schema: config, Logger: logs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One row that is too old goes in the first sweep.
+	insert := `INSERT INTO once_inbox (message_id, consumer, processed_at, digest) VALUES ('old', 'c', '2020-01-01', '')`
+	if config.Dialect == schema.SQLite {
+		insert = `INSERT INTO once_inbox (message_id, consumer, processed_at, digest) VALUES ('old', 'c', 0, '')`
+	}
+	if _, err := db.ExecContext(t.Context(), insert); err != nil {
+		t.Fatal(err)
+	}
+	until(t, consumer.Run, func() bool {
+		var n int
+		if err := db.QueryRowContext(t.Context(), `SELECT count(*) FROM once_inbox`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n == 0 && logs.Count(line) >= want
+	})
+}
+
+// until runs what is started until it has come so far, and waits for its end.
+func until(t *testing.T, run func(ctx context.Context) error, done func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx) }()
+	testkit.Eventually(t, time.Minute, "it has started", done)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

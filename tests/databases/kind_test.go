@@ -1,0 +1,121 @@
+package databases
+
+import (
+	"cmp"
+	"database/sql"
+	"errors"
+	"os"
+	"regexp"
+	"testing"
+
+	_ "github.com/go-sql-driver/mysql" // the driver mysql
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
+	"github.com/lib/pq"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/lazytx"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// drivers open a database of PostgreSQL's in every way that is supported.
+var drivers = map[string]func(dsn string) (*sql.DB, error){
+	"lib/pq": func(dsn string) (*sql.DB, error) { return sql.Open("postgres", dsn) },
+	"pgx":    func(dsn string) (*sql.DB, error) { return sql.Open("pgx", dsn) },
+	"lazytx": func(dsn string) (*sql.DB, error) {
+		connector, err := pq.NewConnector(dsn)
+		if err != nil {
+			return nil, err
+		}
+		return sql.OpenDB(lazytx.Connector(connector)), nil
+	},
+}
+
+func eachDriver(t *testing.T, dsn string, test func(t *testing.T, db *sql.DB)) {
+	t.Helper()
+	for name, open := range drivers {
+		t.Run(name, func(t *testing.T) {
+			db, err := open(dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = db.Close() })
+			test(t, db)
+		})
+	}
+}
+
+// refuses looks at what Up and Check say of a database.
+func refuses(t *testing.T, db *sql.DB, config schema.Config, is error, says string) {
+	t.Helper()
+	for what, err := range map[string]error{
+		"schema: up: ":    schema.Up(t.Context(), db, config),
+		"schema: check: ": schema.Check(t.Context(), db, config),
+	} {
+		if !errors.Is(err, is) || !regexp.MustCompile("^"+what+is.Error()+": "+says+"$").MatchString(err.Error()) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestPostgreSQLBehindTheDialectOfSQLite(t *testing.T) {
+	eachDriver(t, testkit.Postgres(t).DSN, func(t *testing.T, db *sql.DB) {
+		refuses(t, db, schema.Config{Dialect: schema.SQLite}, schema.ErrDialect,
+			`Dialect is "sqlite", the database is PostgreSQL [0-9.]+: set Config.Dialect to schema.PostgreSQL`)
+		if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
+			t.Errorf("and behind its own: %v", err)
+		}
+	})
+}
+
+func TestSQLiteBehindTheDialectOfPostgreSQL(t *testing.T) {
+	refuses(t, testkit.SQLite(t).DB, schema.Config{}, schema.ErrDialect,
+		`Dialect is "postgres", the database is SQLite [0-9.]+: set Config.Dialect to schema.SQLite`)
+}
+
+// MySQL and MariaDB have no dialect. Needs one of them, at 127.0.0.1:3306 or
+// where MYSQL_DSN says; package schema has the same test with what they answer.
+func TestMySQLBehindEitherDialect(t *testing.T) {
+	db, err := sql.Open("mysql", cmp.Or(os.Getenv("MYSQL_DSN"), "root@tcp(127.0.0.1:3306)/test"))
+	if err != nil {
+		t.Fatal("MYSQL_DSN cannot be read")
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	if err := db.PingContext(t.Context()); err != nil {
+		t.Skipf("there is no MySQL here: %v", err)
+	}
+	for _, dialect := range []schema.Dialect{schema.PostgreSQL, schema.SQLite} {
+		refuses(t, db, schema.Config{Dialect: dialect}, schema.ErrDialect,
+			`Dialect is "`+string(dialect)+`", the database is (MySQL )?[0-9][^ ]*: there is no dialect for it, use PostgreSQL or SQLite`)
+	}
+}
+
+// Text that is sent in UTF-8 is stored as something else if the connection says
+// that it is in another encoding (trap 86). lib/pq always says UTF8.
+func TestAConnectionThatIsNotInUTF8IsRefused(t *testing.T) {
+	db, err := sql.Open("pgx", testkit.Postgres(t).DSN+"&client_encoding=LATIN1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	refuses(t, db, schema.Config{}, schema.ErrEncoding, `client_encoding of the connection to "once_test[a-z0-9_]+" is LATIN1: `+
+		`set it to UTF8 in the data source name, or with ALTER ROLE ... SET client_encoding = 'UTF8'`)
+}
+
+func TestEncodingAndDurabilityWithEveryDriver(t *testing.T) {
+	eachDriver(t, testkit.PostgresIn(t, "LATIN1").DSN, func(t *testing.T, db *sql.DB) {
+		refuses(t, db, schema.Config{}, schema.ErrEncoding, `database "once_test[a-z0-9_]+" is encoded in LATIN1: `+
+			`make one with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0, and move the data with pg_dump and pg_restore`)
+		if err := schema.Durability(t.Context(), db, schema.Config{}); err != nil {
+			t.Error(err)
+		}
+		db.SetMaxOpenConns(1) // so that the setting stays
+		if _, err := db.ExecContext(t.Context(), `SET synchronous_commit = off`); err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.Durability(t.Context(), db, schema.Config{}); !errors.Is(err, schema.ErrNotDurable) {
+			t.Error(err)
+		}
+	})
+}
