@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -20,7 +21,7 @@ type guard struct {
 	test string // part of its name; all tests of the trap if it is empty
 }
 
-func guards() []guard { return append(forwarderGuards(), consumerGuards()...) }
+func guards() []guard { return slices.Concat(forwarderGuards(), consumerGuards(), startGuards()) }
 
 // run is the pattern of the tests that must go red: one of them is enough.
 func (g guard) run() string {
