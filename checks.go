@@ -200,7 +200,8 @@ func (s *starter) namesakes(all []routed.Handler) error {
 	var errs []error
 	for _, h := range all {
 		consumer, from := s.consumerOf(h)
-		if from == "" || consumer == "" {
+		sharer, ok := routed.Find[start.Sharer](h.Subscriber)
+		if from == "" || consumer == "" || ok && sharer.SharesConsumer() {
 			continue
 		}
 		key := name{consumer, h.Topic}
@@ -209,8 +210,12 @@ func (s *starter) namesakes(all []routed.Handler) error {
 			first[key] = h.Name
 			continue
 		}
-		errs = append(errs, fmt.Errorf("consumer %q is used by the handlers %q and %q on topic %q: each would skip what the other has done; "+
-			"give each handler its own consumer name", consumer, other, h.Name, h.Topic))
+		remedy := "give each handler its own consumer name"
+		if _, ok := routed.Find[start.Named](h.Subscriber); ok {
+			remedy += "; to add one handler more than once, set retry.Config.ShareConsumer"
+		}
+		errs = append(errs, fmt.Errorf("consumer %q is used by the handlers %q and %q on topic %q: each would skip what the other has done; %s",
+			consumer, other, h.Name, h.Topic, remedy))
 	}
 	return errors.Join(errs...)
 }

@@ -239,7 +239,9 @@ func TestStartChecksTheHandlers(t *testing.T) {
 			b.router.AddMiddleware(b.inbox.Middleware)
 			b.router.AddConsumerHandler("a", "t", b.retries.Subscriber("", b.in), nothing)
 			b.router.AddConsumerHandler("b", "t", b.retries.Subscriber("mail", b.in), nothing)
-			b.router.AddConsumerHandler("c", "t", b.retries.Subscriber("mail", b.in), nothing)
+			wrapped, err := message.MessageTransformSubscriberDecorator(func(*message.Message) {})(b.retries.Subscriber("mail", b.in))
+			b.must(err)
+			b.router.AddConsumerHandler("c", "t", wrapped, nothing)
 			b.router.AddConsumerHandler("d", "u", b.retries.Subscriber("mail\x00", b.in), nothing)
 			b.router.AddConsumerHandler(long, "t", b.in, nothing)
 		}, []string{
@@ -248,8 +250,13 @@ func TestStartChecksTheHandlers(t *testing.T) {
 			`handler "d" cannot have the consumer name that retries.Subscriber gives: "mail\x00" is longer than 255 bytes, or no text`,
 			`handler "` + long + `" cannot have the consumer name that the router gives: "` + long[:40] + `" is longer than 255 bytes, or no text`,
 			`consumer "mail" is used by the handlers "b" and "c" on topic "t": each would skip what the other has done; ` +
-				`give each handler its own consumer name`,
+				`give each handler its own consumer name; to add one handler more than once, set retry.Config.ShareConsumer`,
 		}},
+		{"one name on purpose", func(b *startBench) {
+			b.router.AddMiddleware(b.inbox.Middleware)
+			b.router.AddConsumerHandler("b", "t", shared{b.retries.Subscriber("mail", b.in)}, nothing)
+			b.router.AddConsumerHandler("c", "t", shared{b.retries.Subscriber("mail", b.in)}, nothing)
+		}, nil},
 		{"one inbox with a name for several", func(b *startBench) {
 			b.parts(dedup.Config{Consumer: "payments"}, retry.Config{})
 			b.plugin().router.AddMiddleware(b.inbox.Middleware)
@@ -316,6 +323,12 @@ func TestStartChecksTheHandlers(t *testing.T) {
 		})
 	}
 }
+
+// shared has a consumer's name that others may have.
+type shared struct{ message.Subscriber }
+
+func (shared) ConsumerName() string { return "mail" }
+func (shared) SharesConsumer() bool { return true }
 
 // A transport whose broker says what it is told to.
 type pinged struct {

@@ -94,7 +94,7 @@ func (r *run) start(ctx context.Context) error {
 			continue
 		}
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it was told to end, which is no error of a part
 		}
 		part.started = true
 		go func() {

@@ -159,6 +159,24 @@ func TestRunStopsWithinItsGrace(t *testing.T) {
 	}
 }
 
+// Watermill waits for the handlers of a router that never ran; Run does not, and
+// says what has failed alone.
+func TestRunDoesNotWaitForARouterThatDidNotStart(t *testing.T) {
+	d := &diary{}
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}) // of 30 seconds
+	if err != nil {
+		t.Fatal(err)
+	}
+	router.AddConsumerHandler("h", "t", gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}), nothing)
+	router.AddPlugin(func(*message.Router) error { return errors.New("no tables") })
+	err = once.Run(t.Context(), 4*time.Second, router, newWorker(d, "forwarder"), &connection{diary: d, name: "db"})
+	says := "once: run *message.Router: cannot initialize plugin PLUGIN: no tables"
+	if err == nil || address.ReplaceAllString(err.Error(), "PLUGIN") != says {
+		t.Errorf("Run says %v", err)
+	}
+	d.has(t, "closed db")
+}
+
 // A router whose handler ignores its context is not waited for beyond its part
 // of the grace, and what comes after it is stopped all the same.
 func TestRunDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {

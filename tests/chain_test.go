@@ -120,7 +120,11 @@ func (c *chain) startRouter() {
 	c.Helper()
 	ended := make(chan error, 1)
 	go func() { ended <- c.router.Run(context.WithoutCancel(c.Context())) }()
-	<-c.router.Running()
+	select {
+	case <-c.router.Running():
+	case err := <-ended:
+		c.Fatal(err)
+	}
 	c.Cleanup(func() {
 		if err := c.router.Close(); err != nil {
 			c.Errorf("router: %v", err)
@@ -290,13 +294,13 @@ func TestTrap08AQueueThatIsDeclaredLater(t *testing.T) {
 // are there.
 func TestMissingTablesLoseNothing(t *testing.T) {
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
-	c.exec(`ALTER TABLE once_inbox RENAME TO elsewhere`)
 	called := make(chan struct{}, 100)
 	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		called <- struct{}{}
 		return record("payments")(ctx, tx, msg)
 	})
 	c.start()
+	c.exec(`ALTER TABLE once_inbox RENAME TO elsewhere`) // without it, it would not start
 	c.publish(message.NewMessage("m1", nil))
 	c.eventually("it is forwarded", func() bool { return c.count(`once_outbox`) == 0 })
 	select {

@@ -64,8 +64,8 @@ func TestTrap73AnOutageUsesUpNoDeliveries(t *testing.T) {
 		}
 		return record("payments")(ctx, tx, msg)
 	})
-	c.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
 	c.start()
+	c.exec(`ALTER TABLE once_parked RENAME TO elsewhere`) // without it, it would not start
 	c.publish(message.NewMessage("m1", nil))
 	<-failed
 	<-time.After(time.Second) // in which it could go back, and be dropped

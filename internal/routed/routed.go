@@ -82,8 +82,7 @@ func function(f reflect.Value) Func {
 // subscriberIn returns the subscriber that a field holds, or nil. reflect gives
 // the value of an unexported field only through its address.
 func subscriberIn(field reflect.Value) message.Subscriber {
-	readable := reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem() //nolint:gosec // it is only read
-	sub, _ := readable.Interface().(message.Subscriber)
+	sub, _ := reflect.TypeAssert[message.Subscriber](reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem())
 	return sub
 }
 

@@ -61,6 +61,12 @@ type Named interface {
 	ConsumerName() string
 }
 
+// Sharer is a [Named] that may have told that other handlers have its
+// consumer's name on purpose.
+type Sharer interface {
+	SharesConsumer() bool
+}
+
 // Ping asks transport, if it is a [Pinger]. Otherwise it returns nil.
 func Ping(ctx context.Context, transport any) error {
 	if p, ok := transport.(Pinger); ok {

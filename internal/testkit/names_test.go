@@ -53,7 +53,7 @@ func TestStaleDatabasesAreDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	left := fmt.Sprintf("%s_%d_%d", databasePrefix, time.Now().Add(-3*time.Hour).Unix(), time.Now().UnixNano())
-	if err := server.create(t.Context(), left); err != nil {
+	if err := server.create(t.Context(), left, ""); err != nil {
 		t.Fatal(err)
 	}
 	server.sweep(t.Context())

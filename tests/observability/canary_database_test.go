@@ -17,10 +17,12 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/inbox"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/mover"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -111,22 +113,48 @@ func (w *watch) call(db *sql.DB) []error {
 	}
 }
 
+// refused starts a consumer, which fails if the database does not let it in.
+func (w *watch) refused(db *sql.DB, says string) {
+	w.Helper()
+	if says == "connection refused" { // it would wait
+		return
+	}
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{Logger: &w.logs, MeterProvider: w.meters})
+	if err != nil {
+		w.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{}, &w.logs)
+	if err != nil {
+		w.Fatal(err)
+	}
+	consumer.AddHandler(router, "refused", "t", &byHand{messages: make(chan *message.Message)},
+		func(context.Context, *sql.Tx, *message.Message) ([]*message.Message, error) { return nil, nil })
+	err = router.Run(w.Context())
+	if err == nil || !strings.Contains(err.Error(), says) {
+		w.Errorf("%v does not say %q", err, says)
+	}
+	w.tellsNoSecrets(err)
+}
+
 // background runs all that goes on by itself until each has said why it does
 // not.
 func (w *watch) background(db *sql.DB, says string) {
 	w.Helper()
-	consumer, err := once.NewConsumer(db, once.ConsumerConfig{Durable: []string{"durable"}, Logger: &w.logs, MeterProvider: w.meters})
-	if err != nil {
-		w.Fatal(err)
-	}
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, &w.logs)
-	if err != nil {
+	w.refused(db, says)
+	// Without the checks of the start, as if the database began to refuse later.
+	ids := w.inbox(db)
+	intake, err1 := inbox.New(db, inbox.Config{Logger: &w.logs, MeterProvider: w.meters})
+	retries, err2 := retry.New(db, retry.Config{Logger: &w.logs, MeterProvider: w.meters})
+	quarantine, err3 := poison.New(db, poison.Config{Logger: &w.logs, MeterProvider: w.meters})
+	router, err4 := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, &w.logs)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		w.Fatal(err)
 	}
 	plain, durable := &byHand{messages: make(chan *message.Message)}, &byHand{messages: make(chan *message.Message)}
-	handle := func(context.Context, *sql.Tx, *message.Message) ([]*message.Message, error) { return nil, nil }
-	consumer.AddHandler(router, "plain", "t", plain, handle)
-	consumer.AddHandler(router, "durable", "t", durable, handle)
+	router.AddMiddleware(quarantine.Middleware, retries.Middleware, ids.Middleware)
+	handle := func(*message.Message) error { return nil }
+	router.AddConsumerHandler("plain", "t", retries.Subscriber("plain", plain), handle)
+	router.AddConsumerHandler("durable", "t", retries.Subscriber("durable", intake.Subscriber(durable)), handle)
 	stock, err := mover.New(db, mover.Config{Logger: &w.logs})
 	if err != nil {
 		w.Fatal(err)
@@ -137,7 +165,7 @@ func (w *watch) background(db *sql.DB, says string) {
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(w.Context()))
 	ended := make(chan error, 4)
-	for _, run := range []func(context.Context) error{consumer.Run, stock.Run, forward.Run} {
+	for _, run := range []func(context.Context) error{ids.Run, stock.Run, forward.Run} {
 		go func() { ended <- run(ctx) }()
 	}
 	go func() { ended <- router.Run(context.WithoutCancel(ctx)) }()

@@ -107,7 +107,8 @@ func TestMissingTables(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = s.Run(t.Context(), listener)
-		if !errors.Is(err, schema.ErrMissing) || !strings.Contains(err.Error(), "service: consumers: ") || !strings.Contains(err.Error(), "schema.Up") {
+		if !errors.Is(err, schema.ErrMissing) || !strings.Contains(err.Error(), "service: consumers: ") ||
+			!strings.Contains(err.Error(), "schema.Up") {
 			t.Errorf("error %v", err)
 		}
 	})
