@@ -46,7 +46,7 @@ func TestPingNamesWhatIsWrong(t *testing.T) {
 	plain, _ := changed(t, good, func(u *url.URL) { u.Scheme = "amqps" })
 	closed, closedHost := changed(t, good, func(u *url.URL) { u.Host = "127.0.0.1:1" })
 	certified := httptest.NewTLSServer(nil) // for its certificate
-	defer certified.Close()
+	t.Cleanup(certified.Close)
 	strange := tlsProxy(t, good, certified.TLS.Certificates)
 	_, strangeHost := changed(t, strange, func(*url.URL) {})
 
