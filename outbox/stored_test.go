@@ -104,12 +104,12 @@ func TestTrap50_EveryByteIsKept(t *testing.T) {
 		[]byte(strings.Repeat("\xff\x00", 1<<18)),
 	}
 	values := map[string]string{
-		"quotes":    `"\` + "'\t\r\n",
-		"html":      "<a href='&amp;'>\u2028\u2029</a>",
-		"unicode":   "日本語 🜚 \U0010FFFF \uFFFD",
-		"escape":    `\u0000 \x00`,
-		"empty":     "",
-		"":          "an empty key",
+		"quotes":   `"\` + "'\t\r\n",
+		"html":     "<a href='&amp;'>\u2028\u2029</a>",
+		"unicode":  "日本語 🜚 \U0010FFFF \uFFFD",
+		"escape":   `\u0000 \x00`,
+		"empty":    "",
+		"":         "an empty key",
 		"own_key?": "{}[]$1?1",
 	}
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {

@@ -73,6 +73,9 @@ func connect(
 		return conn, shared, nil
 	}
 	if shared != nil {
+		if reason := shared.refusal(); reason != nil {
+			err = reason // amqp091 guesses from when the connection was closed
+		}
 		shared.abort(err) // amqp091 leaves it open when the handshake fails
 		<-shared.done
 	}

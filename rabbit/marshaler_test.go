@@ -156,6 +156,32 @@ func TestUnmarshalTakesTheNativeID(t *testing.T) {
 	}
 }
 
+// Keys of this module that speak of one step only neither come in nor go out.
+func TestTrap81_SteeringKeysDoNotPass(t *testing.T) {
+	headers, metadata := amqp091.Table{}, message.Metadata{}
+	keys := map[string]bool{
+		"once_topic": false, "once_due_at": false, "once_edited_from": false, "once_of_tomorrow": false,
+		"once_ordering_key": true, "once_tenant_id": true, "color": true,
+	}
+	for key := range keys {
+		headers[key], metadata[key] = "x", "x"
+	}
+	in := unmarshal(t, amqp091.Delivery{Headers: headers}).Metadata
+	msg := message.NewMessage("m", nil)
+	msg.Metadata = metadata
+	out, err := rabbit.Marshaler{}.Marshal(msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, passes := range keys {
+		_, came := in[key]
+		_, went := out.Headers[key]
+		if came != passes || went != passes {
+			t.Errorf("%s: came in %v, went out %v, want %v", key, came, went, passes)
+		}
+	}
+}
+
 func TestUnmarshalSaysWhatTheBrokerSays(t *testing.T) {
 	for name, c := range map[string]struct {
 		redelivered bool

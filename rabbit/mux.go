@@ -249,6 +249,16 @@ func (m *mux) isEnded() bool {
 	return m.ended != nil
 }
 
+// refusal is what the broker closed the connection with, if it did.
+func (m *mux) refusal() *amqp.Error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ended == nil || !m.ended.Server {
+		return nil
+	}
+	return m.ended
+}
+
 // end closes all channels: the connection is closed, or going to be.
 func (m *mux) end(reason *amqp.Error) {
 	m.mu.Lock()

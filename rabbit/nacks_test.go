@@ -76,7 +76,7 @@ func declareQuorum(t *testing.T, uri string, members int) string {
 
 // A queue that is full nacks for good. That costs others a channel now and then,
 // and no connection.
-func TestAFullQueueCostsOthersNoConnection(t *testing.T) {
+func TestTrap96_AFullQueueCostsOthersNoConnection(t *testing.T) {
 	uri := brokerURL(t)
 	full := declareQueue(t, uri, amqp091.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
 	other := declareQueue(t, uri, nil)
@@ -101,7 +101,7 @@ func TestAFullQueueCostsOthersNoConnection(t *testing.T) {
 
 // Where nothing at all is confirmed, the connection is changed too, and everything
 // has its outcome.
-func TestNacksAloneChangeTheConnection(t *testing.T) {
+func TestTrap96_NacksAloneChangeTheConnection(t *testing.T) {
 	uri := brokerURL(t)
 	full := declareQueue(t, uri, amqp091.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
 	h := new(heard)

@@ -66,7 +66,8 @@ func TestTrap97_WhatComesBackOftenIsNotDropped(t *testing.T) {
 
 	// Declared before the upgrade, by a service that said nothing.
 	older := declareQueue(t, uri, config.Queue.Arguments)
-	if _, err := broker.Ctl(t.Context(), "set_policy", "no-limit", "^"+older+"$", `{"delivery-limit":-1}`, "--apply-to", "queues"); err != nil {
+	_, err := broker.Ctl(t.Context(), "set_policy", "no-limit", "^"+older+"$", `{"delivery-limit":-1}`, "--apply-to", "queues")
+	if err != nil {
 		t.Fatal(err)
 	}
 	h := returns(older) // with the policy that the log names

@@ -167,7 +167,7 @@ func copied(msg *message.Message, suffix string) *message.Message {
 }
 
 // passOn returns a message, and publishes another one itself.
-func passOn(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+func passOn(tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	return []*message.Message{copied(msg, " returned")}, outbox.Publisher(tx).Publish(produced, copied(msg, " published"))
 }
 
@@ -183,9 +183,9 @@ var handlers = map[string]func(b *bench) (message.HandlerMiddleware, message.Han
 	},
 	"together": func(b *bench) (message.HandlerMiddleware, message.HandlerFunc) {
 		return func(message.HandlerFunc) message.HandlerFunc {
-			return b.inbox.BatchHandler(func(ctx context.Context, tx *sql.Tx, msgs []*message.Message) (all []*message.Message, err error) {
+			return b.inbox.BatchHandler(func(_ context.Context, tx *sql.Tx, msgs []*message.Message) (all []*message.Message, err error) {
 				for _, msg := range msgs {
-					produced, err := passOn(ctx, tx, msg)
+					produced, err := passOn(tx, msg)
 					if err != nil {
 						return nil, err
 					}
@@ -199,7 +199,7 @@ var handlers = map[string]func(b *bench) (message.HandlerMiddleware, message.Han
 
 func single(msg *message.Message) ([]*message.Message, error) {
 	tx, _ := dedup.TxFromContext(msg.Context())
-	return passOn(msg.Context(), tx, msg)
+	return passOn(tx, msg)
 }
 
 // What strangers write into headers steers no message that a handler produces,

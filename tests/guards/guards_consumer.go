@@ -232,6 +232,26 @@ func inboxGuards() []guard {
 			pkg:     "retry", test: "TestTrap46WhatIsHeld/sqlite",
 		},
 		{
+			trap: 81, what: "keys that steer do not reach a handler",
+			file: "dedup/inbox.go", guard: "msg.Metadata = meta.Received(msg.Metadata)", without: "_ = meta.Received(msg.Metadata)",
+			pkg: "tests/dropin", test: "TestTrap81_Foreign.*/stock",
+		},
+		{
+			trap: 81, what: "keys that steer do not come in from RabbitMQ",
+			file: "rabbit/marshaler.go", guard: "|| !meta.Travels(key)", without: "|| key == MetadataRedelivered || key == MetadataDeliveryCount",
+			pkg: "rabbit", test: "TestTrap81_",
+		},
+		{
+			trap: 96, what: "a channel that only nacks is given up",
+			file: "rabbit/nacks.go", guard: "if k.nacks < nacksInARow ||", without: "if k.nacks > 0 ||",
+			pkg: "rabbit", test: "TestTrap96_AFullQueue",
+		},
+		{
+			trap: 97, what: "a queue is declared without the broker's default limit",
+			file: "rabbit/budget.go", guard: "if !limited || said ||", without: "if limited || said ||",
+			pkg: "rabbit", test: "TestTrap97_AQueue",
+		},
+		{
 			trap: 47, what: "the broker's own delivery limit is known",
 			file: "rabbit/budget.go", guard: "case major >= 4:", without: "case false:",
 			pkg: "rabbit", test: "TestTrap47TheDeliveryLimit",
