@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/verdict"
 )
@@ -22,6 +23,9 @@ var errMixed = errors.New("done in part")
 // that are there already are settled.
 func (t *turn) claim(ctx context.Context, tx *sql.Tx) error {
 	fresh, err := t.insert(ctx, tx)
+	if dialect.Unstorable(err) { // of several messages, each is asked alone
+		return unstorable(err)
+	}
 	if err != nil {
 		return verdict.NotCalled(fmt.Errorf("dedup: claim %d messages for %q: %w", len(t.entries), t.consumer, err))
 	}

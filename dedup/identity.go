@@ -110,3 +110,11 @@ func unusable(id string) string {
 func invalid(what, why string) error {
 	return verdict.Forever(verdict.ReasonInvalidID, fmt.Errorf("dedup: %w: %s%s", ErrInvalidID, what, why))
 }
+
+// unstorable is for an id, a key or a tenant that the database has no letters
+// for. No try can mend that, and the database is not away: the message goes out
+// of the way of the others.
+func unstorable(err error) error {
+	return verdict.Forever(verdict.ReasonInvalidID, fmt.Errorf(
+		"dedup: %w: the database is not in UTF-8 and cannot store the id, or the tenant: see schema.Check: %w", ErrInvalidID, err))
+}

@@ -171,6 +171,9 @@ func held(ctx context.Context) error {
 // handled, and returns errDone if one has been.
 func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, id identity, consumer string, tenant any) error {
 	result, err := i.sql.insert.Exec(ctx, tx, id.id, consumer, id.digest[:], tenant)
+	if dialect.Unstorable(err) {
+		return unstorable(err)
+	}
 	if err != nil {
 		return verdict.NotCalled(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer, err))
 	}

@@ -77,6 +77,19 @@ func Undeployed(err error) bool {
 	return false
 }
 
+// Unstorable says that a text cannot be stored in the encoding of the database,
+// or not be told to it: it is not in UTF-8, which schema.Check refuses.
+func Unstorable(err error) bool {
+	switch State(err) {
+	case "22P05", // untranslatable_character
+		"22021": // character_not_in_repertoire
+		return true
+	case "0A000": // feature_not_supported: SQL_ASCII knows no letter by its number
+		return strings.Contains(err.Error(), "SQL_ASCII")
+	}
+	return false
+}
+
 // TooMuch says that the work takes more memory than there is, or more locks:
 // less of it at once may succeed.
 func TooMuch(err error) bool { return State(err) == "53200" } // out_of_memory
@@ -91,7 +104,7 @@ func Refused(err error) bool { return refused(err) && !Unavailable(err) && !Cont
 // with a state of its own (feature_not_supported).
 type replicaError struct{ error }
 
-func isReplica(err error) bool { return State(err) == "0A000" }
+func isReplica(err error) bool { return State(err) == "0A000" && !Unstorable(err) }
 
 // BeginError returns the error of a BEGIN with the state that every statement
 // which writes would have got, if that is what it is about.

@@ -156,25 +156,27 @@ func scanConsumer(scan func(dest ...any) error) (c Consumer, err error) {
 // consumers. If there are none, nothing is stored.
 func (s *Store) Publish(ctx context.Context, topic string, msgs ...*message.Message) (to []Consumer, err error) {
 	topic = Clean(topic, maxName)
-	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		to = nil
-		err := eachRow(ctx, tx, func(scan func(dest ...any) error) error {
-			c, err := scanConsumer(scan)
-			to = append(to, c)
-			return err
-		}, s.sql.consumers.embedded, topic)
-		if err != nil {
-			return fmt.Errorf("look who is registered: %w", err)
-		}
-		batches := make([]*Batch, len(to))
-		for i, c := range to {
-			batches[i] = NewBatch(topic, Subscription{Consumer: c.Consumer, KeyOrder: c.KeyOrder})
-			for _, msg := range msgs {
-				batches[i].Add(msg)
+	err = fitting(func(fit fitter) error {
+		return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+			to = nil
+			err := eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+				c, err := scanConsumer(scan)
+				to = append(to, c)
+				return err
+			}, s.sql.consumers.embedded, topic)
+			if err != nil {
+				return fmt.Errorf("look who is registered: %w", err)
 			}
-		}
-		_, err = s.receiveAll(ctx, tx, batches)
-		return err
+			batches := make([]*Batch, len(to))
+			for i, c := range to {
+				batches[i] = NewBatch(topic, Subscription{Consumer: c.Consumer, KeyOrder: c.KeyOrder})
+				for _, msg := range msgs {
+					batches[i].Add(msg)
+				}
+			}
+			_, err = s.receiveAll(ctx, tx, batches, fit)
+			return err
+		})
 	})
 	if err != nil {
 		return nil, err

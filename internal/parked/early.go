@@ -18,19 +18,21 @@ import (
 // key, and nothing is charged.
 func (s *Store) ParkEarly(ctx context.Context, d *Delivery, msg *message.Message, turn verdict.Turn, delay time.Duration) error {
 	if d.Claim == nil {
-		return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-			delay, err := s.untilTurn(ctx, tx, d, turn, delay)
-			if err != nil {
-				return err
-			}
-			_, err = tx.ExecContext(ctx, s.sql.insertEarly,
-				Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), tenant(msg),
-				Digest(msg), Encode(msg), delay.Milliseconds(), turn.Sequence, turn.Version)
-			if err != nil {
-				return fmt.Errorf("park message until its turn: %w", err)
-			}
-			failpoint.Hit("parked/park-early")
-			return nil
+		return fitting(func(fit fitter) error {
+			return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+				delay, err := s.untilTurn(ctx, tx, d, turn, delay)
+				if err != nil {
+					return err
+				}
+				_, err = tx.ExecContext(ctx, s.sql.insertEarly, fit(
+					Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), tenant(msg),
+					Digest(msg), Encode(msg), delay.Milliseconds(), turn.Sequence, turn.Version)...)
+				if err != nil {
+					return fmt.Errorf("park message until its turn: %w", err)
+				}
+				failpoint.Hit("parked/park-early")
+				return nil
+			})
 		})
 	}
 	claim := d.Claim

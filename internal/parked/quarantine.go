@@ -75,16 +75,18 @@ func (s *Store) quarantineClaim(ctx context.Context, consumer string, c *Claim, 
 // quarantine runs a statement that returns the entry, and by which the keys go
 // on.
 func (s *Store) quarantine(ctx context.Context, keys []Key, aside Aside, query string, args ...any) (entry Entry, err error) {
-	err = s.changeKeys(ctx, keys, func(tx *sql.Tx) error {
-		entry, err = scanEntry(tx.QueryRowContext(ctx, query, args...))
-		if err != nil {
-			return err
-		}
-		failpoint.Hit("parked/quarantined")
-		if aside == nil {
-			return nil
-		}
-		return aside(ctx, tx, entry)
+	err = fitting(func(fit fitter) error {
+		return s.changeKeys(ctx, keys, func(tx *sql.Tx) error {
+			entry, err = scanEntry(tx.QueryRowContext(ctx, query, fit(args...)...))
+			if err != nil {
+				return err
+			}
+			failpoint.Hit("parked/quarantined")
+			if aside == nil {
+				return nil
+			}
+			return aside(ctx, tx, entry)
+		})
 	})
 	return entry, err
 }

@@ -38,19 +38,21 @@ func (s *Store) DeliverTo(ctx context.Context, topic string, to []Subscription, 
 // Receive is [Store.DeliverTo] for batches, and says how many messages were new:
 // of the others there is a row, in whatever state.
 func (s *Store) Receive(ctx context.Context, batches ...*Batch) (stored int64, err error) {
-	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		stored, err = s.receiveAll(ctx, tx, batches)
-		return err
+	err = fitting(func(fit fitter) error {
+		return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+			stored, err = s.receiveAll(ctx, tx, batches, fit)
+			return err
+		})
 	})
 	return stored, err
 }
 
-func (s *Store) receiveAll(ctx context.Context, tx *sql.Tx, batches []*Batch) (stored int64, err error) {
+func (s *Store) receiveAll(ctx context.Context, tx *sql.Tx, batches []*Batch, fit fitter) (stored int64, err error) {
 	if err := s.lockKeys(ctx, tx, keysOfBatches(batches...)); err != nil {
 		return 0, err
 	}
 	for _, b := range batches {
-		n, err := s.receive(ctx, tx, b)
+		n, err := s.receive(ctx, tx, b, fit)
 		if err != nil {
 			return 0, err
 		}
@@ -62,8 +64,8 @@ func (s *Store) receiveAll(ctx context.Context, tx *sql.Tx, batches []*Batch) (s
 
 // receive stores messages with one statement, or one for those whose order is
 // kept and one for the others.
-func (s *Store) receive(ctx context.Context, tx *sql.Tx, b *Batch) (int64, error) {
-	stored, err := s.insert(ctx, tx, s.sql.inOrder, b, b.inOrder, s.dialect.Strings(b.keys))
+func (s *Store) receive(ctx context.Context, tx *sql.Tx, b *Batch, fit fitter) (int64, error) {
+	stored, err := s.insert(ctx, tx, fit, s.sql.inOrder, b, b.inOrder, s.dialect.Strings(b.keys))
 	if err != nil {
 		return 0, err
 	}
@@ -72,11 +74,13 @@ func (s *Store) receive(ctx context.Context, tx *sql.Tx, b *Batch) (int64, error
 			return 0, err
 		}
 	}
-	n, err := s.insert(ctx, tx, s.sql.receive, b, b.free)
+	n, err := s.insert(ctx, tx, fit, s.sql.receive, b, b.free)
 	return stored + n, err
 }
 
-func (s *Store) insert(ctx context.Context, tx *sql.Tx, query string, b *Batch, r rows, more ...any) (stored int64, err error) {
+func (s *Store) insert(
+	ctx context.Context, tx *sql.Tx, fit fitter, query string, b *Batch, r rows, more ...any,
+) (stored int64, err error) {
 	if len(r.ids) == 0 {
 		return 0, nil
 	}
@@ -85,7 +89,7 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, query string, b *Batch, 
 		b.consumer, b.topic,
 		d.Strings(r.ids), d.Strings(r.tenants), d.List(r.starts), d.List(r.lengths), r.digests, r.envelopes,
 	}
-	result, err := tx.ExecContext(ctx, query, append(args, more...)...)
+	result, err := tx.ExecContext(ctx, query, fit(append(args, more...)...)...)
 	if err == nil {
 		stored, err = result.RowsAffected()
 	}

@@ -42,8 +42,10 @@ func (s *Store) Resolve(ctx context.Context, claims ...*Claim) error {
 func (s *Store) Postpone(ctx context.Context, consumer string, c *Claim, f Failure, delay time.Duration) error {
 	text, errType, group := f.columns(consumer)
 	stays := c.Order != SkipFailing
-	return s.settleOne(ctx, c, !stays, s.sql.postpone,
-		delay.Milliseconds(), min(f.Attempts, maxCount), min(f.Rounds, maxCount), text, errType, group, stays)
+	return fitting(func(fit fitter) error {
+		return s.settleOne(ctx, c, !stays, s.sql.postpone,
+			fit(delay.Milliseconds(), min(f.Attempts, maxCount), min(f.Rounds, maxCount), text, errType, group, stays)...)
+	})
 }
 
 // Release gives a claim back without charging anything, to be taken up again

@@ -68,15 +68,17 @@ func (f Failure) columns(consumer string) (text, errType, group string) {
 // after delay. A copy that is parked already stays as it is.
 func (s *Store) Park(ctx context.Context, d *Delivery, msg *message.Message, f Failure, delay time.Duration) error {
 	text, errType, group := f.columns(d.Consumer)
-	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, s.sql.insertWaiting,
-			Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), tenant(msg), Digest(msg), Encode(msg),
-			delay.Milliseconds(), min(f.Attempts, maxCount), min(f.Rounds, maxCount), text, errType, group, f.Err != nil)
-		if err != nil {
-			return fmt.Errorf("park message: %w", err)
-		}
-		failpoint.Hit("parked/park")
-		return nil
+	return fitting(func(fit fitter) error {
+		return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, s.sql.insertWaiting, fit(
+				Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), tenant(msg), Digest(msg), Encode(msg),
+				delay.Milliseconds(), min(f.Attempts, maxCount), min(f.Rounds, maxCount), text, errType, group, f.Err != nil)...)
+			if err != nil {
+				return fmt.Errorf("park message: %w", err)
+			}
+			failpoint.Hit("parked/park")
+			return nil
+		})
 	})
 }
 

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/watermill-once/once/internal/dialect"
 )
 
 // Bounds of the text columns, in bytes.
@@ -40,6 +42,48 @@ func Clean(text string, limit int) string {
 		limit--
 	}
 	return text[:limit]
+}
+
+// fitter returns the arguments of a statement as the database can store them.
+type fitter func(args ...any) []any
+
+// fitting runs do with the arguments of its statement as they are. If the
+// encoding of the database has no room for one of them, it runs do again with
+// all that is outside ASCII spelled out: what records a failure must not fail
+// for what the message says. The envelope, which is bytes, has the message as it
+// came.
+func fitting(do func(fit fitter) error) error {
+	err := do(func(args ...any) []any { return args })
+	if dialect.Unstorable(err) {
+		err = do(spelled)
+	}
+	return err
+}
+
+// spelled returns args with the texts among them in ASCII.
+func spelled(args ...any) []any {
+	all := make([]any, len(args))
+	for i, arg := range args {
+		if text, ok := arg.(string); ok {
+			arg = spell(text)
+		}
+		all[i] = arg
+	}
+	return all
+}
+
+// spell writes "<U+65E5>" in place of a letter outside ASCII: nothing in it has a
+// meaning in a list of texts, as a backslash would.
+func spell(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if r < utf8.RuneSelf {
+			b.WriteRune(r)
+		} else {
+			fmt.Fprintf(&b, "<%U>", r)
+		}
+	}
+	return b.String()
 }
 
 // CheckName refuses a name that cannot be stored as it is, and so would not be

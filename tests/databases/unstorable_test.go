@@ -1,0 +1,151 @@
+package databases
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+)
+
+const foreign = "日本" // no letter of LATIN1
+
+// A database that is not in UTF-8, because its tables were made by hand, or it
+// was restored into another one: what it cannot store ends in quarantine, and
+// what comes behind is handled (trap 86).
+func TestTrap86WhatTheDatabaseCannotStoreIsQuarantined(t *testing.T) {
+	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
+		t.Run(encoding, func(t *testing.T) {
+			db := testkit.PostgresIn(t, encoding)
+			tables, err := schema.SQL(schema.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := db.ExecContext(t.Context(), tables+`CREATE TABLE effects (payload text)`); err != nil {
+				t.Fatal(err)
+			}
+			eachDriver(t, db.DSN, func(t *testing.T, db *sql.DB) {
+				for _, mode := range []string{"single", "durable", "batch"} {
+					t.Run(mode, func(t *testing.T) { unstorable(t, db, mode, encoding) })
+				}
+			})
+		})
+	}
+}
+
+func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), `TRUNCATE once_inbox, once_parked, effects`); err != nil {
+		t.Fatal(err)
+	}
+	logs := &testkit.Logs{}
+	config := once.ConsumerConfig{Logger: logs, Retry: retry.Config{
+		Policy: retry.Policy{Immediate: -1, Delayed: 1, Base: time.Millisecond}, PollInterval: 10 * time.Millisecond,
+	}}
+	if mode == "durable" {
+		config.Durable = []string{"worker"}
+	}
+	consumer, err := once.NewConsumer(db, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: 10}, watermill.NopLogger{})
+	add := consumer.AddHandler
+	if mode == "batch" {
+		add = consumer.AddHandlerInBatches
+	}
+	add(router, "worker", "events", transport, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		if string(msg.Payload) == "fails" {
+			return nil, errors.New("there is no " + foreign)
+		}
+		_, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, string(msg.Payload))
+		return nil, err
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(ctx) }()
+	<-router.Running()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Log(logs.Lines()[:min(8, len(logs.Lines()))])
+		}
+	}()
+
+	tenant := message.NewMessage("of a tenant", []byte("a tenant"))
+	outbox.SetTenant(tenant, foreign)
+	for _, msg := range []*message.Message{
+		message.NewMessage(foreign, []byte("an id")), tenant, message.NewMessage("fails", []byte("fails")),
+		message.NewMessage("good", []byte("good")),
+	} {
+		if err := transport.Publish("events", msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	quarantine, err := poison.New(db, poison.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var payloads, effects []string
+	testkit.Eventually(t, time.Minute, "each has an effect or is in quarantine", func() bool {
+		payloads, effects = nil, texts(t, db)
+		entries, err := quarantine.List(t.Context(), poison.Filter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			payloads = append(payloads, string(e.Message.Payload))
+		}
+		return len(payloads)+len(effects) >= 4
+	})
+	// SQL_ASCII takes any bytes, and pgx leaves the connection in the encoding
+	// of the database: then text may be stored as something else.
+	var client string
+	if err := db.QueryRowContext(t.Context(), `SHOW client_encoding`).Scan(&client); err != nil {
+		t.Fatal(err)
+	}
+	refused := encoding == "LATIN1" && client == "UTF8"
+	if !slices.Contains(effects, "good") || !slices.Contains(payloads, "fails") || len(payloads)+len(effects) != 4 ||
+		refused && (!slices.Contains(payloads, "an id") || !slices.Contains(payloads, "a tenant")) {
+		t.Errorf("in quarantine are %q, with an effect %q", payloads, effects)
+	}
+}
+
+func texts(t *testing.T, db *sql.DB) (all []string) {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), `SELECT payload FROM effects`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var text string
+		if err := rows.Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, text)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}

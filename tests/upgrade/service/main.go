@@ -1,0 +1,136 @@
+// Command service is what the test of upgrades builds, with migrations that no
+// release has. It does one thing to the database and ends:
+//
+//	service postgres|sqlite DSN up|check|work|sql-from ARGUMENT
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	_ "github.com/lib/pq"
+	_ "modernc.org/sqlite"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
+)
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1) //nolint:gocritic // nothing is left that a context would end
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) != 4 {
+		return errors.New("usage: service postgres|sqlite DSN up|check|work|sql-from ARGUMENT")
+	}
+	db, err := sql.Open(args[0], args[1])
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	config := schema.Config{Dialect: schema.Dialect(args[0])}
+	switch n, _ := strconv.Atoi(args[3]); args[2] {
+	case "up":
+		return schema.Up(ctx, db, config)
+	case "check":
+		return schema.Check(ctx, db, config)
+	case "sql-from":
+		text, err := schema.SQLFrom(config, n)
+		fmt.Print(text) //nolint:forbidigo // it is a command
+		return err
+	case "work":
+		return work(ctx, db, config, n)
+	default:
+		return fmt.Errorf("no such work: %s", args[2])
+	}
+}
+
+// work commits so many events, forwards them and has each handled, by this
+// process or another, one after the other: the tables are migrated meanwhile.
+func work(ctx context.Context, db *sql.DB, config schema.Config, events int) error {
+	const topic = "events"
+	logger := watermill.NopLogger{}
+	transport, err := local.New(db, local.Config{Schema: config})
+	if err != nil {
+		return err
+	}
+	forward, err := forwarder.New(db, transport, forwarder.Config{Schema: config, Logger: logger, PollMax: 50 * time.Millisecond})
+	if err != nil {
+		return err
+	}
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{Schema: config, Logger: logger})
+	if err != nil {
+		return err
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, logger)
+	if err != nil {
+		return err
+	}
+	consumer.AddHandler(router, "worker", topic, transport.Subscriber(),
+		func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id) VALUES ($1)`, msg.UUID)
+			return nil, err
+		})
+	box, err := outbox.New(outbox.Config{Schema: config})
+	if err != nil {
+		return err
+	}
+
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 3)
+	go func() { ended <- router.Run(running) }()
+	select {
+	case <-router.Running():
+	case err := <-ended:
+		return err
+	}
+	go func() { ended <- forward.Run(running) }()
+	go func() { ended <- consumer.Run(running) }()
+	for range events {
+		msg := outbox.NewMessage(nil)
+		err := box.InTx(ctx, db, func(_ *sql.Tx, events message.Publisher) error { return events.Publish(topic, msg) })
+		if err == nil {
+			err = handled(ctx, db, msg.UUID, ended)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	stop()
+	return errors.Join(<-ended, <-ended, <-ended)
+}
+
+// handled returns when an event has had its effect.
+func handled(ctx context.Context, db *sql.DB, id string, ended <-chan error) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var n int
+		if err := db.QueryRowContext(ctx, `SELECT count(*) FROM effects WHERE message_id = $1`, id).Scan(&n); err != nil || n > 0 {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case err := <-ended:
+			return errors.Join(errors.New("a part has ended"), err)
+		case <-ctx.Done():
+			return errors.New("an event was not handled")
+		}
+	}
+}

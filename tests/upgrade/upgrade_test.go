@@ -1,0 +1,200 @@
+package upgrade
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// next is the version of the first migration that no release has.
+var next = schema.Version() + 1
+
+// build builds the service with migrations that are added to those of the
+// module, each a text for both dialects.
+func build(t *testing.T, migrations ...string) (path string) {
+	t.Helper()
+	dir := t.TempDir()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	replaced := map[string]string{}
+	for i, text := range migrations {
+		name := fmt.Sprintf("%04d_for_a_test.sql", next+i)
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, dialect := range []schema.Dialect{schema.PostgreSQL, schema.SQLite} {
+			replaced[filepath.Join(root, "schema", string(dialect), name)] = filepath.Join(dir, name)
+		}
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replaced})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(file, overlay, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(dir, "service")
+	output, err := exec.CommandContext(t.Context(), "go", "build", "-overlay", file, "-o", path, "./service").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	return path
+}
+
+// release is a build and the database that it is deployed to.
+type release struct {
+	*testing.T
+
+	path string
+	db   testkit.Database
+}
+
+func (r release) run(command string, argument int) (stdout, stderr string) {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Minute)
+	defer cancel()
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(ctx, r.path, r.db.Dialect, r.db.DSN, command, strconv.Itoa(argument))
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil && errs.Len() == 0 {
+		r.Errorf("%s: %v", command, err)
+	}
+	return out.String(), strings.TrimSpace(errs.String())
+}
+
+// does has a command succeed.
+func (r release) does(command string, argument int) {
+	r.Helper()
+	if _, stderr := r.run(command, argument); stderr != "" {
+		r.Errorf("%s: %s", command, stderr)
+	}
+}
+
+// refuses has a command fail with a text.
+func (r release) refuses(command, says string) {
+	r.Helper()
+	if _, stderr := r.run(command, 0); stderr != says {
+		r.Errorf("%s: it says\n%s\nnot\n%s", command, stderr, says)
+	}
+}
+
+func (r release) exec(query string) {
+	r.Helper()
+	if _, err := r.db.ExecContext(r.Context(), query); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func newer(tables, from, code int) string {
+	return fmt.Sprintf("the tables are newer than this code: they have version %d, which needs code of version %d or later, "+
+		"this code has version %d: deploy the newer code, or restore a backup from before the migration", tables, from, code)
+}
+
+// A release is deployed while the one before it works, is taken back with its
+// tables left as they are, and deployed again. One whose migration breaks older
+// code is refused by that, before it does anything.
+func TestDeployAndRollBack(t *testing.T) {
+	// Added with a default, so that statements which do not know it go on.
+	additive := fmt.Sprintf("-- compatible_from: %d\nALTER TABLE {outbox} ADD COLUMN later text DEFAULT 'x' NOT NULL;", schema.Version())
+	const breaking = `ALTER TABLE {inbox} RENAME COLUMN tenant TO for_whom;`
+	oldBuild, newBuild, lastBuild := build(t), build(t, additive), build(t, additive, breaking)
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		older, newest, last := release{t, oldBuild, db}, release{t, newBuild, db}, release{t, lastBuild, db}
+		older.does("up", 0)
+		older.exec(`CREATE TABLE effects (message_id text)`)
+		newest.refuses("check", fmt.Sprintf("schema: the tables are older than this code: they have version %d, this code needs %d: "+
+			"run schema.Up, or apply schema.SQLFrom(config, %d)", next-1, next, next-1))
+
+		done := make(chan struct{})
+		go func() { // while it works, the tables are migrated
+			defer close(done)
+			older.does("work", 30)
+		}()
+		newest.does("up", 0)
+		newest.does("check", 0)
+		newest.does("work", 5)
+		<-done
+
+		for _, command := range []string{"check", "up", "work"} { // rolled back
+			older.does(command, 5)
+		}
+		newest.does("work", 5)
+
+		last.does("up", 0)
+		for code, r := range map[int]release{next - 1: older, next: newest} {
+			r.refuses("check", "schema: "+newer(next+1, next+1, code))
+			r.refuses("up", "schema: up: "+newer(next+1, next+1, code))
+		}
+		var effects, pending int
+		query := `SELECT (SELECT count(*) FROM effects), (SELECT count(*) FROM once_outbox)`
+		if err := db.QueryRowContext(t.Context(), query).Scan(&effects, &pending); err != nil {
+			t.Fatal(err)
+		}
+		if effects != 45 || pending != 0 {
+			t.Errorf("%d effects of 45 events, %d events are left", effects, pending)
+		}
+	})
+}
+
+// With a migration tool of its own a service applies the same steps, each to
+// tables of the version that it is for and to no others.
+func TestSQLFromBringsTablesForward(t *testing.T) {
+	migration := fmt.Sprintf("-- compatible_from: %d\nCREATE TABLE {index later} (x integer);", schema.Version())
+	path, withTwo := build(t, migration), build(t, migration, `CREATE TABLE {index last} (x integer);`)
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+		if err := schema.Up(t.Context(), db.DB, config); err != nil {
+			t.Fatal(err)
+		}
+		r, two := release{t, path, db}, release{t, withTwo, db}
+		apply := func(text string) error {
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback() }()
+			if _, err := tx.ExecContext(t.Context(), text); err != nil {
+				return err
+			}
+			return tx.Commit()
+		}
+		text, stderr := r.run("sql-from", next-1)
+		tooFar, _ := two.run("sql-from", next)
+		if text == "" || tooFar == "" || stderr != "" {
+			t.Fatalf("%q, %s", text, stderr)
+		}
+		if err := apply(tooFar); err == nil {
+			t.Error("a step was passed over")
+		}
+		if err := apply(text); err != nil {
+			t.Fatal(err)
+		}
+		r.does("check", 0)
+		if err := schema.Check(t.Context(), db.DB, config); err != nil {
+			t.Errorf("the code before it: %v", err)
+		}
+		if err := apply(text); err == nil {
+			t.Error("a step was applied twice")
+		}
+		if err := apply(tooFar); err != nil {
+			t.Error(err)
+		}
+		two.does("check", 0)
+	})
+}
