@@ -1,7 +1,6 @@
 package rabbit_test
 
 import (
-	"fmt"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -85,10 +84,11 @@ func TestTrap96_AFullQueueCostsOthersNoConnection(t *testing.T) {
 	if err := p.Publish(full, newMessage("first")); err != nil {
 		t.Fatal(err)
 	}
-	for n := 0; h.said(otherChannel) < 2; n++ { // the second one needs a pause of a second to be over
-		mustBe(t, "refused", p.Publish(full, newMessage(fmt.Sprint("full", n))))
-		mustBe(t, "confirmed", p.Publish(other, newMessage(fmt.Sprint("fine", n))))
-	}
+	eventually(t, "the channel is changed again, after a pause of a second", func() bool {
+		mustBe(t, "refused", p.Publish(full, newMessage("full")))
+		mustBe(t, "confirmed", p.Publish(other, newMessage("fine")))
+		return h.said(otherChannel) == 2
+	})
 	if n := h.said("Connected"); n != 1 {
 		t.Errorf("connected %d times: %q", n, h.all())
 	}

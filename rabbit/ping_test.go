@@ -79,7 +79,6 @@ func TestPingNamesWhatIsWrong(t *testing.T) {
 	} {
 		for who, p := range pingers(t, c.uri) {
 			t.Run(name+", "+who, func(t *testing.T) {
-				t.Parallel()
 				patience := time.Minute
 				if c.waits {
 					patience = time.Second

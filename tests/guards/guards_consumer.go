@@ -238,7 +238,7 @@ func inboxGuards() []guard {
 		},
 		{
 			trap: 81, what: "keys that steer do not come in from RabbitMQ",
-			file: "rabbit/marshaler.go", guard: "|| !meta.Travels(key)", without: "|| key == MetadataRedelivered || key == MetadataDeliveryCount",
+			file: "rabbit/marshaler.go", guard: "|| !meta.Travels(key)", without: "|| !meta.Travels(key) && key != meta.Topic",
 			pkg: "rabbit", test: "TestTrap81_",
 		},
 		{

@@ -432,7 +432,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 76, what: "an overdue confirm costs a channel and not the connection",
-			file: "rabbit/settle.go", guard: "s.p.retire(l)\n", without: "s.p.retire(l)\n\t\t\tl.session.mux.abort(ErrUnknown)\n",
+			file: "rabbit/nacks.go", guard: "s.p.retire(l)\n", without: "s.p.retire(l)\n\tl.session.mux.abort(ErrUnknown)\n",
 			pkg: "rabbit", test: "TestTrap76_OneStuck",
 		},
 		{
