@@ -86,7 +86,7 @@ var sabotages = map[string]sabotage{
 
 	"consumers: of nobody":     {do: `INSERT INTO once_consumers (topic, consumer, embedded, seen_at) VALUES ('', '', true, 'infinity')`, lite: `INSERT INTO once_consumers (topic, consumer, embedded, seen_at) VALUES ('', '', 1, 9223372036854775807)`},
 	"consumers: seen never":    {do: `INSERT INTO once_consumers (topic, consumer, seen_at) VALUES ('events', 'never', '-infinity')`, lite: `INSERT INTO once_consumers (topic, consumer, seen_at) VALUES ('events', 'never', -9223372036854775808)`},
-	"consumers: the same name": {do: `INSERT INTO once_consumers (topic, consumer) VALUES ('', '')`, refused: true},
+	"consumers: the same name": {do: `INSERT INTO once_consumers (topic, consumer) VALUES ('x', 'x'), ('x', 'x')`, refused: true},
 	"consumers: seen by words": {do: `INSERT INTO once_consumers (topic, consumer, seen_at) VALUES ('a', 'b', 'soon')`, refused: true},
 
 	"audit: at no time": {do: `INSERT INTO once_audit (at, actor, action, subject) VALUES ('infinity', '', '', '` + long + `')`, lite: `INSERT INTO once_audit (at, actor, action, subject) VALUES (9223372036854775807, '', '', '` + long + `')`},

@@ -15,13 +15,17 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 89, what: "a consumer name has one handler in a process",
-			file: "internal/parked/uses.go", guard: "if other.runs() && (!shared || !other.shared) {", without: "if other.runs() && shared && !other.shared {",
-			pkg: "retry", test: "TestTwoHandlersUnderOneName/sqlite",
+			file:    "internal/parked/uses.go",
+			guard:   "if other.runs() && (!shared || !other.shared) {",
+			without: "if other.runs() && shared && !other.shared {",
+			pkg:     "retry", test: "TestTwoHandlersUnderOneName/sqlite",
 		},
 		{
 			trap: 84, what: "a consumer stays registered for the embedded transport",
-			file: "internal/parked/consumers.go", guard: "SET embedded = c.embedded OR excluded.embedded", without: "SET embedded = excluded.embedded",
-			pkg: "internal/parked", test: "TestAConsumerStaysRegistered/sqlite",
+			file:    "internal/parked/consumers.go",
+			guard:   "SET embedded = c.embedded OR excluded.embedded",
+			without: "SET embedded = excluded.embedded",
+			pkg:     "internal/parked", test: "TestAConsumerStaysRegistered/sqlite",
 		},
 		{
 			trap: 48, what: "the inbox is asked before a message is given up that was killed",
