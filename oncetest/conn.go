@@ -6,6 +6,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+
+	"github.com/watermill-once/once/internal/dialect"
 )
 
 // errLost is what the driver says when a fault has come.
@@ -19,6 +21,7 @@ type conn struct {
 
 	tx       driver.Tx // under way, or nil
 	delivery *delivery // of the transaction that was begun last, or nil
+	check    *dialect.Check
 	gone     bool
 }
 
@@ -50,7 +53,7 @@ func (c *conn) statement(ctx context.Context, query string) error {
 	if c.gone {
 		return errLost
 	}
-	if c.tx == nil || c.delivery == nil {
+	if !c.counts(query) {
 		return nil
 	}
 	switch c.delivery.statement(query) {
@@ -61,6 +64,16 @@ func (c *conn) statement(ctx context.Context, query string) error {
 	default:
 		return nil
 	}
+}
+
+// counts says whether a statement is one of a transaction that is observed. Those
+// of dedup's check are not: not every transaction has them, and they change
+// nothing.
+func (c *conn) counts(query string) bool {
+	if c.tx == nil || c.delivery == nil {
+		return false
+	}
+	return c.check == nil || query != c.check.SQL && query != c.check.Mark
 }
 
 // refuse has the database itself fail, so that it does to the transaction what
@@ -93,7 +106,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 		return nil, err
 	}
 	result, err := execer.ExecContext(ctx, query, args)
-	c.skipped(err)
+	c.skipped(query, err)
 	return result, err
 }
 
@@ -106,13 +119,13 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 		return nil, err
 	}
 	rows, err := queryer.QueryContext(ctx, query, args)
-	c.skipped(err)
+	c.skipped(query, err)
 	return rows, err
 }
 
 // skipped looks whether the statement will be prepared first, and come again.
-func (c *conn) skipped(err error) {
-	if c.tx != nil && c.delivery != nil && errors.Is(err, driver.ErrSkip) {
+func (c *conn) skipped(query string, err error) {
+	if c.counts(query) && errors.Is(err, driver.ErrSkip) {
 		c.delivery.notCarriedOut()
 	}
 }
@@ -153,7 +166,7 @@ func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx
 	if err != nil {
 		return nil, err
 	}
-	c.tx, c.delivery = inner, deliveryOf(ctx)
+	c.tx, c.delivery, c.check = inner, deliveryOf(ctx), dialect.CheckOf(ctx)
 	if c.delivery != nil {
 		c.delivery.begin()
 	}
