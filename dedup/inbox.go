@@ -150,6 +150,9 @@ func (i *Inbox) begin(ctx context.Context) (tx *sql.Tx, check *dialect.Check, re
 			watermill.LogFields{"max_open": i.db.Stats().MaxOpenConnections, "idle": i.db.Stats().Idle})
 	}
 	check = &dialect.Check{SQL: i.sql.check}
+	if i.dialect.SQLite() {
+		check.Mark = i.sql.begin
+	}
 	tx, release, err = dialect.Begin(dialect.WithCheck(dialect.StartWithText(ctx), check), i.db, nil)
 	if err != nil {
 		return nil, nil, nil, verdict.NotCalled(fmt.Errorf("dedup: %w", err))

@@ -6,6 +6,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+
+	"github.com/watermill-once/once/internal/dialect"
 )
 
 // errLost is what the driver says when a fault has come.
@@ -20,6 +22,7 @@ type conn struct {
 	tx       driver.Tx // under way, or nil
 	delivery *delivery // of the transaction that was begun last, or nil
 	call     *call     // whose connection it is, or nil
+	check    *dialect.Check
 	gone     bool
 }
 
@@ -52,7 +55,7 @@ func (c *conn) statement(ctx context.Context, query string) error {
 		return errLost
 	}
 	c.call.statement(query)
-	if c.tx == nil || c.delivery == nil {
+	if !c.counts(query) {
 		return nil
 	}
 	switch c.delivery.statement(query) {
@@ -63,6 +66,16 @@ func (c *conn) statement(ctx context.Context, query string) error {
 	default:
 		return nil
 	}
+}
+
+// counts says whether a statement is one of a transaction that is observed. Those
+// of dedup's check are not: not every transaction has them, and they change
+// nothing.
+func (c *conn) counts(query string) bool {
+	if c.tx == nil || c.delivery == nil {
+		return false
+	}
+	return c.check == nil || query != c.check.SQL && query != c.check.Mark
 }
 
 // refuse has the database itself fail, so that it does to the transaction what
@@ -95,7 +108,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 		return nil, err
 	}
 	result, err := execer.ExecContext(ctx, query, args)
-	c.skipped(err)
+	c.skipped(query, err)
 	return result, err
 }
 
@@ -108,16 +121,16 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 		return nil, err
 	}
 	rows, err := queryer.QueryContext(ctx, query, args)
-	c.skipped(err)
+	c.skipped(query, err)
 	return rows, err
 }
 
 // skipped looks whether the statement will be prepared first, and come again.
-func (c *conn) skipped(err error) {
+func (c *conn) skipped(query string, err error) {
 	if errors.Is(err, driver.ErrSkip) {
 		c.call.notCarriedOut()
 	}
-	if c.tx != nil && c.delivery != nil && errors.Is(err, driver.ErrSkip) {
+	if c.counts(query) && errors.Is(err, driver.ErrSkip) {
 		c.delivery.notCarriedOut()
 	}
 }
@@ -158,7 +171,7 @@ func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx
 	if err != nil {
 		return nil, err
 	}
-	c.tx, c.delivery = inner, deliveryOf(ctx)
+	c.tx, c.delivery, c.check = inner, deliveryOf(ctx), dialect.CheckOf(ctx)
 	if c.delivery != nil {
 		c.delivery.begin()
 	}

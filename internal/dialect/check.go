@@ -8,6 +8,10 @@ import "context"
 type Check struct {
 	SQL string
 
+	// Mark is the statement before it by which it knows the transaction, if one is
+	// sent for that alone.
+	Mark string
+
 	// Sent says that the driver sends it along with the COMMIT, see package
 	// lazytx.
 	Sent bool
