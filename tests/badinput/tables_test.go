@@ -72,8 +72,8 @@ var sabotages = map[string]sabotage{
 		VALUES (1, 'null', 'events', '', NULL, now(), 1, '', '', true)`, refused: true, lite: `INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown)
 		VALUES (1, 'null', 'events', '', NULL, 1, 1, '', '', 1)`},
 
-	"versions: of nothing": {do: `INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, applied_at) VALUES ('', '', '', -9223372036854775808, 'infinity')`, lite: `INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, applied_at) VALUES ('', '', '', -9223372036854775808, 9223372036854775807)`},
-	"versions: a word":     {do: `INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, applied_at) VALUES ('a', '', '', 'one', '1999-01-01')`, refused: true},
+	"versions: of nothing": {do: `INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at) VALUES ('', '', '', -9223372036854775808, 1, 'infinity')`, lite: `INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at) VALUES ('', '', '', -9223372036854775808, 1, 9223372036854775807)`},
+	"versions: a word":     {do: `INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at) VALUES ('a', '', '', 'one', 1, '1999-01-01')`, refused: true},
 
 	"replays: no JSON": {do: `INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id) VALUES ('other', 'no JSON', '{', '', '', 'paused', -1, -1)`, refused: true},
 	"replays: for ever": {
