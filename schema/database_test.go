@@ -57,23 +57,28 @@ func TestADatabaseOfAnotherKindIsTold(t *testing.T) {
 		says   string
 	}{
 		"SQLite": {
-			testkit.SQLite(t).DB, schema.Config{},
+			testkit.SQLite(t).DB,
+			schema.Config{},
 			`Dialect is "postgres", the database is SQLite 3.`,
 		},
 		"PostgreSQL": {
-			testkit.Postgres(t).DB, schema.Config{Dialect: schema.SQLite},
+			testkit.Postgres(t).DB,
+			schema.Config{Dialect: schema.SQLite},
 			`Dialect is "sqlite", the database is PostgreSQL 1`,
 		},
 		"MariaDB": {
-			answering(t, answers{"version", "10.11.19-MariaDB-0+deb12u1"}), schema.Config{},
+			answering(t, answers{"version", "10.11.19-MariaDB-0+deb12u1"}),
+			schema.Config{},
 			`Dialect is "postgres", the database is 10.11.19-MariaDB-0+deb12u1: there is no dialect for it, use PostgreSQL or SQLite`,
 		},
 		"MySQL": {
-			answering(t, answers{"version", "8.4.3"}), schema.Config{Dialect: schema.SQLite},
+			answering(t, answers{"version", "8.4.3"}),
+			schema.Config{Dialect: schema.SQLite},
 			`Dialect is "sqlite", the database is MySQL 8.4.3: there is no dialect for it, use PostgreSQL or SQLite`,
 		},
 		"another": {
-			answering(t, answers{"version", "Quack 1"}), schema.Config{Dialect: schema.SQLite},
+			answering(t, answers{"version", "Quack 1"}),
+			schema.Config{Dialect: schema.SQLite},
 			`Dialect is "sqlite", the database is Quack 1: use a database of that kind`,
 		},
 	} {

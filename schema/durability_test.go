@@ -30,7 +30,8 @@ func TestDurabilitySaysWhatLosesCommits(t *testing.T) {
 			"unlogged tables (once_inbox) are empty after a crash: run ALTER TABLE ... SET LOGGED",
 		},
 		"fsync": {
-			testkit.Database{DB: openPostgres(t, private.DSN("postgres")), Dialect: "postgres"}, "",
+			testkit.Database{DB: openPostgres(t, private.DSN("postgres")), Dialect: "postgres"},
+			"",
 			"fsync is off: set it to on in postgresql.conf",
 		},
 		"SQLite, OFF": {
