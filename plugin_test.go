@@ -149,11 +149,11 @@ func TestStartChecksTheTables(t *testing.T) {
 		{
 			"newer", func(b *startBench) {
 				b.up()
-				_, err := b.db.ExecContext(b.Context(), `UPDATE once_migrations SET version = 999 WHERE version = 1`)
+				_, err := b.db.ExecContext(b.Context(), `UPDATE once_migrations SET version = 999, compatible_from = 999 WHERE version = 1`)
 				b.must(err)
 			},
-			fmt.Sprintf(`schema: the tables are newer than this code: version 999, this code knows up to %d: deploy the newer code`,
-				schema.Version()),
+			fmt.Sprintf(`schema: the tables are newer than this code: they have version 999, which needs code of version 999 or later, `+
+				`this code has version %d: deploy the newer code, or restore a backup from before the migration`, schema.Version()),
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -253,9 +253,10 @@ func TestStartChecksTheHandlers(t *testing.T) {
 				`give each handler its own consumer name; to add one handler more than once, set retry.Config.ShareConsumer`,
 		}},
 		{"one name on purpose", func(b *startBench) {
-			b.router.AddMiddleware(b.inbox.Middleware)
-			b.router.AddConsumerHandler("b", "t", shared{b.retries.Subscriber("mail", b.in)}, nothing)
-			b.router.AddConsumerHandler("c", "t", shared{b.retries.Subscriber("mail", b.in)}, nothing)
+			b.parts(dedup.Config{}, retry.Config{ShareConsumer: true})
+			b.plugin().router.AddMiddleware(b.inbox.Middleware)
+			b.router.AddConsumerHandler("b", "t", b.retries.Subscriber("mail", b.in), nothing)
+			b.router.AddConsumerHandler("c", "t", b.retries.Subscriber("mail", b.in), nothing)
 		}, nil},
 		{"one inbox with a name for several", func(b *startBench) {
 			b.parts(dedup.Config{Consumer: "payments"}, retry.Config{})
@@ -324,12 +325,6 @@ func TestStartChecksTheHandlers(t *testing.T) {
 	}
 }
 
-// shared has a consumer's name that others may have.
-type shared struct{ message.Subscriber }
-
-func (shared) ConsumerName() string { return "mail" }
-func (shared) SharesConsumer() bool { return true }
-
 // A transport whose broker says what it is told to.
 type pinged struct {
 	message.Subscriber
@@ -397,9 +392,9 @@ func TestStartChecksTheRights(t *testing.T) {
 	start(`schema: check: read "once_migrations": pq: permission denied for table once_migrations (42501)`)
 	exec(`GRANT SELECT ON once_migrations, once_parked TO "WHO"`, `GRANT SELECT, INSERT ON once_inbox TO "WHO"`)
 	start(fmt.Sprintf(`schema: the database user lacks rights: %q needs DELETE on once_inbox, UPDATE on once_inbox, INSERT on once_parked, `+
-		`DELETE on once_parked, UPDATE on once_parked, SELECT on once_replays: `+
-		`grant it the role of a consumer, see schema.Roles and docs/roles.md`, role))
-	exec(`GRANT ALL ON once_inbox, once_parked, once_replays TO "WHO"`)
+		`DELETE on once_parked, UPDATE on once_parked, SELECT on once_replays, SELECT on once_consumers, INSERT on once_consumers, `+
+		`DELETE on once_consumers, UPDATE on once_consumers: grant it the role of a consumer, see schema.Roles and docs/roles.md`, role))
+	exec(`GRANT ALL ON once_inbox, once_parked, once_replays, once_consumers TO "WHO"`)
 	start()
 	if !b.logs.Has("INFO Messages of handlers that return messages would be held: the outbox cannot be written",
 		fmt.Sprintf(`err=schema: the database user lacks rights: %q needs INSERT on once_outbox, USAGE on once_outbox_position: `+

@@ -49,7 +49,8 @@ func newQueries(d dialect.Dialect, c Config) queries {
 		// inserted, and set back after it was; if it was not, no handler follows.
 		insert: d.Statement(idle, `
 			INSERT INTO {inbox} (message_id, consumer, digest, tenant)
-			VALUES ($1, $2, $3, CASE WHEN set_config('lock_timeout', left(`+keepLockTimeout+`, 0) || '`+millis(c.LockTimeout)+`', true) <> '' THEN $4 END)
+			VALUES ($1, $2, $3, CASE
+				WHEN set_config('lock_timeout', left(`+keepLockTimeout+`, 0) || '`+millis(c.LockTimeout)+`', true) <> '' THEN $4 END)
 			ON CONFLICT (message_id, consumer) DO NOTHING
 			RETURNING `+lockTimeoutBack),
 

@@ -10,13 +10,17 @@ import (
 func (r *Retries) Part() start.Part {
 	return start.Part{
 		Name: "retry", DB: r.store.DB(), Schema: r.config.Schema, Logger: r.config.Logger,
-		Tables:      []string{"inbox", "parked", "replays"},
+		Tables:      []string{"inbox", "parked", "replays", "consumers"},
 		Concurrency: r.config.Concurrency, LongestDelay: r.config.LongestDelay(),
 	}
 }
 
 // ConsumerName returns the name that Subscriber was given.
 func (s *subscriber) ConsumerName() string { return s.consumer }
+
+// SharesConsumer reports whether other handlers may have the name, see
+// Config.ShareConsumer.
+func (s *subscriber) SharesConsumer() bool { return s.retries.config.ShareConsumer }
 
 // Ping asks the wrapped subscriber whether its broker lets it in. A subscriber
 // that cannot say is taken to be let in.

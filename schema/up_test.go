@@ -44,7 +44,8 @@ func TestCheckTellsOutdatedFromNewer(t *testing.T) {
 		}
 		set := func(version, compatibleFrom int) {
 			t.Helper()
-			query := fmt.Sprintf(`UPDATE once_migrations SET version = %d, compatible_from = %d WHERE version = (SELECT MAX(version) FROM once_migrations)`,
+			query := fmt.Sprintf(`UPDATE once_migrations SET version = %d, compatible_from = %d
+				WHERE version = (SELECT MAX(version) FROM once_migrations)`,
 				version, compatibleFrom)
 			if _, err := db.ExecContext(t.Context(), query); err != nil {
 				t.Fatal(err)

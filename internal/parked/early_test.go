@@ -22,7 +22,8 @@ func apply(t *testing.T, db testkit.Database, tx *sql.Tx, version int) {
 	if db.Dialect == "sqlite" {
 		now = "unixepoch() * 1000"
 	}
-	_, err := tx.ExecContext(t.Context(), `INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
+	_, err := tx.ExecContext(t.Context(), `
+		INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
 		VALUES ('c', 'account', 'a', $1, 1, `+now+`)
 		ON CONFLICT (consumer, aggregate_type, aggregate_id) DO UPDATE SET version = excluded.version`, version)
 	if err != nil {
@@ -162,7 +163,8 @@ func TestWhoAppliesAVersionWaitsForWhatIsBeingParked(t *testing.T) {
 			testkit.Eventually(t, 20*time.Second, "it is being parked", func() bool { return waiting(t, db) == 1 })
 			tx := begin(t, db)
 			go func() {
-				_, err := tx.ExecContext(t.Context(), `INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
+				_, err := tx.ExecContext(t.Context(), `
+		INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
 					VALUES ('c', 'account', 'a', 2, 1, now())
 					ON CONFLICT (consumer, aggregate_type, aggregate_id) DO UPDATE SET version = 2`)
 				applying <- err
