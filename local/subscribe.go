@@ -49,7 +49,9 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, ErrClosed
 	default:
 	}
-	if err := s.transport.register(ctx, topic, to); err != nil {
+	// An error would keep a router from starting, and one that has not started
+	// cannot be closed. When ctx has ended the subscription only ends.
+	if err := s.transport.register(ctx, topic, to); err != nil && ctx.Err() == nil {
 		return nil, err
 	}
 	running := &subscription{registration{to.Consumer, topic}, to.Wake}

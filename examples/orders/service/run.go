@@ -35,7 +35,11 @@ func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 
 	// Consumers first, so that what is forwarded finds them; clients last, when
 	// everything is there to serve them.
-	start("consumers", func() error { return s.router.Run(consuming) })
+	consumed := make(chan struct{})
+	start("consumers", func() error {
+		defer close(consumed)
+		return s.router.Run(consuming)
+	})
 	err := s.awaitConsumers(ctx, abandon, failed)
 	if err == nil && ctx.Err() == nil {
 		start("forwarder", func() error { return s.forwarder.Run(parts) })
@@ -48,7 +52,7 @@ func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 		case err = <-failed:
 		}
 	}
-	err = errors.Join(err, s.stop(parts, server))
+	err = errors.Join(err, s.stop(parts, server, consumed))
 	running.Wait()
 	return err
 }
@@ -97,7 +101,7 @@ func (s *Service) awaitForwarder(ctx context.Context, failed <-chan error) error
 //
 // Each of the first three has s.stopTimeout. What is not finished by then is
 // undone, and done again after the next start.
-func (s *Service) stop(ctx context.Context, server *http.Server) error {
+func (s *Service) stop(ctx context.Context, server *http.Server, consumed <-chan struct{}) error {
 	s.health.stopping.Store(true)
 	ctx, cancel := context.WithTimeout(ctx, s.stopTimeout)
 	defer cancel()
@@ -106,18 +110,22 @@ func (s *Service) stop(ctx context.Context, server *http.Server) error {
 		err = errors.Join(fmt.Errorf("service: stop http: %w", err), server.Close())
 	}
 	return errors.Join(err,
-		stopError("consumers", s.stopConsumers()),
+		stopError("consumers", s.stopConsumers(ctx, consumed)),
 		stopError("forwarder", s.forwarder.Close()),
 		stopError("connections", s.Close()))
 }
 
-// stopConsumers closes the router. One that never ran would be waited for: its
-// handlers, which were not started, cannot stop.
-func (s *Service) stopConsumers() error {
-	if !s.router.IsRunning() {
+// stopConsumers closes the router when it runs. If it could not start, it is
+// left: Close would wait for handlers that never began.
+func (s *Service) stopConsumers(ctx context.Context, consumed <-chan struct{}) error {
+	select {
+	case <-s.router.Running():
+		return s.router.Close()
+	case <-consumed:
 		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	return s.router.Close()
 }
 
 func stopError(part string, err error) error {
