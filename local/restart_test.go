@@ -1,6 +1,7 @@
 package local_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -203,6 +204,36 @@ func TestSubscribeFailsIfTheConsumerCannotBeRegistered(t *testing.T) {
 		const want = `local: register consumer "payments" for topic "orders.placed": `
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("error %v, want one that begins with %s", err, want)
+		}
+		if err := sub.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A service that is stopped while it starts has not failed, and one without
+// tables is told what to do.
+func TestSubscribeWhenTheContextEndsAndWithoutTables(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+		transport := restarted(t, db, config)
+		retries, err := retry.New(db.DB, retry.Config{Schema: config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sub := retries.Subscriber("payments", transport.Subscriber())
+		_, err = sub.Subscribe(t.Context(), topic)
+		if !errors.Is(err, schema.ErrMissing) || !strings.Contains(err.Error(), "run schema.Up, or apply schema.SQL") {
+			t.Errorf("without tables: %v", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		messages, err := sub.Subscribe(ctx, topic)
+		if err != nil {
+			t.Fatalf("when its context has ended: %v", err)
+		}
+		if _, open := <-messages; open {
+			t.Error("there is a message")
 		}
 		if err := sub.Close(); err != nil {
 			t.Error(err)

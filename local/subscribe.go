@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/schema"
 )
 
 // Subscriber returns the receiving end for one consumer, to be wrapped by
@@ -36,7 +37,7 @@ type subscription struct {
 // registered when the subscription and the process end, as a queue stays bound:
 // messages that are published meanwhile wait for it. [Transport.Forget] ends
 // the registration. An error of the database is returned, and the consumer may
-// then not be registered.
+// then not be registered; with a ctx that has ended, neither.
 //
 // The returned channel carries nothing and ends with ctx or Close.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
@@ -49,9 +50,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, ErrClosed
 	default:
 	}
-	// An error would keep a router from starting, and one that has not started
-	// cannot be closed. When ctx has ended the subscription only ends.
-	if err := s.transport.register(ctx, topic, to); err != nil && ctx.Err() == nil {
+	if err := s.transport.register(ctx, topic, to); err != nil {
 		return nil, err
 	}
 	running := &subscription{registration{to.Consumer, topic}, to.Wake}
@@ -77,15 +76,21 @@ func (s *subscriber) Close() error {
 }
 
 func (t *Transport) register(ctx context.Context, topic string, to parked.Subscription) error {
-	ctx, cancel := context.WithTimeout(ctx, t.config.PublishTimeout)
+	bounded, cancel := context.WithTimeout(ctx, t.config.PublishTimeout)
 	defer cancel()
-	_, err := t.store.See(ctx, parked.Consumer{
+	_, err := t.store.See(bounded, parked.Consumer{
 		Consumer: to.Consumer, Topic: topic, Embedded: true, KeyOrder: to.KeyOrder, Owner: to.Owner,
 	})
-	if err != nil {
-		return fmt.Errorf("local: %w", err)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil: // a service that stops while it starts is no failure: the subscription is over
+		return nil
 	}
-	return nil
+	if cause := schema.Check(bounded, t.store.DB(), t.config.Schema); cause != nil { // tables that are missing say what to do
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	return fmt.Errorf("local: %w", err)
 }
 
 func (t *Transport) start(s *subscription) {
