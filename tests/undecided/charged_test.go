@@ -52,9 +52,12 @@ var both = map[string]failure{
 	"a time of its own, wrapped": {says: []string{"too slow"}, handle: func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
 		return fmt.Errorf("too slow: %w", tooSlow(ctx, tx))
 	}},
-	"a time of its own, permanent": {says: []string{"too slow"}, once: true, handle: func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
-		return retry.Permanent(fmt.Errorf("too slow: %w", tooSlow(ctx, tx)))
-	}},
+	"a time of its own, permanent": {
+		says: []string{"too slow"}, once: true,
+		handle: func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
+			return retry.Permanent(fmt.Errorf("too slow: %w", tooSlow(ctx, tx)))
+		},
+	},
 }
 
 // leaveOpen leaves a result set open that the connection has not seen the end of.
@@ -121,6 +124,7 @@ var mostCalls = map[string]int{"single": 3, "durable": 3, "batch": 5, "together"
 // One bad message ends in quarantine, however it fails, after a bounded number
 // of calls, and those that are in flight with it are handled.
 func TestWhateverFailsIsCharged(t *testing.T) {
+	t.Parallel()
 	for mode := range modes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -220,7 +224,9 @@ func (w *world) idle(ctx context.Context, tx *sql.Tx, _ *message.Message) error 
 	if err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
 		return err
 	}
-	for n := 1; n > 0; time.Sleep(20 * time.Millisecond) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for n := 1; n > 0; <-tick.C {
 		if err := w.QueryRowContext(ctx, `SELECT COUNT(*) FROM pg_stat_activity WHERE pid = $1`, pid).Scan(&n); err != nil {
 			return err
 		}

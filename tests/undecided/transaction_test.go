@@ -90,7 +90,8 @@ func TestTrap83TheHandlersStatementsHaveTheirOwnLockTimeout(t *testing.T) {
 					database.DB = db
 					w := newWorld(t, database, mode, func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
 						var lock, idle string
-						err := tx.QueryRowContext(ctx, `SELECT current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout')`).Scan(&lock, &idle)
+						err := tx.QueryRowContext(ctx, `SELECT current_setting('lock_timeout'),
+							current_setting('idle_in_transaction_session_timeout')`).Scan(&lock, &idle)
 						got = append(got, lock, idle)
 						return err
 					}, change)

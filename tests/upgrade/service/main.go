@@ -51,7 +51,7 @@ func run(ctx context.Context, args []string) error {
 		return schema.Check(ctx, db, config)
 	case "sql-from":
 		text, err := schema.SQLFrom(config, n)
-		fmt.Print(text) //nolint:forbidigo // it is a command
+		fmt.Print(text)
 		return err
 	case "work":
 		return work(ctx, db, config, n)
