@@ -239,8 +239,8 @@ func TestVersionsOutOfOrderByConcurrencyOrRetriesTakeEffect(t *testing.T) {
 			}
 			last[name] = id
 		}
-		if n := p.count(`SELECT COUNT(*) FROM once_parked`); n != 0 {
-			p.Errorf("%d are left in quarantine, or wait", n)
-		}
+		testkit.Eventually(p.T, time.Minute, "none is left in quarantine, or waits", func() bool {
+			return p.count(`SELECT COUNT(*) FROM once_parked`) == 0
+		})
 	})
 }

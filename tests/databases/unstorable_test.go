@@ -12,7 +12,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
-	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/inbox"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
@@ -50,37 +51,43 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 	if _, err := db.ExecContext(t.Context(), `TRUNCATE once_inbox, once_parked, effects`); err != nil {
 		t.Fatal(err)
 	}
+	// The middlewares without the checks at the start, which refuse such a database.
 	logs := &testkit.Logs{}
-	config := once.ConsumerConfig{Logger: logs, Retry: retry.Config{
-		Policy: retry.Policy{Immediate: -1, Delayed: 1, Base: time.Millisecond}, PollInterval: 10 * time.Millisecond,
-	}}
-	if mode == "durable" {
-		config.Durable = []string{"worker"}
-	}
-	consumer, err := once.NewConsumer(db, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-	if err != nil {
+	retries, err1 := retry.New(db, retry.Config{
+		Policy: retry.Policy{Immediate: -1, Delayed: 1, Base: time.Millisecond}, PollInterval: 10 * time.Millisecond, Logger: logs,
+	})
+	once, err2 := dedup.New(db, dedup.Config{Logger: logs})
+	quarantine, err3 := poison.New(db, poison.Config{Logger: logs})
+	intake, err4 := inbox.New(db, inbox.Config{Logger: logs})
+	router, err5 := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		t.Fatal(err)
 	}
 	transport := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: 10}, watermill.NopLogger{})
-	add := consumer.AddHandler
-	if mode == "batch" {
-		add = consumer.AddHandlerInBatches
+	sub, middleware := message.Subscriber(transport), once.Middleware
+	switch mode {
+	case "durable":
+		sub = intake.Subscriber(transport)
+	case "batch":
+		middleware = once.BatchMiddleware
 	}
-	add(router, "worker", "events", transport, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+	router.AddMiddleware(quarantine.Middleware, retries.Middleware, middleware)
+	router.AddConsumerHandler("worker", "events", retries.Subscriber("worker", sub), func(msg *message.Message) error {
 		if string(msg.Payload) == "fails" {
-			return nil, errors.New("there is no " + foreign)
+			return errors.New("there is no " + foreign)
 		}
-		_, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, string(msg.Payload))
-		return nil, err
+		tx, _ := dedup.TxFromContext(msg.Context())
+		_, err := tx.ExecContext(msg.Context(), `INSERT INTO effects VALUES ($1)`, string(msg.Payload))
+		return err
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(ctx) }()
-	<-router.Running()
+	select {
+	case <-router.Running():
+	case err := <-ended:
+		t.Fatal(err)
+	}
 	defer func() {
 		stop()
 		if err := <-ended; err != nil {
@@ -100,10 +107,6 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 		if err := transport.Publish("events", msg); err != nil {
 			t.Fatal(err)
 		}
-	}
-	quarantine, err := poison.New(db, poison.Config{})
-	if err != nil {
-		t.Fatal(err)
 	}
 	var payloads, effects []string
 	testkit.Eventually(t, time.Minute, "each has an effect or is in quarantine", func() bool {

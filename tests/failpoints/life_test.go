@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"sync"
 	"testing"
@@ -74,6 +75,7 @@ func TestMain(m *testing.M) {
 		_ = flag.Set("test.parallel", "8") // much of the time is spent waiting for leases to end
 		testkit.Main(m)
 	}
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // standard error says which failpoint was reached, and nothing else
 	var l life
 	err := json.Unmarshal([]byte(told), &l)
 	if err == nil {
