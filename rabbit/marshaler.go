@@ -88,8 +88,12 @@ func appendMetadata(b []byte, msg *message.Message) (_ []byte, err error) {
 	return appendText(appendShort(b, amqp.DefaultMessageUUIDHeaderKey), msg.UUID), nil
 }
 
-// passes says which metadata becomes a header.
-func passes(key string) bool { return !ours(key) && !SteeringHeader(key) }
+// passes says which metadata becomes a header. A key of this module that this
+// version does not know is one of a newer producer's, for newer consumers: the
+// outbox refuses those that nobody knows.
+func passes(key string) bool {
+	return (!ours(key) || !meta.Known(key)) && !SteeringHeader(key)
+}
 
 // Unmarshal returns the delivery as a message. Its id is that of the header,
 // else the native message id, else empty; what to do with a message without an

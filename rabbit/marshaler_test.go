@@ -156,7 +156,8 @@ func TestUnmarshalTakesTheNativeID(t *testing.T) {
 	}
 }
 
-// Keys of this module that speak of one step only neither come in nor go out.
+// Keys of this module that speak of one step only neither come in nor go out. A
+// key that this version does not know is one of a newer producer's, and goes out.
 func TestTrap81_SteeringKeysDoNotPass(t *testing.T) {
 	headers, metadata := amqp091.Table{}, message.Metadata{}
 	keys := map[string]bool{
@@ -176,8 +177,8 @@ func TestTrap81_SteeringKeysDoNotPass(t *testing.T) {
 	for key, passes := range keys {
 		_, came := in[key]
 		_, went := out.Headers[key]
-		if came != passes || went != passes {
-			t.Errorf("%s: came in %v, went out %v, want %v", key, came, went, passes)
+		if goes := passes || key == "once_of_tomorrow"; came != passes || went != goes {
+			t.Errorf("%s: came in %v, want %v; went out %v, want %v", key, came, passes, went, goes)
 		}
 	}
 }

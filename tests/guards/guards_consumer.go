@@ -20,16 +20,14 @@ func inboxGuards() []guard {
 		return err
 	}
 	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {
-		release() // the pool may have no other connection to look with
-		return i.lostUnderHandler(ctx, err)
+		return i.failed(ctx, tx, release, err)
 	}
 `,
 			without: `	if err := held(ctx); err != nil {
 		return err
 	}
 	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {
-		release() // the pool may have no other connection to look with
-		return i.lostUnderHandler(ctx, err)
+		return i.failed(ctx, tx, release, err)
 	}
 	for _, id := range identities {
 		if err := i.claim(ctx, tx, id, consumer, parked.Tenant(msg)); err != nil {
@@ -76,13 +74,13 @@ func inboxGuards() []guard {
 		{
 			trap: 37, what: "produced messages are stored in the handler's transaction",
 			file:    "dedup/inbox.go",
-			guard:   "err = i.store(tx, consumer, all)",
-			without: "err = i.dialect.Write(ctx, i.db, func(tx *sql.Tx) error { return i.store(tx, consumer, all) })",
+			guard:   "return i.store(tx, consumer, all)",
+			without: "return i.dialect.Write(ctx, i.db, func(tx *sql.Tx) error { return i.store(tx, consumer, all) })",
 			pkg:     "dedup", test: "TestTrap37ProducedMessagesOf",
 		},
 		{
 			trap: 38, what: "a failure is not remembered",
-			file: "dedup/inbox.go", guard: "release() // the pool may have no other connection to look with", without: "_ = tx.Commit()",
+			file: "dedup/errors.go", guard: "lost := tx.Rollback()", without: "lost := tx.Commit()",
 			pkg: "retry", test: "TestTrap38RetriesAndReplaysRun/sqlite",
 		},
 		{

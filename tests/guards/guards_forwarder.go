@@ -364,7 +364,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 66, what: "what nobody would handle is refused",
-			file: "local/publish.go", guard: "if len(t.topics[topic]) == 0 {", without: "if len(t.topics[topic]) == 0 && false {",
+			file: "local/publish.go", guard: "if len(to) == 0 {", without: "if len(to) == 0 && false {",
 			pkg: "local", test: "TestTrap66Without",
 		},
 		{

@@ -246,7 +246,7 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 59, what: "a failed try is rolled back",
-			file: "dedup/inbox.go", guard: "release() // the pool may have no other connection to look with", without: "_ = tx.Commit()",
+			file: "dedup/errors.go", guard: "lost := tx.Rollback()", without: "lost := tx.Commit()",
 			pkg: "retry", test: "TestTrap59HalfOfTheWork/sqlite",
 		},
 		{

@@ -170,10 +170,10 @@ func (w *world) isCharged(mode, name string, f failure, good []string) {
 	testkit.Eventually(w.T, time.Minute, name+": the good ones are handled", func() bool { return w.count(effects) == len(good) })
 	var entries []poison.Entry
 	testkit.Eventually(w.T, time.Minute, name+": the bad one is in quarantine", func() bool {
-		var err error
-		if entries, err = w.consumer.Quarantine().List(w.Context(), poison.Filter{MessageID: name}); err != nil {
-			w.Fatal(err)
-		}
+		w.look(func() (err error) {
+			entries, err = w.consumer.Quarantine().List(w.Context(), poison.Filter{MessageID: name})
+			return err
+		})
 		return len(entries) > 0
 	})
 	for _, text := range f.says {

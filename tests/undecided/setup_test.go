@@ -3,6 +3,7 @@ package undecided
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"strings"
@@ -197,10 +198,23 @@ func (w *world) exec(query string, args ...any) {
 
 func (w *world) count(what string) (n int) {
 	w.Helper()
-	if err := w.QueryRowContext(w.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
-		w.Fatal(err)
-	}
+	w.look(func() error {
+		return w.QueryRowContext(w.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n)
+	})
 	return n
+}
+
+// look repeats a query for as long as the small pool gives it a connection that
+// a handler has ended.
+func (w *world) look(query func() error) {
+	w.Helper()
+	testkit.Eventually(w.T, time.Minute, "a working connection", func() bool {
+		err := query()
+		if err != nil && !errors.Is(err, driver.ErrBadConn) {
+			w.Fatal(err)
+		}
+		return err == nil
+	})
 }
 
 func (w *world) callsOf(id string) int {
