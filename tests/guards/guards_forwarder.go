@@ -313,7 +313,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 32, what: "no metadata steers the broker",
-			file: "rabbit/marshaler.go", guard: "return !ours(key) && !SteeringHeader(key)", without: "return !ours(key)",
+			file: "rabbit/marshaler.go", guard: ") && !SteeringHeader(key)", without: ")",
 			pkg: "rabbit", test: "TestTrap32_NoCopy",
 		},
 		{
