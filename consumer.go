@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
@@ -54,7 +54,7 @@ type ConsumerConfig struct {
 	// has when a router starts is logged as an error: it may be misspelt.
 	// Defaults to none.
 	Durable []string
-	Inbox   inbox.Config
+	Inbox   durable.Config
 
 	// Dedup, Retry and Poison are for the three parts of the chain. Defaults
 	// to their zero values, which are good; produced messages go to the outbox
@@ -83,7 +83,7 @@ type ConsumerConfig struct {
 // Consumer adds handlers with the whole chain to a router.
 type Consumer struct {
 	durable    []string
-	intake     *inbox.Intake
+	storage     *durable.Storage
 	once       *dedup.Inbox
 	retries    *retry.Retries
 	quarantine *poison.Store
@@ -106,7 +106,7 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	if config.Sequence != nil && config.Sequence.Window == 0 {
 		config.Sequence.Window = windowFor(config.Retry.LongestDelay())
 	}
-	intake, err := inbox.New(db, config.Inbox)
+	intake, err := durable.New(db, config.Inbox)
 	errs := []error{err}
 	if slices.Contains(config.Durable, "") {
 		errs = append(errs, errors.New("once: Durable has an empty name"))
@@ -122,7 +122,7 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	quarantine, err := poison.New(db, config.Poison)
 	errs = append(errs, err)
 	consumer := &Consumer{
-		durable: slices.Clone(config.Durable), intake: intake, once: once, retries: retries, quarantine: quarantine,
+		durable: slices.Clone(config.Durable), storage: intake, once: once, retries: retries, quarantine: quarantine,
 	}
 	if config.Sequence != nil {
 		consumer.sequence, err = sequence.New(*config.Sequence)
@@ -273,7 +273,7 @@ func (c *Consumer) add(
 ) *message.Handler {
 	chain := c.quarantine.Middleware(c.retries.Middleware(once))
 	if slices.Contains(c.durable, consumer) {
-		sub = c.intake.Subscriber(sub)
+		sub = c.storage.Subscriber(sub)
 	}
 	sub = c.handlers.add(router, consumer, c.retries.Subscriber(consumer, sub))
 	return router.AddConsumerHandler(consumer, topic, sub,

@@ -11,7 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
-	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
@@ -25,7 +25,7 @@ func ExampleConsumer_keyOrder() {
 	defer remove()
 	tables := schema.Config{Dialect: schema.SQLite}
 	must(schema.Up(ctx, db, tables))
-	transport, err := local.New(db, local.Config{Schema: tables})
+	transport, err := embedded.New(db, embedded.Config{Schema: tables})
 	must(err)
 
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{

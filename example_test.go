@@ -15,7 +15,7 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -34,7 +34,7 @@ func ExampleConsumer() {
 
 	tables := schema.Config{Dialect: schema.SQLite}
 	must(schema.Up(ctx, db, tables))
-	transport, err := local.New(db, local.Config{Schema: tables})
+	transport, err := embedded.New(db, embedded.Config{Schema: tables})
 	must(err)
 
 	// The consumer.

@@ -18,7 +18,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/mover"
 	"github.com/watermill-once/once/poison"
@@ -99,7 +99,7 @@ func TestPartsWithoutALoggerLogToSlogsDefault(t *testing.T) {
 			return err
 		}},
 		"inbox": {"store", func(ctx context.Context) error {
-			i, err := inbox.New(db, inbox.Config{})
+			i, err := durable.New(db, durable.Config{})
 			if err != nil {
 				return err
 			}

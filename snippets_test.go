@@ -23,7 +23,7 @@ import (
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/lazytx"
-	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/mover"
 	"github.com/watermill-once/once/oncetest"
 	"github.com/watermill-once/once/outbox"
@@ -309,7 +309,7 @@ func _(ctx context.Context, router *message.Router, handle once.HandlerFunc) err
 	if err := schema.Up(ctx, db, tables); err != nil {
 		return err
 	}
-	transport, err := local.New(db, local.Config{Schema: tables})
+	transport, err := embedded.New(db, embedded.Config{Schema: tables})
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // Two instances have batches with the same messages, in opposite order and at
@@ -43,7 +43,7 @@ func TestOverlappingBatchesOfTwoInstances(t *testing.T) {
 			}{{h, batch()}, {again, backwards}} {
 				both.Go(func() {
 					for n, err := range deliver(copies.h, copies.msgs...) {
-						if err != nil && verdict.Of(err).Kind != verdict.Undecided {
+						if err != nil && disposition.Of(err).Kind != disposition.Undecided {
 							t.Errorf("message %d: %v", n, err)
 						}
 					}
@@ -173,7 +173,7 @@ func TestAFrozenCopyDoesNotHoldUpItsBatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	errs := deliver(ways["each"](b, c, none), numbered(5)...)
-	kindOf(t, errs[2], verdict.Undecided)
+	kindOf(t, errs[2], disposition.Undecided)
 	errs[2] = nil
 	noErrors(t, errs)
 	b.expect(4, 4, 4)

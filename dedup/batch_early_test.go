@@ -12,7 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // Messages whose turn comes within their batch are applied with it, in
@@ -30,15 +30,15 @@ func TestEarlyMessagesInABatch(t *testing.T) {
 			if err != nil || number == applied {
 				return err
 			}
-			place := verdict.Turn{Sequence: "all", Version: int64(number)}
-			return verdict.NotYet(place, time.Minute, errors.New("not yet"))
+			place := disposition.Turn{Sequence: "all", Version: int64(number)}
+			return disposition.NotYet(place, time.Minute, errors.New("not yet"))
 		})
 		msgs := slices.Delete(numbered(7), 4, 5) // what m05 and m06 wait for
 		slices.Reverse(msgs)
 		for n, err := range deliver(h, msgs...) {
 			switch id := msgs[n].UUID; id {
 			case "m05", "m06":
-				if v := verdict.Of(err); v.Early == nil || fmt.Sprintf("m%02d", v.Early.Version) != id {
+				if v := disposition.Of(err); v.Early == nil || fmt.Sprintf("m%02d", v.Early.Version) != id {
 					t.Errorf("%s: %v, early %+v", id, err, v.Early)
 				}
 			default:

@@ -12,7 +12,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 func containsText(err error, text string) bool { return strings.Contains(err.Error(), text) }
@@ -43,7 +43,7 @@ func TestABadMessageInABatch(t *testing.T) {
 				})
 				for n, err := range deliver(h, numbered(20)...) {
 					if n == 10 {
-						kindOf(t, err, verdict.Failed)
+						kindOf(t, err, disposition.Failed)
 					} else if err != nil {
 						t.Errorf("message %d: %v", n, err)
 					}
@@ -131,9 +131,9 @@ func TestABadEventInABatch(t *testing.T) {
 		})
 		errs := deliver(h, numbered(5)...)
 		noErrors(t, []error{errs[0], errs[4]})
-		kindOf(t, errs[1], verdict.Permanent)
-		kindOf(t, errs[2], verdict.Failed)
-		kindOf(t, errs[3], verdict.Failed)
+		kindOf(t, errs[1], disposition.Permanent)
+		kindOf(t, errs[2], disposition.Failed)
+		kindOf(t, errs[3], disposition.Failed)
 		b.expect(2, 2, 2)
 	})
 }
@@ -149,7 +149,7 @@ func TestARefusedCommitOfABatch(t *testing.T) {
 		_, err := tx.ExecContext(context.Background(), `INSERT INTO unique_later VALUES (1), (1)`)
 		return err
 	}), numbered(5)...)
-	kindOf(t, errs[2], verdict.Failed)
+	kindOf(t, errs[2], disposition.Failed)
 	errs[2] = nil
 	noErrors(t, errs)
 	b.expect(4, 4, 4)
@@ -195,7 +195,7 @@ func TestAMessageThatLosesItsConnectionLeavesItsBatch(t *testing.T) {
 			}
 			return nil
 		}), numbered(20)...)
-		kindOf(t, errs[10], verdict.Undecided)
+		kindOf(t, errs[10], disposition.Undecided)
 		noErrors(t, append(errs[:10], errs[11:]...))
 		b.expect(19, 19, 19)
 	}
@@ -238,13 +238,13 @@ func TestACancelledMessageLeavesItsBatch(t *testing.T) {
 			left <- err
 		}()
 		cancelGone()
-		kindOf(t, <-left, verdict.Undecided)
+		kindOf(t, <-left, disposition.Undecided)
 		msgs := numbered(2)
 		msgs[1].SetContext(ctx)
 		errs := deliver(h, msgs...)
 		noErrors(t, errs[:1])
 		if errs[1] != nil { // it may have been committed before anybody noticed
-			kindOf(t, errs[1], verdict.Undecided)
+			kindOf(t, errs[1], disposition.Undecided)
 		}
 		done := 1
 		if errs[1] == nil {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/outbox"
 )
 
@@ -167,13 +167,13 @@ func TestCopiesInABatch(t *testing.T) {
 			message.NewMessage("done", nil), message.NewMessage("done", []byte("another")),
 			message.NewMessage("new", []byte("another")), message.NewMessage("", nil))
 		noErrors(t, slices.Concat(errs[2:4]))
-		kindOf(t, errs[4], verdict.Permanent)
-		kindOf(t, errs[6], verdict.Permanent)
+		kindOf(t, errs[4], disposition.Permanent)
+		kindOf(t, errs[6], disposition.Permanent)
 		// Which of the three came first is open: the copies are one, or a collision each.
 		collisions := 0
 		for _, err := range []error{errs[0], errs[1], errs[5]} {
 			if err != nil {
-				kindOf(t, err, verdict.Permanent)
+				kindOf(t, err, disposition.Permanent)
 				collisions++
 			}
 		}
@@ -204,7 +204,7 @@ func TestAKeyThatIsDoneInABatch(t *testing.T) {
 		}
 		errs := deliver(ways["each"](b, c, none), keyed("m2", "k1", "body"), keyed("m3", "k1", "another"), keyed("m4", "k4", "body"))
 		noErrors(t, []error{errs[0], errs[2]})
-		kindOf(t, errs[1], verdict.Permanent)
+		kindOf(t, errs[1], disposition.Permanent)
 		b.expect(2, 4, 1)
 		if len(c.ids) != 1 {
 			t.Errorf("calls: %v", c.ids)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // errMixed says that something of a message was done before and something was
@@ -27,7 +27,7 @@ func (t *turn) claim(ctx context.Context, tx *sql.Tx) error {
 		return unstorable(err)
 	}
 	if err != nil {
-		return verdict.NotCalled(fmt.Errorf("dedup: claim %d messages for %q: %w", len(t.entries), t.consumer, err))
+		return disposition.NotCalled(fmt.Errorf("dedup: claim %d messages for %q: %w", len(t.entries), t.consumer, err))
 	}
 	if t.leaveLost() {
 		return errMixed
@@ -45,7 +45,7 @@ func (t *turn) claim(ctx context.Context, tx *sql.Tx) error {
 	}
 	digests, err := t.digests(ctx, tx, known)
 	if err != nil {
-		return verdict.NotCalled(fmt.Errorf("dedup: compare %d messages for %q: %w", len(known), t.consumer, err))
+		return disposition.NotCalled(fmt.Errorf("dedup: compare %d messages for %q: %w", len(known), t.consumer, err))
 	}
 	lone := len(t.entries) == 1
 	mixed := t.drop(func(e *entry) bool {
@@ -142,7 +142,7 @@ func (t *turn) digests(ctx context.Context, tx *sql.Tx, ids []string) (map[strin
 func (t *turn) compared(id identity, digest []byte) error {
 	switch {
 	case digest == nil: // retention has just removed the row: the next try inserts it
-		return verdict.NotCalled(fmt.Errorf("dedup: compare message %q for %q: %w", id.id, t.consumer, sql.ErrNoRows))
+		return disposition.NotCalled(fmt.Errorf("dedup: compare message %q for %q: %w", id.id, t.consumer, sql.ErrNoRows))
 	case !bytes.Equal(digest, id.digest[:]):
 		return collided(id, t.consumer)
 	}

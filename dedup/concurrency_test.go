@@ -11,7 +11,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // Two copies at the same moment: the second waits for the first, and runs only
@@ -99,7 +99,7 @@ func TestTrap78ACopyDoesNotWaitForAFrozenOneForEver(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err = b.inbox.Middleware(apply)(message.NewMessageWithContext(ctx, "m1", nil))
-	kindOf(t, err, verdict.Undecided)
+	kindOf(t, err, disposition.Undecided)
 	if ctx.Err() != nil {
 		t.Error("it waited for as long as its context let it")
 	}
@@ -117,7 +117,7 @@ func TestTrap78AFrozenHandlerLosesItsTransaction(t *testing.T) {
 		})
 		return nil, write(msg.Context(), msg)
 	})(message.NewMessage("m1", nil))
-	kindOf(t, err, verdict.Undecided)
+	kindOf(t, err, disposition.Undecided)
 	b.expect(0, 0, 0)
 }
 
@@ -143,7 +143,7 @@ func TestALostConnectionIsNotChargedToTheMessage(t *testing.T) {
 		if err == nil {
 			t.Fatalf("%s: no error", name)
 		}
-		kindOf(t, err, verdict.Undecided)
+		kindOf(t, err, disposition.Undecided)
 	}
 	b.expect(0, 0, 0)
 	if _, err := b.inbox.Middleware(apply)(message.NewMessage("m1", nil)); err != nil {
@@ -173,13 +173,13 @@ func TestAHandlersOwnTimeoutIsItsFailure(t *testing.T) {
 		return nil, err
 	}
 	_, err = b.inbox.Middleware(impatient)(message.NewMessage("m1", nil))
-	kindOf(t, err, verdict.Failed)
+	kindOf(t, err, disposition.Failed)
 	_, err = b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		_, err := impatient(msg)
 		server.Stop()
 		return nil, err
 	})(message.NewMessage("m1", nil))
-	kindOf(t, err, verdict.Undecided)
+	kindOf(t, err, disposition.Undecided)
 
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -193,7 +193,7 @@ func TestAHandlersOwnTimeoutIsItsFailure(t *testing.T) {
 		_, err := tx.ExecContext(msg.Context(), `SELECT pg_sleep(60)`)
 		return nil, err
 	})(msg)
-	kindOf(t, err, verdict.Undecided)
+	kindOf(t, err, disposition.Undecided)
 	b.expect(0, 0, 0)
 }
 
@@ -206,7 +206,7 @@ func TestAnErrorThatTheHandlerHidesIsItsFailure(t *testing.T) {
 		_, _ = tx.ExecContext(msg.Context(), `SELECT 1/0`)
 		return nil, nil
 	})(message.NewMessage("m1", nil))
-	kindOf(t, err, verdict.Failed)
+	kindOf(t, err, disposition.Failed)
 	b.expect(0, 0, 0)
 }
 
@@ -220,6 +220,6 @@ func TestARefusedCommitIsAFailure(t *testing.T) {
 		_, err := tx.ExecContext(context.Background(), `INSERT INTO unique_later VALUES (1), (1)`)
 		return nil, err
 	})(message.NewMessage("m1", nil))
-	kindOf(t, err, verdict.Failed)
+	kindOf(t, err, disposition.Failed)
 	b.expect(0, 0, 0)
 }

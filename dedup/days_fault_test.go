@@ -14,7 +14,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/outbox"
 )
 
@@ -212,7 +212,7 @@ func TestAClaimThatItsDayOvertakesIsChargedNothing(t *testing.T) {
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	kindOf(t, <-claimed, verdict.Undecided)
+	kindOf(t, <-claimed, disposition.Undecided)
 	b.handle(apply, id, id)
 	b.expect(1, 1, 0)
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // asOther has the handler go on as a role that may read everything, and write
@@ -62,7 +62,7 @@ func TestAnOutboxThatCannotBeWrittenIsNotTheMessagesFault(t *testing.T) {
 				"published by handler": b.inbox.Middleware(publishing(b, h)),
 			} {
 				_, err := handle(message.NewMessage("m1", nil))
-				kindOf(t, err, verdict.Undecided)
+				kindOf(t, err, disposition.Undecided)
 				for _, part := range []string{says, "once_outbox", "docs/roles.md", "schema.Check"} {
 					if !strings.Contains(err.Error(), part) {
 						t.Errorf("%s: %q is not in: %v", how, part, err)
@@ -82,7 +82,7 @@ func TestAProducedMessageThatTheDatabaseRefusesFailsTheHandler(t *testing.T) {
 	b.exec(`ALTER TABLE once_outbox ADD CHECK (topic <> 'payments.captured')`)
 	for _, h := range []message.HandlerFunc{produce("e1", nil), publishing(b, produce("e1", nil))} {
 		_, err := b.inbox.Middleware(h)(message.NewMessage("m1", nil))
-		kindOf(t, err, verdict.Failed)
+		kindOf(t, err, disposition.Failed)
 	}
 	b.expect(0, 0, 0)
 }
@@ -97,6 +97,6 @@ func TestATableOfTheHandlersOwnIsItsOwnAffair(t *testing.T) {
 		}
 		return nil, write(msg.Context(), msg)
 	})(message.NewMessage("m1", nil))
-	kindOf(t, err, verdict.Failed)
+	kindOf(t, err, disposition.Failed)
 	b.expect(0, 0, 0)
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 var (
@@ -60,19 +60,19 @@ func (i *Inbox) failed(ctx context.Context, tx *sql.Tx, release func(), err erro
 	lost := tx.Rollback()
 	release() // the pool may have no other connection to look with
 	switch {
-	case verdict.Given(err):
+	case disposition.Given(err):
 		return err
 	case i.dialect.SQLite():
 		if dialect.Contended(err) || dialect.Unavailable(err) {
-			return verdict.HandBack(err) // there is one writer, and another had it too long
+			return disposition.HandBack(err) // there is one writer, and another had it too long
 		}
 		return err
 	case dialect.Unavailable(err):
-		return verdict.HandBack(err)
+		return disposition.HandBack(err)
 	case lost == nil, errors.Is(lost, sql.ErrTxDone), notThere(lost), i.gaveUpWaiting(ctx, err):
 		return err
 	}
-	return verdict.HandBack(fmt.Errorf("dedup: the connection was lost under the handler: %w", err))
+	return disposition.HandBack(fmt.Errorf("dedup: the connection was lost under the handler: %w", err))
 }
 
 // gaveUpWaiting tells a handler that gave up waiting from a database that went
@@ -100,7 +100,7 @@ var errEnded = errors.New("the handler has ended its transaction, which it must 
 // find the message done and skip it, and what it produced would be lost without a
 // word.
 func endedByHandler(err error) error {
-	return verdict.Forever(verdict.ReasonPermanent, fmt.Errorf("dedup: %w: %w", errEnded, err))
+	return disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("dedup: %w: %w", errEnded, err))
 }
 
 // commitError tells a commit that the database refused, which is a failure of
@@ -112,7 +112,7 @@ func (i *Inbox) commitError(err error) error {
 	}
 	err = fmt.Errorf("dedup: %w", err)
 	if errors.Is(err, ErrCommitUnknown) || dialect.Unavailable(err) || (i.dialect.SQLite() && dialect.Contended(err)) {
-		return verdict.HandBack(err)
+		return disposition.HandBack(err)
 	}
 	return err
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 const (
@@ -30,10 +30,10 @@ type identity struct {
 // any number of times.
 func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, error) {
 	if consumer == "" {
-		return nil, verdict.NotCalled(fmt.Errorf("dedup: %w", ErrNoConsumer))
+		return nil, disposition.NotCalled(fmt.Errorf("dedup: %w", ErrNoConsumer))
 	}
-	if why := verdict.Undecodable(msg.Context()); why != nil { // where no middleware further out has said so
-		return nil, verdict.Forever(verdict.ReasonUndecodable, fmt.Errorf("dedup: %w", why))
+	if why := disposition.Undecodable(msg.Context()); why != nil { // where no middleware further out has said so
+		return nil, disposition.Forever(disposition.ReasonUndecodable, fmt.Errorf("dedup: %w", why))
 	}
 	if slices.Contains(i.config.Idempotent, consumer) {
 		return nil, nil
@@ -61,7 +61,7 @@ func (i *Inbox) alone(msg *message.Message, consumer string) error {
 		i.config.Logger.Error("Two handlers have one consumer's name, the messages of the second are handed back", err,
 			watermill.LogFields{"consumer": consumer, "topic": message.SubscribeTopicFromCtx(msg.Context())})
 	}
-	return verdict.HandBack(fmt.Errorf("dedup: %w", err))
+	return disposition.HandBack(fmt.Errorf("dedup: %w", err))
 }
 
 // identities returns what msg is remembered by, or why it cannot be. With a
@@ -108,13 +108,13 @@ func unusable(id string) string {
 }
 
 func invalid(what, why string) error {
-	return verdict.Forever(verdict.ReasonInvalidID, fmt.Errorf("dedup: %w: %s%s", ErrInvalidID, what, why))
+	return disposition.Forever(disposition.ReasonInvalidID, fmt.Errorf("dedup: %w: %s%s", ErrInvalidID, what, why))
 }
 
 // unstorable is for an id, a key or a tenant that the database has no letters
 // for. No try can mend that, and the database is not away: the message goes out
 // of the way of the others.
 func unstorable(err error) error {
-	return verdict.Forever(verdict.ReasonInvalidID, fmt.Errorf(
+	return disposition.Forever(disposition.ReasonInvalidID, fmt.Errorf(
 		"dedup: %w: the database is not in UTF-8 and cannot store the id, or the tenant: see schema.Check: %w", ErrInvalidID, err))
 }

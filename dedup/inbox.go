@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // Inbox remembers which messages each consumer has done.
@@ -96,7 +96,7 @@ func (i *Inbox) consumer(d *parked.Delivery) (string, error) {
 	}
 	// A discarded message is entered, and a crashed one looked for, as d's.
 	if d.Subscribed && d.Consumer != name {
-		return name, verdict.NotCalled(fmt.Errorf("dedup: %w: %q and %q", ErrOtherConsumer, name, d.Consumer))
+		return name, disposition.NotCalled(fmt.Errorf("dedup: %w: %q and %q", ErrOtherConsumer, name, d.Consumer))
 	}
 	return name, nil
 }
@@ -118,7 +118,7 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 
 	if len(identities) == 0 || i.dialect.SQLite() { // else it goes with the claim
 		if _, err := tx.ExecContext(ctx, i.sql.begin); err != nil {
-			return verdict.NotCalled(fmt.Errorf("dedup: begin: %w", err))
+			return disposition.NotCalled(fmt.Errorf("dedup: begin: %w", err))
 		}
 	}
 	for _, id := range identities {
@@ -155,7 +155,7 @@ func (i *Inbox) begin(ctx context.Context) (tx *sql.Tx, check *dialect.Check, re
 	}
 	tx, release, err = dialect.Begin(dialect.WithCheck(dialect.StartWithText(ctx), check), i.db, nil)
 	if err != nil {
-		return nil, nil, nil, verdict.NotCalled(fmt.Errorf("dedup: %w", err))
+		return nil, nil, nil, disposition.NotCalled(fmt.Errorf("dedup: %w", err))
 	}
 	return tx, check, release, nil
 }
@@ -165,7 +165,7 @@ func (i *Inbox) begin(ctx context.Context) (tx *sql.Tx, check *dialect.Check, re
 // after claiming its row, and waits for what was entered.
 func held(ctx context.Context) error {
 	if err := parked.DeliveryOf(ctx).Held(); err != nil {
-		return verdict.NotCalled(fmt.Errorf("dedup: %w", err))
+		return disposition.NotCalled(fmt.Errorf("dedup: %w", err))
 	}
 	return nil
 }
@@ -178,11 +178,11 @@ func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, id identity, consumer str
 		return unstorable(err)
 	}
 	if err != nil {
-		return verdict.NotCalled(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer, err))
+		return disposition.NotCalled(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer, err))
 	}
 	fresh, err := result.RowsAffected()
 	if err != nil {
-		return verdict.NotCalled(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer, err))
+		return disposition.NotCalled(fmt.Errorf("dedup: claim message %q for %q: %w", id.id, consumer, err))
 	}
 	if fresh == 1 {
 		return nil
@@ -197,7 +197,7 @@ func (i *Inbox) compare(ctx context.Context, tx *sql.Tx, id identity, consumer s
 	err := i.sql.same.Get(ctx, tx, &same, id.id, consumer, id.digest[:])
 	switch {
 	case err != nil: // also when retention has just removed the row: the next try inserts it
-		return verdict.NotCalled(fmt.Errorf("dedup: compare message %q for %q: %w", id.id, consumer, err))
+		return disposition.NotCalled(fmt.Errorf("dedup: compare message %q for %q: %w", id.id, consumer, err))
 	case !same:
 		return collided(id, consumer)
 	}
@@ -205,7 +205,7 @@ func (i *Inbox) compare(ctx context.Context, tx *sql.Tx, id identity, consumer s
 }
 
 func collided(id identity, consumer string) error {
-	return verdict.Forever(verdict.ReasonCollision,
+	return disposition.Forever(disposition.ReasonCollision,
 		fmt.Errorf("dedup: message %q for %q: %w", id.id, consumer, ErrCollision))
 }
 

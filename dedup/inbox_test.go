@@ -11,7 +11,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -51,11 +51,11 @@ func TestTrap41WhatCannotBeDecodedIsRefused(t *testing.T) {
 			}
 			why := errors.New("cannot be read")
 			msg := message.NewMessage("m1", nil)
-			msg.SetContext(verdict.WithUndecodable(t.Context(), why))
+			msg.SetContext(disposition.WithUndecodable(t.Context(), why))
 			_, err = inbox.Middleware(apply)(msg)
-			kindOf(t, err, verdict.Permanent)
-			if !errors.Is(err, why) || verdict.Of(err).Reason != verdict.ReasonUndecodable {
-				t.Errorf("%v, for the reason %q", err, verdict.Of(err).Reason)
+			kindOf(t, err, disposition.Permanent)
+			if !errors.Is(err, why) || disposition.Of(err).Reason != disposition.ReasonUndecodable {
+				t.Errorf("%v, for the reason %q", err, disposition.Of(err).Reason)
 			}
 			b.expect(0, 0, 0)
 		}
@@ -74,7 +74,7 @@ func TestTrap35AFailureIsNotRemembered(t *testing.T) {
 			return nil, errHandler
 		})
 		_, err := fail(message.NewMessage("m1", nil))
-		kindOf(t, err, verdict.Failed)
+		kindOf(t, err, disposition.Failed)
 		if !errors.Is(err, errHandler) {
 			t.Fatalf("got %v, want the handler's error", err)
 		}
@@ -93,8 +93,8 @@ func TestTrap39UnusableIDsAreRefusedForGood(t *testing.T) {
 			"empty": "", "too long": strings.Repeat("x", 256), "NUL": "a\x00b", "invalid UTF-8": "a\xff",
 		} {
 			_, err := b.inbox.Middleware(apply)(message.NewMessage(id, []byte("body")))
-			kindOf(t, err, verdict.Permanent)
-			if !errors.Is(err, dedup.ErrInvalidID) || verdict.Of(err).Reason != verdict.ReasonInvalidID {
+			kindOf(t, err, disposition.Permanent)
+			if !errors.Is(err, dedup.ErrInvalidID) || disposition.Of(err).Reason != disposition.ReasonInvalidID {
 				t.Errorf("%s: %v is not ErrInvalidID", name, err)
 			}
 		}
@@ -110,7 +110,7 @@ func TestTrap40TheSameIDWithAnotherPayloadIsNoDuplicate(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := handle(message.NewMessage("m1", []byte("two")))
-		kindOf(t, err, verdict.Permanent)
+		kindOf(t, err, disposition.Permanent)
 		if !errors.Is(err, dedup.ErrCollision) {
 			t.Fatalf("got %v, want ErrCollision", err)
 		}
@@ -152,7 +152,7 @@ func TestAHandlerThatEndsItsTransactionIsGivenUp(t *testing.T) {
 					tx, _ := dedup.TxFromContext(msg.Context())
 					return produced, end(tx)
 				})(message.NewMessage(id+strconv.Itoa(len(produced)), nil))
-				kindOf(t, err, verdict.Permanent)
+				kindOf(t, err, disposition.Permanent)
 				if !strings.Contains(err.Error(), "neither commit nor roll back") {
 					t.Errorf("it does not say what is wrong: %v", err)
 				}
@@ -186,7 +186,7 @@ func TestAMissingTableIsNamedAndNotChargedToTheMessage(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = inbox.Middleware(apply)(message.NewMessage("m1", nil))
-		kindOf(t, err, verdict.Undecided)
+		kindOf(t, err, disposition.Undecided)
 		if !strings.Contains(err.Error(), "once_inbox") {
 			t.Fatalf("%v does not name the table", err)
 		}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // What became of a message. The numbers are those of the counter's series.
@@ -45,14 +45,14 @@ func outcomeOf(err error) int {
 	if errors.Is(err, errDone) {
 		return duplicate
 	}
-	switch v := verdict.Of(err); {
-	case v.Reason == verdict.ReasonCollision:
+	switch v := disposition.Of(err); {
+	case v.Reason == disposition.ReasonCollision:
 		return collision
-	case v.Reason == verdict.ReasonInvalidID:
+	case v.Reason == disposition.ReasonInvalidID:
 		return unusableID
-	case v.Reason == verdict.ReasonUndecodable:
+	case v.Reason == disposition.ReasonUndecodable:
 		return undecodable
-	case v.Kind == verdict.Undecided:
+	case v.Kind == disposition.Undecided:
 		return undecided
 	}
 	return failed

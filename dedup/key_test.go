@@ -9,7 +9,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 func withKey(key string) func(*dedup.Config) {
@@ -53,7 +53,7 @@ func TestTrap40TheSameKeyWithOtherContentIsNoDuplicate(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := b.inbox.Middleware(apply)(message.NewMessage("m2", []byte("two")))
-		kindOf(t, err, verdict.Permanent)
+		kindOf(t, err, disposition.Permanent)
 		if !errors.Is(err, dedup.ErrCollision) {
 			t.Fatalf("got %v, want ErrCollision", err)
 		}
@@ -92,7 +92,7 @@ func TestTrap39UnusableKeysAreRefusedForGood(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				b := newBench(t, testkit.SQLite(t), withKey(key))
 				_, err := b.inbox.Middleware(apply)(message.NewMessage("m1", nil))
-				kindOf(t, err, verdict.Permanent)
+				kindOf(t, err, disposition.Permanent)
 				if !errors.Is(err, dedup.ErrInvalidID) || !strings.Contains(err.Error(), "Key") {
 					t.Errorf("%v", err)
 				}
@@ -101,7 +101,7 @@ func TestTrap39UnusableKeysAreRefusedForGood(t *testing.T) {
 		}
 		b := newBench(t, db, withKey("a"))
 		_, err := b.inbox.Middleware(apply)(message.NewMessage("key:a", nil))
-		kindOf(t, err, verdict.Permanent) // it would be taken for the key
+		kindOf(t, err, disposition.Permanent) // it would be taken for the key
 	})
 }
 

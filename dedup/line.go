@@ -11,7 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // entry is a message that waits for its batch, in the goroutine that brought
@@ -83,7 +83,7 @@ func (l *lines) once(msg *message.Message, consumer string) error {
 }
 
 func ended(ctx context.Context) error {
-	return verdict.NotCalled(fmt.Errorf("dedup: while waiting for a batch: %w", context.Cause(ctx)))
+	return disposition.NotCalled(fmt.Errorf("dedup: while waiting for a batch: %w", context.Cause(ctx)))
 }
 
 // line is where the messages of one consumer wait, and are taken off in

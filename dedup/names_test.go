@@ -12,7 +12,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // Of two handlers with one name and topic each would skip what the other has
@@ -69,7 +69,7 @@ func TestTheSecondHandlerWithANameIsRefused(t *testing.T) {
 					t.Errorf("the second handler: %v\nwant %s", err, want)
 				}
 				if c.refused {
-					kindOf(t, err, verdict.Undecided)
+					kindOf(t, err, disposition.Undecided)
 				}
 			}
 			if err := router.Close(); err != nil {

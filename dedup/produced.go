@@ -10,7 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once/internal/meta"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // cause is what a message passes on to those that its handler produces.
@@ -51,7 +51,7 @@ type addressed struct {
 // address finds the topics of what a handler produced under ctx.
 func (i *Inbox) address(ctx context.Context, consumer string, produced []*message.Message) ([]addressed, error) {
 	if len(produced) > 0 && i.config.Outbox == nil {
-		return nil, verdict.Forever(verdict.ReasonPermanent, fmt.Errorf("dedup: consumer %q: %w", consumer, ErrNoOutbox))
+		return nil, disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("dedup: consumer %q: %w", consumer, ErrNoOutbox))
 	}
 	all := make([]addressed, len(produced))
 	for n, msg := range produced {
@@ -60,7 +60,7 @@ func (i *Inbox) address(ctx context.Context, consumer string, produced []*messag
 			topic = own
 		}
 		if topic == "" {
-			return nil, verdict.Forever(verdict.ReasonPermanent, fmt.Errorf("dedup: consumer %q: message %d: %w", consumer, n, ErrNoTopic))
+			return nil, disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("dedup: consumer %q: message %d: %w", consumer, n, ErrNoTopic))
 		}
 		all[n] = addressed{topic, msg}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/outbox"
 )
 
@@ -66,7 +66,7 @@ func TestTrap37ProducedMessagesOfACommitThatIsRefusedAreGone(t *testing.T) {
 		}
 		return produce("e1", nil)(msg)
 	})(message.NewMessage("m1", nil))
-	kindOf(t, err, verdict.Failed)
+	kindOf(t, err, disposition.Failed)
 	b.expect(0, 0, 0)
 }
 
@@ -120,7 +120,7 @@ func TestAProducedMessageThatTheOutboxRefusesFailsTheHandler(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		_, err := b.inbox.Middleware(produce("", nil))(message.NewMessage("m1", nil))
-		kindOf(t, err, verdict.Failed)
+		kindOf(t, err, disposition.Failed)
 		if !errors.Is(err, outbox.ErrInvalid) {
 			t.Fatalf("got %v, want outbox.ErrInvalid", err)
 		}
@@ -134,7 +134,7 @@ func TestMessagesWithNowhereToGoAreAPermanentFailure(t *testing.T) {
 	_, err := b.inbox.Middleware(func(*message.Message) ([]*message.Message, error) {
 		return []*message.Message{message.NewMessage("e1", nil)}, nil
 	})(message.NewMessage("m1", nil))
-	kindOf(t, err, verdict.Permanent)
+	kindOf(t, err, disposition.Permanent)
 	if !errors.Is(err, dedup.ErrNoTopic) {
 		t.Errorf("got %v, want ErrNoTopic", err)
 	}
@@ -144,7 +144,7 @@ func TestMessagesWithNowhereToGoAreAPermanentFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = bare.Middleware(produce("e1", nil))(message.NewMessage("m1", nil))
-	kindOf(t, err, verdict.Permanent)
+	kindOf(t, err, disposition.Permanent)
 	if !errors.Is(err, dedup.ErrNoOutbox) {
 		t.Errorf("got %v, want ErrNoOutbox", err)
 	}

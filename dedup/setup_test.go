@@ -10,7 +10,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -93,12 +93,12 @@ func apply(msg *message.Message) ([]*message.Message, error) {
 	return nil, write(msg.Context(), msg)
 }
 
-func kindOf(t *testing.T, err error, want verdict.Kind) {
+func kindOf(t *testing.T, err error, want disposition.Kind) {
 	t.Helper()
 	if err == nil {
 		t.Fatal("no error")
 	}
-	if got := verdict.Of(err).Kind; got != want {
+	if got := disposition.Of(err).Kind; got != want {
 		t.Fatalf("the verdict of %v is %d, want %d", err, got, want)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // redos is how often a batch is done again because the database gave way to
@@ -83,7 +83,7 @@ func (l *line) settle(batch []*entry) {
 // database, and so the same for each message. A lock that could not be had is
 // about one of them.
 func (l *line) away(err error) bool {
-	return verdict.Of(err).Kind == verdict.Undecided && (l.dialect.SQLite() || !dialect.Contended(err))
+	return disposition.Of(err).Kind == disposition.Undecided && (l.dialect.SQLite() || !dialect.Contended(err))
 }
 
 // gaveWay says that the transaction failed for the sake of another.
@@ -151,7 +151,7 @@ func (t *turn) try() (err error) {
 	t.suspect, t.called = nil, false
 	defer func() {
 		if value := recover(); value != nil {
-			err = &verdict.PanicError{Value: value, Stack: debug.Stack()}
+			err = &disposition.PanicError{Value: value, Stack: debug.Stack()}
 		}
 	}()
 	ctx, end := t.context()
@@ -219,7 +219,7 @@ func each(h message.HandlerFunc) work {
 			for _, e := range left {
 				t.suspect = e
 				produced, err := t.one(h, tx, e)
-				if e.early = nil; verdict.Of(err).Early != nil {
+				if e.early = nil; disposition.Of(err).Early != nil {
 					e.early = err
 					early = append(early, e)
 					continue
@@ -243,7 +243,7 @@ func each(h message.HandlerFunc) work {
 func (t *turn) one(h message.HandlerFunc, tx *sql.Tx, e *entry) ([]addressed, error) {
 	from := causeOf(e.msg)
 	e.msg.SetContext(parked.WithTx(e.ctx, tx))
-	produced, err := verdict.Call(h, e.msg)
+	produced, err := disposition.Call(h, e.msg)
 	e.msg.SetContext(e.ctx)
 	if err != nil {
 		return nil, err

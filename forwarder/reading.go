@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/watermill-once/once/internal/portion"
+	"github.com/watermill-once/once/internal/adaptive"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
@@ -33,7 +33,7 @@ type reading struct {
 	rescan  time.Time // when the next rescan is due
 	epoch   int       // changes when reads under way are no longer wanted
 	rowSize int       // of the last rows that were read, on average
-	portion portion.Portion
+	portion adaptive.Portion
 	fault   fault
 }
 

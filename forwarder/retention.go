@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/internal/failpoint"
-	"github.com/watermill-once/once/internal/portion"
+	"github.com/watermill-once/once/internal/adaptive"
 )
 
 // sentLog is the state of forgetting what was sent long ago.
 type sentLog struct {
 	busy    bool
 	next    time.Time
-	portion portion.Portion
+	portion adaptive.Portion
 	fault   fault
 }
 

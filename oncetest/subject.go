@@ -11,7 +11,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -140,7 +140,7 @@ func (s *subject) deliver(ctx context.Context, d *delivery, msg *message.Message
 		copied := msg.Copy()
 		copied.Payload = append([]byte(nil), msg.Payload...) // a handler may write into it
 		copied.SetContext(d.context(ctx))
-		_, err = verdict.Call(handle, copied)
+		_, err = disposition.Call(handle, copied)
 		if d.misuse != nil {
 			return d.misuse
 		}

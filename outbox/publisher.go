@@ -10,7 +10,7 @@ import (
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // Publisher returns a publisher into the outbox of PostgreSQL's tables "once_",
@@ -75,7 +75,7 @@ func (o *Outbox) failed(err error) error {
 	if !dialect.Undeployed(err) {
 		return fmt.Errorf("outbox: %w", err)
 	}
-	return verdict.HandBack(fmt.Errorf("outbox: table %s cannot be written: it needs the role of a producer, see docs/roles.md, "+
+	return disposition.HandBack(fmt.Errorf("outbox: table %s cannot be written: it needs the role of a producer, see docs/roles.md, "+
 		"and to be as schema.Check wants it: %w", o.dialect.Config().Table("outbox"), err))
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
@@ -92,7 +92,7 @@ func TestAReplayToNobodyIsRefused(t *testing.T) {
 		}
 
 		// It is handled when the consumer runs, and one that runs is given more.
-		transport, err := local.New(db.DB, local.Config{Schema: b.config, Logger: testkit.Logger(t)})
+		transport, err := embedded.New(db.DB, embedded.Config{Schema: b.config, Logger: testkit.Logger(t)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	_ "modernc.org/sqlite"
 
-	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
@@ -47,7 +47,7 @@ func ExampleStore_Replay() {
 	must(err)
 	router.AddMiddleware(quarantine.Middleware, retries.Middleware)
 
-	transport, err := local.New(db, local.Config{Schema: tables})
+	transport, err := embedded.New(db, embedded.Config{Schema: tables})
 	must(err)
 	var ratesLoaded atomic.Bool
 	handled := make(chan string, 1)

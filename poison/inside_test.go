@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
@@ -30,7 +30,7 @@ func TestTrap38InsideOfDedupItIsRefused(t *testing.T) {
 			msg := message.NewMessage("m1", nil)
 			msg.SetContext(parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: "payments", Topic: "orders.placed"}))
 			_, err = chain(b.store.Middleware(failing(errHandler)))(msg)
-			if !errors.Is(err, poison.ErrInsideDedup) || verdict.Of(err).Kind != verdict.Undecided {
+			if !errors.Is(err, poison.ErrInsideDedup) || disposition.Of(err).Kind != disposition.Undecided {
 				t.Errorf("inside of %s: %v", what, err)
 			}
 		}
@@ -69,7 +69,7 @@ func TestTrap38InsideOfRetryItIsRefused(t *testing.T) {
 			return err
 		}
 		err = deliver(retries.Middleware(b.store.Middleware(h)))
-		if !errors.Is(err, poison.ErrInsideRetry) || verdict.Of(err).Kind != verdict.Undecided || calls != 0 {
+		if !errors.Is(err, poison.ErrInsideRetry) || disposition.Of(err).Kind != disposition.Undecided || calls != 0 {
 			t.Errorf("inside of retry: %v after %d calls", err, calls)
 		}
 		if entries := b.list(); len(entries) != 0 {

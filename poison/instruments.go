@@ -9,7 +9,7 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // otherConsumer stands for all consumers that are not in Config.Consumers.
@@ -42,7 +42,7 @@ func newInstruments(config Config) *instruments {
 		byConsumer = []telemetry.Label{{Key: telemetry.Consumer, Values: i.consumers}}
 	}
 	i.quarantined = meter.Counter("once.poison.quarantined", "{message}", "Messages that were quarantined.",
-		slices.Concat(byConsumer, []telemetry.Label{{Key: telemetry.Reason, Values: verdict.Reasons}})...)
+		slices.Concat(byConsumer, []telemetry.Label{{Key: telemetry.Reason, Values: disposition.Reasons}})...)
 	i.failedAgain = meter.Counter("once.poison.failed_again", "{message}",
 		"Messages that were quarantined again after a replay.", byConsumer...)
 	i.replayed = meter.Counter("once.poison.replayed", "{message}", "Messages that were given back to their consumer.")
@@ -64,8 +64,8 @@ func (i *instruments) arrived(e parked.Entry) {
 			consumer = n
 		}
 	}
-	if reason := slices.Index(verdict.Reasons, e.Reason); reason >= 0 {
-		i.quarantined.Add(1, consumer*len(verdict.Reasons)+reason)
+	if reason := slices.Index(disposition.Reasons, e.Reason); reason >= 0 {
+		i.quarantined.Add(1, consumer*len(disposition.Reasons)+reason)
 	}
 	if e.Replays > 0 {
 		i.failedAgain.Add(1, consumer)

@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // Middleware stores the messages that h fails for good, and then returns nil,
@@ -31,10 +31,10 @@ func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
 		if _, inside := parked.TxOf(ctx); inside {
-			return nil, verdict.NotCalled(fmt.Errorf("poison: %w", ErrInsideDedup))
+			return nil, disposition.NotCalled(fmt.Errorf("poison: %w", ErrInsideDedup))
 		}
 		if parked.Tried(ctx, msg) {
-			return nil, verdict.NotCalled(fmt.Errorf("poison: %w", ErrInsideRetry))
+			return nil, disposition.NotCalled(fmt.Errorf("poison: %w", ErrInsideRetry))
 		}
 		delivery := parked.DeliveryOf(ctx)
 		original := parked.Snapshot(msg)
@@ -42,12 +42,12 @@ func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			s.consumers.Store(delivery.Consumer, nil)
 		}
 
-		produced, err := verdict.Call(h, msg)
+		produced, err := disposition.Call(h, msg)
 		if err == nil {
 			return produced, nil
 		}
-		v := verdict.Of(err)
-		if v.Kind == verdict.Undecided || delivery.ShuttingDown(ctx) {
+		v := disposition.Of(err)
+		if v.Kind == disposition.Undecided || delivery.ShuttingDown(ctx) {
 			return nil, err
 		}
 		failpoint.Hit("poison/quarantine")
@@ -57,7 +57,7 @@ func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-func (s *Store) quarantine(ctx context.Context, d *parked.Delivery, msg *message.Message, v *verdict.Error, cause error) error {
+func (s *Store) quarantine(ctx context.Context, d *parked.Delivery, msg *message.Message, v *disposition.Error, cause error) error {
 	failure := parked.Failure{Err: cause, Reason: v.Reason, Attempts: max(v.Attempts, 1)}
 	var entry parked.Entry
 	ctx, end := s.instruments.tracer.Quarantine(ctx, s.instruments.traced(), d.Consumer, d.Topic, v.Reason, msg)
@@ -83,7 +83,7 @@ func (s *Store) quarantine(ctx context.Context, d *parked.Delivery, msg *message
 	}
 	end(telemetry.Stored, nil)
 	fields["entry"] = entry.ID
-	if stack := verdict.Stack(cause); stack != "" {
+	if stack := disposition.Stack(cause); stack != "" {
 		fields["stack"] = stack
 	}
 	s.config.Logger.Error("Message is quarantined", cause, fields)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -40,7 +40,7 @@ func TestAFailureIsStoredByteForByteAndAcked(t *testing.T) {
 			t.Errorf("stored as %+v, was %+v", e.Message, before)
 		}
 		if e.Consumer != "payments" || e.Topic != "orders.placed" || e.Tenant != "acme" || e.Attempts != 1 ||
-			e.Reason != verdict.ReasonFailed || e.Error != "handler failed" || e.Fingerprint == "" || e.ErrorType != "*errors.errorString" {
+			e.Reason != disposition.ReasonFailed || e.Error != "handler failed" || e.Fingerprint == "" || e.ErrorType != "*errors.errorString" {
 			t.Errorf("entry %+v", e)
 		}
 		hooked := <-told
@@ -69,7 +69,7 @@ func TestSuccessPassesThrough(t *testing.T) {
 func TestTrap71WhatIsUndecidedIsNotQuarantined(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
-		undecided := fmt.Errorf("retry: %w", verdict.HandBack(errHandler))
+		undecided := fmt.Errorf("retry: %w", disposition.HandBack(errHandler))
 		if err := b.handle("payments", message.NewMessage("m1", nil), failing(undecided)); !errors.Is(err, errHandler) {
 			t.Fatalf("got %v, want the error back", err)
 		}
@@ -119,7 +119,7 @@ func TestTrap43WhatCannotBeStoredIsNotAcked(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "once_parked") {
 			t.Fatalf("error %v does not name the table", err)
 		}
-		if verdict.Of(err).Kind != verdict.Undecided {
+		if disposition.Of(err).Kind != disposition.Undecided {
 			t.Fatalf("%v counts against the message", err)
 		}
 	})

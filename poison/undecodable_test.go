@@ -10,7 +10,7 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -19,7 +19,7 @@ func (b *bench) raw(consumer, id string) {
 	b.Helper()
 	msg := message.NewMessage(id, []byte("raw"))
 	msg.Metadata.Set("form", "raw")
-	msg.SetContext(verdict.WithUndecodable(b.Context(), fmt.Errorf("message %q cannot be read", id)))
+	msg.SetContext(disposition.WithUndecodable(b.Context(), fmt.Errorf("message %q cannot be read", id)))
 	never := func(*message.Message) ([]*message.Message, error) {
 		b.Error("the handler saw it")
 		return nil, nil

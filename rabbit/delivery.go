@@ -12,7 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/internal/meta"
-	verdicts "github.com/watermill-once/once/internal/verdict"
+	verdicts "github.com/watermill-once/once/internal/disposition"
 )
 
 // delivery is one message as it was delivered once.

@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -51,7 +51,7 @@ func TestTrap48AMessageThatKillsTheProcessIsGivenUp(t *testing.T) {
 			return nil
 		})
 		b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
-		if entry := b.entries(parked.Quarantined)[0]; calls.Load() != 0 || entry.Reason != verdict.ReasonCrashed {
+		if entry := b.entries(parked.Quarantined)[0]; calls.Load() != 0 || entry.Reason != disposition.ReasonCrashed {
 			t.Fatalf("%d calls, entry %+v", calls.Load(), entry)
 		}
 		b.eventually("which message it was is logged", func() bool {

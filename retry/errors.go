@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // ErrClosed says that the subscriber was closed.
@@ -36,7 +36,7 @@ func Permanent(err error) error {
 	if err == nil {
 		return nil
 	}
-	return verdict.Forever(verdict.ReasonPermanent, err)
+	return disposition.Forever(disposition.ReasonPermanent, err)
 }
 
 // After marks an error that tells when to try again: the message is parked for
@@ -46,7 +46,7 @@ func After(err error, d time.Duration) error {
 	if err == nil {
 		return nil
 	}
-	return &verdict.Error{Kind: verdict.Failed, Reason: verdict.ReasonFailed, After: max(d, time.Millisecond), Err: err}
+	return &disposition.Error{Kind: disposition.Failed, Reason: disposition.ReasonFailed, After: max(d, time.Millisecond), Err: err}
 }
 
 // Error is what the middleware returns for a message that it has given up. It

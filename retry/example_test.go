@@ -14,7 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	_ "modernc.org/sqlite"
 
-	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
@@ -43,7 +43,7 @@ func ExampleRetries_Middleware() {
 	must(err)
 	router.AddMiddleware(retries.Middleware)
 
-	transport, err := local.New(db, local.Config{Schema: tables})
+	transport, err := embedded.New(db, embedded.Config{Schema: tables})
 	must(err)
 	handled := make(chan struct{})
 	calls := 0

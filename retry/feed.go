@@ -14,9 +14,9 @@ import (
 
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/portion"
+	"github.com/watermill-once/once/internal/adaptive"
 	"github.com/watermill-once/once/internal/telemetry"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // feed brings the parked messages of one subscription. One goroutine claims
@@ -37,7 +37,7 @@ type feed struct {
 	givenBack *atomic.Int64   // messages without an answer
 
 	turns   parked.Turns
-	portion portion.Portion // of what there is room for, claimed at once
+	portion adaptive.Portion // of what there is room for, claimed at once
 	due     *parked.Due     // what the last look has found, while that will do
 	looked  time.Time
 	buffer  buffer
@@ -325,7 +325,7 @@ func (f *feed) hand(ctx context.Context, c parked.Claimed) {
 	}
 	switch {
 	case c.Err != nil:
-		f.quarantine(ctx, f.delivery(c.Claim), c.Message, verdict.ReasonUndecodable, c.Err)
+		f.quarantine(ctx, f.delivery(c.Claim), c.Message, disposition.ReasonUndecodable, c.Err)
 		return
 	case c.Crashes > f.config.CrashBudget:
 		f.giveUp(ctx, c)
@@ -355,7 +355,7 @@ func (f *feed) giveUp(ctx context.Context, c parked.Claimed) {
 	case applied:
 		f.config.Logger.Info("Parked message had been handled when its process ended", fields)
 	default:
-		f.quarantine(ctx, f.delivery(c.Claim), c.Message, verdict.ReasonCrashed,
+		f.quarantine(ctx, f.delivery(c.Claim), c.Message, disposition.ReasonCrashed,
 			fmt.Errorf("retry: the process ended %d times while the handler ran", c.Crashes-1))
 	}
 }

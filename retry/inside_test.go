@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -34,7 +34,7 @@ func TestTrap38InsideOfDedupItIsRefused(t *testing.T) {
 			return err
 		}
 		err = deliver(inbox.Middleware(b.retries.Middleware(h)))
-		if !errors.Is(err, retry.ErrInsideDedup) || verdict.Of(err).Kind != verdict.Undecided || calls != 0 {
+		if !errors.Is(err, retry.ErrInsideDedup) || disposition.Of(err).Kind != disposition.Undecided || calls != 0 {
 			t.Errorf("inside of dedup: %v after %d calls", err, calls)
 		}
 		if err := deliver(b.retries.Middleware(inbox.Middleware(h))); err != nil || calls != 1 {

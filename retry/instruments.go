@@ -8,7 +8,7 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // What followed an attempt. The numbers are those of the counter's series.
@@ -28,7 +28,7 @@ var outcomes = []string{
 }
 
 // Reasons for which a parked message is quarantined without being run.
-var unrun = []string{verdict.ReasonCrashed, verdict.ReasonUndecodable}
+var unrun = []string{disposition.ReasonCrashed, disposition.ReasonUndecodable}
 
 // instruments are what Retries tell about themselves.
 type instruments struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
@@ -77,7 +77,7 @@ func TestTrap48NothingIsBegunWhenTheLeaseHasEnded(t *testing.T) {
 		}
 		claim := parked.DeliveryOf(msg.Context()).Claim
 		b.eventually("the lease has ended", func() bool { return !claim.Held() })
-		return verdict.HandBack(errHandler)
+		return disposition.HandBack(errHandler)
 	})
 	b.eventually("it is left to others", func() bool { return logs.Has("its lease has ended", "message_uuid=m1") })
 	released.Store(1)
@@ -114,7 +114,7 @@ func TestAFailureIsChargedWhenTheLeaseHasEnded(t *testing.T) {
 			return errHandler
 		}, quarantine.Middleware, b.retries.Middleware, inbox.Middleware)
 		b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
-		if entry := b.entries(parked.Quarantined)[0]; entry.Attempts != int(calls.Load()) || entry.Reason != verdict.ReasonExhausted {
+		if entry := b.entries(parked.Quarantined)[0]; entry.Attempts != int(calls.Load()) || entry.Reason != disposition.ReasonExhausted {
 			t.Errorf("%d calls, entry %+v", calls.Load(), entry)
 		}
 	})

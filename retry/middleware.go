@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // Middleware calls h, and again if it fails: at once as often as the policy
@@ -32,7 +32,7 @@ import (
 func (r *Retries) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		if _, inside := parked.TxOf(msg.Context()); inside {
-			return nil, verdict.NotCalled(fmt.Errorf("retry: %w", ErrInsideDedup))
+			return nil, disposition.NotCalled(fmt.Errorf("retry: %w", ErrInsideDedup))
 		}
 		a := &attempt{
 			Retries:  r,
@@ -45,7 +45,7 @@ func (r *Retries) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		if claim := a.delivery.Claim; claim != nil {
 			claim.Manage()
 			a.attempts, a.rounds = claim.Attempts, claim.Rounds
-		} else if a.delivery.Subscribed && msg.Metadata[meta.Redelivered] == "true" && verdict.Undecodable(a.ctx) == nil {
+		} else if a.delivery.Subscribed && msg.Metadata[meta.Redelivered] == "true" && disposition.Undecodable(a.ctx) == nil {
 			return nil, a.setAside()
 		}
 		return a.run(h)
@@ -89,20 +89,20 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		}
 		parked.Restore(a.msg, a.original)
 
-		v := verdict.Of(err)
+		v := disposition.Of(err)
 		switch {
 		case v.Early != nil && a.delivery.Subscribed:
 			end(early)
 			return nil, a.parkEarly(*v.Early, v.After)
-		case v.Kind == verdict.Undecided && !a.blames(v):
+		case v.Kind == disposition.Undecided && !a.blames(v):
 			end(undecided)
 			if !a.holds(err) {
 				return nil, a.handBack(err)
 			}
 			continue // nothing is charged
-		case v.Kind == verdict.Undecided:
+		case v.Kind == disposition.Undecided:
 			err = fmt.Errorf("retry: %d calls of the handler came to no outcome, the last: %w", a.undecided.calls, err)
-		case v.Kind != verdict.Failed:
+		case v.Kind != disposition.Failed:
 			a.attempts++
 			end(givenUp)
 			return nil, a.giveUp(v.Kind, v.Reason, err)
@@ -130,7 +130,7 @@ func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, end 
 	ctx, handling := a.instruments.tracer.Handle(
 		a.ctx, a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
 	a.msg.SetContext(parked.WithTried(ctx, a.msg, a.suspect))
-	produced, err = verdict.Call(h, a.msg)
+	produced, err = disposition.Call(h, a.msg)
 	a.msg.SetContext(a.ctx) // a handler may have left a cancelled one behind
 	a.instruments.duration.Record(time.Since(began), telemetry.Succeeded(err))
 	return produced, func(outcome int) {
@@ -144,14 +144,14 @@ func (a *attempt) nextRound(err error, policy Policy, after time.Duration, end f
 	a.rounds++
 	if a.rounds > policy.Delayed || !a.delivery.Subscribed {
 		end(givenUp)
-		return a.giveUp(verdict.GivenUp, verdict.ReasonExhausted, err)
+		return a.giveUp(disposition.GivenUp, disposition.ReasonExhausted, err)
 	}
 	delay := after
 	if delay == 0 {
 		delay = policy.jittered(a.rounds)
 	}
 	end(parkedFor)
-	failure := parked.Failure{Err: err, Reason: verdict.ReasonFailed, Attempts: a.attempts, Rounds: a.rounds}
+	failure := parked.Failure{Err: err, Reason: disposition.ReasonFailed, Attempts: a.attempts, Rounds: a.rounds}
 	a.log("Handler failed, message is parked", err, watermill.LogFields{"delay": delay.Round(time.Millisecond).String()})
 	return a.park(failure, delay)
 }
@@ -182,7 +182,7 @@ func (a *attempt) park(f parked.Failure, delay time.Duration) error {
 }
 
 // parkEarly parks a message that came before its turn. Nothing is charged.
-func (a *attempt) parkEarly(turn verdict.Turn, after time.Duration) error {
+func (a *attempt) parkEarly(turn disposition.Turn, after time.Duration) error {
 	return a.patience.Persist(a.ctx, a.delivery, "park the message until its turn", func(ctx context.Context) error {
 		return a.store.ParkEarly(ctx, a.delivery, a.original, turn, after)
 	})
@@ -198,13 +198,13 @@ func (a *attempt) handBack(err error) error {
 			a.log("Cannot release the parked message", release, nil)
 		}
 	}
-	return verdict.HandBack(err)
+	return disposition.HandBack(err)
 }
 
-func (a *attempt) giveUp(kind verdict.Kind, reason string, err error) error {
+func (a *attempt) giveUp(kind disposition.Kind, reason string, err error) error {
 	return &Error{
 		Attempts: a.attempts, Reason: reason,
-		err: &verdict.Error{Kind: kind, Reason: reason, Attempts: a.attempts, Err: err},
+		err: &disposition.Error{Kind: kind, Reason: reason, Attempts: a.attempts, Err: err},
 	}
 }
 
@@ -216,7 +216,7 @@ func (a *attempt) log(text string, err error, more watermill.LogFields) {
 		"attempt":      a.attempts,
 		"err":          err.Error(),
 	}
-	if stack := verdict.Stack(err); stack != "" {
+	if stack := disposition.Stack(err); stack != "" {
 		fields["stack"] = stack
 	}
 	a.config.Logger.Info(text, fields.Add(more))

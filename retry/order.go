@@ -9,7 +9,7 @@ import (
 
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // KeyOrder says whether messages of one ordering key are handled in order, and
@@ -95,7 +95,7 @@ func (f *feed) forward(ctx context.Context, in <-chan *message.Message, out chan
 // ordered says whether msg has a place in the order of a key. What could not be
 // decoded has none: it is quarantined.
 func (f *feed) ordered(msg *message.Message) bool {
-	return f.config.KeyOrder != Unordered && parked.OrderingKey(msg) != "" && verdict.Undecodable(msg.Context()) == nil
+	return f.config.KeyOrder != Unordered && parked.OrderingKey(msg) != "" && disposition.Undecodable(msg.Context()) == nil
 }
 
 func (k *keeper) add(msg *message.Message) {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -57,7 +57,7 @@ func TestGivenUpAfterTheLastRound(t *testing.T) {
 		b.transport.deliver(t, message.NewMessage("m1", []byte("body")))
 		b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
 		entry := b.entries(parked.Quarantined)[0]
-		if n := calls.Load(); n != 4 || entry.Attempts != 4 || entry.Reason != verdict.ReasonExhausted {
+		if n := calls.Load(); n != 4 || entry.Attempts != 4 || entry.Reason != disposition.ReasonExhausted {
 			t.Fatalf("%d calls, entry %+v", n, entry)
 		}
 		if !strings.Contains(entry.Error, "call 4") || entry.FirstFailedAt.IsZero() || entry.LastFailedAt.Before(entry.FirstFailedAt) {
@@ -76,7 +76,7 @@ func TestPermanentIsGivenUpAtOnce(t *testing.T) {
 		})
 		b.transport.deliver(t, message.NewMessage("m1", nil))
 		entries := b.entries(parked.Quarantined)
-		if len(entries) != 1 || entries[0].Reason != verdict.ReasonPermanent || calls.Load() != 1 {
+		if len(entries) != 1 || entries[0].Reason != disposition.ReasonPermanent || calls.Load() != 1 {
 			t.Fatalf("%d calls, entries %+v", calls.Load(), entries)
 		}
 	})
@@ -339,7 +339,7 @@ func TestWhatIsHeldForLongIsToldOnce(t *testing.T) {
 	b.run(func(*message.Message) error {
 		calls++
 		if calls < 8 { // which are three seconds
-			return verdict.NotCalled(denied)
+			return disposition.NotCalled(denied)
 		}
 		return nil
 	})

@@ -5,7 +5,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // mostUndecided is how many calls of a handler in a row may end undecided before
@@ -29,7 +29,7 @@ type undecidedTries struct {
 // database was away before the message could do anything. Of the others the
 // last is, or the one after which the message would be handed back: it would
 // begin anew elsewhere.
-func (a *attempt) blames(v *verdict.Error) bool {
+func (a *attempt) blames(v *disposition.Error) bool {
 	u := &a.undecided
 	if u.since.IsZero() {
 		u.since = time.Now()

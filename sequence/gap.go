@@ -8,7 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // errEarly says that a message is held.
@@ -18,7 +18,7 @@ var errEarly = errors.New("sequence: a version before it has not come yet")
 // is to be applied all the same; filled says that those count as applied.
 func (r *Resequencer) early(ctx context.Context, t turn, l last) (outcome int, filled bool, err error) {
 	if !t.delivery.Subscribed {
-		return undecided, false, verdict.NotCalled(fmt.Errorf("sequence: %w", ErrNoSubscriber))
+		return undecided, false, disposition.NotCalled(fmt.Errorf("sequence: %w", ErrNoSubscriber))
 	}
 	gap := r.gap(t, l)
 	if claim := t.delivery.Claim; claim != nil {
@@ -29,13 +29,13 @@ func (r *Resequencer) early(ctx context.Context, t turn, l last) (outcome int, f
 		// Windows end together. The lowest goes first, or it would be stale.
 		err := r.sql.lowest.Get(ctx, t.tx, &lowest, t.consumer, t.sequence(), gap.Last, t.version)
 		if err != nil {
-			return undecided, false, verdict.NotCalled(fmt.Errorf("sequence: look for lower versions: %w", err))
+			return undecided, false, disposition.NotCalled(fmt.Errorf("sequence: look for lower versions: %w", err))
 		}
 	}
 	if !lowest {
 		r.tell(t, gap)
-		place := verdict.Turn{AggregateType: t.kind, AggregateID: t.id, Sequence: t.sequence(), Version: t.version}
-		return held, false, verdict.NotYet(place, r.config.lookAgain(gap.Waited), errEarly)
+		place := disposition.Turn{AggregateType: t.kind, AggregateID: t.id, Sequence: t.sequence(), Version: t.version}
+		return held, false, disposition.NotYet(place, r.config.lookAgain(gap.Waited), errEarly)
 	}
 	after := r.config.AfterWindow
 	if r.config.OnGap != nil {
@@ -47,7 +47,7 @@ func (r *Resequencer) early(ctx context.Context, t turn, l last) (outcome int, f
 		after = Apply
 	}
 	if after == Quarantine {
-		return givenUp, false, verdict.Forever(verdict.ReasonGap, &GapError{gap})
+		return givenUp, false, disposition.Forever(disposition.ReasonGap, &GapError{gap})
 	}
 	return appliedWithGap, filled, nil
 }
@@ -58,7 +58,7 @@ func (r *Resequencer) late(t turn, l last) (outcome int, err error) {
 	if t.replayed() {
 		return appliedWithGap, nil
 	}
-	return givenUp, verdict.Forever(verdict.ReasonGap, &GapError{r.gap(t, l)})
+	return givenUp, disposition.Forever(disposition.ReasonGap, &GapError{r.gap(t, l)})
 }
 
 func (r *Resequencer) gap(t turn, l last) Gap {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/sequence"
@@ -68,7 +68,7 @@ func TestTheNextOneIsFoundOnItsWay(t *testing.T) {
 		onItsWay, goOn := make(chan struct{}), make(chan struct{})
 		b.decided = func(msg *message.Message, err error) {
 			claim := parked.DeliveryOf(msg.Context()).Claim
-			if verdict.Of(err).Early != nil && claim != nil && claim.Waited > time.Minute {
+			if disposition.Of(err).Early != nil && claim != nil && claim.Waited > time.Minute {
 				onItsWay <- struct{}{}
 				<-goOn
 			}
@@ -262,7 +262,7 @@ func TestAfterTheWindowAHookDecides(t *testing.T) {
 		}
 		b.publish("b2")
 		b.settle()
-		if entries := b.entries(parked.Quarantined); len(entries) != 1 || entries[0].Reason != verdict.ReasonGap {
+		if entries := b.entries(parked.Quarantined); len(entries) != 1 || entries[0].Reason != disposition.ReasonGap {
 			t.Errorf("entries %+v", entries)
 		}
 	})

@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // Resequencer compares the versions of messages with what was applied.
@@ -51,7 +51,7 @@ func (r *Resequencer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		switch {
 		case err != nil:
 			outcome = invalid
-			return nil, verdict.Forever(verdict.ReasonPermanent, err)
+			return nil, disposition.Forever(disposition.ReasonPermanent, err)
 		case !ok:
 			produced, err = h(msg)
 			if err == nil {
@@ -96,15 +96,15 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 	t.consumer = t.delivery.Consumer
 	var ok bool
 	if t.tx, ok = r.config.Tx(ctx); !ok {
-		return undecided, verdict.NotCalled(fmt.Errorf("sequence: %w", ErrNoTx))
+		return undecided, disposition.NotCalled(fmt.Errorf("sequence: %w", ErrNoTx))
 	}
 	if t.consumer == "" {
-		return undecided, verdict.NotCalled(fmt.Errorf("sequence: %w", ErrNoConsumer))
+		return undecided, disposition.NotCalled(fmt.Errorf("sequence: %w", ErrNoConsumer))
 	}
 	for {
 		last, err := r.last(ctx, t)
 		if err != nil {
-			return undecided, verdict.NotCalled(fmt.Errorf("sequence: read the last version: %w", err))
+			return undecided, disposition.NotCalled(fmt.Errorf("sequence: read the last version: %w", err))
 		}
 		filled := false
 		outcome = applied
@@ -125,7 +125,7 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 		failpoint.Hit("sequence/decided")
 		written, err := r.write(ctx, t, last, filled)
 		if err != nil {
-			return undecided, verdict.NotCalled(fmt.Errorf("sequence: write the version: %w", err))
+			return undecided, disposition.NotCalled(fmt.Errorf("sequence: write the version: %w", err))
 		}
 		if written {
 			return outcome, nil

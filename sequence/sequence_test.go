@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/sequence"
@@ -191,7 +191,7 @@ func TestTheMiddlewareNeedsTheChain(t *testing.T) {
 	} {
 		msg.SetContext(c.ctx)
 		_, err := c.h(msg)
-		if !errors.Is(err, c.want) || verdict.Of(err).Kind != verdict.Undecided {
+		if !errors.Is(err, c.want) || disposition.Of(err).Kind != disposition.Undecided {
 			t.Errorf("%v, want %v", err, c.want)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
@@ -35,7 +35,7 @@ type bench struct {
 
 	schema    schema.Config
 	parked    *parked.Store
-	transport *local.Transport
+	transport *embedded.Transport
 	poison    *poison.Store
 	order     retry.KeyOrder
 	poll      time.Duration                         // 0 for short
@@ -55,7 +55,7 @@ func newBench(t *testing.T, db testkit.Database) *bench {
 		b.parked, err = parked.NewStore(db.DB, b.schema)
 	}
 	if err == nil {
-		b.transport, err = local.New(db.DB, local.Config{Schema: b.schema})
+		b.transport, err = embedded.New(db.DB, embedded.Config{Schema: b.schema})
 	}
 	if err == nil {
 		b.poison, err = poison.New(db.DB, poison.Config{Schema: b.schema})

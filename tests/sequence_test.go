@@ -16,7 +16,7 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
@@ -70,7 +70,7 @@ func newProjection(t *testing.T, db testkit.Database) *projection {
 		t.Fatal(err)
 	}
 	if db.Dialect == "sqlite" {
-		transport, err := local.New(db.DB, local.Config{Schema: p.schema})
+		transport, err := embedded.New(db.DB, embedded.Config{Schema: p.schema})
 		if err != nil {
 			t.Fatal(err)
 		}

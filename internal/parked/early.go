@@ -9,14 +9,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/failpoint"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // ParkEarly ends the claim of d, or parks a message that came from the
 // transport: it came before its turn, and is to be looked at again after delay,
 // or at once if its turn has come by now. It loses its place in the order of its
 // key, and nothing is charged.
-func (s *Store) ParkEarly(ctx context.Context, d *Delivery, msg *message.Message, turn verdict.Turn, delay time.Duration) error {
+func (s *Store) ParkEarly(ctx context.Context, d *Delivery, msg *message.Message, turn disposition.Turn, delay time.Duration) error {
 	if d.Claim == nil {
 		return fitting(func(fit fitter) error {
 			return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
@@ -56,7 +56,7 @@ func (s *Store) ParkEarly(ctx context.Context, d *Delivery, msg *message.Message
 //
 // This comes before all other locks. A handler whose transaction has the
 // version may wait for whatever there is.
-func (s *Store) untilTurn(ctx context.Context, tx *sql.Tx, d *Delivery, turn verdict.Turn, delay time.Duration) (time.Duration, error) {
+func (s *Store) untilTurn(ctx context.Context, tx *sql.Tx, d *Delivery, turn disposition.Turn, delay time.Duration) (time.Duration, error) {
 	var last int64
 	err := tx.QueryRowContext(ctx, s.sql.lockVersion, d.Consumer, turn.AggregateType, turn.AggregateID).Scan(&last)
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
-var third = verdict.Turn{AggregateType: "account", AggregateID: "a", Sequence: "7:accounta", Version: 3}
+var third = disposition.Turn{AggregateType: "account", AggregateID: "a", Sequence: "7:accounta", Version: 3}
 
 // apply writes the last version of the aggregate, as sequence does.
 func apply(t *testing.T, db testkit.Database, tx *sql.Tx, version int) {

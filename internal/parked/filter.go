@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // Filter says which entries are meant. Fields that are empty match everything;
@@ -61,8 +61,8 @@ func (f Filter) Validate() error {
 	if f.AfterID < 0 {
 		errs = append(errs, fmt.Errorf("AfterID is %d: negative", f.AfterID))
 	}
-	if f.Reason != "" && !slices.Contains(verdict.Reasons, f.Reason) {
-		errs = append(errs, fmt.Errorf("Reason is %q, none of %s", f.Reason, strings.Join(verdict.Reasons, ", ")))
+	if f.Reason != "" && !slices.Contains(disposition.Reasons, f.Reason) {
+		errs = append(errs, fmt.Errorf("Reason is %q, none of %s", f.Reason, strings.Join(disposition.Reasons, ", ")))
 	}
 	if !f.FailedBefore.IsZero() && !f.FailedAfter.Before(f.FailedBefore) {
 		errs = append(errs, errors.New("FailedBefore is not after FailedAfter"))

@@ -9,7 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // Patience is how a middleware keeps at something that must not be given up
@@ -53,7 +53,7 @@ func (p Patience) Persist(ctx context.Context, d *Delivery, what string, do func
 				watermill.LogFields{"consumer": d.Consumer, "topic": d.Topic})
 		}
 		if time.Now().After(deadline) || !d.Sleep(ctx, pause) {
-			return verdict.HandBack(fmt.Errorf("%s: %w", what, err))
+			return disposition.HandBack(fmt.Errorf("%s: %w", what, err))
 		}
 	}
 }

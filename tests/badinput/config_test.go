@@ -16,9 +16,9 @@ import (
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/mover"
 	"github.com/watermill-once/once/oncetest"
 	"github.com/watermill-once/once/outbox"
@@ -72,9 +72,9 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 	makeDedup := func(db *sql.DB, c dedup.Config) error { _, err := dedup.New(db, c); return err }
 	makeRetry := func(db *sql.DB, c retry.Config) error { _, err := retry.New(db, c); return err }
 	makePoison := func(db *sql.DB, c poison.Config) error { _, err := poison.New(db, c); return err }
-	makeInbox := func(db *sql.DB, c inbox.Config) error { _, err := inbox.New(db, c); return err }
+	makeInbox := func(db *sql.DB, c durable.Config) error { _, err := durable.New(db, c); return err }
 	makeSequence := func(c sequence.Config) error { _, err := sequence.New(c); return err }
-	makeLocal := func(db *sql.DB, c local.Config) error { _, err := local.New(db, c); return err }
+	makeLocal := func(db *sql.DB, c embedded.Config) error { _, err := embedded.New(db, c); return err }
 	makeConsumer := func(db *sql.DB, c once.ConsumerConfig) error { _, err := once.NewConsumer(db, c); return err }
 	makePublisher := func(c wamqp.Config, p rabbit.PublisherConfig) error { _, err := rabbit.NewPublisher(c, p); return err }
 	makeSubscriber := func(c wamqp.Config, s rabbit.SubscriberConfig) error {
@@ -162,17 +162,17 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 		"poison: all at once":         {makePoison(nil, poison.Config{Schema: badSchema, Hold: -1, ReplayLease: -1, CopyTo: "t"}), "db Dialect Schema Prefix Hold ReplayLease CopyTo"},
 		"poison: a short ReplayLease": {makePoison(db, poison.Config{ReplayLease: 499 * time.Millisecond}), "ReplayLease"},
 
-		"inbox: all at once":   {makeInbox(nil, inbox.Config{Schema: badSchema, BatchSize: -1, Ahead: -1, BatchWait: -1, KeepHandled: -1, Hold: -1}), "db Dialect Schema Prefix BatchSize Ahead BatchWait KeepHandled Hold"},
-		"inbox: all too large": {makeInbox(db, inbox.Config{BatchSize: math.MaxInt, Ahead: math.MaxInt, BatchWait: math.MaxInt64}), "BatchSize Ahead BatchWait"},
+		"inbox: all at once":   {makeInbox(nil, durable.Config{Schema: badSchema, BatchSize: -1, Ahead: -1, BatchWait: -1, KeepHandled: -1, Hold: -1}), "db Dialect Schema Prefix BatchSize Ahead BatchWait KeepHandled Hold"},
+		"inbox: all too large": {makeInbox(db, durable.Config{BatchSize: math.MaxInt, Ahead: math.MaxInt, BatchWait: math.MaxInt64}), "BatchSize Ahead BatchWait"},
 
 		"sequence: all at once":       {makeSequence(sequence.Config{Schema: badSchema, Policy: -1, First: -1, Window: -1, AfterWindow: -1}), "Dialect Schema Prefix Tx Policy First Window AfterWindow"},
 		"sequence: all unknown":       {makeSequence(sequence.Config{Tx: tx, Policy: 9, First: 9, AfterWindow: 9}), "Policy First AfterWindow"},
 		"sequence: OnGap and another": {makeSequence(sequence.Config{Tx: tx, AfterWindow: sequence.Apply, OnGap: func(context.Context, *sql.Tx, sequence.Gap) (sequence.AfterWindow, error) { return 0, nil }}), "AfterWindow OnGap"},
 
-		"local: all at once": {makeLocal(nil, local.Config{Schema: badSchema, PublishTimeout: -1}), "db Dialect Schema Prefix PublishTimeout"},
+		"local: all at once": {makeLocal(nil, embedded.Config{Schema: badSchema, PublishTimeout: -1}), "db Dialect Schema Prefix PublishTimeout"},
 
 		"once: all at once": {makeConsumer(nil, once.ConsumerConfig{
-			Inbox: inbox.Config{BatchSize: -1}, Dedup: dedup.Config{LockTimeout: -1}, Retry: retry.Config{CrashBudget: -1},
+			Inbox: durable.Config{BatchSize: -1}, Dedup: dedup.Config{LockTimeout: -1}, Retry: retry.Config{CrashBudget: -1},
 			Poison: poison.Config{ReplayLease: -1}, Sequence: &sequence.Config{Window: -1},
 		}), "db BatchSize LockTimeout CrashBudget ReplayLease Window"},
 		"once: parts of two schemas":         {makeConsumer(db, once.ConsumerConfig{Retry: retry.Config{Schema: schema.Config{Prefix: "other_"}}}), "Schema"},
@@ -233,7 +233,7 @@ func TestConsumersThatCannotBeRemembered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport, err := local.New(db, local.Config{Schema: config})
+	transport, err := embedded.New(db, embedded.Config{Schema: config})
 	if err != nil {
 		t.Fatal(err)
 	}

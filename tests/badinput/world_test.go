@@ -16,7 +16,7 @@ import (
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
@@ -41,7 +41,7 @@ type world struct {
 
 	consumer *once.Consumer
 	router   *message.Router
-	local    *local.Transport
+	local    *embedded.Transport
 }
 
 // eachWorld runs a test with PostgreSQL and RabbitMQ, and with SQLite alone.
@@ -86,7 +86,7 @@ func newWorld(t *testing.T, db testkit.Database, broker string) *world {
 		t.Fatal(err)
 	}
 	if w.broker == "" {
-		if w.local, err = local.New(w.db, local.Config{Schema: w.config}); err != nil {
+		if w.local, err = embedded.New(w.db, embedded.Config{Schema: w.config}); err != nil {
 			t.Fatal(err)
 		}
 	}

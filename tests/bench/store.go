@@ -9,7 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/schema"
 )
@@ -55,7 +55,7 @@ func (b *bench) storeInbox(ctx context.Context, messages int) (_ float64, err er
 	if err := schema.Up(ctx, db.DB, schema.Config{}); err != nil {
 		return 0, err
 	}
-	intake, err := inbox.New(db.DB, inbox.Config{BatchSize: storedTogether})
+	intake, err := durable.New(db.DB, durable.Config{BatchSize: storedTogether})
 	if err != nil {
 		return 0, err
 	}

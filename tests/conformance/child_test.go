@@ -24,7 +24,7 @@ import (
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
@@ -148,7 +148,7 @@ func (l life) subscriber(db *sql.DB, tables schema.Config) (message.Subscriber, 
 		}
 		return queue{plain, inFlight}, err
 	case "local":
-		transport, err := local.New(db, local.Config{Schema: tables})
+		transport, err := embedded.New(db, embedded.Config{Schema: tables})
 		if err != nil {
 			return nil, err
 		}

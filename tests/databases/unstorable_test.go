@@ -13,7 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
@@ -58,7 +58,7 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 	})
 	once, err2 := dedup.New(db, dedup.Config{Logger: logs})
 	quarantine, err3 := poison.New(db, poison.Config{Logger: logs})
-	intake, err4 := inbox.New(db, inbox.Config{Logger: logs})
+	intake, err4 := durable.New(db, durable.Config{Logger: logs})
 	router, err5 := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		t.Fatal(err)

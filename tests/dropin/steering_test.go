@@ -19,9 +19,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 )
@@ -110,7 +110,7 @@ var sources = map[string]func(b *bench, url, topic string) source{
 		return source{sub, b.stranger(url, topic)}
 	},
 	"embedded": func(b *bench, _, topic string) source {
-		transport, err := local.New(b.db, local.Config{})
+		transport, err := embedded.New(b.db, embedded.Config{})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -215,7 +215,7 @@ func TestTrap81_ForeignHeadersDoNotSteerProducedMessages(t *testing.T) {
 	for from, newSource := range sources {
 		t.Run(from, func(t *testing.T) {
 			b := newBench(t)
-			intake, err := inbox.New(b.db, inbox.Config{})
+			intake, err := durable.New(b.db, durable.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
@@ -55,7 +55,7 @@ func (a *actor) chain() (*once.Consumer, error) {
 	}
 	if a.Durable {
 		config.Durable = []string{orders}
-		config.Inbox = inbox.Config{BatchWait: 20 * time.Millisecond, KeepHandled: 200 * time.Millisecond}
+		config.Inbox = durable.Config{BatchWait: 20 * time.Millisecond, KeepHandled: 200 * time.Millisecond}
 	}
 	if a.Copies {
 		config.Poison.CopyTo, config.Poison.Outbox = alarms, outbox.Publisher

@@ -22,7 +22,7 @@ import (
 
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/mover"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
@@ -95,7 +95,7 @@ type actor struct {
 	life
 
 	db        *sql.DB
-	transport *local.Transport // if it is the embedded one
+	transport *embedded.Transport // if it is the embedded one
 	stop      context.CancelFunc
 }
 
@@ -119,7 +119,7 @@ func (l life) live() error {
 	}
 	a := &actor{life: l, db: db, stop: cancel}
 	if l.AMQP == "" {
-		if a.transport, err = local.New(db, local.Config{Schema: l.schema()}); err != nil {
+		if a.transport, err = embedded.New(db, embedded.Config{Schema: l.schema()}); err != nil {
 			return err
 		}
 	}

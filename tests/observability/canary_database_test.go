@@ -17,7 +17,7 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/mover"
 	"github.com/watermill-once/once/outbox"
@@ -143,7 +143,7 @@ func (w *watch) background(db *sql.DB, says string) {
 	w.refused(db, says)
 	// Without the checks of the start, as if the database began to refuse later.
 	ids := w.inbox(db)
-	intake, err1 := inbox.New(db, inbox.Config{Logger: &w.logs, MeterProvider: w.meters})
+	intake, err1 := durable.New(db, durable.Config{Logger: &w.logs, MeterProvider: w.meters})
 	retries, err2 := retry.New(db, retry.Config{Logger: &w.logs, MeterProvider: w.meters})
 	quarantine, err3 := poison.New(db, poison.Config{Logger: &w.logs, MeterProvider: w.meters})
 	router, err4 := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, &w.logs)

@@ -13,7 +13,7 @@ import (
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
@@ -147,7 +147,7 @@ func moveDedup(w *watch, seen *seen) {
 		_, _ = c.inbox.Middleware(c.h)(message.NewMessage(c.id, []byte(c.body)))
 	}
 	odd := message.NewMessage("odd", nil)
-	odd.SetContext(verdict.WithUndecodable(w.Context(), errors.New("cannot be read")))
+	odd.SetContext(disposition.WithUndecodable(w.Context(), errors.New("cannot be read")))
 	_, _ = inbox.Middleware(fine)(odd)
 	func() {
 		defer func() { _ = recover() }()
@@ -249,13 +249,13 @@ func moveRetry(w *watch, seen *seen) {
 			return errHandler
 		case "early":
 			if call == 1 {
-				return verdict.NotYet(verdict.Turn{Sequence: "s", Version: 2}, time.Millisecond, errHandler)
+				return disposition.NotYet(disposition.Turn{Sequence: "s", Version: 2}, time.Millisecond, errHandler)
 			}
 		case "holds":
 			return retry.Permanent(errHandler)
 		case "undecided":
 			if call == 1 {
-				return verdict.HandBack(errHandler)
+				return disposition.HandBack(errHandler)
 			}
 		case "interrupted":
 			close(entered)

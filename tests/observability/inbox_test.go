@@ -7,7 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/retry"
 )
@@ -16,7 +16,7 @@ import (
 // fail to store while its table is away.
 func moveInbox(w *watch, seen *seen) {
 	db := w.database()
-	intake, err := inbox.New(db, inbox.Config{KeepHandled: time.Hour, MeterProvider: w.meters})
+	intake, err := durable.New(db, durable.Config{KeepHandled: time.Hour, MeterProvider: w.meters})
 	if err != nil {
 		w.Fatal(err)
 	}

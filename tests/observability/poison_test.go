@@ -12,7 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/verdict"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
@@ -35,7 +35,7 @@ func (w *watch) fail(store *poison.Store, consumer, id, reason string, claim *pa
 	msg := message.NewMessage(id, []byte("body"))
 	msg.SetContext(parked.WithDelivery(w.Context(), &parked.Delivery{Consumer: consumer, Topic: "t", Claim: claim}))
 	_, err := store.Middleware(func(*message.Message) ([]*message.Message, error) {
-		return nil, verdict.Forever(reason, errors.New("no"))
+		return nil, disposition.Forever(reason, errors.New("no"))
 	})(msg)
 	if err != nil {
 		w.Fatal(err)

@@ -13,8 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
-	"github.com/watermill-once/once/inbox"
-	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/durable"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/sequence"
@@ -79,7 +79,7 @@ func (p *part) consume() (end func()) {
 	p.Helper()
 	consumer, err := once.NewConsumer(p.db, once.ConsumerConfig{
 		Schema: tables, Durable: []string{"durable"},
-		Inbox: inbox.Config{KeepHandled: time.Hour},
+		Inbox: durable.Config{KeepHandled: time.Hour},
 		Retry: retry.Config{
 			Policy:       retry.Policy{Immediate: 1, Delayed: 3, Base: 10 * time.Millisecond},
 			PollInterval: 10 * time.Millisecond, KeyOrder: retry.StayHeld,
@@ -89,7 +89,7 @@ func (p *part) consume() (end func()) {
 	if err != nil {
 		p.Fatal(err)
 	}
-	transport, err := local.New(p.db, local.Config{Schema: tables, Logger: watermill.NopLogger{}})
+	transport, err := embedded.New(p.db, embedded.Config{Schema: tables, Logger: watermill.NopLogger{}})
 	p.must(err)
 	_, err = transport.Forget(p.Context(), "retired", "orders")
 	p.must(err)

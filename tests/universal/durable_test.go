@@ -10,7 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
 )
@@ -25,7 +25,7 @@ func TestDurable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		intake, err := inbox.New(s.db, inbox.Config{})
+		intake, err := durable.New(s.db, durable.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

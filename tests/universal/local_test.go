@@ -7,7 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
@@ -19,7 +19,7 @@ func TestLocal(t *testing.T) {
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
 		t.Fatal(err)
 	}
-	transport, err := local.New(db.DB, local.Config{Schema: config})
+	transport, err := embedded.New(db.DB, embedded.Config{Schema: config})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/inbox"
+	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
@@ -95,7 +95,7 @@ func (s *Service) build(config Config) (err error) {
 		Schema:  s.database.Tables,
 		Logger:  logger,
 		Durable: []string{"notifications"},
-		Inbox:   inbox.Config{BatchSize: together, Ahead: parkedAtOnce},
+		Inbox:   durable.Config{BatchSize: together, Ahead: parkedAtOnce},
 		Dedup:   dedup.Config{Batch: dedup.Batch{Size: together}},
 		Retry: retry.Config{
 			Policy: config.Retry, Lease: config.Lease,

@@ -6,19 +6,19 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/embedded"
 )
 
 // Local carries events through the service's own database, without a broker.
 type Local struct {
-	transport *local.Transport
+	transport *embedded.Transport
 	pool      *sql.DB
 }
 
 // NewLocal returns a transport through database.
 func NewLocal(database Database) (*Local, error) {
 	pool := database.Pool(4)
-	transport, err := local.New(pool, local.Config{Schema: database.Tables})
+	transport, err := embedded.New(pool, embedded.Config{Schema: database.Tables})
 	if err != nil {
 		return nil, errors.Join(err, pool.Close())
 	}

@@ -20,7 +20,7 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/local"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string) error {
 func work(ctx context.Context, db *sql.DB, config schema.Config, events int) error {
 	const topic = "events"
 	logger := watermill.NopLogger{}
-	transport, err := local.New(db, local.Config{Schema: config})
+	transport, err := embedded.New(db, embedded.Config{Schema: config})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,260 @@
+package durable_test
+
+import (
+	"bytes"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/durable"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/disposition"
+)
+
+// A message is acked when it is stored, however long its handler takes.
+func TestTheTransportDoesNotWaitForHandlers(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		release := make(chan struct{})
+		b.run(durable.Config{}, func(*message.Message) error { <-release; return nil })
+		msgs := messages("m1", "m2", "m3")
+		b.send(msgs...)
+		b.acked(msgs...)
+		if rows := b.entries(parked.Waiting); len(rows) != 3 {
+			t.Errorf("%d rows", len(rows))
+		}
+		close(release)
+		b.handles("m1", "m2", "m3")
+		if rows := b.entries(); len(rows) != 0 {
+			t.Errorf("rows are left: %+v", rows)
+		}
+	})
+}
+
+// What came together is stored together, within the bounds of a batch.
+func TestMessagesAreStoredInBatches(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t))
+	b.run(durable.Config{BatchSize: 4, BatchWait: time.Minute, KeepHandled: time.Hour}, fine)
+	var ids []string
+	for n := range 12 {
+		ids = append(ids, fmt.Sprintf("m%02d", n))
+	}
+	msgs := messages(ids...)
+	b.send(msgs[:3]...)
+	b.unanswered(msgs[:3]...)
+	b.send(msgs[3:]...) // a full batch does not wait
+	b.acked(msgs...)
+	b.handles(ids...)
+	batches := b.count(`(SELECT created_at FROM once_parked GROUP BY created_at HAVING COUNT(*) = 4) AS batches`)
+	if batches != 3 { // rows of one transaction have its time
+		t.Errorf("%d batches of 4, want 3", batches)
+	}
+	for i, e := range b.entries(parked.Resolved) {
+		if e.MessageID != ids[i] {
+			t.Errorf("row %d is %s", i, e.MessageID)
+		}
+	}
+}
+
+// A batch that is not full is stored when its first message has waited.
+func TestABatchWaitsForSoLong(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		b.run(durable.Config{BatchWait: 50 * time.Millisecond}, fine)
+		began := time.Now()
+		msgs := messages("m1")
+		b.send(msgs...)
+		b.acked(msgs...)
+		if took := time.Since(began); took < 50*time.Millisecond {
+			t.Errorf("stored after %v", took)
+		}
+	})
+}
+
+// Large messages fill a batch by their bytes.
+func TestABatchIsBoundedInBytes(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t))
+	b.run(durable.Config{BatchWait: time.Minute}, fine)
+	msgs := messages("m1", "m2")
+	for _, msg := range msgs {
+		msg.Payload = make([]byte, 5<<20)
+	}
+	b.send(msgs...)
+	b.acked(msgs...)
+	b.handles("m1", "m2")
+}
+
+// What cannot be handled ends in quarantine as it came, and harms no neighbour.
+func TestUnusableMessagesEndInQuarantine(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		b.run(durable.Config{BatchWait: 100 * time.Millisecond}, fine)
+		msgs := messages("m1", "", strings.Repeat("x", 6400), "nul\x00", "bad\xff", "undecodable", "m2")
+		why := map[string]string{}
+		for _, msg := range msgs[1:6] {
+			msg.Metadata.Set("key\x00", "\xff")
+			why[msg.UUID] = disposition.ReasonInvalidID
+		}
+		why["undecodable"] = disposition.ReasonUndecodable
+		msgs[5].SetContext(disposition.WithUndecodable(t.Context(), errors.New("cannot be read")))
+		b.send(msgs...)
+		b.acked(msgs...)
+		b.handles("m1", "m2")
+		rows := b.entries(parked.Quarantined)
+		if len(rows) != 5 {
+			t.Errorf("%d rows in quarantine", len(rows))
+		}
+		for _, e := range rows {
+			want := "body of " + e.Message.UUID
+			if e.Reason != why[e.Message.UUID] || !bytes.Equal(e.Message.Payload, []byte(want)) ||
+				!maps.Equal(e.Message.Metadata, message.Metadata{"key\x00": "\xff"}) {
+				t.Errorf("%q: %+v", e.Message.UUID, e)
+			}
+		}
+	})
+}
+
+// A copy is not stored again while its row is there, and not handled again
+// after that.
+func TestTrap34CopiesAreHandledOnce(t *testing.T) {
+	for _, keep := range []time.Duration{0, time.Hour} {
+		t.Run(fmt.Sprint("kept ", keep), func(t *testing.T) {
+			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+				b := newBench(t, db)
+				b.run(durable.Config{KeepHandled: keep}, fine)
+				for range 3 {
+					msgs := messages("m1", "m1", "m2")
+					b.send(msgs...)
+					b.acked(msgs...)
+					b.handles("m1", "m2")
+				}
+				want := 0
+				if keep > 0 {
+					want = 2
+				}
+				b.eventually("rows are settled", func() bool { return len(b.entries(parked.Resolved)) == want && len(b.entries()) == want })
+			})
+		})
+	}
+}
+
+// Rows that are kept go when it is time, those of replays and of others stay.
+func TestKeptRowsAreRemovedInTime(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		b.run(durable.Config{KeepHandled: time.Hour}, fine)
+		ids := []string{"old", "replayed", "other", "new"}
+		msgs := messages(ids...)
+		b.send(msgs...)
+		b.acked(msgs...)
+		b.handles(ids...)
+		b.exec(`UPDATE once_parked SET replays = 1 WHERE message_id = 'replayed'`)
+		b.exec(`UPDATE once_parked SET consumer = 'other' WHERE message_id = 'other'`)
+		ago := `finished_at - interval '61 minutes'`
+		if db.Dialect == "sqlite" {
+			ago = `finished_at - 61 * 60 * 1000`
+		}
+		b.exec(`UPDATE once_parked SET finished_at = ` + ago + ` WHERE message_id <> 'new'`)
+		// It is looked at every tenth of the time that it is kept.
+		for want, limit := range []int{1, 0} {
+			if removed, err := b.parked.Forget(t.Context(), topic, consumer, time.Hour, limit); err != nil || removed != int64(1-want) {
+				t.Errorf("%d removed, %v", removed, err)
+			}
+		}
+		if rows := b.entries(); len(rows) != 3 || rows[0].MessageID != "replayed" {
+			t.Errorf("%+v", rows)
+		}
+	})
+}
+
+// While a consumer is subscribed it removes what it has kept for long enough.
+func TestASubscriptionRemovesWhatItKept(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t))
+	b.run(durable.Config{KeepHandled: time.Millisecond}, fine)
+	msgs := messages("m1")
+	b.send(msgs...)
+	b.acked(msgs...)
+	b.handles("m1")
+	b.eventually("the row is gone", func() bool { return len(b.entries()) == 0 })
+}
+
+// What was claimed ahead is given back at the end, and nothing is charged.
+func TestClosingHandsBackWhatWasClaimedAhead(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		entered, release := make(chan struct{}, 100), make(chan struct{})
+		b.run(durable.Config{}, func(*message.Message) error {
+			entered <- struct{}{}
+			<-release
+			return nil
+		})
+		msgs := messages("m1", "m2", "m3", "m4", "m5")
+		b.send(msgs...)
+		b.acked(msgs...)
+		<-entered
+		b.eventually("all are claimed", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 5 })
+		closed := make(chan error, 1)
+		go func() { closed <- b.router.Close() }()
+		if db.Dialect == "postgres" { // with SQLite the handler has the only writer
+			b.eventually("the others are handed back", func() bool { return b.count(`once_parked WHERE token IS NULL AND crashes = 0`) == 4 })
+		}
+		b.eventually("it is closing", func() bool {
+			select {
+			case _, open := <-b.transport.messages:
+				return !open
+			default:
+				return false
+			}
+		})
+		close(release)
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		handled, left := b.count(`once_inbox`), b.count(`once_parked WHERE state = 'waiting' AND token IS NULL AND crashes = 0`)
+		if handled+left != 5 || left < 3 { // one may have been handed out at the same moment
+			t.Errorf("%d handled, %d left", handled, left)
+		}
+	})
+}
+
+func TestNewNamesEverythingThatIsWrong(t *testing.T) {
+	_, err := durable.New(nil, durable.Config{BatchSize: -1, BatchWait: -1, Ahead: -1, KeepHandled: -1, Hold: -1})
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, want := range []string{"db is nil", "BatchSize", "BatchWait", "Ahead", "KeepHandled", "Hold"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not name %s", err, want)
+		}
+	}
+}
+
+func TestSubscribeSaysWhatIsMissing(t *testing.T) {
+	intake, err := durable.New(new(sql.DB), durable.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub := intake.Subscriber(&transport{messages: make(chan *message.Message)})
+	if _, err := sub.Subscribe(t.Context(), topic); err == nil || !strings.Contains(err.Error(), "retry's Subscriber") {
+		t.Errorf("alone: %v", err)
+	}
+	ctx := parked.WithSubscription(t.Context(), parked.Subscription{Consumer: consumer})
+	if _, err := intake.Subscriber(nil).Subscribe(ctx, topic); err == nil || !strings.Contains(err.Error(), "nil") {
+		t.Errorf("of nothing: %v", err)
+	}
+	for range 2 {
+		if err := sub.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := sub.Subscribe(ctx, topic); !errors.Is(err, durable.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}

@@ -1,0 +1,286 @@
+package durable_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lib/pq"
+
+	"github.com/watermill-once/once/durable"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// While the table is away messages are held, neither acked nor nacked.
+func TestTrap73AnOutageHoldsTheMessages(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		b.run(durable.Config{BatchSize: 2}, fine)
+		b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
+		msgs := messages("m1", "m2", "m3", "m4")
+		b.send(msgs...)
+		b.exec(`CREATE TABLE witness (id INTEGER)`) // takes longer than a first try
+		b.unanswered(msgs...)
+		b.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
+		b.acked(msgs...)
+		b.handles("m1", "m2", "m3", "m4")
+	})
+}
+
+// A transport is told to wait when a batch is full and cannot be stored.
+func TestAnOutageStopsTheTransport(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t))
+	b.run(durable.Config{BatchSize: 1}, fine)
+	b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
+	msgs := messages("m1", "m2", "m3", "m4")
+	b.send(msgs[:3]...) // one that is refused, one that shows that all are, and one that gathers
+	select {
+	case b.transport.messages <- msgs[3]:
+		t.Error("a fourth is taken")
+	case <-time.After(100 * time.Millisecond):
+	}
+	b.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
+	b.send(msgs[3])
+	b.acked(msgs...)
+}
+
+// The time for which messages are held is shorter than the broker's consumer
+// timeout, those that gathered meanwhile included.
+func TestTrap46WhatIsHeldIsHandedBackInTime(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		b.run(durable.Config{BatchSize: 1, Hold: 200 * time.Millisecond}, fine)
+		b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
+		msgs := messages("m1", "m2")
+		b.send(msgs...)
+		for _, msg := range msgs {
+			select {
+			case <-msg.Nacked():
+			case <-msg.Acked():
+				t.Fatal("acked, and nowhere stored")
+			}
+		}
+		b.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
+	})
+}
+
+// Closing does not wait for a database that is away.
+func TestClosingHandsBackWhatCannotBeStored(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		b.run(durable.Config{}, fine)
+		b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
+		msgs := messages("m1")
+		b.send(msgs...)
+		if err := b.router.Close(); err != nil {
+			t.Error(err)
+		}
+		select {
+		case <-msgs[0].Nacked():
+		default:
+			t.Error("not nacked")
+		}
+		b.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
+	})
+}
+
+// A message that the database refuses does not keep its neighbours out.
+func TestARefusedMessageHarmsNoNeighbour(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		if db.Dialect == "sqlite" {
+			b.exec(`CREATE TRIGGER refuse BEFORE INSERT ON once_parked WHEN NEW.message_id = 'refused'
+				BEGIN SELECT RAISE(ABORT, 'refused'); END`)
+		} else {
+			b.exec(`ALTER TABLE once_parked ADD CONSTRAINT refuse CHECK (message_id <> 'refused')`)
+		}
+		b.run(durable.Config{BatchWait: 100 * time.Millisecond}, fine)
+		msgs := messages("m1", "refused", "m2", "m3")
+		b.send(msgs[:3]...)
+		b.acked(msgs[0], msgs[2])
+		b.send(msgs[3])
+		b.acked(msgs[3]) // nor those that come after it
+		b.unanswered(msgs[1])
+		if db.Dialect == "sqlite" {
+			b.exec(`DROP TRIGGER refuse`)
+		} else {
+			b.exec(`ALTER TABLE once_parked DROP CONSTRAINT refuse`)
+		}
+		b.acked(msgs...)
+		b.handles("m1", "m2", "m3", "refused")
+	})
+}
+
+// Nor do several that come one after the other, for long.
+func TestSeveralRefusedMessagesHarmNoNeighbour(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t))
+	b.exec(`ALTER TABLE once_parked ADD CONSTRAINT refuse CHECK (message_id NOT LIKE 'refused%')`)
+	b.run(durable.Config{BatchSize: 1}, fine)
+	msgs := messages("refused1", "refused2", "m1")
+	began := time.Now()
+	b.send(msgs...)
+	b.acked(msgs[2])
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("they had to wait for %v", took)
+	}
+	b.unanswered(msgs[:2]...)
+	b.exec(`ALTER TABLE once_parked DROP CONSTRAINT refuse`)
+	b.acked(msgs...)
+	b.handles("m1", "refused1", "refused2")
+}
+
+// A batch that takes the database longer than one try may take is stored in
+// parts: tried again as it is, it would never be.
+func TestWhatCannotBeStoredAtOnce(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t))
+	b.exec(`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$`)
+	b.exec(`CREATE TRIGGER slowly BEFORE INSERT ON once_parked FOR EACH ROW EXECUTE FUNCTION slowly()`)
+	b.oneTry = time.Second
+	b.run(durable.Config{BatchSize: 10, BatchWait: time.Minute, KeepHandled: time.Hour}, fine)
+	ids := []string{"m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9"}
+	msgs := messages(ids...)
+	b.send(msgs...)
+	b.acked(msgs...)
+	b.handles(ids...)
+	for i, e := range b.entries(parked.Resolved) {
+		if e.MessageID != ids[i] {
+			t.Errorf("row %d is %s", i, e.MessageID)
+		}
+	}
+}
+
+// So is one for which the database has not locks enough.
+func TestWhatTakesTooManyLocksAtOnce(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t))
+	b.exec(`CREATE FUNCTION exhaust() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		IF (SELECT COUNT(*) FROM added) > 3 THEN RAISE 'out of shared memory' USING ERRCODE = 'out_of_memory'; END IF;
+		RETURN NULL; END $$`)
+	b.exec(`CREATE TRIGGER exhaust AFTER INSERT ON once_parked REFERENCING NEW TABLE AS added
+		FOR EACH STATEMENT EXECUTE FUNCTION exhaust()`)
+	b.run(durable.Config{BatchSize: 10, BatchWait: time.Minute}, fine)
+	ids := []string{"m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9"}
+	msgs := messages(ids...)
+	b.send(msgs...)
+	b.acked(msgs...)
+	b.handles(ids...)
+}
+
+// Of a batch in parts, none is stored before one that came earlier and whose
+// connection was lost.
+func TestNoPartOvertakesOneThatWasNotAnswered(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t))
+	b.exec(`CREATE SEQUENCE calls`)
+	b.exec(`CREATE FUNCTION obstruct() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		CASE nextval('calls')
+		WHEN 1 THEN PERFORM pg_sleep(60); -- the batch: from then on it is two parts
+		WHEN 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); -- the first one
+		ELSE NULL;
+		END CASE;
+		RETURN NEW;
+	END $$`)
+	b.exec(`CREATE TRIGGER obstruct BEFORE INSERT ON once_parked FOR EACH ROW EXECUTE FUNCTION obstruct()`)
+	b.oneTry = time.Second
+	b.run(durable.Config{BatchSize: 4, BatchWait: time.Minute, KeepHandled: time.Hour}, fine)
+	ids := []string{"m0", "m1", "m2", "m3"}
+	msgs := messages(ids...)
+	b.send(msgs...)
+	b.acked(msgs...)
+	b.handles(ids...)
+	var calls int
+	if err := b.QueryRowContext(b.Context(), `SELECT last_value FROM calls`).Scan(&calls); err != nil || calls != 6 {
+		t.Errorf("%d rows were tried, %v", calls, err)
+	}
+	for i, e := range b.entries(parked.Resolved) {
+		if e.MessageID != ids[i] {
+			t.Errorf("row %d is %s", i, e.MessageID)
+		}
+	}
+}
+
+// cutter makes connections that end when messages are committed.
+type cutter struct {
+	after bool // the server has committed, and nobody is told
+	cuts  atomic.Int32
+	acked func() // checks that nothing is
+}
+
+func (c *cutter) Dial(network, address string) (net.Conn, error) {
+	return c.DialTimeout(network, address, 0)
+}
+
+func (c *cutter) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
+	conn, err := net.DialTimeout(network, address, timeout)
+	return &cutConn{Conn: conn, cutter: c}, err
+}
+
+func (c *cutter) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	return &cutConn{Conn: conn, cutter: c}, err
+}
+
+type cutConn struct {
+	net.Conn
+
+	cutter *cutter
+	stored bool
+}
+
+func (c *cutConn) Write(b []byte) (int, error) {
+	c.stored = c.stored || bytes.Contains(b, []byte("AS received"))
+	if !c.stored || !bytes.Contains(b, []byte("COMMIT")) || c.cutter.cuts.Add(-1) < 0 {
+		return c.Conn.Write(b)
+	}
+	c.cutter.acked()
+	if c.cutter.after {
+		if _, err := c.Conn.Write(b); err != nil {
+			return 0, err
+		}
+		if _, err := c.Read(make([]byte, 1)); err != nil {
+			return 0, err
+		}
+	}
+	_ = c.Close()
+	return 0, errors.New("cut")
+}
+
+// Nothing is acked before its commit is known. One of unknown outcome is tried
+// again, and its messages are there once.
+func TestTrap04AnUnknownCommitIsNoAck(t *testing.T) {
+	for name, after := range map[string]bool{"not committed": false, "committed": true} {
+		t.Run(name, func(t *testing.T) {
+			db := testkit.Postgres(t)
+			watching := newBench(t, db)
+			msgs := messages("m1", "m2", "m3")
+			connector, err := pq.NewConnector(db.DSN)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var b *bench
+			cut := &cutter{after: after, acked: func() { b.unanswered(msgs...) }}
+			cut.cuts.Store(2)
+			connector.Dialer(cut)
+			db.DB = sql.OpenDB(connector)
+			defer db.Close()
+			b = &bench{T: t, Database: db, config: watching.config, parked: watching.parked, transport: watching.transport}
+			b.run(durable.Config{BatchSize: 3, BatchWait: time.Minute, KeepHandled: time.Hour}, fine)
+			b.send(msgs...)
+			b.acked(msgs...)
+			if left := cut.cuts.Load(); left >= 0 && !after || left > 0 {
+				t.Errorf("%d cuts are left", left)
+			}
+			b.handles("m1", "m2", "m3")
+			if rows := b.entries(parked.Resolved); len(rows) != 3 {
+				t.Errorf("%d rows", len(rows))
+			}
+			if err := b.router.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,210 @@
+package durable_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/durable"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+const (
+	consumer = "payments"
+	topic    = "orders.placed"
+)
+
+// transport is a subscriber that the test feeds by hand, with any number of
+// messages in flight.
+type transport struct {
+	messages  chan *message.Message
+	closeOnce sync.Once
+}
+
+// Subscribe ends the subscription with ctx too: a router that closes cancels it,
+// and may then not call Close.
+func (s *transport) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	context.AfterFunc(ctx, func() { _ = s.Close() })
+	return s.messages, nil
+}
+
+func (s *transport) Close() error {
+	s.closeOnce.Do(func() { close(s.messages) })
+	return nil
+}
+
+// bench is a durable consumer with the whole chain, on tables of its own.
+type bench struct {
+	*testing.T
+	testkit.Database
+
+	config    schema.Config
+	parked    *parked.Store
+	transport *transport
+	router    *message.Router
+	oneTry    time.Duration // to store a batch, if it is not the ordinary time
+	keyOrder  retry.KeyOrder
+
+	mu      sync.Mutex
+	handled []string
+}
+
+func newBench(t *testing.T, db testkit.Database) *bench {
+	t.Helper()
+	b := &bench{
+		T: t, Database: db, config: schema.Config{Dialect: schema.Dialect(db.Dialect)},
+		transport: &transport{messages: make(chan *message.Message)},
+	}
+	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if b.parked, err = parked.NewStore(db.DB, b.config); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// run starts a router with one handler, which notes the ids that it is given.
+func (b *bench) run(config durable.Config, handle message.NoPublishHandlerFunc) {
+	b.Helper()
+	config.Schema, config.Logger = b.config, testkit.Logger(b.T)
+	intake, err := durable.New(b.DB, config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	intake.SetOneTry(b.oneTry)
+	quarantine, err1 := poison.New(b.DB, poison.Config{Schema: b.config})
+	retries, err2 := retry.New(b.DB, retry.Config{
+		Schema: b.config, Concurrency: 1, PollInterval: 5 * time.Millisecond, Logger: testkit.Logger(b.T), KeyOrder: b.keyOrder,
+	})
+	once, err3 := dedup.New(b.DB, dedup.Config{Schema: b.config})
+	router, err4 := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		b.Fatal(err)
+	}
+	router.AddMiddleware(quarantine.Middleware, retries.Middleware, once.Middleware)
+	router.AddConsumerHandler("handler-1", topic, retries.Subscriber(consumer, intake.Subscriber(b.transport)),
+		func(msg *message.Message) error {
+			if err := handle(msg); err != nil {
+				return err
+			}
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.handled = append(b.handled, msg.UUID)
+			return nil
+		})
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(context.WithoutCancel(b.Context())) }()
+	<-router.Running()
+	b.router = router
+	b.Cleanup(func() {
+		if err := errors.Join(router.Close(), <-stopped); err != nil {
+			b.Error(err)
+		}
+	})
+}
+
+func fine(*message.Message) error { return nil }
+
+// send gives messages to the consumer, which has all of them at once.
+func (b *bench) send(msgs ...*message.Message) {
+	b.Helper()
+	for _, msg := range msgs {
+		select {
+		case b.transport.messages <- msg:
+		case <-time.After(time.Minute):
+			b.Fatalf("message %q is not taken", msg.UUID)
+		}
+	}
+}
+
+// acked waits for the answers to messages, which must be acks.
+func (b *bench) acked(msgs ...*message.Message) {
+	b.Helper()
+	for _, msg := range msgs {
+		select {
+		case <-msg.Acked():
+		case <-msg.Nacked():
+			b.Fatalf("message %q is nacked", msg.UUID)
+		case <-time.After(time.Minute):
+			b.Fatalf("message %q is not answered", msg.UUID)
+		}
+	}
+}
+
+// unanswered fails the test if a message has an answer.
+func (b *bench) unanswered(msgs ...*message.Message) {
+	b.Helper()
+	for _, msg := range msgs {
+		select {
+		case <-msg.Acked():
+			b.Fatalf("message %q is acked", msg.UUID)
+		case <-msg.Nacked():
+			b.Fatalf("message %q is nacked", msg.UUID)
+		default:
+		}
+	}
+}
+
+// handles waits until these ids were handled and nothing waits, and checks that
+// each was handled once.
+func (b *bench) handles(ids ...string) {
+	b.Helper()
+	b.eventually("all are handled", func() bool { return b.count(`once_inbox`) >= len(ids) && len(b.entries(parked.Waiting)) == 0 })
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if got, want := slices.Sorted(slices.Values(b.handled)), slices.Sorted(slices.Values(ids)); !slices.Equal(got, want) {
+		b.Errorf("handled %q, want %q", got, want)
+	}
+}
+
+func (b *bench) entries(states ...string) []parked.Entry {
+	b.Helper()
+	all, err := b.parked.List(context.WithoutCancel(b.Context()), parked.Filter{Limit: 1000}, states...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return all
+}
+
+func (b *bench) exec(query string) {
+	b.Helper()
+	if _, err := b.ExecContext(b.Context(), query); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bench) count(what string) (n int) {
+	b.Helper()
+	if err := b.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+func (b *bench) eventually(what string, cond func() bool) {
+	b.Helper()
+	testkit.Eventually(b.T, time.Minute, what, cond)
+}
+
+func messages(ids ...string) []*message.Message {
+	all := make([]*message.Message, len(ids))
+	for i, id := range ids {
+		all[i] = message.NewMessage(id, []byte("body of "+id))
+	}
+	return all
+}

@@ -1,0 +1,242 @@
+package embedded_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/embedded"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+)
+
+// drain receives n messages and acks them.
+func drain(t *testing.T, consumer string, messages <-chan *message.Message, n int) {
+	t.Helper()
+	for got := range n {
+		select {
+		case msg := <-messages:
+			msg.Ack()
+		case <-time.After(time.Minute):
+			t.Fatalf("%s got %d of %d messages", consumer, got, n)
+		}
+	}
+}
+
+func publish(t *testing.T, transport *embedded.Transport, from, to int) {
+	t.Helper()
+	for n := from; n < to; n++ {
+		if err := transport.Publish(topic, message.NewMessage(fmt.Sprintf("m%d", n), nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// restarted is the transport of a process that has just started.
+func restarted(t *testing.T, db testkit.Database, config schema.Config) *embedded.Transport {
+	t.Helper()
+	transport, err := embedded.New(db.DB, embedded.Config{Schema: config, Logger: testkit.Logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return transport
+}
+
+// register has a consumer run for a moment.
+func register(t *testing.T, db testkit.Database, config schema.Config, transport *embedded.Transport, consumer string) {
+	t.Helper()
+	retries, err := retry.New(db.DB, retry.Config{Schema: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub := retries.Subscriber(consumer, transport.Subscriber())
+	if _, err := sub.Subscribe(t.Context(), topic); err != nil {
+		t.Fatal(err)
+	}
+	if err := sub.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Trap 84: a backlog is delivered while one of two consumers has not started
+// again yet.
+func TestAConsumerThatStartsLateAfterARestartLosesNothing(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		before, config := newTransport(t, db)
+		for _, consumer := range []string{"payments", "inventory"} {
+			register(t, db, config, before, consumer)
+		}
+		if err := before.Close(); err != nil {
+			t.Fatal(err)
+		}
+
+		transport := restarted(t, db, config)
+		publish(t, transport, 0, 10) // before any consumer is back
+		payments := subscribe(t, db, config, transport, "payments")
+		publish(t, transport, 10, 20)
+		inventory := subscribe(t, db, config, transport, "inventory")
+		publish(t, transport, 20, 30)
+		drain(t, "payments", payments, 30)
+		drain(t, "inventory", inventory, 30)
+	})
+}
+
+// age has a consumer last seen that long ago.
+func age(t *testing.T, db testkit.Database, consumer, ago string) {
+	t.Helper()
+	query := `UPDATE once_consumers SET seen_at = now() - interval '` + ago + `' WHERE consumer = $1`
+	if db.Dialect == "sqlite" {
+		query = `UPDATE once_consumers SET seen_at = unixepoch('now', '-` + ago + `') * 1000 WHERE consumer = $1`
+	}
+	if _, err := db.ExecContext(t.Context(), query, consumer); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Messages for a consumer that never comes back pile up: that is said loudly,
+// and there is a way to end it.
+func TestAConsumerThatDoesNotRunIsToldOfAndForgotten(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		first, config := newTransport(t, db)
+		register(t, db, config, first, "payments")
+		register(t, db, config, first, "retired")
+
+		var logs testkit.Logs
+		transport, err := embedded.New(db.DB, embedded.Config{Schema: config, Logger: &logs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		publish(t, transport, 0, 2)
+		if lines := logs.Lines(); len(lines) != 0 {
+			t.Fatalf("both ran a moment ago, and there is %q", lines)
+		}
+		age(t, db, "retired", "3 hours")
+		publish(t, transport, 2, 5)
+		const loud = `consumer "retired" of topic "orders.placed" was last seen 3h0m0s ago: ` +
+			`start it, or end its registration with Transport.Forget`
+		if logs.Count("ERROR Registered consumer is not running, messages pile up for it", loud) != 1 || len(logs.Lines()) != 1 {
+			t.Errorf("want one line with %q, there is %q", loud, logs.Lines())
+		}
+
+		// One that runs cannot be forgotten by mistake.
+		if _, err := transport.Forget(t.Context(), "payments", topic); !errors.Is(err, embedded.ErrRunning) {
+			t.Errorf("forgetting one that runs: %v", err)
+		}
+		deleted, err := transport.Forget(t.Context(), "retired", topic)
+		if err != nil || deleted != 5 {
+			t.Errorf("%d messages deleted, want 5: %v", deleted, err)
+		}
+		publish(t, transport, 5, 6)
+		if n := rows(t, db); n != 6 {
+			t.Errorf("%d rows, want the 6 of the other consumer", n)
+		}
+		if deleted, err := transport.Forget(t.Context(), "retired", topic); err != nil || deleted != 0 {
+			t.Errorf("again: %d, %v", deleted, err)
+		}
+		drain(t, "payments", subscribe(t, db, config, transport, "payments"), 6)
+	})
+}
+
+// The publisher's process need not be the consumer's.
+func TestAConsumerOfAnotherProcessGetsWhatIsPublished(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		theirs, config := newTransport(t, db)
+		messages := subscribe(t, db, config, theirs, "payments")
+		publish(t, restarted(t, db, config), 0, 3)
+		theirs2 := restarted(t, db, config) // wakes nobody of theirs
+		publish(t, theirs2, 3, 5)
+		publish(t, theirs, 5, 6) // has it look at once
+		drain(t, "payments", messages, 6)
+	})
+}
+
+// What a subscription's transport knows of the order of keys, a later process
+// knows too.
+func TestTheOrderOfKeysOutlivesTheProcess(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		transport, config := newTransport(t, db)
+		retries, err := retry.New(db.DB, retry.Config{Schema: config, KeyOrder: retry.GoOn})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sub := retries.Subscriber("payments", transport.Subscriber())
+		if _, err := sub.Subscribe(t.Context(), topic); err != nil {
+			t.Fatal(err)
+		}
+		if err := sub.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []string{"m1", "m2"} {
+			msg := message.NewMessage(id, nil)
+			msg.Metadata.Set("once_ordering_key", "order-1")
+			if err := restarted(t, db, config).Publish(topic, msg); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var held int
+		query := `SELECT COUNT(*) FROM once_parked WHERE state = 'held' AND message_id = 'm2'`
+		if err := db.QueryRowContext(t.Context(), query).Scan(&held); err != nil || held != 1 {
+			t.Errorf("the second message of the key is not held: %d, %v", held, err)
+		}
+	})
+}
+
+// A consumer that is not registered would lose what is published: no
+// subscription without a registration.
+func TestSubscribeFailsIfTheConsumerCannotBeRegistered(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		transport, config := newTransport(t, db)
+		if _, err := db.ExecContext(t.Context(), `ALTER TABLE once_consumers RENAME TO elsewhere`); err != nil {
+			t.Fatal(err)
+		}
+		retries, err := retry.New(db.DB, retry.Config{Schema: config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sub := retries.Subscriber("payments", transport.Subscriber())
+		_, err = sub.Subscribe(t.Context(), topic)
+		const want = `local: register consumer "payments" for topic "orders.placed": `
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("error %v, want one that begins with %s", err, want)
+		}
+		if err := sub.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A service that is stopped while it starts has not failed, and one without
+// tables is told what to do.
+func TestSubscribeWhenTheContextEndsAndWithoutTables(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+		transport := restarted(t, db, config)
+		retries, err := retry.New(db.DB, retry.Config{Schema: config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sub := retries.Subscriber("payments", transport.Subscriber())
+		_, err = sub.Subscribe(t.Context(), topic)
+		if !errors.Is(err, schema.ErrMissing) || !strings.Contains(err.Error(), "run schema.Up, or apply schema.SQL") {
+			t.Errorf("without tables: %v", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		messages, err := sub.Subscribe(ctx, topic)
+		if err != nil {
+			t.Fatalf("when its context has ended: %v", err)
+		}
+		if _, open := <-messages; open {
+			t.Error("there is a message")
+		}
+		if err := sub.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,118 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/schema"
+)
+
+// Subscriber returns the receiving end for one consumer, to be wrapped by
+// retry's Subscriber: that gives it the consumer's name and fetches what was
+// published to it.
+func (t *Transport) Subscriber() message.Subscriber {
+	return &subscriber{transport: t, closing: make(chan struct{})}
+}
+
+type subscriber struct {
+	transport *Transport
+	closeOnce sync.Once
+	closing   chan struct{}
+	running   sync.WaitGroup
+}
+
+// subscription is a consumer that runs in this process.
+type subscription struct {
+	registration
+
+	wake func()
+}
+
+// Subscribe registers the consumer for topic in the database. It stays
+// registered when the subscription and the process end, as a queue stays bound:
+// messages that are published meanwhile wait for it. [Transport.Forget] ends
+// the registration. An error of the database is returned, and the consumer may
+// then not be registered; with a ctx that has ended, neither.
+//
+// The returned channel carries nothing and ends with ctx or Close.
+func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	to, ok := parked.SubscriptionOf(ctx)
+	if !ok {
+		return nil, errors.New("local: the subscriber needs retry's Subscriber around it, which names the consumer and fetches its messages")
+	}
+	select {
+	case <-s.closing:
+		return nil, ErrClosed
+	default:
+	}
+	if err := s.transport.register(ctx, topic, to); err != nil {
+		return nil, err
+	}
+	running := &subscription{registration{to.Consumer, topic}, to.Wake}
+	s.transport.start(running)
+
+	out := make(chan *message.Message)
+	s.running.Go(func() {
+		defer close(out)
+		defer s.transport.end(running)
+		select {
+		case <-ctx.Done():
+		case <-s.closing:
+		}
+	})
+	return out, nil
+}
+
+// Close ends the subscriptions.
+func (s *subscriber) Close() error {
+	s.closeOnce.Do(func() { close(s.closing) })
+	s.running.Wait()
+	return nil
+}
+
+func (t *Transport) register(ctx context.Context, topic string, to parked.Subscription) error {
+	bounded, cancel := context.WithTimeout(ctx, t.config.PublishTimeout)
+	defer cancel()
+	_, err := t.store.See(bounded, parked.Consumer{
+		Consumer: to.Consumer, Topic: topic, Embedded: true, KeyOrder: to.KeyOrder, Owner: to.Owner,
+	})
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil: // a service that stops while it starts is no failure: the subscription is over
+		return nil
+	}
+	if cause := schema.Check(bounded, t.store.DB(), t.config.Schema); cause != nil { // tables that are missing say what to do
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	return fmt.Errorf("local: %w", err)
+}
+
+func (t *Transport) start(s *subscription) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.running[s] = struct{}{}
+}
+
+func (t *Transport) end(s *subscription) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.running, s)
+}
+
+// wake has the subscriptions to a topic look at once. Those of other processes
+// look by themselves, every retry.Config.PollInterval.
+func (t *Transport) wake(topic string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for s := range t.running {
+		if s.topic == topic {
+			s.wake()
+		}
+	}
+}
