@@ -27,7 +27,7 @@ const (
 
 // methods are our middlewares as they are given to AddMiddleware.
 var methods = map[string]string{
-	module + "poison.(*Store).Middleware-fm":         "poison",
+	module + "poison.(*Quarantine).Middleware-fm":    "poison",
 	module + "retry.(*Retries).Middleware-fm":        "retry",
 	module + "dedup.(*Inbox).Middleware-fm":          "dedup",
 	module + "dedup.(*Inbox).BatchMiddleware-fm":     "dedup",
@@ -37,7 +37,7 @@ var methods = map[string]string{
 // closures are what our middlewares return: file, type, part. The compiler may
 // name a closure after the function that it was inlined into.
 var closures = [][3]string{
-	{"/poison/middleware.go", "(*Store).Middleware.", "poison"},
+	{"/poison/middleware.go", "(*Quarantine).Middleware.", "poison"},
 	{"/retry/middleware.go", "(*Retries).Middleware.", "retry"},
 	{"/dedup/inbox.go", "(*Inbox).middleware.", "dedup"},
 	{"/sequence/resequencer.go", "(*Resequencer).Middleware.", "sequence"},

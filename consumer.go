@@ -48,13 +48,13 @@ type ConsumerConfig struct {
 	// PostgreSQL and the prefix "once_".
 	Schema schema.Config
 
-	// Durable are the names of consumers whose messages are stored and acked
+	// DurableConsumers are the names of consumers whose messages are stored and acked
 	// first, and handled from there, as Inbox says. All others handle them while
 	// the transport waits. A name here, or in Dedup.Idempotent, that no handler
 	// has when a router starts is logged as an error: it may be misspelt.
 	// Defaults to none.
-	Durable []string
-	Inbox   durable.Config
+	DurableConsumers []string
+	Durable          durable.Config
 
 	// Dedup, Retry and Poison are for the three parts of the chain. Defaults
 	// to their zero values, which are good; produced messages go to the outbox
@@ -83,10 +83,10 @@ type ConsumerConfig struct {
 // Consumer adds handlers with the whole chain to a router.
 type Consumer struct {
 	durable    []string
-	storage     *durable.Storage
+	storage    *durable.Storage
 	once       *dedup.Inbox
 	retries    *retry.Retries
-	quarantine *poison.Store
+	quarantine *poison.Quarantine
 	sequence   *sequence.Resequencer // or nil
 	handlers   *handlers
 }
@@ -101,15 +101,15 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 		return nil, err
 	}
 	// What retry still tries must be remembered too.
-	config.Dedup.LongestWayBack = max(
-		cmp.Or(config.Dedup.LongestWayBack, dedup.DefaultLongestWayBack), config.Retry.LongestDelay())
+	config.Dedup.MaxDuplicateAge = max(
+		cmp.Or(config.Dedup.MaxDuplicateAge, dedup.DefaultMaxDuplicateAge), config.Retry.LongestDelay())
 	if config.Sequence != nil && config.Sequence.Window == 0 {
 		config.Sequence.Window = windowFor(config.Retry.LongestDelay())
 	}
-	intake, err := durable.New(db, config.Inbox)
+	storage, err := durable.New(db, config.Durable)
 	errs := []error{err}
-	if slices.Contains(config.Durable, "") {
-		errs = append(errs, errors.New("once: Durable has an empty name"))
+	if slices.Contains(config.DurableConsumers, "") {
+		errs = append(errs, errors.New("once: DurableConsumers has an empty name"))
 	}
 	if config.Dedup.Consumer != "" {
 		// It would be the name of all handlers, and each would skip what another has done.
@@ -122,7 +122,7 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	quarantine, err := poison.New(db, config.Poison)
 	errs = append(errs, err)
 	consumer := &Consumer{
-		durable: slices.Clone(config.Durable), storage: intake, once: once, retries: retries, quarantine: quarantine,
+		durable: slices.Clone(config.DurableConsumers), storage: storage, once: once, retries: retries, quarantine: quarantine,
 	}
 	if config.Sequence != nil {
 		consumer.sequence, err = sequence.New(*config.Sequence)
@@ -132,8 +132,8 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 		return nil, err
 	}
 	parts := []Part{once, retries, quarantine}
-	if len(config.Durable) > 0 {
-		parts = append(parts, intake)
+	if len(config.DurableConsumers) > 0 {
+		parts = append(parts, storage)
 	}
 	if consumer.sequence != nil {
 		parts = append(parts, consumer.sequence)
@@ -166,7 +166,7 @@ func (c ConsumerConfig) shared() (ConsumerConfig, error) {
 		name   string
 		schema *schema.Config
 	}{
-		{"Inbox", &c.Inbox.Schema},
+		{"Durable", &c.Durable.Schema},
 		{"Dedup", &c.Dedup.Schema},
 		{"Retry", &c.Retry.Schema},
 		{"Poison", &c.Poison.Schema},
@@ -181,14 +181,14 @@ func (c ConsumerConfig) shared() (ConsumerConfig, error) {
 		}
 	}
 	for _, part := range []*watermill.LoggerAdapter{
-		&c.Inbox.Logger, &c.Dedup.Logger, &c.Retry.Logger, &c.Poison.Logger, &order.Logger,
+		&c.Durable.Logger, &c.Dedup.Logger, &c.Retry.Logger, &c.Poison.Logger, &order.Logger,
 	} {
 		if *part == nil {
 			*part = c.Logger
 		}
 	}
 	for _, part := range []*metric.MeterProvider{
-		&c.Inbox.MeterProvider, &c.Dedup.MeterProvider, &c.Retry.MeterProvider, &c.Poison.MeterProvider, &order.MeterProvider,
+		&c.Durable.MeterProvider, &c.Dedup.MeterProvider, &c.Retry.MeterProvider, &c.Poison.MeterProvider, &order.MeterProvider,
 	} {
 		if *part == nil {
 			*part = c.MeterProvider
@@ -301,7 +301,7 @@ func (c *Consumer) Run(ctx context.Context) error { return c.once.Run(ctx) }
 
 // Quarantine returns the store of the messages that were given up: to list,
 // replay or discard them.
-func (c *Consumer) Quarantine() *poison.Store { return c.quarantine }
+func (c *Consumer) Quarantine() *poison.Quarantine { return c.quarantine }
 
 // To says which topic a message that a handler returns is for, and returns it.
 func To(topic string, msg *message.Message) *message.Message {

@@ -38,7 +38,7 @@ func TestTrap36RetriesDoNotOutlastTheInbox(t *testing.T) {
 		}
 	}
 	_, err = once.NewConsumer(db, once.ConsumerConfig{Dedup: dedup.Config{Retention: 24 * time.Hour}})
-	if err == nil || !strings.Contains(err.Error(), "LongestWayBack") {
+	if err == nil || !strings.Contains(err.Error(), "MaxDuplicateAge") {
 		t.Errorf("an inbox of a day: %v", err)
 	}
 }

@@ -25,8 +25,8 @@ func ExampleConsumer_durable() {
 	transport := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})
 
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
-		Schema:  tables,
-		Durable: []string{"notifications"},
+		Schema:           tables,
+		DurableConsumers: []string{"notifications"},
 	})
 	must(err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})

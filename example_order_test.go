@@ -30,7 +30,7 @@ func ExampleConsumer_keyOrder() {
 
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
 		Schema: tables,
-		Retry:  retry.Config{KeyOrder: retry.GoOn},
+		Retry:  retry.Config{KeyOrder: retry.BlockWhileRetried},
 	})
 	must(err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})

@@ -32,7 +32,7 @@ type begun struct {
 
 func newHandlers(c ConsumerConfig, parts []Part) *handlers {
 	h := &handlers{
-		configured: map[string][]string{"Durable": slices.Clone(c.Durable), "Dedup.Idempotent": slices.Clone(c.Dedup.Idempotent)},
+		configured: map[string][]string{"DurableConsumers": slices.Clone(c.DurableConsumers), "Dedup.Idempotent": slices.Clone(c.Dedup.Idempotent)},
 		parts:      parts,
 		logger:     c.Logger,
 		names:      map[string]bool{},

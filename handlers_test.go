@@ -26,10 +26,10 @@ func TestANameThatNoHandlerHasIsLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := once.ConsumerConfig{
-		Schema:  tables,
-		Durable: []string{"mail", "payment"},
-		Dedup:   dedup.Config{Idempotent: []string{"serach", "payments", "later"}},
-		Logger:  logs,
+		Schema:           tables,
+		DurableConsumers: []string{"mail", "payment"},
+		Dedup:            dedup.Config{Idempotent: []string{"serach", "payments", "later"}},
+		Logger:           logs,
 	}
 	consumer, err := once.NewConsumer(db, config)
 	if err != nil {
@@ -66,7 +66,7 @@ func TestANameThatNoHandlerHasIsLogged(t *testing.T) {
 	}
 	defer start("payments", "mail", "search")()
 
-	for name, field := range map[string]string{"payment": "Durable", "serach": "Dedup.Idempotent", "later": "Dedup.Idempotent"} {
+	for name, field := range map[string]string{"payment": "DurableConsumers", "serach": "Dedup.Idempotent", "later": "Dedup.Idempotent"} {
 		if !logs.Has("ERROR", "consumer="+name, "field="+field,
 			`ConsumerConfig.`+field+` has "`+name+`", handlers are added for ["mail" "payments" "search"]`) {
 			t.Errorf("%s of %s is not logged: %q", name, field, logs.Lines())

@@ -17,8 +17,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/durable"
+	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/mover"
 	"github.com/watermill-once/once/poison"

@@ -18,8 +18,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Part is what [Plugin] takes: a *dedup.Inbox, *retry.Retries, *poison.Store,
-// *inbox.Intake or *sequence.Resequencer.
+// Part is what [Plugin] takes: a *dedup.Inbox, *retry.Retries, *poison.Quarantine,
+// *durable.Storage or *sequence.Resequencer.
 type Part interface {
 	Part() start.Part
 }

@@ -41,7 +41,7 @@ type startBench struct {
 	router     *message.Router
 	inbox      *dedup.Inbox
 	retries    *retry.Retries
-	quarantine *poison.Store
+	quarantine *poison.Quarantine
 }
 
 func newStartBench(t *testing.T, db testkit.Database) *startBench {
@@ -353,7 +353,7 @@ func TestStartAsksTheBrokers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := newStartBench(t, testkit.SQLite(t)).up()
 			b.in = pinged{b.in, c.says}
-			b.consumer(once.ConsumerConfig{Durable: []string{"mail"}}, "mail")
+			b.consumer(once.ConsumerConfig{DurableConsumers: []string{"mail"}}, "mail")
 			b.consumer(once.ConsumerConfig{}, "payments")
 			b.says(c.want...)
 		})

@@ -21,9 +21,9 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/lazytx"
-	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/mover"
 	"github.com/watermill-once/once/oncetest"
 	"github.com/watermill-once/once/outbox"
@@ -50,6 +50,7 @@ func _(db *sql.DB, router *message.Router, subscriber message.Subscriber) error 
 	if err != nil {
 		return err
 	}
+	router.AddPlugin(once.Plugin(quarantine, retries, inbox)) // checks all of it when the router starts
 	router.AddMiddleware(quarantine.Middleware, retries.Middleware, inbox.Middleware)
 	router.AddConsumerHandler("payments", "orders.placed", retries.Subscriber("payments", subscriber),
 		func(msg *message.Message) error {
@@ -71,7 +72,7 @@ func _(ctx context.Context, db *sql.DB) error {
 
 func _(db *sql.DB) (*once.Consumer, error) {
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
-		Retry: retry.Config{KeyOrder: retry.GoOn},
+		Retry: retry.Config{KeyOrder: retry.BlockWhileRetried},
 	})
 	return consumer, err
 }
@@ -94,7 +95,7 @@ func _(consumer *once.Consumer, router *message.Router, subscriber message.Subsc
 
 func _(db *sql.DB, amqpConfig amqp.Config, router *message.Router, notify once.HandlerFunc) error {
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
-		Durable: []string{"notifications"},
+		DurableConsumers: []string{"notifications"},
 	})
 	if err != nil {
 		return err
@@ -173,7 +174,7 @@ func _(router *message.Router, fwd *forwarder.Forwarder, publisher *rabbit.Publi
 	return once.Run(ctx, once.DefaultGrace, router, fwd, publisher, db)
 }
 
-func _(router *message.Router, quarantine *poison.Store, retries *retry.Retries, inbox *dedup.Inbox) {
+func _(router *message.Router, quarantine *poison.Quarantine, retries *retry.Retries, inbox *dedup.Inbox) {
 	router.AddPlugin(once.Plugin(quarantine, retries, inbox))
 }
 
@@ -330,7 +331,7 @@ func _(ctx context.Context, router *message.Router, handle once.HandlerFunc) err
 	return nil
 }
 
-func _(ctx context.Context, quarantine *poison.Store) error {
+func _(ctx context.Context, quarantine *poison.Quarantine) error {
 	entries, err := quarantine.List(ctx, poison.Filter{Consumer: "payments"})
 	if err != nil || len(entries) == 0 {
 		return err
@@ -430,7 +431,7 @@ func _(db *sql.DB, errGatewayAway error) error {
 	return err
 }
 
-func _(ctx context.Context, quarantine *poison.Store) error {
+func _(ctx context.Context, quarantine *poison.Quarantine) error {
 	groups, err := quarantine.Groups(ctx, poison.Filter{Consumer: "payments"})
 	if err != nil {
 		return err
@@ -464,11 +465,11 @@ func _(ctx context.Context, quarantine *poison.Store) error {
 	return err
 }
 
-func _(ctx context.Context, quarantine *poison.Store, ann poison.Act, stopped int64) (poison.Replay, error) {
+func _(ctx context.Context, quarantine *poison.Quarantine, ann poison.Act, stopped int64) (poison.Replay, error) {
 	return quarantine.Resume(ctx, ann, stopped, nil)
 }
 
-func _(ctx context.Context, quarantine *poison.Store) error {
+func _(ctx context.Context, quarantine *poison.Quarantine) error {
 	why := poison.Act{Actor: "ann", Why: "negative amount"}
 	edited, err := quarantine.Edit(ctx, why, 17, func(msg *message.Message) error {
 		msg.Payload = []byte(`{"amount": 5}`)
@@ -478,19 +479,19 @@ func _(ctx context.Context, quarantine *poison.Store) error {
 	return err
 }
 
-func _(ctx context.Context, quarantine *poison.Store) (int, error) {
+func _(ctx context.Context, quarantine *poison.Quarantine) (int, error) {
 	return quarantine.DiscardMatching(ctx, poison.Act{Actor: "ann", Why: "test orders"}, poison.Filter{Tenant: "test"})
 }
 
-func _(ctx context.Context, quarantine *poison.Store, w io.Writer) (int, error) {
+func _(ctx context.Context, quarantine *poison.Quarantine, w io.Writer) (int, error) {
 	return quarantine.Export(ctx, poison.Filter{Consumer: "payments"}, w)
 }
 
-func _(ctx context.Context, quarantine *poison.Store, r io.Reader) (poison.Imported, error) {
+func _(ctx context.Context, quarantine *poison.Quarantine, r io.Reader) (poison.Imported, error) {
 	return quarantine.Import(ctx, poison.Act{Actor: "ann", Why: "to look at it here"}, r)
 }
 
-func _(db *sql.DB) (*poison.Store, error) {
+func _(db *sql.DB) (*poison.Quarantine, error) {
 	return poison.New(db, poison.Config{
 		OnQuarantine: func(e poison.Entry) { log.Println(e.Consumer, "gave up", e.MessageID, "because", e.Reason) },
 		CopyTo:       "quarantine",

@@ -11,8 +11,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/testkit"
 )
 
 // Messages whose turn comes within their batch are applied with it, in

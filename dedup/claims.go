@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/parked"
 )
 
 // errMixed says that something of a message was done before and something was

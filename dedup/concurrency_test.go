@@ -10,8 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/testkit"
 )
 
 // Two copies at the same moment: the second waits for the first, and runs only

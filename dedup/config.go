@@ -71,15 +71,15 @@ type Config struct {
 
 	// Retention is how long a message is remembered: [Inbox.Run] removes what
 	// is older, except for messages that wait or are in quarantine, and their
-	// Keys. Keys are remembered for an hour longer than LongestWayBack at least.
-	// It is refused if it is shorter than LongestWayBack. Defaults to 30 days.
+	// Keys. Keys are remembered for an hour longer than MaxDuplicateAge at least.
+	// It is refused if it is shorter than MaxDuplicateAge. Defaults to 30 days.
 	Retention time.Duration
 
-	// LongestWayBack is the longest time after which a copy of a message that
+	// MaxDuplicateAge is the longest time after which a copy of a message that
 	// was handled may still arrive: what outbox, broker, dead-letter queues and
 	// restored backups can hold it back in all. Messages that this library has
 	// parked or quarantined need not be reckoned with. Defaults to 7 days.
-	LongestWayBack time.Duration
+	MaxDuplicateAge time.Duration
 
 	// SweepInterval is how often Run removes what is too old. Defaults to 10
 	// minutes.
@@ -112,14 +112,14 @@ type Config struct {
 	TracerProvider trace.TracerProvider
 }
 
-// DefaultLongestWayBack is what Config.LongestWayBack defaults to.
-const DefaultLongestWayBack = 7 * 24 * time.Hour
+// DefaultMaxDuplicateAge is what Config.MaxDuplicateAge defaults to.
+const DefaultMaxDuplicateAge = 7 * 24 * time.Hour
 
 func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
 	c.Batch = c.Batch.withDefaults()
 	c.Retention = cmp.Or(c.Retention, 30*24*time.Hour)
-	c.LongestWayBack = cmp.Or(c.LongestWayBack, DefaultLongestWayBack)
+	c.MaxDuplicateAge = cmp.Or(c.MaxDuplicateAge, DefaultMaxDuplicateAge)
 	c.SweepInterval = cmp.Or(c.SweepInterval, 10*time.Minute)
 	c.LockTimeout = cmp.Or(c.LockTimeout, 10*time.Second)
 	c.IdleTimeout = cmp.Or(c.IdleTimeout, 5*time.Minute)
@@ -140,12 +140,12 @@ func (c Config) validate() error {
 	if c.Content != nil && c.Key == nil {
 		errs = append(errs, errors.New("Content is set without Key: messages of one id are compared by their payloads"))
 	}
-	if c.LongestWayBack < 0 {
-		errs = append(errs, fmt.Errorf("LongestWayBack is %v: negative", c.LongestWayBack))
+	if c.MaxDuplicateAge < 0 {
+		errs = append(errs, fmt.Errorf("MaxDuplicateAge is %v: negative", c.MaxDuplicateAge))
 	}
-	if c.Retention < c.LongestWayBack {
-		errs = append(errs, fmt.Errorf("Retention is %v, shorter than LongestWayBack, %v: a late copy would be handled again",
-			c.Retention, c.LongestWayBack))
+	if c.Retention < c.MaxDuplicateAge {
+		errs = append(errs, fmt.Errorf("Retention is %v, shorter than MaxDuplicateAge, %v: a late copy would be handled again",
+			c.Retention, c.MaxDuplicateAge))
 	}
 	for name, value := range map[string]time.Duration{
 		"LockTimeout": c.LockTimeout, "IdleTimeout": c.IdleTimeout, "SweepInterval": c.SweepInterval, "Retention": c.Retention,

@@ -7,8 +7,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/testkit"
 )
 
 // asOther has the handler go on as a role that may read everything, and write

@@ -11,11 +11,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/disposition"
 )
 
 // Inbox remembers which messages each consumer has done.

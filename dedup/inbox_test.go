@@ -10,8 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -209,7 +209,7 @@ func TestConfigNamesTheField(t *testing.T) {
 		"LockTimeout":                {LockTimeout: -1},
 		"Idempotent":                 {Idempotent: []string{""}},
 		"Content is set without Key": {Content: func(*message.Message) []byte { return nil }},
-		"LongestWayBack":             {LongestWayBack: -1},
+		"MaxDuplicateAge":            {MaxDuplicateAge: -1},
 		"Retention":                  {Retention: -1},
 		"SweepInterval":              {SweepInterval: -1},
 		"IdleTimeout":                {IdleTimeout: -1},

@@ -22,7 +22,7 @@ import (
 // was applied before any younger message with it could come.
 
 const (
-	// keySlack is how much longer than LongestWayBack keys are remembered at
+	// keySlack is how much longer than MaxDuplicateAge keys are remembered at
 	// least: so most parked messages are gone before their key is asked for.
 	keySlack = time.Hour
 
@@ -32,7 +32,7 @@ const (
 )
 
 // keyRetention is how long a key is remembered.
-func (c Config) keyRetention() time.Duration { return max(c.Retention, c.LongestWayBack+keySlack) }
+func (c Config) keyRetention() time.Duration { return max(c.Retention, c.MaxDuplicateAge+keySlack) }
 
 // forgettable says which keys a sweep may remove: those that were applied before
 // a time, in milliseconds, of all but some consumers.
@@ -93,8 +93,8 @@ func (i *Inbox) learnKeys(ctx context.Context) (forgettable, error) {
 	if !used {
 		return f, nil
 	}
-	// A copy that could come until LongestWayBack after such a key was applied.
-	old := f.before + i.config.LongestWayBack.Milliseconds()
+	// A copy that could come until MaxDuplicateAge after such a key was applied.
+	old := f.before + i.config.MaxDuplicateAge.Milliseconds()
 	if err := i.writeKeys(ctx, old); err != nil {
 		return forgettable{}, err
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/parked"
 )
 
 // entry is a message that waits for its batch, in the goroutine that brought

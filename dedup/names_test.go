@@ -11,8 +11,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/testkit"
 )
 
 // Of two handlers with one name and topic each would skip what the other has

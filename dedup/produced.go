@@ -9,8 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/meta"
 )
 
 // cause is what a message passes on to those that its handler produces.

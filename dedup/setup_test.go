@@ -9,8 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )

@@ -165,15 +165,15 @@ func TestTrap36RetentionIsNotShorterThanTheLongestWayBack(t *testing.T) {
 	db := testkit.SQLite(t)
 	for _, config := range []dedup.Config{
 		{Retention: 6 * 24 * time.Hour},
-		{Retention: time.Hour, LongestWayBack: 2 * time.Hour},
-		{LongestWayBack: 31 * 24 * time.Hour},
+		{Retention: time.Hour, MaxDuplicateAge: 2 * time.Hour},
+		{MaxDuplicateAge: 31 * 24 * time.Hour},
 	} {
 		_, err := dedup.New(db.DB, config)
-		if err == nil || !strings.Contains(err.Error(), "Retention") || !strings.Contains(err.Error(), "LongestWayBack") {
+		if err == nil || !strings.Contains(err.Error(), "Retention") || !strings.Contains(err.Error(), "MaxDuplicateAge") {
 			t.Errorf("%+v: %v", config, err)
 		}
 	}
-	if _, err := dedup.New(db.DB, dedup.Config{Retention: time.Hour, LongestWayBack: time.Hour}); err != nil {
+	if _, err := dedup.New(db.DB, dedup.Config{Retention: time.Hour, MaxDuplicateAge: time.Hour}); err != nil {
 		t.Error(err)
 	}
 }

@@ -45,14 +45,14 @@ type Config struct {
 	// once.
 	KeepHandled time.Duration
 
-	// Hold is how long messages are kept, neither acked nor nacked, while they
+	// UnackedWait is how long messages are kept, neither acked nor nacked, while they
 	// cannot be stored; then they are handed back to the transport. It must be
 	// shorter than the broker's consumer timeout (RabbitMQ: 30 minutes), and
 	// than half of it where as many messages wait at hand as are in flight. With
 	// retry's KeyOrder they are kept for as long as it takes: handed back, they
 	// would come again behind what came after them. Else others, if the
 	// database takes them, pass one that it refuses. Defaults to 10 minutes.
-	Hold time.Duration
+	UnackedWait time.Duration
 
 	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
 	Logger watermill.LoggerAdapter
@@ -67,7 +67,7 @@ func (c Config) withDefaults() Config {
 	c.BatchSize = cmp.Or(c.BatchSize, 500)
 	c.BatchWait = cmp.Or(c.BatchWait, time.Millisecond)
 	c.Ahead = cmp.Or(c.Ahead, 64)
-	c.Hold = cmp.Or(c.Hold, 10*time.Minute)
+	c.UnackedWait = cmp.Or(c.UnackedWait, 10*time.Minute)
 	if c.Logger == nil {
 		c.Logger = watermill.NewSlogLogger(nil)
 	}
@@ -91,8 +91,8 @@ func (c Config) validate() error {
 	if c.KeepHandled < 0 {
 		errs = append(errs, fmt.Errorf("KeepHandled is %v: negative", c.KeepHandled))
 	}
-	if c.Hold < 0 {
-		errs = append(errs, fmt.Errorf("Hold is %v: negative", c.Hold))
+	if c.UnackedWait < 0 {
+		errs = append(errs, fmt.Errorf("UnackedWait is %v: negative", c.UnackedWait))
 	}
 	return errors.Join(errs...)
 }

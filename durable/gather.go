@@ -8,8 +8,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/parked"
 )
 
 // stream is the way of one subscription's messages into the table. One

@@ -13,9 +13,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/durable"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/disposition"
 )
 
 // A message is acked when it is stored, however long its handler takes.
@@ -225,11 +225,11 @@ func TestClosingHandsBackWhatWasClaimedAhead(t *testing.T) {
 }
 
 func TestNewNamesEverythingThatIsWrong(t *testing.T) {
-	_, err := durable.New(nil, durable.Config{BatchSize: -1, BatchWait: -1, Ahead: -1, KeepHandled: -1, Hold: -1})
+	_, err := durable.New(nil, durable.Config{BatchSize: -1, BatchWait: -1, Ahead: -1, KeepHandled: -1, UnackedWait: -1})
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"db is nil", "BatchSize", "BatchWait", "Ahead", "KeepHandled", "Hold"} {
+	for _, want := range []string{"db is nil", "BatchSize", "BatchWait", "Ahead", "KeepHandled", "UnackedWait"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not name %s", err, want)
 		}

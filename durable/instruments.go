@@ -23,12 +23,12 @@ type instruments struct {
 }
 
 func newInstruments(config Config) *instruments {
-	meter := telemetry.NewMeter(config.MeterProvider, "inbox")
+	meter := telemetry.NewMeter(config.MeterProvider, "durable")
 	i := &instruments{
-		received: meter.Counter("once.inbox.received", "{message}", "Messages that arrived and were acked, by what became of them.",
+		received: meter.Counter("once.durable.received", "{message}", "Messages that arrived and were acked, by what became of them.",
 			telemetry.Label{Key: telemetry.Outcome, Values: outcomes}),
-		duration: meter.Durations("once.inbox.store.duration", "How long it took to store a batch.", telemetry.Done()),
-		lag:      meter.Durations("once.inbox.lag", "From storing a message until it was handled."),
+		duration: meter.Durations("once.durable.store.duration", "How long it took to store a batch.", telemetry.Done()),
+		lag:      meter.Durations("once.durable.lag", "From storing a message until it was handled."),
 	}
 	i.received.Zero()
 	return i

@@ -18,7 +18,7 @@ import (
 func inOrder(t *testing.T, ids ...string) (*bench, []*message.Message) {
 	t.Helper()
 	b := newBench(t, testkit.Postgres(t))
-	b.keyOrder = retry.GoOn
+	b.keyOrder = retry.BlockWhileRetried
 	msgs := messages(ids...)
 	for _, msg := range msgs {
 		msg.Metadata[meta.OrderingKey] = "key"
@@ -53,7 +53,7 @@ const (
 func TestKeyOrderAnOutageHandsNothingBack(t *testing.T) {
 	b, msgs := inOrder(t, "m1", "m2")
 	tries, goOn := b.failing("true", away)
-	b.run(durable.Config{BatchSize: 1, Hold: time.Nanosecond}, fine)
+	b.run(durable.Config{BatchSize: 1, UnackedWait: time.Nanosecond}, fine)
 	b.send(msgs...)
 	b.eventually("it was tried again", func() bool { return tries() >= 2 })
 	goOn()

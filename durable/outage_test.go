@@ -55,7 +55,7 @@ func TestAnOutageStopsTheTransport(t *testing.T) {
 func TestTrap46WhatIsHeldIsHandedBackInTime(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
-		b.run(durable.Config{BatchSize: 1, Hold: 200 * time.Millisecond}, fine)
+		b.run(durable.Config{BatchSize: 1, UnackedWait: 200 * time.Millisecond}, fine)
 		b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
 		msgs := messages("m1", "m2")
 		b.send(msgs...)

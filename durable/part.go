@@ -9,7 +9,7 @@ import (
 // Part describes the intake to once.Plugin.
 func (i *Storage) Part() start.Part {
 	return start.Part{
-		Name: "inbox", DB: i.store.DB(), Schema: i.config.Schema, Logger: i.config.Logger,
+		Name: "durable", DB: i.store.DB(), Schema: i.config.Schema, Logger: i.config.Logger,
 		Tables: []string{"inbox", "parked", "replays"},
 	}
 }

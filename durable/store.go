@@ -28,7 +28,7 @@ func (s *stream) storeAll() {
 	}
 }
 
-// store keeps at it until the messages are stored, and acked, or Hold is over
+// store keeps at it until the messages are stored, and acked, or UnackedWait is over
 // or the consumer shuts down. A commit of unknown outcome is one more reason to
 // try again: what is there already is passed over. If the process dies before
 // it knows, the transport delivers again, and the same happens.
@@ -36,9 +36,9 @@ func (s *stream) storeAll() {
 // What fails with an error that others may pass is kept at besides.
 func (s *stream) store(parts []batch, since time.Time, mayPass func(error) bool) (stored bool) {
 	// The first message has waited for the batches before.
-	patience := parked.Patience{Hold: s.config.Hold - time.Since(since), OneTry: s.oneTry, Logger: s.config.Logger}
+	patience := parked.Patience{UnackedWait: s.config.UnackedWait - time.Since(since), OneTry: s.oneTry, Logger: s.config.Logger}
 	if s.subscription.KeyOrder { // what goes back comes again behind what came after it
-		patience.Hold = math.MaxInt64
+		patience.UnackedWait = math.MaxInt64
 	}
 	err := patience.Persist(s.ctx, s.delivery, "store messages", func(ctx context.Context) (err error) {
 		parts, err = s.tryAll(ctx, parts)
@@ -145,7 +145,7 @@ func (s *stream) try(ctx context.Context, b batch) (left batch, err error) {
 
 // insert acks the messages when their commit is known.
 func (s *stream) insert(ctx context.Context, b batch) error {
-	failpoint.Hit("inbox/store")
+	failpoint.Hit("durable/store")
 	began := time.Now()
 	stored, err := s.Storage.store.Receive(ctx, b.rows)
 	s.instruments.duration.Record(time.Since(began), telemetry.Succeeded(err))
@@ -155,10 +155,10 @@ func (s *stream) insert(ctx context.Context, b batch) error {
 	s.stored.Add(int64(len(b.messages)))
 	s.instruments.receivedMany(int64(len(b.messages)), stored)
 	for _, msg := range b.messages {
-		failpoint.Hit("inbox/ack")
+		failpoint.Hit("durable/ack")
 		msg.Ack()
 	}
-	failpoint.Hit("inbox/acked")
+	failpoint.Hit("durable/acked")
 	if stored > 0 {
 		s.subscription.Wake()
 	}

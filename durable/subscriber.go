@@ -11,7 +11,7 @@ import (
 )
 
 // ErrClosed says that the subscriber was closed.
-var ErrClosed = errors.New("inbox: closed")
+var ErrClosed = errors.New("durable: closed")
 
 type subscriber struct {
 	intake *Storage
@@ -29,9 +29,9 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	subscription, ok := parked.SubscriptionOf(ctx)
 	switch {
 	case s.sub == nil:
-		return nil, errors.New("inbox: the subscriber given to Subscriber is nil")
+		return nil, errors.New("durable: the subscriber given to Subscriber is nil")
 	case !ok:
-		return nil, errors.New("inbox: the subscriber needs retry's Subscriber around it, " +
+		return nil, errors.New("durable: the subscriber needs retry's Subscriber around it, " +
 			"which names the consumer and fetches its messages")
 	}
 	select {
@@ -47,7 +47,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	subscription.Store(parked.Stored{Ahead: i.config.Ahead, Keep: i.config.KeepHandled > 0, Handled: i.instruments.handled})
 
 	stream := &stream{
-		Storage:       i,
+		Storage:      i,
 		ctx:          ctx,
 		subscription: subscription,
 		delivery:     &parked.Delivery{Consumer: subscription.Consumer, Topic: topic, Closing: s.closing},

@@ -27,13 +27,13 @@ var ErrRunning = errors.New("the consumer is running")
 func (t *Transport) Forget(ctx context.Context, consumer, topic string) (deleted int64, err error) {
 	deleted, err = t.store.Unregister(ctx, consumer, topic)
 	if running, ok := errors.AsType[*parked.RunningError](err); ok {
-		return 0, fmt.Errorf("local: forget consumer %q of topic %q: %w: %w", consumer, topic, ErrRunning, running)
+		return 0, fmt.Errorf("embedded: forget consumer %q of topic %q: %w: %w", consumer, topic, ErrRunning, running)
 	}
 	t.mu.Lock()
 	delete(t.warned, registration{consumer, topic})
 	t.mu.Unlock()
 	if err != nil {
-		return deleted, fmt.Errorf("local: %w", err)
+		return deleted, fmt.Errorf("embedded: %w", err)
 	}
 	t.config.Logger.Info("Consumer is no longer registered",
 		watermill.LogFields{"consumer": consumer, "topic": topic, "deleted": deleted})

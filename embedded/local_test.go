@@ -8,9 +8,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )

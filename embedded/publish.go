@@ -14,7 +14,7 @@ var ErrClosed error = closedError{}
 
 type closedError struct{}
 
-func (closedError) Error() string { return "local: closed" }
+func (closedError) Error() string { return "embedded: closed" }
 
 // Unavailable tells the forwarder that nothing was sent, whatever the message.
 func (closedError) Unavailable() bool { return true }
@@ -27,7 +27,7 @@ type NoConsumerError struct {
 }
 
 func (e *NoConsumerError) Error() string {
-	return fmt.Sprintf("local: no consumer has ever subscribed to %q: start its router once before messages are forwarded", e.Topic)
+	return fmt.Sprintf("embedded: no consumer has ever subscribed to %q: start its router once before messages are forwarded", e.Topic)
 }
 
 // Refused tells the forwarder that this very message was refused.
@@ -53,15 +53,15 @@ func (t *Transport) Publish(topic string, messages ...*message.Message) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(messages[0].Context()), t.config.PublishTimeout)
 	defer cancel()
-	failpoint.Hit("local/deliver")
+	failpoint.Hit("embedded/deliver")
 	to, err := t.store.Publish(ctx, topic, messages...)
 	if err != nil {
-		return fmt.Errorf("local: publish to %q: %w", topic, err)
+		return fmt.Errorf("embedded: publish to %q: %w", topic, err)
 	}
 	if len(to) == 0 {
 		return &NoConsumerError{Topic: topic}
 	}
-	failpoint.Hit("local/delivered")
+	failpoint.Hit("embedded/delivered")
 	t.wake(topic)
 	t.warn(to)
 	return nil

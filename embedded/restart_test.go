@@ -10,8 +10,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/embedded"
+	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
@@ -161,7 +161,7 @@ func TestAConsumerOfAnotherProcessGetsWhatIsPublished(t *testing.T) {
 func TestTheOrderOfKeysOutlivesTheProcess(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		transport, config := newTransport(t, db)
-		retries, err := retry.New(db.DB, retry.Config{Schema: config, KeyOrder: retry.GoOn})
+		retries, err := retry.New(db.DB, retry.Config{Schema: config, KeyOrder: retry.BlockWhileRetried})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,7 +201,7 @@ func TestSubscribeFailsIfTheConsumerCannotBeRegistered(t *testing.T) {
 		}
 		sub := retries.Subscriber("payments", transport.Subscriber())
 		_, err = sub.Subscribe(t.Context(), topic)
-		const want = `local: register consumer "payments" for topic "orders.placed": `
+		const want = `embedded: register consumer "payments" for topic "orders.placed": `
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("error %v, want one that begins with %s", err, want)
 		}

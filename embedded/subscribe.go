@@ -43,7 +43,7 @@ type subscription struct {
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	to, ok := parked.SubscriptionOf(ctx)
 	if !ok {
-		return nil, errors.New("local: the subscriber needs retry's Subscriber around it, which names the consumer and fetches its messages")
+		return nil, errors.New("embedded: the subscriber needs retry's Subscriber around it, which names the consumer and fetches its messages")
 	}
 	select {
 	case <-s.closing:
@@ -90,7 +90,7 @@ func (t *Transport) register(ctx context.Context, topic string, to parked.Subscr
 	if cause := schema.Check(bounded, t.store.DB(), t.config.Schema); cause != nil { // tables that are missing say what to do
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
-	return fmt.Errorf("local: %w", err)
+	return fmt.Errorf("embedded: %w", err)
 }
 
 func (t *Transport) start(s *subscription) {

@@ -71,11 +71,11 @@ func New(db *sql.DB, config Config) (*Transport, error) {
 		errs = append(errs, fmt.Errorf("AbsentAfter is %v: less than %v", config.AbsentAfter, parked.AbsentAfter))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, fields.Refused("local", err)
+		return nil, fields.Refused("embedded", err)
 	}
 	store, err := parked.NewStore(db, config.Schema)
 	if err != nil {
-		return nil, fmt.Errorf("local: %w", err)
+		return nil, fmt.Errorf("embedded: %w", err)
 	}
 	return &Transport{
 		config: config, store: store,

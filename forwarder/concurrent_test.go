@@ -98,7 +98,7 @@ func TestTrap01_ALateCommitOfAKeyThatIsHeld(t *testing.T) {
 	late := open(t, db, msg("late", "key"))
 	put(t, db, schema.Config{}, "t", msg("head", "key"))
 	start(t, db, &pipelined{broker: b}, quick(schema.Config{}))
-	eventually(t, "the key is held", func() bool { return count(t, db, `SELECT COUNT(*) FROM once_holds`) == 1 })
+	eventually(t, "the key is held", func() bool { return count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`) == 1 })
 	require.NoError(t, late.Commit())
 	goBy(t, db, b, "free")
 	healed.Store(true)
@@ -117,7 +117,7 @@ func TestTrap01_ALateCommitOfAKeyThatADeadLetterHolds(t *testing.T) {
 		return nil
 	})
 	cfg := quick(schema.Config{})
-	cfg.AfterDead = forwarder.StayHeld
+	cfg.AfterDead = forwarder.BlockKey
 	late := open(t, db, msg("late", "key"))
 	put(t, db, schema.Config{}, "t", msg("head", "key"))
 	start(t, db, &pipelined{broker: b}, cfg)
@@ -142,7 +142,7 @@ func TestTrap01_ALateCommitWhileAKeyIsLetGo(t *testing.T) {
 		return nil
 	})
 	cfg := quick(schema.Config{})
-	cfg.AfterDead = forwarder.StayHeld
+	cfg.AfterDead = forwarder.BlockKey
 	start(t, db, b, cfg)
 	put(t, db, schema.Config{}, "t", msg("head", "key"))
 	eventually(t, "dead", func() bool { return dead(t, db) == 1 })
@@ -206,9 +206,9 @@ func TestTheReadFromTheStartIsOfFullKeysToo(t *testing.T) {
 	<-reached
 	exec(t, db, `INSERT INTO once_outbox (position, message_id, topic, ordering_key, slot, payload, metadata)
 		SELECT 1, 'by hand', topic, ordering_key, slot, payload, metadata FROM once_outbox WHERE message_id = '99'`)
-	exec(t, db, `ALTER TABLE once_holds RENAME TO away`)
+	exec(t, db, `ALTER TABLE once_blocked_keys RENAME TO away`)
 	eventually(t, "a read fails", func() bool { return log.Has("could not be read") })
-	exec(t, db, `ALTER TABLE away RENAME TO once_holds`)
+	exec(t, db, `ALTER TABLE away RENAME TO once_blocked_keys`)
 	goBy(t, db, b, "then")
 	close(stops["40"])
 	drained(t, db)

@@ -18,12 +18,12 @@ import (
 type AfterDead int
 
 const (
-	// GoOn has them sent: a hopeless message does not stop its key for ever.
-	GoOn AfterDead = iota
+	// SendSuccessors has them sent: a hopeless message does not stop its key for ever.
+	SendSuccessors AfterDead = iota
 
-	// StayHeld has them wait until the dead letter is replayed and confirmed,
+	// BlockKey has them wait until the dead letter is replayed and confirmed,
 	// is discarded, or its key is released: see [DeadLetters].
-	StayHeld
+	BlockKey
 )
 
 // Config is what a [Forwarder] can be told. The zero value is ready for use.
@@ -77,7 +77,7 @@ type Config struct {
 	Backoff func(attempt int) time.Duration
 
 	// AfterDead says whether the successors of a dead letter are sent.
-	// Defaults to GoOn.
+	// Defaults to SendSuccessors.
 	AfterDead AfterDead
 
 	// Destination names the broker, or whatever the publisher sends to. All
@@ -182,8 +182,8 @@ func (c Config) validate() error {
 	if c.KeepSent != 0 && c.KeepSent < time.Minute {
 		errs = append(errs, fmt.Errorf("KeepSent is %v: neither 0 nor at least %v", c.KeepSent, time.Minute))
 	}
-	if c.AfterDead != GoOn && c.AfterDead != StayHeld {
-		errs = append(errs, fmt.Errorf("AfterDead is %d, neither GoOn nor StayHeld", c.AfterDead))
+	if c.AfterDead != SendSuccessors && c.AfterDead != BlockKey {
+		errs = append(errs, fmt.Errorf("AfterDead is %d, neither SendSuccessors nor BlockKey", c.AfterDead))
 	}
 	return errors.Join(errs...)
 }

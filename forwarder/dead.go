@@ -25,9 +25,9 @@ type Letter struct {
 	// Unknown says that it may have been sent nevertheless.
 	Unknown bool
 
-	// HoldsKey says that messages of its ordering key wait for it, see
-	// [StayHeld].
-	HoldsKey bool
+	// BlocksKey says that messages of its ordering key wait for it, see
+	// [BlockKey].
+	BlocksKey bool
 
 	// LastFailedAt is when it came here.
 	LastFailedAt time.Time
@@ -83,7 +83,7 @@ func (d *DeadLetters) Count(ctx context.Context, f Filter) (int, error) {
 }
 
 const letterColumns = `attempts, last_error, reason, unknown, {millis died_at},
-	EXISTS (SELECT 1 FROM {holds} AS h
+	EXISTS (SELECT 1 FROM {blocked_keys} AS h
 	        WHERE h.ordering_key = a.ordering_key AND h.position = a.position AND h.reason = '` + holdDead + `')`
 
 func (d *DeadLetters) list(ctx context.Context, f Filter) ([]Letter, error) {
@@ -94,7 +94,7 @@ func (d *DeadLetters) list(ctx context.Context, f Filter) ([]Letter, error) {
 			died int64
 			err  error
 		)
-		l.Stored, err = scanStored(rows, &l.Attempts, &l.Error, &l.Reason, &l.Unknown, &died, &l.HoldsKey)
+		l.Stored, err = scanStored(rows, &l.Attempts, &l.Error, &l.Reason, &l.Unknown, &died, &l.BlocksKey)
 		l.LastFailedAt = time.UnixMilli(died).UTC()
 		letters = append(letters, l)
 		return err
@@ -157,7 +157,7 @@ func (d *DeadLetters) putBack(ctx context.Context, tx *sql.Tx, letters []entry) 
 	// The successors lie below the head now, where they were.
 	s := d.archive.store
 	if _, err := tx.ExecContext(ctx, s.dialect.SQL(`
-		UPDATE {holds} AS h SET position = c.new_position, reason = '`+holdReplayed+`'
+		UPDATE {blocked_keys} AS h SET position = c.new_position, reason = '`+holdReplayed+`'
 		FROM `+columns(s.dialect, "old_position bigint", "ordering_key text", "new_position bigint")+`
 		WHERE h.ordering_key = c.ordering_key AND h.position = c.old_position AND h.reason = '`+holdDead+`'`),
 		s.dialect.List(from), s.dialect.Strings(keys), s.dialect.List(to)); err != nil {
@@ -198,11 +198,11 @@ func (d *DeadLetters) discard(ctx context.Context, tx *sql.Tx, letters []entry) 
 	return d.archive.remove(ctx, tx, letters)
 }
 
-// ErrNotHeld says that no dead letter holds an ordering key.
-var ErrNotHeld = errors.New("no dead letter holds this ordering key")
+// ErrNotBlocked says that no dead letter holds an ordering key.
+var ErrNotBlocked = errors.New("no dead letter holds this ordering key")
 
 // Release lets an ordering key go on whose dead letter holds it, or returns
-// [ErrNotHeld]. The letter stays where it is; replayed later, it goes out
+// [ErrNotBlocked]. The letter stays where it is; replayed later, it goes out
 // behind those that waited for it.
 func (d *DeadLetters) Release(ctx context.Context, act Act, orderingKey string) error {
 	if err := act.validate(); err != nil {
@@ -211,10 +211,10 @@ func (d *DeadLetters) Release(ctx context.Context, act Act, orderingKey string) 
 	s := d.archive.store
 	err := s.write(ctx, func(tx *sql.Tx) error {
 		var position int64
-		err := tx.QueryRowContext(ctx, s.dialect.SQL(`SELECT position FROM {holds}
+		err := tx.QueryRowContext(ctx, s.dialect.SQL(`SELECT position FROM {blocked_keys}
 			WHERE ordering_key = $1 AND reason = '`+holdDead+`' {for_update}`), orderingKey).Scan(&position)
 		if errors.Is(err, sql.ErrNoRows) {
-			return fmt.Errorf("%w: %q", ErrNotHeld, orderingKey)
+			return fmt.Errorf("%w: %q", ErrNotBlocked, orderingKey)
 		}
 		if err != nil {
 			return err
@@ -247,7 +247,7 @@ func (s *store) letGo(ctx context.Context, tx *sql.Tx, positions []int64, keys [
 		// First, so that of two who do this one waits, and not each for the other.
 		// The mode in which it locks the table, if it finds nothing too, tells
 		// those who read, see snapshotQuery.
-		if _, err := tx.ExecContext(ctx, s.dialect.SQL(`SELECT FROM {holds} AS h WHERE `+held+` ORDER BY h.ordering_key FOR UPDATE`),
+		if _, err := tx.ExecContext(ctx, s.dialect.SQL(`SELECT FROM {blocked_keys} AS h WHERE `+held+` ORDER BY h.ordering_key FOR UPDATE`),
 			s.dialect.List(positions), s.dialect.Strings(keys)); err != nil {
 			return err
 		}
@@ -255,15 +255,15 @@ func (s *store) letGo(ctx context.Context, tx *sql.Tx, positions []int64, keys [
 	for _, query := range []string{
 		`UPDATE {outbox} SET due_at = COALESCE(due_at, {now})
 		 WHERE position IN (SELECT MIN(o.position) FROM {outbox} AS o
-		                    WHERE o.ordering_key IN (SELECT h.ordering_key FROM {holds} AS h WHERE ` + held + `)
+		                    WHERE o.ordering_key IN (SELECT h.ordering_key FROM {blocked_keys} AS h WHERE ` + held + `)
 		                    GROUP BY o.ordering_key)`,
 		// One that is being committed at this moment may lie below the first.
-		`UPDATE {holds} AS h SET position = f.position, reason = '` + holdReleased + `',
+		`UPDATE {blocked_keys} AS h SET position = f.position, reason = '` + holdReleased + `',
 		        successors_after = CASE WHEN f.position < h.successors_after THEN f.position ELSE h.successors_after END
 		 FROM (SELECT o.ordering_key, MIN(o.position) AS position FROM {outbox} AS o
 		       WHERE o.ordering_key IN {list $2 text} GROUP BY o.ordering_key) AS f
 		 WHERE f.ordering_key = h.ordering_key AND ` + held,
-		`DELETE FROM {holds} AS h WHERE ` + held,
+		`DELETE FROM {blocked_keys} AS h WHERE ` + held,
 	} {
 		if _, err := tx.ExecContext(ctx, s.dialect.SQL(query), s.dialect.List(positions), s.dialect.Strings(keys)); err != nil {
 			return err

@@ -74,7 +74,7 @@ func TestALetterIsShownWhole(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker().answering(func(delivery) error { return hopeless{errors.New("too large")} })
 		cfg := quick(config)
-		cfg.AfterDead = forwarder.StayHeld
+		cfg.AfterDead = forwarder.BlockKey
 		m := msg("bad", "key")
 		m.Payload = []byte{0, 255, '\n'}
 		m.Metadata["a"] = "ü"
@@ -97,14 +97,14 @@ func TestALetterIsShownWhole(t *testing.T) {
 				ID: got.ID, Position: 1, MessageID: "bad", Topic: "topic", OrderingKey: "key", Payload: []byte{0, 255, '\n'}, Size: 3,
 				Metadata: message.Metadata{"a": "ü", outbox.OrderingKey: "key"}, CreatedAt: got.CreatedAt,
 			},
-			Attempts: 1, Error: "too large", Reason: "unacceptable", HoldsKey: true, LastFailedAt: got.LastFailedAt,
+			Attempts: 1, Error: "too large", Reason: "unacceptable", BlocksKey: true, LastFailedAt: got.LastFailedAt,
 		}, got)
 
 		_, err = letters.Get(t.Context(), 4711)
 		require.ErrorIs(t, err, forwarder.ErrNotFound)
 		free, err := letters.List(t.Context(), forwarder.Filter{MessageID: "free"})
 		require.NoError(t, err)
-		require.False(t, free[0].HoldsKey)
+		require.False(t, free[0].BlocksKey)
 		require.Empty(t, free[0].OrderingKey)
 	})
 }
@@ -321,7 +321,7 @@ func TestActsOnLettersAreRefused(t *testing.T) {
 		} {
 			require.ErrorContains(t, err, field)
 		}
-		require.ErrorIs(t, letters.Release(t.Context(), ann, "key"), forwarder.ErrNotHeld)
+		require.ErrorIs(t, letters.Release(t.Context(), ann, "key"), forwarder.ErrNotBlocked)
 		require.NoError(t, replay(ann, forwarder.Filter{IDs: []int64{}}, forwarder.Plan{}), "of nothing")
 		require.Equal(t, 1, dead(t, db))
 		require.Empty(t, audits(t, db))

@@ -184,13 +184,13 @@ func TestStats(t *testing.T) {
 		later := msg("later", "")
 		outbox.SetDueAt(later, time.Now().Add(time.Hour))
 		put(t, db, config, "t", msg("1", ""), msg("2", "k"), later)
-		exec(t, db, `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('k', 2, 2, 'refused')`)
+		exec(t, db, `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 2, 2, 'refused')`)
 		meanwhile(20 * time.Millisecond) // the age is what is measured
 		stats, err = f.Stats(t.Context())
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, stats.Oldest, 20*time.Millisecond)
 		require.Less(t, stats.Oldest, time.Minute)
 		stats.Oldest = 0
-		require.Equal(t, forwarder.Stats{Pending: 3, Deferred: 1, HeldKeys: 1}, stats)
+		require.Equal(t, forwarder.Stats{Pending: 3, Deferred: 1, BlockedKeys: 1}, stats)
 	})
 }

@@ -40,7 +40,7 @@ func newStuck(t *testing.T, db *sql.DB, config schema.Config) *stuck {
 		return nil
 	})
 	s.config = quick(config)
-	s.config.AfterDead = forwarder.StayHeld
+	s.config.AfterDead = forwarder.BlockKey
 	s.config.BatchSize, s.config.Window = 50, 20 // its lanes are short
 	put(t, db, config, "t", msg("head", "key"), msg("other", "other"))
 	for i := range 30 {
@@ -65,7 +65,7 @@ func (s *stuck) begin() {
 
 func (s *stuck) holds(reason string) int {
 	s.Helper()
-	return count(s.T, s.db, `SELECT COUNT(*) FROM once_holds WHERE reason = $1`, reason)
+	return count(s.T, s.db, `SELECT COUNT(*) FROM once_blocked_keys WHERE reason = $1`, reason)
 }
 
 // drained waits until everything is sent, in this order of the key. That must
@@ -79,7 +79,7 @@ func (s *stuck) drained(first ...string) {
 	}
 	require.Equal(s, want, s.broker.ids(func(d delivery) bool { return d.key == "key" }))
 	require.Empty(s, s.broker.overlaps)
-	require.Zero(s, count(s.T, s.db, `SELECT COUNT(*) FROM once_holds`))
+	require.Zero(s, count(s.T, s.db, `SELECT COUNT(*) FROM once_blocked_keys`))
 	require.Zero(s, inNoSweep(s.T, s.db))
 }
 
@@ -147,7 +147,7 @@ func TestALetterGoesBackWhileItsTopicDoesNotAnswer(t *testing.T) {
 	})
 	log := &testkit.Logs{}
 	cfg := quick(schema.Config{})
-	cfg.AfterDead = forwarder.StayHeld
+	cfg.AfterDead = forwarder.BlockKey
 	cfg.BatchSize, cfg.Window = 50, 20
 	cfg.StallTimeout = time.Second
 	cfg.Logger = log
@@ -211,7 +211,7 @@ func TestAKeyGoesOnWithoutItsLetter(t *testing.T) {
 				}
 				require.Equal(t, 1, dead(t, db))
 				require.Equal(t, []string{"ann | release | key:key |  | the queue is back"}, audits(t, db))
-				require.ErrorIs(t, s.letters.Release(t.Context(), ann, "key"), forwarder.ErrNotHeld)
+				require.ErrorIs(t, s.letters.Release(t.Context(), ann, "key"), forwarder.ErrNotBlocked)
 
 				s.healed.Store(true)
 				_, err := s.letters.ReplayMatching(t.Context(), ann, anybody, forwarder.Plan{})
@@ -230,14 +230,14 @@ func TestKeysGoOnWithoutAForwarder(t *testing.T) {
 		s := newStuck(t, db, config)
 		require.NoError(t, s.fwd.Close())
 		bury(t, db, msg("lonely", "lonely"), msg("not held", "key"))
-		exec(t, db, `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('lonely', 1000, 1000, 'dead')`)
+		exec(t, db, `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('lonely', 1000, 1000, 'dead')`)
 		_, err := s.letters.DiscardMatching(t.Context(), ann, forwarder.Filter{MessageID: "not held"})
 		require.NoError(t, err)
 		require.Equal(t, 2, s.holds("dead"), "another letter than the one that holds the key")
 		_, err = s.letters.DiscardMatching(t.Context(), ann, anybody)
 		require.NoError(t, err)
 		require.Equal(t, 1, s.holds("released"))
-		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_holds`))
+		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`))
 		require.Zero(t, inNoSweep(t, db))
 		s.begin()
 		s.drained()

@@ -175,7 +175,7 @@ func newObservables(meter telemetry.Meter) observables {
 		slots:       meter.Level("once.forwarder.slots", "{slot}", "Parts of the outbox that this instance forwards."),
 		lag:         meter.SecondsGauge("once.forwarder.lag", "How long the first message has waited that should have been sent, or is refused."),
 		pending:     meter.Gauge("once.forwarder.pending", "{message}", "Messages in the outbox, counted up to 100,000."),
-		heldKeys:    meter.Gauge("once.forwarder.held_keys", "{key}", "Ordering keys whose head was not accepted, counted up to 100,000."),
+		heldKeys:    meter.Gauge("once.forwarder.blocked_keys", "{key}", "Ordering keys whose head was not accepted, counted up to 100,000."),
 		deadLetters: meter.Gauge("once.forwarder.dead_letters", "{message}", "Dead letters that are there, counted up to 100,000."),
 	}
 }

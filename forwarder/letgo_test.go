@@ -25,7 +25,7 @@ func TestAKeyIsLetGoWhileSomebodyWrites(t *testing.T) {
 		return nil
 	})
 	cfg := quick(schema.Config{})
-	cfg.AfterDead = forwarder.StayHeld
+	cfg.AfterDead = forwarder.BlockKey
 	start(t, db, b, cfg)
 	put(t, db, schema.Config{}, "t", msg("head", "key"))
 	eventually(t, "dead", func() bool { return dead(t, db) == 1 })
@@ -69,7 +69,7 @@ func TestAKeyIsLetGoWhileSomebodyWrites(t *testing.T) {
 func TestAKeyIsLetGoByTwoAtOnce(t *testing.T) {
 	db := postgres(t)
 	bury(t, db, msg("head", "key"))
-	exec(t, db, `INSERT INTO once_holds SELECT ordering_key, position, position, 'dead' FROM once_outbox_dead`)
+	exec(t, db, `INSERT INTO once_blocked_keys SELECT ordering_key, position, position, 'dead' FROM once_outbox_dead`)
 	put(t, db, schema.Config{}, "t", msg("next", "key"))
 	lock, err := db.Begin()
 	require.NoError(t, err)
@@ -94,6 +94,6 @@ func TestAKeyIsLetGoByTwoAtOnce(t *testing.T) {
 	wait(2)
 	require.NoError(t, lock.Rollback())
 	require.NoError(t, <-discarded)
-	require.ErrorIs(t, <-released, forwarder.ErrNotHeld)
-	require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_holds WHERE reason = 'dead'`))
+	require.ErrorIs(t, <-released, forwarder.ErrNotBlocked)
+	require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys WHERE reason = 'dead'`))
 }

@@ -39,7 +39,7 @@ func TestTrap23_NothingIsHeldWhilePublishing(t *testing.T) {
 	defer end()
 	_, err = tx.ExecContext(t.Context(), `SET LOCAL lock_timeout = '30s'`)
 	require.NoError(t, err)
-	_, err = tx.ExecContext(t.Context(), `LOCK TABLE once_outbox, once_slots, once_holds IN ACCESS EXCLUSIVE MODE`)
+	_, err = tx.ExecContext(t.Context(), `LOCK TABLE once_outbox, once_slots, once_blocked_keys IN ACCESS EXCLUSIVE MODE`)
 	require.NoError(t, err, "but for the moment of a read, the tables are free")
 	end()
 	close(release)

@@ -67,7 +67,7 @@ func TestTrap64_ARefusedHeadHoldsItsKeyAcrossARestart(t *testing.T) {
 		put(t, db, config, "t", msg("head", "key"), msg("second", "key"), msg("other", "other"), msg("free", ""))
 		eventually(t, "it was refused", func() bool { return attempts(t, db, "head") > 0 })
 		require.NoError(t, f.Close())
-		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_holds h JOIN once_outbox o
+		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys h JOIN once_outbox o
 			ON h.position = o.position AND h.ordering_key = o.ordering_key AND o.message_id = 'head' WHERE h.reason = 'refused'`))
 
 		refused := b.tries("head")
@@ -79,7 +79,7 @@ func TestTrap64_ARefusedHeadHoldsItsKeyAcrossARestart(t *testing.T) {
 		healed.Store(true)
 		drained(t, db)
 		require.Equal(t, []string{"head", "second", "third"}, b.ids(func(d delivery) bool { return d.key == "key" }))
-		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_holds`))
+		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`))
 	})
 }
 
@@ -253,7 +253,7 @@ func TestTrap21_KeyedOrderUnderRefusalsAndRestarts(t *testing.T) {
 			require.Len(t, ids, each)
 			require.True(t, slices.IsSorted(ids), "%v", ids)
 		}
-		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_holds`))
+		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`))
 		require.Zero(t, dead(t, db))
 	})
 }
@@ -263,7 +263,7 @@ func TestTrap21_KeyedOrderUnderRefusalsAndRestarts(t *testing.T) {
 func inNoSweep(t *testing.T, db *sql.DB) int {
 	t.Helper()
 	return count(t, db, `SELECT COUNT(*) FROM once_outbox o
-		LEFT JOIN once_holds h ON h.ordering_key = o.ordering_key
+		LEFT JOIN once_blocked_keys h ON h.ordering_key = o.ordering_key
 		LEFT JOIN once_outbox head ON head.position = h.position AND head.ordering_key = h.ordering_key
 		LEFT JOIN once_outbox_dead dead ON dead.position = h.position AND dead.ordering_key = h.ordering_key
 		WHERE NOT EXISTS (SELECT 1 FROM once_slots s WHERE s.slot = o.slot)
@@ -292,7 +292,7 @@ func TestTrap20_EveryRowIsInASweep(t *testing.T) {
 		})
 		cfg := quick(config)
 		cfg.MaxAttempts = 3
-		cfg.AfterDead = forwarder.StayHeld
+		cfg.AfterDead = forwarder.BlockKey
 		for round := range 5 {
 			f := start(t, db, &pipelined{broker: b}, cfg)
 			var msgs []*message.Message
@@ -314,7 +314,7 @@ func TestTrap20_EveryRowIsInASweep(t *testing.T) {
 		mu.Lock()
 		healed = true
 		mu.Unlock()
-		exec(t, db, `UPDATE once_holds SET reason = 'refused' WHERE reason = 'dead'`) // no longer wanted
+		exec(t, db, `UPDATE once_blocked_keys SET reason = 'refused' WHERE reason = 'dead'`) // no longer wanted
 		start(t, db, &pipelined{broker: b}, cfg)
 		drained(t, db)
 		require.Equal(t, 200, len(b.ids(nil))+dead(t, db), "each is sent or dead")

@@ -108,7 +108,7 @@ func TestTrap22_DeadAfterTheLastAttempt(t *testing.T) {
 		drained(t, db)
 		require.True(t, b.has("other", "next"), "the key goes on")
 		require.Equal(t, 3, b.tries("bad"))
-		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_holds`))
+		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`))
 
 		var (
 			id, topic, key, text, reason, metadata string
@@ -126,7 +126,7 @@ func TestTrap22_DeadAfterTheLastAttempt(t *testing.T) {
 }
 
 func TestTrap11_UnacceptableDiesAtOnceAndAlone(t *testing.T) {
-	for _, after := range []forwarder.AfterDead{forwarder.GoOn, forwarder.StayHeld} {
+	for _, after := range []forwarder.AfterDead{forwarder.SendSuccessors, forwarder.BlockKey} {
 		t.Run(fmt.Sprint(after), func(t *testing.T) {
 			eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 				b := newBroker().answering(func(d delivery) error {
@@ -141,7 +141,7 @@ func TestTrap11_UnacceptableDiesAtOnceAndAlone(t *testing.T) {
 				put(t, db, config, "t", msg("first", "key"), msg("bad", "key"), msg("next", "key"), msg("other", "other"), msg("free", ""))
 				eventually(t, "it is dead", func() bool { return dead(t, db) == 1 })
 				require.Equal(t, 1, b.tries("bad"))
-				if after == forwarder.StayHeld {
+				if after == forwarder.BlockKey {
 					eventually(t, "others are sent", func() bool { return b.has("first", "other", "free") && pending(t, db) == 1 })
 					require.NoError(t, f.Close())
 					f = start(t, db, &pipelined{broker: b}, cfg) // a restart does not lift it
@@ -155,7 +155,7 @@ func TestTrap11_UnacceptableDiesAtOnceAndAlone(t *testing.T) {
 					start(t, db, &pipelined{broker: b}, cfg) // else within a minute
 				}
 				drained(t, db)
-				require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_holds`))
+				require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`))
 				require.True(t, b.has("first", "next", "other", "free"))
 			})
 		})

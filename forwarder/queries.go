@@ -64,7 +64,7 @@ func newQueries(d dialect.Dialect) queries {
 			             WHERE f.sent_at < {after $1})`),
 
 		lift: d.SQL(`
-			DELETE FROM {holds}
+			DELETE FROM {blocked_keys}
 			WHERE (position, ordering_key) IN (SELECT c.position, c.ordering_key FROM ` + lifted + `
 			                                   JOIN {slots} AS s ON s.slot = c.slot AND s.owner = $4)`),
 
@@ -77,7 +77,7 @@ func newQueries(d dialect.Dialect) queries {
 
 		// If the key is held already, its true head is the lower one.
 		hold: d.SQL(`
-			INSERT INTO {holds} AS h (ordering_key, position, successors_after, reason)
+			INSERT INTO {blocked_keys} AS h (ordering_key, position, successors_after, reason)
 			SELECT o.ordering_key, o.position, c.successors, c.reason
 			FROM {outbox} AS o JOIN ` + charged + ` ON o.position = c.position AND o.message_id = c.message_id
 			WHERE o.ordering_key IS NOT NULL AND ` + owned("$9") + `
@@ -93,20 +93,20 @@ func newQueries(d dialect.Dialect) queries {
 
 		removeOne: d.SQL(`DELETE FROM {outbox} WHERE position = $1 AND message_id = $2`),
 
-		liftOne: d.SQL(`DELETE FROM {holds} WHERE ordering_key = $1 AND position = $2`),
+		liftOne: d.SQL(`DELETE FROM {blocked_keys} WHERE ordering_key = $1 AND position = $2`),
 
 		holdDead: d.SQL(`
-			INSERT INTO {holds} AS h (ordering_key, position, successors_after, reason) VALUES ($1, $2, $3, '` + holdDead + `')
+			INSERT INTO {blocked_keys} AS h (ordering_key, position, successors_after, reason) VALUES ($1, $2, $3, '` + holdDead + `')
 			` + lowerHead),
 
 		// A hold ends with its head, unless somebody removed that by hand.
 		ghosts: d.SQL(`
-			SELECT position, ordering_key FROM {holds}
+			SELECT position, ordering_key FROM {blocked_keys}
 			WHERE NOT EXISTS (SELECT 1 FROM {outbox} AS o
-			                  WHERE o.position = {holds}.position AND o.ordering_key = {holds}.ordering_key)
+			                  WHERE o.position = {blocked_keys}.position AND o.ordering_key = {blocked_keys}.ordering_key)
 			  AND NOT (reason = '` + holdDead + `'
 			           AND EXISTS (SELECT 1 FROM {outbox_dead} AS d
-			                       WHERE d.position = {holds}.position AND d.ordering_key = {holds}.ordering_key))`),
+			                       WHERE d.position = {blocked_keys}.position AND d.ordering_key = {blocked_keys}.ordering_key))`),
 
 		renew: d.SQL(`UPDATE {forwarders} SET lease_until = {after $2} WHERE owner = $1`),
 

@@ -33,7 +33,7 @@ type reading struct {
 	rescan  time.Time // when the next rescan is due
 	epoch   int       // changes when reads under way are no longer wanted
 	rowSize int       // of the last rows that were read, on average
-	portion adaptive.Portion
+	portion adaptive.Limit
 	fault   fault
 }
 

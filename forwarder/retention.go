@@ -6,15 +6,15 @@ import (
 	"slices"
 	"time"
 
-	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/adaptive"
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // sentLog is the state of forgetting what was sent long ago.
 type sentLog struct {
 	busy    bool
 	next    time.Time
-	portion adaptive.Portion
+	portion adaptive.Limit
 	fault   fault
 }
 

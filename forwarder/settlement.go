@@ -203,7 +203,7 @@ func (s *store) bury(ctx context.Context, d death, afterDead AfterDead) (buried 
 		if r.key == "" {
 			return nil
 		}
-		if afterDead == StayHeld {
+		if afterDead == BlockKey {
 			_, err = tx.ExecContext(ctx, s.sql.holdDead, r.key, r.position, d.after)
 		} else {
 			_, err = tx.ExecContext(ctx, s.sql.liftOne, r.key, r.position)

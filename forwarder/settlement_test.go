@@ -38,7 +38,7 @@ func TestAChargeThatIsMadeAgainIsOneAttempt(t *testing.T) {
 			done := s.settle(t.Context(), settlement{charges: []charge{
 				{row: &row{position: 1, id: "seldom", attempts: 4}, attempts: 1, hold: holdRefused},
 				{row: &row{position: 2, id: "by hand", attempts: 2147483647}, attempts: 1, hold: holdRefused},
-			}}, GoOn)
+			}}, SendSuccessors)
 			require.NoError(t, done.err)
 			require.False(t, done.vanished)
 		}
@@ -65,13 +65,13 @@ func TestTrap01_ASettlementThatFailedMayStillBeUnderWay(t *testing.T) {
 		{charges: []charge{{row: &row{position: 2, id: "2"}, attempts: 1, hold: holdRefused}}},
 	}
 	for _, batch := range batches {
-		done := s.settle(t.Context(), batch, GoOn)
+		done := s.settle(t.Context(), batch, SendSuccessors)
 		require.Error(t, done.err)
 		require.False(t, done.wrote)
 	}
 	exec(`DROP TRIGGER refuse ON once_outbox`)
 	for _, batch := range batches {
-		done := s.settle(t.Context(), batch, GoOn)
+		done := s.settle(t.Context(), batch, SendSuccessors)
 		require.NoError(t, done.err)
 		require.True(t, done.wrote)
 	}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/adaptive"
+	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
@@ -25,8 +25,8 @@ type settling struct {
 	urgent  bool      // successors of a confirmed one cannot be read before
 	busy    bool
 	unsure  int // confirmed ones in the settlement under way
-	removal adaptive.Portion
-	charges adaptive.Portion
+	removal adaptive.Limit
+	charges adaptive.Limit
 	fault   fault
 	err     error // of the last settlement
 }

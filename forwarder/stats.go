@@ -30,8 +30,8 @@ type Stats struct {
 	// there is none.
 	FailingFor time.Duration
 
-	// HeldKeys is the number of ordering keys whose head was not accepted.
-	HeldKeys int
+	// BlockedKeys is the number of ordering keys whose head was not accepted.
+	BlockedKeys int
 
 	// Dead is the number of dead letters.
 	Dead int
@@ -47,7 +47,7 @@ func (f *Forwarder) Stats(ctx context.Context) (Stats, error) {
 	)
 	err := f.store.read(ctx, func(tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, f.store.sql.stats).
-			Scan(&stats.Pending, &stats.Deferred, &oldest, &stats.Failing, &failing, &stats.HeldKeys, &stats.Dead, &now)
+			Scan(&stats.Pending, &stats.Deferred, &oldest, &stats.Failing, &failing, &stats.BlockedKeys, &stats.Dead, &now)
 	})
 	if err != nil {
 		return Stats{}, fmt.Errorf("forwarder: stats: %w", err)
@@ -87,7 +87,7 @@ func statsQuery(d dialect.Dialect, clock string) string {
 			       (SELECT {millis created_at} FROM {outbox} WHERE due_at IS NULL ORDER BY position LIMIT 1),
 			       (SELECT COUNT(*) FROM {outbox} WHERE failing_since IS NOT NULL),
 			       (SELECT {millis failing_since} FROM {outbox} WHERE failing_since IS NOT NULL ORDER BY failing_since LIMIT 1),
-			       (SELECT COUNT(*) FROM {holds}),
+			       (SELECT COUNT(*) FROM {blocked_keys}),
 			       (SELECT COUNT(*) FROM {outbox_dead}),
 			       ` + clock)
 }
@@ -100,7 +100,7 @@ func glanceQuery(d dialect.Dialect, clock string) string {
 			       (SELECT {millis created_at} FROM {outbox} WHERE due_at IS NULL ORDER BY position LIMIT 1),
 			       (SELECT {millis due_at} FROM {outbox} WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
 			       (SELECT {millis failing_since} FROM {outbox} WHERE failing_since IS NOT NULL ORDER BY failing_since LIMIT 1),
-			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {holds} LIMIT $1) AS h),
+			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {blocked_keys} LIMIT $1) AS h),
 			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox_dead} LIMIT $1) AS d),
 			       ` + clock)
 }

@@ -17,11 +17,11 @@ const (
 	columnsOfRow = `position, slot, message_id, topic, COALESCE(ordering_key, '') AS ordering_key, payload,
 	                CAST(metadata AS text) AS metadata, attempts,
 	                CASE WHEN ordering_key IS NOT NULL AND ` + anyHolds + `
-	                     THEN (SELECT h.successors_after FROM {holds} AS h
+	                     THEN (SELECT h.successors_after FROM {blocked_keys} AS h
 	                           WHERE h.ordering_key = o.ordering_key AND h.position = o.position) END AS successors_after`
 
 	// Mostly there are none, and one look saves one for each row.
-	anyHolds = `EXISTS (SELECT 1 FROM {holds})`
+	anyHolds = `EXISTS (SELECT 1 FROM {blocked_keys})`
 
 	// As one CASE and without a join, PostgreSQL's planner reckons with half of
 	// the rows and walks along the index until there are enough. Left to
@@ -37,7 +37,7 @@ const (
 	                      ELSE ` + notHeld + ` END`
 
 	notHeld = `CASE WHEN ` + anyHolds + `
-	                THEN COALESCE((SELECT h.position FROM {holds} AS h WHERE h.ordering_key = o.ordering_key), position) = position
+	                THEN COALESCE((SELECT h.position FROM {blocked_keys} AS h WHERE h.ordering_key = o.ordering_key), position) = position
 	                ELSE 1 = 1 END`
 
 	inOrder = `SELECT ` + columnsOfRow + `, 0 AS due FROM {outbox} AS o
@@ -68,9 +68,9 @@ func refillQuery(d dialect.Dialect) string { return d.SQL(ofKeys) }
 func snapshotQuery(d dialect.Dialect) string {
 	// Who lets a key go may not see what somebody else is about to commit, and
 	// this read does not see the key gone: nothing may be passed then.
-	snapshot := `CASE WHEN EXISTS (SELECT 1 FROM {holds}) AND EXISTS (
+	snapshot := `CASE WHEN EXISTS (SELECT 1 FROM {blocked_keys}) AND EXISTS (
 	                       SELECT 1 FROM pg_locks
-	                       WHERE locktype = 'relation' AND relation = '{holds}'::regclass AND mode = 'RowShareLock'
+	                       WHERE locktype = 'relation' AND relation = '{blocked_keys}'::regclass AND mode = 'RowShareLock'
 	                         AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 	                  THEN 0 ELSE pg_snapshot_xmin(pg_current_snapshot())::text::bigint END,
 	             pg_snapshot_xmax(pg_current_snapshot())::text::bigint`

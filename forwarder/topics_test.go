@@ -74,7 +74,7 @@ func TestTrap76_ATopicThatDoesNotAnswer(t *testing.T) {
 		require.Empty(t, b.overlaps)
 		require.Len(t, b.ids(nil), stuck+free+2)
 		require.Zero(t, dead(t, db))
-		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_holds`))
+		require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`))
 		shared := b.ids(func(d delivery) bool { return d.key == "shared" })
 		require.True(t, slices.IsSorted(shared), "%v", shared)
 		require.Equal(t, 1, log.Count("does not answer", "topic=stuck"))

@@ -9,8 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/dialect"
-	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // Publisher returns a publisher into the outbox of PostgreSQL's tables "once_",

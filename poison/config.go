@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Config is what a [Store] can be told. The zero value is ready for use.
+// Config is what a [Quarantine] can be told. The zero value is ready for use.
 type Config struct {
 	// Schema says which tables, in which kind of database. Defaults to
 	// PostgreSQL and the prefix "once_".
@@ -38,10 +38,10 @@ type Config struct {
 	// does. Required with CopyTo, and not used without.
 	Outbox func(tx *sql.Tx) message.Publisher
 
-	// Hold is how long a message is kept, neither acked nor nacked, while it
+	// UnackedWait is how long a message is kept, neither acked nor nacked, while it
 	// cannot be stored; then it is handed back to the transport. Defaults to
 	// 10 minutes.
-	Hold time.Duration
+	UnackedWait time.Duration
 
 	// ReplayLease is how long a replay of many belongs to the process that runs
 	// it without being renewed: when it has died, the replay can be resumed
@@ -68,7 +68,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
-	c.Hold = cmp.Or(c.Hold, 10*time.Minute)
+	c.UnackedWait = cmp.Or(c.UnackedWait, 10*time.Minute)
 	c.ReplayLease = cmp.Or(c.ReplayLease, 30*time.Second)
 	if c.Logger == nil {
 		c.Logger = watermill.NewSlogLogger(nil)
@@ -78,8 +78,8 @@ func (c Config) withDefaults() Config {
 
 func (c Config) validate() error {
 	errs := []error{c.Schema.Validate()}
-	if c.Hold < 0 {
-		errs = append(errs, fmt.Errorf("Hold is %v: negative", c.Hold))
+	if c.UnackedWait < 0 {
+		errs = append(errs, fmt.Errorf("UnackedWait is %v: negative", c.UnackedWait))
 	}
 	if c.ReplayLease < 500*time.Millisecond {
 		errs = append(errs, fmt.Errorf("ReplayLease is %v: less than 500 ms", c.ReplayLease))

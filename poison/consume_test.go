@@ -40,7 +40,7 @@ func (s silent) Close() error {
 // consume runs a consumer with the whole chain, of parked messages only, until
 // end is called.
 func consume(
-	db *sql.DB, config schema.Config, store *poison.Store, consumer string, h message.NoPublishHandlerFunc,
+	db *sql.DB, config schema.Config, store *poison.Quarantine, consumer string, h message.NoPublishHandlerFunc,
 ) (end func() error, err error) {
 	retries, err := retry.New(db, retry.Config{
 		Schema: config, Policy: retry.Policy{Immediate: -1, Delayed: -1}, PollInterval: 5 * time.Millisecond, Lease: time.Second,

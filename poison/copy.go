@@ -33,7 +33,7 @@ const maxCopied = 1024
 
 // copyOut publishes a copy of the entry in its transaction. Quarantine is not
 // to fail for it: if the outbox refuses the copy, there is none.
-func (s *Store) copyOut(ctx context.Context, tx *sql.Tx, e parked.Entry) error {
+func (s *Quarantine) copyOut(ctx context.Context, tx *sql.Tx, e parked.Entry) error {
 	if s.config.CopyTo == "" || e.Message == nil {
 		return nil
 	}

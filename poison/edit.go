@@ -21,9 +21,9 @@ const EditedFrom = meta.EditedFrom
 // EditOptions say what an edited message does first. The zero value: it is
 // handled at once.
 type EditOptions struct {
-	// Hold leaves the edited message in quarantine, to be looked at and
+	// KeepQuarantined leaves the edited message in quarantine, to be looked at and
 	// replayed later.
-	Hold bool
+	KeepQuarantined bool
 }
 
 // Edit puts another message in the place of an entry that is in quarantine:
@@ -33,9 +33,9 @@ type EditOptions struct {
 //
 // The old entry is discarded, and a late copy of its message is not run. The
 // new one goes to the same consumer. Edit returns its ID, [ErrNotFound] if the
-// entry is not in quarantine, and without EditOptions.Hold [ErrNotRunning] if
+// entry is not in quarantine, and without EditOptions.KeepQuarantined [ErrNotRunning] if
 // nobody runs the consumer. An error of change is returned as it is.
-func (s *Store) Edit(
+func (s *Quarantine) Edit(
 	ctx context.Context, act Act, id int64, change func(msg *message.Message) error, opts EditOptions,
 ) (int64, error) {
 	err := errors.Join(parked.Act(act).Validate(), reasoned(act))
@@ -54,7 +54,7 @@ func (s *Store) Edit(
 	case old.MessageErr != nil:
 		return 0, fmt.Errorf("poison: edit %d: %w", id, old.MessageErr)
 	}
-	if !opts.Hold {
+	if !opts.KeepQuarantined {
 		if err := s.running(ctx, parked.Filter{IDs: []int64{id}}); err != nil {
 			return 0, fmt.Errorf("poison: edit %d: %w", id, err)
 		}
@@ -71,7 +71,7 @@ func (s *Store) Edit(
 		msg.Metadata = message.Metadata{}
 	}
 	msg.Metadata[EditedFrom] = old.Message.UUID
-	made, err := s.parked.Edit(ctx, parked.Act(act), old, msg, opts.Hold)
+	made, err := s.parked.Edit(ctx, parked.Act(act), old, msg, opts.KeepQuarantined)
 	if err != nil {
 		return 0, fmt.Errorf("poison: edit: %w", err)
 	}

@@ -88,7 +88,7 @@ func TestAnEditedMessageMayStayInQuarantine(t *testing.T) {
 		id, err := b.store.Edit(t.Context(), act, b.list()[0].ID, func(msg *message.Message) error {
 			msg.UUID = "m1-mended"
 			return nil
-		}, poison.EditOptions{Hold: true})
+		}, poison.EditOptions{KeepQuarantined: true})
 		if err != nil {
 			t.Fatal(err)
 		}

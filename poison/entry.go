@@ -52,8 +52,8 @@ type Entry struct {
 	// ReplayID that of the Replay that it was part of last; or 0.
 	EditedFrom, ReplayID int64
 
-	// HoldsKey says that later messages of its ordering key wait for it.
-	HoldsKey bool
+	// BlocksKey says that later messages of its ordering key wait for it.
+	BlocksKey bool
 
 	// Envelope is what Message is read from, and Digest tells messages of one
 	// MessageID apart.

@@ -48,7 +48,7 @@ type line struct {
 //
 // A line holds the message byte for byte, payload and metadata included: keep
 // it as you keep these.
-func (s *Store) Export(ctx context.Context, f Filter, w io.Writer) (exported int, err error) {
+func (s *Quarantine) Export(ctx context.Context, f Filter, w io.Writer) (exported int, err error) {
 	if err := parked.Filter(f).Validate(); err != nil {
 		return 0, fmt.Errorf("poison: export: %w", err)
 	}
@@ -117,12 +117,12 @@ type Imported struct {
 // importBatch is how many lines are imported in one transaction.
 const importBatch = 100
 
-// Import puts what [Store.Export] has written into quarantine, in this database
+// Import puts what [Quarantine.Export] has written into quarantine, in this database
 // or another. An entry that is there already is left as it is, so that an
 // import can be repeated, until dedup has removed what was handled or discarded
 // in between. An error names its line: what stands before it may have been
 // imported, and is known when it is imported again.
-func (s *Store) Import(ctx context.Context, act Act, r io.Reader) (Imported, error) {
+func (s *Quarantine) Import(ctx context.Context, act Act, r io.Reader) (Imported, error) {
 	var done Imported
 	if err := parked.Act(act).Validate(); err != nil {
 		return done, fmt.Errorf("poison: import: %w", err)

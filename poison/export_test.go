@@ -185,7 +185,7 @@ func TestAnEditedEntryIsImportedAsOne(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.raw("payments", "odd")
-		_, err := b.store.Edit(t.Context(), act, b.list()[0].ID, func(*message.Message) error { return nil }, poison.EditOptions{Hold: true})
+		_, err := b.store.Edit(t.Context(), act, b.list()[0].ID, func(*message.Message) error { return nil }, poison.EditOptions{KeepQuarantined: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,9 +8,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
@@ -52,7 +52,7 @@ func TestTrap38InsideOfRetryItIsRefused(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		retries, err := retry.New(db.DB, retry.Config{
-			Schema: b.config, Policy: retry.Policy{Immediate: 1, Delayed: -1}, Hold: time.Nanosecond,
+			Schema: b.config, Policy: retry.Policy{Immediate: 1, Delayed: -1}, UnackedWait: time.Nanosecond,
 		})
 		if err != nil {
 			t.Fatal(err)

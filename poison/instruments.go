@@ -7,9 +7,9 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
-	"github.com/watermill-once/once/internal/disposition"
 )
 
 // otherConsumer stands for all consumers that are not in Config.Consumers.
@@ -77,7 +77,7 @@ const countedUpTo = 100_000
 
 // observe has those who look see how many entries there are. It is for the
 // life of the process, as the router's middleware is.
-func (s *Store) observe() {
+func (s *Quarantine) observe() {
 	var level telemetry.Glance[int64]
 	count := func(ctx context.Context) (int64, error) { return s.parked.Count(ctx, countedUpTo) }
 	tell := func(err error) {

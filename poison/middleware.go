@@ -8,10 +8,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
-	"github.com/watermill-once/once/internal/disposition"
 )
 
 // Middleware stores the messages that h fails for good, and then returns nil,
@@ -23,7 +23,7 @@ import (
 //
 // It belongs outside of retry and dedup, and is [ErrInsideRetry] or
 // [ErrInsideDedup] otherwise.
-func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
+func (s *Quarantine) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	s.listening.Do(func() {
 		s.parked.Listen(listener{s})
 		s.observe()
@@ -57,7 +57,7 @@ func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-func (s *Store) quarantine(ctx context.Context, d *parked.Delivery, msg *message.Message, v *disposition.Error, cause error) error {
+func (s *Quarantine) quarantine(ctx context.Context, d *parked.Delivery, msg *message.Message, v *disposition.Error, cause error) error {
 	failure := parked.Failure{Err: cause, Reason: v.Reason, Attempts: max(v.Attempts, 1)}
 	var entry parked.Entry
 	ctx, end := s.instruments.tracer.Quarantine(ctx, s.instruments.traced(), d.Consumer, d.Topic, v.Reason, msg)
@@ -92,14 +92,14 @@ func (s *Store) quarantine(ctx context.Context, d *parked.Delivery, msg *message
 }
 
 // arrived tells of an entry that was stored.
-func (s *Store) arrived(e parked.Entry) {
+func (s *Quarantine) arrived(e parked.Entry) {
 	s.instruments.arrived(e)
 	s.hook.tell(Entry(e.Shown))
 }
 
 // listener hears what retry puts into quarantine without giving it to the
 // chain.
-type listener struct{ s *Store }
+type listener struct{ s *Quarantine }
 
 func (l listener) Handles(consumer string) bool {
 	_, ok := l.s.consumers.Load(consumer)

@@ -12,9 +12,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -198,8 +198,8 @@ func TestACopyThatFailsForGoodTakesTheWaitingRowWithIt(t *testing.T) {
 }
 
 func TestConfigNamesTheField(t *testing.T) {
-	if _, err := poison.New(nil, poison.Config{Hold: -1}); err == nil ||
-		!strings.Contains(err.Error(), "Hold") || !strings.Contains(err.Error(), "db is nil") {
+	if _, err := poison.New(nil, poison.Config{UnackedWait: -1}); err == nil ||
+		!strings.Contains(err.Error(), "UnackedWait") || !strings.Contains(err.Error(), "db is nil") {
 		t.Fatalf("error %v", err)
 	}
 }

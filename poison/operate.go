@@ -21,9 +21,9 @@ var (
 	// seen already.
 	ErrIDInUse = parked.ErrIDInUse
 
-	// ErrInHand says that a message holds its ordering key and cannot be
+	// ErrClaimed says that a message holds its ordering key and cannot be
 	// discarded, or edited, before a handler has ended that is at a copy of it.
-	ErrInHand = parked.ErrInHand
+	ErrClaimed = parked.ErrClaimed
 
 	// ErrNotRunning says that nobody runs the consumer that a message would be
 	// given back to, or did in the last two minutes, so that it would leave the
@@ -45,7 +45,7 @@ var (
 const page = 100
 
 // List returns the messages in quarantine that match, in order of their ID.
-func (s *Store) List(ctx context.Context, f Filter) ([]Entry, error) {
+func (s *Quarantine) List(ctx context.Context, f Filter) ([]Entry, error) {
 	if f.Limit == 0 {
 		f.Limit = page
 	}
@@ -62,7 +62,7 @@ func (s *Store) List(ctx context.Context, f Filter) ([]Entry, error) {
 // Groups returns the messages in quarantine that match, grouped by their
 // fingerprint and in order of it. Filter's Limit and AfterGroup are about
 // groups.
-func (s *Store) Groups(ctx context.Context, f Filter) ([]Group, error) {
+func (s *Quarantine) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	if f.Limit == 0 {
 		f.Limit = page
 	}
@@ -79,7 +79,7 @@ func (s *Store) Groups(ctx context.Context, f Filter) ([]Group, error) {
 // DryRun returns what ReplayMatching or DiscardMatching would be about, as
 // groups, all of them. It changes nothing. Entries that were resolved, which a
 // forced replay of IDs is about too, are not among them.
-func (s *Store) DryRun(ctx context.Context, f Filter) ([]Group, error) {
+func (s *Quarantine) DryRun(ctx context.Context, f Filter) ([]Group, error) {
 	if err := parked.Filter(f).ValidateAct(); err != nil {
 		return nil, fmt.Errorf("poison: dry run: %w", err)
 	}
@@ -92,7 +92,7 @@ func (s *Store) DryRun(ctx context.Context, f Filter) ([]Group, error) {
 
 // Get returns the entry with that ID, also after it was replayed, edited or
 // discarded, or [ErrNotFound].
-func (s *Store) Get(ctx context.Context, id int64) (Entry, error) {
+func (s *Quarantine) Get(ctx context.Context, id int64) (Entry, error) {
 	entry, err := s.parked.Get(ctx, id)
 	if err != nil {
 		return Entry{}, fmt.Errorf("poison: %w", err)
@@ -104,9 +104,9 @@ func (s *Store) Get(ctx context.Context, id int64) (Entry, error) {
 // with fresh budgets. All of them or, if one is not in quarantine
 // ([ErrNotFound]), cannot be decoded ([ErrUndecodable]), or is of a consumer that
 // nobody runs ([ErrNotRunning]), none. It does not wait for what becomes of them;
-// [Store.Replayed] lists those that are still to be handled. See
-// [Store.ReplayMatching] for many.
-func (s *Store) Replay(ctx context.Context, act Act, ids ...int64) error {
+// [Quarantine.Replayed] lists those that are still to be handled. See
+// [Quarantine.ReplayMatching] for many.
+func (s *Quarantine) Replay(ctx context.Context, act Act, ids ...int64) error {
 	if err := errors.Join(parked.Act(act).Validate(), some(ids)); err != nil {
 		return fmt.Errorf("poison: replay: %w", err)
 	}
@@ -122,7 +122,7 @@ func (s *Store) Replay(ctx context.Context, act Act, ids ...int64) error {
 }
 
 // running returns [ErrNotRunning] if nobody runs the consumer of an entry.
-func (s *Store) running(ctx context.Context, f parked.Filter, states ...string) error {
+func (s *Quarantine) running(ctx context.Context, f parked.Filter, states ...string) error {
 	if s.config.ReplayToAbsent {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (s *Store) running(ctx context.Context, f parked.Filter, states ...string) 
 // Replayed returns the messages that were replayed, or edited, and not handled
 // since, in order of their ID. State says whether one waits to be handled or
 // behind another one of its ordering key.
-func (s *Store) Replayed(ctx context.Context, f Filter) ([]Entry, error) {
+func (s *Quarantine) Replayed(ctx context.Context, f Filter) ([]Entry, error) {
 	if f.Limit == 0 {
 		f.Limit = page
 	}
@@ -152,9 +152,9 @@ func (s *Store) Replayed(ctx context.Context, f Filter) ([]Entry, error) {
 
 // Discard ends messages for good. They stay readable, and a late copy with the
 // same id is not run: the inbox counts it as done. All of them or, if one is
-// not in quarantine ([ErrNotFound]) or cannot be discarded yet ([ErrInHand]),
+// not in quarantine ([ErrNotFound]) or cannot be discarded yet ([ErrClaimed]),
 // none.
-func (s *Store) Discard(ctx context.Context, act Act, ids ...int64) error {
+func (s *Quarantine) Discard(ctx context.Context, act Act, ids ...int64) error {
 	if err := errors.Join(parked.Act(act).Validate(), reasoned(act), some(ids)); err != nil {
 		return fmt.Errorf("poison: discard: %w", err)
 	}
@@ -169,12 +169,12 @@ func (s *Store) Discard(ctx context.Context, act Act, ids ...int64) error {
 // discardBatch is how many entries are discarded in one transaction.
 const discardBatch = 100
 
-// DiscardMatching discards what matches, as [Store.Discard] does, and returns
+// DiscardMatching discards what matches, as [Quarantine.Discard] does, and returns
 // how many it were. Large numbers are discarded in several transactions: with
 // an error, those that were counted are gone and the others are as they were,
 // but for up to 100 if the outcome of a commit is unknown. What is stored after
-// it began is left alone. [Store.DryRun] says beforehand what it will be about.
-func (s *Store) DiscardMatching(ctx context.Context, act Act, f Filter) (discarded int, err error) {
+// it began is left alone. [Quarantine.DryRun] says beforehand what it will be about.
+func (s *Quarantine) DiscardMatching(ctx context.Context, act Act, f Filter) (discarded int, err error) {
 	if err := errors.Join(parked.Act(act).Validate(), reasoned(act), parked.Filter(f).ValidateAct()); err != nil {
 		return 0, fmt.Errorf("poison: discard: %w", err)
 	}

@@ -88,7 +88,7 @@ func beConsumer(driver, dsn string) error {
 }
 
 // resume waits for the lease of the process that was killed.
-func resume(ctx context.Context, store *poison.Store, id int64) error {
+func resume(ctx context.Context, store *poison.Quarantine, id int64) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Replay is a replay of many entries and how far it is, as [Store.ReplayMatching]
+// Replay is a replay of many entries and how far it is, as [Quarantine.ReplayMatching]
 // keeps it.
 type Replay struct {
 	// ID is what Resume is given.
@@ -152,14 +152,14 @@ func (p Plan) stored() parked.Plan {
 // One replay of a consumer runs at a time: another is [ErrReplayRunning]; one
 // that names no consumer is of all. How far it has come is kept in the database
 // with every batch. When ctx ends it is paused, and when the process dies it is
-// abandoned after Config.ReplayLease; [Store.Resume] goes on with the rest,
+// abandoned after Config.ReplayLease; [Quarantine.Resume] goes on with the rest,
 // and runs nothing again. Stopped by its Plan it returns [ErrReplayStopped].
 //
 // Messages that could not be decoded are in quarantine again at once, without
 // being run, and count as failed: edit them.
 //
 // The Replay is returned also with an error, as far as it came to be one.
-func (s *Store) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Replay, error) {
+func (s *Quarantine) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Replay, error) {
 	if err := errors.Join(parked.Act(act).Validate(), parked.Filter(f).ValidateAct(), plan.validate()); err != nil {
 		return Replay{}, fmt.Errorf("poison: replay: %w", err)
 	}
@@ -174,11 +174,11 @@ func (s *Store) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan
 }
 
 // Resume goes on with a replay that was paused, stopped or abandoned, by its
-// own Filter and Plan, and returns as [Store.ReplayMatching] does. When it was
+// own Filter and Plan, and returns as [Quarantine.ReplayMatching] does. When it was
 // stopped, what has failed until now does not stop it again: neither what it was
 // stopped for, nor what had been given back by then and failed later. progress
 // may be nil.
-func (s *Store) Resume(ctx context.Context, act Act, id int64, progress func(Replay)) (Replay, error) {
+func (s *Quarantine) Resume(ctx context.Context, act Act, id int64, progress func(Replay)) (Replay, error) {
 	if err := parked.Act(act).Validate(); err != nil {
 		return Replay{}, fmt.Errorf("poison: resume: %w", err)
 	}
@@ -190,7 +190,7 @@ func (s *Store) Resume(ctx context.Context, act Act, id int64, progress func(Rep
 }
 
 // ReplayOf returns the replay with that ID as it is now, or [ErrReplayNotFound].
-func (s *Store) ReplayOf(ctx context.Context, id int64) (Replay, error) {
+func (s *Quarantine) ReplayOf(ctx context.Context, id int64) (Replay, error) {
 	r, err := s.parked.ReplayOf(ctx, id)
 	if err != nil {
 		return Replay{}, fmt.Errorf("poison: %w", err)
@@ -200,7 +200,7 @@ func (s *Store) ReplayOf(ctx context.Context, id int64) (Replay, error) {
 
 // Replays returns a page of replays, the latest first. before is the ID of the
 // last one of the page before, or 0.
-func (s *Store) Replays(ctx context.Context, before int64) ([]Replay, error) {
+func (s *Quarantine) Replays(ctx context.Context, before int64) ([]Replay, error) {
 	all, err := s.parked.Replays(ctx, before, page)
 	if err != nil {
 		return nil, fmt.Errorf("poison: %w", err)

@@ -28,7 +28,7 @@ const (
 
 // run is a replay that this process has the lease of.
 type run struct {
-	*Store
+	*Quarantine
 
 	replay   *parked.Replay
 	progress func(Replay)
@@ -41,11 +41,11 @@ type run struct {
 	paid    time.Time
 }
 
-func (s *Store) run(ctx context.Context, r *parked.Replay, progress func(Replay)) (Replay, error) {
+func (s *Quarantine) run(ctx context.Context, r *parked.Replay, progress func(Replay)) (Replay, error) {
 	if progress == nil {
 		progress = func(Replay) {}
 	}
-	x := &run{Store: s, replay: r, progress: progress, known: r.KnownFailures(), allowed: 1, paid: time.Now()}
+	x := &run{Quarantine: s, replay: r, progress: progress, known: r.KnownFailures(), allowed: 1, paid: time.Now()}
 	err := x.loop(ctx)
 	if err != nil && ctx.Err() != nil && !errors.Is(err, ErrReplayStopped) {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWithin)

@@ -20,7 +20,7 @@ type bench struct {
 	testkit.Database
 
 	config schema.Config
-	store  *poison.Store
+	store  *poison.Quarantine
 	parked *parked.Store
 }
 
@@ -30,7 +30,7 @@ func newBench(t *testing.T, db testkit.Database, change func(*poison.Config)) *b
 	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
 		t.Fatal(err)
 	}
-	config := poison.Config{Schema: b.config, Hold: 100 * time.Millisecond, Logger: testkit.Logger(t), ReplayToAbsent: true}
+	config := poison.Config{Schema: b.config, UnackedWait: 100 * time.Millisecond, Logger: testkit.Logger(t), ReplayToAbsent: true}
 	if change != nil {
 		change(&config)
 	}

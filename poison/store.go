@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Store is the quarantine.
-type Store struct {
+// Quarantine is the quarantine.
+type Quarantine struct {
 	config      Config
 	parked      *parked.Store
 	patience    parked.Patience
@@ -24,7 +24,7 @@ type Store struct {
 
 // New returns the quarantine in db, the consumer's own database. The tables
 // must be there, see schema.Up.
-func New(db *sql.DB, config Config) (*Store, error) {
+func New(db *sql.DB, config Config) (*Quarantine, error) {
 	config = config.withDefaults()
 	err := config.validate()
 	if db == nil {
@@ -37,10 +37,10 @@ func New(db *sql.DB, config Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("poison: %w", err)
 	}
-	return &Store{
+	return &Quarantine{
 		config:   config,
 		parked:   store,
-		patience: parked.Patience{Hold: config.Hold, Logger: config.Logger},
+		patience: parked.Patience{UnackedWait: config.UnackedWait, Logger: config.Logger},
 
 		instruments: newInstruments(config),
 		hook:        hook{call: config.OnQuarantine, logger: config.Logger},

@@ -8,9 +8,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -60,7 +60,7 @@ func TestTrap41WhatCannotBeDecodedIsNotReplayed(t *testing.T) {
 		}
 
 		read := func(msg *message.Message) error { msg.UUID = "mended"; return nil }
-		edited, err := b.store.Edit(t.Context(), act, odd.ID, read, poison.EditOptions{Hold: true})
+		edited, err := b.store.Edit(t.Context(), act, odd.ID, read, poison.EditOptions{KeepQuarantined: true})
 		if err != nil {
 			t.Fatal(err)
 		}

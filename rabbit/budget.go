@@ -13,7 +13,7 @@ import (
 
 var (
 	errDrops   = errors.New("the queue has a delivery limit and no dead-letter exchange")
-	errTooSoon = errors.New("the consumer timeout is not over LongestHold, for each message in flight and those at hand behind it")
+	errTooSoon = errors.New("the consumer timeout is not over LongestUnackedWait, for each message in flight and those at hand behind it")
 )
 
 // What a broker does that is not told otherwise.
@@ -42,7 +42,7 @@ func (sub *subscription) warn(l *link) {
 	stay := sub.s.cfg.longestStay(sub.s.cfg.prefetch(config.Consume.Qos.PrefetchCount))
 	if timeout := consumerTimeout(config.Consume.Arguments, queue); timeout <= stay {
 		logger.Error("The broker closes the channel under messages that are held too long", errTooSoon,
-			sub.fields().Add(watermill.LogFields{"consumer_timeout": timeout, "longest_hold": sub.s.cfg.LongestHold, "longest_stay": stay}))
+			sub.fields().Add(watermill.LogFields{"consumer_timeout": timeout, "longest_hold": sub.s.cfg.LongestUnackedWait, "longest_stay": stay}))
 	}
 }
 

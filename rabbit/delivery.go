@@ -11,8 +11,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/watermill-once/once/internal/meta"
 	verdicts "github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/meta"
 )
 
 // delivery is one message as it was delivered once.

@@ -94,7 +94,7 @@ func TestPrefetch(t *testing.T) {
 		inFlight, prefetch int
 		want               time.Duration
 	}{{1, 1, time.Minute}, {8, 8, time.Minute}, {8, 9, 2 * time.Minute}, {8, 16, 2 * time.Minute}, {8, 17, 3 * time.Minute}} {
-		if got := (SubscriberConfig{InFlight: c.inFlight, LongestHold: time.Minute}).longestStay(c.prefetch); got != c.want {
+		if got := (SubscriberConfig{InFlight: c.inFlight, LongestUnackedWait: time.Minute}).longestStay(c.prefetch); got != c.want {
 			t.Errorf("%d in flight of %d: %v, not %v", c.inFlight, c.prefetch, got, c.want)
 		}
 	}

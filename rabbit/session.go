@@ -109,16 +109,7 @@ func (p *Publisher) await(d *declaration) {
 // declareNow uses a channel of its own, for the broker closes the channel if it
 // refuses.
 func (s *session) declareNow(exchange string) error {
-	channel, err := s.conn.Channel()
-	if err != nil {
-		return err
-	}
-	err = s.p.build(channel, exchange)
-	closed := channel.Close() // with NoWait, the broker's no comes only here
-	if err != nil {
-		return err
-	}
-	return closed
+	return onChannel(s.conn, func(channel *amqp.Channel) error { return s.p.build(channel, exchange) })
 }
 
 // build gives a panic back as an error: who publishes holds a lock again when it

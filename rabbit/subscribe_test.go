@@ -19,7 +19,7 @@ import (
 func TestNewSubscriberNamesEverythingThatIsWrong(t *testing.T) {
 	config := amqp.Config{Consume: amqp.ConsumeConfig{Qos: amqp.QosConfig{PrefetchCount: 1 << 16, PrefetchSize: 1}}}
 	_, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{
-		InFlight: 1 << 16, NackMin: time.Hour, NackMax: time.Minute, LongestHold: -1, ReadyTimeout: -1, CloseTimeout: -1,
+		InFlight: 1 << 16, NackMin: time.Hour, NackMax: time.Minute, LongestUnackedWait: -1, ReadyTimeout: -1, CloseTimeout: -1,
 		DialTimeout: -1, WriteTimeout: -1, ReconnectMin: time.Hour, ReconnectMax: time.Minute,
 	})
 	if err == nil {
@@ -27,7 +27,7 @@ func TestNewSubscriberNamesEverythingThatIsWrong(t *testing.T) {
 	}
 	for _, name := range []string{
 		"Connection.AmqpURI", "Queue.GenerateName", "Exchange.GenerateName", "Consume.Qos.PrefetchCount",
-		"Consume.Qos.PrefetchSize", "InFlight", "NackMin", "LongestHold", "ReadyTimeout", "CloseTimeout",
+		"Consume.Qos.PrefetchSize", "InFlight", "NackMin", "LongestUnackedWait", "ReadyTimeout", "CloseTimeout",
 		"DialTimeout", "WriteTimeout", "ReconnectMin",
 	} {
 		if !strings.Contains(err.Error(), "rabbit: "+name) {

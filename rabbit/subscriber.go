@@ -179,7 +179,7 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 func (s *Subscriber) initialize(l *link, topic string) error {
 	sub := s.newSubscription(s.closing, topic)
 	defer sub.cancel()
-	return onChannel(l, func(channel *amqp091.Channel) error { return sub.declare(l, channel) })
+	return onChannel(l.conn, func(channel *amqp091.Channel) error { return sub.declare(l, channel) })
 }
 
 // begin reports false when the Subscriber is closed. Else Close waits for

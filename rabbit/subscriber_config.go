@@ -32,13 +32,13 @@ type SubscriberConfig struct {
 	// Default to 100 ms and 10 s.
 	NackMin, NackMax time.Duration
 
-	// LongestHold is how long a message is kept without an ack at the most, by
-	// the slowest handler or by the Hold of retry, poison or inbox. It bounds
+	// LongestUnackedWait is how long a message is kept without an ack at the most, by
+	// the slowest handler or by the UnackedWait of retry, poison or durable. It bounds
 	// nothing: a subscription whose queue has a consumer timeout that is too
 	// short says so when it begins. Messages at hand wait for those in flight
 	// first, so with the default prefetch count a message can take twice as long.
 	// Defaults to 10 minutes, as they do.
-	LongestHold time.Duration
+	LongestUnackedWait time.Duration
 
 	// ReadyTimeout is how long Subscribe waits for a connection before it leaves
 	// the rest to the background, counted from when there was none. Defaults to
@@ -98,7 +98,7 @@ func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, Subsc
 	cfg.InFlight = cmp.Or(cfg.InFlight, 4*runtime.GOMAXPROCS(0))
 	cfg.NackMin = cmp.Or(cfg.NackMin, 100*time.Millisecond)
 	cfg.NackMax = cmp.Or(cfg.NackMax, max(10*time.Second, cfg.NackMin))
-	cfg.LongestHold = cmp.Or(cfg.LongestHold, 10*time.Minute)
+	cfg.LongestUnackedWait = cmp.Or(cfg.LongestUnackedWait, 10*time.Minute)
 	cfg.ReadyTimeout = cmp.Or(cfg.ReadyTimeout, 5*time.Second)
 	cfg.CloseTimeout = cmp.Or(cfg.CloseTimeout, 10*time.Second)
 	if cfg.Logger == nil {
@@ -124,10 +124,10 @@ func (cfg SubscriberConfig) prefetch(asked int) int {
 // before it that were sent ahead, and is then in flight itself.
 func (cfg SubscriberConfig) longestStay(prefetch int) time.Duration {
 	rounds := (prefetch + cfg.InFlight - 1) / cfg.InFlight
-	if cfg.LongestHold > math.MaxInt64/time.Duration(rounds) {
+	if cfg.LongestUnackedWait > math.MaxInt64/time.Duration(rounds) {
 		return math.MaxInt64
 	}
-	return time.Duration(rounds) * cfg.LongestHold
+	return time.Duration(rounds) * cfg.LongestUnackedWait
 }
 
 // validate names everything that is wrong, at once.
@@ -144,7 +144,7 @@ func (cfg SubscriberConfig) validate(config amqp.Config) error {
 	for _, d := range []duration{
 		{"NackMin", cfg.NackMin},
 		{"NackMax", cfg.NackMax},
-		{"LongestHold", cfg.LongestHold},
+		{"LongestUnackedWait", cfg.LongestUnackedWait},
 		{"ReadyTimeout", cfg.ReadyTimeout},
 		{"CloseTimeout", cfg.CloseTimeout},
 		{"DialTimeout", cfg.DialTimeout},

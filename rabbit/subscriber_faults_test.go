@@ -228,7 +228,7 @@ func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
 	}{{1, time.Hour, 1}, {1, 20 * time.Minute, 0}, {2, 20 * time.Minute, 1}, {2, 10 * time.Minute, 0}} {
 		h := new(heard)
 		cfg := brisk
-		cfg.Logger, cfg.InFlight, cfg.LongestHold = h, c.inFlight, c.hold
+		cfg.Logger, cfg.InFlight, cfg.LongestUnackedWait = h, c.inFlight, c.hold
 		subscribe(t, newSubscriber(t, queueConfig(uri), cfg), uniqueName("q"))
 		if h.said("The broker closes the channel") != c.reported {
 			t.Errorf("%d in flight, a hold of %v: %q", c.inFlight, c.hold, h.all())

@@ -220,7 +220,7 @@ func (sub *subscription) declare(l *link, channel *amqp.Channel) error {
 	sub.arguments = sub.s.config.Queue.Arguments
 	if safe, ok := withoutLimit(sub.arguments, l.conn.Properties); ok {
 		// The broker closes the channel when it refuses.
-		err := onChannel(l, func(channel *amqp.Channel) error { return sub.build(channel, safe) })
+		err := onChannel(l.conn, func(channel *amqp.Channel) error { return sub.build(channel, safe) })
 		switch {
 		case err == nil:
 			sub.arguments = safe
@@ -247,16 +247,21 @@ func (sub *subscription) refused(err error) error {
 	return &topologyError{fmt.Errorf("rabbit: topology of topic %q: %w", sub.topic, redact(err))}
 }
 
-// onChannel calls f with a channel of its own.
-func onChannel(l *link, f func(channel *amqp.Channel) error) error {
-	channel, err := l.conn.Channel()
+// onChannel calls f with a channel of its own, and returns f's error, or why the
+// broker closed the channel. With NoWait that is known only when the channel is
+// closed, or came before: then Close returns nil.
+func onChannel(conn *amqp.Connection, f func(channel *amqp.Channel) error) error {
+	channel, err := conn.Channel()
 	if err != nil {
 		return err
 	}
+	refused := channel.NotifyClose(make(chan *amqp.Error, 1))
 	err = f(channel)
-	closed := channel.Close() // with NoWait, the broker's no comes only here
-	if err != nil {
-		return err
+	if closed := channel.Close(); err == nil {
+		err = closed
 	}
-	return closed
+	if why, ok := <-refused; ok && err == nil {
+		return why
+	}
+	return err
 }

@@ -71,12 +71,12 @@ type Config struct {
 	// has done. Defaults to false: the second Subscribe is [ErrConsumerInUse].
 	ShareConsumer bool
 
-	// Hold is how long a message is kept, neither acked nor nacked, while the
+	// UnackedWait is how long a message is kept, neither acked nor nacked, while the
 	// consumer's database cannot be reached; then it is handed back to the
 	// transport. It must be shorter than the broker's consumer timeout
 	// (RabbitMQ: 30 minutes), and than half of it where as many messages wait
 	// at hand as are in flight. Defaults to 10 minutes.
-	Hold time.Duration
+	UnackedWait time.Duration
 
 	// CloseTimeout is how long Close of a Subscriber waits for the answers to
 	// messages that were handed out. Those that have none by then are due again
@@ -134,7 +134,7 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	c.BufferBytes = cmp.Or(c.BufferBytes, 64<<20)
-	c.Hold = cmp.Or(c.Hold, 10*time.Minute)
+	c.UnackedWait = cmp.Or(c.UnackedWait, 10*time.Minute)
 	c.CloseTimeout = cmp.Or(c.CloseTimeout, 10*time.Second)
 	if c.Logger == nil {
 		c.Logger = watermill.NewSlogLogger(nil)
@@ -151,8 +151,8 @@ func (c Config) validate() error {
 		}
 		errs = append(errs, class.Policy.validate(name+"Policy"))
 	}
-	if c.KeyOrder < Unordered || c.KeyOrder > SkipFailing {
-		errs = append(errs, fmt.Errorf("KeyOrder is %d, none of Unordered, GoOn, StayHeld, SkipFailing", c.KeyOrder))
+	if c.KeyOrder < Unordered || c.KeyOrder > BlockWhileRunning {
+		errs = append(errs, fmt.Errorf("KeyOrder is %d, none of Unordered, BlockWhileRetried, BlockWhileQuarantined, BlockWhileRunning", c.KeyOrder))
 	}
 	if c.CrashBudget < 0 {
 		errs = append(errs, fmt.Errorf("CrashBudget is %d: negative", c.CrashBudget))
@@ -169,8 +169,8 @@ func (c Config) validate() error {
 	if c.PollInterval < time.Millisecond {
 		errs = append(errs, fmt.Errorf("PollInterval is %v: less than 1 ms", c.PollInterval))
 	}
-	if c.Hold < 0 {
-		errs = append(errs, fmt.Errorf("Hold is %v: negative", c.Hold))
+	if c.UnackedWait < 0 {
+		errs = append(errs, fmt.Errorf("UnackedWait is %v: negative", c.UnackedWait))
 	}
 	if c.CloseTimeout < 0 {
 		errs = append(errs, fmt.Errorf("CloseTimeout is %v: negative", c.CloseTimeout))

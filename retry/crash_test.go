@@ -11,19 +11,19 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/retry"
 )
 
 // crash does what a process does that is killed while it handles rows: it
 // claims them and is never heard of again.
-func (b *bench) crash(limit int, suspects bool) {
+func (b *bench) crash(limit int, crashed bool) {
 	b.Helper()
 	claimed, err := b.parked.Claim(b.Context(), parked.Select{
-		Consumer: consumer, Topic: topic, Owner: "killed", Limit: limit, Lease: time.Millisecond, Suspects: suspects,
+		Consumer: consumer, Topic: topic, Owner: "killed", Limit: limit, Lease: time.Millisecond, Crashed: crashed,
 	})
 	if err != nil || len(claimed) == 0 {
 		b.Fatalf("claimed %d rows, %v", len(claimed), err)
@@ -278,8 +278,8 @@ func (w *witness) enter(id string) (leave func()) {
 	}
 }
 
-// check fails the test if one of the suspects ran beside another message.
-func (w *witness) check(t *testing.T, handled int, suspects string) {
+// check fails the test if one of the crashed ran beside another message.
+func (w *witness) check(t *testing.T, handled int, crashed string) {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -287,7 +287,7 @@ func (w *witness) check(t *testing.T, handled int, suspects string) {
 		t.Fatalf("%d handled, want %d", w.handled, handled)
 	}
 	for _, pair := range w.together {
-		if strings.Contains(suspects, pair[0]) || strings.Contains(suspects, pair[1]) {
+		if strings.Contains(crashed, pair[0]) || strings.Contains(crashed, pair[1]) {
 			t.Fatalf("a suspect ran beside another message: %v", pair)
 		}
 	}

@@ -47,7 +47,7 @@ func (c *crowd) withdraw() {
 	c.asking--
 }
 
-// join takes n messages in hand that are no suspects, or is refused.
+// join takes n messages in hand that are no crashed, or is refused.
 func (c *crowd) join(n int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/parked"
 )
 
 // ErrClosed says that the subscriber was closed.

@@ -12,11 +12,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
+	"github.com/watermill-once/once/internal/adaptive"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/adaptive"
 	"github.com/watermill-once/once/internal/telemetry"
-	"github.com/watermill-once/once/internal/disposition"
 )
 
 // feed brings the parked messages of one subscription. One goroutine claims
@@ -37,8 +37,8 @@ type feed struct {
 	givenBack *atomic.Int64   // messages without an answer
 
 	turns   parked.Turns
-	portion adaptive.Portion // of what there is room for, claimed at once
-	due     *parked.Due     // what the last look has found, while that will do
+	portion adaptive.Limit // of what there is room for, claimed at once
+	due     *parked.Due    // what the last look has found, while that will do
 	looked  time.Time
 	buffer  buffer
 	claimed *line              // to be handed out
@@ -49,7 +49,7 @@ type feed struct {
 	unknown []*parked.Claim // may be claimed, and are to be handed back
 
 	more    bool      // may be due than was claimed
-	asking  bool      // for suspects to run alone
+	asking  bool      // for crashed to run alone
 	missed  time.Time // when one was due, and could not be claimed
 	failing bool
 
@@ -218,7 +218,7 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 	case due.Suspect && inProcess.isolate():
 		// A message under which a process has ended runs alone, so that the
 		// next crash has one author.
-		sel.Suspects, sel.Limit = true, 1
+		sel.Crashed, sel.Limit = true, 1
 	case !due.Fresh():
 		if time.Since(f.missed) >= lookAgain { // else it is not known yet
 			f.report(ctx, nil)
@@ -239,7 +239,7 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 	f.portion.Did(err == nil && time.Since(asked) < f.config.Lease/3)
 	f.report(ctx, err)
 	f.take(ctx, claimed, err)
-	missed := sel.Suspects && len(claimed) == 0
+	missed := sel.Crashed && len(claimed) == 0
 	if missed { // others are not to make room for what somebody else has locked
 		f.missed = time.Now()
 		f.ask(false)
@@ -250,14 +250,14 @@ func (f *feed) fetch(ctx context.Context) (again bool) {
 	}
 	// Of large ones there may be none for the last tenants, who are the first that
 	// the next look finds.
-	if err == nil && len(claimed) == rows && !partly && !sel.Suspects {
+	if err == nil && len(claimed) == rows && !partly && !sel.Crashed {
 		f.due = due
 	}
 	// A look that was used again does not know who has come since.
 	f.more = err != nil || len(claimed) == sel.Limit || partly || used
 	// Where others have locked all that is due the next look finds the same, and
 	// leases are to be renewed meanwhile.
-	return err == nil && (len(claimed) == room || partly && len(claimed) > 0 || used) && !sel.Suspects
+	return err == nil && (len(claimed) == room || partly && len(claimed) > 0 || used) && !sel.Crashed
 }
 
 // take has what was claimed handed out. With an error it may be, and is not.

@@ -12,12 +12,12 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Hold is the time that a message is kept, whatever takes it: a broker that has
+// UnackedWait is the time that a message is kept, whatever takes it: a broker that has
 // waited for too long closes the channel under all that are in flight. A
 // database that does not answer can take a minute to say so.
 func TestHoldIsTheTimeThatAMessageIsKept(t *testing.T) {
 	const hold = 300 * time.Millisecond
-	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.Hold = hold })
+	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.UnackedWait = hold })
 	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config, LockTimeout: 2 * hold})
 	if err != nil {
 		t.Fatal(err)

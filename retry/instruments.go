@@ -6,9 +6,9 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
-	"github.com/watermill-once/once/internal/disposition"
 )
 
 // What followed an attempt. The numbers are those of the counter's series.
@@ -68,7 +68,7 @@ func newInstruments(config Config) *instruments {
 			"Messages that were stored before they are handled, in the order of their keys."),
 		held: meter.Gauge("once.retry.held", "{message}",
 			"Messages that wait behind another one of their ordering key, counted up to 100,000."),
-		heldKeys: meter.Gauge("once.retry.held_keys", "{key}",
+		heldKeys: meter.Gauge("once.retry.blocked_keys", "{key}",
 			"Ordering keys that are held by a message in quarantine, counted up to 100,000."),
 		waiting: meter.Gauge("once.retry.waiting", "{message}", "Messages that are parked, counted up to 100,000."),
 		lag:     meter.SecondsGauge("once.retry.lag", "How long the parked message has waited that is due the longest."),
@@ -110,7 +110,7 @@ func (r *Retries) watch() (done func()) {
 				o.ObserveInt64(i.waiting, seen.Waiting)
 				o.ObserveFloat64(i.lag, seen.Lag.Seconds())
 				o.ObserveInt64(i.held, seen.Held)
-				o.ObserveInt64(i.heldKeys, seen.HeldKeys)
+				o.ObserveInt64(i.heldKeys, seen.BlockedKeys)
 			}
 			return nil
 		}, i.waiting, i.lag, i.held, i.heldKeys)

@@ -16,7 +16,7 @@ import (
 // nothing behind them would be handled.
 func TestKeyOrderLargeMessagesAreNotStoredAllAtOnce(t *testing.T) {
 	db := testkit.Postgres(t)
-	b := newBench(t, db, func(c *retry.Config) { c.KeyOrder = retry.GoOn })
+	b := newBench(t, db, func(c *retry.Config) { c.KeyOrder = retry.BlockWhileRetried })
 	sub := b.retries.Subscriber(consumer, b.transport)
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {

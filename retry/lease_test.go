@@ -9,9 +9,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )

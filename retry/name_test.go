@@ -22,7 +22,7 @@ func TestTrap72AnInboxOfAnotherNameIsRefused(t *testing.T) {
 			consumer:  {acked: true},
 			"billing": {refused: true},
 		} {
-			b := newBench(t, db, func(c *retry.Config) { c.Hold = time.Millisecond })
+			b := newBench(t, db, func(c *retry.Config) { c.UnackedWait = time.Millisecond })
 			inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config, Consumer: name})
 			if err != nil {
 				t.Fatal(err)

@@ -7,9 +7,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/disposition"
 )
 
 // KeyOrder says whether messages of one ordering key are handled in order, and
@@ -21,19 +21,19 @@ const (
 	// Unordered handles messages as they come.
 	Unordered KeyOrder = KeyOrder(parked.Unordered)
 
-	// GoOn handles messages of one key one after another, in the order in which
+	// BlockWhileRetried handles messages of one key one after another, in the order in which
 	// they arrived. Those behind one that fails are held while it is retried. If
 	// it is given up they are handled: a hopeless message does not stop its key
 	// for ever.
-	GoOn KeyOrder = KeyOrder(parked.GoOn)
+	BlockWhileRetried KeyOrder = KeyOrder(parked.BlockWhileRetried)
 
-	// StayHeld is GoOn, but they are also held while it is in quarantine: until
+	// BlockWhileQuarantined is BlockWhileRetried, but they are also held while it is in quarantine: until
 	// it is replayed and handled, or discarded.
-	StayHeld KeyOrder = KeyOrder(parked.StayHeld)
+	BlockWhileQuarantined KeyOrder = KeyOrder(parked.BlockWhileQuarantined)
 
-	// SkipFailing is GoOn, but they are handled already while it waits for its
+	// BlockWhileRunning is BlockWhileRetried, but they are handled already while it waits for its
 	// next round.
-	SkipFailing KeyOrder = KeyOrder(parked.SkipFailing)
+	BlockWhileRunning KeyOrder = KeyOrder(parked.BlockWhileRunning)
 )
 
 // Bounds of what is stored in one transaction: messages, and bytes of which
@@ -124,7 +124,7 @@ func (k *keeper) store(ctx context.Context) {
 	k.next, k.bytes, k.storing = nil, 0, make(chan bool, 1)
 	go func(stored chan<- bool) {
 		patience := k.patience
-		patience.Hold = math.MaxInt64
+		patience.UnackedWait = math.MaxInt64
 		err := patience.Persist(ctx, k.delivery(nil), "store messages in the order of their keys", func(ctx context.Context) error {
 			for len(left) > 0 {
 				some := left[:min(part, len(left))]

@@ -19,7 +19,7 @@ func TestKeyOrderNothingOvertakesWhatWasHandedBack(t *testing.T) {
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
 		t.Fatal(err)
 	}
-	r, err := New(db.DB, Config{Schema: config, KeyOrder: GoOn})
+	r, err := New(db.DB, Config{Schema: config, KeyOrder: BlockWhileRetried})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestKeyOrderWhatCameLastIsStored(t *testing.T) {
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
 		t.Fatal(err)
 	}
-	r, err := New(db.DB, Config{Schema: config, KeyOrder: GoOn})
+	r, err := New(db.DB, Config{Schema: config, KeyOrder: BlockWhileRetried})
 	if err != nil {
 		t.Fatal(err)
 	}

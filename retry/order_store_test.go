@@ -16,7 +16,7 @@ import (
 // Messages that take the database longer than one try may take are stored in
 // parts: tried again as they are, they would never be.
 func TestKeyOrderWhatCannotBeStoredAtOnce(t *testing.T) {
-	b := inOrder(t, testkit.Postgres(t), retry.GoOn)
+	b := inOrder(t, testkit.Postgres(t), retry.BlockWhileRetried)
 	for _, query := range []string{
 		`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$`,
 		`CREATE TRIGGER slowly BEFORE INSERT ON once_parked FOR EACH ROW EXECUTE FUNCTION slowly()`,
@@ -53,12 +53,12 @@ func TestKeyOrderWhatCannotBeStoredAtOnce(t *testing.T) {
 	}
 }
 
-// While the table is away messages wait to be stored, for longer than Hold:
+// While the table is away messages wait to be stored, for longer than UnackedWait:
 // what is handed back would be overtaken. The shutdown hands back what is left,
 // and everything that comes after.
 func TestKeyOrderIsKeptWhileNothingCanBeStored(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := inOrder(t, db, retry.GoOn)
+		b := inOrder(t, db, retry.BlockWhileRetried)
 		var done successes
 		b.run(func(msg *message.Message) error {
 			done.add(msg.UUID)

@@ -70,7 +70,7 @@ func (b *bench) deliverAll(ids ...string) {
 	}
 }
 
-func (b *bench) quarantine() *poison.Store {
+func (b *bench) quarantine() *poison.Quarantine {
 	b.Helper()
 	store, err := poison.New(b.DB, poison.Config{Schema: b.config})
 	if err != nil {
@@ -85,7 +85,7 @@ var someone = poison.Act{Actor: "test", Why: "test"}
 // is not blocked, nor are other keys.
 func TestKeyOrderIsKeptPastAFailure(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := inOrder(t, db, retry.GoOn)
+		b := inOrder(t, db, retry.BlockWhileRetried)
 		var done successes
 		tries := 0
 		mend := make(chan struct{})
@@ -118,7 +118,7 @@ func TestKeyOrderIsKeptPastAFailure(t *testing.T) {
 // A message that is given up lets its key go on.
 func TestKeyOrderGoesOnAfterTheQuarantine(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := inOrder(t, db, retry.GoOn)
+		b := inOrder(t, db, retry.BlockWhileRetried)
 		var done successes
 		b.run(func(msg *message.Message) error {
 			if msg.UUID == "a1" {
@@ -130,13 +130,13 @@ func TestKeyOrderGoesOnAfterTheQuarantine(t *testing.T) {
 		b.deliverAll("a1", "a2", "a3")
 		b.eventually("the others are handled", func() bool { return done.of("a") == "a2 a3" })
 		entries := b.entries(parked.Quarantined)
-		if len(entries) != 1 || entries[0].MessageID != "a1" || entries[0].HoldsKey || entries[0].Attempts != 2 {
+		if len(entries) != 1 || entries[0].MessageID != "a1" || entries[0].BlocksKey || entries[0].Attempts != 2 {
 			t.Fatalf("entries %+v", entries)
 		}
 	})
 }
 
-// With StayHeld the key waits for what becomes of the message, also across a
+// With BlockWhileQuarantined the key waits for what becomes of the message, also across a
 // restart, and then goes on in order.
 func TestKeyOrderStaysHeld(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -156,7 +156,7 @@ func TestKeyOrderStaysHeld(t *testing.T) {
 			},
 		} {
 			t.Run(what, func(t *testing.T) {
-				b := inOrder(t, db, retry.StayHeld)
+				b := inOrder(t, db, retry.BlockWhileQuarantined)
 				var done successes
 				mended := false
 				handle := func(msg *message.Message) error {
@@ -175,12 +175,12 @@ func TestKeyOrderStaysHeld(t *testing.T) {
 				}
 
 				mended = true
-				b = inOrder(t, db, retry.StayHeld)
+				b = inOrder(t, db, retry.BlockWhileQuarantined)
 				b.run(handle)
 				b.deliverAll("a4", "b2")
 				b.eventually("the other key went on", func() bool { return done.of("b") == "b1 b2" })
 				entry := b.entries(parked.Quarantined)[0]
-				if got := done.of("a"); got != "" || !entry.HoldsKey || len(b.entries(parked.Held)) != 3 {
+				if got := done.of("a"); got != "" || !entry.BlocksKey || len(b.entries(parked.Held)) != 3 {
 					t.Fatalf("handled %q, entry %+v", got, entry)
 				}
 				if err := settle(b, entry); err != nil {
@@ -196,10 +196,10 @@ func TestKeyOrderStaysHeld(t *testing.T) {
 	})
 }
 
-// With SkipFailing nothing waits for a message that is to be tried again.
+// With BlockWhileRunning nothing waits for a message that is to be tried again.
 func TestKeyOrderSkipsWhatFails(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := inOrder(t, db, retry.SkipFailing)
+		b := inOrder(t, db, retry.BlockWhileRunning)
 		var done successes
 		tries := 0
 		passed := make(chan struct{})
@@ -230,7 +230,7 @@ func TestKeyOrderIsKeptBySeveralInstances(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		const perKey = 8
 		keys := "abcdefgh"
-		b := inOrder(t, db, retry.GoOn)
+		b := inOrder(t, db, retry.BlockWhileRetried)
 		var (
 			done   successes
 			mu     sync.Mutex
@@ -259,7 +259,7 @@ func TestKeyOrderIsKeptBySeveralInstances(t *testing.T) {
 			return nil
 		}
 		b.run(handle)
-		other := inOrder(t, db, retry.GoOn)
+		other := inOrder(t, db, retry.BlockWhileRetried)
 		other.run(handle)
 		for n := range perKey {
 			for key := range strings.SplitSeq(keys, "") {
@@ -278,7 +278,7 @@ func TestKeyOrderIsKeptBySeveralInstances(t *testing.T) {
 // A head that a process keeps dying under is given up, and its key goes on.
 func TestKeyOrderGoesOnAfterACrash(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := newBench(t, db, func(c *retry.Config) { c.KeyOrder, c.CrashBudget = retry.GoOn, 2 })
+		b := newBench(t, db, func(c *retry.Config) { c.KeyOrder, c.CrashBudget = retry.BlockWhileRetried, 2 })
 		b.store("a1", "a2")
 		b.crash(1, false)
 		b.crash(1, true)
@@ -313,8 +313,8 @@ func TestTrap64WhatIsHeldForNothingGoesOn(t *testing.T) {
 		remove string
 		want   string
 	}{
-		"the head was deleted": {retry.StayHeld, `DELETE FROM {parked} WHERE message_id = 'a1'`, "a2 a3"},
-		"the policy changed":   {retry.GoOn, `UPDATE {parked} SET state = 'quarantined' WHERE message_id = 'a1'`, "a2 a3"},
+		"the head was deleted": {retry.BlockWhileQuarantined, `DELETE FROM {parked} WHERE message_id = 'a1'`, "a2 a3"},
+		"the policy changed":   {retry.BlockWhileRetried, `UPDATE {parked} SET state = 'quarantined' WHERE message_id = 'a1'`, "a2 a3"},
 		"order is off":         {retry.Unordered, `UPDATE {parked} SET state = 'quarantined' WHERE message_id = 'a1'`, "a2 a3"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -66,7 +66,7 @@ func TestConfigNamesTheField(t *testing.T) {
 		"Lease is 499ms":           {Lease: 499 * time.Millisecond},
 		"PollInterval":             {PollInterval: -1},
 		"Concurrency":              {Concurrency: -1},
-		"Hold":                     {Hold: -1},
+		"UnackedWait":              {UnackedWait: -1},
 		"Prefix":                   {Schema: schema.Config{Prefix: "a b"}},
 		"db":                       {},
 	} {

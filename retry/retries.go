@@ -40,7 +40,7 @@ func New(db *sql.DB, config Config) (*Retries, error) {
 	return &Retries{
 		config:   config,
 		store:    store,
-		patience: parked.Patience{Hold: config.Hold, Logger: config.Logger},
+		patience: parked.Patience{UnackedWait: config.UnackedWait, Logger: config.Logger},
 
 		seenEvery: parked.SeenEvery,
 

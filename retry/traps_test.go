@@ -170,7 +170,7 @@ func TestTrap73AnOutageHoldsTheMessage(t *testing.T) {
 // timeout, which would close the channel: RabbitMQ's is 30 minutes.
 func TestTrap46WhatIsHeldIsHandedBackInTime(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := newBench(t, db, func(c *retry.Config) { c.Hold = 50 * time.Millisecond })
+		b := newBench(t, db, func(c *retry.Config) { c.UnackedWait = 50 * time.Millisecond })
 		b.run(func(*message.Message) error { return errHandler })
 		if _, err := db.ExecContext(t.Context(), `ALTER TABLE once_parked RENAME TO elsewhere`); err != nil {
 			t.Fatal(err)

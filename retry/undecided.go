@@ -20,7 +20,7 @@ type undecidedTries struct {
 	since time.Time     // the first of them
 	calls int           // of the handler
 	pause time.Duration // before the next
-	late  bool          // they took longer than Config.Hold
+	late  bool          // they took longer than Config.UnackedWait
 	told  bool          // to the logger
 }
 
@@ -34,7 +34,7 @@ func (a *attempt) blames(v *disposition.Error) bool {
 	if u.since.IsZero() {
 		u.since = time.Now()
 	}
-	u.late = time.Since(u.since) > a.config.Hold // the tries too: a database may take long to say that it is not there
+	u.late = time.Since(u.since) > a.config.UnackedWait // the tries too: a database may take long to say that it is not there
 	if v.NotCalled {
 		return false
 	}
@@ -50,7 +50,7 @@ const (
 )
 
 // holds waits for the next try. It returns false if the message has to be
-// handed back: Config.Hold is over, or the consumer is shutting down.
+// handed back: Config.UnackedWait is over, or the consumer is shutting down.
 func (a *attempt) holds(err error) bool {
 	u := &a.undecided
 	u.pause = max(firstPause, min(2*u.pause, lastPause))

@@ -13,9 +13,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/sequence"
@@ -334,7 +334,7 @@ func TestAVersionThatFailsIsNotApplied(t *testing.T) {
 func TestAGapDoesNotStopItsKey(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
-		b.order = retry.StayHeld
+		b.order = retry.BlockWhileQuarantined
 		b.run(hold, nil)
 		b.publish("a3", "a2", "a1")
 		b.settle()

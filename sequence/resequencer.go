@@ -11,10 +11,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/parked"
-	"github.com/watermill-once/once/internal/disposition"
 )
 
 // Resequencer compares the versions of messages with what was applied.

@@ -11,10 +11,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/sequence"

@@ -14,10 +14,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
@@ -36,7 +36,7 @@ type bench struct {
 	schema    schema.Config
 	parked    *parked.Store
 	transport *embedded.Transport
-	poison    *poison.Store
+	poison    *poison.Quarantine
 	order     retry.KeyOrder
 	poll      time.Duration                         // 0 for short
 	atOnce    int                                   // how many messages are handled; 0 for the default

@@ -15,8 +15,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
-	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/embedded"
+	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
@@ -112,7 +112,7 @@ func (p *projection) run(batches, durable bool, h once.HandlerFunc, retries retr
 		Sequence: &sequence.Config{Policy: sequence.HoldForGap},
 	}
 	if durable {
-		config.Durable = []string{"projection"}
+		config.DurableConsumers = []string{"projection"}
 	}
 	consumer, err := once.NewConsumer(p.DB, config)
 	if err != nil {

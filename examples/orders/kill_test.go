@@ -162,7 +162,7 @@ func (v *victim) finish() {
 
 // replayCrashed is what an operator does about messages that were in hand at one
 // kill after the other, more often than the crash budget allows.
-func (v *victim) replayCrashed(quarantine *poison.Store) {
+func (v *victim) replayCrashed(quarantine *poison.Quarantine) {
 	v.Helper()
 	entries, err := quarantine.List(v.Context(), poison.Filter{Reason: poison.ReasonCrashed})
 	if err != nil {

@@ -66,8 +66,8 @@ var Points = []string{
 	"rabbit/report",
 
 	// The embedded transport.
-	"local/deliver",
-	"local/delivered",
+	"embedded/deliver",
+	"embedded/delivered",
 
 	// From the broker to a handler, and its answer.
 	"rabbit/received",
@@ -79,11 +79,11 @@ var Points = []string{
 	"rabbit/give-back",
 
 	// Messages are stored before they are handled.
-	"inbox/store",
+	"durable/store",
 	"parked/delivered",
 	"retry/kept", // in the order of their keys; an ack comes next
-	"inbox/ack",
-	"inbox/acked",
+	"durable/ack",
+	"durable/acked",
 
 	// The transaction of a message.
 	"dedup/claim",

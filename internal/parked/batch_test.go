@@ -34,7 +34,7 @@ func keysAreWhole(t *testing.T, db testkit.Database) {
 // of heads and behind them. Each message is handled once, and of a key in the
 // order in which they were stored.
 func TestKeyOrderOfBatchesWithCopies(t *testing.T) {
-	for _, order := range []parked.KeyOrder{parked.GoOn, parked.StayHeld, parked.SkipFailing} {
+	for _, order := range []parked.KeyOrder{parked.BlockWhileRetried, parked.BlockWhileQuarantined, parked.BlockWhileRunning} {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {
 			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) { storeAndSettle(t, db, order) })
 		})
@@ -166,7 +166,7 @@ func TestKeyOrderManyKeysAtOnceAreNoDeadlock(t *testing.T) {
 				default:
 				}
 				hold := selection
-				hold.Order, hold.Limit = parked.StayHeld, keys
+				hold.Order, hold.Limit = parked.BlockWhileQuarantined, keys
 				claimed, err := s.Claim(ctx, hold)
 				rng.Shuffle(len(claimed), func(i, j int) { claimed[i], claimed[j] = claimed[j], claimed[i] })
 				var claims []*parked.Claim

@@ -45,9 +45,9 @@ type Select struct {
 	Turns *Turns
 	Due   *Due
 
-	// Suspects claims rows under which a process has ended before; otherwise
+	// Crashed claims rows under which a process has ended before; otherwise
 	// only rows are claimed under which none has.
-	Suspects bool
+	Crashed bool
 }
 
 // LargeError says that rows are too large for so many to be claimed within
@@ -72,15 +72,15 @@ func (s *Store) Due(ctx context.Context, sel Select) (*Due, error) {
 	var due *Due
 	err := s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
 		due = &Due{}
-		var has [len(lanes)]bool
+		var has [len(classes)]bool
 		if err := tx.QueryRowContext(ctx, s.sql.due, sel.Consumer, sel.Topic).Scan(&has[0], &has[1], &has[2], &due.Suspect); err != nil {
 			return err
 		}
-		for lane := range lanes {
-			if !has[lane] {
+		for class := range classes {
+			if !has[class] {
 				continue
 			}
-			if err := s.walk(ctx, tx, sel, lane, due); err != nil {
+			if err := s.walk(ctx, tx, sel, class, due); err != nil {
 				return err
 			}
 		}
@@ -92,12 +92,12 @@ func (s *Store) Due(ctx context.Context, sel Select) (*Due, error) {
 	return due, nil
 }
 
-// walk looks who has rows in a lane. Where few are due, as of retries, it comes
+// walk looks who has rows in a class. Where few are due, as of retries, it comes
 // to many who have none: those whose are due the longest are asked for besides.
-func (s *Store) walk(ctx context.Context, tx *sql.Tx, sel Select, lane int, due *Due) error {
+func (s *Store) walk(ctx context.Context, tx *sql.Tx, sel Select, class int, due *Due) error {
 	after := ""
 	if sel.Turns != nil {
-		after = sel.Turns.after[lane]
+		after = sel.Turns.after[class]
 	}
 	n := 0
 	err := eachRow(ctx, tx, func(scan func(dest ...any) error) error {
@@ -107,16 +107,16 @@ func (s *Store) walk(ctx context.Context, tx *sql.Tx, sel Select, lane int, due 
 		)
 		err := scan(&tenant, &has)
 		n++
-		due.walk(lane, n, tenant, has)
+		due.walk(class, n, tenant, has)
 		return err
-	}, s.sql.walk, sel.Consumer, sel.Topic, lanes[lane].name, after)
-	if err != nil || lane != retryLane {
+	}, s.sql.walk, sel.Consumer, sel.Topic, classes[class].name, after)
+	if err != nil || class != retryClass {
 		return err
 	}
 	return eachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var tenant string
 		err := scan(&tenant)
-		due.also(lane, tenant)
+		due.also(class, tenant)
 		return err
 	}, s.sql.longest, sel.Consumer, sel.Topic)
 }
@@ -133,7 +133,7 @@ func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err e
 		sel.Turns = &Turns{}
 	}
 	due := sel.Due
-	if due == nil && !sel.Suspects {
+	if due == nil && !sel.Crashed {
 		if due, err = s.Due(ctx, sel); err != nil || !due.Fresh() {
 			return nil, err
 		}
@@ -141,8 +141,8 @@ func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err e
 	token, asked, turns := uuid.NewString(), time.Now(), *sel.Turns
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		take := func(query string, args ...any) ([]Claimed, error) { return s.take(ctx, tx, sel, token, query, args) }
-		if sel.Suspects {
-			claimed, err = take(s.sql.claimSuspects, sel.Limit)
+		if sel.Crashed {
+			claimed, err = take(s.sql.claimCrashed, sel.Limit)
 			return err
 		}
 		// What some have not is for the others.
@@ -189,7 +189,7 @@ func (s *Store) shareArgs(shares []share) iter.Seq[[]any] {
 	return func(yield func([]any) bool) {
 		names, tenants, counts := make([]string, len(shares)), make([]string, len(shares)), make([]int64, len(shares))
 		for i, share := range shares {
-			names[i], tenants[i], counts[i] = lanes[share.lane].name, share.tenant, int64(share.rows)
+			names[i], tenants[i], counts[i] = classes[share.class].name, share.tenant, int64(share.rows)
 			if s.dialect.SQLite() && !yield([]any{names[i], tenants[i], counts[i]}) {
 				return
 			}
@@ -241,7 +241,7 @@ func scanClaim(scan func(dest ...any) error, sel Select, token string) (Claimed,
 		raw         bool
 		known       knownError
 	)
-	err := scan(&c.ID, &c.Attempts, &c.Rounds, &c.Crashes, &c.Replays, &c.Turn.Lane, &c.Turn.Tenant, &age, &key, &waited,
+	err := scan(&c.ID, &c.Attempts, &c.Rounds, &c.Crashes, &c.Replays, &c.Turn.Class, &c.Turn.Tenant, &age, &key, &waited,
 		&c.Size, &envelope, &raw, &known.text, &known.typ)
 	if err != nil {
 		return Claimed{}, err

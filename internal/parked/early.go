@@ -8,8 +8,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/failpoint"
 )
 
 // ParkEarly ends the claim of d, or parks a message that came from the

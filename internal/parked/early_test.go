@@ -8,9 +8,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/disposition"
 )
 
 var third = disposition.Turn{AggregateType: "account", AggregateID: "a", Sequence: "7:accounta", Version: 3}

@@ -47,7 +47,7 @@ type Shown struct {
 	DueAt, CreatedAt                        time.Time
 	FirstFailedAt, LastFailedAt, FinishedAt time.Time // zero if it has not
 	EditedFrom, ReplayID                    int64     // the entry that it is the edited form of, the replay of many it was part of last; or 0
-	HoldsKey                                bool      // later messages of its ordering key wait for it
+	BlocksKey                               bool      // later messages of its ordering key wait for it
 
 	// Envelope is what Message was read from, and Digest tells messages of one
 	// id apart.
@@ -142,7 +142,7 @@ func scanEntry(row interface{ Scan(dest ...any) error }) (Entry, error) {
 	)
 	err := row.Scan(&e.ID, &e.Consumer, &e.Topic, &e.MessageID, &e.Tenant, &e.State, &e.Attempts, &e.Crashes, &e.Replays,
 		&e.Reason, &e.Error, &e.ErrorType, &e.Fingerprint, &due, &created, &firstFail, &lastly, &finished,
-		&e.EditedFrom, &e.ReplayID, &e.origin, &e.edited, &e.HoldsKey, &e.Digest, &e.Envelope)
+		&e.EditedFrom, &e.ReplayID, &e.origin, &e.edited, &e.BlocksKey, &e.Digest, &e.Envelope)
 	if err != nil {
 		return Entry{}, err
 	}

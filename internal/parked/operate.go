@@ -97,9 +97,9 @@ func (s *Store) DiscardSome(ctx context.Context, act Act, f Filter, until int64,
 	return discarded, last, nil
 }
 
-// ErrInHand says that a handler is at a copy of the message that holds an
+// ErrClaimed says that a handler is at a copy of the message that holds an
 // ordering key. Nobody waits for that: what comes behind would, too.
-var ErrInHand = errors.New("a copy of the message is being handled: try again when that has ended")
+var ErrClaimed = errors.New("a copy of the message is being handled: try again when that has ended")
 
 const lockTimeout = "55P03" // lock_not_available
 
@@ -155,7 +155,7 @@ func (s *Store) discard(ctx context.Context, tx *sql.Tx, act Act, action string,
 		digest := sha256.Sum256(msg.Payload)
 		_, err := tx.ExecContext(ctx, s.sql.tombstone, messageID, consumer, digest[:])
 		if dialect.State(err) == lockTimeout {
-			return fmt.Errorf("%w: %w", ErrInHand, err)
+			return fmt.Errorf("%w: %w", ErrClaimed, err)
 		}
 		if err != nil {
 			return err

@@ -21,9 +21,9 @@ type KeyOrder int
 // Orders, see retry.
 const (
 	Unordered KeyOrder = iota
-	GoOn
-	StayHeld
-	SkipFailing
+	BlockWhileRetried
+	BlockWhileQuarantined
+	BlockWhileRunning
 )
 
 // Key is an ordering key as one subscription sees it. The zero value is none.

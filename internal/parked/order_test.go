@@ -149,7 +149,7 @@ func TestKeyOrderOneHead(t *testing.T) {
 			t.Fatalf("claimed %d of the consumer that keeps no order", len(claimed))
 		}
 		backlog, err := s.Backlog(t.Context())
-		if err != nil || backlog.Held != 2 || backlog.HeldKeys != 0 || backlog.Waiting != 3+3+4 {
+		if err != nil || backlog.Held != 2 || backlog.BlockedKeys != 0 || backlog.Waiting != 3+3+4 {
 			t.Fatalf("%+v, %v", backlog, err)
 		}
 	})
@@ -161,7 +161,7 @@ func TestKeyOrderAForcedReplayIsOnItsOwn(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		hold := selection
-		hold.Order = parked.StayHeld
+		hold.Order = parked.BlockWhileQuarantined
 		if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a")); err != nil {
 			t.Fatal(err)
 		}
@@ -199,7 +199,7 @@ func TestKeyOrderADiscardDoesNotKeepTheKeyWaiting(t *testing.T) {
 		t.Fatal(err)
 	}
 	sel := selection
-	sel.Order = parked.StayHeld
+	sel.Order = parked.BlockWhileQuarantined
 	head := claim(t, s, sel)[0].Claim
 	d := &parked.Delivery{Consumer: "c", Topic: "t", Claim: head}
 	if _, err := s.Quarantine(t.Context(), d, keyed("a1", "a"), parked.Failure{Err: errors.New("no"), Reason: "failed"}, nil); err != nil {
@@ -229,8 +229,8 @@ func TestKeyOrderADiscardDoesNotKeepTheKeyWaiting(t *testing.T) {
 	if err := handler.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-discarded; !errors.Is(err, parked.ErrInHand) {
-		t.Errorf("got %v, want ErrInHand", err)
+	if err := <-discarded; !errors.Is(err, parked.ErrClaimed) {
+		t.Errorf("got %v, want ErrClaimed", err)
 	}
 	if err := s.Discard(t.Context(), act, []int64{head.ID}); err != nil {
 		t.Error(err)

@@ -17,8 +17,8 @@ import (
 // it back at once would have the broker redeliver it thousands of times a
 // second and use up the broker's own limit of deliveries.
 type Patience struct {
-	// Hold is how long to keep on; then the message is handed back.
-	Hold time.Duration
+	// UnackedWait is how long to keep on; then the message is handed back.
+	UnackedWait time.Duration
 
 	// OneTry is how long one try may take. 0 is half a minute.
 	OneTry time.Duration
@@ -37,7 +37,7 @@ const (
 // time to hold is over. do gets a context that outlives the message's. A claim
 // that was lost ends it too: the row is someone else's by now.
 func (p Patience) Persist(ctx context.Context, d *Delivery, what string, do func(ctx context.Context) error) error {
-	deadline := time.Now().Add(p.Hold)
+	deadline := time.Now().Add(p.UnackedWait)
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		err := p.try(ctx, do)
 		if err == nil {

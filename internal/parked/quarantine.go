@@ -54,7 +54,7 @@ func (s *Store) QuarantineClaim(ctx context.Context, consumer string, c *Claim, 
 
 func (s *Store) quarantineClaim(ctx context.Context, consumer string, c *Claim, f Failure, aside Aside) (Entry, error) {
 	text, errType, group := f.columns(consumer)
-	stays := c.Order == StayHeld
+	stays := c.Order == BlockWhileQuarantined
 	var keys []Key
 	if !stays {
 		keys = c.keys()

@@ -40,7 +40,7 @@ func newQueries(d dialect.Dialect) queries {
 	}
 	return queries{
 		insertWaiting: d.SQL(`
-			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, lane, due_at,
+			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, priority_class, due_at,
 			                      attempts, rounds, error, error_type, fingerprint, first_failed_at, last_failed_at)
 			VALUES ($1, $2, $3, $4, $5, $6, 'waiting', CASE WHEN CAST($7 AS bigint) > 0 THEN 'retry' ELSE 'live' END,
 			        {after $7}, $8, $9, $10, $11, $12,
@@ -78,7 +78,7 @@ func newQueries(d dialect.Dialect) queries {
 			                          ORDER BY consumer, topic, due_at LIMIT 100000) AS claimed
 			      UNION ALL
 			      SELECT due_at FROM (SELECT due_at FROM {parked} WHERE state = 'waiting' AND crashes = 0
-			                          ORDER BY consumer, topic, lane, tenant, due_at LIMIT 100000) AS fresh
+			                          ORDER BY consumer, topic, priority_class, tenant, due_at LIMIT 100000) AS fresh
 			      LIMIT 100000) AS waiting`),
 
 		// Not what is just being settled: that may take its rows in another order.
@@ -94,7 +94,7 @@ func newQueries(d dialect.Dialect) queries {
 		postpone: d.SQL(`
 			UPDATE {parked}
 			SET ordering_key = CASE WHEN $9 THEN ordering_key END,
-			    lane = 'retry', due_at = {after $3}, owner = NULL, token = NULL, crashes = 0, attempts = $4, rounds = $5,
+			    priority_class = 'retry', due_at = {after $3}, owner = NULL, token = NULL, crashes = 0, attempts = $4, rounds = $5,
 			    error = $6, error_type = $7, fingerprint = $8,
 			    first_failed_at = COALESCE(first_failed_at, {now}), last_failed_at = {now}
 			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
@@ -102,7 +102,7 @@ func newQueries(d dialect.Dialect) queries {
 		// What it waits for may be behind it in the order of its key.
 		postponeEarly: d.SQL(`
 			UPDATE {parked}
-			SET ordering_key = NULL, lane = 'retry', due_at = {after $3}, owner = NULL, token = NULL, crashes = crashes - 1,
+			SET ordering_key = NULL, priority_class = 'retry', due_at = {after $3}, owner = NULL, token = NULL, crashes = crashes - 1,
 			    early_since = COALESCE(early_since, {now}), early_of = $4, early_version = $5
 			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
 
@@ -120,7 +120,7 @@ func newQueries(d dialect.Dialect) queries {
 			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3 AND version = ` + strconv.Itoa(noVersion)),
 
 		insertEarly: d.SQL(`
-			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, lane, due_at,
+			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, priority_class, due_at,
 			                      early_since, early_of, early_version)
 			VALUES ($1, $2, $3, $4, $5, $6, 'waiting', 'retry', {after $7}, {now}, $8, $9)
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),

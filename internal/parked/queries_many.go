@@ -45,7 +45,7 @@ func newManyQueries(d dialect.Dialect) manyQueries {
 
 		release: d.SQL(`
 			UPDATE {parked}
-			SET lane = CASE WHEN CAST($3 AS bigint) > 0 THEN 'retry' ELSE lane END,
+			SET priority_class = CASE WHEN CAST($3 AS bigint) > 0 THEN 'retry' ELSE priority_class END,
 			    due_at = {after $3}, owner = NULL, token = NULL, crashes = crashes - 1
 			WHERE ` + held + ` RETURNING id`),
 

@@ -22,7 +22,7 @@ func newOperateQueries(d dialect.Dialect) operateQueries {
 	return operateQueries{
 		replay: d.SQL(`
 			UPDATE {parked}
-			SET state = 'waiting', lane = 'replay', due_at = {now}, attempts = 0, rounds = 0, crashes = 0,
+			SET state = 'waiting', priority_class = 'replay', due_at = {now}, attempts = 0, rounds = 0, crashes = 0,
 			    replays = ` + oneMore("replays") + `,
 			    replay_id = NULL, early_since = NULL, early_of = NULL, early_version = NULL
 			WHERE id = $1 AND state = 'quarantined'
@@ -57,7 +57,7 @@ func newOperateQueries(d dialect.Dialect) operateQueries {
 		// One that is due counts as replayed, so that it stays on record when
 		// it is resolved. It takes the place of the other in its key's order.
 		insertEdited: d.SQL(`
-			INSERT INTO {parked} (consumer, topic, message_id, ordering_key, tenant, digest, envelope, state, lane, due_at, replays,
+			INSERT INTO {parked} (consumer, topic, message_id, ordering_key, tenant, digest, envelope, state, priority_class, due_at, replays,
 			                      reason, error, error_type, fingerprint, first_failed_at, last_failed_at, edited_from)
 			SELECT consumer, topic, $2, ordering_key, $3, $4, $5, CASE WHEN $6 THEN 'quarantined' ELSE 'waiting' END, 'replay', {now},
 			       CASE WHEN $6 THEN 0 ELSE 1 END, reason, error, error_type, fingerprint, first_failed_at, last_failed_at, id

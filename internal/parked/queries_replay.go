@@ -85,7 +85,7 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 		// Behind it comes which states they may be in.
 		moved: d.SQL(`
 			UPDATE {parked}
-			SET state = 'waiting', lane = 'replay', due_at = {now}, attempts = 0, rounds = 0, crashes = 0,
+			SET state = 'waiting', priority_class = 'replay', due_at = {now}, attempts = 0, rounds = 0, crashes = 0,
 			    replays = ` + oneMore("replays") + `,
 			    replay_id = $1, finished_at = NULL, early_since = NULL, early_of = NULL, early_version = NULL,
 			    ordering_key = CASE WHEN state = 'quarantined' THEN ordering_key END -- the key has gone past others

@@ -73,7 +73,7 @@ func TestManyAreResolvedTogether(t *testing.T) {
 		sel.Lease = time.Millisecond
 		old := claim(t, s, sel)[0].Claim
 		sel = selection
-		sel.Suspects = true
+		sel.Crashed = true
 		var current []parked.Claimed
 		testkit.Eventually(t, 30*time.Second, "the lease is over", func() bool {
 			current = claim(t, s, sel)

@@ -41,7 +41,7 @@ func (s *Store) Resolve(ctx context.Context, claims ...*Claim) error {
 // delay.
 func (s *Store) Postpone(ctx context.Context, consumer string, c *Claim, f Failure, delay time.Duration) error {
 	text, errType, group := f.columns(consumer)
-	stays := c.Order != SkipFailing
+	stays := c.Order != BlockWhileRunning
 	return fitting(func(fit fitter) error {
 		return s.settleOne(ctx, c, !stays, s.sql.postpone,
 			fit(delay.Milliseconds(), min(f.Attempts, maxCount), min(f.Rounds, maxCount), text, errType, group, stays)...)

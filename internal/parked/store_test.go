@@ -101,7 +101,7 @@ func TestALostClaimMovesNothing(t *testing.T) {
 		sel.Lease = time.Millisecond
 		old := claim(t, s, sel)[0]
 		sel = selection
-		sel.Suspects = true
+		sel.Crashed = true
 		var current []parked.Claimed
 		testkit.Eventually(t, 30*time.Second, "the lease is over", func() bool {
 			current = claim(t, s, sel)
@@ -158,7 +158,7 @@ func TestALeaseIsHeldWhileItIsRenewed(t *testing.T) {
 		}
 		ended()
 		sel = selection
-		sel.Suspects, sel.Limit = true, 2
+		sel.Crashed, sel.Limit = true, 2
 		var anew []*parked.Claim
 		testkit.Eventually(t, 30*time.Second, "they are claimed anew", func() bool {
 			for _, c := range claim(t, s, sel) {
@@ -204,9 +204,9 @@ func TestTrap20TheSweepFindsEveryRowThatIsNotFinal(t *testing.T) {
 		}
 		found := map[string]bool{}
 		testkit.Eventually(t, 30*time.Second, "all waiting rows are claimed", func() bool {
-			for _, suspects := range []bool{false, true} {
+			for _, crashed := range []bool{false, true} {
 				sel := selection
-				sel.Suspects = suspects
+				sel.Crashed = crashed
 				for _, c := range claim(t, s, sel) {
 					found[c.Message.UUID] = true
 				}
@@ -266,9 +266,9 @@ func TestTrap48OnlyClaimsWhoseProcessEndedAreCrashes(t *testing.T) {
 		short := selection
 		short.Lease = 0
 		claim(t, s, short) // and its process ends
-		suspects := selection
-		suspects.Suspects = true
-		quarantine(suspects, 1)
+		crashed := selection
+		crashed.Crashed = true
+		quarantine(crashed, 1)
 	})
 }
 

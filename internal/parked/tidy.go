@@ -16,7 +16,7 @@ const tidyBatch = 1000
 func (s *Store) Tidy(ctx context.Context, consumer, topic string, order KeyOrder) (set int, err error) {
 	consumer, topic = Clean(consumer, maxName), Clean(topic, maxName)
 	queries := []string{s.sql.order.orphans}
-	if order != StayHeld {
+	if order != BlockWhileQuarantined {
 		queries = append(queries, s.sql.order.headed)
 	}
 	var keys []Key
@@ -35,7 +35,7 @@ func (s *Store) Tidy(ctx context.Context, consumer, topic string, order KeyOrder
 			break
 		}
 		err = s.changeKeys(ctx, []Key{k}, func(tx *sql.Tx) error {
-			if order == StayHeld {
+			if order == BlockWhileQuarantined {
 				return nil
 			}
 			_, err := tx.ExecContext(ctx, s.sql.order.letGo, k.consumer, k.topic, k.key)

@@ -17,7 +17,7 @@ import (
 const crowd = 50_000
 
 // fill has so many rows wait, due since an hour ago.
-func fill(t *testing.T, db testkit.Database, lane, tenant string, rows int) {
+func fill(t *testing.T, db testkit.Database, class, tenant string, rows int) {
 	t.Helper()
 	numbers, due := `generate_series(1, %d) AS n`, `now() - interval '1 hour'`
 	if db.Dialect != "" && db.Dialect != "postgres" {
@@ -26,9 +26,9 @@ func fill(t *testing.T, db testkit.Database, lane, tenant string, rows int) {
 	}
 	envelope := parked.Encode(message.NewMessage("filled", nil))
 	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`
-		INSERT INTO once_parked (consumer, topic, message_id, tenant, lane, digest, envelope, state, due_at)
+		INSERT INTO once_parked (consumer, topic, message_id, tenant, priority_class, digest, envelope, state, due_at)
 		SELECT 'c', 't', '%s-%s-' || n, '%s', '%s', $1, $2, 'waiting', %s FROM `+numbers,
-		lane, tenant, tenant, lane, due, rows), []byte("digest"), envelope)
+		class, tenant, tenant, class, due, rows), []byte("digest"), envelope)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,9 +84,9 @@ func TestATenantWithManyDoesNotStarveOneWithFew(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			live := parked.Turn{Lane: "live", Tenant: few}
+			live := parked.Turn{Class: "live", Tenant: few}
 			got := rounds(t, s, 4, map[parked.Turn]int{live: 10})
-			if many := got[parked.Turn{Lane: "live", Tenant: "many"}]; many > 14 {
+			if many := got[parked.Turn{Class: "live", Tenant: "many"}]; many > 14 {
 				t.Errorf("tenant %q was done after %d rows of the other", few, many)
 			}
 			if _, err := db.ExecContext(t.Context(), `DELETE FROM once_parked`); err != nil {
@@ -103,8 +103,8 @@ func TestTurnsOfOne(t *testing.T) {
 		fill(t, db, "live", "many", 100)
 		fill(t, db, "live", "few", 5)
 		fill(t, db, "live", "other", 5)
-		got := rounds(t, s, 1, map[parked.Turn]int{{Lane: "live", Tenant: "few"}: 5, {Lane: "live", Tenant: "other"}: 5})
-		if many := got[parked.Turn{Lane: "live", Tenant: "many"}]; many < 4 || many > 6 {
+		got := rounds(t, s, 1, map[parked.Turn]int{{Class: "live", Tenant: "few"}: 5, {Class: "live", Tenant: "other"}: 5})
+		if many := got[parked.Turn{Class: "live", Tenant: "many"}]; many < 4 || many > 6 {
 			t.Errorf("%v, want them to take turns", got)
 		}
 	})
@@ -118,9 +118,9 @@ func TestReplaysAndRetriesHaveAShare(t *testing.T) {
 		fill(t, db, "replay", "", crowd)
 		fill(t, db, "retry", "", crowd)
 		fill(t, db, "live", "", 400)
-		live := parked.Turn{Lane: "live"}
+		live := parked.Turn{Class: "live"}
 		got := rounds(t, s, 7, map[parked.Turn]int{live: 400})
-		if got[parked.Turn{Lane: "replay"}] != 100 || got[parked.Turn{Lane: "retry"}] != 200 {
+		if got[parked.Turn{Class: "replay"}] != 100 || got[parked.Turn{Class: "retry"}] != 200 {
 			t.Errorf("beside 400 live rows were claimed %v", got)
 		}
 	})
@@ -145,8 +145,8 @@ func TestARetryIsFoundAmongManyTenants(t *testing.T) {
 		}
 		fill(t, db, "retry", "many", crowd)
 		fill(t, db, "retry", "zz", 10)
-		got := rounds(t, s, 4, map[parked.Turn]int{{Lane: "retry", Tenant: "zz"}: 10})
-		if many := got[parked.Turn{Lane: "retry", Tenant: "many"}]; many > 150 { // five looks to go round
+		got := rounds(t, s, 4, map[parked.Turn]int{{Class: "retry", Tenant: "zz"}: 10})
+		if many := got[parked.Turn{Class: "retry", Tenant: "many"}]; many > 150 { // five looks to go round
 			t.Errorf("the few were done after %d rows of the other", many)
 		}
 	})
@@ -162,11 +162,11 @@ func TestManyTenantsGoRound(t *testing.T) {
 		for n := range tenants {
 			name := fmt.Sprintf("%03d", n)
 			fill(t, db, "live", name, 3)
-			want[parked.Turn{Lane: "live", Tenant: name}] = 3
+			want[parked.Turn{Class: "live", Tenant: name}] = 3
 		}
 		fill(t, db, "live", "250-many", crowd)
 		got := rounds(t, s, 100, want)
-		if many := got[parked.Turn{Lane: "live", Tenant: "250-many"}]; many < 3 || many > 200 {
+		if many := got[parked.Turn{Class: "live", Tenant: "250-many"}]; many < 3 || many > 200 {
 			t.Errorf("%d rows of the one with many, %d turns for each of the others", many, 3)
 		}
 	})
@@ -185,16 +185,16 @@ func TestAClaimIsFilled(t *testing.T) {
 	})
 }
 
-// In which lane a row waits.
+// In which class a row waits.
 func TestLanes(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
-		lane := func(id string) (lane string) {
+		class := func(id string) (class string) {
 			t.Helper()
-			if err := db.QueryRowContext(t.Context(), `SELECT lane FROM once_parked WHERE message_id = $1`, id).Scan(&lane); err != nil {
+			if err := db.QueryRowContext(t.Context(), `SELECT priority_class FROM once_parked WHERE message_id = $1`, id).Scan(&class); err != nil {
 				t.Fatal(err)
 			}
-			return lane
+			return class
 		}
 		d := &parked.Delivery{Consumer: "c", Topic: "t"}
 		failure := parked.Failure{Err: errHandler, Reason: "exhausted"}
@@ -226,7 +226,7 @@ func TestLanes(t *testing.T) {
 			"stored": "live", "redelivered": "live", "released": "live",
 			"failed": "retry", "postponed": "retry", "paused": "retry", "replayed": "replay",
 		} {
-			if got := lane(id); got != want {
+			if got := class(id); got != want {
 				t.Errorf("%s waits in %s, not %s", id, got, want)
 			}
 		}

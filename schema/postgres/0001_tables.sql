@@ -48,12 +48,12 @@ CREATE INDEX {index outbox_failing} ON {outbox} (failing_since) WHERE failing_si
 -- successors_after, which is not always the head's position: one that is
 -- committed late may lie below it, and a dead letter that was put back has a new
 -- position, above theirs.
-CREATE TABLE {holds} (
+CREATE TABLE {blocked_keys} (
     ordering_key     text        PRIMARY KEY,
     position         bigint      NOT NULL,
     successors_after bigint      NOT NULL,
     reason           text        NOT NULL,
-    held_at          timestamptz NOT NULL DEFAULT now()
+    blocked_at       timestamptz NOT NULL DEFAULT now()
 );
 
 -- Dead letters of the forwarder. They have an id of their own: after a failover
@@ -150,7 +150,7 @@ CREATE TABLE {parked} (
     digest          bytea       NOT NULL,
     envelope        bytea       NOT NULL,
     state           text        NOT NULL CHECK (state IN ('waiting', 'held', 'quarantined', 'resolved', 'discarded')),
-    lane            text        NOT NULL DEFAULT 'live' CHECK (lane IN ('live', 'retry', 'replay')),
+    priority_class  text        NOT NULL DEFAULT 'live' CHECK (priority_class IN ('live', 'retry', 'replay')),
     due_at          timestamptz NOT NULL CHECK (isfinite(due_at)),
     owner           text,
     token           text,
@@ -181,20 +181,20 @@ CREATE TABLE {parked} (
 -- looks for a message need not know which consumers failed it.
 CREATE UNIQUE INDEX {index parked_message} ON {parked} (message_id, consumer, digest) WHERE message_id <> '';
 
--- The one sweep of waiting rows: of one consumer and topic, by lane, in the
--- lane by tenant, and of a tenant by due time. So one whose turn it is is found
+-- The one sweep of waiting rows: of one consumer and topic, by priority_class, in the
+-- priority_class by tenant, and of a tenant by due time. So one whose turn it is is found
 -- in one step, however many rows others have.
-CREATE INDEX {index parked_due} ON {parked} (consumer, topic, lane, tenant, due_at, id) WHERE state = 'waiting' AND crashes = 0;
+CREATE INDEX {index parked_due} ON {parked} (consumer, topic, priority_class, tenant, due_at, id) WHERE state = 'waiting' AND crashes = 0;
 
 -- Its other half: what is claimed, due again when its lease ends, and what a
 -- process has ended under. A row is in one of the two.
-CREATE INDEX {index parked_suspect} ON {parked} (consumer, topic, due_at, id) WHERE state = 'waiting' AND crashes > 0;
+CREATE INDEX {index parked_crashed} ON {parked} (consumer, topic, due_at, id) WHERE state = 'waiting' AND crashes > 0;
 
 -- Which tenants have retries that are due: most of those that wait are not.
 -- With || only the question that is put so takes it: for others it is the wrong
 -- one, and seems right to a planner that has not seen many rows yet.
 CREATE INDEX {index parked_retry} ON {parked} (consumer, topic, due_at)
-    WHERE lane || '' = 'retry' AND state = 'waiting' AND crashes = 0;
+    WHERE priority_class || '' = 'retry' AND state = 'waiting' AND crashes = 0;
 
 -- The head of each ordering key: what is held of the key waits for it. There is
 -- one.

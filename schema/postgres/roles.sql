@@ -16,7 +16,7 @@ BEGIN
 END $$;
 
 -- What an earlier version of this text granted goes.
-REVOKE ALL ON {migrations}, {outbox}, {holds}, {outbox_dead}, {outbox_sent}, {forwarders}, {slots},
+REVOKE ALL ON {migrations}, {outbox}, {blocked_keys}, {outbox_dead}, {outbox_sent}, {forwarders}, {slots},
               {inbox}, {versions}, {parked}, {consumers}, {audit}, {replays}
 FROM PUBLIC, {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
 REVOKE ALL ON SEQUENCE {outbox_position}
@@ -35,8 +35,8 @@ GRANT USAGE ON SEQUENCE {outbox_position} TO {role producer};
 -- content.
 GRANT SELECT, DELETE ON {outbox} TO {role forwarder};
 GRANT UPDATE (due_at, attempts, unknown, last_error, failing_since) ON {outbox} TO {role forwarder};
-GRANT SELECT, INSERT, DELETE ON {holds} TO {role forwarder};
-GRANT UPDATE (position, successors_after, reason) ON {holds} TO {role forwarder};
+GRANT SELECT, INSERT, DELETE ON {blocked_keys} TO {role forwarder};
+GRANT UPDATE (position, successors_after, reason) ON {blocked_keys} TO {role forwarder};
 GRANT INSERT, SELECT (position, ordering_key) ON {outbox_dead} TO {role forwarder};
 GRANT INSERT, DELETE, SELECT (id, sent_at) ON {outbox_sent} TO {role forwarder};
 GRANT SELECT, INSERT, DELETE ON {forwarders} TO {role forwarder};
@@ -51,7 +51,7 @@ GRANT SELECT, INSERT, DELETE, UPDATE (tenant) ON {inbox} TO {role consumer};
 GRANT SELECT, INSERT, DELETE ON {versions} TO {role consumer};
 GRANT UPDATE (version, complete_from, applied_at) ON {versions} TO {role consumer};
 GRANT SELECT, INSERT, DELETE ON {parked} TO {role consumer};
-GRANT UPDATE (envelope, ordering_key, state, lane, due_at, owner, token, attempts, rounds, crashes,
+GRANT UPDATE (envelope, ordering_key, state, priority_class, due_at, owner, token, attempts, rounds, crashes,
               early_since, early_of, early_version, reason, error, error_type, fingerprint, dedup_key,
               first_failed_at, last_failed_at, finished_at) ON {parked} TO {role consumer};
 GRANT SELECT (id, state) ON {replays} TO {role consumer};
@@ -62,7 +62,7 @@ GRANT SELECT, INSERT, DELETE, UPDATE (embedded, key_order, program, handler, own
 -- time that this was at. The right to update a created_at is for locks alone,
 -- and so is that on the whole of the replays.
 GRANT SELECT, INSERT ON {parked} TO {role operator};
-GRANT UPDATE (ordering_key, state, lane, due_at, attempts, rounds, crashes, replays, replay_id,
+GRANT UPDATE (ordering_key, state, priority_class, due_at, attempts, rounds, crashes, replays, replay_id,
               early_since, early_of, early_version, finished_at) ON {parked} TO {role operator};
 GRANT SELECT (message_id, consumer), INSERT, DELETE ON {inbox} TO {role operator};
 GRANT SELECT, INSERT, UPDATE ON {replays} TO {role operator};
@@ -72,20 +72,20 @@ GRANT SELECT, UPDATE (created_at) ON {outbox_sent} TO {role operator};
 GRANT INSERT (message_id, topic, ordering_key, slot, payload, metadata, unknown), SELECT (position, ordering_key, due_at),
       UPDATE (due_at) ON {outbox} TO {role operator};
 GRANT USAGE ON SEQUENCE {outbox_position} TO {role operator};
-GRANT SELECT, DELETE ON {holds} TO {role operator};
-GRANT UPDATE (position, successors_after, reason) ON {holds} TO {role operator};
+GRANT SELECT, DELETE ON {blocked_keys} TO {role operator};
+GRANT UPDATE (position, successors_after, reason) ON {blocked_keys} TO {role operator};
 GRANT SELECT, INSERT (actor, action, subject, consumer, message_id, why, replay_id) ON {audit} TO {role operator};
 
 -- The watcher sees everything but contents: no payload, digest or metadata, and
 -- no text of an error, in which a handler or a broker may have quoted them.
 GRANT SELECT (position, message_id, topic, ordering_key, slot, created_at, due_at, attempts, unknown, failing_since)
     ON {outbox} TO {role watcher};
-GRANT SELECT ON {holds}, {forwarders}, {slots}, {versions}, {consumers}, {audit} TO {role watcher};
+GRANT SELECT ON {blocked_keys}, {forwarders}, {slots}, {versions}, {consumers}, {audit} TO {role watcher};
 GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, attempts, reason, unknown, died_at)
     ON {outbox_dead} TO {role watcher};
 GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, sent_at) ON {outbox_sent} TO {role watcher};
 GRANT SELECT (message_id, consumer, processed_at, tenant) ON {inbox} TO {role watcher};
-GRANT SELECT (id, consumer, topic, message_id, ordering_key, tenant, state, lane, due_at, owner, attempts, rounds, crashes,
+GRANT SELECT (id, consumer, topic, message_id, ordering_key, tenant, state, priority_class, due_at, owner, attempts, rounds, crashes,
               replays, replay_id, edited_from, origin, early_since, early_of, early_version, reason, error_type,
               fingerprint, created_at, first_failed_at, last_failed_at, finished_at) ON {parked} TO {role watcher};
 GRANT SELECT (id, consumer, filter, plan, actor, why, state, stop_reason, total, until_id, after_id, replayed,

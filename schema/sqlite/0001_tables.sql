@@ -31,12 +31,12 @@ CREATE INDEX {index outbox_failing} ON {outbox} (failing_since) WHERE failing_si
 -- successors_after, which is not always the head's position: one that is
 -- committed late may lie below it, and a dead letter that was put back has a new
 -- position, above theirs.
-CREATE TABLE {holds} (
+CREATE TABLE {blocked_keys} (
     ordering_key     TEXT    PRIMARY KEY,
     position         INTEGER NOT NULL,
     successors_after INTEGER NOT NULL,
     reason           TEXT    NOT NULL,
-    held_at          INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
+    blocked_at       INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
 ) STRICT;
 
 -- Dead letters of the forwarder.
@@ -129,7 +129,7 @@ CREATE TABLE {parked} (
     digest          ANY     NOT NULL,
     envelope        ANY     NOT NULL,
     state           TEXT    NOT NULL CHECK (state IN ('waiting', 'held', 'quarantined', 'resolved', 'discarded')),
-    lane            TEXT    NOT NULL DEFAULT 'live' CHECK (lane IN ('live', 'retry', 'replay')),
+    priority_class  TEXT    NOT NULL DEFAULT 'live' CHECK (priority_class IN ('live', 'retry', 'replay')),
     due_at          INTEGER NOT NULL,
     owner           TEXT,
     token           TEXT,
@@ -160,15 +160,15 @@ CREATE TABLE {parked} (
 -- looks for a message need not know which consumers failed it.
 CREATE UNIQUE INDEX {index parked_message} ON {parked} (message_id, consumer, digest) WHERE message_id <> '';
 
--- The one sweep of waiting rows: in a lane by tenant.
-CREATE INDEX {index parked_due} ON {parked} (consumer, topic, lane, tenant, due_at) WHERE state = 'waiting' AND crashes = 0;
+-- The one sweep of waiting rows: in a priority_class by tenant.
+CREATE INDEX {index parked_due} ON {parked} (consumer, topic, priority_class, tenant, due_at) WHERE state = 'waiting' AND crashes = 0;
 
 -- Its other half: what is claimed, and what a process has ended under.
-CREATE INDEX {index parked_suspect} ON {parked} (consumer, topic, due_at) WHERE state = 'waiting' AND crashes > 0;
+CREATE INDEX {index parked_crashed} ON {parked} (consumer, topic, due_at) WHERE state = 'waiting' AND crashes > 0;
 
 -- Which tenants have retries that are due.
 CREATE INDEX {index parked_retry} ON {parked} (consumer, topic, due_at)
-    WHERE lane || '' = 'retry' AND state = 'waiting' AND crashes = 0;
+    WHERE priority_class || '' = 'retry' AND state = 'waiting' AND crashes = 0;
 
 -- The head of each ordering key. There is one.
 CREATE UNIQUE INDEX {index parked_head} ON {parked} (consumer, topic, ordering_key)

@@ -15,10 +15,10 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/durable"
-	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/embedded"
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/mover"
 	"github.com/watermill-once/once/oncetest"
 	"github.com/watermill-once/once/outbox"
@@ -135,19 +135,19 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 
 		"dedup: all at once": {makeDedup(nil, dedup.Config{
 			Schema: badSchema, Consumer: long, Idempotent: []string{""}, Content: func(*message.Message) []byte { return nil },
-			Retention: -1, LongestWayBack: -2, SweepInterval: -1, LockTimeout: -1, IdleTimeout: -1, Batch: dedup.Batch{Size: -1, Wait: -1},
-		}), "db Dialect Schema Prefix Consumer Idempotent Content Retention LongestWayBack SweepInterval LockTimeout IdleTimeout Batch"},
+			Retention: -1, MaxDuplicateAge: -2, SweepInterval: -1, LockTimeout: -1, IdleTimeout: -1, Batch: dedup.Batch{Size: -1, Wait: -1},
+		}), "db Dialect Schema Prefix Consumer Idempotent Content Retention MaxDuplicateAge SweepInterval LockTimeout IdleTimeout Batch"},
 		"dedup: a NUL in Consumer":       {makeDedup(db, dedup.Config{Consumer: "a\x00"}), "Consumer"},
 		"dedup: bytes in Consumer":       {makeDedup(db, dedup.Config{Consumer: "a\xff"}), "Consumer"},
-		"dedup: Retention is short":      {makeDedup(db, dedup.Config{Retention: time.Hour}), "Retention LongestWayBack"},
-		"dedup: LongestWayBack is long":  {makeDedup(db, dedup.Config{LongestWayBack: math.MaxInt64}), "LongestWayBack"},
+		"dedup: Retention is short":      {makeDedup(db, dedup.Config{Retention: time.Hour}), "Retention MaxDuplicateAge"},
+		"dedup: MaxDuplicateAge is long": {makeDedup(db, dedup.Config{MaxDuplicateAge: math.MaxInt64}), "MaxDuplicateAge"},
 		"dedup: LockTimeout is a moment": {makeDedup(db, dedup.Config{LockTimeout: 1}), "LockTimeout"},
 
 		"retry: all at once": {makeRetry(nil, retry.Config{
 			Schema: badSchema, Policy: retry.Policy{Base: -1, Max: -2, Factor: 0.5, Jitter: 2}, Classes: []retry.Class{{}}, KeyOrder: -1,
-			CrashBudget: -1, Lease: -1, PollInterval: -1, Concurrency: -1, BufferBytes: -1, Hold: -1,
+			CrashBudget: -1, Lease: -1, PollInterval: -1, Concurrency: -1, BufferBytes: -1, UnackedWait: -1,
 		}), "db Dialect Schema Prefix Policy.Base Policy.Max Policy.Factor Policy.Jitter Classes[0].Match KeyOrder CrashBudget Lease " +
-			"PollInterval Concurrency BufferBytes Hold"},
+			"PollInterval Concurrency BufferBytes UnackedWait"},
 		"retry: a short Lease":         {makeRetry(db, retry.Config{Lease: 499 * time.Millisecond}), "Lease"},
 		"retry: BufferBytes is large":  {makeRetry(db, retry.Config{BufferBytes: math.MaxInt}), "BufferBytes"},
 		"retry: Factor is no number":   {policy(retry.Policy{Factor: math.NaN()}), "Policy.Factor"},
@@ -159,25 +159,25 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 		"retry: a class without Match": {makeRetry(db, retry.Config{Classes: []retry.Class{{Match: func(error) bool { return true }}, {}}}), "Classes[1].Match"},
 		"retry: a class without sense": {makeRetry(db, retry.Config{Classes: []retry.Class{{Match: func(error) bool { return true }, Policy: retry.Policy{Factor: 0.1}}}}), "Classes[0].Policy.Factor"},
 
-		"poison: all at once":         {makePoison(nil, poison.Config{Schema: badSchema, Hold: -1, ReplayLease: -1, CopyTo: "t"}), "db Dialect Schema Prefix Hold ReplayLease CopyTo"},
+		"poison: all at once":         {makePoison(nil, poison.Config{Schema: badSchema, UnackedWait: -1, ReplayLease: -1, CopyTo: "t"}), "db Dialect Schema Prefix Hold ReplayLease CopyTo"},
 		"poison: a short ReplayLease": {makePoison(db, poison.Config{ReplayLease: 499 * time.Millisecond}), "ReplayLease"},
 
-		"inbox: all at once":   {makeInbox(nil, durable.Config{Schema: badSchema, BatchSize: -1, Ahead: -1, BatchWait: -1, KeepHandled: -1, Hold: -1}), "db Dialect Schema Prefix BatchSize Ahead BatchWait KeepHandled Hold"},
-		"inbox: all too large": {makeInbox(db, durable.Config{BatchSize: math.MaxInt, Ahead: math.MaxInt, BatchWait: math.MaxInt64}), "BatchSize Ahead BatchWait"},
+		"durable: all at once":   {makeInbox(nil, durable.Config{Schema: badSchema, BatchSize: -1, Ahead: -1, BatchWait: -1, KeepHandled: -1, UnackedWait: -1}), "db Dialect Schema Prefix BatchSize Ahead BatchWait KeepHandled Hold"},
+		"durable: all too large": {makeInbox(db, durable.Config{BatchSize: math.MaxInt, Ahead: math.MaxInt, BatchWait: math.MaxInt64}), "BatchSize Ahead BatchWait"},
 
 		"sequence: all at once":       {makeSequence(sequence.Config{Schema: badSchema, Policy: -1, First: -1, Window: -1, AfterWindow: -1}), "Dialect Schema Prefix Tx Policy First Window AfterWindow"},
 		"sequence: all unknown":       {makeSequence(sequence.Config{Tx: tx, Policy: 9, First: 9, AfterWindow: 9}), "Policy First AfterWindow"},
 		"sequence: OnGap and another": {makeSequence(sequence.Config{Tx: tx, AfterWindow: sequence.Apply, OnGap: func(context.Context, *sql.Tx, sequence.Gap) (sequence.AfterWindow, error) { return 0, nil }}), "AfterWindow OnGap"},
 
-		"local: all at once": {makeLocal(nil, embedded.Config{Schema: badSchema, PublishTimeout: -1}), "db Dialect Schema Prefix PublishTimeout"},
+		"embedded: all at once": {makeLocal(nil, embedded.Config{Schema: badSchema, PublishTimeout: -1}), "db Dialect Schema Prefix PublishTimeout"},
 
 		"once: all at once": {makeConsumer(nil, once.ConsumerConfig{
-			Inbox: durable.Config{BatchSize: -1}, Dedup: dedup.Config{LockTimeout: -1}, Retry: retry.Config{CrashBudget: -1},
+			Durable: durable.Config{BatchSize: -1}, Dedup: dedup.Config{LockTimeout: -1}, Retry: retry.Config{CrashBudget: -1},
 			Poison: poison.Config{ReplayLease: -1}, Sequence: &sequence.Config{Window: -1},
 		}), "db BatchSize LockTimeout CrashBudget ReplayLease Window"},
 		"once: parts of two schemas":         {makeConsumer(db, once.ConsumerConfig{Retry: retry.Config{Schema: schema.Config{Prefix: "other_"}}}), "Schema"},
 		"once: a schema that is none":        {makeConsumer(db, once.ConsumerConfig{Schema: badSchema}), "Dialect Schema Prefix"},
-		"once: a durable one without a name": {makeConsumer(db, once.ConsumerConfig{Durable: []string{"a", ""}}), "Durable"},
+		"once: a durable one without a name": {makeConsumer(db, once.ConsumerConfig{DurableConsumers: []string{"a", ""}}), "DurableConsumers"},
 		"once: one name for all":             {makeConsumer(db, once.ConsumerConfig{Dedup: dedup.Config{Consumer: "a"}}), "Dedup.Consumer"},
 
 		"oncetest: all at once": {makeTest(oncetest.Config{
@@ -196,9 +196,9 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 		"publisher: a broken port":  {makePublisher(wamqp.NewDurableQueueConfig("amqp://localhost:port"), rabbit.PublisherConfig{}), "Connection.AmqpURI"},
 
 		"subscriber: all at once": {makeSubscriber(wamqp.Config{Consume: wamqp.ConsumeConfig{Qos: wamqp.QosConfig{PrefetchCount: -1, PrefetchSize: 1}}}, rabbit.SubscriberConfig{
-			InFlight: -1, NackMin: -1, NackMax: -2, LongestHold: -1, ReadyTimeout: -1, CloseTimeout: -1, DialTimeout: -1, WriteTimeout: -1,
+			InFlight: -1, NackMin: -1, NackMax: -2, LongestUnackedWait: -1, ReadyTimeout: -1, CloseTimeout: -1, DialTimeout: -1, WriteTimeout: -1,
 			ReconnectMin: -1, ReconnectMax: -2,
-		}), "Connection.AmqpURI Queue.GenerateName Exchange.GenerateName PrefetchCount PrefetchSize InFlight NackMin NackMax LongestHold " +
+		}), "Connection.AmqpURI Queue.GenerateName Exchange.GenerateName PrefetchCount PrefetchSize InFlight NackMin NackMax LongestUnackedWait " +
 			"ReadyTimeout CloseTimeout DialTimeout WriteTimeout ReconnectMin ReconnectMax"},
 		"subscriber: a large InFlight": {makeSubscriber(amqp, rabbit.SubscriberConfig{InFlight: math.MaxInt}), "InFlight"},
 	}

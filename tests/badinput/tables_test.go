@@ -22,14 +22,14 @@ type sabotage struct {
 // What somebody may do to the tables that hold no messages. The good messages
 // come through all the same.
 var sabotages = map[string]sabotage{
-	"hold of nobody":                {do: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('nobody', 1, 1, 'refused')`},
-	"hold of a key, without a head": {do: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('key', 999999, 0, 'refused')`},
-	"hold with a negative head":     {do: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('key-2', -1, -1, '')`},
-	"hold of the dead, without one": {do: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('key-3', 7777, 7777, 'dead')`},
-	"hold of an empty key":          {do: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('', 9223372036854775807, -9223372036854775808, 'x')`},
-	"hold of a key twice":           {do: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('a', 1, 1, ''), ('a', 1, 1, '')`, refused: true},
-	"hold without a key":            {do: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES (NULL, 1, 1, '')`, refused: true, lite: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('b', NULL, 1, '')`},
-	"hold at a word":                {do: `INSERT INTO once_holds (ordering_key, position, successors_after, reason) VALUES ('c', 'here', 1, '')`, refused: true},
+	"hold of nobody":                {do: `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('nobody', 1, 1, 'refused')`},
+	"hold of a key, without a head": {do: `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('key', 999999, 0, 'refused')`},
+	"hold with a negative head":     {do: `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('key-2', -1, -1, '')`},
+	"hold of the dead, without one": {do: `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('key-3', 7777, 7777, 'dead')`},
+	"hold of an empty key":          {do: `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('', 9223372036854775807, -9223372036854775808, 'x')`},
+	"hold of a key twice":           {do: `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('a', 1, 1, ''), ('a', 1, 1, '')`, refused: true},
+	"hold without a key":            {do: `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES (NULL, 1, 1, '')`, refused: true, lite: `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('b', NULL, 1, '')`},
+	"hold at a word":                {do: `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('c', 'here', 1, '')`, refused: true},
 
 	"slot 64":                        {do: `INSERT INTO once_slots (slot) VALUES (64)`, refused: true},
 	"slot -1":                        {do: `INSERT INTO once_slots (slot) VALUES (-1)`, refused: true},
@@ -51,13 +51,13 @@ var sabotages = map[string]sabotage{
 	"forwarder for ever":        {do: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('ever', 'infinity')`, lite: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('ever', 9223372036854775807)`, refused: true},
 	"forwarder since ever":      {do: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('since', '1000-01-01 BC')`, lite: `INSERT INTO once_forwarders (owner, lease_until) VALUES ('since', -9223372036854775808)`},
 
-	"inbox: a message of nobody": {do: `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('', '', '')`},
-	"inbox: an endless name":     {do: `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('` + long + `', '` + long + `', '')`},
-	"inbox: processed never":     {do: `INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('never', 'worker', '', 'infinity')`, lite: `INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('never', 'worker', '', 9223372036854775807)`},
-	"inbox: processed for ever":  {do: `INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('ever', 'worker', '', '-infinity')`, lite: `INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('ever', 'worker', '', -9223372036854775808)`},
-	"inbox: no digest":           {do: `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('a', 'worker', NULL)`, refused: true},
-	"inbox: no consumer":         {do: `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('a', NULL, '')`, refused: true},
-	"inbox: processed by words":  {do: `INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('b', 'worker', '', 'soon')`, refused: true},
+	"durable: a message of nobody": {do: `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('', '', '')`},
+	"durable: an endless name":     {do: `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('` + long + `', '` + long + `', '')`},
+	"durable: processed never":     {do: `INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('never', 'worker', '', 'infinity')`, lite: `INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('never', 'worker', '', 9223372036854775807)`},
+	"durable: processed for ever":  {do: `INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('ever', 'worker', '', '-infinity')`, lite: `INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('ever', 'worker', '', -9223372036854775808)`},
+	"durable: no digest":           {do: `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('a', 'worker', NULL)`, refused: true},
+	"durable: no consumer":         {do: `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('a', NULL, '')`, refused: true},
+	"durable: processed by words":  {do: `INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('b', 'worker', '', 'soon')`, refused: true},
 
 	"dead: everything is odd": {do: `INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown, died_at)
 		VALUES (-1, '', '', '', '[]', 'infinity', -1, '', '', false, '-infinity')`, lite: `INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown, died_at)

@@ -14,9 +14,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
@@ -242,7 +242,7 @@ func (w *world) tell() {
 		}
 	}
 	for _, table := range []string{
-		`once_outbox`, `once_outbox_dead`, `effects`, `once_parked WHERE state IN ('waiting', 'held')`, `once_holds`,
+		`once_outbox`, `once_outbox_dead`, `effects`, `once_parked WHERE state IN ('waiting', 'held')`, `once_blocked_keys`,
 	} {
 		var n int
 		err := w.db.QueryRowContext(context.WithoutCancel(w.Context()), `SELECT COUNT(*) FROM `+table).Scan(&n)

@@ -47,8 +47,8 @@ func storedFirst(s *scene, router *message.Router) error {
 		return err
 	}
 	consumer, err := once.NewConsumer(s.db.DB, once.ConsumerConfig{
-		Durable: []string{consumerName},
-		Retry:   retry.Config{Concurrency: inFlight},
+		DurableConsumers: []string{consumerName},
+		Retry:            retry.Config{Concurrency: inFlight},
 	})
 	if err != nil {
 		return err

@@ -81,7 +81,7 @@ func (b *bench) fair(ctx context.Context, waiting int) (_ float64, err error) {
 	}
 	f := &fair{handed: make(chan *message.Message), handled: make(chan error)}
 	router.AddMiddleware(f.middleware)
-	consumer, err := once.NewConsumer(s.db.DB, once.ConsumerConfig{Durable: []string{consumerName}})
+	consumer, err := once.NewConsumer(s.db.DB, once.ConsumerConfig{DurableConsumers: []string{consumerName}})
 	if err != nil {
 		return 0, errors.Join(err, router.Close())
 	}

@@ -31,7 +31,7 @@ func (b *bench) modes(ctx context.Context) ([]row, error) {
 	err := b.turns(
 		ctx,
 		mode(&none, inFlight, once.ConsumerConfig{}),
-		mode(&order, 2*batchSize, once.ConsumerConfig{Retry: retry.Config{KeyOrder: retry.GoOn, Concurrency: inFlight}}),
+		mode(&order, 2*batchSize, once.ConsumerConfig{Retry: retry.Config{KeyOrder: retry.BlockWhileRetried, Concurrency: inFlight}}),
 		mode(&newer, inFlight, once.ConsumerConfig{Sequence: &sequence.Config{}}),
 		mode(&all, inFlight, once.ConsumerConfig{Sequence: &sequence.Config{Policy: sequence.HoldForGap, First: sequence.FromOne}}),
 	)

@@ -173,7 +173,7 @@ func (a *audit) journals(ctx context.Context) error {
 // leftovers: no row is left that still has to go somewhere.
 func (a *audit) leftovers(ctx context.Context) error {
 	for _, query := range []string{
-		`once_outbox`, `once_holds`,
+		`once_outbox`, `once_blocked_keys`,
 		`once_parked WHERE state NOT IN ('quarantined', 'resolved', 'discarded')`,
 		`once_parked WHERE state = 'quarantined' AND (owner IS NOT NULL OR token IS NOT NULL)`,
 		`once_replays WHERE state <> 'finished'`,

@@ -58,15 +58,15 @@ func (a *actor) consume(ctx context.Context, db *sql.DB) error {
 func (c *consumer) add(router *message.Router) (run func(context.Context) error, err error) {
 	chain, err := once.NewConsumer(c.db, once.ConsumerConfig{
 		Dedup: dedup.Config{
-			Retention: retention, LongestWayBack: retention, SweepInterval: time.Second, LockTimeout: 2 * time.Second,
+			Retention: retention, MaxDuplicateAge: retention, SweepInterval: time.Second, LockTimeout: 2 * time.Second,
 		},
 		Retry: retry.Config{
 			Policy:      retry.Policy{Immediate: 1, Delayed: 2, Base: 100 * time.Millisecond},
 			CrashBudget: crashBudget, Lease: consumerLease, PollInterval: 50 * time.Millisecond,
 		},
-		Durable:       []string{notices},
-		Logger:        newLog(c.Name),
-		MeterProvider: c.tally.meters,
+		DurableConsumers: []string{notices},
+		Logger:           newLog(c.Name),
+		MeterProvider:    c.tally.meters,
 	})
 	if err != nil {
 		return nil, err

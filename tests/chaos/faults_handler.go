@@ -115,7 +115,7 @@ func (s *strike) replay(ctx context.Context, retention bool) (string, error) {
 
 // replayed replays what is hopeless, as often as it takes: the database may go
 // away meanwhile.
-func (s *strike) replayed(ctx context.Context, store *poison.Store) error {
+func (s *strike) replayed(ctx context.Context, store *poison.Quarantine) error {
 	var failure error
 	err := s.until(ctx, "a replay came to its end", func() bool {
 		_, failure = store.ReplayMatching(ctx, poison.Act{Actor: "chaos", Why: "to see whether it works"},

@@ -22,9 +22,9 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
@@ -107,8 +107,8 @@ func (l life) consume() error {
 	}
 	config.Dedup.Batch = dedup.Batch{Size: len(messages), Wait: cmp.Or(l.Gather, 20*time.Millisecond)}
 	if l.Durable {
-		config.Durable = []string{consumer}
-		config.Inbox.BatchWait = 20 * time.Millisecond // all that there are go together
+		config.DurableConsumers = []string{consumer}
+		config.Durable.BatchWait = 20 * time.Millisecond // all that there are go together
 	}
 	c, err := once.NewConsumer(db, config)
 	if err != nil {

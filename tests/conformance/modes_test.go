@@ -32,16 +32,16 @@ var modes = map[string]mode{
 	"batch handler":                {Batches: "together"},
 	"batches, durable":             {Batches: "each", Durable: true},
 	"batch handler, durable":       {Batches: "together", Durable: true},
-	"order, goes on":               {KeyOrder: retry.GoOn},
-	"order, stays held":            {KeyOrder: retry.StayHeld},
-	"order, skips what fails":      {KeyOrder: retry.SkipFailing},
-	"order, batches":               {KeyOrder: retry.GoOn, Batches: "each"},
-	"order, batch handler":         {KeyOrder: retry.GoOn, Batches: "together"},
-	"order, durable":               {KeyOrder: retry.GoOn, Durable: true},
+	"order, goes on":               {KeyOrder: retry.BlockWhileRetried},
+	"order, stays held":            {KeyOrder: retry.BlockWhileQuarantined},
+	"order, skips what fails":      {KeyOrder: retry.BlockWhileRunning},
+	"order, batches":               {KeyOrder: retry.BlockWhileRetried, Batches: "each"},
+	"order, batch handler":         {KeyOrder: retry.BlockWhileRetried, Batches: "together"},
+	"order, durable":               {KeyOrder: retry.BlockWhileRetried, Durable: true},
 	"newer versions":               {Versions: "newer"},
 	"all versions":                 {Versions: "all"},
 	"all versions, batches":        {Versions: "all", Batches: "each"},
-	"all versions, order, durable": {Versions: "all", KeyOrder: retry.GoOn, Durable: true},
+	"all versions, order, durable": {Versions: "all", KeyOrder: retry.BlockWhileRetried, Durable: true},
 }
 
 // eachMode runs a test in each mode, on SQLite with the embedded transport and
@@ -136,7 +136,7 @@ func TestKilledAgainAndAgain(t *testing.T) {
 		switch {
 		case l.Versions == "all":
 			w.inOrder(len(points), 2, 0, 1)
-		case l.KeyOrder == retry.GoOn, l.KeyOrder == retry.StayHeld:
+		case l.KeyOrder == retry.BlockWhileRetried, l.KeyOrder == retry.BlockWhileQuarantined:
 			w.inOrder(len(points), 0, 1, 2)
 		}
 	})

@@ -51,7 +51,7 @@ func TestKilledAtEveryStepOfKeyOrder(t *testing.T) {
 		points = append(points, of(db, "inbox", sent, done)...)
 		points = append(points, of(db, "resolve", before, after, sent, done)...)
 		points = append(points, of(db, "promote", before, after)...)
-		steps(t, db, life{mode: mode{KeyOrder: retry.GoOn}, Transport: "queue", FailsOnce: true}, nil, points, effectsInOrder)
+		steps(t, db, life{mode: mode{KeyOrder: retry.BlockWhileRetried}, Transport: "queue", FailsOnce: true}, nil, points, effectsInOrder)
 	})
 }
 
@@ -61,7 +61,7 @@ func TestKilledAtEveryStepOfAFailureInKeyOrder(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "quarantine", before, after, sent, done)
 		points = append(points, of(db, "promote", before, after)...)
-		steps(t, db, life{mode: mode{KeyOrder: retry.GoOn}, Transport: "queue", Fails: true}, nil, points, quarantinedOnce)
+		steps(t, db, life{mode: mode{KeyOrder: retry.BlockWhileRetried}, Transport: "queue", Fails: true}, nil, points, quarantinedOnce)
 	})
 }
 
@@ -79,7 +79,7 @@ func TestKilledWhileAKeyStaysHeld(t *testing.T) {
 				}
 				w := newWorld(t, database(t))
 				l := life{
-					mode: mode{KeyOrder: retry.StayHeld}, Dialect: w.Dialect, DSN: w.DSN, Transport: "queue", Fails: true, Dies: at,
+					mode: mode{KeyOrder: retry.BlockWhileQuarantined}, Dialect: w.Dialect, DSN: w.DSN, Transport: "queue", Fails: true, Dies: at,
 				}
 				w.put(l, messages...)
 				if status := begin(t, l).end(t); !status.Signaled() {

@@ -105,7 +105,7 @@ type bench struct {
 
 	db         *sql.DB
 	router     *message.Router
-	quarantine *poison.Store
+	quarantine *poison.Quarantine
 	retries    *retry.Retries
 	inbox      *dedup.Inbox
 }

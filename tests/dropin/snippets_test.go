@@ -33,7 +33,7 @@ func _(router *message.Router, publisher message.Publisher, subscriber message.S
 
 func _(
 	router *message.Router, subscriber message.Subscriber, handle message.NoPublishHandlerFunc,
-	quarantine *poison.Store, retries *retry.Retries, inbox *dedup.Inbox, config cqrs.EventProcessorConfig,
+	quarantine *poison.Quarantine, retries *retry.Retries, inbox *dedup.Inbox, config cqrs.EventProcessorConfig,
 ) {
 	// after
 	router.AddMiddleware(middleware.Recoverer, quarantine.Middleware, retries.Middleware, inbox.Middleware)

@@ -20,8 +20,8 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/durable"
-	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/embedded"
+	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 )

@@ -48,14 +48,14 @@ func (a *actor) chain() (*once.Consumer, error) {
 		config.Dedup.IdleTimeout = 5 * time.Second
 	}
 	if a.Keyed {
-		config.Retry.KeyOrder = retry.GoOn
+		config.Retry.KeyOrder = retry.BlockWhileRetried
 	}
 	if a.Versions {
 		config.Sequence = &sequence.Config{Policy: sequence.HoldForGap, First: sequence.FromOne}
 	}
 	if a.Durable {
-		config.Durable = []string{orders}
-		config.Inbox = durable.Config{BatchWait: 20 * time.Millisecond, KeepHandled: 200 * time.Millisecond}
+		config.DurableConsumers = []string{orders}
+		config.Durable = durable.Config{BatchWait: 20 * time.Millisecond, KeepHandled: 200 * time.Millisecond}
 	}
 	if a.Copies {
 		config.Poison.CopyTo, config.Poison.Outbox = alarms, outbox.Publisher

@@ -20,9 +20,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/mover"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
@@ -194,7 +194,7 @@ func (a *actor) forward(start func(func(ctx context.Context) error)) (*forwarder
 		}
 	}
 	config := forwarder.Config{
-		Schema: a.schema(), KeepSent: time.Hour, MaxAttempts: cmp.Or(a.MaxAttempts, 1000), AfterDead: forwarder.StayHeld,
+		Schema: a.schema(), KeepSent: time.Hour, MaxAttempts: cmp.Or(a.MaxAttempts, 1000), AfterDead: forwarder.BlockKey,
 		Lease: lease, PollMax: 50 * time.Millisecond, CloseTimeout: 5 * time.Second,
 		Backoff: func(int) time.Duration { return 50 * time.Millisecond },
 	}

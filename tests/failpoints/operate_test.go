@@ -48,7 +48,7 @@ func (a *actor) operate(ctx context.Context) error {
 			_, err = letters.DiscardMatching(ctx, forwarder.Act(act), forwarder.Filter{All: true})
 		case releaseDead:
 			err = letters.Release(ctx, forwarder.Act(act), key)
-			if errors.Is(err, forwarder.ErrNotHeld) {
+			if errors.Is(err, forwarder.ErrNotBlocked) {
 				err = nil
 			}
 		case replayMany:
@@ -70,7 +70,7 @@ func (a *actor) operate(ctx context.Context) error {
 }
 
 // toEach does it to what is in quarantine.
-func (a *actor) toEach(ctx context.Context, quarantine *poison.Store) error {
+func (a *actor) toEach(ctx context.Context, quarantine *poison.Quarantine) error {
 	entries, err := quarantine.List(ctx, poison.Filter{})
 	if err != nil || len(entries) == 0 {
 		return err
@@ -98,7 +98,7 @@ func (a *actor) toEach(ctx context.Context, quarantine *poison.Store) error {
 }
 
 // replayMany begins a replay if there was none, and else resumes it.
-func (a *actor) replayMany(ctx context.Context, quarantine *poison.Store) error {
+func (a *actor) replayMany(ctx context.Context, quarantine *poison.Quarantine) error {
 	begun, err := quarantine.Replays(ctx, 0)
 	switch {
 	case err != nil:

@@ -92,7 +92,7 @@ var scenarios = []scenario{
 	{
 		name: "durable", life: life{Writes: three, Durable: true}, handled: three,
 		points: []string{
-			"inbox/store", "parked/delivered", "inbox/ack", "inbox/ack:2", "inbox/acked", "parked/claim", "parked/claimed",
+			"durable/store", "parked/delivered", "inbox/ack", "inbox/ack:2", "inbox/acked", "parked/claim", "parked/claimed",
 			"dedup/claimed", "dedup/committed", "retry/handled", "parked/settle", "parked/removed", "parked/settled", "parked/forgotten",
 		},
 	},
@@ -131,7 +131,7 @@ var scenarios = []scenario{
 	{
 		name: "accepted after all", life: life{Writes: three, Keyed: true, NoConsumer: true}, handled: three,
 		earlier: func(w *world) {
-			for w.count(`once_holds`) == 0 { // a forwarder whose lease has run out meanwhile charges nothing
+			for w.count(`once_blocked_keys`) == 0 { // a forwarder whose lease has run out meanwhile charges nothing
 				killedAt("forwarder/charged")(w)
 			}
 			w.life.NoConsumer = false
@@ -261,8 +261,8 @@ var scenarios = []scenario{
 	{
 		name: "embedded", embedded: true, life: life{Dialect: "sqlite", Writes: three}, handled: three,
 		points: []string{
-			"outbox/inserted", "outbox/committed", "forwarder/leased", "forwarder/publish", "local/deliver", "parked/delivered",
-			"local/delivered", "forwarder/remove", "forwarder/rows-deleted", "forwarder/rows-deleted:2", "forwarder/removed",
+			"outbox/inserted", "outbox/committed", "forwarder/leased", "forwarder/publish", "embedded/deliver", "parked/delivered",
+			"embedded/delivered", "forwarder/remove", "forwarder/rows-deleted", "forwarder/rows-deleted:2", "forwarder/removed",
 			"parked/claim", "parked/claimed", "dedup/claimed", "dedup/handled", "dedup/commit", "dedup/committed", "parked/removed",
 			"parked/settled",
 		},
@@ -297,7 +297,7 @@ func deadLetter(w *world) {
 			last_error, reason, unknown)
 		SELECT position, message_id, topic, ordering_key, payload, metadata, created_at, 20, 'refused', 'exhausted', false
 		FROM once_outbox WHERE message_id = 'd1'`)
-	w.exec(`INSERT INTO once_holds (ordering_key, position, successors_after, reason)
+	w.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
 		SELECT ordering_key, position, position, 'dead' FROM once_outbox WHERE message_id = 'd1'`)
 	w.exec(`DELETE FROM once_outbox WHERE message_id = 'd1'`)
 }

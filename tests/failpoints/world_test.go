@@ -227,7 +227,7 @@ func (w *world) audit() {
 	w.same("quarantined", w.strings(`SELECT message_id FROM once_parked WHERE state = 'quarantined'`), w.failed)
 	w.same("dead", w.strings(`SELECT message_id FROM once_outbox_dead`), w.dead)
 	w.same("under way", w.strings(`SELECT message_id FROM `+underWay), nil)
-	w.same("held", w.strings(`SELECT ordering_key FROM once_holds`), nil)
+	w.same("held", w.strings(`SELECT ordering_key FROM once_blocked_keys`), nil)
 	for _, table := range []string{"once_outbox_sent", "once_inbox", "once_parked", "once_outbox_dead"} {
 		if n := w.count(table + ` WHERE message_id LIKE 'undone-%'`); n > 0 {
 			w.Errorf("%d rows of transactions that were rolled back are in %s", n, table)

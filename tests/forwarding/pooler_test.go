@@ -25,7 +25,7 @@ import (
 
 // consume has a consumer take what is sent to a new queue, with effects in the
 // table effects. Ids that begin with "hopeless" fail.
-func (f *flow) consume(db *sql.DB) (topic string, quarantine *poison.Store) {
+func (f *flow) consume(db *sql.DB) (topic string, quarantine *poison.Quarantine) {
 	f.Helper()
 	f.exec(`CREATE TABLE effects (message_id text)`)
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{

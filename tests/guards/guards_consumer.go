@@ -58,7 +58,7 @@ func inboxGuards() []guard {
 		},
 		{
 			trap: 36, what: "it remembers for longer than the longest way back",
-			file: "dedup/config.go", guard: "if c.Retention < c.LongestWayBack {", without: "if c.Retention < 0 {",
+			file: "dedup/config.go", guard: "if c.Retention < c.MaxDuplicateAge {", without: "if c.Retention < 0 {",
 			pkg: "dedup", test: "TestTrap36RetentionIsNot",
 		},
 		{
@@ -141,14 +141,14 @@ func inboxGuards() []guard {
 		},
 		{
 			trap: 41, what: "no handler sees what cannot be decoded",
-			file: "internal/verdict/panic.go", guard: "if why := Undecodable(msg.Context()); why != nil {",
+			file: "internal/disposition/panic.go", guard: "if why := Undecodable(msg.Context()); why != nil {",
 			without: "if why := Undecodable(msg.Context()); why != nil && h == nil {",
 			pkg:     "poison", test: "TestTrap41",
 		},
 		{
 			trap: 41, what: "nor one that has dedup alone",
-			file: "dedup/identity.go", guard: "if why := verdict.Undecodable(msg.Context()); why != nil {",
-			without: "if why := verdict.Undecodable(msg.Context()); why != nil && i == nil {",
+			file: "dedup/identity.go", guard: "if why := disposition.Undecodable(msg.Context()); why != nil {",
+			without: "if why := disposition.Undecodable(msg.Context()); why != nil && i == nil {",
 			pkg:     "dedup", test: "TestTrap41",
 		},
 		{
@@ -261,7 +261,7 @@ func inboxGuards() []guard {
 		},
 		{
 			trap: 47, what: "what has failed does not go back to the broker",
-			file: "retry/middleware.go", guard: "return a.park(failure, delay)", without: "_ = failure; return verdict.HandBack(err)",
+			file: "retry/middleware.go", guard: "return a.park(failure, delay)", without: "_ = failure; return disposition.HandBack(err)",
 			pkg: "tests", test: "TestTrap47OurBudget",
 		},
 	}

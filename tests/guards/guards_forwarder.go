@@ -68,7 +68,7 @@ func forwarderGuards() []guard {
 			trap: 3, what: "a read stops when it has enough, and sorts nothing",
 			file: "forwarder/sweep.go", guard: "AND CASE WHEN due_at IS NULL THEN ` + mayBeRead + ` ELSE 1 = 0 END",
 			without: `AND due_at IS NULL AND position NOT IN {list $2 bigint} AND slot IN {list $3 smallint}
-	             AND NOT EXISTS (SELECT 1 FROM {holds} AS h WHERE h.ordering_key = o.ordering_key AND h.position <> o.position)`,
+	             AND NOT EXISTS (SELECT 1 FROM {blocked_keys} AS h WHERE h.ordering_key = o.ordering_key AND h.position <> o.position)`,
 			pkg: "forwarder", test: "TestTrap03",
 		},
 		{
@@ -227,7 +227,7 @@ func forwarderGuards() []guard {
 		{
 			trap: 21, what: "what waits for a refused one is not read",
 			file:    "forwarder/sweep.go",
-			guard:   "THEN COALESCE((SELECT h.position FROM {holds} AS h WHERE h.ordering_key = o.ordering_key), position) = position",
+			guard:   "THEN COALESCE((SELECT h.position FROM {blocked_keys} AS h WHERE h.ordering_key = o.ordering_key), position) = position",
 			without: "THEN 1 = 1",
 			pkg:     "forwarder", test: "TestTrap21",
 		},
@@ -364,13 +364,13 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 66, what: "what nobody would handle is refused",
-			file: "local/publish.go", guard: "if len(to) == 0 {", without: "if len(to) == 0 && false {",
-			pkg: "local", test: "TestTrap66Without",
+			file: "embedded/publish.go", guard: "if len(to) == 0 {", without: "if len(to) == 0 && false {",
+			pkg: "embedded", test: "TestTrap66Without",
 		},
 		{
 			trap: 66, what: "what was not stored is not published",
-			file: "local/publish.go", guard: `return fmt.Errorf("local: publish to %q: %w", topic, err)`, without: "return nil",
-			pkg: "local", test: "TestTrap66Nil",
+			file: "embedded/publish.go", guard: `return fmt.Errorf("embedded: publish to %q: %w", topic, err)`, without: "return nil",
+			pkg: "embedded", test: "TestTrap66Nil",
 		},
 		{
 			trap: 67, what: "suspects are published one at a time",

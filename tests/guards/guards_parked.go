@@ -94,8 +94,8 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 49, what: "suspects are claimed one at a time",
-			file: "retry/feed.go", guard: "sel.Suspects, sel.Limit = true, 1", without: "sel.Suspects = true",
-			pkg: "retry", test: "TestTrap49SuspectsRunAlone",
+			file: "retry/feed.go", guard: "sel.Crashed, sel.Limit = true, 1", without: "sel.Crashed = true",
+			pkg: "retry", test: "TestTrap49CrashedRunAlone",
 		},
 		{
 			trap: 49, what: "nothing is claimed beside a suspect",
@@ -202,12 +202,12 @@ func parkedGuards() []guard {
 			file: "retry/middleware.go",
 			guard: `		a.ctx, a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
 	a.msg.SetContext(parked.WithTried(ctx, a.msg, a.suspect))
-	produced, err = verdict.Call(h, a.msg)
+	produced, err = disposition.Call(h, a.msg)
 	a.msg.SetContext(a.ctx) // a handler may have left a cancelled one behind
 `,
 			without: `		a.msg.Context(), a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
 	a.msg.SetContext(parked.WithTried(ctx, a.msg, a.suspect))
-	produced, err = verdict.Call(h, a.msg)
+	produced, err = disposition.Call(h, a.msg)
 `,
 			pkg: "retry", test: "TestTrap57",
 		},
@@ -268,7 +268,7 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 65, what: "a panic is the error of its try",
-			file: "internal/verdict/panic.go", guard: "value := recover()", without: "value := any(nil)",
+			file: "internal/disposition/panic.go", guard: "value := recover()", without: "value := any(nil)",
 			pkg: "retry", test: "TestTrap65APanic/sqlite",
 		},
 		{
@@ -295,7 +295,7 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 71, what: "what is undecided is not quarantined",
-			file: "poison/middleware.go", guard: "v.Kind == verdict.Undecided || ", without: "",
+			file: "poison/middleware.go", guard: "v.Kind == disposition.Undecided || ", without: "",
 			pkg: "poison", test: "TestTrap71",
 		},
 		{

@@ -53,10 +53,10 @@ func TestTrap60_ConsumersTellNoSecretsEither(t *testing.T) {
 	send := w.rabbit(queue(address), rabbit.PublisherConfig{})
 
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
-		Durable: []string{"durable"},
+		DurableConsumers: []string{"durable"},
 		Retry: retry.Config{
 			Policy:       retry.Policy{Immediate: 1, Delayed: 1, Base: 10 * time.Millisecond},
-			PollInterval: 10 * time.Millisecond, KeyOrder: retry.StayHeld,
+			PollInterval: 10 * time.Millisecond, KeyOrder: retry.BlockWhileQuarantined,
 		},
 		Poison:        poison.Config{OnQuarantine: func(poison.Entry) { panic("the hook fails") }},
 		MeterProvider: w.meters, TracerProvider: w.traces, Logger: &w.logs,
@@ -164,7 +164,7 @@ func TestTrap60_ConsumersTellNoSecretsEither(t *testing.T) {
 }
 
 // operateBadly returns the errors of what an operator can do wrong.
-func operateBadly(w *watch, quarantine *poison.Store) (errs []error) {
+func operateBadly(w *watch, quarantine *poison.Quarantine) (errs []error) {
 	w.Helper()
 	ctx, ann := w.Context(), poison.Act{Actor: "ann", Why: "a test"}
 	entries, err := quarantine.List(ctx, poison.Filter{})

@@ -11,9 +11,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
@@ -66,7 +66,7 @@ func (w *watch) consume(db *sql.DB, h message.NoPublishHandlerFunc, inner ...mes
 	retries, err := retry.New(db, retry.Config{
 		Policy:      retry.Policy{Immediate: 1, Delayed: 1, Base: 10 * time.Millisecond},
 		CrashBudget: 2, PollInterval: 5 * time.Millisecond,
-		KeyOrder:      retry.StayHeld, // of messages that have a key
+		KeyOrder:      retry.BlockWhileQuarantined, // of messages that have a key
 		MeterProvider: w.meters, TracerProvider: w.traces, Logger: &w.logs,
 	})
 	if err != nil {
@@ -283,7 +283,7 @@ func moveRetry(w *watch, seen *seen) {
 		in.deliver(keyed)
 	}
 	w.reaches(2, "once.retry.kept", "")
-	w.reaches(1, "once.retry.held_keys", "")
+	w.reaches(1, "once.retry.blocked_keys", "")
 	w.reaches(1, "once.retry.held", "")
 	put("nobody", "1")
 	w.reaches(1, "once.retry.waiting", "")

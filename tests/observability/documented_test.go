@@ -238,7 +238,7 @@ func moveForwarder(w *watch, seen *seen) {
 		w.publish(w.Context(), db, box, topic, msg)
 		w.publish(w.Context(), db, box, "fine", next)
 	}
-	w.reaches(1, "once.forwarder.held_keys", "")
+	w.reaches(1, "once.forwarder.blocked_keys", "")
 	w.reaches(0.5, "once.forwarder.lag", "") // the successor waits for its key
 	w.reaches(1, "once.forwarder.pending", "")
 	seen.look(w)

@@ -20,7 +20,7 @@ func moveInbox(w *watch, seen *seen) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.zero("once.inbox.")
+	w.zero("once.durable.")
 	retries, err := retry.New(db, retry.Config{PollInterval: 5 * time.Millisecond})
 	if err != nil {
 		w.Fatal(err)
@@ -39,7 +39,7 @@ func moveInbox(w *watch, seen *seen) {
 
 	in.deliver(message.NewMessage("1", nil))
 	in.deliver(message.NewMessage("1", nil))
-	testkit.Eventually(w, 20*time.Second, "the message is handled", func() bool { return w.value("once.inbox.lag", "") == 1 })
+	testkit.Eventually(w, 20*time.Second, "the message is handled", func() bool { return w.value("once.durable.lag", "") == 1 })
 
 	w.exec(db, `ALTER TABLE once_parked RENAME TO away`)
 	stored := make(chan struct{})
@@ -48,16 +48,16 @@ func moveInbox(w *watch, seen *seen) {
 		in.deliver(message.NewMessage("2", nil))
 	}()
 	testkit.Eventually(w, 20*time.Second, "storing fails", func() bool {
-		return w.value("once.inbox.store.duration", "once.outcome=failed") > 0
+		return w.value("once.durable.store.duration", "once.outcome=failed") > 0
 	})
 	w.exec(db, `ALTER TABLE away RENAME TO once_parked`)
 	<-stored
 	for outcome, want := range map[string]float64{"stored": 2, "ignored": 1} {
-		if got := w.value("once.inbox.received", "once.outcome="+outcome); got != want {
+		if got := w.value("once.durable.received", "once.outcome="+outcome); got != want {
 			w.Errorf("%v were %s, want %v", got, outcome, want)
 		}
 	}
-	if got := w.value("once.inbox.store.duration", "once.outcome=ok"); got != 3 {
+	if got := w.value("once.durable.store.duration", "once.outcome=ok"); got != 3 {
 		w.Errorf("%v batches were stored, want 3", got)
 	}
 	seen.look(w)

@@ -11,14 +11,14 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
 
-func (w *watch) quarantine(db *sql.DB, config poison.Config) *poison.Store {
+func (w *watch) quarantine(db *sql.DB, config poison.Config) *poison.Quarantine {
 	w.Helper()
 	config.MeterProvider, config.TracerProvider, config.Logger = w.meters, w.traces, &w.logs
 	config.ReplayToAbsent = true
@@ -30,7 +30,7 @@ func (w *watch) quarantine(db *sql.DB, config poison.Config) *poison.Store {
 }
 
 // fail has a consumer fail a message for a reason.
-func (w *watch) fail(store *poison.Store, consumer, id, reason string, claim *parked.Claim) {
+func (w *watch) fail(store *poison.Quarantine, consumer, id, reason string, claim *parked.Claim) {
 	w.Helper()
 	msg := message.NewMessage(id, []byte("body"))
 	msg.SetContext(parked.WithDelivery(w.Context(), &parked.Delivery{Consumer: consumer, Topic: "t", Claim: claim}))
@@ -114,7 +114,7 @@ func TestQuarantiningIsASpanBesideTheAttempts(t *testing.T) {
 	w.exec(db, `ALTER TABLE once_parked RENAME TO elsewhere`)
 	msg := give("2")
 	msg.SetContext(parked.WithDelivery(t.Context(), &parked.Delivery{Consumer: "payments", Topic: "t"}))
-	_, err = w.quarantine(db, poison.Config{Hold: time.Nanosecond}).Middleware(func(*message.Message) ([]*message.Message, error) {
+	_, err = w.quarantine(db, poison.Config{UnackedWait: time.Nanosecond}).Middleware(func(*message.Message) ([]*message.Message, error) {
 		return nil, errHandler
 	})(msg)
 	if err == nil {

@@ -78,11 +78,11 @@ func handler(mended *atomic.Bool) once.HandlerFunc {
 func (p *part) consume() (end func()) {
 	p.Helper()
 	consumer, err := once.NewConsumer(p.db, once.ConsumerConfig{
-		Schema: tables, Durable: []string{"durable"},
-		Inbox: durable.Config{KeepHandled: time.Hour},
+		Schema: tables, DurableConsumers: []string{"durable"},
+		Durable: durable.Config{KeepHandled: time.Hour},
 		Retry: retry.Config{
 			Policy:       retry.Policy{Immediate: 1, Delayed: 3, Base: 10 * time.Millisecond},
-			PollInterval: 10 * time.Millisecond, KeyOrder: retry.StayHeld,
+			PollInterval: 10 * time.Millisecond, KeyOrder: retry.BlockWhileQuarantined,
 		},
 		Sequence: &sequence.Config{Policy: sequence.HoldForGap, First: sequence.FromOne},
 	})

@@ -45,7 +45,7 @@ func (p *part) run(config forwarder.Config) (f *forwarder.Forwarder, end func())
 	p.Helper()
 	config.Schema, config.PollMax = tables, 20*time.Millisecond
 	config.Backoff = func(int) time.Duration { return 50 * time.Millisecond }
-	config.AfterDead = forwarder.StayHeld
+	config.AfterDead = forwarder.BlockKey
 	f, err := forwarder.New(p.db, &broker{seen: map[string]int{}}, config)
 	if err != nil {
 		p.Fatal(err)

@@ -36,7 +36,7 @@ func (p *part) must(err error) {
 	}
 }
 
-func (p *part) look(quarantine *poison.Store) {
+func (p *part) look(quarantine *poison.Quarantine) {
 	p.Helper()
 	ctx := p.Context()
 	entries, err := quarantine.List(ctx, poison.Filter{})
@@ -58,7 +58,7 @@ func (p *part) look(quarantine *poison.Store) {
 	}
 }
 
-func (p *part) change(quarantine *poison.Store) {
+func (p *part) change(quarantine *poison.Quarantine) {
 	p.Helper()
 	ctx := p.Context()
 	entries, err := quarantine.List(ctx, poison.Filter{Consumer: "durable"})

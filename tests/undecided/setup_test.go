@@ -151,7 +151,7 @@ func newWorld(t *testing.T, db testkit.Database, mode string, h handle, change f
 		Logger: testkit.Logger(t),
 	}
 	if mode == "durable" {
-		config.Durable = []string{consumer}
+		config.DurableConsumers = []string{consumer}
 	}
 	if change != nil {
 		change(&config)

@@ -34,7 +34,7 @@ func TestDurable(t *testing.T) {
 			ShareConsumer: true, // a group's subscribers are instances of one service
 		}
 		if ordered {
-			retrying.KeyOrder = retry.GoOn
+			retrying.KeyOrder = retry.BlockWhileRetried
 		}
 		retries, err := retry.New(s.db, retrying)
 		if err != nil {

@@ -6,8 +6,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/embedded"
+	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
@@ -36,7 +36,7 @@ func TestLocal(t *testing.T) {
 			ShareConsumer: true, // a group's subscribers are instances of one service
 		}
 		if ordered {
-			retrying.KeyOrder = retry.GoOn
+			retrying.KeyOrder = retry.BlockWhileRetried
 		}
 		retries, err := retry.New(db.DB, retrying)
 		if err != nil {

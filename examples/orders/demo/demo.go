@@ -10,13 +10,13 @@ import (
 // Demo is one run: orders are placed, everything is waited for, what is in
 // quarantine is dealt with, and the books are audited.
 type Demo struct {
-	URL        string        // the service's
-	Orders     int           // to be placed
-	Faults     *Faults       // nil for none
-	Audit      Audit         // what to count in
-	Wire       Wire          // what to count in, and where malformed messages are sent to
-	Quarantine *poison.Store // the service's
-	Progress   Progress      // told how far it is
+	URL        string             // the service's
+	Orders     int                // to be placed
+	Faults     *Faults            // nil for none
+	Audit      Audit              // what to count in
+	Wire       Wire               // what to count in, and where malformed messages are sent to
+	Quarantine *poison.Quarantine // the service's
+	Progress   Progress           // told how far it is
 
 	load     *load
 	begun    time.Time

@@ -11,8 +11,8 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/durable"
+	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
@@ -92,11 +92,11 @@ func (s *Service) build(config Config) (err error) {
 		concurrency = 1 // as many as there can be writers
 	}
 	consumers := once.ConsumerConfig{
-		Schema:  s.database.Tables,
-		Logger:  logger,
-		Durable: []string{"notifications"},
-		Inbox:   durable.Config{BatchSize: together, Ahead: parkedAtOnce},
-		Dedup:   dedup.Config{Batch: dedup.Batch{Size: together}},
+		Schema:           s.database.Tables,
+		Logger:           logger,
+		DurableConsumers: []string{"notifications"},
+		Durable:          durable.Config{BatchSize: together, Ahead: parkedAtOnce},
+		Dedup:            dedup.Config{Batch: dedup.Batch{Size: together}},
 		Retry: retry.Config{
 			Policy: config.Retry, Lease: config.Lease,
 			PollInterval: 200 * time.Millisecond, Concurrency: concurrency,
@@ -106,7 +106,7 @@ func (s *Service) build(config Config) (err error) {
 		return err
 	}
 	ordered := consumers
-	ordered.Retry.KeyOrder = retry.GoOn
+	ordered.Retry.KeyOrder = retry.BlockWhileRetried
 	if s.ordered, err = once.NewConsumer(s.handling, ordered); err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (s *Service) build(config Config) (err error) {
 // Quarantine returns the store of the messages that were given up. It is the
 // same for all consumers, and so is what Run removes from the inbox: they share
 // their tables.
-func (s *Service) Quarantine() *poison.Store { return s.consumer.Quarantine() }
+func (s *Service) Quarantine() *poison.Quarantine { return s.consumer.Quarantine() }
 
 // Close closes what everything else works with. It is for a service that is not
 // run after all: Run does it too.

@@ -19,8 +19,8 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/watermill-once/once"
-	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/embedded"
+	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )

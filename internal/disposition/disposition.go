@@ -1,4 +1,4 @@
-// Package verdict is how the middlewares of one chain tell each other what an
+// Package disposition is how the middlewares of one chain tell each other what an
 // error means, without importing one another.
 package disposition
 

@@ -29,11 +29,11 @@ func New(db *sql.DB, config Config) (*Storage, error) {
 		err = errors.Join(errors.New("db is nil"), err)
 	}
 	if err != nil {
-		return nil, fields.Refused("inbox", err)
+		return nil, fields.Refused("durable", err)
 	}
 	store, err := parked.NewStore(db, config.Schema)
 	if err != nil {
-		return nil, fmt.Errorf("inbox: %w", err)
+		return nil, fmt.Errorf("durable: %w", err)
 	}
 	return &Storage{config: config, store: store, instruments: newInstruments(config)}, nil
 }
