@@ -66,11 +66,11 @@ func (p *part) forward() {
 	p.Helper()
 	reader := metric.NewManualReader()
 	// By hand: a hold without a head.
-	p.exec(p.admin, `INSERT INTO app.mine_holds VALUES ('gone', 1000000, 1000000, 'refused')`)
+	p.exec(p.admin, `INSERT INTO app.mine_blocked_keys VALUES ('gone', 1000000, 1000000, 'refused')`)
 	f, end := p.run(forwarder.Config{KeepSent: time.Minute, MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))})
 	p.becomes(3, `SELECT COUNT(*) FROM app.mine_outbox_dead`)
 	p.becomes(2, `SELECT COUNT(*) FROM app.mine_outbox`)
-	p.becomes(2, `SELECT COUNT(*) FROM app.mine_holds`)
+	p.becomes(2, `SELECT COUNT(*) FROM app.mine_blocked_keys`)
 	p.becomes(8, `SELECT COUNT(*) FROM app.mine_outbox_sent`)
 	if _, err := f.Stats(p.Context()); err != nil {
 		p.Error(err)
