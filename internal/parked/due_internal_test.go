@@ -40,7 +40,7 @@ func TestALookFindsOnlyWhoHasSomethingDue(t *testing.T) {
 			}
 			return due.Fresh()
 		})
-		if got := due.tenants[retryLane]; !slices.Equal(got, []string{"b"}) {
+		if got := due.tenants[retryClass]; !slices.Equal(got, []string{"b"}) {
 			t.Errorf("it found %q, want only b", got)
 		}
 	})
