@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
@@ -150,11 +151,11 @@ func name(n int) string { return fmt.Sprintf("m-%03d", n) }
 // looks sees that everything that looks at the tables still can.
 func (w *world) looks() {
 	w.Helper()
-	letters, err := forwarder.NewDeadLetters(w.db, w.config)
+	letters, err := deadletter.New(w.db, deadletter.Config{Schema: w.config})
 	if err != nil {
 		w.Fatal(err)
 	}
-	for name, f := range map[string]forwarder.Filter{
+	for name, f := range map[string]deadletter.Filter{
 		"all": {}, "tenant": {Tenant: "t"}, "aggregate": {AggregateType: "a", AggregateID: "b"}, "event": {EventType: "e"},
 	} {
 		if _, err := letters.List(w.Context(), f); err != nil {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -98,22 +98,22 @@ func (p *part) change(quarantine *poison.Quarantine) {
 func (p *part) deadLetters() {
 	p.Helper()
 	ctx := p.Context()
-	letters, err := forwarder.NewDeadLetters(p.db, tables)
+	letters, err := deadletter.New(p.db, deadletter.Config{Schema: tables})
 	p.must(err)
-	dead, err := letters.List(ctx, forwarder.Filter{})
+	dead, err := letters.List(ctx, deadletter.Filter{})
 	p.must(err)
 	_, err = letters.Get(ctx, dead[0].ID)
 	p.must(err)
-	p.must(letters.Release(ctx, forwarder.Act(act), "dead key"))
-	replayed, err := letters.ReplayMatching(ctx, forwarder.Act(act), forwarder.Filter{OrderingKey: "dead key too"}, forwarder.Plan{})
+	p.must(letters.Release(ctx, deadletter.Act(act), "dead key"))
+	replayed, err := letters.ReplayMatching(ctx, deadletter.Act(act), deadletter.Filter{OrderingKey: "dead key too"}, deadletter.Plan{})
 	p.must(err)
-	discarded, err := letters.DiscardMatching(ctx, forwarder.Act(act), forwarder.Filter{MessageID: "8"})
+	discarded, err := letters.DiscardMatching(ctx, deadletter.Act(act), deadletter.Filter{MessageID: "8"})
 	p.must(err)
-	sent, err := forwarder.NewSent(p.db, tables)
+	sent, err := deadletter.NewSentLog(p.db, deadletter.Config{Schema: tables})
 	p.must(err)
-	_, err = sent.List(ctx, forwarder.Filter{})
+	_, err = sent.List(ctx, deadletter.Filter{})
 	p.must(err)
-	resent, err := sent.Resend(ctx, forwarder.Act(act), forwarder.Filter{MessageID: "1"}, forwarder.Plan{})
+	resent, err := sent.ReplayMatching(ctx, deadletter.Act(act), deadletter.Filter{MessageID: "1"}, deadletter.Plan{})
 	p.must(err)
 	if replayed.Replayed != 1 || discarded != 1 || resent.Replayed != 1 {
 		p.Errorf("replayed %+v, discarded %d, resent %+v", replayed, discarded, resent)
