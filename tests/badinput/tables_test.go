@@ -3,6 +3,7 @@ package badinput
 import (
 	"database/sql"
 	"fmt"
+	"io"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -165,6 +166,7 @@ func (w *world) looks() {
 			w.Errorf("dead letters by %s: %v", name, err)
 		}
 	}
+	w.looksAtLetters(letters)
 	quarantine := w.consumer.Quarantine()
 	if _, err := quarantine.Groups(w.Context(), poison.Filter{}); err != nil {
 		w.Errorf("groups: %v", err)
@@ -181,6 +183,26 @@ func (w *world) looks() {
 	}
 	if err := f.Close(); err != nil {
 		w.Error(err)
+	}
+}
+
+// looksAtLetters sees that odd rows are grouped, tried and exported too.
+func (w *world) looksAtLetters(letters *deadletter.Letters) {
+	w.Helper()
+	groups, err := letters.Groups(w.Context(), deadletter.Filter{Limit: 1000})
+	if err != nil {
+		w.Errorf("groups of dead letters: %v", err)
+	}
+	for _, g := range groups {
+		if found, err := letters.List(w.Context(), deadletter.Filter{Fingerprint: g.Fingerprint}); err != nil || len(found) == 0 {
+			w.Errorf("dead letters of the group %q: %d, %v", g.Fingerprint, len(found), err)
+		}
+	}
+	if _, err := letters.DryRun(w.Context(), deadletter.Filter{All: true}, deadletter.Plan{}); err != nil {
+		w.Errorf("dry run of dead letters: %v", err)
+	}
+	if _, err := letters.Export(w.Context(), deadletter.Filter{}, io.Discard); err != nil {
+		w.Errorf("export of dead letters: %v", err)
 	}
 }
 

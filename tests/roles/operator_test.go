@@ -3,6 +3,7 @@ package roles
 import (
 	"bytes"
 	"errors"
+	"io"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -40,6 +41,8 @@ func (p *part) look(quarantine *poison.Quarantine) {
 	p.Helper()
 	ctx := p.Context()
 	entries, err := quarantine.List(ctx, poison.Filter{})
+	p.must(err)
+	_, err = quarantine.Count(ctx, poison.Filter{})
 	p.must(err)
 	_, err = quarantine.Groups(ctx, poison.Filter{})
 	p.must(err)
@@ -104,6 +107,12 @@ func (p *part) deadLetters() {
 	p.must(err)
 	_, err = letters.Get(ctx, dead[0].ID)
 	p.must(err)
+	_, err = letters.Groups(ctx, deadletter.Filter{})
+	p.must(err)
+	_, err = letters.DryRun(ctx, deadletter.Filter{All: true}, deadletter.Plan{})
+	p.must(err)
+	_, err = letters.Export(ctx, deadletter.Filter{}, io.Discard)
+	p.must(err)
 	p.must(letters.Release(ctx, deadletter.Act(act), "dead key"))
 	replayed, err := letters.ReplayMatching(ctx, deadletter.Act(act), deadletter.Filter{OrderingKey: "dead key too"}, deadletter.Plan{})
 	p.must(err)
@@ -112,6 +121,10 @@ func (p *part) deadLetters() {
 	sent, err := deadletter.NewSentLog(p.db, deadletter.Config{Schema: tables})
 	p.must(err)
 	_, err = sent.List(ctx, deadletter.Filter{})
+	p.must(err)
+	_, err = sent.DryRun(ctx, deadletter.Filter{All: true}, deadletter.Plan{})
+	p.must(err)
+	_, err = sent.Export(ctx, deadletter.Filter{}, io.Discard)
 	p.must(err)
 	resent, err := sent.ReplayMatching(ctx, deadletter.Act(act), deadletter.Filter{MessageID: "1"}, deadletter.Plan{})
 	p.must(err)

@@ -23,6 +23,8 @@ func (p *part) watch() {
 	p.must(err)
 	quarantine, err := poison.New(p.db, poison.Config{Schema: tables})
 	p.must(err)
+	_, err = quarantine.Count(ctx, poison.Filter{})
+	p.must(err)
 	_, err = quarantine.Replays(ctx, 0)
 	p.must(err)
 	for table, columns := range p.all() {
