@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -67,8 +68,8 @@ func TestExportReturnsAllPages(t *testing.T) {
 		require.Equal(b, 207, n)
 		lines := decoded(b.T, &out)
 		require.Len(b, lines, 207)
-		require.Equal(b, 2.0, lines[0]["id"])
-		require.Equal(b, 208.0, lines[206]["id"])
+		require.Equal(b, "2", fmt.Sprint(lines[0]["id"]))
+		require.Equal(b, "208", fmt.Sprint(lines[206]["id"]))
 		require.Len(b, lines[206]["payload"], 933_336)
 
 		out.Reset()

@@ -82,7 +82,8 @@ func (b *bench) count(query string, args ...any) int {
 
 func (b *bench) pending() int { b.Helper(); return b.count(`SELECT COUNT(*) FROM once_outbox`) }
 func (b *bench) dead() int    { b.Helper(); return b.count(`SELECT COUNT(*) FROM once_outbox_dead`) }
-func (b *bench) sent() int    { b.Helper(); return b.count(`SELECT COUNT(*) FROM once_outbox_sent`) }
+
+func (b *bench) sent() int { b.Helper(); return b.count(`SELECT COUNT(*) FROM once_outbox_sent`) }
 
 // now returns an expression for the database's clock, for a column of the tables.
 func (b *bench) now() string {
@@ -121,25 +122,29 @@ func messages(n int) (msgs []*message.Message) {
 // bury inserts dead letters with the ids 1, 2, and so on, without a forwarder.
 func (b *bench) bury(msgs ...*message.Message) {
 	b.Helper()
-	for i, m := range msgs {
-		metadata, err := json.Marshal(m.Metadata)
-		require.NoError(b, err)
-		b.exec(`INSERT INTO once_outbox_dead (position, message_id, topic, ordering_key, payload, metadata, created_at,
-			attempts, last_error, reason, unknown)
-			VALUES ($1, $2, 't', $3, $4, $5, `+b.now()+`, 20, 'no queue', 'exhausted', 1 = 0)`,
-			1000+i, m.UUID, keyOf(m), []byte(m.Payload), string(metadata))
-	}
+	b.insert(`INSERT INTO once_outbox_dead (position, message_id, topic, ordering_key, payload, metadata, created_at,
+		attempts, last_error, reason, unknown)
+		VALUES ($1, $2, 't', $3, $4, $5, `+b.now()+`, 20, 'no queue', 'exhausted', 1 = 0)`, msgs)
 }
 
 // record inserts messages into the sent log, without a forwarder.
 func (b *bench) record(topic string, msgs ...*message.Message) {
 	b.Helper()
+	b.insert(`INSERT INTO once_outbox_sent (position, message_id, topic, ordering_key, payload, metadata, created_at)
+		VALUES ($1, $2, '`+topic+`', $3, $4, $5, `+b.now()+`)`, msgs)
+}
+
+func (b *bench) insert(query string, msgs []*message.Message) {
+	b.Helper()
+	tx, err := b.db.BeginTx(b.Context(), nil)
+	require.NoError(b, err)
 	for i, m := range msgs {
 		metadata, err := json.Marshal(m.Metadata)
 		require.NoError(b, err)
-		b.exec(`INSERT INTO once_outbox_sent (position, message_id, topic, ordering_key, payload, metadata, created_at)
-			VALUES ($1, $2, $3, $4, $5, $6, `+b.now()+`)`, 1000+i, m.UUID, topic, keyOf(m), []byte(m.Payload), string(metadata))
+		_, err = tx.ExecContext(b.Context(), query, 1000+i, m.UUID, keyOf(m), []byte(m.Payload), string(metadata))
+		require.NoError(b, err)
 	}
+	require.NoError(b, tx.Commit())
 }
 
 func keyOf(m *message.Message) any {

@@ -92,7 +92,7 @@ var scenarios = []scenario{
 	{
 		name: "durable", life: life{Writes: three, Durable: true}, handled: three,
 		points: []string{
-			"durable/store", "parked/delivered", "inbox/ack", "inbox/ack:2", "inbox/acked", "parked/claim", "parked/claimed",
+			"durable/store", "parked/delivered", "durable/ack", "durable/ack:2", "durable/acked", "parked/claim", "parked/claimed",
 			"dedup/claimed", "dedup/committed", "retry/handled", "parked/settle", "parked/removed", "parked/settled", "parked/forgotten",
 		},
 	},

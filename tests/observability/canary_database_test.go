@@ -16,8 +16,8 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 
 	"github.com/watermill-once/once"
-	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/deadletter"
+	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/mover"
