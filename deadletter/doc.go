@@ -3,13 +3,10 @@
 // sent. Both can be searched, replayed and exported; dead letters can also be
 // discarded.
 //
-//	              ┌──── Replay, ReplayMatching ────┐
-//	              ▼                                │
-//	once_outbox ──┬── given up ────────▶ once_outbox_dead ── Discard, DiscardMatching ──▶ deleted
-//	              │
-//	              └── sent, KeepSent ──▶ once_outbox_sent
-//	              ▲                                │
-//	              └──── Replay, ReplayMatching ────┘  a copy
+//	once_outbox ── given up ──▶ once_outbox_dead ─┬─ Replay ───▶ once_outbox
+//	                                              └─ Discard ──▶ deleted
+//
+//	once_outbox ── sent ──────▶ once_outbox_sent ─── Replay ───▶ once_outbox, a copy
 //
 // [New] returns the dead letters, [NewSentLog] the log. They read and write the
 // tables only: no forwarder need run, and any number may run, in this process or

@@ -66,9 +66,9 @@ func (b *bench) remembering(retention time.Duration) (*deadletter.Letters, *dead
 
 func (b *bench) sqlite() bool { return b.config.Dialect == schema.SQLite }
 
-func (b *bench) exec(query string, args ...any) {
+func (b *bench) exec(query string) {
 	b.Helper()
-	_, err := b.db.ExecContext(b.Context(), query, args...)
+	_, err := b.db.ExecContext(b.Context(), query)
 	require.NoError(b, err)
 }
 
