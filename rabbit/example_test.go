@@ -79,7 +79,7 @@ func ExampleMarshaler() {
 	got, err := rabbit.Marshaler{}.Unmarshal(amqp091.Delivery{Headers: sent.Headers, Body: sent.Body})
 
 	fmt.Println(got.UUID, got.Metadata.Get("tenant"), got.Metadata.Get("x-death"), err)
-	fmt.Printf("BCC: %q, redelivered: %s\n", got.Metadata.Get("BCC"), got.Metadata.Get(rabbit.MetadataRedelivered))
+	fmt.Printf("BCC: %q, redelivered: %s\n", got.Metadata.Get("BCC"), got.Metadata.Get("once_redelivered"))
 	// Output:
 	// id-1 acme [{"count":2,"queue":"q"}] <nil>
 	// BCC: "", redelivered: false

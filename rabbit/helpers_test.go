@@ -163,8 +163,8 @@ func (o *outcomes) wait(t testing.TB) map[string]error {
 	return o.errs
 }
 
-// verdict is how another package would classify an error.
-func verdict(err error) string {
+// outcomeOf is how another package would classify an error.
+func outcomeOf(err error) string {
 	var refused interface{ Refused() bool }
 	var unacceptable interface{ Unacceptable() bool }
 	var unavailable interface{ Unavailable() bool }
@@ -183,7 +183,7 @@ func verdict(err error) string {
 
 func mustBe(t testing.TB, want string, err error) {
 	t.Helper()
-	if got := verdict(err); got != want {
+	if got := outcomeOf(err); got != want {
 		t.Fatalf("got %s (%v), want %s", got, err, want)
 	}
 }
@@ -199,6 +199,16 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, what, cond)
 }
+
+// The beginnings of log lines.
+const (
+	connectedLine   = "RabbitMQ connection established"
+	lostLine        = "RabbitMQ connection unavailable"
+	consumingLine   = "RabbitMQ consumer started"
+	interruptedLine = "RabbitMQ consumer interrupted"
+	dropsLine       = "Queue limit drops"
+	timeoutLine     = "Consumer timeout"
+)
 
 // heard is a logger that remembers.
 type heard struct {

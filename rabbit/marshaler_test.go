@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/rabbit"
 )
 
@@ -44,7 +45,7 @@ func TestMarshalerRoundTrip(t *testing.T) {
 
 	got := unmarshal(t, arrived(publishing))
 	want := maps.Clone(msg.Metadata)
-	want[rabbit.MetadataRedelivered] = "false"
+	want["once_redelivered"] = "false"
 	if got.UUID != msg.UUID || string(got.Payload) != string(msg.Payload) || !maps.Equal(got.Metadata, want) {
 		t.Errorf("got %s %q %v, want %v", got.UUID, got.Payload, got.Metadata, want)
 	}
@@ -81,13 +82,13 @@ func TestTrap32_SteeringHeadersDoNotPass(t *testing.T) {
 	}
 	msg := newMessage("m")
 	for _, key := range steering {
-		if !rabbit.SteeringHeader(key) {
+		if !meta.Steering(key) {
 			t.Errorf("%q steers the broker", key)
 		}
 		msg.Metadata.Set(key, "1")
 	}
 	for _, key := range harmless {
-		if rabbit.SteeringHeader(key) {
+		if meta.Steering(key) {
 			t.Errorf("%q does not steer the broker", key)
 		}
 		msg.Metadata.Set(key, "1")
@@ -97,12 +98,12 @@ func TestTrap32_SteeringHeadersDoNotPass(t *testing.T) {
 		t.Fatal(err)
 	}
 	for key := range publishing.Headers {
-		if rabbit.SteeringHeader(key) {
+		if meta.Steering(key) {
 			t.Errorf("%q has passed", key)
 		}
 	}
 	if got := unmarshal(t, arrived(publishing)).Metadata; len(got) != len(harmless)+1 {
-		t.Errorf("got %v, want the harmless ones and %s", got, rabbit.MetadataRedelivered)
+		t.Errorf("got %v, want the harmless ones and %s", got, "once_redelivered")
 	}
 }
 
@@ -199,18 +200,18 @@ func TestUnmarshalSaysWhatTheBrokerSays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			msg := unmarshal(t, amqp091.Delivery{Redelivered: c.redelivered, Headers: amqp091.Table{
-				"x-delivery-count":           c.count,
-				rabbit.MetadataRedelivered:   "forged",
-				rabbit.MetadataDeliveryCount: "forged",
-				rabbit.PublishHeader:         "17",
+				"x-delivery-count":    c.count,
+				"once_redelivered":    "forged",
+				"once_delivery_count": "forged",
+				"_once_publish":       "17",
 			}})
-			if got, want := msg.Metadata[rabbit.MetadataRedelivered] == "true", c.redelivered; got != want {
+			if got, want := msg.Metadata["once_redelivered"] == "true", c.redelivered; got != want {
 				t.Errorf("redelivered is %v, want %v", got, want)
 			}
-			if got := msg.Metadata[rabbit.MetadataDeliveryCount]; got != c.want {
+			if got := msg.Metadata["once_delivery_count"]; got != c.want {
 				t.Errorf("delivery count is %q, want %q", got, c.want)
 			}
-			if _, ok := msg.Metadata[rabbit.PublishHeader]; ok {
+			if _, ok := msg.Metadata["_once_publish"]; ok {
 				t.Error("the publisher's own header is in the metadata")
 			}
 		})
@@ -249,12 +250,12 @@ func TestTrap41_HeadersThatTheBrokerWrote(t *testing.T) {
 		!strings.Contains(first.Metadata["x-death"], `"reason":"expired"`) {
 		t.Errorf("got %s with %v", first.UUID, first.Metadata)
 	}
-	if first.Metadata[rabbit.MetadataRedelivered] != "false" || first.Metadata[rabbit.MetadataDeliveryCount] != "" {
+	if first.Metadata["once_redelivered"] != "false" || first.Metadata["once_delivery_count"] != "" {
 		t.Errorf("first delivery: %v", first.Metadata)
 	}
 	get()
 	third := get()
-	if third.Metadata[rabbit.MetadataRedelivered] != "true" || third.Metadata[rabbit.MetadataDeliveryCount] != "2" {
+	if third.Metadata["once_redelivered"] != "true" || third.Metadata["once_delivery_count"] != "2" {
 		t.Errorf("third delivery: %v", third.Metadata)
 	}
 	if third.Metadata["x-death"] != first.Metadata["x-death"] {
@@ -274,13 +275,13 @@ func FuzzUnmarshal(f *testing.F) {
 		}
 		delivery := amqp091.Delivery{Redelivered: redelivered, MessageId: text, Body: raw, Headers: amqp091.Table{
 			key: []any{nested, raw, n}, "text": text, "raw": raw, "n": n, "x": x, "at": at, "table": nested,
-			rabbit.PublishHeader: n,
+			"_once_publish": n,
 		}}
 		msg := unmarshal(t, delivery)
 		if key != "text" && key != "raw" && (msg.Metadata["text"] != text || msg.Metadata["raw"] != string(raw)) {
 			t.Errorf("text changed on the way: %q", msg.Metadata)
 		}
-		if got := msg.Metadata[rabbit.MetadataRedelivered] == "true"; got != redelivered {
+		if got := msg.Metadata["once_redelivered"] == "true"; got != redelivered {
 			t.Errorf("redelivered is %v", got)
 		}
 		if again := unmarshal(t, delivery); !maps.Equal(again.Metadata, msg.Metadata) {

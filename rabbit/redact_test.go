@@ -1,6 +1,7 @@
 package rabbit
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -8,6 +9,29 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
+
+func TestRedact(t *testing.T) {
+	for text, want := range map[string]string{
+		"dial tcp 127.0.0.1:5672: connection refused":   "dial tcp 127.0.0.1:5672: connection refused",
+		"see amqp://user:secret@host:5672/vhost now":    "see amqp://***@host:5672/vhost now",
+		`parse "amqp://u:se/cr@et@host/": bad`:          `parse "amqp://***@host/": bad`,
+		"amqps://user@host and amqp://a:b@other failed": "amqps://***@host and amqp://***@other failed",
+	} {
+		if got := redactText(text); got != want {
+			t.Errorf("redactText(%q) = %q, want %q", text, got, want)
+		}
+	}
+
+	harmless := errors.New("harmless")
+	if !errors.Is(redact(harmless), harmless) || redact(nil) != nil {
+		t.Error("an error without credentials has to stay what it is")
+	}
+	secret := &url.Error{Op: "parse", URL: "amqp://user:secret@host:port", Err: harmless}
+	redacted := redact(fmt.Errorf("connect: %w", secret))
+	if inner, ok := errors.AsType[*url.Error](redacted); ok {
+		t.Errorf("the credentials are still inside: %v", inner)
+	}
+}
 
 // No password of a URL that can be dialled is left in the text of an error.
 func FuzzRedact(f *testing.F) {

@@ -59,7 +59,7 @@ func TestTrap44_QueueIsDeletedAndMadeAgain(t *testing.T) {
 				}
 				msg.Ack()
 			}
-			if lost, on := h.said("Not consuming"), h.said("Consuming"); lost != 3 || on != 4 {
+			if lost, on := h.said(interruptedLine), h.said(consumingLine); lost != 3 || on != 4 {
 				t.Errorf("logged: lost %d times, consuming %d times: %q", lost, on, h.all())
 			}
 		})
@@ -110,7 +110,7 @@ func TestTrap45_AcksOfALostConnectionGoNowhere(t *testing.T) {
 	}
 	again := []*message.Message{receive(t, messages), receive(t, messages)}
 	for _, msg := range again {
-		if msg.Metadata.Get(rabbit.MetadataRedelivered) != "true" {
+		if msg.Metadata.Get("once_redelivered") != "true" {
 			t.Errorf("%s is not redelivered", msg.UUID)
 		}
 	}
@@ -137,7 +137,7 @@ func TestTrap45_AcksOfALostConnectionGoNowhere(t *testing.T) {
 			t.Error(line)
 		}
 	}
-	if n := h.said("No connection"); n != 2 {
+	if n := h.said(lostLine); n != 2 {
 		t.Errorf("two losses were logged %d times: %q", n, h.all())
 	}
 }
@@ -174,14 +174,14 @@ func TestTrap46_ConsumerTimeoutIsSurvived(t *testing.T) {
 	slow := receive(t, messages)
 	finished(t, "the broker closes the channel under it", slow.Context().Done())
 	again := receive(t, messages)
-	if again.UUID != "slow" || again.Metadata.Get(rabbit.MetadataRedelivered) != "true" {
+	if again.UUID != "slow" || again.Metadata.Get("once_redelivered") != "true" {
 		t.Errorf("got %+v", again)
 	}
 	slow.Ack()
 	again.Ack()
 	send(t, broker.URL("/"), queue, "next")
 	receive(t, messages).Ack()
-	if n := h.said("Not consuming"); n == 0 {
+	if n := h.said(interruptedLine); n == 0 {
 		t.Errorf("logged: %q", h.all())
 	}
 }
@@ -192,10 +192,10 @@ func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
 		args  amqp091.Table
 		lines []string
 	}{
-		{amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(3)}, []string{"The broker drops"}},
+		{amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(3)}, []string{dropsLine}},
 		{
 			amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(3), "x-dead-letter-exchange": ""},
-			[]string{"The broker dead-letters"},
+			[]string{"Queue limit dead-letters"},
 		},
 		{amqp091.Table{"x-queue-type": "quorum"}, nil}, // 3.10 has no limit of its own
 		{nil, nil},
@@ -210,7 +210,7 @@ func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-		if n := h.said("The broker"); n != len(c.lines) {
+		if n := h.said("Queue limit") + h.said(timeoutLine); n != len(c.lines) {
 			t.Errorf("%v: %q", c.args, h.all())
 		}
 		for _, line := range c.lines {
@@ -230,7 +230,7 @@ func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
 		cfg := brisk
 		cfg.Logger, cfg.InFlight, cfg.LongestUnackedWait = h, c.inFlight, c.hold
 		subscribe(t, newSubscriber(t, queueConfig(uri), cfg), uniqueName("q"))
-		if h.said("The broker closes the channel") != c.reported {
+		if h.said(timeoutLine) != c.reported {
 			t.Errorf("%d in flight, a hold of %v: %q", c.inFlight, c.hold, h.all())
 		}
 	}
@@ -259,7 +259,7 @@ func TestBrokerIsKilledUnderConsumers(t *testing.T) {
 	if work.of(held.UUID) == 0 {
 		t.Error("the message that was held over the restart did not come again")
 	}
-	if lost := h.said("No connection"); lost != 1 {
+	if lost := h.said(lostLine); lost != 1 {
 		t.Errorf("the loss was logged %d times: %q", lost, h.all())
 	}
 	if err := s.Close(); err != nil {
@@ -289,7 +289,7 @@ func TestTrap60_NoCredentialsInWhatASubscriberSays(t *testing.T) {
 		ReadyTimeout: time.Millisecond, ReconnectMin: time.Millisecond, ReconnectMax: 2 * time.Millisecond, Logger: h,
 	})
 	subscribe(t, s, "q")
-	eventually(t, "it has tried", func() bool { return h.said("No connection") == 1 })
+	eventually(t, "it has tried", func() bool { return h.said(lostLine) == 1 })
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}

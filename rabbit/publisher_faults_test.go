@@ -1,0 +1,311 @@
+package rabbit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/internal/servers"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/rabbit"
+)
+
+// What is short in these tests, so that they are.
+var impatient = rabbit.PublisherConfig{
+	ConfirmTimeout: time.Second,
+	ReadyTimeout:   200 * time.Millisecond,
+	DialTimeout:    5 * time.Second, // the broker has other things to do
+	WriteTimeout:   time.Second,
+	CloseTimeout:   500 * time.Millisecond,
+	ReconnectMin:   10 * time.Millisecond,
+	ReconnectMax:   100 * time.Millisecond,
+}
+
+func restart(t *testing.T, broker *servers.Rabbit) {
+	t.Helper()
+	if err := broker.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// write has the broker write that there is a queue, before it is killed.
+func write(t *testing.T, broker *servers.Rabbit) {
+	t.Helper()
+	if err := broker.WriteDefinitions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// connected waits until a message gets through, for as long as it takes:
+// somebody impatient has no connection yet, or no confirm in time.
+func connected(t *testing.T, p *rabbit.Publisher, queue string) {
+	t.Helper()
+	eventually(t, "a message gets through", func() bool { return p.Publish(queue, newMessage("first")) == nil })
+}
+
+func alarm(t *testing.T, set func(context.Context) error) {
+	t.Helper()
+	if err := set(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eval runs Erlang in the broker.
+func eval(t *testing.T, broker *servers.Rabbit, expression string) {
+	t.Helper()
+	if _, err := broker.Ctl(t.Context(), "eval", expression); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTrap09_BrokerKilledInTheMiddleOfABatch(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	queue := declareQueue(t, broker.URL("/"), nil)
+	cfg := impatient
+	cfg.ConfirmTimeout = time.Minute    // longer than it takes to send 500
+	cfg.ReadyTimeout = 10 * time.Minute // longer than a restart
+	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
+	connected(t, p, queue)
+	write(t, broker)
+
+	var all outcomes
+	for i := range 20_000 {
+		all.publish(p, queue, newMessage(fmt.Sprint("m", i)))
+		switch i {
+		case 10_000:
+			all.wait(t)
+			broker.Freeze() // so that the next 500 are sent and not confirmed
+		case 10_500:
+			broker.Kill()
+			restart(t, broker)
+		}
+	}
+	outcome := all.wait(t)
+	stored := drain(t, broker.URL("/"), queue)
+	count := make(map[string]int)
+	for id, err := range outcome {
+		got := outcomeOf(err)
+		count[got]++
+		if got == "confirmed" && stored[id] == 0 {
+			t.Errorf("%s was confirmed and is not there", id)
+		}
+		if got != "confirmed" && got != "unknown" {
+			t.Errorf("%s is %s (%v)", id, got, err)
+		}
+	}
+	if count["unknown"] < 500 || count["confirmed"] < 15_000 {
+		t.Errorf("outcomes: %v; the broker was killed with 500 outstanding, and came back", count)
+	}
+}
+
+func TestTrap13_FrozenBrokerIsUnknownAtTheDeadline(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	queue := declareQueue(t, broker.URL("/"), nil)
+	h := new(heard)
+	cfg := impatient
+	cfg.Logger = h
+	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
+	connected(t, p, queue)
+
+	broker.Freeze()
+	began := time.Now()
+	err := p.Publish(queue, numbered("frozen", 100)...)
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("took %v with a deadline of 1 s", took)
+	}
+	if got := outcomeOf(err); got != "unknown" || !errors.Is(err, rabbit.ErrUnknown) {
+		t.Errorf("got %s (%v), want unknown", got, err)
+	}
+	mustBe(t, "unavailable", p.Publish(queue, newMessage("still frozen")))
+
+	broker.Thaw()
+	eventually(t, "published again", func() bool { return p.Publish(queue, newMessage("thawed")) == nil })
+
+	broker.Freeze()
+	defer broker.Thaw()
+	began = time.Now()
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	for _, line := range h.all() {
+		if strings.Contains(line, "guest:guest") {
+			t.Error(line)
+		}
+	}
+}
+
+func TestCloseReportsWhatIsOutstandingAsUnknown(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	queue := declareQueue(t, broker.URL("/"), nil)
+	cfg := impatient
+	cfg.Window = 10
+	cfg.ConfirmTimeout = time.Hour
+	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
+	connected(t, p, queue)
+
+	broker.Freeze()
+	defer broker.Thaw()
+	var all outcomes
+	for _, msg := range numbered("m", 10) {
+		all.publish(p, queue, msg)
+	}
+	result := make(chan error, 1)
+	go func() { result <- p.Publish(queue, newMessage("no room")) }()
+	err := p.Close()
+	if err := <-result; !errors.Is(err, rabbit.ErrClosed) {
+		t.Errorf("the 11th: %v, want ErrClosed", err)
+	}
+	if !errors.Is(err, rabbit.ErrUnknown) || !strings.Contains(err.Error(), "10 messages") {
+		t.Errorf("Close: %v, want 10 unknown", err)
+	}
+	if len(all.errs) != 10 {
+		t.Errorf("%d of 10 were reported when Close returned", len(all.errs))
+	}
+	for _, err := range all.wait(t) {
+		mustBe(t, "unknown", err)
+	}
+}
+
+func TestTrap11_BodyOverTheLimitOfTheBroker(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	queue := declareQueue(t, broker.URL("/"), nil)
+	eval(t, broker, "application:set_env(rabbit, max_message_size, 1000).") // read when a channel opens
+	cfg := impatient
+	cfg.ReadyTimeout, cfg.ConfirmTimeout = time.Minute, time.Minute // or it is not the channel that fails them
+	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
+
+	tooLarge := newMessage("large")
+	tooLarge.Payload = make([]byte, 2000)
+	var all outcomes
+	for _, msg := range numbered("before", 20) {
+		all.publish(p, queue, msg)
+	}
+	all.publish(p, queue, tooLarge)
+	for _, msg := range numbered("after", 20) {
+		all.publish(p, queue, msg)
+	}
+	unknown := 0
+	for id, err := range all.wait(t) {
+		switch outcomeOf(err) {
+		case "unknown":
+			unknown++
+		case "confirmed":
+		default:
+			t.Errorf("%s: %v: nobody is to blame yet", id, err)
+		}
+	}
+	if unknown < 2 || outcomeOf(all.errs["large"]) != "unknown" {
+		t.Errorf("%d unknown, the large one is %v", unknown, all.errs["large"])
+	}
+
+	for id, err := range all.errs {
+		if err == nil {
+			continue
+		}
+		msg, want := newMessage(id), "confirmed"
+		if id == "large" {
+			msg, want = tooLarge, "unacceptable"
+		}
+		err := p.Publish(queue, msg)
+		mustBe(t, want, err)
+		if id == "large" {
+			mustHaveCode(t, 406, err)
+		}
+	}
+}
+
+// A message that is overdue can still have its channel closed. Whoever is sent
+// meanwhile has nothing to do with it.
+func TestTrap67_OverdueMessageTakesNoOtherWithIt(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	queue := declareQueue(t, broker.URL("/"), nil)
+	eval(t, broker, "application:set_env(rabbit, max_message_size, 1000).")
+	cfg := impatient
+	cfg.ConfirmTimeout = 3 * time.Second // also for a broker that was frozen, and has to catch up
+	cfg.DialTimeout = time.Minute
+	cfg.ReadyTimeout = time.Minute
+	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
+	connected(t, p, queue)
+
+	tooLarge := newMessage("large")
+	tooLarge.Payload = make([]byte, 2000)
+	broker.Freeze()
+	began := time.Now()
+	mustBe(t, "unknown", p.Publish(queue, tooLarge))
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("took %v with a deadline of 3 s", took)
+	}
+	result := make(chan error, 1)
+	go func() { result <- p.Publish(queue, newMessage("other")) }()
+	select {
+	case err := <-result:
+		t.Errorf("the broker is frozen, and yet there is an outcome: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	broker.Thaw()
+	mustBe(t, "confirmed", <-result)
+}
+
+func TestTrap12_MemoryAlarm(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	queue := declareQueue(t, broker.URL("/"), nil)
+	h := new(heard)
+	cfg := impatient
+	cfg.Logger = h
+	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
+	connected(t, p, queue)
+	alarm(t, broker.RaiseMemoryAlarm)
+
+	began := time.Now()
+	big := numbered("alarm", 2000)
+	for _, msg := range big {
+		msg.Payload = make([]byte, 10_000) // more than fits into the buffers on the way
+	}
+	err := p.Publish(queue, big...)
+	if got := outcomeOf(err); err == nil || got == "refused" || got == "unacceptable" {
+		t.Errorf("got %s (%v)", got, err)
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("Publish took %v", took)
+	}
+	eventually(t, "blocked", func() bool {
+		err := p.Publish(queue, newMessage("blocked"))
+		return outcomeOf(err) == "unavailable" && strings.Contains(err.Error(), "blocked by the broker")
+	})
+
+	alarm(t, broker.ClearMemoryAlarm)
+	eventually(t, "recovered", func() bool { return p.Publish(queue, newMessage("after")) == nil })
+}
+
+func TestTrap75_CloseUnderAMemoryAlarm(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	queue := declareQueue(t, broker.URL("/"), nil)
+	cfg := impatient
+	cfg.ConfirmTimeout = time.Hour
+	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
+	connected(t, p, queue)
+	alarm(t, broker.RaiseMemoryAlarm)
+
+	var all outcomes
+	for range 1000 {
+		msg := newMessage(uniqueName("m"))
+		msg.Payload = make([]byte, 10_000)
+		all.publish(p, queue, msg)
+	}
+	began := time.Now()
+	_ = p.Close()
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	for id, err := range all.wait(t) {
+		if got := outcomeOf(err); got != "unknown" && got != "unavailable" {
+			t.Errorf("%s is %s (%v)", id, got, err)
+		}
+	}
+}

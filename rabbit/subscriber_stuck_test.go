@@ -1,0 +1,172 @@
+package rabbit_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// Close does not wait for a queue that does not answer.
+func TestTrap76_CloseOfASubscriptionToAStuckQueue(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	uri := broker.URL("/")
+	stuck := declareQueue(t, uri, nil)
+	defer suspend(t, broker, stuck)()
+	cfg := brisk
+	cfg.DialTimeout, cfg.CloseTimeout = time.Second, time.Second
+	s := newSubscriber(t, queueConfig(uri), cfg)
+	messages := subscribe(t, s, stuck)
+	closesSoon(t, s, messages)
+}
+
+// A queue that does not answer when subscriptions to it end, whether they consume
+// by then or have only begun to.
+func TestTrap76_EndsOfSubscriptionsToAStuckQueueCostOthersNothing(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	uri := broker.URL("/")
+	stuck, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
+	h := new(heard)
+	cfg := brisk
+	cfg.Logger = h
+	cfg.InFlight = 2
+	cfg.DialTimeout, cfg.CloseTimeout = 3*time.Second, time.Second
+	s := newSubscriber(t, queueConfig(uri), cfg)
+	others := subscribe(t, s, other)
+	send(t, uri, other, "held")
+	held := receive(t, others)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	consuming, err := s.Subscribe(ctx, stuck)
+	if err != nil {
+		t.Fatal(err)
+	}
+	send(t, uri, stuck, "acked", "left")
+	acked := receive(t, consuming)
+	acked.Ack()
+	finished(t, "it is answered", acked.Context().Done())
+	left := receive(t, consuming)
+	resume := suspend(t, broker, stuck)
+	defer resume()
+
+	cancel()
+	ended(t, consuming)
+	finished(t, "what was in flight is no more", left.Context().Done())
+	left.Ack() // too late
+
+	ctx, cancel = context.WithCancel(t.Context())
+	defer cancel()
+	beginning, err := s.Subscribe(ctx, stuck) // it takes the time that the end of the first can take
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	ended(t, beginning)
+	goesOn(t, uri, other, others, held)
+
+	resume()
+	msg := receive(t, subscribe(t, s, stuck))
+	if msg.UUID != "left" {
+		t.Errorf("got %s, want what was not acked", msg.UUID)
+	}
+	msg.Ack()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, queue := range []string{stuck, other} {
+		if left := drain(t, uri, queue); len(left) != 0 {
+			t.Errorf("left in %s: %v", queue, left)
+		}
+	}
+	if n := h.said(connectedLine); n != 1 {
+		t.Errorf("connected %d times: %q", n, h.all())
+	}
+}
+
+// Close gives the messages of other queues all of CloseTimeout.
+func TestTrap76_CloseBesideAStuckQueueWaitsForOthers(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	uri := broker.URL("/")
+	stuck, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
+	cfg := brisk
+	cfg.DialTimeout, cfg.CloseTimeout = time.Second, 2*time.Minute
+	s := newSubscriber(t, queueConfig(uri), cfg)
+	messages, others := subscribe(t, s, stuck), subscribe(t, s, other)
+	send(t, uri, other, "held")
+	held := receive(t, others)
+	defer suspend(t, broker, stuck)()
+
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	ended(t, messages)
+	select {
+	case <-held.Context().Done():
+		t.Error("it cannot be acked any more")
+	case <-time.After(cfg.DialTimeout):
+	}
+	held.Ack()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if left := drain(t, uri, other); len(left) != 0 {
+		t.Errorf("left in the queue: %v", left)
+	}
+}
+
+// Who waits for a queue that does not answer can give up.
+func TestTrap76_ASubscribeToAStuckQueueEndsWithItsContext(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	uri := broker.URL("/")
+	stuck := declareQueue(t, uri, nil)
+	send(t, uri, stuck, "m")
+	resume := suspend(t, broker, stuck)
+	defer resume()
+	cfg := brisk
+	cfg.DialTimeout = 90 * time.Second
+	s := newSubscriber(t, queueConfig(uri), cfg)
+	subscribe(t, s, declareQueue(t, uri, nil)) // so there is a connection
+
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() {
+		_, err := s.Subscribe(ctx, stuck)
+		result <- err
+	}()
+	select {
+	case err := <-result:
+		t.Fatalf("did not wait: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	cancel()
+	select {
+	case err := <-result:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want that the context has ended", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it goes on")
+	}
+	resume()
+	msg := receive(t, subscribe(t, s, stuck))
+	if msg.Metadata.Get("once_redelivered") != "false" {
+		t.Error("it was delivered to who had given up")
+	}
+	msg.Ack()
+}
+
+// ended waits for the end of a subscription that gives no more messages.
+func ended(t *testing.T, messages <-chan *message.Message) {
+	t.Helper()
+	select {
+	case msg, ok := <-messages:
+		if ok {
+			t.Fatalf("got %+v", msg)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the subscription goes on")
+	}
+}
