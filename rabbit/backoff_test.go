@@ -15,7 +15,7 @@ func TestBackoff(t *testing.T) {
 		}
 	}
 	if got := backoff(1<<30, low, high); got != high {
-		t.Errorf("after very many: %v", got)
+		t.Errorf("after many failures: %v", got)
 	}
 	if got := backoff(1, high, high); got != high {
 		t.Errorf("low equal to high: %v", got)

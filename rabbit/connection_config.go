@@ -14,7 +14,7 @@ import (
 // configErrors collects the errors of a configuration.
 type configErrors []error
 
-func (e *configErrors) require(ok bool, format string, args ...any) {
+func (e *configErrors) requiref(ok bool, format string, args ...any) {
 	if !ok {
 		*e = append(*e, fmt.Errorf("rabbit: "+format, args...))
 	}
@@ -26,7 +26,7 @@ type duration struct {
 }
 
 func (e *configErrors) requirePositive(d duration) {
-	e.require(d.value > 0, "%s is %v; it must be positive", d.name, d.value)
+	e.requiref(d.value > 0, "%s is %v; it must be positive", d.name, d.value)
 }
 
 // connectionTimes are the timeouts and pauses of a connection.

@@ -21,7 +21,7 @@ import (
 func TestTLS(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
-	certified := httptest.NewTLSServer(nil) // for its certificate
+	certified := httptest.NewTLSServer(nil) // has a certificate
 	defer certified.Close()
 	config := queueConfig(tlsProxy(t, uri, certified.TLS.Certificates))
 
@@ -39,7 +39,7 @@ func TestTLS(t *testing.T) {
 	p := newPublisher(t, config, rabbit.PublisherConfig{})
 	mustBe(t, "confirmed", p.Publish(queue, numbered("m", 2000)...))
 	if name := config.Connection.TLSConfig.ServerName; name != "" {
-		t.Errorf("the caller's TLS config was written to: ServerName is %s", name)
+		t.Errorf("the caller's TLS config was changed: ServerName is %s", name)
 	}
 	if err := p.Close(); err != nil {
 		t.Error(err)
@@ -49,7 +49,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// tlsProxy speaks TLS in front of the broker. It returns the URL to use.
+// tlsProxy accepts TLS in front of the broker. It returns its URL.
 func tlsProxy(t *testing.T, uri string, certificates []tls.Certificate) string {
 	t.Helper()
 	target, err := url.Parse(uri)
@@ -66,7 +66,7 @@ func tlsProxy(t *testing.T, uri string, certificates []tls.Certificate) string {
 	return target.String()
 }
 
-// accept has each connection to the listener handled, until the test ends.
+// accept calls handle for each connection to the listener, until the test ends.
 func accept(t *testing.T, listener net.Listener, handle func(client net.Conn)) {
 	t.Helper()
 	var running sync.WaitGroup
@@ -97,7 +97,7 @@ func proxy(client net.Conn, address string) {
 	_, _ = io.Copy(server, client)
 }
 
-// Somebody listens and says nothing.
+// A server that accepts connections and sends nothing.
 func TestTrap13_ConnectingHasADeadline(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -107,7 +107,7 @@ func TestTrap13_ConnectingHasADeadline(t *testing.T) {
 	config := queueConfig("amqp://" + listener.Addr().String())
 
 	p := newPublisher(t, config, rabbit.PublisherConfig{DialTimeout: 10 * time.Millisecond, ReadyTimeout: time.Millisecond})
-	eventually(t, "an error that says so", func() bool {
+	eventually(t, "an error with the timeout", func() bool {
 		return strings.Contains(p.Publish("q", newMessage("m")).Error(), "no connection within 10ms")
 	})
 
@@ -117,12 +117,12 @@ func TestTrap13_ConnectingHasADeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := p.Close(); err != nil { // does not wait for the hour
+	if err := p.Close(); err != nil { // must not wait for the hour
 		t.Error(err)
 	}
 }
 
-func TestDialOfTheConfigurationIsUsed(t *testing.T) {
+func TestConfiguredDialIsUsed(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	var dialled atomic.Int64

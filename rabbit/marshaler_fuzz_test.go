@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// What is marshalled comes back as it was, but for what would steer the broker
-// and what the subscriber says itself.
+// Unmarshal restores a marshalled message, except keys that steer the broker and
+// keys that the subscriber sets.
 func FuzzRoundTrip(f *testing.F) {
 	f.Add("id", "key", "value", "once_redelivered", "true", []byte("payload"))
 	f.Add("", "BCC", "queue", "_watermill_message_uuid", "other", []byte(nil))
@@ -26,7 +26,7 @@ func FuzzRoundTrip(f *testing.F) {
 		}
 		for name := range publishing.Headers {
 			if meta.Steering(name) {
-				t.Errorf("%q has passed", name)
+				t.Errorf("header %q steers the broker", name)
 			}
 		}
 		got := unmarshal(t, arrived(publishing))
@@ -40,7 +40,7 @@ func FuzzRoundTrip(f *testing.F) {
 		})
 		want["once_redelivered"] = "false"
 		if got.UUID != id || string(got.Payload) != string(payload) || !maps.Equal(got.Metadata, want) {
-			t.Errorf("%q %q %q came back as %q %q %q", id, payload, want, got.UUID, got.Payload, got.Metadata)
+			t.Errorf("%q %q %q was restored as %q %q %q", id, payload, want, got.UUID, got.Payload, got.Metadata)
 		}
 	})
 }

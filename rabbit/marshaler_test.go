@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// arrived is a publishing as its consumer would get it.
+// arrived returns the delivery of a publishing.
 func arrived(publishing amqp091.Publishing) amqp091.Delivery {
 	return amqp091.Delivery{
 		Headers: publishing.Headers, ContentType: publishing.ContentType,
@@ -52,7 +52,7 @@ func TestMarshalerRoundTrip(t *testing.T) {
 
 	stock, err := amqp.DefaultMarshaler{}.Unmarshal(arrived(publishing))
 	if err != nil || !stock.Equals(msg) {
-		t.Errorf("the stock marshaler reads %v, %v", stock, err)
+		t.Errorf("watermill-amqp's marshaler reads %v, %v", stock, err)
 	}
 }
 
@@ -67,7 +67,7 @@ func TestMarshalerLeavesOutALongNativeID(t *testing.T) {
 			t.Errorf("%d bytes: native id is %d bytes long", size, len(publishing.MessageId))
 		}
 		if got := unmarshal(t, arrived(publishing)).UUID; got != id {
-			t.Errorf("%d bytes: came back as %d", size, len(got))
+			t.Errorf("%d bytes: restored as %d", size, len(got))
 		}
 	}
 }
@@ -99,7 +99,7 @@ func TestTrap32_SteeringHeadersDoNotPass(t *testing.T) {
 	}
 	for key := range publishing.Headers {
 		if meta.Steering(key) {
-			t.Errorf("%q has passed", key)
+			t.Errorf("header %q steers the broker", key)
 		}
 	}
 	if got := unmarshal(t, arrived(publishing)).Metadata; len(got) != len(harmless)+1 {
@@ -107,7 +107,7 @@ func TestTrap32_SteeringHeadersDoNotPass(t *testing.T) {
 	}
 }
 
-// The publisher watches over marshalers that do not.
+// The Publisher removes steering headers after any marshaler.
 func TestTrap32_NoCopyForAnotherQueue(t *testing.T) {
 	uri := brokerURL(t)
 	queue, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
@@ -133,7 +133,7 @@ func TestTrap32_NoCopyForAnotherQueue(t *testing.T) {
 	}
 }
 
-func TestUnmarshalTakesTheNativeID(t *testing.T) {
+func TestUnmarshalUsesTheNativeID(t *testing.T) {
 	for name, c := range map[string]struct {
 		delivery amqp091.Delivery
 		want     string
@@ -151,14 +151,14 @@ func TestUnmarshalTakesTheNativeID(t *testing.T) {
 				t.Errorf("got %q, want %q", msg.UUID, c.want)
 			}
 			if _, ok := msg.Metadata[amqp.DefaultMessageUUIDHeaderKey]; ok {
-				t.Error("the id is in the metadata as well")
+				t.Error("the id is also in the metadata")
 			}
 		})
 	}
 }
 
-// Keys of this module that speak of one step only neither come in nor go out. A
-// key that this version does not know is one of a newer producer's, and goes out.
+// Keys of this module that concern only one step are dropped in both directions.
+// Marshal passes an unknown key, because a newer producer may have set it.
 func TestTrap81_SteeringKeysDoNotPass(t *testing.T) {
 	headers, metadata := amqp091.Table{}, message.Metadata{}
 	keys := map[string]bool{
@@ -179,16 +179,16 @@ func TestTrap81_SteeringKeysDoNotPass(t *testing.T) {
 		_, came := in[key]
 		_, went := out.Headers[key]
 		if goes := passes || key == "once_of_tomorrow"; came != passes || went != goes {
-			t.Errorf("%s: came in %v, want %v; went out %v, want %v", key, came, passes, went, goes)
+			t.Errorf("%s: unmarshalled %v, want %v; marshalled %v, want %v", key, came, passes, went, goes)
 		}
 	}
 }
 
-func TestUnmarshalSaysWhatTheBrokerSays(t *testing.T) {
+func TestUnmarshalSetsRedeliveredAndDeliveryCount(t *testing.T) {
 	for name, c := range map[string]struct {
 		redelivered bool
 		count       any
-		want        string // of the delivery count, empty for none
+		want        string // delivery count, empty if unset
 	}{
 		"first":                    {false, nil, ""},
 		"again":                    {true, nil, ""},
@@ -279,7 +279,7 @@ func FuzzUnmarshal(f *testing.F) {
 		}}
 		msg := unmarshal(t, delivery)
 		if key != "text" && key != "raw" && (msg.Metadata["text"] != text || msg.Metadata["raw"] != string(raw)) {
-			t.Errorf("text changed on the way: %q", msg.Metadata)
+			t.Errorf("the text was changed: %q", msg.Metadata)
 		}
 		if got := msg.Metadata["once_redelivered"] == "true"; got != redelivered {
 			t.Errorf("redelivered is %v", got)

@@ -17,8 +17,9 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// The benchmarks publish to a quorum queue and wait for the confirms: bodies of
-// 490 bytes, six headers. Run them with -benchtime 200000x or so, one at a time.
+// The benchmarks publish to a quorum queue and wait for the confirms. The messages
+// have bodies of 490 bytes and six headers. Run one benchmark at a time, with about
+// -benchtime 200000x.
 
 func benchConfig(b *testing.B) (amqp.Config, string) {
 	b.Helper()
@@ -40,8 +41,8 @@ func benchMessage(i int) *message.Message {
 	return msg
 }
 
-// rate reports messages a second, and how much of them our own process used: on
-// a machine that the broker shares, that is what decides.
+// rate reports messages per second and the processor time of this process. On a
+// machine that the broker shares, the processor time decides.
 func rate(b *testing.B, before time.Duration) {
 	b.StopTimer()
 	b.ReportMetric(float64(cpuTime()-before)/float64(b.N), "cpu-ns/msg")
@@ -96,7 +97,7 @@ func BenchmarkPublishOne(b *testing.B) {
 	rate(b, before)
 }
 
-// BenchmarkRaw is amqp091 alone, with as many outstanding.
+// BenchmarkRaw measures amqp091 alone, with the same number of outstanding messages.
 func BenchmarkRaw(b *testing.B) {
 	config, queue := benchConfig(b)
 	conn, err := amqp091.Dial(config.Connection.AmqpURI)
@@ -139,7 +140,7 @@ func BenchmarkRaw(b *testing.B) {
 	rate(b, before)
 }
 
-// BenchmarkStock is watermill-amqp's publisher with confirms.
+// BenchmarkStock measures watermill-amqp's publisher with confirms.
 func BenchmarkStock(b *testing.B) {
 	config, queue := benchConfig(b)
 	config.Publish.ConfirmDelivery = true

@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-func TestCloseIsIdempotentAndRefusesWhatComesAfter(t *testing.T) {
+func TestCloseIsIdempotentAndRefusesLaterMessages(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{})
@@ -41,7 +41,7 @@ func TestCloseIsIdempotentAndRefusesWhatComesAfter(t *testing.T) {
 	}
 }
 
-func TestCloseEndsWhoWaits(t *testing.T) {
+func TestCloseEndsWaitingPublish(t *testing.T) {
 	p := newPublisher(t, queueConfig("amqp://127.0.0.1:"+closedPort), rabbit.PublisherConfig{
 		ReadyTimeout: time.Hour,
 	})
@@ -60,8 +60,8 @@ func TestCloseEndsWhoWaits(t *testing.T) {
 	}
 }
 
-// done may take a lock that the caller of PublishAsync holds.
-func TestDoneIsNeverCalledByTheCaller(t *testing.T) {
+// done may acquire a lock that the caller of PublishAsync holds.
+func TestDoneIsNotCalledInsidePublishAsync(t *testing.T) {
 	p := newPublisher(t, queueConfig("amqp://127.0.0.1:"+closedPort), rabbit.PublisherConfig{
 		ReadyTimeout: time.Millisecond,
 	})
@@ -71,7 +71,7 @@ func TestDoneIsNeverCalledByTheCaller(t *testing.T) {
 		called.Add(1)
 		mu.Lock()
 		p.PublishAsync("q", newMessage(id), func(err error) {
-			mu.Lock() // would never return
+			mu.Lock() // deadlocks if PublishAsync calls done
 			defer mu.Unlock()
 			if got := outcomeOf(err); got != "unavailable" {
 				t.Errorf("got %s (%v), want unavailable", got, err)
@@ -98,22 +98,22 @@ func TestNotConnectedIsUnavailableInBoundedTime(t *testing.T) {
 		ReconnectMax: 2 * time.Millisecond,
 		Logger:       h,
 	})
-	eventually(t, "it has tried", func() bool { return len(h.all()) > 0 })
+	eventually(t, "the first attempt has failed", func() bool { return len(h.all()) > 0 })
 	began := time.Now()
 	err := p.Publish("q", numbered("m", 100)...)
 	if took := time.Since(began); took > 25*time.Second {
-		t.Errorf("100 messages took %v: each has waited for itself", took)
+		t.Errorf("100 messages took %v: each waited for ReadyTimeout", took)
 	}
 	if got := outcomeOf(err); got != "unavailable" {
 		t.Errorf("got %s (%v), want unavailable", got, err)
 	}
 	if !strings.Contains(err.Error(), "refused") {
-		t.Errorf("error does not say what stands in the way: %v", err)
+		t.Errorf("the error does not contain the reason: %v", err)
 	}
 	if lines := h.all(); len(lines) != 1 {
 		t.Errorf("logged %d times, want once for all attempts: %q", len(lines), lines)
 	}
 }
 
-// closedPort is a port on which nobody listens, nor will before the test ends.
+// closedPort is a port on which no process listens.
 const closedPort = "1"

@@ -98,14 +98,14 @@ func (cfg PublisherConfig) withDefaults(config amqp.Config) (amqp.Config, Publis
 // validate returns the errors of all invalid fields.
 func (cfg PublisherConfig) validate(config amqp.Config) error {
 	errs := configErrors{validateConnection(config.Connection)}
-	errs.require(config.Exchange.GenerateName != nil, "Exchange.GenerateName is nil")
-	errs.require(config.Publish.GenerateRoutingKey != nil, "Publish.GenerateRoutingKey is nil")
-	errs.require(!config.Publish.Transactional,
+	errs.requiref(config.Exchange.GenerateName != nil, "Exchange.GenerateName is nil")
+	errs.requiref(config.Publish.GenerateRoutingKey != nil, "Publish.GenerateRoutingKey is nil")
+	errs.requiref(!config.Publish.Transactional,
 		"Publish.Transactional is true; set it to false, because it excludes confirms, which report the outcome of a message")
-	errs.require(!config.Publish.Immediate, "Publish.Immediate is true, which RabbitMQ does not support; set it to false")
+	errs.requiref(!config.Publish.Immediate, "Publish.Immediate is true, which RabbitMQ does not support; set it to false")
 
-	errs.require(cfg.Window > 0 && cfg.Window <= maxWindow, "Window is %d; it must be in 1..%d", cfg.Window, maxWindow)
-	errs.require(cfg.WindowBytes > 0, "WindowBytes is %d; it must be positive", cfg.WindowBytes)
+	errs.requiref(cfg.Window > 0 && cfg.Window <= maxWindow, "Window is %d; it must be in 1..%d", cfg.Window, maxWindow)
+	errs.requiref(cfg.WindowBytes > 0, "WindowBytes is %d; it must be positive", cfg.WindowBytes)
 	for _, d := range []duration{
 		{"ConfirmTimeout", cfg.ConfirmTimeout},
 		{"ReadyTimeout", cfg.ReadyTimeout},
@@ -117,7 +117,7 @@ func (cfg PublisherConfig) validate(config amqp.Config) error {
 	} {
 		errs.requirePositive(d)
 	}
-	errs.require(cfg.ReconnectMin <= cfg.ReconnectMax,
+	errs.requiref(cfg.ReconnectMin <= cfg.ReconnectMax,
 		"ReconnectMin is %v; it must not exceed ReconnectMax, %v", cfg.ReconnectMin, cfg.ReconnectMax)
 	return errors.Join(errs...)
 }

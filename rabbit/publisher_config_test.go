@@ -13,7 +13,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-func TestNewPublisherNamesEverythingThatIsWrong(t *testing.T) {
+func TestNewPublisherNamesEveryInvalidField(t *testing.T) {
 	config := amqp.Config{
 		Connection: amqp.ConnectionConfig{
 			TLSConfig:  &tls.Config{},
@@ -36,14 +36,14 @@ func TestNewPublisherNamesEverythingThatIsWrong(t *testing.T) {
 		"DialTimeout", "WriteTimeout", "CloseTimeout", "ReconnectMin",
 	} {
 		if !strings.Contains(err.Error(), "rabbit: "+name) {
-			t.Errorf("error does not name %s:\n%v", name, err)
+			t.Errorf("the error does not name %s:\n%v", name, err)
 		}
 	}
 
 	config = amqp.NewDurableQueueConfig("")
 	if _, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{}); err == nil ||
 		!strings.Contains(err.Error(), "AmqpURI is empty") {
-		t.Errorf("no URI: %v", err)
+		t.Errorf("without a URI: %v", err)
 	}
 }
 
@@ -55,7 +55,7 @@ func TestTrap16_TransactionsAreRefused(t *testing.T) {
 	}
 }
 
-// Parsers quote what they cannot read.
+// Parsers quote text that they cannot read.
 func TestTrap60_NoCredentialsInErrorsOfTheConfiguration(t *testing.T) {
 	for _, uri := range []string{
 		"amqp://user:secret#1@host/vhost",
@@ -81,7 +81,7 @@ func TestTrap60_NoCredentialsWhenConnectingFails(t *testing.T) {
 	h := new(heard)
 	p := newPublisher(t, queueConfig(withUser), rabbit.PublisherConfig{ReadyTimeout: time.Millisecond, Logger: h})
 	var err error
-	eventually(t, "an error that says why", func() bool { // the broker takes its time to refuse a password
+	eventually(t, "an error with the reason", func() bool { // the broker delays the refusal of a password
 		err = p.Publish("q", newMessage("m"))
 		mustBe(t, "unavailable", err)
 		return strings.Contains(err.Error(), "username or password not allowed")
@@ -105,8 +105,8 @@ func TestTrap60_NoCredentialsWhenConnectingFails(t *testing.T) {
 	}
 }
 
-// The settings of a connection are taken over, and not written to.
-func TestConnectionSettingsAreTakenOver(t *testing.T) {
+// The Publisher uses the settings of a connection and does not change them.
+func TestConnectionSettingsAreUsed(t *testing.T) {
 	uri := brokerURL(t)
 	properties := amqp091.Table{}
 	properties.SetClientConnectionName("once-test")
@@ -117,7 +117,7 @@ func TestConnectionSettingsAreTakenOver(t *testing.T) {
 
 	mustBe(t, "confirmed", p.Publish(queue, newMessage("m")))
 	if len(properties) != 1 {
-		t.Errorf("properties were written to: %v", properties)
+		t.Errorf("the properties were changed: %v", properties)
 	}
 	large := newMessage("large")
 	large.Metadata.Set("k", strings.Repeat("x", 8192))

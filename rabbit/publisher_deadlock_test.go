@@ -13,11 +13,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// TestTrap15_NotificationsWaitForNobody has nobody take note of returns and of
-// the close of channel and connection: whoever should is stuck in a done
-// function, which may not be so but happens. The connection is made anew all
+// A done function blocks, although it must not, so that the confirm loop reads no
+// returns and no close of a channel or connection. The Publisher reconnects all
 // the same.
-func TestTrap15_NotificationsWaitForNobody(t *testing.T) {
+func TestTrap15_NotificationsDoNotBlockTheReader(t *testing.T) {
 	const window = 50
 	broker := testkit.Rabbit(t)
 	queue := declareQueue(t, broker.URL, nil)
@@ -25,7 +24,7 @@ func TestTrap15_NotificationsWaitForNobody(t *testing.T) {
 	cfg := impatient
 	cfg.Window = window + 1
 	cfg.Logger = h
-	cfg.ReadyTimeout, cfg.ConfirmTimeout = time.Minute, time.Minute // the loss of the connection is what ends them
+	cfg.ReadyTimeout, cfg.ConfirmTimeout = time.Minute, time.Minute // only the loss of the connection may end them
 	var read atomic.Int64
 	config := queueConfig(broker.URL)
 	config.Connection.AmqpConfig = &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
@@ -36,7 +35,7 @@ func TestTrap15_NotificationsWaitForNobody(t *testing.T) {
 
 	stuck, released := make(chan struct{}), make(chan struct{})
 	release := sync.OnceFunc(func() { close(released) })
-	t.Cleanup(release) // or Close waits, too
+	t.Cleanup(release) // otherwise Close waits too
 	var outstanding sync.WaitGroup
 	outstanding.Add(1)
 	p.PublishAsync(queue, newMessage("first"), func(err error) {
@@ -55,10 +54,10 @@ func TestTrap15_NotificationsWaitForNobody(t *testing.T) {
 		for _, msg := range group {
 			all.publish(p, nowhere, msg)
 		}
-		eventually(t, "answers are read", func() bool { return read.Load() > before })
+		eventually(t, "responses are read", func() bool { return read.Load() > before })
 	}
 	if n := all.reported(); n != 0 {
-		t.Fatalf("%d were reported meanwhile", n)
+		t.Fatalf("%d outcomes were reported meanwhile", n)
 	}
 	before := h.said(connectedLine)
 	broker.Ctl(t, "close_all_connections", "--vhost", broker.VHost, "test")
@@ -73,8 +72,7 @@ func TestTrap15_NotificationsWaitForNobody(t *testing.T) {
 	eventually(t, "published again", func() bool { return p.Publish(queue, newMessage("after")) == nil })
 }
 
-// countedReads is a connection of which it is known how often something was
-// read.
+// countedReads is a connection that counts its reads.
 type countedReads struct {
 	net.Conn
 

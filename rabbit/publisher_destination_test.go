@@ -28,7 +28,7 @@ func TestDestination(t *testing.T) {
 			"amqps://Rabbit.Example.COM/a%2Fb", queues,
 			`rabbitmq rabbit.example.com:5671 vhost "a/b" exchange "" key "{topic}"`,
 		},
-		"a function that knows certain topics": {
+		"a function that accepts certain topics only": {
 			"amqp://rabbit", func() amqp.Config {
 				config := amqp.NewDurableQueueConfig("")
 				config.Exchange.GenerateName = func(topic string) string { panic("no such topic") }
@@ -50,13 +50,13 @@ func TestDestination(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
 			if strings.Contains(got, "secret") || strings.Contains(got, "ann") {
-				t.Errorf("%s has credentials", got)
+				t.Errorf("%s contains credentials", got)
 			}
 		})
 	}
 }
 
-// The nodes of a cluster may be listed in any order, and twice.
+// The nodes of a cluster can be listed in any order, and twice.
 func TestDestinationOfACluster(t *testing.T) {
 	same := func(topic string) string { return topic }
 	nodes := func(nodes ...string) string {

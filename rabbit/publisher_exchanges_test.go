@@ -13,12 +13,12 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// undeclared is a topology that somebody else takes care of.
+// undeclared declares nothing.
 type undeclared struct{ amqp.DefaultTopologyBuilder }
 
 func (undeclared) ExchangeDeclare(*amqp091.Channel, string, amqp.Config) error { return nil }
 
-func TestTrap09_MissingExchangeIsUnknownToNeighboursAndRefusedAlone(t *testing.T) {
+func TestTrap09_MissingExchangeIsRefusedOnlyAlone(t *testing.T) {
 	uri := brokerURL(t)
 	config := topicConfig(uri)
 	config.TopologyBuilder = &undeclared{}
@@ -36,7 +36,7 @@ func TestTrap09_MissingExchangeIsUnknownToNeighboursAndRefusedAlone(t *testing.T
 	}
 	for id, err := range all.wait(t) {
 		if got := outcomeOf(err); got != "unknown" && got != "confirmed" {
-			t.Errorf("%s is %s (%v); the broker did not say whom it means", id, got, err)
+			t.Errorf("%s is %s (%v); the close must not be attributed to it", id, got, err)
 		}
 	}
 
@@ -48,8 +48,8 @@ func TestTrap09_MissingExchangeIsUnknownToNeighboursAndRefusedAlone(t *testing.T
 	mustBe(t, "confirmed", p.Publish(missing, newMessage("bad")))
 }
 
-// A declaration takes a channel, and amqp091 goes through all numbers that it
-// knows of. None of these may be one that messages are published on.
+// A declaration opens a channel, and amqp091 uses every channel number that it
+// knows. None of them may be the number of a confirm channel.
 func TestMoreExchangesThanChannels(t *testing.T) {
 	uri := brokerURL(t)
 	topics := make([]string, 12)
@@ -97,7 +97,7 @@ func TestMoreExchangesThanChannels(t *testing.T) {
 	}
 }
 
-// counted declares as the stock builder does, and counts.
+// counted declares as watermill-amqp does, and counts the calls.
 type counted struct {
 	amqp.DefaultTopologyBuilder
 	calls atomic.Int64
@@ -108,7 +108,7 @@ func (c *counted) ExchangeDeclare(channel *amqp091.Channel, name string, config 
 	return c.DefaultTopologyBuilder.ExchangeDeclare(channel, name, config)
 }
 
-func TestExchangeIsDeclaredOnceAndAgainWhenItIsGone(t *testing.T) {
+func TestExchangeIsDeclaredOnceAndAgainAfterItsDeletion(t *testing.T) {
 	uri := brokerURL(t)
 	config := topicConfig(uri)
 	builder := new(counted)
@@ -135,7 +135,7 @@ func TestExchangeIsDeclaredOnceAndAgainWhenItIsGone(t *testing.T) {
 	mustHaveCode(t, amqp091.NotFound, err)
 	err = p.Publish(topic, newMessage("declared-again"))
 	if !errors.Is(err, rabbit.ErrReturned) {
-		t.Errorf("got %v, want returned: the exchange is back and has no bindings", err)
+		t.Errorf("got %v, want returned: the exchange exists again without bindings", err)
 	}
 	if err := channel.QueueBind(queue, "", topic, false, nil); err != nil {
 		t.Fatal(err)
@@ -146,9 +146,9 @@ func TestExchangeIsDeclaredOnceAndAgainWhenItIsGone(t *testing.T) {
 	}
 }
 
-// An exchange that is there with other arguments refuses its own messages and
-// disturbs no others.
-func TestDeclarationThatFailsIsRefused(t *testing.T) {
+// If an exchange exists with other arguments, its own messages are refused, and
+// messages to other exchanges are confirmed.
+func TestFailedDeclarationIsRefused(t *testing.T) {
 	uri := brokerURL(t)
 	good, other := uniqueName("good"), uniqueName("other")
 	bind(t, uri, good)
@@ -177,8 +177,8 @@ func TestDeclarationThatFailsIsRefused(t *testing.T) {
 	}
 }
 
-// The broker closes the connection over a type of exchange that it does not
-// know. That is the exchange's fault, and the publisher gets over it.
+// The broker closes the connection over an unknown exchange type. The message is
+// refused, and the Publisher reconnects.
 func TestUnknownExchangeTypeIsRefused(t *testing.T) {
 	uri := brokerURL(t)
 	config := topicConfig(uri)
@@ -207,9 +207,9 @@ type panicking struct{ amqp.DefaultTopologyBuilder }
 
 func (panicking) ExchangeDeclare(*amqp091.Channel, string, amqp.Config) error { panic("boom") }
 
-// With a lock in hand, the panic would be the end of the process, whoever
-// recovers from it.
-func TestAPanicOfATopologyBuilderIsRefused(t *testing.T) {
+// The caller unlocks a mutex while the panic unwinds. If it is not locked, the
+// process ends.
+func TestPanicOfATopologyBuilderIsRefused(t *testing.T) {
 	config := topicConfig(brokerURL(t))
 	config.TopologyBuilder = &panicking{}
 	p := newPublisher(t, config, rabbit.PublisherConfig{})

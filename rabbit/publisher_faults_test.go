@@ -13,11 +13,11 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// What is short in these tests, so that they are.
+// impatient has short timeouts.
 var impatient = rabbit.PublisherConfig{
 	ConfirmTimeout: time.Second,
 	ReadyTimeout:   200 * time.Millisecond,
-	DialTimeout:    5 * time.Second, // the broker has other things to do
+	DialTimeout:    5 * time.Second, // the broker may be busy
 	WriteTimeout:   time.Second,
 	CloseTimeout:   500 * time.Millisecond,
 	ReconnectMin:   10 * time.Millisecond,
@@ -31,7 +31,7 @@ func restart(t *testing.T, broker *servers.Rabbit) {
 	}
 }
 
-// write has the broker write that there is a queue, before it is killed.
+// write makes the broker store its definitions, so that a queue survives a kill.
 func write(t *testing.T, broker *servers.Rabbit) {
 	t.Helper()
 	if err := broker.WriteDefinitions(t.Context()); err != nil {
@@ -39,8 +39,8 @@ func write(t *testing.T, broker *servers.Rabbit) {
 	}
 }
 
-// connected waits until a message gets through, for as long as it takes:
-// somebody impatient has no connection yet, or no confirm in time.
+// connected waits until a message is confirmed. With short timeouts there may be
+// no connection yet, or no confirm in time.
 func connected(t *testing.T, p *rabbit.Publisher, queue string) {
 	t.Helper()
 	eventually(t, "a message gets through", func() bool { return p.Publish(queue, newMessage("first")) == nil })
@@ -61,12 +61,12 @@ func eval(t *testing.T, broker *servers.Rabbit, expression string) {
 	}
 }
 
-func TestTrap09_BrokerKilledInTheMiddleOfABatch(t *testing.T) {
+func TestTrap09_BrokerIsKilledDuringABatch(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	cfg := impatient
-	cfg.ConfirmTimeout = time.Minute    // longer than it takes to send 500
-	cfg.ReadyTimeout = 10 * time.Minute // longer than a restart
+	cfg.ConfirmTimeout = time.Minute    // longer than sending 500 messages
+	cfg.ReadyTimeout = 10 * time.Minute // longer than a restart of the broker
 	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
 	connected(t, p, queue)
 	write(t, broker)
@@ -77,7 +77,7 @@ func TestTrap09_BrokerKilledInTheMiddleOfABatch(t *testing.T) {
 		switch i {
 		case 10_000:
 			all.wait(t)
-			broker.Freeze() // so that the next 500 are sent and not confirmed
+			broker.Freeze() // the next 500 are sent and not confirmed
 		case 10_500:
 			broker.Kill()
 			restart(t, broker)
@@ -90,14 +90,14 @@ func TestTrap09_BrokerKilledInTheMiddleOfABatch(t *testing.T) {
 		got := outcomeOf(err)
 		count[got]++
 		if got == "confirmed" && stored[id] == 0 {
-			t.Errorf("%s was confirmed and is not there", id)
+			t.Errorf("%s was confirmed and is not in the queue", id)
 		}
 		if got != "confirmed" && got != "unknown" {
 			t.Errorf("%s is %s (%v)", id, got, err)
 		}
 	}
 	if count["unknown"] < 500 || count["confirmed"] < 15_000 {
-		t.Errorf("outcomes: %v; the broker was killed with 500 outstanding, and came back", count)
+		t.Errorf("outcomes: %v; the broker was killed with 500 outstanding messages, and restarted", count)
 	}
 }
 
@@ -140,7 +140,7 @@ func TestTrap13_FrozenBrokerIsUnknownAtTheDeadline(t *testing.T) {
 	}
 }
 
-func TestCloseReportsWhatIsOutstandingAsUnknown(t *testing.T) {
+func TestCloseReportsOutstandingMessagesAsUnknown(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	cfg := impatient
@@ -175,9 +175,9 @@ func TestCloseReportsWhatIsOutstandingAsUnknown(t *testing.T) {
 func TestTrap11_BodyOverTheLimitOfTheBroker(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
-	eval(t, broker, "application:set_env(rabbit, max_message_size, 1000).") // read when a channel opens
+	eval(t, broker, "application:set_env(rabbit, max_message_size, 1000).") // the broker reads it when a channel opens
 	cfg := impatient
-	cfg.ReadyTimeout, cfg.ConfirmTimeout = time.Minute, time.Minute // or it is not the channel that fails them
+	cfg.ReadyTimeout, cfg.ConfirmTimeout = time.Minute, time.Minute // so that the close of the channel is the reason of the errors
 	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
 
 	tooLarge := newMessage("large")
@@ -197,11 +197,11 @@ func TestTrap11_BodyOverTheLimitOfTheBroker(t *testing.T) {
 			unknown++
 		case "confirmed":
 		default:
-			t.Errorf("%s: %v: nobody is to blame yet", id, err)
+			t.Errorf("%s: %v; the close must not be attributed to one of several messages", id, err)
 		}
 	}
 	if unknown < 2 || outcomeOf(all.errs["large"]) != "unknown" {
-		t.Errorf("%d unknown, the large one is %v", unknown, all.errs["large"])
+		t.Errorf("%d unknown; the outcome of the large one is %v", unknown, all.errs["large"])
 	}
 
 	for id, err := range all.errs {
@@ -220,14 +220,14 @@ func TestTrap11_BodyOverTheLimitOfTheBroker(t *testing.T) {
 	}
 }
 
-// A message that is overdue can still have its channel closed. Whoever is sent
-// meanwhile has nothing to do with it.
-func TestTrap67_OverdueMessageTakesNoOtherWithIt(t *testing.T) {
+// The broker can still close a channel over an overdue message. That must not
+// affect a message that was sent after it.
+func TestTrap67_OverdueMessageDoesNotAffectOthers(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	eval(t, broker, "application:set_env(rabbit, max_message_size, 1000).")
 	cfg := impatient
-	cfg.ConfirmTimeout = 3 * time.Second // also for a broker that was frozen, and has to catch up
+	cfg.ConfirmTimeout = 3 * time.Second // enough for a broker that was frozen
 	cfg.DialTimeout = time.Minute
 	cfg.ReadyTimeout = time.Minute
 	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
@@ -245,7 +245,7 @@ func TestTrap67_OverdueMessageTakesNoOtherWithIt(t *testing.T) {
 	go func() { result <- p.Publish(queue, newMessage("other")) }()
 	select {
 	case err := <-result:
-		t.Errorf("the broker is frozen, and yet there is an outcome: %v", err)
+		t.Errorf("got an outcome from a frozen broker: %v", err)
 	case <-time.After(100 * time.Millisecond):
 	}
 	broker.Thaw()
@@ -265,7 +265,7 @@ func TestTrap12_MemoryAlarm(t *testing.T) {
 	began := time.Now()
 	big := numbered("alarm", 2000)
 	for _, msg := range big {
-		msg.Payload = make([]byte, 10_000) // more than fits into the buffers on the way
+		msg.Payload = make([]byte, 10_000) // more than the buffers of the network
 	}
 	err := p.Publish(queue, big...)
 	if got := outcomeOf(err); err == nil || got == "refused" || got == "unacceptable" {

@@ -17,9 +17,9 @@ const (
 	otherConnection = "RabbitMQ connection unavailable, retrying the broker nacks every message, changing to another connection"
 )
 
-// In a cluster, the leader of a quorum queue is killed, and the connection comes
-// to another node at once. The channel that is opened there keeps to the leader
-// that is gone, and all is nacked.
+// In a cluster, the leader of a quorum queue is killed, and the Publisher
+// reconnects to another node at once. The channel that it opens there stays with
+// the lost leader and nacks every message.
 func TestTrap96_NacksAfterALostLeaderEnd(t *testing.T) {
 	nodes := testkit.PrivateRabbitCluster(t, 3)
 	queue := declareQuorum(t, nodes[0].URL("/"), len(nodes))
@@ -53,14 +53,14 @@ func TestTrap96_NacksAfterALostLeaderEnd(t *testing.T) {
 	if nacks >= 3 && h.said(otherChannel) == 0 {
 		t.Error("the channel was not changed")
 	}
-	// It goes on with the new leader.
+	// The new channel uses the new leader.
 	if err := p.Publish(queue, numbered("then", 10)...); err != nil {
 		t.Error(err)
 	}
 }
 
-// declareQuorum returns a quorum queue whose leader is on the node of uri, when
-// it has all its members.
+// declareQuorum returns a quorum queue whose leader is on the node of uri. It waits
+// until the queue has all its members.
 func declareQuorum(t *testing.T, uri string, members int) string {
 	t.Helper()
 	channel := admin(t, uri)
@@ -73,9 +73,9 @@ func declareQuorum(t *testing.T, uri string, members int) string {
 	return queue
 }
 
-// A queue that is full nacks for good. That costs others a channel now and then,
-// and no connection.
-func TestTrap96_AFullQueueCostsOthersNoConnection(t *testing.T) {
+// A full queue nacks every message. The Publisher then changes the channel from
+// time to time, but keeps the connection.
+func TestTrap96_AFullQueueCostsNoConnection(t *testing.T) {
 	uri := brokerURL(t)
 	full := declareQueue(t, uri, amqp091.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
 	other := declareQueue(t, uri, nil)
@@ -92,16 +92,16 @@ func TestTrap96_AFullQueueCostsOthersNoConnection(t *testing.T) {
 	if n := h.said(connectedLine); n != 1 {
 		t.Errorf("connected %d times: %q", n, h.all())
 	}
-	// When there is room again, it is confirmed, and the streak is over.
+	// A confirm ends the streak of nacks.
 	if got := drain(t, uri, full); len(got) != 1 {
 		t.Errorf("in the queue: %v", got)
 	}
 	mustBe(t, "confirmed", p.Publish(full, newMessage("fits")))
 }
 
-// Where nothing at all is confirmed, the connection is changed too, and everything
-// has its outcome.
-func TestTrap96_NacksAloneChangeTheConnection(t *testing.T) {
+// If no message at all is confirmed, the Publisher reconnects, and every message
+// has an outcome.
+func TestTrap96_OnlyNacksChangeTheConnection(t *testing.T) {
 	uri := brokerURL(t)
 	full := declareQueue(t, uri, amqp091.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
 	h := new(heard)
@@ -112,12 +112,12 @@ func TestTrap96_NacksAloneChangeTheConnection(t *testing.T) {
 	eventually(t, "connected again", func() bool {
 		err := p.Publish(full, newMessage("more"))
 		if got := outcomeOf(err); got != "refused" && got != "unknown" && got != "unavailable" {
-			t.Fatalf("it is %s: %v", got, err)
+			t.Fatalf("the outcome is %s: %v", got, err)
 		}
 		return h.said(connectedLine) >= 2
 	})
 	if h.said(otherConnection) == 0 {
-		t.Errorf("it is not said why: %q", h.all())
+		t.Errorf("the reason is not logged: %q", h.all())
 	}
 	if n := h.said(otherChannel); n > 3 {
 		t.Errorf("the channel was changed %d times", n)

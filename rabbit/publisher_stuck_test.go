@@ -12,9 +12,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// suspend stops a queue from doing anything until resume is called, which has
-// to be deferred: a queue that does not answer cannot be deleted, and who tries
-// waits for good.
+// suspend makes a queue stuck until resume is called. Callers must defer resume:
+// the deletion of a stuck queue waits for ever.
 func suspend(t *testing.T, broker *servers.Rabbit, queue string) (resume func()) {
 	t.Helper()
 	tell := func(what string) {
@@ -26,7 +25,7 @@ func suspend(t *testing.T, broker *servers.Rabbit, queue string) (resume func())
 	return sync.OnceFunc(func() { tell("resume") })
 }
 
-// One queue that does not answer, and others on the same connection that do.
+// A stuck queue does not stop other queues of the same connection.
 func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	stuck := declareQueue(t, broker.URL("/"), nil)
@@ -34,7 +33,7 @@ func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 	h := new(heard)
 	cfg := impatient
 	cfg.Logger = h
-	cfg.ConfirmTimeout, cfg.WriteTimeout = 3*time.Second, 10*time.Second // more than a broker takes that has other things to do
+	cfg.ConfirmTimeout, cfg.WriteTimeout = 3*time.Second, 10*time.Second // enough for a busy broker
 	cfg.ReadyTimeout = time.Minute
 	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
 	connected(t, p, stuck)
@@ -46,7 +45,7 @@ func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 		for _, msg := range numbered(fmt.Sprint("stuck", round, "-"), 10) {
 			lost.publish(p, stuck, msg)
 		}
-		// Others all the while, until those of the stuck queue are overdue.
+		// Publish to the other queue until the messages of the stuck queue are overdue.
 		var err error
 		for err == nil && lost.reported() < 10 {
 			err = p.Publish(other, numbered("fine", 10)...)
@@ -54,7 +53,7 @@ func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 		switch {
 		case err == nil:
 			calm++
-		case round-calm == 3: // a machine can stand still, but not each time
+		case round-calm == 3: // the machine may have stood still, but not every time
 			mustBe(t, "confirmed", err)
 		}
 		for id, err := range lost.wait(t) {
@@ -71,8 +70,8 @@ func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 	connected(t, p, stuck)
 }
 
-// A queue that does not answer when a subscription to it begins.
-func TestTrap76_AStuckQueueCostsOtherSubscriptionsNothing(t *testing.T) {
+// A queue is stuck when a subscription to it begins.
+func TestTrap76_AStuckQueueDoesNotAffectOtherSubscriptions(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	uri := broker.URL("/")
 	stuck, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
@@ -89,7 +88,7 @@ func TestTrap76_AStuckQueueCostsOtherSubscriptionsNothing(t *testing.T) {
 	defer resume()
 
 	messages := subscribe(t, s, stuck)
-	goesOn(t, uri, other, others, held)
+	mustStillDeliver(t, uri, other, others, held)
 
 	resume()
 	send(t, uri, stuck, "late")
@@ -99,9 +98,9 @@ func TestTrap76_AStuckQueueCostsOtherSubscriptionsNothing(t *testing.T) {
 	}
 }
 
-// More than the broker takes for a queue that does not answer: it stops reading
-// from the connection, and everybody on it has to wait.
-func TestTrap76_AFloodToAStuckQueueIsGotOver(t *testing.T) {
+// The broker stops reading from a connection that sends too many messages to a
+// stuck queue. The Publisher recovers from that.
+func TestTrap76_AFloodToAStuckQueueEnds(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	stuck := declareQueue(t, broker.URL("/"), nil)
 	other := declareQueue(t, broker.URL("/"), nil)
@@ -118,11 +117,11 @@ func TestTrap76_AFloodToAStuckQueueIsGotOver(t *testing.T) {
 			t.Errorf("%s is %s (%v)", id, got, err)
 		}
 	}
-	eventually(t, "others get through", func() bool { return p.Publish(other, newMessage("m")) == nil })
+	eventually(t, "a message to the other queue is confirmed", func() bool { return p.Publish(other, newMessage("m")) == nil })
 }
 
-// A queue that does not answer when its topology is declared.
-func TestTrap76_DeclaringAStuckQueueCostsSubscriptionsNothing(t *testing.T) {
+// A queue is stuck when its topology is declared.
+func TestTrap76_DeclaringAStuckQueueDoesNotAffectSubscriptions(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	uri := broker.URL("/")
 	stuck, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
@@ -138,13 +137,13 @@ func TestTrap76_DeclaringAStuckQueueCostsSubscriptionsNothing(t *testing.T) {
 	defer resume()
 
 	if err := s.SubscribeInitialize(stuck); err == nil {
-		t.Error("the queue did not answer, and there is no error")
+		t.Error("no error, although the queue is stuck")
 	}
 	if err := held.Context().Err(); err != nil {
 		t.Errorf("the context of a message of another queue: %v", err)
 	}
 	held.Ack()
-	finished(t, "it is answered", held.Context().Done())
+	finished(t, "the ack is sent", held.Context().Done())
 	resume()
 	if err := s.SubscribeInitialize(stuck); err != nil {
 		t.Error(err)
@@ -154,9 +153,9 @@ func TestTrap76_DeclaringAStuckQueueCostsSubscriptionsNothing(t *testing.T) {
 	}
 }
 
-// goesOn fails the test unless messages of another queue come and are acked, the
-// one that was held since before among them.
-func goesOn(t *testing.T, uri, queue string, messages <-chan *message.Message, held *message.Message) {
+// mustStillDeliver fails the test unless the queue still delivers messages and held
+// can be acked.
+func mustStillDeliver(t *testing.T, uri, queue string, messages <-chan *message.Message, held *message.Message) {
 	t.Helper()
 	for i := range 10 {
 		id := fmt.Sprint("m", i)
@@ -171,5 +170,5 @@ func goesOn(t *testing.T, uri, queue string, messages <-chan *message.Message, h
 		t.Errorf("the context of a message of another queue: %v", err)
 	}
 	held.Ack()
-	finished(t, "it is answered", held.Context().Done())
+	finished(t, "the ack is sent", held.Context().Done())
 }

@@ -34,7 +34,7 @@ func TestPublishConfirms(t *testing.T) {
 	}
 }
 
-func TestTrap07_AQueueThatIsFullNacks(t *testing.T) {
+func TestTrap07_AFullQueueNacks(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, amqp091.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
 	p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{})
@@ -62,7 +62,7 @@ func TestTrap08_UnroutableIsReturned(t *testing.T) {
 	}
 }
 
-func TestTrap14_MandatoryAndPersistentWhateverIsConfigured(t *testing.T) {
+func TestTrap14_AlwaysMandatoryAndPersistent(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	config := amqp.NewNonDurableQueueConfig(uri)
@@ -82,9 +82,9 @@ func TestTrap14_MandatoryAndPersistentWhateverIsConfigured(t *testing.T) {
 	mustBe(t, "refused", p.Publish(uniqueName("no-such-queue"), newMessage("m")))
 }
 
-// A batch says what became of each of its messages, and its own methods do not
-// let the first stand for all.
-func TestPublishNamesEveryMessageThatFailed(t *testing.T) {
+// The error of a batch contains the outcome of every message. Its methods are not
+// those of the first error.
+func TestPublishNamesEveryFailedMessage(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, amqp091.Table{"x-max-length": int32(2), "x-overflow": "reject-publish"})
 	p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{})
@@ -93,21 +93,21 @@ func TestPublishNamesEveryMessageThatFailed(t *testing.T) {
 	tooLarge.Metadata.Set("blob", strings.Repeat("x", 200_000))
 	err := p.Publish(queue, newMessage("a"), newMessage("b"), newMessage("c"), tooLarge)
 	if got := outcomeOf(err); got != "unknown" {
-		t.Errorf("the batch as a whole is %s; one message of it is refused and one unacceptable", got)
+		t.Errorf("the batch as a whole is %s, want unknown: one message is refused and one unacceptable", got)
 	}
 	if text := err.Error(); !strings.Contains(text, `"c"`) || !strings.Contains(text, `"large"`) ||
 		strings.Contains(text, `"a"`) {
-		t.Errorf("error does not name exactly c and large: %s", text)
+		t.Errorf("the error does not name exactly c and large: %s", text)
 	}
 	if !errors.Is(err, rabbit.ErrNacked) || !errors.Is(err, rabbit.ErrTooLarge) {
-		t.Errorf("error holds not both: %v", err)
+		t.Errorf("the error does not contain both: %v", err)
 	}
 	mustBe(t, "refused", p.Publish(queue, newMessage("d"), newMessage("e")))
 }
 
-// Thousands that are routable and unroutable by turns: a return must be seen
-// before the ack that follows it, every time.
-func TestTrap74_ReturnsAreSeenBeforeTheirAcks(t *testing.T) {
+// Routable and unroutable messages alternate. Every return must be processed before
+// its ack.
+func TestTrap74_ReturnsAreProcessedBeforeTheirAcks(t *testing.T) {
 	uri := brokerURL(t)
 	routed := declareQueue(t, uri, nil)
 	p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{Window: 500})
@@ -150,7 +150,7 @@ func TestTrap74_OneIdOnTwoTopics(t *testing.T) {
 			one.publish(p, "no-such-queue", newMessage(id))
 		}
 		other.publish(p, routed, newMessage(id))
-		if i%2 == 1 { // the other one waits for its confirm when this one is returned
+		if i%2 == 1 { // the other message is outstanding when this one is returned
 			one.publish(p, "no-such-queue", newMessage(id))
 		}
 		mustBe(t, "refused", one.wait(t)[id])
@@ -158,7 +158,7 @@ func TestTrap74_OneIdOnTwoTopics(t *testing.T) {
 	}
 }
 
-func TestTrap10_HeadersUpToTheFrameAreSentAndNoMore(t *testing.T) {
+func TestTrap10_HeadersUpToTheFrameSizeAreSent(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	h := new(heard)
@@ -189,7 +189,7 @@ func TestTrap10_HeadersUpToTheFrameAreSentAndNoMore(t *testing.T) {
 	mustHaveConnectedOnce(t, h)
 }
 
-// arrayMarshaler sends a header that is an array of n times the same value.
+// arrayMarshaler sends a header that is an array of n equal values.
 type arrayMarshaler struct {
 	amqp.DefaultMarshaler
 	value any
@@ -200,8 +200,7 @@ func (m *arrayMarshaler) Marshal(*message.Message) (amqp091.Publishing, error) {
 	return amqp091.Publishing{Headers: amqp091.Table{"array": slices.Repeat([]any{m.value}, m.n)}}, nil
 }
 
-// The largest header of each type that passes our check is one that the broker
-// takes.
+// The broker accepts the largest header of each type that passes our check.
 func TestTrap10_SizesOfAllTypes(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
@@ -233,7 +232,7 @@ func TestTrap10_SizesOfAllTypes(t *testing.T) {
 	mustHaveConnectedOnce(t, h)
 }
 
-func TestTrap10_OversizedNamesAreFoundBeforeSending(t *testing.T) {
+func TestTrap10_OversizedNamesAreNotSent(t *testing.T) {
 	uri := brokerURL(t)
 	h := new(heard)
 	config := queueConfig(uri)
@@ -244,7 +243,7 @@ func TestTrap10_OversizedNamesAreFoundBeforeSending(t *testing.T) {
 	longKey := newMessage("m")
 	longKey.Metadata.Set(strings.Repeat("h", 256), "v")
 	mustBe(t, "unacceptable", p.Publish(queue, longKey))
-	longID := newMessage(strings.Repeat("i", 300)) // only the native id is left out
+	longID := newMessage(strings.Repeat("i", 300)) // only the native message id is omitted
 	mustBe(t, "confirmed", p.Publish(queue, longID))
 	mustHaveConnectedOnce(t, h)
 
@@ -256,7 +255,7 @@ func TestTrap10_OversizedNamesAreFoundBeforeSending(t *testing.T) {
 func mustHaveConnectedOnce(t *testing.T, h *heard) {
 	t.Helper()
 	if lines := h.all(); len(lines) != 1 || !strings.HasPrefix(lines[0], connectedLine) {
-		t.Errorf("log is %q, want connected and nothing else", lines)
+		t.Errorf("log is %q, want only the line of the connection", lines)
 	}
 }
 
@@ -265,7 +264,7 @@ func TestLargeBodies(t *testing.T) {
 	queue := declareQueue(t, uri, nil)
 	p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{WindowBytes: 1 << 20})
 
-	body := bytes.Repeat([]byte("0123456789abcdef"), 3<<16) // 3 MiB, over the window
+	body := bytes.Repeat([]byte("0123456789abcdef"), 3<<16) // 3 MiB, more than WindowBytes
 	for range 3 {
 		var all outcomes
 		all.publish(p, queue, message.NewMessage("large", body))
@@ -283,6 +282,6 @@ func TestLargeBodies(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(delivery.Body, body) {
-		t.Error("body is not what was sent")
+		t.Error("the body was changed")
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// fixedMarshaler sends always the same.
+// fixedMarshaler returns always the same message.
 type fixedMarshaler struct {
 	amqp.DefaultMarshaler
 	publishing amqp091.Publishing
@@ -24,7 +24,7 @@ func (m fixedMarshaler) Marshal(*message.Message) (amqp091.Publishing, error) {
 	return m.publishing, nil
 }
 
-// What a marshaler sets comes out at the other end, all of it.
+// All properties and headers that a marshaler sets reach the consumer.
 func TestEveryPropertyArrives(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
@@ -79,8 +79,8 @@ func TestEveryPropertyArrives(t *testing.T) {
 	}
 }
 
-// The broker sends no heartbeats while it sends confirms. amqp091, which does
-// not see these, must not take the connection for dead.
+// The broker sends no heartbeats while it sends confirms. amqp091 does not see the
+// confirms, and must not close the connection.
 func TestConnectionThatOnlyPublishesStaysAlive(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
@@ -91,21 +91,21 @@ func TestConnectionThatOnlyPublishesStaysAlive(t *testing.T) {
 		h := new(heard)
 		p := newPublisher(t, config, rabbit.PublisherConfig{Logger: h})
 		mustBe(t, "confirmed", p.Publish(queue, newMessage("first")))
-		pause, err := publishFor(p, queue, 4*beat) // it would wait for three of them
+		pause, err := publishFor(p, queue, 4*beat) // amqp091 would wait for three heartbeats
 		if pause < beat {
 			mustBe(t, "confirmed", err)
 			mustHaveConnectedOnce(t, h)
 			return
 		}
-		// The machine stood still, and the broker misses our heartbeats too.
+		// The machine stood still, so that the broker missed our heartbeats.
 		t.Logf("%v passed between two messages", pause)
 		_ = p.Close()
 	}
-	t.Fatal("there was never a steady stream")
+	t.Fatal("no attempt had a steady stream of messages")
 }
 
-// publishFor publishes one message after the other, until one fails, and says
-// how long the longest took.
+// publishFor publishes one message after another for d or until one fails. It
+// returns how long the slowest took.
 func publishFor(p *rabbit.Publisher, queue string, d time.Duration) (longest time.Duration, err error) {
 	began := time.Now()
 	for last := began; err == nil && last.Sub(began) < d; {

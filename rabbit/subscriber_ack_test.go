@@ -15,14 +15,14 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// gate is a marshaler that is held up by messages of that name, and with it the
-// one goroutine of the subscription: what is answered meanwhile is answered at
-// once.
+// gate is a marshaler that blocks on a message with the id "gate". It blocks the
+// one goroutine of the subscription, so that the subscription settles all messages
+// together that are acked or nacked meanwhile.
 type gate struct {
 	rabbit.Marshaler
 
 	reached, open chan struct{}
-	over          <-chan struct{} // with the test, which may have failed
+	over          <-chan struct{} // closed when the test ends, also if it fails
 }
 
 func newGate(t *testing.T) gate {
@@ -44,48 +44,48 @@ func (g gate) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return g.Marshaler.Unmarshal(d)
 }
 
-// during answers while the gate is shut. The message that shut it is acked by
-// whoever receives it.
-func (g gate) during(t *testing.T, uri, queue string, answer func()) {
+// during calls ackOrNack while the gate is closed. The caller must ack the
+// message "gate" when it receives it.
+func (g gate) during(t *testing.T, uri, queue string, ackOrNack func()) {
 	t.Helper()
 	send(t, uri, queue, "gate")
 	finished(t, "the gate is reached", g.reached)
-	answer()
+	ackOrNack()
 	g.open <- struct{}{}
 }
 
-// One ack can stand for many, and must not for one that has no answer yet or has
-// another one, in whatever order they are given.
-func TestTrap45_AnAckStandsForNoneThatIsNotAcked(t *testing.T) {
+// A multiple ack must not include a message that is unacked or nacked, whatever
+// the order of acks and nacks.
+func TestTrap45_AMultipleAckIncludesOnlyAckedMessages(t *testing.T) {
 	for name, change := range map[string]func(cfg *rabbit.SubscriberConfig) (requeue bool){
-		"nacked ones come back":   func(*rabbit.SubscriberConfig) bool { return true },
-		"nacked ones rest":        func(cfg *rabbit.SubscriberConfig) bool { cfg.NackMin, cfg.NackMax = time.Hour, time.Hour; return true },
-		"nacked ones are dropped": func(*rabbit.SubscriberConfig) bool { return false },
+		"requeue at once":       func(*rabbit.SubscriberConfig) bool { return true },
+		"requeue after an hour": func(cfg *rabbit.SubscriberConfig) bool { cfg.NackMin, cfg.NackMax = time.Hour, time.Hour; return true },
+		"drop after a nack":     func(*rabbit.SubscriberConfig) bool { return false },
 	} {
 		for seed := range uint64(3) {
 			t.Run(fmt.Sprint(name, seed), func(t *testing.T) {
 				cfg := brisk
 				cfg.InFlight, cfg.CloseTimeout = 40, 50*time.Millisecond
 				requeue := change(&cfg)
-				answerAtRandom(t, rand.New(rand.NewPCG(4, seed)), cfg, requeue)
+				ackAtRandom(t, rand.New(rand.NewPCG(4, seed)), cfg, requeue)
 			})
 		}
 	}
 }
 
-func answerAtRandom(t *testing.T, rng *rand.Rand, cfg rabbit.SubscriberConfig, requeue bool) {
+func ackAtRandom(t *testing.T, rng *rand.Rand, cfg rabbit.SubscriberConfig, requeue bool) {
 	t.Helper()
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	g := newGate(t)
 	config := queueConfig(uri)
 	config.Marshaler = g
-	config.Consume.Qos.PrefetchCount = 1000 // the gate is at the end of the queue
+	config.Consume.Qos.PrefetchCount = 1000 // so that the gate is delivered, although it is the last message
 	config.Consume.NoRequeueOnNack = !requeue
 	s := newSubscriber(t, config, cfg)
 	messages := subscribe(t, s, queue)
 
-	const most = 30 // less than are in flight
+	const most = 30 // less than InFlight
 	left := map[string]int{}
 	coming := 60
 	ids := make([]string, coming)
@@ -93,20 +93,20 @@ func answerAtRandom(t *testing.T, rng *rand.Rand, cfg rabbit.SubscriberConfig, r
 		ids[i] = fmt.Sprint("m", i)
 	}
 	send(t, uri, queue, ids...)
-	var held, answered []*message.Message
-	given := map[string]bool{} // to the handlers, and not given back
-	answer := func() {
+	var held, settled []*message.Message
+	delivered := map[string]bool{} // and not given back
+	ackOrNack := func() {
 		rng.Shuffle(len(held), func(i, j int) { held[i], held[j] = held[j], held[i] })
 		some := rng.IntN(len(held)) + 1
 		for _, msg := range held[:some] {
 			switch n := rng.IntN(10); {
-			case n < 2 && len(left) < most: // no answer, ever
+			case n < 2 && len(left) < most: // never acked or nacked
 				left[msg.UUID] = 1
 				continue
 			case n < 5 && cfg.NackMin < time.Hour:
 				if requeue {
 					coming++
-					delete(given, msg.UUID)
+					delete(delivered, msg.UUID)
 				}
 				msg.Nack()
 			case n < 5 && len(left) < most:
@@ -116,7 +116,7 @@ func answerAtRandom(t *testing.T, rng *rand.Rand, cfg rabbit.SubscriberConfig, r
 			default:
 				msg.Ack()
 			}
-			answered = append(answered, msg)
+			settled = append(settled, msg)
 		}
 		held = held[some:]
 	}
@@ -127,23 +127,23 @@ func answerAtRandom(t *testing.T, rng *rand.Rand, cfg rabbit.SubscriberConfig, r
 				msg.Ack()
 				continue
 			}
-			if given[msg.UUID] { // the channel was closed
-				t.Fatalf("%s comes again", msg.UUID)
+			if delivered[msg.UUID] { // only after a close of the channel
+				t.Fatalf("%s is delivered again", msg.UUID)
 			}
-			given[msg.UUID] = true
+			delivered[msg.UUID] = true
 			held = append(held, msg)
 			coming--
 		}
 		switch {
 		case len(held) == 0:
 		case rng.IntN(3) == 0:
-			answer()
+			ackOrNack()
 		default:
-			g.during(t, uri, queue, answer)
+			g.during(t, uri, queue, ackOrNack)
 		}
 	}
-	for _, msg := range answered {
-		finished(t, "the broker was told", msg.Context().Done())
+	for _, msg := range settled {
+		finished(t, "the ack or nack is sent", msg.Context().Done())
 	}
 	go func() {
 		for msg := range messages { // gates
@@ -153,16 +153,17 @@ func answerAtRandom(t *testing.T, rng *rand.Rand, cfg rabbit.SubscriberConfig, r
 	if err := s.Close(); len(left) > 0 && !errors.Is(err, rabbit.ErrGivenBack) && cfg.NackMin < time.Hour {
 		t.Errorf("Close: %v", err)
 	}
-	eventually(t, "what is left is in the queue again", func() bool { return depth(t, uri, queue) >= len(left) })
+	eventually(t, "the unacked messages are in the queue again", func() bool { return depth(t, uri, queue) >= len(left) })
 	found := drain(t, uri, queue)
 	delete(found, "gate")
 	if !maps.Equal(found, left) {
-		t.Errorf("left in the queue:\n%v, not\n%v", found, left)
+		t.Errorf("in the queue:\n%v, want\n%v", found, left)
 	}
 }
 
-// A consumer is cancelled under messages that are answered together afterwards,
-// and under others that no handler had: the channel stays until all are told.
+// The broker cancels a consumer. Its messages in flight are acked together
+// afterwards, and others have no handler yet. The channel stays open until all are
+// settled.
 func TestTrap45_ManyAcksAfterACancel(t *testing.T) {
 	wire := newTap(t, brokerURL(t))
 	queue := declareQueue(t, wire.uri, nil)
@@ -182,14 +183,14 @@ func TestTrap45_ManyAcksAfterACancel(t *testing.T) {
 	if _, err := admin(t, wire.uri).QueueDelete(queue, false, false, false); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is there again", func() bool { return depth(t, wire.uri, queue) >= 0 })
+	eventually(t, "the queue exists again", func() bool { return depth(t, wire.uri, queue) >= 0 })
 	g.during(t, wire.uri, queue, func() {
 		for _, n := range []int{3, 0, 1, 2, 6, 4, 7, 5} {
 			held[n].Ack()
 		}
 	})
 	for _, msg := range held {
-		finished(t, "the broker was told", msg.Context().Done())
+		finished(t, "the ack or nack is sent", msg.Context().Done())
 	}
 	receive(t, messages).Ack()
 	send(t, wire.uri, queue, "after")
@@ -200,13 +201,13 @@ func TestTrap45_ManyAcksAfterACancel(t *testing.T) {
 		t.Error(err)
 	}
 	if why := wire.closedByBroker(); len(why) > 0 {
-		t.Errorf("the broker has closed channels: %s", strings.Join(why, "; "))
+		t.Errorf("the broker closed channels: %s", strings.Join(why, "; "))
 	}
 }
 
-// Acks of messages that are answered together go as one, and one that comes alone
-// does not wait for others.
-func TestManyAcksGoAsOne(t *testing.T) {
+// Messages that are acked together get one multiple ack. A single ack does not
+// wait for others.
+func TestAcksAreSentTogether(t *testing.T) {
 	const n = 100
 	wire := newTap(t, brokerURL(t))
 	queue := declareQueue(t, wire.uri, nil)
@@ -232,15 +233,15 @@ func TestManyAcksGoAsOne(t *testing.T) {
 		}
 	})
 	for _, msg := range held {
-		finished(t, "the broker was told", msg.Context().Done())
+		finished(t, "the ack or nack is sent", msg.Context().Done())
 	}
 	last := receive(t, messages) // the gate
 	last.Ack()
-	finished(t, "the broker was told", last.Context().Done())
+	finished(t, "the ack or nack is sent", last.Context().Done())
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	// Two, if none has come to the subscription a moment after the gate was open.
+	// It is 2 acks if no handled message arrived after the gate was opened.
 	if acks := wire.acks(); acks < 2 || acks > n/2 {
 		t.Errorf("%d acks were sent for %d messages", acks, n)
 	}
@@ -249,9 +250,9 @@ func TestManyAcksGoAsOne(t *testing.T) {
 	}
 }
 
-// What goes back to its queue is nacked: RabbitMQ from 4.3 on counts rejects
-// towards the delivery limit, and nacks not.
-func TestTrap47WhatGoesBackIsNackedNotRejected(t *testing.T) {
+// A message returns to its queue by a nack: from RabbitMQ 4.3 on, rejects count
+// towards the delivery limit and nacks do not.
+func TestTrap47MessagesAreGivenBackByNack(t *testing.T) {
 	wire := newTap(t, brokerURL(t))
 	queue := declareQueue(t, wire.uri, nil)
 	cfg := brisk
@@ -261,10 +262,10 @@ func TestTrap47WhatGoesBackIsNackedNotRejected(t *testing.T) {
 	send(t, wire.uri, queue, "a", "b", "c")
 	held := []*message.Message{receive(t, messages), receive(t, messages)}
 	held[0].Nack()
-	finished(t, "the broker was told", held[0].Context().Done())
+	finished(t, "the ack or nack is sent", held[0].Context().Done())
 	ended := make(chan error, 1)
-	go func() { ended <- s.Close() }() // c, or a again, goes back without a handler
-	eventually(t, "they are in the queue again", func() bool { return depth(t, wire.uri, queue) == 2 })
+	go func() { ended <- s.Close() }() // returns c, or a again, which no handler has received
+	eventually(t, "both are in the queue again", func() bool { return depth(t, wire.uri, queue) == 2 })
 	held[1].Ack()
 	if err := <-ended; err != nil {
 		t.Error(err)

@@ -136,14 +136,14 @@ func (cfg SubscriberConfig) longestUnacked(prefetch int) time.Duration {
 // validate returns the errors of all invalid fields.
 func (cfg SubscriberConfig) validate(config amqp.Config) error {
 	errs := configErrors{validateConnection(config.Connection)}
-	errs.require(config.Queue.GenerateName != nil, "Queue.GenerateName is nil")
-	errs.require(config.Exchange.GenerateName != nil, "Exchange.GenerateName is nil")
+	errs.requiref(config.Queue.GenerateName != nil, "Queue.GenerateName is nil")
+	errs.requiref(config.Exchange.GenerateName != nil, "Exchange.GenerateName is nil")
 	prefetch := config.Consume.Qos
-	errs.require(prefetch.PrefetchCount >= 0 && prefetch.PrefetchCount <= math.MaxUint16,
+	errs.requiref(prefetch.PrefetchCount >= 0 && prefetch.PrefetchCount <= math.MaxUint16,
 		"Consume.Qos.PrefetchCount is %d; it must be in 0..%d", prefetch.PrefetchCount, math.MaxUint16)
-	errs.require(prefetch.PrefetchSize == 0,
+	errs.requiref(prefetch.PrefetchSize == 0,
 		"Consume.Qos.PrefetchSize is %d, which RabbitMQ does not support; set it to 0", prefetch.PrefetchSize)
-	errs.require(cfg.InFlight > 0 && cfg.InFlight <= math.MaxUint16,
+	errs.requiref(cfg.InFlight > 0 && cfg.InFlight <= math.MaxUint16,
 		"InFlight is %d; it must be in 1..%d", cfg.InFlight, math.MaxUint16)
 	for _, d := range []duration{
 		{"NackMin", cfg.NackMin},
@@ -158,8 +158,8 @@ func (cfg SubscriberConfig) validate(config amqp.Config) error {
 	} {
 		errs.requirePositive(d)
 	}
-	errs.require(cfg.NackMin <= cfg.NackMax, "NackMin is %v; it must not exceed NackMax, %v", cfg.NackMin, cfg.NackMax)
-	errs.require(cfg.ReconnectMin <= cfg.ReconnectMax,
+	errs.requiref(cfg.NackMin <= cfg.NackMax, "NackMin is %v; it must not exceed NackMax, %v", cfg.NackMin, cfg.NackMax)
+	errs.requiref(cfg.ReconnectMin <= cfg.ReconnectMax,
 		"ReconnectMin is %v; it must not exceed ReconnectMax, %v", cfg.ReconnectMin, cfg.ReconnectMax)
 	return errors.Join(errs...)
 }

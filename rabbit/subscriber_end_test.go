@@ -29,14 +29,14 @@ func TestCloseDrains(t *testing.T) {
 	for range 2 {
 		go func() { closed <- s.Close() }()
 	}
-	eventually(t, "what no handler has is given back at once", func() bool { return depth(t, uri, queue) == 3 })
+	eventually(t, "the messages that no handler has are given back at once", func() bool { return depth(t, uri, queue) == 3 })
 	for _, msg := range held {
 		if err := msg.Context().Err(); err != nil {
-			t.Errorf("%s: %v: it can still be acked", msg.UUID, err)
+			t.Errorf("%s: %v, although it can still be acked", msg.UUID, err)
 		}
 		select {
 		case _, ok := <-messages:
-			t.Fatalf("the subscription goes on or has ended (open: %v)", ok)
+			t.Fatalf("got a message or the end of the subscription (open: %v)", ok)
 		default:
 		}
 		msg.Ack()
@@ -54,8 +54,8 @@ func TestCloseDrains(t *testing.T) {
 	}
 }
 
-// Each time that a message comes counts towards its queue's delivery limit.
-func TestWhatIsGivenBackDoesNotComeAgain(t *testing.T) {
+// Each delivery counts towards the delivery limit of the queue.
+func TestMessagesGivenBackAreNotDeliveredAgain(t *testing.T) {
 	uri := brokerURL(t)
 	args := amqp091.Table{"x-queue-type": "quorum"}
 	queue := declareQueue(t, uri, args)
@@ -71,10 +71,10 @@ func TestWhatIsGivenBackDoesNotComeAgain(t *testing.T) {
 	config.Consume.Qos.PrefetchCount = len(ids)
 	s := newSubscriber(t, config, cfg)
 	held := receive(t, subscribe(t, s, queue))
-	eventually(t, "all are at hand", func() bool { return depth(t, uri, queue) == 0 })
+	eventually(t, "all are prefetched", func() bool { return depth(t, uri, queue) == 0 })
 	closed := make(chan error)
 	go func() { closed <- s.Close() }()
-	eventually(t, "what no handler has is given back", func() bool { return depth(t, uri, queue) == len(ids)-1 })
+	eventually(t, "the messages that no handler has are given back", func() bool { return depth(t, uri, queue) == len(ids)-1 })
 	held.Ack()
 	if err := <-closed; err != nil {
 		t.Error(err)
@@ -87,12 +87,12 @@ func TestWhatIsGivenBackDoesNotComeAgain(t *testing.T) {
 			t.Fatal(ok, err)
 		}
 		if count := got.Headers["x-delivery-count"]; count != int64(1) {
-			t.Errorf("%s came %v times", got.MessageId, count)
+			t.Errorf("%s was delivered %v times", got.MessageId, count)
 		}
 	}
 }
 
-func TestCloseGivesBackWhatIsNotAcked(t *testing.T) {
+func TestCloseGivesBackUnackedMessages(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	cfg := brisk
@@ -108,7 +108,7 @@ func TestCloseGivesBackWhatIsNotAcked(t *testing.T) {
 	}
 	for _, msg := range held {
 		if msg.Context().Err() == nil {
-			t.Errorf("the context of %s goes on", msg.UUID)
+			t.Errorf("the context of %s has not ended", msg.UUID)
 		}
 		msg.Ack() // too late
 	}
@@ -118,9 +118,9 @@ func TestCloseGivesBackWhatIsNotAcked(t *testing.T) {
 	}
 }
 
-// The broker gives a message to somebody else before it has told us that the
-// channel is closed: its context has ended by then.
-func TestTheContextEndsBeforeAnybodyElseHasTheMessage(t *testing.T) {
+// The broker delivers a message to another consumer before the Subscriber knows
+// that the channel is closed. The context of the message must end before that.
+func TestContextEndsBeforeAnotherConsumerGetsTheMessage(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	w := newTap(t, uri)
@@ -131,15 +131,15 @@ func TestTheContextEndsBeforeAnybodyElseHasTheMessage(t *testing.T) {
 	messages := subscribe(t, s, queue)
 	send(t, uri, queue, "a")
 	msg := receive(t, messages)
-	hear := w.silentAtClose()
-	defer hear()
+	resume := w.silentAtClose()
+	defer resume()
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()
-	eventually(t, "it is in the queue again", func() bool { return depth(t, uri, queue) == 1 })
+	eventually(t, "the message is in the queue again", func() bool { return depth(t, uri, queue) == 1 })
 	if msg.Context().Err() == nil {
-		t.Error("its context goes on")
+		t.Error("its context has not ended")
 	}
-	hear()
+	resume()
 	if err := <-closed; !errors.Is(err, rabbit.ErrGivenBack) {
 		t.Error(err)
 	}
@@ -165,10 +165,10 @@ func TestTrap57_EndOfASubscriptionDoesNotCancelItsMessages(t *testing.T) {
 	}
 	msg.Ack()
 	if _, ok := <-messages; ok {
-		t.Error("a message after the end")
+		t.Error("got a message after the end")
 	}
 	if n := depth(t, uri, ending); n != 0 {
-		t.Errorf("%d messages are left: the ack came before the end", n)
+		t.Errorf("%d messages are left, although the ack came before the end", n)
 	}
 	if _, err := s.Subscribe(ctx, ending); !errors.Is(err, context.Canceled) {
 		t.Errorf("Subscribe with an ended context: %v", err)

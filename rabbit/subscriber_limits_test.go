@@ -8,7 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-func TestTheBrokersVersionIsRead(t *testing.T) {
+func TestBrokerVersion(t *testing.T) {
 	for version, want := range map[any]string{
 		"3.8.9": "3.8", "3.13.7": "3.13", "4.0.0": "4.0", "4.1.4": "4.1", "4.3.0": "4.3", "4.10.2": "4.10", "10.0.1": "10.0",
 		"4.3.0-beta.1": "4.3", "4.0-rc": "4.0", "4.2": "4.2", "4": "4.0", "4.1.0+3.gabcdef": "4.1",
@@ -20,12 +20,12 @@ func TestTheBrokersVersionIsRead(t *testing.T) {
 		}
 	}
 	if major, minor := brokerVersion(nil); major != 0 || minor != 0 {
-		t.Errorf("nothing is read as %d.%d", major, minor)
+		t.Errorf("no properties are read as %d.%d", major, minor)
 	}
 }
 
-// The limit is the queue's own, or from RabbitMQ 4 on the broker's default; other
-// kinds of queues have none.
+// A quorum queue has the limit of its arguments, or from RabbitMQ 4 on the broker's
+// default. Other types of queues have no limit.
 func TestTrap47TheDeliveryLimitOfAQueue(t *testing.T) {
 	quorum := func(limit any) amqp.Table { return amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": limit} }
 	for name, c := range map[string]struct {
@@ -34,21 +34,21 @@ func TestTrap47TheDeliveryLimitOfAQueue(t *testing.T) {
 		limit   int64
 		limited bool
 	}{
-		"3, nothing said":              {amqp.Table{"x-queue-type": "quorum"}, 3, 0, false},
-		"4, nothing said":              {amqp.Table{"x-queue-type": "quorum"}, 4, 20, true},
-		"5, nothing said":              {amqp.Table{"x-queue-type": "quorum"}, 5, 20, true},
-		"no version, nothing said":     {amqp.Table{"x-queue-type": "quorum"}, 0, 0, false},
-		"4, a classic queue":           {amqp.Table{"x-queue-type": "classic"}, 4, 0, false},
-		"4, a classic one with limit":  {amqp.Table{"x-queue-type": "classic", "x-delivery-limit": 3}, 4, 0, false},
-		"4, no kind said":              {nil, 4, 0, false},
-		"3, a limit":                   {quorum(int32(3)), 3, 3, true},
-		"4, a limit":                   {quorum(int64(100)), 4, 100, true},
-		"4, a limit of 0":              {quorum(0), 4, 0, true},
-		"4, none wanted":               {quorum(-1), 4, -1, false},
-		"4, none wanted, as a byte":    {quorum(int8(-1)), 4, -1, false},
-		"4, a limit as a short":        {quorum(int16(7)), 4, 7, true},
-		"4, a limit as unsigned":       {quorum(uint8(200)), 4, 200, true},
-		"4, a limit that is no number": {quorum("7"), 4, 20, true}, // which the broker refuses anyway
+		"3, not configured":                 {amqp.Table{"x-queue-type": "quorum"}, 3, 0, false},
+		"4, not configured":                 {amqp.Table{"x-queue-type": "quorum"}, 4, 20, true},
+		"5, not configured":                 {amqp.Table{"x-queue-type": "quorum"}, 5, 20, true},
+		"no version, not configured":        {amqp.Table{"x-queue-type": "quorum"}, 0, 0, false},
+		"4, a classic queue":                {amqp.Table{"x-queue-type": "classic"}, 4, 0, false},
+		"4, a classic one with limit":       {amqp.Table{"x-queue-type": "classic", "x-delivery-limit": 3}, 4, 0, false},
+		"4, no type configured":             {nil, 4, 0, false},
+		"3, a limit":                        {quorum(int32(3)), 3, 3, true},
+		"4, a limit":                        {quorum(int64(100)), 4, 100, true},
+		"4, a limit of 0":                   {quorum(0), 4, 0, true},
+		"4, no limit configured":            {quorum(-1), 4, -1, false},
+		"4, no limit configured, as a byte": {quorum(int8(-1)), 4, -1, false},
+		"4, a limit as a short":             {quorum(int16(7)), 4, 7, true},
+		"4, a limit as unsigned":            {quorum(uint8(200)), 4, 200, true},
+		"4, a limit that is no number":      {quorum("7"), 4, 20, true}, // the broker refuses it
 	} {
 		limit, limited := deliveryLimit(c.queue, c.major)
 		if limited != c.limited || (limited && limit != c.limit) {
@@ -57,8 +57,8 @@ func TestTrap47TheDeliveryLimitOfAQueue(t *testing.T) {
 	}
 }
 
-// A queue that says nothing itself, and would lose messages, is declared without a
-// limit where the broker knows that.
+// A queue without a configured limit that would lose messages is declared without a
+// limit, if the broker supports that.
 func TestTrap97_AQueueIsDeclaredWithoutTheDefaultLimit(t *testing.T) {
 	for name, c := range map[string]struct {
 		queue   amqp.Table
@@ -72,7 +72,7 @@ func TestTrap97_AQueueIsDeclaredWithoutTheDefaultLimit(t *testing.T) {
 		"unknown":              {amqp.Table{"x-queue-type": "quorum"}, "", false},
 		"classic":              {amqp.Table{"x-queue-type": "classic"}, "4.0.5", false},
 		"stream":               {amqp.Table{"x-queue-type": "stream"}, "4.0.5", false},
-		"no kind":              {nil, "4.0.5", false},
+		"no type":              {nil, "4.0.5", false},
 		"a limit":              {amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 5}, "4.0.5", false},
 		"none":                 {amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": -1}, "4.0.5", false},
 		"dead-letter exchange": {amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": ""}, "4.0.5", false},
@@ -88,7 +88,7 @@ func TestTrap97_AQueueIsDeclaredWithoutTheDefaultLimit(t *testing.T) {
 	}
 }
 
-// From 4.3 on a nack does not count towards it.
+// From RabbitMQ 4.3 on a nack does not count towards the delivery limit.
 func TestTrap47WhichBrokersCountNacks(t *testing.T) {
 	for version, want := range map[[2]int]bool{
 		{3, 8}: true, {3, 13}: true, {4, 0}: true, {4, 2}: true, {4, 3}: false, {4, 10}: false, {5, 0}: false,
@@ -106,7 +106,7 @@ func TestTrap46TheConsumerTimeout(t *testing.T) {
 		consume, queue amqp.Table
 		want           time.Duration
 	}{
-		"nothing said":      {nil, nil, 30 * time.Minute},
+		"not configured":    {nil, nil, 30 * time.Minute},
 		"the queue's":       {nil, minute, time.Minute},
 		"the consumer's":    {hour, nil, time.Hour},
 		"the consumer's is": {hour, minute, time.Hour},

@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Close does not wait for a queue that does not answer.
+// Close does not wait for a stuck queue.
 func TestTrap76_CloseOfASubscriptionToAStuckQueue(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	uri := broker.URL("/")
@@ -24,9 +24,9 @@ func TestTrap76_CloseOfASubscriptionToAStuckQueue(t *testing.T) {
 	closesSoon(t, s, messages)
 }
 
-// A queue that does not answer when subscriptions to it end, whether they consume
-// by then or have only begun to.
-func TestTrap76_EndsOfSubscriptionsToAStuckQueueCostOthersNothing(t *testing.T) {
+// Two subscriptions to a stuck queue end: one consumes, the other has only begun.
+// Other subscriptions are not affected.
+func TestTrap76_EndsOfSubscriptionsToAStuckQueueDoNotAffectOthers(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	uri := broker.URL("/")
 	stuck, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
@@ -48,30 +48,30 @@ func TestTrap76_EndsOfSubscriptionsToAStuckQueueCostOthersNothing(t *testing.T) 
 	send(t, uri, stuck, "acked", "left")
 	acked := receive(t, consuming)
 	acked.Ack()
-	finished(t, "it is answered", acked.Context().Done())
+	finished(t, "the ack is sent", acked.Context().Done())
 	left := receive(t, consuming)
 	resume := suspend(t, broker, stuck)
 	defer resume()
 
 	cancel()
 	ended(t, consuming)
-	finished(t, "what was in flight is no more", left.Context().Done())
+	finished(t, "the context of the unacked message ends", left.Context().Done())
 	left.Ack() // too late
 
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
-	beginning, err := s.Subscribe(ctx, stuck) // it takes the time that the end of the first can take
+	beginning, err := s.Subscribe(ctx, stuck) // takes up to DialTimeout, like the end of the first one
 	if err != nil {
 		t.Fatal(err)
 	}
 	cancel()
 	ended(t, beginning)
-	goesOn(t, uri, other, others, held)
+	mustStillDeliver(t, uri, other, others, held)
 
 	resume()
 	msg := receive(t, subscribe(t, s, stuck))
 	if msg.UUID != "left" {
-		t.Errorf("got %s, want what was not acked", msg.UUID)
+		t.Errorf("got %s, want the unacked message", msg.UUID)
 	}
 	msg.Ack()
 	if err := s.Close(); err != nil {
@@ -87,7 +87,7 @@ func TestTrap76_EndsOfSubscriptionsToAStuckQueueCostOthersNothing(t *testing.T) 
 	}
 }
 
-// Close gives the messages of other queues all of CloseTimeout.
+// Close waits for the messages of other queues for all of CloseTimeout.
 func TestTrap76_CloseBesideAStuckQueueWaitsForOthers(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	uri := broker.URL("/")
@@ -105,7 +105,7 @@ func TestTrap76_CloseBesideAStuckQueueWaitsForOthers(t *testing.T) {
 	ended(t, messages)
 	select {
 	case <-held.Context().Done():
-		t.Error("it cannot be acked any more")
+		t.Error("the message can no longer be acked")
 	case <-time.After(cfg.DialTimeout):
 	}
 	held.Ack()
@@ -117,7 +117,7 @@ func TestTrap76_CloseBesideAStuckQueueWaitsForOthers(t *testing.T) {
 	}
 }
 
-// Who waits for a queue that does not answer can give up.
+// Subscribe to a stuck queue returns when its context ends.
 func TestTrap76_ASubscribeToAStuckQueueEndsWithItsContext(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	uri := broker.URL("/")
@@ -128,7 +128,7 @@ func TestTrap76_ASubscribeToAStuckQueueEndsWithItsContext(t *testing.T) {
 	cfg := brisk
 	cfg.DialTimeout = 90 * time.Second
 	s := newSubscriber(t, queueConfig(uri), cfg)
-	subscribe(t, s, declareQueue(t, uri, nil)) // so there is a connection
+	subscribe(t, s, declareQueue(t, uri, nil)) // so that there is a connection
 
 	ctx, cancel := context.WithCancel(t.Context())
 	result := make(chan error, 1)
@@ -145,20 +145,20 @@ func TestTrap76_ASubscribeToAStuckQueueEndsWithItsContext(t *testing.T) {
 	select {
 	case err := <-result:
 		if !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v, want that the context has ended", err)
+			t.Errorf("got %v, want context.Canceled", err)
 		}
 	case <-time.After(time.Minute):
-		t.Fatal("it goes on")
+		t.Fatal("Subscribe did not return")
 	}
 	resume()
 	msg := receive(t, subscribe(t, s, stuck))
 	if msg.Metadata.Get("once_redelivered") != "false" {
-		t.Error("it was delivered to who had given up")
+		t.Error("the message was delivered to the subscription that was cancelled")
 	}
 	msg.Ack()
 }
 
-// ended waits for the end of a subscription that gives no more messages.
+// ended waits for the end of a subscription and fails on any message.
 func ended(t *testing.T, messages <-chan *message.Message) {
 	t.Helper()
 	select {
@@ -167,6 +167,6 @@ func ended(t *testing.T, messages <-chan *message.Message) {
 			t.Fatalf("got %+v", msg)
 		}
 	case <-time.After(time.Minute):
-		t.Fatal("the subscription goes on")
+		t.Fatal("the subscription has not ended")
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-func TestNewSubscriberNamesEverythingThatIsWrong(t *testing.T) {
+func TestNewSubscriberNamesEveryInvalidField(t *testing.T) {
 	config := amqp.Config{Consume: amqp.ConsumeConfig{Qos: amqp.QosConfig{PrefetchCount: 1 << 16, PrefetchSize: 1}}}
 	_, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{
 		InFlight: 1 << 16, NackMin: time.Hour, NackMax: time.Minute, LongestUnackedWait: -1, ReadyTimeout: -1, CloseTimeout: -1,
@@ -31,13 +31,13 @@ func TestNewSubscriberNamesEverythingThatIsWrong(t *testing.T) {
 		"DialTimeout", "WriteTimeout", "ReconnectMin",
 	} {
 		if !strings.Contains(err.Error(), "rabbit: "+name) {
-			t.Errorf("error does not name %s:\n%v", name, err)
+			t.Errorf("the error does not name %s:\n%v", name, err)
 		}
 	}
 }
 
-// What watermill-amqp's own constructor returns is enough.
-func TestSubscriberReceivesWhatThePublisherSends(t *testing.T) {
+// The Subscriber works with the config of watermill-amqp's constructor.
+func TestSubscriberReceivesPublishedMessages(t *testing.T) {
 	uri := brokerURL(t)
 	topic := uniqueName("topic")
 	s := newSubscriber(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("a")), brisk)
@@ -49,7 +49,7 @@ func TestSubscriberReceivesWhatThePublisherSends(t *testing.T) {
 	p := newPublisher(t, topicConfig(uri), rabbit.PublisherConfig{})
 	sent := newMessage("m")
 	sent.Metadata.Set("key", "value")
-	mustBe(t, "confirmed", p.Publish(topic, sent)) // and so its queue was bound
+	mustBe(t, "confirmed", p.Publish(topic, sent)) // confirms that the queue is bound
 
 	msg := receive(t, messages)
 	if msg.UUID != "m" || string(msg.Payload) != "payload of m" || msg.Metadata.Get("key") != "value" ||
@@ -88,7 +88,7 @@ func TestInFlightIsReachedAndBounded(t *testing.T) {
 	cfg := brisk
 	cfg.InFlight = 5
 	config := queueConfig(uri)
-	config.Consume.Qos.PrefetchCount = 7 // two more are at hand
+	config.Consume.Qos.PrefetchCount = 7 // prefetches two more
 	s := newSubscriber(t, config, cfg)
 	messages := subscribe(t, s, queue)
 
@@ -96,12 +96,12 @@ func TestInFlightIsReachedAndBounded(t *testing.T) {
 	for i := range held {
 		held[i] = receive(t, messages)
 	}
-	eventually(t, "so many are at hand", func() bool { return depth(t, uri, queue) <= 13 })
+	eventually(t, "the messages are prefetched", func() bool { return depth(t, uri, queue) <= 13 })
 	nothing(t, messages)
 	if n := depth(t, uri, queue); n != 13 {
 		t.Errorf("%d messages are left in the queue, want 13", n)
 	}
-	// Each waits for its own ack, in whatever order.
+	// Messages are acked in any order.
 	held[3].Ack()
 	next := receive(t, messages)
 	nothing(t, messages)
@@ -120,9 +120,9 @@ func TestInFlightIsReachedAndBounded(t *testing.T) {
 	}
 }
 
-// A topology that the broker refuses is an error at once; a broker that is away
-// is none, and costs ReadyTimeout once, not for every subscription.
-func TestSubscribeSaysWhatTheBrokerRefuses(t *testing.T) {
+// Subscribe fails at once if the broker refuses the topology. It does not fail if
+// there is no broker; then ReadyTimeout counts once, not for every subscription.
+func TestSubscribeReturnsTheRefusalOfTheBroker(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	config := queueConfig(uri)
@@ -147,7 +147,7 @@ func TestSubscribeSaysWhatTheBrokerRefuses(t *testing.T) {
 		all = append(all, subscribe(t, away, fmt.Sprint("q", i)))
 	}
 	if took := time.Since(began); took > 25*time.Second {
-		t.Errorf("100 subscriptions took %v: each has waited for itself", took)
+		t.Errorf("100 subscriptions took %v: each waited for ReadyTimeout", took)
 	}
 	if err := away.Close(); err != nil {
 		t.Error(err)
@@ -159,7 +159,7 @@ func TestSubscribeSaysWhatTheBrokerRefuses(t *testing.T) {
 	}
 }
 
-func TestTrap42_NackedMessagesComeBackEverMoreSlowly(t *testing.T) {
+func TestTrap42_NackedMessagesComeBackAfterGrowingPauses(t *testing.T) {
 	for name, args := range map[string]amqp091.Table{
 		"counted by the broker": {"x-queue-type": "quorum"},
 		"counted here":          nil,
@@ -181,7 +181,7 @@ func TestTrap42_NackedMessagesComeBackEverMoreSlowly(t *testing.T) {
 			}
 			msg := receive(t, messages)
 			if took := time.Since(began); took < 775*time.Millisecond {
-				t.Errorf("five times back in %v", took)
+				t.Errorf("five redeliveries in %v", took)
 			}
 			if msg.Metadata.Get("once_redelivered") != "true" {
 				t.Errorf("metadata %v", msg.Metadata)
@@ -194,7 +194,7 @@ func TestTrap42_NackedMessagesComeBackEverMoreSlowly(t *testing.T) {
 	}
 }
 
-// A message that waits to go back holds up no other.
+// A nacked message that waits for its pause does not block other messages.
 func TestTrap42_NackedMessagesDoNotBlockOthers(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
@@ -214,7 +214,7 @@ func TestTrap42_NackedMessagesDoNotBlockOthers(t *testing.T) {
 		}
 		msg.Ack()
 	}
-	if err := s.Close(); err != nil { // which does not wait for the hour
+	if err := s.Close(); err != nil { // must not wait for the hour
 		t.Error(err)
 	}
 	if left := drain(t, uri, queue); left["bad"] != 1 || len(left) != 1 {
@@ -234,7 +234,7 @@ func TestNackWithoutRequeueDeadLetters(t *testing.T) {
 	send(t, uri, queue, "bad")
 	receive(t, messages).Nack()
 
-	// What comes back from there has an x-death header, which is a table.
+	// The dead-lettered message has an x-death header, which is an array of tables.
 	back := receive(t, subscribe(t, newSubscriber(t, amqp.NewDurableQueueConfig(uri), brisk), dead))
 	if err := rabbit.Undecodable(back); err != nil {
 		t.Error(err)
@@ -245,7 +245,7 @@ func TestNackWithoutRequeueDeadLetters(t *testing.T) {
 	back.Ack()
 }
 
-// picky cannot read some messages.
+// picky fails on some messages.
 type picky struct{ rabbit.Marshaler }
 
 func (p picky) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
@@ -253,14 +253,14 @@ func (p picky) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	case "odd":
 		return nil, errors.New("cannot be read")
 	case "none":
-		return nil, nil //nolint:nilnil // a marshaler with a mistake
+		return nil, nil //nolint:nilnil // a mistake in the marshaler
 	case "panic":
-		panic("a marshaler with another")
+		panic("another mistake in the marshaler")
 	}
 	return p.Marshaler.Unmarshal(d)
 }
 
-func TestTrap41_UndecodableMessagesAreDeliveredAsTheyAre(t *testing.T) {
+func TestTrap41_UndecodableMessagesAreDelivered(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	h := new(heard)
@@ -297,9 +297,7 @@ func TestTrap41_UndecodableMessagesAreDeliveredAsTheyAre(t *testing.T) {
 	}
 }
 
-// The end of Subscribe's context ends that subscription alone, and not the
-// contexts of its messages.
-// Many at once, with handlers that answer as they like.
+// Several subscriptions ack and nack at the same time.
 func TestManySubscriptionsShareAConnection(t *testing.T) {
 	uri := brokerURL(t)
 	s := newSubscriber(t, queueConfig(uri), brisk)

@@ -11,8 +11,8 @@ import (
 	"github.com/watermill-once/once/internal/servers"
 )
 
-// rabbit4 is a broker of version 4. RABBITMQ4_BIN is the folder of its
-// rabbitmq-server and rabbitmqctl; an Erlang that it runs on has to be in PATH.
+// rabbit4 starts a broker of version 4. RABBITMQ4_BIN is the folder of its
+// rabbitmq-server and rabbitmqctl. A suitable Erlang must be in PATH.
 func rabbit4(t *testing.T) *servers.Rabbit {
 	t.Helper()
 	dir := os.Getenv("RABBITMQ4_BIN")
@@ -31,9 +31,10 @@ func rabbit4(t *testing.T) *servers.Rabbit {
 	return broker
 }
 
-// From RabbitMQ 4.0 a quorum queue that says nothing drops what comes back 20
-// times. One that rabbit declares does not; one that is older is reported.
-func TestTrap97_WhatComesBackOftenIsNotDropped(t *testing.T) {
+// From RabbitMQ 4.0 a quorum queue without arguments drops a message after 20
+// deliveries. A queue that the Subscriber declares does not. For an older queue the
+// Subscriber logs the limit.
+func TestTrap97_RequeuedMessagesAreNotDropped(t *testing.T) {
 	broker := rabbit4(t)
 	uri := broker.URL("/")
 	cfg := brisk
@@ -60,18 +61,18 @@ func TestTrap97_WhatComesBackOftenIsNotDropped(t *testing.T) {
 		return h
 	}
 	if h := returns("new"); h.said(dropsLine) != 0 {
-		t.Errorf("it is reported: %q", h.all())
+		t.Errorf("the limit is logged: %q", h.all())
 	}
-	returns("new") // which is there now
+	returns("new") // the queue exists now
 
-	// Declared before the upgrade, by a service that said nothing.
+	// Declared before the upgrade, without a limit.
 	older := declareQueue(t, uri, config.Queue.Arguments)
 	_, err := broker.Ctl(t.Context(), "set_policy", "no-limit", "^"+older+"$", `{"delivery-limit":-1}`, "--apply-to", "queues")
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := returns(older) // with the policy that the log names
+	h := returns(older) // with the policy from the log line
 	if h.said(dropsLine) != 1 || !strings.Contains(strings.Join(h.all(), ""), `'{"delivery-limit":-1}' --apply-to queues`) {
-		t.Errorf("it is not reported: %q", h.all())
+		t.Errorf("the limit is not logged: %q", h.all())
 	}
 }
