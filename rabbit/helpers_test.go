@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/watermill-once/once/internal/servers"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/rabbit"
 )
@@ -233,3 +234,16 @@ func (h *heard) Info(msg string, fields watermill.LogFields)             { h.add
 func (h *heard) Debug(msg string, fields watermill.LogFields)            { h.add(msg, nil, fields) }
 func (h *heard) Trace(msg string, fields watermill.LogFields)            { h.add(msg, nil, fields) }
 func (h *heard) With(watermill.LogFields) watermill.LoggerAdapter        { return h }
+
+// suspend makes a queue stuck until resume is called. Callers must defer resume:
+// the deletion of a stuck queue waits for ever.
+func suspend(t *testing.T, broker *servers.Rabbit, queue string) (resume func()) {
+	t.Helper()
+	tell := func(what string) {
+		eval(t, broker, fmt.Sprintf(
+			`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)), sys:%s(amqqueue:get_pid(Q)).`,
+			queue, what))
+	}
+	tell("suspend")
+	return sync.OnceFunc(func() { tell("resume") })
+}

@@ -3,6 +3,7 @@ package rabbit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -156,6 +157,87 @@ func TestTrap76_ASubscribeToAStuckQueueEndsWithItsContext(t *testing.T) {
 		t.Error("the message was delivered to the subscription that was cancelled")
 	}
 	msg.Ack()
+}
+
+// A queue is stuck when a subscription to it begins.
+func TestTrap76_AStuckQueueDoesNotAffectOtherSubscriptions(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	uri := broker.URL("/")
+	stuck, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
+	h := new(heard)
+	cfg := brisk
+	cfg.Logger = h
+	cfg.InFlight = 2
+	cfg.DialTimeout = 3 * time.Second
+	s := newSubscriber(t, queueConfig(uri), cfg)
+	others := subscribe(t, s, other)
+	send(t, uri, other, "held")
+	held := receive(t, others)
+	resume := suspend(t, broker, stuck)
+	defer resume()
+
+	messages := subscribe(t, s, stuck)
+	mustStillDeliver(t, uri, other, others, held)
+
+	resume()
+	send(t, uri, stuck, "late")
+	receive(t, messages).Ack()
+	if n, said := h.said(connectedLine), h.said(interruptedLine); n != 1 || said != 1 {
+		t.Errorf("connected %d times: %q", n, h.all())
+	}
+}
+
+// A queue is stuck when its topology is declared.
+func TestTrap76_DeclaringAStuckQueueDoesNotAffectSubscriptions(t *testing.T) {
+	broker := testkit.PrivateRabbit(t)
+	uri := broker.URL("/")
+	stuck, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
+	h := new(heard)
+	cfg := brisk
+	cfg.Logger = h
+	cfg.DialTimeout = 3 * time.Second
+	s := newSubscriber(t, queueConfig(uri), cfg)
+	others := subscribe(t, s, other)
+	send(t, uri, other, "held")
+	held := receive(t, others)
+	resume := suspend(t, broker, stuck)
+	defer resume()
+
+	if err := s.SubscribeInitialize(stuck); err == nil {
+		t.Error("no error, although the queue is stuck")
+	}
+	if err := held.Context().Err(); err != nil {
+		t.Errorf("the context of a message of another queue: %v", err)
+	}
+	held.Ack()
+	finished(t, "the ack is sent", held.Context().Done())
+	resume()
+	if err := s.SubscribeInitialize(stuck); err != nil {
+		t.Error(err)
+	}
+	if n := h.said(connectedLine); n != 1 {
+		t.Errorf("connected %d times: %q", n, h.all())
+	}
+}
+
+// mustStillDeliver fails the test unless the queue still delivers messages and held
+// can be acked.
+func mustStillDeliver(t *testing.T, uri, queue string, messages <-chan *message.Message, held *message.Message) {
+	t.Helper()
+	for i := range 10 {
+		id := fmt.Sprint("m", i)
+		send(t, uri, queue, id)
+		msg := receive(t, messages)
+		if msg.UUID != id {
+			t.Errorf("got %s, want %s", msg.UUID, id)
+		}
+		msg.Ack()
+	}
+	if err := held.Context().Err(); err != nil {
+		t.Errorf("the context of a message of another queue: %v", err)
+	}
+	held.Ack()
+	finished(t, "the ack is sent", held.Context().Done())
 }
 
 // ended waits for the end of a subscription and fails on any message.
