@@ -1,7 +1,7 @@
 // Package rabbit connects Watermill to RabbitMQ.
 //
-// [Publisher] returns nil only for messages that the broker has routed, persisted
-// and confirmed. [Subscriber] handles many messages at the same time. [Marshaler]
+// [Publisher] reports success only for messages that the broker has routed,
+// persisted and confirmed. [Subscriber] has many messages in flight. [Marshaler]
 // lets no metadata steer the broker, and reads every header that a broker sends.
 //
 // All three use the amqp.Config of watermill-amqp v2, so that you adopt them by
@@ -16,10 +16,10 @@
 //
 //	method of the error   outcome of the message           what to do with the message
 //	Refused()             the broker refused it            count an attempt, try later
-//	Unacceptable()        no broker can accept it          dead-letter it at once
+//	Unacceptable()        it can never be accepted         dead-letter it at once
 //	Unavailable()         it was not sent                  try again, count no attempt
-//	none of them          unknown: it was sent, and the    send it again with the same id,
-//	                      broker did not respond           count no attempt
+//	none of them          unknown: it was sent, and no     send it again with the same id,
+//	                      response to it arrived           count no attempt
 //
 // At most one of the methods is true. You can find them with errors.As and your
 // own interface, so a package can classify errors without importing this one. The

@@ -156,10 +156,10 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 // one goroutine are sent in order.
 //
 // PublishAsync calls done exactly once: with nil if the message was routed,
-// persisted and confirmed, otherwise with a *PublishError. It never calls done
-// before it returns. One goroutine makes all calls of done, one after another, so
-// done must not block, publish or close. A message that is sent after Close gets
-// its own goroutine.
+// persisted and confirmed, otherwise with a *PublishError. It never calls done on
+// the caller's goroutine. One goroutine makes all calls of done, one after another,
+// so done must not block, publish or close. For a message that is sent after Close,
+// done has its own goroutine.
 func (p *Publisher) PublishAsync(topic string, msg *message.Message, done func(error)) {
 	p.publish(topic, msg, done)
 }

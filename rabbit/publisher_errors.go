@@ -17,9 +17,9 @@ var (
 	// example because a queue that rejects publishes is full.
 	ErrNacked = errors.New("rabbit: nacked by the broker")
 
-	// ErrRefused: the broker closed the channel over the message (the exchange
-	// does not exist, or the user has no permission), the exchange could not be
-	// declared, or the marshaler failed.
+	// ErrRefused: the broker closed the channel while the message was the only
+	// outstanding one (the exchange does not exist, or the user has no
+	// permission), the exchange could not be declared, or the marshaler failed.
 	ErrRefused = errors.New("rabbit: refused")
 
 	// ErrTooLarge: the message exceeds a limit of the protocol or the broker.
@@ -29,7 +29,7 @@ var (
 	// a type that AMQP does not have.
 	ErrInvalid = errors.New("rabbit: invalid")
 
-	// ErrUnknown: the message was sent, and the broker did not respond to it.
+	// ErrUnknown: the message was sent, and no response to it arrived.
 	ErrUnknown = errors.New("rabbit: outcome unknown")
 
 	// ErrUnavailable: the message was not sent, because there is no connection

@@ -43,8 +43,8 @@ type SubscriberConfig struct {
 	LongestUnackedWait time.Duration
 
 	// ReadyTimeout is how long Subscribe waits for a connection before it
-	// continues in the background. It counts from the loss of the connection.
-	// Defaults to 5 s.
+	// continues in the background. It counts from the loss of the connection, or
+	// from NewSubscriber. Defaults to 5 s.
 	ReadyTimeout time.Duration
 
 	// CloseTimeout is how long the end of a subscription, by Close or by its
