@@ -51,3 +51,31 @@ func TestReadableFramesAreNotChanged(t *testing.T) {
 		}
 	}
 }
+
+// Each number of a type that amqp091 does not know keeps its value in a type that
+// amqp091 knows, at the top and inside a table.
+func TestUnknownNumbersAreWidened(t *testing.T) {
+	b := appendPublish(nil, 1, 1, "", "", foreignContent(t), 4096)
+	widened := appendWidened(nil, b[frameLength(b):])
+	if frameLength(widened) != len(widened) {
+		t.Fatalf("the frame has %d bytes, its size says %d", len(widened), frameLength(widened))
+	}
+	r := reader(parseFrame(widened).payload)
+	if !r.skipToHeaders() {
+		t.Fatal("no headers")
+	}
+	fields := reader(r.next(int(r.uint32())))
+	if name := fields.shortString(); name != PublishHeader {
+		t.Fatalf("the first header is %q", name)
+	}
+	fields.value()
+	if name, kind, n := fields.shortString(), fields.uint8(), fields.uint32(); name != "u" || kind != 'I' || n != 0xfffe {
+		t.Errorf("got %q %c %d, want u as a 32-bit number", name, kind, n)
+	}
+	if name, kind, size := fields.shortString(), fields.uint8(), fields.uint32(); name != "nested" || kind != 'F' || size != 2+1+8 {
+		t.Errorf("got %q %c of %d bytes, want the nested table", name, kind, size)
+	}
+	if name, kind, n := fields.shortString(), fields.uint8(), fields.uint64(); name != "i" || kind != 'l' || n != 0xfffffffe {
+		t.Errorf("got %q %c %d, want i as a 64-bit number", name, kind, n)
+	}
+}
