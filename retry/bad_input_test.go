@@ -22,14 +22,14 @@ func FuzzPolicy(f *testing.F) {
 		if p.validate("Policy") != nil || !(chance >= 0 && chance < 1) || round < 1 {
 			return
 		}
-		if d := p.delay(round, chance); d < 0 || d > p.Max {
+		if d := p.backoff().Delay(round, chance); d < 0 || d > p.Max {
 			t.Errorf("%+v: round %d is delayed by %v", p, round, d)
 		}
-		if low, high := p.delay(round, 0), p.delay(round, chance); low < high {
+		if low, high := p.backoff().Delay(round, 0), p.backoff().Delay(round, chance); low < high {
 			t.Errorf("%+v: round %d is delayed by %v, and with jitter by %v", p, round, low, high)
 		}
-		longest := p.delay(max(1, p.Delayed), 0)
-		if sum := p.total(); sum < 0 || p.Delayed > 0 && sum < longest-longest/1000 {
+		longest := p.backoff().Delay(max(1, p.Delayed), 0)
+		if sum := p.longestDelay(); sum < 0 || p.Delayed > 0 && sum < longest-longest/1000 {
 			t.Errorf("%+v: the sum is %v", p, sum)
 		}
 	})

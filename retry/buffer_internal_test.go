@@ -10,16 +10,16 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// bufferedFeed is a feed for a dozen messages and a megabyte.
-func bufferedFeed(t *testing.T, db testkit.Database) *feed {
+// bufferedFetcher is a feed for a dozen messages and a megabyte.
+func bufferedFetcher(t *testing.T, db testkit.Database) *fetcher {
 	t.Helper()
-	f := idleFeed(t, db)
+	f := idleFetcher(t, db)
 	f.stored.Ahead = 10
-	f.buffer.most = 1 << 20
+	f.buffer.limit = 1 << 20
 	return f
 }
 
-func (f *feed) arrive(t *testing.T, tenant, id string, size int) {
+func (f *fetcher) arrive(t *testing.T, tenant, id string, size int) {
 	t.Helper()
 	msg := message.NewMessage(id, make([]byte, size))
 	msg.Metadata[meta.TenantID] = tenant
@@ -30,18 +30,18 @@ func (f *feed) arrive(t *testing.T, tenant, id string, size int) {
 
 // drain fetches until there is no room, and ends what is in hand as if it were
 // handled. It says what that was.
-func (f *feed) drain(t *testing.T) (ids string, bytes int) {
+func (f *fetcher) drain(t *testing.T) (ids string, bytes int) {
 	t.Helper()
 	for f.fetch(t.Context()) {
 	}
-	for f.claimed.len() > 0 {
-		c, _ := f.claimed.next()
+	for f.queue.len() > 0 {
+		c, _ := f.queue.next()
 		ids += c.Message.UUID + " "
 		bytes += len(c.Message.Payload)
 		if err := f.store.Resolve(t.Context(), c.Claim); err != nil {
 			t.Fatal(err)
 		}
-		f.leave(c.Claim)
+		f.remove(c.Claim)
 	}
 	return ids, bytes
 }
@@ -50,7 +50,7 @@ func (f *feed) drain(t *testing.T) (ids string, bytes int) {
 // than may be, but for the last one. They are in order, and each tenant has its turn, as of small ones.
 func TestLargeMessagesAreClaimedByTheirBytes(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		f := bufferedFeed(t, db)
+		f := bufferedFetcher(t, db)
 		for n := range 4 {
 			for _, tenant := range []string{"a", "b", "c"} {
 				f.arrive(t, tenant, fmt.Sprint(tenant, n), 400<<10)
@@ -68,7 +68,7 @@ func TestLargeMessagesAreClaimedByTheirBytes(t *testing.T) {
 // the way of those after it.
 func TestOneMessageIsClaimedHoweverLarge(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		f := bufferedFeed(t, db)
+		f := bufferedFetcher(t, db)
 		f.arrive(t, "a", "large", 3<<20)
 		want := ""
 		for n := range 8 {
@@ -93,7 +93,7 @@ func TestOneMessageIsClaimedHoweverLarge(t *testing.T) {
 func TestLargeMessagesAmongSmallOnes(t *testing.T) {
 	const large = 500 << 10
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		f := bufferedFeed(t, db)
+		f := bufferedFetcher(t, db)
 		want, got := "", ""
 		for n := range 60 {
 			size := 1
@@ -105,7 +105,7 @@ func TestLargeMessagesAmongSmallOnes(t *testing.T) {
 		}
 		for drains := 0; got != want; drains++ {
 			ids, bytes := f.drain(t)
-			if bytes > f.buffer.most+large || ids == "" || drains > 30 {
+			if bytes > f.buffer.limit+large || ids == "" || drains > 30 {
 				t.Fatalf("%q of %d bytes are in hand at once, after %q, in step %d", ids, bytes, got, drains)
 			}
 			got += ids

@@ -55,7 +55,7 @@ func TestTrap48AMessageThatKillsTheProcessIsGivenUp(t *testing.T) {
 			t.Fatalf("%d calls, entry %+v", calls.Load(), entry)
 		}
 		b.eventually("which message it was is logged", func() bool {
-			return logs.Has("without being run", "message_uuid=killer", fmt.Sprint("entry=", b.entries(parked.Quarantined)[0].ID))
+			return logs.Has("without a call of its handler", "message_uuid=killer", fmt.Sprint("entry=", b.entries(parked.Quarantined)[0].ID))
 		})
 	})
 }

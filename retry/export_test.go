@@ -6,12 +6,12 @@ import "time"
 func (r *Retries) SetOneTry(d time.Duration) { r.patience.OneTry = d }
 
 // SetSeenEvery has subscriptions say that often that they run.
-func (r *Retries) SetSeenEvery(d time.Duration) { r.seenEvery = d }
+func (r *Retries) SetSeenEvery(d time.Duration) { r.registerEvery = d }
 
 // SuspectWaits says that a suspect has asked the rest of the process to make
 // room.
 func SuspectWaits() bool {
-	inProcess.mu.Lock()
-	defer inProcess.mu.Unlock()
-	return inProcess.asking > 0
+	processGate.mu.Lock()
+	defer processGate.mu.Unlock()
+	return processGate.waiting > 0
 }

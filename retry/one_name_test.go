@@ -105,7 +105,7 @@ func TestTheHandlerThatHasTheNameIsNamed(t *testing.T) {
 // Of another process there is only its row. Replicas of this program are none to
 // tell of.
 func TestAHandlerOfAnotherProcessUnderTheNameIsTold(t *testing.T) {
-	const line = "ERROR Consumer name is used by two handlers, each skips what the other has done"
+	const line = "ERROR Consumer name is used by two handlers, each skips messages that the other has handled"
 	for name, c := range map[string]struct{ set, want string }{
 		"another program": {
 			`program = 'example.com/billing'`,

@@ -29,17 +29,17 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 48, what: "the inbox is asked before a message is given up that was killed",
-			file: "retry/feed.go", guard: "applied, err := f.store.Applied(ctx, c)", without: "applied, err := false, error(nil)",
+			file: "retry/quarantine.go", guard: "applied, err := f.store.Applied(ctx, c)", without: "applied, err := false, error(nil)",
 			pkg: "retry", test: "TestTrap48WhatWasApplied/sqlite",
 		},
 		{
 			trap: 48, what: "a claim of unknown outcome is handed back",
-			file: "retry/feed.go", guard: "f.unknown = append(f.unknown, c.Claim)", without: "f.unknown = nil",
+			file: "retry/claim.go", guard: "f.unknown = append(f.unknown, c.Claim)", without: "f.unknown = nil",
 			pkg: "retry", test: "TestTrap48AClaimOfUnknownOutcomeIsNoCrash",
 		},
 		{
 			trap: 48, what: "crashes have a budget",
-			file: "retry/feed.go", guard: "case c.Crashes > f.config.CrashBudget:", without: "case c.Crashes > 1<<30:",
+			file: "retry/claim.go", guard: "case c.Crashes > f.config.CrashBudget:", without: "case c.Crashes > 1<<30:",
 			pkg: "retry", test: "TestTrap48AMessageThatKills/sqlite",
 		},
 		{
@@ -94,22 +94,22 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 49, what: "suspects are claimed one at a time",
-			file: "retry/feed.go", guard: "sel.Crashed, sel.Limit = true, 1", without: "sel.Crashed = true",
+			file: "retry/claim.go", guard: "sel.Crashed, sel.Limit = true, 1", without: "sel.Crashed = true",
 			pkg: "retry", test: "TestTrap49CrashedRunAlone",
 		},
 		{
 			trap: 49, what: "nothing is claimed beside a suspect",
-			file: "retry/crowd.go", guard: "(c.alone || c.asking > 0)", without: "c.asking > 0",
+			file: "retry/isolation.go", guard: "(g.isolated || g.waiting > 0)", without: "g.waiting > 0",
 			pkg: "retry", test: "TestTrap49ASuspectIsAlone",
 		},
 		{
 			trap: 49, what: "a suspect waits for its neighbours",
-			file: "retry/crowd.go",
-			guard: `	if c.inHand > 0 {
+			file: "retry/isolation.go",
+			guard: `	if g.inFlight > 0 {
 		return false
 	}
-	c.inHand, c.alone`,
-			without: `	c.inHand, c.alone`,
+	g.inFlight, g.isolated`,
+			without: `	g.inFlight, g.isolated`,
 			pkg:     "retry", test: "TestTrap49ASuspectWaits",
 		},
 		{
@@ -169,7 +169,7 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 54, what: "the end of the subscription does not cancel its messages",
-			file: "retry/feed.go",
+			file: "retry/fetcher.go",
 			guard: `	ctx = context.WithoutCancel(ctx)
 `,
 			without: "",
@@ -194,19 +194,19 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 56, what: "the delay follows from the round alone",
-			file: "retry/middleware.go", guard: "policy.jittered(a.rounds)", without: "policy.jittered(a.rounds + len(a.config.Classes))",
+			file: "retry/middleware.go", guard: "policy.backoff().Jittered(a.rounds)", without: "policy.backoff().Jittered(a.rounds + len(a.config.Classes))",
 			pkg: "retry", test: "TestTrap56",
 		},
 		{
 			trap: 57, what: "each try has the context of the delivery",
 			file: "retry/middleware.go",
 			guard: `		a.ctx, a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
-	a.msg.SetContext(parked.WithTried(ctx, a.msg, a.suspect))
+	a.msg.SetContext(parked.WithTried(ctx, a.msg, a.failedBefore))
 	produced, err = disposition.Call(h, a.msg)
-	a.msg.SetContext(a.ctx) // a handler may have left a cancelled one behind
+	a.msg.SetContext(a.ctx) // the handler may have set a cancelled context
 `,
 			without: `		a.msg.Context(), a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
-	a.msg.SetContext(parked.WithTried(ctx, a.msg, a.suspect))
+	a.msg.SetContext(parked.WithTried(ctx, a.msg, a.failedBefore))
 	produced, err = disposition.Call(h, a.msg)
 `,
 			pkg: "retry", test: "TestTrap57",
@@ -290,7 +290,7 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 70, what: "an ack alone does not resolve",
-			file: "retry/work.go", guard: "case acked && (claim.Handled() || !claim.Managed()):", without: "case acked:",
+			file: "retry/deliver.go", guard: "case acked && (claim.Handled() || !claim.Managed()):", without: "case acked:",
 			pkg: "retry", test: "TestTrap70AnAckAlone",
 		},
 		{

@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-func add(l *line, tenant string, count int) {
+func add(l *fairQueue, tenant string, count int) {
 	for n := range count {
 		l.add(parked.Claimed{
 			Claim:   &parked.Claim{Turn: parked.Turn{Class: "live", Tenant: tenant}},
@@ -21,7 +21,7 @@ func add(l *line, tenant string, count int) {
 // Those who were claimed last do not wait for all who were before; of one tenant
 // they go in their order.
 func TestALineHasTurns(t *testing.T) {
-	l := newLine(nil)
+	l := newFairQueue(nil)
 	add(l, "a", 64)
 	add(l, "b", 3)
 	add(l, "c", 1)
@@ -49,7 +49,7 @@ func TestALineHasTurns(t *testing.T) {
 // What is left in a line that is closing is for whoever gives it back.
 func TestALineThatIsClosingHandsOutNothing(t *testing.T) {
 	closing := make(chan struct{})
-	l := newLine(closing)
+	l := newFairQueue(closing)
 	add(l, "a", 2)
 	if _, ok := l.next(); !ok {
 		t.Error("nothing was handed out")

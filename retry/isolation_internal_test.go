@@ -11,14 +11,14 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// later is when patience is over.
-func (c *crowd) later() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.since = c.since.Add(-patience)
+// later moves the gate beyond isolationTime.
+func (g *isolationGate) later() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.since = g.since.Add(-isolationTime)
 }
 
-func deliver(t *testing.T, f *feed, id string) {
+func deliver(t *testing.T, f *fetcher, id string) {
 	t.Helper()
 	if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, message.NewMessage(id, nil)); err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func deliver(t *testing.T, f *feed, id string) {
 }
 
 // suspected has a process end that has claimed what is due.
-func suspected(t *testing.T, f *feed) {
+func suspected(t *testing.T, f *fetcher) {
 	t.Helper()
 	sel := parked.Select{Consumer: f.consumer, Topic: f.topic, Owner: "killed", Limit: 1, Lease: time.Millisecond}
 	if claimed, err := f.store.Claim(t.Context(), sel); err != nil || len(claimed) != 1 {
@@ -42,30 +42,30 @@ func suspected(t *testing.T, f *feed) {
 // stop the subscription which has the suspect, as it does not stop the others.
 func TestASubscriptionGoesOnThoughItsSuspectCannotRun(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		f := idleFeed(t, db)
+		f := idleFetcher(t, db)
 		deliver(t, f, "suspect")
 		suspected(t, f)
 		deliver(t, f, "fresh")
 
-		if !inProcess.join(1) { // by another subscription, whose handler does not return
+		if !processGate.enter(1) { // by another subscription, whose handler does not return
 			t.Fatal("there is somebody else")
 		}
-		defer inProcess.leave(1)
-		defer f.ask(false)
+		defer processGate.leave(1)
+		defer f.requestIsolation(false)
 		f.fetch(t.Context())
-		if n := f.claimed.len(); n != 0 {
+		if n := f.queue.len(); n != 0 {
 			t.Fatalf("%d claimed while the suspect waits for room", n)
 		}
-		inProcess.later()
+		processGate.later()
 		f.fetch(t.Context())
-		if f.claimed.len() != 1 {
+		if f.queue.len() != 1 {
 			t.Fatal("nothing is fetched any more")
 		}
-		c, _ := f.claimed.next()
+		c, _ := f.queue.next()
 		if c.Message.UUID != "fresh" {
 			t.Errorf("%q was fetched beside another message", c.Message.UUID)
 		}
-		f.leave(c.Claim)
+		f.remove(c.Claim)
 	})
 }
 
@@ -80,7 +80,7 @@ func TestNobodyWaitsForASuspectThatCannotBeClaimed(t *testing.T) {
 			COMMIT`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := idleFeed(t, testkit.Postgres(t))
+			f := idleFetcher(t, testkit.Postgres(t))
 			deliver(t, f, "suspect")
 			suspected(t, f)
 			deliver(t, f, "fresh")
@@ -98,20 +98,20 @@ func TestNobodyWaitsForASuspectThatCannotBeClaimed(t *testing.T) {
 			if len(f.wake) > 0 {
 				t.Error("it is looked for again at once")
 			}
-			if !inProcess.join(1) {
+			if !processGate.enter(1) {
 				t.Fatal("another subscription waits for it")
 			}
-			inProcess.leave(1)
-			f.missed = f.missed.Add(time.Hour) // however slow this is
+			processGate.leave(1)
+			f.missedCrash = f.missedCrash.Add(time.Hour) // however slow this is
 			f.fetch(t.Context())
-			if f.claimed.len() != 1 {
+			if f.queue.len() != 1 {
 				t.Fatal("its own subscription waits for it")
 			}
-			c, _ := f.claimed.next()
+			c, _ := f.queue.next()
 			if c.Message.UUID != "fresh" {
 				t.Errorf("%q was fetched", c.Message.UUID)
 			}
-			f.leave(c.Claim)
+			f.remove(c.Claim)
 		})
 	}
 }
@@ -119,22 +119,22 @@ func TestNobodyWaitsForASuspectThatCannotBeClaimed(t *testing.T) {
 // One that took too long once must not have a suspect wait until the process
 // has nothing in hand by chance.
 func TestASuspectIsMadeRoomForAgain(t *testing.T) {
-	c := &crowd{}
-	c.join(1)
-	c.ask(func() {})
-	if c.join(1) {
+	g := &isolationGate{}
+	g.enter(1)
+	g.request(func() {})
+	if g.enter(1) {
 		t.Fatal("nobody makes room")
 	}
-	c.later()
-	if !c.join(1) {
+	g.later()
+	if !g.enter(1) {
 		t.Fatal("all wait for longer than they are patient")
 	}
-	c.leave(1) // what took long
+	g.leave(1) // what took long
 	for range 20 {
-		if c.later(); !c.join(1) {
+		if g.later(); !g.enter(1) {
 			return
 		}
-		c.leave(1)
+		g.leave(1)
 	}
 	t.Error("nobody makes room any more")
 }
@@ -142,19 +142,19 @@ func TestASuspectIsMadeRoomForAgain(t *testing.T) {
 // A suspect whose handler does not return does not stop the process for good
 // either.
 func TestASuspectIsNotAloneForEver(t *testing.T) {
-	c := &crowd{}
-	if !c.isolate() {
+	g := &isolationGate{}
+	if !g.enterAlone() {
 		t.Fatal("it does not run")
 	}
-	if c.join(1) {
+	if g.enter(1) {
 		t.Fatal("another message runs beside it")
 	}
-	c.later()
-	if !c.join(1) {
+	g.later()
+	if !g.enter(1) {
 		t.Fatal("nothing else runs any more")
 	}
-	c.leave(1) // the suspect, after all
-	if !c.join(1) {
+	g.leave(1) // the suspect, after all
+	if !g.enter(1) {
 		t.Error("they go on as if it were still there")
 	}
 }

@@ -30,7 +30,7 @@ func TestKeyOrderNothingOvertakesWhatWasHandedBack(t *testing.T) {
 	}
 	closing, ended := make(chan struct{}), make(chan struct{})
 	in := make(chan *message.Message)
-	f := newFeed(&subscriber{retries: r, consumer: "payments"}, "orders.placed", closing)
+	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", closing)
 	go func() {
 		defer close(ended)
 		f.forward(t.Context(), in, nil)
@@ -79,7 +79,7 @@ func TestKeyOrderWhatCameLastIsStored(t *testing.T) {
 	}
 	defer func() { _ = tx.Rollback() }()
 	in, ended := make(chan *message.Message), make(chan struct{})
-	f := newFeed(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil)
+	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil)
 	go func() {
 		defer close(ended)
 		f.forward(t.Context(), in, nil)

@@ -16,8 +16,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// idleFeed is a feed for two handlers that fetches when it is told to.
-func idleFeed(t *testing.T, db testkit.Database) *feed {
+// idleFetcher is a feed for two handlers that fetches when it is told to.
+func idleFetcher(t *testing.T, db testkit.Database) *fetcher {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
@@ -27,8 +27,8 @@ func idleFeed(t *testing.T, db testkit.Database) *feed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := newFeed(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil)
-	f.claimed = newLine(nil)
+	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil)
+	f.queue = newFairQueue(nil)
 	return f
 }
 
@@ -37,7 +37,7 @@ func idleFeed(t *testing.T, db testkit.Database) *feed {
 // for the poll.
 func TestALookThatIsUsedAgainIsNotTheLast(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		f := idleFeed(t, db)
+		f := idleFetcher(t, db)
 		deliver := func(tenant string, ids ...string) {
 			t.Helper()
 			for _, id := range ids {
@@ -51,13 +51,13 @@ func TestALookThatIsUsedAgainIsNotTheLast(t *testing.T) {
 		// finish ends what is in hand, as if it were handled.
 		finish := func() (ids string) {
 			t.Helper()
-			for f.claimed.len() > 0 {
-				c, _ := f.claimed.next()
+			for f.queue.len() > 0 {
+				c, _ := f.queue.next()
 				ids += c.Message.UUID + " "
 				if err := f.store.Resolve(t.Context(), c.Claim); err != nil {
 					t.Fatal(err)
 				}
-				f.leave(c.Claim)
+				f.remove(c.Claim)
 			}
 			return ids
 		}
@@ -67,12 +67,12 @@ func TestALookThatIsUsedAgainIsNotTheLast(t *testing.T) {
 			t.Fatal("two were to be fetched")
 		}
 		deliver("b", "b1")
-		f.looked = time.Now().Add(time.Hour) // however slow this is
+		f.dueAt = time.Now().Add(time.Hour) // however slow this is
 		if again := f.fetch(t.Context()); !again || finish() != "a3 a4 " {
 			t.Fatal("the look was to be used again")
 		}
-		f.looked = time.Now().Add(time.Hour)
-		if again := f.fetch(t.Context()); !again || !f.more || finish() != "a5 " {
+		f.dueAt = time.Now().Add(time.Hour)
+		if again := f.fetch(t.Context()); !again || !f.moreDue || finish() != "a5 " {
 			t.Fatal("it was to be used up, and to be looked again")
 		}
 		if again := f.fetch(t.Context()); again || finish() != "b1 " {
@@ -86,10 +86,10 @@ func TestALookThatIsUsedAgainIsNotTheLast(t *testing.T) {
 		}
 		deliver("b", "b2")
 		suspected(t, f)
-		f.looked = time.Now().Add(-lookLasts)
+		f.dueAt = time.Now().Add(-reuseDue)
 		f.fetch(t.Context())
-		f.ask(false)
-		if finish() == "" || len(f.inHand) > 0 {
+		f.requestIsolation(false)
+		if finish() == "" || len(f.inFlight) > 0 {
 			t.Error("nothing was fetched")
 		}
 		if due, err := f.store.Due(t.Context(), parked.Select{Consumer: f.consumer, Topic: f.topic, Limit: 1}); err != nil || due.Suspect {
@@ -102,7 +102,7 @@ func TestALookThatIsUsedAgainIsNotTheLast(t *testing.T) {
 // nothing to fetch for now: leases are to be renewed.
 func TestWhatIsLockedIsNotFetchedOverAndOver(t *testing.T) {
 	db := testkit.Postgres(t)
-	f := idleFeed(t, db)
+	f := idleFetcher(t, db)
 	for n := range 100 {
 		msg := message.NewMessage(fmt.Sprint(n), nil)
 		msg.Metadata[meta.TenantID] = fmt.Sprint(n)
@@ -122,23 +122,23 @@ func TestWhatIsLockedIsNotFetchedOverAndOver(t *testing.T) {
 	if _, err := tx.ExecContext(t.Context(), `UPDATE once_parked SET error = 'locked' WHERE message_id = '1'`); err != nil {
 		t.Fatal(err)
 	}
-	if again := f.fetch(t.Context()); again || f.claimed.len() > 0 {
-		t.Fatalf("%d fetched, and again: %v", f.claimed.len(), again)
+	if again := f.fetch(t.Context()); again || f.queue.len() > 0 {
+		t.Fatalf("%d fetched, and again: %v", f.queue.len(), again)
 	}
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	if f.fetch(t.Context()); f.claimed.len() != 1 {
-		t.Fatalf("%d fetched", f.claimed.len())
+	if f.fetch(t.Context()); f.queue.len() != 1 {
+		t.Fatalf("%d fetched", f.queue.len())
 	}
-	c, _ := f.claimed.next()
-	f.leave(c.Claim)
+	c, _ := f.queue.next()
+	f.remove(c.Claim)
 }
 
 // lib/pq calls it a bad connection when a context ends between two statements.
 func TestAShutdownIsNoFailureToFetch(t *testing.T) {
 	log := watermill.NewCaptureLogger()
-	f := newFeed(&subscriber{retries: &Retries{config: Config{Logger: log}}}, "orders.placed", nil)
+	f := newFetcher(&subscriber{retries: &Retries{config: Config{Logger: log}}}, "orders.placed", nil)
 	ended, end := context.WithCancel(t.Context())
 	end()
 	f.report(ended, driver.ErrBadConn)
