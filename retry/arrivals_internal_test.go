@@ -11,9 +11,9 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Once a message was handed back, because the consumer shuts down, nothing that
-// came after it is stored, though it could be again: it would overtake.
-func TestKeyOrderNothingOvertakesWhatWasHandedBack(t *testing.T) {
+// When the consumer shuts down and nacks a message, it stores no later message,
+// even if the database works again: the later message would overtake.
+func TestKeyOrderNacksSuccessorsOfNackedMessage(t *testing.T) {
 	db := testkit.SQLite(t)
 	config := schema.Config{Dialect: schema.SQLite}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
@@ -59,8 +59,8 @@ func TestKeyOrderNothingOvertakesWhatWasHandedBack(t *testing.T) {
 	<-ended
 }
 
-// A transport may end with messages in flight: what came until then is stored.
-func TestKeyOrderWhatCameLastIsStored(t *testing.T) {
+// A transport may end with messages in flight. They are stored.
+func TestKeyOrderStoresMessagesThatArriveBeforeTransportEnds(t *testing.T) {
 	db := testkit.Postgres(t)
 	config := schema.Config{}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {

@@ -46,9 +46,9 @@ func (f *fetcher) drain(t *testing.T) (ids string, bytes int) {
 	return ids, bytes
 }
 
-// However many messages may be claimed, of large ones there are no more in memory
-// than may be, but for the last one. They are in order, and each tenant has its turn, as of small ones.
-func TestLargeMessagesAreClaimedByTheirBytes(t *testing.T) {
+// The bytes of claimed messages stay within the limit, except for the last
+// message. The order is kept and tenants take turns, as with small messages.
+func TestBufferBytesLimitLargeMessages(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		f := bufferedFetcher(t, db)
 		for n := range 4 {
@@ -64,9 +64,9 @@ func TestLargeMessagesAreClaimedByTheirBytes(t *testing.T) {
 	})
 }
 
-// One that is larger than all that may be in memory comes alone, and is not in
-// the way of those after it.
-func TestOneMessageIsClaimedHoweverLarge(t *testing.T) {
+// A message larger than the whole buffer is claimed alone, and does not delay
+// the messages after it.
+func TestMessageLargerThanBufferIsClaimedAlone(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		f := bufferedFetcher(t, db)
 		f.arrive(t, "a", "large", 3<<20)
@@ -89,8 +89,8 @@ func TestOneMessageIsClaimedHoweverLarge(t *testing.T) {
 	})
 }
 
-// A few large ones among many small ones: the bound holds, whatever came before.
-func TestLargeMessagesAmongSmallOnes(t *testing.T) {
+// The limit holds if large and small messages alternate.
+func TestBufferBytesHoldForMixedSizes(t *testing.T) {
 	const large = 500 << 10
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		f := bufferedFetcher(t, db)

@@ -17,9 +17,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// A claim of which the process does not hear that it was committed is no crash:
-// the messages are handed back and claimed anew, long before the lease ends.
-func TestTrap48AClaimOfUnknownOutcomeIsNoCrash(t *testing.T) {
+// The process does not learn that its claim was committed. No crash is counted:
+// the messages are released and claimed again long before the lease ends.
+func TestTrap48ClaimWithUnknownOutcomeIsNoCrash(t *testing.T) {
 	db := testkit.Postgres(t)
 	connector, err := pq.NewConnector(db.DSN)
 	if err != nil {

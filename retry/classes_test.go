@@ -26,8 +26,7 @@ func classes(c *retry.Config) {
 	}
 }
 
-// An error of a class is tried as its policy says, others as Policy does.
-func TestAClassOfErrorsHasItsOwnPolicy(t *testing.T) {
+func TestErrorOfClassUsesPolicyOfClass(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, classes)
 		var calls atomic.Int32
@@ -54,8 +53,8 @@ func TestAClassOfErrorsHasItsOwnPolicy(t *testing.T) {
 	})
 }
 
-// The policy of the latest error decides, over all rounds.
-func TestTheLatestErrorDecides(t *testing.T) {
+// A message has one count of rounds over the errors of all classes.
+func TestPolicyOfLatestErrorCountsAllRounds(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) {
 			classes(c)

@@ -12,9 +12,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Somebody who does not answer does not keep a subscriber from being closed,
-// and the message is not lost, nor charged.
-func TestCloseWaitsForAnswersAndNotForEver(t *testing.T) {
+// A missing ack does not block Close for ever. The message is not lost, and no
+// attempt is charged.
+func TestCloseEndsWithoutAckAfterCloseTimeout(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) {
 			c.CloseTimeout, c.Lease, c.Concurrency = 50*time.Millisecond, time.Minute, 2
@@ -53,8 +53,9 @@ func TestCloseWaitsForAnswersAndNotForEver(t *testing.T) {
 	})
 }
 
-// Nor does a table that somebody has locked, or a database that does not answer.
-func TestCloseDoesNotWaitForTheDatabaseForEver(t *testing.T) {
+// A locked table, or a database that does not answer, does not block Close for
+// ever.
+func TestCloseEndsWhileTableIsLocked(t *testing.T) {
 	db := testkit.Postgres(t)
 	b := newBench(t, db, func(c *retry.Config) { c.CloseTimeout, c.Lease = 50*time.Millisecond, 500*time.Millisecond })
 	sub := b.retries.Subscriber(consumer, b.transport)
@@ -88,9 +89,9 @@ func TestCloseDoesNotWaitForTheDatabaseForEver(t *testing.T) {
 	}
 }
 
-// What was in hand at the shutdown is due for whoever comes after, though it
-// could not be given back at the first try.
-func TestWhatIsGivenBackLateIsDueAtOnce(t *testing.T) {
+// A message in flight at the shutdown is due at once for the next process, even
+// if its first release fails.
+func TestMessageReleasedLateInShutdownIsDueAtOnce(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.Policy.Base, c.Policy.Max = time.Hour, time.Hour })
 	b.put("m1")
 	for _, query := range []string{

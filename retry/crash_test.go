@@ -34,9 +34,8 @@ func (b *bench) crash(limit int, crashed bool) {
 	})
 }
 
-// A message under which the process keeps ending is given up without being run
-// again.
-func TestTrap48AMessageThatKillsTheProcessIsGivenUp(t *testing.T) {
+// The handler of a message with a used up crash budget does not run again.
+func TestTrap48MessageOverCrashBudgetIsQuarantined(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		var logs testkit.Logs
 		b := newBench(t, db, func(c *retry.Config) { c.CrashBudget, c.Logger = 2, &logs })
@@ -60,9 +59,9 @@ func TestTrap48AMessageThatKillsTheProcessIsGivenUp(t *testing.T) {
 	})
 }
 
-// A process can end when the message has taken effect and its row is still
-// there. The inbox knows, so nothing that was done is given up.
-func TestTrap48WhatWasAppliedIsNotGivenUp(t *testing.T) {
+// A process can die after the commit, before it removes the row. The inbox has
+// the message, so it is not quarantined.
+func TestTrap48AppliedMessageIsNotQuarantined(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.CrashBudget = 2 })
 		b.put("done", "not done")
@@ -94,9 +93,9 @@ func (b *bench) handle(id string) {
 	}
 }
 
-// The database can be slower than a process ends: what it was told to commit is
-// waited for.
-func TestTrap48ACommitUnderWayIsWaitedFor(t *testing.T) {
+// A process can die while PostgreSQL still executes its commit. The lookup in
+// the inbox waits for that commit.
+func TestTrap48InboxLookupWaitsForPendingCommit(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.CrashBudget = 1 })
 	b.put("done")
 	b.crash(1, false)
@@ -122,9 +121,9 @@ func TestTrap48ACommitUnderWayIsWaitedFor(t *testing.T) {
 	b.eventually("it is gone", func() bool { return len(b.entries("")) == 0 })
 }
 
-// Rows that were claimed together with the one that killed the process are
-// charged too, but run alone from then on, and are cleared by returning.
-func TestTrap49SuspectsRunAlone(t *testing.T) {
+// All rows that the dead process had claimed are charged. From then on each of
+// them runs alone, until its handler returns.
+func TestTrap49CrashedMessagesRunAlone(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Concurrency = 4 })
 		b.put("a", "b", "c")
@@ -141,8 +140,7 @@ func TestTrap49SuspectsRunAlone(t *testing.T) {
 	})
 }
 
-// A suspect that becomes due waits for what is in hand.
-func TestTrap49ASuspectWaitsForItsNeighbours(t *testing.T) {
+func TestTrap49CrashedMessageWaitsForMessagesInFlight(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Concurrency = 4 })
 		b.put("suspect")
@@ -173,9 +171,10 @@ func TestTrap49ASuspectWaitsForItsNeighbours(t *testing.T) {
 	})
 }
 
-// A suspect waits for whatever the process has in hand, of any subscription,
-// and nothing is claimed beside it: what runs when the process ends is charged.
-func TestTrap49ASuspectIsAloneInTheProcess(t *testing.T) {
+// A crashed message waits for the messages in flight of all subscriptions of
+// the process, and nothing is claimed beside it: if the process dies, all
+// running messages are charged.
+func TestTrap49CrashedMessageIsAloneInTheProcess(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Concurrency = 4 })
 		b.put("suspect")
@@ -293,9 +292,9 @@ func (w *witness) check(t *testing.T, handled int, crashed string) {
 	}
 }
 
-// A redelivered message may be one that killed the process: it is counted in
-// its row before it is handled again.
-func TestTrap48ARedeliveredMessageIsSetAsideFirst(t *testing.T) {
+// A redelivered message may have killed the process. Its row must count the
+// crash before its handler runs again.
+func TestTrap48RedeliveredMessageIsParkedBeforeItsHandlerRuns(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		seen := make(chan []parked.Entry, 1)
@@ -315,9 +314,8 @@ func TestTrap48ARedeliveredMessageIsSetAsideFirst(t *testing.T) {
 	})
 }
 
-// The row of a message that was parked again, or quarantined, is not resolved
-// by the router's ack.
-func TestTrap70AnAckDoesNotResolveWhatWasParkedAgain(t *testing.T) {
+// The router's ack does not resolve a row that was parked again or quarantined.
+func TestTrap70AckDoesNotResolveRowParkedAgain(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) {
 			c.Policy = retry.Policy{Immediate: -1, Delayed: 3, Base: time.Hour, Jitter: -1}

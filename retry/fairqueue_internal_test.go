@@ -18,9 +18,9 @@ func add(l *fairQueue, tenant string, count int) {
 	}
 }
 
-// Those who were claimed last do not wait for all who were before; of one tenant
-// they go in their order.
-func TestALineHasTurns(t *testing.T) {
+// A tenant with few messages does not wait for all messages of another tenant.
+// Messages of one tenant keep their order.
+func TestFairQueueTenantsTakeTurns(t *testing.T) {
 	l := newFairQueue(nil)
 	add(l, "a", 64)
 	add(l, "b", 3)
@@ -46,8 +46,8 @@ func TestALineHasTurns(t *testing.T) {
 	}
 }
 
-// What is left in a line that is closing is for whoever gives it back.
-func TestALineThatIsClosingHandsOutNothing(t *testing.T) {
+// The fetcher releases the messages that are left.
+func TestFairQueueHandsOutNothingDuringShutdown(t *testing.T) {
 	closing := make(chan struct{})
 	l := newFairQueue(closing)
 	add(l, "a", 2)

@@ -32,10 +32,9 @@ func idleFetcher(t *testing.T, db testkit.Database) *fetcher {
 	return f
 }
 
-// A look that is used again does not know the tenants who have come since, nor
-// who has got something to do by the end of another one's row. They do not wait
-// for the poll.
-func TestALookThatIsUsedAgainIsNotTheLast(t *testing.T) {
+// A reused look does not know the tenants that arrived after it, nor the keys
+// that became free. They must not wait for the next poll.
+func TestReusedLookIsFollowedByNewLook(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		f := idleFetcher(t, db)
 		deliver := func(tenant string, ids ...string) {
@@ -98,9 +97,9 @@ func TestALookThatIsUsedAgainIsNotTheLast(t *testing.T) {
 	})
 }
 
-// Where many tenants wait for later, and somebody has locked what is due, there is
-// nothing to fetch for now: leases are to be renewed.
-func TestWhatIsLockedIsNotFetchedOverAndOver(t *testing.T) {
+// If another process has locked the only due row, the fetcher must pause, so
+// that it can renew leases.
+func TestLockedRowsAreNotFetchedInALoop(t *testing.T) {
 	db := testkit.Postgres(t)
 	f := idleFetcher(t, db)
 	for n := range 100 {
@@ -135,8 +134,8 @@ func TestWhatIsLockedIsNotFetchedOverAndOver(t *testing.T) {
 	f.remove(c.Claim)
 }
 
-// lib/pq calls it a bad connection when a context ends between two statements.
-func TestAShutdownIsNoFailureToFetch(t *testing.T) {
+// lib/pq reports a bad connection when a context ends between two statements.
+func TestShutdownIsNotLoggedAsFailure(t *testing.T) {
 	log := watermill.NewCaptureLogger()
 	f := newFetcher(&subscriber{retries: &Retries{config: Config{Logger: log}}}, "orders.placed", nil)
 	ended, end := context.WithCancel(t.Context())

@@ -12,10 +12,10 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// UnackedWait is the time that a message is kept, whatever takes it: a broker that has
-// waited for too long closes the channel under all that are in flight. A
-// database that does not answer can take a minute to say so.
-func TestHoldIsTheTimeThatAMessageIsKept(t *testing.T) {
+// UnackedWait includes the time of the tries: an unreachable database may take
+// a minute to return its error. A broker that waits for too long closes the
+// channel of all messages in flight.
+func TestUnackedWaitIncludesSlowErrors(t *testing.T) {
 	const hold = 300 * time.Millisecond
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.UnackedWait = hold })
 	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config, LockTimeout: 2 * hold})

@@ -38,9 +38,9 @@ func suspected(t *testing.T, f *fetcher) {
 	})
 }
 
-// A handler that does not return keeps a suspect from being alone. That must not
-// stop the subscription which has the suspect, as it does not stop the others.
-func TestASubscriptionGoesOnThoughItsSuspectCannotRun(t *testing.T) {
+// A handler that never returns prevents a crashed message from running alone.
+// The subscription of the crashed message must continue, like all others.
+func TestSubscriptionContinuesWhenCrashedMessageCannotRunAlone(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		f := idleFetcher(t, db)
 		deliver(t, f, "suspect")
@@ -69,10 +69,10 @@ func TestASubscriptionGoesOnThoughItsSuspectCannotRun(t *testing.T) {
 	})
 }
 
-// A suspect that is locked, as by a process that stands still, or that the
-// database does not let be claimed, is not looked for all the time, and nobody
-// waits for it.
-func TestNobodyWaitsForASuspectThatCannotBeClaimed(t *testing.T) {
+// A crashed message may be locked by a frozen process, or its claim may fail in
+// the database. The fetcher then does not look for it in a loop, and other
+// messages do not wait.
+func TestOthersDoNotWaitForUnclaimableCrashedMessage(t *testing.T) {
 	for name, inTheWay := range map[string]string{
 		"locked": `UPDATE once_parked SET error = 'locked' WHERE message_id = 'suspect'`,
 		"refused": `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$;
@@ -116,9 +116,9 @@ func TestNobodyWaitsForASuspectThatCannotBeClaimed(t *testing.T) {
 	}
 }
 
-// One that took too long once must not have a suspect wait until the process
-// has nothing in hand by chance.
-func TestASuspectIsMadeRoomForAgain(t *testing.T) {
+// After a slow handler has used up the isolation time, a crashed message must
+// not wait until the process happens to be idle.
+func TestIsolationIsRequestedAgainAfterTimeout(t *testing.T) {
 	g := &isolationGate{}
 	g.enter(1)
 	g.request(func() {})
@@ -139,9 +139,7 @@ func TestASuspectIsMadeRoomForAgain(t *testing.T) {
 	t.Error("nobody makes room any more")
 }
 
-// A suspect whose handler does not return does not stop the process for good
-// either.
-func TestASuspectIsNotAloneForEver(t *testing.T) {
+func TestIsolationEndsIfCrashedMessageNeverReturns(t *testing.T) {
 	g := &isolationGate{}
 	if !g.enterAlone() {
 		t.Fatal("it does not run")

@@ -11,10 +11,10 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// PostgreSQL takes a statement of 1 GB at most, which a hundred messages of the
-// size that a broker takes are over. They would be tried again for ever, and
-// nothing behind them would be handled.
-func TestKeyOrderLargeMessagesAreNotStoredAllAtOnce(t *testing.T) {
+// PostgreSQL accepts a statement of 1 GB at most. A hundred messages of the
+// largest size exceed that: they would be retried for ever, and the messages
+// behind them would never be handled.
+func TestKeyOrderStoresLargeMessagesInSeveralStatements(t *testing.T) {
 	db := testkit.Postgres(t)
 	b := newBench(t, db, func(c *retry.Config) { c.KeyOrder = retry.BlockWhileRetried })
 	sub := b.retries.Subscriber(consumer, b.transport)

@@ -22,8 +22,7 @@ func withShortLease(c *retry.Config) {
 	c.Lease, c.Policy.Immediate = shortLease, 5
 }
 
-// A lease is renewed for as long as the handler runs.
-func TestALeaseLastsAsLongAsTheHandler(t *testing.T) {
+func TestLeaseIsRenewedWhileHandlerRuns(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Lease, c.Concurrency = shortLease, 4 })
 		var calls atomic.Int32
@@ -48,10 +47,10 @@ func TestALeaseLastsAsLongAsTheHandler(t *testing.T) {
 	})
 }
 
-// A process that does not get through to the database cannot renew its leases.
-// Others may have given the message up by the time it does: it does not call
-// the handler again.
-func TestTrap48NothingIsBegunWhenTheLeaseHasEnded(t *testing.T) {
+// A process that cannot reach the database cannot renew its leases. Meanwhile
+// another process may have given the message up, so the first must not call the
+// handler again.
+func TestTrap48HandlerIsNotCalledAfterLeaseEnd(t *testing.T) {
 	var logs testkit.Logs
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) {
 		withShortLease(c)
@@ -90,10 +89,10 @@ func TestTrap48NothingIsBegunWhenTheLeaseHasEnded(t *testing.T) {
 	}
 }
 
-// A handler can be slower than the lease and have the one connection, or the one
-// writer, that it is renewed with. What fails then is charged all the same, or it
-// would be called for ever.
-func TestAFailureIsChargedWhenTheLeaseHasEnded(t *testing.T) {
+// A slow handler may use the only connection, or the only writer, and so
+// prevent the renewal of its own lease. Its failure is charged all the same;
+// otherwise it would be called for ever.
+func TestFailureAfterLeaseEndIsCharged(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		db.SetMaxOpenConns(1)
 		b := newBench(t, db, withShortLease)
@@ -120,9 +119,9 @@ func TestAFailureIsChargedWhenTheLeaseHasEnded(t *testing.T) {
 	})
 }
 
-// The lease can end between the begin of the attempt and its entry into the
-// inbox, where whoever gives the message up has looked.
-func TestTrap48NothingIsAppliedWhenTheLeaseHasEnded(t *testing.T) {
+// The lease can end between the start of the attempt and its entry into the
+// inbox. A process that gives the message up has already looked there.
+func TestTrap48MessageIsNotAppliedAfterLeaseEnd(t *testing.T) {
 	for way, middleware := range map[string]func(*dedup.Inbox) message.HandlerMiddleware{
 		"alone":      func(i *dedup.Inbox) message.HandlerMiddleware { return i.Middleware },
 		"in a batch": func(i *dedup.Inbox) message.HandlerMiddleware { return i.BatchMiddleware },
@@ -176,9 +175,9 @@ func (b *bench) loseTo(claim *parked.Claim) {
 	}
 }
 
-// Of a claim that takes longer than the lease nothing is left: as it is, it would
-// be made for ever. The time is that of large messages on a long line.
-func TestWhatCannotBeClaimedAtOnce(t *testing.T) {
+// A claim that takes longer than the lease fails. Repeated unchanged, it would
+// fail for ever. The trigger simulates large messages on a slow network.
+func TestClaimSlowerThanLeaseIsSplit(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.Lease, c.Concurrency = time.Second, 64 })
 	for _, query := range []string{
 		`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END $$`,

@@ -13,10 +13,10 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Retry and poison look into the inbox under the name that retry's Subscriber
-// has: under another one what took effect would be given up after a crash, and
-// what was discarded would run when a late copy of it came.
-func TestTrap72AnInboxOfAnotherNameIsRefused(t *testing.T) {
+// Retry and poison look up the inbox under the consumer name of Subscriber.
+// With another name in dedup, an applied message could be given up after a
+// crash, and a late copy of a discarded message would run.
+func TestTrap72InboxWithOtherConsumerNameIsRefused(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for name, want := range map[string]struct{ acked, refused bool }{
 			consumer:  {acked: true},

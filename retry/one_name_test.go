@@ -18,9 +18,9 @@ const inUse = `retry: consumer "payments" is already used by another handler of 
 // unshared is as it is by default.
 func unshared(c *retry.Config) { c.ShareConsumer = false }
 
-// Trap 89: two handlers under one consumer name each skip what the other has
-// done. The second one does not start.
-func TestTwoHandlersUnderOneNameDoNotStart(t *testing.T) {
+// Trap 89: of two handlers with one consumer name, each skips messages that the
+// other has handled. The second does not start.
+func TestSecondHandlerWithSameConsumerNameDoesNotStart(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for name, second := range map[string]func(b *bench) *retry.Retries{
 			"one Retries": func(b *bench) *retry.Retries { return b.retries },
@@ -57,9 +57,9 @@ func subscribed(t *testing.T, r *retry.Retries, name, topic string) message.Subs
 	return sub
 }
 
-// What is no mistake is no error: other topics and names, other databases, one
-// that comes after another, and one handler more than once if that is asked for.
-func TestAConsumerNameIsUsedAgainOnPurpose(t *testing.T) {
+// Allowed are another topic, name or database, a subscription after the end of
+// another, and one handler added several times with ShareConsumer.
+func TestConsumerNameMayBeReusedOnPurpose(t *testing.T) {
 	b, other := newBench(t, testkit.SQLite(t), unshared), newBench(t, testkit.SQLite(t), unshared)
 	first := subscribed(t, b.retries, consumer, topic)
 	subscribed(t, b.retries, consumer, "orders.changed")
@@ -87,8 +87,7 @@ func TestAConsumerNameIsUsedAgainOnPurpose(t *testing.T) {
 	subscribed(t, shared, "shared", topic)
 }
 
-// When a message has come it is known which handler that is.
-func TestTheHandlerThatHasTheNameIsNamed(t *testing.T) {
+func TestConsumerInUseErrorNamesHandlerAfterFirstMessage(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), unshared)
 	b.run(func(*message.Message) error { return nil })
 	if !b.transport.deliver(t, message.NewMessage("m1", nil)) {
@@ -102,9 +101,9 @@ func TestTheHandlerThatHasTheNameIsNamed(t *testing.T) {
 	}
 }
 
-// Of another process there is only its row. Replicas of this program are none to
-// tell of.
-func TestAHandlerOfAnotherProcessUnderTheNameIsTold(t *testing.T) {
+// Another process is known only by its row in the table of consumers. Replicas
+// of this program are not logged.
+func TestOtherHandlerInAnotherProcessIsLogged(t *testing.T) {
 	const line = "ERROR Consumer name is used by two handlers, each skips messages that the other has handled"
 	for name, c := range map[string]struct{ set, want string }{
 		"another program": {

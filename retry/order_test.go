@@ -81,9 +81,9 @@ func (b *bench) quarantine() *poison.Quarantine {
 
 var someone = poison.Act{Actor: "test", Why: "test"}
 
-// Those behind a message that fails wait for it, in the database: its transport
-// is not blocked, nor are other keys.
-func TestKeyOrderIsKeptPastAFailure(t *testing.T) {
+// The successors of a failing message wait in the database. They block neither
+// the transport nor other keys.
+func TestKeyOrderSuccessorsWaitForRetry(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := inOrder(t, db, retry.BlockWhileRetried)
 		var done successes
@@ -115,8 +115,7 @@ func TestKeyOrderIsKeptPastAFailure(t *testing.T) {
 	})
 }
 
-// A message that is given up lets its key go on.
-func TestKeyOrderGoesOnAfterTheQuarantine(t *testing.T) {
+func TestKeyOrderContinuesAfterQuarantine(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := inOrder(t, db, retry.BlockWhileRetried)
 		var done successes
@@ -136,9 +135,9 @@ func TestKeyOrderGoesOnAfterTheQuarantine(t *testing.T) {
 	})
 }
 
-// With BlockWhileQuarantined the key waits for what becomes of the message, also across a
-// restart, and then goes on in order.
-func TestKeyOrderStaysHeld(t *testing.T) {
+// The key stays blocked, also after a restart, until the message is replayed,
+// discarded or edited. Then its successors are handled in order.
+func TestBlockWhileQuarantinedBlocksKeyUntilResolved(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for what, settle := range map[string]func(b *bench, e parked.Entry) error{
 			"a1 a2 a3 a4": func(b *bench, e parked.Entry) error {
@@ -196,8 +195,7 @@ func TestKeyOrderStaysHeld(t *testing.T) {
 	})
 }
 
-// With BlockWhileRunning nothing waits for a message that is to be tried again.
-func TestKeyOrderSkipsWhatFails(t *testing.T) {
+func TestBlockWhileRunningHandlesSuccessorsBeforeRetry(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := inOrder(t, db, retry.BlockWhileRunning)
 		var done successes
@@ -224,9 +222,9 @@ func TestKeyOrderSkipsWhatFails(t *testing.T) {
 	})
 }
 
-// Many keys over several instances, with messages that fail now and then and
-// copies of what was delivered: of each key one is handled at a time, in order.
-func TestKeyOrderIsKeptBySeveralInstances(t *testing.T) {
+// Two instances handle many keys, and some messages fail once. The messages of
+// each key are handled one at a time and in order.
+func TestKeyOrderWithSeveralInstances(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		const perKey = 8
 		keys := "abcdefgh"
@@ -275,8 +273,9 @@ func TestKeyOrderIsKeptBySeveralInstances(t *testing.T) {
 	})
 }
 
-// A head that a process keeps dying under is given up, and its key goes on.
-func TestKeyOrderGoesOnAfterACrash(t *testing.T) {
+// The first message of a key exceeds its crash budget. It is given up, and its
+// successor is handled.
+func TestKeyOrderContinuesAfterCrashes(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.KeyOrder, c.CrashBudget = retry.BlockWhileRetried, 2 })
 		b.store("a1", "a2")
@@ -306,8 +305,7 @@ func (b *bench) store(ids ...string) {
 	}
 }
 
-// Rows that are held for something that is over are found.
-func TestTrap64WhatIsHeldForNothingGoesOn(t *testing.T) {
+func TestTrap64SuccessorsOfMissingPredecessorAreReleased(t *testing.T) {
 	for name, c := range map[string]struct {
 		now    retry.KeyOrder
 		remove string

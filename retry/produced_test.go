@@ -28,10 +28,10 @@ func (u *unreliable) Publish(_ string, msgs ...*message.Message) error {
 
 func (u *unreliable) Close() error { return nil }
 
-// Without dedup's outbox it is the router that publishes what a handler
-// produces, when the handler has returned. If that fails a parked message is
-// not done, as one of the transport's is not.
-func TestAParkedMessageIsNotDoneBeforeWhatItProducedIsPublished(t *testing.T) {
+// Without dedup's outbox the router publishes the messages that a handler
+// returns, after the handler has returned. If that fails, the parked message is
+// tried again, like a message of the transport.
+func TestRowStaysUntilProducedMessagesArePublished(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.put("m1")

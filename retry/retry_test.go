@@ -17,9 +17,8 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// A failing message is acked and parked, comes back when it is due, and the row
-// goes when it succeeds.
-func TestParkedAndHandledLater(t *testing.T) {
+// The transport's copy is acked. The row is removed when the handler succeeds.
+func TestFailingMessageIsParkedAndHandledLater(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var calls atomic.Int32
@@ -47,7 +46,7 @@ func TestParkedAndHandledLater(t *testing.T) {
 	})
 }
 
-func TestGivenUpAfterTheLastRound(t *testing.T) {
+func TestMessageIsQuarantinedAfterLastRound(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var calls atomic.Int32
@@ -66,7 +65,7 @@ func TestGivenUpAfterTheLastRound(t *testing.T) {
 	})
 }
 
-func TestPermanentIsGivenUpAtOnce(t *testing.T) {
+func TestPermanentErrorIsQuarantinedAtOnce(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var calls atomic.Int32
@@ -82,7 +81,7 @@ func TestPermanentIsGivenUpAtOnce(t *testing.T) {
 	})
 }
 
-func TestAfterSaysWhen(t *testing.T) {
+func TestAfterSetsDelay(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var calls atomic.Int32
@@ -101,14 +100,14 @@ func TestAfterSaysWhen(t *testing.T) {
 	})
 }
 
-func TestNilStaysNil(t *testing.T) {
+func TestPermanentAndAfterKeepNil(t *testing.T) {
 	if retry.Permanent(nil) != nil || retry.After(nil, time.Second) != nil {
 		t.Fatal("nil became an error")
 	}
 }
 
-// A panic is an attempt that failed, not the end of the message's retries.
-func TestTrap65APanicIsRetriedAndQuarantined(t *testing.T) {
+// A panic counts as a failed attempt and does not end the retries.
+func TestTrap65PanicIsRetriedAndQuarantined(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		var logs testkit.Logs
 		b := newBench(t, db, func(c *retry.Config) { c.Logger = &logs })
@@ -128,9 +127,9 @@ func TestTrap65APanicIsRetriedAndQuarantined(t *testing.T) {
 	})
 }
 
-// A handler that leaves a cancelled context or a changed message behind does
-// not spoil the tries after it.
-func TestTrap57EachTryBeginsAnew(t *testing.T) {
+// A handler may leave a cancelled context or a changed message behind. Later
+// tries must not see either.
+func TestTrap57EachTryGetsOriginalMessageAndContext(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var calls atomic.Int32
@@ -165,8 +164,7 @@ func TestTrap57EachTryBeginsAnew(t *testing.T) {
 	})
 }
 
-// A shutdown is neither a failure nor an attempt.
-func TestTrap54AShutdownIsNotCharged(t *testing.T) {
+func TestTrap54FailureDuringShutdownIsNotCharged(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for _, where := range []string{"from the transport", "parked"} {
 			t.Run(where, func(t *testing.T) {
@@ -218,9 +216,9 @@ func TestTrap54AShutdownIsNotCharged(t *testing.T) {
 	})
 }
 
-// Ending the router's context ends the fetching; what is in hand is handled to
-// its end, with its context alive.
-func TestTrap54ACancelledRouterLetsParkedMessagesFinish(t *testing.T) {
+// The end of the router's context ends the fetching. Handlers of claimed
+// messages finish, and their contexts stay alive.
+func TestTrap54CancelledRouterLetsParkedMessagesFinish(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -253,9 +251,9 @@ func TestTrap54ACancelledRouterLetsParkedMessagesFinish(t *testing.T) {
 	})
 }
 
-// An ack that came about in spite of an error, through some other middleware,
-// does not resolve the row.
-func TestTrap70AnAckAloneDoesNotResolve(t *testing.T) {
+// Another middleware may ack a message in spite of its error. That ack does not
+// resolve the row.
+func TestTrap70AckWithoutSuccessDoesNotResolve(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		swallow := func(h message.HandlerFunc) message.HandlerFunc {
@@ -280,8 +278,8 @@ func TestTrap70AnAckAloneDoesNotResolve(t *testing.T) {
 	})
 }
 
-// Without the Subscriber nothing would bring a parked message back.
-func TestWithoutTheSubscriberNothingIsParked(t *testing.T) {
+// Without Subscriber nothing would deliver a parked message.
+func TestMiddlewareWithoutSubscriberParksNothing(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	calls := 0
 	_, err := b.retries.Middleware(func(*message.Message) ([]*message.Message, error) {
@@ -297,8 +295,7 @@ func TestWithoutTheSubscriberNothingIsParked(t *testing.T) {
 	}
 }
 
-// With neither retry nor poison around the handler an ack means done.
-func TestASubscriberAloneResolvesWhatIsAcked(t *testing.T) {
+func TestSubscriberWithoutMiddlewareResolvesAckedMessage(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.runWith(func(*message.Message) error { return nil })
@@ -309,7 +306,7 @@ func TestASubscriberAloneResolvesWhatIsAcked(t *testing.T) {
 	})
 }
 
-func TestSubscriberNamesWhatIsMissing(t *testing.T) {
+func TestSubscribeErrorNamesMissingArgument(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	for want, sub := range map[string]message.Subscriber{
 		"consumer name": b.retries.Subscriber("", b.transport),
@@ -330,9 +327,9 @@ func TestSubscriberNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// A database that refuses us a table, say, is no failure of the message. It
-// would be held for long, and nobody know why.
-func TestWhatIsHeldForLongIsToldOnce(t *testing.T) {
+// A database error that does not concern the message, such as missing rights,
+// is not charged. The message could wait for long, and the log must say why.
+func TestLongWaitForUndecidedMessageIsLoggedOnce(t *testing.T) {
 	var logs testkit.Logs
 	b := newBench(t, testkit.SQLite(t), func(c *retry.Config) { c.Logger = &logs })
 	denied, calls := errors.New("permission denied"), 0

@@ -52,8 +52,9 @@ func apply(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 	return err
 }
 
-// The tries of a failed message are no duplicates of it, nor is its replay.
-func TestTrap38RetriesAndReplaysRun(t *testing.T) {
+// The inbox does not treat a retry or a replay of a failed message as a
+// duplicate.
+func TestTrap38RetriesAndReplaysAreNoDuplicates(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var mu sync.Mutex
@@ -78,9 +79,9 @@ func TestTrap38RetriesAndReplaysRun(t *testing.T) {
 	})
 }
 
-// A statement that fails makes PostgreSQL's transaction unusable: the next try
-// has another one, and what the first wrote is undone.
-func TestTrap55EachTryHasATransactionOfItsOwn(t *testing.T) {
+// After a failed statement PostgreSQL's transaction is unusable. The next try
+// gets a new transaction, and the writes of the first are rolled back.
+func TestTrap55EachTryHasItsOwnTransaction(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		calls := 0
@@ -101,9 +102,9 @@ func TestTrap55EachTryHasATransactionOfItsOwn(t *testing.T) {
 	})
 }
 
-// What an attempt wrote before it failed is never committed, however it ends:
-// parked, given up, or handed back.
-func TestTrap59HalfOfTheWorkIsNotCommitted(t *testing.T) {
+// That holds for a message that is parked, given up, or returned to the
+// transport.
+func TestTrap59WritesOfFailedAttemptAreNotCommitted(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
@@ -128,10 +129,10 @@ func TestTrap59HalfOfTheWorkIsNotCommitted(t *testing.T) {
 	})
 }
 
-// While the table is away a failed message can be neither parked nor given up:
-// it is held, neither acked nor nacked, and nothing is charged to it. The
-// broker's limit of deliveries is not used up.
-func TestTrap73AnOutageHoldsTheMessage(t *testing.T) {
+// While the table is missing, a failed message can neither be parked nor be
+// given up. It stays unacked, and no attempt is charged. So the broker's
+// delivery limit is not used up.
+func TestTrap73MessageWaitsUnackedWhileTableIsMissing(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		calls := 0
@@ -166,9 +167,9 @@ func TestTrap73AnOutageHoldsTheMessage(t *testing.T) {
 	})
 }
 
-// The time for which a message is held is shorter than the broker's consumer
-// timeout, which would close the channel: RabbitMQ's is 30 minutes.
-func TestTrap46WhatIsHeldIsHandedBackInTime(t *testing.T) {
+// UnackedWait is shorter than the broker's consumer timeout (RabbitMQ: 30
+// minutes), after which the broker closes the channel.
+func TestTrap46MessageIsNackedAfterUnackedWait(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.UnackedWait = 50 * time.Millisecond })
 		b.run(func(*message.Message) error { return errHandler })
@@ -181,9 +182,7 @@ func TestTrap46WhatIsHeldIsHandedBackInTime(t *testing.T) {
 	})
 }
 
-// The delays are those of the policy, whoever listens to failures and whoever
-// is asked about them.
-func TestTrap56NobodyWhoLooksOnMovesTheBackOff(t *testing.T) {
+func TestTrap56ClassesAndLoggerDoNotChangeDelays(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		var asked, logged atomic.Int32
 		b := newBench(t, db, func(c *retry.Config) {
@@ -226,9 +225,9 @@ func (l counting) Debug(string, watermill.LogFields)                { l.told.Add
 func (l counting) Trace(string, watermill.LogFields)                { l.told.Add(1) }
 func (l counting) With(watermill.LogFields) watermill.LoggerAdapter { return l }
 
-// What a consumer has done it knows by the name that Subscriber was given,
-// whatever its handler is called in the router.
-func TestTrap51ARenamedHandlerKnowsWhatItHasDone(t *testing.T) {
+// The inbox uses the consumer name of Subscriber, not the name of the handler
+// in the router.
+func TestTrap51RenamedHandlerKeepsItsInbox(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config})
