@@ -49,7 +49,7 @@ func TestKeyOrderNacksSuccessorsOfNackedMessage(t *testing.T) {
 		case <-msg.Acked():
 			t.Fatalf("%s was acked", what)
 		case <-time.After(20 * time.Second):
-			t.Fatalf("%s is still there", what)
+			t.Fatalf("%s has neither ack nor nack", what)
 		}
 		if n == 0 {
 			rename("away", "once_parked")
@@ -98,7 +98,7 @@ func TestKeyOrderStoresMessagesThatArriveBeforeTransportEnds(t *testing.T) {
 		select {
 		case <-msg.Acked():
 		default:
-			t.Errorf("%s has no answer", msg.UUID)
+			t.Errorf("%s was not acked", msg.UUID)
 		}
 	}
 }

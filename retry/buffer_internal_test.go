@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// bufferedFetcher is a feed for a dozen messages and a megabyte.
+// bufferedFetcher returns a fetcher for 12 messages and one MiB.
 func bufferedFetcher(t *testing.T, db testkit.Database) *fetcher {
 	t.Helper()
 	f := idleFetcher(t, db)
@@ -28,8 +28,8 @@ func (f *fetcher) arrive(t *testing.T, tenant, id string, size int) {
 	}
 }
 
-// drain fetches until there is no room, and ends what is in hand as if it were
-// handled. It says what that was.
+// drain fetches until there is no room, resolves the claimed rows, and returns
+// their ids and their bytes.
 func (f *fetcher) drain(t *testing.T) (ids string, bytes int) {
 	t.Helper()
 	for f.fetch(t.Context()) {
@@ -58,7 +58,7 @@ func TestBufferBytesLimitLargeMessages(t *testing.T) {
 		}
 		for n := range 4 {
 			if ids, bytes := f.drain(t); ids != fmt.Sprintf("a%[1]d b%[1]d c%[1]d ", n) {
-				t.Fatalf("%q of %d bytes are in hand at once", ids, bytes)
+				t.Fatalf("%q of %d bytes are claimed at once", ids, bytes)
 			}
 		}
 	})
@@ -76,7 +76,7 @@ func TestMessageLargerThanBufferIsClaimedAlone(t *testing.T) {
 			want += fmt.Sprint(n, " ")
 		}
 		if ids, _ := f.drain(t); ids != "large " {
-			t.Fatalf("%q are in hand, want the large one alone", ids)
+			t.Fatalf("%q are claimed, want the large message alone", ids)
 		}
 		got, drains := "", 0
 		for ; got != want && drains < 8; drains++ {
@@ -84,7 +84,7 @@ func TestMessageLargerThanBufferIsClaimedAlone(t *testing.T) {
 			got += ids
 		}
 		if got != want || drains > 2 {
-			t.Fatalf("%q came after the large one, in %d steps", got, drains)
+			t.Fatalf("%q came after the large message, in %d steps", got, drains)
 		}
 	})
 }
@@ -106,7 +106,7 @@ func TestBufferBytesHoldForMixedSizes(t *testing.T) {
 		for drains := 0; got != want; drains++ {
 			ids, bytes := f.drain(t)
 			if bytes > f.buffer.limit+large || ids == "" || drains > 30 {
-				t.Fatalf("%q of %d bytes are in hand at once, after %q, in step %d", ids, bytes, got, drains)
+				t.Fatalf("%q of %d bytes are claimed at once, after %q, in step %d", ids, bytes, got, drains)
 			}
 			got += ids
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-var errGateway = errors.New("the card gateway is away")
+var errGateway = errors.New("the card gateway is unreachable")
 
 func classes(c *retry.Config) {
 	c.Classes = []retry.Class{
@@ -62,7 +62,7 @@ func TestPolicyOfLatestErrorCountsAllRounds(t *testing.T) {
 		})
 		var calls atomic.Int32
 		b.run(func(*message.Message) error {
-			if calls.Add(1) <= 2 { // two rounds of the class, more than Policy has
+			if calls.Add(1) <= 2 { // two rounds of the class: more rounds than Policy has
 				return errGateway
 			}
 			return errHandler

@@ -64,7 +64,7 @@ func TestPermanentFailureOfCopyKeepsClaimedRow(t *testing.T) {
 	b.transport.messages <- msg
 	<-begun
 	b.put("m1")
-	b.eventually("the row is in hand", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 1 })
+	b.eventually("the row is claimed", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 1 })
 	close(fail)
 	<-msg.Acked()
 	close(failed)

@@ -34,15 +34,15 @@ func TestFairQueueTenantsTakeTurns(t *testing.T) {
 		t.Errorf("handed out %s, want %s", got, want)
 	}
 	if left := l.clear(); len(left) != 60 || l.len() != 0 {
-		t.Errorf("%d are given back, %d stay", len(left), l.len())
+		t.Errorf("%d claims are returned, %d stay", len(left), l.len())
 	}
 	add(l, "d", 1)
 	l.close()
 	if c, ok := l.next(); !ok || c.Message.UUID != "d0" {
-		t.Error("what was in the line is gone")
+		t.Error("the queued message is gone")
 	}
 	if _, ok := l.next(); ok {
-		t.Error("the line does not end")
+		t.Error("next returns a message after the end of the queue")
 	}
 }
 

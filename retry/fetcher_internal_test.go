@@ -16,7 +16,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// idleFetcher is a feed for two handlers that fetches when it is told to.
+// idleFetcher returns a fetcher for two handlers. The test calls its methods.
 func idleFetcher(t *testing.T, db testkit.Database) *fetcher {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
@@ -47,7 +47,7 @@ func TestReusedLookIsFollowedByNewLook(t *testing.T) {
 				}
 			}
 		}
-		// finish ends what is in hand, as if it were handled.
+		// finish resolves the claimed rows and returns their ids.
 		finish := func() (ids string) {
 			t.Helper()
 			for f.queue.len() > 0 {
@@ -63,28 +63,28 @@ func TestReusedLookIsFollowedByNewLook(t *testing.T) {
 
 		deliver("a", "a1", "a2", "a3", "a4", "a5")
 		if again := f.fetch(t.Context()); !again || finish() != "a1 a2 " {
-			t.Fatal("two were to be fetched")
+			t.Fatal("want a1 and a2, or a6 and a7, and another fetch")
 		}
 		deliver("b", "b1")
-		f.dueAt = time.Now().Add(time.Hour) // however slow this is
+		f.dueAt = time.Now().Add(time.Hour) // also on a slow machine
 		if again := f.fetch(t.Context()); !again || finish() != "a3 a4 " {
-			t.Fatal("the look was to be used again")
+			t.Fatal("want a3 and a4 from the reused look")
 		}
 		f.dueAt = time.Now().Add(time.Hour)
 		if again := f.fetch(t.Context()); !again || !f.moreDue || finish() != "a5 " {
-			t.Fatal("it was to be used up, and to be looked again")
+			t.Fatal("want a5 from the reused look, and another look")
 		}
 		if again := f.fetch(t.Context()); again || finish() != "b1 " {
-			t.Fatal("the other tenant was to be found")
+			t.Fatal("want b1 from the new look")
 		}
 
-		// One that is old will not do.
+		// A result older than reuseDue is not used again.
 		deliver("a", "a6", "a7", "a8")
 		if again := f.fetch(t.Context()); !again || finish() != "a6 a7 " {
-			t.Fatal("two were to be fetched")
+			t.Fatal("want a1 and a2, or a6 and a7, and another fetch")
 		}
 		deliver("b", "b2")
-		suspected(t, f)
+		crashDue(t, f)
 		f.dueAt = time.Now().Add(-reuseDue)
 		f.fetch(t.Context())
 		f.requestIsolation(false)
@@ -92,7 +92,7 @@ func TestReusedLookIsFollowedByNewLook(t *testing.T) {
 			t.Error("nothing was fetched")
 		}
 		if due, err := f.store.Due(t.Context(), parked.Select{Consumer: f.consumer, Topic: f.topic, Limit: 1}); err != nil || due.Suspect {
-			t.Errorf("the suspect was passed over, %v", err)
+			t.Errorf("the crashed message was skipped, %v", err)
 		}
 	})
 }
@@ -122,13 +122,13 @@ func TestLockedRowsAreNotFetchedInALoop(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again := f.fetch(t.Context()); again || f.queue.len() > 0 {
-		t.Fatalf("%d fetched, and again: %v", f.queue.len(), again)
+		t.Fatalf("%d messages fetched, fetch again is %v; want 0 and false", f.queue.len(), again)
 	}
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}
 	if f.fetch(t.Context()); f.queue.len() != 1 {
-		t.Fatalf("%d fetched", f.queue.len())
+		t.Fatalf("%d messages fetched, want 1", f.queue.len())
 	}
 	c, _ := f.queue.next()
 	f.remove(c.Claim)
@@ -146,6 +146,6 @@ func TestShutdownIsNotLoggedAsFailure(t *testing.T) {
 	}
 	f.report(t.Context(), driver.ErrBadConn)
 	if got := log.Captured()[watermill.ErrorLogLevel]; len(got) != 1 {
-		t.Errorf("of a database that is away it logged %v", got)
+		t.Errorf("logged %v for an unreachable database, want one line", got)
 	}
 }

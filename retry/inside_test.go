@@ -39,7 +39,7 @@ func TestTrap38MiddlewareInsideDedupIsRefused(t *testing.T) {
 			t.Errorf("inside of dedup: %v after %d calls", err, calls)
 		}
 		if err := deliver(b.retries.Middleware(inbox.Middleware(h))); err != nil || calls != 1 {
-			t.Errorf("outside of it: %v after %d calls", err, calls)
+			t.Errorf("outside of dedup: %v after %d calls", err, calls)
 		}
 	})
 }

@@ -25,14 +25,14 @@ func deliver(t *testing.T, f *fetcher, id string) {
 	}
 }
 
-// suspected has a process end that has claimed what is due.
-func suspected(t *testing.T, f *fetcher) {
+// crashDue simulates a process that claims a due message and dies.
+func crashDue(t *testing.T, f *fetcher) {
 	t.Helper()
 	sel := parked.Select{Consumer: f.consumer, Topic: f.topic, Owner: "killed", Limit: 1, Lease: time.Millisecond}
 	if claimed, err := f.store.Claim(t.Context(), sel); err != nil || len(claimed) != 1 {
 		t.Fatalf("%d claimed, %v", len(claimed), err)
 	}
-	testkit.Eventually(t, 20*time.Second, "it is suspected", func() bool {
+	testkit.Eventually(t, 20*time.Second, "the message is counted as crashed", func() bool {
 		due, err := f.store.Due(t.Context(), sel)
 		return err == nil && due.Suspect
 	})
@@ -43,27 +43,27 @@ func suspected(t *testing.T, f *fetcher) {
 func TestSubscriptionContinuesWhenCrashedMessageCannotRunAlone(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		f := idleFetcher(t, db)
-		deliver(t, f, "suspect")
-		suspected(t, f)
+		deliver(t, f, "crashed")
+		crashDue(t, f)
 		deliver(t, f, "fresh")
 
-		if !processGate.enter(1) { // by another subscription, whose handler does not return
-			t.Fatal("there is somebody else")
+		if !processGate.enter(1) { // another subscription, its handler never returns
+			t.Fatal("another message is in flight")
 		}
 		defer processGate.leave(1)
 		defer f.requestIsolation(false)
 		f.fetch(t.Context())
 		if n := f.queue.len(); n != 0 {
-			t.Fatalf("%d claimed while the suspect waits for room", n)
+			t.Fatalf("%d claimed while the crashed message waits to run alone", n)
 		}
 		processGate.later()
 		f.fetch(t.Context())
 		if f.queue.len() != 1 {
-			t.Fatal("nothing is fetched any more")
+			t.Fatal("the fetcher does not continue")
 		}
 		c, _ := f.queue.next()
 		if c.Message.UUID != "fresh" {
-			t.Errorf("%q was fetched beside another message", c.Message.UUID)
+			t.Errorf("%q was fetched while another message is in flight", c.Message.UUID)
 		}
 		f.remove(c.Claim)
 	})
@@ -74,15 +74,15 @@ func TestSubscriptionContinuesWhenCrashedMessageCannotRunAlone(t *testing.T) {
 // messages do not wait.
 func TestOthersDoNotWaitForUnclaimableCrashedMessage(t *testing.T) {
 	for name, inTheWay := range map[string]string{
-		"locked": `UPDATE once_parked SET error = 'locked' WHERE message_id = 'suspect'`,
+		"locked": `UPDATE once_parked SET error = 'locked' WHERE message_id = 'crashed'`,
 		"refused": `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$;
 			CREATE TRIGGER refuse BEFORE UPDATE ON once_parked FOR EACH ROW WHEN (OLD.crashes > 0) EXECUTE FUNCTION refuse();
 			COMMIT`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := idleFetcher(t, testkit.Postgres(t))
-			deliver(t, f, "suspect")
-			suspected(t, f)
+			deliver(t, f, "crashed")
+			crashDue(t, f)
 			deliver(t, f, "fresh")
 			conn, err := f.store.DB().Conn(t.Context())
 			if err != nil {
@@ -96,16 +96,16 @@ func TestOthersDoNotWaitForUnclaimableCrashedMessage(t *testing.T) {
 
 			f.fetch(t.Context())
 			if len(f.wake) > 0 {
-				t.Error("it is looked for again at once")
+				t.Error("the fetcher looks again at once")
 			}
 			if !processGate.enter(1) {
-				t.Fatal("another subscription waits for it")
+				t.Fatal("another subscription waits for the crashed message")
 			}
 			processGate.leave(1)
-			f.missedCrash = f.missedCrash.Add(time.Hour) // however slow this is
+			f.missedCrash = f.missedCrash.Add(time.Hour) // also on a slow machine
 			f.fetch(t.Context())
 			if f.queue.len() != 1 {
-				t.Fatal("its own subscription waits for it")
+				t.Fatal("its own subscription waits for the crashed message")
 			}
 			c, _ := f.queue.next()
 			if c.Message.UUID != "fresh" {
@@ -123,36 +123,36 @@ func TestIsolationIsRequestedAgainAfterTimeout(t *testing.T) {
 	g.enter(1)
 	g.request(func() {})
 	if g.enter(1) {
-		t.Fatal("nobody makes room")
+		t.Fatal("the request for isolation has no effect")
 	}
 	g.later()
 	if !g.enter(1) {
-		t.Fatal("all wait for longer than they are patient")
+		t.Fatal("others wait longer than isolationTime")
 	}
-	g.leave(1) // what took long
+	g.leave(1) // the slow handler returns
 	for range 20 {
 		if g.later(); !g.enter(1) {
 			return
 		}
 		g.leave(1)
 	}
-	t.Error("nobody makes room any more")
+	t.Error("the request for isolation has no effect any more")
 }
 
 func TestIsolationEndsIfCrashedMessageNeverReturns(t *testing.T) {
 	g := &isolationGate{}
 	if !g.enterAlone() {
-		t.Fatal("it does not run")
+		t.Fatal("the crashed message does not run")
 	}
 	if g.enter(1) {
-		t.Fatal("another message runs beside it")
+		t.Fatal("another message runs at the same time")
 	}
 	g.later()
 	if !g.enter(1) {
-		t.Fatal("nothing else runs any more")
+		t.Fatal("others wait longer than isolationTime")
 	}
-	g.leave(1) // the suspect, after all
+	g.leave(1) // the crashed message returns
 	if !g.enter(1) {
-		t.Error("they go on as if it were still there")
+		t.Error("others still wait after the crashed message has returned")
 	}
 }

@@ -32,7 +32,7 @@ func TestKeyOrderStoresLargeMessagesInSeveralStatements(t *testing.T) {
 	}
 	const count, size = 12, 2 << 20
 	var sent []*message.Message
-	for n := range count { // the first is being stored when the others come
+	for n := range count { // the others arrive while the first is stored
 		msg := message.NewMessage(fmt.Sprint(n), make([]byte, size))
 		msg.Metadata[meta.OrderingKey] = fmt.Sprint(n)
 		sent = append(sent, msg)
@@ -44,7 +44,7 @@ func TestKeyOrderStoresLargeMessagesInSeveralStatements(t *testing.T) {
 			b.transport.messages <- msg
 		}
 	}()
-	b.polls(50) // in which they could all be taken
+	b.polls(50) // long enough for all messages to arrive
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}

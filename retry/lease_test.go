@@ -30,7 +30,7 @@ func TestLeaseIsRenewedWhileHandlerRuns(t *testing.T) {
 		b.run(func(*message.Message) error {
 			if calls.Add(1) == 1 {
 				first = b.entries("")[0].DueAt
-				b.eventually("the lease is renewed three times over", func() bool {
+				b.eventually("the lease is renewed three times", func() bool {
 					entries := b.entries("")
 					return len(entries) == 1 && entries[0].DueAt.Sub(first) > 2*shortLease
 				})
@@ -66,11 +66,11 @@ func TestTrap48HandlerIsNotCalledAfterLeaseEnd(t *testing.T) {
 	b.run(func(msg *message.Message) error {
 		if calls.Add(1) > 1 {
 			if released.Load() == 0 {
-				t.Error("it was called though its lease has ended")
+				t.Error("the handler was called after the end of the lease")
 			}
 			return nil
 		}
-		// As long as this has the row nobody renews the lease.
+		// The lock prevents the renewal of the lease.
 		if _, err := blocked.ExecContext(t.Context(), `SELECT FROM once_parked FOR UPDATE`); err != nil {
 			t.Error(err)
 		}
@@ -78,7 +78,7 @@ func TestTrap48HandlerIsNotCalledAfterLeaseEnd(t *testing.T) {
 		b.eventually("the lease has ended", func() bool { return !claim.Held() })
 		return disposition.HandBack(errHandler)
 	})
-	b.eventually("it is left to others", func() bool { return logs.Has("its lease has ended", "message_uuid=m1") })
+	b.eventually("the middleware gives the message up to others", func() bool { return logs.Has("Lease of the message has ended", "message_uuid=m1") })
 	released.Store(1)
 	if err := blocked.Rollback(); err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func loseBeforeTheInbox(t *testing.T, db testkit.Database, middleware func(*dedu
 			}
 			produced, err := h(msg)
 			if tries.Load() == 1 && calls.Load() > 0 {
-				t.Error("the message was applied though another process had it")
+				t.Error("the message was applied while another process had claimed it")
 			}
 			return produced, err
 		}
@@ -162,8 +162,8 @@ func loseBeforeTheInbox(t *testing.T, db testkit.Database, middleware func(*dedu
 	}
 }
 
-// loseTo does what happens when the lease of a claim ends: another process
-// claims the row. It gives it back when the first knows.
+// loseTo simulates the end of a lease: another process claims the row, and
+// releases it when the first process has noticed that.
 func (b *bench) loseTo(claim *parked.Claim) {
 	b.Helper()
 	other := b.parked.Dialect().SQL(`UPDATE {parked} SET token = 'other', due_at = {after $2} WHERE id = $1`)

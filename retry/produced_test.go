@@ -13,10 +13,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// unreliable is a broker that is away the first time.
+// unreliable is a broker whose first publish fails.
 type unreliable struct{ calls, published atomic.Int32 }
 
-var errAway = errors.New("the broker is away")
+var errAway = errors.New("the broker is unreachable")
 
 func (u *unreliable) Publish(_ string, msgs ...*message.Message) error {
 	if u.calls.Add(1) == 1 {
@@ -48,9 +48,9 @@ func TestRowStaysUntilProducedMessagesArePublished(t *testing.T) {
 		stopped := make(chan error, 1)
 		go func() { stopped <- router.Run(context.WithoutCancel(t.Context())) }()
 		<-router.Running()
-		b.eventually("the message is done", func() bool { return len(b.entries("")) == 0 })
+		b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
 		if n := broker.published.Load(); n != 1 {
-			t.Errorf("%d of what it produced were published, not 1", n)
+			t.Errorf("%d produced messages were published, want 1", n)
 		}
 		if err := errors.Join(router.Close(), <-stopped); err != nil {
 			t.Fatal(err)

@@ -102,7 +102,7 @@ func TestAfterSetsDelay(t *testing.T) {
 
 func TestPermanentAndAfterKeepNil(t *testing.T) {
 	if retry.Permanent(nil) != nil || retry.After(nil, time.Second) != nil {
-		t.Fatal("nil became an error")
+		t.Fatal("got an error for nil")
 	}
 }
 
@@ -122,7 +122,7 @@ func TestTrap65PanicIsRetriedAndQuarantined(t *testing.T) {
 			t.Fatalf("%d calls, entry %+v", calls.Load(), entry)
 		}
 		if !logs.Has("trying again", "stack=", "retry_test.go") || !logs.Has("is parked", "stack=", "retry_test.go") {
-			t.Errorf("where it panicked is not said:\n%s", strings.Join(logs.Lines(), "\n"))
+			t.Errorf("the log does not show the place of the panic:\n%s", strings.Join(logs.Lines(), "\n"))
 		}
 	})
 }
@@ -174,7 +174,7 @@ func TestTrap54FailureDuringShutdownIsNotCharged(t *testing.T) {
 				b.run(func(msg *message.Message) error {
 					select {
 					case entered <- struct{}{}:
-					default: // it was called again, which the row tells
+					default: // a second call is detected by its row
 					}
 					<-closing
 					return errors.New("cancelled: the service is going down")
@@ -192,8 +192,8 @@ func TestTrap54FailureDuringShutdownIsNotCharged(t *testing.T) {
 					b.eventually("the subscriber is closing", b.transport.closed.Load)
 					close(closing)
 				}()
-				// Not the router's Close, which may end the context first: here the
-				// consumer knows of the shutdown before the handler fails.
+				// The router's Close could end the context first. Here the
+				// consumer notices the shutdown before the handler fails.
 				if err := b.subscriber.Close(); err != nil {
 					t.Fatal(err)
 				}
@@ -239,7 +239,7 @@ func TestTrap54CancelledRouterLetsParkedMessagesFinish(t *testing.T) {
 			}
 		})
 		if err := msg.Context().Err(); err != nil {
-			t.Errorf("the context of the message in hand is over: %v", err)
+			t.Errorf("the context of the running message has ended: %v", err)
 		}
 		msg.Ack()
 		if err := sub.Close(); err != nil {
@@ -291,7 +291,7 @@ func TestMiddlewareWithoutSubscriberParksNothing(t *testing.T) {
 		t.Fatalf("%d calls, error %v", calls, err)
 	}
 	if len(b.entries("")) != 0 {
-		t.Fatal("the message is parked where nobody looks")
+		t.Fatal("the message is parked without a subscriber")
 	}
 }
 
@@ -323,7 +323,7 @@ func TestSubscribeErrorNamesMissingArgument(t *testing.T) {
 		}
 	}
 	if _, err := sub.Subscribe(t.Context(), topic); err == nil {
-		t.Error("a closed subscriber subscribes")
+		t.Error("Subscribe works after Close")
 	}
 }
 
@@ -335,7 +335,7 @@ func TestLongWaitForUndecidedMessageIsLoggedOnce(t *testing.T) {
 	denied, calls := errors.New("permission denied"), 0
 	b.run(func(*message.Message) error {
 		calls++
-		if calls < 8 { // which are three seconds
+		if calls < 8 { // takes about three seconds
 			return disposition.NotCalled(denied)
 		}
 		return nil
@@ -344,6 +344,6 @@ func TestLongWaitForUndecidedMessageIsLoggedOnce(t *testing.T) {
 		t.Error("not acked")
 	}
 	if n := logs.Count("ERROR", "Message is held", "permission denied", "message_uuid=id", "consumer="+consumer); n != 1 {
-		t.Errorf("told %d times: %v", n, logs.Lines())
+		t.Errorf("logged %d times: %v", n, logs.Lines())
 	}
 }

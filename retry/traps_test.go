@@ -19,7 +19,7 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// runOnce is run with dedup around h, which gets its transaction.
+// runOnce is like run, with dedup around h. h gets dedup's transaction.
 func (b *bench) runOnce(h func(ctx context.Context, tx *sql.Tx, msg *message.Message) error) {
 	b.Helper()
 	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config})
@@ -62,7 +62,7 @@ func TestTrap38RetriesAndReplaysAreNoDuplicates(t *testing.T) {
 		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			mu.Lock()
 			defer mu.Unlock()
-			if calls++; calls <= 4 { // all that the policy has
+			if calls++; calls <= 4 { // all attempts of the policy
 				return errHandler
 			}
 			return apply(ctx, tx, msg)
@@ -87,7 +87,7 @@ func TestTrap55EachTryHasItsOwnTransaction(t *testing.T) {
 		calls := 0
 		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			calls++
-			if err := apply(ctx, tx, msg); err != nil { // the key is unique: a first try that stayed would show
+			if err := apply(ctx, tx, msg); err != nil { // fails if the write of the first try is still there
 				return err
 			}
 			if calls == 1 {
@@ -124,7 +124,7 @@ func TestTrap59WritesOfFailedAttemptAreNotCommitted(t *testing.T) {
 		}
 		b.eventually("three are in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 3 })
 		if effects, done := b.count("effects"), b.count("once_inbox"); effects != 0 || done != 0 {
-			t.Fatalf("%d effects, %d remembered", effects, done)
+			t.Fatalf("%d effects, %d rows in the inbox", effects, done)
 		}
 	})
 }
@@ -150,12 +150,12 @@ func TestTrap73MessageWaitsUnackedWhileTableIsMissing(t *testing.T) {
 		exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
 		msg := message.NewMessage("m1", nil)
 		b.transport.messages <- msg
-		b.polls(40) // in which it would be handed back
+		b.polls(40) // long enough for a nack
 		select {
 		case <-msg.Acked():
-			t.Fatal("acked, and nowhere stored")
+			t.Fatal("acked without being stored")
 		case <-msg.Nacked():
-			t.Fatal("handed back to the broker")
+			t.Fatal("nacked")
 		default:
 		}
 		exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
@@ -177,7 +177,7 @@ func TestTrap46MessageIsNackedAfterUnackedWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		if b.transport.deliver(t, message.NewMessage("m1", nil)) {
-			t.Fatal("acked, and nowhere stored")
+			t.Fatal("acked without being stored")
 		}
 	})
 }
@@ -203,7 +203,7 @@ func TestTrap56ClassesAndLoggerDoNotChangeDelays(t *testing.T) {
 			})
 			e := b.entries(parked.Waiting)[0]
 			if got := e.DueAt.Sub(e.LastFailedAt); got != want {
-				t.Errorf("after round %d it waits for %v, not %v", round, got, want)
+				t.Errorf("after round %d the message waits for %v, want %v", round, got, want)
 			}
 			if _, err := b.ExecContext(t.Context(), `UPDATE once_parked SET due_at = created_at`); err != nil {
 				t.Fatal(err)
@@ -211,18 +211,18 @@ func TestTrap56ClassesAndLoggerDoNotChangeDelays(t *testing.T) {
 		}
 		b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
 		if asked.Load() == 0 || logged.Load() == 0 {
-			t.Errorf("the classes were asked %d times, the logger was told %d times", asked.Load(), logged.Load())
+			t.Errorf("the classes were called %d times, the logger %d times", asked.Load(), logged.Load())
 		}
 	})
 }
 
-// counting is a logger that counts what it is told.
-type counting struct{ told *atomic.Int32 }
+// counting is a logger that counts its lines.
+type counting struct{ lines *atomic.Int32 }
 
-func (l counting) Error(string, error, watermill.LogFields)         { l.told.Add(1) }
-func (l counting) Info(string, watermill.LogFields)                 { l.told.Add(1) }
-func (l counting) Debug(string, watermill.LogFields)                { l.told.Add(1) }
-func (l counting) Trace(string, watermill.LogFields)                { l.told.Add(1) }
+func (l counting) Error(string, error, watermill.LogFields)         { l.lines.Add(1) }
+func (l counting) Info(string, watermill.LogFields)                 { l.lines.Add(1) }
+func (l counting) Debug(string, watermill.LogFields)                { l.lines.Add(1) }
+func (l counting) Trace(string, watermill.LogFields)                { l.lines.Add(1) }
 func (l counting) With(watermill.LogFields) watermill.LoggerAdapter { return l }
 
 // The inbox uses the consumer name of Subscriber, not the name of the handler
@@ -257,7 +257,7 @@ func TestTrap51RenamedHandlerKeepsItsInbox(t *testing.T) {
 			}
 		}
 		if n := calls.Load(); n != 1 || b.count(`once_inbox WHERE consumer = 'payments'`) != 1 {
-			t.Errorf("%d calls, %d are remembered", n, b.count(`once_inbox`))
+			t.Errorf("%d calls, %d rows in the inbox", n, b.count(`once_inbox`))
 		}
 	})
 }

@@ -45,10 +45,10 @@ func TestTrap72InboxWithOtherConsumerNameIsRefused(t *testing.T) {
 			}, look, quarantine.Middleware, b.retries.Middleware, inbox.Middleware)
 			acked := b.transport.deliver(t, message.NewMessage("m1", nil))
 			if acked != want.acked || ran != want.acked || errors.Is(handed, dedup.ErrOtherConsumer) != want.refused {
-				t.Errorf("as %s: it ran is %t, acked is %t, %v", name, ran, acked, handed)
+				t.Errorf("dedup consumer %s: handler ran %t, acked %t, error %v", name, ran, acked, handed)
 			}
 			if n := len(b.entries("")); n != 0 {
-				t.Errorf("as %s: there are %d rows", name, n)
+				t.Errorf("dedup consumer %s: there are %d rows", name, n)
 			}
 			if err := b.router.Close(); err != nil {
 				t.Fatal(err)

@@ -33,7 +33,7 @@ func TestKeyOrderSplitsBatchAfterTimeout(t *testing.T) {
 	})
 	var ids []string
 	var msgs []*message.Message
-	for n := range 12 { // the first goes ahead, and those that come meanwhile together
+	for n := range 12 { // the first is stored alone, and the others arrive meanwhile
 		ids = append(ids, fmt.Sprintf("a%d", n))
 		msgs = append(msgs, keyed(ids[n]))
 		b.transport.messages <- msgs[n]
@@ -42,7 +42,7 @@ func TestKeyOrderSplitsBatchAfterTimeout(t *testing.T) {
 		select {
 		case <-msg.Acked():
 		case <-msg.Nacked():
-			t.Fatalf("%s was handed back", msg.UUID)
+			t.Fatalf("%s was nacked", msg.UUID)
 		case <-time.After(time.Minute):
 			t.Fatalf("%s is not stored", msg.UUID)
 		}
@@ -91,7 +91,7 @@ func TestKeyOrderWaitsLongerThanUnackedWaitForTheTable(t *testing.T) {
 			case <-msg.Acked():
 				t.Fatalf("%s was acked", msg.UUID)
 			case <-time.After(20 * time.Second):
-				t.Fatalf("%s is still there", msg.UUID)
+				t.Fatalf("%s has neither ack nor nack", msg.UUID)
 			}
 		}
 		if err := <-closed; err != nil {

@@ -39,13 +39,13 @@ func TestUnackedWaitIncludesSlowErrors(t *testing.T) {
 		}
 	}
 	b.runWith(func(*message.Message) error {
-		t.Error("a copy ran while the other is handled")
+		t.Error("a copy was handled while the row is claimed")
 		return nil
 	}, b.retries.Middleware, count, inbox.Middleware)
 	if b.transport.deliver(t, message.NewMessage("m1", nil)) {
 		t.Error("it was acked")
 	}
 	if n := tries.Load(); n != 2 {
-		t.Errorf("it was kept for %d tries of %v, though to be held for %v", n, 2*hold, hold)
+		t.Errorf("the message waited for %d tries of %v, but UnackedWait is %v", n, 2*hold, hold)
 	}
 }
