@@ -12,16 +12,16 @@ var Points = []string{
 	"outbox/committed",
 
 	// From the table of a stock forwarder into the outbox, in one transaction.
-	"mover/group-begun", // a consumer group that never ran has its row
+	"mover/group-created", // a consumer group that never ran has its row
 	"mover/locked",
-	"mover/bury",
+	"mover/dead-letter",
 	"mover/inserted",
 	"mover/advanced",
 	"mover/moved", // committed
 
 	// The lease of a forwarder.
 	"forwarder/enrolled",
-	"forwarder/slots-taken",
+	"forwarder/slots-moved",
 	"forwarder/leased", // committed
 	"forwarder/holds-tidied",
 	"forwarder/leave",

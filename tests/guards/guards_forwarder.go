@@ -452,7 +452,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 77, what: "the mover goes on where stock has stopped",
-			file:    "mover/take.go",
+			file:    "mover/batch.go",
 			guard:   "at, err := m.lock(ctx, tx)",
 			without: "_, err := m.lock(ctx, tx)\n\t\tat := place{transaction: \"0\"}",
 			pkg:     "mover", test: "TestTrap77",
