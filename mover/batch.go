@@ -48,7 +48,7 @@ func (m *Mover) waiting(ctx context.Context) (waiting bool, err error) {
 	return waiting, err
 }
 
-// take moves one batch and returns its size.
+// moveBatch moves one batch and returns its number of rows.
 func (m *Mover) moveBatch(ctx context.Context) (moved int, err error) {
 	var dead []deadLetter
 	err = m.write(ctx, func(tx *sql.Tx) error {

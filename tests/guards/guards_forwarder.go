@@ -308,7 +308,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 31, what: "names that PostgreSQL would cut are refused",
-			file: "schema/config.go", guard: "len(c.Prefix) > most {", without: "len(c.Prefix) > most && false {",
+			file: "schema/config.go", guard: "len(c.Prefix) > limit {", without: "len(c.Prefix) > limit && false {",
 			pkg: "schema", test: "TestTrap31",
 		},
 		{
