@@ -89,8 +89,8 @@ func TestAHiddenErrorIsStillFound(t *testing.T) {
 
 // What lib/pq, pgx and net/url say of a name that they cannot parse.
 func TestAnErrorOfParsingQuotesNothing(t *testing.T) {
-	const says = "the data source name cannot be parsed (not shown here, for the password in it): " +
-		"in a URL user, password and database have to be percent-encoded, in key=value pairs what has blanks is in quotes"
+	const says = "the data source name cannot be parsed (it is not shown because it may contain a password): " +
+		"in a URL percent-encode user, password and database; in key=value pairs quote values with blanks"
 	_, parse := url.Parse("postgres://u:canary%zz@h/d") //nolint:staticcheck // it must not be valid
 	for _, err := range []error{
 		parse,

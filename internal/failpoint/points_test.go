@@ -48,7 +48,7 @@ func hits(t *testing.T) map[string][]string {
 			at := files.Position(call.Pos()).String()
 			literal, ok := call.Args[0].(*ast.BasicLit)
 			if !ok {
-				t.Errorf("%s: the name is no literal", at)
+				t.Errorf("%s: the name is not a literal", at)
 				return true
 			}
 			name, err := strconv.Unquote(literal.Value)
