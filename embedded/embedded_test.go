@@ -199,7 +199,8 @@ func TestConfigErrorNamesField(t *testing.T) {
 	if _, err := embedded.New(nil, embedded.Config{}); err == nil || !strings.Contains(err.Error(), "db is nil") {
 		t.Errorf("error %v", err)
 	}
-	if _, err := embedded.New(db.DB, embedded.Config{Schema: schema.Config{Prefix: "a b"}}); err == nil || !strings.Contains(err.Error(), "Prefix") {
+	_, err := embedded.New(db.DB, embedded.Config{Schema: schema.Config{Prefix: "a b"}})
+	if err == nil || !strings.Contains(err.Error(), "Prefix") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -135,7 +135,8 @@ func (s *subscriber) Close() error {
 		}
 		s.running.Wait()
 		if n := s.unanswered.Load(); n > 0 {
-			s.closeErr = errors.Join(s.closeErr, fmt.Errorf("%w: %d messages had neither ack nor nack after CloseTimeout %v", ErrGivenBack, n, timeout))
+			s.closeErr = errors.Join(s.closeErr,
+				fmt.Errorf("%w: %d messages had neither ack nor nack after CloseTimeout %v", ErrGivenBack, n, timeout))
 		}
 	})
 	return s.closeErr

@@ -25,7 +25,7 @@ func TestConfigErrorNamesField(t *testing.T) {
 		"inbox by day":           {schema.Config{Inbox: schema.ByDay}, ""},
 		"inbox by hour":          {schema.Config{Inbox: "by_hour"}, "Inbox"},
 		"inbox by day in SQLite": {schema.Config{Dialect: schema.SQLite, Inbox: schema.ByDay}, "Inbox"},
-		"longest prefix": {schema.Config{Prefix: strings.Repeat("p", 63-len("parked_quarantined"))}, ""},
+		"longest prefix":         {schema.Config{Prefix: strings.Repeat("p", 63-len("parked_quarantined"))}, ""},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -47,7 +47,8 @@ func (c Config) layOut(ctx context.Context, conn *sql.Conn, newer bool) error {
 	case layout == ByDay:
 		return c.layoutError(layout)
 	case newer:
-		return fmt.Errorf("%w: %s has no partitions by day, and is newer than this code: run schema.Up of the newer code", ErrLayout, c.Table("inbox"))
+		return fmt.Errorf("%w: %s has no partitions by day, and is newer than this code: run schema.Up of the newer code",
+			ErrLayout, c.Table("inbox"))
 	}
 	if _, err := conn.ExecContext(ctx, c.expand(byDay)); err != nil {
 		return fmt.Errorf("lay out %s by day: %w", c.Table("inbox"), err)
