@@ -176,7 +176,7 @@ func TestPublishAndSubscribeFailAfterClose(t *testing.T) {
 		t.Errorf("publish: %v", err)
 	}
 	ctx := parked.WithSubscription(t.Context(), parked.Subscription{Consumer: "payments"})
-	if _, err := sub.Subscribe(ctx, topic); !errors.Is(err, embedded.ErrClosed) {
+	if _, err := sub.Subscribe(ctx, topic); !errors.As(err, &unavailable) {
 		t.Errorf("subscribe: %v", err)
 	}
 	if err := transport.Publish(topic); err != nil {
