@@ -205,9 +205,9 @@ func TestConfigErrorNamesField(t *testing.T) {
 	}
 }
 
-// A consumer is registered with its owner from the start. Without one, people are
-// told that it was never seen with retry's Subscriber.
-func TestAConsumerIsRegisteredWithItsOwner(t *testing.T) {
+// Without an owner in the first registration, an operator would read that the consumer
+// never ran with retry's Subscriber.
+func TestFirstRegistrationHasOwner(t *testing.T) {
 	db := testkit.SQLite(t)
 	transport, config := newTransport(t, db)
 	for _, query := range []string{
@@ -224,6 +224,6 @@ func TestAConsumerIsRegisteredWithItsOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	if owner == "" {
-		t.Error("it is registered without an owner")
+		t.Error("the consumer is registered without an owner")
 	}
 }

@@ -235,7 +235,7 @@ func TestNewConsumerGroupStartsAtTheBeginning(t *testing.T) {
 	require.Equal(t, 1, messages)
 	moves(t, newMover(t, db, mover.Config{}), 1)
 
-	t.Run("or a mistake", func(t *testing.T) {
+	t.Run("unknown group beside another", func(t *testing.T) {
 		mistaken := newMover(t, db, mover.Config{ConsumerGroup: "typo"})
 		_, err := mistaken.Move(t.Context())
 		require.ErrorIs(t, err, mover.ErrUnknownGroup)

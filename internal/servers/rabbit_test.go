@@ -64,7 +64,7 @@ func TestRabbitSurvivesKillFreezeAndAlarm(t *testing.T) {
 		}
 	})
 
-	t.Run("KeepsWhatWasConfirmedWhenKilled", func(t *testing.T) {
+	t.Run("KilledBrokerKeepsConfirmedMessages", func(t *testing.T) {
 		channel := dial(t, server.URL("/"))
 		if _, err := channel.QueueDeclare(queue, true, false, false, false, nil); err != nil {
 			t.Fatal(err)
