@@ -7,13 +7,14 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/watermill-once/once/internal/outboxrow"
 	"github.com/watermill-once/once/internal/parked"
 )
 
 // Reasons of dead letters.
 const (
-	reasonMalformed = "malformed"
-	reasonInvalid   = "invalid"
+	reasonMalformed = outboxrow.DeadMalformed
+	reasonInvalid   = outboxrow.DeadInvalid
 )
 
 // deadLetter is a row of the outbox's table of dead letters.
