@@ -21,7 +21,7 @@ var Points = []string{
 
 	// The lease of a forwarder.
 	"forwarder/enrolled",
-	"forwarder/slots-moved",
+	"forwarder/slots-taken",
 	"forwarder/leased", // committed
 	"forwarder/holds-tidied",
 	"forwarder/leave",
