@@ -45,7 +45,7 @@ func (b *bench) storeRaw(ctx context.Context, messages int) (_ float64, err erro
 	return rate(len(msgs), time.Since(start)), nil
 }
 
-// storeInbox measures how fast an storage acks messages that are in memory.
+// storeInbox measures how fast a storage acks messages that are in memory.
 func (b *bench) storeInbox(ctx context.Context, messages int) (_ float64, err error) {
 	db, err := newDatabase(ctx, b.pgDSN)
 	if err != nil {
