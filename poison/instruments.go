@@ -78,13 +78,13 @@ const countedUpTo = 100_000
 // observe has those who look see how many entries there are. It is for the
 // life of the process, as the router's middleware is.
 func (s *Quarantine) observe() {
-	var level telemetry.Glance[int64]
+	var level telemetry.StatsCache[int64]
 	count := func(ctx context.Context) (int64, error) { return s.parked.Count(ctx, countedUpTo) }
 	tell := func(err error) {
 		s.config.Logger.Error("The quarantine could not be counted for its instruments, trying again", err, nil)
 	}
 	s.instruments.meter.Observe(func(ctx context.Context, o metric.Observer) error {
-		if n, ok := level.Look(ctx, count, tell); ok {
+		if n, ok := level.Get(ctx, count, tell); ok {
 			o.ObserveInt64(s.instruments.entries, n)
 		}
 		return nil

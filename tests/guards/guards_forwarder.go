@@ -308,7 +308,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 31, what: "names that PostgreSQL would cut are refused",
-			file: "schema/config.go", guard: "len(c.Prefix) > most {", without: "len(c.Prefix) > most && false {",
+			file: "schema/config.go", guard: "len(c.Prefix) > limit {", without: "len(c.Prefix) > limit && false {",
 			pkg: "schema", test: "TestTrap31",
 		},
 		{
@@ -365,12 +365,12 @@ func forwarderGuards() []guard {
 		{
 			trap: 66, what: "what nobody would handle is refused",
 			file: "embedded/publish.go", guard: "if len(to) == 0 {", without: "if len(to) == 0 && false {",
-			pkg: "embedded", test: "TestTrap66Without",
+			pkg: "embedded", test: "TestTrap66MessageWithoutConsumerIsRefused",
 		},
 		{
 			trap: 66, what: "what was not stored is not published",
 			file: "embedded/publish.go", guard: `return fmt.Errorf("embedded: publish to %q: %w", topic, err)`, without: "return nil",
-			pkg: "embedded", test: "TestTrap66Nil",
+			pkg: "embedded", test: "TestTrap66NilMeansCommitted",
 		},
 		{
 			trap: 67, what: "suspects are published one at a time",
@@ -452,7 +452,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 77, what: "the mover goes on where stock has stopped",
-			file:    "mover/take.go",
+			file:    "mover/batch.go",
 			guard:   "at, err := m.lock(ctx, tx)",
 			without: "_, err := m.lock(ctx, tx)\n\t\tat := place{transaction: \"0\"}",
 			pkg:     "mover", test: "TestTrap77",
