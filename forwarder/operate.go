@@ -25,7 +25,12 @@ type Act struct {
 	Why string
 }
 
-func (a Act) validate() error { return parked.Act(a).Validate() }
+func (a Act) validate() error {
+	if a.Actor == "" {
+		return errors.New("Actor is empty")
+	}
+	return nil
+}
 
 // Plan is how to put many messages into the outbox again. With its zero value
 // all are put back as fast as the database takes them.

@@ -29,7 +29,7 @@ func FuzzImport(f *testing.F) {
 		msg := message.NewMessage(id, []byte(payload))
 		delivery := &parked.Delivery{Consumer: "worker", Topic: "topic"}
 		failure := parked.Failure{Err: errors.New("no"), Reason: ReasonPermanent, Attempts: 1}
-		if _, err := store.parked.Quarantine(f.Context(), delivery, msg, failure, nil); err != nil {
+		if _, err := store.table.parked.Quarantine(f.Context(), delivery, msg, failure, nil); err != nil {
 			f.Fatal(err)
 		}
 	}

@@ -23,7 +23,7 @@ import (
 
 // A message that no attempt can mend waits in quarantine. When what was wrong is
 // mended it is given back to the consumer that failed.
-func ExampleStore_Replay() {
+func ExampleQuarantine_Replay() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "once-example-")
 	must(err)

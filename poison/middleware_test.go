@@ -15,6 +15,7 @@ import (
 	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -190,9 +191,9 @@ func TestACopyThatFailsForGoodTakesTheWaitingRowWithIt(t *testing.T) {
 		if err := b.handle("payments", message.NewMessage("m1", nil), failing(errHandler)); err != nil {
 			t.Fatal(err)
 		}
-		entries, err := b.parked.List(t.Context(), parked.Filter{Limit: 10})
-		if err != nil || len(entries) != 1 || entries[0].State != parked.Quarantined || entries[0].Attempts != 4 {
-			t.Fatalf("%v, entries %+v", err, entries)
+		entries := rows.Parked(t, b.parked)
+		if len(entries) != 1 || entries[0].State != parked.Quarantined || entries[0].Attempts != 4 {
+			t.Fatalf("entries %+v", entries)
 		}
 	})
 }

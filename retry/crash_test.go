@@ -15,6 +15,7 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -298,7 +299,7 @@ func (w *witness) check(t *testing.T, handled int, crashed string) {
 func TestTrap48ARedeliveredMessageIsSetAsideFirst(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
-		seen := make(chan []parked.Entry, 1)
+		seen := make(chan []rows.Row, 1)
 		b.run(func(msg *message.Message) error {
 			seen <- b.entries("")
 			return nil
@@ -308,8 +309,8 @@ func TestTrap48ARedeliveredMessageIsSetAsideFirst(t *testing.T) {
 		if !b.transport.deliver(t, msg) {
 			t.Fatal("not acked")
 		}
-		if rows := <-seen; len(rows) != 1 || rows[0].Crashes != 1 || rows[0].State != parked.Waiting {
-			t.Fatalf("while it is handled the rows are %+v", rows)
+		if all := <-seen; len(all) != 1 || all[0].Crashes != 1 || all[0].State != parked.Waiting {
+			t.Fatalf("while it is handled the rows are %+v", all)
 		}
 		b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
 	})

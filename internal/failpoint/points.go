@@ -137,12 +137,12 @@ var Points = []string{
 	"poison/quarantined", // committed
 
 	// Out of quarantine.
-	"parked/replay",
-	"parked/discard",
-	"parked/tombstone",
-	"parked/edited",
-	"parked/audited",
-	"parked/import",
+	"poison/replay",
+	"poison/discard",
+	"poison/tombstone",
+	"poison/edited",
+	"poison/audited",
+	"poison/import",
 
 	// The same for many.
 	"replay/begin",

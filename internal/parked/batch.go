@@ -17,7 +17,7 @@ type Batch struct {
 
 // NewBatch returns an empty batch.
 func NewBatch(topic string, to Subscription) *Batch {
-	return &Batch{consumer: Clean(to.Consumer, maxName), topic: Clean(topic, maxName), keyOrder: to.KeyOrder}
+	return &Batch{consumer: Clean(to.Consumer, MaxName), topic: Clean(topic, MaxName), keyOrder: to.KeyOrder}
 }
 
 // Add adds a message, which is not changed and not kept.
@@ -44,8 +44,8 @@ type rows struct {
 }
 
 func (r *rows) add(msg *message.Message) {
-	r.ids = append(r.ids, Clean(msg.UUID, maxName))
-	r.tenants = append(r.tenants, tenant(msg))
+	r.ids = append(r.ids, Clean(msg.UUID, MaxName))
+	r.tenants = append(r.tenants, TenantOf(msg))
 	r.digests = append(r.digests, Digest(msg)...)
 	start := len(r.envelopes)
 	r.envelopes = appendEnvelope(r.envelopes, msg)

@@ -100,7 +100,7 @@ func (s *Store) walk(ctx context.Context, tx *sql.Tx, sel Select, class int, due
 		after = sel.Turns.after[class]
 	}
 	n := 0
-	err := eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var (
 			tenant string
 			has    bool
@@ -113,7 +113,7 @@ func (s *Store) walk(ctx context.Context, tx *sql.Tx, sel Select, class int, due
 	if err != nil || class != retryClass {
 		return err
 	}
-	return eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+	return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var tenant string
 		err := scan(&tenant)
 		due.also(class, tenant)
@@ -177,9 +177,10 @@ func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err e
 	return claimed, nil
 }
 
-// duration is as long as a Duration can be if somebody has written a time into
-// the row that is too far from now.
-func duration(millis int64) time.Duration {
+// Duration converts milliseconds that a row yields. A time in the row that was
+// edited by hand may be too far from now for a Duration: then it returns the
+// longest one.
+func Duration(millis int64) time.Duration {
 	const most = int64(math.MaxInt64 / time.Millisecond)
 	return time.Duration(max(-most, min(millis, most))) * time.Millisecond
 }
@@ -204,7 +205,7 @@ func (s *Store) shareArgs(shares []share) iter.Seq[[]any] {
 func (s *Store) take(ctx context.Context, tx *sql.Tx, sel Select, token, query string, args []any) ([]Claimed, error) {
 	var claimed []Claimed
 	most, largest := sel.most(), 0
-	err := eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		c, err := scanClaim(scan, sel, token)
 		claimed = append(claimed, c)
 		largest = max(largest, c.Size)
@@ -214,22 +215,6 @@ func (s *Store) take(ctx context.Context, tx *sql.Tx, sel Select, token, query s
 		err = &LargeError{Size: largest}
 	}
 	return claimed, err
-}
-
-func eachRow(
-	ctx context.Context, tx *sql.Tx, row func(scan func(dest ...any) error) error, query string, args ...any,
-) error {
-	rows, err := tx.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
 }
 
 func scanClaim(scan func(dest ...any) error, sel Select, token string) (Claimed, error) {
@@ -246,8 +231,8 @@ func scanClaim(scan func(dest ...any) error, sel Select, token string) (Claimed,
 	if err != nil {
 		return Claimed{}, err
 	}
-	c.Attempts, c.Rounds = min(c.Attempts, maxCount), min(c.Rounds, maxCount)
-	c.age, c.Waited = duration(age), duration(waited)
+	c.Attempts, c.Rounds = min(c.Attempts, MaxCount), min(c.Rounds, MaxCount)
+	c.age, c.Waited = Duration(age), Duration(waited)
 	if key != "" {
 		c.Key = Key{sel.Consumer, sel.Topic, key}
 	}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"time"
 
@@ -93,9 +92,9 @@ func newConsumerQueries(d dialect.Dialect) consumerQueries {
 //nolint:gochecknoglobals // it cannot change
 var program = sync.OnceValue(func() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Path != "" && info.Path != "command-line-arguments" {
-		return Clean(info.Path, maxName)
+		return Clean(info.Path, MaxName)
 	}
-	return Clean(filepath.Base(os.Args[0]), maxName)
+	return Clean(filepath.Base(os.Args[0]), MaxName)
 })
 
 // Twin describes who runs a consumer, if that is another handler than the one of
@@ -122,8 +121,8 @@ func (s *Store) See(ctx context.Context, c Consumer) (before *Consumer, err erro
 			return err
 		}
 		_, err = tx.ExecContext(ctx, s.sql.consumers.see,
-			Clean(c.Consumer, maxName), Clean(c.Topic, maxName), c.Embedded, c.KeyOrder, c.Program, Clean(c.Handler, maxName),
-			Clean(c.Owner, maxName))
+			Clean(c.Consumer, MaxName), Clean(c.Topic, MaxName), c.Embedded, c.KeyOrder, c.Program, Clean(c.Handler, MaxName),
+			Clean(c.Owner, MaxName))
 		return err
 	})
 	if err != nil {
@@ -134,7 +133,7 @@ func (s *Store) See(ctx context.Context, c Consumer) (before *Consumer, err erro
 
 // consumer returns what is known of a consumer, or nil.
 func (s *Store) consumer(ctx context.Context, tx *sql.Tx, consumer, topic string) (*Consumer, error) {
-	c, err := scanConsumer(tx.QueryRowContext(ctx, s.sql.consumers.one, Clean(consumer, maxName), Clean(topic, maxName)).Scan)
+	c, err := scanConsumer(tx.QueryRowContext(ctx, s.sql.consumers.one, Clean(consumer, MaxName), Clean(topic, MaxName)).Scan)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil //nolint:nilnil // it is not known
 	}
@@ -147,7 +146,7 @@ func (s *Store) consumer(ctx context.Context, tx *sql.Tx, consumer, topic string
 func scanConsumer(scan func(dest ...any) error) (c Consumer, err error) {
 	var unseen int64
 	err = scan(&c.Consumer, &c.Topic, &c.Embedded, &c.KeyOrder, &c.Program, &c.Handler, &c.Owner, &unseen)
-	c.Unseen = duration(unseen)
+	c.Unseen = Duration(unseen)
 	return c, err
 }
 
@@ -155,11 +154,11 @@ func scanConsumer(scan func(dest ...any) error) (c Consumer, err error) {
 // the embedded transport, due at once, in one transaction. It returns those
 // consumers. If there are none, nothing is stored.
 func (s *Store) Publish(ctx context.Context, topic string, msgs ...*message.Message) (to []Consumer, err error) {
-	topic = Clean(topic, maxName)
+	topic = Clean(topic, MaxName)
 	err = fitting(func(fit fitter) error {
 		return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 			to = nil
-			err := eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+			err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 				c, err := scanConsumer(scan)
 				to = append(to, c)
 				return err
@@ -188,7 +187,7 @@ func (s *Store) Publish(ctx context.Context, topic string, msgs ...*message.Mess
 // ago, and removes the messages that wait for it, batch by batch. Messages in
 // quarantine, or that were replayed from it, stay.
 func (s *Store) Unregister(ctx context.Context, consumer, topic string) (removed int64, err error) {
-	consumer, topic = Clean(consumer, maxName), Clean(topic, maxName)
+	consumer, topic = Clean(consumer, MaxName), Clean(topic, MaxName)
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		known, err := s.consumer(ctx, tx, consumer, topic)
 		if err != nil {
@@ -202,7 +201,7 @@ func (s *Store) Unregister(ctx context.Context, consumer, topic string) (removed
 	})
 	for n := int64(unqueueBatch); err == nil && n == unqueueBatch; {
 		err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-			n, err = affected(tx.ExecContext(ctx, s.sql.consumers.unqueue, consumer, topic, unqueueBatch))
+			n, err = dialect.Affected(tx.ExecContext(ctx, s.sql.consumers.unqueue, consumer, topic, unqueueBatch))
 			return err
 		})
 		if err == nil {
@@ -224,61 +223,4 @@ type RunningError struct{ Consumer Consumer }
 func (e *RunningError) Error() string {
 	return fmt.Sprintf("it was running %v ago as %s: stop it, wait until that is %v ago, and call again",
 		e.Consumer.Unseen.Round(time.Second), e.Consumer.Owner, AbsentAfter)
-}
-
-// AbsentError says that nobody runs the consumers of entries that are to be
-// replayed.
-type AbsentError struct{ Consumers []Consumer }
-
-func (e *AbsentError) Error() string {
-	var texts []string
-	for _, c := range e.Consumers {
-		text := fmt.Sprintf("consumer %q on topic %q was last seen %v ago", c.Consumer, c.Topic, c.Unseen.Truncate(time.Minute))
-		if c.Owner == "" {
-			text = fmt.Sprintf("consumer %q on topic %q was never seen with retry's Subscriber, which brings replayed messages",
-				c.Consumer, c.Topic)
-		}
-		texts = append(texts, text)
-	}
-	return strings.Join(texts, ", ")
-}
-
-// mostAbsent bounds how many are named.
-const mostAbsent = 5
-
-// CheckRunning returns an [AbsentError] if nobody runs the consumer of an entry
-// that matches, or more than one.
-func (s *Store) CheckRunning(ctx context.Context, f Filter, states ...string) error {
-	clock := `{millis now()}`
-	if s.dialect.SQLite() {
-		clock = `{now}`
-	}
-	where := s.where(f, states...)
-	query := s.dialect.SQL(`
-		SELECT e.consumer, e.topic, COALESCE(c.owner, ''), COALESCE(` + clock + ` - {millis c.seen_at}, 0)
-		FROM (SELECT DISTINCT consumer, topic FROM (
-			SELECT consumer, topic FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(f.limit()) + `) AS chosen
-		) AS e LEFT JOIN {consumers} AS c ON c.topic = e.topic AND c.consumer = e.consumer
-		WHERE c.seen_at IS NULL OR c.seen_at < {after ` + where.arg(-AbsentAfter.Milliseconds()) + `}
-		ORDER BY e.consumer, e.topic`)
-	var absent []Consumer
-	err := s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
-		return eachRow(ctx, tx, func(scan func(dest ...any) error) error {
-			var c Consumer
-			var unseen int64
-			err := scan(&c.Consumer, &c.Topic, &c.Owner, &unseen)
-			c.Unseen = duration(unseen)
-			if !s.arrivals.used(c.Consumer, c.Topic) && len(absent) < mostAbsent { // here it may just have begun
-				absent = append(absent, c)
-			}
-			return err
-		}, query, where.args...)
-	})
-	if err != nil {
-		return fmt.Errorf("look who runs: %w", err)
-	}
-	if len(absent) > 0 {
-		return &AbsentError{absent}
-	}
-	return nil
 }

@@ -66,11 +66,6 @@ func Suspect(ctx context.Context) bool {
 	return claim != nil && (claim.Attempts > 0 || claim.Crashes > 1)
 }
 
-// ErrInsideRetry says that poison is inside of retry. It would take every failure
-// off the chain before retry sees it.
-var ErrInsideRetry = errors.New(
-	"the middleware is inside of retry's: from the outside in the order is poison, retry, dedup")
-
 // Delivery says how a message came to its handler.
 type Delivery struct {
 	// Consumer is the stable name that the message is handled under.

@@ -25,7 +25,7 @@ func (s *Store) ParkEarly(ctx context.Context, d *Delivery, msg *message.Message
 					return err
 				}
 				_, err = tx.ExecContext(ctx, s.sql.insertEarly, fit(
-					Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), tenant(msg),
+					Clean(d.Consumer, MaxName), Clean(d.Topic, MaxName), Clean(msg.UUID, MaxName), TenantOf(msg),
 					Digest(msg), Encode(msg), delay.Milliseconds(), turn.Sequence, turn.Version)...)
 				if err != nil {
 					return fmt.Errorf("park message until its turn: %w", err)

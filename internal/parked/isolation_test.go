@@ -9,6 +9,7 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 )
 
 // setIsolation changes the default of the database.
@@ -121,9 +122,8 @@ func TestLeasesAreRenewedPastWhatIsSettledMeanwhile(t *testing.T) {
 			if err := <-ended; err != nil {
 				t.Fatal(err)
 			}
-			left, err := s.List(t.Context(), parked.Filter{}, parked.Waiting)
-			if err != nil || len(left) != 1 || time.Until(left[0].DueAt) < 2*selection.Lease {
-				t.Fatalf("%+v, %v", left, err)
+			if left := rows.Parked(t, s, parked.Waiting); len(left) != 1 || time.Until(left[0].DueAt) < 2*selection.Lease {
+				t.Fatalf("%+v", left)
 			}
 		})
 	}

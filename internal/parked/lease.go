@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
@@ -96,7 +97,7 @@ func (s *Store) Extend(ctx context.Context, lease time.Duration, claims []*Claim
 	asked := time.Now()
 	err := s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		for token, ids := range byToken {
-			err := eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+			err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 				var id int64
 				err := scan(&id)
 				renewed = append(renewed, byRow[row{token, id}])

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/meta"
 )
@@ -32,7 +33,7 @@ type Key struct {
 }
 
 // OrderingKey returns the ordering key of msg as it is stored, or "".
-func OrderingKey(msg *message.Message) string { return Clean(msg.Metadata[meta.OrderingKey], maxName) }
+func OrderingKey(msg *message.Message) string { return Clean(msg.Metadata[meta.OrderingKey], MaxName) }
 
 func (c *Claim) keys() []Key {
 	if c.Key == (Key{}) {
@@ -107,9 +108,39 @@ func (s *Store) promote(ctx context.Context, tx *sql.Tx, keys []Key) error {
 	return nil
 }
 
+// ReplaceHeads runs work in a transaction in which the rows leave their places
+// as heads of ordering keys; then the next held row of each such key becomes its
+// head. rows returns the ids of the rows, in the same transaction. Rows that are
+// no heads are allowed.
+//
+// While the keys are locked no message of them can be stored, so with PostgreSQL
+// a statement of work that waits longer than a second for another lock fails.
+func (s *Store) ReplaceHeads(
+	ctx context.Context, rows func(tx *sql.Tx) ([]int64, error), work func(tx *sql.Tx) error,
+) error {
+	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		ids, err := rows(tx)
+		if err != nil {
+			return err
+		}
+		keys, err := s.keysOf(ctx, tx, ids)
+		if err != nil {
+			return err
+		}
+		return s.changeKeysIn(ctx, tx, keys, func(tx *sql.Tx) error {
+			if len(keys) > 0 && s.sql.briefly != "" {
+				if _, err := tx.ExecContext(ctx, s.sql.briefly); err != nil {
+					return err
+				}
+			}
+			return work(tx)
+		})
+	})
+}
+
 // keysOf returns the keys of which the rows are heads.
 func (s *Store) keysOf(ctx context.Context, tx *sql.Tx, ids []int64) (keys []Key, err error) {
-	err = eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var k Key
 		err := scan(&k.consumer, &k.topic, &k.key)
 		keys = append(keys, k)

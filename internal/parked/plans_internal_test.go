@@ -2,7 +2,6 @@ package parked
 
 import (
 	"cmp"
-	"encoding/json"
 	"testing"
 
 	"github.com/watermill-once/once/internal/testkit"
@@ -76,26 +75,11 @@ func TestStatementsOfManyReadNoMoreThanTheirRows(t *testing.T) {
 				}
 				exec(`ROLLBACK`)
 				exec(`DEALLOCATE statement`)
-				if pages := pagesOf(t, text); pages > cmp.Or(most[name], 300) {
+				if pages := testkit.PagesRead(t, text); pages > cmp.Or(most[name], 300) {
 					t.Errorf("%s, %s, the table was looked at %s: %d pages for %s", name, plan, known, pages, text)
 				}
 			}
 		}
 		exec(`ANALYZE once_parked`)
 	}
-}
-
-// pagesOf returns how many pages a plan says that it has read.
-func pagesOf(t *testing.T, plan []byte) int {
-	t.Helper()
-	var explained []struct {
-		Plan struct {
-			Hit  int `json:"Shared Hit Blocks"`
-			Read int `json:"Shared Read Blocks"`
-		} `json:"Plan"`
-	}
-	if err := json.Unmarshal(plan, &explained); err != nil {
-		t.Fatal(err)
-	}
-	return explained[0].Plan.Hit + explained[0].Plan.Read
 }

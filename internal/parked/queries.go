@@ -18,17 +18,14 @@ type queries struct {
 	lockVersion       string
 	unlockVersion     string
 	quarantineClaim   string
-	get               string
 	briefly           string
 	enter             string
 	applied           string
 
 	manyQueries
-	operateQueries
 	claimQueries
 
 	order     orderQueries
-	replays   replayQueries
 	consumers consumerQueries
 }
 
@@ -66,7 +63,7 @@ func newQueries(d dialect.Dialect) queries {
 			    last_failed_at = excluded.last_failed_at
 			WHERE p.state IN ('waiting', 'quarantined') AND p.token IS NULL
 			  AND (excluded.reason <> 'undecodable' OR p.reason = 'undecodable')
-			RETURNING ` + entryColumns),
+			RETURNING id`),
 
 		// What is claimed is due when its lease ends, and so is not late.
 		backlog: d.SQL(`
@@ -133,7 +130,7 @@ func newQueries(d dialect.Dialect) queries {
 			    ordering_key = CASE WHEN $8 THEN ordering_key END, error = $5, error_type = $6, fingerprint = $7,
 			    first_failed_at = COALESCE(first_failed_at, {now}), last_failed_at = {now}
 			WHERE id = $1 AND token = $2 AND state = 'waiting'
-			RETURNING ` + entryColumns),
+			RETURNING id`),
 
 		briefly: briefly,
 
@@ -149,14 +146,10 @@ func newQueries(d dialect.Dialect) queries {
 			               ON i.message_id = p.message_id AND i.consumer = p.consumer
 			               WHERE p.id = $1 AND i.digest = $2)`),
 
-		get: d.SQL(`SELECT ` + entryColumns + ` FROM {parked} WHERE id = $1`),
-
-		manyQueries:    newManyQueries(d),
-		operateQueries: newOperateQueries(d),
-		claimQueries:   newClaimQueries(d, clock),
+		manyQueries:  newManyQueries(d),
+		claimQueries: newClaimQueries(d, clock),
 
 		order:     newOrderQueries(d),
-		replays:   newReplayQueries(d),
 		consumers: newConsumerQueries(d),
 	}
 }
@@ -171,12 +164,6 @@ func chosen(d dialect.Dialect) (among, end string) {
 	return `= ANY (ARRAY(`, `))`
 }
 
-// undecodable says that the message is in the raw form of a transport that could
+// Undecodable says that the message is in the raw form of a transport that could
 // not decode it. An edited one is what somebody has made of that.
-const undecodable = `(reason = 'undecodable' AND edited_from IS NULL)`
-
-const entryColumns = `id, consumer, topic, message_id, tenant, state, attempts, crashes, replays,
-	reason, error, error_type, fingerprint, {millis due_at}, {millis created_at},
-	{millis first_failed_at}, {millis last_failed_at}, {millis finished_at},
-	COALESCE(edited_from, 0), COALESCE(replay_id, 0), COALESCE(origin, ''), edited_from IS NOT NULL,
-	ordering_key IS NOT NULL AND state IN ('waiting', 'quarantined'), digest, envelope`
+const Undecodable = `(reason = 'undecodable' AND edited_from IS NULL)`

@@ -27,7 +27,7 @@ func newClaimQueries(d dialect.Dialect, clock string) claimQueries {
 	// due and what was left behind.
 	lease := `
 		UPDATE {parked}
-		SET owner = $3, token = $4, due_at = {after $5}, crashes = ` + oneMore("crashes") + `
+		SET owner = $3, token = $4, due_at = {after $5}, crashes = ` + OneMore("crashes") + `
 		WHERE id `
 	// The length is known without reading the envelope, which may be stored
 	// elsewhere.
@@ -35,7 +35,7 @@ func newClaimQueries(d dialect.Dialect, clock string) claimQueries {
 		RETURNING id, attempts, rounds, crashes, replays, priority_class, tenant, ` + clock + ` - {millis created_at},
 		          COALESCE(ordering_key, ''), COALESCE(` + clock + ` - {millis early_since}, 0), length(envelope),
 		          CASE WHEN length(envelope) <= CAST($6 AS bigint) THEN envelope END, ` +
-		undecodable + `, error, error_type`
+		Undecodable + `, error, error_type`
 
 	// All shares in one statement. SQLite cannot take a limit from a table; it
 	// is given one share at a time, which costs it no round trip.

@@ -103,7 +103,7 @@ func (s *Store) insert(
 // at most, and says how many.
 func (s *Store) Forget(ctx context.Context, topic, consumer string, keep time.Duration, limit int) (removed int64, err error) {
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, s.sql.forget, Clean(consumer, maxName), Clean(topic, maxName), -keep.Milliseconds(), limit)
+		result, err := tx.ExecContext(ctx, s.sql.forget, Clean(consumer, MaxName), Clean(topic, MaxName), -keep.Milliseconds(), limit)
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
@@ -44,7 +45,7 @@ func (s *Store) Postpone(ctx context.Context, consumer string, c *Claim, f Failu
 	stays := c.Order != BlockWhileRunning
 	return fitting(func(fit fitter) error {
 		return s.settleOne(ctx, c, !stays, s.sql.postpone,
-			fit(delay.Milliseconds(), min(f.Attempts, maxCount), min(f.Rounds, maxCount), text, errType, group, stays)...)
+			fit(delay.Milliseconds(), min(f.Attempts, MaxCount), min(f.Rounds, MaxCount), text, errType, group, stays)...)
 	})
 }
 
@@ -74,7 +75,7 @@ func (s *Store) move(ctx context.Context, tx *sql.Tx, moved map[int64]bool, clai
 	for i, c := range claims {
 		ids[i], held[i] = c.ID, strconv.FormatInt(c.ID, 10)+" "+c.Token
 	}
-	return eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+	return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var id int64
 		err := scan(&id)
 		moved[id] = true

@@ -25,7 +25,7 @@ type Store struct {
 	dialect dialect.Dialect
 	sql     queries
 
-	arrivals *arrivals
+	process *process
 }
 
 // NewStore returns the table that config names, in db.
@@ -37,7 +37,7 @@ func NewStore(db *sql.DB, config schema.Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{db: db, dialect: d, sql: newQueries(d), arrivals: arrivalsOf(db, d.Config().Table("parked"))}, nil
+	return &Store{db: db, dialect: d, sql: newQueries(d), process: processOf(db, d.Config().Table("parked"))}, nil
 }
 
 // DB returns the database of the table.
@@ -59,8 +59,8 @@ func (f Failure) columns(consumer string) (text, errType, group string) {
 	if f.Err == nil {
 		return "", "", ""
 	}
-	text = Clean(f.Err.Error(), maxError)
-	errType = Clean(errorType(f.Err), maxName)
+	text = Clean(f.Err.Error(), MaxError)
+	errType = Clean(errorType(f.Err), MaxName)
 	return text, errType, fingerprint(consumer, f.Reason, errType, text)
 }
 
@@ -71,8 +71,8 @@ func (s *Store) Park(ctx context.Context, d *Delivery, msg *message.Message, f F
 	return fitting(func(fit fitter) error {
 		return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, s.sql.insertWaiting, fit(
-				Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), tenant(msg), Digest(msg), Encode(msg),
-				delay.Milliseconds(), min(f.Attempts, maxCount), min(f.Rounds, maxCount), text, errType, group, f.Err != nil)...)
+				Clean(d.Consumer, MaxName), Clean(d.Topic, MaxName), Clean(msg.UUID, MaxName), TenantOf(msg), Digest(msg), Encode(msg),
+				delay.Milliseconds(), min(f.Attempts, MaxCount), min(f.Rounds, MaxCount), text, errType, group, f.Err != nil)...)
 			if err != nil {
 				return fmt.Errorf("park message: %w", err)
 			}
@@ -82,14 +82,14 @@ func (s *Store) Park(ctx context.Context, d *Delivery, msg *message.Message, f F
 	})
 }
 
-// Tenant returns the value of the inbox's tenant column: a column of its own, so
-// that tools can filter on it.
+// Tenant returns the tenant of msg for the inbox, where a message without a
+// tenant has NULL. It has a column of its own so that tools can filter by it.
 func Tenant(msg *message.Message) any {
-	if id := tenant(msg); id != "" {
+	if id := TenantOf(msg); id != "" {
 		return id
 	}
 	return nil
 }
 
-// tenant returns whose turn it is when the message's is, or "".
-func tenant(msg *message.Message) string { return Clean(msg.Metadata[meta.TenantID], maxName) }
+// TenantOf returns the tenant of msg as it is stored in once_parked, or "".
+func TenantOf(msg *message.Message) string { return Clean(msg.Metadata[meta.TenantID], MaxName) }

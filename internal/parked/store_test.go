@@ -11,6 +11,7 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -125,9 +126,9 @@ func TestALostClaimMovesNothing(t *testing.T) {
 		if old.Held() || !current[0].Held() {
 			t.Errorf("the first claim is held: %t, the second: %t", old.Held(), current[0].Held())
 		}
-		entry, err := s.Get(t.Context(), current[0].ID)
-		if err != nil || entry.State != parked.Waiting || entry.Attempts != 0 || entry.DueAt.After(time.Now().Add(2*time.Minute)) {
-			t.Fatalf("%v, row %+v", err, entry)
+		row := rows.Parked(t, s)[0]
+		if row.State != parked.Waiting || row.Attempts != 0 || row.DueAt.After(time.Now().Add(2*time.Minute)) {
+			t.Fatalf("row %+v", row)
 		}
 		if err := s.Resolve(t.Context(), current[0].Claim); err != nil {
 			t.Fatal(err)
@@ -174,104 +175,6 @@ func TestALeaseIsHeldWhileItIsRenewed(t *testing.T) {
 	})
 }
 
-// Every row that is not final is found by the one sweep sooner or later, and
-// no final row ever is.
-func TestTrap20TheSweepFindsEveryRowThatIsNotFinal(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		s := newStore(t, db)
-		deliver(t, s, "released", "postponed", "abandoned", "quarantined", "replayed", "discarded", "done")
-		sel := selection
-		sel.Lease = time.Millisecond
-		byID := map[string]*parked.Claim{}
-		for _, c := range claim(t, s, sel) {
-			byID[c.Message.UUID] = c.Claim
-		}
-		act := parked.Act{Actor: "test", Why: "test"}
-		failure := parked.Failure{Err: errHandler}
-		for _, err := range []error{
-			s.Release(t.Context(), byID["released"], 0),
-			s.Postpone(t.Context(), "c", byID["postponed"], failure, time.Millisecond),
-			s.QuarantineClaim(t.Context(), "c", byID["quarantined"], failure),
-			s.QuarantineClaim(t.Context(), "c", byID["replayed"], failure),
-			s.QuarantineClaim(t.Context(), "c", byID["discarded"], failure),
-			s.Resolve(t.Context(), byID["done"]),
-			s.Replay(t.Context(), act, []int64{byID["replayed"].ID}),
-			s.Discard(t.Context(), act, []int64{byID["discarded"].ID}),
-		} {
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		found := map[string]bool{}
-		testkit.Eventually(t, 30*time.Second, "all waiting rows are claimed", func() bool {
-			for _, crashed := range []bool{false, true} {
-				sel := selection
-				sel.Crashed = crashed
-				for _, c := range claim(t, s, sel) {
-					found[c.Message.UUID] = true
-				}
-			}
-			return len(found) >= 4
-		})
-		if len(found) != 4 || !found["released"] || !found["postponed"] || !found["abandoned"] || !found["replayed"] {
-			t.Fatalf("found %v", found)
-		}
-	})
-}
-
-// A replayed message that was handled stays as the record of how it ended, and
-// a late copy of it is no new row.
-func TestAReplayedRowStaysOnRecord(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		s := newStore(t, db)
-		deliver(t, s, "m1")
-		c := claim(t, s, selection)[0]
-		if err := s.QuarantineClaim(t.Context(), "c", c.Claim, parked.Failure{Err: errHandler, Reason: "exhausted"}); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Replay(t.Context(), parked.Act{Actor: "ann"}, []int64{c.ID}); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Resolve(t.Context(), claim(t, s, selection)[0].Claim); err != nil {
-			t.Fatal(err)
-		}
-		deliver(t, s, "m1")
-		entries, err := s.List(t.Context(), parked.Filter{Limit: 10})
-		if err != nil || len(entries) != 1 || entries[0].State != parked.Resolved || entries[0].Error != errHandler.Error() {
-			t.Fatalf("%v, rows %+v", err, entries)
-		}
-	})
-}
-
-// The claim that puts a message into quarantine ended no process.
-func TestTrap48OnlyClaimsWhoseProcessEndedAreCrashes(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		s := newStore(t, db)
-		deliver(t, s, "m1")
-		quarantine := func(sel parked.Select, crashes int) {
-			t.Helper()
-			c := claim(t, s, sel)[0]
-			failure := parked.Failure{Err: errHandler}
-			if err := s.QuarantineClaim(t.Context(), "c", c.Claim, failure); err != nil {
-				t.Fatal(err)
-			}
-			if e, err := s.Get(t.Context(), c.ID); err != nil || e.Crashes != crashes {
-				t.Fatalf("%v, %d crashes, want %d", err, e.Crashes, crashes)
-			}
-			if err := s.Replay(t.Context(), parked.Act{Actor: "test"}, []int64{c.ID}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		quarantine(selection, 0)
-		short := selection
-		short.Lease = 0
-		claim(t, s, short) // and its process ends
-		crashed := selection
-		crashed.Crashed = true
-		quarantine(crashed, 1)
-	})
-}
-
 func TestFailuresOfOneCauseHaveOneFingerprint(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
@@ -285,12 +188,8 @@ func TestFailuresOfOneCauseHaveOneFingerprint(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		entries, err := s.List(t.Context(), parked.Filter{Limit: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
 		prints := map[string]string{}
-		for _, e := range entries {
+		for _, e := range rows.Parked(t, s) {
 			prints[e.MessageID] = e.Fingerprint
 		}
 		if prints["a"] != prints["b"] || prints["a"] == prints["c"] || prints["a"] == "" {

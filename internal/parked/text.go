@@ -16,18 +16,18 @@ import (
 
 // Bounds of the text columns, in bytes.
 const (
-	maxName  = 255
-	maxError = 4096
+	MaxName  = 255
+	MaxError = 4096
 )
 
-// maxCount is the end of the columns of counts, which PostgreSQL has. A count
+// MaxCount is the end of the columns of counts, which PostgreSQL has. A count
 // that somebody has set stays there.
-const maxCount = math.MaxInt32
+const MaxCount = math.MaxInt32
 
-var most = strconv.Itoa(maxCount)
+var most = strconv.Itoa(MaxCount)
 
 // oneMore is a count and one, for SQL.
-func oneMore(column string) string {
+func OneMore(column string) string {
 	return "CASE WHEN " + column + " < " + most + " THEN " + column + " + 1 ELSE " + most + " END"
 }
 
@@ -89,8 +89,8 @@ func spell(text string) string {
 // CheckName refuses a name that cannot be stored as it is, and so would not be
 // found by it again.
 func CheckName(name string) error {
-	if Clean(name, maxName) != name {
-		return fmt.Errorf("%.40q is longer than %d bytes, or no text", name, maxName)
+	if Clean(name, MaxName) != name {
+		return fmt.Errorf("%.40q is longer than %d bytes, or no text", name, MaxName)
 	}
 	return nil
 }

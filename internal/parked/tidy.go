@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+
+	"github.com/watermill-once/once/internal/dialect"
 )
 
 // tidyBatch is how many keys one look at the table sets right.
@@ -14,7 +16,7 @@ const tidyBatch = 1000
 // that are held by a quarantine though they are to go on. It returns how many
 // keys it were.
 func (s *Store) Tidy(ctx context.Context, consumer, topic string, order KeyOrder) (set int, err error) {
-	consumer, topic = Clean(consumer, maxName), Clean(topic, maxName)
+	consumer, topic = Clean(consumer, MaxName), Clean(topic, MaxName)
 	queries := []string{s.sql.order.orphans}
 	if order != BlockWhileQuarantined {
 		queries = append(queries, s.sql.order.headed)
@@ -50,7 +52,7 @@ func (s *Store) Tidy(ctx context.Context, consumer, topic string, order KeyOrder
 }
 
 func (s *Store) find(ctx context.Context, tx *sql.Tx, query, consumer, topic string) (keys []Key, err error) {
-	err = eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		k := Key{consumer: consumer, topic: topic}
 		err := scan(&k.key)
 		keys = append(keys, k)

@@ -198,7 +198,7 @@ func TestLanes(t *testing.T) {
 		}
 		d := &parked.Delivery{Consumer: "c", Topic: "t"}
 		failure := parked.Failure{Err: errHandler, Reason: "exhausted"}
-		deliver(t, s, "stored", "postponed", "released", "paused", "replayed")
+		deliver(t, s, "stored", "postponed", "released", "paused")
 		for id, delay := range map[string]time.Duration{"redelivered": 0, "failed": time.Hour} {
 			if err := s.Park(t.Context(), d, of("", id), failure, delay); err != nil {
 				t.Fatal(err)
@@ -213,10 +213,6 @@ func TestLanes(t *testing.T) {
 				err = s.Release(t.Context(), c.Claim, 0)
 			case "paused":
 				err = s.Release(t.Context(), c.Claim, time.Minute)
-			case "replayed":
-				if err = s.QuarantineClaim(t.Context(), "c", c.Claim, failure); err == nil {
-					err = s.Replay(t.Context(), parked.Act{Actor: "ann"}, []int64{c.ID})
-				}
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -224,7 +220,7 @@ func TestLanes(t *testing.T) {
 		}
 		for id, want := range map[string]string{
 			"stored": "live", "redelivered": "live", "released": "live",
-			"failed": "retry", "postponed": "retry", "paused": "retry", "replayed": "replay",
+			"failed": "retry", "postponed": "retry", "paused": "retry",
 		} {
 			if got := class(id); got != want {
 				t.Errorf("%s waits in %s, not %s", id, got, want)

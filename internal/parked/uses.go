@@ -65,37 +65,39 @@ type usedName struct{ consumer, topic string }
 // another one through the same *sql.DB runs under that name, unless both are
 // shared.
 func (s *Store) Use(consumer, topic string, shared bool, over <-chan struct{}) (use *Use, drop func(), err error) {
-	a, name := s.arrivals, usedName{consumer, topic}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for other := range a.uses[name] {
+	p, name := s.process, usedName{consumer, topic}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for other := range p.uses[name] {
 		if other.runs() && (!shared || !other.shared) {
 			return nil, nil, &InUseError{consumer, topic, other.Handler()}
 		}
 	}
 	use = &Use{shared: shared, over: over}
-	if a.uses == nil {
-		a.uses = map[usedName]map[*Use]struct{}{}
+	if p.uses == nil {
+		p.uses = map[usedName]map[*Use]struct{}{}
 	}
-	if a.uses[name] == nil {
-		a.uses[name] = map[*Use]struct{}{}
+	if p.uses[name] == nil {
+		p.uses[name] = map[*Use]struct{}{}
 	}
-	a.uses[name][use] = struct{}{}
+	p.uses[name][use] = struct{}{}
 	return use, func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		delete(a.uses[name], use)
-		if len(a.uses[name]) == 0 {
-			delete(a.uses, name)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.uses[name], use)
+		if len(p.uses[name]) == 0 {
+			delete(p.uses, name)
 		}
 	}, nil
 }
 
-// used says whether a subscription of this process runs under the name.
-func (a *arrivals) used(consumer, topic string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for use := range a.uses[usedName{consumer, topic}] {
+// Runs reports whether a subscription of this process runs under the name of
+// the consumer on topic.
+func (s *Store) Runs(consumer, topic string) bool {
+	p := s.process
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for use := range p.uses[usedName{consumer, topic}] {
 		if use.runs() {
 			return true
 		}

@@ -153,7 +153,7 @@ func inboxGuards() []guard {
 		},
 		{
 			trap: 41, what: "what cannot be decoded is not replayed",
-			file: "internal/parked/operate.go", guard: "if raw {", without: "if raw && tx == nil {",
+			file: "poison/replay.go", guard: "if undecodable {", without: "if undecodable && tx == nil {",
 			pkg: "poison", test: "TestTrap41",
 		},
 		{

@@ -59,7 +59,7 @@ func parkedGuards() []guard {
 		{
 			trap: 48, what: "a claim that ends in quarantine is no crash",
 			file: "internal/parked/queries.go", guard: "token = NULL, crashes = crashes - 1, attempts", without: "token = NULL, attempts",
-			pkg: "internal/parked", test: "TestTrap48OnlyClaims",
+			pkg: "poison", test: "TestTrap48OnlyClaims",
 		},
 		{
 			trap: 48, what: "a commit under way is waited for",
@@ -140,20 +140,20 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 52, what: "replays of a consumer exclude each other",
-			file:    "internal/parked/queries_replay.go",
+			file:    "poison/queries_replay.go",
 			guard:   "WHERE state = 'running' AND lease_until > {now} AND id <> $2",
 			without: "WHERE 1 = 0 AND id <> $2",
 			pkg:     "poison", test: "TestTrap52ReplaysThatBeginAtOnce",
 		},
 		{
 			trap: 52, what: "a replay that is being entered is waited for",
-			file: "internal/parked/replay.go", guard: `if s.sql.replays.lock != "" {`, without: `if s.sql.replays.lock == "none" {`,
+			file: "poison/replay_lease.go", guard: `if t.sql.replays.lock != "" {`, without: `if t.sql.replays.lock == "none" {`,
 			pkg: "poison", test: "TestTrap52AReplayThatBegins",
 		},
 		{
 			trap: 52, what: "a lease that runs out while it waits is not extended",
-			file: "internal/parked/queries_replay.go", guard: "clock := `clock_timestamp()`", without: "clock := `now()`",
-			pkg: "internal/parked", test: "TestTrap52ALease",
+			file: "poison/queries_replay.go", guard: "clock := `clock_timestamp()`", without: "clock := `now()`",
+			pkg: "poison", test: "TestTrap52ALease",
 		},
 		{
 			trap: 53, what: "a row is claimed for its consumer alone",
@@ -285,7 +285,7 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 69, what: "so do those of many messages",
-			file: "internal/parked/batch.go", guard: "r.ids = append(r.ids, Clean(msg.UUID, maxName))", without: "r.ids = append(r.ids, msg.UUID)",
+			file: "internal/parked/batch.go", guard: "r.ids = append(r.ids, Clean(msg.UUID, MaxName))", without: "r.ids = append(r.ids, msg.UUID)",
 			pkg: "internal/parked", test: "TestTrap69",
 		},
 		{
@@ -300,27 +300,27 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 72, what: "a discarded message leaves a tombstone",
-			file:    "internal/parked/operate.go",
+			file:    "poison/discard.go",
 			guard:   `err == nil && msg.UUID != "" && msg.UUID == messageID`,
 			without: "err == nil && msg == nil",
 			pkg:     "poison", test: "TestTrap72ADiscarded",
 		},
 		{
 			trap: 72, what: "an edited message takes the place of the old one",
-			file:    "internal/parked/edit.go",
-			guard:   `s.discard(ctx, tx, act, "edit", old.ID)`,
-			without: `s.record(ctx, tx, act, "edit", old.ID, old.Consumer, old.MessageID)`,
+			file:    "poison/edit.go",
+			guard:   `t.discardIn(ctx, tx, act, "edit", old.ID)`,
+			without: `t.record(ctx, tx, act, "edit", old.ID, old.Consumer, old.MessageID)`,
 			pkg:     "poison", test: "TestTrap72AnEdited",
 		},
 		{
 			trap: 72, what: "a replay does not make the inbox forget",
-			file: "internal/parked/replay.go", guard: "if r.Plan.Force {", without: "if r != nil {",
+			file: "poison/replay_table.go", guard: "if r.Plan.Force {", without: "if r != nil {",
 			pkg: "poison", test: "TestTrap72AReplay",
 		},
 		{
 			trap: 72, what: "a forced replay has the inbox forget what it runs again, and no more",
-			file: "internal/parked/replay.go", guard: "moved := s.dialect.List(due)", without: "moved := s.dialect.List(ids)",
-			pkg: "internal/parked", test: "TestTrap72AForcedReplay",
+			file: "poison/replay_table.go", guard: "changed := t.dialect.List(due)", without: "changed := t.dialect.List(ids)",
+			pkg: "poison", test: "TestTrap72AForcedReplay",
 		},
 		{
 			trap: 73, what: "an outage holds the message",

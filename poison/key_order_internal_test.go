@@ -1,4 +1,4 @@
-package parked_test
+package poison
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 )
 
 // keysAreWhole checks that each key of which rows are held has a head. It cannot
@@ -44,7 +45,7 @@ func TestKeyOrderOfBatchesWithCopies(t *testing.T) {
 func storeAndSettle(t *testing.T, db testkit.Database, order parked.KeyOrder) {
 	t.Helper()
 	const keys, rounds = 3, 20
-	s := newStore(t, db)
+	s := newTestTable(t, db)
 	rng := rand.New(rand.NewPCG(1, uint64(order)))
 	var (
 		sent   [keys]int
@@ -52,7 +53,7 @@ func storeAndSettle(t *testing.T, db testkit.Database, order parked.KeyOrder) {
 		last   [keys]int
 		hold   = selection
 		failed []int64
-		act    = parked.Act{Actor: "test", Why: "test"}
+		act    = Act{Actor: "test", Why: "test"}
 	)
 	hold.Order, hold.Keep, hold.Limit = order, true, 5
 	settle := func(c parked.Claimed) error {
@@ -63,11 +64,11 @@ func storeAndSettle(t *testing.T, db testkit.Database, order parked.KeyOrder) {
 		switch again := seen[c.Message.UUID] > 0; {
 		case rng.IntN(4) == 0:
 			failed = append(failed, c.ID)
-			return s.QuarantineClaim(t.Context(), "c", c.Claim, parked.Failure{Err: errHandler})
+			return s.parked.QuarantineClaim(t.Context(), "c", c.Claim, parked.Failure{Err: errHandler})
 		case rng.IntN(16) == 0:
 			seen[c.Message.UUID]++ // as good as handled
-			return errors.Join(s.QuarantineClaim(t.Context(), "c", c.Claim, parked.Failure{Err: errHandler}),
-				s.Discard(t.Context(), act, []int64{c.ID}))
+			return errors.Join(s.parked.QuarantineClaim(t.Context(), "c", c.Claim, parked.Failure{Err: errHandler}),
+				s.discard(t.Context(), act, []int64{c.ID}))
 		case n < last[key] && c.Key != parked.Key{}:
 			t.Errorf("%s came after %d.%d", c.Message.UUID, key, last[key])
 		case again:
@@ -75,7 +76,7 @@ func storeAndSettle(t *testing.T, db testkit.Database, order parked.KeyOrder) {
 		}
 		last[key] = max(last[key], n)
 		seen[c.Message.UUID]++
-		return s.Resolve(t.Context(), c.Claim)
+		return s.parked.Resolve(t.Context(), c.Claim)
 	}
 	for range rounds {
 		var msgs []*message.Message
@@ -89,7 +90,7 @@ func storeAndSettle(t *testing.T, db testkit.Database, order parked.KeyOrder) {
 			}
 			msgs = append(msgs, keyed(fmt.Sprintf("%d.%d", key, n), fmt.Sprint("key", key)))
 		}
-		if err := s.DeliverTo(t.Context(), "t", inOrder, msgs...); err != nil {
+		if err := s.parked.DeliverTo(t.Context(), "t", inOrder, msgs...); err != nil {
 			t.Fatal(err)
 		}
 		keysAreWhole(t, db)
@@ -100,7 +101,7 @@ func storeAndSettle(t *testing.T, db testkit.Database, order parked.KeyOrder) {
 		}
 		keysAreWhole(t, db)
 		if rng.IntN(3) == 0 {
-			if err := s.Replay(t.Context(), act, failed); err != nil {
+			if err := s.replay(t.Context(), act, failed); err != nil {
 				t.Fatal(err)
 			}
 			failed = nil
@@ -108,7 +109,7 @@ func storeAndSettle(t *testing.T, db testkit.Database, order parked.KeyOrder) {
 		}
 	}
 	for left := -1; left != 0; keysAreWhole(t, db) {
-		if err := s.Replay(t.Context(), act, failed); err != nil {
+		if err := s.replay(t.Context(), act, failed); err != nil {
 			t.Fatal(err)
 		}
 		left, failed = len(failed), nil
@@ -133,7 +134,7 @@ func storeAndSettle(t *testing.T, db testkit.Database, order parked.KeyOrder) {
 func TestKeyOrderManyKeysAtOnceAreNoDeadlock(t *testing.T) {
 	const keys, batches, size = 20, 30, 25
 	db := testkit.Postgres(t)
-	s := newStore(t, db)
+	s := newTestTable(t, db)
 	ctx := context.WithoutCancel(t.Context())
 	var storing, settling sync.WaitGroup
 	for n := range 3 {
@@ -145,7 +146,7 @@ func TestKeyOrderManyKeysAtOnceAreNoDeadlock(t *testing.T) {
 					key := rng.IntN(keys) // others have copies
 					msgs = append(msgs, keyed(fmt.Sprintf("%d.%d.%d", key, b, rng.IntN(3)), fmt.Sprint(key)))
 				}
-				if err := s.DeliverTo(ctx, "t", inOrder, msgs...); err != nil {
+				if err := s.parked.DeliverTo(ctx, "t", inOrder, msgs...); err != nil {
 					t.Error(err)
 				}
 			}
@@ -153,7 +154,7 @@ func TestKeyOrderManyKeysAtOnceAreNoDeadlock(t *testing.T) {
 	}
 	stored := make(chan struct{})
 	go func() { defer close(stored); storing.Wait() }()
-	act := parked.Act{Actor: "test", Why: "test"}
+	act := Act{Actor: "test", Why: "test"}
 	var discarded atomic.Int64
 	for n := range 3 {
 		rng := rand.New(rand.NewPCG(3, uint64(n)))
@@ -167,7 +168,7 @@ func TestKeyOrderManyKeysAtOnceAreNoDeadlock(t *testing.T) {
 				}
 				hold := selection
 				hold.Order, hold.Limit = parked.BlockWhileQuarantined, keys
-				claimed, err := s.Claim(ctx, hold)
+				claimed, err := s.parked.Claim(ctx, hold)
 				rng.Shuffle(len(claimed), func(i, j int) { claimed[i], claimed[j] = claimed[j], claimed[i] })
 				var claims []*parked.Claim
 				for _, c := range claimed {
@@ -175,12 +176,12 @@ func TestKeyOrderManyKeysAtOnceAreNoDeadlock(t *testing.T) {
 						claims = append(claims, c.Claim)
 						continue
 					}
-					err = errors.Join(err, s.QuarantineClaim(ctx, "c", c.Claim, parked.Failure{Err: errHandler}))
+					err = errors.Join(err, s.parked.QuarantineClaim(ctx, "c", c.Claim, parked.Failure{Err: errHandler}))
 				}
 				if len(claims) > 0 {
-					err = errors.Join(err, s.Resolve(ctx, claims...))
+					err = errors.Join(err, s.parked.Resolve(ctx, claims...))
 				}
-				gone, _, failed := s.DiscardSome(ctx, act, parked.Filter{}, math.MaxInt64, 10)
+				gone, _, failed := s.discardMatching(ctx, act, Filter{}, math.MaxInt64, 10)
 				discarded.Add(int64(gone))
 				if err = errors.Join(err, failed); err != nil {
 					t.Error(err)
@@ -196,8 +197,89 @@ func TestKeyOrderManyKeysAtOnceAreNoDeadlock(t *testing.T) {
 	if discarded.Load() == 0 {
 		t.Error("none was discarded")
 	}
-	left, err := s.List(t.Context(), parked.Filter{Limit: 100}, parked.Waiting, parked.Held, parked.Quarantined)
-	if err != nil || len(left) > 0 {
-		t.Errorf("%d are left, %v", len(left), err)
+	if left := rows.Parked(t, s.parked, parked.Waiting, parked.Held, parked.Quarantined); len(left) > 0 {
+		t.Errorf("%d are left", len(left))
+	}
+}
+
+// A message that was resolved after a replay and is replayed by force has no
+// place in an order that has gone on.
+func TestKeyOrderAForcedReplayIsOnItsOwn(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newTestTable(t, db)
+		hold := selection
+		hold.Order = parked.BlockWhileQuarantined
+		if err := s.parked.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a")); err != nil {
+			t.Fatal(err)
+		}
+		first := claim(t, s, hold)[0]
+		if err := s.parked.QuarantineClaim(t.Context(), "c", first.Claim, parked.Failure{Err: errHandler}); err != nil {
+			t.Fatal(err)
+		}
+		act := Act{Actor: "test", Why: "test"}
+		if err := s.replay(t.Context(), act, []int64{first.ID}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.parked.Resolve(t.Context(), claim(t, s, hold)[0].Claim); err != nil {
+			t.Fatal(err)
+		}
+		filter := Filter{IDs: []int64{first.ID}}
+		replay, err := s.beginReplay(t.Context(), act, filter, Plan{Force: true}, selection.Lease)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if moved, _, err := s.advanceReplay(t.Context(), replay, 10, selection.Lease); err != nil || moved != 1 {
+			t.Fatalf("moved %d, %v", moved, err)
+		}
+		if claimed := claim(t, s, hold); len(claimed) != 2 || claimed[0].Key != (parked.Key{}) || claimed[1].Key == (parked.Key{}) {
+			t.Fatalf("claimed %+v", claimed)
+		}
+	})
+}
+
+// A handler that stands still has a copy of the message that holds a key. Who
+// discards that is told, and does not keep what comes behind it from being stored.
+func TestKeyOrderADiscardDoesNotKeepTheKeyWaiting(t *testing.T) {
+	db := testkit.Postgres(t)
+	s := newTestTable(t, db)
+	if err := s.parked.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a")); err != nil {
+		t.Fatal(err)
+	}
+	sel := selection
+	sel.Order = parked.BlockWhileQuarantined
+	head := claim(t, s, sel)[0].Claim
+	d := &parked.Delivery{Consumer: "c", Topic: "t", Claim: head}
+	if _, err := s.parked.Quarantine(t.Context(), d, keyed("a1", "a"), parked.Failure{Err: errors.New("no"), Reason: "failed"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	handler, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = handler.Rollback() }()
+	if _, err := handler.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('a1', 'c', '')`); err != nil {
+		t.Fatal(err)
+	}
+	act := Act{Actor: "ann"}
+	discarded, stored := make(chan error, 1), make(chan error, 1)
+	go func() { discarded <- s.discard(t.Context(), act, []int64{head.ID}) }()
+	testkit.Eventually(t, 20*time.Second, "it waits for the handler", func() bool { return waitingForLocks(t, db) == 1 })
+	go func() { stored <- s.parked.DeliverTo(t.Context(), "t", inOrder, keyed("a2", "a")) }()
+	select {
+	case err := <-stored:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("what comes behind it is not stored")
+	}
+	if err := handler.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-discarded; !errors.Is(err, ErrClaimed) {
+		t.Errorf("got %v, want ErrClaimed", err)
+	}
+	if err := s.discard(t.Context(), act, []int64{head.ID}); err != nil {
+		t.Error(err)
 	}
 }
