@@ -45,7 +45,7 @@ func parkedGuards() []guard {
 		{
 			trap: 48, what: "a crash is charged before the handler runs",
 			file:    "internal/parked/queries_claim.go",
-			guard:   `oneMore("crashes")`,
+			guard:   `OneMore("crashes")`,
 			without: `"crashes"`,
 			pkg:     "retry", test: "TestTrap48ARedelivered",
 		},
