@@ -81,7 +81,7 @@ func TestPartsWithoutALoggerLogToSlogsDefault(t *testing.T) {
 			}
 			return i.Run(ctx)
 		}},
-		"retry": {"Cannot fetch parked messages", func(ctx context.Context) error {
+		"retry": {"Parked messages cannot be fetched", func(ctx context.Context) error {
 			r, err := retry.New(db, retry.Config{})
 			if err != nil {
 				return err

@@ -77,13 +77,13 @@ const countLimit = 100_000
 // observe registers the gauge of the entries. It is never unregistered, like the
 // middleware in its router.
 func (q *Quarantine) observe() {
-	var level telemetry.Glance[int64]
+	var level telemetry.StatsCache[int64]
 	count := func(ctx context.Context) (int64, error) { return q.table.count(ctx, countLimit) }
 	logFailure := func(err error) {
 		q.config.Logger.Error("Quarantine could not be counted for its metrics, trying again", err, nil)
 	}
 	q.instruments.meter.Observe(func(ctx context.Context, o metric.Observer) error {
-		if n, ok := level.Look(ctx, count, logFailure); ok {
+		if n, ok := level.Get(ctx, count, logFailure); ok {
 			o.ObserveInt64(q.instruments.entries, n)
 		}
 		return nil

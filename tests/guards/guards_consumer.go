@@ -81,13 +81,13 @@ func inboxGuards() []guard {
 		{
 			trap: 38, what: "a failure is not remembered",
 			file: "dedup/errors.go", guard: "lost := tx.Rollback()", without: "lost := tx.Commit()",
-			pkg: "retry", test: "TestTrap38RetriesAndReplaysRun/sqlite",
+			pkg: "retry", test: "TestTrap38RetriesAndReplaysAreNoDuplicates/sqlite",
 		},
 		{
 			trap: 38, what: "retry refuses to run inside of dedup",
 			file: "retry/middleware.go", guard: "if _, inside := parked.TxOf(msg.Context()); inside {",
 			without: "if _, inside := parked.TxOf(msg.Context()); inside && msg == nil {",
-			pkg:     "retry", test: "TestTrap38InsideOfDedupItIsRefused",
+			pkg:     "retry", test: "TestTrap38MiddlewareInsideDedupIsRefused",
 		},
 		{
 			trap: 38, what: "poison refuses to run inside of dedup",
@@ -227,7 +227,7 @@ func inboxGuards() []guard {
 			file:    "internal/parked/persist.go",
 			guard:   "time.Now().After(deadline) ||",
 			without: "time.Now().After(deadline.Add(time.Hour)) ||",
-			pkg:     "retry", test: "TestTrap46WhatIsHeld/sqlite",
+			pkg:     "retry", test: "TestTrap46MessageIsNackedAfterUnackedWait/sqlite",
 		},
 		{
 			trap: 81, what: "keys that steer do not reach a handler",

@@ -365,12 +365,12 @@ func forwarderGuards() []guard {
 		{
 			trap: 66, what: "what nobody would handle is refused",
 			file: "embedded/publish.go", guard: "if len(to) == 0 {", without: "if len(to) == 0 && false {",
-			pkg: "embedded", test: "TestTrap66Without",
+			pkg: "embedded", test: "TestTrap66MessageWithoutConsumerIsRefused",
 		},
 		{
 			trap: 66, what: "what was not stored is not published",
 			file: "embedded/publish.go", guard: `return fmt.Errorf("embedded: publish to %q: %w", topic, err)`, without: "return nil",
-			pkg: "embedded", test: "TestTrap66Nil",
+			pkg: "embedded", test: "TestTrap66NilMeansCommitted",
 		},
 		{
 			trap: 67, what: "suspects are published one at a time",

@@ -6,7 +6,7 @@ func handlerGuards() []guard {
 	return []guard{
 		{
 			trap: 80, what: "calls that come to no outcome are charged",
-			file: "retry/undecided.go", guard: "return u.calls >= mostUndecided || u.late", without: "return false",
+			file: "retry/undecided.go", guard: "return u.calls >= maxUndecided || u.late", without: "return false",
 			pkg: "tests/undecided", test: "TestWhateverFailsIsCharged",
 		},
 		{

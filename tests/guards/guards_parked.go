@@ -18,7 +18,7 @@ func parkedGuards() []guard {
 			file:    "internal/parked/uses.go",
 			guard:   "if other.runs() && (!shared || !other.shared) {",
 			without: "if other.runs() && shared && !other.shared {",
-			pkg:     "retry", test: "TestTwoHandlersUnderOneName/sqlite",
+			pkg:     "retry", test: "TestSecondHandlerWithSameConsumerNameDoesNotStart/sqlite",
 		},
 		{
 			trap: 84, what: "a consumer stays registered for the embedded transport",
@@ -29,32 +29,32 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 48, what: "the inbox is asked before a message is given up that was killed",
-			file: "retry/feed.go", guard: "applied, err := f.store.Applied(ctx, c)", without: "applied, err := false, error(nil)",
-			pkg: "retry", test: "TestTrap48WhatWasApplied/sqlite",
+			file: "retry/quarantine.go", guard: "applied, err := f.store.Applied(ctx, c)", without: "applied, err := false, error(nil)",
+			pkg: "retry", test: "TestTrap48AppliedMessageIsNotQuarantined/sqlite",
 		},
 		{
 			trap: 48, what: "a claim of unknown outcome is handed back",
-			file: "retry/feed.go", guard: "f.unknown = append(f.unknown, c.Claim)", without: "f.unknown = nil",
-			pkg: "retry", test: "TestTrap48AClaimOfUnknownOutcomeIsNoCrash",
+			file: "retry/claim.go", guard: "f.unknown = append(f.unknown, c.Claim)", without: "f.unknown = nil",
+			pkg: "retry", test: "TestTrap48ClaimWithUnknownOutcomeIsNoCrash",
 		},
 		{
 			trap: 48, what: "crashes have a budget",
-			file: "retry/feed.go", guard: "case c.Crashes > f.config.CrashBudget:", without: "case c.Crashes > 1<<30:",
-			pkg: "retry", test: "TestTrap48AMessageThatKills/sqlite",
+			file: "retry/claim.go", guard: "case c.Crashes > f.config.CrashBudget:", without: "case c.Crashes > 1<<30:",
+			pkg: "retry", test: "TestTrap48MessageOverCrashBudgetIsQuarantined/sqlite",
 		},
 		{
 			trap: 48, what: "a crash is charged before the handler runs",
 			file:    "internal/parked/queries_claim.go",
 			guard:   `OneMore("crashes")`,
 			without: `"crashes"`,
-			pkg:     "retry", test: "TestTrap48ARedelivered",
+			pkg:     "retry", test: "TestTrap48RedeliveredMessageIsParkedBeforeItsHandlerRuns",
 		},
 		{
 			trap: 48, what: "what is redelivered is set aside",
 			file:    "retry/middleware.go",
 			guard:   `msg.Metadata[meta.Redelivered] == "true"`,
 			without: `msg.Metadata[meta.Redelivered] == "never"`,
-			pkg:     "retry", test: "TestTrap48ARedelivered",
+			pkg:     "retry", test: "TestTrap48RedeliveredMessageIsParkedBeforeItsHandlerRuns",
 		},
 		{
 			trap: 48, what: "a claim that ends in quarantine is no crash",
@@ -73,44 +73,44 @@ func parkedGuards() []guard {
 		}
 `,
 			without: "",
-			pkg:     "retry", test: "TestTrap48ACommitUnderWay",
+			pkg:     "retry", test: "TestTrap48InboxLookupWaitsForPendingCommit",
 		},
 		{
 			trap: 48, what: "no attempt is begun when the lease has ended",
 			file: "retry/middleware.go", guard: "if err := a.delivery.Held(); err != nil {",
 			without: "if err := a.delivery.Held(); err != nil && a.ctx == nil {",
-			pkg:     "retry", test: "TestTrap48NothingIsBegun",
+			pkg:     "retry", test: "TestTrap48HandlerIsNotCalledAfterLeaseEnd",
 		},
 		{
 			trap: 48, what: "nothing is applied when the lease has ended",
 			file: "dedup/inbox.go", guard: "if err := parked.DeliveryOf(ctx).Held(); err != nil {",
 			without: "if err := parked.DeliveryOf(ctx).Held(); err != nil && ctx == nil {",
-			pkg:     "retry", test: "TestTrap48NothingIsApplied/alone/sqlite",
+			pkg:     "retry", test: "TestTrap48MessageIsNotAppliedAfterLeaseEnd/alone/sqlite",
 		},
 		{
 			trap: 48, what: "nothing of a batch is applied when its lease has ended",
 			file: "dedup/claims.go", guard: "if t.leaveLost() {", without: "if t.entries == nil && t.leaveLost() {",
-			pkg: "retry", test: "TestTrap48NothingIsApplied/in_a_batch/sqlite",
+			pkg: "retry", test: "TestTrap48MessageIsNotAppliedAfterLeaseEnd/in_a_batch/sqlite",
 		},
 		{
 			trap: 49, what: "suspects are claimed one at a time",
-			file: "retry/feed.go", guard: "sel.Crashed, sel.Limit = true, 1", without: "sel.Crashed = true",
-			pkg: "retry", test: "TestTrap49CrashedRunAlone",
+			file: "retry/claim.go", guard: "sel.Crashed, sel.Limit = true, 1", without: "sel.Crashed = true",
+			pkg: "retry", test: "TestTrap49CrashedMessagesRunAlone",
 		},
 		{
 			trap: 49, what: "nothing is claimed beside a suspect",
-			file: "retry/crowd.go", guard: "(c.alone || c.asking > 0)", without: "c.asking > 0",
-			pkg: "retry", test: "TestTrap49ASuspectIsAlone",
+			file: "retry/isolation.go", guard: "(g.isolated || g.waiting > 0)", without: "g.waiting > 0",
+			pkg: "retry", test: "TestTrap49CrashedMessageIsAloneInTheProcess",
 		},
 		{
 			trap: 49, what: "a suspect waits for its neighbours",
-			file: "retry/crowd.go",
-			guard: `	if c.inHand > 0 {
+			file: "retry/isolation.go",
+			guard: `	if g.inFlight > 0 {
 		return false
 	}
-	c.inHand, c.alone`,
-			without: `	c.inHand, c.alone`,
-			pkg:     "retry", test: "TestTrap49ASuspectWaits",
+	g.inFlight, g.isolated`,
+			without: `	g.inFlight, g.isolated`,
+			pkg:     "retry", test: "TestTrap49CrashedMessageWaitsForMessagesInFlight",
 		},
 		{
 			trap: 50, what: "an envelope is bytes, not text",
@@ -131,12 +131,12 @@ func parkedGuards() []guard {
 			trap: 51, what: "messages are remembered under the name that does not change",
 			file: "dedup/inbox.go", guard: "consumer, err := i.consumer(parked.DeliveryOf(ctx))",
 			without: "consumer, err := message.HandlerNameFromCtx(ctx), error(nil)",
-			pkg:     "retry", test: "TestTrap51ARenamed",
+			pkg:     "retry", test: "TestTrap51RenamedHandlerKeepsItsInbox",
 		},
 		{
 			trap: 72, what: "the inbox has the name under which retry and poison look into it",
 			file: "dedup/inbox.go", guard: "if d.Subscribed && d.Consumer != name {", without: `if d.Subscribed && d.Consumer == "" {`,
-			pkg: "retry", test: "TestTrap72AnInbox/sqlite",
+			pkg: "retry", test: "TestTrap72InboxWithOtherConsumerNameIsRefused/sqlite",
 		},
 		{
 			trap: 52, what: "replays of a consumer exclude each other",
@@ -165,15 +165,15 @@ func parkedGuards() []guard {
 		{
 			trap: 54, what: "a failure in a shutdown is not charged",
 			file: "retry/middleware.go", guard: "if a.delivery.ShuttingDown(a.ctx) {", without: "if false {",
-			pkg: "retry", test: "TestTrap54AShutdown",
+			pkg: "retry", test: "TestTrap54FailureDuringShutdownIsNotCharged",
 		},
 		{
 			trap: 54, what: "the end of the subscription does not cancel its messages",
-			file: "retry/feed.go",
+			file: "retry/fetcher.go",
 			guard: `	ctx = context.WithoutCancel(ctx)
 `,
 			without: "",
-			pkg:     "retry", test: "TestTrap54ACancelled",
+			pkg:     "retry", test: "TestTrap54CancelledRouterLetsParkedMessagesFinish",
 		},
 		{
 			trap: 54, what: "a failure in a shutdown is not quarantined",
@@ -194,19 +194,19 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 56, what: "the delay follows from the round alone",
-			file: "retry/middleware.go", guard: "policy.jittered(a.rounds)", without: "policy.jittered(a.rounds + len(a.config.Classes))",
+			file: "retry/middleware.go", guard: "policy.backoff().Jittered(a.rounds)", without: "policy.backoff().Jittered(a.rounds + len(a.config.Classes))",
 			pkg: "retry", test: "TestTrap56",
 		},
 		{
 			trap: 57, what: "each try has the context of the delivery",
 			file: "retry/middleware.go",
 			guard: `		a.ctx, a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
-	a.msg.SetContext(parked.WithTried(ctx, a.msg, a.suspect))
+	a.msg.SetContext(parked.WithTried(ctx, a.msg, a.failedBefore))
 	produced, err = disposition.Call(h, a.msg)
-	a.msg.SetContext(a.ctx) // a handler may have left a cancelled one behind
+	a.msg.SetContext(a.ctx) // the handler may have set a cancelled context
 `,
 			without: `		a.msg.Context(), a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
-	a.msg.SetContext(parked.WithTried(ctx, a.msg, a.suspect))
+	a.msg.SetContext(parked.WithTried(ctx, a.msg, a.failedBefore))
 	produced, err = disposition.Call(h, a.msg)
 `,
 			pkg: "retry", test: "TestTrap57",
@@ -247,7 +247,7 @@ func parkedGuards() []guard {
 		{
 			trap: 59, what: "a failed try is rolled back",
 			file: "dedup/errors.go", guard: "lost := tx.Rollback()", without: "lost := tx.Commit()",
-			pkg: "retry", test: "TestTrap59HalfOfTheWork/sqlite",
+			pkg: "retry", test: "TestTrap59WritesOfFailedAttemptAreNotCommitted/sqlite",
 		},
 		{
 			trap: 60, what: "errors lose their credentials",
@@ -269,7 +269,7 @@ func parkedGuards() []guard {
 		{
 			trap: 65, what: "a panic is the error of its try",
 			file: "internal/disposition/panic.go", guard: "value := recover()", without: "value := any(nil)",
-			pkg: "retry", test: "TestTrap65APanic/sqlite",
+			pkg: "retry", test: "TestTrap65PanicIsRetriedAndQuarantined/sqlite",
 		},
 		{
 			trap: 69, what: "text columns get valid text",
@@ -290,8 +290,8 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 70, what: "an ack alone does not resolve",
-			file: "retry/work.go", guard: "case acked && (claim.Handled() || !claim.Managed()):", without: "case acked:",
-			pkg: "retry", test: "TestTrap70AnAckAlone",
+			file: "retry/deliver.go", guard: "case acked && (claim.Handled() || !claim.Managed()):", without: "case acked:",
+			pkg: "retry", test: "TestTrap70AckWithoutSuccessDoesNotResolve",
 		},
 		{
 			trap: 71, what: "what is undecided is not quarantined",

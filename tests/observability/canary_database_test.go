@@ -188,7 +188,7 @@ func (w *watch) background(db *sql.DB, says string) {
 		all := strings.Join(lines, "\n")
 		for _, said := range []string{
 			"The outbox's tables cannot be read", "What is too old cannot be removed", "Cannot store messages",
-			"Cannot fetch parked messages", "Message is held",
+			"Parked messages cannot be fetched", "Message is held",
 		} {
 			if !strings.Contains(all, said) {
 				return false

@@ -13,10 +13,10 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Retry and poison look into the inbox under the name that retry's Subscriber
-// has: under another one what took effect would be given up after a crash, and
-// what was discarded would run when a late copy of it came.
-func TestTrap72AnInboxOfAnotherNameIsRefused(t *testing.T) {
+// Retry and poison look up the inbox under the consumer name of Subscriber.
+// With another name in dedup, an applied message could be given up after a
+// crash, and a late copy of a discarded message would run.
+func TestTrap72InboxWithOtherConsumerNameIsRefused(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for name, want := range map[string]struct{ acked, refused bool }{
 			consumer:  {acked: true},
@@ -45,10 +45,10 @@ func TestTrap72AnInboxOfAnotherNameIsRefused(t *testing.T) {
 			}, look, quarantine.Middleware, b.retries.Middleware, inbox.Middleware)
 			acked := b.transport.deliver(t, message.NewMessage("m1", nil))
 			if acked != want.acked || ran != want.acked || errors.Is(handed, dedup.ErrOtherConsumer) != want.refused {
-				t.Errorf("as %s: it ran is %t, acked is %t, %v", name, ran, acked, handed)
+				t.Errorf("dedup consumer %s: handler ran %t, acked %t, error %v", name, ran, acked, handed)
 			}
 			if n := len(b.entries("")); n != 0 {
-				t.Errorf("as %s: there are %d rows", name, n)
+				t.Errorf("dedup consumer %s: there are %d rows", name, n)
 			}
 			if err := b.router.Close(); err != nil {
 				t.Fatal(err)

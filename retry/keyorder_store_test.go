@@ -13,9 +13,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Messages that take the database longer than one try may take are stored in
-// parts: tried again as they are, they would never be.
-func TestKeyOrderWhatCannotBeStoredAtOnce(t *testing.T) {
+// If the database needs longer for a batch than one try may take, smaller
+// batches are stored. Repeated unchanged, the batch would never be stored.
+func TestKeyOrderSplitsBatchAfterTimeout(t *testing.T) {
 	b := inOrder(t, testkit.Postgres(t), retry.BlockWhileRetried)
 	for _, query := range []string{
 		`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$`,
@@ -33,7 +33,7 @@ func TestKeyOrderWhatCannotBeStoredAtOnce(t *testing.T) {
 	})
 	var ids []string
 	var msgs []*message.Message
-	for n := range 12 { // the first goes ahead, and those that come meanwhile together
+	for n := range 12 { // the first is stored alone, and the others arrive meanwhile
 		ids = append(ids, fmt.Sprintf("a%d", n))
 		msgs = append(msgs, keyed(ids[n]))
 		b.transport.messages <- msgs[n]
@@ -42,7 +42,7 @@ func TestKeyOrderWhatCannotBeStoredAtOnce(t *testing.T) {
 		select {
 		case <-msg.Acked():
 		case <-msg.Nacked():
-			t.Fatalf("%s was handed back", msg.UUID)
+			t.Fatalf("%s was nacked", msg.UUID)
 		case <-time.After(time.Minute):
 			t.Fatalf("%s is not stored", msg.UUID)
 		}
@@ -53,10 +53,9 @@ func TestKeyOrderWhatCannotBeStoredAtOnce(t *testing.T) {
 	}
 }
 
-// While the table is away messages wait to be stored, for longer than UnackedWait:
-// what is handed back would be overtaken. The shutdown hands back what is left,
-// and everything that comes after.
-func TestKeyOrderIsKeptWhileNothingCanBeStored(t *testing.T) {
+// While the table is missing, messages wait longer than UnackedWait: a nacked
+// message would be overtaken. A shutdown nacks them, and all later messages.
+func TestKeyOrderWaitsLongerThanUnackedWaitForTheTable(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := inOrder(t, db, retry.BlockWhileRetried)
 		var done successes
@@ -92,7 +91,7 @@ func TestKeyOrderIsKeptWhileNothingCanBeStored(t *testing.T) {
 			case <-msg.Acked():
 				t.Fatalf("%s was acked", msg.UUID)
 			case <-time.After(20 * time.Second):
-				t.Fatalf("%s is still there", msg.UUID)
+				t.Fatalf("%s has neither ack nor nack", msg.UUID)
 			}
 		}
 		if err := <-closed; err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// idleFeed is a feed for two handlers that fetches when it is told to.
-func idleFeed(t *testing.T, db testkit.Database) *feed {
+// idleFetcher returns a fetcher for two handlers. The test calls its methods.
+func idleFetcher(t *testing.T, db testkit.Database) *fetcher {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
@@ -27,17 +27,16 @@ func idleFeed(t *testing.T, db testkit.Database) *feed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := newFeed(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil)
-	f.claimed = newLine(nil)
+	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil)
+	f.queue = newFairQueue(nil)
 	return f
 }
 
-// A look that is used again does not know the tenants who have come since, nor
-// who has got something to do by the end of another one's row. They do not wait
-// for the poll.
-func TestALookThatIsUsedAgainIsNotTheLast(t *testing.T) {
+// A reused look does not know the tenants that arrived after it, nor the keys
+// that became free. They must not wait for the next poll.
+func TestReusedLookIsFollowedByNewLook(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		f := idleFeed(t, db)
+		f := idleFetcher(t, db)
 		deliver := func(tenant string, ids ...string) {
 			t.Helper()
 			for _, id := range ids {
@@ -48,61 +47,61 @@ func TestALookThatIsUsedAgainIsNotTheLast(t *testing.T) {
 				}
 			}
 		}
-		// finish ends what is in hand, as if it were handled.
+		// finish resolves the claimed rows and returns their ids.
 		finish := func() (ids string) {
 			t.Helper()
-			for f.claimed.len() > 0 {
-				c, _ := f.claimed.next()
+			for f.queue.len() > 0 {
+				c, _ := f.queue.next()
 				ids += c.Message.UUID + " "
 				if err := f.store.Resolve(t.Context(), c.Claim); err != nil {
 					t.Fatal(err)
 				}
-				f.leave(c.Claim)
+				f.remove(c.Claim)
 			}
 			return ids
 		}
 
 		deliver("a", "a1", "a2", "a3", "a4", "a5")
 		if again := f.fetch(t.Context()); !again || finish() != "a1 a2 " {
-			t.Fatal("two were to be fetched")
+			t.Fatal("want a1 and a2, or a6 and a7, and another fetch")
 		}
 		deliver("b", "b1")
-		f.looked = time.Now().Add(time.Hour) // however slow this is
+		f.dueAt = time.Now().Add(time.Hour) // also on a slow machine
 		if again := f.fetch(t.Context()); !again || finish() != "a3 a4 " {
-			t.Fatal("the look was to be used again")
+			t.Fatal("want a3 and a4 from the reused look")
 		}
-		f.looked = time.Now().Add(time.Hour)
-		if again := f.fetch(t.Context()); !again || !f.more || finish() != "a5 " {
-			t.Fatal("it was to be used up, and to be looked again")
+		f.dueAt = time.Now().Add(time.Hour)
+		if again := f.fetch(t.Context()); !again || !f.moreDue || finish() != "a5 " {
+			t.Fatal("want a5 from the reused look, and another look")
 		}
 		if again := f.fetch(t.Context()); again || finish() != "b1 " {
-			t.Fatal("the other tenant was to be found")
+			t.Fatal("want b1 from the new look")
 		}
 
-		// One that is old will not do.
+		// A result older than reuseDue is not used again.
 		deliver("a", "a6", "a7", "a8")
 		if again := f.fetch(t.Context()); !again || finish() != "a6 a7 " {
-			t.Fatal("two were to be fetched")
+			t.Fatal("want a1 and a2, or a6 and a7, and another fetch")
 		}
 		deliver("b", "b2")
-		suspected(t, f)
-		f.looked = time.Now().Add(-lookLasts)
+		crashDue(t, f)
+		f.dueAt = time.Now().Add(-reuseDue)
 		f.fetch(t.Context())
-		f.ask(false)
-		if finish() == "" || len(f.inHand) > 0 {
+		f.requestIsolation(false)
+		if finish() == "" || len(f.inFlight) > 0 {
 			t.Error("nothing was fetched")
 		}
 		if due, err := f.store.Due(t.Context(), parked.Select{Consumer: f.consumer, Topic: f.topic, Limit: 1}); err != nil || due.Suspect {
-			t.Errorf("the suspect was passed over, %v", err)
+			t.Errorf("the crashed message was skipped, %v", err)
 		}
 	})
 }
 
-// Where many tenants wait for later, and somebody has locked what is due, there is
-// nothing to fetch for now: leases are to be renewed.
-func TestWhatIsLockedIsNotFetchedOverAndOver(t *testing.T) {
+// If another process has locked the only due row, the fetcher must pause, so
+// that it can renew leases.
+func TestLockedRowsAreNotFetchedInALoop(t *testing.T) {
 	db := testkit.Postgres(t)
-	f := idleFeed(t, db)
+	f := idleFetcher(t, db)
 	for n := range 100 {
 		msg := message.NewMessage(fmt.Sprint(n), nil)
 		msg.Metadata[meta.TenantID] = fmt.Sprint(n)
@@ -122,23 +121,23 @@ func TestWhatIsLockedIsNotFetchedOverAndOver(t *testing.T) {
 	if _, err := tx.ExecContext(t.Context(), `UPDATE once_parked SET error = 'locked' WHERE message_id = '1'`); err != nil {
 		t.Fatal(err)
 	}
-	if again := f.fetch(t.Context()); again || f.claimed.len() > 0 {
-		t.Fatalf("%d fetched, and again: %v", f.claimed.len(), again)
+	if again := f.fetch(t.Context()); again || f.queue.len() > 0 {
+		t.Fatalf("%d messages fetched, fetch again is %v; want 0 and false", f.queue.len(), again)
 	}
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	if f.fetch(t.Context()); f.claimed.len() != 1 {
-		t.Fatalf("%d fetched", f.claimed.len())
+	if f.fetch(t.Context()); f.queue.len() != 1 {
+		t.Fatalf("%d messages fetched, want 1", f.queue.len())
 	}
-	c, _ := f.claimed.next()
-	f.leave(c.Claim)
+	c, _ := f.queue.next()
+	f.remove(c.Claim)
 }
 
-// lib/pq calls it a bad connection when a context ends between two statements.
-func TestAShutdownIsNoFailureToFetch(t *testing.T) {
+// lib/pq reports a bad connection when a context ends between two statements.
+func TestShutdownIsNotLoggedAsFailure(t *testing.T) {
 	log := watermill.NewCaptureLogger()
-	f := newFeed(&subscriber{retries: &Retries{config: Config{Logger: log}}}, "orders.placed", nil)
+	f := newFetcher(&subscriber{retries: &Retries{config: Config{Logger: log}}}, "orders.placed", nil)
 	ended, end := context.WithCancel(t.Context())
 	end()
 	f.report(ended, driver.ErrBadConn)
@@ -147,6 +146,6 @@ func TestAShutdownIsNoFailureToFetch(t *testing.T) {
 	}
 	f.report(t.Context(), driver.ErrBadConn)
 	if got := log.Captured()[watermill.ErrorLogLevel]; len(got) != 1 {
-		t.Errorf("of a database that is away it logged %v", got)
+		t.Errorf("logged %v for an unreachable database, want one line", got)
 	}
 }

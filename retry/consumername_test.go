@@ -15,12 +15,12 @@ import (
 const inUse = `retry: consumer "payments" is already used by another handler of this process on topic "orders.placed": ` +
 	`give each handler its own consumer name; to add one handler more than once, set retry.Config.ShareConsumer`
 
-// unshared is as it is by default.
+// unshared sets the default value.
 func unshared(c *retry.Config) { c.ShareConsumer = false }
 
-// Trap 89: two handlers under one consumer name each skip what the other has
-// done. The second one does not start.
-func TestTwoHandlersUnderOneNameDoNotStart(t *testing.T) {
+// Trap 89: of two handlers with one consumer name, each skips messages that the
+// other has handled. The second does not start.
+func TestSecondHandlerWithSameConsumerNameDoesNotStart(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for name, second := range map[string]func(b *bench) *retry.Retries{
 			"one Retries": func(b *bench) *retry.Retries { return b.retries },
@@ -30,7 +30,7 @@ func TestTwoHandlersUnderOneNameDoNotStart(t *testing.T) {
 				b := newBench(t, db, unshared)
 				subscribed(t, b.retries, consumer, topic)
 				sub := second(b).Subscriber(consumer, newTransport())
-				_, err := sub.Subscribe(t.Context(), topic) // which is the error of a router's Run
+				_, err := sub.Subscribe(t.Context(), topic) // a router's Run returns this error
 				if !errors.Is(err, retry.ErrConsumerInUse) || err.Error() != inUse {
 					t.Errorf("got %v\nwant %s", err, inUse)
 				}
@@ -42,7 +42,7 @@ func TestTwoHandlersUnderOneNameDoNotStart(t *testing.T) {
 	})
 }
 
-// subscribed has a consumer subscribe.
+// subscribed subscribes a consumer until the end of the test.
 func subscribed(t *testing.T, r *retry.Retries, name, topic string) message.Subscriber {
 	t.Helper()
 	sub := r.Subscriber(name, newTransport())
@@ -57,9 +57,9 @@ func subscribed(t *testing.T, r *retry.Retries, name, topic string) message.Subs
 	return sub
 }
 
-// What is no mistake is no error: other topics and names, other databases, one
-// that comes after another, and one handler more than once if that is asked for.
-func TestAConsumerNameIsUsedAgainOnPurpose(t *testing.T) {
+// Allowed are another topic, name or database, a subscription after the end of
+// another, and one handler added several times with ShareConsumer.
+func TestConsumerNameMayBeReusedOnPurpose(t *testing.T) {
 	b, other := newBench(t, testkit.SQLite(t), unshared), newBench(t, testkit.SQLite(t), unshared)
 	first := subscribed(t, b.retries, consumer, topic)
 	subscribed(t, b.retries, consumer, "orders.changed")
@@ -81,14 +81,13 @@ func TestAConsumerNameIsUsedAgainOnPurpose(t *testing.T) {
 
 	shared := newBench(t, b.Database, func(c *retry.Config) { c.ShareConsumer = true }).retries
 	if _, err := shared.Subscriber(consumer, newTransport()).Subscribe(t.Context(), topic); !errors.Is(err, retry.ErrConsumerInUse) {
-		t.Errorf("one that shares, beside one that does not: %v", err)
+		t.Errorf("shared subscription beside an unshared one: %v", err)
 	}
 	subscribed(t, shared, "shared", topic)
 	subscribed(t, shared, "shared", topic)
 }
 
-// When a message has come it is known which handler that is.
-func TestTheHandlerThatHasTheNameIsNamed(t *testing.T) {
+func TestConsumerInUseErrorNamesHandlerAfterFirstMessage(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), unshared)
 	b.run(func(*message.Message) error { return nil })
 	if !b.transport.deliver(t, message.NewMessage("m1", nil)) {
@@ -102,10 +101,10 @@ func TestTheHandlerThatHasTheNameIsNamed(t *testing.T) {
 	}
 }
 
-// Of another process there is only its row. Replicas of this program are none to
-// tell of.
-func TestAHandlerOfAnotherProcessUnderTheNameIsTold(t *testing.T) {
-	const line = "ERROR Consumer name is used by two handlers, each skips what the other has done"
+// Another process is known only by its row in the table of consumers. Replicas
+// of this program are not logged.
+func TestOtherHandlerInAnotherProcessIsLogged(t *testing.T) {
+	const line = "ERROR Consumer name is used by two handlers, each skips messages that the other has handled"
 	for name, c := range map[string]struct{ set, want string }{
 		"another program": {
 			`program = 'example.com/billing'`,
@@ -123,7 +122,7 @@ func TestAHandlerOfAnotherProcessUnderTheNameIsTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var logs testkit.Logs
 			b := newBench(t, testkit.SQLite(t), func(c *retry.Config) { c.Logger = &logs })
-			b.retries.SetSeenEvery(pollInterval)
+			b.retries.SetRegisterEvery(pollInterval)
 			b.run(func(*message.Message) error { return nil })
 			if !b.transport.deliver(t, message.NewMessage("m1", nil)) {
 				t.Fatal("not acked")
@@ -133,19 +132,19 @@ func TestAHandlerOfAnotherProcessUnderTheNameIsTold(t *testing.T) {
 				err := b.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_consumers WHERE `+where).Scan(&n)
 				return err == nil && n == 1
 			}
-			testkit.Eventually(t, time.Minute, "it is known by its handler", func() bool { return row(`handler = 'handler-1'`) })
-			for range 3 { // what is seen twice is told once
+			testkit.Eventually(t, time.Minute, "the row has the name of the handler", func() bool { return row(`handler = 'handler-1'`) })
+			for range 3 { // the log line appears only once
 				if _, err := b.ExecContext(t.Context(), `UPDATE once_consumers SET owner = 'elsewhere', `+c.set); err != nil {
 					t.Fatal(err)
 				}
-				testkit.Eventually(t, time.Minute, "it is seen", func() bool { return row(`owner <> 'elsewhere'`) })
+				testkit.Eventually(t, time.Minute, "the row is renewed", func() bool { return row(`owner <> 'elsewhere'`) })
 			}
 			want := 0
 			if c.want != "" {
 				want = 1
 			}
 			if logs.Count(line) != want || logs.Count(line, c.want) != want {
-				t.Errorf("want %q %d times, there is %q", c.want, want, logs.Lines())
+				t.Errorf("want %q %d times, logged %q", c.want, want, logs.Lines())
 			}
 		})
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-func add(l *line, tenant string, count int) {
+func add(l *fairQueue, tenant string, count int) {
 	for n := range count {
 		l.add(parked.Claimed{
 			Claim:   &parked.Claim{Turn: parked.Turn{Class: "live", Tenant: tenant}},
@@ -18,10 +18,10 @@ func add(l *line, tenant string, count int) {
 	}
 }
 
-// Those who were claimed last do not wait for all who were before; of one tenant
-// they go in their order.
-func TestALineHasTurns(t *testing.T) {
-	l := newLine(nil)
+// A tenant with few messages does not wait for all messages of another tenant.
+// Messages of one tenant keep their order.
+func TestFairQueueTenantsTakeTurns(t *testing.T) {
+	l := newFairQueue(nil)
 	add(l, "a", 64)
 	add(l, "b", 3)
 	add(l, "c", 1)
@@ -34,22 +34,22 @@ func TestALineHasTurns(t *testing.T) {
 		t.Errorf("handed out %s, want %s", got, want)
 	}
 	if left := l.clear(); len(left) != 60 || l.len() != 0 {
-		t.Errorf("%d are given back, %d stay", len(left), l.len())
+		t.Errorf("%d claims are returned, %d stay", len(left), l.len())
 	}
 	add(l, "d", 1)
 	l.close()
 	if c, ok := l.next(); !ok || c.Message.UUID != "d0" {
-		t.Error("what was in the line is gone")
+		t.Error("the queued message is gone")
 	}
 	if _, ok := l.next(); ok {
-		t.Error("the line does not end")
+		t.Error("next returns a message after the end of the queue")
 	}
 }
 
-// What is left in a line that is closing is for whoever gives it back.
-func TestALineThatIsClosingHandsOutNothing(t *testing.T) {
+// The fetcher releases the messages that are left.
+func TestFairQueueHandsOutNothingDuringShutdown(t *testing.T) {
 	closing := make(chan struct{})
-	l := newLine(closing)
+	l := newFairQueue(closing)
 	add(l, "a", 2)
 	if _, ok := l.next(); !ok {
 		t.Error("nothing was handed out")

@@ -14,36 +14,38 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// storeAll stores one batch after the other. Where the order of keys is kept and
-// one has gone back, those behind it go back too: they would overtake it.
+// storeAll stores the batches one after another. With retry's KeyOrder it nacks
+// all batches after a batch that was not stored: they would overtake it.
 func (s *stream) storeAll() {
-	defer s.aside.Wait()
+	defer s.refused.Wait()
 	for b := range s.batches {
 		if stored := s.store([]batch{b}, b.since, s.mayPass); !stored && s.subscription.KeyOrder {
 			break
 		}
 	}
 	for b := range s.batches {
-		b.handBack()
+		b.nack()
 	}
 }
 
-// store keeps at it until the messages are stored, and acked, or UnackedWait is over
-// or the consumer shuts down. A commit of unknown outcome is one more reason to
-// try again: what is there already is passed over. If the process dies before
-// it knows, the transport delivers again, and the same happens.
+// store repeats until the messages are stored and acked, UnackedWait is over, or
+// the consumer shuts down. It also repeats after a commit with an unknown
+// outcome, because a row that exists already is skipped. If the process dies
+// before it knows the outcome, the transport delivers the messages again, and the
+// same happens.
 //
-// What fails with an error that others may pass is kept at besides.
+// If mayPass allows it for an error, store returns, and a goroutine repeats
+// instead.
 func (s *stream) store(parts []batch, since time.Time, mayPass func(error) bool) (stored bool) {
-	// The first message has waited for the batches before.
+	// The first message has already waited for earlier batches.
 	patience := parked.Patience{UnackedWait: s.config.UnackedWait - time.Since(since), OneTry: s.oneTry, Logger: s.config.Logger}
-	if s.subscription.KeyOrder { // what goes back comes again behind what came after it
+	if s.subscription.KeyOrder { // later messages would overtake a nacked message
 		patience.UnackedWait = math.MaxInt64
 	}
 	err := patience.Persist(s.ctx, s.delivery, "store messages", func(ctx context.Context) (err error) {
 		parts, err = s.tryAll(ctx, parts)
 		if ctx.Err() == nil && mayPass(err) {
-			s.aside.Go(func() { s.store(parts, since, func(error) bool { return false }) })
+			s.refused.Go(func() { s.store(parts, since, func(error) bool { return false }) })
 			return nil
 		}
 		return err
@@ -54,43 +56,45 @@ func (s *stream) store(parts []batch, since time.Time, mayPass func(error) bool)
 	left := 0
 	for _, part := range parts {
 		left += len(part.messages)
-		part.handBack()
+		part.nack()
 	}
-	s.config.Logger.Error("Messages are not stored and go back", err,
+	s.config.Logger.Error("Messages cannot be stored and are nacked", err,
 		watermill.LogFields{"consumer": s.delivery.Consumer, "topic": s.delivery.Topic, "messages": left})
 	return false
 }
 
-// passAgain is how long others wait behind messages that the database refuses,
-// if nothing was stored since it has refused some before.
+// passAgain is how long later messages wait behind a refused batch, if nothing
+// was stored since the previous refused batch.
 const passAgain = 5 * time.Second
 
-// mayPass says whether others may pass messages that the database refuses. It may
-// refuse all there are, so they may until the next refusal, and from then on if
-// something was stored in between, or every so often: several that are refused
-// may have come one after the other.
+// mayPass reports whether later messages may pass messages that the database
+// refuses with err. The first refused batch may be passed. Afterwards the database
+// may refuse every message, so the next refused batch may be passed only if
+// something was stored meanwhile, or after passAgain: several refused batches may
+// follow each other.
 func (s *stream) mayPass(err error) bool {
 	if s.subscription.KeyOrder || !dialect.Refused(err) {
 		return false
 	}
 	stored := s.stored.Load()
-	if stored == s.passed && time.Since(s.passedAt) < passAgain {
+	if stored == s.storedBefore && time.Since(s.passedAt) < passAgain {
 		return false
 	}
-	s.passed, s.passedAt = stored, time.Now()
+	s.storedBefore, s.passedAt = stored, time.Now()
 	return true
 }
 
-func (b batch) handBack() {
+func (b batch) nack() {
 	for _, msg := range b.messages {
 		msg.Nack()
 	}
 }
 
-// tryAll stores the parts of a batch, and returns what is left of them. One for
-// which the time was not enough, or the memory (of locks: each ordering key has
-// one), is two the next time: tried as it is, it could fail for ever. Nothing overtakes a part that the database did not answer, nor
-// one that it refused if the order of keys is kept.
+// tryAll stores the parts of a batch and returns the parts that it could not
+// store. It halves a part that exceeded the time, or the memory for locks (each
+// ordering key takes a lock): unchanged, the part could fail for ever. Later parts
+// do not overtake a part without an answer from the database. With KeyOrder they
+// do not overtake a refused part either.
 func (s *stream) tryAll(ctx context.Context, parts []batch) (left []batch, err error) {
 	for n, part := range parts {
 		if err != nil && (ctx.Err() != nil || !dialect.Refused(err) || s.subscription.KeyOrder) {
@@ -117,9 +121,10 @@ func (s *stream) batchOf(messages []*message.Message) (b batch) {
 	return b
 }
 
-// try stores and acks messages, and returns those for which that failed. If
-// the database refuses them, each is tried alone: it may mean one of them. With
-// the order of keys those behind that one wait.
+// try stores and acks messages, and returns the messages that it could not
+// store. If the database refuses the batch, try stores each message alone,
+// because the database may refuse only one of them. With KeyOrder the messages
+// after a refused message wait.
 func (s *stream) try(ctx context.Context, b batch) (left batch, err error) {
 	err = s.insert(ctx, b)
 	switch {
@@ -143,7 +148,7 @@ func (s *stream) try(ctx context.Context, b batch) (left batch, err error) {
 	return left, err
 }
 
-// insert acks the messages when their commit is known.
+// insert stores messages, and acks them after a confirmed commit.
 func (s *stream) insert(ctx context.Context, b batch) error {
 	failpoint.Hit("durable/store")
 	began := time.Now()

@@ -19,15 +19,15 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// keyed returns a message whose id begins with its ordering key, as in a1.
+// keyed returns a message; the first letter of its id is its ordering key.
 func keyed(id string) *message.Message {
 	msg := message.NewMessage(id, []byte("body of "+id))
 	msg.Metadata[meta.OrderingKey] = id[:1]
 	return msg
 }
 
-// inOrder returns a bench that keeps the order of keys. Its messages are stored
-// by whoever delivers them, and are acked then.
+// inOrder returns a bench with Config.KeyOrder. Its messages are stored and acked
+// before they are handled.
 func inOrder(t *testing.T, db testkit.Database, order retry.KeyOrder) *bench {
 	t.Helper()
 	return newBench(t, db, func(c *retry.Config) {
@@ -37,7 +37,7 @@ func inOrder(t *testing.T, db testkit.Database, order retry.KeyOrder) *bench {
 	})
 }
 
-// successes are the messages whose handler succeeded, in that order.
+// successes lists handled messages in the order of their success.
 type successes struct {
 	mu  sync.Mutex
 	ids []string
@@ -49,7 +49,7 @@ func (s *successes) add(id string) {
 	s.ids = append(s.ids, id)
 }
 
-// of returns those of a key.
+// of returns the messages of one key.
 func (s *successes) of(key string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +66,7 @@ func (b *bench) deliverAll(ids ...string) {
 	b.Helper()
 	for _, id := range ids {
 		if !b.transport.deliver(b.T, keyed(id)) {
-			b.Fatalf("%s was handed back", id)
+			b.Fatalf("%s was nacked", id)
 		}
 	}
 }
@@ -82,9 +82,9 @@ func (b *bench) quarantine() *poison.Quarantine {
 
 var someone = poison.Act{Actor: "test", Why: "test"}
 
-// Those behind a message that fails wait for it, in the database: its transport
-// is not blocked, nor are other keys.
-func TestKeyOrderIsKeptPastAFailure(t *testing.T) {
+// The successors of a failing message wait in the database. They block neither
+// the transport nor other keys.
+func TestKeyOrderSuccessorsWaitForRetry(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := inOrder(t, db, retry.BlockWhileRetried)
 		var done successes
@@ -101,12 +101,12 @@ func TestKeyOrderIsKeptPastAFailure(t *testing.T) {
 			return nil
 		})
 		b.deliverAll("a1", "a2", "b1", "a3", "b2", "a4", "b3")
-		b.eventually("the other key went on", func() bool { return done.of("b") == "b1 b2 b3" })
+		b.eventually("the other key is handled", func() bool { return done.of("b") == "b1 b2 b3" })
 		if got := done.of("a"); got != "" {
-			t.Fatalf("%s overtook the first", got)
+			t.Fatalf("%s was handled before a1", got)
 		}
 		if held := b.entries(parked.Held); len(held) != 3 {
-			t.Fatalf("%d are held, want 3", len(held))
+			t.Fatalf("%d messages wait behind a1, want 3", len(held))
 		}
 		close(mend)
 		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
@@ -116,8 +116,7 @@ func TestKeyOrderIsKeptPastAFailure(t *testing.T) {
 	})
 }
 
-// A message that is given up lets its key go on.
-func TestKeyOrderGoesOnAfterTheQuarantine(t *testing.T) {
+func TestKeyOrderContinuesAfterQuarantine(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := inOrder(t, db, retry.BlockWhileRetried)
 		var done successes
@@ -137,9 +136,9 @@ func TestKeyOrderGoesOnAfterTheQuarantine(t *testing.T) {
 	})
 }
 
-// With BlockWhileQuarantined the key waits for what becomes of the message, also across a
-// restart, and then goes on in order.
-func TestKeyOrderStaysHeld(t *testing.T) {
+// The key stays blocked, also after a restart, until the message is replayed,
+// discarded or edited. Then its successors are handled in order.
+func TestBlockWhileQuarantinedBlocksKeyUntilResolved(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for what, settle := range map[string]func(b *bench, e rows.Row) error{
 			"a1 a2 a3 a4": func(b *bench, e rows.Row) error {
@@ -169,7 +168,7 @@ func TestKeyOrderStaysHeld(t *testing.T) {
 				}
 				b.run(handle)
 				b.deliverAll("a1", "a2", "a3", "b1")
-				b.eventually("the other key went on", func() bool { return done.of("b") == "b1" })
+				b.eventually("the other key is handled", func() bool { return done.of("b") == "b1" })
 				b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
 				if err := b.router.Close(); err != nil {
 					t.Fatal(err)
@@ -179,7 +178,7 @@ func TestKeyOrderStaysHeld(t *testing.T) {
 				b = inOrder(t, db, retry.BlockWhileQuarantined)
 				b.run(handle)
 				b.deliverAll("a4", "b2")
-				b.eventually("the other key went on", func() bool { return done.of("b") == "b1 b2" })
+				b.eventually("the other key is handled", func() bool { return done.of("b") == "b1 b2" })
 				entry := b.entries(parked.Quarantined)[0]
 				if got := done.of("a"); got != "" || !entry.BlocksKey || len(b.entries(parked.Held)) != 3 {
 					t.Fatalf("handled %q, entry %+v", got, entry)
@@ -187,8 +186,8 @@ func TestKeyOrderStaysHeld(t *testing.T) {
 				if err := settle(b, entry); err != nil {
 					t.Fatal(err)
 				}
-				b.eventually("the key went on", func() bool { return done.of("a") == what })
-				b.eventually("nothing waits", func() bool { return len(b.entries(parked.Waiting))+len(b.entries(parked.Held)) == 0 })
+				b.eventually("the successors are handled", func() bool { return done.of("a") == what })
+				b.eventually("no message waits", func() bool { return len(b.entries(parked.Waiting))+len(b.entries(parked.Held)) == 0 })
 				if _, err := db.ExecContext(t.Context(), b.parked.Dialect().SQL(`DELETE FROM {parked}`)); err != nil {
 					t.Fatal(err)
 				}
@@ -197,8 +196,7 @@ func TestKeyOrderStaysHeld(t *testing.T) {
 	})
 }
 
-// With BlockWhileRunning nothing waits for a message that is to be tried again.
-func TestKeyOrderSkipsWhatFails(t *testing.T) {
+func TestBlockWhileRunningHandlesSuccessorsBeforeRetry(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := inOrder(t, db, retry.BlockWhileRunning)
 		var done successes
@@ -225,33 +223,33 @@ func TestKeyOrderSkipsWhatFails(t *testing.T) {
 	})
 }
 
-// Many keys over several instances, with messages that fail now and then and
-// copies of what was delivered: of each key one is handled at a time, in order.
-func TestKeyOrderIsKeptBySeveralInstances(t *testing.T) {
+// Two instances handle many keys, and some messages fail once. The messages of
+// each key are handled one at a time and in order.
+func TestKeyOrderWithSeveralInstances(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		const perKey = 8
 		keys := "abcdefgh"
 		b := inOrder(t, db, retry.BlockWhileRetried)
 		var (
-			done   successes
-			mu     sync.Mutex
-			inHand = map[string]bool{}
-			failed = map[string]bool{}
+			done    successes
+			mu      sync.Mutex
+			running = map[string]bool{}
+			failed  = map[string]bool{}
 		)
 		handle := func(msg *message.Message) error {
 			key := msg.UUID[:1]
 			mu.Lock()
-			if inHand[key] {
-				t.Errorf("%s is handled beside another one of its key", msg.UUID)
+			if running[key] {
+				t.Errorf("%s is handled at the same time as another message of its key", msg.UUID)
 			}
-			inHand[key] = true
+			running[key] = true
 			first := !failed[msg.UUID]
 			failed[msg.UUID] = true
 			mu.Unlock()
 			defer func() {
 				mu.Lock()
 				defer mu.Unlock()
-				inHand[key] = false
+				running[key] = false
 			}()
 			if first && strings.ContainsAny(msg.UUID[1:], "147") {
 				return retry.After(errHandler, 20*time.Millisecond)
@@ -276,8 +274,9 @@ func TestKeyOrderIsKeptBySeveralInstances(t *testing.T) {
 	})
 }
 
-// A head that a process keeps dying under is given up, and its key goes on.
-func TestKeyOrderGoesOnAfterACrash(t *testing.T) {
+// The first message of a key exceeds its crash budget. It is given up, and its
+// successor is handled.
+func TestKeyOrderContinuesAfterCrashes(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.KeyOrder, c.CrashBudget = retry.BlockWhileRetried, 2 })
 		b.store("a1", "a2")
@@ -288,7 +287,7 @@ func TestKeyOrderGoesOnAfterACrash(t *testing.T) {
 			done.add(msg.UUID)
 			return nil
 		})
-		b.eventually("the key went on", func() bool { return done.of("a") == "a2" })
+		b.eventually("the successors are handled", func() bool { return done.of("a") == "a2" })
 		b.eventually("one is in quarantine", func() bool {
 			entries := b.entries("")
 			return len(entries) == 1 && entries[0].MessageID == "a1" && entries[0].State == parked.Quarantined
@@ -296,7 +295,7 @@ func TestKeyOrderGoesOnAfterACrash(t *testing.T) {
 	})
 }
 
-// store puts messages where the transport's would be stored.
+// store stores messages like messages of the transport.
 func (b *bench) store(ids ...string) {
 	b.Helper()
 	for _, id := range ids {
@@ -307,8 +306,7 @@ func (b *bench) store(ids ...string) {
 	}
 }
 
-// Rows that are held for something that is over are found.
-func TestTrap64WhatIsHeldForNothingGoesOn(t *testing.T) {
+func TestTrap64SuccessorsOfMissingPredecessorAreReleased(t *testing.T) {
 	for name, c := range map[string]struct {
 		now    retry.KeyOrder
 		remove string
@@ -332,9 +330,9 @@ func TestTrap64WhatIsHeldForNothingGoesOn(t *testing.T) {
 					done.add(msg.UUID)
 					return nil
 				})
-				b.eventually("the others go on", func() bool {
+				b.eventually("the successors are handled", func() bool {
 					got := strings.Fields(done.of("a"))
-					slices.Sort(got) // without order there is none
+					slices.Sort(got) // Unordered guarantees no order
 					return strings.Join(got, " ") == c.want
 				})
 			})

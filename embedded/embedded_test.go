@@ -40,12 +40,12 @@ func rows(t *testing.T, db testkit.Database) (n int) {
 	return n
 }
 
-// subscribe gives a consumer a subscription through retry's Subscriber.
+// subscribe subscribes a consumer through retry's Subscriber.
 func subscribe(
 	t *testing.T, db testkit.Database, config schema.Config, transport *embedded.Transport, consumer string,
 ) <-chan *message.Message {
 	t.Helper()
-	// The poll is far off: what arrives was woken for.
+	// The poll interval is long, so only a wake-up can deliver messages in time.
 	retries, err := retry.New(db.DB, retry.Config{Schema: config, PollInterval: time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -63,17 +63,17 @@ func subscribe(
 	return messages
 }
 
-// A publisher that returns nil when nobody listens has lost the message.
-func TestTrap66WithoutAConsumerAMessageIsRefused(t *testing.T) {
+// A publisher that returns nil if nobody listens has lost the message.
+func TestTrap66MessageWithoutConsumerIsRefused(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		transport, _ := newTransport(t, db)
 		err := transport.Publish(topic, message.NewMessage("m1", nil))
-		var refused interface{ Refused() bool } // for the forwarder
+		var refused interface{ Refused() bool } // the interface that the forwarder checks
 		if !errors.As(err, &refused) || !refused.Refused() || !strings.Contains(err.Error(), topic) {
 			t.Fatalf("got %v, want a refusal that names the topic", err)
 		}
-		nobody, ok := errors.AsType[*embedded.NoConsumerError](err) // for who publishes without one
-		if !ok || nobody.Topic != topic {
+		noConsumer, ok := errors.AsType[*embedded.NoConsumerError](err) // for direct callers of Publish
+		if !ok || noConsumer.Topic != topic {
 			t.Fatalf("got %v, want a NoConsumerError of the topic", err)
 		}
 		if rows(t, db) != 0 {
@@ -82,7 +82,7 @@ func TestTrap66WithoutAConsumerAMessageIsRefused(t *testing.T) {
 	})
 }
 
-func TestEveryConsumerGetsEveryMessageAtOnce(t *testing.T) {
+func TestEveryConsumerOfProcessReceivesEveryMessageAtOnce(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		transport, config := newTransport(t, db)
 		subscriptions := map[string]<-chan *message.Message{
@@ -109,7 +109,7 @@ func TestEveryConsumerGetsEveryMessageAtOnce(t *testing.T) {
 	})
 }
 
-// nil is a confirm: the rows are committed. Anything else is no confirm.
+// nil confirms that the rows are committed. Every other result is no confirm.
 func TestTrap66NilMeansCommitted(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		transport, config := newTransport(t, db)
@@ -127,7 +127,7 @@ func TestTrap66NilMeansCommitted(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := transport.Publish(topic, message.NewMessage("m3", nil)); err == nil {
-			t.Error("nil, but nothing was stored")
+			t.Error("Publish returned nil, but nothing was stored")
 		}
 		if _, err := db.ExecContext(t.Context(), `ALTER TABLE elsewhere RENAME TO once_parked`); err != nil {
 			t.Fatal(err)
@@ -135,7 +135,7 @@ func TestTrap66NilMeansCommitted(t *testing.T) {
 	})
 }
 
-func TestAConsumerStaysRegisteredWhenItsSubscriptionEnds(t *testing.T) {
+func TestConsumerStaysRegisteredAfterItsSubscription(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		transport, config := newTransport(t, db)
 		retries, err := retry.New(db.DB, retry.Config{Schema: config})
@@ -160,7 +160,7 @@ func TestAConsumerStaysRegisteredWhenItsSubscriptionEnds(t *testing.T) {
 	})
 }
 
-func TestClosed(t *testing.T) {
+func TestPublishAndSubscribeFailAfterClose(t *testing.T) {
 	transport, _ := newTransport(t, testkit.SQLite(t))
 	sub := transport.Subscriber()
 	for range 2 {
@@ -180,18 +180,18 @@ func TestClosed(t *testing.T) {
 		t.Errorf("subscribe: %v", err)
 	}
 	if err := transport.Publish(topic); err != nil {
-		t.Errorf("publishing nothing: %v", err)
+		t.Errorf("publish without messages: %v", err)
 	}
 }
 
-func TestASubscriberAloneSaysWhatItNeeds(t *testing.T) {
+func TestSubscribeWithoutRetryFails(t *testing.T) {
 	transport, _ := newTransport(t, testkit.SQLite(t))
 	if _, err := transport.Subscriber().Subscribe(t.Context(), topic); err == nil || !strings.Contains(err.Error(), "retry's Subscriber") {
 		t.Fatalf("error %v", err)
 	}
 }
 
-func TestConfigNamesTheField(t *testing.T) {
+func TestConfigErrorNamesField(t *testing.T) {
 	db := testkit.SQLite(t)
 	if _, err := embedded.New(db.DB, embedded.Config{PublishTimeout: -1}); err == nil || !strings.Contains(err.Error(), "PublishTimeout") {
 		t.Errorf("error %v", err)

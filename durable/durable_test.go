@@ -18,8 +18,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A message is acked when it is stored, however long its handler takes.
-func TestTheTransportDoesNotWaitForHandlers(t *testing.T) {
+func TestMessageIsAckedBeforeItsHandlerReturns(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		release := make(chan struct{})
@@ -38,7 +37,7 @@ func TestTheTransportDoesNotWaitForHandlers(t *testing.T) {
 	})
 }
 
-// What came together is stored together, within the bounds of a batch.
+// Messages that arrive together are stored together, up to BatchSize.
 func TestMessagesAreStoredInBatches(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t))
 	b.run(durable.Config{BatchSize: 4, BatchWait: time.Minute, KeepHandled: time.Hour}, fine)
@@ -48,13 +47,13 @@ func TestMessagesAreStoredInBatches(t *testing.T) {
 	}
 	msgs := messages(ids...)
 	b.send(msgs[:3]...)
-	b.unanswered(msgs[:3]...)
-	b.send(msgs[3:]...) // a full batch does not wait
+	b.unacked(msgs[:3]...)
+	b.send(msgs[3:]...) // a full batch is stored without BatchWait
 	b.acked(msgs...)
 	b.handles(ids...)
 	batches := b.count(`(SELECT created_at FROM once_parked GROUP BY created_at HAVING COUNT(*) = 4) AS batches`)
-	if batches != 3 { // rows of one transaction have its time
-		t.Errorf("%d batches of 4, want 3", batches)
+	if batches != 3 { // rows of one transaction have the same created_at
+		t.Errorf("%d transactions, want 3", batches)
 	}
 	for i, e := range b.entries(parked.Resolved) {
 		if e.MessageID != ids[i] {
@@ -63,8 +62,7 @@ func TestMessagesAreStoredInBatches(t *testing.T) {
 	}
 }
 
-// A batch that is not full is stored when its first message has waited.
-func TestABatchWaitsForSoLong(t *testing.T) {
+func TestPartialBatchIsStoredAfterBatchWait(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.run(durable.Config{BatchWait: 50 * time.Millisecond}, fine)
@@ -78,8 +76,7 @@ func TestABatchWaitsForSoLong(t *testing.T) {
 	})
 }
 
-// Large messages fill a batch by their bytes.
-func TestABatchIsBoundedInBytes(t *testing.T) {
+func TestBatchIsLimitedByBytes(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t))
 	b.run(durable.Config{BatchWait: time.Minute}, fine)
 	msgs := messages("m1", "m2")
@@ -91,8 +88,9 @@ func TestABatchIsBoundedInBytes(t *testing.T) {
 	b.handles("m1", "m2")
 }
 
-// What cannot be handled ends in quarantine as it came, and harms no neighbour.
-func TestUnusableMessagesEndInQuarantine(t *testing.T) {
+// An unusable message is quarantined unchanged and does not affect its
+// neighbours.
+func TestUnusableMessagesAreQuarantined(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.run(durable.Config{BatchWait: 100 * time.Millisecond}, fine)
@@ -121,8 +119,7 @@ func TestUnusableMessagesEndInQuarantine(t *testing.T) {
 	})
 }
 
-// A copy is not stored again while its row is there, and not handled again
-// after that.
+// A copy is not stored again while the row exists. After that dedup ignores it.
 func TestTrap34CopiesAreHandledOnce(t *testing.T) {
 	for _, keep := range []time.Duration{0, time.Hour} {
 		t.Run(fmt.Sprint("kept ", keep), func(t *testing.T) {
@@ -145,8 +142,8 @@ func TestTrap34CopiesAreHandledOnce(t *testing.T) {
 	}
 }
 
-// Rows that are kept go when it is time, those of replays and of others stay.
-func TestKeptRowsAreRemovedInTime(t *testing.T) {
+// Rows of replayed messages and of other consumers stay.
+func TestRowsAreRemovedAfterKeepHandled(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.run(durable.Config{KeepHandled: time.Hour}, fine)
@@ -162,7 +159,7 @@ func TestKeptRowsAreRemovedInTime(t *testing.T) {
 			ago = `finished_at - 61 * 60 * 1000`
 		}
 		b.exec(`UPDATE once_parked SET finished_at = ` + ago + ` WHERE message_id <> 'new'`)
-		// It is looked at every tenth of the time that it is kept.
+		// The sweep runs every tenth of KeepHandled.
 		for want, limit := range []int{1, 0} {
 			if removed, err := b.parked.Forget(t.Context(), topic, consumer, time.Hour, limit); err != nil || removed != int64(1-want) {
 				t.Errorf("%d removed, %v", removed, err)
@@ -174,8 +171,7 @@ func TestKeptRowsAreRemovedInTime(t *testing.T) {
 	})
 }
 
-// While a consumer is subscribed it removes what it has kept for long enough.
-func TestASubscriptionRemovesWhatItKept(t *testing.T) {
+func TestSubscriptionRemovesKeptRows(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t))
 	b.run(durable.Config{KeepHandled: time.Millisecond}, fine)
 	msgs := messages("m1")
@@ -185,8 +181,8 @@ func TestASubscriptionRemovesWhatItKept(t *testing.T) {
 	b.eventually("the row is gone", func() bool { return len(b.entries()) == 0 })
 }
 
-// What was claimed ahead is given back at the end, and nothing is charged.
-func TestClosingHandsBackWhatWasClaimedAhead(t *testing.T) {
+// No crash or attempt is charged.
+func TestCloseReleasesMessagesClaimedAhead(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		entered, release := make(chan struct{}, 100), make(chan struct{})
@@ -202,10 +198,10 @@ func TestClosingHandsBackWhatWasClaimedAhead(t *testing.T) {
 		b.eventually("all are claimed", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 5 })
 		closed := make(chan error, 1)
 		go func() { closed <- b.router.Close() }()
-		if db.Dialect == "postgres" { // with SQLite the handler has the only writer
-			b.eventually("the others are handed back", func() bool { return b.count(`once_parked WHERE token IS NULL AND crashes = 0`) == 4 })
+		if db.Dialect == "postgres" { // with SQLite the running handler holds the only writer
+			b.eventually("the others are released", func() bool { return b.count(`once_parked WHERE token IS NULL AND crashes = 0`) == 4 })
 		}
-		b.eventually("it is closing", func() bool {
+		b.eventually("the subscription is closing", func() bool {
 			select {
 			case _, open := <-b.transport.messages:
 				return !open
@@ -218,16 +214,16 @@ func TestClosingHandsBackWhatWasClaimedAhead(t *testing.T) {
 			t.Error(err)
 		}
 		handled, left := b.count(`once_inbox`), b.count(`once_parked WHERE state = 'waiting' AND token IS NULL AND crashes = 0`)
-		if handled+left != 5 || left < 3 { // one may have been handed out at the same moment
+		if handled+left != 5 || left < 3 { // a second message may have been handed out at the same time
 			t.Errorf("%d handled, %d left", handled, left)
 		}
 	})
 }
 
-func TestNewNamesEverythingThatIsWrong(t *testing.T) {
+func TestConfigErrorNamesEveryInvalidField(t *testing.T) {
 	_, err := durable.New(nil, durable.Config{BatchSize: -1, BatchWait: -1, Ahead: -1, KeepHandled: -1, UnackedWait: -1})
 	if err == nil {
-		t.Fatal("accepted")
+		t.Fatal("New accepted an invalid config")
 	}
 	for _, want := range []string{"db is nil", "BatchSize", "BatchWait", "Ahead", "KeepHandled", "UnackedWait"} {
 		if !strings.Contains(err.Error(), want) {
@@ -236,18 +232,18 @@ func TestNewNamesEverythingThatIsWrong(t *testing.T) {
 	}
 }
 
-func TestSubscribeSaysWhatIsMissing(t *testing.T) {
-	intake, err := durable.New(new(sql.DB), durable.Config{})
+func TestSubscribeErrorNamesMissingPart(t *testing.T) {
+	storage, err := durable.New(new(sql.DB), durable.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sub := intake.Subscriber(&transport{messages: make(chan *message.Message)})
+	sub := storage.Subscriber(&transport{messages: make(chan *message.Message)})
 	if _, err := sub.Subscribe(t.Context(), topic); err == nil || !strings.Contains(err.Error(), "retry's Subscriber") {
-		t.Errorf("alone: %v", err)
+		t.Errorf("without retry's Subscriber: %v", err)
 	}
 	ctx := parked.WithSubscription(t.Context(), parked.Subscription{Consumer: consumer})
-	if _, err := intake.Subscriber(nil).Subscribe(ctx, topic); err == nil || !strings.Contains(err.Error(), "nil") {
-		t.Errorf("of nothing: %v", err)
+	if _, err := storage.Subscriber(nil).Subscribe(ctx, topic); err == nil || !strings.Contains(err.Error(), "nil") {
+		t.Errorf("without a subscriber: %v", err)
 	}
 	for range 2 {
 		if err := sub.Close(); err != nil {
@@ -255,6 +251,6 @@ func TestSubscribeSaysWhatIsMissing(t *testing.T) {
 		}
 	}
 	if _, err := sub.Subscribe(ctx, topic); !errors.Is(err, durable.ErrClosed) {
-		t.Errorf("closed: %v", err)
+		t.Errorf("after Close: %v", err)
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Once a message was handed back, because the consumer shuts down, nothing that
-// came after it is stored, though it could be again: it would overtake.
-func TestKeyOrderNothingOvertakesWhatWasHandedBack(t *testing.T) {
+// When the consumer shuts down and nacks a message, it stores no later message,
+// even if the database works again: the later message would overtake.
+func TestKeyOrderNacksSuccessorsOfNackedMessage(t *testing.T) {
 	db := testkit.SQLite(t)
 	config := schema.Config{Dialect: schema.SQLite}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
@@ -30,7 +30,7 @@ func TestKeyOrderNothingOvertakesWhatWasHandedBack(t *testing.T) {
 	}
 	closing, ended := make(chan struct{}), make(chan struct{})
 	in := make(chan *message.Message)
-	f := newFeed(&subscriber{retries: r, consumer: "payments"}, "orders.placed", closing)
+	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", closing)
 	go func() {
 		defer close(ended)
 		f.forward(t.Context(), in, nil)
@@ -49,7 +49,7 @@ func TestKeyOrderNothingOvertakesWhatWasHandedBack(t *testing.T) {
 		case <-msg.Acked():
 			t.Fatalf("%s was acked", what)
 		case <-time.After(20 * time.Second):
-			t.Fatalf("%s is still there", what)
+			t.Fatalf("%s has neither ack nor nack", what)
 		}
 		if n == 0 {
 			rename("away", "once_parked")
@@ -59,8 +59,8 @@ func TestKeyOrderNothingOvertakesWhatWasHandedBack(t *testing.T) {
 	<-ended
 }
 
-// A transport may end with messages in flight: what came until then is stored.
-func TestKeyOrderWhatCameLastIsStored(t *testing.T) {
+// A transport may end with messages in flight. They are stored.
+func TestKeyOrderStoresMessagesThatArriveBeforeTransportEnds(t *testing.T) {
 	db := testkit.Postgres(t)
 	config := schema.Config{}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
@@ -79,7 +79,7 @@ func TestKeyOrderWhatCameLastIsStored(t *testing.T) {
 	}
 	defer func() { _ = tx.Rollback() }()
 	in, ended := make(chan *message.Message), make(chan struct{})
-	f := newFeed(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil)
+	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil)
 	go func() {
 		defer close(ended)
 		f.forward(t.Context(), in, nil)
@@ -98,7 +98,7 @@ func TestKeyOrderWhatCameLastIsStored(t *testing.T) {
 		select {
 		case <-msg.Acked():
 		default:
-			t.Errorf("%s has no answer", msg.UUID)
+			t.Errorf("%s was not acked", msg.UUID)
 		}
 	}
 }

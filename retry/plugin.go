@@ -15,13 +15,13 @@ func (r *Retries) Part() start.Part {
 	}
 }
 
-// ConsumerName returns the name that Subscriber was given.
+// ConsumerName returns the consumer name given to [Retries.Subscriber].
 func (s *subscriber) ConsumerName() string { return s.consumer }
 
-// SharesConsumer reports whether other handlers may have the name, see
-// Config.ShareConsumer.
+// SharesConsumer reports whether other handlers may use the same consumer name,
+// see Config.ShareConsumer.
 func (s *subscriber) SharesConsumer() bool { return s.retries.config.ShareConsumer }
 
-// Ping asks the wrapped subscriber whether its broker lets it in. A subscriber
-// that cannot say is taken to be let in.
+// Ping checks that the broker of the wrapped subscriber accepts the connection.
+// It returns nil if the subscriber has no Ping method.
 func (s *subscriber) Ping(ctx context.Context) error { return start.Ping(ctx, s.sub) }

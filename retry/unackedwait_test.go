@@ -12,10 +12,10 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// UnackedWait is the time that a message is kept, whatever takes it: a broker that has
-// waited for too long closes the channel under all that are in flight. A
-// database that does not answer can take a minute to say so.
-func TestHoldIsTheTimeThatAMessageIsKept(t *testing.T) {
+// UnackedWait includes the time of the tries: an unreachable database may take
+// a minute to return its error. A broker that waits for too long closes the
+// channel of all messages in flight.
+func TestUnackedWaitIncludesSlowErrors(t *testing.T) {
 	const hold = 300 * time.Millisecond
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.UnackedWait = hold })
 	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config, LockTimeout: 2 * hold})
@@ -39,13 +39,13 @@ func TestHoldIsTheTimeThatAMessageIsKept(t *testing.T) {
 		}
 	}
 	b.runWith(func(*message.Message) error {
-		t.Error("a copy ran while the other is handled")
+		t.Error("a copy was handled while the row is claimed")
 		return nil
 	}, b.retries.Middleware, count, inbox.Middleware)
 	if b.transport.deliver(t, message.NewMessage("m1", nil)) {
 		t.Error("it was acked")
 	}
 	if n := tries.Load(); n != 2 {
-		t.Errorf("it was kept for %d tries of %v, though to be held for %v", n, 2*hold, hold)
+		t.Errorf("the message waited for %d tries of %v, but UnackedWait is %v", n, 2*hold, hold)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// inOrder returns a bench that keeps the order of keys, and messages of one key.
+// inOrder returns a bench with retry's KeyOrder, and messages of one key.
 func inOrder(t *testing.T, ids ...string) (*bench, []*message.Message) {
 	t.Helper()
 	b := newBench(t, testkit.Postgres(t))
@@ -26,14 +26,14 @@ func inOrder(t *testing.T, ids ...string) (*bench, []*message.Message) {
 	return b, msgs
 }
 
-// failing has some rows not stored, for a reason that is an SQLSTATE, until
-// goOn, and counts the tries.
-func (b *bench) failing(which, state string) (tries func() int, goOn func()) {
+// failing makes the insert of matching rows fail with an SQLSTATE, until the test
+// calls repair. tries returns the number of failed inserts.
+func (b *bench) failing(condition, sqlState string) (tries func() int, repair func()) {
 	b.Helper()
 	b.exec(`CREATE SEQUENCE tries`)
 	b.exec(fmt.Sprintf(`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
-		$$ BEGIN PERFORM nextval('tries'); RAISE EXCEPTION 'fails' USING ERRCODE = '%s'; END $$`, state))
-	b.exec(fmt.Sprintf(`CREATE TRIGGER fail BEFORE INSERT ON once_parked FOR EACH ROW WHEN (%s) EXECUTE FUNCTION fail()`, which))
+		$$ BEGIN PERFORM nextval('tries'); RAISE EXCEPTION 'fails' USING ERRCODE = '%s'; END $$`, sqlState))
+	b.exec(fmt.Sprintf(`CREATE TRIGGER fail BEFORE INSERT ON once_parked FOR EACH ROW WHEN (%s) EXECUTE FUNCTION fail()`, condition))
 	tries = func() (n int) {
 		if err := b.QueryRowContext(b.Context(), `SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM tries`).Scan(&n); err != nil {
 			b.Fatal(err)
@@ -48,49 +48,50 @@ const (
 	refused = "23514" // check_violation
 )
 
-// What goes back to the broker comes again behind what came after it. So in the
-// order of keys nothing does, however long the table is away.
-func TestKeyOrderAnOutageHandsNothingBack(t *testing.T) {
+// A nacked message would return behind its successors. So with KeyOrder nothing
+// is nacked, however long the database is down.
+func TestKeyOrderNacksNothingDuringOutage(t *testing.T) {
 	b, msgs := inOrder(t, "m1", "m2")
-	tries, goOn := b.failing("true", away)
+	tries, repair := b.failing("true", away)
 	b.run(durable.Config{BatchSize: 1, UnackedWait: time.Nanosecond}, fine)
 	b.send(msgs...)
-	b.eventually("it was tried again", func() bool { return tries() >= 2 })
-	goOn()
+	b.eventually("the insert was tried twice", func() bool { return tries() >= 2 })
+	repair()
 	b.acked(msgs...)
 	b.handles("m1", "m2")
 }
 
-// At the end what could not be stored goes back, and with it all that came after.
-func TestKeyOrderWhatIsHandedBackIsNotOvertaken(t *testing.T) {
+// At the shutdown, messages that could not be stored are nacked, and so are all
+// later messages.
+func TestKeyOrderShutdownNacksAllLaterMessages(t *testing.T) {
 	b, msgs := inOrder(t, "m1", "m2")
-	tries, goOn := b.failing("NEW.message_id = 'm1'", away)
+	tries, repair := b.failing("NEW.message_id = 'm1'", away)
 	b.run(durable.Config{BatchSize: 1}, fine)
 	b.send(msgs...)
-	b.eventually("it was tried", func() bool { return tries() >= 1 })
+	b.eventually("the insert was tried", func() bool { return tries() >= 1 })
 	if err := b.router.Close(); err != nil {
 		t.Error(err)
 	}
-	goOn()
+	repair()
 	for _, msg := range msgs {
 		select {
 		case <-msg.Nacked():
 		default:
-			t.Errorf("%s is not handed back", msg.UUID)
+			t.Errorf("%s is not nacked", msg.UUID)
 		}
 	}
 }
 
-// One that the database refuses now, and may take later, is not overtaken by the
-// others of its batch.
-func TestKeyOrderARefusedMessageIsNotOvertaken(t *testing.T) {
+// The database refuses a message now and may accept it later. The messages
+// behind it in its batch wait.
+func TestKeyOrderRefusedMessageIsNotOvertaken(t *testing.T) {
 	b, msgs := inOrder(t, "m1", "m2")
-	tries, goOn := b.failing("NEW.message_id = 'm1'", refused)
+	tries, repair := b.failing("NEW.message_id = 'm1'", refused)
 	b.run(durable.Config{BatchSize: 2, BatchWait: time.Minute, KeepHandled: time.Hour}, fine)
 	b.send(msgs...)
-	b.eventually("both were tried together, one was alone, and again", func() bool { return tries() >= 3 })
-	b.unanswered(msgs...)
-	goOn()
+	b.eventually("the batch was tried, then the first message alone, then again", func() bool { return tries() >= 3 })
+	b.unacked(msgs...)
+	repair()
 	b.acked(msgs...)
 	b.handles("m1", "m2")
 	for n, e := range b.entries(parked.Resolved) {

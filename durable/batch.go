@@ -12,9 +12,9 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// stream is the way of one subscription's messages into the table. One
-// goroutine gathers them into batches, and another stores one batch after the
-// other: what came first has the lower row.
+// stream stores the messages of one subscription. One goroutine collects them
+// into batches, and another stores the batches one after another, so that rows
+// have the order of arrival.
 type stream struct {
 	*Storage
 
@@ -22,25 +22,25 @@ type stream struct {
 	subscription parked.Subscription
 	delivery     *parked.Delivery
 	batches      chan batch
-	ended        chan struct{} // closed when nothing comes any more
+	ended        chan struct{} // closed when the transport delivers no more messages
 
-	stored   atomic.Int64   // messages
-	passed   int64          // how many were, when others were last to pass what was refused
-	passedAt time.Time      // when that was; zero if never
-	aside    sync.WaitGroup // of what others have passed
+	stored       atomic.Int64   // messages
+	storedBefore int64          // value of stored when a refused batch was last passed
+	passedAt     time.Time      // when that was; zero if never
+	refused      sync.WaitGroup // refused batches that are retried while others pass
 }
 
-// maxBytes bounds a batch of large messages.
+// maxBytes limits the size of a batch; one message may exceed it.
 const maxBytes = 8 << 20
 
-// batch is messages that are stored together.
+// batch is a group of messages that are stored with one statement.
 type batch struct {
 	messages []*message.Message
 	rows     *parked.Batch
-	since    time.Time // the first came
+	since    time.Time // when the first message arrived
 }
 
-// add makes the message's row, while the batch before is being stored.
+// add adds a message and prepares its row, while the previous batch is stored.
 func (s *stream) add(b *batch, msg *message.Message) {
 	if len(b.messages) == 0 {
 		b.rows, b.since = parked.NewBatch(s.delivery.Topic, s.subscription), time.Now()
@@ -49,8 +49,8 @@ func (s *stream) add(b *batch, msg *message.Message) {
 	b.rows.Add(msg)
 }
 
-// gather collects messages until there are no more.
-func (s *stream) gather(in <-chan *message.Message, out chan<- *message.Message) {
+// collect collects messages into batches until the transport delivers no more.
+func (s *stream) collect(in <-chan *message.Message, out chan<- *message.Message) {
 	defer close(s.ended)
 	defer close(s.batches)
 	wait := time.NewTimer(0)
@@ -59,7 +59,7 @@ func (s *stream) gather(in <-chan *message.Message, out chan<- *message.Message)
 	for waited := true; in != nil || len(b.messages) > 0; {
 		full := len(b.messages) == s.config.BatchSize || len(b.messages) > 0 && b.rows.Bytes() >= maxBytes
 		receive, batches := in, s.batches
-		if full { // the transport waits, as it would for a handler
+		if full { // let the transport wait, as for a slow handler
 			receive = nil
 		}
 		if len(b.messages) == 0 || !waited && !full && in != nil {
