@@ -55,7 +55,7 @@ func TestAReplayToNobodyIsRefused(t *testing.T) {
 		refused("never", `consumer "payments" on topic "orders.placed" was never seen with retry's Subscriber, which brings replayed messages`)
 
 		// Known, of another process, and stopped since.
-		_, err := b.parked.See(t.Context(), parked.Consumer{Consumer: "payments", Topic: "orders.placed", Owner: "host/1/a"})
+		_, err := b.parked.Register(t.Context(), parked.Consumer{Consumer: "payments", Topic: "orders.placed", Owner: "host/1/a"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,7 @@ func (b *bench) crash(limit int, crashed bool) {
 	}
 	b.eventually("the lease has ended", func() bool {
 		due, err := b.parked.Due(b.Context(), parked.Select{Consumer: consumer, Topic: topic})
-		return err == nil && (due.Fresh() || due.Suspect)
+		return err == nil && (due.Fresh() || due.Crashed)
 	})
 }
 
@@ -161,7 +161,7 @@ func TestTrap49CrashedMessageWaitsForMessagesInFlight(t *testing.T) {
 				due(0)
 				b.eventually("the crashed message is due", func() bool {
 					due, err := b.parked.Due(t.Context(), parked.Select{Consumer: consumer, Topic: topic})
-					return err == nil && due.Suspect
+					return err == nil && due.Crashed
 				})
 				b.polls(10) // long enough for a claim
 			}

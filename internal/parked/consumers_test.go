@@ -15,7 +15,7 @@ func TestAConsumerStaysRegistered(t *testing.T) {
 		store := newStore(t, db)
 		see := func(c parked.Consumer) *parked.Consumer {
 			t.Helper()
-			before, err := store.See(t.Context(), c)
+			before, err := store.Register(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -73,10 +73,10 @@ func (s *Store) quarantineClaim(ctx context.Context, consumer string, c *Claim, 
 // row is no longer the head of keys.
 func (s *Store) quarantine(ctx context.Context, keys []Key, record Recorder, query string, args ...any) (id int64, err error) {
 	var committed func()
-	err = fitting(func(fit fitter) error {
+	err = withASCIIFallback(func(encode encoder) error {
 		return s.changeKeys(ctx, keys, func(tx *sql.Tx) error {
 			committed = nil
-			if err := tx.QueryRowContext(ctx, query, fit(args...)...).Scan(&id); err != nil {
+			if err := tx.QueryRowContext(ctx, query, encode(args...)...).Scan(&id); err != nil {
 				return err
 			}
 			failpoint.Hit("parked/quarantined")

@@ -15,11 +15,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// ErrClaimLost says that the lease of a claim ran out and the row has gone on
-// without its holder.
+// ErrClaimLost says that the lease of a claim ended, and that the row was claimed or
+// settled by others since.
 var ErrClaimLost = errors.New("parked: the claim was lost")
 
-// Store is the table.
+// Store is the table once_parked in one database.
 type Store struct {
 	db      *sql.DB
 	dialect dialect.Dialect
@@ -43,18 +43,18 @@ func NewStore(db *sql.DB, config schema.Config) (*Store, error) {
 // DB returns the database of the table.
 func (s *Store) DB() *sql.DB { return s.db }
 
-// Dialect returns how to talk to it.
+// Dialect returns the dialect of the database.
 func (s *Store) Dialect() dialect.Dialect { return s.dialect }
 
-// Failure is what is remembered of an attempt that failed.
+// Failure describes the latest failed attempt of a message.
 type Failure struct {
 	Err      error
 	Reason   string
-	Attempts int // calls of the handler, in all
-	Rounds   int // of the retry policy, in all
+	Attempts int // calls of the handler in all
+	Rounds   int // rounds of the retry policy in all
 }
 
-// columns returns error text, type and fingerprint.
+// columns returns the text of the error, its type and the fingerprint.
 func (f Failure) columns(consumer string) (text, errType, group string) {
 	if f.Err == nil {
 		return "", "", ""
@@ -64,13 +64,13 @@ func (f Failure) columns(consumer string) (text, errType, group string) {
 	return text, errType, fingerprint(consumer, f.Reason, errType, text)
 }
 
-// Park stores a message that came from the transport, to be handled again
-// after delay. A copy that is parked already stays as it is.
+// Park stores a message that came from the transport. It is due after delay. If a
+// row of the message exists already, the row stays as it is.
 func (s *Store) Park(ctx context.Context, d *Delivery, msg *message.Message, f Failure, delay time.Duration) error {
 	text, errType, group := f.columns(d.Consumer)
-	return fitting(func(fit fitter) error {
+	return withASCIIFallback(func(encode encoder) error {
 		return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, s.sql.insertWaiting, fit(
+			_, err := tx.ExecContext(ctx, s.sql.insertWaiting, encode(
 				Clean(d.Consumer, MaxName), Clean(d.Topic, MaxName), Clean(msg.UUID, MaxName), TenantOf(msg), Digest(msg), Encode(msg),
 				delay.Milliseconds(), min(f.Attempts, MaxCount), min(f.Rounds, MaxCount), text, errType, group, f.Err != nil)...)
 			if err != nil {

@@ -123,8 +123,8 @@ func TestALostClaimMovesNothing(t *testing.T) {
 		if err := s.Extend(t.Context(), time.Hour, []*parked.Claim{{ID: old.ID, Token: old.Token}}); err != nil {
 			t.Fatal(err)
 		}
-		if old.Held() || !current[0].Held() {
-			t.Errorf("the first claim is held: %t, the second: %t", old.Held(), current[0].Held())
+		if old.Leased() || !current[0].Leased() {
+			t.Errorf("the first claim is held: %t, the second: %t", old.Leased(), current[0].Leased())
 		}
 		row := rows.Parked(t, s)[0]
 		if row.State != parked.Waiting || row.Attempts != 0 || row.DueAt.After(time.Now().Add(2*time.Minute)) {
@@ -148,11 +148,11 @@ func TestALeaseIsHeldWhileItIsRenewed(t *testing.T) {
 		a, b := claims[0].Claim, claims[1].Claim
 		ended := func() {
 			t.Helper()
-			testkit.Eventually(t, 30*time.Second, "the leases are over", func() bool { return !a.Held() && !b.Held() })
+			testkit.Eventually(t, 30*time.Second, "the leases are over", func() bool { return !a.Leased() && !b.Leased() })
 		}
 		ended()
-		if err := s.Extend(t.Context(), time.Minute, []*parked.Claim{a}); err != nil || !a.Held() || b.Held() {
-			t.Fatalf("%v; held: %t and %t, though the first is renewed", err, a.Held(), b.Held())
+		if err := s.Extend(t.Context(), time.Minute, []*parked.Claim{a}); err != nil || !a.Leased() || b.Leased() {
+			t.Fatalf("%v; held: %t and %t, though the first is renewed", err, a.Leased(), b.Leased())
 		}
 		if err := s.Extend(t.Context(), time.Millisecond, []*parked.Claim{a, b}); err != nil {
 			t.Fatal(err)
@@ -168,8 +168,8 @@ func TestALeaseIsHeldWhileItIsRenewed(t *testing.T) {
 			return len(anew) == 2
 		})
 		for _, all := range [][]*parked.Claim{{a, b}, {anew[0], anew[1], a, b}} { // the same process may have done so
-			if err := s.Extend(t.Context(), time.Hour, all); err != nil || a.Held() || b.Held() {
-				t.Fatalf("%v; held: %t and %t, though others have them", err, a.Held(), b.Held())
+			if err := s.Extend(t.Context(), time.Hour, all); err != nil || a.Leased() || b.Leased() {
+				t.Fatalf("%v; held: %t and %t, though others have them", err, a.Leased(), b.Leased())
 			}
 		}
 	})

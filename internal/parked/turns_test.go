@@ -44,11 +44,11 @@ func of(tenant, id string) *message.Message {
 
 // rounds claims until so many rows of each that is wanted were claimed, and says
 // how many rows were of whom.
-func rounds(t *testing.T, s *parked.Store, limit int, want map[parked.Turn]int) (got map[parked.Turn]int) {
+func rounds(t *testing.T, s *parked.Store, limit int, want map[parked.TenantTurn]int) (got map[parked.TenantTurn]int) {
 	t.Helper()
 	sel := selection
-	sel.Limit, sel.Turns = limit, &parked.Turns{}
-	got = map[parked.Turn]int{}
+	sel.Limit, sel.Turns = limit, &parked.TenantTurns{}
+	got = map[parked.TenantTurn]int{}
 	for {
 		claimed := claim(t, s, sel)
 		var claims []*parked.Claim
@@ -84,9 +84,9 @@ func TestATenantWithManyDoesNotStarveOneWithFew(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			live := parked.Turn{Class: "live", Tenant: few}
-			got := rounds(t, s, 4, map[parked.Turn]int{live: 10})
-			if many := got[parked.Turn{Class: "live", Tenant: "many"}]; many > 14 {
+			live := parked.TenantTurn{PriorityClass: "live", Tenant: few}
+			got := rounds(t, s, 4, map[parked.TenantTurn]int{live: 10})
+			if many := got[parked.TenantTurn{PriorityClass: "live", Tenant: "many"}]; many > 14 {
 				t.Errorf("tenant %q was done after %d rows of the other", few, many)
 			}
 			if _, err := db.ExecContext(t.Context(), `DELETE FROM once_parked`); err != nil {
@@ -103,8 +103,8 @@ func TestTurnsOfOne(t *testing.T) {
 		fill(t, db, "live", "many", 100)
 		fill(t, db, "live", "few", 5)
 		fill(t, db, "live", "other", 5)
-		got := rounds(t, s, 1, map[parked.Turn]int{{Class: "live", Tenant: "few"}: 5, {Class: "live", Tenant: "other"}: 5})
-		if many := got[parked.Turn{Class: "live", Tenant: "many"}]; many < 4 || many > 6 {
+		got := rounds(t, s, 1, map[parked.TenantTurn]int{{PriorityClass: "live", Tenant: "few"}: 5, {PriorityClass: "live", Tenant: "other"}: 5})
+		if many := got[parked.TenantTurn{PriorityClass: "live", Tenant: "many"}]; many < 4 || many > 6 {
 			t.Errorf("%v, want them to take turns", got)
 		}
 	})
@@ -118,9 +118,9 @@ func TestReplaysAndRetriesHaveAShare(t *testing.T) {
 		fill(t, db, "replay", "", crowd)
 		fill(t, db, "retry", "", crowd)
 		fill(t, db, "live", "", 400)
-		live := parked.Turn{Class: "live"}
-		got := rounds(t, s, 7, map[parked.Turn]int{live: 400})
-		if got[parked.Turn{Class: "replay"}] != 100 || got[parked.Turn{Class: "retry"}] != 200 {
+		live := parked.TenantTurn{PriorityClass: "live"}
+		got := rounds(t, s, 7, map[parked.TenantTurn]int{live: 400})
+		if got[parked.TenantTurn{PriorityClass: "replay"}] != 100 || got[parked.TenantTurn{PriorityClass: "retry"}] != 200 {
 			t.Errorf("beside 400 live rows were claimed %v", got)
 		}
 	})
@@ -145,8 +145,8 @@ func TestARetryIsFoundAmongManyTenants(t *testing.T) {
 		}
 		fill(t, db, "retry", "many", crowd)
 		fill(t, db, "retry", "zz", 10)
-		got := rounds(t, s, 4, map[parked.Turn]int{{Class: "retry", Tenant: "zz"}: 10})
-		if many := got[parked.Turn{Class: "retry", Tenant: "many"}]; many > 150 { // five looks to go round
+		got := rounds(t, s, 4, map[parked.TenantTurn]int{{PriorityClass: "retry", Tenant: "zz"}: 10})
+		if many := got[parked.TenantTurn{PriorityClass: "retry", Tenant: "many"}]; many > 150 { // five looks to go round
 			t.Errorf("the few were done after %d rows of the other", many)
 		}
 	})
@@ -158,15 +158,15 @@ func TestManyTenantsGoRound(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		const tenants = 500
-		want := map[parked.Turn]int{}
+		want := map[parked.TenantTurn]int{}
 		for n := range tenants {
 			name := fmt.Sprintf("%03d", n)
 			fill(t, db, "live", name, 3)
-			want[parked.Turn{Class: "live", Tenant: name}] = 3
+			want[parked.TenantTurn{PriorityClass: "live", Tenant: name}] = 3
 		}
 		fill(t, db, "live", "250-many", crowd)
 		got := rounds(t, s, 100, want)
-		if many := got[parked.Turn{Class: "live", Tenant: "250-many"}]; many < 3 || many > 200 {
+		if many := got[parked.TenantTurn{PriorityClass: "live", Tenant: "250-many"}]; many < 3 || many > 200 {
 			t.Errorf("%d rows of the one with many, %d turns for each of the others", many, 3)
 		}
 	})

@@ -8,15 +8,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Use is a subscription of this process that runs under a consumer's name.
+// Use is a subscription of this process under a consumer's name.
 type Use struct {
 	shared  bool
-	over    <-chan struct{} // closed when it takes no more messages
+	over    <-chan struct{} // closed when the subscription ends
 	handler atomic.Pointer[string]
 }
 
-// Handler returns the name of the handler that has the messages, or "" before the
-// first one.
+// Handler returns the name of the handler that gets the messages, or "" before the
+// first message.
 func (u *Use) Handler() string {
 	if u == nil {
 		return ""
@@ -27,7 +27,7 @@ func (u *Use) Handler() string {
 	return ""
 }
 
-// By notes which handler has the messages, from the context of one of them.
+// By sets the name of the handler from the context of the first message.
 func (u *Use) By(ctx context.Context) {
 	if u == nil || u.handler.Load() != nil {
 		return
@@ -46,7 +46,7 @@ func (u *Use) runs() bool {
 	}
 }
 
-// InUseError says that a subscription of this process runs under the name of a
+// InUseError says that a subscription of this process already uses the name of the
 // consumer.
 type InUseError struct{ Consumer, Topic, Handler string }
 
@@ -60,10 +60,9 @@ func (e *InUseError) Error() string {
 
 type usedName struct{ consumer, topic string }
 
-// Use takes the name of a consumer for a subscription to topic, which runs until
-// over is closed; drop is to be called after that. It is an [InUseError] if
-// another one through the same *sql.DB runs under that name, unless both are
-// shared.
+// Use reserves the name of a consumer for a subscription to topic, until over is
+// closed. Call drop after that. Use returns an [InUseError] if a subscription through
+// the same *sql.DB has the name, unless both are shared.
 func (s *Store) Use(consumer, topic string, shared bool, over <-chan struct{}) (use *Use, drop func(), err error) {
 	p, name := s.process, usedName{consumer, topic}
 	p.mu.Lock()

@@ -69,7 +69,7 @@ func parkedGuards() []guard {
 			return err
 		}
 		if fresh, err := result.RowsAffected(); err != nil || fresh > 0 {
-			return cmp.Or(err, errOnlyLooked)
+			return cmp.Or(err, errRollback)
 		}
 `,
 			without: "",
@@ -77,14 +77,14 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 48, what: "no attempt is begun when the lease has ended",
-			file: "retry/middleware.go", guard: "if err := a.delivery.Held(); err != nil {",
-			without: "if err := a.delivery.Held(); err != nil && a.ctx == nil {",
+			file: "retry/middleware.go", guard: "if err := a.delivery.CheckLease(); err != nil {",
+			without: "if err := a.delivery.CheckLease(); err != nil && a.ctx == nil {",
 			pkg:     "retry", test: "TestTrap48HandlerIsNotCalledAfterLeaseEnd",
 		},
 		{
 			trap: 48, what: "nothing is applied when the lease has ended",
-			file: "dedup/inbox.go", guard: "if err := parked.DeliveryOf(ctx).Held(); err != nil {",
-			without: "if err := parked.DeliveryOf(ctx).Held(); err != nil && ctx == nil {",
+			file: "dedup/inbox.go", guard: "if err := parked.DeliveryOf(ctx).CheckLease(); err != nil {",
+			without: "if err := parked.DeliveryOf(ctx).CheckLease(); err != nil && ctx == nil {",
 			pkg:     "retry", test: "TestTrap48MessageIsNotAppliedAfterLeaseEnd/alone/sqlite",
 		},
 		{

@@ -8,18 +8,18 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// tidyBatch is how many keys one look at the table sets right.
-const tidyBatch = 1000
+// repairBatch bounds the number of keys that one call repairs.
+const repairBatch = 1000
 
-// Tidy sets right what no head of a subscription's keys will: rows that are
-// held though their head is gone, because somebody has deleted it, and keys
-// that are held by a quarantine though they are to go on. It returns how many
-// keys it were.
-func (s *Store) Tidy(ctx context.Context, consumer, topic string, order KeyOrder) (set int, err error) {
+// RepairKeys repairs ordering keys of a subscription that no settled head will
+// release: keys without a head, because it was deleted by hand, and keys blocked by
+// a quarantined head although order no longer blocks them. It returns the number of
+// repaired keys.
+func (s *Store) RepairKeys(ctx context.Context, consumer, topic string, order KeyOrder) (repaired int, err error) {
 	consumer, topic = Clean(consumer, MaxName), Clean(topic, MaxName)
 	queries := []string{s.sql.order.orphans}
 	if order != BlockWhileQuarantined {
-		queries = append(queries, s.sql.order.headed)
+		queries = append(queries, s.sql.order.blocked)
 	}
 	var keys []Key
 	err = s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
@@ -40,15 +40,15 @@ func (s *Store) Tidy(ctx context.Context, consumer, topic string, order KeyOrder
 			if order == BlockWhileQuarantined {
 				return nil
 			}
-			_, err := tx.ExecContext(ctx, s.sql.order.letGo, k.consumer, k.topic, k.key)
+			_, err := tx.ExecContext(ctx, s.sql.order.unblock, k.consumer, k.topic, k.key)
 			return err
 		})
-		set++
+		repaired++
 	}
 	if err != nil {
-		return 0, fmt.Errorf("look for ordering keys to set right: %w", err)
+		return 0, fmt.Errorf("repair ordering keys: %w", err)
 	}
-	return set, nil
+	return repaired, nil
 }
 
 func (s *Store) find(ctx context.Context, tx *sql.Tx, query, consumer, topic string) (keys []Key, err error) {
@@ -57,6 +57,6 @@ func (s *Store) find(ctx context.Context, tx *sql.Tx, query, consumer, topic str
 		err := scan(&k.key)
 		keys = append(keys, k)
 		return err
-	}, query, consumer, topic, tidyBatch)
+	}, query, consumer, topic, repairBatch)
 	return keys, err
 }
