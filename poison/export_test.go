@@ -55,19 +55,19 @@ func TestTrap50AnExportComesBackByteForByte(t *testing.T) {
 		}
 
 		// Where it comes from everything is known.
-		got, err := b.store.Import(t.Context(), act, bytes.NewReader(file.Bytes()))
-		if err != nil || got != (poison.Imported{Known: 125}) {
+		got, err := b.importFrom(bytes.NewReader(file.Bytes()))
+		if err != nil || got != (imported{Known: 125}) {
 			t.Fatalf("%+v, %v", got, err)
 		}
 		for _, there := range []testkit.Database{testkit.Postgres(t), testkit.SQLite(t)} {
 			other := newBench(t, there, nil)
 			other.quarantine("shipping", "other") // so that IDs differ
-			got, err := other.store.Import(t.Context(), act, bytes.NewReader(file.Bytes()))
-			if err != nil || got != (poison.Imported{Imported: 125}) {
+			got, err := other.importFrom(bytes.NewReader(file.Bytes()))
+			if err != nil || got != (imported{New: 125}) {
 				t.Fatalf("%s: %+v, %v", there.Dialect, got, err)
 			}
-			got, err = other.store.Import(t.Context(), act, strings.NewReader(file.String()+"\n"+file.String()))
-			if err != nil || got != (poison.Imported{Known: 250}) {
+			got, err = other.importFrom(strings.NewReader(file.String() + "\n" + file.String()))
+			if err != nil || got != (imported{Known: 250}) {
 				t.Fatalf("%s again: %+v, %v", there.Dialect, got, err)
 			}
 			imported := other.list2()[1:]
@@ -82,7 +82,7 @@ func TestTrap50AnExportComesBackByteForByte(t *testing.T) {
 			if _, err := other.store.Export(t.Context(), poison.Filter{Consumer: "payments", Limit: 5}, &again); err != nil {
 				t.Fatal(err)
 			}
-			if got, err := b.store.Import(t.Context(), act, &again); err != nil || got != (poison.Imported{Known: 5}) {
+			if got, err := b.importFrom(&again); err != nil || got != (imported{Known: 5}) {
 				t.Fatalf("back: %+v, %v", got, err)
 			}
 		}
@@ -106,8 +106,8 @@ func TestMessagesWithoutAnIDThatCameAtOnceAreBothImported(t *testing.T) {
 		}
 		other := newBench(t, testkit.SQLite(t), nil)
 		other.quarantine("payments", "another") // so that the first has the ID that the second had
-		for _, want := range []poison.Imported{{Imported: 2}, {Known: 2}} {
-			if got, err := other.store.Import(t.Context(), act, bytes.NewReader(file.Bytes())); err != nil || got != want {
+		for _, want := range []imported{{New: 2}, {Known: 2}} {
+			if got, err := other.importFrom(bytes.NewReader(file.Bytes())); err != nil || got != want {
 				t.Errorf("%+v, %v, want %+v", got, err, want)
 			}
 		}
@@ -160,9 +160,9 @@ func TestLargeMessagesAreExportedAndImportedFewAtATime(t *testing.T) {
 		}
 		lines := bytes.SplitAfter(file.Bytes(), []byte("\n"))
 		before := 0
-		got, err := b.store.Import(t.Context(), act, io.MultiReader(bytes.NewReader(lines[0]), bytes.NewReader(lines[1]),
+		got, err := b.importFrom(io.MultiReader(bytes.NewReader(lines[0]), bytes.NewReader(lines[1]),
 			do(func() error { before = len(b.list()); return nil }), bytes.NewReader(lines[2])))
-		if err != nil || got.Imported != 3 || before != 2 {
+		if err != nil || got.New != 3 || before != 2 {
 			t.Fatalf("%+v, of these %d before the last was read, %v", got, before, err)
 		}
 	})
@@ -185,7 +185,8 @@ func TestAnEditedEntryIsImportedAsOne(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.raw("payments", "odd")
-		_, err := b.store.Edit(t.Context(), act, b.list()[0].ID, func(*message.Message) error { return nil }, poison.EditOptions{KeepQuarantined: true})
+		_, err := b.store.Edit(t.Context(), act, b.list()[0].ID, func(*message.Message) error { return nil },
+			poison.EditOptions{KeepQuarantined: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,7 +197,7 @@ func TestAnEditedEntryIsImportedAsOne(t *testing.T) {
 				t.Fatal(err)
 			}
 			b = newBench(t, testkit.SQLite(t), nil)
-			if _, err := b.store.Import(t.Context(), act, &file); err != nil {
+			if _, err := b.importFrom(&file); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -234,17 +235,17 @@ func TestALineThatWasChangedIsRefused(t *testing.T) {
 		"version":       {strings.Replace(good, `"version":1`, `"version":2`, 1), "version is 2"},
 		"no created_at": {strings.Replace(good, `"created_at":`, `"x":`, 1), "created_at"},
 	} {
-		_, err := b.store.Import(t.Context(), act, strings.NewReader("\n"+c.line+"\n"))
+		_, err := b.importFrom(strings.NewReader("\n" + c.line + "\n"))
 		if err == nil || !strings.Contains(err.Error(), c.text) || !strings.Contains(err.Error(), "line 2") {
 			t.Errorf("%s: error %v", name, err)
 		}
 	}
-	if _, err := b.store.Import(t.Context(), poison.Act{}, strings.NewReader(good)); err == nil || !strings.Contains(err.Error(), "Actor") {
+	if _, _, err := b.store.Import(t.Context(), poison.Act{}, strings.NewReader(good)); err == nil || !strings.Contains(err.Error(), "Actor") {
 		t.Errorf("nobody: error %v", err)
 	}
 	// One that was discarded is known, and stays discarded.
-	got, err := b.store.Import(t.Context(), act, strings.NewReader(good))
-	if err != nil || got != (poison.Imported{Known: 1}) || len(b.list()) != 0 {
+	got, err := b.importFrom(strings.NewReader(good))
+	if err != nil || got != (imported{Known: 1}) || len(b.list()) != 0 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 }

@@ -16,24 +16,18 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Imported counts the lines of an import.
-type Imported struct {
-	Imported int // entries that are new in quarantine
-	Known    int // entries that the table had before, in any state; they are unchanged
-}
-
 // importBatch is the number of lines that one transaction imports.
 const importBatch = 100
 
 // Import reads the output of [Quarantine.Export] and puts the entries into
-// quarantine, in this database or another. An entry that exists already is
-// unchanged, so an import can be repeated until dedup removes the handled and
-// discarded messages. An error names the line. The lines before it may have been
-// imported; a repeated import counts them as known.
-func (q *Quarantine) Import(ctx context.Context, act Act, r io.Reader) (Imported, error) {
-	var counts Imported
+// quarantine, in this database or another. It returns the number of entries that
+// are new, and the number of entries that the table had before, in any state.
+// Known entries are unchanged, so an import can be repeated until dedup removes
+// the handled and discarded messages. An error names the line. The lines before it
+// may have been imported; a repeated import counts them as known.
+func (q *Quarantine) Import(ctx context.Context, act Act, r io.Reader) (imported, known int, err error) {
 	if err := act.validate(); err != nil {
-		return counts, fmt.Errorf("poison: import: %w", err)
+		return 0, 0, fmt.Errorf("poison: import: %w", err)
 	}
 	in := bufio.NewReader(r)
 	var entries []Entry
@@ -43,8 +37,8 @@ func (q *Quarantine) Import(ctx context.Context, act Act, r io.Reader) (Imported
 		if err != nil {
 			return err
 		}
-		counts.Imported += n
-		counts.Known += len(entries) - n
+		imported += n
+		known += len(entries) - n
 		entries, size = nil, 0
 		return nil
 	}
@@ -52,23 +46,23 @@ func (q *Quarantine) Import(ctx context.Context, act Act, r io.Reader) (Imported
 		text, err := in.ReadBytes('\n')
 		last := errors.Is(err, io.EOF)
 		if err != nil && !last {
-			return counts, fmt.Errorf("poison: import: line %d: %w", number, err)
+			return imported, known, fmt.Errorf("poison: import: line %d: %w", number, err)
 		}
 		if text = bytes.TrimSpace(text); len(text) > 0 {
 			entry, err := readLine(text)
 			if err != nil {
-				return counts, fmt.Errorf("poison: import: line %d: %w", number, err)
+				return imported, known, fmt.Errorf("poison: import: line %d: %w", number, err)
 			}
 			entries = append(entries, entry)
 			size += len(entry.Envelope)
 		}
 		if last || len(entries) == importBatch || size >= maxBytes {
 			if err := flush(); err != nil {
-				return counts, fmt.Errorf("poison: import: up to line %d: %w", number, err)
+				return imported, known, fmt.Errorf("poison: import: up to line %d: %w", number, err)
 			}
 		}
 		if last {
-			return counts, nil
+			return imported, known, nil
 		}
 	}
 }

@@ -249,7 +249,8 @@ func TestKeyOrderADiscardDoesNotKeepTheKeyWaiting(t *testing.T) {
 	sel.Order = parked.BlockWhileQuarantined
 	head := claim(t, s, sel)[0].Claim
 	d := &parked.Delivery{Consumer: "c", Topic: "t", Claim: head}
-	if _, err := s.parked.Quarantine(t.Context(), d, keyed("a1", "a"), parked.Failure{Err: errors.New("no"), Reason: "failed"}, nil); err != nil {
+	failure := parked.Failure{Err: errHandler, Reason: "failed"}
+	if _, err := s.parked.Quarantine(t.Context(), d, keyed("a1", "a"), failure, nil); err != nil {
 		t.Fatal(err)
 	}
 	handler, err := db.BeginTx(t.Context(), nil)

@@ -56,7 +56,8 @@ func newQueries(d dialect.Dialect) queries {
 			SET state = 'quarantined', owner = NULL, token = NULL,
 			    envelope = CASE WHEN p.reason = 'undecodable' THEN excluded.envelope ELSE p.envelope END,
 			    dedup_key = CASE WHEN p.reason = 'undecodable' THEN NULL ELSE p.dedup_key END,
-			    attempts = CASE WHEN p.attempts < ` + maxCountText + ` - excluded.attempts THEN p.attempts + excluded.attempts ELSE ` + maxCountText + ` END,
+			    attempts = CASE WHEN p.attempts < ` + maxCountText + ` - excluded.attempts THEN p.attempts + excluded.attempts
+			                    ELSE ` + maxCountText + ` END,
 			    reason = excluded.reason, error = excluded.error,
 			    error_type = excluded.error_type, fingerprint = excluded.fingerprint,
 			    first_failed_at = COALESCE(p.first_failed_at, excluded.first_failed_at),

@@ -41,7 +41,8 @@ func Parked(t testing.TB, store *parked.Store, states ...string) []Row {
 	}
 	found, err := store.DB().QueryContext(ctx, d.SQL(`
 		SELECT id, consumer, topic, message_id, tenant, state, priority_class, attempts, rounds, crashes, replays,
-		       reason, error, error_type, fingerprint, {millis due_at}, {millis created_at}, {millis first_failed_at}, {millis last_failed_at}, {millis finished_at},
+		       reason, error, error_type, fingerprint, {millis due_at}, {millis created_at},
+		       {millis first_failed_at}, {millis last_failed_at}, {millis finished_at},
 		       ordering_key IS NOT NULL AND state IN ('waiting', 'quarantined'), digest, envelope
 		FROM {parked}`+condition+` ORDER BY id`))
 	if err != nil {
