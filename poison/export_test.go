@@ -56,18 +56,18 @@ func TestTrap50AnExportComesBackByteForByte(t *testing.T) {
 
 		// Where it comes from everything is known.
 		got, err := b.importFrom(bytes.NewReader(file.Bytes()))
-		if err != nil || got != (imported{Known: 125}) {
+		if err != nil || got != (importCounts{Known: 125}) {
 			t.Fatalf("%+v, %v", got, err)
 		}
 		for _, there := range []testkit.Database{testkit.Postgres(t), testkit.SQLite(t)} {
 			other := newBench(t, there, nil)
 			other.quarantine("shipping", "other") // so that IDs differ
 			got, err := other.importFrom(bytes.NewReader(file.Bytes()))
-			if err != nil || got != (imported{New: 125}) {
+			if err != nil || got != (importCounts{New: 125}) {
 				t.Fatalf("%s: %+v, %v", there.Dialect, got, err)
 			}
 			got, err = other.importFrom(strings.NewReader(file.String() + "\n" + file.String()))
-			if err != nil || got != (imported{Known: 250}) {
+			if err != nil || got != (importCounts{Known: 250}) {
 				t.Fatalf("%s again: %+v, %v", there.Dialect, got, err)
 			}
 			imported := other.list2()[1:]
@@ -82,7 +82,7 @@ func TestTrap50AnExportComesBackByteForByte(t *testing.T) {
 			if _, err := other.store.Export(t.Context(), poison.Filter{Consumer: "payments", Limit: 5}, &again); err != nil {
 				t.Fatal(err)
 			}
-			if got, err := b.importFrom(&again); err != nil || got != (imported{Known: 5}) {
+			if got, err := b.importFrom(&again); err != nil || got != (importCounts{Known: 5}) {
 				t.Fatalf("back: %+v, %v", got, err)
 			}
 		}
@@ -106,7 +106,7 @@ func TestMessagesWithoutAnIDThatCameAtOnceAreBothImported(t *testing.T) {
 		}
 		other := newBench(t, testkit.SQLite(t), nil)
 		other.quarantine("payments", "another") // so that the first has the ID that the second had
-		for _, want := range []imported{{New: 2}, {Known: 2}} {
+		for _, want := range []importCounts{{New: 2}, {Known: 2}} {
 			if got, err := other.importFrom(bytes.NewReader(file.Bytes())); err != nil || got != want {
 				t.Errorf("%+v, %v, want %+v", got, err, want)
 			}
@@ -245,7 +245,7 @@ func TestALineThatWasChangedIsRefused(t *testing.T) {
 	}
 	// One that was discarded is known, and stays discarded.
 	got, err := b.importFrom(strings.NewReader(good))
-	if err != nil || got != (imported{Known: 1}) || len(b.list()) != 0 {
+	if err != nil || got != (importCounts{Known: 1}) || len(b.list()) != 0 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 }

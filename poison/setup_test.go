@@ -62,10 +62,10 @@ func (b *bench) list() []poison.Entry {
 	return entries
 }
 
-// imported is the result of an import.
-type imported struct{ New, Known int }
+// importCounts is the result of an import.
+type importCounts struct{ New, Known int }
 
-func (b *bench) importFrom(r io.Reader) (got imported, err error) {
+func (b *bench) importFrom(r io.Reader) (got importCounts, err error) {
 	b.Helper()
 	got.New, got.Known, err = b.store.Import(b.Context(), act, r)
 	return got, err
