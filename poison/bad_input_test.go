@@ -13,7 +13,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// FuzzImport imports one line between two good ones: it is refused by its
+// FuzzImport imports one line between two good lines. The line is refused by its
 // number, or stored with the bytes of its envelope.
 func FuzzImport(f *testing.F) {
 	db := testkit.SQLite(f).DB

@@ -18,7 +18,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// told is what is known of entries but for where they are kept.
+// told returns the fields of entries that do not depend on the database.
 func told(entries []poison.Entry) (all []string) {
 	for _, e := range entries {
 		all = append(all, fmt.Sprintf("%q %q %q %q %s %q %q %s %d %d %d %d %d %d %x %x", e.Consumer, e.Topic, e.MessageID, e.Tenant, e.Reason,
@@ -28,9 +28,9 @@ func told(entries []poison.Entry) (all []string) {
 	return all
 }
 
-// What is exported comes back byte for byte, in this database or another kind
-// of one, and once however often it is imported.
-func TestTrap50AnExportComesBackByteForByte(t *testing.T) {
+// An export can be imported byte for byte into this database or one of the other
+// kind. A repeated import changes nothing.
+func TestTrap50ExportIsImportedByteForByte(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		nasty := "\x00\xff\xfe<\u2028>" + strings.Repeat("ü", 400)
@@ -89,9 +89,9 @@ func TestTrap50AnExportComesBackByteForByte(t *testing.T) {
 	})
 }
 
-// Two that cannot be told apart but by their IDs, which may be those of others
-// where they are imported.
-func TestMessagesWithoutAnIDThatCameAtOnceAreBothImported(t *testing.T) {
+// The two messages differ only by their IDs, which other entries may have where
+// they are imported.
+func TestMessagesWithoutIDAreAllImported(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		for range 2 {
@@ -114,7 +114,7 @@ func TestMessagesWithoutAnIDThatCameAtOnceAreBothImported(t *testing.T) {
 	})
 }
 
-// list2 is everything in quarantine.
+// list2 returns all entries in quarantine.
 func (b *bench) list2() []poison.Entry {
 	b.Helper()
 	entries, err := b.store.List(b.Context(), poison.Filter{Limit: 10_000})
@@ -124,15 +124,14 @@ func (b *bench) list2() []poison.Entry {
 	return entries
 }
 
-// do is called when it is read from, or written to.
+// do calls the function at each read or write.
 type do func() error
 
 func (d do) Read([]byte) (int, error)    { return 0, cmp.Or(d(), io.EOF) }
 func (d do) Write(p []byte) (int, error) { return len(p), d() }
 
-// Rows are of any size, and a process that does nothing else has no room for a
-// hundred large ones.
-func TestLargeMessagesAreExportedAndImportedFewAtATime(t *testing.T) {
+// A process may not have the memory for a hundred large rows.
+func TestLargeMessagesAreExportedInSmallBatches(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		for _, id := range []string{"m1", "m2", "m3"} {
@@ -168,8 +167,8 @@ func TestLargeMessagesAreExportedAndImportedFewAtATime(t *testing.T) {
 	})
 }
 
-// An export that fails says how many entries are whole.
-func TestAnExportThatFailsCountsWhatIsWritten(t *testing.T) {
+// An export that fails returns the number of complete lines.
+func TestFailedExportCountsTheWrittenEntries(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	b.fill("payments", 150)
 	var file bytes.Buffer
@@ -180,8 +179,8 @@ func TestAnExportThatFailsCountsWhatIsWritten(t *testing.T) {
 	}
 }
 
-// What somebody has made of a raw form can be replayed wherever it is.
-func TestAnEditedEntryIsImportedAsOne(t *testing.T) {
+// An edited entry can be decoded, also in the database that imports it.
+func TestEditedEntryStaysEditedAfterImport(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.raw("payments", "odd")
@@ -214,7 +213,7 @@ func TestAnEditedEntryIsImportedAsOne(t *testing.T) {
 	})
 }
 
-func TestALineThatWasChangedIsRefused(t *testing.T) {
+func TestImportRefusesChangedLine(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	b.quarantine("payments", "m1")
 	var file bytes.Buffer

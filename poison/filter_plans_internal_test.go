@@ -8,8 +8,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// SQLite finds what a filter means by the same indexes as PostgreSQL.
-func TestSQLiteTakesTheIndexOfAFilter(t *testing.T) {
+// SQLite uses the same indexes for a Filter as PostgreSQL.
+func TestSQLiteUsesTheIndexOfAFilter(t *testing.T) {
 	db := testkit.SQLite(t)
 	s := newTestTable(t, db)
 	for index, filters := range map[string][]Filter{

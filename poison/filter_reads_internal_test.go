@@ -6,9 +6,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Who looks for the entries of one consumer, or for one message, reads these
-// alone, whatever PostgreSQL knows of the table.
-func TestAFilterReadsNoMoreThanWhatItMeans(t *testing.T) {
+// A list of the entries of one consumer, or of one message, reads only these rows,
+// whatever the statistics of PostgreSQL are.
+func TestFilterReadsOnlyMatchingRows(t *testing.T) {
 	db := testkit.Postgres(t)
 	db.SetMaxOpenConns(1) // of which the reads are counted
 	newTestTable(t, db)

@@ -7,10 +7,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// What failed for one cause is replayed and discarded a batch at a time, and
-// the cause is mostly one that PostgreSQL has not seen yet: it takes it for a
-// rare one.
-func TestABatchOfANewCauseReadsNoMoreThanItself(t *testing.T) {
+// Entries of one cause are replayed and discarded in batches. Mostly the cause is
+// not in the statistics yet, and PostgreSQL expects few rows.
+func TestBatchOfANewGroupReadsOnlyItsRows(t *testing.T) {
 	db := testkit.Postgres(t)
 	s := newTestTable(t, db)
 	fill := func(fingerprint string) string {

@@ -16,9 +16,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Inside of dedup the message would be quarantined, and the transaction with
-// what its handler had written committed: a replay would find it done.
-func TestTrap38InsideOfDedupItIsRefused(t *testing.T) {
+// Inside of dedup poison would commit the writes of the failed handler with the
+// entry, and a replay would be skipped as handled.
+func TestTrap38MiddlewareInsideDedupIsRefused(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config})
@@ -47,9 +47,8 @@ func TestTrap38InsideOfDedupItIsRefused(t *testing.T) {
 	})
 }
 
-// Inside of retry every failure would be quarantined at once, and nothing tried
-// again.
-func TestTrap38InsideOfRetryItIsRefused(t *testing.T) {
+// Inside of retry poison would quarantine every failure without another attempt.
+func TestTrap38MiddlewareInsideRetryIsRefused(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		retries, err := retry.New(db.DB, retry.Config{
@@ -85,9 +84,9 @@ func TestTrap38InsideOfRetryItIsRefused(t *testing.T) {
 	})
 }
 
-// A handler may give its message's context to another one, which has a chain of
-// its own.
-func TestWhatAHandlerUnderRetrySendsOnIsQuarantined(t *testing.T) {
+// A handler may pass the context of its message to another message, which goes
+// through a chain of its own.
+func TestMessageThatARetriedHandlerPassesOnIsQuarantined(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		retries, err := retry.New(db.DB, retry.Config{Schema: b.config})

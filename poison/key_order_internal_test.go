@@ -18,8 +18,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit/rows"
 )
 
-// keysAreWhole checks that each key of which rows are held has a head. It cannot
-// have two: that is an index.
+// keysAreWhole checks that each key with held rows has a head. An index prevents
+// two heads.
 func keysAreWhole(t *testing.T, db testkit.Database) {
 	t.Helper()
 	var orphans int
@@ -31,9 +31,8 @@ func keysAreWhole(t *testing.T, db testkit.Database) {
 	}
 }
 
-// A batch has copies of what is in whatever state, and of its own, at the places
-// of heads and behind them. Each message is handled once, and of a key in the
-// order in which they were stored.
+// Batches contain copies of rows in every state, and of their own messages. Each
+// message is handled once, and messages of a key in the order of their storage.
 func TestKeyOrderOfBatchesWithCopies(t *testing.T) {
 	for _, order := range []parked.KeyOrder{parked.BlockWhileRetried, parked.BlockWhileQuarantined, parked.BlockWhileRunning} {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {
@@ -129,9 +128,9 @@ func storeAndSettle(t *testing.T, db testkit.Database, order parked.KeyOrder) {
 	}
 }
 
-// Transactions that have many keys, each in an order of its own, wait for each
-// other and not in a circle. (SQLite has one writer.)
-func TestKeyOrderManyKeysAtOnceAreNoDeadlock(t *testing.T) {
+// Transactions that change many keys, each in another order, do not wait for each
+// other in a circle. (SQLite has one writer.)
+func TestKeyOrderTransactionsWithManyKeysDoNotDeadlock(t *testing.T) {
 	const keys, batches, size = 20, 30, 25
 	db := testkit.Postgres(t)
 	s := newTestTable(t, db)
@@ -202,9 +201,9 @@ func TestKeyOrderManyKeysAtOnceAreNoDeadlock(t *testing.T) {
 	}
 }
 
-// A message that was resolved after a replay and is replayed by force has no
-// place in an order that has gone on.
-func TestKeyOrderAForcedReplayIsOnItsOwn(t *testing.T) {
+// A resolved message that is replayed by force has no place in the order of its
+// key, because later messages have run.
+func TestKeyOrderForcedReplayLosesItsKey(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newTestTable(t, db)
 		hold := selection
@@ -237,9 +236,9 @@ func TestKeyOrderAForcedReplayIsOnItsOwn(t *testing.T) {
 	})
 }
 
-// A handler that stands still has a copy of the message that holds a key. Who
-// discards that is told, and does not keep what comes behind it from being stored.
-func TestKeyOrderADiscardDoesNotKeepTheKeyWaiting(t *testing.T) {
+// A handler that hangs has a copy of the message that blocks a key. Discarding the
+// message fails soon, so that later messages of the key can be stored.
+func TestKeyOrderDiscardDoesNotBlockTheKey(t *testing.T) {
 	db := testkit.Postgres(t)
 	s := newTestTable(t, db)
 	if err := s.parked.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a")); err != nil {

@@ -12,8 +12,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// replaying is a replay that gives back so many entries of a new quarantine,
-// none of which has been handled.
+// replaying begins a replay of n new entries. None is replayed yet.
 func replaying(t *testing.T, s *table, n int, lease time.Duration) *leasedReplay {
 	t.Helper()
 	to := &parked.Delivery{Consumer: "c", Topic: "t"}
@@ -47,7 +46,7 @@ func advance(t *testing.T, s *table, r *leasedReplay, n int) {
 	}
 }
 
-// stands is the counts of a replay, as who runs it sees them.
+// stands checks the counts of a replay.
 func stands(t *testing.T, r *leasedReplay, want string) {
 	t.Helper()
 	if got := fmt.Sprintf("%d given back: %d resolved, %d failed, %d wait", r.Replayed, r.Resolved, r.Failed, r.Waiting); got != want {
@@ -55,7 +54,7 @@ func stands(t *testing.T, r *leasedReplay, want string) {
 	}
 }
 
-// settle ends the claims that there are: the first ones fail, the others are
+// settle ends the claims of all due rows: the first ones fail, the others are
 // handled.
 func settle(t *testing.T, s *table, fail, handle int) (failed []int64) {
 	t.Helper()
@@ -80,9 +79,9 @@ func settle(t *testing.T, s *table, fail, handle int) (failed []int64) {
 	return failed
 }
 
-// What failed counts as failed whatever people do to it afterwards, and
-// whether or not who runs the replay has looked in between.
-func TestWhatAReplayHasComeToAddsUp(t *testing.T) {
+// A failed entry counts as failed whatever happens to it afterwards, and whether or
+// not the process that runs the replay has read it meanwhile.
+func TestOutcomesOfAReplayAddUp(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newTestTable(t, db)
 		r := look(t, s, replaying(t, s, 12, time.Minute))
@@ -124,9 +123,8 @@ func TestWhatAReplayHasComeToAddsUp(t *testing.T) {
 	})
 }
 
-// Who goes on with a replay after a crash, or after a commit of which it is not
-// known whether it took place, counts anew.
-func TestAReplayThatIsTakenUpCountsWhatWasGivenBack(t *testing.T) {
+// After a crash, or a commit of unknown outcome, the entries are counted again.
+func TestResumedReplayCountsEarlierEntries(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newTestTable(t, db)
 		r := replaying(t, s, 12, time.Minute)
@@ -155,9 +153,9 @@ func TestAReplayThatIsTakenUpCountsWhatWasGivenBack(t *testing.T) {
 	})
 }
 
-// A look, and what is given back then, cost what waits: not what is done,
-// whatever PostgreSQL knows of the table.
-func TestALookAtAReplayDoesNotReadWhatIsDone(t *testing.T) {
+// Each step of a replay reads only the entries that wait, whatever the statistics of
+// PostgreSQL are.
+func TestReplayProgressReadsOnlyWaitingEntries(t *testing.T) {
 	db := testkit.Postgres(t)
 	db.SetMaxOpenConns(1) // of which the reads are counted
 	s := newTestTable(t, db)
@@ -198,7 +196,8 @@ func TestALookAtAReplayDoesNotReadWhatIsDone(t *testing.T) {
 	}
 }
 
-// touched is how many rows of the table, or of its indexes, were read.
+// touched returns the number of rows of the table, and of entries of its indexes,
+// that were read.
 func touched(t *testing.T, db testkit.Database) (n int) {
 	t.Helper()
 	if _, err := db.ExecContext(t.Context(), `SELECT pg_stat_force_next_flush()`); err != nil {

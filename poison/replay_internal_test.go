@@ -11,9 +11,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// An entry is discarded while a forced replay is about to run it again. It
-// stays discarded, and so the inbox must go on knowing it.
-func TestTrap72AForcedReplayLeavesWhatWasDiscarded(t *testing.T) {
+// An entry is discarded while a forced replay is about to include it. It stays
+// discarded, so the inbox must keep its id.
+func TestTrap72ForcedReplaySparesDiscardedEntries(t *testing.T) {
 	for when, table := range map[string]string{
 		"when it is to be moved":     "once_parked IN SHARE MODE",
 		"when it is to be forgotten": "once_inbox",
@@ -79,10 +79,10 @@ func discardDuringReplay(t *testing.T, table string) {
 	}
 }
 
-// The lease runs out between the begin of the transaction that is to extend it
-// and the moment it comes to its row, as for a process that stood still. Another
-// replay has begun by then.
-func TestTrap52ALeaseThatRanOutWhileItWaitedIsNotExtended(t *testing.T) {
+// The lease ends after the transaction that extends it has begun and before that
+// reaches its row, as in a process that was stopped. Another replay has begun
+// meanwhile.
+func TestTrap52LeaseThatEndsDuringALockWaitIsNotExtended(t *testing.T) {
 	db := testkit.Postgres(t)
 	s := newTestTable(t, db)
 	replay, err := s.beginReplay(t.Context(), Act{Actor: "test"}, Filter{All: true}, Plan{}, time.Minute)

@@ -9,9 +9,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit/rows"
 )
 
-// Every row that is not final is found by the one sweep sooner or later, and
-// no final row ever is.
-func TestTrap20TheSweepFindsEveryRowThatIsNotFinal(t *testing.T) {
+// Claims find every row that is not final sooner or later, and no final row.
+func TestTrap20ClaimsFindEveryWaitingRow(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newTestTable(t, db)
 		deliver(t, s, "released", "postponed", "abandoned", "quarantined", "replayed", "discarded", "done")
@@ -54,9 +53,9 @@ func TestTrap20TheSweepFindsEveryRowThatIsNotFinal(t *testing.T) {
 	})
 }
 
-// A replayed message that was handled stays as the record of how it ended, and
-// a late copy of it is no new row.
-func TestAReplayedRowStaysOnRecord(t *testing.T) {
+// The row of a replayed message is kept as the record of the outcome, and a late copy
+// adds no row.
+func TestReplayedRowIsKeptWhenResolved(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newTestTable(t, db)
 		deliver(t, s, "m1")
@@ -79,8 +78,8 @@ func TestAReplayedRowStaysOnRecord(t *testing.T) {
 	})
 }
 
-// The claim that puts a message into quarantine ended no process.
-func TestTrap48OnlyClaimsWhoseProcessEndedAreCrashes(t *testing.T) {
+// A claim that ends in quarantine did not end a process.
+func TestTrap48QuarantinedClaimIsNoCrash(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newTestTable(t, db)
 		deliver(t, s, "m1")

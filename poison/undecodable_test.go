@@ -30,9 +30,9 @@ func (b *bench) raw(consumer, id string) {
 	}
 }
 
-// There is only its raw form, which no handler is to see: neither from the
-// transport nor by a replay. What somebody makes of it is handled.
-func TestTrap41WhatCannotBeDecodedIsNotReplayed(t *testing.T) {
+// No handler must get the raw form, neither from the transport nor by a replay. The
+// edited message is handled.
+func TestTrap41UndecodableMessageIsNotReplayed(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "fine")
@@ -80,8 +80,8 @@ func TestTrap41WhatCannotBeDecodedIsNotReplayed(t *testing.T) {
 	})
 }
 
-// Of two copies, of which one could be decoded, that one is kept.
-func TestACopyThatCouldBeDecodedTakesThePlaceOfOneThatCouldNot(t *testing.T) {
+// If one of two copies could be decoded, it is kept.
+func TestDecodedCopyReplacesUndecodableOne(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		good := func() *message.Message {

@@ -24,15 +24,15 @@ func keyed(id, key string) *message.Message {
 	return msg
 }
 
-// A row is added behind a head at the moment in which that goes. It does not
-// wait for a head that is gone. (SQLite has one writer.)
-func TestKeyOrderNobodyWaitsForAHeadThatIsGone(t *testing.T) {
+// A row is added behind a head while the head is settled. The row must not wait for
+// the settled head. (SQLite has one writer.)
+func TestKeyOrderNewRowDoesNotWaitForSettledHead(t *testing.T) {
 	for _, isolation := range []string{"read committed", "repeatable read", "serializable"} {
 		t.Run(isolation, func(t *testing.T) { aHeadGoes(t, isolation) })
 	}
 }
 
-// aHeadGoes is that with a default of the database.
+// aHeadGoes is the test with one default isolation.
 func aHeadGoes(t *testing.T, isolation string) {
 	db := testkit.Postgres(t)
 	s := newStore(t, db)
@@ -68,10 +68,9 @@ func aHeadGoes(t *testing.T, isolation string) {
 	}
 }
 
-// Rows are added to keys, and their heads taken away, by several at once, often
-// until nothing is left. All come through, in the order in which they were
-// added.
-func TestKeyOrderOfManyAtOnce(t *testing.T) {
+// Several goroutines add rows to keys and settle their heads, often until a key has
+// no rows. All rows are claimed in the order of their storage.
+func TestKeyOrderWithConcurrentWriters(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		const keys, rows = 4, 25
@@ -122,8 +121,8 @@ func TestKeyOrderOfManyAtOnce(t *testing.T) {
 	})
 }
 
-// Of a key one row can be claimed, whatever else there is of it.
-func TestKeyOrderOneHead(t *testing.T) {
+// One row of a key can be claimed, however many rows the key has.
+func TestKeyOrderKeyHasOneHead(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		other := []parked.Subscription{{Consumer: "other", KeyOrder: true}, {Consumer: "unordered"}}

@@ -8,10 +8,10 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// What names its rows or keys reads these and no others, whatever PostgreSQL
-// knows of the table: it may have been looked at when it was empty, as it is
-// when all is handled.
-func TestStatementsOfManyReadNoMoreThanTheirRows(t *testing.T) {
+// A statement that names its rows or keys reads only these, whatever the statistics
+// of PostgreSQL are. They may come from the empty table, when all messages were
+// handled.
+func TestStatementsReadOnlyTheirRows(t *testing.T) {
 	db := testkit.Postgres(t)
 	db.SetMaxOpenConns(1) // which has the settings
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}

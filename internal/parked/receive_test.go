@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit/rows"
 )
 
-// odd are messages of which no two are alike, all of which can be stored.
+// odd returns different messages with unusual ids, which can all be stored.
 func odd() []*message.Message {
 	var all []*message.Message
 	for _, id := range []string{
@@ -31,9 +31,8 @@ func odd() []*message.Message {
 	return append(all, message.NewMessage("plain", []byte("another body")))
 }
 
-// Trap 69: whatever a message is made of, it is stored as it came, and does no
-// harm to those that are stored with it.
-func TestTrap69ManyAreReceivedByteForByte(t *testing.T) {
+// Every message of a batch is stored as it came, whatever bytes the others have.
+func TestTrap69BatchIsStoredByteForByte(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		msgs := odd()
@@ -65,8 +64,8 @@ func TestTrap69ManyAreReceivedByteForByte(t *testing.T) {
 	})
 }
 
-// Of claims that are resolved together each answers for itself.
-func TestManyAreResolvedTogether(t *testing.T) {
+// Resolve settles the other claims if one was lost.
+func TestResolveSettlesEachClaimOnItsOwn(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		deliver(t, s, "lost")

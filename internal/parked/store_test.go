@@ -50,7 +50,7 @@ func claim(t *testing.T, s *parked.Store, sel parked.Select) []parked.Claimed {
 	return claimed
 }
 
-func TestEachRowIsClaimedByOne(t *testing.T) {
+func TestEachRowIsClaimedOnce(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		const rows = 50
@@ -93,8 +93,8 @@ func TestEachRowIsClaimedByOne(t *testing.T) {
 	})
 }
 
-// Whoever lost the lease can no longer move the row.
-func TestALostClaimMovesNothing(t *testing.T) {
+// After the loss of the lease a claim cannot change the row.
+func TestLostClaimChangesNothing(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		deliver(t, s, "m1")
@@ -136,9 +136,9 @@ func TestALostClaimMovesNothing(t *testing.T) {
 	})
 }
 
-// A lease is renewed until somebody else has the row, even after its end, and is
-// known to hold from when it was asked for.
-func TestALeaseIsHeldWhileItIsRenewed(t *testing.T) {
+// A lease can be renewed after its end until another process has claimed the row. It
+// counts from the time at which the process asked for it.
+func TestRenewedLeaseContinues(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		deliver(t, s, "a", "b")

@@ -13,10 +13,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// crowd is more than any claim takes, many times over.
+// crowd is many times the number of rows of any claim.
 const crowd = 50_000
 
-// fill has so many rows wait, due since an hour ago.
+// fill inserts waiting rows, due since an hour ago.
 func fill(t *testing.T, db testkit.Database, class, tenant string, rows int) {
 	t.Helper()
 	numbers, due := `generate_series(1, %d) AS n`, `now() - interval '1 hour'`
@@ -42,8 +42,8 @@ func of(tenant, id string) *message.Message {
 	return msg
 }
 
-// rounds claims until so many rows of each that is wanted were claimed, and says
-// how many rows were of whom.
+// rounds claims until it has claimed the wanted numbers of rows. It returns the number
+// of claimed rows of each tenant and class.
 func rounds(t *testing.T, s *parked.Store, limit int, want map[parked.TenantTurn]int) (got map[parked.TenantTurn]int) {
 	t.Helper()
 	sel := selection
@@ -72,9 +72,9 @@ func rounds(t *testing.T, s *parked.Store, limit int, want map[parked.TenantTurn
 	}
 }
 
-// Ten messages of one tenant are through with as many of the other, which has
-// waited longer and has thousands.
-func TestATenantWithManyDoesNotStarveOneWithFew(t *testing.T) {
+// Ten messages of one tenant need no more than as many of the other tenant, which
+// has thousands of older messages.
+func TestTenantWithManyRowsDoesNotDelayOthers(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for _, few := range []string{"", "a", "z"} {
 			s := newStore(t, db)
@@ -96,8 +96,9 @@ func TestATenantWithManyDoesNotStarveOneWithFew(t *testing.T) {
 	})
 }
 
-// One at a time, as it is where a process has few handlers, is no less fair.
-func TestTurnsOfOne(t *testing.T) {
+// The turns are as fair in a process with few handlers, which claims one row at a
+// time.
+func TestTurnsWithLimitOne(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		fill(t, db, "live", "many", 100)
@@ -110,9 +111,8 @@ func TestTurnsOfOne(t *testing.T) {
 	})
 }
 
-// A big replay, and retries that have all become due, have their share and no
-// more; and they have it.
-func TestReplaysAndRetriesHaveAShare(t *testing.T) {
+// A large replay and many due retries get their shares and no more.
+func TestPriorityClassesGetTheirShares(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		fill(t, db, "replay", "", crowd)
@@ -126,9 +126,9 @@ func TestReplaysAndRetriesHaveAShare(t *testing.T) {
 	})
 }
 
-// Of retries most are not due. Whoever has one that is does not wait until a
-// walk has come to all the others, and is not behind one with thousands.
-func TestARetryIsFoundAmongManyTenants(t *testing.T) {
+// Most retries are not due. A tenant with a due retry does not wait until a walk has
+// visited all tenants, nor behind a tenant with thousands.
+func TestDueRetryIsFoundAmongManyTenants(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		for n := range 300 {
@@ -152,9 +152,8 @@ func TestARetryIsFoundAmongManyTenants(t *testing.T) {
 	})
 }
 
-// With more tenants than one look comes to, each has its turn, also the one with
-// many rows.
-func TestManyTenantsGoRound(t *testing.T) {
+// If there are more tenants than one walk visits, each of them gets a turn.
+func TestEachOfManyTenantsGetsATurn(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		const tenants = 500
@@ -172,8 +171,8 @@ func TestManyTenantsGoRound(t *testing.T) {
 	})
 }
 
-// What is asked for is claimed, whoever has it.
-func TestAClaimIsFilled(t *testing.T) {
+// A claim gets as many rows as it asked for, if other tenants have them.
+func TestUnusedSharesGoToOtherTenants(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		fill(t, db, "live", "many", 1000)
@@ -185,8 +184,7 @@ func TestAClaimIsFilled(t *testing.T) {
 	})
 }
 
-// In which class a row waits.
-func TestLanes(t *testing.T) {
+func TestPriorityClassOfARow(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		class := func(id string) (class string) {
@@ -229,8 +227,8 @@ func TestLanes(t *testing.T) {
 	})
 }
 
-// A tenant's name is anybody's: it is cleaned and bounded, and takes its turn.
-func TestTenantsOfAnyName(t *testing.T) {
+// Tenant names are user input: they are cleaned and bounded.
+func TestTenantNamesAreCleaned(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		names := []string{"", "\x00", "a\xffb", `quote " and \ and '`, "{a,b}", "ünïcode 🐇", strings.Repeat("long", 1000)}

@@ -25,7 +25,7 @@ func parkedGuards() []guard {
 			file:    "internal/parked/consumers.go",
 			guard:   "SET embedded = c.embedded OR excluded.embedded",
 			without: "SET embedded = excluded.embedded",
-			pkg:     "internal/parked", test: "TestAConsumerStaysRegistered/sqlite",
+			pkg:     "internal/parked", test: "TestRegistrationKeepsTheEmbeddedTransport/sqlite",
 		},
 		{
 			trap: 48, what: "the inbox is asked before a message is given up that was killed",
@@ -59,7 +59,7 @@ func parkedGuards() []guard {
 		{
 			trap: 48, what: "a claim that ends in quarantine is no crash",
 			file: "internal/parked/queries.go", guard: "token = NULL, crashes = crashes - 1, attempts", without: "token = NULL, attempts",
-			pkg: "poison", test: "TestTrap48OnlyClaims",
+			pkg: "poison", test: "TestTrap48QuarantinedClaim",
 		},
 		{
 			trap: 48, what: "a commit under way is waited for",
@@ -143,17 +143,17 @@ func parkedGuards() []guard {
 			file:    "poison/queries_replay.go",
 			guard:   "WHERE state = 'running' AND lease_until > {now} AND id <> $2",
 			without: "WHERE 1 = 0 AND id <> $2",
-			pkg:     "poison", test: "TestTrap52ReplaysThatBeginAtOnce",
+			pkg:     "poison", test: "TestTrap52OneOfSimultaneous",
 		},
 		{
 			trap: 52, what: "a replay that is being entered is waited for",
 			file: "poison/replay_lease.go", guard: `if t.sql.replays.lock != "" {`, without: `if t.sql.replays.lock == "none" {`,
-			pkg: "poison", test: "TestTrap52AReplayThatBegins",
+			pkg: "poison", test: "TestTrap52NewReplayWaits",
 		},
 		{
 			trap: 52, what: "a lease that runs out while it waits is not extended",
 			file: "poison/queries_replay.go", guard: "clock := `clock_timestamp()`", without: "clock := `now()`",
-			pkg: "poison", test: "TestTrap52ALease",
+			pkg: "poison", test: "TestTrap52LeaseThatEnds",
 		},
 		{
 			trap: 53, what: "a row is claimed for its consumer alone",
@@ -303,24 +303,24 @@ func parkedGuards() []guard {
 			file:    "poison/discard.go",
 			guard:   `err == nil && msg.UUID != "" && msg.UUID == messageID`,
 			without: "err == nil && msg == nil",
-			pkg:     "poison", test: "TestTrap72ADiscarded",
+			pkg:     "poison", test: "TestTrap72DiscardedMessageDoesNot",
 		},
 		{
 			trap: 72, what: "an edited message takes the place of the old one",
 			file:    "poison/edit.go",
 			guard:   `t.discardIn(ctx, tx, act, "edit", old.ID)`,
 			without: `t.record(ctx, tx, act, "edit", old.ID, old.Consumer, old.MessageID)`,
-			pkg:     "poison", test: "TestTrap72AnEdited",
+			pkg:     "poison", test: "TestTrap72EditedMessage",
 		},
 		{
 			trap: 72, what: "a replay does not make the inbox forget",
 			file: "poison/replay_table.go", guard: "if r.Plan.Force {", without: "if r != nil {",
-			pkg: "poison", test: "TestTrap72AReplay",
+			pkg: "poison", test: "TestTrap72ReplayOfHandled",
 		},
 		{
 			trap: 72, what: "a forced replay has the inbox forget what it runs again, and no more",
 			file: "poison/replay_table.go", guard: "changed := t.dialect.List(due)", without: "changed := t.dialect.List(ids)",
-			pkg: "poison", test: "TestTrap72AForcedReplay",
+			pkg: "poison", test: "TestTrap72ForcedReplay",
 		},
 		{
 			trap: 73, what: "an outage holds the message",
