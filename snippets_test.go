@@ -37,29 +37,39 @@ import (
 // The functions below are the code of README.md and docs/: what stands there
 // in a Go block stands here too, and so it compiles.
 
-func _(db *sql.DB, router *message.Router, subscriber message.Subscriber) error {
-	quarantine, err := poison.New(db, poison.Config{})
+func serve(ctx context.Context, db *sql.DB, config amqp.Config, router *message.Router) error {
+	if err := schema.Up(ctx, db, schema.Config{}); err != nil { // creates the tables
+		return err
+	}
+	config.Marshaler = rabbit.Marshaler{}
+	publisher, err1 := rabbit.NewPublisher(config, rabbit.PublisherConfig{})
+	subscriber, err2 := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{})
+	consumer, err3 := once.NewConsumer(db, once.ConsumerConfig{})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
+	}
+	fwd, err := forwarder.New(db, publisher, forwarder.Config{})
 	if err != nil {
 		return err
 	}
-	retries, err := retry.New(db, retry.Config{})
-	if err != nil {
-		return err
-	}
-	inbox, err := dedup.New(db, dedup.Config{Outbox: outbox.Publisher})
-	if err != nil {
-		return err
-	}
-	router.AddPlugin(once.Plugin(quarantine, retries, inbox)) // checks all of it when the router starts
-	router.AddMiddleware(quarantine.Middleware, retries.Middleware, inbox.Middleware)
-	router.AddConsumerHandler("payments", "orders.placed", retries.Subscriber("payments", subscriber),
-		func(msg *message.Message) error {
-			tx, _ := dedup.TxFromContext(msg.Context()) // what is written through tx happens once
-			_, err := tx.ExecContext(msg.Context(), `INSERT INTO payments (order_id) VALUES ($1)`, string(msg.Payload))
-			return err
+	consumer.AddHandler(router, "payments", "orders.placed", subscriber,
+		func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			_, err := tx.ExecContext(ctx, `INSERT INTO payments (order_id) VALUES ($1)`, string(msg.Payload))
+			return nil, err // an error rolls back; the message is tried again later
 		})
-	return nil
+	return once.Run(ctx, once.DefaultGrace, router, fwd, publisher) // until ctx ends
 }
+
+func placeOrder(ctx context.Context, db *sql.DB, order string) error {
+	return outbox.InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO orders (id) VALUES ($1)`, order); err != nil {
+			return err
+		}
+		return events.Publish("orders.placed", outbox.NewMessage([]byte(order)))
+	})
+}
+
+var _, _ = serve, placeOrder
 
 func _(ctx context.Context, db *sql.DB) error {
 	text, err := schema.Roles(schema.Config{}, "orders_")

@@ -83,14 +83,11 @@ type tally struct {
 
 // add counts one, in a series of a topic.
 func (i *instruments) add(t *tally, topic string, series int) {
-	if i.topics != nil {
-		number, listed := i.topics[topic]
-		if !listed {
-			number = len(i.topics)
-		}
-		series += number * t.each
+	number, listed := i.topics[topic]
+	if !listed {
+		number = len(i.topics) // the last one, or the only one
 	}
-	t.counts[series]++
+	t.counts[number*t.each+series]++
 }
 
 func (t *tally) flush() {
