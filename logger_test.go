@@ -98,7 +98,7 @@ func TestPartsWithoutALoggerLogToSlogsDefault(t *testing.T) {
 			_, err = s.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errors.New("no") })(msg)
 			return err
 		}},
-		"inbox": {"store", func(ctx context.Context) error {
+		"durable": {"store", func(ctx context.Context) error {
 			i, err := durable.New(db, durable.Config{})
 			if err != nil {
 				return err

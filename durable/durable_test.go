@@ -250,7 +250,7 @@ func TestSubscribeErrorNamesMissingPart(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := sub.Subscribe(ctx, topic); !errors.Is(err, durable.ErrClosed) {
+	if _, err := sub.Subscribe(ctx, topic); err == nil || err.Error() != "durable: the subscriber is closed" {
 		t.Errorf("after Close: %v", err)
 	}
 }

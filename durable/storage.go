@@ -43,8 +43,7 @@ func New(db *sql.DB, config Config) (*Storage, error) {
 // Subscriber, which gives it the consumer's name and fetches the stored messages.
 //
 // Close closes sub. It returns when all messages that sub has delivered are
-// stored and acked, or nacked if they cannot be stored. Subscribe fails with
-// [ErrClosed] after Close.
+// stored and acked, or nacked if they cannot be stored. Subscribe fails after Close.
 func (s *Storage) Subscriber(sub message.Subscriber) message.Subscriber {
 	return &subscriber{storage: s, sub: sub, closing: make(chan struct{})}
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// ErrClosed is the error of Subscribe after Close.
-var ErrClosed = errors.New("durable: closed")
+var errClosed = errors.New("durable: the subscriber is closed")
 
 type subscriber struct {
 	storage *Storage
@@ -37,7 +36,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	select {
 	case <-s.closing:
-		return nil, ErrClosed
+		return nil, errClosed
 	default:
 	}
 	in, err := s.sub.Subscribe(ctx, topic)

@@ -176,7 +176,7 @@ func TestPublishAndSubscribeFailAfterClose(t *testing.T) {
 		t.Errorf("publish: %v", err)
 	}
 	ctx := parked.WithSubscription(t.Context(), parked.Subscription{Consumer: "payments"})
-	if _, err := sub.Subscribe(ctx, topic); !errors.Is(err, embedded.ErrClosed) {
+	if _, err := sub.Subscribe(ctx, topic); !errors.As(err, &unavailable) {
 		t.Errorf("subscribe: %v", err)
 	}
 	if err := transport.Publish(topic); err != nil {
@@ -199,14 +199,15 @@ func TestConfigErrorNamesField(t *testing.T) {
 	if _, err := embedded.New(nil, embedded.Config{}); err == nil || !strings.Contains(err.Error(), "db is nil") {
 		t.Errorf("error %v", err)
 	}
-	if _, err := embedded.New(db.DB, embedded.Config{Schema: schema.Config{Prefix: "a b"}}); err == nil || !strings.Contains(err.Error(), "Prefix") {
+	_, err := embedded.New(db.DB, embedded.Config{Schema: schema.Config{Prefix: "a b"}})
+	if err == nil || !strings.Contains(err.Error(), "Prefix") {
 		t.Errorf("error %v", err)
 	}
 }
 
-// A consumer is registered with its owner from the start. Without one, people are
-// told that it was never seen with retry's Subscriber.
-func TestAConsumerIsRegisteredWithItsOwner(t *testing.T) {
+// Without an owner in the first registration, an operator would read that the consumer
+// never ran with retry's Subscriber.
+func TestFirstRegistrationHasOwner(t *testing.T) {
 	db := testkit.SQLite(t)
 	transport, config := newTransport(t, db)
 	for _, query := range []string{
@@ -223,6 +224,6 @@ func TestAConsumerIsRegisteredWithItsOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	if owner == "" {
-		t.Error("it is registered without an owner")
+		t.Error("the consumer is registered without an owner")
 	}
 }

@@ -9,12 +9,10 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// ErrClosed is the error of Publish and Subscribe after Close.
-var ErrClosed error = closedError{}
-
+// closedError is the error of Publish and Subscribe after Close.
 type closedError struct{}
 
-func (closedError) Error() string { return "embedded: closed" }
+func (closedError) Error() string { return "embedded: the transport or subscriber is closed" }
 
 // Unavailable tells the forwarder that no message can be published now.
 func (closedError) Unavailable() bool { return true }
@@ -49,7 +47,7 @@ func (t *Transport) Publish(topic string, messages ...*message.Message) error {
 	closed := t.closed
 	t.mu.Unlock()
 	if closed {
-		return ErrClosed
+		return closedError{}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(messages[0].Context()), t.config.PublishTimeout)
 	defer cancel()

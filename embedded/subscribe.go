@@ -46,7 +46,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	select {
 	case <-s.closing:
-		return nil, ErrClosed
+		return nil, closedError{}
 	default:
 	}
 	if err := s.transport.register(ctx, topic, to); err != nil {

@@ -83,7 +83,7 @@ func New(db *sql.DB, config Config) (*Transport, error) {
 	}, nil
 }
 
-// Close makes Publish fail with [ErrClosed]. Messages that were published before
+// Close makes Publish fail. Messages that were published before
 // are in the database and are handled when their consumers run.
 func (t *Transport) Close() error {
 	t.mu.Lock()

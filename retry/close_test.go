@@ -31,7 +31,7 @@ func TestCloseEndsWithoutAckAfterCloseTimeout(t *testing.T) {
 		if err := sub.Close(); !errors.Is(err, retry.ErrGivenBack) {
 			t.Errorf("closed with %v", err)
 		}
-		if _, err := sub.Subscribe(t.Context(), topic); !errors.Is(err, retry.ErrClosed) {
+		if _, err := sub.Subscribe(t.Context(), topic); err == nil || err.Error() != "retry: the subscriber is closed" {
 			t.Errorf("Subscribe after Close returned %v", err)
 		}
 		if received.Context().Err() == nil {

@@ -153,7 +153,8 @@ func (c Config) validate() error {
 		errs = append(errs, class.Policy.validate(name+"Policy"))
 	}
 	if c.KeyOrder < Unordered || c.KeyOrder > BlockWhileRunning {
-		errs = append(errs, fmt.Errorf("KeyOrder is %d: use Unordered, BlockWhileRetried, BlockWhileQuarantined or BlockWhileRunning", c.KeyOrder))
+		errs = append(errs, fmt.Errorf(
+			"KeyOrder is %d: use Unordered, BlockWhileRetried, BlockWhileQuarantined or BlockWhileRunning", c.KeyOrder))
 	}
 	if c.CrashBudget < 0 {
 		errs = append(errs, fmt.Errorf("CrashBudget is %d: negative", c.CrashBudget))

@@ -9,8 +9,7 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// ErrClosed is the error of Subscribe after Close.
-var ErrClosed = errors.New("retry: closed")
+var errClosed = errors.New("retry: the subscriber is closed")
 
 // ErrConsumerInUse is the error of Subscribe if another handler of this process
 // uses the same consumer name: each would skip messages that the other has

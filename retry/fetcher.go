@@ -126,7 +126,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- *message.Message) {
 
 	closing := f.closing
 	again := true
-	for closing != nil || len(f.inFlight) > 0 {
+	for closing != nil || len(f.inFlight) > len(f.surplus) {
 		select { // before fetching: a message released by the shutdown must not be claimed again
 		case <-closing:
 			closing = nil

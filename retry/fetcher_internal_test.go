@@ -109,7 +109,8 @@ func TestLockedRowsAreNotFetchedInALoop(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	later := `UPDATE once_parked SET priority_class = 'retry', due_at = now() + CASE WHEN message_id = '1' THEN interval '0' ELSE interval '1 hour' END`
+	later := `UPDATE once_parked SET priority_class = 'retry',
+		due_at = now() + CASE WHEN message_id = '1' THEN interval '0' ELSE interval '1 hour' END`
 	if _, err := db.ExecContext(t.Context(), later); err != nil {
 		t.Fatal(err)
 	}

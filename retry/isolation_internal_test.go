@@ -53,8 +53,8 @@ func TestSubscriptionContinuesWhenCrashedMessageCannotRunAlone(t *testing.T) {
 		defer processGate.leave(1)
 		defer f.requestIsolation(false)
 		again := f.fetch(t.Context())
-		if n := f.queue.len(); n != 0 || again { // a loop would not notice that others have finished
-			t.Fatalf("%d claimed while the crashed message waits to run alone, and again: %v", n, again)
+		if n := f.queue.len(); n != 0 || again { // a loop of fetches would not process finished messages
+			t.Fatalf("%d claimed while the crashed message waits to run alone, fetch again is %v", n, again)
 		}
 		processGate.later()
 		f.fetch(t.Context())

@@ -78,7 +78,9 @@ func TestTrap48HandlerIsNotCalledAfterLeaseEnd(t *testing.T) {
 		b.eventually("the lease has ended", func() bool { return !claim.Leased() })
 		return disposition.HandBack(errHandler)
 	})
-	b.eventually("the middleware gives the message up to others", func() bool { return logs.Has("Lease of the message has ended", "message_uuid=m1") })
+	b.eventually("the middleware leaves the message to others", func() bool {
+		return logs.Has("Lease of the message has ended", "message_uuid=m1")
+	})
 	released.Store(1)
 	if err := blocked.Rollback(); err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ import (
 //
 // Close stops fetching, closes sub, and waits up to Config.CloseTimeout for the
 // acks of messages that were handed out. If some are missing then, Close returns
-// [ErrGivenBack] with their number. Subscribe fails with [ErrClosed] after Close.
+// [ErrGivenBack] with their number. Subscribe fails after Close.
 func (r *Retries) Subscriber(consumer string, sub message.Subscriber) message.Subscriber {
 	return &subscriber{retries: r, consumer: consumer, sub: sub, closeTimeout: make(chan struct{})}
 }
@@ -104,7 +104,7 @@ func (s *subscriber) withShutdown(ctx context.Context) (context.Context, error) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	closing, cancel := context.WithCancel(ctx)
 	s.cancels = append(s.cancels, cancel)
@@ -135,7 +135,8 @@ func (s *subscriber) Close() error {
 		}
 		s.running.Wait()
 		if n := s.unanswered.Load(); n > 0 {
-			s.closeErr = errors.Join(s.closeErr, fmt.Errorf("%w: %d messages had neither ack nor nack after CloseTimeout %v", ErrGivenBack, n, timeout))
+			s.closeErr = errors.Join(s.closeErr,
+				fmt.Errorf("%w: %d messages had neither ack nor nack after CloseTimeout %v", ErrGivenBack, n, timeout))
 		}
 	})
 	return s.closeErr

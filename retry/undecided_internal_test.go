@@ -11,11 +11,11 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// The pause after an undecided try doubles up to a bound: a database that is
-// unreachable for minutes gets few queries, and its return is noticed soon.
-func TestPauseAfterUndecidedTryDoubles(t *testing.T) {
+// An unreachable database must not be asked twenty times a second, and a database
+// that is back must not be noticed late.
+func TestPauseAfterUndecidedTryDoublesUpToFiveSeconds(t *testing.T) {
 	closing := make(chan struct{})
-	close(closing) // the test does not wait for the pauses
+	close(closing) // ends each pause at once
 	a := &attempt{
 		Retries:  &Retries{config: Config{Logger: watermill.NopLogger{}}},
 		ctx:      t.Context(),

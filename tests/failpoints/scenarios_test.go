@@ -256,7 +256,7 @@ var scenarios = []scenario{
 	{
 		name: "moved", life: life{Moves: true}, handled: three, dead: []string{"malformed"}, seed: stockTables,
 		untilThen: func(w *world) bool { return w.count(`once_outbox_dead`) > 0 },
-		points:    []string{"mover/group-begun", "mover/locked", "mover/bury", "mover/inserted", "mover/advanced", "mover/moved"},
+		points:    []string{"mover/group-created", "mover/locked", "mover/dead-letter", "mover/inserted", "mover/advanced", "mover/moved"},
 	},
 	{
 		name: "embedded", embedded: true, life: life{Dialect: "sqlite", Writes: three}, handled: three,

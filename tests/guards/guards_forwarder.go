@@ -308,7 +308,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 31, what: "names that PostgreSQL would cut are refused",
-			file: "schema/config.go", guard: "len(c.Prefix) > most {", without: "len(c.Prefix) > most && false {",
+			file: "schema/config.go", guard: "len(c.Prefix) > limit {", without: "len(c.Prefix) > limit && false {",
 			pkg: "schema", test: "TestTrap31",
 		},
 		{
@@ -452,7 +452,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 77, what: "the mover goes on where stock has stopped",
-			file:    "mover/take.go",
+			file:    "mover/batch.go",
 			guard:   "at, err := m.lock(ctx, tx)",
 			without: "_, err := m.lock(ctx, tx)\n\t\tat := place{transaction: \"0\"}",
 			pkg:     "mover", test: "TestTrap77",

@@ -11,16 +11,16 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// mostBytes bounds the payloads of a batch, within the size of one message.
-const mostBytes = 16 << 20
+// maxBytes limits the payloads of a batch; one message may exceed it.
+const maxBytes = 16 << 20
 
-// place is where a consumer group, or a row, is in the stock table.
+// place is the position of a consumer group, or of a row, in the stock table.
 type place struct {
 	transaction string // an xid8
 	offset      int64
 }
 
-// row is one of the stock table.
+// row is a row of the stock table.
 type row struct {
 	place
 
@@ -29,7 +29,7 @@ type row struct {
 	metadata sql.NullString
 }
 
-// waiting says whether there is something to move. It takes no lock and no
+// waiting reports whether there are rows to move. It takes no lock and no
 // transaction id.
 func (m *Mover) waiting(ctx context.Context) (waiting bool, err error) {
 	err = m.read(ctx, func(tx *sql.Tx) error {
@@ -48,16 +48,16 @@ func (m *Mover) waiting(ctx context.Context) (waiting bool, err error) {
 	return waiting, err
 }
 
-// take moves one batch and returns its size.
-func (m *Mover) take(ctx context.Context) (taken int, err error) {
-	var dead []letter
+// moveBatch moves one batch and returns its number of rows.
+func (m *Mover) moveBatch(ctx context.Context) (moved int, err error) {
+	var dead []deadLetter
 	err = m.write(ctx, func(tx *sql.Tx) error {
 		at, err := m.lock(ctx, tx)
 		if err != nil {
 			return err
 		}
 		failpoint.Hit("mover/locked")
-		// A statement of its own, so that its snapshot is younger than the lock.
+		// A separate statement, so that its snapshot is younger than the lock.
 		rows, err := m.next(ctx, tx, at)
 		if err != nil || len(rows) == 0 {
 			return err
@@ -66,8 +66,8 @@ func (m *Mover) take(ctx context.Context) (taken int, err error) {
 			return err
 		}
 		failpoint.Hit("mover/inserted")
-		taken = len(rows)
-		last := rows[taken-1]
+		moved = len(rows)
+		last := rows[moved-1]
 		_, err = tx.ExecContext(ctx, m.sql.advance, last.transaction, last.offset, m.config.ConsumerGroup)
 		failpoint.Hit("mover/advanced")
 		return err
@@ -77,33 +77,33 @@ func (m *Mover) take(ctx context.Context) (taken int, err error) {
 		return 0, err
 	}
 	for _, d := range dead {
-		m.config.Logger.Error("Message of the stock outbox is dead", errors.New(d.text), watermill.LogFields{
+		m.config.Logger.Error("Message of the stock outbox becomes a dead letter", errors.New(d.text), watermill.LogFields{
 			"message_uuid": d.id, "topic": d.topic, "reason": d.reason, "size": len(d.payload),
 		})
 	}
-	return taken, nil
+	return moved, nil
 }
 
-// lock waits for the offsets row of the consumer group and returns what it says.
+// lock locks the offsets row of the consumer group and returns its position.
 func (m *Mover) lock(ctx context.Context, tx *sql.Tx) (place, error) {
 	at, found, err := m.position(ctx, tx, m.sql.lock)
 	if err != nil || found {
 		return at, err
 	}
-	if _, err := tx.ExecContext(ctx, m.sql.begin, m.config.ConsumerGroup); err != nil {
+	if _, err := tx.ExecContext(ctx, m.sql.createGroup, m.config.ConsumerGroup); err != nil {
 		return place{}, err
 	}
-	failpoint.Hit("mover/group-begun")
-	// Somebody else may have been first, and further by now.
+	failpoint.Hit("mover/group-created")
+	// Another mover may have created the row first, and may already have moved rows.
 	at, found, err = m.position(ctx, tx, m.sql.lock)
 	if err == nil && !found {
-		err = fmt.Errorf("somebody removes the offset of consumer group %q", m.config.ConsumerGroup)
+		err = fmt.Errorf("the offset of consumer group %q was removed by another process", m.config.ConsumerGroup)
 	}
 	return at, err
 }
 
-// position reads the offset of the consumer group. One that never ran is at
-// the beginning.
+// position reads the offset of the consumer group. A group that never ran starts
+// at the beginning.
 func (m *Mover) position(ctx context.Context, tx *sql.Tx, query string) (at place, found bool, err error) {
 	err = tx.QueryRowContext(ctx, query, m.config.ConsumerGroup).Scan(&at.offset, &at.transaction)
 	if !errors.Is(err, sql.ErrNoRows) {
@@ -111,7 +111,7 @@ func (m *Mover) position(ctx context.Context, tx *sql.Tx, query string) (at plac
 	}
 	others, err := m.groups(ctx, tx)
 	if err == nil && len(others) > 0 {
-		err = fmt.Errorf("%w: ConsumerGroup is %q, in the table are %q", ErrUnknownGroup, m.config.ConsumerGroup, others)
+		err = fmt.Errorf("%w: ConsumerGroup is %q, the table has %q", ErrUnknownGroup, m.config.ConsumerGroup, others)
 	}
 	return place{transaction: "0"}, false, err
 }
@@ -136,7 +136,7 @@ func (m *Mover) groups(ctx context.Context, tx *sql.Tx) ([]string, error) {
 
 // next reads the rows of a batch.
 func (m *Mover) next(ctx context.Context, tx *sql.Tx, at place) ([]row, error) {
-	found, err := tx.QueryContext(ctx, m.sql.next, at.transaction, at.offset, m.config.BatchSize, mostBytes)
+	found, err := tx.QueryContext(ctx, m.sql.next, at.transaction, at.offset, m.config.BatchSize, maxBytes)
 	if err != nil {
 		return nil, err
 	}
