@@ -88,7 +88,7 @@ func TestPartsWithoutALoggerLogToSlogsDefault(t *testing.T) {
 			}
 			return drain(ctx, r.Subscriber("payments", channel()))
 		}},
-		"poison": {"Cannot quarantine", func(ctx context.Context) error {
+		"poison": {"Message stays unacked", func(ctx context.Context) error {
 			s, err := poison.New(db, poison.Config{})
 			if err != nil {
 				return err

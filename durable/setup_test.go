@@ -15,6 +15,7 @@ import (
 	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
@@ -172,13 +173,9 @@ func (b *bench) handles(ids ...string) {
 	}
 }
 
-func (b *bench) entries(states ...string) []parked.Entry {
+func (b *bench) entries(states ...string) []rows.Row {
 	b.Helper()
-	all, err := b.parked.List(context.WithoutCancel(b.Context()), parked.Filter{Limit: 1000}, states...)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return all
+	return rows.Parked(b, b.parked, states...)
 }
 
 func (b *bench) exec(query string) {

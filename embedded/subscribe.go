@@ -77,7 +77,7 @@ func (s *subscriber) Close() error {
 func (t *Transport) register(ctx context.Context, topic string, to parked.Subscription) error {
 	bounded, cancel := context.WithTimeout(ctx, t.config.PublishTimeout)
 	defer cancel()
-	_, err := t.store.See(bounded, parked.Consumer{
+	_, err := t.store.Register(bounded, parked.Consumer{
 		Consumer: to.Consumer, Topic: topic, Embedded: true, KeyOrder: to.KeyOrder, Owner: to.Owner,
 	})
 	switch {

@@ -49,22 +49,22 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 		return false
 	}
 	sel.Due = due
-	due.Suspect = due.Suspect && time.Since(f.missedCrash) >= lookAgain
-	f.requestIsolation(due.Suspect)
+	due.Crashed = due.Crashed && time.Since(f.missedCrash) >= lookAgain
+	f.requestIsolation(due.Crashed)
 	switch {
-	case due.Suspect && processGate.enterAlone():
+	case due.Crashed && processGate.enterAlone():
 		// Alone, so that the next crash can be attributed to this message.
 		sel.Crashed, sel.Limit = true, 1
 	case !due.Fresh():
 		if time.Since(f.missedCrash) >= lookAgain { // before that a recovery is not certain
 			f.report(ctx, nil)
 		}
-		f.moreDue = due.Suspect
+		f.moreDue = due.Crashed
 		return false
 	case !processGate.enter(room):
 		return false
 	}
-	before, partly := len(f.inFlight), due.Partly()
+	before, partly := len(f.inFlight), due.Partial()
 	began := time.Now()
 	claimed, err := f.store.Claim(ctx, sel)
 	if f.buffer.tooLarge(err) {

@@ -15,6 +15,7 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -30,7 +31,7 @@ func (b *bench) crash(limit int, crashed bool) {
 	}
 	b.eventually("the lease has ended", func() bool {
 		due, err := b.parked.Due(b.Context(), parked.Select{Consumer: consumer, Topic: topic})
-		return err == nil && (due.Fresh() || due.Suspect)
+		return err == nil && (due.Fresh() || due.Crashed)
 	})
 }
 
@@ -160,7 +161,7 @@ func TestTrap49CrashedMessageWaitsForMessagesInFlight(t *testing.T) {
 				due(0)
 				b.eventually("the crashed message is due", func() bool {
 					due, err := b.parked.Due(t.Context(), parked.Select{Consumer: consumer, Topic: topic})
-					return err == nil && due.Suspect
+					return err == nil && due.Crashed
 				})
 				b.polls(10) // long enough for a claim
 			}
@@ -297,7 +298,7 @@ func (w *witness) check(t *testing.T, handled int, crashed string) {
 func TestTrap48RedeliveredMessageIsParkedBeforeItsHandlerRuns(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
-		seen := make(chan []parked.Entry, 1)
+		seen := make(chan []rows.Row, 1)
 		b.run(func(msg *message.Message) error {
 			seen <- b.entries("")
 			return nil
@@ -307,8 +308,8 @@ func TestTrap48RedeliveredMessageIsParkedBeforeItsHandlerRuns(t *testing.T) {
 		if !b.transport.deliver(t, msg) {
 			t.Fatal("not acked")
 		}
-		if rows := <-seen; len(rows) != 1 || rows[0].Crashes != 1 || rows[0].State != parked.Waiting {
-			t.Fatalf("the rows are %+v while the handler runs", rows)
+		if all := <-seen; len(all) != 1 || all[0].Crashes != 1 || all[0].State != parked.Waiting {
+			t.Fatalf("the rows are %+v while the handler runs", all)
 		}
 		b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
 	})

@@ -14,14 +14,14 @@ type fairQueue struct {
 
 	mu     sync.Mutex
 	change sync.Cond
-	rows   map[parked.Turn][]parked.Claimed
-	turns  []parked.Turn // tenants with messages, the next one first
+	rows   map[parked.TenantTurn][]parked.Claimed
+	turns  []parked.TenantTurn // tenants with messages, the next one first
 	length int
 	closed bool
 }
 
 func newFairQueue(closing <-chan struct{}) *fairQueue {
-	q := &fairQueue{closing: closing, rows: map[parked.Turn][]parked.Claimed{}}
+	q := &fairQueue{closing: closing, rows: map[parked.TenantTurn][]parked.Claimed{}}
 	q.change.L = &q.mu
 	return q
 }
@@ -82,7 +82,7 @@ func (q *fairQueue) clear() (left []*parked.Claim) {
 			left = append(left, c.Claim)
 		}
 	}
-	q.rows, q.turns, q.length = map[parked.Turn][]parked.Claimed{}, nil, 0
+	q.rows, q.turns, q.length = map[parked.TenantTurn][]parked.Claimed{}, nil, 0
 	return left
 }
 

@@ -12,7 +12,7 @@ import (
 func add(l *fairQueue, tenant string, count int) {
 	for n := range count {
 		l.add(parked.Claimed{
-			Claim:   &parked.Claim{Turn: parked.Turn{Class: "live", Tenant: tenant}},
+			Claim:   &parked.Claim{Turn: parked.TenantTurn{PriorityClass: "live", Tenant: tenant}},
 			Message: message.NewMessage(fmt.Sprint(tenant, n), nil),
 		})
 	}

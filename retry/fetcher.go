@@ -34,7 +34,7 @@ type fetcher struct {
 	closeTimeout <-chan struct{} // closed when CloseTimeout is over
 	unanswered   *atomic.Int64   // messages without an ack or nack by then
 
-	turns    parked.Turns
+	turns    parked.TenantTurns
 	limit    adaptive.Limit // of the rows in one claim
 	due      *parked.Due    // result of the latest look at the table, if it may be used again
 	dueAt    time.Time      // when that look was
@@ -203,7 +203,7 @@ func (f *fetcher) renew(ctx context.Context) {
 func (f *fetcher) tidy(ctx context.Context) {
 	ctx, cancel := f.withLeaseTimeout(ctx)
 	defer cancel()
-	released, err := f.store.Tidy(ctx, f.consumer, f.topic, parked.KeyOrder(f.config.KeyOrder))
+	released, err := f.store.RepairKeys(ctx, f.consumer, f.topic, parked.KeyOrder(f.config.KeyOrder))
 	if err != nil {
 		f.report(ctx, err)
 	}

@@ -91,7 +91,7 @@ func TestReusedLookIsFollowedByNewLook(t *testing.T) {
 		if finish() == "" || len(f.inFlight) > 0 {
 			t.Error("nothing was fetched")
 		}
-		if due, err := f.store.Due(t.Context(), parked.Select{Consumer: f.consumer, Topic: f.topic, Limit: 1}); err != nil || due.Suspect {
+		if due, err := f.store.Due(t.Context(), parked.Select{Consumer: f.consumer, Topic: f.topic, Limit: 1}); err != nil || due.Crashed {
 			t.Errorf("the crashed message was skipped, %v", err)
 		}
 	})

@@ -34,7 +34,7 @@ func crashDue(t *testing.T, f *fetcher) {
 	}
 	testkit.Eventually(t, 20*time.Second, "the message is counted as crashed", func() bool {
 		due, err := f.store.Due(t.Context(), sel)
-		return err == nil && due.Suspect
+		return err == nil && due.Crashed
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
@@ -139,14 +140,14 @@ func TestKeyOrderContinuesAfterQuarantine(t *testing.T) {
 // discarded or edited. Then its successors are handled in order.
 func TestBlockWhileQuarantinedBlocksKeyUntilResolved(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		for what, settle := range map[string]func(b *bench, e parked.Entry) error{
-			"a1 a2 a3 a4": func(b *bench, e parked.Entry) error {
+		for what, settle := range map[string]func(b *bench, e rows.Row) error{
+			"a1 a2 a3 a4": func(b *bench, e rows.Row) error {
 				return b.quarantine().Replay(b.Context(), someone, e.ID)
 			},
-			"a2 a3 a4": func(b *bench, e parked.Entry) error {
+			"a2 a3 a4": func(b *bench, e rows.Row) error {
 				return b.quarantine().Discard(b.Context(), someone, e.ID)
 			},
-			"a9 a2 a3 a4": func(b *bench, e parked.Entry) error {
+			"a9 a2 a3 a4": func(b *bench, e rows.Row) error {
 				_, err := b.quarantine().Edit(b.Context(), someone, e.ID, func(msg *message.Message) error {
 					msg.UUID = "a9"
 					return nil

@@ -75,7 +75,7 @@ func TestTrap48HandlerIsNotCalledAfterLeaseEnd(t *testing.T) {
 			t.Error(err)
 		}
 		claim := parked.DeliveryOf(msg.Context()).Claim
-		b.eventually("the lease has ended", func() bool { return !claim.Held() })
+		b.eventually("the lease has ended", func() bool { return !claim.Leased() })
 		return disposition.HandBack(errHandler)
 	})
 	b.eventually("the middleware leaves the message to others", func() bool {
@@ -111,7 +111,7 @@ func TestFailureAfterLeaseEndIsCharged(t *testing.T) {
 		b.runWith(func(msg *message.Message) error {
 			calls.Add(1)
 			claim := parked.DeliveryOf(msg.Context()).Claim
-			b.eventually("the lease has ended", func() bool { return !claim.Held() })
+			b.eventually("the lease has ended", func() bool { return !claim.Leased() })
 			return errHandler
 		}, quarantine.Middleware, b.retries.Middleware, inbox.Middleware)
 		b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
@@ -173,7 +173,7 @@ func (b *bench) loseTo(claim *parked.Claim) {
 		if _, err := b.ExecContext(b.Context(), other, claim.ID, due.Milliseconds()); err != nil {
 			b.Error(err)
 		}
-		b.eventually("the lease has ended", func() bool { return !claim.Held() })
+		b.eventually("the lease has ended", func() bool { return !claim.Leased() })
 	}
 }
 

@@ -70,7 +70,7 @@ type attempt struct {
 
 func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 	for tries := 1; ; {
-		if err := a.delivery.Held(); err != nil {
+		if err := a.delivery.CheckLease(); err != nil {
 			a.log("Lease of the message has ended, another process may handle it", err, nil)
 			return nil, a.returnUncharged(err)
 		}
@@ -115,7 +115,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		policy := a.policy(err)
 		// A handler may outlast the lease and even prevent its renewal. Such a failure
 		// is charged too: parking the row fails if another process has claimed it.
-		if v.After > 0 || tries > policy.Immediate || late || a.delivery.Held() != nil {
+		if v.After > 0 || tries > policy.Immediate || late || a.delivery.CheckLease() != nil {
 			return nil, a.nextRound(err, policy, v.After, end)
 		}
 		end(again)

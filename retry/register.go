@@ -22,9 +22,9 @@ func (f *fetcher) register(ctx context.Context) (next time.Duration) {
 	own := parked.Consumer{
 		Consumer: f.consumer, Topic: f.topic, KeyOrder: f.config.KeyOrder != Unordered, Handler: f.use.Handler(), Owner: f.owner,
 	}
-	before, err := f.store.See(ctx, own)
+	before, err := f.store.Register(ctx, own)
 	if err == nil {
-		f.logOtherHandler(own.Twin(before))
+		f.logOtherHandler(own.OtherHandler(before))
 		f.registered, f.registerFailed = true, false
 		return f.registerEvery
 	}

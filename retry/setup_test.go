@@ -12,6 +12,7 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
@@ -154,13 +155,9 @@ func (b *bench) start(consumer, topic string, h message.NoPublishHandlerFunc, mi
 }
 
 // entries returns the rows in a state, or all rows if state is empty.
-func (b *bench) entries(state string) []parked.Entry {
+func (b *bench) entries(state string) []rows.Row {
 	b.Helper()
-	all, err := b.parked.List(context.WithoutCancel(b.Context()), parked.Filter{Limit: 100}, state)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return all
+	return rows.Parked(b, b.parked, state)
 }
 
 func (b *bench) eventually(what string, cond func() bool) {

@@ -72,7 +72,7 @@ func TestTrap38RetriesAndReplaysAreNoDuplicates(t *testing.T) {
 		if n := b.count("effects"); calls != 4 || n != 0 {
 			t.Fatalf("%d calls, %d effects", calls, n)
 		}
-		if err := b.parked.Replay(t.Context(), parked.Act{Actor: "test"}, []int64{b.entries("")[0].ID}); err != nil {
+		if err := b.quarantine().Replay(t.Context(), someone, b.entries("")[0].ID); err != nil {
 			t.Fatal(err)
 		}
 		b.eventually("the replay ran", func() bool { return b.count("effects") == 1 })

@@ -137,12 +137,12 @@ var Points = []string{
 	"poison/quarantined", // committed
 
 	// Entries leave the quarantine.
-	"parked/replay",
-	"parked/discard",
-	"parked/tombstone",
-	"parked/edited",
-	"parked/audited",
-	"parked/import",
+	"poison/replay",
+	"poison/discard",
+	"poison/tombstone",
+	"poison/edited",
+	"poison/audited",
+	"poison/import",
 
 	// Many entries are replayed.
 	"replay/begin",

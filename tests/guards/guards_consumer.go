@@ -93,13 +93,13 @@ func inboxGuards() []guard {
 			trap: 38, what: "poison refuses to run inside of dedup",
 			file: "poison/middleware.go", guard: "if _, inside := parked.TxOf(ctx); inside {",
 			without: "if _, inside := parked.TxOf(ctx); inside && msg == nil {",
-			pkg:     "poison", test: "TestTrap38InsideOfDedupItIsRefused",
+			pkg:     "poison", test: "TestTrap38MiddlewareInsideDedupIsRefused",
 		},
 		{
 			trap: 38, what: "poison refuses to run inside of retry",
 			file: "poison/middleware.go", guard: "if parked.Tried(ctx, msg) {",
 			without: "if parked.Tried(ctx, msg) && msg == nil {",
-			pkg:     "poison", test: "TestTrap38InsideOfRetryItIsRefused",
+			pkg:     "poison", test: "TestTrap38MiddlewareInsideRetryIsRefused",
 		},
 		{
 			trap: 39, what: "an empty id is refused",
@@ -153,7 +153,7 @@ func inboxGuards() []guard {
 		},
 		{
 			trap: 41, what: "what cannot be decoded is not replayed",
-			file: "internal/parked/operate.go", guard: "if raw {", without: "if raw && tx == nil {",
+			file: "poison/replay.go", guard: "if undecodable {", without: "if undecodable && tx == nil {",
 			pkg: "poison", test: "TestTrap41",
 		},
 		{
@@ -170,7 +170,7 @@ func inboxGuards() []guard {
 			file:    "internal/parked/persist.go",
 			guard:   "context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(p.OneTry, oneTry))",
 			without: "context.WithTimeout(ctx, cmp.Or(p.OneTry, oneTry))",
-			pkg:     "poison", test: "TestTrap43AnExpired",
+			pkg:     "poison", test: "TestTrap43ExpiredContext",
 		},
 		{
 			trap: 43, what: "no ack before the entry is stored",
@@ -179,7 +179,7 @@ func inboxGuards() []guard {
 		return err`,
 			without: `end("", err)
 		return nil`,
-			pkg: "poison", test: "TestTrap43WhatCannotBeStored",
+			pkg: "poison", test: "TestTrap43UnstoredMessage",
 		},
 		{
 			trap: 43, what: "a copy that is refused does not undo the entry",
@@ -187,7 +187,7 @@ func inboxGuards() []guard {
 			guard: `_, err = tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT once_copy")
 `,
 			without: "",
-			pkg:     "poison", test: "TestTrap43ACopy",
+			pkg:     "poison", test: "TestTrap43RefusedCopy",
 		},
 		{
 			trap: 44, what: "the end of the deliveries is noticed",

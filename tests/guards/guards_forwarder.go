@@ -222,7 +222,7 @@ func forwarderGuards() []guard {
 		{
 			trap: 20, what: "what a process left behind is claimed again",
 			file: "internal/parked/queries_claim.go", guard: "crashes > 0 AND consumer", without: "crashes > 0 AND owner IS NULL AND consumer",
-			pkg: "internal/parked", test: "TestTrap20",
+			pkg: "poison", test: "TestTrap20",
 		},
 		{
 			trap: 21, what: "what waits for a refused one is not read",

@@ -16,7 +16,7 @@ func handlerGuards() []guard {
 		},
 		{
 			trap: 86, what: "what has no room in the encoding is spelled out",
-			file: "internal/parked/text.go", guard: "err = do(spelled)", without: "_ = spelled",
+			file: "internal/parked/text.go", guard: "err = do(inASCII)", without: "_ = inASCII",
 			pkg: "tests/databases", test: "TestTrap86",
 		},
 		{

@@ -25,7 +25,7 @@ func parkedGuards() []guard {
 			file:    "internal/parked/consumers.go",
 			guard:   "SET embedded = c.embedded OR excluded.embedded",
 			without: "SET embedded = excluded.embedded",
-			pkg:     "internal/parked", test: "TestAConsumerStaysRegistered/sqlite",
+			pkg:     "internal/parked", test: "TestRegistrationKeepsTheEmbeddedTransport/sqlite",
 		},
 		{
 			trap: 48, what: "the inbox is asked before a message is given up that was killed",
@@ -45,7 +45,7 @@ func parkedGuards() []guard {
 		{
 			trap: 48, what: "a crash is charged before the handler runs",
 			file:    "internal/parked/queries_claim.go",
-			guard:   `oneMore("crashes")`,
+			guard:   `OneMore("crashes")`,
 			without: `"crashes"`,
 			pkg:     "retry", test: "TestTrap48RedeliveredMessageIsParkedBeforeItsHandlerRuns",
 		},
@@ -59,7 +59,7 @@ func parkedGuards() []guard {
 		{
 			trap: 48, what: "a claim that ends in quarantine is no crash",
 			file: "internal/parked/queries.go", guard: "token = NULL, crashes = crashes - 1, attempts", without: "token = NULL, attempts",
-			pkg: "internal/parked", test: "TestTrap48OnlyClaims",
+			pkg: "poison", test: "TestTrap48QuarantinedClaim",
 		},
 		{
 			trap: 48, what: "a commit under way is waited for",
@@ -69,7 +69,7 @@ func parkedGuards() []guard {
 			return err
 		}
 		if fresh, err := result.RowsAffected(); err != nil || fresh > 0 {
-			return cmp.Or(err, errOnlyLooked)
+			return cmp.Or(err, errRollback)
 		}
 `,
 			without: "",
@@ -77,14 +77,14 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 48, what: "no attempt is begun when the lease has ended",
-			file: "retry/middleware.go", guard: "if err := a.delivery.Held(); err != nil {",
-			without: "if err := a.delivery.Held(); err != nil && a.ctx == nil {",
+			file: "retry/middleware.go", guard: "if err := a.delivery.CheckLease(); err != nil {",
+			without: "if err := a.delivery.CheckLease(); err != nil && a.ctx == nil {",
 			pkg:     "retry", test: "TestTrap48HandlerIsNotCalledAfterLeaseEnd",
 		},
 		{
 			trap: 48, what: "nothing is applied when the lease has ended",
-			file: "dedup/inbox.go", guard: "if err := parked.DeliveryOf(ctx).Held(); err != nil {",
-			without: "if err := parked.DeliveryOf(ctx).Held(); err != nil && ctx == nil {",
+			file: "dedup/inbox.go", guard: "if err := parked.DeliveryOf(ctx).CheckLease(); err != nil {",
+			without: "if err := parked.DeliveryOf(ctx).CheckLease(); err != nil && ctx == nil {",
 			pkg:     "retry", test: "TestTrap48MessageIsNotAppliedAfterLeaseEnd/alone/sqlite",
 		},
 		{
@@ -140,20 +140,20 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 52, what: "replays of a consumer exclude each other",
-			file:    "internal/parked/queries_replay.go",
+			file:    "poison/queries_replay.go",
 			guard:   "WHERE state = 'running' AND lease_until > {now} AND id <> $2",
 			without: "WHERE 1 = 0 AND id <> $2",
-			pkg:     "poison", test: "TestTrap52ReplaysThatBeginAtOnce",
+			pkg:     "poison", test: "TestTrap52OneOfSimultaneous",
 		},
 		{
 			trap: 52, what: "a replay that is being entered is waited for",
-			file: "internal/parked/replay.go", guard: `if s.sql.replays.lock != "" {`, without: `if s.sql.replays.lock == "none" {`,
-			pkg: "poison", test: "TestTrap52AReplayThatBegins",
+			file: "poison/replay_lease.go", guard: `if t.sql.replays.lock != "" {`, without: `if t.sql.replays.lock == "none" {`,
+			pkg: "poison", test: "TestTrap52NewReplayWaits",
 		},
 		{
 			trap: 52, what: "a lease that runs out while it waits is not extended",
-			file: "internal/parked/queries_replay.go", guard: "clock := `clock_timestamp()`", without: "clock := `now()`",
-			pkg: "internal/parked", test: "TestTrap52ALease",
+			file: "poison/queries_replay.go", guard: "clock := `clock_timestamp()`", without: "clock := `now()`",
+			pkg: "poison", test: "TestTrap52LeaseThatEnds",
 		},
 		{
 			trap: 53, what: "a row is claimed for its consumer alone",
@@ -285,7 +285,7 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 69, what: "so do those of many messages",
-			file: "internal/parked/batch.go", guard: "r.ids = append(r.ids, Clean(msg.UUID, maxName))", without: "r.ids = append(r.ids, msg.UUID)",
+			file: "internal/parked/batch.go", guard: "r.ids = append(r.ids, Clean(msg.UUID, MaxName))", without: "r.ids = append(r.ids, msg.UUID)",
 			pkg: "internal/parked", test: "TestTrap69",
 		},
 		{
@@ -300,27 +300,27 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 72, what: "a discarded message leaves a tombstone",
-			file:    "internal/parked/operate.go",
+			file:    "poison/discard.go",
 			guard:   `err == nil && msg.UUID != "" && msg.UUID == messageID`,
 			without: "err == nil && msg == nil",
-			pkg:     "poison", test: "TestTrap72ADiscarded",
+			pkg:     "poison", test: "TestTrap72DiscardedMessageDoesNot",
 		},
 		{
 			trap: 72, what: "an edited message takes the place of the old one",
-			file:    "internal/parked/edit.go",
-			guard:   `s.discard(ctx, tx, act, "edit", old.ID)`,
-			without: `s.record(ctx, tx, act, "edit", old.ID, old.Consumer, old.MessageID)`,
-			pkg:     "poison", test: "TestTrap72AnEdited",
+			file:    "poison/edit.go",
+			guard:   `t.discardIn(ctx, tx, act, "edit", old.ID)`,
+			without: `t.record(ctx, tx, act, "edit", old.ID, old.Consumer, old.MessageID)`,
+			pkg:     "poison", test: "TestTrap72EditedMessage",
 		},
 		{
 			trap: 72, what: "a replay does not make the inbox forget",
-			file: "internal/parked/replay.go", guard: "if r.Plan.Force {", without: "if r != nil {",
-			pkg: "poison", test: "TestTrap72AReplay",
+			file: "poison/replay_table.go", guard: "if r.Plan.Force {", without: "if r != nil {",
+			pkg: "poison", test: "TestTrap72ReplayOfHandled",
 		},
 		{
 			trap: 72, what: "a forced replay has the inbox forget what it runs again, and no more",
-			file: "internal/parked/replay.go", guard: "moved := s.dialect.List(due)", without: "moved := s.dialect.List(ids)",
-			pkg: "internal/parked", test: "TestTrap72AForcedReplay",
+			file: "poison/replay_table.go", guard: "changed := t.dialect.List(due)", without: "changed := t.dialect.List(ids)",
+			pkg: "poison", test: "TestTrap72ForcedReplay",
 		},
 		{
 			trap: 73, what: "an outage holds the message",

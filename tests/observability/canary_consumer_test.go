@@ -185,7 +185,7 @@ func operateBadly(w *watch, quarantine *poison.Quarantine) (errs []error) {
 		strings.Replace(line, `"digest":"`, `"digest":"00`, 1),
 		`{"canary-payload"`,
 	} {
-		_, err := quarantine.Import(ctx, ann, strings.NewReader(broken))
+		_, _, err := quarantine.Import(ctx, ann, strings.NewReader(broken))
 		errs = append(errs, err)
 	}
 	for _, e := range entries {

@@ -10,20 +10,22 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Quarantine is the quarantine.
+// Quarantine stores the messages that a consumer cannot handle, and lets people
+// look at them, replay, edit and discard them. All methods may be called by
+// several goroutines.
 type Quarantine struct {
 	config      Config
-	parked      *parked.Store
+	table       *table
 	patience    parked.Patience
 	instruments *instruments
 	hook        hook
 
-	listening sync.Once
-	consumers sync.Map // names that its Middleware has seen
+	started   sync.Once
+	consumers sync.Map // names of the consumers whose messages passed through Middleware
 }
 
-// New returns the quarantine in db, the consumer's own database. The tables
-// must be there, see schema.Up.
+// New returns the quarantine in db, which is the consumer's own database. The
+// tables must exist, see schema.Up.
 func New(db *sql.DB, config Config) (*Quarantine, error) {
 	config = config.withDefaults()
 	err := config.validate()
@@ -33,13 +35,13 @@ func New(db *sql.DB, config Config) (*Quarantine, error) {
 	if err != nil {
 		return nil, fields.Refused("poison", err)
 	}
-	store, err := parked.NewStore(db, config.Schema)
+	table, err := newTable(db, config.Schema)
 	if err != nil {
 		return nil, fmt.Errorf("poison: %w", err)
 	}
 	return &Quarantine{
 		config:   config,
-		parked:   store,
+		table:    table,
 		patience: parked.Patience{UnackedWait: config.UnackedWait, Logger: config.Logger},
 
 		instruments: newInstruments(config),

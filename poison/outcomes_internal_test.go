@@ -1,4 +1,4 @@
-package parked_test
+package poison
 
 import (
 	"errors"
@@ -12,54 +12,51 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-var act = parked.Act{Actor: "ann", Why: "mended"}
-
-// replaying is a replay that gives back so many entries of a new quarantine,
-// none of which has been handled.
-func replaying(t *testing.T, s *parked.Store, n int, lease time.Duration) *parked.Replay {
+// replaying begins a replay of n new entries. None is replayed yet.
+func replaying(t *testing.T, s *table, n int, lease time.Duration) *leasedReplay {
 	t.Helper()
 	to := &parked.Delivery{Consumer: "c", Topic: "t"}
 	for i := range n {
 		msg := message.NewMessage(fmt.Sprintf("m%d", i+1), nil)
-		if _, err := s.Quarantine(t.Context(), to, msg, parked.Failure{Err: errHandler, Reason: "failed"}, nil); err != nil {
+		if _, err := s.parked.Quarantine(t.Context(), to, msg, parked.Failure{Err: errHandler, Reason: "failed"}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r, err := s.BeginReplay(t.Context(), act, parked.Filter{All: true}, parked.Plan{}, lease)
+	r, err := s.beginReplay(t.Context(), act, Filter{All: true}, Plan{}, lease)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-func look(t *testing.T, s *parked.Store, r *parked.Replay) *parked.Replay {
+func look(t *testing.T, s *table, r *leasedReplay) *leasedReplay {
 	t.Helper()
-	r, err := s.BeatReplay(t.Context(), r, time.Minute)
+	r, err := s.renewReplay(t.Context(), r, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-func advance(t *testing.T, s *parked.Store, r *parked.Replay, n int) {
+func advance(t *testing.T, s *table, r *leasedReplay, n int) {
 	t.Helper()
-	moved, _, err := s.AdvanceReplay(t.Context(), r, n, time.Minute)
-	if err != nil || moved != int64(n) {
+	moved, _, err := s.advanceReplay(t.Context(), r, n, time.Minute)
+	if err != nil || moved != n {
 		t.Fatalf("%d given back, %v", moved, err)
 	}
 }
 
-// stands is the counts of a replay, as who runs it sees them.
-func stands(t *testing.T, r *parked.Replay, want string) {
+// stands checks the counts of a replay.
+func stands(t *testing.T, r *leasedReplay, want string) {
 	t.Helper()
 	if got := fmt.Sprintf("%d given back: %d resolved, %d failed, %d wait", r.Replayed, r.Resolved, r.Failed, r.Waiting); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
 
-// settle ends the claims that there are: the first ones fail, the others are
+// settle ends the claims of all due rows: the first ones fail, the others are
 // handled.
-func settle(t *testing.T, s *parked.Store, fail, handle int) (failed []int64) {
+func settle(t *testing.T, s *table, fail, handle int) (failed []int64) {
 	t.Helper()
 	sel := selection
 	sel.Limit = fail + handle
@@ -70,10 +67,10 @@ func settle(t *testing.T, s *parked.Store, fail, handle int) (failed []int64) {
 	for i, c := range claimed {
 		var err error
 		if i < fail {
-			err = s.QuarantineClaim(t.Context(), "c", c.Claim, parked.Failure{Err: errHandler, Reason: "failed"})
+			err = s.parked.QuarantineClaim(t.Context(), "c", c.Claim, parked.Failure{Err: errHandler, Reason: "failed"})
 			failed = append(failed, c.ID)
 		} else {
-			err = s.Resolve(t.Context(), c.Claim)
+			err = s.parked.Resolve(t.Context(), c.Claim)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -82,11 +79,11 @@ func settle(t *testing.T, s *parked.Store, fail, handle int) (failed []int64) {
 	return failed
 }
 
-// What failed counts as failed whatever people do to it afterwards, and
-// whether or not who runs the replay has looked in between.
-func TestWhatAReplayHasComeToAddsUp(t *testing.T) {
+// A failed entry counts as failed whatever happens to it afterwards, and whether or
+// not the process that runs the replay has read it meanwhile.
+func TestOutcomesOfAReplayAddUp(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		s := newStore(t, db)
+		s := newTestTable(t, db)
 		r := look(t, s, replaying(t, s, 12, time.Minute))
 		stands(t, r, "0 given back: 0 resolved, 0 failed, 0 wait")
 		advance(t, s, r, 10)
@@ -94,29 +91,29 @@ func TestWhatAReplayHasComeToAddsUp(t *testing.T) {
 		stands(t, r, "10 given back: 0 resolved, 0 failed, 10 wait")
 
 		failed := settle(t, s, 4, 3)
-		old, err := s.Get(t.Context(), failed[0])
+		old, err := s.get(t.Context(), failed[0])
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Edit(t.Context(), act, old, message.NewMessage("edited", nil), false); err != nil {
+		if _, err := s.edit(t.Context(), act, old, message.NewMessage("edited", nil), false); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Discard(t.Context(), act, failed[1:2]); err != nil {
+		if err := s.discard(t.Context(), act, failed[1:2]); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Replay(t.Context(), act, failed[2:3]); err != nil {
+		if err := s.replay(t.Context(), act, failed[2:3]); err != nil {
 			t.Fatal(err)
 		}
 		r = look(t, s, r)
 		stands(t, r, "10 given back: 3 resolved, 4 failed, 3 wait")
-		if err := s.Replay(t.Context(), act, failed[3:]); err != nil {
+		if err := s.replay(t.Context(), act, failed[3:]); err != nil {
 			t.Fatal(err)
 		}
 		settle(t, s, 0, 6) // what was edited and replayed by hand too
 		advance(t, s, r, 2)
 		r = look(t, s, r)
 		stands(t, r, "12 given back: 6 resolved, 4 failed, 2 wait")
-		others, err := s.ReplayOf(t.Context(), r.ID)
+		others, err := s.replayOf(t.Context(), r.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,11 +123,10 @@ func TestWhatAReplayHasComeToAddsUp(t *testing.T) {
 	})
 }
 
-// Who goes on with a replay after a crash, or after a commit of which it is not
-// known whether it took place, counts anew.
-func TestAReplayThatIsTakenUpCountsWhatWasGivenBack(t *testing.T) {
+// After a crash, or a commit of unknown outcome, the entries are counted again.
+func TestResumedReplayCountsEarlierEntries(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		s := newStore(t, db)
+		s := newTestTable(t, db)
 		r := replaying(t, s, 12, time.Minute)
 		unknown := *r
 		advance(t, s, &unknown, 4)
@@ -142,7 +138,7 @@ func TestAReplayThatIsTakenUpCountsWhatWasGivenBack(t *testing.T) {
 		if _, err := db.ExecContext(t.Context(), `UPDATE once_replays SET lease_until = started_at`); err != nil {
 			t.Fatal(err)
 		}
-		resumed, err := s.ResumeReplay(t.Context(), act, r.ID, time.Minute)
+		resumed, err := s.resumeReplay(t.Context(), act, r.ID, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,18 +147,18 @@ func TestAReplayThatIsTakenUpCountsWhatWasGivenBack(t *testing.T) {
 		advance(t, s, resumed, 4)
 		settle(t, s, 2, 3)
 		stands(t, look(t, s, resumed), "12 given back: 7 resolved, 4 failed, 1 wait")
-		if _, err := s.BeatReplay(t.Context(), r, time.Minute); !errors.Is(err, parked.ErrReplayLost) {
+		if _, err := s.renewReplay(t.Context(), r, time.Minute); !errors.Is(err, ErrReplayLost) {
 			t.Errorf("who had it before: %v", err)
 		}
 	})
 }
 
-// A look, and what is given back then, cost what waits: not what is done,
-// whatever PostgreSQL knows of the table.
-func TestALookAtAReplayDoesNotReadWhatIsDone(t *testing.T) {
+// Each step of a replay reads only the entries that wait, whatever the statistics of
+// PostgreSQL are.
+func TestReplayProgressReadsOnlyWaitingEntries(t *testing.T) {
 	db := testkit.Postgres(t)
 	db.SetMaxOpenConns(1) // of which the reads are counted
-	s := newStore(t, db)
+	s := newTestTable(t, db)
 	exec := func(query string) {
 		t.Helper()
 		if _, err := db.ExecContext(t.Context(), query); err != nil {
@@ -173,7 +169,7 @@ func TestALookAtAReplayDoesNotReadWhatIsDone(t *testing.T) {
 	exec(`ANALYZE once_parked`)
 	exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
 		SELECT 'c', 't', gen_random_uuid()::text, '', '', 'quarantined', now() FROM generate_series(1, 20000)`)
-	r, err := s.BeginReplay(t.Context(), act, parked.Filter{All: true}, parked.Plan{Force: true}, time.Minute)
+	r, err := s.beginReplay(t.Context(), act, Filter{All: true}, Plan{Force: true}, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +196,8 @@ func TestALookAtAReplayDoesNotReadWhatIsDone(t *testing.T) {
 	}
 }
 
-// touched is how many rows of the table, or of its indexes, were read.
+// touched returns the number of rows of the table, and of entries of its indexes,
+// that were read.
 func touched(t *testing.T, db testkit.Database) (n int) {
 	t.Helper()
 	if _, err := db.ExecContext(t.Context(), `SELECT pg_stat_force_next_flush()`); err != nil {

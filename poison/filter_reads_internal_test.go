@@ -1,18 +1,21 @@
-package parked_test
+package poison
 
 import (
 	"testing"
 
-	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Who looks for the entries of one consumer, or for one message, reads these
-// alone, whatever PostgreSQL knows of the table.
-func TestAFilterReadsNoMoreThanWhatItMeans(t *testing.T) {
+// A list of the entries of one consumer, or of one message, reads only these rows,
+// whatever the statistics of PostgreSQL are.
+func TestFilterReadsOnlyMatchingRows(t *testing.T) {
 	db := testkit.Postgres(t)
 	db.SetMaxOpenConns(1) // of which the reads are counted
-	s := newStore(t, db)
+	newTestTable(t, db)
+	q, err := New(db.DB, Config{Logger: testkit.Logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
 	exec := func(query string) {
 		t.Helper()
 		if _, err := db.ExecContext(t.Context(), query); err != nil {
@@ -27,19 +30,19 @@ func TestAFilterReadsNoMoreThanWhatItMeans(t *testing.T) {
 		FROM generate_series(1, 30000) AS i`)
 	for _, known := range []string{"when it was empty", "now"} {
 		for _, of := range []struct {
-			filter parked.Filter
+			filter Filter
 			want   int
 		}{
-			{parked.Filter{Consumer: "rare"}, 3},
-			{parked.Filter{Consumer: "none"}, 0},
-			{parked.Filter{Consumer: "c1", Limit: 10}, 10},
-			{parked.Filter{MessageID: "m29999"}, 1},
-			{parked.Filter{MessageID: "m29999", Consumer: "c1"}, 1},
-			{parked.Filter{MessageID: "m29999", Consumer: "rare"}, 0},
-			{parked.Filter{Fingerprint: "new", Consumer: "c0"}, 3},
+			{Filter{Consumer: "rare"}, 3},
+			{Filter{Consumer: "none"}, 0},
+			{Filter{Consumer: "c1", Limit: 10}, 10},
+			{Filter{MessageID: "m29999"}, 1},
+			{Filter{MessageID: "m29999", Consumer: "c1"}, 1},
+			{Filter{MessageID: "m29999", Consumer: "rare"}, 0},
+			{Filter{Fingerprint: "new", Consumer: "c0"}, 3},
 		} {
 			before := touched(t, db)
-			entries, err := s.List(t.Context(), of.filter, parked.Quarantined)
+			entries, err := q.List(t.Context(), of.filter)
 			if err != nil || len(entries) != of.want {
 				t.Fatalf("%+v: %d entries, %v", of.filter, len(entries), err)
 			}
@@ -50,7 +53,7 @@ func TestAFilterReadsNoMoreThanWhatItMeans(t *testing.T) {
 			if of.filter.Limit > 0 {
 				continue // groups are of all
 			}
-			if _, err := s.Groups(t.Context(), of.filter, parked.Quarantined); err != nil {
+			if _, err := q.Groups(t.Context(), of.filter); err != nil {
 				t.Fatal(err)
 			}
 			if rows := touched(t, db) - listed; rows > 200 {

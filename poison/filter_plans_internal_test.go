@@ -1,24 +1,17 @@
-package parked
+package poison
 
 import (
 	"strings"
 	"testing"
 
+	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/schema"
 )
 
-// SQLite finds what a filter means by the same indexes as PostgreSQL.
-func TestSQLiteTakesTheIndexOfAFilter(t *testing.T) {
+// SQLite uses the same indexes for a Filter as PostgreSQL.
+func TestSQLiteUsesTheIndexOfAFilter(t *testing.T) {
 	db := testkit.SQLite(t)
-	config := schema.Config{Dialect: schema.SQLite}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
-	s, err := NewStore(db.DB, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newTestTable(t, db)
 	for index, filters := range map[string][]Filter{
 		"once_parked_quarantined": {{}, {Topic: "t"}},
 		"once_parked_consumer":    {{Consumer: "c"}, {Consumer: "c", Topic: "t", AfterID: 7}},
@@ -26,7 +19,7 @@ func TestSQLiteTakesTheIndexOfAFilter(t *testing.T) {
 		"once_parked_message":     {{MessageID: "m"}, {MessageID: "m", Consumer: "c", Fingerprint: "f"}},
 	} {
 		for _, f := range filters {
-			where := s.where(f, Quarantined)
+			where := s.where(f, parked.Quarantined)
 			query := s.dialect.SQL(`EXPLAIN QUERY PLAN SELECT id FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(100))
 			var (
 				id, parent, unused int

@@ -1,4 +1,4 @@
-package parked_test
+package poison
 
 import (
 	"errors"
@@ -11,9 +11,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// An entry is discarded while a forced replay is about to run it again. It
-// stays discarded, and so the inbox must go on knowing it.
-func TestTrap72AForcedReplayLeavesWhatWasDiscarded(t *testing.T) {
+// An entry is discarded while a forced replay is about to include it. It stays
+// discarded, so the inbox must keep its id.
+func TestTrap72ForcedReplaySparesDiscardedEntries(t *testing.T) {
 	for when, table := range map[string]string{
 		"when it is to be moved":     "once_parked IN SHARE MODE",
 		"when it is to be forgotten": "once_inbox",
@@ -26,13 +26,13 @@ func TestTrap72AForcedReplayLeavesWhatWasDiscarded(t *testing.T) {
 func discardDuringReplay(t *testing.T, table string) {
 	t.Helper()
 	db := testkit.Postgres(t)
-	s := newStore(t, db)
+	s := newTestTable(t, db)
 	to := &parked.Delivery{Consumer: "c", Topic: "t"}
 	failure := parked.Failure{Err: errHandler, Reason: "failed"}
-	if _, err := s.Quarantine(t.Context(), to, message.NewMessage("m1", nil), failure, nil); err != nil {
+	if _, err := s.parked.Quarantine(t.Context(), to, message.NewMessage("m1", nil), failure, nil); err != nil {
 		t.Fatal(err)
 	}
-	replay, err := s.BeginReplay(t.Context(), parked.Act{Actor: "test"}, parked.Filter{All: true}, parked.Plan{Force: true}, time.Minute)
+	replay, err := s.beginReplay(t.Context(), Act{Actor: "test"}, Filter{All: true}, Plan{Force: true}, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func discardDuringReplay(t *testing.T, table string) {
 	}
 	advanced := make(chan error, 1)
 	go func() {
-		_, _, err := s.AdvanceReplay(t.Context(), replay, 10, time.Minute)
+		_, _, err := s.advanceReplay(t.Context(), replay, 10, time.Minute)
 		advanced <- err
 	}()
 	testkit.Eventually(t, 20*time.Second, "the replay waits", func() bool {
@@ -79,13 +79,13 @@ func discardDuringReplay(t *testing.T, table string) {
 	}
 }
 
-// The lease runs out between the begin of the transaction that is to extend it
-// and the moment it comes to its row, as for a process that stood still. Another
-// replay has begun by then.
-func TestTrap52ALeaseThatRanOutWhileItWaitedIsNotExtended(t *testing.T) {
+// The lease ends after the transaction that extends it has begun and before that
+// reaches its row, as in a process that was stopped. Another replay has begun
+// meanwhile.
+func TestTrap52LeaseThatEndsDuringALockWaitIsNotExtended(t *testing.T) {
 	db := testkit.Postgres(t)
-	s := newStore(t, db)
-	replay, err := s.BeginReplay(t.Context(), parked.Act{Actor: "test"}, parked.Filter{All: true}, parked.Plan{}, time.Minute)
+	s := newTestTable(t, db)
+	replay, err := s.beginReplay(t.Context(), Act{Actor: "test"}, Filter{All: true}, Plan{}, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestTrap52ALeaseThatRanOutWhileItWaitedIsNotExtended(t *testing.T) {
 	}
 	advanced := make(chan error, 1)
 	go func() {
-		_, _, err := s.AdvanceReplay(t.Context(), replay, 10, time.Minute)
+		_, _, err := s.advanceReplay(t.Context(), replay, 10, time.Minute)
 		advanced <- err
 	}()
 	testkit.Eventually(t, 20*time.Second, "it waits", func() (waits bool) {
@@ -122,7 +122,7 @@ func TestTrap52ALeaseThatRanOutWhileItWaitedIsNotExtended(t *testing.T) {
 	if err := other.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-advanced; !errors.Is(err, parked.ErrReplayLost) {
+	if err := <-advanced; !errors.Is(err, ErrReplayLost) {
 		t.Errorf("two replays of a consumer run: %v", err)
 	}
 }

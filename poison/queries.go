@@ -1,10 +1,13 @@
-package parked
+package poison
 
-import "github.com/watermill-once/once/internal/dialect"
+import (
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/parked"
+)
 
-// operateQueries are the statements of what people do to quarantined messages,
-// for PostgreSQL and SQLite alike.
-type operateQueries struct {
+// queries are the statements of the quarantine, for PostgreSQL and SQLite.
+type queries struct {
+	get            string
 	replay         string
 	discard        string
 	tombstone      string
@@ -12,28 +15,34 @@ type operateQueries struct {
 	count          string
 	last           string
 	errors         string
-	used           string
+	idInUse        string
 	insertEdited   string
 	insertImported string
 	known          string
+
+	replays replayQueries
 }
 
-func newOperateQueries(d dialect.Dialect) operateQueries {
-	return operateQueries{
+func newQueries(d dialect.Dialect) queries {
+	return queries{
+		replays: newReplayQueries(d),
+
+		get: d.SQL(`SELECT ` + entryColumns + ` FROM {parked} WHERE id = $1`),
+
 		replay: d.SQL(`
 			UPDATE {parked}
 			SET state = 'waiting', priority_class = 'replay', due_at = {now}, attempts = 0, rounds = 0, crashes = 0,
-			    replays = ` + oneMore("replays") + `,
+			    replays = ` + parked.OneMore("replays") + `,
 			    replay_id = NULL, early_since = NULL, early_of = NULL, early_version = NULL
 			WHERE id = $1 AND state = 'quarantined'
-			RETURNING consumer, message_id, ` + undecodable),
+			RETURNING consumer, message_id, ` + parked.Undecodable),
 
 		discard: d.SQL(`
 			UPDATE {parked} SET state = 'discarded', finished_at = {now}
 			WHERE id = $1 AND state = 'quarantined'
 			RETURNING consumer, message_id, envelope`),
 
-		// So that a late copy of a discarded message does not run.
+		// Dedup then skips a late copy of the discarded message.
 		tombstone: d.SQL(`
 			INSERT INTO {inbox} (message_id, consumer, digest) VALUES ($1, $2, $3)
 			ON CONFLICT (message_id, consumer) DO NOTHING`),
@@ -50,12 +59,12 @@ func newOperateQueries(d dialect.Dialect) operateQueries {
 		errors: d.SQL(`
 			SELECT id, error FROM {parked} WHERE id {among $1 bigint}`),
 
-		used: d.SQL(`
+		idInUse: d.SQL(`
 			SELECT EXISTS (SELECT 1 FROM {parked} WHERE message_id = $1 AND consumer = $2 AND message_id <> '')
 			    OR EXISTS (SELECT 1 FROM {inbox} WHERE message_id = $1 AND consumer = $2)`),
 
-		// One that is due counts as replayed, so that it stays on record when
-		// it is resolved. It takes the place of the other in its key's order.
+		// An entry that is due counts as replayed, so that its row is kept when it
+		// is resolved. It takes the place of the old entry in the order of its key.
 		insertEdited: d.SQL(`
 			INSERT INTO {parked} (consumer, topic, message_id, ordering_key, tenant, digest, envelope, state, priority_class, due_at, replays,
 			                      reason, error, error_type, fingerprint, first_failed_at, last_failed_at, edited_from)
@@ -64,8 +73,8 @@ func newOperateQueries(d dialect.Dialect) operateQueries {
 			FROM {parked} WHERE id = $1
 			RETURNING id`),
 
-		// Whatever makes it an entry that is there already, it stays as it is. The
-		// entry that it is the edited form of is not here, and has no ID.
+		// Any conflict means that the table has the entry already. The entry that an
+		// edited one replaced is in another database, so edited_from is 0.
 		insertImported: d.SQL(`
 			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
 			                      attempts, crashes, replays, reason, error, error_type, fingerprint,
@@ -75,8 +84,8 @@ func newOperateQueries(d dialect.Dialect) operateQueries {
 			ON CONFLICT DO NOTHING
 			RETURNING id`),
 
-		// An entry without a message id that was exported from this very table.
-		// One that was imported is known by its origin, and has its ID from here.
+		// Finds an entry without a message id that was exported from this table.
+		// An entry that was imported into it is found by its origin instead.
 		known: d.SQL(`
 			SELECT EXISTS (SELECT 1 FROM {parked} WHERE id = $1 AND message_id = '' AND consumer = $2 AND digest = $3
 			               AND {millis created_at} = $4 AND origin IS NULL)`),
