@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/forwarder"
@@ -368,33 +369,40 @@ func _(ctx context.Context, m *mover.Mover) error {
 }
 
 func _(ctx context.Context, db *sql.DB) error {
-	letters, err := forwarder.NewDeadLetters(db, schema.Config{})
+	letters, err := deadletter.New(db, deadletter.Config{})
 	if err != nil {
 		return err
 	}
-	act := forwarder.Act{Actor: "ann", Why: "the exchange is declared again"}
-	report, err := letters.ReplayMatching(ctx, act, forwarder.Filter{Topic: "orders.placed"}, forwarder.Plan{
+	groups, err := letters.Groups(ctx, deadletter.Filter{})
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		log.Printf("%d letters of %v: %s: %s", g.Count, g.Topics, g.Reason, g.Error)
+	}
+	act := deadletter.Act{Actor: "ann", Why: "the exchange is declared again"}
+	report, err := letters.ReplayMatching(ctx, act, deadletter.Filter{Topic: "orders.placed"}, deadletter.Plan{
 		Rate:     100, // messages a second
-		Progress: func(r forwarder.Report) { log.Printf("%d of %d", r.Replayed, r.Total) },
+		Progress: func(r deadletter.Report) { log.Printf("%d of %d", r.Replayed, r.Total) },
 	})
 	if err != nil {
 		return err
 	}
-	log.Printf("%d put back, %d need Force", report.Replayed, len(report.Skipped))
+	log.Printf("%d replayed, %d need Force", report.Replayed, len(report.Skipped))
 	return nil
 }
 
-func _(ctx context.Context, letters *forwarder.DeadLetters) error {
-	return letters.Release(ctx, forwarder.Act{Actor: "ann", Why: "order 7 was cancelled"}, "order-7")
+func _(ctx context.Context, letters *deadletter.Letters) error {
+	return letters.Release(ctx, deadletter.Act{Actor: "ann", Why: "order 7 was cancelled"}, "order-7")
 }
 
 func _(ctx context.Context, db *sql.DB, from, to time.Time) error {
-	sent, err := forwarder.NewSent(db, schema.Config{})
+	sent, err := deadletter.NewSentLog(db, deadletter.Config{})
 	if err != nil {
 		return err
 	}
-	lost := forwarder.Filter{Topic: "orders.placed", SentAfter: from, SentBefore: to}
-	_, err = sent.Resend(ctx, forwarder.Act{Actor: "ann", Why: "a queue was purged"}, lost, forwarder.Plan{Rate: 500})
+	lost := deadletter.Filter{Topic: "orders.placed", SentAfter: from, SentBefore: to}
+	_, err = sent.ReplayMatching(ctx, deadletter.Act{Actor: "ann", Why: "a queue was purged"}, lost, deadletter.Plan{Rate: 500})
 	return err
 }
 
