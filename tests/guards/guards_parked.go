@@ -221,7 +221,7 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 57, what: "a message outlives its subscription's context",
-			file: "rabbit/subscription.go",
+			file: "rabbit/subscriber_subscription.go",
 			guard: `context.WithoutCancel(ctx),
 `,
 			without: `ctx,
@@ -258,12 +258,12 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 60, what: "what cannot be parsed is not quoted",
-			file: "rabbit/dial.go", guard: "errs = append(errs, uriError(config.AmqpURI))", without: "errs = append(errs, err)",
+			file: "rabbit/connection_config.go", guard: "errs = append(errs, uriError(config.AmqpURI))", without: "errs = append(errs, err)",
 			pkg: "rabbit", test: "TestTrap60_NoCredentialsInErrors",
 		},
 		{
 			trap: 60, what: "logs have sizes, not payloads",
-			file: "rabbit/delivery.go", guard: `"size": len(raw.Body)`, without: `"size": string(raw.Body)`,
+			file: "rabbit/subscriber_delivery.go", guard: `"size": len(raw.Body)`, without: `"size": string(raw.Body)`,
 			pkg: "tests/observability", test: "TestTrap60_ConsumersTell",
 		},
 		{
