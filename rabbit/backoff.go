@@ -2,8 +2,9 @@ package rabbit
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
+
+	"github.com/watermill-once/once/internal/backoff"
 )
 
 // retryPause bounds the pause between attempts to connect or to consume.
@@ -14,7 +15,7 @@ type retryPause struct {
 // wait pauses before the next attempt, after failed failures. It reports false
 // if ctx has ended.
 func (p retryPause) wait(ctx context.Context, failed int) bool {
-	return sleep(ctx, jitter(backoff(failed, p.low, p.high)))
+	return sleep(ctx, pauseAfter(failed, p.low, p.high))
 }
 
 // worked reports whether the attempt that began at that time succeeded. A
@@ -33,27 +34,12 @@ func sleep(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// backoff returns the pause after failed failures: none before the first
-// attempt, then low, doubling up to high.
-func backoff(failed int, low, high time.Duration) time.Duration {
+// pauseAfter returns the pause after failed failures: none before the first
+// attempt, then low, doubling up to high. Chance takes up to half of it away, so
+// that clients that lost the same broker do not reconnect at the same moment.
+func pauseAfter(failed int, low, high time.Duration) time.Duration {
 	if failed == 0 {
 		return 0
 	}
-	pause := low
-	for range failed - 1 {
-		if pause >= high/2 {
-			return high
-		}
-		pause *= 2
-	}
-	return min(pause, high)
-}
-
-// jitter returns between half of pause and all of it, so that clients that lost
-// the same broker do not reconnect at the same moment.
-func jitter(pause time.Duration) time.Duration {
-	if pause <= 0 {
-		return 0
-	}
-	return pause/2 + rand.N(pause/2+1)
+	return backoff.Exponential{Base: low, Max: high, Jitter: 0.5}.Jittered(failed)
 }

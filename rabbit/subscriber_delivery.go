@@ -58,7 +58,7 @@ func (sub *subscription) decode(ch *consumeChannel, raw amqp.Delivery) *delivery
 	msg.SetContext(ctx)
 	d.msg = msg
 	times := max(int(min(count, maxCounted)), sub.requeues[msg.UUID])
-	d.pause = jitter(backoff(times+1, sub.s.cfg.NackMin, sub.s.cfg.NackMax))
+	d.pause = pauseAfter(times+1, sub.s.cfg.NackMin, sub.s.cfg.NackMax)
 	sub.s.instruments.countDelivery(raw.Redelivered)
 	return d
 }
