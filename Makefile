@@ -2,15 +2,15 @@
 
 GO      ?= go
 BACKEND ?= embedded
-PKG     ?= ./... ./tests/...
+PKG     ?= ./... ./examples/... ./tests/...
 TIMEOUT ?= 20m
 FOR     ?= 8h
 
 # Installs the servers that are missing; DEPS=: leaves that to you.
 DEPS    ?= scripts/deps.sh
 
-# The modules of the repository; the first two share the workspace go.work.
-MODULES = . tests tools
+# The modules of the repository; all but tools share the workspace go.work.
+MODULES = . examples tests tools
 
 # Runs a command with PG_DSN and AMQP_URL set, of servers that run or of new ones.
 WITH_SERVERS = $(GO) run ./internal/servers/cmd/with-servers --
@@ -67,9 +67,10 @@ guards: ## show that tests of traps fail without their guards   ARGS='flags of t
 .PHONY: check
 check: ## check format, vet, lint, modules
 	$(LINT) fmt --diff
-	$(GO) vet ./... ./tests/...
+	$(GO) vet ./... ./examples/... ./tests/...
 	$(GO) vet -tags failpoints ./internal/failpoint
 	$(LINT) run ./...
+	cd examples && $(LINT) run ./...
 	cd tests && $(LINT) run ./...
 	scripts/check-modules.sh $(MODULES)
 
