@@ -1,4 +1,4 @@
-package copied
+package examples
 
 import (
 	"bytes"
@@ -21,7 +21,7 @@ import (
 const mostLines = 150
 
 func TestMinimalStaysSmall(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(examples, "minimal", "*.go"))
+	files, err := filepath.Glob(filepath.Join(source, "minimal", "*.go"))
 	if err != nil {
 		t.Fatal(err)
 	}

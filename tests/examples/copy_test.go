@@ -1,6 +1,6 @@
-// Package copied tests the examples the way a reader uses them: copied out of
+// Package examples tests the examples the way a reader uses them: copied out of
 // the repository, under another module path.
-package copied
+package examples
 
 import (
 	"io/fs"
@@ -17,8 +17,8 @@ const (
 	// module is the path of the module that the reader makes.
 	module = "example.org/shop"
 
-	// examples is the directory of the examples' module.
-	examples = "../../examples"
+	// source is the directory of the examples' module.
+	source = "../../examples"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -30,12 +30,12 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 func copied(t *testing.T, folder string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "shop")
-	source := os.DirFS(filepath.Join(examples, folder))
-	err := fs.WalkDir(source, ".", func(path string, entry fs.DirEntry, err error) error {
+	files := os.DirFS(filepath.Join(source, folder))
+	err := fs.WalkDir(files, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		content, err := fs.ReadFile(source, path)
+		content, err := fs.ReadFile(files, path)
 		if err != nil {
 			return err
 		}
@@ -48,7 +48,7 @@ func copied(t *testing.T, folder string) string {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"go.mod", "go.sum"} {
-		content, err := os.ReadFile(filepath.Join(examples, name))
+		content, err := os.ReadFile(filepath.Join(source, name))
 		if err != nil {
 			t.Fatal(err)
 		}
