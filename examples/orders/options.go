@@ -85,7 +85,7 @@ func newFlags(o *options) *flag.FlagSet {
 	flags.StringVar(&o.amqp, "amqp", "", "`URL` of RabbitMQ, such as amqp://user:password@host/ (default: the embedded transport)")
 	flags.StringVar(&o.namespace, "namespace", "orders", "prefix for the names of exchanges and queues")
 	flags.StringVar(&o.data, "data", "", "`directory` for the files of SQLite (default: a temporary one)")
-	flags.DurationVar(&o.lease, "lease", 0, "how long the work of a killed process waits before another one continues it (default 5s, with -faults 1s)")
+	flags.DurationVar(&o.lease, "lease", 0, "how long the work of a killed process waits for another one (default 5s, with -faults 1s)")
 	flags.IntVar(&o.orders, "orders", 0, "place this number of orders, and report")
 	flags.BoolVar(&o.faults, "faults", false, "with -orders: inject faults of every kind meanwhile")
 	flags.BoolVar(&o.exit, "exit", false, "stop when all orders are handled, and report")

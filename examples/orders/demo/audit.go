@@ -38,7 +38,7 @@ var effectsOf = map[string]string{
 	"shipping":      `SELECT order_id, COUNT(*) FROM shipments GROUP BY order_id`,
 	"notifications": `SELECT order_id, COUNT(*) FROM mail_provider GROUP BY order_id`,
 	"revenue":       `SELECT order_id, COUNT(*) FROM revenue GROUP BY order_id`,
-	"history":       `SELECT order_id, COUNT(*) - 2 FROM history GROUP BY order_id HAVING COUNT(*) > 2`, // the other two are "placed" and "paid"
+	"history":       `SELECT order_id, COUNT(*) - 2 FROM history GROUP BY order_id HAVING COUNT(*) > 2`, // besides placed and paid
 	"tracking":      `SELECT order_id, COUNT(*) FROM tracking WHERE status = 'shipped' GROUP BY order_id`,
 }
 

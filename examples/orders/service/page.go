@@ -17,7 +17,7 @@ import (
 // The largest number of rows that the page lists.
 const (
 	pageOrders  = 20
-	pageEntries = 20
+	pageEntries = 10
 )
 
 //go:embed page.html
@@ -124,7 +124,7 @@ func (s *Service) latestOrders(ctx context.Context) ([]orderRow, error) {
 	return orders, rows.Err()
 }
 
-// shorten returns at most most characters of a text.
+// shorten returns a text, cut to at most that many characters.
 func shorten(text string, most int) string {
 	if utf8.RuneCountInString(text) <= most {
 		return text
@@ -132,7 +132,7 @@ func shorten(text string, most int) string {
 	return string([]rune(text)[:most-1]) + "…"
 }
 
-// suffix returns the last bytes of an ASCII text, at most most of them.
+// suffix returns the end of an ASCII text, with at most that many characters.
 func suffix(text string, most int) string { return text[max(0, len(text)-most):] }
 
 // failedAt returns when the last attempt failed. An entry that no handler could

@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watermill-once/once/examples/orders/service"
 	"go.uber.org/goleak"
 
 	"github.com/watermill-once/once/examples/orders/internal/testenv"
+	"github.com/watermill-once/once/examples/orders/service"
 	"github.com/watermill-once/once/retry"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/lib/pq"
+	_ "github.com/lib/pq" // the driver that Postgres opens
 )
 
 // Postgres returns the DSN of a new database, which is dropped after the test.
