@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -56,12 +57,11 @@ func TestMinimalRunsWhereItIsCopied(t *testing.T) {
 	if err := service.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- service.Wait() }()
+	wait := sync.OnceValue(service.Wait)
 	defer func() {
 		_ = service.Process.Kill() // does nothing after the service has ended
+		_ = wait()
 		if t.Failed() {
-			<-ended
 			t.Logf("the service wrote:\n%s", output.String())
 		}
 	}()
@@ -83,9 +83,7 @@ func TestMinimalRunsWhereItIsCopied(t *testing.T) {
 	if err := service.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	err := <-ended
-	ended <- err
-	if err != nil {
+	if err := wait(); err != nil {
 		t.Errorf("the service ended with %v", err)
 	}
 	if n := payments(); n != 1 {
@@ -105,7 +103,9 @@ func placeOrder(ctx context.Context, addr string) string {
 		return ""
 	}
 	defer response.Body.Close()
-	var order struct{ ID string }
+	var order struct {
+		ID string `json:"id"`
+	}
 	if response.StatusCode != http.StatusCreated || json.NewDecoder(response.Body).Decode(&order) != nil {
 		return ""
 	}
