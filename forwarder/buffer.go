@@ -87,7 +87,6 @@ func (b *buffer) next(l *lane) {
 	l.head = nil
 	if len(l.waiting) > 0 {
 		l.head = l.waiting[0]
-		l.waiting[0] = nil
 		l.waiting = l.waiting[1:]
 		b.ready.put(l.head)
 	}

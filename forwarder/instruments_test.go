@@ -7,6 +7,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/internal/outboxrow"
 )
 
 // Without providers a message costs nothing, although it carries a trace that
@@ -22,7 +24,7 @@ func TestWithoutProvidersNothingIsAllocated(t *testing.T) {
 	batch := settlement{
 		confirmed: []*row{a.row},
 		charges:   []charge{{row: a.row, hold: holdUnknown}},
-		deaths:    []death{{row: a.row, reason: ReasonExhausted}},
+		deaths:    []death{{row: a.row, reason: outboxrow.DeadExhausted}},
 	}
 	done := settled{confirmed: true, charges: true, deaths: 1}
 	require.Zero(t, testing.AllocsPerRun(100, func() {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/internal/outboxrow"
 )
 
 // wire is what has been given to the publisher.
@@ -103,7 +105,7 @@ func (l *loop) answered(a answer, now time.Time) {
 	case outcome == Refused:
 		l.refused(r, err)
 	case outcome == Unacceptable:
-		l.dead(r, err, ReasonUnacceptable)
+		l.dead(r, err, outboxrow.DeadUnacceptable)
 	case l.stopping:
 		if outcome == Unknown {
 			l.wire.handedBack++
@@ -171,7 +173,7 @@ func (l *loop) postpone(r *row, err error) {
 func (l *loop) refused(r *row, err error) {
 	l.wire.fault.worked(l, publishing)
 	if r.attempts >= l.config.MaxAttempts-1 {
-		l.dead(r, err, ReasonExhausted)
+		l.dead(r, err, outboxrow.DeadExhausted)
 		return
 	}
 	fields := watermill.LogFields{

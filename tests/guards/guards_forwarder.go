@@ -42,7 +42,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 1, what: "who lets a key go does not see who is about to commit",
-			file: "forwarder/dead.go", guard: "THEN f.position ELSE h.successors_after END", without: "THEN f.position ELSE f.position END",
+			file: "deadletter/release.go", guard: "THEN f.position ELSE b.successors_after END", without: "THEN f.position ELSE f.position END",
 			pkg: "forwarder", test: "TestTrap01_ALateCommitWhileAKeyIsLetGo",
 		},
 		{
@@ -140,7 +140,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 11, what: "what no broker takes is dead at once",
-			file: "forwarder/publishing.go", guard: "l.dead(r, err, ReasonUnacceptable)", without: "l.refused(r, err)",
+			file: "forwarder/publishing.go", guard: "l.dead(r, err, outboxrow.DeadUnacceptable)", without: "l.refused(r, err)",
 			pkg: "forwarder", test: "TestTrap11",
 		},
 		{
