@@ -70,7 +70,7 @@ func (v *victim) test() {
 	v.start()
 	stopClients := v.clients()
 	var busy, unsent, running int
-	for range kills {
+	for kill := range kills {
 		life := 200*time.Millisecond + rand.N(1200*time.Millisecond)
 		select {
 		case <-time.After(life): // kill at a random moment
@@ -84,6 +84,9 @@ func (v *victim) test() {
 		busy += min(undone.orders, 1)
 		unsent += min(undone.unsent, 1)
 		running += min(undone.running, 1)
+		if kill == kills-1 { // the service may finish its work now
+			v.lease = longLease
+		}
 		v.start()
 	}
 	stopClients()

@@ -28,6 +28,7 @@ type victim struct {
 
 	binary string
 	args   []string
+	lease  time.Duration
 	tables schema.Config
 	db     *sql.DB
 	mail   *sql.DB
@@ -43,13 +44,19 @@ type victim struct {
 	journal map[string]string // ids of the orders that clients got, by key
 }
 
+// shortLease is shorter than the time between two kills. With a longer one, each
+// start would only wait for the lease of the one before.
+const shortLease = 500 * time.Millisecond
+
+// longLease is long enough for a slow machine: with a lease that expires too
+// early, messages are handled again and again.
+const longLease = 5 * time.Second
+
 func newVictim(t *testing.T, binary string, db, mail service.Database, args ...string) *victim {
 	t.Helper()
-	// The lease must be shorter than the time between two kills, or each start only
-	// waits for the lease of the one before.
-	args = append(args, "-addr", "127.0.0.1:0", "-lease", "500ms")
+	args = append(args, "-addr", "127.0.0.1:0")
 	v := &victim{
-		T: t, binary: binary, args: args, tables: db.Tables, db: pool(t, db), mail: pool(t, mail), journal: map[string]string{},
+		T: t, binary: binary, args: args, lease: shortLease, tables: db.Tables, db: pool(t, db), mail: pool(t, mail), journal: map[string]string{},
 	}
 	v.broker = slices.Contains(args, "-amqp")
 	t.Cleanup(func() {
@@ -66,7 +73,7 @@ func newVictim(t *testing.T, binary string, db, mail service.Database, args ...s
 // start starts the service and waits until it listens.
 func (v *victim) start() {
 	v.Helper()
-	v.process = exec.Command(v.binary, v.args...)
+	v.process = exec.Command(v.binary, slices.Concat(v.args, []string{"-lease", v.lease.String()})...)
 	v.process.Stderr = &v.stderr
 	stdout, err := v.process.StdoutPipe()
 	if err != nil {
