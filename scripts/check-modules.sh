@@ -2,6 +2,8 @@
 # Says whether the go.mod or go.sum of a module is not tidy, and whether the
 # workspace, and so the tests, build the library with other versions than its
 # go.mod gives to its users. Changes nothing: `make tidy` puts both right.
+# Where the examples need a newer version, raise it in the library's go.mod: they
+# take no part in the sync of make tidy.
 #
 # Takes the directories of the modules.
 set -eu
