@@ -65,6 +65,9 @@ func TestPage(t *testing.T) {
 func TestPageWithoutTheDatabase(t *testing.T) {
 	proxy, dsn := testenv.NewProxy(t, testenv.Postgres(t))
 	r := start(t, postgres(t, dsn))
+	testenv.Eventually(t, time.Minute, "ready", func() bool {
+		return r.do(http.MethodGet, "/health/ready", "").status == http.StatusOK
+	})
 	proxy.Break()
 	got := r.do(http.MethodGet, "/", "")
 	if got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "The database cannot be read") ||
