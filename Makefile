@@ -2,15 +2,15 @@
 
 GO      ?= go
 BACKEND ?= embedded
-PKG     ?= ./... ./tests/...
+PKG     ?= ./... ./examples/... ./tests/...
 TIMEOUT ?= 20m
 FOR     ?= 8h
 
 # Installs missing servers. Set DEPS=: to install them yourself.
 DEPS    ?= scripts/deps.sh
 
-# The modules of the repository. The first two share the workspace go.work.
-MODULES = . tests tools
+# The modules of the repository. All but tools share the workspace go.work.
+MODULES = . examples tests tools
 
 # Runs a command with PG_DSN and AMQP_URL of running servers or of new servers.
 WITH_SERVERS = $(GO) run ./internal/servers/cmd/with-servers --
@@ -72,9 +72,10 @@ charts: ## draw the charts of the docs
 .PHONY: check
 check: ## check format, vet, lint, modules
 	$(LINT) fmt --diff
-	$(GO) vet ./... ./tests/...
+	$(GO) vet ./... ./examples/... ./tests/...
 	$(GO) vet -tags failpoints ./internal/failpoint
 	$(LINT) run ./...
+	cd examples && $(LINT) run ./...
 	cd tests && $(LINT) run ./...
 	scripts/check-modules.sh $(MODULES)
 
@@ -82,7 +83,9 @@ check: ## check format, vet, lint, modules
 fmt: ## format the code
 	$(LINT) fmt
 
+# The examples are not synced, because their exporters would raise versions in the
+# go.mod of the library, which its users would have to take.
 .PHONY: tidy
 tidy: ## tidy the modules and use the same versions in all of them
-	$(GO) work sync
+	dir=$$(mktemp -d) && (cd $$dir && $(GO) work init '$(CURDIR)' '$(CURDIR)/tests' && $(GO) work sync); status=$$?; rm -r $$dir; exit $$status
 	for module in $(MODULES); do (cd $$module && GOWORK=off $(GO) mod tidy) || exit; done

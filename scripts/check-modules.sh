@@ -2,6 +2,8 @@
 # Checks that the go.mod and go.sum of each module are tidy. Checks also that the
 # workspace, which the tests use, builds the library with the versions of its
 # go.mod, which users get. Changes nothing: `make tidy` repairs both.
+# If the examples need a newer version, raise it in the library's go.mod: `make tidy`
+# does not sync the examples.
 #
 # Arguments: the directories of the modules.
 set -eu

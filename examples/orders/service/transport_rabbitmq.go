@@ -12,9 +12,9 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// AMQP carries events through RabbitMQ: a fanout exchange for each topic, and a
-// quorum queue for each of its consumers.
-type AMQP struct {
+// RabbitMQ carries events through a broker. Each topic is a fanout exchange, and
+// each consumer of the topic has a quorum queue.
+type RabbitMQ struct {
 	url       string
 	namespace string
 	logger    watermill.LoggerAdapter
@@ -23,13 +23,13 @@ type AMQP struct {
 	subscribers []*rabbit.Subscriber
 }
 
-// NewAMQP returns a transport through the broker at url. Nothing in it needs the
-// broker to be there at the start, but a wrong address or password is better
-// found here than in the log. The names of exchanges and queues begin with
-// namespace.
-func NewAMQP(url, namespace string, logger watermill.LoggerAdapter) (*AMQP, error) {
+// NewRabbitMQ returns a transport through the broker at url. The names of
+// exchanges and queues begin with namespace. NewRabbitMQ fails if it cannot
+// connect: publisher and subscriber would wait for the broker, but a wrong
+// address or password should stop the start.
+func NewRabbitMQ(url, namespace string, logger watermill.LoggerAdapter) (*RabbitMQ, error) {
 	if _, err := amqp091.ParseURI(url); err != nil {
-		return nil, errors.New("service: the AMQP URL cannot be read") // what the parser says can quote the password
+		return nil, errors.New("service: the AMQP URL cannot be parsed") // err can quote the password
 	}
 	probe, err := amqp091.Dial(url)
 	if err == nil {
@@ -38,7 +38,7 @@ func NewAMQP(url, namespace string, logger watermill.LoggerAdapter) (*AMQP, erro
 	if err != nil {
 		return nil, fmt.Errorf("service: connect to the broker: %w", err)
 	}
-	t := &AMQP{url: url, namespace: namespace, logger: logger}
+	t := &RabbitMQ{url: url, namespace: namespace, logger: logger}
 	if t.publisher, err = rabbit.NewPublisher(t.config(Subscription{}), rabbit.PublisherConfig{Logger: logger}); err != nil {
 		return nil, fmt.Errorf("service: %w", err)
 	}
@@ -46,19 +46,20 @@ func NewAMQP(url, namespace string, logger watermill.LoggerAdapter) (*AMQP, erro
 }
 
 // Exchange returns the name of a topic's exchange.
-func (t *AMQP) Exchange(topic string) string { return t.namespace + "." + topic }
+func (t *RabbitMQ) Exchange(topic string) string { return t.namespace + "." + topic }
 
 // Queue returns the name of a subscription's queue.
-func (t *AMQP) Queue(to Subscription) string { return t.Exchange(to.Topic) + "." + to.Consumer }
+func (t *RabbitMQ) Queue(to Subscription) string { return t.Exchange(to.Topic) + "." + to.Consumer }
 
-// config is that of one subscription, or of the publisher.
-func (t *AMQP) config(to Subscription) amqp.Config {
+// config returns the configuration of one subscriber, or of the publisher if to
+// is empty.
+func (t *RabbitMQ) config(to Subscription) amqp.Config {
 	config := amqp.NewDurablePubSubConfig(t.url, func(string) string { return t.Queue(to) })
 	config.Exchange.GenerateName = t.Exchange
 	config.Marshaler = rabbit.Marshaler{}
-	// From RabbitMQ 4.0 a quorum queue drops what comes back 20 times. The
-	// subscriber declares it without that limit; a queue from before an upgrade
-	// needs a policy, which it logs.
+	// From RabbitMQ 4.0, a quorum queue drops a message that comes back 20 times.
+	// The subscriber declares the queue without that limit. A queue that existed
+	// before an upgrade needs a policy, which the subscriber logs.
 	config.Queue.Arguments = amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}
 	if to.InOrder {
 		config.Queue.Arguments["x-single-active-consumer"] = true
@@ -67,10 +68,10 @@ func (t *AMQP) config(to Subscription) amqp.Config {
 }
 
 // Publisher implements [Transport].
-func (t *AMQP) Publisher() message.Publisher { return t.publisher }
+func (t *RabbitMQ) Publisher() message.Publisher { return t.publisher }
 
 // Subscriber implements [Transport].
-func (t *AMQP) Subscriber(to Subscription) (message.Subscriber, error) {
+func (t *RabbitMQ) Subscriber(to Subscription) (message.Subscriber, error) {
 	subscriber, err := rabbit.NewSubscriber(t.config(to), rabbit.SubscriberConfig{InFlight: to.InFlight, Logger: t.logger})
 	if err != nil {
 		return nil, err
@@ -82,9 +83,9 @@ func (t *AMQP) Subscriber(to Subscription) (message.Subscriber, error) {
 	return subscriber, nil
 }
 
-// Close implements [Transport]. It closes the subscribers too, which the router
-// does only if it ran.
-func (t *AMQP) Close() error {
+// Close implements [Transport]. The router closes the subscribers only if it
+// ran, so Close closes them as well.
+func (t *RabbitMQ) Close() error {
 	errs := []error{t.publisher.Close()}
 	for _, subscriber := range t.subscribers {
 		errs = append(errs, subscriber.Close())

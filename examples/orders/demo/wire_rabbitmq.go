@@ -14,18 +14,18 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// AMQPWire is a connection of our own to the broker of an [service.AMQP].
-type AMQPWire struct {
-	transport  *service.AMQP
+// RabbitMQWire is the [Wire] of a [service.RabbitMQ]. It has its own connection.
+type RabbitMQWire struct {
+	transport  *service.RabbitMQ
 	connection *amqp.Connection
 
 	mu      sync.Mutex
 	channel *amqp.Channel
-	closed  <-chan *amqp.Error // why, if the broker closed the channel
+	closed  <-chan *amqp.Error // has the reason if the broker closes the channel
 }
 
-// NewAMQPWire connects to the broker.
-func NewAMQPWire(url string, transport *service.AMQP) (*AMQPWire, error) {
+// NewRabbitMQWire connects to the broker.
+func NewRabbitMQWire(url string, transport *service.RabbitMQ) (*RabbitMQWire, error) {
 	connection, err := amqp.Dial(url)
 	if err != nil {
 		return nil, fmt.Errorf("demo: connect to the broker: %w", err)
@@ -38,22 +38,22 @@ func NewAMQPWire(url string, transport *service.AMQP) (*AMQPWire, error) {
 		_ = connection.Close()
 		return nil, fmt.Errorf("demo: connect to the broker: %w", err)
 	}
-	return &AMQPWire{
+	return &RabbitMQWire{
 		transport: transport, connection: connection,
 		channel: channel, closed: channel.NotifyClose(make(chan *amqp.Error, 1)),
 	}, nil
 }
 
 // Backend implements [Wire].
-func (w *AMQPWire) Backend() string { return "servers" }
+func (w *RabbitMQWire) Backend() string { return "servers" }
 
 // Send implements [Wire].
-func (w *AMQPWire) Send(ctx context.Context, topic string, r Rubbish) error {
-	headers := amqp.Table{wamqp.DefaultMessageUUIDHeaderKey: r.ID}
-	for name, value := range r.Headers {
+func (w *RabbitMQWire) Send(ctx context.Context, topic string, m Malformed) error {
+	headers := amqp.Table{wamqp.DefaultMessageUUIDHeaderKey: m.ID}
+	for name, value := range m.Headers {
 		headers[name] = value
 	}
-	if r.Typed {
+	if m.Typed {
 		headers["x-death"] = []any{amqp.Table{"count": int64(3), "time": time.Now()}}
 		headers["x-delivery-count"] = "many"
 		headers["number"] = math.MaxFloat64
@@ -63,7 +63,7 @@ func (w *AMQPWire) Send(ctx context.Context, topic string, r Rubbish) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	confirmation, err := w.channel.PublishWithDeferredConfirmWithContext(ctx, w.transport.Exchange(topic), "", false, false,
-		amqp.Publishing{Headers: headers, Body: r.Payload})
+		amqp.Publishing{Headers: headers, Body: m.Payload})
 	if err == nil {
 		var acked bool
 		if acked, err = confirmation.WaitContext(ctx); err == nil && !acked {
@@ -76,24 +76,24 @@ func (w *AMQPWire) Send(ctx context.Context, topic string, r Rubbish) error {
 	return nil
 }
 
-// Waiting implements [Wire]. What a consumer has in hand is not counted.
-func (w *AMQPWire) Waiting(context.Context) (int, error) {
+// Waiting implements [Wire].
+func (w *RabbitMQWire) Waiting(context.Context) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	waiting := 0
 	for _, to := range service.Subscriptions() {
 		queue, err := w.channel.QueueDeclarePassive(w.transport.Queue(to), true, false, false, false, nil)
 		if err != nil {
-			return 0, fmt.Errorf("demo: look at queue %s: %w", w.transport.Queue(to), w.reason(err))
+			return 0, fmt.Errorf("demo: count the messages in queue %s: %w", w.transport.Queue(to), w.reason(err))
 		}
 		waiting += queue.Messages
 	}
 	return waiting, nil
 }
 
-// reason returns why the broker closed the channel: what it said when it did,
-// not what every later call says.
-func (w *AMQPWire) reason(err error) error {
+// reason returns why the broker closed the channel. The error of a later call
+// only says that the channel is closed.
+func (w *RabbitMQWire) reason(err error) error {
 	select {
 	case closed, ok := <-w.closed:
 		if ok {
@@ -105,4 +105,4 @@ func (w *AMQPWire) reason(err error) error {
 }
 
 // Close implements [Wire].
-func (w *AMQPWire) Close() error { return w.connection.Close() }
+func (w *RabbitMQWire) Close() error { return w.connection.Close() }

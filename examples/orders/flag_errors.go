@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// explained is a flag's value whose errors say what is allowed. What the
-// repository's commands have for that is internal, and this one is to be copied.
+// explained is a flag's value whose errors say which values are allowed.
 type explained struct{ flag.Value }
 
 func (e explained) Set(text string) error {
@@ -27,7 +26,7 @@ func (e explained) Set(text string) error {
 	return err
 }
 
-// IsBoolFlag says that it can be given without a value.
+// IsBoolFlag reports whether the flag needs no value.
 func (e explained) IsBoolFlag() bool {
 	b, ok := e.Value.(interface{ IsBoolFlag() bool })
 	return ok && b.IsBoolFlag()
