@@ -68,17 +68,17 @@ func TestANameThatNoHandlerHasIsLogged(t *testing.T) {
 
 	for name, field := range map[string]string{"payment": "DurableConsumers", "serach": "Dedup.Idempotent", "later": "Dedup.Idempotent"} {
 		if !logs.Has("ERROR", "consumer="+name, "field="+field,
-			`ConsumerConfig.`+field+` has "`+name+`", handlers are added for ["mail" "payments" "search"]`) {
+			`ConsumerConfig.`+field+` has "`+name+`", the handlers are ["mail" "payments" "search"]`) {
 			t.Errorf("%s of %s is not logged: %q", name, field, logs.Lines())
 		}
 	}
-	if n := logs.Count("A consumer is configured"); n != 3 {
+	if n := logs.Count("A configured consumer has no handler"); n != 3 {
 		t.Errorf("%d names are logged, want 3: %q", n, logs.Lines())
 	}
 
 	// Another router of the same Consumer looks when it starts.
 	defer start("later")()
-	if n := logs.Count("A consumer is configured"); n != 3+2 {
+	if n := logs.Count("A configured consumer has no handler"); n != 3+2 {
 		t.Errorf("%d names are logged, want 2 more: %q", n, logs.Lines())
 	}
 }

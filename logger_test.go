@@ -74,7 +74,7 @@ func TestPartsWithoutALoggerLogToSlogsDefault(t *testing.T) {
 			}
 			return m.Run(ctx)
 		}},
-		"dedup": {"What is too old cannot be removed", func(ctx context.Context) error {
+		"dedup": {"Sweep of the inbox failed", func(ctx context.Context) error {
 			i, err := dedup.New(db, dedup.Config{})
 			if err != nil {
 				return err

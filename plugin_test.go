@@ -228,12 +228,12 @@ func TestStartChecksTheHandlers(t *testing.T) {
 		{"a Consumer's router with the single ones", func(b *startBench) {
 			b.router.AddMiddleware(b.retries.Middleware, b.inbox.Middleware)
 			b.consumer(once.ConsumerConfig{}, "payments")
-		}, []string{`handler "payments" was added by Consumer.AddHandler, which has the whole chain: ` +
+		}, []string{`handler "payments" was added by Consumer.AddHandler, which adds the whole chain: ` +
 			`do not add the middleware of retry, dedup to its router as well`}},
 		{"retry without its Subscriber", func(b *startBench) {
 			b.router.AddMiddleware(b.retries.Middleware, b.inbox.Middleware)
 			b.router.AddConsumerHandler("mail", "t", b.in, nothing)
-		}, []string{`handler "mail" has the middleware of retry, and its subscriber is not retry's: a failed message would be tried at once ` +
+		}, []string{`handler "mail" has the middleware of retry, but not its subscriber: a failed message would be retried at once ` +
 			`and never later; add the handler with retries.Subscriber("mail", subscriber)`}},
 		{"names", func(b *startBench) {
 			b.router.AddMiddleware(b.inbox.Middleware)
@@ -245,11 +245,11 @@ func TestStartChecksTheHandlers(t *testing.T) {
 			b.router.AddConsumerHandler("d", "u", b.retries.Subscriber("mail\x00", b.in), nothing)
 			b.router.AddConsumerHandler(long, "t", b.in, nothing)
 		}, []string{
-			`handler "a" has no consumer name: retries.Subscriber has an empty one, and messages are remembered under it; ` +
-				`choose a name that stays the same for good`,
-			`handler "d" cannot have the consumer name that retries.Subscriber gives: "mail\x00" is longer than 255 bytes, or no text`,
-			`handler "` + long + `" cannot have the consumer name that the router gives: "` + long[:40] + `" is longer than 255 bytes, or no text`,
-			`consumer "mail" is used by the handlers "b" and "c" on topic "t": each would skip what the other has done; ` +
+			`handler "a" has no consumer name, under which messages are remembered: retries.Subscriber has an empty name; ` +
+				`choose a name that never changes`,
+			`handler "d" has an invalid consumer name from retries.Subscriber: "mail\x00" is longer than 255 bytes, or no text`,
+			`handler "` + long + `" has an invalid consumer name from the router: "` + long[:40] + `" is longer than 255 bytes, or no text`,
+			`consumer "mail" is used by the handlers "b" and "c" on topic "t", which would skip each other's messages; ` +
 				`give each handler its own consumer name; to add one handler more than once, set retry.Config.ShareConsumer`,
 		}},
 		{"one name on purpose", func(b *startBench) {
@@ -267,13 +267,13 @@ func TestStartChecksTheHandlers(t *testing.T) {
 		}, []string{
 			`handler "c" has the consumer name "mail" from retries.Subscriber, and "payments" from dedup.Config.Consumer: ` +
 				`leave dedup.Config.Consumer empty`,
-			`consumer "payments" is used by the handlers "a" and "b" on topic "t": each would skip what the other has done; ` +
+			`consumer "payments" is used by the handlers "a" and "b" on topic "t", which would skip each other's messages; ` +
 				`give each handler its own consumer name`,
 		}},
 		{"no outbox", func(b *startBench) {
 			b.router.AddMiddleware(b.inbox.Middleware)
 			b.router.AddHandler("a", "t", b.in, "payments.captured", nil, pass)
-		}, []string{`handler "a" publishes to topic "payments.captured", and dedup has no outbox: messages published after the commit ` +
+		}, []string{`handler "a" publishes to topic "payments.captured", but dedup has no outbox: messages published after the commit ` +
 			`could be lost; set dedup.Config.Outbox to outbox.Publisher`}},
 		{"an outbox", func(b *startBench) {
 			b.parts(dedup.Config{Outbox: outbox.Publisher}, retry.Config{})
@@ -284,7 +284,7 @@ func TestStartChecksTheHandlers(t *testing.T) {
 			b.parts(dedup.Config{}, retry.Config{Policy: retry.Policy{Delayed: 40, Base: 24 * time.Hour, Max: 24 * time.Hour}})
 			b.plugin()
 			b.router.AddConsumerHandler("a", "t", b.retries.Subscriber("payments", b.in), nothing)
-		}, []string{`dedup.Config.Retention is 720h0m0s, and retry tries for up to 960h0m0s: a late copy would be handled again; ` +
+		}, []string{`dedup.Config.Retention is 720h0m0s, and retry retries for up to 960h0m0s: a late duplicate would be handled again; ` +
 			`raise Retention, or lower Policy.Delayed or Policy.Max`}},
 		{"tables of their own", func(b *startBench) {
 			other, err := dedup.New(b.db, dedup.Config{Schema: b.tables, Retention: 31 * 24 * time.Hour})
@@ -296,9 +296,9 @@ func TestStartChecksTheHandlers(t *testing.T) {
 			b.router.AddPlugin(once.Plugin(other, b.retries))
 			b.router.AddConsumerHandler("a", "t", b.in, nothing)
 		}, []string{`dedup.Config.Schema is {Dialect:sqlite Schema: Prefix:once_ Inbox:plain} and ` +
-			`retry.Config.Schema {Dialect:sqlite Schema: Prefix:mine_ Inbox:plain}: the parts share their tables, give all the same`}},
+			`retry.Config.Schema is {Dialect:sqlite Schema: Prefix:mine_ Inbox:plain}: the parts share their tables, set the same in all`}},
 		{"no parts", func(b *startBench) { b.router.AddPlugin(once.Plugin()) }, []string{
-			`Plugin was given no parts: give it what the handlers use, as Plugin(quarantine, retries, inbox)`,
+			`Plugin was called without parts: pass the parts that the handlers use, as Plugin(quarantine, retries, inbox)`,
 		}},
 		{"several at once, with the tables", func(b *startBench) {
 			_, err := b.db.ExecContext(b.Context(), `DROP TABLE once_migrations`)
@@ -306,9 +306,9 @@ func TestStartChecksTheHandlers(t *testing.T) {
 			b.router.AddMiddleware(b.retries.Middleware, b.inbox.Middleware)
 			b.router.AddHandler("a", "t", b.in, "payments.captured", nil, pass)
 		}, []string{
-			`handler "a" has the middleware of retry, and its subscriber is not retry's: a failed message would be tried at once ` +
+			`handler "a" has the middleware of retry, but not its subscriber: a failed message would be retried at once ` +
 				`and never later; add the handler with retries.Subscriber("a", subscriber)`,
-			`handler "a" publishes to topic "payments.captured", and dedup has no outbox: messages published after the commit ` +
+			`handler "a" publishes to topic "payments.captured", but dedup has no outbox: messages published after the commit ` +
 				`could be lost; set dedup.Config.Outbox to outbox.Publisher`,
 			`schema: the tables are missing: no table "once_migrations": run schema.Up, or apply schema.SQL`,
 		}},
@@ -396,7 +396,7 @@ func TestStartChecksTheRights(t *testing.T) {
 		`DELETE on once_consumers, UPDATE on once_consumers: grant it the role of a consumer, see schema.Roles and docs/roles.md`, role))
 	exec(`GRANT ALL ON once_inbox, once_parked, once_replays, once_consumers TO "WHO"`)
 	start()
-	if !b.logs.Has("INFO Messages of handlers that return messages would be held: the outbox cannot be written",
+	if !b.logs.Has("INFO The outbox cannot be written: deliveries to handlers that return messages would stay unacked",
 		fmt.Sprintf(`err=schema: the database user lacks rights: %q needs INSERT on once_outbox, USAGE on once_outbox_position: `+
 			`grant it the role of a producer, see schema.Roles and docs/roles.md`, role)) {
 		t.Errorf("%q", b.logs.Lines())
@@ -502,12 +502,12 @@ func TestStartWithADatabaseThatComesLater(t *testing.T) {
 	door.open = true
 	door.mu.Unlock()
 	testkit.Eventually(t, time.Minute, "missing tables are said", func() bool {
-		return b.logs.Has("ERROR The database is not as it should be",
+		return b.logs.Has("ERROR The database has not passed the check",
 			`err=once: schema: the tables are missing: no table "once_migrations": run schema.Up, or apply schema.SQL`)
 	})
 	b.must(schema.Up(t.Context(), db.DB, b.tables))
 	testkit.Eventually(t, time.Minute, "all is well", func() bool {
-		return b.logs.Has("INFO The database is checked: it is as it should be")
+		return b.logs.Has("INFO The database can be reached and has passed the check")
 	})
 	b.must(b.router.Close())
 	b.must(<-ended)
@@ -521,11 +521,11 @@ func TestStartLooksAtThePool(t *testing.T) {
 		says       []string
 	}{
 		{"as sql.Open makes it", 0, 2, []string{
-			`it keeps fewer than 3 idle connections, 2 by default, and the handlers need 9: most transactions would wait ` +
+			`it keeps fewer than 3 idle connections, the default is 2, and the handlers need 9: most transactions would wait ` +
 				`for a new connection; set SetMaxIdleConns as high as SetMaxOpenConns`,
 		}},
 		{"too small", 8, 8, []string{
-			`SetMaxOpenConns is 8, and 1 handlers with retry.Config.Concurrency need 9, and one more for each message of the broker ` +
+			`SetMaxOpenConns is 8, but 1 handlers with retry.Config.Concurrency need 9, plus one for each message of the broker ` +
 				`that is handled at the same time: raise SetMaxOpenConns or lower Concurrency`,
 		}},
 		{"large enough", 9, 9, nil},

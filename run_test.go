@@ -133,7 +133,7 @@ func TestRunEndsWithAPartThatDoes(t *testing.T) {
 
 // Each part takes half of what is left, and all is over within the grace.
 func TestRunStopsWithinItsGrace(t *testing.T) {
-	for grace, want := range map[time.Duration]time.Duration{0: once.DefaultGrace, 8 * time.Second: 8 * time.Second} {
+	for grace, want := range map[time.Duration]time.Duration{0: 25 * time.Second, 8 * time.Second: 8 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			d := &diary{}
 			parts := []once.Closer{

@@ -171,7 +171,7 @@ func _(ctx context.Context, db *sql.DB, amqpConfig amqp.Config) error {
 func _(router *message.Router, fwd *forwarder.Forwarder, publisher *rabbit.Publisher, db *sql.DB) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	return once.Run(ctx, once.DefaultGrace, router, fwd, publisher, db)
+	return once.Run(ctx, 25*time.Second, router, fwd, publisher, db)
 }
 
 func _(router *message.Router, quarantine *poison.Quarantine, retries *retry.Retries, inbox *dedup.Inbox) {

@@ -227,7 +227,7 @@ func TestADayHasChangedSinceItWasSeen(t *testing.T) {
 	if err := dedup.DropDay(t.Context(), b.inbox, begin); err != nil || b.home(late) != old {
 		t.Errorf("with a message in it: %v, there are %v", err, b.tables())
 	}
-	if err := dedup.MakeDay(t.Context(), b.inbox, begin); err != nil || b.home(late) != old {
+	if err := dedup.CreateDay(t.Context(), b.inbox, begin); err != nil || b.home(late) != old {
 		t.Errorf("made twice: %v", err)
 	}
 	b.exec(`DROP TABLE ` + old)

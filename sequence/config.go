@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/watermill-once/once/internal/defaults"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -116,7 +117,7 @@ const longestWindow = 365 * 24 * time.Hour
 
 func (c Config) withDefaults() Config {
 	c.Schema = c.Schema.WithDefaults()
-	c.Window = cmp.Or(c.Window, DefaultWindow)
+	c.Window = cmp.Or(c.Window, defaults.SequenceWindow)
 	if c.Logger == nil {
 		c.Logger = watermill.NewSlogLogger(nil)
 	}

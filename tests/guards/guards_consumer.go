@@ -16,14 +16,14 @@ func inboxGuards() []guard {
 			return err
 		}
 	}
-	if err := held(ctx); err != nil {
+	if err := checkLease(ctx); err != nil {
 		return err
 	}
 	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {
 		return i.failed(ctx, tx, release, err)
 	}
 `,
-			without: `	if err := held(ctx); err != nil {
+			without: `	if err := checkLease(ctx); err != nil {
 		return err
 	}
 	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {

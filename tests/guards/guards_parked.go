@@ -10,7 +10,7 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 82, what: "keys stay while it is not known which ones parked messages have",
-			file: "dedup/keys.go", guard: "f.keepAll = append(f.keepAll, consumer)", without: "f.keepAll = nil",
+			file: "dedup/keys.go", guard: "expired.keptConsumers = append(expired.keptConsumers, consumer)", without: "expired.keptConsumers = nil",
 			pkg: "dedup", test: "TestASweepThatDoesNotKnowTheKeys/sqlite",
 		},
 		{
@@ -89,7 +89,7 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 48, what: "nothing of a batch is applied when its lease has ended",
-			file: "dedup/claims.go", guard: "if t.leaveLost() {", without: "if t.entries == nil && t.leaveLost() {",
+			file: "dedup/batch_claim.go", guard: "if r.finishLost() {", without: "if r.items == nil && r.finishLost() {",
 			pkg: "retry", test: "TestTrap48NothingIsApplied/in_a_batch/sqlite",
 		},
 		{
@@ -231,7 +231,7 @@ func parkedGuards() []guard {
 		{
 			trap: 58, what: "a panic rolls back in the inbox",
 			file:    "dedup/inbox.go",
-			guard:   "defer release() // also when h panics; the panic goes on",
+			guard:   "defer release() // deferred, because h may panic",
 			without: "defer func() { _ = tx.Commit(); release() }()",
 			pkg:     "dedup", test: "TestTrap58",
 		},

@@ -187,7 +187,7 @@ func (w *watch) background(db *sql.DB, says string) {
 		lines := slices.DeleteFunc(w.logs.lines(), func(line string) bool { return !strings.Contains(line, says) })
 		all := strings.Join(lines, "\n")
 		for _, said := range []string{
-			"The outbox's tables cannot be read", "What is too old cannot be removed", "Cannot store messages",
+			"The outbox's tables cannot be read", "Sweep of the inbox failed", "Cannot store messages",
 			"Cannot fetch parked messages", "Message is held",
 		} {
 			if !strings.Contains(all, said) {

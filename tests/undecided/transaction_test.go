@@ -133,7 +133,7 @@ func TestALockThatTheClaimCannotGetIsNotCharged(t *testing.T) {
 				func(c *once.ConsumerConfig) {
 					c.Dedup.LockTimeout = 10 * time.Millisecond
 					c.Retry.Policy = retry.Policy{Immediate: -1, Delayed: -1}
-					c.Dedup.IdleTimeout = dedup.DefaultMaxDuplicateAge
+					c.Dedup.IdleTimeout = 7 * 24 * time.Hour
 				})
 			tx, err := db.BeginTx(t.Context(), nil)
 			if err != nil {

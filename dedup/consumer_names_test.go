@@ -63,7 +63,7 @@ func TestTheSecondHandlerWithANameIsRefused(t *testing.T) {
 				}
 				second <- message.NewMessage("second "+id, nil)
 				err := <-outcome
-				const want = `dedup: two handlers have one consumer's name: handler "inventory": consumer "payments" is already used by ` +
+				const want = `dedup: two handlers have the same consumer name: handler "inventory": consumer "payments" is already used by ` +
 					`handler "payments" on topic "orders.placed"; give each handler its own consumer name`
 				if errors.Is(err, dedup.ErrConsumerInUse) != c.refused || c.refused && err.Error() != want {
 					t.Errorf("the second handler: %v\nwant %s", err, want)
@@ -82,7 +82,7 @@ func TestTheSecondHandlerWithANameIsRefused(t *testing.T) {
 			if c.refused {
 				told = 1
 			}
-			if n := logs.Count("ERROR", "Two handlers have one consumer's name", `"payments"`, `"inventory"`, "topic=orders.placed"); n != told {
+			if n := logs.Count("ERROR", "Two handlers have the same consumer name", `"payments"`, `"inventory"`, "topic=orders.placed"); n != told {
 				t.Errorf("told %d times, not %d: %q", n, told, logs.Lines())
 			}
 		})
