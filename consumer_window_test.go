@@ -8,8 +8,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Trap 79. What waits behind a version is held for longer than that is retried.
-func TestMessagesAreHeldForLongerThanRetryTries(t *testing.T) {
+// Trap 79. Messages behind a version are held for longer than that version is
+// retried.
+func TestVersionsAreHeldForLongerThanRetryRetries(t *testing.T) {
 	for name, c := range map[string]struct {
 		retried, least, most time.Duration
 	}{

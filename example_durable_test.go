@@ -13,8 +13,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A durable consumer stores a message and acks it, and handles it from there:
-// the transport does not wait for the handler.
+// A durable consumer stores a message, acks it, and then handles it: the
+// transport does not wait for the handler.
 func ExampleConsumer_durable() {
 	ctx := context.Background()
 	db, remove := database()

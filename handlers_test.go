@@ -18,8 +18,9 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// A misspelt name has a handler run in another mode than its author thinks.
-func TestANameThatNoHandlerHasIsLogged(t *testing.T) {
+// With a misspelt name in the configuration, a handler would run in another
+// mode than configured.
+func TestConfiguredNameWithoutAHandlerIsLogged(t *testing.T) {
 	db, logs := testkit.SQLite(t).DB, &testkit.Logs{}
 	tables := schema.Config{Dialect: schema.SQLite}
 	if err := schema.Up(t.Context(), db, tables); err != nil {

@@ -44,7 +44,8 @@ func (b *lockedBuffer) String() string {
 	return b.buffer.String()
 }
 
-// A part without a Logger must not hide that its database or broker is away.
+// A part without a Logger must not hide that its database or broker cannot be
+// reached.
 func TestPartsWithoutALoggerLogToSlogsDefault(t *testing.T) {
 	db := testkit.SQLite(t).DB
 	if err := db.Close(); err != nil { // every statement fails from now on

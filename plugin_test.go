@@ -177,7 +177,7 @@ func TestStartChecksTheLayout(t *testing.T) {
 	b.says(`schema: the inbox is laid out in another way: "once_inbox" has no days: run schema.Up, or apply the end of schema.SQL`)
 }
 
-// All that is wrong is said at once, in the order of the handlers.
+// One error names all mistakes, in the order of the handlers.
 func TestStartChecksTheHandlers(t *testing.T) {
 	long := strings.Repeat("n", 256)
 	const order = `: the order is AddMiddleware(quarantine.Middleware, retries.Middleware, inbox.Middleware)`
@@ -337,7 +337,7 @@ type unavailable struct{ error }
 
 func (unavailable) Unavailable() bool { return true }
 
-func TestStartAsksTheBrokers(t *testing.T) {
+func TestStartChecksTheBrokers(t *testing.T) {
 	refused := errors.New(`rabbit: 403 (ACCESS_REFUSED) "username or password not allowed"`)
 	for _, c := range []struct {
 		name string
@@ -360,7 +360,8 @@ func TestStartAsksTheBrokers(t *testing.T) {
 	}
 }
 
-// One role is given less than it needs, and then what it needs.
+// A role first has fewer rights than it needs, and then the rights that it
+// needs.
 func TestStartChecksTheRights(t *testing.T) {
 	db := testkit.Postgres(t)
 	b := newStartBench(t, db).up()
@@ -408,8 +409,9 @@ func TestStartChecksTheRights(t *testing.T) {
 		`grant it the role of a producer, see schema.Roles and docs/roles.md`, role))
 }
 
-// A user or a database that is not there is final, and said within seconds.
-func TestStartWithADatabaseThatRefuses(t *testing.T) {
+// A user or a database that does not exist is a final error, returned within
+// seconds.
+func TestStartFailsIfTheDatabaseRefuses(t *testing.T) {
 	db := testkit.Postgres(t)
 	for name, c := range map[string]struct {
 		change func(dsn *url.URL)
@@ -471,8 +473,8 @@ func (d *doors) serve() {
 	}
 }
 
-// A database that comes later is waited for, and checked when it comes.
-func TestStartWithADatabaseThatComesLater(t *testing.T) {
+// A database that becomes reachable later is awaited, and then checked.
+func TestStartWaitsForTheDatabase(t *testing.T) {
 	db := testkit.Postgres(t)
 	b := newStartBench(t, db)
 	dsn, err := url.Parse(db.DSN)
@@ -513,8 +515,8 @@ func TestStartWithADatabaseThatComesLater(t *testing.T) {
 	b.must(<-ended)
 }
 
-// What a pool is too small for is said at start, and what is right is not.
-func TestStartLooksAtThePool(t *testing.T) {
+// A pool that is too small is logged at the start, a suitable one is not.
+func TestStartLogsASmallPool(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		open, idle int
@@ -548,8 +550,8 @@ func TestStartLooksAtThePool(t *testing.T) {
 	}
 }
 
-// The inbox is swept for as long as a router with its handlers runs, however
-// they were added.
+// The inbox is swept as long as a router with its handlers runs, however the
+// handlers were added.
 func TestRetentionRunsWithTheRouter(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := dedup.Config{SweepInterval: 10 * time.Millisecond}
@@ -595,9 +597,9 @@ func (b *startBench) remembered() (n int) {
 	return n
 }
 
-// A handler that is added while the router runs has the checks of its Consumer
-// and its retention.
-func TestAHandlerThatIsAddedLaterIsChecked(t *testing.T) {
+// For a handler that is added to a running router, the checks run at its
+// subscription, and the retention runs too.
+func TestHandlerAddedToARunningRouterIsChecked(t *testing.T) {
 	b := newStartBench(t, testkit.SQLite(t))
 	b.router.AddConsumerHandler("other", "t", b.in, nothing)
 	ended := make(chan error, 1)

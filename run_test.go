@@ -91,8 +91,8 @@ func (w *worker) Close() error {
 	return err
 }
 
-// What produces work is stopped before what needs it.
-func TestRunStopsOnePartAfterTheOther(t *testing.T) {
+// Producers of work stop before the parts that they need.
+func TestRunStopsPartsInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &diary{}
 		parts := []once.Closer{newWorker(d, "router"), newWorker(d, "forwarder"), &connection{diary: d, name: "db"}}
@@ -105,7 +105,7 @@ func TestRunStopsOnePartAfterTheOther(t *testing.T) {
 	})
 }
 
-func TestRunEndsWithAPartThatDoes(t *testing.T) {
+func TestRunEndsWhenAPartEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		fails error
 		says  string
@@ -131,7 +131,8 @@ func TestRunEndsWithAPartThatDoes(t *testing.T) {
 	}
 }
 
-// Each part takes half of what is left, and all is over within the grace.
+// Each part may take half of the remaining time, and Run returns within the
+// grace.
 func TestRunStopsWithinItsGrace(t *testing.T) {
 	for grace, want := range map[time.Duration]time.Duration{0: 25 * time.Second, 8 * time.Second: 8 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
@@ -159,8 +160,8 @@ func TestRunStopsWithinItsGrace(t *testing.T) {
 	}
 }
 
-// Watermill waits for the handlers of a router that never ran; Run does not, and
-// says what has failed alone.
+// Watermill's Close waits for the handlers of a router that never ran. Run does
+// not wait, and returns only the error of the start.
 func TestRunDoesNotWaitForARouterThatDidNotStart(t *testing.T) {
 	d := &diary{}
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}) // of 30 seconds
@@ -177,8 +178,8 @@ func TestRunDoesNotWaitForARouterThatDidNotStart(t *testing.T) {
 	d.has(t, "closed db")
 }
 
-// A router whose handler ignores its context is not waited for beyond its part
-// of the grace, and what comes after it is stopped all the same.
+// Run waits for a router whose handler ignores its context only for the
+// router's share of the grace, and then stops the remaining parts.
 func TestRunDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 	d := &diary{}
 	transport := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})

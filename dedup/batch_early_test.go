@@ -15,10 +15,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Messages whose turn comes within their batch are applied with it, in
-// whatever order they are in. One whose turn has not come is put off by itself,
-// and its neighbours are not taken for early too.
-func TestEarlyMessagesInABatch(t *testing.T) {
+// A batch applies messages whose earlier versions are in the same batch, in any
+// order. A message whose earlier version is not there is postponed alone, and
+// the others of its batch do not count as early.
+func TestEarlyMessagesInABatchWaitForTheirVersion(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b, c := inBatches(t, db, 6, nil), &calls{}
 		h := ways["each"](b, c, func(tx *sql.Tx, msg *message.Message) error {

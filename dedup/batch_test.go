@@ -123,9 +123,9 @@ func noErrors(t *testing.T, errs []error) {
 	}
 }
 
-// Messages in flight share a transaction, each is applied once, and what was
-// done before is skipped.
-func TestABatchIsOneTransaction(t *testing.T) {
+// Messages in flight share a transaction. Each is applied once, and messages
+// that were handled before are skipped.
+func TestBatchIsOneTransaction(t *testing.T) {
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 20, nil), &calls{}
 		h := way(b, c, none)
@@ -152,9 +152,9 @@ func TestABatchIsOneTransaction(t *testing.T) {
 	})
 }
 
-// In one batch: two copies of a message, one that was done before, another
-// message with an id that was used, one without an id.
-func TestCopiesInABatch(t *testing.T) {
+// One batch with two deliveries of a message, a message that was handled
+// before, another message with a used id, and a message without an id.
+func TestDuplicatesInABatch(t *testing.T) {
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 6, nil), &calls{}
 		_, err := b.inbox.Middleware(apply)(message.NewMessage("done", nil))
@@ -187,9 +187,9 @@ func TestCopiesInABatch(t *testing.T) {
 	})
 }
 
-// With a key, a message can be new and what it asks for done: then nothing of it
-// is remembered, as if it had come alone.
-func TestAKeyThatIsDoneInABatch(t *testing.T) {
+// A message with a new id and a handled key is a duplicate. The inbox then
+// remembers nothing of it, as for a single message.
+func TestHandledKeyInABatch(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b, c := inBatches(t, db, 3, func(config *dedup.Config) {
 			config.Key = func(msg *message.Message) string { return msg.Metadata.Get("key") }
@@ -212,8 +212,8 @@ func TestAKeyThatIsDoneInABatch(t *testing.T) {
 	})
 }
 
-// Consumers that are idempotent by nature share transactions too.
-func TestAnIdempotentBatch(t *testing.T) {
+// Idempotent consumers share transactions too.
+func TestIdempotentConsumerSharesTransactions(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b, c := inBatches(t, db, 3, func(config *dedup.Config) { config.Idempotent = []string{consumer} }), &calls{}
 		noErrors(t, deliver(ways["each"](b, c, none), numbered(3)...))
@@ -224,7 +224,7 @@ func TestAnIdempotentBatch(t *testing.T) {
 	})
 }
 
-func TestBatchIsValidated(t *testing.T) {
+func TestInvalidBatchConfigIsRefused(t *testing.T) {
 	db := testkit.SQLite(t)
 	_, err := dedup.New(db.DB, dedup.Config{Batch: dedup.Batch{Size: 1001, Wait: -1, Concurrency: -1}})
 	for _, field := range []string{"Batch.Size", "Batch.Wait", "Batch.Concurrency"} {

@@ -15,9 +15,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Of two handlers with one name and topic each would skip what the other has
-// done, as if it were a copy: the messages of the second are handed back.
-func TestTheSecondHandlerWithANameIsRefused(t *testing.T) {
+// Two handlers with the same consumer name and topic would skip each other's
+// messages as duplicates. The messages of the second handler are nacked.
+func TestSecondHandlerWithAConsumerNameIsRefused(t *testing.T) {
 	for what, c := range map[string]struct {
 		topic   string // the second handler's
 		change  func(*dedup.Config)

@@ -25,9 +25,9 @@ const dying = `
 	CREATE FUNCTION die_too() RETURNS event_trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(10); END $$;`
 
-// Wherever the process dies, nothing is forgotten that must stay, nothing lies
-// where no claim finds it, and the next sweep does the work.
-func TestASweepOfDaysIsKilledAtEachStep(t *testing.T) {
+// Wherever the process dies, no id that must stay is lost, every row is in a
+// partition where a duplicate finds it, and the next sweep completes the work.
+func TestSweepOfDaysSurvivesAKillAtEachStep(t *testing.T) {
 	for step, c := range map[string]struct{ arm, disarm string }{
 		"a day was made": {
 			`CREATE EVENT TRIGGER die ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION die_too()`, `DROP EVENT TRIGGER die`,
@@ -84,9 +84,9 @@ func TestASweepOfDaysIsKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// A process that freezes with the lock on a day, or on the whole inbox, has its
-// session ended.
-func TestTrap78ASweepOfDaysThatFreezesLetsGo(t *testing.T) {
+// Trap 78. PostgreSQL ends the session of a process that freezes with the lock
+// on a day or on the whole inbox.
+func TestFrozenSweepOfDaysLosesItsLocks(t *testing.T) {
 	b := newDays(t)
 	old := b.past(40, 3000)
 	b.exec(`CREATE TABLE limits (value text);
@@ -125,9 +125,9 @@ func (b *bench) begin(id string) (end func()) {
 	}
 }
 
-// A handler that has been running for long keeps days from being made or
-// dropped; a sweep gives way to it, and holds nobody up for its sake.
-func TestASweepOfDaysGivesWay(t *testing.T) {
+// A handler that runs for long prevents that days are created or dropped. The
+// sweep gives up after a short wait and does not block other messages.
+func TestSweepOfDaysGivesWayToHandlers(t *testing.T) {
 	for name, c := range map[string]struct {
 		id   string
 		done func(b *bench, old, tomorrow string) bool // what can be done meanwhile
@@ -182,9 +182,10 @@ func TestASweepOfDaysGivesWay(t *testing.T) {
 	}
 }
 
-// A claim may be on its way to the partition for ids of no day when its day is
-// made. PostgreSQL refuses it then, and the message is tried again.
-func TestAClaimThatItsDayOvertakesIsChargedNothing(t *testing.T) {
+// An insert may target the default partition while the partition of its day is
+// created. PostgreSQL then refuses it, and the message is tried again without a
+// charge.
+func TestInsertDuringCreationOfItsDayCountsAsNoAttempt(t *testing.T) {
 	b := newDays(t)
 	id := idAt(-oneDay)
 	tx, err := b.BeginTx(t.Context(), nil)
@@ -217,9 +218,9 @@ func TestAClaimThatItsDayOvertakesIsChargedNothing(t *testing.T) {
 	b.expect(1, 1, 0)
 }
 
-// What a sweep has seen of a day may be over when it comes to it: a message of
-// that day has come, or another process has dropped the day or made it.
-func TestADayHasChangedSinceItWasSeen(t *testing.T) {
+// A day may change after the sweep has looked at it: a message of that day has
+// arrived, or another process has dropped or created its partition.
+func TestSweepNoticesThatADayHasChanged(t *testing.T) {
 	b := newDays(t)
 	old, begin := b.past(40, 0), time.Now().UTC().Truncate(oneDay).AddDate(0, 0, -40)
 	late := idAt(40 * oneDay)
@@ -241,9 +242,9 @@ func TestADayHasChangedSinceItWasSeen(t *testing.T) {
 	}
 }
 
-// Messages of old days come in, each of them several times, while their days
-// are made, emptied and dropped by several processes.
-func TestDaysGoWhileTheirMessagesCome(t *testing.T) {
+// Messages of old days arrive, each several times, while several processes
+// create, empty and drop their days.
+func TestDaysAreDroppedWhileTheirMessagesArrive(t *testing.T) {
 	b := newDays(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var sweepers, consumers sync.WaitGroup
@@ -279,10 +280,10 @@ func TestDaysGoWhileTheirMessagesCome(t *testing.T) {
 	b.expect(rounds*40, rounds*40, 0)
 }
 
-// A message of an old day is being handled when the day is to go, and is done
-// while the lock on it is waited for. It is seen, whatever isolation the database
-// has as its default, or a copy of it would be handled again.
-func TestADayDoesNotGoWithWhatWasWaitedFor(t *testing.T) {
+// A message of an old day is handled while the drop of that day waits for its
+// lock. The drop must see the new row under every default isolation level;
+// otherwise a duplicate would be handled again.
+func TestDropOfADaySeesMessagesThatItWaitedFor(t *testing.T) {
 	b := newDays(t)
 	b.exec(`DO $$BEGIN
 		EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), 'repeatable read'); END$$`)

@@ -100,7 +100,7 @@ func (b *bench) park(id, state string) {
 		WHERE message_id = $2`, state, id)
 }
 
-func TestDaysAreThereBeforeTheyBegin(t *testing.T) {
+func TestDaysGetPartitionsBeforeTheyBegin(t *testing.T) {
 	b := newDays(t)
 	if got := b.tables(); !slices.Equal(got, []string{"once_inbox_default"}) {
 		t.Fatalf("before the first sweep there are %v", got)
@@ -135,9 +135,9 @@ func TestDaysAreThereBeforeTheyBegin(t *testing.T) {
 	}
 }
 
-// A row lies where its id says, whatever the id is and whenever a copy comes:
-// before days are made, after, and when its day has gone.
-func TestCopiesMeetWheneverTheyCome(t *testing.T) {
+// The id alone decides the partition of a row. So a duplicate finds it before
+// its day gets a partition, after that, and after the partition was dropped.
+func TestDuplicateIsFoundInEveryPartition(t *testing.T) {
 	b := newDays(t)
 	old, today := b.past(40, 3), b.past(0, 0)
 	ids := []string{
@@ -171,7 +171,7 @@ func TestCopiesMeetWheneverTheyCome(t *testing.T) {
 	}
 }
 
-func TestADayThatIsTooOldGoesAtOnce(t *testing.T) {
+func TestExpiredDayIsDropped(t *testing.T) {
 	b := newDays(t)
 	old, edge := b.past(32, 20_000), b.past(30, 3000)
 	b.exec(`UPDATE once_inbox_default SET processed_at = now()`)
@@ -188,9 +188,9 @@ func TestADayThatIsTooOldGoesAtOnce(t *testing.T) {
 	}
 }
 
-// The ids of a day may be handled at any later time, and what is parked may run
-// again: these are remembered as long as all others.
-func TestTrap36WhatIsNeededOfAnOldDayStays(t *testing.T) {
+// Trap 36. Ids of a day may be handled at any later time, and parked messages
+// may run again. The inbox remembers them as long as all others.
+func TestNeededRowsOfAnExpiredDayStay(t *testing.T) {
 	b := newDays(t)
 	old := b.past(40, 5000)
 	ids := make([]string, 5)
@@ -224,8 +224,8 @@ func TestTrap36WhatIsNeededOfAnOldDayStays(t *testing.T) {
 	b.expect(6, 1, 0)
 }
 
-// If too much of a day must stay, it is swept as a plain inbox is.
-func TestADayOfWhichMuchStaysIsSweptByRow(t *testing.T) {
+// If too many rows of a day must stay, it is swept like a plain inbox.
+func TestDayWithManyNeededRowsIsSweptByRow(t *testing.T) {
 	b := newDays(t)
 	old := b.past(40, 30_000)
 	b.exec(`UPDATE once_inbox SET processed_at = now() WHERE right(message_id, 4) < '6000'`)
@@ -235,9 +235,9 @@ func TestADayOfWhichMuchStaysIsSweptByRow(t *testing.T) {
 	}
 }
 
-// Ids that came before their day was made stay where they are if they are too
-// many to move; the other days are made.
-func TestADayThatIsFullAlreadyIsNotMade(t *testing.T) {
+// Ids that arrived before their day got a partition stay in the default
+// partition if they are too many to move. The other days get their partitions.
+func TestDayWithTooManyRowsGetsNoPartition(t *testing.T) {
 	b := newDays(t)
 	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest)
 		SELECT $1 || lpad(to_hex(n), 12, '0'), 'payments', '' FROM generate_series(1, 20000) AS n`, idAt(-oneDay)[:24])
@@ -251,7 +251,7 @@ func TestADayThatIsFullAlreadyIsNotMade(t *testing.T) {
 	b.expect(1, 20_001, 0)
 }
 
-func TestDaysNeedTheirLayout(t *testing.T) {
+func TestLayoutByDayNeedsAPartitionedInbox(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil)
 	days, err := dedup.New(b.DB, dedup.Config{Schema: schema.Config{Inbox: schema.ByDay}})
 	if err != nil {
@@ -267,8 +267,8 @@ func TestDaysNeedTheirLayout(t *testing.T) {
 	}
 }
 
-// While a new version is rolled out, the old one works on the new tables.
-func TestAnOldProcessWorksOnDays(t *testing.T) {
+// During a rollout the previous version works with the new tables.
+func TestPreviousVersionWorksWithDays(t *testing.T) {
 	b := newDays(t)
 	b.sweep()
 	b.past(40, 3)
@@ -288,8 +288,8 @@ func TestAnOldProcessWorksOnDays(t *testing.T) {
 	}
 }
 
-// What a claim looks up is looked up in one partition.
-func TestAClaimReadsOnePartition(t *testing.T) {
+// An insert into the inbox reads one partition only.
+func TestInsertReadsOnePartition(t *testing.T) {
 	b := newDays(t)
 	today := b.past(0, 1000)
 	b.sweep()

@@ -47,9 +47,10 @@ func (b *bench) parkAs(state, id, body string) {
 
 const aYear = 365 * 24 * time.Hour
 
-// Trap 82: a message in quarantine, or one that waits, is done by its key when
-// another one with that key is. It must be known for as long as it may run.
-func TestAKeyIsRememberedWhileAMessageWithItMayRun(t *testing.T) {
+// Trap 82. A parked or quarantined message is a duplicate if another message
+// with its key was handled. So the key must stay for as long as that message
+// may run.
+func TestKeyIsKeptWhileAMessageWithItMayRun(t *testing.T) {
 	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
 		for _, state := range []string{"quarantined", "waiting", "held"} {
 			b := newBenchIn(t, db, tables, byPayload)
@@ -80,9 +81,9 @@ func TestAKeyIsRememberedWhileAMessageWithItMayRun(t *testing.T) {
 	})
 }
 
-// Any process may sweep. One that does not know the keys leaves those of a
-// consumer alone that may have a message with one of them.
-func TestASweepThatDoesNotKnowTheKeysLeavesThem(t *testing.T) {
+// Trap 82. Any process may sweep. A process without Config.Key keeps the keys
+// of a consumer that has old parked messages.
+func TestSweepWithoutKeyFunctionKeepsUnknownKeys(t *testing.T) {
 	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
 		b := newBenchIn(t, db, tables, func(c *dedup.Config) {
 			byPayload(c)
@@ -131,9 +132,9 @@ func restarted(t *testing.T, b *bench) *dedup.Inbox {
 	return inbox
 }
 
-// The edited form of an old entry is new, and has its key nevertheless; so has
-// one that was imported.
-func TestAKeyIsRememberedForWhatIsEditedOrImported(t *testing.T) {
+// The edited form of an old entry is a new row with the same key. The same
+// holds for an imported message.
+func TestKeyIsKeptForEditedAndImportedMessages(t *testing.T) {
 	for name, change := range map[string]string{
 		"edited":   `UPDATE once_parked SET edited_from = 1`,
 		"imported": `UPDATE once_parked SET origin = '1/1/1'`,
@@ -154,9 +155,9 @@ func TestAKeyIsRememberedForWhatIsEditedOrImported(t *testing.T) {
 	}
 }
 
-// What has no key does not keep those of others; of what cannot be told nobody
-// knows.
-func TestKeysOfMessagesThatHaveNone(t *testing.T) {
+// A parked message without a key does not keep the keys of others. A message
+// whose key cannot be computed keeps all keys of its consumer.
+func TestMessagesWithoutAKeyDoNotKeepKeys(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		var logs testkit.Logs
 		b := newBench(t, db, func(c *dedup.Config) {

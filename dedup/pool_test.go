@@ -11,9 +11,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// database/sql closes all but two connections when they are free, and nothing
-// but the time it takes tells of it.
-func TestAPoolThatKeepsTooFewConnectionsIsSaid(t *testing.T) {
+// database/sql keeps two idle connections by default and closes all others.
+// Only the lost time shows that.
+func TestPoolThatKeepsTooFewConnectionsIsLogged(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		keep int

@@ -10,9 +10,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A batch costs what it removes, however large the inbox is, also when its
-// space has been used again, and no order of time is left in it.
-func TestASweepDoesNotReadTheWholeInbox(t *testing.T) {
+// The cost of a batch depends on the rows that it removes, not on the size of
+// the inbox, even if the table reuses space and its rows are not in the order
+// of time.
+func TestSweepDoesNotReadTheWholeInbox(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil)
 	fill := func(rows int, days string) {
 		b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
@@ -73,9 +74,9 @@ func (b *bench) explained(query string, args ...any) (pages, rows int) {
 	return top.Hit + top.Read, int(top.Plans[0].Rows)
 }
 
-// What a replay that has not finished keeps is passed over once, not by every
-// batch.
-func TestASweepPassesOverAReplayOnce(t *testing.T) {
+// A sweep reads the entries that a running replay keeps once, not once for
+// every batch.
+func TestSweepReadsEntriesOfARunningReplayOnce(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil)
 	const kept, old = 20_000, 7000 // four batches
 	b.exec(`INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id)
@@ -111,9 +112,9 @@ func TestASweepPassesOverAReplayOnce(t *testing.T) {
 	}
 }
 
-// Keys that must stay cost a batch no more than ids that go, and the parked
+// Keys that must stay cost a batch no more than ids that expire. The parked
 // messages that have them are read once, not by every sweep.
-func TestASweepLooksForTheKeysOfParkedMessagesOnce(t *testing.T) {
+func TestSweepReadsParkedMessagesForTheirKeysOnce(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), byPayload)
 	const kept, old = 3000, 7000
 	for n := range 3 {

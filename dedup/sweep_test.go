@@ -53,8 +53,8 @@ func (b *bench) handle(h message.HandlerFunc, ids ...string) {
 	}
 }
 
-// What is younger than Retention stays, what is older goes, in batches.
-func TestOnlyWhatIsTooOldIsRemoved(t *testing.T) {
+// Rows younger than Retention stay, older rows are removed in batches.
+func TestSweepRemovesOnlyExpiredRows(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *dedup.Config) { c.Retention = 8 * 24 * time.Hour })
 		const old = 4500 // more than two batches
@@ -78,9 +78,10 @@ func TestOnlyWhatIsTooOldIsRemoved(t *testing.T) {
 	})
 }
 
-// A message that waits or is in quarantine may run again after any time: it is
-// remembered until then. So are two consumers of one message told apart.
-func TestTrap36WhatMayComeBackIsRemembered(t *testing.T) {
+// Trap 36. A parked or quarantined message may run again after any time, so the
+// inbox remembers it until then. The sweep distinguishes two consumers of one
+// message.
+func TestMessageThatMayRunAgainIsRemembered(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		ctx, store := t.Context(), b.store()
@@ -116,7 +117,8 @@ func TestTrap36WhatMayComeBackIsRemembered(t *testing.T) {
 	})
 }
 
-func TestTrap72ADiscardedMessageIsRememberedForItsTime(t *testing.T) {
+// Trap 72. A late duplicate of a discarded message must not be handled.
+func TestDiscardedMessageIsRememberedForTheRetention(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		store := b.store()
@@ -159,9 +161,9 @@ func TestRunSweepsUntilItsContextEnds(t *testing.T) {
 	})
 }
 
-// An id that is removed too early lets a late copy run again: such a setting is
-// refused, by the names of its fields.
-func TestTrap36RetentionIsNotShorterThanTheLongestWayBack(t *testing.T) {
+// Trap 36. An id that is removed too early lets a late duplicate run again. The
+// error names both fields.
+func TestRetentionShorterThanMaxDuplicateAgeIsRefused(t *testing.T) {
 	db := testkit.SQLite(t)
 	for _, config := range []dedup.Config{
 		{Retention: 6 * 24 * time.Hour},
@@ -178,8 +180,7 @@ func TestTrap36RetentionIsNotShorterThanTheLongestWayBack(t *testing.T) {
 	}
 }
 
-// A process that never removes anything is told so, once.
-func TestAnInboxThatIsNeverSweptIsSaid(t *testing.T) {
+func TestInboxThatIsNeverSweptIsLoggedOnce(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		elsewhere bool

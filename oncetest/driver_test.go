@@ -47,7 +47,7 @@ func (c bareConn) Prepare(query string) (driver.Stmt, error) {
 
 type bareStmt struct{ driver.Stmt }
 
-func TestADriverWithNothingOptional(t *testing.T) {
+func TestDriverWithoutOptionalInterfaces(t *testing.T) {
 	for name, skipping := range map[string]bool{"bare": false, "skipping": true} {
 		t.Run(name, func(t *testing.T) {
 			db := testkit.SQLite(t)

@@ -91,9 +91,9 @@ func examineOrder(t *testing.T, config oncetest.OrderConfig) *recorder {
 	return r
 }
 
-// Trap 85. Who publishes first and then waits for what others have locked commits
-// later than its place in the outbox says.
-func TestTrap85AServiceThatPublishesBeforeItLocks(t *testing.T) {
+// Trap 85. A transaction that publishes first, and then waits for a lock,
+// commits later than the position of its event says.
+func TestServiceThatPublishesBeforeItLocksIsReported(t *testing.T) {
 	s := newShop(t, testkit.Postgres(t))
 	first, second := "First stands still at publish 1", "Second stands still at publish 1"
 	for name, c := range map[string]struct {
@@ -132,8 +132,8 @@ func TestTrap85AServiceThatPublishesBeforeItLocks(t *testing.T) {
 	}
 }
 
-// Two that lock in different orders end each other.
-func TestCallsThatDeadlock(t *testing.T) {
+// Two calls that lock in different orders deadlock.
+func TestCallsThatDeadlockAreReported(t *testing.T) {
 	s := newShop(t, testkit.Postgres(t))
 	config := s.calls(lockTotalKey, publishTotal, addToTotal)
 	config.Second = s.calls(addToTotal, lockTotalKey, publishTotal).Second
@@ -141,8 +141,8 @@ func TestCallsThatDeadlock(t *testing.T) {
 		"lock in the same order in both")
 }
 
-// A lock of the process holds up no other process.
-func TestCallsThatWaitInTheProcess(t *testing.T) {
+// A mutex of one process does not stop another process.
+func TestCallsThatWaitInTheProcessAreReported(t *testing.T) {
 	s := newShop(t, testkit.Postgres(t))
 	config := s.calls(publishTotal, addToTotal)
 	config.Timeout = 2 * time.Second
@@ -159,8 +159,8 @@ func TestCallsThatWaitInTheProcess(t *testing.T) {
 		"neither ended nor waited for a lock of the database: if it waits for something in this process, another process would not")
 }
 
-// What cannot be examined is said.
-func TestCallsWithoutAnOrder(t *testing.T) {
+// RunOrder reports calls that it cannot test.
+func TestCallsWithoutACommonKeyAreRefused(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		examineOrder(t, s.calls(addToTotal)).says("", "oncetest: First, called alone: it published nothing with an ordering key")
 		config := s.calls(addToTotal, publishTotal)
@@ -178,8 +178,8 @@ func TestCallsWithoutAnOrder(t *testing.T) {
 	})
 }
 
-// SQLite has one writer.
-func TestOrderOfSQLite(t *testing.T) {
+// SQLite has one writer, so calls cannot overtake each other.
+func TestRunOrderSkipsSQLite(t *testing.T) {
 	s := newShop(t, testkit.SQLite(t))
 	if s.config.Dialect != schema.SQLite {
 		t.Fatal("it is none")

@@ -26,15 +26,15 @@ func subtests(handlers int) int {
 	return 2 + 2*(2*(statements+handlers)+2) + 1
 }
 
-func TestASafeHandler(t *testing.T) {
+func TestSafeHandlerPasses(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		oncetest.Run(t, s.examined(pay))
 		examine(t, s.examined(pay)).safe(subtests(2))
 	})
 }
 
-// What a handler produces is one of its effects, and so are its queries.
-func TestASafeHandlerThatReadsAndProduces(t *testing.T) {
+// Produced messages are compared too, and queries are statements that can fail.
+func TestSafeHandlerThatReadsAndProducesPasses(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			var sum int
@@ -55,8 +55,8 @@ func TestASafeHandlerThatReadsAndProduces(t *testing.T) {
 	})
 }
 
-// A handler that fails by chance, or panics, is delivered again.
-func TestASafeHandlerThatFailsNowAndThen(t *testing.T) {
+// If a handler fails or panics by chance, its message is delivered again.
+func TestSafeHandlerThatSometimesFailsPasses(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		calls := 0
 		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -72,7 +72,7 @@ func TestASafeHandlerThatFailsNowAndThen(t *testing.T) {
 	})
 }
 
-func TestAHandlerWithTxFromContext(t *testing.T) {
+func TestHandlerWithTxFromContextPasses(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		handle := func(msg *message.Message) error {
 			tx, _ := dedup.TxFromContext(msg.Context())
@@ -85,8 +85,8 @@ func TestAHandlerWithTxFromContext(t *testing.T) {
 	})
 }
 
-// A handler that is idempotent by nature runs for every copy.
-func TestAnIdempotentHandler(t *testing.T) {
+// The handler of an idempotent consumer runs for every delivery.
+func TestIdempotentHandlerRunsForDuplicates(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			_, err := tx.ExecContext(ctx, `
@@ -110,8 +110,8 @@ func TestAnIdempotentHandler(t *testing.T) {
 	})
 }
 
-// What cannot be the same twice is left out.
-func TestIgnoredColumns(t *testing.T) {
+// Values that differ in each run are not compared.
+func TestIgnoredColumnsAreNotCompared(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		n := 0
 		config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -130,9 +130,9 @@ func TestIgnoredColumns(t *testing.T) {
 	})
 }
 
-// The transaction of another time may be shorter: a handler may remember what
-// it has read.
-func TestAHandlerThatReadsWhatItDoesNotKnow(t *testing.T) {
+// A later transaction may have fewer statements, because a handler may cache
+// the rows that it has read.
+func TestHandlerThatCachesPasses(t *testing.T) {
 	s := newShop(t, testkit.SQLite(t))
 	calls := 0
 	r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -149,9 +149,8 @@ func TestAHandlerThatReadsWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-// What belongs to a connection that is lost, such as a lock of its session, is
-// gone with it.
-func TestALostConnectionIsClosed(t *testing.T) {
+// A lost connection loses its session, and with it the session's locks.
+func TestLostConnectionIsClosed(t *testing.T) {
 	s := newShop(t, testkit.Postgres(t))
 	calls, lost := 0, 0
 	previous := -1

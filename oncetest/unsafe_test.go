@@ -15,8 +15,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A write outside of the transaction stays when that is rolled back.
-func TestAWriteOutsideOfTheTransaction(t *testing.T) {
+// A write outside of the transaction remains when the transaction is rolled
+// back.
+func TestWriteOutsideOfTheTransactionIsReported(t *testing.T) {
 	s := newShop(t, testkit.Postgres(t))
 	handler := func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		if _, err := s.ExecContext(ctx, `INSERT INTO audit (what) VALUES ($1)`, "paid "+msg.UUID); err != nil {
@@ -43,10 +44,10 @@ func TestAWriteOutsideOfTheTransaction(t *testing.T) {
 	}
 }
 
-// A handler that writes with the db of its package, and nothing in its
-// transaction. What it writes may be the same each time, so that the tables come
-// out the same: it stays all the same when the transaction is rolled back.
-func TestAHandlerThatDoesNotUseItsTransaction(t *testing.T) {
+// The handler writes with a global *sql.DB, and runs nothing in its
+// transaction. It may write the same rows each time, so that the tables are
+// equal in the end. But its writes remain when the transaction is rolled back.
+func TestHandlerThatDoesNotUseItsTransactionIsReported(t *testing.T) {
 	s := newShop(t, testkit.Postgres(t))
 	for name, query := range map[string]string{
 		"the same each time": `INSERT INTO payments (order_id, amount) SELECT $1, 5
@@ -70,8 +71,8 @@ func TestAHandlerThatDoesNotUseItsTransaction(t *testing.T) {
 	}
 }
 
-// SQLite has one writer: there, such a handler does not come far.
-func TestAWriteOutsideOfTheTransactionOfSQLite(t *testing.T) {
+// SQLite has one writer, so such a handler waits for its own transaction.
+func TestWriteOutsideOfTheTransactionIsReportedForSQLite(t *testing.T) {
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "shop.db")+"?_txlock=immediate&_pragma=busy_timeout(5)")
 	if err != nil {
 		t.Fatal(err)
@@ -86,8 +87,8 @@ func TestAWriteOutsideOfTheTransactionOfSQLite(t *testing.T) {
 	})).says("", `delivered once: message "m1": it failed 10 times`, "database is locked", "does the handler write outside of its transaction")
 }
 
-// The memory of a process is not rolled back.
-func TestACounterInMemoryThatDecides(t *testing.T) {
+// A rollback does not restore the memory of a process.
+func TestCounterInMemoryIsReported(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		seen := map[string]bool{}
 		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -121,9 +122,9 @@ func TestACounterInMemoryThatDecides(t *testing.T) {
 	})
 }
 
-// An error that is ignored: SQLite goes on with the transaction, and PostgreSQL
-// does with a savepoint.
-func TestAHandlerThatIgnoresErrors(t *testing.T) {
+// After an ignored error the transaction can continue in SQLite, and with a
+// savepoint in PostgreSQL.
+func TestIgnoredErrorIsReported(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			if _, err := tx.ExecContext(ctx, `SAVEPOINT before_audit`); err != nil {
@@ -145,9 +146,9 @@ func TestAHandlerThatIgnoresErrors(t *testing.T) {
 	})
 }
 
-// Without a savepoint, PostgreSQL refuses the commit, and the message comes
-// again.
-func TestAHandlerThatIgnoresEveryError(t *testing.T) {
+// Without a savepoint PostgreSQL refuses the commit, and the message is
+// delivered again.
+func TestIgnoredErrorWithoutASavepointIsHarmless(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			_, _ = pay(ctx, tx, msg)
@@ -168,7 +169,7 @@ func TestAHandlerThatIgnoresEveryError(t *testing.T) {
 	})
 }
 
-func TestAnEffectThatDependsOnTheOrder(t *testing.T) {
+func TestEffectThatDependsOnTheOrderIsReported(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			_, err := tx.ExecContext(ctx, `UPDATE totals SET last = $1 WHERE name = 'all'`, string(msg.Payload))
@@ -185,7 +186,7 @@ func TestAnEffectThatDependsOnTheOrder(t *testing.T) {
 	})
 }
 
-func TestAHandlerThatEndsItsTransaction(t *testing.T) {
+func TestHandlerThatEndsItsTransactionIsReported(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		for name, end := range map[string]func(ctx context.Context, tx *sql.Tx) error{
 			"Commit": func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
@@ -218,8 +219,8 @@ func TestAHandlerThatEndsItsTransaction(t *testing.T) {
 	})
 }
 
-// The messages that a handler produces are effects too.
-func TestAMessageThatIsProducedByChance(t *testing.T) {
+// Produced messages are effects too.
+func TestMessageProducedByChanceIsReported(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		under := map[string]int{}
 		r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -235,9 +236,9 @@ func TestAMessageThatIsProducedByChance(t *testing.T) {
 	})
 }
 
-// To look first and to write then is idempotent only if nobody else looks
+// A check before a write is idempotent only if no other transaction checks
 // meanwhile.
-func TestAHandlerThatLooksFirst(t *testing.T) {
+func TestCheckThenWriteIsReported(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			var paid int

@@ -33,11 +33,11 @@ func lockKey(tx *sql.Tx, _ string) error {
 	return outbox.LockKey(context.Background(), tx, "account-17")
 }
 
-// Trap 85. A position is taken when a row is inserted. One transaction has locked
-// what both change; the other one, which waits for it, has published already: it
-// commits later, and its event goes first. Not so if the lock comes first, the
-// row's or the key's.
-func TestTrap85TheOrderOfAKeyIsThatOfCommits(t *testing.T) {
+// Trap 85. A row gets its position when it is inserted. If a transaction
+// publishes first, and then waits for a lock of another transaction, it commits
+// later, but its event is sent first. A lock that is taken before publishing,
+// of a row or of the key, prevents that.
+func TestEventsOfAKeyAreInTheOrderOfCommits(t *testing.T) {
 	for name, c := range map[string]struct {
 		steps []step // of each of the two transactions
 		first int    // of them the first transaction has done, when the second one begins
@@ -115,8 +115,9 @@ func published(t *testing.T, db *sql.DB) string {
 	return strings.Join(ids, " ")
 }
 
-// Keys are locked in one order, whatever order they are given in: transactions
-// with the same keys do not deadlock. The locks end with their transactions.
+// Trap 85. LockKey locks keys in one order, regardless of the order of its
+// arguments, so transactions with the same keys do not deadlock. The locks end
+// with their transactions.
 func TestKeysAreLockedInOneOrder(t *testing.T) {
 	db := postgres(t)
 	const rounds, workers = 30, 6
@@ -146,9 +147,10 @@ func TestKeysAreLockedInOneOrder(t *testing.T) {
 	require.Zero(t, left)
 }
 
-// Other keys, and the same key of other tables, do not wait. SQLite has one
-// writer: who has locked a key is it.
-func TestWhoWaitsForALockedKey(t *testing.T) {
+// Trap 85. Transactions with other keys, or with the same key of other tables,
+// do not wait. In SQLite, which has one writer, the transaction that locks a
+// key becomes the writer.
+func TestLockKeyBlocksOnlyTheSameKey(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		box := newOutbox(t, config)
 		other := config
@@ -189,7 +191,7 @@ func TestWhoWaitsForALockedKey(t *testing.T) {
 	})
 }
 
-func TestLockKeyRefuses(t *testing.T) {
+func TestLockKeyRefusesInvalidArguments(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		box := newOutbox(t, config)
 		require.ErrorIs(t, box.LockKey(t.Context(), nil, "a"), outbox.ErrNoTransaction)

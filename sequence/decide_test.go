@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestPlace(t *testing.T) {
+func TestPlaceOfAVersion(t *testing.T) {
 	none := last{}
 	after := func(v int64) last { return last{v, 1, true} }
 	begunAt := func(v int64) last { return last{v, v, true} }
@@ -44,9 +44,9 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// A message looks again after as long as it has waited, and at the end of the
-// window; two minutes are few looks.
-func TestLookAgain(t *testing.T) {
+// A held message is checked again after as long as it has waited, and at the
+// end of the window, so that two minutes need few checks.
+func TestLookAgainIntervalsGrow(t *testing.T) {
 	c := Config{Window: 2 * time.Minute}
 	var waited time.Duration
 	looks := 0

@@ -21,8 +21,9 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// What comes too early is held, uncharged, until those before it have come.
-func TestAGapIsWaitedFor(t *testing.T) {
+// A version that arrives too early is held, without a charge, until the earlier
+// versions have arrived.
+func TestEarlyVersionIsHeldUntilEarlierOnesArrive(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.run(hold, nil)
@@ -44,8 +45,9 @@ func TestAGapIsWaitedFor(t *testing.T) {
 	})
 }
 
-// What was held is handled after what it waited for, and not at the next poll.
-func TestTheNextOneIsHandledAtOnce(t *testing.T) {
+// A held version is handled right after the version that it waited for, not at
+// the next poll.
+func TestNextVersionIsHandledAtOnce(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.poll = time.Hour
@@ -57,9 +59,9 @@ func TestTheNextOneIsHandledAtOnce(t *testing.T) {
 	})
 }
 
-// A version is applied while the next one is on its way to being parked again,
-// for as long as it has waited already. It is due at once.
-func TestTheNextOneIsFoundOnItsWay(t *testing.T) {
+// A version is applied while the next version is being parked again, which
+// would delay it for as long as it has waited already. It becomes due at once.
+func TestNextVersionIsFoundWhileItIsParkedAgain(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		config := hold
@@ -90,8 +92,8 @@ func TestTheNextOneIsFoundOnItsWay(t *testing.T) {
 	})
 }
 
-// Many versions of several aggregates come in any order, several at once, and
-// fail now and then: they take effect in order.
+// Many versions of several aggregates arrive in any order, several at once, and
+// some attempts fail. They take effect in order.
 func TestVersionsInAnyOrderTakeEffectInOrder(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
@@ -119,9 +121,9 @@ func TestVersionsInAnyOrderTakeEffectInOrder(t *testing.T) {
 	})
 }
 
-// When the window is over without the missing version, those that were held go
-// on in order, though their windows end together.
-func TestAfterTheWindowTheyAreAppliedInOrder(t *testing.T) {
+// When the window ends without the missing version, the held versions are
+// applied in order, although their windows end together.
+func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		config := hold
@@ -167,8 +169,9 @@ func TestAfterTheWindowTheyAreAppliedInOrder(t *testing.T) {
 	})
 }
 
-// Or they are given up. A replay holds once more, and applies.
-func TestAfterTheWindowTheyAreQuarantined(t *testing.T) {
+// With AfterWindow Quarantine, the held versions are given up. A replay holds a
+// version once more, and then applies it.
+func TestHeldVersionsAreQuarantinedAfterTheWindow(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		config := hold
@@ -192,9 +195,10 @@ func TestAfterTheWindowTheyAreQuarantined(t *testing.T) {
 	})
 }
 
-// A middleware of the service's own, further out, learns what was missing: it can
-// have it sent again. While the message is held it is told of no gap.
-func TestAMiddlewareFurtherOutLearnsWhatIsMissing(t *testing.T) {
+// A middleware outside of the chain receives the Gap in the error when a
+// message is given up, so that it can request the missing version. While the
+// message is held, it sees no gap.
+func TestOuterMiddlewareSeesTheGap(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		config := hold
@@ -227,8 +231,9 @@ func TestAMiddlewareFurtherOutLearnsWhatIsMissing(t *testing.T) {
 	})
 }
 
-// Or a hook decides, which may bring what is missing, in the transaction.
-func TestAfterTheWindowAHookDecides(t *testing.T) {
+// OnGap decides after the window, and may fetch the missing version and write
+// it in the transaction.
+func TestOnGapDecidesAfterTheWindow(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		config := hold
@@ -269,8 +274,8 @@ func TestAfterTheWindowAHookDecides(t *testing.T) {
 }
 
 // The window begins when a message is found to be early, not when it was
-// stored, and a restart does not begin it anew.
-func TestTheWindowOutlivesARestart(t *testing.T) {
+// stored, and a restart does not begin it again.
+func TestWindowContinuesAfterARestart(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		for _, name := range []string{"a2", "a1"} {
@@ -299,9 +304,9 @@ func TestTheWindowOutlivesARestart(t *testing.T) {
 	})
 }
 
-// A version whose handler fails is not the last. With IgnoreOlder a newer one
-// passes it, and it is stale when it is tried again.
-func TestAVersionThatFailsIsNotApplied(t *testing.T) {
+// A version whose handler fails is not the last version. With IgnoreOlder a
+// newer version can be applied before its retry, which is then ignored.
+func TestFailedVersionIsNotTheLastVersion(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		calls := 0
@@ -329,9 +334,9 @@ func TestAVersionThatFailsIsNotApplied(t *testing.T) {
 	})
 }
 
-// A message that is early lets its ordering key go on: what it waits for may be
-// behind it.
-func TestAGapDoesNotStopItsKey(t *testing.T) {
+// An early message does not block its ordering key, because the missing version
+// may be behind it.
+func TestEarlyVersionDoesNotBlockItsOrderingKey(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.order = retry.BlockWhileQuarantined
@@ -344,9 +349,9 @@ func TestAGapDoesNotStopItsKey(t *testing.T) {
 	})
 }
 
-// Versions that do not begin at Config.First are said while they wait, not only
-// when they are in quarantine, and once. A short wait is said nothing of.
-func TestVersionsThatBeginElsewhereAreLogged(t *testing.T) {
+// Versions that do not begin at Config.First are logged once while they wait,
+// not only when they are in quarantine. A short wait is not logged.
+func TestVersionsThatDoNotBeginAtFirstAreLogged(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		var logs testkit.Logs
@@ -377,9 +382,9 @@ func TestVersionsThatBeginElsewhereAreLogged(t *testing.T) {
 	})
 }
 
-// What an operator inserts for aggregates that began before the consumer did is
-// taken for what was applied.
-func TestAConsumerBeginsInTheMiddleOfAnAggregate(t *testing.T) {
+// For aggregates that began before the consumer, an operator inserts their last
+// versions. The consumer treats these versions as applied.
+func TestConsumerStartsInTheMiddleOfAnAggregate(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.exec(`INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
@@ -393,9 +398,9 @@ func TestAConsumerBeginsInTheMiddleOfAnAggregate(t *testing.T) {
 	})
 }
 
-// Trap 79. A window that ends while a lower version is retried sends that one to
-// quarantine: it is not ignored.
-func TestAVersionIsRetriedPastTheWindow(t *testing.T) {
+// Trap 79. If the window ends while a lower version is still retried, the lower
+// version goes to quarantine and is not ignored.
+func TestVersionRetriedPastTheWindowIsQuarantined(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		config := hold

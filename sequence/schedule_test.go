@@ -133,8 +133,8 @@ func newSchedule(t *testing.T, seed uint64, mostFails int) *schedule {
 
 const schedules = 20_000
 
-// Trap 79. Whatever concurrency and retries do to the order of versions, all are
-// applied, each once and in order, as long as no window ends.
+// Trap 79. Concurrency and retries may change the order of versions in any way:
+// all are applied once and in order, as long as no window ends.
 func TestSchedulesWithinTheWindow(t *testing.T) {
 	for seed := range uint64(schedules) {
 		s := newSchedule(t, seed, tries)
@@ -151,9 +151,9 @@ func TestSchedulesWithinTheWindow(t *testing.T) {
 	}
 }
 
-// Trap 79. When windows end too soon, versions fail for good or never come, no
-// version is ignored that was not applied: it is in quarantine, and takes effect
-// when it is replayed.
+// Trap 79. If windows end too soon, or versions fail permanently or never
+// arrive, no unapplied version is ignored: it is in quarantine, and takes
+// effect when it is replayed.
 func TestSchedulesPastTheWindow(t *testing.T) {
 	for seed := range uint64(schedules) {
 		s := newSchedule(t, seed, tries+2)
@@ -179,8 +179,8 @@ func TestSchedulesPastTheWindow(t *testing.T) {
 	}
 }
 
-// What OnGap answers for counts as applied, and nothing else does.
-func TestSchedulesWithAHook(t *testing.T) {
+// Trap 79. Missing versions count as applied only if OnGap returned Apply.
+func TestSchedulesWithOnGap(t *testing.T) {
 	for seed := range uint64(schedules) {
 		s := newSchedule(t, seed, tries-1)
 		s.filled = true

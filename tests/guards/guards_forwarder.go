@@ -83,7 +83,7 @@ func forwarderGuards() []guard {
 			file:    "internal/dialect/tx.go",
 			guard:   `fmt.Errorf("commit: %w: %w", ErrCommitUnknown, err)`,
 			without: `fmt.Errorf("commit: %w", err)`,
-			pkg:     "outbox", test: "TestTrap04",
+			pkg:     "outbox", test: "TestLostConnectionAtCommit",
 		},
 		{
 			trap: 4, what: "after an unknown commit the mover looks at the offset",
@@ -100,7 +100,7 @@ func forwarderGuards() []guard {
 		{
 			trap: 6, what: "a publisher without a transaction is refused",
 			file: "outbox/publisher.go", guard: "return ErrNoTransaction", without: "return nil",
-			pkg: "outbox", test: "TestTrap06",
+			pkg: "outbox", test: "TestPublishWithoutATransaction",
 		},
 		{
 			trap: 7, what: "a nack is no confirm",
@@ -319,12 +319,12 @@ func forwarderGuards() []guard {
 		{
 			trap: 32, what: "steering metadata is refused by the outbox",
 			file: "outbox/check.go", guard: "if meta.Steering(key) {", without: "if meta.Steering(key) && false {",
-			pkg: "outbox", test: "TestTrap32",
+			pkg: "outbox", test: "TestInvalidMessageIsRefused",
 		},
 		{
 			trap: 33, what: "a statement has no more rows than parameters",
 			file: "outbox/insert.go", guard: "if n == mostRows || n > 0 && size > mostBytes {", without: "if n > 0 && size > mostBytes {",
-			pkg: "outbox", test: "TestTrap33",
+			pkg: "outbox", test: "TestPublishStoresAnyNumber",
 		},
 		{
 			trap: 61, what: "confirmed rows are deleted in a transaction",

@@ -6,12 +6,12 @@ func parkedGuards() []guard {
 		{
 			trap: 82, what: "a key stays while a message that may run has it",
 			file: "dedup/queries.go", guard: "WHERE p.dedup_key = i.message_id AND", without: "WHERE p.dedup_key = '-' AND",
-			pkg: "dedup", test: "TestAKeyIsRememberedWhile/sqlite",
+			pkg: "dedup", test: "TestKeyIsKeptWhile/sqlite",
 		},
 		{
 			trap: 82, what: "keys stay while it is not known which ones parked messages have",
 			file: "dedup/keys.go", guard: "expired.keptConsumers = append(expired.keptConsumers, consumer)", without: "expired.keptConsumers = nil",
-			pkg: "dedup", test: "TestASweepThatDoesNotKnowTheKeys/sqlite",
+			pkg: "dedup", test: "TestSweepWithoutKeyFunction/sqlite",
 		},
 		{
 			trap: 89, what: "a consumer name has one handler in a process",
@@ -125,7 +125,7 @@ func parkedGuards() []guard {
 		{
 			trap: 51, what: "nothing is remembered without a name",
 			file: "dedup/identity.go", guard: `if consumer == "" {`, without: "if i == nil {",
-			pkg: "dedup", test: "TestTrap51",
+			pkg: "dedup", test: "TestMessageWithoutAConsumerName",
 		},
 		{
 			trap: 51, what: "messages are remembered under the name that does not change",
@@ -233,7 +233,7 @@ func parkedGuards() []guard {
 			file:    "dedup/inbox.go",
 			guard:   "defer release() // deferred, because h may panic",
 			without: "defer func() { _ = tx.Commit(); release() }()",
-			pkg:     "dedup", test: "TestTrap58",
+			pkg:     "dedup", test: "TestPanicOfAHandlerRollsBack",
 		},
 		{
 			trap: 58, what: "a panic rolls back everywhere else",
@@ -332,14 +332,14 @@ func parkedGuards() []guard {
 			file:    "dedup/queries.go",
 			guard:   "lock.Milliseconds(), idle.Milliseconds())",
 			without: "0*lock.Milliseconds(), idle.Milliseconds())",
-			pkg:     "dedup", test: "TestTrap78ACopy",
+			pkg:     "dedup", test: "TestDuplicateOfAFrozenHandler",
 		},
 		{
 			trap: 78, what: "a frozen handler loses its transaction",
 			file:    "dedup/queries.go",
 			guard:   "lock.Milliseconds(), idle.Milliseconds())",
 			without: "lock.Milliseconds(), 0*idle.Milliseconds())",
-			pkg:     "dedup", test: "TestTrap78AFrozen",
+			pkg:     "dedup", test: "TestFrozenHandlerLosesItsTransaction",
 		},
 	}
 }
