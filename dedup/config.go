@@ -45,8 +45,8 @@ type Config struct {
 	// Outbox returns a publisher that stores messages in tx, such as
 	// outbox.Publisher. The inbox uses it to store the messages that a handler
 	// returns, in the handler's transaction. Defaults to nil: a message whose
-	// handler returns messages then fails with [ErrNoOutbox], because messages
-	// that are published after the commit could be lost.
+	// handler returns messages then goes to quarantine, because messages that are
+	// published after the commit could be lost.
 	Outbox func(tx *sql.Tx) message.Publisher
 
 	// Key returns a business key that is remembered besides the message id, such

@@ -20,10 +20,6 @@ var (
 	// stored. The message goes to quarantine.
 	ErrInvalidID = errors.New("unusable message id")
 
-	// ErrNoConsumer reports that a message has no consumer name to be remembered
-	// under.
-	ErrNoConsumer = errors.New("no consumer name: set Config.Consumer, or use the middleware in a router")
-
 	// ErrOtherConsumer reports that Config.Consumer differs from the name given to
 	// retry's Subscriber, under which retry and poison search the inbox. The
 	// handler is not called, and the message stays unacked or parked.
@@ -33,18 +29,14 @@ var (
 	// name and topic. The second one is not called, and its messages are nacked.
 	ErrConsumerInUse = errors.New("two handlers have the same consumer name")
 
-	// ErrNoOutbox reports that a handler returned messages, but Config.Outbox is
-	// nil. The message goes to quarantine.
-	ErrNoOutbox = errors.New("the handler produced messages, but Config.Outbox is not set")
-
-	// ErrNoTopic reports that a produced message has no topic. The message whose
-	// handler produced it goes to quarantine.
-	ErrNoTopic = errors.New("a produced message has no topic: set it with outbox.SetTopic or once.To, or give the handler a publish topic")
-
 	// ErrCommitUnknown reports that the connection was lost during the commit. The
 	// message is delivered again, and the inbox then shows whether the commit took
 	// effect.
 	ErrCommitUnknown = dialect.ErrCommitUnknown
+
+	errNoConsumer = errors.New("no consumer name: set Config.Consumer, or use the middleware in a router")
+	errNoOutbox   = errors.New("the handler produced messages, but Config.Outbox is not set")
+	errNoTopic    = errors.New("a produced message has no topic: set it with outbox.SetTopic or once.To, or give the handler a publish topic")
 )
 
 // pingTimeout is how long gaveUpWaiting waits for the database to answer.

@@ -29,3 +29,10 @@ func CreateDay(ctx context.Context, i *Inbox, begin time.Time) error {
 	d := i.day(&calendar{schema: "public"}, begin)
 	return i.inDayTx(ctx, func(tx *sql.Tx) (int, error) { return 1, i.createDay(ctx, tx, d) }, created)
 }
+
+// Errors that only a mistake in the setup causes.
+var (
+	ErrNoConsumer = errNoConsumer
+	ErrNoOutbox   = errNoOutbox
+	ErrNoTopic    = errNoTopic
+)

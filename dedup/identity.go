@@ -30,7 +30,7 @@ type identity struct {
 // none for an idempotent consumer.
 func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, error) {
 	if consumer == "" {
-		return nil, disposition.NotCalled(fmt.Errorf("dedup: %w", ErrNoConsumer))
+		return nil, disposition.NotCalled(fmt.Errorf("dedup: %w", errNoConsumer))
 	}
 	if why := disposition.Undecodable(msg.Context()); why != nil { // poison may not be in the chain
 		return nil, disposition.Forever(disposition.ReasonUndecodable, fmt.Errorf("dedup: %w", why))

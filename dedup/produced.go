@@ -53,7 +53,7 @@ type addressed struct {
 // metadata of the message, or else the publish topic of the handler of ctx.
 func (i *Inbox) address(ctx context.Context, consumer string, produced []*message.Message) ([]addressed, error) {
 	if len(produced) > 0 && i.config.Outbox == nil {
-		return nil, disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("dedup: consumer %q: %w", consumer, ErrNoOutbox))
+		return nil, disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("dedup: consumer %q: %w", consumer, errNoOutbox))
 	}
 	all := make([]addressed, len(produced))
 	for n, msg := range produced {
@@ -62,7 +62,7 @@ func (i *Inbox) address(ctx context.Context, consumer string, produced []*messag
 			topic = own
 		}
 		if topic == "" {
-			return nil, disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("dedup: consumer %q: message %d: %w", consumer, n, ErrNoTopic))
+			return nil, disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("dedup: consumer %q: message %d: %w", consumer, n, errNoTopic))
 		}
 		all[n] = addressed{topic, msg}
 	}

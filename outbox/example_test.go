@@ -63,6 +63,6 @@ func ExampleOutbox_InTx() {
 	// Output:
 	// <nil>
 	// out of stock
-	// outbox: message 0 (id "3"): metadata "once_due_at" contradicts the ordering key: what is delayed cannot keep its place
+	// outbox: message 0 (id "3"): metadata "once_due_at" contradicts the ordering key: a delayed message cannot keep its place
 	// 1 <nil>
 }

@@ -197,7 +197,7 @@ func TestLockKeyRefusesInvalidArguments(t *testing.T) {
 		require.ErrorIs(t, box.LockKey(t.Context(), nil, "a"), outbox.ErrNoTransaction)
 		for _, keys := range [][]string{nil, {""}, {"a", ""}} {
 			err := box.InTx(t.Context(), db, func(tx *sql.Tx, _ message.Publisher) error { return box.LockKey(t.Context(), tx, keys...) })
-			require.EqualError(t, err, "outbox: LockKey needs ordering keys, and none of them empty", "%q", keys)
+			require.EqualError(t, err, "outbox: LockKey needs at least one ordering key, and no empty key", "%q", keys)
 		}
 	})
 }

@@ -46,13 +46,13 @@ func TestPlaceOfAVersion(t *testing.T) {
 
 // A held message is checked again after as long as it has waited, and at the
 // end of the window, so that two minutes need few checks.
-func TestLookAgainIntervalsGrow(t *testing.T) {
+func TestRecheckIntervalsGrow(t *testing.T) {
 	c := Config{Window: 2 * time.Minute}
 	var waited time.Duration
 	looks := 0
 	for ; waited < c.Window; looks++ {
-		delay := c.lookAgain(waited)
-		if delay < time.Millisecond || waited+delay > c.Window || delay > max(waited, firstLook) {
+		delay := c.recheckAfter(waited)
+		if delay < time.Millisecond || waited+delay > c.Window || delay > max(waited, minRecheck) {
 			t.Fatalf("after %v it waits for %v", waited, delay)
 		}
 		waited += delay
@@ -61,7 +61,7 @@ func TestLookAgainIntervalsGrow(t *testing.T) {
 		t.Fatalf("%d looks, the last after %v", looks, waited)
 	}
 	for _, waited := range []time.Duration{c.Window, 2 * c.Window, 100 * c.Window} {
-		if delay := c.lookAgain(waited); delay < firstLook || delay > lastLook {
+		if delay := c.recheckAfter(waited); delay < minRecheck || delay > maxRecheck {
 			t.Errorf("after %v, behind a lower one, it waits for %v", waited, delay)
 		}
 	}

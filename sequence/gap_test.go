@@ -181,7 +181,7 @@ func TestHeldVersionsAreQuarantinedAfterTheWindow(t *testing.T) {
 		b.settle()
 		entries := b.entries(parked.Quarantined)
 		if len(entries) != 1 || entries[0].Reason != poison.ReasonGap ||
-			!strings.Contains(entries[0].Error, ": sequence: version 3 of account \"a\" came, and none before it in ") ||
+			!strings.Contains(entries[0].Error, ": sequence: version 3 of account \"a\" came, and no earlier version in ") ||
 			!strings.HasSuffix(entries[0].Error, "ms: versions must begin at 1 (Config.First); replay it to begin with it") {
 			t.Fatalf("entries %+v", entries)
 		}
@@ -374,8 +374,8 @@ func TestVersionsThatDoNotBeginAtFirstAreLogged(t *testing.T) {
 			t.Errorf("logged %d times: %q", n, logs.Lines())
 		}
 		if !logs.Has(`ERROR Messages wait for the first version of their aggregate`, "consumer=projection", "held_for_at_most=1m0s",
-			` of account "`, ` is held, since none of its versions has been applied; versions must begin at 1 (Config.First): `+
-				`for aggregates that began before this consumer did, insert their last versions into "once_versions", see docs/choosing.md`) ||
+			` of account "`, ` is held, because no version of it has been applied; versions must begin at 1 (Config.First): `+
+				`for aggregates that are older than this consumer, insert their last versions into "once_versions", see docs/choosing.md`) ||
 			logs.Has("Messages wait", `account "c"`) {
 			t.Errorf("logged: %q", logs.Lines())
 		}

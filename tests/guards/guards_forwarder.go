@@ -323,7 +323,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 33, what: "a statement has no more rows than parameters",
-			file: "outbox/insert.go", guard: "if n == mostRows || n > 0 && size > mostBytes {", without: "if n > 0 && size > mostBytes {",
+			file: "outbox/insert.go", guard: "if n == maxRows || n > 0 && size > maxBytes {", without: "if n > 0 && size > maxBytes {",
 			pkg: "outbox", test: "TestPublishStoresAnyNumber",
 		},
 		{
