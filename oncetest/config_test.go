@@ -71,7 +71,7 @@ func TestResetMustRestoreTheSameState(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		config := s.examined(pay)
 		config.Reset = func(context.Context, *sql.DB) error { return nil }
-		examine(t, config).says("", "Reset does not bring the same state each time: table payments has 2 rows where the first time gave 0")
+		examine(t, config).says("", "Reset does not restore the same state each time: table payments has 2 rows where the first time gave 0")
 		config.Reset = func(context.Context, *sql.DB) error { return errors.New("no permission") }
 		examine(t, config).says("", "Reset: no permission")
 	})
@@ -90,7 +90,7 @@ func TestMessageThatNeverSucceedsIsReported(t *testing.T) {
 			return nil, ctx.Err()
 		}
 		config.Timeout = 20 * time.Millisecond
-		examine(t, config).says("", `message "m1": it is not done within 20ms`)
+		examine(t, config).says("", `message "m1": it did not succeed within 20ms`)
 	})
 }
 

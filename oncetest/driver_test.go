@@ -61,7 +61,7 @@ func TestDriverWithoutOptionalInterfaces(t *testing.T) {
 				_, _ = pay(ctx, tx, msg)
 				return nil, nil
 			}))
-			r.says("statement 2 of message 1 fails", "table payments has 1 row where once gives 2", "although it met with one")
+			r.says("statement 2 of message 1 fails", "table payments has 1 row where one delivery gives 2", "although a statement failed")
 		})
 	}
 }

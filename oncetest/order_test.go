@@ -95,7 +95,7 @@ func examineOrder(t *testing.T, config oncetest.OrderConfig) *recorder {
 // commits later than the position of its event says.
 func TestServiceThatPublishesBeforeItLocksIsReported(t *testing.T) {
 	s := newShop(t, testkit.Postgres(t))
-	first, second := "First stands still at publish 1", "Second stands still at publish 1"
+	first, second := "First pauses after publish 1", "Second pauses after publish 1"
 	for name, c := range map[string]struct {
 		acts  []act
 		wrong []string
@@ -104,10 +104,10 @@ func TestServiceThatPublishesBeforeItLocksIsReported(t *testing.T) {
 		"publishes before the row is locked": {
 			[]act{publishTotal, addToTotal},
 			[]string{first, second},
-			"; after it had published, First did: UPDATE totals SET sum = sum + 5, last = $1 WHERE name = 'all...; lock what",
+			"; after it had published, First ran: UPDATE totals SET sum = sum + 5, last = $1 WHERE name = 'all...; lock the rows",
 		},
-		"publishes in the middle":      {[]act{writeAudit, publishTotal, addToTotal}, []string{first, second}, "First did: UPDATE totals"},
-		"locks nothing in common":      {[]act{writeAudit, publishTotal}, []string{first, second}, "is behind in the outbox; lock what"},
+		"publishes in the middle":      {[]act{writeAudit, publishTotal, addToTotal}, []string{first, second}, "First ran: UPDATE totals"},
+		"locks nothing in common":      {[]act{writeAudit, publishTotal}, []string{first, second}, "is behind the other in the outbox; lock the rows"},
 		"locks the row first":          {[]act{lockTotal, publishTotal, addToTotal}, nil, ""},
 		"publishes last":               {[]act{addToTotal, publishTotal}, nil, ""},
 		"publishes before an insert":   {[]act{addToTotal, publishTotal, writeAudit}, nil, ""},
@@ -125,8 +125,8 @@ func TestServiceThatPublishesBeforeItLocksIsReported(t *testing.T) {
 			}
 			if c.wrong != nil {
 				r.says(first, `oncetest: First published message "credit" under the ordering key "all"; before it committed, Second published `+
-					`and committed message "debit" under that key: the one that was committed first is behind in the outbox`, c.said,
-					"lock what the calls change before they publish, so publish last, or call outbox.LockKey first in each transaction")
+					`and committed message "debit" under that key: the message that was committed first is behind the other in the outbox`, c.said,
+					"lock the rows that the calls change before they publish, so publish last, or call outbox.LockKey first in each transaction")
 			}
 		})
 	}
@@ -137,8 +137,8 @@ func TestCallsThatDeadlockAreReported(t *testing.T) {
 	s := newShop(t, testkit.Postgres(t))
 	config := s.calls(lockTotalKey, publishTotal, addToTotal)
 	config.Second = s.calls(addToTotal, lockTotalKey, publishTotal).Second
-	examineOrder(t, config).says("First stands still at publish 1", "First and Second at once: ", "deadlock detected",
-		"lock in the same order in both")
+	examineOrder(t, config).says("First pauses after publish 1", "First and Second at the same time: ", "deadlock detected",
+		"take the locks in the same order in both")
 }
 
 // A mutex of one process does not stop another process.
@@ -155,8 +155,8 @@ func TestCallsThatWaitInTheProcessAreReported(t *testing.T) {
 			return inner(ctx, db)
 		}
 	}
-	examineOrder(t, config).says("First stands still at publish 1",
-		"neither ended nor waited for a lock of the database: if it waits for something in this process, another process would not")
+	examineOrder(t, config).says("First pauses after publish 1",
+		"neither ended nor waited for a lock of the database: a lock in this process does not stop another process")
 }
 
 // RunOrder reports calls that it cannot test.
@@ -169,7 +169,7 @@ func TestCallsWithoutACommonKeyAreRefused(t *testing.T) {
 			outbox.SetOrderingKey(msg, "other")
 			return events.Publish("totals", msg)
 		}).Second
-		examineOrder(t, config).says("", `publish under no common ordering key, so they have no order: ["all"] and ["other"]`)
+		examineOrder(t, config).says("", `publish under no common ordering key, so their order does not matter: ["all"] and ["other"]`)
 		config = s.calls(addToTotal, publishTotal)
 		config.First = func(context.Context, *sql.DB) error { return errCall }
 		examineOrder(t, config).says("", "First, called alone: "+errCall.Error())

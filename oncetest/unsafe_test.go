@@ -28,10 +28,10 @@ func TestWriteOutsideOfTheTransactionIsReported(t *testing.T) {
 	r := examine(t, s.examined(handler))
 	r.says("lost at statement 2 of message 1",
 		`connection lost at statement 2 of 3 of message "m1" (INSERT INTO payments`, "then delivered again: ",
-		`table audit has 3 rows where once gives 2: (what="paid m1") is too many`,
-		"written outside of the transaction: when that was rolled back, table audit has 1 row where there had been 0")
+		`table audit has 3 rows where one delivery gives 2: (what="paid m1") is too many`,
+		"writes outside of its transaction: after the rollback, table audit has 1 row where there had been 0")
 	r.says("lost before the commit of message 2",
-		`connection lost before the commit of message "m2" took effect, then delivered again: table audit has 3 rows where once gives 2`)
+		`connection lost before the commit of message "m2" took effect, then delivered again: table audit has 3 rows where one delivery gives 2`)
 	want := []string{
 		"lost at statement 2 of message 1", "lost at statement 2 of message 2",
 		"lost at statement 3 of message 1", "lost at statement 3 of message 2",
@@ -61,8 +61,8 @@ func TestHandlerThatDoesNotUseItsTransactionIsReported(t *testing.T) {
 			}))
 			r.says("lost before the commit of message 1",
 				`connection lost before the commit of message "m1" took effect, then delivered again: `,
-				"something is written outside of the transaction: when that was rolled back, table payments has 1 row where there had been 0",
-				"the handler ran no statement in its transaction: does it use a db of its package in the place of tx?")
+				"the handler writes outside of its transaction: after the rollback, table payments has 1 row where there had been 0",
+				"the handler ran no statement in its transaction: does it use a global *sql.DB instead of tx?")
 			want := []string{"lost before the commit of message 1", "lost before the commit of message 2"}
 			if got := r.failed(); !slices.Equal(got, want) {
 				t.Errorf("failed: %q", got)
@@ -98,7 +98,7 @@ func TestCounterInMemoryIsReported(t *testing.T) {
 			seen[msg.UUID] = true
 			return pay(ctx, tx, msg)
 		})).says("", "delivered once, and a second time on the same state: table payments has 0 rows where the first time gave 2: "+
-			`(amount=5 order_id="order-1") is missing`, "not on memory")
+			`(amount=5 order_id="order-1") is missing`, "not on memory or chance")
 
 		// This one forgets what is done, so that only a failure shows it.
 		under := map[string]bool{}
@@ -115,7 +115,7 @@ func TestCounterInMemoryIsReported(t *testing.T) {
 		last := statements + 2
 		r.says(fmt.Sprintf("lost at statement %d of message 2", last),
 			`of message "m2" (UPDATE totals SET sum = sum + 5 WHERE name = 'all'), then delivered again: `,
-			`table payments has 1 row where once gives 2: (amount=5 order_id="order-2") is missing`)
+			`table payments has 1 row where one delivery gives 2: (amount=5 order_id="order-2") is missing`)
 		if len(r.failed()) != 8 { // each of the handler's statements, lost or failing, for each message
 			t.Errorf("failed: %q", r.failed())
 		}
@@ -139,7 +139,7 @@ func TestIgnoredErrorIsReported(t *testing.T) {
 		}))
 		name := fmt.Sprintf("statement %d of message 1 fails", statements+2)
 		r.says(name, `of message "m1" failed (INSERT INTO audit (what) VALUES ($1)): `+
-			`table audit has 1 row where once gives 2: (what="m1") is missing; the handler returned no error, although it met with one`)
+			`table audit has 1 row where one delivery gives 2: (what="m1") is missing; the handler returned no error, although a statement failed`)
 		if len(r.failed()) != 2 {
 			t.Errorf("failed: %q", r.failed())
 		}
@@ -165,7 +165,7 @@ func TestIgnoredErrorWithoutASavepointIsHarmless(t *testing.T) {
 		if got := r.failed(); !slices.Equal(got, want) {
 			t.Errorf("failed: %q", got)
 		}
-		r.says("statement 3 of message 2 fails", "table totals has sum=105 where once gives 110", "although it met with one")
+		r.says("statement 3 of message 2 fails", "table totals has sum=105 where one delivery gives 110", "although a statement failed")
 	})
 }
 
@@ -176,7 +176,7 @@ func TestEffectThatDependsOnTheOrderIsReported(t *testing.T) {
 			return nil, err
 		})
 		r := examine(t, config)
-		r.says("messages 1 and 2 swapped", `message "m2" delivered before "m1": table totals has last="order-1" where once gives "order-2"`,
+		r.says("messages 1 and 2 swapped", `message "m2" delivered before "m1": table totals has last="order-1" where one delivery gives "order-2"`,
 			"Config.Ordered")
 		if len(r.failed()) != 1 {
 			t.Errorf("failed: %q", r.failed())
@@ -232,7 +232,7 @@ func TestMessageProducedByChanceIsReported(t *testing.T) {
 			return []*message.Message{once.To("paid", message.NewMessage(msg.UUID+"-paid", nil))}, nil
 		}))
 		r.says(fmt.Sprintf("lost at statement %d of message 1", statements+1),
-			`table once_outbox has 1 row where once gives 2: (message_id="m1-paid" metadata=`, "is missing")
+			`table once_outbox has 1 row where one delivery gives 2: (message_id="m1-paid" metadata=`, "is missing")
 	})
 }
 
@@ -254,7 +254,7 @@ func TestCheckThenWriteIsReported(t *testing.T) {
 			r.safe(subtests(3) - 2*2)
 			return
 		}
-		r.says("twice at once", "delivered twice at once: table payments has ", " rows where once gives 2")
+		r.says("twice at once", "delivered twice at once: table payments has ", " rows where one delivery gives 2")
 		if len(r.failed()) != 1 {
 			t.Errorf("failed: %q", r.failed())
 		}
