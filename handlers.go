@@ -32,11 +32,14 @@ type routerHandlers struct {
 
 func newHandlers(c ConsumerConfig, parts []Part) *handlers {
 	h := &handlers{
-		configured: map[string][]string{"DurableConsumers": slices.Clone(c.DurableConsumers), "Dedup.Idempotent": slices.Clone(c.Dedup.Idempotent)},
-		parts:      parts,
-		logger:     c.Logger,
-		names:      map[string]bool{},
-		routers:    map[*message.Router]*routerHandlers{},
+		configured: map[string][]string{
+			"DurableConsumers": slices.Clone(c.DurableConsumers),
+			"Dedup.Idempotent": slices.Clone(c.Dedup.Idempotent),
+		},
+		parts:   parts,
+		logger:  c.Logger,
+		names:   map[string]bool{},
+		routers: map[*message.Router]*routerHandlers{},
 	}
 	if h.logger == nil {
 		h.logger = watermill.NewSlogLogger(nil)

@@ -41,6 +41,6 @@ func (n *consumerNames) check(ctx context.Context, consumer string) (first bool,
 		return false, nil
 	}
 	_, reported := n.reported.LoadOrStore(nameConflict{at, handler}, nil)
-	return !reported, fmt.Errorf("%w: handler %q: consumer %q is already used by handler %q on topic %q; give each handler its own consumer name",
-		ErrConsumerInUse, handler, consumer, owner, at.topic)
+	return !reported, fmt.Errorf("%w: handler %q: consumer %q is already used by handler %q on topic %q; "+
+		"give each handler its own consumer name", ErrConsumerInUse, handler, consumer, owner, at.topic)
 }

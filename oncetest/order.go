@@ -52,7 +52,8 @@ func (c OrderConfig) validate() error {
 	}
 	if c.DB != nil {
 		if most := c.DB.Stats().MaxOpenConnections; most == 1 || most == 2 {
-			errs = append(errs, fmt.Errorf("DB allows at most %d open connections: RunOrder needs 3, two for the calls and one to observe them", most))
+			errs = append(errs, fmt.Errorf("DB allows at most %d open connections: "+
+				"RunOrder needs 3, two for the calls and one to observe them", most))
 		}
 	}
 	if c.Timeout < 0 {

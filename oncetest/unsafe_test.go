@@ -176,7 +176,8 @@ func TestEffectThatDependsOnTheOrderIsReported(t *testing.T) {
 			return nil, err
 		})
 		r := examine(t, config)
-		r.says("messages 1 and 2 swapped", `message "m2" delivered before "m1": table totals has last="order-1" where one delivery gives "order-2"`,
+		r.says("messages 1 and 2 swapped",
+			`message "m2" delivered before "m1": table totals has last="order-1" where one delivery gives "order-2"`,
 			"Config.Ordered")
 		if len(r.failed()) != 1 {
 			t.Errorf("failed: %q", r.failed())

@@ -244,7 +244,7 @@ func (c *chain) settle(effects int) {
 
 const placed = "orders.placed"
 
-func TestTheWholeChain(t *testing.T) {
+func TestWholeChain(t *testing.T) {
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	const orders = 50
 	var calls atomic.Int32
@@ -277,8 +277,8 @@ func TestTheWholeChain(t *testing.T) {
 	}
 }
 
-// A queue that does not exist yet costs time, not messages.
-func TestTrap08AQueueThatIsDeclaredLater(t *testing.T) {
+// Trap 08. A missing queue delays messages, but loses none.
+func TestQueueDeclaredLaterReceivesItsMessages(t *testing.T) {
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	c.startForwarder()
 	c.publish(message.NewMessage("m1", nil), message.NewMessage("m2", nil))
@@ -290,9 +290,9 @@ func TestTrap08AQueueThatIsDeclaredLater(t *testing.T) {
 	c.settle(2)
 }
 
-// A consumer whose tables are missing holds its message, and goes on when they
-// are there.
-func TestMissingTablesLoseNothing(t *testing.T) {
+// A consumer without its tables keeps its message unacked, and continues when
+// the tables exist.
+func TestMissingTablesLoseNoMessages(t *testing.T) {
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	called := make(chan struct{}, 100)
 	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {

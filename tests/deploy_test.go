@@ -259,8 +259,9 @@ func (d *deploy) drain() map[string]int {
 	return found.copy()
 }
 
-// Old and new parts are all up at once, and the old ones go one by one.
-func TestTrap29_ComingFromTheStockForwarder(t *testing.T) {
+// Trap 29. Old and new parts run at the same time, and the old ones are stopped
+// one by one.
+func TestMigrationFromTheStockForwarder(t *testing.T) {
 	d := newDeploy(t)
 	progress := func(what string, reached func() int) {
 		t.Helper()

@@ -37,8 +37,8 @@ func (c *chain) midway() {
 	}
 }
 
-// The broker dies under forwarder and consumers, and comes back.
-func TestTheBrokerIsKilledMidway(t *testing.T) {
+// The broker dies while the forwarder and consumers use it, and starts again.
+func TestBrokerIsKilledWhileMessagesFlow(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	c := newChain(t, testkit.Postgres(t).DB, broker.URL("/"))
 	// Killed in its first seconds, a quorum queue of RabbitMQ 3.10 sometimes
@@ -65,8 +65,8 @@ func TestTheBrokerIsKilledMidway(t *testing.T) {
 	c.nothingWasCharged()
 }
 
-// The database dies under forwarder and consumers, and comes back.
-func TestTheDatabaseIsKilledMidway(t *testing.T) {
+// The database dies while the forwarder and consumers use it, and starts again.
+func TestDatabaseIsKilledWhileMessagesFlow(t *testing.T) {
 	server := testkit.PrivatePostgres(t)
 	c := newChain(t, open(t, server), testkit.Rabbit(t).URL)
 	c.handle("payments", placed, record("payments"))

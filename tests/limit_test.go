@@ -25,9 +25,10 @@ func newLimited(t *testing.T) *chain {
 
 var errFails = errors.New("the handler fails")
 
-// A message may fail more often than the broker would deliver it: what has
-// failed does not go back there, so the broker drops none.
-func TestTrap47OurBudgetIsNotTheBrokers(t *testing.T) {
+// Trap 47. A message may fail more often than the broker's delivery limit
+// allows: a failed message does not return to the broker, so the broker drops
+// none.
+func TestRetriesDoNotUseTheDeliveryLimitOfTheBroker(t *testing.T) {
 	c := newLimited(t)
 	var calls atomic.Int32
 	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -49,9 +50,9 @@ func TestTrap47OurBudgetIsNotTheBrokers(t *testing.T) {
 	}
 }
 
-// While the consumer's database takes nothing, a message that has failed does not
-// go back to the broker, which would drop it.
-func TestTrap73AnOutageUsesUpNoDeliveries(t *testing.T) {
+// Trap 73. While the consumer's database is down, a failed message does not
+// return to the broker, which would drop it after some deliveries.
+func TestOutageOfTheDatabaseUsesNoDeliveries(t *testing.T) {
 	c := newLimited(t)
 	var calls atomic.Int32
 	failed := make(chan struct{})

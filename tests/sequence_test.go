@@ -190,9 +190,9 @@ func (p *projection) effects() []string {
 	return ids
 }
 
-// Trap 79. Versions that are in order in the queue, and are handled side by side,
-// all take effect, in order. So do those that come while the first one waits for
-// its next try.
+// Trap 79. Versions that are in order in the queue and are handled concurrently
+// all take effect, in order. So do versions that arrive while the first one
+// waits for its next attempt.
 func TestVersionsOutOfOrderByConcurrencyOrRetriesTakeEffect(t *testing.T) {
 	eachProjection(t, func(p *projection, run func(h once.HandlerFunc, retries retry.Config)) {
 		const accounts, versions = 200, 3

@@ -20,10 +20,10 @@ import (
 // kubernetes is how long a pod has, unless its author says otherwise.
 const kubernetes = 30 * time.Second
 
-// Everything at its defaults stops within the time that a pod has, with a handler
-// that ignores its context and a broker that does not answer. What was in hand or
-// on its way is done after the next start, once.
-func TestAServiceStopsWithinThirtySeconds(t *testing.T) {
+// A service with default settings stops within the time that Kubernetes gives a
+// pod, even if a handler ignores its context and a broker does not answer.
+// After the next start its unfinished messages are handled once.
+func TestServiceStopsWithinThirtySeconds(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	s := &stopped{newChain(t, testkit.Postgres(t).DB, broker.URL("/"))}
 	inHand, release := make(chan struct{}, 1), make(chan struct{})

@@ -177,9 +177,10 @@ var notStarted = map[int][]line{
 	},
 }
 
-// What is typed wrong is refused at once, in a line that names it and says what
-// is allowed. Nothing is begun, nothing is left behind, no password is shown.
-func TestCommandLines(t *testing.T) {
+// An invalid command line is refused at once, with an error that names the
+// argument and the allowed values. The command starts nothing, leaves nothing
+// behind, and shows no password.
+func TestInvalidCommandLinesAreRefused(t *testing.T) {
 	bin := build(t)
 	t.Run("help", func(t *testing.T) {
 		for name, dir := range commands {
@@ -198,8 +199,8 @@ func TestCommandLines(t *testing.T) {
 	}
 }
 
-// The variables of the Makefile reach the commands, which say what is wrong
-// with them.
+// The variables of the Makefile reach the commands, which report invalid
+// values.
 func TestVariablesOfTheMakefile(t *testing.T) {
 	if _, err := exec.LookPath("make"); err != nil {
 		testkit.Without(t, err)

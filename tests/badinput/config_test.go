@@ -204,9 +204,9 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 	}
 }
 
-// What cannot be meant is refused, all of it at once, with the names of the
-// fields and without a panic.
-func TestConfigsThatMakeNoSense(t *testing.T) {
+// An invalid configuration is refused with one error that names all fields, and
+// without a panic.
+func TestInvalidConfigsAreRefused(t *testing.T) {
 	for name, s := range settings(t, testkit.SQLite(t).DB) {
 		t.Run(name, func(t *testing.T) {
 			if s.err == nil {
@@ -221,9 +221,9 @@ func TestConfigsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// Names of consumers are kept in the tables: one that does not fit would never
+// Consumer names are stored in the tables. A name that does not fit would never
 // be found again.
-func TestConsumersThatCannotBeRemembered(t *testing.T) {
+func TestInvalidConsumerNamesAreRefused(t *testing.T) {
 	db := testkit.SQLite(t).DB
 	config := schema.Config{Dialect: schema.SQLite}
 	if err := schema.Up(t.Context(), db, config); err != nil {

@@ -167,8 +167,9 @@ func (w *world) stranger(p amqp.Publishing) error {
 	return nil
 }
 
-// Deliveries of strangers. The bodies are the names of the cases, but for two.
-func TestDeliveriesOfStrangers(t *testing.T) {
+// Deliveries of foreign senders. The bodies are the names of the cases, except
+// for two.
+func TestDeliveriesOfForeignSenders(t *testing.T) {
 	w := newWorld(t, testkit.Postgres(t), testkit.Rabbit(t).URL)
 	w.consume()
 	conn, err := amqp.Dial(w.broker)

@@ -162,7 +162,8 @@ var outboxEdits = map[string]edit{
 	"position is 0":       {set: `position = 0`, want: refused},
 }
 
-// Rows of the outbox that somebody has edited, or another program has written.
+// Rows of the outbox that an operator has edited, or another program has
+// written.
 func TestOutboxRowsEditedByHand(t *testing.T) {
 	eachWorld(t, func(w *world) {
 		happened := map[string]error{}

@@ -124,8 +124,7 @@ func (w *world) sql(text string) string {
 	return hexBytes.ReplaceAllString(text, `'\x$1'::bytea`)
 }
 
-// Rows of what waits for the consumer. Those of the good messages have been
-// there for as long.
+// Edited rows of parked messages. The rows of the valid messages are as old.
 func TestParkedRowsEditedByHand(t *testing.T) {
 	eachWorld(t, func(w *world) {
 		store, err := parked.NewStore(w.db, w.config)

@@ -78,7 +78,7 @@ func TestEverythingWrongIsNamed(t *testing.T) {
 }
 
 // What cannot be read is named, and not shown: it may hold a password.
-func TestTrap60_ThePasswordsOfTheServersAreNotTold(t *testing.T) {
+func TestPasswordsOfTheServersAreNotPrinted(t *testing.T) {
 	for name, values := range map[string][]string{
 		"PG_DSN": {
 			"postgres://u:canary%zz@h/d", "postgres://u:canary@h:port/d", "postgres://u:canary#1@h/d", "user=u password='canary",

@@ -10,10 +10,10 @@ import (
 // neighbours arrive around a message that ends the process.
 const neighbours = 20
 
-// A message whose handler calls os.Exit is in quarantine when its budget is
-// used up; messages that were prefetched or claimed with it are not, and the
-// rest of the queue went through.
-func TestTrap48AMessageThatExitsEndsInQuarantine(t *testing.T) {
+// Trap 48. A message whose handler calls os.Exit goes to quarantine when its
+// crash budget is used. Messages that were prefetched or claimed with it do
+// not, and the rest of the queue is handled.
+func TestMessageThatEndsTheProcessIsQuarantined(t *testing.T) {
 	eachMode(t, func(w *world, l life) {
 		var ids []string
 		for n := range neighbours {

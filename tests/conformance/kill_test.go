@@ -187,7 +187,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	})
 }
 
-// The same where BEGIN goes with the first statement.
+// The same with a transaction whose BEGIN is sent with its first statement.
 func TestKilledAtEveryStepOfALazyTransaction(t *testing.T) {
 	t.Parallel()
 	points := of("postgres", "inbox", before, after, committed, sent, done)
@@ -196,8 +196,8 @@ func TestKilledAtEveryStepOfALazyTransaction(t *testing.T) {
 	steps(t, "postgres", life{Transport: "local", Lazy: true}, nil, points, effectsOnce)
 }
 
-// The same while the messages are seen to share a transaction, and again while they do when
-// they are redelivered; and while a batch fails as a whole.
+// The same while messages share a transaction, again after their redelivery,
+// and while a whole batch fails.
 func TestKilledAtEveryStepOfABatch(t *testing.T) {
 	for _, way := range []string{"each", "together"} {
 		batches := func(fails bool) life {
@@ -216,8 +216,8 @@ func TestKilledAtEveryStepOfABatch(t *testing.T) {
 	}
 }
 
-// Killed once, and again while it handles what is redelivered: that is parked,
-// acked, claimed, handled, and its row removed.
+// Killed once, and then again while it handles the redelivered message, which
+// is parked, acked, claimed, handled, and removed.
 func TestKilledAtEveryStepAfterARedelivery(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "park", before, after, sent, done)
@@ -229,7 +229,7 @@ func TestKilledAtEveryStepAfterARedelivery(t *testing.T) {
 	})
 }
 
-// The same with the embedded transport, where everything is a parked row.
+// The same with the embedded transport, where every message is a parked row.
 func TestKilledAtEveryStepOfTheEmbeddedTransport(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "claim", before, sent, done)
@@ -239,9 +239,9 @@ func TestKilledAtEveryStepOfTheEmbeddedTransport(t *testing.T) {
 	})
 }
 
-// The same where everything is stored before it is handled: stored, committed,
-// acked, claimed, handled, and resolved with others.
-func TestKilledAtEveryStepOfTheDurableInbox(t *testing.T) {
+// The same with a durable consumer: messages are stored, committed, acked,
+// claimed, handled, and resolved with others.
+func TestKilledAtEveryStepOfADurableConsumer(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := []point{{"receive", before}}
 		points = append(points, of(db, "park", before, after, committed, sent, done)...)
@@ -256,8 +256,8 @@ func TestKilledAtEveryStepOfTheDurableInbox(t *testing.T) {
 	})
 }
 
-// Killed while it parks and quarantines what fails: each message is in
-// quarantine once, and nothing took effect.
+// Killed while it parks and quarantines failing messages: each message is in
+// quarantine once, and none has taken effect.
 func TestKilledAtEveryStepOfAFailure(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "park", before, after, sent, done)

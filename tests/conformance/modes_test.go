@@ -97,9 +97,10 @@ func (l life) points() (points []point) {
 	return append(points, of(l.Dialect, "inbox", committed, sent, done)...)
 }
 
-// Killed at one step after the other, each time with new messages and whatever
-// the lives before have left: each message took effect once, together with what
-// it produced, and in its order if there is one.
+// Killed at one step after the other, each time with new messages and with the
+// state that the earlier processes have left. Each message takes effect once,
+// together with the messages that it produced, and in order if its key or
+// version demands it.
 func TestKilledAgainAndAgain(t *testing.T) {
 	eachMode(t, func(w *world, l life) {
 		l.Budget = 1000 // what is killed while it waits is not to be given up
@@ -187,9 +188,9 @@ func (w *world) newestLast(rounds int) {
 	}
 }
 
-// A message that fails waits for its next attempt, one that fails for good is in
-// quarantine as it came, and all others took effect meanwhile.
-func TestFailuresBlockNobody(t *testing.T) {
+// A failing message waits for its next attempt, a message that fails
+// permanently is in quarantine unchanged, and all others take effect meanwhile.
+func TestFailuresDoNotBlockOtherMessages(t *testing.T) {
 	eachMode(t, func(w *world, l life) {
 		l.Pause = time.Hour
 		ids := append(another(0), another(1)...)
@@ -223,9 +224,9 @@ func TestFailuresBlockNobody(t *testing.T) {
 	})
 }
 
-// A handler fails because the process shuts down: that is no attempt and no
-// crash, and the next process handles the messages.
-func TestShutdownChargesNothing(t *testing.T) {
+// If a handler fails because the process shuts down, this is neither an attempt
+// nor a crash, and the next process handles the messages.
+func TestShutdownCountsAsNoAttempt(t *testing.T) {
 	eachMode(t, func(w *world, l life) {
 		l.Hangs = true
 		w.put(l, messages...)

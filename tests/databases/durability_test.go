@@ -21,9 +21,9 @@ func (nowhere) Close() error                              { return nil }
 
 const line = "The database may lose what was acknowledged"
 
-// A database that may lose what was acknowledged is told of once by each that
-// starts (trap 91); any other is not.
-func TestTheStartSaysThatCommitsMayBeLost(t *testing.T) {
+// Trap 91. Each part that starts logs once if the database may lose
+// acknowledged commits, and logs nothing for any other database.
+func TestStartLogsADatabaseThatMayLoseCommits(t *testing.T) {
 	for name, test := range map[string]struct {
 		db      testkit.Database
 		setting string

@@ -74,8 +74,9 @@ func TestSQLiteBehindTheDialectOfPostgreSQL(t *testing.T) {
 		`Dialect is "postgres", the database is SQLite [0-9.]+: set Config.Dialect to schema.SQLite`)
 }
 
-// MySQL and MariaDB have no dialect. Needs one of them, at 127.0.0.1:3306 or
-// where MYSQL_DSN says; package schema has the same test with what they answer.
+// There is no dialect for MySQL and MariaDB. The test needs one of them, at
+// 127.0.0.1:3306 or at MYSQL_DSN; package schema has the same test with their
+// recorded replies.
 func TestMySQLBehindEitherDialect(t *testing.T) {
 	db, err := sql.Open("mysql", cmp.Or(os.Getenv("MYSQL_DSN"), "root@tcp(127.0.0.1:3306)/test"))
 	if err != nil {
@@ -91,9 +92,9 @@ func TestMySQLBehindEitherDialect(t *testing.T) {
 	}
 }
 
-// Text that is sent in UTF-8 is stored as something else if the connection says
-// that it is in another encoding (trap 86). lib/pq always says UTF8.
-func TestAConnectionThatIsNotInUTF8IsRefused(t *testing.T) {
+// Trap 86. Text in UTF-8 is stored as other text if the connection declares
+// another encoding. lib/pq always declares UTF8.
+func TestConnectionWithoutUTF8IsRefused(t *testing.T) {
 	db, err := sql.Open("pgx", testkit.Postgres(t).DSN+"&client_encoding=LATIN1")
 	if err != nil {
 		t.Fatal(err)

@@ -23,10 +23,10 @@ import (
 
 const foreign = "日本" // no letter of LATIN1
 
-// A database that is not in UTF-8, because its tables were made by hand, or it
-// was restored into another one: what it cannot store ends in quarantine, and
-// what comes behind is handled (trap 86).
-func TestTrap86WhatTheDatabaseCannotStoreIsQuarantined(t *testing.T) {
+// Trap 86. A database may not be in UTF-8, because its tables were created by
+// hand, or because it was restored into another database. A message that it
+// cannot store goes to quarantine, and the messages behind it are handled.
+func TestTextThatTheDatabaseCannotStoreIsQuarantined(t *testing.T) {
 	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
 		t.Run(encoding, func(t *testing.T) {
 			db := testkit.PostgresIn(t, encoding)

@@ -285,9 +285,9 @@ func TestPoisonAlone(t *testing.T) {
 	})
 }
 
-// All three, beside middleware of other people: a recoverer outermost, a
-// timeout for each attempt, correlation ids next to the handler.
-func TestAllThreeBesideOthers(t *testing.T) {
+// All three with other middlewares: a recoverer outermost, a timeout for each
+// attempt, correlation ids next to the handler.
+func TestAllThreeBesideOtherMiddlewares(t *testing.T) {
 	everywhere(t, func(b *bench, to transport, add func(message.NoPublishHandlerFunc, message.Subscriber, ...message.HandlerMiddleware)) {
 		var h handler
 		produce := func(next message.HandlerFunc) message.HandlerFunc {

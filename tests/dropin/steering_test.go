@@ -57,8 +57,8 @@ var forged = map[string]struct {
 	"color":       {"red", true},
 }
 
-// A key that is added to internal/meta has to be decided upon.
-func TestTrap81_EveryKeyIsForged(t *testing.T) {
+// Trap 81. A new key in internal/meta needs a decision here.
+func TestEveryMetadataKeyIsInTheForgedMessage(t *testing.T) {
 	for _, file := range []string{"keys.go", "broker.go"} {
 		parsed, err := parser.ParseFile(token.NewFileSet(), "../../internal/meta/"+file, nil, 0)
 		if err != nil {
@@ -202,9 +202,9 @@ func single(msg *message.Message) ([]*message.Message, error) {
 	return passOn(tx, msg)
 }
 
-// What strangers write into headers steers no message that a handler produces,
-// wherever it comes from and however the handler is called.
-func TestTrap81_ForeignHeadersDoNotSteerProducedMessages(t *testing.T) {
+// Trap 81. Headers of a foreign sender do not control the messages that a
+// handler produces, whatever the transport and the kind of handler.
+func TestForeignHeadersDoNotControlProducedMessages(t *testing.T) {
 	all := map[string]string{}
 	sent := map[string]map[string]string{"all": all}
 	for key, f := range forged {

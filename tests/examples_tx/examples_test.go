@@ -75,7 +75,7 @@ func withEnt(ctx context.Context, tx *sql.Tx, p Payment) error {
 
 var errLater = errors.New("the handler fails after it has written")
 
-func TestTheTransactionOfAHandler(t *testing.T) {
+func TestHandlersWithQueryBuildersUseTheirTransaction(t *testing.T) {
 	for name, write := range map[string]func(ctx context.Context, tx *sql.Tx, p Payment) error{
 		"plain": plain, "sqlx": withSqlx, "sqlc": withSqlc, "gorm": withGorm, "ent": withEnt,
 	} {

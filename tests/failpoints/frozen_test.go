@@ -19,10 +19,10 @@ var freezes = map[string][]string{
 	"dying":       {"forwarder/letter-written"},
 }
 
-// A process is stopped in the middle of a transaction, as a machine that is
-// paused or a network that is cut does it, and stays so until another one has
-// done all the work; then it goes on.
-func TestTrap18_FrozenAt(t *testing.T) {
+// Trap 18. A process is stopped in the middle of a transaction, as by a paused
+// machine or a cut network. It stays stopped until another process has done all
+// the work, and then continues.
+func TestFrozenAt(t *testing.T) {
 	t.Parallel()
 	program, broker := testkit.Program(t, "failpoints"), testkit.Rabbit(t)
 	names := map[string]bool{}

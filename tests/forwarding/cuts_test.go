@@ -22,10 +22,10 @@ func through(t *testing.T, address string, newProxy func(server string) *proxy) 
 	return parsed.String(), p
 }
 
-// TestTheBrokersConnectionIsCut loses the connection exactly after a publish
-// was written, whether or not it arrived, and exactly after its confirm. Only
-// what is not known is sent again, and nothing is charged.
-func TestTheBrokersConnectionIsCut(t *testing.T) {
+// The connection is lost exactly after a publish was written, whether or not it
+// arrived, and exactly after its confirm. Only messages with an unknown outcome
+// are sent again, and none is charged.
+func TestCutConnectionOfTheBroker(t *testing.T) {
 	const isPublish, isAck = 40, 80
 	for _, c := range []struct {
 		name   string
@@ -81,10 +81,10 @@ func TestTheBrokersConnectionIsCut(t *testing.T) {
 	}
 }
 
-// TestAConfirmedMessageThatCannotBeDeletedIsNotSentAgain has the database's
-// connection cut at the DELETE of what the broker has confirmed: before it
-// arrives, before its answer does, and around the COMMIT.
-func TestAConfirmedMessageThatCannotBeDeletedIsNotSentAgain(t *testing.T) {
+// The connection of the database is cut at the DELETE of a confirmed message:
+// before the statement arrives, before its reply arrives, and around the
+// COMMIT.
+func TestConfirmedMessageThatCannotBeDeletedIsNotSentAgain(t *testing.T) {
 	deletes := []byte("DELETE FROM \"once_outbox\"")
 	for _, c := range []struct {
 		name  string

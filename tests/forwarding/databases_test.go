@@ -63,9 +63,9 @@ func (f *flow) lock(ids ...int) (unlock func()) {
 const deleteWaits = `pg_stat_activity
 	WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%DELETE FROM "once_outbox"%'`
 
-// TestDeadlocks has somebody lock rows in another order than they are deleted.
-// The forwarder gives way, tries again, and makes no noise about it.
-func TestDeadlocks(t *testing.T) {
+// Another transaction locks rows in another order than the forwarder deletes
+// them. The forwarder gives way, tries again, and logs nothing.
+func TestForwarderBacksOffAfterADeadlock(t *testing.T) {
 	database := testkit.Postgres(t)
 	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
 	f.put(50)
@@ -101,8 +101,8 @@ func TestDeadlocks(t *testing.T) {
 	f.silent()
 }
 
-// TestContentionHidesNoOutage has deletions fail because they give way to
-// others, and then because the connection is lost. Only that is logged.
+// Deletions fail first because of contention, and then because the connection
+// is lost. Only the lost connection is logged.
 func TestContentionHidesNoOutage(t *testing.T) {
 	database := testkit.Postgres(t)
 	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
@@ -121,8 +121,9 @@ func TestContentionHidesNoOutage(t *testing.T) {
 	f.told(notRecorded)
 }
 
-// TestSerializableIsolation has others change what two instances work on, all
-// the time. The default of the database makes that no error of theirs.
+// Other transactions change the rows of two instances all the time. With
+// serializable isolation as the default of the database, the instances get no
+// errors.
 func TestSerializableIsolation(t *testing.T) {
 	database := testkit.Postgres(t)
 	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
@@ -163,9 +164,8 @@ func TestSerializableIsolation(t *testing.T) {
 	}
 }
 
-// TestThePoolIsExhausted lets a handler hold the only connection for longer
-// than the lease lasts.
-func TestThePoolIsExhausted(t *testing.T) {
+// A handler keeps the only connection for longer than the lease.
+func TestForwarderSurvivesAnExhaustedPool(t *testing.T) {
 	database := testkit.Postgres(t)
 	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
 	pool := openDB(t, database.DSN)
@@ -186,10 +186,10 @@ func TestThePoolIsExhausted(t *testing.T) {
 	f.told(notRenewed)
 }
 
-// TestTrap27_AReplicaAtTheOldAddress has the server become a replica and
-// another one be promoted. Connections that were made in between stay with the
-// replica, where nothing can be written; new ones get to the primary.
-func TestTrap27_AReplicaAtTheOldAddress(t *testing.T) {
+// Trap 27. The server becomes a replica, and another server is promoted.
+// Connections from the time between stay with the replica, which accepts no
+// writes; new connections reach the primary.
+func TestForwarderLeavesAReplicaAtTheOldAddress(t *testing.T) {
 	old, promoted := testkit.PrivatePostgres(t), testkit.PrivatePostgres(t)
 	f := newFlow(t, openDB(t, promoted.DSN("postgres")), testkit.Rabbit(t).URL)
 	other := openDB(t, old.DSN("postgres"))

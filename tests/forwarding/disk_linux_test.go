@@ -13,9 +13,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// TestTheDiskIsFull has the tables on a disk that has no room left, until
-// somebody makes some.
-func TestTheDiskIsFull(t *testing.T) {
+// The disk of the tables has no space until the test frees some.
+func TestForwarderSurvivesAFullDisk(t *testing.T) {
 	server := testkit.PrivatePostgres(t)
 	small := smallDisk(t, server.DSN("postgres"))
 	admin := openDB(t, server.DSN("postgres"))

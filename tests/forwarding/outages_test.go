@@ -34,10 +34,10 @@ func restart(t *testing.T, server restarter) {
 	}
 }
 
-// TestOutagesOfTheBroker has messages flow, breaks the broker, and mends it.
-// An outage costs time: no message is lost or charged, and the order of keys
-// holds. It is logged once, not at every try.
-func TestOutagesOfTheBroker(t *testing.T) {
+// Messages flow while the broker fails and recovers. No message is lost or
+// charged, the order of keys holds, and the outage is logged once, not at every
+// attempt.
+func TestOutageOfTheBrokerCostsOnlyTime(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	ctl(t, broker, "add_user shop "+password, "set_permissions shop .* .* .*")
 	for _, outage := range []struct {

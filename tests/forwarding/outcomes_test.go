@@ -43,11 +43,10 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestRefusalsOfTheBroker has a queue that is full, a routing key without a
-// queue and an exchange that does not exist, all at once, beside messages that
-// are fine. Each is charged for itself alone, keeps its key, and is delivered
-// when its cause is mended.
-func TestRefusalsOfTheBroker(t *testing.T) {
+// A full queue, a routing key without a queue, and an exchange that does not
+// exist, all at once, beside valid messages. Each message is charged alone,
+// keeps its key in order, and is delivered when its cause ends.
+func TestRefusedMessagesBackOffAlone(t *testing.T) {
 	f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	channel := f.admin()
 	must(t, channel.ExchangeDeclare("main", "direct", true, false, false, false, nil))
@@ -117,10 +116,10 @@ func TestRefusalsOfTheBroker(t *testing.T) {
 	f.inOrder(f.arrived(f.queue))
 }
 
-// TestHopelessMessages are over a limit of the protocol or of this broker. They
-// are in the table, whatever outbox refuses; each becomes a dead letter at once
-// and alone, and its key goes on.
-func TestHopelessMessages(t *testing.T) {
+// Messages exceed a limit of the protocol or of this broker. They are in the
+// table although the outbox would refuse them. Each becomes a dead letter at
+// once and alone, and its key continues.
+func TestUnsendableMessagesBecomeDeadLetters(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	ctl(t, broker, "eval application:set_env(rabbit,max_message_size,1000).")
 	f := newFlow(t, testkit.Postgres(t).DB, broker.URL("/"))

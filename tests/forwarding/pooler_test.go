@@ -60,10 +60,10 @@ func (f *flow) consume(db *sql.DB) (topic string, quarantine *poison.Quarantine)
 	return topic, consumer.Quarantine()
 }
 
-// TestTrap61_EveryStatementIsInATransaction watches what is sent: a statement
-// with arguments takes two round trips, and behind a pooler another client's
-// can come between them, unless a transaction is open.
-func TestTrap61_EveryStatementIsInATransaction(t *testing.T) {
+// Trap 61. The test watches the protocol: a statement with parameters takes two
+// round trips. Behind a pooler, a statement of another client can run between
+// them, unless a transaction is open.
+func TestEveryStatementIsInATransaction(t *testing.T) {
 	t.Run("pq", func(t *testing.T) { everyStatementIsInATransaction(t, openDB) })
 	t.Run("lazytx", func(t *testing.T) { everyStatementIsInATransaction(t, openLazily) })
 }
@@ -121,9 +121,9 @@ func everyStatementIsInATransaction(t *testing.T, openDB func(t *testing.T, dsn 
 	}
 }
 
-// TestTrap26_BehindAPooler has writers, two forwarders and a consumer share
-// three connections with others, in transaction mode.
-func TestTrap26_BehindAPooler(t *testing.T) {
+// Trap 26. Writers, two forwarders and a consumer share three connections with
+// others, in transaction mode.
+func TestForwarderBehindAPooler(t *testing.T) {
 	server := testkit.PrivatePostgres(t)
 	pooler := testkit.PrivatePgbouncer(t, server, "default_pool_size = 3")
 	f := newFlow(t, openDB(t, server.DSN("postgres")), testkit.Rabbit(t).URL)

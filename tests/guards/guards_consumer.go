@@ -232,7 +232,7 @@ func inboxGuards() []guard {
 		{
 			trap: 81, what: "keys that steer do not reach a handler",
 			file: "dedup/inbox.go", guard: "msg.Metadata = meta.Received(msg.Metadata)", without: "_ = meta.Received(msg.Metadata)",
-			pkg: "tests/dropin", test: "TestTrap81_Foreign.*/stock",
+			pkg: "tests/dropin", test: "TestForeignHeaders.*/stock",
 		},
 		{
 			trap: 81, what: "keys that steer do not come in from RabbitMQ",
@@ -262,7 +262,7 @@ func inboxGuards() []guard {
 		{
 			trap: 47, what: "what has failed does not go back to the broker",
 			file: "retry/middleware.go", guard: "return a.park(failure, delay)", without: "_ = failure; return disposition.HandBack(err)",
-			pkg: "tests", test: "TestTrap47OurBudget",
+			pkg: "tests", test: "TestRetriesDoNotUseTheDeliveryLimit",
 		},
 	}
 }

@@ -264,7 +264,7 @@ func parkedGuards() []guard {
 		{
 			trap: 60, what: "logs have sizes, not payloads",
 			file: "rabbit/delivery.go", guard: `"size": len(raw.Body)`, without: `"size": string(raw.Body)`,
-			pkg: "tests/observability", test: "TestTrap60_ConsumersTell",
+			pkg: "tests/observability", test: "TestConsumersRecordNoSecrets",
 		},
 		{
 			trap: 65, what: "a panic is the error of its try",

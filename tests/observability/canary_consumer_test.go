@@ -40,8 +40,9 @@ type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
-// Everything that a consumer can come to, and an operator after it.
-func TestTrap60_ConsumersTellNoSecretsEither(t *testing.T) {
+// Trap 60. Every outcome of a consumer, and then every operation of an
+// operator.
+func TestConsumersRecordNoSecrets(t *testing.T) {
 	w := newWatch(t)
 	db, broker := w.database(), testkit.Rabbit(t)
 	address, remove := withPassword(t, broker)

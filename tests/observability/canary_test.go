@@ -24,7 +24,9 @@ const (
 	secretPassword = "canary-password"
 )
 
-func TestTrap60_NeitherPayloadsNorPasswordsAreTold(t *testing.T) {
+// Trap 60. Logs, metrics and traces of producers and forwarders contain no
+// payload, metadata or password.
+func TestForwarderRecordsNoPayloadsAndPasswords(t *testing.T) {
 	w := newWatch(t)
 	db, box, broker := w.database(), w.outbox(), testkit.Rabbit(t)
 	config := queue(strings.Replace(broker.URL, "guest:guest@", "guest:"+secretPassword+"@", 1))

@@ -71,10 +71,10 @@ func page(t *testing.T) map[string]documented {
 	return found
 }
 
-// What is documented is exported, with the kind, unit and attributes that the
-// page says, and the other way round; and every series of it moves when
-// what it counts happens.
-func TestInstrumentsAreWhatThePageSays(t *testing.T) {
+// Every documented instrument is exported, with the kind, unit and attributes
+// of the page, and every exported instrument is documented. Every series
+// changes when the event that it counts happens.
+func TestInstrumentsMatchTheirPage(t *testing.T) {
 	pages := page(t)
 	seen := &seen{T: t, moved: map[string]map[string]bool{}, exported: map[string]*instrument{}}
 	t.Run("outbox", func(t *testing.T) { moveOutbox(newWatch(t), seen) })

@@ -129,7 +129,7 @@ func (w *world) has(user, table string, columns []string) string {
 	return strings.Join(has, ", ")
 }
 
-func TestNoRoleMayMore(t *testing.T) {
+func TestRolesHaveNoOtherRights(t *testing.T) {
 	w := newWorld(t)
 	all := w.all()
 	if len(all) != 13 {
@@ -184,8 +184,9 @@ func (w *world) attempt(db *sql.DB, part, table, column string) {
 	}
 }
 
-// What no role may see or do, whatever the lists above say.
-func TestWhatARoleIsFor(t *testing.T) {
+// Statements that a role must not be able to run, independent of the lists
+// above.
+func TestRolesCannotDoWhatTheyMustNot(t *testing.T) {
 	w := newWorld(t)
 	for part, queries := range map[string][]string{
 		"producer": {
@@ -219,8 +220,8 @@ func TestWhatARoleIsFor(t *testing.T) {
 	}
 }
 
-// What an earlier version of the text granted does not stay.
-func TestRolesTakesBackWhatItDoesNotGrant(t *testing.T) {
+// Rights that an earlier version of the text granted are revoked.
+func TestRolesRevokesOtherRights(t *testing.T) {
 	w := newWorld(t)
 	w.exec(w.admin, `GRANT ALL ON app.mine_audit TO `+w.prefix+`producer; GRANT UPDATE (why) ON app.mine_audit TO PUBLIC`)
 	text, err := schema.Roles(tables, w.prefix)
@@ -233,7 +234,7 @@ func TestRolesTakesBackWhatItDoesNotGrant(t *testing.T) {
 	}
 }
 
-func TestRolesNamesWhatCannotBeUsed(t *testing.T) {
+func TestRolesErrorNamesTheInvalidValue(t *testing.T) {
 	for want, c := range map[string]struct {
 		config schema.Config
 		prefix string

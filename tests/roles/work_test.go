@@ -31,9 +31,9 @@ func (w *world) part(name string) *part {
 	return p
 }
 
-// Each part does all of its work, and without any one of its rights it could
-// not.
-func TestEachRoleDoesItsWorkAndNeedsEveryRight(t *testing.T) {
+// Each part does all of its work with its role, and fails without any single
+// one of its rights.
+func TestEachRoleNeedsEveryRight(t *testing.T) {
 	w := newWorld(t)
 	at := map[string]*part{}
 	for _, name := range parts {

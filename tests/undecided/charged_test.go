@@ -121,9 +121,9 @@ func raise(state string) handle {
 // three times, and in batches twice more, with others, before it is alone.
 var mostCalls = map[string]int{"single": 3, "durable": 3, "batch": 5, "together": 5}
 
-// One bad message ends in quarantine, however it fails, after a bounded number
-// of calls, and those that are in flight with it are handled.
-func TestWhateverFailsIsCharged(t *testing.T) {
+// A message that keeps failing goes to quarantine after a bounded number of
+// calls, however it fails, and the other messages in flight are handled.
+func TestEveryKindOfFailureIsCharged(t *testing.T) {
 	t.Parallel()
 	for mode := range modes {
 		t.Run(mode, func(t *testing.T) {

@@ -14,9 +14,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// A database that ends twice under a handler is no fault of the message: with a
-// policy of one attempt it would be in quarantine.
-func TestAnOutageIsNotCharged(t *testing.T) {
+// If the database goes down twice during a handler, the message is not charged.
+// With a policy of one attempt it would be in quarantine.
+func TestOutageCountsAsNoAttempt(t *testing.T) {
 	for name, open := range drivers {
 		for mode := range modes {
 			if name != "libpq" && mode != "single" {

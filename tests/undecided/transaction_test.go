@@ -10,7 +10,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
-	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
@@ -26,9 +25,10 @@ var endings = map[string]string{
 	"COMMIT AND CHAIN":   `COMMIT AND CHAIN`,
 }
 
-// Neither an ack without an effect nor an effect without a row in the inbox: a
-// handler that ends its transaction is told so, and its message is kept.
-func TestAHandlerThatEndsItsTransaction(t *testing.T) {
+// Trap 90. If a handler ends its transaction, there must be no ack without an
+// effect, and no effect without a row in the inbox. The handler gets an error,
+// and the message is kept.
+func TestHandlerThatEndsItsTransactionIsRefused(t *testing.T) {
 	for mode := range modes {
 		t.Run(mode, func(t *testing.T) {
 			eachDriver(t, func(t *testing.T, db testkit.Database) {
@@ -64,9 +64,9 @@ func TestAHandlerThatEndsItsTransaction(t *testing.T) {
 	}
 }
 
-// The handler's statements wait for locks for as long as its session says, and
-// not for as long as the claim does.
-func TestTrap83TheHandlersStatementsHaveTheirOwnLockTimeout(t *testing.T) {
+// Trap 83. The statements of the handler use the lock_timeout of the session,
+// not that of the inbox.
+func TestHandlersStatementsUseTheLockTimeoutOfTheSession(t *testing.T) {
 	for mode := range modes {
 		t.Run(mode, func(t *testing.T) {
 			for name, open := range drivers {
@@ -117,9 +117,9 @@ func TestTrap83TheHandlersStatementsHaveTheirOwnLockTimeout(t *testing.T) {
 	}
 }
 
-// A claim that waits for another copy is not charged, and the copy that waits
-// longer than Config.LockTimeout tries again.
-func TestALockThatTheClaimCannotGetIsNotCharged(t *testing.T) {
+// A message that waits for its duplicate is not charged. After
+// Config.LockTimeout it is tried again.
+func TestWaitForADuplicateCountsAsNoAttempt(t *testing.T) {
 	for name, open := range drivers {
 		t.Run(name, func(t *testing.T) {
 			database := testkit.Postgres(t)

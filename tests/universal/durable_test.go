@@ -15,9 +15,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Outbox, forwarder, RabbitMQ and the durable inbox: what is nacked is a row
-// that comes again, and order is that of keys.
-func TestDurable(t *testing.T) {
+// Outbox, forwarder, RabbitMQ and a durable consumer: a nacked message is a row
+// that is delivered again, and only messages of one key are in order.
+func TestDurableConsumer(t *testing.T) {
 	broker, s := onRabbit(t)
 	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
 		t.Helper()

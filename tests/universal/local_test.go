@@ -13,7 +13,7 @@ import (
 )
 
 // Outbox, forwarder and the embedded transport, in one SQLite database.
-func TestLocal(t *testing.T) {
+func TestEmbeddedTransport(t *testing.T) {
 	db := testkit.SQLite(t)
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {

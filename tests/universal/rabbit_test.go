@@ -54,8 +54,9 @@ func TestRabbit(t *testing.T) {
 	})
 }
 
-// The same with the publisher and the subscriber of watermill-amqp. It has one
-// message in flight, so it keeps what order there is.
+// The same with the publisher and the subscriber of watermill-amqp. That
+// subscriber has one message in flight, so it keeps the order as far as there
+// is one.
 func TestStockRabbit(t *testing.T) {
 	broker := testkit.Rabbit(t)
 	config := fanout(broker.URL, "")

@@ -106,9 +106,9 @@ func newer(tables, from, code int) string {
 		"this code has version %d: deploy the newer code, or restore a backup from before the migration", tables, from, code)
 }
 
-// A release is deployed while the one before it works, is taken back with its
-// tables left as they are, and deployed again. One whose migration breaks older
-// code is refused by that, before it does anything.
+// A release is deployed while the previous one runs, is rolled back without a
+// change of its tables, and is deployed again. Code that a migration breaks is
+// refused by the migrated tables before it does anything.
 func TestDeployAndRollBack(t *testing.T) {
 	// Added with a default, so that statements which do not know it go on.
 	additive := fmt.Sprintf("-- compatible_from: %d\nALTER TABLE {outbox} ADD COLUMN later text DEFAULT 'x' NOT NULL;", schema.Version())
@@ -152,9 +152,9 @@ func TestDeployAndRollBack(t *testing.T) {
 	})
 }
 
-// With a migration tool of its own a service applies the same steps, each to
-// tables of the version that it is for and to no others.
-func TestSQLFromBringsTablesForward(t *testing.T) {
+// A service with its own migration tool applies the same steps, each only to
+// tables of the version that it is for.
+func TestSQLFromMigratesTables(t *testing.T) {
 	migration := fmt.Sprintf("-- compatible_from: %d\nCREATE TABLE {index later} (x integer);", schema.Version())
 	path, withTwo := build(t, migration), build(t, migration, `CREATE TABLE {index last} (x integer);`)
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
