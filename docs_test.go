@@ -11,7 +11,7 @@ import (
 
 var goBlock = regexp.MustCompile("(?s)```go\n(.*?)```")
 
-// unindent drops what a formatter may change.
+// unindent removes indentation, which a formatter may change.
 func unindent(code string) string {
 	lines := strings.Split(strings.TrimSpace(code), "\n")
 	for i := range lines {
@@ -57,7 +57,7 @@ var (
 	dropped = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
-// anchors are what links to parts of a page are called, by GitHub's rules.
+// anchors returns the anchors of the headings of a page, by GitHub's rules.
 func anchors(page string) []string {
 	var all []string
 	for _, h := range heading.FindAllStringSubmatch(page, -1) {

@@ -37,7 +37,7 @@ func TestConfiguredNameWithoutAHandlerIsLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	config.Logger = nil
-	another, err := once.NewConsumer(db, config) // shares the configuration, and has some of the handlers
+	another, err := once.NewConsumer(db, config) // shares the configuration and has some of the handlers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestConfiguredNameWithoutAHandlerIsLogged(t *testing.T) {
 		t.Errorf("%d names are logged, want 3: %q", n, logs.Lines())
 	}
 
-	// Another router of the same Consumer looks when it starts.
+	// Another router of the same Consumer logs when it starts.
 	defer start("later")()
 	if n := logs.Count("A configured consumer has no handler"); n != 3+2 {
 		t.Errorf("%d names are logged, want 2 more: %q", n, logs.Lines())

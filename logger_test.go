@@ -48,7 +48,7 @@ func (b *lockedBuffer) String() string {
 // reached.
 func TestPartsWithoutALoggerLogToSlogsDefault(t *testing.T) {
 	db := testkit.SQLite(t).DB
-	if err := db.Close(); err != nil { // every statement fails from now on
+	if err := db.Close(); err != nil { // so that every statement fails
 		t.Fatal(err)
 	}
 	nowhere := amqp.NewDurableQueueConfig("amqp://guest:guest@127.0.0.1:1/")
@@ -152,14 +152,14 @@ func TestPartsWithoutALoggerLogToSlogsDefault(t *testing.T) {
 	}
 }
 
-// drain takes what sub delivers and leaves it without an answer, until ctx ends.
+// drain receives the messages of sub without an ack until ctx ends.
 func drain(ctx context.Context, sub message.Subscriber) error {
 	messages, err := sub.Subscribe(ctx, "topic")
 	if err != nil {
 		return err
 	}
 	<-ctx.Done()
-	for range messages { // they come back another time
+	for range messages { // the messages are delivered again later
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/watermill-once/once"
 )
 
-// diary is what happened to the parts of a service, in order.
+// diary records the events of the parts of a service, in order.
 type diary struct {
 	mu    sync.Mutex
 	lines []string
@@ -38,7 +38,7 @@ func (d *diary) has(t *testing.T, want ...string) {
 	}
 }
 
-// connection is a part that is only closed.
+// connection is a part with Close only.
 type connection struct {
 	*diary
 
@@ -53,7 +53,7 @@ func (c *connection) Close() error {
 	return c.fails
 }
 
-// worker is a part that is run.
+// worker is a part with Run.
 type worker struct {
 	connection
 
@@ -164,7 +164,7 @@ func TestRunStopsWithinItsGrace(t *testing.T) {
 // not wait, and returns only the error of the start.
 func TestRunDoesNotWaitForARouterThatDidNotStart(t *testing.T) {
 	d := &diary{}
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}) // of 30 seconds
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}) // its default close timeout is 30 seconds
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestRunDoesNotWaitForARouterThatDidNotStart(t *testing.T) {
 func TestRunDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 	d := &diary{}
 	transport := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}) // of 30 seconds
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}) // its default close timeout is 30 seconds
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,7 +91,7 @@ func TestBatchInsertsIDsInOrder(t *testing.T) {
 	b.expect(30, 30, 30)
 }
 
-// another is a second instance on the same database.
+// another returns a second instance on the same database.
 func (b *bench) another(size int) *bench {
 	b.Helper()
 	second := *b
@@ -113,7 +113,7 @@ func TestDeadlockOfBatchesCountsAsNoAttempt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, c := inBatches(t, testkit.Postgres(t), 2, nil), &calls{}
 			b.exec(`CREATE TABLE totals (id text PRIMARY KEY, n integer); INSERT INTO totals VALUES ('x', 0), ('y', 0)`)
-			var first sync.WaitGroup // both have the row that they begin with
+			var first sync.WaitGroup // both transactions have locked their first row
 			first.Add(2)
 			var mu sync.Mutex
 			began := map[string]int{}

@@ -33,7 +33,7 @@ func TestEarlyMessagesInABatchWaitForTheirVersion(t *testing.T) {
 			place := disposition.Turn{Sequence: "all", Version: int64(number)}
 			return disposition.NotYet(place, time.Minute, errors.New("not yet"))
 		})
-		msgs := slices.Delete(numbered(7), 4, 5) // what m05 and m06 wait for
+		msgs := slices.Delete(numbered(7), 4, 5) // m05 and m06 wait for the deleted message
 		slices.Reverse(msgs)
 		for n, err := range deliver(h, msgs...) {
 			switch id := msgs[n].UUID; id {

@@ -52,7 +52,7 @@ func TestFailingMessageLeavesItsBatch(t *testing.T) {
 				b.expect(19, 19, 19)
 				want := 1 + 20 // the batch, and each alone
 				if strings.Contains(t.Name(), "/each/") {
-					want = 3 // the batch, the bad one, the rest
+					want = 3 // the batch, the failing message, the rest
 				}
 				if len(c.txs) != want {
 					t.Errorf("%d transactions, want %d", len(c.txs), want)
@@ -190,7 +190,7 @@ func TestLostConnectionCountsAsNoAttemptInABatch(t *testing.T) {
 // A message that loses the connection at each attempt is undecided, and the
 // others of its batch take effect.
 func TestMessageThatLosesItsConnectionLeavesItsBatch(t *testing.T) {
-	for _, way := range ways { // SQLite has no connection that could be lost
+	for _, way := range ways { // SQLite has no connection to lose
 		db := testkit.Postgres(t)
 		b, c := inBatches(t, db, 20, nil), &calls{}
 		errs := deliver(way(b, c, func(tx *sql.Tx, msg *message.Message) error {
@@ -216,7 +216,7 @@ func TestHandlerThatEndsItsGoroutineDoesNotBlockOthers(t *testing.T) {
 			}
 			return nil
 		})
-		noErrors(t, deliver(h, numbered(5)...)) // m02 returned nothing
+		noErrors(t, deliver(h, numbered(5)...)) // the goroutine of m02 has ended without an error
 		b.expect(4, 4, 4)
 	})
 }
@@ -247,7 +247,7 @@ func TestCancelledMessageLeavesItsBatch(t *testing.T) {
 		msgs[1].SetContext(ctx)
 		errs := deliver(h, msgs...)
 		noErrors(t, errs[:1])
-		if errs[1] != nil { // it may have been committed before anybody noticed
+		if errs[1] != nil { // its batch may have committed before the cancellation was noticed
 			kindOf(t, errs[1], disposition.Undecided)
 		}
 		done := 1

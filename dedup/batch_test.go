@@ -17,8 +17,8 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// inBatches is a bench whose batches are full: messages wait for each other as
-// long as the test lasts.
+// inBatches returns a bench with a very long Batch.Wait: a batch starts when it
+// is full.
 func inBatches(t *testing.T, db testkit.Database, size int, change func(*dedup.Config)) *bench {
 	t.Helper()
 	return newBench(t, db, func(c *dedup.Config) {
@@ -29,7 +29,7 @@ func inBatches(t *testing.T, db testkit.Database, size int, change func(*dedup.C
 	})
 }
 
-// deliver has all messages in flight at once and returns what becomes of each.
+// deliver delivers all messages at once and returns the error of each.
 func deliver(h message.HandlerFunc, msgs ...*message.Message) []error {
 	errs := make([]error, len(msgs))
 	var inFlight sync.WaitGroup
@@ -48,7 +48,7 @@ func numbered(count int) []*message.Message {
 	return msgs
 }
 
-// calls are those of a handler: which messages it saw in which transaction.
+// calls records which messages a handler saw in which transaction.
 type calls struct {
 	mu  sync.Mutex
 	txs map[*sql.Tx]int
@@ -65,11 +65,11 @@ func (c *calls) note(tx *sql.Tx, msg *message.Message) {
 	c.ids[msg.UUID]++
 }
 
-// fails says what is wrong with a message.
+// fails returns the error of a message, or nil.
 type fails func(tx *sql.Tx, msg *message.Message) error
 
-// ways are both kinds of handlers in batches, with the same effect: a row, and
-// an event. What fails is called for each message.
+// ways are both kinds of batch handlers. Both write a row and return an event
+// for each message, and call the fails function for each message.
 var ways = map[string]func(b *bench, c *calls, f fails) message.HandlerFunc{
 	"each": func(b *bench, c *calls, f fails) message.HandlerFunc {
 		return b.inbox.BatchMiddleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -169,7 +169,8 @@ func TestDuplicatesInABatch(t *testing.T) {
 		noErrors(t, slices.Concat(errs[2:4]))
 		kindOf(t, errs[4], disposition.Permanent)
 		kindOf(t, errs[6], disposition.Permanent)
-		// Which of the three came first is open: the copies are one, or a collision each.
+		// Any of the three may come first: either the two duplicates count as
+		// one message, or both collide.
 		collisions := 0
 		for _, err := range []error{errs[0], errs[1], errs[5]} {
 			if err != nil {

@@ -64,8 +64,9 @@ func TestDuplicateWaitsForTheFirstDelivery(t *testing.T) {
 	}
 }
 
-// waitUntilBlocked returns when the second copy waits for a lock. SQLite does
-// not show that; there it is enough that it has not come back.
+// waitUntilBlocked returns when the duplicate waits for a lock. SQLite does not
+// show locks; there it waits a moment and checks that the duplicate has not
+// returned.
 func waitUntilBlocked(t *testing.T, db testkit.Database, second <-chan error) {
 	t.Helper()
 	if db.Dialect == "postgres" {

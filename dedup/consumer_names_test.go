@@ -19,7 +19,7 @@ import (
 // messages as duplicates. The messages of the second handler are nacked.
 func TestSecondHandlerWithAConsumerNameIsRefused(t *testing.T) {
 	for what, c := range map[string]struct {
-		topic   string // the second handler's
+		topic   string // of the second handler
 		change  func(*dedup.Config)
 		refused bool
 	}{
@@ -45,7 +45,7 @@ func TestSecondHandlerWithAConsumerNameIsRefused(t *testing.T) {
 				return func(msg *message.Message) ([]*message.Message, error) {
 					_, err := h(msg)
 					outcome <- err
-					return nil, nil // no copy comes
+					return nil, nil // no duplicate is delivered
 				}
 			}, b.inbox.Middleware)
 			handle := func(*message.Message) error { return nil }
@@ -89,12 +89,12 @@ func TestSecondHandlerWithAConsumerNameIsRefused(t *testing.T) {
 	}
 }
 
-// hand is a subscriber that the test feeds.
+// hand is a subscriber whose messages come from the test.
 type hand chan *message.Message
 
 func newHand() hand { return make(chan *message.Message) }
 
-// Subscribe ends with ctx.
+// Subscribe delivers until ctx ends.
 func (h hand) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	out := make(chan *message.Message)
 	go func() {
@@ -111,5 +111,5 @@ func (h hand) Subscribe(ctx context.Context, _ string) (<-chan *message.Message,
 	return out, nil
 }
 
-// Close does nothing: the subscription ends with its context.
+// Close does nothing, because the subscription ends with its context.
 func (h hand) Close() error { return nil }

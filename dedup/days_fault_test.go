@@ -18,7 +18,8 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// dying ends the session that does something to a day, at a step of it.
+// dying is a trigger that ends the session at a given step of the work on a
+// day.
 const dying = `
 	CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(10); RETURN NULL; END $$;
@@ -102,8 +103,8 @@ func TestFrozenSweepOfDaysLosesItsLocks(t *testing.T) {
 	}
 }
 
-// begin claims a message in a transaction that stays open, as that of a handler
-// that takes long.
+// begin inserts a message into the inbox in a transaction that stays open, like
+// the transaction of a slow handler.
 func (b *bench) begin(id string) (end func()) {
 	b.Helper()
 	entered, leave, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -130,13 +131,13 @@ func (b *bench) begin(id string) (end func()) {
 func TestSweepOfDaysGivesWayToHandlers(t *testing.T) {
 	for name, c := range map[string]struct {
 		id   string
-		done func(b *bench, old, tomorrow string) bool // what can be done meanwhile
+		done func(b *bench, old, tomorrow string) bool // reports whether the sweep has done the work that is possible meanwhile
 	}{
 		"to a handler of a message of today": {
 			outbox.NewID(), func(b *bench, old, tomorrow string) bool { return b.has(tomorrow) && b.has(old) && b.count(old) == 0 },
 		},
 		"to a handler of an old message": {
-			idAt(40 * oneDay), func(b *bench, old, tomorrow string) bool { return b.has(tomorrow) && b.count(old) == 3000 }, // by row
+			idAt(40 * oneDay), func(b *bench, old, tomorrow string) bool { return b.has(tomorrow) && b.count(old) == 3000 }, // swept by row
 		},
 		"to a handler of a message of no day": {
 			"order-17", func(b *bench, old, tomorrow string) bool { return !b.has(tomorrow) && b.has(old) && b.count(old) == 0 },
@@ -287,13 +288,13 @@ func TestDropOfADaySeesMessagesThatItWaitedFor(t *testing.T) {
 	b := newDays(t)
 	b.exec(`DO $$BEGIN
 		EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), 'repeatable read'); END$$`)
-	b.SetMaxIdleConns(0) // a new connection has the new default
+	b.SetMaxIdleConns(0) // so that each statement uses a new connection with the new default
 	begin := time.Now().UTC().Truncate(oneDay).AddDate(0, 0, -40)
 	for name, sweep := range map[string]func() error{
 		"swept":   func() error { return dedup.SweepDay(t.Context(), b.inbox, begin) },
 		"dropped": func() error { return dedup.DropDay(t.Context(), b.inbox, begin) },
 	} {
-		for range 10 { // the sweep may give up before the commit
+		for range 10 { // the sweep may give up its wait before the commit
 			day := b.past(40, 2500)
 			if name == "dropped" {
 				b.exec(`DELETE FROM ` + day)

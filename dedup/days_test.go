@@ -21,14 +21,14 @@ import (
 
 const oneDay = 24 * time.Hour
 
-// newDays is a bench whose inbox is laid out by day.
+// newDays returns a bench with the layout schema.ByDay.
 func newDays(t *testing.T) *bench {
 	t.Helper()
 	testkit.WithinADay(t)
 	return newBenchIn(t, testkit.Postgres(t), schema.Config{Inbox: schema.ByDay}, nil)
 }
 
-// idAt is one that outbox.NewID would have made so long ago.
+// idAt returns an id that outbox.NewID would have returned ago before now.
 func idAt(ago time.Duration) string {
 	ms := fmt.Sprintf("%012x", time.Now().Add(-ago).UnixMilli())
 	return ms[:8] + "-" + ms[8:] + uuid.Must(uuid.NewV7()).String()[13:]
@@ -36,14 +36,15 @@ func idAt(ago time.Duration) string {
 
 func nameOf(begin time.Time) string { return "once_inbox_" + begin.Format("20060102") }
 
-// past makes the day that was so many days ago, as it would be there by now,
-// with rows that were handled then.
+// past creates the partition of the day that was days ago, with rows that were
+// handled on that day.
 func (b *bench) past(days, rows int) (name string) {
 	b.Helper()
 	begin := time.Now().UTC().Truncate(oneDay).AddDate(0, 0, -days)
 	lower, upper := idAt(time.Since(begin))[:13], idAt(time.Since(begin.Add(oneDay)))[:13]
 	name = nameOf(begin)
-	// With its rows at once: a sweep may be under way.
+	// One transaction creates the partition and its rows, because a sweep may
+	// run meanwhile.
 	b.exec(fmt.Sprintf(`BEGIN;
 		CREATE TABLE %s PARTITION OF once_inbox FOR VALUES FROM ('%s') TO ('%s');
 		INSERT INTO %[1]s (message_id, consumer, digest, processed_at)
@@ -79,7 +80,7 @@ func (b *bench) has(table string) bool {
 	return slices.Contains(b.tables(), table)
 }
 
-// home is the table in which the row of an id lies.
+// home returns the partition that has the row of an id.
 func (b *bench) home(id string) (name string) {
 	b.Helper()
 	err := b.QueryRowContext(b.Context(), `SELECT tableoid::regclass::text FROM once_inbox WHERE message_id = $1`, id).Scan(&name)
@@ -122,7 +123,8 @@ func TestDaysGetPartitionsBeforeTheyBegin(t *testing.T) {
 		t.Fatalf("the next sweep leaves %v", got)
 	}
 
-	// What came before its day was made lies in it, and is known.
+	// Rows that arrived before their partition was created are in it, and are
+	// found.
 	next := idAt(-oneDay)
 	b.handle(apply, now, tomorrow, next, next)
 	b.expect(3, 3, 0)
@@ -150,7 +152,7 @@ func TestDuplicateIsFoundInEveryPartition(t *testing.T) {
 		b.sweep()
 	}
 	b.handle(apply, ids...)
-	b.expect(len(ids), len(ids), 0) // of the three that are too old nothing is left
+	b.expect(len(ids), len(ids), 0) // nothing is left of the three expired days
 	for n, id := range ids {
 		want := "once_inbox_default"
 		if n < 3 {
@@ -220,7 +222,7 @@ func TestNeededRowsOfAnExpiredDayStay(t *testing.T) {
 	if b.has(old) {
 		t.Error("the day is still there when nothing of it is needed")
 	}
-	b.handle(apply, ids[0], ids[0]) // as new as an id that was never seen
+	b.handle(apply, ids[0], ids[0]) // a removed id counts as new
 	b.expect(6, 1, 0)
 }
 

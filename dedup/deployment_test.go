@@ -11,8 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// asOther has the handler go on as a role that may read everything, and write
-// nothing.
+// asOther runs the handler as a role that may read all tables and write none.
 func asOther(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		produced, err := h(msg)
@@ -27,7 +26,7 @@ func asOther(h message.HandlerFunc) message.HandlerFunc {
 
 func asItself(h message.HandlerFunc) message.HandlerFunc { return h }
 
-// publishing publishes by itself what h returns.
+// publishing returns a handler that publishes the messages of h itself.
 func publishing(b *bench, h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		produced, err := h(msg)

@@ -30,7 +30,8 @@ func CreateDay(ctx context.Context, i *Inbox, begin time.Time) error {
 	return i.inDayTx(ctx, func(tx *sql.Tx) (int, error) { return 1, i.createDay(ctx, tx, d) }, created)
 }
 
-// Errors that only a mistake in the setup causes.
+// Errors that are not exported, because only a mistake in the setup causes
+// them.
 var (
 	ErrNoConsumer = errNoConsumer
 	ErrNoOutbox   = errNoOutbox

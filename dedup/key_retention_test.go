@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// eachLayout runs a test with each way in which the inbox lies in a database.
+// eachLayout runs a test for each database and each layout of the inbox.
 func eachLayout(t *testing.T, test func(t *testing.T, db testkit.Database, tables schema.Config)) {
 	t.Helper()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -23,12 +23,12 @@ func eachLayout(t *testing.T, test func(t *testing.T, db testkit.Database, table
 	})
 }
 
-// byPayload has the payload be the key.
+// byPayload makes the payload the key.
 func byPayload(c *dedup.Config) {
 	c.Key = func(msg *message.Message) string { return string(msg.Payload) }
 }
 
-// ageParked makes what is parked a year older.
+// ageParked makes all parked messages a year older.
 func (b *bench) ageParked() {
 	b.Helper()
 	b.exec(b.store().Dialect().SQL(`UPDATE {parked} SET created_at = {after $1}`), -aYear.Milliseconds())
@@ -87,7 +87,7 @@ func TestSweepWithoutKeyFunctionKeepsUnknownKeys(t *testing.T) {
 	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
 		b := newBenchIn(t, db, tables, func(c *dedup.Config) {
 			byPayload(c)
-			c.Consumer = "" // it is known when a message has come
+			c.Consumer = "" // the consumer is known after its first message
 		})
 		keyed, err := dedup.New(db.DB, dedup.Config{Schema: tables})
 		if err != nil {
@@ -105,7 +105,7 @@ func TestSweepWithoutKeyFunctionKeepsUnknownKeys(t *testing.T) {
 		b.ageParked()
 		deliver("payments", "A", "order-17")
 		deliver("payments", "C", "order-18")
-		deliver("others", "D", "order-18") // a consumer of which nothing is parked
+		deliver("others", "D", "order-18") // a consumer without parked messages
 		b.age(aYear)
 		for name, inbox := range map[string]*dedup.Inbox{"another": keyed, "one that has just started": restarted(t, b)} {
 			if _, err := inbox.Sweep(t.Context()); err != nil {
@@ -115,12 +115,12 @@ func TestSweepWithoutKeyFunctionKeepsUnknownKeys(t *testing.T) {
 				t.Errorf("%s: %d keys are left, and %d rows in all", name, n, b.count(`once_inbox`))
 			}
 		}
-		b.sweep() // by the one that knows
+		b.sweep() // by the Inbox that has the Key function
 		b.expect(3, 1, 0)
 	})
 }
 
-// restarted is an Inbox that has not seen a message yet.
+// restarted returns an Inbox that has not seen a message yet.
 func restarted(t *testing.T, b *bench) *dedup.Inbox {
 	t.Helper()
 	config := dedup.Config{Schema: b.config}

@@ -104,7 +104,7 @@ func TestUnusableKeyIsAPermanentFailure(t *testing.T) {
 		}
 		b := newBench(t, db, withKey("a"))
 		_, err := b.inbox.Middleware(apply)(message.NewMessage("key:a", nil))
-		kindOf(t, err, disposition.Permanent) // it would be taken for the key
+		kindOf(t, err, disposition.Permanent) // such an id would be mistaken for the key
 	})
 }
 

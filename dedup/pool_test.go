@@ -36,7 +36,7 @@ func TestPoolThatKeepsTooFewConnectionsIsLogged(t *testing.T) {
 				}
 			}
 			handle(1)
-			for range 2 { // times that it is looked at
+			for range 2 { // the check needs two samples
 				for range 20 {
 					b.takeAtOnce(10)
 				}
@@ -49,7 +49,7 @@ func TestPoolThatKeepsTooFewConnectionsIsLogged(t *testing.T) {
 	}
 }
 
-// takeAtOnce gives connections back when all have been taken.
+// takeAtOnce takes n connections, and then returns all of them.
 func (b *bench) takeAtOnce(n int) {
 	b.Helper()
 	conns := make([]*sql.Conn, n)

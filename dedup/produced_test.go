@@ -26,7 +26,7 @@ func produce(id string, err error) message.HandlerFunc {
 func TestProducedMessagesAreCommittedWithTheEffect(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
-		for range 2 { // the second copy must not produce again
+		for range 2 { // the duplicate must not produce messages again
 			msg := message.NewMessage("m1", nil)
 			outbox.SetTenant(msg, "acme")
 			returned, err := b.inbox.Middleware(produce("e1", nil))(msg)

@@ -37,7 +37,8 @@ func TestSweepDoesNotReadTheWholeInbox(t *testing.T) {
 	}
 }
 
-// cost is what a batch reads and removes; it is rolled back.
+// cost returns the pages that a batch reads and the rows that it removes. It
+// rolls the batch back.
 func (b *bench) cost(retention time.Duration) (pages, rows int) {
 	b.Helper()
 	return b.explained(dedup.SweepQuery(b.inbox),
@@ -88,7 +89,7 @@ func TestSweepReadsEntriesOfARunningReplayOnce(t *testing.T) {
 			FROM generate_series(1, $1) AS i`, rows)
 	}
 	b.exec(`VACUUM ANALYZE once_parked`)
-	b.SetMaxIdleConns(0) // a connection tells what it has read when it ends
+	b.SetMaxIdleConns(0) // a connection reports its statistics when it ends
 	const statistics = `(SELECT seq_tup_read + idx_tup_fetch AS read, n_tup_del AS deleted
 		FROM pg_stat_user_tables WHERE relname = 'once_parked') AS s`
 	read := func() (rows int) {
@@ -103,7 +104,7 @@ func TestSweepReadsEntriesOfARunningReplayOnce(t *testing.T) {
 		t.Fatalf("%d rows were removed, want %d", n, old)
 	}
 	testkit.Eventually(t, 20*time.Second, "all is told", func() bool { return b.count(statistics+` WHERE deleted = 7000`) == 1 })
-	// The rows that go are read twice: to find them, and to remove them.
+	// Removed rows are read twice: to find them and to delete them.
 	if rows := read() - before; rows > kept+4*old {
 		t.Errorf("%d rows were read, of %d that stay and %d that go", rows, kept, old)
 	}

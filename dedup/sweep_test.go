@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// age makes everything that is remembered so much older.
+// age makes all rows of the inbox older.
 func (b *bench) age(by time.Duration) {
 	b.Helper()
 	d := b.store().Dialect()
@@ -110,7 +110,7 @@ func TestMessageThatMayRunAgainIsRemembered(t *testing.T) {
 			t.Errorf("of the parked %d are left, and %d in all", n, b.count(`once_parked`))
 		}
 		b.handle(apply, "waiting", "quarantined")
-		b.expect(6, 2, 0) // the six of the beginning
+		b.expect(6, 2, 0) // the six rows from the begin of the test
 		if n := b.sweep(); n != 0 {
 			t.Errorf("%d more were removed", n)
 		}
@@ -149,7 +149,7 @@ func TestRunSweepsUntilItsContextEnds(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- b.inbox.Run(ctx) }()
-		for range 2 { // also at a later sweep
+		for range 2 { // a later sweep must keep them too
 			b.handle(apply, "m1")
 			b.age(31 * 24 * time.Hour)
 			testkit.Eventually(t, 20*time.Second, "it is forgotten", func() bool { return b.count("once_inbox") == 0 })

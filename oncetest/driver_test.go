@@ -11,11 +11,11 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// bare is SQLite as a driver that has nothing that is optional.
+// bare is a driver for SQLite without optional interfaces.
 type bare struct {
 	driver   driver.Driver
 	dsn      string
-	skipping bool // its connections have Exec and Query, and say that they want to prepare
+	skipping bool // its connections have Exec and Query, which return driver.ErrSkip
 }
 
 func (b bare) Driver() driver.Driver { return b.driver }

@@ -19,7 +19,7 @@ import (
 
 var errCall = errors.New("the call failed")
 
-// act is a step of a service's transaction.
+// act is a step of the transaction of a service.
 type act func(ctx context.Context, s shop, tx *sql.Tx, events message.Publisher, who string) error
 
 func lockTotal(ctx context.Context, _ shop, tx *sql.Tx, _ message.Publisher, _ string) error {
@@ -47,7 +47,7 @@ func lockTotalKey(ctx context.Context, s shop, tx *sql.Tx, _ message.Publisher, 
 	return s.box().LockKey(ctx, tx, "all")
 }
 
-// onlyFrom fails if another one was faster: an optimistic lock.
+// onlyFrom fails if another transaction was faster: an optimistic lock.
 func onlyFrom(ctx context.Context, _ shop, tx *sql.Tx, _ message.Publisher, who string) error {
 	result, err := tx.ExecContext(ctx, `UPDATE totals SET last = $1 WHERE name = 'all' AND last = ''`, who)
 	if err != nil {
@@ -67,7 +67,7 @@ func (s shop) box() *outbox.Outbox {
 	return box
 }
 
-// calls are two calls of a service that do the same.
+// calls returns a configuration with two equal calls.
 func (s shop) calls(acts ...act) oncetest.OrderConfig {
 	call := func(who string) func(ctx context.Context, db *sql.DB) error {
 		return func(ctx context.Context, db *sql.DB) error {
@@ -99,7 +99,7 @@ func TestServiceThatPublishesBeforeItLocksIsReported(t *testing.T) {
 	for name, c := range map[string]struct {
 		acts  []act
 		wrong []string
-		said  string // beside what is always said
+		said  string // text besides the text of every case
 	}{
 		"publishes before the row is locked": {
 			[]act{publishTotal, addToTotal},
@@ -113,7 +113,7 @@ func TestServiceThatPublishesBeforeItLocksIsReported(t *testing.T) {
 		"publishes before an insert":   {[]act{addToTotal, publishTotal, writeAudit}, nil, ""},
 		"locks the key first":          {[]act{lockTotalKey, publishTotal, addToTotal}, nil, ""},
 		"has an optimistic lock":       {[]act{onlyFrom, publishTotal}, nil, ""},
-		"has an optimistic lock later": {[]act{publishTotal, onlyFrom}, nil, ""}, // one of the two fails
+		"has an optimistic lock later": {[]act{publishTotal, onlyFrom}, nil, ""}, // one of the two calls fails
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := examineOrder(t, s.calls(c.acts...))

@@ -16,12 +16,12 @@ import (
 	"github.com/watermill-once/once/oncetest"
 )
 
-// statements is how many a transaction has before the handler's: the claim of
+// statements is the number of statements before the handler: the insert into
 // the inbox.
 const statements = 1
 
-// subtests is how many there are for two messages whose handler has so many
-// statements.
+// subtests returns the number of subtests for two messages, if the handler runs
+// handlers statements.
 func subtests(handlers int) int {
 	return 2 + 2*(2*(statements+handlers)+2) + 1
 }
@@ -49,7 +49,7 @@ func TestSafeHandlerThatReadsAndProducesPasses(t *testing.T) {
 			if _, err := stmt.ExecContext(ctx, string(msg.Payload), sum); err != nil {
 				return nil, err
 			}
-			msg.Payload[0] = 'O' // its copy is its own
+			msg.Payload[0] = 'O' // the handler must get its own copy of the payload
 			return []*message.Message{once.To("captured", message.NewMessage(msg.UUID+"-captured", msg.Payload))}, nil
 		})).safe(subtests(3))
 	})
@@ -94,7 +94,7 @@ func TestIdempotentHandlerRunsForDuplicates(t *testing.T) {
 			return nil, err
 		})
 		config.Dedup.Consumer, config.Dedup.Idempotent = "search", []string{"search"}
-		want := subtests(1) // no claim, but its timeouts
+		want := subtests(1) // no insert into the inbox, but a statement for its timeouts
 		if s.Dialect == "sqlite" {
 			want = subtests(0)
 		}
@@ -136,7 +136,7 @@ func TestHandlerThatCachesPasses(t *testing.T) {
 	s := newShop(t, testkit.SQLite(t))
 	calls := 0
 	r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-		if calls++; calls <= 4 { // as many as the references
+		if calls++; calls <= 4 { // the calls of the two reference runs
 			if _, err := tx.ExecContext(ctx, `SELECT 1`); err != nil {
 				return nil, err
 			}

@@ -100,7 +100,8 @@ func TestCounterInMemoryIsReported(t *testing.T) {
 		})).says("", "delivered once, and a second time on the same state: table payments has 0 rows where the first time gave 2: "+
 			`(amount=5 order_id="order-1") is missing`, "not on memory or chance")
 
-		// This one forgets what is done, so that only a failure shows it.
+		// This handler forgets finished messages, so that only a failure
+		// reveals the mistake.
 		under := map[string]bool{}
 		r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			if !under[msg.UUID] {
@@ -116,7 +117,7 @@ func TestCounterInMemoryIsReported(t *testing.T) {
 		r.says(fmt.Sprintf("lost at statement %d of message 2", last),
 			`of message "m2" (UPDATE totals SET sum = sum + 5 WHERE name = 'all'), then delivered again: `,
 			`table payments has 1 row where one delivery gives 2: (amount=5 order_id="order-2") is missing`)
-		if len(r.failed()) != 8 { // each of the handler's statements, lost or failing, for each message
+		if len(r.failed()) != 8 { // two faults for each of the handler's two statements, for each of two messages
 			t.Errorf("failed: %q", r.failed())
 		}
 	})
@@ -205,11 +206,11 @@ func TestHandlerThatEndsItsTransactionIsReported(t *testing.T) {
 			}
 		}
 		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-			defer func() { _ = tx.Rollback() }() // as one does with one's own
+			defer func() { _ = tx.Rollback() }() // common practice for a transaction that one has begun
 			return pay(ctx, tx, msg)
 		})).says("", "the handler rolls back its transaction and returns no error")
 
-		// That it rolls back what has failed does no harm.
+		// A rollback after an error is harmless.
 		n := 0
 		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			if n++; n%5 == 0 {
@@ -251,7 +252,7 @@ func TestCheckThenWriteIsReported(t *testing.T) {
 		})
 		config.Dedup.Consumer, config.Dedup.Idempotent = "search", []string{"search"}
 		r := examine(t, config)
-		if s.Dialect == "sqlite" { // nobody can
+		if s.Dialect == "sqlite" { // SQLite has one writer, so no other transaction can read meanwhile
 			r.safe(subtests(3) - 2*2)
 			return
 		}

@@ -100,7 +100,7 @@ func TestPublishStoresAnyNumberOfMessages(t *testing.T) {
 		require.NoError(t, publish(t, db, o, "t"), "none")
 		require.NoError(t, publish(t, db, o, ""), "none, so nothing can be wrong with them")
 
-		many := 30_000 // the limits are 65,535 and 32,766 parameters
+		many := 30_000 // the limits of one statement are 65,535 and 32,766 parameters
 		if config.Dialect == schema.SQLite {
 			many = 7_000
 		}

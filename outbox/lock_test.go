@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// step is what a transaction of a service does.
+// step is a step of a transaction.
 type step func(tx *sql.Tx, who string) error
 
 func lockRow(tx *sql.Tx, _ string) error {
@@ -40,7 +40,7 @@ func lockKey(tx *sql.Tx, _ string) error {
 func TestEventsOfAKeyAreInTheOrderOfCommits(t *testing.T) {
 	for name, c := range map[string]struct {
 		steps []step // of each of the two transactions
-		first int    // of them the first transaction has done, when the second one begins
+		first int    // number of steps of the first transaction before the second begins
 		order string // of the events
 	}{
 		"published before the row is locked": {[]step{publishKeyed, lockRow}, 0, "second first"},
@@ -58,7 +58,7 @@ func TestEventsOfAKeyAreInTheOrderOfCommits(t *testing.T) {
 				return tx
 			}
 			first, second := begin(), begin()
-			if c.first == 0 { // it has the row, and has not published
+			if c.first == 0 { // the second transaction has the row, and has not published
 				require.NoError(t, lockRow(first, "first"))
 			}
 			for _, step := range c.steps[:c.first] {
@@ -91,7 +91,7 @@ func exec(t *testing.T, db *sql.DB, query string) {
 	require.NoError(t, err)
 }
 
-// waiting returns how many transactions wait for another one.
+// waiting returns the number of transactions that wait for a lock.
 func waiting(t *testing.T, db *sql.DB) (n int) {
 	t.Helper()
 	require.NoError(t, db.QueryRow(`SELECT COUNT(*) FROM pg_stat_activity

@@ -19,7 +19,7 @@ func with(key, value string) *message.Message {
 	return msg
 }
 
-// refusals are messages that are refused, and the field that is named.
+// refusals returns invalid messages, with the field that the error must name.
 func refusals() map[string]struct {
 	topic string
 	msg   *message.Message
@@ -84,7 +84,7 @@ func TestInvalidMessageIsRefusedWithItsField(t *testing.T) {
 					require.Equal(t, c.field, field.Field)
 					require.Contains(t, refused.Error(), "outbox: message 0")
 					require.Less(t, len(refused.Error()), 500)
-					return events.Publish("t", good) // the transaction is as it was
+					return events.Publish("t", good) // the transaction still works
 				})
 				require.NoError(t, err)
 			})

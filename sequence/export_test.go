@@ -1,6 +1,7 @@
 package sequence
 
-// Errors that only a mistake in the setup causes.
+// Errors that are not exported, because only a mistake in the setup causes
+// them.
 var (
 	ErrNoTx         = errNoTx
 	ErrNoConsumer   = errNoConsumer

@@ -55,9 +55,9 @@ func TestConcurrentVersionsAreDecidedOneAfterAnother(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for name, c := range map[string]struct {
 			config        sequence.Config
-			before        string // is applied already
+			before        string // versions that are applied already
 			first, second string
-			fails         bool // the first does
+			fails         bool // the first attempt fails
 			want          string
 		}{
 			"a stale one waits":          {sequence.Config{}, "a1", "a3", "a2", false, "a1 a3"},
@@ -97,7 +97,7 @@ func TestConcurrentVersionsAreDecidedOneAfterAnother(t *testing.T) {
 					b.eventually("the second waits", func() bool { return b.blocked() })
 				}
 				close(finish)
-				if b.Dialect != "postgres" { // has one writer: it waits by itself
+				if b.Dialect != "postgres" { // SQLite has one writer, so the second transaction waits in any case
 					b.publish(c.second)
 				}
 				b.settle()
@@ -109,7 +109,7 @@ func TestConcurrentVersionsAreDecidedOneAfterAnother(t *testing.T) {
 	})
 }
 
-// blocked says whether a transaction waits for another one.
+// blocked reports whether a transaction waits for a lock.
 func (b *bench) blocked() bool {
 	b.Helper()
 	var n int

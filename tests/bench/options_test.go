@@ -77,7 +77,8 @@ func TestEverythingWrongIsNamed(t *testing.T) {
 	}
 }
 
-// What cannot be read is named, and not shown: it may hold a password.
+// Trap 60. An error names a variable that cannot be parsed, but does not show its
+// value, which may contain a password.
 func TestPasswordsOfTheServersAreNotPrinted(t *testing.T) {
 	for name, values := range map[string][]string{
 		"PG_DSN": {
