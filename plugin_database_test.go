@@ -21,7 +21,6 @@ import (
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
-	"github.com/watermill-once/once/sequence"
 )
 
 // A role first has fewer rights than it needs, and then the rights that it

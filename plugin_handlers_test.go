@@ -11,7 +11,6 @@ import (
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/outbox"
-	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 	"github.com/watermill-once/once/sequence"

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"regexp"
 	"strings"
 	"testing"
@@ -19,11 +18,9 @@ import (
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
-	"github.com/watermill-once/once/sequence"
 )
 
 // startBench starts routers whose handlers have different middlewares.
