@@ -14,8 +14,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// newLimited is a chain whose queues drop a message that comes back a second
-// time.
+// newLimited returns a chain whose queues drop a message at its second return.
 func newLimited(t *testing.T) *chain {
 	t.Helper()
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
@@ -32,7 +31,7 @@ func TestRetriesDoNotUseTheDeliveryLimitOfTheBroker(t *testing.T) {
 	c := newLimited(t)
 	var calls atomic.Int32
 	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-		if msg.UUID == "hopeless" || msg.UUID == "fails" && calls.Add(1) < 8 { // the last try that the policy has
+		if msg.UUID == "hopeless" || msg.UUID == "fails" && calls.Add(1) < 8 { // the policy has 8 attempts
 			return nil, errFails
 		}
 		return record("payments")(ctx, tx, msg)
@@ -57,7 +56,7 @@ func TestOutageOfTheDatabaseUsesNoDeliveries(t *testing.T) {
 	var calls atomic.Int32
 	failed := make(chan struct{})
 	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-		if n := calls.Add(1); n <= 2 { // the tries at once
+		if n := calls.Add(1); n <= 2 { // the immediate attempts
 			if n == 2 {
 				close(failed)
 			}
@@ -69,7 +68,7 @@ func TestOutageOfTheDatabaseUsesNoDeliveries(t *testing.T) {
 	c.exec(`ALTER TABLE once_parked RENAME TO elsewhere`) // without it, it would not start
 	c.publish(message.NewMessage("m1", nil))
 	<-failed
-	<-time.After(time.Second) // in which it could go back, and be dropped
+	<-time.After(time.Second) // time for the message to return and be dropped
 	c.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
 	c.settle(1)
 	if n := calls.Load(); n != 3 {

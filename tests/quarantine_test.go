@@ -47,7 +47,7 @@ func TestUnusableMessagesAreQuarantined(t *testing.T) {
 	}
 }
 
-// picky is a marshaler that cannot read everything.
+// picky is a marshaler that cannot decode some messages.
 type picky struct{ rabbit.Marshaler }
 
 func (p picky) Unmarshal(d amqp.Delivery) (*message.Message, error) {

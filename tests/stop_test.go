@@ -17,7 +17,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// kubernetes is how long a pod has, unless its author says otherwise.
+// kubernetes is the default time that a pod has to stop.
 const kubernetes = 30 * time.Second
 
 // A service with default settings stops within the time that Kubernetes gives a
@@ -48,7 +48,7 @@ func TestServiceStopsWithinThirtySeconds(t *testing.T) {
 	if err == nil || err.Error() != "once: stop *message.Router: still running after 12.5s" {
 		t.Errorf("Run says %v", err)
 	}
-	close(release) // the process would have ended
+	close(release) // in production the process would have ended by now
 	broker.Thaw()
 	for _, part := range parts {
 		_ = part.Close()
@@ -65,10 +65,10 @@ func TestServiceStopsWithinThirtySeconds(t *testing.T) {
 	}
 }
 
-// stopped is a service that is stopped and started again.
+// stopped is a service that the test stops and starts again.
 type stopped struct{ *chain }
 
-// start runs all parts with their defaults.
+// start runs all parts with their default settings.
 func (s *stopped) start(before func()) (stop func(), ended <-chan error, parts []once.Closer) {
 	s.Helper()
 	consumer, err1 := once.NewConsumer(s.db, once.ConsumerConfig{Logger: testkit.Logger(s.T)})

@@ -33,7 +33,7 @@ func TestEmbeddedTransport(t *testing.T) {
 		t.Helper()
 		retrying := retry.Config{
 			Schema: config, PollInterval: 200 * time.Millisecond, CloseTimeout: time.Second, Lease: 3 * time.Second, Policy: soon,
-			ShareConsumer: true, // a group's subscribers are instances of one service
+			ShareConsumer: true, // the subscribers of a group are instances of one service
 		}
 		if ordered {
 			retrying.KeyOrder = retry.BlockWhileRetried
