@@ -12,7 +12,6 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/retry"
-	"github.com/watermill-once/once/schema"
 	"github.com/watermill-once/once/sequence"
 )
 
