@@ -328,17 +328,17 @@ func parkedGuards() []guard {
 			pkg: "retry", test: "TestTrap73",
 		},
 		{
-			trap: 78, what: "copies wait for a frozen one for so long only",
+			trap: 78, what: "a duplicate waits for a frozen handler for a bounded time",
 			file:    "dedup/queries.go",
-			guard:   "lock.Milliseconds(), idle.Milliseconds())",
-			without: "0*lock.Milliseconds(), idle.Milliseconds())",
+			guard:   "|| '`+millis(c.LockTimeout)+`', true)",
+			without: "|| '0', true)",
 			pkg:     "dedup", test: "TestDuplicateOfAFrozenHandler",
 		},
 		{
 			trap: 78, what: "a frozen handler loses its transaction",
 			file:    "dedup/queries.go",
-			guard:   "lock.Milliseconds(), idle.Milliseconds())",
-			without: "lock.Milliseconds(), 0*idle.Milliseconds())",
+			guard:   "= %d`, c.IdleTimeout.Milliseconds())",
+			without: "= %d`, 0*c.IdleTimeout.Milliseconds())",
 			pkg:     "dedup", test: "TestFrozenHandlerLosesItsTransaction",
 		},
 	}

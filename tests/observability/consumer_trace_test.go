@@ -83,7 +83,7 @@ func TestTracePassesThroughAConsumerWithoutSpans(t *testing.T) {
 	}
 }
 
-// produceAfter is a handler that fails once and then produces a message.
+// produceAfter returns a handler that fails once and then produces a message.
 func produceAfter(failed *bool) message.HandlerMiddleware {
 	return func(message.HandlerFunc) message.HandlerFunc {
 		return func(*message.Message) ([]*message.Message, error) {

@@ -29,7 +29,7 @@ func (w *watch) quarantine(db *sql.DB, config poison.Config) *poison.Quarantine 
 	return store
 }
 
-// fail has a consumer fail a message for a reason.
+// fail quarantines a message of a consumer for a reason.
 func (w *watch) fail(store *poison.Quarantine, consumer, id, reason string, claim *parked.Claim) {
 	w.Helper()
 	msg := message.NewMessage(id, []byte("body"))
@@ -42,8 +42,8 @@ func (w *watch) fail(store *poison.Quarantine, consumer, id, reason string, clai
 	}
 }
 
-// movePoison quarantines for every reason, and does everything that can be done
-// to an entry.
+// movePoison quarantines a message for every reason, and runs every operation
+// on entries.
 func movePoison(w *watch, seen *seen) {
 	db := w.database()
 	store := w.quarantine(db, poison.Config{})

@@ -13,7 +13,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// undeclared leaves the exchanges to somebody else.
+// undeclared declares no exchanges.
 type undeclared struct{ wamqp.DefaultTopologyBuilder }
 
 func (undeclared) ExchangeDeclare(*amqp.Channel, string, wamqp.Config) error { return nil }

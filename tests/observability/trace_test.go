@@ -21,7 +21,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// named returns the spans of that name, in the order of their ends.
+// named returns the spans with a name, in the order in which they ended.
 func (w *watch) named(name string) tracetest.SpanStubs {
 	var found tracetest.SpanStubs
 	for _, span := range w.spans.GetSpans() {
@@ -32,12 +32,12 @@ func (w *watch) named(name string) tracetest.SpanStubs {
 	return found
 }
 
-// traceparent is how W3C writes a span.
+// traceparent returns a span in the format of W3C Trace Context.
 func traceparent(span trace.SpanContext) string {
 	return "00-" + span.TraceID().String() + "-" + span.SpanID().String() + "-" + span.TraceFlags().String()
 }
 
-// attributes are those of a span, as text.
+// attributes returns the attributes of a span, as text.
 func attributes(span tracetest.SpanStub) map[string]string {
 	all := map[string]string{}
 	for _, a := range span.Attributes {

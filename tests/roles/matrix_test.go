@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// may is what each role may do on each table; on what is not named, nothing.
-// The order is that of rights below.
+// may lists the rights of each role on each table, in the order of rights
+// below. A role has no right on other tables.
 var may = map[string]map[string]string{
 	"producer": {
 		"migrations": "SELECT",
@@ -69,12 +69,12 @@ var may = map[string]map[string]string{
 	},
 }
 
-// ofPositions is what they may do on the sequence of the positions.
+// ofPositions lists the rights on the sequence of positions.
 var ofPositions = map[string]string{"producer": "USAGE", "operator": "USAGE"}
 
 var rights = []string{"SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"}
 
-// all are the tables there are, with their columns.
+// all returns all tables with their columns.
 func (w *world) all() map[string][]string {
 	w.Helper()
 	rows, err := w.admin.QueryContext(w.Context(),
@@ -98,7 +98,7 @@ func (w *world) all() map[string][]string {
 	return all
 }
 
-// has asks the server what a user may do on a table.
+// has returns the rights of a user on a table.
 func (w *world) has(user, table string, columns []string) string {
 	w.Helper()
 	ask := func(function string, args ...any) (yes bool) {
@@ -164,7 +164,7 @@ func TestRolesHaveNoOtherRights(t *testing.T) {
 	}
 }
 
-// attempt tries what a role may not do at all.
+// attempt runs a statement that a role must not be able to run.
 func (w *world) attempt(db *sql.DB, part, table, column string) {
 	w.Helper()
 	name := tables.Table(table)
