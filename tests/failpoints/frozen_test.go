@@ -7,7 +7,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// freezes are the points at which a process has locked what another one needs.
+// freezes are the points at which a process has locks that another process
+// needs.
 var freezes = map[string][]string{
 	"way":         {"forwarder/enrolled:2", "forwarder/slots-taken", "forwarder/rows-deleted", "dedup/claimed"},
 	"redelivered": {"parked/claimed", "parked/removed"},
@@ -42,7 +43,7 @@ func TestFrozenAt(t *testing.T) {
 				w.finish()
 				p.thaw(t)
 				p.stop(t)
-				w.finish() // what it gave back, and what it should not have done
+				w.finish() // messages that it nacked, or handled by mistake
 				w.audit()
 			})
 		}

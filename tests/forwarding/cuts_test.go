@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// through returns a URL that leads to a proxy in front of what it named.
+// through returns address with the address of a new proxy for its server.
 func through(t *testing.T, address string, newProxy func(server string) *proxy) (string, *proxy) {
 	t.Helper()
 	parsed, err := url.Parse(address)
@@ -30,7 +30,7 @@ func TestCutConnectionOfTheBroker(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		cut    func() func(m relayed) action
-		copies bool // there must be some
+		copies bool // duplicates are required
 	}{
 		{"BeforeThePublishArrives", func() func(relayed) action {
 			publishes := 0
@@ -46,7 +46,7 @@ func TestCutConnectionOfTheBroker(t *testing.T) {
 		{"BeforeTheConfirmArrives", func() func(relayed) action {
 			return func(m relayed) action {
 				if class, method := amqpMethod(m.bytes); !m.toServer && class == 60 && method == isAck {
-					return cutBefore // it was stored, and nobody knows
+					return cutBefore // the message was stored, but its confirm is lost
 				}
 				return pass
 			}
@@ -132,8 +132,8 @@ func TestConfirmedMessageThatCannotBeDeletedIsNotSentAgain(t *testing.T) {
 	}
 }
 
-// afterThat cuts instead of passing on a certain message, on a connection by
-// which a statement with text was sent before.
+// afterThat cuts the connection instead of passing on a certain message, after
+// a statement with text was sent on that connection.
 func afterThat(text []byte, certain func(m relayed) bool) func(m relayed) action {
 	var sent net.Conn
 	return func(m relayed) action {
@@ -147,7 +147,8 @@ func afterThat(text []byte, certain func(m relayed) bool) func(m relayed) action
 	}
 }
 
-// completes says whether m is the server's answer that a command is complete.
+// completes reports whether m is the server's message that a command is
+// complete.
 func completes(m relayed, tag string) bool {
 	return !m.toServer && m.bytes[0] == 'C' && bytes.HasPrefix(m.bytes[5:], []byte(tag))
 }

@@ -12,7 +12,7 @@ import (
 
 const password = "s3cret"
 
-// ctl runs rabbitmqctl commands, given as one line each.
+// ctl runs rabbitmqctl commands, one per line.
 func ctl(t *testing.T, broker *servers.Rabbit, lines ...string) {
 	t.Helper()
 	for _, line := range lines {
@@ -26,7 +26,7 @@ type restarter interface {
 	Restart(ctx context.Context) error
 }
 
-// restart starts a server again, even at the end of a test.
+// restart starts a server again, also at the end of a test.
 func restart(t *testing.T, server restarter) {
 	t.Helper()
 	if err := server.Restart(context.WithoutCancel(t.Context())); err != nil {
@@ -94,7 +94,7 @@ func TestOutageOfTheBrokerCostsOnlyTime(t *testing.T) {
 			f.during(func() {
 				outage.begin(t)
 				f.eventually("it is noticed", func() bool { return f.log.Count(failed) > 0 })
-				<-time.After(time.Second) // some more tries
+				<-time.After(time.Second) // time for more attempts
 			})
 			if n := f.log.Count(failed); n != 1 {
 				t.Errorf("the outage was logged %d times:\n%s", n, strings.Join(f.log.Lines(), "\n"))

@@ -16,7 +16,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// amqpIs says whether a frame is a certain method.
+// amqpIs reports whether a frame is the given method.
 func amqpIs(frame []byte, class, method uint16) bool {
 	c, m := amqpMethod(frame)
 	return c == class && m == method
@@ -94,8 +94,8 @@ func TestForwarderSurvivesFailuresToOpenAChannel(t *testing.T) {
 	f.complete()
 }
 
-// overheard is what was said to the database while an outbox, a forwarder and a
-// consumer did all that they do.
+// overheard records all statements and arguments of an outbox, a forwarder and
+// a consumer.
 type overheard struct {
 	statements []string
 	arguments  [][]byte
@@ -129,7 +129,7 @@ func listen(t *testing.T) (*flow, overheard) {
 	})
 	must(t, forward.Close())
 	p.cut(nil)
-	for i, sent := range o.arguments { // both names tell when the test began
+	for i, sent := range o.arguments { // both names contain the start time of the test
 		sent = bytes.ReplaceAll(sent, []byte(topic), nil)
 		o.arguments[i] = bytes.ReplaceAll(sent, []byte(path.Base(f.url)), nil)
 	}
@@ -158,7 +158,7 @@ func TestForwarderUsesNoNotifications(t *testing.T) {
 func TestNoTimeOfTheHostIsSent(t *testing.T) {
 	_, o := listen(t)
 	now := time.Now()
-	// As dates, and as seconds or milliseconds since 1970: the first six digits
+	// Dates, and seconds or milliseconds since 1970: their first six digits
 	// change every eleven days.
 	times := [][]byte{[]byte(now.UTC().Format("2006-01-")), []byte(strconv.FormatInt(now.Unix(), 10)[:6])}
 	for _, sent := range o.arguments {
@@ -201,7 +201,7 @@ func TestClockOfTheDatabaseMayDiffer(t *testing.T) {
 				t.Error("it waits for too long")
 			}
 			must(t, doomed.Close())
-			var until string // nobody renews it any more
+			var until string // it is not renewed any more
 			must(t, f.db.QueryRowContext(t.Context(), `SELECT MAX(lease_until) FROM once_slots`).Scan(&until))
 			f.forward(openDB(t, server.DSN("postgres")), toQueues(f.url), cfg)
 			f.put(10)
