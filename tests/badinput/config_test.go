@@ -29,21 +29,21 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// setting is what a constructor returns for a Config, and what its error is to
-// name: all of it, separated by spaces.
+// setting is the error of a constructor for a Config, and the words that the
+// error must contain, separated by spaces.
 type setting struct {
 	err   error
 	names string
 }
 
-// refusing is a test that keeps why it failed.
+// refusing is a test that records its failure.
 type refusing struct {
 	testing.TB
 
 	err error
 }
 
-// Run runs f in a goroutine, which Fatalf can end.
+// Run runs f in a goroutine, so that Fatalf can end it.
 func (r *refusing) Run(_ string, f func(*refusing)) bool {
 	ended := make(chan struct{})
 	go func() {

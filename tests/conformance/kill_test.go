@@ -15,13 +15,13 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// world is what outlives the processes.
+// world is the state that outlives the processes.
 type world struct {
 	*testing.T
 	testkit.Database
 
 	parked *parked.Store
-	broker *amqp.Channel // if that is the transport
+	broker *amqp.Channel // if RabbitMQ is the transport
 }
 
 func newWorld(t *testing.T, db testkit.Database) *world {
@@ -35,7 +35,7 @@ func newWorld(t *testing.T, db testkit.Database) *world {
 	if db.Dialect == "postgres" {
 		number = "n BIGINT GENERATED ALWAYS AS IDENTITY"
 	}
-	w.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`) // not unique: what happens twice shows
+	w.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`) // not unique, so that a repeated effect is visible
 	w.exec(queueTable)
 	var err error
 	if w.parked, err = parked.NewStore(db.DB, config); err != nil {
@@ -59,7 +59,7 @@ func (w *world) count(what string) (n int) {
 	return n
 }
 
-// put gives messages to the transport of a life.
+// put publishes messages to the transport of a life.
 func (w *world) put(l life, ids ...string) {
 	w.Helper()
 	for _, id := range ids {
@@ -80,17 +80,17 @@ func (w *world) put(l life, ids ...string) {
 	}
 }
 
-// settled says that nothing is under way.
+// settled reports whether no message is unfinished.
 func (w *world) settled() bool {
 	return w.count(`queue WHERE acked = 0`) == 0 && w.count(`once_parked WHERE state IN ('waiting', 'held')`) == 0
 }
 
-// mayBeLast are points behind which nothing may be left to do: rows of which
-// all were handled at the same moment are removed together.
+// mayBeLast are points after which no work may be left, because rows that were
+// handled at the same moment are removed together.
 var mayBeLast = []point{{"ack", after}, {"resolve", sent}, {"resolve", done}, {"quarantine", done}}
 
-// live has one process after another come to its point, and be killed there,
-// and then one do what is left.
+// live runs a process for each point, which is killed there, and then a process
+// that does the remaining work.
 func (w *world) live(l life, points ...point) {
 	w.Helper()
 	l.Dialect, l.DSN = w.Dialect, w.DSN
@@ -113,8 +113,8 @@ func (w *world) live(l life, points ...point) {
 	last.stop(w.T)
 }
 
-// once fails the test unless each message took effect once, and nothing else is
-// left of it.
+// once fails the test unless each message took effect once and no other row of
+// it remains.
 func (w *world) once(ids ...string) {
 	w.Helper()
 	for table, column := range map[string]string{"effects": "message_id", "once_inbox": "message_id", "once_outbox": "message_id"} {
@@ -143,7 +143,7 @@ func of(dialect string, statement string, when ...string) []point {
 	return all
 }
 
-// steps runs a test for each point, with those that come before it.
+// steps runs a test for each point, after the earlier points.
 func steps(t *testing.T, db string, l life, earlier []point, points []point, check func(w *world)) {
 	for _, at := range points {
 		t.Run(strings.ReplaceAll(at.Of+" "+at.When, " ", "_"), func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// drivers open a database of PostgreSQL's in every way that is supported.
+// drivers open a PostgreSQL database with each supported driver.
 var drivers = map[string]func(dsn string) (*sql.DB, error){
 	"lib/pq": func(dsn string) (*sql.DB, error) { return sql.Open("postgres", dsn) },
 	"pgx":    func(dsn string) (*sql.DB, error) { return sql.Open("pgx", dsn) },
@@ -46,7 +46,7 @@ func eachDriver(t *testing.T, dsn string, test func(t *testing.T, db *sql.DB)) {
 	}
 }
 
-// refuses looks at what Up and Check say of a database.
+// refuses checks the errors of Up and Check for a database.
 func refuses(t *testing.T, db *sql.DB, config schema.Config, is error, says string) {
 	t.Helper()
 	for what, err := range map[string]error{
@@ -111,7 +111,7 @@ func TestEncodingAndDurabilityWithEveryDriver(t *testing.T) {
 		if err := schema.Durability(t.Context(), db, schema.Config{}); err != nil {
 			t.Error(err)
 		}
-		db.SetMaxOpenConns(1) // so that the setting stays
+		db.SetMaxOpenConns(1) // so that the setting of the session stays
 		if _, err := db.ExecContext(t.Context(), `SET synchronous_commit = off`); err != nil {
 			t.Fatal(err)
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// What a handler does to its transaction by statements, before its effect and
-// after one that it has written itself.
+// Statements with which a handler ends its transaction, before its effect and
+// after an effect of its own.
 var endings = map[string]string{
 	"ROLLBACK":           `ROLLBACK`,
 	"ROLLBACK AND CHAIN": `ROLLBACK AND CHAIN`,
@@ -37,7 +37,7 @@ func TestHandlerThatEndsItsTransactionIsRefused(t *testing.T) {
 				}, func(c *once.ConsumerConfig) { c.Retry.Policy = policy })
 				for name := range endings {
 					if db.Dialect == "sqlite" && strings.Contains(name, "CHAIN") {
-						continue // it has none
+						continue // SQLite has no such statement
 					}
 					w.deliver(1, name).Wait()
 					var entries []poison.Entry
@@ -50,12 +50,12 @@ func TestHandlerThatEndsItsTransactionIsRefused(t *testing.T) {
 					if e := entries[0]; !strings.Contains(e.Error, says) || e.Reason != poison.ReasonPermanent {
 						t.Errorf("%s: %s: %s", name, e.Reason, e.Error)
 					}
-					if n := w.callsOf(name); n > 2 { // in a batch first
+					if n := w.callsOf(name); n > 2 { // in a batch, and then alone
 						t.Errorf("%s: %d calls", name, n)
 					}
 				}
-				// After ROLLBACK alone a statement is a transaction of its own, which nobody
-				// can take back. Nothing else is left.
+				// After a plain ROLLBACK each statement is a transaction of its
+				// own, which cannot be rolled back. Nothing else remains.
 				if n := w.count(`effects WHERE message_id <> 'ROLLBACK'`); n > 0 {
 					t.Errorf("%d effects are left", n)
 				}
@@ -95,7 +95,7 @@ func TestHandlersStatementsUseTheLockTimeoutOfTheSession(t *testing.T) {
 						got = append(got, lock, idle)
 						return err
 					}, change)
-					w.exec(`SET lock_timeout = '7s'`) // of the one connection
+					w.exec(`SET lock_timeout = '7s'`) // for the only connection
 					ids := []string{"m1", "m2", "m3"}
 					w.deliver(3, ids...).Wait()
 					testkit.Eventually(t, time.Minute, "they take effect", func() bool { return w.count(`effects`) == len(ids) })
