@@ -107,7 +107,7 @@ func TestServiceThatPublishesBeforeItLocksIsReported(t *testing.T) {
 			"; after it had published, First ran: UPDATE totals SET sum = sum + 5, last = $1 WHERE name = 'all...; lock the rows",
 		},
 		"publishes in the middle":      {[]act{writeAudit, publishTotal, addToTotal}, []string{first, second}, "First ran: UPDATE totals"},
-		"locks nothing in common":      {[]act{writeAudit, publishTotal}, []string{first, second}, "behind the other in the outbox; lock the rows"},
+		"locks nothing in common":      {[]act{writeAudit, publishTotal}, []string{first, second}, "behind the other in the outbox; lock"},
 		"locks the row first":          {[]act{lockTotal, publishTotal, addToTotal}, nil, ""},
 		"publishes last":               {[]act{addToTotal, publishTotal}, nil, ""},
 		"publishes before an insert":   {[]act{addToTotal, publishTotal, writeAudit}, nil, ""},

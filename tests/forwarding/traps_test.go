@@ -222,7 +222,9 @@ func TestForwarderWorksWithNewerTables(t *testing.T) {
 	f.forward(f.db, toQueues(f.url), cfg)
 	f.put(12)
 	f.drained()
-	for _, table := range []string{"once_outbox", "once_outbox_dead", "once_outbox_sent", "once_blocked_keys", "once_slots", "once_forwarders"} {
+	for _, table := range []string{
+		"once_outbox", "once_outbox_dead", "once_outbox_sent", "once_blocked_keys", "once_slots", "once_forwarders",
+	} {
 		f.exec(`ALTER TABLE ` + table + ` ADD COLUMN newer text DEFAULT 'something' NOT NULL`)
 	}
 	f.exec(`INSERT INTO once_migrations (version, compatible_from) VALUES (1000, 1000)`)
