@@ -36,10 +36,6 @@ import (
 // counts as a failed attempt; see [retry.Permanent] and [retry.After].
 type HandlerFunc func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error)
 
-// BatchHandlerFunc handles several messages in one transaction, see
-// [dedup.BatchHandlerFunc].
-type BatchHandlerFunc = dedup.BatchHandlerFunc
-
 // ConsumerConfig configures a [Consumer]. The zero value is ready for use. Schema,
 // Logger and the providers are the defaults for the parts.
 type ConsumerConfig struct {
@@ -237,13 +233,14 @@ func (c *Consumer) AddHandlerInBatches(
 }
 
 // AddBatchHandler is [Consumer.AddHandlerInBatches] for a handler that receives all
-// messages of a batch in one call, so that it can write them with few statements.
-// Call [dedup.CausedBy] to link a produced message to the message that caused it.
+// messages of a batch in one call, so that it can write them with few statements,
+// see [dedup.BatchHandlerFunc]. Call [dedup.CausedBy] to link a produced message to
+// the message that caused it.
 //
 // AddBatchHandler panics if ConsumerConfig.Sequence is set, because versions are
 // compared message by message.
 func (c *Consumer) AddBatchHandler(
-	router *message.Router, consumer, topic string, sub message.Subscriber, handle BatchHandlerFunc,
+	router *message.Router, consumer, topic string, sub message.Subscriber, handle dedup.BatchHandlerFunc,
 ) *message.Handler {
 	if c.sequence != nil {
 		panic("once: AddBatchHandler cannot be used with ConsumerConfig.Sequence: use AddHandlerInBatches")

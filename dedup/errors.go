@@ -29,11 +29,6 @@ var (
 	// name and topic. The second one is not called, and its messages are nacked.
 	ErrConsumerInUse = errors.New("two handlers have the same consumer name")
 
-	// ErrCommitUnknown reports that the connection was lost during the commit. The
-	// message is delivered again, and the inbox then shows whether the commit took
-	// effect.
-	ErrCommitUnknown = dialect.ErrCommitUnknown
-
 	errNoConsumer = errors.New("no consumer name: set Config.Consumer, or use the middleware in a router")
 	errNoOutbox   = errors.New("the handler produced messages, but Config.Outbox is not set")
 	errNoTopic    = errors.New("a produced message has no topic: set it with outbox.SetTopic or once.To, or give the handler a publish topic")
@@ -110,7 +105,7 @@ func (i *Inbox) commitError(err error) error {
 		return endedByHandler(err)
 	}
 	err = fmt.Errorf("dedup: %w", err)
-	if errors.Is(err, ErrCommitUnknown) || dialect.Unavailable(err) || (i.dialect.SQLite() && dialect.Contended(err)) {
+	if errors.Is(err, dialect.ErrCommitUnknown) || dialect.Unavailable(err) || (i.dialect.SQLite() && dialect.Contended(err)) {
 		return disposition.HandBack(err)
 	}
 	return err

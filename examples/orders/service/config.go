@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/retry"
 )
@@ -51,7 +52,7 @@ type Hooks struct {
 
 // hookedBatch has each message pass the hook of handlers before all of them are
 // handled.
-func (s *Service) hookedBatch(consumer string, handle once.BatchHandlerFunc) once.BatchHandlerFunc {
+func (s *Service) hookedBatch(consumer string, handle dedup.BatchHandlerFunc) dedup.BatchHandlerFunc {
 	if s.hooks.Handler == nil {
 		return handle
 	}
