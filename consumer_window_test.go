@@ -20,7 +20,7 @@ func TestVersionsAreHeldForLongerThanRetryRetries(t *testing.T) {
 	} {
 		got := windowFor(c.retried)
 		if got < c.least || got > c.most || name != "for ever" && got <= c.retried {
-			t.Errorf("%s: %v behind what is retried for %v", name, got, c.retried)
+			t.Errorf("%s: window is %v, retries last %v", name, got, c.retried)
 		}
 	}
 }

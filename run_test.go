@@ -147,7 +147,7 @@ func TestRunStopsWithinItsGrace(t *testing.T) {
 			began := time.Now()
 			err := once.Run(ctx, grace, parts...)
 			if took := time.Since(began); took != want {
-				t.Errorf("it took %v, want %v", took, want)
+				t.Errorf("Run took %v, want %v", took, want)
 			}
 			says := "once: stop *once_test.connection: still running after " + (want / 2).String() +
 				"\nonce: stop *once_test.connection: still running after " + (want/2 - time.Second).String()
@@ -206,7 +206,7 @@ func TestRunDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 	cancel()
 	err = <-ended
 	if took := time.Since(began); took > 25*time.Second {
-		t.Errorf("it took %v", took)
+		t.Errorf("Run took %v", took)
 	}
 	if err == nil || err.Error() != "once: stop *message.Router: still running after 2s" {
 		t.Errorf("Run says %v", err)

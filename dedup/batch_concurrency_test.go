@@ -138,7 +138,7 @@ func TestDeadlockOfBatchesCountsAsNoAttempt(t *testing.T) {
 			both.Wait()
 			b.expect(4, 4, 4)
 			if len(c.txs) < 3 {
-				t.Errorf("%d transactions, want one that is given up and two", len(c.txs))
+				t.Errorf("%d transactions, want one that is rolled back and two others", len(c.txs))
 			}
 			for _, n := range c.txs {
 				if n != 2 {

@@ -49,7 +49,7 @@ func TestEarlyMessagesInABatchWaitForTheirVersion(t *testing.T) {
 		}
 		b.expect(4, 4, 4)
 		if len(c.txs) > 2 {
-			t.Errorf("%d transactions, want one to find out and one that is committed", len(c.txs))
+			t.Errorf("%d transactions, want one that finds the early messages and one that commits", len(c.txs))
 		}
 	})
 }

@@ -82,7 +82,7 @@ func TestHiddenFailureInABatchIsNotCommitted(t *testing.T) {
 	})
 	errs := deliver(h, numbered(10)...)
 	if errs[5] == nil {
-		t.Error("it is said to be applied")
+		t.Error("the failing message was acked")
 	}
 	errs[5] = nil
 	noErrors(t, errs)

@@ -139,7 +139,7 @@ func TestBatchIsOneTransaction(t *testing.T) {
 		const caused = `once_outbox WHERE message_id = 'm07-applied'
 			AND CAST(metadata AS text) LIKE '%"m07"%' AND CAST(metadata AS text) LIKE '%acme%'`
 		if b.count(caused) != 1 {
-			t.Error("an event does not say what caused it")
+			t.Error("an event has no causation id")
 		}
 		if n := b.count(`once_inbox WHERE tenant = 'acme'`); n != 1 {
 			t.Errorf("the inbox has the tenant of %d messages", n)
@@ -147,7 +147,7 @@ func TestBatchIsOneTransaction(t *testing.T) {
 		noErrors(t, deliver(h, numbered(20)...))
 		b.expect(20, 20, 20)
 		if len(c.ids) != 20 || len(c.txs) != 1 {
-			t.Errorf("what was done is handled again: %v", c.ids)
+			t.Errorf("handled messages are handled again: %v", c.ids)
 		}
 	})
 }

@@ -79,7 +79,7 @@ func waitUntilBlocked(t *testing.T, db testkit.Database, second <-chan error) {
 	}
 	select {
 	case err := <-second:
-		t.Fatalf("the second copy did not wait: %v", err)
+		t.Fatalf("the duplicate did not wait: %v", err)
 	default:
 	}
 }
@@ -103,7 +103,7 @@ func TestDuplicateOfAFrozenHandlerStopsWaiting(t *testing.T) {
 	_, err = b.inbox.Middleware(apply)(message.NewMessageWithContext(ctx, "m1", nil))
 	kindOf(t, err, disposition.Undecided)
 	if ctx.Err() != nil {
-		t.Error("it waited for as long as its context let it")
+		t.Error("the duplicate waited until its context ended")
 	}
 }
 

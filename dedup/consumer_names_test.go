@@ -83,7 +83,7 @@ func TestSecondHandlerWithAConsumerNameIsRefused(t *testing.T) {
 				told = 1
 			}
 			if n := logs.Count("ERROR", "Two handlers have the same consumer name", `"payments"`, `"inventory"`, "topic=orders.placed"); n != told {
-				t.Errorf("told %d times, not %d: %q", n, told, logs.Lines())
+				t.Errorf("logged %d times, want %d: %q", n, told, logs.Lines())
 			}
 		})
 	}

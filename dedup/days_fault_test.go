@@ -72,7 +72,7 @@ func TestSweepOfDaysSurvivesAKillAtEachStep(t *testing.T) {
 			}
 			b.handle(apply, late, early, parked)
 			if n := b.count(`effects`); n != 3 {
-				t.Fatalf("%d effects of 3 messages when it had died", n)
+				t.Fatalf("%d effects of 3 messages after the kill", n)
 			}
 			b.exec(on(c.disarm))
 			b.sweep()
@@ -227,7 +227,7 @@ func TestSweepNoticesThatADayHasChanged(t *testing.T) {
 	late := idAt(40 * oneDay)
 	b.handle(apply, late)
 	if err := dedup.DropDay(t.Context(), b.inbox, begin); err != nil || b.home(late) != old {
-		t.Errorf("with a message in it: %v, there are %v", err, b.tables())
+		t.Errorf("with a message in the day: %v, the tables are %v", err, b.tables())
 	}
 	if err := dedup.CreateDay(t.Context(), b.inbox, begin); err != nil || b.home(late) != old {
 		t.Errorf("made twice: %v", err)
@@ -238,7 +238,7 @@ func TestSweepNoticesThatADayHasChanged(t *testing.T) {
 		"dropped": func() error { return dedup.DropDay(t.Context(), b.inbox, begin) },
 	} {
 		if err := do(); err != nil {
-			t.Errorf("%s when it is gone: %v", what, err)
+			t.Errorf("%s of a dropped day: %v", what, err)
 		}
 	}
 }

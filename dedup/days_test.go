@@ -169,7 +169,7 @@ func TestDuplicateIsFoundInEveryPartition(t *testing.T) {
 		t.Errorf("there are %v", b.tables())
 	}
 	if n := b.count(`once_inbox_default`); n != 1 {
-		t.Errorf("%d rows are left of no day, want the new one", n)
+		t.Errorf("%d rows in the default partition, want the new one", n)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestExpiredDayIsDropped(t *testing.T) {
 	b.exec(`UPDATE once_inbox SET processed_at = now() - interval '40 days'`)
 	b.sweep()
 	if !b.has(edge) || b.count(edge) != 3000 {
-		t.Fatal("a day is gone that is not over for so long")
+		t.Fatal("a day was dropped too early")
 	}
 }
 
@@ -220,7 +220,7 @@ func TestNeededRowsOfAnExpiredDayStay(t *testing.T) {
 	b.exec(`DELETE FROM once_parked`)
 	b.sweep()
 	if b.has(old) {
-		t.Error("the day is still there when nothing of it is needed")
+		t.Error("an empty expired day was not dropped")
 	}
 	b.handle(apply, ids[0], ids[0]) // a removed id counts as new
 	b.expect(6, 1, 0)

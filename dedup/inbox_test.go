@@ -159,7 +159,7 @@ func TestHandlerThatEndsItsTransactionFailsPermanently(t *testing.T) {
 				})(message.NewMessage(id+strconv.Itoa(len(produced)), nil))
 				kindOf(t, err, disposition.Permanent)
 				if !strings.Contains(err.Error(), "neither commit nor roll back") {
-					t.Errorf("it does not say what is wrong: %v", err)
+					t.Errorf("the error does not name the mistake: %v", err)
 				}
 			}
 		}

@@ -43,7 +43,7 @@ func TestPoolThatKeepsTooFewConnectionsIsLogged(t *testing.T) {
 				handle(500)
 			}
 			if said := logs.Count("SetMaxIdleConns"); said != c.said {
-				t.Errorf("it was said %d times: %v", said, logs.Lines())
+				t.Errorf("logged %d times: %v", said, logs.Lines())
 			}
 		})
 	}

@@ -182,7 +182,7 @@ func TestCallsWithoutACommonKeyAreRefused(t *testing.T) {
 func TestRunOrderSkipsSQLite(t *testing.T) {
 	s := newShop(t, testkit.SQLite(t))
 	if s.config.Dialect != schema.SQLite {
-		t.Fatal("it is none")
+		t.Fatal("the test database is not SQLite")
 	}
 	r := examineOrder(t, s.calls(publishTotal, addToTotal))
 	for name, sub := range r.subs {

@@ -53,7 +53,7 @@ func TestRecheckIntervalsGrow(t *testing.T) {
 	for ; waited < c.Window; looks++ {
 		delay := c.recheckAfter(waited)
 		if delay < time.Millisecond || waited+delay > c.Window || delay > max(waited, minRecheck) {
-			t.Fatalf("after %v it waits for %v", waited, delay)
+			t.Fatalf("after %v the recheck is in %v", waited, delay)
 		}
 		waited += delay
 	}
@@ -62,7 +62,7 @@ func TestRecheckIntervalsGrow(t *testing.T) {
 	}
 	for _, waited := range []time.Duration{c.Window, 2 * c.Window, 100 * c.Window} {
 		if delay := c.recheckAfter(waited); delay < minRecheck || delay > maxRecheck {
-			t.Errorf("after %v, behind a lower one, it waits for %v", waited, delay)
+			t.Errorf("after %v, behind a lower version, the recheck is in %v", waited, delay)
 		}
 	}
 }

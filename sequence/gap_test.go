@@ -177,7 +177,7 @@ func TestVersionsThatDoNotBeginAtFirstAreLogged(t *testing.T) {
 		b.publish("c1", "c3")
 		b.early(3)
 		if logs.Has("Messages wait") {
-			t.Errorf("said too early: %q", logs.Lines())
+			t.Errorf("logged too early: %q", logs.Lines())
 		}
 		b.change(`early_since = ` + b.ago(20) + `, due_at = ` + b.ago(0))
 		b.eventually("it is logged", func() bool { return logs.Has("Messages wait") })

@@ -165,7 +165,7 @@ func TestSchedulesPastTheWindow(t *testing.T) {
 		s.settle(true)
 		for round := 0; slices.ContainsFunc(s.copies, func(c *copyOf) bool { return !s.done(c) }); round++ {
 			if round > 10 {
-				t.Fatalf("seed %d: replays do not end it: %v", seed, s.said)
+				t.Fatalf("seed %d: replays do not handle all messages: %v", seed, s.said)
 			}
 			s.replay()
 			s.settle(true)

@@ -38,7 +38,7 @@ func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
 		b.publish("a2")
 		b.settle()
 		if got := b.effects("a"); got != "a1 a3 a4 a5 a6" {
-			t.Errorf("effects after the missing one came: %s", got)
+			t.Errorf("effects after the missing version arrived: %s", got)
 		}
 
 		// The version has had no effect, so it is not ignored: a replay applies
@@ -103,7 +103,7 @@ func TestOuterMiddlewareSeesTheGap(t *testing.T) {
 		b.decided = func(_ *message.Message, err error) {
 			missing, found := errors.AsType[*sequence.GapError](err)
 			if found != errors.Is(err, sequence.ErrGap) {
-				t.Errorf("one of ErrGap and GapError only: %v", err)
+				t.Errorf("not both ErrGap and GapError: %v", err)
 			}
 			if found {
 				gaps <- missing.Gap
@@ -113,11 +113,11 @@ func TestOuterMiddlewareSeesTheGap(t *testing.T) {
 		b.publish("a1", "a4")
 		b.settle()
 		if len(gaps) != 1 {
-			t.Fatalf("told %d times", len(gaps))
+			t.Fatalf("the middleware saw %d gaps", len(gaps))
 		}
 		gap := <-gaps
 		if gap.Waited < config.Window {
-			t.Errorf("told after %v", gap.Waited)
+			t.Errorf("the gap was reported after %v", gap.Waited)
 		}
 		gap.Waited = 0
 		want := sequence.Gap{Consumer: "projection", AggregateType: "account", AggregateID: "a", Version: 4, Last: 1, First: 1}
