@@ -162,7 +162,7 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 		"poison: all at once":         {makePoison(nil, poison.Config{Schema: badSchema, UnackedWait: -1, ReplayLease: -1, CopyTo: "t"}), "db Dialect Schema Prefix UnackedWait ReplayLease CopyTo"},
 		"poison: a short ReplayLease": {makePoison(db, poison.Config{ReplayLease: 499 * time.Millisecond}), "ReplayLease"},
 
-		"durable: all at once":   {makeInbox(nil, durable.Config{Schema: badSchema, BatchSize: -1, Ahead: -1, BatchWait: -1, KeepHandled: -1, UnackedWait: -1}), "db Dialect Schema Prefix BatchSize Ahead BatchWait KeepHandled Hold"},
+		"durable: all at once":   {makeInbox(nil, durable.Config{Schema: badSchema, BatchSize: -1, Ahead: -1, BatchWait: -1, KeepHandled: -1, UnackedWait: -1}), "db Dialect Schema Prefix BatchSize Ahead BatchWait KeepHandled UnackedWait"},
 		"durable: all too large": {makeInbox(db, durable.Config{BatchSize: math.MaxInt, Ahead: math.MaxInt, BatchWait: math.MaxInt64}), "BatchSize Ahead BatchWait"},
 
 		"sequence: all at once":       {makeSequence(sequence.Config{Schema: badSchema, Policy: -1, First: -1, Window: -1, AfterWindow: -1}), "Dialect Schema Prefix Tx Policy First Window AfterWindow"},
