@@ -83,7 +83,7 @@ func networkFaults() []fault {
 	return all
 }
 
-// resets resets connections a few times.
+// resets makes proxies reset connections, a few times.
 func (s *strike) resets(ctx context.Context, proxies []*proxy) (string, error) {
 	reset := s.growing(sum(proxies, "reset"))
 	for n := range int64(3) {
@@ -113,7 +113,7 @@ func (s *strike) mode(ctx context.Context, proxies []*proxy, m mode, name string
 	return fmt.Sprintf("%s: %d", name, counted()), err
 }
 
-// cuts cuts connections at a certain message, a few times.
+// cuts makes a proxy cut connections at a certain message, a few times.
 func (s *strike) cuts(ctx context.Context, p *proxy, at string, do action) (string, error) {
 	cut := s.growing(func() int64 { return p.counted("cut") })
 	defer p.cut(nil)
