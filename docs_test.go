@@ -76,7 +76,8 @@ func TestLinksInTheDocsLeadSomewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, page := range append(append(pages, decisions...), "README.md", "SECURITY.md", "CHANGELOG.md", "examples/orders/README.md") {
+	for _, page := range append(append(pages, decisions...), "README.md", "SECURITY.md", "CHANGELOG.md",
+		"examples/minimal/README.md", "examples/orders/README.md") {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
