@@ -81,14 +81,14 @@ func TestPartsWithoutALoggerLogToSlogsDefault(t *testing.T) {
 			}
 			return i.Run(ctx)
 		}},
-		"retry": {"Cannot fetch parked messages", func(ctx context.Context) error {
+		"retry": {"Parked messages cannot be fetched", func(ctx context.Context) error {
 			r, err := retry.New(db, retry.Config{})
 			if err != nil {
 				return err
 			}
 			return drain(ctx, r.Subscriber("payments", channel()))
 		}},
-		"poison": {"Cannot quarantine", func(ctx context.Context) error {
+		"poison": {"Message stays unacked", func(ctx context.Context) error {
 			s, err := poison.New(db, poison.Config{})
 			if err != nil {
 				return err
@@ -98,7 +98,7 @@ func TestPartsWithoutALoggerLogToSlogsDefault(t *testing.T) {
 			_, err = s.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errors.New("no") })(msg)
 			return err
 		}},
-		"inbox": {"store", func(ctx context.Context) error {
+		"durable": {"store", func(ctx context.Context) error {
 			i, err := durable.New(db, durable.Config{})
 			if err != nil {
 				return err

@@ -174,7 +174,7 @@ func TestStartChecksTheLayout(t *testing.T) {
 	b := newStartBench(t, testkit.Postgres(t)).up()
 	b.tables.Inbox = schema.ByDay
 	b.consumer(once.ConsumerConfig{}, "payments")
-	b.says(`schema: the inbox is laid out in another way: "once_inbox" has no days: run schema.Up, or apply the end of schema.SQL`)
+	b.says(`schema: the inbox has another layout: "once_inbox" has no partitions by day: run schema.Up, or apply the end of schema.SQL`)
 }
 
 // All that is wrong is said at once, in the order of the handlers.

@@ -505,7 +505,7 @@ func _(ctx context.Context, quarantine *poison.Quarantine, w io.Writer) (int, er
 	return quarantine.Export(ctx, poison.Filter{Consumer: "payments"}, w)
 }
 
-func _(ctx context.Context, quarantine *poison.Quarantine, r io.Reader) (poison.Imported, error) {
+func _(ctx context.Context, quarantine *poison.Quarantine, r io.Reader) (imported, known int, err error) {
 	return quarantine.Import(ctx, poison.Act{Actor: "ann", Why: "to look at it here"}, r)
 }
 

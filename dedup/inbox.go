@@ -164,7 +164,7 @@ func (i *Inbox) begin(ctx context.Context) (tx *sql.Tx, check *dialect.Check, re
 // the message was entered into the inbox: whoever gives it up looks there first,
 // after claiming its row, and waits for what was entered.
 func held(ctx context.Context) error {
-	if err := parked.DeliveryOf(ctx).Held(); err != nil {
+	if err := parked.DeliveryOf(ctx).CheckLease(); err != nil {
 		return disposition.NotCalled(fmt.Errorf("dedup: %w", err))
 	}
 	return nil

@@ -65,7 +65,7 @@ func (l *lines) once(msg *message.Message, consumer string) error {
 		identities: identities, settled: make(chan error, 1),
 	}
 	line := l.of(consumer)
-	if !parked.Suspect(e.ctx) { // it would spoil the batch of others
+	if !parked.FailedBefore(e.ctx) { // it would spoil the batch of others
 		line.join(e)
 		select {
 		case err = <-e.settled:

@@ -123,20 +123,12 @@ const keysStay = `
 					             LIMIT 1) IS NULL)`
 
 // sweepParked returns how a batch of the parked messages is removed. What became
-// of the entries of a replay is counted in them until it has finished. The ids
-// are given as an array, or PostgreSQL could join them with the whole table.
+// of the entries of a replay is counted in them until it has finished.
 func sweepParked(d dialect.Dialect, from string) string {
-	among, end := `= ANY (ARRAY(`, `))`
-	if d.SQLite() {
-		among, end = `IN (`, `)`
-	}
-	return d.SQL(`
-			DELETE FROM {parked} WHERE id ` + among + `
-				SELECT id FROM {parked} WHERE state IN ` + parked.Final + ` AND finished_at < {after $1} ` + from + `
+	return parked.DeleteRows(d, `
+				SELECT id FROM {parked} WHERE state IN `+parked.Final+` AND finished_at < {after $1} `+from+`
 				  AND (replay_id IS NULL OR replay_id NOT IN (SELECT id FROM {replays} WHERE state <> 'finished'))
-				ORDER BY finished_at LIMIT $2
-				{skip_locked}` + end + `
-			RETURNING {millis finished_at}`)
+				ORDER BY finished_at LIMIT $2`, `RETURNING {millis finished_at}`)
 }
 
 // setTimeouts has no arguments, so that it is one round trip, and is empty for

@@ -12,6 +12,7 @@ import (
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
 )
 
 // age makes everything that is remembered so much older.
@@ -122,14 +123,15 @@ func TestTrap72ADiscardedMessageIsRememberedForItsTime(t *testing.T) {
 		store := b.store()
 		msg := message.NewMessage("m1", []byte("body"))
 		d := &parked.Delivery{Consumer: consumer, Topic: "t"}
-		if _, err := store.Quarantine(t.Context(), d, msg, parked.Failure{Err: errHandler}, nil); err != nil {
-			t.Fatal(err)
-		}
-		entries, err := store.List(t.Context(), parked.Filter{Limit: 1})
+		id, err := store.Quarantine(t.Context(), d, msg, parked.Failure{Err: errHandler}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := store.Discard(t.Context(), parked.Act{Actor: "test"}, []int64{entries[0].ID}); err != nil {
+		quarantine, err := poison.New(db.DB, poison.Config{Schema: store.Dialect().Config()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := quarantine.Discard(t.Context(), poison.Act{Actor: "test", Why: "test"}, id); err != nil {
 			t.Fatal(err)
 		}
 		b.age(29 * 24 * time.Hour)

@@ -18,6 +18,7 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
@@ -210,13 +211,9 @@ func (b *bench) effects(aggregate string) string {
 }
 
 // entries returns the rows in a state, or all.
-func (b *bench) entries(state string) []parked.Entry {
+func (b *bench) entries(state string) []rows.Row {
 	b.Helper()
-	all, err := b.parked.List(context.WithoutCancel(b.Context()), parked.Filter{Limit: 100}, state)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return all
+	return rows.Parked(b, b.parked, state)
 }
 
 // settle waits until nothing is left to be handled.

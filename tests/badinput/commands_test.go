@@ -217,7 +217,7 @@ func TestVariablesOfTheMakefile(t *testing.T) {
 		{`make test PKG=./no-such-package`, `no-such-package: directory not found`},
 		{`make bench OUT="$dir" ARGS='-runs 0'`, `-runs is 0...-out: must be a file that can be written`},
 		{`make bench AMQP_URL=http://u:canary@h`, `AMQP_URL: ...amqp://`},
-		{`make chaos OLD=no-such-commit`, `there is no commit no-such-commit here`},
+		{`make chaos OLD=no-such-commit`, `commit no-such-commit does not exist in this repository`},
 		{`make chaos OLD= ARGS='-only x'`, `-only: there is no kind "x"`},
 		{`make soak OLD= FOR=8`, `"8" for flag -duration: must be a duration with its unit`},
 		{`make soak OLD= FOR=`, `"" for flag -duration: must be a duration with its unit`},

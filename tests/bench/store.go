@@ -45,7 +45,7 @@ func (b *bench) storeRaw(ctx context.Context, messages int) (_ float64, err erro
 	return rate(len(msgs), time.Since(start)), nil
 }
 
-// storeInbox measures how fast an intake acks messages that are in memory.
+// storeInbox measures how fast a storage acks messages that are in memory.
 func (b *bench) storeInbox(ctx context.Context, messages int) (_ float64, err error) {
 	db, err := newDatabase(ctx, b.pgDSN)
 	if err != nil {
@@ -55,12 +55,12 @@ func (b *bench) storeInbox(ctx context.Context, messages int) (_ float64, err er
 	if err := schema.Up(ctx, db.DB, schema.Config{}); err != nil {
 		return 0, err
 	}
-	intake, err := durable.New(db.DB, durable.Config{BatchSize: storedTogether})
+	storage, err := durable.New(db.DB, durable.Config{BatchSize: storedTogether})
 	if err != nil {
 		return 0, err
 	}
 	msgs := newMessages(messages)
-	sub := intake.Subscriber(&ready{msgs: msgs})
+	sub := storage.Subscriber(&ready{msgs: msgs})
 	// Nobody handles them.
 	nobody := parked.Subscription{Consumer: consumerName, Wake: func() {}, Store: func(parked.Stored) {}}
 	start := time.Now()

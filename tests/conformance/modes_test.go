@@ -11,6 +11,7 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -208,9 +209,9 @@ func TestFailuresBlockNobody(t *testing.T) {
 		if n := w.count(`once_parked WHERE message_id = 'failing' AND state = 'waiting' AND attempts = 1 AND crashes = 0`); n != 1 {
 			w.Error("what fails does not wait for its second attempt")
 		}
-		entries, err := w.parked.List(w.Context(), parked.Filter{Limit: 10}, parked.Quarantined)
-		if err != nil || len(entries) != 1 {
-			w.Fatalf("%v, %d in quarantine", err, len(entries))
+		entries := rows.Parked(w, w.parked, parked.Quarantined)
+		if len(entries) != 1 {
+			w.Fatalf("%d in quarantine", len(entries))
 		}
 		got, want := entries[0].Message, newMessage(hopeless)
 		delete(got.Metadata, "once_redelivered") // the transport's

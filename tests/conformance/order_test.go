@@ -4,8 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -98,11 +98,15 @@ func TestKilledWhileAKeyStaysHeld(t *testing.T) {
 				p = begin(t, l)
 				defer p.stop(t)
 				testkit.Eventually(t, patience, "it runs", func() bool { return held() })
-				entries, err := w.parked.List(t.Context(), parked.Filter{Limit: 10}, parked.Quarantined)
+				quarantine, err := poison.New(w.DB, poison.Config{Schema: w.parked.Dialect().Config(), ReplayToAbsent: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				entries, err := quarantine.List(t.Context(), poison.Filter{})
 				if err != nil || len(entries) != 1 || entries[0].MessageID != messages[0] {
 					t.Fatalf("%v, entries %+v", err, entries)
 				}
-				if err := w.parked.Replay(t.Context(), parked.Act{Actor: "test"}, []int64{entries[0].ID}); err != nil {
+				if err := quarantine.Replay(t.Context(), poison.Act{Actor: "test"}, entries[0].ID); err != nil {
 					t.Fatal(err)
 				}
 				testkit.Eventually(t, patience, "all are handled", func() bool { return w.settled() })

@@ -58,7 +58,7 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 	})
 	once, err2 := dedup.New(db, dedup.Config{Logger: logs})
 	quarantine, err3 := poison.New(db, poison.Config{Logger: logs})
-	intake, err4 := durable.New(db, durable.Config{Logger: logs})
+	storage, err4 := durable.New(db, durable.Config{Logger: logs})
 	router, err5 := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 	sub, middleware := message.Subscriber(transport), once.Middleware
 	switch mode {
 	case "durable":
-		sub = intake.Subscriber(transport)
+		sub = storage.Subscriber(transport)
 	case "batch":
 		middleware = once.BatchMiddleware
 	}

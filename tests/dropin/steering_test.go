@@ -215,7 +215,7 @@ func TestTrap81_ForeignHeadersDoNotSteerProducedMessages(t *testing.T) {
 	for from, newSource := range sources {
 		t.Run(from, func(t *testing.T) {
 			b := newBench(t)
-			intake, err := durable.New(b.db, durable.Config{})
+			storage, err := durable.New(b.db, durable.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -226,7 +226,7 @@ func TestTrap81_ForeignHeadersDoNotSteerProducedMessages(t *testing.T) {
 					source := newSource(b, broker.URL, topic)
 					sub := source.subscriber
 					if strings.HasSuffix(how, "durable") && from != "embedded" { // which stores first anyway
-						sub = intake.Subscriber(sub)
+						sub = storage.Subscriber(sub)
 					}
 					middleware, handle := newHandler(b)
 					b.router.AddHandler(how, topic, b.retries.Subscriber(how, sub), produced, nobody{}, handle).

@@ -54,7 +54,7 @@ func (a *actor) operate(ctx context.Context) error {
 		case replayMany:
 			err = a.replayMany(ctx, quarantine)
 		case importAll:
-			_, err = quarantine.Import(ctx, act, strings.NewReader(a.Export))
+			_, _, err = quarantine.Import(ctx, act, strings.NewReader(a.Export))
 		default:
 			err = a.toEach(ctx, quarantine)
 		}

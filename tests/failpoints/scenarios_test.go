@@ -197,7 +197,7 @@ var scenarios = []scenario{
 		name: "out of quarantine", life: life{Operate: replay}, handled: stuck,
 		seed:   func(w *world) { w.quarantine(stuck...) },
 		check:  func(w *world) { w.audited("replay", len(stuck)) },
-		points: []string{"parked/replay", "parked/replay:2", "parked/audited", "parked/audited:2", "parked/claimed", "parked/removed"},
+		points: []string{"poison/replay", "poison/replay:2", "poison/audited", "poison/audited:2", "parked/claimed", "parked/removed"},
 	},
 	{
 		name: "discarded", life: life{Operate: discard},
@@ -207,7 +207,7 @@ var scenarios = []scenario{
 			w.audited("discard", len(stuck))
 			w.same("tombstones", w.strings(`SELECT message_id FROM once_inbox`), stuck)
 		},
-		points: []string{"parked/discard", "parked/tombstone", "parked/audited", "parked/audited:2"},
+		points: []string{"poison/discard", "poison/tombstone", "poison/audited", "poison/audited:2"},
 	},
 	{
 		name: "edited", life: life{Operate: edit}, handled: []string{"q1-edited", "q2-edited"},
@@ -216,7 +216,7 @@ var scenarios = []scenario{
 			w.audited("edit", len(stuck))
 			w.audited("edited", len(stuck))
 		},
-		points: []string{"parked/discard", "parked/tombstone", "parked/edited", "parked/audited", "parked/audited:2"},
+		points: []string{"poison/discard", "poison/tombstone", "poison/edited", "poison/audited", "poison/audited:2"},
 	},
 	{
 		name: "imported", failed: stuck,
@@ -234,7 +234,7 @@ var scenarios = []scenario{
 			w.life.Operate, w.life.Export = importAll, out.String()
 		},
 		check:  func(w *world) { w.audited("import", len(stuck)) },
-		points: []string{"parked/import", "parked/audited:2"},
+		points: []string{"poison/import", "poison/audited:2"},
 	},
 	{
 		name: "replayed together", life: life{Operate: replayMany}, handled: stuck,
@@ -256,7 +256,7 @@ var scenarios = []scenario{
 	{
 		name: "moved", life: life{Moves: true}, handled: three, dead: []string{"malformed"}, seed: stockTables,
 		untilThen: func(w *world) bool { return w.count(`once_outbox_dead`) > 0 },
-		points:    []string{"mover/group-begun", "mover/locked", "mover/bury", "mover/inserted", "mover/advanced", "mover/moved"},
+		points:    []string{"mover/group-created", "mover/locked", "mover/dead-letter", "mover/inserted", "mover/advanced", "mover/moved"},
 	},
 	{
 		name: "embedded", embedded: true, life: life{Dialect: "sqlite", Writes: three}, handled: three,

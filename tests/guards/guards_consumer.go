@@ -81,25 +81,25 @@ func inboxGuards() []guard {
 		{
 			trap: 38, what: "a failure is not remembered",
 			file: "dedup/errors.go", guard: "lost := tx.Rollback()", without: "lost := tx.Commit()",
-			pkg: "retry", test: "TestTrap38RetriesAndReplaysRun/sqlite",
+			pkg: "retry", test: "TestTrap38RetriesAndReplaysAreNoDuplicates/sqlite",
 		},
 		{
 			trap: 38, what: "retry refuses to run inside of dedup",
 			file: "retry/middleware.go", guard: "if _, inside := parked.TxOf(msg.Context()); inside {",
 			without: "if _, inside := parked.TxOf(msg.Context()); inside && msg == nil {",
-			pkg:     "retry", test: "TestTrap38InsideOfDedupItIsRefused",
+			pkg:     "retry", test: "TestTrap38MiddlewareInsideDedupIsRefused",
 		},
 		{
 			trap: 38, what: "poison refuses to run inside of dedup",
 			file: "poison/middleware.go", guard: "if _, inside := parked.TxOf(ctx); inside {",
 			without: "if _, inside := parked.TxOf(ctx); inside && msg == nil {",
-			pkg:     "poison", test: "TestTrap38InsideOfDedupItIsRefused",
+			pkg:     "poison", test: "TestTrap38MiddlewareInsideDedupIsRefused",
 		},
 		{
 			trap: 38, what: "poison refuses to run inside of retry",
 			file: "poison/middleware.go", guard: "if parked.Tried(ctx, msg) {",
 			without: "if parked.Tried(ctx, msg) && msg == nil {",
-			pkg:     "poison", test: "TestTrap38InsideOfRetryItIsRefused",
+			pkg:     "poison", test: "TestTrap38MiddlewareInsideRetryIsRefused",
 		},
 		{
 			trap: 39, what: "an empty id is refused",
@@ -134,9 +134,9 @@ func inboxGuards() []guard {
 		},
 		{
 			trap: 41, what: "what cannot be decoded is marked",
-			file:    "rabbit/delivery.go",
-			guard:   `ctx = verdicts.WithUndecodable(ctx, fmt.Errorf("rabbit: the message cannot be decoded: %w", err))`,
-			without: "_ = verdicts.WithUndecodable",
+			file:    "rabbit/subscriber_delivery.go",
+			guard:   `ctx = disposition.WithUndecodable(ctx, fmt.Errorf("rabbit: the message cannot be decoded: %w", err))`,
+			without: "_ = disposition.WithUndecodable",
 			pkg:     "rabbit", test: "TestTrap41_Undecodable",
 		},
 		{
@@ -153,13 +153,13 @@ func inboxGuards() []guard {
 		},
 		{
 			trap: 41, what: "what cannot be decoded is not replayed",
-			file: "internal/parked/operate.go", guard: "if raw {", without: "if raw && tx == nil {",
+			file: "poison/replay.go", guard: "if undecodable {", without: "if undecodable && tx == nil {",
 			pkg: "poison", test: "TestTrap41",
 		},
 		{
 			trap: 42, what: "a nacked message rests before it goes back",
-			file: "rabbit/delivery.go",
-			guard: `d.rest()
+			file: "rabbit/subscriber_delivery.go",
+			guard: `d.waitPause()
 `,
 			without: `_ = d.pause
 `,
@@ -170,7 +170,7 @@ func inboxGuards() []guard {
 			file:    "internal/parked/persist.go",
 			guard:   "context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(p.OneTry, oneTry))",
 			without: "context.WithTimeout(ctx, cmp.Or(p.OneTry, oneTry))",
-			pkg:     "poison", test: "TestTrap43AnExpired",
+			pkg:     "poison", test: "TestTrap43ExpiredContext",
 		},
 		{
 			trap: 43, what: "no ack before the entry is stored",
@@ -179,7 +179,7 @@ func inboxGuards() []guard {
 		return err`,
 			without: `end("", err)
 		return nil`,
-			pkg: "poison", test: "TestTrap43WhatCannotBeStored",
+			pkg: "poison", test: "TestTrap43UnstoredMessage",
 		},
 		{
 			trap: 43, what: "a copy that is refused does not undo the entry",
@@ -187,39 +187,39 @@ func inboxGuards() []guard {
 			guard: `_, err = tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT once_copy")
 `,
 			without: "",
-			pkg:     "poison", test: "TestTrap43ACopy",
+			pkg:     "poison", test: "TestTrap43RefusedCopy",
 		},
 		{
 			trap: 44, what: "the end of the deliveries is noticed",
-			file:  "rabbit/subscription.go",
-			guard: "return in.over()",
-			without: `in.deliveries = nil
+			file:  "rabbit/subscriber_subscription.go",
+			guard: "return ch.endReason()",
+			without: `ch.deliveries = nil
 				continue`,
 			pkg: "rabbit", test: "TestTrap44_QueueIsDeleted/classic",
 		},
 		{
 			trap: 44, what: "what is in flight can be acked after a cancel",
-			file: "rabbit/subscription.go", guard: "if in.unanswered > 0 {", without: "if false {",
+			file: "rabbit/subscriber_subscription.go", guard: "if ch.inFlight > 0 {", without: "if false {",
 			pkg: "rabbit", test: "TestTrap44_CancelledConsumer",
 		},
 		{
 			trap: 45, what: "an ack goes to the channel of its message",
-			file: "rabbit/subscription.go",
+			file: "rabbit/subscriber_subscription.go",
 			guard: `sub.settle(d)
 		case`,
-			without: `d.in, d.raw.Acknowledger = in, in.channel
+			without: `d.channel, d.raw.Acknowledger = ch, ch.amqp
 			sub.settle(d)
 		case`,
 			pkg: "rabbit", test: "TestTrap45_AcksOf",
 		},
 		{
-			trap: 45, what: "an ack stands for none that is not acked",
-			file: "rabbit/answer.go", guard: "if len(in.open) > 0 {", without: "if len(in.open) < 0 {",
-			pkg: "rabbit", test: "TestTrap45_AnAckStands",
+			trap: 45, what: "a multiple ack includes only acked messages",
+			file: "rabbit/subscriber_ack.go", guard: "if len(ch.unacked) > 0 {", without: "if len(ch.unacked) < 0 {",
+			pkg: "rabbit", test: "TestTrap45_AMultipleAck",
 		},
 		{
 			trap: 46, what: "a consumer timeout that is too short is reported",
-			file: "rabbit/budget.go", guard: "timeout <= stay {", without: "timeout <= 0*stay {",
+			file: "rabbit/subscriber_limits.go", guard: "timeout <= unacked {", without: "timeout <= 0*unacked {",
 			pkg: "rabbit", test: "TestTrap46_Limits",
 		},
 		{
@@ -227,7 +227,7 @@ func inboxGuards() []guard {
 			file:    "internal/parked/persist.go",
 			guard:   "time.Now().After(deadline) ||",
 			without: "time.Now().After(deadline.Add(time.Hour)) ||",
-			pkg:     "retry", test: "TestTrap46WhatIsHeld/sqlite",
+			pkg:     "retry", test: "TestTrap46MessageIsNackedAfterUnackedWait/sqlite",
 		},
 		{
 			trap: 81, what: "keys that steer do not reach a handler",
@@ -241,23 +241,23 @@ func inboxGuards() []guard {
 		},
 		{
 			trap: 96, what: "a channel that only nacks is given up",
-			file: "rabbit/nacks.go", guard: "if k.nacks < nacksInARow ||", without: "if k.nacks > 0 ||",
+			file: "rabbit/publisher_nacks.go", guard: "if streak.nacks < nacksInARow ||", without: "if streak.nacks > 0 ||",
 			pkg: "rabbit", test: "TestTrap96_AFullQueue",
 		},
 		{
 			trap: 97, what: "a queue is declared without the broker's default limit",
-			file: "rabbit/budget.go", guard: "if !limited || said ||", without: "if limited || said ||",
+			file: "rabbit/subscriber_topology.go", guard: "if !limited || configured ||", without: "if limited || configured ||",
 			pkg: "rabbit", test: "TestTrap97_AQueue",
 		},
 		{
 			trap: 47, what: "the broker's own delivery limit is known",
-			file: "rabbit/budget.go", guard: "case major >= 4:", without: "case false:",
+			file: "rabbit/subscriber_limits.go", guard: "case major >= 4:", without: "case false:",
 			pkg: "rabbit", test: "TestTrap47TheDeliveryLimit",
 		},
 		{
 			trap: 47, what: "what goes back is nacked, not rejected",
-			file: "rabbit/answer.go", guard: "err := d.raw.Nack(false, true)", without: "err := d.raw.Reject(true)",
-			pkg: "rabbit", test: "TestTrap47WhatGoesBack",
+			file: "rabbit/subscriber_ack.go", guard: "err := d.raw.Nack(false, true)", without: "err := d.raw.Reject(true)",
+			pkg: "rabbit", test: "TestTrap47MessagesAreGivenBack",
 		},
 		{
 			trap: 47, what: "what has failed does not go back to the broker",

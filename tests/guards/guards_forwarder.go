@@ -104,38 +104,38 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 7, what: "a nack is no confirm",
-			file: "rabbit/settle.go", guard: "case a.kind == answerNack:", without: "case a.kind == answerNack && false:",
+			file: "rabbit/publisher_confirms.go", guard: "case r.Kind == amqpwire.Nack:", without: "case r.Kind == amqpwire.Nack && false:",
 			pkg: "rabbit", test: "TestTrap07",
 		},
 		{
 			trap: 8, what: "every message is mandatory",
-			file: "rabbit/frames.go", guard: "const mandatory = 1", without: "const mandatory = 0",
+			file: "internal/amqpwire/frames.go", guard: "const mandatory = 1", without: "const mandatory = 0",
 			pkg: "rabbit", test: "TestTrap08",
 		},
 		{
 			trap: 8, what: "the ack of a returned message is no confirm",
-			file: "rabbit/settle.go", guard: "case isReturned:", without: "case isReturned && false:",
+			file: "rabbit/publisher_confirms.go", guard: "case isReturned:", without: "case isReturned && false:",
 			pkg: "rabbit", test: "TestTrap08",
 		},
 		{
-			trap: 9, what: "who was not alone on a closed channel is not blamed",
-			file: "rabbit/blame.go", guard: "if l.outstanding() == 1 && l.closed.Server {", without: "if l.closed.Server {",
+			trap: 9, what: "a close is not attributed to one of several messages",
+			file: "rabbit/publisher_attribution.go", guard: "if ch.outstanding() == 1 && ch.closed.Server {", without: "if ch.closed.Server {",
 			pkg: "rabbit", test: "TestTrap09_Missing",
 		},
 		{
 			trap: 9, what: "what was lost with a channel is unknown",
-			file: "rabbit/blame.go", guard: "kind := ErrUnknown", without: "kind := ErrNacked",
+			file: "rabbit/publisher_attribution.go", guard: "kind := ErrUnknown", without: "kind := ErrNacked",
 			pkg: "rabbit", test: "TestTrap09_Missing",
 		},
 		{
 			trap: 10, what: "headers over the frame are not sent",
-			file: "rabbit/send.go", guard: "case c.headerSize() > p.session.frameSize():",
-			without: "case c.headerSize() > p.session.frameSize() && false:",
+			file: "rabbit/publisher_send.go", guard: "case c.HeaderSize() > p.session.frameSize():",
+			without: "case c.HeaderSize() > p.session.frameSize() && false:",
 			pkg:     "rabbit", test: "TestTrap10_Headers",
 		},
 		{
 			trap: 10, what: "names over 255 bytes are not sent",
-			file: "rabbit/send.go", guard: "if len(name.value) > maxShortString {", without: "if len(name.value) > 1<<30 {",
+			file: "rabbit/publisher_send.go", guard: "if len(name.value) > amqpwire.MaxShortString {", without: "if len(name.value) > 1<<30 {",
 			pkg: "rabbit", test: "TestTrap10_Oversized",
 		},
 		{
@@ -145,7 +145,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 11, what: "a body over the broker's limit is unacceptable",
-			file: "rabbit/blame.go", guard: `if strings.Contains(reason.Reason, "message size") {`,
+			file: "rabbit/publisher_attribution.go", guard: `if strings.Contains(reason.Reason, "message size") {`,
 			without: `if strings.Contains(reason.Reason, "of another size") {`,
 			pkg:     "rabbit", test: "TestTrap11",
 		},
@@ -156,39 +156,39 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 12, what: "publishing pauses while the broker is short of memory",
-			file: "rabbit/send.go", guard: "case p.session.blocked:", without: "case p.session.blocked && false:",
+			file: "rabbit/publisher_send.go", guard: "case p.session.blocked:", without: "case p.session.blocked && false:",
 			pkg: "rabbit", test: "TestTrap12",
 		},
 		{
 			trap: 13, what: "a confirm has a deadline",
-			file: "rabbit/lane.go", guard: "time.Now().Add(l.session.p.cfg.ConfirmTimeout)", without: "time.Now().Add(time.Minute)",
+			file: "rabbit/publisher_channel.go", guard: "time.Now().Add(ch.session.p.cfg.ConfirmTimeout)", without: "time.Now().Add(time.Minute)",
 			pkg: "rabbit", test: "TestTrap13_Frozen",
 		},
 		{
 			trap: 13, what: "connecting has a deadline",
-			file: "rabbit/dial.go", guard: "context.WithTimeout(ctx, dialTimeout)", without: "context.WithCancel(ctx)",
+			file: "rabbit/connection_dial.go", guard: "context.WithTimeout(ctx, dial.dialTimeout)", without: "context.WithCancel(ctx)",
 			pkg: "rabbit", test: "TestTrap13_Connecting",
 		},
 		{
 			trap: 14, what: "every message is persistent",
-			file: "rabbit/content.go", guard: "append(setSize(l.bytes, headers), amqp.Persistent)",
+			file: "internal/amqpwire/content.go", guard: "append(setSize(l.bytes, headers), amqp.Persistent)",
 			without: "append(setSize(l.bytes, headers), max(amqp.Transient, p.DeliveryMode))",
 			pkg:     "rabbit", test: "TestTrap14",
 		},
 		{
 			trap: 15, what: "the reader of the connection waits for nobody",
-			file: "rabbit/lane.go", guard: "func() { notify(s.p.wake) }", without: "func() { s.p.wake <- struct{}{} }",
+			file: "rabbit/publisher_channel.go", guard: "func() { notify(s.p.wake) }", without: "func() { s.p.wake <- struct{}{} }",
 			pkg: "rabbit", test: "TestTrap15",
 		},
 		{
 			trap: 16, what: "transactional publishing is refused",
-			file: "rabbit/config.go", guard: "c.checkf(!config.Publish.Transactional,", without: "c.checkf(true,",
+			file: "rabbit/publisher_config.go", guard: "errs.requiref(!config.Publish.Transactional,", without: "errs.requiref(true,",
 			pkg: "rabbit", test: "TestTrap16",
 		},
 		{
 			trap: 17, what: "a channel that cannot be opened costs the connection",
-			file: "rabbit/serve.go", guard: "\t\t\treturn false, s.lost(err)\n",
-			without: "\t\t\t<-p.ctx.Done()\n\t\t\treturn false, s.lost(err)\n",
+			file: "rabbit/publisher_session.go", guard: "\t\t\treturn false, s.lossReason(err)\n",
+			without: "\t\t\t<-p.ctx.Done()\n\t\t\treturn false, s.lossReason(err)\n",
 			pkg:     "tests/forwarding", test: "TestTrap17",
 		},
 		{
@@ -222,7 +222,7 @@ func forwarderGuards() []guard {
 		{
 			trap: 20, what: "what a process left behind is claimed again",
 			file: "internal/parked/queries_claim.go", guard: "crashes > 0 AND consumer", without: "crashes > 0 AND owner IS NULL AND consumer",
-			pkg: "internal/parked", test: "TestTrap20",
+			pkg: "poison", test: "TestTrap20",
 		},
 		{
 			trap: 21, what: "what waits for a refused one is not read",
@@ -308,12 +308,12 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 31, what: "names that PostgreSQL would cut are refused",
-			file: "schema/config.go", guard: "len(c.Prefix) > most {", without: "len(c.Prefix) > most && false {",
+			file: "schema/config.go", guard: "len(c.Prefix) > limit {", without: "len(c.Prefix) > limit && false {",
 			pkg: "schema", test: "TestTrap31",
 		},
 		{
 			trap: 32, what: "no metadata steers the broker",
-			file: "rabbit/marshaler.go", guard: ") && !SteeringHeader(key)", without: ")",
+			file: "rabbit/marshaler.go", guard: ") && !meta.Steering(key)", without: ")",
 			pkg: "rabbit", test: "TestTrap32_NoCopy",
 		},
 		{
@@ -365,12 +365,12 @@ func forwarderGuards() []guard {
 		{
 			trap: 66, what: "what nobody would handle is refused",
 			file: "embedded/publish.go", guard: "if len(to) == 0 {", without: "if len(to) == 0 && false {",
-			pkg: "embedded", test: "TestTrap66Without",
+			pkg: "embedded", test: "TestTrap66MessageWithoutConsumerIsRefused",
 		},
 		{
 			trap: 66, what: "what was not stored is not published",
 			file: "embedded/publish.go", guard: `return fmt.Errorf("embedded: publish to %q: %w", topic, err)`, without: "return nil",
-			pkg: "embedded", test: "TestTrap66Nil",
+			pkg: "embedded", test: "TestTrap66NilMeansCommitted",
 		},
 		{
 			trap: 67, what: "suspects are published one at a time",
@@ -380,8 +380,8 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 67, what: "nothing more goes on the channel of what is overdue",
-			file: "rabbit/settle.go", guard: "f.overdue = true\n\t\tif l == s.current {",
-			without: "f.overdue = true\n\t\tif l == s.current && false {",
+			file: "rabbit/publisher_confirms.go", guard: "pub.overdue = true\n\t\tif ch == l.current {",
+			without: "pub.overdue = true\n\t\tif ch == l.current && false {",
 			pkg:     "rabbit", test: "TestTrap67",
 		},
 		{
@@ -391,20 +391,20 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 74, what: "returns are noted in order with the acks",
-			file: "rabbit/channel.go", guard: "c.note(*c.returning)", without: "go c.note(*c.returning)",
+			file: "internal/amqpwire/channel.go", guard: "c.record(*c.returning)", without: "go c.record(*c.returning)",
 			pkg: "rabbit", test: "TestTrap74_Returns",
 		},
 		{
 			trap: 74, what: "a return is of a publish, not of an id",
-			file: "rabbit/settle.go", guard: "\t\t\tl.returned[a.number] = a\n",
+			file: "rabbit/publisher_confirms.go", guard: "\t\t\tch.returned[r.Number] = r\n",
 			without: `
-			for _, f := range l.pending {
-				if of := l.find(a.number); of != nil && !f.settled && f.id == of.id {
-					a.number = f.number
+			for _, pub := range ch.pending {
+				if of := ch.find(r.Number); of != nil && !pub.settled && pub.id == of.id {
+					r.Number = pub.number
 					break
 				}
 			}
-			l.returned[a.number] = a
+			ch.returned[r.Number] = r
 `,
 			pkg: "rabbit", test: "TestTrap74_OneId",
 		},
@@ -432,27 +432,27 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 76, what: "an overdue confirm costs a channel and not the connection",
-			file: "rabbit/nacks.go", guard: "s.p.retire(l)\n", without: "s.p.retire(l)\n\tl.session.mux.abort(ErrUnknown)\n",
+			file: "rabbit/publisher_nacks.go", guard: "l.p.retire(ch)\n", without: "l.p.retire(ch)\n\tch.session.wire.Abort(ErrUnknown)\n",
 			pkg: "rabbit", test: "TestTrap76_OneStuck",
 		},
 		{
 			trap: 76, what: "a subscription to a queue that does not answer can be ended",
-			file: "rabbit/drain.go", guard: "time.NewTimer(patience)", without: "time.NewTimer(time.Minute)",
+			file: "rabbit/subscriber_end.go", guard: "time.NewTimer(patience)", without: "time.NewTimer(time.Minute)",
 			pkg: "rabbit", test: "TestTrap76_CloseOfASubscription",
 		},
 		{
 			trap: 76, what: "nor does its end cost the connection of others",
-			file: "rabbit/intake.go", guard: "in.link.patiently(request)", without: "in.link.request(context.Background(), request)",
+			file: "rabbit/subscriber_channel.go", guard: "ch.conn.queueRequest(f)", without: "ch.conn.request(context.Background(), f)",
 			pkg: "rabbit", test: "TestTrap76_EndsOf",
 		},
 		{
 			trap: 76, what: "who waits for a queue that does not answer can give up",
-			file: "rabbit/intake.go", guard: "case <-sub.ctx.Done():", without: "case <-sub.gone:",
+			file: "rabbit/subscriber_channel.go", guard: "case <-sub.ctx.Done():", without: "case <-sub.stopped:",
 			pkg: "rabbit", test: "TestTrap76_ASubscribe",
 		},
 		{
 			trap: 77, what: "the mover goes on where stock has stopped",
-			file:    "mover/take.go",
+			file:    "mover/batch.go",
 			guard:   "at, err := m.lock(ctx, tx)",
 			without: "_, err := m.lock(ctx, tx)\n\t\tat := place{transaction: \"0\"}",
 			pkg:     "mover", test: "TestTrap77",

@@ -6,7 +6,7 @@ func handlerGuards() []guard {
 	return []guard{
 		{
 			trap: 80, what: "calls that come to no outcome are charged",
-			file: "retry/undecided.go", guard: "return u.calls >= mostUndecided || u.late", without: "return false",
+			file: "retry/undecided.go", guard: "return u.calls >= maxUndecided || u.late", without: "return false",
 			pkg: "tests/undecided", test: "TestWhateverFailsIsCharged",
 		},
 		{
@@ -16,7 +16,7 @@ func handlerGuards() []guard {
 		},
 		{
 			trap: 86, what: "what has no room in the encoding is spelled out",
-			file: "internal/parked/text.go", guard: "err = do(spelled)", without: "_ = spelled",
+			file: "internal/parked/text.go", guard: "err = do(inASCII)", without: "_ = inASCII",
 			pkg: "tests/databases", test: "TestTrap86",
 		},
 		{

@@ -150,7 +150,7 @@ func TestTrap60_ConsumersTellNoSecretsEither(t *testing.T) {
 	go durable.deliver(secret("waits", ""))
 	testkit.Eventually(t, 30*time.Second, "it says so", func() bool {
 		text := strings.Join(w.logs.lines(), "\n")
-		return strings.Contains(text, "once_parked") && strings.Count(text, "Connected to RabbitMQ") >= 3
+		return strings.Contains(text, "once_parked") && strings.Count(text, "RabbitMQ connection established") >= 3
 	})
 	w.exec(db, `ALTER TABLE elsewhere RENAME TO once_parked`)
 	w.tellsNoSecrets(errs...)
@@ -185,7 +185,7 @@ func operateBadly(w *watch, quarantine *poison.Quarantine) (errs []error) {
 		strings.Replace(line, `"digest":"`, `"digest":"00`, 1),
 		`{"canary-payload"`,
 	} {
-		_, err := quarantine.Import(ctx, ann, strings.NewReader(broken))
+		_, _, err := quarantine.Import(ctx, ann, strings.NewReader(broken))
 		errs = append(errs, err)
 	}
 	for _, e := range entries {

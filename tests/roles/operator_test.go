@@ -54,9 +54,9 @@ func (p *part) look(quarantine *poison.Quarantine) {
 	_, err = quarantine.Export(ctx, poison.Filter{}, &file)
 	p.must(err)
 	p.exec(p.admin, `DELETE FROM app.mine_parked WHERE message_id = 'fails 3' AND consumer = 'plain'`)
-	imported, err := quarantine.Import(ctx, act, &file)
+	imported, _, err := quarantine.Import(ctx, act, &file)
 	p.must(err)
-	if imported.Imported != 1 {
+	if imported != 1 {
 		p.Errorf("imported: %+v", imported)
 	}
 }

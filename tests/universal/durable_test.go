@@ -25,7 +25,7 @@ func TestDurable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		intake, err := durable.New(s.db, durable.Config{})
+		storage, err := durable.New(s.db, durable.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +40,7 @@ func TestDurable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return publisher{s, ordered}, &named{retries: retries, group: group, sub: intake.Subscriber(lenient{subscriber})}
+		return publisher{s, ordered}, &named{retries: retries, group: group, sub: storage.Subscriber(lenient{subscriber})}
 	})
 }
 
