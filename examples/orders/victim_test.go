@@ -56,7 +56,8 @@ func newVictim(t *testing.T, binary string, db, mail service.Database, args ...s
 	t.Helper()
 	args = append(args, "-addr", "127.0.0.1:0")
 	v := &victim{
-		T: t, binary: binary, args: args, lease: shortLease, tables: db.Tables, db: pool(t, db), mail: pool(t, mail), journal: map[string]string{},
+		T: t, binary: binary, args: args, lease: shortLease, tables: db.Tables,
+		db: pool(t, db), mail: pool(t, mail), journal: map[string]string{},
 	}
 	v.broker = slices.Contains(args, "-amqp")
 	t.Cleanup(func() {
