@@ -58,7 +58,7 @@ func serve(ctx context.Context, db *sql.DB, config amqp.Config, router *message.
 			_, err := tx.ExecContext(ctx, `INSERT INTO payments (order_id) VALUES ($1)`, string(msg.Payload))
 			return nil, err // an error rolls back; the message is tried again later
 		})
-	return once.Run(ctx, once.DefaultGrace, router, fwd, publisher) // until ctx ends
+	return once.Run(ctx, 25*time.Second, router, fwd, publisher) // until ctx ends
 }
 
 func placeOrder(ctx context.Context, db *sql.DB, order string) error {
@@ -182,7 +182,7 @@ func _(ctx context.Context, db *sql.DB, amqpConfig amqp.Config) error {
 func _(router *message.Router, fwd *forwarder.Forwarder, publisher *rabbit.Publisher, db *sql.DB) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	return once.Run(ctx, once.DefaultGrace, router, fwd, publisher, db)
+	return once.Run(ctx, 25*time.Second, router, fwd, publisher, db)
 }
 
 func _(router *message.Router, quarantine *poison.Quarantine, retries *retry.Retries, inbox *dedup.Inbox) {

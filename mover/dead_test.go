@@ -89,7 +89,7 @@ func TestTrap22_MalformedFirstRowBlocksNothing(t *testing.T) {
 		why(dead[4], "malformed", "cannot unmarshal string"))
 	require.Equal(t, deadLetter{id: long, topic: "t", metadata: `{}`}, why(dead[5], "invalid", "has 300 bytes"))
 	require.Equal(t, deadLetter{id: "steers", topic: "t", payload: "\x00body", metadata: `{"x-delay": "5"}`},
-		why(dead[6], "invalid", `metadata "x-delay" would steer the broker`))
+		why(dead[6], "invalid", `metadata "x-delay" would control the broker`))
 	require.Equal(t, deadLetter{topic: "t", payload: "no id", metadata: `{}`}, why(dead[7], "invalid", "id is empty"))
 
 	// No text column can hold these messages, so the dead letters have the envelopes.

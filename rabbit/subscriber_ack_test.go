@@ -231,7 +231,6 @@ func TestAcksAreSentTogether(t *testing.T) {
 		for _, msg := range held {
 			msg.Ack()
 		}
-		time.Sleep(100 * time.Millisecond) // so that the goroutines of the messages run before the gate opens
 	})
 	for _, msg := range held {
 		finished(t, "the ack or nack is sent", msg.Context().Done())

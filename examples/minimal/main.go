@@ -98,7 +98,7 @@ func run() error {
 	web := server{&http.Server{Addr: cmp.Or(os.Getenv("ADDR"), "127.0.0.1:8080"), ReadTimeout: 10 * time.Second}}
 	web.Handler = placeOrder(db, fwd.Hint)
 	// The parts start in this order and stop in this order.
-	return once.Run(ctx, once.DefaultGrace, web, router, fwd, publisher, db)
+	return once.Run(ctx, 25*time.Second, web, router, fwd, publisher, db)
 }
 
 // placeOrder commits the order and its event together, or neither. hint tells the forwarder that there is an event.

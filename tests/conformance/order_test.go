@@ -38,9 +38,9 @@ func effectsInOrder(w *world) {
 	}
 }
 
-// Killed while it keeps the order of a key, whose first message fails at first:
-// the messages are stored, acked, claimed, the first is postponed, they are
-// handled, and each row goes with the next one taking its place.
+// Killed while it keeps the order of a key whose first message fails once: the
+// messages are stored, acked and claimed, the first is postponed, they are
+// handled, and each removed row makes the next one the head of its key.
 func TestKilledAtEveryStepOfKeyOrder(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "park", before, after, sent, done)
@@ -55,8 +55,8 @@ func TestKilledAtEveryStepOfKeyOrder(t *testing.T) {
 	})
 }
 
-// Killed while it quarantines a message of a key, which then goes on: every
-// message is in quarantine once, and came there in order.
+// Killed while it quarantines a message of a key, which then continues: every
+// message is in quarantine once, in order.
 func TestKilledAtEveryStepOfAFailureInKeyOrder(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "quarantine", before, after, sent, done)
@@ -65,10 +65,10 @@ func TestKilledAtEveryStepOfAFailureInKeyOrder(t *testing.T) {
 	})
 }
 
-// Killed while it quarantines a message that holds its key: nothing behind it
-// is handled, by whichever process, until it is replayed; then all are, in
-// order.
-func TestKilledWhileAKeyStaysHeld(t *testing.T) {
+// Killed while it quarantines a message that blocks its key: no process handles
+// a later message of the key until the message is replayed. Then all are
+// handled, in order.
+func TestKilledWhileAKeyStaysBlocked(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		for _, at := range append(of(db, "quarantine", before, after, sent, done), of(db, "ack", after)...) {
 			t.Run(at.Of+" "+at.When, func(t *testing.T) {

@@ -18,7 +18,7 @@ type guard struct {
 	without string // what stands there instead
 
 	pkg  string // that has the test, from the root of the repository
-	test string // part of its name; all tests of the trap if it is empty
+	test string // part of its name; if empty, all tests whose names begin with TestTrap and the number
 }
 
 func guards() []guard {

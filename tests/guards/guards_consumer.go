@@ -16,14 +16,14 @@ func inboxGuards() []guard {
 			return err
 		}
 	}
-	if err := held(ctx); err != nil {
+	if err := checkLease(ctx); err != nil {
 		return err
 	}
 	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {
 		return i.failed(ctx, tx, release, err)
 	}
 `,
-			without: `	if err := held(ctx); err != nil {
+			without: `	if err := checkLease(ctx); err != nil {
 		return err
 	}
 	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {
@@ -35,7 +35,7 @@ func inboxGuards() []guard {
 		}
 	}
 `,
-			pkg: "dedup", test: "TestTrap34TwoCopiesAtOnce",
+			pkg: "dedup", test: "TestDuplicateWaitsForTheFirstDelivery",
 		},
 		{
 			trap: 35, what: "the entry and the effect are one transaction",
@@ -49,22 +49,22 @@ func inboxGuards() []guard {
 	}
 	defer release()
 	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {`,
-			pkg: "dedup", test: "TestTrap35",
+			pkg: "dedup", test: "TestFailedMessageIsNotRemembered",
 		},
 		{
 			trap: 36, what: "the inbox remembers for longer than retry tries",
 			file: "consumer.go", guard: ", config.Retry.LongestDelay())", without: ")",
-			pkg: ".", test: "TestTrap36",
+			pkg: ".", test: "TestInboxRemembersForLonger",
 		},
 		{
 			trap: 36, what: "it remembers for longer than the longest way back",
 			file: "dedup/config.go", guard: "if c.Retention < c.MaxDuplicateAge {", without: "if c.Retention < 0 {",
-			pkg: "dedup", test: "TestTrap36RetentionIsNot",
+			pkg: "dedup", test: "TestRetentionShorterThanMaxDuplicateAge",
 		},
 		{
 			trap: 36, what: "it remembers what waits or is in quarantine",
 			file: "dedup/queries.go", guard: "AND p.state NOT IN ", without: "AND false AND p.state NOT IN ",
-			pkg: "dedup", test: "TestTrap36WhatMayComeBack",
+			pkg: "dedup", test: "TestMessageThatMayRunAgain",
 		},
 		{
 			trap: 36, what: "entries of a replay stay until it has finished",
@@ -76,7 +76,7 @@ func inboxGuards() []guard {
 			file:    "dedup/inbox.go",
 			guard:   "return i.store(tx, consumer, all)",
 			without: "return i.dialect.Write(ctx, i.db, func(tx *sql.Tx) error { return i.store(tx, consumer, all) })",
-			pkg:     "dedup", test: "TestTrap37ProducedMessagesOf",
+			pkg:     "dedup", test: "TestProducedMessagesOfARefusedCommit",
 		},
 		{
 			trap: 38, what: "a failure is not remembered",
@@ -104,22 +104,22 @@ func inboxGuards() []guard {
 		{
 			trap: 39, what: "an empty id is refused",
 			file: "dedup/identity.go", guard: `case id == "":`, without: `case id == "" && id != "":`,
-			pkg: "dedup", test: "TestTrap39UnusableIDs",
+			pkg: "dedup", test: "TestUnusableID",
 		},
 		{
 			trap: 39, what: "an unusable key is refused",
 			file: "dedup/identity.go", guard: `if why := unusable(name); why != "" {`, without: "if why := unusable(name); why == name {",
-			pkg: "dedup", test: "TestTrap39UnusableKeys",
+			pkg: "dedup", test: "TestUnusableKey",
 		},
 		{
 			trap: 40, what: "payloads of one id are compared",
 			file: "dedup/inbox.go", guard: "case !same:", without: "case false:",
-			pkg: "dedup", test: "TestTrap40TheSameID",
+			pkg: "dedup", test: "TestSameIDWithAnotherPayload",
 		},
 		{
 			trap: 40, what: "contents of one key are compared",
 			file: "dedup/identity.go", guard: "sha256.Sum256(content)}", without: "sha256.Sum256(content[:0])}",
-			pkg: "dedup", test: "TestTrap40TheSameKey",
+			pkg: "dedup", test: "TestSameKeyWithOtherContent",
 		},
 		{
 			trap: 41, what: "headers of any type are read as text",
@@ -149,7 +149,7 @@ func inboxGuards() []guard {
 			trap: 41, what: "nor one that has dedup alone",
 			file: "dedup/identity.go", guard: "if why := disposition.Undecodable(msg.Context()); why != nil {",
 			without: "if why := disposition.Undecodable(msg.Context()); why != nil && i == nil {",
-			pkg:     "dedup", test: "TestTrap41",
+			pkg:     "dedup", test: "TestUndecodableMessageIsNotHandled",
 		},
 		{
 			trap: 41, what: "what cannot be decoded is not replayed",
@@ -232,7 +232,7 @@ func inboxGuards() []guard {
 		{
 			trap: 81, what: "keys that steer do not reach a handler",
 			file: "dedup/inbox.go", guard: "msg.Metadata = meta.Received(msg.Metadata)", without: "_ = meta.Received(msg.Metadata)",
-			pkg: "tests/dropin", test: "TestTrap81_Foreign.*/stock",
+			pkg: "tests/dropin", test: "TestForeignHeaders.*/stock",
 		},
 		{
 			trap: 81, what: "keys that steer do not come in from RabbitMQ",
@@ -262,7 +262,7 @@ func inboxGuards() []guard {
 		{
 			trap: 47, what: "what has failed does not go back to the broker",
 			file: "retry/middleware.go", guard: "return a.park(failure, delay)", without: "_ = failure; return disposition.HandBack(err)",
-			pkg: "tests", test: "TestTrap47OurBudget",
+			pkg: "tests", test: "TestRetriesDoNotUseTheDeliveryLimit",
 		},
 	}
 }

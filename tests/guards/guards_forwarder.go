@@ -83,7 +83,7 @@ func forwarderGuards() []guard {
 			file:    "internal/dialect/tx.go",
 			guard:   `fmt.Errorf("commit: %w: %w", ErrCommitUnknown, err)`,
 			without: `fmt.Errorf("commit: %w", err)`,
-			pkg:     "outbox", test: "TestTrap04",
+			pkg:     "outbox", test: "TestLostConnectionAtCommit",
 		},
 		{
 			trap: 4, what: "after an unknown commit the mover looks at the offset",
@@ -95,12 +95,12 @@ func forwarderGuards() []guard {
 			file:    "forwarder/sender.go",
 			guard:   "\t\ts.answers.add(answer{o, err})\n\t})\n",
 			without: "\t\t_ = err\n\t})\n\ts.answers.add(answer{o, nil})\n",
-			pkg:     "tests/forwarding", test: "TestTrap05",
+			pkg:     "tests/forwarding", test: "TestNothingIsDeletedBeforeItsConfirm",
 		},
 		{
 			trap: 6, what: "a publisher without a transaction is refused",
 			file: "outbox/publisher.go", guard: "return ErrNoTransaction", without: "return nil",
-			pkg: "outbox", test: "TestTrap06",
+			pkg: "outbox", test: "TestPublishWithoutATransaction",
 		},
 		{
 			trap: 7, what: "a nack is no confirm",
@@ -189,7 +189,7 @@ func forwarderGuards() []guard {
 			trap: 17, what: "a channel that cannot be opened costs the connection",
 			file: "rabbit/publisher_session.go", guard: "\t\t\treturn false, s.lossReason(err)\n",
 			without: "\t\t\t<-p.ctx.Done()\n\t\t\treturn false, s.lossReason(err)\n",
-			pkg:     "tests/forwarding", test: "TestTrap17",
+			pkg:     "tests/forwarding", test: "TestForwarderSurvivesFailuresToOpenAChannel",
 		},
 		{
 			trap: 18, what: "an instance reads its own slots",
@@ -207,7 +207,7 @@ func forwarderGuards() []guard {
 			trap: 18, what: "the server ends a transaction of ours whose process stands still",
 			file: "internal/dialect/tx.go", guard: "SET LOCAL idle_in_transaction_session_timeout = 10000",
 			without: "SET LOCAL idle_in_transaction_session_timeout = 0",
-			pkg:     "tests/failpoints", test: "TestTrap18_FrozenAt/refused",
+			pkg:     "tests/failpoints", test: "TestFrozenAt/refused",
 		},
 		{
 			trap: 19, what: "the back-off is in the row",
@@ -270,12 +270,12 @@ func forwarderGuards() []guard {
 		}
 		return failed
 	})`,
-			pkg: "tests/forwarding", test: "TestTrap25",
+			pkg: "tests/forwarding", test: "TestForwarderUsesNoNotifications",
 		},
 		{
 			trap: 26, what: "advisory locks end with their transaction",
 			file: "schema/up.go", guard: "SELECT pg_advisory_xact_lock(%d)", without: "SELECT pg_advisory_lock(%d)",
-			pkg: "tests/forwarding", test: "TestTrap26",
+			pkg: "tests/forwarding", test: "TestForwarderBehindAPooler",
 		},
 		{
 			trap: 27, what: "a connection that cannot write is thrown away",
@@ -294,12 +294,12 @@ func forwarderGuards() []guard {
 			file:    "outbox/check.go",
 			guard:   "if !ok {\n\t\treturn time.Time{}\n",
 			without: "if !ok {\n\t\treturn time.Now()\n",
-			pkg:     "tests/forwarding", test: "TestTrap28_NoTime",
+			pkg:     "tests/forwarding", test: "TestNoTimeOfTheHost",
 		},
 		{
 			trap: 29, what: "stock forwarders and movers take turns",
 			file: "mover/queries.go", guard: "position + ` FOR UPDATE`", without: "position",
-			pkg: "tests", test: "TestTrap29",
+			pkg: "tests", test: "TestMigrationFromTheStockForwarder",
 		},
 		{
 			trap: 30, what: "one at a time brings the schema up",
@@ -319,19 +319,19 @@ func forwarderGuards() []guard {
 		{
 			trap: 32, what: "steering metadata is refused by the outbox",
 			file: "outbox/check.go", guard: "if meta.Steering(key) {", without: "if meta.Steering(key) && false {",
-			pkg: "outbox", test: "TestTrap32",
+			pkg: "outbox", test: "TestInvalidMessageIsRefused",
 		},
 		{
 			trap: 33, what: "a statement has no more rows than parameters",
-			file: "outbox/insert.go", guard: "if n == mostRows || n > 0 && size > mostBytes {", without: "if n > 0 && size > mostBytes {",
-			pkg: "outbox", test: "TestTrap33",
+			file: "outbox/insert.go", guard: "if n == maxRows || n > 0 && size > maxBytes {", without: "if n > 0 && size > maxBytes {",
+			pkg: "outbox", test: "TestPublishStoresAnyNumber",
 		},
 		{
 			trap: 61, what: "confirmed rows are deleted in a transaction",
 			file:    "forwarder/settlement.go",
 			guard:   "tx.ExecContext(ctx, statement, s.dialect.List(positions), s.dialect.Strings(ids))",
 			without: "s.db.ExecContext(ctx, statement, s.dialect.List(positions), s.dialect.Strings(ids))",
-			pkg:     "tests/forwarding", test: "TestTrap61",
+			pkg:     "tests/forwarding", test: "TestEveryStatementIsInATransaction",
 		},
 		{
 			trap: 62, what: "what was read is passed when who has begun by now has ended",

@@ -6,12 +6,12 @@ func parkedGuards() []guard {
 		{
 			trap: 82, what: "a key stays while a message that may run has it",
 			file: "dedup/queries.go", guard: "WHERE p.dedup_key = i.message_id AND", without: "WHERE p.dedup_key = '-' AND",
-			pkg: "dedup", test: "TestAKeyIsRememberedWhile/sqlite",
+			pkg: "dedup", test: "TestKeyIsKeptWhile/sqlite",
 		},
 		{
 			trap: 82, what: "keys stay while it is not known which ones parked messages have",
-			file: "dedup/keys.go", guard: "f.keepAll = append(f.keepAll, consumer)", without: "f.keepAll = nil",
-			pkg: "dedup", test: "TestASweepThatDoesNotKnowTheKeys/sqlite",
+			file: "dedup/keys.go", guard: "expired.keptConsumers = append(expired.keptConsumers, consumer)", without: "expired.keptConsumers = nil",
+			pkg: "dedup", test: "TestSweepWithoutKeyFunction/sqlite",
 		},
 		{
 			trap: 89, what: "a consumer name has one handler in a process",
@@ -89,7 +89,7 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 48, what: "nothing of a batch is applied when its lease has ended",
-			file: "dedup/claims.go", guard: "if t.leaveLost() {", without: "if t.entries == nil && t.leaveLost() {",
+			file: "dedup/batch_claim.go", guard: "if r.finishLost() {", without: "if r.items == nil && r.finishLost() {",
 			pkg: "retry", test: "TestTrap48MessageIsNotAppliedAfterLeaseEnd/in_a_batch/sqlite",
 		},
 		{
@@ -125,7 +125,7 @@ func parkedGuards() []guard {
 		{
 			trap: 51, what: "nothing is remembered without a name",
 			file: "dedup/identity.go", guard: `if consumer == "" {`, without: "if i == nil {",
-			pkg: "dedup", test: "TestTrap51",
+			pkg: "dedup", test: "TestMessageWithoutAConsumerName",
 		},
 		{
 			trap: 51, what: "messages are remembered under the name that does not change",
@@ -231,9 +231,9 @@ func parkedGuards() []guard {
 		{
 			trap: 58, what: "a panic rolls back in the inbox",
 			file:    "dedup/inbox.go",
-			guard:   "defer release() // also when h panics; the panic goes on",
+			guard:   "defer release() // deferred, because h may panic",
 			without: "defer func() { _ = tx.Commit(); release() }()",
-			pkg:     "dedup", test: "TestTrap58",
+			pkg:     "dedup", test: "TestPanicOfAHandlerRollsBack",
 		},
 		{
 			trap: 58, what: "a panic rolls back everywhere else",
@@ -264,7 +264,7 @@ func parkedGuards() []guard {
 		{
 			trap: 60, what: "logs have sizes, not payloads",
 			file: "rabbit/subscriber_delivery.go", guard: `"size": len(raw.Body)`, without: `"size": string(raw.Body)`,
-			pkg: "tests/observability", test: "TestTrap60_ConsumersTell",
+			pkg: "tests/observability", test: "TestConsumersRecordNoSecrets",
 		},
 		{
 			trap: 65, what: "a panic is the error of its try",
@@ -328,18 +328,18 @@ func parkedGuards() []guard {
 			pkg: "retry", test: "TestTrap73",
 		},
 		{
-			trap: 78, what: "copies wait for a frozen one for so long only",
+			trap: 78, what: "a duplicate waits for a frozen handler for a bounded time",
 			file:    "dedup/queries.go",
-			guard:   "lock.Milliseconds(), idle.Milliseconds())",
-			without: "0*lock.Milliseconds(), idle.Milliseconds())",
-			pkg:     "dedup", test: "TestTrap78ACopy",
+			guard:   "|| '`+millis(c.LockTimeout)+`', true)",
+			without: "|| '0', true)",
+			pkg:     "dedup", test: "TestDuplicateOfAFrozenHandler",
 		},
 		{
 			trap: 78, what: "a frozen handler loses its transaction",
 			file:    "dedup/queries.go",
-			guard:   "lock.Milliseconds(), idle.Milliseconds())",
-			without: "lock.Milliseconds(), 0*idle.Milliseconds())",
-			pkg:     "dedup", test: "TestTrap78AFrozen",
+			guard:   "= %d`, c.IdleTimeout.Milliseconds())",
+			without: "= %d`, 0*c.IdleTimeout.Milliseconds())",
+			pkg:     "dedup", test: "TestFrozenHandlerLosesItsTransaction",
 		},
 	}
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// withPassword returns the URL of broker for a user of the test's own, and what
-// removes that.
+// withPassword returns the URL of the broker for a new user with a password,
+// and a function that removes the user.
 func withPassword(t *testing.T, broker testkit.Broker) (_ string, remove func()) {
 	t.Helper()
 	user := broker.Name("reader")
@@ -35,13 +35,14 @@ func withPassword(t *testing.T, broker testkit.Broker) (_ string, remove func())
 	return address.String(), func() { broker.Ctl(t, "delete_user", user) }
 }
 
-// brokenPipe takes nothing.
+// brokenPipe is a publisher that always fails.
 type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
-// Everything that a consumer can come to, and an operator after it.
-func TestTrap60_ConsumersTellNoSecretsEither(t *testing.T) {
+// Trap 60. Every outcome of a consumer, and then every operation of an
+// operator.
+func TestConsumersRecordNoSecrets(t *testing.T) {
 	w := newWatch(t)
 	db, broker := w.database(), testkit.Rabbit(t)
 	address, remove := withPassword(t, broker)
@@ -80,7 +81,7 @@ func TestTrap60_ConsumersTellNoSecretsEither(t *testing.T) {
 		case kind == "sql":
 			_, err := tx.ExecContext(ctx, `INSERT INTO nowhere VALUES ($1)`, msg.Payload)
 			return nil, err
-		case kind == "produces": // what the outbox refuses
+		case kind == "produces": // a message that the outbox refuses
 			msg.Metadata.Set("BCC", secretMetadata)
 			return []*message.Message{once.To("t", msg)}, nil
 		}

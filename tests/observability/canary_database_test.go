@@ -27,10 +27,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// The password of the database: when the database is away, when it refuses us,
-// and when the driver cannot read the data source name and quotes it. Drivers
-// differ in what they accept, so what an error says is asked of each.
-func TestTrap60_ThePasswordOfTheDatabaseIsNotTold(t *testing.T) {
+// Trap 60. The password of the database must not appear if the database is
+// unreachable, if it refuses the login, or if the driver quotes a data source
+// name that it cannot parse. The test asks each driver, because they accept
+// different names.
+func TestPasswordOfTheDatabaseIsNotRecorded(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +189,7 @@ func (w *watch) background(db *sql.DB, says string) {
 		lines := slices.DeleteFunc(w.logs.lines(), func(line string) bool { return !strings.Contains(line, says) })
 		all := strings.Join(lines, "\n")
 		for _, said := range []string{
-			"The outbox's tables cannot be read", "What is too old cannot be removed", "store messages",
+			"The outbox's tables cannot be read", "Sweep of the inbox failed", "store messages",
 			"Parked messages cannot be fetched", "Message is held",
 		} {
 			if !strings.Contains(all, said) {

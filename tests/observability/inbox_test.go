@@ -12,8 +12,8 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// moveInbox has a durable consumer store a message, pass over a copy of it, and
-// fail to store while its table is away.
+// moveInbox lets a durable consumer store a message, skip its duplicate, and
+// fail to store while its table is missing.
 func moveInbox(w *watch, seen *seen) {
 	db := w.database()
 	storage, err := durable.New(db, durable.Config{KeepHandled: time.Hour, MeterProvider: w.meters})

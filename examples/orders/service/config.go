@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/retry"
 )
@@ -54,7 +55,7 @@ type Hooks struct {
 }
 
 // hookedBatch calls the hook for each message before it handles the batch.
-func (s *Service) hookedBatch(consumer string, handle once.BatchHandlerFunc) once.BatchHandlerFunc {
+func (s *Service) hookedBatch(consumer string, handle dedup.BatchHandlerFunc) dedup.BatchHandlerFunc {
 	if s.hooks.Handler == nil {
 		return handle
 	}

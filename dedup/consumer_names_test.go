@@ -15,11 +15,11 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Of two handlers with one name and topic each would skip what the other has
-// done, as if it were a copy: the messages of the second are handed back.
-func TestTheSecondHandlerWithANameIsRefused(t *testing.T) {
+// Two handlers with the same consumer name and topic would skip each other's
+// messages as duplicates. The messages of the second handler are nacked.
+func TestSecondHandlerWithAConsumerNameIsRefused(t *testing.T) {
 	for what, c := range map[string]struct {
-		topic   string // the second handler's
+		topic   string // of the second handler
 		change  func(*dedup.Config)
 		refused bool
 	}{
@@ -45,7 +45,7 @@ func TestTheSecondHandlerWithANameIsRefused(t *testing.T) {
 				return func(msg *message.Message) ([]*message.Message, error) {
 					_, err := h(msg)
 					outcome <- err
-					return nil, nil // no copy comes
+					return nil, nil // no duplicate is delivered
 				}
 			}, b.inbox.Middleware)
 			handle := func(*message.Message) error { return nil }
@@ -63,7 +63,7 @@ func TestTheSecondHandlerWithANameIsRefused(t *testing.T) {
 				}
 				second <- message.NewMessage("second "+id, nil)
 				err := <-outcome
-				const want = `dedup: two handlers have one consumer's name: handler "inventory": consumer "payments" is already used by ` +
+				const want = `dedup: two handlers have the same consumer name: handler "inventory": consumer "payments" is already used by ` +
 					`handler "payments" on topic "orders.placed"; give each handler its own consumer name`
 				if errors.Is(err, dedup.ErrConsumerInUse) != c.refused || c.refused && err.Error() != want {
 					t.Errorf("the second handler: %v\nwant %s", err, want)
@@ -82,19 +82,19 @@ func TestTheSecondHandlerWithANameIsRefused(t *testing.T) {
 			if c.refused {
 				told = 1
 			}
-			if n := logs.Count("ERROR", "Two handlers have one consumer's name", `"payments"`, `"inventory"`, "topic=orders.placed"); n != told {
-				t.Errorf("told %d times, not %d: %q", n, told, logs.Lines())
+			if n := logs.Count("ERROR", "Two handlers have the same consumer name", `"payments"`, `"inventory"`, "topic=orders.placed"); n != told {
+				t.Errorf("logged %d times, want %d: %q", n, told, logs.Lines())
 			}
 		})
 	}
 }
 
-// hand is a subscriber that the test feeds.
+// hand is a subscriber whose messages come from the test.
 type hand chan *message.Message
 
 func newHand() hand { return make(chan *message.Message) }
 
-// Subscribe ends with ctx.
+// Subscribe delivers until ctx ends.
 func (h hand) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	out := make(chan *message.Message)
 	go func() {
@@ -111,5 +111,5 @@ func (h hand) Subscribe(ctx context.Context, _ string) (<-chan *message.Message,
 	return out, nil
 }
 
-// Close does nothing: the subscription ends with its context.
+// Close does nothing, because the subscription ends with its context.
 func (h hand) Close() error { return nil }
