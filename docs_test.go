@@ -130,7 +130,8 @@ func TestEveryTrapIsInTheDocs(t *testing.T) {
 		for _, trap := range trapTest.FindAllStringSubmatch(string(source), -1) {
 			found++
 			number := strings.TrimPrefix(trap[1], "0")
-			if folder := filepath.ToSlash(filepath.Dir(path)); !strings.Contains(rows[number], "["+strings.Replace(folder, ".", "root package", 1)+"](") {
+			folder := strings.Replace(filepath.ToSlash(filepath.Dir(path)), ".", "root package", 1)
+			if !strings.Contains(rows[number], "["+folder+"](") {
 				t.Errorf("docs/traps.md: the row of trap %s does not link to %s, which has a test of the trap", number, folder)
 			}
 		}

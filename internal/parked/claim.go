@@ -209,9 +209,12 @@ func (s *Store) take(ctx context.Context, tx *sql.Tx, sel Select, token, query s
 	maxSize, largest := sel.maxSize(), 0
 	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		c, err := scanClaim(scan, sel, token)
+		if err != nil {
+			return err
+		}
 		claimed = append(claimed, c)
 		largest = max(largest, c.Size)
-		return err
+		return nil
 	}, query, append([]any{sel.Consumer, sel.Topic, sel.Owner, token, sel.Lease.Milliseconds(), maxSize}, args...)...)
 	if err == nil && largest > maxSize {
 		err = &LargeError{Size: largest}
