@@ -194,8 +194,9 @@ func parkedGuards() []guard {
 		},
 		{
 			trap: 56, what: "the delay follows from the round alone",
-			file: "retry/middleware.go", guard: "policy.backoff().Jittered(a.rounds)", without: "policy.backoff().Jittered(a.rounds + len(a.config.Classes))",
-			pkg: "retry", test: "TestTrap56",
+			file: "retry/middleware.go", guard: "policy.backoff().Jittered(a.rounds)",
+			without: "policy.backoff().Jittered(a.rounds + len(a.config.Classes))",
+			pkg:     "retry", test: "TestTrap56",
 		},
 		{
 			trap: 57, what: "each try has the context of the delivery",
