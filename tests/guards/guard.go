@@ -22,7 +22,7 @@ type guard struct {
 }
 
 func guards() []guard {
-	return slices.Concat(forwarderGuards(), consumerGuards(), orderGuards(), startGuards(), handlerGuards())
+	return slices.Concat(forwarderGuards(), rabbitGuards(), consumerGuards(), orderGuards(), startGuards(), handlerGuards())
 }
 
 // run is the pattern of the tests that must go red: one of them is enough.
