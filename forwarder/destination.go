@@ -152,18 +152,18 @@ func joinAlone(d dialect.Dialect) string {
 	return fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, int64(h.Sum64()))
 }
 
-// giveWay stops sending: an instance with another destination may be at work.
-// If it renews its lease it is, and Run ends. If it does not, it has died, and
-// this instance takes over when that lease has ended.
+// giveWay stops sending, because an instance with another destination may be at
+// work. If that instance renews its lease, Run ends. If it does not, it has died,
+// and this instance takes over when that lease has ended.
 func (l *loop) giveWay(other *otherDestinationError, sent time.Time) {
-	t := &l.tenure
-	if len(t.slots) > 0 {
-		l.sender.gate.Store(false) // what has not left yet comes back
-		l.lose(t.slots)
+	t, s := &l.tenure, l.scheduler
+	if len(s.Slots()) > 0 {
+		l.recall()
+		s.LoseSlots(s.Slots())
 	}
 	t.fault.until = l.nextTry(sent)
 	switch {
-	case l.stopping:
+	case s.Stopping():
 	case t.rival == 0:
 		t.rival = other.until
 		l.config.Logger.Info("Another instance has another destination, waiting until its lease is renewed or ends", watermill.LogFields{
@@ -176,8 +176,8 @@ func (l *loop) giveWay(other *otherDestinationError, sent time.Time) {
 	}
 }
 
-// sayDestination logs a change of the destination.
-func (l *loop) sayDestination(before *predecessor) {
+// logDestination logs a change of the destination.
+func (l *loop) logDestination(before *predecessor) {
 	if before == nil {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/watermill-once/once/internal/dispatch"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
@@ -22,8 +23,8 @@ type instruments struct {
 	tracer telemetry.Tracer
 	topics map[string]int // numbers of the series; nil if there is one for all
 
-	published, deferred, dead, stalled tally
-	confirm, reads, settlements        *telemetry.Durations
+	outcomes, deferred, dead, stalled tally
+	confirm, reads, settlements       *telemetry.Durations
 
 	timed bool // confirms are, in this round of answers
 
@@ -55,7 +56,7 @@ func newInstruments(config Config) *instruments {
 		c := meter.Counter(name, unit, description, labels...)
 		return tally{counter: c, counts: make([]int64, c.Series()), each: max(1, len(values))}
 	}
-	i.published = counter("once.forwarder.published", "{message}",
+	i.outcomes = counter("once.forwarder.published", "{message}",
 		"Answers of the publisher; one message may get several.",
 		telemetry.Outcome, outcomeNames...)
 	i.deferred = counter("once.forwarder.deferred", "{message}",
@@ -104,7 +105,7 @@ func (t *tally) flush() {
 
 // start has every series show up with 0.
 func (i *instruments) start() {
-	for _, t := range []*tally{&i.published, &i.deferred, &i.dead, &i.stalled} {
+	for _, t := range []*tally{&i.outcomes, &i.deferred, &i.dead, &i.stalled} {
 		t.counter.Zero()
 	}
 }
@@ -112,55 +113,53 @@ func (i *instruments) start() {
 // listen is called before a round of answers, heard after it.
 func (i *instruments) listen() { i.timed = i.confirm.Enabled() }
 
-func (i *instruments) heard() { i.published.flush() }
+func (i *instruments) heard() { i.outcomes.flush() }
 
-// answered notes an answer of the publisher.
-func (i *instruments) answered(a answer, outcome Outcome, now time.Time) {
-	finish(a, outcome)
+// published notes the outcome of a publish.
+func (i *instruments) published(r result, outcome Outcome, now time.Time) {
+	finish(r, outcome)
 	if outcome < Confirmed || outcome > Unavailable {
-		outcome = Unavailable // of a Classify that returns something else; so it is treated
+		outcome = Unavailable // Classify returned an outcome that does not exist
 	}
-	i.add(&i.published, a.row.topic, int(outcome))
+	i.add(&i.outcomes, r.Message.Topic, int(outcome))
 	if i.timed && outcome == Confirmed {
-		i.confirm.Record(now.Sub(a.row.sent), 0)
+		i.confirm.Record(now.Sub(r.at), 0)
 	}
 }
 
-// recorded notes what was settled.
-func (i *instruments) recorded(batch settlement, done settled) {
-	for n, d := range batch.deaths {
-		if n < done.deaths {
-			reason := 0
-			if d.reason == ReasonExhausted {
-				reason = 1
-			}
-			i.add(&i.dead, d.row.topic, reason)
-		}
-	}
-	i.dead.flush()
-	if !done.charges {
-		return
-	}
-	for _, c := range batch.charges {
+// settled notes what a settlement has recorded.
+func (i *instruments) settled(batch *dispatch.Settlement, result dispatch.Settled) {
+	for _, d := range batch.Deaths[:result.Deaths] {
 		reason := 0
-		if c.hold == holdUnknown {
+		if d.Exhausted {
 			reason = 1
 		}
-		i.add(&i.deferred, c.row.topic, reason)
+		i.add(&i.dead, d.Message.Topic, reason)
+	}
+	i.dead.flush()
+	if !result.Charges {
+		return
+	}
+	for _, c := range batch.Charges {
+		reason := 0
+		if c.Cause == dispatch.Unknown {
+			reason = 1
+		}
+		i.add(&i.deferred, c.Message.Topic, reason)
 	}
 	i.deferred.flush()
 }
 
-// stall notes that a topic is held.
+// stall counts a topic that stalled.
 func (i *instruments) stall(topic string) {
 	i.add(&i.stalled, topic, 0)
 	i.stalled.flush()
 }
 
-// note keeps what the loop alone knows for those who look.
-func (i *instruments) note(l *loop) {
-	i.inFlight.Store(int64(l.wire.inFlight))
-	i.slots.Store(int64(len(l.tenure.slots)))
+// note stores the state of the scheduler for observe.
+func (i *instruments) note(s *dispatch.Scheduler) {
+	i.inFlight.Store(int64(s.InFlight()))
+	i.slots.Store(int64(len(s.Slots())))
 }
 
 // observables are read when somebody looks.

@@ -1,6 +1,10 @@
 package forwarder
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/watermill-once/once/internal/dispatch"
+)
 
 // Outcome is what an answer of the publisher says about a message.
 type Outcome int
@@ -68,8 +72,29 @@ func Classify(err error) Outcome {
 	return Unknown
 }
 
-// plain says whether err has no way of saying that a message was refused.
-func plain(err error) bool {
+// forScheduler returns what the outcome and its error mean for the scheduler.
+// An outcome that does not exist is Unavailable.
+func (o Outcome) forScheduler(err error) dispatch.Outcome {
+	switch o {
+	case Confirmed:
+		return dispatch.Confirmed
+	case Refused:
+		return dispatch.Refused
+	case Unacceptable:
+		return dispatch.Unacceptable
+	case Unknown:
+		if cannotRefuse(err) {
+			return dispatch.Unexplained
+		}
+		return dispatch.Unknown
+	case Unavailable:
+	}
+	return dispatch.Unavailable
+}
+
+// cannotRefuse reports whether err has no way to say that a message was
+// refused.
+func cannotRefuse(err error) bool {
 	var (
 		refused      refuser
 		unacceptable unaccepter

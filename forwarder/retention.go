@@ -26,16 +26,16 @@ const forgetAtOnce = 1000
 // at a time. The owner of slot 0 does it for all.
 func (l *loop) forgetSent(now time.Time) {
 	s := &l.log
-	if l.config.KeepSent == 0 || s.busy || l.stopping || !slices.Contains(l.tenure.slots, 0) || s.fault.waits(l, now) {
+	if l.config.KeepSent == 0 || s.busy || l.scheduler.Stopping() || !slices.Contains(l.scheduler.Slots(), 0) || s.fault.waits(l, now) {
 		return
 	}
 	if now.Before(s.next) {
-		l.at(s.next)
+		l.wake(s.next)
 		return
 	}
 	s.busy = true
 	most := s.portion.Of(forgetAtOnce)
-	l.ask(func(ctx context.Context) func() {
+	l.background(func(ctx context.Context) func() {
 		n, err := l.store.forgetSent(ctx, l.config.KeepSent, most)
 		return func() { l.forgotSent(n == int64(most), now, err) }
 	})
@@ -46,10 +46,10 @@ func (l *loop) forgotSent(more bool, began time.Time, err error) {
 	s.busy = false
 	s.portion.Did(err == nil)
 	if err != nil {
-		s.fault.failed(l, "What was sent long ago could not be deleted", err)
+		s.fault.failed(l, retentionTexts, err)
 		return
 	}
-	s.fault.worked(l, "What was sent long ago could be deleted")
+	s.fault.worked(l, retentionTexts)
 	s.next = began.Add(min(time.Minute, l.config.KeepSent/60))
 	if more { // it gives others as much time as it took
 		s.next = time.Now().Add(time.Since(began))

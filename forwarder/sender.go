@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/watermill-once/once/internal/dispatch"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/telemetry"
 )
@@ -25,11 +26,11 @@ type AsyncPublisher interface {
 // errNotSent says that a message never reached the publisher.
 var errNotSent = errors.New("forwarder: not sent")
 
-// sender hands rows to the publisher and collects the answers.
+// sender hands messages to the publisher and collects the results.
 type sender struct {
 	publisher message.Publisher
 	orders    chan order // room for the whole window: giving an order never waits
-	answers   answers
+	results   results
 	tracer    *telemetry.Tracer // nil if nobody records spans
 
 	// A message leaves while the gate is open and the lease holds.
@@ -38,18 +39,19 @@ type sender struct {
 	begun time.Time
 }
 
-// order is a row to be published.
+// order is a message to be published.
 type order struct {
-	row    *row
-	ticket uint64
-	span   trace.Span // nil if there is none
+	dispatch.Publish
+
+	at   time.Time  // when it was given
+	span trace.Span // nil if there is none
 }
 
 func newSender(publisher message.Publisher, window int) *sender {
 	return &sender{
 		publisher: publisher,
 		orders:    make(chan order, window),
-		answers:   answers{some: make(chan struct{}, 1)},
+		results:   results{some: make(chan struct{}, 1)},
 		begun:     time.Now(),
 	}
 }
@@ -73,26 +75,26 @@ func (s *sender) leaseUntil(deadline time.Time) { s.lease.Store(int64(deadline.S
 
 func (s *sender) carryOut(o order, publish func(string, *message.Message, func(error))) {
 	if !s.gate.Load() || int64(time.Since(s.begun)) >= s.lease.Load() {
-		s.answers.add(answer{o, errNotSent})
+		s.results.add(result{o, errNotSent})
 		return
 	}
-	metadata, err := o.row.check()
+	metadata, err := check(o.Message)
 	if err != nil {
-		s.answers.add(answer{o, err})
+		s.results.add(result{o, err})
 		return
 	}
-	msg := message.NewMessage(o.row.id, o.row.payload)
+	msg := message.NewMessage(o.Message.ID, o.Message.Payload)
 	msg.Metadata = metadata
-	o.span = begin(s.tracer, o.row, msg)
+	o.span = begin(s.tracer, o.Message, msg)
 	defer func() {
 		if value := recover(); value != nil {
-			s.answers.add(answer{o, fmt.Errorf("forwarder: the publisher panicked: %v", value)})
+			s.results.add(result{o, fmt.Errorf("forwarder: the publisher panicked: %v", value)})
 		}
 	}()
 	failpoint.Hit("forwarder/publish")
-	publish(o.row.topic, msg, func(err error) {
+	publish(o.Message.Topic, msg, func(err error) {
 		failpoint.Hit("forwarder/answered")
-		s.answers.add(answer{o, err})
+		s.results.add(result{o, err})
 	})
 	failpoint.Hit("forwarder/handed-over")
 }
@@ -102,39 +104,39 @@ func (s *sender) publish(topic string, msg *message.Message, done func(error)) {
 	done(s.publisher.Publish(topic, msg))
 }
 
-// answer is what became of an order.
-type answer struct {
+// result is what the publisher returned for an order.
+type result struct {
 	order
 
 	err error
 }
 
-// answers collects answers for the loop without ever making a publisher wait.
-type answers struct {
+// results collects results for the loop. Adding one never waits for the loop.
+type results struct {
 	mu   sync.Mutex
-	list []answer
-	some chan struct{} // has an element when there are any
+	list []result
+	some chan struct{} // has an element when the list is not empty
 }
 
-func (a *answers) add(one answer) {
-	a.mu.Lock()
-	a.list = append(a.list, one)
-	first := len(a.list) == 1
-	a.mu.Unlock()
+func (rs *results) add(r result) {
+	rs.mu.Lock()
+	rs.list = append(rs.list, r)
+	first := len(rs.list) == 1
+	rs.mu.Unlock()
 	if first {
 		select {
-		case a.some <- struct{}{}:
+		case rs.some <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// take returns all answers. used is a slice that is no longer needed.
-func (a *answers) take(used []answer) []answer {
+// take returns all results. used is a slice that is no longer needed.
+func (rs *results) take(used []result) []result {
 	clear(used)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	list := a.list
-	a.list = used[:0]
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	list := rs.list
+	rs.list = used[:0]
 	return list
 }
