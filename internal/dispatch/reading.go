@@ -89,6 +89,9 @@ func (s *Scheduler) planSweep(now time.Time, limit, bytes int) *Read {
 	r := &s.reading
 	read := s.newRead(limit, bytes)
 	if !now.Before(r.rescan) {
+		if r.rescan.IsZero() {
+			s.topics.resumeFromStart() // this sweep leaves stalled topics out
+		}
 		r.rescan = now.Add(s.config.RescanEvery)
 		s.rewind(0)
 		s.buffer.refillFromStart()

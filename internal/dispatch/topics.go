@@ -86,6 +86,14 @@ func (ts *topics) excuse() {
 	}
 }
 
+// resumeFromStart lets sweeps read all messages of stalled topics when these
+// resume.
+func (ts *topics) resumeFromStart() {
+	for _, t := range ts.active {
+		t.resume = 0
+	}
+}
+
 // watchTopics stalls topics that owe an answer for too long, and tries stalled
 // topics again after a pause.
 func (s *Scheduler) watchTopics(now time.Time) {
