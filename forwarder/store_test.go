@@ -168,7 +168,10 @@ func TestTrap68_ARepeatedRemovalIsLoggedOnce(t *testing.T) {
 			require.NoError(t, db.QueryRow(query).Scan(&n))
 			return n
 		}
-		for _, rows := range [][]*dispatch.Message{{{Position: 1, ID: "a"}, {Position: 2, ID: "a"}}, {{Position: 1, ID: "a"}, {Position: 3, ID: "c"}}} {
+		for _, rows := range [][]*dispatch.Message{
+			{{Position: 1, ID: "a"}, {Position: 2, ID: "a"}},
+			{{Position: 1, ID: "a"}, {Position: 3, ID: "c"}},
+		} {
 			removed, err := s.remove(t.Context(), rows)
 			require.NoError(t, err)
 			require.EqualValues(t, 1, removed)

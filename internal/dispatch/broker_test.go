@@ -23,37 +23,37 @@ func (w *world) checkPublish(m *Message) {
 	row := w.table[m.Position]
 	switch {
 	case w.inFlight[m.Position]:
-		w.fail("%d is published while it is in flight", m.Position)
+		w.failf("%d is published while it is in flight", m.Position)
 	case w.done[m.Position]:
-		w.fail("%d is published again after its confirm", m.Position)
+		w.failf("%d is published again after its confirm", m.Position)
 	case !w.granted[m.Slot]:
-		w.fail("%d is published, but its slot %d belongs to another instance", m.Position, m.Slot)
+		w.failf("%d is published, but its slot %d belongs to another instance", m.Position, m.Slot)
 	case row == nil && w.late[m.Position]:
 	case row == nil:
-		w.fail("%d is published, but it is not in the outbox", m.Position)
+		w.failf("%d is published, but it is not in the outbox", m.Position)
 	case row.due.After(w.now):
-		w.fail("%d is published %v before it is due", m.Position, row.due.Sub(w.now))
+		w.failf("%d is published %v before it is due", m.Position, row.due.Sub(w.now))
 	}
 	if len(w.inFlight) >= w.s.config.Window {
-		w.fail("%d messages are in flight", len(w.inFlight)+1)
+		w.failf("%d messages are in flight", len(w.inFlight)+1)
 	}
 	if m.Key == "" || row == nil {
 		return
 	}
 	if b := w.blocked[m.Key]; b != nil && b.position != m.Position {
-		w.fail("%d is published, but its key %q is blocked by %d", m.Position, m.Key, b.position)
+		w.failf("%d is published, but its key %q is blocked by %d", m.Position, m.Key, b.position)
 	}
 	for position, other := range w.table {
 		if other.Key != m.Key || position == m.Position {
 			continue
 		}
 		if w.inFlight[position] {
-			w.fail("%d is published while %d of the same key is in flight", m.Position, position)
+			w.failf("%d is published while %d of the same key is in flight", m.Position, position)
 		}
 		// A message with a lower position that is committed later has no order. A
 		// confirmed message may come again after a restart, in any order.
 		if position < m.Position && other.commit < row.commit && !w.ever[position] && !w.ever[m.Position] {
-			w.fail("%d is published before %d of the same key", m.Position, position)
+			w.failf("%d is published before %d of the same key", m.Position, position)
 		}
 	}
 }
@@ -167,7 +167,7 @@ func (w *world) returns(p Publish, outcome Outcome) {
 		if outcome != Confirmed {
 			err = errFailed
 		}
-		w.trace("outcome of %d: %d", position, outcome)
+		w.tracef("outcome of %d: %d", position, outcome)
 		accepted := w.s.Published(w.now, p, outcome, err)
 		if accepted {
 			delete(w.inFlight, position)
@@ -176,7 +176,7 @@ func (w *world) returns(p Publish, outcome Outcome) {
 			}
 		}
 		if accepted && w.rng.IntN(50) == 0 && w.s.Published(w.now, p, outcome, err) {
-			w.fail("the outcome of %d was accepted twice", position)
+			w.failf("the outcome of %d was accepted twice", position)
 		}
 	})
 }

@@ -20,7 +20,10 @@ type buffer struct {
 }
 
 func newBuffer(limit int) buffer {
-	return buffer{limit: limit, messages: map[int64]*Message{}, ready: ready{topics: map[string]*messageHeap{}}, queues: map[string]*keyQueue{}}
+	return buffer{
+		limit: limit, messages: map[int64]*Message{}, queues: map[string]*keyQueue{},
+		ready: ready{topics: map[string]*messageHeap{}},
+	}
 }
 
 // queueLimit returns how many messages wait in one key queue. A longer queue

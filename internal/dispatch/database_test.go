@@ -21,7 +21,7 @@ func (w *world) settle(batch *Settlement) {
 			owned := func(slot int64) bool { return w.process == process && w.owned[slot] }
 			w.lingers = false
 			result := w.record(batch, owned)
-			w.trace("settled: %+v", result)
+			w.tracef("settled: %+v", result)
 			if w.process != process {
 				w.noteLate(batch)
 			}
@@ -90,7 +90,7 @@ func (w *world) transaction(result *Settled, work func() (changed int)) bool {
 func (w *world) remove(confirmed []*Message, owned func(slot int64) bool) (removed int) {
 	for _, m := range confirmed {
 		if !w.stored[m.Position] {
-			w.fail("%d is deleted, but the broker has not stored it", m.Position)
+			w.failf("%d is deleted, but the broker has not stored it", m.Position)
 		}
 		if b := w.blocked[m.Key]; m.BlocksKey && b != nil && b.position == m.Position && owned(m.Slot) {
 			delete(w.blocked, m.Key)
@@ -149,7 +149,7 @@ func (w *world) moveDead(d Death, owned func(slot int64) bool) (moved int) {
 // tidy unblocks keys whose head does not exist any more.
 func (w *world) tidy() {
 	for key, b := range w.blocked {
-		if w.table[b.position] == nil && !(b.dead && w.dead[b.position]) && w.owned[slotOf(key)] {
+		if w.table[b.position] == nil && (!b.dead || !w.dead[b.position]) && w.owned[slotOf(key)] {
 			delete(w.blocked, key)
 		}
 	}
@@ -211,7 +211,7 @@ func (w *world) release(key string) {
 	if b := w.blocked[key]; b == nil || !b.dead {
 		return
 	}
-	w.trace("key %q is released", key)
+	w.tracef("key %q is released", key)
 	xid := w.begin()
 	w.releasing++
 	first := w.first(key)
@@ -279,7 +279,7 @@ func (w *world) orphans() []int64 {
 
 // lose gives slots to another instance.
 func (w *world) lose(slots ...int64) {
-	w.trace("slots %v are lost", slots)
+	w.tracef("slots %v are lost", slots)
 	for _, slot := range slots {
 		w.owned[slot], w.granted[slot] = false, false
 	}
@@ -309,7 +309,7 @@ func (w *world) other() {
 		if row.Key != "" && b == nil && w.first(row.Key) != row {
 			continue
 		}
-		w.trace("another instance settles %d", position)
+		w.tracef("another instance settles %d", position)
 		delete(w.table, position)
 		if b != nil {
 			delete(w.blocked, row.Key)

@@ -124,6 +124,7 @@ var plants = map[string]plant{
 
 // TestPlantedFaultsAreFound shows that the rules of TestSchedules find faults.
 func TestPlantedFaultsAreFound(t *testing.T) {
+	t.Parallel()
 	const most = 3000 // schedules
 	for name, p := range plants {
 		t.Run(name, func(t *testing.T) {

@@ -26,7 +26,7 @@ var (
 //   - every message is confirmed or dead in the end, within the time that it may
 //     take without a sweep from the start of the outbox.
 //
-// A failure names the seed. Repeat it with -seed=N -schedules=1 -print.
+// A failure names the seed. Repeat it with -seed=N -schedules=1 -print -v.
 func TestSchedules(t *testing.T) {
 	t.Parallel()
 	var (
@@ -35,11 +35,14 @@ func TestSchedules(t *testing.T) {
 		steps   atomic.Int64
 	)
 	next.Store(*firstSeed)
-	last := *firstSeed + uint64(*seeds) //nolint:gosec // not negative
+	last := *firstSeed + uint64(*seeds)
 	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
 			for seed := next.Add(1) - 1; seed < last && !t.Failed(); seed = next.Add(1) - 1 {
 				w := newWorld(seed, plant{})
+				if *printed {
+					w.logf = t.Logf
+				}
 				if err := w.schedule(); err != nil {
 					t.Errorf("seed %d: %v", seed, err)
 				}
@@ -71,17 +74,17 @@ func (w *world) schedule() error {
 	if w.rng.IntN(4) == 0 {
 		w.s.Stop(w.now)
 		if !w.run(time.Minute, func() bool { return w.closed }) {
-			w.fail("it does not end after Stop")
+			w.failf("it does not end after Stop")
 		}
 		w.restart()
 	}
 	w.heal()
 	if w.deaf && !w.run(2*time.Minute, w.othersSettled) {
-		w.fail("a topic that does not answer stops others: %s", w.left())
+		w.failf("a topic that does not answer stops others: %s", w.left())
 	}
 	w.deaf = false
 	if !w.run(5*time.Minute, w.settled) {
-		w.fail("%s", w.left())
+		w.failf("%s", w.left())
 	}
 	return w.broken
 }

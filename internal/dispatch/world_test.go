@@ -52,6 +52,7 @@ type world struct {
 	closing      map[string]bool // topics with a message that closes the channel
 
 	broken error
+	logf   func(format string, args ...any) // or nil
 }
 
 // profile is the behaviour of the world in one schedule.
@@ -87,10 +88,11 @@ const slotCount = 4
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func newWorld(seed uint64, p plant) *world {
-	rng := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a schedule must be repeatable
+	rng := rand.New(rand.NewPCG(seed, 1))
 	w := &world{
-		rng: rng, now: start, plant: p, table: map[int64]*stored{}, dead: map[int64]bool{}, late: map[int64]bool{}, stored: map[int64]bool{}, blocked: map[string]*blockedKey{},
-		ever: map[int64]bool{}, open: map[int64]bool{}, closing: map[string]bool{}, owned: map[int64]bool{},
+		rng: rng, now: start, plant: p, table: map[int64]*stored{}, blocked: map[string]*blockedKey{}, closing: map[string]bool{},
+		dead: map[int64]bool{}, late: map[int64]bool{}, stored: map[int64]bool{}, ever: map[int64]bool{},
+		open: map[int64]bool{}, owned: map[int64]bool{},
 	}
 	w.profile = profile{
 		failures: pick(rng, 0, 0, 0.1, 0.4), refusals: pick(rng, 0, 0.1, 0.4), unknown: pick(rng, 0, 0, 0.05, 0.3),
@@ -135,7 +137,7 @@ func (w *world) restart() {
 
 // grant tells the Scheduler its slots.
 func (w *world) grant(slots []int64) {
-	w.trace("process %d has slots %v", w.process, slots)
+	w.tracef("process %d has slots %v", w.process, slots)
 	w.granted = map[int64]bool{}
 	for _, slot := range slots {
 		w.granted[slot] = true
@@ -153,37 +155,37 @@ func (w *world) leased() []int64 {
 	return slots
 }
 
-func (w *world) fail(format string, args ...any) {
+func (w *world) failf(format string, args ...any) {
 	if w.broken == nil {
 		w.broken = fmt.Errorf("at %v: %w", w.now.Sub(start), fmt.Errorf(format, args...)) //nolint:err113 // a test
 	}
 }
 
-// trace prints what happens, with -print.
-func (w *world) trace(format string, args ...any) {
-	if *printed {
-		fmt.Printf("%-14v "+format+"\n", append([]any{w.now.Sub(start)}, args...)...)
+// tracef prints what happens, with -print and -v.
+func (w *world) tracef(format string, args ...any) {
+	if w.logf != nil {
+		w.logf("%-14v "+format, append([]any{w.now.Sub(start)}, args...)...)
 	}
 }
 
 func (w *world) traceCommands(c *Commands) {
 	if c.Read != nil {
-		w.trace("command: read %+v, cursor %+v", *c.Read, w.s.cursor)
+		w.tracef("command: read %+v, cursor %+v", *c.Read, w.s.cursor)
 	}
 	for _, p := range c.Publish {
-		w.trace("command: publish %d, key %q, topic %s", p.Message.Position, p.Message.Key, p.Message.Topic)
+		w.tracef("command: publish %d, key %q, topic %s", p.Message.Position, p.Message.Key, p.Message.Topic)
 	}
 	if c.Settle == nil {
 		return
 	}
 	for _, m := range c.Settle.Confirmed {
-		w.trace("command: delete %d", m.Position)
+		w.tracef("command: delete %d", m.Position)
 	}
 	for _, charge := range c.Settle.Charges {
-		w.trace("command: charge %d with %d", charge.Message.Position, charge.Attempts)
+		w.tracef("command: charge %d with %d", charge.Message.Position, charge.Attempts)
 	}
 	for _, d := range c.Settle.Deaths {
-		w.trace("command: %d is dead", d.Message.Position)
+		w.tracef("command: %d is dead", d.Message.Position)
 	}
 }
 
@@ -201,7 +203,7 @@ func (h eventHeap) Less(i, j int) bool {
 	return h[i].at.Before(h[j].at) || h[i].at.Equal(h[j].at) && h[i].seq < h[j].seq
 }
 func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *eventHeap) Push(x any)   { *h = append(*h, x.(event)) } //nolint:forcetypeassert // nothing else is in it
+func (h *eventHeap) Push(x any)   { *h = append(*h, x.(event)) }
 func (h *eventHeap) Pop() any {
 	last := len(*h) - 1
 	e := (*h)[last]
@@ -241,7 +243,7 @@ func (w *world) run(limit time.Duration, ended func() bool) bool {
 				idle = 0
 			}
 			if idle > 100 {
-				w.fail("the scheduler wakes again and again without anything to do")
+				w.failf("the scheduler wakes again and again without anything to do")
 			}
 			if w.wakeAt.After(w.now) {
 				w.now = w.wakeAt
@@ -249,7 +251,7 @@ func (w *world) run(limit time.Duration, ended func() bool) bool {
 			continue
 		}
 		idle = 0
-		e := heap.Pop(&w.events).(event) //nolint:forcetypeassert // nothing else is in it
+		e := heap.Pop(&w.events).(event)
 		if e.at.After(w.now) {
 			w.now = e.at
 		}
@@ -328,7 +330,7 @@ func (w *world) read(r *Read) {
 				w.plant.rows(w, r, &rows, &at)
 			}
 			w.report(process, delay, func() {
-				w.trace("read: %d rows %+v, failed %t", len(rows), at, failed)
+				w.tracef("read: %d rows %+v, failed %t", len(rows), at, failed)
 				if failed {
 					w.s.ReadFailed(w.now, r, errFailed)
 				} else {
