@@ -131,8 +131,10 @@ func (w *world) heal() {
 		w.lastPosition++
 		// Other messages that get through show that a suspect is at fault.
 		w.table[w.lastPosition] = &stored{
-			Message: Message{Position: w.lastPosition, ID: fmt.Sprint(w.lastPosition), Slot: w.lastPosition % slotCount,
-				Topic: fmt.Sprint("topic", w.rng.IntN(topicCount))},
+			Message: Message{
+				Position: w.lastPosition, ID: fmt.Sprint(w.lastPosition), Slot: w.lastPosition % slotCount,
+				Topic: fmt.Sprint("topic", w.rng.IntN(topicCount)),
+			},
 			commit: w.commits, beat: true,
 		}
 		w.end(xid)
