@@ -60,6 +60,7 @@ func (w *world) checkPublish(m *Message) {
 
 // arrive decides what the broker does with a message that has left.
 func (w *world) arrive(p Publish) {
+	w.checkAlone(p.Message)
 	w.sent = append(w.sent, p)
 	row := w.table[p.Message.Position]
 	switch {
@@ -73,14 +74,26 @@ func (w *world) arrive(p Publish) {
 		w.returns(p, Unacceptable)
 	case w.isSilent(row.Topic):
 		w.waitForTopic(p, row.Topic)
+	case w.isOutage() && w.profile.vague:
+		w.returns(p, w.unknown())
 	case w.isOutage():
 		w.returns(p, Unavailable)
 	case !w.healed && w.rng.Float64() < w.profile.refusals:
+		w.refused[row.Position] = true
 		w.returns(p, Refused)
 	case !w.healed && w.rng.Float64() < w.profile.unknown:
 		w.returns(p, w.unknown())
 	default:
 		w.returns(p, Confirmed)
+	}
+}
+
+// checkAlone checks that suspects leave one at a time. Messages of a stalled
+// topic may still be on their way.
+func (w *world) checkAlone(m *Message) {
+	a := &w.s.attribution
+	if a.active() && a.alone != m && !w.s.topics.get(m.Topic).stalled {
+		w.failf("%d leaves, but suspects are published one at a time", m.Position)
 	}
 }
 

@@ -110,6 +110,10 @@ func (w *world) charge(charges []Charge, owned func(slot int64) bool) (charged i
 			continue
 		}
 		charged++
+		// An unknown outcome that has no cause in the message may be charged.
+		if c.Attempts > 0 && !w.refused[row.Position] && !row.closes && w.profile.unknown == 0 && !w.profile.silent {
+			w.failf("%d is charged, but the broker has not refused it", row.Position)
+		}
 		row.Attempts = c.Message.Attempts + c.Attempts
 		row.due = w.now.Add(c.Delay)
 		w.block(row.Key, blockedKey{position: row.Position, successorsAfter: c.SuccessorsAfter})

@@ -39,6 +39,7 @@ type world struct {
 	table   map[int64]*stored
 	dead    map[int64]bool
 	stored  map[int64]bool // by the broker
+	refused map[int64]bool // by the broker
 	late    map[int64]bool // confirmed by a process that has ended, and deleted after its end
 	blocked map[string]*blockedKey
 
@@ -61,6 +62,7 @@ type profile struct {
 	refusals  float64
 	unknown   float64
 	outages   bool
+	vague     bool // the outcome of a publish during an outage is unknown
 	silent    bool // topics can fall silent
 	keys      int
 	explains  bool // the publisher's errors can say that a message was refused
@@ -91,12 +93,12 @@ func newWorld(seed uint64, p plant) *world {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	w := &world{
 		rng: rng, now: start, plant: p, table: map[int64]*stored{}, blocked: map[string]*blockedKey{}, closing: map[string]bool{},
-		dead: map[int64]bool{}, late: map[int64]bool{}, stored: map[int64]bool{}, ever: map[int64]bool{},
+		dead: map[int64]bool{}, late: map[int64]bool{}, stored: map[int64]bool{}, refused: map[int64]bool{}, ever: map[int64]bool{},
 		open: map[int64]bool{}, owned: map[int64]bool{},
 	}
 	w.profile = profile{
 		failures: pick(rng, 0, 0, 0.1, 0.4), refusals: pick(rng, 0, 0.1, 0.4), unknown: pick(rng, 0, 0, 0.05, 0.3),
-		outages: rng.IntN(3) == 0, silent: rng.IntN(3) == 0, explains: rng.IntN(2) == 0, blockDead: rng.IntN(4) == 0, keys: pick(rng, 1, 4),
+		outages: rng.IntN(3) == 0, vague: rng.IntN(2) == 0, silent: rng.IntN(3) == 0, explains: rng.IntN(2) == 0, blockDead: rng.IntN(4) == 0, keys: pick(rng, 1, 4),
 	}
 	w.restart()
 	return w
