@@ -64,6 +64,10 @@ guards: ## show that tests of traps fail without their guards   ARGS='flags of t
 	$(DEPS)
 	$(WITH_SERVERS) $(GO) run ./tests/guards $(ARGS)
 
+.PHONY: charts
+charts: ## draw the charts of the docs
+	$(GO) run ./tests/charts > docs/img/retry-policy.svg
+
 .PHONY: check
 check: ## check format, vet, lint, modules
 	$(LINT) fmt --diff

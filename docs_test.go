@@ -1,6 +1,7 @@
 package once_test
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -100,5 +101,44 @@ func TestLinksInTheDocsLeadSomewhere(t *testing.T) {
 				t.Errorf("%s: %s has no part %s", page, path, target[2])
 			}
 		}
+	}
+}
+
+var (
+	trapTest = regexp.MustCompile(`(?m)^func TestTrap(\d\d)`)
+	trapRow  = regexp.MustCompile(`(?m)^\| (\d+) \|.*\| ([^|]*) \|$`)
+)
+
+// Each trap that has a test has a row, and each row links to all packages that
+// have tests of the trap.
+func TestEveryTrapIsInTheDocs(t *testing.T) {
+	page, err := os.ReadFile("docs/traps.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]string{} // of the column of tests, by trap
+	for _, row := range trapRow.FindAllStringSubmatch(string(page), -1) {
+		rows[row[1]] = row[2]
+	}
+	found := 0
+	err = filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		for _, trap := range trapTest.FindAllStringSubmatch(string(source), -1) {
+			found++
+			number := strings.TrimPrefix(trap[1], "0")
+			if folder := filepath.ToSlash(filepath.Dir(path)); !strings.Contains(rows[number], "["+folder+"](") {
+				t.Errorf("docs/traps.md: the row of trap %s does not link to %s, which has a test of the trap", number, folder)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(rows) < 50 || found < 50 {
+		t.Errorf("only %d rows and %d tests were found", len(rows), found)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/forwarder"
@@ -37,29 +38,39 @@ import (
 // The functions below are the code of README.md and docs/: what stands there
 // in a Go block stands here too, and so it compiles.
 
-func _(db *sql.DB, router *message.Router, subscriber message.Subscriber) error {
-	quarantine, err := poison.New(db, poison.Config{})
+func serve(ctx context.Context, db *sql.DB, config amqp.Config, router *message.Router) error {
+	if err := schema.Up(ctx, db, schema.Config{}); err != nil { // creates the tables
+		return err
+	}
+	config.Marshaler = rabbit.Marshaler{}
+	publisher, err1 := rabbit.NewPublisher(config, rabbit.PublisherConfig{})
+	subscriber, err2 := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{})
+	consumer, err3 := once.NewConsumer(db, once.ConsumerConfig{})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
+	}
+	fwd, err := forwarder.New(db, publisher, forwarder.Config{})
 	if err != nil {
 		return err
 	}
-	retries, err := retry.New(db, retry.Config{})
-	if err != nil {
-		return err
-	}
-	inbox, err := dedup.New(db, dedup.Config{Outbox: outbox.Publisher})
-	if err != nil {
-		return err
-	}
-	router.AddPlugin(once.Plugin(quarantine, retries, inbox)) // checks all of it when the router starts
-	router.AddMiddleware(quarantine.Middleware, retries.Middleware, inbox.Middleware)
-	router.AddConsumerHandler("payments", "orders.placed", retries.Subscriber("payments", subscriber),
-		func(msg *message.Message) error {
-			tx, _ := dedup.TxFromContext(msg.Context()) // what is written through tx happens once
-			_, err := tx.ExecContext(msg.Context(), `INSERT INTO payments (order_id) VALUES ($1)`, string(msg.Payload))
-			return err
+	consumer.AddHandler(router, "payments", "orders.placed", subscriber,
+		func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			_, err := tx.ExecContext(ctx, `INSERT INTO payments (order_id) VALUES ($1)`, string(msg.Payload))
+			return nil, err // an error rolls back; the message is tried again later
 		})
-	return nil
+	return once.Run(ctx, once.DefaultGrace, router, fwd, publisher) // until ctx ends
 }
+
+func placeOrder(ctx context.Context, db *sql.DB, order string) error {
+	return outbox.InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO orders (id) VALUES ($1)`, order); err != nil {
+			return err
+		}
+		return events.Publish("orders.placed", outbox.NewMessage([]byte(order)))
+	})
+}
+
+var _, _ = serve, placeOrder
 
 func _(ctx context.Context, db *sql.DB) error {
 	text, err := schema.Roles(schema.Config{}, "orders_")
@@ -358,33 +369,40 @@ func _(ctx context.Context, m *mover.Mover) error {
 }
 
 func _(ctx context.Context, db *sql.DB) error {
-	letters, err := forwarder.NewDeadLetters(db, schema.Config{})
+	letters, err := deadletter.New(db, deadletter.Config{})
 	if err != nil {
 		return err
 	}
-	act := forwarder.Act{Actor: "ann", Why: "the exchange is declared again"}
-	report, err := letters.ReplayMatching(ctx, act, forwarder.Filter{Topic: "orders.placed"}, forwarder.Plan{
+	groups, err := letters.Groups(ctx, deadletter.Filter{})
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		log.Printf("%d letters of %v: %s: %s", g.Count, g.Topics, g.Reason, g.Error)
+	}
+	act := deadletter.Act{Actor: "ann", Why: "the exchange is declared again"}
+	report, err := letters.ReplayMatching(ctx, act, deadletter.Filter{Topic: "orders.placed"}, deadletter.Plan{
 		Rate:     100, // messages a second
-		Progress: func(r forwarder.Report) { log.Printf("%d of %d", r.Replayed, r.Total) },
+		Progress: func(r deadletter.Report) { log.Printf("%d of %d", r.Replayed, r.Total) },
 	})
 	if err != nil {
 		return err
 	}
-	log.Printf("%d put back, %d need Force", report.Replayed, len(report.Skipped))
+	log.Printf("%d replayed, %d need Force", report.Replayed, len(report.Skipped))
 	return nil
 }
 
-func _(ctx context.Context, letters *forwarder.DeadLetters) error {
-	return letters.Release(ctx, forwarder.Act{Actor: "ann", Why: "order 7 was cancelled"}, "order-7")
+func _(ctx context.Context, letters *deadletter.Letters) error {
+	return letters.Release(ctx, deadletter.Act{Actor: "ann", Why: "order 7 was cancelled"}, "order-7")
 }
 
 func _(ctx context.Context, db *sql.DB, from, to time.Time) error {
-	sent, err := forwarder.NewSent(db, schema.Config{})
+	sent, err := deadletter.NewSentLog(db, deadletter.Config{})
 	if err != nil {
 		return err
 	}
-	lost := forwarder.Filter{Topic: "orders.placed", SentAfter: from, SentBefore: to}
-	_, err = sent.Resend(ctx, forwarder.Act{Actor: "ann", Why: "a queue was purged"}, lost, forwarder.Plan{Rate: 500})
+	lost := deadletter.Filter{Topic: "orders.placed", SentAfter: from, SentBefore: to}
+	_, err = sent.ReplayMatching(ctx, deadletter.Act{Actor: "ann", Why: "a queue was purged"}, lost, deadletter.Plan{Rate: 500})
 	return err
 }
 

@@ -212,6 +212,28 @@ func TestAKeyThatIsDoneInABatch(t *testing.T) {
 	})
 }
 
+// The deadline of one message is not that of the batch: the context does not
+// show it, though it ends with that of each message.
+func TestABatchHasNoDeadlineOfOneMessage(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := inBatches(t, db, 2, nil)
+		msgs := numbered(2)
+		for n, msg := range msgs { // whichever comes first
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n+1)*time.Hour)
+			defer cancel()
+			msg.SetContext(ctx)
+		}
+		noErrors(t, deliver(b.inbox.BatchHandler(
+			func(ctx context.Context, _ *sql.Tx, msgs []*message.Message) ([]*message.Message, error) {
+				if deadline, ok := ctx.Deadline(); ok || len(msgs) != 2 {
+					t.Errorf("%d messages have the deadline %v", len(msgs), deadline)
+				}
+				return nil, nil
+			}), msgs...))
+		b.expect(0, 2, 0)
+	})
+}
+
 // Consumers that are idempotent by nature share transactions too.
 func TestAnIdempotentBatch(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

@@ -203,3 +203,26 @@ func TestConfigNamesTheField(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// A consumer is registered with its owner from the start. Without one, people are
+// told that it was never seen with retry's Subscriber.
+func TestAConsumerIsRegisteredWithItsOwner(t *testing.T) {
+	db := testkit.SQLite(t)
+	transport, config := newTransport(t, db)
+	for _, query := range []string{
+		`CREATE TABLE first_owner (owner text NOT NULL)`,
+		`CREATE TRIGGER first_owner AFTER INSERT ON once_consumers BEGIN INSERT INTO first_owner VALUES (NEW.owner); END`,
+	} {
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	subscribe(t, db, config, transport, "payments")
+	var owner string
+	if err := db.QueryRowContext(t.Context(), `SELECT owner FROM first_owner`).Scan(&owner); err != nil {
+		t.Fatal(err)
+	}
+	if owner == "" {
+		t.Error("it is registered without an owner")
+	}
+}

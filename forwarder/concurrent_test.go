@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
@@ -125,7 +126,7 @@ func TestTrap01_ALateCommitOfAKeyThatADeadLetterHolds(t *testing.T) {
 	require.NoError(t, late.Commit())
 	goBy(t, db, b, "free")
 	healed.Store(true)
-	_, err := deadLetters(t, db, schema.Config{}).ReplayMatching(t.Context(), ann, anybody, forwarder.Plan{})
+	_, err := deadLetters(t, db, schema.Config{}).ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{})
 	require.NoError(t, err)
 	drained(t, db)
 	require.Equal(t, []string{"head", "late"}, b.ids(func(d delivery) bool { return d.key == "key" }))

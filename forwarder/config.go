@@ -22,7 +22,7 @@ const (
 	SendSuccessors AfterDead = iota
 
 	// BlockKey has them wait until the dead letter is replayed and confirmed,
-	// is discarded, or its key is released: see [DeadLetters].
+	// is discarded, or its key is released: see package deadletter.
 	BlockKey
 )
 
@@ -99,8 +99,8 @@ type Config struct {
 	// runs beside one whose destination is known.
 	Destination string
 
-	// KeepSent is how long messages are kept in a log when they were sent, see
-	// [Sent]: at least a minute. Defaults to 0, which keeps none.
+	// KeepSent is how long messages that were sent stay in the sent log, see
+	// deadletter.SentLog: at least a minute. Defaults to 0, which keeps none.
 	KeepSent time.Duration
 
 	// Classify says what an error of the publisher means. Defaults to

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
@@ -26,7 +27,7 @@ type stuck struct {
 	config  forwarder.Config
 	broker  *broker
 	healed  atomic.Bool
-	letters *forwarder.DeadLetters
+	letters *deadletter.Letters
 	fwd     *forwarder.Forwarder
 }
 
@@ -107,7 +108,7 @@ func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
 				} else {
 					s.healed.Store(true)
 				}
-				report, err := s.letters.ReplayMatching(t.Context(), ann, forwarder.Filter{OrderingKey: "key"}, forwarder.Plan{})
+				report, err := s.letters.ReplayMatching(t.Context(), ann, deadletter.Filter{OrderingKey: "key"}, deadletter.Plan{})
 				require.NoError(t, err)
 				require.Equal(t, 1, report.Replayed)
 				switch restart {
@@ -161,7 +162,7 @@ func TestALetterGoesBackWhileItsTopicDoesNotAnswer(t *testing.T) {
 	put(t, db, schema.Config{}, "t", msg("silent", ""))
 	eventually(t, "the topic is held", func() bool { return log.Has("does not answer", "topic=t") })
 	healed.Store(true)
-	_, err := deadLetters(t, db, schema.Config{}).ReplayMatching(t.Context(), ann, anybody, forwarder.Plan{})
+	_, err := deadLetters(t, db, schema.Config{}).ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{})
 	require.NoError(t, err)
 	for i := range 60 {
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint("other", i), fmt.Sprint("other", i)))
@@ -177,25 +178,25 @@ func TestALetterGoesBackWhileItsTopicDoesNotAnswer(t *testing.T) {
 func TestALetterThatDiesAgainHoldsItsKeyAgain(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		s := newStuck(t, db, config)
-		_, err := s.letters.ReplayMatching(t.Context(), ann, anybody, forwarder.Plan{})
+		_, err := s.letters.ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{})
 		require.NoError(t, err)
 		eventually(t, "it died again", func() bool { return dead(t, db) == 1 && s.broker.tries("head") == 2 })
 		require.Equal(t, 1, s.holds("dead"))
 		require.Equal(t, 30, pending(t, db))
 		s.healed.Store(true)
-		_, err = s.letters.ReplayMatching(t.Context(), ann, anybody, forwarder.Plan{})
+		_, err = s.letters.ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{})
 		require.NoError(t, err)
 		s.drained("head")
 	})
 }
 
 func TestAKeyGoesOnWithoutItsLetter(t *testing.T) {
-	for name, act := range map[string]func(ctx context.Context, letters *forwarder.DeadLetters) error{
-		"discard": func(ctx context.Context, letters *forwarder.DeadLetters) error {
+	for name, act := range map[string]func(ctx context.Context, letters *deadletter.Letters) error{
+		"discard": func(ctx context.Context, letters *deadletter.Letters) error {
 			_, err := letters.DiscardMatching(ctx, ann, anybody)
 			return err
 		},
-		"release": func(ctx context.Context, letters *forwarder.DeadLetters) error {
+		"release": func(ctx context.Context, letters *deadletter.Letters) error {
 			return letters.Release(ctx, ann, "key")
 		},
 	} {
@@ -211,10 +212,10 @@ func TestAKeyGoesOnWithoutItsLetter(t *testing.T) {
 				}
 				require.Equal(t, 1, dead(t, db))
 				require.Equal(t, []string{"ann | release | key:key |  | the queue is back"}, audits(t, db))
-				require.ErrorIs(t, s.letters.Release(t.Context(), ann, "key"), forwarder.ErrNotBlocked)
+				require.ErrorIs(t, s.letters.Release(t.Context(), ann, "key"), deadletter.ErrNotBlocked)
 
 				s.healed.Store(true)
-				_, err := s.letters.ReplayMatching(t.Context(), ann, anybody, forwarder.Plan{})
+				_, err := s.letters.ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{})
 				require.NoError(t, err)
 				drained(t, db)
 				require.True(t, s.broker.has("head"))
@@ -231,7 +232,7 @@ func TestKeysGoOnWithoutAForwarder(t *testing.T) {
 		require.NoError(t, s.fwd.Close())
 		bury(t, db, msg("lonely", "lonely"), msg("not held", "key"))
 		exec(t, db, `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('lonely', 1000, 1000, 'dead')`)
-		_, err := s.letters.DiscardMatching(t.Context(), ann, forwarder.Filter{MessageID: "not held"})
+		_, err := s.letters.DiscardMatching(t.Context(), ann, deadletter.Filter{MessageID: "not held"})
 		require.NoError(t, err)
 		require.Equal(t, 2, s.holds("dead"), "another letter than the one that holds the key")
 		_, err = s.letters.DiscardMatching(t.Context(), ann, anybody)

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/watermill-once/once/internal/dispatch"
+	"github.com/watermill-once/once/internal/outboxrow"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
@@ -62,7 +63,7 @@ func newInstruments(config Config) *instruments {
 	i.deferred = counter("once.forwarder.deferred", "{message}",
 		"Messages that were put off until later.", telemetry.Reason, holdRefused, holdUnknown)
 	i.dead = counter("once.forwarder.dead", "{message}",
-		"Messages that became dead letters.", telemetry.Reason, ReasonUnacceptable, ReasonExhausted)
+		"Messages that became dead letters.", telemetry.Reason, outboxrow.DeadUnacceptable, outboxrow.DeadExhausted)
 	i.stalled = counter("once.forwarder.stalled", "{stall}",
 		"Times that a topic stopped answering and was left out.", "")
 	i.confirm = meter.Durations("once.forwarder.confirm.duration",
@@ -84,14 +85,11 @@ type tally struct {
 
 // add counts one, in a series of a topic.
 func (i *instruments) add(t *tally, topic string, series int) {
-	if i.topics != nil {
-		number, listed := i.topics[topic]
-		if !listed {
-			number = len(i.topics)
-		}
-		series += number * t.each
+	number, listed := i.topics[topic]
+	if !listed {
+		number = len(i.topics) // the last one, or the only one
 	}
-	t.counts[series]++
+	t.counts[number*t.each+series]++
 }
 
 func (t *tally) flush() {

@@ -62,38 +62,3 @@ func TestAKeyIsLetGoWhileSomebodyWrites(t *testing.T) {
 	drained(t, db)
 	require.Equal(t, []string{"late", "later"}, b.ids(func(d delivery) bool { return d.key == "key" }))
 }
-
-// TestAKeyIsLetGoByTwoAtOnce has one operator discard the letter that holds a
-// key, and another release the key. Neither is told of a deadlock: whoever is
-// second finds that it was done.
-func TestAKeyIsLetGoByTwoAtOnce(t *testing.T) {
-	db := postgres(t)
-	bury(t, db, msg("head", "key"))
-	exec(t, db, `INSERT INTO once_blocked_keys SELECT ordering_key, position, position, 'dead' FROM once_outbox_dead`)
-	put(t, db, schema.Config{}, "t", msg("next", "key"))
-	lock, err := db.Begin()
-	require.NoError(t, err)
-	defer func() { _ = lock.Rollback() }()
-	_, err = lock.Exec(`SELECT FROM once_outbox FOR UPDATE`)
-	require.NoError(t, err)
-	wait := func(n int) {
-		t.Helper()
-		eventually(t, "who lets go waits", func() bool {
-			return n == count(t, db, `SELECT COUNT(*) FROM pg_stat_activity
-				WHERE wait_event_type = 'Lock' AND datname = current_database()`)
-		})
-	}
-	letters := deadLetters(t, db, schema.Config{})
-	discarded, released := make(chan error, 1), make(chan error, 1)
-	go func() {
-		_, err := letters.DiscardMatching(t.Context(), ann, anybody)
-		discarded <- err
-	}()
-	wait(1)
-	go func() { released <- letters.Release(t.Context(), ann, "key") }()
-	wait(2)
-	require.NoError(t, lock.Rollback())
-	require.NoError(t, <-discarded)
-	require.ErrorIs(t, <-released, forwarder.ErrNotBlocked)
-	require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys WHERE reason = 'dead'`))
-}

@@ -1,11 +1,10 @@
 package forwarder
 
 import (
-	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/outboxrow"
 	"github.com/watermill-once/once/internal/slot"
 )
 
@@ -29,9 +28,9 @@ type queries struct {
 }
 
 func newQueries(d dialect.Dialect) queries {
-	confirmed := columns(d, "position bigint", "message_id text")
-	lifted := columns(d, "position bigint", "ordering_key text", "slot smallint")
-	charged := columns(d, "position bigint", "message_id text", "attempts bigint", "delay bigint", "error text", "reason text",
+	confirmed := d.Columns("position bigint", "message_id text")
+	lifted := d.Columns("position bigint", "ordering_key text", "slot smallint")
+	charged := d.Columns("position bigint", "message_id text", "attempts bigint", "delay bigint", "error text", "reason text",
 		"unknown bool", "successors bigint")
 	free := `(owner IS NULL OR lease_until IS NULL OR lease_until < {now} OR owner = $1)`
 	clock := "{millis now()}"
@@ -181,11 +180,9 @@ const lowerHead = `ON CONFLICT (ordering_key) DO UPDATE
 
 // Why a key is held.
 const (
-	holdRefused  = "refused"
-	holdUnknown  = "unknown"
-	holdDead     = "dead"
-	holdReplayed = "replayed" // the head was a dead letter and is in the outbox again
-	holdReleased = "released" // the head is the first that waited for a dead letter
+	holdRefused = outboxrow.BlockedRefused
+	holdUnknown = outboxrow.BlockedUnknown
+	holdDead    = outboxrow.BlockedDead
 )
 
 // owned is true of rows o whose slot is leased to the owner in param: what a
@@ -193,23 +190,4 @@ const (
 // what its successor knows.
 func owned(param string) string {
 	return `EXISTS (SELECT 1 FROM {slots} AS s WHERE s.slot = o.slot AND s.owner = ` + param + `)`
-}
-
-// columns is an item for FROM: a table c whose columns are the lists in $1, $2
-// and so on, see dialect.List and dialect.Strings.
-func columns(d dialect.Dialect, columns ...string) string {
-	var values, names []string
-	for i, column := range columns {
-		name, kind, _ := strings.Cut(column, " ")
-		if d.SQLite() {
-			values = append(values, fmt.Sprintf("json_extract($%d, '$[' || e.key || ']') AS %s", i+1, name))
-		} else {
-			values = append(values, fmt.Sprintf("$%d::text::%s[]", i+1, kind))
-		}
-		names = append(names, name)
-	}
-	if d.SQLite() {
-		return `(SELECT ` + strings.Join(values, ", ") + ` FROM json_each($1) AS e) AS c`
-	}
-	return `unnest(` + strings.Join(values, ", ") + `) AS c(` + strings.Join(names, ", ") + `)`
 }

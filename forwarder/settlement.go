@@ -8,6 +8,7 @@ import (
 
 	"github.com/watermill-once/once/internal/dispatch"
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/outboxrow"
 )
 
 // settle records outcomes. A part that fails is not in the result, and can be
@@ -139,17 +140,17 @@ func (s *store) charge(ctx context.Context, charges []dispatch.Charge) (found in
 // blockReason returns the reason of a blocked key in its table.
 func blockReason(c dispatch.Charge) string {
 	if c.Cause == dispatch.Unknown {
-		return holdUnknown
+		return outboxrow.BlockedUnknown
 	}
-	return holdRefused
+	return outboxrow.BlockedRefused
 }
 
 // reasonOf returns the reason of a dead letter.
 func reasonOf(d dispatch.Death) string {
 	if d.Exhausted {
-		return ReasonExhausted
+		return outboxrow.DeadExhausted
 	}
-	return ReasonUnacceptable
+	return outboxrow.DeadUnacceptable
 }
 
 // errRemoved rolls moveDead back: somebody has removed the row meanwhile.

@@ -7,13 +7,14 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/watermill-once/once/internal/outboxrow"
 	"github.com/watermill-once/once/internal/parked"
 )
 
 // Why a row became a dead letter.
 const (
-	reasonMalformed = "malformed"
-	reasonInvalid   = "invalid"
+	reasonMalformed = outboxrow.DeadMalformed
+	reasonInvalid   = outboxrow.DeadInvalid
 )
 
 // letter is a dead letter.

@@ -96,7 +96,6 @@ func (b *buffer) advance(q *keyQueue) {
 	q.head = nil
 	if len(q.waiting) > 0 {
 		q.head = q.waiting[0]
-		q.waiting[0] = nil
 		q.waiting = q.waiting[1:]
 		b.ready.put(q.head)
 	}

@@ -49,14 +49,14 @@ var Points = []string{
 	"forwarder/dead-key-set",
 	"forwarder/buried", // committed
 
-	// Dead letters are put back, discarded, or let their keys go.
-	"forwarder/letters-put-back",
-	"forwarder/holds-moved",
-	"forwarder/letting-go",
-	"forwarder/operated",
-	"forwarder/operation-audited",
-	"forwarder/batch-operated", // committed
-	"forwarder/key-released",
+	// An operator replays or discards dead letters, or releases their keys.
+	"deadletter/letters-put-back",
+	"deadletter/blocked-keys-moved",
+	"deadletter/unblocking",
+	"deadletter/batch-changed",
+	"deadletter/batch-audited",
+	"deadletter/batch-committed",
+	"deadletter/key-released",
 
 	// What was sent long ago is deleted from the log.
 	"forwarder/sent-forgotten",

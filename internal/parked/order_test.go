@@ -236,3 +236,67 @@ func TestKeyOrderADiscardDoesNotKeepTheKeyWaiting(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A transaction that adds to one ordering key does not keep those of other keys
+// waiting. (SQLite has one writer.)
+func TestKeyOrderOneKeyDoesNotWaitForAnother(t *testing.T) {
+	db := testkit.Postgres(t)
+	s := newStore(t, db)
+	_, err := db.ExecContext(t.Context(), `
+		CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$;
+		CREATE TRIGGER slowly BEFORE INSERT ON once_parked FOR EACH ROW WHEN (NEW.message_id = 'slow') EXECUTE FUNCTION slowly()`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err == nil {
+		_, err = tx.ExecContext(t.Context(), `SELECT pg_advisory_xact_lock(1)`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	added := make(chan error, 2)
+	go func() { added <- s.DeliverTo(t.Context(), "t", inOrder, keyed("slow", "a")) }()
+	testkit.Eventually(t, 20*time.Second, "the first is being added", func() bool { return waitingForLocks(t, db) == 1 })
+
+	go func() { added <- s.DeliverTo(t.Context(), "t", inOrder, keyed("b1", "b")) }()
+	testkit.Eventually(t, 20*time.Second, "the other is added, or waits", func() bool {
+		return len(added) == 1 || waitingForLocks(t, db) == 2
+	})
+	if len(added) == 0 {
+		t.Error("it waits for a message of another key")
+	}
+	if err := errors.Join(tx.Rollback(), <-added, <-added); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An ordering key of bytes that a text column cannot hold, or of too many, is
+// kept like any other.
+func TestKeyOrderOfOddKeys(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		keys := []string{"nul\x00", "bad\xff", strings.Repeat("x", 6400)}
+		for n, key := range keys {
+			first, second := keyed(fmt.Sprintf("%d.1", n), key), keyed(fmt.Sprintf("%d.2", n), key)
+			if err := s.DeliverTo(t.Context(), "t", inOrder, first, second); err != nil {
+				t.Fatalf("%.9q: %v", key, err)
+			}
+		}
+		for nth := 1; nth <= 2; nth++ {
+			claimed := claim(t, s, selection)
+			if len(claimed) != len(keys) {
+				t.Fatalf("%d claimed, want the heads of %d keys", len(claimed), len(keys))
+			}
+			for n, c := range claimed {
+				if want := fmt.Sprintf("%d.%d", n, nth); c.Message.UUID != want {
+					t.Errorf("%s was claimed, want %s", c.Message.UUID, want)
+				}
+				if err := s.Resolve(t.Context(), c.Claim); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	})
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/embedded"
@@ -71,6 +72,8 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 	makeMover := func(db *sql.DB, c mover.Config) error { _, err := mover.New(db, c); return err }
 	makeDedup := func(db *sql.DB, c dedup.Config) error { _, err := dedup.New(db, c); return err }
 	makeRetry := func(db *sql.DB, c retry.Config) error { _, err := retry.New(db, c); return err }
+	makeLetters := func(db *sql.DB, c deadletter.Config) error { _, err := deadletter.New(db, c); return err }
+	makeSentLog := func(db *sql.DB, c deadletter.Config) error { _, err := deadletter.NewSentLog(db, c); return err }
 	makePoison := func(db *sql.DB, c poison.Config) error { _, err := poison.New(db, c); return err }
 	makeInbox := func(db *sql.DB, c durable.Config) error { _, err := durable.New(db, c); return err }
 	makeSequence := func(c sequence.Config) error { _, err := sequence.New(c); return err }
@@ -159,10 +162,14 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 		"retry: a class without Match": {makeRetry(db, retry.Config{Classes: []retry.Class{{Match: func(error) bool { return true }}, {}}}), "Classes[1].Match"},
 		"retry: a class without sense": {makeRetry(db, retry.Config{Classes: []retry.Class{{Match: func(error) bool { return true }, Policy: retry.Policy{Factor: 0.1}}}}), "Classes[0].Policy.Factor"},
 
-		"poison: all at once":         {makePoison(nil, poison.Config{Schema: badSchema, UnackedWait: -1, ReplayLease: -1, CopyTo: "t"}), "db Dialect Schema Prefix Hold ReplayLease CopyTo"},
+		"deadletter: all at once": {makeLetters(nil, deadletter.Config{Schema: badSchema, InboxRetention: -1}), "db Dialect Schema Prefix InboxRetention"},
+		"deadletter: the log":     {makeSentLog(nil, deadletter.Config{Schema: badSchema, InboxRetention: -1}), "db Dialect Schema Prefix InboxRetention"},
+		"deadletter: long ago":    {makeLetters(db, deadletter.Config{InboxRetention: math.MinInt64}), "InboxRetention"},
+
+		"poison: all at once":         {makePoison(nil, poison.Config{Schema: badSchema, UnackedWait: -1, ReplayLease: -1, CopyTo: "t"}), "db Dialect Schema Prefix UnackedWait ReplayLease CopyTo"},
 		"poison: a short ReplayLease": {makePoison(db, poison.Config{ReplayLease: 499 * time.Millisecond}), "ReplayLease"},
 
-		"durable: all at once":   {makeInbox(nil, durable.Config{Schema: badSchema, BatchSize: -1, Ahead: -1, BatchWait: -1, KeepHandled: -1, UnackedWait: -1}), "db Dialect Schema Prefix BatchSize Ahead BatchWait KeepHandled Hold"},
+		"durable: all at once":   {makeInbox(nil, durable.Config{Schema: badSchema, BatchSize: -1, Ahead: -1, BatchWait: -1, KeepHandled: -1, UnackedWait: -1}), "db Dialect Schema Prefix BatchSize Ahead BatchWait KeepHandled UnackedWait"},
 		"durable: all too large": {makeInbox(db, durable.Config{BatchSize: math.MaxInt, Ahead: math.MaxInt, BatchWait: math.MaxInt64}), "BatchSize Ahead BatchWait"},
 
 		"sequence: all at once":       {makeSequence(sequence.Config{Schema: badSchema, Policy: -1, First: -1, Window: -1, AfterWindow: -1}), "Dialect Schema Prefix Tx Policy First Window AfterWindow"},

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -256,12 +256,12 @@ func (w *world) fates() map[string][]fate {
 	return found
 }
 
-func (w *world) letters() ([]forwarder.Letter, error) {
-	d, err := forwarder.NewDeadLetters(w.db, w.config)
+func (w *world) letters() ([]deadletter.Letter, error) {
+	d, err := deadletter.New(w.db, deadletter.Config{Schema: w.config})
 	if err != nil {
 		return nil, err
 	}
-	letters, err := d.List(w.Context(), forwarder.Filter{Limit: 1000})
+	letters, err := d.List(w.Context(), deadletter.Filter{Limit: 1000})
 	for i := range letters {
 		if err == nil {
 			letters[i], err = d.Get(w.Context(), letters[i].ID)

@@ -3,10 +3,12 @@ package badinput
 import (
 	"database/sql"
 	"fmt"
+	"io"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
@@ -150,11 +152,11 @@ func name(n int) string { return fmt.Sprintf("m-%03d", n) }
 // looks sees that everything that looks at the tables still can.
 func (w *world) looks() {
 	w.Helper()
-	letters, err := forwarder.NewDeadLetters(w.db, w.config)
+	letters, err := deadletter.New(w.db, deadletter.Config{Schema: w.config})
 	if err != nil {
 		w.Fatal(err)
 	}
-	for name, f := range map[string]forwarder.Filter{
+	for name, f := range map[string]deadletter.Filter{
 		"all": {}, "tenant": {Tenant: "t"}, "aggregate": {AggregateType: "a", AggregateID: "b"}, "event": {EventType: "e"},
 	} {
 		if _, err := letters.List(w.Context(), f); err != nil {
@@ -164,6 +166,7 @@ func (w *world) looks() {
 			w.Errorf("dead letters by %s: %v", name, err)
 		}
 	}
+	w.looksAtLetters(letters)
 	quarantine := w.consumer.Quarantine()
 	if _, err := quarantine.Groups(w.Context(), poison.Filter{}); err != nil {
 		w.Errorf("groups: %v", err)
@@ -180,6 +183,26 @@ func (w *world) looks() {
 	}
 	if err := f.Close(); err != nil {
 		w.Error(err)
+	}
+}
+
+// looksAtLetters sees that odd rows are grouped, tried and exported too.
+func (w *world) looksAtLetters(letters *deadletter.Letters) {
+	w.Helper()
+	groups, err := letters.Groups(w.Context(), deadletter.Filter{Limit: 1000})
+	if err != nil {
+		w.Errorf("groups of dead letters: %v", err)
+	}
+	for _, g := range groups {
+		if found, err := letters.List(w.Context(), deadletter.Filter{Fingerprint: g.Fingerprint}); err != nil || len(found) == 0 {
+			w.Errorf("dead letters of the group %q: %d, %v", g.Fingerprint, len(found), err)
+		}
+	}
+	if _, err := letters.DryRun(w.Context(), deadletter.Filter{All: true}, deadletter.Plan{}); err != nil {
+		w.Errorf("dry run of dead letters: %v", err)
+	}
+	if _, err := letters.Export(w.Context(), deadletter.Filter{}, io.Discard); err != nil {
+		w.Errorf("export of dead letters: %v", err)
 	}
 }
 

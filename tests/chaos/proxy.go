@@ -51,14 +51,19 @@ func (l *link) close() {
 	}
 }
 
-// reset closes both so that both sides see a reset.
+// reset closes both connections so that both sides see a reset.
 func (l *link) reset() {
+	l.lose()
+	l.close()
+}
+
+// lose makes any later close a reset.
+func (l *link) lose() {
 	for _, conn := range []*net.TCPConn{l.client, l.server} {
 		if conn != nil {
 			_ = conn.SetLinger(0)
 		}
 	}
-	l.close()
 }
 
 // relayed is a message on its way.
@@ -234,13 +239,16 @@ func (p *proxy) now() (mode, <-chan struct{}) {
 func (p *proxy) set(m mode) {
 	p.mu.Lock()
 	old := p.mode
-	p.mode = m
-	close(p.changed)
-	p.changed = make(chan struct{})
 	var links []*link
 	for l := range p.links {
 		links = append(links, l)
+		if m != halfOpen && (old == silent || old == halfOpen) {
+			l.lose() // before its goroutines see the new mode, and close it
+		}
 	}
+	p.mode = m
+	close(p.changed)
+	p.changed = make(chan struct{})
 	p.mu.Unlock()
 	for _, l := range links {
 		switch {

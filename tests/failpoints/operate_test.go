@@ -8,7 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -30,7 +30,7 @@ func (a *actor) operate(ctx context.Context) error {
 	if a.Operate == "" {
 		return nil
 	}
-	letters, err := forwarder.NewDeadLetters(a.db, a.schema())
+	letters, err := deadletter.New(a.db, deadletter.Config{Schema: a.schema()})
 	if err != nil {
 		return err
 	}
@@ -43,12 +43,12 @@ func (a *actor) operate(ctx context.Context) error {
 	for {
 		switch a.Operate {
 		case replayDead:
-			_, err = letters.ReplayMatching(ctx, forwarder.Act(act), forwarder.Filter{All: true}, forwarder.Plan{Force: true})
+			_, err = letters.ReplayMatching(ctx, deadletter.Act(act), deadletter.Filter{All: true}, deadletter.Plan{Force: true})
 		case discardDead:
-			_, err = letters.DiscardMatching(ctx, forwarder.Act(act), forwarder.Filter{All: true})
+			_, err = letters.DiscardMatching(ctx, deadletter.Act(act), deadletter.Filter{All: true})
 		case releaseDead:
-			err = letters.Release(ctx, forwarder.Act(act), key)
-			if errors.Is(err, forwarder.ErrNotBlocked) {
+			err = letters.Release(ctx, deadletter.Act(act), key)
+			if errors.Is(err, deadletter.ErrNotBlocked) {
 				err = nil
 			}
 		case replayMany:

@@ -92,7 +92,7 @@ var scenarios = []scenario{
 	{
 		name: "durable", life: life{Writes: three, Durable: true}, handled: three,
 		points: []string{
-			"durable/store", "parked/delivered", "inbox/ack", "inbox/ack:2", "inbox/acked", "parked/claim", "parked/claimed",
+			"durable/store", "parked/delivered", "durable/ack", "durable/ack:2", "durable/acked", "parked/claim", "parked/claimed",
 			"dedup/claimed", "dedup/committed", "retry/handled", "parked/settle", "parked/removed", "parked/settled", "parked/forgotten",
 		},
 	},
@@ -157,8 +157,8 @@ var scenarios = []scenario{
 			w.audited("replay", 1)
 		},
 		points: []string{
-			"forwarder/letters-put-back", "forwarder/holds-moved", "forwarder/operated", "forwarder/operation-audited",
-			"forwarder/batch-operated", "forwarder/hold-lifted",
+			"deadletter/letters-put-back", "deadletter/blocked-keys-moved", "deadletter/batch-changed", "deadletter/batch-audited",
+			"deadletter/batch-committed", "forwarder/hold-lifted",
 		},
 	},
 	{
@@ -167,7 +167,7 @@ var scenarios = []scenario{
 		untilThen: func(w *world) bool { return w.count(`once_outbox_dead`) == 0 },
 		check:     func(w *world) { w.audited("discard", 1) },
 		points: []string{
-			"forwarder/letting-go", "forwarder/letting-go:2", "forwarder/letting-go:3", "forwarder/operated", "forwarder/batch-operated",
+			"deadletter/unblocking", "deadletter/unblocking:2", "deadletter/unblocking:3", "deadletter/batch-changed", "deadletter/batch-committed",
 		},
 	},
 	{
@@ -175,7 +175,7 @@ var scenarios = []scenario{
 		handled: []string{"d2"}, dead: []string{"d1"}, before: []string{"d1", "d2"},
 		seed:   deadLetter,
 		check:  func(w *world) { w.audited("release", 1) },
-		points: []string{"forwarder/letting-go:2", "forwarder/key-released"},
+		points: []string{"deadletter/unblocking:2", "deadletter/key-released"},
 	},
 	{
 		name: "told to end", life: life{Writes: three, Stops: true}, handled: three,

@@ -42,7 +42,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 1, what: "who lets a key go does not see who is about to commit",
-			file: "forwarder/dead.go", guard: "THEN f.position ELSE h.successors_after END", without: "THEN f.position ELSE f.position END",
+			file: "deadletter/release.go", guard: "THEN f.position ELSE b.successors_after END", without: "THEN f.position ELSE f.position END",
 			pkg: "forwarder", test: "TestTrap01_ALateCommitWhileAKeyIsLetGo",
 		},
 		{

@@ -16,6 +16,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 
 	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/testkit"
@@ -92,7 +93,7 @@ func TestTrap60_ThePasswordOfTheDatabaseIsNotTold(t *testing.T) {
 func (w *watch) call(db *sql.DB) []error {
 	w.Helper()
 	ctx := w.Context()
-	letters, err := forwarder.NewDeadLetters(db, schema.Config{})
+	letters, err := deadletter.New(db, deadletter.Config{})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -103,7 +104,7 @@ func (w *watch) call(db *sql.DB) []error {
 	ann := poison.Act{Actor: "ann", Why: "a test"}
 	_, list := quarantine.List(ctx, poison.Filter{})
 	_, replay := quarantine.ReplayMatching(ctx, ann, poison.Filter{All: true}, poison.Plan{})
-	_, dead := letters.List(ctx, forwarder.Filter{})
+	_, dead := letters.List(ctx, deadletter.Filter{})
 	_, sweep := w.inbox(db).Sweep(ctx)
 	return []error{
 		schema.Up(ctx, db, schema.Config{}),

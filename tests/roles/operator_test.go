@@ -3,10 +3,11 @@ package roles
 import (
 	"bytes"
 	"errors"
+	"io"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -40,6 +41,8 @@ func (p *part) look(quarantine *poison.Quarantine) {
 	p.Helper()
 	ctx := p.Context()
 	entries, err := quarantine.List(ctx, poison.Filter{})
+	p.must(err)
+	_, err = quarantine.Count(ctx, poison.Filter{})
 	p.must(err)
 	_, err = quarantine.Groups(ctx, poison.Filter{})
 	p.must(err)
@@ -98,22 +101,32 @@ func (p *part) change(quarantine *poison.Quarantine) {
 func (p *part) deadLetters() {
 	p.Helper()
 	ctx := p.Context()
-	letters, err := forwarder.NewDeadLetters(p.db, tables)
+	letters, err := deadletter.New(p.db, deadletter.Config{Schema: tables})
 	p.must(err)
-	dead, err := letters.List(ctx, forwarder.Filter{})
+	dead, err := letters.List(ctx, deadletter.Filter{})
 	p.must(err)
 	_, err = letters.Get(ctx, dead[0].ID)
 	p.must(err)
-	p.must(letters.Release(ctx, forwarder.Act(act), "dead key"))
-	replayed, err := letters.ReplayMatching(ctx, forwarder.Act(act), forwarder.Filter{OrderingKey: "dead key too"}, forwarder.Plan{})
+	_, err = letters.Groups(ctx, deadletter.Filter{})
 	p.must(err)
-	discarded, err := letters.DiscardMatching(ctx, forwarder.Act(act), forwarder.Filter{MessageID: "8"})
+	_, err = letters.DryRun(ctx, deadletter.Filter{All: true}, deadletter.Plan{})
 	p.must(err)
-	sent, err := forwarder.NewSent(p.db, tables)
+	_, err = letters.Export(ctx, deadletter.Filter{}, io.Discard)
 	p.must(err)
-	_, err = sent.List(ctx, forwarder.Filter{})
+	p.must(letters.Release(ctx, deadletter.Act(act), "dead key"))
+	replayed, err := letters.ReplayMatching(ctx, deadletter.Act(act), deadletter.Filter{OrderingKey: "dead key too"}, deadletter.Plan{})
 	p.must(err)
-	resent, err := sent.Resend(ctx, forwarder.Act(act), forwarder.Filter{MessageID: "1"}, forwarder.Plan{})
+	discarded, err := letters.DiscardMatching(ctx, deadletter.Act(act), deadletter.Filter{MessageID: "8"})
+	p.must(err)
+	sent, err := deadletter.NewSentLog(p.db, deadletter.Config{Schema: tables})
+	p.must(err)
+	_, err = sent.List(ctx, deadletter.Filter{})
+	p.must(err)
+	_, err = sent.DryRun(ctx, deadletter.Filter{All: true}, deadletter.Plan{})
+	p.must(err)
+	_, err = sent.Export(ctx, deadletter.Filter{}, io.Discard)
+	p.must(err)
+	resent, err := sent.ReplayMatching(ctx, deadletter.Act(act), deadletter.Filter{MessageID: "1"}, deadletter.Plan{})
 	p.must(err)
 	if replayed.Replayed != 1 || discarded != 1 || resent.Replayed != 1 {
 		p.Errorf("replayed %+v, discarded %d, resent %+v", replayed, discarded, resent)

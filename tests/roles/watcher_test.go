@@ -3,6 +3,7 @@ package roles
 import (
 	"strings"
 
+	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/poison"
 )
@@ -16,11 +17,13 @@ func (p *part) watch() {
 	p.must(err)
 	_, err = f.Stats(ctx)
 	p.must(err)
-	letters, err := forwarder.NewDeadLetters(p.db, tables)
+	letters, err := deadletter.New(p.db, deadletter.Config{Schema: tables})
 	p.must(err)
-	_, err = letters.Count(ctx, forwarder.Filter{Topic: "unacceptable"})
+	_, err = letters.Count(ctx, deadletter.Filter{Topic: "unacceptable"})
 	p.must(err)
 	quarantine, err := poison.New(p.db, poison.Config{Schema: tables})
+	p.must(err)
+	_, err = quarantine.Count(ctx, poison.Filter{})
 	p.must(err)
 	_, err = quarantine.Replays(ctx, 0)
 	p.must(err)

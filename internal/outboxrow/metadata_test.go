@@ -1,4 +1,4 @@
-package forwarder
+package outboxrow
 
 import (
 	"encoding/json"
@@ -16,18 +16,18 @@ var metadataTexts = []string{
 	`{`, `{"a"`, `{"a":`, `{"a":"b"`, `{"a":"b",`, `{"a":"b",}`, `{"a":"b"}}`, `{"a" "b"}`, `{a:"b"}`,
 }
 
-// FuzzDecodeMetadata holds the quick way against encoding/json.
+// FuzzDecodeMetadata compares DecodeMetadata with encoding/json.
 func FuzzDecodeMetadata(f *testing.F) {
 	for _, text := range metadataTexts {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		if !json.Valid([]byte(text)) || !utf8.ValidString(text) {
-			return // the database has seen to that
+			return // the database refuses such text
 		}
 		want := message.Metadata{}
 		wantErr := json.Unmarshal([]byte(text), &want)
-		got, err := decode([]byte(text))
+		got, err := DecodeMetadata([]byte(text))
 		require.Equal(t, wantErr, err)
 		if err == nil {
 			require.Len(t, got, len(want))

@@ -1,0 +1,59 @@
+package deadletter
+
+import (
+	"cmp"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/fields"
+	"github.com/watermill-once/once/schema"
+)
+
+// Config configures [Letters] and a [SentLog]. The zero value is ready for
+// production use.
+type Config struct {
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL
+	// and the prefix "once_".
+	Schema schema.Config
+
+	// InboxRetention is how long all consumers remember the ids of messages: the
+	// shortest dedup.Config.Retention among them. A consumer would handle a
+	// message that was sent longer ago a second time, so a replay needs
+	// Plan.Force for it. Defaults to 7 days.
+	InboxRetention time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	c.Schema = c.Schema.WithDefaults()
+	c.InboxRetention = cmp.Or(c.InboxRetention, 7*24*time.Hour)
+	return c
+}
+
+func (c Config) validate() error {
+	err := c.Schema.Validate()
+	if c.InboxRetention < 0 {
+		err = errors.Join(err, fmt.Errorf("InboxRetention is %v: negative", c.InboxRetention))
+	}
+	return err
+}
+
+// open completes t with the database, or returns an error that names each field
+// of config that cannot be used.
+func (t table) open(db *sql.DB, config Config) (table, error) {
+	config = config.withDefaults()
+	err := config.validate()
+	if db == nil {
+		err = errors.Join(errors.New("db is nil"), err)
+	}
+	if err != nil {
+		return table{}, fields.Refused("deadletter", err)
+	}
+	if t.dialect, err = dialect.New(config.Schema); err != nil {
+		return table{}, fmt.Errorf("deadletter: %w", err)
+	}
+	t.db, t.inboxRetention = db, config.InboxRetention
+	return t, nil
+}

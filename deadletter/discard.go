@@ -1,0 +1,56 @@
+package deadletter
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+)
+
+// Discard deletes letters for good, in one transaction. If one of them does not
+// exist ([ErrNotFound]), it deletes none. Messages that wait for a letter are
+// sent afterwards. Act.Why is required.
+func (l *Letters) Discard(ctx context.Context, act Act, ids ...int64) error {
+	err := act.validateLoss()
+	if err == nil {
+		err = l.table.changeIDs(ctx, ids, l.discard(act))
+	}
+	if err != nil {
+		return fmt.Errorf("deadletter: discard: %w", err)
+	}
+	return nil
+}
+
+// DiscardMatching deletes the letters that match for good, as [Letters.Discard]
+// does, and returns the number of deleted letters. It uses several transactions.
+// When ctx ends, it stops after a batch. The number is right also if there is an
+// error, but does not include the letters of a commit with an unknown outcome.
+func (l *Letters) DiscardMatching(ctx context.Context, act Act, f Filter) (discarded int, err error) {
+	var report Report
+	if err = act.validateLoss(); err == nil {
+		report, err = l.table.changeMatching(ctx, f, l.discard(act))
+	}
+	if err != nil {
+		return report.Replayed, fmt.Errorf("deadletter: discard: %w", err)
+	}
+	return report.Replayed, nil
+}
+
+func (l *Letters) discard(act Act) operation {
+	return operation{act: act, name: "discard", unsure: "1 = 0", unfit: "1 = 0", do: l.deleteLetters}
+}
+
+func (l *Letters) deleteLetters(ctx context.Context, tx *sql.Tx, letters []row) error {
+	var (
+		positions []int64
+		keys      []string
+	)
+	for _, letter := range letters {
+		if letter.key != "" {
+			positions, keys = append(positions, letter.position), append(keys, letter.key)
+		}
+	}
+	if err := l.unblock(ctx, tx, positions, keys); err != nil {
+		return err
+	}
+	return l.table.remove(ctx, tx, letters)
+}

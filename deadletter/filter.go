@@ -1,0 +1,114 @@
+package deadletter
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Filter selects dead letters or sent messages: those that match every field
+// that is not empty.
+type Filter struct {
+	// All selects everything. A call that changes rows refuses a Filter without
+	// another condition unless All is set, because such a Filter may be a mistake.
+	All bool
+
+	// IDs are the IDs of rows, not of their messages. nil is no condition; a list
+	// without elements matches nothing.
+	IDs []int64
+
+	// MessageID, Topic and OrderingKey are those of the message.
+	MessageID   string
+	Topic       string
+	OrderingKey string
+
+	// Tenant, AggregateType, AggregateID and EventType are values in the metadata
+	// of the message, see outbox.SetTenant, SetAggregate and SetEventType.
+	Tenant        string
+	AggregateType string
+	AggregateID   string
+	EventType     string
+
+	// Reason is one of the Reason constants. Fingerprint is that of a [Group].
+	// Both are for dead letters only.
+	Reason      string
+	Fingerprint string
+
+	// FailedAfter and FailedBefore bound the time at which a message became a dead
+	// letter: FailedAfter itself matches, FailedBefore does not. Both are whole
+	// milliseconds of the database's clock, and for dead letters only.
+	FailedAfter, FailedBefore time.Time
+
+	// SentAfter and SentBefore bound the time at which a message was sent, in the
+	// same way. Both are for the sent log only.
+	SentAfter, SentBefore time.Time
+
+	// AfterID is the ID of the last row of the page before: rows come in ascending
+	// order of their IDs. AfterGroup is the Fingerprint of the last group of the
+	// page before, and only for Groups.
+	AfterID    int64
+	AfterGroup string
+
+	// Limit is the largest number of rows to list, replay, discard or export, or
+	// of groups. Defaults to 100 for List and Groups, and to no limit for the
+	// other calls.
+	Limit int
+}
+
+// validate names every field that cannot be used with the table.
+func (t table) validate(f Filter) error {
+	err := t.validateGroups(f)
+	if f.AfterGroup != "" { // ignored, it would select more rows than meant
+		err = errors.Join(err, errors.New("AfterGroup is set: only Groups returns pages of groups"))
+	}
+	return err
+}
+
+// validateGroups is validate for Groups.
+func (t table) validateGroups(f Filter) error {
+	var errs []error
+	if f.Limit < 0 {
+		errs = append(errs, fmt.Errorf("Limit is %d: negative", f.Limit))
+	}
+	if f.AfterID < 0 {
+		errs = append(errs, fmt.Errorf("AfterID is %d: negative", f.AfterID))
+	}
+	if f.All && !t.everything(f) {
+		errs = append(errs, errors.New("All is set together with conditions"))
+	}
+	failed, sent := !f.FailedAfter.IsZero() || !f.FailedBefore.IsZero(), !f.SentAfter.IsZero() || !f.SentBefore.IsZero()
+	switch {
+	case !t.dead && (f.Reason != "" || f.Fingerprint != ""):
+		errs = append(errs, errors.New("Reason or Fingerprint is set: only dead letters have them"))
+	case !t.dead && failed:
+		errs = append(errs, errors.New("FailedAfter or FailedBefore is set: use SentAfter and SentBefore for sent messages"))
+	case t.dead && sent:
+		errs = append(errs, errors.New("SentAfter or SentBefore is set: use FailedAfter and FailedBefore for dead letters"))
+	case f.Reason != "" && !slices.Contains(reasons, f.Reason): // a misspelt reason would match nothing
+		errs = append(errs, fmt.Errorf("Reason is %q, none of %s", f.Reason, strings.Join(reasons, ", ")))
+	}
+	if !f.FailedBefore.IsZero() && !f.FailedAfter.Before(f.FailedBefore) {
+		errs = append(errs, errors.New("FailedBefore is not after FailedAfter"))
+	}
+	if !f.SentBefore.IsZero() && !f.SentAfter.Before(f.SentBefore) {
+		errs = append(errs, errors.New("SentBefore is not after SentAfter"))
+	}
+	return errors.Join(errs...)
+}
+
+// validateChange also refuses a Filter that selects everything without All.
+func (t table) validateChange(f Filter) error {
+	err := t.validate(f)
+	if t.everything(f) && !f.All {
+		err = errors.Join(err, errors.New("the Filter has no condition: set All to select everything"))
+	}
+	return err
+}
+
+// everything reports whether f selects every row of every page.
+func (t table) everything(f Filter) bool {
+	f.AfterID = 0
+	return len(t.conditions(f).texts) == 0
+}

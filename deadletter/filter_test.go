@@ -1,0 +1,109 @@
+package deadletter_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/deadletter"
+	"github.com/watermill-once/once/outbox"
+)
+
+// filters returns for each field a Filter that matches the message of described,
+// and a Filter that does not.
+func filters(id int64) map[string][2]deadletter.Filter {
+	type filter = deadletter.Filter
+	return map[string][2]filter{
+		"IDs":           {{IDs: []int64{id}}, {IDs: []int64{}}},
+		"MessageID":     {{MessageID: "described"}, {MessageID: "Described"}},
+		"Topic":         {{Topic: "t"}, {Topic: "other"}},
+		"OrderingKey":   {{OrderingKey: `it's "k"`}, {OrderingKey: "k"}},
+		"Tenant":        {{Tenant: `"acme'`}, {Tenant: "other"}},
+		"AggregateType": {{AggregateType: "order"}, {AggregateType: "7"}},
+		"AggregateID":   {{AggregateID: "7"}, {AggregateID: "order"}},
+		"EventType":     {{EventType: "placed"}, {EventType: "place_"}},
+		"two fields":    {{Topic: "t", Tenant: `"acme'`}, {Topic: "t", Tenant: "other"}},
+	}
+}
+
+func described() *message.Message {
+	m := msg("described", `it's "k"`)
+	outbox.SetTenant(m, `"acme'`)
+	outbox.SetAggregate(m, "order", "7", 1)
+	outbox.SetEventType(m, "placed")
+	return m
+}
+
+func TestFilterOfLetters(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		b.bury(described())
+		b.bury(msg("bare", ""))
+		b.exec(`UPDATE once_outbox_dead SET topic = 'bare', reason = 'unacceptable' WHERE message_id = 'bare'`)
+		b.age("once_outbox_dead", "died_at", 2*time.Hour, `message_id = 'bare'`)
+		odd := `null`
+		if b.sqlite() {
+			odd = `not JSON`
+		}
+		b.exec(`UPDATE once_outbox_dead SET metadata = '` + odd + `' WHERE message_id = 'bare'`)
+
+		all := filters(1)
+		all["Reason"] = [2]deadletter.Filter{{Reason: deadletter.ReasonExhausted}, {Reason: deadletter.ReasonMalformed}}
+		all["Fingerprint"] = [2]deadletter.Filter{{Fingerprint: "exhausted: no queue"}, {Fingerprint: "exhausted: no"}}
+		now := time.Now()
+		all["FailedAfter"] = [2]deadletter.Filter{{FailedAfter: now.Add(-time.Hour)}, {FailedAfter: now.Add(time.Hour)}}
+		all["FailedBefore"] = [2]deadletter.Filter{{FailedBefore: now.Add(time.Hour)}, {FailedBefore: now.Add(-time.Hour)}}
+		all["AfterID"] = [2]deadletter.Filter{{MessageID: "described"}, {AfterID: 2}}
+		for name, pair := range all {
+			for i, f := range pair {
+				found, err := b.letters.List(b.Context(), f)
+				require.NoError(b, err, name)
+				n, err := b.letters.Count(b.Context(), f)
+				require.NoError(b, err, name)
+				require.Len(b, found, n, name)
+				switch {
+				case name == "FailedBefore" && i == 0:
+					require.Len(b, found, 2)
+				case name == "FailedBefore":
+					require.Equal(b, "bare", found[0].MessageID)
+					require.Empty(b, found[0].Metadata)
+				case i == 0:
+					require.Len(b, found, 1, name)
+					require.Equal(b, "described", found[0].MessageID, name)
+				default:
+					require.Empty(b, found, name)
+				}
+			}
+		}
+	})
+}
+
+func TestFilterOfTheSentLog(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		b.record("t", described())
+		b.record("bare", msg("bare", ""))
+		b.age("once_outbox_sent", "sent_at", 10*time.Minute, `message_id = 'bare'`) // another order than that of the IDs
+		all := filters(1)
+		early := time.Now().Add(-5 * time.Minute)
+		all["SentAfter"] = [2]deadletter.Filter{{SentAfter: early}, {SentAfter: early.Add(time.Hour)}}
+		all["SentBefore"] = [2]deadletter.Filter{{SentAfter: early, SentBefore: early.Add(time.Hour)}, {SentBefore: early.Add(-time.Hour)}}
+		for name, pair := range all {
+			for i, f := range pair {
+				found, err := b.log.List(b.Context(), f)
+				require.NoError(b, err, name)
+				n, err := b.log.Count(b.Context(), f)
+				require.NoError(b, err, name)
+				require.Len(b, found, n, name)
+				require.Len(b, found, 1-i, name)
+				if i == 0 {
+					require.Equal(b, "described", found[0].MessageID, name)
+				}
+			}
+		}
+		old, err := b.log.List(b.Context(), deadletter.Filter{SentBefore: early})
+		require.NoError(b, err)
+		require.Len(b, old, 1)
+		require.Equal(b, "bare", old[0].MessageID)
+	})
+}

@@ -1,0 +1,187 @@
+package deadletter
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/operate"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// operation is a change of rows. Each batch of rows is changed in one transaction
+// together with its audit rows.
+type operation struct {
+	Plan
+
+	act    Act
+	name   string // in audit rows
+	unsure string // SQL condition: the message may have been sent
+	unfit  string // SQL condition: the outbox would refuse the message
+	do     func(ctx context.Context, tx *sql.Tx, rows []row) error
+}
+
+// row is a row that an operation changes.
+type row struct {
+	id, position   int64
+	messageID, key string
+	force          int // why the row needs Plan.Force
+}
+
+const (
+	noForce = iota
+	forgotten
+	unfit
+)
+
+// forceColumn returns an expression for row.force.
+func (t table) forceColumn(op operation, c *conditions) string {
+	return `CASE WHEN ` + op.unfit + ` THEN ` + strconv.Itoa(unfit) + ` WHEN ` + op.unsure + ` AND ` + t.arrived + ` < {after ` +
+		c.arg(-t.inboxRetention.Milliseconds()) + `} THEN ` + strconv.Itoa(forgotten) + ` ELSE ` + strconv.Itoa(noForce) + ` END`
+}
+
+// batchRows bounds the rows of one transaction, because others wait for its locks.
+const batchRows = 100
+
+// changeMatching changes all rows that match f and exist when it begins. The
+// report counts the changed rows also if there is an error.
+func (t table) changeMatching(ctx context.Context, f Filter, op operation) (Report, error) {
+	if err := errors.Join(t.validateChange(f), op.validate()); err != nil {
+		return Report{}, err
+	}
+	var report Report
+	n, last, err := t.count(ctx, f)
+	report.Total = n
+	if f.Limit > 0 {
+		report.Total = min(n, f.Limit)
+	}
+	rate := operate.Rate(op.Rate)
+	for after := f.AfterID; err == nil && after < last && (f.Limit == 0 || report.Replayed < f.Limit); {
+		began, before := time.Now(), report.Replayed
+		size := rate.Batch(batchRows)
+		if f.Limit > 0 {
+			size = min(size, f.Limit-before)
+		}
+		f.AfterID = after
+		if after, err = t.changeBatch(ctx, f, op, last, size, &report); err != nil {
+			break
+		}
+		if op.Progress != nil {
+			op.Progress(report)
+		}
+		if after < last {
+			err = rate.Pause(ctx, began, report.Replayed-before)
+		}
+	}
+	return report, err
+}
+
+// changeBatch changes up to size rows behind f.AfterID and returns the ID of the
+// last row it looked at, or last if no row is left.
+func (t table) changeBatch(ctx context.Context, f Filter, op operation, last int64, size int, report *Report) (int64, error) {
+	var (
+		chosen  []row
+		skipped []int64
+		upTo    int64
+	)
+	err := t.write(ctx, func(tx *sql.Tx) error {
+		chosen, skipped, upTo = nil, nil, last
+		rows, err := t.rows(ctx, tx, f, op, last, size)
+		if err != nil || len(rows) == 0 {
+			return err
+		}
+		upTo = rows[len(rows)-1].id
+		for _, r := range rows {
+			if r.force != noForce && !op.Force {
+				skipped = append(skipped, r.id)
+			} else {
+				chosen = append(chosen, r)
+			}
+		}
+		return t.change(ctx, tx, op, chosen)
+	})
+	if err != nil {
+		return 0, err
+	}
+	failpoint.Hit("deadletter/batch-committed")
+	report.Replayed += len(chosen)
+	report.Skipped = append(report.Skipped, skipped...)
+	return upTo, nil
+}
+
+// changeIDs changes the rows with these IDs in one transaction, or none of them.
+func (t table) changeIDs(ctx context.Context, ids []int64, op operation) error {
+	ids, err := operate.Distinct(ids)
+	if err != nil {
+		return err
+	}
+	return t.write(ctx, func(tx *sql.Tx) error {
+		rows, err := t.rows(ctx, tx, Filter{IDs: ids}, op, math.MaxInt64, len(ids))
+		if err != nil {
+			return err
+		}
+		for i, id := range ids {
+			if i == len(rows) || rows[i].id != id {
+				return t.notFound(id)
+			}
+			switch rows[i].force {
+			case unfit:
+				return fmt.Errorf("%s %d: %w: the outbox refuses such a message", t.row, id, ErrNeedsForce)
+			case forgotten:
+				return fmt.Errorf("%s %d: %w: the message may have been sent longer ago than Config.InboxRetention", t.row, id, ErrNeedsForce)
+			}
+		}
+		return t.change(ctx, tx, op, rows)
+	})
+}
+
+func (t table) change(ctx context.Context, tx *sql.Tx, op operation, rows []row) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	if err := op.do(ctx, tx, rows); err != nil {
+		return err
+	}
+	failpoint.Hit("deadletter/batch-changed")
+	subjects, messageIDs := make([]string, len(rows)), make([]string, len(rows))
+	for i, r := range rows {
+		subjects[i], messageIDs[i] = t.subject+":"+strconv.FormatInt(r.id, 10), r.messageID
+	}
+	err := t.audit(ctx, tx, op.act, op.name, subjects, messageIDs)
+	failpoint.Hit("deadletter/batch-audited")
+	return err
+}
+
+// rows locks and returns up to most rows that match f, in ascending order of
+// their IDs and not above last. All operations lock in this order, so two at the
+// same time wait for each other, and each row is returned to one of them.
+func (t table) rows(ctx context.Context, tx *sql.Tx, f Filter, op operation, last int64, most int) ([]row, error) {
+	c := t.conditions(f)
+	c.add(`id <= %s`, last)
+	query := `SELECT id, position, message_id, COALESCE(ordering_key, ''), ` + t.forceColumn(op, c) + `
+		FROM ` + t.name + ` ` + c.where() + ` ORDER BY id LIMIT ` + c.arg(most) + ` {for_update}`
+	var rows []row
+	err := t.query(ctx, tx, query, c, func(found *sql.Rows) error {
+		var r row
+		err := found.Scan(&r.id, &r.position, &r.messageID, &r.key, &r.force)
+		rows = append(rows, r)
+		return err
+	})
+	return rows, err
+}
+
+// audit writes one audit row for each subject.
+func (t table) audit(ctx context.Context, tx *sql.Tx, act Act, name string, subjects, messageIDs []string) error {
+	const maxName, maxText = 255, 4096
+	_, err := tx.ExecContext(ctx, t.dialect.SQL(`
+		INSERT INTO {audit} (actor, action, subject, message_id, why)
+		SELECT $3, $4, c.subject, c.message_id, $5 FROM `+t.dialect.Columns("subject text", "message_id text")),
+		t.dialect.Strings(subjects), t.dialect.Strings(messageIDs),
+		parked.Clean(act.Actor, maxName), name, parked.Clean(act.Why, maxText))
+	return err
+}

@@ -1,0 +1,23 @@
+package deadletter
+
+import "github.com/watermill-once/once/internal/outboxrow"
+
+// Reasons why a message became a dead letter, see Letter.Reason. Letter.Error has
+// the details.
+const (
+	// ReasonExhausted: the broker refused the message as often as
+	// forwarder.Config.MaxAttempts allows.
+	ReasonExhausted = outboxrow.DeadExhausted
+
+	// ReasonUnacceptable: no broker will ever accept the message.
+	ReasonUnacceptable = outboxrow.DeadUnacceptable
+
+	// ReasonMalformed: package mover found no envelope of the stock forwarder.
+	// The letter has the raw form of the message.
+	ReasonMalformed = outboxrow.DeadMalformed
+
+	// ReasonInvalid: package mover found a message that the outbox refuses.
+	ReasonInvalid = outboxrow.DeadInvalid
+)
+
+var reasons = []string{ReasonExhausted, ReasonUnacceptable, ReasonMalformed, ReasonInvalid} //nolint:gochecknoglobals // a constant

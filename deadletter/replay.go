@@ -1,0 +1,84 @@
+package deadletter
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/outboxrow"
+)
+
+// Replay puts letters back into the outbox in one transaction, as
+// [Letters.ReplayMatching] does. If one of them does not exist ([ErrNotFound]) or
+// needs force ([ErrNeedsForce]), it replays none.
+func (l *Letters) Replay(ctx context.Context, act Act, ids ...int64) error {
+	err := act.validate()
+	if err == nil {
+		err = l.table.changeIDs(ctx, ids, l.replay(act, Plan{}))
+	}
+	if err != nil {
+		return fmt.Errorf("deadletter: replay: %w", err)
+	}
+	return nil
+}
+
+// ReplayMatching puts the letters that match back into the outbox, in ascending
+// order of their IDs, with new positions and no failed attempts. The transaction
+// that puts a letter back also deletes the letter, so each letter goes back once,
+// also if two replays run at the same time.
+//
+// A letter that blocks its ordering key is sent before the messages that wait for
+// it. All other letters are sent after the messages that are in the outbox, and
+// so after later messages of their key.
+//
+// ReplayMatching leaves letters alone that arrive while it runs. When ctx ends,
+// it stops after a batch. The Report counts the replayed letters also if there
+// is an error, but not the letters of a commit with an unknown outcome.
+func (l *Letters) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Report, error) {
+	var report Report
+	err := act.validate()
+	if err == nil {
+		report, err = l.table.changeMatching(ctx, f, l.replay(act, plan))
+	}
+	if err != nil {
+		return report, fmt.Errorf("deadletter: replay: %w", err)
+	}
+	return report, nil
+}
+
+func (l *Letters) replay(act Act, plan Plan) operation {
+	return operation{
+		Plan: plan, act: act, name: "replay", do: l.putBack,
+		unsure: "unknown", unfit: "reason IN ('" + ReasonMalformed + "', '" + ReasonInvalid + "')",
+	}
+}
+
+func (l *Letters) putBack(ctx context.Context, tx *sql.Tx, letters []row) error {
+	positions, err := l.table.copyToOutbox(ctx, tx, "a.unknown", letters)
+	if err != nil {
+		return err
+	}
+	failpoint.Hit("deadletter/letters-put-back")
+	var (
+		from, to []int64
+		keys     []string
+	)
+	for i, letter := range letters {
+		if letter.key != "" {
+			from, to, keys = append(from, letter.position), append(to, positions[i]), append(keys, letter.key)
+		}
+	}
+	// The key stays blocked by the same message, now with a position above its
+	// successors.
+	d := l.table.dialect
+	if _, err := tx.ExecContext(ctx, d.SQL(`
+		UPDATE {blocked_keys} AS b SET position = c.new_position, reason = '`+outboxrow.BlockedReplayed+`'
+		FROM `+d.Columns("old_position bigint", "ordering_key text", "new_position bigint")+`
+		WHERE b.ordering_key = c.ordering_key AND b.position = c.old_position AND b.reason = '`+outboxrow.BlockedDead+`'`),
+		d.List(from), d.Strings(keys), d.List(to)); err != nil {
+		return err
+	}
+	failpoint.Hit("deadletter/blocked-keys-moved")
+	return l.table.remove(ctx, tx, letters)
+}

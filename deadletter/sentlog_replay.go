@@ -1,0 +1,106 @@
+package deadletter
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// SentGroup is the sent messages of one topic.
+type SentGroup struct {
+	Topic string
+
+	// Count is the number of messages.
+	Count int
+
+	// FirstSentAt and LastSentAt are the earliest and the latest SentAt.
+	FirstSentAt, LastSentAt time.Time
+
+	// Skipped are the IDs of the messages that a replay skips because they need
+	// Plan.Force, in ascending order.
+	Skipped []int64
+}
+
+// DryRun returns the messages that ReplayMatching would replay or skip with the
+// same Filter and Plan, as groups in ascending order of their topics, and changes
+// nothing.
+func (s *SentLog) DryRun(ctx context.Context, f Filter, plan Plan) ([]SentGroup, error) {
+	groups := map[string]*SentGroup{}
+	err := s.table.dryRun(ctx, f, s.replay(Act{}, plan), `topic, {millis sent_at}`, func(rows *sql.Rows, id, force *int64) error {
+		var (
+			topic  string
+			millis int64
+		)
+		if err := rows.Scan(id, force, &topic, &millis); err != nil {
+			return err
+		}
+		sent := fromMillis(millis)
+		g, ok := groups[topic]
+		if !ok {
+			g = &SentGroup{Topic: topic, FirstSentAt: sent, LastSentAt: sent}
+			groups[topic] = g
+		}
+		g.Count++
+		if sent.Before(g.FirstSentAt) {
+			g.FirstSentAt = sent
+		}
+		if sent.After(g.LastSentAt) {
+			g.LastSentAt = sent
+		}
+		if *force != noForce && !plan.Force {
+			g.Skipped = append(g.Skipped, *id)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("deadletter: sent log: dry run: %w", err)
+	}
+	return sorted(groups, func(a, b *SentGroup) int { return strings.Compare(a.Topic, b.Topic) }), nil
+}
+
+// Replay puts copies of messages into the outbox in one transaction, as
+// [SentLog.ReplayMatching] does. If one of them does not exist ([ErrNotFound]) or
+// needs force ([ErrNeedsForce]), it replays none.
+func (s *SentLog) Replay(ctx context.Context, act Act, ids ...int64) error {
+	err := act.validate()
+	if err == nil {
+		err = s.table.changeIDs(ctx, ids, s.replay(act, Plan{}))
+	}
+	if err != nil {
+		return fmt.Errorf("deadletter: sent log: replay: %w", err)
+	}
+	return nil
+}
+
+// ReplayMatching puts copies of the messages that match into the outbox, in
+// ascending order of their IDs and with the same message ids. A consumer whose
+// inbox still has the id does not handle the copy. The copies are sent after the
+// messages that are in the outbox, and so after later messages of their keys.
+//
+// ReplayMatching leaves messages alone that are sent while it runs. When ctx ends,
+// it stops after a batch. The Report counts the replayed messages also if there
+// is an error, but not those of a commit with an unknown outcome: another replay
+// of such a batch may send it twice.
+func (s *SentLog) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Report, error) {
+	var report Report
+	err := act.validate()
+	if err == nil {
+		report, err = s.table.changeMatching(ctx, f, s.replay(act, plan))
+	}
+	if err != nil {
+		return report, fmt.Errorf("deadletter: sent log: replay: %w", err)
+	}
+	return report, nil
+}
+
+func (s *SentLog) replay(act Act, plan Plan) operation {
+	return operation{
+		Plan: plan, act: act, name: "replay", unsure: "1 = 1", unfit: "1 = 0",
+		do: func(ctx context.Context, tx *sql.Tx, messages []row) error {
+			_, err := s.table.copyToOutbox(ctx, tx, "1 = 1", messages)
+			return err
+		},
+	}
+}

@@ -1,0 +1,218 @@
+package deadletter_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/deadletter"
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
+)
+
+var (
+	ann        = deadletter.Act{Actor: "ann", Why: "the queue is back"}
+	everything = deadletter.Filter{All: true}
+)
+
+// bench is a database with our tables.
+type bench struct {
+	*testing.T
+
+	db      *sql.DB
+	config  schema.Config
+	letters *deadletter.Letters
+	log     *deadletter.SentLog
+}
+
+// eachDatabase runs test against each kind of database.
+func eachDatabase(t *testing.T, test func(b *bench)) {
+	t.Helper()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		test(newBench(t, db.DB, schema.Config{Dialect: schema.Dialect(db.Dialect)}))
+	})
+}
+
+func newBench(t *testing.T, db *sql.DB, config schema.Config) *bench {
+	t.Helper()
+	require.NoError(t, schema.Up(t.Context(), db, config))
+	b := &bench{T: t, db: db, config: config}
+	b.letters, b.log = b.remembering(0)
+	return b
+}
+
+// remembering returns the letters and the log for consumers that remember ids for
+// that time.
+func (b *bench) remembering(retention time.Duration) (*deadletter.Letters, *deadletter.SentLog) {
+	b.Helper()
+	config := deadletter.Config{Schema: b.config, InboxRetention: retention}
+	letters, err := deadletter.New(b.db, config)
+	require.NoError(b, err)
+	log, err := deadletter.NewSentLog(b.db, config)
+	require.NoError(b, err)
+	return letters, log
+}
+
+func (b *bench) sqlite() bool { return b.config.Dialect == schema.SQLite }
+
+func (b *bench) exec(query string) {
+	b.Helper()
+	_, err := b.db.ExecContext(b.Context(), query)
+	require.NoError(b, err)
+}
+
+// count returns the result of a query for one number.
+func (b *bench) count(query string, args ...any) int {
+	b.Helper()
+	var n int
+	require.NoError(b, b.db.QueryRowContext(b.Context(), query, args...).Scan(&n))
+	return n
+}
+
+func (b *bench) pending() int { b.Helper(); return b.count(`SELECT COUNT(*) FROM once_outbox`) }
+func (b *bench) dead() int    { b.Helper(); return b.count(`SELECT COUNT(*) FROM once_outbox_dead`) }
+
+func (b *bench) sent() int { b.Helper(); return b.count(`SELECT COUNT(*) FROM once_outbox_sent`) }
+
+// now returns an expression for the database's clock, for a column of the tables.
+func (b *bench) now() string {
+	if b.sqlite() {
+		return `CAST(unixepoch('subsec') * 1000 AS INTEGER)`
+	}
+	return `now()`
+}
+
+// age moves the times of a table into the past.
+func (b *bench) age(table, column string, by time.Duration, where string) {
+	b.Helper()
+	earlier := fmt.Sprintf(`%s - %d`, column, by.Milliseconds())
+	if !b.sqlite() {
+		earlier = fmt.Sprintf(`%s - interval '1 millisecond' * %d`, column, by.Milliseconds())
+	}
+	b.exec(`UPDATE ` + table + ` SET ` + column + ` = ` + earlier + ` WHERE ` + where)
+}
+
+// msg returns a message with an ordering key, or without one if key is empty.
+func msg(id, key string) *message.Message {
+	m := message.NewMessage(id, []byte("payload of "+id))
+	if key != "" {
+		outbox.SetOrderingKey(m, key)
+	}
+	return m
+}
+
+func messages(n int) (msgs []*message.Message) {
+	for i := range n {
+		msgs = append(msgs, msg(fmt.Sprint(i), ""))
+	}
+	return msgs
+}
+
+// bury inserts dead letters with the ids 1, 2, and so on, without a forwarder.
+func (b *bench) bury(msgs ...*message.Message) {
+	b.Helper()
+	b.insert(`INSERT INTO once_outbox_dead (position, message_id, topic, ordering_key, payload, metadata, created_at,
+		attempts, last_error, reason, unknown)
+		VALUES ($1, $2, 't', $3, $4, $5, `+b.now()+`, 20, 'no queue', 'exhausted', 1 = 0)`, msgs)
+}
+
+// record inserts messages into the sent log, without a forwarder.
+func (b *bench) record(topic string, msgs ...*message.Message) {
+	b.Helper()
+	b.insert(`INSERT INTO once_outbox_sent (position, message_id, topic, ordering_key, payload, metadata, created_at)
+		VALUES ($1, $2, '`+topic+`', $3, $4, $5, `+b.now()+`)`, msgs)
+}
+
+func (b *bench) insert(query string, msgs []*message.Message) {
+	b.Helper()
+	tx, err := b.db.BeginTx(b.Context(), nil)
+	require.NoError(b, err)
+	for i, m := range msgs {
+		metadata, err := json.Marshal(m.Metadata)
+		require.NoError(b, err)
+		_, err = tx.ExecContext(b.Context(), query, 1000+i, m.UUID, keyOf(m), []byte(m.Payload), string(metadata))
+		require.NoError(b, err)
+	}
+	require.NoError(b, tx.Commit())
+}
+
+func keyOf(m *message.Message) any {
+	if key := m.Metadata[outbox.OrderingKey]; key != "" {
+		return key
+	}
+	return nil
+}
+
+// audits returns the audit rows as lines.
+func (b *bench) audits() (lines []string) {
+	b.Helper()
+	rows, err := b.db.QueryContext(b.Context(), `SELECT actor, action, subject, message_id, why FROM once_audit ORDER BY id`)
+	require.NoError(b, err)
+	defer rows.Close()
+	for rows.Next() {
+		var f [5]string
+		require.NoError(b, rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4]))
+		lines = append(lines, strings.Join(f[:], " | "))
+	}
+	require.NoError(b, rows.Err())
+	return lines
+}
+
+// publish commits messages to the outbox.
+func (b *bench) publish(topic string, msgs ...*message.Message) {
+	b.Helper()
+	box, err := outbox.New(outbox.Config{Schema: b.config})
+	require.NoError(b, err)
+	require.NoError(b, box.InTx(b.Context(), b.db, func(_ *sql.Tx, events message.Publisher) error {
+		return events.Publish(topic, msgs...)
+	}))
+}
+
+// publisher keeps the messages that it is given, or refuses all of them for good.
+type publisher struct {
+	mu     sync.Mutex
+	sent   []*message.Message
+	refuse bool
+}
+
+type unacceptable struct{ error }
+
+func (unacceptable) Unacceptable() bool { return true }
+
+func (p *publisher) Publish(_ string, msgs ...*message.Message) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refuse {
+		return unacceptable{errors.New("too large")}
+	}
+	p.sent = append(p.sent, msgs...)
+	return nil
+}
+
+func (p *publisher) Close() error { return nil }
+
+// forward runs a forwarder until the outbox is empty.
+func (b *bench) forward(p *publisher, keepSent time.Duration, afterDead forwarder.AfterDead) {
+	b.Helper()
+	f, err := forwarder.New(b.db, p, forwarder.Config{
+		Schema: b.config, PollMax: 20 * time.Millisecond, Workers: 1, // one worker keeps the order
+		KeepSent: keepSent, AfterDead: afterDead, Logger: testkit.Logger(b.T),
+	})
+	require.NoError(b, err)
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(context.Background()) }()
+	testkit.Eventually(b.T, time.Minute, "the outbox is empty", func() bool { return b.pending() == 0 })
+	require.NoError(b, f.Close())
+	require.NoError(b, <-ended)
+}

@@ -1,0 +1,26 @@
+package dialect
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Columns returns an item for FROM: a table c whose columns are the lists in $1,
+// $2 and so on, see [Dialect.List] and [Dialect.Strings]. Each column is a name
+// and a PostgreSQL type, such as "id bigint".
+func (d Dialect) Columns(columns ...string) string {
+	var values, names []string
+	for i, column := range columns {
+		name, kind, _ := strings.Cut(column, " ")
+		if d.SQLite() {
+			values = append(values, fmt.Sprintf("json_extract($%d, '$[' || e.key || ']') AS %s", i+1, name))
+		} else {
+			values = append(values, fmt.Sprintf("$%d::text::%s[]", i+1, kind))
+		}
+		names = append(names, name)
+	}
+	if d.SQLite() {
+		return `(SELECT ` + strings.Join(values, ", ") + ` FROM json_each($1) AS e) AS c`
+	}
+	return `unnest(` + strings.Join(values, ", ") + `) AS c(` + strings.Join(names, ", ") + `)`
+}

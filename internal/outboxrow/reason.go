@@ -1,0 +1,19 @@
+package outboxrow
+
+// Values of the column reason of {outbox_dead}. Packages forwarder and mover
+// write them, package deadletter shows them.
+const (
+	DeadExhausted    = "exhausted"
+	DeadUnacceptable = "unacceptable"
+	DeadMalformed    = "malformed"
+	DeadInvalid      = "invalid"
+)
+
+// Values of the column reason of {blocked_keys}.
+const (
+	BlockedRefused  = "refused"  // the head was refused and is tried again
+	BlockedUnknown  = "unknown"  // nobody knows whether the head was sent
+	BlockedDead     = "dead"     // the head is a dead letter
+	BlockedReplayed = "replayed" // the head was a dead letter and is in the outbox again
+	BlockedReleased = "released" // the head is the first message that waited for a dead letter
+)

@@ -1,0 +1,47 @@
+package parked
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// A look finds the tenants who have a row that is due, and not those whose rows
+// are all due later: a claim would ask each of them in vain.
+func TestALookFindsOnlyWhoHasSomethingDue(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+		if err := schema.Up(t.Context(), db.DB, config); err != nil {
+			t.Fatal(err)
+		}
+		s, err := NewStore(db.DB, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for tenant, delay := range map[string]time.Duration{"a": time.Hour, "b": time.Millisecond, "c": time.Hour} {
+			msg := message.NewMessage(tenant, nil)
+			msg.Metadata[meta.TenantID] = tenant
+			failure := Failure{Err: errors.New("handler failed")}
+			if err := s.Park(t.Context(), &Delivery{Consumer: "consumer", Topic: "topic"}, msg, failure, delay); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var due *Due
+		testkit.Eventually(t, 20*time.Second, "the row of b is due", func() bool {
+			if due, err = s.Due(t.Context(), Select{Consumer: "consumer", Topic: "topic"}); err != nil {
+				t.Fatal(err)
+			}
+			return due.Fresh()
+		})
+		if got := due.tenants[retryClass]; !slices.Equal(got, []string{"b"}) {
+			t.Errorf("it found %q, want only b", got)
+		}
+	})
+}

@@ -1,0 +1,69 @@
+package poison_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+)
+
+func TestCountCountsWhatListReturns(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		count := func(f poison.Filter) int {
+			t.Helper()
+			n, err := b.store.Count(t.Context(), f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		if n := count(poison.Filter{}); n != 0 {
+			t.Errorf("an empty quarantine has %d entries", n)
+		}
+		mixed(b)
+		all := b.list()
+		for name, f := range map[string]poison.Filter{
+			"nothing": {}, "all": {All: true}, "ids": {IDs: []int64{all[1].ID, 4711}}, "no ids": {IDs: []int64{}},
+			"consumer": {Consumer: "inventory"}, "topic": {Topic: "orders.changed"}, "message": {MessageID: "p1"},
+			"tenant": {Tenant: "acme"}, "reason": {Reason: poison.ReasonPermanent}, "fingerprint": {Fingerprint: all[0].Fingerprint},
+			"time": {FailedAfter: time.Unix(2, 0), FailedBefore: time.Unix(4, 0)}, "page": {AfterID: all[1].ID},
+			"text that no column can hold": {Consumer: "a\x00b\xff"}, "none": {Topic: "no such topic"},
+		} {
+			entries, err := b.store.List(t.Context(), f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := count(f); n != len(entries) {
+				t.Errorf("%s: Count returns %d, List %d entries", name, n, len(entries))
+			}
+		}
+		if n := count(poison.Filter{Limit: 1, AfterGroup: "zzz"}); n != len(all) {
+			t.Errorf("the page bounds the count: %d of %d", n, len(all))
+		}
+		if err := b.store.Discard(t.Context(), poison.Act{Actor: "ann", Why: "a test"}, all[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		if n := count(poison.Filter{}); n != len(all)-1 {
+			t.Errorf("a discarded entry is counted: %d", n)
+		}
+	})
+}
+
+func TestCountRefusesBadFilters(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		for text, f := range map[string]poison.Filter{
+			"Limit is -1": {Limit: -1}, "AfterID is -1": {AfterID: -1}, `Reason is "misspelt"`: {Reason: "misspelt"},
+			"All is set":                {All: true, Topic: "t"},
+			"FailedBefore is not after": {FailedAfter: time.Unix(2, 0), FailedBefore: time.Unix(2, 0)},
+		} {
+			n, err := b.store.Count(t.Context(), f)
+			if err == nil || !strings.HasPrefix(err.Error(), "poison: count: ") || !strings.Contains(err.Error(), text) || n != 0 {
+				t.Errorf("%s: got %d, %v", text, n, err)
+			}
+		}
+	})
+}
