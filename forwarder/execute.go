@@ -66,8 +66,8 @@ func (l *loop) settle(batch *dispatch.Settlement) {
 // the scheduler.
 func (l *loop) processConfirms(now time.Time) {
 	l.used = l.sender.results.take(l.used)
-	l.instruments.listen()
-	defer l.instruments.heard()
+	l.instruments.beginRound()
+	defer l.instruments.endRound()
 	for _, r := range l.used {
 		sent := !errors.Is(r.err, errNotSent)
 		outcome, decision := Unavailable, dispatch.NotSent

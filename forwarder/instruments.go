@@ -16,9 +16,9 @@ import (
 // otherTopic stands for all topics that are not in Config.Topics.
 const otherTopic = "other"
 
-// instruments are what a Forwarder tells about itself. The loop counts in
-// tallies of its own and adds them up once for many answers: at tens of
-// thousands of messages a second each call would show.
+// instruments contains the metrics and the tracer of a Forwarder. The loop counts
+// in tallies and flushes them once for many results, because a call for each
+// message would cost time at tens of thousands of messages a second.
 type instruments struct {
 	meter  telemetry.Meter
 	tracer telemetry.Tracer
@@ -27,7 +27,7 @@ type instruments struct {
 	outcomes, deferred, dead, stalled tally
 	confirm, reads, settlements       *telemetry.Durations
 
-	timed bool // confirms are, in this round of answers
+	timed bool // the durations of confirms are recorded in this round of results
 
 	inFlight, slots atomic.Int64
 	state           observables
@@ -61,7 +61,7 @@ func newInstruments(config Config) *instruments {
 		"Answers of the publisher; one message may get several.",
 		telemetry.Outcome, outcomeNames...)
 	i.deferred = counter("once.forwarder.deferred", "{message}",
-		"Messages that were put off until later.", telemetry.Reason, holdRefused, holdUnknown)
+		"Messages that were put off until later.", telemetry.Reason, outboxrow.BlockedRefused, outboxrow.BlockedUnknown)
 	i.dead = counter("once.forwarder.dead", "{message}",
 		"Messages that became dead letters.", telemetry.Reason, outboxrow.DeadUnacceptable, outboxrow.DeadExhausted)
 	i.stalled = counter("once.forwarder.stalled", "{stall}",
@@ -101,17 +101,17 @@ func (t *tally) flush() {
 	}
 }
 
-// start has every series show up with 0.
+// start adds 0 to every series, so that it exists.
 func (i *instruments) start() {
 	for _, t := range []*tally{&i.outcomes, &i.deferred, &i.dead, &i.stalled} {
 		t.counter.Zero()
 	}
 }
 
-// listen is called before a round of answers, heard after it.
-func (i *instruments) listen() { i.timed = i.confirm.Enabled() }
+// beginRound is called before a round of results, endRound after it.
+func (i *instruments) beginRound() { i.timed = i.confirm.Enabled() }
 
-func (i *instruments) heard() { i.outcomes.flush() }
+func (i *instruments) endRound() { i.outcomes.flush() }
 
 // published notes the outcome of a publish.
 func (i *instruments) published(r result, outcome Outcome, now time.Time) {
@@ -160,10 +160,10 @@ func (i *instruments) note(s *dispatch.Scheduler) {
 	i.slots.Store(int64(len(s.Slots())))
 }
 
-// observables are read when somebody looks.
+// observables are read when a reader collects the metrics.
 type observables struct {
-	inFlight, slots, pending, heldKeys, deadLetters metric.Int64Observable
-	lag                                             metric.Float64Observable
+	inFlight, slots, pending, blockedKeys, deadLetters metric.Int64Observable
+	lag                                                metric.Float64Observable
 }
 
 func newObservables(meter telemetry.Meter) observables {
@@ -172,37 +172,37 @@ func newObservables(meter telemetry.Meter) observables {
 		slots:       meter.Level("once.forwarder.slots", "{slot}", "Parts of the outbox that this instance forwards."),
 		lag:         meter.SecondsGauge("once.forwarder.lag", "How long the first message has waited that should have been sent, or is refused."),
 		pending:     meter.Gauge("once.forwarder.pending", "{message}", "Messages in the outbox, counted up to 100,000."),
-		heldKeys:    meter.Gauge("once.forwarder.blocked_keys", "{key}", "Ordering keys whose head was not accepted, counted up to 100,000."),
+		blockedKeys: meter.Gauge("once.forwarder.blocked_keys", "{key}", "Ordering keys whose head was not accepted, counted up to 100,000."),
 		deadLetters: meter.Gauge("once.forwarder.dead_letters", "{message}", "Dead letters that are there, counted up to 100,000."),
 	}
 }
 
-// observe answers those who look, until the returned function is called.
+// observe registers the observables until the returned function is called.
 func (f *Forwarder) observe() (end func()) {
 	i, s := f.instruments, &f.instruments.state
 	i.start()
-	var backlog telemetry.Glance[glance]
+	var backlog telemetry.Glance[boundedStats]
 	tell := func(err error) {
 		f.config.Logger.Error("The outbox could not be looked at for its instruments, trying again", err, nil)
 	}
 	return i.meter.Observe(func(ctx context.Context, o metric.Observer) error {
 		o.ObserveInt64(s.inFlight, i.inFlight.Load())
 		o.ObserveInt64(s.slots, i.slots.Load())
-		if seen, ok := backlog.Look(ctx, f.store.glance, tell); ok {
+		if seen, ok := backlog.Look(ctx, f.store.boundedStats, tell); ok {
 			o.ObserveFloat64(s.lag, seen.lag.Seconds())
 			o.ObserveInt64(s.pending, seen.pending)
-			o.ObserveInt64(s.heldKeys, seen.heldKeys)
+			o.ObserveInt64(s.blockedKeys, seen.blockedKeys)
 			o.ObserveInt64(s.deadLetters, seen.dead)
 		}
 		return nil
-	}, s.inFlight, s.slots, s.lag, s.pending, s.heldKeys, s.deadLetters)
+	}, s.inFlight, s.slots, s.lag, s.pending, s.blockedKeys, s.deadLetters)
 }
 
 // countedUpTo bounds the rows that are counted.
 const countedUpTo = 100_000
 
-// glance is what the tables say, at a bounded cost.
-type glance struct {
-	lag                     time.Duration
-	pending, heldKeys, dead int64
+// boundedStats are Stats whose counts stop at countedUpTo.
+type boundedStats struct {
+	lag                        time.Duration
+	pending, blockedKeys, dead int64
 }

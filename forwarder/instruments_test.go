@@ -30,9 +30,9 @@ func TestWithoutProvidersNothingIsAllocated(t *testing.T) {
 	settled := dispatch.Settled{Confirmed: true, Charges: true, Deaths: 1}
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		r.span = begin(nil, m, msg) // what the sender has if the tracer is not enabled
-		i.listen()
+		i.beginRound()
 		i.published(r, Confirmed, time.Now())
-		i.heard()
+		i.endRound()
 		i.settled(batch, settled)
 		i.stall("t")
 	}))

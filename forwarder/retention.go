@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// sentLog is the state of forgetting what was sent long ago.
+// sentLog is the state of the retention of the sent log.
 type sentLog struct {
 	busy    bool
 	next    time.Time
@@ -22,8 +22,8 @@ type sentLog struct {
 // transaction: with SQLite, all others wait for it.
 const forgetAtOnce = 1000
 
-// forgetSent deletes from the sent log what is older than it is kept, a batch
-// at a time. The owner of slot 0 does it for all.
+// forgetSent deletes rows older than Config.KeepSent from the sent log, one batch
+// at a time. The owner of slot 0 does this for all instances.
 func (l *loop) forgetSent(now time.Time) {
 	s := &l.log
 	if l.config.KeepSent == 0 || s.busy || l.scheduler.Stopping() || !slices.Contains(l.scheduler.Slots(), 0) || s.fault.waits(l, now) {
@@ -51,12 +51,12 @@ func (l *loop) forgotSent(more bool, began time.Time, err error) {
 	}
 	s.fault.worked(l, retentionTexts)
 	s.next = began.Add(min(time.Minute, l.config.KeepSent/60))
-	if more { // it gives others as much time as it took
+	if more { // wait as long as the batch took, for the other users of the database
 		s.next = time.Now().Add(time.Since(began))
 	}
 }
 
-// forgetSent returns how many rows it deleted, at most so many.
+// forgetSent returns the number of rows that it deleted, at most the given one.
 func (s *store) forgetSent(ctx context.Context, keep time.Duration, most int) (n int64, err error) {
 	err = s.write(ctx, func(tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, s.sql.forgetSent, -keep.Milliseconds(), most)

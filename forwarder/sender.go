@@ -15,23 +15,23 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// AsyncPublisher is what a publisher may offer beyond message.Publisher:
-// PublishAsync hands one message over and returns; done is called once, from
-// any goroutine, with what Publish would have returned. It may block for a
-// while to keep what is outstanding bounded.
+// AsyncPublisher is a publisher that does not wait for the confirm of a message.
+// PublishAsync takes one message and returns. It calls done once, from any
+// goroutine, with the error that Publish would return. It may block for a while
+// to bound the number of messages without a confirm.
 type AsyncPublisher interface {
 	PublishAsync(topic string, msg *message.Message, done func(error))
 }
 
-// errNotSent says that a message never reached the publisher.
+// errNotSent is the result of an order that never reached the publisher.
 var errNotSent = errors.New("forwarder: not sent")
 
 // sender hands messages to the publisher and collects the results.
 type sender struct {
 	publisher message.Publisher
-	orders    chan order // room for the whole window: giving an order never waits
+	orders    chan order // has room for the whole window, so that the loop never waits
 	results   results
-	tracer    *telemetry.Tracer // nil if nobody records spans
+	tracer    *telemetry.Tracer // nil if no spans are recorded
 
 	// A message leaves while the gate is open and the lease holds.
 	gate  atomic.Bool
@@ -43,8 +43,8 @@ type sender struct {
 type order struct {
 	dispatch.Publish
 
-	at   time.Time  // when it was given
-	span trace.Span // nil if there is none
+	at   time.Time  // the time of the command
+	span trace.Span // or nil
 }
 
 func newSender(publisher message.Publisher, window int) *sender {
@@ -56,7 +56,7 @@ func newSender(publisher message.Publisher, window int) *sender {
 	}
 }
 
-// start begins to carry out orders, until the channel is closed.
+// start begins to run orders, until their channel is closed.
 func (s *sender) start(workers int) {
 	publish := s.publish
 	if async, ok := s.publisher.(AsyncPublisher); ok {
@@ -65,7 +65,7 @@ func (s *sender) start(workers int) {
 	for range workers {
 		go func() {
 			for o := range s.orders {
-				s.carryOut(o, publish)
+				s.run(o, publish)
 			}
 		}()
 	}
@@ -73,7 +73,7 @@ func (s *sender) start(workers int) {
 
 func (s *sender) leaseUntil(deadline time.Time) { s.lease.Store(int64(deadline.Sub(s.begun))) }
 
-func (s *sender) carryOut(o order, publish func(string, *message.Message, func(error))) {
+func (s *sender) run(o order, publish func(string, *message.Message, func(error))) {
 	if !s.gate.Load() || int64(time.Since(s.begun)) >= s.lease.Load() {
 		s.results.add(result{o, errNotSent})
 		return
@@ -99,7 +99,7 @@ func (s *sender) carryOut(o order, publish func(string, *message.Message, func(e
 	failpoint.Hit("forwarder/handed-over")
 }
 
-// publish makes an ordinary publisher's Publish look like PublishAsync.
+// publish is PublishAsync for a publisher that only has Publish.
 func (s *sender) publish(topic string, msg *message.Message, done func(error)) {
 	done(s.publisher.Publish(topic, msg))
 }

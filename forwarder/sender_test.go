@@ -20,7 +20,7 @@ func TestNothingLeavesWithoutAGateAndALease(t *testing.T) {
 	s := newSender(&sent, 1)
 	try := func() error {
 		m := &dispatch.Message{Metadata: []byte(`{}`)}
-		s.carryOut(order{Publish: dispatch.Publish{Message: m, Ticket: 1}}, s.publish)
+		s.run(order{Publish: dispatch.Publish{Message: m, Ticket: 1}}, s.publish)
 		results := s.results.take(nil)
 		require.Len(t, results, 1)
 		return results[0].err

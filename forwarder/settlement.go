@@ -71,7 +71,7 @@ func (s *store) remove(ctx context.Context, confirmed []*dispatch.Message) (remo
 	err = s.write(ctx, func(tx *sql.Tx) error {
 		removed = 0
 		if len(heads) > 0 {
-			if err := s.lift(ctx, tx, heads, keys, slots); err != nil {
+			if err := s.unblock(ctx, tx, heads, keys, slots); err != nil {
 				return err
 			}
 			failpoint.Hit("forwarder/hold-lifted")
@@ -95,7 +95,8 @@ func (s *store) remove(ctx context.Context, confirmed []*dispatch.Message) (remo
 	return removed, err
 }
 
-// charge returns how many rows it found.
+// charge writes attempts, due times and blocked keys. It returns the number of
+// rows that exist and whose slots are owned.
 func (s *store) charge(ctx context.Context, charges []dispatch.Charge) (found int64, err error) {
 	var (
 		positions, attempts, delays []int64
@@ -130,7 +131,7 @@ func (s *store) charge(ctx context.Context, charges []dispatch.Charge) (found in
 			return err
 		}
 		failpoint.Hit("forwarder/attempt-charged")
-		_, err = tx.ExecContext(ctx, s.sql.hold, args...)
+		_, err = tx.ExecContext(ctx, s.sql.block, args...)
 		failpoint.Hit("forwarder/key-held")
 		return err
 	})
@@ -161,7 +162,7 @@ var errRemoved = errors.New("forwarder: the message was removed by somebody else
 func (s *store) moveDead(ctx context.Context, d dispatch.Death, afterDead AfterDead) (moved bool, err error) {
 	m := d.Message
 	err = s.write(ctx, func(tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, s.sql.bury, m.Position, m.ID, clean(d.Err), reasonOf(d), m.WasUnknown, s.owner)
+		result, err := tx.ExecContext(ctx, s.sql.copyDead, m.Position, m.ID, clean(d.Err), reasonOf(d), m.WasUnknown, s.owner)
 		if err != nil {
 			return err
 		}
@@ -185,9 +186,9 @@ func (s *store) moveDead(ctx context.Context, d dispatch.Death, afterDead AfterD
 			return nil
 		}
 		if afterDead == BlockKey {
-			_, err = tx.ExecContext(ctx, s.sql.holdDead, m.Key, m.Position, d.SuccessorsAfter)
+			_, err = tx.ExecContext(ctx, s.sql.blockByDead, m.Key, m.Position, d.SuccessorsAfter)
 		} else {
-			_, err = tx.ExecContext(ctx, s.sql.liftOne, m.Key, m.Position)
+			_, err = tx.ExecContext(ctx, s.sql.unblockOne, m.Key, m.Position)
 		}
 		failpoint.Hit("forwarder/dead-key-set")
 		return err

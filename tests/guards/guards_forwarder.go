@@ -348,7 +348,7 @@ func forwarderGuards() []guard {
 		{
 			trap: 64, what: "a hold is in the tables",
 			file:    "forwarder/settlement.go",
-			guard:   "_, err = tx.ExecContext(ctx, s.sql.hold, args...)",
+			guard:   "_, err = tx.ExecContext(ctx, s.sql.block, args...)",
 			without: "_ = args",
 			pkg:     "forwarder", test: "TestTrap64_ARefusedHead",
 		},
