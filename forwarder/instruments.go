@@ -58,20 +58,20 @@ func newInstruments(config Config) *instruments {
 		return tally{counter: c, counts: make([]int64, c.Series()), each: max(1, len(values))}
 	}
 	i.outcomes = counter("once.forwarder.published", "{message}",
-		"Answers of the publisher; one message may get several.",
+		"Outcomes of publishes; one message may have several.",
 		telemetry.Outcome, outcomeNames...)
 	i.deferred = counter("once.forwarder.deferred", "{message}",
-		"Messages that were put off until later.", telemetry.Reason, outboxrow.BlockedRefused, outboxrow.BlockedUnknown)
+		"Messages that were postponed, because they were refused or their topic did not answer.", telemetry.Reason, outboxrow.BlockedRefused, outboxrow.BlockedUnknown)
 	i.dead = counter("once.forwarder.dead", "{message}",
 		"Messages that became dead letters.", telemetry.Reason, outboxrow.DeadUnacceptable, outboxrow.DeadExhausted)
 	i.stalled = counter("once.forwarder.stalled", "{stall}",
-		"Times that a topic stopped answering and was left out.", "")
+		"Times that a topic stopped answering and was excluded.", "")
 	i.confirm = meter.Durations("once.forwarder.confirm.duration",
 		"From giving a message to the publisher until its confirm.")
 	i.reads = meter.Durations("once.forwarder.read.duration",
 		"How long it took to read a batch of the outbox.", telemetry.Done())
 	i.settlements = meter.Durations("once.forwarder.settle.duration",
-		"How long it took to record what became of a batch.", telemetry.Done())
+		"How long it took to record the outcomes of a batch.", telemetry.Done())
 	i.state = newObservables(meter)
 	return i
 }

@@ -109,8 +109,8 @@ type Death struct {
 	SuccessorsAfter int64 // the successors of the message are above this position
 }
 
-// Settled is the result of a Settlement. The Scheduler gives the part that
-// failed in another Settlement.
+// Settled is the result of a Settlement. A part that failed comes again in a
+// later Settlement.
 type Settled struct {
 	Confirmed bool
 	Charges   bool
