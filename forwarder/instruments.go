@@ -61,7 +61,8 @@ func newInstruments(config Config) *instruments {
 		"Outcomes of publishes; one message may have several.",
 		telemetry.Outcome, outcomeNames...)
 	i.deferred = counter("once.forwarder.deferred", "{message}",
-		"Messages that were postponed, because they were refused or their topic did not answer.", telemetry.Reason, outboxrow.BlockedRefused, outboxrow.BlockedUnknown)
+		"Messages that were postponed, because they were refused or their topic did not answer.",
+		telemetry.Reason, outboxrow.BlockedRefused, outboxrow.BlockedUnknown)
 	i.dead = counter("once.forwarder.dead", "{message}",
 		"Messages that became dead letters.", telemetry.Reason, outboxrow.DeadUnacceptable, outboxrow.DeadExhausted)
 	i.stalled = counter("once.forwarder.stalled", "{stall}",

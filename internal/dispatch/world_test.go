@@ -98,7 +98,8 @@ func newWorld(seed uint64, p plant) *world {
 	}
 	w.profile = profile{
 		failures: pick(rng, 0, 0, 0.1, 0.4), refusals: pick(rng, 0, 0.1, 0.4), unknown: pick(rng, 0, 0, 0.05, 0.3),
-		outages: rng.IntN(3) == 0, vague: rng.IntN(2) == 0, silent: rng.IntN(3) == 0, explains: rng.IntN(2) == 0, blockDead: rng.IntN(4) == 0, keys: pick(rng, 1, 4),
+		outages: rng.IntN(3) == 0, vague: rng.IntN(2) == 0, silent: rng.IntN(3) == 0,
+		explains: rng.IntN(2) == 0, blockDead: rng.IntN(4) == 0, keys: pick(rng, 1, 4),
 	}
 	w.restart()
 	return w
