@@ -8,20 +8,20 @@ import (
 	"github.com/watermill-once/once/internal/backoff"
 )
 
-// Exponential returns a back-off that waits first after the first failed
-// attempt, twice as long after each further one, and never longer than most.
+// Exponential returns a back-off that waits for first after the first failed
+// attempt, twice as long after each further attempt, and at most for most.
 func Exponential(first, most time.Duration) func(attempt int) time.Duration {
 	delays := backoff.Exponential{Base: first, Max: most}
 	return func(attempt int) time.Duration { return delays.Delay(attempt, 0) }
 }
 
-// pauses between attempts at something that does not work at all: the broker,
-// the database.
+// pauses is the back-off of work that does not work at all, for example because
+// the broker or the database is down.
 var pauses = Exponential(50*time.Millisecond, 5*time.Second)
 
-// jitter spreads d over a fifth in either direction, so that what failed
-// together does not come back together.
+// jitter changes d by at most a fifth, so that messages that failed together do
+// not come back together.
 func jitter(d time.Duration) time.Duration {
-	d = min(d, math.MaxInt64/2) // or a fifth more of "never" is in the past
+	d = min(d, math.MaxInt64/2) // leave headroom so that the jitter cannot overflow
 	return d + time.Duration((rand.Float64()*2-1)*float64(d)/5)
 }

@@ -13,32 +13,33 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// AfterDead says what happens to the successors of a dead letter that has an
-// ordering key.
+// AfterDead configures what happens to the successors of a dead letter that has
+// an ordering key.
 type AfterDead int
 
 const (
-	// SendSuccessors has them sent: a hopeless message does not stop its key for ever.
+	// SendSuccessors sends them, so that a hopeless message does not stop its key for ever.
 	SendSuccessors AfterDead = iota
 
-	// BlockKey has them wait until the dead letter is replayed and confirmed,
+	// BlockKey lets them wait until the dead letter is replayed and confirmed,
 	// is discarded, or its key is released: see package deadletter.
 	BlockKey
 )
 
-// Config is what a [Forwarder] can be told. The zero value is ready for use.
+// Config configures a [Forwarder]. The zero value is ready for production use.
 type Config struct {
-	// Schema says which tables, in which kind of database. Defaults to
-	// PostgreSQL and the prefix "once_".
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL
+	// and the prefix "once_".
 	Schema schema.Config
 
 	// BatchSize is the largest number of messages that one query reads.
 	// Defaults to 1,000.
 	BatchSize int
 
-	// Window is the largest number of messages that are published and not yet
-	// answered: what makes forwarding fast, and how many messages are sent
-	// again when the connection to the broker is lost. Defaults to 1,024.
+	// Window is the largest number of messages that are published and have no
+	// outcome yet. A larger window makes forwarding faster, and sends more
+	// messages again when the connection to the broker is lost. Defaults to
+	// 1,024.
 	Window int
 
 	// BufferBytes bounds the payloads and metadata in memory, within the size
@@ -49,79 +50,80 @@ type Config struct {
 	// that is not an [AsyncPublisher]. Defaults to 16.
 	Workers int
 
-	// PollMin and PollMax bound the pause between two queries, which is a
-	// quarter of the time for which there has been nothing to send. A Hint ends
-	// it. Default to 5 ms and 250 ms.
+	// PollMin and PollMax bound the pause between two queries. The pause is a
+	// quarter of the time since the last message was found. A Hint ends it.
+	// Default to 5 ms and 250 ms.
 	PollMin, PollMax time.Duration
 
-	// StallTimeout is how long a topic may have messages in flight and hear
-	// nothing about any, before no more of it is read and sent: a queue that
-	// does not confirm must not stop the others. It should be more than the
-	// publisher waits for a lost connection, or every topic stalls then; with
-	// package rabbit's that is 5 seconds. Defaults to 10 seconds.
+	// StallTimeout is how long a topic may have messages in flight without any
+	// outcome. After that its messages are not read and sent any more, so that a
+	// queue that does not confirm does not stop others. Set it higher than the
+	// time for which the publisher waits for a lost connection (5 seconds in
+	// package rabbit), or every topic stalls then. Defaults to 10 seconds.
 	StallTimeout time.Duration
 
-	// Lease is how long this instance may be out of touch with the database
-	// before another one takes over. It is renewed three times as often.
-	// Defaults to 15 seconds.
+	// Lease is how long this instance may be without the database before another
+	// instance takes over. It is renewed three times in this time. Defaults to
+	// 15 seconds.
 	Lease time.Duration
 
-	// MaxAttempts is how often a message is refused before it becomes a dead
+	// MaxAttempts is the number of refusals after which a message becomes a dead
 	// letter. Defaults to 20.
 	MaxAttempts int
 
-	// Backoff is how long a message waits after its nth failed attempt, from
-	// 1. It must be a pure function; a jitter of a fifth is added. Defaults to
-	// Exponential(time.Second, 5*time.Minute), which with the default of
-	// MaxAttempts gives up after about an hour.
+	// Backoff returns how long a message waits after its nth failed attempt, from
+	// 1. It must be a pure function. The forwarder adds a jitter of a fifth.
+	// Defaults to Exponential(time.Second, 5*time.Minute), which gives up after
+	// about an hour with the default of MaxAttempts.
 	Backoff func(attempt int) time.Duration
 
-	// AfterDead says whether the successors of a dead letter are sent.
+	// AfterDead decides whether the successors of a dead letter are sent.
 	// Defaults to SendSuccessors.
 	AfterDead AfterDead
 
-	// Destination names the broker, or whatever the publisher sends to. All
-	// instances of one outbox must have the same destination: while one is at
-	// work, Run of one with another returns ErrOtherDestination, or each broker
-	// would get a part of the messages. When nobody else is at work, Run goes on
-	// and logs the change.
+	// Destination names the broker, or any other place that the publisher sends
+	// to. All instances of one outbox must have the same destination, or each
+	// broker would get a part of the messages. While an instance runs, Run of an
+	// instance with another destination returns ErrOtherDestination. If no other
+	// instance runs, Run continues and logs the change.
 	//
 	// The name is stored in the table of the forwarders and logged, so it must
-	// hold no credentials; at most 1,000 bytes. Defaults to what the publisher's
-	// method Destination() string returns. That of package rabbit names host,
-	// port, virtual host, and how a topic becomes an exchange and a routing key;
-	// a publisher that wraps it should pass the method on. Set Destination if
-	// instances reach one broker under different names, or different brokers
-	// under one name such as "localhost".
+	// contain no credentials. It has at most 1,000 bytes. Defaults to the result
+	// of the publisher's method Destination() string. The method of package
+	// rabbit names host, port, virtual host, and how a topic becomes an exchange
+	// and a routing key. A publisher that wraps it should have the method too. Set
+	// Destination if instances reach one broker under different names, or
+	// different brokers under one name such as "localhost".
 	//
-	// A publisher without the method has an unknown destination. That is the same
-	// as no other: instances that all have an unknown one run together, and none
-	// runs beside one whose destination is known.
+	// A publisher without the method has an unknown destination, which differs
+	// from every known one. Instances with an unknown destination run together,
+	// but not beside an instance whose destination is known.
 	Destination string
 
 	// KeepSent is how long messages that were sent stay in the sent log, see
 	// deadletter.SentLog: at least a minute. Defaults to 0, which keeps none.
 	KeepSent time.Duration
 
-	// Classify says what an error of the publisher means. Defaults to
-	// [Classify].
+	// Classify returns the outcome that an error of the publisher means. Defaults
+	// to [Classify].
 	Classify func(err error) Outcome
 
-	// CloseTimeout is how long Close waits for answers of the publisher and for
-	// the database, each. Defaults to 5 seconds.
+	// CloseTimeout is how long Close waits for confirms, and then for the
+	// database. Defaults to 5 seconds for each.
 	CloseTimeout time.Duration
 
 	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider is where the instruments are made, TracerProvider the
-	// spans. Default to OpenTelemetry's global ones, which do nothing until
-	// others are set; that should be done before Run is called.
+	// MeterProvider creates the metrics, TracerProvider the spans. Default to
+	// OpenTelemetry's global providers, which do nothing until you set others.
+	// Set them before you call Run.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
-	// Topics are those that counters tell apart; all others are "other". By
-	// default counters do not tell of topics, of which there may be any number.
+	// Topics get their own series in the counters; all other topics are
+	// "other". Defaults to none, because the number of topics is not bounded:
+	// the counters have no topics then.
 	Topics []string
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/dispatch"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
 )
@@ -34,8 +35,8 @@ func TestTrap03_AReadCostsTheSameWithAnyBacklog(t *testing.T) {
 		slots[i] = int64(i)
 	}
 	cost := func(from int64) (blocks int) {
-		query, args := s.statement(request{
-			from: from, known: []int64{from + 1, from + 2}, slots: slots, keys: []string{"1", "2"}, limit: 100,
+		query, args := s.statement(&dispatch.Read{
+			From: from, Known: []int64{from + 1, from + 2}, Slots: slots, Keys: []string{"1", "2"}, Limit: 100,
 		})
 		var text []byte
 		require.NoError(t, db.QueryRowContext(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query, args...).Scan(&text))

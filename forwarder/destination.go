@@ -17,25 +17,24 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// ErrOtherDestination says that another instance forwards the same outbox to
-// another destination, so that each broker would get a part of the messages.
-// The error's text names both instances' destinations and the ways out.
+// ErrOtherDestination is returned by Run if another instance forwards the same
+// outbox to another destination, so that each broker would get a part of the
+// messages. The error's text names both destinations and what to do.
 var ErrOtherDestination = errors.New("forwarder: another destination")
 
-// destined is what a publisher may offer: a name of the place where its
-// messages go. It is stored and logged.
-type destined interface{ Destination() string }
+// destinationNamer is a publisher that names its destination. The name is stored
+// and logged.
+type destinationNamer interface{ Destination() string }
 
 // longestDestination bounds the name of a destination, in bytes.
 const longestDestination = 1000
 
 var userinfo = regexp.MustCompile(`//[^/\s]*@`)
 
-// destinationOf returns the name of the place where messages go: configured, or
-// what publisher says, or "" if neither is known.
+// destinationOf returns configured, or the destination that publisher names, or "".
 func destinationOf(configured string, publisher message.Publisher) (string, error) {
 	destination, from := configured, "Destination"
-	if named, ok := publisher.(destined); ok && destination == "" {
+	if named, ok := publisher.(destinationNamer); ok && destination == "" {
 		destination, from = named.Destination(), "the publisher's Destination"
 	}
 	switch {
@@ -47,8 +46,8 @@ func destinationOf(configured string, publisher message.Publisher) (string, erro
 	return destination, nil
 }
 
-// otherDestinationError is an instance with another destination whose lease has not
-// ended. It may be at work or have died.
+// otherDestinationError describes an instance with another destination whose lease
+// has not ended. The instance may be at work or have died.
 type otherDestinationError struct {
 	owner, destination string
 	until              int64 // its lease, in the database's milliseconds
@@ -76,12 +75,13 @@ func shown(destination string) string {
 	return fmt.Sprintf("%q", destination)
 }
 
-// enrol notes that this instance is at work until length from now, and returns
-// its predecessor if that had another destination. All instances that are at
-// work have one destination: one that joins takes a lock, so that no other joins
-// meanwhile, and returns an otherDestinationError if there is an instance that sends
-// elsewhere. Who is at work already only says so again, without the lock: its row
-// is there, so nobody with another destination has taken over.
+// enrol records that this instance is at work for length from now on. It returns
+// the predecessor if that had another destination.
+//
+// All instances at work have one destination. An instance that joins takes a lock,
+// so that no other instance joins meanwhile, and returns an otherDestinationError
+// if an instance has another destination. An instance whose row exists renews it
+// without the lock, because its row keeps instances with other destinations out.
 func (s *store) enrol(ctx context.Context, tx *sql.Tx, length time.Duration) (before *predecessor, err error) {
 	result, err := tx.ExecContext(ctx, s.sql.renew, s.owner, length.Milliseconds())
 	if err != nil {
@@ -110,12 +110,12 @@ func (s *store) enrol(ctx context.Context, tx *sql.Tx, length time.Duration) (be
 	return before, err
 }
 
-// predecessor is an instance whose lease has ended.
+// predecessor is an instance with another destination whose lease has ended.
 type predecessor struct{ destination string }
 
-// replace removes the instances with other destinations whose leases have
-// ended, and returns the last of them. It waits for one that is just renewing
-// its lease, and then leaves it.
+// replace removes the instances with other destinations whose leases have ended,
+// and returns the one whose lease ended last. If such an instance is just renewing
+// its lease, replace waits for the renewal and does not remove it.
 func (s *store) replace(ctx context.Context, tx *sql.Tx) (*predecessor, error) {
 	rows, err := tx.QueryContext(ctx, s.sql.replace, s.destination)
 	if err != nil {
@@ -141,8 +141,8 @@ func (s *store) replace(ctx context.Context, tx *sql.Tx) (*predecessor, error) {
 	return last, rows.Err()
 }
 
-// joinAlone is a statement after which no other instance joins until the
-// transaction ends. SQLite has one writer.
+// joinAlone returns a statement after which no other instance can join until the
+// transaction ends. SQLite needs none, because it has one writer.
 func joinAlone(d dialect.Dialect) string {
 	if d.SQLite() {
 		return ""
@@ -152,18 +152,18 @@ func joinAlone(d dialect.Dialect) string {
 	return fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, int64(h.Sum64()))
 }
 
-// giveWay stops sending: an instance with another destination may be at work.
-// If it renews its lease it is, and Run ends. If it does not, it has died, and
-// this instance takes over when that lease has ended.
+// giveWay stops sending, because an instance with another destination may be at
+// work. If that instance renews its lease, Run ends. If it does not, it has died,
+// and this instance takes over when that lease has ended.
 func (l *loop) giveWay(other *otherDestinationError, sent time.Time) {
-	t := &l.tenure
-	if len(t.slots) > 0 {
-		l.sender.gate.Store(false) // what has not left yet comes back
-		l.lose(t.slots)
+	t, s := &l.tenure, l.scheduler
+	if len(s.Slots()) > 0 {
+		l.recall()
+		s.LoseSlots(s.Slots())
 	}
 	t.fault.until = l.nextTry(sent)
 	switch {
-	case l.stopping:
+	case s.Stopping():
 	case t.rival == 0:
 		t.rival = other.until
 		l.config.Logger.Info("Another instance has another destination, waiting until its lease is renewed or ends", watermill.LogFields{
@@ -176,8 +176,8 @@ func (l *loop) giveWay(other *otherDestinationError, sent time.Time) {
 	}
 }
 
-// sayDestination logs a change of the destination.
-func (l *loop) sayDestination(before *predecessor) {
+// logDestination logs a change of the destination.
+func (l *loop) logDestination(before *predecessor) {
 	if before == nil {
 		return
 	}

@@ -16,14 +16,14 @@ import (
 )
 
 var (
-	// ErrClosed says that the forwarder was closed before it ran.
+	// ErrClosed is returned by Run after Close.
 	ErrClosed = errors.New("forwarder: closed")
 
-	// ErrRunTwice says that Run was called before: a forwarder runs once.
+	// ErrRunTwice is returned by a second call of Run. A forwarder runs once.
 	ErrRunTwice = errors.New("forwarder: Run was called before")
 )
 
-// Forwarder sends what is in the outbox of one database to one publisher.
+// Forwarder sends the messages in the outbox of one database to one publisher.
 type Forwarder struct {
 	config Config
 	store  *store
@@ -41,9 +41,9 @@ type Forwarder struct {
 	left    error // set before ended is closed
 }
 
-// New returns a Forwarder from the outbox in db to publisher, or an error that
-// names every field of config that cannot be used. The tables must be there
-// when it runs, see schema.Up. Neither db nor publisher is closed by it.
+// New returns a Forwarder from the outbox in db to publisher. It returns an error
+// that names every invalid field of config. The tables must exist when the
+// Forwarder runs, see schema.Up. It closes neither db nor publisher.
 func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, error) {
 	config = config.withDefaults()
 	var errs []error
@@ -79,19 +79,23 @@ func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, er
 	}, nil
 }
 
-// Run forwards until ctx ends or Close is called, and then returns nil; what is
-// in flight at that moment is treated as Close says.
+// Run forwards until ctx ends or Close is called, and then returns nil. It treats
+// messages in flight as Close does.
 //
-// It returns an error at once if the tables are missing or of another version,
-// or the database of another kind (schema.ErrMissing, ErrOutdated, ErrNewer,
-// ErrDialect, ErrEncoding), on a second call, or if the forwarder is closed; or if the
-// publisher has a method Ping(context.Context) error, as package rabbit's, and
-// that says that the broker refuses it, for instance for a wrong password. A
-// database or broker that cannot be reached is no error: it is waited for.
+// It returns an error at once
+//   - if the tables are missing or have another version, or the database is of
+//     another kind: schema.ErrMissing, ErrOutdated, ErrNewer, ErrDialect or
+//     ErrEncoding,
+//   - if the broker refuses the publisher, for instance because of a wrong
+//     password. This needs a publisher with a method Ping(context.Context) error,
+//     as in package rabbit,
+//   - on a second call, or after Close.
+//
+// It waits for a database or a broker that cannot be reached.
 //
 // It returns ErrOtherDestination, within half of Config.Lease, if another
 // instance forwards the same outbox to another destination; see
-// Config.Destination. The other instance goes on.
+// Config.Destination. The other instance continues.
 func (f *Forwarder) Run(ctx context.Context) error {
 	if err := f.start(); err != nil {
 		return err
@@ -146,16 +150,16 @@ func (f *Forwarder) start() error {
 	return nil
 }
 
-// check looks at the tables as soon as the database can be reached.
+// check checks the tables as soon as the database can be reached.
 func (f *Forwarder) check(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		err := schema.Check(ctx, f.store.db, f.config.Schema)
-		if err == nil || errors.Is(err, schema.ErrLayout) { // the inbox is none of its tables
+		if err == nil || errors.Is(err, schema.ErrLayout) { // ErrLayout is about the inbox, which a forwarder does not use
 			f.store.dialect.LogDurability(ctx, f.store.db, f.config.Logger)
 			return nil
 		}
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // it was told to end, which is no error of the tables
+			return nil //nolint:nilerr // Run was told to end, which is no error of the tables
 		}
 		for _, final := range []error{schema.ErrMissing, schema.ErrOutdated, schema.ErrNewer, schema.ErrDialect, schema.ErrEncoding} {
 			if errors.Is(err, final) {
@@ -172,13 +176,13 @@ func (f *Forwarder) check(ctx context.Context) error {
 	}
 }
 
-// Running returns a channel that is closed when Run has reached the database
-// and either forwards or waits for other instances to give it its part.
+// Running returns a channel that is closed when Run has reached the database, and
+// either forwards or waits for its share of the slots.
 func (f *Forwarder) Running() <-chan struct{} { return f.running }
 
-// Hint says that there may be something new in the outbox. It never blocks and
-// may be called at any time, best after a commit; without it messages are found
-// within Config.PollMax.
+// Hint reports that the outbox may contain new messages. It never blocks. You can
+// call it at any time, best after a commit. Without it the forwarder finds
+// messages within Config.PollMax.
 func (f *Forwarder) Hint() {
 	select {
 	case f.hints <- struct{}{}:
@@ -186,13 +190,13 @@ func (f *Forwarder) Hint() {
 	}
 }
 
-// Close ends Run and returns when it has ended. Nothing more is read or
-// published; what is in flight is waited for, for at most Config.CloseTimeout.
-// What was confirmed is deleted. What was not answered stays in the outbox and
-// will be sent again by the next instance, which may take over at once.
+// Close ends Run and returns when Run has returned. Nothing more is read or
+// published. Close waits at most Config.CloseTimeout for messages in flight, and
+// deletes confirmed messages. Messages without an outcome stay in the outbox; the
+// next instance sends them again and can take over at once.
 //
-// It returns an error if confirmed messages could not be deleted in time: they
-// too will be sent again. It may be called more than once.
+// It returns an error if confirmed messages could not be deleted in time. These
+// are sent again too. You can call Close more than once.
 func (f *Forwarder) Close() error {
 	f.mu.Lock()
 	started := f.started

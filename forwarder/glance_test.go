@@ -18,9 +18,9 @@ func TestAGlanceSeesHowLateTheOutboxIs(t *testing.T) {
 		require.NoError(t, schema.Up(t.Context(), db.DB, config.Schema))
 		f, err := New(db.DB, new(counter), config)
 		require.NoError(t, err)
-		look := func() glance {
+		look := func() boundedStats {
 			t.Helper()
-			seen, err := f.store.glance(t.Context())
+			seen, err := f.store.boundedStats(t.Context())
 			require.NoError(t, err)
 			return seen
 		}

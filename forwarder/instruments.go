@@ -8,6 +8,7 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/watermill-once/once/internal/dispatch"
 	"github.com/watermill-once/once/internal/outboxrow"
 	"github.com/watermill-once/once/internal/telemetry"
 )
@@ -15,18 +16,18 @@ import (
 // otherTopic stands for all topics that are not in Config.Topics.
 const otherTopic = "other"
 
-// instruments are what a Forwarder tells about itself. The loop counts in
-// tallies of its own and adds them up once for many answers: at tens of
-// thousands of messages a second each call would show.
+// instruments contains the metrics and the tracer of a Forwarder. The loop counts
+// in tallies and flushes them once for many results, because a call for each
+// message would cost time at tens of thousands of messages a second.
 type instruments struct {
 	meter  telemetry.Meter
 	tracer telemetry.Tracer
 	topics map[string]int // numbers of the series; nil if there is one for all
 
-	published, deferred, dead, stalled tally
-	confirm, reads, settlements        *telemetry.Durations
+	outcomes, deferred, dead, stalled tally
+	confirm, reads, settlements       *telemetry.Durations
 
-	timed bool // confirms are, in this round of answers
+	timed bool // the durations of confirms are recorded in this round of results
 
 	inFlight, slots atomic.Int64
 	state           observables
@@ -56,21 +57,22 @@ func newInstruments(config Config) *instruments {
 		c := meter.Counter(name, unit, description, labels...)
 		return tally{counter: c, counts: make([]int64, c.Series()), each: max(1, len(values))}
 	}
-	i.published = counter("once.forwarder.published", "{message}",
-		"Answers of the publisher; one message may get several.",
+	i.outcomes = counter("once.forwarder.published", "{message}",
+		"Outcomes of publishes; one message may have several.",
 		telemetry.Outcome, outcomeNames...)
 	i.deferred = counter("once.forwarder.deferred", "{message}",
-		"Messages that were put off until later.", telemetry.Reason, holdRefused, holdUnknown)
+		"Messages that were postponed, because they were refused or their topic did not answer.",
+		telemetry.Reason, outboxrow.BlockedRefused, outboxrow.BlockedUnknown)
 	i.dead = counter("once.forwarder.dead", "{message}",
 		"Messages that became dead letters.", telemetry.Reason, outboxrow.DeadUnacceptable, outboxrow.DeadExhausted)
 	i.stalled = counter("once.forwarder.stalled", "{stall}",
-		"Times that a topic stopped answering and was left out.", "")
+		"Times that a topic stopped answering and was excluded.", "")
 	i.confirm = meter.Durations("once.forwarder.confirm.duration",
 		"From giving a message to the publisher until its confirm.")
 	i.reads = meter.Durations("once.forwarder.read.duration",
 		"How long it took to read a batch of the outbox.", telemetry.Done())
 	i.settlements = meter.Durations("once.forwarder.settle.duration",
-		"How long it took to record what became of a batch.", telemetry.Done())
+		"How long it took to record the outcomes of a batch.", telemetry.Done())
 	i.state = newObservables(meter)
 	return i
 }
@@ -100,71 +102,69 @@ func (t *tally) flush() {
 	}
 }
 
-// start has every series show up with 0.
+// start adds 0 to every series, so that it exists.
 func (i *instruments) start() {
-	for _, t := range []*tally{&i.published, &i.deferred, &i.dead, &i.stalled} {
+	for _, t := range []*tally{&i.outcomes, &i.deferred, &i.dead, &i.stalled} {
 		t.counter.Zero()
 	}
 }
 
-// listen is called before a round of answers, heard after it.
-func (i *instruments) listen() { i.timed = i.confirm.Enabled() }
+// beginRound is called before a round of results, endRound after it.
+func (i *instruments) beginRound() { i.timed = i.confirm.Enabled() }
 
-func (i *instruments) heard() { i.published.flush() }
+func (i *instruments) endRound() { i.outcomes.flush() }
 
-// answered notes an answer of the publisher.
-func (i *instruments) answered(a answer, outcome Outcome, now time.Time) {
-	finish(a, outcome)
+// published notes the outcome of a publish.
+func (i *instruments) published(r result, outcome Outcome, now time.Time) {
+	finish(r, outcome)
 	if outcome < Confirmed || outcome > Unavailable {
-		outcome = Unavailable // of a Classify that returns something else; so it is treated
+		outcome = Unavailable // Classify returned an outcome that does not exist
 	}
-	i.add(&i.published, a.row.topic, int(outcome))
+	i.add(&i.outcomes, r.Message.Topic, int(outcome))
 	if i.timed && outcome == Confirmed {
-		i.confirm.Record(now.Sub(a.row.sent), 0)
+		i.confirm.Record(now.Sub(r.at), 0)
 	}
 }
 
-// recorded notes what was settled.
-func (i *instruments) recorded(batch settlement, done settled) {
-	for n, d := range batch.deaths {
-		if n < done.deaths {
-			reason := 0
-			if d.reason == outboxrow.DeadExhausted {
-				reason = 1
-			}
-			i.add(&i.dead, d.row.topic, reason)
-		}
-	}
-	i.dead.flush()
-	if !done.charges {
-		return
-	}
-	for _, c := range batch.charges {
+// settled notes what a settlement has recorded.
+func (i *instruments) settled(batch *dispatch.Settlement, result dispatch.Settled) {
+	for _, d := range batch.Deaths[:result.Deaths] {
 		reason := 0
-		if c.hold == holdUnknown {
+		if d.Exhausted {
 			reason = 1
 		}
-		i.add(&i.deferred, c.row.topic, reason)
+		i.add(&i.dead, d.Message.Topic, reason)
+	}
+	i.dead.flush()
+	if !result.Charges {
+		return
+	}
+	for _, c := range batch.Charges {
+		reason := 0
+		if c.Cause == dispatch.Unknown {
+			reason = 1
+		}
+		i.add(&i.deferred, c.Message.Topic, reason)
 	}
 	i.deferred.flush()
 }
 
-// stall notes that a topic is held.
+// stall counts a topic that stalled.
 func (i *instruments) stall(topic string) {
 	i.add(&i.stalled, topic, 0)
 	i.stalled.flush()
 }
 
-// note keeps what the loop alone knows for those who look.
-func (i *instruments) note(l *loop) {
-	i.inFlight.Store(int64(l.wire.inFlight))
-	i.slots.Store(int64(len(l.tenure.slots)))
+// note stores the state of the scheduler for observe.
+func (i *instruments) note(s *dispatch.Scheduler) {
+	i.inFlight.Store(int64(s.InFlight()))
+	i.slots.Store(int64(len(s.Slots())))
 }
 
-// observables are read when somebody looks.
+// observables are read when a reader collects the metrics.
 type observables struct {
-	inFlight, slots, pending, heldKeys, deadLetters metric.Int64Observable
-	lag                                             metric.Float64Observable
+	inFlight, slots, pending, blockedKeys, deadLetters metric.Int64Observable
+	lag                                                metric.Float64Observable
 }
 
 func newObservables(meter telemetry.Meter) observables {
@@ -173,37 +173,37 @@ func newObservables(meter telemetry.Meter) observables {
 		slots:       meter.Level("once.forwarder.slots", "{slot}", "Parts of the outbox that this instance forwards."),
 		lag:         meter.SecondsGauge("once.forwarder.lag", "How long the first message has waited that should have been sent, or is refused."),
 		pending:     meter.Gauge("once.forwarder.pending", "{message}", "Messages in the outbox, counted up to 100,000."),
-		heldKeys:    meter.Gauge("once.forwarder.blocked_keys", "{key}", "Ordering keys whose head was not accepted, counted up to 100,000."),
+		blockedKeys: meter.Gauge("once.forwarder.blocked_keys", "{key}", "Ordering keys whose head was not accepted, counted up to 100,000."),
 		deadLetters: meter.Gauge("once.forwarder.dead_letters", "{message}", "Dead letters that are there, counted up to 100,000."),
 	}
 }
 
-// observe answers those who look, until the returned function is called.
+// observe registers the observables until the returned function is called.
 func (f *Forwarder) observe() (end func()) {
 	i, s := f.instruments, &f.instruments.state
 	i.start()
-	var backlog telemetry.StatsCache[glance]
+	var backlog telemetry.StatsCache[boundedStats]
 	tell := func(err error) {
 		f.config.Logger.Error("The outbox could not be looked at for its instruments, trying again", err, nil)
 	}
 	return i.meter.Observe(func(ctx context.Context, o metric.Observer) error {
 		o.ObserveInt64(s.inFlight, i.inFlight.Load())
 		o.ObserveInt64(s.slots, i.slots.Load())
-		if seen, ok := backlog.Get(ctx, f.store.glance, tell); ok {
+		if seen, ok := backlog.Get(ctx, f.store.boundedStats, tell); ok {
 			o.ObserveFloat64(s.lag, seen.lag.Seconds())
 			o.ObserveInt64(s.pending, seen.pending)
-			o.ObserveInt64(s.heldKeys, seen.heldKeys)
+			o.ObserveInt64(s.blockedKeys, seen.blockedKeys)
 			o.ObserveInt64(s.deadLetters, seen.dead)
 		}
 		return nil
-	}, s.inFlight, s.slots, s.lag, s.pending, s.heldKeys, s.deadLetters)
+	}, s.inFlight, s.slots, s.lag, s.pending, s.blockedKeys, s.deadLetters)
 }
 
 // countedUpTo bounds the rows that are counted.
 const countedUpTo = 100_000
 
-// glance is what the tables say, at a bounded cost.
-type glance struct {
-	lag                     time.Duration
-	pending, heldKeys, dead int64
+// boundedStats are Stats whose counts stop at countedUpTo.
+type boundedStats struct {
+	lag                        time.Duration
+	pending, blockedKeys, dead int64
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
-	"github.com/watermill-once/once/internal/outboxrow"
+	"github.com/watermill-once/once/internal/dispatch"
 )
 
 // Without providers a message costs nothing, although it carries a trace that
@@ -20,19 +20,20 @@ func TestWithoutProvidersNothingIsAllocated(t *testing.T) {
 	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	msg := message.NewMessage("1", nil)
 	msg.Metadata.Set("traceparent", traceparent)
-	a := answer{order: order{row: &row{topic: "t", sent: time.Now()}}}
-	batch := settlement{
-		confirmed: []*row{a.row},
-		charges:   []charge{{row: a.row, hold: holdUnknown}},
-		deaths:    []death{{row: a.row, reason: outboxrow.DeadExhausted}},
+	m := &dispatch.Message{Topic: "t"}
+	r := result{order: order{Publish: dispatch.Publish{Message: m}, at: time.Now()}}
+	batch := &dispatch.Settlement{
+		Confirmed: []*dispatch.Message{m},
+		Charges:   []dispatch.Charge{{Message: m, Cause: dispatch.Unknown}},
+		Deaths:    []dispatch.Death{{Message: m, Exhausted: true}},
 	}
-	done := settled{confirmed: true, charges: true, deaths: 1}
+	settled := dispatch.Settled{Confirmed: true, Charges: true, Deaths: 1}
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		a.span = begin(nil, a.row, msg) // what the sender has if the tracer is not enabled
-		i.listen()
-		i.answered(a, Confirmed, time.Now())
-		i.heard()
-		i.recorded(batch, done)
+		r.span = begin(nil, m, msg) // what the sender has if the tracer is not enabled
+		i.beginRound()
+		i.published(r, Confirmed, time.Now())
+		i.endRound()
+		i.settled(batch, settled)
 		i.stall("t")
 	}))
 	require.Equal(t, traceparent, msg.Metadata.Get("traceparent"))
@@ -41,7 +42,8 @@ func TestWithoutProvidersNothingIsAllocated(t *testing.T) {
 // A Classify that returns what there is not is no reason to fall over.
 func TestAnOutcomeThatThereIsNotIsCounted(t *testing.T) {
 	i := newInstruments(Config{})
-	i.answered(answer{order: order{row: &row{}}, err: errors.New("failed")}, Outcome(99), time.Now())
-	require.EqualValues(t, 1, i.published.counts[Unavailable])
+	r := result{order: order{Publish: dispatch.Publish{Message: &dispatch.Message{}}}, err: errors.New("failed")}
+	i.published(r, Outcome(99), time.Now())
+	require.EqualValues(t, 1, i.outcomes.counts[Unavailable])
 	require.Equal(t, "invalid", Outcome(99).String())
 }

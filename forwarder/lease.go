@@ -9,26 +9,26 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// tenure is what this instance owns of the outbox: slots, which the rows are
-// spread over by their key, each leased to one instance at a time. Instances
-// share them evenly. One that joins is given some by those who have more than
-// their share, each as soon as nothing of them is in flight there.
+// tenure is the state of the leases of this instance. The outbox is divided into
+// slots, over which messages are spread by their ordering key, and each slot is
+// leased to one instance at a time. Instances share the slots evenly. One that
+// joins gets slots from those that have more than their share, each as soon as
+// it has nothing in flight there.
 type tenure struct {
-	slots   []int64   // ascending
-	leaving []int64   // no longer worked on, to be given back
-	short   bool      // fewer than its share
-	until   time.Time // reckoned from before the renewal was sent: earlier than the database does
+	leaving []int64   // slots that are not worked on any more and will be given back
+	short   bool      // fewer slots than its share
+	until   time.Time // counted from before the renewal was sent, so it is earlier than in the database
 	asked   time.Time
 	next    time.Time // when to renew, or to ask again
 	busy    bool
 	fault   fault
-	rival   int64 // the lease of an instance with another destination, when it was met; or 0
+	rival   int64 // the lease of an instance with another destination when it was met, or 0
 
-	said      bool // and how many slots, in the log
-	saidSlots int
+	logged      bool // the number of slots
+	loggedSlots int
 }
 
-// tenancy is what the database says about it.
+// tenancy is the answer of the database to a lease request.
 type tenancy struct {
 	slots     []int64
 	share     int
@@ -39,41 +39,41 @@ type tenancy struct {
 // keepLease takes and renews the lease, and stops forwarding when it has run
 // out.
 func (l *loop) keepLease(now time.Time) {
-	t := &l.tenure
-	if len(t.slots) > 0 {
+	t, s := &l.tenure, l.scheduler
+	if len(s.Slots()) > 0 {
 		if !now.Before(t.until) {
 			l.config.Logger.Info("The lease has run out, forwarding stops", nil)
-			l.lose(t.slots)
+			s.LoseSlots(s.Slots())
 		} else {
-			l.at(t.until)
+			l.wake(t.until)
 		}
 	}
-	settled := l.buffer.orphans == 0
+	settled := s.Orphans() == 0
 	if settled && t.short {
-		t.next = now // it did not ask for more before
+		t.next = now // the last request left slots out because of orphans
 		t.short = false
 	}
-	if t.busy || l.releasing || l.stopping && len(t.slots) == 0 || t.fault.waits(l, now) {
+	if t.busy || l.releasing || s.Stopping() && len(s.Slots()) == 0 || t.fault.waits(l, now) {
 		return
 	}
 	giveBack := len(t.leaving) > 0 && settled
 	if now.Before(t.next) && !giveBack {
-		l.at(t.next)
+		l.wake(t.next)
 		return
 	}
 	t.busy, t.asked = true, now
-	req := leaseRequest{kept: slices.Clone(t.slots), length: l.config.Lease, take: !l.stopping}
+	req := leaseRequest{kept: slices.Clone(s.Slots()), length: l.config.Lease, take: !s.Stopping()}
 	if giveBack {
 		req.back = slices.Clone(t.leaving)
 	} else {
 		req.avoid = l.unsettled()
 	}
-	seen, _ := l.cursor.sights()
-	l.ask(func(ctx context.Context) func() {
+	seen := s.Sight()
+	l.background(func(ctx context.Context) func() {
 		got, err := l.store.lease(ctx, req)
 		return func() {
 			if err == nil {
-				l.cursor.wrote(seen)
+				s.Wrote(seen)
 			}
 			l.leased(req, got, now, err)
 		}
@@ -81,123 +81,92 @@ func (l *loop) keepLease(now time.Time) {
 }
 
 func (l *loop) leased(req leaseRequest, got tenancy, sent time.Time, err error) {
-	t := &l.tenure
+	t, s := &l.tenure, l.scheduler
 	t.busy = false
-	if other := (*otherDestinationError)(nil); errors.As(err, &other) {
-		l.worked(&t.fault, "The lease could be renewed")
+	other := (*otherDestinationError)(nil)
+	elsewhere := errors.As(err, &other)
+	if err != nil && !elsewhere {
+		t.fault.failed(l, leaseTexts, err)
+		return
+	}
+	if t.fault.worked(l, leaseTexts) {
+		s.Rescan() // the database may be another one by now
+	}
+	if elsewhere {
 		l.giveWay(other, sent)
 		return
 	}
-	if err != nil {
-		t.fault.failed(l, "The lease could not be renewed", err)
-		return
-	}
-	l.worked(&t.fault, "The lease could be renewed")
 	t.rival = 0
-	l.sayDestination(got.before)
+	l.logDestination(got.before)
 	select {
 	case <-l.running:
 	default:
 		close(l.running)
 	}
-	t.leaving = slices.DeleteFunc(t.leaving, func(slot int64) bool { return slices.Contains(req.back, slot) })
+	t.leaving = without(t.leaving, req.back)
 
 	slices.Sort(got.slots)
-	gone := slices.DeleteFunc(slices.Clone(t.slots), func(slot int64) bool { return slices.Contains(got.slots, slot) })
-	if len(gone) > 0 {
+	if gone := without(s.Slots(), got.slots); len(gone) > 0 {
 		l.config.Logger.Info("Another instance has taken over slots", watermill.LogFields{"slots": len(gone)})
-		l.sender.gate.Store(false) // what has not left yet comes back
-		l.lose(gone)
+		l.recall()
+		s.LoseSlots(gone)
 	}
-	unsettled := l.unsettled() // some of which may have been lost since it was asked
-	got.slots = slices.DeleteFunc(got.slots, func(slot int64) bool { return slices.Contains(unsettled, slot) })
-	if len(got.slots) > len(t.slots) {
-		l.reading.rescan = time.Time{} // what is in the new ones lies anywhere
-	}
-	t.slots = got.slots
+	s.SetSlots(without(got.slots, l.unsettled())) // some slots may have been lost since the request was sent
 	t.until = sent.Add(l.config.Lease)
 	l.sender.leaseUntil(t.until)
-	if over := len(t.slots) - got.share; over > 0 && len(t.leaving) == 0 {
-		leaving := slices.Clone(t.slots[got.share:])
-		l.lose(leaving)
-		t.leaving = leaving
+	if over := len(s.Slots()) - got.share; over > 0 && len(t.leaving) == 0 {
+		t.leaving = slices.Clone(s.Slots()[got.share:])
+		s.LoseSlots(t.leaving)
 	}
 
+	slots := len(s.Slots())
 	t.next = sent.Add(l.config.Lease / 3)
-	t.short = len(t.slots) < got.share && l.buffer.orphans > 0
-	if len(t.slots) < got.share {
+	t.short = slots < got.share && s.Orphans() > 0
+	if slots < got.share {
 		t.next = l.nextTry(sent)
 	}
-	l.sayShare(got.instances)
+	l.logShare(slots, got.instances)
 }
 
-// unsettled are lost slots of which rows are still to be settled: their
-// successors must not be read before.
+// without returns the slots that are not in others.
+func without(slots, others []int64) []int64 {
+	return slices.DeleteFunc(slices.Clone(slots), func(slot int64) bool { return slices.Contains(others, slot) })
+}
+
+// unsettled returns the lost slots with messages whose outcome is not recorded.
+// They are not leased again, because the successors of these messages could be
+// sent first.
 func (l *loop) unsettled() []int64 {
-	slots := slices.Clone(l.tenure.leaving)
-	if l.buffer.orphans > 0 {
-		for _, r := range l.buffer.rows {
-			if r.orphan && !slices.Contains(slots, r.slot) {
-				slots = append(slots, r.slot)
-			}
-		}
-	}
-	return slots
+	return slices.Concat(l.tenure.leaving, without(l.scheduler.OrphanSlots(), l.tenure.leaving))
 }
 
-// sayShare logs what this instance works on when that has changed.
-func (l *loop) sayShare(instances int) {
+// recall stops sending: messages that have not left yet come back.
+func (l *loop) recall() {
+	l.scheduler.Recall()
+	l.sender.gate.Store(false)
+}
+
+// logShare logs the number of slots when it has changed.
+func (l *loop) logShare(slots, instances int) {
 	t := &l.tenure
-	if t.said && len(t.slots) == t.saidSlots {
+	if t.logged && slots == t.loggedSlots {
 		return
 	}
-	t.said, t.saidSlots = true, len(t.slots)
-	what := "Forwarding"
-	if len(t.slots) == 0 {
-		what = "Other instances forward, waiting"
+	t.logged, t.loggedSlots = true, slots
+	text := "Forwarding"
+	if slots == 0 {
+		text = "Other instances forward, waiting"
 	}
-	l.config.Logger.Info(what, watermill.LogFields{"slots": len(t.slots), "instances": instances})
+	l.config.Logger.Info(text, watermill.LogFields{"slots": slots, "instances": instances})
 }
 
-// nextTry is when to ask for slots again that others own or may have left.
+// nextTry returns when to ask again for slots that others have, or may have
+// left.
 func (l *loop) nextTry(last time.Time) time.Time { return last.Add(min(time.Second, l.config.Lease/3)) }
 
-// unowned says that slots without an owner were seen.
+// unowned notes that a read has seen slots without an owner.
 func (l *loop) unowned() {
 	if next := l.nextTry(l.tenure.asked); next.Before(l.tenure.next) {
 		l.tenure.next = next
 	}
-}
-
-// lose drops everything that belongs to slots which another instance has, or
-// is to have. What is in flight is waited for, and deleted if it is confirmed:
-// that is right whoever owns it.
-func (l *loop) lose(slots []int64) {
-	gone := make(map[int64]bool, len(slots))
-	for _, slot := range slots {
-		gone[slot] = true
-	}
-	lost := func(r *row) bool { return gone[r.slot] }
-
-	t := &l.tenure
-	t.slots = slices.DeleteFunc(t.slots, func(slot int64) bool { return gone[slot] })
-	l.reading.epoch++
-	waiting := &l.settling.waiting
-	waiting.charges = slices.DeleteFunc(waiting.charges, func(c charge) bool { return l.forgetLost(c.row, lost) })
-	waiting.deaths = slices.DeleteFunc(waiting.deaths, func(d death) bool { return l.forgetLost(d.row, lost) })
-	l.suspects = slices.DeleteFunc(l.suspects, func(r *row) bool {
-		if lost(r) {
-			r.suspect = false
-		}
-		return lost(r)
-	})
-	l.buffer.drop(gone)
-}
-
-func (l *loop) forgetLost(r *row, lost func(*row) bool) bool {
-	if !lost(r) {
-		return false
-	}
-	l.buffer.forget(r)
-	return true
 }

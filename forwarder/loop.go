@@ -7,47 +7,65 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/internal/dispatch"
 )
 
-// loop is a forwarder at work. One goroutine has all of it: reads and
-// settlements, one of each at a time, and the publisher's answers are reported
-// to it, so that reading, publishing, confirming and deleting overlap without
-// a lock.
+// loop runs the commands of a dispatch.Scheduler and reports the results to it.
+// One goroutine owns the loop and its Scheduler. Database work runs in the
+// background, and publishers report to a list, so that reading, publishing,
+// confirming and deleting overlap without a lock.
 type loop struct {
 	*Forwarder
 
-	work   context.Context // of everything that is asked of the database
+	scheduler *dispatch.Scheduler
+	failures  failures
+
+	work   context.Context // of all database work
 	cancel context.CancelFunc
-	done   chan func() // what follows from database work that has ended
-	asked  int         // pieces of it that have not
-	alarm  time.Time   // when to look again if nothing happens
+	done   chan func() // the continuations of database work that has ended
+	asked  int         // database work that has not ended
+	wakeAt time.Time   // when to look again if nothing happens
 
-	buffer   buffer
-	cursor   cursor
-	tenure   tenure
-	reading  reading
-	settling settling
-	log      sentLog
-	wire     wire
-	topics   topics
-	suspicion
+	tenure tenure
+	log    sentLog
+	used   []result // a slice to be used again
 
-	stopping  bool
-	gaveUp    bool      // waiting for answers
-	until     time.Time // when it or stopping itself ends, whatever is left
+	settleErr error // of the last settlement
 	releasing bool
 	released  bool
-	refusal   error // why it must not go on
+	refusal   error // why Run must end with an error
 }
 
 func newLoop(f *Forwarder) *loop {
-	l := &loop{Forwarder: f, done: make(chan func(), 8), buffer: newBuffer(4 * max(f.config.Window, f.config.BatchSize))}
+	l := &loop{Forwarder: f, scheduler: newScheduler(f.config), done: make(chan func(), 8)}
 	l.work, l.cancel = context.WithCancel(context.Background())
 	return l
 }
 
-// run works until ctx ends, and then until nothing is left to be done or the
-// time for that is over.
+// rescanEvery is how often the outbox is read from the start, for rows that no
+// cursor can know: a row that was changed by hand, a restored database.
+const rescanEvery = time.Minute
+
+func newScheduler(c Config) *dispatch.Scheduler {
+	return dispatch.New(dispatch.Config{
+		BatchSize:    c.BatchSize,
+		Window:       c.Window,
+		BufferBytes:  c.BufferBytes,
+		MaxAttempts:  c.MaxAttempts,
+		PollMin:      c.PollMin,
+		PollMax:      c.PollMax,
+		StallTimeout: c.StallTimeout,
+		CloseTimeout: c.CloseTimeout,
+		RescanEvery:  rescanEvery,
+		Backoff:      c.Backoff,
+		Pause:        pauses,
+		Jitter:       jitter,
+	})
+}
+
+// run works until ctx ends, and then until everything is recorded or the time
+// for that is over.
 func (l *loop) run(ctx context.Context) error {
 	defer l.cancel()
 	stop := ctx.Done()
@@ -55,23 +73,20 @@ func (l *loop) run(ctx context.Context) error {
 	defer timer.Stop()
 	for {
 		now := time.Now()
-		l.alarm = now.Add(time.Minute)
-		l.act(now)
-		l.instruments.note(l)
-		if l.stopping && (l.released || !now.Before(l.until)) {
+		if l.step(now) {
 			return l.report()
 		}
-		timer.Reset(l.alarm.Sub(now))
+		timer.Reset(l.wakeAt.Sub(now))
 
 		select {
 		case <-timer.C:
-		case <-l.sender.answers.some:
-			l.hear(time.Now())
+		case <-l.sender.results.some:
+			l.processConfirms(time.Now())
 		case then := <-l.done:
 			l.asked--
 			then()
 		case <-l.hints:
-			l.reading.hint()
+			l.scheduler.Hint(time.Now())
 		case <-stop:
 			stop = nil
 			l.stop(time.Now())
@@ -79,22 +94,26 @@ func (l *loop) run(ctx context.Context) error {
 	}
 }
 
-// act starts everything that can be started.
-func (l *loop) act(now time.Time) {
+// step starts all work that can start now. It reports whether the loop has
+// ended.
+func (l *loop) step(now time.Time) (ended bool) {
+	l.wakeAt = now.Add(time.Minute)
 	l.keepLease(now)
-	l.watchTopics(now)
-	l.read(now)
-	l.publish(now)
-	l.settle(now)
+	commands := l.scheduler.Step(now)
+	l.wake(commands.WakeAt)
+	l.tell(commands.Notices)
+	l.execute(commands, now)
 	l.forgetSent(now)
-	if l.stopping {
-		l.finish(now)
+	if commands.Drained && l.asked == 0 && !l.releasing {
+		l.release()
 	}
+	l.instruments.note(l.scheduler)
+	return l.scheduler.Stopping() && (l.released || commands.Expired)
 }
 
-// ask has work done in the background, one piece of database work, and what it
-// returns called by the loop.
-func (l *loop) ask(work func(ctx context.Context) (then func())) {
+// background runs database work in a goroutine of its own. The loop calls the
+// function that work returns.
+func (l *loop) background(work func(ctx context.Context) (then func())) {
 	l.asked++
 	timeout := l.config.Lease
 	go func() {
@@ -104,64 +123,40 @@ func (l *loop) ask(work func(ctx context.Context) (then func())) {
 	}()
 }
 
-// at has the loop look again at t, if nothing happens before.
-func (l *loop) at(t time.Time) {
-	if t.Before(l.alarm) {
-		l.alarm = t
+// wake lets the loop look again at t if nothing happens before.
+func (l *loop) wake(t time.Time) {
+	if t.Before(l.wakeAt) {
+		l.wakeAt = t
 	}
 }
 
-// worked notes that database work succeeded. If it failed before, the database
-// may be another one by now, so nothing is taken for read any more.
-func (l *loop) worked(f *fault, what string) {
-	if f.worked(l, what) {
-		l.reading.rescan = time.Time{}
-	}
-}
-
-// rewind has everything above position read again.
-func (l *loop) rewind(position int64) {
-	l.cursor.rewind(position)
-	l.buffer.low = l.cursor.low
-}
-
-// stop begins to end: nothing more is sent.
+// stop ends reading and publishing.
 func (l *loop) stop(now time.Time) {
-	l.stopping = true
-	l.until = now.Add(l.config.CloseTimeout)
+	l.scheduler.Stop(now)
 	l.sender.gate.Store(false)
 }
 
-// finish gives the lease back when everything has been answered and recorded.
-func (l *loop) finish(now time.Time) {
-	l.at(l.until)
-	switch waiting := l.wire.inFlight > 0 && !l.gaveUp; {
-	case waiting && now.Before(l.until):
-	case waiting: // the rest of the time is the database's
-		l.gaveUp = true
-		l.until = now.Add(l.config.CloseTimeout)
-		l.at(now)
-	case l.asked > 0 || !l.settling.waiting.empty():
-	default:
-		l.releasing = true
-		l.ask(func(ctx context.Context) func() {
-			err := l.store.leave(ctx)
-			return func() {
-				if err != nil {
-					l.config.Logger.Error("The lease could not be given back, it will run out", err, nil)
-				}
-				l.released = true
+// release gives the lease back.
+func (l *loop) release() {
+	l.releasing = true
+	l.background(func(ctx context.Context) func() {
+		err := l.store.leave(ctx)
+		return func() {
+			if err != nil {
+				l.config.Logger.Error("The lease could not be given back, it will run out", err, nil)
 			}
-		})
-	}
+			l.released = true
+		}
+	})
 }
 
-// report says how it ended.
+// report logs how the loop ended. It returns an error if confirmed messages
+// could not be deleted.
 func (l *loop) report() error {
-	lost := len(l.settling.waiting.confirmed) + l.settling.unsure
+	lost := l.scheduler.Unrecorded()
 	fields := watermill.LogFields{
-		"confirmed":   l.wire.confirms,
-		"handed_back": l.wire.handedBack + l.wire.inFlight,
+		"confirmed":   l.scheduler.Confirms(),
+		"handed_back": l.scheduler.Returned(),
 	}
 	if lost == 0 {
 		l.config.Logger.Info("Forwarder closed", fields)
@@ -169,6 +164,6 @@ func (l *loop) report() error {
 	}
 	fields["not_deleted"] = lost
 	err := fmt.Errorf("forwarder: closed with %d confirmed messages that could not be deleted and will be sent again", lost)
-	l.config.Logger.Error("Forwarder closed", errors.Join(err, l.settling.err), fields)
+	l.config.Logger.Error("Forwarder closed", errors.Join(err, l.settleErr), fields)
 	return err
 }

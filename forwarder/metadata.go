@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/dispatch"
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
@@ -25,17 +26,17 @@ func (e rowError) Error() string {
 func (e rowError) Unwrap() error    { return e.err }
 func (rowError) Unacceptable() bool { return true }
 
-// check returns the metadata of a row that can be sent. SQLite takes any bytes
+// check returns the metadata of a message that can be sent. SQLite takes any bytes
 // for text, which lists of rows cannot name: such a row would never be deleted.
-func (r *row) check() (message.Metadata, error) {
+func check(m *dispatch.Message) (message.Metadata, error) {
 	for _, field := range []struct{ name, text string }{
-		{"message_id", r.id}, {"topic", r.topic}, {"ordering_key", r.key},
+		{"message_id", m.ID}, {"topic", m.Topic}, {"ordering_key", m.Key},
 	} {
 		if !utf8.ValidString(field.text) || strings.IndexByte(field.text, 0) >= 0 {
 			return nil, rowError{what: field.name + " is not valid text"}
 		}
 	}
-	metadata, err := outboxrow.DecodeMetadata(r.metadata)
+	metadata, err := outboxrow.DecodeMetadata(m.Metadata)
 	if err != nil {
 		return nil, rowError{"metadata is not an object of strings", err}
 	}

@@ -1,26 +1,32 @@
 package forwarder
 
-import "errors"
+import (
+	"errors"
 
-// Outcome is what an answer of the publisher says about a message.
+	"github.com/watermill-once/once/internal/dispatch"
+)
+
+// Outcome is the result of a publish.
 type Outcome int
 
 const (
-	// Confirmed: the broker has it.
+	// Confirmed means that the broker has stored the message.
 	Confirmed Outcome = iota
 
-	// Refused: the broker said no to this very message, and may accept it
-	// later. Counts as an attempt.
+	// Refused means that the broker refused this message and may accept it
+	// later. It counts as an attempt.
 	Refused
 
-	// Unacceptable: no broker will ever take this message. It becomes a dead
-	// letter at once.
+	// Unacceptable means that no broker will ever accept this message. It
+	// becomes a dead letter at once.
 	Unacceptable
 
-	// Unknown: it may or may not have been stored. It is published again, alone.
+	// Unknown means that the broker may or may not have stored the message. It
+	// is published again, alone.
 	Unknown
 
-	// Unavailable: it was not sent, for a reason that is not its own.
+	// Unavailable means that the message was not sent, for a reason that is not
+	// in the message.
 	Unavailable
 )
 
@@ -35,7 +41,7 @@ func (o Outcome) String() string {
 	return outcomeNames[o]
 }
 
-// What an error may say about itself. package rabbit's do.
+// The methods that an error may have. The errors of package rabbit have them.
 type (
 	refuser      interface{ Refused() bool }
 	unaccepter   interface{ Unacceptable() bool }
@@ -43,12 +49,12 @@ type (
 )
 
 // Classify asks err, and the errors that it wraps, for methods Refused,
-// Unacceptable and Unavailable that return true. An error that has none of
-// them, or answers no, is [Unknown]; nil is [Confirmed].
+// Unacceptable and Unavailable that return true. It returns [Unknown] for any
+// other error, and [Confirmed] for nil.
 //
-// The answer of an error without any of these methods is not quite as good: it
-// may be a refusal that does not say so. Such a message is counted as refused
-// when it fails alone, another one then gets through, and it fails again.
+// An error without any of these methods may be a refusal that cannot say so. The
+// forwarder treats such a message as refused when it fails alone, another message
+// is then confirmed, and it fails alone again.
 func Classify(err error) Outcome {
 	var (
 		refused      refuser
@@ -68,8 +74,29 @@ func Classify(err error) Outcome {
 	return Unknown
 }
 
-// plain says whether err has no way of saying that a message was refused.
-func plain(err error) bool {
+// forScheduler returns what the outcome and its error mean for the scheduler.
+// An outcome that does not exist is Unavailable.
+func (o Outcome) forScheduler(err error) dispatch.Outcome {
+	switch o {
+	case Confirmed:
+		return dispatch.Confirmed
+	case Refused:
+		return dispatch.Refused
+	case Unacceptable:
+		return dispatch.Unacceptable
+	case Unknown:
+		if cannotRefuse(err) {
+			return dispatch.Unexplained
+		}
+		return dispatch.Unknown
+	case Unavailable:
+	}
+	return dispatch.Unavailable
+}
+
+// cannotRefuse reports whether err has no way to say that a message was
+// refused.
+func cannotRefuse(err error) bool {
 	var (
 		refused      refuser
 		unacceptable unaccepter

@@ -7,9 +7,9 @@ import (
 	"github.com/watermill-once/once/internal/start"
 )
 
-// ping asks the publisher, if it has a method Ping, whether its broker lets it
-// in. A broker that cannot be reached is no error: it is waited for like one
-// that is lost later.
+// ping calls the publisher's method Ping, if it has one. It returns an error only
+// if the broker refuses the publisher. A broker that cannot be reached is waited
+// for later.
 func (f *Forwarder) ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, start.Patience)
 	defer cancel()

@@ -14,22 +14,22 @@ type queries struct {
 	remove                  string
 	removeLogged            []string
 	forgetSent              string
-	lift, charge, hold      string
-	bury, removeOne         string
-	liftOne, holdDead       string
-	ghosts                  string
+	unblock, charge, block  string
+	copyDead, removeOne     string
+	unblockOne, blockByDead string
+	headless                string
 	renew, joinAlone        string
 	replace, elsewhere      string
 	enrol, expel, instances string
 	slots                   string
 	lease, release          string
 	releaseAll, resign      string
-	stats, glance           string
+	stats, boundedStats     string
 }
 
 func newQueries(d dialect.Dialect) queries {
 	confirmed := d.Columns("position bigint", "message_id text")
-	lifted := d.Columns("position bigint", "ordering_key text", "slot smallint")
+	heads := d.Columns("position bigint", "ordering_key text", "slot smallint")
 	charged := d.Columns("position bigint", "message_id text", "attempts bigint", "delay bigint", "error text", "reason text",
 		"unknown bool", "successors bigint")
 	free := `(owner IS NULL OR lease_until IS NULL OR lease_until < {now} OR owner = $1)`
@@ -39,8 +39,7 @@ func newQueries(d dialect.Dialect) queries {
 		clock = "{now}"
 		anyPosition = `position IN {list $1 bigint}`
 	}
-	// The CASE keeps PostgreSQL from making a join of it, which takes twice as
-	// long.
+	// The CASE keeps PostgreSQL from planning a join, which takes twice as long.
 	these := anyPosition + `
 			AND CASE WHEN (position, message_id) IN (SELECT c.position, c.message_id FROM ` + confirmed + `) THEN 1 = 1 ELSE 1 = 0 END`
 
@@ -49,22 +48,22 @@ func newQueries(d dialect.Dialect) queries {
 		read:     readQuery(d),
 		refill:   refillQuery(d),
 
-		// By position and id: a position alone may be used again after a
+		// By position and id, because a position may be used again after a
 		// failover to a replica that lagged behind.
 		remove: d.SQL(`DELETE FROM {outbox} WHERE ` + these),
 
 		removeLogged: removeLogged(d, these),
 
-		// In order of ids, which is about that of time: when nothing is old
-		// enough, no more than the first rows are looked at.
+		// The order of ids is about the order of time, so that only the first
+		// rows are read when none is old enough.
 		forgetSent: d.SQL(`
 			DELETE FROM {outbox_sent}
 			WHERE id IN (SELECT f.id FROM (SELECT id, sent_at FROM {outbox_sent} ORDER BY id LIMIT $2) AS f
 			             WHERE f.sent_at < {after $1})`),
 
-		lift: d.SQL(`
+		unblock: d.SQL(`
 			DELETE FROM {blocked_keys}
-			WHERE (position, ordering_key) IN (SELECT c.position, c.ordering_key FROM ` + lifted + `
+			WHERE (position, ordering_key) IN (SELECT c.position, c.ordering_key FROM ` + heads + `
 			                                   JOIN {slots} AS s ON s.slot = c.slot AND s.owner = $4)`),
 
 		charge: d.SQL(`
@@ -74,15 +73,15 @@ func newQueries(d dialect.Dialect) queries {
 			FROM ` + charged + `
 			WHERE o.position = c.position AND o.message_id = c.message_id AND ` + owned("$9")),
 
-		// If the key is held already, its true head is the lower one.
-		hold: d.SQL(`
+		// If the key is blocked already, its true head is the lower one.
+		block: d.SQL(`
 			INSERT INTO {blocked_keys} AS h (ordering_key, position, successors_after, reason)
 			SELECT o.ordering_key, o.position, c.successors, c.reason
 			FROM {outbox} AS o JOIN ` + charged + ` ON o.position = c.position AND o.message_id = c.message_id
 			WHERE o.ordering_key IS NOT NULL AND ` + owned("$9") + `
 			` + lowerHead),
 
-		bury: d.SQL(`
+		copyDead: d.SQL(`
 			INSERT INTO {outbox_dead} (position, message_id, topic, ordering_key, payload, metadata, created_at,
 			                           attempts, last_error, reason, unknown)
 			SELECT o.position, o.message_id, o.topic, o.ordering_key, o.payload, o.metadata, o.created_at,
@@ -92,18 +91,18 @@ func newQueries(d dialect.Dialect) queries {
 
 		removeOne: d.SQL(`DELETE FROM {outbox} WHERE position = $1 AND message_id = $2`),
 
-		liftOne: d.SQL(`DELETE FROM {blocked_keys} WHERE ordering_key = $1 AND position = $2`),
+		unblockOne: d.SQL(`DELETE FROM {blocked_keys} WHERE ordering_key = $1 AND position = $2`),
 
-		holdDead: d.SQL(`
-			INSERT INTO {blocked_keys} AS h (ordering_key, position, successors_after, reason) VALUES ($1, $2, $3, '` + holdDead + `')
+		blockByDead: d.SQL(`
+			INSERT INTO {blocked_keys} AS h (ordering_key, position, successors_after, reason) VALUES ($1, $2, $3, '` + outboxrow.BlockedDead + `')
 			` + lowerHead),
 
-		// A hold ends with its head, unless somebody removed that by hand.
-		ghosts: d.SQL(`
+		// A key is unblocked together with its head, unless somebody removed the row by hand.
+		headless: d.SQL(`
 			SELECT position, ordering_key FROM {blocked_keys}
 			WHERE NOT EXISTS (SELECT 1 FROM {outbox} AS o
 			                  WHERE o.position = {blocked_keys}.position AND o.ordering_key = {blocked_keys}.ordering_key)
-			  AND NOT (reason = '` + holdDead + `'
+			  AND NOT (reason = '` + outboxrow.BlockedDead + `'
 			           AND EXISTS (SELECT 1 FROM {outbox_dead} AS d
 			                       WHERE d.position = {blocked_keys}.position AND d.ordering_key = {blocked_keys}.ordering_key))`),
 
@@ -129,15 +128,15 @@ func newQueries(d dialect.Dialect) queries {
 
 		instances: d.SQL(`SELECT (SELECT COUNT(*) FROM {forwarders}), (SELECT COUNT(*) FROM {slots})`),
 
-		// Those that somebody has removed: what is in them would wait for ever.
+		// Somebody may have removed slots. Messages in these slots would wait for ever.
 		slots: d.SQL(`
 			INSERT INTO {slots} (slot)
 			WITH RECURSIVE n(slot) AS (SELECT 0 UNION ALL SELECT slot + 1 FROM n WHERE slot < ` + strconv.Itoa(slot.Count-1) + `)
 			SELECT slot FROM n WHERE true -- SQLite could take what follows for a join
 			ON CONFLICT (slot) DO NOTHING`),
 
-		// What is free is asked twice: the list is made of a snapshot, and
-		// another instance may have taken a slot since.
+		// The condition on free slots is there twice, because the list comes from
+		// a snapshot, and another instance may have taken a slot since.
 		lease: d.SQL(`
 			UPDATE {slots} SET owner = $1, lease_until = {after $2}
 			WHERE slot IN {list $3 smallint} AND owner = $1
@@ -154,13 +153,13 @@ func newQueries(d dialect.Dialect) queries {
 
 		resign: d.SQL(`UPDATE {forwarders} SET lease_until = {after -1} WHERE owner = $1`),
 
-		stats:  statsQuery(d, clock),
-		glance: glanceQuery(d, clock),
+		stats:        statsQuery(d, clock),
+		boundedStats: boundedStatsQuery(d, clock),
 	}
 }
 
-// removeLogged moves these rows from the outbox to the log of what was sent. A
-// row that is gone already is in it already.
+// removeLogged moves these rows from the outbox to the sent log. A row that does
+// not exist any more is already in the log.
 func removeLogged(d dialect.Dialect, these string) []string {
 	const names = `position, message_id, topic, ordering_key, payload, metadata, created_at`
 	insert := `INSERT INTO {outbox_sent} (` + names + `) SELECT ` + names + ` FROM `
@@ -171,23 +170,16 @@ func removeLogged(d dialect.Dialect, these string) []string {
 	return []string{d.SQL(`WITH gone AS (` + remove + ` RETURNING ` + names + `) ` + insert + `gone ORDER BY position`)}
 }
 
-// lowerHead ends the insert of a hold for a key that may be held already.
+// lowerHead ends the insert of a blocked key that may be blocked already.
 const lowerHead = `ON CONFLICT (ordering_key) DO UPDATE
 	SET position = excluded.position, reason = excluded.reason,
 	    successors_after = CASE WHEN excluded.successors_after < h.successors_after
 	                            THEN excluded.successors_after ELSE h.successors_after END
 	WHERE excluded.position <= h.position`
 
-// Why a key is held.
-const (
-	holdRefused = outboxrow.BlockedRefused
-	holdUnknown = outboxrow.BlockedUnknown
-	holdDead    = outboxrow.BlockedDead
-)
-
-// owned is true of rows o whose slot is leased to the owner in param: what a
-// forwarder writes about a message that was not confirmed must not come after
-// what its successor knows.
+// owned is true for rows o whose slot is leased to the owner in param. A
+// forwarder that has lost a slot must not overwrite what the new owner has
+// recorded about a message.
 func owned(param string) string {
 	return `EXISTS (SELECT 1 FROM {slots} AS s WHERE s.slot = o.slot AND s.owner = ` + param + `)`
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// sentLog is the state of forgetting what was sent long ago.
+// sentLog is the state of the retention of the sent log.
 type sentLog struct {
 	busy    bool
 	next    time.Time
@@ -22,20 +22,20 @@ type sentLog struct {
 // transaction: with SQLite, all others wait for it.
 const forgetAtOnce = 1000
 
-// forgetSent deletes from the sent log what is older than it is kept, a batch
-// at a time. The owner of slot 0 does it for all.
+// forgetSent deletes rows older than Config.KeepSent from the sent log, one batch
+// at a time. The owner of slot 0 does this for all instances.
 func (l *loop) forgetSent(now time.Time) {
 	s := &l.log
-	if l.config.KeepSent == 0 || s.busy || l.stopping || !slices.Contains(l.tenure.slots, 0) || s.fault.waits(l, now) {
+	if l.config.KeepSent == 0 || s.busy || l.scheduler.Stopping() || !slices.Contains(l.scheduler.Slots(), 0) || s.fault.waits(l, now) {
 		return
 	}
 	if now.Before(s.next) {
-		l.at(s.next)
+		l.wake(s.next)
 		return
 	}
 	s.busy = true
 	most := s.portion.Of(forgetAtOnce)
-	l.ask(func(ctx context.Context) func() {
+	l.background(func(ctx context.Context) func() {
 		n, err := l.store.forgetSent(ctx, l.config.KeepSent, most)
 		return func() { l.forgotSent(n == int64(most), now, err) }
 	})
@@ -46,17 +46,17 @@ func (l *loop) forgotSent(more bool, began time.Time, err error) {
 	s.busy = false
 	s.portion.Did(err == nil)
 	if err != nil {
-		s.fault.failed(l, "What was sent long ago could not be deleted", err)
+		s.fault.failed(l, retentionTexts, err)
 		return
 	}
-	s.fault.worked(l, "What was sent long ago could be deleted")
+	s.fault.worked(l, retentionTexts)
 	s.next = began.Add(min(time.Minute, l.config.KeepSent/60))
-	if more { // it gives others as much time as it took
+	if more { // wait as long as the batch took, for the other users of the database
 		s.next = time.Now().Add(time.Since(began))
 	}
 }
 
-// forgetSent returns how many rows it deleted, at most so many.
+// forgetSent returns the number of rows that it deleted, at most the given one.
 func (s *store) forgetSent(ctx context.Context, keep time.Duration, most int) (n int64, err error) {
 	err = s.write(ctx, func(tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, s.sql.forgetSent, -keep.Milliseconds(), most)

@@ -10,27 +10,28 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/watermill-once/once/internal/dispatch"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// AsyncPublisher is what a publisher may offer beyond message.Publisher:
-// PublishAsync hands one message over and returns; done is called once, from
-// any goroutine, with what Publish would have returned. It may block for a
-// while to keep what is outstanding bounded.
+// AsyncPublisher is a publisher that does not wait for the confirm of a message.
+// PublishAsync takes one message and returns. It calls done once, from any
+// goroutine, with the error that Publish would return. It may block for a while
+// to bound the number of messages without a confirm.
 type AsyncPublisher interface {
 	PublishAsync(topic string, msg *message.Message, done func(error))
 }
 
-// errNotSent says that a message never reached the publisher.
+// errNotSent is the result of an order that never reached the publisher.
 var errNotSent = errors.New("forwarder: not sent")
 
-// sender hands rows to the publisher and collects the answers.
+// sender hands messages to the publisher and collects the results.
 type sender struct {
 	publisher message.Publisher
-	orders    chan order // room for the whole window: giving an order never waits
-	answers   answers
-	tracer    *telemetry.Tracer // nil if nobody records spans
+	orders    chan order // has room for the whole window, so that the loop never waits
+	results   results
+	tracer    *telemetry.Tracer // nil if no spans are recorded
 
 	// A message leaves while the gate is open and the lease holds.
 	gate  atomic.Bool
@@ -38,23 +39,24 @@ type sender struct {
 	begun time.Time
 }
 
-// order is a row to be published.
+// order is a message to be published.
 type order struct {
-	row    *row
-	ticket uint64
-	span   trace.Span // nil if there is none
+	dispatch.Publish
+
+	at   time.Time  // the time of the command
+	span trace.Span // or nil
 }
 
 func newSender(publisher message.Publisher, window int) *sender {
 	return &sender{
 		publisher: publisher,
 		orders:    make(chan order, window),
-		answers:   answers{some: make(chan struct{}, 1)},
+		results:   results{some: make(chan struct{}, 1)},
 		begun:     time.Now(),
 	}
 }
 
-// start begins to carry out orders, until the channel is closed.
+// start begins to run orders, until their channel is closed.
 func (s *sender) start(workers int) {
 	publish := s.publish
 	if async, ok := s.publisher.(AsyncPublisher); ok {
@@ -63,7 +65,7 @@ func (s *sender) start(workers int) {
 	for range workers {
 		go func() {
 			for o := range s.orders {
-				s.carryOut(o, publish)
+				s.run(o, publish)
 			}
 		}()
 	}
@@ -71,70 +73,70 @@ func (s *sender) start(workers int) {
 
 func (s *sender) leaseUntil(deadline time.Time) { s.lease.Store(int64(deadline.Sub(s.begun))) }
 
-func (s *sender) carryOut(o order, publish func(string, *message.Message, func(error))) {
+func (s *sender) run(o order, publish func(string, *message.Message, func(error))) {
 	if !s.gate.Load() || int64(time.Since(s.begun)) >= s.lease.Load() {
-		s.answers.add(answer{o, errNotSent})
+		s.results.add(result{o, errNotSent})
 		return
 	}
-	metadata, err := o.row.check()
+	metadata, err := check(o.Message)
 	if err != nil {
-		s.answers.add(answer{o, err})
+		s.results.add(result{o, err})
 		return
 	}
-	msg := message.NewMessage(o.row.id, o.row.payload)
+	msg := message.NewMessage(o.Message.ID, o.Message.Payload)
 	msg.Metadata = metadata
-	o.span = begin(s.tracer, o.row, msg)
+	o.span = begin(s.tracer, o.Message, msg)
 	defer func() {
 		if value := recover(); value != nil {
-			s.answers.add(answer{o, fmt.Errorf("forwarder: the publisher panicked: %v", value)})
+			s.results.add(result{o, fmt.Errorf("forwarder: the publisher panicked: %v", value)})
 		}
 	}()
 	failpoint.Hit("forwarder/publish")
-	publish(o.row.topic, msg, func(err error) {
+	publish(o.Message.Topic, msg, func(err error) {
 		failpoint.Hit("forwarder/answered")
-		s.answers.add(answer{o, err})
+		s.results.add(result{o, err})
 	})
 	failpoint.Hit("forwarder/handed-over")
 }
 
-// publish makes an ordinary publisher's Publish look like PublishAsync.
+// publish is PublishAsync for a publisher that only has Publish.
 func (s *sender) publish(topic string, msg *message.Message, done func(error)) {
 	done(s.publisher.Publish(topic, msg))
 }
 
-// answer is what became of an order.
-type answer struct {
+// result is what the publisher returned for an order.
+type result struct {
 	order
 
 	err error
 }
 
-// answers collects answers for the loop without ever making a publisher wait.
-type answers struct {
+// results collects results for the loop. Adding one never waits for the loop.
+type results struct {
 	mu   sync.Mutex
-	list []answer
-	some chan struct{} // has an element when there are any
+	list []result
+	some chan struct{} // has an element when the list is not empty
 }
 
-func (a *answers) add(one answer) {
-	a.mu.Lock()
-	a.list = append(a.list, one)
-	first := len(a.list) == 1
-	a.mu.Unlock()
+func (rs *results) add(r result) {
+	rs.mu.Lock()
+	rs.list = append(rs.list, r)
+	first := len(rs.list) == 1
+	rs.mu.Unlock()
 	if first {
 		select {
-		case a.some <- struct{}{}:
+		case rs.some <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// take returns all answers. used is a slice that is no longer needed.
-func (a *answers) take(used []answer) []answer {
+// take returns all results. used is a slice that is no longer needed.
+func (rs *results) take(used []result) []result {
 	clear(used)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	list := a.list
-	a.list = used[:0]
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	list := rs.list
+	rs.list = used[:0]
 	return list
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/internal/dispatch"
 )
 
 type counter int
@@ -17,10 +19,11 @@ func TestNothingLeavesWithoutAGateAndALease(t *testing.T) {
 	var sent counter
 	s := newSender(&sent, 1)
 	try := func() error {
-		s.carryOut(order{row: &row{metadata: []byte(`{}`)}, ticket: 1}, s.publish)
-		answers := s.answers.take(nil)
-		require.Len(t, answers, 1)
-		return answers[0].err
+		m := &dispatch.Message{Metadata: []byte(`{}`)}
+		s.run(order{Publish: dispatch.Publish{Message: m, Ticket: 1}}, s.publish)
+		results := s.results.take(nil)
+		require.Len(t, results, 1)
+		return results[0].err
 	}
 	require.ErrorIs(t, try(), errNotSent)
 	s.gate.Store(true)

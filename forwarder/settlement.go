@@ -5,109 +5,73 @@ import (
 	"database/sql"
 	"errors"
 	"math"
-	"time"
 
+	"github.com/watermill-once/once/internal/dispatch"
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// settlement is what is to be recorded of messages whose outcome is known.
-type settlement struct {
-	confirmed []*row
-	charges   []charge
-	deaths    []death
-}
-
-// charge has a message wait, with its ordering key held.
-type charge struct {
-	row      *row
-	attempts int // 1, or 0 if nothing is charged
-	delay    time.Duration
-	err      string
-	hold     string // why
-	after    int64  // the successors lie above it
-}
-
-// death makes a message a dead letter.
-type death struct {
-	row    *row
-	size   int
-	err    string
-	reason string
-	after  int64 // the successors lie above it
-}
-
-func (s settlement) empty() bool {
-	return len(s.confirmed) == 0 && len(s.charges) == 0 && len(s.deaths) == 0
-}
-
-// settled is what a settlement came to. What is not done can be done again.
-type settled struct {
-	confirmed bool
-	charges   bool
-	deaths    int  // how many, from the first
-	vanished  bool // rows were not there any more, or their slots not ours
-	wrote     bool // something was changed, by a transaction that has ended
-	err       error
-}
-
-func (s *store) settle(ctx context.Context, batch settlement, afterDead AfterDead) settled {
+// settle records outcomes. A part that fails is not in the result, and can be
+// recorded again.
+func (s *store) settle(ctx context.Context, batch *dispatch.Settlement, afterDead AfterDead) dispatch.Settled {
 	var (
-		done settled
-		errs []error
+		result dispatch.Settled
+		errs   []error
 	)
-	if len(batch.confirmed) > 0 {
+	if len(batch.Confirmed) > 0 {
 		failpoint.Hit("forwarder/remove")
-		removed, err := s.remove(ctx, batch.confirmed)
+		removed, err := s.remove(ctx, batch.Confirmed)
 		failpoint.Hit("forwarder/removed")
-		done.confirmed = err == nil
-		done.wrote = err == nil && removed > 0
+		result.Confirmed = err == nil
+		result.Wrote = err == nil && removed > 0
 		errs = append(errs, err)
 	}
-	if len(batch.charges) > 0 {
+	if len(batch.Charges) > 0 {
 		failpoint.Hit("forwarder/charge")
-		charged, err := s.charge(ctx, batch.charges)
+		charged, err := s.charge(ctx, batch.Charges)
 		failpoint.Hit("forwarder/charged")
-		done.charges = err == nil
-		done.vanished = charged < int64(len(batch.charges))
-		done.wrote = done.wrote || err == nil && charged > 0
+		result.Charges = err == nil
+		result.Vanished = charged < int64(len(batch.Charges))
+		result.Wrote = result.Wrote || err == nil && charged > 0
 		errs = append(errs, err)
 	}
-	for _, d := range batch.deaths {
+	for _, d := range batch.Deaths {
 		failpoint.Hit("forwarder/bury")
-		buried, err := s.bury(ctx, d, afterDead)
+		moved, err := s.moveDead(ctx, d, afterDead)
 		failpoint.Hit("forwarder/buried")
 		if err != nil {
 			errs = append(errs, err)
 			break
 		}
-		done.deaths++
-		done.vanished = done.vanished || !buried
-		done.wrote = done.wrote || buried
+		result.Deaths++
+		result.Vanished = result.Vanished || !moved
+		result.Wrote = result.Wrote || moved
 	}
-	done.err = errors.Join(errs...)
-	return done
+	result.Err = errors.Join(errs...)
+	return result
 }
 
-// remove deletes confirmed rows and lifts the holds that name them. It does no
-// harm to do it again, or to be no longer the owner: confirmed is confirmed, and
-// holds are then left to the new one. It returns how many there were.
-func (s *store) remove(ctx context.Context, rows []*row) (removed int64, err error) {
+// remove deletes confirmed rows and unblocks the keys whose heads they are. It
+// returns the number deleted. A second call does no harm. Neither does a call by
+// an instance that does not own the slots any more: a confirmed message is
+// confirmed, and its key stays blocked until the new owner unblocks it.
+func (s *store) remove(ctx context.Context, confirmed []*dispatch.Message) (removed int64, err error) {
 	var (
 		positions, heads, slots []int64
 		ids, keys               []string
 	)
-	for _, r := range rows {
-		positions = append(positions, r.position)
-		ids = append(ids, r.id)
-		if r.heldByItself {
-			heads, slots = append(heads, r.position), append(slots, r.slot)
-			keys = append(keys, r.key)
+	for _, m := range confirmed {
+		positions = append(positions, m.Position)
+		ids = append(ids, m.ID)
+		if m.BlocksKey {
+			heads, slots = append(heads, m.Position), append(slots, m.Slot)
+			keys = append(keys, m.Key)
 		}
 	}
 	err = s.write(ctx, func(tx *sql.Tx) error {
 		removed = 0
 		if len(heads) > 0 {
-			if err := s.lift(ctx, tx, heads, keys, slots); err != nil {
+			if err := s.unblock(ctx, tx, heads, keys, slots); err != nil {
 				return err
 			}
 			failpoint.Hit("forwarder/hold-lifted")
@@ -131,24 +95,25 @@ func (s *store) remove(ctx context.Context, rows []*row) (removed int64, err err
 	return removed, err
 }
 
-// charge returns how many rows it found.
-func (s *store) charge(ctx context.Context, charges []charge) (found int64, err error) {
+// charge writes attempts, due times and blocked keys. It returns the number of
+// rows that exist and whose slots are owned.
+func (s *store) charge(ctx context.Context, charges []dispatch.Charge) (found int64, err error) {
 	var (
 		positions, attempts, delays []int64
 		ids, texts, reasons         []string
 		unknown, after              []int64
 	)
 	for i, c := range charges {
-		positions = append(positions, c.row.position)
-		ids = append(ids, c.row.id)
-		// Not one more than there are by now: after a commit of unknown outcome it is done again.
-		attempts = append(attempts, min(int64(c.row.attempts)+int64(c.attempts), math.MaxInt32))
-		delays = append(delays, c.delay.Milliseconds())
-		texts = append(texts, c.err)
-		reasons = append(reasons, c.hold)
-		after = append(after, c.after)
+		positions = append(positions, c.Message.Position)
+		ids = append(ids, c.Message.ID)
+		// The number is absolute, because a charge is repeated after a commit of unknown outcome.
+		attempts = append(attempts, min(int64(c.Message.Attempts)+int64(c.Attempts), math.MaxInt32))
+		delays = append(delays, c.Delay.Milliseconds())
+		texts = append(texts, clean(c.Err))
+		reasons = append(reasons, blockReason(c))
+		after = append(after, c.SuccessorsAfter)
 		unknown = append(unknown, 0)
-		if c.row.unknown {
+		if c.Message.WasUnknown {
 			unknown[i] = 1
 		}
 	}
@@ -166,21 +131,38 @@ func (s *store) charge(ctx context.Context, charges []charge) (found int64, err 
 			return err
 		}
 		failpoint.Hit("forwarder/attempt-charged")
-		_, err = tx.ExecContext(ctx, s.sql.hold, args...)
+		_, err = tx.ExecContext(ctx, s.sql.block, args...)
 		failpoint.Hit("forwarder/key-held")
 		return err
 	})
 	return found, err
 }
 
-// errRemoved rolls a burial back: somebody has removed the row meanwhile.
+// blockReason returns the reason of a blocked key in its table.
+func blockReason(c dispatch.Charge) string {
+	if c.Cause == dispatch.Unknown {
+		return outboxrow.BlockedUnknown
+	}
+	return outboxrow.BlockedRefused
+}
+
+// reasonOf returns the reason of a dead letter.
+func reasonOf(d dispatch.Death) string {
+	if d.Exhausted {
+		return outboxrow.DeadExhausted
+	}
+	return outboxrow.DeadUnacceptable
+}
+
+// errRemoved rolls moveDead back: somebody has removed the row meanwhile.
 var errRemoved = errors.New("forwarder: the message was removed by somebody else")
 
-// bury returns false if the row is not there.
-func (s *store) bury(ctx context.Context, d death, afterDead AfterDead) (buried bool, err error) {
-	r := d.row
+// moveDead moves a message to the dead letters. It returns false if the row does
+// not exist any more, or its slot belongs to another instance.
+func (s *store) moveDead(ctx context.Context, d dispatch.Death, afterDead AfterDead) (moved bool, err error) {
+	m := d.Message
 	err = s.write(ctx, func(tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, s.sql.bury, r.position, r.id, d.err, d.reason, r.unknown, s.owner)
+		result, err := tx.ExecContext(ctx, s.sql.copyDead, m.Position, m.ID, clean(d.Err), reasonOf(d), m.WasUnknown, s.owner)
 		if err != nil {
 			return err
 		}
@@ -188,9 +170,9 @@ func (s *store) bury(ctx context.Context, d death, afterDead AfterDead) (buried 
 		if err != nil || n == 0 {
 			return err
 		}
-		buried = true
+		moved = true
 		failpoint.Hit("forwarder/letter-written")
-		if result, err = tx.ExecContext(ctx, s.sql.removeOne, r.position, r.id); err != nil {
+		if result, err = tx.ExecContext(ctx, s.sql.removeOne, m.Position, m.ID); err != nil {
 			return err
 		}
 		if n, err = result.RowsAffected(); err != nil {
@@ -200,16 +182,16 @@ func (s *store) bury(ctx context.Context, d death, afterDead AfterDead) (buried 
 			return errRemoved
 		}
 		failpoint.Hit("forwarder/dead-row-deleted")
-		if r.key == "" {
+		if m.Key == "" {
 			return nil
 		}
 		if afterDead == BlockKey {
-			_, err = tx.ExecContext(ctx, s.sql.holdDead, r.key, r.position, d.after)
+			_, err = tx.ExecContext(ctx, s.sql.blockByDead, m.Key, m.Position, d.SuccessorsAfter)
 		} else {
-			_, err = tx.ExecContext(ctx, s.sql.liftOne, r.key, r.position)
+			_, err = tx.ExecContext(ctx, s.sql.unblockOne, m.Key, m.Position)
 		}
 		failpoint.Hit("forwarder/dead-key-set")
 		return err
 	})
-	return buried, err
+	return moved, err
 }

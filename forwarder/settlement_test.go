@@ -1,14 +1,18 @@
 package forwarder
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/dispatch"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
 )
+
+var errRefused = errors.New("refused")
 
 // ownerOfAll returns a store that owns every slot, and what changes its tables.
 func ownerOfAll(t *testing.T, db testkit.Database) (s *store, exec func(query string, args ...any)) {
@@ -35,12 +39,12 @@ func TestAChargeThatIsMadeAgainIsOneAttempt(t *testing.T) {
 		exec(`INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata, attempts)
 			VALUES (1, 'seldom', 't', 0, '', '{}', 4), (2, 'by hand', 't', 0, '', '{}', 2147483647)`)
 		for range 2 {
-			done := s.settle(t.Context(), settlement{charges: []charge{
-				{row: &row{position: 1, id: "seldom", attempts: 4}, attempts: 1, hold: holdRefused},
-				{row: &row{position: 2, id: "by hand", attempts: 2147483647}, attempts: 1, hold: holdRefused},
+			done := s.settle(t.Context(), &dispatch.Settlement{Charges: []dispatch.Charge{
+				{Message: &dispatch.Message{Position: 1, ID: "seldom", Attempts: 4}, Attempts: 1, Err: errRefused, Cause: dispatch.Refused},
+				{Message: &dispatch.Message{Position: 2, ID: "by hand", Attempts: 2147483647}, Attempts: 1, Err: errRefused, Cause: dispatch.Refused},
 			}}, SendSuccessors)
-			require.NoError(t, done.err)
-			require.False(t, done.vanished)
+			require.NoError(t, done.Err)
+			require.False(t, done.Vanished)
 		}
 		for id, want := range map[string]int{"seldom": 5, "by hand": 2147483647} {
 			var attempts int
@@ -60,19 +64,19 @@ func TestTrap01_ASettlementThatFailedMayStillBeUnderWay(t *testing.T) {
 	exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''not now''; END'`)
 	exec(`CREATE CONSTRAINT TRIGGER refuse AFTER DELETE OR UPDATE ON once_outbox DEFERRABLE INITIALLY DEFERRED
 		FOR EACH ROW EXECUTE FUNCTION refuse()`)
-	batches := []settlement{
-		{confirmed: []*row{{position: 1, id: "1"}}},
-		{charges: []charge{{row: &row{position: 2, id: "2"}, attempts: 1, hold: holdRefused}}},
+	batches := []*dispatch.Settlement{
+		{Confirmed: []*dispatch.Message{{Position: 1, ID: "1"}}},
+		{Charges: []dispatch.Charge{{Message: &dispatch.Message{Position: 2, ID: "2"}, Attempts: 1, Err: errRefused, Cause: dispatch.Refused}}},
 	}
 	for _, batch := range batches {
 		done := s.settle(t.Context(), batch, SendSuccessors)
-		require.Error(t, done.err)
-		require.False(t, done.wrote)
+		require.Error(t, done.Err)
+		require.False(t, done.Wrote)
 	}
 	exec(`DROP TRIGGER refuse ON once_outbox`)
 	for _, batch := range batches {
 		done := s.settle(t.Context(), batch, SendSuccessors)
-		require.NoError(t, done.err)
-		require.True(t, done.wrote)
+		require.NoError(t, done.Err)
+		require.True(t, done.Wrote)
 	}
 }

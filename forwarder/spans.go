@@ -8,13 +8,14 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/watermill-once/once/internal/dispatch"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// begin begins the span of a publish, if the row carries a trace that is
-// recorded. The message goes on with that span as its parent, and has it in its
-// context; the row keeps what it has, for the next attempt.
-func begin(tracer *telemetry.Tracer, r *row, msg *message.Message) trace.Span {
+// begin begins the span of a publish if the metadata of msg has a trace that is
+// recorded. The span becomes the parent in the metadata and the context of msg.
+// m does not change, for the next attempt.
+func begin(tracer *telemetry.Tracer, m *dispatch.Message, msg *message.Message) trace.Span {
 	if tracer == nil {
 		return nil
 	}
@@ -22,25 +23,25 @@ func begin(tracer *telemetry.Tracer, r *row, msg *message.Message) trace.Span {
 	if !ok {
 		return nil
 	}
-	ctx, span := tracer.Producer(ctx, "forward", "send", r.topic,
-		attribute.String(telemetry.MessageID, telemetry.Text(r.id)),
-		attribute.Int(telemetry.BodySize, len(r.payload)),
-		attribute.Int(telemetry.Attempt, r.attempts+1))
+	ctx, span := tracer.Producer(ctx, "forward", "send", m.Topic,
+		attribute.String(telemetry.MessageID, telemetry.Text(m.ID)),
+		attribute.Int(telemetry.BodySize, len(m.Payload)),
+		attribute.Int(telemetry.Attempt, m.Attempts+1))
 	telemetry.Inject(ctx, msg.Metadata)
 	msg.SetContext(ctx)
 	return span
 }
 
-// finish ends the span of an order that was answered. The error's text stays
-// out of it: a publisher may quote anything.
-func finish(a answer, outcome Outcome) {
-	if a.span == nil {
+// finish ends the span of a publish. It does not record the error's text,
+// because a publisher may quote anything in it.
+func finish(r result, outcome Outcome) {
+	if r.span == nil {
 		return
 	}
-	a.span.SetAttributes(attribute.String(telemetry.Outcome, outcome.String()))
+	r.span.SetAttributes(attribute.String(telemetry.Outcome, outcome.String()))
 	if outcome != Confirmed {
-		a.span.SetStatus(codes.Error, outcome.String())
-		a.span.SetAttributes(attribute.String(telemetry.ErrorType, outcome.String()))
+		r.span.SetStatus(codes.Error, outcome.String())
+		r.span.SetAttributes(attribute.String(telemetry.ErrorType, outcome.String()))
 	}
-	a.span.End()
+	r.span.End()
 }

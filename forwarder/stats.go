@@ -9,25 +9,25 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// Stats is what the tables say about the outbox, whoever forwards it.
+// Stats describes the outbox of all instances.
 type Stats struct {
 	// Pending is the number of messages in the outbox.
 	Pending int
 
-	// Deferred are those of them that are due later: delayed by their
-	// producer, or refused and backing off.
+	// Deferred is the number of these messages that are due later, because
+	// their producer delayed them or because they were refused and back off.
 	Deferred int
 
-	// Oldest is the age of the first message that waits for nothing but its
-	// turn or its ordering key; 0 if there is none.
+	// Oldest is the age of the first message without a due time, or 0 if there
+	// is no such message.
 	Oldest time.Duration
 
-	// Failing is the number of messages that were put off because the broker
-	// refused them or their topic does not answer.
+	// Failing is the number of messages that wait because the broker refused
+	// them or because their topic does not answer.
 	Failing int
 
-	// FailingFor is the time since the first of them was put off first; 0 if
-	// there is none.
+	// FailingFor is the time since the first of these messages failed for the
+	// first time, or 0 if there is no such message.
 	FailingFor time.Duration
 
 	// BlockedKeys is the number of ordering keys whose head was not accepted.
@@ -61,16 +61,16 @@ func (f *Forwarder) Stats(ctx context.Context) (Stats, error) {
 	return stats, nil
 }
 
-// glance is Stats at a bounded cost.
-func (s *store) glance(ctx context.Context) (glance, error) {
+// boundedStats returns Stats at a bounded cost.
+func (s *store) boundedStats(ctx context.Context) (boundedStats, error) {
 	var (
-		seen                glance
+		seen                boundedStats
 		first, due, failing sql.NullInt64
 		now                 int64
 	)
 	err := s.read(ctx, func(tx *sql.Tx) error {
-		return tx.QueryRowContext(ctx, s.sql.glance, countedUpTo).
-			Scan(&seen.pending, &first, &due, &failing, &seen.heldKeys, &seen.dead, &now)
+		return tx.QueryRowContext(ctx, s.sql.boundedStats, countedUpTo).
+			Scan(&seen.pending, &first, &due, &failing, &seen.blockedKeys, &seen.dead, &now)
 	})
 	for _, since := range []sql.NullInt64{first, due, failing} {
 		if since.Valid {
@@ -92,9 +92,9 @@ func statsQuery(d dialect.Dialect, clock string) string {
 			       ` + clock)
 }
 
-// glanceQuery can be run often: counts are cut off at $1, and the first message
-// that waits, is due or has failed is found by an index.
-func glanceQuery(d dialect.Dialect, clock string) string {
+// boundedStatsQuery can run often: counts stop at $1, and an index finds the
+// first message that waits, is due or has failed.
+func boundedStatsQuery(d dialect.Dialect, clock string) string {
 	return d.SQL(`
 			SELECT (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox} LIMIT $1) AS p),
 			       (SELECT {millis created_at} FROM {outbox} WHERE due_at IS NULL ORDER BY position LIMIT 1),

@@ -13,20 +13,20 @@ import (
 	"github.com/watermill-once/once/internal/slot"
 )
 
-// store is the tables as the forwarder sees them.
+// store runs the statements of a forwarder.
 type store struct {
 	db      *sql.DB
 	dialect dialect.Dialect
 	sql     queries
 	owner   string
 
-	destination string // or "" if it is not known
+	destination string // or "" if it is unknown
 
-	keepSent bool // what is removed
+	keepSent bool // removed rows go to the sent log
 }
 
 func newStore(db *sql.DB, d dialect.Dialect) *store {
-	host, _ := os.Hostname() // for people who look at the table; the rest makes it unique
+	host, _ := os.Hostname() // helps people who read the table; the UUID makes the owner unique
 	return &store{db: db, dialect: d, sql: newQueries(d), owner: host + " " + uuid.NewString()}
 }
 
@@ -38,18 +38,18 @@ func (s *store) write(ctx context.Context, work func(tx *sql.Tx) error) error {
 	return dialect.LeaveReplica(ctx, s.db, s.dialect.Write(ctx, s.db, work))
 }
 
-// leaseRequest is what an instance tells of itself, and wants.
+// leaseRequest renews, gives back and takes slots.
 type leaseRequest struct {
 	kept   []int64 // owned, to be renewed
 	back   []int64 // owned, to be given back
-	take   bool    // what is free, up to the fair share
-	avoid  []int64 // and is not one of these
+	take   bool    // take free slots up to the fair share
+	avoid  []int64 // but none of these
 	length time.Duration
 }
 
-// lease renews and gives back slots that are owned, takes free ones, and says
-// which are owned now. Its error is an otherDestinationError if an instance that
-// sends elsewhere may be at work.
+// lease renews and gives back slots that are owned, takes free slots, and returns
+// all slots that are owned now. Its error is an otherDestinationError if an
+// instance with another destination may be at work.
 func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 	var got tenancy
 	err := s.write(ctx, func(tx *sql.Tx) error {
@@ -105,9 +105,9 @@ func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 	return got, err
 }
 
-// leave gives everything back, so that others have it at once. That this
-// instance was there stays known until another one takes its place: one with
-// another destination says so.
+// leave gives all slots back, so that other instances can take them at once. The
+// row of this instance stays until another instance replaces it, which then knows
+// whether the destination has changed.
 func (s *store) leave(ctx context.Context) error {
 	return s.write(ctx, func(tx *sql.Tx) error {
 		for _, query := range []string{s.sql.releaseAll, s.sql.resign} {
@@ -121,34 +121,34 @@ func (s *store) leave(ctx context.Context) error {
 	})
 }
 
-// tidy removes holds whose head is gone.
+// tidy unblocks keys whose head does not exist any more.
 func (s *store) tidy(ctx context.Context) error {
 	return s.write(ctx, func(tx *sql.Tx) error {
-		positions, keys, err := s.ghosts(ctx, tx)
+		positions, keys, err := s.headless(ctx, tx)
 		if err == nil && len(keys) > 0 {
 			slots := make([]int64, len(keys))
 			for i, key := range keys {
 				slots[i] = int64(slot.Of("", key))
 			}
-			err = s.lift(ctx, tx, positions, keys, slots)
+			err = s.unblock(ctx, tx, positions, keys, slots)
 		}
 		failpoint.Hit("forwarder/holds-tidied")
 		return err
 	})
 }
 
-// lift removes the holds of these heads from keys in slots of ours. What waits
-// for another one was passed by the instance that has its slot, which has to
-// come back to it first.
-func (s *store) lift(ctx context.Context, tx *sql.Tx, positions []int64, keys []string, slots []int64) error {
-	_, err := tx.ExecContext(ctx, s.sql.lift,
+// unblock unblocks the keys of these heads, if this instance owns their slots.
+// The owner of another slot has read past the successors of its blocked key, and
+// must unblock the key itself to read them.
+func (s *store) unblock(ctx context.Context, tx *sql.Tx, positions []int64, keys []string, slots []int64) error {
+	_, err := tx.ExecContext(ctx, s.sql.unblock,
 		s.dialect.List(positions), s.dialect.Strings(keys), s.dialect.List(slots), s.owner)
 	return err
 }
 
-// ghosts returns the heads that are gone.
-func (s *store) ghosts(ctx context.Context, tx *sql.Tx) (positions []int64, keys []string, err error) {
-	rows, err := tx.QueryContext(ctx, s.sql.ghosts)
+// headless returns the blocked keys whose head does not exist any more.
+func (s *store) headless(ctx context.Context, tx *sql.Tx) (positions []int64, keys []string, err error) {
+	rows, err := tx.QueryContext(ctx, s.sql.headless)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/dispatch"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
 )
@@ -63,16 +64,16 @@ func TestTrap68_AConfirmedMessageTakesNoOtherWithIt(t *testing.T) {
 			require.NoError(t, db.QueryRow(`SELECT COUNT(*) FROM once_outbox`).Scan(&n))
 			return n
 		}
-		removed := func(rows ...*row) int64 {
+		removed := func(rows ...*dispatch.Message) int64 {
 			n, err := s.remove(t.Context(), rows)
 			require.NoError(t, err)
 			return n
 		}
-		require.Zero(t, removed(&row{position: 1, id: "b"}, &row{position: 2, id: "a"}), "ids of another history")
+		require.Zero(t, removed(&dispatch.Message{Position: 1, ID: "b"}, &dispatch.Message{Position: 2, ID: "a"}), "ids of another history")
 		require.Equal(t, 2, left())
-		require.EqualValues(t, 2, removed(&row{position: 1, id: "a"}, &row{position: 2, id: "b"}))
+		require.EqualValues(t, 2, removed(&dispatch.Message{Position: 1, ID: "a"}, &dispatch.Message{Position: 2, ID: "b"}))
 		require.Zero(t, left())
-		require.Zero(t, removed(&row{position: 1, id: "a"}), "again does no harm")
+		require.Zero(t, removed(&dispatch.Message{Position: 1, ID: "a"}), "again does no harm")
 	})
 }
 
@@ -99,17 +100,18 @@ func TestTrap18_OnlyTheOwnerChargesAndBuries(t *testing.T) {
 			require.NoError(t, db.QueryRow(query).Scan(&n))
 			return n
 		}
-		r := &row{position: 1, id: "a", key: "k"}
-		charges := []charge{{row: r, attempts: 1, err: "no", hold: holdRefused}}
+		m := &dispatch.Message{Position: 1, ID: "a", Key: "k"}
+		charges := []dispatch.Charge{{Message: m, Attempts: 1, Err: errRefused, Cause: dispatch.Refused}}
 
 		found, err := other.charge(t.Context(), charges)
 		require.NoError(t, err)
 		require.Zero(t, found)
 		require.Zero(t, count(`SELECT attempts FROM once_outbox`))
 		require.Zero(t, count(`SELECT COUNT(*) FROM once_blocked_keys`))
-		buried, err := other.bury(t.Context(), death{row: r}, SendSuccessors)
+		death := dispatch.Death{Message: m, Err: errRefused}
+		moved, err := other.moveDead(t.Context(), death, SendSuccessors)
 		require.NoError(t, err)
-		require.False(t, buried)
+		require.False(t, moved)
 		require.Zero(t, count(`SELECT COUNT(*) FROM once_outbox_dead`))
 
 		found, err = owner.charge(t.Context(), charges)
@@ -117,9 +119,9 @@ func TestTrap18_OnlyTheOwnerChargesAndBuries(t *testing.T) {
 		require.EqualValues(t, 1, found)
 		require.Equal(t, 1, count(`SELECT attempts FROM once_outbox`))
 		require.Equal(t, 1, count(`SELECT COUNT(*) FROM once_blocked_keys`))
-		buried, err = owner.bury(t.Context(), death{row: r}, SendSuccessors)
+		moved, err = owner.moveDead(t.Context(), death, SendSuccessors)
 		require.NoError(t, err)
-		require.True(t, buried)
+		require.True(t, moved)
 		require.Zero(t, count(`SELECT COUNT(*) FROM once_blocked_keys`))
 	})
 }
@@ -139,9 +141,11 @@ func TestADeadLetterOfAPositionThatIsUsedAgain(t *testing.T) {
 			_, err = db.Exec(`INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata)
 				VALUES (7, '` + id + `', 't', 1, '', '{}')`)
 			require.NoError(t, err)
-			buried, err := s.bury(t.Context(), death{row: &row{position: 7, id: id}, reason: "exhausted"}, SendSuccessors)
+			moved, err := s.moveDead(t.Context(), dispatch.Death{
+				Message: &dispatch.Message{Position: 7, ID: id}, Err: errRefused, Exhausted: true,
+			}, SendSuccessors)
 			require.NoError(t, err)
-			require.True(t, buried)
+			require.True(t, moved)
 		}
 		var n int
 		require.NoError(t, db.QueryRow(`SELECT COUNT(*) FROM once_outbox_dead WHERE position = 7`).Scan(&n))
@@ -164,7 +168,10 @@ func TestTrap68_ARepeatedRemovalIsLoggedOnce(t *testing.T) {
 			require.NoError(t, db.QueryRow(query).Scan(&n))
 			return n
 		}
-		for _, rows := range [][]*row{{{position: 1, id: "a"}, {position: 2, id: "a"}}, {{position: 1, id: "a"}, {position: 3, id: "c"}}} {
+		for _, rows := range [][]*dispatch.Message{
+			{{Position: 1, ID: "a"}, {Position: 2, ID: "a"}},
+			{{Position: 1, ID: "a"}, {Position: 3, ID: "c"}},
+		} {
 			removed, err := s.remove(t.Context(), rows)
 			require.NoError(t, err)
 			require.EqualValues(t, 1, removed)

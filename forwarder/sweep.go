@@ -2,41 +2,41 @@ package forwarder
 
 import "github.com/watermill-once/once/internal/dialect"
 
-// A row without a due time is found by its position, one with a due time when
-// it is due: each row by exactly one of two sweeps. Neither takes a lock or
-// waits for anybody, and one statement sees one snapshot, so that a message is
-// never read before an earlier one of its key.
+// A sweep finds a row without a due time by its position, and a row with a due
+// time when it is due. It takes no lock and waits for no transaction. One
+// statement sees one snapshot, so that a message is never read before an earlier
+// message of its key.
 //
-// What must not fill the batch is left out here: rows that are in memory, keys
-// that are held by another row, and whatever the loop cannot take now.
+// The condition excludes rows that must not fill the batch: rows in memory,
+// successors of a blocked key, and rows that the scheduler cannot take now.
 //
-// Parameters: $1 from position, $2 positions in memory, $3 slots, $4 keys that
-// are left out (read) or meant (refill), $5 limit; read has $6 limit of due
-// rows, $7 topics that are left out where no key is involved.
+// Parameters: $1 from position, $2 positions in memory, $3 slots, $4 excluded
+// keys (read) or wanted keys (refill), $5 limit; read also has $6 limit of due
+// rows, $7 excluded topics of rows without a key.
 const (
 	columnsOfRow = `position, slot, message_id, topic, COALESCE(ordering_key, '') AS ordering_key, payload,
 	                CAST(metadata AS text) AS metadata, attempts,
-	                CASE WHEN ordering_key IS NOT NULL AND ` + anyHolds + `
+	                CASE WHEN ordering_key IS NOT NULL AND ` + anyBlocked + `
 	                     THEN (SELECT h.successors_after FROM {blocked_keys} AS h
 	                           WHERE h.ordering_key = o.ordering_key AND h.position = o.position) END AS successors_after`
 
-	// Mostly there are none, and one look saves one for each row.
-	anyHolds = `EXISTS (SELECT 1 FROM {blocked_keys})`
+	// There is mostly no blocked key, and this one check saves a check of each row.
+	anyBlocked = `EXISTS (SELECT 1 FROM {blocked_keys})`
 
-	// As one CASE and without a join, PostgreSQL's planner reckons with half of
-	// the rows and walks along the index until there are enough. Left to
-	// itself it multiplies guesses about a table that grows and shrinks
-	// between two looks at it, and sorts the whole backlog for every batch.
+	// For one CASE without a join, PostgreSQL's planner expects half of the rows
+	// and walks along the index until it has enough. Otherwise it multiplies
+	// guesses about a table that grows and shrinks between two runs of ANALYZE,
+	// and sorts the whole backlog for every batch.
 	mayBeRead = `CASE WHEN position IN {list $2 bigint} OR slot NOT IN {list $3 smallint} THEN 1 = 0
 	                  WHEN ordering_key IS NULL THEN topic NOT IN {list $7 text}
 	                  WHEN ordering_key IN {list $4 text} THEN 1 = 0
-	                  ELSE ` + notHeld + ` END`
+	                  ELSE ` + notBlocked + ` END`
 
 	mayBeRefilled = `CASE WHEN position IN {list $2 bigint} OR slot NOT IN {list $3 smallint} OR ordering_key IS NULL THEN 1 = 0
 	                      WHEN ordering_key NOT IN {list $4 text} THEN 1 = 0
-	                      ELSE ` + notHeld + ` END`
+	                      ELSE ` + notBlocked + ` END`
 
-	notHeld = `CASE WHEN ` + anyHolds + `
+	notBlocked = `CASE WHEN ` + anyBlocked + `
 	                THEN COALESCE((SELECT h.position FROM {blocked_keys} AS h WHERE h.ordering_key = o.ordering_key), position) = position
 	                ELSE 1 = 1 END`
 
@@ -53,21 +53,22 @@ const (
 	          ORDER BY position LIMIT $5`
 )
 
-// Due rows come first, or a backlog of large messages could keep them out of
-// every batch.
+// readQuery returns due rows first, because a backlog of large messages could
+// keep them out of every batch.
 func readQuery(d dialect.Dialect) string {
 	return d.SQL(`SELECT * FROM (` + whenDue + `) AS a UNION ALL SELECT * FROM (` + inOrder + `) AS b`)
 }
 
 func refillQuery(d dialect.Dialect) string { return d.SQL(ofKeys) }
 
-// snapshotQuery says how far other transactions are, horizon: all below have
-// ended, ceiling: none from here on has, and whether slots have no owner.
-// It is asked just before the rows are read, so that these show at least what
-// it has seen.
+// snapshotQuery returns the horizon (all transactions below have ended), the
+// ceiling (no transaction from here on has ended), and whether slots have no
+// owner. It runs just before the rows are read, so that the rows show at least
+// the transactions that it has seen.
 func snapshotQuery(d dialect.Dialect) string {
-	// Who lets a key go may not see what somebody else is about to commit, and
-	// this read does not see the key gone: nothing may be passed then.
+	// A transaction that releases a key may not see rows that are about to be
+	// committed, and this read does not see the key released yet. The cursor must
+	// pass nothing then.
 	snapshot := `CASE WHEN EXISTS (SELECT 1 FROM {blocked_keys}) AND EXISTS (
 	                       SELECT 1 FROM pg_locks
 	                       WHERE locktype = 'relation' AND relation = '{blocked_keys}'::regclass AND mode = 'RowShareLock'

@@ -6,7 +6,7 @@ func forwarderGuards() []guard {
 	return []guard{
 		{
 			trap: 1, what: "a position is passed when all older transactions have ended",
-			file: "forwarder/cursor.go", guard: "c.marks[0].ceiling <= r.horizon", without: "c.marks[0].ceiling >= 0",
+			file: "internal/dispatch/cursor.go", guard: "c.marks[0].ceiling <= at.Horizon", without: "c.marks[0].ceiling >= 0",
 			pkg: "forwarder", test: "TestTrap01_LateCommit",
 		},
 		{
@@ -17,17 +17,17 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 1, what: "what is passed was seen before a transaction of our own",
-			file: "forwarder/reading.go", guard: "_, req.settled = l.cursor.sights()", without: "req.settled, _ = l.cursor.sights()",
+			file: "internal/dispatch/reading.go", guard: "_, read.settled = s.cursor.sights()", without: "read.settled, _ = s.cursor.sights()",
 			pkg: "forwarder", test: "TestTrap01_ALowerPosition",
 		},
 		{
 			trap: 1, what: "a refill begins where nobody can add a row below",
-			file: "forwarder/buffer.go", guard: "max(l.from, min(upTo, b.low))", without: "max(l.from, upTo)",
+			file: "internal/dispatch/buffer.go", guard: "max(q.refillFrom, min(covered, b.low))", without: "max(q.refillFrom, covered)",
 			pkg: "forwarder", test: "TestTrap01_ALateCommitBelowARefill",
 		},
 		{
 			trap: 1, what: "what is dropped behind a head is read again",
-			file: "forwarder/buffer.go", guard: "from = min(from, r.position-1)", without: "_ = from",
+			file: "internal/dispatch/buffer.go", guard: "from = min(from, m.Position-1)", without: "_ = from",
 			pkg: "forwarder", test: "TestTrap01_ALateCommitBehindAHead",
 		},
 		{
@@ -37,7 +37,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 1, what: "a dead letter's hold says it too",
-			file: "forwarder/settlement.go", guard: "r.key, r.position, d.after", without: "r.key, r.position, r.position",
+			file: "forwarder/settlement.go", guard: "m.Key, m.Position, d.SuccessorsAfter", without: "m.Key, m.Position, m.Position",
 			pkg: "forwarder", test: "TestTrap01_ALateCommitOfAKeyThatADeadLetterHolds",
 		},
 		{
@@ -93,8 +93,8 @@ func forwarderGuards() []guard {
 		{
 			trap: 5, what: "what is deleted was confirmed",
 			file:    "forwarder/sender.go",
-			guard:   "\t\ts.answers.add(answer{o, err})\n\t})\n",
-			without: "\t\t_ = err\n\t})\n\ts.answers.add(answer{o, nil})\n",
+			guard:   "\t\ts.results.add(result{o, err})\n\t})\n",
+			without: "\t\t_ = err\n\t})\n\ts.results.add(result{o, nil})\n",
 			pkg:     "tests/forwarding", test: "TestNothingIsDeletedBeforeItsConfirm",
 		},
 		{
@@ -104,7 +104,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 11, what: "what no broker takes is dead at once",
-			file: "forwarder/publishing.go", guard: "l.dead(r, err, outboxrow.DeadUnacceptable)", without: "l.refused(r, err)",
+			file: "internal/dispatch/outcome.go", guard: "s.giveUp(m, err, false)", without: "s.refuse(m, err, now)",
 			pkg: "forwarder", test: "TestTrap11",
 		},
 		{
@@ -154,7 +154,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 22, what: "refusals have a budget",
-			file: "forwarder/publishing.go", guard: "if r.attempts >= l.config.MaxAttempts-1 {", without: "if r.attempts >= 1<<30 {",
+			file: "internal/dispatch/outcome.go", guard: "if m.Attempts >= s.config.MaxAttempts-1 {", without: "if m.Attempts >= 1<<30 {",
 			pkg: "forwarder", test: "TestTrap22",
 		},
 		{
@@ -165,8 +165,8 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 23, what: "a read ends before its rows are published",
-			file: "forwarder/read.go", guard: "err := s.read(ctx, func(tx *sql.Tx) error {",
-			without: `err := func(work func(tx *sql.Tx) error) error {
+			file: "forwarder/read.go", guard: "err = s.read(ctx, func(tx *sql.Tx) error {",
+			without: `err = func(work func(tx *sql.Tx) error) error {
 		tx, err := s.db.BeginTx(context.WithoutCancel(ctx), nil)
 		if err == nil {
 			err = work(tx)
@@ -180,7 +180,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 24, what: "a read does not go through what was deleted",
-			file: "forwarder/reading.go", guard: "req.from = l.cursor.low", without: "req.from = 0",
+			file: "internal/dispatch/reading.go", guard: "read.From = s.cursor.low", without: "read.From = 0",
 			pkg: "forwarder", test: "TestTrap24",
 		},
 		{
@@ -251,26 +251,26 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 62, what: "what was read is passed when who has begun by now has ended",
-			file: "forwarder/cursor.go", guard: "c.mark(r.settled.position, r.ceiling)", without: "c.mark(r.settled.position, r.horizon)",
+			file: "internal/dispatch/cursor.go", guard: "c.mark(settled.position, at.Ceiling)", without: "c.mark(settled.position, at.Horizon)",
 			pkg: "forwarder", test: "TestTrap62",
 		},
 		{
 			trap: 63, what: "one of a key is published at a time",
-			file:    "forwarder/buffer.go",
-			guard:   "\tif l.head == nil {\n\t\tl.head = r\n\t\tb.ready.put(r)\n\t} else {\n\t\tl.add(r)\n\t}\n",
-			without: "\tl.head = r\n\tb.ready.put(r)\n",
+			file:    "internal/dispatch/buffer.go",
+			guard:   "\tif q.head == nil {\n\t\tq.head = m\n\t\tb.ready.put(m)\n\t} else {\n\t\tq.add(m)\n\t}\n",
+			without: "\tq.head = m\n\tb.ready.put(m)\n",
 			pkg:     "forwarder", test: "TestTrap63",
 		},
 		{
 			trap: 64, what: "a hold is in the tables",
 			file:    "forwarder/settlement.go",
-			guard:   "_, err = tx.ExecContext(ctx, s.sql.hold, args...)",
+			guard:   "_, err = tx.ExecContext(ctx, s.sql.block, args...)",
 			without: "_ = args",
 			pkg:     "forwarder", test: "TestTrap64_ARefusedHead",
 		},
 		{
 			trap: 64, what: "a hold whose head is gone is removed",
-			file: "forwarder/reading.go", guard: "req.tidy = true", without: "req.tidy = false",
+			file: "internal/dispatch/reading.go", guard: "read.Tidy = true", without: "read.Tidy = false",
 			pkg: "forwarder", test: "TestTrap64_AHold",
 		},
 		{
@@ -290,8 +290,8 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 67, what: "suspects are published one at a time",
-			file: "forwarder/publishing.go", guard: "if l.wire.fault.attempts > 0 || len(l.suspects) > 0 {",
-			without: "if l.wire.fault.attempts > 0 {",
+			file: "internal/dispatch/publishing.go", guard: "if s.publishOutage.failures > 0 || s.attribution.active() {",
+			without: "if s.publishOutage.failures > 0 {",
 			pkg:     "forwarder", test: "TestTrap67",
 		},
 		{
@@ -301,20 +301,21 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 75, what: "Close does not wait for longer than it may",
-			file:    "forwarder/loop.go",
-			guard:   "l.until = now.Add(l.config.CloseTimeout)\n\tl.sender",
-			without: "l.until = now.Add(time.Minute)\n\tl.sender",
+			file:    "internal/dispatch/scheduler.go",
+			guard:   "s.stopUntil = now.Add(s.config.CloseTimeout)\n\ts.sending",
+			without: "s.stopUntil = now.Add(time.Minute)\n\ts.sending",
 			pkg:     "forwarder", test: "TestTrap75",
 		},
 		{
 			trap: 76, what: "no topic takes the whole window",
-			file: "forwarder/topics.go", guard: "return max(1, 3*(l.config.Window-l.wire.inFlight))", without: "return l.config.Window",
+			file: "internal/dispatch/publishing.go", guard: "return max(1, 3*(s.config.Window-s.inFlight))", without: "return s.config.Window",
 			pkg: "forwarder", test: "TestTrap76",
 		},
 		{
 			trap: 76, what: "what is in flight of a topic that does not answer is not waited for",
-			file: "forwarder/publishing.go", guard: "l.wire.inFlight > l.silent()", without: "l.wire.inFlight > 0*l.silent()",
-			pkg: "forwarder", test: "TestTrap76_ATopicThatDoesNotAnswerWhileAnotherFails",
+			file: "internal/dispatch/publishing.go", guard: "s.inFlight > s.topics.stalledInFlight()",
+			without: "s.inFlight > 0*s.topics.stalledInFlight()",
+			pkg:     "forwarder", test: "TestTrap76_ATopicThatDoesNotAnswerWhileAnotherFails",
 		},
 		{
 			trap: 77, what: "the mover goes on where stock has stopped",
@@ -336,7 +337,7 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 88, what: "an instance whose destination was replaced sends nothing",
-			file: "forwarder/destination.go", guard: "l.lose(t.slots)", without: "_ = t.slots",
+			file: "forwarder/destination.go", guard: "s.LoseSlots(s.Slots())", without: "_ = s.Slots()",
 			pkg: "forwarder", test: "TestAnInstanceThatComesBackGivesWay",
 		},
 	}

@@ -1,4 +1,4 @@
-package forwarder
+package dispatch
 
 import (
 	"testing"
@@ -7,15 +7,15 @@ import (
 )
 
 // snapshot is a read that returned everything.
-func snapshot(highest, horizon, ceiling int64) reached {
-	return reached{highest: highest, covered: everything, horizon: horizon, ceiling: ceiling}
+func snapshot(highest, horizon, ceiling int64) Reach {
+	return Reach{Highest: highest, Covered: everything, Horizon: horizon, Ceiling: ceiling}
 }
 
 // reads has c read before and after a transaction of the forwarder's own.
-func (c *cursor) reads(r ...reached) {
+func (c *cursor) reads(r ...Reach) {
 	for _, r := range r {
-		_, r.settled = c.sights()
-		c.advance(r)
+		_, settled := c.sights()
+		c.advance(r, settled)
 		seen, _ := c.sights()
 		c.wrote(seen)
 	}
@@ -48,9 +48,9 @@ func TestCursorWaitsForAWriterThatBeganDuringARead(t *testing.T) {
 // position below that which 107 has ended with.
 func TestCursorWaitsForATransactionOfOurOwn(t *testing.T) {
 	var c cursor
-	read := func(r reached) {
-		_, r.settled = c.sights()
-		c.advance(r)
+	read := func(r Reach) {
+		_, settled := c.sights()
+		c.advance(r, settled)
 	}
 	for range 3 {
 		read(snapshot(6, 108, 108))
@@ -75,7 +75,7 @@ func TestCursorPassesWhatARefillHasRead(t *testing.T) {
 
 func TestCursorForgetsWhatWasSeenBeforeARewind(t *testing.T) {
 	var c cursor
-	c.advance(snapshot(9, 10, 10))
+	c.advance(snapshot(9, 10, 10), Sight{})
 	before, _ := c.sights()
 	c.rewind(4)
 	c.wrote(before)
@@ -83,17 +83,16 @@ func TestCursorForgetsWhatWasSeenBeforeARewind(t *testing.T) {
 	require.EqualValues(t, 0, settled.position)
 
 	c.reads(snapshot(9, 10, 10))
-	underWay := snapshot(9, 10, 10)
-	_, underWay.settled = c.sights()
+	_, settled = c.sights()
 	c.rewind(4)
-	c.advance(underWay)
+	c.advance(snapshot(9, 10, 10), settled) // began before the rewind
 	require.EqualValues(t, 0, c.low)
 }
 
 func TestCursorDoesNotPassWhatAShortReadLeft(t *testing.T) {
 	var c cursor
 	c.reads(snapshot(100, 10, 10))
-	c.reads(reached{highest: 50, covered: 50, horizon: 10, ceiling: 10}) // late ones, and more of them
+	c.reads(Reach{Highest: 50, Covered: 50, Horizon: 10, Ceiling: 10}) // late ones, and more of them
 	require.EqualValues(t, 50, c.low)
 	c.reads(snapshot(70, 10, 10))
 	require.EqualValues(t, 100, c.low)
@@ -105,7 +104,7 @@ func TestCursorBoundsItsMarks(t *testing.T) {
 		c.reads(snapshot(i+1, 10, 20+i))
 	}
 	require.EqualValues(t, 0, c.low)
-	require.Len(t, c.marks, enoughMarks)
+	require.Len(t, c.marks, maxMarks)
 	c.reads(snapshot(0, 2000, 2000))
 	c.reads(snapshot(0, 2000, 2000))
 	require.EqualValues(t, 1000, c.low)

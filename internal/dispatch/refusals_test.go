@@ -1,4 +1,4 @@
-package forwarder
+package dispatch
 
 import (
 	"fmt"
@@ -24,8 +24,8 @@ func TestRefusalsAreAnErrorOncePerEpisode(t *testing.T) {
 	require.True(t, r.refuse("t", start.Add(time.Hour+2*refusalsQuiet)))
 	require.Equal(t, 1, r.accept("t"))
 
-	for i := range 3 * refusalsMost {
+	for i := range 3 * maxRefusals {
 		r.refuse(fmt.Sprint(i), start)
-		require.LessOrEqual(t, len(r), refusalsMost)
+		require.LessOrEqual(t, len(r), maxRefusals)
 	}
 }

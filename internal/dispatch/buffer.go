@@ -1,0 +1,217 @@
+package dispatch
+
+import (
+	"cmp"
+	"slices"
+)
+
+// buffer contains every message that was read and is not settled.
+type buffer struct {
+	limit    int // the number of messages at which reading stops
+	messages map[int64]*Message
+	bytes    int
+	ready    ready
+	queues   map[string]*keyQueue
+	low      int64 // of the cursor; sweeps read above it
+
+	orphans int // messages of lost slots that are in flight or wait to be recorded
+
+	refills []*keyQueue // queues that asked for a refill; some may not want it any more
+}
+
+func newBuffer(limit int) buffer {
+	return buffer{
+		limit: limit, messages: map[int64]*Message{}, queues: map[string]*keyQueue{},
+		ready: ready{topics: map[string]*messageHeap{}},
+	}
+}
+
+// queueLimit returns how many messages wait in one key queue. A longer queue
+// would delay the messages of other keys behind it in the outbox. A refill may
+// exceed the limit.
+func (b *buffer) queueLimit() int { return min(128, max(4, b.limit/16)) }
+
+// add takes a message that was read. It ignores the message when the queue of
+// its key is full or excluded; a refill reads the message again.
+func (b *buffer) add(m *Message, refill bool) {
+	if b.messages[m.Position] != nil {
+		return
+	}
+	if m.Key == "" {
+		b.keep(m)
+		b.ready.put(m)
+		return
+	}
+	q := b.queues[m.Key]
+	switch {
+	case q == nil:
+		q = &keyQueue{key: m.Key, slot: m.Slot}
+		b.queues[m.Key] = q
+	case q.excluded && !refill:
+		return // the sweep began before the key was excluded
+	case len(q.waiting) >= b.queueLimit() && !refill:
+		q.exclude(b.low)
+		return
+	}
+	b.keep(m)
+	m.queue = q
+	if m.BlocksKey {
+		q.exclude(m.SuccessorsAfter) // the table keeps the successors out of the sweeps until m is confirmed
+	}
+	if q.head == nil {
+		q.head = m
+		b.ready.put(m)
+	} else {
+		q.add(m)
+	}
+}
+
+func (b *buffer) keep(m *Message) {
+	b.messages[m.Position] = m
+	b.bytes += m.Size()
+}
+
+// unload frees the bytes of a message that will not be published again.
+func (b *buffer) unload(m *Message) {
+	if b.messages[m.Position] == m {
+		b.bytes -= m.Size()
+		m.Payload, m.Metadata = nil, nil
+	}
+}
+
+// forget removes a message from memory, because it is settled or because it
+// must be read again.
+func (b *buffer) forget(m *Message) {
+	if b.messages[m.Position] == m {
+		b.bytes -= m.Size()
+		delete(b.messages, m.Position)
+		if m.orphan {
+			b.orphans--
+		}
+	}
+}
+
+// advance replaces the confirmed head of a queue by its successor.
+func (b *buffer) advance(q *keyQueue) {
+	q.head = nil
+	if len(q.waiting) > 0 {
+		q.head = q.waiting[0]
+		q.waiting = q.waiting[1:]
+		b.ready.put(q.head)
+	}
+	switch {
+	case q.excluded && len(q.waiting) <= b.queueLimit()/2:
+		b.wantRefill(q)
+	case q.excluded:
+	case q.head == nil:
+		delete(b.queues, q.key)
+	}
+}
+
+// dropSuccessors drops the messages behind the head. A refill reads them again
+// after the head is settled.
+func (b *buffer) dropSuccessors(q *keyQueue) {
+	from := min(b.low, q.head.Position)
+	for _, m := range q.waiting {
+		from = min(from, m.Position-1) // a message that was committed late can be below the head
+		b.forget(m)
+	}
+	q.waiting = nil
+	q.exclude(from)
+	q.refillWanted = false
+	q.epoch++
+}
+
+// dropAll drops the head and its successors. The key stays excluded until a
+// refill is wanted.
+func (b *buffer) dropAll(q *keyQueue) {
+	q.exclude(q.head.Position - 1)
+	b.dropSuccessors(q)
+	b.forget(q.head)
+	q.head = nil
+}
+
+// unblock removes a settled head and asks for its successors.
+func (b *buffer) unblock(q *keyQueue) {
+	b.dropSuccessors(q)
+	q.head = nil
+	b.wantRefill(q)
+}
+
+func (b *buffer) wantRefill(q *keyQueue) {
+	if !q.refillWanted {
+		q.refillWanted = true
+		b.refills = append(b.refills, q)
+	}
+}
+
+// refillFromStart lets all refills begin at the start of the outbox, and asks
+// for a refill of every queue without messages.
+func (b *buffer) refillFromStart() {
+	var empty []*keyQueue
+	for _, q := range b.queues {
+		q.refillFrom = 0
+		if q.head == nil {
+			empty = append(empty, q)
+		}
+	}
+	slices.SortFunc(empty, func(a, b *keyQueue) int { return cmp.Compare(a.key, b.key) })
+	for _, q := range empty {
+		b.wantRefill(q)
+	}
+}
+
+// takeRefills returns at most the given number of queues and marks them as
+// being refilled.
+func (b *buffer) takeRefills(limit int) []*keyQueue {
+	var taken []*keyQueue
+	for len(b.refills) > 0 && len(taken) < limit {
+		q := b.refills[0]
+		b.refills = b.refills[1:]
+		if q.refillWanted && !q.refilling && b.queues[q.key] == q {
+			q.refilling = true
+			taken = append(taken, q)
+		}
+	}
+	return taken
+}
+
+// refilled ends a refill that has read the key up to position covered. The next
+// refill begins there, but not above the cursor, because a transaction may
+// still add a row of the key.
+func (b *buffer) refilled(q *keyQueue, covered int64) {
+	q.refillWanted = false
+	switch {
+	case q.head != nil && q.head.BlocksKey: // the table kept the successors out of the refill
+	case covered < everything:
+		q.refillFrom = max(q.refillFrom, min(covered, b.low))
+		if len(q.waiting) <= b.queueLimit()/2 {
+			b.wantRefill(q)
+		}
+	case q.head == nil:
+		delete(b.queues, q.key)
+	default:
+		q.excluded = false
+	}
+}
+
+// loseSlots drops the messages of slots. Messages in flight and messages with a
+// known outcome stay as orphans until they are recorded.
+func (b *buffer) loseSlots(slots map[int64]bool) {
+	b.ready.removeSlots(slots)
+	for key, q := range b.queues {
+		if slots[q.slot] {
+			delete(b.queues, key)
+		}
+	}
+	for _, m := range b.messages {
+		switch {
+		case !slots[m.Slot] || m.orphan:
+		case m.ticket == 0 && !m.decided:
+			b.forget(m)
+		default:
+			m.queue, m.orphan = nil, true
+			b.orphans++
+		}
+	}
+}

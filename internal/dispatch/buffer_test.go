@@ -1,0 +1,25 @@
+package dispatch
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestAKeyQueueEndsWithItsLastMessage: every row of the key was read, so no
+// refill is wanted, and the key takes no memory.
+func TestAKeyQueueEndsWithItsLastMessage(t *testing.T) {
+	b := newBuffer(64)
+	b.add(&Message{Position: 1, Key: "key"}, false)
+	b.add(&Message{Position: 2, Key: "key"}, false)
+	q := b.queues["key"]
+	for range 2 {
+		require.Equal(t, q, b.queues["key"])
+		m := q.head
+		b.advance(q)
+		b.forget(m)
+		require.Empty(t, b.refills)
+	}
+	require.Empty(t, b.queues)
+	require.Empty(t, b.messages)
+}

@@ -1,0 +1,323 @@
+package dispatch
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// settle runs a Settlement like the statements of package forwarder: one
+// transaction for the confirmed messages, one for the charges, and one for each
+// dead letter.
+func (w *world) settle(batch *Settlement) {
+	if w.plant.settlement != nil {
+		w.plant.settlement(w, batch)
+	}
+	const delay = 20 * time.Millisecond
+	process := w.process
+	w.after(delay/4, func() {
+		xid := w.begin()
+		w.after(delay, func() {
+			owned := func(slot int64) bool { return w.process == process && w.owned[slot] }
+			w.lingers = false
+			result := w.record(batch, owned)
+			w.tracef("settled: %+v", result)
+			if w.process != process {
+				w.noteLate(batch)
+			}
+			if w.lingers {
+				w.after(10*delay, func() { w.end(xid) })
+			} else {
+				w.end(xid)
+			}
+			if w.plant.settled != nil {
+				w.plant.settled(w, &result)
+			}
+			w.report(process, delay, func() { w.s.Settled(w.now, batch, result) })
+		})
+	})
+}
+
+// noteLate notes the settlement of a process that has ended. Its successor may
+// have read these messages before.
+func (w *world) noteLate(batch *Settlement) {
+	for _, m := range batch.Confirmed {
+		w.late[m.Position] = true
+	}
+}
+
+// record changes the tables. A part may fail before its commit, or have a
+// commit of unknown outcome.
+func (w *world) record(batch *Settlement, owned func(slot int64) bool) (result Settled) {
+	if len(batch.Confirmed) > 0 {
+		result.Confirmed = w.transaction(&result, func() int { return w.remove(batch.Confirmed, owned) })
+	}
+	if len(batch.Charges) > 0 {
+		charged := 0
+		result.Charges = w.transaction(&result, func() int {
+			charged = w.charge(batch.Charges, owned)
+			return charged
+		})
+		result.Vanished = charged < len(batch.Charges)
+	}
+	for _, d := range batch.Deaths {
+		moved := 0
+		if !w.transaction(&result, func() int { moved = w.moveDead(d, owned); return moved }) {
+			break
+		}
+		result.Deaths++
+		result.Vanished = result.Vanished || moved == 0
+	}
+	return result
+}
+
+func (w *world) transaction(result *Settled, work func() (changed int)) bool {
+	if w.fails() {
+		if w.rng.IntN(2) == 0 {
+			work() // the commit succeeded, but the connection was lost before its answer
+		} else {
+			w.lingers = true // the server has not noticed yet that the connection was lost
+		}
+		result.Err = errFailed
+		return false
+	}
+	if work() > 0 {
+		result.Wrote = true
+	}
+	return true
+}
+
+func (w *world) remove(confirmed []*Message, owned func(slot int64) bool) (removed int) {
+	for _, m := range confirmed {
+		if !w.stored[m.Position] {
+			w.failf("%d is deleted, but the broker has not stored it", m.Position)
+		}
+		if b := w.blocked[m.Key]; m.BlocksKey && b != nil && b.position == m.Position && owned(m.Slot) {
+			delete(w.blocked, m.Key)
+		}
+		if w.table[m.Position] != nil {
+			delete(w.table, m.Position)
+			removed++
+		}
+	}
+	return removed
+}
+
+func (w *world) charge(charges []Charge, owned func(slot int64) bool) (charged int) {
+	for _, c := range charges {
+		row := w.table[c.Message.Position]
+		if row == nil || !owned(row.Slot) {
+			continue
+		}
+		charged++
+		// An unknown outcome that has no cause in the message may be charged.
+		if c.Attempts > 0 && !w.refused[row.Position] && !row.closes && w.profile.unknown == 0 && !w.profile.silent {
+			w.failf("%d is charged, but the broker has not refused it", row.Position)
+		}
+		row.Attempts = c.Message.Attempts + c.Attempts
+		row.due = w.now.Add(c.Delay)
+		w.block(row.Key, blockedKey{position: row.Position, successorsAfter: c.SuccessorsAfter})
+	}
+	return charged
+}
+
+// block blocks a key. If it is blocked already, the lower head stays.
+func (w *world) block(key string, b blockedKey) {
+	if key == "" {
+		return
+	}
+	if old := w.blocked[key]; old != nil {
+		if b.position > old.position {
+			return
+		}
+		b.successorsAfter = min(b.successorsAfter, old.successorsAfter)
+	}
+	w.blocked[key] = &b
+}
+
+func (w *world) moveDead(d Death, owned func(slot int64) bool) (moved int) {
+	m := d.Message
+	if row := w.table[m.Position]; row == nil || !owned(row.Slot) {
+		return 0
+	}
+	delete(w.table, m.Position)
+	w.dead[m.Position] = true
+	if b := w.blocked[m.Key]; w.profile.blockDead {
+		w.block(m.Key, blockedKey{position: m.Position, successorsAfter: d.SuccessorsAfter, dead: true})
+	} else if b != nil && b.position == m.Position {
+		delete(w.blocked, m.Key)
+	}
+	return 1
+}
+
+// tidy unblocks keys whose head does not exist any more.
+func (w *world) tidy() {
+	for key, b := range w.blocked {
+		if w.table[b.position] == nil && (!b.dead || !w.dead[b.position]) && w.owned[slotOf(key)] {
+			delete(w.blocked, key)
+		}
+	}
+}
+
+const topicCount = 3
+
+func slotOf(key string) int64 { return int64(key[len(key)-1]) % slotCount }
+
+// write begins a transaction that adds rows and commits later, or never.
+func (w *world) write(longest time.Duration) {
+	xid := w.begin()
+	var rows []*stored
+	take := func() {
+		w.lastPosition++
+		row := &stored{Message: Message{
+			Position: w.lastPosition, ID: fmt.Sprint(w.lastPosition), Topic: fmt.Sprint("topic", w.rng.IntN(topicCount)),
+			Slot: int64(w.rng.IntN(slotCount)), Payload: make([]byte, w.rng.IntN(100)),
+		}}
+		if w.rng.IntN(3) > 0 {
+			row.Key = fmt.Sprint("key", w.rng.IntN(w.profile.keys))
+			row.Slot = slotOf(row.Key)
+		} else if w.rng.IntN(5) == 0 {
+			row.due = w.now.Add(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
+		}
+		switch w.rng.IntN(30) {
+		case 0: // with several of them a stalled topic recovers too slowly for this test
+			row.closes = !w.closing[row.Topic]
+			w.closing[row.Topic] = true
+		case 1:
+			row.invalid = true
+		}
+		rows = append(rows, row)
+	}
+	for range 1 + w.rng.IntN(4) {
+		w.after(longest/2, func() {
+			if w.open[xid] {
+				take()
+			}
+		})
+	}
+	w.after(longest, func() {
+		w.commits++
+		if w.rng.IntN(10) > 0 {
+			for _, row := range rows {
+				row.commit = w.commits
+				w.table[row.Position] = row
+			}
+		}
+		w.end(xid)
+		if w.rng.IntN(2) == 0 {
+			w.s.Hint(w.now)
+		}
+	})
+}
+
+// release ends the blocks of dead letters, see letGo in package forwarder.
+func (w *world) release(key string) {
+	if b := w.blocked[key]; b == nil || !b.dead {
+		return
+	}
+	w.tracef("key %q is released", key)
+	xid := w.begin()
+	w.releasing++
+	first := w.first(key)
+	w.after(50*time.Millisecond, func() {
+		defer w.end(xid)
+		w.releasing--
+		b := w.blocked[key]
+		if b == nil || !b.dead {
+			return
+		}
+		if first = w.first(key); first == nil {
+			delete(w.blocked, key)
+			return
+		}
+		if first.due.IsZero() {
+			first.due = w.now
+		}
+		w.blocked[key] = &blockedKey{position: first.Position, successorsAfter: min(first.Position, b.successorsAfter)}
+	})
+}
+
+// first returns the row of a key with the lowest position.
+func (w *world) first(key string) (first *stored) {
+	for _, row := range w.table {
+		if row.Key == key && (first == nil || row.Position < first.Position) {
+			first = row
+		}
+	}
+	return first
+}
+
+// renew is a renewal of the lease, which can lose slots and take others.
+func (w *world) renew() {
+	seen := w.s.Sight()
+	orphans := w.orphans()
+	process := w.process
+	w.inProcess(10*time.Millisecond, func() {
+		xid := w.begin()
+		w.after(10*time.Millisecond, func() {
+			w.end(xid)
+			if w.process != process {
+				return
+			}
+			for slot := range int64(slotCount) {
+				if w.healed || w.rng.IntN(4) > 0 {
+					w.owned[slot] = w.owned[slot] || !slices.Contains(orphans, slot)
+				}
+			}
+			w.report(process, 10*time.Millisecond, func() {
+				w.s.Wrote(seen)
+				unsettled := w.orphans()
+				slots := slices.DeleteFunc(w.leased(), func(slot int64) bool { return slices.Contains(unsettled, slot) })
+				w.grant(slots)
+			})
+		})
+	})
+}
+
+func (w *world) orphans() []int64 {
+	if w.plant.unsettled {
+		return nil
+	}
+	return w.s.OrphanSlots()
+}
+
+// lose gives slots to another instance.
+func (w *world) lose(slots ...int64) {
+	w.tracef("slots %v are lost", slots)
+	for _, slot := range slots {
+		w.owned[slot], w.granted[slot] = false, false
+	}
+	if w.rng.IntN(2) == 0 {
+		w.s.Recall()
+	}
+	if w.plant.lose != nil {
+		w.plant.lose(w, &slots)
+	}
+	w.s.LoseSlots(slots)
+}
+
+// other lets the instance that has the lost slots settle a row.
+func (w *world) other() {
+	for _, position := range slices.Sorted(func(yield func(int64) bool) {
+		for position := range w.table {
+			if !yield(position) {
+				return
+			}
+		}
+	}) {
+		row := w.table[position]
+		b := w.blocked[row.Key]
+		if w.owned[row.Slot] || row.due.After(w.now) || b != nil && b.position != position || row.closes || row.invalid {
+			continue
+		}
+		if row.Key != "" && b == nil && w.first(row.Key) != row {
+			continue
+		}
+		w.tracef("another instance settles %d", position)
+		delete(w.table, position)
+		if b != nil {
+			delete(w.blocked, row.Key)
+		}
+		return
+	}
+}

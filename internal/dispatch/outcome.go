@@ -1,0 +1,164 @@
+package dispatch
+
+import "time"
+
+// Outcome is the result of a publish.
+type Outcome int
+
+const (
+	// Confirmed means that the broker has stored the message.
+	Confirmed Outcome = iota
+
+	// Refused means that the broker refused this message and may accept it
+	// later.
+	Refused
+
+	// Unacceptable means that no broker will ever accept the message.
+	Unacceptable
+
+	// Unknown means that the broker may or may not have stored the message.
+	Unknown
+
+	// Unexplained is an unknown outcome of a publisher whose errors cannot say
+	// that a message was refused.
+	Unexplained
+
+	// Unavailable means that the publisher could not send any message.
+	Unavailable
+
+	// NotSent means that the message never reached the publisher, because
+	// Sending was false or the lease had ended.
+	NotSent
+)
+
+// Published reports the outcome of a publish. It returns false for a publish
+// whose outcome was reported before.
+func (s *Scheduler) Published(now time.Time, p Publish, outcome Outcome, err error) bool {
+	m := p.Message
+	if m.ticket != p.Ticket {
+		return false
+	}
+	m.ticket = 0
+	s.inFlight--
+	alone := s.attribution.returns(m)
+	t := s.topics.get(m.Topic)
+	t.inFlight--
+
+	switch outcome {
+	case Confirmed, Refused, Unacceptable:
+		s.topicAnswers(t, now)
+	case Unavailable, NotSent:
+		s.topics.excuse()
+	case Unknown, Unexplained:
+	}
+	switch {
+	case outcome == Confirmed:
+		s.confirm(m, now)
+	case m.orphan:
+		s.buffer.forget(m) // the new owner of its slot publishes it
+	case outcome == Refused:
+		s.refuse(m, err, now)
+	case outcome == Unacceptable:
+		s.giveUp(m, err, false)
+	case s.stopping:
+		if outcome == Unknown || outcome == Unexplained {
+			s.returned++
+		}
+		s.buffer.forget(m)
+	case outcome == Unknown || outcome == Unexplained:
+		s.decideUnknown(m, t, outcome, err, alone, now)
+	case outcome == Unavailable:
+		s.pausePublishing(err, now)
+		s.retry(m)
+	default:
+		s.retry(m)
+	}
+	return true
+}
+
+// confirm schedules the deletion of m and publishes its successor.
+func (s *Scheduler) confirm(m *Message, now time.Time) {
+	s.confirms++
+	s.works(&s.publishOutage, Publishing)
+	if refused := s.topics.refusals.accept(m.Topic); refused > 0 {
+		s.notice(Notice{Kind: TopicAccepts, Topic: m.Topic, Messages: refused})
+	}
+	s.attribution.clear(m)
+	m.decided = true
+	s.buffer.unload(m)
+	s.settling.addConfirmed(m, now)
+	switch q := m.queue; {
+	case q == nil:
+	case m.BlocksKey:
+		s.settling.urgent = true // its successors can only be read when the table does not block them any more
+	default:
+		m.queue = nil
+		s.buffer.advance(q)
+	}
+}
+
+// refuse charges m with an attempt, or makes it a dead letter after the last
+// one.
+func (s *Scheduler) refuse(m *Message, err error, now time.Time) {
+	s.works(&s.publishOutage, Publishing)
+	if m.Attempts >= s.config.MaxAttempts-1 {
+		s.giveUp(m, err, true)
+		return
+	}
+	kind := FurtherRefusal
+	if s.topics.refusals.refuse(m.Topic, now) {
+		kind = FirstRefusal
+	}
+	s.notice(Notice{Kind: kind, ID: m.ID, Topic: m.Topic, Attempt: m.Attempts + 1, Size: m.Size(), Err: err})
+	s.block(m)
+	s.settling.waiting.Charges = append(s.settling.waiting.Charges, Charge{
+		Message: m, Attempts: 1, Delay: s.config.Jitter(s.config.Backoff(m.Attempts + 1)), Err: err, Cause: Refused,
+		SuccessorsAfter: m.successorsAfter(),
+	})
+}
+
+// postpone lets m wait without charging an attempt.
+func (s *Scheduler) postpone(m *Message, err error) {
+	s.block(m)
+	s.settling.waiting.Charges = append(s.settling.waiting.Charges, Charge{
+		Message: m, Delay: s.config.Jitter(s.config.StallTimeout), Err: err, Cause: Unknown,
+		SuccessorsAfter: m.successorsAfter(),
+	})
+}
+
+// giveUp makes m a dead letter.
+func (s *Scheduler) giveUp(m *Message, err error, exhausted bool) {
+	s.works(&s.publishOutage, Publishing)
+	size := m.Size()
+	s.block(m)
+	s.settling.waiting.Deaths = append(s.settling.waiting.Deaths, Death{
+		Message: m, Size: size, Err: err, Exhausted: exhausted, SuccessorsAfter: m.successorsAfter(),
+	})
+}
+
+// block notes that m will not be published again before its outcome is
+// recorded, and drops the successors of m.
+func (s *Scheduler) block(m *Message) {
+	s.attribution.clear(m)
+	m.decided = true
+	s.buffer.unload(m)
+	if m.queue != nil {
+		s.buffer.dropSuccessors(m.queue)
+	}
+}
+
+// retry puts m back to the messages that may be published. Suspects have a list
+// of their own.
+func (s *Scheduler) retry(m *Message) {
+	if !m.suspect {
+		s.buffer.ready.put(m)
+	}
+}
+
+// pausePublishing stops sending after a failure that affects every message.
+func (s *Scheduler) pausePublishing(err error, now time.Time) {
+	s.sending = false
+	if !now.Before(s.publishOutage.until) {
+		s.fails(&s.publishOutage, Publishing, err, now)
+	}
+}

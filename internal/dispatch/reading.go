@@ -1,0 +1,230 @@
+package dispatch
+
+import (
+	"time"
+
+	"github.com/watermill-once/once/internal/adaptive"
+)
+
+const (
+	// refillsAtOnce bounds the keys of one refill.
+	refillsAtOnce = 100
+
+	// maxQueues is the number of key queues at which sweeps stop.
+	maxQueues = 20_000
+)
+
+// reading is the state of the one read that may be under way.
+type reading struct {
+	busy       bool
+	began      time.Time     // the last sweep
+	took       time.Duration // the last sweep
+	hinted     bool          // since the last sweep began
+	wasRefill  bool          // the last read was a refill
+	found      time.Time     // the last sweep with rows, or the last hint
+	next       time.Time     // when the next sweep is due
+	rescan     time.Time     // when the next sweep from the start is due
+	epoch      int           // changes when the result of a read under way must be ignored
+	rowSize    int           // average of the last rows
+	batchLimit adaptive.Limit
+	outage     outage
+}
+
+// Hint reports that the outbox may contain new rows.
+func (s *Scheduler) Hint(now time.Time) {
+	s.reading.hinted = true
+	s.reading.found = now
+}
+
+// Rescan lets the next sweep read from the start of the outbox. Call it when
+// the database may be another one.
+func (s *Scheduler) Rescan() { s.reading.rescan = time.Time{} }
+
+// rewind lets the next sweep read everything above position.
+func (s *Scheduler) rewind(position int64) {
+	s.cursor.rewind(position)
+	s.buffer.low = s.cursor.low
+}
+
+// planRead reads ahead if there is room. Sweeps and refills take turns.
+func (s *Scheduler) planRead(now time.Time) *Read {
+	r := &s.reading
+	if r.busy || s.stopping || len(s.slots) == 0 || s.pausing(&r.outage, now) {
+		return nil
+	}
+	limit := min(s.config.BatchSize, s.buffer.limit-len(s.buffer.messages))
+	bytes := s.config.BufferBytes - s.buffer.bytes
+	if limit < (s.config.BatchSize+3)/4 || bytes <= 0 {
+		return nil // the next settlement makes room
+	}
+	if s.buffer.ready.count > s.config.BatchSize/2 {
+		return nil // every read skips the messages in memory, so it should return many others
+	}
+	if r.rowSize > 0 {
+		limit = max(1, min(limit, bytes/r.rowSize))
+	}
+	limit, bytes = r.batchLimit.Of(limit), r.batchLimit.Of(bytes)
+	due := r.next
+	if r.hinted {
+		due = r.began.Add(min(2*r.took, s.config.PollMin)) // hints use at most half of the time of a connection
+	}
+	crowded := len(s.buffer.queues) > maxQueues // a sweep adds queues, a refill may remove some
+	sweep := !crowded && !now.Before(due)
+	if !sweep || !r.wasRefill {
+		if read := s.planRefill(limit, bytes); read != nil {
+			return read
+		}
+	}
+	if sweep {
+		return s.planSweep(now, limit, bytes)
+	}
+	if !crowded {
+		s.wake(due)
+	}
+	return nil
+}
+
+// planSweep reads the outbox above the cursor.
+func (s *Scheduler) planSweep(now time.Time, limit, bytes int) *Read {
+	r := &s.reading
+	read := s.newRead(limit, bytes)
+	if !now.Before(r.rescan) {
+		if r.rescan.IsZero() {
+			s.topics.resumeFromStart() // this sweep leaves stalled topics out
+		}
+		r.rescan = now.Add(s.config.RescanEvery)
+		s.rewind(0)
+		s.buffer.refillFromStart()
+		read.Tidy = true
+	}
+	s.wake(r.rescan)
+	read.From = s.cursor.low
+	_, read.settled = s.cursor.sights()
+	for position, m := range s.buffer.messages {
+		if position > read.From || m.Due {
+			read.Known = append(read.Known, position)
+		}
+	}
+	for key, q := range s.buffer.queues {
+		if q.excluded {
+			read.Keys = append(read.Keys, key)
+		}
+	}
+	read.Topics = s.topics.excludedNames()
+	r.began, r.hinted, r.wasRefill = now, false, false
+	return read
+}
+
+// planRefill reads the keys whose queues want a refill, or returns nil.
+func (s *Scheduler) planRefill(limit, bytes int) *Read {
+	queues := s.buffer.takeRefills(refillsAtOnce)
+	if len(queues) == 0 {
+		return nil
+	}
+	read := s.newRead(min(limit, s.buffer.queueLimit()*len(queues)), bytes)
+	read.Refill, read.From = true, everything
+	for _, q := range queues {
+		read.refills = append(read.refills, queueEpoch{q, q.epoch})
+		read.Keys = append(read.Keys, q.key)
+		read.From = min(read.From, q.refillFrom)
+	}
+	for position := range s.buffer.messages {
+		if position > read.From {
+			read.Known = append(read.Known, position)
+		}
+	}
+	s.reading.wasRefill = true
+	return read
+}
+
+func (s *Scheduler) newRead(limit, bytes int) *Read {
+	s.reading.busy = true
+	return &Read{Limit: limit, Bytes: bytes, Slots: s.slots, epoch: s.reading.epoch}
+}
+
+// ReadFailed reports that a read returned an error.
+func (s *Scheduler) ReadFailed(now time.Time, read *Read, err error) {
+	s.endRead(read, false)
+	if !s.stopping {
+		s.fails(&s.reading.outage, Reading, err, now)
+	}
+	s.refillAgain(read)
+}
+
+// RowsRead reports the result of a read. The rows must be in the order of their
+// positions.
+func (s *Scheduler) RowsRead(now time.Time, read *Read, rows []*Message, at Reach) {
+	s.endRead(read, true)
+	r := &s.reading
+	if s.works(&r.outage, Reading) {
+		s.Rescan()
+	}
+	if len(rows) > 0 {
+		size := 0
+		for _, m := range rows {
+			size += m.Size()
+		}
+		r.rowSize = size / len(rows)
+	}
+	switch {
+	case read.epoch != r.epoch || s.stopping:
+		s.refillAgain(read)
+	case read.Refill:
+		s.addRefill(read, rows, at)
+	default:
+		s.addSweep(now, read, rows, at)
+	}
+}
+
+func (s *Scheduler) endRead(read *Read, succeeded bool) {
+	s.reading.busy = false
+	for _, refill := range read.refills {
+		refill.queue.refilling = false
+	}
+	s.reading.batchLimit.Did(succeeded)
+}
+
+// refillAgain repeats the refills of a read whose result was ignored.
+func (s *Scheduler) refillAgain(read *Read) {
+	for _, refill := range read.refills {
+		refill.queue.refillWanted = false
+		s.buffer.wantRefill(refill.queue)
+	}
+}
+
+func (s *Scheduler) addRefill(read *Read, rows []*Message, at Reach) {
+	s.cursor.saw(at.Highest)
+	valid := make(map[string]bool, len(read.refills))
+	for _, refill := range read.refills {
+		valid[refill.queue.key] = refill.queue.epoch == refill.epoch
+	}
+	for _, m := range rows {
+		if valid[m.Key] {
+			s.buffer.add(m, true)
+		}
+	}
+	for _, refill := range read.refills {
+		if refill.queue.epoch == refill.epoch {
+			s.buffer.refilled(refill.queue, at.Covered)
+		}
+	}
+}
+
+func (s *Scheduler) addSweep(now time.Time, read *Read, rows []*Message, at Reach) {
+	for _, m := range rows {
+		s.buffer.add(m, false)
+	}
+	s.cursor.advance(at, read.settled)
+	s.buffer.low = s.cursor.low
+
+	r := &s.reading
+	r.took = now.Sub(r.began)
+	switch {
+	case at.Covered < everything:
+		r.found, r.next = now, now
+	case len(rows) > 0:
+		r.found, r.next = now, now.Add(s.config.PollMin)
+	default:
+		r.next = now.Add(min(max(now.Sub(r.found)/4, s.config.PollMin), s.config.PollMax))
+	}
+}

@@ -1,0 +1,180 @@
+package dispatch
+
+import (
+	"flag"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+var (
+	seeds     = flag.Int("schedules", 10_000, "number of generated schedules")
+	firstSeed = flag.Uint64("seed", 1, "seed of the first schedule; the others follow")
+	printed   = flag.Bool("print", false, "print the events of each schedule")
+)
+
+// TestSchedules runs generated schedules of reads, outcomes, lost leases, late
+// commits, failures, restarts and clock jumps against a model, and checks that
+//
+//   - messages of one key are published in order, one at a time,
+//   - a confirmed message is not published again by the same process,
+//   - a message is only published while its slot is leased and it is due,
+//   - every message is confirmed or dead in the end, within the time that it may
+//     take without a sweep from the start of the outbox.
+//
+// A failure names the seed. Repeat it with -seed=N -schedules=1 -print -v.
+func TestSchedules(t *testing.T) {
+	t.Parallel()
+	var (
+		next    atomic.Uint64
+		workers sync.WaitGroup
+		steps   atomic.Int64
+	)
+	next.Store(*firstSeed)
+	last := *firstSeed + uint64(*seeds)
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for seed := next.Add(1) - 1; seed < last && !t.Failed(); seed = next.Add(1) - 1 {
+				w := newWorld(seed, plant{})
+				if *printed {
+					w.logf = t.Logf
+				}
+				if err := w.schedule(); err != nil {
+					t.Errorf("seed %d: %v", seed, err)
+				}
+				steps.Add(int64(w.steps))
+			}
+		})
+	}
+	workers.Wait()
+	t.Logf("%d schedules, %d steps", *seeds, steps.Load())
+}
+
+// schedule runs one generated schedule, and returns the rule that was broken.
+func (w *world) schedule() error {
+	for slot := range int64(slotCount) {
+		w.owned[slot] = true
+	}
+	w.grant(w.leased())
+	until := w.now.Add(time.Duration(1+w.rng.IntN(8)) * time.Second)
+	longest := pick(w.rng, 5*time.Millisecond, 100*time.Millisecond, 2*time.Second)
+	var next func()
+	next = func() {
+		if w.now.Before(until) {
+			w.act(longest)
+			w.after(2*time.Duration(pick(w.rng, 5, 50, 200))*time.Millisecond, next)
+		}
+	}
+	next()
+	w.run(time.Hour, func() bool { return !w.now.Before(until) })
+	if w.rng.IntN(4) == 0 {
+		w.s.Stop(w.now)
+		if !w.run(time.Minute, func() bool { return w.closed }) {
+			w.failf("it does not end after Stop")
+		}
+		w.restart()
+	}
+	w.heal()
+	if w.deaf && !w.run(2*time.Minute, w.othersSettled) {
+		w.failf("a topic that does not answer stops others: %s", w.left())
+	}
+	w.deaf = false
+	if !w.run(5*time.Minute, w.settled) {
+		w.failf("%s", w.left())
+	}
+	return w.broken
+}
+
+// act does one random thing.
+func (w *world) act(longest time.Duration) {
+	switch n := w.rng.IntN(100); {
+	case n < 55:
+		w.write(longest)
+	case n < 65:
+		w.renew()
+	case n < 72:
+		w.lose(int64(w.rng.IntN(slotCount)))
+	case n < 74:
+		w.lose(w.leased()...)
+	case n < 86:
+		w.other()
+	case n < 92:
+		w.s.Hint(w.now)
+	case n < 95:
+		w.release(fmt.Sprint("key", w.rng.IntN(4)))
+	case n < 97:
+		w.now = w.now.Add(pick(w.rng, time.Second, 20*time.Second, time.Hour))
+	case n < 98:
+		w.restart()
+	}
+}
+
+// heal ends all failures. From here on every message must get through.
+func (w *world) heal() {
+	w.healed = true
+	w.deaf = w.profile.silent && w.s.config.Window > 1 && w.s.config.BufferBytes > 10_000
+	var beat func()
+	beat = func() {
+		w.renew()
+		for i := range 4 {
+			w.release(fmt.Sprint("key", i))
+		}
+		if w.settled() {
+			return
+		}
+		xid := w.begin()
+		w.commits++
+		w.lastPosition++
+		// Other messages that get through show that a suspect is at fault.
+		w.table[w.lastPosition] = &stored{
+			Message: Message{
+				Position: w.lastPosition, ID: fmt.Sprint(w.lastPosition), Slot: w.lastPosition % slotCount,
+				Topic: fmt.Sprint("topic", w.rng.IntN(topicCount)),
+			},
+			commit: w.commits, beat: true,
+		}
+		w.end(xid)
+		w.after(400*time.Millisecond, beat)
+	}
+	beat()
+}
+
+// settled reports whether no message is left that was written before healing.
+func (w *world) settled() bool {
+	if len(w.open) > 0 && len(w.table) == 0 {
+		return false
+	}
+	for _, row := range w.table {
+		if !row.beat {
+			return false
+		}
+	}
+	return w.s.Orphans() == 0
+}
+
+// othersSettled reports whether only messages of the topic that does not answer,
+// and messages with a key, are left.
+func (w *world) othersSettled() bool {
+	for _, row := range w.table {
+		if !row.beat && row.Key == "" && row.Topic != deafTopic {
+			return false
+		}
+	}
+	return true
+}
+
+// left describes the messages that were forgotten.
+func (w *world) left() string {
+	var positions []int64
+	for position, row := range w.table {
+		if !row.beat {
+			positions = append(positions, position)
+		}
+	}
+	slices.Sort(positions)
+	return fmt.Sprintf("not published after everything works again: %v; blocked keys %v", positions, w.blocked)
+}

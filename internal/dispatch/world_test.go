@@ -1,0 +1,392 @@
+package dispatch
+
+import (
+	"cmp"
+	"container/heap"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// world is a simple model of everything around a Scheduler: a database with
+// concurrent transactions, a publisher, a broker, other instances and a clock.
+// It runs the Scheduler's commands with random delays and failures, and notes
+// the first rule that is broken.
+type world struct {
+	rng     *rand.Rand
+	now     time.Time
+	events  eventHeap
+	seq     int
+	profile profile
+	plant   plant // changes commands and events, to test the checks
+
+	s        *Scheduler
+	process  int // changes with a restart
+	wakeAt   time.Time
+	owned    map[int64]bool // slots of this instance in the database
+	granted  map[int64]bool // slots that the Scheduler may work on
+	closed   bool           // after Stop: drained, or the time is over
+	inFlight map[int64]bool // publishes without an outcome, by position
+	sent     []Publish      // of these, on the channel to the broker
+	done     map[int64]bool // messages that this process knows to be confirmed
+	ever     map[int64]bool // messages that any process knew to be confirmed
+	healed   bool           // no more failures from here on
+	deaf     bool           // but one topic does not answer
+	steps    int
+
+	table   map[int64]*stored
+	dead    map[int64]bool
+	stored  map[int64]bool // by the broker
+	refused map[int64]bool // by the broker
+	late    map[int64]bool // confirmed by a process that has ended, and deleted after its end
+	blocked map[string]*blockedKey
+
+	lastPosition int64
+	lastXID      int64
+	open         map[int64]bool // ids of transactions that have not ended
+	lastEnded    int64
+	lingers      bool // a transaction whose connection was lost has not ended
+	releasing    int
+	commits      int
+	closing      map[string]bool // topics with a message that closes the channel
+
+	broken error
+	logf   func(format string, args ...any) // or nil
+}
+
+// profile is the behaviour of the world in one schedule.
+type profile struct {
+	failures  float64 // of database work
+	refusals  float64
+	unknown   float64
+	outages   bool
+	vague     bool // the outcome of a publish during an outage is unknown
+	silent    bool // topics can fall silent
+	keys      int
+	explains  bool // the publisher's errors can say that a message was refused
+	blockDead bool // successors wait for a dead letter
+}
+
+// stored is a row of the outbox.
+type stored struct {
+	Message
+
+	due     time.Time // or zero
+	commit  int       // the order of commits
+	closes  bool      // the broker closes the channel over it
+	invalid bool      // no broker takes it
+	beat    bool      // written after healing
+}
+
+type blockedKey struct {
+	position, successorsAfter int64
+	dead                      bool
+}
+
+const slotCount = 4
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func newWorld(seed uint64, p plant) *world {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	w := &world{
+		rng: rng, now: start, plant: p, table: map[int64]*stored{}, blocked: map[string]*blockedKey{}, closing: map[string]bool{},
+		dead: map[int64]bool{}, late: map[int64]bool{}, stored: map[int64]bool{}, refused: map[int64]bool{}, ever: map[int64]bool{},
+		open: map[int64]bool{}, owned: map[int64]bool{},
+	}
+	w.profile = profile{
+		failures: pick(rng, 0, 0, 0.1, 0.4), refusals: pick(rng, 0, 0.1, 0.4), unknown: pick(rng, 0, 0, 0.05, 0.3),
+		outages: rng.IntN(3) == 0, vague: rng.IntN(2) == 0, silent: rng.IntN(3) == 0,
+		explains: rng.IntN(2) == 0, blockDead: rng.IntN(4) == 0, keys: pick(rng, 1, 4),
+	}
+	w.restart()
+	return w
+}
+
+func pick[T any](rng *rand.Rand, choices ...T) T { return choices[rng.IntN(len(choices))] }
+
+// restart begins a process with a new Scheduler. Everything that the process
+// before had in memory is lost.
+func (w *world) restart() {
+	w.process++
+	w.inFlight, w.done, w.sent = map[int64]bool{}, map[int64]bool{}, nil
+	rescan := 1000 * time.Hour
+	if w.profile.blockDead {
+		// release can give the key to a confirmed row that is just being deleted.
+		// Only Tidy ends that block.
+		rescan = time.Minute
+	}
+	w.s = New(Config{
+		BatchSize:    pick(w.rng, 4, 16, 100),
+		Window:       pick(w.rng, 1, 4, 16, 100),
+		BufferBytes:  pick(w.rng, 300, 100_000),
+		MaxAttempts:  3,
+		PollMin:      5 * time.Millisecond,
+		PollMax:      250 * time.Millisecond,
+		StallTimeout: pick(w.rng, 300*time.Millisecond, 5*time.Second),
+		CloseTimeout: time.Second,
+		RescanEvery:  rescan,
+		Backoff:      func(attempt int) time.Duration { return time.Duration(attempt) * 200 * time.Millisecond },
+		Pause: func(failures int) time.Duration {
+			return min(20*time.Millisecond<<min(failures, 10), 150*time.Millisecond)
+		},
+		Jitter: func(d time.Duration) time.Duration { return d + time.Duration((w.rng.Float64()*2-1)*float64(d)/5) },
+	})
+	w.closed = false
+	w.grant(w.leased())
+}
+
+// grant tells the Scheduler its slots.
+func (w *world) grant(slots []int64) {
+	w.tracef("process %d has slots %v", w.process, slots)
+	w.granted = map[int64]bool{}
+	for _, slot := range slots {
+		w.granted[slot] = true
+	}
+	w.s.SetSlots(slots)
+}
+
+func (w *world) leased() []int64 {
+	var slots []int64
+	for slot := range int64(slotCount) {
+		if w.owned[slot] {
+			slots = append(slots, slot)
+		}
+	}
+	return slots
+}
+
+func (w *world) failf(format string, args ...any) {
+	if w.broken == nil {
+		w.broken = fmt.Errorf("at %v: %w", w.now.Sub(start), fmt.Errorf(format, args...)) //nolint:err113 // a test
+	}
+}
+
+// tracef prints what happens, with -print and -v.
+func (w *world) tracef(format string, args ...any) {
+	if w.logf != nil {
+		w.logf("%-14v "+format, append([]any{w.now.Sub(start)}, args...)...)
+	}
+}
+
+func (w *world) traceCommands(c *Commands) {
+	if c.Read != nil {
+		w.tracef("command: read %+v, cursor %+v", *c.Read, w.s.cursor)
+	}
+	for _, p := range c.Publish {
+		w.tracef("command: publish %d, key %q, topic %s", p.Message.Position, p.Message.Key, p.Message.Topic)
+	}
+	if c.Settle == nil {
+		return
+	}
+	for _, m := range c.Settle.Confirmed {
+		w.tracef("command: delete %d", m.Position)
+	}
+	for _, charge := range c.Settle.Charges {
+		w.tracef("command: charge %d with %d", charge.Message.Position, charge.Attempts)
+	}
+	for _, d := range c.Settle.Deaths {
+		w.tracef("command: %d is dead", d.Message.Position)
+	}
+}
+
+// event is something that happens at a time.
+type event struct {
+	at   time.Time
+	seq  int
+	then func()
+}
+
+type eventHeap []event
+
+func (h eventHeap) Len() int { return len(h) }
+func (h eventHeap) Less(i, j int) bool {
+	return h[i].at.Before(h[j].at) || h[i].at.Equal(h[j].at) && h[i].seq < h[j].seq
+}
+func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *eventHeap) Push(x any)   { *h = append(*h, x.(event)) }
+func (h *eventHeap) Pop() any {
+	last := len(*h) - 1
+	e := (*h)[last]
+	*h = (*h)[:last]
+	return e
+}
+
+// after runs then within a random time of at most the given one.
+func (w *world) after(most time.Duration, then func()) {
+	w.seq++
+	heap.Push(&w.events, event{w.now.Add(time.Duration(w.rng.Int64N(int64(most) + 1))), w.seq, then})
+}
+
+// inProcess runs then like after, unless the process is another one by then.
+func (w *world) inProcess(most time.Duration, then func()) { w.report(w.process, most, then) }
+
+// report runs then like after, if process still runs.
+func (w *world) report(process int, most time.Duration, then func()) {
+	w.after(most, func() {
+		if w.process == process {
+			then()
+		}
+	})
+}
+
+// run lets the world go on until ended reports true, for at most limit.
+func (w *world) run(limit time.Duration, ended func() bool) bool {
+	until := w.now.Add(limit)
+	for idle := 0; w.broken == nil && w.now.Before(until); {
+		before := w.now
+		w.step()
+		if ended() {
+			return true
+		}
+		if len(w.events) == 0 || w.wakeAt.Before(w.events[0].at) {
+			if idle++; w.wakeAt.After(before) {
+				idle = 0
+			}
+			if idle > 100 {
+				w.failf("the scheduler wakes again and again without anything to do")
+			}
+			if w.wakeAt.After(w.now) {
+				w.now = w.wakeAt
+			}
+			continue
+		}
+		idle = 0
+		e := heap.Pop(&w.events).(event)
+		if e.at.After(w.now) {
+			w.now = e.at
+		}
+		e.then()
+	}
+	return false
+}
+
+// step runs the commands of the Scheduler.
+func (w *world) step() {
+	w.steps++
+	c := w.s.Step(w.now)
+	if w.plant.commands != nil {
+		w.plant.commands(w, &c)
+	}
+	w.wakeAt = c.WakeAt
+	w.closed = c.Drained || c.Expired
+	w.traceCommands(&c)
+	if c.Read != nil {
+		w.read(c.Read)
+	}
+	for _, p := range c.Publish {
+		w.publish(p)
+	}
+	if c.Settle != nil {
+		w.settle(c.Settle)
+	}
+}
+
+// begin begins a transaction that writes; end ends it.
+func (w *world) begin() (xid int64) {
+	w.lastXID++
+	w.open[w.lastXID] = true
+	return w.lastXID
+}
+
+func (w *world) end(xid int64) {
+	delete(w.open, xid)
+	w.lastEnded = max(w.lastEnded, xid)
+}
+
+// snapshot returns what the server tells of transactions.
+func (w *world) snapshot() (horizon, ceiling int64) {
+	ceiling = w.lastEnded + 1
+	horizon = ceiling
+	for xid := range w.open {
+		horizon = min(horizon, xid)
+	}
+	if w.releasing > 0 && len(w.blocked) > 0 {
+		horizon = 0 // see snapshotQuery in package forwarder
+	}
+	return horizon, ceiling
+}
+
+func (w *world) fails() bool { return !w.healed && w.rng.Float64() < w.profile.failures }
+
+var errFailed = errors.New("failed")
+
+// read runs a Read: it looks at the transactions, then at the rows.
+func (w *world) read(r *Read) {
+	const delay = 20 * time.Millisecond
+	process := w.process
+	w.after(delay, func() {
+		if r.Tidy {
+			w.tidy()
+		}
+		var horizon, ceiling int64
+		if !r.Refill {
+			horizon, ceiling = w.snapshot()
+		}
+		w.after(delay/4, func() {
+			failed := w.fails()
+			rows, at := w.rows(r)
+			at.Horizon, at.Ceiling = horizon, ceiling
+			if w.plant.rows != nil {
+				w.plant.rows(w, r, &rows, &at)
+			}
+			w.report(process, delay, func() {
+				w.tracef("read: %d rows %+v, failed %t", len(rows), at, failed)
+				if failed {
+					w.s.ReadFailed(w.now, r, errFailed)
+				} else {
+					w.s.RowsRead(w.now, r, rows, at)
+				}
+			})
+		})
+	})
+}
+
+// rows returns what the queries of package forwarder return.
+func (w *world) rows(r *Read) ([]*Message, Reach) {
+	var byDue, byPos []*stored
+	for _, row := range w.table {
+		switch blocked := w.blocked[row.Key]; {
+		case slices.Contains(r.Known, row.Position) || !slices.Contains(r.Slots, row.Slot):
+		case blocked != nil && blocked.position != row.Position:
+		case r.Refill && !slices.Contains(r.Keys, row.Key):
+		case !r.Refill && row.Key != "" && slices.Contains(r.Keys, row.Key):
+		case !r.Refill && row.Key == "" && slices.Contains(r.Topics, row.Topic):
+		case row.due.IsZero():
+			if row.Position > r.From {
+				byPos = append(byPos, row)
+			}
+		case !r.Refill && !row.due.After(w.now):
+			byDue = append(byDue, row)
+		}
+	}
+	slices.SortFunc(byPos, func(a, b *stored) int { return cmp.Compare(a.Position, b.Position) })
+	slices.SortFunc(byDue, func(a, b *stored) int {
+		return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.Position, b.Position))
+	})
+	byPos = byPos[:min(len(byPos), r.Limit)]
+	byDue = byDue[:min(len(byDue), max(1, r.Limit/2))]
+	var (
+		found []*Message
+		size  int
+		full  bool
+	)
+	for _, row := range append(byDue, byPos...) {
+		if full = size >= r.Bytes; full {
+			break
+		}
+		m := row.Message
+		m.Due = !row.due.IsZero()
+		if b := w.blocked[row.Key]; b != nil {
+			m.BlocksKey, m.SuccessorsAfter = true, b.successorsAfter
+		}
+		m.Payload = make([]byte, len(row.Payload))
+		size += m.Size()
+		found = append(found, &m)
+	}
+	at := r.Reach(found, full)
+	slices.SortFunc(found, byPosition)
+	return found, at
+}
