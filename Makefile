@@ -2,21 +2,22 @@
 
 GO      ?= go
 BACKEND ?= embedded
-PKG     ?= ./... ./tests/...
+PKG     ?= ./... ./examples/... ./tests/...
 TIMEOUT ?= 20m
 FOR     ?= 8h
 
-# Installs the servers that are missing; DEPS=: leaves that to you.
+# Installs missing servers. Set DEPS=: to install them yourself.
 DEPS    ?= scripts/deps.sh
 
-# The modules of the repository; the first two share the workspace go.work.
-MODULES = . tests tools
+# The modules of the repository. All but tools share the workspace go.work.
+MODULES = . examples tests tools
 
-# Runs a command with PG_DSN and AMQP_URL set, of servers that run or of new ones.
+# Runs a command with PG_DSN and AMQP_URL of running servers or of new servers.
 WITH_SERVERS = $(GO) run ./internal/servers/cmd/with-servers --
 
-# The tools' dependencies are not the library's: their module stays outside of
-# the workspace. Linting outside of it too shows each module as its users get it.
+# The tools have their own module outside of the workspace, so that their
+# dependencies do not become dependencies of the library. The linter also runs
+# outside of the workspace, so that it sees each module as its users do.
 TOOL = GOWORK=off $(GO) tool -modfile='$(CURDIR)/tools/go.mod'
 LINT = $(TOOL) golangci-lint
 
@@ -41,26 +42,26 @@ test: ## test against real servers                  PKG=./outbox RUN=TestName CO
 	$(WITH_SERVERS) $(GO) test -race -timeout '$(TIMEOUT)'$(if $(RUN), -run '$(RUN)')$(if $(COUNT), -count '$(COUNT)') $(ARGS) $(PKG)
 
 .PHONY: bench
-bench: ## measure against real servers               OUT=file ARGS='flags of tests/bench'
+bench: ## run benchmarks against real servers        OUT=file ARGS='flags of tests/bench'
 	$(DEPS)
 	$(WITH_SERVERS) $(GO) run ./tests/bench$(if $(OUT), -out '$(OUT)') $(ARGS)
 
-# Processes of an earlier release run beside ours: of OLD, or of the last tag.
+# Chaos also runs processes of an earlier release: of OLD, or of the last tag.
 OLD   ?= $(shell git describe --tags --abbrev=0 2>/dev/null)
 CHAOS  = $(if $(OLD),old=$$(scripts/build-chaos.sh '$(OLD)') && )$(GO) run ./tests/chaos$(if $(OLD), -old "$$old")
 
 .PHONY: chaos
-chaos: ## show that nothing is lost or doubled         OLD=commit ARGS='flags of tests/chaos'
+chaos: ## show that no message is lost or applied twice   OLD=commit ARGS='flags of tests/chaos'
 	$(DEPS)
 	$(CHAOS) $(ARGS)
 
 .PHONY: soak
-soak: ## the same for long                          FOR=8h OLD=commit ARGS='flags of tests/chaos'
+soak: ## run chaos for hours                        FOR=8h OLD=commit ARGS='flags of tests/chaos'
 	$(DEPS)
 	$(CHAOS) -duration '$(FOR)' $(ARGS)
 
 .PHONY: guards
-guards: ## show that tests of traps fail without their guards   ARGS='flags of tests/guards'
+guards: ## show that each trap's test fails without its guard   ARGS='flags of tests/guards'
 	$(DEPS)
 	$(WITH_SERVERS) $(GO) run ./tests/guards $(ARGS)
 
@@ -71,9 +72,10 @@ charts: ## draw the charts of the docs
 .PHONY: check
 check: ## check format, vet, lint, modules
 	$(LINT) fmt --diff
-	$(GO) vet ./... ./tests/...
+	$(GO) vet ./... ./examples/... ./tests/...
 	$(GO) vet -tags failpoints ./internal/failpoint
 	$(LINT) run ./...
+	cd examples && $(LINT) run ./...
 	cd tests && $(LINT) run ./...
 	scripts/check-modules.sh $(MODULES)
 
@@ -81,7 +83,9 @@ check: ## check format, vet, lint, modules
 fmt: ## format the code
 	$(LINT) fmt
 
+# The examples are not synced, because their exporters would raise versions in the
+# go.mod of the library, which its users would have to take.
 .PHONY: tidy
-tidy: ## tidy the modules and bring their versions together
-	$(GO) work sync
+tidy: ## tidy the modules and use the same versions in all of them
+	dir=$$(mktemp -d) && (cd $$dir && $(GO) work init '$(CURDIR)' '$(CURDIR)/tests' && $(GO) work sync); status=$$?; rm -r $$dir; exit $$status
 	for module in $(MODULES); do (cd $$module && GOWORK=off $(GO) mod tidy) || exit; done

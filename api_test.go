@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// What an alias of an internal type stands for is not shown by go doc: neither
-// its fields nor its methods.
+// go doc shows neither the fields nor the methods of an alias of an internal
+// type.
 func TestNoPublicTypeIsAnAliasOfAnInternalOne(t *testing.T) {
 	files, err := filepath.Glob("*/*.go")
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// order is that of the chain, from the outside in.
+// order is the order of the middlewares, from the outside in.
 var order = []string{"poison", "retry", "dedup", "sequence"}
 
 const (
@@ -25,7 +25,7 @@ const (
 	stock  = "github.com/ThreeDotsLabs/watermill/message/router/middleware."
 )
 
-// methods are our middlewares as they are given to AddMiddleware.
+// methods are the parts by the name of the method value passed to AddMiddleware.
 var methods = map[string]string{
 	module + "poison.(*Quarantine).Middleware-fm":    "poison",
 	module + "retry.(*Retries).Middleware-fm":        "retry",
@@ -34,8 +34,9 @@ var methods = map[string]string{
 	module + "sequence.(*Resequencer).Middleware-fm": "sequence",
 }
 
-// closures are what our middlewares return: file, type, part. The compiler may
-// name a closure after the function that it was inlined into.
+// closures describe the handlers that our middlewares return: file, type, part. The
+// file is needed because the compiler may name a closure after the function that it
+// was inlined into.
 var closures = [][3]string{
 	{"/poison/middleware.go", "(*Quarantine).Middleware.", "poison"},
 	{"/retry/middleware.go", "(*Retries).Middleware.", "retry"},
@@ -43,7 +44,7 @@ var closures = [][3]string{
 	{"/sequence/resequencer.go", "(*Resequencer).Middleware.", "sequence"},
 }
 
-// partOf returns which of our middlewares f is, or "".
+// partOf returns the part whose middleware f is, or "".
 func partOf(f routed.Func) string {
 	if part, ok := methods[f.Name]; ok {
 		return part
@@ -56,7 +57,8 @@ func partOf(f routed.Func) string {
 	return ""
 }
 
-// chain returns our middlewares around h that can be seen, from the outside in.
+// chain returns the parts whose middlewares are visible around h, from the outside
+// in.
 func chain(h routed.Handler) (parts []string) {
 	for _, f := range h.Chain {
 		if part := partOf(f); part != "" {
@@ -66,45 +68,46 @@ func chain(h routed.Handler) (parts []string) {
 	return parts
 }
 
-func has(h routed.Handler, part string) bool { return slices.Contains(chain(h), part) }
+func hasPart(h routed.Handler, part string) bool { return slices.Contains(chain(h), part) }
 
-// settings compares what the parts were configured with.
-func (s *starter) settings() error {
+// checkSettings compares the configurations of the parts.
+func (s *starter) checkSettings() error {
 	if len(s.parts) == 0 {
-		return errors.New("Plugin was given no parts: give it what the handlers use, as Plugin(quarantine, retries, inbox)")
+		return errors.New("Plugin was called without parts: pass the parts that the handlers use, as Plugin(quarantine, retries, inbox)")
 	}
 	var errs []error
 	for _, part := range s.parts[1:] {
 		if first := s.parts[0]; part.Schema != first.Schema {
-			errs = append(errs, fmt.Errorf("%s.Config.Schema is %+v and %s.Config.Schema %+v: the parts share their tables, give all the same",
+			errs = append(errs, fmt.Errorf("%s.Config.Schema is %+v and %s.Config.Schema is %+v: the parts share their tables, set the same in all",
 				first.Name, first.Schema, part.Name, part.Schema))
 		}
 	}
 	for _, inbox := range s.parts {
 		for _, retries := range s.parts {
 			if inbox.Retention > 0 && inbox.Retention < retries.LongestDelay {
-				errs = append(errs, fmt.Errorf("dedup.Config.Retention is %v, and retry tries for up to %v: "+
-					"a late copy would be handled again; raise Retention, or lower Policy.Delayed or Policy.Max", inbox.Retention, retries.LongestDelay))
+				errs = append(errs, fmt.Errorf("dedup.Config.Retention is %v, and retry retries for up to %v: "+
+					"a late duplicate would be handled again; raise Retention, or lower Policy.Delayed or Policy.Max",
+					inbox.Retention, retries.LongestDelay))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// handlers checks what can be seen of the handlers of a router.
-func (s *starter) handlers(all []routed.Handler) error {
+// checkHandlers checks the handlers of a router, as far as they are visible.
+func (s *starter) checkHandlers(all []routed.Handler) error {
 	var errs []error
 	for _, h := range all {
-		errs = append(errs, s.chainOf(h), s.subscriberOf(h), s.nameOf(h), s.outboxOf(h))
+		errs = append(errs, s.checkOrder(h), s.checkSubscriber(h), s.checkName(h), s.checkOutbox(h))
 	}
-	return errors.Join(append(errs, s.namesakes(all))...)
+	return errors.Join(append(errs, s.checkSharedNames(all))...)
 }
 
-// chainOf checks the order of the middleware.
-func (s *starter) chainOf(h routed.Handler) error {
+// checkOrder checks the order of the middlewares around a handler.
+func (s *starter) checkOrder(h routed.Handler) error {
 	parts := chain(h)
-	if s.own(h.Name) && len(parts) > 0 {
-		return fmt.Errorf("handler %q was added by Consumer.AddHandler, which has the whole chain: "+
+	if s.addedByConsumer(h.Name) && len(parts) > 0 {
+		return fmt.Errorf("handler %q was added by Consumer.AddHandler, which adds the whole chain: "+
 			"do not add the middleware of %s to its router as well", h.Name, strings.Join(parts, ", "))
 	}
 	const right = "the order is AddMiddleware(quarantine.Middleware, retries.Middleware, inbox.Middleware)"
@@ -121,47 +124,49 @@ func (s *starter) chainOf(h routed.Handler) error {
 		why := ""
 		switch f.Name {
 		case stock + "InstantAck":
-			why = "it acks before the message is handled, and a message that fails is lost"
+			why = "it acks before the message is handled, so a message that fails is lost"
 		case stock + "(*Deduplicator).Middleware-fm":
-			why = "it remembers a message before it is handled, and one that failed is skipped when it comes again"
+			why = "it remembers a message before it is handled, so a message that failed is skipped when it is delivered again"
 		}
-		if why != "" && (len(parts) > 0 || s.own(h.Name)) {
-			return fmt.Errorf("handler %q has Watermill's middleware %s: %s; leave it out",
+		if why != "" && (len(parts) > 0 || s.addedByConsumer(h.Name)) {
+			return fmt.Errorf("handler %q has Watermill's middleware %s: %s; remove it",
 				h.Name, strings.Trim(strings.TrimSuffix(strings.TrimPrefix(f.Name, stock), ".Middleware-fm"), "(*)"), why)
 		}
 	}
 	return nil
 }
 
-// subscriberOf checks that what retry parks comes back.
-func (s *starter) subscriberOf(h routed.Handler) error {
-	if !has(h, "retry") {
+// checkSubscriber checks that a handler with the middleware of retry has its
+// Subscriber, which delivers parked messages again.
+func (s *starter) checkSubscriber(h routed.Handler) error {
+	if !hasPart(h, "retry") {
 		return nil
 	}
 	if _, ok := routed.Find[start.Named](h.Subscriber); ok {
 		return nil
 	}
-	return fmt.Errorf("handler %q has the middleware of retry, and its subscriber is not retry's: "+
-		"a failed message would be tried at once and never later; add the handler with retries.Subscriber(%q, subscriber)", h.Name, h.Name)
+	return fmt.Errorf("handler %q has the middleware of retry, but not its subscriber: "+
+		"a failed message would be retried at once and never later; add the handler with retries.Subscriber(%q, subscriber)", h.Name, h.Name)
 }
 
-// consumerOf returns the name that messages of h are remembered under, and
-// where it comes from. It is no consumer's if the second result is "".
+// consumerOf returns the consumer name of h, and where it is set. from is "" if h
+// remembers no messages.
 func (s *starter) consumerOf(h routed.Handler) (name, from string) {
 	if named, ok := routed.Find[start.Named](h.Subscriber); ok {
 		return named.ConsumerName(), "retries.Subscriber"
 	}
-	if !has(h, "dedup") {
+	if !hasPart(h, "dedup") {
 		return "", ""
 	}
-	if own := s.configured(); own != "" {
-		return own, "dedup.Config.Consumer"
+	if configured := s.dedupConsumer(); configured != "" {
+		return configured, "dedup.Config.Consumer"
 	}
 	return h.Name, "the router"
 }
 
-// configured returns dedup.Config.Consumer, if there is one inbox.
-func (s *starter) configured() (name string) {
+// dedupConsumer returns dedup.Config.Consumer, or "" if there is not exactly one
+// inbox.
+func (s *starter) dedupConsumer() (name string) {
 	inboxes := 0
 	for _, part := range s.parts {
 		if part.Name == "dedup" {
@@ -175,26 +180,28 @@ func (s *starter) configured() (name string) {
 	return name
 }
 
-func (s *starter) nameOf(h routed.Handler) error {
+// checkName checks the consumer name of a handler.
+func (s *starter) checkName(h routed.Handler) error {
 	name, from := s.consumerOf(h)
 	switch {
 	case from == "":
 		return nil
 	case name == "":
-		return fmt.Errorf("handler %q has no consumer name: %s has an empty one, and messages are remembered under it; "+
-			"choose a name that stays the same for good", h.Name, from)
+		return fmt.Errorf("handler %q has no consumer name, under which messages are remembered: %s has an empty name; "+
+			"choose a name that never changes", h.Name, from)
 	case parked.CheckName(name) != nil:
-		return fmt.Errorf("handler %q cannot have the consumer name that %s gives: %w", h.Name, from, parked.CheckName(name))
+		return fmt.Errorf("handler %q has an invalid consumer name from %s: %w", h.Name, from, parked.CheckName(name))
 	}
-	if own := s.configured(); own != "" && own != name && has(h, "dedup") {
+	if configured := s.dedupConsumer(); configured != "" && configured != name && hasPart(h, "dedup") {
 		return fmt.Errorf("handler %q has the consumer name %q from %s, and %q from dedup.Config.Consumer: leave dedup.Config.Consumer empty",
-			h.Name, name, from, own)
+			h.Name, name, from, configured)
 	}
 	return nil
 }
 
-// namesakes finds handlers that would skip what another one has done.
-func (s *starter) namesakes(all []routed.Handler) error {
+// checkSharedNames finds handlers with the same consumer name and topic, which
+// would skip each other's messages.
+func (s *starter) checkSharedNames(all []routed.Handler) error {
 	type name struct{ consumer, topic string }
 	first := map[name]string{}
 	var errs []error
@@ -214,47 +221,48 @@ func (s *starter) namesakes(all []routed.Handler) error {
 		if _, ok := routed.Find[start.Named](h.Subscriber); ok {
 			remedy += "; to add one handler more than once, set retry.Config.ShareConsumer"
 		}
-		errs = append(errs, fmt.Errorf("consumer %q is used by the handlers %q and %q on topic %q: each would skip what the other has done; %s",
+		errs = append(errs, fmt.Errorf("consumer %q is used by the handlers %q and %q on topic %q, which would skip each other's messages; %s",
 			consumer, other, h.Name, h.Topic, remedy))
 	}
 	return errors.Join(errs...)
 }
 
-// outboxOf checks that there is an outbox for what a handler returns.
-func (s *starter) outboxOf(h routed.Handler) error {
+// checkOutbox checks that a handler with a publish topic has an outbox for the
+// messages that it returns.
+func (s *starter) checkOutbox(h routed.Handler) error {
 	inboxes := slices.DeleteFunc(slices.Clone(s.parts), func(p start.Part) bool { return p.Name != "dedup" })
-	if h.PublishTopic == "" || len(inboxes) == 0 || !has(h, "dedup") ||
+	if h.PublishTopic == "" || len(inboxes) == 0 || !hasPart(h, "dedup") ||
 		slices.ContainsFunc(inboxes, func(p start.Part) bool { return p.Outbox }) {
 		return nil
 	}
-	return fmt.Errorf("handler %q publishes to topic %q, and dedup has no outbox: messages published after the commit could be lost; "+
+	return fmt.Errorf("handler %q publishes to topic %q, but dedup has no outbox: messages published after the commit could be lost; "+
 		"set dedup.Config.Outbox to outbox.Publisher", h.Name, h.PublishTopic)
 }
 
-// advise logs what makes a consumer slow, or less safe than it could be.
-func (s *starter) advise(ctx context.Context, part start.Part, handlers []routed.Handler) {
-	// The check of the server's own settings belongs here too.
-	if part.Schema.Dialect == schema.SQLite { // it has one writer
+// logSmallPool logs a connection pool that is too small for the handlers, or that
+// keeps too few idle connections.
+func (s *starter) logSmallPool(ctx context.Context, part start.Part, handlers []routed.Handler) {
+	if part.Schema.Dialect == schema.SQLite { // SQLite has one writer, so more connections do not help
 		return
 	}
 	needed := s.connections(part.DB, handlers)
 	most := part.DB.Stats().MaxOpenConnections
 	if most > 0 && most < needed {
 		s.logger.Error("The connection pool is too small: handlers, claims and leases wait for each other's connections",
-			fmt.Errorf("SetMaxOpenConns is %d, and %d handlers with retry.Config.Concurrency need %d, and one more for each message "+
+			fmt.Errorf("SetMaxOpenConns is %d, but %d handlers with retry.Config.Concurrency need %d, plus one for each message "+
 				"of the broker that is handled at the same time: raise SetMaxOpenConns or lower Concurrency", most, s.subscriptions(handlers), needed),
 			watermill.LogFields{"max_open": most, "needed": needed})
 	}
 	const probe = 3 // one more than database/sql keeps by default
-	if needed >= probe && (most == 0 || most >= probe) && closes(ctx, part.DB, probe) {
-		s.logger.Error("The connection pool closes connections that are needed again at once",
-			fmt.Errorf("it keeps fewer than %d idle connections, 2 by default, and the handlers need %d: most transactions would wait "+
+	if needed >= probe && (most == 0 || most >= probe) && closesIdle(ctx, part.DB, probe) {
+		s.logger.Error("The connection pool keeps too few idle connections",
+			fmt.Errorf("it keeps fewer than %d idle connections, the default is 2, and the handlers need %d: most transactions would wait "+
 				"for a new connection; set SetMaxIdleConns as high as SetMaxOpenConns", probe, needed),
 			watermill.LogFields{"max_open": most, "needed": needed})
 	}
 }
 
-// subscriptions is how many handlers fetch parked messages.
+// subscriptions returns the number of handlers that fetch parked messages.
 func (s *starter) subscriptions(handlers []routed.Handler) (n int) {
 	for _, h := range handlers {
 		if _, ok := routed.Find[start.Named](h.Subscriber); ok {
@@ -264,9 +272,9 @@ func (s *starter) subscriptions(handlers []routed.Handler) (n int) {
 	return n
 }
 
-// connections is how many connections the parked messages of all handlers need
-// at least: one for each that is handled, and one of each subscription to claim
-// and renew.
+// connections returns the minimum number of connections for the parked messages of
+// all handlers: one for each message that is handled at the same time, and one for
+// each subscription, to claim messages and renew their leases.
 func (s *starter) connections(db *sql.DB, handlers []routed.Handler) int {
 	concurrency := 0
 	for _, part := range s.parts {
@@ -280,9 +288,9 @@ func (s *starter) connections(db *sql.DB, handlers []routed.Handler) int {
 	return s.subscriptions(handlers) * (concurrency + 1)
 }
 
-// closes reports whether the pool closes some of n connections when they become
+// closesIdle reports whether the pool closes connections when n of them become
 // free at once.
-func closes(ctx context.Context, db *sql.DB, n int) bool {
+func closesIdle(ctx context.Context, db *sql.DB, n int) bool {
 	before := db.Stats().MaxIdleClosed
 	conns := make([]*sql.Conn, 0, n)
 	for range n {

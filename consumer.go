@@ -16,6 +16,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/durable"
+	"github.com/watermill-once/once/internal/defaults"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
@@ -23,64 +24,60 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// HandlerFunc handles a message inside its transaction. What it writes through
-// tx and the messages it returns take effect together, once per message id, or
-// not at all. A returned message goes to the topic in its "once_topic"
-// metadata, see [To].
+// HandlerFunc handles a message in a transaction. Its writes through tx and the
+// messages that it returns take effect together, once per message id, or not at
+// all. A returned message goes to the topic in its "once_topic" metadata, see [To].
 //
-// It must write through tx alone. What it writes through a *sql.DB stays when the
-// attempt fails, and is written again by the next one; oncetest.Run finds that in
-// a test of yours.
+// The handler must write through tx only. Writes through a *sql.DB remain if the
+// attempt fails, and the next attempt repeats them; oncetest.Run detects this in
+// your tests.
 //
-// It must not end tx. An error, or a panic, rolls back and is an attempt that
-// failed; see [retry.Permanent] and [retry.After].
+// The handler must not commit or roll back tx. An error or a panic rolls back and
+// counts as a failed attempt; see [retry.Permanent] and [retry.After].
 type HandlerFunc func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error)
 
-// BatchHandlerFunc handles several messages inside one transaction, see
-// [dedup.BatchHandlerFunc].
-type BatchHandlerFunc = dedup.BatchHandlerFunc
-
-// ConsumerConfig is what a [Consumer] can be told. The zero value is ready for
-// use. Schema, Logger and the providers are given on to the parts that do not have
-// their own.
+// ConsumerConfig configures a [Consumer]. The zero value is ready for use. Schema,
+// Logger and the providers are the defaults for the parts.
 type ConsumerConfig struct {
-	// Schema says which tables, in which kind of database. Defaults to
-	// PostgreSQL and the prefix "once_".
+	// Schema selects the kind of database and the prefix of the tables. Defaults
+	// to PostgreSQL and "once_".
 	Schema schema.Config
 
-	// DurableConsumers are the names of consumers whose messages are stored and acked
-	// first, and handled from there, as Inbox says. All others handle them while
-	// the transport waits. A name here, or in Dedup.Idempotent, that no handler
-	// has when a router starts is logged as an error: it may be misspelt.
-	// Defaults to none.
+	// DurableConsumers are the names of durable consumers: their messages are
+	// stored and acked first, and handled later, as Durable configures. All other
+	// consumers handle a message while the transport waits for the ack. If no
+	// handler has a name in DurableConsumers or Dedup.Idempotent when a router
+	// starts, an error is logged, because the name may be misspelt. Defaults to
+	// none.
 	DurableConsumers []string
 	Durable          durable.Config
 
-	// Dedup, Retry and Poison are for the three parts of the chain. Defaults
-	// to their zero values, which are good; produced messages go to the outbox
-	// of the same Schema. Dedup.Consumer is refused: each handler has the name
-	// that it is added with.
+	// Dedup, Retry and Poison configure the three parts of the chain. Default to
+	// their zero values, which are good. Dedup.Outbox defaults to the outbox of the
+	// same Schema. Dedup.Consumer must be empty, because each handler has the
+	// consumer name that it is added with.
 	Dedup  dedup.Config
 	Retry  retry.Config
 	Poison poison.Config
 
-	// Sequence has the versions of aggregates compared that messages tell of:
-	// &sequence.Config{} ignores what is older than what was applied. Its Tx
-	// defaults to dedup's, and its Window is longer than Retry tries a message, at
-	// least sequence.DefaultWindow. Defaults to nil: nothing is compared.
+	// Sequence compares the aggregate versions of messages with the versions that
+	// were applied: &sequence.Config{} ignores older versions. Its Tx defaults to
+	// dedup.TxFromContext. Its Window defaults to 15 minutes, or longer if Retry
+	// retries messages for longer. Defaults to nil: no versions are compared.
 	Sequence *sequence.Config
 
 	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider is where the instruments are made, TracerProvider the
-	// spans, of the outbox for produced messages too. Default to
-	// OpenTelemetry's global ones, which do nothing until others are set.
+	// MeterProvider creates the metrics, TracerProvider the spans, also those of
+	// the outbox for produced messages. Default to OpenTelemetry's global providers,
+	// which do nothing until you set others.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 }
 
-// Consumer adds handlers with the whole chain to a router.
+// Consumer adds handlers with the whole chain to a router: quarantine, retries,
+// inbox, and on request durable storage and the comparison of versions.
 type Consumer struct {
 	durable    []string
 	storage    *durable.Storage
@@ -91,18 +88,18 @@ type Consumer struct {
 	handlers   *handlers
 }
 
-// NewConsumer returns a Consumer whose handlers keep their state in db. The
-// tables must be there when a router with its handlers starts, see schema.Up:
-// then Router.Run checks everything that [Plugin] checks, and returns all
-// mistakes at once.
+// NewConsumer returns a Consumer whose handlers keep their state in db. It returns
+// an error that names the invalid fields of config; it does not connect to db. The
+// tables must exist when a router with its handlers starts, see schema.Up. Then
+// Router.Run makes the checks of [Plugin], and returns all mistakes in one error.
 func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
-	config, err := config.shared()
+	config, err := config.withSharedDefaults()
 	if err != nil {
 		return nil, err
 	}
-	// What retry still tries must be remembered too.
+	// The inbox must remember a message for as long as retry may run it again.
 	config.Dedup.MaxDuplicateAge = max(
-		cmp.Or(config.Dedup.MaxDuplicateAge, dedup.DefaultMaxDuplicateAge), config.Retry.LongestDelay())
+		cmp.Or(config.Dedup.MaxDuplicateAge, defaults.MaxDuplicateAge), config.Retry.LongestDelay())
 	if config.Sequence != nil && config.Sequence.Window == 0 {
 		config.Sequence.Window = windowFor(config.Retry.LongestDelay())
 	}
@@ -112,8 +109,8 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 		errs = append(errs, errors.New("once: DurableConsumers has an empty name"))
 	}
 	if config.Dedup.Consumer != "" {
-		// It would be the name of all handlers, and each would skip what another has done.
-		errs = append(errs, errors.New("once: Dedup.Consumer is set: handlers have the names that they are added with"))
+		// One name for all handlers would make them skip each other's messages.
+		errs = append(errs, errors.New("once: Dedup.Consumer is set: leave it empty, each handler has the consumer name that it is added with"))
 	}
 	once, err := dedup.New(db, config.Dedup)
 	errs = append(errs, err)
@@ -142,22 +139,22 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	return consumer, nil
 }
 
-// windowFor returns for how long sequence holds messages behind a version that is
-// retried for at most as long as retried: longer than that, with time for the
-// handler.
-func windowFor(retried time.Duration) time.Duration {
-	const most = 30 * 24 * time.Hour
-	retried = min(retried, most)
-	return max(sequence.DefaultWindow, retried+retried/8)
+// windowFor returns the default of sequence.Config.Window if messages are retried
+// for up to longestRetry. It is an eighth longer, so that the handler has time, and
+// at least 15 minutes.
+func windowFor(longestRetry time.Duration) time.Duration {
+	const limit = 30 * 24 * time.Hour
+	longestRetry = min(longestRetry, limit)
+	return max(defaults.SequenceWindow, longestRetry+longestRetry/8)
 }
 
-// shared gives schema, logger, providers and outbox on to the parts that do not
-// have their own. It fails if one has tables of its own.
-func (c ConsumerConfig) shared() (ConsumerConfig, error) {
-	order := sequence.Config{} // stands in where there is none
+// withSharedDefaults returns c with its schema, logger, providers and outbox as the
+// defaults of the parts. It fails if a part has another schema.
+func (c ConsumerConfig) withSharedDefaults() (ConsumerConfig, error) {
+	order := sequence.Config{} // a placeholder if c.Sequence is nil
 	if c.Sequence != nil {
 		order = *c.Sequence
-		c.Sequence = &order // the caller's stays as it is
+		c.Sequence = &order // a copy: the caller's Config does not change
 	}
 	if order.Tx == nil {
 		order.Tx = dedup.TxFromContext
@@ -176,8 +173,8 @@ func (c ConsumerConfig) shared() (ConsumerConfig, error) {
 			*part.schema = c.Schema
 		}
 		if part.schema.WithDefaults() != c.Schema.WithDefaults() {
-			return c, fmt.Errorf("once: %s.Schema is %+v, and Schema %+v: the parts share their tables, leave theirs empty",
-				part.name, part.schema.WithDefaults(), c.Schema.WithDefaults())
+			return c, fmt.Errorf("once: %s.Schema is %+v, but Schema is %+v: the parts share their tables, leave %s.Schema empty",
+				part.name, part.schema.WithDefaults(), c.Schema.WithDefaults(), part.name)
 		}
 	}
 	for _, part := range []*watermill.LoggerAdapter{
@@ -211,13 +208,13 @@ func (c ConsumerConfig) shared() (ConsumerConfig, error) {
 	return c, nil
 }
 
-// AddHandler adds a handler to router that consumes topic from sub as
-// consumer. The name is the handler's and, for good, the one that its messages
-// are remembered under: a new name begins anew.
+// AddHandler adds a handler to router that consumes topic from sub. consumer is the
+// name of the handler and of the consumer: its messages are remembered under it, so
+// never change it. Under a new name every message counts as new.
 //
-// sub is the transport's: any Watermill subscriber, or local's. Middleware of
-// the router goes around the chain. As the router does for a name that is taken,
-// it panics if handle is nil.
+// sub is the subscriber of the transport: any Watermill subscriber, such as those of
+// the packages rabbit and embedded. Middlewares of the router wrap the whole chain.
+// AddHandler panics if handle is nil, or if router has a handler with that name.
 func (c *Consumer) AddHandler(
 	router *message.Router, consumer, topic string, sub message.Subscriber, handle HandlerFunc,
 ) *message.Handler {
@@ -225,8 +222,8 @@ func (c *Consumer) AddHandler(
 	return c.add(router, consumer, topic, sub, c.once.Middleware(c.inOrder(inTx(handle))))
 }
 
-// AddHandlerInBatches is [Consumer.AddHandler] for a handler that says it may share
-// its transaction: up to ConsumerConfig.Dedup.Batch.Size messages in flight are
+// AddHandlerInBatches is [Consumer.AddHandler] for a handler whose messages may
+// share a transaction: up to ConsumerConfig.Dedup.Batch.Size messages in flight are
 // committed at once, see [dedup.Inbox.BatchMiddleware].
 func (c *Consumer) AddHandlerInBatches(
 	router *message.Router, consumer, topic string, sub message.Subscriber, handle HandlerFunc,
@@ -235,31 +232,32 @@ func (c *Consumer) AddHandlerInBatches(
 	return c.add(router, consumer, topic, sub, c.once.BatchMiddleware(c.inOrder(inTx(handle))))
 }
 
-// AddBatchHandler is [Consumer.AddHandlerInBatches] for a handler that is given
-// all messages of a batch together, so that it can write them with few
-// statements. Say with [dedup.CausedBy] what produced messages come from.
+// AddBatchHandler is [Consumer.AddHandlerInBatches] for a handler that receives all
+// messages of a batch in one call, so that it can write them with few statements,
+// see [dedup.BatchHandlerFunc]. Call [dedup.CausedBy] to link a produced message to
+// the message that caused it.
 //
-// It panics if the Consumer compares versions: these are looked at message by
-// message.
+// AddBatchHandler panics if ConsumerConfig.Sequence is set, because versions are
+// compared message by message.
 func (c *Consumer) AddBatchHandler(
-	router *message.Router, consumer, topic string, sub message.Subscriber, handle BatchHandlerFunc,
+	router *message.Router, consumer, topic string, sub message.Subscriber, handle dedup.BatchHandlerFunc,
 ) *message.Handler {
 	if c.sequence != nil {
-		panic("once: AddBatchHandler does not go with ConsumerConfig.Sequence; AddHandlerInBatches does")
+		panic("once: AddBatchHandler cannot be used with ConsumerConfig.Sequence: use AddHandlerInBatches")
 	}
 	mustHandle(consumer, handle != nil)
 	return c.add(router, consumer, topic, sub, c.once.BatchHandler(handle))
 }
 
-// mustHandle panics while the service starts, for a handler that is nil: later
-// every message would end in quarantine over it.
-func mustHandle(consumer string, there bool) {
-	if !there {
+// mustHandle panics while the service starts if a handler is nil. Otherwise every
+// message would end in quarantine later.
+func mustHandle(consumer string, set bool) {
+	if !set {
 		panic(fmt.Sprintf("once: the handler of %q is nil", consumer))
 	}
 }
 
-// inOrder puts the comparison of versions around a handler, if there is one.
+// inOrder wraps a handler in the comparison of versions, if Sequence is set.
 func (c *Consumer) inOrder(h message.HandlerFunc) message.HandlerFunc {
 	if c.sequence == nil {
 		return h
@@ -267,7 +265,8 @@ func (c *Consumer) inOrder(h message.HandlerFunc) message.HandlerFunc {
 	return c.sequence.Middleware(h)
 }
 
-// add puts retry and poison around a handler that the inbox is in already.
+// add wraps a handler, which includes the inbox, in retry and poison, and adds it to
+// router.
 func (c *Consumer) add(
 	router *message.Router, consumer, topic string, sub message.Subscriber, once message.HandlerFunc,
 ) *message.Handler {
@@ -283,27 +282,27 @@ func (c *Consumer) add(
 		})
 }
 
-// inTx gives handle the transaction that the inbox has begun.
+// inTx calls handle with the transaction of the inbox.
 func inTx(handle HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		tx, ok := dedup.TxFromContext(msg.Context())
 		if !ok {
-			return nil, errors.New("once: the handler runs outside of its transaction")
+			return nil, errors.New("once: the handler was called outside of its transaction")
 		}
 		return handle(msg.Context(), tx, msg)
 	}
 }
 
-// Run removes what need not be remembered any longer, see [dedup.Inbox.Run],
-// until ctx ends. A router with a handler of this Consumer does so while it
-// runs; Run is for a process without one, see dedup.Config.SweptElsewhere.
+// Run removes expired rows until ctx ends, see [dedup.Inbox.Run]. You need it only in
+// a process without a router, see dedup.Config.SweptElsewhere: a router with a
+// handler of this Consumer calls it while the router runs.
 func (c *Consumer) Run(ctx context.Context) error { return c.once.Run(ctx) }
 
-// Quarantine returns the store of the messages that were given up: to list,
+// Quarantine returns the quarantine of the messages that were given up, to list,
 // replay or discard them.
 func (c *Consumer) Quarantine() *poison.Quarantine { return c.quarantine }
 
-// To says which topic a message that a handler returns is for, and returns it.
+// To sets the topic of a message that a handler returns, and returns the message.
 func To(topic string, msg *message.Message) *message.Message {
 	outbox.SetTopic(msg, topic)
 	return msg

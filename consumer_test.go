@@ -15,8 +15,9 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// The inbox must remember for longer than retry tries.
-func TestTrap36RetriesDoNotOutlastTheInbox(t *testing.T) {
+// Trap 36. The inbox must remember a message for longer than retry may run it
+// again.
+func TestInboxRemembersForLongerThanRetryRetries(t *testing.T) {
 	db, err := sql.Open("sqlite", "file:unused?mode=memory")
 	if err != nil {
 		t.Fatal(err)
@@ -43,8 +44,8 @@ func TestTrap36RetriesDoNotOutlastTheInbox(t *testing.T) {
 	}
 }
 
-// The error says which part has tables of its own.
-func TestAPartWithATableOfItsOwnIsNamed(t *testing.T) {
+// The error names the part with another Schema.
+func TestPartWithAnotherSchemaIsRefused(t *testing.T) {
 	db, err := sql.Open("sqlite", "file:unused?mode=memory")
 	if err != nil {
 		t.Fatal(err)
@@ -63,8 +64,8 @@ func TestAPartWithATableOfItsOwnIsNamed(t *testing.T) {
 	}
 }
 
-// Without it every message would be tried, and end in quarantine.
-func TestAHandlerThatIsNilIsRefused(t *testing.T) {
+// With a nil handler every message would fail and end in quarantine.
+func TestNilHandlerIsRefused(t *testing.T) {
 	db, err := sql.Open("sqlite", "file:unused?mode=memory")
 	if err != nil {
 		t.Fatal(err)

@@ -8,8 +8,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Trap 79. What waits behind a version is held for longer than that is retried.
-func TestMessagesAreHeldForLongerThanRetryTries(t *testing.T) {
+// Trap 79. Messages behind a version are held for longer than that version is
+// retried.
+func TestVersionsAreHeldForLongerThanRetryRetries(t *testing.T) {
 	for name, c := range map[string]struct {
 		retried, least, most time.Duration
 	}{
@@ -19,7 +20,7 @@ func TestMessagesAreHeldForLongerThanRetryTries(t *testing.T) {
 	} {
 		got := windowFor(c.retried)
 		if got < c.least || got > c.most || name != "for ever" && got <= c.retried {
-			t.Errorf("%s: %v behind what is retried for %v", name, got, c.retried)
+			t.Errorf("%s: window is %v, retries last %v", name, got, c.retried)
 		}
 	}
 }

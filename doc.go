@@ -1,32 +1,59 @@
-// Package once puts the parts together: the consumer's chain in its one right
-// order.
+// Package once makes Watermill consumers and producers safe: each event that a
+// database transaction commits is published, and each consumer applies each message
+// once. It adds a transactional outbox with a forwarder to RabbitMQ, an inbox that
+// skips duplicates, retries, and a quarantine for messages that keep failing. It
+// works with PostgreSQL and SQLite, on the routers and handlers that you have.
+//
+// Start with [NewConsumer]: it adds handlers with the whole chain to a router, and
+// checks the configuration when the router starts. [Run] runs the parts of a
+// service and stops them in the right order.
 //
 // # Promises
 //
-//   - An event that a transaction commits is published at least once; one that
-//     is rolled back never (outbox, forwarder).
+//   - An event that a transaction commits is published at least once; an event of
+//     a transaction that is rolled back is never published (outbox, forwarder).
 //   - A consumer's database effect happens once per message id and consumer
 //     (dedup).
 //   - A failing message does not block its queue (retry).
-//   - A hopeless message neither loops nor vanishes (poison).
-//   - Messages of one key reach the broker in order (forwarder).
+//   - A message that keeps failing is neither redelivered forever nor lost
+//     (poison).
+//   - Messages of one ordering key reach the broker in order (forwarder).
 //
-// Effects outside the consumer's database are at least once: pass the message
-// id on as the idempotency key.
+// Effects outside the consumer's database happen at least once: use the message id
+// as their idempotency key.
 //
-// # The chain
+// # The chain of a consumer
 //
-//	transport ──────┐
-//	parked, due now ┴─ retry.Subscriber ─ poison ─ retry ─ dedup ─ handler
-//	                                                         └─ one transaction: inbox row, business rows, outbox rows
+//	transport ───────────┐
+//	parked, due messages ┴─ retry.Subscriber ─ poison ─ retry ─ dedup ─ handler
+//	                                                             └─ one transaction: inbox row, business rows, outbox rows
 //
-// dedup is innermost, because a failed PostgreSQL transaction is unusable and
-// every attempt needs its own. poison is outermost, because it takes what retry
-// gives up. A middleware that recovers from panics belongs outside of all
-// three: retry and poison see a panic as the error of its attempt. On request a
-// sequence, which compares versions, is inside of dedup, and an inbox, which
-// stores and acks messages first, between the transport and retry.Subscriber.
+// dedup is innermost, because each attempt needs a transaction of its own:
+// PostgreSQL accepts no statement after a failed one. poison is outermost, because
+// it stores the messages that retry gives up. Put a middleware that recovers from
+// panics outside of all three: for retry and poison, a panic is the error of an
+// attempt. Two more parts are optional: sequence compares versions inside of dedup,
+// and a durable consumer stores and acks messages between the transport and
+// retry.Subscriber.
 //
-// Each part is a package that can be used alone on a router that exists
-// already; [Consumer] is all of them at once.
+// # The parts
+//
+// Each part is a package that you can also use alone, on a router that you have;
+// [Plugin] then makes the same checks as a Consumer.
+//
+//   - outbox stores events in a transaction; forwarder sends them to the broker
+//   - rabbit is a publisher and subscriber for RabbitMQ; embedded is a transport
+//     without a broker
+//   - dedup is the inbox, retry the retries, poison the quarantine
+//   - sequence applies versions in order; durable stores and acks messages before
+//     they are handled
+//   - schema creates and checks the tables; mover takes over the table of
+//     Watermill's own forwarder; lazytx saves a round trip for each transaction
+//   - oncetest tests whether a handler is safe
+//
+// # Reading the code
+//
+// Read consumer.go first. handlers.go and plugin.go make the checks at the start,
+// which are in checks.go, and start the background work (background.go). run.go
+// is independent of the rest.
 package once

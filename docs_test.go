@@ -12,7 +12,7 @@ import (
 
 var goBlock = regexp.MustCompile("(?s)```go\n(.*?)```")
 
-// unindent drops what a formatter may change.
+// unindent removes indentation, which a formatter may change.
 func unindent(code string) string {
 	lines := strings.Split(strings.TrimSpace(code), "\n")
 	for i := range lines {
@@ -23,7 +23,7 @@ func unindent(code string) string {
 
 func TestCodeInTheDocsCompiles(t *testing.T) {
 	var compiled string
-	for _, file := range []string{"snippets_test.go", "tests/dropin/snippets_test.go"} {
+	for _, file := range []string{"snippets_test.go", "snippets_more_test.go", "tests/dropin/snippets_test.go"} {
 		source, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -58,7 +58,7 @@ var (
 	dropped = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
-// anchors are what links to parts of a page are called, by GitHub's rules.
+// anchors returns the anchors of the headings of a page, by GitHub's rules.
 func anchors(page string) []string {
 	var all []string
 	for _, h := range heading.FindAllStringSubmatch(page, -1) {
@@ -76,7 +76,8 @@ func TestLinksInTheDocsLeadSomewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, page := range append(append(pages, decisions...), "README.md", "SECURITY.md", "CHANGELOG.md", "examples/orders/README.md") {
+	for _, page := range append(append(pages, decisions...), "README.md", "SECURITY.md", "CHANGELOG.md",
+		"examples/minimal/README.md", "examples/orders/README.md") {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
@@ -105,12 +106,12 @@ func TestLinksInTheDocsLeadSomewhere(t *testing.T) {
 }
 
 var (
-	trapTest = regexp.MustCompile(`(?m)^func TestTrap(\d\d)`)
+	trapTest = regexp.MustCompile(`(?m)^(?:// Trap |func TestTrap)(\d\d)`)
 	trapRow  = regexp.MustCompile(`(?m)^\| (\d+) \|.*\| ([^|]*) \|$`)
 )
 
-// Each trap that has a test has a row, and each row links to all packages that
-// have tests of the trap.
+// Each trap with a test has a row, and the row links to all packages with such
+// tests. The comment above a test begins with its trap, or the test's name does.
 func TestEveryTrapIsInTheDocs(t *testing.T) {
 	page, err := os.ReadFile("docs/traps.md")
 	if err != nil {
@@ -129,7 +130,8 @@ func TestEveryTrapIsInTheDocs(t *testing.T) {
 		for _, trap := range trapTest.FindAllStringSubmatch(string(source), -1) {
 			found++
 			number := strings.TrimPrefix(trap[1], "0")
-			if folder := filepath.ToSlash(filepath.Dir(path)); !strings.Contains(rows[number], "["+folder+"](") {
+			folder := strings.Replace(filepath.ToSlash(filepath.Dir(path)), ".", "root package", 1)
+			if !strings.Contains(rows[number], "["+folder+"](") {
 				t.Errorf("docs/traps.md: the row of trap %s does not link to %s, which has a test of the trap", number, folder)
 			}
 		}

@@ -13,15 +13,16 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A durable consumer stores a message and acks it, and handles it from there:
-// the transport does not wait for the handler.
+// A durable consumer stores a message, acks it, and then handles it: the
+// transport does not wait for the handler.
 func ExampleConsumer_durable() {
 	ctx := context.Background()
 	db, remove := database()
 	defer remove()
 	tables := schema.Config{Dialect: schema.SQLite}
 	must(schema.Up(ctx, db, tables))
-	// It stands for a broker. Publish returns when the message was acked.
+	// The GoChannel replaces a broker. Publish returns when the message is
+	// acked.
 	transport := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})
 
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
@@ -34,7 +35,7 @@ func ExampleConsumer_durable() {
 	answer, handled := make(chan struct{}), make(chan string)
 	consumer.AddHandler(router, "notifications", "payments.captured", transport,
 		func(_ context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-			<-answer // of a provider that is slow
+			<-answer // a slow provider answers
 			handled <- string(msg.Payload)
 			return nil, nil
 		})

@@ -17,8 +17,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// The account's messages are handled in order, past a failure. Those of other
-// accounts do not wait.
+// Messages of one account are handled in order, even if one fails. Messages of
+// other accounts do not wait.
 func ExampleConsumer_keyOrder() {
 	ctx := context.Background()
 	db, remove := database()

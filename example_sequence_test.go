@@ -15,8 +15,8 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// Events of an account arrive in the wrong order, and are applied in the right
-// one. A second event of a version that was applied is ignored.
+// Events of an account arrive in the wrong order and are applied in the right
+// order. A second event with an applied version is ignored.
 func ExampleConsumer_sequence() {
 	ctx := context.Background()
 	db, remove := database()

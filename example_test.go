@@ -65,7 +65,7 @@ func ExampleConsumer() {
 	// The producer: the order and its event are one transaction.
 	box, err := outbox.New(outbox.Config{Schema: tables})
 	must(err)
-	for range 2 { // the second is a duplicate, and changes nothing
+	for range 2 { // the second message is a duplicate and is ignored
 		err = box.InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
 			if _, err := tx.ExecContext(ctx, `INSERT INTO orders (id) VALUES ('17')`); err != nil {
 				return err
@@ -86,7 +86,7 @@ func ExampleConsumer() {
 	// payments: 1
 }
 
-// database is an empty one of SQLite, for as long as an example takes.
+// database returns an empty SQLite database for the duration of an example.
 func database() (db *sql.DB, remove func()) {
 	dir, err := os.MkdirTemp("", "once-example-")
 	must(err)

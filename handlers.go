@@ -10,33 +10,36 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// handlers are the names of the handlers that a Consumer has added, to be held
-// against those that its configuration has.
+// handlers registers the handlers that a Consumer adds, so that their routers and
+// the configured names are checked.
 type handlers struct {
-	configured map[string][]string // by field
-	parts      []Part              // that are checked when a router starts
+	configured map[string][]string // consumer names, by field of ConsumerConfig
+	parts      []Part
 	logger     watermill.LoggerAdapter
 
-	mu     sync.Mutex
-	names  map[string]bool
-	starts map[*message.Router]*begun
+	mu      sync.Mutex
+	names   map[string]bool // of all handlers
+	routers map[*message.Router]*routerHandlers
 }
 
-// begun is the start of a router.
-type begun struct {
+// routerHandlers are the handlers of a Consumer on one router.
+type routerHandlers struct {
 	*starter
 
-	added  map[string]bool // handlers of the Consumer
-	before func() error    // checks what was added while the router ran; or nil
+	added           map[string]bool // by name
+	beforeSubscribe func() error    // makes the checks if the router already runs; or nil
 }
 
 func newHandlers(c ConsumerConfig, parts []Part) *handlers {
 	h := &handlers{
-		configured: map[string][]string{"DurableConsumers": slices.Clone(c.DurableConsumers), "Dedup.Idempotent": slices.Clone(c.Dedup.Idempotent)},
-		parts:      parts,
-		logger:     c.Logger,
-		names:      map[string]bool{},
-		starts:     map[*message.Router]*begun{},
+		configured: map[string][]string{
+			"DurableConsumers": slices.Clone(c.DurableConsumers),
+			"Dedup.Idempotent": slices.Clone(c.Dedup.Idempotent),
+		},
+		parts:   parts,
+		logger:  c.Logger,
+		names:   map[string]bool{},
+		routers: map[*message.Router]*routerHandlers{},
 	}
 	if h.logger == nil {
 		h.logger = watermill.NewSlogLogger(nil)
@@ -44,38 +47,39 @@ func newHandlers(c ConsumerConfig, parts []Part) *handlers {
 	return h
 }
 
-// add notes a handler, and has its router checked when it starts. The plugins of
-// a router that runs already were called before: then its subscriber, which is
-// returned, has the checks made.
+// add registers a handler and returns its subscriber. A plugin checks the router
+// when it starts. A router that already runs calls no plugins; then the returned
+// subscriber makes the checks before it subscribes.
 func (h *handlers) add(router *message.Router, name string, sub message.Subscriber) message.Subscriber {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.names[name] = true
-	b := h.starts[router]
-	if b == nil {
-		b = &begun{starter: newStarter(h.parts), added: map[string]bool{}}
-		b.logger = h.logger
-		b.own = func(handler string) bool {
+	r := h.routers[router]
+	if r == nil {
+		r = &routerHandlers{starter: newStarter(h.parts), added: map[string]bool{}}
+		r.logger = h.logger
+		r.addedByConsumer = func(handler string) bool {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			return b.added[handler]
+			return r.added[handler]
 		}
-		h.starts[router] = b
+		h.routers[router] = r
 		if router.IsRunning() {
-			b.before = b.checkOnce(router)
+			r.beforeSubscribe = r.checkUntilPassed(router)
 		} else {
-			router.AddPlugin(h.look, b.plugin)
+			router.AddPlugin(h.logUnknownNames, r.plugin)
 		}
 	}
-	b.added[name] = true
-	if b.before == nil {
+	r.added[name] = true
+	if r.beforeSubscribe == nil {
 		return sub
 	}
-	return &attended{Subscriber: sub, attendance: &b.attendance, before: b.before}
+	return &countedSubscriber{Subscriber: sub, background: &r.background, before: r.beforeSubscribe}
 }
 
-// checkOnce returns a function that checks until the checks have passed once.
-func (b *begun) checkOnce(router *message.Router) func() error {
+// checkUntilPassed returns a function that makes the checks until they have passed
+// once.
+func (r *routerHandlers) checkUntilPassed(router *message.Router) func() error {
 	var mu sync.Mutex
 	passed := false
 	return func() error {
@@ -84,17 +88,17 @@ func (b *begun) checkOnce(router *message.Router) func() error {
 		if passed {
 			return nil
 		}
-		err := b.check(router)
+		err := r.check(router)
 		passed = err == nil
 		return err
 	}
 }
 
-// look logs configured names that no handler has: neither one of the Consumer
-// nor another of the router, since several Consumers may have the same
-// configuration. It is no error of the router: handlers can be added while that runs,
-// and a service may run some of them in another process.
-func (h *handlers) look(router *message.Router) error {
+// logUnknownNames logs configured consumer names that no handler has. It counts
+// all handlers of the router, because several Consumers may share a configuration.
+// It returns no error, because handlers can be added while the router runs, and a
+// service may run some handlers in another process.
+func (h *handlers) logUnknownNames(router *message.Router) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for name := range router.Handlers() {
@@ -103,8 +107,8 @@ func (h *handlers) look(router *message.Router) error {
 	for field, names := range h.configured {
 		for _, name := range names {
 			if !h.names[name] {
-				h.logger.Error("A consumer is configured that no handler is added for: is its name spelt as there?",
-					fmt.Errorf("ConsumerConfig.%s has %q, handlers are added for %q", field, name, slices.Sorted(maps.Keys(h.names))),
+				h.logger.Error("A configured consumer has no handler: check the spelling of its name",
+					fmt.Errorf("ConsumerConfig.%s has %q, the handlers are %q", field, name, slices.Sorted(maps.Keys(h.names))),
 					watermill.LogFields{"consumer": name, "field": field})
 			}
 		}

@@ -18,8 +18,9 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// A misspelt name has a handler run in another mode than its author thinks.
-func TestANameThatNoHandlerHasIsLogged(t *testing.T) {
+// With a misspelt name in the configuration, a handler would run in another
+// mode than configured.
+func TestConfiguredNameWithoutAHandlerIsLogged(t *testing.T) {
 	db, logs := testkit.SQLite(t).DB, &testkit.Logs{}
 	tables := schema.Config{Dialect: schema.SQLite}
 	if err := schema.Up(t.Context(), db, tables); err != nil {
@@ -36,7 +37,7 @@ func TestANameThatNoHandlerHasIsLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	config.Logger = nil
-	another, err := once.NewConsumer(db, config) // shares the configuration, and has some of the handlers
+	another, err := once.NewConsumer(db, config) // shares the configuration and has some of the handlers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,17 +69,17 @@ func TestANameThatNoHandlerHasIsLogged(t *testing.T) {
 
 	for name, field := range map[string]string{"payment": "DurableConsumers", "serach": "Dedup.Idempotent", "later": "Dedup.Idempotent"} {
 		if !logs.Has("ERROR", "consumer="+name, "field="+field,
-			`ConsumerConfig.`+field+` has "`+name+`", handlers are added for ["mail" "payments" "search"]`) {
+			`ConsumerConfig.`+field+` has "`+name+`", the handlers are ["mail" "payments" "search"]`) {
 			t.Errorf("%s of %s is not logged: %q", name, field, logs.Lines())
 		}
 	}
-	if n := logs.Count("A consumer is configured"); n != 3 {
+	if n := logs.Count("A configured consumer has no handler"); n != 3 {
 		t.Errorf("%d names are logged, want 3: %q", n, logs.Lines())
 	}
 
-	// Another router of the same Consumer looks when it starts.
+	// Another router of the same Consumer logs when it starts.
 	defer start("later")()
-	if n := logs.Count("A consumer is configured"); n != 3+2 {
+	if n := logs.Count("A configured consumer has no handler"); n != 3+2 {
 		t.Errorf("%d names are logged, want 2 more: %q", n, logs.Lines())
 	}
 }

@@ -44,10 +44,11 @@ func (b *lockedBuffer) String() string {
 	return b.buffer.String()
 }
 
-// A part without a Logger must not hide that its database or broker is away.
+// A part without a Logger must not hide that its database or broker cannot be
+// reached.
 func TestPartsWithoutALoggerLogToSlogsDefault(t *testing.T) {
 	db := testkit.SQLite(t).DB
-	if err := db.Close(); err != nil { // every statement fails from now on
+	if err := db.Close(); err != nil { // so that every statement fails
 		t.Fatal(err)
 	}
 	nowhere := amqp.NewDurableQueueConfig("amqp://guest:guest@127.0.0.1:1/")
@@ -74,21 +75,21 @@ func TestPartsWithoutALoggerLogToSlogsDefault(t *testing.T) {
 			}
 			return m.Run(ctx)
 		}},
-		"dedup": {"What is too old cannot be removed", func(ctx context.Context) error {
+		"dedup": {"Sweep of the inbox failed", func(ctx context.Context) error {
 			i, err := dedup.New(db, dedup.Config{})
 			if err != nil {
 				return err
 			}
 			return i.Run(ctx)
 		}},
-		"retry": {"Cannot fetch parked messages", func(ctx context.Context) error {
+		"retry": {"Parked messages cannot be fetched", func(ctx context.Context) error {
 			r, err := retry.New(db, retry.Config{})
 			if err != nil {
 				return err
 			}
 			return drain(ctx, r.Subscriber("payments", channel()))
 		}},
-		"poison": {"Cannot quarantine", func(ctx context.Context) error {
+		"poison": {"Message stays unacked", func(ctx context.Context) error {
 			s, err := poison.New(db, poison.Config{})
 			if err != nil {
 				return err
@@ -98,7 +99,7 @@ func TestPartsWithoutALoggerLogToSlogsDefault(t *testing.T) {
 			_, err = s.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errors.New("no") })(msg)
 			return err
 		}},
-		"inbox": {"store", func(ctx context.Context) error {
+		"durable": {"store", func(ctx context.Context) error {
 			i, err := durable.New(db, durable.Config{})
 			if err != nil {
 				return err
@@ -151,14 +152,14 @@ func TestPartsWithoutALoggerLogToSlogsDefault(t *testing.T) {
 	}
 }
 
-// drain takes what sub delivers and leaves it without an answer, until ctx ends.
+// drain receives the messages of sub without an ack until ctx ends.
 func drain(ctx context.Context, sub message.Subscriber) error {
 	messages, err := sub.Subscribe(ctx, "topic")
 	if err != nil {
 		return err
 	}
 	<-ctx.Done()
-	for range messages { // they come back another time
+	for range messages { // the messages are delivered again later
 	}
 	return nil
 }

@@ -18,51 +18,53 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Part is what [Plugin] takes: a *dedup.Inbox, *retry.Retries, *poison.Quarantine,
-// *durable.Storage or *sequence.Resequencer.
+// Part is an argument of [Plugin]: a *dedup.Inbox, *retry.Retries,
+// *poison.Quarantine, *durable.Storage or *sequence.Resequencer.
 type Part interface {
 	Part() start.Part
 }
 
-// Plugin checks the single middlewares when their router starts, before any
-// message is delivered, and removes what the inbox need not remember for as long
-// as the router runs. [Consumer] adds it by itself. Give it every part that the
-// handlers of the router use, once for each router:
+// Plugin returns a router plugin for the single middlewares. When the router
+// starts, before any message is delivered, it checks their configuration. While the
+// router runs, it removes expired rows of the inbox (dedup.Inbox.Run). A [Consumer]
+// adds the plugin itself. Pass every part that the handlers of the router use, once
+// for each router:
 //
 //	router.AddPlugin(once.Plugin(quarantine, retries, inbox))
 //	router.AddMiddleware(quarantine.Middleware, retries.Middleware, inbox.Middleware)
 //
-// Router.Run returns all mistakes at once: tables that are missing or of another
-// version, rights that the database user lacks, a wrong order of middleware, a
-// consumer's name that is not valid or used twice, retry without its Subscriber,
-// a handler that publishes without an outbox, a retention that is shorter than
-// the retries, and a database or broker that refuses the password. A pool that
-// is too small is logged.
+// Router.Run then returns all mistakes in one error: tables that are missing or
+// have another version, rights that the database user lacks, a wrong order of
+// middlewares, a consumer name that is invalid or used twice, retry without its
+// Subscriber, a handler that publishes without an outbox, a retention that is
+// shorter than the retries, and a database or broker that rejects the password. A
+// connection pool that is too small is logged.
 //
-// A database or a broker that cannot be reached is no mistake. The plugin waits
-// for it for 5 seconds; then the router starts. The database is checked when it
-// comes, and mistakes found then are logged as errors.
+// An unreachable database or broker is not a mistake. The plugin waits for it for
+// 5 seconds, and then the router starts. The database is checked as soon as it is
+// reachable; mistakes found then are logged as errors.
 //
-// Only middleware that was added as a method value (inbox.Middleware) can be
-// seen, and a handler's own chain up to its outermost middleware. What cannot be
-// seen is not reported.
+// The plugin recognizes a middleware only if it was added as a method value
+// (inbox.Middleware). Of a handler's own chain it sees the outermost middleware. It
+// does not report mistakes that it cannot see.
 func Plugin(parts ...Part) message.RouterPlugin {
 	return func(router *message.Router) error { return newStarter(parts).plugin(router) }
 }
 
-// starter is one start of a router.
+// starter checks a router when it starts, and runs the background work of the
+// parts while the router runs.
 type starter struct {
-	parts  []start.Part
-	logger watermill.LoggerAdapter
-	own    func(handler string) bool // says which handlers a Consumer has added
+	parts           []start.Part
+	logger          watermill.LoggerAdapter
+	addedByConsumer func(handler string) bool
 
-	attendance attendance
-	unchecked  func(ctx context.Context) error // what is left to check, or nil
+	background background
+	laterCheck func(ctx context.Context) error // check of a database that was unreachable; or nil
 }
 
 func newStarter(parts []Part) *starter {
-	s := &starter{logger: watermill.NopLogger{}, own: func(string) bool { return false }}
-	s.attendance.work = s.attend
+	s := &starter{logger: watermill.NopLogger{}, addedByConsumer: func(string) bool { return false }}
+	s.background.work = s.runBackground
 	for i, part := range parts {
 		if part == nil {
 			continue
@@ -78,27 +80,27 @@ func newStarter(parts []Part) *starter {
 
 // plugin implements message.RouterPlugin.
 func (s *starter) plugin(router *message.Router) error {
-	router.AddSubscriberDecorators(s.attendance.decorate)
+	router.AddSubscriberDecorators(s.background.decorate)
 	return s.check(router)
 }
 
 func (s *starter) check(router *message.Router) error {
 	handlers, err := routed.Handlers(router)
 	if err != nil {
-		s.logger.Error("The order of the middleware and the names of the consumers are not checked", err, nil)
+		s.logger.Error("The order of the middlewares and the consumer names cannot be checked", err, nil)
 	}
-	found := []error{s.settings(), s.handlers(handlers)}
+	found := []error{s.checkSettings(), s.checkHandlers(handlers)}
 
 	ctx, cancel := context.WithTimeout(context.Background(), start.Patience)
 	defer cancel()
 	var database, broker error
 	var both sync.WaitGroup
-	both.Go(func() { database = s.databases(ctx, handlers) })
-	both.Go(func() { broker = s.brokers(ctx, handlers) })
+	both.Go(func() { database = s.checkDatabases(ctx, handlers) })
+	both.Go(func() { broker = s.checkBrokers(ctx, handlers) })
 	both.Wait()
 	if start.MayPass(database) {
 		s.logger.Error("The database cannot be reached: the router starts, and the tables are checked later", database, nil)
-		s.unchecked = func(ctx context.Context) error { return s.databases(ctx, handlers) }
+		s.laterCheck = func(ctx context.Context) error { return s.checkDatabases(ctx, handlers) }
 		database = nil
 	}
 	if err := errors.Join(append(found, database, broker)...); err != nil {
@@ -107,38 +109,38 @@ func (s *starter) check(router *message.Router) error {
 	return nil
 }
 
-// attend works until ctx ends: while the router has subscriptions.
-func (s *starter) attend(ctx context.Context) {
+// runBackground runs the background work of the parts until ctx ends.
+func (s *starter) runBackground(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	for _, part := range s.parts {
 		if part.Run != nil {
 			running.Go(func() {
 				if err := part.Run(ctx); err != nil {
-					s.logger.Error("What is too old is not removed any more", err, nil)
+					s.logger.Error("Removal of expired rows has stopped", err, nil)
 				}
 			})
 		}
 	}
-	if s.unchecked != nil {
+	if s.laterCheck != nil {
 		running.Go(func() { s.checkLater(ctx) })
 	}
 }
 
-// checkLater checks the database until it can be reached and is as it should be.
+// checkLater checks the database until it is reachable and passes the check.
 func (s *starter) checkLater(ctx context.Context) {
-	var said string
+	var logged string
 	for {
-		err := s.unchecked(ctx)
+		err := s.laterCheck(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			s.logger.Info("The database is checked: it is as it should be", nil)
+			s.logger.Info("The database can be reached and has passed the check", nil)
 			return
-		case !start.MayPass(err) && err.Error() != said:
-			said = err.Error()
-			s.logger.Error("The database is not as it should be", fields.Refused("once", err), nil)
+		case !start.MayPass(err) && err.Error() != logged:
+			logged = err.Error()
+			s.logger.Error("The database has not passed the check", fields.Refused("once", err), nil)
 		}
 		select {
 		case <-ctx.Done():
@@ -148,29 +150,29 @@ func (s *starter) checkLater(ctx context.Context) {
 	}
 }
 
-// databases checks the database of each pool that a part has. Its error is
-// start.MayPass if one cannot be reached.
-func (s *starter) databases(ctx context.Context, handlers []routed.Handler) error {
+// checkDatabases checks the database of each part once. start.MayPass is true for
+// the error of a database that cannot be reached.
+func (s *starter) checkDatabases(ctx context.Context, handlers []routed.Handler) error {
 	var checked []*sql.DB
 	for _, part := range s.parts {
 		if part.DB == nil || slices.Contains(checked, part.DB) {
 			continue
 		}
 		checked = append(checked, part.DB)
-		if err := s.database(ctx, part, handlers); err != nil {
+		if err := s.checkDatabase(ctx, part, handlers); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// database waits for a database until ctx ends, and checks it.
-func (s *starter) database(ctx context.Context, part start.Part, handlers []routed.Handler) error {
+// checkDatabase waits for a database until ctx ends, and checks it.
+func (s *starter) checkDatabase(ctx context.Context, part start.Part, handlers []routed.Handler) error {
 	for {
-		err := s.tables(ctx, part, handlers)
+		err := s.checkTables(ctx, part, handlers)
 		if !start.MayPass(err) {
 			if err == nil {
-				s.advise(ctx, part, handlers)
+				s.logSmallPool(ctx, part, handlers)
 			}
 			return err
 		}
@@ -182,9 +184,9 @@ func (s *starter) database(ctx context.Context, part start.Part, handlers []rout
 	}
 }
 
-// tables checks tables and rights. Without the right tables it says nothing of
-// rights.
-func (s *starter) tables(ctx context.Context, part start.Part, handlers []routed.Handler) error {
+// checkTables checks the tables of a database, and then the rights of the database
+// user.
+func (s *starter) checkTables(ctx context.Context, part start.Part, handlers []routed.Handler) error {
 	if err := schema.Check(ctx, part.DB, part.Schema); err != nil {
 		return err
 	}
@@ -200,36 +202,36 @@ func (s *starter) tables(ctx context.Context, part start.Part, handlers []routed
 	if !outbox || start.MayPass(err) {
 		return err
 	}
-	// Only a handler that returns messages needs the outbox, and most do not say
-	// whether they do.
+	// Only handlers that return messages need the outbox. A publish topic shows that
+	// a handler does; without one it is not known, so a missing right is only logged.
 	missing := schema.CheckRights(ctx, part.DB, part.Schema, "producer", "outbox", "outbox_position")
-	publishes := slices.ContainsFunc(handlers, func(h routed.Handler) bool { return h.PublishTopic != "" && has(h, "dedup") })
+	publishes := slices.ContainsFunc(handlers, func(h routed.Handler) bool { return h.PublishTopic != "" && hasPart(h, "dedup") })
 	if missing != nil && !publishes {
-		s.logger.Info("Messages of handlers that return messages would be held: the outbox cannot be written",
+		s.logger.Info("The outbox cannot be written: deliveries to handlers that return messages would stay unacked",
 			watermill.LogFields{"err": missing.Error()})
 		missing = nil
 	}
 	return errors.Join(err, missing)
 }
 
-// brokers asks each transport whether its broker lets it in. The broker of one
-// that cannot be reached is waited for by the transport.
-func (s *starter) brokers(ctx context.Context, handlers []routed.Handler) error {
-	said := make([]string, len(handlers))
-	var asking sync.WaitGroup
+// checkBrokers checks that each broker accepts the subscriber of its handlers. A
+// broker that cannot be reached is no error, because its transport waits for it.
+func (s *starter) checkBrokers(ctx context.Context, handlers []routed.Handler) error {
+	refusals := make([]string, len(handlers))
+	var pings sync.WaitGroup
 	for i, h := range handlers {
 		if transport, ok := routed.Find[start.Pinger](h.Subscriber); ok {
-			asking.Go(func() {
+			pings.Go(func() {
 				if err := transport.Ping(ctx); err != nil && !start.MayPass(err) {
-					said[i] = err.Error()
+					refusals[i] = err.Error()
 				}
 			})
 		}
 	}
-	asking.Wait()
+	pings.Wait()
 	var errs []error
-	for i, text := range said {
-		if text != "" && !slices.Contains(said[:i], text) { // most handlers share a broker
+	for i, text := range refusals {
+		if text != "" && !slices.Contains(refusals[:i], text) { // most handlers share a broker
 			errs = append(errs, fmt.Errorf("the broker refuses the subscriber of handler %q: %s", handlers[i].Name, text))
 		}
 	}

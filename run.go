@@ -7,18 +7,19 @@ import (
 	"time"
 )
 
-// DefaultGrace is what Run's grace defaults to: 5 seconds less than Kubernetes
-// gives a pod (terminationGracePeriodSeconds), for what comes before and after.
-const DefaultGrace = 25 * time.Second
+// defaultGrace is 5 seconds less than Kubernetes gives a pod by default
+// (terminationGracePeriodSeconds). The 5 seconds are for an HTTP server before Run
+// stops, and for the end of the process.
+const defaultGrace = 25 * time.Second
 
-// ErrStillRunning says that a part had not stopped when its time was over. Its
-// messages are not lost: what was not committed is rolled back when the process
-// ends, and handled again.
+// ErrStillRunning reports that a part did not stop in time. Its messages are not
+// lost: transactions without a commit are rolled back when the process ends, and
+// their messages are handled again.
 var ErrStillRunning = errors.New("still running")
 
-// Closer is a part of a service. One that also has a method
-// Run(context.Context) error, as a *message.Router and a *forwarder.Forwarder, is
-// run.
+// Closer is a part of a service that [Run] closes. Run also runs a Closer that has
+// a method Run(context.Context) error, such as a *message.Router or a
+// *forwarder.Forwarder.
 type Closer interface {
 	Close() error
 }
@@ -27,36 +28,35 @@ type runner interface {
 	Run(ctx context.Context) error
 }
 
-// Run runs the parts of a service until ctx ends or one of them does, and then
-// stops them one after the other, in the order in which they are given:
+// Run runs the parts of a service until ctx ends or a part ends. Then it stops the
+// parts one after the other, in the order of the arguments:
 //
 //	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 //	defer stop()
 //	err := once.Run(ctx, 0, router, fwd, publisher, db)
 //
-// This is the order of the work: consumers finish what they have in hand, then
-// the forwarder sends what they produced, then the publisher and the database,
-// which the others needed, are closed. Parts start in the same order; each must be
-// running before the next one starts, if it has a method Running.
+// So consumers finish the messages in flight, then the forwarder sends the messages
+// that they produced, then the publisher and the database close. Parts start in the
+// same order. If a part has a method Running, the next part starts when that part
+// is running.
 //
-// Stopping takes at most grace, also when a handler ignores its context or a
-// broker does not answer. Of the time that is left each part may take one half,
-// and the last one all of it. A part that needs longer is [ErrStillRunning]: the
-// others are stopped without it, and the process should end. Grace defaults to
-// [DefaultGrace].
+// Stopping takes at most grace, even if a handler ignores its context or a broker
+// does not answer. Each part may use half of the remaining time, the last part all
+// of it. For a part that needs longer, Run returns [ErrStillRunning]; it stops the
+// other parts, and the process should exit. grace defaults to 25 seconds.
 //
-// Run returns nil if all parts stopped without an error after ctx ended. It
-// returns the error of a part that failed, or ended by itself, joined with those
-// of stopping.
+// Run returns nil if ctx ended and all parts stopped without an error. Otherwise it
+// returns the error of the part that failed or ended by itself, joined with the
+// errors of stopping.
 func Run(ctx context.Context, grace time.Duration, parts ...Closer) error {
 	if grace <= 0 {
-		grace = DefaultGrace
+		grace = defaultGrace
 	}
 	r := &run{ended: make(chan struct{}, len(parts))}
 	for _, part := range parts {
 		r.parts = append(r.parts, &running{Closer: part, ended: make(chan struct{})})
 	}
-	// The parts do not see the end of ctx: they are stopped one after the other.
+	// The parts must not see the end of ctx, because Run stops them in order.
 	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	defer r.cancel()
 	err := r.start(ctx)
@@ -74,7 +74,7 @@ type run struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	parts  []*running
-	ended  chan struct{} // has an entry for each part that has ended
+	ended  chan struct{} // receives once for each part that has ended
 }
 
 type running struct {
@@ -82,11 +82,11 @@ type running struct {
 
 	started bool
 	ended   chan struct{} // closed when Run of the part has returned
-	err     error         // what it returned, set before
+	err     error         // the result of Run, set before ended is closed
 }
 
-// start starts every part that can be run, or returns the error of one that
-// failed. It ends early when ctx does.
+// start starts every part that has a method Run. It returns the error of a part
+// that fails meanwhile. It returns nil early if ctx ends.
 func (r *run) start(ctx context.Context) error {
 	for _, part := range r.parts {
 		run, ok := part.Closer.(runner)
@@ -94,7 +94,7 @@ func (r *run) start(ctx context.Context) error {
 			continue
 		}
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // it was told to end, which is no error of a part
+			return nil //nolint:nilerr // the end of ctx is no error of a part
 		}
 		part.started = true
 		go func() {
@@ -112,7 +112,7 @@ func (r *run) start(ctx context.Context) error {
 	return nil
 }
 
-var done = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
+var closedChan = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // ready returns a channel that is closed when the part is running.
 func (p *running) ready() <-chan struct{} {
@@ -122,10 +122,10 @@ func (p *running) ready() <-chan struct{} {
 	case interface{ Running() <-chan struct{} }:
 		return part.Running()
 	}
-	return done
+	return closedChan
 }
 
-// failed is the error of the parts that have ended before they were stopped.
+// failed returns the errors of the parts that have ended before Run stopped them.
 func (r *run) failed() error {
 	var errs []error
 	for _, part := range r.parts {
@@ -135,7 +135,7 @@ func (r *run) failed() error {
 				part.err = errors.New("ended by itself")
 			}
 			errs = append(errs, fmt.Errorf("once: run %T: %w", part.Closer, part.err))
-			part.err = nil // is said
+			part.err = nil // stop must not report it again
 		default:
 		}
 	}
@@ -157,7 +157,7 @@ func (r *run) stop(deadline time.Time) error {
 	return errors.Join(errs...)
 }
 
-// stop closes the part and waits until it has stopped, for as long as left.
+// stop closes the part and waits until it has stopped, for left at most.
 func (p *running) stop(r *run, left time.Duration) error {
 	closed := make(chan error, 1)
 	go func() {
@@ -165,7 +165,7 @@ func (p *running) stop(r *run, left time.Duration) error {
 		select {
 		case <-p.ready():
 		default:
-			if runs { // a router that is not running waits for handlers that never ran
+			if runs { // Close of a router that is not running waits for handlers that never ran
 				if p.started {
 					r.cancel()
 					<-p.ended

@@ -17,7 +17,7 @@ import (
 	"github.com/watermill-once/once"
 )
 
-// diary is what happened to the parts of a service, in order.
+// diary records the events of the parts of a service, in order.
 type diary struct {
 	mu    sync.Mutex
 	lines []string
@@ -38,7 +38,7 @@ func (d *diary) has(t *testing.T, want ...string) {
 	}
 }
 
-// connection is a part that is only closed.
+// connection is a part with Close only.
 type connection struct {
 	*diary
 
@@ -53,7 +53,7 @@ func (c *connection) Close() error {
 	return c.fails
 }
 
-// worker is a part that is run.
+// worker is a part with Run.
 type worker struct {
 	connection
 
@@ -91,8 +91,8 @@ func (w *worker) Close() error {
 	return err
 }
 
-// What produces work is stopped before what needs it.
-func TestRunStopsOnePartAfterTheOther(t *testing.T) {
+// Producers of work stop before the parts that they need.
+func TestRunStopsPartsInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &diary{}
 		parts := []once.Closer{newWorker(d, "router"), newWorker(d, "forwarder"), &connection{diary: d, name: "db"}}
@@ -105,7 +105,7 @@ func TestRunStopsOnePartAfterTheOther(t *testing.T) {
 	})
 }
 
-func TestRunEndsWithAPartThatDoes(t *testing.T) {
+func TestRunEndsWhenAPartEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		fails error
 		says  string
@@ -131,9 +131,10 @@ func TestRunEndsWithAPartThatDoes(t *testing.T) {
 	}
 }
 
-// Each part takes half of what is left, and all is over within the grace.
+// Each part may take half of the remaining time, and Run returns within the
+// grace.
 func TestRunStopsWithinItsGrace(t *testing.T) {
-	for grace, want := range map[time.Duration]time.Duration{0: once.DefaultGrace, 8 * time.Second: 8 * time.Second} {
+	for grace, want := range map[time.Duration]time.Duration{0: 25 * time.Second, 8 * time.Second: 8 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			d := &diary{}
 			parts := []once.Closer{
@@ -146,7 +147,7 @@ func TestRunStopsWithinItsGrace(t *testing.T) {
 			began := time.Now()
 			err := once.Run(ctx, grace, parts...)
 			if took := time.Since(began); took != want {
-				t.Errorf("it took %v, want %v", took, want)
+				t.Errorf("Run took %v, want %v", took, want)
 			}
 			says := "once: stop *once_test.connection: still running after " + (want / 2).String() +
 				"\nonce: stop *once_test.connection: still running after " + (want/2 - time.Second).String()
@@ -159,11 +160,11 @@ func TestRunStopsWithinItsGrace(t *testing.T) {
 	}
 }
 
-// Watermill waits for the handlers of a router that never ran; Run does not, and
-// says what has failed alone.
+// Watermill's Close waits for the handlers of a router that never ran. Run does
+// not wait, and returns only the error of the start.
 func TestRunDoesNotWaitForARouterThatDidNotStart(t *testing.T) {
 	d := &diary{}
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}) // of 30 seconds
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}) // its default close timeout is 30 seconds
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,12 +178,12 @@ func TestRunDoesNotWaitForARouterThatDidNotStart(t *testing.T) {
 	d.has(t, "closed db")
 }
 
-// A router whose handler ignores its context is not waited for beyond its part
-// of the grace, and what comes after it is stopped all the same.
+// Run waits for a router whose handler ignores its context only for the
+// router's share of the grace, and then stops the remaining parts.
 func TestRunDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 	d := &diary{}
 	transport := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}) // of 30 seconds
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}) // its default close timeout is 30 seconds
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +206,7 @@ func TestRunDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 	cancel()
 	err = <-ended
 	if took := time.Since(began); took > 25*time.Second {
-		t.Errorf("it took %v", took)
+		t.Errorf("Run took %v", took)
 	}
 	if err == nil || err.Error() != "once: stop *message.Router: still running after 2s" {
 		t.Errorf("Run says %v", err)

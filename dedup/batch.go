@@ -11,27 +11,29 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Batch is how messages share a transaction in [Inbox.BatchMiddleware] and
-// [Inbox.BatchHandler]. The zero value is ready for use.
+// Batch configures how messages share a transaction in [Inbox.BatchMiddleware]
+// and [Inbox.BatchHandler]. The zero value is ready for use.
 type Batch struct {
-	// Size is how many messages share a transaction at most, 1 to 1000. No more
-	// than the transport has in flight can meet there: with RabbitMQ, let
-	// rabbit.SubscriberConfig.InFlight be twice the Size. Defaults to 100.
+	// Size is the maximum number of messages in one transaction, 1 to 1000. A
+	// batch cannot have more messages than the transport has in flight: with
+	// RabbitMQ, set rabbit.SubscriberConfig.InFlight to twice the Size. Defaults
+	// to 100.
 	Size int
 
-	// Wait is how long a message waits at most for others to come. That it
-	// does only while fewer have come than were in the batch before, so one
-	// that travels alone does not wait. Defaults to 10 milliseconds.
+	// Wait is the longest time that a message waits for others to join its
+	// batch. A batch waits only while it has fewer messages than the batch before
+	// it, so a consumer with one message in flight does not wait. Defaults to 10
+	// milliseconds.
 	Wait time.Duration
 
-	// Concurrency is how many batches of a handler are under way at once. Two
+	// Concurrency is how many batches of a handler run at the same time. Two
 	// batches that change the same rows in different order can deadlock, and
-	// are then done again. Defaults to 1.
+	// then run again. Defaults to 1.
 	Concurrency int
 }
 
-// maxBatch keeps a batch, of which each message may have a key, within the
-// parameters of one statement.
+// maxBatch keeps a batch within the number of parameters that one statement may
+// have, even if every message has a key besides its id.
 const maxBatch = 1000
 
 func (b Batch) withDefaults() Batch {
@@ -55,40 +57,41 @@ func (b Batch) validate() error {
 	return errors.Join(errs...)
 }
 
-// BatchHandlerFunc handles several messages in one transaction. What it writes
-// through tx and the messages it returns take effect together, or not at all;
-// ctx ends when that of any message does. The messages are in no particular
-// order, and no two have the same id. A returned message goes to the topic in its
-// "once_topic" metadata; what caused it is not known unless [CausedBy] says so.
+// BatchHandlerFunc handles several messages in one transaction. Its writes
+// through tx and the messages that it returns take effect together, or not at
+// all. ctx ends when the context of any message ends. The messages are in no
+// particular order, and no two have the same id. A returned message goes to the
+// topic in its "once_topic" metadata. It gets a causation id only from
+// [CausedBy].
 //
-// It must write through tx and through nothing else, as [TxFromContext] says. It
-// must not end tx, nor keep the messages. When it returns an error, or
+// The handler must write through tx only, see [TxFromContext]. It must not commit
+// or roll back tx, and must not keep the messages. If it returns an error or
 // panics, it is called again with each message alone.
 type BatchHandlerFunc func(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*message.Message, error)
 
-// BatchMiddleware is [Inbox.Middleware] for a handler that says it may share
-// its transaction with other messages: those in flight at the same time are
-// gathered, claimed with one statement, given to h one after another, and
-// committed at once. Each is still applied once, and acked after the commit.
+// BatchMiddleware is [Inbox.Middleware] for a handler whose messages may share a
+// transaction. It collects the messages in flight, inserts their ids with one
+// statement, calls h for one message after another, and commits once. Each
+// message is still applied once, and acked after the commit.
 //
-// When h fails for one of them, or panics, the transaction is rolled back. That
-// message has its next try, the one that is charged if it fails, in a transaction
-// of its own, and the others are done again. So h may be called several times
-// for a message that no one has anything against.
+// If h returns an error or panics for a message, the transaction is rolled back.
+// That message runs again in a transaction of its own, and only a failure there
+// counts as an attempt. The other messages run again as a batch. So h may be
+// called several times for a message that never fails.
 func (i *Inbox) BatchMiddleware(h message.HandlerFunc) message.HandlerFunc {
-	return i.middleware(i.newLines(each(h)).once)
+	return i.middleware(i.newBatchers(oneByOne(h)).handleOnce)
 }
 
-// BatchHandler returns a handler that gathers the messages in flight at the
-// same time and gives them to h together, with the rest as in
-// [Inbox.BatchMiddleware]. retry and poison go around it as around any handler.
+// BatchHandler returns a handler that collects the messages in flight and calls h
+// once with all of them. Everything else is as in [Inbox.BatchMiddleware]. Put
+// the middlewares of retry and poison around it as around any handler.
 func (i *Inbox) BatchHandler(h BatchHandlerFunc) message.HandlerFunc {
-	return i.middleware(i.newLines(together(h)).once)
+	return i.middleware(i.newBatchers(together(h)).handleOnce)
 }
 
-// CausedBy says that handling msg produced the message that is returned, which
-// takes over the trace and the tenant of msg. Only a [BatchHandlerFunc] needs
-// it.
+// CausedBy marks produced as caused by msg and returns it: produced gets the id
+// of msg as its causation id, and the trace and the tenant of msg. Only a
+// [BatchHandlerFunc] needs to call it.
 func CausedBy(msg, produced *message.Message) *message.Message {
 	causeOf(msg).mark(produced)
 	return produced

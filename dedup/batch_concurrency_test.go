@@ -19,9 +19,9 @@ import (
 )
 
 // Two instances have batches with the same messages, in opposite order and at
-// the same time: neither waits for the other for ever, and each message is
+// the same time. Neither waits forever for the other, and each message is
 // applied once.
-func TestOverlappingBatchesOfTwoInstances(t *testing.T) {
+func TestOverlappingBatchesOfTwoInstancesDoNotDeadlock(t *testing.T) {
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		const rounds, size = 10, 30
 		one, c := inBatches(t, db, size, nil), &calls{}
@@ -55,9 +55,9 @@ func TestOverlappingBatchesOfTwoInstances(t *testing.T) {
 	})
 }
 
-// A batch that waits for a copy has claimed nothing that comes after it, so
-// whoever has the copy can have the rest too.
-func TestABatchClaimsInTheOrderOfIDs(t *testing.T) {
+// A batch that waits for a duplicate has inserted only lower ids. So the
+// transaction that has the duplicate can insert the higher ids too.
+func TestBatchInsertsIDsInOrder(t *testing.T) {
 	db := testkit.Postgres(t)
 	b, c := inBatches(t, db, 30, func(c *dedup.Config) { c.LockTimeout = time.Minute }), &calls{}
 	tx, err := db.BeginTx(t.Context(), nil)
@@ -91,7 +91,7 @@ func TestABatchClaimsInTheOrderOfIDs(t *testing.T) {
 	b.expect(30, 30, 30)
 }
 
-// another is a second instance on the same database.
+// another returns a second instance on the same database.
 func (b *bench) another(size int) *bench {
 	b.Helper()
 	second := *b
@@ -106,14 +106,14 @@ func (b *bench) another(size int) *bench {
 	return &second
 }
 
-// Two batches change the same rows in opposite order. The one that the database
-// gives up is done again, and nobody is charged.
-func TestADeadlockOfBatchesIsChargedToNobody(t *testing.T) {
+// Two batches change the same rows in opposite order. The batch that the
+// database rolls back runs again, and no message is charged with an attempt.
+func TestDeadlockOfBatchesCountsAsNoAttempt(t *testing.T) {
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
 			b, c := inBatches(t, testkit.Postgres(t), 2, nil), &calls{}
 			b.exec(`CREATE TABLE totals (id text PRIMARY KEY, n integer); INSERT INTO totals VALUES ('x', 0), ('y', 0)`)
-			var first sync.WaitGroup // both have the row that they begin with
+			var first sync.WaitGroup // both transactions have locked their first row
 			first.Add(2)
 			var mu sync.Mutex
 			began := map[string]int{}
@@ -138,7 +138,7 @@ func TestADeadlockOfBatchesIsChargedToNobody(t *testing.T) {
 			both.Wait()
 			b.expect(4, 4, 4)
 			if len(c.txs) < 3 {
-				t.Errorf("%d transactions, want one that is given up and two", len(c.txs))
+				t.Errorf("%d transactions, want one that is rolled back and two others", len(c.txs))
 			}
 			for _, n := range c.txs {
 				if n != 2 {
@@ -158,9 +158,9 @@ func noMoreErrors(t *testing.T, errs []error) {
 	}
 }
 
-// A copy that another process has in a frozen transaction holds up nobody but
-// itself.
-func TestAFrozenCopyDoesNotHoldUpItsBatch(t *testing.T) {
+// A duplicate that another process handles in a frozen transaction delays only
+// itself, not its batch.
+func TestFrozenDuplicateDoesNotBlockItsBatch(t *testing.T) {
 	db := testkit.Postgres(t)
 	b, c := inBatches(t, db, 5, func(c *dedup.Config) { c.LockTimeout = 50 * time.Millisecond }), &calls{}
 	tx, err := db.BeginTx(t.Context(), nil)
@@ -179,10 +179,10 @@ func TestAFrozenCopyDoesNotHoldUpItsBatch(t *testing.T) {
 	b.expect(4, 4, 4)
 }
 
-// With fewer in flight than a batch may have, nobody waits for ever, and one
-// that travels alone soon does not wait at all: the size of the batch before is
-// what is waited for.
-func TestABatchNeedNotBeFull(t *testing.T) {
+// A batch waits for as many messages as the previous batch had. So a consumer
+// with few messages in flight does not wait forever, and a consumer with one
+// message soon does not wait at all.
+func TestBatchDoesNotWaitUntilFull(t *testing.T) {
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		const wait = time.Second
 		b, c := newBench(t, db, func(c *dedup.Config) { c.Batch.Wait = wait }), &calls{}
@@ -199,8 +199,8 @@ func TestABatchNeedNotBeFull(t *testing.T) {
 	})
 }
 
-// More messages than a batch may have make several, one at a time.
-func TestManyBatches(t *testing.T) {
+// With more messages than Batch.Size, several batches run one after another.
+func TestMessagesBeyondTheBatchSizeFormMoreBatches(t *testing.T) {
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := newBench(t, db, func(c *dedup.Config) { c.Batch.Size = 10 }), &calls{}
 		var running atomic.Int32
@@ -221,8 +221,8 @@ func TestManyBatches(t *testing.T) {
 	})
 }
 
-// Batches that may be under way at once are.
-func TestBatchesAtOnce(t *testing.T) {
+// As many batches run at the same time as Batch.Concurrency allows.
+func TestBatchesRunConcurrently(t *testing.T) {
 	b, c := inBatches(t, testkit.Postgres(t), 10, func(c *dedup.Config) { c.Batch.Concurrency = 3 }), &calls{}
 	var all sync.WaitGroup // the first messages of three batches
 	all.Add(3)

@@ -15,10 +15,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Messages whose turn comes within their batch are applied with it, in
-// whatever order they are in. One whose turn has not come is put off by itself,
-// and its neighbours are not taken for early too.
-func TestEarlyMessagesInABatch(t *testing.T) {
+// A batch applies messages whose earlier versions are in the same batch, in any
+// order. A message whose earlier version is not there is postponed alone, and
+// the others of its batch do not count as early.
+func TestEarlyMessagesInABatchWaitForTheirVersion(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b, c := inBatches(t, db, 6, nil), &calls{}
 		h := ways["each"](b, c, func(tx *sql.Tx, msg *message.Message) error {
@@ -33,7 +33,7 @@ func TestEarlyMessagesInABatch(t *testing.T) {
 			place := disposition.Turn{Sequence: "all", Version: int64(number)}
 			return disposition.NotYet(place, time.Minute, errors.New("not yet"))
 		})
-		msgs := slices.Delete(numbered(7), 4, 5) // what m05 and m06 wait for
+		msgs := slices.Delete(numbered(7), 4, 5) // m05 and m06 wait for the deleted message
 		slices.Reverse(msgs)
 		for n, err := range deliver(h, msgs...) {
 			switch id := msgs[n].UUID; id {
@@ -49,7 +49,7 @@ func TestEarlyMessagesInABatch(t *testing.T) {
 		}
 		b.expect(4, 4, 4)
 		if len(c.txs) > 2 {
-			t.Errorf("%d transactions, want one to find out and one that is committed", len(c.txs))
+			t.Errorf("%d transactions, want one that finds the early messages and one that commits", len(c.txs))
 		}
 	})
 }

@@ -17,9 +17,10 @@ import (
 
 func containsText(err error, text string) bool { return strings.Contains(err.Error(), text) }
 
-// A bad message in the middle, however it fails: its neighbours take effect,
-// it alone is charged, and what a handler did to a message is undone.
-func TestABadMessageInABatch(t *testing.T) {
+// However a message in the middle of a batch fails, the others take effect,
+// only the failing message is charged, and changes that a handler made to a
+// message are undone.
+func TestFailingMessageLeavesItsBatch(t *testing.T) {
 	for name, failure := range map[string]fails{
 		"an error": func(*sql.Tx, *message.Message) error { return errHandler },
 		"a panic":  func(*sql.Tx, *message.Message) error { panic(errHandler) },
@@ -51,7 +52,7 @@ func TestABadMessageInABatch(t *testing.T) {
 				b.expect(19, 19, 19)
 				want := 1 + 20 // the batch, and each alone
 				if strings.Contains(t.Name(), "/each/") {
-					want = 3 // the batch, the bad one, the rest
+					want = 3 // the batch, the failing message, the rest
 				}
 				if len(c.txs) != want {
 					t.Errorf("%d transactions, want %d", len(c.txs), want)
@@ -66,9 +67,9 @@ func TestABadMessageInABatch(t *testing.T) {
 	}
 }
 
-// A statement fails, and its handler says nothing: then it shows in another
-// message, or in the commit, and still nobody else is charged.
-func TestAFailureThatNobodyReports(t *testing.T) {
+// A statement fails and its handler returns no error. The failure then appears
+// at another message or at the commit, and still no other message is charged.
+func TestHiddenFailureInABatchIsNotCommitted(t *testing.T) {
 	b, c := inBatches(t, testkit.Postgres(t), 10, nil), &calls{}
 	h := b.inbox.BatchMiddleware(func(msg *message.Message) ([]*message.Message, error) {
 		tx, _ := dedup.TxFromContext(msg.Context())
@@ -81,15 +82,16 @@ func TestAFailureThatNobodyReports(t *testing.T) {
 	})
 	errs := deliver(h, numbered(10)...)
 	if errs[5] == nil {
-		t.Error("it is said to be applied")
+		t.Error("the failing message was acked")
 	}
 	errs[5] = nil
 	noErrors(t, errs)
 	b.expect(9, 9, 0)
 }
 
-// Several bad ones do not multiply the calls: the rest is done one by one.
-func TestSeveralBadMessagesInABatch(t *testing.T) {
+// Several failing messages do not multiply the calls: the rest of the batch
+// runs one by one.
+func TestSeveralFailingMessagesInABatch(t *testing.T) {
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 20, nil), &calls{}
 		bad := map[string]bool{"m03": true, "m04": true, "m11": true, "m19": true}
@@ -113,8 +115,9 @@ func TestSeveralBadMessagesInABatch(t *testing.T) {
 	})
 }
 
-// Produced messages that cannot be stored are the fault of one.
-func TestABadEventInABatch(t *testing.T) {
+// If a produced message cannot be stored, only the message that produced it
+// fails.
+func TestProducedMessageThatIsRefusedFailsOneMessageOfABatch(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := inBatches(t, db, 5, nil)
 		h := b.inbox.BatchMiddleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -138,8 +141,9 @@ func TestABadEventInABatch(t *testing.T) {
 	})
 }
 
-// A commit that the database refuses does not say whose fault it is.
-func TestARefusedCommitOfABatch(t *testing.T) {
+// The error of a refused commit does not name a message: the messages run
+// alone, and only the failing message is charged.
+func TestRefusedCommitOfABatchFailsOneMessage(t *testing.T) {
 	b, c := inBatches(t, testkit.Postgres(t), 5, nil), &calls{}
 	b.exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
 	errs := deliver(ways["each"](b, c, func(tx *sql.Tx, msg *message.Message) error {
@@ -155,10 +159,10 @@ func TestARefusedCommitOfABatch(t *testing.T) {
 	b.expect(4, 4, 4)
 }
 
-// The connection is lost once, under the batch or just before its commit: nobody
-// can tell because of which message. They are done again, the suspect alone, and
-// nothing is charged.
-func TestALostConnectionIsChargedToNoneOfABatch(t *testing.T) {
+// The connection is lost once, in a handler of the batch or just before the
+// commit. The cause may be any message. They run again, the likely cause alone,
+// and no message is charged.
+func TestLostConnectionCountsAsNoAttemptInABatch(t *testing.T) {
 	db := testkit.Postgres(t)
 	for cut, at := range map[string]int{"in the handler": 1, "before the commit": 5} {
 		t.Run(cut, func(t *testing.T) {
@@ -183,10 +187,10 @@ func TestALostConnectionIsChargedToNoneOfABatch(t *testing.T) {
 	}
 }
 
-// A message that loses the connection each time is undecided, and those with it
-// take effect.
-func TestAMessageThatLosesItsConnectionLeavesItsBatch(t *testing.T) {
-	for _, way := range ways { // SQLite has no connection that could be lost
+// A message that loses the connection at each attempt is undecided, and the
+// others of its batch take effect.
+func TestMessageThatLosesItsConnectionLeavesItsBatch(t *testing.T) {
+	for _, way := range ways { // SQLite has no connection to lose
 		db := testkit.Postgres(t)
 		b, c := inBatches(t, db, 20, nil), &calls{}
 		errs := deliver(way(b, c, func(tx *sql.Tx, msg *message.Message) error {
@@ -201,9 +205,9 @@ func TestAMessageThatLosesItsConnectionLeavesItsBatch(t *testing.T) {
 	}
 }
 
-// A handler that ends its goroutine ends that of its message, and nobody
-// waits for it.
-func TestAHandlerThatEndsItsGoroutine(t *testing.T) {
+// A handler that calls runtime.Goexit ends the goroutine of its message, and no
+// other message waits for it.
+func TestHandlerThatEndsItsGoroutineDoesNotBlockOthers(t *testing.T) {
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 5, nil), &calls{}
 		h := way(b, c, func(_ *sql.Tx, msg *message.Message) error {
@@ -212,14 +216,14 @@ func TestAHandlerThatEndsItsGoroutine(t *testing.T) {
 			}
 			return nil
 		})
-		noErrors(t, deliver(h, numbered(5)...)) // m02 returned nothing
+		noErrors(t, deliver(h, numbered(5)...)) // the goroutine of m02 has ended without an error
 		b.expect(4, 4, 4)
 	})
 }
 
-// A message whose context ends, while it waits or is handled, does not take
-// the others with it.
-func TestACancelledMessageLeavesItsBatch(t *testing.T) {
+// If the context of a message ends while it waits or is handled, the others of
+// its batch are not cancelled.
+func TestCancelledMessageLeavesItsBatch(t *testing.T) {
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 2, nil), &calls{}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -243,7 +247,7 @@ func TestACancelledMessageLeavesItsBatch(t *testing.T) {
 		msgs[1].SetContext(ctx)
 		errs := deliver(h, msgs...)
 		noErrors(t, errs[:1])
-		if errs[1] != nil { // it may have been committed before anybody noticed
+		if errs[1] != nil { // its batch may have committed before the cancellation was noticed
 			kindOf(t, errs[1], disposition.Undecided)
 		}
 		done := 1

@@ -17,8 +17,8 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// inBatches is a bench whose batches are full: messages wait for each other as
-// long as the test lasts.
+// inBatches returns a bench with a very long Batch.Wait: a batch starts when it
+// is full.
 func inBatches(t *testing.T, db testkit.Database, size int, change func(*dedup.Config)) *bench {
 	t.Helper()
 	return newBench(t, db, func(c *dedup.Config) {
@@ -29,7 +29,7 @@ func inBatches(t *testing.T, db testkit.Database, size int, change func(*dedup.C
 	})
 }
 
-// deliver has all messages in flight at once and returns what becomes of each.
+// deliver delivers all messages at once and returns the error of each.
 func deliver(h message.HandlerFunc, msgs ...*message.Message) []error {
 	errs := make([]error, len(msgs))
 	var inFlight sync.WaitGroup
@@ -48,7 +48,7 @@ func numbered(count int) []*message.Message {
 	return msgs
 }
 
-// calls are those of a handler: which messages it saw in which transaction.
+// calls records which messages a handler saw in which transaction.
 type calls struct {
 	mu  sync.Mutex
 	txs map[*sql.Tx]int
@@ -65,11 +65,11 @@ func (c *calls) note(tx *sql.Tx, msg *message.Message) {
 	c.ids[msg.UUID]++
 }
 
-// fails says what is wrong with a message.
+// fails returns the error of a message, or nil.
 type fails func(tx *sql.Tx, msg *message.Message) error
 
-// ways are both kinds of handlers in batches, with the same effect: a row, and
-// an event. What fails is called for each message.
+// ways are both kinds of batch handlers. Both write a row and return an event
+// for each message, and call the fails function for each message.
 var ways = map[string]func(b *bench, c *calls, f fails) message.HandlerFunc{
 	"each": func(b *bench, c *calls, f fails) message.HandlerFunc {
 		return b.inbox.BatchMiddleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -123,9 +123,9 @@ func noErrors(t *testing.T, errs []error) {
 	}
 }
 
-// Messages in flight share a transaction, each is applied once, and what was
-// done before is skipped.
-func TestABatchIsOneTransaction(t *testing.T) {
+// Messages in flight share a transaction. Each is applied once, and messages
+// that were handled before are skipped.
+func TestBatchIsOneTransaction(t *testing.T) {
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 20, nil), &calls{}
 		h := way(b, c, none)
@@ -139,7 +139,7 @@ func TestABatchIsOneTransaction(t *testing.T) {
 		const caused = `once_outbox WHERE message_id = 'm07-applied'
 			AND CAST(metadata AS text) LIKE '%"m07"%' AND CAST(metadata AS text) LIKE '%acme%'`
 		if b.count(caused) != 1 {
-			t.Error("an event does not say what caused it")
+			t.Error("an event has no causation id")
 		}
 		if n := b.count(`once_inbox WHERE tenant = 'acme'`); n != 1 {
 			t.Errorf("the inbox has the tenant of %d messages", n)
@@ -147,14 +147,14 @@ func TestABatchIsOneTransaction(t *testing.T) {
 		noErrors(t, deliver(h, numbered(20)...))
 		b.expect(20, 20, 20)
 		if len(c.ids) != 20 || len(c.txs) != 1 {
-			t.Errorf("what was done is handled again: %v", c.ids)
+			t.Errorf("handled messages are handled again: %v", c.ids)
 		}
 	})
 }
 
-// In one batch: two copies of a message, one that was done before, another
-// message with an id that was used, one without an id.
-func TestCopiesInABatch(t *testing.T) {
+// One batch with two deliveries of a message, a message that was handled
+// before, another message with a used id, and a message without an id.
+func TestDuplicatesInABatch(t *testing.T) {
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 6, nil), &calls{}
 		_, err := b.inbox.Middleware(apply)(message.NewMessage("done", nil))
@@ -169,7 +169,8 @@ func TestCopiesInABatch(t *testing.T) {
 		noErrors(t, slices.Concat(errs[2:4]))
 		kindOf(t, errs[4], disposition.Permanent)
 		kindOf(t, errs[6], disposition.Permanent)
-		// Which of the three came first is open: the copies are one, or a collision each.
+		// Any of the three may come first: either the two duplicates count as
+		// one message, or both collide.
 		collisions := 0
 		for _, err := range []error{errs[0], errs[1], errs[5]} {
 			if err != nil {
@@ -187,9 +188,9 @@ func TestCopiesInABatch(t *testing.T) {
 	})
 }
 
-// With a key, a message can be new and what it asks for done: then nothing of it
-// is remembered, as if it had come alone.
-func TestAKeyThatIsDoneInABatch(t *testing.T) {
+// A message with a new id and a handled key is a duplicate. The inbox then
+// remembers nothing of it, as for a single message.
+func TestHandledKeyInABatch(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b, c := inBatches(t, db, 3, func(config *dedup.Config) {
 			config.Key = func(msg *message.Message) string { return msg.Metadata.Get("key") }
@@ -234,8 +235,8 @@ func TestABatchHasNoDeadlineOfOneMessage(t *testing.T) {
 	})
 }
 
-// Consumers that are idempotent by nature share transactions too.
-func TestAnIdempotentBatch(t *testing.T) {
+// Idempotent consumers share transactions too.
+func TestIdempotentConsumerSharesTransactions(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b, c := inBatches(t, db, 3, func(config *dedup.Config) { config.Idempotent = []string{consumer} }), &calls{}
 		noErrors(t, deliver(ways["each"](b, c, none), numbered(3)...))
@@ -246,7 +247,7 @@ func TestAnIdempotentBatch(t *testing.T) {
 	})
 }
 
-func TestBatchIsValidated(t *testing.T) {
+func TestInvalidBatchConfigIsRefused(t *testing.T) {
 	db := testkit.SQLite(t)
 	_, err := dedup.New(db.DB, dedup.Config{Batch: dedup.Batch{Size: 1001, Wait: -1, Concurrency: -1}})
 	for _, field := range []string{"Batch.Size", "Batch.Wait", "Batch.Concurrency"} {

@@ -9,44 +9,45 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// commit commits a transaction, if it is still the one that was begun: what a
-// handler sends as a statement, such as ROLLBACK AND CHAIN, is seen by nobody
-// else. many says that it is that of a batch.
+// commit commits tx, after a check that tx is still the transaction that begin
+// began: a handler may have sent a statement such as ROLLBACK AND CHAIN, which
+// database/sql does not notice.
 //
-// It costs nothing where the check goes with COMMIT, as with package lazytx, or
-// is no round trip. Otherwise it is made for a sample of single messages.
-func (i *Inbox) commit(ctx context.Context, tx *sql.Tx, check *dialect.Check, many bool) error {
-	if !check.Sent && (many || i.dialect.SQLite() || i.sample.next()) {
+// The check is free if it travels with COMMIT (package lazytx) or needs no round
+// trip (SQLite). Otherwise commit checks every batch, and a sample of the
+// transactions with a single message.
+func (i *Inbox) commit(ctx context.Context, tx *sql.Tx, check *dialect.Check, batch bool) error {
+	if !check.Sent && (batch || i.dialect.SQLite() || i.sample.next()) {
 		_, err := tx.ExecContext(context.WithoutCancel(ctx), i.sql.check)
-		if err != nil && notThere(err) {
+		if err != nil && transactionGone(err) {
 			i.sample.all.Store(true)
 			return endedByHandler(err)
 		}
-		// Of any other error COMMIT has one too.
+		// After any other error of the check, COMMIT fails too.
 	}
 	err := i.dialect.Commit(tx)
 	if err == nil {
 		return nil
 	}
-	if notThere(err) {
+	if transactionGone(err) {
 		i.sample.all.Store(true)
 	}
 	return i.commitError(err)
 }
 
-// notThere says that an error is that of a check, or that the driver itself has
-// found that there is no transaction.
-func notThere(err error) bool {
+// transactionGone reports whether err comes from the check, or from a driver that
+// noticed by itself that the transaction had ended.
+func transactionGone(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, endedParameter) ||
 		strings.Contains(text, "no such savepoint: "+savepoint) ||
 		strings.Contains(text, "pq: unexpected transaction status")
 }
 
-// sample says which transactions are checked where that is a round trip, which
-// would be a tenth of what a message costs: the first ones, where a handler that
-// does such a thing is likely to show, then some, and all from when one was
-// found.
+// sample selects the transactions that are checked where the check is a round
+// trip, about a tenth of the cost of a message. It selects the first ones, because
+// a handler that ends its transaction likely does so from the start, then one of
+// checkEvery, and all of them after the first find.
 type sample struct {
 	n   atomic.Int64
 	all atomic.Bool
@@ -54,10 +55,10 @@ type sample struct {
 
 const (
 	firstChecked = 1000
-	checkedOf    = 32
+	checkEvery   = 32
 )
 
 func (s *sample) next() bool {
 	n := s.n.Add(1)
-	return n <= firstChecked || n%checkedOf == 0 || s.all.Load()
+	return n <= firstChecked || n%checkEvery == 0 || s.all.Load()
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Two copies at the same moment: the second waits for the first, and runs only
-// if the first comes to nothing.
-func TestTrap34TwoCopiesAtOnce(t *testing.T) {
+// Trap 34. Of two deliveries at the same moment, the second waits for the
+// first. It runs only if the first is rolled back.
+func TestDuplicateWaitsForTheFirstDelivery(t *testing.T) {
 	for name, outcome := range map[string]struct {
 		first error
 		runs  int
@@ -64,8 +64,9 @@ func TestTrap34TwoCopiesAtOnce(t *testing.T) {
 	}
 }
 
-// waitUntilBlocked returns when the second copy waits for a lock. SQLite does
-// not show that; there it is enough that it has not come back.
+// waitUntilBlocked returns when the duplicate waits for a lock. SQLite does not
+// show locks; there it waits a moment and checks that the duplicate has not
+// returned.
 func waitUntilBlocked(t *testing.T, db testkit.Database, second <-chan error) {
 	t.Helper()
 	if db.Dialect == "postgres" {
@@ -78,13 +79,14 @@ func waitUntilBlocked(t *testing.T, db testkit.Database, second <-chan error) {
 	}
 	select {
 	case err := <-second:
-		t.Fatalf("the second copy did not wait: %v", err)
+		t.Fatalf("the duplicate did not wait: %v", err)
 	default:
 	}
 }
 
-// A copy does not wait for ever, and the wait is not charged to the message.
-func TestTrap78ACopyDoesNotWaitForAFrozenOneForEver(t *testing.T) {
+// Trap 78. A duplicate does not wait forever, and the wait does not count as an
+// attempt.
+func TestDuplicateOfAFrozenHandlerStopsWaiting(t *testing.T) {
 	db := testkit.Postgres(t)
 	b := newBench(t, db, func(c *dedup.Config) { c.LockTimeout = 50 * time.Millisecond })
 	tx, err := db.BeginTx(t.Context(), nil)
@@ -101,11 +103,13 @@ func TestTrap78ACopyDoesNotWaitForAFrozenOneForEver(t *testing.T) {
 	_, err = b.inbox.Middleware(apply)(message.NewMessageWithContext(ctx, "m1", nil))
 	kindOf(t, err, disposition.Undecided)
 	if ctx.Err() != nil {
-		t.Error("it waited for as long as its context let it")
+		t.Error("the duplicate waited until its context ended")
 	}
 }
 
-func TestTrap78AFrozenHandlerLosesItsTransaction(t *testing.T) {
+// Trap 78. PostgreSQL ends the transaction of a frozen handler, so that
+// duplicates can run.
+func TestFrozenHandlerLosesItsTransaction(t *testing.T) {
 	db := testkit.Postgres(t)
 	b := newBench(t, db, func(c *dedup.Config) { c.IdleTimeout = 50 * time.Millisecond })
 	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -121,9 +125,10 @@ func TestTrap78AFrozenHandlerLosesItsTransaction(t *testing.T) {
 	b.expect(0, 0, 0)
 }
 
-// The connection dies under the handler, before the commit, or while it is
-// being sent: nothing is known against the message, and another copy settles it.
-func TestALostConnectionIsNotChargedToTheMessage(t *testing.T) {
+// The connection is lost in the handler, before the commit, or while the commit
+// is sent. The result is unknown, so the message is not charged, and the next
+// delivery handles it.
+func TestLostConnectionCountsAsNoAttempt(t *testing.T) {
 	db := testkit.Postgres(t)
 	b := newBench(t, db, nil)
 	for name, handler := range map[string]message.HandlerFunc{
@@ -152,11 +157,11 @@ func TestALostConnectionIsNotChargedToTheMessage(t *testing.T) {
 	b.expect(1, 1, 0)
 }
 
-// A handler that gives its statement a time of its own, and exceeds it, has
-// failed, though its connection is gone with it: or it would be tried for ever
-// without being charged. The same error is not held against it while the
-// database is away.
-func TestAHandlersOwnTimeoutIsItsFailure(t *testing.T) {
+// A handler whose statement exceeds its own timeout has failed, although the
+// driver closes the connection too. Otherwise it would be retried forever
+// without being charged. The same error does not count as an attempt while the
+// database is unreachable.
+func TestHandlersOwnTimeoutIsItsFailure(t *testing.T) {
 	server := testkit.PrivatePostgres(t)
 	db, err := sql.Open("postgres", server.DSN("postgres"))
 	if err != nil {
@@ -197,9 +202,9 @@ func TestAHandlersOwnTimeoutIsItsFailure(t *testing.T) {
 	b.expect(0, 0, 0)
 }
 
-// A handler that does not look at the error of a statement has failed all the
-// same: PostgreSQL takes nothing more in that transaction.
-func TestAnErrorThatTheHandlerHidesIsItsFailure(t *testing.T) {
+// A handler that ignores the error of a statement has failed: PostgreSQL
+// accepts no more statements in that transaction.
+func TestHiddenErrorOfAStatementIsAFailure(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil)
 	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		tx, _ := dedup.TxFromContext(msg.Context())
@@ -210,8 +215,8 @@ func TestAnErrorThatTheHandlerHidesIsItsFailure(t *testing.T) {
 	b.expect(0, 0, 0)
 }
 
-// A commit that the database refuses is the handler's failure.
-func TestARefusedCommitIsAFailure(t *testing.T) {
+// A commit that the database refuses is a failure of the handler.
+func TestRefusedCommitIsAFailure(t *testing.T) {
 	db := testkit.Postgres(t)
 	b := newBench(t, db, nil)
 	b.exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)

@@ -17,53 +17,53 @@ import (
 )
 
 const (
-	// daysAhead is how many days have a partition before they begin. Making one
-	// is given up when somebody is in the way, and tried again at every sweep. A
-	// day that has begun is not made: its ids are written all the time.
+	// daysAhead is how many coming days get a partition. If a lock is in the way,
+	// every sweep tries again. A day that has begun gets none, because its ids are
+	// inserted all the time.
 	daysAhead = 7
 
-	// dayPatience is how long the work on a day waits for a lock. Claims that
-	// come meanwhile wait as long, behind it.
-	dayPatience = 50 * time.Millisecond
+	// dayLockTimeout is how long work on a day waits for a lock. Inserts that arrive
+	// meanwhile queue behind it for as long.
+	dayLockTimeout = 50 * time.Millisecond
 
-	// dayIdle is how long a process may freeze while it holds such a lock.
-	dayIdle = time.Second
+	// dayIdleTimeout is how long a frozen process may keep such a lock.
+	dayIdleTimeout = time.Second
 
-	// mostMoved bounds how many rows are written again for the sake of a day:
-	// those that stay when it is emptied, those that were there before it was.
-	mostMoved = 20_000
+	// maxMovedRows bounds the rows that work on one day rewrites: rows that stay
+	// when the day is emptied, and rows that move into a new partition.
+	maxMovedRows = 20_000
 
-	// mostDropped bounds how many days go in one transaction.
-	mostDropped = 32
+	// maxDroppedDays bounds the days that one transaction drops.
+	maxDroppedDays = 32
 )
 
 const dayName = "20060102"
 
-// day is a partition of an inbox that is laid out by day: that of the ids whose
-// time is in one day of UTC. Where a row lies is a matter of its id alone, when
-// it may go a matter of its processed_at alone.
+// day is a partition of an inbox with the layout schema.ByDay. It contains the ids
+// whose time is in one day of UTC. The id alone decides the partition of a row;
+// processed_at alone decides when the row expires.
 type day struct {
 	begin time.Time
 	table string // quoted and qualified
 }
 
-// bound is the first id that a UUID of version 7 can have at t.
-func bound(t time.Time) string {
+// firstID returns the lowest UUID of version 7 with the time t.
+func firstID(t time.Time) string {
 	hex := fmt.Sprintf("%012x", t.UnixMilli())
 	return hex[:8] + "-" + hex[8:]
 }
 
-func (d day) lower() string { return bound(d.begin) }
-func (d day) upper() string { return bound(d.begin.AddDate(0, 0, 1)) }
+func (d day) lower() string { return firstID(d.begin) }
+func (d day) upper() string { return firstID(d.begin.AddDate(0, 0, 1)) }
 
-// calendar is what there is, by the database's clock.
+// calendar is the list of day partitions that exist, and the database's time.
 type calendar struct {
 	schema string
 	now    time.Time
-	days   []day // ascending
+	days   []day // sorted by begin
 }
 
-// day returns the one that begins at that time, whether it is there or not.
+// day returns the day that begins at begin, whether its partition exists or not.
 func (i *Inbox) day(c *calendar, begin time.Time) day {
 	name := i.dialect.Config().Prefix + "inbox_" + begin.Format(dayName)
 	return day{begin: begin, table: quote(c.schema) + "." + quote(name)}
@@ -78,7 +78,7 @@ func (i *Inbox) calendar(ctx context.Context) (*calendar, error) {
 		var now int64
 		err := tx.QueryRowContext(ctx, i.sql.days.inbox).Scan(&c.schema, &now)
 		if errors.Is(err, sql.ErrNoRows) {
-			return fmt.Errorf("%w: it has no days: run schema.Up", schema.ErrLayout)
+			return fmt.Errorf("%w: the inbox is not partitioned by day: run schema.Up", schema.ErrLayout)
 		}
 		c.now = time.UnixMilli(now).UTC()
 		if err != nil {
@@ -101,14 +101,14 @@ func (i *Inbox) calendar(ctx context.Context) (*calendar, error) {
 	return c, err
 }
 
-// sweepDays makes the days that come and removes those that are too old. What
-// cannot be done because somebody is in the way is left to the next sweep.
+// sweepDays creates the partitions of coming days, and empties and drops expired
+// ones. It leaves work that a lock blocks to the next sweep.
 func (i *Inbox) sweepDays(ctx context.Context) (removed int64, err error) {
 	c, err := i.calendar(ctx)
 	if err != nil {
 		return 0, err
 	}
-	err = i.makeDays(ctx, c)
+	err = i.createDays(ctx, c)
 	var empty []day
 	for _, d := range c.days {
 		if d.begin.AddDate(0, 0, 1).After(c.now.Add(-i.config.Retention)) {
@@ -119,37 +119,37 @@ func (i *Inbox) sweepDays(ctx context.Context) (removed int64, err error) {
 		if failed != nil {
 			return removed, errors.Join(err, failed)
 		}
-		if isEmpty && len(empty) < mostDropped {
+		if isEmpty && len(empty) < maxDroppedDays {
 			empty = append(empty, d)
 		}
 	}
 	if len(empty) > 0 {
-		err = errors.Join(err, i.onDays(ctx, func(tx *sql.Tx) (int, error) { return i.drop(ctx, tx, empty) }, dropped))
+		err = errors.Join(err, i.inDayTx(ctx, func(tx *sql.Tx) (int, error) { return i.dropDays(ctx, tx, empty) }, dropped))
 	}
 	return removed, err
 }
 
-func (i *Inbox) makeDays(ctx context.Context, c *calendar) error {
+func (i *Inbox) createDays(ctx context.Context, c *calendar) error {
 	today := c.now.Truncate(24 * time.Hour)
 	for n := range daysAhead {
 		d := i.day(c, today.AddDate(0, 0, n+1))
 		if slices.ContainsFunc(c.days, func(known day) bool { return known.table == d.table }) {
 			continue
 		}
-		// Before the lock: rows that are too many to move are many to count.
-		var there int64
+		// Counted before the lock is taken, because counting many rows takes long.
+		var rows int64
 		err := i.dialect.Read(ctx, i.db, func(tx *sql.Tx) error {
-			return tx.QueryRowContext(ctx, i.sql.days.there, d.lower(), d.upper(), mostMoved).Scan(&there)
+			return tx.QueryRowContext(ctx, i.sql.days.countRows, d.lower(), d.upper(), maxMovedRows).Scan(&rows)
 		})
 		if err != nil {
 			return err
 		}
-		if there == mostMoved {
-			i.config.Logger.Info("A day that is to come has too many ids already, it stays without a partition",
-				watermill.LogFields{"table": d.table, "rows": there})
+		if rows == maxMovedRows {
+			i.config.Logger.Info("A coming day has too many ids already and gets no partition",
+				watermill.LogFields{"table": d.table, "rows": rows})
 			continue
 		}
-		err = i.onDays(ctx, func(tx *sql.Tx) (int, error) { return 1, i.make(ctx, tx, d) }, created)
+		err = i.inDayTx(ctx, func(tx *sql.Tx) (int, error) { return 1, i.createDay(ctx, tx, d) }, created)
 		if err != nil {
 			return err
 		}
@@ -157,11 +157,12 @@ func (i *Inbox) makeDays(ctx context.Context, c *calendar) error {
 	return nil
 }
 
-// make adds a day, with the rows that are there before it is, of clocks that
-// are ahead. Only those who use the partition for ids of no day are kept waiting;
-// one of them that has an id of this very day fails, is charged nothing, and
-// finds the day when it is tried again.
-func (i *Inbox) make(ctx context.Context, tx *sql.Tx, d day) error {
+// createDay creates the partition of a day and moves its rows there from the
+// default partition: producers whose clocks run fast already use such ids. Only
+// transactions that use the default partition wait. If one of them inserts an id of
+// this day, it fails without a cost for its message, and finds the new partition
+// when it is tried again.
+func (i *Inbox) createDay(ctx context.Context, tx *sql.Tx, d day) error {
 	for _, statement := range []string{
 		i.sql.days.create(d), i.sql.days.lockDefault, i.sql.days.move(d), i.sql.days.attach(d),
 	} {
@@ -172,11 +173,12 @@ func (i *Inbox) make(ctx context.Context, tx *sql.Tx, d day) error {
 	return nil
 }
 
-// sweepDay removes what is too old of a day that is over, and says whether the
-// day can go. Only messages that are as old as the day are kept waiting.
+// sweepDay removes the expired rows of a past day, and reports whether its
+// partition is empty and can be dropped. Only messages with ids of that day wait
+// meanwhile.
 func (i *Inbox) sweepDay(ctx context.Context, d day) (removed int64, empty bool, err error) {
 	defer func() {
-		if overtaken(err) {
+		if dayChanged(err) {
 			empty, err = false, nil
 		}
 	}()
@@ -184,7 +186,7 @@ func (i *Inbox) sweepDay(ctx context.Context, d day) (removed int64, empty bool,
 	if err != nil {
 		return removed, false, err
 	}
-	if removed < sweepBatch { // that was all
+	if removed < sweepBatch { // no expired row is left
 		var clean bool
 		err = i.dialect.Read(ctx, i.db, func(tx *sql.Tx) error {
 			return tx.QueryRowContext(ctx, i.sql.days.state(d)).Scan(&empty, &clean)
@@ -192,10 +194,10 @@ func (i *Inbox) sweepDay(ctx context.Context, d day) (removed int64, empty bool,
 		if err != nil || !empty || clean {
 			return removed, empty, err
 		}
-		empty = false // until there are no dead rows to read through while everybody waits
+		empty = false // the file still has dead rows, which would slow the drop down while others wait
 	}
-	err = i.onDays(ctx, func(tx *sql.Tx) (int, error) {
-		kept, err := i.empty(ctx, tx, d)
+	err = i.inDayTx(ctx, func(tx *sql.Tx) (int, error) {
+		kept, err := i.emptyDay(ctx, tx, d)
 		empty = kept == 0
 		return 1, err
 	}, emptied)
@@ -206,21 +208,22 @@ func (i *Inbox) sweepDay(ctx context.Context, d day) (removed int64, empty bool,
 	return removed, empty && err == nil, err
 }
 
-// errTooMany says that so much of a day must stay that it is swept row by row.
-var errTooMany = errors.New("too much of the day must stay")
+// errTooMany reports that too many rows of a day must stay, so that it is swept
+// row by row.
+var errTooMany = errors.New("too many rows of the day must stay")
 
-// empty takes everything out of a day and puts back what must stay. The
-// partition stays: to take it away, everybody had to be kept waiting.
-func (i *Inbox) empty(ctx context.Context, tx *sql.Tx, d day) (kept int, err error) {
+// emptyDay truncates a day and inserts the rows that must stay again. It keeps the
+// partition, because dropping it locks the whole inbox.
+func (i *Inbox) emptyDay(ctx context.Context, tx *sql.Tx, d day) (kept int, err error) {
 	if _, err := tx.ExecContext(ctx, i.sql.days.lock(d)); err != nil {
 		return 0, err
 	}
-	result, err := tx.ExecContext(ctx, i.sql.days.keep(d), -i.config.Retention.Milliseconds(), d.lower(), d.upper(), mostMoved+1)
+	result, err := tx.ExecContext(ctx, i.sql.days.keep(d), -i.config.Retention.Milliseconds(), d.lower(), d.upper(), maxMovedRows+1)
 	if err != nil {
 		return 0, err
 	}
 	n, err := result.RowsAffected()
-	if err == nil && n > mostMoved {
+	if err == nil && n > maxMovedRows {
 		err = errTooMany
 	}
 	if err != nil {
@@ -230,10 +233,11 @@ func (i *Inbox) empty(ctx context.Context, tx *sql.Tx, d day) (kept int, err err
 	return int(n), err
 }
 
-// drop removes days with nothing in them, and returns how many. Everybody is
-// kept waiting, for the time that it takes to have them go out of the catalogue.
-func (i *Inbox) drop(ctx context.Context, tx *sql.Tx, days []day) (n int, err error) {
-	if _, err := tx.ExecContext(ctx, i.sql.days.lockAll); err != nil {
+// dropDays drops the days that are empty, and returns how many it dropped. The
+// whole inbox is locked meanwhile, for as long as PostgreSQL needs to change its
+// catalog.
+func (i *Inbox) dropDays(ctx context.Context, tx *sql.Tx, days []day) (n int, err error) {
+	if _, err := tx.ExecContext(ctx, i.sql.days.lockInbox); err != nil {
 		return 0, err
 	}
 	for _, d := range days {
@@ -241,7 +245,7 @@ func (i *Inbox) drop(ctx context.Context, tx *sql.Tx, days []day) (n int, err er
 		if err := tx.QueryRowContext(ctx, i.sql.days.state(d)).Scan(&empty, &clean); err != nil {
 			return 0, err
 		}
-		if !empty { // a message of that day has come
+		if !empty { // a message of that day has arrived
 			continue
 		}
 		if _, err := tx.ExecContext(ctx, `DROP TABLE `+d.table); err != nil {
@@ -252,16 +256,17 @@ func (i *Inbox) drop(ctx context.Context, tx *sql.Tx, days []day) (n int, err er
 	return n, nil
 }
 
-// onDays does work on days in one transaction, unless another process does such
-// work or somebody holds what is to be locked, and counts what came of it.
-func (i *Inbox) onDays(ctx context.Context, work func(tx *sql.Tx) (days int, err error), outcome int) error {
+// inDayTx runs work on days in a transaction, and counts the days under outcome. It
+// does nothing if another process works on days. If a lock is not free, it counts
+// the work as blocked and returns nil.
+func (i *Inbox) inDayTx(ctx context.Context, work func(tx *sql.Tx) (days int, err error), outcome int) error {
 	var days int
-	var mine bool
+	var locked bool
 	err := i.dialect.Write(ctx, i.db, func(tx *sql.Tx) error {
-		if err := tx.QueryRowContext(ctx, i.sql.days.alone).Scan(&mine); err != nil || !mine {
+		if err := tx.QueryRowContext(ctx, i.sql.days.tryLock).Scan(&locked); err != nil || !locked {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, i.sql.days.patience); err != nil {
+		if _, err := tx.ExecContext(ctx, i.sql.days.timeouts); err != nil {
 			return err
 		}
 		var err error
@@ -269,9 +274,9 @@ func (i *Inbox) onDays(ctx context.Context, work func(tx *sql.Tx) (days int, err
 		return err
 	})
 	switch {
-	case err == nil && mine:
+	case err == nil && locked:
 		i.instruments.days.Add(int64(days), outcome)
-	case dialect.Contended(err), overtaken(err):
+	case dialect.Contended(err), dayChanged(err):
 		i.instruments.days.Add(1, blocked)
 		i.config.Logger.Debug("A day of the inbox is in use, the next sweep tries again", watermill.LogFields{"err": err.Error()})
 		return nil
@@ -279,14 +284,14 @@ func (i *Inbox) onDays(ctx context.Context, work func(tx *sql.Tx) (days int, err
 	return err
 }
 
-// overtaken says that another process has made or dropped a day since it was
-// looked at.
-func overtaken(err error) bool {
+// dayChanged reports whether another process has created or dropped the day in the
+// meantime.
+func dayChanged(err error) bool {
 	state := dialect.State(err)
 	return state == "42P01" || state == "42P07" // undefined_table, duplicate_table
 }
 
-// dayLock is the same for everybody who works on the days of an inbox.
+// dayLock returns the key of the advisory lock for work on the days of an inbox.
 func dayLock(inbox string) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte("once days " + inbox))

@@ -18,16 +18,17 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// dying ends the session that does something to a day, at a step of it.
+// dying is a trigger that ends the session at a given step of the work on a
+// day.
 const dying = `
 	CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(10); RETURN NULL; END $$;
 	CREATE FUNCTION die_too() RETURNS event_trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(10); END $$;`
 
-// Wherever the process dies, nothing is forgotten that must stay, nothing lies
-// where no claim finds it, and the next sweep does the work.
-func TestASweepOfDaysIsKilledAtEachStep(t *testing.T) {
+// Wherever the process dies, no id that must stay is lost, every row is in a
+// partition where a duplicate finds it, and the next sweep completes the work.
+func TestSweepOfDaysSurvivesAKillAtEachStep(t *testing.T) {
 	for step, c := range map[string]struct{ arm, disarm string }{
 		"a day was made": {
 			`CREATE EVENT TRIGGER die ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION die_too()`, `DROP EVENT TRIGGER die`,
@@ -71,7 +72,7 @@ func TestASweepOfDaysIsKilledAtEachStep(t *testing.T) {
 			}
 			b.handle(apply, late, early, parked)
 			if n := b.count(`effects`); n != 3 {
-				t.Fatalf("%d effects of 3 messages when it had died", n)
+				t.Fatalf("%d effects of 3 messages after the kill", n)
 			}
 			b.exec(on(c.disarm))
 			b.sweep()
@@ -84,9 +85,9 @@ func TestASweepOfDaysIsKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// A process that freezes with the lock on a day, or on the whole inbox, has its
-// session ended.
-func TestTrap78ASweepOfDaysThatFreezesLetsGo(t *testing.T) {
+// Trap 78. PostgreSQL ends the session of a process that freezes with the lock
+// on a day or on the whole inbox.
+func TestFrozenSweepOfDaysLosesItsLocks(t *testing.T) {
 	b := newDays(t)
 	old := b.past(40, 3000)
 	b.exec(`CREATE TABLE limits (value text);
@@ -102,8 +103,8 @@ func TestTrap78ASweepOfDaysThatFreezesLetsGo(t *testing.T) {
 	}
 }
 
-// begin claims a message in a transaction that stays open, as that of a handler
-// that takes long.
+// begin inserts a message into the inbox in a transaction that stays open, like
+// the transaction of a slow handler.
 func (b *bench) begin(id string) (end func()) {
 	b.Helper()
 	entered, leave, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -125,18 +126,18 @@ func (b *bench) begin(id string) (end func()) {
 	}
 }
 
-// A handler that has been running for long keeps days from being made or
-// dropped; a sweep gives way to it, and holds nobody up for its sake.
-func TestASweepOfDaysGivesWay(t *testing.T) {
+// A handler that runs for long prevents that days are created or dropped. The
+// sweep gives up after a short wait and does not block other messages.
+func TestSweepOfDaysGivesWayToHandlers(t *testing.T) {
 	for name, c := range map[string]struct {
 		id   string
-		done func(b *bench, old, tomorrow string) bool // what can be done meanwhile
+		done func(b *bench, old, tomorrow string) bool // reports whether the sweep has done the work that is possible meanwhile
 	}{
 		"to a handler of a message of today": {
 			outbox.NewID(), func(b *bench, old, tomorrow string) bool { return b.has(tomorrow) && b.has(old) && b.count(old) == 0 },
 		},
 		"to a handler of an old message": {
-			idAt(40 * oneDay), func(b *bench, old, tomorrow string) bool { return b.has(tomorrow) && b.count(old) == 3000 }, // by row
+			idAt(40 * oneDay), func(b *bench, old, tomorrow string) bool { return b.has(tomorrow) && b.count(old) == 3000 }, // swept by row
 		},
 		"to a handler of a message of no day": {
 			"order-17", func(b *bench, old, tomorrow string) bool { return !b.has(tomorrow) && b.has(old) && b.count(old) == 0 },
@@ -182,9 +183,10 @@ func TestASweepOfDaysGivesWay(t *testing.T) {
 	}
 }
 
-// A claim may be on its way to the partition for ids of no day when its day is
-// made. PostgreSQL refuses it then, and the message is tried again.
-func TestAClaimThatItsDayOvertakesIsChargedNothing(t *testing.T) {
+// An insert may target the default partition while the partition of its day is
+// created. PostgreSQL then refuses it, and the message is tried again without a
+// charge.
+func TestInsertDuringCreationOfItsDayCountsAsNoAttempt(t *testing.T) {
 	b := newDays(t)
 	id := idAt(-oneDay)
 	tx, err := b.BeginTx(t.Context(), nil)
@@ -217,17 +219,17 @@ func TestAClaimThatItsDayOvertakesIsChargedNothing(t *testing.T) {
 	b.expect(1, 1, 0)
 }
 
-// What a sweep has seen of a day may be over when it comes to it: a message of
-// that day has come, or another process has dropped the day or made it.
-func TestADayHasChangedSinceItWasSeen(t *testing.T) {
+// A day may change after the sweep has looked at it: a message of that day has
+// arrived, or another process has dropped or created its partition.
+func TestSweepNoticesThatADayHasChanged(t *testing.T) {
 	b := newDays(t)
 	old, begin := b.past(40, 0), time.Now().UTC().Truncate(oneDay).AddDate(0, 0, -40)
 	late := idAt(40 * oneDay)
 	b.handle(apply, late)
 	if err := dedup.DropDay(t.Context(), b.inbox, begin); err != nil || b.home(late) != old {
-		t.Errorf("with a message in it: %v, there are %v", err, b.tables())
+		t.Errorf("with a message in the day: %v, the tables are %v", err, b.tables())
 	}
-	if err := dedup.MakeDay(t.Context(), b.inbox, begin); err != nil || b.home(late) != old {
+	if err := dedup.CreateDay(t.Context(), b.inbox, begin); err != nil || b.home(late) != old {
 		t.Errorf("made twice: %v", err)
 	}
 	b.exec(`DROP TABLE ` + old)
@@ -236,14 +238,14 @@ func TestADayHasChangedSinceItWasSeen(t *testing.T) {
 		"dropped": func() error { return dedup.DropDay(t.Context(), b.inbox, begin) },
 	} {
 		if err := do(); err != nil {
-			t.Errorf("%s when it is gone: %v", what, err)
+			t.Errorf("%s of a dropped day: %v", what, err)
 		}
 	}
 }
 
-// Messages of old days come in, each of them several times, while their days
-// are made, emptied and dropped by several processes.
-func TestDaysGoWhileTheirMessagesCome(t *testing.T) {
+// Messages of old days arrive, each several times, while several processes
+// create, empty and drop their days.
+func TestDaysAreDroppedWhileTheirMessagesArrive(t *testing.T) {
 	b := newDays(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var sweepers, consumers sync.WaitGroup
@@ -279,20 +281,20 @@ func TestDaysGoWhileTheirMessagesCome(t *testing.T) {
 	b.expect(rounds*40, rounds*40, 0)
 }
 
-// A message of an old day is being handled when the day is to go, and is done
-// while the lock on it is waited for. It is seen, whatever isolation the database
-// has as its default, or a copy of it would be handled again.
-func TestADayDoesNotGoWithWhatWasWaitedFor(t *testing.T) {
+// A message of an old day is handled while the drop of that day waits for its
+// lock. The drop must see the new row under every default isolation level;
+// otherwise a duplicate would be handled again.
+func TestDropOfADaySeesMessagesThatItWaitedFor(t *testing.T) {
 	b := newDays(t)
 	b.exec(`DO $$BEGIN
 		EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), 'repeatable read'); END$$`)
-	b.SetMaxIdleConns(0) // a new connection has the new default
+	b.SetMaxIdleConns(0) // so that each statement uses a new connection with the new default
 	begin := time.Now().UTC().Truncate(oneDay).AddDate(0, 0, -40)
 	for name, sweep := range map[string]func() error{
 		"swept":   func() error { return dedup.SweepDay(t.Context(), b.inbox, begin) },
 		"dropped": func() error { return dedup.DropDay(t.Context(), b.inbox, begin) },
 	} {
-		for range 10 { // the sweep may give up before the commit
+		for range 10 { // the sweep may give up its wait before the commit
 			day := b.past(40, 2500)
 			if name == "dropped" {
 				b.exec(`DELETE FROM ` + day)

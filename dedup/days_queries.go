@@ -7,37 +7,39 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// dayQueries are those of an inbox that is laid out by day, in PostgreSQL.
+// dayQueries are the statements for the layout schema.ByDay, in PostgreSQL.
 type dayQueries struct {
-	alone    string
-	patience string
+	tryLock  string // one process at a time works on days
+	timeouts string
 
-	inbox string
-	list  string
+	inbox string // schema of the inbox, and the time
+	list  string // partitions of the inbox
 
-	there       string
+	// To create a day.
+	countRows   string // of the day, in the default partition
 	create      func(d day) string
 	lockDefault string
 	move        func(d day) string
 	attach      func(d day) string
 
-	state   func(d day) string
-	lock    func(d day) string
-	keep    func(d day) string
-	refill  func(d day) string
-	lockAll string
+	// To empty a day, and to drop it.
+	state     func(d day) string // whether it is empty, and whether its file is
+	lock      func(d day) string
+	keep      func(d day) string
+	refill    func(d day) string
+	lockInbox string
 }
 
 func newDayQueries(d dialect.Dialect) dayQueries {
-	// on is a query about a day, which is %[1]s, from %[2]s to %[3]s.
-	on := func(query string) func(d day) string {
+	// forDay returns a query about a day: table %[1]s, ids from %[2]s to %[3]s.
+	forDay := func(query string) func(d day) string {
 		query = d.SQL(query)
 		return func(d day) string { return fmt.Sprintf(query, d.table, d.lower(), d.upper()) }
 	}
 	return dayQueries{
-		// One process at a time: others have their turn at a later sweep.
-		alone:    fmt.Sprintf(`SELECT pg_try_advisory_xact_lock(%d)`, dayLock(d.Config().Table("inbox"))),
-		patience: setTimeouts(d, dayPatience, dayIdle),
+		// Does not wait: the other process does the work, and this one sweeps later.
+		tryLock:  fmt.Sprintf(`SELECT pg_try_advisory_xact_lock(%d)`, dayLock(d.Config().Table("inbox"))),
+		timeouts: setTimeouts(d, dayLockTimeout, dayIdleTimeout),
 
 		inbox: d.SQL(`
 			SELECT n.nspname, {millis now()} FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -47,24 +49,24 @@ func newDayQueries(d dialect.Dialect) dayQueries {
 			SELECT c.relname FROM pg_inherits AS h JOIN pg_class AS c ON c.oid = h.inhrelid
 			WHERE h.inhparent = to_regclass('{inbox}')`),
 
-		there: d.SQL(`
+		countRows: d.SQL(`
 			SELECT COUNT(*) FROM (
 				SELECT 1 FROM {inbox_default} WHERE message_id >= $1 AND message_id < $2 LIMIT $3) AS counted`),
 
-		// Not as a partition from the start: that would lock the inbox for all.
-		create:      on(`CREATE TABLE %[1]s (LIKE {inbox} INCLUDING ALL)`),
+		// Attached later: CREATE TABLE ... PARTITION OF would lock the whole inbox.
+		create:      forDay(`CREATE TABLE %[1]s (LIKE {inbox} INCLUDING ALL)`),
 		lockDefault: d.SQL(`LOCK TABLE {inbox_default} IN ACCESS EXCLUSIVE MODE`),
-		move: on(`
+		move: forDay(`
 			WITH moved AS (DELETE FROM {inbox_default} WHERE message_id >= '%[2]s' AND message_id < '%[3]s' RETURNING *)
 			INSERT INTO %[1]s SELECT * FROM moved`),
-		attach: on(`ALTER TABLE {inbox} ATTACH PARTITION %[1]s FOR VALUES FROM ('%[2]s') TO ('%[3]s')`),
+		attach: forDay(`ALTER TABLE {inbox} ATTACH PARTITION %[1]s FOR VALUES FROM ('%[2]s') TO ('%[3]s')`),
 
-		state: on(`SELECT NOT EXISTS (SELECT 1 FROM %[1]s), pg_relation_size('%[1]s') = 0`),
-		lock:  on(`LOCK TABLE %[1]s IN ACCESS EXCLUSIVE MODE`),
+		state: forDay(`SELECT NOT EXISTS (SELECT 1 FROM %[1]s), pg_relation_size('%[1]s') = 0`),
+		lock:  forDay(`LOCK TABLE %[1]s IN ACCESS EXCLUSIVE MODE`),
 
-		// The same as what a sweep of rows leaves. The second part begins with
-		// what is parked, so that the day is not read.
-		keep: on(`
+		// The rows that newSweepRows keeps. The second part starts from the parked
+		// messages, so that it does not read the whole day.
+		keep: forDay(`
 			CREATE TEMPORARY TABLE once_kept ON COMMIT DROP AS
 			SELECT * FROM (
 				SELECT i.* FROM %[1]s AS i WHERE processed_at >= {after $1}
@@ -73,9 +75,9 @@ func newDayQueries(d dialect.Dialect) dayQueries {
 					SELECT * FROM %[1]s AS i WHERE i.message_id = p.message_id AND i.consumer = p.consumer LIMIT 1) AS i
 				WHERE p.message_id >= $2 AND p.message_id < $3 AND p.state NOT IN ` + parked.Final + `) AS kept
 			LIMIT $4`),
-		refill: on(`TRUNCATE %[1]s; INSERT INTO %[1]s SELECT * FROM once_kept`),
+		refill: forDay(`TRUNCATE %[1]s; INSERT INTO %[1]s SELECT * FROM once_kept`),
 
-		// ONLY: not its partitions, which others may be using.
-		lockAll: d.SQL(`LOCK TABLE ONLY {inbox} IN ACCESS EXCLUSIVE MODE`),
+		// ONLY: its partitions stay unlocked, because other transactions use them.
+		lockInbox: d.SQL(`LOCK TABLE ONLY {inbox} IN ACCESS EXCLUSIVE MODE`),
 	}
 }

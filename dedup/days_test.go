@@ -21,14 +21,14 @@ import (
 
 const oneDay = 24 * time.Hour
 
-// newDays is a bench whose inbox is laid out by day.
+// newDays returns a bench with the layout schema.ByDay.
 func newDays(t *testing.T) *bench {
 	t.Helper()
 	testkit.WithinADay(t)
 	return newBenchIn(t, testkit.Postgres(t), schema.Config{Inbox: schema.ByDay}, nil)
 }
 
-// idAt is one that outbox.NewID would have made so long ago.
+// idAt returns an id that outbox.NewID would have returned ago before now.
 func idAt(ago time.Duration) string {
 	ms := fmt.Sprintf("%012x", time.Now().Add(-ago).UnixMilli())
 	return ms[:8] + "-" + ms[8:] + uuid.Must(uuid.NewV7()).String()[13:]
@@ -36,14 +36,15 @@ func idAt(ago time.Duration) string {
 
 func nameOf(begin time.Time) string { return "once_inbox_" + begin.Format("20060102") }
 
-// past makes the day that was so many days ago, as it would be there by now,
-// with rows that were handled then.
+// past creates the partition of the day that was days ago, with rows that were
+// handled on that day.
 func (b *bench) past(days, rows int) (name string) {
 	b.Helper()
 	begin := time.Now().UTC().Truncate(oneDay).AddDate(0, 0, -days)
 	lower, upper := idAt(time.Since(begin))[:13], idAt(time.Since(begin.Add(oneDay)))[:13]
 	name = nameOf(begin)
-	// With its rows at once: a sweep may be under way.
+	// One transaction creates the partition and its rows, because a sweep may
+	// run meanwhile.
 	b.exec(fmt.Sprintf(`BEGIN;
 		CREATE TABLE %s PARTITION OF once_inbox FOR VALUES FROM ('%s') TO ('%s');
 		INSERT INTO %[1]s (message_id, consumer, digest, processed_at)
@@ -79,7 +80,7 @@ func (b *bench) has(table string) bool {
 	return slices.Contains(b.tables(), table)
 }
 
-// home is the table in which the row of an id lies.
+// home returns the partition that has the row of an id.
 func (b *bench) home(id string) (name string) {
 	b.Helper()
 	err := b.QueryRowContext(b.Context(), `SELECT tableoid::regclass::text FROM once_inbox WHERE message_id = $1`, id).Scan(&name)
@@ -100,7 +101,7 @@ func (b *bench) park(id, state string) {
 		WHERE message_id = $2`, state, id)
 }
 
-func TestDaysAreThereBeforeTheyBegin(t *testing.T) {
+func TestDaysGetPartitionsBeforeTheyBegin(t *testing.T) {
 	b := newDays(t)
 	if got := b.tables(); !slices.Equal(got, []string{"once_inbox_default"}) {
 		t.Fatalf("before the first sweep there are %v", got)
@@ -122,7 +123,8 @@ func TestDaysAreThereBeforeTheyBegin(t *testing.T) {
 		t.Fatalf("the next sweep leaves %v", got)
 	}
 
-	// What came before its day was made lies in it, and is known.
+	// Rows that arrived before their partition was created are in it, and are
+	// found.
 	next := idAt(-oneDay)
 	b.handle(apply, now, tomorrow, next, next)
 	b.expect(3, 3, 0)
@@ -135,9 +137,9 @@ func TestDaysAreThereBeforeTheyBegin(t *testing.T) {
 	}
 }
 
-// A row lies where its id says, whatever the id is and whenever a copy comes:
-// before days are made, after, and when its day has gone.
-func TestCopiesMeetWheneverTheyCome(t *testing.T) {
+// The id alone decides the partition of a row. So a duplicate finds it before
+// its day gets a partition, after that, and after the partition was dropped.
+func TestDuplicateIsFoundInEveryPartition(t *testing.T) {
 	b := newDays(t)
 	old, today := b.past(40, 3), b.past(0, 0)
 	ids := []string{
@@ -150,7 +152,7 @@ func TestCopiesMeetWheneverTheyCome(t *testing.T) {
 		b.sweep()
 	}
 	b.handle(apply, ids...)
-	b.expect(len(ids), len(ids), 0) // of the three that are too old nothing is left
+	b.expect(len(ids), len(ids), 0) // nothing is left of the three expired days
 	for n, id := range ids {
 		want := "once_inbox_default"
 		if n < 3 {
@@ -167,11 +169,11 @@ func TestCopiesMeetWheneverTheyCome(t *testing.T) {
 		t.Errorf("there are %v", b.tables())
 	}
 	if n := b.count(`once_inbox_default`); n != 1 {
-		t.Errorf("%d rows are left of no day, want the new one", n)
+		t.Errorf("%d rows in the default partition, want the new one", n)
 	}
 }
 
-func TestADayThatIsTooOldGoesAtOnce(t *testing.T) {
+func TestExpiredDayIsDropped(t *testing.T) {
 	b := newDays(t)
 	old, edge := b.past(32, 20_000), b.past(30, 3000)
 	b.exec(`UPDATE once_inbox_default SET processed_at = now()`)
@@ -184,13 +186,13 @@ func TestADayThatIsTooOldGoesAtOnce(t *testing.T) {
 	b.exec(`UPDATE once_inbox SET processed_at = now() - interval '40 days'`)
 	b.sweep()
 	if !b.has(edge) || b.count(edge) != 3000 {
-		t.Fatal("a day is gone that is not over for so long")
+		t.Fatal("a day was dropped too early")
 	}
 }
 
-// The ids of a day may be handled at any later time, and what is parked may run
-// again: these are remembered as long as all others.
-func TestTrap36WhatIsNeededOfAnOldDayStays(t *testing.T) {
+// Trap 36. Ids of a day may be handled at any later time, and parked messages
+// may run again. The inbox remembers them as long as all others.
+func TestNeededRowsOfAnExpiredDayStay(t *testing.T) {
 	b := newDays(t)
 	old := b.past(40, 5000)
 	ids := make([]string, 5)
@@ -218,14 +220,14 @@ func TestTrap36WhatIsNeededOfAnOldDayStays(t *testing.T) {
 	b.exec(`DELETE FROM once_parked`)
 	b.sweep()
 	if b.has(old) {
-		t.Error("the day is still there when nothing of it is needed")
+		t.Error("an empty expired day was not dropped")
 	}
-	b.handle(apply, ids[0], ids[0]) // as new as an id that was never seen
+	b.handle(apply, ids[0], ids[0]) // a removed id counts as new
 	b.expect(6, 1, 0)
 }
 
-// If too much of a day must stay, it is swept as a plain inbox is.
-func TestADayOfWhichMuchStaysIsSweptByRow(t *testing.T) {
+// If too many rows of a day must stay, it is swept like a plain inbox.
+func TestDayWithManyNeededRowsIsSweptByRow(t *testing.T) {
 	b := newDays(t)
 	old := b.past(40, 30_000)
 	b.exec(`UPDATE once_inbox SET processed_at = now() WHERE right(message_id, 4) < '6000'`)
@@ -235,9 +237,9 @@ func TestADayOfWhichMuchStaysIsSweptByRow(t *testing.T) {
 	}
 }
 
-// Ids that came before their day was made stay where they are if they are too
-// many to move; the other days are made.
-func TestADayThatIsFullAlreadyIsNotMade(t *testing.T) {
+// Ids that arrived before their day got a partition stay in the default
+// partition if they are too many to move. The other days get their partitions.
+func TestDayWithTooManyRowsGetsNoPartition(t *testing.T) {
 	b := newDays(t)
 	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest)
 		SELECT $1 || lpad(to_hex(n), 12, '0'), 'payments', '' FROM generate_series(1, 20000) AS n`, idAt(-oneDay)[:24])
@@ -251,7 +253,7 @@ func TestADayThatIsFullAlreadyIsNotMade(t *testing.T) {
 	b.expect(1, 20_001, 0)
 }
 
-func TestDaysNeedTheirLayout(t *testing.T) {
+func TestLayoutByDayNeedsAPartitionedInbox(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil)
 	days, err := dedup.New(b.DB, dedup.Config{Schema: schema.Config{Inbox: schema.ByDay}})
 	if err != nil {
@@ -267,8 +269,8 @@ func TestDaysNeedTheirLayout(t *testing.T) {
 	}
 }
 
-// While a new version is rolled out, the old one works on the new tables.
-func TestAnOldProcessWorksOnDays(t *testing.T) {
+// During a rollout the previous version works with the new tables.
+func TestPreviousVersionWorksWithDays(t *testing.T) {
 	b := newDays(t)
 	b.sweep()
 	b.past(40, 3)
@@ -288,8 +290,8 @@ func TestAnOldProcessWorksOnDays(t *testing.T) {
 	}
 }
 
-// What a claim looks up is looked up in one partition.
-func TestAClaimReadsOnePartition(t *testing.T) {
+// An insert into the inbox reads one partition only.
+func TestInsertReadsOnePartition(t *testing.T) {
 	b := newDays(t)
 	today := b.past(0, 1000)
 	b.sweep()

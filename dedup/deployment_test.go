@@ -11,8 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// asOther has the handler go on as a role that may read everything, and write
-// nothing.
+// asOther runs the handler as a role that may read all tables and write none.
 func asOther(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		produced, err := h(msg)
@@ -27,7 +26,7 @@ func asOther(h message.HandlerFunc) message.HandlerFunc {
 
 func asItself(h message.HandlerFunc) message.HandlerFunc { return h }
 
-// publishing publishes by itself what h returns.
+// publishing returns a handler that publishes the messages of h itself.
 func publishing(b *bench, h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		produced, err := h(msg)
@@ -39,9 +38,9 @@ func publishing(b *bench, h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// A message has nothing to do with an outbox that was not deployed for its
-// consumer: it must not end in quarantine for that.
-func TestAnOutboxThatCannotBeWrittenIsNotTheMessagesFault(t *testing.T) {
+// A message is not the cause of an outbox that its consumer may not write to.
+// It must not end in quarantine for that.
+func TestUnwritableOutboxCountsAsNoAttempt(t *testing.T) {
 	for says, c := range map[string]struct {
 		prepare string
 		wrap    func(message.HandlerFunc) message.HandlerFunc
@@ -76,8 +75,8 @@ func TestAnOutboxThatCannotBeWrittenIsNotTheMessagesFault(t *testing.T) {
 	}
 }
 
-// What the database says about the message itself is its fault.
-func TestAProducedMessageThatTheDatabaseRefusesFailsTheHandler(t *testing.T) {
+// If the database refuses a produced message itself, the handler has failed.
+func TestProducedMessageThatTheDatabaseRefusesFailsTheHandler(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil)
 	b.exec(`ALTER TABLE once_outbox ADD CHECK (topic <> 'payments.captured')`)
 	for _, h := range []message.HandlerFunc{produce("e1", nil), publishing(b, produce("e1", nil))} {
@@ -87,8 +86,8 @@ func TestAProducedMessageThatTheDatabaseRefusesFailsTheHandler(t *testing.T) {
 	b.expect(0, 0, 0)
 }
 
-// So is what the handler may not do elsewhere.
-func TestATableOfTheHandlersOwnIsItsOwnAffair(t *testing.T) {
+// A missing right on a table of the handler itself is a failure of the handler.
+func TestMissingRightOnTheHandlersTableFailsTheHandler(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil)
 	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		_, err := asOther(apply)(msg)

@@ -1,5 +1,6 @@
-// Package dedup is the inbox: a router middleware that gives every message one
-// database transaction and lets each consumer apply each message id once.
+// Package dedup is the inbox: a router middleware that runs the handler of each
+// message in one database transaction, and lets each consumer apply each message
+// id once.
 //
 // For a message with a new id the steps are
 //
@@ -10,15 +11,23 @@
 //	commit
 //	ack
 //
-// and the transaction is all there is: if the process dies before the commit,
-// nothing has happened and the message comes again; if it dies after, the
-// message comes again and the insert finds it done. A second copy that arrives
-// meanwhile waits at the insert, and runs only if the first was rolled back.
+// If the process dies before the commit, nothing has happened, and the message is
+// delivered again. If it dies after the commit, the message is delivered again,
+// and the insert finds its id. A duplicate that arrives meanwhile waits at the
+// insert. It runs only if the first delivery was rolled back.
 //
-// Handlers that say so share their transaction with other messages that are in
-// flight, see [Inbox.BatchMiddleware] and [Inbox.BatchHandler]: the steps are the
-// same, each of them for all messages at once.
+// Handlers can opt in to share their transaction with other messages in flight,
+// see [Inbox.BatchMiddleware] and [Inbox.BatchHandler]. The steps are the same,
+// each for all messages of the batch at once.
 //
-// Effects outside that database are at least once. Pass the message id on as
-// the idempotency key.
+// Effects outside that database happen at least once. Use the message id as their
+// idempotency key.
+//
+// # Reading the code
+//
+// Read config.go, inbox.go (one message, step by step), identity.go (what a
+// message is remembered by), errors.go and commit.go (failures), produced.go, and
+// queries.go. Then batches: batch.go, batcher.go (collects messages),
+// batch_run.go (handles them), batch_claim.go. Then retention: sweep.go, keys.go
+// (business keys of parked messages), days.go (the layout schema.ByDay).
 package dedup

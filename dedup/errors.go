@@ -12,51 +12,43 @@ import (
 )
 
 var (
-	// ErrCollision says that the inbox has the id with another payload.
+	// ErrCollision reports that the inbox has the message id, or the Config.Key,
+	// of a message with other content. The message goes to quarantine.
 	ErrCollision = errors.New("the id was used for another payload")
 
-	// ErrInvalidID says that a message has no id, or no key, that could be
-	// remembered.
+	// ErrInvalidID reports that the id of a message, or its Config.Key, cannot be
+	// stored. The message goes to quarantine.
 	ErrInvalidID = errors.New("unusable message id")
 
-	// ErrNoConsumer says that there is no name to remember messages under.
-	ErrNoConsumer = errors.New("no consumer name: set Config.Consumer, or use the middleware in a router")
+	// ErrOtherConsumer reports that Config.Consumer differs from the name given to
+	// retry's Subscriber, under which retry and poison search the inbox. The
+	// handler is not called, and the message stays unacked or parked.
+	ErrOtherConsumer = errors.New("Config.Consumer is not the name given to retry's Subscriber: leave it empty, or use the same name")
 
-	// ErrOtherConsumer says that Config.Consumer is not the name given to retry's
-	// Subscriber, under which retry and poison look into the inbox. The handler is
-	// not called, and the message is held.
-	ErrOtherConsumer = errors.New("Config.Consumer is not the name given to retry's Subscriber: leave it empty, or give both one name")
+	// ErrConsumerInUse reports that two handlers of a router have the same consumer
+	// name and topic. The second one is not called, and its messages are nacked.
+	ErrConsumerInUse = errors.New("two handlers have the same consumer name")
 
-	// ErrConsumerInUse says that two handlers of a router have one consumer name
-	// and topic. The second one is not called, and its messages are handed back.
-	ErrConsumerInUse = errors.New("two handlers have one consumer's name")
-
-	// ErrNoOutbox says that a handler produced messages and there is nowhere
-	// to store them.
-	ErrNoOutbox = errors.New("the handler produced messages, but Config.Outbox is not set")
-
-	// ErrNoTopic says that a produced message does not say where it is to go.
-	ErrNoTopic = errors.New("a produced message has no topic: give it one with outbox.SetTopic or once.To, or the handler a publish topic")
-
-	// ErrCommitUnknown says that the connection was lost during the commit.
-	// The message is to be handled again: the inbox then knows.
-	ErrCommitUnknown = dialect.ErrCommitUnknown
+	errNoConsumer = errors.New("no consumer name: set Config.Consumer, or use the middleware in a router")
+	errNoOutbox   = errors.New("the handler produced messages, but Config.Outbox is not set")
+	errNoTopic    = errors.New("a produced message has no topic: set it with outbox.SetTopic or once.To, or give the handler a publish topic")
 )
 
-// lookWithin is how long the database may take to say that it is there.
-const lookWithin = time.Second
+// pingTimeout is how long gaveUpWaiting waits for the database to answer.
+const pingTimeout = time.Second
 
-// failed returns what the error of a handler, or of storing what it produced,
-// says about the message. It ends the transaction.
+// failed ends the transaction after err, an error of the handler or of storing
+// the messages that it produced. It returns err with its disposition:
 //
-//   - A verdict stands: the handler has given it, see retry.Permanent.
-//   - A database that was away, full or shutting down, and a connection that
-//     was lost, are undecided. Nobody can tell whether the message is to blame,
-//     which may end its own session: retry charges it if this goes on.
-//   - Everything else is the handler's failure.
+//   - A disposition that the handler has chosen stays, see retry.Permanent.
+//   - If the database was unreachable, full or shutting down, or the connection
+//     was lost, the error is undecided: the message itself may be the cause, for
+//     example by a statement that ends the session. retry counts such attempts if
+//     they continue.
+//   - Every other error is a failure of the handler.
 func (i *Inbox) failed(ctx context.Context, tx *sql.Tx, release func(), err error) error {
-	// Not by a statement: a result set that the handler left open is in its way,
-	// and ended by this.
+	// Rollback also works while the handler has left a result set open, which a
+	// statement would not.
 	lost := tx.Rollback()
 	release() // the pool may have no other connection to look with
 	switch {
@@ -69,49 +61,51 @@ func (i *Inbox) failed(ctx context.Context, tx *sql.Tx, release func(), err erro
 		return err
 	case dialect.Unavailable(err):
 		return disposition.HandBack(err)
-	case lost == nil, errors.Is(lost, sql.ErrTxDone), notThere(lost), i.gaveUpWaiting(ctx, err):
+	case lost == nil, errors.Is(lost, sql.ErrTxDone), transactionGone(lost), i.gaveUpWaiting(ctx, err):
 		return err
 	}
 	return disposition.HandBack(fmt.Errorf("dedup: the connection was lost under the handler: %w", err))
 }
 
-// gaveUpWaiting tells a handler that gave up waiting from a database that went
-// away: drivers close the connection of a statement whose context ends. Such a
-// timeout is the handler's failure if the database answers on another connection.
+// gaveUpWaiting reports whether the handler's own timeout ended the connection,
+// rather than the database: drivers close the connection of a statement whose
+// context ends. It is the handler's timeout if the database answers on another
+// connection.
 func (i *Inbox) gaveUpWaiting(ctx context.Context, err error) bool {
-	if !gaveUp(err) || errors.Is(ctx.Err(), context.Canceled) {
+	if !statementCancelled(err) || errors.Is(ctx.Err(), context.Canceled) {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
 	defer cancel()
 	return i.db.PingContext(ctx) == nil
 }
 
-// gaveUp says that a context ended a statement, or that the server cancelled it
-// (query_canceled), which is what lib/pq asks it for then.
-func gaveUp(err error) bool {
+// statementCancelled reports whether a context ended a statement. lib/pq then
+// asks the server to cancel it, which returns query_canceled (57014).
+func statementCancelled(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || dialect.State(err) == "57014"
 }
 
-// errEnded says that the handler has committed or rolled back.
-var errEnded = errors.New("the handler has ended its transaction, which it must neither commit nor roll back")
+// errTxEnded reports that the handler committed its transaction or rolled it back.
+var errTxEnded = errors.New("the handler has ended its transaction, which it must neither commit nor roll back")
 
-// endedByHandler is permanent. If the handler has committed, another try would
-// find the message done and skip it, and what it produced would be lost without a
-// word.
+// endedByHandler returns a permanent error. After a commit by the handler another
+// attempt would skip the message as a duplicate, and the messages that the handler
+// produced would be lost silently.
 func endedByHandler(err error) error {
-	return disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("dedup: %w: %w", errEnded, err))
+	return disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("dedup: %w: %w", errTxEnded, err))
 }
 
-// commitError tells a commit that the database refused, which is a failure of
-// what the handler wrote, from one whose outcome is unknown or that the
-// database could not carry out.
+// commitError returns the error of a commit with its disposition. A commit that
+// the database refused, for example because of a deferred constraint, is a failure
+// of the handler. A commit with an unknown result, or one that the database was
+// not able to carry out, is undecided.
 func (i *Inbox) commitError(err error) error {
-	if errors.Is(err, sql.ErrTxDone) || notThere(err) {
+	if errors.Is(err, sql.ErrTxDone) || transactionGone(err) {
 		return endedByHandler(err)
 	}
 	err = fmt.Errorf("dedup: %w", err)
-	if errors.Is(err, ErrCommitUnknown) || dialect.Unavailable(err) || (i.dialect.SQLite() && dialect.Contended(err)) {
+	if errors.Is(err, dialect.ErrCommitUnknown) || dialect.Unavailable(err) || (i.dialect.SQLite() && dialect.Contended(err)) {
 		return disposition.HandBack(err)
 	}
 	return err

@@ -6,26 +6,34 @@ import (
 	"time"
 )
 
-// SweepQuery is how a batch of the inbox is removed.
+// SweepQuery returns the statement that removes a batch of the inbox.
 func SweepQuery(i *Inbox) string { return i.sql.sweepInbox }
 
-// DigestsQuery is how several messages are compared.
+// DigestsQuery returns the statement that reads the digests of several messages.
 func DigestsQuery(i *Inbox) string { return i.sql.digests }
 
-// SweepDay sweeps the day that begins then, whether it is there or not.
+// SweepDay sweeps the day that begins at begin, whether it exists or not.
 func SweepDay(ctx context.Context, i *Inbox, begin time.Time) error {
 	_, _, err := i.sweepDay(ctx, i.day(&calendar{schema: "public"}, begin))
 	return err
 }
 
-// DropDay drops it as if it had been seen empty.
+// DropDay drops the day as if it had been seen empty.
 func DropDay(ctx context.Context, i *Inbox, begin time.Time) error {
 	days := []day{i.day(&calendar{schema: "public"}, begin)}
-	return i.onDays(ctx, func(tx *sql.Tx) (int, error) { return i.drop(ctx, tx, days) }, dropped)
+	return i.inDayTx(ctx, func(tx *sql.Tx) (int, error) { return i.dropDays(ctx, tx, days) }, dropped)
 }
 
-// MakeDay makes it.
-func MakeDay(ctx context.Context, i *Inbox, begin time.Time) error {
+// CreateDay creates the partition of the day.
+func CreateDay(ctx context.Context, i *Inbox, begin time.Time) error {
 	d := i.day(&calendar{schema: "public"}, begin)
-	return i.onDays(ctx, func(tx *sql.Tx) (int, error) { return 1, i.make(ctx, tx, d) }, created)
+	return i.inDayTx(ctx, func(tx *sql.Tx) (int, error) { return 1, i.createDay(ctx, tx, d) }, created)
 }
+
+// Errors that are not exported, because only a mistake in the setup causes
+// them.
+var (
+	ErrNoConsumer = errNoConsumer
+	ErrNoOutbox   = errNoOutbox
+	ErrNoTopic    = errNoTopic
+)

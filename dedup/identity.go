@@ -16,56 +16,57 @@ import (
 const (
 	maxName = 255
 
-	// keyPrefix stands before a business key, so that it is no message's id.
+	// keyPrefix distinguishes business keys from message ids in the inbox.
 	keyPrefix = "key:"
 )
 
-// identity is one of the things that a message is remembered by.
+// identity is a message id or a business key, as a row of the inbox has it.
 type identity struct {
 	id     string
-	digest [sha256.Size]byte // tells two messages of one id apart
+	digest [sha256.Size]byte // differs for another message with the same id
 }
 
-// identify returns what consumer is to remember msg by: nothing if it may do it
-// any number of times.
+// identify returns the identities under which consumer remembers msg. It returns
+// none for an idempotent consumer.
 func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, error) {
 	if consumer == "" {
-		return nil, disposition.NotCalled(fmt.Errorf("dedup: %w", ErrNoConsumer))
+		return nil, disposition.NotCalled(fmt.Errorf("dedup: %w", errNoConsumer))
 	}
-	if why := disposition.Undecodable(msg.Context()); why != nil { // where no middleware further out has said so
+	if why := disposition.Undecodable(msg.Context()); why != nil { // poison may not be in the chain
 		return nil, disposition.Forever(disposition.ReasonUndecodable, fmt.Errorf("dedup: %w", why))
 	}
 	if slices.Contains(i.config.Idempotent, consumer) {
 		return nil, nil
 	}
-	if err := i.alone(msg, consumer); err != nil {
+	if err := i.checkConsumerName(msg, consumer); err != nil {
 		return nil, err
 	}
 	if i.config.Key != nil {
-		i.consumers.LoadOrStore(consumer, nil)
+		i.keyConsumers.LoadOrStore(consumer, nil)
 	}
 	return i.identities(msg)
 }
 
-// alone refuses the messages of a handler that has the consumer's name of
-// another, and logs the first of them.
-func (i *Inbox) alone(msg *message.Message, consumer string) error {
+// checkConsumerName returns an error if another handler uses the consumer name. It
+// logs the first such message of each handler.
+func (i *Inbox) checkConsumerName(msg *message.Message, consumer string) error {
 	if i.config.ShareConsumer {
 		return nil
 	}
-	first, err := i.names.check(msg.Context(), consumer)
+	first, err := i.consumerNames.check(msg.Context(), consumer)
 	if err == nil {
 		return nil
 	}
 	if first {
-		i.config.Logger.Error("Two handlers have one consumer's name, the messages of the second are handed back", err,
+		i.config.Logger.Error("Two handlers have the same consumer name, messages of the second are nacked", err,
 			watermill.LogFields{"consumer": consumer, "topic": message.SubscribeTopicFromCtx(msg.Context())})
 	}
 	return disposition.HandBack(fmt.Errorf("dedup: %w", err))
 }
 
-// identities returns what msg is remembered by, or why it cannot be. With a
-// key, that is both: a discarded or parked message is known by its id alone.
+// identities returns the identities of msg, or ErrInvalidID. A message with a key
+// is remembered by its id too, because discarded and parked messages are found by
+// their id.
 func (i *Inbox) identities(msg *message.Message) ([]identity, error) {
 	key := i.config.Key
 	var all []identity
@@ -92,11 +93,11 @@ func (i *Inbox) identities(msg *message.Message) ([]identity, error) {
 	return append(all, identity{keyPrefix + name, sha256.Sum256(content)}), nil
 }
 
-// unusable says why the inbox could not keep an id, or would confuse it.
+// unusable returns the reason why the inbox cannot store an id, or "".
 func unusable(id string) string {
 	switch {
 	case id == "":
-		return "it is empty" // all such messages would count as one
+		return "it is empty" // all such messages would count as duplicates
 	case len(id) > maxName:
 		return fmt.Sprintf("it is %d bytes long, more than %d", len(id), maxName)
 	case !utf8.ValidString(id):
@@ -111,9 +112,8 @@ func invalid(what, why string) error {
 	return disposition.Forever(disposition.ReasonInvalidID, fmt.Errorf("dedup: %w: %s%s", ErrInvalidID, what, why))
 }
 
-// unstorable is for an id, a key or a tenant that the database has no letters
-// for. No try can mend that, and the database is not away: the message goes out
-// of the way of the others.
+// unstorable returns the error for an id, key or tenant that the encoding of the
+// database does not have. It is permanent, because no later attempt can succeed.
 func unstorable(err error) error {
 	return disposition.Forever(disposition.ReasonInvalidID, fmt.Errorf(
 		"dedup: %w: the database is not in UTF-8 and cannot store the id, or the tenant: see schema.Check: %w", ErrInvalidID, err))

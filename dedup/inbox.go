@@ -18,22 +18,24 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Inbox remembers which messages each consumer has done.
+// Inbox remembers which messages each consumer has handled.
 type Inbox struct {
 	db      *sql.DB
 	config  Config
 	dialect dialect.Dialect
 	sql     queries
 
-	instruments *instruments
-	names       names
-	consumers   sync.Map // names whose messages have a Key
-	churn       dialect.Churn
-	reminder    reminder
-	sample      sample
+	instruments   *instruments
+	consumerNames consumerNames
+	keyConsumers  sync.Map // names of the consumers that Config.Key was called for
+	churn         dialect.Churn
+	sweepWarning  sweepWarning
+	sample        sample
 }
 
-// New returns the inbox in db. The tables must be there, see schema.Up.
+// New returns an Inbox that stores its rows in db. It returns an error that names
+// every invalid field of config. It does not connect to db. The tables must exist
+// when messages arrive, see schema.Up.
 func New(db *sql.DB, config Config) (*Inbox, error) {
 	config = config.withDefaults()
 	err := config.validate()
@@ -50,27 +52,27 @@ func New(db *sql.DB, config Config) (*Inbox, error) {
 	return &Inbox{db: db, config: config, dialect: d, sql: newQueries(d, config), instruments: newInstruments(config)}, nil
 }
 
-// Middleware runs h at most once to success for each message id and consumer,
-// inside a transaction that h finds with [TxFromContext]. Only what h writes
-// through that transaction happens once.
+// Middleware runs h in a transaction that h gets from [TxFromContext]. For each
+// message id and consumer, h succeeds at most once. Only writes through that
+// transaction take effect exactly once.
 //
-// A message that is done already is skipped: nil is returned, so that it is
-// acked. The messages that h produces go to the outbox and are not returned.
-// One that its transport could not decode is refused, and h does not see it.
-// It belongs inside of retry and poison, next to the handler, because each
-// attempt needs a transaction of its own.
+// A message that was handled before is skipped: the middleware returns nil, so
+// that the message is acked. Messages that h returns go to the outbox; the
+// middleware does not return them. A message that its transport was not able to
+// decode fails without a call of h. Put the middleware inside of retry and poison,
+// next to the handler, because each attempt needs a transaction of its own.
 func (i *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
-	return i.middleware(func(msg *message.Message, consumer string) error { return i.once(msg, consumer, h) })
+	return i.middleware(func(msg *message.Message, consumer string) error { return i.handleOnce(msg, consumer, h) })
 }
 
-// middleware calls once for each message, and makes of its error what the
-// router is to see.
+// middleware calls once for each message, and turns its error into the result
+// that the router sees.
 func (i *Inbox) middleware(once func(msg *message.Message, consumer string) error) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
 		defer msg.SetContext(ctx)
 		consumer, err := i.consumer(parked.DeliveryOf(ctx))
-		msg.Metadata = meta.Received(msg.Metadata) // a handler may pass it on
+		msg.Metadata = meta.Received(msg.Metadata) // a handler may copy it to the messages that it returns
 		call := i.instruments.begin(msg, consumer)
 		defer call.end()
 
@@ -78,9 +80,9 @@ func (i *Inbox) middleware(once func(msg *message.Message, consumer string) erro
 			err = once(msg, consumer)
 		}
 		call.outcome = outcomeOf(err)
-		if errors.Is(err, errDone) {
+		if errors.Is(err, errAlreadyHandled) {
 			failpoint.Hit("dedup/known")
-			i.config.Logger.Debug("Message is done already, skipped",
+			i.config.Logger.Debug("Message was handled before, skipped",
 				watermill.LogFields{"message_uuid": msg.UUID, "consumer": consumer})
 			return nil, nil
 		}
@@ -88,23 +90,23 @@ func (i *Inbox) middleware(once func(msg *message.Message, consumer string) erro
 	}
 }
 
-// consumer returns the name that a message is remembered under.
+// consumer returns the name under which a message is remembered.
 func (i *Inbox) consumer(d *parked.Delivery) (string, error) {
 	name := i.config.Consumer
 	if name == "" {
 		return d.Consumer, nil
 	}
-	// A discarded message is entered, and a crashed one looked for, as d's.
+	// retry and poison insert and search inbox rows under the name of d.
 	if d.Subscribed && d.Consumer != name {
 		return name, disposition.NotCalled(fmt.Errorf("dedup: %w: %q and %q", ErrOtherConsumer, name, d.Consumer))
 	}
 	return name, nil
 }
 
-// errDone says that the inbox has the message.
-var errDone = errors.New("done already")
+// errAlreadyHandled reports that the inbox has the message.
+var errAlreadyHandled = errors.New("already handled")
 
-func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFunc) error {
+func (i *Inbox) handleOnce(msg *message.Message, consumer string, h message.HandlerFunc) error {
 	identities, err := i.identify(msg, consumer)
 	if err != nil {
 		return err
@@ -114,9 +116,9 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 	if err != nil {
 		return err
 	}
-	defer release() // also when h panics; the panic goes on
+	defer release() // deferred, because h may panic
 
-	if len(identities) == 0 || i.dialect.SQLite() { // else it goes with the claim
+	if len(identities) == 0 || i.dialect.SQLite() { // otherwise claim sends these settings with its insert
 		if _, err := tx.ExecContext(ctx, i.sql.begin); err != nil {
 			return disposition.NotCalled(fmt.Errorf("dedup: begin: %w", err))
 		}
@@ -127,7 +129,7 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 			return err
 		}
 	}
-	if err := held(ctx); err != nil {
+	if err := checkLease(ctx); err != nil {
 		return err
 	}
 	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {
@@ -141,12 +143,13 @@ func (i *Inbox) once(msg *message.Message, consumer string, h message.HandlerFun
 	return nil
 }
 
-// begin begins a handler's transaction, which release, to be deferred, ends.
+// begin begins the transaction of a handler. The caller defers release, which ends
+// the transaction.
 func (i *Inbox) begin(ctx context.Context) (tx *sql.Tx, check *dialect.Check, release func(), err error) {
-	i.remind()
+	i.warnIfNotSwept()
 	if i.churn.Used(i.db) {
-		i.config.Logger.Info("The pool closes connections as soon as they are free, and connecting takes most of the time: "+
-			"have it keep as many as there are handlers, with SetMaxIdleConns",
+		i.config.Logger.Info("The connection pool closes connections as soon as they are free, and most time is spent connecting: "+
+			"call SetMaxIdleConns with the number of handlers that run at the same time",
 			watermill.LogFields{"max_open": i.db.Stats().MaxOpenConnections, "idle": i.db.Stats().Idle})
 	}
 	check = &dialect.Check{SQL: i.sql.check}
@@ -160,18 +163,19 @@ func (i *Inbox) begin(ctx context.Context) (tx *sql.Tx, check *dialect.Check, re
 	return tx, check, release, nil
 }
 
-// held refuses a message whose row others may have claimed. It is asked after
-// the message was entered into the inbox: whoever gives it up looks there first,
-// after claiming its row, and waits for what was entered.
-func held(ctx context.Context) error {
-	if err := parked.DeliveryOf(ctx).Held(); err != nil {
+// checkLease returns an error if the lease of a parked message may have ended, so
+// that another process may have claimed it. Call it after the insert into the
+// inbox: a process that gives the message up claims its row, then searches the
+// inbox, and so waits for the transaction that inserted.
+func checkLease(ctx context.Context) error {
+	if err := parked.DeliveryOf(ctx).CheckLease(); err != nil {
 		return disposition.NotCalled(fmt.Errorf("dedup: %w", err))
 	}
 	return nil
 }
 
-// claim enters a message into the inbox. It waits while another copy is being
-// handled, and returns errDone if one has been.
+// claim inserts an identity into the inbox. It waits while a duplicate is being
+// handled, and returns errAlreadyHandled if the inbox has the identity.
 func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, id identity, consumer string, tenant any) error {
 	result, err := i.sql.insert.Exec(ctx, tx, id.id, consumer, id.digest[:], tenant)
 	if dialect.Unstorable(err) {
@@ -190,26 +194,27 @@ func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, id identity, consumer str
 	return i.compare(ctx, tx, id, consumer)
 }
 
-// compare tells a copy of a message from another message with the same id. The
-// second must not be dropped as a duplicate, nor can it be applied.
+// compare returns errAlreadyHandled for a duplicate, and ErrCollision for another
+// message with the same id. The latter must not be skipped as a duplicate, and
+// cannot be applied either.
 func (i *Inbox) compare(ctx context.Context, tx *sql.Tx, id identity, consumer string) error {
 	var same bool
 	err := i.sql.same.Get(ctx, tx, &same, id.id, consumer, id.digest[:])
 	switch {
-	case err != nil: // also when retention has just removed the row: the next try inserts it
+	case err != nil: // also if the sweep has just removed the row: the next attempt inserts it
 		return disposition.NotCalled(fmt.Errorf("dedup: compare message %q for %q: %w", id.id, consumer, err))
 	case !same:
-		return collided(id, consumer)
+		return collisionError(id, consumer)
 	}
-	return errDone
+	return errAlreadyHandled
 }
 
-func collided(id identity, consumer string) error {
+func collisionError(id identity, consumer string) error {
 	return disposition.Forever(disposition.ReasonCollision,
 		fmt.Errorf("dedup: message %q for %q: %w", id.id, consumer, ErrCollision))
 }
 
-// handle calls h with the transaction and stores what it produced.
+// handle calls h with the transaction and stores the messages that h returns.
 func (i *Inbox) handle(ctx context.Context, tx *sql.Tx, msg *message.Message, consumer string, h message.HandlerFunc) error {
 	from := causeOf(msg) // h may change msg
 	msg.SetContext(parked.WithTx(ctx, tx))

@@ -16,7 +16,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestOncePerMessageAndConsumer(t *testing.T) {
+func TestInboxSkipsAMessageThatItHasHandled(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		handle := b.inbox.Middleware(apply)
@@ -38,10 +38,10 @@ func TestOncePerMessageAndConsumer(t *testing.T) {
 	})
 }
 
-// What its transport could not decode is in raw form: no handler is to see it,
-// not even that of a consumer that may run any number of times, and poison is
-// to take it at once.
-func TestTrap41WhatCannotBeDecodedIsRefused(t *testing.T) {
+// Trap 41. A message that its transport was not able to decode is in raw form.
+// No handler may see it, not even the handler of an idempotent consumer, and
+// poison takes it at once.
+func TestUndecodableMessageIsNotHandled(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		for _, idempotent := range [][]string{nil, {consumer}} {
@@ -62,9 +62,9 @@ func TestTrap41WhatCannotBeDecodedIsRefused(t *testing.T) {
 	})
 }
 
-// The inbox row and the effect are one transaction: a failure undoes both, and
-// the next copy runs.
-func TestTrap35AFailureIsNotRemembered(t *testing.T) {
+// Trap 35. The inbox row and the effect are one transaction: a failure rolls
+// both back, and the next delivery runs.
+func TestFailedMessageIsNotRemembered(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		fail := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -86,7 +86,9 @@ func TestTrap35AFailureIsNotRemembered(t *testing.T) {
 	})
 }
 
-func TestTrap39UnusableIDsAreRefusedForGood(t *testing.T) {
+// Trap 39. Messages whose ids the inbox cannot store must not count as
+// duplicates of each other, and no retry helps.
+func TestUnusableIDIsAPermanentFailure(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		for name, id := range map[string]string{
@@ -102,7 +104,8 @@ func TestTrap39UnusableIDsAreRefusedForGood(t *testing.T) {
 	})
 }
 
-func TestTrap40TheSameIDWithAnotherPayloadIsNoDuplicate(t *testing.T) {
+// Trap 40. Another message with a used id must not be skipped as a duplicate.
+func TestSameIDWithAnotherPayloadIsACollision(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		handle := b.inbox.Middleware(apply)
@@ -118,7 +121,8 @@ func TestTrap40TheSameIDWithAnotherPayloadIsNoDuplicate(t *testing.T) {
 	})
 }
 
-func TestTrap58AHandlerThatPanicsCommitsNothing(t *testing.T) {
+// Trap 58. A panic in the handler must not commit its transaction.
+func TestPanicOfAHandlerRollsBack(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		func() {
@@ -141,9 +145,10 @@ func TestTrap58AHandlerThatPanicsCommitsNothing(t *testing.T) {
 	})
 }
 
-// Not a failure as others: after a commit the next try would find the message
-// done, and what the handler had produced would be lost.
-func TestAHandlerThatEndsItsTransactionIsGivenUp(t *testing.T) {
+// After a commit by the handler the next attempt would skip the message as a
+// duplicate, and the messages that the handler produced would be lost. So this
+// failure is permanent.
+func TestHandlerThatEndsItsTransactionFailsPermanently(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		for id, end := range map[string]func(tx *sql.Tx) error{"m1": (*sql.Tx).Rollback, "m2": (*sql.Tx).Commit} {
@@ -154,7 +159,7 @@ func TestAHandlerThatEndsItsTransactionIsGivenUp(t *testing.T) {
 				})(message.NewMessage(id+strconv.Itoa(len(produced)), nil))
 				kindOf(t, err, disposition.Permanent)
 				if !strings.Contains(err.Error(), "neither commit nor roll back") {
-					t.Errorf("it does not say what is wrong: %v", err)
+					t.Errorf("the error does not name the mistake: %v", err)
 				}
 			}
 		}
@@ -168,7 +173,7 @@ func toTopic(id string) *message.Message {
 	return msg
 }
 
-func TestTheContextIsTheMessagesOwnAfterwards(t *testing.T) {
+func TestContextOfTheMessageIsRestored(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	msg := message.NewMessage("m1", nil)
 	if _, err := b.inbox.Middleware(apply)(msg); err != nil {
@@ -179,7 +184,7 @@ func TestTheContextIsTheMessagesOwnAfterwards(t *testing.T) {
 	}
 }
 
-func TestAMissingTableIsNamedAndNotChargedToTheMessage(t *testing.T) {
+func TestMissingTableIsNamedAndCountsAsNoAttempt(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		inbox, err := dedup.New(db.DB, dedup.Config{Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}, Consumer: consumer})
 		if err != nil {
@@ -193,7 +198,9 @@ func TestAMissingTableIsNamedAndNotChargedToTheMessage(t *testing.T) {
 	})
 }
 
-func TestTrap51WithoutAConsumerNameNothingIsRemembered(t *testing.T) {
+// Trap 51. Without a consumer name the inbox would remember messages of all
+// handlers under the same empty name.
+func TestMessageWithoutAConsumerNameIsNotHandled(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), func(c *dedup.Config) { c.Consumer = "" })
 	_, err := b.inbox.Middleware(apply)(message.NewMessage("m1", nil))
 	if !errors.Is(err, dedup.ErrNoConsumer) {
@@ -202,7 +209,7 @@ func TestTrap51WithoutAConsumerNameNothingIsRemembered(t *testing.T) {
 	b.expect(0, 0, 0)
 }
 
-func TestConfigNamesTheField(t *testing.T) {
+func TestConfigErrorNamesTheField(t *testing.T) {
 	db := testkit.SQLite(t)
 	for field, config := range map[string]dedup.Config{
 		"Consumer":                   {Consumer: strings.Repeat("x", 256)},

@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// What became of a message. The numbers are those of the counter's series.
+// Outcomes of a message. The values are indexes of outcomes.
 const (
 	applied = iota
 	duplicate
@@ -28,7 +28,7 @@ var outcomes = []string{
 	undecodable: "undecodable", failed: "failed", undecided: "undecided",
 }
 
-// What was done to a day. The numbers are those of the counter's series.
+// Outcomes of work on a day. The values are indexes of dayOutcomes.
 const (
 	created = iota
 	emptied
@@ -42,7 +42,7 @@ func outcomeOf(err error) int {
 	if err == nil {
 		return applied
 	}
-	if errors.Is(err, errDone) {
+	if errors.Is(err, errAlreadyHandled) {
 		return duplicate
 	}
 	switch v := disposition.Of(err); {
@@ -58,7 +58,7 @@ func outcomeOf(err error) int {
 	return failed
 }
 
-// instruments are what an Inbox tells about itself.
+// instruments are the metrics and spans of an Inbox.
 type instruments struct {
 	tracer   telemetry.Tracer
 	traced   func() bool
@@ -76,14 +76,14 @@ func newInstruments(config Config) *instruments {
 		tracer: tracer,
 		traced: sync.OnceValue(tracer.Enabled),
 		handled: meter.Counter("once.dedup.handled", "{message}",
-			"What became of messages; one that is tried again counts again.",
+			"Messages by outcome. Each attempt of a message counts.",
 			telemetry.Label{Key: telemetry.Outcome, Values: outcomes}),
 		duration: meter.Durations("once.dedup.duration",
-			"How long the transaction of a message took, its handler included.", telemetry.Done()),
-		batches: meter.Sizes("once.dedup.batch.size", "{message}", "How many messages shared a transaction.",
+			"Duration of the transaction of a message, including its handler.", telemetry.Done()),
+		batches: meter.Sizes("once.dedup.batch.size", "{message}", "Messages that shared a transaction.",
 			telemetry.Label{Key: telemetry.Outcome, Values: []string{"committed", "rolled_back"}}),
-		swept: meter.Counter("once.dedup.swept", "{row}", "Rows that were removed because they were too old."),
-		days: meter.Counter("once.dedup.days", "{day}", "What was done to the days of an inbox that is laid out by day.",
+		swept: meter.Counter("once.dedup.swept", "{row}", "Rows removed because they were older than the retention."),
+		days: meter.Counter("once.dedup.days", "{day}", "Day partitions created, emptied or dropped, or blocked by a lock (layout schema.ByDay).",
 			telemetry.Label{Key: telemetry.Outcome, Values: dayOutcomes}),
 	}
 	i.handled.Zero()
@@ -92,12 +92,12 @@ func newInstruments(config Config) *instruments {
 	return i
 }
 
-// turn is told of each transaction of a batch.
-func (i *instruments) turn(messages int, err error) {
+// batchEnded records a transaction of a batch.
+func (i *instruments) batchEnded(messages int, err error) {
 	i.batches.Record(messages, telemetry.Succeeded(err))
 }
 
-// call is one call of the middleware as its instruments see it.
+// call measures one call of the middleware.
 type call struct {
 	*instruments
 
@@ -106,12 +106,13 @@ type call struct {
 	outcome  int
 }
 
-// begin begins a call. The context of msg has its trace from here on.
+// begin starts the measurement of a call, and puts its span into the context of
+// msg.
 func (i *instruments) begin(msg *message.Message, consumer string) *call {
 	topic := parked.DeliveryOf(msg.Context()).Topic
 	ctx, handling := i.tracer.Handle(msg.Context(), i.traced(), consumer, topic, 0, msg)
 	msg.SetContext(ctx)
-	return &call{instruments: i, handling: handling, began: time.Now(), outcome: failed} // it may panic
+	return &call{instruments: i, handling: handling, began: time.Now(), outcome: failed} // the outcome if the handler panics
 }
 
 func (c *call) end() {

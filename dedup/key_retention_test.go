@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// eachLayout runs a test with each way in which the inbox lies in a database.
+// eachLayout runs a test for each database and each layout of the inbox.
 func eachLayout(t *testing.T, test func(t *testing.T, db testkit.Database, tables schema.Config)) {
 	t.Helper()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -23,12 +23,12 @@ func eachLayout(t *testing.T, test func(t *testing.T, db testkit.Database, table
 	})
 }
 
-// byPayload has the payload be the key.
+// byPayload makes the payload the key.
 func byPayload(c *dedup.Config) {
 	c.Key = func(msg *message.Message) string { return string(msg.Payload) }
 }
 
-// ageParked makes what is parked a year older.
+// ageParked makes all parked messages a year older.
 func (b *bench) ageParked() {
 	b.Helper()
 	b.exec(b.store().Dialect().SQL(`UPDATE {parked} SET created_at = {after $1}`), -aYear.Milliseconds())
@@ -47,9 +47,10 @@ func (b *bench) parkAs(state, id, body string) {
 
 const aYear = 365 * 24 * time.Hour
 
-// Trap 82: a message in quarantine, or one that waits, is done by its key when
-// another one with that key is. It must be known for as long as it may run.
-func TestAKeyIsRememberedWhileAMessageWithItMayRun(t *testing.T) {
+// Trap 82. A parked or quarantined message is a duplicate if another message
+// with its key was handled. So the key must stay for as long as that message
+// may run.
+func TestKeyIsKeptWhileAMessageWithItMayRun(t *testing.T) {
 	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
 		for _, state := range []string{"quarantined", "waiting", "held"} {
 			b := newBenchIn(t, db, tables, byPayload)
@@ -80,13 +81,13 @@ func TestAKeyIsRememberedWhileAMessageWithItMayRun(t *testing.T) {
 	})
 }
 
-// Any process may sweep. One that does not know the keys leaves those of a
-// consumer alone that may have a message with one of them.
-func TestASweepThatDoesNotKnowTheKeysLeavesThem(t *testing.T) {
+// Trap 82. Any process may sweep. A process without Config.Key keeps the keys
+// of a consumer that has old parked messages.
+func TestSweepWithoutKeyFunctionKeepsUnknownKeys(t *testing.T) {
 	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
 		b := newBenchIn(t, db, tables, func(c *dedup.Config) {
 			byPayload(c)
-			c.Consumer = "" // it is known when a message has come
+			c.Consumer = "" // the consumer is known after its first message
 		})
 		keyed, err := dedup.New(db.DB, dedup.Config{Schema: tables})
 		if err != nil {
@@ -104,7 +105,7 @@ func TestASweepThatDoesNotKnowTheKeysLeavesThem(t *testing.T) {
 		b.ageParked()
 		deliver("payments", "A", "order-17")
 		deliver("payments", "C", "order-18")
-		deliver("others", "D", "order-18") // a consumer of which nothing is parked
+		deliver("others", "D", "order-18") // a consumer without parked messages
 		b.age(aYear)
 		for name, inbox := range map[string]*dedup.Inbox{"another": keyed, "one that has just started": restarted(t, b)} {
 			if _, err := inbox.Sweep(t.Context()); err != nil {
@@ -114,12 +115,12 @@ func TestASweepThatDoesNotKnowTheKeysLeavesThem(t *testing.T) {
 				t.Errorf("%s: %d keys are left, and %d rows in all", name, n, b.count(`once_inbox`))
 			}
 		}
-		b.sweep() // by the one that knows
+		b.sweep() // by the Inbox that has the Key function
 		b.expect(3, 1, 0)
 	})
 }
 
-// restarted is an Inbox that has not seen a message yet.
+// restarted returns an Inbox that has not seen a message yet.
 func restarted(t *testing.T, b *bench) *dedup.Inbox {
 	t.Helper()
 	config := dedup.Config{Schema: b.config}
@@ -131,9 +132,9 @@ func restarted(t *testing.T, b *bench) *dedup.Inbox {
 	return inbox
 }
 
-// The edited form of an old entry is new, and has its key nevertheless; so has
-// one that was imported.
-func TestAKeyIsRememberedForWhatIsEditedOrImported(t *testing.T) {
+// The edited form of an old entry is a new row with the same key. The same
+// holds for an imported message.
+func TestKeyIsKeptForEditedAndImportedMessages(t *testing.T) {
 	for name, change := range map[string]string{
 		"edited":   `UPDATE once_parked SET edited_from = 1`,
 		"imported": `UPDATE once_parked SET origin = '1/1/1'`,
@@ -154,9 +155,9 @@ func TestAKeyIsRememberedForWhatIsEditedOrImported(t *testing.T) {
 	}
 }
 
-// What has no key does not keep those of others; of what cannot be told nobody
-// knows.
-func TestKeysOfMessagesThatHaveNone(t *testing.T) {
+// A parked message without a key does not keep the keys of others. A message
+// whose key cannot be computed keeps all keys of its consumer.
+func TestMessagesWithoutAKeyDoNotKeepKeys(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		var logs testkit.Logs
 		b := newBench(t, db, func(c *dedup.Config) {

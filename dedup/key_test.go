@@ -18,9 +18,9 @@ func withKey(key string) func(*dedup.Config) {
 	}
 }
 
-// The same request under another id is a duplicate by its key, and nothing is
-// remembered of it but that.
-func TestAKeyIsDoneOnceUnderAnyID(t *testing.T) {
+// The same request under another id is a duplicate by its key, and the inbox
+// remembers only the first id.
+func TestKeyIsHandledOnceUnderAnyID(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, withKey("order-17"))
 		for _, id := range []string{"m1", "m2", "m2", ""} {
@@ -32,7 +32,7 @@ func TestAKeyIsDoneOnceUnderAnyID(t *testing.T) {
 	})
 }
 
-func TestMessagesWithoutIDAreToldApartByTheirKeys(t *testing.T) {
+func TestMessagesWithoutIDsAreDistinguishedByTheirKeys(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *dedup.Config) {
 			c.Key = func(msg *message.Message) string { return string(msg.Payload) }
@@ -46,7 +46,8 @@ func TestMessagesWithoutIDAreToldApartByTheirKeys(t *testing.T) {
 	})
 }
 
-func TestTrap40TheSameKeyWithOtherContentIsNoDuplicate(t *testing.T) {
+// Trap 40. Another message with a used key must not be skipped as a duplicate.
+func TestSameKeyWithOtherContentIsACollision(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, withKey("order-17"))
 		if _, err := b.inbox.Middleware(apply)(message.NewMessage("m1", []byte("one"))); err != nil {
@@ -61,8 +62,8 @@ func TestTrap40TheSameKeyWithOtherContentIsNoDuplicate(t *testing.T) {
 	})
 }
 
-// What is compared can be less than the payload.
-func TestContentSaysWhatMustBeTheSame(t *testing.T) {
+// Config.Content can limit the comparison to a part of the payload.
+func TestContentReplacesThePayloadInComparisons(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *dedup.Config) {
 			withKey("order-17")(c)
@@ -84,7 +85,9 @@ func TestContentSaysWhatMustBeTheSame(t *testing.T) {
 	})
 }
 
-func TestTrap39UnusableKeysAreRefusedForGood(t *testing.T) {
+// Trap 39. As for ids, a key that the inbox cannot store is a permanent
+// failure.
+func TestUnusableKeyIsAPermanentFailure(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for name, key := range map[string]string{
 			"empty": "", "too long": strings.Repeat("x", 256), "NUL": "a\x00b", "invalid UTF-8": "a\xff",
@@ -101,13 +104,13 @@ func TestTrap39UnusableKeysAreRefusedForGood(t *testing.T) {
 		}
 		b := newBench(t, db, withKey("a"))
 		_, err := b.inbox.Middleware(apply)(message.NewMessage("key:a", nil))
-		kindOf(t, err, disposition.Permanent) // it would be taken for the key
+		kindOf(t, err, disposition.Permanent) // such an id would be mistaken for the key
 	})
 }
 
-// A handler that is idempotent by nature has its transaction and the outbox,
-// and runs every time.
-func TestIdempotentConsumersAreNotRemembered(t *testing.T) {
+// The handler of an idempotent consumer has its transaction and the outbox, and
+// runs for every delivery.
+func TestIdempotentConsumersRunForDuplicates(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *dedup.Config) { c.Idempotent = []string{"other", consumer} })
 		for range 2 {

@@ -14,40 +14,40 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// A parked message may run again after any time, and is then a duplicate if
-// another one with its key was applied. So a key is not forgotten while a parked
-// message has it. Which key that is only Config.Key can tell, and not every
-// process has it: a sweep that does writes it into the row. It needs to do so
-// only for rows that are old, because a key that is old enough to be forgotten
-// was applied before any younger message with it could come.
+// A parked message may run again after any time. It is then a duplicate if another
+// message with its key was applied. So the sweep keeps a key while a parked message
+// has it. Only Config.Key can compute the key of a parked message, and not every
+// process has that function. A process that has it writes the keys into the parked
+// rows when it sweeps. It does so only for old rows: a key that is old enough to be
+// removed was applied before any younger message with that key could arrive.
 
 const (
-	// keySlack is how much longer than MaxDuplicateAge keys are remembered at
-	// least: so most parked messages are gone before their key is asked for.
+	// keySlack is how much longer than MaxDuplicateAge keys are remembered, at
+	// least. Most parked messages are resolved by then, so their keys need not be
+	// computed.
 	keySlack = time.Hour
 
-	// Bounds of what one transaction reads of parked messages.
+	// Bounds of the parked messages that one transaction reads.
 	keysBatch = 500
 	keysBytes = 1 << 20
 )
 
-// keyRetention is how long a key is remembered.
+// keyRetention returns how long a key is remembered.
 func (c Config) keyRetention() time.Duration { return max(c.Retention, c.MaxDuplicateAge+keySlack) }
 
-// forgettable says which keys a sweep may remove: those that were applied before
-// a time, in milliseconds, of all but some consumers.
-type forgettable struct {
-	before  int64
-	keepAll []string // consumers with a parked message whose key is not known
+// expiredKeys selects the keys that a sweep may remove.
+type expiredKeys struct {
+	before        int64    // keys applied before this time, Unix milliseconds
+	keptConsumers []string // except for these: they have parked messages with unknown keys
 }
 
 // keyQueries are the statements about keys of parked messages.
 type keyQueries struct {
-	used    string
-	page    string
-	read    string
-	write   string
-	unknown string
+	clockAndUse string // the time, and whether the inbox has any key
+	page        string // ids and sizes of parked rows without a key
+	read        string
+	write       string
+	unknown     string // consumers that have parked rows without a key
 }
 
 func newKeyQueries(d dialect.Dialect) keyQueries {
@@ -55,12 +55,12 @@ func newKeyQueries(d dialect.Dialect) keyQueries {
 	if d.SQLite() {
 		clock = `{now}`
 	}
-	// An edited message, or an imported one, has waited for as long as the
-	// entry that it comes from.
+	// An edited or imported message counts as old, because the entry that it comes
+	// from may be old.
 	const unknown = `dedup_key IS NULL AND state NOT IN ` + parked.Final + `
 		AND (created_at < {from_millis $1} OR edited_from IS NOT NULL OR origin IS NOT NULL)`
 	return keyQueries{
-		used: d.SQL(`
+		clockAndUse: d.SQL(`
 			SELECT ` + clock + `,
 			       (SELECT 1 FROM {inbox} WHERE message_id >= '` + keyPrefix + `' AND message_id < 'key;' LIMIT 1) IS NOT NULL`),
 
@@ -68,7 +68,8 @@ func newKeyQueries(d dialect.Dialect) keyQueries {
 			SELECT id, length(envelope) FROM {parked} WHERE ` + unknown + ` AND consumer IN {list $2 text} AND id > $3
 			ORDER BY id LIMIT $4`),
 
-		// Without waiting: who settles rows takes them in another order.
+		// Skips locked rows: other transactions lock them in another order, so
+		// waiting could deadlock.
 		read: d.SQL(`
 			SELECT id, envelope FROM {parked} WHERE id {among $1 bigint} AND dedup_key IS NULL ORDER BY id {skip_locked}`),
 
@@ -78,49 +79,50 @@ func newKeyQueries(d dialect.Dialect) keyQueries {
 	}
 }
 
-// learnKeys writes the keys of parked messages into their rows, as far as this
-// Inbox knows them, and says which keys can be forgotten.
-func (i *Inbox) learnKeys(ctx context.Context) (forgettable, error) {
+// recordParkedKeys writes the keys of old parked messages into their rows, for the
+// consumers whose Config.Key this Inbox has. It returns the keys that a sweep may
+// remove.
+func (i *Inbox) recordParkedKeys(ctx context.Context) (expiredKeys, error) {
 	var now int64
 	var used bool
 	err := i.dialect.Read(ctx, i.db, func(tx *sql.Tx) error {
-		return tx.QueryRowContext(ctx, i.sql.keys.used).Scan(&now, &used)
+		return tx.QueryRowContext(ctx, i.sql.keys.clockAndUse).Scan(&now, &used)
 	})
 	if err != nil {
-		return forgettable{}, err
+		return expiredKeys{}, err
 	}
-	f := forgettable{before: now - i.config.keyRetention().Milliseconds()}
+	expired := expiredKeys{before: now - i.config.keyRetention().Milliseconds()}
 	if !used {
-		return f, nil
+		return expired, nil
 	}
-	// A copy that could come until MaxDuplicateAge after such a key was applied.
-	old := f.before + i.config.MaxDuplicateAge.Milliseconds()
+	// A duplicate may arrive until MaxDuplicateAge after an expired key was applied.
+	old := expired.before + i.config.MaxDuplicateAge.Milliseconds()
 	if err := i.writeKeys(ctx, old); err != nil {
-		return forgettable{}, err
+		return expiredKeys{}, err
 	}
 	err = i.dialect.Read(ctx, i.db, func(tx *sql.Tx) error {
 		return query(ctx, tx, func(scan func(...any) error) error {
 			var consumer string
 			err := scan(&consumer)
-			f.keepAll = append(f.keepAll, consumer)
+			expired.keptConsumers = append(expired.keptConsumers, consumer)
 			return err
 		}, i.sql.keys.unknown, old)
 	})
 	if err != nil {
-		return forgettable{}, err
+		return expiredKeys{}, err
 	}
-	return f, nil
+	return expired, nil
 }
 
-// serves are the consumers whose keys Config.Key tells.
-func (i *Inbox) serves() (consumers []string) {
+// consumersWithKey returns the consumers whose keys Config.Key computes.
+func (i *Inbox) consumersWithKey() (consumers []string) {
 	if i.config.Key == nil {
 		return nil
 	}
 	if i.config.Consumer != "" {
 		return []string{i.config.Consumer}
 	}
-	i.consumers.Range(func(name, _ any) bool {
+	i.keyConsumers.Range(func(name, _ any) bool {
 		consumers = append(consumers, name.(string)) //nolint:forcetypeassert // nothing else is stored
 		return true
 	})
@@ -128,7 +130,7 @@ func (i *Inbox) serves() (consumers []string) {
 }
 
 func (i *Inbox) writeKeys(ctx context.Context, old int64) error {
-	consumers := i.serves()
+	consumers := i.consumersWithKey()
 	if len(consumers) == 0 {
 		return nil
 	}
@@ -153,7 +155,7 @@ func (i *Inbox) writeKeys(ctx context.Context, old int64) error {
 				bytes += sizes[n]
 				n++
 			}
-			if err := i.writeSomeKeys(ctx, ids[:n]); err != nil {
+			if err := i.writeKeyBatch(ctx, ids[:n]); err != nil {
 				return err
 			}
 			last, ids, sizes = ids[n-1], ids[n:], sizes[n:]
@@ -162,7 +164,7 @@ func (i *Inbox) writeKeys(ctx context.Context, old int64) error {
 	return nil
 }
 
-func (i *Inbox) writeSomeKeys(ctx context.Context, ids []int64) error {
+func (i *Inbox) writeKeyBatch(ctx context.Context, ids []int64) error {
 	return i.dialect.Write(ctx, i.db, func(tx *sql.Tx) error {
 		keys := map[int64]string{}
 		err := query(ctx, tx, func(scan func(...any) error) error {
@@ -171,7 +173,7 @@ func (i *Inbox) writeSomeKeys(ctx context.Context, ids []int64) error {
 			if err := scan(&id, &envelope); err != nil {
 				return err
 			}
-			if key, known := i.keyIn(id, envelope); known {
+			if key, known := i.keyOf(id, envelope); known {
 				keys[id] = key
 			}
 			return nil
@@ -188,9 +190,10 @@ func (i *Inbox) writeSomeKeys(ctx context.Context, ids []int64) error {
 	})
 }
 
-// keyIn returns under which id the inbox has the key of a parked message, or ""
-// for one that cannot run as it is. It is not known if Config.Key panics.
-func (i *Inbox) keyIn(entry int64, envelope []byte) (key string, known bool) {
+// keyOf returns the id that the inbox uses for the key of a parked message. It
+// returns "" for a message that cannot run as it is, and known = false if
+// Config.Key panics.
+func (i *Inbox) keyOf(entry int64, envelope []byte) (key string, known bool) {
 	msg, err := parked.Decode(envelope)
 	if err != nil {
 		return "", true
@@ -198,7 +201,7 @@ func (i *Inbox) keyIn(entry int64, envelope []byte) (key string, known bool) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			key, known = "", false
-			i.config.Logger.Error("Config.Key panicked for a parked message: no key of its consumer is forgotten",
+			i.config.Logger.Error("Config.Key panicked for a parked message: the sweep keeps all keys of its consumer",
 				fmt.Errorf("panic: %v", cause), watermill.LogFields{"entry": entry, "message_uuid": msg.UUID})
 		}
 	}()
@@ -209,11 +212,11 @@ func (i *Inbox) keyIn(entry int64, envelope []byte) (key string, known bool) {
 	return keyPrefix + name, true
 }
 
-// sweepInbox removes what is too old, but for the keys that must stay.
+// sweepInbox removes expired rows of the inbox.
 func (i *Inbox) sweepInbox(ctx context.Context) (removed int64, err error) {
-	keys, failed := i.learnKeys(ctx) // and if that fails, no key goes
-	slices.Sort(keys.keepAll)
-	removed, err = i.sweepOn(ctx, i.sql.sweepInbox, i.sql.sweepInboxFrom,
-		-i.config.Retention.Milliseconds(), sweepBatch, keys.before, i.dialect.Strings(keys.keepAll))
+	expired, failed := i.recordParkedKeys(ctx) // after a failure, expired.before is 0 and removes no key
+	slices.Sort(expired.keptConsumers)
+	removed, err = i.sweepForward(ctx, i.sql.sweepInbox, i.sql.sweepInboxFrom,
+		-i.config.Retention.Milliseconds(), sweepBatch, expired.before, i.dialect.Strings(expired.keptConsumers))
 	return removed, errors.Join(failed, err)
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// database/sql closes all but two connections when they are free, and nothing
-// but the time it takes tells of it.
-func TestAPoolThatKeepsTooFewConnectionsIsSaid(t *testing.T) {
+// database/sql keeps two idle connections by default and closes all others.
+// Only the lost time shows that.
+func TestPoolThatKeepsTooFewConnectionsIsLogged(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		keep int
@@ -36,20 +36,20 @@ func TestAPoolThatKeepsTooFewConnectionsIsSaid(t *testing.T) {
 				}
 			}
 			handle(1)
-			for range 2 { // times that it is looked at
+			for range 2 { // the check needs two samples
 				for range 20 {
 					b.takeAtOnce(10)
 				}
 				handle(500)
 			}
 			if said := logs.Count("SetMaxIdleConns"); said != c.said {
-				t.Errorf("it was said %d times: %v", said, logs.Lines())
+				t.Errorf("logged %d times: %v", said, logs.Lines())
 			}
 		})
 	}
 }
 
-// takeAtOnce gives connections back when all have been taken.
+// takeAtOnce takes n connections, and then returns all of them.
 func (b *bench) takeAtOnce(n int) {
 	b.Helper()
 	conns := make([]*sql.Conn, n)

@@ -13,23 +13,24 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// cause is what a message passes on to those that its handler produces.
+// cause holds the data of a message that the messages produced by its handler
+// inherit.
 type cause struct {
 	id, tenant string
-	own        string     // what caused the message itself
-	span       trace.Span // of the handling, or of whoever sent the message
+	parent     string     // causation id of the message itself
+	span       trace.Span // of the handler, or of the sender if no span is recorded here
 }
 
 func causeOf(msg *message.Message) cause {
 	return cause{msg.UUID, msg.Metadata[meta.TenantID], msg.Metadata[meta.CausationID], trace.SpanFromContext(msg.Context())}
 }
 
-// mark passes on what the handler has not said itself.
+// mark sets the inherited metadata of msg that the handler has not set itself.
 func (c cause) mark(msg *message.Message) {
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}
 	}
-	if c.own != "" && msg.Metadata[meta.CausationID] == c.own { // the handler has copied all metadata
+	if c.parent != "" && msg.Metadata[meta.CausationID] == c.parent { // the handler has copied all metadata
 		delete(msg.Metadata, meta.CausationID)
 	}
 	for key, value := range map[string]string{meta.CausationID: c.id, meta.TenantID: c.tenant} {
@@ -42,16 +43,17 @@ func (c cause) mark(msg *message.Message) {
 	}
 }
 
-// addressed is a produced message and where it is to go.
+// addressed is a produced message with its topic.
 type addressed struct {
 	topic string
 	msg   *message.Message
 }
 
-// address finds the topics of what a handler produced under ctx.
+// address returns the produced messages with their topics. The topic is in the
+// metadata of the message, or else the publish topic of the handler of ctx.
 func (i *Inbox) address(ctx context.Context, consumer string, produced []*message.Message) ([]addressed, error) {
 	if len(produced) > 0 && i.config.Outbox == nil {
-		return nil, disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("dedup: consumer %q: %w", consumer, ErrNoOutbox))
+		return nil, disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("dedup: consumer %q: %w", consumer, errNoOutbox))
 	}
 	all := make([]addressed, len(produced))
 	for n, msg := range produced {
@@ -60,21 +62,22 @@ func (i *Inbox) address(ctx context.Context, consumer string, produced []*messag
 			topic = own
 		}
 		if topic == "" {
-			return nil, disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("dedup: consumer %q: message %d: %w", consumer, n, ErrNoTopic))
+			return nil, disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("dedup: consumer %q: message %d: %w", consumer, n, errNoTopic))
 		}
 		all[n] = addressed{topic, msg}
 	}
 	return all, nil
 }
 
-// store puts what handlers produced into the outbox, in their transaction.
-// Returned to the router it would be published after the commit, and lost if
-// the process died in between. Neighbours with the same topic share a statement.
+// store inserts produced messages into the outbox, in the transaction of their
+// handler. If the middleware returned them, the router would publish them after
+// the commit, and lose them if the process died before. Adjacent messages with the
+// same topic share a statement.
 func (i *Inbox) store(tx *sql.Tx, consumer string, all []addressed) error {
 	if len(all) == 0 {
 		return nil
 	}
-	events := i.config.Outbox(tx)
+	publisher := i.config.Outbox(tx)
 	for len(all) > 0 {
 		topic := all[0].topic
 		var msgs []*message.Message
@@ -82,7 +85,7 @@ func (i *Inbox) store(tx *sql.Tx, consumer string, all []addressed) error {
 			msgs = append(msgs, all[0].msg)
 			all = all[1:]
 		}
-		if err := events.Publish(topic, msgs...); err != nil {
+		if err := publisher.Publish(topic, msgs...); err != nil {
 			if errors.Is(err, sql.ErrTxDone) {
 				return endedByHandler(err)
 			}

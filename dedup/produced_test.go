@@ -21,12 +21,12 @@ func produce(id string, err error) message.HandlerFunc {
 	}
 }
 
-// What a handler produces is stored in its transaction, and not given to the
-// router to be published after the commit.
-func TestTrap37ProducedMessagesAreCommittedWithTheEffect(t *testing.T) {
+// Trap 37. Produced messages are stored in the handler's transaction. The
+// router does not get them, because it would publish them after the commit.
+func TestProducedMessagesAreCommittedWithTheEffect(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
-		for range 2 { // the second copy must not produce again
+		for range 2 { // the duplicate must not produce messages again
 			msg := message.NewMessage("m1", nil)
 			outbox.SetTenant(msg, "acme")
 			returned, err := b.inbox.Middleware(produce("e1", nil))(msg)
@@ -53,9 +53,8 @@ func TestTrap37ProducedMessagesAreCommittedWithTheEffect(t *testing.T) {
 	})
 }
 
-// What was produced for an effect that came to nothing, at the last moment, is
-// not sent either.
-func TestTrap37ProducedMessagesOfACommitThatIsRefusedAreGone(t *testing.T) {
+// Trap 37. If the commit is refused, the produced messages are not sent either.
+func TestProducedMessagesOfARefusedCommitAreNotSent(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil)
 	b.exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
 	b.exec(`INSERT INTO unique_later VALUES (1)`)
@@ -70,7 +69,8 @@ func TestTrap37ProducedMessagesOfACommitThatIsRefusedAreGone(t *testing.T) {
 	b.expect(0, 0, 0)
 }
 
-// What a handler says itself about cause and tenant is not overruled.
+// The inbox does not overwrite a causation id or tenant that the handler has
+// set.
 func TestProducedMessagesKeepTheirOwnCauseAndTenant(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	msg := message.NewMessage("m1", nil)
@@ -91,7 +91,7 @@ func TestProducedMessagesKeepTheirOwnCauseAndTenant(t *testing.T) {
 	b.expect(0, 1, 1)
 }
 
-func TestTheTenantIsInTheInbox(t *testing.T) {
+func TestInboxStoresTheTenant(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		msg := message.NewMessage("m1", nil)
@@ -116,7 +116,7 @@ func TestProducedMessagesAreRolledBackWithTheEffect(t *testing.T) {
 	})
 }
 
-func TestAProducedMessageThatTheOutboxRefusesFailsTheHandler(t *testing.T) {
+func TestProducedMessageThatTheOutboxRefusesFailsTheHandler(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		_, err := b.inbox.Middleware(produce("", nil))(message.NewMessage("m1", nil))
@@ -128,7 +128,7 @@ func TestAProducedMessageThatTheOutboxRefusesFailsTheHandler(t *testing.T) {
 	})
 }
 
-func TestMessagesWithNowhereToGoAreAPermanentFailure(t *testing.T) {
+func TestProducedMessagesWithoutTopicOrOutboxFailPermanently(t *testing.T) {
 	db := testkit.SQLite(t)
 	b := newBench(t, db, nil)
 	_, err := b.inbox.Middleware(func(*message.Message) ([]*message.Message, error) {

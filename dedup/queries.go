@@ -12,29 +12,29 @@ import (
 )
 
 type queries struct {
-	begin  string // of a transaction that claims nothing
+	begin  string // for a transaction without an insert into the inbox
 	insert dialect.Statement
 	same   dialect.Statement
 
-	// check fails if the handler has ended the transaction. What one sends as a
-	// statement nobody else sees: what it writes then would be committed without
+	// check fails if the handler has ended the transaction, for example with a
+	// COMMIT statement. Statements that ran after that would be committed without
 	// a row in the inbox.
 	check string
 
-	// The same for several messages.
+	// For batches: the same as insert and same, for several rows.
 	beforeClaim func(lock time.Duration) string
 	claim       func(rows int) string
-	afterClaim  string // none for SQLite
+	afterClaim  string // empty for SQLite
 	digests     string
 
 	sweepInbox      string
-	sweepInboxFrom  string // where a batch before it has come to
+	sweepInboxFrom  string // continues at the time where the previous batch ended
 	sweepParked     string
 	sweepParkedFrom string
 
 	keys keyQueries
 
-	// Of an inbox that is laid out by day.
+	// For the layout schema.ByDay.
 	sweepRows func(table string) string
 	days      dayQueries
 }
@@ -44,9 +44,10 @@ func newQueries(d dialect.Dialect, c Config) queries {
 	q := queries{
 		begin: `SELECT ` + keepLockTimeout + `; ` + idle,
 
-		// Every message pays for this one: the timeouts go with it. That of locks is
-		// for this statement alone. It is set by an expression, before the row is
-		// inserted, and set back after it was; if it was not, no handler follows.
+		// Every message needs this statement, so it sets the timeouts too and saves
+		// a round trip. lock_timeout applies to this statement only: an expression in
+		// VALUES sets it before the insert, and RETURNING restores it. Without an
+		// inserted row RETURNING does not run, but then no handler runs either.
 		insert: d.Statement(idle, `
 			INSERT INTO {inbox} (message_id, consumer, digest, tenant)
 			VALUES ($1, $2, $3, CASE
@@ -54,11 +55,12 @@ func newQueries(d dialect.Dialect, c Config) queries {
 			ON CONFLICT (message_id, consumer) DO NOTHING
 			RETURNING `+lockTimeoutBack),
 
-		// One that says who has done so: no parameter has this name.
+		// The error names a setting that does not exist, so transactionGone
+		// recognizes it.
 		check: `SELECT current_setting('once.' || CASE WHEN current_setting('once.lock_timeout', true) <> '' ` +
 			`THEN 'lock_timeout' ELSE '` + endedParameter + `' END)`,
 
-		// Not part of it: together they cost more than both.
+		// Not combined with insert: the combined statement costs more than two.
 		same: d.Statement("", `
 			SELECT digest = $3 FROM {inbox} WHERE message_id = $1 AND consumer = $2`),
 
@@ -85,62 +87,57 @@ func newQueries(d dialect.Dialect, c Config) queries {
 	}
 	table := "inbox"
 	if c.Schema.Inbox == schema.ByDay {
-		table = "inbox_default" // where keys are, too
+		table = "inbox_default" // the partition of keys, and of ids without a time
 		q.sweepRows = newSweepRows(d, ``, ``)
 		q.days = newDayQueries(d)
 	}
 	const returning = `RETURNING {millis processed_at}`
-	q.sweepInbox = newSweepRows(d, keysStay, returning)(c.Schema.Table(table))
-	q.sweepInboxFrom = newSweepRows(d, keysStay+` AND processed_at >= {from_millis $5}`, returning)(c.Schema.Table(table))
+	q.sweepInbox = newSweepRows(d, expiredKey, returning)(c.Schema.Table(table))
+	q.sweepInboxFrom = newSweepRows(d, expiredKey+` AND processed_at >= {from_millis $5}`, returning)(c.Schema.Table(table))
 	return q
 }
 
-// newSweepRows returns how a batch of the inbox, or of a part of it, is removed.
-// A message that is parked may run again, however long it lies there. In order,
-// or a sweep that finds little may read the whole table.
-func newSweepRows(d dialect.Dialect, besides, returning string) func(table string) string {
+// newSweepRows returns the statement that removes a batch of expired rows from a
+// table or partition. It keeps ids of parked messages, because they may run again.
+// The ORDER BY makes PostgreSQL use the index; otherwise a sweep that finds few
+// rows may read the whole table.
+func newSweepRows(d dialect.Dialect, condition, returning string) func(table string) string {
 	query := d.SQL(`
 			DELETE FROM %[1]s WHERE (message_id, consumer) IN (
 				SELECT message_id, consumer FROM %[1]s AS i
 				WHERE processed_at < {after $1} AND NOT EXISTS (
 					SELECT 1 FROM {parked} AS p
 					WHERE p.consumer = i.consumer AND p.message_id = i.message_id AND p.message_id <> ''
-					  AND p.state NOT IN ` + parked.Final + `) ` + besides + `
+					  AND p.state NOT IN ` + parked.Final + `) ` + condition + `
 				ORDER BY processed_at LIMIT $2
 				{skip_locked}) ` + returning)
 	return func(table string) string { return fmt.Sprintf(query, table) }
 }
 
-// keysStay is the condition for the keys among the rows, see [Inbox.learnKeys].
-// A message that is over keeps its key for as long as its row stays: an edited
-// one in its place may have the same. Not NOT EXISTS: PostgreSQL could read all
-// parked messages for it.
-const keysStay = `
+// expiredKey is the condition under which a row that is a key may be removed, see
+// [Inbox.recordParkedKeys]. A resolved message keeps its key while its row exists,
+// because an edited copy of it may have the same key. A subquery with LIMIT
+// replaces NOT EXISTS, for which PostgreSQL may read all parked messages.
+const expiredKey = `
 					AND (substr(i.message_id, 1, 4) <> '` + keyPrefix + `'
 					     OR processed_at < {from_millis $3} AND i.consumer NOT IN {list $4 text}
 					        AND (SELECT 1 FROM {parked} AS p
 					             WHERE p.dedup_key = i.message_id AND p.consumer = i.consumer AND p.dedup_key <> ''
 					             LIMIT 1) IS NULL)`
 
-// sweepParked returns how a batch of the parked messages is removed. What became
-// of the entries of a replay is counted in them until it has finished. The ids
-// are given as an array, or PostgreSQL could join them with the whole table.
+// sweepParked returns the statement that removes a batch of finished parked
+// messages. It keeps the entries of a replay that has not finished, because the
+// replay counts its outcomes in their rows. The ids are an array; otherwise
+// PostgreSQL may join them with the whole table.
 func sweepParked(d dialect.Dialect, from string) string {
-	among, end := `= ANY (ARRAY(`, `))`
-	if d.SQLite() {
-		among, end = `IN (`, `)`
-	}
-	return d.SQL(`
-			DELETE FROM {parked} WHERE id ` + among + `
-				SELECT id FROM {parked} WHERE state IN ` + parked.Final + ` AND finished_at < {after $1} ` + from + `
+	return parked.DeleteRows(d, `
+				SELECT id FROM {parked} WHERE state IN `+parked.Final+` AND finished_at < {after $1} `+from+`
 				  AND (replay_id IS NULL OR replay_id NOT IN (SELECT id FROM {replays} WHERE state <> 'finished'))
-				ORDER BY finished_at LIMIT $2
-				{skip_locked}` + end + `
-			RETURNING {millis finished_at}`)
+				ORDER BY finished_at LIMIT $2`, `RETURNING {millis finished_at}`)
 }
 
-// setTimeouts has no arguments, so that it is one round trip, and is empty for
-// SQLite.
+// setTimeouts returns a statement that sets the timeouts of a transaction. It has
+// no parameters, so that it is one round trip. It is empty for SQLite.
 func setTimeouts(d dialect.Dialect, lock, idle time.Duration) string {
 	if d.SQLite() {
 		return ""
@@ -149,15 +146,15 @@ func setTimeouts(d dialect.Dialect, lock, idle time.Duration) string {
 		lock.Milliseconds(), idle.Milliseconds())
 }
 
-// The handler's statements wait for locks for as long as its session says. That
-// is kept in a parameter of the transaction, which is empty outside of it.
+// The handler's statements use the lock_timeout of the session. Its value is kept
+// in a setting of the transaction while the inbox uses its own lock_timeout.
 const (
 	keepLockTimeout = `set_config('once.lock_timeout', current_setting('lock_timeout'), true)`
 	lockTimeoutBack = `set_config('lock_timeout', current_setting('once.lock_timeout'), true)`
 )
 
-// What the error of a check says: which parameter, or which savepoint, is not
-// there.
+// The error of check contains one of these names: the setting (PostgreSQL) or the
+// savepoint (SQLite) that does not exist.
 const (
 	endedParameter = `transaction_was_ended_by_the_handler`
 	savepoint      = `once_message`
@@ -165,12 +162,13 @@ const (
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// batchLockTimeout is how long a batch waits for copies that are handled
-// elsewhere, before its messages go on alone: then only those wait longer.
+// batchLockTimeout is how long a batch waits for duplicates that other
+// transactions handle. Then its messages run alone, so that only the duplicates
+// wait longer.
 const batchLockTimeout = time.Second
 
-// claimParams are the parameters of a row. The consumer is the first one and
-// the same for all.
+// claimParams is the number of parameters of a row. The consumer is one more, the
+// first of the statement, for all rows.
 const claimParams = 3
 
 func newClaim(d dialect.Dialect) func(rows int) string {

@@ -19,8 +19,8 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const consumer = "payments"
 
-// bench is a database with an inbox and a table of effects, which has no
-// unique constraint: an effect that happens twice shows.
+// bench is a database with an inbox and a table of effects. The table has no
+// unique constraint, so that a repeated effect is visible.
 type bench struct {
 	*testing.T
 	testkit.Database
@@ -71,7 +71,7 @@ func (b *bench) count(what string) (n int) {
 	return n
 }
 
-// expect checks how many effects, inbox rows and outbox rows there are.
+// expect checks the numbers of effects, inbox rows and outbox rows.
 func (b *bench) expect(effects, done, events int) {
 	b.Helper()
 	if got := [3]int{b.count("effects"), b.count("once_inbox"), b.count("once_outbox")}; got != [3]int{effects, done, events} {
@@ -79,7 +79,7 @@ func (b *bench) expect(effects, done, events int) {
 	}
 }
 
-// write is the effect of a message, in its transaction.
+// write writes the effect of a message, in its transaction.
 func write(ctx context.Context, msg *message.Message) error {
 	tx, ok := dedup.TxFromContext(ctx)
 	if !ok {

@@ -15,30 +15,30 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// sweepBatch bounds what one transaction removes.
+// sweepBatch is the maximum number of rows that one transaction removes.
 const sweepBatch = 2000
 
-// Run calls [Inbox.Sweep] every Config.SweepInterval until ctx ends, and
-// returns nil then. Any number of processes may run it: they do not wait for
-// each other. An error of the database is logged, and the next sweep tries on.
-// After the first sweep that succeeds it logs what [schema.Durability] says.
+// Run calls [Inbox.Sweep] every Config.SweepInterval until ctx ends, and then
+// returns nil. Any number of processes may run it; they do not wait for each
+// other. Run logs an error of the database and continues with the next sweep.
+// After the first successful sweep it logs the result of [schema.Durability].
 func (i *Inbox) Run(ctx context.Context) error {
 	tick := time.NewTicker(i.config.SweepInterval)
 	defer tick.Stop()
-	failing, looked := false, false
+	failing, durabilityLogged := false, false
 	for {
 		_, err := i.Sweep(ctx)
-		if err == nil && !looked {
+		if err == nil && !durabilityLogged {
 			i.dialect.LogDurability(ctx, i.db, i.config.Logger)
-			looked = true
+			durabilityLogged = true
 		}
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil && !failing:
-			i.config.Logger.Error("What is too old cannot be removed, trying on", err, nil)
+			i.config.Logger.Error("Sweep of the inbox failed, will be tried again", err, nil)
 		case err == nil && failing:
-			i.config.Logger.Info("What is too old is removed again", nil)
+			i.config.Logger.Info("Sweep of the inbox works again", nil)
 		}
 		failing = err != nil
 		select {
@@ -49,29 +49,31 @@ func (i *Inbox) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep removes what is older than Config.Retention by the database's clock,
-// in short transactions, and says how many rows that were: messages that are
-// remembered, but for those that wait or are in quarantine and so may run
-// again, and parked messages that were resolved or discarded, but for those of a
-// replay that has not finished.
+// Sweep removes rows that are older than Config.Retention by the database's clock,
+// in short transactions, and returns the number of removed rows:
 //
-// With Config.Key a key stays while a message that waits or is in quarantine has
-// it. An Inbox with that Key has to sweep, in a process that handles the
-// consumer's messages: any other one leaves a consumer's keys alone while it has
-// parked messages that have waited for long and whose keys it does not know.
+//   - ids of handled messages, except those of messages that are parked or in
+//     quarantine, because they may run again;
+//   - parked messages that were resolved or discarded, except those of a replay
+//     that has not finished.
 //
-// Of an inbox with the layout schema.ByDay it also makes the partitions of the
-// days that come, and removes days that are too old, whose rows it does not
-// count: for that it must be called as the owner of the tables. A day that is
-// in use is left to the next call.
+// With Config.Key, Sweep keeps a key while a parked or quarantined message has it.
+// At least one process that handles the consumer's messages with that Key must
+// sweep: other processes cannot compute the keys of parked messages, and keep all
+// keys of a consumer while it has old parked messages.
+//
+// With the layout schema.ByDay, Sweep also creates the partitions of the coming
+// days, and empties and drops expired ones; it does not count their rows. This
+// needs the database role that owns the tables. Sweep skips a day that is in use
+// until the next call.
 func (i *Inbox) Sweep(ctx context.Context) (removed int64, err error) {
-	i.reminder.over.Store(true)
+	i.sweepWarning.off.Store(true)
 	if i.config.Schema.Inbox == schema.ByDay {
 		removed, err = i.sweepDays(ctx)
 	}
 	n, failed := i.sweepInbox(ctx)
 	removed, err = removed+n, errors.Join(err, failed)
-	n, failed = i.sweepOn(ctx, i.sql.sweepParked, i.sql.sweepParkedFrom, -i.config.Retention.Milliseconds(), sweepBatch)
+	n, failed = i.sweepForward(ctx, i.sql.sweepParked, i.sql.sweepParkedFrom, -i.config.Retention.Milliseconds(), sweepBatch)
 	removed, err = removed+n, errors.Join(err, failed)
 	if err != nil {
 		err = fmt.Errorf("dedup: sweep: %w", err)
@@ -79,28 +81,29 @@ func (i *Inbox) Sweep(ctx context.Context) (removed int64, err error) {
 	return removed, err
 }
 
-// reminder counts transactions until it is over: the inbox was swept, or it was
-// said that it is not.
-type reminder struct {
-	over  atomic.Bool
-	count atomic.Int64
+// sweepWarning counts transactions until the inbox is swept or the warning is
+// logged.
+type sweepWarning struct {
+	off          atomic.Bool
+	transactions atomic.Int64
 }
 
-// remindAfter is how many transactions an inbox may have before it is swept for
-// the first time. Run sweeps at once.
-const remindAfter = 1000
+// warnAfter is the number of transactions after which an inbox warns that it was
+// never swept. Run sweeps as soon as it starts.
+const warnAfter = 1000
 
-// remind logs, once, that nobody removes what is too old.
-func (i *Inbox) remind() {
-	if i.reminder.over.Load() || i.reminder.count.Add(1) < remindAfter || i.reminder.over.Swap(true) || i.config.SweptElsewhere {
+// warnIfNotSwept logs once that this process never calls Sweep.
+func (i *Inbox) warnIfNotSwept() {
+	w := &i.sweepWarning
+	if w.off.Load() || w.transactions.Add(1) < warnAfter || w.off.Swap(true) || i.config.SweptElsewhere {
 		return
 	}
-	i.config.Logger.Error("The inbox grows: this process does not remove what is too old",
+	i.config.Logger.Error("The inbox grows: this process does not remove expired rows",
 		errors.New("Inbox.Run was not called: add once.Plugin to the router or call Run, or set Config.SweptElsewhere if another process does"),
 		watermill.LogFields{"table": i.config.Schema.Table("inbox"), "retention": i.config.Retention.String()})
 }
 
-// sweepAll removes batches until there is nothing left to remove.
+// sweepAll repeats sweep until no expired row is left.
 func (i *Inbox) sweepAll(ctx context.Context, query string) (removed int64, err error) {
 	for {
 		n, err := i.sweep(ctx, query)
@@ -112,7 +115,7 @@ func (i *Inbox) sweepAll(ctx context.Context, query string) (removed int64, err 
 }
 
 func (i *Inbox) sweep(ctx context.Context, query string) (removed int64, err error) {
-	return i.inBatch(ctx, func(tx *sql.Tx) (int64, error) {
+	return i.removeInTx(ctx, func(tx *sql.Tx) (int64, error) {
 		result, err := tx.ExecContext(ctx, query, -i.config.Retention.Milliseconds(), sweepBatch)
 		if err != nil {
 			return 0, err
@@ -121,14 +124,14 @@ func (i *Inbox) sweep(ctx context.Context, query string) (removed int64, err err
 	})
 }
 
-// sweepOn removes batches of rows, each from where the one before it has come
-// to: what must stay is passed over once. from is statement with that place as a
-// further argument.
-func (i *Inbox) sweepOn(ctx context.Context, statement, from string, args ...any) (removed int64, err error) {
+// sweepForward removes rows batch by batch. Each batch continues at the time where
+// the previous batch ended, so that rows that must stay are read once only. from
+// is statement with that time as one more argument.
+func (i *Inbox) sweepForward(ctx context.Context, statement, from string, args ...any) (removed int64, err error) {
 	own := len(args)
 	for {
 		last := int64(math.MinInt64)
-		n, err := i.inBatch(ctx, func(tx *sql.Tx) (n int64, err error) {
+		n, err := i.removeInTx(ctx, func(tx *sql.Tx) (n int64, err error) {
 			err = query(ctx, tx, func(scan func(...any) error) error {
 				var at int64
 				err := scan(&at)
@@ -141,12 +144,12 @@ func (i *Inbox) sweepOn(ctx context.Context, statement, from string, args ...any
 		if err != nil || n < sweepBatch {
 			return removed, err
 		}
-		statement, args = from, append(args[:own:own], last-1) // which may have been rounded up
+		statement, args = from, append(args[:own:own], last-1) // last may have been rounded up
 	}
 }
 
-// inBatch is the transaction of a batch.
-func (i *Inbox) inBatch(ctx context.Context, remove func(tx *sql.Tx) (int64, error)) (removed int64, err error) {
+// removeInTx runs remove in a transaction and counts the removed rows.
+func (i *Inbox) removeInTx(ctx context.Context, remove func(tx *sql.Tx) (int64, error)) (removed int64, err error) {
 	err = i.dialect.Write(ctx, i.db, func(tx *sql.Tx) error {
 		removed, err = remove(tx)
 		failpoint.Hit("dedup/sweep")

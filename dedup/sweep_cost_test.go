@@ -10,9 +10,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A batch costs what it removes, however large the inbox is, also when its
-// space has been used again, and no order of time is left in it.
-func TestASweepDoesNotReadTheWholeInbox(t *testing.T) {
+// The cost of a batch depends on the rows that it removes, not on the size of
+// the inbox, even if the table reuses space and its rows are not in the order
+// of time.
+func TestSweepDoesNotReadTheWholeInbox(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil)
 	fill := func(rows int, days string) {
 		b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
@@ -36,7 +37,8 @@ func TestASweepDoesNotReadTheWholeInbox(t *testing.T) {
 	}
 }
 
-// cost is what a batch reads and removes; it is rolled back.
+// cost returns the pages that a batch reads and the rows that it removes. It
+// rolls the batch back.
 func (b *bench) cost(retention time.Duration) (pages, rows int) {
 	b.Helper()
 	return b.explained(dedup.SweepQuery(b.inbox),
@@ -73,9 +75,9 @@ func (b *bench) explained(query string, args ...any) (pages, rows int) {
 	return top.Hit + top.Read, int(top.Plans[0].Rows)
 }
 
-// What a replay that has not finished keeps is passed over once, not by every
-// batch.
-func TestASweepPassesOverAReplayOnce(t *testing.T) {
+// A sweep reads the entries that a running replay keeps once, not once for
+// every batch.
+func TestSweepReadsEntriesOfARunningReplayOnce(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil)
 	const kept, old = 20_000, 7000 // four batches
 	b.exec(`INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id)
@@ -87,7 +89,7 @@ func TestASweepPassesOverAReplayOnce(t *testing.T) {
 			FROM generate_series(1, $1) AS i`, rows)
 	}
 	b.exec(`VACUUM ANALYZE once_parked`)
-	b.SetMaxIdleConns(0) // a connection tells what it has read when it ends
+	b.SetMaxIdleConns(0) // a connection reports its statistics when it ends
 	const statistics = `(SELECT seq_tup_read + idx_tup_fetch AS read, n_tup_del AS deleted
 		FROM pg_stat_user_tables WHERE relname = 'once_parked') AS s`
 	read := func() (rows int) {
@@ -102,7 +104,7 @@ func TestASweepPassesOverAReplayOnce(t *testing.T) {
 		t.Fatalf("%d rows were removed, want %d", n, old)
 	}
 	testkit.Eventually(t, 20*time.Second, "all is told", func() bool { return b.count(statistics+` WHERE deleted = 7000`) == 1 })
-	// The rows that go are read twice: to find them, and to remove them.
+	// Removed rows are read twice: to find them and to delete them.
 	if rows := read() - before; rows > kept+4*old {
 		t.Errorf("%d rows were read, of %d that stay and %d that go", rows, kept, old)
 	}
@@ -111,9 +113,9 @@ func TestASweepPassesOverAReplayOnce(t *testing.T) {
 	}
 }
 
-// Keys that must stay cost a batch no more than ids that go, and the parked
+// Keys that must stay cost a batch no more than ids that expire. The parked
 // messages that have them are read once, not by every sweep.
-func TestASweepLooksForTheKeysOfParkedMessagesOnce(t *testing.T) {
+func TestSweepReadsParkedMessagesForTheirKeysOnce(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), byPayload)
 	const kept, old = 3000, 7000
 	for n := range 3 {

@@ -12,9 +12,10 @@ import (
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
 )
 
-// age makes everything that is remembered so much older.
+// age makes all rows of the inbox older.
 func (b *bench) age(by time.Duration) {
 	b.Helper()
 	d := b.store().Dialect()
@@ -53,8 +54,8 @@ func (b *bench) handle(h message.HandlerFunc, ids ...string) {
 	}
 }
 
-// What is younger than Retention stays, what is older goes, in batches.
-func TestOnlyWhatIsTooOldIsRemoved(t *testing.T) {
+// Rows younger than Retention stay, older rows are removed in batches.
+func TestSweepRemovesOnlyExpiredRows(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *dedup.Config) { c.Retention = 8 * 24 * time.Hour })
 		const old = 4500 // more than two batches
@@ -78,9 +79,10 @@ func TestOnlyWhatIsTooOldIsRemoved(t *testing.T) {
 	})
 }
 
-// A message that waits or is in quarantine may run again after any time: it is
-// remembered until then. So are two consumers of one message told apart.
-func TestTrap36WhatMayComeBackIsRemembered(t *testing.T) {
+// Trap 36. A parked or quarantined message may run again after any time, so the
+// inbox remembers it until then. The sweep distinguishes two consumers of one
+// message.
+func TestMessageThatMayRunAgainIsRemembered(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		ctx, store := t.Context(), b.store()
@@ -109,27 +111,29 @@ func TestTrap36WhatMayComeBackIsRemembered(t *testing.T) {
 			t.Errorf("of the parked %d are left, and %d in all", n, b.count(`once_parked`))
 		}
 		b.handle(apply, "waiting", "quarantined")
-		b.expect(6, 2, 0) // the six of the beginning
+		b.expect(6, 2, 0) // the six rows from the begin of the test
 		if n := b.sweep(); n != 0 {
 			t.Errorf("%d more were removed", n)
 		}
 	})
 }
 
-func TestTrap72ADiscardedMessageIsRememberedForItsTime(t *testing.T) {
+// Trap 72. A late duplicate of a discarded message must not be handled.
+func TestDiscardedMessageIsRememberedForTheRetention(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		store := b.store()
 		msg := message.NewMessage("m1", []byte("body"))
 		d := &parked.Delivery{Consumer: consumer, Topic: "t"}
-		if _, err := store.Quarantine(t.Context(), d, msg, parked.Failure{Err: errHandler}, nil); err != nil {
-			t.Fatal(err)
-		}
-		entries, err := store.List(t.Context(), parked.Filter{Limit: 1})
+		id, err := store.Quarantine(t.Context(), d, msg, parked.Failure{Err: errHandler}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := store.Discard(t.Context(), parked.Act{Actor: "test"}, []int64{entries[0].ID}); err != nil {
+		quarantine, err := poison.New(db.DB, poison.Config{Schema: store.Dialect().Config()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := quarantine.Discard(t.Context(), poison.Act{Actor: "test", Why: "test"}, id); err != nil {
 			t.Fatal(err)
 		}
 		b.age(29 * 24 * time.Hour)
@@ -147,7 +151,7 @@ func TestRunSweepsUntilItsContextEnds(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- b.inbox.Run(ctx) }()
-		for range 2 { // also at a later sweep
+		for range 2 { // a later sweep must keep them too
 			b.handle(apply, "m1")
 			b.age(31 * 24 * time.Hour)
 			testkit.Eventually(t, 20*time.Second, "it is forgotten", func() bool { return b.count("once_inbox") == 0 })
@@ -159,9 +163,9 @@ func TestRunSweepsUntilItsContextEnds(t *testing.T) {
 	})
 }
 
-// An id that is removed too early lets a late copy run again: such a setting is
-// refused, by the names of its fields.
-func TestTrap36RetentionIsNotShorterThanTheLongestWayBack(t *testing.T) {
+// Trap 36. An id that is removed too early lets a late duplicate run again. The
+// error names both fields.
+func TestRetentionShorterThanMaxDuplicateAgeIsRefused(t *testing.T) {
 	db := testkit.SQLite(t)
 	for _, config := range []dedup.Config{
 		{Retention: 6 * 24 * time.Hour},
@@ -178,8 +182,7 @@ func TestTrap36RetentionIsNotShorterThanTheLongestWayBack(t *testing.T) {
 	}
 }
 
-// A process that never removes anything is told so, once.
-func TestAnInboxThatIsNeverSweptIsSaid(t *testing.T) {
+func TestInboxThatIsNeverSweptIsLoggedOnce(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		elsewhere bool
@@ -201,10 +204,10 @@ func TestAnInboxThatIsNeverSweptIsSaid(t *testing.T) {
 			for n := range 1100 {
 				b.handle(apply, fmt.Sprint("m", n))
 			}
-			const text = `ERROR The inbox grows: this process does not remove what is too old`
+			const text = `ERROR The inbox grows: this process does not remove expired rows`
 			if n := logs.Count(text, `table="once_inbox"`, "retention=720h0m0s", "err=Inbox.Run was not called: add once.Plugin to the router "+
 				"or call Run, or set Config.SweptElsewhere if another process does"); n != c.said || logs.Count(text) != c.said {
-				t.Errorf("it was said %d times: %q", n, logs.Lines())
+				t.Errorf("logged %d times: %q", n, logs.Lines())
 			}
 		})
 	}

@@ -7,14 +7,12 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// TxFromContext returns the transaction of the message that is being handled;
-// ctx is the message's context. What is written through it takes effect
-// together with the message's entry in the inbox, or not at all. It must be
-// neither committed nor rolled back by the handler, nor used after it.
+// TxFromContext returns the transaction of the message whose context is ctx, and
+// false outside of the inbox's middlewares. Writes through it take effect together
+// with the message's row in the inbox, or not at all. A handler must not commit
+// it, roll it back, or use it after it has returned.
 //
-// What a handler writes through any other connection, such as a *sql.DB of its
-// package, is not part of it: it stays when the attempt fails, and is done again
-// by the next one. oncetest.Run finds that.
-//
-// It is false outside of [Inbox.Middleware].
+// Writes through any other connection, such as a global *sql.DB, are not part of
+// the transaction: they remain if the attempt fails, and the next attempt repeats
+// them. oncetest.Run detects this.
 func TxFromContext(ctx context.Context) (*sql.Tx, bool) { return parked.TxOf(ctx) }

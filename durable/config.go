@@ -12,53 +12,52 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Config is what an [Storage] can be told. The zero value is ready for use.
+// Config configures a [Storage]. The zero value is ready for use.
 type Config struct {
-	// Schema says which tables, in which kind of database. It is the one of
-	// the consumers' retry and poison. Defaults to PostgreSQL and the prefix
-	// "once_".
+	// Schema names the tables and the kind of database. Use the same value for the
+	// consumer's retry and poison. Defaults to PostgreSQL and the prefix "once_".
 	Schema schema.Config
 
-	// BatchSize is how many messages are stored with one statement at the most.
-	// There are never more than the transport has in flight: for RabbitMQ see
-	// rabbit.SubscriberConfig.InFlight. A batch is also stored when it has 8 MiB.
-	// Defaults to 500.
+	// BatchSize is how many messages one statement stores at most. A batch never
+	// has more messages than the transport has in flight; for RabbitMQ see
+	// rabbit.SubscriberConfig.InFlight. A batch of 8 MiB is stored even if it has
+	// fewer messages. Defaults to 500.
 	BatchSize int
 
-	// BatchWait is how long the first message of a batch waits for others at the
-	// most. While a batch is being stored the next one gathers in any case, so
-	// this matters when there is little to do: it saves commits, and costs
-	// latency. Defaults to 1 ms.
+	// BatchWait is how long the first message of a batch waits for others at most.
+	// While a batch is stored, the next one is collected in any case, so BatchWait
+	// matters only under low load: a longer wait saves commits and adds latency.
+	// Defaults to 1 ms.
 	BatchWait time.Duration
 
-	// Ahead is how many stored messages each subscription claims beyond those
-	// that its handlers are at, so that one statement claims many. It is to be
-	// small where handlers are slow and other instances could take them. If the
-	// process is killed, all that it had claimed run alone, one by one, the first
-	// time after. Defaults to 64.
+	// Ahead is how many stored messages each subscription claims in addition to the
+	// messages that its handlers are running, so that one statement claims many.
+	// Choose a small value if handlers are slow and other instances could take the
+	// messages. After a crash all claimed messages run alone, one by one, until each
+	// was handled. Defaults to 64.
 	Ahead int
 
-	// KeepHandled is how long the row of a message stays after it was handled,
-	// to be looked at; meanwhile a late copy is not stored again. What is older
-	// is removed in short transactions while the consumer is subscribed, or by
-	// dedup's Retention if that is shorter. Defaults to 0: rows are removed at
-	// once.
+	// KeepHandled is how long the row of a handled message stays, so that you can
+	// inspect it. Meanwhile a late copy is not stored again. Older rows are removed
+	// in short transactions while the consumer is subscribed; dedup's Retention
+	// removes them earlier if it is shorter. Defaults to 0: rows are removed at once.
 	KeepHandled time.Duration
 
-	// UnackedWait is how long messages are kept, neither acked nor nacked, while they
-	// cannot be stored; then they are handed back to the transport. It must be
-	// shorter than the broker's consumer timeout (RabbitMQ: 30 minutes), and
-	// than half of it where as many messages wait at hand as are in flight. With
-	// retry's KeyOrder they are kept for as long as it takes: handed back, they
-	// would come again behind what came after them. Else others, if the
-	// database takes them, pass one that it refuses. Defaults to 10 minutes.
+	// UnackedWait is how long messages stay unacked while they cannot be stored.
+	// Then they are nacked. It must be shorter than the broker's consumer timeout
+	// (RabbitMQ: 30 minutes). If as many messages are prefetched as are handled at
+	// once, it must be shorter than half of that timeout. With retry's KeyOrder there
+	// is no limit: a nacked message would return behind its successors. Without
+	// KeyOrder a message that the database refuses does not stop other messages.
+	// Defaults to 10 minutes.
 	UnackedWait time.Duration
 
-	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
+	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
+	// silence.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider is where the instruments are made. Defaults to
-	// OpenTelemetry's global one, which does nothing until another is set.
+	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global
+	// provider, which does nothing until you set another.
 	MeterProvider metric.MeterProvider
 }
 
@@ -74,7 +73,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// maxBatch bounds what one statement is asked to take.
+// maxBatch is the largest number of rows in one statement.
 const maxBatch = 10_000
 
 func (c Config) validate() error {

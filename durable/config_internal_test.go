@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A message that waits at hand behind others which are held is held as long
-// itself, and must go back before RabbitMQ closes the channel under it.
-func TestTrap46TheDefaultHoldFitsTwiceIntoTheConsumerTimeout(t *testing.T) {
+// A prefetched message may wait for UnackedWait behind other messages, and then
+// for UnackedWait itself. It must be nacked before RabbitMQ closes the channel.
+func TestTrap46DefaultUnackedWaitIsLessThanHalfTheConsumerTimeout(t *testing.T) {
 	const consumerTimeout = 30 * time.Minute // RabbitMQ's default
 	if hold := (Config{}).withDefaults().UnackedWait; 2*hold >= consumerTimeout {
 		t.Errorf("twice %v is not less than %v", hold, consumerTimeout)

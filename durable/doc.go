@@ -1,22 +1,27 @@
-// Package inbox makes a consumer durable: what arrives is stored in the
-// consumer's own database and acked, and handled from there. The broker's queue
-// is empty as fast as rows can be written, however long the handlers take.
+// Package durable makes a consumer durable: it stores arriving messages in the
+// consumer's own database, acks them, and lets retry handle them from there. So
+// the broker's queue empties as fast as rows can be written, however slow the
+// handlers are.
 //
-// It is one more subscriber around the transport's:
+// A [Storage] is one more subscriber around the subscriber of the transport:
 //
 //	direct    retries.Subscriber("payments", sub)
-//	durable   retries.Subscriber("payments", intake.Subscriber(sub))
+//	durable   retries.Subscriber("payments", storage.Subscriber(sub))
 //
-// The rest of the chain stays as it is. Messages that came together are stored
-// with one statement, in the table that retry parks messages in, and acked when
-// the commit is known. Retry's Subscriber claims them there, hands them to the
-// same handler, and removes the rows of what was handled, many at a time each.
+// The rest of the chain does not change. Messages that arrive together are stored
+// with one statement, in the table of parked messages, and acked after the
+// commit. Retry's Subscriber claims them there, hands them to the same handler,
+// and removes the rows of handled messages, several rows at a time.
 //
-//	transport ─ intake ─ commit, ack
+//	transport ─ durable ─ commit, ack
 //	               └─ parked, due now ─ retry.Subscriber ─ poison ─ retry ─ dedup ─ handler
 //
-// A message that the transport could not decode is not stored here but handed
-// on, so that poison puts it into quarantine; it is acked after that.
+// A message that the transport cannot decode is not stored here. It goes to the
+// handler's chain at once, where poison quarantines it, and is acked after that.
 //
-// docs/choosing.md says when that is worth its price.
+// docs/choosing.md says when a durable consumer is worth its price.
+//
+// To read the code, start with config.go and storage.go (API). Then follow a
+// message: subscriber.go, batch.go, persist.go. sweep.go removes old rows;
+// instruments.go and plugin.go stand alone.
 package durable

@@ -2,5 +2,5 @@ package durable
 
 import "time"
 
-// SetOneTry has a try to store a batch end after d.
+// SetOneTry sets the timeout of one try to store a batch.
 func (i *Storage) SetOneTry(d time.Duration) { i.oneTry = d }

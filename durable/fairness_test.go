@@ -33,9 +33,9 @@ func (b *bench) handledSoFar() []string {
 	return slices.Clone(b.handled)
 }
 
-// What comes last is handled soon, though another tenant has thousands waiting
-// and some of them in hand.
-func TestATenantWithManyDoesNotStarveOneWithFew(t *testing.T) {
+// Another tenant has thousands of waiting messages, some of them claimed. The
+// messages of a small tenant, which arrive last, are handled soon.
+func TestTenantWithFewMessagesIsServedSoon(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		for range 5 {
@@ -55,7 +55,7 @@ func TestATenantWithManyDoesNotStarveOneWithFew(t *testing.T) {
 		stored := len(b.handledSoFar())
 		isFew := func(id string) bool { return strings.HasPrefix(id, "few") }
 		var all []string
-		b.eventually("the few are handled", func() bool {
+		b.eventually("the messages of the small tenant are handled", func() bool {
 			all = b.handledSoFar()
 			return len(slices.DeleteFunc(slices.Clone(all), not(isFew))) == len(few)
 		})
@@ -63,9 +63,9 @@ func TestATenantWithManyDoesNotStarveOneWithFew(t *testing.T) {
 		for !isFew(all[last]) {
 			last--
 		}
-		// In hand there were 65 at the most.
+		// At most 65 messages of the large tenant were claimed before.
 		if between := last - stored; between > 150 {
-			t.Errorf("%d messages were handled until the last of the few", between)
+			t.Errorf("%d messages were handled before the last message of the small tenant", between)
 		}
 		if err := b.router.Close(); err != nil {
 			t.Fatal(err)

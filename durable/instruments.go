@@ -6,8 +6,8 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// What became of a message that arrived. The numbers are those of the
-// counter's series.
+// Outcomes of an arriving message. Each number is the index of a series of the
+// counter.
 const (
 	stored = iota
 	ignored
@@ -15,7 +15,7 @@ const (
 
 var outcomes = []string{stored: "stored", ignored: "ignored"}
 
-// instruments are what an Intake tells about itself.
+// instruments are the metrics of a Storage.
 type instruments struct {
 	received *telemetry.Counter
 	duration *telemetry.Durations
@@ -25,20 +25,20 @@ type instruments struct {
 func newInstruments(config Config) *instruments {
 	meter := telemetry.NewMeter(config.MeterProvider, "durable")
 	i := &instruments{
-		received: meter.Counter("once.durable.received", "{message}", "Messages that arrived and were acked, by what became of them.",
+		received: meter.Counter("once.durable.received", "{message}", "Messages that arrived and were acked, by their outcome.",
 			telemetry.Label{Key: telemetry.Outcome, Values: outcomes}),
-		duration: meter.Durations("once.durable.store.duration", "How long it took to store a batch.", telemetry.Done()),
-		lag:      meter.Durations("once.durable.lag", "From storing a message until it was handled."),
+		duration: meter.Durations("once.durable.store.duration", "Time to store a batch.", telemetry.Done()),
+		lag:      meter.Durations("once.durable.lag", "Time from the storing of a message to the end of its handler."),
 	}
 	i.received.Zero()
 	return i
 }
 
-func (i *instruments) receivedMany(all, fresh int64) {
-	i.received.Add(fresh, stored)
-	i.received.Add(all-fresh, ignored)
+func (i *instruments) receivedMany(all, added int64) {
+	i.received.Add(added, stored)
+	i.received.Add(all-added, ignored)
 }
 
-// handled notes how long a message has waited for its handler, and that for
-// itself.
+// handled records the time from the storing of a message to the end of its
+// handler.
 func (i *instruments) handled(lag time.Duration) { i.lag.Record(lag, 0) }

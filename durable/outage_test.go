@@ -17,32 +17,32 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// While the table is away messages are held, neither acked nor nacked.
-func TestTrap73AnOutageHoldsTheMessages(t *testing.T) {
+func TestTrap73MessagesStayUnackedWhileTableIsMissing(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.run(durable.Config{BatchSize: 2}, fine)
 		b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
 		msgs := messages("m1", "m2", "m3", "m4")
 		b.send(msgs...)
-		b.exec(`CREATE TABLE witness (id INTEGER)`) // takes longer than a first try
-		b.unanswered(msgs...)
+		b.exec(`CREATE TABLE witness (id INTEGER)`) // takes longer than the first try
+		b.unacked(msgs...)
 		b.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
 		b.acked(msgs...)
 		b.handles("m1", "m2", "m3", "m4")
 	})
 }
 
-// A transport is told to wait when a batch is full and cannot be stored.
-func TestAnOutageStopsTheTransport(t *testing.T) {
+// When a batch is full and cannot be stored, no more messages are received from
+// the transport.
+func TestOutageStopsReceiving(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t))
 	b.run(durable.Config{BatchSize: 1}, fine)
 	b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
 	msgs := messages("m1", "m2", "m3", "m4")
-	b.send(msgs[:3]...) // one that is refused, one that shows that all are, and one that gathers
+	b.send(msgs[:3]...) // the first is refused and passed, the second shows that all are refused, the third is collected
 	select {
 	case b.transport.messages <- msgs[3]:
-		t.Error("a fourth is taken")
+		t.Error("a fourth message is received")
 	case <-time.After(100 * time.Millisecond):
 	}
 	b.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
@@ -50,9 +50,9 @@ func TestAnOutageStopsTheTransport(t *testing.T) {
 	b.acked(msgs...)
 }
 
-// The time for which messages are held is shorter than the broker's consumer
-// timeout, those that gathered meanwhile included.
-func TestTrap46WhatIsHeldIsHandedBackInTime(t *testing.T) {
+// UnackedWait is shorter than the broker's consumer timeout. It also limits
+// messages that arrived during the outage.
+func TestTrap46MessagesAreNackedAfterUnackedWait(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.run(durable.Config{BatchSize: 1, UnackedWait: 200 * time.Millisecond}, fine)
@@ -63,15 +63,15 @@ func TestTrap46WhatIsHeldIsHandedBackInTime(t *testing.T) {
 			select {
 			case <-msg.Nacked():
 			case <-msg.Acked():
-				t.Fatal("acked, and nowhere stored")
+				t.Fatal("acked without being stored")
 			}
 		}
 		b.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
 	})
 }
 
-// Closing does not wait for a database that is away.
-func TestClosingHandsBackWhatCannotBeStored(t *testing.T) {
+// Close does not wait for an unreachable database.
+func TestCloseNacksMessagesThatCannotBeStored(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.run(durable.Config{}, fine)
@@ -90,8 +90,7 @@ func TestClosingHandsBackWhatCannotBeStored(t *testing.T) {
 	})
 }
 
-// A message that the database refuses does not keep its neighbours out.
-func TestARefusedMessageHarmsNoNeighbour(t *testing.T) {
+func TestRefusedMessageDoesNotStopNeighbours(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		if db.Dialect == "sqlite" {
@@ -105,8 +104,8 @@ func TestARefusedMessageHarmsNoNeighbour(t *testing.T) {
 		b.send(msgs[:3]...)
 		b.acked(msgs[0], msgs[2])
 		b.send(msgs[3])
-		b.acked(msgs[3]) // nor those that come after it
-		b.unanswered(msgs[1])
+		b.acked(msgs[3]) // messages that arrive later are not delayed either
+		b.unacked(msgs[1])
 		if db.Dialect == "sqlite" {
 			b.exec(`DROP TRIGGER refuse`)
 		} else {
@@ -117,8 +116,7 @@ func TestARefusedMessageHarmsNoNeighbour(t *testing.T) {
 	})
 }
 
-// Nor do several that come one after the other, for long.
-func TestSeveralRefusedMessagesHarmNoNeighbour(t *testing.T) {
+func TestSeveralRefusedMessagesDelayNeighboursShortly(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t))
 	b.exec(`ALTER TABLE once_parked ADD CONSTRAINT refuse CHECK (message_id NOT LIKE 'refused%')`)
 	b.run(durable.Config{BatchSize: 1}, fine)
@@ -127,17 +125,17 @@ func TestSeveralRefusedMessagesHarmNoNeighbour(t *testing.T) {
 	b.send(msgs...)
 	b.acked(msgs[2])
 	if took := time.Since(began); took > time.Minute {
-		t.Errorf("they had to wait for %v", took)
+		t.Errorf("later messages waited for %v", took)
 	}
-	b.unanswered(msgs[:2]...)
+	b.unacked(msgs[:2]...)
 	b.exec(`ALTER TABLE once_parked DROP CONSTRAINT refuse`)
 	b.acked(msgs...)
 	b.handles("m1", "refused1", "refused2")
 }
 
-// A batch that takes the database longer than one try may take is stored in
-// parts: tried again as it is, it would never be.
-func TestWhatCannotBeStoredAtOnce(t *testing.T) {
+// If the database needs longer for a batch than one try may take, smaller
+// batches are stored. Repeated unchanged, the batch would never be stored.
+func TestBatchIsSplitAfterTimeout(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t))
 	b.exec(`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$`)
 	b.exec(`CREATE TRIGGER slowly BEFORE INSERT ON once_parked FOR EACH ROW EXECUTE FUNCTION slowly()`)
@@ -155,8 +153,7 @@ func TestWhatCannotBeStoredAtOnce(t *testing.T) {
 	}
 }
 
-// So is one for which the database has not locks enough.
-func TestWhatTakesTooManyLocksAtOnce(t *testing.T) {
+func TestBatchIsSplitIfLocksRunOut(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t))
 	b.exec(`CREATE FUNCTION exhaust() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		IF (SELECT COUNT(*) FROM added) > 3 THEN RAISE 'out of shared memory' USING ERRCODE = 'out_of_memory'; END IF;
@@ -171,9 +168,9 @@ func TestWhatTakesTooManyLocksAtOnce(t *testing.T) {
 	b.handles(ids...)
 }
 
-// Of a batch in parts, none is stored before one that came earlier and whose
-// connection was lost.
-func TestNoPartOvertakesOneThatWasNotAnswered(t *testing.T) {
+// If the connection breaks while one part of a batch is stored, no later part
+// is stored before it.
+func TestPartDoesNotOvertakePartWithoutAnswer(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t))
 	b.exec(`CREATE SEQUENCE calls`)
 	b.exec(`CREATE FUNCTION obstruct() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -194,7 +191,7 @@ func TestNoPartOvertakesOneThatWasNotAnswered(t *testing.T) {
 	b.handles(ids...)
 	var calls int
 	if err := b.QueryRowContext(b.Context(), `SELECT last_value FROM calls`).Scan(&calls); err != nil || calls != 6 {
-		t.Errorf("%d rows were tried, %v", calls, err)
+		t.Errorf("%d inserts were tried, %v", calls, err)
 	}
 	for i, e := range b.entries(parked.Resolved) {
 		if e.MessageID != ids[i] {
@@ -203,11 +200,11 @@ func TestNoPartOvertakesOneThatWasNotAnswered(t *testing.T) {
 	}
 }
 
-// cutter makes connections that end when messages are committed.
+// cutter makes connections that break when messages are committed.
 type cutter struct {
-	after bool // the server has committed, and nobody is told
+	after bool // break after the commit of the server, before the client reads the result
 	cuts  atomic.Int32
-	acked func() // checks that nothing is
+	acked func() // fails the test if a message is acked
 }
 
 func (c *cutter) Dial(network, address string) (net.Conn, error) {
@@ -249,9 +246,9 @@ func (c *cutConn) Write(b []byte) (int, error) {
 	return 0, errors.New("cut")
 }
 
-// Nothing is acked before its commit is known. One of unknown outcome is tried
-// again, and its messages are there once.
-func TestTrap04AnUnknownCommitIsNoAck(t *testing.T) {
+// Nothing is acked before its commit is confirmed. After an unknown outcome the
+// batch is stored again, and each message has one row.
+func TestTrap04UnknownCommitIsNotAcked(t *testing.T) {
 	for name, after := range map[string]bool{"not committed": false, "committed": true} {
 		t.Run(name, func(t *testing.T) {
 			db := testkit.Postgres(t)
@@ -262,7 +259,7 @@ func TestTrap04AnUnknownCommitIsNoAck(t *testing.T) {
 				t.Fatal(err)
 			}
 			var b *bench
-			cut := &cutter{after: after, acked: func() { b.unanswered(msgs...) }}
+			cut := &cutter{after: after, acked: func() { b.unacked(msgs...) }}
 			cut.cuts.Store(2)
 			connector.Dialer(cut)
 			db.DB = sql.OpenDB(connector)

@@ -15,6 +15,7 @@ import (
 	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
@@ -27,15 +28,15 @@ const (
 	topic    = "orders.placed"
 )
 
-// transport is a subscriber that the test feeds by hand, with any number of
+// transport is a subscriber for messages that the test sends. It has no limit of
 // messages in flight.
 type transport struct {
 	messages  chan *message.Message
 	closeOnce sync.Once
 }
 
-// Subscribe ends the subscription with ctx too: a router that closes cancels it,
-// and may then not call Close.
+// Subscribe also ends the subscription with ctx: a closing router cancels ctx and
+// may not call Close.
 func (s *transport) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	context.AfterFunc(ctx, func() { _ = s.Close() })
 	return s.messages, nil
@@ -46,7 +47,7 @@ func (s *transport) Close() error {
 	return nil
 }
 
-// bench is a durable consumer with the whole chain, on tables of its own.
+// bench is a durable consumer with the whole chain and its own tables.
 type bench struct {
 	*testing.T
 	testkit.Database
@@ -55,7 +56,7 @@ type bench struct {
 	parked    *parked.Store
 	transport *transport
 	router    *message.Router
-	oneTry    time.Duration // to store a batch, if it is not the ordinary time
+	oneTry    time.Duration // timeout for storing a batch; 0 is the default
 	keyOrder  retry.KeyOrder
 
 	mu      sync.Mutex
@@ -78,15 +79,15 @@ func newBench(t *testing.T, db testkit.Database) *bench {
 	return b
 }
 
-// run starts a router with one handler, which notes the ids that it is given.
+// run starts a router with one handler, and records the ids of its messages.
 func (b *bench) run(config durable.Config, handle message.NoPublishHandlerFunc) {
 	b.Helper()
 	config.Schema, config.Logger = b.config, testkit.Logger(b.T)
-	intake, err := durable.New(b.DB, config)
+	storage, err := durable.New(b.DB, config)
 	if err != nil {
 		b.Fatal(err)
 	}
-	intake.SetOneTry(b.oneTry)
+	storage.SetOneTry(b.oneTry)
 	quarantine, err1 := poison.New(b.DB, poison.Config{Schema: b.config})
 	retries, err2 := retry.New(b.DB, retry.Config{
 		Schema: b.config, Concurrency: 1, PollInterval: 5 * time.Millisecond, Logger: testkit.Logger(b.T), KeyOrder: b.keyOrder,
@@ -97,7 +98,7 @@ func (b *bench) run(config durable.Config, handle message.NoPublishHandlerFunc) 
 		b.Fatal(err)
 	}
 	router.AddMiddleware(quarantine.Middleware, retries.Middleware, once.Middleware)
-	router.AddConsumerHandler("handler-1", topic, retries.Subscriber(consumer, intake.Subscriber(b.transport)),
+	router.AddConsumerHandler("handler-1", topic, retries.Subscriber(consumer, storage.Subscriber(b.transport)),
 		func(msg *message.Message) error {
 			if err := handle(msg); err != nil {
 				return err
@@ -120,19 +121,19 @@ func (b *bench) run(config durable.Config, handle message.NoPublishHandlerFunc) 
 
 func fine(*message.Message) error { return nil }
 
-// send gives messages to the consumer, which has all of them at once.
+// send sends messages to the consumer without waiting for acks.
 func (b *bench) send(msgs ...*message.Message) {
 	b.Helper()
 	for _, msg := range msgs {
 		select {
 		case b.transport.messages <- msg:
 		case <-time.After(time.Minute):
-			b.Fatalf("message %q is not taken", msg.UUID)
+			b.Fatalf("message %q is not received", msg.UUID)
 		}
 	}
 }
 
-// acked waits for the answers to messages, which must be acks.
+// acked waits until all messages are acked.
 func (b *bench) acked(msgs ...*message.Message) {
 	b.Helper()
 	for _, msg := range msgs {
@@ -141,13 +142,13 @@ func (b *bench) acked(msgs ...*message.Message) {
 		case <-msg.Nacked():
 			b.Fatalf("message %q is nacked", msg.UUID)
 		case <-time.After(time.Minute):
-			b.Fatalf("message %q is not answered", msg.UUID)
+			b.Fatalf("message %q is neither acked nor nacked", msg.UUID)
 		}
 	}
 }
 
-// unanswered fails the test if a message has an answer.
-func (b *bench) unanswered(msgs ...*message.Message) {
+// unacked fails the test if a message is acked or nacked.
+func (b *bench) unacked(msgs ...*message.Message) {
 	b.Helper()
 	for _, msg := range msgs {
 		select {
@@ -160,8 +161,8 @@ func (b *bench) unanswered(msgs ...*message.Message) {
 	}
 }
 
-// handles waits until these ids were handled and nothing waits, and checks that
-// each was handled once.
+// handles waits until the messages are handled and no message waits, and checks
+// that each was handled once.
 func (b *bench) handles(ids ...string) {
 	b.Helper()
 	b.eventually("all are handled", func() bool { return b.count(`once_inbox`) >= len(ids) && len(b.entries(parked.Waiting)) == 0 })
@@ -172,13 +173,9 @@ func (b *bench) handles(ids ...string) {
 	}
 }
 
-func (b *bench) entries(states ...string) []parked.Entry {
+func (b *bench) entries(states ...string) []rows.Row {
 	b.Helper()
-	all, err := b.parked.List(context.WithoutCancel(b.Context()), parked.Filter{Limit: 1000}, states...)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return all
+	return rows.Parked(b, b.parked, states...)
 }
 
 func (b *bench) exec(query string) {

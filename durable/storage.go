@@ -12,16 +12,17 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Storage stores messages before they are handled.
+// Storage stores messages in the consumer's database before they are handled.
 type Storage struct {
 	config      Config
 	store       *parked.Store
 	instruments *instruments
-	oneTry      time.Duration // to store a batch; 0 is the ordinary time
+	oneTry      time.Duration // timeout for storing a batch; 0 means the default of parked.Patience
 }
 
-// New returns an Intake that stores messages in db, the consumer's own
-// database. The tables must be there, see schema.Up.
+// New returns a Storage that stores messages in db, the consumer's own database.
+// It fails if db is nil or a field of config is invalid. The tables must exist,
+// see schema.Up.
 func New(db *sql.DB, config Config) (*Storage, error) {
 	config = config.withDefaults()
 	err := config.validate()
@@ -38,12 +39,11 @@ func New(db *sql.DB, config Config) (*Storage, error) {
 	return &Storage{config: config, store: store, instruments: newInstruments(config)}, nil
 }
 
-// Subscriber wraps the subscriber of a transport, and is itself to be wrapped
-// by retry's Subscriber: that gives it the consumer's name, and fetches what it
-// has stored.
+// Subscriber wraps the subscriber of a transport. Wrap the result with retry's
+// Subscriber, which gives it the consumer's name and fetches the stored messages.
 //
-// Close closes sub, and returns when what sub has delivered until then is
-// stored and acked or, if that fails, nacked. Subscribe is [ErrClosed] after it.
-func (i *Storage) Subscriber(sub message.Subscriber) message.Subscriber {
-	return &subscriber{intake: i, sub: sub, closing: make(chan struct{})}
+// Close closes sub. It returns when all messages that sub has delivered are
+// stored and acked, or nacked if they cannot be stored. Subscribe fails after Close.
+func (s *Storage) Subscriber(sub message.Subscriber) message.Subscriber {
+	return &subscriber{storage: s, sub: sub, closing: make(chan struct{})}
 }

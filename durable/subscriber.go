@@ -10,12 +10,11 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// ErrClosed says that the subscriber was closed.
-var ErrClosed = errors.New("durable: closed")
+var errClosed = errors.New("durable: the subscriber is closed")
 
 type subscriber struct {
-	intake *Storage
-	sub    message.Subscriber
+	storage *Storage
+	sub     message.Subscriber
 
 	closeOnce sync.Once
 	closeErr  error
@@ -23,8 +22,9 @@ type subscriber struct {
 	running   sync.WaitGroup
 }
 
-// Subscribe implements message.Subscriber. The returned channel carries what
-// cannot be decoded, and ends when all that was delivered is settled.
+// Subscribe implements message.Subscriber. The returned channel delivers
+// undecodable messages only. It is closed when all messages of the transport have
+// an ack or nack.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	subscription, ok := parked.SubscriptionOf(ctx)
 	switch {
@@ -36,18 +36,18 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	select {
 	case <-s.closing:
-		return nil, ErrClosed
+		return nil, errClosed
 	default:
 	}
 	in, err := s.sub.Subscribe(ctx, topic)
 	if err != nil {
 		return nil, err
 	}
-	i := s.intake
-	subscription.Store(parked.Stored{Ahead: i.config.Ahead, Keep: i.config.KeepHandled > 0, Handled: i.instruments.handled})
+	storage := s.storage
+	subscription.Store(parked.Stored{Ahead: storage.config.Ahead, Keep: storage.config.KeepHandled > 0, Handled: storage.instruments.handled})
 
 	stream := &stream{
-		Storage:      i,
+		Storage:      storage,
 		ctx:          ctx,
 		subscription: subscription,
 		delivery:     &parked.Delivery{Consumer: subscription.Consumer, Topic: topic, Closing: s.closing},
@@ -59,10 +59,10 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		defer close(out)
 		var storing sync.WaitGroup
 		storing.Go(stream.storeAll)
-		stream.gather(in, out)
+		stream.collect(in, out)
 		storing.Wait()
 	})
-	if i.config.KeepHandled > 0 {
+	if storage.config.KeepHandled > 0 {
 		s.running.Go(stream.sweepAll)
 	}
 	return out, nil

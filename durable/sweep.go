@@ -7,17 +7,18 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// Bounds of the pause between two sweeps, of one sweep's transactions, and of
-// the time for each.
 const (
+	// The pause between two sweeps is a tenth of KeepHandled within these limits.
 	shortestPause = time.Second
 	longestPause  = 10 * time.Minute
-	sweepBatch    = 2000
-	sweepTimeout  = time.Minute
+
+	sweepBatch   = 2000        // rows of one transaction
+	sweepTimeout = time.Minute // of one transaction
 )
 
-// sweepAll removes the rows that were kept for long enough, now and then, until
-// the subscription ends. Instances do not wait for each other.
+// sweepAll periodically removes the rows that are older than KeepHandled, until
+// the subscription ends. Several instances may sweep at the same time: none waits
+// for another.
 func (s *stream) sweepAll() {
 	tick := time.NewTicker(min(max(s.config.KeepHandled/10, shortestPause), longestPause))
 	defer tick.Stop()
@@ -32,9 +33,9 @@ func (s *stream) sweepAll() {
 		fields := watermill.LogFields{"consumer": s.delivery.Consumer, "topic": s.delivery.Topic}
 		switch {
 		case err != nil && !failing:
-			s.config.Logger.Error("Handled messages that were kept cannot be removed, trying on", err, fields)
+			s.config.Logger.Error("Rows of handled messages cannot be removed, retrying", err, fields)
 		case err == nil && failing:
-			s.config.Logger.Info("Handled messages that were kept are removed again", fields)
+			s.config.Logger.Info("Rows of handled messages are removed again", fields)
 		}
 		failing = err != nil
 	}

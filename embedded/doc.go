@@ -1,19 +1,23 @@
-// Package local is the embedded transport: it delivers without a broker, by
-// committing a parked row for every consumer that is registered for a topic.
+// Package embedded is a transport without a broker: it stores a parked row for
+// every consumer that is registered for a topic.
 //
-// Publish returns nil only when those rows are committed, so nil is a confirm;
-// Watermill's GoChannel cannot give that, as it also returns nil when nobody
-// listens. With no consumer registered Publish refuses the message, as a
-// broker refuses what it cannot route.
+// Publish returns nil only after the commit of those rows, so nil is a confirm.
+// Watermill's GoChannel cannot give a confirm, because it also returns nil if
+// nobody listens. Without a registered consumer Publish refuses the message, as a
+// broker refuses an unroutable message.
 //
-// A consumer is registered for a topic by its first subscription, in the table
-// of consumers, as a queue is bound to an exchange. It stays registered when
-// its process ends: what is published meanwhile waits for it, in whichever order
-// publishers and consumers start again. [Transport.Forget] ends a registration.
-// Messages pile up for a consumer that is registered and never runs again;
-// Publish logs an error about it.
+// The first subscription of a consumer to a topic registers the consumer in the
+// database, as a queue is bound to an exchange. The consumer stays registered when
+// its process ends. Messages that are published meanwhile wait for it, so
+// publishers and consumers may restart in any order. [Transport.Forget] ends a
+// registration. If a registered consumer never runs again, its messages pile up,
+// and Publish logs an error.
 //
-// It serves a modular monolith for real, on SQLite or PostgreSQL: publisher
-// and consumers share a database, and mostly a process. It does not show what a
-// broker adds: confirms over a network, redelivery.
+// The transport is for production use in a modular monolith, on SQLite or
+// PostgreSQL: publisher and consumers share a database, and usually a process. It
+// cannot show the behaviour of a broker, such as confirms over a network or
+// redelivery.
+//
+// To read the code, start with transport.go (API), then publish.go, subscribe.go
+// and forget.go.
 package embedded

@@ -11,19 +11,19 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// ErrRunning says that a consumer cannot be forgotten, because it is running or
-// was until a moment ago.
+// ErrRunning is the error of Forget for a consumer that runs, or has run in the
+// last two minutes.
 var ErrRunning = errors.New("the consumer is running")
 
-// Forget ends the registration of a consumer for topic, as deleting a queue
-// does: no more messages are stored for it, and those that wait for it are
-// deleted. It returns how many that were. Messages in quarantine stay, as do
-// those that were replayed.
+// Forget ends the registration of a consumer for topic, as if its queue were
+// deleted. No more messages are stored for the consumer, and its waiting messages
+// are deleted. Forget returns the number of deleted messages. Messages in
+// quarantine and replayed messages stay.
 //
-// Call it when a consumer is retired or renamed; without it messages pile up
+// Call Forget when you retire or rename a consumer; otherwise messages pile up
 // under the old name. It fails with [ErrRunning] until the consumer has been
-// stopped for two minutes. After another error some messages may be left: call
-// it again. The same holds for a Publish that runs at the same time.
+// stopped for two minutes. After another error, or if a Publish runs at the same
+// time, some messages may be left: call Forget again.
 func (t *Transport) Forget(ctx context.Context, consumer, topic string) (deleted int64, err error) {
 	deleted, err = t.store.Unregister(ctx, consumer, topic)
 	if running, ok := errors.AsType[*parked.RunningError](err); ok {
@@ -40,10 +40,11 @@ func (t *Transport) Forget(ctx context.Context, consumer, topic string) (deleted
 	return deleted, nil
 }
 
-// warnEvery is how often Publish tells of a consumer that does not run.
+// warnEvery is the shortest interval between two log lines about one absent
+// consumer.
 const warnEvery = time.Hour
 
-// warn logs consumers that messages pile up for.
+// warn logs the consumers that have been down for longer than AbsentAfter.
 func (t *Transport) warn(to []parked.Consumer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,7 +54,7 @@ func (t *Transport) warn(to []parked.Consumer) {
 			delete(t.warned, at)
 			continue
 		}
-		if last, told := t.warned[at]; told && time.Since(last) < warnEvery {
+		if last, warned := t.warned[at]; warned && time.Since(last) < warnEvery {
 			continue
 		}
 		t.warned[at] = time.Now()

@@ -9,19 +9,17 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// ErrClosed says that the transport or subscriber was closed.
-var ErrClosed error = closedError{}
-
+// closedError is the error of Publish and Subscribe after Close.
 type closedError struct{}
 
-func (closedError) Error() string { return "embedded: closed" }
+func (closedError) Error() string { return "embedded: the transport or subscriber is closed" }
 
-// Unavailable tells the forwarder that nothing was sent, whatever the message.
+// Unavailable tells the forwarder that no message can be published now.
 func (closedError) Unavailable() bool { return true }
 
-// NoConsumerError says that no consumer is registered for the topic, so that
-// the message would be lost. It is a refusal: the forwarder backs off and tries
-// again.
+// NoConsumerError is the error of Publish if no consumer is registered for the
+// topic: the message would be lost. The forwarder treats it as a refusal, backs off
+// and publishes the message again.
 type NoConsumerError struct {
 	Topic string
 }
@@ -30,17 +28,17 @@ func (e *NoConsumerError) Error() string {
 	return fmt.Sprintf("embedded: no consumer has ever subscribed to %q: start its router once before messages are forwarded", e.Topic)
 }
 
-// Refused tells the forwarder that this very message was refused.
+// Refused tells the forwarder that only this message was refused.
 func (e *NoConsumerError) Refused() bool { return true }
 
-// Publish commits messages for every consumer that is registered for topic,
-// running or not, all or none. Consumers of this process look at once, those of
-// others when they poll. Publishing a message again does no harm while a
-// consumer still has it; dedup sees to the rest.
+// Publish stores messages for every consumer that is registered for topic,
+// running or not. It stores all messages or none. Consumers of this process
+// receive them at once, and consumers of other processes with their next poll.
+// A repeated Publish stores no second row while the consumer has the first; dedup
+// ignores later copies.
 //
-// It is a [NoConsumerError] if no consumer has ever subscribed to topic. A
-// consumer that subscribes for the first time gets what is published from then
-// on.
+// Publish fails with a [NoConsumerError] if no consumer is registered for topic. A
+// new consumer receives messages that are published after its first subscription.
 func (t *Transport) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {
 		return nil
@@ -49,7 +47,7 @@ func (t *Transport) Publish(topic string, messages ...*message.Message) error {
 	closed := t.closed
 	t.mu.Unlock()
 	if closed {
-		return ErrClosed
+		return closedError{}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(messages[0].Context()), t.config.PublishTimeout)
 	defer cancel()

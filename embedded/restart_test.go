@@ -16,7 +16,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// drain receives n messages and acks them.
+// drain receives and acks n messages.
 func drain(t *testing.T, consumer string, messages <-chan *message.Message, n int) {
 	t.Helper()
 	for got := range n {
@@ -24,7 +24,7 @@ func drain(t *testing.T, consumer string, messages <-chan *message.Message, n in
 		case msg := <-messages:
 			msg.Ack()
 		case <-time.After(time.Minute):
-			t.Fatalf("%s got %d of %d messages", consumer, got, n)
+			t.Fatalf("%s received %d of %d messages", consumer, got, n)
 		}
 	}
 }
@@ -38,7 +38,7 @@ func publish(t *testing.T, transport *embedded.Transport, from, to int) {
 	}
 }
 
-// restarted is the transport of a process that has just started.
+// restarted returns the transport of a process that has just started.
 func restarted(t *testing.T, db testkit.Database, config schema.Config) *embedded.Transport {
 	t.Helper()
 	transport, err := embedded.New(db.DB, embedded.Config{Schema: config, Logger: testkit.Logger(t)})
@@ -48,7 +48,7 @@ func restarted(t *testing.T, db testkit.Database, config schema.Config) *embedde
 	return transport
 }
 
-// register has a consumer run for a moment.
+// register subscribes a consumer and closes the subscription.
 func register(t *testing.T, db testkit.Database, config schema.Config, transport *embedded.Transport, consumer string) {
 	t.Helper()
 	retries, err := retry.New(db.DB, retry.Config{Schema: config})
@@ -64,9 +64,9 @@ func register(t *testing.T, db testkit.Database, config schema.Config, transport
 	}
 }
 
-// Trap 84: a backlog is delivered while one of two consumers has not started
-// again yet.
-func TestAConsumerThatStartsLateAfterARestartLosesNothing(t *testing.T) {
+// Trap 84: a backlog is published after a restart, before one of the two
+// consumers runs again.
+func TestConsumerThatRestartsLateLosesNothing(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		before, config := newTransport(t, db)
 		for _, consumer := range []string{"payments", "inventory"} {
@@ -77,7 +77,7 @@ func TestAConsumerThatStartsLateAfterARestartLosesNothing(t *testing.T) {
 		}
 
 		transport := restarted(t, db, config)
-		publish(t, transport, 0, 10) // before any consumer is back
+		publish(t, transport, 0, 10) // before any consumer runs again
 		payments := subscribe(t, db, config, transport, "payments")
 		publish(t, transport, 10, 20)
 		inventory := subscribe(t, db, config, transport, "inventory")
@@ -87,7 +87,7 @@ func TestAConsumerThatStartsLateAfterARestartLosesNothing(t *testing.T) {
 	})
 }
 
-// age has a consumer last seen that long ago.
+// age sets the time at which a consumer last ran.
 func age(t *testing.T, db testkit.Database, consumer, ago string) {
 	t.Helper()
 	query := `UPDATE once_consumers SET seen_at = now() - interval '` + ago + `' WHERE consumer = $1`
@@ -99,9 +99,9 @@ func age(t *testing.T, db testkit.Database, consumer, ago string) {
 	}
 }
 
-// Messages for a consumer that never comes back pile up: that is said loudly,
-// and there is a way to end it.
-func TestAConsumerThatDoesNotRunIsToldOfAndForgotten(t *testing.T) {
+// Messages pile up for a consumer that never runs again. That is logged as an
+// error, and Forget ends it.
+func TestAbsentConsumerIsLoggedAndCanBeForgotten(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		first, config := newTransport(t, db)
 		register(t, db, config, first, "payments")
@@ -114,19 +114,19 @@ func TestAConsumerThatDoesNotRunIsToldOfAndForgotten(t *testing.T) {
 		}
 		publish(t, transport, 0, 2)
 		if lines := logs.Lines(); len(lines) != 0 {
-			t.Fatalf("both ran a moment ago, and there is %q", lines)
+			t.Fatalf("both ran a moment ago, but logged %q", lines)
 		}
 		age(t, db, "retired", "3 hours")
 		publish(t, transport, 2, 5)
-		const loud = `consumer "retired" of topic "orders.placed" was last seen 3h0m0s ago: ` +
+		const want = `consumer "retired" of topic "orders.placed" was last seen 3h0m0s ago: ` +
 			`start it, or end its registration with Transport.Forget`
-		if logs.Count("ERROR Registered consumer is not running, messages pile up for it", loud) != 1 || len(logs.Lines()) != 1 {
-			t.Errorf("want one line with %q, there is %q", loud, logs.Lines())
+		if logs.Count("ERROR Registered consumer is not running, messages pile up for it", want) != 1 || len(logs.Lines()) != 1 {
+			t.Errorf("want one line with %q, logged %q", want, logs.Lines())
 		}
 
-		// One that runs cannot be forgotten by mistake.
+		// A running consumer cannot be forgotten by mistake.
 		if _, err := transport.Forget(t.Context(), "payments", topic); !errors.Is(err, embedded.ErrRunning) {
-			t.Errorf("forgetting one that runs: %v", err)
+			t.Errorf("Forget of a running consumer: %v", err)
 		}
 		deleted, err := transport.Forget(t.Context(), "retired", topic)
 		if err != nil || deleted != 5 {
@@ -137,28 +137,27 @@ func TestAConsumerThatDoesNotRunIsToldOfAndForgotten(t *testing.T) {
 			t.Errorf("%d rows, want the 6 of the other consumer", n)
 		}
 		if deleted, err := transport.Forget(t.Context(), "retired", topic); err != nil || deleted != 0 {
-			t.Errorf("again: %d, %v", deleted, err)
+			t.Errorf("second Forget: %d, %v", deleted, err)
 		}
 		drain(t, "payments", subscribe(t, db, config, transport, "payments"), 6)
 	})
 }
 
-// The publisher's process need not be the consumer's.
-func TestAConsumerOfAnotherProcessGetsWhatIsPublished(t *testing.T) {
+func TestConsumerOfAnotherProcessReceivesMessages(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		theirs, config := newTransport(t, db)
-		messages := subscribe(t, db, config, theirs, "payments")
+		transport, config := newTransport(t, db)
+		messages := subscribe(t, db, config, transport, "payments")
 		publish(t, restarted(t, db, config), 0, 3)
-		theirs2 := restarted(t, db, config) // wakes nobody of theirs
-		publish(t, theirs2, 3, 5)
-		publish(t, theirs, 5, 6) // has it look at once
+		otherProcess := restarted(t, db, config) // cannot wake the consumer
+		publish(t, otherProcess, 3, 5)
+		publish(t, transport, 5, 6) // wakes the consumer
 		drain(t, "payments", messages, 6)
 	})
 }
 
-// What a subscription's transport knows of the order of keys, a later process
-// knows too.
-func TestTheOrderOfKeysOutlivesTheProcess(t *testing.T) {
+// A later process, which has no subscription of the consumer, knows that the
+// consumer keeps the order of keys.
+func TestKeyOrderOutlivesTheProcess(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		transport, config := newTransport(t, db)
 		retries, err := retry.New(db.DB, retry.Config{Schema: config, KeyOrder: retry.BlockWhileRetried})
@@ -182,14 +181,13 @@ func TestTheOrderOfKeysOutlivesTheProcess(t *testing.T) {
 		var held int
 		query := `SELECT COUNT(*) FROM once_parked WHERE state = 'held' AND message_id = 'm2'`
 		if err := db.QueryRowContext(t.Context(), query).Scan(&held); err != nil || held != 1 {
-			t.Errorf("the second message of the key is not held: %d, %v", held, err)
+			t.Errorf("the second message of the key does not wait: %d, %v", held, err)
 		}
 	})
 }
 
-// A consumer that is not registered would lose what is published: no
-// subscription without a registration.
-func TestSubscribeFailsIfTheConsumerCannotBeRegistered(t *testing.T) {
+// Messages for an unregistered consumer would be lost.
+func TestSubscribeFailsWithoutRegistration(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		transport, config := newTransport(t, db)
 		if _, err := db.ExecContext(t.Context(), `ALTER TABLE once_consumers RENAME TO elsewhere`); err != nil {
@@ -211,9 +209,9 @@ func TestSubscribeFailsIfTheConsumerCannotBeRegistered(t *testing.T) {
 	})
 }
 
-// A service that is stopped while it starts has not failed, and one without
-// tables is told what to do.
-func TestSubscribeWhenTheContextEndsAndWithoutTables(t *testing.T) {
+// A service that stops during its start has not failed. For missing tables the
+// error says what to do.
+func TestSubscribeWithEndedContextAndWithoutTables(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		transport := restarted(t, db, config)
@@ -224,16 +222,16 @@ func TestSubscribeWhenTheContextEndsAndWithoutTables(t *testing.T) {
 		sub := retries.Subscriber("payments", transport.Subscriber())
 		_, err = sub.Subscribe(t.Context(), topic)
 		if !errors.Is(err, schema.ErrMissing) || !strings.Contains(err.Error(), "run schema.Up, or apply schema.SQL") {
-			t.Errorf("without tables: %v", err)
+			t.Errorf("Subscribe without tables: %v", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		messages, err := sub.Subscribe(ctx, topic)
 		if err != nil {
-			t.Fatalf("when its context has ended: %v", err)
+			t.Fatalf("Subscribe with an ended context: %v", err)
 		}
 		if _, open := <-messages; open {
-			t.Error("there is a message")
+			t.Error("a message was received")
 		}
 		if err := sub.Close(); err != nil {
 			t.Error(err)

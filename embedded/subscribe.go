@@ -12,9 +12,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Subscriber returns the receiving end for one consumer, to be wrapped by
-// retry's Subscriber: that gives it the consumer's name and fetches what was
-// published to it.
+// Subscriber returns the receiving end for one consumer. Wrap it with retry's
+// Subscriber, which gives it the consumer's name and fetches its messages.
 func (t *Transport) Subscriber() message.Subscriber {
 	return &subscriber{transport: t, closing: make(chan struct{})}
 }
@@ -26,20 +25,20 @@ type subscriber struct {
 	running   sync.WaitGroup
 }
 
-// subscription is a consumer that runs in this process.
+// subscription is a subscription of this process.
 type subscription struct {
 	registration
 
 	wake func()
 }
 
-// Subscribe registers the consumer for topic in the database. It stays
-// registered when the subscription and the process end, as a queue stays bound:
-// messages that are published meanwhile wait for it. [Transport.Forget] ends
-// the registration. An error of the database is returned, and the consumer may
-// then not be registered; with a ctx that has ended, neither.
+// Subscribe registers the consumer for topic in the database. The consumer stays
+// registered when the subscription or the process ends, and messages that are
+// published meanwhile wait for it. [Transport.Forget] ends the registration. If
+// Subscribe fails, or ctx has ended, the consumer may not be registered.
 //
-// The returned channel carries nothing and ends with ctx or Close.
+// The returned channel delivers no messages. It is closed when ctx ends or Close
+// is called.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	to, ok := parked.SubscriptionOf(ctx)
 	if !ok {
@@ -47,7 +46,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	select {
 	case <-s.closing:
-		return nil, ErrClosed
+		return nil, closedError{}
 	default:
 	}
 	if err := s.transport.register(ctx, topic, to); err != nil {
@@ -78,16 +77,16 @@ func (s *subscriber) Close() error {
 func (t *Transport) register(ctx context.Context, topic string, to parked.Subscription) error {
 	bounded, cancel := context.WithTimeout(ctx, t.config.PublishTimeout)
 	defer cancel()
-	_, err := t.store.See(bounded, parked.Consumer{
+	_, err := t.store.Register(bounded, parked.Consumer{
 		Consumer: to.Consumer, Topic: topic, Embedded: true, KeyOrder: to.KeyOrder, Owner: to.Owner,
 	})
 	switch {
 	case err == nil:
 		return nil
-	case ctx.Err() != nil: // a service that stops while it starts is no failure: the subscription is over
+	case ctx.Err() != nil: // the service stops during its start: no failure
 		return nil
 	}
-	if cause := schema.Check(bounded, t.store.DB(), t.config.Schema); cause != nil { // tables that are missing say what to do
+	if cause := schema.Check(bounded, t.store.DB(), t.config.Schema); cause != nil { // the error about missing tables says what to do
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
 	return fmt.Errorf("embedded: %w", err)
@@ -105,8 +104,8 @@ func (t *Transport) end(s *subscription) {
 	delete(t.running, s)
 }
 
-// wake has the subscriptions to a topic look at once. Those of other processes
-// look by themselves, every retry.Config.PollInterval.
+// wake makes the subscriptions to topic in this process fetch at once.
+// Subscriptions of other processes fetch every retry.Config.PollInterval.
 func (t *Transport) wake(topic string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -15,21 +15,20 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Config is what a [Transport] can be told. The zero value is ready for use.
+// Config configures a [Transport]. The zero value is ready for use.
 type Config struct {
-	// Schema says which tables, in which kind of database. It is the one of
-	// the consumers' retry and poison. Defaults to PostgreSQL and the prefix
-	// "once_".
+	// Schema names the tables and the kind of database. Use the same value for the
+	// consumers' retry and poison. Defaults to PostgreSQL and the prefix "once_".
 	Schema schema.Config
 
-	// PublishTimeout bounds how long Publish may take to commit, and Subscribe to
-	// register. Defaults to 30 seconds.
+	// PublishTimeout limits the time of Publish, and of the registration in
+	// Subscribe. Defaults to 30 seconds.
 	PublishTimeout time.Duration
 
-	// AbsentAfter is how long a registered consumer may not have been running
-	// before Publish logs an error about it, at most once an hour: messages pile
-	// up for it until it runs again, or [Transport.Forget] ends its registration.
-	// At least 2 minutes. Defaults to 10 minutes.
+	// AbsentAfter is how long a registered consumer may be down before Publish logs
+	// an error about it, at most once an hour. Its messages pile up until it runs
+	// again or [Transport.Forget] ends its registration. At least 2 minutes. Defaults
+	// to 10 minutes.
 	AbsentAfter time.Duration
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
@@ -37,23 +36,24 @@ type Config struct {
 	Logger watermill.LoggerAdapter
 }
 
-// Transport delivers from publishers to the consumers that use the same
-// database. It is a message.Publisher; [Transport.Subscriber] gives its other
-// end.
+// Transport delivers messages from publishers to consumers that use the same
+// database. It implements message.Publisher; [Transport.Subscriber] returns the
+// receiving end.
 type Transport struct {
 	config Config
 	store  *parked.Store
 
 	mu      sync.Mutex
-	running map[*subscription]struct{} // in this process, to be woken
-	warned  map[registration]time.Time
+	running map[*subscription]struct{} // subscriptions of this process
+	warned  map[registration]time.Time // time of the last log line about an absent consumer
 	closed  bool
 }
 
 // registration names a consumer of a topic.
 type registration struct{ consumer, topic string }
 
-// New returns a transport through db. The tables must be there, see schema.Up.
+// New returns a Transport that stores messages in db. It fails if db is nil or a
+// field of config is invalid. The tables must exist, see schema.Up.
 func New(db *sql.DB, config Config) (*Transport, error) {
 	config.PublishTimeout = cmp.Or(config.PublishTimeout, 30*time.Second)
 	config.AbsentAfter = cmp.Or(config.AbsentAfter, 10*time.Minute)
@@ -83,11 +83,17 @@ func New(db *sql.DB, config Config) (*Transport, error) {
 	}, nil
 }
 
-// Close refuses further messages. What was published is in the database and is
-// handled when its consumer runs.
+// Close makes Publish fail. Messages that were published before
+// are in the database and are handled when their consumers run.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
 	return nil
+}
+
+// Destination names the destination of messages for
+// forwarder.Config.Destination: the embedded transport and its tables.
+func (t *Transport) Destination() string {
+	return fmt.Sprintf("embedded transport, tables %s", t.config.Schema.Table("parked"))
 }

@@ -4,21 +4,15 @@ import (
 	"math"
 	"math/rand/v2"
 	"time"
+
+	"github.com/watermill-once/once/internal/backoff"
 )
 
 // Exponential returns a back-off that waits for first after the first failed
 // attempt, twice as long after each further attempt, and at most for most.
 func Exponential(first, most time.Duration) func(attempt int) time.Duration {
-	return func(attempt int) time.Duration {
-		delay := first
-		for range attempt - 1 {
-			if delay >= most/2 {
-				return most
-			}
-			delay *= 2
-		}
-		return min(delay, most)
-	}
+	delays := backoff.Exponential{Base: first, Max: most}
+	return func(attempt int) time.Duration { return delays.Delay(attempt, 0) }
 }
 
 // pauses is the back-off of work that does not work at all, for example because

@@ -182,14 +182,14 @@ func newObservables(meter telemetry.Meter) observables {
 func (f *Forwarder) observe() (end func()) {
 	i, s := f.instruments, &f.instruments.state
 	i.start()
-	var backlog telemetry.Glance[boundedStats]
+	var backlog telemetry.StatsCache[boundedStats]
 	tell := func(err error) {
 		f.config.Logger.Error("The outbox could not be looked at for its instruments, trying again", err, nil)
 	}
 	return i.meter.Observe(func(ctx context.Context, o metric.Observer) error {
 		o.ObserveInt64(s.inFlight, i.inFlight.Load())
 		o.ObserveInt64(s.slots, i.slots.Load())
-		if seen, ok := backlog.Look(ctx, f.store.boundedStats, tell); ok {
+		if seen, ok := backlog.Get(ctx, f.store.boundedStats, tell); ok {
 			o.ObserveFloat64(s.lag, seen.lag.Seconds())
 			o.ObserveInt64(s.pending, seen.pending)
 			o.ObserveInt64(s.blockedKeys, seen.blockedKeys)

@@ -9,27 +9,27 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// rested is how long a connection may have been idle to be trusted. One that
-// has been for longer may have died: it is asked first, so that whoever begins can
-// take another one.
-const rested = time.Second
+// maxIdle is how long a connection may have been idle for a delayed BEGIN. After
+// that it may be dead, and BEGIN is sent at once: if it fails, the caller can take
+// another connection.
+const maxIdle = time.Second
 
 // conn is a connection of lib/pq.
 type conn struct {
 	postgres
 
-	begin string    // still to be sent
-	alive time.Time // when it was seen to be
+	begin string    // BEGIN statement that was not sent yet, or ""
+	alive time.Time // when the server last answered
 
-	// lib/pq watches the context that a transaction was begun with, if it can end,
-	// and ends its watch at every commit and rollback until another has begun: a
-	// second time it breaks the connection, or panics.
+	// watches says that lib/pq watches the context of a transaction that it has begun
+	// itself. It ends the watch at every commit and rollback until it begins another
+	// transaction. To end the watch twice breaks the connection, or panics.
 	watches bool
 }
 
-// BeginTx leaves BEGIN to the first statement if that is known to be a text
-// without arguments: BEGIN has room in it, and no statement that was prepared
-// before can pass it by.
+// BeginTx delays BEGIN until the first statement, if that is known to be a text
+// without arguments: BEGIN can be sent in the same text, and no statement that was
+// prepared before can run without it.
 func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
 	begun, err := c.beginTx(ctx, options)
 	if check := dialect.CheckOf(ctx); check != nil && err == nil && ctx.Done() == nil {
@@ -39,8 +39,8 @@ func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx
 }
 
 func (c *conn) beginTx(ctx context.Context, options driver.TxOptions) (tx, error) {
-	begin, can := beginText(options)
-	if !can || !dialect.StartsWithText(ctx) || ctx.Done() != nil || c.watches || time.Since(c.alive) > rested {
+	begin, ok := beginText(options)
+	if !ok || !dialect.StartsWithText(ctx) || ctx.Done() != nil || c.watches || time.Since(c.alive) > maxIdle {
 		inner, err := c.postgres.BeginTx(ctx, options)
 		if err != nil {
 			return tx{}, err
@@ -52,8 +52,8 @@ func (c *conn) beginTx(ctx context.Context, options driver.TxOptions) (tx, error
 	return tx{Tx: c.postgres, conn: c}, nil
 }
 
-// beginText is what lib/pq sends. READ WRITE is refused by a replica.
-func beginText(options driver.TxOptions) (text string, can bool) {
+// beginText returns the statement that lib/pq sends. A replica refuses READ WRITE.
+func beginText(options driver.TxOptions) (text string, ok bool) {
 	switch {
 	case options.ReadOnly:
 		return "", false
@@ -96,7 +96,7 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	return c.postgres.PrepareContext(ctx, query)
 }
 
-// beginNow sends BEGIN by itself if it is still to be sent.
+// beginNow sends a delayed BEGIN without a statement.
 func (c *conn) beginNow(ctx context.Context) error {
 	if c.begin == "" {
 		return nil
@@ -105,9 +105,9 @@ func (c *conn) beginNow(ctx context.Context) error {
 	return c.begun(err)
 }
 
-// begun notes what came of a BEGIN, and returns the error that is to be told.
-// After one, which may be that the connection leads to a replica by now, the
-// next BEGIN is sent at once.
+// begun handles the result of a BEGIN and returns the error for the caller. After an
+// error the next BEGIN is sent at once, because the connection may lead to a replica
+// now.
 func (c *conn) begun(err error) error {
 	c.begin = ""
 	if err != nil {
@@ -116,17 +116,17 @@ func (c *conn) begun(err error) error {
 	return dialect.BeginError(err)
 }
 
-// tx is a transaction of a connection.
+// tx is the transaction of a connection.
 type tx struct {
 	driver.Tx
 
 	conn  *conn
-	check string // goes with COMMIT, which does not take place if it fails
+	check string // statement that is sent before COMMIT and prevents it by failing; may be ""
 }
 
 // Commit implements driver.Tx.
 func (t tx) Commit() error {
-	if t.conn.unbegun() {
+	if t.conn.dropBegin() {
 		return nil
 	}
 	err := t.commit()
@@ -142,8 +142,8 @@ func (t tx) commit() error {
 	}
 	_, err := t.conn.postgres.ExecContext(context.Background(), t.check+"; COMMIT", nil)
 	if err != nil {
-		// Where the check has failed the transaction is still open. Otherwise lib/pq
-		// finds that there is none, and the connection is not used again.
+		// If the check has failed, the transaction is still open. Otherwise lib/pq
+		// notices that none is open, and the pool drops the connection.
 		_ = t.Tx.Rollback()
 	}
 	return err
@@ -151,15 +151,16 @@ func (t tx) commit() error {
 
 // Rollback implements driver.Tx.
 func (t tx) Rollback() error {
-	if t.conn.unbegun() {
+	if t.conn.dropBegin() {
 		return nil
 	}
 	return t.Tx.Rollback()
 }
 
-// unbegun ends a transaction that the server has not heard of.
-func (c *conn) unbegun() bool {
-	unbegun := c.begin != ""
+// dropBegin ends a transaction whose BEGIN was not sent. It reports whether there
+// was one.
+func (c *conn) dropBegin() bool {
+	delayed := c.begin != ""
 	c.begin = ""
-	return unbegun
+	return delayed
 }

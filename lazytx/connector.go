@@ -9,15 +9,16 @@ import (
 	"time"
 )
 
-// Connector returns a connector for [database/sql.OpenDB] that connects as c
-// does, which is lib/pq's, or one around it that leaves its connections as they
-// are. Connections of other drivers are refused when they are made.
+// Connector returns a connector for [database/sql.OpenDB] that connects through c. c
+// is a connector of lib/pq, or a wrapper that returns the unchanged connections of
+// lib/pq. With another driver Connect fails.
 func Connector(c driver.Connector) driver.Connector { return connector{c} }
 
 type connector struct{ driver.Connector }
 
-// postgres is what a connection of lib/pq can do. It is a transaction too: the
-// one that is open on it, however it was begun.
+// postgres is the interface of a connection of lib/pq. A connection is also a
+// driver.Tx: its methods end the open transaction of the connection, whichever way
+// that was begun.
 type postgres interface {
 	driver.Conn
 	driver.ConnBeginTx
@@ -39,13 +40,13 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	pq, ok := inner.(postgres)
 	if !ok {
-		err := fmt.Errorf("lazytx: the connector given connects with a %T, which is no connection of lib/pq", inner)
+		err := fmt.Errorf("lazytx: the connector returned a %T, not a connection of lib/pq: use pq.NewConnector", inner)
 		return nil, errors.Join(err, inner.Close())
 	}
 	return &conn{postgres: pq, alive: time.Now()}, nil
 }
 
-// Close is called by that of the sql.DB.
+// Close implements io.Closer; sql.DB.Close calls it.
 func (c connector) Close() error {
 	if closer, ok := c.Connector.(io.Closer); ok {
 		return closer.Close()

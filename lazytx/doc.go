@@ -1,19 +1,21 @@
-// Package lazytx saves this module's transactions a round trip to PostgreSQL:
-// BEGIN goes to the server together with the transaction's first statement, as
-// other languages' drivers send it.
+// Package lazytx saves the transactions of this module one round trip to
+// PostgreSQL: it sends BEGIN together with the first statement, as drivers of other
+// languages do.
 //
 //	connector, err := pq.NewConnector(dsn)
 //	...
 //	db := sql.OpenDB(lazytx.Connector(connector))
 //
-// Of the five round trips that a message with one statement of its handler takes
-// through lib/pq, four are left. Nothing has to be told to the other packages,
-// and nothing changes for transactions that the service begins itself, nor for
-// [github.com/watermill-once/once/outbox.InTx]: their first statement is not this
-// module's, and their BEGIN goes out at once.
+// With lib/pq a message whose handler executes one statement takes five round trips;
+// with lazytx it takes four. The other packages need no configuration. Nothing
+// changes for transactions that your service begins itself, nor for
+// [github.com/watermill-once/once/outbox.InTx]: their first statement is not a
+// statement of this module, so their BEGIN is sent at once.
 //
-// It is for lib/pq alone. What [database/sql.Conn.Raw] shows is a connection of
-// this package then, which driver.Conn methods of lib/pq work with, but not the
-// functions of lib/pq that want its own, such as SetNoticeHandler: let these use
-// a [database/sql.DB] without it.
+// The package supports lib/pq only. [database/sql.Conn.Raw] then returns a
+// connection of this package. Methods of driver.Conn work on it, but functions that
+// require a connection of lib/pq, such as pq.SetNoticeHandler, do not: use them with
+// a [database/sql.DB] without lazytx.
+//
+// To read the code, start with connector.go, then conn.go.
 package lazytx

@@ -16,13 +16,13 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A commit of what has failed says so, as without this package.
-func TestFailedIsNotCommitted(t *testing.T) {
+// The error is the same as without this package.
+func TestCommitOfFailedTransactionReturnsError(t *testing.T) {
 	b := newBench(t)
 	tx, release := b.lazy()
 	b.exec(tx, `INSERT INTO effects VALUES (1)`)
 	if _, err := tx.ExecContext(t.Context(), `INSERT INTO effects VALUES ('no number')`); err == nil {
-		t.Fatal("it was stored")
+		t.Fatal("the statement succeeded")
 	}
 	b.stateIs(failed)
 	if err := b.ours.Commit(tx); err == nil || errors.Is(err, dialect.ErrCommitUnknown) {
@@ -33,13 +33,13 @@ func TestFailedIsNotCommitted(t *testing.T) {
 	b.expect("0")
 }
 
-// After an error of the first statement the connection is asked before it is
-// trusted again: it may lead to a replica.
-func TestFailureIsNotTrusted(t *testing.T) {
+// After an error of the first statement the connection may lead to a replica,
+// so the next BEGIN checks it.
+func TestBeginIsSentAtOnceAfterError(t *testing.T) {
 	b := newBench(t)
 	tx, release := b.lazy()
 	if _, err := tx.ExecContext(t.Context(), `INSERT INTO effects VALUES ('no number')`); err == nil {
-		t.Fatal("it was stored")
+		t.Fatal("the statement succeeded")
 	}
 	b.stateIs(failed)
 	release()
@@ -51,18 +51,19 @@ func TestFailureIsNotTrusted(t *testing.T) {
 	b.stateIs(idle)
 }
 
-// A connection that rested is asked, and another one taken if it has died.
-func TestRestedConnection(t *testing.T) {
+// The BEGIN on an idle connection is sent at once. If the connection is dead,
+// the pool takes another.
+func TestIdleConnectionIsCheckedByBegin(t *testing.T) {
 	b := newBench(t)
 	b.kill()
-	b.setAlive(time.Now().Add(-2 * rested))
+	b.setAlive(time.Now().Add(-2 * maxIdle))
 	b.effect(1)
 	b.expect("0", "1")
 }
 
-// One that has died since it was used costs the work that has it, which is
-// told, and no other.
-func TestDeadConnection(t *testing.T) {
+// A connection that died since its last use fails the current work with an
+// error, and no other work.
+func TestDeadConnectionFailsOneTransactionOnly(t *testing.T) {
 	b := newBench(t)
 	b.kill()
 	b.setAlive(time.Now())
@@ -75,8 +76,8 @@ func TestDeadConnection(t *testing.T) {
 	b.expect("0", "2")
 }
 
-// A replica refuses BEGIN, which is told as it is without this package.
-func TestReplica(t *testing.T) {
+// The error of a BEGIN on a replica is the same as without this package.
+func TestReplicaErrorIsTheSame(t *testing.T) {
 	server := testkit.PrivatePostgres(t)
 	c, err := pq.NewConnector(server.DSN("postgres"))
 	if err != nil {
@@ -108,7 +109,7 @@ func TestReplica(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 			if n := db.Stats().OpenConnections; n > 0 {
-				t.Errorf("%s: the connection is kept", name)
+				t.Errorf("%s: the pool keeps the connection", name)
 			}
 		}
 	}

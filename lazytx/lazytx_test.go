@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-func TestBeginGoesWithTheFirstStatement(t *testing.T) {
+func TestBeginIsSentWithFirstStatement(t *testing.T) {
 	b := newBench(t)
 	for n, end := range []func(tx *sql.Tx) error{(*sql.Tx).Commit, (*sql.Tx).Rollback} {
 		tx, release := b.lazy()
@@ -32,8 +32,8 @@ func TestBeginGoesWithTheFirstStatement(t *testing.T) {
 	b.expect("0", "1", "2")
 }
 
-// The count that a claim goes by is that of its own statement.
-func TestResultIsThatOfTheStatement(t *testing.T) {
+// A claim relies on the number of rows of its own statement.
+func TestResultBelongsToTheStatement(t *testing.T) {
 	b := newBench(t)
 	tx, _ := b.lazy()
 	result, err := tx.ExecContext(t.Context(), `SET LOCAL lock_timeout = 7; INSERT INTO effects VALUES (1), (2), (3)`)
@@ -45,10 +45,10 @@ func TestResultIsThatOfTheStatement(t *testing.T) {
 	}
 }
 
-func TestIsolationIsKept(t *testing.T) {
+func TestIsolationLevelIsKept(t *testing.T) {
 	b := newBench(t)
 	b.exec(b.others, `ALTER ROLE CURRENT_USER IN DATABASE `+b.name()+` SET default_transaction_isolation = 'serializable'`)
-	b.db.SetMaxIdleConns(0) // the default is that of new connections
+	b.db.SetMaxIdleConns(0) // so that a new connection uses the new default
 	b.db.SetMaxIdleConns(1)
 	b.effect(1)
 	err := b.ours.Write(t.Context(), b.db, func(tx *sql.Tx) error {
@@ -56,7 +56,7 @@ func TestIsolationIsKept(t *testing.T) {
 			t.Errorf("the first statement was %q", query)
 		}
 		if isolation := isolationOf(t, tx); isolation != "read committed" {
-			t.Errorf("a transaction of ours is %s", isolation)
+			t.Errorf("a transaction of this module has isolation %s", isolation)
 		}
 		return nil
 	})
@@ -66,7 +66,7 @@ func TestIsolationIsKept(t *testing.T) {
 	tx, _ := b.lazy()
 	b.exec(tx, `SET LOCAL lock_timeout = 7`)
 	if isolation := isolationOf(t, tx); isolation != "serializable" {
-		t.Fatalf("that of a handler is %s", isolation)
+		t.Fatalf("the transaction of a handler has isolation %s", isolation)
 	}
 }
 
@@ -86,9 +86,8 @@ func (b *bench) name() (name string) {
 	return name
 }
 
-// A statement that leaves no room for BEGIN finds itself in the transaction all
-// the same.
-func TestWhateverComesFirstIsInside(t *testing.T) {
+// If BEGIN cannot be sent with the first statement, it is sent before it.
+func TestEveryKindOfFirstStatementRunsInTheTransaction(t *testing.T) {
 	b := newBench(t)
 	for name, first := range map[string]func(tx *sql.Tx) error{
 		"arguments": func(tx *sql.Tx) error {
@@ -121,8 +120,7 @@ func TestWhateverComesFirstIsInside(t *testing.T) {
 	b.expect("0")
 }
 
-// What the service has prepared on its database goes with the transaction.
-func TestStatementsOfTheService(t *testing.T) {
+func TestPreparedStatementsOfTheServiceRunInTheTransaction(t *testing.T) {
 	b := newBench(t)
 	statement, err := b.db.PrepareContext(t.Context(), `INSERT INTO effects VALUES ($1)`)
 	if err != nil {
@@ -145,7 +143,7 @@ func TestStatementsOfTheService(t *testing.T) {
 	b.expect("0", "1", "2")
 }
 
-func TestNothingIsSentForNothing(t *testing.T) {
+func TestEmptyTransactionSendsNothing(t *testing.T) {
 	b := newBench(t)
 	_, before := b.server()
 	for _, end := range []func(tx *sql.Tx) error{(*sql.Tx).Commit, (*sql.Tx).Rollback} {
@@ -158,7 +156,7 @@ func TestNothingIsSentForNothing(t *testing.T) {
 	if state, query := b.server(); state != idle || query != before {
 		t.Fatalf("the connection is %s after %q", state, query)
 	}
-	tx, err := b.db.BeginTx(t.Context(), nil) // nothing is left to be sent with it
+	tx, err := b.db.BeginTx(t.Context(), nil) // no delayed BEGIN is left
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,8 +164,7 @@ func TestNothingIsSentForNothing(t *testing.T) {
 	_ = tx.Rollback()
 }
 
-// The service's own transactions begin at once.
-func TestOtherTransactions(t *testing.T) {
+func TestTransactionsOfTheServiceBeginAtOnce(t *testing.T) {
 	b := newBench(t)
 	begun := func(tx *sql.Tx) error {
 		b.stateIs(inTransaction)
@@ -196,9 +193,9 @@ func TestOtherTransactions(t *testing.T) {
 	b.expect("0", "1")
 }
 
-// lib/pq watches the contexts of the service's transactions, and ours must not
-// end that watch again.
-func TestAfterTransactionsOfTheService(t *testing.T) {
+// lib/pq watches the contexts of the service's transactions. A transaction of
+// this module must not end that watch again.
+func TestDelayedBeginAfterTransactionOfTheService(t *testing.T) {
 	b := newBench(t)
 	for n := range 3 {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -213,7 +210,7 @@ func TestAfterTransactionsOfTheService(t *testing.T) {
 		}
 		b.effect(2 + 5*n)
 		tx, release := b.lazy()
-		b.stateIs(idle) // the one before has begun at once, and this need not
+		b.stateIs(idle) // the BEGIN of the transaction before was sent at once, this one is delayed
 		if err := tx.Rollback(); err != nil {
 			t.Fatal(err)
 		}
@@ -226,8 +223,9 @@ func TestAfterTransactionsOfTheService(t *testing.T) {
 	b.expect("0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15")
 }
 
-// A transaction that does not begin leaves the watch of the one before where it is.
-func TestAfterTransactionsThatDoNotBegin(t *testing.T) {
+// A BEGIN that fails does not end lib/pq's watch on the context of the
+// transaction before.
+func TestDelayedBeginAfterFailedBegin(t *testing.T) {
 	b := newBench(t)
 	want := []string{"0"}
 	for n := range 3 {
@@ -241,7 +239,7 @@ func TestAfterTransactionsThatDoNotBegin(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := b.db.BeginTx(context.Background(), &sql.TxOptions{Isolation: sql.LevelSnapshot}); err == nil {
-			t.Fatal("PostgreSQL has no such isolation")
+			t.Fatal("PostgreSQL accepts an unknown isolation level")
 		}
 		for m := range 4 {
 			b.effect(1 + 4*n + m)
@@ -251,12 +249,12 @@ func TestAfterTransactionsThatDoNotBegin(t *testing.T) {
 	b.expect(want...)
 }
 
-func TestOtherDriver(t *testing.T) {
+func TestOtherDriverIsRefused(t *testing.T) {
 	lite := testkit.SQLite(t)
 	db := sql.OpenDB(Connector(opener{lite.Driver(), lite.DSN}))
 	defer db.Close()
 	err := db.PingContext(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "no connection of lib/pq") {
+	if err == nil || !strings.Contains(err.Error(), "not a connection of lib/pq") {
 		t.Fatalf("the error is %v", err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// bench is a pool of one connection, which others can look at.
+// bench is a pool with one connection. Other connections can inspect it.
 type bench struct {
 	*testing.T
 
@@ -56,7 +56,7 @@ func (b *bench) exec(on execer, query string, args ...any) {
 	}
 }
 
-// effect writes n in a transaction of ours, which leaves a connection that is
+// effect writes n in a transaction of this module. Afterwards the connection is
 // known to be alive.
 func (b *bench) effect(n int) {
 	b.Helper()
@@ -80,7 +80,7 @@ func (b *bench) expect(want ...string) {
 	}
 }
 
-// lazy begins a transaction whose first statement is a text.
+// lazy begins a transaction with a text as its first statement.
 func (b *bench) lazy() (tx *sql.Tx, release func()) {
 	b.Helper()
 	tx, release, err := dialect.Begin(dialect.StartWithText(b.Context()), b.db, nil)
@@ -91,7 +91,7 @@ func (b *bench) lazy() (tx *sql.Tx, release func()) {
 	return tx, release
 }
 
-// server returns what the server says of the pool's connection.
+// server returns the server's state of the pool's connection.
 func (b *bench) server() (state, query string) {
 	b.Helper()
 	err := b.others.QueryRowContext(b.Context(), `
@@ -116,7 +116,7 @@ const (
 	failed        = "idle in transaction (aborted)"
 )
 
-// setAlive changes when the connection was seen to be alive.
+// setAlive sets the time of the server's last answer.
 func (b *bench) setAlive(at time.Time) {
 	b.Helper()
 	pooled, err := b.db.Conn(b.Context())

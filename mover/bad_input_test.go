@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Whatever is in the stock table is a message or becomes a letter that can be
-// stored, with its bytes.
+// Every row of the stock table is a message, or becomes a dead letter that can
+// be stored and has the bytes of the row.
 func FuzzUnwrap(f *testing.F) {
 	f.Add([]byte(`{"destination_topic":"t","uuid":"u","payload":"YQ==","metadata":{"a":"b"}}`), "id", `{"a":"b"}`)
 	f.Add([]byte(`{"destination_topic":"t","payload":"!","metadata":{"a":1}}`), "id", `null`)
@@ -18,29 +18,29 @@ func FuzzUnwrap(f *testing.F) {
 	m := &Mover{config: Config{}.withDefaults()}
 	f.Fuzz(func(t *testing.T, payload []byte, id, metadata string) {
 		if !utf8.ValidString(id) || hasNUL(id) || !utf8.ValidString(metadata) || hasNUL(metadata) || !json.Valid([]byte(metadata)) {
-			return // the database has seen to that
+			return // the stock table cannot hold such rows
 		}
 		u := unwrap(row{id: id, payload: payload, metadata: sql.NullString{String: metadata, Valid: true}})
-		var l letter
+		var d deadLetter
 		if u.msg == nil {
 			if u.err == nil {
-				t.Fatal("malformed, and no word on why")
+				t.Fatal("malformed without an error")
 			}
-			l = m.asStored(u.row, reasonMalformed, u.err)
-			if string(l.payload) != string(payload) {
-				t.Errorf("%q became %q", payload, l.payload)
+			d = m.asStored(u.row, reasonMalformed, u.err)
+			if string(d.payload) != string(payload) {
+				t.Errorf("%q became %q", payload, d.payload)
 			}
 		} else {
 			if u.topic == "" {
 				t.Error("no topic")
 			}
-			l = m.refused(u, sql.ErrNoRows)
+			d = m.refused(u, sql.ErrNoRows)
 		}
 		var flat map[string]string
-		if err := json.Unmarshal([]byte(l.metadata), &flat); err != nil || !plain(flat) {
-			t.Errorf("metadata %s became %s: %v", metadata, l.metadata, err)
+		if err := json.Unmarshal([]byte(d.metadata), &flat); err != nil || !withoutNUL(flat) {
+			t.Errorf("metadata %s became %s: %v", metadata, d.metadata, err)
 		}
-		for _, text := range []string{l.id, l.topic, l.text, l.reason, l.metadata} {
+		for _, text := range []string{d.id, d.topic, d.text, d.reason, d.metadata} {
 			if !utf8.ValidString(text) || hasNUL(text) {
 				t.Errorf("%q cannot be stored", text)
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// backlog returns a mover before so many rows, whose transactions are long over.
+// backlog returns a mover and stores rows whose transactions have ended.
 func backlog(t *testing.T, rows, size int) *Mover {
 	t.Helper()
 	db := testkit.Postgres(t).DB
@@ -38,11 +38,11 @@ func backlog(t *testing.T, rows, size int) *Mover {
 	return m
 }
 
-func TestBatchesAreBoundedInBytes(t *testing.T) {
-	m := backlog(t, 3, mostBytes/8*3) // half as much again in base64
+func TestBatchIsLimitedByBytes(t *testing.T) {
+	m := backlog(t, 3, maxBytes/8*3) // base64 makes it a third larger
 	var sizes []int
 	for {
-		n, err := m.take(t.Context())
+		n, err := m.moveBatch(t.Context())
 		require.NoError(t, err)
 		if n == 0 {
 			break
@@ -53,13 +53,13 @@ func TestBatchesAreBoundedInBytes(t *testing.T) {
 }
 
 // The stock query reads the whole backlog for each batch.
-func TestTrap03_ABatchReadsNoMoreThanItself(t *testing.T) {
+func TestTrap03_BatchReadsOnlyItsOwnRows(t *testing.T) {
 	const rows = 30_000
 	m := backlog(t, rows, 3)
 	look := func() {
 		t.Helper()
 		for query, args := range map[string][]any{
-			m.sql.next:    {"2", rows / 2, 100, mostBytes},
+			m.sql.next:    {"2", rows / 2, 100, maxBytes},
 			m.sql.waiting: {"2", rows / 2},
 		} {
 			plan := planOf(t, m.db, query, args...)
@@ -89,8 +89,8 @@ func planOf(t *testing.T, db *sql.DB, query string, args ...any) string {
 	return strings.Join(plan, "\n")
 }
 
-func TestPausesGrow(t *testing.T) {
-	require.Equal(t, 100*time.Millisecond, pauses(1))
-	require.Equal(t, 3200*time.Millisecond, pauses(6))
-	require.Equal(t, 3200*time.Millisecond, pauses(1_000_000))
+func TestPausesGrowUpTo3200Milliseconds(t *testing.T) {
+	require.Equal(t, 100*time.Millisecond, pauses.Delay(1, 0))
+	require.Equal(t, 3200*time.Millisecond, pauses.Delay(6, 0))
+	require.Equal(t, 3200*time.Millisecond, pauses.Delay(1_000_000, 0))
 }

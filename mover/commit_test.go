@@ -19,11 +19,11 @@ import (
 	"github.com/watermill-once/once/mover"
 )
 
-// cutter makes connections that end when an offset is committed.
+// cutter makes connections that break when an offset is committed.
 type cutter struct {
 	net.Dialer
 
-	after bool // the server has committed, and nobody is told
+	after bool // break after the commit of the server, before the client reads the result
 	cuts  atomic.Int32
 }
 
@@ -64,7 +64,7 @@ func (c *cutConn) Write(b []byte) (int, error) {
 	return 0, errors.New("cut")
 }
 
-func TestTrap04_LostConnectionAtCommit(t *testing.T) {
+func TestTrap04_LostConnectionAtCommitMovesOnce(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		t.Run(fmt.Sprint("committed ", after), func(t *testing.T) {
 			database := testkit.Postgres(t)
@@ -83,7 +83,7 @@ func TestTrap04_LostConnectionAtCommit(t *testing.T) {
 			defer db.Close()
 
 			m := newMover(t, db, mover.Config{BatchSize: 2})
-			eventually(t, "all are moved", func() bool {
+			eventually(t, "all messages are moved", func() bool {
 				_, err := m.Move(t.Context())
 				require.NoError(t, err)
 				return len(outboxIDs(t, database.DB)) >= 10
@@ -94,7 +94,7 @@ func TestTrap04_LostConnectionAtCommit(t *testing.T) {
 	}
 }
 
-func TestRunOutlivesTheDatabase(t *testing.T) {
+func TestRunContinuesAfterDatabaseRestart(t *testing.T) {
 	server := testkit.PrivatePostgres(t)
 	db, err := sql.Open("postgres", server.DSN("postgres"))
 	require.NoError(t, err)
@@ -106,21 +106,21 @@ func TestRunOutlivesTheDatabase(t *testing.T) {
 	m := newMover(t, db, mover.Config{Logger: log, PollInterval: time.Millisecond})
 	go func() { ended <- m.Run(ctx) }()
 	s.put(t, "t", message.NewMessage("before", nil))
-	eventually(t, "it moves", func() bool { return len(outboxIDs(t, db)) == 1 })
+	eventually(t, "the first message is moved", func() bool { return len(outboxIDs(t, db)) == 1 })
 
 	server.Kill()
-	eventually(t, "it says so", func() bool { return log.Has("Messages cannot be moved, trying again") })
+	eventually(t, "the failure is logged", func() bool { return log.Has("Messages cannot be moved, retrying") })
 	require.NoError(t, server.Restart(context.WithoutCancel(t.Context())))
-	eventually(t, "it moves again", func() bool { return log.Has("Messages can be moved again") })
+	eventually(t, "the recovery is logged", func() bool { return log.Has("Messages can be moved again") })
 	s.put(t, "t", message.NewMessage("after", nil))
-	eventually(t, "all of it", func() bool { return len(outboxIDs(t, db)) == 2 })
+	eventually(t, "the second message is moved", func() bool { return len(outboxIDs(t, db)) == 2 })
 	cancel()
 	require.NoError(t, <-ended)
 }
 
-// Stock takes a lock and a transaction id at every poll.
-func TestNothingIsLockedOrWrittenWhenIdle(t *testing.T) {
-	server := testkit.PrivatePostgres(t, "autovacuum=off") // nobody else takes transaction ids there
+// The stock forwarder takes a lock and a transaction id at every poll.
+func TestIdlePollNeitherLocksNorWrites(t *testing.T) {
+	server := testkit.PrivatePostgres(t, "autovacuum=off") // no other process takes transaction ids there
 	db, err := sql.Open("postgres", server.DSN("postgres"))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
@@ -130,7 +130,7 @@ func TestNothingIsLockedOrWrittenWhenIdle(t *testing.T) {
 	ended := make(chan error, 1)
 	m := newMover(t, db, mover.Config{PollInterval: time.Millisecond})
 	go func() { ended <- m.Run(ctx) }()
-	eventually(t, "it moves", func() bool { return len(outboxIDs(t, db)) == 1 })
+	eventually(t, "the first message is moved", func() bool { return len(outboxIDs(t, db)) == 1 })
 
 	next := func() int { return count(t, db, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint`) }
 	reads := func() int {

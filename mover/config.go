@@ -13,46 +13,47 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Config is what a [Mover] can be told. The zero value fits a stock forwarder
-// with defaults.
+// Config configures a [Mover]. The zero value fits a stock forwarder with default
+// settings.
 type Config struct {
-	// Schema says which tables messages are moved to. They are in PostgreSQL,
-	// in the database of the stock tables. Defaults to the prefix "once_".
+	// Schema names the tables of the outbox. They must be in the PostgreSQL database
+	// of the stock tables. Defaults to the prefix "once_".
 	Schema schema.Config
 
-	// ForwarderTopic is that of the stock forwarder and of its publishers.
-	// Defaults to "forwarder_topic", as there.
+	// ForwarderTopic is the forwarder topic of the stock forwarder and of its
+	// publishers. Defaults to "forwarder_topic", the stock default.
 	ForwarderTopic string
 
-	// MessagesTable and OffsetsTable are written as in SQL, with quotes where
-	// needed: what GenerateMessagesTableName and
-	// GenerateMessagesOffsetsTableName of the stock adapters return for the
-	// forwarder topic. Default to the stock names, "watermill_" and
-	// "watermill_offsets_" with the topic behind them, quoted.
+	// MessagesTable and OffsetsTable are the stock tables, as written in SQL, with
+	// quotes where needed. Use the results of GenerateMessagesTableName and
+	// GenerateMessagesOffsetsTableName of the stock adapters for the forwarder topic.
+	// They default to the stock names: "watermill_" and "watermill_offsets_", each
+	// followed by the topic, quoted.
 	MessagesTable, OffsetsTable string
 
-	// ConsumerGroup is that of the stock forwarder's subscriber. Defaults to
-	// none, as there.
+	// ConsumerGroup is the consumer group of the stock forwarder's subscriber.
+	// Defaults to the empty name, the stock default.
 	ConsumerGroup string
 
 	// BatchSize is the largest number of messages that one transaction moves.
 	// Defaults to 100.
 	BatchSize int
 
-	// PollInterval is the pause of Run when there was nothing to move. Defaults to
+	// PollInterval is the pause of Run after a poll without messages. Defaults to
 	// 250 ms.
 	PollInterval time.Duration
 
-	// MaxPayload is the size in bytes of the largest payload that the outbox
-	// takes, see outbox.Config, whose default it has.
+	// MaxPayload is the largest payload in bytes that the outbox accepts. Defaults to
+	// the default of outbox.Config.MaxPayload.
 	MaxPayload int
 
-	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
+	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
+	// silence.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider is where the instruments of the outbox are made, which count
-	// what is moved. Defaults to OpenTelemetry's global one, which does nothing
-	// until another is set.
+	// MeterProvider creates the metrics of the outbox, which count moved messages.
+	// Defaults to OpenTelemetry's global provider, which does nothing until you set
+	// another.
 	MeterProvider metric.MeterProvider
 }
 
@@ -69,17 +70,17 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-const mostBatchSize = 10_000
+const maxBatchSize = 10_000
 
 var (
-	// stockTopic is what watermill-sql accepts.
+	// stockTopic matches the topics that watermill-sql accepts.
 	stockTopic = regexp.MustCompile(`^[A-Za-z0-9\-$:._]+$`)
 
-	// tableName is a name in SQL, quoted or not, with or without a schema.
-	tableName = regexp.MustCompile(`^(` + oneName + `\.)?` + oneName + `$`)
+	// tableName matches an SQL name, quoted or not, with or without a schema.
+	tableName = regexp.MustCompile(`^(` + sqlName + `\.)?` + sqlName + `$`)
 )
 
-const oneName = `([A-Za-z_][A-Za-z0-9_$]*|"[^"\x00]+")`
+const sqlName = `([A-Za-z_][A-Za-z0-9_$]*|"[^"\x00]+")`
 
 func (c Config) validate() error {
 	errs := []error{c.Schema.Validate()}
@@ -87,18 +88,18 @@ func (c Config) validate() error {
 		errs = append(errs, fmt.Errorf("Schema.Dialect is %q: the stock tables are in %q", schema.SQLite, schema.PostgreSQL))
 	}
 	if !stockTopic.MatchString(c.ForwarderTopic) {
-		errs = append(errs, fmt.Errorf("ForwarderTopic %q is none that watermill-sql accepts", c.ForwarderTopic))
+		errs = append(errs, fmt.Errorf("ForwarderTopic %q is not a topic that watermill-sql accepts", c.ForwarderTopic))
 	}
 	for _, field := range []struct{ name, value string }{
 		{"MessagesTable", c.MessagesTable},
 		{"OffsetsTable", c.OffsetsTable},
 	} {
 		if !tableName.MatchString(field.value) {
-			errs = append(errs, fmt.Errorf("%s %q is no name of a table in SQL", field.name, field.value))
+			errs = append(errs, fmt.Errorf("%s %q is not a table name in SQL", field.name, field.value))
 		}
 	}
-	if c.BatchSize < 1 || c.BatchSize > mostBatchSize {
-		errs = append(errs, fmt.Errorf("BatchSize is %d, not in 1..%d", c.BatchSize, mostBatchSize))
+	if c.BatchSize < 1 || c.BatchSize > maxBatchSize {
+		errs = append(errs, fmt.Errorf("BatchSize is %d, not in 1..%d", c.BatchSize, maxBatchSize))
 	}
 	if c.PollInterval < time.Millisecond {
 		errs = append(errs, fmt.Errorf("PollInterval is %v: less than %v", c.PollInterval, time.Millisecond))

@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/mover"
 )
 
-// raw puts a row into the stock table that no stock writer of envelopes made.
+// raw inserts a row without an envelope into the stock table.
 func (s stock) raw(t *testing.T, id string, payload, metadata any) {
 	t.Helper()
 	exec(t, s.db, `INSERT INTO watermill_forwarder_topic (uuid, payload, metadata, transaction_id)
@@ -40,9 +40,9 @@ func deadLetters(t *testing.T, db *sql.DB) []deadLetter {
 	return all
 }
 
-// The stock forwarder hands a malformed envelope back for ever, and sends
-// nothing behind it.
-func TestTrap22_ABadHeadBlocksNothing(t *testing.T) {
+// The stock forwarder nacks a malformed envelope for ever, and sends no row
+// behind it.
+func TestTrap22_MalformedFirstRowBlocksNothing(t *testing.T) {
 	db := testkit.Postgres(t).DB
 	s := withDefaults(t, db)
 	with := func(id, key, value string) *message.Message {
@@ -57,7 +57,7 @@ func TestTrap22_ABadHeadBlocksNothing(t *testing.T) {
 	s.raw(t, "no payload", nil, `{"a": {"b": 1}}`)
 	s.raw(t, "bad metadata", `1`, `{"nul": "\u0000"}`)
 	s.raw(t, "half", `"\ud800"`, `{"half": "\ud800"}`)
-	// What stands outside of the envelope does not matter.
+	// The columns outside of the envelope do not matter.
 	s.raw(t, "outside", `{"destination_topic": "t", "uuid": "good2", "payload": "AA=="}`, `{"a": ["\u0000"]}`)
 	s.put(t, "t", message.NewMessage("good3", nil), message.NewMessage(long, nil), with("steers", "x-delay", "5"),
 		message.NewMessage("good4", nil), message.NewMessage("", []byte("no id")), with("nul", "key", "a\x00b"),
@@ -89,10 +89,10 @@ func TestTrap22_ABadHeadBlocksNothing(t *testing.T) {
 		why(dead[4], "malformed", "cannot unmarshal string"))
 	require.Equal(t, deadLetter{id: long, topic: "t", metadata: `{}`}, why(dead[5], "invalid", "has 300 bytes"))
 	require.Equal(t, deadLetter{id: "steers", topic: "t", payload: "\x00body", metadata: `{"x-delay": "5"}`},
-		why(dead[6], "invalid", `metadata "x-delay" would steer the broker`))
+		why(dead[6], "invalid", `metadata "x-delay" would control the broker`))
 	require.Equal(t, deadLetter{topic: "t", payload: "no id", metadata: `{}`}, why(dead[7], "invalid", "id is empty"))
 
-	// No text column can hold these: they stay in their envelopes.
+	// No text column can hold these messages, so the dead letters have the envelopes.
 	for i, text := range []string{`metadata "key" contains a NUL`, "id contains a NUL"} {
 		d := why(dead[8+i], "invalid", text)
 		require.Equal(t, topic, d.topic)
@@ -107,7 +107,7 @@ func TestTrap22_ABadHeadBlocksNothing(t *testing.T) {
 	}
 }
 
-func TestALongTopicIsALetter(t *testing.T) {
+func TestLongTopicBecomesDeadLetter(t *testing.T) {
 	db := testkit.Postgres(t).DB
 	s := withDefaults(t, db)
 	s.put(t, strings.Repeat("x", 300), message.NewMessage("id", nil))
@@ -116,7 +116,7 @@ func TestALongTopicIsALetter(t *testing.T) {
 	require.Equal(t, "id", deadLetters(t, db)[0].id)
 }
 
-func TestMaxPayload(t *testing.T) {
+func TestTooLargePayloadBecomesDeadLetter(t *testing.T) {
 	db := testkit.Postgres(t).DB
 	s := withDefaults(t, db)
 	s.put(t, "t", message.NewMessage("small", []byte("12345")), message.NewMessage("large", []byte("123456")))
@@ -125,15 +125,15 @@ func TestMaxPayload(t *testing.T) {
 	require.Contains(t, deadLetters(t, db)[0].text, "payload has 6 bytes")
 }
 
-// The stock forwarder is stuck on a bad head and holds the lock; it lets go of
-// it when it gives up waiting for the ack, or is stopped.
-func TestStockIsStuck(t *testing.T) {
+// A stock forwarder with a malformed first row holds the lock. It releases the
+// lock when its wait for the ack times out, or when it is stopped.
+func TestMoverContinuesIfStockForwarderIsStuck(t *testing.T) {
 	db := testkit.Postgres(t).DB
 	s := withDefaults(t, db)
 	s.raw(t, "bad", `1`, `{}`)
 	s.put(t, "t", message.NewMessage("good", nil))
 	stop := s.forward(t, &inbox{})
-	eventually(t, "stock holds the lock", func() bool {
+	eventually(t, "the stock forwarder holds the lock", func() bool {
 		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`) == 1
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -141,7 +141,7 @@ func TestStockIsStuck(t *testing.T) {
 	m := newMover(t, db, mover.Config{})
 	go func() { ended <- m.Run(ctx) }()
 	stop()
-	eventually(t, "the mover goes on", func() bool { return len(outboxIDs(t, db)) == 1 })
+	eventually(t, "the mover continues", func() bool { return len(outboxIDs(t, db)) == 1 })
 	cancel()
 	require.NoError(t, <-ended)
 	require.Len(t, deadLetters(t, db), 1)

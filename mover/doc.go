@@ -1,54 +1,59 @@
-// Package mover takes over the table of Watermill's own forwarder
-// (components/forwarder on watermill-sql's PostgreSQL adapters) into the
-// outbox, while writers and forwarders of both kinds are at work.
+// Package mover moves messages from the table of Watermill's own forwarder
+// (components/forwarder on watermill-sql's PostgreSQL adapters) into the outbox,
+// while writers and forwarders of both kinds run. This page calls Watermill's
+// forwarder and its tables "stock".
 //
 //	m, err := mover.New(db, mover.Config{})
 //	go m.Run(ctx)
 //	...
-//	messages, writers, err := m.Left(ctx) // both 0: the mover can go
+//	messages, writers, err := m.Left(ctx) // both 0: you can remove the mover
 //
-// # What becomes of a row
+// # How a row is moved
 //
 // One transaction locks the offsets row of the consumer group, reads the rows
-// behind it as Watermill's subscriber does, stores them in the outbox and
-// advances the offset as the subscriber's ack does. So a running stock
-// forwarder and any number of movers take turns, what was acked is not moved,
-// and nothing is moved twice. What the stock forwarder has sent and not yet
-// acked when it is stopped is sent again, as it would be by its successor.
+// behind the offset as Watermill's subscriber does, stores them in the outbox, and
+// advances the offset as the subscriber's ack does. So a running stock forwarder
+// and any number of movers take turns, acked messages are not moved, and nothing is
+// moved twice. If the stock forwarder is stopped between sending a message and
+// acking it, the message is sent again, as by a restarted stock forwarder.
 //
-// Messages keep their id, topic, payload and metadata, and come into the
-// outbox in the order of the stock table. There is no transaction or lock
-// while there is nothing to move.
+// Messages keep their id, topic, payload and metadata, and enter the outbox in the
+// order of the stock table. An idle mover opens no transaction that writes or
+// locks.
 //
-// # What cannot be moved
+// # Which rows become dead letters
 //
-// It becomes a dead letter of the outbox, and does not hold up the others:
+// A row that cannot be moved becomes a dead letter of the outbox and does not block
+// other rows:
 //
-//   - "malformed": what is not an envelope of Watermill's forwarder, with its
-//     own id, payload and metadata, and the forwarder topic;
-//   - "invalid": a message that the outbox refuses, see package outbox. One
-//     whose texts no column can hold stays in its envelope, as a malformed one.
+//   - "malformed": the row is not an envelope of Watermill's forwarder. The dead
+//     letter has the row's id, payload and metadata, and the forwarder topic.
+//   - "invalid": the outbox refuses the message, see package outbox. The dead letter
+//     has the message. If no text column can hold its texts, it has the envelope, as
+//     for a malformed row.
 //
-// The dead letter's position is the row's offset in the stock table.
+// The position of the dead letter is the row's offset in the stock table.
 //
-// # What it inherits
+// # Which weaknesses remain
 //
-// The rule about what may be read is the stock one, or rows of transactions
-// that commit late would be skipped: an open transaction that has written
-// anything, anywhere in the instance, holds up what was committed after it
-// began, and after a dump and restore into a new instance nothing is found
-// until its transaction ids have caught up. The outbox has neither weakness;
-// both end with the mover.
+// The mover reads only rows that the stock subscriber would read; otherwise it
+// would skip rows of transactions that commit late. An open transaction that has
+// written anything, anywhere in the PostgreSQL instance, delays all rows that were
+// committed after its start. After a dump and restore into a new instance nothing
+// is found until the transaction ids of the new instance have caught up. The outbox
+// has neither weakness; both end with the mover.
 //
-// A consumer group without an offset starts at the beginning of the table,
-// which holds everything that was ever sent. If other groups have one, the
-// name is rather taken for a mistake, see [ErrUnknownGroup].
+// A consumer group without an offset starts at the beginning of the table, which
+// holds every message that was ever sent. If other groups have an offset, the mover
+// treats the name as a mistake, see [ErrUnknownGroup].
 //
 // # What it costs
 //
-// A batch is found by the primary key of the stock table and costs the same
-// whatever lies before and behind it, unlike the stock query, which costs time
-// in proportion to the backlog. Rows with different topics in turn cost a
-// statement each. When there is nothing to do, a poll is two short queries that
-// take no transaction id.
+// The mover finds a batch by the primary key of the stock table. Its cost does not
+// depend on the number of rows before and behind the batch, whereas the cost of the
+// stock query grows with the backlog. Each change of topic from row to row costs
+// one more statement. An idle poll is two short queries without a transaction id.
+//
+// To read the code, start with config.go, errors.go and mover.go (API). Then follow
+// a batch: batch.go, envelope.go, insert.go, deadletter.go, queries.go.
 package mover

@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// envelope is what the stock publisher puts a message into, as JSON.
+// envelope is the JSON envelope that the stock publisher puts around a message.
 type envelope struct {
 	DestinationTopic string            `json:"destination_topic"`
 	UUID             string            `json:"uuid"`
@@ -16,16 +16,16 @@ type envelope struct {
 	Metadata         map[string]string `json:"metadata"`
 }
 
-// unwrapped is a row and the message in it.
+// unwrapped is a row with the message of its envelope.
 type unwrapped struct {
 	row
 
 	topic string
-	msg   *message.Message // nil if it is malformed
-	err   error            // why
+	msg   *message.Message // nil if the envelope is malformed
+	err   error            // why it is malformed
 }
 
-// unwrap accepts what the stock forwarder accepts.
+// unwrap decodes a row. It accepts the same envelopes as the stock forwarder.
 func unwrap(r row) unwrapped {
 	var e envelope
 	err := json.Unmarshal(r.payload, &e)
@@ -33,7 +33,7 @@ func unwrap(r row) unwrapped {
 		err = errors.New("it has no destination topic")
 	}
 	if err != nil {
-		return unwrapped{row: r, err: fmt.Errorf("no envelope of Watermill's forwarder: %w", err)}
+		return unwrapped{row: r, err: fmt.Errorf("not an envelope of Watermill's forwarder: %w", err)}
 	}
 	msg := message.NewMessage(e.UUID, e.Payload)
 	msg.Metadata = e.Metadata

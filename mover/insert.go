@@ -11,13 +11,13 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// insert stores the messages of rows in the outbox, in their order, and
-// returns those that became dead letters instead.
-func (m *Mover) insert(ctx context.Context, tx *sql.Tx, rows []row) ([]letter, error) {
+// insert stores the messages of rows in the outbox, in the order of rows. It
+// returns the dead letters of the rows that cannot be moved.
+func (m *Mover) insert(ctx context.Context, tx *sql.Tx, rows []row) ([]deadLetter, error) {
 	events := m.outbox.Publisher(tx)
 	var (
-		dead []letter
-		run  []unwrapped // in a row, for one topic
+		dead []deadLetter
+		run  []unwrapped // consecutive messages of one topic
 	)
 	flush := func() error {
 		refused, err := m.publish(events, run)
@@ -42,16 +42,17 @@ func (m *Mover) insert(ctx context.Context, tx *sql.Tx, rows []row) ([]letter, e
 		return nil, err
 	}
 	for _, d := range dead {
-		failpoint.Hit("mover/bury")
-		if err := m.bury(ctx, tx, d); err != nil {
+		failpoint.Hit("mover/dead-letter")
+		if err := m.insertDeadLetter(ctx, tx, d); err != nil {
 			return nil, err
 		}
 	}
 	return dead, nil
 }
 
-// publish stores messages of one topic and returns those that are refused.
-func (m *Mover) publish(events message.Publisher, run []unwrapped) ([]letter, error) {
+// publish stores messages of one topic. It returns dead letters for the messages
+// that the outbox refuses.
+func (m *Mover) publish(events message.Publisher, run []unwrapped) ([]deadLetter, error) {
 	msgs := make([]*message.Message, len(run))
 	for i, u := range run {
 		msgs[i] = u.msg
@@ -63,8 +64,9 @@ func (m *Mover) publish(events message.Publisher, run []unwrapped) ([]letter, er
 	if err == nil || !errors.Is(err, outbox.ErrInvalid) {
 		return nil, err
 	}
-	// Nothing is stored, and tx is as it was. One by one, the others pass.
-	var refused []letter
+	// Publish has stored none of them and has not changed tx. Publish them one by
+	// one, so that only the refused messages become dead letters.
+	var refused []deadLetter
 	for _, u := range run {
 		err := events.Publish(u.topic, u.msg)
 		switch {

@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/mover"
 )
 
-// meters notes whose instruments are made.
+// meters records the names of created meters.
 type meters struct {
 	noop.MeterProvider
 
@@ -24,7 +24,7 @@ func (m *meters) Meter(name string, options ...metric.MeterOption) metric.Meter 
 	return m.MeterProvider.Meter(name, options...)
 }
 
-func TestWhatIsMovedIsCountedWhereTheConfigSays(t *testing.T) {
+func TestMovedMessagesAreCountedByConfiguredMeter(t *testing.T) {
 	db := testkit.Postgres(t).DB
 	withDefaults(t, db).put(t, "orders.placed", message.NewMessage("m1", nil))
 	own := &meters{}

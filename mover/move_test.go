@@ -18,7 +18,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMessagesAreMovedAsTheyAre(t *testing.T) {
+func TestMessagesAreMovedUnchanged(t *testing.T) {
 	db := testkit.Postgres(t).DB
 	s := withDefaults(t, db)
 	nasty := message.NewMessage("id with / and ü", []byte("\x00\xff not JSON"))
@@ -53,8 +53,8 @@ func TestMessagesAreMovedAsTheyAre(t *testing.T) {
 	require.Zero(t, writers)
 }
 
-// The stock table keeps everything that was ever sent.
-func TestTrap77_WhatStockHasSentIsNotMovedAgain(t *testing.T) {
+// The stock table keeps every message that was ever sent.
+func TestTrap77_MessagesSentByStockForwarderAreNotMoved(t *testing.T) {
 	db := testkit.Postgres(t).DB
 	s := withDefaults(t, db)
 	sent := &inbox{}
@@ -63,7 +63,7 @@ func TestTrap77_WhatStockHasSentIsNotMovedAgain(t *testing.T) {
 		s.put(t, "t", message.NewMessage(fmt.Sprint("stock", i), nil))
 	}
 	m := newMover(t, db, mover.Config{})
-	eventually(t, "stock has sent and acked them", func() bool {
+	eventually(t, "the stock forwarder has sent and acked them", func() bool {
 		messages, _, err := m.Left(t.Context())
 		require.NoError(t, err)
 		return messages == 0
@@ -78,15 +78,15 @@ func TestTrap77_WhatStockHasSentIsNotMovedAgain(t *testing.T) {
 	moves(t, m, 2)
 	require.Equal(t, []string{"ours1", "ours2"}, outboxIDs(t, db))
 
-	// And the other way round: stock goes on behind the mover.
+	// The other way round: the stock forwarder continues behind the mover.
 	s.forward(t, sent)
 	s.put(t, "t", message.NewMessage("stock again", nil))
-	eventually(t, "stock sends the last one", func() bool { return slices.Contains(sent.ids(), "stock again") })
+	eventually(t, "the stock forwarder sends the last message", func() bool { return slices.Contains(sent.ids(), "stock again") })
 	require.Len(t, sent.ids(), 11)
 }
 
-// The transaction that began first commits last.
-func TestTrap01_ALateCommitIsNotSkipped(t *testing.T) {
+// The transaction that begins first commits last.
+func TestTrap01_LateCommitIsNotSkipped(t *testing.T) {
 	db := testkit.Postgres(t).DB
 	s := withDefaults(t, db)
 	m := newMover(t, db, mover.Config{})
@@ -111,8 +111,8 @@ func TestTrap01_ALateCommitIsNotSkipped(t *testing.T) {
 	require.Equal(t, []int{0, 0}, []int{messages, writers})
 }
 
-// Whoever waits for the lock goes on from where the other one came.
-func TestTheOffsetIsReadBehindTheLock(t *testing.T) {
+// A mover that waited for the lock continues at the new offset.
+func TestOffsetIsReadAfterTheLock(t *testing.T) {
 	db := testkit.Postgres(t).DB
 	s := withDefaults(t, db)
 	m := newMover(t, db, mover.Config{})
@@ -138,7 +138,7 @@ func TestTheOffsetIsReadBehindTheLock(t *testing.T) {
 		}
 		moved <- nil
 	}()
-	eventually(t, "the mover waits", func() bool {
+	eventually(t, "the mover waits for the lock", func() bool {
 		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
 	})
 	require.Equal(t, []string{"0"}, outboxIDs(t, db))
@@ -150,8 +150,8 @@ func TestTheOffsetIsReadBehindTheLock(t *testing.T) {
 	require.Equal(t, []string{"0", "2"}, outboxIDs(t, db))
 }
 
-// Stock forwarders and movers at once: everything is sent by one of them.
-func TestManyAtOnce(t *testing.T) {
+// Each message is sent by a stock forwarder or moved, and none twice.
+func TestStockForwardersAndMoversShareTheTable(t *testing.T) {
 	const messages, movers = 600, 3
 	db := testkit.Postgres(t).DB
 	s := withDefaults(t, db)
@@ -174,7 +174,7 @@ func TestManyAtOnce(t *testing.T) {
 		want[i] = fmt.Sprintf("%04d", i)
 		s.put(t, "t", message.NewMessage(want[i], nil))
 	}
-	eventually(t, "all of them are somewhere", func() bool {
+	eventually(t, "all messages are sent or moved", func() bool {
 		return len(sent.ids())+count(t, db, `SELECT COUNT(*) FROM once_outbox`) >= messages
 	})
 	got := slices.Concat(sent.ids(), outboxIDs(t, db))
@@ -183,7 +183,7 @@ func TestManyAtOnce(t *testing.T) {
 	require.True(t, slices.IsSorted(outboxIDs(t, db)))
 }
 
-func TestTablesOfAnyName(t *testing.T) {
+func TestCustomTableNames(t *testing.T) {
 	for _, kind := range []string{"JSONB", "BYTEA"} {
 		t.Run(kind, func(t *testing.T) {
 			db := testkit.Postgres(t).DB
@@ -216,8 +216,8 @@ func TestTablesOfAnyName(t *testing.T) {
 	}
 }
 
-// A name in the Config decides on what is sent again.
-func TestTablesOfATopic(t *testing.T) {
+// A wrong table name would lead to messages that are sent again.
+func TestDefaultTableNamesFollowTopic(t *testing.T) {
 	db := testkit.Postgres(t).DB
 	s := stock{db: db, topic: "Out-Box.1:$x"}
 	s.create(t)
@@ -226,7 +226,7 @@ func TestTablesOfATopic(t *testing.T) {
 	require.Equal(t, []string{"id"}, outboxIDs(t, db))
 }
 
-func TestAGroupThatNeverRan(t *testing.T) {
+func TestNewConsumerGroupStartsAtTheBeginning(t *testing.T) {
 	db := testkit.Postgres(t).DB
 	s := withDefaults(t, db)
 	s.put(t, "t", message.NewMessage("first", nil))
@@ -235,11 +235,11 @@ func TestAGroupThatNeverRan(t *testing.T) {
 	require.Equal(t, 1, messages)
 	moves(t, newMover(t, db, mover.Config{}), 1)
 
-	t.Run("or a mistake", func(t *testing.T) {
+	t.Run("unknown group beside another", func(t *testing.T) {
 		mistaken := newMover(t, db, mover.Config{ConsumerGroup: "typo"})
 		_, err := mistaken.Move(t.Context())
 		require.ErrorIs(t, err, mover.ErrUnknownGroup)
-		require.ErrorContains(t, err, `"typo", in the table are [""]`)
+		require.ErrorContains(t, err, `"typo", the table has [""]`)
 		require.ErrorIs(t, mistaken.Run(t.Context()), mover.ErrUnknownGroup)
 		_, _, err = mistaken.Left(t.Context())
 		require.ErrorIs(t, err, mover.ErrUnknownGroup)
@@ -247,7 +247,7 @@ func TestAGroupThatNeverRan(t *testing.T) {
 	})
 }
 
-func TestMissingTables(t *testing.T) {
+func TestMissingTablesAreReported(t *testing.T) {
 	db := testkit.Postgres(t).DB
 	m := newMover(t, db, mover.Config{})
 	require.ErrorIs(t, m.Run(t.Context()), schema.ErrMissing)
@@ -261,7 +261,7 @@ func TestMissingTables(t *testing.T) {
 	require.ErrorIs(t, err, mover.ErrNoTable)
 }
 
-// Transaction ids are numbers, not texts.
+// Transaction ids are compared as numbers, not as texts.
 func TestOrderAcrossTransactions(t *testing.T) {
 	db := testkit.Postgres(t).DB
 	withDefaults(t, db)
@@ -269,7 +269,7 @@ func TestOrderAcrossTransactions(t *testing.T) {
 	for i := range 12 {
 		exec(t, db, `INSERT INTO watermill_forwarder_topic (uuid, payload, metadata, transaction_id)
 			VALUES ('x', json_build_object('destination_topic', 't', 'uuid', $1::text), '{}', $1::text::xid8)`, fmt.Sprint(i))
-		if i > 0 { // as for stock, the beginning is before transaction 1
+		if i > 0 { // like the stock forwarder, a new group starts before transaction 1
 			want = append(want, fmt.Sprint(i))
 		}
 	}
@@ -278,7 +278,7 @@ func TestOrderAcrossTransactions(t *testing.T) {
 	require.Equal(t, want, outboxIDs(t, db))
 }
 
-func TestConfig(t *testing.T) {
+func TestConfigErrorNamesEveryInvalidField(t *testing.T) {
 	_, err := mover.New(nil, mover.Config{
 		Schema: schema.Config{Dialect: schema.SQLite}, ForwarderTopic: "a b", MessagesTable: "x; DROP TABLE y", OffsetsTable: `"`,
 		BatchSize: -1, PollInterval: time.Microsecond, MaxPayload: -1,

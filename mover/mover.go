@@ -7,14 +7,15 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/watermill-once/once/internal/backoff"
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
 
-// Mover moves messages from a stock forwarder's table into the outbox. It has
-// no state: everything is in the tables.
+// Mover moves messages from a stock forwarder's table into the outbox. Its state
+// is in the tables only.
 type Mover struct {
 	db      *sql.DB
 	config  Config
@@ -23,8 +24,8 @@ type Mover struct {
 	sql     queries
 }
 
-// New returns a Mover in db, or an error that names every field of config that
-// cannot be used. db is not closed by it.
+// New returns a Mover for the tables in db, or an error that names every invalid
+// field of config. The Mover does not close db.
 func New(db *sql.DB, config Config) (*Mover, error) {
 	config = config.withDefaults()
 	errs := []error{config.validate()}
@@ -32,7 +33,7 @@ func New(db *sql.DB, config Config) (*Mover, error) {
 		errs = append(errs, errors.New("db is nil"))
 	}
 	box, err := outbox.New(outbox.Config{Schema: config.Schema, MaxPayload: config.MaxPayload, MeterProvider: config.MeterProvider})
-	if err != nil && config.Schema.Validate() == nil { // or it is told twice
+	if err != nil && config.Schema.Validate() == nil { // config.validate reports an invalid Schema
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -45,34 +46,34 @@ func New(db *sql.DB, config Config) (*Mover, error) {
 	return &Mover{db: db, config: config, dialect: d, outbox: box, sql: newQueries(config, d)}, nil
 }
 
-// Run moves what is there and what comes until ctx ends, and then returns nil.
-// What is under way at that moment is moved as a whole or not at all.
+// Run moves present and new messages until ctx ends, and then returns nil. A batch
+// in progress at that moment is moved completely or not at all.
 //
-// It returns an error if tables are missing or of another version ([ErrNoTable],
-// schema.ErrMissing, ErrOutdated, ErrNewer, ErrDialect), or [ErrUnknownGroup]. A database
-// that cannot be reached is no error: it is waited for.
+// Run fails if tables are missing or have another version ([ErrNoTable],
+// schema.ErrMissing, ErrOutdated, ErrNewer, ErrDialect), and with
+// [ErrUnknownGroup]. It waits for a database that it cannot reach.
 func (m *Mover) Run(ctx context.Context) error {
-	move := m.Move // until the tables have been looked at
+	move := m.Move // checks the tables; replaced after the first success
 	for failures := 0; ; {
 		_, err := move(ctx)
 		pause := m.config.PollInterval
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // it was told to end, which is why it could not go on
+			return nil //nolint:nilerr // the end of ctx is the cause of err
 		case err == nil:
 			move = m.drain
 			if failures > 0 {
 				m.config.Logger.Info("Messages can be moved again", nil)
 			}
 			failures = 0
-		case wrong(err):
+		case permanent(err):
 			return err
 		default:
 			if failures == 0 {
-				m.config.Logger.Error("Messages cannot be moved, trying again", err, nil)
+				m.config.Logger.Error("Messages cannot be moved, retrying", err, nil)
 			}
 			failures++
-			pause = max(pause, pauses(failures))
+			pause = max(pause, pauses.Delay(failures, 0))
 		}
 		select {
 		case <-ctx.Done():
@@ -81,18 +82,15 @@ func (m *Mover) Run(ctx context.Context) error {
 	}
 }
 
-// pauses is how long to wait after the nth failure: 0.1 to 3.2 seconds.
-func pauses(failures int) time.Duration {
-	return 100 * time.Millisecond << min(failures-1, 5)
-}
+// pauses computes the pauses after consecutive failures.
+var pauses = backoff.Exponential{Base: 100 * time.Millisecond, Max: 3200 * time.Millisecond}
 
-// Move moves what is there and returns how many rows it took, dead letters
-// among them, when nothing can be read any more. What open transactions hold
-// up is not waited for, see [Mover.Left].
+// Move moves all readable rows and returns their number, including dead letters.
+// It does not wait for rows that open transactions hide, see [Mover.Left].
 //
-// On an error, rows that were counted have been moved, the others have not; it
-// can be called again at any time. Rows of a commit whose outcome is unknown
-// are moved once, but may not be counted.
+// After an error the counted rows are moved and the others are not. You may call
+// Move again at any time. The rows of a commit with an unknown outcome are moved
+// once, but may not be counted.
 func (m *Mover) Move(ctx context.Context) (moved int, err error) {
 	if err := m.check(ctx); err != nil {
 		return 0, fmt.Errorf("mover: %w", err)
@@ -100,7 +98,7 @@ func (m *Mover) Move(ctx context.Context) (moved int, err error) {
 	return m.drain(ctx)
 }
 
-// drain is Move without looking at the tables first.
+// drain is Move without a check of the tables.
 func (m *Mover) drain(ctx context.Context) (moved int, err error) {
 	for {
 		waiting, err := m.waiting(ctx)
@@ -109,19 +107,21 @@ func (m *Mover) drain(ctx context.Context) (moved int, err error) {
 		}
 		if err == nil {
 			var n int
-			n, err = m.take(ctx)
+			n, err = m.moveBatch(ctx)
 			moved += n
 		}
-		// After an unknown commit the offset says what happened.
+		// After a commit with an unknown outcome the offset shows whether the rows
+		// were moved, so the loop continues.
 		if err != nil && !errors.Is(err, dialect.ErrCommitUnknown) {
 			return moved, fmt.Errorf("mover: %w", err)
 		}
 	}
 }
 
-// check looks at the tables.
+// check checks that all tables exist.
 func (m *Mover) check(ctx context.Context) error {
-	if err := schema.Check(ctx, m.db, m.config.Schema); err != nil && !errors.Is(err, schema.ErrLayout) { // it uses no inbox
+	// The mover does not use the inbox, so its layout does not matter.
+	if err := schema.Check(ctx, m.db, m.config.Schema); err != nil && !errors.Is(err, schema.ErrLayout) {
 		return err
 	}
 	return m.read(ctx, func(tx *sql.Tx) error {
@@ -138,18 +138,19 @@ func (m *Mover) check(ctx context.Context) error {
 	})
 }
 
-// Left says what the mover has before it: messages that the consumer group has
-// not acked, whether they can be read yet or not, and transactions that have
-// written to the stock table and are still open. If both are 0 and no stock
-// writer runs any more, the mover and the stock tables can go.
+// Left returns how many messages the consumer group has not acked, readable or
+// not, and how many open transactions have written to the stock table. If both are
+// 0 and no stock writer runs any more, you can remove the mover and the stock
+// tables.
 //
-// It counts rows, which takes time in proportion to the backlog.
+// Left counts rows, so its time is proportional to the backlog.
 func (m *Mover) Left(ctx context.Context) (messages, writers int, err error) {
 	if err := m.check(ctx); err != nil {
 		return 0, 0, fmt.Errorf("mover: %w", err)
 	}
 	err = m.read(ctx, func(tx *sql.Tx) error {
-		// First the writers: who has committed by then is seen by the count.
+		// Writers first: the count of messages then includes every writer that commits
+		// in between.
 		if err := tx.QueryRowContext(ctx, m.sql.writers, m.config.MessagesTable).Scan(&writers); err != nil {
 			return err
 		}

@@ -2,20 +2,21 @@ package mover
 
 import "github.com/watermill-once/once/internal/dialect"
 
-// queries are the statements on the stock tables, and one on ours.
+// queries are the statements on the stock tables, and insertDead on the outbox.
 type queries struct {
-	position, lock, groups, begin string
-	waiting, next, advance        string
-	exists, left, writers         string
-	bury                          string
+	position, lock, groups, createGroup string
+	waiting, next, advance              string
+	exists, left, writers               string
+	insertDead                          string
 }
 
-// behind is true of rows that the consumer group has not acked. Stock writes
-// it with an OR, which PostgreSQL cannot use to enter the index at the place.
+// behind matches rows that the consumer group has not acked. The stock query has
+// an OR instead, with which PostgreSQL cannot start at the right place of the
+// index.
 const behind = `(transaction_id, "offset") > ($1::text::xid8, $2::bigint)`
 
-// readable is the stock rule: no transaction that is still open can add a row
-// before one of these. It is evaluated with the snapshot that sees the rows.
+// readable is the stock rule: no open transaction can still add a row before the
+// matched rows. It uses the same snapshot that reads the rows.
 const readable = `transaction_id < pg_snapshot_xmin(pg_current_snapshot())`
 
 func newQueries(c Config, d dialect.Dialect) queries {
@@ -25,18 +26,18 @@ func newQueries(c Config, d dialect.Dialect) queries {
 		lock:     position + ` FOR UPDATE`,
 		groups:   `SELECT consumer_group FROM ` + c.OffsetsTable + ` ORDER BY consumer_group LIMIT 10`,
 
-		// As the stock subscriber does before it subscribes.
-		begin: `
+		// The stock subscriber does the same before it subscribes.
+		createGroup: `
 			INSERT INTO ` + c.OffsetsTable + ` (consumer_group, offset_acked, last_processed_transaction_id)
 			VALUES ($1, 0, '0') ON CONFLICT DO NOTHING`,
 
-		// Ordered, or the planner may look for any one row from the wrong end.
+		// Without ORDER BY the planner may search from the wrong end of the table.
 		waiting: `
 			SELECT 1 FROM ` + c.MessagesTable + ` WHERE ` + behind + ` AND ` + readable + `
 			ORDER BY transaction_id, "offset" LIMIT 1`,
 
-		// The first row is taken whatever its size. The last ORDER BY names the
-		// table, or it would sort by the text.
+		// The first row is read whatever its size. The last ORDER BY names the table;
+		// otherwise it would sort by the text of the transaction id.
 		next: `
 			SELECT "offset", transaction_id::text, uuid, payload, metadata::text
 			FROM (SELECT *, SUM(size) OVER (ORDER BY transaction_id, "offset") - size AS before
@@ -54,15 +55,14 @@ func newQueries(c Config, d dialect.Dialect) queries {
 
 		left: `SELECT COUNT(*) FROM ` + c.MessagesTable + ` WHERE ` + behind,
 
-		// Who has inserted keeps this lock until the end of the transaction,
-		// and lets go of it when the rows can be seen.
+		// A transaction that has inserted rows keeps this lock until they are visible.
 		writers: `
 			SELECT COUNT(DISTINCT virtualtransaction) FROM pg_locks
 			WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
 			  AND relation = $1::text::regclass
 			  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`,
 
-		bury: d.SQL(`
+		insertDead: d.SQL(`
 			INSERT INTO {outbox_dead} (position, message_id, topic, payload, metadata, created_at, attempts,
 			                           last_error, reason, unknown)
 			VALUES ($1, $2, $3, $4, $5, {now}, 0, $6, $7, $8)`),

@@ -5,25 +5,24 @@ import (
 	"sync"
 )
 
-// call is one of two calls of a service that run at once. It stands still behind
-// one of its statements that publish, until it is told to go on. A nil call does
-// not.
+// call is one of two concurrent calls of a service. It pauses after one of its
+// statements that publish, until resume is closed. A nil call does not pause.
 type call struct {
-	insert string // is in a statement that publishes
-	stopAt int    // behind which of them it stands still, from 1; 0 for none
+	insert     string // part of every statement that publishes
+	pauseAfter int    // number of the publish after which the call pauses, from 1; 0 for none
 
-	stopped chan struct{} // closed when it stands still
-	goOn    chan struct{} // closed when it may go on
+	paused chan struct{} // closed when the call pauses
+	resume chan struct{} // closed to let the call continue
 
-	mu        sync.Mutex
-	published int // statements that publish
-	stopping  bool
-	last      string   // the statement that came last
-	after     []string // statements behind the one where it stood still
+	mu         sync.Mutex
+	published  int // number of statements that publish
+	hasPaused  bool
+	last       string   // the latest statement
+	statements []string // the statements after the pause
 }
 
-func newCall(table string, stopAt int) *call {
-	return &call{insert: "INTO " + table, stopAt: stopAt, stopped: make(chan struct{}), goOn: make(chan struct{})}
+func newCall(table string, pauseAfter int) *call {
+	return &call{insert: "INTO " + table, pauseAfter: pauseAfter, paused: make(chan struct{}), resume: make(chan struct{})}
 }
 
 // statement is called before each statement.
@@ -31,20 +30,21 @@ func (c *call) statement(sql string) {
 	if c == nil {
 		return
 	}
-	c.wait()
+	c.pauseIfDue()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = sql
-	if c.stopping {
-		c.after = append(c.after, sql)
+	if c.hasPaused {
+		c.statements = append(c.statements, sql)
 	}
 	if strings.Contains(sql, c.insert) {
 		c.published++
 	}
 }
 
-// notCarriedOut takes a statement back that the driver wants in another way.
-func (c *call) notCarriedOut() {
+// undo removes the latest statement, which the driver refused to run in this way
+// (driver.ErrSkip), so that it comes again.
+func (c *call) undo() {
 	if c == nil {
 		return
 	}
@@ -53,33 +53,33 @@ func (c *call) notCarriedOut() {
 	if strings.Contains(c.last, c.insert) {
 		c.published--
 	}
-	if n := len(c.after); n > 0 {
-		c.after = c.after[:n-1]
+	if n := len(c.statements); n > 0 {
+		c.statements = c.statements[:n-1]
 	}
 }
 
 // commit is called before each commit.
 func (c *call) commit() {
 	if c != nil {
-		c.wait()
+		c.pauseIfDue()
 	}
 }
 
-// wait stands still if the statement before was the one.
-func (c *call) wait() {
+// pauseIfDue pauses the call if its latest publish was number pauseAfter.
+func (c *call) pauseIfDue() {
 	c.mu.Lock()
-	here := !c.stopping && c.stopAt > 0 && c.published == c.stopAt
-	c.stopping = c.stopping || here
+	due := !c.hasPaused && c.pauseAfter > 0 && c.published == c.pauseAfter
+	c.hasPaused = c.hasPaused || due
 	c.mu.Unlock()
-	if here {
-		close(c.stopped)
-		<-c.goOn
+	if due {
+		close(c.paused)
+		<-c.resume
 	}
 }
 
-// afterwards returns what it did behind the place where it stood still.
-func (c *call) afterwards() []string {
+// statementsAfterPause returns the statements of the call after its pause.
+func (c *call) statementsAfterPause() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.after
+	return c.statements
 }

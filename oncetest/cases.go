@@ -8,13 +8,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// fits compares what there is now with the reference.
-func (s *subject) fits(ctx context.Context, what, clue string) error {
+// compareWithReference returns an error if the tables differ from the reference. It
+// begins with what, the case, and ends with clue, a likely cause.
+func (s *subject) compareWithReference(ctx context.Context, what, clue string) error {
 	now, err := s.read(ctx)
 	if err != nil {
 		return err
 	}
-	difference := compare(now, s.once, "once gives")
+	difference := compare(now, s.reference, "one delivery gives")
 	if difference == "" {
 		return nil
 	}
@@ -36,7 +37,7 @@ func (s *subject) twiceInARow(ctx context.Context) error {
 			}
 		}
 	}
-	return s.fits(ctx, what, "")
+	return s.compareWithReference(ctx, what, "")
 }
 
 func (s *subject) twiceAtOnce(ctx context.Context) error {
@@ -54,10 +55,10 @@ func (s *subject) twiceAtOnce(ctx context.Context) error {
 			return fmt.Errorf("%s: message %q: %w", what, msg.UUID, err)
 		}
 	}
-	return s.fits(ctx, what, "")
+	return s.compareWithReference(ctx, what, "")
 }
 
-// swapped delivers two neighbours in the other order.
+// swapped delivers message i+1 before message i.
 func (s *subject) swapped(ctx context.Context, i int) error {
 	if err := s.reset(ctx); err != nil {
 		return err
@@ -70,54 +71,55 @@ func (s *subject) swapped(ctx context.Context, i int) error {
 			return fmt.Errorf("%s: message %q: %w", what, msg.UUID, err)
 		}
 	}
-	return s.fits(ctx, what, "the effect depends on the order; if that is kept, say so with Config.Ordered")
+	return s.compareWithReference(ctx, what, "the effect depends on the order of messages; if their order is guaranteed, set Config.Ordered")
 }
 
-// withFault delivers all messages, one of them with a fault.
+// withFault delivers all messages, and injects a fault into one of them.
 func (s *subject) withFault(ctx context.Context, f fault) error {
 	if err := s.reset(ctx); err != nil {
 		return err
 	}
 	broken := newDelivery(&f)
-	var left string // of the transaction that was rolled back
+	var left string // writes that a rollback did not undo
 	for i, msg := range s.config.Messages {
 		var (
-			d    = newDelivery(nil)
-			look func() error
+			d          = newDelivery(nil)
+			afterFault func() error
 		)
 		if i == f.message {
 			before, err := s.read(ctx)
 			if err != nil {
 				return err
 			}
-			d, look = broken, func() (err error) {
-				left, err = s.outside(ctx, broken, before)
+			d, afterFault = broken, func() (err error) {
+				left, err = s.findOutsideWrites(ctx, broken, before)
 				return err
 			}
 		}
-		if err := s.deliver(ctx, d, msg, look); err != nil {
+		if err := s.deliver(ctx, d, msg, afterFault); err != nil {
 			return fmt.Errorf("%s: message %q: %w", f, msg.UUID, err)
 		}
 	}
 	clue := left
 	if broken.ignored {
-		clue = "the handler returned no error, although it met with one"
+		clue = "the handler returned no error, although a statement failed"
 	}
-	if err := s.fits(ctx, f.String(), clue); err != nil {
+	if err := s.compareWithReference(ctx, f.String(), clue); err != nil {
 		return err
 	}
-	if left != "" { // and is written again, in the same way: not so if the message is given up
+	if left != "" { // the next delivery wrote the same rows again, but a message may also be given up
 		return fmt.Errorf("%s: %s", f, left)
 	}
-	if !broken.hasStruck() {
-		return errDidNotCome
+	if !broken.faultInjected() {
+		return errNotInjected
 	}
 	return nil
 }
 
-// outside looks what is left of a transaction that was rolled back.
-func (s *subject) outside(ctx context.Context, broken *delivery, before state) (string, error) {
-	if broken.fault.kind == answerLost {
+// findOutsideWrites describes writes that remain after the transaction was rolled
+// back. It returns "" if there are none.
+func (s *subject) findOutsideWrites(ctx context.Context, broken *delivery, before state) (string, error) {
+	if broken.fault.kind == lostAfterCommit {
 		return "", nil
 	}
 	now, err := s.read(ctx)
@@ -128,9 +130,9 @@ func (s *subject) outside(ctx context.Context, broken *delivery, before state) (
 	if left == "" {
 		return "", nil
 	}
-	text := "something is written outside of the transaction: when that was rolled back, " + left
-	if broken.handlerRan() == 0 {
-		text += "; the handler ran no statement in its transaction: does it use a db of its package in the place of tx?"
+	text := "the handler writes outside of its transaction: after the rollback, " + left
+	if broken.handlerStatements() == 0 {
+		text += "; the handler ran no statement in its transaction: does it use a global *sql.DB instead of tx?"
 	}
 	return text, nil
 }

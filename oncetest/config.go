@@ -17,50 +17,50 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// Config is what [Run] is told. DB, Handler, Messages and Reset are required,
-// the rest has good defaults.
+// Config configures [Run]. DB, Handler, Messages and Reset are required. The zero
+// value of all other fields is a good default.
 type Config struct {
-	// DB is a database for tests, with the handler's tables and those of this
-	// library (schema.Up). PostgreSQL, or SQLite in a file: one in memory is
-	// gone when its connection is lost. Nothing else may work in it meanwhile.
-	// Inbox and outbox are emptied.
+	// DB is a database for tests, with the tables of the handler and of this library
+	// (schema.Up). Use PostgreSQL, or SQLite in a file: a SQLite database in memory
+	// is lost with its connection. No other process may use it meanwhile. Run deletes
+	// all rows of the inbox and the outbox.
 	DB *sql.DB
 
-	// Handler is what is examined. A handler that finds its transaction with
-	// dedup.TxFromContext does so here too: give a function that calls it with
-	// msg.
+	// Handler is the handler to test. For a handler that uses dedup.TxFromContext,
+	// set a function that calls it with msg.
 	Handler once.HandlerFunc
 
-	// Messages are delivered one after the other. Their ids must differ, and
-	// the handler must accept them. Their order is one in which they may come.
+	// Messages are delivered one after the other. Their ids must differ, and the
+	// handler must accept them in this order.
 	Messages []*message.Message
 
-	// Reset brings the tables to the state in which the messages find them:
-	// it empties them and inserts what has to be there. It is called before
-	// every case, and whether the state is the same each time is checked.
+	// Reset puts the tables into the state that the messages expect: it empties
+	// them and inserts the rows that the handler needs. Run calls it before every
+	// case, and checks that the state is the same each time.
 	Reset func(ctx context.Context, db *sql.DB) error
 
-	// Tables are those whose contents are compared, as "payments" or
-	// "shop.payments", in the database's own spelling. Defaults to all that are
-	// found (PostgreSQL: in the search path) but this library's.
+	// Tables are the tables to compare, such as "payments" or "shop.payments", in
+	// the spelling of the database. Defaults to all tables (PostgreSQL: in the
+	// search path) except those of this library.
 	Tables []string
 
-	// Ignore are columns that are not compared, as "captured_at", in all
-	// tables, or "payments.id": times, generated ids and whatever else may
-	// differ. Defaults to none.
+	// Ignore are columns that are not compared, such as "captured_at" in all tables,
+	// or "payments.id": times, generated ids and other values that differ in each
+	// run. Defaults to none.
 	Ignore []string
 
-	// Ordered says that the messages are always delivered in order, so that
-	// none are swapped. Defaults to false: with retries, or with more than one
-	// message in flight, a consumer has no order.
+	// Ordered states that messages always arrive in order; Run then swaps none.
+	// Defaults to false, because with retries, or with more than one message in
+	// flight, a consumer has no order.
 	Ordered bool
 
-	// Dedup is the inbox as the service has it. A consumer that is among its
-	// Idempotent ones is run for every copy, and has to be what it is called.
-	// Consumer defaults to "oncetest", Outbox to the outbox of the same Schema.
+	// Dedup is the configuration of the inbox in your service. The handler of a
+	// consumer in Dedup.Idempotent runs for every delivery, so the cases with
+	// duplicates test whether it is idempotent. Consumer defaults to "oncetest",
+	// Outbox to the outbox of the same Schema.
 	Dedup dedup.Config
 
-	// Timeout is how long a message may take, with all its redeliveries.
+	// Timeout is the longest time for one message with all its redeliveries.
 	// Defaults to 30 seconds.
 	Timeout time.Duration
 }
@@ -68,12 +68,12 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.Timeout = cmp.Or(c.Timeout, 30*time.Second)
 	c.Dedup.Consumer = cmp.Or(c.Dedup.Consumer, "oncetest")
-	// The context of a span would make each run's messages different.
+	// With tracing, produced messages would differ in each run.
 	if c.Dedup.TracerProvider == nil {
 		c.Dedup.TracerProvider = noop.NewTracerProvider()
 	}
 	if c.Dedup.Outbox == nil {
-		// Only the Schema can be wrong, and validate says so.
+		// Only the Schema can be invalid, and validate reports that.
 		if box, err := outbox.New(outbox.Config{Schema: c.Dedup.Schema, TracerProvider: c.Dedup.TracerProvider}); err == nil {
 			c.Dedup.Outbox = box.Publisher
 		}
@@ -85,13 +85,13 @@ func (c Config) withDefaults() Config {
 func (c Config) validate() error {
 	var errs []error
 	if c.DB == nil {
-		errs = append(errs, errors.New("DB is nil: it must be a database for tests"))
+		errs = append(errs, errors.New("DB is nil: set it to a database for tests"))
 	}
 	if c.Handler == nil {
-		errs = append(errs, errors.New("Handler is nil: it is what is examined"))
+		errs = append(errs, errors.New("Handler is nil: set it to the handler to test"))
 	}
 	if c.Reset == nil {
-		errs = append(errs, errors.New("Reset is nil: each case needs the database as it was"))
+		errs = append(errs, errors.New("Reset is nil: each case needs the same state of the database"))
 	}
 	if len(c.Messages) == 0 {
 		errs = append(errs, errors.New("Messages is empty: there must be at least one"))
@@ -102,7 +102,7 @@ func (c Config) validate() error {
 		case msg == nil:
 			errs = append(errs, fmt.Errorf("Messages[%d] is nil", i))
 		case msg.UUID == "" && c.Dedup.Key == nil:
-			errs = append(errs, fmt.Errorf("Messages[%d] has no id, and there is no Dedup.Key", i))
+			errs = append(errs, fmt.Errorf("Messages[%d] has no id, and Dedup.Key is nil", i))
 		case ids[msg.UUID]:
 			errs = append(errs, fmt.Errorf("Messages[%d] has the id %q of an earlier one", i, msg.UUID))
 		default:
@@ -117,7 +117,7 @@ func (c Config) validate() error {
 	if c.Timeout < 0 {
 		errs = append(errs, fmt.Errorf("Timeout is %v: negative", c.Timeout))
 	}
-	if _, err := dedup.New(new(sql.DB), c.Dedup); err != nil { // it only looks whether there is one
+	if _, err := dedup.New(new(sql.DB), c.Dedup); err != nil { // New only checks that the *sql.DB is not nil
 		errs = append(errs, fmt.Errorf("Dedup: %w", err))
 	}
 	return errors.Join(errs...)

@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestConfigNamesEveryField(t *testing.T) {
+func TestConfigErrorNamesEveryField(t *testing.T) {
 	examine(t, oncetest.Config{
 		Timeout: -1, Tables: []string{""}, Ignore: []string{"id", ""},
 		Dedup: dedup.Config{Schema: schema.Config{Prefix: "a b"}, LockTimeout: -1},
@@ -26,7 +26,7 @@ func TestConfigNamesEveryField(t *testing.T) {
 	}}).says("", "Messages[1] is nil", `Messages[2] has the id "m1" of an earlier one`, "Messages[3] has no id")
 }
 
-func TestTheTablesMustBeThere(t *testing.T) {
+func TestMissingTablesAreReported(t *testing.T) {
 	db := testkit.SQLite(t)
 	config := shop{db, schema.Config{Dialect: schema.SQLite}}.examined(pay)
 	examine(t, config).says("", "run schema.Up")
@@ -36,8 +36,8 @@ func TestTheTablesMustBeThere(t *testing.T) {
 	examine(t, config).says("", "table payment: ", "no such table", "table total: ")
 }
 
-// A test in which nothing can be seen is none.
-func TestNothingToCompare(t *testing.T) {
+// A test that compares nothing would always pass.
+func TestHandlerWithoutAVisibleEffectIsRefused(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		config := s.examined(pay)
 		config.Tables = []string{"audit"}
@@ -67,18 +67,18 @@ func TestTablesOfOtherSchemas(t *testing.T) {
 	examine(t, config).safe(subtests(1))
 }
 
-func TestReset(t *testing.T) {
+func TestResetMustRestoreTheSameState(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		config := s.examined(pay)
 		config.Reset = func(context.Context, *sql.DB) error { return nil }
-		examine(t, config).says("", "Reset does not bring the same state each time: table payments has 2 rows where the first time gave 0")
+		examine(t, config).says("", "Reset does not restore the same state each time: table payments has 2 rows where the first time gave 0")
 		config.Reset = func(context.Context, *sql.DB) error { return errors.New("no permission") }
 		examine(t, config).says("", "Reset: no permission")
 	})
 }
 
-// A handler that fails for good, or hangs, is told of.
-func TestAMessageThatIsNeverDone(t *testing.T) {
+// A handler that fails permanently, or hangs, is reported.
+func TestMessageThatNeverSucceedsIsReported(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		config := s.examined(func(context.Context, *sql.Tx, *message.Message) ([]*message.Message, error) {
 			return nil, errors.New("unknown currency")
@@ -90,12 +90,12 @@ func TestAMessageThatIsNeverDone(t *testing.T) {
 			return nil, ctx.Err()
 		}
 		config.Timeout = 20 * time.Millisecond
-		examine(t, config).says("", `message "m1": it is not done within 20ms`)
+		examine(t, config).says("", `message "m1": it did not succeed within 20ms`)
 	})
 }
 
-// A pool of one connection, as SQLite likes it, is enough.
-func TestAPoolOfOneConnection(t *testing.T) {
+// SQLite is often used with a pool of one connection.
+func TestPoolOfOneConnectionIsEnough(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		s.SetMaxOpenConns(1)
 		examine(t, s.examined(pay)).safe(subtests(2))

@@ -10,18 +10,18 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// errLost is what the driver says when a fault has come.
+// errLost is the driver's error after the connection was lost.
 var errLost = fmt.Errorf("oncetest: the connection is lost here: %w", driver.ErrBadConn)
 
-// conn passes everything on to the driver's connection. Where that lacks
-// something optional, it does what database/sql would do.
+// conn wraps a connection of the driver and can inject a fault. If the driver lacks
+// an optional interface, conn does the same as database/sql.
 type conn struct {
-	held  *sql.Conn
-	inner driver.Conn
+	pooled *sql.Conn
+	inner  driver.Conn
 
-	tx       driver.Tx // under way, or nil
-	delivery *delivery // of the transaction that was begun last, or nil
-	call     *call     // whose connection it is, or nil
+	tx       driver.Tx // the running transaction, or nil
+	delivery *delivery // of the latest transaction, or nil
+	call     *call     // the call that uses this connection, or nil
 	check    *dialect.Check
 	gone     bool
 }
@@ -37,19 +37,19 @@ var (
 	_ driver.NamedValueChecker  = (*conn)(nil)
 )
 
-// lose ends the connection, and with it the transaction: nothing more can be
-// done with it. The driver's own is closed when database/sql closes this one,
-// which is after all statements and rows: some drivers cannot bear them longer.
+// lose rolls back the transaction and makes every later use of the connection fail.
+// The driver's connection is closed when database/sql closes this one, after all
+// statements and rows, because some drivers fail if it is closed before them.
 func (c *conn) lose() error {
 	if c.tx != nil {
-		_ = c.tx.Rollback() // if it fails, closing does it
+		_ = c.tx.Rollback() // if it fails, closing the connection rolls back
 		c.tx = nil
 	}
 	c.gone = true
 	return errLost
 }
 
-// statement is called before each statement, and returns its fault.
+// statement is called before each statement. It returns the error of a fault.
 func (c *conn) statement(ctx context.Context, query string) error {
 	if c.gone {
 		return errLost
@@ -61,16 +61,16 @@ func (c *conn) statement(ctx context.Context, query string) error {
 	switch c.delivery.statement(query) {
 	case lost:
 		return c.lose()
-	case refused:
-		return c.refuse(ctx)
+	case statementFails:
+		return c.failStatement(ctx)
 	default:
 		return nil
 	}
 }
 
-// counts says whether a statement is one of a transaction that is observed. Those
-// of dedup's check are not: not every transaction has them, and they change
-// nothing.
+// counts reports whether a statement belongs to an observed transaction. The
+// statements of dedup's check do not count: only some transactions have them, and
+// they change no data.
 func (c *conn) counts(query string) bool {
 	if c.tx == nil || c.delivery == nil {
 		return false
@@ -78,9 +78,9 @@ func (c *conn) counts(query string) bool {
 	return c.check == nil || query != c.check.SQL && query != c.check.Mark
 }
 
-// refuse has the database itself fail, so that it does to the transaction what
-// it does after an error: PostgreSQL wants no more of it, SQLite goes on.
-func (c *conn) refuse(ctx context.Context) error {
+// failStatement runs an invalid statement, so that the transaction is in the state
+// after an error: PostgreSQL accepts no more statements, SQLite continues.
+func (c *conn) failStatement(ctx context.Context) error {
 	const broken = "oncetest_makes_this_statement_fail"
 	err := driver.ErrSkip
 	if execer, ok := c.inner.(driver.ExecerContext); ok {
@@ -89,7 +89,7 @@ func (c *conn) refuse(ctx context.Context) error {
 	if errors.Is(err, driver.ErrSkip) {
 		var inner driver.Stmt
 		if inner, err = c.prepare(ctx, broken); err == nil {
-			_, err = inner.Exec(nil) //nolint:staticcheck // every driver has it, and there is nothing to cancel
+			_, err = inner.Exec(nil) //nolint:staticcheck // every driver has Exec, and no context is needed
 			_ = inner.Close()
 		}
 	}
@@ -125,13 +125,14 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	return rows, err
 }
 
-// skipped looks whether the statement will be prepared first, and come again.
+// skipped removes the statement from the counts if the driver returned
+// driver.ErrSkip: database/sql then prepares the statement and runs it again.
 func (c *conn) skipped(query string, err error) {
 	if errors.Is(err, driver.ErrSkip) {
-		c.call.notCarriedOut()
+		c.call.undo()
 	}
 	if c.counts(query) && errors.Is(err, driver.ErrSkip) {
-		c.delivery.notCarriedOut()
+		c.delivery.undo()
 	}
 }
 
@@ -185,7 +186,7 @@ func (c *conn) begin(ctx context.Context, options driver.TxOptions) (driver.Tx, 
 	if options != (driver.TxOptions{}) {
 		return nil, errors.New("oncetest: the driver has no options for transactions")
 	}
-	return c.inner.Begin() //nolint:staticcheck // what a driver has that lacks the other
+	return c.inner.Begin() //nolint:staticcheck // for drivers without driver.ConnBeginTx
 }
 
 func (c *conn) Ping(ctx context.Context) error {
@@ -220,12 +221,12 @@ func (c *conn) CheckNamedValue(value *driver.NamedValue) error {
 	return driver.ErrSkip
 }
 
-// Close gives the connection back to its pool, which closes it if it is lost.
+// Close returns the connection to its pool. The pool closes a lost connection.
 func (c *conn) Close() error {
 	if c.gone {
-		_ = c.held.Raw(func(any) error { return driver.ErrBadConn })
+		_ = c.pooled.Raw(func(any) error { return driver.ErrBadConn })
 	}
-	if err := c.held.Close(); !errors.Is(err, sql.ErrConnDone) {
+	if err := c.pooled.Close(); !errors.Is(err, sql.ErrConnDone) {
 		return err
 	}
 	return nil

@@ -7,9 +7,9 @@ import (
 	"fmt"
 )
 
-// wrap returns a pool whose connections are db's, each with a fault where its
-// delivery wants one. It keeps none of them: a pool of a single connection must
-// be free for whoever looks at the tables.
+// wrap returns a pool with wrapped connections of db, which inject the faults of
+// their deliveries. It keeps no idle connections: if db has a single connection, the
+// comparison of the tables needs it too.
 func wrap(db *sql.DB) *sql.DB { return wrapFor(db, nil) }
 
 // wrapFor is wrap for the connections of a call.
@@ -19,8 +19,8 @@ func wrapFor(db *sql.DB, call *call) *sql.DB {
 	return wrapped
 }
 
-// connector takes its connections from a pool: a *sql.DB does not tell how it
-// makes them, and with its own it needs no address and no driver's name.
+// connector takes its connections from a pool, so that it needs neither the address
+// of the database nor the name of the driver.
 type connector struct {
 	db   *sql.DB
 	call *call // or nil
@@ -29,14 +29,15 @@ type connector struct {
 func (c connector) Driver() driver.Driver { return c.db.Driver() }
 
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
-	held, err := c.db.Conn(ctx)
+	pooled, err := c.db.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
-	wrapped := &conn{held: held, call: c.call}
-	// What Raw shows must not be kept, because the pool could give it to
-	// others. It cannot while it is held, which it is until wrapped is closed.
-	err = held.Raw(func(inner any) error {
+	wrapped := &conn{pooled: pooled, call: c.call}
+	// A driver connection from Raw must not be used later, because the pool may have
+	// lent it to others. Here it is safe: pooled stays reserved until wrapped is
+	// closed.
+	err = pooled.Raw(func(inner any) error {
 		var ok bool
 		if wrapped.inner, ok = inner.(driver.Conn); !ok {
 			return fmt.Errorf("oncetest: the driver's connection is a %T", inner)
@@ -44,7 +45,7 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil
 	})
 	if err != nil {
-		_ = held.Close()
+		_ = pooled.Close()
 		return nil, err
 	}
 	return wrapped, nil

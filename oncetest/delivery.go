@@ -14,28 +14,28 @@ import (
 	"github.com/watermill-once/once/dedup"
 )
 
-// delivery is a message on its way, with all its redeliveries. Its transactions
-// find it in the context that they were begun with.
+// delivery is the delivery of one message, with all redeliveries. The context of a
+// transaction contains the delivery.
 type delivery struct {
-	fault *fault    // nil for none
-	other *delivery // a copy that is delivered at the same time, or nil
+	fault *fault    // or nil
+	other *delivery // a duplicate that is delivered at the same time, or nil
 
-	arrived chan struct{} // closed when it is about to commit, or done
-	arrive  func()
+	committing chan struct{} // closed before the first commit, or at the end
+	announce   func()        // closes committing
 
 	mu         sync.Mutex
-	statements []string // of the transaction that was begun last
-	handling   bool     // the handler has the transaction
-	ran        int      // statements of the handler in it, in all tries
-	struck     bool     // the fault has come
-	ignored    bool     // it came in the handler, which returned no error
-	ended      string   // how the handler ended its transaction
-	misuse     error    // what a handler must not do
+	statements []string // of the latest transaction
+	handling   bool     // the handler is running
+	ran        int      // statements of the handler, in all attempts
+	injected   bool     // the fault has been injected
+	ignored    bool     // it was injected in the handler, which returned no error
+	ended      string   // how the handler ended its transaction: "commit", "rollback" or ""
+	misuse     error    // a mistake of the handler, or nil
 }
 
 func newDelivery(f *fault) *delivery {
-	d := &delivery{fault: f, arrived: make(chan struct{})}
-	d.arrive = sync.OnceFunc(func() { close(d.arrived) })
+	d := &delivery{fault: f, committing: make(chan struct{})}
+	d.announce = sync.OnceFunc(func() { close(d.committing) })
 	return d
 }
 
@@ -50,41 +50,41 @@ func deliveryOf(ctx context.Context) *delivery {
 	return d
 }
 
-// handler is h under observation.
+// handler returns h, observed by d.
 func (d *delivery) handler(h once.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) (produced []*message.Message, err error) {
 		tx, ok := dedup.TxFromContext(msg.Context())
 		if !ok {
-			return nil, errors.New("oncetest: there is no transaction")
+			return nil, errors.New("oncetest: the handler was called without a transaction")
 		}
-		before := d.enter()
-		err = errors.New("panic") // unless h returns
-		defer func() { d.leave(before, err) }()
+		injectedBefore := d.handlerBegins()
+		err = errors.New("panic") // if h does not return
+		defer func() { d.handlerEnds(injectedBefore, err) }()
 		return h(msg.Context(), tx, msg)
 	}
 }
 
-// enter says that the handler begins, and returns whether the fault has come.
-func (d *delivery) enter() bool {
+// handlerBegins returns whether the fault was injected before the handler.
+func (d *delivery) handlerBegins() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.handling, d.ended = true, ""
-	return d.struck
+	return d.injected
 }
 
-func (d *delivery) leave(struckBefore bool, err error) {
+func (d *delivery) handlerEnds(injectedBefore bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.handling = false
-	if d.struck && !struckBefore && err == nil {
+	if d.injected && !injectedBefore && err == nil {
 		d.ignored = true
 	}
 	switch {
 	case d.ended == "commit":
-		d.misuse = errors.New("the handler commits its transaction itself: what comes after, such as the messages that it produces, " +
-			"is not one with what it wrote")
+		d.misuse = errors.New("the handler commits its transaction itself: later writes, such as the messages that it returns, " +
+			"are not in the same transaction")
 	case d.ended != "" && err == nil:
-		d.misuse = errors.New("the handler rolls back its transaction and returns no error: the message would never be done")
+		d.misuse = errors.New("the handler rolls back its transaction and returns no error: the message would never take effect")
 	}
 }
 
@@ -95,8 +95,8 @@ func (d *delivery) begin() {
 	d.statements = nil
 }
 
-// statement counts one that is about to be carried out, and says what is to
-// become of it: 0, lost or refused.
+// statement counts a statement before it runs, and returns its fault: 0, lost or
+// statementFails.
 func (d *delivery) statement(sql string) kind {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -105,39 +105,40 @@ func (d *delivery) statement(sql string) kind {
 		d.ran++
 		d.end(endOf(sql))
 	}
-	if d.fault == nil || d.struck || d.fault.statement != len(d.statements) {
+	if d.fault == nil || d.injected || d.fault.statement != len(d.statements) {
 		return 0
 	}
-	d.struck = true
+	d.injected = true
 	return d.fault.kind
 }
 
-// handlerRan returns how many statements the handler has run in its transactions.
-func (d *delivery) handlerRan() int {
+// handlerStatements returns the number of statements that the handler has run in its
+// transactions.
+func (d *delivery) handlerStatements() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.ran
 }
 
-// notCarriedOut takes a statement back that the driver wants in another way.
-func (d *delivery) notCarriedOut() {
+// undo removes the latest statement, see conn.skipped.
+func (d *delivery) undo() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.statements = d.statements[:len(d.statements)-1]
 }
 
-// commit says what is to become of a commit: 0, lost or answerLost.
+// commit returns the fault of a commit: 0, lost or lostAfterCommit.
 func (d *delivery) commit() kind {
-	d.meet()
+	d.waitForOther()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.handling {
 		d.end("commit")
 	}
-	if d.fault == nil || d.struck || d.fault.statement != 0 {
+	if d.fault == nil || d.injected || d.fault.statement != 0 {
 		return 0
 	}
-	d.struck = true
+	d.injected = true
 	return d.fault.kind
 }
 
@@ -149,15 +150,14 @@ func (d *delivery) rollback() {
 	}
 }
 
-// end remembers the first way in which the handler ended its transaction: after
-// it, nothing in it counts.
+// end records how the handler first ended its transaction.
 func (d *delivery) end(how string) {
 	if d.ended == "" {
 		d.ended = how
 	}
 }
 
-// endOf says how a statement ends the transaction, if it does.
+// endOf returns how a statement ends the transaction, or "" if it does not.
 func endOf(sql string) string {
 	words := strings.Fields(strings.ToLower(strings.TrimRight(strings.TrimSpace(sql), ";")))
 	if len(words) == 0 {
@@ -177,24 +177,24 @@ func endOf(sql string) string {
 	return ""
 }
 
-// meet waits, before a commit, until the other copy is about to commit too. As
-// a rule that is held up by this one, at the inbox, in a pool of one connection
-// or by SQLite: so it does not wait for long.
-func (d *delivery) meet() {
-	d.arrive()
+// waitForOther waits before a commit until the duplicate is about to commit too. It
+// waits for a short time only: usually the duplicate itself waits for this delivery,
+// at the inbox, for the only connection of a pool, or for SQLite's only writer.
+func (d *delivery) waitForOther() {
+	d.announce()
 	if d.other == nil {
 		return
 	}
-	enough := time.NewTimer(100 * time.Millisecond)
-	defer enough.Stop()
+	timeout := time.NewTimer(100 * time.Millisecond)
+	defer timeout.Stop()
 	select {
-	case <-d.other.arrived:
-	case <-enough.C:
+	case <-d.other.committing:
+	case <-timeout.C:
 	}
 }
 
-func (d *delivery) hasStruck() bool {
+func (d *delivery) faultInjected() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.struck
+	return d.injected
 }

@@ -1,28 +1,35 @@
-// Package oncetest shows whether a handler is safe where messages come more
+// Package oncetest tests whether a handler is safe if messages are delivered more
 // than once.
 //
-// The inbox sees to it that a message takes effect once, if the handler keeps
-// to its side: all that it does is in its transaction, and what it does follows
-// from the message and the database alone. [Run] looks whether it does. It
-// delivers messages to the handler, through a real inbox in a real database,
+// The inbox lets each message take effect once if the handler follows two rules: it
+// writes only in its transaction, and its writes depend only on the message and the
+// database. [Run] tests this. It delivers messages to the handler, through a real
+// inbox in a real database:
 //
-//   - once: this is the reference, and must come out the same a second time;
-//   - twice in a row, and twice at once;
+//   - once: this is the reference, and a second run must give the same result;
+//   - twice in a row, and twice at the same time;
 //   - with the connection lost at each statement of the transaction, before the
-//     commit takes effect, and after it, before the answer; then once more, as a
-//     broker does;
-//   - with each statement failing once, which leaves the connection as it is;
-//   - with neighbours swapped.
+//     commit, and after the commit but before its reply; then the message is
+//     delivered again, as by a broker;
+//   - with each statement failing once, on a connection that stays open;
+//   - with adjacent messages swapped.
 //
-// Each time the database is as it was before the reference, and has to be as
-// it was after it: the contents of the handler's tables and the messages in the
-// outbox are compared. What differs is told in the test's words:
+// Each case begins with the database as it was before the reference, and must end
+// with the database as it was after the reference. Run compares the handler's tables
+// and the messages in the outbox. A failed test names the difference:
 //
-//	delivered twice at once: table payments has 2 rows where once gives 1: (order_id="17" amount=5) is too many
+//	delivered twice at once: table payments has 2 rows where one delivery gives 1: (order_id="17" amount=5) is too many
 //
-// [RunOrder] examines something else: whether a service publishes the events of
-// an ordering key in the order in which its transactions commit.
+// [RunOrder] tests a service: whether it publishes the events of an ordering key in
+// the order in which its transactions commit.
 //
-// It brings no database driver: the connections of the handler's own pool are
-// wrapped, so that they can be lost at a given statement.
+// The package imports no database driver. It wraps the connections of your own pool,
+// so that it can lose them at a given statement.
+//
+// # Reading the code
+//
+// For Run: config.go, run.go, subject.go and cases.go (the cases), delivery.go and
+// fault.go (one message and its fault), state.go and tables.go (the comparison). For
+// RunOrder: order.go, call.go. The wrapped driver: connector.go, conn.go, stmt.go,
+// tx.go.
 package oncetest

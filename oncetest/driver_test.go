@@ -11,11 +11,11 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// bare is SQLite as a driver that has nothing that is optional.
+// bare is a driver for SQLite without optional interfaces.
 type bare struct {
 	driver   driver.Driver
 	dsn      string
-	skipping bool // its connections have Exec and Query, and say that they want to prepare
+	skipping bool // its connections have Exec and Query, which return driver.ErrSkip
 }
 
 func (b bare) Driver() driver.Driver { return b.driver }
@@ -47,7 +47,7 @@ func (c bareConn) Prepare(query string) (driver.Stmt, error) {
 
 type bareStmt struct{ driver.Stmt }
 
-func TestADriverWithNothingOptional(t *testing.T) {
+func TestDriverWithoutOptionalInterfaces(t *testing.T) {
 	for name, skipping := range map[string]bool{"bare": false, "skipping": true} {
 		t.Run(name, func(t *testing.T) {
 			db := testkit.SQLite(t)
@@ -61,7 +61,7 @@ func TestADriverWithNothingOptional(t *testing.T) {
 				_, _ = pay(ctx, tx, msg)
 				return nil, nil
 			}))
-			r.says("statement 2 of message 1 fails", "table payments has 1 row where once gives 2", "although it met with one")
+			r.says("statement 2 of message 1 fails", "table payments has 1 row where one delivery gives 2", "although a statement failed")
 		})
 	}
 }

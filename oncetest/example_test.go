@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/oncetest"
 )
 
-// A handler that inserts a payment, examined with two messages. The body is that
-// of a test, TestPayments(t *testing.T).
+// A handler that inserts a payment, tested with two messages. The body is that
+// of a test function, TestPayments(t *testing.T).
 func ExampleRun() { //nolint:testableexamples // it needs a test around it
 	var (
 		t  *testing.T

@@ -5,42 +5,41 @@ import (
 	"strings"
 )
 
-// kind is what goes wrong.
+// kind is the kind of a fault.
 type kind int
 
 const (
-	// lost: the connection is gone before the statement, or the commit, is
-	// carried out. The database rolls back.
+	// lost: the connection is lost before the statement, or the commit, runs. The
+	// database rolls back.
 	lost kind = iota + 1
 
-	// answerLost: the commit is carried out, and the connection gone before the
-	// answer comes.
-	answerLost
+	// lostAfterCommit: the connection is lost after the commit, before the reply.
+	lostAfterCommit
 
-	// refused: the statement fails, and the connection lives on.
-	refused
+	// statementFails: the statement fails, and the connection stays open.
+	statementFails
 )
 
-// fault is something that goes wrong once with one message.
+// fault is a fault that is injected once, into one message.
 type fault struct {
 	kind    kind
-	message int // its index
+	message int // index of the message
 
-	// statement counts from 1 in the transaction of the message; 0 is the
-	// commit.
+	// statement is the number of the statement in the transaction of the message,
+	// from 1; 0 is the commit.
 	statement int
 
-	of  int    // how many statements there are
+	of  int    // number of statements in the transaction
 	sql string // the statement
-	id  string // the message's
+	id  string // id of the message
 }
 
-// name is the name of its subtest.
+// name returns the name of the subtest.
 func (f fault) name() string {
 	switch {
-	case f.kind == refused:
+	case f.kind == statementFails:
 		return fmt.Sprintf("statement %d of message %d fails", f.statement, f.message+1)
-	case f.kind == answerLost:
+	case f.kind == lostAfterCommit:
 		return fmt.Sprintf("lost after the commit of message %d", f.message+1)
 	case f.statement == 0:
 		return fmt.Sprintf("lost before the commit of message %d", f.message+1)
@@ -49,13 +48,13 @@ func (f fault) name() string {
 	}
 }
 
-// String says what happened.
+// String describes the fault.
 func (f fault) String() string {
 	switch {
-	case f.kind == refused:
+	case f.kind == statementFails:
 		return fmt.Sprintf("statement %d of %d of message %q failed (%s)", f.statement, f.of, f.id, brief(f.sql))
-	case f.kind == answerLost:
-		return fmt.Sprintf("connection lost after the commit of message %q, before the answer, then delivered again", f.id)
+	case f.kind == lostAfterCommit:
+		return fmt.Sprintf("connection lost after the commit of message %q, before the reply, then delivered again", f.id)
 	case f.statement == 0:
 		return fmt.Sprintf("connection lost before the commit of message %q took effect, then delivered again", f.id)
 	default:
@@ -64,8 +63,7 @@ func (f fault) String() string {
 	}
 }
 
-// faults are all that can happen to a message whose transaction consists of
-// these statements.
+// faults returns all faults of a message whose transaction runs these statements.
 func faults(index int, id string, statements []string) []fault {
 	var all []fault
 	add := func(k kind, statement int, sql string) {
@@ -73,22 +71,22 @@ func faults(index int, id string, statements []string) []fault {
 	}
 	for i, sql := range statements {
 		add(lost, i+1, sql)
-		add(refused, i+1, sql)
+		add(statementFails, i+1, sql)
 	}
 	add(lost, 0, "")
-	add(answerLost, 0, "")
+	add(lostAfterCommit, 0, "")
 	return all
 }
 
-// brief is the beginning of a statement, on one line.
+// brief returns the beginning of a statement, on one line.
 func brief(sql string) string {
 	return shorten(strings.Join(strings.Fields(sql), " "), 60)
 }
 
-// shorten cuts what is too long to be read.
-func shorten(text string, most int) string {
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most]) + "..."
+// shorten cuts text to limit characters.
+func shorten(text string, limit int) string {
+	if runes := []rune(text); len(runes) > limit {
+		return string(runes[:limit]) + "..."
 	}
 	return text
 }

@@ -17,26 +17,27 @@ import (
 
 // OrderConfig configures [RunOrder]. DB, First, Second and Reset are required.
 type OrderConfig struct {
-	// DB is a database for tests, with the service's tables and those of this
-	// library (schema.Up), and at least three connections. Nothing else may work
-	// in it meanwhile, and no forwarder. The outbox is emptied.
+	// DB is a database for tests, with the tables of the service and of this library
+	// (schema.Up). Its pool must allow at least three connections. No other process
+	// may use it meanwhile, in particular no forwarder. RunOrder deletes all rows of
+	// the outbox.
 	DB *sql.DB
 
 	// First and Second are two calls of the service that publish with the same
-	// ordering key. They are called at the same time, and may be the same
-	// function. Each must use the db that it is given, not DB: its connections are
-	// DB's, and are stopped on their way.
+	// ordering key. They run at the same time, and may be the same function. Each
+	// must use its parameter db, whose wrapped connections can pause the call, and
+	// not DB.
 	First, Second func(ctx context.Context, db *sql.DB) error
 
-	// Reset brings the tables to the state in which the calls find them. It is
-	// called before every case.
+	// Reset puts the tables into the state that the calls expect. RunOrder calls it
+	// before every case.
 	Reset func(ctx context.Context, db *sql.DB) error
 
-	// Schema says which tables, in which kind of database. Defaults to PostgreSQL
-	// and the prefix "once_".
+	// Schema selects the kind of database and the prefix of the tables. Defaults to
+	// PostgreSQL and "once_".
 	Schema schema.Config
 
-	// Timeout is how long a case may take. Defaults to 30 seconds.
+	// Timeout is the longest time for one case. Defaults to 30 seconds.
 	Timeout time.Duration
 }
 
@@ -51,7 +52,8 @@ func (c OrderConfig) validate() error {
 	}
 	if c.DB != nil {
 		if most := c.DB.Stats().MaxOpenConnections; most == 1 || most == 2 {
-			errs = append(errs, fmt.Errorf("DB has at most %d connections open: it needs 3, two for the calls and one to look at them", most))
+			errs = append(errs, fmt.Errorf("DB allows at most %d open connections: "+
+				"RunOrder needs 3, two for the calls and one to observe them", most))
 		}
 	}
 	if c.Timeout < 0 {
@@ -60,19 +62,20 @@ func (c OrderConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// RunOrder examines whether the events of an ordering key are sent in the order
-// in which their transactions commit, with a subtest for each place at which a
-// call publishes. There the call stands still, and the other one runs. If that one
-// commits an event of the same key meanwhile, the order is lost: its event is sent
-// later, since it was inserted later, and may even be sent earlier.
+// RunOrder tests whether the events of an ordering key are sent in the order in which
+// their transactions commit. It runs a subtest for each statement of a call that
+// publishes: there the call pauses, and the other call runs. The other call must not
+// commit an event of the same key meanwhile, because its event would be behind the
+// event of the paused call, which commits later.
 //
-// It finds services that publish before they lock what they change, and those
-// that lock nothing in common. Publish last, or begin with [outbox.LockKey].
+// It finds services that publish before they lock the rows that they change, and
+// services whose calls lock no common row. Publish last, or call [outbox.LockKey]
+// first.
 //
-// With SQLite, which has one writer at a time, the subtests are skipped.
+// With SQLite the subtests are skipped, because SQLite has one writer at a time.
 func RunOrder[T TB[T]](t T, config OrderConfig) {
 	t.Helper()
-	o, err := newOrder(t.Context(), config)
+	o, err := newOrderTest(t.Context(), config)
 	if err != nil {
 		t.Fatalf("oncetest: %v", err)
 	}
@@ -80,11 +83,11 @@ func RunOrder[T TB[T]](t T, config OrderConfig) {
 		t.Run(c.name, func(t T) {
 			t.Helper()
 			if o.dialect.SQLite() {
-				t.Skip("SQLite has one writer at a time: calls cannot pass each other")
+				t.Skip("SQLite has one writer at a time: calls cannot overtake each other")
 			}
 			err := c.run(t.Context())
 			switch {
-			case errors.Is(err, errDidNotCome):
+			case errors.Is(err, errNotInjected):
 				t.Skip(err)
 			case err != nil:
 				t.Fatal(err)
@@ -93,27 +96,28 @@ func RunOrder[T TB[T]](t T, config OrderConfig) {
 	}
 }
 
-// order is two calls of a service.
-type order struct {
+// orderTest tests two calls of a service.
+type orderTest struct {
 	config  OrderConfig
 	dialect dialect.Dialect
 	cases   []testCase
 }
 
-// caller is one of the two.
+// caller is one of the two calls.
 type caller struct {
 	name string
 	do   func(ctx context.Context, db *sql.DB) error
 }
 
-// event is a message in the outbox that has an ordering key.
+// event is a message in the outbox with an ordering key.
 type event struct {
 	position int64
 	id, key  string
 }
 
-// newOrder calls each alone, to see where it publishes and under which keys.
-func newOrder(ctx context.Context, config OrderConfig) (*order, error) {
+// newOrderTest runs each call alone, to find its statements that publish and its
+// ordering keys.
+func newOrderTest(ctx context.Context, config OrderConfig) (*orderTest, error) {
 	config.Timeout = cmp.Or(config.Timeout, 30*time.Second)
 	config.Schema = config.Schema.WithDefaults()
 	if err := config.validate(); err != nil {
@@ -126,11 +130,11 @@ func newOrder(ctx context.Context, config OrderConfig) (*order, error) {
 	if err := schema.Check(ctx, config.DB, config.Schema); err != nil {
 		return nil, err
 	}
-	o := &order{config: config, dialect: d}
+	o := &orderTest{config: config, dialect: d}
 	pair := [2]caller{{"First", config.First}, {"Second", config.Second}}
 	var keys [2]map[string]bool
 	for i, mine := range pair {
-		published, events, err := o.alone(ctx, mine)
+		published, events, err := o.runAlone(ctx, mine)
 		if err != nil {
 			return nil, fmt.Errorf("%s, called alone: %w", mine.name, err)
 		}
@@ -140,8 +144,8 @@ func newOrder(ctx context.Context, config OrderConfig) (*order, error) {
 		}
 		for n := 1; n <= published; n++ {
 			o.cases = append(o.cases, testCase{
-				fmt.Sprintf("%s stands still at publish %d", mine.name, n),
-				func(ctx context.Context) error { return o.passed(ctx, mine, pair[1-i], n) },
+				fmt.Sprintf("%s pauses after publish %d", mine.name, n),
+				func(ctx context.Context) error { return o.checkOvertaking(ctx, mine, pair[1-i], n) },
 			})
 		}
 	}
@@ -150,93 +154,95 @@ func newOrder(ctx context.Context, config OrderConfig) (*order, error) {
 			return o, nil
 		}
 	}
-	return nil, fmt.Errorf("First and Second publish under no common ordering key, so they have no order: %q and %q",
+	return nil, fmt.Errorf("First and Second publish under no common ordering key, so their order does not matter: %q and %q",
 		slices.Sorted(maps.Keys(keys[0])), slices.Sorted(maps.Keys(keys[1])))
 }
 
-// alone makes a call, and returns how many statements published, and what.
-func (o *order) alone(ctx context.Context, who caller) (int, []event, error) {
+// runAlone runs a call. It returns the number of statements that published, and the
+// events.
+func (o *orderTest) runAlone(ctx context.Context, who caller) (int, []event, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.config.Timeout)
 	defer cancel()
 	if err := o.reset(ctx); err != nil {
 		return 0, nil, err
 	}
 	c := o.newCall(0)
-	if err := o.make(ctx, who, c); err != nil {
+	if err := o.run(ctx, who, c); err != nil {
 		return 0, nil, err
 	}
 	events, err := o.events(ctx)
 	if err == nil && len(events) == 0 {
-		err = fmt.Errorf("it published nothing with an ordering key, or not through its db: see outbox.SetOrderingKey")
+		err = fmt.Errorf("it published nothing with an ordering key, or not through its parameter db: see outbox.SetOrderingKey")
 	}
 	return c.published, events, err
 }
 
-func (o *order) newCall(stopAt int) *call {
-	return newCall(o.config.Schema.Table("outbox"), stopAt)
+func (o *orderTest) newCall(pauseAfter int) *call {
+	return newCall(o.config.Schema.Table("outbox"), pauseAfter)
 }
 
-// make makes a call, with a pool of its own.
-func (o *order) make(ctx context.Context, who caller, c *call) error {
+// run runs a call with a pool of its own.
+func (o *orderTest) run(ctx context.Context, who caller, c *call) error {
 	db := wrapFor(o.config.DB, c)
 	defer db.Close()
 	return who.do(ctx, db)
 }
 
-// passed makes a call that stands still where it has published, and another one
-// meanwhile. It returns an error if the other one passes it.
-func (o *order) passed(ctx context.Context, slow, fast caller, stopAt int) error {
+// checkOvertaking runs slow, which pauses after a publish, and meanwhile fast. It
+// returns an error if fast commits an event of the same key first.
+func (o *orderTest) checkOvertaking(ctx context.Context, slow, fast caller, pauseAfter int) error {
 	ctx, cancel := context.WithTimeout(ctx, o.config.Timeout)
 	defer cancel()
 	if err := o.reset(ctx); err != nil {
 		return err
 	}
-	still := o.newCall(stopAt)
-	slowly, quickly := make(chan error, 1), make(chan error, 1)
-	go func() { slowly <- o.make(ctx, slow, still) }()
+	paused := o.newCall(pauseAfter)
+	slowResult, fastResult := make(chan error, 1), make(chan error, 1)
+	go func() { slowResult <- o.run(ctx, slow, paused) }()
 	select {
-	case <-still.stopped:
-	case err := <-slowly:
+	case <-paused.paused:
+	case err := <-slowResult:
 		if err != nil {
 			return fmt.Errorf("oncetest: %s: %w", slow.name, err)
 		}
-		return errDidNotCome
+		return errNotInjected
 	}
-	go func() { quickly <- o.make(ctx, fast, o.newCall(0)) }()
-	fastErr, ended, look := o.watch(ctx, quickly)
+	go func() { fastResult <- o.run(ctx, fast, o.newCall(0)) }()
+	fastErr, ended, observeErr := o.waitUntilBlocked(ctx, fastResult)
 	var before []event
-	if look == nil {
-		before, look = o.events(ctx)
+	if observeErr == nil {
+		before, observeErr = o.events(ctx)
 	}
-	close(still.goOn)
-	slowErr := <-slowly
+	close(paused.resume)
+	slowErr := <-slowResult
 	if !ended {
-		fastErr = <-quickly
+		fastErr = <-fastResult
 	}
 	switch {
-	case look != nil:
-		return fmt.Errorf("oncetest: while %s stood still: %w", slow.name, look)
+	case observeErr != nil:
+		return fmt.Errorf("oncetest: while %s was paused: %w", slow.name, observeErr)
 	case slowErr != nil && fastErr != nil, dialect.State(slowErr) == "40P01", dialect.State(fastErr) == "40P01":
-		return fmt.Errorf("oncetest: %s and %s at once: %w; lock in the same order in both", slow.name, fast.name, errors.Join(slowErr, fastErr))
+		return fmt.Errorf("oncetest: %s and %s at the same time: %w; take the locks in the same order in both",
+			slow.name, fast.name, errors.Join(slowErr, fastErr))
 	}
 	all, err := o.events(ctx)
 	if err != nil {
 		return err
 	}
-	return o.inverted(slow, fast, before, all, still)
+	return checkPositions(slow, fast, before, all, paused)
 }
 
-// watch waits until a call has ended, or waits for a lock.
-func (o *order) watch(ctx context.Context, quickly <-chan error) (fastErr error, ended bool, err error) {
+// waitUntilBlocked waits until a call has ended or waits for a lock of the database.
+func (o *orderTest) waitUntilBlocked(ctx context.Context, result <-chan error) (callErr error, ended bool, err error) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {
-		case fastErr = <-quickly:
-			return fastErr, true, nil
+		case callErr = <-result:
+			return callErr, true, nil
 		case <-ctx.Done():
 			return nil, false, errors.New("the other call neither ended nor waited for a lock of the database: " +
-				"if it waits for something in this process, another process would not")
+				"a lock in this process does not stop another process")
 		case <-tick.C:
 		}
 		var waiting bool
@@ -248,27 +254,28 @@ func (o *order) watch(ctx context.Context, quickly <-chan error) (fastErr error,
 	}
 }
 
-// inverted compares what was committed while a call stood still with what it had
-// published by then.
-func (o *order) inverted(slow, fast caller, before, all []event, still *call) error {
+// checkPositions returns an error if an event that was committed during the pause is
+// behind an event of the paused call in the outbox, under the same key. before are
+// the events that were committed during the pause, all are those after both calls.
+func checkPositions(slow, fast caller, before, all []event, paused *call) error {
 	for _, later := range all {
 		if slices.Contains(before, later) {
-			continue // not of the one that stood still
+			continue // an event of the other call
 		}
 		for _, earlier := range before {
 			if earlier.key == later.key && later.position < earlier.position {
 				return fmt.Errorf("oncetest: %s published message %q under the ordering key %q; before it committed, %s published and committed "+
-					"message %q under that key: the one that was committed first is behind in the outbox%s; lock what the calls change "+
-					"before they publish, so publish last, or call outbox.LockKey first in each transaction",
-					slow.name, later.id, later.key, fast.name, earlier.id, did(slow, still.afterwards()))
+					"message %q under that key: the message that was committed first is behind the other in the outbox%s; lock the rows "+
+					"that the calls change before they publish, so publish last, or call outbox.LockKey first in each transaction",
+					slow.name, later.id, later.key, fast.name, earlier.id, describeStatements(slow, paused.statementsAfterPause()))
 			}
 		}
 	}
 	return nil
 }
 
-// did says what a call did after it had published.
-func did(who caller, statements []string) string {
+// describeStatements lists the statements of a call after its publish.
+func describeStatements(who caller, statements []string) string {
 	if len(statements) == 0 {
 		return ""
 	}
@@ -276,11 +283,11 @@ func did(who caller, statements []string) string {
 	for i := range words {
 		words[i] = brief(statements[i])
 	}
-	return fmt.Sprintf("; after it had published, %s did: %s", who.name, strings.Join(words, "; "))
+	return fmt.Sprintf("; after it had published, %s ran: %s", who.name, strings.Join(words, "; "))
 }
 
-// reset brings the database back to where every case begins.
-func (o *order) reset(ctx context.Context) error {
+// reset restores the state of the database in which every case begins.
+func (o *orderTest) reset(ctx context.Context) error {
 	if err := o.config.Reset(ctx, o.config.DB); err != nil {
 		return fmt.Errorf("Reset: %w", err)
 	}
@@ -290,8 +297,8 @@ func (o *order) reset(ctx context.Context) error {
 	})
 }
 
-// events returns what is in the outbox, committed and with an ordering key.
-func (o *order) events(ctx context.Context) ([]event, error) {
+// events returns the committed messages in the outbox that have an ordering key.
+func (o *orderTest) events(ctx context.Context) ([]event, error) {
 	rows, err := o.config.DB.QueryContext(ctx, o.dialect.SQL(
 		`SELECT position, message_id, ordering_key FROM {outbox} WHERE ordering_key IS NOT NULL ORDER BY position`))
 	if err != nil {

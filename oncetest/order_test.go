@@ -19,7 +19,7 @@ import (
 
 var errCall = errors.New("the call failed")
 
-// act is a step of a service's transaction.
+// act is a step of the transaction of a service.
 type act func(ctx context.Context, s shop, tx *sql.Tx, events message.Publisher, who string) error
 
 func lockTotal(ctx context.Context, _ shop, tx *sql.Tx, _ message.Publisher, _ string) error {
@@ -47,7 +47,7 @@ func lockTotalKey(ctx context.Context, s shop, tx *sql.Tx, _ message.Publisher, 
 	return s.box().LockKey(ctx, tx, "all")
 }
 
-// onlyFrom fails if another one was faster: an optimistic lock.
+// onlyFrom fails if another transaction was faster: an optimistic lock.
 func onlyFrom(ctx context.Context, _ shop, tx *sql.Tx, _ message.Publisher, who string) error {
 	result, err := tx.ExecContext(ctx, `UPDATE totals SET last = $1 WHERE name = 'all' AND last = ''`, who)
 	if err != nil {
@@ -67,7 +67,7 @@ func (s shop) box() *outbox.Outbox {
 	return box
 }
 
-// calls are two calls of a service that do the same.
+// calls returns a configuration with two equal calls.
 func (s shop) calls(acts ...act) oncetest.OrderConfig {
 	call := func(who string) func(ctx context.Context, db *sql.DB) error {
 		return func(ctx context.Context, db *sql.DB) error {
@@ -91,29 +91,29 @@ func examineOrder(t *testing.T, config oncetest.OrderConfig) *recorder {
 	return r
 }
 
-// Trap 85. Who publishes first and then waits for what others have locked commits
-// later than its place in the outbox says.
-func TestTrap85AServiceThatPublishesBeforeItLocks(t *testing.T) {
+// Trap 85. A transaction that publishes first, and then waits for a lock,
+// commits later than the position of its event says.
+func TestServiceThatPublishesBeforeItLocksIsReported(t *testing.T) {
 	s := newShop(t, testkit.Postgres(t))
-	first, second := "First stands still at publish 1", "Second stands still at publish 1"
+	first, second := "First pauses after publish 1", "Second pauses after publish 1"
 	for name, c := range map[string]struct {
 		acts  []act
 		wrong []string
-		said  string // beside what is always said
+		said  string // text besides the text of every case
 	}{
 		"publishes before the row is locked": {
 			[]act{publishTotal, addToTotal},
 			[]string{first, second},
-			"; after it had published, First did: UPDATE totals SET sum = sum + 5, last = $1 WHERE name = 'all...; lock what",
+			"; after it had published, First ran: UPDATE totals SET sum = sum + 5, last = $1 WHERE name = 'all...; lock the rows",
 		},
-		"publishes in the middle":      {[]act{writeAudit, publishTotal, addToTotal}, []string{first, second}, "First did: UPDATE totals"},
-		"locks nothing in common":      {[]act{writeAudit, publishTotal}, []string{first, second}, "is behind in the outbox; lock what"},
+		"publishes in the middle":      {[]act{writeAudit, publishTotal, addToTotal}, []string{first, second}, "First ran: UPDATE totals"},
+		"locks nothing in common":      {[]act{writeAudit, publishTotal}, []string{first, second}, "behind the other in the outbox; lock"},
 		"locks the row first":          {[]act{lockTotal, publishTotal, addToTotal}, nil, ""},
 		"publishes last":               {[]act{addToTotal, publishTotal}, nil, ""},
 		"publishes before an insert":   {[]act{addToTotal, publishTotal, writeAudit}, nil, ""},
 		"locks the key first":          {[]act{lockTotalKey, publishTotal, addToTotal}, nil, ""},
 		"has an optimistic lock":       {[]act{onlyFrom, publishTotal}, nil, ""},
-		"has an optimistic lock later": {[]act{publishTotal, onlyFrom}, nil, ""}, // one of the two fails
+		"has an optimistic lock later": {[]act{publishTotal, onlyFrom}, nil, ""}, // one of the two calls fails
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := examineOrder(t, s.calls(c.acts...))
@@ -125,24 +125,24 @@ func TestTrap85AServiceThatPublishesBeforeItLocks(t *testing.T) {
 			}
 			if c.wrong != nil {
 				r.says(first, `oncetest: First published message "credit" under the ordering key "all"; before it committed, Second published `+
-					`and committed message "debit" under that key: the one that was committed first is behind in the outbox`, c.said,
-					"lock what the calls change before they publish, so publish last, or call outbox.LockKey first in each transaction")
+					`and committed message "debit" under that key: the message that was committed first is behind the other in the outbox`, c.said,
+					"lock the rows that the calls change before they publish, so publish last, or call outbox.LockKey first in each transaction")
 			}
 		})
 	}
 }
 
-// Two that lock in different orders end each other.
-func TestCallsThatDeadlock(t *testing.T) {
+// Two calls that lock in different orders deadlock.
+func TestCallsThatDeadlockAreReported(t *testing.T) {
 	s := newShop(t, testkit.Postgres(t))
 	config := s.calls(lockTotalKey, publishTotal, addToTotal)
 	config.Second = s.calls(addToTotal, lockTotalKey, publishTotal).Second
-	examineOrder(t, config).says("First stands still at publish 1", "First and Second at once: ", "deadlock detected",
-		"lock in the same order in both")
+	examineOrder(t, config).says("First pauses after publish 1", "First and Second at the same time: ", "deadlock detected",
+		"take the locks in the same order in both")
 }
 
-// A lock of the process holds up no other process.
-func TestCallsThatWaitInTheProcess(t *testing.T) {
+// A mutex of one process does not stop another process.
+func TestCallsThatWaitInTheProcessAreReported(t *testing.T) {
 	s := newShop(t, testkit.Postgres(t))
 	config := s.calls(publishTotal, addToTotal)
 	config.Timeout = 2 * time.Second
@@ -155,12 +155,12 @@ func TestCallsThatWaitInTheProcess(t *testing.T) {
 			return inner(ctx, db)
 		}
 	}
-	examineOrder(t, config).says("First stands still at publish 1",
-		"neither ended nor waited for a lock of the database: if it waits for something in this process, another process would not")
+	examineOrder(t, config).says("First pauses after publish 1",
+		"neither ended nor waited for a lock of the database: a lock in this process does not stop another process")
 }
 
-// What cannot be examined is said.
-func TestCallsWithoutAnOrder(t *testing.T) {
+// RunOrder reports calls that it cannot test.
+func TestCallsWithoutACommonKeyAreRefused(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		examineOrder(t, s.calls(addToTotal)).says("", "oncetest: First, called alone: it published nothing with an ordering key")
 		config := s.calls(addToTotal, publishTotal)
@@ -169,7 +169,7 @@ func TestCallsWithoutAnOrder(t *testing.T) {
 			outbox.SetOrderingKey(msg, "other")
 			return events.Publish("totals", msg)
 		}).Second
-		examineOrder(t, config).says("", `publish under no common ordering key, so they have no order: ["all"] and ["other"]`)
+		examineOrder(t, config).says("", `publish under no common ordering key, so their order does not matter: ["all"] and ["other"]`)
 		config = s.calls(addToTotal, publishTotal)
 		config.First = func(context.Context, *sql.DB) error { return errCall }
 		examineOrder(t, config).says("", "First, called alone: "+errCall.Error())
@@ -178,11 +178,11 @@ func TestCallsWithoutAnOrder(t *testing.T) {
 	})
 }
 
-// SQLite has one writer.
-func TestOrderOfSQLite(t *testing.T) {
+// SQLite has one writer, so calls cannot overtake each other.
+func TestRunOrderSkipsSQLite(t *testing.T) {
 	s := newShop(t, testkit.SQLite(t))
 	if s.config.Dialect != schema.SQLite {
-		t.Fatal("it is none")
+		t.Fatal("the test database is not SQLite")
 	}
 	r := examineOrder(t, s.calls(publishTotal, addToTotal))
 	for name, sub := range r.subs {

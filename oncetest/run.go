@@ -7,18 +7,17 @@ import (
 	"testing"
 )
 
-// TB is what [Run] needs of a *testing.T.
+// TB is the part of *testing.T that [Run] and [RunOrder] need.
 type TB[T any] interface {
 	testing.TB
 	Run(name string, f func(T)) bool
 }
 
-// Run examines a handler, with a subtest for each fault. If the messages cannot
-// be handled at all, or the effect is not the same twice without any fault, t
-// fails without subtests.
+// Run tests a handler, with a subtest for each case. If the messages cannot be
+// handled at all, or two runs without a fault differ, t fails without subtests.
 //
-// There are two cases for each statement of each message's transaction. One
-// takes some ten milliseconds, and as long again as Reset.
+// There are two cases for each statement in the transaction of each message. A case
+// takes about ten milliseconds plus the time of Reset.
 func Run[T TB[T]](t T, config Config) {
 	t.Helper()
 	s, err := newSubject(t.Context(), config)
@@ -26,7 +25,7 @@ func Run[T TB[T]](t T, config Config) {
 		t.Fatalf("oncetest: %v", err)
 	}
 	t.Cleanup(func() { _ = s.db.Close() })
-	if err := s.refer(t.Context()); err != nil {
+	if err := s.makeReference(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range s.cases() {
@@ -34,7 +33,7 @@ func Run[T TB[T]](t T, config Config) {
 			t.Helper()
 			err := c.run(t.Context())
 			switch {
-			case errors.Is(err, errDidNotCome):
+			case errors.Is(err, errNotInjected):
 				t.Skip(err)
 			case err != nil:
 				t.Fatal(err)
@@ -43,9 +42,10 @@ func Run[T TB[T]](t T, config Config) {
 	}
 }
 
-// errDidNotCome says that nothing went wrong, because the transaction had fewer
-// statements than before. That is well: a handler may remember what it has read.
-var errDidNotCome = errors.New("there was no such statement this time")
+// errNotInjected reports that a fault did not occur, because the transaction had fewer
+// statements than in the reference. The case is skipped: a handler may cache the rows
+// that it has read.
+var errNotInjected = errors.New("fewer statements ran this time: the case is skipped")
 
 // testCase is a subtest.
 type testCase struct {

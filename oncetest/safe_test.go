@@ -16,25 +16,25 @@ import (
 	"github.com/watermill-once/once/oncetest"
 )
 
-// statements is how many a transaction has before the handler's: the claim of
+// statements is the number of statements before the handler: the insert into
 // the inbox.
 const statements = 1
 
-// subtests is how many there are for two messages whose handler has so many
-// statements.
+// subtests returns the number of subtests for two messages, if the handler runs
+// handlers statements.
 func subtests(handlers int) int {
 	return 2 + 2*(2*(statements+handlers)+2) + 1
 }
 
-func TestASafeHandler(t *testing.T) {
+func TestSafeHandlerPasses(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		oncetest.Run(t, s.examined(pay))
 		examine(t, s.examined(pay)).safe(subtests(2))
 	})
 }
 
-// What a handler produces is one of its effects, and so are its queries.
-func TestASafeHandlerThatReadsAndProduces(t *testing.T) {
+// Produced messages are compared too, and queries are statements that can fail.
+func TestSafeHandlerThatReadsAndProducesPasses(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			var sum int
@@ -49,14 +49,14 @@ func TestASafeHandlerThatReadsAndProduces(t *testing.T) {
 			if _, err := stmt.ExecContext(ctx, string(msg.Payload), sum); err != nil {
 				return nil, err
 			}
-			msg.Payload[0] = 'O' // its copy is its own
+			msg.Payload[0] = 'O' // the handler must get its own copy of the payload
 			return []*message.Message{once.To("captured", message.NewMessage(msg.UUID+"-captured", msg.Payload))}, nil
 		})).safe(subtests(3))
 	})
 }
 
-// A handler that fails by chance, or panics, is delivered again.
-func TestASafeHandlerThatFailsNowAndThen(t *testing.T) {
+// If a handler fails or panics by chance, its message is delivered again.
+func TestSafeHandlerThatSometimesFailsPasses(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		calls := 0
 		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -72,7 +72,7 @@ func TestASafeHandlerThatFailsNowAndThen(t *testing.T) {
 	})
 }
 
-func TestAHandlerWithTxFromContext(t *testing.T) {
+func TestHandlerWithTxFromContextPasses(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		handle := func(msg *message.Message) error {
 			tx, _ := dedup.TxFromContext(msg.Context())
@@ -85,8 +85,8 @@ func TestAHandlerWithTxFromContext(t *testing.T) {
 	})
 }
 
-// A handler that is idempotent by nature runs for every copy.
-func TestAnIdempotentHandler(t *testing.T) {
+// The handler of an idempotent consumer runs for every delivery.
+func TestIdempotentHandlerRunsForDuplicates(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			_, err := tx.ExecContext(ctx, `
@@ -94,7 +94,7 @@ func TestAnIdempotentHandler(t *testing.T) {
 			return nil, err
 		})
 		config.Dedup.Consumer, config.Dedup.Idempotent = "search", []string{"search"}
-		want := subtests(1) // no claim, but its timeouts
+		want := subtests(1) // no insert into the inbox, but a statement for its timeouts
 		if s.Dialect == "sqlite" {
 			want = subtests(0)
 		}
@@ -102,16 +102,16 @@ func TestAnIdempotentHandler(t *testing.T) {
 
 		config.Handler = pay
 		r := examine(t, config)
-		r.says("twice in a row", "delivered twice in a row: table payments has 4 rows where once gives 2: ",
+		r.says("twice in a row", "delivered twice in a row: table payments has 4 rows where one delivery gives 2: ",
 			`(amount=5 order_id="order-1") is too many`)
-		r.says("twice at once", "delivered twice at once: table payments has 4 rows where once gives 2")
+		r.says("twice at once", "delivered twice at once: table payments has 4 rows where one delivery gives 2")
 		r.says("lost after the commit of message 2",
-			`connection lost after the commit of message "m2", before the answer, then delivered again: table payments has 3 rows`)
+			`connection lost after the commit of message "m2", before the reply, then delivered again: table payments has 3 rows`)
 	})
 }
 
-// What cannot be the same twice is left out.
-func TestIgnoredColumns(t *testing.T) {
+// Values that differ in each run are not compared.
+func TestIgnoredColumnsAreNotCompared(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		n := 0
 		config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -120,7 +120,7 @@ func TestIgnoredColumns(t *testing.T) {
 			return nil, err
 		})
 		examine(t, config).says("", "delivered once, and a second time on the same state: table payments has amount=3 "+
-			`where the first time gave 1, in (amount=3 order_id="order-1")`, "Config.Ignore", "not on memory")
+			`where the first time gave 1, in (amount=3 order_id="order-1")`, "Config.Ignore", "not on memory or chance")
 		for _, ignore := range [][]string{{"amount"}, {"payments.amount"}, {"amount", "order_id"}} {
 			config.Ignore = ignore
 			examine(t, config).safe(subtests(1))
@@ -130,13 +130,13 @@ func TestIgnoredColumns(t *testing.T) {
 	})
 }
 
-// The transaction of another time may be shorter: a handler may remember what
-// it has read.
-func TestAHandlerThatReadsWhatItDoesNotKnow(t *testing.T) {
+// A later transaction may have fewer statements, because a handler may cache
+// the rows that it has read.
+func TestHandlerThatCachesPasses(t *testing.T) {
 	s := newShop(t, testkit.SQLite(t))
 	calls := 0
 	r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-		if calls++; calls <= 4 { // as many as the references
+		if calls++; calls <= 4 { // the calls of the two reference runs
 			if _, err := tx.ExecContext(ctx, `SELECT 1`); err != nil {
 				return nil, err
 			}
@@ -144,14 +144,13 @@ func TestAHandlerThatReadsWhatItDoesNotKnow(t *testing.T) {
 		return pay(ctx, tx, msg)
 	}))
 	r.safe(subtests(3))
-	if sub := r.subs["lost at statement 4 of message 1"]; !sub.skipped || !strings.Contains(sub.said, "no such statement") {
+	if sub := r.subs["lost at statement 4 of message 1"]; !sub.skipped || !strings.Contains(sub.said, "fewer statements") {
 		t.Errorf("%+v", sub)
 	}
 }
 
-// What belongs to a connection that is lost, such as a lock of its session, is
-// gone with it.
-func TestALostConnectionIsClosed(t *testing.T) {
+// A lost connection loses its session, and with it the session's locks.
+func TestLostConnectionIsClosed(t *testing.T) {
 	s := newShop(t, testkit.Postgres(t))
 	calls, lost := 0, 0
 	previous := -1

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// recorder is a test that may fail: what it was told is looked at.
+// recorder is a test that may fail. It records the text of the failure.
 type recorder struct {
 	testing.TB
 
@@ -36,7 +36,7 @@ func (r *recorder) Run(name string, f func(*recorder)) bool {
 	return sub.said == ""
 }
 
-// do runs f in a goroutine, which Fatal can end.
+// do runs f in a goroutine, so that Fatal can end it.
 func (r *recorder) do(f func(*recorder)) {
 	done := make(chan struct{})
 	go func() {
@@ -76,7 +76,7 @@ func (r *recorder) failed() []string {
 	return names
 }
 
-// says checks the words of a subtest, or of the test itself for "".
+// says checks the text of a subtest, or of the test itself for "".
 func (r *recorder) says(name string, words ...string) {
 	r.Helper()
 	sub := r
@@ -93,7 +93,7 @@ func (r *recorder) says(name string, words ...string) {
 	}
 }
 
-// safe checks that nothing was found, and that something was looked at.
+// safe checks that no subtest failed, and that the expected number ran.
 func (r *recorder) safe(subtests int) {
 	r.Helper()
 	for _, name := range r.failed() {
@@ -104,8 +104,8 @@ func (r *recorder) safe(subtests int) {
 	}
 }
 
-// shop is a database with tables of handlers, and no unique constraints: an
-// effect that happens twice shows.
+// shop is a database with the tables of the handlers. They have no unique
+// constraints, so that a repeated effect is visible.
 type shop struct {
 	testkit.Database
 
@@ -137,7 +137,7 @@ func reset(ctx context.Context, db *sql.DB) error {
 	return err
 }
 
-// examined is a Config for a handler of this shop, with two messages.
+// examined returns a Config for a handler of this shop, with two messages.
 func (s shop) examined(handler func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error)) oncetest.Config {
 	return oncetest.Config{
 		DB: s.DB, Handler: handler, Reset: reset, Dedup: dedup.Config{Schema: s.config},

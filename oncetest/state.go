@@ -8,18 +8,18 @@ import (
 	"unicode/utf8"
 )
 
-// state is what the tables hold, in a form that can be compared.
+// state is the contents of the tables, in a comparable form.
 type state []contents
 
 type contents struct {
 	table table
-	rows  []row // in order, so that the database's order does not count
+	rows  []row // sorted, because the database may return them in any order
 }
 
-// row is the values of a row, as text.
+// row has the values of a row, as text.
 type row []string
 
-// canonical writes a value so that equal values read the same.
+// canonical returns the text of a value. Equal values have equal texts.
 func canonical(value any) string {
 	switch v := value.(type) {
 	case nil:
@@ -38,8 +38,8 @@ func canonical(value any) string {
 	}
 }
 
-// compare tells the first difference, or nothing if there is none. where says
-// what is wanted, as in "where once gives".
+// compare describes the first difference, or returns "" if there is none. where
+// describes the expected state, such as "one delivery gives".
 func compare(got, want state, where string) string {
 	for i := range want {
 		if d := want[i].difference(got[i].rows, "where "+where); d != "" {
@@ -59,8 +59,8 @@ func (c contents) difference(got []row, where string) string {
 	case len(got) < len(c.rows):
 		return fmt.Sprintf("has %s %s %d: %s is missing", count(len(got)), where, len(c.rows), c.text(missing[0]))
 	}
-	// As many as there should be: something in them is another. The pair that
-	// has most in common says what.
+	// The number of rows is right, so a value differs. The most similar pair of rows
+	// shows it best.
 	wanted, found := missing[0], extra[0]
 	for _, candidate := range extra[1:] {
 		if len(differing(candidate, wanted)) < len(differing(found, wanted)) {
@@ -71,12 +71,11 @@ func (c contents) difference(got []row, where string) string {
 	for _, i := range differing(found, wanted) {
 		columns = append(columns, fmt.Sprintf("%s=%s %s %s", c.table.columns[i], short(found[i]), where, short(wanted[i])))
 	}
-	return fmt.Sprintf("has %s, in %s; a value that is new each time, as a generated id or a time, belongs in Config.Ignore",
+	return fmt.Sprintf("has %s, in %s; add columns that differ in each run, such as generated ids and times, to Config.Ignore",
 		strings.Join(columns, ", "), c.text(found))
 }
 
-// without returns the rows of a that b does not have, or not as often. Both are
-// in order.
+// without returns the rows of a that b lacks, or has fewer times. Both are sorted.
 func without(a, b []row) []row {
 	var left []row
 	for _, r := range a {
@@ -118,5 +117,5 @@ func (c contents) text(r row) string {
 	return "(" + strings.Join(words, " ") + ")"
 }
 
-// short is a value that can be read.
+// short returns a value cut to a readable length.
 func short(value string) string { return shorten(value, 60) }

@@ -6,7 +6,7 @@ import (
 	"errors"
 )
 
-// stmt passes everything on to the driver's prepared statement.
+// stmt wraps a prepared statement of the driver.
 type stmt struct {
 	conn  *conn
 	inner driver.Stmt
@@ -19,8 +19,8 @@ var (
 	_ driver.NamedValueChecker = (*stmt)(nil)
 )
 
-// convertingStmt is a stmt of a driver that converts arguments by column:
-// having the method at all means something to database/sql.
+// convertingStmt is a stmt of a driver that converts arguments by column. It is a type
+// of its own because database/sql checks whether a statement has that method.
 type convertingStmt struct {
 	*stmt
 	driver.ColumnConverter
@@ -28,7 +28,7 @@ type convertingStmt struct {
 
 func newStmt(c *conn, inner driver.Stmt, query string) driver.Stmt {
 	s := &stmt{conn: c, inner: inner, query: query}
-	if converter, ok := inner.(driver.ColumnConverter); ok { //nolint:staticcheck // drivers have it
+	if converter, ok := inner.(driver.ColumnConverter); ok { //nolint:staticcheck // drivers implement it
 		return convertingStmt{s, converter}
 	}
 	return s

@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// subject is the handler with its inbox and its database.
+// subject is the handler under test, with its inbox and its database.
 type subject struct {
 	config  Config
 	dialect dialect.Dialect
@@ -23,9 +23,9 @@ type subject struct {
 	inbox   *dedup.Inbox
 	tables  []table
 
-	before state // what every case begins with
-	once   state // the reference
-	faults []fault
+	before    state // at the begin of every case
+	reference state // after one delivery of each message
+	faults    []fault
 }
 
 func newSubject(ctx context.Context, config Config) (*subject, error) {
@@ -48,7 +48,7 @@ func newSubject(ctx context.Context, config Config) (*subject, error) {
 	return s, nil
 }
 
-// reset brings the database back to where every case begins.
+// reset restores the state of the database in which every case begins.
 func (s *subject) reset(ctx context.Context) error {
 	if err := s.config.Reset(ctx, s.config.DB); err != nil {
 		return fmt.Errorf("oncetest: Reset: %w", err)
@@ -72,15 +72,16 @@ func (s *subject) reset(ctx context.Context) error {
 		return err
 	}
 	if difference := compare(now, s.before, "the first time gave"); difference != "" {
-		return fmt.Errorf("oncetest: Reset does not bring the same state each time: %s", difference)
+		return fmt.Errorf("oncetest: Reset does not restore the same state each time: %s", difference)
 	}
 	return nil
 }
 
-// refer makes the reference: once, and again, because an effect that is not the
-// same twice cannot be compared with any other.
-func (s *subject) refer(ctx context.Context) (err error) {
-	if err := s.reset(ctx); err != nil { // it may create tables
+// makeReference delivers every message once, and stores the resulting state as the
+// reference. Then it repeats this and compares: if two runs differ, the cases cannot be
+// compared with the reference.
+func (s *subject) makeReference(ctx context.Context) (err error) {
+	if err := s.reset(ctx); err != nil { // before findTables, because Reset may create tables
 		return err
 	}
 	if s.tables, err = s.findTables(ctx); err != nil {
@@ -89,11 +90,11 @@ func (s *subject) refer(ctx context.Context) (err error) {
 	if s.before, err = s.read(ctx); err != nil {
 		return err
 	}
-	if _, s.once, err = s.deliverOnce(ctx); err != nil {
+	if _, s.reference, err = s.deliverOnce(ctx); err != nil {
 		return err
 	}
-	if compare(s.once, s.before, "") == "" {
-		return errors.New("oncetest: delivered once: no table changes, so there is nothing to compare: are all tables in Tables?")
+	if compare(s.reference, s.before, "") == "" {
+		return errors.New("oncetest: delivered once: no table changes, so there is nothing to compare: check Config.Tables")
 	}
 	if err := s.reset(ctx); err != nil {
 		return err
@@ -102,15 +103,16 @@ func (s *subject) refer(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if difference := compare(again, s.once, "the first time gave"); difference != "" {
+	if difference := compare(again, s.reference, "the first time gave"); difference != "" {
 		return fmt.Errorf("oncetest: delivered once, and a second time on the same state: %s; the handler must depend "+
-			"on nothing but the message and the database: not on memory, not on chance", difference)
+			"only on the message and the database, not on memory or chance", difference)
 	}
 	s.faults = faults
 	return nil
 }
 
-// deliverOnce delivers every message, and returns what can go wrong with them.
+// deliverOnce delivers every message once. It returns the possible faults and the
+// resulting state.
 func (s *subject) deliverOnce(ctx context.Context) ([]fault, state, error) {
 	var all []fault
 	for i, msg := range s.config.Messages {
@@ -124,19 +126,19 @@ func (s *subject) deliverOnce(ctx context.Context) ([]fault, state, error) {
 	return all, after, err
 }
 
-// tries is how often a message is delivered until it is given up: as with
-// brokers, more often than what fails by chance does so in a row.
-const tries = 10
+// maxDeliveries is how often a message is delivered before it is given up. A failure
+// by chance does not occur so many times in a row.
+const maxDeliveries = 10
 
-// deliver delivers msg until it is done. After a fault has come, it first calls
-// look.
-func (s *subject) deliver(ctx context.Context, d *delivery, msg *message.Message, look func() error) error {
-	defer d.arrive()
+// deliver delivers msg until it succeeds. After the delivery in which the fault was
+// injected, it calls afterFault, if that is not nil.
+func (s *subject) deliver(ctx context.Context, d *delivery, msg *message.Message, afterFault func() error) error {
+	defer d.announce()
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	handle := s.inbox.Middleware(d.handler(s.config.Handler))
 	var err error
-	for try := range tries {
+	for n := range maxDeliveries {
 		copied := msg.Copy()
 		copied.Payload = append([]byte(nil), msg.Payload...) // a handler may write into it
 		copied.SetContext(d.context(ctx))
@@ -147,27 +149,27 @@ func (s *subject) deliver(ctx context.Context, d *delivery, msg *message.Message
 		if err == nil {
 			return nil
 		}
-		if look != nil && d.hasStruck() {
-			if err := look(); err != nil {
+		if afterFault != nil && d.faultInjected() {
+			if err := afterFault(); err != nil {
 				return err
 			}
-			look = nil
+			afterFault = nil
 		}
-		pause := time.NewTimer(time.Millisecond << try) // another copy may have the lock
+		pause := time.NewTimer(time.Millisecond << n) // a duplicate may have the lock
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
 			pause.Stop()
-			return fmt.Errorf("it is not done within %v: %w", s.config.Timeout, s.explained(err))
+			return fmt.Errorf("it did not succeed within %v: %w", s.config.Timeout, s.explain(err))
 		}
 	}
-	return fmt.Errorf("it failed %d times, the last time with: %w", tries, s.explained(err))
+	return fmt.Errorf("it failed %d times, the last time with: %w", maxDeliveries, s.explain(err))
 }
 
-// explained says what an error mostly comes from.
-func (s *subject) explained(err error) error {
+// explain adds the likely cause to an error.
+func (s *subject) explain(err error) error {
 	if s.dialect.SQLite() && dialect.Contended(err) {
-		return fmt.Errorf("%w; does the handler write outside of its transaction, which has the only lock?", err)
+		return fmt.Errorf("%w; does the handler write outside of its transaction, which has the only write lock?", err)
 	}
 	return err
 }

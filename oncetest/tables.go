@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// table is one whose contents are compared.
+// table is a table to compare.
 type table struct {
 	name    string
-	columns []string // those that count, in the order of their names
+	columns []string // the columns to compare, sorted
 	query   string
 }
 
-// findTables returns the tables that are compared: the handler's, and the outbox
-// as a receiver of its messages sees it.
+// findTables returns the tables to compare: those of the handler, and the columns of
+// the outbox that a receiver of the messages sees.
 func (s *subject) findTables(ctx context.Context) ([]table, error) {
 	names := s.config.Tables
 	if len(names) == 0 {
@@ -45,29 +45,29 @@ func (s *subject) findTables(ctx context.Context) ([]table, error) {
 	}
 	outbox := []string{"message_id", "topic", "ordering_key", "payload", "metadata"}
 	all = append(all, s.newTable(config.Prefix+"outbox", config.Table("outbox"), outbox, unused))
-	// Of a table that is not there no column is.
+	// If a table is missing, so are its columns: report only the table.
 	if len(errs) == 0 && len(unused) > 0 {
 		errs = append(errs, fmt.Errorf("Ignore: there is no column %s", strings.Join(slices.Sorted(maps.Keys(unused)), ", no column ")))
 	}
 	return all, errors.Join(errs...)
 }
 
-// newTable leaves out the columns that are ignored, and takes these from unused.
+// newTable returns a table without the ignored columns, and removes these from unused.
 func (s *subject) newTable(name, quoted string, columns []string, unused map[string]bool) table {
 	t := table{name: name}
 	for _, column := range slices.Sorted(slices.Values(columns)) {
 		ignored := false
-		for _, way := range []string{column, name + "." + column} {
-			if slices.Contains(s.config.Ignore, way) {
+		for _, spelling := range []string{column, name + "." + column} {
+			if slices.Contains(s.config.Ignore, spelling) {
 				ignored = true
-				delete(unused, way)
+				delete(unused, spelling)
 			}
 		}
 		if !ignored {
 			t.columns = append(t.columns, column)
 		}
 	}
-	if len(t.columns) == 0 { // the rows can still be counted
+	if len(t.columns) == 0 { // compare the number of rows
 		t.columns = []string{"row"}
 		t.query = "SELECT 1 FROM " + quoted
 		return t
@@ -80,7 +80,7 @@ func (s *subject) newTable(name, quoted string, columns []string, unused map[str
 	return t
 }
 
-// list returns the names of all tables but the library's.
+// list returns the names of all tables except those of the library.
 func (s *subject) list(ctx context.Context) ([]string, error) {
 	query := `SELECT relname FROM pg_class
 		WHERE relkind IN ('r', 'p') AND NOT relispartition AND pg_table_is_visible(oid)
@@ -119,7 +119,7 @@ func (s *subject) columns(ctx context.Context, quoted string) ([]string, error) 
 	return columns, errors.Join(err, rows.Err())
 }
 
-// read returns what the tables hold.
+// read returns the contents of the tables.
 func (s *subject) read(ctx context.Context) (state, error) {
 	all := make(state, len(s.tables))
 	for i, t := range s.tables {
@@ -155,7 +155,7 @@ func contentsOf(t table, rows *sql.Rows) (contents, error) {
 	return all, rows.Err()
 }
 
-// quote quotes a name, which may have that of its schema before it.
+// quote quotes a name, which may begin with the name of its schema.
 func quote(name string) string {
 	parts := strings.Split(name, ".")
 	for i, part := range parts {

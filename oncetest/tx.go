@@ -1,6 +1,6 @@
 package oncetest
 
-// tx is the transaction of its connection.
+// tx is the transaction of a conn.
 type tx struct{ *conn }
 
 func (t tx) Commit() error {
@@ -17,7 +17,7 @@ func (t tx) Commit() error {
 	}
 	err := t.tx.Commit()
 	t.tx = nil
-	if err == nil && fault == answerLost {
+	if err == nil && fault == lostAfterCommit {
 		return t.lose()
 	}
 	return err

@@ -15,8 +15,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A write outside of the transaction stays when that is rolled back.
-func TestAWriteOutsideOfTheTransaction(t *testing.T) {
+// A write outside of the transaction remains when the transaction is rolled
+// back.
+func TestWriteOutsideOfTheTransactionIsReported(t *testing.T) {
 	s := newShop(t, testkit.Postgres(t))
 	handler := func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		if _, err := s.ExecContext(ctx, `INSERT INTO audit (what) VALUES ($1)`, "paid "+msg.UUID); err != nil {
@@ -27,10 +28,10 @@ func TestAWriteOutsideOfTheTransaction(t *testing.T) {
 	r := examine(t, s.examined(handler))
 	r.says("lost at statement 2 of message 1",
 		`connection lost at statement 2 of 3 of message "m1" (INSERT INTO payments`, "then delivered again: ",
-		`table audit has 3 rows where once gives 2: (what="paid m1") is too many`,
-		"written outside of the transaction: when that was rolled back, table audit has 1 row where there had been 0")
+		`table audit has 3 rows where one delivery gives 2: (what="paid m1") is too many`,
+		"writes outside of its transaction: after the rollback, table audit has 1 row where there had been 0")
 	r.says("lost before the commit of message 2",
-		`connection lost before the commit of message "m2" took effect, then delivered again: table audit has 3 rows where once gives 2`)
+		`connection lost before the commit of message "m2" took effect, then delivered again: table audit has 3 rows where one delivery gives 2`)
 	want := []string{
 		"lost at statement 2 of message 1", "lost at statement 2 of message 2",
 		"lost at statement 3 of message 1", "lost at statement 3 of message 2",
@@ -43,10 +44,10 @@ func TestAWriteOutsideOfTheTransaction(t *testing.T) {
 	}
 }
 
-// A handler that writes with the db of its package, and nothing in its
-// transaction. What it writes may be the same each time, so that the tables come
-// out the same: it stays all the same when the transaction is rolled back.
-func TestAHandlerThatDoesNotUseItsTransaction(t *testing.T) {
+// The handler writes with a global *sql.DB, and runs nothing in its
+// transaction. It may write the same rows each time, so that the tables are
+// equal in the end. But its writes remain when the transaction is rolled back.
+func TestHandlerThatDoesNotUseItsTransactionIsReported(t *testing.T) {
 	s := newShop(t, testkit.Postgres(t))
 	for name, query := range map[string]string{
 		"the same each time": `INSERT INTO payments (order_id, amount) SELECT $1, 5
@@ -60,8 +61,8 @@ func TestAHandlerThatDoesNotUseItsTransaction(t *testing.T) {
 			}))
 			r.says("lost before the commit of message 1",
 				`connection lost before the commit of message "m1" took effect, then delivered again: `,
-				"something is written outside of the transaction: when that was rolled back, table payments has 1 row where there had been 0",
-				"the handler ran no statement in its transaction: does it use a db of its package in the place of tx?")
+				"the handler writes outside of its transaction: after the rollback, table payments has 1 row where there had been 0",
+				"the handler ran no statement in its transaction: does it use a global *sql.DB instead of tx?")
 			want := []string{"lost before the commit of message 1", "lost before the commit of message 2"}
 			if got := r.failed(); !slices.Equal(got, want) {
 				t.Errorf("failed: %q", got)
@@ -70,8 +71,8 @@ func TestAHandlerThatDoesNotUseItsTransaction(t *testing.T) {
 	}
 }
 
-// SQLite has one writer: there, such a handler does not come far.
-func TestAWriteOutsideOfTheTransactionOfSQLite(t *testing.T) {
+// SQLite has one writer, so such a handler waits for its own transaction.
+func TestWriteOutsideOfTheTransactionIsReportedForSQLite(t *testing.T) {
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "shop.db")+"?_txlock=immediate&_pragma=busy_timeout(5)")
 	if err != nil {
 		t.Fatal(err)
@@ -86,8 +87,8 @@ func TestAWriteOutsideOfTheTransactionOfSQLite(t *testing.T) {
 	})).says("", `delivered once: message "m1": it failed 10 times`, "database is locked", "does the handler write outside of its transaction")
 }
 
-// The memory of a process is not rolled back.
-func TestACounterInMemoryThatDecides(t *testing.T) {
+// A rollback does not restore the memory of a process.
+func TestCounterInMemoryIsReported(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		seen := map[string]bool{}
 		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -97,9 +98,10 @@ func TestACounterInMemoryThatDecides(t *testing.T) {
 			seen[msg.UUID] = true
 			return pay(ctx, tx, msg)
 		})).says("", "delivered once, and a second time on the same state: table payments has 0 rows where the first time gave 2: "+
-			`(amount=5 order_id="order-1") is missing`, "not on memory")
+			`(amount=5 order_id="order-1") is missing`, "not on memory or chance")
 
-		// This one forgets what is done, so that only a failure shows it.
+		// This handler forgets finished messages, so that only a failure
+		// reveals the mistake.
 		under := map[string]bool{}
 		r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			if !under[msg.UUID] {
@@ -114,16 +116,16 @@ func TestACounterInMemoryThatDecides(t *testing.T) {
 		last := statements + 2
 		r.says(fmt.Sprintf("lost at statement %d of message 2", last),
 			`of message "m2" (UPDATE totals SET sum = sum + 5 WHERE name = 'all'), then delivered again: `,
-			`table payments has 1 row where once gives 2: (amount=5 order_id="order-2") is missing`)
-		if len(r.failed()) != 8 { // each of the handler's statements, lost or failing, for each message
+			`table payments has 1 row where one delivery gives 2: (amount=5 order_id="order-2") is missing`)
+		if len(r.failed()) != 8 { // two faults for each of the handler's two statements, for each of two messages
 			t.Errorf("failed: %q", r.failed())
 		}
 	})
 }
 
-// An error that is ignored: SQLite goes on with the transaction, and PostgreSQL
-// does with a savepoint.
-func TestAHandlerThatIgnoresErrors(t *testing.T) {
+// After an ignored error the transaction can continue in SQLite, and with a
+// savepoint in PostgreSQL.
+func TestIgnoredErrorIsReported(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			if _, err := tx.ExecContext(ctx, `SAVEPOINT before_audit`); err != nil {
@@ -138,16 +140,16 @@ func TestAHandlerThatIgnoresErrors(t *testing.T) {
 		}))
 		name := fmt.Sprintf("statement %d of message 1 fails", statements+2)
 		r.says(name, `of message "m1" failed (INSERT INTO audit (what) VALUES ($1)): `+
-			`table audit has 1 row where once gives 2: (what="m1") is missing; the handler returned no error, although it met with one`)
+			`table audit has 1 row where one delivery gives 2: (what="m1") is missing; the handler returned no error, although a statement failed`)
 		if len(r.failed()) != 2 {
 			t.Errorf("failed: %q", r.failed())
 		}
 	})
 }
 
-// Without a savepoint, PostgreSQL refuses the commit, and the message comes
-// again.
-func TestAHandlerThatIgnoresEveryError(t *testing.T) {
+// Without a savepoint PostgreSQL refuses the commit, and the message is
+// delivered again.
+func TestIgnoredErrorWithoutASavepointIsHarmless(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			_, _ = pay(ctx, tx, msg)
@@ -164,18 +166,19 @@ func TestAHandlerThatIgnoresEveryError(t *testing.T) {
 		if got := r.failed(); !slices.Equal(got, want) {
 			t.Errorf("failed: %q", got)
 		}
-		r.says("statement 3 of message 2 fails", "table totals has sum=105 where once gives 110", "although it met with one")
+		r.says("statement 3 of message 2 fails", "table totals has sum=105 where one delivery gives 110", "although a statement failed")
 	})
 }
 
-func TestAnEffectThatDependsOnTheOrder(t *testing.T) {
+func TestEffectThatDependsOnTheOrderIsReported(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			_, err := tx.ExecContext(ctx, `UPDATE totals SET last = $1 WHERE name = 'all'`, string(msg.Payload))
 			return nil, err
 		})
 		r := examine(t, config)
-		r.says("messages 1 and 2 swapped", `message "m2" delivered before "m1": table totals has last="order-1" where once gives "order-2"`,
+		r.says("messages 1 and 2 swapped",
+			`message "m2" delivered before "m1": table totals has last="order-1" where one delivery gives "order-2"`,
 			"Config.Ordered")
 		if len(r.failed()) != 1 {
 			t.Errorf("failed: %q", r.failed())
@@ -185,7 +188,7 @@ func TestAnEffectThatDependsOnTheOrder(t *testing.T) {
 	})
 }
 
-func TestAHandlerThatEndsItsTransaction(t *testing.T) {
+func TestHandlerThatEndsItsTransactionIsReported(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		for name, end := range map[string]func(ctx context.Context, tx *sql.Tx) error{
 			"Commit": func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
@@ -203,11 +206,11 @@ func TestAHandlerThatEndsItsTransaction(t *testing.T) {
 			}
 		}
 		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-			defer func() { _ = tx.Rollback() }() // as one does with one's own
+			defer func() { _ = tx.Rollback() }() // common practice for a transaction that one has begun
 			return pay(ctx, tx, msg)
 		})).says("", "the handler rolls back its transaction and returns no error")
 
-		// That it rolls back what has failed does no harm.
+		// A rollback after an error is harmless.
 		n := 0
 		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			if n++; n%5 == 0 {
@@ -218,8 +221,8 @@ func TestAHandlerThatEndsItsTransaction(t *testing.T) {
 	})
 }
 
-// The messages that a handler produces are effects too.
-func TestAMessageThatIsProducedByChance(t *testing.T) {
+// Produced messages are effects too.
+func TestMessageProducedByChanceIsReported(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		under := map[string]int{}
 		r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -231,13 +234,13 @@ func TestAMessageThatIsProducedByChance(t *testing.T) {
 			return []*message.Message{once.To("paid", message.NewMessage(msg.UUID+"-paid", nil))}, nil
 		}))
 		r.says(fmt.Sprintf("lost at statement %d of message 1", statements+1),
-			`table once_outbox has 1 row where once gives 2: (message_id="m1-paid" metadata=`, "is missing")
+			`table once_outbox has 1 row where one delivery gives 2: (message_id="m1-paid" metadata=`, "is missing")
 	})
 }
 
-// To look first and to write then is idempotent only if nobody else looks
+// A check before a write is idempotent only if no other transaction checks
 // meanwhile.
-func TestAHandlerThatLooksFirst(t *testing.T) {
+func TestCheckThenWriteIsReported(t *testing.T) {
 	each(t, func(t *testing.T, s shop) {
 		config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			var paid int
@@ -249,11 +252,11 @@ func TestAHandlerThatLooksFirst(t *testing.T) {
 		})
 		config.Dedup.Consumer, config.Dedup.Idempotent = "search", []string{"search"}
 		r := examine(t, config)
-		if s.Dialect == "sqlite" { // nobody can
+		if s.Dialect == "sqlite" { // SQLite has one writer, so no other transaction can read meanwhile
 			r.safe(subtests(3) - 2*2)
 			return
 		}
-		r.says("twice at once", "delivered twice at once: table payments has ", " rows where once gives 2")
+		r.says("twice at once", "delivered twice at once: table payments has ", " rows where one delivery gives 2")
 		if len(r.failed()) != 1 {
 			t.Errorf("failed: %q", r.failed())
 		}

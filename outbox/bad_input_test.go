@@ -12,8 +12,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// What is accepted is stored, and read back byte for byte.
-func FuzzAccepted(f *testing.F) {
+// Every accepted message is stored and read back byte for byte.
+func FuzzAcceptedMessagesAreStoredUnchanged(f *testing.F) {
 	f.Add("id", "topic", "key", "value", "", "", []byte("payload"))
 	f.Add("a\x00", "t", "k\xff", "", "ordered", "", []byte{0, 0xff})
 	f.Add("id", "topic", "", "", "", "2026-01-02T03:04:05+23:59", []byte(nil))
@@ -72,9 +72,9 @@ func FuzzAccepted(f *testing.F) {
 	})
 }
 
-// PostgreSQL has no offset of a day, and an error of its own is no refusal: it
-// ends the transaction.
-func TestDueTimesOfOddOffsets(t *testing.T) {
+// PostgreSQL accepts no offset of a day. Its error would not be a refusal of
+// the message: it would end the transaction.
+func TestDueTimesWithLargeOffsets(t *testing.T) {
 	for _, text := range []string{
 		"2026-01-02T03:04:05+23:59", "2026-01-02T03:04:05-23:59", "9999-12-31T23:59:59-23:59", "0000-01-01T00:00:00Z",
 	} {

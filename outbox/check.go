@@ -13,21 +13,22 @@ import (
 )
 
 const (
-	// maxName is AMQP's short string: ids, routing keys, header names.
+	// maxName is the length of a short string in AMQP, in bytes: ids, routing keys,
+	// header names.
 	maxName = 255
 
-	// maxMetadata bounds names, values and their framing. RabbitMQ closes the
-	// connection when the headers do not fit into one frame, by default
-	// 128 KiB; half of that leaves room for what is added on the way, such as
-	// a trace.
+	// maxMetadata bounds the bytes of metadata keys, values and their framing.
+	// RabbitMQ closes the connection if the headers do not fit into one frame, by
+	// default 128 KiB. Half of that leaves room for headers that are added later,
+	// such as a trace.
 	maxMetadata = 64 << 10
 
-	// headerFraming is what AMQP adds to each header.
+	// headerFraming is the number of bytes that AMQP adds to each header.
 	headerFraming = 6
 )
 
-// check turns messages into rows, or reports everything that is wrong with
-// them.
+// check returns the rows for messages, or an error that names all invalid fields of
+// all messages.
 func (o *Outbox) check(topic string, msgs []*message.Message, call *call) ([]record, error) {
 	records := make([]record, len(msgs))
 	var errs []error
@@ -40,7 +41,7 @@ func (o *Outbox) check(topic string, msgs []*message.Message, call *call) ([]rec
 		before := len(errs)
 		c.id = msg.UUID
 		c.name("id", msg.UUID)
-		if i == 0 { // once for all of them
+		if i == 0 { // all messages have the same topic
 			c.name("topic", topic)
 		}
 		if len(msg.Payload) > o.config.MaxPayload {
@@ -55,7 +56,7 @@ func (o *Outbox) check(topic string, msgs []*message.Message, call *call) ([]rec
 	return records, errors.Join(errs...)
 }
 
-// checker collects what is wrong with one message.
+// checker collects the invalid fields of one message.
 type checker struct {
 	index int
 	id    string
@@ -78,7 +79,7 @@ func (c checker) name(field, value string) {
 	c.text(field, value)
 }
 
-// text refuses what a text column or json cannot hold.
+// text refuses a value that a text column or JSON cannot store.
 func (c checker) text(field, value string) {
 	switch {
 	case !utf8.ValidString(value):
@@ -98,10 +99,10 @@ func (c checker) metadata(metadata message.Metadata) {
 		}
 		c.text(field, key)
 		if meta.Steering(key) {
-			c.refuse(field, "would steer the broker: give it another name")
+			c.refuse(field, "would control the broker: rename it")
 		}
 		if !meta.Known(key) {
-			c.refuse(field, "is unknown: names that begin with once_ belong to this module, give it another name")
+			c.refuse(field, "is unknown: names that begin with once_ are reserved for this module, rename it")
 		}
 		if key == OrderingKey {
 			c.name(field, value)
@@ -114,7 +115,7 @@ func (c checker) metadata(metadata message.Metadata) {
 	}
 }
 
-// due reads the due time; the zero time is none.
+// due returns the due time of a message, or the zero time if it has none.
 func (c checker) due(metadata message.Metadata) time.Time {
 	text, ok := metadata[DueAt]
 	if !ok {
@@ -127,7 +128,7 @@ func (c checker) due(metadata message.Metadata) time.Time {
 		return time.Time{}
 	}
 	if _, keyed := metadata[OrderingKey]; keyed {
-		c.refuse(field, "contradicts the ordering key: what is delayed cannot keep its place")
+		c.refuse(field, "contradicts the ordering key: a delayed message cannot keep its place")
 	}
 	return at.UTC() // PostgreSQL refuses offsets of 16 hours and more
 }

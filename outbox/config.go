@@ -17,26 +17,24 @@ import (
 const (
 	defaultMaxPayload = 16 << 20
 
-	// PostgreSQL takes statements of 1 GiB, and a payload may double on its
-	// way there.
-	mostMaxPayload = 256 << 20
+	// PostgreSQL accepts statements of 1 GiB, and the encoding of a payload may
+	// double its size.
+	payloadLimit = 256 << 20
 )
 
-// Config is what an [Outbox] can be told. The zero value is ready for use.
+// Config configures an [Outbox]. The zero value is ready for use.
 type Config struct {
-	// Schema says which tables, in which kind of database. Defaults to
-	// PostgreSQL and the prefix "once_".
+	// Schema selects the kind of database and the prefix of the tables. Defaults
+	// to PostgreSQL and "once_".
 	Schema schema.Config
 
-	// MaxPayload is the size in bytes of the largest payload that is taken, at
-	// most 256 MiB. It should be what the broker takes, or a message is stored
-	// here only to become a dead letter there. Defaults to 16 MiB, which is
-	// RabbitMQ's own default since 4.0.
+	// MaxPayload is the maximum size of a payload in bytes, up to 256 MiB. Set it to
+	// the limit of the broker; otherwise a larger message is stored and becomes a
+	// dead letter later. Defaults to 16 MiB, RabbitMQ's default since 4.0.
 	MaxPayload int
 
-	// MeterProvider is where the instruments are made, TracerProvider the
-	// spans. Default to OpenTelemetry's global ones, which do nothing until
-	// others are set.
+	// MeterProvider creates the metrics, TracerProvider the spans. Default to
+	// OpenTelemetry's global providers, which do nothing until you set others.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 }
@@ -49,14 +47,14 @@ func (c Config) withDefaults() Config {
 
 func (c Config) validate() error {
 	errs := []error{c.Schema.Validate()}
-	if c.MaxPayload < 1 || c.MaxPayload > mostMaxPayload {
-		errs = append(errs, fmt.Errorf("MaxPayload is %d, not in 1..%d", c.MaxPayload, mostMaxPayload))
+	if c.MaxPayload < 1 || c.MaxPayload > payloadLimit {
+		errs = append(errs, fmt.Errorf("MaxPayload is %d, not in 1..%d", c.MaxPayload, payloadLimit))
 	}
 	return errors.Join(errs...)
 }
 
-// Outbox writes into one set of tables. It has no state: one serves any number
-// of goroutines and databases.
+// Outbox stores messages in the tables of one schema.Config. It has no state: one
+// Outbox serves any number of goroutines and databases.
 type Outbox struct {
 	config  Config
 	dialect dialect.Dialect
@@ -65,8 +63,8 @@ type Outbox struct {
 	instruments *instruments
 }
 
-// New returns an Outbox, or an error that names every field of config that
-// cannot be used.
+// New returns an Outbox. It returns an error that names every invalid field of
+// config.
 func New(config Config) (*Outbox, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
@@ -79,14 +77,14 @@ func New(config Config) (*Outbox, error) {
 	return &Outbox{config: config, dialect: d, insert: newInsert(d), instruments: newInstruments(config)}, nil
 }
 
-// standard is what the functions of the package use: PostgreSQL, "once_". It is
-// made when it is first used, by when global providers have been set.
+// standard is the Outbox of the package functions: PostgreSQL, prefix "once_". It is
+// created on first use, because a service sets the global providers before that.
 var standard = sync.OnceValue(mustNew)
 
 func mustNew() *Outbox {
 	o, err := New(Config{})
 	if err != nil {
-		panic(err) // a mistake of ours: the zero Config is valid
+		panic(err) // cannot happen: the zero Config is valid
 	}
 	return o
 }

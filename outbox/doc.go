@@ -1,40 +1,45 @@
-// Package outbox writes messages into the outbox table, in the transaction
-// that makes them true: they are sent if, and only if, it commits.
+// Package outbox stores messages in the outbox table, in the transaction of the
+// business writes: package forwarder sends them if, and only if, it commits.
 //
 //	err := outbox.InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
 //		// business writes through tx, then
 //		return events.Publish("orders.placed", msg)
 //	}, forwarder.Hint)
 //
-// Whoever has a transaction already calls [Publisher] with it. Messages are
-// sent by package forwarder.
+// If you already have a transaction, call [Publisher] with it.
 //
 // # Order
 //
 // Messages of one ordering key are sent in the order in which they were inserted.
-// That is the order in which their transactions commit, if each transaction locks
-// what it changes before it publishes: so publish last. Or call [LockKey] first.
-// A transaction that publishes, and then waits for a lock that another one has,
-// commits after that one, and its messages are sent before.
+// This is the order in which their transactions commit if each transaction takes its
+// locks before it publishes. So publish last, or call [LockKey] first. A transaction
+// that publishes, and then waits for a lock of another transaction, commits after
+// that transaction, but its messages are sent first.
 //
 // # What is stored
 //
-// Id, topic and payload byte for byte, and the metadata. Three metadata keys
-// say something to the outbox: [OrderingKey] and [DueAt] become columns, and
-// [Topic] is for whoever called Publish. The last two are taken off.
+// The outbox stores id, topic and payload byte for byte, and the metadata. It reads
+// two metadata keys: [OrderingKey] and [DueAt] become columns. It removes [DueAt] and
+// [Topic] from the metadata.
 //
 // # What is refused
 //
-// What the database or the broker could not take later is refused before the
-// insert, with a [FieldError] for everything that is wrong with any message of
-// the call. Nothing of that call is stored then, and the transaction is as it
-// was:
+// Messages that the database or the broker would not be able to accept are refused
+// before the insert, with a [FieldError] for each invalid field of each message of
+// the call. Then no message of the call is stored, and the transaction is unchanged.
+// The outbox refuses
 //
-//   - an id, topic or ordering key that is empty, longer than 255 bytes, not
-//     valid UTF-8 or contains a NUL; the same for metadata, whose values may be
-//     long but not more than 64 KiB in all;
-//   - metadata that would steer RabbitMQ: CC, BCC, x-..., user-id, expiration;
-//   - a payload over [Config].MaxPayload;
-//   - a due time that cannot be read, or one together with an ordering key:
-//     they contradict each other.
+//   - an id, topic or ordering key that is empty, longer than 255 bytes, not valid
+//     UTF-8 or contains a NUL; metadata keys and values likewise, except that values
+//     may be longer, up to 64 KiB for all metadata;
+//   - metadata that would control RabbitMQ: CC, BCC, x-..., user-id, expiration;
+//   - a payload larger than [Config].MaxPayload;
+//   - a due time that is not in RFC 3339, or that is set together with an ordering
+//     key: a delayed message cannot keep its place.
+//
+// # Reading the code
+//
+// Read publisher.go and intx.go, then check.go (refusals), record.go and insert.go
+// (the statement), lock.go (order of a key). metadata.go has the metadata keys,
+// schema_adapter.go the adapter for watermill-sql.
 package outbox

@@ -8,35 +8,35 @@ import (
 )
 
 var (
-	// ErrInvalid says that messages were refused, and nothing was stored. Each
-	// reason is a [FieldError] beneath it.
+	// ErrInvalid reports that messages were refused and nothing was stored. It
+	// wraps a [FieldError] for each reason.
 	ErrInvalid = errors.New("outbox: invalid message")
 
-	// ErrNoTransaction says that there is no transaction to publish in. A
-	// publisher that fell back to a connection of its own would publish what
-	// the caller may yet roll back.
+	// ErrNoTransaction reports that the transaction is nil. A publisher does not
+	// use a connection of its own instead, because it would publish events of a
+	// transaction that may roll back.
 	ErrNoTransaction = errors.New("outbox: no transaction: the *sql.Tx is nil")
 
-	// ErrCommitUnknown says that the connection was lost while the commit was
-	// under way: everything took effect, or nothing did. Whoever sees it has to
-	// look before doing the work again.
+	// ErrCommitUnknown reports that the connection was lost during the commit:
+	// either everything took effect or nothing did. Find out which before you repeat
+	// the work.
 	ErrCommitUnknown = dialect.ErrCommitUnknown
 )
 
-// FieldError says what is wrong with one field of one message. It unwraps to
+// FieldError describes one invalid field of one message. It unwraps to
 // [ErrInvalid].
 type FieldError struct {
-	// Index is the message's place among those of the call, from 0.
+	// Index is the index of the message in the call, from 0.
 	Index int
 
-	// MessageID is the message's id, which may be what is wrong.
+	// MessageID is the id of the message. It may be the invalid field.
 	MessageID string
 
-	// Field is "message", "id", "topic", "payload", "metadata" or, where one
-	// entry is meant, "metadata" and the quoted key.
+	// Field is "message", "id", "topic", "payload", "metadata" or, for a single
+	// metadata key, "metadata" and the quoted key.
 	Field string
 
-	// Reason is what is wrong with it. It quotes no payload and no value.
+	// Reason describes the mistake. It quotes no payload and no metadata value.
 	Reason string
 }
 
@@ -47,11 +47,11 @@ func (e *FieldError) Error() string {
 // Unwrap returns [ErrInvalid].
 func (e *FieldError) Unwrap() error { return ErrInvalid }
 
-// quote keeps what is over every limit out of error texts.
+// quote shortens long names, so that error texts stay readable.
 func quote(s string) string {
-	const enough = 64
-	if len(s) > enough {
-		return fmt.Sprintf("%q... of %d bytes", s[:enough], len(s))
+	const limit = 64
+	if len(s) > limit {
+		return fmt.Sprintf("%q... of %d bytes", s[:limit], len(s))
 	}
 	return fmt.Sprintf("%q", s)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A message is stored if, and only if, its transaction commits; one that could
-// not be sent later is refused before.
+// A message is stored if, and only if, its transaction commits. A message that
+// the forwarder would not be able to send is refused before it is stored.
 func ExampleOutbox_InTx() {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {
@@ -63,6 +63,6 @@ func ExampleOutbox_InTx() {
 	// Output:
 	// <nil>
 	// out of stock
-	// outbox: message 0 (id "3"): metadata "once_due_at" contradicts the ordering key: what is delayed cannot keep its place
+	// outbox: message 0 (id "3"): metadata "once_due_at" contradicts the ordering key: a delayed message cannot keep its place
 	// 1 <nil>
 }

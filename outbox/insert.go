@@ -8,12 +8,12 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// insert writes the one statement that stores messages. The topic is the first
-// parameter and the same for all rows.
+// insert builds the statement that stores messages. The topic is the first
+// parameter, for all rows.
 type insert struct {
 	sqlite bool
 	head   string
-	first  string // the statement for one message without a due time
+	single string // the statement for one message without a due time
 	row    func(b *strings.Builder, next int, due bool)
 }
 
@@ -22,8 +22,8 @@ func newInsert(d dialect.Dialect) insert {
 		sqlite: d.SQLite(),
 		head:   d.SQL(`INSERT INTO {outbox} (topic, message_id, ordering_key, slot, payload, metadata, due_at) VALUES `),
 	}
-	// Most messages have no due time and need no expression to be evaluated.
-	// A time that has passed is now: the row is then found in its order.
+	// A due time in the past becomes NULL, so that the row keeps its order. Most
+	// messages have no due time and need no expression.
 	mark, future := "$", " > now() THEN "
 	cast := "::timestamptz"
 	if i.sqlite {
@@ -44,28 +44,27 @@ func newInsert(d dialect.Dialect) insert {
 	var b strings.Builder
 	b.WriteString(i.head)
 	i.row(&b, 2, false)
-	i.first = b.String()
+	i.single = b.String()
 	return i
 }
 
 const (
-	// rowParams are the parameters of a row without a due time.
+	// rowParams is the number of parameters of a row without a due time.
 	rowParams = 5
 
-	// most rows and bytes of one statement. PostgreSQL takes 65,535
-	// parameters, SQLite 32,766, and longer statements are not faster than
-	// this (with SQLite slower: measured); bytes stay far from the 1 GiB that
-	// PostgreSQL takes.
-	mostRows  = 100
-	mostBytes = 64 << 20
+	// Limits of one statement. PostgreSQL accepts 65,535 parameters, SQLite 32,766,
+	// but measurements show that longer statements are not faster (in SQLite they
+	// are slower). The bytes stay far below the 1 GiB that PostgreSQL accepts.
+	maxRows  = 100
+	maxBytes = 64 << 20
 )
 
-// cut returns how many of the records go into the next statement: at least one.
+// cut returns the number of records for the next statement, at least one.
 func cut(records []record) int {
 	size := 0
 	for n, r := range records {
 		size += r.size
-		if n == mostRows || n > 0 && size > mostBytes {
+		if n == maxRows || n > 0 && size > maxBytes {
 			return n
 		}
 	}
@@ -77,7 +76,7 @@ func (i insert) statement(topic string, records []record) (query string, args []
 	args = make([]any, 1, 1+(rowParams+1)*len(records))
 	args[0] = topic
 	if r := records[0]; len(records) == 1 && r.due.IsZero() {
-		return i.first, append(args, r.id, nullable(r.key), r.slot, r.payload, r.metadata)
+		return i.single, append(args, r.id, nullable(r.key), r.slot, r.payload, r.metadata)
 	}
 	var b strings.Builder
 	b.WriteString(i.head)
@@ -102,7 +101,8 @@ func nullable(s string) any {
 	return s
 }
 
-// time never comes before at: SQLite's milliseconds are rounded up.
+// time returns at as a parameter. It rounds up to SQLite's milliseconds, so that no
+// message is sent too early.
 func (i insert) time(at time.Time) any {
 	if i.sqlite {
 		return at.Add(time.Millisecond - 1).UnixMilli()

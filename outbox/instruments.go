@@ -14,14 +14,14 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// instruments are what an Outbox tells about itself.
+// instruments are the metrics and spans of an Outbox.
 type instruments struct {
 	tracer    telemetry.Tracer
 	published *telemetry.Counter
 	duration  *telemetry.Durations
 }
 
-// What became of messages. The numbers are those of the counter's series.
+// Outcomes of messages. The values are indexes of outcomes.
 const (
 	stored = iota
 	refused
@@ -35,29 +35,29 @@ func newInstruments(config Config) *instruments {
 	i := &instruments{
 		tracer: telemetry.NewTracer(config.TracerProvider, "outbox"),
 		published: meter.Counter("once.outbox.published", "{message}",
-			"Messages given to Publish, also in transactions that were rolled back later.",
+			"Messages passed to Publish, including transactions that were rolled back later.",
 			telemetry.Label{Key: telemetry.Outcome, Values: outcomes}),
 		duration: meter.Durations("once.outbox.publish.duration",
-			"How long it took to store the messages of one call."),
+			"Duration of storing the messages of one call."),
 	}
 	i.published.Zero()
 	return i
 }
 
-// call is one call of Publish as its instruments see it.
+// call measures one call of Publish.
 type call struct {
 	*instruments
 
 	messages int
 	began    time.Time
-	ctx      context.Context // of messages that have no trace of their own
+	ctx      context.Context // its trace is for messages without a trace
 	parent   trace.SpanContext
-	span     trace.Span // nil if nobody records one
+	span     trace.Span // nil if the parent is not recorded
 	spanned  context.Context
 }
 
-// begin begins a call. Its span is a child of the first message's, or of the
-// one in ctx.
+// begin starts the measurement of a call. The parent of its span is the span of the
+// first message, or else the span of ctx.
 func (i *instruments) begin(ctx context.Context, topic string, msgs []*message.Message) *call {
 	c := &call{instruments: i, messages: len(msgs), began: time.Now(), ctx: ctx}
 	if len(msgs) == 0 || msgs[0] == nil {
@@ -77,7 +77,7 @@ func (i *instruments) begin(ctx context.Context, topic string, msgs []*message.M
 	return c
 }
 
-// context is where the trace of msg is: in its own context, or the call's.
+// context returns the context with the trace of msg: its own, or else the call's.
 func (c *call) context(msg *message.Message) context.Context {
 	ctx := msg.Context()
 	if c.ctx != nil && !trace.SpanContextFromContext(ctx).IsValid() {
@@ -86,9 +86,9 @@ func (c *call) context(msg *message.Message) context.Context {
 	return ctx
 }
 
-// metadata is what is stored of the metadata of msg: with its trace, unless it
-// brought one. The message stays as it is, or publishing it once more would
-// take over the trace of this time.
+// metadata returns the metadata of msg with its trace, unless the metadata has a
+// trace already. It does not change msg, because a later Publish of msg may have
+// another trace.
 func (c *call) metadata(msg *message.Message) message.Metadata {
 	if msg.Metadata[telemetry.Traceparent] != "" {
 		return msg.Metadata
@@ -107,7 +107,7 @@ func (c *call) metadata(msg *message.Message) message.Metadata {
 	return metadata
 }
 
-// end ends a call that returned err.
+// end ends the measurement of a call that returned err.
 func (c *call) end(err error) {
 	outcome := stored
 	switch {
@@ -122,7 +122,7 @@ func (c *call) end(err error) {
 	if c.span == nil {
 		return
 	}
-	if err != nil { // its text may quote what is stored
+	if err != nil { // the text of err is not recorded, because it may quote stored data
 		c.span.SetStatus(codes.Error, outcomes[outcome])
 		c.span.SetAttributes(attribute.String(telemetry.ErrorType, outcomes[outcome]))
 	}

@@ -11,27 +11,25 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// InTx is [Outbox.InTx] with PostgreSQL's tables "once_".
+// InTx is [Outbox.InTx] for PostgreSQL and the table prefix "once_".
 func InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx, events message.Publisher) error, hints ...func()) error {
 	return standard().InTx(ctx, db, work, hints...)
 }
 
-// InTx runs work in a transaction and commits it: business writes through tx
-// and messages published to events take effect together. If work returns an
-// error or panics, the transaction is rolled back; the error is returned as it
-// is, the panic goes on.
+// InTx runs work in a transaction and commits it: writes through tx and messages
+// published to events take effect together. If work returns an error or panics, InTx
+// rolls back; it returns the error unchanged, or lets the panic continue.
 //
-// ctx bounds the wait for a connection; work gives it to its own statements.
-// Messages whose own context has no trace are of the one in ctx.
+// ctx bounds the wait for a connection. work must pass it to its own statements.
+// Messages whose context has no trace get the trace of ctx.
 //
-// hints, such as a forwarder's Hint, are called when there may be something to
-// send: after the commit, also after one whose outcome is [ErrCommitUnknown].
-// One that is nil is left out.
+// InTx calls hints, such as a forwarder's Hint, after the commit, because there may
+// be messages to send, and also after [ErrCommitUnknown]. It skips nil hints.
 func (o *Outbox) InTx(
 	ctx context.Context, db *sql.DB, work func(tx *sql.Tx, events message.Publisher) error, hints ...func(),
 ) error {
 	if db == nil || work == nil {
-		return errors.New("outbox: db and work are needed, one of them is nil")
+		return errors.New("outbox: InTx needs db and work, one of them is nil")
 	}
 	var failed error
 	err := o.dialect.InTx(ctx, db, func(tx *sql.Tx) error {
@@ -46,7 +44,7 @@ func (o *Outbox) InTx(
 	if err == nil || errors.Is(err, ErrCommitUnknown) {
 		failpoint.Hit("outbox/committed")
 		for _, hint := range hints {
-			if hint != nil { // a panic here would say that the transaction was rolled back
+			if hint != nil { // a panic here would look like a rollback
 				hint()
 			}
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestNothingOfARolledBackTransaction(t *testing.T) {
+func TestRolledBackTransactionStoresNothing(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o := newOutbox(t, config)
 		failed := errors.New("business says no")
@@ -30,7 +30,8 @@ func TestNothingOfARolledBackTransaction(t *testing.T) {
 	})
 }
 
-func TestTrap58_PanicRollsBackAndGoesOn(t *testing.T) {
+// Trap 58. A panic in a transaction must roll it back.
+func TestPanicRollsBackAndPropagates(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o := newOutbox(t, config)
 		require.PanicsWithValue(t, "boom", func() {
@@ -44,9 +45,9 @@ func TestTrap58_PanicRollsBackAndGoesOn(t *testing.T) {
 	})
 }
 
-// The hint of a forwarder that runs elsewhere is nil. Called, it would panic
-// after the commit.
-func TestAHintThatIsNilIsLeftOut(t *testing.T) {
+// The hint of a forwarder in another process is nil. A call would panic after
+// the commit.
+func TestNilHintIsSkipped(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		hinted := false
 		err := newOutbox(t, config).InTx(t.Context(), db, func(*sql.Tx, message.Publisher) error { return nil },
@@ -56,7 +57,7 @@ func TestAHintThatIsNilIsLeftOut(t *testing.T) {
 	})
 }
 
-func TestHintsComeAfterTheCommit(t *testing.T) {
+func TestHintsAreCalledAfterTheCommit(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		visible := 0
 		err := newOutbox(t, config).InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
@@ -80,7 +81,7 @@ func TestContextOfInTx(t *testing.T) {
 	})
 }
 
-func TestPublisherAfterTheTransaction(t *testing.T) {
+func TestPublisherFailsAfterItsTransaction(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		var events message.Publisher
 		require.NoError(t, newOutbox(t, config).InTx(t.Context(), db, func(_ *sql.Tx, inside message.Publisher) error {
@@ -92,13 +93,14 @@ func TestPublisherAfterTheTransaction(t *testing.T) {
 	})
 }
 
-func TestTrap33_AnyNumberOfMessages(t *testing.T) {
+// Trap 33. One statement has a limited number of parameters.
+func TestPublishStoresAnyNumberOfMessages(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o := newOutbox(t, config)
 		require.NoError(t, publish(t, db, o, "t"), "none")
 		require.NoError(t, publish(t, db, o, ""), "none, so nothing can be wrong with them")
 
-		many := 30_000 // the limits are 65,535 and 32,766 parameters
+		many := 30_000 // the limits of one statement are 65,535 and 32,766 parameters
 		if config.Dialect == schema.SQLite {
 			many = 7_000
 		}
@@ -120,10 +122,10 @@ func TestTrap33_AnyNumberOfMessages(t *testing.T) {
 	})
 }
 
-func TestSchemaForWatermillSQLsOwnPublisher(t *testing.T) {
+func TestSchemaAdapterForWatermillSQLsPublisher(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o := newOutbox(t, config)
-		adapter := o.Schema()
+		adapter := o.SchemaAdapter()
 		tx, err := db.BeginTx(t.Context(), nil)
 		require.NoError(t, err)
 		defer func() { _ = tx.Rollback() }()
@@ -161,7 +163,6 @@ func TestPackageFunctions(t *testing.T) {
 		)
 	}))
 	require.Len(t, rows(t, db, schema.Config{}), 2)
-	require.NotEqual(t, outbox.Schema{}, newOutbox(t, schema.Config{}).Schema())
 }
 
 func TestSchemaAndPrefix(t *testing.T) {
@@ -174,7 +175,9 @@ func TestSchemaAndPrefix(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-func TestTrap04_LostConnectionAtCommitIsUnknown(t *testing.T) {
+// Trap 04. A connection that is lost during the commit leaves its result
+// unknown.
+func TestLostConnectionAtCommitIsUnknown(t *testing.T) {
 	db := postgres(t)
 	hinted := false
 	err := outbox.InTx(t.Context(), db, func(tx *sql.Tx, events message.Publisher) error {

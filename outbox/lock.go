@@ -11,32 +11,31 @@ import (
 	"strings"
 )
 
-// LockKey is [Outbox.LockKey] with PostgreSQL's tables "once_".
+// LockKey is [Outbox.LockKey] for PostgreSQL and the table prefix "once_".
 func LockKey(ctx context.Context, tx *sql.Tx, keys ...string) error {
 	return standard().LockKey(ctx, tx, keys...)
 }
 
-// LockKey locks ordering keys until tx ends: another transaction that locks one
-// of them waits. So the events of a key are sent in the order in which their
+// LockKey locks ordering keys until tx ends: other transactions that lock one of
+// them wait. So the events of a key are sent in the order in which their
 // transactions commit.
 //
 // Call it once, with all keys, before tx locks anything else. Otherwise two
-// transactions can wait for each other, and PostgreSQL ends one of them as a
-// deadlock. Every transaction that publishes under the key has to call it: who
-// does not is not held up. It is not needed where all of them lock the same row,
-// such as the aggregate's, before they publish.
+// transactions can deadlock, and PostgreSQL ends one of them. Every transaction that
+// publishes under the key must call it, because the lock does not stop transactions
+// that do not. You do not need it if all of them lock the same row, such as the row
+// of the aggregate, before they publish.
 //
-// PostgreSQL takes an advisory lock of the transaction, also through a pooler.
-// How long it waits is bounded by ctx and by lock_timeout. SQLite has one writer
-// at a time, so there tx becomes the writer. The order of keys does not matter.
-// LockKey fails with [ErrNoTransaction] if tx is nil, and if there is no key or an
-// empty one.
+// In PostgreSQL it takes a transaction-level advisory lock, which also works through
+// a pooler; ctx and lock_timeout bound the wait. SQLite has one writer at a time, so
+// tx becomes the writer. The order of keys does not matter. LockKey returns
+// [ErrNoTransaction] if tx is nil, and an error if there is no key or an empty key.
 func (o *Outbox) LockKey(ctx context.Context, tx *sql.Tx, keys ...string) error {
 	if tx == nil {
 		return ErrNoTransaction
 	}
 	if len(keys) == 0 || slices.Contains(keys, "") {
-		return errors.New("outbox: LockKey needs ordering keys, and none of them empty")
+		return errors.New("outbox: LockKey needs at least one ordering key, and no empty key")
 	}
 	if _, err := tx.ExecContext(ctx, o.lock(keys)); err != nil {
 		return fmt.Errorf("outbox: lock the ordering keys: %w", err)
@@ -54,7 +53,7 @@ func (o *Outbox) lock(keys []string) string {
 		sum := sha256.Sum256([]byte(o.dialect.Config().Table("outbox") + "\x00" + key))
 		locks[i] = int64(binary.BigEndian.Uint64(sum[:]))
 	}
-	slices.Sort(locks) // in one order, or two calls could wait for each other
+	slices.Sort(locks) // one order for all calls, so that they do not deadlock
 	var b strings.Builder
 	b.WriteString(`SELECT pg_advisory_xact_lock(key) FROM (VALUES `)
 	for i, lock := range slices.Compact(locks) {

@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// step is what a transaction of a service does.
+// step is a step of a transaction.
 type step func(tx *sql.Tx, who string) error
 
 func lockRow(tx *sql.Tx, _ string) error {
@@ -33,14 +33,14 @@ func lockKey(tx *sql.Tx, _ string) error {
 	return outbox.LockKey(context.Background(), tx, "account-17")
 }
 
-// Trap 85. A position is taken when a row is inserted. One transaction has locked
-// what both change; the other one, which waits for it, has published already: it
-// commits later, and its event goes first. Not so if the lock comes first, the
-// row's or the key's.
-func TestTrap85TheOrderOfAKeyIsThatOfCommits(t *testing.T) {
+// Trap 85. A row gets its position when it is inserted. If a transaction
+// publishes first, and then waits for a lock of another transaction, it commits
+// later, but its event is sent first. A lock that is taken before publishing,
+// of a row or of the key, prevents that.
+func TestEventsOfAKeyAreInTheOrderOfCommits(t *testing.T) {
 	for name, c := range map[string]struct {
 		steps []step // of each of the two transactions
-		first int    // of them the first transaction has done, when the second one begins
+		first int    // number of steps of the first transaction before the second begins
 		order string // of the events
 	}{
 		"published before the row is locked": {[]step{publishKeyed, lockRow}, 0, "second first"},
@@ -58,7 +58,7 @@ func TestTrap85TheOrderOfAKeyIsThatOfCommits(t *testing.T) {
 				return tx
 			}
 			first, second := begin(), begin()
-			if c.first == 0 { // it has the row, and has not published
+			if c.first == 0 { // the second transaction has the row, and has not published
 				require.NoError(t, lockRow(first, "first"))
 			}
 			for _, step := range c.steps[:c.first] {
@@ -91,7 +91,7 @@ func exec(t *testing.T, db *sql.DB, query string) {
 	require.NoError(t, err)
 }
 
-// waiting returns how many transactions wait for another one.
+// waiting returns the number of transactions that wait for a lock.
 func waiting(t *testing.T, db *sql.DB) (n int) {
 	t.Helper()
 	require.NoError(t, db.QueryRow(`SELECT COUNT(*) FROM pg_stat_activity
@@ -115,8 +115,9 @@ func published(t *testing.T, db *sql.DB) string {
 	return strings.Join(ids, " ")
 }
 
-// Keys are locked in one order, whatever order they are given in: transactions
-// with the same keys do not deadlock. The locks end with their transactions.
+// Trap 85. LockKey locks keys in one order, regardless of the order of its
+// arguments, so transactions with the same keys do not deadlock. The locks end
+// with their transactions.
 func TestKeysAreLockedInOneOrder(t *testing.T) {
 	db := postgres(t)
 	const rounds, workers = 30, 6
@@ -146,9 +147,10 @@ func TestKeysAreLockedInOneOrder(t *testing.T) {
 	require.Zero(t, left)
 }
 
-// Other keys, and the same key of other tables, do not wait. SQLite has one
-// writer: who has locked a key is it.
-func TestWhoWaitsForALockedKey(t *testing.T) {
+// Trap 85. Transactions with other keys, or with the same key of other tables,
+// do not wait. In SQLite, which has one writer, the transaction that locks a
+// key becomes the writer.
+func TestLockKeyBlocksOnlyTheSameKey(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		box := newOutbox(t, config)
 		other := config
@@ -189,13 +191,13 @@ func TestWhoWaitsForALockedKey(t *testing.T) {
 	})
 }
 
-func TestLockKeyRefuses(t *testing.T) {
+func TestLockKeyRefusesInvalidArguments(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		box := newOutbox(t, config)
 		require.ErrorIs(t, box.LockKey(t.Context(), nil, "a"), outbox.ErrNoTransaction)
 		for _, keys := range [][]string{nil, {""}, {"a", ""}} {
 			err := box.InTx(t.Context(), db, func(tx *sql.Tx, _ message.Publisher) error { return box.LockKey(t.Context(), tx, keys...) })
-			require.EqualError(t, err, "outbox: LockKey needs ordering keys, and none of them empty", "%q", keys)
+			require.EqualError(t, err, "outbox: LockKey needs at least one ordering key, and no empty key", "%q", keys)
 		}
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// What is kept by its id lies in the order of time.
+// So rows that are stored by id are in the order of time.
 func TestNewIDsAscendWithTime(t *testing.T) {
 	before, last := time.Now().Add(-time.Millisecond), ""
 	for range 10_000 {

@@ -9,66 +9,65 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// Metadata keys that mean something to this module and to tools around it.
+// Metadata keys of this module.
 const (
-	// OrderingKey: messages with the same key are forwarded in the order in which
-	// they were inserted. That is the order of commits if their transactions lock
-	// before they publish, see the package's documentation. It is kept in the
-	// metadata.
+	// OrderingKey is the ordering key. Messages with the same key are forwarded in
+	// the order in which they were inserted. This is the order of commits if their
+	// transactions lock before they publish, see the package documentation.
 	OrderingKey = meta.OrderingKey
 
-	// DueAt is when to send, in RFC 3339 and by the database's clock. A time
-	// that has passed is now. It is taken off when the message is stored.
+	// DueAt is the earliest time to send the message, in RFC 3339, by the database's
+	// clock. A time in the past means now. The stored message does not have it.
 	DueAt = meta.DueAt
 
-	// Topic is where a message that a handler returned is to go. The outbox
-	// itself goes by the topic that Publish was called with, and takes it off.
+	// Topic is the topic of a message that a handler returns. The outbox uses the
+	// topic that Publish was called with. The stored message does not have it.
 	Topic = meta.Topic
 
-	// TenantID is whose message it is.
+	// TenantID is the tenant of the message.
 	TenantID = meta.TenantID
 
-	// AggregateType, AggregateID and AggregateVersion say what an event is
-	// about, and the version that this was in after the event.
+	// AggregateType, AggregateID and AggregateVersion name the aggregate of an
+	// event, and the version of the aggregate after the event.
 	AggregateType    = meta.AggregateType
 	AggregateID      = meta.AggregateID
 	AggregateVersion = meta.AggregateVersion
 
-	// EventType is the kind of event.
+	// EventType is the type of the event.
 	EventType = meta.EventType
 
-	// CausationID is the id of the message whose handling produced this one.
+	// CausationID is the id of the message whose handler produced this message.
 	CausationID = meta.CausationID
 )
 
-// SetOrderingKey has msg forwarded after all messages of the same key that were
-// inserted before it. See [OrderingKey] for what that means for transactions that
-// run at the same time.
+// SetOrderingKey sets the ordering key: msg is forwarded after all messages of the
+// same key that were inserted before it. See [OrderingKey] for concurrent
+// transactions.
 func SetOrderingKey(msg *message.Message, key string) { set(msg, OrderingKey, key) }
 
-// SetDueAt delays msg until at. It excludes an ordering key.
+// SetDueAt delays msg until at. A message with an ordering key cannot be delayed.
 func SetDueAt(msg *message.Message, at time.Time) {
 	set(msg, DueAt, at.UTC().Format(time.RFC3339Nano))
 }
 
-// SetTopic says where a message that a handler returns is to go.
+// SetTopic sets the topic of a message that a handler returns.
 func SetTopic(msg *message.Message, topic string) { set(msg, Topic, topic) }
 
-// SetTenant says whose message msg is.
+// SetTenant sets the tenant of msg.
 func SetTenant(msg *message.Message, id string) { set(msg, TenantID, id) }
 
-// SetAggregate says what msg is about, and the version that this is in after
-// the event.
+// SetAggregate sets the aggregate of msg, and the version of the aggregate after the
+// event.
 func SetAggregate(msg *message.Message, kind, id string, version int64) {
 	set(msg, AggregateType, kind)
 	set(msg, AggregateID, id)
 	set(msg, AggregateVersion, strconv.FormatInt(version, 10))
 }
 
-// SetEventType says what kind of event msg is.
+// SetEventType sets the type of the event msg.
 func SetEventType(msg *message.Message, kind string) { set(msg, EventType, kind) }
 
-// SetCausation says that msg was produced by handling the message of that id.
+// SetCausation sets the id of the message whose handler produced msg.
 func SetCausation(msg *message.Message, id string) { set(msg, CausationID, id) }
 
 func set(msg *message.Message, key, value string) {

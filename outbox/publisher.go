@@ -13,36 +13,31 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// Publisher returns a publisher into the outbox of PostgreSQL's tables "once_",
-// in the transaction tx. See [Outbox.Publisher].
+// Publisher is [Outbox.Publisher] for PostgreSQL and the table prefix "once_".
 func Publisher(tx *sql.Tx) message.Publisher { return standard().Publisher(tx) }
 
-// Publisher returns a publisher that stores messages in tx: they exist when tx
-// commits, and never if it does not. With a nil tx every Publish returns
-// [ErrNoTransaction].
+// Publisher returns a publisher that stores messages in tx: they are sent if, and
+// only if, tx commits. If tx is nil, every Publish returns [ErrNoTransaction].
 //
-// Publish stores all messages of a call, whatever their number, or returns an
-// error. One that is [ErrInvalid] left tx as it was; after any other, tx can
-// only be rolled back. Close does nothing.
+// Publish stores all messages of a call, in any number, or returns an error. After
+// an [ErrInvalid], tx is unchanged; after any other error, tx can only be rolled
+// back. Close does nothing.
 //
-// A handler is to return the error, or to wrap it. That PostgreSQL lacks the
-// table, or the right to write to it, is then not held against the message: it
-// waits until the tables are as they should be.
+// A handler should return the error of Publish, or wrap it. If PostgreSQL lacks the
+// table or the right to write to it, the handler's message is then not charged with
+// an attempt, and waits until the database is set up.
 //
-// The trace in a message's context is stored with it as traceparent and
-// tracestate, unless its metadata names one. If a span is recorded there, each
-// call adds a span of its own.
+// Publish stores the trace of a message's context as the metadata traceparent and
+// tracestate, unless the metadata has a trace already. If the context has a
+// recording span, each call adds a span.
 func (o *Outbox) Publisher(tx *sql.Tx) message.Publisher {
 	return publisher{outbox: o, tx: tx}
 }
 
-// Schema returns the adapter for watermill-sql's own Publisher.
-func (o *Outbox) Schema() Schema { return Schema{outbox: o} }
-
 type publisher struct {
 	outbox *Outbox
 	tx     *sql.Tx
-	ctx    context.Context // of messages that have no trace of their own; or nil
+	ctx    context.Context // its trace is for messages without a trace; or nil
 }
 
 func (p publisher) Publish(topic string, msgs ...*message.Message) (err error) {
@@ -69,25 +64,25 @@ func (p publisher) Publish(topic string, msgs ...*message.Message) (err error) {
 
 func (p publisher) Close() error { return nil }
 
-// failed is the error of our statement. A consumer's message is not to blame for
-// a table that its role may not write to, or that is not there.
+// failed returns the error of a failed insert. A missing table, or a missing right,
+// is not the fault of a consumer's message.
 func (o *Outbox) failed(err error) error {
 	if !dialect.Undeployed(err) {
 		return fmt.Errorf("outbox: %w", err)
 	}
-	return disposition.HandBack(fmt.Errorf("outbox: table %s cannot be written: it needs the role of a producer, see docs/roles.md, "+
-		"and to be as schema.Check wants it: %w", o.dialect.Config().Table("outbox"), err))
+	return disposition.HandBack(fmt.Errorf("outbox: table %s cannot be written: grant the role of a producer, see docs/roles.md, "+
+		"and run schema.Check: %w", o.dialect.Config().Table("outbox"), err))
 }
 
-// innerTopic is a topic that watermill-sql's validation accepts; the real one
-// is in the row.
+// innerTopic satisfies watermill-sql's check of topics. The real topic is in the
+// row.
 const innerTopic = "outbox"
 
-// insert leaves the statement to watermill-sql's Publisher, without a logger:
-// it would be given the payloads.
+// insert runs the statement through watermill-sql's Publisher. That Publisher gets
+// no logger, because it would log payloads.
 func (p publisher) insert(topic string, records []record) error {
 	inner, err := wsql.NewPublisher(p.tx, wsql.PublisherConfig{
-		SchemaAdapter: checked{Schema: Schema{outbox: p.outbox}, topic: topic, records: records},
+		SchemaAdapter: checkedAdapter{schemaAdapter: schemaAdapter{p.outbox}, topic: topic, records: records},
 	}, nil)
 	if err != nil {
 		return err
@@ -95,14 +90,14 @@ func (p publisher) insert(topic string, records []record) error {
 	return inner.Publish(innerTopic)
 }
 
-// checked is a Schema for messages that have been checked already.
-type checked struct {
-	Schema
+// checkedAdapter inserts records that were checked before.
+type checkedAdapter struct {
+	schemaAdapter
 
 	topic   string
 	records []record
 }
 
-func (c checked) InsertQuery(string, message.Messages) (wsql.Query, error) {
+func (c checkedAdapter) InsertQuery(string, message.Messages) (wsql.Query, error) {
 	return c.outbox.query(c.topic, c.records), nil
 }

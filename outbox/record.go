@@ -10,19 +10,19 @@ import (
 	"github.com/watermill-once/once/internal/slot"
 )
 
-// record is a message as it is stored.
+// record is a row of the outbox.
 type record struct {
 	id       string
-	key      string // "" is none
+	key      string // or ""
 	slot     int
 	payload  []byte
 	metadata string // a JSON object
 	due      time.Time
-	size     int // bytes that come from the caller
+	size     int // of payload and metadata, in bytes
 }
 
-// newRecord turns a message that was checked into its row, with metadata in
-// place of its own.
+// newRecord returns the row of a checked message. metadata replaces the metadata of
+// the message.
 func newRecord(msg *message.Message, metadata message.Metadata, due time.Time) record {
 	r := record{
 		id:      msg.UUID,
@@ -39,8 +39,8 @@ func newRecord(msg *message.Message, metadata message.Metadata, due time.Time) r
 	return r
 }
 
-// encode leaves out what is for the way into the outbox only, and what was said
-// about another delivery.
+// encode returns metadata as JSON, without keys that are only for the outbox and
+// keys that describe an earlier delivery.
 func encode(metadata message.Metadata) string {
 	kept := meta.Sent(metadata)
 	if len(kept) == 0 {

@@ -19,7 +19,7 @@ func with(key, value string) *message.Message {
 	return msg
 }
 
-// refusals are messages that are refused, and the field that is named.
+// refusals returns invalid messages, with the field that the error must name.
 func refusals() map[string]struct {
 	topic string
 	msg   *message.Message
@@ -69,7 +69,8 @@ func refusals() map[string]struct {
 	}
 }
 
-func TestTrap32_RefusedWithTheField(t *testing.T) {
+// Trap 32. Metadata must not control the broker. Every refusal names its field.
+func TestInvalidMessageIsRefusedWithItsField(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o := newOutbox(t, config)
 		good := message.NewMessage("good", nil)
@@ -83,7 +84,7 @@ func TestTrap32_RefusedWithTheField(t *testing.T) {
 					require.Equal(t, c.field, field.Field)
 					require.Contains(t, refused.Error(), "outbox: message 0")
 					require.Less(t, len(refused.Error()), 500)
-					return events.Publish("t", good) // the transaction is as it was
+					return events.Publish("t", good) // the transaction still works
 				})
 				require.NoError(t, err)
 			})
@@ -92,7 +93,7 @@ func TestTrap32_RefusedWithTheField(t *testing.T) {
 	})
 }
 
-func TestAllowed(t *testing.T) {
+func TestLargestValidMessageIsStored(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		name := strings.Repeat("x", 255)
 		msg := message.NewMessage(name, make([]byte, 16<<20))
@@ -105,7 +106,7 @@ func TestAllowed(t *testing.T) {
 	})
 }
 
-func TestAllRefusalsOfACallAtOnce(t *testing.T) {
+func TestErrorNamesAllRefusalsOfACall(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		err := publish(t, db, newOutbox(t, config), "t",
 			message.NewMessage("fine", nil),
@@ -134,20 +135,23 @@ func TestErrorsQuoteNoContents(t *testing.T) {
 	})
 }
 
-func TestTrap06_NoTransactionIsRefused(t *testing.T) {
+// Trap 06. A publisher that uses its own connection would publish events of
+// transactions that roll back.
+func TestPublishWithoutATransactionIsRefused(t *testing.T) {
 	err := outbox.Publisher(nil).Publish("t", message.NewMessage("id", nil))
 	require.ErrorIs(t, err, outbox.ErrNoTransaction)
 	require.ErrorIs(t, outbox.Publisher(nil).Publish("t"), outbox.ErrNoTransaction)
 }
 
-func TestNewNamesWhatIsWrong(t *testing.T) {
+func TestConfigErrorNamesTheField(t *testing.T) {
 	_, err := outbox.New(outbox.Config{MaxPayload: -1, Schema: schema.Config{Prefix: "a-b", Dialect: "oracle"}})
 	require.ErrorContains(t, err, "MaxPayload")
 	require.ErrorContains(t, err, "Prefix")
 	require.ErrorContains(t, err, "Dialect")
 }
 
-func TestTrap31_LongNamesAreRefused(t *testing.T) {
+// Trap 31. AMQP limits names to 255 bytes.
+func TestLongNamesAreRefused(t *testing.T) {
 	_, err := outbox.New(outbox.Config{Schema: schema.Config{Prefix: strings.Repeat("p", 60)}})
 	require.ErrorContains(t, err, "Prefix")
 }

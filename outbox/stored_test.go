@@ -90,7 +90,8 @@ func TestStoresMessagesInOrder(t *testing.T) {
 	})
 }
 
-func TestTrap50_EveryByteIsKept(t *testing.T) {
+// Trap 50. Payload, id and metadata are stored byte for byte.
+func TestEveryByteIsKept(t *testing.T) {
 	every := make([]byte, 256)
 	for i := range every {
 		every[i] = byte(i)
@@ -167,7 +168,7 @@ func TestMetadataBecomesColumns(t *testing.T) {
 	})
 }
 
-func TestSlots(t *testing.T) {
+func TestSlotsAreSpreadByKey(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o := newOutbox(t, config)
 		var msgs []*message.Message
@@ -201,7 +202,7 @@ func TestSlots(t *testing.T) {
 	})
 }
 
-func TestSlotsNeverMove(t *testing.T) {
+func TestSlotOfAKeyNeverChanges(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		require.NoError(t, publish(t, db, newOutbox(t, config), "t",
 			message.NewMessage("a", nil), message.NewMessage("order-42", nil), message.NewMessage("日本", nil)))

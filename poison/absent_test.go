@@ -15,9 +15,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// A message that is replayed to nobody leaves the list of the quarantine, and
-// nothing happens to it: that is refused.
-func TestAReplayToNobodyIsRefused(t *testing.T) {
+// A replay to a consumer that is not running is refused: the message would leave the
+// quarantine, and nothing would handle it.
+func TestReplayToAbsentConsumerIsRefused(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *poison.Config) { c.ReplayToAbsent = false })
 		if err := b.handle("payments", message.NewMessage("m1", nil), failing(errHandler)); err != nil {
@@ -55,7 +55,7 @@ func TestAReplayToNobodyIsRefused(t *testing.T) {
 		refused("never", `consumer "payments" on topic "orders.placed" was never seen with retry's Subscriber, which brings replayed messages`)
 
 		// Known, of another process, and stopped since.
-		_, err := b.parked.See(t.Context(), parked.Consumer{Consumer: "payments", Topic: "orders.placed", Owner: "host/1/a"})
+		_, err := b.parked.Register(t.Context(), parked.Consumer{Consumer: "payments", Topic: "orders.placed", Owner: "host/1/a"})
 		if err != nil {
 			t.Fatal(err)
 		}

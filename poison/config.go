@@ -15,50 +15,51 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Config is what a [Quarantine] can be told. The zero value is ready for use.
+// Config configures a [Quarantine]. The zero value is ready for use.
 type Config struct {
-	// Schema says which tables, in which kind of database. Defaults to
-	// PostgreSQL and the prefix "once_".
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL
+	// and the prefix "once_".
 	Schema schema.Config
 
-	// OnQuarantine is called after a message was stored, for an alarm. It has
-	// a goroutine of its own, one entry after the other: it holds up no ack,
-	// and a panic is logged. While it is behind by 1,000 entries it is not told
-	// of more. Defaults to nothing.
+	// OnQuarantine is called for each new entry after the commit, for alarms. The
+	// calls come one after another from a goroutine of their own: they delay no
+	// ack, and a panic is logged. While 1,000 entries wait for a call, further
+	// entries are logged and not passed to it. Defaults to nothing.
 	OnQuarantine func(e Entry)
 
-	// CopyTo is a topic to which a copy of each message that is quarantined
-	// goes, for people who want a queue: through Outbox, in the transaction that
-	// stores the entry. The copy has an id of its own, and metadata that say
-	// what happened: see [CopyReason]. One that the outbox refuses is left out.
-	// Defaults to none.
+	// CopyTo is a topic that receives a copy of each quarantined message, for
+	// people who want a queue. The copy is published through Outbox in the
+	// transaction that stores the entry. It has an id of its own, and metadata
+	// that describe the failure, see [CopyReason]. If the outbox refuses the copy,
+	// the message is quarantined without it. Defaults to none.
 	CopyTo string
 
 	// Outbox returns a publisher into the outbox of tx, as outbox.Publisher
-	// does. Required with CopyTo, and not used without.
+	// does. Required with CopyTo, and not used without it.
 	Outbox func(tx *sql.Tx) message.Publisher
 
-	// UnackedWait is how long a message is kept, neither acked nor nacked, while it
-	// cannot be stored; then it is handed back to the transport. Defaults to
-	// 10 minutes.
+	// UnackedWait is how long a message that cannot be stored stays unacked while
+	// storing is tried again; then it is handed back to the transport. Defaults
+	// to 10 minutes.
 	UnackedWait time.Duration
 
-	// ReplayLease is how long a replay of many belongs to the process that runs
-	// it without being renewed: when it has died, the replay can be resumed
-	// after that time. At least 500 ms, as retry's Lease. Defaults to 30 seconds.
+	// ReplayLease is how long a replay of many entries belongs to its process
+	// without a renewal. If the process dies, the replay can be resumed after
+	// that time. At least 500 ms, like retry's Lease. Defaults to 30 seconds.
 	ReplayLease time.Duration
 
-	// ReplayToAbsent lets messages be replayed to consumers that nobody runs:
-	// they wait until somebody does. Defaults to false: that is [ErrNotRunning].
+	// ReplayToAbsent allows replays to consumers that are not running: the
+	// messages wait until the consumer runs. Defaults to false: such a replay is
+	// [ErrNotRunning].
 	ReplayToAbsent bool
 
-	// Consumers are the names that counters tell apart; all others are
-	// "other". Defaults to none: one series for all.
+	// Consumers are the consumers that have metrics of their own; all others are
+	// counted as "other". Defaults to none: one series for all consumers.
 	Consumers []string
 
-	// MeterProvider is where the instruments are made, TracerProvider the
-	// spans. Default to OpenTelemetry's global ones, which do nothing until
-	// others are set.
+	// MeterProvider creates the instruments, TracerProvider the spans. They
+	// default to OpenTelemetry's global providers, which do nothing until others
+	// are set.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
@@ -85,7 +86,7 @@ func (c Config) validate() error {
 		errs = append(errs, fmt.Errorf("ReplayLease is %v: less than 500 ms", c.ReplayLease))
 	}
 	if c.CopyTo != "" && c.Outbox == nil {
-		errs = append(errs, errors.New("CopyTo is set, and Outbox is not"))
+		errs = append(errs, errors.New("CopyTo is set without Outbox"))
 	}
 	return errors.Join(errs...)
 }

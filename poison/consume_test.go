@@ -15,11 +15,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// silent is a transport that brings nothing.
+// silent is a transport that delivers nothing.
 type silent struct{ closed chan struct{} }
 
-// Subscribe ends the subscription with ctx too: a router that closes cancels it,
-// and may then not call Close.
+// Subscribe also ends with ctx: a router that closes cancels ctx and may not call
+// Close.
 func (s silent) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	out := make(chan *message.Message)
 	go func() {
@@ -37,8 +37,8 @@ func (s silent) Close() error {
 	return nil
 }
 
-// consume runs a consumer with the whole chain, of parked messages only, until
-// end is called.
+// consume runs a consumer with the whole chain until end is called. It gets only
+// parked messages.
 func consume(
 	db *sql.DB, config schema.Config, store *poison.Quarantine, consumer string, h message.NoPublishHandlerFunc,
 ) (end func() error, err error) {
@@ -64,7 +64,6 @@ func consume(
 	return func() error { return errors.Join(router.Close(), <-stopped) }, nil
 }
 
-// consume runs a consumer until the test ends.
 func (b *bench) consume(consumer string, h message.NoPublishHandlerFunc) {
 	b.Helper()
 	end, err := consume(b.DB, b.config, b.store, consumer, h)

@@ -16,9 +16,9 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Metadata of the copies that go to Config.CopyTo: why the message is in
-// quarantine, the consumer that failed and what it had subscribed to, the
-// Entry's ID, the message's own id and the error.
+// Metadata keys of the copies on the topic Config.CopyTo: the reason of the
+// quarantine, the consumer that failed and the topic of its subscription, the ID
+// of the Entry, the id of the message and the error.
 const (
 	CopyReason    = meta.QuarantineReason
 	CopyConsumer  = meta.QuarantineConsumer
@@ -28,34 +28,35 @@ const (
 	CopyError     = meta.QuarantineError
 )
 
-// maxCopied bounds the metadata of a copy, where brokers have narrow limits.
+// maxCopied bounds each metadata value of a copy, in bytes, because brokers have
+// narrow limits.
 const maxCopied = 1024
 
-// copyOut publishes a copy of the entry in its transaction. Quarantine is not
-// to fail for it: if the outbox refuses the copy, there is none.
-func (s *Quarantine) copyOut(ctx context.Context, tx *sql.Tx, e parked.Entry) error {
-	if s.config.CopyTo == "" || e.Message == nil {
+// publishCopy publishes a copy of the entry in its transaction. If the outbox
+// refuses the copy, the message is quarantined without one.
+func (q *Quarantine) publishCopy(ctx context.Context, tx *sql.Tx, e Entry) error {
+	if q.config.CopyTo == "" || e.Message == nil {
 		return nil
 	}
 	if _, err := tx.ExecContext(ctx, "SAVEPOINT once_copy"); err != nil {
 		return err
 	}
-	err := s.config.Outbox(tx).Publish(s.config.CopyTo, copyOf(e))
+	err := q.config.Outbox(tx).Publish(q.config.CopyTo, copyOf(e))
 	if err == nil {
 		_, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT once_copy")
 		failpoint.Hit("poison/copied")
 		return err
 	}
-	s.config.Logger.Error("The message is quarantined without a copy to the topic", err, watermill.LogFields{
-		"entry": e.ID, "consumer": e.Consumer, "copy_to": s.config.CopyTo,
+	q.config.Logger.Error("Message is quarantined without a copy, because the outbox refused the copy", err, watermill.LogFields{
+		"entry": e.ID, "consumer": e.Consumer, "copy_to": q.config.CopyTo,
 	})
 	_, err = tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT once_copy")
 	return err
 }
 
-// copyOf returns the message under an id of its own, with the metadata that any
-// broker takes.
-func copyOf(e parked.Entry) *message.Message {
+// copyOf returns the message with an id of its own and with the metadata that
+// every broker accepts.
+func copyOf(e Entry) *message.Message {
 	msg := message.NewMessage(messageid.New(), slices.Clone(e.Message.Payload))
 	for key, value := range e.Message.Metadata {
 		switch {

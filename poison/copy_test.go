@@ -23,7 +23,7 @@ func newCopyBench(t *testing.T, db testkit.Database) *bench {
 	return newBench(t, db, func(c *poison.Config) { c.CopyTo, c.Outbox = "quarantine", box.Publisher })
 }
 
-func TestACopyGoesToTheTopicInTheSameTransaction(t *testing.T) {
+func TestCopyIsPublishedInTheSameTransaction(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newCopyBench(t, db)
 		msg := message.NewMessage("", []byte("body"))
@@ -63,9 +63,8 @@ func TestACopyGoesToTheTopicInTheSameTransaction(t *testing.T) {
 	})
 }
 
-// Quarantine does not fail for the copy: neither one that the outbox refuses nor
-// one that the database does.
-func TestTrap43ACopyThatCannotBeMadeDoesNotKeepTheEntryOut(t *testing.T) {
+// The message is quarantined if the outbox or the database refuses the copy.
+func TestTrap43RefusedCopyDoesNotPreventTheEntry(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newCopyBench(t, db)
 		if err := b.handle("payments", message.NewMessage("large", make([]byte, 101)), failing(errHandler)); err != nil {

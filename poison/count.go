@@ -2,6 +2,7 @@ package poison
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 
 	"github.com/watermill-once/once/internal/parked"
@@ -9,13 +10,22 @@ import (
 
 // Count returns how many messages in quarantine match. It ignores Filter.Limit
 // and Filter.AfterGroup.
-func (s *Quarantine) Count(ctx context.Context, f Filter) (int, error) {
-	if err := parked.Filter(f).Validate(); err != nil {
+func (q *Quarantine) Count(ctx context.Context, f Filter) (int, error) {
+	if err := f.validate(); err != nil {
 		return 0, fmt.Errorf("poison: count: %w", err)
 	}
-	n, err := s.parked.CountMatching(ctx, parked.Filter(f), parked.Quarantined)
+	n, err := q.table.countMatching(ctx, f)
 	if err != nil {
 		return 0, fmt.Errorf("poison: count: %w", err)
 	}
 	return n, nil
+}
+
+func (t *table) countMatching(ctx context.Context, f Filter) (n int, err error) {
+	where := t.where(f, parked.Quarantined)
+	query := t.dialect.SQL(`SELECT COUNT(*) FROM {parked} WHERE ` + where.String())
+	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, query, where.args...).Scan(&n)
+	})
+	return n, err
 }

@@ -1,18 +1,17 @@
-// Package poison is the quarantine: a router middleware that takes messages
-// which nothing can be done for out of the way, and a store in which they stay,
-// byte for byte and with their reason, until somebody replays or discards
-// them.
+// Package poison is the quarantine: a router middleware that stores the messages
+// which a consumer cannot handle, byte for byte and with the reason, and a store
+// in which people look at these messages, replay, edit or discard them.
 //
-// It is the outermost of the chain:
+// The middleware is the outermost of the chain:
 //
 //	poison ─ retry ─ dedup ─ handler
 //
-// A message is stored first and acked after. Behind retry it stores what retry
-// gives up and what is permanent; without retry, every failure. It never
-// stores what says nothing about the message: a database that is away, a
-// commit whose outcome is unknown, a shutdown.
+// It stores a message first and acks it then. With retry inside, it stores the
+// messages that retry gives up and the permanent failures; without retry, every
+// failure. It does not store a message whose error says nothing about the
+// message: an unavailable database, a commit with unknown outcome, a shutdown.
 //
-// A replayed message goes back to the consumer that failed, and to no other,
-// through retry's Subscriber. Its failures are counted anew. If it was handled
-// to success in the meantime, dedup skips it.
+// A replayed message returns only to the consumer that failed, through retry's
+// Subscriber, and its failures are counted anew. If the consumer has handled the
+// message meanwhile, dedup skips it.
 package poison

@@ -2,6 +2,7 @@ package poison
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,43 +10,49 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/messageid"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 )
 
 // EditedFrom is the metadata key under which an edited message has the id of
-// the one that it stands for.
+// the message that it replaces.
 const EditedFrom = meta.EditedFrom
 
-// EditOptions say what an edited message does first. The zero value: it is
-// handled at once.
+// ErrIDInUse says that the consumer already knows a message with the id of the
+// edited message.
+var ErrIDInUse = errors.New("the consumer knows a message of that id")
+
+// EditOptions configures [Quarantine.Edit]. With the zero value the edited
+// message is handled at once.
 type EditOptions struct {
-	// KeepQuarantined leaves the edited message in quarantine, to be looked at and
-	// replayed later.
+	// KeepQuarantined leaves the edited message in quarantine, for review and a
+	// later replay.
 	KeepQuarantined bool
 }
 
-// Edit puts another message in the place of an entry that is in quarantine:
-// what change makes of a copy of its message. That copy has a new id, and the
-// old one in its metadata as [EditedFrom]; change may set an id of its own,
-// which the consumer must not know ([ErrIDInUse]).
+// Edit replaces an entry in quarantine by another message: change modifies a
+// copy of its message. The copy has a new id, and the old id in its metadata as
+// [EditedFrom]. change may set another id, which the consumer must not know
+// ([ErrIDInUse]).
 //
-// The old entry is discarded, and a late copy of its message is not run. The
-// new one goes to the same consumer. Edit returns its ID, [ErrNotFound] if the
-// entry is not in quarantine, and without EditOptions.KeepQuarantined [ErrNotRunning] if
-// nobody runs the consumer. An error of change is returned as it is.
-func (s *Quarantine) Edit(
+// The old entry is discarded, and a late copy of its message does not run. The
+// new entry has the same consumer. Edit returns its ID. It returns [ErrNotFound]
+// if the old entry is not in quarantine and, without
+// EditOptions.KeepQuarantined, [ErrNotRunning] if the consumer is not running.
+// An error of change is returned as it is.
+func (q *Quarantine) Edit(
 	ctx context.Context, act Act, id int64, change func(msg *message.Message) error, opts EditOptions,
 ) (int64, error) {
-	err := errors.Join(parked.Act(act).Validate(), reasoned(act))
+	err := act.validateLoss()
 	if change == nil {
 		err = errors.Join(err, errors.New("change is nil"))
 	}
 	if err != nil {
 		return 0, fmt.Errorf("poison: edit: %w", err)
 	}
-	old, err := s.parked.Get(ctx, id)
+	old, err := q.table.get(ctx, id)
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("poison: edit: %w", err)
@@ -55,7 +62,7 @@ func (s *Quarantine) Edit(
 		return 0, fmt.Errorf("poison: edit %d: %w", id, old.MessageErr)
 	}
 	if !opts.KeepQuarantined {
-		if err := s.running(ctx, parked.Filter{IDs: []int64{id}}); err != nil {
+		if err := q.checkRunning(ctx, Filter{IDs: []int64{id}}); err != nil {
 			return 0, fmt.Errorf("poison: edit %d: %w", id, err)
 		}
 	}
@@ -64,24 +71,49 @@ func (s *Quarantine) Edit(
 	if err := change(msg); err != nil {
 		return 0, fmt.Errorf("poison: edit %d: %w", id, err)
 	}
-	if !usable(msg.UUID) {
-		return 0, fmt.Errorf("poison: edit %d: the new id is empty, longer than %d bytes or no valid text", id, maxID)
+	if msg.UUID == "" || parked.CheckName(msg.UUID) != nil {
+		return 0, fmt.Errorf("poison: edit %d: the new id is empty, longer than %d bytes or no valid text", id, parked.MaxName)
 	}
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}
 	}
 	msg.Metadata[EditedFrom] = old.Message.UUID
-	made, err := s.parked.Edit(ctx, parked.Act(act), old, msg, opts.KeepQuarantined)
+	newID, err := q.table.edit(ctx, act, old, msg, opts.KeepQuarantined)
 	if err != nil {
 		return 0, fmt.Errorf("poison: edit: %w", err)
 	}
-	s.instruments.edited.Add(1, 0)
-	return made, nil
+	q.instruments.edited.Add(1, 0)
+	return newID, nil
 }
 
-const maxID = 255
-
-// usable says whether the inbox can keep an id.
-func usable(id string) bool {
-	return id != "" && parked.CheckName(id) == nil
+// edit discards old and inserts msg, which has an id of its own, with the
+// consumer and the ordering key of old. It returns the ID of the new entry.
+func (t *table) edit(ctx context.Context, act Act, old Entry, msg *message.Message, keepQuarantined bool) (id int64, err error) {
+	err = t.parked.ReplaceHeads(ctx, func(*sql.Tx) ([]int64, error) { return []int64{old.ID}, nil }, func(tx *sql.Tx) error {
+		err := t.discardIn(ctx, tx, act, "edit", old.ID)
+		if errors.Is(err, sql.ErrNoRows) {
+			return fmt.Errorf("%w in quarantine: %d", ErrNotFound, old.ID)
+		}
+		if err != nil {
+			return fmt.Errorf("message %d: %w", old.ID, err)
+		}
+		var used bool
+		if err := tx.QueryRowContext(ctx, t.sql.idInUse, msg.UUID, old.Consumer).Scan(&used); err != nil {
+			return err
+		}
+		if used {
+			return fmt.Errorf("%w: %q", ErrIDInUse, msg.UUID)
+		}
+		err = tx.QueryRowContext(ctx, t.sql.insertEdited,
+			old.ID, msg.UUID, parked.TenantOf(msg), parked.Digest(msg), parked.Encode(msg), keepQuarantined).Scan(&id)
+		if err != nil {
+			return fmt.Errorf("insert the edited message: %w", err)
+		}
+		failpoint.Hit("poison/edited")
+		return t.record(ctx, tx, act, "edited", id, old.Consumer, msg.UUID)
+	})
+	if err != nil {
+		return 0, err
+	}
+	return id, nil
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// An edited message is a new one, due at once for the consumer that failed; the
-// old one has ended, and a late copy of it does not run.
-func TestTrap72AnEditedMessageTakesThePlaceOfTheOldOne(t *testing.T) {
+// The edited message is a new entry, due at once for the consumer that failed. The
+// old entry is discarded, and a late copy of its message does not run.
+func TestTrap72EditedMessageReplacesTheOldOne(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		msg := message.NewMessage("m1", []byte("amount=-5"))
@@ -81,7 +81,7 @@ func TestTrap72AnEditedMessageTakesThePlaceOfTheOldOne(t *testing.T) {
 	})
 }
 
-func TestAnEditedMessageMayStayInQuarantine(t *testing.T) {
+func TestEditedMessageMayStayInQuarantine(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1")
@@ -100,8 +100,8 @@ func TestAnEditedMessageMayStayInQuarantine(t *testing.T) {
 	})
 }
 
-// An edit that cannot be is none: the entry stays as it was.
-func TestAnEditIsRefusedWhole(t *testing.T) {
+// After an error of Edit the entry is unchanged.
+func TestRefusedEditChangesNothing(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1", "m2")

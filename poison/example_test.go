@@ -21,9 +21,9 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A message that no attempt can mend waits in quarantine. When what was wrong is
-// mended it is given back to the consumer that failed.
-func ExampleStore_Replay() {
+// A message that no attempt can handle waits in quarantine. After the cause is
+// repaired, it is replayed to the consumer that failed.
+func ExampleQuarantine_Replay() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "once-example-")
 	must(err)

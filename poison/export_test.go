@@ -18,7 +18,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// told is what is known of entries but for where they are kept.
+// told returns the fields of entries that do not depend on the database.
 func told(entries []poison.Entry) (all []string) {
 	for _, e := range entries {
 		all = append(all, fmt.Sprintf("%q %q %q %q %s %q %q %s %d %d %d %d %d %d %x %x", e.Consumer, e.Topic, e.MessageID, e.Tenant, e.Reason,
@@ -28,9 +28,9 @@ func told(entries []poison.Entry) (all []string) {
 	return all
 }
 
-// What is exported comes back byte for byte, in this database or another kind
-// of one, and once however often it is imported.
-func TestTrap50AnExportComesBackByteForByte(t *testing.T) {
+// An export can be imported byte for byte into this database or one of the other
+// kind. A repeated import changes nothing.
+func TestTrap50ExportIsImportedByteForByte(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		nasty := "\x00\xff\xfe<\u2028>" + strings.Repeat("ü", 400)
@@ -55,19 +55,19 @@ func TestTrap50AnExportComesBackByteForByte(t *testing.T) {
 		}
 
 		// Where it comes from everything is known.
-		got, err := b.store.Import(t.Context(), act, bytes.NewReader(file.Bytes()))
-		if err != nil || got != (poison.Imported{Known: 125}) {
+		got, err := b.importFrom(bytes.NewReader(file.Bytes()))
+		if err != nil || got != (importCounts{Known: 125}) {
 			t.Fatalf("%+v, %v", got, err)
 		}
 		for _, there := range []testkit.Database{testkit.Postgres(t), testkit.SQLite(t)} {
 			other := newBench(t, there, nil)
 			other.quarantine("shipping", "other") // so that IDs differ
-			got, err := other.store.Import(t.Context(), act, bytes.NewReader(file.Bytes()))
-			if err != nil || got != (poison.Imported{Imported: 125}) {
+			got, err := other.importFrom(bytes.NewReader(file.Bytes()))
+			if err != nil || got != (importCounts{New: 125}) {
 				t.Fatalf("%s: %+v, %v", there.Dialect, got, err)
 			}
-			got, err = other.store.Import(t.Context(), act, strings.NewReader(file.String()+"\n"+file.String()))
-			if err != nil || got != (poison.Imported{Known: 250}) {
+			got, err = other.importFrom(strings.NewReader(file.String() + "\n" + file.String()))
+			if err != nil || got != (importCounts{Known: 250}) {
 				t.Fatalf("%s again: %+v, %v", there.Dialect, got, err)
 			}
 			imported := other.list2()[1:]
@@ -82,16 +82,16 @@ func TestTrap50AnExportComesBackByteForByte(t *testing.T) {
 			if _, err := other.store.Export(t.Context(), poison.Filter{Consumer: "payments", Limit: 5}, &again); err != nil {
 				t.Fatal(err)
 			}
-			if got, err := b.store.Import(t.Context(), act, &again); err != nil || got != (poison.Imported{Known: 5}) {
+			if got, err := b.importFrom(&again); err != nil || got != (importCounts{Known: 5}) {
 				t.Fatalf("back: %+v, %v", got, err)
 			}
 		}
 	})
 }
 
-// Two that cannot be told apart but by their IDs, which may be those of others
-// where they are imported.
-func TestMessagesWithoutAnIDThatCameAtOnceAreBothImported(t *testing.T) {
+// The two messages differ only by their IDs, which other entries may have where
+// they are imported.
+func TestMessagesWithoutIDAreAllImported(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		for range 2 {
@@ -106,15 +106,15 @@ func TestMessagesWithoutAnIDThatCameAtOnceAreBothImported(t *testing.T) {
 		}
 		other := newBench(t, testkit.SQLite(t), nil)
 		other.quarantine("payments", "another") // so that the first has the ID that the second had
-		for _, want := range []poison.Imported{{Imported: 2}, {Known: 2}} {
-			if got, err := other.store.Import(t.Context(), act, bytes.NewReader(file.Bytes())); err != nil || got != want {
+		for _, want := range []importCounts{{New: 2}, {Known: 2}} {
+			if got, err := other.importFrom(bytes.NewReader(file.Bytes())); err != nil || got != want {
 				t.Errorf("%+v, %v, want %+v", got, err, want)
 			}
 		}
 	})
 }
 
-// list2 is everything in quarantine.
+// list2 returns all entries in quarantine.
 func (b *bench) list2() []poison.Entry {
 	b.Helper()
 	entries, err := b.store.List(b.Context(), poison.Filter{Limit: 10_000})
@@ -124,15 +124,14 @@ func (b *bench) list2() []poison.Entry {
 	return entries
 }
 
-// do is called when it is read from, or written to.
+// do calls the function at each read or write.
 type do func() error
 
 func (d do) Read([]byte) (int, error)    { return 0, cmp.Or(d(), io.EOF) }
 func (d do) Write(p []byte) (int, error) { return len(p), d() }
 
-// Rows are of any size, and a process that does nothing else has no room for a
-// hundred large ones.
-func TestLargeMessagesAreExportedAndImportedFewAtATime(t *testing.T) {
+// A process may not have the memory for a hundred large rows.
+func TestLargeMessagesAreExportedInSmallBatches(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		for _, id := range []string{"m1", "m2", "m3"} {
@@ -160,16 +159,16 @@ func TestLargeMessagesAreExportedAndImportedFewAtATime(t *testing.T) {
 		}
 		lines := bytes.SplitAfter(file.Bytes(), []byte("\n"))
 		before := 0
-		got, err := b.store.Import(t.Context(), act, io.MultiReader(bytes.NewReader(lines[0]), bytes.NewReader(lines[1]),
+		got, err := b.importFrom(io.MultiReader(bytes.NewReader(lines[0]), bytes.NewReader(lines[1]),
 			do(func() error { before = len(b.list()); return nil }), bytes.NewReader(lines[2])))
-		if err != nil || got.Imported != 3 || before != 2 {
+		if err != nil || got.New != 3 || before != 2 {
 			t.Fatalf("%+v, of these %d before the last was read, %v", got, before, err)
 		}
 	})
 }
 
-// An export that fails says how many entries are whole.
-func TestAnExportThatFailsCountsWhatIsWritten(t *testing.T) {
+// An export that fails returns the number of complete lines.
+func TestFailedExportCountsTheWrittenEntries(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	b.fill("payments", 150)
 	var file bytes.Buffer
@@ -180,12 +179,13 @@ func TestAnExportThatFailsCountsWhatIsWritten(t *testing.T) {
 	}
 }
 
-// What somebody has made of a raw form can be replayed wherever it is.
-func TestAnEditedEntryIsImportedAsOne(t *testing.T) {
+// An edited entry can be decoded, also in the database that imports it.
+func TestEditedEntryStaysEditedAfterImport(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.raw("payments", "odd")
-		_, err := b.store.Edit(t.Context(), act, b.list()[0].ID, func(*message.Message) error { return nil }, poison.EditOptions{KeepQuarantined: true})
+		_, err := b.store.Edit(t.Context(), act, b.list()[0].ID, func(*message.Message) error { return nil },
+			poison.EditOptions{KeepQuarantined: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,7 +196,7 @@ func TestAnEditedEntryIsImportedAsOne(t *testing.T) {
 				t.Fatal(err)
 			}
 			b = newBench(t, testkit.SQLite(t), nil)
-			if _, err := b.store.Import(t.Context(), act, &file); err != nil {
+			if _, err := b.importFrom(&file); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -213,7 +213,7 @@ func TestAnEditedEntryIsImportedAsOne(t *testing.T) {
 	})
 }
 
-func TestALineThatWasChangedIsRefused(t *testing.T) {
+func TestImportRefusesChangedLine(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	b.quarantine("payments", "m1")
 	var file bytes.Buffer
@@ -234,17 +234,17 @@ func TestALineThatWasChangedIsRefused(t *testing.T) {
 		"version":       {strings.Replace(good, `"version":1`, `"version":2`, 1), "version is 2"},
 		"no created_at": {strings.Replace(good, `"created_at":`, `"x":`, 1), "created_at"},
 	} {
-		_, err := b.store.Import(t.Context(), act, strings.NewReader("\n"+c.line+"\n"))
+		_, err := b.importFrom(strings.NewReader("\n" + c.line + "\n"))
 		if err == nil || !strings.Contains(err.Error(), c.text) || !strings.Contains(err.Error(), "line 2") {
 			t.Errorf("%s: error %v", name, err)
 		}
 	}
-	if _, err := b.store.Import(t.Context(), poison.Act{}, strings.NewReader(good)); err == nil || !strings.Contains(err.Error(), "Actor") {
+	if _, _, err := b.store.Import(t.Context(), poison.Act{}, strings.NewReader(good)); err == nil || !strings.Contains(err.Error(), "Actor") {
 		t.Errorf("nobody: error %v", err)
 	}
 	// One that was discarded is known, and stays discarded.
-	got, err := b.store.Import(t.Context(), act, strings.NewReader(good))
-	if err != nil || got != (poison.Imported{Known: 1}) || len(b.list()) != 0 {
+	got, err := b.importFrom(strings.NewReader(good))
+	if err != nil || got != (importCounts{Known: 1}) || len(b.list()) != 0 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 }

@@ -1,55 +1,117 @@
 package poison
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
 
-// Filter says which entries are meant: those that match every field that is not
-// empty.
+	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// Filter selects entries: an entry must match every field that is not empty.
 type Filter struct {
-	// All says that everything is meant. To act by a Filter without another
-	// condition, which may be a mistake, it must be set.
-	All bool
+	// All selects every entry. It is required to replay or discard by a Filter
+	// without another condition, because such a Filter may be a mistake.
+	All bool `json:"all,omitempty"`
 
 	// IDs are those of the entries, not of their messages. A list without
 	// elements matches nothing; nil is no condition.
-	IDs []int64
+	IDs []int64 `json:"ids,omitempty"`
 
-	// Consumer is the name of the consumer that failed, Topic what it had
-	// subscribed to.
-	Consumer string
-	Topic    string
+	// Consumer is the name of the consumer that failed, Topic the topic of its
+	// subscription.
+	Consumer string `json:"consumer,omitempty"`
+	Topic    string `json:"topic,omitempty"`
 
-	// MessageID is the message's own id, Tenant whose message it is.
-	MessageID string
-	Tenant    string
+	// MessageID is the id of the message, Tenant the tenant to which it belongs.
+	MessageID string `json:"message_id,omitempty"`
+	Tenant    string `json:"tenant,omitempty"`
 
 	// Reason, ErrorType and Fingerprint are those of the last failure. Reason is
-	// one of the Reason constants.
-	Reason      string
-	ErrorType   string
-	Fingerprint string
+	// one of the Reason constants; any other value is an error, because a
+	// misspelt one would match nothing.
+	Reason      string `json:"reason,omitempty"`
+	ErrorType   string `json:"error_type,omitempty"`
+	Fingerprint string `json:"fingerprint,omitempty"`
 
-	// FailedAfter and FailedBefore are about the last failure: from the one on
-	// and before the other. Whole milliseconds, of the database's clock.
-	FailedAfter  time.Time
-	FailedBefore time.Time
+	// FailedAfter (inclusive) and FailedBefore (exclusive) bound the time of the
+	// last failure, by the database's clock and in whole milliseconds.
+	FailedAfter  time.Time `json:"failed_after,omitzero"`
+	FailedBefore time.Time `json:"failed_before,omitzero"`
 
-	// AfterID is the ID of the last entry of the page before: entries come in
-	// order of their ID. AfterGroup is the Fingerprint of the last group of the
-	// page before: groups come in order of their Fingerprint.
-	AfterID    int64
-	AfterGroup string
+	// AfterID is the ID of the last entry of the previous page: entries come in
+	// the order of their IDs. AfterGroup is the Fingerprint of the last group of
+	// the previous page: groups come in the order of their Fingerprints.
+	AfterID    int64  `json:"after_id,omitempty"`
+	AfterGroup string `json:"-"`
 
-	// Limit is the most entries, or groups, that are meant. Defaults to 100 where
-	// they are listed, and to all where something is done with them.
-	Limit int
+	// Limit bounds the number of entries, or of groups. Defaults to 100 for
+	// lists, and to no limit for changes.
+	Limit int `json:"limit,omitempty"`
 }
 
-// Act says who does something and why: it is kept with what was done, in the
-// table of audits.
-type Act struct {
-	// Actor is required.
-	Actor string
+// pageSize is the default length of a list.
+const pageSize = 100
 
-	// Why is required where a message may be lost: to discard, and to edit.
-	Why string
+func (f Filter) withPage() Filter {
+	if f.Limit == 0 {
+		f.Limit = pageSize
+	}
+	return f
+}
+
+// validate returns an error that names every field that cannot be used.
+func (f Filter) validate() error {
+	var errs []error
+	if f.Limit < 0 {
+		errs = append(errs, fmt.Errorf("Limit is %d: negative", f.Limit))
+	}
+	if f.AfterID < 0 {
+		errs = append(errs, fmt.Errorf("AfterID is %d: negative", f.AfterID))
+	}
+	if f.Reason != "" && !slices.Contains(disposition.Reasons, f.Reason) {
+		errs = append(errs, fmt.Errorf("Reason is %q, none of %s", f.Reason, strings.Join(disposition.Reasons, ", ")))
+	}
+	if !f.FailedBefore.IsZero() && !f.FailedAfter.Before(f.FailedBefore) {
+		errs = append(errs, errors.New("FailedBefore is not after FailedAfter"))
+	}
+	if f.All && !f.matchesAll() {
+		errs = append(errs, errors.New("All is set together with conditions"))
+	}
+	return errors.Join(errs...)
+}
+
+// validateChange also refuses a Filter that matches every entry without All.
+func (f Filter) validateChange() error {
+	err := f.validate()
+	if f.matchesAll() && !f.All {
+		err = errors.Join(err, errors.New("the Filter has no condition: set All to select every entry"))
+	}
+	return err
+}
+
+// matchesAll reports whether the Filter excludes no entry. An empty list of IDs
+// that is not nil excludes all of them.
+func (f Filter) matchesAll() bool {
+	return f.IDs == nil && f.Consumer == "" && f.Topic == "" && f.MessageID == "" && f.Tenant == "" &&
+		f.Reason == "" && f.ErrorType == "" && f.Fingerprint == "" && f.FailedAfter.IsZero() && f.FailedBefore.IsZero()
+}
+
+// asStored returns the Filter with its texts as rows have them.
+func (f Filter) asStored() Filter {
+	for _, text := range []*string{&f.Consumer, &f.Topic, &f.MessageID, &f.Tenant, &f.Reason, &f.ErrorType, &f.Fingerprint} {
+		*text = parked.Clean(*text, parked.MaxName)
+	}
+	return f
+}
+
+// limit returns Limit, or a number that no table reaches.
+func (f Filter) limit() int64 {
+	if f.Limit == 0 {
+		return 1 << 62
+	}
+	return int64(f.Limit)
 }

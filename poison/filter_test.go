@@ -16,8 +16,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// mixed puts entries into quarantine that differ in everything that a Filter
-// knows.
+// mixed puts entries into quarantine that differ in every field of a Filter.
 func mixed(b *bench) {
 	b.Helper()
 	for i, e := range []struct {
@@ -105,8 +104,8 @@ func TestEveryFieldOfAFilterFilters(t *testing.T) {
 	})
 }
 
-// What a condition was forgotten for must not happen to everything.
-func TestActingOnEverythingMustBeSaid(t *testing.T) {
+// A forgotten condition must not change every entry.
+func TestFilterWithoutConditionNeedsAll(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1", "m2")
@@ -133,7 +132,7 @@ func TestActingOnEverythingMustBeSaid(t *testing.T) {
 	})
 }
 
-func TestGroupsArePagedAndSayWhatIsInThem(t *testing.T) {
+func TestGroupsArePagedAndDescribeTheirEntries(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		mixed(b)
@@ -186,7 +185,7 @@ func TestGroupsArePagedAndSayWhatIsInThem(t *testing.T) {
 	})
 }
 
-func TestTrap72DiscardingByFilterLeavesTombstonesAndAnAudit(t *testing.T) {
+func TestTrap72DiscardMatchingFillsInboxAndAudit(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		const many = 230 // more than one transaction
@@ -218,9 +217,9 @@ func TestTrap72DiscardingByFilterLeavesTombstonesAndAnAudit(t *testing.T) {
 	})
 }
 
-// A consumer that goes on failing is no reason to discard what nobody has looked
-// at, or to do so for ever.
-func TestDiscardingLeavesWhatComesMeanwhile(t *testing.T) {
+// Entries that arrive during a discard have not been reviewed: they stay, and the
+// discard ends.
+func TestDiscardMatchingSparesLaterEntries(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1", "m2", "m3")
@@ -243,7 +242,7 @@ func TestDiscardingLeavesWhatComesMeanwhile(t *testing.T) {
 	})
 }
 
-// number is the one number that a query returns.
+// number returns the only number in the result of a query.
 func (b *bench) number(query string) (n int) {
 	b.Helper()
 	if err := b.QueryRowContext(b.Context(), query).Scan(&n); err != nil {

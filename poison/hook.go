@@ -8,12 +8,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// hookQueue is how many entries wait for Config.OnQuarantine at most.
+// hookQueue is the maximum number of entries that wait for Config.OnQuarantine.
 const hookQueue = 1000
 
-// hook calls Config.OnQuarantine from a goroutine of its own, which is there
-// while there is something to tell: neither a slow nor a broken one is to hold
-// up an ack.
+// hook calls Config.OnQuarantine from a goroutine of its own, so that a slow or
+// panicking function delays no ack. The goroutine runs while entries wait.
 type hook struct {
 	call   func(Entry)
 	logger watermill.LoggerAdapter
@@ -23,14 +22,14 @@ type hook struct {
 	running bool
 }
 
-func (h *hook) tell(e Entry) {
+func (h *hook) add(e Entry) {
 	if h.call == nil {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.queue) == hookQueue {
-		h.logger.Error("OnQuarantine does not keep up, it is not told of an entry", fmt.Errorf("%d entries wait for it", hookQueue),
+		h.logger.Error("OnQuarantine is too slow, and is not called for an entry", fmt.Errorf("%d entries wait", hookQueue),
 			watermill.LogFields{"entry": e.ID, "consumer": e.Consumer})
 		return
 	}
@@ -52,11 +51,11 @@ func (h *hook) run() {
 		e := h.queue[0]
 		h.queue = h.queue[1:]
 		h.mu.Unlock()
-		h.one(e)
+		h.callWith(e)
 	}
 }
 
-func (h *hook) one(e Entry) {
+func (h *hook) callWith(e Entry) {
 	defer func() {
 		if value := recover(); value != nil {
 			h.logger.Error("OnQuarantine panicked", fmt.Errorf("panic: %v", value),

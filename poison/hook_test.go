@@ -13,8 +13,8 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// A hook that hangs or panics holds up no ack.
-func TestAHookThatHangsOrPanicsHoldsUpNoAck(t *testing.T) {
+// A hook that hangs or panics delays no ack.
+func TestSlowOrPanickingHookDelaysNoAck(t *testing.T) {
 	release, told := make(chan struct{}), make(chan string, 10)
 	b := newBench(t, testkit.SQLite(t), func(c *poison.Config) {
 		c.OnQuarantine = func(e poison.Entry) {
@@ -34,9 +34,9 @@ func TestAHookThatHangsOrPanicsHoldsUpNoAck(t *testing.T) {
 	}
 }
 
-// What retry gives up without running it comes to the hook all the same: it is
-// stored by another Store of the same table.
-func TestTheHookIsToldOfWhatRetryQuarantines(t *testing.T) {
+// retry quarantines messages without a call of the handler through a Store of its
+// own. The hook gets these entries too.
+func TestHookGetsEntriesThatRetryQuarantines(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		told := make(chan poison.Entry, 10)
 		first := newBench(t, db, func(c *poison.Config) {
@@ -91,7 +91,7 @@ func TestTheHookIsToldOfWhatRetryQuarantines(t *testing.T) {
 	})
 }
 
-// next is what the hook is told next.
+// next returns the next entry that the hook gets.
 func next[T any](t *testing.T, told <-chan T) (value T) {
 	t.Helper()
 	select {

@@ -8,19 +8,18 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/watermill-once/once/internal/disposition"
-	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// otherConsumer stands for all consumers that are not in Config.Consumers.
+// otherConsumer is the label of all consumers that are not in Config.Consumers.
 const otherConsumer = "other"
 
-// instruments are what a Store tells about itself.
+// instruments are the metrics and spans of a quarantine.
 type instruments struct {
 	meter     telemetry.Meter
 	tracer    telemetry.Tracer
 	traced    func() bool
-	consumers []string // those that are told apart; empty if there is one series for all
+	consumers []string // with a series of their own; empty if there is one series for all
 
 	quarantined, failedAgain, replayed, discarded, edited *telemetry.Counter
 
@@ -55,8 +54,8 @@ func newInstruments(config Config) *instruments {
 	return i
 }
 
-// arrived counts an entry that came into quarantine.
-func (i *instruments) arrived(e parked.Entry) {
+// countQuarantined counts a new entry.
+func (i *instruments) countQuarantined(e Entry) {
 	consumer := 0
 	if len(i.consumers) > 0 {
 		consumer = len(i.consumers) - 1
@@ -72,21 +71,21 @@ func (i *instruments) arrived(e parked.Entry) {
 	}
 }
 
-// countedUpTo bounds the rows that are counted.
-const countedUpTo = 100_000
+// countLimit bounds the number of rows that the gauge counts.
+const countLimit = 100_000
 
-// observe has those who look see how many entries there are. It is for the
-// life of the process, as the router's middleware is.
-func (s *Quarantine) observe() {
-	var level telemetry.Glance[int64]
-	count := func(ctx context.Context) (int64, error) { return s.parked.Count(ctx, countedUpTo) }
-	tell := func(err error) {
-		s.config.Logger.Error("The quarantine could not be counted for its instruments, trying again", err, nil)
+// observe registers the gauge of the entries. It is never unregistered, like the
+// middleware in its router.
+func (q *Quarantine) observe() {
+	var level telemetry.StatsCache[int64]
+	count := func(ctx context.Context) (int64, error) { return q.table.count(ctx, countLimit) }
+	logFailure := func(err error) {
+		q.config.Logger.Error("Quarantine could not be counted for its metrics, trying again", err, nil)
 	}
-	s.instruments.meter.Observe(func(ctx context.Context, o metric.Observer) error {
-		if n, ok := level.Look(ctx, count, tell); ok {
-			o.ObserveInt64(s.instruments.entries, n)
+	q.instruments.meter.Observe(func(ctx context.Context, o metric.Observer) error {
+		if n, ok := level.Get(ctx, count, logFailure); ok {
+			o.ObserveInt64(q.instruments.entries, n)
 		}
 		return nil
-	}, s.instruments.entries)
+	}, q.instruments.entries)
 }

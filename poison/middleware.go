@@ -3,6 +3,7 @@ package poison
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -14,32 +15,35 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// Middleware stores the messages that h fails for good, and then returns nil,
-// so that they are acked. Behind retry that is what retry gives up; without
-// it, what any error is returned for. A panic of h counts as its error.
+// Middleware stores the messages for which h fails finally, and returns nil for
+// them, so that they are acked. With retry inside, these are the messages that
+// retry gives up; without retry, every message for which h returns an error. A
+// panic of h counts as an error.
 //
-// Errors that say nothing about the message are returned as they are: the
-// router nacks, and the message comes again.
+// Errors that say nothing about the message are returned unchanged: the router
+// nacks the message, and the transport redelivers it.
 //
-// It belongs outside of retry and dedup, and is [ErrInsideRetry] or
-// [ErrInsideDedup] otherwise.
-func (s *Quarantine) Middleware(h message.HandlerFunc) message.HandlerFunc {
-	s.listening.Do(func() {
-		s.parked.Listen(listener{s})
-		s.observe()
+// Middleware must be outside of retry and dedup. Otherwise it does not call h
+// and returns an error: inside of dedup it would commit the writes of a failed
+// handler, and inside of retry it would quarantine every failure without another
+// attempt. The message is not acked.
+func (q *Quarantine) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	q.started.Do(func() {
+		q.table.parked.Listen(listener{q})
+		q.observe()
 	})
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
 		if _, inside := parked.TxOf(ctx); inside {
-			return nil, disposition.NotCalled(fmt.Errorf("poison: %w", ErrInsideDedup))
+			return nil, disposition.NotCalled(fmt.Errorf("poison: %w", parked.ErrInsideDedup))
 		}
 		if parked.Tried(ctx, msg) {
-			return nil, disposition.NotCalled(fmt.Errorf("poison: %w", ErrInsideRetry))
+			return nil, disposition.NotCalled(fmt.Errorf("poison: %w", errInsideRetry))
 		}
 		delivery := parked.DeliveryOf(ctx)
 		original := parked.Snapshot(msg)
-		if !(listener{s}).Handles(delivery.Consumer) {
-			s.consumers.Store(delivery.Consumer, nil)
+		if !(listener{q}).Handles(delivery.Consumer) {
+			q.consumers.Store(delivery.Consumer, nil)
 		}
 
 		produced, err := disposition.Call(h, msg)
@@ -51,18 +55,22 @@ func (s *Quarantine) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			return nil, err
 		}
 		failpoint.Hit("poison/quarantine")
-		err = s.quarantine(ctx, delivery, original, v, err)
+		err = q.quarantine(ctx, delivery, original, v, err)
 		failpoint.Hit("poison/quarantined")
 		return nil, err
 	}
 }
 
-func (s *Quarantine) quarantine(ctx context.Context, d *parked.Delivery, msg *message.Message, v *disposition.Error, cause error) error {
+// errInsideRetry says that the middlewares are in the wrong order.
+var errInsideRetry = errors.New(
+	"the middleware is inside of retry's: from the outside in the order is poison, retry, dedup")
+
+func (q *Quarantine) quarantine(ctx context.Context, d *parked.Delivery, msg *message.Message, v *disposition.Error, cause error) error {
 	failure := parked.Failure{Err: cause, Reason: v.Reason, Attempts: max(v.Attempts, 1)}
-	var entry parked.Entry
-	ctx, end := s.instruments.tracer.Quarantine(ctx, s.instruments.traced(), d.Consumer, d.Topic, v.Reason, msg)
-	err := s.patience.Persist(ctx, d, "quarantine the message", func(ctx context.Context) (err error) {
-		entry, err = s.parked.Quarantine(ctx, d, msg, failure, s.copyOut)
+	var id int64
+	ctx, end := q.instruments.tracer.Quarantine(ctx, q.instruments.traced(), d.Consumer, d.Topic, v.Reason, msg)
+	err := q.patience.Persist(ctx, d, "quarantine the message", func(ctx context.Context) (err error) {
+		id, err = q.table.parked.Quarantine(ctx, d, msg, failure, q.record)
 		return err
 	})
 	if err != nil {
@@ -76,38 +84,42 @@ func (s *Quarantine) quarantine(ctx context.Context, d *parked.Delivery, msg *me
 		"reason":       v.Reason,
 		"attempt":      failure.Attempts,
 	}
-	if entry.ID == 0 { // or the claim was lost, and whoever has it says so
+	if id == 0 { // or the claim was lost: its new owner decides
 		end(telemetry.Settled, nil)
-		s.config.Logger.Info("Message failed, and is not quarantined: the same message was settled before, or is in hand", fields)
+		q.config.Logger.Info("Message failed and is not quarantined: it was settled before, or another handler has claimed it", fields)
 		return nil
 	}
 	end(telemetry.Stored, nil)
-	fields["entry"] = entry.ID
+	fields["entry"] = id
 	if stack := disposition.Stack(cause); stack != "" {
 		fields["stack"] = stack
 	}
-	s.config.Logger.Error("Message is quarantined", cause, fields)
-	s.arrived(entry)
+	q.config.Logger.Error("Message is quarantined", cause, fields)
 	return nil
 }
 
-// arrived tells of an entry that was stored.
-func (s *Quarantine) arrived(e parked.Entry) {
-	s.instruments.arrived(e)
-	s.hook.tell(Entry(e.Shown))
+// record publishes the copy of a new entry in its transaction. After the commit
+// the entry is counted and given to Config.OnQuarantine.
+func (q *Quarantine) record(ctx context.Context, tx *sql.Tx, id int64) (committed func(), err error) {
+	entry, err := q.table.getIn(ctx, tx, id)
+	if err != nil {
+		return nil, fmt.Errorf("read the entry: %w", err)
+	}
+	return func() {
+		q.instruments.countQuarantined(entry)
+		q.hook.add(entry)
+	}, q.publishCopy(ctx, tx, entry)
 }
 
-// listener hears what retry puts into quarantine without giving it to the
-// chain.
-type listener struct{ s *Quarantine }
+// listener records the entries that retry quarantines without a call of the
+// middlewares.
+type listener struct{ *Quarantine }
 
 func (l listener) Handles(consumer string) bool {
-	_, ok := l.s.consumers.Load(consumer)
+	_, ok := l.consumers.Load(consumer)
 	return ok
 }
 
-func (l listener) Aside(ctx context.Context, tx *sql.Tx, e parked.Entry) error {
-	return l.s.copyOut(ctx, tx, e)
+func (l listener) Record(ctx context.Context, tx *sql.Tx, id int64) (committed func(), err error) {
+	return l.record(ctx, tx, id)
 }
-
-func (l listener) Arrived(e parked.Entry) { l.s.arrived(e) }

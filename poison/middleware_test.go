@@ -15,10 +15,11 @@ import (
 	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 	"github.com/watermill-once/once/poison"
 )
 
-func TestAFailureIsStoredByteForByteAndAcked(t *testing.T) {
+func TestFailedMessageIsStoredByteForByteAndAcked(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		told := make(chan poison.Entry, 1)
 		b := newBench(t, db, func(c *poison.Config) { c.OnQuarantine = func(e poison.Entry) { told <- e } })
@@ -64,9 +65,9 @@ func TestSuccessPassesThrough(t *testing.T) {
 	}
 }
 
-// What says nothing about the message is not stored: it is nacked and comes
-// again.
-func TestTrap71WhatIsUndecidedIsNotQuarantined(t *testing.T) {
+// A message whose error says nothing about it is not stored. It is nacked and
+// redelivered.
+func TestTrap71UndecidedFailureIsNotQuarantined(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		undecided := fmt.Errorf("retry: %w", disposition.HandBack(errHandler))
@@ -79,7 +80,7 @@ func TestTrap71WhatIsUndecidedIsNotQuarantined(t *testing.T) {
 	})
 }
 
-func TestTrap54AShutdownIsNotQuarantined(t *testing.T) {
+func TestTrap54FailureDuringShutdownIsNotQuarantined(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	msg := message.NewMessageWithContext(ctx, "m1", nil)
@@ -92,9 +93,9 @@ func TestTrap54AShutdownIsNotQuarantined(t *testing.T) {
 	}
 }
 
-// The handler's own deadline is a failure like any other, and the message's
-// context may be over by the time it is to be stored.
-func TestTrap43AnExpiredContextDoesNotKeepItFromBeingStored(t *testing.T) {
+// An exceeded deadline of the handler is a failure. The message's context may have
+// ended before the message is stored.
+func TestTrap43ExpiredContextDoesNotPreventTheEntry(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
@@ -108,8 +109,8 @@ func TestTrap43AnExpiredContextDoesNotKeepItFromBeingStored(t *testing.T) {
 	})
 }
 
-// A message is acked only when it is stored.
-func TestTrap43WhatCannotBeStoredIsNotAcked(t *testing.T) {
+// A message is acked only after it is stored.
+func TestTrap43UnstoredMessageIsNotAcked(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		if _, err := db.ExecContext(t.Context(), `DROP TABLE once_parked`); err != nil {
@@ -125,8 +126,8 @@ func TestTrap43WhatCannotBeStoredIsNotAcked(t *testing.T) {
 	})
 }
 
-// Whatever a message consists of, it can be stored.
-func TestTrap69EverythingCanBeStored(t *testing.T) {
+// Every message can be stored, whatever bytes it has.
+func TestTrap69EveryMessageCanBeStored(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		nasty := "\x00\xff\xfe" + noise(4000)
@@ -163,8 +164,8 @@ func noise(n int) string {
 	}
 }
 
-// Messages without an id are different messages, even with one payload.
-func TestTrap39MessagesWithoutAnIDAreAllKept(t *testing.T) {
+// Messages without an id are different messages, even with the same payload.
+func TestTrap39MessagesWithoutIDAreAllStored(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		for range 3 {
@@ -178,8 +179,9 @@ func TestTrap39MessagesWithoutAnIDAreAllKept(t *testing.T) {
 	})
 }
 
-// A copy that fails while another waits for its next attempt settles both.
-func TestACopyThatFailsForGoodTakesTheWaitingRowWithIt(t *testing.T) {
+// If a copy fails while another one waits for its next attempt, the row of both is
+// quarantined.
+func TestFailedCopyQuarantinesTheWaitingRow(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		d := &parked.Delivery{Consumer: "payments", Topic: "orders.placed"}
@@ -190,9 +192,9 @@ func TestACopyThatFailsForGoodTakesTheWaitingRowWithIt(t *testing.T) {
 		if err := b.handle("payments", message.NewMessage("m1", nil), failing(errHandler)); err != nil {
 			t.Fatal(err)
 		}
-		entries, err := b.parked.List(t.Context(), parked.Filter{Limit: 10})
-		if err != nil || len(entries) != 1 || entries[0].State != parked.Quarantined || entries[0].Attempts != 4 {
-			t.Fatalf("%v, entries %+v", err, entries)
+		entries := rows.Parked(t, b.parked)
+		if len(entries) != 1 || entries[0].State != parked.Quarantined || entries[0].Attempts != 4 {
+			t.Fatalf("entries %+v", entries)
 		}
 	})
 }
@@ -204,8 +206,8 @@ func TestConfigNamesTheField(t *testing.T) {
 	}
 }
 
-// A panic passes no recoverer that would tell where it was.
-func TestAPanicIsLoggedWithItsStack(t *testing.T) {
+// poison recovers panics itself, so it must log the stack.
+func TestPanicIsLoggedWithItsStack(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		var logs testkit.Logs
 		b := newBench(t, db, func(c *poison.Config) { c.Logger = &logs })

@@ -65,9 +65,9 @@ func TestListPagesAndFilters(t *testing.T) {
 	})
 }
 
-// A replay is due now, for the consumer that failed and no other, with fresh
-// budgets, and is on record.
-func TestTrap53ReplayGoesToTheConsumerThatFailed(t *testing.T) {
+// A replayed message is due at once, only for the consumer that failed, with fresh
+// budgets. The audit records the replay.
+func TestTrap53ReplayReturnsToTheConsumerThatFailed(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1")
@@ -96,8 +96,8 @@ func TestTrap53ReplayGoesToTheConsumerThatFailed(t *testing.T) {
 	})
 }
 
-// All of the messages or none: half of a replay would be hard to tell from one
-// that was done.
+// Replay and Discard change all messages or none: a partial change would look like a
+// complete one.
 func TestReplayAndDiscardAreAllOrNothing(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
@@ -127,9 +127,7 @@ func TestReplayAndDiscardAreAllOrNothing(t *testing.T) {
 	})
 }
 
-// A discarded message is gone for good: a late copy of it counts as done.
-// An ID that is named twice is done once.
-func TestAnIDMayBeNamedTwice(t *testing.T) {
+func TestRepeatedIDCountsOnce(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1", "m2")
@@ -146,8 +144,8 @@ func TestAnIDMayBeNamedTwice(t *testing.T) {
 	})
 }
 
-// Whoever comes second finds that it is done, in whatever order the IDs are.
-func TestTwoOperatorsAtOnceAreNoDeadlock(t *testing.T) {
+// The second operator gets ErrNotFound, in whatever order the IDs are.
+func TestTwoOperatorsDoNotDeadlock(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil)
 	b.fill("payments", 300)
 	var ids []int64
@@ -169,7 +167,8 @@ func TestTwoOperatorsAtOnceAreNoDeadlock(t *testing.T) {
 	}
 }
 
-func TestTrap72ADiscardedMessageLeavesATombstone(t *testing.T) {
+// A late copy of a discarded message counts as handled.
+func TestTrap72DiscardedMessageDoesNotRunAgain(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1", "")

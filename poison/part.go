@@ -2,11 +2,11 @@ package poison
 
 import "github.com/watermill-once/once/internal/start"
 
-// Part describes the quarantine to once.Plugin.
-func (s *Quarantine) Part() start.Part {
+// Part describes the quarantine for once.Plugin.
+func (q *Quarantine) Part() start.Part {
 	return start.Part{
-		Name: "poison", DB: s.parked.DB(), Schema: s.config.Schema, Logger: s.config.Logger,
+		Name: "poison", DB: q.table.db, Schema: q.config.Schema, Logger: q.config.Logger,
 		Tables: []string{"inbox", "parked", "replays"},
-		Outbox: s.config.CopyTo != "",
+		Outbox: q.config.CopyTo != "",
 	}
 }

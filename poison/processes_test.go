@@ -26,7 +26,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// What tells the test binary to be a consumer that replays its quarantine.
+// Environment variables that make the test binary a consumer that replays its quarantine.
 const (
 	processDriver = "ONCE_TEST_POISON_DRIVER"
 	processDSN    = "ONCE_TEST_POISON_DSN"
@@ -44,8 +44,8 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// beConsumer consumes, begins a replay or goes on with the one that there is,
-// and returns when it has finished.
+// beConsumer consumes, begins a replay or resumes the existing one, and returns when
+// the replay has finished.
 func beConsumer(driver, dsn string) error {
 	ctx := context.Background()
 	db, err := sql.Open(driver, dsn)
@@ -100,10 +100,9 @@ func resume(ctx context.Context, store *poison.Quarantine, id int64) error {
 	}
 }
 
-// Thousands of messages are replayed, and the process that replays and handles
-// them is killed again and again. Each takes effect once, and what is on
-// record adds up.
-func TestTrap52AReplayIsKilledInTheMiddle(t *testing.T) {
+// The process that replays and handles thousands of messages is killed again and
+// again. Each message takes effect once, and the counts add up.
+func TestTrap52KilledReplayIsResumed(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		all := 10_000
@@ -162,7 +161,8 @@ func TestTrap52AReplayIsKilledInTheMiddle(t *testing.T) {
 	})
 }
 
-// waitFor polls seldom: what it waits for takes long, and needs the processor.
+// waitFor polls seldom, because the work that it waits for takes long and needs the
+// processor.
 func waitFor(t *testing.T, cond func() bool) {
 	t.Helper()
 	deadline := time.After(4 * time.Minute)
@@ -192,7 +192,7 @@ func startConsumer(t *testing.T, db testkit.Database, most int) *osexec.Cmd {
 	return command
 }
 
-// importMany puts many messages into quarantine at once.
+// importMany puts n messages into quarantine with one import.
 func (b *bench) importMany(n int) {
 	b.Helper()
 	var lines strings.Builder
@@ -204,8 +204,8 @@ func (b *bench) importMany(n int) {
 			`"created_at":"2026-01-02T03:04:05Z","digest":%q,"envelope":%q}`+"\n", sum[:8], msg.UUID, hex.EncodeToString(digest),
 			base64.StdEncoding.EncodeToString(parked.Encode(msg)))
 	}
-	got, err := b.store.Import(b.Context(), act, strings.NewReader(lines.String()))
-	if err != nil || got.Imported != n {
-		b.Fatalf("%+v, %v", got, err)
+	imported, _, err := b.store.Import(b.Context(), act, strings.NewReader(lines.String()))
+	if err != nil || imported != n {
+		b.Fatalf("%d imported, %v", imported, err)
 	}
 }

@@ -2,8 +2,8 @@ package poison
 
 import "github.com/watermill-once/once/internal/disposition"
 
-// Why a message is in quarantine: Entry.Reason. What is wrong in particular is
-// in Entry.Error.
+// Reasons for which a message is in quarantine, see Entry.Reason. Entry.Error has
+// the details.
 const (
 	// ReasonExhausted: the handler failed as often as retry's policy allows.
 	ReasonExhausted = disposition.ReasonExhausted
@@ -11,27 +11,26 @@ const (
 	// ReasonFailed: the handler failed, and there is no retry in the chain.
 	ReasonFailed = disposition.ReasonFailed
 
-	// ReasonPermanent: the handler said by retry.Permanent that no attempt can
-	// succeed, or produced messages that cannot be sent.
+	// ReasonPermanent: the handler returned retry.Permanent, because no attempt
+	// can succeed, or it produced messages that cannot be published.
 	ReasonPermanent = disposition.ReasonPermanent
 
-	// ReasonCrashed: the process ended while the handler ran, as often as
-	// retry's CrashBudget allows.
+	// ReasonCrashed: the process ended during the handler as often as retry's
+	// CrashBudget allows.
 	ReasonCrashed = disposition.ReasonCrashed
 
-	// ReasonInvalidID: the message has an id that the inbox cannot keep, such
-	// as none.
+	// ReasonInvalidID: the inbox cannot store the id of the message, for example
+	// because it is empty.
 	ReasonInvalidID = disposition.ReasonInvalidID
 
-	// ReasonCollision: the consumer has handled another message of this id.
+	// ReasonCollision: the consumer has handled another message with this id.
 	ReasonCollision = disposition.ReasonCollision
 
-	// ReasonUndecodable: the transport could not decode the message, and what
-	// is stored is its raw form; or it was parked, and what is stored of it is
-	// damaged.
+	// ReasonUndecodable: the transport could not decode the message, and the
+	// entry has its raw form; or the stored form of a parked message is damaged.
 	ReasonUndecodable = disposition.ReasonUndecodable
 
-	// ReasonGap: a version of the aggregate before the message's did not come in
-	// time, or a higher version was applied without it, see package sequence.
+	// ReasonGap: an earlier version of the message's aggregate did not arrive in
+	// time, or a later version was applied without it, see package sequence.
 	ReasonGap = disposition.ReasonGap
 )

@@ -19,7 +19,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// fill puts entries into quarantine, the quick way.
+// fill puts entries into quarantine with one statement.
 func (b *bench) fill(consumer string, n int) {
 	b.Helper()
 	for i := range n {
@@ -27,7 +27,7 @@ func (b *bench) fill(consumer string, n int) {
 	}
 }
 
-// counted is a handler that counts, and fails what it is told to.
+// counted is a handler that counts its calls and fails as configured.
 type counted struct {
 	mu   sync.Mutex
 	ran  map[string]int
@@ -61,7 +61,7 @@ func counts(r poison.Replay) string {
 		r.State, r.Replayed, r.Total, r.Resolved, r.Failed, r.Waiting)
 }
 
-func TestAReplayByFilterEndsWhenAllAreSettled(t *testing.T) {
+func TestReplayMatchingEndsWhenAllAreSettled(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.fill("payments", 12)
@@ -109,8 +109,8 @@ func TestAReplayByFilterEndsWhenAllAreSettled(t *testing.T) {
 	})
 }
 
-// A log of every look would be twenty lines a second that all say the same.
-func TestProgressIsToldWhenThereIsSome(t *testing.T) {
+// A call for every reading would be twenty calls a second with the same counts.
+func TestProgressIsCalledAfterChanges(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.fill("payments", 1)
@@ -141,8 +141,8 @@ func TestProgressIsToldWhenThereIsSome(t *testing.T) {
 	})
 }
 
-// A canary that fails is all that was risked, and to go on is possible.
-func TestACanaryThatFailsStopsTheReplay(t *testing.T) {
+// Only the canary runs if it fails, and the replay can be resumed.
+func TestFailedCanaryStopsTheReplay(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.fill("payments", 20)
@@ -169,9 +169,9 @@ func TestACanaryThatFailsStopsTheReplay(t *testing.T) {
 	})
 }
 
-// Nothing follows the canary until it is settled, and no more than the window
-// waits.
-func TestCanaryAndWindowAreWaitedFor(t *testing.T) {
+// No other message is replayed before the canary is settled, and no more messages
+// wait than the window allows.
+func TestReplayWaitsForCanaryAndWindow(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for name, plan := range map[string]poison.Plan{"canary": {Canary: 1}, "window": {Window: 1}} {
 			b := newBench(t, db, nil)
@@ -196,8 +196,9 @@ func TestCanaryAndWindowAreWaitedFor(t *testing.T) {
 	})
 }
 
-// A replay outlasts a writer that has the only lock for longer than it waits.
-func TestAReplayOutlastsABusyDatabase(t *testing.T) {
+// A replay continues if another writer locks the database for longer than the replay
+// waits.
+func TestReplayContinuesAfterABusyDatabase(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	b.fill("payments", 3)
 	impatient, err := sql.Open("sqlite", strings.Replace(b.DSN, "busy_timeout(10000)", "busy_timeout(20)", 1))
@@ -236,7 +237,7 @@ func TestAReplayOutlastsABusyDatabase(t *testing.T) {
 	}
 }
 
-func TestAReplayStopsOnANewFailure(t *testing.T) {
+func TestReplayStopsOnNewFailure(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.fill("payments", 40)
@@ -258,9 +259,9 @@ func TestAReplayStopsOnANewFailure(t *testing.T) {
 	})
 }
 
-// What fails after the stop had been given back before, and the cause may be
-// mended by the time that somebody goes on.
-func TestWhatFailsAfterAStopDoesNotStopItAgain(t *testing.T) {
+// Messages that fail after the stop were replayed before it. Their cause may be
+// repaired when the replay is resumed.
+func TestFailuresAfterAStopDoNotStopTheResumedReplay(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil) // SQLite's one writer would be the handler that waits
 	b.fill("payments", 20)
 	stopped := make(chan struct{})
@@ -291,8 +292,8 @@ func TestWhatFailsAfterAStopDoesNotStopItAgain(t *testing.T) {
 	}
 }
 
-// Texts that a row cannot have are found as it has them, to the end.
-func TestAReplayByWhatIsNoText(t *testing.T) {
+// A Filter with texts that a row cannot store matches their cleaned form.
+func TestReplayByInvalidText(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		const tenant = "\xff\xfe\x00"
@@ -309,8 +310,8 @@ func TestAReplayByWhatIsNoText(t *testing.T) {
 	})
 }
 
-// A rate beyond every integer is none.
-func TestTheHighestRate(t *testing.T) {
+// A rate above every integer is no limit.
+func TestRateAboveEveryInteger(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	b.fill("payments", 2)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -330,8 +331,8 @@ func TestTheHighestRate(t *testing.T) {
 	}
 }
 
-// What the consumer has done is not done again, unless that is asked for.
-func TestTrap72AReplayOfWhatIsDoneNeedsForce(t *testing.T) {
+// A message that the consumer has handled runs again only with Force.
+func TestTrap72ReplayOfHandledMessagesNeedsForce(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.fill("payments", 2)
@@ -367,7 +368,7 @@ func TestTrap72AReplayOfWhatIsDoneNeedsForce(t *testing.T) {
 	})
 }
 
-func TestAReplayKeepsToItsRateAndLimit(t *testing.T) {
+func TestReplayKeepsRateAndLimit(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.fill("payments", 12)

@@ -10,9 +10,9 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// A replay that has not finished is counted in its entries, so retention leaves
-// them alone until it has, however long that takes.
-func TestTrap36EntriesOfAReplayAreKeptUntilItHasFinished(t *testing.T) {
+// The outcomes of a replay are counted in its entries, so retention keeps them until
+// the replay has finished.
+func TestTrap36RetentionKeepsEntriesOfUnfinishedReplay(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config})

@@ -2,6 +2,7 @@ package poison_test
 
 import (
 	"errors"
+	"io"
 	"testing"
 	"time"
 
@@ -59,6 +60,15 @@ func (b *bench) list() []poison.Entry {
 		b.Fatal(err)
 	}
 	return entries
+}
+
+// importCounts is the result of an import.
+type importCounts struct{ New, Known int }
+
+func (b *bench) importFrom(r io.Reader) (got importCounts, err error) {
+	b.Helper()
+	got.New, got.Known, err = b.store.Import(b.Context(), act, r)
+	return got, err
 }
 
 func failing(err error) message.HandlerFunc {

@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// begin begins a replay of a consumer that nobody runs, so that it waits.
+// begin begins a replay of a consumer that is not running, so that the replay waits.
 func (b *bench) begin(ctx context.Context, consumer string) (first poison.Replay, ended <-chan error) {
 	b.Helper()
 	started, failed := make(chan poison.Replay, 1), make(chan error, 1)
@@ -35,8 +35,8 @@ func (b *bench) begin(ctx context.Context, consumer string) (first poison.Replay
 	return first, failed
 }
 
-// Two replays at a time would run messages that the other one watches.
-func TestTrap52OneReplayOfAConsumerAtATime(t *testing.T) {
+// Two replays at a time would count the outcomes of each other.
+func TestTrap52ConsumerHasOneReplayAtATime(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *poison.Config) { c.ReplayLease = 10 * time.Minute }) // however long this takes
 		b.fill("payments", 2)
@@ -69,8 +69,8 @@ func TestTrap52OneReplayOfAConsumerAtATime(t *testing.T) {
 	})
 }
 
-// paused fails the test if a replay of two messages was not cancelled while it
-// waited for the first one, or cannot go on.
+// paused checks that a replay of two messages was cancelled while it waited for the
+// first one, and that it can be resumed.
 func (b *bench) paused(replay int64, ended <-chan error) {
 	b.Helper()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -92,8 +92,8 @@ func (b *bench) eventually(what string, cond func() bool) {
 	testkit.Eventually(b.T, time.Minute, what, cond)
 }
 
-// A replay is not lost while it waits for longer than its lease.
-func TestTrap52AReplayOutlastsItsLease(t *testing.T) {
+// A replay is not lost when a step takes longer than its lease.
+func TestTrap52ReplayOutlivesItsLease(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *poison.Config) { c.ReplayLease = time.Second })
 		b.fill("payments", 2)
@@ -115,8 +115,8 @@ func TestTrap52AReplayOutlastsItsLease(t *testing.T) {
 	})
 }
 
-// Many at once: one begins.
-func TestTrap52ReplaysThatBeginAtOnce(t *testing.T) {
+// Of many simultaneous replays one begins.
+func TestTrap52OneOfSimultaneousReplaysBegins(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.fill("payments", 1)
@@ -150,8 +150,8 @@ func TestTrap52ReplaysThatBeginAtOnce(t *testing.T) {
 	})
 }
 
-// One that begins while another is being entered waits to see it.
-func TestTrap52AReplayThatBeginsSeesTheOneThatIsBeingEntered(t *testing.T) {
+// A replay that begins waits for the transaction that inserts another one.
+func TestTrap52NewReplayWaitsForUncommittedOne(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil) // SQLite has one writer at a time anyway
 	b.fill("payments", 1)
 	tx, err := b.BeginTx(t.Context(), nil)
@@ -187,8 +187,8 @@ func TestTrap52AReplayThatBeginsSeesTheOneThatIsBeingEntered(t *testing.T) {
 	}
 }
 
-// While millions are counted, the replays of others go on.
-func TestAReplayThatIsCountedHoldsUpNoOther(t *testing.T) {
+// Counting millions of entries delays no replay of another consumer.
+func TestCountingEntriesDelaysNoOtherReplay(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil)
 	tx, err := b.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -217,9 +217,9 @@ func TestAReplayThatIsCountedHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// A lease that ran out is taken again, unless another replay has begun: then
-// this one goes no further, and can be taken up later.
-func TestTrap52AReplayThatWasLostEnds(t *testing.T) {
+// A replay takes its lease again after the lease ended, unless another replay has
+// begun. Then it ends, and can be resumed later.
+func TestTrap52ReplayEndsWithItsLease(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.fill("payments", 2)

@@ -1,9 +1,10 @@
-// Package rabbit is the RabbitMQ end: a Publisher whose nil means routed,
-// persisted and confirmed, a Subscriber with many messages in flight, and a
-// Marshaler that lets no message's metadata steer the broker and fails on no
-// header that the broker wrote.
+// Package rabbit connects Watermill to RabbitMQ.
 //
-// They take the amqp.Config of watermill-amqp v2, so that adopting them is
+// [Publisher] reports success only for messages that the broker has routed,
+// persisted and confirmed. [Subscriber] has many messages in flight. [Marshaler]
+// lets no metadata steer the broker, and reads every header that a broker sends.
+//
+// All three use the amqp.Config of watermill-amqp v2, so that you adopt them by
 // changing a constructor:
 //
 //	config := amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("payments"))
@@ -11,25 +12,61 @@
 //	publisher, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{})
 //	subscriber, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{})
 //
-// # What an error of the publisher says
+// # Publish errors
 //
-//	method of the error   what happened                    what to do with the message
-//	Refused()             the broker said no to it         charge an attempt, try later
-//	Unacceptable()        it can never be accepted         dead letter, at once
-//	Unavailable()         it was not sent                  try again, charge nothing
-//	none of them          it was sent, the outcome is      send it again under the same id,
-//	                      unknown                          charge nothing
+//	method of the error   outcome of the message           what to do with the message
+//	Refused()             the broker refused it            count an attempt, try later
+//	Unacceptable()        it can never be accepted         dead-letter it at once
+//	Unavailable()         it was not sent                  try again, count no attempt
+//	none of them          unknown: it was sent, and no     send it again with the same id,
+//	                      response to it arrived           count no attempt
 //
-// At most one of the methods is true. They are found with errors.As and an
-// interface of one's own, so that nobody has to import this package to
-// classify; the error itself is a *PublishError and unwraps to one of the
-// package's sentinels.
+// At most one of the methods is true. You can find them with errors.As and your
+// own interface, so a package can classify errors without importing this one. The
+// error is a *PublishError and unwraps to one of the package's sentinel errors.
 //
-// A broker answers some publishes by closing the channel, and does not say
-// which publish it meant. When several were outstanding, all of them are
-// unknown and nobody is blamed; publish them again one at a time, and only the
-// one that closes the channel while it is alone is refused or unacceptable.
-//
-// So a forwarder needs a Publisher of its own: on one that others publish
-// through as well, a message is hardly ever alone.
+// The broker responds to some publishes by closing the channel, and does not say
+// which publish was the cause. If several messages were outstanding, all of them
+// are unknown, and the close is attributed to none. Publish them again one at a
+// time: then only the message that causes the close is refused or unacceptable.
+// For this reason a forwarder needs its own Publisher. On a shared Publisher a
+// message is rarely the only outstanding one.
 package rabbit
+
+// Files that begin with publisher_ or subscriber_ belong to one of the two. Read
+// the files in this order:
+//
+//	marshaler.go                 messages and AMQP messages
+//	marshaler_text.go            header values as text
+//	reconnector.go               keeps a connection up
+//	connection.go                one connection, its requests and its end
+//	connection_config.go         validation and defaults of the connection
+//	connection_dial.go           connects within a deadline
+//	connection_tls.go            TLS below AMQP
+//	backoff.go, redact.go        pauses; removes credentials from errors
+//	ping.go                      waits until the broker can be used
+//
+//	publisher.go                 Publish, PublishAsync, Close
+//	publisher_config.go          PublisherConfig
+//	publisher_send.go            from the message to the write buffer
+//	publisher_publication.go     one message that is being published
+//	publisher_session.go         one connection of a Publisher
+//	publisher_exchanges.go       declares exchanges
+//	publisher_channel.go         a confirm channel with its outstanding messages
+//	publisher_confirms.go        determines and reports outcomes
+//	publisher_attribution.go     which message closed a channel
+//	publisher_nacks.go           changes the channel after several nacks
+//	publisher_errors.go          PublishError and the sentinel errors
+//	publisher_destination.go     the name of the place to publish to
+//	publisher_instruments.go     metrics
+//
+//	subscriber.go                Subscribe, Close
+//	subscriber_config.go         SubscriberConfig
+//	subscriber_subscription.go   the loop of one subscription
+//	subscriber_channel.go        an AMQP channel with one consumer
+//	subscriber_topology.go       declares queues, exchanges and bindings
+//	subscriber_delivery.go       from the delivery to the handler's ack or nack
+//	subscriber_ack.go            sends acks and nacks
+//	subscriber_end.go            the end of a subscription
+//	subscriber_limits.go         limits of the broker that lose messages
+//	subscriber_instruments.go    metrics

@@ -13,10 +13,9 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// The publisher does not need the broker to be there. What its errors mean for
-// a message is asked with interfaces of one's own.
+// The publisher does not need the broker. Your own interfaces classify its errors.
 func ExampleNewPublisher() {
-	config := amqp.NewDurablePubSubConfig("amqp://guest:guest@127.0.0.1:1/", nil) // nobody listens there
+	config := amqp.NewDurablePubSubConfig("amqp://guest:guest@127.0.0.1:1/", nil) // no broker listens there
 	config.Marshaler = rabbit.Marshaler{}
 	publisher, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{ReadyTimeout: time.Millisecond})
 	if err != nil {
@@ -33,18 +32,18 @@ func ExampleNewPublisher() {
 	case err == nil:
 		fmt.Println("routed, persisted and confirmed")
 	case errors.As(err, &refused) && refused.Refused():
-		fmt.Println("try later, but not for ever")
+		fmt.Println("try later, a limited number of times")
 	case errors.As(err, &hopeless) && hopeless.Unacceptable():
-		fmt.Println("put it aside")
+		fmt.Println("dead-letter it")
 	default:
-		fmt.Println("send it again, with the same id")
+		fmt.Println("send it again with the same id")
 	}
-	// Output: send it again, with the same id
+	// Output: send it again with the same id
 }
 
-// The subscriber does not need the broker either: it consumes when it is there.
+// The subscriber does not need the broker: it consumes as soon as it is connected.
 func ExampleNewSubscriber() {
-	config := amqp.NewDurableQueueConfig("amqp://guest:guest@127.0.0.1:1/") // nobody listens there
+	config := amqp.NewDurableQueueConfig("amqp://guest:guest@127.0.0.1:1/") // no broker listens there
 	config.Marshaler = rabbit.Marshaler{}
 	subscriber, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{ReadyTimeout: time.Millisecond})
 	if err != nil {
@@ -62,24 +61,24 @@ func ExampleNewSubscriber() {
 		}
 	}()
 
-	err = subscriber.Close() // drains: waits for what is being handled
+	err = subscriber.Close() // waits for the messages in handlers
 	<-done
 	fmt.Println(err)
 	// Output: <nil>
 }
 
-// Metadata does not steer the broker, and no header of the broker fails.
+// Metadata does not steer the broker, and Unmarshal reads every header.
 func ExampleMarshaler() {
 	msg := message.NewMessage("id-1", []byte("{}"))
 	msg.Metadata.Set("tenant", "acme")
 	msg.Metadata.Set("BCC", "somebody-elses-queue")
 	sent, _ := rabbit.Marshaler{}.Marshal(msg)
 
-	sent.Headers["x-death"] = []any{amqp091.Table{"queue": "q", "count": int64(2)}} // as the broker would
+	sent.Headers["x-death"] = []any{amqp091.Table{"queue": "q", "count": int64(2)}} // as the broker does
 	got, err := rabbit.Marshaler{}.Unmarshal(amqp091.Delivery{Headers: sent.Headers, Body: sent.Body})
 
 	fmt.Println(got.UUID, got.Metadata.Get("tenant"), got.Metadata.Get("x-death"), err)
-	fmt.Printf("BCC: %q, redelivered: %s\n", got.Metadata.Get("BCC"), got.Metadata.Get(rabbit.MetadataRedelivered))
+	fmt.Printf("BCC: %q, redelivered: %s\n", got.Metadata.Get("BCC"), got.Metadata.Get("once_redelivered"))
 	// Output:
 	// id-1 acme [{"count":2,"queue":"q"}] <nil>
 	// BCC: "", redelivered: false

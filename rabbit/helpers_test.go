@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/watermill-once/once/internal/servers"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/rabbit"
 )
@@ -27,7 +28,7 @@ func brokerURL(t testing.TB) string {
 
 func uniqueName(prefix string) string { return testkit.Broker{}.Name(prefix) }
 
-// admin is a connection of the test's own.
+// admin returns a channel of a separate connection.
 func admin(t testing.TB, uri string) *amqp091.Channel {
 	t.Helper()
 	conn, err := amqp091.Dial(uri)
@@ -53,7 +54,7 @@ func declareQueue(t testing.TB, uri string, args amqp091.Table) string {
 	return queue
 }
 
-// bind makes a durable queue and binds it to the fanout exchange of the topic.
+// bind declares a durable queue and binds it to the fanout exchange of the topic.
 func bind(t testing.TB, uri, topic string) string {
 	t.Helper()
 	queue := declareQueue(t, uri, nil)
@@ -68,7 +69,7 @@ func bind(t testing.TB, uri, topic string) string {
 	return queue
 }
 
-// drain takes everything out of a queue and counts it by message id.
+// drain removes all messages from a queue and counts them by message id.
 func drain(t testing.TB, uri, queue string) map[string]int {
 	t.Helper()
 	channel := admin(t, uri)
@@ -85,22 +86,22 @@ func drain(t testing.TB, uri, queue string) map[string]int {
 	}
 }
 
-// queueConfig publishes to the queue that is named by the topic.
+// queueConfig publishes to the queue with the name of the topic.
 func queueConfig(uri string) amqp.Config {
 	config := amqp.NewDurableQueueConfig(uri)
 	config.Marshaler = rabbit.Marshaler{}
 	return config
 }
 
-// topicConfig publishes to the fanout exchange that is named by the topic.
+// topicConfig publishes to the fanout exchange with the name of the topic.
 func topicConfig(uri string) amqp.Config {
 	config := amqp.NewDurablePubSubConfig(uri, nil)
 	config.Marshaler = rabbit.Marshaler{}
 	return config
 }
 
-// newPublisher returns one that, unless cfg says otherwise, has a minute to
-// connect: a broker that others use too can take long.
+// newPublisher returns a Publisher with a default ReadyTimeout of a minute, because
+// other tests use the broker too.
 func newPublisher(t testing.TB, config amqp.Config, cfg rabbit.PublisherConfig) *rabbit.Publisher {
 	t.Helper()
 	cfg.ReadyTimeout = cmp.Or(cfg.ReadyTimeout, time.Minute)
@@ -124,7 +125,7 @@ func numbered(prefix string, n int) []*message.Message {
 	return messages
 }
 
-// outcomes collects what PublishAsync reports, by message id.
+// outcomes collects the outcomes that PublishAsync reports, by message id.
 type outcomes struct {
 	mu   sync.Mutex
 	errs map[string]error
@@ -150,7 +151,7 @@ func (o *outcomes) reported() int {
 	return len(o.errs)
 }
 
-// wait returns everything when it is there.
+// wait returns all outcomes when all are reported.
 func (o *outcomes) wait(t testing.TB) map[string]error {
 	t.Helper()
 	finished := make(chan struct{})
@@ -163,8 +164,8 @@ func (o *outcomes) wait(t testing.TB) map[string]error {
 	return o.errs
 }
 
-// verdict is how another package would classify an error.
-func verdict(err error) string {
+// outcomeOf classifies an error as another package does.
+func outcomeOf(err error) string {
 	var refused interface{ Refused() bool }
 	var unacceptable interface{ Unacceptable() bool }
 	var unavailable interface{ Unavailable() bool }
@@ -183,7 +184,7 @@ func verdict(err error) string {
 
 func mustBe(t testing.TB, want string, err error) {
 	t.Helper()
-	if got := verdict(err); got != want {
+	if got := outcomeOf(err); got != want {
 		t.Fatalf("got %s (%v), want %s", got, err, want)
 	}
 }
@@ -200,7 +201,17 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	testkit.Eventually(t, time.Minute, what, cond)
 }
 
-// heard is a logger that remembers.
+// The beginnings of log lines.
+const (
+	connectedLine   = "RabbitMQ connection established"
+	lostLine        = "RabbitMQ connection unavailable"
+	consumingLine   = "RabbitMQ consumer started"
+	interruptedLine = "RabbitMQ consumer interrupted"
+	dropsLine       = "Queue limit drops"
+	timeoutLine     = "Consumer timeout"
+)
+
+// heard is a logger that stores its lines.
 type heard struct {
 	mu    sync.Mutex
 	lines []string
@@ -223,3 +234,16 @@ func (h *heard) Info(msg string, fields watermill.LogFields)             { h.add
 func (h *heard) Debug(msg string, fields watermill.LogFields)            { h.add(msg, nil, fields) }
 func (h *heard) Trace(msg string, fields watermill.LogFields)            { h.add(msg, nil, fields) }
 func (h *heard) With(watermill.LogFields) watermill.LoggerAdapter        { return h }
+
+// suspend makes a queue stuck until resume is called. Callers must defer resume:
+// the deletion of a stuck queue waits for ever.
+func suspend(t *testing.T, broker *servers.Rabbit, queue string) (resume func()) {
+	t.Helper()
+	tell := func(what string) {
+		eval(t, broker, fmt.Sprintf(
+			`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)), sys:%s(amqqueue:get_pid(Q)).`,
+			queue, what))
+	}
+	tell("suspend")
+	return sync.OnceFunc(func() { tell("resume") })
+}

@@ -7,48 +7,56 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/watermill-once/once/internal/amqpwire"
 	"github.com/watermill-once/once/internal/meta"
 )
 
 var _ amqp.Marshaler = Marshaler{}
 
-// Marshaler translates between Watermill's messages and AMQP's. It may stand
-// in for watermill-amqp's DefaultMarshaler everywhere, and the two understand
-// each other: the id is in the header _watermill_message_uuid. The zero value
-// is ready to use.
+// Marshaler converts between Watermill's messages and AMQP's. It can replace
+// watermill-amqp's DefaultMarshaler everywhere, and each can read the other's
+// messages: the message id is in the header _watermill_message_uuid. The zero
+// value is ready to use.
 //
-// To the broker, every metadata entry becomes a header of type string, byte
-// for byte. Entries that would steer the broker (see SteeringHeader) are left
-// out, and so are those that Unmarshal itself sets. The id is also the native
-// message id, where it fits in (255 bytes), and messages are persistent.
+// Marshal turns every metadata entry into a header of type string, byte for byte,
+// except two groups of keys. The first group is the keys that can steer the
+// broker, because metadata often comes from outside, and a BCC header alone
+// routes a copy to any queue. In any case of letters these are CC, BCC, every key
+// that starts with "x-" (also x-request-id, which needs another name),
+// expiration, user-id and user_id. The second group is the keys that Unmarshal
+// sets itself. The message id is also the native message id if it has at most 255
+// bytes. Messages are persistent.
 //
-// From the broker, no header fails: one that is not a string becomes one.
+// Unmarshal accepts every header. It converts a header that is not a string:
 //
-//	string, byte array    its bytes, as they came: also NUL and invalid UTF-8
+//	string, byte array    its bytes unchanged, including NUL and invalid UTF-8
 //	boolean               true, false
 //	integers              decimal
 //	float, double         shortest form that reads back the same; NaN, +Inf, -Inf
 //	decimal               all its digits, with a point: 12.50
 //	timestamp             RFC 3339 in UTC, in seconds
 //	void                  empty
-//	table, array          JSON, keys sorted; what is inside takes the same forms,
+//	table, array          JSON with sorted keys; the values have the same forms,
 //	                      void is null, and bytes that are not UTF-8 become U+FFFD
 //
-// MetadataRedelivered and MetadataDeliveryCount are set from what the broker
-// says, whatever headers of these names the message carries. Names that begin
-// with "once_" belong to this module. Unmarshal drops those of them that steer
-// an outbox, such as "once_topic" and "once_due_at", and those that it does not
-// know: a handler that passes metadata on would obey whoever has published the
-// message. Marshal drops them too.
+// Unmarshal sets two metadata entries from the broker's own data, whatever
+// headers of these names the message has. "once_redelivered" is "true" if the
+// broker has delivered the message before, else "false". "once_delivery_count" is
+// the number of earlier deliveries, in decimal; it is set only for a redelivery
+// from a queue that counts deliveries, such as a quorum queue.
+//
+// Names that begin with "once_" belong to this module. Unmarshal drops such
+// headers if they steer an outbox, for example "once_topic" and "once_due_at", or
+// if their name is unknown. Otherwise a handler that copies metadata would obey
+// any sender of a message. Marshal also drops the names that steer an outbox.
 type Marshaler struct {
-	// ContentType is the native content type of every message that is sent, for
-	// tools that show messages. It may be up to 255 bytes long. Defaults to
-	// none.
+	// ContentType is the native content type of all sent messages, for tools that
+	// show messages. At most 255 bytes. Defaults to no content type.
 	ContentType string
 }
 
-// Marshal returns msg as it goes to the broker. It does not copy the payload
-// and does not fail.
+// Marshal returns the AMQP message for msg. It does not copy the payload and does
+// not fail.
 func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	publishing := m.properties(msg)
 	publishing.Headers = make(amqp091.Table, len(msg.Metadata)+1)
@@ -61,61 +69,61 @@ func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	return publishing, nil
 }
 
-// properties is all but the headers.
+// properties returns the AMQP message without its headers.
 func (m Marshaler) properties(msg *message.Message) amqp091.Publishing {
 	publishing := amqp091.Publishing{
 		ContentType:  m.ContentType,
 		DeliveryMode: amqp091.Persistent,
 		Body:         msg.Payload,
 	}
-	if len(msg.UUID) <= maxShortString {
+	if len(msg.UUID) <= amqpwire.MaxShortString {
 		publishing.MessageId = msg.UUID
 	}
 	return publishing
 }
 
-// appendMetadata encodes the headers that Marshal makes.
+// appendMetadata encodes the headers that Marshal returns.
 func appendMetadata(b []byte, msg *message.Message) (_ []byte, err error) {
 	for key, value := range msg.Metadata {
 		if !passes(key) {
 			continue
 		}
-		if b, err = appendName(b, key); err != nil {
+		if b, err = amqpwire.AppendTextHeader(b, key, value); err != nil {
 			return b, err
 		}
-		b = appendText(b, value)
 	}
-	return appendText(appendShort(b, amqp.DefaultMessageUUIDHeaderKey), msg.UUID), nil
+	return amqpwire.AppendTextHeader(b, amqp.DefaultMessageUUIDHeaderKey, msg.UUID)
 }
 
-// passes says which metadata becomes a header. A key of this module that this
-// version does not know is one of a newer producer's, for newer consumers: the
-// outbox refuses those that nobody knows.
+// passes reports whether a metadata entry becomes a header. It passes an unknown
+// key of this module: a newer producer may send it to newer consumers. The outbox
+// refuses keys that no version knows.
 func passes(key string) bool {
-	return (!ours(key) || !meta.Known(key)) && !SteeringHeader(key)
+	return (!isReserved(key) || !meta.Known(key)) && !meta.Steering(key)
 }
 
-// Unmarshal returns the delivery as a message. Its id is that of the header,
-// else the native message id, else empty; what to do with a message without an
-// id is not decided here. Unmarshal does not copy the body and does not fail.
+// Unmarshal returns the message of a delivery. The message id comes from the
+// header, else from the native message id, else it is empty. Unmarshal does not
+// copy the body and does not fail.
 func (m Marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	msg := message.NewMessage(deliveryID(delivery), delivery.Body)
 	msg.Metadata = make(message.Metadata, len(delivery.Headers)+2)
 	for key, value := range delivery.Headers {
-		if !ours(key) {
+		if !isReserved(key) {
 			msg.Metadata[key] = headerText(value)
 		}
 	}
-	msg.Metadata[MetadataRedelivered] = strconv.FormatBool(delivery.Redelivered)
+	msg.Metadata[meta.Redelivered] = strconv.FormatBool(delivery.Redelivered)
 	if count, ok := deliveryCount(delivery); ok {
-		msg.Metadata[MetadataDeliveryCount] = strconv.FormatInt(count, 10)
+		msg.Metadata[meta.DeliveryCount] = strconv.FormatInt(count, 10)
 	}
 	return msg, nil
 }
 
-// ours are the keys that exist as header or as metadata only, never as both.
-func ours(key string) bool {
-	return key == amqp.DefaultMessageUUIDHeaderKey || key == PublishHeader || !meta.Travels(key)
+// isReserved reports whether the key must not be copied between headers and
+// metadata.
+func isReserved(key string) bool {
+	return key == amqp.DefaultMessageUUIDHeaderKey || key == amqpwire.PublishHeader || !meta.Travels(key)
 }
 
 func deliveryID(delivery amqp091.Delivery) string {
@@ -125,8 +133,8 @@ func deliveryID(delivery amqp091.Delivery) string {
 	return delivery.MessageId
 }
 
-// deliveryCount trusts the broker's header only on a redelivery: on a first
-// delivery the broker does not write it, so it can only be the sender's.
+// deliveryCount reads the header only on a redelivery. On a first delivery the
+// broker does not write the header, so it would come from the sender.
 func deliveryCount(delivery amqp091.Delivery) (int64, bool) {
 	if !delivery.Redelivered {
 		return 0, false
@@ -135,7 +143,7 @@ func deliveryCount(delivery amqp091.Delivery) (int64, bool) {
 	return count, ok && count >= 0
 }
 
-// integer reads a number of any of AMQP's types.
+// integer converts a number of any of AMQP's integer types.
 func integer(value any) (n int64, ok bool) {
 	switch n := value.(type) {
 	case int:

@@ -10,10 +10,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/rabbit"
 )
 
-// arrived is a publishing as its consumer would get it.
+// arrived returns the delivery of a publishing.
 func arrived(publishing amqp091.Publishing) amqp091.Delivery {
 	return amqp091.Delivery{
 		Headers: publishing.Headers, ContentType: publishing.ContentType,
@@ -44,14 +45,14 @@ func TestMarshalerRoundTrip(t *testing.T) {
 
 	got := unmarshal(t, arrived(publishing))
 	want := maps.Clone(msg.Metadata)
-	want[rabbit.MetadataRedelivered] = "false"
+	want["once_redelivered"] = "false"
 	if got.UUID != msg.UUID || string(got.Payload) != string(msg.Payload) || !maps.Equal(got.Metadata, want) {
 		t.Errorf("got %s %q %v, want %v", got.UUID, got.Payload, got.Metadata, want)
 	}
 
 	stock, err := amqp.DefaultMarshaler{}.Unmarshal(arrived(publishing))
 	if err != nil || !stock.Equals(msg) {
-		t.Errorf("the stock marshaler reads %v, %v", stock, err)
+		t.Errorf("watermill-amqp's marshaler reads %v, %v", stock, err)
 	}
 }
 
@@ -66,7 +67,7 @@ func TestMarshalerLeavesOutALongNativeID(t *testing.T) {
 			t.Errorf("%d bytes: native id is %d bytes long", size, len(publishing.MessageId))
 		}
 		if got := unmarshal(t, arrived(publishing)).UUID; got != id {
-			t.Errorf("%d bytes: came back as %d", size, len(got))
+			t.Errorf("%d bytes: restored as %d", size, len(got))
 		}
 	}
 }
@@ -81,13 +82,13 @@ func TestTrap32_SteeringHeadersDoNotPass(t *testing.T) {
 	}
 	msg := newMessage("m")
 	for _, key := range steering {
-		if !rabbit.SteeringHeader(key) {
+		if !meta.Steering(key) {
 			t.Errorf("%q steers the broker", key)
 		}
 		msg.Metadata.Set(key, "1")
 	}
 	for _, key := range harmless {
-		if rabbit.SteeringHeader(key) {
+		if meta.Steering(key) {
 			t.Errorf("%q does not steer the broker", key)
 		}
 		msg.Metadata.Set(key, "1")
@@ -97,16 +98,16 @@ func TestTrap32_SteeringHeadersDoNotPass(t *testing.T) {
 		t.Fatal(err)
 	}
 	for key := range publishing.Headers {
-		if rabbit.SteeringHeader(key) {
-			t.Errorf("%q has passed", key)
+		if meta.Steering(key) {
+			t.Errorf("header %q steers the broker", key)
 		}
 	}
 	if got := unmarshal(t, arrived(publishing)).Metadata; len(got) != len(harmless)+1 {
-		t.Errorf("got %v, want the harmless ones and %s", got, rabbit.MetadataRedelivered)
+		t.Errorf("got %v, want the harmless ones and %s", got, "once_redelivered")
 	}
 }
 
-// The publisher watches over marshalers that do not.
+// The Publisher removes steering headers after any marshaler.
 func TestTrap32_NoCopyForAnotherQueue(t *testing.T) {
 	uri := brokerURL(t)
 	queue, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
@@ -132,7 +133,7 @@ func TestTrap32_NoCopyForAnotherQueue(t *testing.T) {
 	}
 }
 
-func TestUnmarshalTakesTheNativeID(t *testing.T) {
+func TestUnmarshalUsesTheNativeID(t *testing.T) {
 	for name, c := range map[string]struct {
 		delivery amqp091.Delivery
 		want     string
@@ -150,14 +151,14 @@ func TestUnmarshalTakesTheNativeID(t *testing.T) {
 				t.Errorf("got %q, want %q", msg.UUID, c.want)
 			}
 			if _, ok := msg.Metadata[amqp.DefaultMessageUUIDHeaderKey]; ok {
-				t.Error("the id is in the metadata as well")
+				t.Error("the id is also in the metadata")
 			}
 		})
 	}
 }
 
-// Keys of this module that speak of one step only neither come in nor go out. A
-// key that this version does not know is one of a newer producer's, and goes out.
+// Keys of this module that concern only one step are dropped in both directions.
+// Marshal passes an unknown key, because a newer producer may have set it.
 func TestTrap81_SteeringKeysDoNotPass(t *testing.T) {
 	headers, metadata := amqp091.Table{}, message.Metadata{}
 	keys := map[string]bool{
@@ -178,16 +179,16 @@ func TestTrap81_SteeringKeysDoNotPass(t *testing.T) {
 		_, came := in[key]
 		_, went := out.Headers[key]
 		if goes := passes || key == "once_of_tomorrow"; came != passes || went != goes {
-			t.Errorf("%s: came in %v, want %v; went out %v, want %v", key, came, passes, went, goes)
+			t.Errorf("%s: unmarshalled %v, want %v; marshalled %v, want %v", key, came, passes, went, goes)
 		}
 	}
 }
 
-func TestUnmarshalSaysWhatTheBrokerSays(t *testing.T) {
+func TestUnmarshalSetsRedeliveredAndDeliveryCount(t *testing.T) {
 	for name, c := range map[string]struct {
 		redelivered bool
 		count       any
-		want        string // of the delivery count, empty for none
+		want        string // delivery count, empty if unset
 	}{
 		"first":                    {false, nil, ""},
 		"again":                    {true, nil, ""},
@@ -199,18 +200,18 @@ func TestUnmarshalSaysWhatTheBrokerSays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			msg := unmarshal(t, amqp091.Delivery{Redelivered: c.redelivered, Headers: amqp091.Table{
-				"x-delivery-count":           c.count,
-				rabbit.MetadataRedelivered:   "forged",
-				rabbit.MetadataDeliveryCount: "forged",
-				rabbit.PublishHeader:         "17",
+				"x-delivery-count":    c.count,
+				"once_redelivered":    "forged",
+				"once_delivery_count": "forged",
+				"_once_publish":       "17",
 			}})
-			if got, want := msg.Metadata[rabbit.MetadataRedelivered] == "true", c.redelivered; got != want {
+			if got, want := msg.Metadata["once_redelivered"] == "true", c.redelivered; got != want {
 				t.Errorf("redelivered is %v, want %v", got, want)
 			}
-			if got := msg.Metadata[rabbit.MetadataDeliveryCount]; got != c.want {
+			if got := msg.Metadata["once_delivery_count"]; got != c.want {
 				t.Errorf("delivery count is %q, want %q", got, c.want)
 			}
-			if _, ok := msg.Metadata[rabbit.PublishHeader]; ok {
+			if _, ok := msg.Metadata["_once_publish"]; ok {
 				t.Error("the publisher's own header is in the metadata")
 			}
 		})
@@ -249,12 +250,12 @@ func TestTrap41_HeadersThatTheBrokerWrote(t *testing.T) {
 		!strings.Contains(first.Metadata["x-death"], `"reason":"expired"`) {
 		t.Errorf("got %s with %v", first.UUID, first.Metadata)
 	}
-	if first.Metadata[rabbit.MetadataRedelivered] != "false" || first.Metadata[rabbit.MetadataDeliveryCount] != "" {
+	if first.Metadata["once_redelivered"] != "false" || first.Metadata["once_delivery_count"] != "" {
 		t.Errorf("first delivery: %v", first.Metadata)
 	}
 	get()
 	third := get()
-	if third.Metadata[rabbit.MetadataRedelivered] != "true" || third.Metadata[rabbit.MetadataDeliveryCount] != "2" {
+	if third.Metadata["once_redelivered"] != "true" || third.Metadata["once_delivery_count"] != "2" {
 		t.Errorf("third delivery: %v", third.Metadata)
 	}
 	if third.Metadata["x-death"] != first.Metadata["x-death"] {
@@ -274,13 +275,13 @@ func FuzzUnmarshal(f *testing.F) {
 		}
 		delivery := amqp091.Delivery{Redelivered: redelivered, MessageId: text, Body: raw, Headers: amqp091.Table{
 			key: []any{nested, raw, n}, "text": text, "raw": raw, "n": n, "x": x, "at": at, "table": nested,
-			rabbit.PublishHeader: n,
+			"_once_publish": n,
 		}}
 		msg := unmarshal(t, delivery)
 		if key != "text" && key != "raw" && (msg.Metadata["text"] != text || msg.Metadata["raw"] != string(raw)) {
-			t.Errorf("text changed on the way: %q", msg.Metadata)
+			t.Errorf("the text was changed: %q", msg.Metadata)
 		}
-		if got := msg.Metadata[rabbit.MetadataRedelivered] == "true"; got != redelivered {
+		if got := msg.Metadata["once_redelivered"] == "true"; got != redelivered {
 			t.Errorf("redelivered is %v", got)
 		}
 		if again := unmarshal(t, delivery); !maps.Equal(again.Metadata, msg.Metadata) {

@@ -14,74 +14,75 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// Ping waits until messages can be published, and returns nil. If the broker
-// refuses the login or the virtual host, or TLS fails, it returns that at once:
-// the Publisher keeps trying, but nobody should wait for it. Whatever else stands
-// in the way is the error when ctx ends, such as an unknown host, a refused
-// connection, or a broker that blocks publishers. The error names the remedy and
-// has no credentials. It is [ErrClosed] after Close.
+// Ping waits until the Publisher can publish messages, and returns nil. Call it
+// when a service starts: NewPublisher does not need the broker.
 //
-// Call it when a service starts: NewPublisher does not need the broker.
+// If the broker refuses the login or the virtual host, or if TLS fails, Ping
+// returns the error at once, although the Publisher keeps trying in the
+// background. Any other obstacle is the error when ctx ends: for example an
+// unknown host, a refused connection, or a broker that blocks publishers. The
+// error names the remedy and contains no credentials. After Close it is
+// [ErrClosed].
 func (p *Publisher) Ping(ctx context.Context) error {
 	for {
 		p.mu.Lock()
-		why, down, closing := p.unready(), p.session == nil, p.closing
+		reason, down, closing := p.unready(), p.session == nil, p.closing
 		changed := p.changed
-		p.waited = true
+		p.waiting = true
 		p.mu.Unlock()
 		switch {
 		case closing:
 			return ErrClosed
-		case why == nil:
+		case reason == nil:
 			return nil
-		case down && permanent(why):
-			return pingError(p.config.Connection, why)
+		case down && permanent(reason):
+			return pingError(p.config.Connection, reason)
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return errors.Join(pingError(p.config.Connection, why), ctx.Err())
+			return errors.Join(pingError(p.config.Connection, reason), ctx.Err())
 		}
 	}
 }
 
-// Ping waits until there is a connection to consume over, and returns nil. Its
-// errors are those of [Publisher.Ping].
+// Ping waits until the Subscriber has a connection, and returns nil. Its errors
+// are those of [Publisher.Ping].
 func (s *Subscriber) Ping(ctx context.Context) error {
 	for {
 		s.mu.Lock()
-		l, why, changed, closed := s.link, s.down, s.changed, s.closed
+		c, reason, changed, closed := s.conn, s.down, s.changed, s.closed
 		s.mu.Unlock()
 		switch {
 		case closed:
 			return ErrClosed
-		case l != nil && !l.conn.IsClosed():
+		case c != nil && !c.amqp.IsClosed():
 			return nil
-		case l == nil && permanent(why):
-			return pingError(s.config.Connection, why)
-		case l != nil:
-			why = errConnectionClosed
+		case c == nil && permanent(reason):
+			return pingError(s.config.Connection, reason)
+		case c != nil:
+			reason = errConnectionClosed
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return errors.Join(pingError(s.config.Connection, why), ctx.Err())
+			return errors.Join(pingError(s.config.Connection, reason), ctx.Err())
 		}
 	}
 }
 
-// permanent reports whether an error of connecting lasts until somebody changes
-// the configuration or the broker. A broker that is starting gives others.
+// permanent reports whether a connection error lasts until somebody changes the
+// configuration or the broker. A broker that is starting returns other errors.
 func permanent(err error) bool { return refusesLogin(err) || refusesVHost(err) || failsTLS(err) }
 
-// refusesLogin is mostly amqp091's conclusion: the broker only closes the
-// connection.
+// refusesLogin mostly sees an error that amqp091 infers: the broker only closes
+// the connection.
 func refusesLogin(err error) bool {
 	refused, ok := errors.AsType[*amqp091.Error](err)
 	return ok && refused.Code == amqp091.AccessRefused && refused != amqp091.ErrVhost
 }
 
-// refusesVHost leaves out limits of connections: others may end theirs.
+// refusesVHost is false for a connection limit: another client may disconnect.
 func refusesVHost(err error) bool {
 	refused, ok := errors.AsType[*amqp091.Error](err)
 	return ok && (refused == amqp091.ErrVhost ||
@@ -102,24 +103,24 @@ func failsTLS(err error) bool {
 	return ok
 }
 
-// pingError says what stands in the way of a connection, and what to do.
-func pingError(config amqp.ConnectionConfig, why error) error {
+// pingError adds the host and the remedy to the reason.
+func pingError(config amqp.ConnectionConfig, reason error) error {
 	var host, vhost string
-	if uri, err := amqp091.ParseURI(config.AmqpURI); err == nil { // which it was when it was validated
+	if uri, err := amqp091.ParseURI(config.AmqpURI); err == nil { // always: the constructor has validated it
 		host, vhost = net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), uri.Vhost
 	}
 	switch {
-	case refusesLogin(why):
-		return fmt.Errorf("rabbit: RabbitMQ at %s refuses the login; check user and password in Connection.AmqpURI: %w", host, why)
-	case refusesVHost(why):
+	case refusesLogin(reason):
+		return fmt.Errorf("rabbit: RabbitMQ at %s refuses the login; check user and password in Connection.AmqpURI: %w", host, reason)
+	case refusesVHost(reason):
 		return fmt.Errorf("rabbit: RabbitMQ at %s refuses virtual host %q; create it with rabbitmqctl add_vhost, "+
-			"and give the user rights with rabbitmqctl set_permissions: %w", host, vhost, why)
-	case failsTLS(why):
+			"and give the user rights with rabbitmqctl set_permissions: %w", host, vhost, reason)
+	case failsTLS(reason):
 		return fmt.Errorf("rabbit: no TLS connection to RabbitMQ at %s; check Connection.TLSConfig, the broker's certificate, "+
-			"and that the port is the one for TLS: %w", host, why)
-	case errors.Is(why, errBlocked):
-		return fmt.Errorf("rabbit: RabbitMQ at %s takes no messages; free memory or disk there: %w", host, why)
+			"and that the port is the one for TLS: %w", host, reason)
+	case errors.Is(reason, errBlocked):
+		return fmt.Errorf("rabbit: RabbitMQ at %s accepts no messages; free memory or disk there: %w", host, reason)
 	}
 	return fmt.Errorf("rabbit: no connection to RabbitMQ at %s; check host and port in Connection.AmqpURI, "+
-		"and that the broker runs: %w", host, why)
+		"and that the broker runs: %w", host, reason)
 }

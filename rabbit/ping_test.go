@@ -18,7 +18,7 @@ type pinger interface {
 	Close() error
 }
 
-// pingers are a Publisher and a Subscriber of one URL.
+// pingers returns a Publisher and a Subscriber for one URL.
 func pingers(t *testing.T, uri string) map[string]pinger {
 	t.Helper()
 	config := queueConfig(uri)
@@ -38,14 +38,14 @@ func changed(t *testing.T, uri string, change func(u *url.URL)) (_, host string)
 	return u.String(), u.Host
 }
 
-// What a user is told who got the address wrong: at once, or when the context ends.
-func TestPingNamesWhatIsWrong(t *testing.T) {
+// Ping names the mistake in the address: at once, or when the context ends.
+func TestPingNamesTheReason(t *testing.T) {
 	good := brokerURL(t)
 	password, host := changed(t, good, func(u *url.URL) { u.User = url.UserPassword("guest", "canary-password") })
 	vhost, _ := changed(t, good, func(u *url.URL) { u.Path, u.RawPath = "/no-such-vhost", "" })
 	plain, _ := changed(t, good, func(u *url.URL) { u.Scheme = "amqps" })
 	closed, closedHost := changed(t, good, func(u *url.URL) { u.Host = "127.0.0.1:1" })
-	certified := httptest.NewTLSServer(nil) // for its certificate
+	certified := httptest.NewTLSServer(nil) // has a certificate
 	t.Cleanup(certified.Close)
 	strange := tlsProxy(t, good, certified.TLS.Certificates)
 	_, strangeHost := changed(t, strange, func(*url.URL) {})
@@ -64,7 +64,7 @@ func TestPingNamesWhatIsWrong(t *testing.T) {
 				"and give the user rights with rabbitmqctl set_permissions: " +
 				`Exception (530) Reason: "NOT_ALLOWED - vhost no-such-vhost not found"`,
 		},
-		"TLS to a port without": {
+		"TLS to a port without TLS": {
 			plain, false, "rabbit: no TLS connection to RabbitMQ at " + host + "; check Connection.TLSConfig, the broker's certificate, " +
 				"and that the port is the one for TLS: tls: first record does not look like a TLS handshake",
 		},
@@ -72,7 +72,7 @@ func TestPingNamesWhatIsWrong(t *testing.T) {
 			strange, false, "rabbit: no TLS connection to RabbitMQ at " + strangeHost + "; check Connection.TLSConfig, the broker's certificate, " +
 				"and that the port is the one for TLS: tls: failed to verify certificate: x509: certificate signed by unknown authority",
 		},
-		"nobody there": {
+		"closed port": {
 			closed, true, "rabbit: no connection to RabbitMQ at " + closedHost + "; check host and port in Connection.AmqpURI, " +
 				"and that the broker runs: dial tcp 127.0.0.1:1: connect: connection refused",
 		},
@@ -106,7 +106,7 @@ func TestPingWaitsForTheBroker(t *testing.T) {
 		if err := p.Ping(t.Context()); err != nil {
 			t.Errorf("%s: %v", who, err)
 		}
-		if err := p.Ping(t.Context()); err != nil { // and again
+		if err := p.Ping(t.Context()); err != nil { // a second time
 			t.Errorf("%s: %v", who, err)
 		}
 		if err := p.Close(); err != nil {
@@ -118,7 +118,7 @@ func TestPingWaitsForTheBroker(t *testing.T) {
 	}
 }
 
-// A broker that comes later is waited for.
+// The broker starts after Ping is called.
 func TestPingWaitsForABrokerThatStarts(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	broker.Kill()

@@ -12,31 +12,31 @@ import (
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// Publisher publishes with confirms, many messages in flight. It is safe for
-// concurrent use.
+// Publisher publishes with confirms and has many messages in flight. It is safe
+// for concurrent use.
 //
-// Every message is mandatory and persistent, whatever the configuration or the
-// marshaler says, and counts as published only when the broker has confirmed
-// it and not returned it. Metadata never steers the broker, whichever
-// marshaler is configured (see SteeringHeader).
+// The Publisher makes every message mandatory and persistent, whatever the
+// configuration or the marshaler says. A message counts as published only when
+// the broker has confirmed it and has not returned it. Metadata never steers the
+// broker, with any marshaler; [Marshaler] lists the keys.
 //
-// The connection is kept up in the background. Exchanges are declared through
-// Config.TopologyBuilder, once per connection and again after a channel was
-// closed by the broker.
+// The Publisher keeps its connection up in the background. It declares exchanges
+// through Config.TopologyBuilder, once per connection and again after the broker
+// has closed a channel.
 //
-// A message whose confirm is overdue is unknown, and its channel takes no new
-// messages from then on. What else is outstanding there keeps its own full
-// ConfirmTimeout and is confirmed if its confirm comes, so a queue that is
-// stuck costs the others a change of channel and nothing else. (RabbitMQ itself
-// stops reading from a connection that has sent some hundreds of messages to a
-// queue that does not take them; then all are unknown, and the connection is
-// made anew.)
+// A message whose confirm is overdue has an unknown outcome. The Publisher then
+// sends new messages over another channel. The other outstanding messages of the
+// old channel keep their full ConfirmTimeout and can still be confirmed, so a
+// stuck queue costs the other queues only a change of channel. If a queue does
+// not accept messages, RabbitMQ itself stops reading from a connection that has
+// sent some hundreds of messages to that queue. Then all messages of the
+// connection are unknown, and the Publisher reconnects.
 //
-// A nack is a refusal, and after three in a row to one destination the next
-// messages go over another channel: one that has lost sight of a queue's leader
-// in a cluster would nack for ever. That is repeated after a pause that grows from
-// a second to a minute, with a new connection if nothing at all was confirmed
-// meanwhile.
+// A nack is a refusal. After three nacks in a row for one destination the
+// Publisher sends the next messages over another channel, because in a cluster a
+// channel that has lost the leader of a queue nacks for ever. It repeats the
+// change after a pause that grows from a second to a minute, and reconnects if no
+// message was confirmed since the last change.
 type Publisher struct {
 	config amqp.Config
 	cfg    PublisherConfig
@@ -47,91 +47,92 @@ type Publisher struct {
 	closeOnce sync.Once
 	closeErr  error
 
-	attend  chan struct{} // asks the keeper to look for a channel
-	kept    chan struct{} // closed when the keeper has ended
-	wake    chan struct{} // wakes the settler
-	settled chan struct{} // closed when the settler has ended
+	reopen          chan struct{} // asks serve to open a confirm channel
+	reconnectorDone chan struct{} // closed when the reconnector has ended
+	wake            chan struct{} // wakes the confirm loop
+	confirmsDone    chan struct{} // closed when the confirm loop has ended
 
 	instruments *instruments
 
-	mu sync.Mutex // guards what follows, and is never held during I/O
+	mu sync.Mutex // guards the fields below; never held during I/O
 
-	session *session // the connection, or nil
-	lane    *lane    // where to publish, or nil
-	lanes   []*lane  // everywhere that something may be outstanding
-	down    error    // why there is no connection
+	session  *session          // the connection, or nil
+	channel  *confirmChannel   // for new messages, or nil
+	channels []*confirmChannel // all that may have outstanding messages
+	down     error             // why there is no connection
 
-	unreadySince time.Time // of a time when nothing can be sent, else zero
+	unreadySince time.Time // since when nothing can be sent, or zero
 
 	count, bytes int // outstanding
 
-	changed chan struct{} // closed at the next change, if anybody waits for one
-	waited  bool
+	changed chan struct{} // closed at the next change if waiting is set
+	waiting bool
 
-	failed   []verdict // to be reported by the settler
-	dozing   bool      // the settler waits for nothing but wake
-	closing  bool      // nothing is sent any more
-	stopping bool      // nothing will be outstanding any more
-	stopped  bool      // the settler reports no more
+	failed   []outcome // for the confirm loop to report
+	idle     bool      // the confirm loop waits only for wake
+	closing  bool      // nothing more is sent
+	stopping bool      // no message becomes outstanding any more
+	stopped  bool      // the confirm loop reports no more
 }
 
-// NewPublisher takes watermill-amqp's config; what it reads there is
-// Connection, Marshaler (nil is Marshaler{}), Exchange, TopologyBuilder (nil is
-// the default one) and Publish.GenerateRoutingKey. Publish.Mandatory and
-// Publish.ConfirmDelivery are always on and Publish.ChannelPoolSize has no
-// meaning here; Publish.Transactional and Publish.Immediate are refused.
+// NewPublisher returns a Publisher for watermill-amqp's config. It reads these
+// fields: Connection, Marshaler (nil is Marshaler{}), Exchange, TopologyBuilder
+// (nil is watermill-amqp's default) and Publish.GenerateRoutingKey. It always
+// turns on Publish.Mandatory and Publish.ConfirmDelivery, ignores
+// Publish.ChannelPoolSize, and refuses Publish.Transactional and
+// Publish.Immediate.
 //
-// It does not need the broker: it connects in the background and keeps trying,
-// whatever goes wrong. Until there is a connection, messages are reported as
-// unavailable, with what stands in the way. An error of NewPublisher is one of
-// the configuration, and names every field that is wrong.
+// NewPublisher does not need the broker: the Publisher connects in the background
+// and keeps trying after every error. Until it is connected, messages are
+// unavailable, and their errors contain the reason. NewPublisher fails only if
+// the configuration is invalid; the error names every invalid field.
 func NewPublisher(config amqp.Config, cfg PublisherConfig) (*Publisher, error) {
-	config, cfg = withDefaults(config, cfg)
-	if err := validate(config, cfg); err != nil {
+	config, cfg = cfg.withDefaults(config)
+	if err := cfg.validate(config); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Publisher{
-		config:  config,
-		cfg:     cfg,
-		ctx:     ctx,
-		cancel:  cancel,
-		attend:  make(chan struct{}, 1),
-		kept:    make(chan struct{}),
-		wake:    make(chan struct{}, 1),
-		settled: make(chan struct{}),
-		changed: make(chan struct{}),
-		down:    errConnecting,
+		config:          config,
+		cfg:             cfg,
+		ctx:             ctx,
+		cancel:          cancel,
+		reopen:          make(chan struct{}, 1),
+		reconnectorDone: make(chan struct{}),
+		wake:            make(chan struct{}, 1),
+		confirmsDone:    make(chan struct{}),
+		changed:         make(chan struct{}),
+		down:            errConnecting,
 	}
 	p.instruments = newInstruments(p)
-	p.noteReadiness()
+	p.updateReadiness()
 	go func() {
-		defer close(p.kept)
-		p.keeper().keep(p)
+		defer close(p.reconnectorDone)
+		p.reconnector().run(p)
 	}()
-	go p.settle()
+	go p.processConfirms()
 	return p, nil
 }
 
-func (p *Publisher) keeper() *keeper {
-	return &keeper{
-		ctx:       p.ctx,
-		config:    p.config.Connection,
-		publishes: true,
-		pace:      pace{p.cfg.ReconnectMin, p.cfg.ReconnectMax},
-		dial:      p.cfg.DialTimeout,
-		write:     p.cfg.WriteTimeout,
-		logger:    p.cfg.Logger,
-		connects:  p.instruments.connects,
+func (p *Publisher) reconnector() *reconnector {
+	return &reconnector{
+		ctx:      p.ctx,
+		config:   p.config.Connection,
+		dial:     dialSettings{confirmChannels: true, dialTimeout: p.cfg.DialTimeout, writeTimeout: p.cfg.WriteTimeout},
+		pause:    retryPause{p.cfg.ReconnectMin, p.cfg.ReconnectMax},
+		logger:   p.cfg.Logger,
+		connects: p.instruments.connects,
 	}
 }
 
-// Publish sends the messages to topic, in order and without waiting for one
-// before the next, and returns when the fate of all is known.
+// Publish sends the messages to topic in order, without waiting for the confirm
+// of one before it sends the next. It returns when it knows the outcome of every
+// message.
 //
-// It returns nil when every message was routed, persisted and confirmed. Else
-// the error holds a *PublishError for every message that was not; its methods
-// Refused, Unacceptable and Unavailable are true if they are for all of these.
+// Publish returns nil if every message was routed, persisted and confirmed.
+// Otherwise the error contains a *PublishError for every other message. Its
+// methods Refused, Unacceptable and Unavailable are true if they are true for all
+// of these errors.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	var (
 		errs        = make([]error, len(messages))
@@ -148,28 +149,28 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	return join(errs)
 }
 
-// PublishAsync sends one message to topic and returns as soon as it is on its
-// way, and no longer needs the message. It blocks while the window is full, while
-// the exchange is declared, and while there is no connection or the broker
-// blocks it, for ReadyTimeout at most. Messages that one goroutine sends are
-// sent in order.
+// PublishAsync sends one message to topic. It returns when the message is in the
+// write buffer; the caller may then reuse the message. It blocks while the window
+// is full and while the exchange is declared. While there is no connection or the
+// broker blocks the connection, it blocks for up to ReadyTimeout. The messages of
+// one goroutine are sent in order.
 //
-// done is called exactly once: with nil when the message was routed, persisted
-// and confirmed, else with a *PublishError. It is never called from within
-// PublishAsync. All calls come one after another from a single goroutine (for
-// messages sent after Close, from one of their own), so done must not block,
-// publish or close.
+// PublishAsync calls done exactly once: with nil if the message was routed,
+// persisted and confirmed, otherwise with a *PublishError. It never calls done on
+// the caller's goroutine. One goroutine makes all calls of done, one after another,
+// so done must not block, publish or close. For a message that is sent after Close,
+// done has its own goroutine.
 func (p *Publisher) PublishAsync(topic string, msg *message.Message, done func(error)) {
 	p.publish(topic, msg, done)
 }
 
-// Close sends nothing more, waits for the outstanding confirms for up to
-// CloseTimeout, reports the rest as unknown, and closes the connection. When it
-// returns, done was called for everything that was sent, and no goroutine is
-// left. It does not hang on a broker that does not answer.
+// Close stops sending, waits for outstanding confirms for up to CloseTimeout,
+// reports the other messages as unknown, and closes the connection. When it
+// returns, done was called for every message that was sent, and all goroutines
+// have ended. Close does not hang if the broker does not respond.
 //
-// The error says how many messages were left unknown, if any. Calling Close
-// again waits for the first call and returns the same.
+// If messages are unknown, the error is [ErrUnknown] with their number. A second
+// call of Close waits for the first one and returns the same error.
 func (p *Publisher) Close() error {
 	p.closeOnce.Do(func() { p.closeErr = p.close() })
 	return p.closeErr
@@ -188,26 +189,27 @@ func (p *Publisher) close() error {
 	p.mu.Unlock()
 
 	p.cancel()
-	<-p.kept
+	<-p.reconnectorDone
 
 	p.mu.Lock()
 	p.stopping = true
-	p.wakeSettler()
+	p.wakeConfirmLoop()
 	p.mu.Unlock()
-	<-p.settled
+	<-p.confirmsDone
 	p.instruments.unobserve()
 
 	if unknown > 0 {
-		return fmt.Errorf("%w of %d messages that were outstanding after CloseTimeout %v",
+		return fmt.Errorf("%w of %d messages that were not confirmed within CloseTimeout %v",
 			ErrUnknown, unknown, p.cfg.CloseTimeout)
 	}
 	return nil
 }
 
-// wait gives up the lock until something has changed, or the time is up.
+// wait unlocks p.mu until the state has changed or limit fires. It reports
+// whether the state has changed.
 func (p *Publisher) wait(limit <-chan time.Time) (changed bool) {
 	change := p.changed
-	p.waited = true
+	p.waiting = true
 	p.mu.Unlock()
 	defer p.mu.Lock()
 	select {
@@ -218,9 +220,9 @@ func (p *Publisher) wait(limit <-chan time.Time) (changed bool) {
 	}
 }
 
-// noteReadiness is to be called with the lock held after a change of whether
-// messages can be sent.
-func (p *Publisher) noteReadiness() {
+// updateReadiness must be called with p.mu held after every change to the result
+// of unready.
+func (p *Publisher) updateReadiness() {
 	switch {
 	case p.unready() == nil:
 		p.unreadySince = time.Time{}
@@ -230,22 +232,22 @@ func (p *Publisher) noteReadiness() {
 	p.broadcast()
 }
 
-// broadcast tells those who wait that something has changed. The lock is held.
+// broadcast wakes all callers of wait. p.mu must be held.
 func (p *Publisher) broadcast() {
-	if p.waited {
-		p.waited = false
+	if p.waiting {
+		p.waiting = false
 		close(p.changed)
 		p.changed = make(chan struct{})
 	}
 }
 
-// wakeSettler is called with the lock held.
-func (p *Publisher) wakeSettler() {
-	p.dozing = false
+// wakeConfirmLoop must be called with p.mu held.
+func (p *Publisher) wakeConfirmLoop() {
+	p.idle = false
 	notify(p.wake)
 }
 
-// notify sends a signal of which one is as good as many.
+// notify sends a signal, or nothing if a signal is pending. It does not block.
 func notify(signal chan<- struct{}) {
 	select {
 	case signal <- struct{}{}:

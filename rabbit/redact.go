@@ -5,13 +5,13 @@ import (
 	"regexp"
 )
 
-// Everything between "//" and the last "@" of a word. That is too much where a
-// path has an "@", which does no harm.
+// userinfo matches from "//" to the last "@" of a word. It also removes the path
+// of a URL without credentials if the path has an "@", which does no harm.
 var userinfo = regexp.MustCompile(`//[^\s"]*@`)
 
-// redact takes credentials in URLs out of an error's text. Every error that
-// was not made here passes through it before it is logged or returned. An
-// error that had any is replaced, or unwrapping it would show them again.
+// redact removes credentials in URLs from the text of an error. Every error of
+// another package must be redacted before it is logged or returned. An error
+// with credentials is replaced, because unwrapping it would show them.
 func redact(err error) error {
 	if err == nil {
 		return nil

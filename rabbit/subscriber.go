@@ -18,172 +18,175 @@ var (
 	_ message.SubscribeInitializer = (*Subscriber)(nil)
 )
 
-// ErrGivenBack is the error of Close that messages were still being handled when
-// CloseTimeout was over. The broker delivers them again.
+// ErrGivenBack is the error of Subscriber.Close if handlers still ran when
+// CloseTimeout was over. The broker delivers their messages again.
 var ErrGivenBack = errors.New("rabbit: given back without an ack")
 
 // Subscriber consumes with many messages in flight. It is safe for concurrent
-// use; all its subscriptions share one connection, and each has a channel.
+// use. All its subscriptions share one connection; each has its own AMQP channel.
 //
-// The messages of a subscription come out of its one Go channel, and each waits
-// for its own Ack or Nack. An ack goes to the AMQP channel that its message came
-// from, or nowhere if that is gone. The context of a message has the values of
-// Subscribe's, but not its end: it ends when the message is answered, or when
-// that can no longer reach the broker, because the connection is lost or
+// A subscription has one Go channel for its messages, and each message waits for
+// its own Ack or Nack. The Subscriber sends an ack to the AMQP channel that
+// delivered the message, or to no channel if that one is closed. The context of a
+// message has the values of Subscribe's context, but not its end: it ends when
+// the message is acked or nacked, when the connection is lost, or when
 // CloseTimeout is over.
 //
-// A nacked message goes back to its queue after a pause that grows (NackMin,
-// NackMax), by basic.nack with requeue: from RabbitMQ 4.3 that does not count
-// towards the queue's delivery limit. With Consume.NoRequeueOnNack it is dropped
-// or dead-lettered instead, without a pause.
+// The Subscriber returns a nacked message to its queue after a growing pause
+// (NackMin, NackMax). It uses basic.nack with requeue: from RabbitMQ 4.3 that
+// does not count towards the queue's delivery limit. With Consume.NoRequeueOnNack
+// the broker drops or dead-letters the message instead, without a pause.
 //
-// Lost connections, closed channels, and consumers that the broker cancelled,
-// for instance because the queue was deleted, are logged once and made anew,
-// with the topology declared again through Config.TopologyBuilder.
+// After a lost connection, a closed channel, or a consumer that the broker has
+// cancelled (for example because the queue was deleted), the Subscriber logs the
+// loss once, declares the topology again through Config.TopologyBuilder, and
+// continues to consume.
 //
-// A message that Config.Marshaler cannot read is delivered as Marshaler reads
-// it: metadata in text, payload as it came. The middlewares of this module take
-// it for a permanent failure and do not call the handler, so that poison
-// quarantines it; other handlers ask [Undecodable].
+// A message that Config.Marshaler cannot read is delivered as [Marshaler] reads
+// it: headers as text, payload unchanged. The middlewares of this module treat it
+// as a permanent failure and do not call the handler, so poison quarantines it.
+// Other handlers call [Undecodable].
 type Subscriber struct {
 	config amqp.Config
 	cfg    SubscriberConfig
 
-	ctx     context.Context // ends when all subscriptions have ended
-	cancel  context.CancelFunc
-	closing context.Context // ends when Close is called
-	stop    context.CancelFunc
-	kept    chan struct{} // closed when the keeper has ended
+	ctx             context.Context // ends when all subscriptions have ended
+	cancel          context.CancelFunc
+	closing         context.Context // ends when Close is called
+	startClosing    context.CancelFunc
+	reconnectorDone chan struct{} // closed when the reconnector has ended
 
 	closeOnce sync.Once
 	closeErr  error
 
 	instruments   *subscriberInstruments
 	inFlight      atomic.Int64
-	givenBack     atomic.Int64 // by subscriptions that Close ended
+	givenBack     atomic.Int64 // messages given back by subscriptions that Close ended
 	subscriptions sync.WaitGroup
-	left          sync.WaitGroup // of what they leave behind, which ends with the connection
+	background    sync.WaitGroup // requests that a subscription leaves behind; they end with the connection
 
 	mu        sync.Mutex
 	closed    bool
-	link      *link         // the connection, or nil
-	down      error         // why there is none
-	downSince time.Time     // since when
-	changed   chan struct{} // closed when that changes
+	conn      *connection   // or nil
+	down      error         // why there is no connection
+	downSince time.Time     // since when there is no connection
+	changed   chan struct{} // closed when conn or down changes
 }
 
-// NewSubscriber takes watermill-amqp's config; what it reads there is
-// Connection, Marshaler (nil is Marshaler{}), Exchange, Queue, QueueBind,
-// Consume and TopologyBuilder (nil is the default one). Every subscription has a
-// channel of its own, so Consume.Qos.Global has no meaning here.
+// NewSubscriber returns a Subscriber for watermill-amqp's config. It reads these
+// fields: Connection, Marshaler (nil is Marshaler{}), Exchange, Queue, QueueBind,
+// Consume and TopologyBuilder (nil is watermill-amqp's default). It ignores
+// Consume.Qos.Global, because every subscription has its own channel.
 //
-// It does not need the broker: it connects in the background and keeps trying,
-// whatever goes wrong. An error of NewSubscriber is one of the configuration,
-// and names every field that is wrong.
+// NewSubscriber does not need the broker: the Subscriber connects in the
+// background and keeps trying after every error. NewSubscriber fails only if the
+// configuration is invalid; the error names every invalid field.
 func NewSubscriber(config amqp.Config, cfg SubscriberConfig) (*Subscriber, error) {
 	config, cfg = cfg.withDefaults(config)
 	if err := cfg.validate(config); err != nil {
 		return nil, err
 	}
 	s := &Subscriber{
-		config:    config,
-		cfg:       cfg,
-		kept:      make(chan struct{}),
-		down:      errConnecting,
-		downSince: time.Now(),
-		changed:   make(chan struct{}),
+		config:          config,
+		cfg:             cfg,
+		reconnectorDone: make(chan struct{}),
+		down:            errConnecting,
+		downSince:       time.Now(),
+		changed:         make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.closing, s.stop = context.WithCancel(context.Background())
+	s.closing, s.startClosing = context.WithCancel(context.Background())
 	s.instruments = newSubscriberInstruments(s)
 	go func() {
-		defer close(s.kept)
-		s.keeper().keep(s)
+		defer close(s.reconnectorDone)
+		s.reconnector().run(s)
 	}()
 	return s, nil
 }
 
-func (s *Subscriber) keeper() *keeper {
-	return &keeper{
+func (s *Subscriber) reconnector() *reconnector {
+	return &reconnector{
 		ctx:      s.ctx,
 		config:   s.config.Connection,
-		pace:     s.pace(),
-		dial:     s.cfg.DialTimeout,
-		write:    s.cfg.WriteTimeout,
+		dial:     dialSettings{dialTimeout: s.cfg.DialTimeout, writeTimeout: s.cfg.WriteTimeout},
+		pause:    s.retryPause(),
 		logger:   s.cfg.Logger,
 		connects: s.instruments.connects,
 	}
 }
 
-func (s *Subscriber) pace() pace { return pace{s.cfg.ReconnectMin, s.cfg.ReconnectMax} }
+func (s *Subscriber) retryPause() retryPause {
+	return retryPause{s.cfg.ReconnectMin, s.cfg.ReconnectMax}
+}
 
-// Subscribe declares the topology of topic and consumes its queue, until ctx
-// ends or Close is called. It returns when it consumes, or, if there is no
-// connection within ReadyTimeout, when it has found that: then it begins when
-// there is one.
+// Subscribe declares the topology of topic and consumes its queue until ctx ends
+// or Close is called. It returns when it consumes. If there is no connection
+// within ReadyTimeout, it returns without an error, and consumes as soon as there
+// is a connection.
 //
-// Its error is that the broker refuses the topology, for instance because there
-// is a queue of that name and another kind; or that ctx has ended or the
-// Subscriber is closed ([ErrClosed]).
+// It fails if the broker refuses the topology, for example because a queue of
+// that name has another type; if ctx has ended; or if the Subscriber is closed
+// ([ErrClosed]).
 //
-// When ctx ends, or at Close, messages that no handler has yet go back to the
-// queue, and those in flight have CloseTimeout to be acked or nacked. Then the
-// returned channel is closed. A queue that does not answer is waited for until
-// DialTimeout is over; it gets its messages back when it answers, or at Close.
+// When ctx ends or Close is called, messages that no handler has received return
+// to the queue, and handlers have CloseTimeout to ack or nack the messages in
+// flight. Then the returned channel is closed. If the broker does not reply for
+// the queue, the channel is closed after DialTimeout; the queue gets its messages
+// back when the broker replies, or at Close.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if !s.begin() {
 		return nil, ErrClosed
 	}
 	sub := s.newSubscription(ctx, topic)
-	in, err := sub.first()
+	ch, err := sub.startConsuming()
 	if err != nil {
 		sub.cancel()
-		sub.abandon()
+		sub.discardOpening()
 		sub.ended()
 		s.subscriptions.Done()
 		return nil, err
 	}
 	go func() {
 		defer s.subscriptions.Done()
-		sub.run(in)
+		sub.run(ch)
 	}()
 	return sub.out, nil
 }
 
-// SubscribeInitialize declares the topology of topic. It waits for a connection
-// for ReadyTimeout at most, and then for the broker for DialTimeout; if that is
-// not enough, that is the error.
+// SubscribeInitialize declares the topology of topic. It waits up to ReadyTimeout
+// for a connection and then up to DialTimeout for the broker, and fails if either
+// takes longer.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if !s.begin() {
 		return ErrClosed
 	}
 	defer s.subscriptions.Done()
-	l, err := s.ready(s.closing)
+	c, err := s.waitReady(s.closing)
 	if err != nil {
-		return fmt.Errorf("rabbit: topic %q: %w", topic, err)
+		return fmt.Errorf("rabbit: declare topology of topic %q: %w", topic, err)
 	}
 	declared := make(chan error, 1)
-	s.left.Go(func() {
-		declared <- l.patiently(func() error { return s.initialize(l, topic) })
+	s.background.Go(func() {
+		declared <- c.queueRequest(func() error { return s.initialize(c, topic) })
 	})
-	limit := time.NewTimer(l.timeout)
+	limit := time.NewTimer(c.timeout)
 	defer limit.Stop()
 	select {
 	case err := <-declared:
 		return redact(err)
 	case <-limit.C:
-		return fmt.Errorf("rabbit: topic %q: %w", topic, errSlow)
+		return fmt.Errorf("rabbit: declare topology of topic %q: %w", topic, errNoReply)
 	}
 }
 
-func (s *Subscriber) initialize(l *link, topic string) error {
+func (s *Subscriber) initialize(c *connection, topic string) error {
 	sub := s.newSubscription(s.closing, topic)
 	defer sub.cancel()
-	return onChannel(l.conn, func(channel *amqp091.Channel) error { return sub.declare(l, channel) })
+	return onChannel(c.amqp, func(channel *amqp091.Channel) error { return sub.declare(c, channel) })
 }
 
-// begin reports false when the Subscriber is closed. Else Close waits for
-// subscriptions.Done.
+// begin reports false if the Subscriber is closed. Otherwise Close waits until
+// the caller calls s.subscriptions.Done.
 func (s *Subscriber) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,14 +197,16 @@ func (s *Subscriber) begin() bool {
 	return true
 }
 
-// Close takes no more messages, gives back those that no handler has yet, waits
-// for those in flight for up to CloseTimeout, gives back the rest by closing
-// their channels, and closes the connection. What is acked meanwhile is acked.
-// When it returns, the channels of all subscriptions are closed, and no
-// goroutine is left. It does not hang on a broker that does not answer.
+// Close stops consuming and returns the messages that no handler has received to
+// their queues. It waits for the messages in flight for up to CloseTimeout, and
+// still sends their acks. Then it closes the AMQP channels, which returns the
+// other messages to their queues, and closes the connection. When Close returns,
+// the Go channels of all subscriptions are closed, and all goroutines have ended.
+// Close does not hang if the broker does not respond.
 //
-// The error is ErrGivenBack with the number of messages, if there were any.
-// Calling Close again waits for the first call and returns the same.
+// If messages in flight were given back, the error is [ErrGivenBack] with their
+// number. A second call of Close waits for the first one and returns the same
+// error.
 func (s *Subscriber) Close() error {
 	s.closeOnce.Do(func() { s.closeErr = s.close() })
 	return s.closeErr
@@ -212,11 +217,11 @@ func (s *Subscriber) close() error {
 	s.closed = true
 	s.mu.Unlock()
 
-	s.stop()
+	s.startClosing()
 	s.subscriptions.Wait()
 	s.cancel()
-	<-s.kept
-	s.left.Wait()
+	<-s.reconnectorDone
+	s.background.Wait()
 	s.instruments.unobserve()
 
 	if n := s.givenBack.Load(); n > 0 {
@@ -225,62 +230,62 @@ func (s *Subscriber) close() error {
 	return nil
 }
 
-// serve implements keeps.
-func (s *Subscriber) serve(l *link) (polite bool, why error) {
+// serve implements connectionUser.
+func (s *Subscriber) serve(c *connection) (graceful bool, reason error) {
 	s.mu.Lock()
-	s.link = l
+	s.conn = c
 	s.broadcast()
 	s.mu.Unlock()
 	select {
 	case <-s.ctx.Done():
 		return true, ErrClosed
-	case reason, ok := <-l.closed:
-		return false, l.reason(reason, ok)
+	case reason, ok := <-c.closed:
+		return false, c.closeReason(reason, ok)
 	}
 }
 
-// disconnected implements keeps.
-func (s *Subscriber) disconnected(why error) {
+// disconnected implements connectionUser.
+func (s *Subscriber) disconnected(reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.link != nil {
+	if s.conn != nil {
 		s.downSince = time.Now()
 	}
-	s.link, s.down = nil, why
+	s.conn, s.down = nil, reason
 	s.broadcast()
 }
 
-// broadcast tells those who wait that something has changed. The lock is held.
+// broadcast wakes all goroutines that wait for changed. s.mu must be held.
 func (s *Subscriber) broadcast() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// ready returns the connection, if there is one before ReadyTimeout is over.
-// Else the error says what stands in the way.
-func (s *Subscriber) ready(ctx context.Context) (*link, error) {
+// waitReady returns the connection. If there is none when ReadyTimeout is over,
+// the error is the reason.
+func (s *Subscriber) waitReady(ctx context.Context) (*connection, error) {
 	s.mu.Lock()
 	left := time.Until(s.downSince.Add(s.cfg.ReadyTimeout))
 	s.mu.Unlock()
 	limited, cancel := context.WithTimeout(ctx, max(left, time.Millisecond))
 	defer cancel()
-	if l := s.await(limited); l != nil {
-		return l, nil
+	if c := s.waitConnected(limited); c != nil {
+		return c, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return nil, errors.Join(ctx.Err(), s.down)
 }
 
-// await returns the connection as soon as there is one, or nil when ctx has
-// ended.
-func (s *Subscriber) await(ctx context.Context) *link {
+// waitConnected returns the connection as soon as there is one, or nil when ctx
+// ends.
+func (s *Subscriber) waitConnected(ctx context.Context) *connection {
 	for {
 		s.mu.Lock()
-		l, changed := s.link, s.changed
+		c, changed := s.conn, s.changed
 		s.mu.Unlock()
-		if l != nil && !l.conn.IsClosed() {
-			return l
+		if c != nil && !c.amqp.IsClosed() {
+			return c
 		}
 		select {
 		case <-changed:

@@ -12,73 +12,76 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// SubscriberConfig is what a Subscriber needs beyond watermill-amqp's Config.
-// The zero value is a good choice.
+// SubscriberConfig configures a Subscriber in addition to watermill-amqp's
+// Config. The zero value is ready for production use.
 type SubscriberConfig struct {
-	// InFlight is how many messages of one subscription may be handled at the
-	// same time. 1 to 65535. Defaults to 4 per CPU. Handlers that must see
-	// messages in the order of the queue need 1.
+	// InFlight is the maximal number of messages of one subscription that are
+	// handled at the same time. 1 to 65535. Defaults to 4 per CPU. Handlers that
+	// need the messages in the order of the queue require 1.
 	//
-	// The prefetch count is twice as many, so that a handler that is done finds
-	// the next message at hand; with 1 in flight it is 1, or a message that is
-	// given back would come after its successor. Consume.Qos.PrefetchCount is
-	// used instead where it is over 1, which watermill-amqp's constructors set,
-	// but never less than InFlight.
+	// The prefetch count is twice InFlight, so that a handler that returns can
+	// start with the next message at once. If InFlight is 1, the prefetch count
+	// is 1, so that no message that is given back comes after its successor. If
+	// Consume.Qos.PrefetchCount is over 1, the larger of PrefetchCount and
+	// InFlight is used instead. watermill-amqp's constructors set PrefetchCount
+	// to 1.
 	InFlight int
 
-	// NackMin and NackMax bound the pause before a nacked message is given back
-	// to its queue. It doubles from one to the other with every time that the
-	// message was given back, with jitter. Meanwhile the message stays in flight.
-	// Default to 100 ms and 10 s.
+	// NackMin and NackMax bound the pause before a nacked message returns to its
+	// queue. The pause doubles from NackMin to NackMax each time the message
+	// returns, with jitter. The message counts as in flight during the pause.
+	// They default to 100 ms and 10 s.
 	NackMin, NackMax time.Duration
 
-	// LongestUnackedWait is how long a message is kept without an ack at the most, by
-	// the slowest handler or by the UnackedWait of retry, poison or durable. It bounds
-	// nothing: a subscription whose queue has a consumer timeout that is too
-	// short says so when it begins. Messages at hand wait for those in flight
-	// first, so with the default prefetch count a message can take twice as long.
-	// Defaults to 10 minutes, as they do.
+	// LongestUnackedWait is the longest time that a message waits for its ack,
+	// because of the slowest handler or the UnackedWait of retry, poison or
+	// durable. It does not limit anything. A subscription compares it with the
+	// consumer timeout of its queue when it begins, and logs an error if the
+	// timeout is too short. A prefetched message first waits for the messages in
+	// flight, so with the default prefetch count it can be unacked for twice this
+	// time. Defaults to 10 minutes, the default of UnackedWait.
 	LongestUnackedWait time.Duration
 
-	// ReadyTimeout is how long Subscribe waits for a connection before it leaves
-	// the rest to the background, counted from when there was none. Defaults to
-	// 5 s.
+	// ReadyTimeout is how long Subscribe waits for a connection before it
+	// continues in the background. It counts from the loss of the connection, or
+	// from NewSubscriber. Defaults to 5 s.
 	ReadyTimeout time.Duration
 
 	// CloseTimeout is how long the end of a subscription, by Close or by its
 	// context, waits for the messages in flight. Defaults to 10 s.
 	CloseTimeout time.Duration
 
-	// DialTimeout bounds everything that sets up a connection: name resolution,
-	// TCP, TLS and AMQP together; and how long Subscribe waits for the broker to
-	// set up a subscription on it, and the end of a subscription for the broker to
-	// end it, which then go on in the background. A Dial function in
-	// Connection.AmqpConfig has to bound itself. Defaults to the
+	// DialTimeout bounds the whole set-up of a connection: name resolution, TCP,
+	// TLS and AMQP together. It is also how long Subscribe waits for the broker
+	// to set up a subscription, and how long the end of a subscription waits for
+	// the broker's reply; then both continue in the background. A Dial function
+	// in Connection.AmqpConfig must have its own timeout. Defaults to the
 	// connection_timeout of the URI, else to 10 s.
 	DialTimeout time.Duration
 
 	// WriteTimeout is how long a write to the network may make no progress
-	// before the connection is given up. Defaults to 10 s.
+	// before the connection is closed. Defaults to 10 s.
 	WriteTimeout time.Duration
 
-	// ReconnectMin and ReconnectMax bound the pause between attempts to connect,
-	// and to consume. It doubles from one to the other, with jitter; the first
-	// attempt after a loss is made at once. Default to Connection.Reconnect's
-	// initial and maximal interval where that is set, else to 100 ms and 10 s.
+	// ReconnectMin and ReconnectMax bound the pause between attempts to connect
+	// and between attempts to consume. The pause doubles from ReconnectMin to
+	// ReconnectMax, with jitter; the first attempt after a loss has no pause.
+	// They default to Connection.Reconnect's initial and maximal interval where
+	// that is set, else to 100 ms and 10 s.
 	ReconnectMin, ReconnectMax time.Duration
 
-	// Logger hears of every change: connected, lost, a consumer that was
-	// cancelled; and of each message that cannot be decoded. It hears no
-	// credentials. Defaults to slog's default logger; watermill.NopLogger{}
-	// silences it.
+	// Logger receives every change of state: connected, lost, a consumer that
+	// was cancelled. It also receives a line for each message that cannot be
+	// decoded. It receives no credentials. Defaults to slog's default logger;
+	// watermill.NopLogger{} silences it.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider is where the instruments are made. Defaults to
-	// OpenTelemetry's global one, which does nothing until another is set.
+	// MeterProvider creates the instruments. Defaults to OpenTelemetry's global
+	// provider, which does nothing until another one is set.
 	MeterProvider metric.MeterProvider
 }
 
-// withDefaults fills in both configs as the Subscriber uses them.
+// withDefaults replaces zero values in both configurations.
 func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, SubscriberConfig) {
 	if config.Marshaler == nil {
 		config.Marshaler = Marshaler{}
@@ -90,11 +93,11 @@ func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, Subsc
 		config.QueueBind.GenerateRoutingKey = func(string) string { return "" }
 	}
 
-	connection := connectionDefaults(config.Connection, connectionTimes{
-		dial: cfg.DialTimeout, write: cfg.WriteTimeout, low: cfg.ReconnectMin, high: cfg.ReconnectMax,
-	})
-	cfg.DialTimeout, cfg.WriteTimeout = connection.dial, connection.write
-	cfg.ReconnectMin, cfg.ReconnectMax = connection.low, connection.high
+	times := connectionTimes{
+		dial: cfg.DialTimeout, write: cfg.WriteTimeout, reconnectMin: cfg.ReconnectMin, reconnectMax: cfg.ReconnectMax,
+	}.withDefaults(config.Connection)
+	cfg.DialTimeout, cfg.WriteTimeout = times.dial, times.write
+	cfg.ReconnectMin, cfg.ReconnectMax = times.reconnectMin, times.reconnectMax
 	cfg.InFlight = cmp.Or(cfg.InFlight, 4*runtime.GOMAXPROCS(0))
 	cfg.NackMin = cmp.Or(cfg.NackMin, 100*time.Millisecond)
 	cfg.NackMax = cmp.Or(cfg.NackMax, max(10*time.Second, cfg.NackMin))
@@ -107,12 +110,12 @@ func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, Subsc
 	return config, cfg
 }
 
-// prefetch is how many messages the broker is to send ahead of acks. asked is
-// what watermill-amqp's config says.
-func (cfg SubscriberConfig) prefetch(asked int) int {
+// prefetch returns the prefetch count of a subscription. configured is the
+// PrefetchCount of watermill-amqp's config.
+func (cfg SubscriberConfig) prefetch(configured int) int {
 	switch {
-	case asked > 1:
-		return max(cfg.InFlight, asked)
+	case configured > 1:
+		return max(cfg.InFlight, configured)
 	case cfg.InFlight == 1:
 		return 1
 	default:
@@ -120,9 +123,9 @@ func (cfg SubscriberConfig) prefetch(asked int) int {
 	}
 }
 
-// longestStay is how long a message can be without an ack: it waits for those
-// before it that were sent ahead, and is then in flight itself.
-func (cfg SubscriberConfig) longestStay(prefetch int) time.Duration {
+// longestUnacked returns how long a message can be unacked: it waits for the
+// messages that were prefetched before it, and is then in flight itself.
+func (cfg SubscriberConfig) longestUnacked(prefetch int) time.Duration {
 	rounds := (prefetch + cfg.InFlight - 1) / cfg.InFlight
 	if cfg.LongestUnackedWait > math.MaxInt64/time.Duration(rounds) {
 		return math.MaxInt64
@@ -130,17 +133,18 @@ func (cfg SubscriberConfig) longestStay(prefetch int) time.Duration {
 	return time.Duration(rounds) * cfg.LongestUnackedWait
 }
 
-// validate names everything that is wrong, at once.
+// validate returns the errors of all invalid fields.
 func (cfg SubscriberConfig) validate(config amqp.Config) error {
-	c := checks{validateConnection(config.Connection)}
-	c.checkf(config.Queue.GenerateName != nil, "Queue.GenerateName is nil")
-	c.checkf(config.Exchange.GenerateName != nil, "Exchange.GenerateName is nil")
+	errs := configErrors{validateConnection(config.Connection)}
+	errs.requiref(config.Queue.GenerateName != nil, "Queue.GenerateName is nil")
+	errs.requiref(config.Exchange.GenerateName != nil, "Exchange.GenerateName is nil")
 	prefetch := config.Consume.Qos
-	c.checkf(prefetch.PrefetchCount >= 0 && prefetch.PrefetchCount <= math.MaxUint16,
-		"Consume.Qos.PrefetchCount is %d, not in 0..%d", prefetch.PrefetchCount, math.MaxUint16)
-	c.checkf(prefetch.PrefetchSize == 0, "Consume.Qos.PrefetchSize is not supported by RabbitMQ")
-	c.checkf(cfg.InFlight > 0 && cfg.InFlight <= math.MaxUint16,
-		"InFlight is %d, not in 1..%d", cfg.InFlight, math.MaxUint16)
+	errs.requiref(prefetch.PrefetchCount >= 0 && prefetch.PrefetchCount <= math.MaxUint16,
+		"Consume.Qos.PrefetchCount is %d; it must be in 0..%d", prefetch.PrefetchCount, math.MaxUint16)
+	errs.requiref(prefetch.PrefetchSize == 0,
+		"Consume.Qos.PrefetchSize is %d, which RabbitMQ does not support; set it to 0", prefetch.PrefetchSize)
+	errs.requiref(cfg.InFlight > 0 && cfg.InFlight <= math.MaxUint16,
+		"InFlight is %d; it must be in 1..%d", cfg.InFlight, math.MaxUint16)
 	for _, d := range []duration{
 		{"NackMin", cfg.NackMin},
 		{"NackMax", cfg.NackMax},
@@ -152,10 +156,10 @@ func (cfg SubscriberConfig) validate(config amqp.Config) error {
 		{"ReconnectMin", cfg.ReconnectMin},
 		{"ReconnectMax", cfg.ReconnectMax},
 	} {
-		c.positive(d)
+		errs.requirePositive(d)
 	}
-	c.checkf(cfg.NackMin <= cfg.NackMax, "NackMin is %v: more than NackMax, %v", cfg.NackMin, cfg.NackMax)
-	c.checkf(cfg.ReconnectMin <= cfg.ReconnectMax,
-		"ReconnectMin is %v: more than ReconnectMax, %v", cfg.ReconnectMin, cfg.ReconnectMax)
-	return errors.Join(c...)
+	errs.requiref(cfg.NackMin <= cfg.NackMax, "NackMin is %v; it must not exceed NackMax, %v", cfg.NackMin, cfg.NackMax)
+	errs.requiref(cfg.ReconnectMin <= cfg.ReconnectMax,
+		"ReconnectMin is %v; it must not exceed ReconnectMax, %v", cfg.ReconnectMin, cfg.ReconnectMax)
+	return errors.Join(errs...)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// said counts the lines that begin so.
+// said counts the lines with this prefix.
 func (h *heard) said(prefix string) int {
 	n := 0
 	for _, line := range h.all() {
@@ -28,13 +28,13 @@ func (h *heard) said(prefix string) int {
 	return n
 }
 
-// connections closes all connections of the broker, as an operator would.
+// closeConnections closes all connections of the broker, as an operator can.
 func closeConnections(t *testing.T, broker testkit.Broker) {
 	t.Helper()
 	broker.Ctl(t, "close_all_connections", "--vhost", broker.VHost, "test")
 }
 
-func TestTrap44_QueueIsDeletedAndMadeAgain(t *testing.T) {
+func TestTrap44_QueueIsDeletedAndDeclaredAgain(t *testing.T) {
 	for _, kind := range []string{"classic", "quorum"} {
 		t.Run(kind, func(t *testing.T) {
 			uri := brokerURL(t)
@@ -51,24 +51,24 @@ func TestTrap44_QueueIsDeletedAndMadeAgain(t *testing.T) {
 					t.Fatal(err)
 				}
 				id := fmt.Sprint("m", i)
-				eventually(t, "it is there again", func() bool { return depth(t, uri, queue) >= 0 })
+				eventually(t, "the queue exists again", func() bool { return depth(t, uri, queue) >= 0 })
 				send(t, uri, queue, id)
-				msg := receive(t, messages) // not an empty one
+				msg := receive(t, messages) // fails on an empty message
 				if msg.UUID != id {
 					t.Errorf("got %s, want %s", msg.UUID, id)
 				}
 				msg.Ack()
 			}
-			if lost, on := h.said("Not consuming"), h.said("Consuming"); lost != 3 || on != 4 {
-				t.Errorf("logged: lost %d times, consuming %d times: %q", lost, on, h.all())
+			if lost, on := h.said(interruptedLine), h.said(consumingLine); lost != 3 || on != 4 {
+				t.Errorf("logged: interrupted %d times, started %d times: %q", lost, on, h.all())
 			}
 		})
 	}
 }
 
-// The consumer is cancelled under messages that are being handled: they can
-// still be acked, and none is lost.
-func TestTrap44_CancelledConsumerKeepsWhatIsInFlight(t *testing.T) {
+// The broker cancels a consumer while a message is handled. The message can still
+// be acked.
+func TestTrap44_CancelledConsumerKeepsMessagesInFlight(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	cfg := brisk
@@ -80,19 +80,19 @@ func TestTrap44_CancelledConsumerKeepsWhatIsInFlight(t *testing.T) {
 	if _, err := admin(t, uri).QueueDelete(queue, false, false, false); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is there again", func() bool { return depth(t, uri, queue) >= 0 })
+	eventually(t, "the queue exists again", func() bool { return depth(t, uri, queue) >= 0 })
 	send(t, uri, queue, "b")
 	receive(t, messages).Ack()
 	if err := held.Context().Err(); err != nil {
 		t.Errorf("the handler was cancelled: %v", err)
 	}
 	held.Ack()
-	finished(t, "it is answered", held.Context().Done())
+	finished(t, "the ack is sent", held.Context().Done())
 	send(t, uri, queue, "c")
 	receive(t, messages).Ack()
 }
 
-func TestTrap45_AcksOfALostConnectionGoNowhere(t *testing.T) {
+func TestTrap45_AcksOfALostConnectionAreNotSent(t *testing.T) {
 	broker := testkit.Rabbit(t)
 	queue := declareQueue(t, broker.URL, nil)
 	h := new(heard)
@@ -110,12 +110,12 @@ func TestTrap45_AcksOfALostConnectionGoNowhere(t *testing.T) {
 	}
 	again := []*message.Message{receive(t, messages), receive(t, messages)}
 	for _, msg := range again {
-		if msg.Metadata.Get(rabbit.MetadataRedelivered) != "true" {
+		if msg.Metadata.Get("once_redelivered") != "true" {
 			t.Errorf("%s is not redelivered", msg.UUID)
 		}
 	}
-	// Both generations number their deliveries 1 and 2: acked on the new
-	// channel, the old ones would ack the new ones, or close it.
+	// Both channels number their deliveries 1 and 2. On the new channel, the acks of
+	// the old deliveries would ack the new ones or close the channel.
 	for _, msg := range old {
 		msg.Ack()
 	}
@@ -137,13 +137,13 @@ func TestTrap45_AcksOfALostConnectionGoNowhere(t *testing.T) {
 			t.Error(line)
 		}
 	}
-	if n := h.said("No connection"); n != 2 {
+	if n := h.said(lostLine); n != 2 {
 		t.Errorf("two losses were logged %d times: %q", n, h.all())
 	}
 }
 
-// Messages at handlers count against InFlight even when their connection is
-// lost: a stuck handler is not started over and over.
+// Messages in handlers count towards InFlight even after their connection is lost.
+// Otherwise a stuck handler would be started again and again.
 func TestInFlightIsBoundedAcrossConnections(t *testing.T) {
 	broker := testkit.Rabbit(t)
 	queue := declareQueue(t, broker.URL, nil)
@@ -163,7 +163,7 @@ func TestInFlightIsBoundedAcrossConnections(t *testing.T) {
 
 func TestTrap46_ConsumerTimeoutIsSurvived(t *testing.T) {
 	broker := testkit.PrivateRabbit(t, "consumer_timeout = 1000")
-	eval(t, broker, "application:set_env(rabbit, channel_tick_interval, 500).") // how often it is looked at
+	eval(t, broker, "application:set_env(rabbit, channel_tick_interval, 500).") // how often the broker checks the timeout
 	queue := declareQueue(t, broker.URL("/"), nil)
 	h := new(heard)
 	cfg := brisk
@@ -174,14 +174,14 @@ func TestTrap46_ConsumerTimeoutIsSurvived(t *testing.T) {
 	slow := receive(t, messages)
 	finished(t, "the broker closes the channel under it", slow.Context().Done())
 	again := receive(t, messages)
-	if again.UUID != "slow" || again.Metadata.Get(rabbit.MetadataRedelivered) != "true" {
+	if again.UUID != "slow" || again.Metadata.Get("once_redelivered") != "true" {
 		t.Errorf("got %+v", again)
 	}
 	slow.Ack()
 	again.Ack()
 	send(t, broker.URL("/"), queue, "next")
 	receive(t, messages).Ack()
-	if n := h.said("Not consuming"); n == 0 {
+	if n := h.said(interruptedLine); n == 0 {
 		t.Errorf("logged: %q", h.all())
 	}
 }
@@ -192,12 +192,12 @@ func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
 		args  amqp091.Table
 		lines []string
 	}{
-		{amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(3)}, []string{"The broker drops"}},
+		{amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(3)}, []string{dropsLine}},
 		{
 			amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(3), "x-dead-letter-exchange": ""},
-			[]string{"The broker dead-letters"},
+			[]string{"Queue limit dead-letters"},
 		},
-		{amqp091.Table{"x-queue-type": "quorum"}, nil}, // 3.10 has no limit of its own
+		{amqp091.Table{"x-queue-type": "quorum"}, nil}, // RabbitMQ 3.10 has no default limit
 		{nil, nil},
 	} {
 		h := new(heard)
@@ -210,7 +210,7 @@ func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-		if n := h.said("The broker"); n != len(c.lines) {
+		if n := h.said("Queue limit") + h.said(timeoutLine); n != len(c.lines) {
 			t.Errorf("%v: %q", c.args, h.all())
 		}
 		for _, line := range c.lines {
@@ -220,18 +220,18 @@ func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
 		}
 	}
 
-	// Messages at hand wait for those in flight, and are then held as long.
+	// A prefetched message waits for those in flight, and is then in flight as long.
 	for _, c := range []struct {
 		inFlight int
-		hold     time.Duration
+		wait     time.Duration
 		reported int
 	}{{1, time.Hour, 1}, {1, 20 * time.Minute, 0}, {2, 20 * time.Minute, 1}, {2, 10 * time.Minute, 0}} {
 		h := new(heard)
 		cfg := brisk
-		cfg.Logger, cfg.InFlight, cfg.LongestUnackedWait = h, c.inFlight, c.hold
+		cfg.Logger, cfg.InFlight, cfg.LongestUnackedWait = h, c.inFlight, c.wait
 		subscribe(t, newSubscriber(t, queueConfig(uri), cfg), uniqueName("q"))
-		if h.said("The broker closes the channel") != c.reported {
-			t.Errorf("%d in flight, a hold of %v: %q", c.inFlight, c.hold, h.all())
+		if h.said(timeoutLine) != c.reported {
+			t.Errorf("%d in flight, LongestUnackedWait %v: %q", c.inFlight, c.wait, h.all())
 		}
 	}
 }
@@ -257,9 +257,9 @@ func TestBrokerIsKilledUnderConsumers(t *testing.T) {
 	held.Ack()
 	eventually(t, "all are handled", func() bool { return work.ids() == n })
 	if work.of(held.UUID) == 0 {
-		t.Error("the message that was held over the restart did not come again")
+		t.Error("the message that was in flight during the restart was not delivered again")
 	}
-	if lost := h.said("No connection"); lost != 1 {
+	if lost := h.said(lostLine); lost != 1 {
 		t.Errorf("the loss was logged %d times: %q", lost, h.all())
 	}
 	if err := s.Close(); err != nil {
@@ -283,13 +283,13 @@ func TestTrap75_CloseOfASubscriberWithAFrozenBroker(t *testing.T) {
 	closesSoon(t, s, messages)
 }
 
-func TestTrap60_NoCredentialsInWhatASubscriberSays(t *testing.T) {
+func TestTrap60_NoCredentialsInWhatASubscriberLogs(t *testing.T) {
 	h := new(heard)
 	s := newSubscriber(t, queueConfig("amqp://someone:secret@127.0.0.1:"+closedPort), rabbit.SubscriberConfig{
 		ReadyTimeout: time.Millisecond, ReconnectMin: time.Millisecond, ReconnectMax: 2 * time.Millisecond, Logger: h,
 	})
 	subscribe(t, s, "q")
-	eventually(t, "it has tried", func() bool { return h.said("No connection") == 1 })
+	eventually(t, "the first attempt has failed", func() bool { return h.said(lostLine) == 1 })
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
@@ -308,22 +308,23 @@ func TestTrap60_NoCredentialsInWhatASubscriberSays(t *testing.T) {
 	}
 }
 
-// telltale has a password in its error.
+// telltale returns an error that contains a password.
 type telltale struct{ amqp.DefaultTopologyBuilder }
 
 func (telltale) BuildTopology(*amqp091.Channel, string, string, amqp.Config, watermill.LoggerAdapter) error {
 	return errors.New("see amqp://user:secret@host/vhost")
 }
 
-// hopeless is a topology that cannot be built, for reasons of its own.
+// hopeless always fails to build the topology.
 type hopeless struct{ amqp.DefaultTopologyBuilder }
 
 func (hopeless) BuildTopology(*amqp091.Channel, string, string, amqp.Config, watermill.LoggerAdapter) error {
 	return errors.New("no")
 }
 
-// A channel on which no consumer could be begun is closed: they would add up.
-func TestAChannelWithoutATopologyIsClosed(t *testing.T) {
+// A channel is closed if its topology cannot be declared. Otherwise open channels
+// would accumulate.
+func TestChannelWithoutATopologyIsClosed(t *testing.T) {
 	w := newTap(t, brokerURL(t))
 	config := queueConfig(w.tapped)
 	config.TopologyBuilder = &hopeless{}

@@ -13,11 +13,11 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// What is short in these tests, so that they are.
+// brisk has short pauses.
 var brisk = rabbit.SubscriberConfig{
 	NackMin:      10 * time.Millisecond,
-	ReadyTimeout: time.Minute,      // the broker has other things to do
-	DialTimeout:  20 * time.Second, // the same
+	ReadyTimeout: time.Minute,      // the broker may be busy
+	DialTimeout:  20 * time.Second, // as well
 	CloseTimeout: 20 * time.Second,
 	ReconnectMin: 10 * time.Millisecond,
 	ReconnectMax: 100 * time.Millisecond,
@@ -42,8 +42,8 @@ func subscribe(t testing.TB, s message.Subscriber, topic string) <-chan *message
 	return messages
 }
 
-// receive returns the next message, which has to have a payload: an empty one was
-// never sent.
+// receive returns the next message. It fails on an empty payload, because no test
+// sends one.
 func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
 	t.Helper()
 	select {
@@ -52,7 +52,7 @@ func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
 			t.Fatal("the subscription has ended")
 		}
 		if len(msg.Payload) == 0 {
-			t.Fatalf("a message that nobody sent: %+v", msg)
+			t.Fatalf("got a message that was never sent: %+v", msg)
 		}
 		return msg
 	case <-time.After(time.Minute):
@@ -61,7 +61,7 @@ func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
 	}
 }
 
-// nothing checks that no message comes for a moment.
+// nothing checks that no message arrives for 200 ms.
 func nothing(t testing.TB, messages <-chan *message.Message) {
 	t.Helper()
 	select {
@@ -80,7 +80,7 @@ func finished(t testing.TB, what string, done <-chan struct{}) {
 	}
 }
 
-// send puts messages of these ids into a queue.
+// send publishes messages with these ids to a queue.
 func send(t testing.TB, uri, queue string, ids ...string) {
 	t.Helper()
 	channel := admin(t, uri)
@@ -100,7 +100,8 @@ func send(t testing.TB, uri, queue string, ids ...string) {
 	}
 }
 
-// depth is how many messages are ready in a queue, or -1 if it is not there.
+// depth returns the number of ready messages in a queue, or -1 if the queue does
+// not exist.
 func depth(t testing.TB, uri, queue string) int {
 	t.Helper()
 	conn, err := amqp091.Dial(uri)
@@ -119,7 +120,7 @@ func depth(t testing.TB, uri, queue string) int {
 	return found.Messages
 }
 
-// handled counts messages by id, and acks them.
+// handled acks messages and counts them by id.
 type handled struct {
 	mu    sync.Mutex
 	count map[string]int
@@ -152,7 +153,7 @@ func (h *handled) of(id string) int {
 	return h.count[id]
 }
 
-// closesSoon closes a subscriber whose broker or queue does not answer.
+// closesSoon closes a subscriber whose broker or queue does not respond.
 func closesSoon(t *testing.T, s *rabbit.Subscriber, messages <-chan *message.Message) {
 	t.Helper()
 	began := time.Now()
@@ -163,6 +164,6 @@ func closesSoon(t *testing.T, s *rabbit.Subscriber, messages <-chan *message.Mes
 		t.Errorf("Close took %v", took)
 	}
 	if _, ok := <-messages; ok {
-		t.Error("a message after Close")
+		t.Error("got a message after Close")
 	}
 }

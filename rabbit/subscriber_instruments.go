@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// subscriberInstruments are what a Subscriber tells about itself.
+// subscriberInstruments are the metrics of a Subscriber.
 type subscriberInstruments struct {
 	delivered, settled, recovered *telemetry.Counter
 	undecodable, connects         *telemetry.Counter
@@ -18,7 +18,7 @@ type subscriberInstruments struct {
 	unobserve                     func()
 }
 
-// What becomes of a delivery, as a series.
+// The outcomes of a delivery, as series.
 const (
 	acked = iota
 	requeued
@@ -26,7 +26,7 @@ const (
 	lost
 )
 
-// Why consuming was interrupted, as a series.
+// The reasons why consuming was interrupted, as series.
 const (
 	lostConnection = iota
 	lostChannel
@@ -36,21 +36,21 @@ const (
 func newSubscriberInstruments(s *Subscriber) *subscriberInstruments {
 	meter := telemetry.NewMeter(s.cfg.MeterProvider, "rabbit")
 	i := &subscriberInstruments{
-		delivered: meter.Counter("once.subscriber.delivered", "{message}", "Messages that came from the broker.",
+		delivered: meter.Counter("once.subscriber.delivered", "{message}", "Messages that the broker delivered.",
 			telemetry.Label{Key: telemetry.Outcome, Values: []string{"first", "redelivered"}}),
-		settled: meter.Counter("once.subscriber.settled", "{message}", "What became of messages that were handed out.",
+		settled: meter.Counter("once.subscriber.settled", "{message}", "Outcomes of messages that were handed out.",
 			telemetry.Label{Key: telemetry.Outcome, Values: []string{
 				acked: "acked", requeued: "requeued", dropped: "dropped", lost: "lost",
 			}}),
-		recovered: meter.Counter("once.subscriber.recovered", "{recovery}", "Times that consuming went on after it was interrupted.",
+		recovered: meter.Counter("once.subscriber.recovered", "{recovery}", "Interruptions after which consuming continued.",
 			telemetry.Label{Key: telemetry.Reason, Values: []string{
 				lostConnection: "connection", lostChannel: "channel", lostConsumer: "consumer",
 			}}),
 		undecodable: meter.Counter("once.subscriber.undecodable", "{message}", "Messages that the marshaler could not read."),
 		connects: meter.Counter("once.subscriber.connects", "{attempt}",
 			"Attempts to connect to the broker.", telemetry.Done()),
-		handling: meter.Durations("once.subscriber.handle.duration", "From handing out a message until its answer."),
-		inFlight: meter.Level("once.subscriber.in_flight", "{message}", "Messages handed out and not yet answered."),
+		handling: meter.Durations("once.subscriber.handle.duration", "Time from handing out a message to its ack or nack."),
+		inFlight: meter.Level("once.subscriber.in_flight", "{message}", "Messages handed out and not yet acked or nacked."),
 		connected: meter.Level("once.subscriber.connected", "{connection}",
 			"1 while there is a connection to the broker, else 0."),
 	}
@@ -59,30 +59,30 @@ func newSubscriberInstruments(s *Subscriber) *subscriberInstruments {
 	}
 	i.unobserve = meter.Observe(func(_ context.Context, o metric.Observer) error {
 		o.ObserveInt64(i.inFlight, s.inFlight.Load())
-		o.ObserveInt64(i.connected, s.isConnected())
+		o.ObserveInt64(i.connected, s.connectionCount())
 		return nil
 	}, i.inFlight, i.connected)
 	return i
 }
 
-func (s *Subscriber) isConnected() int64 {
+func (s *Subscriber) connectionCount() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.link == nil {
+	if s.conn == nil {
 		return 0
 	}
 	return 1
 }
 
-func (i *subscriberInstruments) deliveredOne(again bool) {
-	if again {
+func (i *subscriberInstruments) countDelivery(redelivered bool) {
+	if redelivered {
 		i.delivered.Add(1, 1)
 	} else {
 		i.delivered.Add(1, 0)
 	}
 }
 
-func (i *subscriberInstruments) settledOne(outcome int, took time.Duration) {
+func (i *subscriberInstruments) countSettled(outcome int, took time.Duration) {
 	i.settled.Add(1, outcome)
 	i.handling.Record(took, 0)
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// tap relays connections to the broker, and notes some of what it relays.
+// tap relays connections to the broker and counts some methods.
 type tap struct {
 	uri    string // the broker's
 	tapped string // the tap's
@@ -21,10 +21,10 @@ type tap struct {
 	nacked   int
 	rejected int
 	closed   []string // by the broker
-	closes   int      // of channels, by a client
+	closes   int      // channels closed by a client
 
-	atClose chan struct{} // while it is open, nothing of the broker arrives after a client has closed a channel
-	silence chan struct{} // it, from then on
+	atClose chan struct{} // becomes silence when a client closes a channel, or nil
+	silence chan struct{} // while it is open, no frame of the broker reaches the client
 }
 
 func newTap(t *testing.T, uri string) *tap {
@@ -82,7 +82,7 @@ func (w *tap) relay(client net.Conn, address string) {
 	})
 }
 
-// silentAtClose has nothing of the broker arrive when a client has closed a
+// silentAtClose stops all frames of the broker after a client has closed a
 // channel, until the returned function is called.
 func (w *tap) silentAtClose() (end func()) {
 	w.mu.Lock()
@@ -92,7 +92,7 @@ func (w *tap) silentAtClose() (end func()) {
 	return sync.OnceFunc(func() { close(silence) })
 }
 
-// audible is the way to a client.
+// audible writes to a client, and waits while the tap is silent.
 type audible struct {
 	io.Writer
 
@@ -131,28 +131,28 @@ func (w *tap) frames(to io.Writer, from *bufio.Reader, note func(method uint32, 
 	}
 }
 
-// acks is how many a client has sent.
+// acks returns how many acks a client has sent.
 func (w *tap) acks() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.acked
 }
 
-// closesOfChannels is how many a client has closed.
+// closesOfChannels returns how many channels a client has closed.
 func (w *tap) closesOfChannels() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.closes
 }
 
-// givenBack is how many nacks and rejects a client has sent.
+// givenBack returns how many nacks and rejects a client has sent.
 func (w *tap) givenBack() (nacks, rejects int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.nacked, w.rejected
 }
 
-// closedByBroker is why the broker has closed channels.
+// closedByBroker returns the reasons why the broker has closed channels.
 func (w *tap) closedByBroker() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Whatever policy is accepted, delays are neither negative nor over Max, and
-// their sum does not turn negative.
+// For every accepted policy, delays are neither negative nor longer than Max,
+// and their sum does not overflow.
 func FuzzPolicy(f *testing.F) {
 	f.Add(2, 5, int64(time.Second), 5.0, int64(time.Hour), 0.2, 3, 0.5)
 	f.Add(0, 1000, int64(1), 1.0, int64(math.MaxInt64), -1.0, 1000, 0.0)
@@ -22,14 +22,14 @@ func FuzzPolicy(f *testing.F) {
 		if p.validate("Policy") != nil || !(chance >= 0 && chance < 1) || round < 1 {
 			return
 		}
-		if d := p.delay(round, chance); d < 0 || d > p.Max {
+		if d := p.backoff().Delay(round, chance); d < 0 || d > p.Max {
 			t.Errorf("%+v: round %d is delayed by %v", p, round, d)
 		}
-		if low, high := p.delay(round, 0), p.delay(round, chance); low < high {
+		if low, high := p.backoff().Delay(round, 0), p.backoff().Delay(round, chance); low < high {
 			t.Errorf("%+v: round %d is delayed by %v, and with jitter by %v", p, round, low, high)
 		}
-		longest := p.delay(max(1, p.Delayed), 0)
-		if sum := p.total(); sum < 0 || p.Delayed > 0 && sum < longest-longest/1000 {
+		longest := p.backoff().Delay(max(1, p.Delayed), 0)
+		if sum := p.longestDelay(); sum < 0 || p.Delayed > 0 && sum < longest-longest/1000 {
 			t.Errorf("%+v: the sum is %v", p, sum)
 		}
 	})

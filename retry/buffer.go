@@ -6,17 +6,18 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// buffer is how much of parked messages is in memory.
+// buffer counts the bytes of claimed messages in memory.
 type buffer struct {
-	most    int
-	bytes   int // of what is in hand
-	rowSize int // that is reckoned with: of the largest row lately
+	limit   int
+	bytes   int
+	rowSize int // estimate for the next row: the largest recent size
 }
 
-func (b *buffer) free() int { return b.most - b.bytes }
+func (b *buffer) free() int { return b.limit - b.bytes }
 
-// fit returns how many of so many rows to claim: 0 if there is no room, and
-// else at least one, however large it may be.
+// fit returns how many of the given number of rows to claim. It returns 0 if the
+// buffer is full, and otherwise at least 1, so that a message larger than the
+// buffer is also claimed.
 func (b *buffer) fit(rows int) int {
 	switch free := b.free(); {
 	case free <= 0:
@@ -27,17 +28,18 @@ func (b *buffer) fit(rows int) int {
 	return rows
 }
 
-// claimed notes how large rows are. One that was large is forgotten little by
-// little, as what follows it may be of its kind.
-func (b *buffer) claimed(rows []parked.Claimed) {
+// observe updates the estimate. It forgets a large row gradually, because the
+// next rows are often as large.
+func (b *buffer) observe(rows []parked.Claimed) {
 	b.rowSize /= 2
 	for _, c := range rows {
 		b.rowSize = max(b.rowSize, c.Size)
 	}
 }
 
-// refused says whether a claim is to be tried for fewer rows.
-func (b *buffer) refused(err error) bool {
+// tooLarge reports whether a claim failed because its rows are too large, and
+// notes their size so that the next claim asks for fewer rows.
+func (b *buffer) tooLarge(err error) bool {
 	large, ok := errors.AsType[*parked.LargeError](err)
 	if ok {
 		b.rowSize = large.Size

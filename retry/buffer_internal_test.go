@@ -10,16 +10,16 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// bufferedFeed is a feed for a dozen messages and a megabyte.
-func bufferedFeed(t *testing.T, db testkit.Database) *feed {
+// bufferedFetcher returns a fetcher for 12 messages and one MiB.
+func bufferedFetcher(t *testing.T, db testkit.Database) *fetcher {
 	t.Helper()
-	f := idleFeed(t, db)
+	f := idleFetcher(t, db)
 	f.stored.Ahead = 10
-	f.buffer.most = 1 << 20
+	f.buffer.limit = 1 << 20
 	return f
 }
 
-func (f *feed) arrive(t *testing.T, tenant, id string, size int) {
+func (f *fetcher) arrive(t *testing.T, tenant, id string, size int) {
 	t.Helper()
 	msg := message.NewMessage(id, make([]byte, size))
 	msg.Metadata[meta.TenantID] = tenant
@@ -28,29 +28,29 @@ func (f *feed) arrive(t *testing.T, tenant, id string, size int) {
 	}
 }
 
-// drain fetches until there is no room, and ends what is in hand as if it were
-// handled. It says what that was.
-func (f *feed) drain(t *testing.T) (ids string, bytes int) {
+// drain fetches until there is no room, resolves the claimed rows, and returns
+// their ids and their bytes.
+func (f *fetcher) drain(t *testing.T) (ids string, bytes int) {
 	t.Helper()
 	for f.fetch(t.Context()) {
 	}
-	for f.claimed.len() > 0 {
-		c, _ := f.claimed.next()
+	for f.queue.len() > 0 {
+		c, _ := f.queue.next()
 		ids += c.Message.UUID + " "
 		bytes += len(c.Message.Payload)
 		if err := f.store.Resolve(t.Context(), c.Claim); err != nil {
 			t.Fatal(err)
 		}
-		f.leave(c.Claim)
+		f.remove(c.Claim)
 	}
 	return ids, bytes
 }
 
-// However many messages may be claimed, of large ones there are no more in memory
-// than may be, but for the last one. They are in order, and each tenant has its turn, as of small ones.
-func TestLargeMessagesAreClaimedByTheirBytes(t *testing.T) {
+// The bytes of claimed messages stay within the limit, except for the last
+// message. The order is kept and tenants take turns, as with small messages.
+func TestBufferBytesLimitLargeMessages(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		f := bufferedFeed(t, db)
+		f := bufferedFetcher(t, db)
 		for n := range 4 {
 			for _, tenant := range []string{"a", "b", "c"} {
 				f.arrive(t, tenant, fmt.Sprint(tenant, n), 400<<10)
@@ -58,17 +58,17 @@ func TestLargeMessagesAreClaimedByTheirBytes(t *testing.T) {
 		}
 		for n := range 4 {
 			if ids, bytes := f.drain(t); ids != fmt.Sprintf("a%[1]d b%[1]d c%[1]d ", n) {
-				t.Fatalf("%q of %d bytes are in hand at once", ids, bytes)
+				t.Fatalf("%q of %d bytes are claimed at once", ids, bytes)
 			}
 		}
 	})
 }
 
-// One that is larger than all that may be in memory comes alone, and is not in
-// the way of those after it.
-func TestOneMessageIsClaimedHoweverLarge(t *testing.T) {
+// A message larger than the whole buffer is claimed alone, and does not delay
+// the messages after it.
+func TestMessageLargerThanBufferIsClaimedAlone(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		f := bufferedFeed(t, db)
+		f := bufferedFetcher(t, db)
 		f.arrive(t, "a", "large", 3<<20)
 		want := ""
 		for n := range 8 {
@@ -76,7 +76,7 @@ func TestOneMessageIsClaimedHoweverLarge(t *testing.T) {
 			want += fmt.Sprint(n, " ")
 		}
 		if ids, _ := f.drain(t); ids != "large " {
-			t.Fatalf("%q are in hand, want the large one alone", ids)
+			t.Fatalf("%q are claimed, want the large message alone", ids)
 		}
 		got, drains := "", 0
 		for ; got != want && drains < 8; drains++ {
@@ -84,16 +84,16 @@ func TestOneMessageIsClaimedHoweverLarge(t *testing.T) {
 			got += ids
 		}
 		if got != want || drains > 2 {
-			t.Fatalf("%q came after the large one, in %d steps", got, drains)
+			t.Fatalf("%q came after the large message, in %d steps", got, drains)
 		}
 	})
 }
 
-// A few large ones among many small ones: the bound holds, whatever came before.
-func TestLargeMessagesAmongSmallOnes(t *testing.T) {
+// The limit holds if large and small messages alternate.
+func TestBufferBytesHoldForMixedSizes(t *testing.T) {
 	const large = 500 << 10
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		f := bufferedFeed(t, db)
+		f := bufferedFetcher(t, db)
 		want, got := "", ""
 		for n := range 60 {
 			size := 1
@@ -105,8 +105,8 @@ func TestLargeMessagesAmongSmallOnes(t *testing.T) {
 		}
 		for drains := 0; got != want; drains++ {
 			ids, bytes := f.drain(t)
-			if bytes > f.buffer.most+large || ids == "" || drains > 30 {
-				t.Fatalf("%q of %d bytes are in hand at once, after %q, in step %d", ids, bytes, got, drains)
+			if bytes > f.buffer.limit+large || ids == "" || drains > 30 {
+				t.Fatalf("%q of %d bytes are claimed at once, after %q, in step %d", ids, bytes, got, drains)
 			}
 			got += ids
 		}

@@ -17,9 +17,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// A claim of which the process does not hear that it was committed is no crash:
-// the messages are handed back and claimed anew, long before the lease ends.
-func TestTrap48AClaimOfUnknownOutcomeIsNoCrash(t *testing.T) {
+// The process does not learn that its claim was committed. No crash is counted:
+// the messages are released and claimed again long before the lease ends.
+func TestTrap48ClaimWithUnknownOutcomeIsNoCrash(t *testing.T) {
 	db := testkit.Postgres(t)
 	connector, err := pq.NewConnector(db.DSN)
 	if err != nil {
@@ -39,7 +39,7 @@ func TestTrap48AClaimOfUnknownOutcomeIsNoCrash(t *testing.T) {
 		var crashes int
 		err := watching.QueryRow(`SELECT max(crashes) FROM once_parked`).Scan(&crashes)
 		if err != nil || crashes != 1 {
-			t.Errorf("%d crashes are counted, %v; one is this claim's own", crashes, err)
+			t.Errorf("%d crashes are counted (%v), want 1 of the current claim", crashes, err)
 		}
 		return err
 	})
@@ -47,12 +47,12 @@ func TestTrap48AClaimOfUnknownOutcomeIsNoCrash(t *testing.T) {
 	defer cancel()
 	b.eventually("they are handled", func() bool { return len(b.entries("")) == 0 || ctx.Err() != nil })
 	if n := calls.Load(); n != 3 || ctx.Err() != nil || cut.left.Load() > 0 {
-		t.Fatalf("%d were handled, %d claims were to be cut still", n, cut.left.Load())
+		t.Fatalf("%d were handled, %d claims were not cut", n, cut.left.Load())
 	}
 }
 
-// cutter makes connections that end when a claim is committed, and before that
-// is told.
+// cutter makes connections that break after a claim is committed and before the
+// client reads the result.
 type cutter struct{ left atomic.Int32 }
 
 func (c *cutter) Dial(network, address string) (net.Conn, error) {

@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-var errGateway = errors.New("the card gateway is away")
+var errGateway = errors.New("the card gateway is unreachable")
 
 func classes(c *retry.Config) {
 	c.Classes = []retry.Class{
@@ -26,8 +26,7 @@ func classes(c *retry.Config) {
 	}
 }
 
-// An error of a class is tried as its policy says, others as Policy does.
-func TestAClassOfErrorsHasItsOwnPolicy(t *testing.T) {
+func TestErrorOfClassUsesPolicyOfClass(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, classes)
 		var calls atomic.Int32
@@ -54,8 +53,8 @@ func TestAClassOfErrorsHasItsOwnPolicy(t *testing.T) {
 	})
 }
 
-// The policy of the latest error decides, over all rounds.
-func TestTheLatestErrorDecides(t *testing.T) {
+// A message has one count of rounds over the errors of all classes.
+func TestPolicyOfLatestErrorCountsAllRounds(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) {
 			classes(c)
@@ -63,7 +62,7 @@ func TestTheLatestErrorDecides(t *testing.T) {
 		})
 		var calls atomic.Int32
 		b.run(func(*message.Message) error {
-			if calls.Add(1) <= 2 { // two rounds of the class, more than Policy has
+			if calls.Add(1) <= 2 { // two rounds of the class: more rounds than Policy has
 				return errGateway
 			}
 			return errHandler

@@ -12,49 +12,50 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Somebody who does not answer does not keep a subscriber from being closed,
-// and the message is not lost, nor charged.
-func TestCloseWaitsForAnswersAndNotForEver(t *testing.T) {
+// A missing ack does not block Close for ever. The message is not lost, and no
+// attempt is charged.
+func TestCloseEndsWithoutAckAfterCloseTimeout(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) {
 			c.CloseTimeout, c.Lease, c.Concurrency = 50*time.Millisecond, time.Minute, 2
 		})
-		b.put("taken", "refused")
+		b.put("received", "claimed")
 		sub := b.retries.Subscriber(consumer, b.transport)
 		messages, err := sub.Subscribe(t.Context(), topic)
 		if err != nil {
 			t.Fatal(err)
 		}
-		taken := <-messages
-		b.eventually("the other waits to be taken", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 2 })
+		received := <-messages
+		b.eventually("the other message is claimed", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 2 })
 
 		if err := sub.Close(); !errors.Is(err, retry.ErrGivenBack) {
 			t.Errorf("closed with %v", err)
 		}
-		if _, err := sub.Subscribe(t.Context(), topic); !errors.Is(err, retry.ErrClosed) {
-			t.Errorf("it subscribes after that: %v", err)
+		if _, err := sub.Subscribe(t.Context(), topic); err == nil || err.Error() != "retry: the subscriber is closed" {
+			t.Errorf("Subscribe after Close returned %v", err)
 		}
-		if taken.Context().Err() == nil {
-			t.Error("its context has not ended")
+		if received.Context().Err() == nil {
+			t.Error("the context of the message has not ended")
 		}
-		taken.Ack() // nobody listens any more
+		received.Ack() // too late: it must have no effect
 		for _, entry := range b.entries(parked.Waiting) {
 			if entry.Attempts != 0 || entry.Crashes != 0 {
 				t.Errorf("%+v was charged", entry)
 			}
-			// Its handler may still be at work.
-			if wait := time.Until(entry.DueAt); entry.MessageID == "taken" && wait < 30*time.Second {
+			// Its handler may still be running.
+			if wait := time.Until(entry.DueAt); entry.MessageID == "received" && wait < 30*time.Second {
 				t.Errorf("%+v is due in %v", entry, wait)
 			}
 		}
 		if n := b.count(`once_parked WHERE token IS NULL`); n != 2 {
-			t.Errorf("%d rows were given back, not 2", n)
+			t.Errorf("%d rows were released, want 2", n)
 		}
 	})
 }
 
-// Nor does a table that somebody has locked, or a database that does not answer.
-func TestCloseDoesNotWaitForTheDatabaseForEver(t *testing.T) {
+// A locked table, or a database that does not answer, does not block Close for
+// ever.
+func TestCloseEndsWhileTableIsLocked(t *testing.T) {
 	db := testkit.Postgres(t)
 	b := newBench(t, db, func(c *retry.Config) { c.CloseTimeout, c.Lease = 50*time.Millisecond, 500*time.Millisecond })
 	sub := b.retries.Subscriber(consumer, b.transport)
@@ -68,7 +69,7 @@ func TestCloseDoesNotWaitForTheDatabaseForEver(t *testing.T) {
 	if _, err := tx.ExecContext(t.Context(), `LOCK TABLE once_parked`); err != nil {
 		t.Fatal(err)
 	}
-	b.eventually("it waits for the table", func() bool {
+	b.eventually("the fetcher waits for the table", func() bool {
 		return b.count(`pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE NOT granted AND datname = current_database()`) == 1
 	})
 	closed := make(chan error, 1)
@@ -76,7 +77,7 @@ func TestCloseDoesNotWaitForTheDatabaseForEver(t *testing.T) {
 	select {
 	case err = <-closed:
 	case <-time.After(10 * time.Second):
-		t.Error("it does not end while the table is locked")
+		t.Error("Close does not return while the table is locked")
 		defer func() {
 			if err := <-closed; err != nil {
 				t.Error(err)
@@ -88,9 +89,9 @@ func TestCloseDoesNotWaitForTheDatabaseForEver(t *testing.T) {
 	}
 }
 
-// What was in hand at the shutdown is due for whoever comes after, though it
-// could not be given back at the first try.
-func TestWhatIsGivenBackLateIsDueAtOnce(t *testing.T) {
+// A message in flight at the shutdown is due at once for the next process, even
+// if its first release fails.
+func TestMessageReleasedLateInShutdownIsDueAtOnce(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.Policy.Base, c.Policy.Max = time.Hour, time.Hour })
 	b.put("m1")
 	for _, query := range []string{

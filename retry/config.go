@@ -15,104 +15,105 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Config is what [Retries] can be told. The zero value is ready for use.
+// Config configures a [Retries]. The zero value is ready for use.
 type Config struct {
-	// Schema says which tables, in which kind of database. Defaults to
-	// PostgreSQL and the prefix "once_".
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL
+	// and the prefix "once_".
 	Schema schema.Config
 
-	// Policy says how often and when to try again. Its zero value is a good
-	// default too.
+	// Policy says how often and when to retry. Its zero value is ready for use.
 	Policy Policy
 
-	// Classes are kinds of errors with policies of their own. The first whose
-	// Match says yes counts, and Policy where none does. A message has one
-	// count of rounds: the policy of its latest error says whether that was the
-	// last. Defaults to none.
+	// Classes are classes of errors with their own policies. The first class
+	// that matches an error applies; Policy applies if none matches. A message
+	// has one count of rounds, and the policy of its latest error says whether
+	// another round follows. Defaults to none.
 	Classes []Class
 
 	// KeyOrder says whether messages of one ordering key are handled one after
-	// another, in the order in which they arrive. Such messages are stored and
-	// acked before they are handled; one instance is to receive them, and any
-	// number may handle them. Defaults to Unordered.
+	// another, in the order of their arrival. Such messages are stored and acked
+	// before they are handled. Only one instance may receive them; any number of
+	// instances may handle them. Defaults to Unordered.
 	KeyOrder KeyOrder
 
-	// CrashBudget is how many times the process may end while the handler of
-	// a parked message runs, before the message is given up without being run
-	// again. Defaults to 3.
+	// CrashBudget is how many times the process may die while the handler of a
+	// parked message runs. After one more crash the message is given up, and its
+	// handler does not run again. Defaults to 3.
 	CrashBudget int
 
-	// Lease is how long a parked message belongs to the process that claimed
-	// it; it is renewed while the handler runs. After a crash the message is
-	// tried again when the lease is over. Nothing is begun that late, so it is to
-	// be many times what a claim takes: at least 500 ms. Defaults to 30 seconds.
+	// Lease is how long a process owns a parked message that it has claimed. The
+	// process renews the lease while the handler runs. After a crash the message
+	// is tried again when its lease has ended. No attempt begins after the end of
+	// its lease, so choose many times the duration of a claim. At least 500 ms.
+	// Defaults to 30 seconds.
 	Lease time.Duration
 
-	// PollInterval is how often each subscription looks for parked messages
-	// that have become due. Defaults to 500 ms.
+	// PollInterval is how often each subscription looks for due parked messages.
+	// Defaults to 500 ms.
 	PollInterval time.Duration
 
-	// Concurrency is how many parked messages are handled at once, besides
-	// those of the transport. It is per subscription: ten of them handle ten
-	// times as many. Every handler in flight holds a connection to the database;
-	// with a pool that has fewer, claims and the renewal of leases have to wait
-	// for one. With KeyOrder four more are claimed for each of them. Defaults to 4
-	// per CPU; with SQLite, which has one writer, to 1.
+	// Concurrency is how many parked messages each subscription handles at once,
+	// in addition to the messages of the transport. Ten subscriptions handle ten
+	// times as many. Each running handler needs a database connection; if the pool
+	// has fewer, claims and renewals of leases wait for a connection. With KeyOrder
+	// each subscription claims four further messages per handler. Defaults to 4 per
+	// CPU, and to 1 with SQLite, which has one writer.
 	Concurrency int
 
-	// BufferBytes bounds the parked messages in memory of each subscription,
-	// within the size of one message: of large ones fewer than Concurrency are
+	// BufferBytes limits the memory for claimed messages of each subscription; one
+	// message may exceed it. If messages are large, fewer than Concurrency are
 	// handled at once. Defaults to 64 MiB.
 	BufferBytes int
 
-	// ShareConsumer says that several subscriptions of this process may use one
-	// consumer name for one topic: the same handler, added more than once to have
-	// more messages in flight. Of different handlers each would skip what another
-	// has done. Defaults to false: the second Subscribe is [ErrConsumerInUse].
+	// ShareConsumer lets several subscriptions of this process use one consumer
+	// name for one topic. Set it if you add the same handler more than once, to
+	// have more messages in flight. Different handlers must not share a name: each
+	// would skip messages that the other has handled. Defaults to false: the second
+	// Subscribe fails with [ErrConsumerInUse].
 	ShareConsumer bool
 
-	// UnackedWait is how long a message is kept, neither acked nor nacked, while the
-	// consumer's database cannot be reached; then it is handed back to the
-	// transport. It must be shorter than the broker's consumer timeout
-	// (RabbitMQ: 30 minutes), and than half of it where as many messages wait
-	// at hand as are in flight. Defaults to 10 minutes.
+	// UnackedWait is how long a message stays unacked while the consumer's database
+	// is unreachable. Then it returns to the transport. It must be shorter than the
+	// broker's consumer timeout (RabbitMQ: 30 minutes). If as many messages are
+	// prefetched as are handled at once, it must be shorter than half of that
+	// timeout. Defaults to 10 minutes.
 	UnackedWait time.Duration
 
-	// CloseTimeout is how long Close of a Subscriber waits for the answers to
-	// messages that were handed out. Those that have none by then are due again
-	// when a lease is over, with nothing charged. Defaults to 10 seconds, as
-	// rabbit.SubscriberConfig's, which runs at the same time.
+	// CloseTimeout is how long Close of a Subscriber waits for the acks of messages
+	// that were handed out. Messages without an ack or nack by then are due again
+	// after a lease, and no attempt is charged. Defaults to 10 seconds, like
+	// rabbit.SubscriberConfig.CloseTimeout; both run at the same time.
 	CloseTimeout time.Duration
 
-	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
+	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
+	// silence.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider is where the instruments are made, TracerProvider the
-	// spans. Default to OpenTelemetry's global ones, which do nothing until
-	// others are set.
+	// MeterProvider creates the metrics, and TracerProvider the spans. They default
+	// to OpenTelemetry's global providers, which do nothing until you set others.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 }
 
-// Class is a kind of errors with a policy of its own.
+// Class is a class of errors with its own policy.
 type Class struct {
-	// Match says whether an error that the handler returned is one of them;
-	// errors.Is and errors.As see through what wraps it. It is required.
+	// Match reports whether an error of the handler belongs to the class. Use
+	// errors.Is or errors.As, because the error may be wrapped. Required.
 	Match func(err error) bool
 
-	// Policy is for these errors. Its zero value is the default policy, not
-	// that of the Config.
+	// Policy applies to the errors of the class. Its zero value is the default
+	// policy, not Config.Policy.
 	Policy Policy
 }
 
-// LongestDelay returns how long a message may be tried at most, the time that
-// its handler takes and [After] left out: the sum of the delays of the policy
-// for which that is the longest. The inbox must remember messages for longer.
+// LongestDelay returns the longest sum of delays of any policy in c: how long a
+// message may be retried, without the run time of its handler and without
+// [After]. The inbox must remember messages for longer.
 func (c Config) LongestDelay() time.Duration {
 	c = c.withDefaults()
-	longest := c.Policy.total()
+	longest := c.Policy.longestDelay()
 	for _, class := range c.Classes {
-		longest = max(longest, class.Policy.total())
+		longest = max(longest, class.Policy.longestDelay())
 	}
 	return longest
 }
@@ -152,7 +153,8 @@ func (c Config) validate() error {
 		errs = append(errs, class.Policy.validate(name+"Policy"))
 	}
 	if c.KeyOrder < Unordered || c.KeyOrder > BlockWhileRunning {
-		errs = append(errs, fmt.Errorf("KeyOrder is %d, none of Unordered, BlockWhileRetried, BlockWhileQuarantined, BlockWhileRunning", c.KeyOrder))
+		errs = append(errs, fmt.Errorf(
+			"KeyOrder is %d: use Unordered, BlockWhileRetried, BlockWhileQuarantined or BlockWhileRunning", c.KeyOrder))
 	}
 	if c.CrashBudget < 0 {
 		errs = append(errs, fmt.Errorf("CrashBudget is %d: negative", c.CrashBudget))
@@ -160,8 +162,8 @@ func (c Config) validate() error {
 	if c.Concurrency < 0 {
 		errs = append(errs, fmt.Errorf("Concurrency is %d: negative", c.Concurrency))
 	}
-	if most := 1 << 40; c.BufferBytes < 1 || c.BufferBytes > most {
-		errs = append(errs, fmt.Errorf("BufferBytes is %d, not in 1..%d", c.BufferBytes, most))
+	if limit := 1 << 40; c.BufferBytes < 1 || c.BufferBytes > limit {
+		errs = append(errs, fmt.Errorf("BufferBytes is %d, not in 1..%d", c.BufferBytes, limit))
 	}
 	if c.Lease < 500*time.Millisecond {
 		errs = append(errs, fmt.Errorf("Lease is %v: less than 500 ms", c.Lease))

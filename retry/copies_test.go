@@ -14,8 +14,7 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// A copy that arrives while the message is parked does not multiply it.
-func TestACopyOfAParkedMessageIsTheSameRow(t *testing.T) {
+func TestCopyOfParkedMessageUsesSameRow(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Policy.Base = time.Hour; c.Policy.Max = time.Hour })
 		b.run(func(*message.Message) error { return errHandler })
@@ -30,9 +29,9 @@ func TestACopyOfAParkedMessageIsTheSameRow(t *testing.T) {
 	})
 }
 
-// A copy that fails for good leaves the row alone that somebody is at: that
-// attempt comes after it, and may succeed.
-func TestACopyThatFailsForGoodLeavesARowThatIsInHand(t *testing.T) {
+// A copy of a message fails permanently while the row of the message is
+// claimed. The row stays, because its attempt may succeed.
+func TestPermanentFailureOfCopyKeepsClaimedRow(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), nil)
 	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config})
 	if err != nil {
@@ -65,7 +64,7 @@ func TestACopyThatFailsForGoodLeavesARowThatIsInHand(t *testing.T) {
 	b.transport.messages <- msg
 	<-begun
 	b.put("m1")
-	b.eventually("the row is in hand", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 1 })
+	b.eventually("the row is claimed", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 1 })
 	close(fail)
 	<-msg.Acked()
 	close(failed)

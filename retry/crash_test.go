@@ -15,11 +15,12 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 	"github.com/watermill-once/once/retry"
 )
 
-// crash does what a process does that is killed while it handles rows: it
-// claims them and is never heard of again.
+// crash simulates a process that is killed while it handles rows: it claims them
+// and never resolves them.
 func (b *bench) crash(limit int, crashed bool) {
 	b.Helper()
 	claimed, err := b.parked.Claim(b.Context(), parked.Select{
@@ -28,15 +29,14 @@ func (b *bench) crash(limit int, crashed bool) {
 	if err != nil || len(claimed) == 0 {
 		b.Fatalf("claimed %d rows, %v", len(claimed), err)
 	}
-	b.eventually("the lease is over", func() bool {
+	b.eventually("the lease has ended", func() bool {
 		due, err := b.parked.Due(b.Context(), parked.Select{Consumer: consumer, Topic: topic})
-		return err == nil && (due.Fresh() || due.Suspect)
+		return err == nil && (due.Fresh() || due.Crashed)
 	})
 }
 
-// A message under which the process keeps ending is given up without being run
-// again.
-func TestTrap48AMessageThatKillsTheProcessIsGivenUp(t *testing.T) {
+// The handler of a message with a used up crash budget does not run again.
+func TestTrap48MessageOverCrashBudgetIsQuarantined(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		var logs testkit.Logs
 		b := newBench(t, db, func(c *retry.Config) { c.CrashBudget, c.Logger = 2, &logs })
@@ -54,15 +54,15 @@ func TestTrap48AMessageThatKillsTheProcessIsGivenUp(t *testing.T) {
 		if entry := b.entries(parked.Quarantined)[0]; calls.Load() != 0 || entry.Reason != disposition.ReasonCrashed {
 			t.Fatalf("%d calls, entry %+v", calls.Load(), entry)
 		}
-		b.eventually("which message it was is logged", func() bool {
-			return logs.Has("without being run", "message_uuid=killer", fmt.Sprint("entry=", b.entries(parked.Quarantined)[0].ID))
+		b.eventually("the id of the message is logged", func() bool {
+			return logs.Has("without a call of its handler", "message_uuid=killer", fmt.Sprint("entry=", b.entries(parked.Quarantined)[0].ID))
 		})
 	})
 }
 
-// A process can end when the message has taken effect and its row is still
-// there. The inbox knows, so nothing that was done is given up.
-func TestTrap48WhatWasAppliedIsNotGivenUp(t *testing.T) {
+// A process can die after the commit, before it removes the row. The inbox has
+// the message, so it is not quarantined.
+func TestTrap48AppliedMessageIsNotQuarantined(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.CrashBudget = 2 })
 		b.put("done", "not done")
@@ -70,18 +70,18 @@ func TestTrap48WhatWasAppliedIsNotGivenUp(t *testing.T) {
 		b.crash(2, true)
 		b.handle("done")
 		b.run(func(msg *message.Message) error {
-			t.Errorf("%s was run", msg.UUID)
+			t.Errorf("the handler of %s was called", msg.UUID)
 			return nil
 		})
-		b.eventually("one is in quarantine, and the other is gone", func() bool {
+		b.eventually("one message is in quarantine, and the row of the other is gone", func() bool {
 			all := b.entries("")
 			return len(all) == 1 && all[0].MessageID == "not done" && all[0].State == parked.Quarantined
 		})
 	})
 }
 
-// handle does what a process does that ends after the commit: the message has
-// taken effect, and its row stays.
+// handle simulates a process that dies after its commit: the inbox has the
+// message, and the row is still there.
 func (b *bench) handle(id string) {
 	b.Helper()
 	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config, Consumer: consumer})
@@ -94,9 +94,9 @@ func (b *bench) handle(id string) {
 	}
 }
 
-// The database can be slower than a process ends: what it was told to commit is
-// waited for.
-func TestTrap48ACommitUnderWayIsWaitedFor(t *testing.T) {
+// A process can die while PostgreSQL still executes its commit. The lookup in
+// the inbox waits for that commit.
+func TestTrap48InboxLookupWaitsForPendingCommit(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.CrashBudget = 1 })
 	b.put("done")
 	b.crash(1, false)
@@ -110,21 +110,21 @@ func TestTrap48ACommitUnderWayIsWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.run(func(msg *message.Message) error {
-		t.Errorf("%s was run", msg.UUID)
+		t.Errorf("the handler of %s was called", msg.UUID)
 		return nil
 	})
-	b.eventually("it was looked up, and is left for later", func() bool {
+	b.eventually("the inbox was asked, and the row is due later", func() bool {
 		return b.count(`once_parked WHERE state = 'waiting' AND token IS NULL AND due_at > created_at + interval '1 second'`) == 1
 	})
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	b.eventually("it is gone", func() bool { return len(b.entries("")) == 0 })
+	b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
 }
 
-// Rows that were claimed together with the one that killed the process are
-// charged too, but run alone from then on, and are cleared by returning.
-func TestTrap49SuspectsRunAlone(t *testing.T) {
+// All rows that the dead process had claimed are charged. From then on each of
+// them runs alone, until its handler returns.
+func TestTrap49CrashedMessagesRunAlone(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Concurrency = 4 })
 		b.put("a", "b", "c")
@@ -133,7 +133,7 @@ func TestTrap49SuspectsRunAlone(t *testing.T) {
 		var w witness
 		b.run(func(msg *message.Message) error {
 			defer w.enter(msg.UUID)()
-			b.polls(2) // long enough for another to be claimed beside it
+			b.polls(2) // long enough for another claim
 			return nil
 		})
 		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
@@ -141,14 +141,13 @@ func TestTrap49SuspectsRunAlone(t *testing.T) {
 	})
 }
 
-// A suspect that becomes due waits for what is in hand.
-func TestTrap49ASuspectWaitsForItsNeighbours(t *testing.T) {
+func TestTrap49CrashedMessageWaitsForMessagesInFlight(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Concurrency = 4 })
-		b.put("suspect")
+		b.put("crashed")
 		b.crash(1, false)
 		due := func(in time.Duration) {
-			query := b.parked.Dialect().SQL(`UPDATE {parked} SET due_at = {after $1} WHERE message_id = 'suspect'`)
+			query := b.parked.Dialect().SQL(`UPDATE {parked} SET due_at = {after $1} WHERE message_id = 'crashed'`)
 			if _, err := db.ExecContext(t.Context(), query, in.Milliseconds()); err != nil {
 				t.Error(err)
 			}
@@ -160,25 +159,26 @@ func TestTrap49ASuspectWaitsForItsNeighbours(t *testing.T) {
 			defer w.enter(msg.UUID)()
 			if msg.UUID == "neighbour" {
 				due(0)
-				b.eventually("the suspect is due", func() bool {
+				b.eventually("the crashed message is due", func() bool {
 					due, err := b.parked.Due(t.Context(), parked.Select{Consumer: consumer, Topic: topic})
-					return err == nil && due.Suspect
+					return err == nil && due.Crashed
 				})
-				b.polls(10) // in which it could be claimed
+				b.polls(10) // long enough for a claim
 			}
 			return nil
 		})
 		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
-		w.check(t, 2, "suspect")
+		w.check(t, 2, "crashed")
 	})
 }
 
-// A suspect waits for whatever the process has in hand, of any subscription,
-// and nothing is claimed beside it: what runs when the process ends is charged.
-func TestTrap49ASuspectIsAloneInTheProcess(t *testing.T) {
+// A crashed message waits for the messages in flight of all subscriptions of
+// the process, and nothing is claimed beside it: if the process dies, all
+// running messages are charged.
+func TestTrap49CrashedMessageIsAloneInTheProcess(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Concurrency = 4 })
-		b.put("suspect")
+		b.put("crashed")
 		b.crash(1, false)
 		if _, err := db.ExecContext(t.Context(), b.parked.Dialect().SQL(`UPDATE {parked} SET due_at = {after $1}`), 3_600_000); err != nil {
 			t.Fatal(err)
@@ -194,7 +194,7 @@ func TestTrap49ASuspectIsAloneInTheProcess(t *testing.T) {
 		b.run(func(msg *message.Message) error {
 			defer w.enter(msg.UUID)()
 			deliver("later")
-			b.polls(10) // in which it could be claimed
+			b.polls(10) // long enough for a claim
 			return nil
 		})
 		router := b.router
@@ -209,19 +209,19 @@ func TestTrap49ASuspectIsAloneInTheProcess(t *testing.T) {
 				select {
 				case <-finish:
 				default:
-					t.Error("a message went first though a suspect waits for room")
+					t.Error("a message was handled while a crashed message waits to run alone")
 				}
 			}
 			return nil
 		})
 		deliver("neighbour")
 		<-running
-		due := b.parked.Dialect().SQL(`UPDATE {parked} SET due_at = {now} WHERE message_id = 'suspect'`)
+		due := b.parked.Dialect().SQL(`UPDATE {parked} SET due_at = {now} WHERE message_id = 'crashed'`)
 		if _, err := db.ExecContext(t.Context(), due); err != nil {
 			t.Fatal(err)
 		}
-		b.eventually("the suspect waits for room", retry.SuspectWaits)
-		b.polls(10) // in which it could be claimed
+		b.eventually("the crashed message waits to run alone", retry.IsolationRequested)
+		b.polls(10) // long enough for a claim
 		deliver("held back")
 		b.polls(10)
 		close(finish)
@@ -229,11 +229,11 @@ func TestTrap49ASuspectIsAloneInTheProcess(t *testing.T) {
 		if err := router.Close(); err != nil {
 			t.Fatal(err)
 		}
-		w.check(t, 4, "suspect")
+		w.check(t, 4, "crashed")
 	})
 }
 
-// polls waits for as long as the subscription takes to look n times.
+// polls waits for n poll intervals.
 func (b *bench) polls(n int) {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
@@ -242,7 +242,7 @@ func (b *bench) polls(n int) {
 	}
 }
 
-// put makes messages wait for the consumer, due now.
+// put stores messages for the consumer that are due at once.
 func (b *bench) put(ids ...string) {
 	b.Helper()
 	for _, id := range ids {
@@ -252,7 +252,7 @@ func (b *bench) put(ids ...string) {
 	}
 }
 
-// witness sees which messages were handled at the same time.
+// witness records which messages were handled at the same time.
 type witness struct {
 	mu       sync.Mutex
 	running  map[string]bool
@@ -278,7 +278,7 @@ func (w *witness) enter(id string) (leave func()) {
 	}
 }
 
-// check fails the test if one of the crashed ran beside another message.
+// check fails the test if a crashed message ran at the same time as another.
 func (w *witness) check(t *testing.T, handled int, crashed string) {
 	t.Helper()
 	w.mu.Lock()
@@ -288,17 +288,17 @@ func (w *witness) check(t *testing.T, handled int, crashed string) {
 	}
 	for _, pair := range w.together {
 		if strings.Contains(crashed, pair[0]) || strings.Contains(crashed, pair[1]) {
-			t.Fatalf("a suspect ran beside another message: %v", pair)
+			t.Fatalf("a crashed message ran at the same time as another: %v", pair)
 		}
 	}
 }
 
-// A redelivered message may be one that killed the process: it is counted in
-// its row before it is handled again.
-func TestTrap48ARedeliveredMessageIsSetAsideFirst(t *testing.T) {
+// A redelivered message may have killed the process. Its row must count the
+// crash before its handler runs again.
+func TestTrap48RedeliveredMessageIsParkedBeforeItsHandlerRuns(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
-		seen := make(chan []parked.Entry, 1)
+		seen := make(chan []rows.Row, 1)
 		b.run(func(msg *message.Message) error {
 			seen <- b.entries("")
 			return nil
@@ -308,16 +308,15 @@ func TestTrap48ARedeliveredMessageIsSetAsideFirst(t *testing.T) {
 		if !b.transport.deliver(t, msg) {
 			t.Fatal("not acked")
 		}
-		if rows := <-seen; len(rows) != 1 || rows[0].Crashes != 1 || rows[0].State != parked.Waiting {
-			t.Fatalf("while it is handled the rows are %+v", rows)
+		if all := <-seen; len(all) != 1 || all[0].Crashes != 1 || all[0].State != parked.Waiting {
+			t.Fatalf("the rows are %+v while the handler runs", all)
 		}
 		b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
 	})
 }
 
-// The row of a message that was parked again, or quarantined, is not resolved
-// by the router's ack.
-func TestTrap70AnAckDoesNotResolveWhatWasParkedAgain(t *testing.T) {
+// The router's ack does not resolve a row that was parked again or quarantined.
+func TestTrap70AckDoesNotResolveRowParkedAgain(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) {
 			c.Policy = retry.Policy{Immediate: -1, Delayed: 3, Base: time.Hour, Jitter: -1}
@@ -334,7 +333,7 @@ func TestTrap70AnAckDoesNotResolveWhatWasParkedAgain(t *testing.T) {
 			entries := b.entries(parked.Waiting)
 			return len(entries) == 1 && entries[0].Attempts == 1
 		})
-		if err := b.router.Close(); err != nil { // waits for the ack to be dealt with
+		if err := b.router.Close(); err != nil { // waits until the ack is processed
 			t.Fatal(err)
 		}
 		if entries := b.entries(parked.Waiting); len(entries) != 1 || calls.Load() != 1 {

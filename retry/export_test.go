@@ -2,16 +2,15 @@ package retry
 
 import "time"
 
-// SetOneTry has a try of what must not be given up lightly end after d.
+// SetOneTry sets the timeout of one try of a database call that is repeated.
 func (r *Retries) SetOneTry(d time.Duration) { r.patience.OneTry = d }
 
-// SetSeenEvery has subscriptions say that often that they run.
-func (r *Retries) SetSeenEvery(d time.Duration) { r.seenEvery = d }
+// SetRegisterEvery sets the interval at which subscriptions record that they run.
+func (r *Retries) SetRegisterEvery(d time.Duration) { r.registerEvery = d }
 
-// SuspectWaits says that a suspect has asked the rest of the process to make
-// room.
-func SuspectWaits() bool {
-	inProcess.mu.Lock()
-	defer inProcess.mu.Unlock()
-	return inProcess.asking > 0
+// IsolationRequested reports whether a crashed message waits to run alone.
+func IsolationRequested() bool {
+	processGate.mu.Lock()
+	defer processGate.mu.Unlock()
+	return processGate.waiting > 0
 }

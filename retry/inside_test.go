@@ -13,9 +13,10 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Inside of dedup the message would be parked, and the transaction with what
-// its handler had written committed: the retry would find it done.
-func TestTrap38InsideOfDedupItIsRefused(t *testing.T) {
+// Inside of dedup, retry would park the message and return nil. Dedup would
+// then commit the writes of the failed handler, and the retry would count as a
+// duplicate.
+func TestTrap38MiddlewareInsideDedupIsRefused(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config})
@@ -38,7 +39,7 @@ func TestTrap38InsideOfDedupItIsRefused(t *testing.T) {
 			t.Errorf("inside of dedup: %v after %d calls", err, calls)
 		}
 		if err := deliver(b.retries.Middleware(inbox.Middleware(h))); err != nil || calls != 1 {
-			t.Errorf("outside of it: %v after %d calls", err, calls)
+			t.Errorf("outside of dedup: %v after %d calls", err, calls)
 		}
 	})
 }

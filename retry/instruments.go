@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// What followed an attempt. The numbers are those of the counter's series.
+// Outcomes of an attempt. Each number is the index of a series of the counter.
 const (
 	handled = iota
 	again
@@ -27,24 +27,25 @@ var outcomes = []string{
 	undecided: "undecided", interrupted: "interrupted", early: "early",
 }
 
-// Reasons for which a parked message is quarantined without being run.
+// unrun lists the reasons to quarantine a parked message without a call of its
+// handler.
 var unrun = []string{disposition.ReasonCrashed, disposition.ReasonUndecodable}
 
-// instruments are what Retries tell about themselves.
+// instruments are the metrics and spans of a Retries.
 type instruments struct {
-	meter    telemetry.Meter
-	tracer   telemetry.Tracer
-	traced   func() bool
-	attempts *telemetry.Counter
-	duration *telemetry.Durations
-	setAside *telemetry.Counter
-	crashes  *telemetry.Counter
-	unrun    *telemetry.Counter
-	waiting  metric.Int64Observable
-	lag      metric.Float64Observable
-	kept     *telemetry.Counter
-	held     metric.Int64Observable
-	heldKeys metric.Int64Observable
+	meter       telemetry.Meter
+	tracer      telemetry.Tracer
+	traced      func() bool
+	attempts    *telemetry.Counter
+	duration    *telemetry.Durations
+	setAside    *telemetry.Counter
+	crashes     *telemetry.Counter
+	unrun       *telemetry.Counter
+	waiting     metric.Int64Observable
+	lag         metric.Float64Observable
+	kept        *telemetry.Counter
+	held        metric.Int64Observable
+	blockedKeys metric.Int64Observable
 }
 
 func newInstruments(config Config) *instruments {
@@ -54,24 +55,24 @@ func newInstruments(config Config) *instruments {
 		meter:  meter,
 		tracer: tracer,
 		traced: sync.OnceValue(tracer.Enabled),
-		attempts: meter.Counter("once.retry.attempts", "{attempt}", "Calls of handlers, by what followed.",
+		attempts: meter.Counter("once.retry.attempts", "{attempt}", "Calls of handlers, by their outcome.",
 			telemetry.Label{Key: telemetry.Outcome, Values: outcomes}),
 		duration: meter.Durations("once.retry.attempt.duration", "How long a handler took.", telemetry.Done()),
 		setAside: meter.Counter("once.retry.set_aside", "{message}",
-			"Messages that were delivered before, and parked before they are handled."),
+			"Redelivered messages that were parked before their handlers ran."),
 		crashes: meter.Counter("once.retry.crashes", "{message}",
-			"Parked messages that were in hand when a process ended."),
+			"Parked messages that were claimed when a process died."),
 		unrun: meter.Counter("once.retry.quarantined", "{message}",
-			"Parked messages that were quarantined without being run.",
+			"Parked messages that were quarantined without a call of their handlers.",
 			telemetry.Label{Key: telemetry.Reason, Values: unrun}),
 		kept: meter.Counter("once.retry.kept", "{message}",
-			"Messages that were stored before they are handled, in the order of their keys."),
+			"Messages with an ordering key that were stored before their handlers ran."),
 		held: meter.Gauge("once.retry.held", "{message}",
-			"Messages that wait behind another one of their ordering key, counted up to 100,000."),
-		heldKeys: meter.Gauge("once.retry.blocked_keys", "{key}",
-			"Ordering keys that are held by a message in quarantine, counted up to 100,000."),
-		waiting: meter.Gauge("once.retry.waiting", "{message}", "Messages that are parked, counted up to 100,000."),
-		lag:     meter.SecondsGauge("once.retry.lag", "How long the parked message has waited that is due the longest."),
+			"Messages that wait behind another message of their ordering key, counted up to 100,000."),
+		blockedKeys: meter.Gauge("once.retry.blocked_keys", "{key}",
+			"Ordering keys that are blocked by a message in quarantine, counted up to 100,000."),
+		waiting: meter.Gauge("once.retry.waiting", "{message}", "Parked messages, counted up to 100,000."),
+		lag:     meter.SecondsGauge("once.retry.lag", "Time since the oldest due parked message became due."),
 	}
 	for _, counter := range []*telemetry.Counter{i.attempts, i.setAside, i.crashes, i.unrun, i.kept} {
 		counter.Zero()
@@ -87,33 +88,34 @@ func (i *instruments) quarantined(reason string) {
 	}
 }
 
-// watchers has the table observed while there is a subscription.
+// watchers counts the subscriptions of a Retries. The table is observed while
+// there is at least one.
 type watchers struct {
 	mu    sync.Mutex
 	count int
 	end   func()
 }
 
-// watch observes the table until done is called.
+// watch observes the table until the caller calls done.
 func (r *Retries) watch() (done func()) {
 	w := &r.watchers
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.count == 0 {
-		var backlog telemetry.Glance[parked.Backlog]
-		tell := func(err error) {
-			r.config.Logger.Error("The parked messages could not be looked at for the instruments, trying again", err, nil)
+		var backlog telemetry.StatsCache[parked.Backlog]
+		logError := func(err error) {
+			r.config.Logger.Error("Metrics of parked messages cannot be read, retrying", err, nil)
 		}
 		i := r.instruments
 		w.end = i.meter.Observe(func(ctx context.Context, o metric.Observer) error {
-			if seen, ok := backlog.Look(ctx, r.store.Backlog, tell); ok {
+			if seen, ok := backlog.Get(ctx, r.store.Backlog, logError); ok {
 				o.ObserveInt64(i.waiting, seen.Waiting)
 				o.ObserveFloat64(i.lag, seen.Lag.Seconds())
 				o.ObserveInt64(i.held, seen.Held)
-				o.ObserveInt64(i.heldKeys, seen.BlockedKeys)
+				o.ObserveInt64(i.blockedKeys, seen.BlockedKeys)
 			}
 			return nil
-		}, i.waiting, i.lag, i.held, i.heldKeys)
+		}, i.waiting, i.lag, i.held, i.blockedKeys)
 	}
 	w.count++
 	return sync.OnceFunc(func() {

@@ -11,10 +11,10 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// PostgreSQL takes a statement of 1 GB at most, which a hundred messages of the
-// size that a broker takes are over. They would be tried again for ever, and
-// nothing behind them would be handled.
-func TestKeyOrderLargeMessagesAreNotStoredAllAtOnce(t *testing.T) {
+// PostgreSQL accepts a statement of 1 GB at most. A hundred messages of the
+// largest size exceed that: they would be retried for ever, and the messages
+// behind them would never be handled.
+func TestKeyOrderStoresLargeMessagesInSeveralStatements(t *testing.T) {
 	db := testkit.Postgres(t)
 	b := newBench(t, db, func(c *retry.Config) { c.KeyOrder = retry.BlockWhileRetried })
 	sub := b.retries.Subscriber(consumer, b.transport)
@@ -32,7 +32,7 @@ func TestKeyOrderLargeMessagesAreNotStoredAllAtOnce(t *testing.T) {
 	}
 	const count, size = 12, 2 << 20
 	var sent []*message.Message
-	for n := range count { // the first is being stored when the others come
+	for n := range count { // the others arrive while the first is stored
 		msg := message.NewMessage(fmt.Sprint(n), make([]byte, size))
 		msg.Metadata[meta.OrderingKey] = fmt.Sprint(n)
 		sent = append(sent, msg)
@@ -44,7 +44,7 @@ func TestKeyOrderLargeMessagesAreNotStoredAllAtOnce(t *testing.T) {
 			b.transport.messages <- msg
 		}
 	}()
-	b.polls(50) // in which they could all be taken
+	b.polls(50) // long enough for all messages to arrive
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}

@@ -22,8 +22,7 @@ func withShortLease(c *retry.Config) {
 	c.Lease, c.Policy.Immediate = shortLease, 5
 }
 
-// A lease is renewed for as long as the handler runs.
-func TestALeaseLastsAsLongAsTheHandler(t *testing.T) {
+func TestLeaseIsRenewedWhileHandlerRuns(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Lease, c.Concurrency = shortLease, 4 })
 		var calls atomic.Int32
@@ -31,7 +30,7 @@ func TestALeaseLastsAsLongAsTheHandler(t *testing.T) {
 		b.run(func(*message.Message) error {
 			if calls.Add(1) == 1 {
 				first = b.entries("")[0].DueAt
-				b.eventually("the lease is renewed three times over", func() bool {
+				b.eventually("the lease is renewed three times", func() bool {
 					entries := b.entries("")
 					return len(entries) == 1 && entries[0].DueAt.Sub(first) > 2*shortLease
 				})
@@ -48,10 +47,10 @@ func TestALeaseLastsAsLongAsTheHandler(t *testing.T) {
 	})
 }
 
-// A process that does not get through to the database cannot renew its leases.
-// Others may have given the message up by the time it does: it does not call
-// the handler again.
-func TestTrap48NothingIsBegunWhenTheLeaseHasEnded(t *testing.T) {
+// A process that cannot reach the database cannot renew its leases. Meanwhile
+// another process may have given the message up, so the first must not call the
+// handler again.
+func TestTrap48HandlerIsNotCalledAfterLeaseEnd(t *testing.T) {
 	var logs testkit.Logs
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) {
 		withShortLease(c)
@@ -67,19 +66,21 @@ func TestTrap48NothingIsBegunWhenTheLeaseHasEnded(t *testing.T) {
 	b.run(func(msg *message.Message) error {
 		if calls.Add(1) > 1 {
 			if released.Load() == 0 {
-				t.Error("it was called though its lease has ended")
+				t.Error("the handler was called after the end of the lease")
 			}
 			return nil
 		}
-		// As long as this has the row nobody renews the lease.
+		// The lock prevents the renewal of the lease.
 		if _, err := blocked.ExecContext(t.Context(), `SELECT FROM once_parked FOR UPDATE`); err != nil {
 			t.Error(err)
 		}
 		claim := parked.DeliveryOf(msg.Context()).Claim
-		b.eventually("the lease has ended", func() bool { return !claim.Held() })
+		b.eventually("the lease has ended", func() bool { return !claim.Leased() })
 		return disposition.HandBack(errHandler)
 	})
-	b.eventually("it is left to others", func() bool { return logs.Has("its lease has ended", "message_uuid=m1") })
+	b.eventually("the middleware leaves the message to others", func() bool {
+		return logs.Has("Lease of the message has ended", "message_uuid=m1")
+	})
 	released.Store(1)
 	if err := blocked.Rollback(); err != nil {
 		t.Fatal(err)
@@ -90,10 +91,10 @@ func TestTrap48NothingIsBegunWhenTheLeaseHasEnded(t *testing.T) {
 	}
 }
 
-// A handler can be slower than the lease and have the one connection, or the one
-// writer, that it is renewed with. What fails then is charged all the same, or it
-// would be called for ever.
-func TestAFailureIsChargedWhenTheLeaseHasEnded(t *testing.T) {
+// A slow handler may use the only connection, or the only writer, and so
+// prevent the renewal of its own lease. Its failure is charged all the same;
+// otherwise it would be called for ever.
+func TestFailureAfterLeaseEndIsCharged(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		db.SetMaxOpenConns(1)
 		b := newBench(t, db, withShortLease)
@@ -110,7 +111,7 @@ func TestAFailureIsChargedWhenTheLeaseHasEnded(t *testing.T) {
 		b.runWith(func(msg *message.Message) error {
 			calls.Add(1)
 			claim := parked.DeliveryOf(msg.Context()).Claim
-			b.eventually("the lease has ended", func() bool { return !claim.Held() })
+			b.eventually("the lease has ended", func() bool { return !claim.Leased() })
 			return errHandler
 		}, quarantine.Middleware, b.retries.Middleware, inbox.Middleware)
 		b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
@@ -120,9 +121,9 @@ func TestAFailureIsChargedWhenTheLeaseHasEnded(t *testing.T) {
 	})
 }
 
-// The lease can end between the begin of the attempt and its entry into the
-// inbox, where whoever gives the message up has looked.
-func TestTrap48NothingIsAppliedWhenTheLeaseHasEnded(t *testing.T) {
+// The lease can end between the start of the attempt and its entry into the
+// inbox. A process that gives the message up has already looked there.
+func TestTrap48MessageIsNotAppliedAfterLeaseEnd(t *testing.T) {
 	for way, middleware := range map[string]func(*dedup.Inbox) message.HandlerMiddleware{
 		"alone":      func(i *dedup.Inbox) message.HandlerMiddleware { return i.Middleware },
 		"in a batch": func(i *dedup.Inbox) message.HandlerMiddleware { return i.BatchMiddleware },
@@ -148,7 +149,7 @@ func loseBeforeTheInbox(t *testing.T, db testkit.Database, middleware func(*dedu
 			}
 			produced, err := h(msg)
 			if tries.Load() == 1 && calls.Load() > 0 {
-				t.Error("the message was applied though another process had it")
+				t.Error("the message was applied while another process had claimed it")
 			}
 			return produced, err
 		}
@@ -163,8 +164,8 @@ func loseBeforeTheInbox(t *testing.T, db testkit.Database, middleware func(*dedu
 	}
 }
 
-// loseTo does what happens when the lease of a claim ends: another process
-// claims the row. It gives it back when the first knows.
+// loseTo simulates the end of a lease: another process claims the row, and
+// releases it when the first process has noticed that.
 func (b *bench) loseTo(claim *parked.Claim) {
 	b.Helper()
 	other := b.parked.Dialect().SQL(`UPDATE {parked} SET token = 'other', due_at = {after $2} WHERE id = $1`)
@@ -172,13 +173,13 @@ func (b *bench) loseTo(claim *parked.Claim) {
 		if _, err := b.ExecContext(b.Context(), other, claim.ID, due.Milliseconds()); err != nil {
 			b.Error(err)
 		}
-		b.eventually("the lease has ended", func() bool { return !claim.Held() })
+		b.eventually("the lease has ended", func() bool { return !claim.Leased() })
 	}
 }
 
-// Of a claim that takes longer than the lease nothing is left: as it is, it would
-// be made for ever. The time is that of large messages on a long line.
-func TestWhatCannotBeClaimedAtOnce(t *testing.T) {
+// A claim that takes longer than the lease fails. Repeated unchanged, it would
+// fail for ever. The trigger simulates large messages on a slow network.
+func TestClaimSlowerThanLeaseIsSplit(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.Lease, c.Concurrency = time.Second, 64 })
 	for _, query := range []string{
 		`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END $$`,

@@ -15,20 +15,21 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// Middleware calls h, and again if it fails: at once as often as the policy
-// says, then in later rounds, until when the message is parked and nil is
-// returned, so that the transport's copy is acked. A panic of h counts as its
-// error.
+// Middleware calls h and retries it after a failure: first at once, as often as
+// the policy says, and then in delayed rounds. Between rounds the message is
+// parked, and Middleware returns nil so that the transport's copy is acked. A
+// panic of h counts as an error of h.
 //
-// When the policy is exhausted, or the error is [Permanent], it returns an
-// [*Error]: the message is given up, and poison takes it. Without
-// [Retries.Subscriber] nothing would bring a parked message back, so there are
-// then only the immediate tries.
+// When the policy is exhausted, or the error is [Permanent], Middleware returns
+// an [*Error]: the message is given up, and poison quarantines it. Without
+// [Retries.Subscriber] nothing would deliver a parked message, so Middleware then
+// makes only the immediate tries.
 //
-// A failure while the consumer shuts down counts as none: the message is
-// handed back as it came.
+// A failure while the consumer shuts down is not counted: the message returns to
+// the transport unchanged.
 //
-// It belongs outside of dedup, and is [ErrInsideDedup] otherwise.
+// Middleware must be outside of dedup; otherwise each message fails with
+// [ErrInsideDedup].
 func (r *Retries) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		if _, inside := parked.TxOf(msg.Context()); inside {
@@ -39,20 +40,20 @@ func (r *Retries) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			ctx:      msg.Context(),
 			delivery: parked.DeliveryOf(msg.Context()),
 			msg:      msg,
-			original: parked.Snapshot(msg),
+			original: parked.Snapshot(msg), // handlers change messages
 		}
 		a.delivery.Use.By(a.ctx)
 		if claim := a.delivery.Claim; claim != nil {
 			claim.Manage()
 			a.attempts, a.rounds = claim.Attempts, claim.Rounds
 		} else if a.delivery.Subscribed && msg.Metadata[meta.Redelivered] == "true" && disposition.Undecodable(a.ctx) == nil {
-			return nil, a.setAside()
+			return nil, a.parkRedelivered()
 		}
 		return a.run(h)
 	}
 }
 
-// attempt is one delivery of a message, with its tries.
+// attempt is one delivery of a message, with all its tries.
 type attempt struct {
 	*Retries
 
@@ -60,32 +61,32 @@ type attempt struct {
 	delivery *parked.Delivery
 	msg      *message.Message
 	original *message.Message
-	attempts int // calls of the handler in all
-	rounds   int // of the policy in all
+	attempts int // calls of the handler, over all deliveries
+	rounds   int // delayed rounds, over all deliveries
 
-	undecided undecidedTries
-	suspect   bool // it was handled before, without success
+	undecided    undecidedTries
+	failedBefore bool // in this delivery
 }
 
 func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 	for tries := 1; ; {
-		if err := a.delivery.Held(); err != nil {
-			a.log("Message is left to whoever has claimed it: its lease has ended", err, nil)
-			return nil, a.handBack(err)
+		if err := a.delivery.CheckLease(); err != nil {
+			a.log("Lease of the message has ended, another process may handle it", err, nil)
+			return nil, a.returnUncharged(err)
 		}
 		produced, end, err := a.call(h)
 		if err == nil {
 			end(handled)
 			failpoint.Hit("retry/handled")
 			if claim := a.delivery.Claim; claim != nil {
-				claim.Handle() // and whoever claimed the row resolves it
+				claim.Handle() // the fetcher resolves the row after the ack
 			}
 			a.delivery.Committed()
 			return produced, nil
 		}
 		if a.delivery.ShuttingDown(a.ctx) {
 			end(interrupted)
-			return nil, a.handBack(err)
+			return nil, a.returnUncharged(err)
 		}
 		parked.Restore(a.msg, a.original)
 
@@ -94,27 +95,27 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		case v.Early != nil && a.delivery.Subscribed:
 			end(early)
 			return nil, a.parkEarly(*v.Early, v.After)
-		case v.Kind == disposition.Undecided && !a.blames(v):
+		case v.Kind == disposition.Undecided && !a.chargesUndecided(v):
 			end(undecided)
-			if !a.holds(err) {
-				return nil, a.handBack(err)
+			if !a.waitUndecided(err) {
+				return nil, a.returnUncharged(err)
 			}
-			continue // nothing is charged
+			continue
 		case v.Kind == disposition.Undecided:
-			err = fmt.Errorf("retry: %d calls of the handler came to no outcome, the last: %w", a.undecided.calls, err)
+			err = fmt.Errorf("retry: the outcome of %d handler calls is unknown, last error: %w", a.undecided.calls, err)
 		case v.Kind != disposition.Failed:
 			a.attempts++
 			end(givenUp)
 			return nil, a.giveUp(v.Kind, v.Reason, err)
 		}
 		a.attempts++
-		a.suspect = true
+		a.failedBefore = true
 		late := a.undecided.late
 		a.undecided = undecidedTries{}
 		policy := a.policy(err)
-		// A handler that is slower than the lease, and keeps that from being renewed,
-		// is charged too: the row tells whether it is still ours.
-		if v.After > 0 || tries > policy.Immediate || late || a.delivery.Held() != nil {
+		// A handler may outlast the lease and even prevent its renewal. Such a failure
+		// is charged too: parking the row fails if another process has claimed it.
+		if v.After > 0 || tries > policy.Immediate || late || a.delivery.CheckLease() != nil {
 			return nil, a.nextRound(err, policy, v.After, end)
 		}
 		end(again)
@@ -124,14 +125,14 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 	}
 }
 
-// call calls h once. end is to be told what follows.
+// call calls h once. The caller passes the outcome of the try to end.
 func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, end func(outcome int), err error) {
 	began := time.Now()
 	ctx, handling := a.instruments.tracer.Handle(
 		a.ctx, a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
-	a.msg.SetContext(parked.WithTried(ctx, a.msg, a.suspect))
+	a.msg.SetContext(parked.WithTried(ctx, a.msg, a.failedBefore))
 	produced, err = disposition.Call(h, a.msg)
-	a.msg.SetContext(a.ctx) // a handler may have left a cancelled one behind
+	a.msg.SetContext(a.ctx) // the handler may have set a cancelled context
 	a.instruments.duration.Record(time.Since(began), telemetry.Succeeded(err))
 	return produced, func(outcome int) {
 		a.instruments.attempts.Add(1, outcome)
@@ -139,7 +140,7 @@ func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, end 
 	}, err
 }
 
-// nextRound parks the message, or gives it up if that was the last round.
+// nextRound parks the message for its next round, or gives it up after the last.
 func (a *attempt) nextRound(err error, policy Policy, after time.Duration, end func(outcome int)) error {
 	a.rounds++
 	if a.rounds > policy.Delayed || !a.delivery.Subscribed {
@@ -148,7 +149,7 @@ func (a *attempt) nextRound(err error, policy Policy, after time.Duration, end f
 	}
 	delay := after
 	if delay == 0 {
-		delay = policy.jittered(a.rounds)
+		delay = policy.backoff().Jittered(a.rounds)
 	}
 	end(parkedFor)
 	failure := parked.Failure{Err: err, Reason: disposition.ReasonFailed, Attempts: a.attempts, Rounds: a.rounds}
@@ -156,10 +157,11 @@ func (a *attempt) nextRound(err error, policy Policy, after time.Duration, end f
 	return a.park(failure, delay)
 }
 
-// setAside parks a redelivered message before it is handled: the delivery
-// before may have ended the process, and only in a row can that be counted.
-// Its neighbours, prefetched with it, are handled from there all the same.
-func (a *attempt) setAside() error {
+// parkRedelivered parks a redelivered message before its handler runs: the
+// previous delivery may have killed the process, and only a row can count
+// crashes. Messages that were prefetched with it are parked too, because they
+// look the same.
+func (a *attempt) parkRedelivered() error {
 	if err := a.park(parked.Failure{}, 0); err != nil {
 		return err
 	}
@@ -167,8 +169,8 @@ func (a *attempt) setAside() error {
 	return nil
 }
 
-// park moves the message to its row and due time; the transport's copy is then
-// to be acked.
+// park stores the message with its due time. The caller then acks the
+// transport's copy.
 func (a *attempt) park(f parked.Failure, delay time.Duration) error {
 	failpoint.Hit("retry/park")
 	err := a.patience.Persist(a.ctx, a.delivery, "park the message", func(ctx context.Context) error {
@@ -181,21 +183,23 @@ func (a *attempt) park(f parked.Failure, delay time.Duration) error {
 	return err
 }
 
-// parkEarly parks a message that came before its turn. Nothing is charged.
+// parkEarly parks a message that arrived before an earlier version of its
+// aggregate. No attempt is charged.
 func (a *attempt) parkEarly(turn disposition.Turn, after time.Duration) error {
 	return a.patience.Persist(a.ctx, a.delivery, "park the message until its turn", func(ctx context.Context) error {
 		return a.store.ParkEarly(ctx, a.delivery, a.original, turn, after)
 	})
 }
 
-// handBack gives the message back as it came, nothing charged.
-func (a *attempt) handBack(err error) error {
+// returnUncharged returns the message to the transport, or releases its row,
+// without charging an attempt.
+func (a *attempt) returnUncharged(err error) error {
 	if claim := a.delivery.Claim; claim != nil {
 		release := a.patience.Persist(a.ctx, a.delivery, "release the parked message", func(ctx context.Context) error {
 			return a.store.Release(ctx, claim, 0)
 		})
-		if release != nil { // the lease will end by itself
-			a.log("Cannot release the parked message", release, nil)
+		if release != nil { // the row is due again after its lease
+			a.log("Parked message cannot be released", release, nil)
 		}
 	}
 	return disposition.HandBack(err)

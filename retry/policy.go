@@ -5,37 +5,39 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"time"
+
+	"github.com/watermill-once/once/internal/backoff"
 )
 
-// Policy says how often a message is tried and how long to wait in between. It
-// is a pure function of the attempt. The zero value tries three times at once
-// and then, after 1 s, 5 s, 25 s, 2 min and 10 min, three times again.
+// Policy says how often a message is tried, and the delays in between. The
+// delays depend only on the number of the round. The zero value tries three
+// times at once and then, after 1 s, 5 s, 25 s, 2 min and 10 min, three times
+// again.
 //
-// A message is tried (Immediate+1) x (Delayed+1) times at most.
+// A message is tried at most (Immediate+1) x (Delayed+1) times.
 type Policy struct {
-	// Immediate is how many further tries follow a failed one without delay;
-	// most failures of a transaction are over by then. Defaults to 2; negative
-	// means none.
+	// Immediate is the number of further tries that follow a failed try without a
+	// delay. Most failures of a transaction are over by then. Defaults to 2;
+	// negative means none.
 	Immediate int
 
-	// Delayed is how many further rounds follow, each after a delay, with the
-	// message parked. Defaults to 5; negative means none.
+	// Delayed is the number of further rounds. Each follows after a delay, during
+	// which the message is parked. Defaults to 5; negative means none.
 	Delayed int
 
 	// Base is the delay before the first delayed round. Defaults to 1 second.
 	Base time.Duration
 
-	// Factor is what each further delay is multiplied by. Defaults to 5.
+	// Factor multiplies the delay before each further round. Defaults to 5.
 	Factor float64
 
-	// Max bounds a delay. Defaults to 1 hour.
+	// Max is the longest delay. Defaults to 1 hour.
 	Max time.Duration
 
-	// Jitter is the share of a delay that is left to chance, so that messages
-	// that failed together are not tried together: 0.2 is up to 20 % less.
-	// Defaults to 0.2; negative means none.
+	// Jitter is the share of a delay that chance may take away, so that messages
+	// that failed together are not tried together: with 0.2 a delay is up to 20 %
+	// shorter. Defaults to 0.2; negative means none.
 	Jitter float64
 }
 
@@ -81,36 +83,10 @@ func (p Policy) validate(field string) error {
 	return errors.Join(errs...)
 }
 
-// delay returns how long to wait before delayed round number round (1 is the
-// first). chance is a number in [0, 1).
-func (p Policy) delay(round int, chance float64) time.Duration {
-	full := float64(p.Base) * math.Pow(p.Factor, float64(round-1))
-	full = min(full, float64(p.Max)) * (1 - p.Jitter*chance)
-	if full >= float64(p.Max) { // as a float64 it may be over all Durations
-		return p.Max
-	}
-	return time.Duration(full)
+// backoff computes the delays before delayed rounds; round 1 is the first.
+func (p Policy) backoff() backoff.Exponential {
+	return backoff.Exponential{Base: p.Base, Max: p.Max, Factor: p.Factor, Jitter: p.Jitter}
 }
 
-// jittered is the delay before a delayed round, with a chance of its own.
-func (p Policy) jittered(round int) time.Duration { return p.delay(round, rand.Float64()) }
-
-// total is the sum of all delays.
-func (p Policy) total() time.Duration {
-	var sum time.Duration
-	for round := 1; round <= p.Delayed; round++ {
-		delay := p.delay(round, 0)
-		if p.Factor == 1 || delay == p.Max { // as all after it
-			rest := float64(p.Delayed-round+1) * float64(delay)
-			if rest >= float64(math.MaxInt64-sum) {
-				return math.MaxInt64
-			}
-			return sum + time.Duration(rest)
-		}
-		if delay > math.MaxInt64-sum {
-			return math.MaxInt64
-		}
-		sum += delay
-	}
-	return sum
-}
+// longestDelay returns the sum of all delays, without jitter.
+func (p Policy) longestDelay() time.Duration { return p.backoff().Total(p.Delayed) }

@@ -9,32 +9,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestDelayIsAPureFunctionOfTheRound(t *testing.T) {
-	p := Policy{Base: time.Second, Factor: 5, Max: time.Minute, Jitter: 0.5}.withDefaults()
-	for _, test := range []struct {
-		round  int
-		chance float64
-		want   time.Duration
-	}{
-		{1, 0, time.Second},
-		{2, 0, 5 * time.Second},
-		{3, 0, 25 * time.Second},
-		{4, 0, time.Minute},
-		{1000, 0, time.Minute},
-		{1, 0.5, 750 * time.Millisecond},
-		{1000, 0.999999, 30*time.Second + 30*time.Microsecond},
-	} {
-		if got := p.delay(test.round, test.chance); got != test.want {
-			t.Errorf("delay(%d, %v) is %v, want %v", test.round, test.chance, got, test.want)
-		}
-	}
-}
-
-func TestTheZeroPolicyIsTheDocumentedOne(t *testing.T) {
+func TestZeroPolicyHasDocumentedDelays(t *testing.T) {
 	p := Policy{}.withDefaults()
 	var got []time.Duration
 	for round := 1; round <= p.Delayed; round++ {
-		got = append(got, p.delay(round, 0))
+		got = append(got, p.backoff().Delay(round, 0))
 	}
 	want := []time.Duration{time.Second, 5 * time.Second, 25 * time.Second, 125 * time.Second, 625 * time.Second}
 	if len(got) != len(want) || p.Immediate != 2 {
@@ -47,14 +26,14 @@ func TestTheZeroPolicyIsTheDocumentedOne(t *testing.T) {
 	}
 }
 
-func TestNegativeMeansNone(t *testing.T) {
+func TestNegativeCountsMeanNone(t *testing.T) {
 	p := Policy{Immediate: -1, Delayed: -1, Jitter: -1}.withDefaults()
 	if p.Immediate != 0 || p.Delayed != 0 || p.Jitter != 0 {
 		t.Fatalf("%+v", p)
 	}
 }
 
-func TestConfigNamesTheField(t *testing.T) {
+func TestConfigErrorNamesField(t *testing.T) {
 	for field, config := range map[string]Config{
 		"Policy.Base":              {Policy: Policy{Base: -1}},
 		"Policy.Max":               {Policy: Policy{Base: time.Hour, Max: time.Minute}},
@@ -78,7 +57,7 @@ func TestConfigNamesTheField(t *testing.T) {
 
 func errIs(error) bool { return true }
 
-func TestTheLongestDelayIsThatOfAnyPolicy(t *testing.T) {
+func TestLongestDelayIsThatOfTheLongestPolicy(t *testing.T) {
 	for want, config := range map[time.Duration]Config{
 		781 * time.Second:              {},
 		0:                              {Policy: Policy{Delayed: -1}},

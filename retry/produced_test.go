@@ -13,10 +13,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// unreliable is a broker that is away the first time.
+// unreliable is a broker whose first publish fails.
 type unreliable struct{ calls, published atomic.Int32 }
 
-var errAway = errors.New("the broker is away")
+var errAway = errors.New("the broker is unreachable")
 
 func (u *unreliable) Publish(_ string, msgs ...*message.Message) error {
 	if u.calls.Add(1) == 1 {
@@ -28,10 +28,10 @@ func (u *unreliable) Publish(_ string, msgs ...*message.Message) error {
 
 func (u *unreliable) Close() error { return nil }
 
-// Without dedup's outbox it is the router that publishes what a handler
-// produces, when the handler has returned. If that fails a parked message is
-// not done, as one of the transport's is not.
-func TestAParkedMessageIsNotDoneBeforeWhatItProducedIsPublished(t *testing.T) {
+// Without dedup's outbox the router publishes the messages that a handler
+// returns, after the handler has returned. If that fails, the parked message is
+// tried again, like a message of the transport.
+func TestRowStaysUntilProducedMessagesArePublished(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.put("m1")
@@ -48,9 +48,9 @@ func TestAParkedMessageIsNotDoneBeforeWhatItProducedIsPublished(t *testing.T) {
 		stopped := make(chan error, 1)
 		go func() { stopped <- router.Run(context.WithoutCancel(t.Context())) }()
 		<-router.Running()
-		b.eventually("the message is done", func() bool { return len(b.entries("")) == 0 })
+		b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
 		if n := broker.published.Load(); n != 1 {
-			t.Errorf("%d of what it produced were published, not 1", n)
+			t.Errorf("%d produced messages were published, want 1", n)
 		}
 		if err := errors.Join(router.Close(), <-stopped); err != nil {
 			t.Fatal(err)

@@ -10,20 +10,22 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Retries tries failing messages again.
+// Retries retries failing messages. Its Middleware retries and parks them; its
+// Subscriber delivers the parked messages.
 type Retries struct {
 	config   Config
 	store    *parked.Store
 	patience parked.Patience
 
-	seenEvery time.Duration // how often subscriptions say that they run
+	registerEvery time.Duration // interval at which subscriptions record that they run
 
 	instruments *instruments
 	watchers    watchers
 }
 
-// New returns a Retries that parks messages in db, the consumer's own
-// database. The tables must be there, see schema.Up.
+// New returns a Retries that parks messages in db, the consumer's own database.
+// It fails if db is nil or a field of config is invalid. The tables must exist,
+// see schema.Up.
 func New(db *sql.DB, config Config) (*Retries, error) {
 	config = config.withDefaults()
 	err := config.validate()
@@ -42,13 +44,13 @@ func New(db *sql.DB, config Config) (*Retries, error) {
 		store:    store,
 		patience: parked.Patience{UnackedWait: config.UnackedWait, Logger: config.Logger},
 
-		seenEvery: parked.SeenEvery,
+		registerEvery: parked.SeenEvery,
 
 		instruments: newInstruments(config),
 	}, nil
 }
 
-// policy is that of an error.
+// policy returns the policy of the first class that matches err.
 func (r *Retries) policy(err error) Policy {
 	for _, class := range r.config.Classes {
 		if class.Match(err) {

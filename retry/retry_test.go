@@ -17,9 +17,8 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// A failing message is acked and parked, comes back when it is due, and the row
-// goes when it succeeds.
-func TestParkedAndHandledLater(t *testing.T) {
+// The transport's copy is acked. The row is removed when the handler succeeds.
+func TestFailingMessageIsParkedAndHandledLater(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var calls atomic.Int32
@@ -47,7 +46,7 @@ func TestParkedAndHandledLater(t *testing.T) {
 	})
 }
 
-func TestGivenUpAfterTheLastRound(t *testing.T) {
+func TestMessageIsQuarantinedAfterLastRound(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var calls atomic.Int32
@@ -66,7 +65,7 @@ func TestGivenUpAfterTheLastRound(t *testing.T) {
 	})
 }
 
-func TestPermanentIsGivenUpAtOnce(t *testing.T) {
+func TestPermanentErrorIsQuarantinedAtOnce(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var calls atomic.Int32
@@ -82,7 +81,7 @@ func TestPermanentIsGivenUpAtOnce(t *testing.T) {
 	})
 }
 
-func TestAfterSaysWhen(t *testing.T) {
+func TestAfterSetsDelay(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var calls atomic.Int32
@@ -101,14 +100,14 @@ func TestAfterSaysWhen(t *testing.T) {
 	})
 }
 
-func TestNilStaysNil(t *testing.T) {
+func TestPermanentAndAfterKeepNil(t *testing.T) {
 	if retry.Permanent(nil) != nil || retry.After(nil, time.Second) != nil {
-		t.Fatal("nil became an error")
+		t.Fatal("got an error for nil")
 	}
 }
 
-// A panic is an attempt that failed, not the end of the message's retries.
-func TestTrap65APanicIsRetriedAndQuarantined(t *testing.T) {
+// A panic counts as a failed attempt and does not end the retries.
+func TestTrap65PanicIsRetriedAndQuarantined(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		var logs testkit.Logs
 		b := newBench(t, db, func(c *retry.Config) { c.Logger = &logs })
@@ -123,14 +122,14 @@ func TestTrap65APanicIsRetriedAndQuarantined(t *testing.T) {
 			t.Fatalf("%d calls, entry %+v", calls.Load(), entry)
 		}
 		if !logs.Has("trying again", "stack=", "retry_test.go") || !logs.Has("is parked", "stack=", "retry_test.go") {
-			t.Errorf("where it panicked is not said:\n%s", strings.Join(logs.Lines(), "\n"))
+			t.Errorf("the log does not show the place of the panic:\n%s", strings.Join(logs.Lines(), "\n"))
 		}
 	})
 }
 
-// A handler that leaves a cancelled context or a changed message behind does
-// not spoil the tries after it.
-func TestTrap57EachTryBeginsAnew(t *testing.T) {
+// A handler may leave a cancelled context or a changed message behind. Later
+// tries must not see either.
+func TestTrap57EachTryGetsOriginalMessageAndContext(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var calls atomic.Int32
@@ -165,8 +164,7 @@ func TestTrap57EachTryBeginsAnew(t *testing.T) {
 	})
 }
 
-// A shutdown is neither a failure nor an attempt.
-func TestTrap54AShutdownIsNotCharged(t *testing.T) {
+func TestTrap54FailureDuringShutdownIsNotCharged(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for _, where := range []string{"from the transport", "parked"} {
 			t.Run(where, func(t *testing.T) {
@@ -176,7 +174,7 @@ func TestTrap54AShutdownIsNotCharged(t *testing.T) {
 				b.run(func(msg *message.Message) error {
 					select {
 					case entered <- struct{}{}:
-					default: // it was called again, which the row tells
+					default: // a second call is detected by its row
 					}
 					<-closing
 					return errors.New("cancelled: the service is going down")
@@ -194,8 +192,8 @@ func TestTrap54AShutdownIsNotCharged(t *testing.T) {
 					b.eventually("the subscriber is closing", b.transport.closed.Load)
 					close(closing)
 				}()
-				// Not the router's Close, which may end the context first: here the
-				// consumer knows of the shutdown before the handler fails.
+				// The router's Close could end the context first. Here the
+				// consumer notices the shutdown before the handler fails.
 				if err := b.subscriber.Close(); err != nil {
 					t.Fatal(err)
 				}
@@ -218,9 +216,9 @@ func TestTrap54AShutdownIsNotCharged(t *testing.T) {
 	})
 }
 
-// Ending the router's context ends the fetching; what is in hand is handled to
-// its end, with its context alive.
-func TestTrap54ACancelledRouterLetsParkedMessagesFinish(t *testing.T) {
+// The end of the router's context ends the fetching. Handlers of claimed
+// messages finish, and their contexts stay alive.
+func TestTrap54CancelledRouterLetsParkedMessagesFinish(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -241,7 +239,7 @@ func TestTrap54ACancelledRouterLetsParkedMessagesFinish(t *testing.T) {
 			}
 		})
 		if err := msg.Context().Err(); err != nil {
-			t.Errorf("the context of the message in hand is over: %v", err)
+			t.Errorf("the context of the running message has ended: %v", err)
 		}
 		msg.Ack()
 		if err := sub.Close(); err != nil {
@@ -253,9 +251,9 @@ func TestTrap54ACancelledRouterLetsParkedMessagesFinish(t *testing.T) {
 	})
 }
 
-// An ack that came about in spite of an error, through some other middleware,
-// does not resolve the row.
-func TestTrap70AnAckAloneDoesNotResolve(t *testing.T) {
+// Another middleware may ack a message in spite of its error. That ack does not
+// resolve the row.
+func TestTrap70AckWithoutSuccessDoesNotResolve(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		swallow := func(h message.HandlerFunc) message.HandlerFunc {
@@ -280,8 +278,8 @@ func TestTrap70AnAckAloneDoesNotResolve(t *testing.T) {
 	})
 }
 
-// Without the Subscriber nothing would bring a parked message back.
-func TestWithoutTheSubscriberNothingIsParked(t *testing.T) {
+// Without Subscriber nothing would deliver a parked message.
+func TestMiddlewareWithoutSubscriberParksNothing(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	calls := 0
 	_, err := b.retries.Middleware(func(*message.Message) ([]*message.Message, error) {
@@ -293,12 +291,11 @@ func TestWithoutTheSubscriberNothingIsParked(t *testing.T) {
 		t.Fatalf("%d calls, error %v", calls, err)
 	}
 	if len(b.entries("")) != 0 {
-		t.Fatal("the message is parked where nobody looks")
+		t.Fatal("the message is parked without a subscriber")
 	}
 }
 
-// With neither retry nor poison around the handler an ack means done.
-func TestASubscriberAloneResolvesWhatIsAcked(t *testing.T) {
+func TestSubscriberWithoutMiddlewareResolvesAckedMessage(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.runWith(func(*message.Message) error { return nil })
@@ -309,7 +306,7 @@ func TestASubscriberAloneResolvesWhatIsAcked(t *testing.T) {
 	})
 }
 
-func TestSubscriberNamesWhatIsMissing(t *testing.T) {
+func TestSubscribeErrorNamesMissingArgument(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t), nil)
 	for want, sub := range map[string]message.Subscriber{
 		"consumer name": b.retries.Subscriber("", b.transport),
@@ -326,19 +323,19 @@ func TestSubscriberNamesWhatIsMissing(t *testing.T) {
 		}
 	}
 	if _, err := sub.Subscribe(t.Context(), topic); err == nil {
-		t.Error("a closed subscriber subscribes")
+		t.Error("Subscribe works after Close")
 	}
 }
 
-// A database that refuses us a table, say, is no failure of the message. It
-// would be held for long, and nobody know why.
-func TestWhatIsHeldForLongIsToldOnce(t *testing.T) {
+// A database error that does not concern the message, such as missing rights,
+// is not charged. The message could wait for long, and the log must say why.
+func TestLongWaitForUndecidedMessageIsLoggedOnce(t *testing.T) {
 	var logs testkit.Logs
 	b := newBench(t, testkit.SQLite(t), func(c *retry.Config) { c.Logger = &logs })
 	denied, calls := errors.New("permission denied"), 0
 	b.run(func(*message.Message) error {
 		calls++
-		if calls < 8 { // which are three seconds
+		if calls < 8 { // takes about three seconds
 			return disposition.NotCalled(denied)
 		}
 		return nil
@@ -347,6 +344,6 @@ func TestWhatIsHeldForLongIsToldOnce(t *testing.T) {
 		t.Error("not acked")
 	}
 	if n := logs.Count("ERROR", "Message is held", "permission denied", "message_uuid=id", "consumer="+consumer); n != 1 {
-		t.Errorf("told %d times: %v", n, logs.Lines())
+		t.Errorf("logged %d times: %v", n, logs.Lines())
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
@@ -28,7 +29,7 @@ const pollInterval = 5 * time.Millisecond
 
 var errHandler = errors.New("handler failed")
 
-// transport is a subscriber that the test feeds by hand.
+// transport is a subscriber for messages that the test sends.
 type transport struct {
 	messages chan *message.Message
 	closed   atomic.Bool
@@ -36,8 +37,8 @@ type transport struct {
 
 func newTransport() *transport { return &transport{messages: make(chan *message.Message)} }
 
-// Subscribe ends with ctx: a router that is closed ends that, or closes the
-// subscriber, whichever it comes to first.
+// Subscribe ends with ctx: a closing router either cancels ctx or closes the
+// subscriber first.
 func (s *transport) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	context.AfterFunc(ctx, func() { _ = s.Close() })
 	return s.messages, nil
@@ -50,7 +51,7 @@ func (s *transport) Close() error {
 	return nil
 }
 
-// deliver hands msg to the consumer and says whether it was acked.
+// deliver sends msg to the consumer and reports whether it was acked.
 func (s *transport) deliver(t *testing.T, msg *message.Message) (acked bool) {
 	t.Helper()
 	s.messages <- msg
@@ -65,7 +66,7 @@ func (s *transport) deliver(t *testing.T, msg *message.Message) (acked bool) {
 	}
 }
 
-// bench is a router with one handler behind retries, on tables of its own.
+// bench is a router with one handler, retries and its own tables.
 type bench struct {
 	*testing.T
 	testkit.Database
@@ -76,7 +77,7 @@ type bench struct {
 	transport *transport
 	router    *message.Router
 
-	subscriber message.Subscriber // the router's
+	subscriber message.Subscriber // of the router
 }
 
 // quick is a policy for tests: two rounds of two tries.
@@ -105,7 +106,7 @@ func newBench(t *testing.T, db testkit.Database, change func(*retry.Config)) *be
 	return b
 }
 
-// run starts a router whose only handler is h behind poison and retries.
+// run starts a router with handler h and the middlewares of poison and retries.
 func (b *bench) run(h message.NoPublishHandlerFunc) {
 	b.Helper()
 	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config, Logger: testkit.Logger(b.T)})
@@ -120,7 +121,7 @@ func (b *bench) runWith(h message.NoPublishHandlerFunc, middlewares ...message.H
 	b.start(consumer, topic, h, middlewares...)
 }
 
-// runNamed is run for another consumer and topic.
+// runNamed is like run for another consumer and topic, without poison.
 func (b *bench) runNamed(consumer, topic string, h message.NoPublishHandlerFunc) {
 	b.Helper()
 	b.start(consumer, topic, h, b.retries.Middleware)
@@ -153,14 +154,10 @@ func (b *bench) start(consumer, topic string, h message.NoPublishHandlerFunc, mi
 	})
 }
 
-// entries returns the rows in a state.
-func (b *bench) entries(state string) []parked.Entry {
+// entries returns the rows in a state, or all rows if state is empty.
+func (b *bench) entries(state string) []rows.Row {
 	b.Helper()
-	all, err := b.parked.List(context.WithoutCancel(b.Context()), parked.Filter{Limit: 100}, state)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return all
+	return rows.Parked(b, b.parked, state)
 }
 
 func (b *bench) eventually(what string, cond func() bool) {

@@ -13,26 +13,25 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Subscriber wraps the subscriber of one handler: it delivers the messages of
-// sub and, among them, the parked messages of the consumer that have become
-// due, replayed ones included. consumer is the stable name that its messages
-// are counted, parked and deduplicated under; the router's handler name can
-// change, this must not.
+// Subscriber wraps the subscriber of one handler. It delivers the messages of
+// sub and the due parked messages of the consumer, including replayed messages.
+// consumer is the stable name under which messages are counted, parked and
+// deduplicated. You may rename the router's handler, but not the consumer.
 //
-// It wraps, and is not added to the router as a decorator, because it must
-// know whose messages to fetch.
+// Wrap each subscriber yourself. A subscriber decorator of the router cannot
+// replace Subscriber, because it does not know the consumer's name.
 //
-// One handler of a process has the messages of a consumer and topic: Subscribe
-// is [ErrConsumerInUse] while another subscription with the same *sql.DB runs under
-// that name, unless Config.ShareConsumer is set. Other topics, and other
-// processes of the service, may use it. A handler of another name, or of another
-// program, that uses it in the same database is logged as an error.
+// A process may run one handler for each consumer and topic. Subscribe fails with
+// [ErrConsumerInUse] while another subscription with the same *sql.DB uses the
+// consumer and topic, unless Config.ShareConsumer is set. Other topics, and other
+// processes of the service, may use the consumer name. If a handler of another
+// name or of another program uses it in the same database, an error is logged.
 //
-// Close stops fetching, closes sub, and waits until the messages in hand are
-// settled, up to Config.CloseTimeout. The error is ErrGivenBack with their
-// number if some were not. Subscribe is [ErrClosed] after it.
+// Close stops fetching, closes sub, and waits up to Config.CloseTimeout for the
+// acks of messages that were handed out. If some are missing then, Close returns
+// [ErrGivenBack] with their number. Subscribe fails after Close.
 func (r *Retries) Subscriber(consumer string, sub message.Subscriber) message.Subscriber {
-	return &subscriber{retries: r, consumer: consumer, sub: sub, over: make(chan struct{})}
+	return &subscriber{retries: r, consumer: consumer, sub: sub, closeTimeout: make(chan struct{})}
 }
 
 type subscriber struct {
@@ -44,11 +43,11 @@ type subscriber struct {
 	closed  bool
 	cancels []context.CancelFunc
 
-	closeOnce sync.Once
-	closeErr  error
-	running   sync.WaitGroup
-	over      chan struct{} // closed when answers are no longer waited for
-	givenBack atomic.Int64  // messages without an answer
+	closeOnce    sync.Once
+	closeErr     error
+	running      sync.WaitGroup
+	closeTimeout chan struct{} // closed when CloseTimeout is over
+	unanswered   atomic.Int64  // messages without an ack or nack by then
 }
 
 // Subscribe implements message.Subscriber.
@@ -65,7 +64,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err := parked.CheckName(topic); err != nil {
 		return nil, fmt.Errorf("retry: the topic: %w", err)
 	}
-	closing, err := s.opened(ctx)
+	closing, err := s.withShutdown(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -74,10 +73,10 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, fmt.Errorf("retry: %w: give each handler its own consumer name; "+
 			"to add one handler more than once, set retry.Config.ShareConsumer", inUseError{err})
 	}
-	f := newFeed(s, topic, closing.Done())
+	f := newFetcher(s, topic, closing.Done())
 	f.use = use
-	// The wrapped subscriber has ctx itself: when Close is called it is closed,
-	// not cancelled, and may drain.
+	// The wrapped subscriber gets ctx, not closing: Close closes it, so that it
+	// can drain, and does not cancel its context.
 	in, err := s.sub.Subscribe(parked.WithSubscription(ctx, f.subscription()), topic)
 	if err != nil {
 		drop()
@@ -98,14 +97,14 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return out, nil
 }
 
-// opened returns a context that ends with ctx or, before Close does anything
-// else, with the subscriber: a handler that fails because the transport is
-// being closed must already see that the consumer shuts down.
-func (s *subscriber) opened(ctx context.Context) (context.Context, error) {
+// withShutdown returns a context that ends with ctx, or as the first step of
+// Close: a handler that fails because the transport closes must already see the
+// shutdown.
+func (s *subscriber) withShutdown(ctx context.Context) (context.Context, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	closing, cancel := context.WithCancel(ctx)
 	s.cancels = append(s.cancels, cancel)
@@ -130,13 +129,14 @@ func (s *subscriber) Close() error {
 		}
 		s.mu.Unlock()
 		timeout := s.retries.config.CloseTimeout
-		defer time.AfterFunc(timeout, func() { close(s.over) }).Stop()
+		defer time.AfterFunc(timeout, func() { close(s.closeTimeout) }).Stop()
 		if s.sub != nil {
 			s.closeErr = s.sub.Close()
 		}
 		s.running.Wait()
-		if n := s.givenBack.Load(); n > 0 {
-			s.closeErr = errors.Join(s.closeErr, fmt.Errorf("%w: %d messages that had no answer after CloseTimeout %v", ErrGivenBack, n, timeout))
+		if n := s.unanswered.Load(); n > 0 {
+			s.closeErr = errors.Join(s.closeErr,
+				fmt.Errorf("%w: %d messages had neither ack nor nack after CloseTimeout %v", ErrGivenBack, n, timeout))
 		}
 	})
 	return s.closeErr

@@ -19,7 +19,7 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// runOnce is run with dedup around h, which gets its transaction.
+// runOnce is like run, with dedup around h. h gets dedup's transaction.
 func (b *bench) runOnce(h func(ctx context.Context, tx *sql.Tx, msg *message.Message) error) {
 	b.Helper()
 	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config})
@@ -52,8 +52,9 @@ func apply(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 	return err
 }
 
-// The tries of a failed message are no duplicates of it, nor is its replay.
-func TestTrap38RetriesAndReplaysRun(t *testing.T) {
+// The inbox does not treat a retry or a replay of a failed message as a
+// duplicate.
+func TestTrap38RetriesAndReplaysAreNoDuplicates(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var mu sync.Mutex
@@ -61,7 +62,7 @@ func TestTrap38RetriesAndReplaysRun(t *testing.T) {
 		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			mu.Lock()
 			defer mu.Unlock()
-			if calls++; calls <= 4 { // all that the policy has
+			if calls++; calls <= 4 { // all attempts of the policy
 				return errHandler
 			}
 			return apply(ctx, tx, msg)
@@ -71,22 +72,22 @@ func TestTrap38RetriesAndReplaysRun(t *testing.T) {
 		if n := b.count("effects"); calls != 4 || n != 0 {
 			t.Fatalf("%d calls, %d effects", calls, n)
 		}
-		if err := b.parked.Replay(t.Context(), parked.Act{Actor: "test"}, []int64{b.entries("")[0].ID}); err != nil {
+		if err := b.quarantine().Replay(t.Context(), someone, b.entries("")[0].ID); err != nil {
 			t.Fatal(err)
 		}
 		b.eventually("the replay ran", func() bool { return b.count("effects") == 1 })
 	})
 }
 
-// A statement that fails makes PostgreSQL's transaction unusable: the next try
-// has another one, and what the first wrote is undone.
-func TestTrap55EachTryHasATransactionOfItsOwn(t *testing.T) {
+// After a failed statement PostgreSQL's transaction is unusable. The next try
+// gets a new transaction, and the writes of the first are rolled back.
+func TestTrap55EachTryHasItsOwnTransaction(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		calls := 0
 		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			calls++
-			if err := apply(ctx, tx, msg); err != nil { // the key is unique: a first try that stayed would show
+			if err := apply(ctx, tx, msg); err != nil { // fails if the write of the first try is still there
 				return err
 			}
 			if calls == 1 {
@@ -101,9 +102,9 @@ func TestTrap55EachTryHasATransactionOfItsOwn(t *testing.T) {
 	})
 }
 
-// What an attempt wrote before it failed is never committed, however it ends:
-// parked, given up, or handed back.
-func TestTrap59HalfOfTheWorkIsNotCommitted(t *testing.T) {
+// That holds for a message that is parked, given up, or returned to the
+// transport.
+func TestTrap59WritesOfFailedAttemptAreNotCommitted(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
@@ -123,15 +124,15 @@ func TestTrap59HalfOfTheWorkIsNotCommitted(t *testing.T) {
 		}
 		b.eventually("three are in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 3 })
 		if effects, done := b.count("effects"), b.count("once_inbox"); effects != 0 || done != 0 {
-			t.Fatalf("%d effects, %d remembered", effects, done)
+			t.Fatalf("%d effects, %d rows in the inbox", effects, done)
 		}
 	})
 }
 
-// While the table is away a failed message can be neither parked nor given up:
-// it is held, neither acked nor nacked, and nothing is charged to it. The
-// broker's limit of deliveries is not used up.
-func TestTrap73AnOutageHoldsTheMessage(t *testing.T) {
+// While the table is missing, a failed message can neither be parked nor be
+// given up. It stays unacked, and no attempt is charged. So the broker's
+// delivery limit is not used up.
+func TestTrap73MessageWaitsUnackedWhileTableIsMissing(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		calls := 0
@@ -149,12 +150,12 @@ func TestTrap73AnOutageHoldsTheMessage(t *testing.T) {
 		exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
 		msg := message.NewMessage("m1", nil)
 		b.transport.messages <- msg
-		b.polls(40) // in which it would be handed back
+		b.polls(40) // long enough for a nack
 		select {
 		case <-msg.Acked():
-			t.Fatal("acked, and nowhere stored")
+			t.Fatal("acked without being stored")
 		case <-msg.Nacked():
-			t.Fatal("handed back to the broker")
+			t.Fatal("nacked")
 		default:
 		}
 		exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
@@ -166,9 +167,9 @@ func TestTrap73AnOutageHoldsTheMessage(t *testing.T) {
 	})
 }
 
-// The time for which a message is held is shorter than the broker's consumer
-// timeout, which would close the channel: RabbitMQ's is 30 minutes.
-func TestTrap46WhatIsHeldIsHandedBackInTime(t *testing.T) {
+// UnackedWait is shorter than the broker's consumer timeout (RabbitMQ: 30
+// minutes), after which the broker closes the channel.
+func TestTrap46MessageIsNackedAfterUnackedWait(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.UnackedWait = 50 * time.Millisecond })
 		b.run(func(*message.Message) error { return errHandler })
@@ -176,14 +177,12 @@ func TestTrap46WhatIsHeldIsHandedBackInTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		if b.transport.deliver(t, message.NewMessage("m1", nil)) {
-			t.Fatal("acked, and nowhere stored")
+			t.Fatal("acked without being stored")
 		}
 	})
 }
 
-// The delays are those of the policy, whoever listens to failures and whoever
-// is asked about them.
-func TestTrap56NobodyWhoLooksOnMovesTheBackOff(t *testing.T) {
+func TestTrap56ClassesAndLoggerDoNotChangeDelays(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		var asked, logged atomic.Int32
 		b := newBench(t, db, func(c *retry.Config) {
@@ -204,7 +203,7 @@ func TestTrap56NobodyWhoLooksOnMovesTheBackOff(t *testing.T) {
 			})
 			e := b.entries(parked.Waiting)[0]
 			if got := e.DueAt.Sub(e.LastFailedAt); got != want {
-				t.Errorf("after round %d it waits for %v, not %v", round, got, want)
+				t.Errorf("after round %d the message waits for %v, want %v", round, got, want)
 			}
 			if _, err := b.ExecContext(t.Context(), `UPDATE once_parked SET due_at = created_at`); err != nil {
 				t.Fatal(err)
@@ -212,23 +211,23 @@ func TestTrap56NobodyWhoLooksOnMovesTheBackOff(t *testing.T) {
 		}
 		b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
 		if asked.Load() == 0 || logged.Load() == 0 {
-			t.Errorf("the classes were asked %d times, the logger was told %d times", asked.Load(), logged.Load())
+			t.Errorf("the classes were called %d times, the logger %d times", asked.Load(), logged.Load())
 		}
 	})
 }
 
-// counting is a logger that counts what it is told.
-type counting struct{ told *atomic.Int32 }
+// counting is a logger that counts its lines.
+type counting struct{ lines *atomic.Int32 }
 
-func (l counting) Error(string, error, watermill.LogFields)         { l.told.Add(1) }
-func (l counting) Info(string, watermill.LogFields)                 { l.told.Add(1) }
-func (l counting) Debug(string, watermill.LogFields)                { l.told.Add(1) }
-func (l counting) Trace(string, watermill.LogFields)                { l.told.Add(1) }
+func (l counting) Error(string, error, watermill.LogFields)         { l.lines.Add(1) }
+func (l counting) Info(string, watermill.LogFields)                 { l.lines.Add(1) }
+func (l counting) Debug(string, watermill.LogFields)                { l.lines.Add(1) }
+func (l counting) Trace(string, watermill.LogFields)                { l.lines.Add(1) }
 func (l counting) With(watermill.LogFields) watermill.LoggerAdapter { return l }
 
-// What a consumer has done it knows by the name that Subscriber was given,
-// whatever its handler is called in the router.
-func TestTrap51ARenamedHandlerKnowsWhatItHasDone(t *testing.T) {
+// The inbox uses the consumer name of Subscriber, not the name of the handler
+// in the router.
+func TestTrap51RenamedHandlerKeepsItsInbox(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config})
@@ -258,7 +257,7 @@ func TestTrap51ARenamedHandlerKnowsWhatItHasDone(t *testing.T) {
 			}
 		}
 		if n := calls.Load(); n != 1 || b.count(`once_inbox WHERE consumer = 'payments'`) != 1 {
-			t.Errorf("%d calls, %d are remembered", n, b.count(`once_inbox`))
+			t.Errorf("%d calls, %d rows in the inbox", n, b.count(`once_inbox`))
 		}
 	})
 }

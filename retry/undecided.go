@@ -5,67 +5,67 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/watermill-once/once/internal/backoff"
 	"github.com/watermill-once/once/internal/disposition"
 )
 
-// mostUndecided is how many calls of a handler in a row may end undecided before
-// an attempt is charged. A database that restarts once or twice while a message
-// is handled costs no attempt; a message that ends its own session each time is
-// not handled for ever.
-const mostUndecided = 3
+// maxUndecided is how many consecutive calls of a handler may end undecided
+// before one attempt is charged. So a database that restarts once or twice while
+// a message is handled costs no attempt, and a message that ends its own database
+// session each time is not tried for ever.
+const maxUndecided = 3
 
-// undecidedTries are the tries of a message, one after another, that ended
-// undecided.
+// undecidedTries counts the consecutive tries of a message that ended undecided.
 type undecidedTries struct {
-	since time.Time     // the first of them
-	calls int           // of the handler
-	pause time.Duration // before the next
-	late  bool          // they took longer than Config.UnackedWait
-	told  bool          // to the logger
+	since  time.Time // start of the first try
+	calls  int       // of the handler
+	pauses int
+	late   bool // the tries took longer than Config.UnackedWait
+	logged bool
 }
 
-// blames adds a try that ended undecided, and reports whether an attempt is
-// charged for it. A try that did not call the handler is never charged: the
-// database was away before the message could do anything. Of the others the
-// last is, or the one after which the message would be handed back: it would
-// begin anew elsewhere.
-func (a *attempt) blames(v *disposition.Error) bool {
+// chargesUndecided counts a try that ended undecided, and reports whether the
+// message is charged with an attempt. A try that did not call the handler is
+// never charged: the database was unreachable before the message could do
+// anything. Otherwise the last of maxUndecided calls is charged. So is a call
+// after which Config.UnackedWait is over: without the charge the message would
+// return to the broker and its count would begin anew.
+func (a *attempt) chargesUndecided(v *disposition.Error) bool {
 	u := &a.undecided
 	if u.since.IsZero() {
 		u.since = time.Now()
 	}
-	u.late = time.Since(u.since) > a.config.UnackedWait // the tries too: a database may take long to say that it is not there
+	u.late = time.Since(u.since) > a.config.UnackedWait // includes the tries: a connection may take long to fail
 	if v.NotCalled {
 		return false
 	}
 	u.calls++
-	a.suspect = true
-	return u.calls >= mostUndecided || u.late
+	a.failedBefore = true
+	return u.calls >= maxUndecided || u.late
 }
 
-// Pauses after tries that ended undecided.
-const (
-	firstPause = 50 * time.Millisecond
-	lastPause  = 5 * time.Second
-)
+// undecidedPauses computes the pauses after tries that ended undecided.
+var undecidedPauses = backoff.Exponential{Base: 50 * time.Millisecond, Max: 5 * time.Second}
 
-// holds waits for the next try. It returns false if the message has to be
-// handed back: Config.UnackedWait is over, or the consumer is shutting down.
-func (a *attempt) holds(err error) bool {
+// waitUndecided pauses before the next try. It returns false if the message must
+// return to the transport, because Config.UnackedWait is over or the consumer
+// shuts down.
+func (a *attempt) waitUndecided(err error) bool {
 	u := &a.undecided
-	u.pause = max(firstPause, min(2*u.pause, lastPause))
-	if u.late || !a.delivery.Sleep(a.ctx, u.pause) {
+	u.pauses++
+	if u.late || !a.delivery.Sleep(a.ctx, undecidedPauses.Delay(u.pauses, 0)) {
 		return false
 	}
-	if held := time.Since(u.since); !u.told && held >= tellHeld {
-		u.told = true
-		a.config.Logger.Error("Message is held: what becomes of it cannot be decided", err, watermill.LogFields{
+	if waited := time.Since(u.since); !u.logged && waited >= logUndecidedAfter {
+		u.logged = true
+		a.config.Logger.Error("Message is held: the outcome of its attempt is unknown", err, watermill.LogFields{
 			"message_uuid": a.original.UUID, "consumer": a.delivery.Consumer, "topic": a.delivery.Topic,
 		})
 	}
 	return true
 }
 
-// tellHeld is for how long nobody is told that a message is held: mostly another
-// copy of it is under way. Longer, and the database may be away, or refuse us.
-const tellHeld = time.Second
+// logUndecidedAfter delays the log line. A short wait is normal: usually another
+// process handles a copy of the message. After a long wait the database may be
+// unreachable, or refuse this process.
+const logUndecidedAfter = time.Second

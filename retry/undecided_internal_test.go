@@ -11,12 +11,11 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// The pause after a try that ended undecided doubles, up to a bound: a database
-// that is away for minutes is not asked twenty times a second, and one that is
-// back is not waited for.
-func TestThePauseAfterAnUndecidedTryDoubles(t *testing.T) {
+// An unreachable database must not be asked twenty times a second, and a database
+// that is back must not be noticed late.
+func TestPauseAfterUndecidedTryDoublesUpToFiveSeconds(t *testing.T) {
 	closing := make(chan struct{})
-	close(closing) // nobody waits for the pauses
+	close(closing) // ends each pause at once
 	a := &attempt{
 		Retries:  &Retries{config: Config{Logger: watermill.NopLogger{}}},
 		ctx:      t.Context(),
@@ -27,8 +26,8 @@ func TestThePauseAfterAnUndecidedTryDoubles(t *testing.T) {
 		50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond,
 		1600 * time.Millisecond, 3200 * time.Millisecond, 5 * time.Second, 5 * time.Second,
 	} {
-		a.holds(errors.New("undecided"))
-		if got := a.undecided.pause; got != want {
+		a.waitUndecided(errors.New("undecided"))
+		if got := undecidedPauses.Delay(a.undecided.pauses, 0); got != want {
 			t.Errorf("the pause after try %d is %v, want %v", try+1, got, want)
 		}
 	}

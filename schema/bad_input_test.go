@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Every name that is accepted is whole and safe between quotes.
+// Every accepted name is used in full and cannot end its quotes.
 func FuzzNames(f *testing.F) {
 	f.Add("postgres", "app", "once_")
 	f.Add("sqlite", "", "x")
@@ -24,7 +24,7 @@ func FuzzNames(f *testing.F) {
 						for part := range strings.SplitSeq(name, ".") {
 							inner := strings.Trim(part, `"`)
 							if part != `"`+inner+`"` || len(inner) == 0 || len(inner) > 63 || strings.ContainsAny(inner, "\"'\\;{}$ \n\x00") {
-								t.Fatalf("%q is a name of %+v", name, c)
+								t.Fatalf("%q is accepted for %+v", name, c)
 							}
 						}
 					}

@@ -10,49 +10,48 @@ import (
 )
 
 var (
-	// ErrMissing says that the tables were never created.
+	// ErrMissing is the error for a database without the tables.
 	ErrMissing = errors.New("the tables are missing")
 
-	// ErrOutdated says that migrations of this code have not been applied.
+	// ErrOutdated is the error for tables that lack migrations of this code.
 	ErrOutdated = errors.New("the tables are older than this code")
 
-	// ErrNewer says that a later version of this module has migrated the
-	// database, to what this code cannot work with.
+	// ErrNewer is the error for tables that a later version of this module has
+	// migrated, and that this code cannot work with.
 	ErrNewer = errors.New("the tables are newer than this code")
 
-	// ErrLayout says that the inbox does not lie in the database as
-	// Config.Inbox says.
-	ErrLayout = errors.New("the inbox is laid out in another way")
+	// ErrLayout is the error for an inbox with another layout than Config.Inbox.
+	ErrLayout = errors.New("the inbox has another layout")
 )
 
-// on validates what is to be done, and where.
-func (c Config) on(db querier) error {
+// validateWith reports invalid fields and a nil db.
+func (c Config) validateWith(db querier) error {
 	if pool, ok := db.(*sql.DB); db == nil || ok && pool == nil {
 		return errors.Join(errors.New("schema: db is nil"), c.Validate())
 	}
 	return c.Validate()
 }
 
-// querier is what [Check] needs of a *sql.DB, *sql.Conn or *sql.Tx.
+// querier is a *sql.DB, a *sql.Conn or a *sql.Tx.
 type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Check reports whether this code works with the tables: nil, or an error that
-// says what to do and is one of [ErrMissing], [ErrOutdated], [ErrNewer],
-// [ErrLayout], [ErrDialect] and [ErrEncoding], or the database's own error; when
-// that is "permission denied", docs/roles.md tells what is missing. db is a
-// *sql.DB, a *sql.Conn or a *sql.Tx. It changes nothing.
+// Check returns nil if this code works with the tables. Otherwise its error says
+// what to do, and wraps [ErrMissing], [ErrOutdated], [ErrNewer], [ErrLayout],
+// [ErrDialect], [ErrEncoding] or the database's own error. For "permission denied"
+// see docs/roles.md. db is a *sql.DB, a *sql.Conn or a *sql.Tx. Check changes
+// nothing.
 //
-// Tables of a later version are accepted if the migration that made them says
-// that code of this version can go on, see docs/upgrading.md.
+// Tables of a later version are accepted if their migration declares that code of
+// this version works with them, see docs/upgrading.md.
 func Check(ctx context.Context, db querier, config Config) error {
-	if err := config.on(db); err != nil {
+	if err := config.validateWith(db); err != nil {
 		return err
 	}
 	config = config.WithDefaults()
 
-	if err := config.fits(ctx, db); err != nil {
+	if err := config.checkDatabase(ctx, db); err != nil {
 		return fmt.Errorf("schema: check: %w", err)
 	}
 	exists, err := config.exists(ctx, db)
@@ -81,8 +80,8 @@ func Check(ctx context.Context, db querier, config Config) error {
 	return nil
 }
 
-// exists looks in the catalogue, so that a missing table is not confused with
-// any other error of a query. Names are validated: no quotes in them.
+// exists queries the catalogue, so that a missing table cannot be confused with
+// another error. The names contain no quotes, because they are validated.
 func (c Config) exists(ctx context.Context, db querier) (bool, error) {
 	query := fmt.Sprintf(`SELECT to_regclass('%s') IS NOT NULL`, c.Table("migrations"))
 	if c.Dialect == SQLite {

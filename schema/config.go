@@ -8,43 +8,44 @@ import (
 	"strings"
 )
 
-// Dialect names a kind of database.
+// Dialect is a kind of database.
 type Dialect string
 
-// The databases for which there are migrations.
+// The supported databases.
 const (
 	PostgreSQL Dialect = "postgres"
 	SQLite     Dialect = "sqlite"
 )
 
-// InboxLayout is how the inbox lies in the database, and so how it forgets.
+// InboxLayout is the layout of the inbox in the database. It decides how expired
+// ids are deleted.
 type InboxLayout string
 
 const (
-	// Plain is one table. What is too old is deleted row by row, whatever the
-	// ids look like.
+	// Plain is one table. Expired ids are deleted row by row. It works with ids of
+	// any form.
 	Plain InboxLayout = "plain"
 
-	// ByDay is a table with a partition for each day of the ids, for ids that
-	// begin with their time: UUIDs of version 7 in lower case, as outbox.NewID
-	// makes them. A day that is too old goes at once. All other ids share one
-	// more partition, which forgets as Plain does. For PostgreSQL only.
+	// ByDay is a table with one partition per day. It suits ids that begin with their
+	// time: UUIDs of version 7 in lower case, like those of outbox.NewID. An expired
+	// day is dropped at once. All other ids share one further partition, where
+	// expired ids are deleted row by row. PostgreSQL only.
 	ByDay InboxLayout = "by_day"
 )
 
 const (
 	defaultPrefix = "once_"
 
-	// PostgreSQL cuts longer identifiers silently (NAMEDATALEN - 1), so that
-	// two long prefixes would share their tables.
+	// PostgreSQL truncates longer identifiers silently (NAMEDATALEN - 1), so two
+	// long prefixes would share their tables.
 	maxIdentifier = 63
 )
 
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// Config says which tables are meant. Every package that touches the database
-// takes the same Config; the zero value is PostgreSQL, the connection's search
-// path and the prefix "once_".
+// Config names the tables and the kind of database. Use the same Config for all
+// packages that use one database. The zero value is PostgreSQL, the connection's
+// search path and the prefix "once_".
 type Config struct {
 	// Dialect is the kind of database. Defaults to PostgreSQL.
 	Dialect Dialect
@@ -54,18 +55,17 @@ type Config struct {
 	// to the first schema of the connection's search path.
 	Schema string
 
-	// Prefix stands before the name of every table and index. Letters, digits
-	// and underscores; with the longest name behind it at most 63 bytes.
-	// Defaults to "once_".
+	// Prefix begins the name of every table and index. Letters, digits and
+	// underscores; together with the longest name at most 63 bytes. Defaults to
+	// "once_".
 	Prefix string
 
-	// Inbox is how the inbox lies in the database. [Up] turns a plain one into
-	// days, with what is in it, and not the other way. Everything that takes a
-	// Config should be told the same. Defaults to Plain.
+	// Inbox is the layout of the inbox. [Up] converts a plain inbox with its ids to
+	// ByDay, but not back. Use the same value for all packages. Defaults to Plain.
 	Inbox InboxLayout
 }
 
-// WithDefaults returns c with its empty fields filled.
+// WithDefaults returns c with defaults in place of empty fields.
 func (c Config) WithDefaults() Config {
 	c.Dialect = cmp.Or(c.Dialect, PostgreSQL)
 	c.Prefix = cmp.Or(c.Prefix, defaultPrefix)
@@ -73,12 +73,12 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate reports every field that cannot be used, all at once.
+// Validate returns one error that names every invalid field, or nil.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
 	var errs []error
 	if c.Dialect != PostgreSQL && c.Dialect != SQLite {
-		errs = append(errs, fmt.Errorf("schema: Dialect %q is none of %q, %q", c.Dialect, PostgreSQL, SQLite))
+		errs = append(errs, fmt.Errorf("schema: Dialect is %q: use %q or %q", c.Dialect, PostgreSQL, SQLite))
 	}
 	if c.Schema != "" {
 		switch {
@@ -93,21 +93,21 @@ func (c Config) Validate() error {
 	if !identifier.MatchString(c.Prefix) {
 		errs = append(errs, fmt.Errorf("schema: Prefix %q: only letters, digits and underscores, not starting with a digit", c.Prefix))
 	}
-	if most := maxIdentifier - longestName(); len(c.Prefix) > most {
-		errs = append(errs, fmt.Errorf("schema: Prefix %q is longer than %d bytes: table names would be cut at %d",
-			c.Prefix, most, maxIdentifier))
+	if limit := maxIdentifier - longestName(); len(c.Prefix) > limit {
+		errs = append(errs, fmt.Errorf("schema: Prefix %q is longer than %d bytes: PostgreSQL would truncate table names at %d bytes",
+			c.Prefix, limit, maxIdentifier))
 	}
 	switch {
 	case c.Inbox != Plain && c.Inbox != ByDay:
-		errs = append(errs, fmt.Errorf("schema: Inbox %q is none of %q, %q", c.Inbox, Plain, ByDay))
+		errs = append(errs, fmt.Errorf("schema: Inbox is %q: use %q or %q", c.Inbox, Plain, ByDay))
 	case c.Inbox == ByDay && c.Dialect == SQLite:
 		errs = append(errs, fmt.Errorf("schema: Inbox %q: SQLite has no partitions, use %q", c.Inbox, Plain))
 	}
 	return errors.Join(errs...)
 }
 
-// Table returns the quoted and, where a schema is set, qualified name of one
-// of the module's tables, for example `"once_outbox"` for "outbox".
+// Table returns the quoted name of one of the module's tables, for example
+// `"once_outbox"` for "outbox". It is qualified with Schema, if that is set.
 func (c Config) Table(name string) string {
 	c = c.WithDefaults()
 	quoted := `"` + c.Prefix + name + `"`
@@ -117,15 +117,15 @@ func (c Config) Table(name string) string {
 	return quoted
 }
 
-// index returns the quoted name of an index. An index always lives in the
-// schema of its table, and PostgreSQL refuses to have that said.
+// index returns the quoted name of an index, without a schema: an index is always
+// in the schema of its table, and CREATE INDEX accepts no qualified name.
 func (c Config) index(name string) string {
 	return `"` + c.WithDefaults().Prefix + name + `"`
 }
 
 var placeholder = regexp.MustCompile(`\{(index )?([a-z_]+)\}`)
 
-// expand fills the {table} and {index name} placeholders of a migration.
+// expand replaces the {table} and {index name} placeholders of a migration.
 func (c Config) expand(text string) string {
 	return placeholder.ReplaceAllStringFunc(text, func(match string) string {
 		name := strings.Trim(match, "{}")
@@ -136,7 +136,7 @@ func (c Config) expand(text string) string {
 	})
 }
 
-// longestName is the length of the longest name that the migrations use.
+// longestName returns the length of the longest name in the migrations.
 func longestName() int {
 	longest := 0
 	for _, dialect := range []Dialect{PostgreSQL, SQLite} {

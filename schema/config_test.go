@@ -7,10 +7,10 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestConfigNamesTheField(t *testing.T) {
+func TestConfigErrorNamesField(t *testing.T) {
 	tests := map[string]struct {
 		config schema.Config
-		want   string // "" is valid
+		want   string // "" if the config is valid
 	}{
 		"zero value":             {schema.Config{}, ""},
 		"schema and prefix":      {schema.Config{Schema: "App1", Prefix: "_o"}, ""},
@@ -25,14 +25,14 @@ func TestConfigNamesTheField(t *testing.T) {
 		"inbox by day":           {schema.Config{Inbox: schema.ByDay}, ""},
 		"inbox by hour":          {schema.Config{Inbox: "by_hour"}, "Inbox"},
 		"inbox by day in SQLite": {schema.Config{Dialect: schema.SQLite, Inbox: schema.ByDay}, "Inbox"},
-		"prefix of the last fit": {schema.Config{Prefix: strings.Repeat("p", 63-len("parked_quarantined"))}, ""},
+		"longest prefix":         {schema.Config{Prefix: strings.Repeat("p", 63-len("parked_quarantined"))}, ""},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			err := test.config.Validate()
 			switch {
 			case test.want == "" && err != nil:
-				t.Fatalf("refused: %v", err)
+				t.Fatalf("a valid config is refused: %v", err)
 			case test.want != "" && (err == nil || !strings.Contains(err.Error(), "schema: "+test.want)):
 				t.Fatalf("error is %v, want one that names %s", err, test.want)
 			}
@@ -40,19 +40,19 @@ func TestConfigNamesTheField(t *testing.T) {
 	}
 }
 
-// PostgreSQL cuts names at 63 bytes: two prefixes that differ after that would
-// share their tables.
-func TestTrap31NamesPast63BytesAreRefused(t *testing.T) {
+// PostgreSQL truncates names to 63 bytes: two prefixes that differ only after
+// that would share their tables.
+func TestTrap31NamesLongerThan63BytesAreRefused(t *testing.T) {
 	longest := strings.Repeat("p", 63-len("parked_quarantined"))
 	if err := (schema.Config{Prefix: longest + "x"}).Validate(); err == nil {
-		t.Fatal("a prefix is accepted with which an index name is longer than 63 bytes")
+		t.Fatal("a prefix is accepted, but an index name is longer than 63 bytes")
 	}
 	if err := (schema.Config{Schema: strings.Repeat("s", 64)}).Validate(); err == nil {
 		t.Fatal("a schema of 64 bytes is accepted")
 	}
 }
 
-func TestAllFieldsAreReportedAtOnce(t *testing.T) {
+func TestConfigErrorNamesAllInvalidFields(t *testing.T) {
 	err := schema.Config{Dialect: "oracle", Schema: "a b", Prefix: "c d"}.Validate()
 	for _, field := range []string{"Dialect", "Schema", "Prefix"} {
 		if err == nil || !strings.Contains(err.Error(), field) {

@@ -10,51 +10,50 @@ import (
 )
 
 var (
-	// ErrDialect says that the database is not of the kind that Config.Dialect
-	// says.
-	ErrDialect = errors.New("the database is of another kind than Dialect says")
+	// ErrDialect is the error for a database of another kind than Config.Dialect.
+	ErrDialect = errors.New("the database is not of the kind that Dialect names")
 
-	// ErrEncoding says that the database, or the connection to it, is not in
-	// UTF-8. It cannot keep every message id, key and error text.
+	// ErrEncoding is the error for a database, or a connection to it, with another
+	// encoding than UTF-8. It cannot store every message id, key and error text.
 	ErrEncoding = errors.New("the database is not in UTF-8")
 )
 
-// fits refuses a database that cannot hold the tables, whatever is in it.
-func (c Config) fits(ctx context.Context, db querier) error {
-	if err := c.isKind(ctx, db); err != nil {
+// checkDatabase returns an error for a database that cannot hold the tables.
+func (c Config) checkDatabase(ctx context.Context, db querier) error {
+	if err := c.checkDialect(ctx, db); err != nil {
 		return err
 	}
-	if c.Dialect == SQLite { // which converts, and keeps all of Unicode either way
+	if c.Dialect == SQLite { // SQLite stores all of Unicode in any of its encodings
 		return nil
 	}
-	return isUTF8(ctx, db)
+	return checkUTF8(ctx, db)
 }
 
-// isKind asks the database for its version. Each kind has a function of its own
-// for that, or an answer of its own.
-func (c Config) isKind(ctx context.Context, db querier) error {
+// checkDialect asks the database for its version. The kinds differ in the name of
+// the version function or in its result.
+func (c Config) checkDialect(ctx context.Context, db querier) error {
 	if c.Dialect == SQLite {
 		_, err := versionOf(ctx, db, "sqlite_version")
 		if err == nil {
 			return nil
 		}
 		if version, other := versionOf(ctx, db, "version"); other == nil {
-			return c.notKind(version)
+			return c.dialectError(version)
 		}
-		if strings.Contains(err.Error(), "sqlite_version") { // in a transaction PostgreSQL answers one question
-			return c.notKind("not SQLite")
+		if strings.Contains(err.Error(), "sqlite_version") { // in a transaction PostgreSQL refuses every query after an error
+			return c.dialectError("not SQLite")
 		}
 		return err
 	}
 	version, err := versionOf(ctx, db, "version")
 	switch {
-	case err == nil && ofMySQL(version):
-		return c.notKind(version)
+	case err == nil && isMySQL(version):
+		return c.dialectError(version)
 	case err == nil:
 		return nil
 	}
 	if version, other := versionOf(ctx, db, "sqlite_version"); other == nil {
-		return c.notKind("SQLite " + version)
+		return c.dialectError("SQLite " + version)
 	}
 	return err
 }
@@ -64,14 +63,15 @@ func versionOf(ctx context.Context, db querier, function string) (version string
 	return version, dsn.Hide(err)
 }
 
-// ofMySQL tells MySQL, MariaDB and their kin by a version without a name before
-// it. PostgreSQL's, and that of what is built on it, begins with the name.
-func ofMySQL(version string) bool { return version != "" && version[0] >= '0' && version[0] <= '9' }
+// isMySQL reports whether a version belongs to MySQL, MariaDB or a derivative:
+// these versions begin with a digit. Versions of PostgreSQL and its derivatives
+// begin with a name.
+func isMySQL(version string) bool { return version != "" && version[0] >= '0' && version[0] <= '9' }
 
-func (c Config) notKind(version string) error {
+func (c Config) dialectError(version string) error {
 	remedy := "use a database of that kind"
 	switch {
-	case ofMySQL(version):
+	case isMySQL(version):
 		if !strings.Contains(version, "MariaDB") {
 			version = "MySQL " + version
 		}
@@ -85,10 +85,9 @@ func (c Config) notKind(version string) error {
 	return fmt.Errorf("%w: Dialect is %q, the database is %s: %s", ErrDialect, c.Dialect, version, remedy)
 }
 
-// isUTF8 asks for the encoding of the database, and for the one in which this
-// connection is told what is in it: with another one a driver's text in UTF-8 is
-// stored as something else.
-func isUTF8(ctx context.Context, db querier) error {
+// checkUTF8 checks the encoding of the database and of the connection. With another
+// client encoding the server would convert a driver's UTF-8 text to something else.
+func checkUTF8(ctx context.Context, db querier) error {
 	var name, server, client string
 	err := db.QueryRowContext(ctx, `SELECT current_database(), current_setting('server_encoding'), current_setting('client_encoding')`).
 		Scan(&name, &server, &client)

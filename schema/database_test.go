@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// answers is a database that knows one function, which says its version.
+// answers is a database with one function, which returns its version.
 type answers struct{ function, version string }
 
 func (a answers) Connect(context.Context) (driver.Conn, error) { return a, nil }
@@ -25,7 +25,7 @@ func (a answers) Close() error                                 { return nil }
 
 func (a answers) QueryContext(_ context.Context, query string, _ []driver.NamedValue) (driver.Rows, error) {
 	if query != "SELECT "+a.function+"()" {
-		return nil, fmt.Errorf("there is nothing like %s", query)
+		return nil, fmt.Errorf("unknown query %s", query)
 	}
 	return &answer{a.version}, nil
 }
@@ -49,12 +49,12 @@ func (a *answer) Next(to []driver.Value) error {
 	return nil
 }
 
-func TestADatabaseOfAnotherKindIsTold(t *testing.T) {
-	const begins = "the database is of another kind than Dialect says: "
+func TestDatabaseOfAnotherKindIsRefused(t *testing.T) {
+	const begins = "the database is not of the kind that Dialect names: "
 	for name, test := range map[string]struct {
 		db     *sql.DB
 		config schema.Config
-		says   string
+		want   string
 	}{
 		"SQLite": {
 			testkit.SQLite(t).DB,
@@ -87,7 +87,7 @@ func TestADatabaseOfAnotherKindIsTold(t *testing.T) {
 				"schema: up: ":    schema.Up(t.Context(), test.db, test.config),
 				"schema: check: ": schema.Check(t.Context(), test.db, test.config),
 			} {
-				if !errors.Is(err, schema.ErrDialect) || !strings.HasPrefix(err.Error(), what+begins+test.says) {
+				if !errors.Is(err, schema.ErrDialect) || !strings.HasPrefix(err.Error(), what+begins+test.want) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
@@ -95,8 +95,8 @@ func TestADatabaseOfAnotherKindIsTold(t *testing.T) {
 	}
 }
 
-// What is built on PostgreSQL says so first.
-func TestKinOfPostgreSQLIsNotRefused(t *testing.T) {
+// Their version texts begin with a name.
+func TestDerivativesOfPostgreSQLAreAccepted(t *testing.T) {
 	for _, version := range []string{"PostgreSQL 11.2-YB-2.25", "PostgreSQL 16.2 (EnterpriseDB)", "CockroachDB CCL v24"} {
 		err := schema.Check(t.Context(), answering(t, answers{"version", version}), schema.Config{})
 		if err == nil || errors.Is(err, schema.ErrDialect) {
@@ -105,8 +105,8 @@ func TestKinOfPostgreSQLIsNotRefused(t *testing.T) {
 	}
 }
 
-// In a transaction PostgreSQL answers nothing more after the first refusal.
-func TestAnotherKindIsToldInATransaction(t *testing.T) {
+// In a transaction PostgreSQL refuses every query after the first error.
+func TestDatabaseOfAnotherKindIsRefusedInTransaction(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		other := map[string]schema.Dialect{"postgres": schema.SQLite, "sqlite": schema.PostgreSQL}[db.Dialect]
 		tx, err := db.BeginTx(t.Context(), nil)
@@ -120,19 +120,19 @@ func TestAnotherKindIsToldInATransaction(t *testing.T) {
 	})
 }
 
-// A database that cannot hold every text would refuse, or change, what it is
-// given one day (trap 86).
-func TestADatabaseThatIsNotUTF8IsRefused(t *testing.T) {
+// Trap 86: a database that cannot store every text would refuse or change a
+// text some day.
+func TestDatabaseWithOtherEncodingIsRefused(t *testing.T) {
 	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
 		t.Run(encoding, func(t *testing.T) {
 			db := testkit.PostgresIn(t, encoding)
-			says := fmt.Sprintf("is encoded in %s: make one with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0, "+
+			want := fmt.Sprintf("is encoded in %s: make one with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0, "+
 				"and move the data with pg_dump and pg_restore", encoding)
 			for what, err := range map[string]error{
 				`schema: up: the database is not in UTF-8: database "`:    schema.Up(t.Context(), db.DB, schema.Config{}),
 				`schema: check: the database is not in UTF-8: database "`: schema.Check(t.Context(), db.DB, schema.Config{}),
 			} {
-				if !errors.Is(err, schema.ErrEncoding) || !strings.HasPrefix(err.Error(), what) || !strings.HasSuffix(err.Error(), says) {
+				if !errors.Is(err, schema.ErrEncoding) || !strings.HasPrefix(err.Error(), what) || !strings.HasSuffix(err.Error(), want) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}

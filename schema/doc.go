@@ -1,8 +1,12 @@
-// Package schema keeps the tables that the rest of the module works on: their
-// names, their numbered migrations for PostgreSQL and SQLite, and a check that
-// a database has the version this code expects.
+// Package schema manages the tables of this module: their names, their numbered
+// migrations for PostgreSQL and SQLite, and a check that a database has the
+// version that this code needs.
 //
-// A service calls [Up] once at start, from as many processes as it likes, or
-// takes the text from [SQL] into the migration tool it already has and calls
-// [Check] at start instead.
+// Call [Up] once when your service starts; any number of processes may do so at
+// the same time. Or copy the text of [SQL] into your own migration tool, and call
+// [Check] at the start instead.
+//
+// To read the code, start with config.go (names) and migrations.go, then up.go,
+// layout.go (the inbox by day), check.go and database.go (the kind of database).
+// roles.go, rights.go and durability.go stand alone.
 package schema

@@ -8,22 +8,22 @@ import (
 	"github.com/watermill-once/once/internal/dsn"
 )
 
-// ErrNotDurable says that the database may lose what it has committed.
+// ErrNotDurable is the error for a database that may lose commits in a crash.
 var ErrNotDurable = errors.New("the database may lose commits in a crash")
 
-// Durability reports whether commits made through db survive a crash of the
-// database's server: nil, or an error that wraps [ErrNotDurable] and says which
-// setting is in the way and how to change it, or the database's own error. It
-// is meant for a warning at start, and changes nothing. db is a *sql.DB, a
-// *sql.Conn or a *sql.Tx.
+// Durability returns nil if commits through db survive a crash of the database
+// server. Otherwise it returns an error that wraps [ErrNotDurable] and says which
+// setting to change, or the database's own error. Use it for a warning at the start
+// of a service. db is a *sql.DB, a *sql.Conn or a *sql.Tx. Durability changes
+// nothing.
 //
-// A message is acknowledged after the commit, and an event is deleted after it
-// was sent. If the commit is lost then, its effect is lost and nothing repeats
-// it. What is looked at is PostgreSQL's synchronous_commit (off) and fsync
-// (off), and whether outbox, inbox or parked messages are in unlogged tables;
-// in SQLite it is PRAGMA synchronous (OFF).
+// A message is acked after its commit, and an event is deleted after it was sent. If
+// the commit is lost after that, its effect is lost, and nothing repeats it.
+// Durability checks PostgreSQL's synchronous_commit and fsync, and whether outbox,
+// inbox or parked messages are in unlogged tables. In SQLite it checks PRAGMA
+// synchronous.
 func Durability(ctx context.Context, db querier, config Config) error {
-	if err := config.on(db); err != nil {
+	if err := config.validateWith(db); err != nil {
 		return err
 	}
 	config = config.WithDefaults()

@@ -8,14 +8,15 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// What is acknowledged after a commit that a crash undoes is lost (trap 91).
-func TestDurabilitySaysWhatLosesCommits(t *testing.T) {
+// Trap 91: a message that is acked after a commit is lost if a crash undoes the
+// commit.
+func TestDurabilityNamesSettingThatLosesCommits(t *testing.T) {
 	const begins = "schema: the database may lose commits in a crash: "
 	private := testkit.PrivatePostgres(t, "fsync=off")
 	for name, test := range map[string]struct {
 		db        testkit.Database
 		statement string
-		says      string // "" is nil
+		want      string // "" for a nil error
 	}{
 		"PostgreSQL":        {db: testkit.Postgres(t)},
 		"PostgreSQL, local": {db: testkit.Postgres(t), statement: `SET synchronous_commit = local`},
@@ -40,7 +41,7 @@ func TestDurabilitySaysWhatLosesCommits(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			test.db.SetMaxOpenConns(1) // so that a setting stays
+			test.db.SetMaxOpenConns(1) // so that the setting applies to every query
 			test.db.SetConnMaxIdleTime(0)
 			config := configFor(test.db)
 			if err := schema.Up(t.Context(), test.db.DB, config); err != nil {
@@ -51,10 +52,10 @@ func TestDurabilitySaysWhatLosesCommits(t *testing.T) {
 			}
 			err := schema.Durability(t.Context(), test.db.DB, config)
 			switch {
-			case test.says == "" && err != nil:
+			case test.want == "" && err != nil:
 				t.Error(err)
-			case test.says != "" && (!errors.Is(err, schema.ErrNotDurable) || err.Error() != begins+test.says):
-				t.Errorf("%v, want %q", err, test.says)
+			case test.want != "" && (!errors.Is(err, schema.ErrNotDurable) || err.Error() != begins+test.want):
+				t.Errorf("%v, want %q", err, test.want)
 			}
 		})
 	}

@@ -7,12 +7,12 @@ import (
 	"fmt"
 )
 
-// byDay turns a plain inbox into one with a partition for each day.
+// byDay converts a plain inbox into an inbox with one partition per day.
 //
 //go:embed layouts/inbox_by_day.sql
 var byDay string
 
-// layout looks how the inbox lies in the database.
+// layout returns the layout of the inbox in the database.
 func (c Config) layout(ctx context.Context, db querier) (InboxLayout, error) {
 	if c.Dialect == SQLite {
 		return Plain, nil
@@ -30,13 +30,13 @@ func (c Config) layout(ctx context.Context, db querier) (InboxLayout, error) {
 
 func (c Config) layoutError(layout InboxLayout) error {
 	if layout == ByDay {
-		return fmt.Errorf("%w: %s has days: set Config.Inbox to schema.ByDay", ErrLayout, c.Table("inbox"))
+		return fmt.Errorf("%w: %s has partitions by day: set Config.Inbox to schema.ByDay", ErrLayout, c.Table("inbox"))
 	}
-	return fmt.Errorf("%w: %s has no days: run schema.Up, or apply the end of schema.SQL", ErrLayout, c.Table("inbox"))
+	return fmt.Errorf("%w: %s has no partitions by day: run schema.Up, or apply the end of schema.SQL", ErrLayout, c.Table("inbox"))
 }
 
-// layOut brings the inbox into the layout that is configured. Tables that are
-// newer than this code are left alone.
+// layOut converts the inbox to the configured layout. It does not change tables
+// that are newer than this code.
 func (c Config) layOut(ctx context.Context, conn *sql.Conn, newer bool) error {
 	layout, err := c.layout(ctx, conn)
 	switch {
@@ -47,7 +47,8 @@ func (c Config) layOut(ctx context.Context, conn *sql.Conn, newer bool) error {
 	case layout == ByDay:
 		return c.layoutError(layout)
 	case newer:
-		return fmt.Errorf("%w: %s has no days, and is newer than this code: run schema.Up of the newer code", ErrLayout, c.Table("inbox"))
+		return fmt.Errorf("%w: %s has no partitions by day, and is newer than this code: run schema.Up of the newer code",
+			ErrLayout, c.Table("inbox"))
 	}
 	if _, err := conn.ExecContext(ctx, c.expand(byDay)); err != nil {
 		return fmt.Errorf("lay out %s by day: %w", c.Table("inbox"), err)

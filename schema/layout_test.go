@@ -12,7 +12,7 @@ import (
 
 var byDay = schema.Config{Inbox: schema.ByDay}
 
-func TestAPlainInboxIsTurnedIntoDays(t *testing.T) {
+func TestUpConvertsPlainInboxToByDay(t *testing.T) {
 	db := testkit.Postgres(t)
 	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
 		t.Fatal(err)
@@ -32,7 +32,7 @@ func TestAPlainInboxIsTurnedIntoDays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := func() (n int) { // where the rows are on disk: they are not copied
+	file := func() (n int) { // the file with the rows: unchanged if the rows were not copied
 		t.Helper()
 		err := db.QueryRowContext(t.Context(), `
 			SELECT max(pg_relation_filenode(oid)::bigint) FROM pg_class WHERE relname IN ('once_inbox', 'once_inbox_default')`).Scan(&n)
@@ -44,7 +44,7 @@ func TestAPlainInboxIsTurnedIntoDays(t *testing.T) {
 	before := file()
 
 	if err := schema.Check(t.Context(), db.DB, byDay); !errors.Is(err, schema.ErrLayout) || !strings.Contains(err.Error(), "schema.Up") {
-		t.Errorf("plain, and days are wanted: %v", err)
+		t.Errorf("Check of a plain inbox for ByDay: %v", err)
 	}
 	for range 2 {
 		if err := schema.Up(t.Context(), db.DB, byDay); err != nil {
@@ -58,7 +58,7 @@ func TestAPlainInboxIsTurnedIntoDays(t *testing.T) {
 		t.Errorf("%d rows of 1000, copied: %v", n, file() != before)
 	}
 	if err := exec(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('17', 'payments', '')`); err == nil {
-		t.Error("an id is taken twice")
+		t.Error("the inbox accepts an id twice")
 	}
 
 	for what, err := range map[string]error{
@@ -66,11 +66,11 @@ func TestAPlainInboxIsTurnedIntoDays(t *testing.T) {
 		"Up":    schema.Up(t.Context(), db.DB, schema.Config{}),
 	} {
 		if !errors.Is(err, schema.ErrLayout) || !strings.Contains(err.Error(), "schema.ByDay") {
-			t.Errorf("%s: days, and plain is wanted: %v", what, err)
+			t.Errorf("%s of an inbox by day for Plain: %v", what, err)
 		}
 	}
 
-	// The way back, as docs/choosing.md has it.
+	// The conversion back to Plain, see docs/choosing.md.
 	if err := exec(`
 		BEGIN;
 		ALTER TABLE once_inbox RENAME TO once_inbox_days;
@@ -86,11 +86,11 @@ func TestAPlainInboxIsTurnedIntoDays(t *testing.T) {
 		t.Errorf("%v, with %d rows", err, count(`once_inbox`))
 	}
 	if err := schema.Up(t.Context(), db.DB, byDay); err != nil {
-		t.Errorf("and there again: %v", err)
+		t.Errorf("second conversion: %v", err)
 	}
 }
 
-func TestSQLOfDaysIsWhatUpDoes(t *testing.T) {
+func TestSQLByDayEqualsUp(t *testing.T) {
 	db := testkit.Postgres(t)
 	config := schema.Config{Prefix: "mine_", Inbox: schema.ByDay}
 	text, err := schema.SQL(config)
@@ -108,9 +108,9 @@ func TestSQLOfDaysIsWhatUpDoes(t *testing.T) {
 	}
 }
 
-// Somebody who uses the inbox for long is not waited for: whoever comes after
-// would wait as well.
-func TestTheInboxIsNotLaidOutWhileSomebodyUsesIt(t *testing.T) {
+// Up does not wait for a long transaction on the inbox: all later transactions
+// would wait too.
+func TestInboxIsNotConvertedWhileInUse(t *testing.T) {
 	db := testkit.Postgres(t)
 	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestTheInboxIsNotLaidOutWhileSomebodyUsesIt(t *testing.T) {
 	}
 }
 
-func TestTrap30ManyLayOutOneInbox(t *testing.T) {
+func TestTrap30ManyProcessesConvertOneInbox(t *testing.T) {
 	db := testkit.Postgres(t)
 	config := schema.Config{Schema: "many", Inbox: schema.ByDay}
 	var all sync.WaitGroup

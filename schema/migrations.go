@@ -13,16 +13,16 @@ import (
 //go:embed postgres/[0-9]*.sql sqlite/[0-9]*.sql
 var files embed.FS
 
-// migration is one numbered step. Steps are never edited once released: a
-// change is a new step.
+// migration is one numbered step. A released step is never edited; each change is
+// a new step.
 type migration struct {
 	version int
 	name    string
 	text    string
 
-	// compatibleFrom is the oldest version of the code that works with the
-	// tables after this step. A step that says nothing else breaks all older
-	// code; one that older code does not notice says so in a line of its own:
+	// compatibleFrom is the oldest version of the code that works with the tables
+	// after this step. By default a step breaks all older code. A step that older
+	// code tolerates declares so in its own line:
 	//
 	//	-- compatible_from: 1
 	compatibleFrom int
@@ -30,8 +30,8 @@ type migration struct {
 
 var compatibleFrom = regexp.MustCompile(`(?m)^-- compatible_from: ([1-9][0-9]*)$`)
 
-// migrations returns the steps of a dialect in order. The files are part of
-// the binary, so anything wrong with them is a mistake of ours, not an error.
+// migrations returns the steps of a dialect in order. It panics if a file is wrong:
+// the files are part of the binary, so that is a bug of this package.
 func migrations(dialect Dialect) []migration {
 	entries, err := fs.ReadDir(files, string(dialect))
 	if err != nil {
@@ -60,13 +60,13 @@ func migrations(dialect Dialect) []migration {
 	return steps
 }
 
-// Version is the schema version that this code works with.
+// Version returns the schema version that this code needs.
 func Version() int { return len(migrations(PostgreSQL)) }
 
-// SQL returns the text of all migrations for people who run their own
-// migration tool: apply it in one transaction. It records its versions, so
-// that [Check] and a later [Up] know what is there. What it ends with if
-// Config.Inbox is ByDay can be applied to a plain inbox at any later time.
+// SQL returns the text of all migrations for your own migration tool. Apply it in
+// one transaction. It records its versions, so that [Check] and a later [Up] know
+// which migrations were applied. If Config.Inbox is ByDay, the text ends with the
+// conversion of the inbox; you can also apply that part to a plain inbox later.
 func SQL(config Config) (string, error) {
 	text, err := SQLFrom(config, 0)
 	if err == nil && config.Inbox == ByDay {
@@ -75,17 +75,16 @@ func SQL(config Config) (string, error) {
 	return text, err
 }
 
-// SQLFrom returns the text of the migrations that follow version, for people who
-// run their own migration tool and have applied [SQL] of an earlier release:
-// apply it in one transaction. It fails on tables of another version. The
-// result is empty if there are none; a version that this code does not know is
-// an error.
+// SQLFrom returns the text of the migrations after version, for your own migration
+// tool that has applied [SQL] of an earlier release. Apply it in one transaction. The
+// statements fail on tables of another version. The text is empty if version is the
+// latest. SQLFrom fails for a version that this code does not know.
 func SQLFrom(config Config, version int) (string, error) {
 	if err := config.Validate(); err != nil {
 		return "", err
 	}
 	if version < 0 || version > Version() {
-		return "", fmt.Errorf("schema: there is no migration that follows version %d: this code knows 0 to %d", version, Version())
+		return "", fmt.Errorf("schema: version %d is unknown: this code knows versions 0 to %d", version, Version())
 	}
 	config = config.WithDefaults()
 	var b strings.Builder
@@ -100,8 +99,9 @@ func SQLFrom(config Config, version int) (string, error) {
 
 const createVersions = `CREATE TABLE IF NOT EXISTS {migrations} (version integer PRIMARY KEY, compatible_from integer NOT NULL)`
 
-// record enters a step. Its number is refused if it was applied before, and the
-// NULL for compatible_from if the step before it was not.
+// record returns the statement that records a step. It fails if the step was applied
+// before (the primary key), or if the previous step was not (NULL in
+// compatible_from).
 func (c Config) record(m migration) string {
 	table, from := c.Table("migrations"), strconv.Itoa(m.compatibleFrom)
 	if m.version > 1 {
@@ -110,10 +110,10 @@ func (c Config) record(m migration) string {
 	return fmt.Sprintf(`INSERT INTO %s (version, compatible_from) VALUES (%d, %s)`, table, m.version, from)
 }
 
-// versions is what a database says of its tables.
+// versions are the recorded versions of the tables in a database.
 type versions struct {
 	version        int // 0 if nothing was applied
-	compatibleFrom int // the oldest version of the code that works with them
+	compatibleFrom int // oldest version of the code that works with the tables
 }
 
 func (c Config) current(ctx context.Context, q querier) (v versions, err error) {
@@ -125,8 +125,8 @@ func (c Config) current(ctx context.Context, q querier) (v versions, err error) 
 	return v, nil
 }
 
-// compatible says whether this code works with the tables, if they are not
-// older than it.
+// compatible reports whether this code works with tables of the same or a later
+// version.
 func (v versions) compatible() bool { return v.compatibleFrom <= Version() }
 
 func (v versions) newerError() error {

@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/dsn"
 )
 
-// ErrRights says that the database's user lacks rights on the tables.
+// ErrRights is the error for a database user without the necessary rights.
 var ErrRights = errors.New("the database user lacks rights")
 
 var (
@@ -19,7 +19,7 @@ var (
 	privilege = regexp.MustCompile(`([A-Z]+)(?: \(([^)]*)\))?`)
 )
 
-// right is one that [Roles] grants.
+// right is a right that [Roles] grants.
 type right struct {
 	privilege string
 	table     string // a table or a sequence, without the prefix
@@ -27,7 +27,7 @@ type right struct {
 	sequence  bool
 }
 
-// rightsOf returns what [Roles] grants to part.
+// rightsOf returns the rights that [Roles] grants to part.
 func rightsOf(part string) (all []right) {
 	for _, match := range grant.FindAllStringSubmatch(roles, -1) {
 		if !strings.Contains(match[3], "{role "+part+"}") {
@@ -47,14 +47,14 @@ func rightsOf(part string) (all []right) {
 	return all
 }
 
-// CheckRights reports whether the user of db has the rights that [Roles] grants
-// to part ("producer", "forwarder", "consumer", "operator" or "watcher") on
-// tables, named without the prefix; on all tables of part if there are none.
-// The error is [ErrRights] and names every right that is missing, or it is the
-// database's own. Call it after [Check]: it fails if a table is missing. SQLite has
-// no rights: there it returns nil.
+// CheckRights returns nil if the user of db has the rights that [Roles] grants to
+// part ("producer", "forwarder", "consumer", "operator" or "watcher"). It checks the
+// given tables, named without the prefix, or all tables of part if none is given.
+// Otherwise its error wraps [ErrRights] and names every missing right, or is the
+// database's own error. Call CheckRights after [Check], because it fails if a table
+// is missing. For SQLite, which has no rights, it returns nil.
 func CheckRights(ctx context.Context, db querier, config Config, part string, tables ...string) error {
-	if err := config.on(db); err != nil {
+	if err := config.validateWith(db); err != nil {
 		return err
 	}
 	config = config.WithDefaults()
@@ -88,8 +88,9 @@ func CheckRights(ctx context.Context, db querier, config Config, part string, ta
 	return nil
 }
 
-// rows asks for one right, of each column where it is granted by column. Names are
-// validated: no quotes in them.
+// rows returns the rows of the query that check one right: one row per column if the
+// right is granted by column. The names contain no quotes, because they are
+// validated.
 func (c Config) rows(r right, n int) (rows []string) {
 	what, table := r.privilege+" on "+strings.ReplaceAll(c.Table(r.table), `"`, ""), c.Table(r.table)
 	row := func(granted string) string { return fmt.Sprintf(`(%d, '%s', %s)`, n, what, granted) }

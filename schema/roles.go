@@ -11,23 +11,23 @@ import (
 //go:embed postgres/roles.sql
 var roles string
 
-// longestRole is the longest of the names that stand behind a prefix.
+// longestRole is the longest role name without a prefix.
 const longestRole = "forwarder"
 
 var rolePlaceholder = regexp.MustCompile(`\{role ([a-z]+)\}`)
 
-// Roles returns the SQL that creates roles of PostgreSQL for the parts of a
-// service and grants each what its work needs and no more: producer, forwarder,
-// consumer, operator and watcher. They cannot log in; logins are made members
-// of them. docs/roles.md says who may what.
+// Roles returns the SQL that creates PostgreSQL roles for the parts of a service:
+// producer, forwarder, consumer, operator and watcher. It grants each role only the
+// rights that the part needs. The roles cannot log in; make your logins members of
+// them. docs/roles.md lists the rights.
 //
-// It is for the owner of the tables to run, after [Up] or [SQL] and again after
-// every later migration. It can be repeated, and takes back what it does not
-// grant. Who runs it must be allowed to create roles, unless they are there.
+// Run the SQL as the owner of the tables, after [Up] or [SQL] and again after every
+// later migration. You may repeat it; it revokes all other rights of the roles. The
+// owner needs the right to create roles, unless the roles exist.
 //
-// prefix stands before the names of the roles. All databases of a server have
-// the same roles, so services that do not trust each other need different ones.
-// Letters, digits and underscores. Defaults to config's Prefix.
+// prefix begins the names of the roles. All databases of a server share their roles,
+// so services that do not trust each other need different prefixes. Letters, digits
+// and underscores. Defaults to config's Prefix.
 func Roles(config Config, prefix string) (string, error) {
 	config = config.WithDefaults()
 	prefix = cmp.Or(prefix, config.Prefix)
@@ -38,9 +38,9 @@ func Roles(config Config, prefix string) (string, error) {
 	if !identifier.MatchString(prefix) {
 		errs = append(errs, fmt.Errorf("schema: role prefix %q: only letters, digits and underscores, not starting with a digit", prefix))
 	}
-	if most := maxIdentifier - len(longestRole); len(prefix) > most {
-		errs = append(errs, fmt.Errorf("schema: role prefix %q is longer than %d bytes: names would be cut at %d",
-			prefix, most, maxIdentifier))
+	if limit := maxIdentifier - len(longestRole); len(prefix) > limit {
+		errs = append(errs, fmt.Errorf("schema: role prefix %q is longer than %d bytes: PostgreSQL would truncate role names at %d bytes",
+			prefix, limit, maxIdentifier))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return "", err

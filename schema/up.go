@@ -10,26 +10,25 @@ import (
 	"github.com/watermill-once/once/internal/dsn"
 )
 
-// Up brings the tables to [Version]. It is safe to call from any number of
-// processes at once: one works, the others wait for it and find nothing to do.
-// All steps that are missing are applied in one transaction, or none is. It is
-// for the owner of the tables: others get PostgreSQL's "permission denied", and
-// call [Check], see docs/roles.md.
+// Up migrates the tables to [Version]. Any number of processes may call it at the
+// same time: one migrates, and the others wait and find nothing to do. Up applies
+// all missing migrations in one transaction, or none. Call it as the owner of the
+// tables; other users get PostgreSQL's "permission denied" and should call [Check]
+// instead, see docs/roles.md.
 //
-// A missing PostgreSQL schema is created. Tables that are newer than this code
-// are left alone; if their migration says that this code cannot work with them,
-// that is reported as [ErrNewer]. A plain inbox is turned into days if
-// Config.Inbox says so; the other way is reported as [ErrLayout]. A database of
-// another kind is reported as [ErrDialect], one that is not in UTF-8 as
-// [ErrEncoding].
+// Up creates a missing PostgreSQL schema. It does not change tables that are newer
+// than this code, and fails with [ErrNewer] if this code cannot work with them. It
+// converts a plain inbox if Config.Inbox is ByDay; for the other direction it fails
+// with [ErrLayout]. It fails with [ErrDialect] for a database of another kind, and
+// with [ErrEncoding] for a database that is not in UTF-8.
 func Up(ctx context.Context, db *sql.DB, config Config) error {
-	if err := config.on(db); err != nil {
+	if err := config.validateWith(db); err != nil {
 		return err
 	}
 	config = config.WithDefaults()
 
-	// A connection of our own, because SQLite must begin with the write lock
-	// whatever the data source name says.
+	// A dedicated connection, because SQLite must begin with the write lock, and
+	// sql.Tx leaves that to the data source name.
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("schema: connect: %w", dsn.Hide(err))
@@ -42,15 +41,15 @@ func Up(ctx context.Context, db *sql.DB, config Config) error {
 }
 
 func upOn(ctx context.Context, conn *sql.Conn, config Config) (err error) {
-	if err := config.fits(ctx, conn); err != nil {
+	if err := config.checkDatabase(ctx, conn); err != nil {
 		return err
 	}
-	// Who has waited for the lock is to see what was done meanwhile, whatever the
-	// default of the database.
+	// After the wait for the lock, the transaction must see the migrations of other
+	// processes. A stricter default isolation would hide them.
 	begin := "BEGIN ISOLATION LEVEL READ COMMITTED"
 	if config.Dialect == SQLite {
 		begin = "BEGIN IMMEDIATE"
-		restore, err := patient(ctx, conn)
+		restore, err := setBusyTimeout(ctx, conn)
 		if err != nil {
 			return err
 		}
@@ -92,9 +91,9 @@ func upOn(ctx context.Context, conn *sql.Conn, config Config) (err error) {
 	return err
 }
 
-// patient has the connection wait for others, until restore: it is one of the
-// caller's pool, and goes back to it.
-func patient(ctx context.Context, conn *sql.Conn) (restore func(), err error) {
+// setBusyTimeout makes the connection wait for other writers. restore resets it,
+// because the connection returns to the caller's pool.
+func setBusyTimeout(ctx context.Context, conn *sql.Conn) (restore func(), err error) {
 	var before int
 	if err := conn.QueryRowContext(ctx, "PRAGMA busy_timeout").Scan(&before); err != nil {
 		return nil, err
@@ -102,14 +101,14 @@ func patient(ctx context.Context, conn *sql.Conn) (restore func(), err error) {
 	if _, err := conn.ExecContext(ctx, "PRAGMA busy_timeout = 30000"); err != nil {
 		return nil, err
 	}
-	return func() { // if it fails, the connection is of no use to anybody
+	return func() { // it fails only if the connection is broken
 		_, _ = conn.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("PRAGMA busy_timeout = %d", before))
 	}, nil
 }
 
-// prepare takes the lock that makes concurrent callers wait, and creates what
-// the versions are recorded in. `IF NOT EXISTS` alone is no protection: many at
-// once still collide in PostgreSQL's catalogue.
+// prepare takes the lock that makes concurrent callers wait, and creates the table
+// of versions. `IF NOT EXISTS` alone does not suffice: concurrent callers still
+// collide in PostgreSQL's catalogue.
 func (c Config) prepare(ctx context.Context, conn *sql.Conn) error {
 	if c.Dialect == PostgreSQL {
 		lock := fnv.New64a()
@@ -127,15 +126,15 @@ func (c Config) prepare(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// createSchema creates the configured schema when it is missing. It looks
-// first, because CREATE SCHEMA IF NOT EXISTS wants the right to create one even
-// when there is nothing to do.
+// createSchema creates the configured schema if it is missing. It looks first,
+// because CREATE SCHEMA IF NOT EXISTS requires the right to create schemas even if
+// the schema exists.
 func (c Config) createSchema(ctx context.Context, conn *sql.Conn) error {
 	if c.Schema == "" {
 		return nil
 	}
 	var exists bool
-	query := fmt.Sprintf("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = '%s')", c.Schema) // validated: no quotes in it
+	query := fmt.Sprintf("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = '%s')", c.Schema) // validated, so it contains no quotes
 	if err := conn.QueryRowContext(ctx, query).Scan(&exists); err != nil {
 		return fmt.Errorf("look for schema %q: %w", c.Schema, err)
 	}

@@ -36,7 +36,7 @@ func TestUpThenCheck(t *testing.T) {
 	})
 }
 
-func TestCheckTellsOutdatedFromNewer(t *testing.T) {
+func TestCheckDistinguishesOutdatedFromNewer(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := configFor(db)
 		if err := schema.Up(t.Context(), db.DB, config); err != nil {
@@ -57,22 +57,22 @@ func TestCheckTellsOutdatedFromNewer(t *testing.T) {
 				"Up":    schema.Up(t.Context(), db.DB, config),
 			}
 		}
-		this := schema.Version()
-		set(this-1, this-1)
+		own := schema.Version()
+		set(own-1, own-1)
 		if err := schema.Check(t.Context(), db.DB, config); !errors.Is(err, schema.ErrOutdated) || err.Error() != fmt.Sprintf(
 			"schema: the tables are older than this code: they have version %d, this code needs %d: "+
-				"run schema.Up, or apply schema.SQLFrom(config, %d)", this-1, this, this-1) {
+				"run schema.Up, or apply schema.SQLFrom(config, %d)", own-1, own, own-1) {
 			t.Errorf("older: %v, want ErrOutdated", err)
 		}
-		set(this+2, this+1)
+		set(own+2, own+1)
 		for what, err := range both() {
 			if !errors.Is(err, schema.ErrNewer) || !strings.HasSuffix(err.Error(), fmt.Sprintf("the tables are newer than this code: "+
 				"they have version %d, which needs code of version %d or later, this code has version %d: "+
-				"deploy the newer code, or restore a backup from before the migration", this+2, this+1, this)) {
+				"deploy the newer code, or restore a backup from before the migration", own+2, own+1, own)) {
 				t.Errorf("%s on newer: %v, want ErrNewer", what, err)
 			}
 		}
-		set(this+2, this)
+		set(own+2, own)
 		for what, err := range both() {
 			if err != nil {
 				t.Errorf("%s on newer tables that this code works with: %v", what, err)
@@ -81,9 +81,9 @@ func TestCheckTellsOutdatedFromNewer(t *testing.T) {
 	})
 }
 
-// Forty services start at once: with CREATE TABLE IF NOT EXISTS alone most of
-// them fail in PostgreSQL's catalogue.
-func TestTrap30FortyAtOnce(t *testing.T) {
+// Forty services start at the same time. With CREATE TABLE IF NOT EXISTS alone
+// most of them would fail in PostgreSQL's catalogue.
+func TestTrap30FortyProcessesCallUp(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := configFor(db)
 		if config.Dialect == schema.PostgreSQL {
@@ -113,8 +113,9 @@ func TestTrap30FortyAtOnce(t *testing.T) {
 	})
 }
 
-// A snapshot of before the lock would have them apply what is there by then.
-func TestTrap30ManyAtOnceWhateverTheIsolation(t *testing.T) {
+// A snapshot older than the lock would hide the migrations of other processes,
+// and Up would apply them again.
+func TestTrap30ManyProcessesCallUpWithAnyIsolation(t *testing.T) {
 	for _, isolation := range []string{"repeatable read", "serializable"} {
 		t.Run(isolation, func(t *testing.T) {
 			db := testkit.Postgres(t)
@@ -123,7 +124,7 @@ func TestTrap30ManyAtOnceWhateverTheIsolation(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			db.SetMaxIdleConns(0) // a new connection has the new default
+			db.SetMaxIdleConns(0) // so that a new connection uses the new default
 			var all sync.WaitGroup
 			for range 10 {
 				all.Go(func() {
@@ -137,8 +138,9 @@ func TestTrap30ManyAtOnceWhateverTheIsolation(t *testing.T) {
 	}
 }
 
-// The connection is the caller's, and Up may be called in mid-operation.
-func TestUpLeavesConnectionsAsTheyWere(t *testing.T) {
+// The connection belongs to the caller's pool, and Up may be called while the
+// pool is in use.
+func TestUpRestoresConnectionSettings(t *testing.T) {
 	db := testkit.SQLite(t)
 	db.SetMaxOpenConns(1)
 	if err := schema.Up(t.Context(), db.DB, configFor(db)); err != nil {
@@ -150,7 +152,7 @@ func TestUpLeavesConnectionsAsTheyWere(t *testing.T) {
 	}
 }
 
-func TestSQLIsWhatUpDoes(t *testing.T) {
+func TestSQLEqualsUp(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := configFor(db)
 		config.Prefix = "mine_"
@@ -170,9 +172,9 @@ func TestSQLIsWhatUpDoes(t *testing.T) {
 	})
 }
 
-func TestAFailingMigrationLeavesNothing(t *testing.T) {
+func TestFailedMigrationIsRolledBack(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		// The last table of the migration is in the way.
+		// The last table of the migration exists already.
 		if _, err := db.ExecContext(t.Context(), `CREATE TABLE once_audit (x integer)`); err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +188,7 @@ func TestAFailingMigrationLeavesNothing(t *testing.T) {
 	})
 }
 
-func TestUpNeedsNoRightToCreateASchemaThatExists(t *testing.T) {
+func TestUpDoesNotNeedRightToCreateExistingSchema(t *testing.T) {
 	db := testkit.Postgres(t)
 	role := fmt.Sprintf("once_test_%x", strings.Map(keepDigits, t.TempDir()))
 	for _, statement := range []string{
@@ -203,7 +205,7 @@ func TestUpNeedsNoRightToCreateASchemaThatExists(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	db.SetMaxOpenConns(1) // so that the role stays set
+	db.SetMaxOpenConns(1) // so that the role applies to every query
 	if _, err := db.ExecContext(t.Context(), `SET ROLE `+role); err != nil {
 		t.Fatal(err)
 	}
@@ -222,8 +224,8 @@ func keepDigits(r rune) rune {
 	return r
 }
 
-// Both dialects have the same tables with the same columns, so that queries
-// can be written once.
+// Both dialects have the same tables and columns, so that queries are written
+// once.
 func TestDialectsHaveTheSameColumns(t *testing.T) {
 	columns := func(db testkit.Database, query string) []string {
 		if err := schema.Up(t.Context(), db.DB, configFor(db)); err != nil {
@@ -269,9 +271,9 @@ func openPostgres(t *testing.T, dsn string) *sql.DB {
 	return db
 }
 
-// The rest of the migrations does to older tables what Up does, and nothing to
-// tables that it is not for.
-func TestSQLFromIsForOneVersion(t *testing.T) {
+// The later migrations change older tables as Up does. On tables of another
+// version they fail and change nothing.
+func TestSQLFromFitsOneVersionOnly(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := configFor(db)
 		all, err := schema.SQLFrom(config, 0)
@@ -286,7 +288,7 @@ func TestSQLFromIsForOneVersion(t *testing.T) {
 		}
 		for _, version := range []int{-1, schema.Version() + 1} {
 			_, err := schema.SQLFrom(config, version)
-			want := fmt.Sprintf("schema: there is no migration that follows version %d: this code knows 0 to %d", version, schema.Version())
+			want := fmt.Sprintf("schema: version %d is unknown: this code knows versions 0 to %d", version, schema.Version())
 			if err == nil || err.Error() != want {
 				t.Errorf("%v, want %s", err, want)
 			}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds tests/chaos as it is in a commit, to run beside that of the work tree,
-# and prints where the binary is. It is kept, by the commit's hash.
+# Builds tests/chaos of a commit, to run beside tests/chaos of the work tree, and
+# prints the path of the binary. The binary is cached under the commit's hash.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -9,7 +9,7 @@ if [ $# -ne 1 ]; then
 	exit 2
 fi
 commit=$(git rev-parse --verify --quiet "$1^{commit}") || {
-	echo "scripts/build-chaos.sh: there is no commit $1 here" >&2
+	echo "scripts/build-chaos.sh: commit $1 does not exist in this repository" >&2
 	exit 2
 }
 binary=${XDG_CACHE_HOME:-$HOME/.cache}/watermill-once/chaos-$commit

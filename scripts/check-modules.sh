@@ -1,9 +1,11 @@
 #!/bin/sh
-# Says whether the go.mod or go.sum of a module is not tidy, and whether the
-# workspace, and so the tests, build the library with other versions than its
-# go.mod gives to its users. Changes nothing: `make tidy` puts both right.
+# Checks that the go.mod and go.sum of each module are tidy. Checks also that the
+# workspace, which the tests use, builds the library with the versions of its
+# go.mod, which users get. Changes nothing: `make tidy` repairs both.
+# If the examples need a newer version, raise it in the library's go.mod: `make tidy`
+# does not sync the examples.
 #
-# Takes the directories of the modules.
+# Arguments: the directories of the modules.
 set -eu
 cd "$(dirname "$0")/.."
 go=${GO:-go}
@@ -19,7 +21,7 @@ versions() {
 	printf '%s\n' "$list" | sort -u
 }
 
-echo "versions in go.mod and in go.work"
+echo "compare versions in go.mod and in go.work"
 own=$(GOWORK=off versions)
 workspace=$(versions)
 if [ "$own" != "$workspace" ]; then

@@ -1,14 +1,13 @@
 #!/bin/sh
-# Installs what the tests need beside Go and is missing: PostgreSQL's server
-# and RabbitMQ, and pgbouncer where that is easy. What is installed counts,
-# whether it runs or not; nothing is done, and nothing is asked of the network,
-# when all are there.
+# Installs the servers that the tests need and that are missing: PostgreSQL,
+# RabbitMQ and, where that is easy, pgbouncer and libfaketime. They need not run.
+# If all are installed, the script does nothing and does not use the network.
 set -eu
 
 say() { echo "deps: $*"; }
 
-# look takes a binary's name and where packages put it if not in PATH, and
-# prints its path.
+# look prints the path of a binary. Its arguments are the name of the binary, and
+# paths to try if it is not in PATH.
 look() {
 	command -v "$1" && return
 	shift
@@ -36,7 +35,7 @@ find_pgbouncer() {
 }
 
 find_faketime() {
-	for path in /usr/lib/*/faketime/libfaketime.so.1; do # a library: not executable
+	for path in /usr/lib/*/faketime/libfaketime.so.1; do # a library, so not executable
 		if [ -e "$path" ]; then
 			echo "$path"
 			return
@@ -45,8 +44,9 @@ find_faketime() {
 	return 1
 }
 
-# need takes the function that looks for a server, and the packages that bring
-# it, of Debian and of Homebrew. It adds to the packages that are missing.
+# need adds a server's packages to the missing packages if the server is not found.
+# Its arguments are the function that finds the server, and the names of the
+# packages of Debian and of Homebrew.
 apt=
 brew=
 need() {
@@ -58,23 +58,23 @@ need() {
 	fi
 }
 
-# as_root runs a command as root, or fails if that takes a password.
+# as_root runs a command as root. It fails if sudo requires a password.
 as_root() {
 	if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo -n "$@"; fi
 }
 
 can_be_root() { as_root true 2>/dev/null; }
 
-# give_up says what to do by hand. It is no failure if servers can be had
-# without: the tests that kill their own are skipped then.
+# give_up prints what to do by hand. It exits successfully if the tests can use
+# other servers; tests that start private servers are skipped then.
 give_up() {
 	say "$*" >&2
 	if [ -n "${PG_DSN:-}" ] && [ -n "${AMQP_URL:-}" ]; then
-		say "going on with the servers of PG_DSN and AMQP_URL" >&2
+		say "using the servers of PG_DSN and AMQP_URL" >&2
 	elif docker version >/dev/null 2>&1; then
-		say "going on with the containers of compose.yaml" >&2
+		say "using the containers of compose.yaml" >&2
 	else
-		say "or name servers that run by PG_DSN and AMQP_URL, or start docker" >&2
+		say "or set PG_DSN and AMQP_URL to running servers, or start docker" >&2
 		exit 1
 	fi
 	exit 0
@@ -82,27 +82,27 @@ give_up() {
 
 need find_postgres postgresql postgresql@17
 need find_rabbitmq rabbitmq-server rabbitmq
-# A few tests put a pooler in front of PostgreSQL, or its clock wrong. They are
-# skipped where that is not easily had.
+# A few tests need a pooler in front of PostgreSQL, or a server with a wrong clock.
+# They are skipped if that is not easy to install.
 if command -v apt-get >/dev/null && can_be_root; then
 	need find_pgbouncer pgbouncer pgbouncer
 	need find_faketime libfaketime libfaketime
 fi
 [ -n "$apt" ] || exit 0
 
-# shellcheck disable=SC2086 # lists of words
+# shellcheck disable=SC2086 # the variables are lists of words
 if command -v apt-get >/dev/null; then
-	can_be_root || give_up "missing; as root: apt-get install$apt"
+	can_be_root || give_up "packages are missing; run as root: apt-get install$apt"
 	say "apt-get install$apt"
-	as_root apt-get --quiet update || say "going on with the old lists of packages" >&2
+	as_root apt-get --quiet update || say "cannot update the package lists, using the old ones" >&2
 	as_root env DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes install --no-install-recommends $apt
 elif command -v brew >/dev/null; then
 	say "brew install$brew"
 	brew install $brew
 else
-	give_up "missing; install what Debian calls$apt, so that postgres, initdb and rabbitmq-server are found"
+	give_up "packages are missing; install$apt (Debian's names), so that postgres, initdb and rabbitmq-server are found"
 fi
 
-# What the packages brought has to be where we, and the tests, look.
+# This script and the tests must find the installed servers.
 say "found $(find_postgres)"
 say "found $(find_rabbitmq)"

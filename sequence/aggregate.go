@@ -12,13 +12,13 @@ import (
 
 const maxName = 255 // bytes, as parked.CheckName has it
 
-// aggregate is what a message says that it is about.
+// aggregate is the aggregate metadata of a message.
 type aggregate struct {
 	kind, id string
 	version  int64
 }
 
-// aggregateOf is false for a message that does not say.
+// aggregateOf returns the aggregate metadata of msg. ok is false if msg has none.
 func (c Config) aggregateOf(msg *message.Message) (a aggregate, ok bool, err error) {
 	a.kind, a.id = msg.Metadata[meta.AggregateType], msg.Metadata[meta.AggregateID]
 	version := msg.Metadata[meta.AggregateVersion]
@@ -27,16 +27,16 @@ func (c Config) aggregateOf(msg *message.Message) (a aggregate, ok bool, err err
 	}
 	for key, text := range map[string]string{meta.AggregateType: a.kind, meta.AggregateID: a.id} {
 		if parked.CheckName(text) != nil {
-			return a, false, fmt.Errorf("sequence: %w: %s is longer than %d bytes, or no text", ErrInvalidVersion, key, maxName)
+			return a, false, fmt.Errorf("sequence: %w: %s is longer than %d bytes, or not valid text", ErrInvalidVersion, key, maxName)
 		}
 	}
 	a.version, err = strconv.ParseInt(version, 10, 64)
 	if err != nil || a.version < c.first() {
-		return a, false, fmt.Errorf("sequence: %w: %s is %.40q, no whole number of at least %d, where versions begin (Config.First)",
+		return a, false, fmt.Errorf("sequence: %w: %s is %.40q, not a whole number of at least %d, where versions begin (Config.First)",
 			ErrInvalidVersion, meta.AggregateVersion, version, c.first())
 	}
 	return a, true, nil
 }
 
-// sequence names the aggregate in one text.
+// sequence returns the type and the id of the aggregate as one unique string.
 func (a aggregate) sequence() string { return strconv.Itoa(len(a.kind)) + ":" + a.kind + a.id }

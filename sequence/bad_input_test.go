@@ -11,8 +11,8 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// A version is read as what it says, or refused; and every version has one
-// place beside the last.
+// A version is parsed exactly or refused, and every version has one place
+// relative to the last applied version.
 func FuzzVersion(f *testing.F) {
 	f.Add("order", "1", "7", 1, int64(6))
 	f.Add("order", "1", "9223372036854775807", 2, int64(math.MaxInt64))

@@ -2,22 +2,22 @@ package sequence
 
 import "time"
 
-// last is the version that was applied last, if one was. All versions from
-// completeFrom to it have been applied, so only these may be ignored.
+// last is the last applied version of an aggregate. All versions from completeFrom
+// to version have been applied, so only these may be ignored.
 type last struct {
 	version, completeFrom int64
-	known                 bool
+	known                 bool // false if no version was applied
 }
 
-// Where a version stands after the last one.
+// Places of a version relative to the last applied version.
 const (
-	stale = iota
+	stale = iota // applied before, or overtaken
 	next
-	early
-	late // a higher one was applied without it
+	early // versions before it are missing
+	late  // a higher version was applied without it
 )
 
-// place returns where a version stands.
+// place returns the place of a version.
 func (c Config) place(l last, version int64) int {
 	switch {
 	case l.known && version <= l.version:
@@ -31,11 +31,11 @@ func (c Config) place(l last, version int64) int {
 	return early
 }
 
-// with returns what is known after version has been applied. filled says that
-// those between the last one and it count as applied.
+// with returns the new last version after version has been applied. filled means
+// that the versions between l and version count as applied.
 func (c Config) with(l last, version int64, filled bool) last {
 	switch {
-	case l.known && version <= l.version: // a late one
+	case l.known && version <= l.version: // late
 		if version == l.completeFrom-1 {
 			l.completeFrom = version
 		}
@@ -48,7 +48,7 @@ func (c Config) with(l last, version int64, filled bool) last {
 	return last{version, l.completeFrom, true}
 }
 
-// first is the version that aggregates begin with.
+// first returns the first version of aggregates.
 func (c Config) first() int64 {
 	if c.First == FromZero || c.Policy == IgnoreOlder {
 		return 0
@@ -56,7 +56,7 @@ func (c Config) first() int64 {
 	return 1
 }
 
-// before is the version before the one that is to come.
+// before returns the version before the next one.
 func (c Config) before(l last) int64 {
 	if l.known {
 		return l.version
@@ -64,21 +64,21 @@ func (c Config) before(l last) int64 {
 	return c.first() - 1
 }
 
-// mostWindows bounds how long a message is held for lower ones that are held
-// themselves.
-const mostWindows = 4
+// maxWindows bounds how long a message is held for lower versions that are held
+// too, in windows.
+const maxWindows = 4
 
 const (
-	firstLook = 100 * time.Millisecond
-	lastLook  = 5 * time.Second
+	minRecheck = 100 * time.Millisecond
+	maxRecheck = 5 * time.Second
 )
 
-// lookAgain says when to look again at a message that is early: after as long as
-// it has waited, but not later than the end of the window. Behind that it waits
-// for a lower one, whose window ends soon.
-func (c Config) lookAgain(waited time.Duration) time.Duration {
+// recheckAfter returns when to check an early message again: after as long as it
+// has waited so far, but not later than the end of the window. After the window
+// the message waits for a lower version whose window ends soon.
+func (c Config) recheckAfter(waited time.Duration) time.Duration {
 	if left := c.Window - waited; left > 0 {
-		return min(max(waited, firstLook), left)
+		return min(max(waited, minRecheck), left)
 	}
-	return min(max(waited/8, firstLook), lastLook)
+	return min(max(waited/8, minRecheck), maxRecheck)
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestPlace(t *testing.T) {
+func TestPlaceOfAVersion(t *testing.T) {
 	none := last{}
 	after := func(v int64) last { return last{v, 1, true} }
 	begunAt := func(v int64) last { return last{v, v, true} }
@@ -44,16 +44,16 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// A message looks again after as long as it has waited, and at the end of the
-// window; two minutes are few looks.
-func TestLookAgain(t *testing.T) {
+// A held message is checked again after as long as it has waited, and at the
+// end of the window, so that two minutes need few checks.
+func TestRecheckIntervalsGrow(t *testing.T) {
 	c := Config{Window: 2 * time.Minute}
 	var waited time.Duration
 	looks := 0
 	for ; waited < c.Window; looks++ {
-		delay := c.lookAgain(waited)
-		if delay < time.Millisecond || waited+delay > c.Window || delay > max(waited, firstLook) {
-			t.Fatalf("after %v it waits for %v", waited, delay)
+		delay := c.recheckAfter(waited)
+		if delay < time.Millisecond || waited+delay > c.Window || delay > max(waited, minRecheck) {
+			t.Fatalf("after %v the recheck is in %v", waited, delay)
 		}
 		waited += delay
 	}
@@ -61,8 +61,8 @@ func TestLookAgain(t *testing.T) {
 		t.Fatalf("%d looks, the last after %v", looks, waited)
 	}
 	for _, waited := range []time.Duration{c.Window, 2 * c.Window, 100 * c.Window} {
-		if delay := c.lookAgain(waited); delay < firstLook || delay > lastLook {
-			t.Errorf("after %v, behind a lower one, it waits for %v", waited, delay)
+		if delay := c.recheckAfter(waited); delay < minRecheck || delay > maxRecheck {
+			t.Errorf("after %v, behind a lower version, the recheck is in %v", waited, delay)
 		}
 	}
 }

@@ -1,9 +1,6 @@
 package sequence_test
 
 import (
-	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -21,8 +18,9 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// What comes too early is held, uncharged, until those before it have come.
-func TestAGapIsWaitedFor(t *testing.T) {
+// A version that arrives too early is held, without a charge, until the earlier
+// versions have arrived.
+func TestEarlyVersionIsHeldUntilEarlierOnesArrive(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.run(hold, nil)
@@ -34,7 +32,7 @@ func TestAGapIsWaitedFor(t *testing.T) {
 				t.Errorf("charged: %+v", e)
 			}
 		}
-		// They would look again by themselves in an hour.
+		// Without a wake-up they would be checked again in an hour.
 		b.eventually("they lie still", func() bool { return b.change(`due_at = `+b.ago(-3600)) == 2 })
 		b.publish("a1")
 		b.settle()
@@ -44,8 +42,9 @@ func TestAGapIsWaitedFor(t *testing.T) {
 	})
 }
 
-// What was held is handled after what it waited for, and not at the next poll.
-func TestTheNextOneIsHandledAtOnce(t *testing.T) {
+// A held version is handled right after the version that it waited for, not at
+// the next poll.
+func TestNextVersionIsHandledAtOnce(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.poll = time.Hour
@@ -57,14 +56,14 @@ func TestTheNextOneIsHandledAtOnce(t *testing.T) {
 	})
 }
 
-// A version is applied while the next one is on its way to being parked again,
-// for as long as it has waited already. It is due at once.
-func TestTheNextOneIsFoundOnItsWay(t *testing.T) {
+// A version is applied while the next version is being parked again, which
+// would delay it for as long as it has waited already. It becomes due at once.
+func TestNextVersionIsFoundWhileItIsParkedAgain(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		config := hold
 		config.Window = 24 * time.Hour
-		b.atOnce = 2 // also with SQLite
+		b.atOnce = 2 // for SQLite too, whose default is 1
 		onItsWay, goOn := make(chan struct{}), make(chan struct{})
 		b.decided = func(msg *message.Message, err error) {
 			claim := parked.DeliveryOf(msg.Context()).Claim
@@ -90,8 +89,8 @@ func TestTheNextOneIsFoundOnItsWay(t *testing.T) {
 	})
 }
 
-// Many versions of several aggregates come in any order, several at once, and
-// fail now and then: they take effect in order.
+// Many versions of several aggregates arrive in any order, several at once, and
+// some attempts fail. They take effect in order.
 func TestVersionsInAnyOrderTakeEffectInOrder(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
@@ -119,189 +118,9 @@ func TestVersionsInAnyOrderTakeEffectInOrder(t *testing.T) {
 	})
 }
 
-// When the window is over without the missing version, those that were held go
-// on in order, though their windows end together.
-func TestAfterTheWindowTheyAreAppliedInOrder(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := newBench(t, db)
-		config := hold
-		config.AfterWindow = sequence.Apply
-		b.run(config, nil)
-		b.publish("a1")
-		b.settle()
-		b.publish("a6", "a5", "a4", "a3")
-		b.early(4)
-		b.eventually("they lie still", func() bool { return b.change(`due_at = `+b.ago(-3600)) == 4 })
-		b.change(`early_since = ` + b.ago(90) + `, due_at = ` + b.ago(0)) // their windows end at the same moment
-		b.settle()
-		if got := b.effects("a"); got != "a1 a3 a4 a5 a6" {
-			t.Errorf("effects %s", got)
-		}
-		b.publish("a2")
-		b.settle()
-		if got := b.effects("a"); got != "a1 a3 a4 a5 a6" {
-			t.Errorf("effects after the missing one came: %s", got)
-		}
-
-		// It has had no effect: so it is not ignored, and takes effect when it is
-		// replayed. Then it is known to be done.
-		entries := b.entries(parked.Quarantined)
-		const tooLate = "retry: given up at attempt 1: sequence: version 2 of account \"a\" came after version 6 had been applied without it: " +
-			"replay it to apply it now, out of order, or discard it"
-		if len(entries) != 1 || entries[0].Reason != poison.ReasonGap || entries[0].Error != tooLate {
-			t.Fatalf("entries %+v", entries)
-		}
-		if err := b.poison.Replay(t.Context(), poison.Act{Actor: "test"}, entries[0].ID); err != nil {
-			t.Fatal(err)
-		}
-		b.settle()
-		again := event("a2")
-		again.UUID = "a2, again"
-		if err := b.transport.Publish("accounts", again); err != nil {
-			t.Fatal(err)
-		}
-		b.settle()
-		if got := b.effects("a"); got != "a1 a3 a4 a5 a6 a2" || len(b.entries(parked.Quarantined)) != 0 {
-			t.Errorf("effects after the replay: %s, entries %+v", got, b.entries(""))
-		}
-	})
-}
-
-// Or they are given up. A replay holds once more, and applies.
-func TestAfterTheWindowTheyAreQuarantined(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := newBench(t, db)
-		config := hold
-		config.Window = 300 * time.Millisecond
-		b.run(config, nil)
-		b.publish("a3")
-		b.settle()
-		entries := b.entries(parked.Quarantined)
-		if len(entries) != 1 || entries[0].Reason != poison.ReasonGap ||
-			!strings.Contains(entries[0].Error, ": sequence: version 3 of account \"a\" came, and none before it in ") ||
-			!strings.HasSuffix(entries[0].Error, "ms: versions must begin at 1 (Config.First); replay it to begin with it") {
-			t.Fatalf("entries %+v", entries)
-		}
-		if err := b.poison.Replay(t.Context(), poison.Act{Actor: "test"}, entries[0].ID); err != nil {
-			t.Fatal(err)
-		}
-		b.settle()
-		if got := b.effects("a"); got != "a3" {
-			t.Errorf("effects %s", got)
-		}
-	})
-}
-
-// A middleware of the service's own, further out, learns what was missing: it can
-// have it sent again. While the message is held it is told of no gap.
-func TestAMiddlewareFurtherOutLearnsWhatIsMissing(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := newBench(t, db)
-		config := hold
-		config.Window = 300 * time.Millisecond
-		gaps := make(chan sequence.Gap, 10)
-		b.decided = func(_ *message.Message, err error) {
-			missing, found := errors.AsType[*sequence.GapError](err)
-			if found != errors.Is(err, sequence.ErrGap) {
-				t.Errorf("one of ErrGap and GapError only: %v", err)
-			}
-			if found {
-				gaps <- missing.Gap
-			}
-		}
-		b.run(config, nil)
-		b.publish("a1", "a4")
-		b.settle()
-		if len(gaps) != 1 {
-			t.Fatalf("told %d times", len(gaps))
-		}
-		gap := <-gaps
-		if gap.Waited < config.Window {
-			t.Errorf("told after %v", gap.Waited)
-		}
-		gap.Waited = 0
-		want := sequence.Gap{Consumer: "projection", AggregateType: "account", AggregateID: "a", Version: 4, Last: 1, First: 1}
-		if gap != want {
-			t.Errorf("gap %+v, want %+v", gap, want)
-		}
-	})
-}
-
-// Or a hook decides, which may bring what is missing, in the transaction.
-func TestAfterTheWindowAHookDecides(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := newBench(t, db)
-		config := hold
-		config.Window = 300 * time.Millisecond
-		gaps := make(chan sequence.Gap, 10)
-		config.OnGap = func(ctx context.Context, tx *sql.Tx, gap sequence.Gap) (sequence.AfterWindow, error) {
-			gaps <- gap
-			switch {
-			case gap.AggregateID == "b":
-				return sequence.Quarantine, nil
-			case len(gaps) == 1:
-				return sequence.Apply, errors.Join(errHandler, effect(ctx, tx, "a1 of an attempt that fails"))
-			}
-			return sequence.Apply, effect(ctx, tx, "a1, fetched")
-		}
-		b.run(config, nil)
-		b.publish("a2")
-		b.settle()
-		if got := b.effects("a"); got != "a1, fetched a2" {
-			t.Errorf("effects %s", got)
-		}
-		gap := <-gaps
-		if gap.Consumer != "projection" || gap.AggregateType != "account" || gap.AggregateID != "a" || gap.Version != 2 ||
-			gap.Last != 0 || gap.Waited < config.Window {
-			t.Errorf("gap %+v", gap)
-		}
-		b.publish("a1") // the hook has brought it
-		b.settle()
-		if got := b.effects("a"); got != "a1, fetched a2" || len(b.entries(parked.Quarantined)) != 0 {
-			t.Errorf("effects %s, entries %+v", got, b.entries(""))
-		}
-		b.publish("b2")
-		b.settle()
-		if entries := b.entries(parked.Quarantined); len(entries) != 1 || entries[0].Reason != disposition.ReasonGap {
-			t.Errorf("entries %+v", entries)
-		}
-	})
-}
-
-// The window begins when a message is found to be early, not when it was
-// stored, and a restart does not begin it anew.
-func TestTheWindowOutlivesARestart(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := newBench(t, db)
-		for _, name := range []string{"a2", "a1"} {
-			if err := b.parked.Deliver(t.Context(), "accounts", []string{"projection"}, event(name)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		b.exec(`UPDATE once_parked SET created_at = ` + b.ago(3600))
-		b.run(hold, nil)
-		b.settle()
-		if got := b.effects("a"); got != "a1 a2" {
-			t.Fatalf("effects %s", got)
-		}
-
-		b.publish("a4")
-		b.early(1)
-		b.end()
-		b.exec(`UPDATE once_parked SET early_since = ` + b.ago(3600))
-		config := hold
-		config.AfterWindow = sequence.Apply
-		b.run(config, nil)
-		b.settle()
-		if got := b.effects("a"); got != "a1 a2 a4" {
-			t.Fatalf("effects %s", got)
-		}
-	})
-}
-
-// A version whose handler fails is not the last. With IgnoreOlder a newer one
-// passes it, and it is stale when it is tried again.
-func TestAVersionThatFailsIsNotApplied(t *testing.T) {
+// A version whose handler fails is not the last version. With IgnoreOlder a
+// newer version can be applied before its retry, which is then ignored.
+func TestFailedVersionIsNotTheLastVersion(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		calls := 0
@@ -329,9 +148,9 @@ func TestAVersionThatFailsIsNotApplied(t *testing.T) {
 	})
 }
 
-// A message that is early lets its ordering key go on: what it waits for may be
-// behind it.
-func TestAGapDoesNotStopItsKey(t *testing.T) {
+// An early message does not block its ordering key, because the missing version
+// may be behind it.
+func TestEarlyVersionDoesNotBlockItsOrderingKey(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.order = retry.BlockWhileQuarantined
@@ -344,9 +163,9 @@ func TestAGapDoesNotStopItsKey(t *testing.T) {
 	})
 }
 
-// Versions that do not begin at Config.First are said while they wait, not only
-// when they are in quarantine, and once. A short wait is said nothing of.
-func TestVersionsThatBeginElsewhereAreLogged(t *testing.T) {
+// Versions that do not begin at Config.First are logged once while they wait,
+// not only when they are in quarantine. A short wait is not logged.
+func TestVersionsThatDoNotBeginAtFirstAreLogged(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		var logs testkit.Logs
@@ -358,7 +177,7 @@ func TestVersionsThatBeginElsewhereAreLogged(t *testing.T) {
 		b.publish("c1", "c3")
 		b.early(3)
 		if logs.Has("Messages wait") {
-			t.Errorf("said too early: %q", logs.Lines())
+			t.Errorf("logged too early: %q", logs.Lines())
 		}
 		b.change(`early_since = ` + b.ago(20) + `, due_at = ` + b.ago(0))
 		b.eventually("it is logged", func() bool { return logs.Has("Messages wait") })
@@ -369,17 +188,17 @@ func TestVersionsThatBeginElsewhereAreLogged(t *testing.T) {
 			t.Errorf("logged %d times: %q", n, logs.Lines())
 		}
 		if !logs.Has(`ERROR Messages wait for the first version of their aggregate`, "consumer=projection", "held_for_at_most=1m0s",
-			` of account "`, ` is held, since none of its versions has been applied; versions must begin at 1 (Config.First): `+
-				`for aggregates that began before this consumer did, insert their last versions into "once_versions", see docs/choosing.md`) ||
+			` of account "`, ` is held, because no version of it has been applied; versions must begin at 1 (Config.First): `+
+				`for aggregates that are older than this consumer, insert their last versions into "once_versions", see docs/choosing.md`) ||
 			logs.Has("Messages wait", `account "c"`) {
 			t.Errorf("logged: %q", logs.Lines())
 		}
 	})
 }
 
-// What an operator inserts for aggregates that began before the consumer did is
-// taken for what was applied.
-func TestAConsumerBeginsInTheMiddleOfAnAggregate(t *testing.T) {
+// For aggregates that began before the consumer, an operator inserts their last
+// versions. The consumer treats these versions as applied.
+func TestConsumerStartsInTheMiddleOfAnAggregate(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.exec(`INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
@@ -393,9 +212,9 @@ func TestAConsumerBeginsInTheMiddleOfAnAggregate(t *testing.T) {
 	})
 }
 
-// Trap 79. A window that ends while a lower version is retried sends that one to
-// quarantine: it is not ignored.
-func TestAVersionIsRetriedPastTheWindow(t *testing.T) {
+// Trap 79. If the window ends while a lower version is still retried, the lower
+// version goes to quarantine and is not ignored.
+func TestVersionRetriedPastTheWindowIsQuarantined(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		config := hold

@@ -2,7 +2,7 @@ package sequence
 
 import "github.com/watermill-once/once/internal/telemetry"
 
-// What became of a message. The numbers are those of the counter's series.
+// Outcomes of a message. The values are indexes of outcomes.
 const (
 	applied = iota
 	ignored
@@ -20,7 +20,7 @@ var outcomes = []string{
 	unversioned: "unversioned", invalid: "invalid", failed: "failed", undecided: "undecided",
 }
 
-// instruments are what a Resequencer tells about itself.
+// instruments are the metrics of a Resequencer.
 type instruments struct {
 	handled *telemetry.Counter
 }
@@ -28,7 +28,7 @@ type instruments struct {
 func newInstruments(config Config) *instruments {
 	meter := telemetry.NewMeter(config.MeterProvider, "sequence")
 	i := &instruments{handled: meter.Counter("once.sequence.handled", "{message}",
-		"What became of messages; one that is looked at again counts again.",
+		"Messages by outcome. Each check of a held message counts.",
 		telemetry.Label{Key: telemetry.Outcome, Values: outcomes})}
 	i.handled.Zero()
 	return i

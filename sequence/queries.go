@@ -2,7 +2,8 @@ package sequence
 
 import "github.com/watermill-once/once/internal/dialect"
 
-// queries are statements of one round trip: every message pays for most of them.
+// queries are the statements of a Resequencer. Each is one round trip, because
+// every message needs most of them.
 type queries struct {
 	last   dialect.Statement
 	begin  dialect.Statement
@@ -14,7 +15,8 @@ type queries struct {
 
 func newQueries(d dialect.Dialect) queries {
 	return queries{
-		// Another message of the aggregate waits here until this one is decided.
+		// The row lock makes other messages of the aggregate wait until this message
+		// is committed.
 		last: d.Statement("", `
 			SELECT version, complete_from FROM {versions}
 			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3
@@ -29,12 +31,12 @@ func newQueries(d dialect.Dialect) queries {
 			UPDATE {versions} SET version = $4, complete_from = $5, applied_at = {now}
 			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3 AND version < $4`),
 
-		// The last version stays: a late one was applied.
+		// The version does not change, because a late one was applied.
 		extend: d.Statement("", `
 			UPDATE {versions} SET complete_from = $4
 			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3`),
 
-		// Not one that is in hand: its due time is its lease.
+		// Only unclaimed rows: the due time of a claimed row is the end of its lease.
 		wake: d.Statement("", `
 			UPDATE {parked} SET due_at = {now}
 			WHERE consumer = $1 AND early_of = $2 AND early_version = $3

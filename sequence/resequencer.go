@@ -19,14 +19,15 @@ import (
 
 // Resequencer compares the versions of messages with what was applied.
 type Resequencer struct {
-	config      Config
-	sql         queries
-	instruments *instruments
-	told        sync.Map // consumers of which tell has spoken
+	config       Config
+	sql          queries
+	instruments  *instruments
+	missingFirst sync.Map // consumers for which logMissingFirst has logged
 }
 
 // New returns a Resequencer, which works in the transactions that Config.Tx
-// returns. The tables must be there, see schema.Up.
+// returns. It returns an error that names every invalid field of config. The tables
+// must exist when messages arrive, see schema.Up.
 func New(config Config) (*Resequencer, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
@@ -39,9 +40,10 @@ func New(config Config) (*Resequencer, error) {
 	return &Resequencer{config: config, sql: newQueries(d), instruments: newInstruments(config)}, nil
 }
 
-// Middleware calls h with messages whose turn it is. For one that is stale it
-// returns nil without calling h, so that it is acked; one that is early is
-// parked; one that is late ends in quarantine. It belongs inside of dedup.
+// Middleware calls h with each message whose version follows the last applied
+// version. For an old version it returns nil without a call of h, so that the
+// message is acked. An early version is parked. A late version goes to quarantine.
+// Put it inside of dedup.
 func (r *Resequencer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) (produced []*message.Message, err error) {
 		outcome := failed // also when h panics
@@ -73,8 +75,8 @@ func (r *Resequencer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// turn is a message that is being decided on.
-type turn struct {
+// delivered is a message with its delivery and its transaction.
+type delivered struct {
 	aggregate
 
 	consumer string
@@ -82,24 +84,24 @@ type turn struct {
 	tx       *sql.Tx
 }
 
-// replayed reports whether the message was in quarantine, and was replayed.
-func (t turn) replayed() bool {
+// replayed reports whether the message comes from the quarantine by a replay.
+func (t delivered) replayed() bool {
 	claim := t.delivery.Claim
 	return claim != nil && claim.Replays > 0
 }
 
-// decide says what becomes of a message; without an error that is to apply it,
-// or that it is ignored.
+// decide reports whether to apply msg or to ignore it. For a message that is held
+// or given up it returns an error.
 func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, err error) {
 	ctx := msg.Context()
-	t := turn{aggregate: a, delivery: parked.DeliveryOf(ctx)}
+	t := delivered{aggregate: a, delivery: parked.DeliveryOf(ctx)}
 	t.consumer = t.delivery.Consumer
 	var ok bool
 	if t.tx, ok = r.config.Tx(ctx); !ok {
-		return undecided, disposition.NotCalled(fmt.Errorf("sequence: %w", ErrNoTx))
+		return undecided, disposition.NotCalled(fmt.Errorf("sequence: %w", errNoTx))
 	}
 	if t.consumer == "" {
-		return undecided, disposition.NotCalled(fmt.Errorf("sequence: %w", ErrNoConsumer))
+		return undecided, disposition.NotCalled(fmt.Errorf("sequence: %w", errNoConsumer))
 	}
 	for {
 		last, err := r.last(ctx, t)
@@ -110,7 +112,7 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 		outcome = applied
 		switch r.config.place(last, a.version) {
 		case stale:
-			r.config.Logger.Debug("Message is older than what was applied, ignored",
+			r.config.Logger.Debug("Message is not newer than the last applied version, ignored",
 				watermill.LogFields{"message_uuid": msg.UUID, "consumer": t.consumer})
 			return ignored, nil
 		case early:
@@ -130,11 +132,11 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 		if written {
 			return outcome, nil
 		}
-		// Another one was the first, and has been decided by now.
+		// Another transaction inserted the first version meanwhile: decide again.
 	}
 }
 
-func (r *Resequencer) last(ctx context.Context, t turn) (l last, err error) {
+func (r *Resequencer) last(ctx context.Context, t delivered) (l last, err error) {
 	err = r.sql.last.GetAll(ctx, t.tx, []any{&l.version, &l.completeFrom}, t.consumer, t.kind, t.id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return last{}, nil
@@ -143,9 +145,10 @@ func (r *Resequencer) last(ctx context.Context, t turn) (l last, err error) {
 	return l, err
 }
 
-// write makes the version the last, and has the next one looked at if it is
-// held. Both take effect with what the handler does.
-func (r *Resequencer) write(ctx context.Context, t turn, l last, filled bool) (bool, error) {
+// write stores the version as the last one, and makes the next version due if it is
+// held. Both take effect with the commit of the handler's transaction. It returns
+// false if another transaction has stored the first version meanwhile.
+func (r *Resequencer) write(ctx context.Context, t delivered, l last, filled bool) (bool, error) {
 	after := r.config.with(l, t.version, filled)
 	if l.known && after.version == l.version {
 		return true, r.extend(ctx, t, l, after)
@@ -174,9 +177,9 @@ func (r *Resequencer) write(ctx context.Context, t turn, l last, filled bool) (b
 	return true, err
 }
 
-// extend writes that a late version has been applied, if it stands next to those
-// that have.
-func (r *Resequencer) extend(ctx context.Context, t turn, l, after last) error {
+// extend lowers completeFrom after a late version was applied, if that version is
+// adjacent to it.
+func (r *Resequencer) extend(ctx context.Context, t delivered, l, after last) error {
 	if after == l {
 		return nil
 	}

@@ -7,25 +7,24 @@ import (
 	"testing"
 )
 
-// copyOf is a message of a schedule.
+// copyOf is a message of a schedule; a version may have several.
 type copyOf struct {
 	version  int64
-	fails    int // how often its handler fails; more than tries is for good
+	fails    int // number of failed attempts; above tries the message fails permanently
 	state    string
 	replayed bool
 }
 
 const tries = 3
 
-// schedule is one aggregate at one consumer. The messages of its versions are
-// decided one after the other, as the lock on its row has it, in an order that
-// chance makes.
+// schedule simulates one aggregate of one consumer. Its messages are decided
+// one after another, because of the row lock, in a random order.
 type schedule struct {
 	*testing.T
 	*rand.Rand
 
 	config  Config
-	filled  bool // OnGap answers
+	filled  bool // OnGap returns Apply
 	copies  []*copyOf
 	last    last
 	applied []int64
@@ -38,8 +37,8 @@ func (s *schedule) say(c *copyOf, what string) {
 	s.said = append(s.said, fmt.Sprintf("%d %s", c.version, what))
 }
 
-// deliver handles a message once, as Resequencer.decide does. over says that its
-// window is over.
+// deliver handles a message once, like Resequencer.decide. over means that its
+// window has ended.
 func (s *schedule) deliver(c *copyOf, over bool) {
 	filled := false
 	switch s.config.place(s.last, c.version) {
@@ -84,13 +83,13 @@ func (s *schedule) deliver(c *copyOf, over bool) {
 	s.say(c, "applied")
 }
 
-// waiting returns what is neither done nor in quarantine.
+// waiting returns the messages that are neither handled nor in quarantine.
 func (s *schedule) waiting() []*copyOf {
 	return slices.DeleteFunc(slices.Clone(s.copies), func(c *copyOf) bool { return s.done(c) || c.state == "quarantined" })
 }
 
-// settle delivers until nothing waits. windows says whether windows may end before
-// what is missing has had its turn.
+// settle delivers until no message waits. windows means that windows may end
+// before the missing versions are delivered.
 func (s *schedule) settle(windows bool) {
 	for step := 0; ; step++ {
 		waiting := s.waiting()
@@ -106,7 +105,7 @@ func (s *schedule) settle(windows bool) {
 	}
 }
 
-// replay has an operator replay what is in quarantine, mended.
+// replay replays all messages in quarantine, with their cause fixed.
 func (s *schedule) replay() {
 	for _, c := range s.copies {
 		if c.state == "quarantined" {
@@ -122,7 +121,7 @@ func newSchedule(t *testing.T, seed uint64, mostFails int) *schedule {
 	for v := range 1 + s.IntN(6) {
 		copies := 1
 		if s.IntN(5) == 0 {
-			copies = 2 // from two producers, with an id each
+			copies = 2 // from two producers, with different ids
 		}
 		for range copies {
 			s.copies = append(s.copies, &copyOf{version: s.config.first() + int64(v), fails: max(0, s.IntN(2*mostFails+1)-mostFails)})
@@ -133,8 +132,8 @@ func newSchedule(t *testing.T, seed uint64, mostFails int) *schedule {
 
 const schedules = 20_000
 
-// Trap 79. Whatever concurrency and retries do to the order of versions, all are
-// applied, each once and in order, as long as no window ends.
+// Trap 79. Concurrency and retries may change the order of versions in any way:
+// all are applied once and in order, as long as no window ends.
 func TestSchedulesWithinTheWindow(t *testing.T) {
 	for seed := range uint64(schedules) {
 		s := newSchedule(t, seed, tries)
@@ -151,9 +150,9 @@ func TestSchedulesWithinTheWindow(t *testing.T) {
 	}
 }
 
-// Trap 79. When windows end too soon, versions fail for good or never come, no
-// version is ignored that was not applied: it is in quarantine, and takes effect
-// when it is replayed.
+// Trap 79. If windows end too soon, or versions fail permanently or never
+// arrive, no unapplied version is ignored: it is in quarantine, and takes
+// effect when it is replayed.
 func TestSchedulesPastTheWindow(t *testing.T) {
 	for seed := range uint64(schedules) {
 		s := newSchedule(t, seed, tries+2)
@@ -166,7 +165,7 @@ func TestSchedulesPastTheWindow(t *testing.T) {
 		s.settle(true)
 		for round := 0; slices.ContainsFunc(s.copies, func(c *copyOf) bool { return !s.done(c) }); round++ {
 			if round > 10 {
-				t.Fatalf("seed %d: replays do not end it: %v", seed, s.said)
+				t.Fatalf("seed %d: replays do not handle all messages: %v", seed, s.said)
 			}
 			s.replay()
 			s.settle(true)
@@ -179,8 +178,8 @@ func TestSchedulesPastTheWindow(t *testing.T) {
 	}
 }
 
-// What OnGap answers for counts as applied, and nothing else does.
-func TestSchedulesWithAHook(t *testing.T) {
+// Trap 79. Missing versions count as applied only if OnGap returned Apply.
+func TestSchedulesWithOnGap(t *testing.T) {
 	for seed := range uint64(schedules) {
 		s := newSchedule(t, seed, tries-1)
 		s.filled = true

@@ -22,7 +22,7 @@ import (
 
 var hold = sequence.Config{Policy: sequence.HoldForGap, Window: time.Minute}
 
-// What is not above the last version is acked without an effect.
+// A version that is not above the last one is acked without an effect.
 func TestOlderVersionsAreIgnored(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
@@ -49,15 +49,15 @@ func TestOlderVersionsAreIgnored(t *testing.T) {
 	})
 }
 
-// Of two versions at the same moment the second waits until the first is
+// Of two versions at the same moment, the second waits until the first is
 // decided.
-func TestVersionsAtTheSameMomentAreDecidedOneAfterTheOther(t *testing.T) {
+func TestConcurrentVersionsAreDecidedOneAfterAnother(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for name, c := range map[string]struct {
 			config        sequence.Config
-			before        string // is applied already
+			before        string // versions that are applied already
 			first, second string
-			fails         bool // the first does
+			fails         bool // the first attempt fails
 			want          string
 		}{
 			"a stale one waits":          {sequence.Config{}, "a1", "a3", "a2", false, "a1 a3"},
@@ -97,7 +97,7 @@ func TestVersionsAtTheSameMomentAreDecidedOneAfterTheOther(t *testing.T) {
 					b.eventually("the second waits", func() bool { return b.blocked() })
 				}
 				close(finish)
-				if b.Dialect != "postgres" { // has one writer: it waits by itself
+				if b.Dialect != "postgres" { // SQLite has one writer, so the second transaction waits in any case
 					b.publish(c.second)
 				}
 				b.settle()
@@ -109,7 +109,7 @@ func TestVersionsAtTheSameMomentAreDecidedOneAfterTheOther(t *testing.T) {
 	})
 }
 
-// blocked says whether a transaction waits for another one.
+// blocked reports whether a transaction waits for a lock.
 func (b *bench) blocked() bool {
 	b.Helper()
 	var n int
@@ -121,9 +121,9 @@ func (b *bench) blocked() bool {
 	return n > 0
 }
 
-// Without a version there is nothing to compare. One that cannot be read is no
-// missing one.
-func TestMetadataOfTheAggregate(t *testing.T) {
+// A message without a version is not compared. A version that cannot be parsed
+// is an error, not a missing version.
+func TestAggregateMetadata(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.run(hold, nil)
@@ -161,8 +161,9 @@ func TestMetadataOfTheAggregate(t *testing.T) {
 	})
 }
 
-// What is missing around the middleware is said, and charged to no message.
-func TestTheMiddlewareNeedsTheChain(t *testing.T) {
+// The error names the part of the chain that is missing, and no message is
+// charged.
+func TestMiddlewareOutsideOfTheChainFailsWithoutACharge(t *testing.T) {
 	db := testkit.SQLite(t)
 	b := newBench(t, db)
 	config := hold

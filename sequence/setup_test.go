@@ -18,6 +18,7 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 var errHandler = errors.New("handler failed")
 
-// bench is a consumer of the embedded transport, on tables of its own.
+// bench is a consumer of the embedded transport, with tables of its own.
 type bench struct {
 	*testing.T
 	testkit.Database
@@ -38,9 +39,9 @@ type bench struct {
 	transport *embedded.Transport
 	poison    *poison.Quarantine
 	order     retry.KeyOrder
-	poll      time.Duration                         // 0 for short
-	atOnce    int                                   // how many messages are handled; 0 for the default
-	decided   func(msg *message.Message, err error) // told when its transaction has ended, before it is parked
+	poll      time.Duration                         // 0 for a short interval
+	atOnce    int                                   // messages handled at the same time; 0 for the default
+	decided   func(msg *message.Message, err error) // called after its transaction has ended, before it is parked
 	end       func()
 }
 
@@ -78,7 +79,8 @@ func (b *bench) exec(query string) {
 	}
 }
 
-// change changes the rows that nobody has in hand, and says how many there are.
+// change updates the parked rows that are not claimed, and returns their
+// number.
 func (b *bench) change(set string) (rows int64) {
 	b.Helper()
 	result, err := b.ExecContext(context.WithoutCancel(b.Context()), `UPDATE once_parked SET `+set+` WHERE token IS NULL`)
@@ -91,7 +93,7 @@ func (b *bench) change(set string) (rows int64) {
 	return rows
 }
 
-// ago is a time of the database's clock, for a column of the tables.
+// ago returns SQL for a time by the database's clock.
 func (b *bench) ago(seconds int) string {
 	if b.Dialect == "sqlite" {
 		return fmt.Sprintf(`(unixepoch() - %d) * 1000`, seconds)
@@ -164,8 +166,7 @@ func effect(ctx context.Context, tx *sql.Tx, id string) error {
 	return err
 }
 
-// event is a message of an aggregate, by the name of its version: a3 is the
-// third of a.
+// event returns a message by its name: a3 is version 3 of aggregate a.
 func event(name string) *message.Message {
 	msg := message.NewMessage(name, []byte("body of "+name))
 	msg.Metadata[meta.AggregateType] = "account"
@@ -175,7 +176,7 @@ func event(name string) *message.Message {
 	return msg
 }
 
-// publish delivers events, one after the other.
+// publish delivers events one after another.
 func (b *bench) publish(names ...string) {
 	b.Helper()
 	for _, name := range names {
@@ -185,7 +186,7 @@ func (b *bench) publish(names ...string) {
 	}
 }
 
-// effects are those of an aggregate, in order.
+// effects returns the effects on an aggregate, in order.
 func (b *bench) effects(aggregate string) string {
 	b.Helper()
 	rows, err := b.QueryContext(context.WithoutCancel(b.Context()), `SELECT message_id FROM effects ORDER BY n`)
@@ -210,16 +211,12 @@ func (b *bench) effects(aggregate string) string {
 }
 
 // entries returns the rows in a state, or all.
-func (b *bench) entries(state string) []parked.Entry {
+func (b *bench) entries(state string) []rows.Row {
 	b.Helper()
-	all, err := b.parked.List(context.WithoutCancel(b.Context()), parked.Filter{Limit: 100}, state)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return all
+	return rows.Parked(b, b.parked, state)
 }
 
-// settle waits until nothing is left to be handled.
+// settle waits until no message waits.
 func (b *bench) settle() {
 	b.Helper()
 	b.eventually("nothing waits", func() bool { return len(b.entries(parked.Waiting))+len(b.entries(parked.Held)) == 0 })

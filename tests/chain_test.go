@@ -25,29 +25,28 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// chain is a service with everything in it: outbox, forwarder, RabbitMQ,
-// consumers.
+// chain is a service with all parts: outbox, forwarder, RabbitMQ, consumers.
 type chain struct {
 	*testing.T
 
 	db       *sql.DB
 	amqpURL  string
-	queues   string // their type
-	limit    int32  // of their deliveries, beyond the first; 0 is none
-	window   int    // of the forwarder; 0 is its default
+	queues   string // type of the queues
+	limit    int32  // delivery limit of the queues, without the first delivery; 0 for none
+	window   int    // of the forwarder; 0 for its default
 	router   *message.Router
 	consumer *once.Consumer
 	forward  *forwarder.Forwarder
 }
 
-// newChain returns one with its tables, without handlers.
+// newChain returns a chain with tables, without handlers.
 func newChain(t *testing.T, db *sql.DB, amqpURL string) *chain {
 	t.Helper()
 	c := &chain{T: t, db: db, amqpURL: amqpURL, queues: "quorum"}
 	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	// No unique constraint: an effect that happens twice shows.
+	// Without a unique constraint, so that a repeated effect is visible.
 	c.exec(`CREATE TABLE effects (consumer text, message_id text, payload bytea)`)
 	c.build()
 	return c
@@ -73,7 +72,7 @@ func (c *chain) build() {
 	}
 }
 
-// config is a fanout exchange for each topic and a queue for each of its
+// config declares a fanout exchange for each topic and a queue for each of its
 // consumers.
 func (c *chain) config(consumer string) wamqp.Config {
 	config := wamqp.NewDurablePubSubConfig(c.amqpURL, func(topic string) string { return topic + "." + consumer })
@@ -165,7 +164,7 @@ func (c *chain) startForwarder() {
 	})
 }
 
-// record is the effect of a message for a consumer.
+// record returns a handler that records the effect of a message for a consumer.
 func record(consumer string) once.HandlerFunc {
 	return func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		_, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1, $2, $3)`, consumer, msg.UUID, []byte(msg.Payload))
@@ -182,7 +181,7 @@ func (c *chain) publish(messages ...*message.Message) {
 	}
 }
 
-// inject sends to the broker past the outbox, as foreign senders do.
+// inject publishes to the broker without the outbox, like a foreign sender.
 func (c *chain) inject(publishing amqp.Publishing) {
 	c.Helper()
 	conn, err := amqp.Dial(c.amqpURL)
@@ -206,10 +205,10 @@ func (c *chain) exec(query string) {
 	}
 }
 
-// patience is for a machine that has other things to do.
+// patience is a timeout for a busy machine.
 const patience = 2 * time.Minute
 
-// count returns -1 while the database does not answer.
+// count returns -1 if the database does not answer.
 func (c *chain) count(what string) int {
 	var n int
 	if err := c.db.QueryRowContext(c.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
@@ -223,14 +222,14 @@ func (c *chain) eventually(what string, cond func() bool) {
 	testkit.Eventually(c.T, patience, what, cond)
 }
 
-// settle waits until there are so many effects and nothing is under way, and
-// fails if an effect happened twice.
+// settle waits until the given number of effects exists and no message is on
+// its way. It fails if an effect happened twice.
 func (c *chain) settle(effects int) {
 	c.Helper()
 	testkit.Falls(c.T, patience, fmt.Sprintf("missing of %d effects, or under way", effects), func() int {
 		done, forwarding, waiting := c.count(`effects`), c.count(`once_outbox`), c.count(`once_parked WHERE state = 'waiting'`)
 		if min(done, forwarding, waiting) < 0 {
-			return math.MaxInt // nobody knows
+			return math.MaxInt // unknown
 		}
 		return max(0, effects-done) + forwarding + waiting
 	})
@@ -244,7 +243,7 @@ func (c *chain) settle(effects int) {
 
 const placed = "orders.placed"
 
-func TestTheWholeChain(t *testing.T) {
+func TestWholeChain(t *testing.T) {
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	const orders = 50
 	var calls atomic.Int32
@@ -264,7 +263,7 @@ func TestTheWholeChain(t *testing.T) {
 		msg := message.NewMessage(fmt.Sprintf("order-%d", n), nasty)
 		c.publish(msg)
 		if n%10 == 0 {
-			c.publish(msg) // the same event again
+			c.publish(msg) // a duplicate
 		}
 	}
 	c.settle(3 * orders)
@@ -277,8 +276,8 @@ func TestTheWholeChain(t *testing.T) {
 	}
 }
 
-// A queue that does not exist yet costs time, not messages.
-func TestTrap08AQueueThatIsDeclaredLater(t *testing.T) {
+// Trap 08. A missing queue delays messages, but loses none.
+func TestQueueDeclaredLaterReceivesItsMessages(t *testing.T) {
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	c.startForwarder()
 	c.publish(message.NewMessage("m1", nil), message.NewMessage("m2", nil))
@@ -290,9 +289,9 @@ func TestTrap08AQueueThatIsDeclaredLater(t *testing.T) {
 	c.settle(2)
 }
 
-// A consumer whose tables are missing holds its message, and goes on when they
-// are there.
-func TestMissingTablesLoseNothing(t *testing.T) {
+// A consumer without its tables keeps its message unacked, and continues when
+// the tables exist.
+func TestMissingTablesLoseNoMessages(t *testing.T) {
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	called := make(chan struct{}, 100)
 	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -300,7 +299,7 @@ func TestMissingTablesLoseNothing(t *testing.T) {
 		return record("payments")(ctx, tx, msg)
 	})
 	c.start()
-	c.exec(`ALTER TABLE once_inbox RENAME TO elsewhere`) // without it, it would not start
+	c.exec(`ALTER TABLE once_inbox RENAME TO elsewhere`) // renamed after the start, because the router checks the tables
 	c.publish(message.NewMessage("m1", nil))
 	c.eventually("it is forwarded", func() bool { return c.count(`once_outbox`) == 0 })
 	select {

@@ -25,8 +25,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// stockBatch is how many messages the stock forwarder may have sent without
-// having acked them.
+// stockBatch is the maximum number of messages that the stock forwarder sends
+// before it acks them.
 const stockBatch = 10
 
 // ids counts message ids.
@@ -50,7 +50,7 @@ func (i *ids) copy() map[string]int {
 	return maps.Clone(i.all)
 }
 
-// deploy is a service that comes from Watermill's forwarder.
+// deploy is a service that replaces Watermill's forwarder.
 type deploy struct {
 	*testing.T
 
@@ -101,7 +101,7 @@ func (d *deploy) channel(work func(*amqp.Channel) error) {
 	d.must(work(channel))
 }
 
-// run has work done in the background until stop is called.
+// run runs work in the background until stop is called.
 func (d *deploy) run(what string, work func(ctx context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(d.Context()))
 	ended := make(chan error, 1)
@@ -116,7 +116,7 @@ func (d *deploy) run(what string, work func(ctx context.Context) error) (stop fu
 	return stop
 }
 
-// writer publishes in transactions, of which every fifth is rolled back.
+// writer publishes in transactions. It rolls back every fifth.
 func (d *deploy) writer(name string, publisher func(tx *sql.Tx) (message.Publisher, error)) (stop func()) {
 	tick := time.NewTicker(time.Millisecond)
 	d.Cleanup(tick.Stop)
@@ -185,7 +185,7 @@ func (d *deploy) subscriber() *wsql.Subscriber {
 	return sub
 }
 
-// noting notes what its publisher has published.
+// noting records the messages of its publisher.
 type noting struct {
 	message.Publisher
 
@@ -236,7 +236,7 @@ func (d *deploy) forwarder() {
 	d.run("forwarder", fwd.Run)
 }
 
-// drain returns what is in the queue.
+// drain empties the queue and returns how often each message was in it.
 func (d *deploy) drain() map[string]int {
 	d.Helper()
 	var found ids
@@ -259,8 +259,9 @@ func (d *deploy) drain() map[string]int {
 	return found.copy()
 }
 
-// Old and new parts are all up at once, and the old ones go one by one.
-func TestTrap29_ComingFromTheStockForwarder(t *testing.T) {
+// Trap 29. Old and new parts run at the same time, and the old ones are stopped
+// one by one.
+func TestMigrationFromTheStockForwarder(t *testing.T) {
 	d := newDeploy(t)
 	progress := func(what string, reached func() int) {
 		t.Helper()

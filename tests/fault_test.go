@@ -15,8 +15,7 @@ import (
 
 const flood = 2000
 
-// publishFlood commits many events; consumers and forwarder are at work
-// meanwhile.
+// publishFlood commits many events while consumers and forwarder run.
 func (c *chain) publishFlood() {
 	c.Helper()
 	for n := 0; n < flood; n += 100 {
@@ -28,7 +27,7 @@ func (c *chain) publishFlood() {
 	}
 }
 
-// midway waits until some of the effects are there and most are not.
+// midway waits until some effects exist, and most do not.
 func (c *chain) midway() {
 	c.Helper()
 	c.eventually("some effects are there", func() bool { return c.count(`effects`) > 50 })
@@ -37,14 +36,14 @@ func (c *chain) midway() {
 	}
 }
 
-// The broker dies under forwarder and consumers, and comes back.
-func TestTheBrokerIsKilledMidway(t *testing.T) {
+// The broker dies while the forwarder and consumers use it, and starts again.
+func TestBrokerIsKilledWhileMessagesFlow(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	c := newChain(t, testkit.Postgres(t).DB, broker.URL("/"))
-	// Killed in its first seconds, a quorum queue of RabbitMQ 3.10 sometimes
-	// comes back without a leader, and stays so.
+	// If RabbitMQ 3.10 is killed in the first seconds of a quorum queue, the
+	// queue sometimes never gets a leader again.
 	c.queues = "classic"
-	c.window = 4 // so slow that the broker can be killed before all is sent
+	c.window = 4 // slow enough to kill the broker before all messages are sent
 	c.handle("payments", placed, record("payments"))
 	c.handle("inventory", placed, record("inventory"))
 	c.startRouter()
@@ -65,8 +64,8 @@ func TestTheBrokerIsKilledMidway(t *testing.T) {
 	c.nothingWasCharged()
 }
 
-// The database dies under forwarder and consumers, and comes back.
-func TestTheDatabaseIsKilledMidway(t *testing.T) {
+// The database dies while the forwarder and consumers use it, and starts again.
+func TestDatabaseIsKilledWhileMessagesFlow(t *testing.T) {
 	server := testkit.PrivatePostgres(t)
 	c := newChain(t, open(t, server), testkit.Rabbit(t).URL)
 	c.handle("payments", placed, record("payments"))
@@ -84,7 +83,7 @@ func TestTheDatabaseIsKilledMidway(t *testing.T) {
 	c.nothingWasCharged()
 }
 
-// nothingWasCharged says that an outage made no message suspicious.
+// nothingWasCharged checks that the outage counted as no attempt and no crash.
 func (c *chain) nothingWasCharged() {
 	c.Helper()
 	for _, what := range []string{`once_outbox_dead`, `once_parked WHERE state = 'quarantined'`} {

@@ -14,8 +14,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// newLimited is a chain whose queues drop a message that comes back a second
-// time.
+// newLimited returns a chain whose queues drop a message at its second return.
 func newLimited(t *testing.T) *chain {
 	t.Helper()
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
@@ -25,13 +24,14 @@ func newLimited(t *testing.T) *chain {
 
 var errFails = errors.New("the handler fails")
 
-// A message may fail more often than the broker would deliver it: what has
-// failed does not go back there, so the broker drops none.
-func TestTrap47OurBudgetIsNotTheBrokers(t *testing.T) {
+// Trap 47. A message may fail more often than the broker's delivery limit
+// allows: a failed message does not return to the broker, so the broker drops
+// none.
+func TestRetriesDoNotUseTheDeliveryLimitOfTheBroker(t *testing.T) {
 	c := newLimited(t)
 	var calls atomic.Int32
 	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-		if msg.UUID == "hopeless" || msg.UUID == "fails" && calls.Add(1) < 8 { // the last try that the policy has
+		if msg.UUID == "hopeless" || msg.UUID == "fails" && calls.Add(1) < 8 { // the policy has 8 attempts
 			return nil, errFails
 		}
 		return record("payments")(ctx, tx, msg)
@@ -49,14 +49,14 @@ func TestTrap47OurBudgetIsNotTheBrokers(t *testing.T) {
 	}
 }
 
-// While the consumer's database takes nothing, a message that has failed does not
-// go back to the broker, which would drop it.
-func TestTrap73AnOutageUsesUpNoDeliveries(t *testing.T) {
+// Trap 73. While the consumer's database is down, a failed message does not
+// return to the broker, which would drop it after some deliveries.
+func TestOutageOfTheDatabaseUsesNoDeliveries(t *testing.T) {
 	c := newLimited(t)
 	var calls atomic.Int32
 	failed := make(chan struct{})
 	c.handle("payments", placed, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-		if n := calls.Add(1); n <= 2 { // the tries at once
+		if n := calls.Add(1); n <= 2 { // the immediate attempts
 			if n == 2 {
 				close(failed)
 			}
@@ -68,7 +68,7 @@ func TestTrap73AnOutageUsesUpNoDeliveries(t *testing.T) {
 	c.exec(`ALTER TABLE once_parked RENAME TO elsewhere`) // without it, it would not start
 	c.publish(message.NewMessage("m1", nil))
 	<-failed
-	<-time.After(time.Second) // in which it could go back, and be dropped
+	<-time.After(time.Second) // time for the message to return and be dropped
 	c.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
 	c.settle(1)
 	if n := calls.Load(); n != 3 {

@@ -17,8 +17,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// Messages of foreign senders that can never be applied end in quarantine, and
-// their neighbours are applied.
+// Messages of foreign senders that can never be applied go to quarantine, and
+// their neighbors are applied.
 func TestUnusableMessagesAreQuarantined(t *testing.T) {
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	c.handle("payments", placed, record("payments"))
@@ -47,7 +47,7 @@ func TestUnusableMessagesAreQuarantined(t *testing.T) {
 	}
 }
 
-// picky is a marshaler that cannot read everything.
+// picky is a marshaler that cannot decode some messages.
 type picky struct{ rabbit.Marshaler }
 
 func (p picky) Unmarshal(d amqp.Delivery) (*message.Message, error) {
@@ -57,9 +57,9 @@ func (p picky) Unmarshal(d amqp.Delivery) (*message.Message, error) {
 	return p.Marshaler.Unmarshal(d)
 }
 
-// What the transport cannot decode is quarantined as it came, and no handler
-// sees it.
-func TestTrap41UndecodableMessagesAreQuarantined(t *testing.T) {
+// Trap 41. A message that the transport cannot decode goes to quarantine
+// unchanged, and no handler sees it.
+func TestUndecodableMessagesAreQuarantined(t *testing.T) {
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	config := c.config("payments")
 	config.Marshaler = picky{}
@@ -85,8 +85,8 @@ func TestTrap41UndecodableMessagesAreQuarantined(t *testing.T) {
 	}
 }
 
-// A hopeless message is quarantined; when its cause is mended it is replayed,
-// and takes effect once, for the consumer that failed.
+// A message that keeps failing goes to quarantine. After its cause is fixed it
+// is replayed, and takes effect once, for the consumer that failed.
 func TestQuarantineAndReplay(t *testing.T) {
 	c := newChain(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	var mended atomic.Bool

@@ -24,8 +24,8 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// projection is a consumer that needs every version of its aggregates, with the
-// default settings of sequence.HoldForGap.
+// projection is a consumer that needs every version of its aggregates, with
+// sequence.HoldForGap and defaults.
 type projection struct {
 	*testing.T
 	testkit.Database
@@ -35,8 +35,8 @@ type projection struct {
 	subscribe message.Subscriber
 }
 
-// eachProjection runs test in each mode of a consumer that goes with versions:
-// on PostgreSQL behind RabbitMQ, and on SQLite behind the embedded transport.
+// eachProjection runs test in each consumer mode that supports versions: on
+// PostgreSQL with RabbitMQ, and on SQLite with the embedded transport.
 func eachProjection(t *testing.T, test func(p *projection, add func(h once.HandlerFunc, retries retry.Config))) {
 	t.Helper()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -146,7 +146,8 @@ func (p *projection) run(batches, durable bool, h once.HandlerFunc, retries retr
 	})
 }
 
-// account is the event of a version of an account, with the id "account.version".
+// account returns the event of a version of an account, with the id
+// "account.version".
 func account(id string, version int64) *message.Message {
 	msg := message.NewMessage(fmt.Sprintf("%s.%d", id, version), nil)
 	outbox.SetAggregate(msg, "account", id, version)
@@ -168,7 +169,7 @@ func (p *projection) count(query string) (n int) {
 	return n
 }
 
-// effects are the ids of the messages that took effect, in order.
+// effects returns the ids of the messages that took effect, in order.
 func (p *projection) effects() []string {
 	p.Helper()
 	rows, err := p.QueryContext(context.WithoutCancel(p.Context()), `SELECT message_id FROM effects ORDER BY n`)
@@ -190,9 +191,9 @@ func (p *projection) effects() []string {
 	return ids
 }
 
-// Trap 79. Versions that are in order in the queue, and are handled side by side,
-// all take effect, in order. So do those that come while the first one waits for
-// its next try.
+// Trap 79. Versions that are in order in the queue and are handled concurrently
+// all take effect, in order. So do versions that arrive while the first one
+// waits for its next attempt.
 func TestVersionsOutOfOrderByConcurrencyOrRetriesTakeEffect(t *testing.T) {
 	eachProjection(t, func(p *projection, run func(h once.HandlerFunc, retries retry.Config)) {
 		const accounts, versions = 200, 3
@@ -202,7 +203,7 @@ func TestVersionsOutOfOrderByConcurrencyOrRetriesTakeEffect(t *testing.T) {
 				all = append(all, account(fmt.Sprintf("a%03d", a), int64(v)+1))
 			}
 		}
-		if p.Dialect == "postgres" { // the embedded transport delivers to consumers that it knows
+		if p.Dialect == "postgres" { // the embedded transport delivers only to registered consumers
 			p.send(all...)
 		}
 		var calls atomic.Int32

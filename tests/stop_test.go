@@ -17,13 +17,13 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// kubernetes is how long a pod has, unless its author says otherwise.
+// kubernetes is the default time that a pod has to stop.
 const kubernetes = 30 * time.Second
 
-// Everything at its defaults stops within the time that a pod has, with a handler
-// that ignores its context and a broker that does not answer. What was in hand or
-// on its way is done after the next start, once.
-func TestAServiceStopsWithinThirtySeconds(t *testing.T) {
+// A service with default settings stops within the time that Kubernetes gives a
+// pod, even if a handler ignores its context and a broker does not answer.
+// After the next start its unfinished messages are handled once.
+func TestServiceStopsWithinThirtySeconds(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	s := &stopped{newChain(t, testkit.Postgres(t).DB, broker.URL("/"))}
 	inHand, release := make(chan struct{}, 1), make(chan struct{})
@@ -48,7 +48,7 @@ func TestAServiceStopsWithinThirtySeconds(t *testing.T) {
 	if err == nil || err.Error() != "once: stop *message.Router: still running after 12.5s" {
 		t.Errorf("Run says %v", err)
 	}
-	close(release) // the process would have ended
+	close(release) // in production the process would have ended by now
 	broker.Thaw()
 	for _, part := range parts {
 		_ = part.Close()
@@ -65,10 +65,10 @@ func TestAServiceStopsWithinThirtySeconds(t *testing.T) {
 	}
 }
 
-// stopped is a service that is stopped and started again.
+// stopped is a service that the test stops and starts again.
 type stopped struct{ *chain }
 
-// start runs all parts with their defaults.
+// start runs all parts with their default settings.
 func (s *stopped) start(before func()) (stop func(), ended <-chan error, parts []once.Closer) {
 	s.Helper()
 	consumer, err1 := once.NewConsumer(s.db, once.ConsumerConfig{Logger: testkit.Logger(s.T)})

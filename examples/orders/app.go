@@ -14,13 +14,12 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// app is the service with what is around it: the databases, the mail provider,
-// the demo.
+// app is the service with its databases, the mail provider and the demo.
 type app struct {
 	options options
 	stdout  io.Writer
 	stderr  io.Writer
-	say     io.Writer // for people: stdout, unless that is for JSON
+	say     io.Writer // for people: stdout, or stderr with -json
 
 	service  *service.Service
 	listener net.Listener
@@ -28,18 +27,18 @@ type app struct {
 	closers  []func() error
 }
 
-// run serves until ctx ends, or the demo has with -exit. ok is what the report
-// says.
+// run serves until ctx ends, or with -exit until the demo has ended. ok is false if
+// the report has errors.
 func (a *app) run(ctx context.Context) (ok bool, err error) {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
-	// The demo need not wait for a service that has failed.
+	// End the demo if the service fails.
 	driving, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
 	served := make(chan error, 1)
 	go func() {
 		err := a.service.Run(serving, a.listener)
-		failed(errors.Join(err, errors.New("the service has ended")))
+		failed(errors.Join(err, errors.New("the service ended")))
 		served <- err
 	}()
 	if a.options.orders == 0 && !a.options.exit {
@@ -47,7 +46,7 @@ func (a *app) run(ctx context.Context) (ok bool, err error) {
 	}
 
 	driving, cancel := context.WithTimeoutCause(driving, a.options.timeout,
-		fmt.Errorf("the time of -timeout %v is up", a.options.timeout))
+		fmt.Errorf("-timeout %v has passed", a.options.timeout))
 	defer cancel()
 	err = a.demo.Run(driving)
 	if err == nil && ctx.Err() != nil {
@@ -61,16 +60,18 @@ func (a *app) run(ctx context.Context) (ok bool, err error) {
 		ok, err = a.report(ctx)
 		return ok, errors.Join(err, <-served)
 	}
-	// Count when nothing can happen any more.
+	// Count after the service has stopped, when nothing changes any more.
 	stop()
 	err = <-served
 	ok, reportErr := a.report(ctx)
 	return ok, errors.Join(err, reportErr)
 }
 
-// errInterrupted: what is missing then is not lost, it is under way.
-var errInterrupted = errors.New("interrupted before everything was done")
+// errInterrupted says that a signal ended the demo. Then there is no report,
+// because unhandled orders are not lost orders.
+var errInterrupted = errors.New("interrupted before all orders were handled")
 
+// report writes the report, and reports whether it has no errors.
 func (a *app) report(ctx context.Context) (ok bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
@@ -85,9 +86,10 @@ func (a *app) report(ctx context.Context) (ok bool, err error) {
 	return report.OK, nil
 }
 
+// closeLater has close call closer.
 func (a *app) closeLater(closer func() error) { a.closers = append(a.closers, closer) }
 
-// close closes everything that is not the service's own, the last first.
+// close calls the closers, in reverse order. The service closes its own parts.
 func (a *app) close() error {
 	var errs []error
 	for _, closer := range slices.Backward(a.closers) {

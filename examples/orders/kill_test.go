@@ -10,16 +10,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watermill-once/once/examples/orders/internal/testenv"
 	"github.com/watermill-once/once/examples/orders/service"
-	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/poison"
 )
 
-// kills of the service in a test.
+// kills is how often the test kills the service.
 const kills = 20
 
-// The service is killed at random moments while orders flow, and started
-// again, many times: nothing is lost and nothing is done twice.
+// The service is killed and restarted many times, at random moments, while clients
+// place orders. No order is lost, and no effect happens twice.
 func TestKilledAtAnyMoment(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "orders")
 	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
@@ -33,10 +33,10 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		).test()
 	})
 	t.Run("servers", func(t *testing.T) {
-		postgres, broker := testkit.Postgres(t), testkit.Rabbit(t)
+		postgres, broker := testenv.Postgres(t), broker(t)
 		newVictim(t, binary,
-			postgresSchema(t, postgres.DSN), postgresSchema(t, postgres.DSN),
-			"-db", postgres.DSN, "-amqp", broker.URL, "-namespace", broker.Name("orders"),
+			postgresSchema(t, postgres), postgresSchema(t, postgres),
+			"-db", postgres, "-amqp", broker.URL, "-namespace", broker.Namespace,
 		).test()
 	})
 }
@@ -69,55 +69,58 @@ func pool(t *testing.T, database service.Database) *sql.DB {
 func (v *victim) test() {
 	v.start()
 	stopClients := v.clients()
-	var busy, unsent, inHand int
-	for range kills {
+	var busy, unsent, running int
+	for kill := range kills {
 		life := 200*time.Millisecond + rand.N(1200*time.Millisecond)
 		select {
-		case <-time.After(life): // the moment is to be one of chance
+		case <-time.After(life): // kill at a random moment
 		case <-v.Context().Done():
 			v.Fatal("no time left")
 		}
 		v.kill()
-		// Nothing changes now: this is what it left undone.
+		// Nothing changes while the service is dead, so count its unfinished work.
 		undone := v.undone()
 		v.Log("killed with ", undone)
 		busy += min(undone.orders, 1)
 		unsent += min(undone.unsent, 1)
-		inHand += min(undone.inHand, 1)
+		running += min(undone.running, 1)
+		if kill == kills-1 { // the service may finish its work now
+			v.lease = longLease
+		}
 		v.start()
 	}
 	stopClients()
 	v.finish()
 
-	v.Logf("%d orders; of %d kills, %d left orders undone, %d events unsent, %d messages in hand; %d mails were asked for twice",
-		len(v.journal), kills, busy, unsent, inHand, v.count(v.mail, `SELECT SUM(tries) - COUNT(*) FROM mail_provider`))
-	// What a broker's consumer has in hand is in no table.
-	if busy < kills*3/4 || unsent < kills/4 || inHand == 0 && !v.broker {
-		v.Error("most kills met a service that had nothing to do: they show nothing")
+	v.Logf("%d orders; of %d kills, %d left unfinished orders, %d unsent events, %d running handlers; %d mails were requested twice",
+		len(v.journal), kills, busy, unsent, running, v.count(v.mail, `SELECT SUM(tries) - COUNT(*) FROM mail_provider`))
+	// With a broker, no table has the messages that are being handled.
+	if busy < kills*3/4 || unsent < kills/4 || running == 0 && !v.broker {
+		v.Error("most kills hit an idle service, so the test shows nothing")
 	}
 	v.audit()
 }
 
-// undone is what a killed service leaves behind.
+// undone is the unfinished work of a killed service.
 type undone struct {
-	orders int // orders that lack an effect
-	unsent int // events in the outbox
-	parked int // messages that wait in the consumers' table
-	inHand int // of those: messages whose handler was running
+	orders  int // orders that lack an effect
+	unsent  int // events in the outbox
+	parked  int // messages that wait in the consumers' table
+	running int // parked messages whose handler was running
 }
 
 func (u undone) String() string {
-	return fmt.Sprintf("%d orders undone, %d events unsent, %d messages parked, %d of them in hand",
-		u.orders, u.unsent, u.parked, u.inHand)
+	return fmt.Sprintf("%d orders unfinished, %d events unsent, %d messages parked, %d handlers running",
+		u.orders, u.unsent, u.parked, u.running)
 }
 
 func (v *victim) undone() undone {
 	v.Helper()
 	return undone{
-		orders: v.incomplete(),
-		unsent: v.count(v.db, `SELECT COUNT(*) FROM once_outbox`),
-		parked: v.count(v.db, `SELECT COUNT(*) FROM once_parked WHERE state IN ('waiting', 'held')`),
-		inHand: v.count(v.db, `SELECT COUNT(*) FROM once_parked WHERE state = 'waiting' AND token IS NOT NULL`),
+		orders:  v.incomplete(),
+		unsent:  v.count(v.db, `SELECT COUNT(*) FROM once_outbox`),
+		parked:  v.count(v.db, `SELECT COUNT(*) FROM once_parked WHERE state IN ('waiting', 'held')`),
+		running: v.count(v.db, `SELECT COUNT(*) FROM once_parked WHERE state = 'waiting' AND token IS NOT NULL`),
 	}
 }
 
@@ -132,7 +135,7 @@ func (v *victim) incomplete() int {
 		   OR (SELECT COUNT(*) FROM history WHERE order_id = orders.id) < 3`)
 }
 
-// finish waits until everything is done, and has the service end by itself.
+// finish waits until all orders are handled, and stops the service.
 func (v *victim) finish() {
 	v.Helper()
 	quarantine, err := poison.New(v.db, poison.Config{Schema: v.tables})
@@ -145,7 +148,7 @@ func (v *victim) finish() {
 			v.Log("at the end: ", u)
 		}
 	}()
-	testkit.Eventually(v, 3*time.Minute, "everything is done", func() bool {
+	testenv.Eventually(v, 3*time.Minute, "all orders are handled", func() bool {
 		v.replayCrashed(quarantine)
 		u = v.undone()
 		return u.orders == 0 && u.unsent == 0 && u.parked == 0 &&
@@ -160,8 +163,8 @@ func (v *victim) finish() {
 	v.process = nil
 }
 
-// replayCrashed is what an operator does about messages that were in hand at one
-// kill after the other, more often than the crash budget allows.
+// replayCrashed does the work of an operator: it replays messages whose handlers
+// were running at more kills than the crash budget allows.
 func (v *victim) replayCrashed(quarantine *poison.Quarantine) {
 	v.Helper()
 	entries, err := quarantine.List(v.Context(), poison.Filter{Reason: poison.ReasonCrashed})
@@ -169,26 +172,26 @@ func (v *victim) replayCrashed(quarantine *poison.Quarantine) {
 		v.Fatal(err)
 	}
 	for _, e := range entries {
-		v.Logf("%s of %s is in quarantine: it was in hand at %d kills", e.MessageID, e.Consumer, e.Crashes)
-		if err := quarantine.Replay(v.Context(), poison.Act{Actor: "test", Why: "it is the kills that are to blame"}, e.ID); err != nil {
+		v.Logf("%s of %s is in quarantine after %d kills", e.MessageID, e.Consumer, e.Crashes)
+		if err := quarantine.Replay(v.Context(), poison.Act{Actor: "test", Why: "the kills of the test were the cause"}, e.ID); err != nil {
 			v.Fatal(err)
 		}
 		v.replayed = true
 	}
 }
 
-// audit counts in the tables, after the end.
+// audit counts in the tables after the service has stopped.
 func (v *victim) audit() {
 	v.Helper()
 	ids := map[string]bool{}
 	for _, id := range v.journal {
 		ids[id] = true
 		if n := v.count(v.db, `SELECT COUNT(*) FROM orders WHERE id = '`+id+`'`); n != 1 {
-			v.Errorf("order %s was confirmed to its client, and is there %d times", id, n)
+			v.Errorf("order %s was answered with 201, and the table has it %d times", id, n)
 		}
 	}
 	if len(ids) != len(v.journal) {
-		v.Errorf("%d keys were answered with %d orders", len(v.journal), len(ids))
+		v.Errorf("%d keys were answered with %d different orders", len(v.journal), len(ids))
 	}
 	if n := v.count(v.db, `SELECT COUNT(*) FROM orders`); n != len(v.journal) {
 		v.Errorf("%d orders for %d keys", n, len(v.journal))
@@ -198,13 +201,13 @@ func (v *victim) audit() {
 			`SELECT COUNT(*) FROM orders WHERE (SELECT COUNT(*) FROM `+table+` WHERE order_id = orders.id) <> 1`)
 		v.zero("entries of no order in "+table, `SELECT COUNT(*) FROM `+table+` WHERE order_id NOT IN (SELECT id FROM orders)`)
 	}
-	v.zero("difference between what was ordered and what is reserved",
+	v.zero("difference between ordered and reserved items",
 		`SELECT (SELECT SUM(quantity) FROM order_lines) - (SELECT SUM(reserved) FROM stock)`)
-	v.zero("difference between what was paid and the revenue",
+	v.zero("difference between payments and revenue",
 		`SELECT (SELECT SUM(amount) FROM payments) - (SELECT SUM(amount) FROM revenue)`)
 	v.zero("orders whose history does not have three entries",
 		`SELECT COUNT(*) FROM orders WHERE (SELECT COUNT(*) FROM history WHERE order_id = orders.id) <> 3`)
-	if !v.replayed { // what is in quarantine is passed by those behind it
+	if !v.replayed { // later messages overtake a message in quarantine
 		v.zero("entries of a history in the wrong order",
 			`SELECT COUNT(*) FROM history AS a JOIN history AS b USING (order_id) WHERE a.entry < b.entry AND a.version > b.version`)
 	}

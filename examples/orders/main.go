@@ -1,5 +1,5 @@
-// Command orders is an order service to copy, and a demonstration that it loses
-// nothing and does nothing twice: see README.md, and -help.
+// Command orders is an order service to copy. It also has a demo, which shows that
+// no order is lost and no effect happens twice. See README.md and -help.
 package main
 
 import (
@@ -13,20 +13,20 @@ import (
 	"syscall"
 )
 
-// The statuses that it exits with.
+// The exit statuses.
 const (
 	statusOK     = 0
-	statusFailed = 1 // it could not start, or something was lost or done twice
+	statusFailed = 1 // the service could not start, or an order was lost or handled twice
 	statusUsage  = 2
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // the second signal ends it at once
+	context.AfterFunc(ctx, stop) // the second signal ends the process at once
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the command, for tests too.
+// run runs the command and returns its exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o, err := parse(args)
 	switch {

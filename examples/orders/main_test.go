@@ -12,14 +12,27 @@ import (
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/goleak"
 
 	"github.com/watermill-once/once/examples/orders/demo"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/examples/orders/internal/testenv"
+	"github.com/watermill-once/once/examples/orders/service"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// command runs the command as a shell would.
+// broker returns a broker, and deletes the service's queues after the test.
+func broker(t *testing.T) testenv.Broker {
+	t.Helper()
+	b := testenv.RabbitMQ(t)
+	for _, to := range service.Subscriptions() {
+		exchange := b.Namespace + "." + to.Topic
+		b.DeleteAfter(t, exchange, exchange+"."+to.Consumer)
+	}
+	return b
+}
+
+// command runs the command like a shell.
 func command(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs buffer
@@ -27,8 +40,8 @@ func command(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	return status, out.String(), errs.String()
 }
 
-// buffer is a file to write into, from anywhere. Watermill's router may still
-// log that its handlers have been closed when it has returned.
+// buffer collects output from several goroutines. Watermill's router may log
+// after it has returned.
 type buffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -46,7 +59,7 @@ func (b *buffer) String() string {
 	return b.text.String()
 }
 
-// Flags that cannot be used are refused with their name.
+// A flag with a bad value is refused with its name.
 func TestFlags(t *testing.T) {
 	for args, says := range map[string]string{
 		"-bogus":                         "-bogus",
@@ -93,7 +106,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// A start that fails says why in one line, without credentials.
+// A start that fails writes the reason in one line, without credentials.
 func TestCannotStart(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -111,12 +124,12 @@ func TestCannotStart(t *testing.T) {
 		cannotStart(t, "-db: ", "-db", "postgres://u:secret@"+taken+"/d?sslmode=disable")
 	})
 	t.Run("broker", func(t *testing.T) {
-		uri, err := amqp.ParseURI(testkit.Rabbit(t).URL)
+		uri, err := amqp.ParseURI(testenv.RabbitMQ(t).URL)
 		if err != nil {
 			t.Fatal(err)
 		}
 		uri.Password = "secret"
-		cannotStart(t, "-amqp: ", "-db", testkit.Postgres(t).DSN, "-amqp", uri.String())
+		cannotStart(t, "-amqp: ", "-db", testenv.Postgres(t), "-amqp", uri.String())
 	})
 }
 
@@ -131,22 +144,22 @@ func cannotStart(t *testing.T, says string, args ...string) {
 
 var lastLine = regexp.MustCompile(`(?m)^orders=40 lost=0 duplicated=0 quarantined=([1-9]\d*) replayed=(\d+)\n\z`)
 
-// Everything goes wrong, and nothing is lost or done twice.
+// With every kind of fault, nothing is lost or done twice.
 func TestFaults(t *testing.T) {
-	broker := testkit.Rabbit(t)
-	status, stdout, stderr := command(t, "-db", testkit.Postgres(t).DSN, "-amqp", broker.URL, "-namespace", broker.Name("orders"),
+	broker := broker(t)
+	status, stdout, stderr := command(t, "-db", testenv.Postgres(t), "-amqp", broker.URL, "-namespace", broker.Namespace,
 		"-addr", "127.0.0.1:0", "-orders", "40", "-faults", "-exit")
 	found := lastLine.FindStringSubmatch(stdout)
 	if status != statusOK || found == nil || found[1] != found[2] {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
 	if !strings.Contains(stdout, "discarded=49") {
-		t.Errorf("the malformed messages are not told of:\n%s", stdout)
+		t.Errorf("the malformed messages are not reported:\n%s", stdout)
 	}
 }
 
-// The same without servers. With -json there is one object on standard output,
-// and it tells of every kind of fault.
+// The same without servers. -json writes one object to standard output, with a
+// count for each kind of fault.
 func TestFaultsJSON(t *testing.T) {
 	status, stdout, stderr := command(t, "-addr", "127.0.0.1:0", "-orders", "20", "-faults", "-exit", "-json")
 	var report demo.Report
@@ -168,8 +181,8 @@ func TestFaultsJSON(t *testing.T) {
 	}
 }
 
-// What is missing, surplus or of nobody in the tables is found, named, and an
-// error.
+// The report names effects that are missing, doubled, or of no order, and the
+// command fails.
 func TestReportFindsWhatIsWrong(t *testing.T) {
 	dir := t.TempDir()
 	args := []string{"-addr", "127.0.0.1:0", "-data", dir, "-exit"}
@@ -197,7 +210,7 @@ func TestReportFindsWhatIsWrong(t *testing.T) {
 	for _, says := range []string{
 		"lost: order " + victim + " has no entry in payments\n",
 		"phantom=1: ",
-		"-timeout 500ms is up",
+		"-timeout 500ms has passed",
 		"\norders=0 lost=1 duplicated=1 quarantined=0 replayed=0\n",
 	} {
 		if !strings.Contains(stdout, says) {
@@ -206,7 +219,7 @@ func TestReportFindsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// A service that is killed leaves its files to the next.
+// A service continues with the data of an earlier one.
 func TestDataIsKept(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "place")
 	for range 2 {
@@ -224,12 +237,12 @@ func TestDataIsKept(t *testing.T) {
 	}
 }
 
-// Who interrupts it is not told that what is under way is lost.
+// After an interrupt, the command does not report unfinished orders as lost.
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var stdout, stderr bytes.Buffer
 	out := writer(func(text []byte) (int, error) {
-		if bytes.Contains(text, []byte("http://")) { // it is ready
+		if bytes.Contains(text, []byte("http://")) { // the service is ready
 			cancel()
 		}
 		return stdout.Write(text)

@@ -17,10 +17,11 @@ import (
 	"github.com/watermill-once/once/examples/orders/demo"
 	"github.com/watermill-once/once/examples/orders/mail"
 	"github.com/watermill-once/once/examples/orders/service"
+	"github.com/watermill-once/once/examples/orders/telemetry"
 	"github.com/watermill-once/once/retry"
 )
 
-// open makes everything ready to run.
+// open opens the databases, the transport, the service and the listener.
 func open(ctx context.Context, o options, stdout, stderr io.Writer) (*app, error) {
 	a := &app{options: o, stdout: stdout, stderr: stderr, say: stdout}
 	if o.json {
@@ -35,19 +36,28 @@ func open(ctx context.Context, o options, stdout, stderr io.Writer) (*app, error
 func (a *app) open(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
+	logger := slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: a.options.logLevel}))
+	providers, err := telemetry.Start(ctx, "orders", logger)
+	if err != nil {
+		return err
+	}
+	a.closeLater(func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		return providers.Close(ctx)
+	})
 	ours, theirs, err := a.databases(ctx)
 	if err != nil {
 		return err
 	}
-	logger := slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: a.options.logLevel}))
 	transport, wire, err := a.transport(ours, watermill.NewSlogLogger(logger))
 	if err != nil {
 		return err
 	}
 	a.closeLater(wire.Close)
 
-	config := service.Config{Lease: a.options.lease, Logger: logger}
-	if a.options.orders > 0 { // nobody wants to wait for the default's ten minutes
+	config := service.Config{Lease: a.options.lease, Metrics: providers.Metrics, Logger: logger}
+	if a.options.orders > 0 { // the retries of the default policy take ten minutes, too long for a demo
 		config.Retry = retry.Policy{Delayed: 4, Base: 50 * time.Millisecond, Factor: 2}
 	}
 	var faults *demo.Faults
@@ -78,9 +88,9 @@ func (a *app) open(ctx context.Context) error {
 	return nil
 }
 
-// databases returns the service's database and the mail provider's, with their
-// tables. With SQLite these are two files, because a mail is sent while the
-// service's has its one writer.
+// databases returns the service's database and the mail provider's, and creates
+// their tables. With SQLite these are two files: the service sends a mail inside a
+// transaction, and a file has one writer at a time.
 func (a *app) databases(ctx context.Context) (ours, theirs service.Database, err error) {
 	if a.options.db != "" {
 		ours, err = service.Postgres(a.options.db, a.options.schema)
@@ -100,6 +110,7 @@ func (a *app) databases(ctx context.Context) (ours, theirs service.Database, err
 	return ours, theirs, err
 }
 
+// files returns two databases of SQLite, in -data or in a temporary directory.
 func (a *app) files() (ours, theirs service.Database, err error) {
 	dir := a.options.data
 	if dir == "" {
@@ -121,35 +132,15 @@ func (a *app) files() (ours, theirs service.Database, err error) {
 	return ours, theirs, err
 }
 
-// transport returns what carries the events, and says which it is.
+// transport opens the transport: RabbitMQ with -amqp, else the embedded one.
 func (a *app) transport(database service.Database, logger watermill.LoggerAdapter) (service.Transport, demo.Wire, error) {
 	if a.options.amqp != "" {
-		transport, err := service.NewAMQP(a.options.amqp, a.options.namespace, logger)
-		if err != nil {
-			return nil, nil, fmt.Errorf("-amqp: %w", err)
-		}
-		wire, err := demo.NewAMQPWire(a.options.amqp, transport)
-		if err != nil {
-			return nil, nil, errors.Join(fmt.Errorf("-amqp: %w", err), transport.Close())
-		}
-		fmt.Fprintf(a.say, "orders: PostgreSQL (schema %s) and RabbitMQ (%s.*)\n", a.options.schema, a.options.namespace)
-		return transport, wire, nil
+		return a.openRabbitMQ(logger)
 	}
-	transport, err := service.NewLocal(database)
-	if err != nil {
-		return nil, nil, err
-	}
-	kind := "SQLite"
-	if a.options.db != "" {
-		kind = "PostgreSQL"
-	}
-	fmt.Fprintf(a.say, "orders: embedded: events go through %s, inside of this process. Outbox, forwarder, inbox, retries and\n"+
-		"        quarantine are the real ones, but this does not show a broker: no confirms over a network, no\n"+
-		"        redelivery, no restart of a broker. -db and -amqp do, or make demo BACKEND=servers.\n", kind)
-	return transport, demo.LocalWire{Transport: transport}, nil
+	return a.openEmbedded(database)
 }
 
-// listen takes any free port if nobody asked for the one that is taken.
+// listen listens on -addr. If the default address is in use, it takes a free port.
 func (a *app) listen() (net.Listener, error) {
 	listener, err := net.Listen("tcp", a.options.addr)
 	if err != nil && !a.options.addrGiven {
@@ -162,6 +153,7 @@ func (a *app) listen() (net.Listener, error) {
 	return listener, nil
 }
 
+// progress returns the display for standard error.
 func (a *app) progress() demo.Progress {
 	p := demo.Progress{Out: a.stderr}
 	if file, ok := a.stderr.(*os.File); ok {

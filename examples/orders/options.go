@@ -17,28 +17,31 @@ import (
 	"time"
 
 	"github.com/lib/pq"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/schema"
 )
 
-const usage = `orders is a service that takes orders over HTTP, and consumers that do their
-part of each once. It needs nothing installed: by default it keeps everything in
-SQLite and delivers events through it.
+const usage = `orders is a service that takes orders over HTTP. Its consumers handle each order
+once. By default you need to install nothing: all data is in SQLite, and the
+embedded transport delivers the events through SQLite as well.
 
   go run ./examples/orders                                   serve
-  go run ./examples/orders -orders 200 -faults -exit         show that nothing is lost or done twice
-  go run ./examples/orders -data /tmp/shop                   keep the data, to be killed and started again
+  go run ./examples/orders -orders 200 -faults -exit         show that no order is lost or handled twice
+  go run ./examples/orders -data /tmp/shop                   keep the data, so that you can kill and restart it
   go run ./examples/orders -db postgres://... -amqp amqp://...   PostgreSQL and RabbitMQ
 
   curl -i localhost:8080/orders -H 'Content-Type: application/json' -H 'Idempotency-Key: 1' -d \
     '{"shop":"berlin","customer":"Ada","currency":"EUR","lines":[{"sku":"tea","quantity":2,"unit_price":450}]}'
   curl localhost:8080/orders/ID
   curl localhost:8080/health/ready
+  curl localhost:8080/metrics
 
-With -orders or -exit the last line says what came of it, counted in the
-database and the queues. It exits with 0 if nothing is lost or done twice, with
-1 if something is or if it cannot start, with 2 for flags that cannot be used.
+http://localhost:8080/ shows the latest orders and the messages in quarantine.
+OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 sends traces there.
+
+With -orders or -exit, the last line is a summary that is counted in the database
+and the queues. The exit status is 0 if no order is lost or handled twice, 1 if an
+order is or if the service cannot start, and 2 if a flag has a bad value.
 
 Flags:
 `
@@ -65,7 +68,7 @@ type options struct {
 	logLevel  slog.Level
 }
 
-// off is above every level.
+// off is above every log level.
 const off = slog.Level(100)
 
 var levels = map[string]slog.Level{
@@ -75,18 +78,18 @@ var levels = map[string]slog.Level{
 
 func newFlags(o *options) *flag.FlagSet {
 	flags := flag.NewFlagSet("orders", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // what is wrong is said once, by the caller, and not under a page of usage
-	flags.StringVar(&o.addr, "addr", "127.0.0.1:8080", "`address` to serve HTTP on; port 0 is any free one")
-	flags.StringVar(&o.db, "db", "", "`DSN` of PostgreSQL, as postgres://user:password@host/database; without, SQLite")
+	flags.SetOutput(io.Discard) // the caller writes the error, without a page of usage
+	flags.StringVar(&o.addr, "addr", "127.0.0.1:8080", "serve HTTP on this `address`; port 0 takes any free port")
+	flags.StringVar(&o.db, "db", "", "`DSN` of PostgreSQL, such as postgres://user:password@host/database (default: SQLite)")
 	flags.StringVar(&o.schema, "schema", "orders", "PostgreSQL schema for the tables")
-	flags.StringVar(&o.amqp, "amqp", "", "`URL` of RabbitMQ, as amqp://user:password@host/; without, events go through the database")
-	flags.StringVar(&o.namespace, "namespace", "orders", "what the names of exchanges and queues begin with")
-	flags.StringVar(&o.data, "data", "", "`directory` for SQLite's files; without, a temporary one")
-	flags.DurationVar(&o.lease, "lease", 0, "how long what a killed process was doing stays undone (default 5s, with -faults 1s)")
-	flags.IntVar(&o.orders, "orders", 0, "place so many orders, and report")
-	flags.BoolVar(&o.faults, "faults", false, "with -orders: do harm of every kind meanwhile")
-	flags.BoolVar(&o.exit, "exit", false, "end when everything is done, and report")
-	flags.DurationVar(&o.timeout, "timeout", 2*time.Minute, "how long orders and what follows from them may take")
+	flags.StringVar(&o.amqp, "amqp", "", "`URL` of RabbitMQ, such as amqp://user:password@host/ (default: the embedded transport)")
+	flags.StringVar(&o.namespace, "namespace", "orders", "prefix for the names of exchanges and queues")
+	flags.StringVar(&o.data, "data", "", "`directory` for the files of SQLite (default: a temporary one)")
+	flags.DurationVar(&o.lease, "lease", 0, "how long the work of a killed process waits for another one (default 5s, with -faults 1s)")
+	flags.IntVar(&o.orders, "orders", 0, "place this number of orders, and report")
+	flags.BoolVar(&o.faults, "faults", false, "with -orders: inject faults of every kind meanwhile")
+	flags.BoolVar(&o.exit, "exit", false, "stop when all orders are handled, and report")
+	flags.DurationVar(&o.timeout, "timeout", 2*time.Minute, "how long placing and handling all orders may take")
 	flags.BoolVar(&o.json, "json", false, "report as one JSON object, with nothing else on standard output")
 	flags.StringVar(&o.verbosity, "v", "", "log `level`: off, error, warn, info, debug, trace (default error, with -faults off)")
 	return flags
@@ -99,8 +102,8 @@ func help(w io.Writer) {
 	flags.PrintDefaults()
 }
 
-// parse returns flag.ErrHelp, or an error that names each flag that cannot be
-// used.
+// parse returns the options. The error is flag.ErrHelp, or names each flag that has
+// a bad value.
 func parse(args []string) (options, error) {
 	var o options
 	flags := newFlags(&o)
@@ -114,7 +117,7 @@ func parse(args []string) (options, error) {
 	}
 	flags.Visit(func(f *flag.Flag) {
 		o.addrGiven = o.addrGiven || f.Name == "addr"
-		// A shell's variable that is not set does not ask for SQLite.
+		// -db "$UNSET" must not choose SQLite.
 		if f.DefValue == "" && f.Value.String() == "" {
 			errs = append(errs, fmt.Errorf("-%s is empty: give it a value, or leave it out", f.Name))
 		}
@@ -123,12 +126,12 @@ func parse(args []string) (options, error) {
 	return o.withDefaults(), errors.Join(errs...)
 }
 
-// mostOrders keeps what follows from orders countable.
+// mostOrders is the largest value of -orders.
 const mostOrders = 10_000_000
 
 var namespaces = regexp.MustCompile(`^[A-Za-z0-9._-]{1,100}$`)
 
-// validate names each flag that cannot be used.
+// validate returns an error for each flag that has a bad value.
 func (o options) validate() error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
@@ -143,15 +146,14 @@ func (o options) validate() error {
 	check(o.lease == 0 || o.lease >= 500*time.Millisecond, "-lease %v: must be at least 500ms", o.lease)
 	_, port, err := net.SplitHostPort(o.addr)
 	if err == nil {
-		_, err = net.DefaultResolver.LookupPort(context.Background(), "tcp", port) // in a table: nothing is asked of a network
+		_, err = net.DefaultResolver.LookupPort(context.Background(), "tcp", port) // looks into a table, without the network
 	}
 	check(err == nil, "-addr %q: must be host:port, with a port in 0..65535", o.addr)
-	// What is wrong with these two is not shown: a parser's error can quote the
+	// Do not show why the next two cannot be parsed: the error can quote the
 	// password.
 	_, err = pq.NewConfig(o.db)
 	check(err == nil, "-db: must be postgres://user:password@host/database, or key=value pairs")
-	_, err = amqp091.ParseURI(o.amqp)
-	check(err == nil || o.amqp == "", "-amqp: must be amqp://user:password@host/, with special characters percent-encoded")
+	check(o.amqp == "" || validAMQP(o.amqp), "-amqp: must be amqp://user:password@host/, with special characters percent-encoded")
 	check(o.amqp == "" || o.db != "", "-amqp needs -db: with a broker the database is to be PostgreSQL")
 	check(o.data == "" || isDirectory(o.data), "-data %s: must be a directory, or a new one's name", o.data)
 	check(o.data == "" || o.db == "", "-data is for SQLite: with -db everything is in PostgreSQL")
@@ -166,15 +168,14 @@ func (o options) validate() error {
 	return errors.Join(errs...)
 }
 
-// isDirectory says that a path is a directory, or can become one as far as what
-// is there allows it.
+// isDirectory reports whether a path is a directory, or could be created as one.
 func isDirectory(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.IsDir() || err != nil && !errors.Is(err, syscall.ENOTDIR)
 }
 
-// withDefaults fills in what depends on other flags: faults make errors on
-// purpose, and forwarders that are killed are to be succeeded soon.
+// withDefaults sets the defaults that depend on -faults: injected errors are not
+// logged, and the lease of a stopped forwarder expires soon.
 func (o options) withDefaults() options {
 	if o.lease == 0 {
 		o.lease = 5 * time.Second

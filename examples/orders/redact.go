@@ -6,16 +6,14 @@ import (
 	"strings"
 
 	"github.com/lib/pq"
-
-	"github.com/watermill-once/once/internal/dsn"
 )
 
 var userinfo = regexp.MustCompile(`//[^\s"]*@`)
 
-// redact returns an error's text without the credentials that -db and -amqp
-// hold: drivers like to quote them.
+// redact returns the text of an error without the credentials in -db and -amqp,
+// which drivers may quote.
 func (o options) redact(err error) string {
-	text := dsn.Hide(err).Error()
+	text := err.Error()
 	for _, secret := range append([]string{o.db, o.amqp}, o.passwords()...) {
 		if secret != "" {
 			text = strings.ReplaceAll(text, secret, "***")
@@ -24,7 +22,8 @@ func (o options) redact(err error) string {
 	return userinfo.ReplaceAllString(text, "//***@")
 }
 
-// passwords are those of both, as they are and as they are written in a URL.
+// passwords returns the passwords in -db and -amqp, as plain text and as they are
+// written in a URL.
 func (o options) passwords() []string {
 	var all []string
 	if config, err := pq.NewConfig(o.db); err == nil {

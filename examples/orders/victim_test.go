@@ -22,34 +22,42 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// victim is the service as a process of its own, its clients, and its books.
+// victim is the service in a process of its own, with its clients and databases.
 type victim struct {
 	*testing.T
 
 	binary string
 	args   []string
+	lease  time.Duration
 	tables schema.Config
 	db     *sql.DB
 	mail   *sql.DB
 	broker bool
 
-	replayed bool // something that was in hand at too many kills
+	replayed bool // a message whose handler was running at too many kills
 
 	process *exec.Cmd
 	stderr  bytes.Buffer
-	address atomic.Value // string: another one in each life
+	address atomic.Value // string; different after each start
 
 	mu      sync.Mutex
-	journal map[string]string // order ids that clients were told, by key
+	journal map[string]string // ids of the orders that clients got, by key
 }
+
+// shortLease is shorter than the time between two kills. With a longer one, each
+// start would only wait for the lease of the one before.
+const shortLease = 500 * time.Millisecond
+
+// longLease is long enough for a slow machine: with a lease that expires too
+// early, messages are handled again and again.
+const longLease = 5 * time.Second
 
 func newVictim(t *testing.T, binary string, db, mail service.Database, args ...string) *victim {
 	t.Helper()
-	// A short lease, or no life would be long enough to outlast its
-	// predecessor's.
-	args = append(args, "-addr", "127.0.0.1:0", "-lease", "500ms")
+	args = append(args, "-addr", "127.0.0.1:0")
 	v := &victim{
-		T: t, binary: binary, args: args, tables: db.Tables, db: pool(t, db), mail: pool(t, mail), journal: map[string]string{},
+		T: t, binary: binary, args: args, lease: shortLease, tables: db.Tables,
+		db: pool(t, db), mail: pool(t, mail), journal: map[string]string{},
 	}
 	v.broker = slices.Contains(args, "-amqp")
 	t.Cleanup(func() {
@@ -66,7 +74,7 @@ func newVictim(t *testing.T, binary string, db, mail service.Database, args ...s
 // start starts the service and waits until it listens.
 func (v *victim) start() {
 	v.Helper()
-	v.process = exec.Command(v.binary, v.args...)
+	v.process = exec.Command(v.binary, slices.Concat(v.args, []string{"-lease", v.lease.String()})...)
 	v.process.Stderr = &v.stderr
 	stdout, err := v.process.StdoutPipe()
 	if err != nil {
@@ -84,14 +92,14 @@ func (v *victim) start() {
 	v.Fatalf("the service did not start: %v", v.process.Wait())
 }
 
-// kill ends the service without a word.
+// kill kills the service with SIGKILL.
 func (v *victim) kill() {
 	_ = v.process.Process.Kill()
-	_ = v.process.Wait() // it says that it was killed
+	_ = v.process.Wait() // the error says that it was killed
 }
 
-// clients order until the function that is returned is called, which returns
-// when each has its answer.
+// clients starts clients that place orders. stop stops them, and returns when each
+// of them has its last answer.
 func (v *victim) clients() (stop func()) {
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, v.address.Load().(string))
@@ -114,7 +122,7 @@ func (v *victim) clients() (stop func()) {
 				select {
 				case <-enough:
 					return
-				case <-time.After(30 * time.Millisecond): // a customer thinks
+				case <-time.After(30 * time.Millisecond): // a customer needs time
 				}
 			}
 		})
@@ -132,7 +140,7 @@ func someOrder(n int) []byte {
 		Lines: []service.Line{{SKU: "tea", Quantity: int64(1 + n%5), UnitPrice: 450}, {SKU: "cake", Quantity: 1, UnitPrice: 390}},
 	})
 	if err != nil {
-		panic(err) // it is of our own making
+		panic(err) // an order can always be encoded
 	}
 	return body
 }

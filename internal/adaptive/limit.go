@@ -1,23 +1,22 @@
 // Package adaptive shrinks batches after failures and grows them after successes.
 package adaptive
 
-// Limit is how much is asked for. What could not be done in the time that
-// there is for it may be possible in smaller parts: after each failure half as
-// much is asked for, after each success twice as much again. The zero value asks
-// for everything.
+// Limit limits the size of batches. A batch that fails, for example by a timeout,
+// may succeed in smaller parts: each failure halves the limit, and each success
+// doubles it, up to the full size. The zero value allows the full size.
 type Limit struct {
-	halved int
+	halvings int
 }
 
-// Of returns how many of n to ask for, at least one.
-func (p *Limit) Of(n int) int { return max(1, n>>p.halved) }
+// Of returns how many of n items to process at once; at least 1.
+func (l *Limit) Of(n int) int { return max(1, n>>l.halvings) }
 
-// Did notes whether that worked.
-func (p *Limit) Did(worked bool) {
-	const enough = 12
-	if worked {
-		p.halved = max(0, p.halved-1)
+// Did updates the limit after a batch has succeeded or failed.
+func (l *Limit) Did(succeeded bool) {
+	const maxHalvings = 12
+	if succeeded {
+		l.halvings = max(0, l.halvings-1)
 	} else {
-		p.halved = min(enough, p.halved+1)
+		l.halvings = min(maxHalvings, l.halvings+1)
 	}
 }

@@ -23,7 +23,7 @@ func newFlags() *flag.FlagSet {
 	return flags
 }
 
-func TestParseSaysWhatIsAllowed(t *testing.T) {
+func TestParseErrorNamesAllowedValues(t *testing.T) {
 	for args, says := range map[string]string{
 		"-number many":   `invalid value "many" for flag -number: must be a whole number`,
 		"-seed -1":       `invalid value "-1" for flag -seed: must be a whole number from 0`,
@@ -43,7 +43,7 @@ func TestParseSaysWhatIsAllowed(t *testing.T) {
 	}
 }
 
-func TestCheckNamesWhatIsTooMuchAndWhatIsEmpty(t *testing.T) {
+func TestCheckNamesExtraArgumentsAndEmptyFlags(t *testing.T) {
 	flags := newFlags()
 	if err := cmdline.Parse(flags, []string{"-number", "2", "-quick", "-out", "", "more", "-quick"}); err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestCheckNamesWhatIsTooMuchAndWhatIsEmpty(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "-out is empty") || !strings.Contains(err.Error(), `argument "more"`) {
 		t.Error(err)
 	}
-	flags = newFlags() // a default may be empty
+	flags = newFlags() // a default value may be empty
 	if err := errors.Join(cmdline.Parse(flags, []string{"-quick", "-number", "2"}), cmdline.Check(flags)); err != nil {
 		t.Error(err)
 	}
@@ -65,7 +65,7 @@ func TestWritable(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(file); !os.IsNotExist(err) {
-		t.Errorf("it is left behind: %v", err)
+		t.Errorf("the new file was not removed: %v", err)
 	}
 	if err := os.WriteFile(file, []byte("kept"), 0o600); err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestWritable(t *testing.T) {
 	}
 	for _, path := range []string{dir, filepath.Join(file, "below"), filepath.Join(dir, "no", "file")} {
 		if err := cmdline.Writable(path); err == nil {
-			t.Errorf("%s can be written", path)
+			t.Errorf("%s is reported as writable", path)
 		}
 	}
 }

@@ -1,3 +1,3 @@
-// Package cmdline is what the repository's commands have in common: what was
-// typed wrong is named with its flag, and with what would be right.
+// Package cmdline checks the command lines of the repository's commands. Its errors
+// name the flag and the allowed values.
 package cmdline

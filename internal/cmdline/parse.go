@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// Parse returns flag.ErrHelp, or an error about the first thing that cannot be
-// read, with what is allowed. Flags are expected to print nothing themselves.
+// Parse parses args. It returns flag.ErrHelp, or an error that names the first
+// invalid flag and the allowed values. Set the output of flags to io.Discard, so
+// that flags prints nothing itself.
 func Parse(flags *flag.FlagSet, args []string) error {
 	flags.VisitAll(func(f *flag.Flag) { f.Value = value{f.Value} })
-	// PrintDefaults knows a flag's type by its value.
-	defer flags.VisitAll(func(f *flag.Flag) { f.Value = f.Value.(value).Value }) //nolint:forcetypeassert // it was made above
+	// PrintDefaults needs the original values to know the types of flags.
+	defer flags.VisitAll(func(f *flag.Flag) { f.Value = f.Value.(value).Value }) //nolint:forcetypeassert // the line above has set it
 	return flags.Parse(args)
 }
 
-// Check names the arguments that are no flags, and the flags that were given
-// with nothing in them, as with a shell's variable that is not set: to go on as
-// if they had not been given would not be what was meant.
+// Check returns an error for arguments that are not flags, and for flags with an
+// empty value: the user may have meant a shell variable that is not set.
 func Check(flags *flag.FlagSet) error {
 	var errs []error
 	if flags.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("unexpected argument %q: there are only flags", flags.Arg(0)))
+		errs = append(errs, fmt.Errorf("unexpected argument %q: use flags only", flags.Arg(0)))
 	}
 	flags.Visit(func(f *flag.Flag) {
 		if f.DefValue == "" && f.Value.String() == "" {
@@ -32,7 +32,7 @@ func Check(flags *flag.FlagSet) error {
 	return errors.Join(errs...)
 }
 
-// value is one whose errors say what is allowed.
+// value is a flag.Value whose errors name the allowed values.
 type value struct{ flag.Value }
 
 func (v value) Set(text string) error {
@@ -54,7 +54,7 @@ func (v value) Set(text string) error {
 	return err
 }
 
-// IsBoolFlag says that it can be given without a value.
+// IsBoolFlag reports whether the flag may be set without a value.
 func (v value) IsBoolFlag() bool {
 	b, ok := v.Value.(interface{ IsBoolFlag() bool })
 	return ok && b.IsBoolFlag()

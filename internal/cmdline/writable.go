@@ -6,8 +6,8 @@ import (
 	"os"
 )
 
-// Writable says why a file cannot be written, before there is what is to be
-// written into it. What is there stays as it is.
+// Writable returns an error if the file cannot be written. Call it before long work
+// whose result goes into the file. It does not change an existing file.
 func Writable(path string) error {
 	existing, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err == nil {

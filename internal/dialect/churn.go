@@ -5,30 +5,31 @@ import (
 	"sync/atomic"
 )
 
-// Churn finds out whether a pool closes its connections as soon as they are
-// free. database/sql does so with all but two unless it is told otherwise, and
-// then most transactions wait until a server has started a process for them.
+// Churn detects a pool that closes most connections after each use. By default
+// database/sql keeps two idle connections only. Most transactions then wait until the
+// server has started a process for a new connection.
 type Churn struct {
-	uses   atomic.Int64
-	closed atomic.Int64 // by the pool, when it was looked at
-	said   atomic.Bool
+	uses     atomic.Int64
+	closed   atomic.Int64 // connections that the pool had closed at the last look
+	reported atomic.Bool
 }
 
-// A pool is looked at after so many transactions. What it closes after a burst
-// of a service's own is fewer.
+// Churn looks at the pool every lookEvery transactions. It reports a pool that has
+// closed closedLimit connections since the last look; a short burst of the service
+// closes fewer.
 const (
-	usesOfLook  = 500
-	closedOfBad = usesOfLook / 5
+	lookEvery   = 500
+	closedLimit = lookEvery / 5
 )
 
-// Used counts a transaction. It returns true, once at most, if the pool closed
-// connections during the last of them.
+// Used counts a transaction. It returns true if the pool has closed many connections
+// lately, but only once.
 func (c *Churn) Used(db *sql.DB) bool {
 	n := c.uses.Add(1)
-	if n%usesOfLook != 1 {
+	if n%lookEvery != 1 {
 		return false
 	}
 	closed := db.Stats().MaxIdleClosed
 	before := c.closed.Swap(closed)
-	return n > 1 && closed-before >= closedOfBad && !c.said.Swap(true)
+	return n > 1 && closed-before >= closedLimit && !c.reported.Swap(true)
 }

@@ -1,6 +1,9 @@
-// Package dialect is where PostgreSQL and SQLite differ: a few words of SQL,
-// how lists are passed, how a transaction begins, and what an error means.
-// Everything else is written once for both.
+// Package dialect hides the differences between PostgreSQL and SQLite: some words of
+// SQL, the form of list parameters, the start of transactions, and the meaning of
+// errors. All other code is the same for both.
+//
+// To read the code, start with dialect.go, list.go and statement.go (queries). Then
+// read tx.go and errors.go (transactions). The other files stand alone.
 package dialect
 
 import (
@@ -16,7 +19,7 @@ type Dialect struct {
 	config schema.Config
 }
 
-// New returns the Dialect for config, or the error of its validation.
+// New returns the Dialect for config. It fails if config is invalid.
 func New(config schema.Config) (Dialect, error) {
 	if err := config.Validate(); err != nil {
 		return Dialect{}, err
@@ -24,11 +27,10 @@ func New(config schema.Config) (Dialect, error) {
 	return Dialect{config: config.WithDefaults()}, nil
 }
 
-// SQLite says whether the database is SQLite, which has one writer at a time
-// and no snapshots to wait for.
+// SQLite reports whether the database is SQLite. SQLite has one writer at a time.
 func (d Dialect) SQLite() bool { return d.config.Dialect == schema.SQLite }
 
-// Config returns the configuration with its defaults filled in.
+// Config returns the configuration with its defaults.
 func (d Dialect) Config() schema.Config { return d.config }
 
 var (
@@ -36,20 +38,21 @@ var (
 	parameter = regexp.MustCompile(`\$(\d+)`)
 )
 
-// SQL fills the placeholders of a query, once, when a package starts:
+// SQL replaces the placeholders of a query. Call it once per query, not per execution:
 //
 //	{outbox}           the quoted name of the table
-//	{now}              the database's clock
-//	{after $1}         that clock plus $1 milliseconds
+//	{now}              the time of the database's clock
+//	{after $1}         {now} plus $1 milliseconds
 //	{millis due_at}    a time as whole milliseconds since 1970, within the years 1 to 9999
 //	{from_millis $1}   the time of such milliseconds; NULL stays NULL
-//	{list $1 bigint}   the elements of a list passed by [List] or [Strings], for use behind IN
-//	{among $1 bigint}  the same behind what is one of them, to be found by an index whatever
-//	                   PostgreSQL knows of the table: a list could be joined with all of it
-//	{for_update}       take row locks, waiting for those who hold them
-//	{skip_locked}      take row locks, passing over rows that others hold
+//	{list $1 bigint}   the elements of a list from [List] or [Strings], for use after IN
+//	{among $1 bigint}  a condition after a column: the column is an element of the list. It
+//	                   uses an index even without table statistics; with IN PostgreSQL might
+//	                   join the list with the whole table
+//	{for_update}       lock the rows, and wait for other locks
+//	{skip_locked}      lock the rows, and skip rows that are locked already
 //
-// Parameters are written $1, $2 in either dialect.
+// Parameters are written $1, $2 in both dialects.
 func (d Dialect) SQL(query string) string {
 	query = macro.ReplaceAllStringFunc(query, func(match string) string {
 		groups := macro.FindStringSubmatch(match)
@@ -61,11 +64,11 @@ func (d Dialect) SQL(query string) string {
 	return query
 }
 
-// The times that Go, JSON and 64 bits can do with. A row in which somebody has
-// written another one, or infinity, must not make its table unreadable.
+// {millis} limits times to the range that Go and JSON support. A row with another time,
+// or with infinity, must not make its table unreadable.
 const (
-	firstMilli = -62_135_596_800_000 // the beginning of year 1
-	lastMilli  = 253_402_214_400_000 // the end of year 9999, but for its last day
+	firstMilli = -62_135_596_800_000 // start of year 1
+	lastMilli  = 253_402_214_400_000 // start of the last day of year 9999
 )
 
 const sqliteNow = "CAST(unixepoch('subsec') * 1000 AS INTEGER)"
@@ -104,7 +107,7 @@ func (d Dialect) expand(name string, args []string) string {
 		}
 		return fmt.Sprintf("= ANY (%s::text::%s[])", args[0], args[1])
 	case "for_update":
-		if d.SQLite() { // it has one writer at a time
+		if d.SQLite() { // has one writer at a time
 			return ""
 		}
 		return "FOR UPDATE"

@@ -23,7 +23,7 @@ func newDialect(t *testing.T, db testkit.Database) dialect.Dialect {
 	return d
 }
 
-func TestListsArriveAsTheyAre(t *testing.T) {
+func TestListsArriveUnchanged(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		d := newDialect(t, db)
 		texts := []string{"", "a", `quote " and \ backslash`, "comma,brace{}", "NULL", "ünïcode 🐇", " space ", "'"}
@@ -37,10 +37,10 @@ func TestListsArriveAsTheyAre(t *testing.T) {
 		}
 		is := d.SQL(`SELECT n FROM (SELECT CAST(-5 AS bigint) AS n UNION ALL SELECT 6) AS l WHERE n {among $1 bigint}`)
 		if got := collect[int64](t, db, is, d.List(numbers)); !slices.Equal(got, []int64{-5}) {
-			t.Errorf("among them are %v", got)
+			t.Errorf("{among} found %v", got)
 		}
 		if got := collect[int64](t, db, is, d.List(nil)); len(got) != 0 {
-			t.Errorf("among none are %v", got)
+			t.Errorf("{among} of an empty list found %v", got)
 		}
 		for _, empty := range []string{d.Strings(nil), d.List(nil)} {
 			if got := collect[string](t, db, d.SQL(`SELECT * FROM {list $1 text} AS l`), empty); len(got) != 0 {
@@ -72,14 +72,14 @@ func collect[T string | int64](t *testing.T, db testkit.Database, query string, 
 	return all
 }
 
-func TestTrap58APanicRollsBackAndGoesOn(t *testing.T) {
+func TestTrap58PanicRollsBackAndIsNotRecovered(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		d := newDialect(t, db)
 		exec(t, db, `CREATE TABLE work (n integer)`)
 		func() {
 			defer func() {
 				if recover() != "boom" {
-					t.Error("the panic did not go on")
+					t.Error("the panic was recovered")
 				}
 			}()
 			_ = d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
@@ -94,12 +94,12 @@ func TestTrap58APanicRollsBackAndGoesOn(t *testing.T) {
 			t.Fatalf("%d rows, %v", n, err)
 		}
 		if db.Stats().InUse != 0 {
-			t.Fatal("a connection was left behind")
+			t.Fatal("a connection was not returned to the pool")
 		}
 	})
 }
 
-func TestACommitThatTheDatabaseRefusesIsNotUnknown(t *testing.T) {
+func TestRefusedCommitIsNotUnknown(t *testing.T) {
 	db := testkit.Postgres(t)
 	d := newDialect(t, db)
 	exec(t, db, `CREATE TABLE work (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
@@ -112,9 +112,9 @@ func TestACommitThatTheDatabaseRefusesIsNotUnknown(t *testing.T) {
 	}
 }
 
-// The driver says it without a code. If it says it in other words one day, this
-// test tells.
-func TestACommitOfAFailedTransactionIsNotUnknown(t *testing.T) {
+// The driver's error has no code. This test fails if a new version of the
+// driver changes the text.
+func TestCommitOfFailedTransactionIsNotUnknown(t *testing.T) {
 	db := testkit.Postgres(t)
 	d := newDialect(t, db)
 	err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
@@ -128,8 +128,8 @@ func TestACommitOfAFailedTransactionIsNotUnknown(t *testing.T) {
 	}
 }
 
-// A read has nothing whose outcome could be unknown.
-func TestACommitWhoseConnectionIsGoneIsUnknown(t *testing.T) {
+// A read never has an unknown outcome.
+func TestCommitWithLostConnectionIsUnknown(t *testing.T) {
 	db := testkit.Postgres(t)
 	d := newDialect(t, db)
 	disconnected := func(tx *sql.Tx) error {
@@ -151,7 +151,7 @@ func TestACommitWhoseConnectionIsGoneIsUnknown(t *testing.T) {
 }
 
 // After a restart of the server every pooled connection is dead.
-func TestBeginPassesOverDeadConnections(t *testing.T) {
+func TestBeginSkipsDeadConnections(t *testing.T) {
 	db := testkit.Postgres(t)
 	d := newDialect(t, db)
 	const idle = 8
@@ -199,9 +199,9 @@ func exec(t *testing.T, db testkit.Database, query string, args ...any) {
 	}
 }
 
-// What is ours passes over what others settle meanwhile, whatever the default of
-// the database; who begins a transaction for somebody else's work takes that.
-func TestIsolation(t *testing.T) {
+// Write must see the changes of other transactions, whatever the default of the
+// database. InTx runs work of the user and keeps the default.
+func TestWriteUsesReadCommittedAndInTxTheDefault(t *testing.T) {
 	db := testkit.Postgres(t)
 	d := newDialect(t, db)
 	db.SetMaxOpenConns(1)

@@ -11,8 +11,8 @@ import (
 )
 
 // LogDurability logs an error if the database may lose commits in a crash, see
-// [schema.Durability]. It is for the start, once the database can be reached; a
-// database that cannot answer is left to what is asked of it next.
+// [schema.Durability]. Call it at the start, when the database is reachable. It ignores
+// other errors, because the next query returns them too.
 func (d Dialect) LogDurability(ctx context.Context, db *sql.DB, logger watermill.LoggerAdapter) {
 	if err := schema.Durability(ctx, db, d.config); errors.Is(err, schema.ErrNotDurable) {
 		logger.Error("The database may lose what was acknowledged", err, nil)

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Drivers are not imported; what their errors mean is asked by behaviour.
-// lib/pq and pgx both answer SQLState, modernc's SQLite answers Code.
+// The package imports no driver, so it identifies their errors by methods. Errors of
+// lib/pq and pgx have SQLState, and errors of modernc's SQLite have Code.
 type (
 	sqlStater interface{ SQLState() string }
 	coder     interface{ Code() int }
@@ -19,7 +19,7 @@ const (
 	sqliteFull   = 13
 )
 
-// State returns the SQLSTATE of a PostgreSQL error, or "".
+// State returns the SQLSTATE of a PostgreSQL error, or "" for other errors.
 func State(err error) string {
 	var pg sqlStater
 	if errors.As(err, &pg) {
@@ -28,9 +28,9 @@ func State(err error) string {
 	return ""
 }
 
-// Contended says that the database gave way to other work: a lock timeout, a
-// deadlock, a serialization failure, SQLite busy. The same work may succeed a
-// moment later; nothing is wrong with it.
+// Contended reports whether the work failed because of other transactions: a lock
+// timeout, a deadlock, a serialization failure, or SQLite busy. The same work may
+// succeed a moment later.
 func Contended(err error) bool {
 	switch State(err) {
 	case "55P03", // lock_not_available
@@ -42,30 +42,30 @@ func Contended(err error) bool {
 	return code == sqliteBusy || code == sqliteLocked
 }
 
-// Unavailable says that the database could not be reached or cannot work now,
-// as opposed to having refused this work: connection failures, shutdown, too
-// many connections, read only after a failover, no space. An error that is not
-// the database's own (a reset connection, a failed dial) is not recognised
-// here, because it cannot be told from one of the caller's.
+// Unavailable reports whether the database is unreachable or cannot work now, whatever
+// the work: connection failures, shutdown, too many connections, read-only after a
+// failover, or no space. It returns false for errors that are not the database's own,
+// such as a reset connection or a failed dial, because they could be errors of the
+// caller's own connections.
 func Unavailable(err error) bool {
 	state := State(err)
 	if state == "" {
 		return sqliteCode(err) == sqliteFull
 	}
 	switch state[:min(2, len(state))] {
-	case "08", // connection exception
+	case "08", // connection_exception
 		"53", // insufficient resources
 		"57", // operator intervention
 		"58": // system error
-		return state != "57014" // query_canceled: a statement timeout is about the work
+		return state != "57014" // query_canceled: a statement timeout concerns the work
 	}
 	return state == "25006" || // read_only_sql_transaction
 		strings.HasPrefix(state, "XX")
 }
 
-// Undeployed says that PostgreSQL has no such table or column, or not for this
-// role. Of a statement of ours, which says the same of every message, that is
-// about the deployment.
+// Undeployed reports whether PostgreSQL has no such table or column, or the role has no
+// rights on it. For a statement of this module, which is the same for every message,
+// that is a mistake of the deployment.
 func Undeployed(err error) bool {
 	switch State(err) {
 	case "42501", // insufficient_privilege
@@ -77,37 +77,37 @@ func Undeployed(err error) bool {
 	return false
 }
 
-// Unstorable says that a text cannot be stored in the encoding of the database,
-// or not be told to it: it is not in UTF-8, which schema.Check refuses.
+// Unstorable reports whether a text cannot be converted to the encoding of the database
+// or of the connection. Then that encoding is not UTF-8, which schema.Check refuses.
 func Unstorable(err error) bool {
 	switch State(err) {
 	case "22P05", // untranslatable_character
 		"22021": // character_not_in_repertoire
 		return true
-	case "0A000": // feature_not_supported: SQL_ASCII knows no letter by its number
+	case "0A000": // feature_not_supported: SQL_ASCII does not support Unicode escapes
 		return strings.Contains(err.Error(), "SQL_ASCII")
 	}
 	return false
 }
 
-// TooMuch says that the work takes more memory than there is, or more locks:
-// less of it at once may succeed.
+// TooMuch reports whether the work needs more memory or locks than the server has. A
+// smaller part of it may succeed.
 func TooMuch(err error) bool { return State(err) == "53200" } // out_of_memory
 
-// Refused says that the database answered, and would not do this work: it was
-// neither away nor busy with other work.
+// Refused reports whether the database has answered and refused this work. It returns
+// false if the database is unavailable or the work was contended.
 func Refused(err error) bool { return refused(err) && !Unavailable(err) && !Contended(err) }
 
-// replicaError says that the server has become a replica. The address may lead
-// to the new primary by now, but an established connection stays where it is,
-// so it is thrown away. lib/pq begins with READ WRITE, which a replica refuses
-// with a state of its own (feature_not_supported).
+// replicaError is the error of a BEGIN on a server that has become a replica. The
+// address may lead to the new primary now, but an established connection does not, so
+// the connection is closed. lib/pq begins with READ WRITE, which a replica refuses with
+// feature_not_supported, unlike other statements that write.
 type replicaError struct{ error }
 
 func isReplica(err error) bool { return State(err) == "0A000" && !Unstorable(err) }
 
-// BeginError returns the error of a BEGIN with the state that every statement
-// which writes would have got, if that is what it is about.
+// BeginError returns the error of a BEGIN. If the server is a replica, the error has the
+// SQLSTATE of a write on a replica.
 func BeginError(err error) error {
 	if isReplica(err) {
 		return replicaError{err}
@@ -118,13 +118,13 @@ func BeginError(err error) error {
 func (e replicaError) Unwrap() error    { return e.error }
 func (e replicaError) SQLState() string { return "25006" }
 
-// refused says that the database answered with an error of its own, so that a
-// commit it was asked for did not happen.
+// refused reports whether err is an error of the database itself, so that a requested
+// commit did not happen.
 func refused(err error) bool {
 	state := State(err)
 	if state != "" {
-		// The server ends the session with these while a commit may already
-		// be on disk.
+		// The server ends a session with these errors even if its commit may already be
+		// on disk.
 		return !strings.HasPrefix(state, "57P") && !strings.HasPrefix(state, "08")
 	}
 	return sqliteCode(err) != 0

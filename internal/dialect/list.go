@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// List writes numbers as one parameter of a query, for the {list} placeholder
-// or, in PostgreSQL, a cast to bigint[]. One parameter, whatever the length: no
-// limit on parameters, and no array type of a particular driver.
+// List returns numbers as one parameter of a query, for the {list} placeholder or, in
+// PostgreSQL, a cast to bigint[]. One parameter of any length needs neither many
+// parameters nor an array type of a driver.
 func (d Dialect) List(values []int64) string {
 	opening, closing := byte('{'), byte('}')
 	if d.SQLite() {
@@ -27,7 +27,7 @@ func (d Dialect) List(values []int64) string {
 
 var arrayEscape = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// Strings is [Dialect.List] for text: valid UTF-8 without NUL.
+// Strings is like [Dialect.List] for texts. They must be valid UTF-8 without NUL.
 func (d Dialect) Strings(values []string) string {
 	if d.SQLite() {
 		if values == nil {

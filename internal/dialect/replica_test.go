@@ -11,9 +11,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Drivers whose BEGIN says nothing of writing find out at the first statement
-// that writes. The connection would be used again and fail for ever.
-func TestTrap27AConnectionToAReplicaIsThrownAway(t *testing.T) {
+// With most drivers only the first statement that writes fails on a replica.
+// The pool would use the connection again, and it would fail for ever.
+func TestTrap27ConnectionToReplicaIsClosed(t *testing.T) {
 	db := testkit.Postgres(t)
 	db.SetMaxOpenConns(1)
 	exec(t, db, `CREATE TABLE work (n integer)`)
@@ -40,20 +40,20 @@ func TestTrap27AConnectionToAReplicaIsThrownAway(t *testing.T) {
 			t.Fatalf("got %v, want %s", err, state)
 		}
 		if kept := connection() == before; kept != c.kept {
-			t.Errorf("after %s: kept is %v", state, kept)
+			t.Errorf("after %s: connection kept is %v", state, kept)
 		}
 	}
 }
 
-// lib/pq says READ WRITE when it begins, which a replica refuses.
-func TestTrap27AConnectionThatCannotBeginToWriteIsThrownAway(t *testing.T) {
+// lib/pq begins with READ WRITE, which a replica refuses.
+func TestTrap27ConnectionToReplicaIsClosedAfterBegin(t *testing.T) {
 	server := &replica{}
 	db := sql.OpenDB(server)
 	defer db.Close()
 	for want := range 3 {
 		_, _, err := dialect.Begin(t.Context(), db, nil)
 		if dialect.State(err) != "25006" {
-			t.Fatalf("got %v, want what every statement that writes would get", err)
+			t.Fatalf("got %v, want the error of a write on a replica", err)
 		}
 		if server.connections != want+1 {
 			t.Fatalf("%d connections were made, want %d", server.connections, want+1)
@@ -61,7 +61,7 @@ func TestTrap27AConnectionThatCannotBeginToWriteIsThrownAway(t *testing.T) {
 	}
 }
 
-// replica is a server where no transaction can begin to write.
+// replica is a server that refuses BEGIN READ WRITE.
 type replica struct{ connections int }
 
 func (r *replica) Connect(context.Context) (driver.Conn, error) {

@@ -10,17 +10,17 @@ import (
 	"unicode/utf8"
 )
 
-// Statement is a query with arguments that takes PostgreSQL one round trip,
-// with whatever stands before it: the arguments are written into its text.
-// lib/pq takes two round trips for each statement whose arguments are not.
+// Statement is a query that takes one round trip to PostgreSQL, together with the
+// statements before it: the arguments are written into its text. With separate
+// arguments lib/pq takes two round trips for each statement.
 type Statement struct {
-	sql   string   // SQLite's, with parameters
-	parts []string // PostgreSQL's, around the arguments
-	order []int    // which argument comes behind which part
+	sql   string   // for SQLite, with parameters
+	parts []string // for PostgreSQL: the text around the arguments
+	order []int    // index of the argument after each part
 }
 
-// Statement fills the placeholders of query, see [Dialect.SQL]. before is
-// statements without arguments that are sent with it, for PostgreSQL alone.
+// Statement returns query with its placeholders replaced, see [Dialect.SQL]. before is
+// a list of statements without arguments that are sent with query, to PostgreSQL only.
 func (d Dialect) Statement(before, query string) Statement {
 	query = d.SQL(query)
 	if d.SQLite() {
@@ -41,8 +41,8 @@ func (d Dialect) Statement(before, query string) Statement {
 	return s
 }
 
-// Exec executes it. The result is the query's own. Arguments are strings,
-// bytes, numbers as int64, and nil.
+// Exec executes the statement and returns the result of its query, without the
+// statements before it. Arguments must be string, []byte, int64 or nil.
 func (s Statement) Exec(ctx context.Context, tx *sql.Tx, args ...any) (sql.Result, error) {
 	if s.sql != "" {
 		return tx.ExecContext(ctx, s.sql, args...)
@@ -54,13 +54,13 @@ func (s Statement) Exec(ctx context.Context, tx *sql.Tx, args ...any) (sql.Resul
 	return tx.ExecContext(ctx, text)
 }
 
-// Get executes it and scans the first row, which has one column, or returns
-// sql.ErrNoRows. Arguments are as those of Exec.
+// Get executes the statement and scans the only column of the first row. It returns
+// sql.ErrNoRows if there is none. See Exec for the arguments.
 func (s Statement) Get(ctx context.Context, tx *sql.Tx, dest any, args ...any) error {
 	return s.GetAll(ctx, tx, []any{dest}, args...)
 }
 
-// GetAll is Get for a row of several columns.
+// GetAll is like Get for a row with several columns.
 func (s Statement) GetAll(ctx context.Context, tx *sql.Tx, dest []any, args ...any) error {
 	if s.sql != "" {
 		return tx.QueryRowContext(ctx, s.sql, args...).Scan(dest...)
@@ -84,15 +84,14 @@ func (s Statement) text(args []any) (string, error) {
 	return string(append(b, s.parts[len(s.order)]...)), nil
 }
 
-// appendConstant writes a value as a constant of PostgreSQL's that ends where
-// it ends, whatever is in the value and however the session is set
-// (standard_conforming_strings, client_encoding): all but harmless characters
-// are escaped.
+// appendConstant appends a value as a constant of PostgreSQL. It escapes all but
+// harmless characters, so that no value can end the constant, whatever the settings of
+// the session (standard_conforming_strings, client_encoding).
 func appendConstant(b []byte, value any) ([]byte, error) {
 	switch v := value.(type) {
 	case nil:
 		return append(b, "NULL"...), nil
-	case int64: // in quotes it is of the type of what it is for, and a minus cannot begin a comment
+	case int64: // quoted, so that the context decides the type and a minus cannot begin a comment
 		b = append(b, '\'')
 		return append(strconv.AppendInt(b, v, 10), '\''), nil
 	case []byte:
@@ -104,7 +103,7 @@ func appendConstant(b []byte, value any) ([]byte, error) {
 			switch {
 			case r < utf8.RuneSelf && strings.IndexByte(harmless, byte(r)) >= 0:
 				b = append(b, byte(r))
-			case r == utf8.RuneError && !strings.HasPrefix(v[i:], "\uFFFD"): // which the server refuses
+			case r == utf8.RuneError && !strings.HasPrefix(v[i:], "\uFFFD"): // invalid UTF-8: let the server refuse it
 				b = fmt.Appendf(b, `\x%02x`, v[i])
 			default:
 				b = fmt.Appendf(b, `\U%08x`, r)

@@ -18,8 +18,8 @@ func everyByte() []byte {
 	return all
 }
 
-// What is given is what arrives, whatever the session is told about strings.
-func TestStatementArguments(t *testing.T) {
+// That holds for all settings of the session about strings.
+func TestStatementArgumentsArriveUnchanged(t *testing.T) {
 	db := testkit.Postgres(t)
 	d := newDialect(t, db)
 	get := d.Statement("", `SELECT ($1::text IS NULL) || '|' || coalesce($1, '') || '|' || encode($2, 'hex') || '|' || coalesce($1, '')`)
@@ -42,7 +42,7 @@ func TestStatementArguments(t *testing.T) {
 					return err
 				}
 				if want := "false|" + text + "|ff0027|" + text; got != want {
-					t.Errorf("%s: %q came as %q", setting, text, got)
+					t.Errorf("%s: %q arrived as %q", setting, text, got)
 				}
 			}
 			var got string
@@ -50,7 +50,7 @@ func TestStatementArguments(t *testing.T) {
 				return err
 			}
 			if !strings.HasPrefix(got, "true||000102") || !strings.HasSuffix(got, "fdfeff|") {
-				t.Errorf("NULL and every byte came as %q", got)
+				t.Errorf("NULL and every byte arrived as %q", got)
 			}
 			return nil
 		})
@@ -60,8 +60,8 @@ func TestStatementArguments(t *testing.T) {
 	}
 }
 
-// Numbers are of the type of what they are compared with, or stored in.
-func TestStatementNumbers(t *testing.T) {
+// A number has the type of the column that it is compared with or stored in.
+func TestStatementNumbersTakeTypeOfContext(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		d := newDialect(t, db)
 		if _, err := db.ExecContext(t.Context(), `CREATE TABLE numbers (n bigint NOT NULL)`); err != nil {
@@ -78,7 +78,7 @@ func TestStatementNumbers(t *testing.T) {
 			for n, want := range map[int64]int64{math.MinInt64: math.MinInt64, -5: -1, 0: 0, 1: 9, 10: math.MaxInt64} {
 				var got int64
 				if err := next.Get(t.Context(), tx, &got, n); err != nil || got != want {
-					t.Errorf("after %d comes %d, not %d: %v", n, got, want, err)
+					t.Errorf("after %d follows %d, want %d: %v", n, got, want, err)
 				}
 			}
 			return nil
@@ -89,8 +89,8 @@ func TestStatementNumbers(t *testing.T) {
 	})
 }
 
-// What no text column can hold is refused by the server, not changed.
-func TestStatementRefusesWhatIsNoText(t *testing.T) {
+// The server refuses a text that no column can hold; it is not changed.
+func TestStatementRefusesInvalidText(t *testing.T) {
 	db := testkit.Postgres(t)
 	d := newDialect(t, db)
 	get := d.Statement("", `SELECT $1::text`)
@@ -112,9 +112,8 @@ func TestStatementRefusesWhatIsNoText(t *testing.T) {
 	}
 }
 
-// The result is that of the query, not of what is sent before it, which takes
-// effect.
-func TestStatementResult(t *testing.T) {
+// The statements before the query take effect, but do not change the result.
+func TestStatementResultBelongsToTheQuery(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		d := newDialect(t, db)
 		if _, err := db.ExecContext(t.Context(), `CREATE TABLE names (name text PRIMARY KEY)`); err != nil {
@@ -132,7 +131,7 @@ func TestStatementResult(t *testing.T) {
 					return err
 				}
 				if n, err := result.RowsAffected(); err != nil || n != test.inserted {
-					t.Errorf("%d rows, not %d: %v", n, test.inserted, err)
+					t.Errorf("%d rows, want %d: %v", n, test.inserted, err)
 				}
 				if d.SQLite() {
 					return nil

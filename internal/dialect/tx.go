@@ -10,41 +10,40 @@ import (
 	"github.com/watermill-once/once/internal/dsn"
 )
 
-// ErrCommitUnknown says that the connection was lost while a commit was under
-// way: the transaction may or may not have taken effect. Whoever sees it has
-// to look, never to repeat blindly.
+// ErrCommitUnknown is the error of a commit whose connection was lost: the transaction
+// may or may not have taken effect. The caller must find out before it repeats the work.
 var ErrCommitUnknown = errors.New("outcome of the commit is unknown")
 
-// Write runs work in a transaction and commits it. The transaction is rolled
-// back when work returns an error or panics (the panic goes on).
+// Write runs work in a transaction and commits it. It rolls back if work returns an
+// error or panics, and does not recover the panic.
 //
-// Each statement sees what was committed before it began, whatever the default
-// of the database: work may have waited for a lock before it looks, and passes
-// over what others have settled meanwhile.
+// Each statement sees all commits before its start (READ COMMITTED), whatever the
+// default of the database: work may wait for a lock, and must then see the changes that
+// other transactions have made meanwhile.
 //
-// Even single statements go through it: lib/pq sends a statement with
-// arguments in two round trips, and behind a pooler in transaction mode
-// another client's statement could come between them.
+// Use Write for single statements too: lib/pq sends a statement with arguments in two
+// round trips, and behind a pooler in transaction mode a statement of another client
+// could come between them.
 //
-// A process that stands still in the middle keeps what it has locked for ten
-// seconds: then the server rolls back. Work is statements of ours, one after
-// the other; what may take its time between them goes through [Dialect.InTx].
+// If the process freezes, the server rolls back after ten seconds, so that its locks do
+// not stay. Therefore work must execute its statements without long pauses. For longer
+// work use [Dialect.InTx].
 func (d Dialect) Write(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	var options *sql.TxOptions
-	if !d.SQLite() { // it has one writer
+	if !d.SQLite() { // has one writer, and no isolation levels
 		options = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
 	return run(StartWithText(ctx), db, options, d.bounded(ctx, work), d.Commit)
 }
 
-// InTx is [Dialect.Write] for somebody else's work, which takes as long as it
-// likes, and has the isolation that is the default of the database.
+// InTx is like [Dialect.Write] for work of the user. It has no time limit, and uses the
+// database's default isolation level.
 func (d Dialect) InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	return run(ctx, db, nil, work, d.Commit)
 }
 
-// bounded has the server end the transaction if it does not hear of work for
-// long: its process may have been stopped, or its host have gone.
+// bounded makes the server end the transaction if no statement arrives for ten seconds:
+// the process may be frozen, or its host may be gone.
 func (d Dialect) bounded(ctx context.Context, work func(tx *sql.Tx) error) func(tx *sql.Tx) error {
 	if d.SQLite() {
 		return work
@@ -57,11 +56,11 @@ func (d Dialect) bounded(ctx context.Context, work func(tx *sql.Tx) error) func(
 	}
 }
 
-// Read is [Dialect.Write] for work that changes nothing: in SQLite it does not
-// wait for the writer, and a commit that fails leaves nothing unknown.
+// Read is like [Dialect.Write] for work that changes nothing. In SQLite it does not wait
+// for the writer. A failed commit does not return [ErrCommitUnknown].
 func (d Dialect) Read(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	options := &sql.TxOptions{ReadOnly: true}
-	if !d.SQLite() { // where writers do not wait for readers
+	if !d.SQLite() { // PostgreSQL needs no read-only transaction: readers do not block writers
 		options = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
 	return run(ctx, db, options, work, func(tx *sql.Tx) error {
@@ -86,14 +85,13 @@ func run(
 	return commit(tx)
 }
 
-// Begin begins a transaction that ctx does not end: ctx bounds the wait for a
-// connection, and whatever statements are given. A context that ended the
-// transaction by itself could do so while the commit is under way, and the
-// outcome would be in doubt for no reason. release, to be deferred, rolls back
-// what was not committed and gives the connection back.
+// Begin begins a transaction. ctx limits the wait for a connection, but its end does
+// not roll back the transaction: that could happen during the commit, and make the
+// outcome unknown without need. Defer release: it rolls back an uncommitted transaction
+// and returns the connection to the pool.
 func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx, release func(), err error) {
-	// After a restart of the database every idle connection of the pool is
-	// dead and says so when it is used.
+	// After a restart of the database every idle connection of the pool is dead, and
+	// fails at its next use. So try once more than there are idle connections.
 	for range db.Stats().Idle + 2 {
 		var conn *sql.Conn
 		if conn, err = db.Conn(ctx); err != nil {
@@ -101,7 +99,7 @@ func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx,
 		}
 		if tx, err = conn.BeginTx(context.WithoutCancel(ctx), options); err == nil {
 			return tx, func() {
-				_ = tx.Rollback() // after a commit it says ErrTxDone; else the error that led here is the one to tell
+				_ = tx.Rollback() // ErrTxDone after a commit; otherwise the caller returns the original error
 				_ = conn.Close()
 			}, nil
 		}
@@ -119,18 +117,18 @@ func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx,
 
 type startsWithText struct{}
 
-// StartWithText says that the first statement of the transaction which is
-// begun with the context is one of ours, a text without arguments, and that
-// nothing follows if it fails. So BEGIN may go with it, see package lazytx.
+// StartWithText returns a context for a transaction whose first statement is a statement
+// of this module, a text without arguments, and which ends if that statement fails. So
+// BEGIN may be sent with the statement, see package lazytx.
 func StartWithText(ctx context.Context) context.Context {
 	return context.WithValue(ctx, startsWithText{}, true)
 }
 
-// StartsWithText says whether [StartWithText] did.
+// StartsWithText reports whether ctx comes from [StartWithText].
 func StartsWithText(ctx context.Context) bool { return ctx.Value(startsWithText{}) != nil }
 
-// Commit commits a transaction of [Begin]. An error wraps [ErrCommitUnknown]
-// unless the database itself said that the commit failed.
+// Commit commits a transaction of [Begin]. Its error wraps [ErrCommitUnknown], unless the
+// database itself reports that the commit failed.
 func (d Dialect) Commit(tx *sql.Tx) error {
 	err := tx.Commit()
 	switch {
@@ -143,9 +141,9 @@ func (d Dialect) Commit(tx *sql.Tx) error {
 	}
 }
 
-// rolledBack says that there was nothing to commit: a statement had failed
-// before, whoever did not look at its error, and the driver has rolled back.
-// Drivers have an error without a code for that, and none is imported here.
+// rolledBack reports whether the driver rolled back instead of committing, because an
+// earlier statement had failed and the error was ignored. The drivers' errors for that
+// have no code, and the package imports no driver, so it compares texts.
 func rolledBack(err error) bool {
 	switch err.Error() {
 	case "pq: could not complete operation in a failed transaction", // lib/pq: ErrInFailedTransaction

@@ -1,5 +1,8 @@
-// Package disposition is how the middlewares of one chain tell each other what an
-// error means, without importing one another.
+// Package disposition defines what an error means for a message: retry it, give it
+// up, or decide later. The middlewares of a chain use it to agree on that without
+// importing each other.
+//
+// To read the code, start with disposition.go, then panic.go and undecodable.go.
 package disposition
 
 import (
@@ -7,56 +10,55 @@ import (
 	"time"
 )
 
-// Kind is what an error says about the message that it was returned for.
+// Kind is the meaning of an error for its message.
 type Kind int
 
 const (
-	// Failed is any error of a handler: an attempt that counts.
+	// Failed is an ordinary error of a handler. It counts as an attempt.
 	Failed Kind = iota
 
-	// Permanent is a failure that no further attempt can mend.
+	// Permanent is a failure that further attempts cannot change.
 	Permanent
 
 	// GivenUp is the last failure that the retry policy allows.
 	GivenUp
 
-	// Undecided says that nobody knows whether the message is to blame: the
-	// message could not be parked, its transaction could not begin, its connection
-	// was lost, the process is shutting down. The message is tried again and
-	// nothing is charged, but if its handler was called (see Error.NotCalled) only
-	// a few times in a row.
+	// Undecided means that the cause may not be the message: the message could not be
+	// parked, its transaction could not begin, its connection was lost, or the process
+	// shuts down. The message is tried again, and no attempt is charged. If the handler
+	// was called (see Error.NotCalled), that is limited to a few consecutive tries.
 	Undecided
 )
 
-// Error is an error with a verdict.
+// Error is an error with a disposition.
 type Error struct {
 	Kind Kind
 
 	// Reason is a short constant word for storage and metrics.
 	Reason string
 
-	// Attempts is how often the handler was tried, where that is known.
+	// Attempts is the number of calls of the handler, or 0 if it is unknown.
 	Attempts int
 
-	// After is the least time until the next attempt; 0 leaves it to the policy.
+	// After is the shortest time until the next attempt; 0 leaves it to the policy.
 	After time.Duration
 
-	// NotCalled says that the handler was not called, so that the message cannot
-	// be to blame: it may be tried again for as long as it takes.
+	// NotCalled says that the handler was not called, so the message cannot be the
+	// cause. It may be tried again without a limit.
 	NotCalled bool
 
-	// Early says that the message came before its turn, and may be parked for
-	// After. It is undecided, and the handler was not called.
+	// Early is set if the message arrived before an earlier version of its aggregate.
+	// The message may be parked for After. Kind is Undecided, and NotCalled is true.
 	Early *Turn
 
 	Err error
 }
 
-// Turn is the place of a message in a sequence.
+// Turn is the place of a message in the versions of an aggregate.
 type Turn struct {
 	AggregateType, AggregateID string
 
-	Sequence string // names the two in one text; valid UTF-8 without NUL
+	Sequence string // AggregateType and AggregateID in one text; valid UTF-8 without NUL
 	Version  int64
 }
 
@@ -64,7 +66,7 @@ func (e *Error) Error() string { return e.Err.Error() }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Reasons that are stored with a message in quarantine.
+// Reasons of messages in quarantine, as stored in the database.
 const (
 	ReasonPermanent   = "permanent"
 	ReasonExhausted   = "exhausted"
@@ -76,14 +78,14 @@ const (
 	ReasonFailed      = "failed"
 )
 
-// Reasons are all of them.
+// Reasons lists all reasons.
 var Reasons = []string{ //nolint:gochecknoglobals // a constant
 	ReasonExhausted, ReasonFailed, ReasonPermanent, ReasonCrashed, ReasonInvalidID, ReasonCollision, ReasonUndecodable,
 	ReasonGap,
 }
 
-// Of returns the outermost verdict in err's chain; an error without one is a
-// plain failure.
+// Of returns the outermost disposition in err's chain. An error without a disposition
+// is Failed.
 func Of(err error) *Error {
 	if v, ok := errors.AsType[*Error](err); ok {
 		return v
@@ -91,31 +93,30 @@ func Of(err error) *Error {
 	return &Error{Kind: Failed, Reason: ReasonFailed, Err: err}
 }
 
-// Given says whether err has a verdict: a handler has given it, or one of our
-// middlewares.
+// Given reports whether err has a disposition from a handler or a middleware.
 func Given(err error) bool {
 	_, ok := errors.AsType[*Error](err)
 	return ok
 }
 
-// Forever marks err as permanent.
+// Forever marks err as Permanent.
 func Forever(reason string, err error) error {
 	return &Error{Kind: Permanent, Reason: reason, Err: err}
 }
 
-// NotYet marks err as undecided because the message is early: it is to be
-// looked at again after that time.
+// NotYet marks err as Undecided because the message is early: it is tried again
+// after the given time.
 func NotYet(turn Turn, after time.Duration, err error) error {
 	return &Error{Kind: Undecided, NotCalled: true, Early: &turn, After: after, Err: err}
 }
 
-// HandBack marks err as undecided. The handler may have been called: if this
-// goes on, the message is charged.
+// HandBack marks err as Undecided for a message whose handler may have been called.
+// After a few consecutive such errors an attempt is charged.
 func HandBack(err error) error {
 	return &Error{Kind: Undecided, Err: err}
 }
 
-// NotCalled marks err as undecided: it came before the handler was called.
+// NotCalled marks err as Undecided for a message whose handler was not called.
 func NotCalled(err error) error {
 	return &Error{Kind: Undecided, NotCalled: true, Err: err}
 }

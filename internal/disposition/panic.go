@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// PanicError is a panic of a handler, turned into the error of its attempt.
+// PanicError is the error of an attempt whose handler panicked.
 type PanicError struct {
 	Value any
 	Stack []byte
@@ -16,14 +16,14 @@ type PanicError struct {
 
 func (p *PanicError) Error() string { return fmt.Sprintf("panic: %v", p.Value) }
 
-// Unwrap returns the value that was panicked with, if it was an error.
+// Unwrap returns the value of the panic if it is an error, and nil otherwise.
 func (p *PanicError) Unwrap() error {
 	err, _ := p.Value.(error)
 	return err
 }
 
-// Stack returns where the handler panicked that err is of, for the log; "" if it
-// is of none.
+// Stack returns the stack of the panic that err wraps, for the log, or "" if err
+// wraps no panic.
 func Stack(err error) string {
 	if p, ok := errors.AsType[*PanicError](err); ok {
 		return string(p.Stack)
@@ -31,9 +31,9 @@ func Stack(err error) string {
 	return ""
 }
 
-// Call calls h and returns its panic as an error. A recoverer further out
-// would see the panic too late: it would be neither retried nor quarantined.
-// For a message that could not be decoded it returns that, and does not call h.
+// Call calls h and returns its panic as an error. If an outer middleware recovered
+// the panic, the message would be neither retried nor quarantined. For an undecodable
+// message Call returns the reason and does not call h.
 func Call(h message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
 	if why := Undecodable(msg.Context()); why != nil {
 		return nil, Forever(ReasonUndecodable, why)

@@ -1,4 +1,4 @@
-// Package dsn keeps what data source names hold out of errors.
+// Package dsn removes data source names, and the passwords in them, from errors.
 package dsn
 
 import (
@@ -9,31 +9,29 @@ import (
 	"strings"
 )
 
-// unreadable is what is told in place of an error that quotes a data source
-// name.
-const unreadable = "the data source name cannot be parsed%s (not shown here, for the password in it): " +
-	"in a URL user, password and database have to be percent-encoded, in key=value pairs what has blanks is in quotes"
+// unreadable replaces an error that quotes a data source name.
+const unreadable = "the data source name cannot be parsed%s (it is not shown because it may contain a password): " +
+	"in a URL percent-encode user, password and database; in key=value pairs quote values with blanks"
 
 var (
 	errUnreadable = fmt.Errorf(unreadable, "")
 
-	// wrongValue is lib/pq's error about a value. The value may be the end of a
-	// password with blanks that nobody quoted.
+	// wrongValue matches lib/pq's error about a value. The value may be the end of an
+	// unquoted password with blanks.
 	wrongValue = regexp.MustCompile(`^pq: wrong value for (\S+): `)
 
-	// quotes are what drivers say of a data source name that they cannot parse,
-	// and most of them quote: lib/pq of pairs, and pgx.
+	// quotes are parts of the errors of lib/pq and pgx about a data source name that
+	// they cannot parse. Most of these errors quote it.
 	quotes = []string{"in connection info string", "literal in connection string", "missing character after backslash", "cannot parse `"}
 )
 
-// Hide returns err without what a data source name holds. Every error of a
-// connection that is wanted passes through it: database/sql has the name parsed
-// as late as that, and drivers quote what they cannot parse.
+// Hide returns err without the contents of a data source name. Pass every error of a
+// new connection through it: database/sql parses the name only then, and drivers quote
+// a name that they cannot parse.
 //
-// An error about parsing is replaced by one that quotes nothing. In any other,
-// passwords are covered, and the error that the driver returned can be looked
-// for with errors.Is and errors.As but not unwrapped, because a logger that
-// follows the chain would tell its text.
+// Hide replaces an error about parsing by an error without a quote. In other errors it
+// covers passwords. errors.Is and errors.As still find the driver's error, but
+// errors.Unwrap does not, because a logger that follows the chain would log its text.
 func Hide(err error) error {
 	if err == nil {
 		return nil
@@ -59,26 +57,26 @@ func Hide(err error) error {
 const cover = "***"
 
 var (
-	// What follows "password=" has no certain end: with blanks in it, it may go
-	// on where the next pair seems to begin. So the rest of the text goes too.
+	// The end of the value after "password=" is uncertain: an unquoted value with blanks
+	// may continue where the next pair seems to begin. So all of the rest is covered.
 	pair = regexp.MustCompile(`(?is)((?:password|pwd)(?:\s*=|["']\s*[:=])\s*)[^\s].*`)
 
-	// A user may stand before the last "@" of a URL, whatever lies between.
+	// The userinfo of a URL may extend to the last "@".
 	userinfo = regexp.MustCompile(`(?s)://[^\s/]*:.*@`)
 
-	// MySQL's "user:password@tcp(host)", which has no beginning to go by.
+	// MySQL's "user:password@tcp(host)", which has no scheme that marks its beginning.
 	beforeProtocol = regexp.MustCompile(`(?s)[^\s"'` + "`" + `]*:.*@(\w*)\(`)
 )
 
-// Cover returns text with what may be a password in it covered: in the URL or
-// the pairs of a data source name. It covers too much rather than too little.
+// Cover returns text with all possible passwords covered: in the URL or the key=value
+// pairs of a data source name. If in doubt it covers more.
 func Cover(text string) string {
 	text = pair.ReplaceAllString(text, "${1}"+cover)
 	text = userinfo.ReplaceAllString(text, "://"+cover+"@")
 	return beforeProtocol.ReplaceAllString(text, cover+"@${1}(")
 }
 
-// hidden is an error whose text must not be told.
+// hidden is an error whose original text must not be shown.
 type hidden struct {
 	text string
 	err  error

@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/internal/dsn"
 )
 
-// What a driver may say: the text, and what has to be left of it.
-func TestNoFormOfAPasswordIsTold(t *testing.T) {
+// The table has texts of drivers, and the results.
+func TestPasswordsInAllFormsAreCovered(t *testing.T) {
 	const secret = "canary"
 	for _, test := range []struct{ text, left string }{
 		{"dial postgres://u:canary@h:1/d: refused", "dial postgres"},
@@ -41,16 +41,15 @@ func TestNoFormOfAPasswordIsTold(t *testing.T) {
 	} {
 		err := dsn.Hide(errors.New(test.text))
 		if strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), "ary") || !strings.Contains(err.Error(), test.left) {
-			t.Errorf("%s: %v, want one that says %q", test.text, err, test.left)
+			t.Errorf("%s: %v, want an error with %q", test.text, err, test.left)
 		}
 		if errors.Unwrap(err) != nil {
-			t.Errorf("%s: the driver's text is one Unwrap away", test.text)
+			t.Errorf("%s: Unwrap returns the driver's error", test.text)
 		}
 	}
 }
 
-// An error with nothing to hide stays what it is.
-func TestOtherErrorsAreLeftAlone(t *testing.T) {
+func TestErrorsWithoutPasswordAreNotChanged(t *testing.T) {
 	for _, text := range []string{
 		`pq: password authentication failed for user "u"`,
 		"failed to connect to `user=u database=d`: 127.0.0.1:1 (127.0.0.1): dial error: dial tcp 127.0.0.1:1: connect: connection refused",
@@ -60,7 +59,7 @@ func TestOtherErrorsAreLeftAlone(t *testing.T) {
 		"dial tcp [::1]:5432: connect: connection refused",
 	} {
 		err := errors.New(text)
-		if got := dsn.Hide(err); got != err { //nolint:errorlint // it is to be the same
+		if got := dsn.Hide(err); got != err { //nolint:errorlint // must be the same value
 			t.Errorf("%s became %v", text, got)
 		}
 	}
@@ -73,9 +72,9 @@ type state struct{ error }
 
 func (state) SQLState() string { return "28P01" }
 
-// What a caller decides by can be asked for: not found would mean that an outage
-// is taken for something else.
-func TestAHiddenErrorIsStillFound(t *testing.T) {
+// Callers decide by errors.Is and errors.As. Otherwise an outage would be
+// treated as another failure.
+func TestErrorsIsFindsHiddenError(t *testing.T) {
 	inner := fmt.Errorf("postgres://u:canary@h: %w: %w", driver.ErrBadConn, state{sql.ErrConnDone})
 	err := dsn.Hide(fmt.Errorf("begin: %w", inner))
 	var stater interface{ SQLState() string }
@@ -87,10 +86,11 @@ func TestAHiddenErrorIsStillFound(t *testing.T) {
 	}
 }
 
-// What lib/pq, pgx and net/url say of a name that they cannot parse.
-func TestAnErrorOfParsingQuotesNothing(t *testing.T) {
-	const says = "the data source name cannot be parsed (not shown here, for the password in it): " +
-		"in a URL user, password and database have to be percent-encoded, in key=value pairs what has blanks is in quotes"
+// The table has the errors of lib/pq, pgx and net/url about a name that they
+// cannot parse.
+func TestParsingErrorQuotesNothing(t *testing.T) {
+	const says = "the data source name cannot be parsed (it is not shown because it may contain a password): " +
+		"in a URL percent-encode user, password and database; in key=value pairs quote values with blanks"
 	_, parse := url.Parse("postgres://u:canary%zz@h/d") //nolint:staticcheck // it must not be valid
 	for _, err := range []error{
 		parse,
@@ -110,9 +110,10 @@ func TestAnErrorOfParsingQuotesNothing(t *testing.T) {
 	}
 }
 
-// A password that is not percent-encoded, or not quoted, whatever is in it: no
-// eight letters of it are told, whichever way the name is written.
-func FuzzNoDriverTellsAPassword(f *testing.F) {
+// A password that is not percent-encoded or not quoted may contain any
+// characters. No eight of its letters appear in the error, in any form of the
+// name.
+func FuzzNoDriverErrorContainsPassword(f *testing.F) {
 	for _, password := range []string{
 		"", "%zz", " two", "'", `\`, "@", "/", "?", "#", "=", " port=", "\n", "`", `"`, "%",
 		"' password='", "&",

@@ -1,16 +1,18 @@
-// Package failpoint names the steps between two effects at which a test ends
-// the process. A program that is built with the tag "failpoints" ends itself
-// with SIGKILL when it comes to the point that ONCE_FAILPOINT names, "name:3"
-// for the third time that it comes there. Built without the tag, a point is
-// nothing.
+// Package failpoint defines points in the code, between two effects, at which a test
+// can kill the process. A program that is built with the tag "failpoints" kills itself
+// with SIGKILL at the point that ONCE_FAILPOINT names. "name:3" kills it when it
+// reaches the point for the third time. Without the tag a point does nothing.
+//
+// To read the code, start with points.go (the list), then on.go and off.go.
 package failpoint
 
-// Variable is that of the environment which names the point.
+// Variable is the environment variable that names the point.
 const Variable = "ONCE_FAILPOINT"
 
-// Freezes is the variable that has the process stopped instead of ended.
+// Freezes is the environment variable that makes the process stop (SIGSTOP) instead of
+// die.
 const Freezes = "ONCE_FAILPOINT_FREEZES"
 
-// Reached begins the line that is written to standard error before the process
-// ends or stops; the name of the point follows.
+// Reached begins the line on standard error before the process dies or stops; the name
+// of the point follows.
 const Reached = "failpoint reached: "

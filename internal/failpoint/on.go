@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// armed is the point at which this process ends, and after how many hits.
+// armed is the point at which this process dies; left is the number of hits until then.
 var armed, left = parse(os.Getenv(Variable))
 
 func parse(value string) (name string, left *atomic.Int64) {
@@ -22,7 +22,7 @@ func parse(value string) (name string, left *atomic.Int64) {
 	if counted {
 		n, err := strconv.ParseInt(count, 10, 64)
 		if err != nil || n < 1 {
-			panic(fmt.Sprintf("%s is %q: not a count", Variable, value))
+			panic(fmt.Sprintf("%s is %q: the part after the colon must be a number from 1", Variable, value))
 		}
 		left.Store(n)
 	}
@@ -34,9 +34,9 @@ func parse(value string) (name string, left *atomic.Int64) {
 
 var freezes = os.Getenv(Freezes) != ""
 
-// Hit ends the process if the point is the one: nothing is tidied up, no
-// deferred function runs, and this call does not return. A process that is
-// stopped instead returns from it when it goes on.
+// Hit kills the process if name is the armed point: no deferred function runs, and Hit
+// does not return. If Freezes is set, Hit stops the process instead, and returns when
+// the process is continued.
 func Hit(name string) {
 	if name != armed || left.Add(-1) != 0 {
 		return

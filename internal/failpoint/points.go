@@ -1,8 +1,8 @@
 package failpoint
 
-// Points are all there are, in the order of a message's way. A name says what
-// has just happened or, in the infinitive, what comes next. What happens inside
-// of a transaction is not committed yet.
+// Points lists all points, in the order in which a message passes them. A name says
+// what has just happened (past participle) or what happens next (infinitive). Changes
+// of a transaction are not committed at its points, except where noted.
 var Points = []string{
 	// The transaction of a service, in which events are stored.
 	"outbox/begun",
@@ -11,10 +11,10 @@ var Points = []string{
 	"outbox/worked", // the commit comes next
 	"outbox/committed",
 
-	// From the table of a stock forwarder into the outbox, in one transaction.
-	"mover/group-begun", // a consumer group that never ran has its row
+	// The mover: from the table of a stock forwarder into the outbox, in one transaction.
+	"mover/group-created", // the row of a new consumer group
 	"mover/locked",
-	"mover/bury",
+	"mover/dead-letter",
 	"mover/inserted",
 	"mover/advanced",
 	"mover/moved", // committed
@@ -27,7 +27,7 @@ var Points = []string{
 	"forwarder/leave",
 	"forwarder/resigned",
 
-	// Out of the outbox, to the publisher.
+	// From the outbox to the publisher.
 	"forwarder/publish",
 	"forwarder/handed-over",
 	"forwarder/answered",
@@ -36,13 +36,13 @@ var Points = []string{
 	"forwarder/rows-deleted",
 	"forwarder/removed", // committed
 
-	// A message that was refused waits, and its ordering key with it.
+	// A refused message waits, and blocks its ordering key.
 	"forwarder/charge",
 	"forwarder/attempt-charged",
 	"forwarder/key-held",
 	"forwarder/charged", // committed
 
-	// One that was given up becomes a dead letter.
+	// A message that was given up becomes a dead letter.
 	"forwarder/bury",
 	"forwarder/letter-written",
 	"forwarder/dead-row-deleted",
@@ -58,10 +58,10 @@ var Points = []string{
 	"deadletter/batch-committed",
 	"deadletter/key-released",
 
-	// What was sent long ago is deleted from the log.
+	// Old entries are deleted from the log of sent messages.
 	"forwarder/sent-forgotten",
 
-	// To the broker and back.
+	// To the broker, and its confirm.
 	"rabbit/published",
 	"rabbit/report",
 
@@ -69,7 +69,7 @@ var Points = []string{
 	"embedded/deliver",
 	"embedded/delivered",
 
-	// From the broker to a handler, and its answer.
+	// From the broker to a handler, and its ack.
 	"rabbit/received",
 	"rabbit/handed-over",
 	"rabbit/ack",
@@ -78,23 +78,23 @@ var Points = []string{
 	"rabbit/requeued",
 	"rabbit/give-back",
 
-	// Messages are stored before they are handled.
+	// A durable consumer stores messages before they are handled.
 	"durable/store",
 	"parked/delivered",
 	"retry/kept", // in the order of their keys; an ack comes next
 	"durable/ack",
 	"durable/acked",
 
-	// The transaction of a message.
+	// The transaction of one message.
 	"dedup/claim",
 	"dedup/claimed",
 	"dedup/handled",
 	"dedup/failed",
-	"dedup/known", // it was done before
+	"dedup/known", // the inbox has the message already
 	"dedup/commit",
 	"dedup/committed",
 
-	// That of a batch.
+	// The transaction of a batch.
 	"dedup/batch-claim",
 	"dedup/batch-claimed",
 	"dedup/batch-one-handled",
@@ -104,19 +104,19 @@ var Points = []string{
 	"dedup/batch-undone",
 	"dedup/batch-settle",
 
-	// Versions are compared in the same transaction.
+	// The comparison of versions, in the same transaction.
 	"sequence/decided",
 	"sequence/written",
 	"sequence/woken",
 
-	// A message is parked: tried again later, redelivered, or early.
+	// A message is parked, because it failed, was redelivered, or is early.
 	"retry/again",
 	"retry/park",
 	"parked/park",
 	"parked/park-early",
 	"retry/parked", // committed
 
-	// It is claimed when it is due, handed out, and its row moved on.
+	// A due message is claimed and handed out, and its row is updated or removed.
 	"parked/claim",
 	"parked/claimed", // committed
 	"retry/hand-out",
@@ -129,22 +129,22 @@ var Points = []string{
 	"parked/settled", // committed
 	"parked/forgotten",
 
-	// Quarantine, and a copy to a topic.
+	// A message is quarantined, and a copy is published to a topic.
 	"retry/quarantine-claim",
 	"poison/quarantine",
 	"parked/quarantined",
 	"poison/copied",
 	"poison/quarantined", // committed
 
-	// Out of quarantine.
-	"parked/replay",
-	"parked/discard",
-	"parked/tombstone",
-	"parked/edited",
-	"parked/audited",
-	"parked/import",
+	// Entries leave the quarantine.
+	"poison/replay",
+	"poison/discard",
+	"poison/tombstone",
+	"poison/edited",
+	"poison/audited",
+	"poison/import",
 
-	// The same for many.
+	// Many entries are replayed.
 	"replay/begin",
 	"replay/begun", // committed
 	"replay/resume",
@@ -155,7 +155,7 @@ var Points = []string{
 	"replay/advanced", // committed
 	"replay/end",
 
-	// What need not be remembered any longer.
+	// Expired ids are deleted from the inbox.
 	"dedup/sweep",
 	"dedup/swept", // committed
 }

@@ -19,7 +19,7 @@ import (
 
 const module = "../.."
 
-// hits returns where in the library each point is.
+// hits returns the places in the library at which each point is hit.
 func hits(t *testing.T) map[string][]string {
 	t.Helper()
 	found := map[string][]string{}
@@ -48,7 +48,7 @@ func hits(t *testing.T) map[string][]string {
 			at := files.Position(call.Pos()).String()
 			literal, ok := call.Args[0].(*ast.BasicLit)
 			if !ok {
-				t.Errorf("%s: the name is no literal", at)
+				t.Errorf("%s: the name is not a literal", at)
 				return true
 			}
 			name, err := strconv.Unquote(literal.Value)
@@ -66,7 +66,7 @@ func hits(t *testing.T) map[string][]string {
 	return found
 }
 
-func TestPointsAreThoseInTheCode(t *testing.T) {
+func TestPointsListsAllPointsInTheCode(t *testing.T) {
 	found := hits(t)
 	for name, places := range found {
 		if len(places) > 1 {
@@ -78,17 +78,17 @@ func TestPointsAreThoseInTheCode(t *testing.T) {
 	}
 	for _, name := range failpoint.Points {
 		if found[name] == nil {
-			t.Errorf("%s is in Points and nowhere in the code", name)
+			t.Errorf("%s is in Points, but not in the code", name)
 		}
 	}
 	if n := len(slices.Compact(slices.Sorted(slices.Values(failpoint.Points)))); n != len(failpoint.Points) || n < 40 {
-		t.Errorf("%d points, of which %d are different", len(failpoint.Points), n)
+		t.Errorf("%d points, but only %d different names", len(failpoint.Points), n)
 	}
 	t.Logf("%d points in %d places", len(failpoint.Points), len(slices.Collect(maps.Keys(found))))
 }
 
-// Without the tag, the compiler has nothing left of a point.
-func TestPointsCostNothing(t *testing.T) {
+// Without the tag the compiler removes the calls.
+func TestPointsCostNothingWithoutTag(t *testing.T) {
 	build := func(args ...string) string {
 		t.Helper()
 		command := exec.CommandContext(t.Context(), "go", append([]string{"build"}, args...)...)
@@ -103,6 +103,6 @@ func TestPointsCostNothing(t *testing.T) {
 		t.Errorf("Hit is not empty: %s", said)
 	}
 	if said := build("-gcflags=-m=2", "-tags=failpoints", "./internal/failpoint"); strings.Contains(said, "can inline Hit with cost 0") {
-		t.Errorf("with the tag it is: %s", said)
+		t.Errorf("with the tag Hit is: %s", said)
 	}
 }

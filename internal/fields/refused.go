@@ -1,10 +1,10 @@
-// Package fields is what constructors say of the fields of a Config.
+// Package fields formats the errors of constructors about the fields of a Config.
 package fields
 
 import "strings"
 
-// Refused returns err with the name of the package in front of each line. Each is
-// about a field, and a Config of another package has fields of that name too.
+// Refused returns err with the package name before each line. Each line is about
+// one field, and the Config of another package may have a field of the same name.
 func Refused(pkg string, err error) error { return &refused{pkg + ": ", err} }
 
 type refused struct {

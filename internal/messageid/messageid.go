@@ -1,8 +1,8 @@
-// Package messageid makes the ids of messages.
+// Package messageid creates the ids of messages.
 package messageid
 
 import "github.com/google/uuid"
 
-// New returns a UUID of version 7: it begins with the time, so that those who
-// keep ids find the new ones side by side.
+// New returns a UUID of version 7. It begins with the time, so new ids are close to
+// each other in an index.
 func New() string { return uuid.Must(uuid.NewV7()).String() }

@@ -1,12 +1,12 @@
 package meta
 
-// What the broker says about a delivery. The marshaler sets them; they are
-// never taken from a message's own headers.
+// Keys that describe a delivery. The marshaler sets them from the broker's data, and
+// ignores headers of the message with these names.
 const (
-	// Redelivered is "true" when the broker has delivered the message before.
+	// Redelivered is "true" if the broker has delivered the message before.
 	Redelivered = "once_redelivered"
 
-	// DeliveryCount is how often the broker has delivered the message before,
-	// where it counts that.
+	// DeliveryCount is how often the broker has delivered the message before. It is
+	// missing if the broker does not count.
 	DeliveryCount = "once_delivery_count"
 )

@@ -5,18 +5,17 @@ import (
 	"strings"
 )
 
-// prefix begins every key of this module. No other key may begin with it.
+// prefix begins every key of this module. Other keys must not begin with it.
 const prefix = "once_"
 
-// Travels reports whether metadata of that name goes from service to service:
-// everything that is not this module's, and those of its keys that describe the
-// message itself. It is a list of what is allowed, so a key that is new does not
-// travel until it is added here.
+// Travels reports whether a metadata key travels from service to service. Keys of
+// other modules travel, and so do keys of this module that describe the message. The
+// function lists the allowed keys, so a new key does not travel until you add it.
 //
-// All others speak of one step only. Topic and DueAt tell an outbox what to do,
-// Redelivered and DeliveryCount what the broker says about one delivery, and
-// EditedFrom what an operator has done to one message. From outside they would
-// be commands or lies of a stranger.
+// All other keys concern one step only. Topic and DueAt are instructions for an
+// outbox, Redelivered and DeliveryCount describe one delivery, and EditedFrom
+// describes the edit of one message. From another service they would be instructions
+// or claims of a stranger.
 func Travels(key string) bool {
 	if !strings.HasPrefix(key, prefix) {
 		return true
@@ -29,8 +28,8 @@ func Travels(key string) bool {
 	return false
 }
 
-// Known reports whether this module gives a meaning to metadata of that name, or
-// leaves it to others.
+// Known reports whether a key is a key of this module with a meaning, or a key of
+// another module.
 func Known(key string) bool {
 	switch key {
 	case Topic, DueAt, Redelivered, DeliveryCount, EditedFrom:
@@ -39,14 +38,14 @@ func Known(key string) bool {
 	return Travels(key)
 }
 
-// Received returns the metadata of a message that was delivered as its handler
-// may see it: without the keys that steer what a handler produces, and without
-// keys of this module that this version does not know. Handlers pass metadata
-// on, and whoever may publish to the broker writes what they like into it.
+// Received returns the metadata that the handler of a delivered message may see. It
+// removes keys that would steer the messages that a handler produces, and keys of
+// this module that this version does not know: handlers copy metadata to their
+// messages, and anyone with access to the broker can write any metadata.
 //
-// What says something about the delivery stays. Without anything to leave out
-// it returns metadata itself, else a copy: the original may be stored as it
-// came.
+// Keys that describe the delivery stay. Received returns metadata itself if it
+// removes nothing, and a copy otherwise, because the original may be stored
+// unchanged.
 func Received(metadata map[string]string) map[string]string {
 	return without(metadata, func(key string) bool {
 		switch key {
@@ -57,17 +56,17 @@ func Received(metadata map[string]string) map[string]string {
 	})
 }
 
-// Sent returns metadata as it goes to other services: what [Travels] of it.
-// Without anything to leave out it returns metadata itself, else a copy.
+// Sent returns the metadata that travels to other services, see [Travels]. It returns
+// metadata itself if it removes nothing, and a copy otherwise.
 func Sent(metadata map[string]string) map[string]string {
 	return without(metadata, func(key string) bool { return !Travels(key) })
 }
 
-func without(metadata map[string]string, left func(key string) bool) map[string]string {
+func without(metadata map[string]string, removed func(key string) bool) map[string]string {
 	for key := range metadata {
-		if left(key) {
+		if removed(key) {
 			kept := maps.Clone(metadata)
-			maps.DeleteFunc(kept, func(key, _ string) bool { return left(key) })
+			maps.DeleteFunc(kept, func(key, _ string) bool { return removed(key) })
 			return kept
 		}
 	}

@@ -1,39 +1,42 @@
-// Package meta names the metadata keys that mean something to more than one
-// package. The packages that people import export them again.
+// Package meta defines the metadata keys that several packages use. The public
+// packages export them again.
+//
+// To read the code, start with keys.go and broker.go, then foreign.go (which keys
+// travel between services) and steering.go.
 package meta
 
-// What a producer may say about a message.
+// Keys that a producer may set.
 const (
-	// Topic is where a message that a handler produced is to go, when not to
-	// the handler's publish topic. It is taken off when the message is stored.
+	// Topic is the topic of a message that a handler produced, if it is not the
+	// handler's publish topic. It is removed when the message is stored.
 	Topic = "once_topic"
 
-	// OrderingKey: messages with the same key are forwarded in order.
+	// OrderingKey is the ordering key: messages with the same key keep their order.
 	OrderingKey = "once_ordering_key"
 
-	// DueAt delays sending until then; RFC 3339 with nanoseconds.
+	// DueAt is the earliest time of sending, in RFC 3339 with nanoseconds.
 	DueAt = "once_due_at"
 
-	// TenantID is whose message it is.
+	// TenantID is the tenant of the message, for tenant fairness.
 	TenantID = "once_tenant_id"
 
-	// The aggregate that an event is about, and its version after the event.
+	// AggregateType and AggregateID name the aggregate of an event.
+	// AggregateVersion is its version after the event.
 	AggregateType    = "once_aggregate_type"
 	AggregateID      = "once_aggregate_id"
 	AggregateVersion = "once_aggregate_version"
 
-	// EventType is the kind of event.
+	// EventType is the type of the event.
 	EventType = "once_event_type"
 
-	// CausationID is the id of the message whose handling produced this one.
+	// CausationID is the id of the message whose handler produced this message.
 	CausationID = "once_causation_id"
 
-	// EditedFrom is the id of the message that this one stands for, of which
-	// an operator has made it.
+	// EditedFrom is the id of the original of a message that an operator has edited.
 	EditedFrom = "once_edited_from"
 )
 
-// What the copy of a quarantined message says about it.
+// Keys of the copy of a quarantined message.
 const (
 	QuarantineReason   = "once_quarantine_reason"
 	QuarantineConsumer = "once_quarantine_consumer"

@@ -2,15 +2,15 @@ package meta
 
 import "strings"
 
-// Steering says whether a header of that name can steer RabbitMQ, or is read
-// as if RabbitMQ had written it. Metadata often comes from outside, and a BCC
-// header alone routes a copy to any queue.
+// Steering reports whether a header can steer RabbitMQ, or is read as if RabbitMQ
+// had written it. Metadata often comes from outside, and a BCC header alone routes a
+// copy to any queue.
 //
-// In any case of letters these are: CC, BCC, everything that starts with "x-"
-// (x-delay, x-death, x-delivery-count, x-stream-..., and with them headers such
-// as x-request-id, which need another name), and the message properties that
-// the broker acts upon, which bridges map from headers of their names:
-// expiration, user-id, user_id.
+// Steering headers are, in upper or lower case: CC, BCC, every name that starts with
+// "x-" (x-delay, x-death, x-delivery-count, x-stream-...), and message properties that
+// the broker acts upon and that bridges set from headers of the same name:
+// expiration, user-id, user_id. Headers such as x-request-id match too and need
+// another name.
 func Steering(key string) bool {
 	if len(key) >= 2 && (key[0] == 'x' || key[0] == 'X') && key[1] == '-' {
 		return true

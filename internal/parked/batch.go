@@ -4,39 +4,39 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Batch is messages of one topic in the form in which they are stored for one
-// subscription. It can be made while another one is being stored.
+// Batch is messages of one topic for one subscription, in the form in which they
+// are stored. One batch can be filled while another one is being stored.
 type Batch struct {
 	consumer, topic string
 	keyOrder        bool
 
-	free    rows
-	inOrder rows     // those with an ordering key, if the subscription keeps its order
-	keys    []string // of these
+	unordered rows
+	ordered   rows     // messages with an ordering key, if the subscription keeps the order of keys
+	keys      []string // of the ordered messages
 }
 
 // NewBatch returns an empty batch.
 func NewBatch(topic string, to Subscription) *Batch {
-	return &Batch{consumer: Clean(to.Consumer, maxName), topic: Clean(topic, maxName), keyOrder: to.KeyOrder}
+	return &Batch{consumer: Clean(to.Consumer, MaxName), topic: Clean(topic, MaxName), keyOrder: to.KeyOrder}
 }
 
-// Add adds a message, which is not changed and not kept.
+// Add copies a message into the batch.
 func (b *Batch) Add(msg *message.Message) {
 	key := OrderingKey(msg)
 	if !b.keyOrder || key == "" {
-		b.free.add(msg)
+		b.unordered.add(msg)
 		return
 	}
-	b.inOrder.add(msg)
+	b.ordered.add(msg)
 	b.keys = append(b.keys, key)
 }
 
-// Bytes is how much is to be stored.
-func (b *Batch) Bytes() int { return len(b.free.envelopes) + len(b.inOrder.envelopes) }
+// Bytes returns the size of the messages as they are stored.
+func (b *Batch) Bytes() int { return len(b.unordered.envelopes) + len(b.ordered.envelopes) }
 
-// rows is messages as one statement takes them. What is of any bytes goes in
-// one string of bytes, of which the statement takes the pieces: arrays of bytes
-// are written differently for every driver.
+// rows is messages in the form in which one statement takes them. Binary columns
+// are concatenated, and the statement takes the pieces apart: each driver writes
+// arrays of bytes differently.
 type rows struct {
 	ids, tenants       []string
 	starts, lengths    []int64
@@ -44,8 +44,8 @@ type rows struct {
 }
 
 func (r *rows) add(msg *message.Message) {
-	r.ids = append(r.ids, Clean(msg.UUID, maxName))
-	r.tenants = append(r.tenants, tenant(msg))
+	r.ids = append(r.ids, Clean(msg.UUID, MaxName))
+	r.tenants = append(r.tenants, TenantOf(msg))
 	r.digests = append(r.digests, Digest(msg)...)
 	start := len(r.envelopes)
 	r.envelopes = appendEnvelope(r.envelopes, msg)
@@ -53,7 +53,7 @@ func (r *rows) add(msg *message.Message) {
 	r.lengths = append(r.lengths, int64(len(r.envelopes)-start))
 }
 
-// keysOfBatches is the key of each message that has a place in its order.
+// keysOfBatches returns the key of each ordered message.
 func keysOfBatches(batches ...*Batch) []Key {
 	var keys []Key
 	for _, b := range batches {

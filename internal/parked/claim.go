@@ -19,9 +19,9 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// Claimed is a claim with its message. Err says why no handler is to see that:
-// the envelope cannot be read, and Message is nil, or the transport could not
-// decode what it was made of.
+// Claimed is a claim with its message. Err says why no handler may run the
+// message: its envelope is damaged, and Message is nil, or its transport could
+// not decode it.
 type Claimed struct {
 	*Claim
 
@@ -33,54 +33,54 @@ type Claimed struct {
 type Select struct {
 	Consumer string
 	Topic    string
-	Owner    string // who claims, for people who look at the table
+	Owner    string // the subscription, for people who look at the table
 	Limit    int
-	Bytes    int // of all envelopes together, if there are several; 0 is any number
+	Bytes    int // size limit of all envelopes together if Limit is above 1; 0 is no limit
 	Lease    time.Duration
 	Order    KeyOrder
-	Keep     bool // the rows, when their messages were handled
+	Keep     bool // keep rows whose messages were handled
 
-	// Turns is the subscription's; nil begins anew. Due is what a look of just
-	// now has found; nil looks again.
-	Turns *Turns
+	// Turns is the state of the subscription; nil begins anew. Due is a result of
+	// Store.Due from just now; with nil Claim calls it.
+	Turns *TenantTurns
 	Due   *Due
 
-	// Crashed claims rows under which a process has ended before; otherwise
-	// only rows are claimed under which none has.
+	// Crashed selects the rows that were claimed by a process that ended. Without
+	// it only the other rows are claimed.
 	Crashed bool
 }
 
-// LargeError says that rows are too large for so many to be claimed within
-// Select.Bytes. None is claimed, and nobody has lost a turn. Of the one that it
-// tells, Bytes/Size fit.
+// LargeError says that a row is larger than Select.Bytes divided by Select.Limit.
+// No row is claimed, and the turns are unchanged. Claim again with a smaller
+// Limit: Bytes/Size rows of this size fit.
 type LargeError struct{ Size int }
 
 func (e *LargeError) Error() string {
-	return fmt.Sprintf("a message of %d bytes is too large for its share", e.Size)
+	return fmt.Sprintf("a message of %d bytes is too large for its share of the batch", e.Size)
 }
 
-// most is how large each row may be.
-func (sel Select) most() int {
+// maxSize returns the size limit of a single row, in bytes.
+func (sel Select) maxSize() int {
 	if sel.Bytes == 0 || sel.Limit <= 1 {
 		return math.MaxInt
 	}
 	return sel.Bytes / sel.Limit
 }
 
-// Due looks for rows of the selection, without claiming any.
+// Due looks for rows of the selection that are due. It claims none.
 func (s *Store) Due(ctx context.Context, sel Select) (*Due, error) {
 	var due *Due
 	err := s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
 		due = &Due{}
 		var has [len(classes)]bool
-		if err := tx.QueryRowContext(ctx, s.sql.due, sel.Consumer, sel.Topic).Scan(&has[0], &has[1], &has[2], &due.Suspect); err != nil {
+		if err := tx.QueryRowContext(ctx, s.sql.due, sel.Consumer, sel.Topic).Scan(&has[0], &has[1], &has[2], &due.Crashed); err != nil {
 			return err
 		}
 		for class := range classes {
 			if !has[class] {
 				continue
 			}
-			if err := s.walk(ctx, tx, sel, class, due); err != nil {
+			if err := s.findTenants(ctx, tx, sel, class, due); err != nil {
 				return err
 			}
 		}
@@ -92,45 +92,46 @@ func (s *Store) Due(ctx context.Context, sel Select) (*Due, error) {
 	return due, nil
 }
 
-// walk looks who has rows in a class. Where few are due, as of retries, it comes
-// to many who have none: those whose are due the longest are asked for besides.
-func (s *Store) walk(ctx context.Context, tx *sql.Tx, sel Select, class int, due *Due) error {
+// findTenants walks from tenant to tenant of a class and adds those with due
+// rows. Few of the retries may be due, and then most tenants of the walk have no
+// due row. So for retries it also adds the tenants of the longest overdue rows.
+func (s *Store) findTenants(ctx context.Context, tx *sql.Tx, sel Select, class int, due *Due) error {
 	after := ""
 	if sel.Turns != nil {
 		after = sel.Turns.after[class]
 	}
 	n := 0
-	err := eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var (
 			tenant string
 			has    bool
 		)
 		err := scan(&tenant, &has)
 		n++
-		due.walk(class, n, tenant, has)
+		due.addWalked(class, n, tenant, has)
 		return err
-	}, s.sql.walk, sel.Consumer, sel.Topic, classes[class].name, after)
+	}, s.sql.nextTenants, sel.Consumer, sel.Topic, classes[class].name, after)
 	if err != nil || class != retryClass {
 		return err
 	}
-	return eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+	return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var tenant string
 		err := scan(&tenant)
-		due.also(class, tenant)
+		due.addOverdue(class, tenant)
 		return err
-	}, s.sql.longest, sel.Consumer, sel.Topic)
+	}, s.sql.overdueTenants, sel.Consumer, sel.Topic)
 }
 
-// Claim takes rows that are due: of each tenant in turn, and of a tenant those
-// that are due the longest. It counts a crash against each: it is taken back
-// when the row is settled, so what remains counted are the claims whose process
-// ended. It returns a [LargeError] if they are too large for that.
+// Claim claims rows that are due: the tenants take turns, and of each tenant the
+// rows that have been due longest come first. Claim counts a crash for each row.
+// Settling the row takes it back, so the remaining count is that of the processes
+// that ended with the row. Claim returns a [LargeError] if a row is too large.
 //
-// With [dialect.ErrCommitUnknown] it returns what may be claimed: that is to be
-// handed back, or it counts as a crash when the lease ends.
+// With [dialect.ErrCommitUnknown] Claim returns the rows that may be claimed.
+// Hand them back, or they count as crashed when the lease ends.
 func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err error) {
 	if sel.Turns == nil {
-		sel.Turns = &Turns{}
+		sel.Turns = &TenantTurns{}
 	}
 	due := sel.Due
 	if due == nil && !sel.Crashed {
@@ -145,7 +146,7 @@ func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err e
 			claimed, err = take(s.sql.claimCrashed, sel.Limit)
 			return err
 		}
-		// What some have not is for the others.
+		// Shares that a tenant cannot use go to the other tenants.
 		for len(claimed) < sel.Limit && due.Fresh() {
 			shares := sel.Turns.shares(due, sel.Limit-len(claimed))
 			var some []Claimed
@@ -156,7 +157,7 @@ func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err e
 				}
 				some = append(some, more...)
 			}
-			due.without(shares, some)
+			due.removeExhausted(shares, some)
 			claimed = append(claimed, some...)
 		}
 		failpoint.Hit("parked/claim")
@@ -171,20 +172,22 @@ func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err e
 		return claimed, fmt.Errorf("claim parked messages: %w", err)
 	}
 	for _, c := range claimed {
-		c.hold(asked, sel.Lease)
+		c.setLease(asked, sel.Lease)
 	}
 	slices.SortFunc(claimed, func(a, b Claimed) int { return cmp.Compare(a.ID, b.ID) })
 	return claimed, nil
 }
 
-// duration is as long as a Duration can be if somebody has written a time into
-// the row that is too far from now.
-func duration(millis int64) time.Duration {
-	const most = int64(math.MaxInt64 / time.Millisecond)
-	return time.Duration(max(-most, min(millis, most))) * time.Millisecond
+// Duration converts milliseconds that a row yields. A time in the row that was
+// edited by hand may be too far from now for a Duration: then it returns the
+// longest one.
+func Duration(millis int64) time.Duration {
+	const longest = int64(math.MaxInt64 / time.Millisecond)
+	return time.Duration(max(-longest, min(millis, longest))) * time.Millisecond
 }
 
-// shareArgs are the arguments of the claim: once, or with SQLite for each share.
+// shareArgs yields the arguments of the claim statement: once, or with SQLite for
+// each share.
 func (s *Store) shareArgs(shares []share) iter.Seq[[]any] {
 	return func(yield func([]any) bool) {
 		names, tenants, counts := make([]string, len(shares)), make([]string, len(shares)), make([]int64, len(shares))
@@ -203,33 +206,20 @@ func (s *Store) shareArgs(shares []share) iter.Seq[[]any] {
 // take runs a statement that claims rows.
 func (s *Store) take(ctx context.Context, tx *sql.Tx, sel Select, token, query string, args []any) ([]Claimed, error) {
 	var claimed []Claimed
-	most, largest := sel.most(), 0
-	err := eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+	maxSize, largest := sel.maxSize(), 0
+	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		c, err := scanClaim(scan, sel, token)
+		if err != nil {
+			return err
+		}
 		claimed = append(claimed, c)
 		largest = max(largest, c.Size)
-		return err
-	}, query, append([]any{sel.Consumer, sel.Topic, sel.Owner, token, sel.Lease.Milliseconds(), most}, args...)...)
-	if err == nil && largest > most {
+		return nil
+	}, query, append([]any{sel.Consumer, sel.Topic, sel.Owner, token, sel.Lease.Milliseconds(), maxSize}, args...)...)
+	if err == nil && largest > maxSize {
 		err = &LargeError{Size: largest}
 	}
 	return claimed, err
-}
-
-func eachRow(
-	ctx context.Context, tx *sql.Tx, row func(scan func(dest ...any) error) error, query string, args ...any,
-) error {
-	rows, err := tx.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
 }
 
 func scanClaim(scan func(dest ...any) error, sel Select, token string) (Claimed, error) {
@@ -241,13 +231,13 @@ func scanClaim(scan func(dest ...any) error, sel Select, token string) (Claimed,
 		raw         bool
 		known       knownError
 	)
-	err := scan(&c.ID, &c.Attempts, &c.Rounds, &c.Crashes, &c.Replays, &c.Turn.Class, &c.Turn.Tenant, &age, &key, &waited,
+	err := scan(&c.ID, &c.Attempts, &c.Rounds, &c.Crashes, &c.Replays, &c.Turn.PriorityClass, &c.Turn.Tenant, &age, &key, &waited,
 		&c.Size, &envelope, &raw, &known.text, &known.typ)
 	if err != nil {
 		return Claimed{}, err
 	}
-	c.Attempts, c.Rounds = min(c.Attempts, maxCount), min(c.Rounds, maxCount)
-	c.age, c.Waited = duration(age), duration(waited)
+	c.Attempts, c.Rounds = min(c.Attempts, MaxCount), min(c.Rounds, MaxCount)
+	c.age, c.Waited = Duration(age), Duration(waited)
 	if key != "" {
 		c.Key = Key{sel.Consumer, sel.Topic, key}
 	}
@@ -258,14 +248,15 @@ func scanClaim(scan func(dest ...any) error, sel Select, token string) (Claimed,
 	return c, nil
 }
 
-// Applied says whether the inbox has the message of a claim: the process that
-// handled it ended between the commit and the end of its row. It also waits for
-// a commit that the process has left behind, and fails if that takes long.
+// Applied reports whether the inbox has the message of a claim: then the process
+// that handled it ended after the commit and before it settled the row. Applied
+// waits for a transaction of that process that has not ended yet. With PostgreSQL
+// it fails if that takes longer than a second.
 func (s *Store) Applied(ctx context.Context, c Claimed) (applied bool, err error) {
 	digest := sha256.Sum256(c.Message.Payload)
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		if s.sql.briefly != "" {
-			if _, err := tx.ExecContext(ctx, s.sql.briefly); err != nil {
+		if s.sql.lockTimeout != "" {
+			if _, err := tx.ExecContext(ctx, s.sql.lockTimeout); err != nil {
 				return err
 			}
 		}
@@ -274,15 +265,15 @@ func (s *Store) Applied(ctx context.Context, c Claimed) (applied bool, err error
 			return err
 		}
 		if fresh, err := result.RowsAffected(); err != nil || fresh > 0 {
-			return cmp.Or(err, errOnlyLooked)
+			return cmp.Or(err, errRollback)
 		}
 		return tx.QueryRowContext(ctx, s.sql.applied, c.ID, digest[:]).Scan(&applied)
 	})
-	if err != nil && !errors.Is(err, errOnlyLooked) {
+	if err != nil && !errors.Is(err, errRollback) {
 		return false, fmt.Errorf("look up parked message %d in the inbox: %w", c.ID, err)
 	}
 	return applied, nil
 }
 
-// errOnlyLooked rolls back what was written to see whether it could be.
-var errOnlyLooked = errors.New("only looked")
+// errRollback rolls back the insert by which Applied waits for other transactions.
+var errRollback = errors.New("only looked")

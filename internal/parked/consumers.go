@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,41 +17,42 @@ import (
 )
 
 const (
-	// SeenEvery is how often a subscription says that it is running.
+	// SeenEvery is the interval at which a subscription renews its registration.
 	SeenEvery = 30 * time.Second
 
-	// AbsentAfter is when a consumer that has not said so counts as not running.
+	// AbsentAfter is the time without a renewal after which a consumer counts as
+	// not running.
 	AbsentAfter = 4 * SeenEvery
 )
 
-// Consumer is a consumer that has subscribed to a topic, now or earlier.
+// Consumer is the registration of a consumer that has subscribed to a topic, now
+// or earlier.
 type Consumer struct {
 	Consumer, Topic string
 
-	// Embedded says that it subscribed through the embedded transport.
+	// Embedded reports whether it subscribed through the embedded transport.
 	Embedded bool
 
-	// KeyOrder says that it handles messages of one ordering key in order.
+	// KeyOrder reports whether it keeps the order of ordering keys.
 	KeyOrder bool
 
-	// Program is the program that ran it last, Handler the name of the handler in
-	// it, or "" if that was not known, and Owner the subscription.
+	// Program is the program that ran it last. Handler is the name of the handler
+	// in that program, or "" if it was not known. Owner is the subscription.
 	Program, Handler, Owner string
 
-	// Unseen is how long ago it was last known to run.
+	// Unseen is the time since the last renewal.
 	Unseen time.Duration
 }
 
-// Absent says that nobody is known to run the consumer.
+// Absent reports whether no process is known to run the consumer.
 func (c *Consumer) Absent() bool { return c.Unseen > AbsentAfter }
 
 // consumerQueries are the statements of the table of consumers.
 type consumerQueries struct {
-	see      string
+	register string
 	one      string
 	embedded string
 	remove   string
-	unqueue  string
 }
 
 func newConsumerQueries(d dialect.Dialect) consumerQueries {
@@ -61,10 +61,9 @@ func newConsumerQueries(d dialect.Dialect) consumerQueries {
 		clock = `{now}`
 	}
 	columns := `SELECT consumer, topic, embedded, key_order, program, handler, owner, ` + clock + ` - {millis seen_at} FROM {consumers}`
-	among, end := chosen(d)
 	return consumerQueries{
-		// Once embedded it stays so: what its transport has stored is waiting.
-		see: d.SQL(`
+		// embedded never becomes false: messages of that transport may wait.
+		register: d.SQL(`
 			INSERT INTO {consumers} AS c (consumer, topic, embedded, key_order, program, handler, owner)
 			VALUES ($1, $2, $3, $4, $5, $6, $7)
 			ON CONFLICT (topic, consumer) DO UPDATE
@@ -76,31 +75,24 @@ func newConsumerQueries(d dialect.Dialect) consumerQueries {
 		embedded: d.SQL(columns + ` WHERE topic = $1 AND embedded ORDER BY consumer`),
 
 		remove: d.SQL(`DELETE FROM {consumers} WHERE topic = $2 AND consumer = $1`),
-
-		// Not what an operator has replayed, nor what is in hand.
-		unqueue: d.SQL(`
-			DELETE FROM {parked} WHERE id ` + among + `
-				SELECT id FROM {parked}
-				WHERE consumer = $1 AND topic = $2 AND state IN ('waiting', 'held') AND token IS NULL AND replays = 0
-				LIMIT $3
-				{skip_locked}` + end),
 	}
 }
 
-// program names this program: the path of its main package, which is the same
-// for all its processes.
+// program returns the name of this program: the path of its main package, which
+// is the same in all its processes.
 //
 //nolint:gochecknoglobals // it cannot change
 var program = sync.OnceValue(func() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Path != "" && info.Path != "command-line-arguments" {
-		return Clean(info.Path, maxName)
+		return Clean(info.Path, MaxName)
 	}
-	return Clean(filepath.Base(os.Args[0]), maxName)
+	return Clean(filepath.Base(os.Args[0]), MaxName)
 })
 
-// Twin describes who runs a consumer, if that is another handler than the one of
-// c: one of another program, or of another name.
-func (c *Consumer) Twin(other *Consumer) (description string) {
+// OtherHandler describes the handler that runs the consumer, if other is the
+// registration of another handler than c: of another program, or with another
+// name. Otherwise it returns "".
+func (c *Consumer) OtherHandler(other *Consumer) (description string) {
 	switch {
 	case other == nil || other.Owner == c.Owner || other.Absent():
 		return ""
@@ -112,18 +104,18 @@ func (c *Consumer) Twin(other *Consumer) (description string) {
 	return ""
 }
 
-// See registers a consumer for its topic, or says that it is still running. It
-// returns what was known of it before, or nil. Program is filled in.
-func (s *Store) See(ctx context.Context, c Consumer) (before *Consumer, err error) {
+// Register registers a consumer for its topic, or renews its registration. It
+// returns the registration before, or nil. Program is filled in.
+func (s *Store) Register(ctx context.Context, c Consumer) (before *Consumer, err error) {
 	c.Program = program()
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		before, err = s.consumer(ctx, tx, c.Consumer, c.Topic)
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, s.sql.consumers.see,
-			Clean(c.Consumer, maxName), Clean(c.Topic, maxName), c.Embedded, c.KeyOrder, c.Program, Clean(c.Handler, maxName),
-			Clean(c.Owner, maxName))
+		_, err = tx.ExecContext(ctx, s.sql.consumers.register,
+			Clean(c.Consumer, MaxName), Clean(c.Topic, MaxName), c.Embedded, c.KeyOrder, c.Program, Clean(c.Handler, MaxName),
+			Clean(c.Owner, MaxName))
 		return err
 	})
 	if err != nil {
@@ -132,9 +124,9 @@ func (s *Store) See(ctx context.Context, c Consumer) (before *Consumer, err erro
 	return before, nil
 }
 
-// consumer returns what is known of a consumer, or nil.
+// consumer returns the registration of a consumer, or nil.
 func (s *Store) consumer(ctx context.Context, tx *sql.Tx, consumer, topic string) (*Consumer, error) {
-	c, err := scanConsumer(tx.QueryRowContext(ctx, s.sql.consumers.one, Clean(consumer, maxName), Clean(topic, maxName)).Scan)
+	c, err := scanConsumer(tx.QueryRowContext(ctx, s.sql.consumers.one, Clean(consumer, MaxName), Clean(topic, MaxName)).Scan)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil //nolint:nilnil // it is not known
 	}
@@ -147,25 +139,25 @@ func (s *Store) consumer(ctx context.Context, tx *sql.Tx, consumer, topic string
 func scanConsumer(scan func(dest ...any) error) (c Consumer, err error) {
 	var unseen int64
 	err = scan(&c.Consumer, &c.Topic, &c.Embedded, &c.KeyOrder, &c.Program, &c.Handler, &c.Owner, &unseen)
-	c.Unseen = duration(unseen)
+	c.Unseen = Duration(unseen)
 	return c, err
 }
 
 // Publish stores messages for every consumer that is registered for topic with
-// the embedded transport, due at once, in one transaction. It returns those
-// consumers. If there are none, nothing is stored.
+// the embedded transport, due at once, in one transaction. It returns these
+// consumers. Without any, Publish stores nothing.
 func (s *Store) Publish(ctx context.Context, topic string, msgs ...*message.Message) (to []Consumer, err error) {
-	topic = Clean(topic, maxName)
-	err = fitting(func(fit fitter) error {
+	topic = Clean(topic, MaxName)
+	err = withASCIIFallback(func(encode encoder) error {
 		return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 			to = nil
-			err := eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+			err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 				c, err := scanConsumer(scan)
 				to = append(to, c)
 				return err
 			}, s.sql.consumers.embedded, topic)
 			if err != nil {
-				return fmt.Errorf("look who is registered: %w", err)
+				return fmt.Errorf("look for registered consumers: %w", err)
 			}
 			batches := make([]*Batch, len(to))
 			for i, c := range to {
@@ -174,7 +166,7 @@ func (s *Store) Publish(ctx context.Context, topic string, msgs ...*message.Mess
 					batches[i].Add(msg)
 				}
 			}
-			_, err = s.receiveAll(ctx, tx, batches, fit)
+			_, err = s.receiveAll(ctx, tx, batches, encode)
 			return err
 		})
 	})
@@ -184,11 +176,11 @@ func (s *Store) Publish(ctx context.Context, topic string, msgs ...*message.Mess
 	return to, nil
 }
 
-// Unregister ends a registration, unless the consumer was seen running not long
-// ago, and removes the messages that wait for it, batch by batch. Messages in
-// quarantine, or that were replayed from it, stay.
+// Unregister deletes a registration and, in batches, the messages that wait for
+// the consumer. It returns the number of deleted messages. Messages in quarantine
+// and replayed messages stay. A consumer that is running is a [RunningError].
 func (s *Store) Unregister(ctx context.Context, consumer, topic string) (removed int64, err error) {
-	consumer, topic = Clean(consumer, maxName), Clean(topic, maxName)
+	consumer, topic = Clean(consumer, MaxName), Clean(topic, MaxName)
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		known, err := s.consumer(ctx, tx, consumer, topic)
 		if err != nil {
@@ -200,9 +192,9 @@ func (s *Store) Unregister(ctx context.Context, consumer, topic string) (removed
 		_, err = tx.ExecContext(ctx, s.sql.consumers.remove, consumer, topic)
 		return err
 	})
-	for n := int64(unqueueBatch); err == nil && n == unqueueBatch; {
+	for n := int64(unregisterBatch); err == nil && n == unregisterBatch; {
 		err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-			n, err = affected(tx.ExecContext(ctx, s.sql.consumers.unqueue, consumer, topic, unqueueBatch))
+			n, err = dialect.Affected(tx.ExecContext(ctx, s.sql.removeQueue, consumer, topic, unregisterBatch))
 			return err
 		})
 		if err == nil {
@@ -215,70 +207,13 @@ func (s *Store) Unregister(ctx context.Context, consumer, topic string) (removed
 	return removed, nil
 }
 
-// unqueueBatch bounds what one transaction removes.
-const unqueueBatch = 2000
+// unregisterBatch bounds the number of rows that one transaction deletes.
+const unregisterBatch = 2000
 
-// RunningError says that a consumer cannot be forgotten because it is running.
+// RunningError says that a consumer cannot be unregistered because it is running.
 type RunningError struct{ Consumer Consumer }
 
 func (e *RunningError) Error() string {
 	return fmt.Sprintf("it was running %v ago as %s: stop it, wait until that is %v ago, and call again",
 		e.Consumer.Unseen.Round(time.Second), e.Consumer.Owner, AbsentAfter)
-}
-
-// AbsentError says that nobody runs the consumers of entries that are to be
-// replayed.
-type AbsentError struct{ Consumers []Consumer }
-
-func (e *AbsentError) Error() string {
-	var texts []string
-	for _, c := range e.Consumers {
-		text := fmt.Sprintf("consumer %q on topic %q was last seen %v ago", c.Consumer, c.Topic, c.Unseen.Truncate(time.Minute))
-		if c.Owner == "" {
-			text = fmt.Sprintf("consumer %q on topic %q was never seen with retry's Subscriber, which brings replayed messages",
-				c.Consumer, c.Topic)
-		}
-		texts = append(texts, text)
-	}
-	return strings.Join(texts, ", ")
-}
-
-// mostAbsent bounds how many are named.
-const mostAbsent = 5
-
-// CheckRunning returns an [AbsentError] if nobody runs the consumer of an entry
-// that matches, or more than one.
-func (s *Store) CheckRunning(ctx context.Context, f Filter, states ...string) error {
-	clock := `{millis now()}`
-	if s.dialect.SQLite() {
-		clock = `{now}`
-	}
-	where := s.where(f, states...)
-	query := s.dialect.SQL(`
-		SELECT e.consumer, e.topic, COALESCE(c.owner, ''), COALESCE(` + clock + ` - {millis c.seen_at}, 0)
-		FROM (SELECT DISTINCT consumer, topic FROM (
-			SELECT consumer, topic FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(f.limit()) + `) AS chosen
-		) AS e LEFT JOIN {consumers} AS c ON c.topic = e.topic AND c.consumer = e.consumer
-		WHERE c.seen_at IS NULL OR c.seen_at < {after ` + where.arg(-AbsentAfter.Milliseconds()) + `}
-		ORDER BY e.consumer, e.topic`)
-	var absent []Consumer
-	err := s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
-		return eachRow(ctx, tx, func(scan func(dest ...any) error) error {
-			var c Consumer
-			var unseen int64
-			err := scan(&c.Consumer, &c.Topic, &c.Owner, &unseen)
-			c.Unseen = duration(unseen)
-			if !s.arrivals.used(c.Consumer, c.Topic) && len(absent) < mostAbsent { // here it may just have begun
-				absent = append(absent, c)
-			}
-			return err
-		}, query, where.args...)
-	})
-	if err != nil {
-		return fmt.Errorf("look who runs: %w", err)
-	}
-	if len(absent) > 0 {
-		return &AbsentError{absent}
-	}
-	return nil
 }

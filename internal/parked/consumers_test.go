@@ -9,13 +9,14 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A consumer that says it runs does not say how it subscribed.
-func TestAConsumerStaysRegistered(t *testing.T) {
+// A renewal by a subscription through another transport keeps the mark of the
+// embedded transport.
+func TestRegistrationKeepsTheEmbeddedTransport(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		store := newStore(t, db)
 		see := func(c parked.Consumer) *parked.Consumer {
 			t.Helper()
-			before, err := store.See(t.Context(), c)
+			before, err := store.Register(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -31,62 +31,57 @@ func TxOf(ctx context.Context) (*sql.Tx, bool) {
 	return tx, ok
 }
 
-// ErrInsideDedup says that a middleware which takes failures off the chain is
-// inside of dedup. That would commit what a failed handler wrote, and count the
-// message as done: no retry or replay would run it again.
+// ErrInsideDedup says that poison or retry is inside of dedup. There it would
+// commit the writes of a failed handler, and the inbox would count the message as
+// handled: no retry or replay would run it again.
 var ErrInsideDedup = errors.New(
 	"the middleware is inside of dedup's: from the outside in the order is poison, retry, dedup")
 
-// tried is a message that retry gives to the middlewares inside of it.
+// tried is a message that retry passes to the middlewares inside of it.
 type tried struct {
-	msg     *message.Message
-	suspect bool
+	msg          *message.Message
+	failedBefore bool
 }
 
-// WithTried returns ctx for what retry gives msg to. suspect says that its
-// handler was called before, without success.
-func WithTried(ctx context.Context, msg *message.Message, suspect bool) context.Context {
-	return context.WithValue(ctx, triedKey, tried{msg, suspect})
+// WithTried returns ctx for the message that retry passes on. failedBefore tells
+// whether an earlier call of its handler failed.
+func WithTried(ctx context.Context, msg *message.Message, failedBefore bool) context.Context {
+	return context.WithValue(ctx, triedKey, tried{msg, failedBefore})
 }
 
-// Tried says that a middleware with msg is inside of retry. Another message can
-// have the same context: a handler may have given it on.
+// Tried reports whether a middleware that gets msg with ctx is inside of retry. It
+// is not if ctx belongs to another message: a handler may have passed it on.
 func Tried(ctx context.Context, msg *message.Message) bool {
 	t, ok := ctx.Value(triedKey).(tried)
 	return ok && t.msg == msg
 }
 
-// Suspect says that the handler of the message of ctx was called before, without
-// success, or that the process has ended under it.
-func Suspect(ctx context.Context) bool {
-	if t, ok := ctx.Value(triedKey).(tried); ok && t.suspect {
+// FailedBefore reports whether an earlier call of the handler of the message
+// failed, or a process ended during one.
+func FailedBefore(ctx context.Context) bool {
+	if t, ok := ctx.Value(triedKey).(tried); ok && t.failedBefore {
 		return true
 	}
 	claim := DeliveryOf(ctx).Claim
 	return claim != nil && (claim.Attempts > 0 || claim.Crashes > 1)
 }
 
-// ErrInsideRetry says that poison is inside of retry. It would take every failure
-// off the chain before retry sees it.
-var ErrInsideRetry = errors.New(
-	"the middleware is inside of retry's: from the outside in the order is poison, retry, dedup")
-
-// Delivery says how a message came to its handler.
+// Delivery describes how a message came to its handler.
 type Delivery struct {
-	// Consumer is the stable name that the message is handled under.
+	// Consumer is the stable name under which the message is handled.
 	Consumer string
 
-	// Topic is what was subscribed to.
+	// Topic is the topic of the subscription.
 	Topic string
 
-	// Subscribed says that retry's Subscriber delivered it, so that what is
-	// parked comes back.
+	// Subscribed reports whether retry's Subscriber delivered the message. Then a
+	// parked message is delivered again.
 	Subscribed bool
 
 	// Use is the subscription; nil without retry's Subscriber.
 	Use *Use
 
-	// Claim is the parked row of the message; nil when it comes from the
+	// Claim is the claim of the message's row; nil if the message comes from the
 	// transport.
 	Claim *Claim
 
@@ -99,20 +94,21 @@ type Delivery struct {
 	madeDue atomic.Bool
 }
 
-// MakesDue says that the transaction of the message makes a row due.
+// MakesDue notes that the transaction of the message makes a row due.
 func (d *Delivery) MakesDue() { d.madeDue.Store(true) }
 
-// Committed has what the transaction has made due looked for.
+// Committed makes the consumer look for the rows that the transaction has made
+// due.
 func (d *Delivery) Committed() {
 	if d.Wake != nil && d.madeDue.Load() {
 		d.Wake()
 	}
 }
 
-// Held returns [ErrClaimLost] if the message comes from a row whose lease may
-// have ended: then nothing is to be begun for it.
-func (d *Delivery) Held() error {
-	if d.Claim != nil && !d.Claim.Held() {
+// CheckLease returns [ErrClaimLost] if the message comes from a row whose lease may
+// have ended. Then no work may begin for the message.
+func (d *Delivery) CheckLease() error {
+	if d.Claim != nil && !d.Claim.Leased() {
 		return fmt.Errorf("%w: row %d", ErrClaimLost, d.Claim.ID)
 	}
 	return nil
@@ -123,8 +119,8 @@ func WithDelivery(ctx context.Context, d *Delivery) context.Context {
 	return context.WithValue(ctx, deliveryKey, d)
 }
 
-// DeliveryOf returns how the message of ctx was delivered. Without our
-// Subscriber that is what the router says: the handler's name is the consumer.
+// DeliveryOf returns the delivery of the message of ctx. Without retry's Subscriber
+// it is made from the router's context: the consumer is the name of the handler.
 func DeliveryOf(ctx context.Context) *Delivery {
 	if d, ok := ctx.Value(deliveryKey).(*Delivery); ok {
 		return d
@@ -132,9 +128,9 @@ func DeliveryOf(ctx context.Context) *Delivery {
 	return &Delivery{Consumer: message.HandlerNameFromCtx(ctx), Topic: message.SubscribeTopicFromCtx(ctx)}
 }
 
-// ShuttingDown says whether a failure under ctx is to be put down to the end
-// of the subscription rather than to the handler. A deadline is the handler's
-// own affair.
+// ShuttingDown reports whether a failure under ctx may come from the end of the
+// subscription and not from the handler. An exceeded deadline is a failure of the
+// handler.
 func (d *Delivery) ShuttingDown(ctx context.Context) bool {
 	select {
 	case <-d.Closing:
@@ -144,12 +140,12 @@ func (d *Delivery) ShuttingDown(ctx context.Context) bool {
 	}
 }
 
-// Subscription is what a transport that delivers through this table must know
-// about who subscribes.
+// Subscription describes a subscription to a transport that delivers through this
+// table.
 type Subscription struct {
 	Consumer string
 
-	// KeyOrder says that it handles messages of one ordering key in order.
+	// KeyOrder reports whether the consumer keeps the order of ordering keys.
 	KeyOrder bool
 
 	// Owner names the subscription, for people who look at the table.
@@ -158,22 +154,22 @@ type Subscription struct {
 	// Wake makes the consumer look for new rows at once.
 	Wake func()
 
-	// Store tells the consumer, during the Subscribe call, that all its
+	// Store is called during the Subscribe call by a transport all of whose
 	// messages come through this table.
 	Store func(Stored)
 }
 
-// Stored is what a transport wants that stores every message before it is
-// handled.
+// Stored configures a subscription whose transport stores every message before it
+// is handled.
 type Stored struct {
-	// Ahead is how many rows to claim beyond those that are being handled.
+	// Ahead is the number of rows to claim beyond those that are being handled.
 	Ahead int
 
-	// Keep has rows stay when their messages were handled.
+	// Keep keeps the rows of handled messages.
 	Keep bool
 
-	// Handled is told how long a message was in the table until it was handled.
-	// It is called by several goroutines.
+	// Handled is called with the time that a handled message has been in the
+	// table. Several goroutines call it.
 	Handled func(lag time.Duration)
 }
 

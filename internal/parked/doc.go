@@ -1,22 +1,22 @@
-// Package parked is the one table of messages that wait for their consumer,
-// and so what retry, quarantine and the embedded transport have in common.
+// Package parked is the table once_parked: the messages that wait for their
+// consumer. retry, poison, durable and the embedded transport share it. The
+// package parks, claims and settles rows, and keeps the order of ordering keys.
 //
-// A row is born waiting (between two attempts, after a redelivery, on its way
-// in the embedded transport, stored before it is handled), held behind the head
-// of its ordering key, or quarantined. A waiting row that is due is claimed
-// under a token for the length of a lease; only the holder of the token moves it
-// on:
+// A new row is waiting (between two attempts, after a redelivery, stored by the
+// embedded transport or by a durable consumer), held behind the head of its
+// ordering key, or quarantined. A waiting row that is due is claimed with a token
+// for the length of a lease. Only the holder of the token can settle the row:
 //
-//	held ── its head goes ──┐
+//	held ── head settled ───┐
 //	                        ▼
-//	                     waiting ──claim──▶ waiting, leased ──▶ gone (done), or resolved (done, and kept)
+//	                     waiting ──claim──▶ waiting, leased ──▶ deleted (handled), or resolved (handled, and kept)
 //	                        ▲                     │      └────▶ quarantined ──▶ discarded
 //	                        │                     │                 │
 //	                        ├── due later ────────┤                 │
-//	                        ├── lease ran out ────┘                 │
+//	                        ├── lease ended ──────┘                 │
 //	                        └── replay ─────────────────────────────┘
 //
-// If a process dies anywhere in between, its claimed rows are due again when
-// the lease ends, with a crash counted. That is the only sweep of rows that
-// wait; [Store.Tidy] sees to held ones whose head somebody has deleted by hand.
+// If a process dies, the rows that it has claimed are due again when their lease
+// ends, with a crash counted. Nothing else looks for abandoned rows.
+// [Store.RepairKeys] looks for held rows whose head was deleted by hand.
 package parked

@@ -13,9 +13,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A look finds the tenants who have a row that is due, and not those whose rows
-// are all due later: a claim would ask each of them in vain.
-func TestALookFindsOnlyWhoHasSomethingDue(t *testing.T) {
+// Due finds only tenants with a due row: a claim of the others would find no row.
+func TestDueFindsOnlyTenantsWithDueRows(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		if err := schema.Up(t.Context(), db.DB, config); err != nil {
@@ -41,7 +40,7 @@ func TestALookFindsOnlyWhoHasSomethingDue(t *testing.T) {
 			return due.Fresh()
 		})
 		if got := due.tenants[retryClass]; !slices.Equal(got, []string{"b"}) {
-			t.Errorf("it found %q, want only b", got)
+			t.Errorf("Due found %q, want only b", got)
 		}
 	})
 }

@@ -12,20 +12,20 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// ParkEarly ends the claim of d, or parks a message that came from the
-// transport: it came before its turn, and is to be looked at again after delay,
-// or at once if its turn has come by now. It loses its place in the order of its
-// key, and nothing is charged.
+// ParkEarly ends the claim of d, or parks a message that came from the transport,
+// because a lower version of its sequence is missing. The message is due again
+// after delay, or at once if the lower version was applied meanwhile. It loses its
+// place in the order of its key. No attempt is counted.
 func (s *Store) ParkEarly(ctx context.Context, d *Delivery, msg *message.Message, turn disposition.Turn, delay time.Duration) error {
 	if d.Claim == nil {
-		return fitting(func(fit fitter) error {
+		return withASCIIFallback(func(encode encoder) error {
 			return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 				delay, err := s.untilTurn(ctx, tx, d, turn, delay)
 				if err != nil {
 					return err
 				}
-				_, err = tx.ExecContext(ctx, s.sql.insertEarly, fit(
-					Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), tenant(msg),
+				_, err = tx.ExecContext(ctx, s.sql.insertEarly, encode(
+					Clean(d.Consumer, MaxName), Clean(d.Topic, MaxName), Clean(msg.UUID, MaxName), TenantOf(msg),
 					Digest(msg), Encode(msg), delay.Milliseconds(), turn.Sequence, turn.Version)...)
 				if err != nil {
 					return fmt.Errorf("park message until its turn: %w", err)
@@ -50,22 +50,21 @@ func (s *Store) ParkEarly(ctx context.Context, d *Delivery, msg *message.Message
 	})
 }
 
-// untilTurn returns how long a message has to wait: not at all if the version
-// before it has been applied since it was found to be early. Who applies that
-// from here on waits for tx, and finds the row.
+// untilTurn returns delay, or 0 if the lower version has been applied meanwhile.
+// A transaction that applies it later waits for tx, and then finds the row.
 //
-// This comes before all other locks. A handler whose transaction has the
-// version may wait for whatever there is.
+// The lock on the version must be the first lock of tx: a handler whose transaction
+// has the version may wait for any other lock.
 func (s *Store) untilTurn(ctx context.Context, tx *sql.Tx, d *Delivery, turn disposition.Turn, delay time.Duration) (time.Duration, error) {
 	var last int64
 	err := tx.QueryRowContext(ctx, s.sql.lockVersion, d.Consumer, turn.AggregateType, turn.AggregateID).Scan(&last)
 	if err != nil {
-		return 0, fmt.Errorf("look at the last version: %w", err)
+		return 0, fmt.Errorf("read the last version: %w", err)
 	}
 	if last == noVersion {
 		_, err = tx.ExecContext(ctx, s.sql.unlockVersion, d.Consumer, turn.AggregateType, turn.AggregateID)
 		if err != nil {
-			return 0, fmt.Errorf("take back the place of the first version: %w", err)
+			return 0, fmt.Errorf("remove the placeholder of the first version: %w", err)
 		}
 		return delay, nil
 	}
@@ -75,5 +74,5 @@ func (s *Store) untilTurn(ctx context.Context, tx *sql.Tx, d *Delivery, turn dis
 	return delay, nil
 }
 
-// noVersion is below all versions.
+// noVersion is the version of a placeholder row. It is lower than all versions.
 const noVersion = -1

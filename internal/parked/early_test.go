@@ -41,7 +41,7 @@ func begin(t *testing.T, db testkit.Database) *sql.Tx {
 	return tx
 }
 
-// waiting is how many transactions wait for another one.
+// waiting returns the number of transactions that wait for another one.
 func waiting(t *testing.T, db testkit.Database) (n int) {
 	t.Helper()
 	err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM pg_stat_activity
@@ -52,9 +52,9 @@ func waiting(t *testing.T, db testkit.Database) (n int) {
 	return n
 }
 
-// A message was found to be early. Before it is parked, or while it is, the
-// version that it waits for is applied, and whoever did so has not found it.
-func TestParkEarlySeesWhatWasAppliedMeanwhile(t *testing.T) {
+// The missing version is applied before the early message is parked, or meanwhile.
+// The transaction that applied it did not see the message.
+func TestParkEarlySeesVersionAppliedMeanwhile(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		for _, c := range []struct {
@@ -138,9 +138,9 @@ func seesMeanwhile(t *testing.T, db testkit.Database, s *parked.Store, before, m
 	}
 }
 
-// Who applies a version waits for a message that is being parked at that
-// moment, and then finds it. (SQLite has one writer.)
-func TestWhoAppliesAVersionWaitsForWhatIsBeingParked(t *testing.T) {
+// A transaction that applies a version waits for the transaction that parks an early
+// message, and then finds the message. (SQLite has one writer.)
+func TestApplyingAVersionWaitsForParkEarly(t *testing.T) {
 	for _, before := range []int{0, 1} {
 		t.Run(fmt.Sprintf("after version %d", before), func(t *testing.T) {
 			db := testkit.Postgres(t)

@@ -11,15 +11,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// An envelope is a message in one byte string: a version, then id, metadata
-// and payload, each string with its length in front. Unlike a text column or
-// JSON it keeps every byte as it came, NUL and invalid UTF-8 included.
+// An envelope is a message in one byte string: a version, then id, metadata and
+// payload. Each string follows its length. Unlike a text column or JSON, an envelope
+// keeps every byte, including NUL and invalid UTF-8.
 const envelopeVersion = 1
 
 var errEnvelope = errors.New("parked: the envelope is damaged")
 
-// Encode returns msg as an envelope. Metadata is sorted, so equal messages have
-// equal envelopes.
+// Encode returns msg as an envelope. Equal messages have equal envelopes, because
+// metadata is sorted.
 func Encode(msg *message.Message) []byte { return appendEnvelope(nil, msg) }
 
 func appendEnvelope(b []byte, msg *message.Message) []byte {
@@ -96,8 +96,8 @@ func (r *reader) bytes() []byte {
 
 const digestSize = sha256.Size
 
-// Digest tells messages of one id apart: the SHA-256 of id and payload.
-// Headers are left out, because a redelivered copy has other ones.
+// Digest returns the SHA-256 of id and payload. It distinguishes messages with the
+// same id. Metadata is not included, because that of a redelivered copy differs.
 func Digest(msg *message.Message) []byte {
 	h := sha256.New()
 	var length [8]byte
@@ -108,13 +108,13 @@ func Digest(msg *message.Message) []byte {
 	return h.Sum(nil)
 }
 
-// Snapshot returns msg as it is now, whatever a handler does to it later. The
-// copy is to look at: nobody can ack it.
+// Snapshot returns a copy of msg that later changes by a handler do not affect. The
+// copy cannot be acked.
 func Snapshot(msg *message.Message) *message.Message {
 	return &message.Message{UUID: msg.UUID, Metadata: maps.Clone(msg.Metadata), Payload: slices.Clone(msg.Payload)}
 }
 
-// Restore makes msg what it was when the snapshot was taken.
+// Restore gives msg the id, metadata and payload of the snapshot.
 func Restore(msg, snapshot *message.Message) {
 	msg.UUID = snapshot.UUID
 	msg.Metadata = maps.Clone(snapshot.Metadata)

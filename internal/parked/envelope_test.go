@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-func TestTrap50AnEnvelopeKeepsEveryByte(t *testing.T) {
+func TestTrap50EnvelopeKeepsEveryByte(t *testing.T) {
 	nasty := []string{"", "a", "\x00", "\xff\xfe", "ünïcode 🐇", strings.Repeat("x", 70_000)}
 	for _, s := range nasty {
 		msg := message.NewMessage(s, []byte(s))
@@ -31,7 +31,7 @@ func TestTrap50AnEnvelopeKeepsEveryByte(t *testing.T) {
 	}
 }
 
-func TestADamagedEnvelopeIsAnError(t *testing.T) {
+func TestDamagedEnvelopeIsAnError(t *testing.T) {
 	whole := parked.Encode(message.NewMessage("id", []byte("payload")))
 	for n := range whole {
 		if _, err := parked.Decode(whole[:n]); err == nil {
@@ -88,7 +88,7 @@ func TestSnapshotIsIndependent(t *testing.T) {
 	}
 }
 
-func TestDigestTellsIDAndPayloadApart(t *testing.T) {
+func TestDigestDistinguishesIDAndPayload(t *testing.T) {
 	seen := map[string]bool{}
 	for _, m := range [][2]string{{"a", "bc"}, {"ab", "c"}, {"", "abc"}, {"abc", ""}} {
 		seen[string(parked.Digest(message.NewMessage(m[0], []byte(m[1]))))] = true

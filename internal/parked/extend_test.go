@@ -9,9 +9,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// The database refuses the commit of a renewal. The caller gets the error, and
-// the leases count as ended: in the table they are.
-func TestALeaseThatCannotBeRenewedIsNotHeld(t *testing.T) {
+// The database refuses the commit of a renewal. The caller gets the error, and the
+// leases count as ended, as they are in the table.
+func TestLeaseEndsIfItsRenewalFails(t *testing.T) {
 	db := testkit.Postgres(t)
 	s := newStore(t, db)
 	deliver(t, s, "m1", "m2")
@@ -28,13 +28,13 @@ func TestALeaseThatCannotBeRenewedIsNotHeld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 20*time.Second, "the leases have ended", func() bool { return !claims[0].Held() && !claims[1].Held() })
+	testkit.Eventually(t, 20*time.Second, "the leases have ended", func() bool { return !claims[0].Leased() && !claims[1].Leased() })
 	if err := s.Extend(t.Context(), time.Hour, claims); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("the error is %v", err)
 	}
 	for _, c := range claims {
-		if c.Held() {
-			t.Errorf("row %d counts as held", c.ID)
+		if c.Leased() {
+			t.Errorf("row %d counts as leased", c.ID)
 		}
 	}
 }

@@ -9,9 +9,10 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 )
 
-// setIsolation changes the default of the database.
+// setIsolation changes the default isolation of the database.
 func setIsolation(t *testing.T, db testkit.Database, isolation string) {
 	t.Helper()
 	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`DO $$BEGIN
@@ -32,7 +33,8 @@ func waitingForLocks(t *testing.T, db testkit.Database) (n int) {
 	return n
 }
 
-// slow has updates of rows of an owner wait, with their locks, until goOn.
+// slow makes updates of rows of an owner wait until goOn is called. They keep their
+// locks meanwhile.
 func slow(t *testing.T, db testkit.Database, owner string) (goOn func()) {
 	t.Helper()
 	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`
@@ -54,9 +56,9 @@ func slow(t *testing.T, db testkit.Database, owner string) (goOn func()) {
 
 var isolations = []string{"read committed", "repeatable read", "serializable"}
 
-// What another process claims while a claim is under way is passed over, by
-// whatever default of the database.
-func TestAClaimPassesOverWhatWasClaimedMeanwhile(t *testing.T) {
+// A claim skips rows that another process claims meanwhile, with each default
+// isolation of the database.
+func TestClaimSkipsRowsClaimedMeanwhile(t *testing.T) {
 	for _, isolation := range isolations {
 		t.Run(isolation, func(t *testing.T) {
 			db := testkit.Postgres(t)
@@ -86,9 +88,8 @@ func TestAClaimPassesOverWhatWasClaimedMeanwhile(t *testing.T) {
 	}
 }
 
-// A row that is settled while leases are renewed does not keep the others from
-// being.
-func TestLeasesAreRenewedPastWhatIsSettledMeanwhile(t *testing.T) {
+// A row that is settled meanwhile does not prevent the renewal of other leases.
+func TestExtendSkipsRowsSettledMeanwhile(t *testing.T) {
 	for _, isolation := range isolations {
 		t.Run(isolation, func(t *testing.T) {
 			db := testkit.Postgres(t)
@@ -121,15 +122,14 @@ func TestLeasesAreRenewedPastWhatIsSettledMeanwhile(t *testing.T) {
 			if err := <-ended; err != nil {
 				t.Fatal(err)
 			}
-			left, err := s.List(t.Context(), parked.Filter{}, parked.Waiting)
-			if err != nil || len(left) != 1 || time.Until(left[0].DueAt) < 2*selection.Lease {
-				t.Fatalf("%+v, %v", left, err)
+			if left := rows.Parked(t, s, parked.Waiting); len(left) != 1 || time.Until(left[0].DueAt) < 2*selection.Lease {
+				t.Fatalf("%+v", left)
 			}
 		})
 	}
 }
 
-// unlocked finds the row that nobody has locked.
+// unlocked finds the row that no transaction has locked.
 func unlocked(t *testing.T, db testkit.Database, id *int64) error {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})

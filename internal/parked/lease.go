@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
@@ -15,22 +16,22 @@ type Claim struct {
 	ID       int64
 	Token    string
 	Attempts int // calls of the handler before this claim
-	Rounds   int // of the retry policy before this claim
-	Crashes  int // this claim included, until it is settled
+	Rounds   int // rounds of the retry policy before this claim
+	Crashes  int // includes this claim until it is settled
 	Replays  int
 	Size     int  // of the envelope, in bytes
-	Keep     bool // the row, when the message was handled
+	Keep     bool // keep the row if the message is handled
 
-	// Key is the ordering key of which the message is the head, if of any, and
-	// Order what happens to the key if it fails.
+	// Key is the ordering key whose head is the message; the zero value if there
+	// is none. Order says what happens to the key if the message fails.
 	Key   Key
 	Order KeyOrder
 
-	// Turn is whose it was to be claimed.
-	Turn Turn
+	// Turn is the priority class and the tenant of the row.
+	Turn TenantTurn
 
-	// Waited is since when the message is known to have come before its turn; 0
-	// if it is not.
+	// Waited is the time since ParkEarly parked the message first; 0 if it was not
+	// early.
 	Waited time.Duration
 
 	age     time.Duration // of the row when it was claimed
@@ -41,44 +42,44 @@ type Claim struct {
 	handled atomic.Bool
 }
 
-// Age returns how long the row has been there: by the database's clock until it
-// was claimed, and by this process's from then on.
+// Age returns how long the row has been in the table: by the database's clock until
+// the claim, and by the clock of this process since then.
 func (c *Claim) Age() time.Duration { return c.age + time.Since(c.claimed) }
 
-// Held says whether the lease holds for certain: it began no earlier than this
-// process asked for it. Once it has ended others may have claimed the row, or
-// given the message up, and nothing is to be begun for it.
-func (c *Claim) Held() bool {
+// Leased reports whether the lease certainly continues: it began no earlier than
+// this process asked for it. After its end another process may have claimed the
+// row, or given the message up, and no work may begin for the message.
+func (c *Claim) Leased() bool {
 	until := c.until.Load()
 	return until != nil && time.Now().Before(*until)
 }
 
-// hold has the lease hold for that long from the time when it was asked for.
-func (c *Claim) hold(asked time.Time, lease time.Duration) {
+// setLease sets the end of a lease that this process asked for at that time.
+func (c *Claim) setLease(asked time.Time, lease time.Duration) {
 	until := asked.Add(lease)
 	c.until.Store(&until)
 }
 
-// Manage says that a middleware moves the row on, so that an ack alone does
-// not mean that the message was handled.
+// Manage notes that a middleware settles the row. Then an ack alone does not mean
+// that the message was handled.
 func (c *Claim) Manage() { c.managed.Store(true) }
 
-// Managed says whether a middleware does.
+// Managed reports whether Manage was called.
 func (c *Claim) Managed() bool { return c.managed.Load() }
 
-// Handle says that the message was handled, so that the row is to be resolved.
+// Handle notes that the message was handled, so that the row must be resolved.
 func (c *Claim) Handle() { c.handled.Store(true) }
 
-// Handled says whether it was.
+// Handled reports whether Handle was called.
 func (c *Claim) Handled() bool { return c.handled.Load() }
 
-// Settled says whether the row has been moved on under this claim.
+// Settled reports whether this process has settled the row under this claim.
 func (c *Claim) Settled() bool { return c.settled.Load() }
 
-// Extend renews the leases of claims that are still being handled, but of those
-// that others have taken or are at.
+// Extend renews the leases of claims that are not settled. It skips a row that
+// another process has claimed, or that is being settled.
 func (s *Store) Extend(ctx context.Context, lease time.Duration, claims []*Claim) error {
-	type row struct { // may have been claimed anew, and its first claim not be let go of yet
+	type row struct { // this process may have two claims of one row, if the lease of the first has ended
 		token string
 		id    int64
 	}
@@ -96,7 +97,7 @@ func (s *Store) Extend(ctx context.Context, lease time.Duration, claims []*Claim
 	asked := time.Now()
 	err := s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		for token, ids := range byToken {
-			err := eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+			err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 				var id int64
 				err := scan(&id)
 				renewed = append(renewed, byRow[row{token, id}])
@@ -113,7 +114,7 @@ func (s *Store) Extend(ctx context.Context, lease time.Duration, claims []*Claim
 		return fmt.Errorf("extend leases of parked messages: %w", err)
 	}
 	for _, c := range renewed {
-		c.hold(asked, lease)
+		c.setLease(asked, lease)
 	}
 	return nil
 }

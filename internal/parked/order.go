@@ -10,15 +10,16 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// KeyOrder says what a consumer does about the order of the messages of one
-// ordering key.
+// KeyOrder says how a consumer keeps the order of the messages of one ordering
+// key.
 type KeyOrder int
 
-// Orders, see retry.
+// See the constants of package retry.
 const (
 	Unordered KeyOrder = iota
 	BlockWhileRetried
@@ -26,13 +27,13 @@ const (
 	BlockWhileRunning
 )
 
-// Key is an ordering key as one subscription sees it. The zero value is none.
+// Key is an ordering key of one subscription. The zero value stands for no key.
 type Key struct {
 	consumer, topic, key string
 }
 
 // OrderingKey returns the ordering key of msg as it is stored, or "".
-func OrderingKey(msg *message.Message) string { return Clean(msg.Metadata[meta.OrderingKey], maxName) }
+func OrderingKey(msg *message.Message) string { return Clean(msg.Metadata[meta.OrderingKey], MaxName) }
 
 func (c *Claim) keys() []Key {
 	if c.Key == (Key{}) {
@@ -41,12 +42,12 @@ func (c *Claim) keys() []Key {
 	return []Key{c.Key}
 }
 
-// changeKeys runs work in a transaction that may take the heads of keys away,
-// and then lets the next ones take their places.
+// changeKeys runs work in a transaction that may settle the heads of keys. Then the
+// next held row of each key without a head becomes its head.
 //
-// The locks come first. A row that is added behind a head while that goes would
-// otherwise wait for nobody; and who locked a row first, and then the key, could
-// wait for one who does it the other way round.
+// The locks come first. Otherwise a row that is stored while its head is settled
+// could wait for a head that no longer exists. And a transaction that locks a row
+// before the key could wait for a transaction that does the opposite.
 func (s *Store) changeKeys(ctx context.Context, keys []Key, work func(tx *sql.Tx) error) error {
 	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error { return s.changeKeysIn(ctx, tx, keys, work) })
 }
@@ -62,8 +63,8 @@ func (s *Store) changeKeysIn(ctx context.Context, tx *sql.Tx, keys []Key, work f
 	return s.promote(ctx, tx, keys)
 }
 
-// lockKeys lets nobody else add rows to the keys, or take their heads, until tx
-// ends. They are locked in one order, whoever does so.
+// lockKeys prevents other transactions from adding rows to the keys and from
+// settling their heads until tx ends. All transactions lock keys in one order.
 func (s *Store) lockKeys(ctx context.Context, tx *sql.Tx, keys []Key) error {
 	if s.sql.order.lock == "" || len(keys) == 0 {
 		return nil
@@ -79,8 +80,8 @@ func (s *Store) lockKeys(ctx context.Context, tx *sql.Tx, keys []Key) error {
 	return nil
 }
 
-// lockOf is the number of a key's lock. Two keys may have the same, and then
-// wait for each other.
+// lockOf returns the number of a key's lock. Two keys may have the same number, and
+// then wait for each other.
 func (s *Store) lockOf(k Key) int64 {
 	h := fnv.New64a()
 	for _, part := range []string{s.dialect.Config().Table("parked"), k.consumer, k.topic, k.key} {
@@ -90,7 +91,7 @@ func (s *Store) lockOf(k Key) int64 {
 	return int64(h.Sum64())
 }
 
-// promote has the first that is held become the head of each key that has none.
+// promote makes the first held row of each key its head, if the key has none.
 func (s *Store) promote(ctx context.Context, tx *sql.Tx, keys []Key) error {
 	if len(keys) == 0 {
 		return nil
@@ -101,15 +102,45 @@ func (s *Store) promote(ctx context.Context, tx *sql.Tx, keys []Key) error {
 	}
 	d := s.dialect
 	if _, err := tx.ExecContext(ctx, s.sql.order.promote, d.Strings(consumers), d.Strings(topics), d.Strings(names)); err != nil {
-		return fmt.Errorf("go on with %d ordering keys: %w", len(keys), err)
+		return fmt.Errorf("promote the next messages of %d ordering keys: %w", len(keys), err)
 	}
 	failpoint.Hit("parked/promoted")
 	return nil
 }
 
-// keysOf returns the keys of which the rows are heads.
+// ReplaceHeads runs work in a transaction in which the rows leave their places
+// as heads of ordering keys; then the next held row of each such key becomes its
+// head. rows returns the ids of the rows, in the same transaction. Rows that are
+// no heads are allowed.
+//
+// While the keys are locked no message of them can be stored, so with PostgreSQL
+// a statement of work that waits longer than a second for another lock fails.
+func (s *Store) ReplaceHeads(
+	ctx context.Context, rows func(tx *sql.Tx) ([]int64, error), work func(tx *sql.Tx) error,
+) error {
+	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		ids, err := rows(tx)
+		if err != nil {
+			return err
+		}
+		keys, err := s.keysOf(ctx, tx, ids)
+		if err != nil {
+			return err
+		}
+		return s.changeKeysIn(ctx, tx, keys, func(tx *sql.Tx) error {
+			if len(keys) > 0 && s.sql.lockTimeout != "" {
+				if _, err := tx.ExecContext(ctx, s.sql.lockTimeout); err != nil {
+					return err
+				}
+			}
+			return work(tx)
+		})
+	})
+}
+
+// keysOf returns the keys whose heads are among the rows.
 func (s *Store) keysOf(ctx context.Context, tx *sql.Tx, ids []int64) (keys []Key, err error) {
-	err = eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var k Key
 		err := scan(&k.consumer, &k.topic, &k.key)
 		keys = append(keys, k)

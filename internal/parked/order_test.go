@@ -24,15 +24,15 @@ func keyed(id, key string) *message.Message {
 	return msg
 }
 
-// A row is added behind a head at the moment in which that goes. It does not
-// wait for a head that is gone. (SQLite has one writer.)
-func TestKeyOrderNobodyWaitsForAHeadThatIsGone(t *testing.T) {
+// A row is added behind a head while the head is settled. The row must not wait for
+// the settled head. (SQLite has one writer.)
+func TestKeyOrderNewRowDoesNotWaitForSettledHead(t *testing.T) {
 	for _, isolation := range []string{"read committed", "repeatable read", "serializable"} {
 		t.Run(isolation, func(t *testing.T) { aHeadGoes(t, isolation) })
 	}
 }
 
-// aHeadGoes is that with a default of the database.
+// aHeadGoes is the test with one default isolation.
 func aHeadGoes(t *testing.T, isolation string) {
 	db := testkit.Postgres(t)
 	s := newStore(t, db)
@@ -68,10 +68,9 @@ func aHeadGoes(t *testing.T, isolation string) {
 	}
 }
 
-// Rows are added to keys, and their heads taken away, by several at once, often
-// until nothing is left. All come through, in the order in which they were
-// added.
-func TestKeyOrderOfManyAtOnce(t *testing.T) {
+// Several goroutines add rows to keys and settle their heads, often until a key has
+// no rows. All rows are claimed in the order of their storage.
+func TestKeyOrderWithConcurrentWriters(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		const keys, rows = 4, 25
@@ -122,8 +121,8 @@ func TestKeyOrderOfManyAtOnce(t *testing.T) {
 	})
 }
 
-// Of a key one row can be claimed, whatever else there is of it.
-func TestKeyOrderOneHead(t *testing.T) {
+// One row of a key can be claimed, however many rows the key has.
+func TestKeyOrderKeyHasOneHead(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		other := []parked.Subscription{{Consumer: "other", KeyOrder: true}, {Consumer: "unordered"}}
@@ -155,91 +154,9 @@ func TestKeyOrderOneHead(t *testing.T) {
 	})
 }
 
-// A message that was resolved after a replay and is replayed by force has no
-// place in an order that has gone on.
-func TestKeyOrderAForcedReplayIsOnItsOwn(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		s := newStore(t, db)
-		hold := selection
-		hold.Order = parked.BlockWhileQuarantined
-		if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a")); err != nil {
-			t.Fatal(err)
-		}
-		first := claim(t, s, hold)[0]
-		if err := s.QuarantineClaim(t.Context(), "c", first.Claim, parked.Failure{Err: errHandler}); err != nil {
-			t.Fatal(err)
-		}
-		act := parked.Act{Actor: "test", Why: "test"}
-		if err := s.Replay(t.Context(), act, []int64{first.ID}); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Resolve(t.Context(), claim(t, s, hold)[0].Claim); err != nil {
-			t.Fatal(err)
-		}
-		filter := parked.Filter{IDs: []int64{first.ID}}
-		replay, err := s.BeginReplay(t.Context(), act, filter, parked.Plan{Force: true}, selection.Lease)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if moved, _, err := s.AdvanceReplay(t.Context(), replay, 10, selection.Lease); err != nil || moved != 1 {
-			t.Fatalf("moved %d, %v", moved, err)
-		}
-		if claimed := claim(t, s, hold); len(claimed) != 2 || claimed[0].Key != (parked.Key{}) || claimed[1].Key == (parked.Key{}) {
-			t.Fatalf("claimed %+v", claimed)
-		}
-	})
-}
-
-// A handler that stands still has a copy of the message that holds a key. Who
-// discards that is told, and does not keep what comes behind it from being stored.
-func TestKeyOrderADiscardDoesNotKeepTheKeyWaiting(t *testing.T) {
-	db := testkit.Postgres(t)
-	s := newStore(t, db)
-	if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a")); err != nil {
-		t.Fatal(err)
-	}
-	sel := selection
-	sel.Order = parked.BlockWhileQuarantined
-	head := claim(t, s, sel)[0].Claim
-	d := &parked.Delivery{Consumer: "c", Topic: "t", Claim: head}
-	if _, err := s.Quarantine(t.Context(), d, keyed("a1", "a"), parked.Failure{Err: errors.New("no"), Reason: "failed"}, nil); err != nil {
-		t.Fatal(err)
-	}
-	handler, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = handler.Rollback() }()
-	if _, err := handler.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('a1', 'c', '')`); err != nil {
-		t.Fatal(err)
-	}
-	act := parked.Act{Actor: "ann"}
-	discarded, stored := make(chan error, 1), make(chan error, 1)
-	go func() { discarded <- s.Discard(t.Context(), act, []int64{head.ID}) }()
-	testkit.Eventually(t, 20*time.Second, "it waits for the handler", func() bool { return waitingForLocks(t, db) == 1 })
-	go func() { stored <- s.DeliverTo(t.Context(), "t", inOrder, keyed("a2", "a")) }()
-	select {
-	case err := <-stored:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(20 * time.Second):
-		t.Error("what comes behind it is not stored")
-	}
-	if err := handler.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-discarded; !errors.Is(err, parked.ErrClaimed) {
-		t.Errorf("got %v, want ErrClaimed", err)
-	}
-	if err := s.Discard(t.Context(), act, []int64{head.ID}); err != nil {
-		t.Error(err)
-	}
-}
-
-// A transaction that adds to one ordering key does not keep those of other keys
-// waiting. (SQLite has one writer.)
-func TestKeyOrderOneKeyDoesNotWaitForAnother(t *testing.T) {
+// A transaction that adds a row to one ordering key does not delay transactions of
+// other keys. (SQLite has one writer.)
+func TestKeyOrderKeysDoNotWaitForEachOther(t *testing.T) {
 	db := testkit.Postgres(t)
 	s := newStore(t, db)
 	_, err := db.ExecContext(t.Context(), `
@@ -272,9 +189,8 @@ func TestKeyOrderOneKeyDoesNotWaitForAnother(t *testing.T) {
 	}
 }
 
-// An ordering key of bytes that a text column cannot hold, or of too many, is
-// kept like any other.
-func TestKeyOrderOfOddKeys(t *testing.T) {
+// The order is kept for an ordering key that a text column cannot store unchanged.
+func TestKeyOrderOfUnusualKeys(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		keys := []string{"nul\x00", "bad\xff", strings.Repeat("x", 6400)}

@@ -12,15 +12,16 @@ import (
 	"github.com/watermill-once/once/internal/disposition"
 )
 
-// Patience is how a middleware keeps at something that must not be given up
-// lightly, while the message stays with it, neither acked nor nacked. Handing
-// it back at once would have the broker redeliver it thousands of times a
-// second and use up the broker's own limit of deliveries.
+// Patience repeats a database operation that must succeed before a message may be
+// acked. The message stays unacked meanwhile. Handing the message back at once
+// would make the broker redeliver it thousands of times a second, and would use up
+// the broker's own limit of deliveries.
 type Patience struct {
-	// UnackedWait is how long to keep on; then the message is handed back.
+	// UnackedWait is how long to repeat the operation; then the message is handed
+	// back.
 	UnackedWait time.Duration
 
-	// OneTry is how long one try may take. 0 is half a minute.
+	// OneTry is the timeout of one try. Defaults to 30 seconds.
 	OneTry time.Duration
 
 	Logger watermill.LoggerAdapter
@@ -33,9 +34,10 @@ const (
 	oneTry     = 30 * time.Second
 )
 
-// Persist calls do until it returns no error, the consumer shuts down or the
-// time to hold is over. do gets a context that outlives the message's. A claim
-// that was lost ends it too: the row is someone else's by now.
+// Persist calls do until it succeeds, the consumer shuts down or UnackedWait is
+// over; in the latter cases its error hands the message back. The context of do
+// outlives that of the message. A lost claim also ends Persist, without an error:
+// another process has the row now.
 func (p Patience) Persist(ctx context.Context, d *Delivery, what string, do func(ctx context.Context) error) error {
 	deadline := time.Now().Add(p.UnackedWait)
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
@@ -44,13 +46,13 @@ func (p Patience) Persist(ctx context.Context, d *Delivery, what string, do func
 			return nil
 		}
 		if errors.Is(err, ErrClaimLost) {
-			p.Logger.Info("The lease ran out before the message was settled; it is handled anew",
+			p.Logger.Info("Lease ended before the message was settled; the message is handled again",
 				watermill.LogFields{"consumer": d.Consumer, "topic": d.Topic, "step": what})
 			return nil
 		}
 		if pause == firstPause {
-			p.Logger.Error("Cannot "+what+", holding the message until it works", err,
-				watermill.LogFields{"consumer": d.Consumer, "topic": d.Topic})
+			p.Logger.Error("Message stays unacked while a step is tried again", err,
+				watermill.LogFields{"consumer": d.Consumer, "topic": d.Topic, "step": what})
 		}
 		if time.Now().After(deadline) || !d.Sleep(ctx, pause) {
 			return disposition.HandBack(fmt.Errorf("%s: %w", what, err))

@@ -2,17 +2,16 @@ package parked
 
 import (
 	"cmp"
-	"encoding/json"
 	"testing"
 
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/schema"
 )
 
-// What names its rows or keys reads these and no others, whatever PostgreSQL
-// knows of the table: it may have been looked at when it was empty, as it is
-// when all is handled.
-func TestStatementsOfManyReadNoMoreThanTheirRows(t *testing.T) {
+// A statement that names its rows or keys reads only these, whatever the statistics
+// of PostgreSQL are. They may come from the empty table, when all messages were
+// handled.
+func TestStatementsReadOnlyTheirRows(t *testing.T) {
 	db := testkit.Postgres(t)
 	db.SetMaxOpenConns(1) // which has the settings
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
@@ -76,26 +75,11 @@ func TestStatementsOfManyReadNoMoreThanTheirRows(t *testing.T) {
 				}
 				exec(`ROLLBACK`)
 				exec(`DEALLOCATE statement`)
-				if pages := pagesOf(t, text); pages > cmp.Or(most[name], 300) {
+				if pages := testkit.PagesRead(t, text); pages > cmp.Or(most[name], 300) {
 					t.Errorf("%s, %s, the table was looked at %s: %d pages for %s", name, plan, known, pages, text)
 				}
 			}
 		}
 		exec(`ANALYZE once_parked`)
 	}
-}
-
-// pagesOf returns how many pages a plan says that it has read.
-func pagesOf(t *testing.T, plan []byte) int {
-	t.Helper()
-	var explained []struct {
-		Plan struct {
-			Hit  int `json:"Shared Hit Blocks"`
-			Read int `json:"Shared Read Blocks"`
-		} `json:"Plan"`
-	}
-	if err := json.Unmarshal(plan, &explained); err != nil {
-		t.Fatal(err)
-	}
-	return explained[0].Plan.Hit + explained[0].Plan.Read
 }

@@ -11,82 +11,84 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// Aside is what else is to happen in the transaction that quarantines an
-// entry; it may be nil.
-type Aside func(ctx context.Context, tx *sql.Tx, e Entry) error
+// Recorder is called in the transaction that quarantines the row with that id,
+// possibly more than once if the transaction is repeated. The function that it
+// returns is called after the commit; it may be nil.
+type Recorder func(ctx context.Context, tx *sql.Tx, id int64) (committed func(), err error)
 
-// Quarantine stores a message as hopeless: it ends the claim of d, or takes
-// over a message that came from the transport. If the same message waits for
-// another attempt, that row is taken out of the way. It returns the entry, with
-// the ID 0 if the message has been resolved or discarded already, or somebody is
-// at its row, who will say what becomes of it.
-func (s *Store) Quarantine(ctx context.Context, d *Delivery, msg *message.Message, f Failure, aside Aside) (Entry, error) {
+// Quarantine stores a message in quarantine and returns the id of its row. It
+// ends the claim of d, or stores a message that came from the transport. If a
+// row of the same message waits for another attempt, that row is quarantined.
+// The id is 0 if the message was resolved or discarded before, or if a claim
+// has its row: then the end of that claim decides. record may be nil.
+func (s *Store) Quarantine(ctx context.Context, d *Delivery, msg *message.Message, f Failure, record Recorder) (int64, error) {
 	if d.Claim != nil {
-		return s.quarantineClaim(ctx, d.Consumer, d.Claim, f, aside)
+		return s.quarantineClaim(ctx, d.Consumer, d.Claim, f, record)
 	}
 	text, errType, group := f.columns(d.Consumer)
-	entry, err := s.quarantine(ctx, nil, aside, s.sql.insertQuarantined,
-		Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), tenant(msg),
-		Digest(msg), Encode(msg), min(f.Attempts, maxCount), f.Reason, text, errType, group)
+	id, err := s.quarantine(ctx, nil, record, s.sql.insertQuarantined,
+		Clean(d.Consumer, MaxName), Clean(d.Topic, MaxName), Clean(msg.UUID, MaxName), TenantOf(msg),
+		Digest(msg), Encode(msg), min(f.Attempts, MaxCount), f.Reason, text, errType, group)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return Entry{}, nil
+		return 0, nil
 	case err != nil:
-		return Entry{}, fmt.Errorf("quarantine message: %w", err)
+		return 0, fmt.Errorf("quarantine message: %w", err)
 	}
-	return entry, nil
+	return id, nil
 }
 
-// QuarantineClaim ends a claim whose message was never given to the chain, and
-// tells whoever listens for the consumer.
+// QuarantineClaim ends a claim whose message must not be given to a handler.
+// The quarantine that handles the consumer records it, see [Store.Listen].
 func (s *Store) QuarantineClaim(ctx context.Context, consumer string, c *Claim, f Failure) error {
-	l := s.arrivals.listener(consumer)
-	var aside Aside
-	if l != nil {
-		aside = l.Aside
+	var record Recorder
+	if l := s.process.listener(consumer); l != nil {
+		record = l.Record
 	}
-	entry, err := s.quarantineClaim(ctx, consumer, c, f, aside)
-	if err == nil && l != nil {
-		l.Arrived(entry)
-	}
+	_, err := s.quarantineClaim(ctx, consumer, c, f, record)
 	return err
 }
 
-func (s *Store) quarantineClaim(ctx context.Context, consumer string, c *Claim, f Failure, aside Aside) (Entry, error) {
+func (s *Store) quarantineClaim(ctx context.Context, consumer string, c *Claim, f Failure, record Recorder) (int64, error) {
 	text, errType, group := f.columns(consumer)
-	stays := c.Order == BlockWhileQuarantined
+	staysHead := c.Order == BlockWhileQuarantined
 	var keys []Key
-	if !stays {
+	if !staysHead {
 		keys = c.keys()
 	}
-	entry, err := s.quarantine(ctx, keys, aside, s.sql.quarantineClaim,
-		c.ID, c.Token, min(f.Attempts, maxCount), f.Reason, text, errType, group, stays)
+	id, err := s.quarantine(ctx, keys, record, s.sql.quarantineClaim,
+		c.ID, c.Token, min(f.Attempts, MaxCount), f.Reason, text, errType, group, staysHead)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		c.settled.Store(true)
-		return Entry{}, fmt.Errorf("%w: row %d", ErrClaimLost, c.ID)
+		return 0, fmt.Errorf("%w: row %d", ErrClaimLost, c.ID)
 	case err != nil:
-		return Entry{}, fmt.Errorf("settle parked message %d: %w", c.ID, err)
+		return 0, fmt.Errorf("settle parked message %d: %w", c.ID, err)
 	}
 	c.settled.Store(true)
-	return entry, nil
+	return id, nil
 }
 
-// quarantine runs a statement that returns the entry, and by which the keys go
-// on.
-func (s *Store) quarantine(ctx context.Context, keys []Key, aside Aside, query string, args ...any) (entry Entry, err error) {
-	err = fitting(func(fit fitter) error {
+// quarantine runs a statement that quarantines one row and returns its id. The
+// row is no longer the head of keys.
+func (s *Store) quarantine(ctx context.Context, keys []Key, record Recorder, query string, args ...any) (id int64, err error) {
+	var committed func()
+	err = withASCIIFallback(func(encode encoder) error {
 		return s.changeKeys(ctx, keys, func(tx *sql.Tx) error {
-			entry, err = scanEntry(tx.QueryRowContext(ctx, query, fit(args...)...))
-			if err != nil {
+			committed = nil
+			if err := tx.QueryRowContext(ctx, query, encode(args...)...).Scan(&id); err != nil {
 				return err
 			}
 			failpoint.Hit("parked/quarantined")
-			if aside == nil {
+			if record == nil {
 				return nil
 			}
-			return aside(ctx, tx, entry)
+			committed, err = record(ctx, tx, id)
+			return err
 		})
 	})
-	return entry, err
+	if err == nil && committed != nil {
+		committed()
+	}
+	return id, err
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// queries are the statements of the table, for PostgreSQL and SQLite alike.
+// queries are the statements of the table, for PostgreSQL and SQLite.
 type queries struct {
 	insertWaiting     string
 	insertQuarantined string
@@ -18,25 +18,23 @@ type queries struct {
 	lockVersion       string
 	unlockVersion     string
 	quarantineClaim   string
-	get               string
-	briefly           string
+	lockTimeout       string
 	enter             string
 	applied           string
 
 	manyQueries
-	operateQueries
+	deleteQueries
 	claimQueries
 
 	order     orderQueries
-	replays   replayQueries
 	consumers consumerQueries
 }
 
 func newQueries(d dialect.Dialect) queries {
 	among, end := chosen(d)
-	clock, briefly := "{millis now()}", "SET LOCAL lock_timeout = 1000"
-	if d.SQLite() { // its clock is in milliseconds as it is, and it has one writer
-		clock, briefly = "{now}", ""
+	clock, lockTimeout := "{millis now()}", "SET LOCAL lock_timeout = 1000"
+	if d.SQLite() { // its clock counts milliseconds, and it has one writer at a time
+		clock, lockTimeout = "{now}", ""
 	}
 	return queries{
 		insertWaiting: d.SQL(`
@@ -47,10 +45,9 @@ func newQueries(d dialect.Dialect) queries {
 			        CASE WHEN $13 THEN {now} END, CASE WHEN $13 THEN {now} END)
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),
 
-		// A row that waits is overruled: this attempt is the later knowledge. One
-		// that is in hand is not: that attempt comes after this one, and may succeed.
-		// A final state is left alone. Of two copies the one that could be decoded
-		// is kept.
+		// A waiting row is quarantined, because this attempt is the latest one. A
+		// claimed row is not: its attempt is later and may succeed. A final state
+		// does not change. If one of two copies could be decoded, it is kept.
 		insertQuarantined: d.SQL(`
 			INSERT INTO {parked} AS p (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
 			                           attempts, reason, error, error_type, fingerprint, first_failed_at, last_failed_at)
@@ -59,16 +56,17 @@ func newQueries(d dialect.Dialect) queries {
 			SET state = 'quarantined', owner = NULL, token = NULL,
 			    envelope = CASE WHEN p.reason = 'undecodable' THEN excluded.envelope ELSE p.envelope END,
 			    dedup_key = CASE WHEN p.reason = 'undecodable' THEN NULL ELSE p.dedup_key END,
-			    attempts = CASE WHEN p.attempts < ` + most + ` - excluded.attempts THEN p.attempts + excluded.attempts ELSE ` + most + ` END,
+			    attempts = CASE WHEN p.attempts < ` + maxCountText + ` - excluded.attempts THEN p.attempts + excluded.attempts
+			                    ELSE ` + maxCountText + ` END,
 			    reason = excluded.reason, error = excluded.error,
 			    error_type = excluded.error_type, fingerprint = excluded.fingerprint,
 			    first_failed_at = COALESCE(p.first_failed_at, excluded.first_failed_at),
 			    last_failed_at = excluded.last_failed_at
 			WHERE p.state IN ('waiting', 'quarantined') AND p.token IS NULL
 			  AND (excluded.reason <> 'undecodable' OR p.reason = 'undecodable')
-			RETURNING ` + entryColumns),
+			RETURNING id`),
 
-		// What is claimed is due when its lease ends, and so is not late.
+		// A claimed row is due when its lease ends, so it does not add to the lag.
 		backlog: d.SQL(`
 			SELECT COUNT(*), COALESCE(` + clock + ` - MIN(CASE WHEN due_at <= {now} THEN {millis due_at} END), 0),
 			       (SELECT COUNT(*) FROM (SELECT 1 FROM {parked} WHERE state = 'held' LIMIT 100000) AS held),
@@ -81,7 +79,8 @@ func newQueries(d dialect.Dialect) queries {
 			                          ORDER BY consumer, topic, priority_class, tenant, due_at LIMIT 100000) AS fresh
 			      LIMIT 100000) AS waiting`),
 
-		// Not what is just being settled: that may take its rows in another order.
+		// Skips rows that are being settled, because settling may lock rows in
+		// another order.
 		extend: d.SQL(`
 			UPDATE {parked} SET due_at = {after $3}
 			WHERE id ` + among + `
@@ -90,7 +89,7 @@ func newQueries(d dialect.Dialect) queries {
 				{skip_locked}` + end + `
 			RETURNING id`),
 
-		// The handler returned: whatever ended a process before, it did not.
+		// The handler returned, so this message did not end the earlier processes.
 		postpone: d.SQL(`
 			UPDATE {parked}
 			SET ordering_key = CASE WHEN $9 THEN ordering_key END,
@@ -99,16 +98,16 @@ func newQueries(d dialect.Dialect) queries {
 			    first_failed_at = COALESCE(first_failed_at, {now}), last_failed_at = {now}
 			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
 
-		// What it waits for may be behind it in the order of its key.
+		// The missing version may be behind the row in the order of its key, so the
+		// row leaves that order.
 		postponeEarly: d.SQL(`
 			UPDATE {parked}
 			SET ordering_key = NULL, priority_class = 'retry', due_at = {after $3}, owner = NULL, token = NULL, crashes = crashes - 1,
 			    early_since = COALESCE(early_since, {now}), early_of = $4, early_version = $5
 			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
 
-		// The row of an aggregate's last version, locked. Before there is one, its
-		// place is: who applies the first version at this moment is waited for
-		// too.
+		// Locks the row of an aggregate's last version. If there is none, it inserts
+		// a placeholder, which waits for a transaction that inserts the first version.
 		lockVersion: d.SQL(`
 			INSERT INTO {versions} AS v (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
 			VALUES ($1, $2, $3, ` + strconv.Itoa(noVersion) + `, ` + strconv.Itoa(noVersion) + `, {now})
@@ -125,19 +124,19 @@ func newQueries(d dialect.Dialect) queries {
 			VALUES ($1, $2, $3, $4, $5, $6, 'waiting', 'retry', {after $7}, {now}, $8, $9)
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),
 
-		// crashes stay, but for this claim's own: in quarantine they are part of
-		// the story, and a replay begins with none.
+		// The entry shows the crashes except for that of this claim. A replay resets
+		// them.
 		quarantineClaim: d.SQL(`
 			UPDATE {parked}
 			SET state = 'quarantined', owner = NULL, token = NULL, crashes = crashes - 1, attempts = $3, reason = $4,
 			    ordering_key = CASE WHEN $8 THEN ordering_key END, error = $5, error_type = $6, fingerprint = $7,
 			    first_failed_at = COALESCE(first_failed_at, {now}), last_failed_at = {now}
 			WHERE id = $1 AND token = $2 AND state = 'waiting'
-			RETURNING ` + entryColumns),
+			RETURNING id`),
 
-		briefly: briefly,
+		lockTimeout: lockTimeout,
 
-		// Waits for a transaction that has entered the message and is not over.
+		// Waits for a transaction that has inserted the message and has not ended.
 		enter: d.SQL(`
 			INSERT INTO {inbox} (message_id, consumer, digest)
 			SELECT message_id, consumer, digest FROM {parked} WHERE id = $1
@@ -149,21 +148,18 @@ func newQueries(d dialect.Dialect) queries {
 			               ON i.message_id = p.message_id AND i.consumer = p.consumer
 			               WHERE p.id = $1 AND i.digest = $2)`),
 
-		get: d.SQL(`SELECT ` + entryColumns + ` FROM {parked} WHERE id = $1`),
-
-		manyQueries:    newManyQueries(d),
-		operateQueries: newOperateQueries(d),
-		claimQueries:   newClaimQueries(d, clock),
+		manyQueries:   newManyQueries(d),
+		deleteQueries: newDeleteQueries(d),
+		claimQueries:  newClaimQueries(d, clock),
 
 		order:     newOrderQueries(d),
-		replays:   newReplayQueries(d),
 		consumers: newConsumerQueries(d),
 	}
 }
 
-// chosen is what stands around the query for the ids of an update. PostgreSQL does
-// not know how few they are, and would join with the whole table if it were not
-// given an array.
+// chosen returns the text before and after the query for the ids of an update.
+// PostgreSQL does not know how few ids the query returns, and without an array it
+// could join with the whole table.
 func chosen(d dialect.Dialect) (among, end string) {
 	if d.SQLite() {
 		return `IN (`, `)`
@@ -171,12 +167,6 @@ func chosen(d dialect.Dialect) (among, end string) {
 	return `= ANY (ARRAY(`, `))`
 }
 
-// undecodable says that the message is in the raw form of a transport that could
-// not decode it. An edited one is what somebody has made of that.
-const undecodable = `(reason = 'undecodable' AND edited_from IS NULL)`
-
-const entryColumns = `id, consumer, topic, message_id, tenant, state, attempts, crashes, replays,
-	reason, error, error_type, fingerprint, {millis due_at}, {millis created_at},
-	{millis first_failed_at}, {millis last_failed_at}, {millis finished_at},
-	COALESCE(edited_from, 0), COALESCE(replay_id, 0), COALESCE(origin, ''), edited_from IS NOT NULL,
-	ordering_key IS NOT NULL AND state IN ('waiting', 'quarantined'), digest, envelope`
+// Undecodable is an SQL condition: the row has the raw form of a message that its
+// transport could not decode. An edited message replaces the raw form.
+const Undecodable = `(reason = 'undecodable' AND edited_from IS NULL)`

@@ -6,39 +6,38 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// claimQueries are the statements that look for what is due, and claim it.
+// claimQueries are the statements that look for due rows and claim them.
 type claimQueries struct {
-	due          string
-	walk         string
-	longest      string
-	claim        string
-	claimCrashed string
+	due            string
+	nextTenants    string
+	overdueTenants string
+	claim          string
+	claimCrashed   string
 }
 
-// As the indexes have it: what waits under which no process has ended, and the
-// other half.
+// The conditions of the indexes parked_due and parked_crashed.
 const (
 	waits   = `state = 'waiting' AND crashes = 0 AND consumer = $1 AND topic = $2`
 	crashed = `state = 'waiting' AND crashes > 0 AND consumer = $1 AND topic = $2`
 )
 
 func newClaimQueries(d dialect.Dialect, clock string) claimQueries {
-	// The lease is the new due time, so that one sweep finds both what became
-	// due and what was left behind.
+	// The end of the lease is the new due time, so that the same query finds rows
+	// that became due and rows whose process ended.
 	lease := `
 		UPDATE {parked}
-		SET owner = $3, token = $4, due_at = {after $5}, crashes = ` + oneMore("crashes") + `
+		SET owner = $3, token = $4, due_at = {after $5}, crashes = ` + OneMore("crashes") + `
 		WHERE id `
-	// The length is known without reading the envelope, which may be stored
-	// elsewhere.
+	// PostgreSQL knows the length without reading the envelope, which may be
+	// stored outside of the row.
 	returning := `
 		RETURNING id, attempts, rounds, crashes, replays, priority_class, tenant, ` + clock + ` - {millis created_at},
 		          COALESCE(ordering_key, ''), COALESCE(` + clock + ` - {millis early_since}, 0), length(envelope),
 		          CASE WHEN length(envelope) <= CAST($6 AS bigint) THEN envelope END, ` +
-		undecodable + `, error, error_type`
+		Undecodable + `, error, error_type`
 
-	// All shares in one statement. SQLite cannot take a limit from a table; it
-	// is given one share at a time, which costs it no round trip.
+	// One statement claims all shares. SQLite cannot take a limit from a table, so
+	// it gets one share at a time, which costs it no round trip.
 	among, end := chosen(d)
 	none, due := `'' COLLATE "C"`, `
 		SELECT chosen.id FROM unnest($7::text::text[], $8::text::text[], $9::text::bigint[]) AS share (priority_class, tenant, n)
@@ -55,9 +54,8 @@ func newClaimQueries(d dialect.Dialect, clock string) claimQueries {
 	}
 
 	return claimQueries{
-		// In the order of the lanes, and crashed. Not EXISTS: that has no order,
-		// and PostgreSQL could take it for one table scan, or ask for all tenants
-		// at once.
+		// In the order of the priority classes, then crashed rows. EXISTS allows no
+		// order: PostgreSQL could scan the table for it, or read all tenants.
 		due: d.SQL(`
 			SELECT (SELECT 1 FROM {parked} WHERE ` + waits + ` AND priority_class = 'live' AND due_at <= {now}
 			        ORDER BY tenant, due_at LIMIT 1) IS NOT NULL,
@@ -68,15 +66,14 @@ func newClaimQueries(d dialect.Dialect, clock string) claimQueries {
 			       (SELECT 1 FROM {parked} WHERE ` + crashed + ` AND due_at <= {now}
 			        ORDER BY due_at LIMIT 1) IS NOT NULL`),
 
-		// From tenant to tenant, a step in the index each, whatever waits in
-		// between.
-		walk: d.SQL(`
+		// Each tenant costs one step in the index, however many rows a tenant has.
+		nextTenants: d.SQL(`
 			WITH RECURSIVE seen (n, start, tenant, next) AS (
 				SELECT 0, ` + none + `, ` + none + `, ` + following(`$4`) + `
 			UNION ALL
 				SELECT n + 1, CASE WHEN n = 0 THEN next ELSE start END, next, ` + following(`seen.next`) + `
 				FROM seen
-				WHERE n < ` + strconv.Itoa(looked) + ` AND next IS NOT NULL AND (n = 0 OR next <> start)
+				WHERE n < ` + strconv.Itoa(maxTenants) + ` AND next IS NOT NULL AND (n = 0 OR next <> start)
 			)
 			SELECT tenant, (SELECT 1 FROM {parked} AS p
 			                WHERE ` + waits + ` AND priority_class = $3 AND p.tenant = seen.tenant AND due_at <= {now}
@@ -84,10 +81,10 @@ func newClaimQueries(d dialect.Dialect, clock string) claimQueries {
 			FROM seen WHERE n > 0
 			ORDER BY n`),
 
-		longest: d.SQL(`
+		overdueTenants: d.SQL(`
 			SELECT DISTINCT tenant
 			FROM (SELECT tenant FROM {parked} WHERE ` + waits + ` AND priority_class || '' = 'retry' AND due_at <= {now}
-			      ORDER BY due_at LIMIT ` + strconv.Itoa(looked) + `) AS longest`),
+			      ORDER BY due_at LIMIT ` + strconv.Itoa(maxTenants) + `) AS overdue`),
 
 		claim: d.SQL(lease + among + due + end + returning),
 		claimCrashed: d.SQL(lease + among + `
@@ -98,12 +95,12 @@ func newClaimQueries(d dialect.Dialect, clock string) claimQueries {
 	}
 }
 
-// looked is how many tenants of a priority_class one walk comes to at most, and how many
-// of the retries that are due longest are asked whose they are.
-const looked = 64
+// maxTenants bounds the number of tenants of a priority class that one walk visits,
+// and the number of overdue retries whose tenants are read.
+const maxTenants = 64
 
-// following is the tenant whose turn is after another's: the next in the index,
-// or from its end the first.
+// following returns a query for the next tenant after another one, in the order of
+// the index. After the last tenant it is the first one.
 func following(tenant string) string {
 	const of = `(SELECT p.tenant FROM {parked} AS p WHERE ` + waits + ` AND priority_class = $3`
 	return `COALESCE(` + of + ` AND p.tenant > ` + tenant + ` ORDER BY p.tenant LIMIT 1), ` + of + ` ORDER BY p.tenant LIMIT 1))`

@@ -6,29 +6,25 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// manyQueries are the statements that take many rows at once.
+// manyQueries are the statements for many rows.
 type manyQueries struct {
 	receive string
 	inOrder string
-	remove  string
 	resolve string
 	release string
-	forget  string
 }
 
+// claimed is the condition of the rows of claims. The id is compared together with
+// the token, because this process may have two claims of one row.
+const claimed = `id {among $1 bigint} AND CAST(id AS text) || ' ' || token {among $2 text} AND state = 'waiting'`
+
 func newManyQueries(d dialect.Dialect) manyQueries {
-	// An id alone could be of a row that went on to another claim of the same
-	// process.
-	const held = `id {among $1 bigint} AND CAST(id AS text) || ' ' || token {among $2 text} AND state = 'waiting'`
-
-	among, end := chosen(d)
-
 	return manyQueries{
 		receive: newReceive(d, "", "", `'waiting'`),
 
-		// For whoever has the locks of the keys: none of their rows come or go
-		// meanwhile. The first of a key is its head, if nothing else is or waits
-		// to be.
+		// Requires the locks of the keys, so that no other transaction changes their
+		// rows. The first message of a key becomes its head, if the key has no head
+		// and no held row.
 		inOrder: newReceive(d, "ordering_key", `, row_number() OVER (PARTITION BY ordering_key ORDER BY n) AS nth`, `
 			       CASE WHEN nth = 1
 			             AND (SELECT 1 FROM {parked} AS p WHERE p.consumer = $1 AND p.topic = $2
@@ -37,31 +33,20 @@ func newManyQueries(d dialect.Dialect) manyQueries {
 			                  AND p.ordering_key = received.ordering_key AND p.state = 'held' LIMIT 1) IS NULL
 			            THEN 'waiting' ELSE 'held' END`),
 
-		remove: d.SQL(`DELETE FROM {parked} WHERE ` + held + ` RETURNING id`),
-
 		resolve: d.SQL(`
 			UPDATE {parked} SET state = 'resolved', owner = NULL, token = NULL, crashes = 0, finished_at = {now}
-			WHERE ` + held + ` RETURNING id`),
+			WHERE ` + claimed + ` RETURNING id`),
 
 		release: d.SQL(`
 			UPDATE {parked}
 			SET priority_class = CASE WHEN CAST($3 AS bigint) > 0 THEN 'retry' ELSE priority_class END,
 			    due_at = {after $3}, owner = NULL, token = NULL, crashes = crashes - 1
-			WHERE ` + held + ` RETURNING id`),
-
-		// What was replayed stays on record for as long as dedup remembers.
-		forget: d.SQL(`
-			DELETE FROM {parked} WHERE id ` + among + `
-				SELECT id FROM {parked}
-				WHERE state || '' = 'resolved' AND finished_at < {after $3} AND consumer = $1 AND topic = $2 AND replays = 0
-				ORDER BY finished_at LIMIT $4
-				{skip_locked}` + end),
+			WHERE ` + claimed + ` RETURNING id`),
 	}
 }
 
-// newReceive is the statement that stores messages, in their order. What lists
-// have of them comes as $3 and so on, side by side; column is one more of them,
-// if any.
+// newReceive returns the statement that stores messages in their order. Their
+// columns come as lists, from $3 on; column is the name of one more list, or "".
 func newReceive(d dialect.Dialect, column, besides, state string) string {
 	var more, list, element string
 	if column != "" {
@@ -80,7 +65,7 @@ func newReceive(d dialect.Dialect, column, besides, state string) string {
 		SELECT $1, $2, message_id, tenant, substr($7` + bytes + `, CAST(n - 1 AS integer) * ` + size + ` + 1, ` + size + `),
 		       substr($8` + bytes + `, start, length), ` + state + `, {now}` + more + `
 		FROM (SELECT *` + besides + ` FROM ` + lists + `) AS received
-		WHERE true -- SQLite could take what follows for a join
+		WHERE true -- or SQLite could parse ON CONFLICT as part of a join
 		ORDER BY n
 		ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`)
 }

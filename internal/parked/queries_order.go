@@ -2,14 +2,13 @@ package parked
 
 import "github.com/watermill-once/once/internal/dialect"
 
-// orderQueries are the statements about ordering keys, for PostgreSQL and
-// SQLite alike.
+// orderQueries are the statements for ordering keys.
 type orderQueries struct {
-	lock    string // none for SQLite, where writers are alone anyway
+	lock    string // empty for SQLite, which has one writer at a time
 	promote string
 	keysOf  string
-	headed  string
-	letGo   string
+	blocked string
+	unblock string
 	orphans string
 }
 
@@ -22,7 +21,7 @@ func newOrderQueries(d dialect.Dialect) orderQueries {
 		          FROM json_each($1))`
 	}
 	q := orderQueries{
-		// Not EXISTS: PostgreSQL could look through all heads for it.
+		// With EXISTS PostgreSQL could read all heads.
 		promote: d.SQL(`
 			UPDATE {parked} SET state = 'waiting', due_at = {now}
 			WHERE id ` + among + `
@@ -33,23 +32,23 @@ func newOrderQueries(d dialect.Dialect) orderQueries {
 				       WHERE p.consumer = k.consumer AND p.topic = k.topic AND p.ordering_key = k.ordering_key AND p.` + heads + `) IS NULL` +
 			end),
 
-		// Not as the index of the heads has it: PostgreSQL could look through all
-		// of them.
+		// The condition must not match the index of the heads, or PostgreSQL could
+		// read all heads.
 		keysOf: d.SQL(`
 			SELECT consumer, topic, ordering_key FROM {parked}
 			WHERE id {among $1 bigint} AND ordering_key IS NOT NULL AND state || '' IN ('waiting', 'quarantined')`),
 
-		headed: d.SQL(`
+		blocked: d.SQL(`
 			SELECT ordering_key FROM {parked}
 			WHERE consumer = $1 AND topic = $2 AND ordering_key IS NOT NULL AND ` + heads + ` AND state = 'quarantined'
 			LIMIT $3`),
 
-		letGo: d.SQL(`
+		unblock: d.SQL(`
 			UPDATE {parked} SET ordering_key = NULL
 			WHERE consumer = $1 AND topic = $2 AND ordering_key = $3 AND ` + heads + ` AND state = 'quarantined'`),
 
-		// From key to key, a step in the index each, however much is held of one.
-		// A join of what is held with the heads could be one of each with all.
+		// Each key costs one step in the index, however many rows of it are held. A
+		// join of held rows with heads could compare each row with all heads.
 		orphans: d.SQL(`
 			WITH RECURSIVE seen (ordering_key) AS (
 				SELECT ` + nextHeld("") + `
@@ -69,12 +68,12 @@ func newOrderQueries(d dialect.Dialect) orderQueries {
 	return q
 }
 
-// nextHeld is the first key of which something is held, or the next one.
+// nextHeld returns a query for the first key with held rows that after allows.
 func nextHeld(after string) string {
 	return `(SELECT p.ordering_key FROM {parked} AS p
 			WHERE p.consumer = $1 AND p.topic = $2 AND p.state = 'held' ` + after + ` ORDER BY p.ordering_key LIMIT 1)`
 }
 
-// heads is as the index of the heads has it. A query that is about quarantined
-// ones says so besides, or the index would not be used.
+// heads is the condition of the index parked_head. A query for quarantined heads
+// needs it too, or PostgreSQL would not use the index.
 const heads = `state IN ('waiting', 'quarantined')`

@@ -12,7 +12,7 @@ import (
 )
 
 // Deliver stores messages for each of the consumers, due at once, in one
-// transaction. A copy that a consumer has already is passed over.
+// transaction. A copy of a message that the consumer's rows include is skipped.
 func (s *Store) Deliver(ctx context.Context, topic string, consumers []string, msgs ...*message.Message) error {
 	to := make([]Subscription, len(consumers))
 	for i, consumer := range consumers {
@@ -21,8 +21,8 @@ func (s *Store) Deliver(ctx context.Context, topic string, consumers []string, m
 	return s.DeliverTo(ctx, topic, to, msgs...)
 }
 
-// DeliverTo is [Store.Deliver] for subscriptions. With those that keep the order
-// of keys, a message that is not the first of its key is held.
+// DeliverTo is [Store.Deliver] for subscriptions. If a subscription keeps the order
+// of keys, a message behind the first one of its key is held.
 func (s *Store) DeliverTo(ctx context.Context, topic string, to []Subscription, msgs ...*message.Message) error {
 	batches := make([]*Batch, len(to))
 	for i, sub := range to {
@@ -35,24 +35,24 @@ func (s *Store) DeliverTo(ctx context.Context, topic string, to []Subscription, 
 	return err
 }
 
-// Receive is [Store.DeliverTo] for batches, and says how many messages were new:
-// of the others there is a row, in whatever state.
+// Receive is [Store.DeliverTo] for batches. It returns the number of new messages.
+// For each of the others there is a row already, in any state.
 func (s *Store) Receive(ctx context.Context, batches ...*Batch) (stored int64, err error) {
-	err = fitting(func(fit fitter) error {
+	err = withASCIIFallback(func(encode encoder) error {
 		return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-			stored, err = s.receiveAll(ctx, tx, batches, fit)
+			stored, err = s.receiveAll(ctx, tx, batches, encode)
 			return err
 		})
 	})
 	return stored, err
 }
 
-func (s *Store) receiveAll(ctx context.Context, tx *sql.Tx, batches []*Batch, fit fitter) (stored int64, err error) {
+func (s *Store) receiveAll(ctx context.Context, tx *sql.Tx, batches []*Batch, encode encoder) (stored int64, err error) {
 	if err := s.lockKeys(ctx, tx, keysOfBatches(batches...)); err != nil {
 		return 0, err
 	}
 	for _, b := range batches {
-		n, err := s.receive(ctx, tx, b, fit)
+		n, err := s.receive(ctx, tx, b, encode)
 		if err != nil {
 			return 0, err
 		}
@@ -62,24 +62,25 @@ func (s *Store) receiveAll(ctx context.Context, tx *sql.Tx, batches []*Batch, fi
 	return stored, nil
 }
 
-// receive stores messages with one statement, or one for those whose order is
-// kept and one for the others.
-func (s *Store) receive(ctx context.Context, tx *sql.Tx, b *Batch, fit fitter) (int64, error) {
-	stored, err := s.insert(ctx, tx, fit, s.sql.inOrder, b, b.inOrder, s.dialect.Strings(b.keys))
+// receive stores the ordered messages of a batch with one statement, and the others
+// with another one.
+func (s *Store) receive(ctx context.Context, tx *sql.Tx, b *Batch, encode encoder) (int64, error) {
+	stored, err := s.insert(ctx, tx, encode, s.sql.inOrder, b, b.ordered, s.dialect.Strings(b.keys))
 	if err != nil {
 		return 0, err
 	}
-	if stored < int64(len(b.keys)) { // where the head was to be, a copy of something else may have come
+	if stored < int64(len(b.keys)) {
+		// The first message of a key may be a copy that was skipped: then the key has no head yet.
 		if err := s.promote(ctx, tx, keysOfBatches(b)); err != nil {
 			return 0, err
 		}
 	}
-	n, err := s.insert(ctx, tx, fit, s.sql.receive, b, b.free)
+	n, err := s.insert(ctx, tx, encode, s.sql.receive, b, b.unordered)
 	return stored + n, err
 }
 
 func (s *Store) insert(
-	ctx context.Context, tx *sql.Tx, fit fitter, query string, b *Batch, r rows, more ...any,
+	ctx context.Context, tx *sql.Tx, encode encoder, query string, b *Batch, r rows, more ...any,
 ) (stored int64, err error) {
 	if len(r.ids) == 0 {
 		return 0, nil
@@ -89,7 +90,7 @@ func (s *Store) insert(
 		b.consumer, b.topic,
 		d.Strings(r.ids), d.Strings(r.tenants), d.List(r.starts), d.List(r.lengths), r.digests, r.envelopes,
 	}
-	result, err := tx.ExecContext(ctx, query, fit(append(args, more...)...)...)
+	result, err := tx.ExecContext(ctx, query, encode(append(args, more...)...)...)
 	if err == nil {
 		stored, err = result.RowsAffected()
 	}
@@ -99,11 +100,12 @@ func (s *Store) insert(
 	return stored, nil
 }
 
-// Forget removes rows of messages that were handled longer than keep ago, limit
-// at most, and says how many.
+// Forget deletes at most limit rows of messages that were handled longer than keep
+// ago. It returns the number of deleted rows. Replayed rows stay until dedup
+// deletes them.
 func (s *Store) Forget(ctx context.Context, topic, consumer string, keep time.Duration, limit int) (removed int64, err error) {
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, s.sql.forget, Clean(consumer, maxName), Clean(topic, maxName), -keep.Milliseconds(), limit)
+		result, err := tx.ExecContext(ctx, s.sql.forget, Clean(consumer, MaxName), Clean(topic, MaxName), -keep.Milliseconds(), limit)
 		if err != nil {
 			return err
 		}
@@ -112,7 +114,7 @@ func (s *Store) Forget(ctx context.Context, topic, consumer string, keep time.Du
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("forget handled messages: %w", err)
+		return 0, fmt.Errorf("delete the rows of handled messages: %w", err)
 	}
 	return removed, nil
 }

@@ -12,9 +12,10 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 )
 
-// odd are messages of which no two are alike, all of which can be stored.
+// odd returns different messages with unusual ids, which can all be stored.
 func odd() []*message.Message {
 	var all []*message.Message
 	for _, id := range []string{
@@ -30,9 +31,8 @@ func odd() []*message.Message {
 	return append(all, message.NewMessage("plain", []byte("another body")))
 }
 
-// Trap 69: whatever a message is made of, it is stored as it came, and does no
-// harm to those that are stored with it.
-func TestTrap69ManyAreReceivedByteForByte(t *testing.T) {
+// Every message of a batch is stored as it came, whatever bytes the others have.
+func TestTrap69BatchIsStoredByteForByte(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		msgs := odd()
@@ -50,9 +50,9 @@ func TestTrap69ManyAreReceivedByteForByte(t *testing.T) {
 				t.Errorf("%q came back as %v, %v", want.UUID, c.Message, c.Err)
 			}
 		}
-		entries, err := s.List(t.Context(), parked.Filter{Limit: 100})
-		if err != nil || entries[0].Tenant != `ten"ant` || entries[1].Tenant != "" || !bytes.Equal(entries[0].Digest, parked.Digest(msgs[0])) {
-			t.Errorf("%v, %+v", err, entries[0])
+		entries := rows.Parked(t, s)
+		if entries[0].Tenant != `ten"ant` || entries[1].Tenant != "" || !bytes.Equal(entries[0].Digest, parked.Digest(msgs[0])) {
+			t.Errorf("%+v", entries[0])
 		}
 		// All but the one that cannot be told apart are there already.
 		if stored, err = s.Receive(t.Context(), batch("c", msgs...)); err != nil || stored != 1 {
@@ -64,8 +64,8 @@ func TestTrap69ManyAreReceivedByteForByte(t *testing.T) {
 	})
 }
 
-// Of claims that are resolved together each answers for itself.
-func TestManyAreResolvedTogether(t *testing.T) {
+// Resolve settles the other claims if one was lost.
+func TestResolveSettlesEachClaimOnItsOwn(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		deliver(t, s, "lost")
@@ -88,10 +88,10 @@ func TestManyAreResolvedTogether(t *testing.T) {
 		if !errors.Is(err, parked.ErrClaimLost) {
 			t.Errorf("%v, want ErrClaimLost", err)
 		}
-		entries, err := s.List(t.Context(), parked.Filter{Limit: 10})
-		if err != nil || len(entries) != 3 || entries[0].State != parked.Waiting || entries[1].State != parked.Waiting ||
+		entries := rows.Parked(t, s)
+		if len(entries) != 3 || entries[0].State != parked.Waiting || entries[1].State != parked.Waiting ||
 			entries[2].State != parked.Resolved {
-			t.Fatalf("%v, %+v", err, entries)
+			t.Fatalf("%+v", entries)
 		}
 		if !fresh[1].Settled() || fresh[1].Age() < 0 || fresh[1].Age() > time.Minute {
 			t.Errorf("%+v", fresh[1].Claim)

@@ -8,13 +8,14 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// Resolve ends claims whose messages were handled, in one transaction. A row
-// goes, unless it is kept or has been replayed: then it stays as the record of
-// how that ended. If some claims were lost, the error says so, and the others
-// are resolved.
+// Resolve ends claims whose messages were handled, in one transaction. It deletes
+// their rows, except for kept rows and replayed rows, which become resolved. A
+// replayed row is the record of the replay's outcome. If some claims were lost,
+// Resolve returns [ErrClaimLost], and the others are resolved.
 func (s *Store) Resolve(ctx context.Context, claims ...*Claim) error {
 	var (
 		gone, kept []*Claim
@@ -37,53 +38,55 @@ func (s *Store) Resolve(ctx context.Context, claims ...*Claim) error {
 	})
 }
 
-// Postpone ends a claim whose message failed and is to be handled again after
+// Postpone ends a claim whose message failed. The message is due again after
 // delay.
 func (s *Store) Postpone(ctx context.Context, consumer string, c *Claim, f Failure, delay time.Duration) error {
 	text, errType, group := f.columns(consumer)
-	stays := c.Order != BlockWhileRunning
-	return fitting(func(fit fitter) error {
-		return s.settleOne(ctx, c, !stays, s.sql.postpone,
-			fit(delay.Milliseconds(), min(f.Attempts, maxCount), min(f.Rounds, maxCount), text, errType, group, stays)...)
+	staysHead := c.Order != BlockWhileRunning
+	return withASCIIFallback(func(encode encoder) error {
+		return s.settleOne(ctx, c, !staysHead, s.sql.postpone,
+			encode(delay.Milliseconds(), min(f.Attempts, MaxCount), min(f.Rounds, MaxCount), text, errType, group, staysHead)...)
 	})
 }
 
-// Release gives a claim back without charging anything, to be taken up again
-// after pause.
+// Release ends a claim without counting an attempt. The message is due again after
+// pause.
 func (s *Store) Release(ctx context.Context, c *Claim, pause time.Duration) error {
-	return s.free(ctx, []*Claim{c}, pause)
+	return s.release(ctx, []*Claim{c}, pause)
 }
 
-// HandBack is [Store.Release], at once, for claims that nobody has begun to
-// handle.
-func (s *Store) HandBack(ctx context.Context, claims []*Claim) error { return s.free(ctx, claims, 0) }
+// HandBack is [Store.Release] for claims whose handlers have not been called. The
+// messages are due at once.
+func (s *Store) HandBack(ctx context.Context, claims []*Claim) error {
+	return s.release(ctx, claims, 0)
+}
 
-func (s *Store) free(ctx context.Context, claims []*Claim, pause time.Duration) error {
+func (s *Store) release(ctx context.Context, claims []*Claim, pause time.Duration) error {
 	return s.settle(ctx, claims, nil, func(tx *sql.Tx, moved map[int64]bool) error {
 		return s.move(ctx, tx, moved, claims, s.sql.release, pause.Milliseconds())
 	})
 }
 
-// move runs a statement that moves the rows of claims on, guarded by their
-// tokens, and notes which it has moved.
+// move runs a statement that moves the rows of claims, guarded by their tokens, and
+// adds the ids of the moved rows to moved.
 func (s *Store) move(ctx context.Context, tx *sql.Tx, moved map[int64]bool, claims []*Claim, query string, args ...any) error {
 	if len(claims) == 0 {
 		return nil
 	}
-	ids, held := make([]int64, len(claims)), make([]string, len(claims))
+	ids, tokens := make([]int64, len(claims)), make([]string, len(claims))
 	for i, c := range claims {
-		ids[i], held[i] = c.ID, strconv.FormatInt(c.ID, 10)+" "+c.Token
+		ids[i], tokens[i] = c.ID, strconv.FormatInt(c.ID, 10)+" "+c.Token
 	}
-	return eachRow(ctx, tx, func(scan func(dest ...any) error) error {
+	return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var id int64
 		err := scan(&id)
 		moved[id] = true
 		return err
-	}, query, append([]any{s.dialect.List(ids), s.dialect.Strings(held)}, args...)...)
+	}, query, append([]any{s.dialect.List(ids), s.dialect.Strings(tokens)}, args...)...)
 }
 
-// settle runs move in a transaction of its own. A claim that it does not move
-// was lost. The keys are those of which claims are no longer the heads.
+// settle runs move in a transaction of its own. A claim that it does not move was
+// lost. The claims are no longer the heads of keys.
 func (s *Store) settle(
 	ctx context.Context, claims []*Claim, keys []Key, move func(tx *sql.Tx, moved map[int64]bool) error,
 ) error {
@@ -96,7 +99,7 @@ func (s *Store) settle(
 	})
 }
 
-// ended runs a transaction that ends claims, and notes that it has.
+// ended runs a transaction that ends claims, and marks the claims as settled.
 func ended(claims []*Claim, transaction func() (moved map[int64]bool, err error)) error {
 	failpoint.Hit("parked/settle")
 	moved, err := transaction()
@@ -114,8 +117,8 @@ func ended(claims []*Claim, transaction func() (moved map[int64]bool, err error)
 	return errors.Join(lost...)
 }
 
-// settleOne runs a statement that moves the row on, guarded by the token. With
-// leaves it is the head of its ordering key no longer.
+// settleOne runs a statement that moves one row, guarded by the token. With leaves
+// the row is no longer the head of its ordering key.
 func (s *Store) settleOne(ctx context.Context, c *Claim, leaves bool, query string, args ...any) error {
 	var keys []Key
 	if leaves {

@@ -15,17 +15,17 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// ErrClaimLost says that the lease of a claim ran out and the row has gone on
-// without its holder.
+// ErrClaimLost says that the lease of a claim ended, and that the row was claimed or
+// settled by others since.
 var ErrClaimLost = errors.New("parked: the claim was lost")
 
-// Store is the table.
+// Store is the table once_parked in one database.
 type Store struct {
 	db      *sql.DB
 	dialect dialect.Dialect
 	sql     queries
 
-	arrivals *arrivals
+	process *process
 }
 
 // NewStore returns the table that config names, in db.
@@ -37,42 +37,42 @@ func NewStore(db *sql.DB, config schema.Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{db: db, dialect: d, sql: newQueries(d), arrivals: arrivalsOf(db, d.Config().Table("parked"))}, nil
+	return &Store{db: db, dialect: d, sql: newQueries(d), process: processOf(db, d.Config().Table("parked"))}, nil
 }
 
 // DB returns the database of the table.
 func (s *Store) DB() *sql.DB { return s.db }
 
-// Dialect returns how to talk to it.
+// Dialect returns the dialect of the database.
 func (s *Store) Dialect() dialect.Dialect { return s.dialect }
 
-// Failure is what is remembered of an attempt that failed.
+// Failure describes the latest failed attempt of a message.
 type Failure struct {
 	Err      error
 	Reason   string
-	Attempts int // calls of the handler, in all
-	Rounds   int // of the retry policy, in all
+	Attempts int // calls of the handler in all
+	Rounds   int // rounds of the retry policy in all
 }
 
-// columns returns error text, type and fingerprint.
+// columns returns the text of the error, its type and the fingerprint.
 func (f Failure) columns(consumer string) (text, errType, group string) {
 	if f.Err == nil {
 		return "", "", ""
 	}
-	text = Clean(f.Err.Error(), maxError)
-	errType = Clean(errorType(f.Err), maxName)
+	text = Clean(f.Err.Error(), MaxError)
+	errType = Clean(errorType(f.Err), MaxName)
 	return text, errType, fingerprint(consumer, f.Reason, errType, text)
 }
 
-// Park stores a message that came from the transport, to be handled again
-// after delay. A copy that is parked already stays as it is.
+// Park stores a message that came from the transport. It is due after delay. If a
+// row of the message exists already, the row stays as it is.
 func (s *Store) Park(ctx context.Context, d *Delivery, msg *message.Message, f Failure, delay time.Duration) error {
 	text, errType, group := f.columns(d.Consumer)
-	return fitting(func(fit fitter) error {
+	return withASCIIFallback(func(encode encoder) error {
 		return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, s.sql.insertWaiting, fit(
-				Clean(d.Consumer, maxName), Clean(d.Topic, maxName), Clean(msg.UUID, maxName), tenant(msg), Digest(msg), Encode(msg),
-				delay.Milliseconds(), min(f.Attempts, maxCount), min(f.Rounds, maxCount), text, errType, group, f.Err != nil)...)
+			_, err := tx.ExecContext(ctx, s.sql.insertWaiting, encode(
+				Clean(d.Consumer, MaxName), Clean(d.Topic, MaxName), Clean(msg.UUID, MaxName), TenantOf(msg), Digest(msg), Encode(msg),
+				delay.Milliseconds(), min(f.Attempts, MaxCount), min(f.Rounds, MaxCount), text, errType, group, f.Err != nil)...)
 			if err != nil {
 				return fmt.Errorf("park message: %w", err)
 			}
@@ -82,14 +82,14 @@ func (s *Store) Park(ctx context.Context, d *Delivery, msg *message.Message, f F
 	})
 }
 
-// Tenant returns the value of the inbox's tenant column: a column of its own, so
-// that tools can filter on it.
+// Tenant returns the tenant of msg for the inbox, where a message without a
+// tenant has NULL. It has a column of its own so that tools can filter by it.
 func Tenant(msg *message.Message) any {
-	if id := tenant(msg); id != "" {
+	if id := TenantOf(msg); id != "" {
 		return id
 	}
 	return nil
 }
 
-// tenant returns whose turn it is when the message's is, or "".
-func tenant(msg *message.Message) string { return Clean(msg.Metadata[meta.TenantID], maxName) }
+// TenantOf returns the tenant of msg as it is stored in once_parked, or "".
+func TenantOf(msg *message.Message) string { return Clean(msg.Metadata[meta.TenantID], MaxName) }

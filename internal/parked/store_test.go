@@ -11,6 +11,7 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -49,7 +50,7 @@ func claim(t *testing.T, s *parked.Store, sel parked.Select) []parked.Claimed {
 	return claimed
 }
 
-func TestEachRowIsClaimedByOne(t *testing.T) {
+func TestEachRowIsClaimedOnce(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		const rows = 50
@@ -92,8 +93,8 @@ func TestEachRowIsClaimedByOne(t *testing.T) {
 	})
 }
 
-// Whoever lost the lease can no longer move the row.
-func TestALostClaimMovesNothing(t *testing.T) {
+// After the loss of the lease a claim cannot change the row.
+func TestLostClaimChangesNothing(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		deliver(t, s, "m1")
@@ -122,12 +123,12 @@ func TestALostClaimMovesNothing(t *testing.T) {
 		if err := s.Extend(t.Context(), time.Hour, []*parked.Claim{{ID: old.ID, Token: old.Token}}); err != nil {
 			t.Fatal(err)
 		}
-		if old.Held() || !current[0].Held() {
-			t.Errorf("the first claim is held: %t, the second: %t", old.Held(), current[0].Held())
+		if old.Leased() || !current[0].Leased() {
+			t.Errorf("the first claim is held: %t, the second: %t", old.Leased(), current[0].Leased())
 		}
-		entry, err := s.Get(t.Context(), current[0].ID)
-		if err != nil || entry.State != parked.Waiting || entry.Attempts != 0 || entry.DueAt.After(time.Now().Add(2*time.Minute)) {
-			t.Fatalf("%v, row %+v", err, entry)
+		row := rows.Parked(t, s)[0]
+		if row.State != parked.Waiting || row.Attempts != 0 || row.DueAt.After(time.Now().Add(2*time.Minute)) {
+			t.Fatalf("row %+v", row)
 		}
 		if err := s.Resolve(t.Context(), current[0].Claim); err != nil {
 			t.Fatal(err)
@@ -135,9 +136,9 @@ func TestALostClaimMovesNothing(t *testing.T) {
 	})
 }
 
-// A lease is renewed until somebody else has the row, even after its end, and is
-// known to hold from when it was asked for.
-func TestALeaseIsHeldWhileItIsRenewed(t *testing.T) {
+// A lease can be renewed after its end until another process has claimed the row. It
+// counts from the time at which the process asked for it.
+func TestRenewedLeaseContinues(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		deliver(t, s, "a", "b")
@@ -147,11 +148,11 @@ func TestALeaseIsHeldWhileItIsRenewed(t *testing.T) {
 		a, b := claims[0].Claim, claims[1].Claim
 		ended := func() {
 			t.Helper()
-			testkit.Eventually(t, 30*time.Second, "the leases are over", func() bool { return !a.Held() && !b.Held() })
+			testkit.Eventually(t, 30*time.Second, "the leases are over", func() bool { return !a.Leased() && !b.Leased() })
 		}
 		ended()
-		if err := s.Extend(t.Context(), time.Minute, []*parked.Claim{a}); err != nil || !a.Held() || b.Held() {
-			t.Fatalf("%v; held: %t and %t, though the first is renewed", err, a.Held(), b.Held())
+		if err := s.Extend(t.Context(), time.Minute, []*parked.Claim{a}); err != nil || !a.Leased() || b.Leased() {
+			t.Fatalf("%v; held: %t and %t, though the first is renewed", err, a.Leased(), b.Leased())
 		}
 		if err := s.Extend(t.Context(), time.Millisecond, []*parked.Claim{a, b}); err != nil {
 			t.Fatal(err)
@@ -167,108 +168,10 @@ func TestALeaseIsHeldWhileItIsRenewed(t *testing.T) {
 			return len(anew) == 2
 		})
 		for _, all := range [][]*parked.Claim{{a, b}, {anew[0], anew[1], a, b}} { // the same process may have done so
-			if err := s.Extend(t.Context(), time.Hour, all); err != nil || a.Held() || b.Held() {
-				t.Fatalf("%v; held: %t and %t, though others have them", err, a.Held(), b.Held())
+			if err := s.Extend(t.Context(), time.Hour, all); err != nil || a.Leased() || b.Leased() {
+				t.Fatalf("%v; held: %t and %t, though others have them", err, a.Leased(), b.Leased())
 			}
 		}
-	})
-}
-
-// Every row that is not final is found by the one sweep sooner or later, and
-// no final row ever is.
-func TestTrap20TheSweepFindsEveryRowThatIsNotFinal(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		s := newStore(t, db)
-		deliver(t, s, "released", "postponed", "abandoned", "quarantined", "replayed", "discarded", "done")
-		sel := selection
-		sel.Lease = time.Millisecond
-		byID := map[string]*parked.Claim{}
-		for _, c := range claim(t, s, sel) {
-			byID[c.Message.UUID] = c.Claim
-		}
-		act := parked.Act{Actor: "test", Why: "test"}
-		failure := parked.Failure{Err: errHandler}
-		for _, err := range []error{
-			s.Release(t.Context(), byID["released"], 0),
-			s.Postpone(t.Context(), "c", byID["postponed"], failure, time.Millisecond),
-			s.QuarantineClaim(t.Context(), "c", byID["quarantined"], failure),
-			s.QuarantineClaim(t.Context(), "c", byID["replayed"], failure),
-			s.QuarantineClaim(t.Context(), "c", byID["discarded"], failure),
-			s.Resolve(t.Context(), byID["done"]),
-			s.Replay(t.Context(), act, []int64{byID["replayed"].ID}),
-			s.Discard(t.Context(), act, []int64{byID["discarded"].ID}),
-		} {
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		found := map[string]bool{}
-		testkit.Eventually(t, 30*time.Second, "all waiting rows are claimed", func() bool {
-			for _, crashed := range []bool{false, true} {
-				sel := selection
-				sel.Crashed = crashed
-				for _, c := range claim(t, s, sel) {
-					found[c.Message.UUID] = true
-				}
-			}
-			return len(found) >= 4
-		})
-		if len(found) != 4 || !found["released"] || !found["postponed"] || !found["abandoned"] || !found["replayed"] {
-			t.Fatalf("found %v", found)
-		}
-	})
-}
-
-// A replayed message that was handled stays as the record of how it ended, and
-// a late copy of it is no new row.
-func TestAReplayedRowStaysOnRecord(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		s := newStore(t, db)
-		deliver(t, s, "m1")
-		c := claim(t, s, selection)[0]
-		if err := s.QuarantineClaim(t.Context(), "c", c.Claim, parked.Failure{Err: errHandler, Reason: "exhausted"}); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Replay(t.Context(), parked.Act{Actor: "ann"}, []int64{c.ID}); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Resolve(t.Context(), claim(t, s, selection)[0].Claim); err != nil {
-			t.Fatal(err)
-		}
-		deliver(t, s, "m1")
-		entries, err := s.List(t.Context(), parked.Filter{Limit: 10})
-		if err != nil || len(entries) != 1 || entries[0].State != parked.Resolved || entries[0].Error != errHandler.Error() {
-			t.Fatalf("%v, rows %+v", err, entries)
-		}
-	})
-}
-
-// The claim that puts a message into quarantine ended no process.
-func TestTrap48OnlyClaimsWhoseProcessEndedAreCrashes(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		s := newStore(t, db)
-		deliver(t, s, "m1")
-		quarantine := func(sel parked.Select, crashes int) {
-			t.Helper()
-			c := claim(t, s, sel)[0]
-			failure := parked.Failure{Err: errHandler}
-			if err := s.QuarantineClaim(t.Context(), "c", c.Claim, failure); err != nil {
-				t.Fatal(err)
-			}
-			if e, err := s.Get(t.Context(), c.ID); err != nil || e.Crashes != crashes {
-				t.Fatalf("%v, %d crashes, want %d", err, e.Crashes, crashes)
-			}
-			if err := s.Replay(t.Context(), parked.Act{Actor: "test"}, []int64{c.ID}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		quarantine(selection, 0)
-		short := selection
-		short.Lease = 0
-		claim(t, s, short) // and its process ends
-		crashed := selection
-		crashed.Crashed = true
-		quarantine(crashed, 1)
 	})
 }
 
@@ -285,12 +188,8 @@ func TestFailuresOfOneCauseHaveOneFingerprint(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		entries, err := s.List(t.Context(), parked.Filter{Limit: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
 		prints := map[string]string{}
-		for _, e := range entries {
+		for _, e := range rows.Parked(t, s) {
 			prints[e.MessageID] = e.Fingerprint
 		}
 		if prints["a"] != prints["b"] || prints["a"] == prints["c"] || prints["a"] == "" {

@@ -16,23 +16,23 @@ import (
 
 // Bounds of the text columns, in bytes.
 const (
-	maxName  = 255
-	maxError = 4096
+	MaxName  = 255
+	MaxError = 4096
 )
 
-// maxCount is the end of the columns of counts, which PostgreSQL has. A count
-// that somebody has set stays there.
-const maxCount = math.MaxInt32
+// MaxCount is the highest number that the columns of counts can store in PostgreSQL.
+// A count that was edited by hand to this number stays there.
+const MaxCount = math.MaxInt32
 
-var most = strconv.Itoa(maxCount)
+var maxCountText = strconv.Itoa(MaxCount)
 
-// oneMore is a count and one, for SQL.
-func oneMore(column string) string {
-	return "CASE WHEN " + column + " < " + most + " THEN " + column + " + 1 ELSE " + most + " END"
+// OneMore returns an SQL expression for the column plus one, at most MaxCount.
+func OneMore(column string) string {
+	return "CASE WHEN " + column + " < " + maxCountText + " THEN " + column + " + 1 ELSE " + maxCountText + " END"
 }
 
-// Clean returns text that a text column can hold: valid UTF-8, no NUL, at most
-// limit bytes.
+// Clean returns text in a form that a text column can store: valid UTF-8 without
+// NUL, at most limit bytes.
 func Clean(text string, limit int) string {
 	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 	if len(text) <= limit {
@@ -44,37 +44,36 @@ func Clean(text string, limit int) string {
 	return text[:limit]
 }
 
-// fitter returns the arguments of a statement as the database can store them.
-type fitter func(args ...any) []any
+// encoder returns the arguments of a statement in a form that the database can store.
+type encoder func(args ...any) []any
 
-// fitting runs do with the arguments of its statement as they are. If the
-// encoding of the database has no room for one of them, it runs do again with
-// all that is outside ASCII spelled out: what records a failure must not fail
-// for what the message says. The envelope, which is bytes, has the message as it
-// came.
-func fitting(do func(fit fitter) error) error {
+// withASCIIFallback runs do with the arguments of its statement unchanged. If the
+// encoding of the database cannot store one of them, it runs do again with escapes
+// for all characters outside ASCII: the text of a message must not prevent that its
+// failure is stored. The envelope has the message as it came, in bytes.
+func withASCIIFallback(do func(encode encoder) error) error {
 	err := do(func(args ...any) []any { return args })
 	if dialect.Unstorable(err) {
-		err = do(spelled)
+		err = do(inASCII)
 	}
 	return err
 }
 
-// spelled returns args with the texts among them in ASCII.
-func spelled(args ...any) []any {
+// inASCII returns args with every text in ASCII.
+func inASCII(args ...any) []any {
 	all := make([]any, len(args))
 	for i, arg := range args {
 		if text, ok := arg.(string); ok {
-			arg = spell(text)
+			arg = toASCII(text)
 		}
 		all[i] = arg
 	}
 	return all
 }
 
-// spell writes "<U+65E5>" in place of a letter outside ASCII: nothing in it has a
-// meaning in a list of texts, as a backslash would.
-func spell(text string) string {
+// toASCII replaces each character outside ASCII by an escape such as "<U+65E5>". In a
+// list of texts a backslash would have a meaning, the angle brackets have none.
+func toASCII(text string) string {
 	var b strings.Builder
 	for _, r := range text {
 		if r < utf8.RuneSelf {
@@ -86,21 +85,21 @@ func spell(text string) string {
 	return b.String()
 }
 
-// CheckName refuses a name that cannot be stored as it is, and so would not be
-// found by it again.
+// CheckName refuses a name that cannot be stored unchanged. It could not be found by
+// that name.
 func CheckName(name string) error {
-	if Clean(name, maxName) != name {
-		return fmt.Errorf("%.40q is longer than %d bytes, or no text", name, maxName)
+	if Clean(name, MaxName) != name {
+		return fmt.Errorf("%.40q is longer than %d bytes, or no text", name, MaxName)
 	}
 	return nil
 }
 
-// knownError is an error of which the row knows text and type already.
+// knownError is an error whose text and type come from the row.
 type knownError struct{ text, typ string }
 
 func (e knownError) Error() string { return e.text }
 
-// errorType names the type of the innermost error that says what went wrong.
+// errorType returns the type of the innermost wrapped error.
 func errorType(err error) string {
 	if known, ok := errors.AsType[knownError](err); ok {
 		return known.typ
@@ -114,11 +113,11 @@ func errorType(err error) string {
 	}
 }
 
-// varying is what differs between two occurrences of one fault: ids, numbers,
-// quoted values.
+// varying matches the parts of an error text that differ between two occurrences of
+// one fault: ids, numbers, quoted values.
 var varying = regexp.MustCompile(`"[^"]*"|'[^']*'|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|0x[0-9a-fA-F]+|[0-9]+`)
 
-// fingerprint groups failures of a consumer that have one cause.
+// fingerprint returns a text that failures of a consumer with one cause share.
 func fingerprint(consumer, reason, errType, text string) string {
 	sum := sha256.Sum256([]byte(consumer + "\x00" + reason + "\x00" + errType + "\x00" + varying.ReplaceAllString(text, "?")))
 	return hex.EncodeToString(sum[:8])

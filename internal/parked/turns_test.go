@@ -13,10 +13,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// crowd is more than any claim takes, many times over.
+// crowd is many times the number of rows of any claim.
 const crowd = 50_000
 
-// fill has so many rows wait, due since an hour ago.
+// fill inserts waiting rows, due since an hour ago.
 func fill(t *testing.T, db testkit.Database, class, tenant string, rows int) {
 	t.Helper()
 	numbers, due := `generate_series(1, %d) AS n`, `now() - interval '1 hour'`
@@ -42,13 +42,13 @@ func of(tenant, id string) *message.Message {
 	return msg
 }
 
-// rounds claims until so many rows of each that is wanted were claimed, and says
-// how many rows were of whom.
-func rounds(t *testing.T, s *parked.Store, limit int, want map[parked.Turn]int) (got map[parked.Turn]int) {
+// rounds claims until it has claimed the wanted numbers of rows. It returns the number
+// of claimed rows of each tenant and class.
+func rounds(t *testing.T, s *parked.Store, limit int, want map[parked.TenantTurn]int) (got map[parked.TenantTurn]int) {
 	t.Helper()
 	sel := selection
-	sel.Limit, sel.Turns = limit, &parked.Turns{}
-	got = map[parked.Turn]int{}
+	sel.Limit, sel.Turns = limit, &parked.TenantTurns{}
+	got = map[parked.TenantTurn]int{}
 	for {
 		claimed := claim(t, s, sel)
 		var claims []*parked.Claim
@@ -72,9 +72,9 @@ func rounds(t *testing.T, s *parked.Store, limit int, want map[parked.Turn]int) 
 	}
 }
 
-// Ten messages of one tenant are through with as many of the other, which has
-// waited longer and has thousands.
-func TestATenantWithManyDoesNotStarveOneWithFew(t *testing.T) {
+// Ten messages of one tenant need no more than as many of the other tenant, which
+// has thousands of older messages.
+func TestTenantWithManyRowsDoesNotDelayOthers(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for _, few := range []string{"", "a", "z"} {
 			s := newStore(t, db)
@@ -84,9 +84,9 @@ func TestATenantWithManyDoesNotStarveOneWithFew(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			live := parked.Turn{Class: "live", Tenant: few}
-			got := rounds(t, s, 4, map[parked.Turn]int{live: 10})
-			if many := got[parked.Turn{Class: "live", Tenant: "many"}]; many > 14 {
+			live := parked.TenantTurn{PriorityClass: "live", Tenant: few}
+			got := rounds(t, s, 4, map[parked.TenantTurn]int{live: 10})
+			if many := got[parked.TenantTurn{PriorityClass: "live", Tenant: "many"}]; many > 14 {
 				t.Errorf("tenant %q was done after %d rows of the other", few, many)
 			}
 			if _, err := db.ExecContext(t.Context(), `DELETE FROM once_parked`); err != nil {
@@ -96,39 +96,39 @@ func TestATenantWithManyDoesNotStarveOneWithFew(t *testing.T) {
 	})
 }
 
-// One at a time, as it is where a process has few handlers, is no less fair.
-func TestTurnsOfOne(t *testing.T) {
+// The turns are as fair in a process with few handlers, which claims one row at a
+// time.
+func TestTurnsWithLimitOne(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		fill(t, db, "live", "many", 100)
 		fill(t, db, "live", "few", 5)
 		fill(t, db, "live", "other", 5)
-		got := rounds(t, s, 1, map[parked.Turn]int{{Class: "live", Tenant: "few"}: 5, {Class: "live", Tenant: "other"}: 5})
-		if many := got[parked.Turn{Class: "live", Tenant: "many"}]; many < 4 || many > 6 {
+		got := rounds(t, s, 1, map[parked.TenantTurn]int{{PriorityClass: "live", Tenant: "few"}: 5, {PriorityClass: "live", Tenant: "other"}: 5})
+		if many := got[parked.TenantTurn{PriorityClass: "live", Tenant: "many"}]; many < 4 || many > 6 {
 			t.Errorf("%v, want them to take turns", got)
 		}
 	})
 }
 
-// A big replay, and retries that have all become due, have their share and no
-// more; and they have it.
-func TestReplaysAndRetriesHaveAShare(t *testing.T) {
+// A large replay and many due retries get their shares and no more.
+func TestPriorityClassesGetTheirShares(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		fill(t, db, "replay", "", crowd)
 		fill(t, db, "retry", "", crowd)
 		fill(t, db, "live", "", 400)
-		live := parked.Turn{Class: "live"}
-		got := rounds(t, s, 7, map[parked.Turn]int{live: 400})
-		if got[parked.Turn{Class: "replay"}] != 100 || got[parked.Turn{Class: "retry"}] != 200 {
+		live := parked.TenantTurn{PriorityClass: "live"}
+		got := rounds(t, s, 7, map[parked.TenantTurn]int{live: 400})
+		if got[parked.TenantTurn{PriorityClass: "replay"}] != 100 || got[parked.TenantTurn{PriorityClass: "retry"}] != 200 {
 			t.Errorf("beside 400 live rows were claimed %v", got)
 		}
 	})
 }
 
-// Of retries most are not due. Whoever has one that is does not wait until a
-// walk has come to all the others, and is not behind one with thousands.
-func TestARetryIsFoundAmongManyTenants(t *testing.T) {
+// Most retries are not due. A tenant with a due retry does not wait until a walk has
+// visited all tenants, nor behind a tenant with thousands.
+func TestDueRetryIsFoundAmongManyTenants(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		for n := range 300 {
@@ -145,35 +145,34 @@ func TestARetryIsFoundAmongManyTenants(t *testing.T) {
 		}
 		fill(t, db, "retry", "many", crowd)
 		fill(t, db, "retry", "zz", 10)
-		got := rounds(t, s, 4, map[parked.Turn]int{{Class: "retry", Tenant: "zz"}: 10})
-		if many := got[parked.Turn{Class: "retry", Tenant: "many"}]; many > 150 { // five looks to go round
+		got := rounds(t, s, 4, map[parked.TenantTurn]int{{PriorityClass: "retry", Tenant: "zz"}: 10})
+		if many := got[parked.TenantTurn{PriorityClass: "retry", Tenant: "many"}]; many > 150 { // five looks to go round
 			t.Errorf("the few were done after %d rows of the other", many)
 		}
 	})
 }
 
-// With more tenants than one look comes to, each has its turn, also the one with
-// many rows.
-func TestManyTenantsGoRound(t *testing.T) {
+// If there are more tenants than one walk visits, each of them gets a turn.
+func TestEachOfManyTenantsGetsATurn(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		const tenants = 500
-		want := map[parked.Turn]int{}
+		want := map[parked.TenantTurn]int{}
 		for n := range tenants {
 			name := fmt.Sprintf("%03d", n)
 			fill(t, db, "live", name, 3)
-			want[parked.Turn{Class: "live", Tenant: name}] = 3
+			want[parked.TenantTurn{PriorityClass: "live", Tenant: name}] = 3
 		}
 		fill(t, db, "live", "250-many", crowd)
 		got := rounds(t, s, 100, want)
-		if many := got[parked.Turn{Class: "live", Tenant: "250-many"}]; many < 3 || many > 200 {
+		if many := got[parked.TenantTurn{PriorityClass: "live", Tenant: "250-many"}]; many < 3 || many > 200 {
 			t.Errorf("%d rows of the one with many, %d turns for each of the others", many, 3)
 		}
 	})
 }
 
-// What is asked for is claimed, whoever has it.
-func TestAClaimIsFilled(t *testing.T) {
+// A claim gets as many rows as it asked for, if other tenants have them.
+func TestUnusedSharesGoToOtherTenants(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		fill(t, db, "live", "many", 1000)
@@ -185,8 +184,7 @@ func TestAClaimIsFilled(t *testing.T) {
 	})
 }
 
-// In which class a row waits.
-func TestLanes(t *testing.T) {
+func TestPriorityClassOfARow(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		class := func(id string) (class string) {
@@ -198,7 +196,7 @@ func TestLanes(t *testing.T) {
 		}
 		d := &parked.Delivery{Consumer: "c", Topic: "t"}
 		failure := parked.Failure{Err: errHandler, Reason: "exhausted"}
-		deliver(t, s, "stored", "postponed", "released", "paused", "replayed")
+		deliver(t, s, "stored", "postponed", "released", "paused")
 		for id, delay := range map[string]time.Duration{"redelivered": 0, "failed": time.Hour} {
 			if err := s.Park(t.Context(), d, of("", id), failure, delay); err != nil {
 				t.Fatal(err)
@@ -213,10 +211,6 @@ func TestLanes(t *testing.T) {
 				err = s.Release(t.Context(), c.Claim, 0)
 			case "paused":
 				err = s.Release(t.Context(), c.Claim, time.Minute)
-			case "replayed":
-				if err = s.QuarantineClaim(t.Context(), "c", c.Claim, failure); err == nil {
-					err = s.Replay(t.Context(), parked.Act{Actor: "ann"}, []int64{c.ID})
-				}
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -224,7 +218,7 @@ func TestLanes(t *testing.T) {
 		}
 		for id, want := range map[string]string{
 			"stored": "live", "redelivered": "live", "released": "live",
-			"failed": "retry", "postponed": "retry", "paused": "retry", "replayed": "replay",
+			"failed": "retry", "postponed": "retry", "paused": "retry",
 		} {
 			if got := class(id); got != want {
 				t.Errorf("%s waits in %s, not %s", id, got, want)
@@ -233,8 +227,8 @@ func TestLanes(t *testing.T) {
 	})
 }
 
-// A tenant's name is anybody's: it is cleaned and bounded, and takes its turn.
-func TestTenantsOfAnyName(t *testing.T) {
+// Tenant names are user input: they are cleaned and bounded.
+func TestTenantNamesAreCleaned(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		names := []string{"", "\x00", "a\xffb", `quote " and \ and '`, "{a,b}", "ünïcode 🐇", strings.Repeat("long", 1000)}

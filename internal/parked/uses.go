@@ -8,15 +8,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Use is a subscription of this process that runs under a consumer's name.
+// Use is a subscription of this process under a consumer's name.
 type Use struct {
 	shared  bool
-	over    <-chan struct{} // closed when it takes no more messages
+	over    <-chan struct{} // closed when the subscription ends
 	handler atomic.Pointer[string]
 }
 
-// Handler returns the name of the handler that has the messages, or "" before the
-// first one.
+// Handler returns the name of the handler that gets the messages, or "" before the
+// first message.
 func (u *Use) Handler() string {
 	if u == nil {
 		return ""
@@ -27,7 +27,7 @@ func (u *Use) Handler() string {
 	return ""
 }
 
-// By notes which handler has the messages, from the context of one of them.
+// By sets the name of the handler from the context of the first message.
 func (u *Use) By(ctx context.Context) {
 	if u == nil || u.handler.Load() != nil {
 		return
@@ -46,7 +46,7 @@ func (u *Use) runs() bool {
 	}
 }
 
-// InUseError says that a subscription of this process runs under the name of a
+// InUseError says that a subscription of this process already uses the name of the
 // consumer.
 type InUseError struct{ Consumer, Topic, Handler string }
 
@@ -60,42 +60,43 @@ func (e *InUseError) Error() string {
 
 type usedName struct{ consumer, topic string }
 
-// Use takes the name of a consumer for a subscription to topic, which runs until
-// over is closed; drop is to be called after that. It is an [InUseError] if
-// another one through the same *sql.DB runs under that name, unless both are
-// shared.
+// Use reserves the name of a consumer for a subscription to topic, until over is
+// closed. Call drop after that. Use returns an [InUseError] if a subscription through
+// the same *sql.DB has the name, unless both are shared.
 func (s *Store) Use(consumer, topic string, shared bool, over <-chan struct{}) (use *Use, drop func(), err error) {
-	a, name := s.arrivals, usedName{consumer, topic}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for other := range a.uses[name] {
+	p, name := s.process, usedName{consumer, topic}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for other := range p.uses[name] {
 		if other.runs() && (!shared || !other.shared) {
 			return nil, nil, &InUseError{consumer, topic, other.Handler()}
 		}
 	}
 	use = &Use{shared: shared, over: over}
-	if a.uses == nil {
-		a.uses = map[usedName]map[*Use]struct{}{}
+	if p.uses == nil {
+		p.uses = map[usedName]map[*Use]struct{}{}
 	}
-	if a.uses[name] == nil {
-		a.uses[name] = map[*Use]struct{}{}
+	if p.uses[name] == nil {
+		p.uses[name] = map[*Use]struct{}{}
 	}
-	a.uses[name][use] = struct{}{}
+	p.uses[name][use] = struct{}{}
 	return use, func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		delete(a.uses[name], use)
-		if len(a.uses[name]) == 0 {
-			delete(a.uses, name)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.uses[name], use)
+		if len(p.uses[name]) == 0 {
+			delete(p.uses, name)
 		}
 	}, nil
 }
 
-// used says whether a subscription of this process runs under the name.
-func (a *arrivals) used(consumer, topic string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for use := range a.uses[usedName{consumer, topic}] {
+// Runs reports whether a subscription of this process runs under the name of
+// the consumer on topic.
+func (s *Store) Runs(consumer, topic string) bool {
+	p := s.process
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for use := range p.uses[usedName{consumer, topic}] {
 		if use.runs() {
 			return true
 		}

@@ -1,6 +1,6 @@
-// Package routed looks at what was added to a Watermill router. The router
-// shows no more than the names of its handlers, so this reads its fields. It is
-// the only package that does.
+// Package routed returns the handlers of a Watermill router with their middlewares. The
+// router's API returns the names of handlers only, so routed reads the router's
+// unexported fields. No other package does that.
 package routed
 
 import (
@@ -17,25 +17,24 @@ import (
 // Handler is a handler of a router.
 type Handler struct {
 	Name         string
-	Topic        string // that it subscribes to
-	PublishTopic string // of the messages that it returns, or ""
+	Topic        string // topic of the subscription
+	PublishTopic string // topic of returned messages, or ""
 	Subscriber   message.Subscriber
 
-	// Chain is the router's middleware for it, then its own, then its function,
-	// from the outside in.
+	// Chain lists the router's middlewares, the handler's middlewares and the handler's
+	// function, from the outside in.
 	Chain []Func
 }
 
-// Func is a function: its name with the package, and the file that has it.
+// Func names a function with its package, and the file that defines it.
 type Func struct{ Name, File string }
 
-// Handlers returns the handlers of router, sorted by name. It fails if the
-// router of this version of Watermill has other fields. It must not be called
-// while handlers are added.
+// Handlers returns the handlers of router, sorted by name. It fails if this version of
+// Watermill's router has other fields. Do not call it while handlers are added.
 func Handlers(router *message.Router) (found []Handler, err error) {
-	defer func() { // reflect panics where a field is not as expected
+	defer func() { // reflect panics if a field has another type
 		if value := recover(); value != nil {
-			found, err = nil, fmt.Errorf("the fields of Watermill's router are not known: %v", value)
+			found, err = nil, fmt.Errorf("this version of Watermill's router has unknown fields: %v", value)
 		}
 	}()
 	r := reflect.ValueOf(router).Elem()
@@ -79,21 +78,21 @@ func function(f reflect.Value) Func {
 	return Func{Name: code.Name(), File: file}
 }
 
-// subscriberIn returns the subscriber that a field holds, or nil. reflect gives
-// the value of an unexported field only through its address.
+// subscriberIn returns the subscriber in a field, or nil. reflect returns the value of an
+// unexported field only through its address.
 func subscriberIn(field reflect.Value) message.Subscriber {
 	sub, _ := reflect.TypeAssert[message.Subscriber](reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem())
 	return sub
 }
 
-// deepest bounds how many wrappers are looked into.
-const deepest = 10
+// maxDepth limits the number of nested wrappers in Find.
+const maxDepth = 10
 
-// Find returns the first T among sub and the subscribers that it wraps. A
-// wrapper is seen if it is a pointer to a struct that holds the other in a
-// field whose type is a subscriber.
+// Find returns the first T among sub and the subscribers that it wraps. It finds a
+// wrapped subscriber in a field of a subscriber type, if the wrapper is a pointer to a
+// struct.
 func Find[T any](sub message.Subscriber) (found T, ok bool) {
-	return find[T](sub, deepest)
+	return find[T](sub, maxDepth)
 }
 
 func find[T any](sub message.Subscriber, depth int) (found T, ok bool) {

@@ -12,12 +12,12 @@ import (
 	"strconv"
 )
 
-// ErrNotInstalled is in the error when the binaries of a server are missing.
+// ErrNotInstalled is the error for missing binaries of a server.
 var ErrNotInstalled = errors.New("not installed (scripts/deps.sh installs it)")
 
-// findDir returns the directory that holds all the named binaries: the one
-// asked for, or the first of the places that does. A place is a pattern, of
-// whose matches the newest comes first, or "$PATH".
+// findDir returns the directory with all named binaries: asked if it is set, or the
+// first matching place. A place is a file pattern, whose newest match comes first, or
+// "$PATH".
 func findDir(asked string, places []string, names ...string) (string, error) {
 	dirs := []string{asked}
 	if asked == "" {
@@ -42,15 +42,15 @@ func directories(place, name string) []string {
 		}
 		return []string{filepath.Dir(found)}
 	}
-	found, _ := filepath.Glob(place) // the patterns are right
+	found, _ := filepath.Glob(place) // it fails only for a wrong pattern
 	slices.SortFunc(found, func(a, b string) int { return cmp.Compare(version(b), version(a)) })
 	return found
 }
 
 var number = regexp.MustCompile(`\d+`)
 
-// version is the first number in a path: .../postgresql/16/bin is newer than
-// .../postgresql/9.6/bin.
+// version returns the first number in a path, so that .../postgresql/16/bin is newer
+// than .../postgresql/9.6/bin.
 func version(path string) int {
 	n, _ := strconv.Atoi(number.FindString(path))
 	return n

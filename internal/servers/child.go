@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// child is a process of ours, its output in a file. A nil one never ran.
+// child is a child process with its output in a file. A nil child never ran.
 type child struct {
 	cmd  *exec.Cmd
 	log  string
-	gone chan struct{} // closed when it was waited for
+	gone chan struct{} // closed when the process has ended
 }
 
-// startChild starts cmd in a process group of its own, so that a terminal's
-// Ctrl-C does not reach it, and lets the system send it lastSignal when this
-// process ends. Its output is appended to the file log.
+// startChild starts cmd in its own process group, so that Ctrl-C in a terminal does not
+// reach it. The system sends it lastSignal when this process ends. Its output is
+// appended to the file log.
 func startChild(cmd *exec.Cmd, log string, lastSignal syscall.Signal) (*child, error) {
 	output, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -37,14 +37,14 @@ func startChild(cmd *exec.Cmd, log string, lastSignal syscall.Signal) (*child, e
 	c := &child{cmd: cmd, log: log, gone: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// Linux takes the end of the thread that forked for the parent's end:
-		// the thread has to live as long as the child.
+		// Linux sends lastSignal when the thread that forked ends, so the thread must
+		// live as long as the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // that it ended counts, not how
+			_ = cmd.Wait() // the exit status does not matter
 			close(c.gone)
 		}
 	}()
@@ -68,8 +68,8 @@ func (c *child) running() bool {
 	}
 }
 
-// kill ends the child and all that descends from it, and returns when they
-// are gone. Everything is stopped first: what runs could still write, or fork.
+// kill kills the child and all its descendants, and returns when they have ended. It
+// stops all processes first, because a running process could still write or fork.
 func (c *child) kill() {
 	if c.running() {
 		tree := stopAll(c.pid())
@@ -79,13 +79,13 @@ func (c *child) kill() {
 	}
 }
 
-// stop sends a signal that the child should end on, and kills what has not
-// ended in time.
+// stop sends a signal that should end the child. It kills the processes that are still
+// running after patience.
 func (c *child) stop(signal syscall.Signal, patience time.Duration) {
 	if !c.running() {
 		return
 	}
-	c.thaw() // what stands does not handle signals
+	c.thaw() // a stopped process does not handle signals
 	tree := descendants(processes(), c.pid())
 	_ = c.cmd.Process.Signal(signal)
 	select {
@@ -96,7 +96,7 @@ func (c *child) stop(signal syscall.Signal, patience time.Duration) {
 	}
 }
 
-// freeze stops the child and all that descends from it where they are.
+// freeze stops the child and all its descendants with SIGSTOP.
 func (c *child) freeze() {
 	if c.running() {
 		stopAll(c.pid())
@@ -109,7 +109,7 @@ func (c *child) thaw() {
 	}
 }
 
-// failure is an error with the end of the child's log.
+// failure returns an error with the end of the child's log.
 func (c *child) failure(what string) error {
 	return fmt.Errorf("%s; the end of its log (%s):\n%s", what, filepath.Base(c.log), tail(c.log))
 }

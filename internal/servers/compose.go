@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// compose starts the server in a container. It is not stopped afterwards: it
-// has the default port, so that others may have found it there meanwhile.
+// compose starts the server in a container. The container keeps running, because other
+// processes may have found it on the default port meanwhile.
 func (s search) compose(ctx context.Context, file string) error {
 	if err := dockerAnswers(ctx); err != nil {
 		return err
@@ -32,7 +32,7 @@ func (s search) compose(ctx context.Context, file string) error {
 	return nil
 }
 
-// dockerAnswers asks the daemon: where the client is, it need not be.
+// dockerAnswers checks that the docker daemon runs; the client alone does not suffice.
 func dockerAnswers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -42,8 +42,8 @@ func dockerAnswers(ctx context.Context) error {
 	return nil
 }
 
-// findComposeFile looks beside the go.mod of the module we are in, from the
-// working directory upwards; the module of the tests lies within another.
+// findComposeFile returns the compose.yaml next to a go.mod, in the working directory or
+// above it. It skips a go.mod without one, because modules are nested.
 func findComposeFile() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -57,7 +57,7 @@ func findComposeFile() (string, error) {
 		case composeErr == nil && moduleErr == nil:
 			return file, nil
 		case dir == filepath.Dir(dir):
-			return "", errors.New("no compose.yaml from the working directory upwards")
+			return "", errors.New("no compose.yaml in the working directory or above it")
 		}
 	}
 }

@@ -12,15 +12,15 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// ctlVariable holds the rabbitmqctl of the broker that AMQP_URL names, as in
-// "sudo -n rabbitmqctl".
+// ctlVariable names the environment variable with the rabbitmqctl command for the broker
+// of AMQP_URL, for example "sudo -n rabbitmqctl".
 const ctlVariable = "RABBITMQCTL"
 
-// Ctl is the command line of a rabbitmqctl that speaks to a certain broker.
+// Ctl is the command line of a rabbitmqctl for one broker.
 type Ctl []string
 
-// Run runs rabbitmqctl with args and input, and returns what it wrote. It
-// takes about half a second.
+// Run runs rabbitmqctl with args and input, and returns its output. It takes about half
+// a second.
 func (c Ctl) Run(ctx context.Context, input string, args ...string) (string, error) {
 	line := slices.Concat(c, args)
 	command := exec.CommandContext(ctx, line[0], line[1:]...)
@@ -32,9 +32,10 @@ func (c Ctl) Run(ctx context.Context, input string, args ...string) (string, err
 	return string(output), nil
 }
 
-// ctlFor returns the rabbitmqctl for a broker that is not ours: that of the
-// environment; or that of PATH, which knows one node only, if the broker is
-// where this machine's own one listens; or nil.
+// ctlFor returns the rabbitmqctl for a broker that this package has not started: the
+// command of the environment, or rabbitmqctl in PATH if the broker listens on the
+// default port of this machine, because that command knows one node only. Otherwise it
+// returns nil.
 func ctlFor(url string) Ctl {
 	if command := strings.Fields(os.Getenv(ctlVariable)); len(command) > 0 {
 		return command

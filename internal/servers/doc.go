@@ -1,18 +1,21 @@
-// Package servers finds or starts the real PostgreSQL and RabbitMQ that the
-// tests, the measurements and the example run against.
+// Package servers finds or starts PostgreSQL and RabbitMQ servers for tests,
+// benchmarks and the example.
 //
-// [Resolve] looks for servers in this order, each of the two on its own:
+// [Resolve] looks for each of the two servers in this order:
 //
-//  1. PG_DSN and AMQP_URL, if they are set (and RABBITMQCTL, if it is not the
-//     one in PATH that speaks to that broker);
-//  2. the default ports on 127.0.0.1, if a server there lets us in;
-//  3. private servers from the binaries of this machine, as children;
-//  4. the repository's compose.yaml, if a docker daemon answers.
+//  1. PG_DSN and AMQP_URL, if they are set. Set RABBITMQCTL too if rabbitmqctl in
+//     PATH does not connect to that broker.
+//  2. The default ports on 127.0.0.1, if a server there accepts the connection.
+//  3. Private servers from the binaries of this machine, as child processes.
+//  4. The repository's compose.yaml, if a docker daemon answers.
 //
-// [StartPostgres] and [StartRabbit] start private ones that a test may kill,
-// freeze and fill; [StartPgbouncer] puts a pooler in front. They listen on free
-// ports of 127.0.0.1, keep everything in a directory of their own, and on Linux
-// die with the process that started them, however that ends.
+// [StartPostgres] and [StartRabbit] start private servers that a test may kill,
+// freeze and fill. [StartPgbouncer] starts a pooler in front of a server. They listen
+// on free ports of 127.0.0.1 and store all files in their own directory. On Linux they
+// die with the process that has started them, even if that is killed.
 //
-// It runs on Linux and macOS.
+// The package runs on Linux and macOS.
+//
+// To read the code, start with resolve.go and search.go, then postgres.go and rabbit.go
+// with their *_start.go files, and child.go for processes.
 package servers

@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What tests have to see.
+// Internals for tests.
 
 func (p *Postgres) Processes() []int { return descendants(processes(), p.server.pid()) }
 
 func (p *Postgres) Dir() string { return p.dir.path }
 
-// SharedMemory says whether the server's segment exists.
+// SharedMemory reports whether a shared memory segment exists.
 func (p *Postgres) SharedMemory(id int) bool {
 	_, err := unix.SysvShmCtl(id, unix.IPC_STAT, new(unix.SysvShmDesc))
 	return err == nil
@@ -30,7 +30,7 @@ func (r *Rabbit) Processes() []int {
 
 func (r *Rabbit) Dir() string { return r.dir.path }
 
-// Left returns those of the processes that still run.
+// Left returns the processes that still run.
 func Left(pids []int) []int {
 	all := processes()
 	return slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return all[pid].gone() })

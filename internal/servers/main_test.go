@@ -14,7 +14,7 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// mustBeGone fails if a process still runs, or the directory still exists.
+// mustBeGone fails the test if a process still runs, or the directory still exists.
 func mustBeGone(t *testing.T, left []int, dir string) {
 	t.Helper()
 	if len(left) > 0 {

@@ -16,13 +16,13 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// holdVariable makes this test a process that starts servers and waits.
+// holdVariable makes this test program start servers and wait.
 const holdVariable = "SERVERS_TEST_HOLD"
 
-// held are the servers of such a process.
+// held describes the servers of such a process.
 type held struct {
-	Roots     []int  `json:"roots"`     // one of each server
-	Processes []int  `json:"processes"` // all of them
+	Roots     []int  `json:"roots"`     // the first process of each server
+	Processes []int  `json:"processes"` // all processes
 	Error     string `json:"error"`
 }
 
@@ -32,13 +32,13 @@ func (h *held) add(server interface{ Processes() []int }) {
 	h.Processes = append(h.Processes, processes...)
 }
 
-// endThreads ends all threads that nobody holds: one that goroutines have
-// locked ends with them. The servers have to survive that.
+// endThreads ends all unlocked threads, by locking each in a goroutine that ends. The
+// servers must survive that.
 func endThreads() {
-	const more = 100 // than there are
+	const count = 100 // more than the threads of the process
 	var locked, ended sync.WaitGroup
-	locked.Add(more)
-	for range more {
+	locked.Add(count)
+	for range count {
 		ended.Go(func() {
 			runtime.LockOSThread()
 			locked.Done()
@@ -48,7 +48,7 @@ func endThreads() {
 	ended.Wait()
 }
 
-// hold starts servers, says what they are, and waits to be killed.
+// hold starts servers, prints their processes, and waits until it is killed.
 func hold() {
 	var h held
 	ctx := context.Background()
@@ -77,7 +77,7 @@ func hold() {
 
 func TestServersDieWithAKilledProcess(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux tells a child that its parent has ended")
+		t.Skip("only Linux sends a signal to a child when its parent ends")
 	}
 	holder := osexec.Command(os.Args[0])
 	holder.Env = append(os.Environ(), holdVariable+"=1")
@@ -105,7 +105,7 @@ func TestServersDieWithAKilledProcess(t *testing.T) {
 		t.Fatal(h.Error)
 	}
 	if left := servers.Left(h.Roots); len(left) != 3 {
-		t.Fatalf("of the servers %v, %v run", h.Roots, left)
+		t.Fatalf("of the servers %v only %v run", h.Roots, left)
 	}
 
 	if err := holder.Process.Kill(); err != nil {

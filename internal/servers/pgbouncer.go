@@ -13,25 +13,25 @@ import (
 	"time"
 )
 
-// PgbouncerConfig says how a private pgbouncer is started.
+// PgbouncerConfig configures a private pgbouncer.
 type PgbouncerConfig struct {
-	// Server is where it leads, as a host and a port. Required.
+	// Server is the host and port of the PostgreSQL server. Required.
 	Server string
 
-	// User is who it is to the server, whoever its clients are. Defaults to
-	// postgres.
+	// User is the user of all connections to the server, whatever the users of the
+	// clients. Defaults to postgres.
 	User string
 
-	// Settings are lines of pgbouncer.ini, as "default_pool_size = 3". Defaults
-	// to transaction pooling, otherwise to pgbouncer's own.
+	// Settings are lines of pgbouncer.ini, for example "default_pool_size = 3". The
+	// defaults are transaction pooling, and otherwise pgbouncer's defaults.
 	Settings []string
 
-	// Patience is how long it may take to become ready. Defaults to 1 minute.
+	// Patience is how long the start may take. Defaults to 1 minute.
 	Patience time.Duration
 }
 
-// Pgbouncer is a private connection pooler, a child of this process. It lets
-// everybody in.
+// Pgbouncer is a private connection pooler, a child of this process. It accepts all
+// clients without a password.
 type Pgbouncer struct {
 	dir   tempDir
 	port  int
@@ -39,8 +39,8 @@ type Pgbouncer struct {
 	close func() error
 }
 
-// StartPgbouncer starts one. It is ready when StartPgbouncer returns. It refuses
-// to run as root, see [StartPostgres].
+// StartPgbouncer starts a pgbouncer and returns when it is ready. pgbouncer refuses to
+// run as root, see [StartPostgres].
 func StartPgbouncer(ctx context.Context, config PgbouncerConfig) (*Pgbouncer, error) {
 	p, err := startPgbouncer(ctx, config)
 	if err != nil {
@@ -54,7 +54,7 @@ func (p *Pgbouncer) DSN(database string) string {
 	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", loopback(p.port), database)
 }
 
-// Close ends it. Further calls return the same.
+// Close ends the pgbouncer. Further calls return the same error.
 func (p *Pgbouncer) Close() error { return p.close() }
 
 func startPgbouncer(ctx context.Context, config PgbouncerConfig) (*Pgbouncer, error) {
@@ -77,7 +77,7 @@ func startPgbouncer(ctx context.Context, config PgbouncerConfig) (*Pgbouncer, er
 		p.child.kill()
 		return p.dir.remove()
 	})
-	for range 3 { // somebody else may take the port at this very moment
+	for range 3 { // another process may take the port first
 		if p.port, err = freePort(); err == nil {
 			err = p.start(ctx, filepath.Join(binDir, "pgbouncer"), config)
 		}

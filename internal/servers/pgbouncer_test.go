@@ -9,7 +9,7 @@ import (
 
 // Two clients share the only connection to the server, one transaction after
 // the other.
-func TestPgbouncer(t *testing.T) {
+func TestPgbouncerSharesOneServerConnection(t *testing.T) {
 	pooler := testkit.PrivatePgbouncer(t, testkit.PrivatePostgres(t), "default_pool_size = 1")
 	var sessions []int
 	for range 2 {

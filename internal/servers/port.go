@@ -8,16 +8,16 @@ import (
 	"strconv"
 )
 
-// Ports come from below the range that systems give to outgoing connections
-// (32768 on Linux, 49152 on macOS). In that range a client that dials a killed
-// server again and again can be given the server's own port, is then connected
-// to itself, and keeps the server from coming back.
+// Ports come from below the range of outgoing connections (32768 on Linux, 49152 on
+// macOS). In that range a client that repeatedly dials a killed server may get the
+// server's port as its own. It is then connected to itself, and the server cannot
+// restart on the port.
 const (
 	lowestPort  = 15_000
 	highestPort = 32_000
 )
 
-// freePort returns a port of 127.0.0.1 nobody listens on.
+// freePort returns a port of 127.0.0.1 on which no process listens.
 func freePort() (int, error) {
 	for range 100 {
 		port := lowestPort + rand.IntN(highestPort-lowestPort)
@@ -28,7 +28,7 @@ func freePort() (int, error) {
 	return 0, errors.New("no free port on 127.0.0.1")
 }
 
-// taken says whether somebody has one of the ports.
+// taken reports whether a process listens on one of the ports.
 func taken(ports ...int) bool {
 	return slices.ContainsFunc(ports, func(port int) bool {
 		listener, err := net.Listen("tcp", loopback(port))

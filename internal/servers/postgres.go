@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// PostgresConfig says how a private PostgreSQL is started.
+// PostgresConfig configures a private PostgreSQL.
 type PostgresConfig struct {
-	// BinDir holds postgres and initdb. Defaults to that of PATH, then to the
-	// newest where packages for Debian, Red Hat and Homebrew put it.
+	// BinDir is the directory of postgres and initdb. Defaults to the directory in PATH,
+	// then to the newest directory of the packages for Debian, Red Hat and Homebrew.
 	BinDir string
 
-	// Settings are lines of postgresql.conf, as "max_connections=20". Defaults
-	// to PostgreSQL's own, with 200 connections.
+	// Settings are lines of postgresql.conf, for example "max_connections=20". The
+	// defaults are PostgreSQL's defaults with 200 connections.
 	Settings []string
 
-	// Patience is how long it may take to become ready. Defaults to 1 minute.
+	// Patience is how long the start may take. Defaults to 1 minute.
 	Patience time.Duration
 }
 
-// Postgres is a private PostgreSQL server, a child of this process. It trusts
-// everybody on 127.0.0.1; the superuser is postgres. Methods that change its
-// state must not be called at the same time.
+// Postgres is a private PostgreSQL server, a child of this process. It accepts all
+// clients on 127.0.0.1 without a password; the superuser is postgres. Do not call
+// methods that change its state concurrently.
 type Postgres struct {
 	config PostgresConfig
 	dir    tempDir
@@ -33,9 +33,9 @@ type Postgres struct {
 	close  func() error
 }
 
-// StartPostgres makes a new database cluster and starts a server for it. It is
-// ready when StartPostgres returns. PostgreSQL refuses to run as root: for
-// root it runs as the user postgres, or nobody.
+// StartPostgres creates a new database cluster, starts a server for it, and returns when
+// it is ready. PostgreSQL refuses to run as root: if this process is root, the server
+// runs as the user postgres, or nobody.
 func StartPostgres(ctx context.Context, config PostgresConfig) (*Postgres, error) {
 	p, err := startPostgres(ctx, config)
 	if err != nil {
@@ -44,24 +44,24 @@ func StartPostgres(ctx context.Context, config PostgresConfig) (*Postgres, error
 	return p, nil
 }
 
-// DSN returns the URL of one of its databases; "postgres" always exists.
+// DSN returns the URL of a database; "postgres" always exists.
 func (p *Postgres) DSN(database string) string {
 	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", p.Address(), database)
 }
 
-// Address returns the host and port it listens on.
+// Address returns the host and port of the server.
 func (p *Postgres) Address() string { return loopback(p.port) }
 
-// Kill ends the server and all its sessions with SIGKILL, and returns when
-// they are gone. What was committed is there after [Postgres.Restart].
+// Kill ends the server and all its sessions with SIGKILL, and returns when they have
+// ended. Committed data is there after [Postgres.Restart].
 func (p *Postgres) Kill() { p.server.kill() }
 
-// Stop ends the server as its operator would: sessions are cut off, and what
-// was committed is written to the tables.
+// Stop ends the server regularly (fast shutdown): it ends the sessions and writes
+// committed data to the tables.
 func (p *Postgres) Stop() { p.server.stop(syscall.SIGINT, p.config.Patience) }
 
-// Restart starts the server again, on the same port and with the same data,
-// and returns when it is ready. One that still runs is stopped first.
+// Restart starts the server again, on the same port and with the same data, and returns
+// when it is ready. It stops a running server first.
 func (p *Postgres) Restart(ctx context.Context) error {
 	p.Stop()
 	if err := p.start(ctx); err != nil {
@@ -70,18 +70,18 @@ func (p *Postgres) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Freeze stops the server and its sessions where they are: connections stay
-// open, nothing answers.
+// Freeze stops the server and its sessions with SIGSTOP: connections stay open, but
+// nothing answers.
 func (p *Postgres) Freeze() { p.server.freeze() }
 
-// Thaw lets it go on after [Postgres.Freeze].
+// Thaw continues the server after [Postgres.Freeze].
 func (p *Postgres) Thaw() { p.server.thaw() }
 
-// Close ends the server and removes its data. Further calls return the same.
+// Close ends the server and removes its data. Further calls return the same error.
 func (p *Postgres) Close() error { return p.close() }
 
 func (p *Postgres) discard() error {
-	// Nothing needs to be written any more, but its shared memory has to go.
+	// The data is not needed any more, but SIGKILL would leave shared memory behind.
 	p.server.stop(syscall.SIGQUIT, 10*time.Second)
 	removeSharedMemory(filepath.Join(p.data(), "postmaster.pid"))
 	return p.dir.remove()

@@ -38,7 +38,7 @@ func startPostgres(ctx context.Context, config PostgresConfig) (*Postgres, error
 	return p, nil
 }
 
-// findPostgres prefers the version in PATH, then the newest.
+// findPostgres prefers the version in PATH, and then the newest version.
 func findPostgres(asked string) (string, error) {
 	return findDir(asked, []string{
 		"$PATH",
@@ -52,7 +52,7 @@ func findPostgres(asked string) (string, error) {
 func (p *Postgres) initialise(ctx context.Context) error {
 	locale := "C.UTF-8"
 	if runtime.GOOS != "linux" {
-		locale = "C" // the only one that all others have
+		locale = "C" // the only locale on all other systems
 	}
 	command, err := p.command("initdb", "-D", p.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale="+locale, "--no-sync")
 	if err != nil {
@@ -75,7 +75,7 @@ func (p *Postgres) initialise(ctx context.Context) error {
 }
 
 func (p *Postgres) startOnFreePort(ctx context.Context) (err error) {
-	for range 3 { // somebody else may take the port at this very moment
+	for range 3 { // another process may take the port first
 		if p.port, err = freePort(); err != nil {
 			return err
 		}
@@ -91,8 +91,8 @@ func (p *Postgres) start(ctx context.Context) error {
 	for _, setting := range slices.Concat([]string{
 		"listen_addresses=127.0.0.1",
 		fmt.Sprintf("port=%d", p.port),
-		"unix_socket_directories=",        // none: the path of a socket has to be short
-		"dynamic_shared_memory_type=mmap", // in the directory, where it does not outlive a killed server
+		"unix_socket_directories=",        // none: a socket needs a short path
+		"dynamic_shared_memory_type=mmap", // in the data directory, so that it does not outlive a killed server
 		"max_connections=200",
 	}, p.config.Settings) {
 		args = append(args, "-c", setting)
@@ -109,7 +109,7 @@ func (p *Postgres) start(ctx context.Context) error {
 	err = await(ctx, server, "PostgreSQL", p.config.Patience, func(ctx context.Context) error {
 		data, err := askPostgres(ctx, p.DSN("postgres"), "SHOW data_directory")
 		if err == nil && data != p.data() {
-			err = errors.New("another server has its port")
+			err = errors.New("another server listens on the port")
 		}
 		return err
 	})
@@ -119,7 +119,8 @@ func (p *Postgres) start(ctx context.Context) error {
 	return err
 }
 
-// command runs a binary in the server's directory, as a user that it accepts.
+// command returns a command for a binary in the server's directory, as a user that
+// PostgreSQL accepts.
 func (p *Postgres) command(name string, args ...string) (*exec.Cmd, error) {
 	command := exec.Command(filepath.Join(p.config.BinDir, name), args...)
 	command.Dir = p.dir.path
@@ -132,8 +133,8 @@ func (p *Postgres) command(name string, args ...string) (*exec.Cmd, error) {
 	return command, os.Chown(p.dir.path, int(credential.Uid), int(credential.Gid))
 }
 
-// environmentWithout returns this process's environment but for variables that
-// begin with one of the prefixes: settings for other servers.
+// environmentWithout returns the environment of this process without variables that
+// begin with one of the prefixes, because they configure other servers.
 func environmentWithout(prefixes ...string) []string {
 	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
 		return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(variable, prefix) })

@@ -28,14 +28,14 @@ func exec(t *testing.T, db *sql.DB, query string) {
 	}
 }
 
-func TestPostgresKeepsWhatWasCommittedWhenKilled(t *testing.T) {
+func TestKilledPostgresKeepsCommits(t *testing.T) {
 	server := testkit.PrivatePostgres(t)
 	address := server.Address()
 	db := open(t, server.DSN("postgres"))
 	exec(t, db, "CREATE TABLE kept (id int)")
 	exec(t, db, "INSERT INTO kept VALUES (1)")
 
-	// A session that works must be gone too: it does not notice by itself.
+	// A running session must end too. It would not notice the end of the server by itself.
 	busy, err := db.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func TestPostgresKeepsWhatWasCommittedWhenKilled(t *testing.T) {
 		_, err := busy.ExecContext(context.WithoutCancel(t.Context()), "SELECT count(*) FROM generate_series(1, 1e12::bigint)")
 		ended <- err
 	}()
-	testkit.Eventually(t, 10*time.Second, "the session works", func() bool {
+	testkit.Eventually(t, 10*time.Second, "the session executes its query", func() bool {
 		var n int
 		err := db.QueryRowContext(t.Context(),
 			"SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%1e12%' AND pid <> pg_backend_pid()").Scan(&n)
@@ -64,13 +64,13 @@ func TestPostgresKeepsWhatWasCommittedWhenKilled(t *testing.T) {
 	if err := db.PingContext(t.Context()); err == nil {
 		t.Error("a killed server answers")
 	}
-	server.Kill() // one that is gone is no error
+	server.Kill() // a second Kill does nothing
 
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if server.Address() != address {
-		t.Errorf("it came back at %s, was at %s", server.Address(), address)
+		t.Errorf("the server restarted at %s, was at %s", server.Address(), address)
 	}
 	var n int
 	if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM kept").Scan(&n); err != nil || n != 1 {
@@ -96,9 +96,9 @@ func TestPostgresFreezesWithItsSessions(t *testing.T) {
 		_, err := session.ExecContext(context.WithoutCancel(t.Context()), "SELECT 1")
 		answered <- err
 	}()
-	// A context alone does not end lib/pq's handshake.
+	// A context does not end lib/pq's handshake.
 	if err := open(t, server.DSN("postgres")+"&connect_timeout=1").PingContext(t.Context()); err == nil {
-		t.Error("a frozen server took a connection")
+		t.Error("a frozen server accepted a connection")
 	}
 	select {
 	case err := <-answered:
@@ -113,7 +113,7 @@ func TestPostgresFreezesWithItsSessions(t *testing.T) {
 	_ = session.Close()
 }
 
-func TestPostgresLeavesNothing(t *testing.T) {
+func TestClosedPostgresLeavesNothing(t *testing.T) {
 	for name, end := range map[string]func(*servers.Postgres){
 		"running": func(*servers.Postgres) {},
 		"frozen":  (*servers.Postgres).Freeze,
@@ -140,7 +140,7 @@ func TestPostgresLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestPostgresThatCannotStartSaysWhy(t *testing.T) {
+func TestPostgresStartErrorHasLog(t *testing.T) {
 	_, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Settings: []string{"shared_buffers=nonsense"}})
 	if err == nil || !strings.Contains(err.Error(), `invalid value for parameter "shared_buffers"`) {
 		t.Errorf("got %v, want the end of the log", err)

@@ -6,21 +6,20 @@ import (
 	"time"
 )
 
-// process is one of the system's.
+// process is a process of the system.
 type process struct {
 	parent int
-	state  byte // as ps prints it: T is stopped, Z ended but not waited for
+	state  byte // as in ps: T is stopped, Z is a zombie
 }
 
-// gone says whether a process has ended. One that nobody waits for, as happens
-// below the first process of many containers, has too.
+// gone reports whether a process has ended. A zombie has ended too: in many containers
+// the first process does not wait for its children.
 func (p process) gone() bool { return p.state == 0 || p.state == 'Z' || p.state == 'X' }
 
 func (p process) stopped() bool { return p.state == 'T' }
 
-// descendants returns pid and all that descend from it. Servers put their
-// children into sessions of their own, where a signal to the process group
-// does not reach them.
+// descendants returns pid and all its descendants. A signal to the process group would
+// not reach all of them, because servers start children in their own sessions.
 func descendants(all map[int]process, pid int) []int {
 	tree := []int{pid}
 	for i := 0; i < len(tree); i++ {
@@ -35,11 +34,11 @@ func descendants(all map[int]process, pid int) []int {
 
 func signalAll(pids []int, signal syscall.Signal) {
 	for _, pid := range pids {
-		_ = syscall.Kill(pid, signal) // one that has just ended is no error
+		_ = syscall.Kill(pid, signal) // a process may have ended already
 	}
 }
 
-// killAll ends the processes that still run, and returns when they are gone.
+// killAll kills the processes that still run, and returns when they have ended.
 func killAll(pids []int) {
 	every(time.Millisecond, func() (done bool) {
 		all := processes()
@@ -49,8 +48,8 @@ func killAll(pids []int) {
 	})
 }
 
-// stopAll stops pid and all that descend from it, and returns them when they
-// stand. What is about to be stopped can still fork: it is looked at again.
+// stopAll stops pid and all its descendants, and returns them when all are stopped. It
+// looks again after each stop, because a process may fork before it is stopped.
 func stopAll(pid int) (tree []int) {
 	every(time.Millisecond, func() (done bool) {
 		all := processes()
@@ -62,7 +61,7 @@ func stopAll(pid int) (tree []int) {
 	return tree
 }
 
-// every calls step until it is done.
+// every calls step repeatedly until it returns true.
 func every(pause time.Duration, step func() (done bool)) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()

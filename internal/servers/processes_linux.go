@@ -8,10 +8,10 @@ import (
 	"syscall"
 )
 
-// dieWithParent has the kernel send a signal to a child when we end.
+// dieWithParent makes the kernel send a signal to a child when this process ends.
 func dieWithParent(attr *syscall.SysProcAttr, signal syscall.Signal) { attr.Pdeathsig = signal }
 
-// processes returns the system's, by their ids. It reads /proc itself, because
+// processes returns all processes of the system by their ids. It reads /proc, because
 // small systems have no ps.
 func processes() map[int]process {
 	all := make(map[int]process)
@@ -19,9 +19,9 @@ func processes() map[int]process {
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		if err != nil {
-			continue // it has just ended
+			continue // the process has ended meanwhile
 		}
-		// "pid (command) state parent ...", where the command may hold anything.
+		// "pid (command) state parent ...", where command may contain any characters.
 		fields := bytes.Fields(content[bytes.LastIndexByte(content, ')')+1:])
 		if len(fields) < 2 {
 			continue

@@ -9,13 +9,13 @@ import (
 	"syscall"
 )
 
-// dieWithParent does nothing where the system has no such thing.
+// dieWithParent does nothing, because this system has no such feature.
 func dieWithParent(*syscall.SysProcAttr, syscall.Signal) {}
 
-// processes returns the system's, by their ids.
+// processes returns all processes of the system by their ids.
 func processes() map[int]process {
 	all := make(map[int]process)
-	output, _ := exec.Command("ps", "-axo", "pid=,ppid=,state=").Output() // every such system has it
+	output, _ := exec.Command("ps", "-axo", "pid=,ppid=,state=").Output() // ps exists on every such system
 	for line := range strings.Lines(string(output)) {
 		fields := strings.Fields(line)
 		if len(fields) < 3 {

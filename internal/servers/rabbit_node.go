@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// node is where a broker and its tools find each other.
+// node is the name and the ports by which a broker and its tools find each other.
 type node struct {
 	name                 string
 	port, dist, epmdPort int
@@ -28,11 +28,11 @@ func newNode() (node, error) {
 	}, nil
 }
 
-// settings are the environment variables of the broker and its tools. Nothing
-// of /etc/rabbitmq is read, nothing outside of the directory is written.
+// settings returns the environment variables of the broker and its tools. With them they
+// do not read /etc/rabbitmq, and do not write outside of the directory.
 func (r *Rabbit) settings() []string {
 	return []string{
-		"HOME=" + r.dir.path, // of the cookie, which nodes and tools share
+		"HOME=" + r.dir.path, // directory of the cookie, which nodes and tools share
 		"RABBITMQ_NODENAME=" + r.node.name,
 		fmt.Sprintf("RABBITMQ_NODE_PORT=%d", r.node.port),
 		fmt.Sprintf("RABBITMQ_DIST_PORT=%d", r.node.dist),
@@ -49,12 +49,11 @@ func (r *Rabbit) settings() []string {
 		"RABBITMQ_LOG_BASE=" + r.path("log"),
 		"RABBITMQ_PID_FILE=" + r.path("pid"),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
-		"RUNNING_UNDER_SYSTEMD=1", // the script becomes the broker, instead of staying its parent
+		"RUNNING_UNDER_SYSTEMD=1", // the script replaces itself by the broker instead of staying its parent
 	}
 }
 
-// write makes the node's files: what it reads, and a rabbitmqctl that speaks
-// to this node.
+// write writes the node's configuration files and a rabbitmqctl script for this node.
 func (r *Rabbit) write() error {
 	config := append([]string{
 		"listeners.tcp.1 = " + loopback(r.node.port),
@@ -89,17 +88,17 @@ func (r *Rabbit) write() error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(r.path(cookie), secret, 0o400); err != nil && !os.IsPermission(err) { // it is there from the try before
+		if err := os.WriteFile(r.path(cookie), secret, 0o400); err != nil && !os.IsPermission(err) { // the previous try may have written it
 			return err
 		}
 	}
 	return os.MkdirAll(r.path("conf.d"), 0o700)
 }
 
-// cookie is the file in HOME of the secret that the nodes of a cluster share.
+// cookie is the file in HOME with the common secret of the nodes of a cluster.
 const cookie = ".erlang.cookie"
 
-// cluster is the name of the cluster that the node is in.
+// cluster returns the name of the node's cluster.
 func (r *Rabbit) cluster() string {
 	if peer := r.config.Peer; peer != nil {
 		return peer.cluster()
@@ -109,5 +108,5 @@ func (r *Rabbit) cluster() string {
 
 func lines(list []string) string { return strings.Join(list, "\n") + "\n" }
 
-// quote makes a word of a shell script.
+// quote quotes a word for a shell script.
 func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }

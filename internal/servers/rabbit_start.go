@@ -37,8 +37,8 @@ func startRabbit(ctx context.Context, config RabbitConfig) (*Rabbit, error) {
 	return r, nil
 }
 
-// findRabbit looks in PATH last: what Debian has there are wrappers that
-// change the user and know one node only.
+// findRabbit looks in PATH last, because Debian's commands there are wrappers that change
+// the user and know one node only.
 func findRabbit(asked string) (string, error) {
 	return findDir(asked, []string{
 		"/usr/lib/rabbitmq/bin",
@@ -60,7 +60,7 @@ func findEpmd() (string, error) {
 }
 
 func (r *Rabbit) startOnFreePorts(ctx context.Context, epmd string) (err error) {
-	for range 3 { // somebody else may take a port at this very moment
+	for range 3 { // another process may take a port first
 		if r.node, err = newNode(); err != nil {
 			return err
 		}
@@ -87,11 +87,11 @@ func (r *Rabbit) startOnFreePorts(ctx context.Context, epmd string) (err error) 
 	return err
 }
 
-// startEpmd starts it in the foreground: one that a node starts by itself is
-// nobody's child and outlives the node.
+// startEpmd starts Erlang's port mapper in the foreground. If the node started it, it
+// would not be a child of this process, and would outlive the node.
 func (r *Rabbit) startEpmd(ctx context.Context, binary string) error {
 	if r.config.Peer != nil {
-		return nil // its own is there
+		return nil // the peer's epmd runs already
 	}
 	command := exec.Command(binary, "-address", "127.0.0.1", "-port", strconv.Itoa(r.node.epmdPort))
 	command.Dir = r.dir.path
@@ -121,7 +121,7 @@ func (r *Rabbit) start(ctx context.Context) error {
 	err = await(ctx, server, "RabbitMQ", r.config.Patience, func(ctx context.Context) error {
 		cluster, err := askRabbit(ctx, r.URL("/"))
 		if err == nil && cluster != r.cluster() {
-			err = fmt.Errorf("another broker, %q, has its port", cluster)
+			err = fmt.Errorf("another broker, %q, listens on the port", cluster)
 		}
 		return err
 	})
@@ -131,7 +131,7 @@ func (r *Rabbit) start(ctx context.Context) error {
 	return err
 }
 
-// join makes the node one of its peer's cluster, if it has one.
+// join adds the node to the cluster of its peer, if it has a peer.
 func (r *Rabbit) join(ctx context.Context) error {
 	if r.config.Peer == nil {
 		return nil

@@ -49,7 +49,7 @@ func confirmed(t *testing.T, confirm *amqp.DeferredConfirmation, within time.Dur
 	return err == nil && acked
 }
 
-func TestRabbit(t *testing.T) {
+func TestRabbitSurvivesKillFreezeAndAlarm(t *testing.T) {
 	server := testkit.PrivateRabbit(t, "channel_max = 77")
 	processes := server.Processes()
 
@@ -64,7 +64,7 @@ func TestRabbit(t *testing.T) {
 		}
 	})
 
-	t.Run("KeepsWhatWasConfirmedWhenKilled", func(t *testing.T) {
+	t.Run("KilledBrokerKeepsConfirmedMessages", func(t *testing.T) {
 		channel := dial(t, server.URL("/"))
 		if _, err := channel.QueueDeclare(queue, true, false, false, false, nil); err != nil {
 			t.Fatal(err)
@@ -84,7 +84,7 @@ func TestRabbit(t *testing.T) {
 			t.Fatal(err)
 		}
 		if server.Address() != address {
-			t.Errorf("it came back at %s, was at %s", server.Address(), address)
+			t.Errorf("the server restarted at %s, was at %s", server.Address(), address)
 		}
 		delivery, ok, err := dial(t, server.URL("/")).Get(queue, true)
 		if err != nil || !ok || string(delivery.Body) != "before" {
@@ -144,7 +144,7 @@ func TestRabbit(t *testing.T) {
 	mustBeGone(t, servers.Left(processes), server.Dir())
 }
 
-func TestRabbitsSideBySide(t *testing.T) {
+func TestSeveralRabbitsRunSideBySide(t *testing.T) {
 	names := []string{"one", "other"}
 	brokers := make([]*servers.Rabbit, len(names))
 	for i, name := range names {

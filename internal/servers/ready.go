@@ -13,16 +13,16 @@ import (
 
 const probeTimeout = 5 * time.Second
 
-// askPostgres puts a query to a server: one that is starting, or frozen, opens
-// its port too. It returns the answer, which is one text.
+// askPostgres executes a query whose result is one text. An open port does not suffice as
+// a check, because a server that is starting or frozen has one too.
 func askPostgres(ctx context.Context, dsn, query string) (answer string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	config, err := pq.NewConfig(dsn)
 	if err != nil {
-		return "", errDSN // err could hold the password
+		return "", errDSN // err may contain the password
 	}
-	config.ConnectTimeout = 0 // it would take the dialer's deadline off
+	config.ConnectTimeout = 0 // otherwise it would remove the dialer's deadline
 	connector, err := pq.NewConnectorConfig(config)
 	if err != nil {
 		return "", err
@@ -34,13 +34,13 @@ func askPostgres(ctx context.Context, dsn, query string) (answer string, err err
 	return answer, err
 }
 
-// askRabbit logs in to a broker and opens the virtual host: one that is
-// starting does not let us. It returns the name of its cluster.
+// askRabbit logs in to a broker, opens the virtual host, and returns the name of the
+// cluster. A broker that is starting refuses that.
 func askRabbit(ctx context.Context, url string) (cluster string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	if _, err = amqp.ParseURI(url); err != nil {
-		return "", errURL // err could hold the password
+		return "", errURL // err may contain the password
 	}
 	conn, err := amqp.DialConfig(url, amqp.Config{Dial: dialer{ctx}.Dial})
 	if err != nil {
@@ -50,20 +50,20 @@ func askRabbit(ctx context.Context, url string) (cluster string, err error) {
 	return cluster, conn.Close()
 }
 
-// dialer makes connections that end with a context: neither of the two clients
-// gives up a handshake when its context does.
+// dialer makes connections that break when a context ends. Without it neither client
+// would end a handshake with its context.
 type dialer struct{ ctx context.Context }
 
 func (d dialer) Dial(network, address string) (net.Conn, error) {
 	return d.DialContext(d.ctx, network, address)
 }
 
-// DialTimeout is there for pq.Dialer.
+// DialTimeout implements pq.Dialer.
 func (d dialer) DialTimeout(network, address string, _ time.Duration) (net.Conn, error) {
 	return d.Dial(network, address)
 }
 
-// DialContext is there for pq.DialerContext.
+// DialContext implements pq.DialerContext.
 func (d dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, address)
 	if err != nil {
@@ -75,8 +75,8 @@ func (d dialer) DialContext(ctx context.Context, network, address string) (net.C
 	return conn, err
 }
 
-// await polls probe until it returns nil. It gives up when the child has
-// ended, or after patience.
+// await calls probe until it returns nil. It fails when the child has ended, or after
+// patience.
 func await(ctx context.Context, c *child, name string, patience time.Duration, probe func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -9,47 +9,46 @@ import (
 	"sync"
 )
 
-// ResolveConfig says where to look for servers.
+// ResolveConfig configures the search for servers.
 type ResolveConfig struct {
-	// Output is told what was chosen, and why: a line for each server.
-	// Defaults to nobody.
+	// Output receives one line for each server with the choice and its reason. Defaults to
+	// none.
 	Output io.Writer
 
-	// Private passes over the servers that run, and starts new ones from this
-	// machine's binaries. Defaults to false.
+	// Private skips running servers and starts new ones from the binaries of this machine.
+	// Defaults to false.
 	Private bool
 
-	// PostgresAddress and RabbitAddress are where servers are expected that
-	// nobody named. Default to 127.0.0.1:5432 and 127.0.0.1:5672.
+	// PostgresAddress and RabbitAddress are the addresses to try without PG_DSN and
+	// AMQP_URL. They default to 127.0.0.1:5432 and 127.0.0.1:5672.
 	PostgresAddress, RabbitAddress string
 
-	// Postgres and Rabbit are how private servers are started. Default to
-	// those of [StartPostgres] and [StartRabbit].
+	// Postgres and Rabbit configure private servers. They default to the defaults of
+	// [StartPostgres] and [StartRabbit].
 	Postgres PostgresConfig
 	Rabbit   RabbitConfig
 
-	// ComposeFile defaults to the compose.yaml beside the go.mod that is found
-	// from the working directory upwards.
+	// ComposeFile defaults to the compose.yaml next to a go.mod, in the working directory or
+	// above it.
 	ComposeFile string
 }
 
-// Server is one that was found, or started.
+// Server is a server that was found or started.
 type Server struct {
-	// URL is a PostgreSQL DSN or an AMQP URL. It may hold a password.
+	// URL is a PostgreSQL DSN or an AMQP URL. It may contain a password.
 	URL string
 
-	// Ctl is nil if there is none for the broker, and for PostgreSQL.
+	// Ctl is the rabbitmqctl of a broker. It is nil if none is known, and for PostgreSQL.
 	Ctl Ctl
 
 	how   string
 	close func() error
 }
 
-// Close stops the server if it was started for us. Further calls return the
-// same.
+// Close stops the server if Resolve has started it. Further calls return the same error.
 func (s *Server) Close() error { return s.close() }
 
-// Set is one of each.
+// Set is a PostgreSQL server and a RabbitMQ broker.
 type Set struct {
 	PGDSN   string
 	AMQPURL string
@@ -58,7 +57,7 @@ type Set struct {
 	ctl     Ctl
 }
 
-// Environment returns the variables by which a process finds these servers.
+// Environment returns the environment variables with which a process finds the servers.
 func (s *Set) Environment() []string {
 	variables := []string{"PG_DSN=" + s.PGDSN, "AMQP_URL=" + s.AMQPURL}
 	if s.ctl != nil {
@@ -67,8 +66,8 @@ func (s *Set) Environment() []string {
 	return variables
 }
 
-// Resolve finds or starts both servers; see the package for the order. Its
-// error says what to do when one cannot be had.
+// Resolve finds or starts both servers, in the order of the package documentation. If it
+// finds none, its error says what to do.
 func Resolve(ctx context.Context, config ResolveConfig) (*Set, error) {
 	config.Output = &oneAtATime{output: config.Output}
 	var postgres, rabbit *Server
@@ -91,7 +90,7 @@ func Resolve(ctx context.Context, config ResolveConfig) (*Set, error) {
 	return set, nil
 }
 
-// Close stops what was started, and only that.
+// Close stops the servers that Resolve has started.
 func (s *Set) Close() error {
 	errs := make([]error, len(s.servers))
 	for i, server := range s.servers {
@@ -100,7 +99,7 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// ResolvePostgres finds or starts PostgreSQL alone.
+// ResolvePostgres finds or starts a PostgreSQL server only.
 func ResolvePostgres(ctx context.Context, config ResolveConfig) (*Server, error) {
 	address := cmp.Or(config.PostgresAddress, "127.0.0.1:5432")
 	return search{
@@ -123,7 +122,7 @@ func ResolvePostgres(ctx context.Context, config ResolveConfig) (*Server, error)
 	}.run(ctx, config)
 }
 
-// ResolveRabbit finds or starts RabbitMQ alone.
+// ResolveRabbit finds or starts a RabbitMQ broker only.
 func ResolveRabbit(ctx context.Context, config ResolveConfig) (*Server, error) {
 	address := cmp.Or(config.RabbitAddress, "127.0.0.1:5672")
 	return search{
@@ -147,7 +146,7 @@ func ResolveRabbit(ctx context.Context, config ResolveConfig) (*Server, error) {
 	}.run(ctx, config)
 }
 
-// oneAtATime lets two write to one output.
+// oneAtATime is a writer for concurrent use.
 type oneAtATime struct {
 	mu     sync.Mutex
 	output io.Writer

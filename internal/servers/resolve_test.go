@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// elsewhere is where no servers are, and none can be started.
+// elsewhere returns a configuration without servers, and without binaries to start them.
 func elsewhere(t *testing.T) servers.ResolveConfig {
 	t.Helper()
 	t.Setenv("PG_DSN", "")
@@ -40,7 +40,8 @@ func closedPort(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// fakeDocker puts a docker into PATH, alone, and returns what it was called with.
+// fakeDocker sets PATH to a directory with a fake docker only. calls returns the
+// arguments of its calls.
 func fakeDocker(t *testing.T, script string) (calls func() string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -56,7 +57,7 @@ func fakeDocker(t *testing.T, script string) (calls func() string) {
 	}
 }
 
-func TestResolveTakesWhatTheEnvironmentNames(t *testing.T) {
+func TestResolveUsesServersOfTheEnvironment(t *testing.T) {
 	db, broker := testkit.Postgres(t), testkit.Rabbit(t)
 	config := elsewhere(t)
 	var said bytes.Buffer
@@ -78,18 +79,18 @@ func TestResolveTakesWhatTheEnvironmentNames(t *testing.T) {
 	}
 	for _, line := range []string{"PostgreSQL: that of PG_DSN\n", "RabbitMQ: that of AMQP_URL\n"} {
 		if !strings.Contains(said.String(), line) {
-			t.Errorf("it said %q, want %q", said.String(), line)
+			t.Errorf("the output is %q, want %q", said.String(), line)
 		}
 	}
 	if err := set.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := db.PingContext(t.Context()); err != nil {
-		t.Errorf("Close stopped what it had not started: %v", err)
+		t.Errorf("Close stopped a server that Resolve had not started: %v", err)
 	}
 }
 
-func TestTrap60_ResolveDoesNotPassOverWhatWasNamedNorShowItsPassword(t *testing.T) {
+func TestTrap60_ResolveFailsForUnusableVariablesWithoutShowingPasswords(t *testing.T) {
 	for name, address := range map[string]string{
 		"nobody answers": "127.0.0.1:1",
 		"bad port":       "127.0.0.1:nonsense",
@@ -115,7 +116,7 @@ func TestTrap60_ResolveDoesNotPassOverWhatWasNamedNorShowItsPassword(t *testing.
 	}
 }
 
-func TestResolveTakesWhatAnswersOnTheDefaultPorts(t *testing.T) {
+func TestResolveUsesServersOnTheDefaultPorts(t *testing.T) {
 	private := testkit.PrivatePostgres(t)
 	config := elsewhere(t)
 	config.PostgresAddress = private.Address()
@@ -130,10 +131,10 @@ func TestResolveTakesWhatAnswersOnTheDefaultPorts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := open(t, server.URL).PingContext(t.Context()); err != nil {
-		t.Errorf("Close stopped what it had not started: %v", err)
+		t.Errorf("Close stopped a server that Resolve had not started: %v", err)
 	}
 
-	// A port that is open is not enough.
+	// An open port does not suffice.
 	private.Freeze()
 	config.Postgres.BinDir = ""
 	server, err = servers.ResolvePostgres(t.Context(), config)
@@ -142,7 +143,7 @@ func TestResolveTakesWhatAnswersOnTheDefaultPorts(t *testing.T) {
 	}
 	defer func() { _ = server.Close() }()
 	if strings.Contains(server.URL, private.Address()) {
-		t.Error("took a server that does not answer")
+		t.Error("Resolve found a server that does not answer")
 	}
 }
 
@@ -171,7 +172,7 @@ func TestResolveStartsPrivateServers(t *testing.T) {
 			exec(t, db, "SELECT 1")
 			if !strings.HasPrefix(said.String(), "PostgreSQL: a private one, 127.0.0.1:") ||
 				!private && !strings.Contains(said.String(), config.PostgresAddress+": dial tcp") {
-				t.Errorf("it said %q", said.String())
+				t.Errorf("the output is %q", said.String())
 			}
 			for range 2 {
 				if err := server.Close(); err != nil {
@@ -179,14 +180,14 @@ func TestResolveStartsPrivateServers(t *testing.T) {
 				}
 			}
 			if err := db.PingContext(t.Context()); err == nil {
-				t.Error("Close left what it had started")
+				t.Error("Close did not stop a server that Resolve had started")
 			}
 		})
 	}
 }
 
 func TestResolveUsesComposeLast(t *testing.T) {
-	// The container is a server that answers when docker compose has run.
+	// The container is simulated by a server that answers after docker compose has run.
 	container := testkit.PrivatePostgres(t)
 	config := elsewhere(t)
 	config.PostgresAddress = container.Address()
@@ -215,13 +216,13 @@ func TestResolveUsesComposeLast(t *testing.T) {
 		t.Errorf("called docker with %q, want %q", calls(), want)
 	}
 	if !strings.Contains(said.String(), "compose.yaml") {
-		t.Errorf("it said %q", said.String())
+		t.Errorf("the output is %q", said.String())
 	}
 }
 
-func TestResolveSaysWhatIsMissing(t *testing.T) {
+func TestResolveErrorSaysWhatIsMissing(t *testing.T) {
 	config := elsewhere(t)
-	calls := fakeDocker(t, "exit 1") // a client without a daemon
+	calls := fakeDocker(t, "exit 1") // docker without its daemon
 	_, err := servers.Resolve(t.Context(), config)
 	if !errors.Is(err, servers.ErrNotInstalled) {
 		t.Fatalf("got %v", err)

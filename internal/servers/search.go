@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// search looks for one server, in the order of the package's documentation.
+// search finds one server, in the order of the package documentation.
 type search struct {
 	name     string // "PostgreSQL"
-	variable string // the environment variable that names a server
-	address  string // where one is expected that nobody named,
-	url      string // and its URL
-	service  string // its name in compose.yaml
+	variable string // environment variable with the URL of a server
+	address  string // address to try without the variable
+	url      string // URL of that address
+	service  string // name in compose.yaml
 
-	ask   func(ctx context.Context, url string) error // whether a server lets us in
+	ask   func(ctx context.Context, url string) error // checks that a server accepts the connection
 	start func(ctx context.Context) (*Server, error)  // starts a private one
-	ctl   func(url string) Ctl                        // for a server that is not ours; may be nil
+	ctl   func(url string) Ctl                        // for a server that was not started here; may be nil
 }
 
 func (s search) run(ctx context.Context, config ResolveConfig) (*Server, error) {
@@ -37,7 +37,7 @@ func (s search) find(ctx context.Context, config ResolveConfig) (*Server, error)
 		return s.start(ctx)
 	}
 	if url := os.Getenv(s.variable); url != "" {
-		// Somebody chose it: to use another one would be a surprise.
+		// The user has chosen this server, so do not use another.
 		if err := s.ask(ctx, url); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.variable, err)
 		}
@@ -64,7 +64,7 @@ func (s search) find(ctx context.Context, config ResolveConfig) (*Server, error)
 	return nil, errors.Join(append(reasons, err)...)
 }
 
-// running is a server that is not ours to stop.
+// running returns a server that Close must not stop.
 func (s search) running(url, how string) *Server {
 	server := &Server{URL: url, how: how, close: func() error { return nil }}
 	if s.ctl != nil {

@@ -8,17 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removeSharedMemory removes the segment that a killed PostgreSQL has left:
-// only its restart would, and systems allow a few thousand.
+// removeSharedMemory removes the shared memory segment of a killed PostgreSQL. Otherwise
+// only a restart would remove it, and systems allow a few thousand segments.
 func removeSharedMemory(pidFile string) {
 	if id := sharedMemoryID(pidFile); id >= 0 {
 		_, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil)
 	}
 }
 
-// sharedMemoryID returns the segment that is noted in the file postmaster.pid,
-// as the second number of the seventh line; -1 if there is none. A server that
-// ended by itself has removed both.
+// sharedMemoryID returns the id of the segment in the file postmaster.pid: the second
+// number of the seventh line. It returns -1 if there is none, because a server that ends
+// regularly removes both.
 func sharedMemoryID(pidFile string) int {
 	content, err := os.ReadFile(pidFile)
 	if err != nil {

@@ -12,9 +12,9 @@ const (
 	lockName  = "in-use"
 )
 
-// tempDir is a directory with a lock in it, which the system releases when
-// this process ends. So what a killed process has left behind can be told
-// from what is in use, and is removed by the next one.
+// tempDir is a directory with a lock file, whose lock the system releases when this
+// process ends. So the next process can recognise and remove directories of killed
+// processes.
 type tempDir struct {
 	path string
 	lock *os.File
@@ -34,8 +34,8 @@ func newTempDir(name string) (tempDir, error) {
 	return tempDir{path: path, lock: lock}, nil
 }
 
-// lockDir gives the lock its name only when it is held: nobody can see it
-// free before the owner ends.
+// lockDir renames the lock file to its final name only when it holds the lock, so that
+// no process sees an unlocked file before the owner ends.
 func lockDir(path string) (*os.File, error) {
 	lock, err := os.CreateTemp(path, lockName)
 	if err != nil {
@@ -58,8 +58,8 @@ func (d tempDir) remove() error {
 	return err
 }
 
-// sweepTempDirs removes the directories whose owners have ended. What cannot
-// be removed, because it is another user's, stays.
+// sweepTempDirs removes the directories whose owners have ended. It ignores directories
+// of other users, which it cannot remove.
 func sweepTempDirs() {
 	locks, _ := filepath.Glob(filepath.Join(os.TempDir(), dirPrefix+"*", lockName))
 	for _, name := range locks {

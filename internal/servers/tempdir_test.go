@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestDirectoriesOfTheDeadAreRemoved(t *testing.T) {
+func TestDirectoriesOfEndedProcessesAreRemoved(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	exists := func(dir tempDir) bool {
 		_, err := os.Stat(dir.path)
@@ -24,10 +24,10 @@ func TestDirectoriesOfTheDeadAreRemoved(t *testing.T) {
 	if !exists(dead) || !exists(living) {
 		t.Fatal("a directory that is in use was removed")
 	}
-	_ = dead.lock.Close() // as the system does when a process ends
+	_ = dead.lock.Close() // the system does that when a process ends
 	third := create()
 	if exists(dead) || !exists(living) {
-		t.Errorf("of the dead %v, of the living %v exists, want the latter", exists(dead), exists(living))
+		t.Errorf("the directory of the ended process exists: %v, of the running process: %v; want only the latter", exists(dead), exists(living))
 	}
 	for _, dir := range []tempDir{living, third} {
 		if err := dir.remove(); err != nil || exists(dir) {

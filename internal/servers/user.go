@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// unprivileged returns the user that a server which refuses root runs as, nil
-// if we are not root.
+// unprivileged returns the user for a server that refuses to run as root. It returns nil
+// if this process is not root.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil //nolint:nilnil // nil is what SysProcAttr takes for "the same user"
@@ -25,5 +25,5 @@ func unprivileged() (*syscall.Credential, error) {
 			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 		}
 	}
-	return nil, errors.New("it refuses to run as root, and there is neither a user postgres nor nobody")
+	return nil, errors.New("the server refuses to run as root, and there is neither a user postgres nor nobody")
 }

@@ -10,12 +10,12 @@ import (
 )
 
 var (
-	errDSN = errors.New("the DSN cannot be read: it must be postgres://user:password@host/database, or key=value pairs")
-	errURL = errors.New("the URL cannot be read: it must be amqp://user:password@host/, with special characters percent-encoded")
+	errDSN = errors.New("the DSN is invalid: it must be postgres://user:password@host/database, or key=value pairs")
+	errURL = errors.New("the URL is invalid: it must be amqp://user:password@host/, with special characters percent-encoded")
 )
 
-// CheckVariables names those of PG_DSN and AMQP_URL that are set and cannot be
-// read. It does not say why: parsers quote what may be the password.
+// CheckVariables returns an error that names PG_DSN or AMQP_URL if it is set but invalid.
+// The error does not say why, because parsers quote a possible password.
 func CheckVariables() error {
 	var errs []error
 	if dsn := os.Getenv("PG_DSN"); dsn != "" {

@@ -1,23 +1,23 @@
-// Package slot says in which part of the outbox a message belongs. Whatever
-// writes to the outbox must agree on it, or two forwarders would send messages
-// of one key.
+// Package slot maps messages to the slots of the outbox. Each forwarder owns some
+// slots. All writers of the outbox must use the same mapping; otherwise two forwarders
+// would send messages of one ordering key.
 package slot
 
-// Count is the number of rows of once_slots, fixed by the migration. A change
-// would move keys between owners while their messages wait.
+// Count is the number of slots: the rows of once_slots. The migration fixes it,
+// because a change would move ordering keys to other owners while their messages wait.
 const Count = 64
 
-// Of returns the slot of a message: that of its ordering key or, if key is
-// empty, of its id. It is FNV-1a, modulo Count: the same in every version of
-// this module.
+// Of returns the slot of a message with the given id and ordering key. It hashes the
+// key, or the id if key is empty, by FNV-1a modulo Count. The result must be the same
+// in every version of this module.
 func Of(id, key string) int {
-	of := key
-	if of == "" {
-		of = id
+	hashed := key
+	if hashed == "" {
+		hashed = id
 	}
 	hash := uint32(2166136261)
-	for i := range len(of) {
-		hash = (hash ^ uint32(of[i])) * 16777619
+	for i := range len(hashed) {
+		hash = (hash ^ uint32(hashed[i])) * 16777619
 	}
 	return int(hash % Count)
 }

@@ -1,5 +1,6 @@
-// Package start is what the parts of a consumer's chain tell about themselves
-// when a router starts, and which errors of a first connection may pass.
+// Package start describes the parts of a consumer's chain to once.Plugin, which
+// checks them when a router starts. It also says which connection errors may pass
+// by themselves.
 package start
 
 import (
@@ -17,57 +18,56 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Patience is how long a start waits for a database or a broker that cannot be
-// reached. After that the rest of the service starts without it.
+// Patience is how long a start waits for an unreachable database or broker. After
+// that the service starts without it.
 const Patience = 5 * time.Second
 
-// Part describes one part of a chain. A field that does not concern the part
-// is zero.
+// Part describes one part of a chain. A field that does not concern the part is
+// zero.
 type Part struct {
-	// Name is that of the package: "dedup", "retry", "poison", "inbox" or "sequence".
+	// Name is the package name: "dedup", "retry", "poison", "durable" or "sequence".
 	Name string
 
-	DB     *sql.DB // nil if the part works in the transactions of another
+	DB     *sql.DB // nil if the part uses the transactions of another part
 	Schema schema.Config
 	Logger watermill.LoggerAdapter
 
-	// Tables are those that the part uses, by their names without a prefix.
+	// Tables are the names of the part's tables, without a prefix.
 	Tables []string
 
-	// Consumer is dedup.Config.Consumer, Outbox whether there is a dedup.Config.Outbox.
+	// Consumer is dedup.Config.Consumer. Outbox says whether dedup.Config.Outbox is set.
 	Consumer string
 	Outbox   bool
 
-	// Retention is how long dedup remembers a message. Run removes what is older
-	// until its context ends; nil if another process does that.
+	// Retention is how long dedup remembers a message. Run removes older messages until
+	// its context ends; it is nil if another process removes them.
 	Retention time.Duration
 	Run       func(ctx context.Context) error
 
-	// Concurrency is how many parked messages each subscription of retry handles
-	// at once, and LongestDelay how long retry may try one message.
+	// Concurrency is how many parked messages each subscription of retry handles at
+	// once. LongestDelay is how long retry may retry one message.
 	Concurrency  int
 	LongestDelay time.Duration
 }
 
-// Pinger is a transport that can say whether its broker lets it in.
+// Pinger is a transport that can check its connection to the broker.
 type Pinger interface {
-	// Ping returns nil if the broker accepts the connection. MayPass tells a
-	// broker that cannot be reached from one that refuses.
+	// Ping returns nil if the broker accepts the connection. Use MayPass to tell an
+	// unreachable broker from a broker that refuses the connection.
 	Ping(ctx context.Context) error
 }
 
-// Named is a subscriber that knows which consumer it delivers to: retry's.
+// Named is a subscriber that knows its consumer's name, like retry's.
 type Named interface {
 	ConsumerName() string
 }
 
-// Sharer is a [Named] that may have told that other handlers have its
-// consumer's name on purpose.
+// Sharer is a [Named] subscriber whose consumer name several handlers may share.
 type Sharer interface {
 	SharesConsumer() bool
 }
 
-// Ping asks transport, if it is a [Pinger]. Otherwise it returns nil.
+// Ping pings transport if it is a [Pinger]. Otherwise it returns nil.
 func Ping(ctx context.Context, transport any) error {
 	if p, ok := transport.(Pinger); ok {
 		return p.Ping(ctx)
@@ -80,9 +80,9 @@ type (
 	unavailabler interface{ Unavailable() bool }
 )
 
-// MayPass reports whether err says that a server could not be reached or
-// cannot work now, so that the same attempt may succeed later. A wrong
-// password, an unknown database and an error that it does not know are final.
+// MayPass reports whether a later attempt may succeed, because err says that a server
+// is unreachable or cannot work now. A wrong password, an unknown database and all
+// unknown errors are final.
 func MayPass(err error) bool {
 	if err == nil {
 		return false

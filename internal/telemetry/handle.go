@@ -11,24 +11,23 @@ import (
 
 type handlingKey struct{}
 
-// Handling is the span of one attempt to handle a message. The middlewares of a
-// chain share it: the outermost begins and ends it, the innermost knows best
-// what came of it.
+// Handling is the span of one attempt to handle a message. The middlewares of a chain
+// share it: the outermost begins and ends it, and the innermost sets the outcome.
 type Handling struct {
-	span trace.Span // nil if nobody records one
-	told *told
-	own  bool
+	span   trace.Span // nil if no span is recorded
+	result *result
+	own    bool
 }
 
-type told struct {
+type result struct {
 	outcome string
 	failed  bool
 }
 
-// Handle begins the span of an attempt, or joins the one that is under way.
-// Unless ctx has a span of someone else's, it continues the trace that the
-// message brings; so does the returned context if no span is recorded. number
-// is the attempt's, from 1, or 0 if that is not known.
+// Handle begins the span of an attempt, or joins the current span of the attempt. The
+// span continues the trace in the message, unless ctx already has a span. If no span
+// is recorded, the returned context continues that trace all the same. number is the
+// number of the attempt, from 1, or 0 if it is unknown.
 func (t Tracer) Handle(
 	ctx context.Context, enabled bool, consumer, topic string, number int, msg *message.Message,
 ) (context.Context, Handling) {
@@ -50,27 +49,27 @@ func (t Tracer) Handle(
 	if number > 0 {
 		span.SetAttributes(attribute.Int(Attempt, number))
 	}
-	h := Handling{span: span, told: &told{}, own: true}
+	h := Handling{span: span, result: &result{}, own: true}
 	return context.WithValue(ctx, handlingKey{}, h), h
 }
 
-// End says what came of the attempt. Who has said so first is believed; who
-// began the span ends it. The error's text stays out of it: a handler may
-// quote anything.
+// End sets the outcome of the attempt. The first call of several middlewares counts,
+// and the middleware that began the span ends it. The span does not contain the text
+// of the error, because a handler's error may contain anything.
 func (h Handling) End(outcome string, failed bool) {
 	if h.span == nil {
 		return
 	}
-	if h.told.outcome == "" {
-		*h.told = told{outcome, failed}
+	if h.result.outcome == "" {
+		*h.result = result{outcome, failed}
 	}
 	if !h.own {
 		return
 	}
-	h.span.SetAttributes(attribute.String(Outcome, h.told.outcome))
-	if h.told.failed {
-		h.span.SetStatus(codes.Error, h.told.outcome)
-		h.span.SetAttributes(attribute.String(ErrorType, h.told.outcome))
+	h.span.SetAttributes(attribute.String(Outcome, h.result.outcome))
+	if h.result.failed {
+		h.span.SetStatus(codes.Error, h.result.outcome)
+		h.span.SetAttributes(attribute.String(ErrorType, h.result.outcome))
 	}
 	h.span.End()
 }

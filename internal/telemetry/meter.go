@@ -1,9 +1,12 @@
-// Package telemetry makes the instruments and spans of the library's packages
-// alike: names under "once.", attributes of which every value is known in
-// advance, series that are there before anything happens.
+// Package telemetry creates the metrics and spans of the library's packages by common
+// rules: names begin with "once.", every value of an attribute is known in advance,
+// and counters show their series before the first event.
 //
-// It knows the OpenTelemetry API alone. Providers that were not configured are
-// the global ones, which do nothing until the user sets others.
+// It uses the OpenTelemetry API only. The default providers are the global ones, which
+// do nothing until the user sets others.
+//
+// To read the code, start with names.go and meter.go (metrics), trace.go, handle.go and
+// quarantine.go (spans), then statscache.go.
 package telemetry
 
 import (
@@ -18,11 +21,11 @@ import (
 
 const scope = "github.com/watermill-once/once/"
 
-// Meter makes the instruments of one package.
+// Meter creates the metrics of one package.
 type Meter struct{ metric.Meter }
 
-// NewMeter returns the meter for a package of ours. A nil provider is the
-// global one.
+// NewMeter returns the meter of a package of this module. A nil provider means the
+// global provider.
 func NewMeter(provider metric.MeterProvider, pkg string) Meter {
 	if provider == nil {
 		provider = otel.GetMeterProvider()
@@ -30,14 +33,14 @@ func NewMeter(provider metric.MeterProvider, pkg string) Meter {
 	return Meter{provider.Meter(scope + pkg)}
 }
 
-// Label is an attribute and all the values that it can have.
+// Label is an attribute with all its possible values.
 type Label struct {
 	Key    string
 	Values []string
 }
 
-// series returns a set of attributes for every combination of values, the last
-// label's changing first.
+// series returns a set of attributes for every combination of values. The value of the
+// last label changes fastest.
 func series(labels []Label) []attribute.Set {
 	combinations := [][]attribute.KeyValue{nil}
 	for _, label := range labels {
@@ -56,14 +59,14 @@ func series(labels []Label) []attribute.Set {
 	return sets
 }
 
-// Counter counts in series that are known in advance, by their number: that of
-// the first label's value times those of the labels behind it, and so on.
+// Counter counts events in series that are known in advance. The index of a series is
+// the index of its combination of values, where the last label changes fastest.
 type Counter struct {
 	counter metric.Int64Counter
 	series  [][]metric.AddOption
 }
 
-// Counter makes one. Its series are there when [Counter.Zero] was called.
+// Counter returns a new counter. Call [Counter.Zero] to show all its series.
 func (m Meter) Counter(name, unit, description string, labels ...Label) *Counter {
 	counter, err := m.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
 	handle(err)
@@ -74,10 +77,10 @@ func (m Meter) Counter(name, unit, description string, labels ...Label) *Counter
 	return c
 }
 
-// Series is how many there are.
+// Series returns the number of series.
 func (c *Counter) Series() int { return len(c.series) }
 
-// Zero has every series show up with 0.
+// Zero makes every series appear with the value 0.
 func (c *Counter) Zero() {
 	for series := range c.series {
 		c.Add(0, series)
@@ -89,14 +92,14 @@ func (c *Counter) Add(n int64, series int) {
 	c.counter.Add(context.Background(), n, c.series[series]...)
 }
 
-// Durations is a histogram of seconds. Its series show up with what is recorded
-// first: a duration that nothing took would be a lie.
+// Durations is a histogram in seconds. A series appears with its first observation,
+// not at zero.
 type Durations struct {
 	histogram metric.Float64Histogram
 	series    [][]metric.RecordOption
 }
 
-// Durations makes one.
+// Durations returns a new histogram in seconds.
 func (m Meter) Durations(name, description string, labels ...Label) *Durations {
 	histogram, err := m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
 		metric.WithExplicitBucketBoundaries(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60))
@@ -108,7 +111,7 @@ func (m Meter) Durations(name, description string, labels ...Label) *Durations {
 	return d
 }
 
-// Enabled says whether anybody wants them: ask it before a loop that records.
+// Enabled reports whether observations are recorded. Check it before a loop of Record.
 func (d *Durations) Enabled() bool { return d.histogram.Enabled(context.Background()) }
 
 // Record records one duration. It allocates nothing.
@@ -116,14 +119,14 @@ func (d *Durations) Record(took time.Duration, series int) {
 	d.histogram.Record(context.Background(), took.Seconds(), d.series[series]...)
 }
 
-// Sizes is a histogram of numbers up to about a thousand. Its series show up
-// with what is recorded first.
+// Sizes is a histogram of numbers up to about 1000. A series appears with its first
+// observation.
 type Sizes struct {
 	histogram metric.Int64Histogram
 	series    [][]metric.RecordOption
 }
 
-// Sizes makes one.
+// Sizes returns a new histogram of numbers.
 func (m Meter) Sizes(name, unit, description string, labels ...Label) *Sizes {
 	histogram, err := m.Int64Histogram(name, metric.WithUnit(unit), metric.WithDescription(description),
 		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000))
@@ -140,29 +143,29 @@ func (s *Sizes) Record(size, series int) {
 	s.histogram.Record(context.Background(), int64(size), s.series[series]...)
 }
 
-// Gauge makes a gauge that is observed when somebody looks.
+// Gauge returns a new gauge that is observed at each collection.
 func (m Meter) Gauge(name, unit, description string) metric.Int64Observable {
 	gauge, err := m.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))
 	handle(err)
 	return gauge
 }
 
-// Level makes a gauge whose values can be added up over instances.
+// Level returns a new gauge whose values may be summed over instances.
 func (m Meter) Level(name, unit, description string) metric.Int64Observable {
 	level, err := m.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
 	handle(err)
 	return level
 }
 
-// SecondsGauge makes a gauge of seconds.
+// SecondsGauge returns a new gauge in seconds.
 func (m Meter) SecondsGauge(name, description string) metric.Float64Observable {
 	gauge, err := m.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(description))
 	handle(err)
 	return gauge
 }
 
-// Observe has observe called when somebody looks at the instruments, until the
-// returned function is called.
+// Observe registers observe for each collection of the instruments, until the caller
+// calls end.
 func (m Meter) Observe(observe metric.Callback, instruments ...metric.Observable) (end func()) {
 	registration, err := m.RegisterCallback(observe, instruments...)
 	if err != nil {
@@ -172,8 +175,8 @@ func (m Meter) Observe(observe metric.Callback, instruments ...metric.Observable
 	return func() { handle(registration.Unregister()) }
 }
 
-// handle gives an error to whoever the user has chosen for errors of
-// telemetry: none of them is a reason not to do the work.
+// handle passes an error to the user's OpenTelemetry error handler. An error of
+// telemetry must not stop the work.
 func handle(err error) {
 	if err != nil {
 		otel.Handle(err)

@@ -1,6 +1,7 @@
 package telemetry
 
-// Attributes of instruments and spans. From Topic on they are OpenTelemetry's own.
+// Attributes of metrics and spans. The second group belongs to OpenTelemetry's
+// semantic conventions.
 const (
 	Outcome  = "once.outcome"
 	Reason   = "once.reason"
@@ -16,16 +17,16 @@ const (
 	consumerGroup = "messaging.consumer.group.name"
 )
 
-// Ok and Failed are the outcomes of work that has no other.
+// Ok and Failed are the outcomes of work without more specific outcomes.
 const (
 	Ok = iota
 	Failed
 )
 
-// Done is the label of work that is either done or failed.
+// Done returns the label of the outcomes Ok and Failed.
 func Done() Label { return Label{Outcome, []string{Ok: "ok", Failed: "failed"}} }
 
-// Succeeded is the series of [Done] for work that returned err.
+// Succeeded returns Ok for a nil error, and Failed otherwise.
 func Succeeded(err error) int {
 	if err != nil {
 		return Failed

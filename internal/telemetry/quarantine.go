@@ -9,16 +9,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// What came of quarantining a message.
+// Outcomes of the quarantine of a message.
 const (
 	Stored  = "stored"
-	Settled = "settled" // there was nothing to store: it was resolved or discarded before, or is somebody else's
+	Settled = "settled" // nothing to store: the row was resolved or discarded, or another process has claimed it
 )
 
-// Quarantine begins the span of storing a message that was given up, for the
-// reason. It continues the trace that the message brings, unless ctx has a span
-// of someone else's. msg may be nil. end is told what came of it; an error is
-// that it could not be stored.
+// Quarantine begins the span that covers the quarantine of a message. The span
+// continues the trace in the message, unless ctx already has a span. msg may be nil.
+// Call end with the outcome, or with the error if the message could not be stored.
 func (t Tracer) Quarantine(
 	ctx context.Context, enabled bool, consumer, topic, reason string, msg *message.Message,
 ) (_ context.Context, end func(outcome string, err error)) {

@@ -11,22 +11,21 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Traceparent and tracestate are the metadata keys of a trace, as W3C names
-// them.
+// Traceparent and tracestate are the metadata keys of a trace, as defined by W3C.
 const (
 	Traceparent = "traceparent"
 	tracestate  = "tracestate"
 )
 
-// w3c is what the library speaks, whatever propagator is set globally: a row
-// is read by another process than wrote it, perhaps of another version.
+// w3c is the propagator of the library. The global propagator does not matter, because
+// another process, perhaps of another version, reads the row.
 var w3c propagation.TraceContext
 
-// Tracer makes the spans of one package.
+// Tracer creates the spans of one package.
 type Tracer struct{ trace.Tracer }
 
-// NewTracer returns the tracer for a package of ours. A nil provider is the
-// global one.
+// NewTracer returns the tracer of a package of this module. A nil provider means the
+// global provider.
 func NewTracer(provider trace.TracerProvider, pkg string) Tracer {
 	if provider == nil {
 		provider = otel.GetTracerProvider()
@@ -34,27 +33,26 @@ func NewTracer(provider trace.TracerProvider, pkg string) Tracer {
 	return Tracer{provider.Tracer(scope + pkg)}
 }
 
-// Enabled says whether spans of the tracer come to anything. One that does
-// nothing gives them no identity of their own. The span that is begun to see
-// this has a parent that is not sampled, and is not ended, so nobody hears of it.
+// Enabled reports whether the tracer records spans: a tracer that does nothing gives
+// its spans no ids. Enabled begins a span to find out. The span has an unsampled parent
+// and is never ended, so it is not exported.
 //
-//nolint:spancheck // an end would have it exported
+//nolint:spancheck // End would export the span
 func (t Tracer) Enabled() bool {
 	parent := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, Remote: true})
 	_, span := t.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent), "enabled?")
 	return span.SpanContext().SpanID() != parent.SpanID()
 }
 
-// Inject writes the trace of ctx into metadata, in place of the one that is
-// there.
+// Inject replaces the trace in metadata by the trace of ctx.
 func Inject(ctx context.Context, metadata message.Metadata) {
 	delete(metadata, Traceparent)
 	delete(metadata, tracestate)
 	w3c.Inject(ctx, propagation.MapCarrier(metadata))
 }
 
-// Extract returns ctx with the trace that metadata names, or false if it names
-// none, or one that nobody records.
+// Extract returns ctx with the trace in metadata. It returns false if metadata has no
+// trace, or a trace that is not sampled.
 func Extract(ctx context.Context, metadata message.Metadata) (context.Context, bool) {
 	if metadata[Traceparent] == "" {
 		return ctx, false
@@ -63,32 +61,32 @@ func Extract(ctx context.Context, metadata message.Metadata) (context.Context, b
 	return ctx, trace.SpanContextFromContext(ctx).IsSampled()
 }
 
-// Text makes a name fit for a span: exporters drop everything over a single
-// byte that is not UTF-8.
+// Text returns name as valid UTF-8 of at most 255 bytes: exporters drop a whole batch
+// of spans because of one invalid byte.
 func Text(name string) string {
-	const enough = 255
-	if len(name) > enough {
-		name = name[:enough]
+	const maxLength = 255
+	if len(name) > maxLength {
+		name = name[:maxLength]
 	}
 	return strings.ToValidUTF8(name, "\uFFFD")
 }
 
-// Producer begins a span about messages to topic, which whoever calls ends.
-// operation is our name for what is done with them, kind is OpenTelemetry's.
+// Producer begins a span about messages to topic. The caller ends it. operation is this
+// module's name of the operation, and kind is OpenTelemetry's type of the operation.
 func (t Tracer) Producer(
 	ctx context.Context, operation, kind, topic string, more ...attribute.KeyValue,
 ) (context.Context, trace.Span) {
 	return t.begin(ctx, trace.SpanKindProducer, operation, kind, topic, more...)
 }
 
-// begin is [Tracer.Producer] for whoever it is that does it.
+// begin is [Tracer.Producer] with a kind of span.
 //
-//nolint:spancheck // whoever called ends it
+//nolint:spancheck // the caller ends the span
 func (t Tracer) begin(
-	ctx context.Context, who trace.SpanKind, operation, kind, topic string, more ...attribute.KeyValue,
+	ctx context.Context, spanKind trace.SpanKind, operation, kind, topic string, more ...attribute.KeyValue,
 ) (context.Context, trace.Span) {
 	topic = Text(topic)
-	return t.Start(ctx, operation+" "+topic, trace.WithSpanKind(who), trace.WithAttributes(more...), trace.WithAttributes(
+	return t.Start(ctx, operation+" "+topic, trace.WithSpanKind(spanKind), trace.WithAttributes(more...), trace.WithAttributes(
 		attribute.String("messaging.system", "watermill"),
 		attribute.String("messaging.operation.name", operation),
 		attribute.String("messaging.operation.type", kind),

@@ -9,10 +9,9 @@ import (
 	"github.com/watermill-once/once/internal/servers"
 )
 
-// Broker is a new, empty virtual host of RabbitMQ, which is gone when its test
-// ends. Where none can be made, because there is no rabbitmqctl or it refuses
-// us, it is the virtual host of AMQP_URL: so take all names from
-// [Broker.Name].
+// Broker is a new, empty virtual host of RabbitMQ. It is deleted when its test ends. If
+// no virtual host can be created, because rabbitmqctl is missing or refuses the user, it
+// is the virtual host of AMQP_URL. So take all names from [Broker.Name].
 type Broker struct {
 	// URL is the AMQP URL of the virtual host.
 	URL string
@@ -23,8 +22,8 @@ type Broker struct {
 	ctl servers.Ctl
 }
 
-// Rabbit returns a new virtual host on a broker that others use too: see
-// [PrivateRabbit] for one that may be killed.
+// Rabbit returns a new virtual host on a shared broker. Use [PrivateRabbit] for a broker
+// that the test may kill.
 func Rabbit(t testing.TB) Broker {
 	t.Helper()
 	server, err := rabbitServer()
@@ -50,16 +49,16 @@ func Rabbit(t testing.TB) Broker {
 	return broker
 }
 
-// Name returns a name for an exchange or a queue that nobody else has.
+// Name returns a unique name for an exchange or a queue.
 func (b Broker) Name(name string) string { return uniqueName(name, "-") }
 
-// Ctl runs rabbitmqctl against the broker and returns what it wrote; for this
-// virtual host only with the arguments "--vhost", b.VHost. A test that has no
-// rabbitmqctl is skipped.
+// Ctl runs rabbitmqctl for the broker and returns its output. Add the arguments
+// "--vhost", b.VHost for commands on this virtual host. Without rabbitmqctl the test is
+// skipped.
 func (b Broker) Ctl(t testing.TB, args ...string) string {
 	t.Helper()
 	if b.ctl == nil {
-		Without(t, errors.New("testkit: there is no rabbitmqctl for this broker; RABBITMQCTL can name it"))
+		Without(t, errors.New("testkit: there is no rabbitmqctl for this broker: set RABBITMQCTL"))
 	}
 	output, err := b.ctl.Run(t.Context(), "", args...)
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-func TestAVirtualHostIsNewAndGoneAfterItsTest(t *testing.T) {
+func TestVirtualHostIsNewAndDeletedAfterItsTest(t *testing.T) {
 	observer := testkit.Rabbit(t)
 	vhosts := func() string { return observer.Ctl(t, "--quiet", "list_vhosts", "name") }
-	vhosts() // or there is nothing to see
+	vhosts() // skips the test without rabbitmqctl
 	var vhost string
 	t.Run("test", func(t *testing.T) {
 		broker := testkit.Rabbit(t)

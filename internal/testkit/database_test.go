@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-func TestADatabaseIsNewAndOfItsOwn(t *testing.T) {
+func TestDatabaseIsNewAndPrivate(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		var other testkit.Database
 		if db.Dialect == "sqlite" {
@@ -25,12 +25,12 @@ func TestADatabaseIsNewAndOfItsOwn(t *testing.T) {
 	})
 }
 
-func TestADatabaseIsGoneAfterItsTest(t *testing.T) {
+func TestDatabaseIsDroppedAfterItsTest(t *testing.T) {
 	observer := testkit.Postgres(t)
 	var name string
 	t.Run("test", func(t *testing.T) {
 		db := testkit.Postgres(t)
-		// What the test leaves open does not keep the database.
+		// An open connection of the test does not keep the database.
 		conn, err := db.Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -46,7 +46,7 @@ func TestADatabaseIsGoneAfterItsTest(t *testing.T) {
 	}
 }
 
-func TestManyDatabasesAtOnce(t *testing.T) {
+func TestManyDatabasesAreCreatedConcurrently(t *testing.T) {
 	t.Parallel()
 	for i := range 8 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestManyDatabasesAtOnce(t *testing.T) {
 	}
 }
 
-func TestSQLiteTransactionsTakeTheirTurns(t *testing.T) {
+func TestSQLiteTransactionsRunOneAfterAnother(t *testing.T) {
 	db := testkit.SQLite(t)
 	for pragma, want := range map[string]string{"journal_mode": "wal", "synchronous": "1", "busy_timeout": "10000", "foreign_keys": "1"} {
 		var got string

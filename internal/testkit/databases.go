@@ -11,7 +11,7 @@ import (
 
 const databasePrefix = "once_test"
 
-// postgres makes and drops databases on a server.
+// postgres creates and drops databases on a server.
 type postgres struct {
 	dsn   string
 	admin *sql.DB
@@ -27,9 +27,9 @@ func newPostgres(ctx context.Context, dsn string) (*postgres, error) {
 	return p, nil
 }
 
-// create makes a database from template0, to which, unlike template1, nobody
-// connects while it is copied. Many may ask at once: the server is asked again
-// while it is busy.
+// create creates a database from template0. Unlike template1, template0 accepts no
+// connections, which would prevent the copy. Several tests may create databases at the
+// same time, so create repeats the statement while the server is busy.
 func (p *postgres) create(ctx context.Context, name, options string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -53,8 +53,7 @@ func (p *postgres) drop(ctx context.Context, name string) error {
 	return err
 }
 
-// sweep drops the databases of processes that were killed before they could.
-// It is a courtesy: what cannot be dropped stays.
+// sweep drops databases that killed processes have left behind. It ignores errors.
 func (p *postgres) sweep(ctx context.Context) {
 	rows, err := p.admin.QueryContext(ctx, "SELECT datname FROM pg_database")
 	if err != nil {
@@ -72,7 +71,7 @@ func (p *postgres) sweep(ctx context.Context) {
 		return
 	}
 	for _, name := range names {
-		// Not by force: who is still connected has started long ago, but lives.
+		// Without FORCE: a process that is still connected is old, but alive.
 		_, _ = p.admin.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name)
 	}
 }
@@ -85,7 +84,7 @@ func busy(err error) bool {
 	switch refused.Code {
 	case "55006", // the template is in use
 		"53300", // too many connections
-		"57P03": // it is just starting
+		"57P03": // the server is starting
 		return true
 	}
 	return false

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Eventually polls cond until it is true, and fails the test with what was
-// waited for when it is not true in time.
+// Eventually polls cond until it is true. If cond does not become true in time, it fails
+// the test with the text in what.
 func Eventually(t testing.TB, within time.Duration, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(within)
@@ -18,7 +18,7 @@ func Eventually(t testing.TB, within time.Duration, what string, cond func() boo
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			if cond() { // it may have had no chance for long
+			if cond() { // on a slow machine the last poll may be long ago
 				return
 			}
 			t.Fatalf("not within %v: %s", within, what)
@@ -26,9 +26,8 @@ func Eventually(t testing.TB, within time.Duration, what string, cond func() boo
 	}
 }
 
-// Falls polls number until it is zero, for as long as it gets smaller: it fails
-// the test when that has not happened in time. It is for much work, of which
-// nobody knows how long it takes the machine.
+// Falls polls number until it is zero. It fails the test if number has not become smaller
+// for the time within. Use it for much work, whose time depends on the machine.
 func Falls(t testing.TB, within time.Duration, what string, number func() int) {
 	t.Helper()
 	for n := number(); n > 0; {

@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// recorder is a test that notes what it is told.
+// recorder is a testing.TB that records its failure.
 type recorder struct {
 	testing.TB
 
@@ -35,7 +35,7 @@ func (r *recorder) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-func TestEventually(t *testing.T) {
+func TestEventuallyFailsAfterTimeout(t *testing.T) {
 	var r recorder
 	var wait sync.WaitGroup
 	wait.Go(func() {
@@ -43,7 +43,7 @@ func TestEventually(t *testing.T) {
 	})
 	wait.Wait()
 	if !strings.Contains(r.failure, "the moon is blue") {
-		t.Errorf("it failed with %q", r.failure)
+		t.Errorf("the test failed with %q", r.failure)
 	}
 
 	calls := 0
@@ -53,7 +53,7 @@ func TestEventually(t *testing.T) {
 	})
 }
 
-func TestFalls(t *testing.T) {
+func TestFallsFailsIfNumberDoesNotFall(t *testing.T) {
 	n := 5
 	testkit.Falls(t, time.Minute, "green bottles", func() int { n--; return max(n, 0) })
 	if n > 0 {
@@ -67,17 +67,17 @@ func TestFalls(t *testing.T) {
 	})
 	wait.Wait()
 	if !strings.Contains(r.failure, "green bottles") {
-		t.Errorf("it failed with %q", r.failure)
+		t.Errorf("the test failed with %q", r.failure)
 	}
 }
 
-func TestTheLoggerEndsWithItsTest(t *testing.T) {
+func TestLoggerDropsLinesAfterItsTest(t *testing.T) {
 	var r recorder
 	logger := testkit.Logger(&r).With(watermill.LogFields{"b": 2, "a": 1})
 	logger.Error("in time", errors.New("broken"), watermill.LogFields{"c": 3})
 	r.cleanup()
 	logger.Info("too late", nil) // t.Log would panic
 	if want := []string{`ERROR in time a=1 b=2 c=3 err="broken"`}; !slices.Equal(r.lines, want) {
-		t.Errorf("it logged %q, want %q", r.lines, want)
+		t.Errorf("logged %q, want %q", r.lines, want)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// Logger returns a logger that writes to the test's log, until the test ends:
-// what is logged later is dropped, where t.Log would panic.
+// Logger returns a logger that writes to the test's log. It drops lines after the end of
+// the test, because t.Log would panic.
 func Logger(t testing.TB) watermill.LoggerAdapter {
 	l := &logger{test: &loggedTest{t: t}}
 	t.Cleanup(l.test.end)
@@ -26,7 +26,7 @@ type logger struct {
 
 type loggedTest struct {
 	mu sync.Mutex
-	t  testing.TB // nil when the test has ended
+	t  testing.TB // nil after the end of the test
 }
 
 func (l *loggedTest) end() {

@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// Logs is a logger that remembers. The zero value is ready for use.
+// Logs is a logger that records its lines. The zero value is ready for use.
 type Logs struct {
 	mu  sync.Mutex
 	all []string
@@ -28,17 +28,17 @@ func (l *Logs) add(level, text string, err error, fields watermill.LogFields) {
 	l.all = append(l.all, line.String())
 }
 
-// Lines returns what was logged: level, text, fields, error.
+// Lines returns the recorded lines, each with level, text, fields and error.
 func (l *Logs) Lines() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]string(nil), l.all...)
 }
 
-// Has says whether one line has all parts.
+// Has reports whether one line contains all parts.
 func (l *Logs) Has(parts ...string) bool { return l.Count(parts...) > 0 }
 
-// Count returns the number of lines that have all parts.
+// Count returns the number of lines that contain all parts.
 func (l *Logs) Count(parts ...string) int {
 	n := 0
 	for _, line := range l.Lines() {
@@ -53,18 +53,18 @@ func (l *Logs) Count(parts ...string) int {
 	return n
 }
 
-// Error remembers a line, as the methods after it do.
+// Error implements watermill.LoggerAdapter.
 func (l *Logs) Error(text string, err error, fields watermill.LogFields) {
 	l.add("ERROR", text, err, fields)
 }
 
-// Info is for watermill.LoggerAdapter.
+// Info implements watermill.LoggerAdapter.
 func (l *Logs) Info(text string, fields watermill.LogFields) { l.add("INFO", text, nil, fields) }
 
-// Debug is for watermill.LoggerAdapter.
+// Debug implements watermill.LoggerAdapter.
 func (l *Logs) Debug(text string, fields watermill.LogFields) { l.add("DEBUG", text, nil, fields) }
 
-// Trace is for watermill.LoggerAdapter.
+// Trace implements watermill.LoggerAdapter.
 func (l *Logs) Trace(text string, fields watermill.LogFields) { l.add("TRACE", text, nil, fields) }
 
 // With returns l.

@@ -9,17 +9,17 @@ import (
 	"go.uber.org/goleak"
 )
 
-// patience is what goroutines are given to end, on a machine that has other
-// things to do.
+// patience is how long goroutines may take to end, on a busy machine.
 const patience = 10 * time.Second
 
-// StockAMQP is left by watermill-amqp where the broker closes a connection that
-// is just being closed: it listens no more, and the client waits for it for ever.
-// A connection of ours has room for what it is told.
+// StockAMQP ignores a goroutine that watermill-amqp leaks if the broker and the client
+// close a connection at the same time: watermill-amqp does not receive the notification
+// any more, and the client waits for ever. Connections of this module have a buffer for
+// the notification.
 var StockAMQP = goleak.IgnoreTopFunction("github.com/rabbitmq/amqp091-go.(*Connection).shutdown.func1")
 
-// Main runs the tests of a package, stops the servers that were started for
-// them, and fails if a goroutine is left. It does not return:
+// Main runs the tests of a package, stops the servers that were started for them, and
+// fails if a goroutine is leaked. It does not return:
 //
 //	func TestMain(m *testing.M) { testkit.Main(m) }
 func Main(m *testing.M, options ...goleak.Option) {
@@ -33,7 +33,7 @@ func Main(m *testing.M, options ...goleak.Option) {
 	}
 	if status == 0 {
 		err := goleak.Find(options...)
-		for waited := time.Now(); err != nil && time.Since(waited) < patience; { // Find itself waits for half a second
+		for waited := time.Now(); err != nil && time.Since(waited) < patience; { // each Find waits up to half a second
 			err = goleak.Find(options...)
 		}
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// again runs one of these tests in a process of its own.
+// again runs one of the tests of this file in its own process.
 func again(t *testing.T, test string, environment ...string) (output string, err error) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+test+"$", "-test.v")
@@ -28,7 +28,7 @@ func again(t *testing.T, test string, environment ...string) (output string, err
 func onlyAgain(t *testing.T) {
 	t.Helper()
 	if os.Getenv("TESTKIT_AGAIN") == "" {
-		t.Skip("runs in a process of its own")
+		t.Skip("runs in its own process only")
 	}
 }
 
@@ -61,7 +61,7 @@ func TestLeavesAGoroutine(t *testing.T) {
 	go func() { <-context.WithoutCancel(t.Context()).Done() }()
 }
 
-func TestATestWithoutItsServerIsSkippedAndCounted(t *testing.T) {
+func TestTestWithoutServerIsSkippedAndCounted(t *testing.T) {
 	for test, variable := range map[string]string{
 		"TestNeedsPostgres": "PG_DSN=postgres://127.0.0.1:1/?sslmode=disable",
 		"TestNeedsRabbit":   "AMQP_URL=amqp://127.0.0.1:1/",
@@ -80,7 +80,7 @@ func TestATestWithoutItsServerIsSkippedAndCounted(t *testing.T) {
 	}
 }
 
-func TestWithoutRabbitmqctlTheVirtualHostIsThatOfTheURL(t *testing.T) {
+func TestWithoutRabbitmqctlTheVirtualHostComesFromTheURL(t *testing.T) {
 	url := testkit.Rabbit(t).URL
 	output, err := again(t, "TestHasNoRabbitmqctl", "AMQP_URL="+url, "RABBITMQCTL=false")
 	if err != nil || !strings.Contains(output, fmt.Sprintf("host %q", path.Base(url))) || !strings.Contains(output, "SKIP: ") {
@@ -88,7 +88,7 @@ func TestWithoutRabbitmqctlTheVirtualHostIsThatOfTheURL(t *testing.T) {
 	}
 }
 
-func TestAGoroutineThatIsLeftFailsThePackage(t *testing.T) {
+func TestLeakedGoroutineFailsThePackage(t *testing.T) {
 	output, err := again(t, "TestLeavesAGoroutine")
 	if err == nil || !strings.Contains(output, "goroutines are left") {
 		t.Errorf("%v\n%s", err, output)

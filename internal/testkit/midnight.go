@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// WithinADay waits until the day has begun that comes, in UTC, if this one is
-// about to end: for a test that reckons with one today.
+// WithinADay waits for the next day in UTC if the current day is about to end. Use it in
+// a test that must not see a change of the date.
 func WithinADay(t testing.TB) {
 	t.Helper()
 	tomorrow := time.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)

@@ -14,8 +14,8 @@ var (
 	nameCount    atomic.Int64
 )
 
-// uniqueName returns a name that no other test, process or machine has. With
-// its prefix and separator, stale can tell how old it is.
+// uniqueName returns a name that no other test, process or machine uses. stale computes
+// its age from the name, with the same prefix and separator.
 func uniqueName(prefix, separator string) string {
 	return strings.Join([]string{
 		prefix,
@@ -26,8 +26,8 @@ func uniqueName(prefix, separator string) string {
 	}, separator)
 }
 
-// stale says whether a process made the name so long ago that it has ended, or
-// was killed before it could clean up.
+// stale reports whether a name is so old that its process must have ended without
+// cleaning up.
 func stale(name, prefix, separator string) bool {
 	rest, ours := strings.CutPrefix(name, prefix+separator)
 	started, _, _ := strings.Cut(rest, separator)

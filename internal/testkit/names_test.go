@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestStale(t *testing.T) {
+func TestStaleRecognisesOldNames(t *testing.T) {
 	old := time.Now().Add(-3 * time.Hour).Unix()
 	for name, want := range map[string]bool{
 		uniqueName("once_test", "_"):          false,
@@ -22,7 +22,7 @@ func TestStale(t *testing.T) {
 	}
 }
 
-func TestWithDatabase(t *testing.T) {
+func TestWithDatabaseReplacesDatabaseOfDSN(t *testing.T) {
 	for dsn, want := range map[string]string{
 		"postgres://u:p@h:1/old?sslmode=disable": "postgres://u:p@h:1/new?sslmode=disable",
 		"postgresql://h":                         "postgresql://h/new",
@@ -34,7 +34,7 @@ func TestWithDatabase(t *testing.T) {
 	}
 }
 
-func TestWithVHost(t *testing.T) {
+func TestWithVHostReplacesVirtualHostOfURL(t *testing.T) {
 	for address, want := range map[string]string{
 		"amqp://u:p@h:1/":             "amqp://u:p@h:1/new",
 		"amqps://h/%2F?heartbeat=10":  "amqps://h/new?heartbeat=10",

@@ -13,23 +13,22 @@ import (
 	"github.com/lib/pq"
 )
 
-// maxOpen keeps a test from using up the connections of a server that others
-// use too, which are 100 unless somebody changed it.
+// maxOpen limits the connections of a test to a shared server, which accepts 100 by
+// default.
 const maxOpen = 30
 
-// maxIdle keeps most of a test's time from going into connecting, for which the
-// server starts a process each time.
+// maxIdle keeps connections open, because for each new connection the server starts a
+// process.
 const maxIdle = 10
 
-// Postgres returns a new database on a server that others use too: see
-// [PrivatePostgres] for one that may be killed. At most 30 connections are
-// opened at a time unless the test says otherwise.
+// Postgres returns a new database on a shared server. Use [PrivatePostgres] for a server
+// that the test may kill. By default the database opens at most 30 connections.
 func Postgres(t testing.TB) Database {
 	t.Helper()
 	return newDatabase(t, "")
 }
 
-// PostgresIn is [Postgres] with another encoding than the server's: "LATIN1",
+// PostgresIn is like [Postgres] with another encoding, for example "LATIN1" or
 // "SQL_ASCII".
 func PostgresIn(t testing.TB, encoding string) Database {
 	t.Helper()
@@ -66,20 +65,20 @@ func newDatabase(t testing.TB, options string) Database {
 	return Database{DB: db, DSN: dsn, Dialect: "postgres"}
 }
 
-// openPostgres is sql.Open, but for errors, which could hold the password.
+// openPostgres is like sql.Open, but its errors do not contain the password.
 func openPostgres(dsn string) (*sql.DB, error) {
 	connector, err := pq.NewConnector(dsn)
 	if err != nil {
-		return nil, errors.New("testkit: the DSN of PostgreSQL cannot be read")
+		return nil, errors.New("testkit: the DSN of PostgreSQL is invalid")
 	}
 	return sql.OpenDB(connector), nil
 }
 
-// withDatabase returns dsn, a URL or a list of words, for another database.
+// withDatabase returns dsn, a URL or key=value pairs, with another database.
 func withDatabase(dsn, name string) string {
 	if parsed, err := url.Parse(dsn); err == nil && strings.HasPrefix(parsed.Scheme, "postgres") {
 		parsed.Path = "/" + name
 		return parsed.String()
 	}
-	return fmt.Sprintf("%s dbname=%s", dsn, name) // the last one counts
+	return fmt.Sprintf("%s dbname=%s", dsn, name) // the last dbname counts
 }

@@ -7,26 +7,24 @@ import (
 	"github.com/watermill-once/once/internal/servers"
 )
 
-// PrivatePostgres returns a PostgreSQL server of the test's own, to kill, to
-// freeze and to fill; settings are lines of postgresql.conf. It takes about
-// half a second.
+// PrivatePostgres returns a private PostgreSQL server that the test may kill, freeze and
+// fill. settings are lines of postgresql.conf. The start takes about half a second.
 func PrivatePostgres(t testing.TB, settings ...string) *servers.Postgres {
 	t.Helper()
 	server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Settings: settings})
 	return private(t, server, err)
 }
 
-// PrivateRabbit returns a RabbitMQ broker of the test's own, to kill, to freeze
-// and to block; settings are lines of rabbitmq.conf. It takes about five
-// seconds.
+// PrivateRabbit returns a private RabbitMQ broker that the test may kill, freeze and
+// block. settings are lines of rabbitmq.conf. The start takes about five seconds.
 func PrivateRabbit(t testing.TB, settings ...string) *servers.Rabbit {
 	t.Helper()
 	server, err := servers.StartRabbit(t.Context(), servers.RabbitConfig{Settings: settings})
 	return private(t, server, err)
 }
 
-// PrivateRabbitCluster returns a cluster of that many brokers of the test's own.
-// It takes about five seconds for each.
+// PrivateRabbitCluster returns a private cluster with the given number of brokers. The
+// start takes about five seconds for each.
 func PrivateRabbitCluster(t testing.TB, nodes int) []*servers.Rabbit {
 	t.Helper()
 	all := []*servers.Rabbit{PrivateRabbit(t)}
@@ -37,8 +35,8 @@ func PrivateRabbitCluster(t testing.TB, nodes int) []*servers.Rabbit {
 	return all
 }
 
-// PrivatePgbouncer returns a pooler of the test's own in front of a server, in
-// transaction mode; settings are lines of pgbouncer.ini.
+// PrivatePgbouncer returns a private pooler in transaction mode in front of a server.
+// settings are lines of pgbouncer.ini.
 func PrivatePgbouncer(t testing.TB, server *servers.Postgres, settings ...string) *servers.Pgbouncer {
 	t.Helper()
 	pooler, err := servers.StartPgbouncer(t.Context(), servers.PgbouncerConfig{Server: server.Address(), Settings: settings})

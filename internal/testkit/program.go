@@ -10,16 +10,16 @@ import (
 	"testing"
 )
 
-// programs are those that were built for tests of this process, by their tags.
+// programs are the programs that Program has built in this process, by build tags.
 var programs struct {
 	sync.Mutex
 	built map[string]string
 }
 
-// Program returns the path of the package's own tests as a program, built
-// with the build tags, if any, once for all tests of the package. It is for
-// tests that start very many processes: it starts in a part of the time that
-// os.Args[0] does, since it is built without the race detector.
+// Program builds the tests of the current package as a program, with the build tags, and
+// returns its path. It builds once for all tests of the package. Use it in tests that
+// start many processes: without the race detector the program starts faster than
+// os.Args[0].
 func Program(t testing.TB, tags string) string {
 	t.Helper()
 	programs.Lock()

@@ -8,8 +8,8 @@ import (
 
 var skipped atomic.Int64
 
-// Without skips a test that cannot have what it needs from outside, such as a
-// server: err says what. It is counted, and with REQUIRE_BACKENDS=1 it fails.
+// Without skips a test that lacks a server or another external dependency; err says which.
+// Main counts the skipped tests. With REQUIRE_BACKENDS=1 the test fails.
 func Without(t testing.TB, err error) {
 	t.Helper()
 	if os.Getenv("REQUIRE_BACKENDS") == "1" {

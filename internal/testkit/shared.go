@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/internal/servers"
 )
 
-// The servers of this process, found or started when a test asks first.
+// The servers of this process. The first test that needs them finds or starts them.
 var (
 	postgresServer = sync.OnceValues(func() (*postgres, error) {
 		server, err := servers.ResolvePostgres(context.Background(), servers.ResolveConfig{Output: os.Stderr})
@@ -36,7 +36,7 @@ var (
 	})
 )
 
-// closers are what [Main] has to close.
+// closers are the functions that [Main] calls at its end.
 var closers struct {
 	sync.Mutex
 	list []func() error
@@ -48,7 +48,7 @@ func atEnd(closer func() error) {
 	closers.list = append(closers.list, closer)
 }
 
-// closeShared closes everything, the last first.
+// closeShared calls the closers in reverse order.
 func closeShared() error {
 	closers.Lock()
 	defer closers.Unlock()

@@ -15,32 +15,32 @@ import (
 
 const vhostPrefix = "once-test"
 
-// rabbit makes and deletes virtual hosts on a broker.
+// rabbit creates and deletes virtual hosts on a broker.
 type rabbit struct {
 	url   string
 	vhost string
 	user  string
-	ctl   servers.Ctl // nil if we cannot
+	ctl   servers.Ctl // nil if rabbitmqctl cannot be used
 }
 
 func newRabbit(ctx context.Context, server *servers.Server) (*rabbit, error) {
 	uri, err := amqp.ParseURI(server.URL)
 	if err != nil {
-		return nil, errors.New("testkit: the AMQP URL cannot be read") // err could hold the password
+		return nil, errors.New("testkit: the AMQP URL is invalid") // err may contain the password
 	}
 	r := &rabbit{url: server.URL, vhost: uri.Vhost, user: uri.Username, ctl: server.Ctl}
 	if r.ctl != nil && r.sweep(ctx) != nil {
-		r.ctl = nil // it may be for root only
+		r.ctl = nil // rabbitmqctl may require root
 	}
 	return r, nil
 }
 
-// addVHost makes a virtual host in which our user may do everything, and
+// addVHost creates a virtual host with all permissions for the user of the AMQP URL, and
 // returns its URL.
 func (r *rabbit) addVHost(ctx context.Context, name string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	// All in one call, which rabbitmqctl ends before the broker does.
+	// One call for everything. rabbitmqctl returns before the broker has finished.
 	definitions := fmt.Sprintf(`{"vhosts":[{"name":%q}],"permissions":[{"user":%q,"vhost":%q,"configure":".*","write":".*","read":".*"}]}`,
 		name, r.user, name)
 	if _, err := r.ctl.Run(ctx, definitions, "import_definitions"); err != nil {
@@ -57,7 +57,7 @@ func (r *rabbit) addVHost(ctx context.Context, name string) (string, error) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return "", fmt.Errorf("made by %s, but not at the broker of the AMQP URL: %w", r.ctl[0], err)
+			return "", fmt.Errorf("created by %s, but not on the broker of the AMQP URL: %w", r.ctl[0], err)
 		}
 	}
 }
@@ -67,8 +67,8 @@ func (r *rabbit) deleteVHost(ctx context.Context, name string) error {
 	return err
 }
 
-// sweep deletes the virtual hosts of processes that were killed before they
-// could. Its error is that rabbitmqctl cannot be used.
+// sweep deletes virtual hosts that killed processes have left behind. It fails if
+// rabbitmqctl cannot be used.
 func (r *rabbit) sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -84,7 +84,7 @@ func (r *rabbit) sweep(ctx context.Context) error {
 	return nil
 }
 
-// withVHost returns an AMQP URL, which is valid, for another virtual host.
+// withVHost returns a valid AMQP URL with another virtual host.
 func withVHost(address, name string) string {
 	parsed, _ := url.Parse(address)
 	parsed.Path, parsed.RawPath = "/"+name, ""

@@ -1,9 +1,10 @@
--- Times are whole milliseconds since 1970 in UTC. The tables are strict: a word
--- in the place of a number, which somebody writes by hand, could not be read,
--- and with it no other row. Columns of bytes are ANY, which takes text for bytes.
+-- Times are whole milliseconds since 1970 in UTC. The tables are strict: text in
+-- the place of a number, which somebody writes by hand, would prevent the query
+-- from reading all other rows too. Binary columns have the type ANY, which also
+-- accepts text.
 
--- The outbox. Only pending rows live here. AUTOINCREMENT, because a position
--- that is used again would let a repeated delete remove another row.
+-- The outbox: events that wait to be forwarded. AUTOINCREMENT never uses a position
+-- again. Otherwise a repeated delete could delete another row.
 CREATE TABLE {outbox} (
     position     INTEGER PRIMARY KEY AUTOINCREMENT CHECK (position > 0),
     message_id   TEXT    NOT NULL,
@@ -15,22 +16,24 @@ CREATE TABLE {outbox} (
     created_at   INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
     due_at       INTEGER,
     attempts     INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
-    unknown      INTEGER NOT NULL DEFAULT 0, -- may have been sent already, by some attempt
+    unknown      INTEGER NOT NULL DEFAULT 0, -- an earlier attempt may have sent the message
     last_error   TEXT,
-    failing_since INTEGER -- when it was put off first
+    failing_since INTEGER -- the time of the first failure
 ) STRICT;
 
--- Finds delayed and backed-off rows. Rows that are due at once are not in it.
+-- Finds rows with a due time: delayed messages, and messages that wait for
+-- another attempt. Rows that are due at once are not in the index.
 CREATE INDEX {index outbox_due} ON {outbox} (due_at) WHERE due_at IS NOT NULL;
 
--- How long the broker has refused messages. Only those are in it.
+-- Finds the messages that have failed, and the time since the first failure.
 CREATE INDEX {index outbox_failing} ON {outbox} (failing_since) WHERE failing_since IS NOT NULL;
 
--- An ordering key whose head was refused or died: its successors wait for the
--- row at that position. Gone with the head. The successors lie above
--- successors_after, which is not always the head's position: one that is
--- committed late may lie below it, and a dead letter that was put back has a new
--- position, above theirs.
+-- Blocked ordering keys: the broker refused the head of the key, or the head is
+-- a dead letter, and its successors wait. position is that of the head. The row
+-- is deleted together with the head. The successors have positions above
+-- successors_after, which may differ from position: a successor that commits late
+-- may have a lower position than the head, and a replayed dead letter gets a new
+-- position above those of its successors.
 CREATE TABLE {blocked_keys} (
     ordering_key     TEXT    PRIMARY KEY,
     position         INTEGER NOT NULL,
@@ -56,11 +59,11 @@ CREATE TABLE {outbox_dead} (
     died_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
 ) STRICT;
 
--- Whether the dead letter that holds a key is still there.
+-- Tells whether the dead letter that blocks a key still exists.
 CREATE INDEX {index outbox_dead_key} ON {outbox_dead} (ordering_key, position) WHERE ordering_key IS NOT NULL;
 
--- What was forwarded, if that is to be kept for a while. Ids ascend with
--- sent_at, so that the oldest rows are found by the primary key.
+-- Forwarded messages, if the forwarder keeps them for a time. Ids ascend with
+-- sent_at, so the primary key finds the oldest rows.
 CREATE TABLE {outbox_sent} (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
     position     INTEGER NOT NULL,
@@ -73,16 +76,16 @@ CREATE TABLE {outbox_sent} (
     sent_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
 ) STRICT;
 
--- Forwarders at work, so that each knows its share of the slots, and that all
--- send to one destination. The last one that has ended stays until another one
--- comes, which says so if it sends elsewhere.
+-- Running forwarders. Each forwarder computes its share of the slots from them,
+-- and all must send to one destination. The row of the last forwarder stays after
+-- its end, until the next one starts and compares the destinations.
 CREATE TABLE {forwarders} (
     owner       TEXT    PRIMARY KEY,
     lease_until INTEGER NOT NULL CHECK (lease_until < 253402300800000), -- the year 10000
-    destination TEXT    NOT NULL DEFAULT '' -- that is not known
+    destination TEXT    NOT NULL DEFAULT '' -- '' if it is not known
 ) STRICT;
 
--- Who forwards which part of the outbox.
+-- The forwarder of each slot. A slot is a part of the outbox.
 CREATE TABLE {slots} (
     slot        INTEGER PRIMARY KEY CHECK (slot BETWEEN 0 AND 63),
     owner       TEXT,
@@ -92,7 +95,8 @@ INSERT INTO {slots} (slot)
 WITH RECURSIVE n(slot) AS (SELECT 0 UNION ALL SELECT slot + 1 FROM n WHERE slot < 63)
 SELECT slot FROM n;
 
--- What each consumer has done. The primary key is the promise.
+-- The inbox: the messages that each consumer has handled. The primary key
+-- guarantees that a consumer handles a message once.
 CREATE TABLE {inbox} (
     message_id   TEXT    NOT NULL,
     consumer     TEXT    NOT NULL,
@@ -102,11 +106,12 @@ CREATE TABLE {inbox} (
     PRIMARY KEY (message_id, consumer)
 ) STRICT;
 
--- For retention.
+-- Finds the oldest rows for retention.
 CREATE INDEX {index inbox_processed} ON {inbox} (processed_at);
 
--- The last version of each aggregate that a consumer has applied, and the one from which on it has applied all. Written in the
--- transaction of the message.
+-- The last version of each aggregate that a consumer has applied, and the version
+-- since which it has applied all versions. The transaction of a message writes the
+-- row.
 CREATE TABLE {versions} (
     consumer       TEXT    NOT NULL,
     aggregate_type TEXT    NOT NULL,
@@ -117,14 +122,16 @@ CREATE TABLE {versions} (
     PRIMARY KEY (consumer, aggregate_type, aggregate_id)
 ) STRICT;
 
--- Messages that wait for their consumer, for whatever reason. The envelope is
--- the message byte for byte; the text columns are cleaned and bounded copies.
+-- Messages that wait for their consumer: between two attempts, after a redelivery,
+-- in quarantine, stored by the embedded transport or by a durable consumer. The
+-- envelope is the message byte for byte. The text columns are bounded copies
+-- without the characters that a text column cannot store.
 CREATE TABLE {parked} (
     id              INTEGER PRIMARY KEY AUTOINCREMENT CHECK (id > 0),
     consumer        TEXT    NOT NULL,
     topic           TEXT    NOT NULL,
     message_id      TEXT    NOT NULL,
-    ordering_key    TEXT,    -- in whose order it has its place, if in any
+    ordering_key    TEXT,    -- NULL if the row is in no order
     tenant          TEXT    NOT NULL DEFAULT '',
     digest          ANY     NOT NULL,
     envelope        ANY     NOT NULL,
@@ -137,17 +144,17 @@ CREATE TABLE {parked} (
     rounds          INTEGER NOT NULL DEFAULT 0 CHECK (rounds >= 0),
     crashes         INTEGER NOT NULL DEFAULT 0 CHECK (crashes >= 0),
     replays         INTEGER NOT NULL DEFAULT 0 CHECK (replays >= 0),
-    replay_id       INTEGER, -- the replay that it was part of last
-    edited_from     INTEGER, -- the entry that it is the edited form of
-    origin          TEXT,    -- where it was exported, for what was imported
-    early_since     INTEGER, -- when it came before its turn
-    early_of        TEXT,    -- in which sequence
-    early_version   INTEGER, -- and as which version
+    replay_id       INTEGER, -- the latest replay that included it
+    edited_from     INTEGER, -- the entry that it replaces
+    origin          TEXT,    -- of an imported entry: its identity where it was exported
+    early_since     INTEGER, -- since when a lower version of its sequence is missing
+    early_of        TEXT,    -- the sequence
+    early_version   INTEGER, -- the version of this message
     reason          TEXT    NOT NULL DEFAULT '',
     error           TEXT    NOT NULL DEFAULT '',
     error_type      TEXT    NOT NULL DEFAULT '',
     fingerprint     TEXT    NOT NULL DEFAULT '',
-    dedup_key       TEXT, -- what the inbox has of its business key: '' if it has none, NULL if that is not known
+    dedup_key       TEXT, -- the id of its business key in the inbox: '' if it has none, NULL if not known yet
     created_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
     first_failed_at INTEGER,
     last_failed_at  INTEGER,
@@ -155,79 +162,83 @@ CREATE TABLE {parked} (
     CHECK (state <> 'held' OR ordering_key IS NOT NULL)
 ) STRICT;
 
--- A copy of a message that is parked already is the same entry. Messages
--- without an id cannot be told apart and are all kept. The id comes first: who
--- looks for a message need not know which consumers failed it.
+-- Two copies of a message have one row. Messages without an id cannot be
+-- distinguished, so each of them has a row. message_id is the first column, so
+-- that a search for a message does not need the names of its consumers.
 CREATE UNIQUE INDEX {index parked_message} ON {parked} (message_id, consumer, digest) WHERE message_id <> '';
 
--- The one sweep of waiting rows: in a priority_class by tenant.
+-- Finds due rows: by priority class, within a class by tenant.
 CREATE INDEX {index parked_due} ON {parked} (consumer, topic, priority_class, tenant, due_at) WHERE state = 'waiting' AND crashes = 0;
 
--- Its other half: what is claimed, and what a process has ended under.
+-- Finds the other waiting rows: claimed rows, and rows whose crash count is above
+-- zero.
 CREATE INDEX {index parked_crashed} ON {parked} (consumer, topic, due_at) WHERE state = 'waiting' AND crashes > 0;
 
--- Which tenants have retries that are due.
+-- Finds the tenants with due retries.
 CREATE INDEX {index parked_retry} ON {parked} (consumer, topic, due_at)
     WHERE priority_class || '' = 'retry' AND state = 'waiting' AND crashes = 0;
 
--- The head of each ordering key. There is one.
+-- The head of each ordering key. A key has at most one head.
 CREATE UNIQUE INDEX {index parked_head} ON {parked} (consumer, topic, ordering_key)
     WHERE ordering_key IS NOT NULL AND state IN ('waiting', 'quarantined');
 
--- What waits behind it.
+-- The held rows behind the head.
 CREATE INDEX {index parked_held} ON {parked} (consumer, topic, ordering_key, id) WHERE state = 'held';
 
--- Whether a lower version of a sequence is early too.
+-- Tells whether a lower version of a sequence is also parked early.
 CREATE INDEX {index parked_early} ON {parked} (consumer, early_of, early_version)
     WHERE early_of IS NOT NULL AND state = 'waiting';
 
--- For retention of what is over.
+-- Finds the final rows that retention deletes.
 CREATE INDEX {index parked_finished} ON {parked} (finished_at) WHERE state IN ('resolved', 'discarded');
 
--- For a durable inbox that keeps what was handled for a time of its own: not
--- past what others keep for longer. With || that question cannot take the one
--- above, which seems good enough to a planner.
+-- Finds the handled rows of a durable consumer that keeps them for a time of its
+-- own. Without || the planner could take the index above, which also contains the
+-- rows that other consumers keep for longer.
 CREATE INDEX {index parked_kept} ON {parked} (consumer, topic, finished_at) WHERE state || '' = 'resolved' AND replays = 0;
 
--- Listing the quarantine.
+-- Lists the quarantine.
 CREATE INDEX {index parked_quarantined} ON {parked} (id) WHERE state = 'quarantined';
 
--- Of one consumer, which may have few of very many: the id is part of it. With
--- || no other question about a consumer takes it for the better one.
+-- Lists the quarantine of one consumer, which may have few of very many entries.
+-- SQLite adds the id to each index. The || keeps the planner from choosing the index
+-- for other queries about a consumer.
 CREATE INDEX {index parked_consumer} ON {parked} (consumer) WHERE state || '' = 'quarantined';
 
--- Its groups, page by page, and of each its entries: the id is part of it.
+-- Lists failure groups page by page, and the entries of a group.
 CREATE INDEX {index parked_fingerprint} ON {parked} (fingerprint) WHERE state = 'quarantined';
 
--- What became of the entries of a replay.
+-- Finds the entries of a replay, by their outcomes.
 CREATE INDEX {index parked_replay} ON {parked} (replay_id, state) WHERE replay_id IS NOT NULL;
 
--- What was replayed and not handled since.
+-- Finds the replayed messages that have not been handled since.
 CREATE INDEX {index parked_replayed} ON {parked} (id) WHERE replays > 0 AND state IN ('waiting', 'held');
 
--- What was imported once is not imported again.
+-- Prevents that an entry is imported twice.
 CREATE UNIQUE INDEX {index parked_origin} ON {parked} (origin) WHERE origin IS NOT NULL;
 
--- Whether a message that may run has a key that the inbox is to forget.
+-- Tells whether a parked message has a business key that inbox retention would
+-- delete.
 CREATE INDEX {index parked_key} ON {parked} (dedup_key, consumer) WHERE dedup_key <> '';
 
--- The consumers that have subscribed, and when each was last running. The
--- embedded transport stores a message for every consumer that is registered for
--- its topic here, running or not.
+-- The consumers that have subscribed, with the time at which each last renewed
+-- its registration. The embedded transport stores a message for every consumer
+-- that is registered for its topic, even if the consumer is not running.
 CREATE TABLE {consumers} (
     topic         TEXT    NOT NULL,
     consumer      TEXT    NOT NULL,
     embedded      INTEGER NOT NULL DEFAULT 0, -- subscribed through the embedded transport
-    key_order     INTEGER NOT NULL DEFAULT 0, -- handles messages of one ordering key in order
-    program       TEXT    NOT NULL DEFAULT '', -- that ran it last
-    handler       TEXT    NOT NULL DEFAULT '', -- in the router of that program
+    key_order     INTEGER NOT NULL DEFAULT 0, -- keeps the order of ordering keys
+    program       TEXT    NOT NULL DEFAULT '', -- the program that ran it last
+    handler       TEXT    NOT NULL DEFAULT '', -- the handler's name in the router of that program
     owner         TEXT    NOT NULL DEFAULT '', -- host, process and subscription that ran it last
     registered_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
     seen_at       INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
     PRIMARY KEY (topic, consumer)
 ) STRICT;
 
--- Who replayed, edited or discarded what, and why.
+-- The audit: each replay, edit, discard and import of a message, with the person
+-- and the reason.
 CREATE TABLE {audit} (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     at         INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
@@ -237,25 +248,25 @@ CREATE TABLE {audit} (
     consumer   TEXT    NOT NULL DEFAULT '',
     message_id TEXT    NOT NULL DEFAULT '',
     why        TEXT    NOT NULL DEFAULT '',
-    replay_id  INTEGER -- the replay that it is part of
+    replay_id  INTEGER -- the replay that includes the change
 ) STRICT;
 
--- Replays of many messages: what was to be replayed, and how far that is.
+-- Replays of many messages, with their filter and progress.
 CREATE TABLE {replays} (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
-    consumer    TEXT    NOT NULL, -- '' is all of them
+    consumer    TEXT    NOT NULL, -- '' stands for all consumers
     filter      TEXT    NOT NULL CHECK (json_type(filter) = 'object'),
     plan        TEXT    NOT NULL CHECK (json_type(plan) = 'object'),
     actor       TEXT    NOT NULL,
     why         TEXT    NOT NULL,
     state       TEXT    NOT NULL CHECK (state IN ('running', 'paused', 'stopped', 'finished')),
     stop_reason TEXT    NOT NULL DEFAULT '',
-    total       INTEGER NOT NULL, -- entries that matched when it began
-    until_id    INTEGER NOT NULL, -- the last of them
-    after_id    INTEGER NOT NULL DEFAULT 0, -- how far it is
+    total       INTEGER NOT NULL, -- entries that matched at the start
+    until_id    INTEGER NOT NULL, -- the last of these entries
+    after_id    INTEGER NOT NULL DEFAULT 0, -- the last entry that was replayed
     replayed    INTEGER NOT NULL DEFAULT 0,
-    resolved    INTEGER NOT NULL DEFAULT 0, -- as it was when it stopped
-    failed      INTEGER NOT NULL DEFAULT 0, -- the same
+    resolved    INTEGER NOT NULL DEFAULT 0, -- at the latest end of a run
+    failed      INTEGER NOT NULL DEFAULT 0, -- at the latest end of a run
     token       TEXT,
     lease_until INTEGER,
     started_at  INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),

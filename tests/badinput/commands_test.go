@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// commands are those of the repository, by their names.
+// commands are the commands of the repository, by name.
 var commands = map[string]string{
 	"orders":       "examples/orders",
 	"bench":        "tests/bench",
@@ -20,15 +20,16 @@ var commands = map[string]string{
 	"with-servers": "internal/servers/cmd/with-servers",
 }
 
-// line is what is typed into a shell. There, $dir is a directory with nothing
-// in it, $file a file, $gone a path in a directory that does not exist, and
-// nobody is at home at the servers that PG_DSN and AMQP_URL name.
+// line is a command line of a shell. $dir is an empty directory, $file a file,
+// $gone a path in a directory that does not exist. No servers listen at PG_DSN
+// and AMQP_URL.
 type line struct {
 	typed string
-	says  string // with the flag or variable, and what is allowed: parts of it, separated by "..."
+	says  string // parts of the error, separated by "...": the flag or variable, and the allowed values
 }
 
-// mistyped is what is wrong before anything is begun.
+// mistyped are command lines that are refused before the command starts its
+// work.
 var mistyped = []line{
 	{`orders -bogus`, `not defined: -bogus`},
 	{`orders -orders`, `needs an argument: -orders`},
@@ -142,7 +143,7 @@ var mistyped = []line{
 	{`guards -only 99999`, `-only: there is no guard of trap "99999"; see -help`},
 	{`guards -only -1`, `-only: there is no guard of trap "-1"`},
 	{`guards -timeout 3`, `-timeout: must be a duration with its unit`},
-	{`guards -timeout 0`, `-timeout is 0s: must be at least 10s`}, // go test would wait for ever
+	{`guards -timeout 0`, `-timeout is 0s: must be at least 10s`}, // go test would wait forever
 	{`guards -timeout 1ns`, `-timeout is 1ns: must be at least 10s`},
 	{`guards -timeout -1m -only x more`, `argument "more"...-timeout is -1m0s...-only: there is no guard of trap "x"`},
 	{`PG_DSN=mysql://u:canary@h AMQP_URL=u:canary@h guards`, `PG_DSN: ...postgres://...AMQP_URL: ...amqp://`},
@@ -157,7 +158,8 @@ var mistyped = []line{
 	{`PG_DSN=postgres://u:can%zzary@h/d AMQP_URL=amqp://u:canary@h:port with-servers true`, `PG_DSN: ...postgres://...AMQP_URL: ...amqp://`},
 }
 
-// notStarted is what shows only when it is tried, with the status that says so.
+// notStarted are command lines whose errors appear only at work, by exit
+// status.
 var notStarted = map[int][]line{
 	1: {
 		{`orders -addr 127.0.0.1:0 -db "$PG_DSN"`, `-db: ...connection refused`},
@@ -177,9 +179,10 @@ var notStarted = map[int][]line{
 	},
 }
 
-// What is typed wrong is refused at once, in a line that names it and says what
-// is allowed. Nothing is begun, nothing is left behind, no password is shown.
-func TestCommandLines(t *testing.T) {
+// An invalid command line is refused at once, with an error that names the
+// argument and the allowed values. The command starts nothing, leaves nothing
+// behind, and shows no password.
+func TestInvalidCommandLinesAreRefused(t *testing.T) {
 	bin := build(t)
 	t.Run("help", func(t *testing.T) {
 		for name, dir := range commands {
@@ -198,14 +201,14 @@ func TestCommandLines(t *testing.T) {
 	}
 }
 
-// The variables of the Makefile reach the commands, which say what is wrong
-// with them.
+// The variables of the Makefile reach the commands, which report invalid
+// values.
 func TestVariablesOfTheMakefile(t *testing.T) {
 	if _, err := exec.LookPath("make"); err != nil {
 		testkit.Without(t, err)
 	}
-	database, broker := testkit.Postgres(t), testkit.Rabbit(t) // only to be found
-	bin := build(t)                                            // so that running them does not take long
+	database, broker := testkit.Postgres(t), testkit.Rabbit(t) // the servers must exist, but are not used
+	bin := build(t)                                            // built once, so that each case is fast
 	for _, l := range []line{
 		{`make demo BACKEND=kafka`, `BACKEND is 'kafka': embedded ...or servers`},
 		{`make demo ARGS='-orders many'`, `-orders: must be a whole number`},
@@ -217,7 +220,7 @@ func TestVariablesOfTheMakefile(t *testing.T) {
 		{`make test PKG=./no-such-package`, `no-such-package: directory not found`},
 		{`make bench OUT="$dir" ARGS='-runs 0'`, `-runs is 0...-out: must be a file that can be written`},
 		{`make bench AMQP_URL=http://u:canary@h`, `AMQP_URL: ...amqp://`},
-		{`make chaos OLD=no-such-commit`, `there is no commit no-such-commit here`},
+		{`make chaos OLD=no-such-commit`, `commit no-such-commit does not exist in this repository`},
 		{`make chaos OLD= ARGS='-only x'`, `-only: there is no kind "x"`},
 		{`make soak OLD= FOR=8`, `"8" for flag -duration: must be a duration with its unit`},
 		{`make soak OLD= FOR=`, `"" for flag -duration: must be a duration with its unit`},
@@ -227,7 +230,7 @@ func TestVariablesOfTheMakefile(t *testing.T) {
 			s := newShell(t, bin)
 			s.set("PG_DSN", database.DSN)
 			s.set("AMQP_URL", broker.URL)
-			// Whoever runs a test wants nothing to be installed.
+			// A test must not install anything.
 			r := s.run(t, strings.Replace(l.typed, "make ", `make -C "$root" DEPS=: `, 1))
 			if r.status != 2 || !says(r.stderr, l.says) || strings.Contains(r.stderr, "panic") {
 				t.Errorf("status %d, want 2 and %q\n%s%s", r.status, l.says, r.stdout, r.stderr)
@@ -239,7 +242,7 @@ func TestVariablesOfTheMakefile(t *testing.T) {
 	}
 }
 
-// root is that of the repository, from here.
+// root is the root of the repository, relative to this package.
 const root = "../.."
 
 func build(t *testing.T) (bin string) {
@@ -257,7 +260,7 @@ func build(t *testing.T) (bin string) {
 	return bin
 }
 
-// flagsOf reads the names of a command's flags in its code.
+// flagsOf returns the names of the flags in the source code of a command.
 func flagsOf(t *testing.T, dir string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))

@@ -30,21 +30,21 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// setting is what a constructor returns for a Config, and what its error is to
-// name: all of it, separated by spaces.
+// setting is the error of a constructor for a Config, and the words that the
+// error must contain, separated by spaces.
 type setting struct {
 	err   error
 	names string
 }
 
-// refusing is a test that keeps why it failed.
+// refusing is a test that records its failure.
 type refusing struct {
 	testing.TB
 
 	err error
 }
 
-// Run runs f in a goroutine, which Fatalf can end.
+// Run runs f in a goroutine, so that Fatalf can end it.
 func (r *refusing) Run(_ string, f func(*refusing)) bool {
 	ended := make(chan struct{})
 	go func() {
@@ -211,9 +211,9 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 	}
 }
 
-// What cannot be meant is refused, all of it at once, with the names of the
-// fields and without a panic.
-func TestConfigsThatMakeNoSense(t *testing.T) {
+// An invalid configuration is refused with one error that names all fields, and
+// without a panic.
+func TestInvalidConfigsAreRefused(t *testing.T) {
 	for name, s := range settings(t, testkit.SQLite(t).DB) {
 		t.Run(name, func(t *testing.T) {
 			if s.err == nil {
@@ -228,9 +228,9 @@ func TestConfigsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// Names of consumers are kept in the tables: one that does not fit would never
+// Consumer names are stored in the tables. A name that does not fit would never
 // be found again.
-func TestConsumersThatCannotBeRemembered(t *testing.T) {
+func TestInvalidConsumerNamesAreRefused(t *testing.T) {
 	db := testkit.SQLite(t).DB
 	config := schema.Config{Dialect: schema.SQLite}
 	if err := schema.Up(t.Context(), db, config); err != nil {

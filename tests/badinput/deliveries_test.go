@@ -13,7 +13,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// delivery is something that a stranger publishes.
+// delivery is a message of a foreign sender.
 type delivery struct {
 	amqp.Publishing
 
@@ -137,7 +137,7 @@ func deliveries() map[string]delivery {
 	}
 }
 
-// stranger publishes on a connection of its own, which the broker may close.
+// stranger publishes on its own connection, which the broker may close.
 func (w *world) stranger(p amqp.Publishing) error {
 	w.Helper()
 	conn, err := amqp.Dial(w.broker)
@@ -167,8 +167,9 @@ func (w *world) stranger(p amqp.Publishing) error {
 	return nil
 }
 
-// Deliveries of strangers. The bodies are the names of the cases, but for two.
-func TestDeliveriesOfStrangers(t *testing.T) {
+// Deliveries of foreign senders. The bodies are the names of the cases, except
+// for two.
+func TestDeliveriesOfForeignSenders(t *testing.T) {
 	w := newWorld(t, testkit.Postgres(t), testkit.Rabbit(t).URL)
 	w.consume()
 	conn, err := amqp.Dial(w.broker)
@@ -236,7 +237,7 @@ func TestDeliveriesOfStrangers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range entries { // what no text column holds is kept all the same
+	for _, e := range entries { // data that a text column cannot store is kept too
 		if d := cases[string(e.Message.Payload)]; d.MessageId != "" && e.Message.UUID != d.MessageId {
 			t.Errorf("%q is in quarantine as %q", d.MessageId, e.Message.UUID)
 		}

@@ -1,5 +1,5 @@
-// Package badinput has tables of what must not happen and does: rows edited by
-// hand, deliveries from strangers, settings that make no sense, command lines
-// that were typed wrong. Each case says what becomes of it, and a message that
-// is bad lies between two good ones that must not notice.
+// Package badinput has tables of bad input: rows edited by hand, deliveries of
+// foreign senders, invalid configurations and command lines. Each case states
+// the expected result. A bad message is between two valid messages, which it
+// must not affect.
 package badinput

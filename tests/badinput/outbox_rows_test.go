@@ -9,25 +9,25 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// fate is what becomes of what is bad.
+// fate is the result of a bad message.
 type fate string
 
 const (
-	refused     fate = "refused"   // by the database, which leaves the row as it was
-	delivered   fate = "delivered" // it is odd, and not bad
-	waits       fate = "waits"     // stays where it is
+	refused     fate = "refused"   // the database refuses the edit, and the row is unchanged
+	delivered   fate = "delivered" // unusual, but valid
+	waits       fate = "waits"     // stays in the outbox
 	unroutable  fate = "exhausted" // a dead letter
 	dead        fate = "unacceptable"
-	invalidID   fate = poison.ReasonInvalidID // in quarantine
+	invalidID   fate = poison.ReasonInvalidID // in the consumer's quarantine
 	collision   fate = poison.ReasonCollision
 	undecodable fate = poison.ReasonUndecodable
 )
 
-// edit is a change by hand to one row.
+// edit is a manual change of one row.
 type edit struct {
 	set  string // of an UPDATE
 	want fate
-	lite fate // with SQLite, if it is another
+	lite fate // the fate with SQLite, if it differs
 }
 
 func (e edit) fate(w *world) fate {
@@ -37,7 +37,7 @@ func (e edit) fate(w *world) fate {
 	return e.want
 }
 
-const skip fate = "skip" // it cannot be said there
+const skip fate = "skip" // the edit is not possible there
 
 func quoted(text string) string { return `'` + text + `'` }
 
@@ -162,7 +162,8 @@ var outboxEdits = map[string]edit{
 	"position is 0":       {set: `position = 0`, want: refused},
 }
 
-// Rows of the outbox that somebody has edited, or another program has written.
+// Rows of the outbox that an operator has edited, or another program has
+// written.
 func TestOutboxRowsEditedByHand(t *testing.T) {
 	eachWorld(t, func(w *world) {
 		happened := map[string]error{}
@@ -190,7 +191,7 @@ func TestOutboxRowsEditedByHand(t *testing.T) {
 				neighbours(t, found, name)
 				e, got := outboxEdits[name], found[name]
 				if err != nil && len(got) == 1 && got[0] == delivered {
-					got[0] = refused // and the row stayed as it was
+					got[0] = refused // and the row is unchanged
 				}
 				if len(got) != 1 || got[0] != e.fate(w) {
 					t.Errorf("%s: it is %v, want %s (%v)", e.set, got, e.fate(w), err)
@@ -200,8 +201,8 @@ func TestOutboxRowsEditedByHand(t *testing.T) {
 	})
 }
 
-// settled waits until so many messages are somewhere, and nothing is under way
-// but those that stay in the outbox.
+// settled waits until the given number of messages have their results, and only
+// waiting messages are left in the outbox.
 func (w *world) settled(messages, waiting int) {
 	w.Helper()
 	w.eventually("everything has gone its way", func() bool {
@@ -211,7 +212,7 @@ func (w *world) settled(messages, waiting int) {
 	})
 }
 
-// fates says of each payload where it is, in all places.
+// fates returns all fates of each payload.
 func (w *world) fates() map[string][]fate {
 	w.Helper()
 	found := map[string][]fate{}

@@ -15,7 +15,7 @@ import (
 const (
 	permanent fate = poison.ReasonPermanent
 	crashed   fate = poison.ReasonCrashed
-	stays     fate = "stays" // as it is: it is for nobody, or for later
+	stays     fate = "stays" // unchanged: it has no consumer, or is due later
 )
 
 var parkedEdits = map[string]edit{
@@ -116,7 +116,7 @@ var parkedEdits = map[string]edit{
 
 var hexBytes = regexp.MustCompile(`\{([0-9a-f]*)\}`)
 
-// sql writes bytes as its database does.
+// sql returns text with byte literals in the syntax of the database.
 func (w *world) sql(text string) string {
 	if w.lite() {
 		return hexBytes.ReplaceAllString(text, `x'$1'`)
@@ -124,8 +124,7 @@ func (w *world) sql(text string) string {
 	return hexBytes.ReplaceAllString(text, `'\x$1'::bytea`)
 }
 
-// Rows of what waits for the consumer. Those of the good messages have been
-// there for as long.
+// Edited rows of parked messages. The rows of the valid messages are as old.
 func TestParkedRowsEditedByHand(t *testing.T) {
 	eachWorld(t, func(w *world) {
 		store, err := parked.NewStore(w.db, w.config)
@@ -163,7 +162,7 @@ func TestParkedRowsEditedByHand(t *testing.T) {
 				e, got := parkedEdits[name], found[name]
 				switch {
 				case err != nil && len(got) == 1 && got[0] == delivered:
-					got[0] = refused // and the row stayed as it was
+					got[0] = refused // and the row is unchanged
 				case err != nil && len(got) == 1 && got[0] == permanent:
 					got[0] = refused
 				case len(got) == 0:

@@ -14,15 +14,15 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// sabotage is one statement against a table of ours.
+// sabotage is a statement that damages a table.
 type sabotage struct {
 	do      string
 	refused bool
-	lite    string // what it is with SQLite; "-" if it cannot be said
+	lite    string // the statement for SQLite; "-" if there is none
 }
 
-// What somebody may do to the tables that hold no messages. The good messages
-// come through all the same.
+// Damage to tables without messages. The valid messages are handled
+// nevertheless.
 var sabotages = map[string]sabotage{
 	"hold of nobody":                {do: `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('nobody', 1, 1, 'refused')`},
 	"hold of a key, without a head": {do: `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('key', 999999, 0, 'refused')`},
@@ -110,7 +110,7 @@ func TestTablesEditedByHand(t *testing.T) {
 		}
 		w.exec(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('done before', 'worker', 'of something else')`)
 
-		// Of every slot, and of the keys that are held.
+		// Messages for every slot, and for the blocked keys.
 		box, err := outbox.New(outbox.Config{Schema: w.config})
 		if err != nil {
 			t.Fatal(err)
@@ -149,7 +149,7 @@ func TestTablesEditedByHand(t *testing.T) {
 
 func name(n int) string { return fmt.Sprintf("m-%03d", n) }
 
-// looks sees that everything that looks at the tables still can.
+// looks checks that all functions that read the tables still work.
 func (w *world) looks() {
 	w.Helper()
 	letters, err := deadletter.New(w.db, deadletter.Config{Schema: w.config})

@@ -30,7 +30,7 @@ const (
 	consumer = "worker"
 )
 
-// world is a service that keeps what its consumer was given.
+// world is a service whose consumer records its messages.
 type world struct {
 	*testing.T
 
@@ -55,7 +55,7 @@ func eachWorld(t *testing.T, test func(w *world)) {
 	})
 }
 
-// newWorld returns one with its tables, of which nothing runs yet.
+// newWorld returns a world with tables, in which no part runs yet.
 func newWorld(t *testing.T, db testkit.Database, broker string) *world {
 	t.Helper()
 	w := &world{
@@ -69,7 +69,7 @@ func newWorld(t *testing.T, db testkit.Database, broker string) *world {
 		binary = "blob"
 	}
 	t.Cleanup(w.tell)
-	w.exec(`CREATE TABLE effects (payload ` + binary + `)`) // without a key: what happens twice shows
+	w.exec(`CREATE TABLE effects (payload ` + binary + `)`) // without a unique key, so that a repeated effect is visible
 	var err error
 	if w.consumer, err = once.NewConsumer(w.db, once.ConsumerConfig{
 		Schema: w.config,
@@ -96,8 +96,8 @@ func newWorld(t *testing.T, db testkit.Database, broker string) *world {
 
 func (w *world) lite() bool { return w.config.Dialect == schema.SQLite }
 
-// handle notes what it was given, and fails or produces a message for a case of
-// which the name says so.
+// handle records its message. It fails or produces a message if the name of the
+// case demands it.
 func (w *world) handle(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	if p := string(msg.Payload); strings.HasPrefix(p, "fail: ") && !strings.HasSuffix(p, " before") && !strings.HasSuffix(p, " after") {
 		return nil, retry.Permanent(fmt.Errorf("it says %q", msg.Payload))
@@ -114,8 +114,8 @@ func (w *world) handle(ctx context.Context, tx *sql.Tx, msg *message.Message) ([
 	return nil, err
 }
 
-// passOn begins the cases whose metadata the handler gives to a message that it
-// produces.
+// passOn is the prefix of cases whose handler produces a message with the same
+// metadata.
 const passOn = "passed on: "
 
 func (w *world) amqp() wamqp.Config {
@@ -124,7 +124,7 @@ func (w *world) amqp() wamqp.Config {
 	return config
 }
 
-// subscriber returns the consumer's, whose queue is there.
+// subscriber returns the subscriber of the consumer, and declares its queue.
 func (w *world) subscriber() message.Subscriber {
 	w.Helper()
 	if w.broker == "" {
@@ -205,7 +205,7 @@ func (w *world) put(id string) {
 	}
 }
 
-// send publishes to the broker past everything of ours.
+// send publishes to the broker with a plain AMQP client.
 func (w *world) send(channel *amqp.Channel, p amqp.Publishing) error {
 	return channel.PublishWithContext(w.Context(), topic, "", false, false, p)
 }
@@ -231,7 +231,7 @@ func (w *world) eventually(what string, cond func() bool) {
 	testkit.Eventually(w.T, time.Minute, what, cond)
 }
 
-// tell says what is left when the test has failed.
+// tell logs the remaining rows if the test has failed.
 func (w *world) tell() {
 	if !w.Failed() {
 		return

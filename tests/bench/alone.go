@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// publisherAlone measures rabbit.Publisher without forwarder and database.
+// publisherAlone measures rabbit.Publisher without a forwarder and a database.
 func (b *bench) publisherAlone(ctx context.Context, kind string, messages int) (_ float64, err error) {
 	q, err := newQueue(b.amqpURL, kind)
 	if err != nil {
@@ -34,7 +34,8 @@ func (b *bench) publisherAlone(ctx context.Context, kind string, messages int) (
 	return rate(messages, took), q.holds(ctx, messages+1)
 }
 
-// publishAll returns when all messages are confirmed, or one is not.
+// publishAll publishes messages, and returns when all are confirmed or one
+// fails.
 func publishAll(p *rabbit.Publisher, topic string, messages []*message.Message) error {
 	var (
 		failure atomic.Pointer[error]

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// backlogs measures whether forwarding slows down with the number of messages
-// that wait.
+// backlogs measures whether forwarding slows down with the number of waiting
+// messages.
 func (b *bench) backlogs(ctx context.Context) ([]row, error) {
 	kind := b.kinds[0]
 	short := series{
@@ -29,9 +29,9 @@ func (b *bench) backlogs(ctx context.Context) ([]row, error) {
 	return []row{short.row(), long.against(short, 0.9)}, nil
 }
 
-// firstOf fills an outbox and forwards the first messages, so many times. It
-// measures from the first publish to the last confirm: the start of a
-// forwarder would weigh more the shorter the backlog is.
+// firstOf fills an outbox and forwards its first messages, several times. It
+// measures from the first publish to the last confirm, because the start of a
+// forwarder would weigh more for a short backlog.
 func (b *bench) firstOf(ctx context.Context, kind string, waiting, first, rounds int) (_ float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {

@@ -64,8 +64,8 @@ func payAll(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*messag
 	return nil, err
 }
 
-// oneAtATime has as many messages at hand as a batch would, and handles them
-// one after another.
+// oneAtATime prefetches as many messages as a batch has, and handles them one
+// after another.
 func oneAtATime(c *once.Consumer, router *message.Router, topic string, sub message.Subscriber) *message.Handler {
 	h := c.AddHandler(router, "payments", topic, sub, pay)
 	var turn sync.Mutex
@@ -87,15 +87,15 @@ func together(c *once.Consumer, router *message.Router, topic string, sub messag
 	return c.AddBatchHandler(router, "payments", topic, sub, payAll)
 }
 
-// paid measures from the start of the router until the last message of a
-// full queue is committed.
+// paid measures the time from the start of the router until the last message of
+// a full queue is committed.
 func (b *bench) paid(ctx context.Context, kind string, messages int, add adding) (_ float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {
 		return 0, err
 	}
 	defer closing(s, &err)
-	if err := s.queue.fill(ctx, messages-1); err != nil { // and one that the publisher began with
+	if err := s.queue.fill(ctx, messages-1); err != nil { // plus the first message of the publisher
 		return 0, err
 	}
 	err = s.exec(ctx, `CREATE TABLE payments (order_id text NOT NULL, total bigint NOT NULL)`, `CHECKPOINT`)
@@ -117,7 +117,7 @@ func (b *bench) paid(ctx context.Context, kind string, messages int, add adding)
 	return rate(messages, took), nil
 }
 
-// fill has so many messages and one more confirmed.
+// fill publishes messages+1 messages, and waits for their confirms.
 func (q *queue) fill(ctx context.Context, messages int) (err error) {
 	p, err := newPublisher(q.config(), q.name)
 	if err != nil {

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// tiny measures everything once, and next to nothing of it.
+// tiny returns a bench with minimal sizes.
 func tiny(t *testing.T) (*bench, testkit.Broker) {
 	t.Helper()
 	db, broker := testkit.Postgres(t), testkit.Rabbit(t)
@@ -92,7 +92,7 @@ func TestEveryGroupMeasuresWhatTheDocsExplain(t *testing.T) {
 func TestInterrupted(t *testing.T) {
 	for _, g := range groups() {
 		if !slices.Contains([]string{"drain", "snapshot", "producer", "memory"}, g.name) {
-			continue // they wait in the same places
+			continue // these messages wait in the same table
 		}
 		t.Run(g.name, func(t *testing.T) {
 			b, broker := tiny(t)

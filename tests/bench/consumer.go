@@ -7,7 +7,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// consumers measures what it costs to have every message take effect once.
+// consumers measures the cost of applying every message once.
 func (b *bench) consumers(ctx context.Context) ([]row, error) {
 	all, few := b.consume, b.slow
 	var (

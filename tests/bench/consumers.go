@@ -13,29 +13,29 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// inFlight is how many messages are handled at once where ways of consuming
-// are compared: the same as pgbench has clients.
+// inFlight is the number of messages that are handled at the same time in
+// comparisons. pgbench has as many clients.
 const inFlight = 8
 
-// consumerName is whom messages are remembered for.
+// consumerName is the consumer name.
 const consumerName = "bench"
 
-// createNaive is what one writes who has heard that an inbox is a table of ids.
+// createNaive creates a minimal inbox: a table of ids.
 const createNaive = `CREATE TABLE naive (message_id text PRIMARY KEY)`
 
-// subscriber returns ours.
+// subscriber returns a subscriber of package rabbit.
 func (s *scene) subscriber(config rabbit.SubscriberConfig) (*rabbit.Subscriber, error) {
 	queue := s.queue.consumed()
 	queue.Marshaler = rabbit.Marshaler{}
 	return rabbit.NewSubscriber(queue, config)
 }
 
-// apart handles messages in transactions of their own and remembers none.
+// apart handles each message in its own transaction, without an inbox.
 func apart(s *scene, router *message.Router) error {
 	return s.handle(router, func(ctx context.Context, tx *sql.Tx, _ *message.Message) error { return business(ctx, tx) })
 }
 
-// naive remembers ids as one does by hand.
+// naive uses a minimal inbox, written by hand.
 func naive(s *scene, router *message.Router) error { return s.handle(router, naively) }
 
 func (s *scene) handle(router *message.Router, work func(ctx context.Context, tx *sql.Tx, msg *message.Message) error) error {
@@ -49,7 +49,7 @@ func (s *scene) handle(router *message.Router, work func(ctx context.Context, tx
 	return nil
 }
 
-// naively does nothing if the id is there.
+// naively skips a message whose id is in the table.
 func naively(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 	result, err := tx.ExecContext(ctx, `INSERT INTO naive (message_id) VALUES ($1) ON CONFLICT DO NOTHING`, msg.UUID)
 	if err != nil {
@@ -61,7 +61,7 @@ func naively(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 	return business(ctx, tx)
 }
 
-// chain consumes with our whole chain.
+// chain consumes with the whole chain of this module.
 func chain(config rabbit.SubscriberConfig) handlers { return chainWith(config, handled) }
 
 func handled(ctx context.Context, tx *sql.Tx, _ *message.Message) ([]*message.Message, error) {
@@ -72,12 +72,13 @@ func chainWith(config rabbit.SubscriberConfig, handle once.HandlerFunc) handlers
 	return chainOn(func(s *scene) *sql.DB { return s.db.DB }, config, handle)
 }
 
-// lazyChain is chain whose transactions begin with their first statement.
+// lazyChain is chain with package lazytx: BEGIN is sent with the first
+// statement.
 func lazyChain(config rabbit.SubscriberConfig) handlers {
 	return chainOn(func(s *scene) *sql.DB { return s.db.lazy }, config, handled)
 }
 
-// keepsTwo returns the pool of a service that has not heard of SetMaxIdleConns.
+// keepsTwo returns a pool with the default of SetMaxIdleConns, 2.
 func keepsTwo(s *scene) *sql.DB {
 	s.db.SetMaxIdleConns(2)
 	return s.db.DB
@@ -98,8 +99,8 @@ func chainOn(pool func(s *scene) *sql.DB, config rabbit.SubscriberConfig, handle
 	}
 }
 
-// stock consumes with watermill-amqp's subscriber as it comes, which has one
-// message of each subscription in flight.
+// stock consumes with the subscriber of watermill-amqp and its defaults. It has
+// one message of each subscription in flight.
 func stock(subscriptions int) handlers {
 	return func(s *scene, router *message.Router) error {
 		subscriber, err := wamqp.NewSubscriber(s.queue.consumed(), watermill.NopLogger{})

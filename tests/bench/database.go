@@ -13,7 +13,7 @@ import (
 	"github.com/watermill-once/once/lazytx"
 )
 
-// connections is the size of a pool, all of which are kept open.
+// connections is the size of a pool. The pool keeps all of them open.
 const connections = 16
 
 func open(dsn string) (*sql.DB, error) {
@@ -24,7 +24,8 @@ func open(dsn string) (*sql.DB, error) {
 	return sized(db), nil
 }
 
-// openLazily returns a database whose transactions begin with their first statement.
+// openLazily returns a pool with package lazytx: BEGIN is sent with the first
+// statement.
 func openLazily(dsn string) (*sql.DB, error) {
 	connector, err := pq.NewConnector(dsn)
 	if err != nil {
@@ -43,7 +44,7 @@ func sized(db *sql.DB) *sql.DB {
 type database struct {
 	*sql.DB
 
-	lazy  *sql.DB // another pool of it, see openLazily
+	lazy  *sql.DB // another pool, see openLazily
 	dsn   string
 	name  string
 	admin *sql.DB

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// drain measures how fast messages that wait in an outbox are confirmed by the
-// broker, and how fast they could be.
+// drain measures how fast the broker confirms the messages of an outbox, and
+// the limit of the broker.
 func (b *bench) drain(ctx context.Context) ([]row, error) {
 	var rows []row
 	for _, kind := range b.kinds {
@@ -20,7 +20,8 @@ func (b *bench) drain(ctx context.Context) ([]row, error) {
 	return rows, nil
 }
 
-// perStock is how much faster than stock the forwarder should be.
+// perStock is the required speed of the forwarder relative to the stock
+// forwarder.
 var perStock = map[string]float64{"quorum": 15, "classic": 8}
 
 func (b *bench) drainOn(ctx context.Context, kind string) ([]row, error) {
@@ -82,8 +83,8 @@ func (b *bench) drainFilled(ctx context.Context, kind string, messages, keys int
 	return s.drain(ctx, messages)
 }
 
-// drain forwards everything that waits, from the start of the forwarder until
-// it has ended: lease, deletes and all.
+// drain forwards all messages. It measures from the start of the forwarder to
+// its end, including its lease and deletes.
 func (s *scene) drain(ctx context.Context, messages int) (_ float64, err error) {
 	f, err := s.forward(messages)
 	if err != nil {

@@ -11,11 +11,10 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// storedTogether is how many messages go into a batch.
+// storedTogether is the number of messages that are stored in a batch.
 const storedTogether = 500
 
-// durables measures what a consumer gains when it stores its messages before it
-// handles them, and what storing costs.
+// durables measures the gain and the cost of a durable consumer.
 func (b *bench) durables(ctx context.Context) ([]row, error) {
 	var (
 		direct  = series{id: "consume-direct", what: fmt.Sprintf("once.Consumer, %d in flight, %s", inFlight, b.kinds[0]), unit: perSecond}
@@ -39,9 +38,9 @@ func (b *bench) durables(ctx context.Context) ([]row, error) {
 	return []row{direct.row(), durable.against(direct, 1), raw.row(), stores.against(raw, 0.7)}, nil
 }
 
-// storedFirst is the chain with a durable inbox in front of it.
+// storedFirst is the chain with a durable consumer.
 func storedFirst(s *scene, router *message.Router) error {
-	// One batch is stored while the next one gathers.
+	// One batch is stored while the next one is collected.
 	subscriber, err := s.subscriber(rabbit.SubscriberConfig{InFlight: 2 * storedTogether})
 	if err != nil {
 		return err

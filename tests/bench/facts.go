@@ -13,12 +13,12 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// machine is what the figures depend on.
+// machine describes the machine and the servers, on which the figures depend.
 type machine struct {
 	cores    int
 	fsync    time.Duration
 	postgres string
-	settings [3]string // of PostgreSQL, that decide what a commit costs
+	settings [3]string // settings of PostgreSQL that decide the cost of a commit
 	rabbit   string
 	options  options
 }
@@ -49,7 +49,7 @@ func facts(ctx context.Context, o options) (machine, error) {
 	return m, err
 }
 
-// fsyncTime is the median of how long a write of 8 kB takes to reach the disk.
+// fsyncTime returns the median time of writing and syncing 8 kB.
 func fsyncTime() (time.Duration, error) {
 	f, err := os.CreateTemp("", "once-bench-")
 	if err != nil {

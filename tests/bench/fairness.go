@@ -23,8 +23,8 @@ const (
 	many, few   = "many", "few" // tenants
 )
 
-// fairness measures how long a few messages of one tenant take while another
-// one has a million waiting, and without.
+// fairness measures the time of a few messages of one tenant, with and without
+// a million waiting messages of another tenant.
 func (b *bench) fairness(ctx context.Context) ([]row, error) {
 	alone := series{
 		id: "fair-alone", unit: milliseconds,
@@ -46,7 +46,7 @@ func (b *bench) fairness(ctx context.Context) ([]row, error) {
 	return []row{alone.row(), busy.againstAtMost(alone, 3), one.row(), each.against(one, 0)}, nil
 }
 
-// tenants measures a durable consumer whose messages are of so many tenants.
+// tenants measures a durable consumer with messages of several tenants.
 func (b *bench) tenants(ctx context.Context, tenants int) (_ float64, err error) {
 	s, err := b.newConsumerScene(ctx, b.kinds[0])
 	if err != nil {
@@ -64,8 +64,7 @@ func (b *bench) tenants(ctx context.Context, tenants int) (_ float64, err error)
 	return rate(len(messages), took), s.hasEffects(ctx, effects{orders: len(messages), inbox: len(messages)})
 }
 
-// fair returns the median of how long the few took, again and again, in
-// milliseconds.
+// fair returns the median time of the few messages, in milliseconds.
 func (b *bench) fair(ctx context.Context, waiting int) (_ float64, err error) {
 	s, err := b.newConsumerScene(ctx, b.kinds[0])
 	if err != nil {
@@ -100,8 +99,8 @@ func (b *bench) fair(ctx context.Context, waiting int) (_ float64, err error) {
 	return quantile(took, 0.5), err
 }
 
-// wait has messages of the other tenant wait in the durable inbox: as it would
-// have stored them, each with an id of its own.
+// wait inserts waiting messages of the other tenant, as the durable consumer
+// stores them, each with its own id.
 func (s *scene) wait(ctx context.Context, messages int) error {
 	msg := newMessage()
 	outbox.SetTenant(msg, many)
@@ -117,7 +116,7 @@ func (s *scene) wait(ctx context.Context, messages int) error {
 	return s.exec(ctx, `VACUUM ANALYZE once_parked`, `CHECKPOINT`)
 }
 
-// fair hands out the few and waits until they were handled.
+// fair delivers the few messages and waits until they were handled.
 type fair struct {
 	handed  chan *message.Message
 	handled chan error
@@ -142,9 +141,8 @@ func (f *fair) middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// probe hands out the few, again and again for so long, and returns how long each
-// of them took, sorted. The first ones, for which connections are made, are not
-// counted.
+// probe delivers the few messages repeatedly, and returns their times, sorted.
+// The first deliveries open connections and do not count.
 func (f *fair) probe(ctx context.Context, during time.Duration) (took []float64, err error) {
 	defer close(f.handed)
 	const warmUp = 3

@@ -9,8 +9,8 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// prepare has the outbox store one message, and keeps its row as the sample for
-// all others.
+// prepare stores one message through the outbox, and keeps its row as the
+// template of all others.
 func (s *scene) prepare(ctx context.Context) error {
 	err := outbox.InTx(ctx, s.db.DB, func(_ *sql.Tx, events message.Publisher) error {
 		return events.Publish(s.queue.name, newMessage())
@@ -23,8 +23,8 @@ func (s *scene) prepare(ctx context.Context) error {
 		`DELETE FROM once_outbox`)
 }
 
-// add stores so many messages like the sample in one transaction. With keys,
-// so many ordering keys take turns.
+// add stores copies of the template in one transaction, with keys ordering keys
+// in turn, if keys is not 0.
 func (s *scene) add(ctx context.Context, messages, keys int) error {
 	_, err := s.db.ExecContext(ctx, `
 		INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata)
@@ -34,7 +34,7 @@ func (s *scene) add(ctx context.Context, messages, keys int) error {
 	return err
 }
 
-// fill is prepare and add, and leaves the database at rest.
+// fill calls prepare, add and settle.
 func (s *scene) fill(ctx context.Context, messages, keys int) error {
 	if err := s.prepare(ctx); err != nil {
 		return err
@@ -45,7 +45,8 @@ func (s *scene) fill(ctx context.Context, messages, keys int) error {
 	return s.settle(ctx)
 }
 
-// settle has what was written so far cost nothing later.
+// settle vacuums and writes a checkpoint, so that earlier writes do not slow
+// down the measurement.
 func (s *scene) settle(ctx context.Context) error {
 	return s.exec(ctx, `VACUUM ANALYZE once_outbox`, `CHECKPOINT`)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// newPublisher returns ours with its defaults, connected: it has published one
-// message.
+// newPublisher returns a publisher of package rabbit with its defaults. It is
+// connected, because it has published one message.
 func newPublisher(config wamqp.Config, topic string) (*rabbit.Publisher, error) {
 	config.Marshaler = rabbit.Marshaler{}
 	p, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{})
@@ -29,7 +29,7 @@ func newPublisher(config wamqp.Config, topic string) (*rabbit.Publisher, error) 
 	return p, nil
 }
 
-// forwarding is our forwarder with its defaults at work, and how far it is.
+// forwarding is a running forwarder with its defaults, and its progress.
 type forwarding struct {
 	fwd       *forwarder.Forwarder
 	publisher *counted
@@ -37,8 +37,7 @@ type forwarding struct {
 	ended     chan error
 }
 
-// forward returns one that is not started yet and has target messages to
-// forward.
+// forward returns a forwarding of target messages that is not started yet.
 func forward(db *sql.DB, config wamqp.Config, topic string, target int) (*forwarding, error) {
 	publisher, err := newPublisher(config, topic)
 	if err != nil {
@@ -76,11 +75,11 @@ func (f *forwarding) await(ctx context.Context) error {
 	}
 }
 
-// stop closes the forwarder, with which everything that was confirmed is
-// deleted.
+// stop closes the forwarder, which first deletes all confirmed messages.
 func (f *forwarding) stop() error { return f.fwd.Close() }
 
-// Close ends what was started and says whether any publish failed.
+// Close stops the forwarder and the publisher. Its error reports a failed
+// publish.
 func (f *forwarding) Close() error {
 	err := f.fwd.Close()
 	if f.started {
@@ -92,8 +91,7 @@ func (f *forwarding) Close() error {
 	return errors.Join(err, f.publisher.Close())
 }
 
-// counted notes when the first message is published and when the last is
-// confirmed.
+// counted records the times of the first publish and of the last confirm.
 type counted struct {
 	*rabbit.Publisher
 

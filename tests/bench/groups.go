@@ -2,14 +2,15 @@ package main
 
 import "context"
 
-// group is measurements that take turns, because their figures are compared.
+// group is a list of measurements that run alternately, because their figures
+// are compared.
 type group struct {
 	name    string
 	about   string
 	measure func(b *bench, ctx context.Context) ([]row, error)
 }
 
-// groups are in the order of the table.
+// groups returns the groups in the order of the table.
 func groups() []group {
 	return []group{
 		{"drain", "a backlog is forwarded: raw protocol, rabbit.Publisher alone, stock forwarder, ours; each kind of queue", (*bench).drain},

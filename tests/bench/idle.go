@@ -35,7 +35,7 @@ func (b *bench) idles(ctx context.Context) ([]row, error) {
 	return []row{none.row(), ours.against(none, 0), stock.row()}, nil
 }
 
-// openTransaction is a transaction with an id that does nothing.
+// openTransaction is an idle transaction with a transaction id.
 type openTransaction struct {
 	db *sql.DB
 	tx *sql.Tx
@@ -50,13 +50,13 @@ func (b *bench) writeTransaction(ctx context.Context) (*openTransaction, error) 
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	if _, err := tx.ExecContext(ctx, `SELECT txid_current()`); err != nil { // gives it an id, as a write does
+	if _, err := tx.ExecContext(ctx, `SELECT txid_current()`); err != nil { // assigns a transaction id, like a write
 		return nil, errors.Join(err, tx.Rollback(), db.Close())
 	}
 	return &openTransaction{db, tx}, nil
 }
 
-// Close ends it. It may be called more than once.
+// Close ends the transaction. It may be called more than once.
 func (t *openTransaction) Close() error {
 	err := t.tx.Rollback()
 	if errors.Is(err, sql.ErrTxDone) {
@@ -65,8 +65,8 @@ func (t *openTransaction) Close() error {
 	return errors.Join(err, t.db.Close())
 }
 
-// stockStopped measures what the stock forwarder delivers while a transaction
-// is open, and sees that it is this which stops it.
+// stockStopped measures the deliveries of the stock forwarder while a
+// transaction is open, and checks that they continue after it.
 func (b *bench) stockStopped(ctx context.Context, kind string) (_ float64, err error) {
 	const few = 100
 	tx, err := b.writeTransaction(ctx)

@@ -9,8 +9,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// inboxes measures whether consuming slows down with the number of ids that
-// are remembered.
+// inboxes measures whether consuming slows down with the number of remembered
+// ids.
 func (b *bench) inboxes(ctx context.Context) (_ []row, err error) {
 	empty := series{id: "inbox-empty", what: "once.Consumer as it comes, nothing remembered, " + b.kinds[0], unit: perSecond}
 	none, err := b.newInbox(ctx, 0, inOrder)
@@ -43,7 +43,7 @@ func (b *bench) inboxes(ctx context.Context) (_ []row, err error) {
 	return []row{empty.row(), full.against(empty, 0.85), random.against(empty, 0)}, nil
 }
 
-// kindOfID says how ids are made: as SQL, of number n of $1, and here.
+// kindOfID generates ids: in SQL, as id n of $1, and in Go.
 type kindOfID struct {
 	past string
 	next func() string
@@ -59,13 +59,13 @@ var (
 	atRandom = kindOfID{past: `gen_random_uuid()::text`, next: uuid.NewString}
 )
 
-// inbox is a scene where ids are remembered from before.
+// filledInbox is a scene whose inbox has ids already.
 type filledInbox struct {
 	*scene
 
 	kind       kindOfID
 	remembered int
-	fresh      bool // nothing is remembered when a run begins
+	fresh      bool // the inbox is emptied before each run
 }
 
 func (b *bench) newInbox(ctx context.Context, remembered int, kind kindOfID) (_ *filledInbox, err error) {
@@ -81,8 +81,8 @@ func (b *bench) newInbox(ctx context.Context, remembered int, kind kindOfID) (_ 
 	return i, nil
 }
 
-// fill makes the key when the rows are there: that is faster, and leaves it as
-// one that has grown by time.
+// fill creates the primary key after the rows: this is faster, and the index is
+// like one that has grown over time.
 func (i *filledInbox) fill(ctx context.Context) error {
 	if err := i.exec(ctx, `ALTER TABLE once_inbox DROP CONSTRAINT once_inbox_pkey`); err != nil {
 		return err

@@ -21,7 +21,7 @@ const (
 	committers       = 4
 )
 
-// latencies measures the way of a message from the commit to the consumer.
+// latencies measures the time of a message from its commit to the consumer.
 func (b *bench) latencies(ctx context.Context) ([]row, error) {
 	kind := b.kinds[0]
 	quantiles := func(id, what string) []*series {
@@ -55,7 +55,7 @@ func (b *bench) latency(ctx context.Context, kind string, hint bool) (_ []float6
 		return nil, err
 	}
 	defer closing(f, &err)
-	warmUp := perSecondCommits // a second, in which connections are made
+	warmUp := perSecondCommits // one second, in which connections are opened
 	journeys := newJourneys(warmUp + int(b.delivering.Seconds()*perSecondCommits))
 	if hint {
 		journeys.hints = append(journeys.hints, f.fwd.Hint)
@@ -106,7 +106,8 @@ func (j *journeys) quantiles(from int, shares ...float64) []float64 {
 	return found
 }
 
-// quantile returns the least value of which a share is less or the same.
+// quantile returns the least value that is at least as high as a share of all
+// values.
 func quantile(sorted []float64, share float64) float64 {
 	at := int(share * float64(len(sorted)))
 	if float64(at) == share*float64(len(sorted)) {
@@ -115,8 +116,8 @@ func quantile(sorted []float64, share float64) float64 {
 	return sorted[max(0, at)]
 }
 
-// commit writes the messages, each in a transaction of its own, at moments that
-// are spread at random: at even ones they would keep step with the poll.
+// commit commits each message in its own transaction, at random moments:
+// regular moments would be in phase with the poll.
 func (s *scene) commit(ctx context.Context, j *journeys) error {
 	const pause = time.Second / perSecondCommits
 	var (
@@ -174,7 +175,7 @@ func (q *queue) consume(ctx context.Context, j *journeys) (<-chan error, error) 
 	return arrived, nil
 }
 
-// patience is how long the next delivery may take.
+// patience is the timeout of the next delivery.
 const patience = 30 * time.Second
 
 func (j *journeys) arrive(ctx context.Context, deliveries <-chan amqp.Delivery) error {

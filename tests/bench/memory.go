@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// memories measures how much memory a forwarder takes for a long backlog.
+// memories measures the memory of a forwarder with a long backlog.
 func (b *bench) memories(ctx context.Context) ([]row, error) {
 	kind := b.kinds[0]
 	peak := series{
@@ -29,8 +29,8 @@ func (b *bench) memories(ctx context.Context) ([]row, error) {
 	return []row{peak.atMost(100)}, nil
 }
 
-// drainedByChild has a process of its own drain an outbox, and returns the most
-// memory that it had, in megabytes.
+// drainedByChild drains an outbox in a child process, and returns its peak
+// memory in megabytes.
 func (b *bench) drainedByChild(ctx context.Context, kind string, messages int) (_ float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {
@@ -50,8 +50,8 @@ func (b *bench) drainedByChild(ctx context.Context, kind string, messages int) (
 	return float64(peak) / 1e6, s.queue.holds(ctx, messages+1)
 }
 
-// drainerVariable has this program drain an outbox, and holds its task; it is
-// for its own children.
+// drainerVariable is an environment variable with the task of a child process,
+// which then drains an outbox.
 const drainerVariable = "ONCE_BENCH_DRAINER"
 
 type drainerTask struct {
@@ -119,7 +119,7 @@ func (t drainerTask) drain(ctx context.Context) (err error) {
 
 var highWater = regexp.MustCompile(`(?m)^VmHWM:\s*(\d+) kB$`)
 
-// peakMemory returns the most bytes that this process had in memory.
+// peakMemory returns the peak resident memory of this process, in bytes.
 func peakMemory() (int64, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

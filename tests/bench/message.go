@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Every measurement takes messages of this shape.
+// Size and metadata of the messages of every measurement.
 const (
 	bodySize    = 490
 	headerCount = 6

@@ -13,10 +13,11 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// keysOfModes is how many ordering keys, and aggregates, take turns.
+// keysOfModes is the number of ordering keys and aggregates, which are used in
+// turn.
 const keysOfModes = 1000
 
-// modes measures what an order of messages costs their consumer.
+// modes measures the cost of keeping an order for a consumer.
 func (b *bench) modes(ctx context.Context) ([]row, error) {
 	var (
 		none  = series{id: "modes-default", what: fmt.Sprintf("once.Consumer, %d in flight, %s", inFlight, b.kinds[0])}
@@ -41,8 +42,8 @@ func (b *bench) modes(ctx context.Context) ([]row, error) {
 	return []row{none.row(), order.against(none, 0), newer.against(none, 0), all.against(none, 0)}, nil
 }
 
-// placed measures a consumer whose messages have a key and a version, whether
-// it looks at them or not.
+// placed measures a consumer of messages with a key and a version, whether its
+// configuration uses them or not.
 func (b *bench) placed(ctx context.Context, flight int, config once.ConsumerConfig) (_ float64, err error) {
 	s, err := b.newConsumerScene(ctx, b.kinds[0])
 	if err != nil {

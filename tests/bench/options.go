@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/internal/servers"
 )
 
-// errUsage says that the command was called in a wrong way.
+// errUsage reports an invalid command line.
 var errUsage = errors.New("see -help")
 
 type options struct {
@@ -27,31 +27,31 @@ type options struct {
 	sizes
 }
 
-// What is more than this is a mistake.
+// Upper limits of the options.
 const (
 	mostRuns     = 1000
 	mostMessages = 10_000_000 // they are all in memory
 )
 
-// sizes say how much is measured in a run.
+// sizes are the sizes of the measurements.
 type sizes struct {
-	messages int // that are forwarded
-	slow     int // likewise, by what takes them one at a time
+	messages int // forwarded messages
+	slow     int // the same for measurements with one message at a time
 
-	backlog int // a long one
-	start   int // what is drained of it
-	small   int // a short one
-	rounds  int // how often it is drained
+	backlog int // size of a long backlog
+	start   int // messages of it that are drained
+	small   int // size of a short backlog
+	rounds  int // number of drains of it
 
-	hold     time.Duration // of a snapshot
-	baseline time.Duration // of the same without it
-	stopped  time.Duration // how long to look for messages that do not come
+	hold     time.Duration // duration of a held snapshot
+	baseline time.Duration // duration of the same measurement without a snapshot
+	stopped  time.Duration // how long to wait for messages that do not arrive
 
 	producing  time.Duration
 	delivering time.Duration
 
 	consume    int // messages that are consumed
-	remembered int // ids in an inbox that is full
+	remembered int // ids in a filled inbox
 }
 
 func newSizes(quick bool) sizes {
@@ -79,7 +79,7 @@ var queueKinds = map[string][]string{
 	"both":    {"quorum", "classic"},
 }
 
-// flagValues are the flags as they were given.
+// flagValues are the values of the flags.
 type flagValues struct {
 	only, queues, out string
 	quick             bool
@@ -156,7 +156,7 @@ func parse(args []string) (options, error) {
 		refuse("-messages is %d: must be in 1..%d", o.messages, mostMessages)
 	}
 	if o.out != "" {
-		if err := cmdline.Writable(o.out); err != nil { // not after an hour of measuring
+		if err := cmdline.Writable(o.out); err != nil { // checked now, not after an hour of measurements
 			refuse("-out: must be a file that can be written: %w", err)
 		}
 	}
@@ -165,7 +165,7 @@ func parse(args []string) (options, error) {
 	if o.pgDSN == "" {
 		refuse("PG_DSN is not set: run make bench")
 	} else if !strings.HasPrefix(o.pgDSN, "postgres://") && !strings.HasPrefix(o.pgDSN, "postgresql://") {
-		// A database of ours takes the place of the one that it names.
+		// The measurements replace its database with their own.
 		refuse("PG_DSN must be a URL, postgres://user:password@host/database")
 	}
 	if o.amqpURL == "" {

@@ -77,8 +77,9 @@ func TestEverythingWrongIsNamed(t *testing.T) {
 	}
 }
 
-// What cannot be read is named, and not shown: it may hold a password.
-func TestTrap60_ThePasswordsOfTheServersAreNotTold(t *testing.T) {
+// Trap 60. An error names a variable that cannot be parsed, but does not show its
+// value, which may contain a password.
+func TestPasswordsOfTheServersAreNotPrinted(t *testing.T) {
 	for name, values := range map[string][]string{
 		"PG_DSN": {
 			"postgres://u:canary%zz@h/d", "postgres://u:canary@h:port/d", "postgres://u:canary#1@h/d", "user=u password='canary",
@@ -96,7 +97,7 @@ func TestTrap60_ThePasswordsOfTheServersAreNotTold(t *testing.T) {
 			}
 		}
 	}
-	// Nor is what can be read when nobody answers.
+	// A valid URL of a server that does not answer is not shown either.
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

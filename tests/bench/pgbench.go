@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// findPgbench looks where PostgreSQL's packages put it too.
+// findPgbench searches the path and the directories of PostgreSQL's packages.
 func findPgbench() (path string, found bool) {
 	if path, err := exec.LookPath("pgbench"); err == nil {
 		return path, true
@@ -27,8 +27,8 @@ func findPgbench() (path string, found bool) {
 	return slices.Max(installed), true
 }
 
-// pgbenchScript is what a message of once.Consumer comes to in the database, in
-// one round trip for each statement. Ids grow, as those of messages do.
+// pgbenchScript has the statements of a message of once.Consumer, one round
+// trip each. Its ids increase, like those of messages.
 const pgbenchScript = `
 \set n :n + 1
 BEGIN;
@@ -44,7 +44,7 @@ var (
 	pgbenchRate  = regexp.MustCompile(`tps = ([0-9.]+) \(without initial connection time\)`)
 )
 
-// pgbench measures how fast the database does the work of as many consumers.
+// pgbench measures how fast the database runs the same statements.
 func (b *bench) pgbench(ctx context.Context, program string) (_ float64, err error) {
 	db, err := newDatabase(ctx, b.pgDSN)
 	if err != nil {

@@ -11,16 +11,16 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Which message fails, and how.
+// Ids of failing messages.
 const (
 	poisonHeader = "poison"
-	hopeless     = "hopeless" // for good, and goes to quarantine
-	failing      = "failing"  // three times, and is parked
+	hopeless     = "hopeless" // fails permanently and goes to quarantine
+	failing      = "failing"  // fails three times and is parked
 )
 
 var errPoison = errors.New("this message always fails")
 
-// poisons measures what messages that fail cost the others.
+// poisons measures how failing messages slow down the others.
 func (b *bench) poisons(ctx context.Context) ([]row, error) {
 	none := series{id: "poison-none", what: "once.Consumer as it comes, " + b.kinds[0], unit: perSecond}
 	some := series{id: "poison-1", what: "the same, 1 % of the messages always fail", unit: perSecond}
@@ -35,8 +35,7 @@ func (b *bench) poisons(ctx context.Context) ([]row, error) {
 	return []row{none.row(), some.against(none, 0.85)}, nil
 }
 
-// poisoned spreads messages that fail over the others, half of them of each
-// kind.
+// poisoned distributes failing messages among the others, half of each kind.
 func (b *bench) poisoned(ctx context.Context, poison int) (_ float64, err error) {
 	s, err := b.newConsumerScene(ctx, b.kinds[0])
 	if err != nil {
@@ -56,7 +55,7 @@ func (b *bench) poisoned(ctx context.Context, poison int) (_ float64, err error)
 		effects{orders: good, inbox: good, quarantined: (poison + 1) / 2, waiting: poison / 2})
 }
 
-// poisonable fails after it has written something.
+// poisonable is a handler that fails after a write.
 func poisonable(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	err := business(ctx, tx)
 	switch {

@@ -17,11 +17,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// writers is how many producers work at the same time.
+// writers is the number of concurrent producers.
 const writers = 8
 
-// producers measures what an event costs the transaction that it is written
-// in. Nobody forwards meanwhile.
+// producers measures the cost of an event for its transaction. No forwarder
+// runs meanwhile.
 func (b *bench) producers(ctx context.Context) ([]row, error) {
 	var (
 		bare  = series{id: "producer-bare", what: fmt.Sprintf("business transactions of %d writers, no event", writers), unit: "tx/s"}
@@ -45,7 +45,7 @@ func (b *bench) producers(ctx context.Context) ([]row, error) {
 const createOrders = `
 	CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer text NOT NULL, total bigint NOT NULL)`
 
-// business is what every transaction does.
+// business is the business write of every transaction.
 func business(ctx context.Context, tx *sql.Tx) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO orders (customer, total) VALUES ($1, $2)`, "a customer's name", 4200)
 	return err
@@ -77,8 +77,8 @@ func transactionWithStock(ctx context.Context, db *sql.DB) error {
 	})
 }
 
-// transactionWithNothing has one more round trip, and no more work: what is left
-// for an event is what lies between.
+// transactionWithNothing has one more round trip without work, to separate the
+// cost of the round trip from the cost of the event.
 func transactionWithNothing(ctx context.Context, db *sql.DB) error {
 	return inTx(ctx, db, func(tx *sql.Tx) error {
 		if err := business(ctx, tx); err != nil {
@@ -100,7 +100,7 @@ func inTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// produced measures how many transactions a second the writers commit.
+// produced measures the commits per second of the writers.
 func (b *bench) produced(ctx context.Context, once func(ctx context.Context, db *sql.DB) error) (_ float64, err error) {
 	db, err := newDatabase(ctx, b.pgDSN)
 	if err != nil {

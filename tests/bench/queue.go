@@ -51,7 +51,7 @@ func (q *queue) declare() error {
 
 func (q *queue) arguments() amqp.Table { return amqp.Table{amqp.QueueTypeArg: q.kind} }
 
-// Close deletes the queue with all that is in it.
+// Close deletes the queue with its messages.
 func (q *queue) Close() error {
 	defer q.conn.Close()
 	channel, err := q.conn.Channel()
@@ -65,8 +65,8 @@ func (q *queue) Close() error {
 	return channel.ExchangeDelete(q.name, false, false)
 }
 
-// holds returns an error unless the queue got at least so many messages, which
-// a quorum queue says a moment after it has confirmed them.
+// holds returns an error unless the queue has at least so many messages. A
+// quorum queue reports its count a moment after the confirms.
 func (q *queue) holds(ctx context.Context, least int) error {
 	channel, err := q.conn.Channel()
 	if err != nil {
@@ -95,12 +95,12 @@ func (q *queue) holds(ctx context.Context, least int) error {
 	}
 }
 
-// config is watermill-amqp's for the queue.
+// config returns the configuration of watermill-amqp for the queue.
 func (q *queue) config() wamqp.Config {
 	return wamqp.NewDurablePubSubConfig(q.url, wamqp.GenerateQueueNameConstant(q.name))
 }
 
-// consumed is the same for those who consume it, and so declare it again.
+// consumed is config for consumers, which declare the queue again.
 func (q *queue) consumed() wamqp.Config {
 	config := q.config()
 	config.Queue.Arguments = q.arguments()

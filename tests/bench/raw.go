@@ -10,15 +10,15 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// rawWindows are numbers of outstanding confirms, of which the best one counts:
-// beyond it the rate no longer grows.
+// rawWindows are numbers of outstanding confirms. The best of them counts; the
+// rate does not grow with more.
 var rawWindows = []int{500, 1000, 2000}
 
 var errNotConfirmed = errors.New("a message was not confirmed")
 
-// rawChannel is amqp091-go with nothing around it: a plain socket, one channel,
-// messages that are prepared. It asks the broker for what rabbit.Publisher
-// asks: mandatory, persistent, confirmed.
+// rawChannel is plain amqp091-go: one socket, one channel, prepared messages.
+// It uses the same options as rabbit.Publisher: mandatory, persistent,
+// confirmed.
 type rawChannel struct {
 	queue       *queue
 	conn        *amqp.Connection
@@ -101,7 +101,7 @@ func confirmed(ctx context.Context, confirmation *amqp.DeferredConfirmation) err
 	return err
 }
 
-// raw measures how fast the broker confirms what nothing holds up.
+// raw measures how fast the broker confirms messages at most.
 func (b *bench) raw(
 	ctx context.Context, kind string, messages int, publish func(ctx context.Context, r *rawChannel) error,
 ) (_ float64, err error) {

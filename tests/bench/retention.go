@@ -21,8 +21,8 @@ const (
 	claimPause = 5 * time.Millisecond
 )
 
-// retentions measures how long it takes to forget a day of ids, and what those
-// notice who claim messages meanwhile.
+// retentions measures the sweep of one day of ids, and its effect on messages
+// that are handled meanwhile.
 func (b *bench) retentions(ctx context.Context) ([]row, error) {
 	ids, few := b.remembered/2, b.remembered/100
 	var (
@@ -49,8 +49,8 @@ func (b *bench) retentions(ctx context.Context) ([]row, error) {
 	return []row{byRow.row(), byDay.atMost(1000), p99.row(), most.row(), p99To.row(), longe.atMost(100)}, nil
 }
 
-// retention returns how long ids of one day are swept, and p99 and the longest
-// of claims before that and meanwhile, all in milliseconds.
+// retention returns the duration of the sweep of one day, and p99 and the
+// maximum of claims before and during it, all in milliseconds.
 func (b *bench) retention(ctx context.Context, tables schema.Config, ids int) (figures []float64, err error) {
 	figures = make([]float64, 5)
 	db, err := newDatabase(ctx, b.pgDSN)
@@ -66,7 +66,7 @@ func (b *bench) retention(ctx context.Context, tables schema.Config, ids int) (f
 	if err == nil {
 		err = schema.Up(ctx, db.DB, tables)
 	}
-	if err == nil { // the days that come are made, as they are on any other day
+	if err == nil { // creates the coming days first, which is not part of the measurement
 		_, err = inbox.Sweep(ctx)
 	}
 	if err == nil {
@@ -84,7 +84,7 @@ func (b *bench) retention(ctx context.Context, tables schema.Config, ids int) (f
 	for n := range claimers {
 		working.Go(func() { claims[n], errs[n] = claimOn(claiming, inbox) })
 	}
-	began := time.Now().Add(time.Second) // until then connections are made
+	began := time.Now().Add(time.Second) // connections are opened until then
 	err = wait(ctx, began.Add(b.delivering))
 	start := time.Now()
 	for left := true; left && err == nil; {
@@ -111,10 +111,10 @@ func (b *bench) retention(ctx context.Context, tables schema.Config, ids int) (f
 	return figures, err
 }
 
-// claim is a message that was handled.
+// claim is a handled message.
 type claim struct{ began, ended time.Time }
 
-// longest returns p99 and the longest of the claims that fell into a time, in
+// longest returns p99 and the maximum of the claims in a period, in
 // milliseconds.
 func longest(claims []claim, from, to time.Time) []float64 {
 	var took []float64
@@ -150,9 +150,9 @@ func claimOn(ctx context.Context, inbox *dedup.Inbox) (claims []claim, err error
 
 func dayAgo(days int) time.Time { return time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, -days) }
 
-// fillDay remembers ids that are spread over a day 40 days ago. By day, that is
-// a partition, and there is one for today; its keys are made when the rows are
-// there.
+// fillDay inserts ids of one day, 40 days ago. With the layout ByDay it creates
+// the partitions of that day and of today. It creates the indexes after the
+// rows.
 func fillDay(ctx context.Context, db *sql.DB, tables schema.Config, old string, ids int) error {
 	exec := func(query string, args ...any) error {
 		_, err := db.ExecContext(ctx, query, args...)

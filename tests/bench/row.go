@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// row is a line of the table. Ratio is Median over the median of the row Of.
-// Floor is what is asked for: of the ratio if there is one, else of the median;
-// the least, or the most if LowerIsBetter. Zero is none.
+// row is a line of the table. Ratio is Median divided by the median of the row
+// Of. Floor is the limit of the ratio, or of the median if there is no ratio:
+// the minimum, or the maximum if LowerIsBetter. Zero means no limit.
 type row struct {
 	ID            string  `json:"id"`
 	What          string  `json:"what"`
@@ -22,7 +22,7 @@ type row struct {
 	LowerIsBetter bool    `json:"lower_is_better,omitempty"`
 }
 
-// missed says whether a row is not what is asked for.
+// missed reports whether a row misses its limit.
 func (r row) missed() bool {
 	figure := r.Median
 	if r.Of != "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// scene is where a measurement takes place: nothing was there before.
+// scene is a new database and queue for a measurement.
 type scene struct {
 	db    *database // with the tables of this module
 	queue *queue
@@ -29,10 +29,10 @@ func (b *bench) newScene(ctx context.Context, kind string) (*scene, error) {
 	return &scene{db: db, queue: q}, nil
 }
 
-// Close removes what was made for the measurement.
+// Close deletes the database and the queue.
 func (s *scene) Close() error { return errors.Join(s.queue.Close(), s.db.Close()) }
 
-// closing closes c and adds what went wrong to err.
+// closing closes c and joins its error to err.
 func closing(c io.Closer, err *error) {
 	if failed := c.Close(); failed != nil {
 		*err = errors.Join(*err, failed)

@@ -31,8 +31,8 @@ func (b *bench) snapshots(ctx context.Context) ([]row, error) {
 	return []row{none.row(), held.against(none, 0.8)}, nil
 }
 
-// streamed measures the rate of confirms over a period, in which there are
-// always messages waiting and more are written all the time.
+// streamed measures the rate of confirms over a period. Messages always wait,
+// and more are written all the time.
 func (b *bench) streamed(ctx context.Context, kind string, period time.Duration, hold bool) (_ float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {
@@ -50,7 +50,7 @@ func (b *bench) streamed(ctx context.Context, kind string, period time.Duration,
 	stream := s.keepAhead(ctx, f.publisher.confirmed.Load)
 	defer closing(stream, &err)
 	f.start(ctx)
-	if err := f.await(ctx); err != nil { // it flows
+	if err := f.await(ctx); err != nil { // messages flow
 		return 0, err
 	}
 	if hold {
@@ -91,7 +91,7 @@ func (s *scene) holdSnapshot(ctx context.Context) (*sql.Tx, error) {
 		return nil, err
 	}
 	var count int
-	if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM once_slots`).Scan(&count); err != nil { // takes it
+	if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM once_slots`).Scan(&count); err != nil { // takes the snapshot
 		return nil, errors.Join(err, tx.Rollback())
 	}
 	return tx, nil

@@ -16,7 +16,7 @@ import (
 
 const stockTopic = "events"
 
-// fillStock stores messages as watermill's forwarder component wants them.
+// fillStock stores messages for Watermill's forwarder component.
 func (s *scene) fillStock(ctx context.Context, messages int) error {
 	stored, err := wsql.NewPublisher(s.db.DB, wsql.PublisherConfig{
 		SchemaAdapter: wsql.DefaultPostgreSQLSchema{}, AutoInitializeSchema: true,
@@ -33,7 +33,7 @@ func (s *scene) fillStock(ctx context.Context, messages int) error {
 	return s.exec(ctx, `VACUUM ANALYZE`, `CHECKPOINT`)
 }
 
-// stockForwarding is Watermill's own forwarder component at work.
+// stockForwarding is a running forwarder component of Watermill.
 type stockForwarding struct {
 	fwd       *stockforwarder.Forwarder
 	publisher *stockCounted
@@ -74,7 +74,7 @@ func (f *stockForwarding) start(ctx context.Context) {
 	go func() { f.ended <- f.fwd.Run(ctx) }()
 }
 
-// await returns when the target is reached or the time is over.
+// await returns when the target is reached or limit has passed.
 func (f *stockForwarding) await(ctx context.Context, limit time.Duration) (reached bool, err error) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -95,8 +95,8 @@ func (f *stockForwarding) Close() error {
 	return errors.Join(f.fwd.Close(), <-f.ended, f.publisher.Close())
 }
 
-// stockCounted notes when the first message is published and when the last is
-// confirmed. The stock forwarder calls it from one goroutine.
+// stockCounted records the times of the first publish and of the last confirm.
+// The stock forwarder calls it from one goroutine.
 type stockCounted struct {
 	message.Publisher
 
@@ -146,5 +146,5 @@ func (b *bench) stockDrain(ctx context.Context, kind string) (_ float64, err err
 	return rate(b.slow, f.publisher.last.Sub(f.publisher.first)), s.queue.holds(ctx, b.slow)
 }
 
-// stockPatience is for a whole run.
+// stockPatience is the timeout of a run.
 const stockPatience = 10 * time.Minute

@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// storeRaw measures how fast the messages are inserted as plain rows, many with
-// one statement, into a table that knows them by their ids.
+// storeRaw measures how fast messages are inserted as plain rows, many with one
+// statement, into a table with the id as its primary key.
 func (b *bench) storeRaw(ctx context.Context, messages int) (_ float64, err error) {
 	db, err := newDatabase(ctx, b.pgDSN)
 	if err != nil {
@@ -45,7 +45,8 @@ func (b *bench) storeRaw(ctx context.Context, messages int) (_ float64, err erro
 	return rate(len(msgs), time.Since(start)), nil
 }
 
-// storeInbox measures how fast an intake acks messages that are in memory.
+// storeInbox measures how fast a durable consumer stores and acks messages that
+// are in memory.
 func (b *bench) storeInbox(ctx context.Context, messages int) (_ float64, err error) {
 	db, err := newDatabase(ctx, b.pgDSN)
 	if err != nil {
@@ -55,12 +56,12 @@ func (b *bench) storeInbox(ctx context.Context, messages int) (_ float64, err er
 	if err := schema.Up(ctx, db.DB, schema.Config{}); err != nil {
 		return 0, err
 	}
-	intake, err := durable.New(db.DB, durable.Config{BatchSize: storedTogether})
+	storage, err := durable.New(db.DB, durable.Config{BatchSize: storedTogether})
 	if err != nil {
 		return 0, err
 	}
 	msgs := newMessages(messages)
-	sub := intake.Subscriber(&ready{msgs: msgs})
+	sub := storage.Subscriber(&ready{msgs: msgs})
 	// Nobody handles them.
 	nobody := parked.Subscription{Consumer: consumerName, Wake: func() {}, Store: func(parked.Stored) {}}
 	start := time.Now()
@@ -68,7 +69,7 @@ func (b *bench) storeInbox(ctx context.Context, messages int) (_ float64, err er
 	if err != nil {
 		return 0, err
 	}
-	for range out { // it ends when all are answered
+	for range out { // ends when all are acked
 	}
 	took := time.Since(start)
 	for _, msg := range msgs {
@@ -81,7 +82,7 @@ func (b *bench) storeInbox(ctx context.Context, messages int) (_ float64, err er
 	return rate(messages, took), sub.Close()
 }
 
-// ready is a subscriber whose messages are there.
+// ready is a subscriber with messages in memory.
 type ready struct{ msgs []*message.Message }
 
 func (r *ready) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {

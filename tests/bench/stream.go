@@ -16,11 +16,12 @@ type stream struct {
 	once    sync.Once
 	stop    chan struct{}
 	ended   chan struct{}
-	err     error // set before ended is closed, as is the next
-	starved int   // times that nothing waited
+	err     error // set before ended is closed, like starved
+	starved int   // number of times that no message waited
 }
 
-// keepAhead has so many messages wait, of which there are some when it begins.
+// keepAhead keeps streamAhead messages waiting. Some wait already when it
+// returns.
 func (s *scene) keepAhead(ctx context.Context, confirmed func() int64) *stream {
 	st := &stream{stop: make(chan struct{}), ended: make(chan struct{})}
 	go func() {
@@ -51,7 +52,7 @@ func (s *scene) keepAhead(ctx context.Context, confirmed func() int64) *stream {
 	return st
 }
 
-// Close ends it.
+// Close ends the stream.
 func (st *stream) Close() error {
 	st.once.Do(func() { close(st.stop) })
 	<-st.ended

@@ -29,7 +29,7 @@ func printTable(w io.Writer, rows []row) {
 	_ = table.Flush()
 }
 
-// number has as many digits as say something.
+// number formats a value with its significant digits.
 func number(value float64) string {
 	switch {
 	case value >= 100 || value == 0:

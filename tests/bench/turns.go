@@ -6,7 +6,7 @@ import (
 	"runtime"
 )
 
-// measurement is made once a run and has a value for each of its series.
+// measurement runs once per run and returns a value for each of its series.
 type measurement struct {
 	into    []*series
 	measure func(ctx context.Context) ([]float64, error)
@@ -20,12 +20,12 @@ func single(into *series, measure func(ctx context.Context) (float64, error)) me
 	}}
 }
 
-// turns makes the measurements one after another, and so all runs: what
-// disturbs the machine for a while disturbs all of them.
+// turns alternates between the measurements in each run, so that a temporary
+// disturbance of the machine affects all of them.
 func (b *bench) turns(ctx context.Context, measurements ...measurement) error {
 	for n := range b.runs {
 		for _, m := range measurements {
-			runtime.GC() // what the one before has left is not this one's
+			runtime.GC() // the garbage of the previous measurement must not slow down this one
 			values, err := m.measure(ctx)
 			if err == nil {
 				err = ctx.Err()

@@ -10,7 +10,8 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// audit counts, when it is quiet, with everything that was written down.
+// audit compares the final state with the journals, the recorder and the
+// messages from outside.
 type audit struct {
 	*world
 	*report
@@ -48,13 +49,13 @@ func (a *audit) ids(ctx context.Context, query string, args ...any) ([]string, e
 	return ids, rows.Err()
 }
 
-// settled is where a message may end.
+// settled selects the messages in a final state.
 const settled = `
 	SELECT message_id FROM effects
 	UNION ALL SELECT message_id FROM once_parked WHERE state IN ('quarantined', 'discarded') AND reason <> '` + poison.ReasonCollision + `'
 	UNION ALL SELECT message_id FROM once_outbox_dead`
 
-// effects: every event that was committed is somewhere, once.
+// effects checks that every committed event is in one final state, once.
 func (a *audit) effects(ctx context.Context) (err error) {
 	a.Messages = int(a.number(ctx, `SELECT COUNT(DISTINCT message_id) FROM business`))
 	if a.lost, err = a.ids(ctx, `SELECT message_id FROM business EXCEPT (`+settled+`)`); err != nil {
@@ -81,7 +82,7 @@ func (a *audit) effects(ctx context.Context) (err error) {
 	return err
 }
 
-// places tells where the first of those are that are in two.
+// places reports where the first doubled events are.
 func (a *audit) places(ctx context.Context) {
 	for _, id := range a.doubled[:min(len(a.doubled), 5)] {
 		places, err := a.ids(ctx, `
@@ -94,7 +95,7 @@ func (a *audit) places(ctx context.Context) {
 	}
 }
 
-// during counts messages that were under way while a fault was at work.
+// during counts ids whose messages were unfinished while a fault was active.
 func (a *audit) during(ctx context.Context, r *row, ids []string) (n int) {
 	for _, id := range ids {
 		if r.covers(a.number(ctx, `SELECT MIN(serial) FROM business WHERE message_id = $1`, id)) {
@@ -110,7 +111,7 @@ func (a *audit) example(what string, ids []string) {
 	}
 }
 
-// phantoms: nothing is anywhere that was not committed.
+// phantoms checks that no message exists that was not committed.
 func (a *audit) phantoms(ctx context.Context) error {
 	ids, err := a.ids(ctx, `
 		(SELECT message_id FROM effects UNION SELECT message_id FROM once_outbox_dead) EXCEPT SELECT message_id FROM business`)
@@ -119,8 +120,8 @@ func (a *audit) phantoms(ctx context.Context) error {
 	return err
 }
 
-// journals: what the database has is what the writers were told. A transaction
-// of which they know nothing has all of its events or none.
+// journals checks that the database agrees with the journals of the writers. A
+// transaction with an unknown result has all of its events or none.
 func (a *audit) journals(ctx context.Context) error {
 	known, err := readJournals(a.dir)
 	if err != nil {
@@ -170,7 +171,7 @@ func (a *audit) journals(ctx context.Context) error {
 	return rows.Err()
 }
 
-// leftovers: no row is left that still has to go somewhere.
+// leftovers checks that no unfinished row is left.
 func (a *audit) leftovers(ctx context.Context) error {
 	for _, query := range []string{
 		`once_outbox`, `once_blocked_keys`,
@@ -185,8 +186,8 @@ func (a *audit) leftovers(ctx context.Context) error {
 	return nil
 }
 
-// quarantine: what is there is what was sent, byte for byte, and all that came
-// from outside is there, once.
+// quarantine checks that each entry equals the sent message, byte for byte, and
+// that every message from outside is there once.
 func (a *audit) quarantine(ctx context.Context) error {
 	store, err := poison.New(a.db, poison.Config{})
 	if err != nil {
@@ -225,7 +226,7 @@ func (a *audit) quarantine(ctx context.Context) error {
 		if n := seen[body]; n == 0 {
 			a.Lost++
 			a.wrongf("a message from outside (%s) is not in quarantine", wrong)
-		} else if n > 1 && wrong != poison.ReasonInvalidID { // those cannot be told apart
+		} else if n > 1 && wrong != poison.ReasonInvalidID { // entries without a usable id cannot be distinguished
 			a.Doubled++
 			a.wrongf("a message from outside (%s) is in quarantine %d times", wrong, n)
 		}
@@ -233,7 +234,7 @@ func (a *audit) quarantine(ctx context.Context) error {
 	return nil
 }
 
-// order: the messages of a key reached the broker in their order, all of them.
+// order checks that all messages of a key reached the broker in order.
 func (a *audit) order(ctx context.Context) error {
 	inversions, seen, copies := a.recorder.found()
 	a.Inversions = len(inversions)

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// chaos runs with some kinds of faults.
+// chaos runs the command with some kinds of faults.
 func chaos(t *testing.T, o options, kinds string) *report {
 	t.Helper()
 	var err error

@@ -21,7 +21,7 @@ const (
 	consumerLease = 2 * time.Second
 	consumerPool  = 32
 
-	// retention is longer than any copy takes, of those that faults make.
+	// retention is longer than the delay of any duplicate that faults cause.
 	retention = 15 * time.Minute
 )
 
@@ -101,7 +101,7 @@ func (c *consumer) subscriber(inFlight int) (message.Subscriber, error) {
 	})
 }
 
-// picky is a marshaler that cannot read everything.
+// picky is a marshaler that cannot decode some messages.
 type picky struct{ rabbit.Marshaler }
 
 const unreadable = "application/unreadable"
@@ -113,7 +113,7 @@ func (p picky) Unmarshal(d amqp.Delivery) (*message.Message, error) {
 	return p.Marshaler.Unmarshal(d)
 }
 
-// doHog has a consumer take all connections of its own pool, for a while.
+// doHog makes a consumer take all connections of its own pool for a while.
 const doHog = "hog"
 
 func (c *consumer) obey(ctx context.Context) {

@@ -8,7 +8,7 @@ import (
 	"errors"
 )
 
-// disk is a small one with the outbox on it: there is none here.
+// disk is not supported on this system.
 type disk struct{}
 
 func mountDisk(context.Context, *sql.DB) (*disk, error) { return nil, nil } //nolint:nilnil // there is none here

@@ -13,34 +13,35 @@ type fault struct {
 	name  string
 	about string
 
-	// on is what it is done to. Two at the same time are never on the same.
+	// on is the target of the fault. Two faults at the same time have different
+	// targets.
 	on string
 
-	// alone says that it needs the others to be quiet.
+	// alone means that no other fault may be active.
 	alone bool
 
-	// writes says that it bites only while writers write.
+	// writes means that the fault has an effect only while writers write.
 	writes bool
 
-	// strike injects it, holds it until it has bitten, and heals. The proof
-	// says what was seen of it; without one, it did not bite.
+	// strike injects the fault, keeps it until it has had an effect, and heals
+	// it. proof describes the effect; it is empty if there was none.
 	strike func(ctx context.Context, s *strike) (proof string, err error)
 }
 
-// strike is one injection of a fault. All that is left to chance comes from its
+// strike is one injection of a fault. All its random choices come from its
 // seed.
 type strike struct {
 	*world
 	*rand.Rand
 }
 
-// patience is for what must happen, on a machine that has other things to do.
+// patience is a timeout for a busy machine.
 const patience = 3 * time.Minute
 
-// errNoBite says that a fault was injected and nothing was seen of it.
+// errNoBite reports that an injected fault had no visible effect.
 var errNoBite = errors.New("did not bite")
 
-// until waits until cond is true: what names it.
+// until waits until cond is true. what describes cond.
 func (s *strike) until(ctx context.Context, what string, cond func() bool) error {
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
@@ -58,7 +59,7 @@ func (s *strike) until(ctx context.Context, what string, cond func() bool) error
 	return nil
 }
 
-// hold lasts a while.
+// hold waits for a random time.
 func (s *strike) hold(ctx context.Context) {
 	rest(ctx, 300*time.Millisecond+time.Duration(s.Int64N(int64(1200*time.Millisecond))))
 }
@@ -69,13 +70,13 @@ func (s *strike) one(role string) *member {
 	return all[s.IntN(len(all))]
 }
 
-// growing remembers a count. What it returns says by how much it has grown.
+// growing returns a function that returns the increase of a count since now.
 func (s *strike) growing(counts func() int64) (grown func() int64) {
 	before := counts()
 	return func() int64 { return counts() - before }
 }
 
-// sum adds what proxies have counted.
+// sum returns a function that adds up a count of proxies.
 func sum(proxies []*proxy, name string) func() int64 {
 	return func() (n int64) {
 		for _, p := range proxies {
@@ -85,8 +86,8 @@ func sum(proxies []*proxy, name string) func() int64 {
 	}
 }
 
-// exec runs statements past the proxies. It tries again while the database is
-// away.
+// exec runs statements without the proxies. It retries while the database is
+// down.
 func (s *strike) exec(ctx context.Context, query string, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -99,7 +100,7 @@ func (s *strike) exec(ctx context.Context, query string, args ...any) error {
 	}
 }
 
-// number returns a query's, or -1 while the database does not answer.
+// number returns the result of a query, or -1 if the database does not answer.
 func (w *world) number(ctx context.Context, query string, args ...any) int64 {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

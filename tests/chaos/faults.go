@@ -1,6 +1,6 @@
 package main
 
-// faults is every kind that there is.
+// faults returns all kinds of faults.
 func faults() []fault {
 	var all []fault
 	for _, some := range [][]fault{

@@ -84,7 +84,7 @@ func brokerFaults() []fault {
 	}
 }
 
-// seen waits until the proxies have counted something.
+// seen waits until a count of the proxies has grown.
 func (s *strike) seen(ctx context.Context, name string, grown func() int64, err error) (string, error) {
 	if err == nil {
 		err = s.until(ctx, name, func() bool { return grown() > 0 })
@@ -93,7 +93,7 @@ func (s *strike) seen(ctx context.Context, name string, grown func() int64, err 
 	return fmt.Sprintf("%d times %s", grown(), name), err
 }
 
-// unknown waits until forwarders have messages whose outcome they do not know.
+// unknown waits until forwarders have messages with an unknown outcome.
 func (s *strike) unknown(ctx context.Context) (string, error) {
 	const name = "once.forwarder.published/unknown"
 	grown := s.growing(func() int64 { return s.count(forwarding, name) })
@@ -111,15 +111,15 @@ func (s *strike) shutOut(ctx context.Context, revoke, grant string) (proof strin
 	if err := errors.Join(s.ctl(ctx, revoke), s.ctl(ctx, "close_all_connections revoked")); err != nil {
 		return "", err
 	}
-	// To a wrong password RabbitMQ says nothing, and ends the connection.
+	// After a wrong password RabbitMQ ends the connection without a message.
 	refused := s.growing(func() int64 {
 		return s.count(forwarding, "once.rabbit.connects/failed") + sum(s.proxies(s.amqp), amqpChannelClose)()
 	})
 	return s.seen(ctx, "access refused", refused, nil)
 }
 
-// consumerTimeout has the broker wait for a moment only. Channels ask when they
-// are opened, so the consumers begin again.
+// consumerTimeout gives the broker a very short consumer timeout. It applies to
+// new channels, so the consumers are restarted.
 func consumerTimeout(ctx context.Context, s *strike) (proof string, err error) {
 	set := func(timeout time.Duration, tick time.Duration) error {
 		return s.eval(context.WithoutCancel(ctx), fmt.Sprintf(
@@ -143,8 +143,8 @@ func consumerTimeout(ctx context.Context, s *strike) (proof string, err error) {
 	return s.seen(ctx, amqpChannelClose, closed, nil)
 }
 
-// quiet has nothing under way while do runs: writers pause, and everything that
-// was written is applied.
+// quiet pauses the writers, waits until all messages are applied, and then runs
+// do.
 func (s *strike) quiet(ctx context.Context, do func(channel *amqp.Channel) error) error {
 	s.load.hold(1)
 	defer s.load.hold(-1)

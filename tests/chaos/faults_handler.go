@@ -37,7 +37,7 @@ func handlerFaults() []fault {
 	)
 }
 
-// poisoned has messages of a kind written, and waits until they are in
+// poisoned lets writers write messages of a kind, and waits until they are in
 // quarantine.
 func (s *strike) poisoned(ctx context.Context, kind, reason string, count int) (string, error) {
 	if err := s.exec(ctx, `DELETE FROM mended WHERE kind = $1`, kind); err != nil {
@@ -62,13 +62,14 @@ func (s *strike) poisoned(ctx context.Context, kind, reason string, count int) (
 	return fmt.Sprintf("%d are in quarantine", stored), err
 }
 
-// written is negative if it cannot be told.
+// written returns the number of written messages of a kind, or a negative
+// number if it is not known.
 func (s *strike) written(ctx context.Context, kind string) int64 {
 	return s.number(ctx, `SELECT COUNT(*) FROM business WHERE kind = $1`, kind)
 }
 
-// replay replays all hopeless ones, in vain, and then mends their handler and
-// replays them to their end.
+// replay replays all hopeless messages, which fail again. Then it fixes their
+// handler and replays them until they succeed.
 func (s *strike) replay(ctx context.Context, retention bool) (string, error) {
 	if _, err := s.poisoned(ctx, hopeless, poison.ReasonExhausted, 5); err != nil {
 		return "", err
@@ -113,8 +114,8 @@ func (s *strike) replay(ctx context.Context, retention bool) (string, error) {
 	return fmt.Sprintf("%d failed again, then all were applied; %d rows were swept", again(), swept()), err
 }
 
-// replayed replays what is hopeless, as often as it takes: the database may go
-// away meanwhile.
+// replayed replays hopeless messages until the replay succeeds, because the
+// database may be down meanwhile.
 func (s *strike) replayed(ctx context.Context, store *poison.Quarantine) error {
 	var failure error
 	err := s.until(ctx, "a replay came to its end", func() bool {
@@ -125,8 +126,8 @@ func (s *strike) replayed(ctx context.Context, store *poison.Quarantine) error {
 	return errors.Join(err, failure)
 }
 
-// age makes rows that are too old, which belong to no message: those of our own
-// must be remembered for as long as copies of them can come.
+// age inserts expired rows that belong to no message. The rows of real messages
+// must stay as long as duplicates can arrive.
 func (s *strike) age(ctx context.Context) error {
 	return errors.Join(
 		s.exec(ctx, `

@@ -80,8 +80,8 @@ func (s *strike) contend(ctx context.Context, do, state string) (string, error) 
 	return s.seen(ctx, postgresError(state), failed, nil)
 }
 
-// copyInProgress has the inbox hold the id of a message that nobody has
-// committed yet: its copy must wait, and be applied when this is rolled back.
+// copyInProgress inserts the id of a message into the inbox without a commit:
+// the duplicate must wait, and be applied after the rollback.
 func copyInProgress(ctx context.Context, s *strike) (string, error) {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -107,7 +107,7 @@ func copyInProgress(ctx context.Context, s *strike) (string, error) {
 	return fmt.Sprintf("%d sessions waited for it", blocked), err
 }
 
-// write commits an event of our own.
+// write commits an event of this process.
 func (s *strike) write(ctx context.Context, e event) error {
 	return outbox.InTx(ctx, s.db, func(tx *sql.Tx, events message.Publisher) error { return put(ctx, tx, events, e) })
 }

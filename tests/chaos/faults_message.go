@@ -56,7 +56,7 @@ func messageFaults() []fault {
 			name: "collision", about: "messages from outside with the id of another one", on: onMessages,
 			strike: func(ctx context.Context, s *strike) (string, error) {
 				var id string
-				// Of late: the inbox forgets.
+				// A recent event, because the inbox removes old ids.
 				err := s.until(ctx, "an event took effect", func() bool {
 					return s.db.QueryRowContext(ctx, `
 						SELECT message_id FROM once_inbox WHERE consumer = $1 ORDER BY processed_at DESC LIMIT 1 OFFSET $2`,
@@ -71,8 +71,9 @@ func messageFaults() []fault {
 	}
 }
 
-// publish gives messages to the ledger's queue, past everything, and waits for
-// the broker's confirms. It tries all again when it cannot: copies do no harm.
+// publish publishes messages to the ledger's queue without the outbox, and
+// waits for the confirms. After a failure it publishes all again, because
+// duplicates are harmless.
 func (s *strike) publish(ctx context.Context, messages ...amqp.Publishing) error {
 	var failure error
 	err := s.until(ctx, "the broker takes messages", func() bool {
@@ -97,8 +98,8 @@ func (s *strike) publish(ctx context.Context, messages ...amqp.Publishing) error
 	return errors.Join(err, failure)
 }
 
-// duplicates publishes copies of the latest events, whether they have arrived
-// yet or not.
+// duplicates publishes duplicates of the latest events, whether these have
+// arrived or not.
 func duplicates(ctx context.Context, s *strike) (string, error) {
 	const name = "once.dedup.handled/duplicate"
 	skipped := s.growing(func() int64 { return s.count(consuming, name) })
@@ -112,7 +113,7 @@ func duplicates(ctx context.Context, s *strike) (string, error) {
 	if err := s.publish(ctx, append(copies, copies...)...); err != nil {
 		return "", err
 	}
-	// Who does not skip them applies them.
+	// A consumer that does not skip them applies them twice.
 	const doubled = `SELECT COUNT(*) FROM (SELECT FROM effects GROUP BY message_id HAVING COUNT(*) > 1) AS d`
 	err := s.until(ctx, name, func() bool { return skipped() > 0 || s.number(ctx, doubled) > 0 })
 	return fmt.Sprintf("%d events were sent twice more, %d times %s", len(copies), skipped(), name), err
@@ -139,7 +140,8 @@ func (s *strike) latest(ctx context.Context, n int) (copies []amqp.Publishing, e
 	return copies, rows.Err()
 }
 
-// requeued takes what is in the queue, beside the consumers.
+// requeued consumes messages of the queue besides the consumers, and nacks
+// them.
 func requeued(ctx context.Context, s *strike) (string, error) {
 	const name = "once.subscriber.delivered/redelivered"
 	again := s.growing(func() int64 { return s.count(consuming, name) })

@@ -72,8 +72,8 @@ func postgresFaults() []fault {
 	}
 }
 
-// mute says that the database does not answer for so long. The driver waits on,
-// whatever its context says.
+// mute stops the replies of the database for d. The driver waits even if its
+// context ends.
 func (s *strike) mute(ctx context.Context, d time.Duration) bool {
 	answered := make(chan struct{})
 	go func() {
@@ -88,8 +88,8 @@ func (s *strike) mute(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// outage ends a server and starts it again. It bites when a process has failed
-// to get a connection.
+// outage stops a server and starts it again. It has had an effect when a
+// process has failed to connect.
 func (s *strike) outage(ctx context.Context, end func(), restart func(context.Context) error) (string, error) {
 	refused := s.growing(sum(s.proxies(), "unreachable"))
 	end()
@@ -115,14 +115,14 @@ func backendKill(ctx context.Context, s *strike) (string, error) {
 	return fmt.Sprintf("session %d was killed, %d connections were made anew", pid, anew()), err
 }
 
-// backendFreeze bites when a session does not move that is in a transaction: its
-// client waits, and who needs its locks.
+// backendFreeze stops a session that is in a transaction. Its client waits, and
+// so do sessions that need its locks.
 func backendFreeze(ctx context.Context, s *strike) (string, error) {
 	const inTransaction = `state IN ('active', 'idle in transaction') AND xact_start IS NOT NULL`
 	var pid int
 	defer func() {
 		if pid != 0 {
-			_ = syscall.Kill(pid, syscall.SIGCONT) // if it is gone, so is what was to be done
+			_ = syscall.Kill(pid, syscall.SIGCONT) // if the session has ended, there is nothing to continue
 		}
 	}()
 	if err := s.until(ctx, "a session in a transaction is stopped", func() bool {
@@ -188,11 +188,11 @@ func diskFull(ctx context.Context, s *strike) (string, error) {
 	return fmt.Sprintf("%d times %s", failed(), name), errors.Join(err, failure)
 }
 
-// errUnavailable says that a fault cannot be made here.
+// errUnavailable reports that a fault cannot be injected on this machine.
 var errUnavailable = errors.New("cannot be made here")
 
-// snapshotHeld also holds the number of a transaction that has not ended, which
-// cursors over transaction ids would wait for.
+// snapshotHeld also keeps a transaction id open, for which cursors over
+// transaction ids would wait.
 func snapshotHeld(ctx context.Context, s *strike) (string, error) {
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 	if err != nil {

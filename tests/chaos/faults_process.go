@@ -35,7 +35,7 @@ func processFaults() []fault {
 			const hogs = 3 * time.Second
 			var told time.Time
 			err := s.until(ctx, "somebody waited for a connection", func() bool {
-				if time.Since(told) > hogs { // the database may just have been away
+				if time.Since(told) > hogs { // the database may have been down
 					s.tell(consuming, order{Do: doHog, For: hogs})
 					told = time.Now()
 				}
@@ -46,7 +46,7 @@ func processFaults() []fault {
 	})
 }
 
-// oldAndNew is a deploy that has come half of the way, and goes back.
+// oldAndNew is a deployment that is half complete, and is rolled back.
 func oldAndNew(ctx context.Context, s *strike) (string, error) {
 	if s.old == "" {
 		return "", fmt.Errorf("%w: no binary of an earlier release, see -old", errUnavailable)

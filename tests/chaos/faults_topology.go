@@ -8,9 +8,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// What is deleted is that of the notices, and empty: what was in a queue that
-// somebody deletes is lost, and nobody can help that. Consumers declare it
-// again: by themselves if the broker tells them, else when they begin again.
+// The faults delete only the empty queue of the notices: messages in a deleted
+// queue are lost in any case. Consumers declare the queue again when the broker
+// notifies them, or else when they restart.
 func topologyFaults() []fault {
 	return []fault{
 		{
@@ -40,8 +40,8 @@ func topologyFaults() []fault {
 	}
 }
 
-// unbound deletes what leads to a queue, until messages are returned as
-// unroutable.
+// unbound deletes the binding or exchange of a queue until messages are
+// returned as unroutable.
 func (s *strike) unbound(ctx context.Context, remove func(channel *amqp.Channel) error) (proof string, err error) {
 	returned := s.growing(sum(s.proxies(s.amqp), amqpReturn))
 	defer func() {

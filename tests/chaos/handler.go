@@ -16,12 +16,12 @@ import (
 // exitStatus is that of a handler that calls os.Exit.
 const exitStatus = 7
 
-// tooLong is what a slow handler takes: more than the broker waits, when it is
-// told not to wait long.
+// tooLong is the duration of a slow handler: longer than the broker's consumer
+// timeout, when that is short.
 const tooLong = 5 * time.Second
 
-// handler writes the effect of a message, and what it sends itself. Some kinds
-// fail until they are mended.
+// handler writes the effect of a message and returns messages of its own. Some
+// kinds fail until their handler is fixed.
 func (c *consumer) handler(consumer string) once.HandlerFunc {
 	return func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		kind := msg.Metadata.Get(headerKind)

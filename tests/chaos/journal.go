@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// What a writer knows of a transaction. What was tried and nothing more was
-// written of it is unknown too: its writer was killed.
+// The result of a transaction, as its writer knows it. A transaction with tried
+// as its last entry is unknown too, because its writer was killed.
 const (
 	tried      = 'T'
 	committed  = 'C'
@@ -17,8 +17,9 @@ const (
 	unknown    = 'U'
 )
 
-// journal is a writer's, on disk: a line before each transaction and one after
-// it. A line is one write, which a process that is killed has done or has not.
+// journal is the journal of a writer, on disk: a line before each transaction
+// and a line after it. A line is one write, so a killed process has written it
+// completely or not at all.
 type journal struct{ file *os.File }
 
 func openJournal(name string) (*journal, error) {
@@ -31,13 +32,13 @@ func (j *journal) note(state byte, tx string, events int) error {
 	return err
 }
 
-// entry is the last word about a transaction.
+// entry is the last entry about a transaction.
 type entry struct {
 	state  byte
 	events int
 }
 
-// readJournals returns what the writers of a directory knew at the end.
+// readJournals returns the last entries of all journals in a directory.
 func readJournals(dir string) (map[string]entry, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.journal"))
 	if err != nil {

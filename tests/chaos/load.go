@@ -8,19 +8,20 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// mostWaiting is how much may wait to be applied before writers pause, until it
-// is half of that.
+// mostWaiting is the number of waiting messages at which writers pause. They
+// continue at half of it.
 const mostWaiting = 2000
 
-// load has the writers write, but not more than can be applied.
+// load controls the writers, so that they do not write more than the consumers
+// can apply.
 type load struct {
 	world *world
 	most  int64
 
 	mu     sync.Mutex
 	full   bool
-	needed int // by those who need writers that write
-	held   int // by those who need it to be quiet
+	needed int // number of faults that need active writers
+	held   int // number of faults that need paused writers
 	last   int64
 }
 
@@ -47,7 +48,8 @@ func (l *load) apply() {
 	l.world.tell(writing, order{Do: do})
 }
 
-// need has the writers write, however much there is, until it is called with -1.
+// need keeps the writers active, regardless of the backlog, until it is called
+// with -1.
 func (l *load) need(n int) {
 	l.mu.Lock()
 	l.needed += n
@@ -63,14 +65,14 @@ func (l *load) hold(n int) {
 	l.apply()
 }
 
-// waiting is what was not applied when somebody looked last.
+// waiting returns the latest known backlog.
 func (l *load) waiting() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.last
 }
 
-// backlog counts what is in the outbox, parked, or in the queues.
+// backlog counts the messages in the outbox, parked, or in the queues.
 func (w *world) backlog(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -91,7 +93,7 @@ func (w *world) backlog(ctx context.Context) (int64, error) {
 	})
 }
 
-// idle says that nothing is under way, and stays so for a moment.
+// idle reports whether no message is unfinished for a moment.
 func (w *world) idle(ctx context.Context) bool {
 	written := int64(-1)
 	for range 3 {

@@ -6,7 +6,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// newLog writes what the library has to say to standard error, which is a file.
+// newLog returns a logger that writes to standard error, which is a file.
 func newLog(name string) watermill.LoggerAdapter {
 	return watermill.NewStdLoggerWithOut(os.Stderr, false, false).With(watermill.LogFields{"process": name})
 }

@@ -1,7 +1,7 @@
-// Command chaos shows that nothing is lost and nothing takes effect twice. It
-// starts a PostgreSQL and a RabbitMQ of its own, and writers, forwarders and
-// consumers as processes of their own; does to them all that it knows; waits
-// until it is quiet, and counts. docs/proof.md says what is checked.
+// Command chaos tests that no message is lost and none takes effect twice. It
+// starts its own PostgreSQL and RabbitMQ, and processes that write, forward and
+// consume. It injects all its kinds of faults, waits until no message is
+// unfinished, and compares the results. docs/proof.md lists the checks.
 package main
 
 import (
@@ -30,8 +30,9 @@ func main() {
 func command(args []string) (status int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// A second Ctrl-C does not wait for the first to clean up; one Ctrl-C may
-	// come twice, from the terminal and from make.
+	// A second Ctrl-C ends the process without cleanup. A signal within two
+	// seconds does not count, because one Ctrl-C may arrive twice, from the
+	// terminal and from make.
 	context.AfterFunc(ctx, func() { time.AfterFunc(2*time.Second, stop) })
 
 	o, err := parse(args)

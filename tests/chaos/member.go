@@ -14,24 +14,24 @@ import (
 	"time"
 )
 
-// member is a process that is started again when it ends, as a service is.
+// member is a process that is restarted when it ends, like a service.
 type member struct {
 	life
 
 	dir  string
-	base string // its lives' names begin with it
-	old  string // the binary of an earlier release, which it may be told to use
+	base string // prefix of the names of its lives
+	old  string // the binary of an earlier release, or ""
 
 	mu     sync.Mutex
 	lives  int
 	proc   *process
-	before map[string]int64 // counts of lives that are over
-	exits  map[int]int64    // by status; -9 is killed by SIGKILL
-	down   bool             // it is not to be started again
-	paused bool             // what a writer is told when it begins
-	aged   bool             // the next life is of the earlier release
-	odd    []string         // ends that nothing explains
-	wanted bool             // its end is our doing
+	before map[string]int64 // counts of earlier lives
+	exits  map[int]int64    // by exit status; -9 for SIGKILL
+	down   bool             // it will not be restarted
+	paused bool             // a writer starts paused
+	aged   bool             // the next life uses the earlier release
+	odd    []string         // unexplained exits
+	wanted bool             // this process has ended it
 
 	running sync.WaitGroup
 }
@@ -40,7 +40,7 @@ type member struct {
 type process struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
-	gone  chan struct{} // closed when it was waited for
+	gone  chan struct{} // closed when the process has ended
 
 	last  beat
 	heard time.Time
@@ -53,7 +53,7 @@ func (m *member) start() error {
 	return m.begin()
 }
 
-// begin begins a life. The lock is held.
+// begin starts a life. The caller holds the lock.
 func (m *member) begin() error {
 	m.lives++
 	l := m.life
@@ -80,7 +80,7 @@ func (m *member) begin() error {
 	p := &process{cmd: exec.Command(binary), gone: make(chan struct{}), heard: time.Now()}
 	p.cmd.Env = append(os.Environ(), environment+"="+string(told))
 	p.cmd.Stderr = log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not reach the children
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (m *member) begin() error {
 	return nil
 }
 
-// attend listens to a process until it ends, and begins the next life.
+// attend reads the output of a process until it ends, and starts the next life.
 func (m *member) attend(p *process, stdout io.Reader) {
 	lines := bufio.NewScanner(stdout)
 	lines.Buffer(nil, 1<<20)
@@ -111,7 +111,7 @@ func (m *member) attend(p *process, stdout io.Reader) {
 			m.mu.Unlock()
 		}
 	}
-	_ = p.cmd.Wait() // that it ended counts, and how
+	_ = p.cmd.Wait() // ProcessState has the result
 	close(p.gone)
 
 	m.mu.Lock()
@@ -131,7 +131,8 @@ func (m *member) attend(p *process, stdout io.Reader) {
 	}
 }
 
-// ended is the status of a process, or minus the signal that ended it.
+// ended returns the exit status of a process, or minus the signal that ended
+// it.
 func ended(state *os.ProcessState) int {
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return -int(status.Signal())
@@ -139,11 +140,11 @@ func ended(state *os.ProcessState) int {
 	return state.ExitCode()
 }
 
-// send gives an order. The lock is held.
+// send sends an order. The caller holds the lock.
 func (m *member) send(o order) {
 	line, err := json.Marshal(o)
 	if err == nil {
-		_, _ = m.proc.stdin.Write(append(line, '\n')) // one that is gone hears nothing
+		_, _ = m.proc.stdin.Write(append(line, '\n')) // the process may have ended
 	}
 }
 
@@ -170,7 +171,7 @@ func (m *member) signal(s syscall.Signal) *process {
 	return m.proc
 }
 
-// renew has the process end by itself, and the next one begin.
+// renew lets the process end by itself, and starts the next one.
 func (m *member) renew() *process {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,8 +180,8 @@ func (m *member) renew() *process {
 	return m.proc
 }
 
-// age has the next life be of the earlier release, or of this one. What it
-// returns is what that life has counted so far.
+// age selects the release of the next life: the earlier or the current one. It
+// returns a function for the counts of that life.
 func (m *member) age(aged bool) (counted func(name string) int64) {
 	m.mu.Lock()
 	m.aged = aged
@@ -197,7 +198,8 @@ func (m *member) age(aged bool) (counted func(name string) int64) {
 	}
 }
 
-// stop has it end for good. It says that it had to be killed.
+// stop ends the member without a restart. It reports whether it had to kill the
+// process.
 func (m *member) stop(ctx context.Context) (killed bool) {
 	m.mu.Lock()
 	m.down = true
@@ -218,14 +220,14 @@ func (m *member) count(name string) int64 {
 	defer m.mu.Unlock()
 	n := m.before[name]
 	select {
-	case <-m.proc.gone: // it is in before already
+	case <-m.proc.gone: // its counts are in before already
 	default:
 		n += m.proc.last.Counts[name]
 	}
 	return n
 }
 
-// silence is how long nothing was heard.
+// silence returns the time since the last beat of the process.
 func (m *member) silence() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()

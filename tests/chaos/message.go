@@ -12,16 +12,17 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// Topics, which are also the names of exchanges and of consumers. What reaches
-// the ledger is recorded, so its messages are in two queues. Notices have only
-// one: without it they are unroutable. The ledger's consumer handles messages
-// directly, one in a transaction; that of notices is durable, and handles batches.
+// Topics, which are also the names of exchanges and consumers. Messages for the
+// ledger are in two queues, because one is recorded. Notices have only one
+// queue; without it they are unroutable. The consumer of the ledger handles one
+// message in a transaction; the consumer of notices is durable and handles
+// batches.
 const (
 	ledger  = "ledger"
 	notices = "notices"
 )
 
-// Kinds of message, by what handling them does.
+// Kinds of messages, by the behavior of their handler.
 const (
 	plain     = "plain"
 	hopeless  = "hopeless"  // the handler fails
@@ -29,8 +30,8 @@ const (
 	exiting   = "exiting"   // the handler ends the process
 	timingOut = "timing-out"
 	slow      = "slow"      // the handler takes longer than the broker waits for an ack
-	oversized = "oversized" // the broker does not take it
-	bloated   = "bloated"   // the outbox does not take its header
+	oversized = "oversized" // the broker refuses it
+	bloated   = "bloated"   // the outbox refuses its header
 )
 
 const (
@@ -38,11 +39,11 @@ const (
 	headerNumber = "chaos_number"
 )
 
-// mostBody is what the broker takes; it is told so.
+// mostBody is the configured size limit of the broker.
 const mostBody = 512 << 10
 
-// payload follows from id and kind, so whoever sees a message can tell whether
-// it is intact. It has every byte.
+// payload returns a payload that depends only on id and kind, so that every
+// receiver can check it. It contains all byte values.
 func payload(id, kind string) []byte {
 	sum := sha256.Sum256([]byte(id))
 	random := rand.New(rand.NewPCG(binary.LittleEndian.Uint64(sum[:]), binary.LittleEndian.Uint64(sum[8:])))
@@ -57,7 +58,7 @@ func payload(id, kind string) []byte {
 	return body
 }
 
-// echoes says that the handler of a message sends one itself.
+// echoes reports whether the handler of a message returns a message.
 func echoes(topic, kind, id string) bool {
 	sum := sha256.Sum256([]byte(id))
 	return topic == ledger && kind == plain && sum[31] < 26
@@ -65,7 +66,7 @@ func echoes(topic, kind, id string) bool {
 
 func echo(id string) string { return id + "+echo" }
 
-// event is a message and what the tables say of it.
+// event is a message with its row in the tables.
 type event struct {
 	id, kind, key string
 	number        int64 // of its key, from 1

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// nemesis carries out a plan.
+// nemesis runs a plan.
 type nemesis struct {
 	*world
 
@@ -19,7 +19,7 @@ type nemesis struct {
 	began  time.Time
 	report *report
 	mu     sync.Mutex // guards report, out and what follows
-	last   int64      // event that was written
+	last   int64      // serial number of the latest written event
 }
 
 // strike injects the faults of a step, and returns when they are healed.
@@ -28,7 +28,7 @@ func (n *nemesis) strike(ctx context.Context, s step) {
 	for i, f := range s.faults {
 		faults.Go(func() {
 			random := rand.New(rand.NewPCG(s.seeds[i], 1))
-			// At a moment of chance, and never when nothing is under way.
+			// At a random moment, but only while messages are unfinished.
 			rest(ctx, time.Duration(random.Int64N(int64(500*time.Millisecond))))
 			waiting := n.busy(ctx)
 			from := n.serial(ctx)
@@ -44,8 +44,8 @@ func (n *nemesis) strike(ctx context.Context, s step) {
 	faults.Wait()
 }
 
-// busy waits until something is under way, or for a while, and returns how
-// much it is.
+// busy waits, for a limited time, until messages are unfinished. It returns
+// their number.
 func (n *nemesis) busy(ctx context.Context) (waiting int64) {
 	for range 20 {
 		if waiting = n.load.waiting(); waiting > 0 {
@@ -56,8 +56,8 @@ func (n *nemesis) busy(ctx context.Context) (waiting int64) {
 	return waiting
 }
 
-// serial is the last event that is written, as far as is known: the database
-// may be away.
+// serial returns the latest known serial number of an event. The database may
+// be down.
 func (n *nemesis) serial(ctx context.Context) int64 {
 	last := n.number(ctx, `SELECT COALESCE(MAX(serial), 0) FROM business`)
 	n.mu.Lock()
@@ -66,7 +66,7 @@ func (n *nemesis) serial(ctx context.Context) int64 {
 	return n.last
 }
 
-// span keeps which events were written while a fault was at work.
+// span records the events that were written while a fault was active.
 func (n *nemesis) span(f fault, from, to int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -74,8 +74,8 @@ func (n *nemesis) span(f fault, from, to int64) {
 	row.spans = append(row.spans, span{from, to})
 }
 
-// note keeps what became of a fault. One that failed has not bitten; what it has
-// left behind, if it has, does not become quiet.
+// note records the result of a fault. A failed fault counts as one without an
+// effect; if it has left damage, the run does not become quiet.
 func (n *nemesis) note(f fault, waiting int64, proof string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -15,22 +15,22 @@ import (
 	"github.com/watermill-once/once/internal/cmdline"
 )
 
-// errUsage says that the command was called in a wrong way.
+// errUsage reports an invalid command line.
 var errUsage = errors.New("see -help")
 
 type options struct {
 	seed     uint64
-	messages int           // at least so many
-	bites    int           // of each kind, at least
-	waiting  int64         // of them, before writers pause
-	duration time.Duration // at least so long
+	messages int           // minimum number of messages
+	bites    int           // minimum number of effective injections of each kind
+	waiting  int64         // backlog at which writers pause
+	duration time.Duration // minimum duration
 	faults   []fault
 	json     string
-	plant    string // what is broken on purpose
+	plant    string // the part that is broken on purpose
 	old      string // the binary of an earlier release
 }
 
-// What is more than this is a mistake.
+// Upper limits of the options.
 const (
 	mostMessages = 1_000_000_000
 	mostBites    = 1_000_000
@@ -83,12 +83,12 @@ func parse(args []string) (options, error) {
 		refuse("-bites is %d: must be in 1..%d", o.bites, mostBites)
 	}
 	if o.old != "" {
-		if err := isChaos(o.old); err != nil { // or its processes would be waited for in vain
+		if err := isChaos(o.old); err != nil { // otherwise its processes would never report
 			refuse("-old: must be this command as an earlier release built it: %w", err)
 		}
 	}
 	if o.json != "" {
-		if err := cmdline.Writable(o.json); err != nil { // not after eight hours
+		if err := cmdline.Writable(o.json); err != nil { // checked now, not after a run of eight hours
 			refuse("-json: must be a file that can be written: %w", err)
 		}
 	}
@@ -113,7 +113,7 @@ func parse(args []string) (options, error) {
 	return *o, nil
 }
 
-// isChaos asks a program whether it is this command.
+// isChaos checks that a program is this command.
 func isChaos(program string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

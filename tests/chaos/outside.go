@@ -6,12 +6,12 @@ import (
 	"sync"
 )
 
-// outside are messages that do not come from the outbox and must end in
-// quarantine: their bodies, by which they are found there.
+// outside records the bodies of messages that do not come from the outbox and
+// must end in quarantine.
 type outside struct {
 	mu     sync.Mutex
 	count  int
-	bodies map[string]string // to what is wrong with it
+	bodies map[string]string // body to the reason for its quarantine
 }
 
 func newOutside() *outside { return &outside{bodies: make(map[string]string)} }

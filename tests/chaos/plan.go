@@ -8,11 +8,11 @@ import (
 // step is one or two faults at the same time.
 type step struct {
 	faults []fault
-	seeds  []uint64 // one for each: what is left to chance
+	seeds  []uint64 // seed of each fault
 }
 
-// plan goes on for ever. In its first round every fault comes alone, then in
-// pairs where that can be. The same seed and faults give the same plan.
+// plan returns an endless plan. In its first round every fault comes alone, and
+// then in pairs if possible. The same seed and faults give the same plan.
 func plan(seed uint64, faults []fault) iter.Seq[step] {
 	return func(yield func(step) bool) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -38,7 +38,7 @@ func plan(seed uint64, faults []fault) iter.Seq[step] {
 	}
 }
 
-// pair adds the first of those that are left that can go with it.
+// pair adds the first remaining fault that can be combined with the step.
 func (s step) pair(left []fault) (step, []fault) {
 	for i, other := range left {
 		if first := s.faults[0]; first.alone || other.alone || first.on == other.on {

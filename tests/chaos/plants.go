@@ -16,7 +16,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// What can be broken on purpose. Each of them is what somebody may well write.
+// Parts that can be broken on purpose. Each is a mistake that a service could
+// contain.
 const (
 	plantInbox  = "inbox"  // a consumer that remembers nothing: effects double
 	plantDelete = "delete" // a forwarder that deletes before the confirm: messages are lost
@@ -26,7 +27,7 @@ const (
 
 var plants = []string{plantInbox, plantDelete, plantOrder, plantOutbox}
 
-// planted says that a part is broken on purpose.
+// planted reports whether a part is broken on purpose.
 func (l life) planted(plant string) bool { return slices.Contains(strings.Split(l.Plant, ","), plant) }
 
 // addNaively adds handlers with a transaction for each message, and nothing else.
@@ -58,9 +59,8 @@ func (c *consumer) addNaively(router *message.Router) error {
 	return nil
 }
 
-// forwardBadly sends what is in the outbox by several goroutines at once,
-// without care for the order of keys; or, with plantDelete, for whether it
-// arrives.
+// forwardBadly sends the outbox from several goroutines, without the order of
+// keys. With plantDelete it does not wait for confirms either.
 func (a *actor) forwardBadly(ctx context.Context, db *sql.DB, publisher *rabbit.Publisher) {
 	for ctx.Err() == nil {
 		if n, err := a.batch(ctx, db, publisher); n == 0 || err != nil {

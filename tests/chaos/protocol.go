@@ -7,17 +7,17 @@ import (
 	"io"
 )
 
-// protocol is what a proxy knows of what it relays.
+// protocol is the part of a protocol that a proxy knows.
 type protocol struct {
 	// read returns the next message of one side; first is the first of it.
 	read func(r *bufio.Reader, first, toServer bool) ([]byte, error)
 
-	// name names a message that is worth counting, else it is empty.
+	// name returns the name of a message to count, or "".
 	name func(message []byte, toServer bool) string
 }
 
-// What is counted of AMQP: the method's name. Where both sides can send it,
-// the server's counts.
+// Counted AMQP methods. If both sides can send a method, only the server's
+// counts.
 const (
 	amqpConnectionClose = "connection.close"
 	amqpBlocked         = "connection.blocked"
@@ -47,7 +47,7 @@ var amqpMethods = map[method]string{
 	{60, 120, false}: amqpNack,
 }
 
-// amqpProtocol is AMQP 0-9-1: a header, once, and frames.
+// amqpProtocol is AMQP 0-9-1: a protocol header, then frames.
 var amqpProtocol = protocol{
 	read: func(r *bufio.Reader, first, toServer bool) ([]byte, error) {
 		if first && toServer {
@@ -69,7 +69,8 @@ var amqpProtocol = protocol{
 
 const postgresCommit = "COMMIT"
 
-// postgresError is what an error of that SQLSTATE is counted as.
+// postgresError returns the name under which an error with a SQLSTATE is
+// counted.
 func postgresError(state string) string { return "error/" + state }
 
 // sqlState returns the code in an error message of the server.
@@ -82,7 +83,8 @@ func sqlState(message []byte) string {
 	return ""
 }
 
-// postgresProtocol is PostgreSQL's: the first message of a client has no type.
+// postgresProtocol is the protocol of PostgreSQL. The first message of a client
+// has no type.
 var postgresProtocol = protocol{
 	read: func(r *bufio.Reader, first, toServer bool) ([]byte, error) {
 		kind := 1
@@ -106,7 +108,7 @@ var postgresProtocol = protocol{
 	},
 }
 
-// readAll appends n bytes to what was read before.
+// readAll appends n bytes to before.
 func readAll(r io.Reader, before []byte, n int) ([]byte, error) {
 	all := make([]byte, len(before)+max(n, 0))
 	copy(all, before)
@@ -114,7 +116,7 @@ func readAll(r io.Reader, before []byte, n int) ([]byte, error) {
 	return all, err
 }
 
-// cutAt cuts the connection at a message of that name, or exactly after it.
+// cutAt cuts the connection before a message with a name, or exactly after it.
 func cutAt(p *proxy, name string, do action) func(m relayed) action {
 	return func(m relayed) action {
 		if p.protocol.name(m.bytes, m.toServer) == name {
@@ -124,8 +126,8 @@ func cutAt(p *proxy, name string, do action) func(m relayed) action {
 	}
 }
 
-// cutBetween cuts the connection between a message of that name and the next
-// one: what follows a publish, its header and body, has arrived by then.
+// cutBetween cuts the connection between a message with a name and the next
+// method. The header and body of a publish have arrived by then.
 func cutBetween(p *proxy, name string) func(m relayed) action {
 	seen := make(map[*link]bool)
 	return func(m relayed) action {

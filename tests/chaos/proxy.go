@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// proxy stands between processes and a server. It knows where the messages of
-// their protocol begin and end, counts them, and does to connections what a
-// network does.
+// proxy relays between processes and a server. It knows the messages of their
+// protocol, counts them, and simulates faults of the network.
 type proxy struct {
 	address  string
 	server   string
@@ -22,7 +21,7 @@ type proxy struct {
 	mode    mode
 	changed chan struct{} // closed when mode changes
 	links   map[*link]struct{}
-	watch   func(m relayed) action // nil passes everything
+	watch   func(m relayed) action // nil relays everything
 	counts  map[string]int64
 
 	running sync.WaitGroup
@@ -33,13 +32,14 @@ type mode int
 
 const (
 	passing  mode = iota
-	slowing       // what arrives waits a while
-	silent        // nothing arrives on either side, and nobody is told
-	halfOpen      // the server's sides are closed, and the clients are not told
+	slowing       // messages are delayed
+	silent        // nothing is relayed, and the connections stay open
+	halfOpen      // the server's sides are closed, the clients' sides stay open
 	refusing      // new connections are closed at once
 )
 
-// link is a client's connection, and ours to the server: nil if there is none.
+// link is the connection of a client and the connection to the server, which
+// may be nil.
 type link struct {
 	client, server *net.TCPConn
 }
@@ -66,7 +66,7 @@ func (l *link) lose() {
 	}
 }
 
-// relayed is a message on its way.
+// relayed is a message of the protocol.
 type relayed struct {
 	bytes    []byte
 	toServer bool
@@ -78,8 +78,8 @@ type action int
 
 const (
 	pass      action = iota
-	cutBefore        // it does not arrive, and nothing after it does
-	cutAfter         // it arrives, and nothing after it does
+	cutBefore        // this message and later ones do not arrive
+	cutAfter         // this message arrives, later ones do not
 )
 
 func newProxy(server string, protocol protocol) (*proxy, error) {
@@ -137,7 +137,7 @@ func (p *proxy) connect(client *net.TCPConn) {
 	p.mu.Unlock()
 }
 
-// relay passes on one direction until it ends, and then ends the other.
+// relay relays one direction until it ends, and then ends the other.
 func (p *proxy) relay(l *link, toServer bool) {
 	defer l.close()
 	from, to := l.client, l.server
@@ -173,7 +173,8 @@ func (p *proxy) relay(l *link, toServer bool) {
 	}
 }
 
-// held applies the mode to a message, and says whether it is gone.
+// held applies the mode to a message, and reports whether the message is
+// dropped.
 func (p *proxy) held(size int) (gone bool) {
 	mode, changed := p.now()
 	switch mode {
@@ -191,8 +192,8 @@ func (p *proxy) held(size int) (gone bool) {
 	return false
 }
 
-// linger keeps the client's side of a half-open connection open: what it sends
-// goes nowhere. It says that there is more to read from the client.
+// linger keeps the client's side of a half-open connection open and drops its
+// data. It reports whether to continue reading from the client.
 func (p *proxy) linger(toServer bool) (more bool) {
 	for {
 		mode, changed := p.now()
@@ -220,8 +221,8 @@ func (p *proxy) judge(m relayed) action {
 	return do
 }
 
-// cut has watch decide about every message from now on, until it has cut a
-// connection. nil has none cut.
+// cut lets watch decide about every message until it has cut a connection. With
+// nil nothing is cut.
 func (p *proxy) cut(watch func(m relayed) action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -234,8 +235,8 @@ func (p *proxy) now() (mode, <-chan struct{}) {
 	return p.mode, p.changed
 }
 
-// set changes the mode. Connections that lost something in the old one are
-// reset: they can never be right again.
+// set changes the mode. It resets connections that lost data in the old mode,
+// because they cannot recover.
 func (p *proxy) set(m mode) {
 	p.mu.Lock()
 	old := p.mode

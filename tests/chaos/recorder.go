@@ -13,9 +13,9 @@ import (
 
 const recorderQueue = ledger + "_recorder"
 
-// recorder watches what reaches the broker: it has a queue of its own, in which
-// messages are in the order in which the broker took them. The numbers of a key
-// have no gaps, so the first copy of each message must be the next one of its
+// recorder records the messages that reach the broker. Its own queue has them
+// in the order in which the broker accepted them. The numbers of a key have no
+// gaps, so the first delivery of each message must have the next number of its
 // key.
 type recorder struct {
 	cancel context.CancelFunc
@@ -33,7 +33,7 @@ func startRecorder(url string) *recorder {
 	r := &recorder{cancel: cancel, last: make(map[string]int64)}
 	r.ended.Go(func() {
 		for ctx.Err() == nil {
-			_ = r.record(ctx, url) // the broker was away
+			_ = r.record(ctx, url) // the broker was down
 			rest(ctx, 100*time.Millisecond)
 		}
 	})
@@ -55,7 +55,8 @@ func (r *recorder) record(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	// Few, so that this queue is full at times too when queues may be.
+	// A small prefetch, so that this queue is also full at times when queues
+	// are limited.
 	if err := channel.Qos(30, 0, false); err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func (r *recorder) record(ctx context.Context, url string) error {
 	}
 }
 
-// note takes one arrival.
+// note records one delivery.
 func (r *recorder) note(id, key, numbered string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,7 +105,7 @@ func (r *recorder) note(id, key, numbered string) {
 	}
 }
 
-// found returns the messages that came too early, and how many arrived.
+// found returns the messages that came too early, and the number of deliveries.
 func (r *recorder) found() (inversions []string, seen, copies int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,48 +9,48 @@ import (
 	"text/tabwriter"
 )
 
-// row is what became of a kind of fault.
+// row is the result of a kind of fault.
 type row struct {
 	Kind        string `json:"kind"`
 	Injected    int    `json:"injected"`
 	Bitten      int    `json:"bitten"`
-	InFlight    int64  `json:"in_flight"` // the most, when it was injected
-	Proof       string `json:"proof"`     // of the last time
+	InFlight    int64  `json:"in_flight"` // the maximum at the time of injection
+	Proof       string `json:"proof"`     // of the last injection
 	Unavailable bool   `json:"unavailable,omitempty"`
 
-	// What was lost or doubled of the messages that were written or under way
-	// while it was at work. One may be counted for several kinds.
+	// Lost and doubled messages that were written or unfinished while the fault
+	// was active. A message may count for several kinds.
 	Lost    int `json:"lost"`
 	Doubled int `json:"doubled"`
 
 	spans []span
 }
 
-// span is events by their serial numbers. Those that were under way when a fault
-// began have some below.
+// span is a range of events by serial number. Events that were unfinished when
+// a fault began have lower numbers.
 type span struct{ from, to int64 }
 
-// underWay is how many events, at least, a span reaches back.
+// underWay is the number of events that a span reaches back, at least.
 const underWay = mostWaiting
 
 func (r *row) covers(serial int64) bool {
 	return slices.ContainsFunc(r.spans, func(s span) bool { return s.from-underWay <= serial && serial <= s.to })
 }
 
-// report is what a run came to.
+// report is the result of a run.
 type report struct {
 	Seed     uint64 `json:"seed"`
 	Asked    int    `json:"asked"` // messages
-	Bites    int    `json:"bites"` // that were asked for, of each kind
+	Bites    int    `json:"bites"` // requested number for each kind
 	Rows     []*row `json:"rows"`
 	Messages int    `json:"messages"`
 
 	totals
 
-	// What else is wrong, in words.
+	// Other faults, as text.
 	Faults []string `json:"faults"`
 
-	// What else is worth knowing.
+	// Other remarks.
 	Notes []string `json:"notes"`
 }
 
@@ -89,7 +89,7 @@ func (r *report) notef(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// judge adds what follows from the rest.
+// judge adds faults and notes that follow from the other fields.
 func (r *report) judge() {
 	for _, row := range r.Rows {
 		if row.Bitten < r.Bites && !row.Unavailable {
@@ -101,10 +101,11 @@ func (r *report) judge() {
 	}
 }
 
-// passed says that nothing is wrong.
+// passed reports whether the run found no fault.
 func (r *report) passed() bool { return r.totals == totals{} && len(r.Faults) == 0 }
 
-// bites are the kinds that bit, and how often all of them did.
+// bites returns the number of kinds that had an effect, and the number of all
+// effective injections.
 func (r *report) bites() (kinds, bites int) {
 	for _, row := range r.Rows {
 		kinds += min(row.Bitten, 1)

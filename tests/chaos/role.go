@@ -18,7 +18,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// environment tells a process which role it plays.
+// environment is the environment variable with the life of a process.
 const environment = "ONCE_CHAOS_ROLE"
 
 // Roles.
@@ -28,18 +28,18 @@ const (
 	consuming  = "consumer"
 )
 
-// life is what a process is told.
+// life configures a process.
 type life struct {
 	Role    string `json:"role"`
-	Name    string `json:"name"` // no two lives have the same
+	Name    string `json:"name"` // unique
 	DSN     string `json:"dsn"`
-	Lazy    bool   `json:"lazy"` // its transactions begin with their first statement
+	Lazy    bool   `json:"lazy"` // BEGIN is sent with the first statement
 	AMQP    string `json:"amqp"`
-	Journal string `json:"journal"` // a writer's
+	Journal string `json:"journal"` // for writers
 	Plant   string `json:"plant"`   // what is broken on purpose
 }
 
-// order is what a process is told later, by its standard input.
+// order is a command to a running process, on its standard input.
 type order struct {
 	Do    string        `json:"do"`
 	Kind  string        `json:"kind"`
@@ -47,7 +47,7 @@ type order struct {
 	For   time.Duration `json:"for"`
 }
 
-// actor is what all roles have.
+// actor is the common part of all roles.
 type actor struct {
 	life
 
@@ -92,7 +92,7 @@ func (a *actor) play() error {
 		db = sql.OpenDB(lazytx.Connector(connector))
 	}
 	defer db.Close()
-	db.SetConnMaxIdleTime(2 * time.Second) // so that what leaks is what is left
+	db.SetConnMaxIdleTime(2 * time.Second) // so that only leaked connections remain
 	switch a.Role {
 	case writing:
 		return a.write(ctx, db)
@@ -104,8 +104,8 @@ func (a *actor) play() error {
 	return errors.New("no such role: " + a.Role)
 }
 
-// exchanges is a fanout exchange for each topic and a queue for its consumer. A
-// queue that is full says no; it never drops.
+// exchanges declares a fanout exchange for each topic and a queue for its
+// consumer. A full queue refuses messages; it never drops any.
 func exchanges(url string) wamqp.Config {
 	config := wamqp.NewDurablePubSubConfig(url, wamqp.GenerateQueueNameTopicNameWithSuffix("effects"))
 	config.Marshaler = rabbit.Marshaler{}

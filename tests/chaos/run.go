@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// run does all of it. The report is there as soon as there is something in it.
+// run runs the whole test. It returns a report even after an error, if there
+// are results.
 func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 	r = newReport(o)
 	began := time.Now()
@@ -66,7 +67,7 @@ func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 	return r, nil
 }
 
-// all carries out the plan until there is enough of everything.
+// all runs the plan until every option is satisfied.
 func (n *nemesis) all(ctx context.Context, o options) error {
 	for s := range plan(o.seed, o.faults) {
 		long := time.Since(n.began) >= o.duration
@@ -86,11 +87,12 @@ func (n *nemesis) all(ctx context.Context, o options) error {
 	return ctx.Err()
 }
 
-// chances are how often a kind that was not seen is tried again: on a machine
-// that has other things to do, what it waits for may take too long.
+// chances is the number of retries of a fault without an effect: on a busy
+// machine the effect may take too long.
 const chances = 2
 
-// wants says that one of the kinds has not bitten as often as it should.
+// wants reports whether a kind has had fewer effective injections than
+// requested.
 func (n *nemesis) wants(faults []fault) bool {
 	return slices.ContainsFunc(faults, func(f fault) bool {
 		row := n.report.row(f.name)
@@ -98,8 +100,8 @@ func (n *nemesis) wants(faults []fault) bool {
 	})
 }
 
-// settle waits until nothing is under way. It gives up when nothing has become
-// less for long.
+// settle waits until no message is unfinished. It gives up if the backlog has
+// not shrunk for a long time.
 func (w *world) settle(ctx context.Context, say func(string, ...any)) error {
 	say("waiting until it is quiet")
 	least, since := int64(1<<62), time.Now()

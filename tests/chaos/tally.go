@@ -16,8 +16,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// beat is what a process says of itself, several times a second. One that does
-// not is frozen.
+// beat is the status of a process, sent several times a second. A process
+// without beats is frozen.
 type beat struct {
 	Counts     map[string]int64 `json:"counts"`
 	Goroutines int              `json:"goroutines"`
@@ -26,7 +26,7 @@ type beat struct {
 
 const beatEvery = 200 * time.Millisecond
 
-// tally counts what happens in a process, by names of its own and by those of
+// tally counts events of a process, under its own names and under the names of
 // the library's instruments.
 type tally struct {
 	mu     sync.Mutex
@@ -50,7 +50,7 @@ func (t *tally) add(name string, n int64) {
 	t.counts[name] += n
 }
 
-// report writes beats until nobody reads them.
+// report writes beats until the reader closes.
 func (t *tally) report(w io.Writer) {
 	out := bufio.NewWriter(w)
 	tick := time.NewTicker(beatEvery)
@@ -85,7 +85,7 @@ func (t *tally) beat() beat {
 	return b
 }
 
-// series is the name of an instrument with the outcome or reason, if it has one.
+// series returns the name of an instrument with its outcome or reason.
 func series(name string, attributes attribute.Set) string {
 	for _, key := range []attribute.Key{"once.outcome", "once.reason"} {
 		if value, ok := attributes.Value(key); ok {
@@ -95,7 +95,8 @@ func series(name string, attributes attribute.Set) string {
 	return name
 }
 
-// openFiles counts this process's descriptors, where the system shows them.
+// openFiles returns the number of open file descriptors, if the system shows
+// them.
 func openFiles() int {
 	for _, dir := range []string{"/proc/self/fd", "/dev/fd"} {
 		if files, err := os.ReadDir(dir); err == nil {

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// usage is what processes hold when they have nothing to do.
+// usage is the resources of idle processes.
 type usage struct {
 	goroutines, files map[string]int // by member
 	connections       int
 }
 
-// slack is what may come and go by itself.
+// slack is the allowed difference.
 const slack = 12
 
-// rested waits until it does not become less any more.
+// rested waits until the usage does not decrease any more.
 func (w *world) rested(ctx context.Context) (usage, error) {
 	var last usage
 	deadline := time.Now().Add(patience)
@@ -28,7 +28,7 @@ func (w *world) rested(ctx context.Context) (usage, error) {
 		for _, m := range w.members {
 			b := m.beat()
 			if b.Goroutines == 0 {
-				calm = -1 // it has not begun
+				calm = -1 // not measured yet
 			}
 			u.goroutines[m.base], u.files[m.base] = b.Goroutines, b.Files
 			total += b.Goroutines
@@ -50,7 +50,7 @@ func (w *world) rested(ctx context.Context) (usage, error) {
 	return last, nil
 }
 
-// compare names what has become more.
+// compare reports resources that have grown.
 func (u usage) compare(before usage, r *report) {
 	for name, n := range u.goroutines {
 		if was := before.goroutines[name]; n > was+slack {

@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	user     = "chaos" // of the processes, at both servers
+	user     = "chaos" // user of the processes, at both servers
 	password = "secret"
 )
 
-// world is everything that faults are injected into.
+// world has the servers and processes that faults are injected into.
 type world struct {
 	dir      string
 	old      string // the binary of an earlier release, or ""
 	postgres *servers.Postgres
 	rabbit   *servers.Rabbit
-	disk     *disk // where the outbox lies; nil if none can be mounted
+	disk     *disk // the disk of the outbox; nil if none can be mounted
 
-	db *sql.DB // our own way to the database, past the proxies
+	db *sql.DB // a direct pool, without the proxies
 
 	pg      map[string]*proxy // by role
 	amqp    map[string]*proxy
@@ -39,8 +39,8 @@ type world struct {
 	outside  *outside
 }
 
-// newWorld starts the servers and makes tables and queues. It is to be closed
-// also if there is an error.
+// newWorld starts the servers and creates tables and queues. The caller closes
+// it, also after an error.
 func newWorld(ctx context.Context) (*world, error) {
 	w := &world{pg: make(map[string]*proxy), amqp: make(map[string]*proxy), outside: newOutside()}
 	w.load = &load{world: w, most: mostWaiting}
@@ -112,8 +112,8 @@ func (w *world) prepareBroker(ctx context.Context) error {
 	return w.declare(ctx)
 }
 
-// declare makes exchanges and queues, those that are missing. Killed soon
-// after, RabbitMQ 3.10 can lose what it has not yet written down.
+// declare declares missing exchanges and queues. RabbitMQ 3.10 can lose new
+// ones if it is killed soon after their declaration.
 func (w *world) declare(ctx context.Context) error {
 	return errors.Join(w.channel(func(channel *amqp.Channel) error {
 		for _, topic := range []string{ledger, notices} {
@@ -149,7 +149,7 @@ func (w *world) eval(ctx context.Context, expression string) error {
 	return err
 }
 
-// channel has a channel of our own, past the proxies, for a moment.
+// channel runs do with a direct channel, without the proxies.
 func (w *world) channel(do func(channel *amqp.Channel) error) error {
 	conn, err := amqp.Dial(w.rabbit.URL("/"))
 	if err != nil {
@@ -163,7 +163,7 @@ func (w *world) channel(do func(channel *amqp.Channel) error) error {
 	return do(channel)
 }
 
-// connect puts proxies before the servers: each role has its own.
+// connect starts the proxies of the servers. Each role has its own.
 func (w *world) connect(context.Context) (err error) {
 	for _, role := range []string{writing, forwarding, consuming} {
 		if w.pg[role], err = newProxy(w.postgres.Address(), postgresProtocol); err != nil {
@@ -179,13 +179,12 @@ func (w *world) connect(context.Context) (err error) {
 	return nil
 }
 
-// begin starts the processes: two of each role. Writers wait until they are
-// told.
+// begin starts two processes of each role. Writers start paused.
 func (w *world) begin(plant string) error {
 	for _, role := range []string{consuming, forwarding, writing} {
 		for n := range 2 {
 			if n == 1 && role == forwarding && plant != "" {
-				continue // one is bad enough
+				continue // one broken process is enough
 			}
 			m := &member{
 				life: life{
@@ -217,7 +216,7 @@ func (w *world) of(role string) []*member {
 	return list
 }
 
-// count sums over the members of a role.
+// count returns the sum of a count over the members of a role.
 func (w *world) count(role, name string) (n int64) {
 	for _, m := range w.of(role) {
 		n += m.count(name)
@@ -225,14 +224,14 @@ func (w *world) count(role, name string) (n int64) {
 	return n
 }
 
-// tell gives an order to all members of a role.
+// tell sends an order to all members of a role.
 func (w *world) tell(role string, o order) {
 	for _, m := range w.of(role) {
 		m.tell(o)
 	}
 }
 
-// proxies are all, or those that lead to one kind of server.
+// proxies returns all proxies, or those for one kind of server.
 func (w *world) proxies(which ...map[string]*proxy) []*proxy {
 	if len(which) == 0 {
 		which = []map[string]*proxy{w.pg, w.amqp}
@@ -248,7 +247,7 @@ func (w *world) proxies(which ...map[string]*proxy) []*proxy {
 	return all
 }
 
-// stop ends the processes. It names those that had to be killed.
+// stop ends the processes. Its error names the processes that it had to kill.
 func (w *world) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -264,7 +263,7 @@ func (w *world) stop() error {
 	return errors.Join(errs...)
 }
 
-// Close ends everything, and removes it.
+// Close stops all processes and servers, and removes their files.
 func (w *world) Close() error {
 	errs := []error{w.stop()}
 	if w.recorder != nil {

@@ -19,7 +19,7 @@ import (
 const (
 	clerks     = 4  // goroutines that write
 	keyCount   = 40 // ordering keys, which all writers share
-	mostEvents = 8  // of one transaction
+	mostEvents = 8  // maximum number of events in a transaction
 )
 
 // writer commits business rows and events together.
@@ -45,7 +45,7 @@ func (a *actor) write(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	w := &writer{actor: a, db: db, box: box, journal: journal}
-	w.gate.close() // until told
+	w.gate.close() // until the first order
 	var clerk sync.WaitGroup
 	for range clerks {
 		clerk.Go(func() { w.work(ctx) })
@@ -58,12 +58,12 @@ func (a *actor) write(ctx context.Context, db *sql.DB) error {
 func (w *writer) work(ctx context.Context) {
 	for w.gate.pass(ctx) {
 		if err := w.transaction(ctx, plain, 1+rand.IntN(mostEvents), rand.IntN(20) == 0); err != nil && !errors.Is(err, errThinkAgain) {
-			rest(ctx, 50*time.Millisecond) // it may be away
+			rest(ctx, 50*time.Millisecond) // the database may be down
 		}
 	}
 }
 
-// errThinkAgain is why a transaction is rolled back that could commit.
+// errThinkAgain is the reason for a deliberate rollback.
 var errThinkAgain = errors.New("the business changed its mind")
 
 // transaction writes events of a kind, and keeps the journal.
@@ -72,7 +72,7 @@ func (w *writer) transaction(ctx context.Context, kind string, count int, rollBa
 	if err := w.journal.note(tried, tx, count); err != nil {
 		return err
 	}
-	if w.planted(plantOutbox) { // the event of a transaction that may yet fail
+	if w.planted(plantOutbox) { // the event is committed although its transaction may still fail
 		_ = w.box.InTx(ctx, w.db, func(_ *sql.Tx, events message.Publisher) error {
 			return events.Publish(ledger, event{id: tx + ".early", kind: plain}.message())
 		})
@@ -89,10 +89,10 @@ func (w *writer) transaction(ctx context.Context, kind string, count int, rollBa
 	return w.settled(tx, count, err)
 }
 
-// name is a new transaction's.
+// name returns the name of a new transaction.
 func (w *writer) name() string { return fmt.Sprintf("%s-%d", w.Name, w.seq.Add(1)) }
 
-// settled notes what became of a transaction.
+// settled records the result of a transaction.
 func (w *writer) settled(tx string, count int, err error) error {
 	state := byte(rolledBack)
 	switch {
@@ -139,7 +139,7 @@ func (w *writer) business(ctx context.Context, tx *sql.Tx, events message.Publis
 	return events.Publish(topic, messages...)
 }
 
-// gate holds up those who want to pass while it is closed.
+// gate blocks goroutines while it is closed.
 type gate struct {
 	mu     sync.Mutex
 	opened chan struct{} // nil while it is open
@@ -162,7 +162,7 @@ func (g *gate) open() {
 	}
 }
 
-// pass waits until the gate is open; false is that ctx has ended.
+// pass waits until the gate is open. It returns false if ctx has ended.
 func (g *gate) pass(ctx context.Context) bool {
 	g.mu.Lock()
 	opened := g.opened
@@ -176,7 +176,7 @@ func (g *gate) pass(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// rest waits, or until ctx ends.
+// rest waits for d, or until ctx ends.
 func rest(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

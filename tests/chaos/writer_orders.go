@@ -12,16 +12,16 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// What a writer is told to do.
+// Orders for a writer.
 const (
 	doPause     = "pause"
 	doResume    = "resume"
-	doWrite     = "write"     // Count events of a Kind, in one transaction
-	doDeadlock  = "deadlock"  // have two transactions wait for each other
-	doSerialize = "serialize" // have two transactions that cannot be ordered
+	doWrite     = "write"     // write Count events of a Kind in one transaction
+	doDeadlock  = "deadlock"  // run two transactions that deadlock
+	doSerialize = "serialize" // run two transactions that cannot be serialized
 )
 
-// obey carries out orders until ctx ends.
+// obey runs orders until ctx ends.
 func (w *writer) obey(ctx context.Context) {
 	for {
 		select {
@@ -40,7 +40,8 @@ func (w *writer) carryOut(ctx context.Context, o order) {
 	case doResume:
 		w.gate.open()
 	case doWrite:
-		// What is in doubt is not repeated as it is: each try has ids of its own.
+		// Each attempt uses new ids, because the result of an earlier attempt
+		// may be unknown.
 		for ctx.Err() == nil {
 			err := w.transaction(ctx, o.Kind, o.Count, false)
 			if err == nil || errors.Is(err, outbox.ErrInvalid) {
@@ -63,8 +64,8 @@ func (w *writer) carryOut(ctx context.Context, o order) {
 	}
 }
 
-// pair writes events in two transactions at the same time, which both take
-// their first step before either takes its second.
+// pair writes events in two concurrent transactions. Both run their first step
+// before either runs its second.
 func (w *writer) pair(ctx context.Context, begin string, first, second [2]string) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

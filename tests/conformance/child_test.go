@@ -35,7 +35,8 @@ const (
 	consumer = "payments"
 	topic    = "orders.placed"
 
-	// Messages with these ids end the process, fail for good, or fail always.
+	// Messages with these ids end the process, fail permanently, or fail at
+	// each attempt.
 	killer   = "killer"
 	hopeless = "hopeless"
 	failing  = "failing"
@@ -43,33 +44,33 @@ const (
 	crashBudget = 2
 )
 
-// life is what a consumer's process is told.
+// life configures the process of a consumer.
 type life struct {
 	mode
 
 	Dialect   string        `json:"dialect"`
 	DSN       string        `json:"dsn"`
-	Lazy      bool          `json:"lazy"`       // PostgreSQL: BEGIN goes with the first statement
+	Lazy      bool          `json:"lazy"`       // PostgreSQL: BEGIN is sent with the first statement
 	Transport string        `json:"transport"`  // "queue", "local" or the URL of a broker
 	Queue     string        `json:"queue"`      // at the broker
 	Gather    time.Duration `json:"gather"`     // how long a batch waits to be full
-	Pause     time.Duration `json:"pause"`      // before what failed is tried again
+	Pause     time.Duration `json:"pause"`      // before a failed message is tried again
 	Budget    int           `json:"budget"`     // of crashes
-	Fails     bool          `json:"fails"`      // the handler does, always
-	FailsOnce bool          `json:"fails_once"` // it does with the first message of a key
-	Hangs     bool          `json:"hangs"`      // it does until the process shuts down, and then fails
+	Fails     bool          `json:"fails"`      // the handler always fails
+	FailsOnce bool          `json:"fails_once"` // the handler fails once, for the first message of a key
+	Hangs     bool          `json:"hangs"`      // the handler waits until the process shuts down, and then fails
 	Dies      point         `json:"dies"`
 }
 
 const environment = "ONCE_TEST_CONSUMER"
 
-// exitStatus is that of a handler that calls os.Exit.
+// exitStatus is the status of a process whose handler calls os.Exit.
 const exitStatus = 7
 
 func TestMain(m *testing.M) {
 	told := os.Getenv(environment)
 	if told == "" {
-		_ = flag.Set("test.parallel", "10") // most of the time is spent waiting for leases to end
+		_ = flag.Set("test.parallel", "10") // the tests mostly wait for leases to end
 		testkit.Main(m, testkit.StockAMQP)
 	}
 	var l life
@@ -93,7 +94,7 @@ func (l life) consume() error {
 		return err
 	}
 	defer db.Close()
-	db.SetMaxIdleConns(10) // or most of the time goes into connecting
+	db.SetMaxIdleConns(10) // otherwise connecting takes most of the time
 	config := once.ConsumerConfig{Schema: tables, Retry: retry.Config{
 		Policy:      retry.Policy{Immediate: -1, Delayed: 1, Base: cmp.Or(l.Pause, 5*time.Millisecond)},
 		CrashBudget: cmp.Or(l.Budget, crashBudget), Concurrency: 4, KeyOrder: l.KeyOrder,
@@ -108,7 +109,7 @@ func (l life) consume() error {
 	config.Dedup.Batch = dedup.Batch{Size: len(messages), Wait: cmp.Or(l.Gather, 20*time.Millisecond)}
 	if l.Durable {
 		config.DurableConsumers = []string{consumer}
-		config.Durable.BatchWait = 20 * time.Millisecond // all that there are go together
+		config.Durable.BatchWait = 20 * time.Millisecond // so that all messages are stored in one transaction
 	}
 	c, err := once.NewConsumer(db, config)
 	if err != nil {
@@ -196,24 +197,24 @@ func (l life) handleAll(ctx context.Context, tx *sql.Tx, msgs []*message.Message
 	return produced, nil
 }
 
-// tried says whether a message has failed before. Its row knows, whichever
-// process it was.
+// tried reports whether a message has failed before, in this process or
+// another. The parked row shows it.
 func tried(ctx context.Context, tx *sql.Tx, msg *message.Message) bool {
 	var before int
 	err := tx.QueryRowContext(ctx, `SELECT attempts FROM once_parked WHERE message_id = $1`, msg.UUID).Scan(&before)
 	return err != nil || before > 0
 }
 
-// process is a life under way.
+// process is a running life.
 type process struct {
 	*exec.Cmd
 
 	stdin   io.Closer
 	hanging chan struct{} // closed when a handler hangs
-	ended   chan struct{} // closed then
+	ended   chan struct{} // closed when the process has ended
 }
 
-// hanging is what a handler says that hangs.
+// hanging is the output of a handler that hangs.
 const hanging = "hanging"
 
 var errFails = errors.New("the handler fails")
@@ -234,13 +235,13 @@ func begin(t *testing.T, l life) *process {
 		t.Fatal(err)
 	}
 	go func() {
-		_ = p.Wait() // ProcessState says how it ended
+		_ = p.Wait() // ProcessState has the result
 		close(p.ended)
 	}()
 	return p
 }
 
-// signal is given by the first that is written to it.
+// signal closes its channel at the first write.
 type signal struct {
 	once  sync.Once
 	given chan struct{}
@@ -251,7 +252,7 @@ func (s *signal) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// over says whether the process has ended.
+// over reports whether the process has ended.
 func (p *process) over() bool {
 	select {
 	case <-p.ended:
@@ -261,7 +262,7 @@ func (p *process) over() bool {
 	}
 }
 
-// patience is for a process on a machine that has other things to do.
+// patience is a timeout for a process on a busy machine.
 const patience = time.Minute
 
 // end waits until the process has ended.
@@ -278,7 +279,7 @@ func (p *process) end(t *testing.T) syscall.WaitStatus {
 	return status
 }
 
-// stop has the process shut down.
+// stop shuts the process down.
 func (p *process) stop(t *testing.T) {
 	t.Helper()
 	_ = p.stdin.Close()

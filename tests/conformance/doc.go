@@ -1,3 +1,3 @@
-// Package conformance holds the consumer to its promises while its process is
+// Package conformance tests the promises of a consumer while its process is
 // killed at every step, on each kind of database.
 package conformance

@@ -7,13 +7,14 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// neighbours arrive around a message that ends the process.
+// neighbours is the number of messages around the message that ends the
+// process.
 const neighbours = 20
 
-// A message whose handler calls os.Exit is in quarantine when its budget is
-// used up; messages that were prefetched or claimed with it are not, and the
-// rest of the queue went through.
-func TestTrap48AMessageThatExitsEndsInQuarantine(t *testing.T) {
+// Trap 48. A message whose handler calls os.Exit goes to quarantine when its
+// crash budget is used. Messages that were prefetched or claimed with it do
+// not, and the rest of the queue is handled.
+func TestMessageThatEndsTheProcessIsQuarantined(t *testing.T) {
 	eachMode(t, func(w *world, l life) {
 		var ids []string
 		for n := range neighbours {
@@ -44,7 +45,8 @@ func TestTrap48AMessageThatExitsEndsInQuarantine(t *testing.T) {
 		if n := w.count(`once_parked`); n != 1 || w.count(`once_parked WHERE message_id = 'killer' AND reason = 'crashed'`) != 1 {
 			w.Errorf("%d parked rows are left", n)
 		}
-		// A broker's first delivery is not counted yet, unless it is stored first.
+		// The first delivery of a broker does not count as a crash, unless it
+		// is stored first.
 		if most := crashBudget + 1; crashes < crashBudget || crashes > most {
 			w.Errorf("the process ended %d times, want %d or %d", crashes, crashBudget, most)
 		}

@@ -15,13 +15,13 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// world is what outlives the processes.
+// world is the state that outlives the processes.
 type world struct {
 	*testing.T
 	testkit.Database
 
 	parked *parked.Store
-	broker *amqp.Channel // if that is the transport
+	broker *amqp.Channel // if RabbitMQ is the transport
 }
 
 func newWorld(t *testing.T, db testkit.Database) *world {
@@ -35,7 +35,7 @@ func newWorld(t *testing.T, db testkit.Database) *world {
 	if db.Dialect == "postgres" {
 		number = "n BIGINT GENERATED ALWAYS AS IDENTITY"
 	}
-	w.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`) // not unique: what happens twice shows
+	w.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`) // not unique, so that a repeated effect is visible
 	w.exec(queueTable)
 	var err error
 	if w.parked, err = parked.NewStore(db.DB, config); err != nil {
@@ -59,7 +59,7 @@ func (w *world) count(what string) (n int) {
 	return n
 }
 
-// put gives messages to the transport of a life.
+// put publishes messages to the transport of a life.
 func (w *world) put(l life, ids ...string) {
 	w.Helper()
 	for _, id := range ids {
@@ -80,17 +80,17 @@ func (w *world) put(l life, ids ...string) {
 	}
 }
 
-// settled says that nothing is under way.
+// settled reports whether no message is unfinished.
 func (w *world) settled() bool {
 	return w.count(`queue WHERE acked = 0`) == 0 && w.count(`once_parked WHERE state IN ('waiting', 'held')`) == 0
 }
 
-// mayBeLast are points behind which nothing may be left to do: rows of which
-// all were handled at the same moment are removed together.
+// mayBeLast are points after which no work may be left, because rows that were
+// handled at the same moment are removed together.
 var mayBeLast = []point{{"ack", after}, {"resolve", sent}, {"resolve", done}, {"quarantine", done}}
 
-// live has one process after another come to its point, and be killed there,
-// and then one do what is left.
+// live runs a process for each point, which is killed there, and then a process
+// that does the remaining work.
 func (w *world) live(l life, points ...point) {
 	w.Helper()
 	l.Dialect, l.DSN = w.Dialect, w.DSN
@@ -113,8 +113,8 @@ func (w *world) live(l life, points ...point) {
 	last.stop(w.T)
 }
 
-// once fails the test unless each message took effect once, and nothing else is
-// left of it.
+// once fails the test unless each message took effect once and no other row of
+// it remains.
 func (w *world) once(ids ...string) {
 	w.Helper()
 	for table, column := range map[string]string{"effects": "message_id", "once_inbox": "message_id", "once_outbox": "message_id"} {
@@ -143,7 +143,7 @@ func of(dialect string, statement string, when ...string) []point {
 	return all
 }
 
-// steps runs a test for each point, with those that come before it.
+// steps runs a test for each point, after the earlier points.
 func steps(t *testing.T, db string, l life, earlier []point, points []point, check func(w *world)) {
 	for _, at := range points {
 		t.Run(strings.ReplaceAll(at.Of+" "+at.When, " ", "_"), func(t *testing.T) {
@@ -187,7 +187,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	})
 }
 
-// The same where BEGIN goes with the first statement.
+// The same with a transaction whose BEGIN is sent with its first statement.
 func TestKilledAtEveryStepOfALazyTransaction(t *testing.T) {
 	t.Parallel()
 	points := of("postgres", "inbox", before, after, committed, sent, done)
@@ -196,8 +196,8 @@ func TestKilledAtEveryStepOfALazyTransaction(t *testing.T) {
 	steps(t, "postgres", life{Transport: "local", Lazy: true}, nil, points, effectsOnce)
 }
 
-// The same while the messages are seen to share a transaction, and again while they do when
-// they are redelivered; and while a batch fails as a whole.
+// The same while messages share a transaction, again after their redelivery,
+// and while a whole batch fails.
 func TestKilledAtEveryStepOfABatch(t *testing.T) {
 	for _, way := range []string{"each", "together"} {
 		batches := func(fails bool) life {
@@ -216,8 +216,8 @@ func TestKilledAtEveryStepOfABatch(t *testing.T) {
 	}
 }
 
-// Killed once, and again while it handles what is redelivered: that is parked,
-// acked, claimed, handled, and its row removed.
+// Killed once, and then again while it handles the redelivered message, which
+// is parked, acked, claimed, handled, and removed.
 func TestKilledAtEveryStepAfterARedelivery(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "park", before, after, sent, done)
@@ -229,7 +229,7 @@ func TestKilledAtEveryStepAfterARedelivery(t *testing.T) {
 	})
 }
 
-// The same with the embedded transport, where everything is a parked row.
+// The same with the embedded transport, where every message is a parked row.
 func TestKilledAtEveryStepOfTheEmbeddedTransport(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "claim", before, sent, done)
@@ -239,9 +239,9 @@ func TestKilledAtEveryStepOfTheEmbeddedTransport(t *testing.T) {
 	})
 }
 
-// The same where everything is stored before it is handled: stored, committed,
-// acked, claimed, handled, and resolved with others.
-func TestKilledAtEveryStepOfTheDurableInbox(t *testing.T) {
+// The same with a durable consumer: messages are stored, committed, acked,
+// claimed, handled, and resolved with others.
+func TestKilledAtEveryStepOfADurableConsumer(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := []point{{"receive", before}}
 		points = append(points, of(db, "park", before, after, committed, sent, done)...)
@@ -256,8 +256,8 @@ func TestKilledAtEveryStepOfTheDurableInbox(t *testing.T) {
 	})
 }
 
-// Killed while it parks and quarantines what fails: each message is in
-// quarantine once, and nothing took effect.
+// Killed while it parks and quarantines failing messages: each message is in
+// quarantine once, and none has taken effect.
 func TestKilledAtEveryStepOfAFailure(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "park", before, after, sent, done)

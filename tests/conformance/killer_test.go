@@ -17,22 +17,22 @@ import (
 	"github.com/watermill-once/once/lazytx"
 )
 
-// point is a step of the consumer, at which its process is killed.
+// point is a step of the consumer at which its process is killed.
 type point struct {
-	Of   string `json:"of"` // one of statements, or of the subscriber's
+	Of   string `json:"of"` // a key of statements, or a step of the subscriber
 	When string `json:"when"`
 }
 
-// When, of a statement and of the transaction that it is part of.
+// Moments relative to a statement or to its transaction.
 const (
 	before    = "before"
 	after     = "after"
 	committed = "before the commit"
-	sent      = "while COMMIT is under way" // PostgreSQL only: it went out, no answer was read
+	sent      = "while COMMIT is under way" // PostgreSQL only: COMMIT was sent, its reply was not read
 	done      = "after the commit"
 )
 
-// statements are known by what nothing else begins with or contains.
+// statements are recognized by a unique prefix or part of their text.
 var statements = map[string]string{
 	"inbox":      `INSERT INTO "once_inbox"`,
 	"effect":     `INSERT INTO effects`,
@@ -49,11 +49,11 @@ var statements = map[string]string{
 	"quarantine": `SET state = 'quarantined'`,
 }
 
-// armed is the point at which this process is to be killed, if any.
+// armed is the point at which this process will be killed.
 var armed point
 
-// sending says that the COMMIT of the marked transaction is to be the last
-// that the database hears of this process.
+// sending means that the COMMIT of the marked transaction is the last message
+// that this process sends to the database.
 var sending atomic.Bool
 
 func reach(of, when string) {
@@ -62,13 +62,14 @@ func reach(of, when string) {
 	}
 }
 
-// die is what the operating system, or an operator, does: nothing is tidied up.
+// die kills the process, like the operating system or an operator: no cleanup
+// runs.
 func die() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {}
 }
 
-// open returns a database whose connections pass the points.
+// open returns a database whose connections check for the armed point.
 func (l life) open() (*sql.DB, error) {
 	if l.Dialect == "postgres" {
 		connector, err := pq.NewConnector(l.DSN)
@@ -110,7 +111,7 @@ func (w watched) Connect(ctx context.Context) (driver.Conn, error) {
 type conn struct {
 	driver.Conn
 
-	marked bool // the armed statement was in its transaction
+	marked bool // the transaction has run the armed statement
 }
 
 func (c *conn) statement(query string) (passed func()) {
@@ -137,7 +138,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	passed := c.statement(query)
 	rows, err := c.Conn.(driver.QueryerContext).QueryContext(ctx, query, args)
-	if err == nil && armed.Of != "claim" { // whose rows are still to be read
+	if err == nil && armed.Of != "claim" { // the rows of a claim must be read first
 		passed()
 	}
 	c.marked = c.marked || err == nil && armed.Of == "claim" && strings.Contains(query, statements["claim"])
@@ -188,7 +189,8 @@ func (t tx) Commit() error {
 	return err
 }
 
-// dialer makes connections that can die with their COMMIT on its way.
+// dialer creates connections that can kill the process right after sending
+// COMMIT.
 type dialer struct{}
 
 func (dialer) Dial(network, address string) (net.Conn, error) {

@@ -8,12 +8,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// messages that are to be handled. The first one whose handling comes to the
-// step ends the process.
+// messages are the messages to handle. The first message that reaches the armed
+// point ends the process.
 var messages = []string{"m1", "m2", "m3"}
 
-// another returns such messages of another round, which have a key and an
-// aggregate of their own.
+// another returns the messages of another round. A round has its own key and
+// aggregate.
 func another(round int) (ids []string) {
 	for _, id := range messages {
 		ids = append(ids, strconv.Itoa(round)+id)
@@ -21,16 +21,16 @@ func another(round int) (ids []string) {
 	return ids
 }
 
-// placeOf returns the round and the place of one of these messages. Others have
-// a negative place.
+// placeOf returns the round and the place of a message. Other messages have a
+// negative place.
 func placeOf(id string) (round string, n int) {
 	round, name, _ := strings.Cut(id, "m")
 	return round, slices.Index(messages, "m"+name)
 }
 
-// newMessage returns a message with its place in an order, which counts if the
-// consumer keeps one. The versions of m1, m2, m3 are 2, 3, 1. What fails has a
-// key of its own.
+// newMessage returns a message with an ordering key and a version, which matter
+// only to consumers that keep an order. The versions of m1, m2, m3 are 2, 3, 1.
+// Failing messages have keys of their own.
 func newMessage(id string) *message.Message {
 	msg := message.NewMessage(id, []byte("body of "+id))
 	round, n := placeOf(id)

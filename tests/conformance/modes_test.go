@@ -11,19 +11,20 @@ import (
 
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
 	"github.com/watermill-once/once/retry"
 )
 
-// mode is how a consumer is set up. The zero value is the default.
+// mode is the configuration of a consumer. The zero value is the default.
 type mode struct {
-	Durable  bool           `json:"durable"`   // what arrives is stored first
-	Batches  string         `json:"batches"`   // "" for none, or how they are handled: "each", "together"
+	Durable  bool           `json:"durable"`   // durable consumer
+	Batches  string         `json:"batches"`   // "" for no batches, or the kind of batch handler: "each", "together"
 	KeyOrder retry.KeyOrder `json:"key_order"` // of retry.Config
-	Versions string         `json:"versions"`  // "" if they are not compared, or which are applied: "newer", "all"
-	Stock    bool           `json:"stock"`     // watermill-amqp's subscriber in the place of ours
+	Versions string         `json:"versions"`  // "" for no comparison, or the versions to apply: "newer", "all"
+	Stock    bool           `json:"stock"`     // watermill-amqp's subscriber instead of ours
 }
 
-// modes are those that there are, and those that go together.
+// modes are the single modes and their useful combinations.
 var modes = map[string]mode{
 	"direct":                       {},
 	"direct, stock subscriber":     {Stock: true},
@@ -72,7 +73,7 @@ func eachMode(t *testing.T, test func(w *world, l life)) {
 	}
 }
 
-// points are the steps that a message takes in a mode.
+// points returns the steps of a message in a mode.
 func (l life) points() (points []point) {
 	received := l.Transport != "local"
 	stored := l.Durable || l.KeyOrder != retry.Unordered
@@ -97,12 +98,13 @@ func (l life) points() (points []point) {
 	return append(points, of(l.Dialect, "inbox", committed, sent, done)...)
 }
 
-// Killed at one step after the other, each time with new messages and whatever
-// the lives before have left: each message took effect once, together with what
-// it produced, and in its order if there is one.
+// Killed at one step after the other, each time with new messages and with the
+// state that the earlier processes have left. Each message takes effect once,
+// together with the messages that it produced, and in order if its key or
+// version demands it.
 func TestKilledAgainAndAgain(t *testing.T) {
 	eachMode(t, func(w *world, l life) {
-		l.Budget = 1000 // what is killed while it waits is not to be given up
+		l.Budget = 1000 // messages of killed processes must not be given up
 		l.FailsOnce = l.KeyOrder != retry.Unordered
 		points := l.points()
 		for round, at := range points {
@@ -143,7 +145,7 @@ func TestKilledAgainAndAgain(t *testing.T) {
 }
 
 // inOrder fails the test unless the messages of each round took effect in the
-// order of these places.
+// order of places.
 func (w *world) inOrder(rounds int, places ...int) {
 	w.Helper()
 	effects := w.effects()
@@ -160,8 +162,8 @@ func (w *world) inOrder(rounds int, places ...int) {
 	}
 }
 
-// newestLast fails the test unless the version of each round grew up to the
-// highest, and produced messages with each step.
+// newestLast fails the test unless the version of each round increased up to
+// the highest, and each step produced its messages.
 func (w *world) newestLast(rounds int) {
 	w.Helper()
 	effects := w.effects()
@@ -187,14 +189,14 @@ func (w *world) newestLast(rounds int) {
 	}
 }
 
-// A message that fails waits for its next attempt, one that fails for good is in
-// quarantine as it came, and all others took effect meanwhile.
-func TestFailuresBlockNobody(t *testing.T) {
+// A failing message waits for its next attempt, a message that fails
+// permanently is in quarantine unchanged, and all others take effect meanwhile.
+func TestFailuresDoNotBlockOtherMessages(t *testing.T) {
 	eachMode(t, func(w *world, l life) {
 		l.Pause = time.Hour
 		ids := append(another(0), another(1)...)
 		if l.Versions == "newer" {
-			ids = []string{"0m2", "1m2", "2m2"} // alone, none is stale
+			ids = []string{"0m2", "1m2", "2m2"} // one version of each aggregate, so none is stale
 		}
 		w.put(l, failing, hopeless)
 		w.put(l, ids...)
@@ -208,12 +210,12 @@ func TestFailuresBlockNobody(t *testing.T) {
 		if n := w.count(`once_parked WHERE message_id = 'failing' AND state = 'waiting' AND attempts = 1 AND crashes = 0`); n != 1 {
 			w.Error("what fails does not wait for its second attempt")
 		}
-		entries, err := w.parked.List(w.Context(), parked.Filter{Limit: 10}, parked.Quarantined)
-		if err != nil || len(entries) != 1 {
-			w.Fatalf("%v, %d in quarantine", err, len(entries))
+		entries := rows.Parked(w, w.parked, parked.Quarantined)
+		if len(entries) != 1 {
+			w.Fatalf("%d in quarantine", len(entries))
 		}
 		got, want := entries[0].Message, newMessage(hopeless)
-		delete(got.Metadata, "once_redelivered") // the transport's
+		delete(got.Metadata, "once_redelivered") // set by the transport
 		if got.UUID != want.UUID || !bytes.Equal(got.Payload, want.Payload) || !maps.Equal(got.Metadata, want.Metadata) {
 			w.Errorf("in quarantine is %q %q %v", got.UUID, got.Payload, got.Metadata)
 		}
@@ -223,9 +225,9 @@ func TestFailuresBlockNobody(t *testing.T) {
 	})
 }
 
-// A handler fails because the process shuts down: that is no attempt and no
-// crash, and the next process handles the messages.
-func TestShutdownChargesNothing(t *testing.T) {
+// If a handler fails because the process shuts down, this is neither an attempt
+// nor a crash, and the next process handles the messages.
+func TestShutdownCountsAsNoAttempt(t *testing.T) {
 	eachMode(t, func(w *world, l life) {
 		l.Hangs = true
 		w.put(l, messages...)
@@ -251,7 +253,7 @@ func TestShutdownChargesNothing(t *testing.T) {
 		})
 		p.stop(w.T)
 		if l.Versions == "newer" {
-			return // in whatever order: some may be stale
+			return // in any order, so some may be stale
 		}
 		effectsOnce(w)
 	})

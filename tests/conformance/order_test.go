@@ -4,8 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -38,9 +38,9 @@ func effectsInOrder(w *world) {
 	}
 }
 
-// Killed while it keeps the order of a key, whose first message fails at first:
-// the messages are stored, acked, claimed, the first is postponed, they are
-// handled, and each row goes with the next one taking its place.
+// Killed while it keeps the order of a key whose first message fails once: the
+// messages are stored, acked and claimed, the first is postponed, they are
+// handled, and each removed row makes the next one the head of its key.
 func TestKilledAtEveryStepOfKeyOrder(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "park", before, after, sent, done)
@@ -55,8 +55,8 @@ func TestKilledAtEveryStepOfKeyOrder(t *testing.T) {
 	})
 }
 
-// Killed while it quarantines a message of a key, which then goes on: every
-// message is in quarantine once, and came there in order.
+// Killed while it quarantines a message of a key, which then continues: every
+// message is in quarantine once, in order.
 func TestKilledAtEveryStepOfAFailureInKeyOrder(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "quarantine", before, after, sent, done)
@@ -65,10 +65,10 @@ func TestKilledAtEveryStepOfAFailureInKeyOrder(t *testing.T) {
 	})
 }
 
-// Killed while it quarantines a message that holds its key: nothing behind it
-// is handled, by whichever process, until it is replayed; then all are, in
-// order.
-func TestKilledWhileAKeyStaysHeld(t *testing.T) {
+// Killed while it quarantines a message that blocks its key: no process handles
+// a later message of the key until the message is replayed. Then all are
+// handled, in order.
+func TestKilledWhileAKeyStaysBlocked(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		for _, at := range append(of(db, "quarantine", before, after, sent, done), of(db, "ack", after)...) {
 			t.Run(at.Of+" "+at.When, func(t *testing.T) {
@@ -98,11 +98,15 @@ func TestKilledWhileAKeyStaysHeld(t *testing.T) {
 				p = begin(t, l)
 				defer p.stop(t)
 				testkit.Eventually(t, patience, "it runs", func() bool { return held() })
-				entries, err := w.parked.List(t.Context(), parked.Filter{Limit: 10}, parked.Quarantined)
+				quarantine, err := poison.New(w.DB, poison.Config{Schema: w.parked.Dialect().Config(), ReplayToAbsent: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				entries, err := quarantine.List(t.Context(), poison.Filter{})
 				if err != nil || len(entries) != 1 || entries[0].MessageID != messages[0] {
 					t.Fatalf("%v, entries %+v", err, entries)
 				}
-				if err := w.parked.Replay(t.Context(), parked.Act{Actor: "test"}, []int64{entries[0].ID}); err != nil {
+				if err := quarantine.Replay(t.Context(), poison.Act{Actor: "test"}, entries[0].ID); err != nil {
 					t.Fatal(err)
 				}
 				testkit.Eventually(t, patience, "all are handled", func() bool { return w.settled() })

@@ -9,12 +9,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// queue is a transport that delivers at least once, out of a table that
-// outlives the process. Like RabbitMQ it hands out several messages ahead and
-// says of each whether it was handed out before.
+// queue is a transport that delivers at least once, from a table that outlives
+// the process. Like RabbitMQ it prefetches messages, and marks redelivered
+// messages.
 type queue struct {
 	db       *sql.DB
-	inFlight int // messages handed out and not acked, at the most
+	inFlight int // maximum number of unacked messages
 }
 
 const queueTable = `CREATE TABLE queue (
@@ -42,7 +42,7 @@ func (q queue) Subscribe(ctx context.Context, _ string) (<-chan *message.Message
 	return out, nil
 }
 
-// hand hands messages out and waits for their answers, or for the end.
+// hand delivers messages and waits until they are settled, or until ctx ends.
 func (q queue) hand(ctx context.Context, out chan<- *message.Message, msgs []*message.Message) bool {
 	for _, msg := range msgs {
 		reach("receive", before)
@@ -60,7 +60,7 @@ func (q queue) hand(ctx context.Context, out chan<- *message.Message, msgs []*me
 			reach("ack", after)
 		case <-msg.Nacked():
 		case <-ctx.Done():
-			return false // what is not answered comes again in the next life
+			return false // an unacked message is redelivered to the next process
 		}
 	}
 	return true
@@ -69,7 +69,7 @@ func (q queue) hand(ctx context.Context, out chan<- *message.Message, msgs []*me
 func (q queue) prefetch(ctx context.Context) []*message.Message {
 	rows, err := q.db.QueryContext(ctx, `SELECT message_id, delivered FROM queue WHERE acked = 0 ORDER BY message_id`)
 	if err != nil {
-		return nil // it is shutting down, or asks again
+		return nil // the consumer shuts down, or fetches again
 	}
 	defer rows.Close()
 	var all []*message.Message

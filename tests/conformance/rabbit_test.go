@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// newQueue returns the name of a new queue, and a channel to reach it.
+// newQueue returns the name of a new queue, and a channel to the broker.
 func newQueue(t *testing.T, broker testkit.Broker) (string, *amqp.Channel) {
 	t.Helper()
 	conn, err := amqp.Dial(broker.URL)
@@ -39,7 +39,8 @@ func publish(ctx context.Context, channel *amqp.Channel, queue string, msg *mess
 		amqp.Publishing{MessageId: msg.UUID, Headers: headers, Body: msg.Payload, DeliveryMode: amqp.Persistent})
 }
 
-// passing is a subscriber whose messages pass the points of a transport.
+// passing is a subscriber that checks for the armed point at its deliveries and
+// acks.
 type passing struct{ message.Subscriber }
 
 func (p passing) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
@@ -61,13 +62,13 @@ func (p passing) Subscribe(ctx context.Context, topic string) (<-chan *message.M
 	return out, nil
 }
 
-// answer gives msg the answer that is given to its copy.
+// answer acks or nacks msg as its copy is acked or nacked.
 func answer(msg, passed *message.Message) {
 	select {
 	case <-passed.Acked():
 		reach("ack", before)
 		msg.Ack()
-		reach("ack", after) // the broker may or may not have it
+		reach("ack", after) // the ack may not have reached the broker
 	case <-passed.Nacked():
 		msg.Nack()
 	}

@@ -7,9 +7,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Killed while messages come in the wrong order: two are parked until their
-// turn, the last one is the first version, its transaction makes the next one
-// due, and they follow. Each took effect once, in the order of versions.
+// Killed while messages arrive in the wrong order: two are parked as early, the
+// last one is the first version, its transaction makes the next version due,
+// and the others follow. Each takes effect once, in the order of versions.
 func TestKilledAtEveryStepOfVersions(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "park", before, after, sent, done)
@@ -23,8 +23,8 @@ func TestKilledAtEveryStepOfVersions(t *testing.T) {
 	})
 }
 
-// Killed while it looks again at what it has parked, and parks it again.
-func TestKilledAtEveryStepOfAnEarlyLook(t *testing.T) {
+// Killed while it checks a parked early message again, and parks it again.
+func TestKilledAtEveryStepOfARecheck(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		for _, at := range of(db, "early", before, after, sent, done) {
 			t.Run(at.When, func(t *testing.T) {

@@ -1,3 +1,3 @@
-// Package databases tests what the library says of databases and drivers that
-// it cannot work with, or not yet.
+// Package databases tests the errors and logs for unsupported databases,
+// encodings and drivers.
 package databases

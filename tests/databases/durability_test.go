@@ -21,9 +21,9 @@ func (nowhere) Close() error                              { return nil }
 
 const line = "The database may lose what was acknowledged"
 
-// A database that may lose what was acknowledged is told of once by each that
-// starts (trap 91); any other is not.
-func TestTheStartSaysThatCommitsMayBeLost(t *testing.T) {
+// Trap 91. Each part that starts logs once if the database may lose
+// acknowledged commits, and logs nothing for any other database.
+func TestStartLogsADatabaseThatMayLoseCommits(t *testing.T) {
 	for name, test := range map[string]struct {
 		db      testkit.Database
 		setting string
@@ -39,7 +39,7 @@ func TestTheStartSaysThatCommitsMayBeLost(t *testing.T) {
 			if err := schema.Up(t.Context(), test.db.DB, config); err != nil {
 				t.Fatal(err)
 			}
-			test.db.SetMaxOpenConns(1) // so that the setting stays
+			test.db.SetMaxOpenConns(1) // so that the setting of the session stays
 			test.db.SetConnMaxIdleTime(0)
 			if _, err := test.db.ExecContext(t.Context(), test.setting); err != nil {
 				t.Fatal(err)
@@ -83,7 +83,7 @@ func startConsumer(t *testing.T, db *sql.DB, config schema.Config, logs *testkit
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One row that is too old goes in the first sweep.
+	// The first sweep removes one expired row.
 	insert := `INSERT INTO once_inbox (message_id, consumer, processed_at, digest) VALUES ('old', 'c', '2020-01-01', '')`
 	if config.Dialect == schema.SQLite {
 		insert = `INSERT INTO once_inbox (message_id, consumer, processed_at, digest) VALUES ('old', 'c', 0, '')`
@@ -100,7 +100,7 @@ func startConsumer(t *testing.T, db *sql.DB, config schema.Config, logs *testkit
 	})
 }
 
-// until runs what is started until it has come so far, and waits for its end.
+// until runs a part until reached is true, and waits for its end.
 func until(t *testing.T, run func(ctx context.Context) error, done func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

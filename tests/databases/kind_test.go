@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// drivers open a database of PostgreSQL's in every way that is supported.
+// drivers open a PostgreSQL database with each supported driver.
 var drivers = map[string]func(dsn string) (*sql.DB, error){
 	"lib/pq": func(dsn string) (*sql.DB, error) { return sql.Open("postgres", dsn) },
 	"pgx":    func(dsn string) (*sql.DB, error) { return sql.Open("pgx", dsn) },
@@ -46,7 +46,7 @@ func eachDriver(t *testing.T, dsn string, test func(t *testing.T, db *sql.DB)) {
 	}
 }
 
-// refuses looks at what Up and Check say of a database.
+// refuses checks the errors of Up and Check for a database.
 func refuses(t *testing.T, db *sql.DB, config schema.Config, is error, says string) {
 	t.Helper()
 	for what, err := range map[string]error{
@@ -74,8 +74,9 @@ func TestSQLiteBehindTheDialectOfPostgreSQL(t *testing.T) {
 		`Dialect is "postgres", the database is SQLite [0-9.]+: set Config.Dialect to schema.SQLite`)
 }
 
-// MySQL and MariaDB have no dialect. Needs one of them, at 127.0.0.1:3306 or
-// where MYSQL_DSN says; package schema has the same test with what they answer.
+// There is no dialect for MySQL and MariaDB. The test needs one of them, at
+// 127.0.0.1:3306 or at MYSQL_DSN; package schema has the same test with their
+// recorded replies.
 func TestMySQLBehindEitherDialect(t *testing.T) {
 	db, err := sql.Open("mysql", cmp.Or(os.Getenv("MYSQL_DSN"), "root@tcp(127.0.0.1:3306)/test"))
 	if err != nil {
@@ -91,9 +92,9 @@ func TestMySQLBehindEitherDialect(t *testing.T) {
 	}
 }
 
-// Text that is sent in UTF-8 is stored as something else if the connection says
-// that it is in another encoding (trap 86). lib/pq always says UTF8.
-func TestAConnectionThatIsNotInUTF8IsRefused(t *testing.T) {
+// Trap 86. Text in UTF-8 is stored as other text if the connection declares
+// another encoding. lib/pq always declares UTF8.
+func TestConnectionWithoutUTF8IsRefused(t *testing.T) {
 	db, err := sql.Open("pgx", testkit.Postgres(t).DSN+"&client_encoding=LATIN1")
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +111,7 @@ func TestEncodingAndDurabilityWithEveryDriver(t *testing.T) {
 		if err := schema.Durability(t.Context(), db, schema.Config{}); err != nil {
 			t.Error(err)
 		}
-		db.SetMaxOpenConns(1) // so that the setting stays
+		db.SetMaxOpenConns(1) // so that the setting of the session stays
 		if _, err := db.ExecContext(t.Context(), `SET synchronous_commit = off`); err != nil {
 			t.Fatal(err)
 		}

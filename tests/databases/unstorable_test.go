@@ -21,12 +21,12 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-const foreign = "日本" // no letter of LATIN1
+const foreign = "日本" // not in LATIN1
 
-// A database that is not in UTF-8, because its tables were made by hand, or it
-// was restored into another one: what it cannot store ends in quarantine, and
-// what comes behind is handled (trap 86).
-func TestTrap86WhatTheDatabaseCannotStoreIsQuarantined(t *testing.T) {
+// Trap 86. A database may not be in UTF-8, because its tables were created by
+// hand, or because it was restored into another database. A message that it
+// cannot store goes to quarantine, and the messages behind it are handled.
+func TestTextThatTheDatabaseCannotStoreIsQuarantined(t *testing.T) {
 	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
 		t.Run(encoding, func(t *testing.T) {
 			db := testkit.PostgresIn(t, encoding)
@@ -51,14 +51,15 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 	if _, err := db.ExecContext(t.Context(), `TRUNCATE once_inbox, once_parked, effects`); err != nil {
 		t.Fatal(err)
 	}
-	// The middlewares without the checks at the start, which refuse such a database.
+	// Single middlewares without once.Plugin, whose checks refuse such a
+	// database.
 	logs := &testkit.Logs{}
 	retries, err1 := retry.New(db, retry.Config{
 		Policy: retry.Policy{Immediate: -1, Delayed: 1, Base: time.Millisecond}, PollInterval: 10 * time.Millisecond, Logger: logs,
 	})
 	once, err2 := dedup.New(db, dedup.Config{Logger: logs})
 	quarantine, err3 := poison.New(db, poison.Config{Logger: logs})
-	intake, err4 := durable.New(db, durable.Config{Logger: logs})
+	storage, err4 := durable.New(db, durable.Config{Logger: logs})
 	router, err5 := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		t.Fatal(err)
@@ -67,7 +68,7 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 	sub, middleware := message.Subscriber(transport), once.Middleware
 	switch mode {
 	case "durable":
-		sub = intake.Subscriber(transport)
+		sub = storage.Subscriber(transport)
 	case "batch":
 		middleware = once.BatchMiddleware
 	}
@@ -120,8 +121,8 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 		}
 		return len(payloads)+len(effects) >= 4
 	})
-	// SQL_ASCII takes any bytes, and pgx leaves the connection in the encoding
-	// of the database: then text may be stored as something else.
+	// SQL_ASCII accepts any bytes, and pgx keeps the encoding of the database
+	// for the connection: then text may be stored as other text.
 	var client string
 	if err := db.QueryRowContext(t.Context(), `SHOW client_encoding`).Scan(&client); err != nil {
 		t.Fatal(err)

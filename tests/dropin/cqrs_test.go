@@ -72,14 +72,15 @@ func (b *bench) events(to transport, marshaler cqrs.CommandEventMarshaler, h cqr
 	return processor.AddHandlers(h)
 }
 
-// writeFirst is a handler whose effect depends on those after it.
+// writeFirst is the first handler of a group; its effect depends on the
+// handlers after it.
 func writeFirst(ctx context.Context, event *orderPlaced) error {
 	tx, _ := dedup.TxFromContext(ctx)
 	_, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1, 'first')`, event.ID)
 	return err
 }
 
-// eventGroup is of handlers that share a name and a transaction.
+// eventGroup adds a group of handlers that share a name and a transaction.
 func (b *bench) eventGroup(to transport, marshaler cqrs.CommandEventMarshaler, handlers ...cqrs.GroupEventHandler) error {
 	processor, err := cqrs.NewEventGroupProcessorWithConfig(b.router, cqrs.EventGroupProcessorConfig{
 		GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) { return to.topic, nil },

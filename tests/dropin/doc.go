@@ -1,4 +1,4 @@
-// Package dropin puts the consumer's middlewares on routers as people have
-// them: with stock Pub/Subs, per router and per handler, with the cqrs
-// component, beside other middleware.
+// Package dropin tests the consumer's middlewares on existing routers: with
+// Watermill's own Pub/Subs, per router and per handler, with the cqrs
+// component, and with other middlewares.
 package dropin

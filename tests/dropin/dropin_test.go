@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { testkit.Main(m, testkit.StockAMQP) }
 
 const consumer = "payments"
 
-// transport is a stock Pub/Sub.
+// transport is a Pub/Sub of Watermill.
 type transport struct {
 	message.Publisher
 
@@ -36,7 +36,7 @@ type transport struct {
 	topic      string
 }
 
-// transports are made anew for each test.
+// transports creates the transports, anew for each test.
 var transports = map[string]func(t *testing.T, db *sql.DB) transport{
 	"gochannel": func(t *testing.T, _ *sql.DB) transport {
 		g := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
@@ -82,7 +82,7 @@ var transports = map[string]func(t *testing.T, db *sql.DB) transport{
 	},
 }
 
-// stockAMQP is watermill-amqp's subscriber.
+// stockAMQP returns the subscriber of watermill-amqp.
 func stockAMQP(t *testing.T, broker testkit.Broker, config wamqp.Config, publisher message.Publisher) transport {
 	t.Helper()
 	t.Cleanup(func() { _ = publisher.Close() })
@@ -99,7 +99,7 @@ func stockAMQP(t *testing.T, broker testkit.Broker, config wamqp.Config, publish
 	}, topic}
 }
 
-// bench is a service with a router of its own.
+// bench is a service with its own router.
 type bench struct {
 	*testing.T
 
@@ -171,7 +171,7 @@ func (b *bench) reaches(n int, what string) {
 
 var errHandler = errors.New("the handler fails")
 
-// handler behaves as the id says.
+// handler behaves as the id of the message demands.
 type handler struct {
 	mu    sync.Mutex
 	calls map[string]int
@@ -215,8 +215,8 @@ func (h *handler) called(id string) int {
 	return h.calls[id]
 }
 
-// everywhere runs a test on each transport, with middleware on the router and
-// on the handler.
+// everywhere runs a test on each transport, with the middlewares on the router
+// and on the handler.
 func everywhere(t *testing.T, test func(b *bench, transport transport, add func(h message.NoPublishHandlerFunc, sub message.Subscriber,
 	middlewares ...message.HandlerMiddleware),
 ),
@@ -285,9 +285,9 @@ func TestPoisonAlone(t *testing.T) {
 	})
 }
 
-// All three, beside middleware of other people: a recoverer outermost, a
-// timeout for each attempt, correlation ids next to the handler.
-func TestAllThreeBesideOthers(t *testing.T) {
+// All three with other middlewares: a recoverer outermost, a timeout for each
+// attempt, correlation ids next to the handler.
+func TestAllThreeBesideOtherMiddlewares(t *testing.T) {
 	everywhere(t, func(b *bench, to transport, add func(message.NoPublishHandlerFunc, message.Subscriber, ...message.HandlerMiddleware)) {
 		var h handler
 		produce := func(next message.HandlerFunc) message.HandlerFunc {

@@ -12,8 +12,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// The functions below are code of docs/from-stock.md. Watermill's middleware
-// needs modules that the library does not, so they are not in the root.
+// The functions below are the code of docs/from-stock.md. They are not in the
+// root package, because Watermill's middlewares need modules that the library
+// does not need.
 
 func _(router *message.Router, publisher message.Publisher, subscriber message.Subscriber, handle message.NoPublishHandlerFunc) error {
 	// before

@@ -26,8 +26,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// forged are headers that a stranger sets, and whether a message that a handler
-// produced with the same metadata may carry them on.
+// forged are headers that a foreign sender sets, and whether a produced message
+// with the same metadata may keep them.
 var forged = map[string]struct {
 	value   string
 	travels bool
@@ -36,7 +36,7 @@ var forged = map[string]struct {
 	"once_due_at":         {"9999-12-31T00:00:00Z", false},
 	"once_redelivered":    {"true", false},
 	"once_edited_from":    {"m0", false},
-	"once_of_tomorrow":    {"x", false}, // a key that this version does not know
+	"once_of_tomorrow":    {"x", false}, // a key of a later version
 	"once_delivery_count": {"99", false},
 
 	"once_ordering_key":          {"key", true},
@@ -57,8 +57,8 @@ var forged = map[string]struct {
 	"color":       {"red", true},
 }
 
-// A key that is added to internal/meta has to be decided upon.
-func TestTrap81_EveryKeyIsForged(t *testing.T) {
+// Trap 81. A new key in internal/meta needs a decision here.
+func TestEveryMetadataKeyIsInTheForgedMessage(t *testing.T) {
 	for _, file := range []string{"keys.go", "broker.go"} {
 		parsed, err := parser.ParseFile(token.NewFileSet(), "../../internal/meta/"+file, nil, 0)
 		if err != nil {
@@ -83,14 +83,15 @@ func TestTrap81_EveryKeyIsForged(t *testing.T) {
 	}
 }
 
-// source is where deliveries come from: its subscriber, and how a stranger
-// publishes a message with headers.
+// source is a source of deliveries: its subscriber, and a function by which a
+// foreign sender publishes a message with headers.
 type source struct {
 	subscriber message.Subscriber
 	publish    func(id string, headers map[string]string) error
 }
 
-// sources are ready when they are returned: what is published waits for them.
+// sources creates the sources. Messages that are published after that wait for
+// their subscriber.
 var sources = map[string]func(b *bench, url, topic string) source{
 	"rabbit": func(b *bench, url, topic string) source {
 		return b.fromRabbit(url, topic, rabbit.Marshaler{})
@@ -136,7 +137,7 @@ func (b *bench) fromRabbit(url, topic string, marshaler wamqp.Marshaler) source 
 	return source{sub, b.stranger(url, topic)}
 }
 
-// stranger publishes with a client that knows nothing of this module.
+// stranger returns a function that publishes with a plain AMQP client.
 func (b *bench) stranger(url, queue string) func(id string, headers map[string]string) error {
 	b.Helper()
 	conn, err := amqp.Dial(url)
@@ -158,22 +159,23 @@ func (b *bench) stranger(url, queue string) func(id string, headers map[string]s
 	}
 }
 
-// copied is what a handler makes of a message that keeps its metadata, as
-// Watermill's handlers do.
+// copied returns a new message with the metadata of msg, as many handlers for
+// Watermill do.
 func copied(msg *message.Message, suffix string) *message.Message {
 	produced := message.NewMessage(msg.UUID+suffix, nil)
 	maps.Copy(produced.Metadata, msg.Metadata)
 	return produced
 }
 
-// passOn returns a message, and publishes another one itself.
+// passOn is a handler that returns a message and publishes another message
+// itself.
 func passOn(tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	return []*message.Message{copied(msg, " returned")}, outbox.Publisher(tx).Publish(produced, copied(msg, " published"))
 }
 
 const produced = "produced"
 
-// handlers are how a handler can be called.
+// handlers are the ways to add a handler.
 var handlers = map[string]func(b *bench) (message.HandlerMiddleware, message.HandlerFunc){
 	"one": func(b *bench) (message.HandlerMiddleware, message.HandlerFunc) {
 		return b.inbox.Middleware, single
@@ -202,9 +204,9 @@ func single(msg *message.Message) ([]*message.Message, error) {
 	return passOn(tx, msg)
 }
 
-// What strangers write into headers steers no message that a handler produces,
-// wherever it comes from and however the handler is called.
-func TestTrap81_ForeignHeadersDoNotSteerProducedMessages(t *testing.T) {
+// Trap 81. Headers of a foreign sender do not control the messages that a
+// handler produces, whatever the transport and the kind of handler.
+func TestForeignHeadersDoNotControlProducedMessages(t *testing.T) {
 	all := map[string]string{}
 	sent := map[string]map[string]string{"all": all}
 	for key, f := range forged {
@@ -215,18 +217,18 @@ func TestTrap81_ForeignHeadersDoNotSteerProducedMessages(t *testing.T) {
 	for from, newSource := range sources {
 		t.Run(from, func(t *testing.T) {
 			b := newBench(t)
-			intake, err := durable.New(b.db, durable.Config{})
+			storage, err := durable.New(b.db, durable.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			publish := map[string]func(id string, headers map[string]string) error{}
 			for how, newHandler := range handlers {
 				for _, how := range []string{how, how + ", durable"} {
-					topic := broker.Name(how) // the virtual host is for all
+					topic := broker.Name(how) // all cases share the virtual host
 					source := newSource(b, broker.URL, topic)
 					sub := source.subscriber
-					if strings.HasSuffix(how, "durable") && from != "embedded" { // which stores first anyway
-						sub = intake.Subscriber(sub)
+					if strings.HasSuffix(how, "durable") && from != "embedded" { // the embedded transport stores messages first in any case
+						sub = storage.Subscriber(sub)
 					}
 					middleware, handle := newHandler(b)
 					b.router.AddHandler(how, topic, b.retries.Subscriber(how, sub), produced, nobody{}, handle).
@@ -256,7 +258,7 @@ func TestTrap81_ForeignHeadersDoNotSteerProducedMessages(t *testing.T) {
 	}
 }
 
-// check looks at what is in the outbox.
+// check checks the messages in the outbox.
 func (b *bench) check(id, suffix string, headers map[string]string) {
 	b.Helper()
 	var (
@@ -286,7 +288,7 @@ func (b *bench) check(id, suffix string, headers map[string]string) {
 	}
 	for key, value := range headers {
 		if key == "once_causation_id" && suffix == " returned" {
-			value = id // the message that it was copied from is the cause
+			value = id // the handled message is the cause
 		}
 		if forged[key].travels && metadata[key] != value {
 			b.Errorf("%s%s has %s as %q, want %q", id, suffix, key, metadata[key], value)
@@ -294,7 +296,8 @@ func (b *bench) check(id, suffix string, headers map[string]string) {
 	}
 }
 
-// nobody is a publisher that must not be called: the inbox keeps what is produced.
+// nobody is a publisher that must not be called, because the inbox stores
+// produced messages.
 type nobody struct{}
 
 func (nobody) Publish(topic string, _ ...*message.Message) error {

@@ -1,4 +1,4 @@
-// Package examplestx shows a handler's transaction in the hands of the usual
-// database libraries, and that what they write takes effect with the message or
-// not at all. The library itself needs none of them.
+// Package examplestx shows how to use a handler's transaction with common
+// database libraries, and that their writes take effect with the message or not
+// at all. The library itself does not import them.
 package examplestx

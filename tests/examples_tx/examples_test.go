@@ -27,14 +27,15 @@ type Payment struct {
 	Cents   int64  `db:"cents"`
 }
 
-// plain needs nothing else.
+// plain uses database/sql only.
 func plain(ctx context.Context, tx *sql.Tx, p Payment) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO payments (order_id, cents) VALUES ($1, $2)`, p.OrderID, p.Cents)
 	return err
 }
 
-// withSqlx wraps the transaction, for Get and Select into structs. It does not
-// know the driver's placeholders, which sqlx.BindNamed is told.
+// withSqlx wraps the transaction, for Get and Select into structs. sqlx does
+// not know the placeholders of the driver, so sqlx.BindNamed gets them as an
+// argument.
 func withSqlx(ctx context.Context, tx *sql.Tx, p Payment) error {
 	x := &sqlx.Tx{Tx: tx, Mapper: reflectx.NewMapper("db")}
 	query, args, err := sqlx.BindNamed(sqlx.DOLLAR, `INSERT INTO payments (order_id, cents) VALUES (:order_id, :cents)`, p)
@@ -48,14 +49,13 @@ func withSqlx(ctx context.Context, tx *sql.Tx, p Payment) error {
 	return x.GetContext(ctx, &written, `SELECT order_id, cents FROM payments WHERE order_id = $1`, p.OrderID)
 }
 
-// withSqlc calls what sqlc generates: its New takes anything with these
-// methods, and a *sql.Tx is one.
+// withSqlc calls code that sqlc generates. Its New accepts a *sql.Tx as a DBTX.
 func withSqlc(ctx context.Context, tx *sql.Tx, p Payment) error {
 	return New(tx).CapturePayment(ctx, CapturePaymentParams(p))
 }
 
-// withGorm opens GORM on the transaction. GORM begins none of its own inside
-// of it.
+// withGorm opens GORM on the transaction. GORM begins no transaction of its own
+// inside of it.
 func withGorm(ctx context.Context, tx *sql.Tx, p Payment) error {
 	db, err := gorm.Open(gormpostgres.New(gormpostgres.Config{Conn: tx}), &gorm.Config{SkipDefaultTransaction: true})
 	if err != nil {
@@ -64,8 +64,9 @@ func withGorm(ctx context.Context, tx *sql.Tx, p Payment) error {
 	return db.WithContext(ctx).Create(&p).Error
 }
 
-// withEnt gives ent a driver on the transaction; a generated client is
-// ent.NewClient(ent.Driver(driver)), its Create and Update then run in it.
+// withEnt creates a driver for ent on the transaction. Create and Update of a
+// generated client, ent.NewClient(ent.Driver(driver)), then run in the
+// transaction.
 func withEnt(ctx context.Context, tx *sql.Tx, p Payment) error {
 	driver := entsql.NewDriver(dialect.Postgres, entsql.Conn{ExecQuerier: tx})
 	query, args := entsql.Dialect(dialect.Postgres).
@@ -75,7 +76,7 @@ func withEnt(ctx context.Context, tx *sql.Tx, p Payment) error {
 
 var errLater = errors.New("the handler fails after it has written")
 
-func TestTheTransactionOfAHandler(t *testing.T) {
+func TestHandlersWithQueryBuildersUseTheirTransaction(t *testing.T) {
 	for name, write := range map[string]func(ctx context.Context, tx *sql.Tx, p Payment) error{
 		"plain": plain, "sqlx": withSqlx, "sqlc": withSqlc, "gorm": withGorm, "ent": withEnt,
 	} {

@@ -10,7 +10,7 @@ import (
 //	-- name: CapturePayment :exec
 //	INSERT INTO payments (order_id, cents) VALUES ($1, $2);
 
-// DBTX is what the queries need of a connection or transaction.
+// DBTX is the interface of a connection or transaction.
 type DBTX interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)

@@ -20,10 +20,10 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// Topics, and the names of those who consume them.
+// Topics, and the names of their consumers.
 const (
 	orders = "orders"
-	done   = "done"   // an order was handled
+	done   = "done"   // events that an order was handled
 	alarms = "alarms" // copies of what is in quarantine
 )
 
@@ -91,7 +91,7 @@ func (a *actor) consume(ctx context.Context, start func(func(ctx context.Context
 	start(router.Run)
 	select {
 	case <-router.Running():
-	case <-ctx.Done(): // it could not
+	case <-ctx.Done(): // the transport cannot deliver it
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func (a *actor) subscriber() (message.Subscriber, error) {
 	return rabbit.NewSubscriber(a.exchanges(), rabbit.SubscriberConfig{InFlight: 2, NackMin: time.Millisecond, NackMax: 10 * time.Millisecond})
 }
 
-// order applies an order, if it is to succeed, and tells of it.
+// order applies an order, unless it must fail, and publishes an event.
 func (a *actor) order(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	delivery := parked.DeliveryOf(ctx)
 	attempts := 0
@@ -124,8 +124,8 @@ func (a *actor) order(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]
 	return []*message.Message{once.To(done, message.NewMessage(msg.UUID+"-done", nil))}, err
 }
 
-// exit ends the process when nobody will send the message again: a copy that
-// the broker has never delivered could not be told from a new message.
+// exit ends the process when no duplicate of the message will be sent: a
+// duplicate that the broker has never delivered would look like a new message.
 func (a *actor) exit(ctx context.Context, msg *message.Message) error {
 	if err := a.gone(ctx, `message_id = $1`, 1, msg.UUID); err != nil {
 		return err
@@ -134,8 +134,8 @@ func (a *actor) exit(ctx context.Context, msg *message.Message) error {
 	return nil
 }
 
-// interrupted tells the process to end, when what is in the outbox has been
-// delivered, and returns when it does.
+// interrupted waits until the outbox is empty, signals the process to end, and
+// returns when it does.
 func (a *actor) interrupted(ctx context.Context, delivery *parked.Delivery) error {
 	if err := a.gone(ctx, `topic <> $1`, 5, done); err != nil {
 		return err
@@ -145,7 +145,7 @@ func (a *actor) interrupted(ctx context.Context, delivery *parked.Delivery) erro
 	return errors.New("the handler is interrupted")
 }
 
-// gone waits until such rows are not in the outbox, in so many looks at it.
+// gone waits until several queries in a row find no such rows in the outbox.
 func (a *actor) gone(ctx context.Context, which string, looks int, arg string) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -167,7 +167,7 @@ func (a *actor) apply(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]
 	return nil, err
 }
 
-// alarm has one effect for each entry, whose copy has an id of its own.
+// alarm has one effect for each entry, because each copy has an id of its own.
 func (a *actor) alarm(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id) VALUES ($1)`, "alarm-"+msg.Metadata[poison.CopyMessageID])
 	return nil, err

@@ -1,3 +1,3 @@
-// Package failpoints tests what becomes of messages when the process is killed
-// between any two effects: at every point of internal/failpoint.
+// Package failpoints tests that no message is lost or applied twice if the
+// process is killed at any point of internal/failpoint.
 package failpoints

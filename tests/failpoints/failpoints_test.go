@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A process is killed at each point, another one goes on from there, and every
+// A process is killed at each failpoint, another process continues, and every
 // committed message has its effect once.
 func TestKilledAt(t *testing.T) {
 	t.Parallel()

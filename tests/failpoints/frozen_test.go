@@ -7,7 +7,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// freezes are the points at which a process has locked what another one needs.
+// freezes are the points at which a process has locks that another process
+// needs.
 var freezes = map[string][]string{
 	"way":         {"forwarder/enrolled:2", "forwarder/slots-taken", "forwarder/rows-deleted", "dedup/claimed"},
 	"redelivered": {"parked/claimed", "parked/removed"},
@@ -19,10 +20,10 @@ var freezes = map[string][]string{
 	"dying":       {"forwarder/letter-written"},
 }
 
-// A process is stopped in the middle of a transaction, as a machine that is
-// paused or a network that is cut does it, and stays so until another one has
-// done all the work; then it goes on.
-func TestTrap18_FrozenAt(t *testing.T) {
+// Trap 18. A process is stopped in the middle of a transaction, as by a paused
+// machine or a cut network. It stays stopped until another process has done all
+// the work, and then continues.
+func TestFrozenAt(t *testing.T) {
 	t.Parallel()
 	program, broker := testkit.Program(t, "failpoints"), testkit.Rabbit(t)
 	names := map[string]bool{}
@@ -42,7 +43,7 @@ func TestTrap18_FrozenAt(t *testing.T) {
 				w.finish()
 				p.thaw(t)
 				p.stop(t)
-				w.finish() // what it gave back, and what it should not have done
+				w.finish() // messages that it nacked, or handled by mistake
 				w.audit()
 			})
 		}

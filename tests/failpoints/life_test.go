@@ -29,8 +29,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// life is what a process is told. It is the whole chain: a writer, a forwarder
-// and consumers.
+// life configures a process with the whole chain: a writer, a forwarder and
+// consumers.
 type life struct {
 	Dialect string `json:"dialect"`
 	DSN     string `json:"dsn"`
@@ -38,44 +38,44 @@ type life struct {
 	Prefix  string `json:"prefix"`
 
 	Writes   []string `json:"writes"`   // messages, in this order
-	Keyed    bool     `json:"keyed"`    // they have one ordering key, whose order is kept
+	Keyed    bool     `json:"keyed"`    // they have one ordering key
 	Versions bool     `json:"versions"` // of an aggregate: 2, 3, 1
 
-	NoConsumer  bool `json:"no_consumer"`  // nobody has ever subscribed
+	NoConsumer  bool `json:"no_consumer"`  // no consumer has ever subscribed
 	MaxAttempts int  `json:"max_attempts"` // of the forwarder
 	Moves       bool `json:"moves"`        // from the stock table
 
-	Durable  bool   `json:"durable"`   // what arrives is stored first, and kept for a while when it was handled
+	Durable  bool   `json:"durable"`   // durable consumer, which keeps handled rows for a while
 	Batches  bool   `json:"batches"`   // handlers share transactions
-	Copies   bool   `json:"copies"`    // what is quarantined has a copy
-	Fails    int    `json:"fails"`     // so many attempts of orders fail
-	FailsFor string `json:"fails_for"` // of this one alone
+	Copies   bool   `json:"copies"`    // quarantined messages are copied to a topic
+	Fails    int    `json:"fails"`     // number of failed attempts of each order
+	FailsFor string `json:"fails_for"` // only this order fails
 	Exits    string `json:"exits"`     // the message whose handler ends the process
-	Stops    bool   `json:"stops"`     // the process is told to end while it handles an order
-	Blocks   bool   `json:"blocks"`    // what is handled again takes as long as the process lives
+	Stops    bool   `json:"stops"`     // the process gets a signal to end while it handles an order
+	Blocks   bool   `json:"blocks"`    // the handler of a redelivered message runs until the process ends
 
-	Frozen bool `json:"frozen"` // one of two lives at a time is stopped, which is to be noticed soon
+	Frozen bool `json:"frozen"` // one of two concurrent lives is stopped; short timeouts
 
-	Operate string `json:"operate"` // what an operator does meanwhile
+	Operate string `json:"operate"` // operation of an operator meanwhile
 	Export  string `json:"export"`  // for an import
 }
 
-// always is more attempts than there are.
+// always is more than the number of attempts.
 const always = 1000
 
 const (
 	environment = "ONCE_TEST_LIFE"
 
-	exitStatus = 7 // of a handler that ends the process
+	exitStatus = 7 // exit status of a handler that ends the process
 )
 
 func TestMain(m *testing.M) {
 	told := os.Getenv(environment)
 	if told == "" {
-		_ = flag.Set("test.parallel", "8") // much of the time is spent waiting for leases to end
+		_ = flag.Set("test.parallel", "8") // the tests mostly wait for leases to end
 		testkit.Main(m)
 	}
-	slog.SetDefault(slog.New(slog.DiscardHandler)) // standard error says which failpoint was reached, and nothing else
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // standard error only has the failpoint that was reached
 	var l life
 	err := json.Unmarshal([]byte(told), &l)
 	if err == nil {
@@ -90,12 +90,12 @@ func TestMain(m *testing.M) {
 
 func (l life) schema() schema.Config { return schema.Config{Dialect: schema.Dialect(l.Dialect)} }
 
-// actor is a life under way.
+// actor is a life at work.
 type actor struct {
 	life
 
 	db        *sql.DB
-	transport *embedded.Transport // if it is the embedded one
+	transport *embedded.Transport // if the embedded transport is used
 	stop      context.CancelFunc
 }
 
@@ -113,9 +113,9 @@ func (l life) live() error {
 	}
 	defer db.Close()
 	db.SetMaxOpenConns(6)
-	db.SetMaxIdleConns(6) // or most of the time goes into connecting
+	db.SetMaxIdleConns(6) // otherwise connecting takes most of the time
 	if l.Frozen {
-		db.SetMaxOpenConns(4) // two of them at a time
+		db.SetMaxOpenConns(4) // two lives run at a time
 	}
 	a := &actor{life: l, db: db, stop: cancel}
 	if l.AMQP == "" {
@@ -159,20 +159,20 @@ func (l life) live() error {
 	}
 	start(func(ctx context.Context) error {
 		err := a.write(ctx, fwd.Hint)
-		for a.Frozen && err != nil && ctx.Err() == nil { // the server has ended its transaction while it stood still
+		for a.Frozen && err != nil && ctx.Err() == nil { // the server has ended its transaction while the process was stopped
 			err = a.write(ctx, fwd.Hint)
 		}
 		if ctx.Err() == nil {
 			return err
 		}
-		return nil // lib/pq calls it a bad connection when the end comes between two statements
+		return nil // lib/pq returns ErrBadConn if the session ended between two statements
 	})
 	start(a.operate)
 	running.Wait()
 	return errors.Join(errs...)
 }
 
-// exchanges is what publisher and subscriber know of the broker.
+// exchanges returns the configuration of publisher and subscriber.
 func (l life) exchanges() wamqp.Config {
 	named := func(topic string) string { return l.Prefix + "." + topic }
 	config := wamqp.NewDurablePubSubConfig(l.AMQP, named)
@@ -208,8 +208,8 @@ func (a *actor) forward(start func(func(ctx context.Context) error)) (*forwarder
 
 var errRolledBack = errors.New("rolled back on purpose")
 
-// write commits each message that is not committed yet, with its order, and can
-// be done again. After each comes a transaction that is rolled back.
+// write commits each message that is not committed yet, with its order. It can
+// be repeated. After each message it rolls back a transaction.
 func (a *actor) write(ctx context.Context, hint func()) error {
 	box, err := outbox.New(outbox.Config{Schema: a.schema()})
 	if err != nil {
@@ -249,8 +249,8 @@ func (a *actor) write(ctx context.Context, hint func()) error {
 	return nil
 }
 
-// bound has the server end a transaction of the service's own if the process is
-// stopped in it: how long it may take is the service's to say.
+// bound sets a timeout, so that the server ends a transaction of the service if
+// the process is stopped in it.
 func (a *actor) bound(ctx context.Context, tx *sql.Tx) error {
 	if !a.Frozen {
 		return nil
@@ -270,5 +270,5 @@ func (l life) message(n int, id string) *message.Message {
 	return msg
 }
 
-// nopLogger is for routers, which want one.
+// nopLogger is the logger of the routers.
 var nopLogger = watermill.NopLogger{}

@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// What an operator does: again and again, until nothing is left to be done.
+// The operations of an operator. They repeat until nothing is left to do.
 const (
 	replayDead  = "replay dead letters"
 	discardDead = "discard dead letters"
@@ -54,7 +54,7 @@ func (a *actor) operate(ctx context.Context) error {
 		case replayMany:
 			err = a.replayMany(ctx, quarantine)
 		case importAll:
-			_, err = quarantine.Import(ctx, act, strings.NewReader(a.Export))
+			_, _, err = quarantine.Import(ctx, act, strings.NewReader(a.Export))
 		default:
 			err = a.toEach(ctx, quarantine)
 		}
@@ -69,7 +69,7 @@ func (a *actor) operate(ctx context.Context) error {
 	}
 }
 
-// toEach does it to what is in quarantine.
+// toEach runs an operation on each entry in quarantine.
 func (a *actor) toEach(ctx context.Context, quarantine *poison.Quarantine) error {
 	entries, err := quarantine.List(ctx, poison.Filter{})
 	if err != nil || len(entries) == 0 {
@@ -97,7 +97,7 @@ func (a *actor) toEach(ctx context.Context, quarantine *poison.Quarantine) error
 	return nil
 }
 
-// replayMany begins a replay if there was none, and else resumes it.
+// replayMany starts a replay, or resumes an existing one.
 func (a *actor) replayMany(ctx context.Context, quarantine *poison.Quarantine) error {
 	begun, err := quarantine.Replays(ctx, 0)
 	switch {
@@ -110,7 +110,7 @@ func (a *actor) replayMany(ctx context.Context, quarantine *poison.Quarantine) e
 		return nil
 	}
 	_, err = quarantine.Resume(ctx, act, begun[0].ID, nil)
-	if errors.Is(err, poison.ErrReplayRunning) { // until the lease of who was killed is over
+	if errors.Is(err, poison.ErrReplayRunning) { // until the lease of the killed process ends
 		return nil
 	}
 	return err

@@ -17,17 +17,17 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// process is a life under way.
+// process is a running life.
 type process struct {
 	*exec.Cmd
 
 	point  string
 	stdin  io.Closer
 	stderr buffer
-	ended  chan struct{} // closed then
+	ended  chan struct{} // closed when the process has ended
 }
 
-// buffer is read while it is written.
+// buffer can be read while it is written.
 type buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -45,8 +45,8 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// begin starts a life that is to be killed at a point, if there is one. More
-// of the environment may say that it is to be stopped there.
+// begin starts a life that is killed at point, if point is not empty.
+// Additional environment variables can make it stop there instead.
 func begin(t *testing.T, program string, l life, point string, environ ...string) *process {
 	t.Helper()
 	told, err := json.Marshal(l)
@@ -63,17 +63,17 @@ func begin(t *testing.T, program string, l life, point string, environ ...string
 		t.Fatal(err)
 	}
 	go func() {
-		_ = p.Wait() // ProcessState says how it ended
+		_ = p.Wait() // ProcessState has the result
 		close(p.ended)
 	}()
-	t.Cleanup(func() { // if the test failed meanwhile
+	t.Cleanup(func() { // in case the test has failed
 		_ = p.Process.Kill()
 		<-p.ended
 	})
 	return p
 }
 
-// patience is for a process on a machine that has other things to do.
+// patience is a timeout for a process on a busy machine.
 const patience = 2 * time.Minute
 
 // end waits until the process has ended.
@@ -100,7 +100,7 @@ func (p *process) killed(t *testing.T) {
 	}
 }
 
-// frozen waits until the process has come to the point at which it is stopped.
+// frozen waits until the process has stopped at its point.
 func (p *process) frozen(t *testing.T) {
 	t.Helper()
 	name, _, _ := strings.Cut(p.point, ":")
@@ -109,7 +109,7 @@ func (p *process) frozen(t *testing.T) {
 	})
 }
 
-// thaw has it go on.
+// thaw lets the process continue.
 func (p *process) thaw(t *testing.T) {
 	t.Helper()
 	if err := p.Process.Signal(syscall.SIGCONT); err != nil {
@@ -117,7 +117,7 @@ func (p *process) thaw(t *testing.T) {
 	}
 }
 
-// stop has the process shut down.
+// stop shuts the process down.
 func (p *process) stop(t *testing.T) {
 	t.Helper()
 	_ = p.stdin.Close()

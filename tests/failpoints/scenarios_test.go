@@ -11,23 +11,22 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// scenario is a life that comes to its points, and what is to be true in the
-// end.
+// scenario is a life that reaches its failpoints, and the expected end state.
 type scenario struct {
 	name     string
 	embedded bool
 	life     life
 
-	seed    func(w *world) // what is there before it begins
-	earlier func(w *world) // lives before that one
-	after   func(l *life)  // what is different in the life that does the rest
+	seed    func(w *world) // prepares the state before the life
+	earlier func(w *world) // earlier lives
+	after   func(l *life)  // changes the life that does the remaining work
 
-	untilThen func(w *world) bool // what that has to wait for besides
+	untilThen func(w *world) bool // another condition that it waits for
 
-	handled []string // orders that had their effects
-	failed  []string // those that are in quarantine
+	handled []string // orders with effects
+	failed  []string // orders in quarantine
 	dead    []string // dead letters
-	before  []string // what was seeded with its business row
+	before  []string // messages that were seeded with their business rows
 	check   func(w *world)
 
 	points []string
@@ -38,7 +37,7 @@ var (
 	stuck = []string{"q1", "q2"}
 )
 
-// killedAt is a life that is killed at another point before.
+// killedAt returns an earlier life that is killed at another point.
 func killedAt(point string) func(w *world) {
 	return func(w *world) { begin(w.T, w.program, w.life, point).killed(w.T) }
 }
@@ -131,7 +130,7 @@ var scenarios = []scenario{
 	{
 		name: "accepted after all", life: life{Writes: three, Keyed: true, NoConsumer: true}, handled: three,
 		earlier: func(w *world) {
-			for w.count(`once_blocked_keys`) == 0 { // a forwarder whose lease has run out meanwhile charges nothing
+			for w.count(`once_blocked_keys`) == 0 { // a forwarder whose lease has ended charges nothing
 				killedAt("forwarder/charged")(w)
 			}
 			w.life.NoConsumer = false
@@ -197,7 +196,7 @@ var scenarios = []scenario{
 		name: "out of quarantine", life: life{Operate: replay}, handled: stuck,
 		seed:   func(w *world) { w.quarantine(stuck...) },
 		check:  func(w *world) { w.audited("replay", len(stuck)) },
-		points: []string{"parked/replay", "parked/replay:2", "parked/audited", "parked/audited:2", "parked/claimed", "parked/removed"},
+		points: []string{"poison/replay", "poison/replay:2", "poison/audited", "poison/audited:2", "parked/claimed", "parked/removed"},
 	},
 	{
 		name: "discarded", life: life{Operate: discard},
@@ -207,7 +206,7 @@ var scenarios = []scenario{
 			w.audited("discard", len(stuck))
 			w.same("tombstones", w.strings(`SELECT message_id FROM once_inbox`), stuck)
 		},
-		points: []string{"parked/discard", "parked/tombstone", "parked/audited", "parked/audited:2"},
+		points: []string{"poison/discard", "poison/tombstone", "poison/audited", "poison/audited:2"},
 	},
 	{
 		name: "edited", life: life{Operate: edit}, handled: []string{"q1-edited", "q2-edited"},
@@ -216,7 +215,7 @@ var scenarios = []scenario{
 			w.audited("edit", len(stuck))
 			w.audited("edited", len(stuck))
 		},
-		points: []string{"parked/discard", "parked/tombstone", "parked/edited", "parked/audited", "parked/audited:2"},
+		points: []string{"poison/discard", "poison/tombstone", "poison/edited", "poison/audited", "poison/audited:2"},
 	},
 	{
 		name: "imported", failed: stuck,
@@ -234,7 +233,7 @@ var scenarios = []scenario{
 			w.life.Operate, w.life.Export = importAll, out.String()
 		},
 		check:  func(w *world) { w.audited("import", len(stuck)) },
-		points: []string{"parked/import", "parked/audited:2"},
+		points: []string{"poison/import", "poison/audited:2"},
 	},
 	{
 		name: "replayed together", life: life{Operate: replayMany}, handled: stuck,
@@ -256,7 +255,7 @@ var scenarios = []scenario{
 	{
 		name: "moved", life: life{Moves: true}, handled: three, dead: []string{"malformed"}, seed: stockTables,
 		untilThen: func(w *world) bool { return w.count(`once_outbox_dead`) > 0 },
-		points:    []string{"mover/group-begun", "mover/locked", "mover/bury", "mover/inserted", "mover/advanced", "mover/moved"},
+		points:    []string{"mover/group-created", "mover/locked", "mover/dead-letter", "mover/inserted", "mover/advanced", "mover/moved"},
 	},
 	{
 		name: "embedded", embedded: true, life: life{Dialect: "sqlite", Writes: three}, handled: three,
@@ -269,7 +268,7 @@ var scenarios = []scenario{
 	},
 }
 
-// old is what retention is for.
+// old seeds expired rows.
 func old(w *world) {
 	w.Helper()
 	w.exec(`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at, sent_at)
@@ -289,7 +288,8 @@ func forgotten(w *world) {
 	w.same("sent", w.strings(`SELECT message_id FROM once_outbox_sent`), w.wanted())
 }
 
-// deadLetter leaves one that holds its key, for which another message waits.
+// deadLetter leaves a dead letter that blocks its key, with another message
+// behind it.
 func deadLetter(w *world) {
 	w.Helper()
 	w.put("d1", "d2")
@@ -310,8 +310,8 @@ func replayedOnce(w *world) {
 	}
 }
 
-// stockTables have messages for Watermill's own forwarder, and one that it
-// cannot read.
+// stockTables creates the tables of Watermill's own forwarder, with messages
+// and one invalid row.
 func stockTables(w *world) {
 	w.Helper()
 	const topic = "forwarder_topic"

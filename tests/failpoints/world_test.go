@@ -17,7 +17,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// world is what outlives the processes: a database, and names at a broker.
+// world is the state that outlives the processes: a database, and names at a
+// broker.
 type world struct {
 	*testing.T
 	testkit.Database
@@ -51,7 +52,7 @@ func newWorld(t *testing.T, program string, s scenario, broker testkit.Broker) *
 		t.Fatal(err)
 	}
 	w.exec(`CREATE TABLE orders (id TEXT PRIMARY KEY)`)
-	w.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`) // not unique: what happens twice shows
+	w.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`) // not unique, so that a repeated effect is visible
 	var err error
 	if w.parked, err = parked.NewStore(w.DB, config); err != nil {
 		t.Fatal(err)
@@ -94,7 +95,7 @@ func (w *world) strings(query string) (all []string) {
 	return all
 }
 
-// prepare makes what is there before the life that the scenario is about.
+// prepare creates the state before the life of the scenario.
 func (w *world) prepare() {
 	w.Helper()
 	if w.seed != nil {
@@ -105,7 +106,7 @@ func (w *world) prepare() {
 	}
 }
 
-// quarantine puts messages there.
+// quarantine puts messages into quarantine.
 func (w *world) quarantine(ids ...string) {
 	w.Helper()
 	for n, id := range ids {
@@ -127,7 +128,7 @@ func (w *world) put(ids ...string) {
 	}
 }
 
-// wanted are the effects that there are to be.
+// wanted returns the expected effects.
 func (w *world) wanted() (ids []string) {
 	for _, id := range w.handled {
 		ids = append(ids, id, id+"-done")
@@ -141,14 +142,15 @@ func (w *world) wanted() (ids []string) {
 	return ids
 }
 
-// underWay are the rows that have somewhere to go. Each of them is found by
-// somebody sooner or later, or the test never ends.
+// underWay selects the rows of unfinished messages. A process must find each of
+// them, or the test never ends.
 const underWay = `(
 	SELECT message_id FROM once_outbox
 	UNION ALL SELECT message_id FROM once_parked WHERE state IN ('waiting', 'held')
 	UNION ALL SELECT consumer FROM once_replays WHERE state <> 'finished') AS under_way`
 
-// settled says that nothing is under way, and everything has had its effect.
+// settled reports whether no message is unfinished, and all expected effects
+// exist.
 func (w *world) settled() bool {
 	w.Helper()
 	if w.count(underWay) > 0 || w.waiting() > 0 {
@@ -159,8 +161,8 @@ func (w *world) settled() bool {
 		(w.untilThen == nil || w.untilThen(w))
 }
 
-// waiting is how many messages nobody has yet, at the broker. It is some while
-// there is a queue that nobody has declared yet.
+// waiting returns the number of messages that wait at the broker. It is
+// positive while a queue is not declared yet.
 func (w *world) waiting() (n int) {
 	w.Helper()
 	if w.broker == nil || w.life.NoConsumer {
@@ -184,20 +186,20 @@ func (w *world) waiting() (n int) {
 	return n
 }
 
-// finish lets processes that are not killed do what is left.
+// finish runs processes without a failpoint until no work is left.
 func (w *world) finish() {
 	w.Helper()
 	for {
 		p := begin(w.T, w.program, w.life, "")
 		w.until(p, "everything is settled", w.settled)
 		p.stop(w.T)
-		if w.waiting() == 0 && w.count(underWay) == 0 { // else it gave copies back
+		if w.waiting() == 0 && w.count(underWay) == 0 { // otherwise it has nacked duplicates
 			return
 		}
 	}
 }
 
-// until waits while the process lives.
+// until waits for cond while the process runs.
 func (w *world) until(p *process, what string, cond func() bool) {
 	w.Helper()
 	deadline := time.NewTimer(patience)
@@ -219,7 +221,7 @@ func (w *world) until(p *process, what string, cond func() bool) {
 }
 
 // audit fails the test unless every committed message had its effect once, or
-// is in quarantine or dead as it should be, and nothing else is there.
+// is in quarantine or a dead letter as expected, and no other rows exist.
 func (w *world) audit() {
 	w.Helper()
 	w.same("effects", w.strings(`SELECT message_id FROM effects ORDER BY n`), w.wanted())
@@ -246,7 +248,7 @@ func (w *world) same(what string, got, want []string) {
 	}
 }
 
-// inOrder fails the test unless orders took effect in this order.
+// inOrder fails the test unless the orders took effect in the order of ids.
 func (w *world) inOrder(ids ...string) {
 	w.Helper()
 	got := w.strings(`SELECT message_id FROM effects WHERE message_id NOT LIKE '%-done' ORDER BY n`)
@@ -255,7 +257,7 @@ func (w *world) inOrder(ids ...string) {
 	}
 }
 
-// audited fails the test unless every act is recorded so often.
+// audited fails the test unless action is recorded the given number of times.
 func (w *world) audited(action string, times int) {
 	w.Helper()
 	if n := w.count(fmt.Sprintf(`once_audit WHERE action = '%s'`, action)); n != times {

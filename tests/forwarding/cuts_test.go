@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// through returns a URL that leads to a proxy in front of what it named.
+// through returns address with the address of a new proxy for its server.
 func through(t *testing.T, address string, newProxy func(server string) *proxy) (string, *proxy) {
 	t.Helper()
 	parsed, err := url.Parse(address)
@@ -22,15 +22,15 @@ func through(t *testing.T, address string, newProxy func(server string) *proxy) 
 	return parsed.String(), p
 }
 
-// TestTheBrokersConnectionIsCut loses the connection exactly after a publish
-// was written, whether or not it arrived, and exactly after its confirm. Only
-// what is not known is sent again, and nothing is charged.
-func TestTheBrokersConnectionIsCut(t *testing.T) {
+// The connection is lost exactly after a publish was written, whether or not it
+// arrived, and exactly after its confirm. Only messages with an unknown outcome
+// are sent again, and none is charged.
+func TestCutConnectionOfTheBroker(t *testing.T) {
 	const isPublish, isAck = 40, 80
 	for _, c := range []struct {
 		name   string
 		cut    func() func(m relayed) action
-		copies bool // there must be some
+		copies bool // duplicates are required
 	}{
 		{"BeforeThePublishArrives", func() func(relayed) action {
 			publishes := 0
@@ -46,7 +46,7 @@ func TestTheBrokersConnectionIsCut(t *testing.T) {
 		{"BeforeTheConfirmArrives", func() func(relayed) action {
 			return func(m relayed) action {
 				if class, method := amqpMethod(m.bytes); !m.toServer && class == 60 && method == isAck {
-					return cutBefore // it was stored, and nobody knows
+					return cutBefore // the message was stored, but its confirm is lost
 				}
 				return pass
 			}
@@ -81,10 +81,10 @@ func TestTheBrokersConnectionIsCut(t *testing.T) {
 	}
 }
 
-// TestAConfirmedMessageThatCannotBeDeletedIsNotSentAgain has the database's
-// connection cut at the DELETE of what the broker has confirmed: before it
-// arrives, before its answer does, and around the COMMIT.
-func TestAConfirmedMessageThatCannotBeDeletedIsNotSentAgain(t *testing.T) {
+// The connection of the database is cut at the DELETE of a confirmed message:
+// before the statement arrives, before its reply arrives, and around the
+// COMMIT.
+func TestConfirmedMessageThatCannotBeDeletedIsNotSentAgain(t *testing.T) {
 	deletes := []byte("DELETE FROM \"once_outbox\"")
 	for _, c := range []struct {
 		name  string
@@ -132,8 +132,8 @@ func TestAConfirmedMessageThatCannotBeDeletedIsNotSentAgain(t *testing.T) {
 	}
 }
 
-// afterThat cuts instead of passing on a certain message, on a connection by
-// which a statement with text was sent before.
+// afterThat cuts the connection instead of passing on a certain message, after
+// a statement with text was sent on that connection.
 func afterThat(text []byte, certain func(m relayed) bool) func(m relayed) action {
 	var sent net.Conn
 	return func(m relayed) action {
@@ -147,7 +147,8 @@ func afterThat(text []byte, certain func(m relayed) bool) func(m relayed) action
 	}
 }
 
-// completes says whether m is the server's answer that a command is complete.
+// completes reports whether m is the server's message that a command is
+// complete.
 func completes(m relayed, tag string) bool {
 	return !m.toServer && m.bytes[0] == 'C' && bytes.HasPrefix(m.bytes[5:], []byte(tag))
 }

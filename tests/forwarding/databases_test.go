@@ -16,16 +16,16 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// What the forwarder says of each kind of its work when it fails, and when it
-// works again.
+// The log lines of the forwarder for each kind of work, when it fails and when
+// it works again.
 const (
 	notRead, readAgain         = "The outbox could not be read, trying again", "The outbox could be read again"
 	notRecorded, recordedAgain = "Outcomes could not be recorded, trying again", "Outcomes could be recorded again"
 	notRenewed, renewedAgain   = "The lease could not be renewed, trying again", "The lease could be renewed again"
 )
 
-// told waits until each failure that was logged is over, and fails if one was
-// logged more than once, or one of these was not.
+// told waits until each logged failure is over. It fails if a failure was
+// logged more than once, or if one of failures was not logged.
 func (f *flow) told(failures ...string) {
 	f.Helper()
 	for _, pair := range [][2]string{{notRead, readAgain}, {notRecorded, recordedAgain}, {notRenewed, renewedAgain}} {
@@ -37,7 +37,7 @@ func (f *flow) told(failures ...string) {
 	}
 }
 
-// silent fails if any failure was logged, or an end of one.
+// silent fails if a failure, or the end of a failure, was logged.
 func (f *flow) silent() {
 	f.Helper()
 	for _, line := range []string{notRead, readAgain, notRecorded, recordedAgain, notRenewed, renewedAgain} {
@@ -47,7 +47,7 @@ func (f *flow) silent() {
 	}
 }
 
-// lock locks rows of the outbox, until unlock.
+// lock locks rows of the outbox until unlock is called.
 func (f *flow) lock(ids ...int) (unlock func()) {
 	f.Helper()
 	tx, release, err := dialect.Begin(f.Context(), f.db, nil)
@@ -63,13 +63,13 @@ func (f *flow) lock(ids ...int) (unlock func()) {
 const deleteWaits = `pg_stat_activity
 	WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%DELETE FROM "once_outbox"%'`
 
-// TestDeadlocks has somebody lock rows in another order than they are deleted.
-// The forwarder gives way, tries again, and makes no noise about it.
-func TestDeadlocks(t *testing.T) {
+// Another transaction locks rows in another order than the forwarder deletes
+// them. The forwarder gives way, tries again, and logs nothing.
+func TestForwarderBacksOffAfterADeadlock(t *testing.T) {
 	database := testkit.Postgres(t)
 	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
 	f.put(50)
-	first := f.lock(0) // has confirmed messages gather behind it
+	first := f.lock(0) // confirmed messages collect behind the locked row
 	tx, release, err := dialect.Begin(t.Context(), f.db, nil)
 	must(t, err)
 	defer release()
@@ -101,8 +101,8 @@ func TestDeadlocks(t *testing.T) {
 	f.silent()
 }
 
-// TestContentionHidesNoOutage has deletions fail because they give way to
-// others, and then because the connection is lost. Only that is logged.
+// Deletions fail first because of contention, and then because the connection
+// is lost. Only the lost connection is logged.
 func TestContentionHidesNoOutage(t *testing.T) {
 	database := testkit.Postgres(t)
 	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
@@ -121,8 +121,9 @@ func TestContentionHidesNoOutage(t *testing.T) {
 	f.told(notRecorded)
 }
 
-// TestSerializableIsolation has others change what two instances work on, all
-// the time. The default of the database makes that no error of theirs.
+// Other transactions change the rows of two instances all the time. With
+// serializable isolation as the default of the database, the instances get no
+// errors.
 func TestSerializableIsolation(t *testing.T) {
 	database := testkit.Postgres(t)
 	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
@@ -135,7 +136,7 @@ func TestSerializableIsolation(t *testing.T) {
 		return pass
 	})
 	cfg := quick(f.log)
-	cfg.Lease = 15 * time.Second // a third of it is what it takes them to share
+	cfg.Lease = 15 * time.Second // the instances share the slots after a third of it
 	for range 2 {
 		f.forward(openDB(t, address+"&default_transaction_isolation=serializable"), toQueues(f.url), cfg)
 	}
@@ -147,7 +148,7 @@ func TestSerializableIsolation(t *testing.T) {
 			defer release()
 			for _, query := range []string{`UPDATE once_outbox SET last_error = 'seen'`, `UPDATE once_slots SET owner = owner WHERE slot < 5`} {
 				if _, err := tx.ExecContext(t.Context(), query); err != nil {
-					return false // we gave way
+					return false // contention: the forwarder gave way
 				}
 			}
 			<-time.After(20 * time.Millisecond)
@@ -163,9 +164,8 @@ func TestSerializableIsolation(t *testing.T) {
 	}
 }
 
-// TestThePoolIsExhausted lets a handler hold the only connection for longer
-// than the lease lasts.
-func TestThePoolIsExhausted(t *testing.T) {
+// A handler keeps the only connection for longer than the lease.
+func TestForwarderSurvivesAnExhaustedPool(t *testing.T) {
 	database := testkit.Postgres(t)
 	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
 	pool := openDB(t, database.DSN)
@@ -180,16 +180,16 @@ func TestThePoolIsExhausted(t *testing.T) {
 		must(t, err)
 		defer conn.Close()
 		f.eventually("it forwards no more", func() bool { return f.log.Count("The lease has run out") > 0 })
-		<-time.After(cfg.Lease) // some more tries
+		<-time.After(cfg.Lease) // time for more attempts
 	})
 	f.complete()
 	f.told(notRenewed)
 }
 
-// TestTrap27_AReplicaAtTheOldAddress has the server become a replica and
-// another one be promoted. Connections that were made in between stay with the
-// replica, where nothing can be written; new ones get to the primary.
-func TestTrap27_AReplicaAtTheOldAddress(t *testing.T) {
+// Trap 27. The server becomes a replica, and another server is promoted.
+// Connections from the time between stay with the replica, which accepts no
+// writes; new connections reach the primary.
+func TestForwarderLeavesAReplicaAtTheOldAddress(t *testing.T) {
 	old, promoted := testkit.PrivatePostgres(t), testkit.PrivatePostgres(t)
 	f := newFlow(t, openDB(t, promoted.DSN("postgres")), testkit.Rabbit(t).URL)
 	other := openDB(t, old.DSN("postgres"))
@@ -206,7 +206,7 @@ func TestTrap27_AReplicaAtTheOldAddress(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o644))
 	restart(t, old)
 	f.eventually("it forwards no more", func() bool { return f.log.Count("The lease has run out") > 0 })
-	<-time.After(time.Second) // so that it is connected again
+	<-time.After(time.Second) // time to reconnect
 
 	p.lead(promoted.Address())
 	f.put(100)

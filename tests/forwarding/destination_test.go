@@ -10,9 +10,9 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// TestTwoBrokersOnOneOutbox is trap 88: a second forwarder publishes to another
-// virtual host. Its Run returns an error, and all messages reach the first.
-func TestTwoBrokersOnOneOutbox(t *testing.T) {
+// Trap 88. A second forwarder publishes to another virtual host. Its Run
+// returns an error, and all messages reach the first.
+func TestSecondBrokerOnOneOutboxIsRefused(t *testing.T) {
 	here, there := testkit.Rabbit(t), testkit.Rabbit(t)
 	if here.URL == there.URL {
 		testkit.Without(t, fmt.Errorf("there is only one virtual host"))

@@ -13,9 +13,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// TestTheDiskIsFull has the tables on a disk that has no room left, until
-// somebody makes some.
-func TestTheDiskIsFull(t *testing.T) {
+// The disk of the tables has no space until the test frees some.
+func TestForwarderSurvivesAFullDisk(t *testing.T) {
 	server := testkit.PrivatePostgres(t)
 	small := smallDisk(t, server.DSN("postgres"))
 	admin := openDB(t, server.DSN("postgres"))
@@ -32,7 +31,8 @@ func TestTheDiskIsFull(t *testing.T) {
 	f.put(10)
 	f.drained()
 
-	// Keeps old versions of rows, so that every update needs more room.
+	// The snapshot keeps old versions of rows, so that every update needs more
+	// space.
 	snapshot, err := f.db.Conn(t.Context())
 	must(t, err)
 	defer snapshot.Close()
@@ -53,14 +53,14 @@ func TestTheDiskIsFull(t *testing.T) {
 		}
 		return dialect.State(err) == diskFull
 	})
-	<-time.After(time.Second) // some more tries
+	<-time.After(time.Second) // time for more attempts
 	must(t, os.Remove(filler))
 	f.put(10)
 	f.complete()
 	f.told(notRenewed)
 }
 
-// smallDisk mounts a disk of some megabytes for the server's user.
+// smallDisk mounts a file system of some megabytes for the user of the server.
 func smallDisk(t *testing.T, dsn string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -91,7 +91,7 @@ func smallDisk(t *testing.T, dsn string) string {
 	return tables
 }
 
-// fill writes to a file until there is no room.
+// fill writes to a file until the disk is full.
 func fill(t *testing.T, name string) {
 	t.Helper()
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

@@ -1,4 +1,4 @@
-// Package forwarding holds tests of the way from the outbox to RabbitMQ: a row
-// in a real database, package forwarder, package rabbit, a queue of a real
-// broker, and everything that can break in between.
+// Package forwarding tests the path from the outbox to RabbitMQ: a row in a
+// real database, the packages forwarder and rabbit, a queue of a real broker,
+// and the failures in between.
 package forwarding

@@ -25,19 +25,20 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// flow is an outbox and a broker, with a queue or more.
+// flow is an outbox and a broker with one or more queues.
 type flow struct {
 	*testing.T
 
-	db    *sql.DB // the test's own way to the database
-	url   string  // its own way to the broker
+	db    *sql.DB // the test's own pool
+	url   string  // the test's own URL of the broker
 	queue string
 	log   *testkit.Logs
-	sent  int // messages that were put, which are numbered
+	sent  int // number of messages that were put
 }
 
-// newFlow makes the tables, and a classic queue: a quorum queue of RabbitMQ
-// 3.10 that is killed in its first seconds sometimes comes back without a leader.
+// newFlow creates the tables and a classic queue: if RabbitMQ 3.10 is killed in
+// the first seconds of a quorum queue, the queue sometimes never gets a leader
+// again.
 func newFlow(t *testing.T, db *sql.DB, url string) *flow {
 	t.Helper()
 	f := &flow{T: t, db: db, url: url, log: &testkit.Logs{}, queue: testkit.Broker{}.Name("q")}
@@ -52,8 +53,8 @@ func newFlow(t *testing.T, db *sql.DB, url string) *flow {
 	return f
 }
 
-// watchCharges has the database remember every attempt that is charged: a row
-// that is delivered later takes its own record with it.
+// watchCharges makes the database record every charged attempt, because a
+// delivered row is deleted with its own count.
 func (f *flow) watchCharges() {
 	f.Helper()
 	f.exec(`CREATE TABLE charged (message_id text, attempts int, error text)`)
@@ -63,7 +64,7 @@ func (f *flow) watchCharges() {
 		WHEN (NEW.attempts > OLD.attempts) EXECUTE FUNCTION note_charge()`)
 }
 
-// admin is a connection of the test's own.
+// admin returns a channel on a connection of the test's own.
 func (f *flow) admin() *amqp.Channel {
 	f.Helper()
 	conn, err := amqp.Dial(f.url)
@@ -85,7 +86,7 @@ func (f *flow) exec(query string, args ...any) {
 	}
 }
 
-// count returns -1 while the database does not answer.
+// count returns -1 if the database does not answer.
 func (f *flow) count(what string) int {
 	var n int
 	if err := f.db.QueryRowContext(f.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
@@ -115,7 +116,8 @@ func openDB(t *testing.T, dsn string) *sql.DB {
 	return db
 }
 
-// openLazily is openDB, with BEGIN sent with the first statement.
+// openLazily is openDB with package lazytx: BEGIN is sent with the first
+// statement.
 func openLazily(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
 	connector, err := pq.NewConnector(dsn)
@@ -127,10 +129,10 @@ func openLazily(t *testing.T, dsn string) *sql.DB {
 	return db
 }
 
-// impatient is a publisher for which nothing takes long.
+// impatient returns a publisher configuration with short intervals.
 func impatient(log *testkit.Logs) rabbit.PublisherConfig {
 	return rabbit.PublisherConfig{
-		ConfirmTimeout: 5 * time.Second, // a broker that has other things to do is not to cause copies
+		ConfirmTimeout: 5 * time.Second, // long enough that a busy broker does not cause duplicates
 		ReadyTimeout:   200 * time.Millisecond,
 		DialTimeout:    10 * time.Second,
 		WriteTimeout:   2 * time.Second,
@@ -141,7 +143,7 @@ func impatient(log *testkit.Logs) rabbit.PublisherConfig {
 	}
 }
 
-// quick is a forwarder for which nothing takes long.
+// quick returns a forwarder configuration with short intervals.
 func quick(log *testkit.Logs) forwarder.Config {
 	return forwarder.Config{
 		PollMax:      50 * time.Millisecond,
@@ -154,15 +156,16 @@ func quick(log *testkit.Logs) forwarder.Config {
 	}
 }
 
-// unhurried is quick, with a database that may take as long as a machine stands
-// still: the lease is what all work has to be done in.
+// unhurried is quick with a long lease, for a database that is as slow as a
+// machine that stalls: all work must end within the lease.
 func unhurried(log *testkit.Logs) forwarder.Config {
 	cfg := quick(log)
 	cfg.Lease = 10 * time.Minute
 	return cfg
 }
 
-// toQueues publishes to the queue that is named by the topic.
+// toQueues returns a configuration that publishes to the queue named by the
+// topic.
 func toQueues(url string) wamqp.Config {
 	config := wamqp.NewDurableQueueConfig(url)
 	config.Marshaler = rabbit.Marshaler{}
@@ -183,7 +186,7 @@ func (f *flow) forward(db *sql.DB, config wamqp.Config, cfg forwarder.Config) *f
 	ended := make(chan error, 1)
 	go func() { ended <- forward.Run(context.WithoutCancel(f.Context())) }()
 	f.Cleanup(func() {
-		_ = forward.Close() // what could not be deleted is said where that matters
+		_ = forward.Close() // tests that need its error check it themselves
 		if err := <-ended; err != nil {
 			f.Errorf("forwarder: %v", err)
 		}
@@ -199,7 +202,7 @@ func (f *flow) forward(db *sql.DB, config wamqp.Config, cfg forwarder.Config) *f
 
 const keys = 5
 
-// put commits n messages, two thirds of them with one of five ordering keys.
+// put commits n messages. Two thirds of them have one of five ordering keys.
 func (f *flow) put(n int) {
 	f.Helper()
 	if err := f.tryPut(n); err != nil {
@@ -215,7 +218,7 @@ func (f *flow) tryPut(n int) error {
 	return f.tryPublish(f.queue, messages...)
 }
 
-// during has messages put all the while that something else is done.
+// during puts messages while do runs.
 func (f *flow) during(do func()) {
 	f.Helper()
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -237,7 +240,7 @@ func (f *flow) during(do func()) {
 	do()
 }
 
-// next is a message with a number that is higher than those before.
+// next returns a message with the next number.
 func (f *flow) next() *message.Message {
 	msg := message.NewMessage(fmt.Sprintf("%06d", f.sent), []byte("payload"))
 	if f.sent%3 > 0 {
@@ -265,7 +268,7 @@ func (f *flow) drained() {
 	f.eventually("the outbox is empty", func() bool { return f.count(`once_outbox`) == 0 })
 }
 
-// waiting is the number of messages in a queue.
+// waiting returns the number of messages in a queue.
 func (f *flow) waiting(channel *amqp.Channel, queue string) int {
 	f.Helper()
 	found, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
@@ -275,7 +278,7 @@ func (f *flow) waiting(channel *amqp.Channel, queue string) int {
 	return found.Messages
 }
 
-// arrived empties a queue and returns the ids in order, copies too.
+// arrived empties a queue and returns the ids in order, with duplicates.
 func (f *flow) arrived(queue string) []string {
 	f.Helper()
 	channel := f.admin()
@@ -292,9 +295,9 @@ func (f *flow) arrived(queue string) []string {
 	}
 }
 
-// complete waits until everything that was put has been forwarded, and fails if
-// it is not in the queue, see inOrder, or if an attempt was charged. It returns
-// how many copies there were.
+// complete waits until all messages have been forwarded. It fails if a message
+// is not in the queue, see inOrder, or if an attempt was charged. It returns
+// the number of duplicates.
 func (f *flow) complete() (copies int) {
 	f.Helper()
 	f.drained()
@@ -302,8 +305,9 @@ func (f *flow) complete() (copies int) {
 	return f.inOrder(f.arrived(f.queue))
 }
 
-// inOrder fails if a message of next is not among the ids, or if one of a key
-// first came after a later one.
+// inOrder fails if a message of next is missing in ids, or if the first
+// delivery of a message comes after a later message of its key. It returns the
+// number of duplicates.
 func (f *flow) inOrder(ids []string) (copies int) {
 	f.Helper()
 	seen := map[string]bool{}
@@ -333,8 +337,8 @@ func (f *flow) inOrder(ids []string) (copies int) {
 	return copies
 }
 
-// nothingCharged fails if an attempt was, or if there is a dead letter; of
-// messages other than these.
+// nothingCharged fails if an attempt was charged, or if there is a dead letter,
+// for any message except other.
 func (f *flow) nothingCharged(other ...string) {
 	f.Helper()
 	rows, err := f.db.QueryContext(f.Context(), `SELECT message_id, attempts, error FROM charged

@@ -12,7 +12,7 @@ import (
 
 const password = "s3cret"
 
-// ctl runs rabbitmqctl commands, given as one line each.
+// ctl runs rabbitmqctl commands, one per line.
 func ctl(t *testing.T, broker *servers.Rabbit, lines ...string) {
 	t.Helper()
 	for _, line := range lines {
@@ -26,7 +26,7 @@ type restarter interface {
 	Restart(ctx context.Context) error
 }
 
-// restart starts a server again, even at the end of a test.
+// restart starts a server again, also at the end of a test.
 func restart(t *testing.T, server restarter) {
 	t.Helper()
 	if err := server.Restart(context.WithoutCancel(t.Context())); err != nil {
@@ -34,10 +34,10 @@ func restart(t *testing.T, server restarter) {
 	}
 }
 
-// TestOutagesOfTheBroker has messages flow, breaks the broker, and mends it.
-// An outage costs time: no message is lost or charged, and the order of keys
-// holds. It is logged once, not at every try.
-func TestOutagesOfTheBroker(t *testing.T) {
+// Messages flow while the broker fails and recovers. No message is lost or
+// charged, the order of keys holds, and the outage is logged once, not at every
+// attempt.
+func TestOutageOfTheBrokerCostsOnlyTime(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	ctl(t, broker, "add_user shop "+password, "set_permissions shop .* .* .*")
 	for _, outage := range []struct {
@@ -94,7 +94,7 @@ func TestOutagesOfTheBroker(t *testing.T) {
 			f.during(func() {
 				outage.begin(t)
 				f.eventually("it is noticed", func() bool { return f.log.Count(failed) > 0 })
-				<-time.After(time.Second) // some more tries
+				<-time.After(time.Second) // time for more attempts
 			})
 			if n := f.log.Count(failed); n != 1 {
 				t.Errorf("the outage was logged %d times:\n%s", n, strings.Join(f.log.Lines(), "\n"))

@@ -14,13 +14,13 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// undeclared is a topology that somebody else takes care of.
+// undeclared is a topology builder that declares nothing.
 type undeclared struct{ wamqp.DefaultTopologyBuilder }
 
 func (undeclared) ExchangeDeclare(*amqp.Channel, string, wamqp.Config) error { return nil }
 
-// routed publishes a topic "exchange/key" to that exchange with that key, and
-// declares nothing.
+// routed returns a configuration that publishes the topic "exchange/key" to
+// that exchange with that routing key, and declares nothing.
 func routed(url string) wamqp.Config {
 	config := toQueues(url)
 	config.TopologyBuilder = &undeclared{}
@@ -29,7 +29,7 @@ func routed(url string) wamqp.Config {
 	return config
 }
 
-// keyed is a message with an ordering key.
+// keyed returns a message with an ordering key.
 func keyed(id, key string) *message.Message {
 	msg := message.NewMessage(id, []byte("payload"))
 	outbox.SetOrderingKey(msg, key)
@@ -43,11 +43,10 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestRefusalsOfTheBroker has a queue that is full, a routing key without a
-// queue and an exchange that does not exist, all at once, beside messages that
-// are fine. Each is charged for itself alone, keeps its key, and is delivered
-// when its cause is mended.
-func TestRefusalsOfTheBroker(t *testing.T) {
+// A full queue, a routing key without a queue, and an exchange that does not
+// exist, all at once, beside valid messages. Each message is charged alone,
+// keeps its key in order, and is delivered when its cause ends.
+func TestRefusedMessagesBackOffAlone(t *testing.T) {
 	f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	channel := f.admin()
 	must(t, channel.ExchangeDeclare("main", "direct", true, false, false, false, nil))
@@ -85,14 +84,14 @@ func TestRefusalsOfTheBroker(t *testing.T) {
 			return f.count(fmt.Sprintf(`charged WHERE message_id = '%s1' AND error LIKE '%%%s%%' AND attempts >= 3`, id, reason)) > 0
 		})
 	}
-	fine() // beside what is refused, and the channel that the broker closes
+	fine() // valid messages beside the refused ones and the channel that the broker closes
 	f.eventually("what is fine goes through", func() bool { return f.count(`once_outbox`) == len(refused) })
-	f.nothingCharged("full1", "unbound1", "nowhere1") // not their successors
+	f.nothingCharged("full1", "unbound1", "nowhere1") // but not the messages behind them
 
 	must(t, channel.QueueBind("later", "unbound", "main", false, nil))
 	must(t, channel.ExchangeDeclare("nowhere", "direct", true, false, false, false, nil))
 	must(t, channel.QueueBind("later", "x", "nowhere", false, nil))
-	var full []string // one at a time; the first has been there all the while
+	var full []string // the queue accepts one message at a time; the first was in it from the start
 	f.eventually("the outbox is empty", func() bool {
 		delivery, ok, err := channel.Get("full", true)
 		must(t, err)
@@ -101,7 +100,8 @@ func TestRefusalsOfTheBroker(t *testing.T) {
 		}
 		return f.count(`once_outbox`) == 0
 	})
-	// A copy comes of one that was in flight when the channel was closed.
+	// A message that was in flight when the channel was closed may be sent
+	// twice.
 	full = append(full, f.arrived("full")...)
 	if got := slices.Compact(full); !slices.Equal(got, []string{"occupant", "full1", "full2"}) {
 		t.Errorf("%v in the queue that was full", got)
@@ -117,10 +117,10 @@ func TestRefusalsOfTheBroker(t *testing.T) {
 	f.inOrder(f.arrived(f.queue))
 }
 
-// TestHopelessMessages are over a limit of the protocol or of this broker. They
-// are in the table, whatever outbox refuses; each becomes a dead letter at once
-// and alone, and its key goes on.
-func TestHopelessMessages(t *testing.T) {
+// Messages exceed a limit of the protocol or of this broker. They are in the
+// table although the outbox would refuse them. Each becomes a dead letter at
+// once and alone, and its key continues.
+func TestUnsendableMessagesBecomeDeadLetters(t *testing.T) {
 	broker := testkit.PrivateRabbit(t)
 	ctl(t, broker, "eval application:set_env(rabbit,max_message_size,1000).")
 	f := newFlow(t, testkit.Postgres(t).DB, broker.URL("/"))

@@ -23,8 +23,8 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// consume has a consumer take what is sent to a new queue, with effects in the
-// table effects. Ids that begin with "hopeless" fail.
+// consume adds a consumer of a new queue, with effects in the table effects.
+// Messages with ids that begin with "hopeless" fail.
 func (f *flow) consume(db *sql.DB) (topic string, quarantine *poison.Quarantine) {
 	f.Helper()
 	f.exec(`CREATE TABLE effects (message_id text)`)
@@ -60,10 +60,10 @@ func (f *flow) consume(db *sql.DB) (topic string, quarantine *poison.Quarantine)
 	return topic, consumer.Quarantine()
 }
 
-// TestTrap61_EveryStatementIsInATransaction watches what is sent: a statement
-// with arguments takes two round trips, and behind a pooler another client's
-// can come between them, unless a transaction is open.
-func TestTrap61_EveryStatementIsInATransaction(t *testing.T) {
+// Trap 61. The test watches the protocol: a statement with parameters takes two
+// round trips. Behind a pooler, a statement of another client can run between
+// them, unless a transaction is open.
+func TestEveryStatementIsInATransaction(t *testing.T) {
 	t.Run("pq", func(t *testing.T) { everyStatementIsInATransaction(t, openDB) })
 	t.Run("lazytx", func(t *testing.T) { everyStatementIsInATransaction(t, openLazily) })
 }
@@ -78,7 +78,7 @@ func everyStatementIsInATransaction(t *testing.T, openDB func(t *testing.T, dsn 
 	open := map[net.Conn]bool{}
 	p.cut(func(m relayed) action {
 		switch {
-		case !m.toServer && m.bytes[0] == 'Z': // ready for the next, in which state
+		case !m.toServer && m.bytes[0] == 'Z': // ReadyForQuery, with the transaction status
 			open[m.conn] = m.bytes[5] != 'I'
 		case m.toServer && m.bytes[0] == 'P' && open[m.conn]:
 			inside.Add(1)
@@ -121,9 +121,9 @@ func everyStatementIsInATransaction(t *testing.T, openDB func(t *testing.T, dsn 
 	}
 }
 
-// TestTrap26_BehindAPooler has writers, two forwarders and a consumer share
-// three connections with others, in transaction mode.
-func TestTrap26_BehindAPooler(t *testing.T) {
+// Trap 26. Writers, two forwarders and a consumer share three connections with
+// others, in transaction mode.
+func TestForwarderBehindAPooler(t *testing.T) {
 	server := testkit.PrivatePostgres(t)
 	pooler := testkit.PrivatePgbouncer(t, server, "default_pool_size = 3")
 	f := newFlow(t, openDB(t, server.DSN("postgres")), testkit.Rabbit(t).URL)
@@ -134,10 +134,11 @@ func TestTrap26_BehindAPooler(t *testing.T) {
 	}
 	consumed, _ := f.consume(openLazily(t, pooler.DSN("postgres")))
 	direct := f.db
-	f.db = pooled() // writers, too
+	f.db = pooled() // writers use the pooler too
 
-	// Neighbours that do it right, and one that does not, to see that in this
-	// place it matters: it gets answers to questions of others.
+	// Other clients of the pooler that use transactions, and one that does not.
+	// The latter gets the replies of others, which shows that this pooler needs
+	// transactions.
 	var working sync.WaitGroup
 	var stop atomic.Bool
 	var wrote, mixed atomic.Int64

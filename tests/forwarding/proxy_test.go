@@ -9,25 +9,25 @@ import (
 	"testing"
 )
 
-// proxy stands between a client and its server, knows where the messages of
-// their protocol begin and end, and cuts the connection at a certain one.
+// proxy relays between a client and its server. It knows the messages of the
+// protocol, and cuts the connection at a given message.
 type proxy struct {
-	address string // where it listens
+	address string // the address of the proxy
 	read    func(r *bufio.Reader, first bool, toServer bool) ([]byte, error)
 
 	mu     sync.Mutex
 	server string
-	watch  func(m relayed) action // nil passes everything
+	watch  func(m relayed) action // nil relays everything
 	cuts   int
 
 	running sync.WaitGroup
 }
 
-// relayed is a message on its way.
+// relayed is a message of the protocol.
 type relayed struct {
 	bytes    []byte
 	toServer bool
-	conn     net.Conn // to the client
+	conn     net.Conn // the connection of the client
 }
 
 // action is what the proxy does with a message.
@@ -35,12 +35,12 @@ type action int
 
 const (
 	pass      action = iota
-	cutBefore        // it does not arrive, and nothing after it does
-	cutAfter         // it arrives, and nothing after it does
+	cutBefore        // this message and later ones do not arrive
+	cutAfter         // this message arrives, later ones do not
 )
 
-// newProxy serves until the test ends. read returns the next message of either
-// side; first is the first of it.
+// newProxy returns a proxy that runs until the test ends. read returns the next
+// message of a side; first is true for its first message.
 func newProxy(t *testing.T, server string, read func(r *bufio.Reader, first, toServer bool) ([]byte, error)) *proxy {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -114,16 +114,16 @@ func (p *proxy) judge(m relayed) action {
 	return do
 }
 
-// cut has watch decide about every message from now on, until it has cut a
-// connection; it may set another one, by p.watch.
+// cut lets watch decide about every message until it has cut a connection.
+// watch may replace itself by setting p.watch.
 func (p *proxy) cut(watch func(m relayed) action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.watch = watch
 }
 
-// lead has new connections go to another server. Those that are established
-// stay where they are.
+// lead sends new connections to another server. Established connections do not
+// change.
 func (p *proxy) lead(server string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,7 +143,7 @@ func (p *proxy) made() int {
 	return p.cuts
 }
 
-// amqpFrame reads what AMQP 0-9-1 sends: a header, once, and frames.
+// amqpFrame reads a message of AMQP 0-9-1: the protocol header or a frame.
 func amqpFrame(r *bufio.Reader, first, toServer bool) ([]byte, error) {
 	if first && toServer {
 		return readAll(r, nil, 8)
@@ -155,7 +155,7 @@ func amqpFrame(r *bufio.Reader, first, toServer bool) ([]byte, error) {
 	return readAll(r, head, int(binary.BigEndian.Uint32(head[3:]))+1)
 }
 
-// amqpMethod returns class and method of a frame, or zeros.
+// amqpMethod returns the class and method of a frame, or zeros.
 func amqpMethod(frame []byte) (class, method uint16) {
 	if len(frame) < 12 || frame[0] != 1 {
 		return 0, 0
@@ -163,8 +163,8 @@ func amqpMethod(frame []byte) (class, method uint16) {
 	return binary.BigEndian.Uint16(frame[7:]), binary.BigEndian.Uint16(frame[9:])
 }
 
-// postgresMessage reads what PostgreSQL sends: the first one of a client has no
-// type.
+// postgresMessage reads a message of PostgreSQL. The first message of a client
+// has no type.
 func postgresMessage(r *bufio.Reader, first, toServer bool) ([]byte, error) {
 	kind := 1
 	if first && toServer {
@@ -177,7 +177,7 @@ func postgresMessage(r *bufio.Reader, first, toServer bool) ([]byte, error) {
 	return readAll(r, head, int(binary.BigEndian.Uint32(head[kind:]))-4)
 }
 
-// readAll appends n bytes to what was read before.
+// readAll appends n bytes to before.
 func readAll(r io.Reader, before []byte, n int) ([]byte, error) {
 	all := make([]byte, len(before)+n)
 	copy(all, before)

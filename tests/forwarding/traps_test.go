@@ -16,15 +16,15 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// amqpIs says whether a frame is a certain method.
+// amqpIs reports whether a frame is the given method.
 func amqpIs(frame []byte, class, method uint16) bool {
 	c, m := amqpMethod(frame)
 	return c == class && m == method
 }
 
-// TestTrap05_NothingIsDeletedBeforeItsConfirm looks at the table while the only
-// confirm, or the message itself, is kept on its way, and then loses it.
-func TestTrap05_NothingIsDeletedBeforeItsConfirm(t *testing.T) {
+// Trap 05. The test reads the table while the only confirm, or the message
+// itself, is delayed, and then loses it.
+func TestNothingIsDeletedBeforeItsConfirm(t *testing.T) {
 	for name, is := range map[string]func(m relayed) bool{
 		"Publish": func(m relayed) bool { return m.toServer && amqpIs(m.bytes, 60, 40) },
 		"Confirm": func(m relayed) bool { return !m.toServer && amqpIs(m.bytes, 60, 80) },
@@ -61,9 +61,9 @@ func TestTrap05_NothingIsDeletedBeforeItsConfirm(t *testing.T) {
 	}
 }
 
-// TestTrap17_AChannelThatCannotBeOpenedAgain loses the connection, and then
-// again and again while the channel is opened.
-func TestTrap17_AChannelThatCannotBeOpenedAgain(t *testing.T) {
+// Trap 17. The connection is lost, and then lost again each time the channel is
+// opened.
+func TestForwarderSurvivesFailuresToOpenAChannel(t *testing.T) {
 	const times = 4
 	f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	address, p := through(t, f.url, func(server string) *proxy { return newProxy(t, server, amqpFrame) })
@@ -94,8 +94,8 @@ func TestTrap17_AChannelThatCannotBeOpenedAgain(t *testing.T) {
 	f.complete()
 }
 
-// overheard is what was said to the database while an outbox, a forwarder and a
-// consumer did all that they do.
+// overheard records all statements and arguments of an outbox, a forwarder and
+// a consumer.
 type overheard struct {
 	statements []string
 	arguments  [][]byte
@@ -129,7 +129,7 @@ func listen(t *testing.T) (*flow, overheard) {
 	})
 	must(t, forward.Close())
 	p.cut(nil)
-	for i, sent := range o.arguments { // both names tell when the test began
+	for i, sent := range o.arguments { // both names contain the start time of the test
 		sent = bytes.ReplaceAll(sent, []byte(topic), nil)
 		o.arguments[i] = bytes.ReplaceAll(sent, []byte(path.Base(f.url)), nil)
 	}
@@ -139,8 +139,8 @@ func listen(t *testing.T) (*flow, overheard) {
 	return f, o
 }
 
-// TestTrap25_NoNotifications: they serialise commits, and are lost.
-func TestTrap25_NoNotifications(t *testing.T) {
+// Trap 25. NOTIFY serializes commits, and notifications can be lost.
+func TestForwarderUsesNoNotifications(t *testing.T) {
 	f, o := listen(t)
 	notification := regexp.MustCompile(`(?i)\b(notify|pg_notify|listen)\b`)
 	for _, statement := range o.statements {
@@ -153,12 +153,12 @@ func TestTrap25_NoNotifications(t *testing.T) {
 	}
 }
 
-// TestTrap28_NoTimeOfOursIsSent: clocks of hosts differ, so no statement may
-// bring ours along.
-func TestTrap28_NoTimeOfOursIsSent(t *testing.T) {
+// Trap 28. The clocks of hosts differ, so no statement may send a time of the
+// host.
+func TestNoTimeOfTheHostIsSent(t *testing.T) {
 	_, o := listen(t)
 	now := time.Now()
-	// As dates, and as seconds or milliseconds since 1970: the first six digits
+	// Dates, and seconds or milliseconds since 1970: their first six digits
 	// change every eleven days.
 	times := [][]byte{[]byte(now.UTC().Format("2006-01-")), []byte(strconv.FormatInt(now.Unix(), 10)[:6])}
 	for _, sent := range o.arguments {
@@ -170,9 +170,9 @@ func TestTrap28_NoTimeOfOursIsSent(t *testing.T) {
 	}
 }
 
-// TestTrap28_ADatabaseInAnotherTime has the database's clock be an hour off.
-// Back-off and leases are as long as they should be.
-func TestTrap28_ADatabaseInAnotherTime(t *testing.T) {
+// Trap 28. The clock of the database is an hour off. Back-off and leases have
+// their normal length.
+func TestClockOfTheDatabaseMayDiffer(t *testing.T) {
 	found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
 	if len(found) == 0 {
 		testkit.Without(t, errors.New("libfaketime is not installed"))
@@ -201,7 +201,7 @@ func TestTrap28_ADatabaseInAnotherTime(t *testing.T) {
 				t.Error("it waits for too long")
 			}
 			must(t, doomed.Close())
-			var until string // nobody renews it any more
+			var until string // it is not renewed any more
 			must(t, f.db.QueryRowContext(t.Context(), `SELECT MAX(lease_until) FROM once_slots`).Scan(&until))
 			f.forward(openDB(t, server.DSN("postgres")), toQueues(f.url), cfg)
 			f.put(10)
@@ -213,17 +213,18 @@ func TestTrap28_ADatabaseInAnotherTime(t *testing.T) {
 	}
 }
 
-// TestTrap29_ANewerVersionBesideAnOlderOne has the tables changed under a
-// forwarder, as the next version's migration would, and messages with metadata
-// that only that version knows.
-func TestTrap29_ANewerVersionBesideAnOlderOne(t *testing.T) {
+// Trap 29. The tables change while a forwarder runs, as by the migration of the
+// next version, and messages have metadata that only that version knows.
+func TestForwarderWorksWithNewerTables(t *testing.T) {
 	f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	cfg := unhurried(f.log)
 	cfg.MaxAttempts = 2
 	f.forward(f.db, toQueues(f.url), cfg)
 	f.put(12)
 	f.drained()
-	for _, table := range []string{"once_outbox", "once_outbox_dead", "once_outbox_sent", "once_blocked_keys", "once_slots", "once_forwarders"} {
+	for _, table := range []string{
+		"once_outbox", "once_outbox_dead", "once_outbox_sent", "once_blocked_keys", "once_slots", "once_forwarders",
+	} {
 		f.exec(`ALTER TABLE ` + table + ` ADD COLUMN newer text DEFAULT 'something' NOT NULL`)
 	}
 	f.exec(`INSERT INTO once_migrations (version, compatible_from) VALUES (1000, 1000)`)

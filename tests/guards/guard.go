@@ -18,11 +18,11 @@ type guard struct {
 	without string // what stands there instead
 
 	pkg  string // that has the test, from the root of the repository
-	test string // part of its name; all tests of the trap if it is empty
+	test string // part of its name; if empty, all tests whose names begin with TestTrap and the number
 }
 
 func guards() []guard {
-	return slices.Concat(forwarderGuards(), consumerGuards(), orderGuards(), startGuards(), handlerGuards())
+	return slices.Concat(forwarderGuards(), rabbitGuards(), consumerGuards(), orderGuards(), startGuards(), handlerGuards())
 }
 
 // run is the pattern of the tests that must go red: one of them is enough.

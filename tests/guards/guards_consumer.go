@@ -16,14 +16,14 @@ func inboxGuards() []guard {
 			return err
 		}
 	}
-	if err := held(ctx); err != nil {
+	if err := checkLease(ctx); err != nil {
 		return err
 	}
 	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {
 		return i.failed(ctx, tx, release, err)
 	}
 `,
-			without: `	if err := held(ctx); err != nil {
+			without: `	if err := checkLease(ctx); err != nil {
 		return err
 	}
 	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {
@@ -35,7 +35,7 @@ func inboxGuards() []guard {
 		}
 	}
 `,
-			pkg: "dedup", test: "TestTrap34TwoCopiesAtOnce",
+			pkg: "dedup", test: "TestDuplicateWaitsForTheFirstDelivery",
 		},
 		{
 			trap: 35, what: "the entry and the effect are one transaction",
@@ -49,22 +49,22 @@ func inboxGuards() []guard {
 	}
 	defer release()
 	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {`,
-			pkg: "dedup", test: "TestTrap35",
+			pkg: "dedup", test: "TestFailedMessageIsNotRemembered",
 		},
 		{
 			trap: 36, what: "the inbox remembers for longer than retry tries",
 			file: "consumer.go", guard: ", config.Retry.LongestDelay())", without: ")",
-			pkg: ".", test: "TestTrap36",
+			pkg: ".", test: "TestInboxRemembersForLonger",
 		},
 		{
 			trap: 36, what: "it remembers for longer than the longest way back",
 			file: "dedup/config.go", guard: "if c.Retention < c.MaxDuplicateAge {", without: "if c.Retention < 0 {",
-			pkg: "dedup", test: "TestTrap36RetentionIsNot",
+			pkg: "dedup", test: "TestRetentionShorterThanMaxDuplicateAge",
 		},
 		{
 			trap: 36, what: "it remembers what waits or is in quarantine",
 			file: "dedup/queries.go", guard: "AND p.state NOT IN ", without: "AND false AND p.state NOT IN ",
-			pkg: "dedup", test: "TestTrap36WhatMayComeBack",
+			pkg: "dedup", test: "TestMessageThatMayRunAgain",
 		},
 		{
 			trap: 36, what: "entries of a replay stay until it has finished",
@@ -76,50 +76,50 @@ func inboxGuards() []guard {
 			file:    "dedup/inbox.go",
 			guard:   "return i.store(tx, consumer, all)",
 			without: "return i.dialect.Write(ctx, i.db, func(tx *sql.Tx) error { return i.store(tx, consumer, all) })",
-			pkg:     "dedup", test: "TestTrap37ProducedMessagesOf",
+			pkg:     "dedup", test: "TestProducedMessagesOfARefusedCommit",
 		},
 		{
 			trap: 38, what: "a failure is not remembered",
 			file: "dedup/errors.go", guard: "lost := tx.Rollback()", without: "lost := tx.Commit()",
-			pkg: "retry", test: "TestTrap38RetriesAndReplaysRun/sqlite",
+			pkg: "retry", test: "TestTrap38RetriesAndReplaysAreNoDuplicates/sqlite",
 		},
 		{
 			trap: 38, what: "retry refuses to run inside of dedup",
 			file: "retry/middleware.go", guard: "if _, inside := parked.TxOf(msg.Context()); inside {",
 			without: "if _, inside := parked.TxOf(msg.Context()); inside && msg == nil {",
-			pkg:     "retry", test: "TestTrap38InsideOfDedupItIsRefused",
+			pkg:     "retry", test: "TestTrap38MiddlewareInsideDedupIsRefused",
 		},
 		{
 			trap: 38, what: "poison refuses to run inside of dedup",
 			file: "poison/middleware.go", guard: "if _, inside := parked.TxOf(ctx); inside {",
 			without: "if _, inside := parked.TxOf(ctx); inside && msg == nil {",
-			pkg:     "poison", test: "TestTrap38InsideOfDedupItIsRefused",
+			pkg:     "poison", test: "TestTrap38MiddlewareInsideDedupIsRefused",
 		},
 		{
 			trap: 38, what: "poison refuses to run inside of retry",
 			file: "poison/middleware.go", guard: "if parked.Tried(ctx, msg) {",
 			without: "if parked.Tried(ctx, msg) && msg == nil {",
-			pkg:     "poison", test: "TestTrap38InsideOfRetryItIsRefused",
+			pkg:     "poison", test: "TestTrap38MiddlewareInsideRetryIsRefused",
 		},
 		{
 			trap: 39, what: "an empty id is refused",
 			file: "dedup/identity.go", guard: `case id == "":`, without: `case id == "" && id != "":`,
-			pkg: "dedup", test: "TestTrap39UnusableIDs",
+			pkg: "dedup", test: "TestUnusableID",
 		},
 		{
 			trap: 39, what: "an unusable key is refused",
 			file: "dedup/identity.go", guard: `if why := unusable(name); why != "" {`, without: "if why := unusable(name); why == name {",
-			pkg: "dedup", test: "TestTrap39UnusableKeys",
+			pkg: "dedup", test: "TestUnusableKey",
 		},
 		{
 			trap: 40, what: "payloads of one id are compared",
 			file: "dedup/inbox.go", guard: "case !same:", without: "case false:",
-			pkg: "dedup", test: "TestTrap40TheSameID",
+			pkg: "dedup", test: "TestSameIDWithAnotherPayload",
 		},
 		{
 			trap: 40, what: "contents of one key are compared",
 			file: "dedup/identity.go", guard: "sha256.Sum256(content)}", without: "sha256.Sum256(content[:0])}",
-			pkg: "dedup", test: "TestTrap40TheSameKey",
+			pkg: "dedup", test: "TestSameKeyWithOtherContent",
 		},
 		{
 			trap: 41, what: "headers of any type are read as text",
@@ -134,9 +134,9 @@ func inboxGuards() []guard {
 		},
 		{
 			trap: 41, what: "what cannot be decoded is marked",
-			file:    "rabbit/delivery.go",
-			guard:   `ctx = verdicts.WithUndecodable(ctx, fmt.Errorf("rabbit: the message cannot be decoded: %w", err))`,
-			without: "_ = verdicts.WithUndecodable",
+			file:    "rabbit/subscriber_delivery.go",
+			guard:   `ctx = disposition.WithUndecodable(ctx, fmt.Errorf("rabbit: the message cannot be decoded: %w", err))`,
+			without: "_ = disposition.WithUndecodable",
 			pkg:     "rabbit", test: "TestTrap41_Undecodable",
 		},
 		{
@@ -149,17 +149,17 @@ func inboxGuards() []guard {
 			trap: 41, what: "nor one that has dedup alone",
 			file: "dedup/identity.go", guard: "if why := disposition.Undecodable(msg.Context()); why != nil {",
 			without: "if why := disposition.Undecodable(msg.Context()); why != nil && i == nil {",
-			pkg:     "dedup", test: "TestTrap41",
+			pkg:     "dedup", test: "TestUndecodableMessageIsNotHandled",
 		},
 		{
 			trap: 41, what: "what cannot be decoded is not replayed",
-			file: "internal/parked/operate.go", guard: "if raw {", without: "if raw && tx == nil {",
+			file: "poison/replay.go", guard: "if undecodable {", without: "if undecodable && tx == nil {",
 			pkg: "poison", test: "TestTrap41",
 		},
 		{
 			trap: 42, what: "a nacked message rests before it goes back",
-			file: "rabbit/delivery.go",
-			guard: `d.rest()
+			file: "rabbit/subscriber_delivery.go",
+			guard: `d.waitPause()
 `,
 			without: `_ = d.pause
 `,
@@ -170,7 +170,7 @@ func inboxGuards() []guard {
 			file:    "internal/parked/persist.go",
 			guard:   "context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(p.OneTry, oneTry))",
 			without: "context.WithTimeout(ctx, cmp.Or(p.OneTry, oneTry))",
-			pkg:     "poison", test: "TestTrap43AnExpired",
+			pkg:     "poison", test: "TestTrap43ExpiredContext",
 		},
 		{
 			trap: 43, what: "no ack before the entry is stored",
@@ -179,7 +179,7 @@ func inboxGuards() []guard {
 		return err`,
 			without: `end("", err)
 		return nil`,
-			pkg: "poison", test: "TestTrap43WhatCannotBeStored",
+			pkg: "poison", test: "TestTrap43UnstoredMessage",
 		},
 		{
 			trap: 43, what: "a copy that is refused does not undo the entry",
@@ -187,39 +187,39 @@ func inboxGuards() []guard {
 			guard: `_, err = tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT once_copy")
 `,
 			without: "",
-			pkg:     "poison", test: "TestTrap43ACopy",
+			pkg:     "poison", test: "TestTrap43RefusedCopy",
 		},
 		{
 			trap: 44, what: "the end of the deliveries is noticed",
-			file:  "rabbit/subscription.go",
-			guard: "return in.over()",
-			without: `in.deliveries = nil
+			file:  "rabbit/subscriber_subscription.go",
+			guard: "return ch.endReason()",
+			without: `ch.deliveries = nil
 				continue`,
 			pkg: "rabbit", test: "TestTrap44_QueueIsDeleted/classic",
 		},
 		{
 			trap: 44, what: "what is in flight can be acked after a cancel",
-			file: "rabbit/subscription.go", guard: "if in.unanswered > 0 {", without: "if false {",
+			file: "rabbit/subscriber_subscription.go", guard: "if ch.inFlight > 0 {", without: "if false {",
 			pkg: "rabbit", test: "TestTrap44_CancelledConsumer",
 		},
 		{
 			trap: 45, what: "an ack goes to the channel of its message",
-			file: "rabbit/subscription.go",
+			file: "rabbit/subscriber_subscription.go",
 			guard: `sub.settle(d)
 		case`,
-			without: `d.in, d.raw.Acknowledger = in, in.channel
+			without: `d.channel, d.raw.Acknowledger = ch, ch.amqp
 			sub.settle(d)
 		case`,
 			pkg: "rabbit", test: "TestTrap45_AcksOf",
 		},
 		{
-			trap: 45, what: "an ack stands for none that is not acked",
-			file: "rabbit/answer.go", guard: "if len(in.open) > 0 {", without: "if len(in.open) < 0 {",
-			pkg: "rabbit", test: "TestTrap45_AnAckStands",
+			trap: 45, what: "a multiple ack includes only acked messages",
+			file: "rabbit/subscriber_ack.go", guard: "if len(ch.unacked) > 0 {", without: "if len(ch.unacked) < 0 {",
+			pkg: "rabbit", test: "TestTrap45_AMultipleAck",
 		},
 		{
 			trap: 46, what: "a consumer timeout that is too short is reported",
-			file: "rabbit/budget.go", guard: "timeout <= stay {", without: "timeout <= 0*stay {",
+			file: "rabbit/subscriber_limits.go", guard: "timeout <= unacked {", without: "timeout <= 0*unacked {",
 			pkg: "rabbit", test: "TestTrap46_Limits",
 		},
 		{
@@ -227,12 +227,12 @@ func inboxGuards() []guard {
 			file:    "internal/parked/persist.go",
 			guard:   "time.Now().After(deadline) ||",
 			without: "time.Now().After(deadline.Add(time.Hour)) ||",
-			pkg:     "retry", test: "TestTrap46WhatIsHeld/sqlite",
+			pkg:     "retry", test: "TestTrap46MessageIsNackedAfterUnackedWait/sqlite",
 		},
 		{
 			trap: 81, what: "keys that steer do not reach a handler",
 			file: "dedup/inbox.go", guard: "msg.Metadata = meta.Received(msg.Metadata)", without: "_ = meta.Received(msg.Metadata)",
-			pkg: "tests/dropin", test: "TestTrap81_Foreign.*/stock",
+			pkg: "tests/dropin", test: "TestForeignHeaders.*/stock",
 		},
 		{
 			trap: 81, what: "keys that steer do not come in from RabbitMQ",
@@ -241,28 +241,28 @@ func inboxGuards() []guard {
 		},
 		{
 			trap: 96, what: "a channel that only nacks is given up",
-			file: "rabbit/nacks.go", guard: "if k.nacks < nacksInARow ||", without: "if k.nacks > 0 ||",
+			file: "rabbit/publisher_nacks.go", guard: "if streak.nacks < nacksInARow ||", without: "if streak.nacks > 0 ||",
 			pkg: "rabbit", test: "TestTrap96_AFullQueue",
 		},
 		{
 			trap: 97, what: "a queue is declared without the broker's default limit",
-			file: "rabbit/budget.go", guard: "if !limited || said ||", without: "if limited || said ||",
+			file: "rabbit/subscriber_topology.go", guard: "if !limited || configured ||", without: "if limited || configured ||",
 			pkg: "rabbit", test: "TestTrap97_AQueue",
 		},
 		{
 			trap: 47, what: "the broker's own delivery limit is known",
-			file: "rabbit/budget.go", guard: "case major >= 4:", without: "case false:",
+			file: "rabbit/subscriber_limits.go", guard: "case major >= 4:", without: "case false:",
 			pkg: "rabbit", test: "TestTrap47TheDeliveryLimit",
 		},
 		{
 			trap: 47, what: "what goes back is nacked, not rejected",
-			file: "rabbit/answer.go", guard: "err := d.raw.Nack(false, true)", without: "err := d.raw.Reject(true)",
-			pkg: "rabbit", test: "TestTrap47WhatGoesBack",
+			file: "rabbit/subscriber_ack.go", guard: "err := d.raw.Nack(false, true)", without: "err := d.raw.Reject(true)",
+			pkg: "rabbit", test: "TestTrap47MessagesAreGivenBack",
 		},
 		{
 			trap: 47, what: "what has failed does not go back to the broker",
 			file: "retry/middleware.go", guard: "return a.park(failure, delay)", without: "_ = failure; return disposition.HandBack(err)",
-			pkg: "tests", test: "TestTrap47OurBudget",
+			pkg: "tests", test: "TestRetriesDoNotUseTheDeliveryLimit",
 		},
 	}
 }

@@ -83,7 +83,7 @@ func forwarderGuards() []guard {
 			file:    "internal/dialect/tx.go",
 			guard:   `fmt.Errorf("commit: %w: %w", ErrCommitUnknown, err)`,
 			without: `fmt.Errorf("commit: %w", err)`,
-			pkg:     "outbox", test: "TestTrap04",
+			pkg:     "outbox", test: "TestLostConnectionAtCommit",
 		},
 		{
 			trap: 4, what: "after an unknown commit the mover looks at the offset",
@@ -95,48 +95,12 @@ func forwarderGuards() []guard {
 			file:    "forwarder/sender.go",
 			guard:   "\t\ts.results.add(result{o, err})\n\t})\n",
 			without: "\t\t_ = err\n\t})\n\ts.results.add(result{o, nil})\n",
-			pkg:     "tests/forwarding", test: "TestTrap05",
+			pkg:     "tests/forwarding", test: "TestNothingIsDeletedBeforeItsConfirm",
 		},
 		{
 			trap: 6, what: "a publisher without a transaction is refused",
 			file: "outbox/publisher.go", guard: "return ErrNoTransaction", without: "return nil",
-			pkg: "outbox", test: "TestTrap06",
-		},
-		{
-			trap: 7, what: "a nack is no confirm",
-			file: "rabbit/settle.go", guard: "case a.kind == answerNack:", without: "case a.kind == answerNack && false:",
-			pkg: "rabbit", test: "TestTrap07",
-		},
-		{
-			trap: 8, what: "every message is mandatory",
-			file: "rabbit/frames.go", guard: "const mandatory = 1", without: "const mandatory = 0",
-			pkg: "rabbit", test: "TestTrap08",
-		},
-		{
-			trap: 8, what: "the ack of a returned message is no confirm",
-			file: "rabbit/settle.go", guard: "case isReturned:", without: "case isReturned && false:",
-			pkg: "rabbit", test: "TestTrap08",
-		},
-		{
-			trap: 9, what: "who was not alone on a closed channel is not blamed",
-			file: "rabbit/blame.go", guard: "if l.outstanding() == 1 && l.closed.Server {", without: "if l.closed.Server {",
-			pkg: "rabbit", test: "TestTrap09_Missing",
-		},
-		{
-			trap: 9, what: "what was lost with a channel is unknown",
-			file: "rabbit/blame.go", guard: "kind := ErrUnknown", without: "kind := ErrNacked",
-			pkg: "rabbit", test: "TestTrap09_Missing",
-		},
-		{
-			trap: 10, what: "headers over the frame are not sent",
-			file: "rabbit/send.go", guard: "case c.headerSize() > p.session.frameSize():",
-			without: "case c.headerSize() > p.session.frameSize() && false:",
-			pkg:     "rabbit", test: "TestTrap10_Headers",
-		},
-		{
-			trap: 10, what: "names over 255 bytes are not sent",
-			file: "rabbit/send.go", guard: "if len(name.value) > maxShortString {", without: "if len(name.value) > 1<<30 {",
-			pkg: "rabbit", test: "TestTrap10_Oversized",
+			pkg: "outbox", test: "TestPublishWithoutATransaction",
 		},
 		{
 			trap: 11, what: "what no broker takes is dead at once",
@@ -144,52 +108,9 @@ func forwarderGuards() []guard {
 			pkg: "forwarder", test: "TestTrap11",
 		},
 		{
-			trap: 11, what: "a body over the broker's limit is unacceptable",
-			file: "rabbit/blame.go", guard: `if strings.Contains(reason.Reason, "message size") {`,
-			without: `if strings.Contains(reason.Reason, "of another size") {`,
-			pkg:     "rabbit", test: "TestTrap11",
-		},
-		{
 			trap: 12, what: "an outage is no refusal",
 			file: "forwarder/outcome.go", guard: "\t\treturn Unavailable\n", without: "\t\treturn Refused\n",
 			pkg: "forwarder", test: "TestTrap12",
-		},
-		{
-			trap: 12, what: "publishing pauses while the broker is short of memory",
-			file: "rabbit/send.go", guard: "case p.session.blocked:", without: "case p.session.blocked && false:",
-			pkg: "rabbit", test: "TestTrap12",
-		},
-		{
-			trap: 13, what: "a confirm has a deadline",
-			file: "rabbit/lane.go", guard: "time.Now().Add(l.session.p.cfg.ConfirmTimeout)", without: "time.Now().Add(time.Minute)",
-			pkg: "rabbit", test: "TestTrap13_Frozen",
-		},
-		{
-			trap: 13, what: "connecting has a deadline",
-			file: "rabbit/dial.go", guard: "context.WithTimeout(ctx, dialTimeout)", without: "context.WithCancel(ctx)",
-			pkg: "rabbit", test: "TestTrap13_Connecting",
-		},
-		{
-			trap: 14, what: "every message is persistent",
-			file: "rabbit/content.go", guard: "append(setSize(l.bytes, headers), amqp.Persistent)",
-			without: "append(setSize(l.bytes, headers), max(amqp.Transient, p.DeliveryMode))",
-			pkg:     "rabbit", test: "TestTrap14",
-		},
-		{
-			trap: 15, what: "the reader of the connection waits for nobody",
-			file: "rabbit/lane.go", guard: "func() { notify(s.p.wake) }", without: "func() { s.p.wake <- struct{}{} }",
-			pkg: "rabbit", test: "TestTrap15",
-		},
-		{
-			trap: 16, what: "transactional publishing is refused",
-			file: "rabbit/config.go", guard: "c.checkf(!config.Publish.Transactional,", without: "c.checkf(true,",
-			pkg: "rabbit", test: "TestTrap16",
-		},
-		{
-			trap: 17, what: "a channel that cannot be opened costs the connection",
-			file: "rabbit/serve.go", guard: "\t\t\treturn false, s.lost(err)\n",
-			without: "\t\t\t<-p.ctx.Done()\n\t\t\treturn false, s.lost(err)\n",
-			pkg:     "tests/forwarding", test: "TestTrap17",
 		},
 		{
 			trap: 18, what: "an instance reads its own slots",
@@ -207,7 +128,7 @@ func forwarderGuards() []guard {
 			trap: 18, what: "the server ends a transaction of ours whose process stands still",
 			file: "internal/dialect/tx.go", guard: "SET LOCAL idle_in_transaction_session_timeout = 10000",
 			without: "SET LOCAL idle_in_transaction_session_timeout = 0",
-			pkg:     "tests/failpoints", test: "TestTrap18_FrozenAt/refused",
+			pkg:     "tests/failpoints", test: "TestFrozenAt/refused",
 		},
 		{
 			trap: 19, what: "the back-off is in the row",
@@ -222,7 +143,7 @@ func forwarderGuards() []guard {
 		{
 			trap: 20, what: "what a process left behind is claimed again",
 			file: "internal/parked/queries_claim.go", guard: "crashes > 0 AND consumer", without: "crashes > 0 AND owner IS NULL AND consumer",
-			pkg: "internal/parked", test: "TestTrap20",
+			pkg: "poison", test: "TestTrap20",
 		},
 		{
 			trap: 21, what: "what waits for a refused one is not read",
@@ -270,12 +191,12 @@ func forwarderGuards() []guard {
 		}
 		return failed
 	})`,
-			pkg: "tests/forwarding", test: "TestTrap25",
+			pkg: "tests/forwarding", test: "TestForwarderUsesNoNotifications",
 		},
 		{
 			trap: 26, what: "advisory locks end with their transaction",
 			file: "schema/up.go", guard: "SELECT pg_advisory_xact_lock(%d)", without: "SELECT pg_advisory_lock(%d)",
-			pkg: "tests/forwarding", test: "TestTrap26",
+			pkg: "tests/forwarding", test: "TestForwarderBehindAPooler",
 		},
 		{
 			trap: 27, what: "a connection that cannot write is thrown away",
@@ -294,12 +215,12 @@ func forwarderGuards() []guard {
 			file:    "outbox/check.go",
 			guard:   "if !ok {\n\t\treturn time.Time{}\n",
 			without: "if !ok {\n\t\treturn time.Now()\n",
-			pkg:     "tests/forwarding", test: "TestTrap28_NoTime",
+			pkg:     "tests/forwarding", test: "TestNoTimeOfTheHost",
 		},
 		{
 			trap: 29, what: "stock forwarders and movers take turns",
 			file: "mover/queries.go", guard: "position + ` FOR UPDATE`", without: "position",
-			pkg: "tests", test: "TestTrap29",
+			pkg: "tests", test: "TestMigrationFromTheStockForwarder",
 		},
 		{
 			trap: 30, what: "one at a time brings the schema up",
@@ -308,30 +229,25 @@ func forwarderGuards() []guard {
 		},
 		{
 			trap: 31, what: "names that PostgreSQL would cut are refused",
-			file: "schema/config.go", guard: "len(c.Prefix) > most {", without: "len(c.Prefix) > most && false {",
+			file: "schema/config.go", guard: "len(c.Prefix) > limit {", without: "len(c.Prefix) > limit && false {",
 			pkg: "schema", test: "TestTrap31",
-		},
-		{
-			trap: 32, what: "no metadata steers the broker",
-			file: "rabbit/marshaler.go", guard: ") && !SteeringHeader(key)", without: ")",
-			pkg: "rabbit", test: "TestTrap32_NoCopy",
 		},
 		{
 			trap: 32, what: "steering metadata is refused by the outbox",
 			file: "outbox/check.go", guard: "if meta.Steering(key) {", without: "if meta.Steering(key) && false {",
-			pkg: "outbox", test: "TestTrap32",
+			pkg: "outbox", test: "TestInvalidMessageIsRefused",
 		},
 		{
 			trap: 33, what: "a statement has no more rows than parameters",
-			file: "outbox/insert.go", guard: "if n == mostRows || n > 0 && size > mostBytes {", without: "if n > 0 && size > mostBytes {",
-			pkg: "outbox", test: "TestTrap33",
+			file: "outbox/insert.go", guard: "if n == maxRows || n > 0 && size > maxBytes {", without: "if n > 0 && size > maxBytes {",
+			pkg: "outbox", test: "TestPublishStoresAnyNumber",
 		},
 		{
 			trap: 61, what: "confirmed rows are deleted in a transaction",
 			file:    "forwarder/settlement.go",
 			guard:   "tx.ExecContext(ctx, statement, s.dialect.List(positions), s.dialect.Strings(ids))",
 			without: "s.db.ExecContext(ctx, statement, s.dialect.List(positions), s.dialect.Strings(ids))",
-			pkg:     "tests/forwarding", test: "TestTrap61",
+			pkg:     "tests/forwarding", test: "TestEveryStatementIsInATransaction",
 		},
 		{
 			trap: 62, what: "what was read is passed when who has begun by now has ended",
@@ -365,12 +281,12 @@ func forwarderGuards() []guard {
 		{
 			trap: 66, what: "what nobody would handle is refused",
 			file: "embedded/publish.go", guard: "if len(to) == 0 {", without: "if len(to) == 0 && false {",
-			pkg: "embedded", test: "TestTrap66Without",
+			pkg: "embedded", test: "TestTrap66MessageWithoutConsumerIsRefused",
 		},
 		{
 			trap: 66, what: "what was not stored is not published",
 			file: "embedded/publish.go", guard: `return fmt.Errorf("embedded: publish to %q: %w", topic, err)`, without: "return nil",
-			pkg: "embedded", test: "TestTrap66Nil",
+			pkg: "embedded", test: "TestTrap66NilMeansCommitted",
 		},
 		{
 			trap: 67, what: "suspects are published one at a time",
@@ -379,34 +295,9 @@ func forwarderGuards() []guard {
 			pkg:     "forwarder", test: "TestTrap67",
 		},
 		{
-			trap: 67, what: "nothing more goes on the channel of what is overdue",
-			file: "rabbit/settle.go", guard: "f.overdue = true\n\t\tif l == s.current {",
-			without: "f.overdue = true\n\t\tif l == s.current && false {",
-			pkg:     "rabbit", test: "TestTrap67",
-		},
-		{
 			trap: 68, what: "a row is deleted by position and id",
 			file: "forwarder/queries.go", guard: "FROM ` + confirmed + `) THEN 1 = 1", without: "FROM ` + confirmed + `) OR 1 = 1 THEN 1 = 1",
 			pkg: "forwarder", test: "TestTrap68_AConfirmed",
-		},
-		{
-			trap: 74, what: "returns are noted in order with the acks",
-			file: "rabbit/channel.go", guard: "c.note(*c.returning)", without: "go c.note(*c.returning)",
-			pkg: "rabbit", test: "TestTrap74_Returns",
-		},
-		{
-			trap: 74, what: "a return is of a publish, not of an id",
-			file: "rabbit/settle.go", guard: "\t\t\tl.returned[a.number] = a\n",
-			without: `
-			for _, f := range l.pending {
-				if of := l.find(a.number); of != nil && !f.settled && f.id == of.id {
-					a.number = f.number
-					break
-				}
-			}
-			l.returned[a.number] = a
-`,
-			pkg: "rabbit", test: "TestTrap74_OneId",
 		},
 		{
 			trap: 75, what: "Close does not wait for longer than it may",
@@ -414,11 +305,6 @@ func forwarderGuards() []guard {
 			guard:   "s.stopUntil = now.Add(s.config.CloseTimeout)\n\ts.sending",
 			without: "s.stopUntil = now.Add(time.Minute)\n\ts.sending",
 			pkg:     "forwarder", test: "TestTrap75",
-		},
-		{
-			trap: 75, what: "nor does that of the publisher",
-			file: "rabbit/publisher.go", guard: "time.NewTimer(p.cfg.CloseTimeout)", without: "time.NewTimer(time.Minute)",
-			pkg: "rabbit", test: "TestTrap75_CloseUnder",
 		},
 		{
 			trap: 76, what: "no topic takes the whole window",
@@ -432,28 +318,8 @@ func forwarderGuards() []guard {
 			pkg:     "forwarder", test: "TestTrap76_ATopicThatDoesNotAnswerWhileAnotherFails",
 		},
 		{
-			trap: 76, what: "an overdue confirm costs a channel and not the connection",
-			file: "rabbit/nacks.go", guard: "s.p.retire(l)\n", without: "s.p.retire(l)\n\tl.session.mux.abort(ErrUnknown)\n",
-			pkg: "rabbit", test: "TestTrap76_OneStuck",
-		},
-		{
-			trap: 76, what: "a subscription to a queue that does not answer can be ended",
-			file: "rabbit/drain.go", guard: "time.NewTimer(patience)", without: "time.NewTimer(time.Minute)",
-			pkg: "rabbit", test: "TestTrap76_CloseOfASubscription",
-		},
-		{
-			trap: 76, what: "nor does its end cost the connection of others",
-			file: "rabbit/intake.go", guard: "in.link.patiently(request)", without: "in.link.request(context.Background(), request)",
-			pkg: "rabbit", test: "TestTrap76_EndsOf",
-		},
-		{
-			trap: 76, what: "who waits for a queue that does not answer can give up",
-			file: "rabbit/intake.go", guard: "case <-sub.ctx.Done():", without: "case <-sub.gone:",
-			pkg: "rabbit", test: "TestTrap76_ASubscribe",
-		},
-		{
 			trap: 77, what: "the mover goes on where stock has stopped",
-			file:    "mover/take.go",
+			file:    "mover/batch.go",
 			guard:   "at, err := m.lock(ctx, tx)",
 			without: "_, err := m.lock(ctx, tx)\n\t\tat := place{transaction: \"0\"}",
 			pkg:     "mover", test: "TestTrap77",

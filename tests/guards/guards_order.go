@@ -23,7 +23,7 @@ func orderGuards() []guard {
 		{
 			trap: 85, what: "who locks a key has another one wait that locks it",
 			file: "outbox/lock.go", guard: "SELECT pg_advisory_xact_lock(key)", without: "SELECT key",
-			pkg: "outbox", test: "TestTrap85TheOrderOfAKey",
+			pkg: "outbox", test: "TestEventsOfAKeyAreInTheOrder",
 		},
 		{
 			trap: 85, what: "a lock of a key ends with its transaction",
@@ -38,7 +38,7 @@ func orderGuards() []guard {
 		{
 			trap: 85, what: "oncetest finds who publishes before it locks",
 			file: "oncetest/order.go", guard: "earlier.key == later.key &&", without: "earlier.key != later.key &&",
-			pkg: "oncetest", test: "TestTrap85AService",
+			pkg: "oncetest", test: "TestServiceThatPublishesBefore",
 		},
 	}
 }

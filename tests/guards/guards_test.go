@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// A guard that the code has lost, or has in two places, is no guard that this
-// command could take out.
-func TestEveryGuardIsThere(t *testing.T) {
+// The command cannot remove a guard that is missing in the code, or that is there
+// twice.
+func TestEveryGuardIsInTheCodeOnce(t *testing.T) {
 	root, err := findRoot()
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,8 @@ func traps(t *testing.T) map[int]bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := regexp.MustCompile(`(?m)^func TestTrap(\d\d)`)
+	// The comment above a test begins with its trap. In some packages the name does.
+	named := regexp.MustCompile(`(?m)^(?:// Trap |func TestTrap)(\d\d)`)
 	found := map[int]bool{}
 	err = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {

@@ -20,8 +20,8 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// withPassword returns the URL of broker for a user of the test's own, and what
-// removes that.
+// withPassword returns the URL of the broker for a new user with a password,
+// and a function that removes the user.
 func withPassword(t *testing.T, broker testkit.Broker) (_ string, remove func()) {
 	t.Helper()
 	user := broker.Name("reader")
@@ -35,13 +35,14 @@ func withPassword(t *testing.T, broker testkit.Broker) (_ string, remove func())
 	return address.String(), func() { broker.Ctl(t, "delete_user", user) }
 }
 
-// brokenPipe takes nothing.
+// brokenPipe is a publisher that always fails.
 type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
-// Everything that a consumer can come to, and an operator after it.
-func TestTrap60_ConsumersTellNoSecretsEither(t *testing.T) {
+// Trap 60. Every outcome of a consumer, and then every operation of an
+// operator.
+func TestConsumersRecordNoSecrets(t *testing.T) {
 	w := newWatch(t)
 	db, broker := w.database(), testkit.Rabbit(t)
 	address, remove := withPassword(t, broker)
@@ -80,7 +81,7 @@ func TestTrap60_ConsumersTellNoSecretsEither(t *testing.T) {
 		case kind == "sql":
 			_, err := tx.ExecContext(ctx, `INSERT INTO nowhere VALUES ($1)`, msg.Payload)
 			return nil, err
-		case kind == "produces": // what the outbox refuses
+		case kind == "produces": // a message that the outbox refuses
 			msg.Metadata.Set("BCC", secretMetadata)
 			return []*message.Message{once.To("t", msg)}, nil
 		}
@@ -150,7 +151,7 @@ func TestTrap60_ConsumersTellNoSecretsEither(t *testing.T) {
 	go durable.deliver(secret("waits", ""))
 	testkit.Eventually(t, 30*time.Second, "it says so", func() bool {
 		text := strings.Join(w.logs.lines(), "\n")
-		return strings.Contains(text, "once_parked") && strings.Count(text, "Connected to RabbitMQ") >= 3
+		return strings.Contains(text, "once_parked") && strings.Count(text, "RabbitMQ connection established") >= 3
 	})
 	w.exec(db, `ALTER TABLE elsewhere RENAME TO once_parked`)
 	w.tellsNoSecrets(errs...)
@@ -185,7 +186,7 @@ func operateBadly(w *watch, quarantine *poison.Quarantine) (errs []error) {
 		strings.Replace(line, `"digest":"`, `"digest":"00`, 1),
 		`{"canary-payload"`,
 	} {
-		_, err := quarantine.Import(ctx, ann, strings.NewReader(broken))
+		_, _, err := quarantine.Import(ctx, ann, strings.NewReader(broken))
 		errs = append(errs, err)
 	}
 	for _, e := range entries {

@@ -27,10 +27,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// The password of the database: when the database is away, when it refuses us,
-// and when the driver cannot read the data source name and quotes it. Drivers
-// differ in what they accept, so what an error says is asked of each.
-func TestTrap60_ThePasswordOfTheDatabaseIsNotTold(t *testing.T) {
+// Trap 60. The password of the database must not appear if the database is
+// unreachable, if it refuses the login, or if the driver quotes a data source
+// name that it cannot parse. The test asks each driver, because they accept
+// different names.
+func TestPasswordOfTheDatabaseIsNotRecorded(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +145,7 @@ func (w *watch) background(db *sql.DB, says string) {
 	w.refused(db, says)
 	// Without the checks of the start, as if the database began to refuse later.
 	ids := w.inbox(db)
-	intake, err1 := durable.New(db, durable.Config{Logger: &w.logs, MeterProvider: w.meters})
+	storage, err1 := durable.New(db, durable.Config{Logger: &w.logs, MeterProvider: w.meters})
 	retries, err2 := retry.New(db, retry.Config{Logger: &w.logs, MeterProvider: w.meters})
 	quarantine, err3 := poison.New(db, poison.Config{Logger: &w.logs, MeterProvider: w.meters})
 	router, err4 := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, &w.logs)
@@ -155,7 +156,7 @@ func (w *watch) background(db *sql.DB, says string) {
 	router.AddMiddleware(quarantine.Middleware, retries.Middleware, ids.Middleware)
 	handle := func(*message.Message) error { return nil }
 	router.AddConsumerHandler("plain", "t", retries.Subscriber("plain", plain), handle)
-	router.AddConsumerHandler("durable", "t", retries.Subscriber("durable", intake.Subscriber(durable)), handle)
+	router.AddConsumerHandler("durable", "t", retries.Subscriber("durable", storage.Subscriber(durable)), handle)
 	stock, err := mover.New(db, mover.Config{Logger: &w.logs})
 	if err != nil {
 		w.Fatal(err)
@@ -188,8 +189,8 @@ func (w *watch) background(db *sql.DB, says string) {
 		lines := slices.DeleteFunc(w.logs.lines(), func(line string) bool { return !strings.Contains(line, says) })
 		all := strings.Join(lines, "\n")
 		for _, said := range []string{
-			"The outbox's tables cannot be read", "What is too old cannot be removed", "Cannot store messages",
-			"Cannot fetch parked messages", "Message is held",
+			"The outbox's tables cannot be read", "Sweep of the inbox failed", "store messages",
+			"Parked messages cannot be fetched", "Message is held",
 		} {
 			if !strings.Contains(all, said) {
 				return false

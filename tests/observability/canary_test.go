@@ -16,7 +16,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// What nobody may find in logs, spans or instruments.
+// Secrets that must not appear in logs, spans or metrics.
 const (
 	secretPayload  = "canary-payload"
 	secretMetadata = "canary-metadata"
@@ -24,7 +24,9 @@ const (
 	secretPassword = "canary-password"
 )
 
-func TestTrap60_NeitherPayloadsNorPasswordsAreTold(t *testing.T) {
+// Trap 60. Logs, metrics and traces of producers and forwarders contain no
+// payload, metadata or password.
+func TestForwarderRecordsNoPayloadsAndPasswords(t *testing.T) {
 	w := newWatch(t)
 	db, box, broker := w.database(), w.outbox(), testkit.Rabbit(t)
 	config := queue(strings.Replace(broker.URL, "guest:guest@", "guest:"+secretPassword+"@", 1))
@@ -34,7 +36,7 @@ func TestTrap60_NeitherPayloadsNorPasswordsAreTold(t *testing.T) {
 	locked := w.rabbit(config, rabbit.PublisherConfig{ReadyTimeout: 50 * time.Millisecond})
 	good := w.rabbit(queue(broker.URL), rabbit.PublisherConfig{})
 
-	// One message for everything that can go wrong with one.
+	// One message for each way in which a message can fail.
 	fine, later := broker.Name("fine"), broker.Name("later")
 	w.declare(broker.URL, fine, nil)
 	w.declare(broker.URL, later, nil)
@@ -100,8 +102,8 @@ func TestTrap60_NeitherPayloadsNorPasswordsAreTold(t *testing.T) {
 	}
 }
 
-// tellsNoSecrets looks through all that was logged, measured and traced, and
-// through what callers were told.
+// tellsNoSecrets searches all logs, metrics and spans, and the errors that
+// callers got.
 func (w *watch) tellsNoSecrets(errs ...error) {
 	w.Helper()
 	told := w.logs.lines()

@@ -22,14 +22,14 @@ import (
 
 var errHandler = errors.New("the handler fails")
 
-// byHand is a subscriber that the test feeds.
+// byHand is a subscriber whose messages come from the test.
 type byHand struct {
 	messages  chan *message.Message
 	closeOnce sync.Once
 }
 
-// Subscribe ends the subscription with ctx too: a router that closes cancels it,
-// and may then not call Close.
+// Subscribe ends the subscription with ctx too, because a closing router
+// cancels ctx and may not call Close.
 func (b *byHand) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	context.AfterFunc(ctx, func() { _ = b.Close() })
 	return b.messages, nil
@@ -40,7 +40,7 @@ func (b *byHand) Close() error {
 	return nil
 }
 
-// deliver gives msg to the consumer and waits for its answer.
+// deliver delivers msg and waits for its ack or nack.
 func (b *byHand) deliver(msg *message.Message) {
 	b.messages <- msg
 	select {
@@ -66,7 +66,7 @@ func (w *watch) consume(db *sql.DB, h message.NoPublishHandlerFunc, inner ...mes
 	retries, err := retry.New(db, retry.Config{
 		Policy:      retry.Policy{Immediate: 1, Delayed: 1, Base: 10 * time.Millisecond},
 		CrashBudget: 2, PollInterval: 5 * time.Millisecond,
-		KeyOrder:      retry.BlockWhileQuarantined, // of messages that have a key
+		KeyOrder:      retry.BlockWhileQuarantined, // for messages with a key
 		MeterProvider: w.meters, TracerProvider: w.traces, Logger: &w.logs,
 	})
 	if err != nil {
@@ -96,8 +96,8 @@ func (w *watch) consume(db *sql.DB, h message.NoPublishHandlerFunc, inner ...mes
 	return in, end
 }
 
-// moveBatches has two messages share a transaction that is rolled back for one
-// of them; each then has one of its own.
+// moveBatches runs two messages in a transaction that is rolled back because of
+// one of them. Then each gets a transaction of its own.
 func moveBatches(w *watch, inbox *dedup.Inbox) {
 	var inFlight sync.WaitGroup
 	batch := inbox.BatchHandler(func(_ context.Context, _ *sql.Tx, msgs []*message.Message) ([]*message.Message, error) {
@@ -117,7 +117,7 @@ func moveBatches(w *watch, inbox *dedup.Inbox) {
 	}
 }
 
-// moveDedup has an inbox see everything that a message can come to.
+// moveDedup causes every outcome of the inbox.
 func moveDedup(w *watch, seen *seen) {
 	db := w.database()
 	inbox, err := dedup.New(db, dedup.Config{
@@ -177,7 +177,7 @@ func moveDedup(w *watch, seen *seen) {
 	seen.look(w)
 }
 
-// moveDays has days made, one emptied and dropped, and one that is in the way.
+// moveDays creates days, empties and drops one, and blocks one.
 func moveDays(w *watch, db *sql.DB) {
 	testkit.WithinADay(w.T)
 	byDay := schema.Config{Inbox: schema.ByDay}
@@ -215,7 +215,7 @@ func moveDays(w *watch, db *sql.DB) {
 	}
 }
 
-// moveRetry has messages go every way that there is.
+// moveRetry causes every outcome of retry.
 func moveRetry(w *watch, seen *seen) {
 	db := w.database()
 	store, err := parked.NewStore(db, schema.Config{})
@@ -228,7 +228,7 @@ func moveRetry(w *watch, seen *seen) {
 			w.Fatal(err)
 		}
 	}
-	// Before the consumer runs: rows that processes have died of.
+	// Before the consumer runs: rows whose processes have crashed.
 	for _, id := range []string{"suspect", "killer"} {
 		put("payments", id)
 	}

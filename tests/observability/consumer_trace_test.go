@@ -14,9 +14,9 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// Every attempt is a span in the trace of the message, and what it produces
-// goes on with it.
-func TestTheConsumersSpanContinuesTheProducersTrace(t *testing.T) {
+// Every attempt is a span in the trace of the message, and produced messages
+// continue the trace.
+func TestSpanOfAConsumerContinuesTheTraceOfTheProducer(t *testing.T) {
 	w := newWatch(t)
 	db := w.database()
 	failed := false
@@ -62,8 +62,8 @@ func TestTheConsumersSpanContinuesTheProducersTrace(t *testing.T) {
 	}
 }
 
-// A consumer that records nothing passes the trace on.
-func TestATracePassesThroughAConsumerWithoutSpans(t *testing.T) {
+// A consumer that records no spans passes the trace on.
+func TestTracePassesThroughAConsumerWithoutSpans(t *testing.T) {
 	w := newWatch(t)
 	db := w.database()
 	inbox, err := dedup.New(db, dedup.Config{Consumer: "payments", Outbox: outbox.Publisher})
@@ -83,7 +83,7 @@ func TestATracePassesThroughAConsumerWithoutSpans(t *testing.T) {
 	}
 }
 
-// produceAfter is a handler that fails once and then produces a message.
+// produceAfter returns a handler that fails once and then produces a message.
 func produceAfter(failed *bool) message.HandlerMiddleware {
 	return func(message.HandlerFunc) message.HandlerFunc {
 		return func(*message.Message) ([]*message.Message, error) {

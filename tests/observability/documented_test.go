@@ -30,7 +30,7 @@ type documented struct {
 	text            string
 }
 
-// series are the names of its series.
+// series returns the names of its series.
 func (d documented) series() []string {
 	if d.key == "" {
 		return []string{""}
@@ -71,10 +71,10 @@ func page(t *testing.T) map[string]documented {
 	return found
 }
 
-// What is documented is exported, with the kind, unit and attributes that the
-// page says, and the other way round; and every series of it moves when
-// what it counts happens.
-func TestInstrumentsAreWhatThePageSays(t *testing.T) {
+// Every documented instrument is exported, with the kind, unit and attributes
+// of the page, and every exported instrument is documented. Every series
+// changes when the event that it counts happens.
+func TestInstrumentsMatchTheirPage(t *testing.T) {
 	pages := page(t)
 	seen := &seen{T: t, moved: map[string]map[string]bool{}, exported: map[string]*instrument{}}
 	t.Run("outbox", func(t *testing.T) { moveOutbox(newWatch(t), seen) })
@@ -119,7 +119,7 @@ func TestInstrumentsAreWhatThePageSays(t *testing.T) {
 	}
 }
 
-// seen remembers what was exported by any of the subtests.
+// seen records the instruments that any subtest has exported.
 type seen struct {
 	*testing.T
 
@@ -143,8 +143,8 @@ func (s *seen) look(w *watch) {
 	}
 }
 
-// zero checks that the counters of one part are there before anything happens,
-// in every series.
+// zero checks that all series of the counters of one part exist before the
+// first event.
 func (w *watch) zero(prefix string) {
 	w.Helper()
 	all := w.instruments()
@@ -190,7 +190,7 @@ func moveOutbox(w *watch, seen *seen) {
 	seen.look(w)
 }
 
-// moveForwarder has a publisher give every answer there is.
+// moveForwarder causes every outcome of a publish.
 func moveForwarder(w *watch, seen *seen) {
 	db, box := w.database(), w.outbox()
 	var (
@@ -218,12 +218,12 @@ func moveForwarder(w *watch, seen *seen) {
 	w.Cleanup(pub.running.Wait)
 	w.forward(db, pub, forwarder.Config{
 		MaxAttempts: 2, StallTimeout: 500 * time.Millisecond,
-		Backoff: func(int) time.Duration { return 10 * time.Second }, // long enough to be seen
+		Backoff: func(int) time.Duration { return 10 * time.Second }, // long enough to be observed
 	})
 	w.reaches(64, "once.forwarder.slots", "")
 	w.zero("once.forwarder.")
 
-	// A message that is not answered for long.
+	// A message whose confirm takes long.
 	w.publish(w.Context(), db, box, "slow", message.NewMessage("slow", nil))
 	w.reaches(1, "once.forwarder.in_flight", "")
 	seen.look(w)
@@ -239,13 +239,13 @@ func moveForwarder(w *watch, seen *seen) {
 		w.publish(w.Context(), db, box, "fine", next)
 	}
 	w.reaches(1, "once.forwarder.blocked_keys", "")
-	w.reaches(0.5, "once.forwarder.lag", "") // the successor waits for its key
+	w.reaches(0.5, "once.forwarder.lag", "") // the next message of the key waits
 	w.reaches(1, "once.forwarder.pending", "")
 	seen.look(w)
 	w.reaches(1, "once.forwarder.dead", "once.reason=exhausted")
 	w.reaches(2, "once.forwarder.dead_letters", "")
 
-	// A topic that does not answer while others do.
+	// A topic without confirms, while others get them.
 	w.publish(w.Context(), db, box, "stuck", message.NewMessage("stuck", nil))
 	w.eventually("a message waits for its topic", func() bool {
 		w.publish(w.Context(), db, box, "fine", message.NewMessage("witness", nil))
@@ -265,7 +265,7 @@ func moveForwarder(w *watch, seen *seen) {
 	}
 }
 
-// failForwarder takes the table away while a message is in flight.
+// failForwarder renames the table while a message is in flight.
 func failForwarder(w *watch, seen *seen) {
 	db, box := w.database(), w.outbox()
 	release := make(chan struct{})
@@ -288,8 +288,7 @@ func failForwarder(w *watch, seen *seen) {
 	}
 }
 
-// moveRabbit makes every kind of message that a broker which is well can be
-// given.
+// moveRabbit publishes every kind of message to a working broker.
 func moveRabbit(w *watch, seen *seen) {
 	broker := testkit.Rabbit(w.T)
 	full, roomy := broker.Name("full"), broker.Name("roomy")
@@ -340,7 +339,7 @@ func moveRabbit(w *watch, seen *seen) {
 	}
 }
 
-// odd marshals some ids into what cannot be sent.
+// odd marshals some ids into messages that cannot be sent.
 type odd struct{ rabbit.Marshaler }
 
 func (o odd) Marshal(msg *message.Message) (amqp.Publishing, error) {

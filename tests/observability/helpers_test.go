@@ -18,7 +18,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// database returns one of PostgreSQL with our tables.
+// database returns a PostgreSQL database with our tables.
 func (w *watch) database() *sql.DB {
 	w.Helper()
 	db := testkit.Postgres(w.T).DB
@@ -78,14 +78,14 @@ func (w *watch) rabbit(config wamqp.Config, cfg rabbit.PublisherConfig) *rabbit.
 	return publisher
 }
 
-// queue publishes to the queue that is named by the topic.
+// queue returns a configuration that publishes to the queue named by the topic.
 func queue(url string) wamqp.Config {
 	config := wamqp.NewDurableQueueConfig(url)
 	config.Marshaler = rabbit.Marshaler{}
 	return config
 }
 
-// declare makes a queue.
+// declare declares a queue.
 func (w *watch) declare(url, name string, args amqp.Table) *amqp.Channel {
 	w.Helper()
 	conn, err := amqp.Dial(url)
@@ -110,8 +110,8 @@ func (w *watch) exec(db *sql.DB, query string) {
 	}
 }
 
-// scripted is a publisher that answers as it is told, from goroutines of its
-// own.
+// scripted is a publisher with given outcomes, reported from its own
+// goroutines.
 type scripted struct {
 	answer  func(topic string, msg *message.Message) error
 	running sync.WaitGroup
@@ -127,7 +127,8 @@ func (s *scripted) PublishAsync(topic string, msg *message.Message, done func(er
 	s.running.Go(func() { done(s.answer(topic, msg)) })
 }
 
-// says is an error that says of itself what it is, as rabbit's do.
+// says is an error that reports its own outcome, like the errors of package
+// rabbit.
 type says string
 
 func (s says) Error() string      { return string(s) }

@@ -12,11 +12,11 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// moveInbox has a durable consumer store a message, pass over a copy of it, and
-// fail to store while its table is away.
+// moveInbox lets a durable consumer store a message, skip its duplicate, and
+// fail to store while its table is missing.
 func moveInbox(w *watch, seen *seen) {
 	db := w.database()
-	intake, err := durable.New(db, durable.Config{KeepHandled: time.Hour, MeterProvider: w.meters})
+	storage, err := durable.New(db, durable.Config{KeepHandled: time.Hour, MeterProvider: w.meters})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func moveInbox(w *watch, seen *seen) {
 	}
 	in := &byHand{messages: make(chan *message.Message)}
 	router.AddMiddleware(retries.Middleware)
-	router.AddConsumerHandler("handler", "t", retries.Subscriber("payments", intake.Subscriber(in)),
+	router.AddConsumerHandler("handler", "t", retries.Subscriber("payments", storage.Subscriber(in)),
 		func(*message.Message) error { return nil })
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.WithoutCancel(w.Context())) }()

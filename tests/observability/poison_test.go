@@ -29,7 +29,7 @@ func (w *watch) quarantine(db *sql.DB, config poison.Config) *poison.Quarantine 
 	return store
 }
 
-// fail has a consumer fail a message for a reason.
+// fail quarantines a message of a consumer for a reason.
 func (w *watch) fail(store *poison.Quarantine, consumer, id, reason string, claim *parked.Claim) {
 	w.Helper()
 	msg := message.NewMessage(id, []byte("body"))
@@ -42,8 +42,8 @@ func (w *watch) fail(store *poison.Quarantine, consumer, id, reason string, clai
 	}
 }
 
-// movePoison quarantines for every reason, and does everything that can be done
-// to an entry.
+// movePoison quarantines a message for every reason, and runs every operation
+// on entries.
 func movePoison(w *watch, seen *seen) {
 	db := w.database()
 	store := w.quarantine(db, poison.Config{})
@@ -84,9 +84,9 @@ func movePoison(w *watch, seen *seen) {
 	w.eventually("entries are not known", func() bool { return w.value("once.poison.entries", "") == -1 })
 }
 
-// Quarantining is a span of its own in the trace of the message, whether its
-// handler gave it up or it was not to be run.
-func TestQuarantiningIsASpanBesideTheAttempts(t *testing.T) {
+// Storing a message in quarantine is a span of its own in the trace of the
+// message, whether its handler failed or was not called.
+func TestQuarantineHasASpanBesideTheAttempts(t *testing.T) {
 	w := newWatch(t)
 	db := w.database()
 	ctx, service := w.traces.Tracer("service").Start(t.Context(), "service")
@@ -148,8 +148,8 @@ func TestQuarantiningIsASpanBesideTheAttempts(t *testing.T) {
 	}
 }
 
-// Consumers that are configured are told apart, all others are one.
-func TestConsumersThatAreConfiguredAreToldApart(t *testing.T) {
+// Each configured consumer has its own series, all others share one.
+func TestConfiguredConsumersHaveTheirOwnSeries(t *testing.T) {
 	w := newWatch(t)
 	store := w.quarantine(w.database(), poison.Config{Consumers: []string{"payments", "inventory", "payments"}})
 	for _, consumer := range []string{"payments", "payments", "inventory", "a", "b", "other"} {

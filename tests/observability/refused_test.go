@@ -13,15 +13,15 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// undeclared leaves the exchanges to somebody else.
+// undeclared declares no exchanges.
 type undeclared struct{ wamqp.DefaultTopologyBuilder }
 
 func (undeclared) ExchangeDeclare(*amqp.Channel, string, wamqp.Config) error { return nil }
 
-// TestLagCountsWhatTheBrokerRefuses has messages of a topic without a queue, and
-// of one without an exchange, while those of another topic go through. All that
-// are refused back off; lag grows nevertheless, and ends with the cause.
-func TestLagCountsWhatTheBrokerRefuses(t *testing.T) {
+// Messages for a topic without a queue, and for a topic without an exchange,
+// are refused, while messages of another topic are sent. The refused messages
+// back off, but the lag grows, and falls to zero when the cause ends.
+func TestLagCountsRefusedMessages(t *testing.T) {
 	broker := testkit.Rabbit(t)
 	missing := queue(broker.URL)
 	missing.TopologyBuilder = &undeclared{}

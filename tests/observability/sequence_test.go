@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// moveSequence has versions come in every way that there is.
+// moveSequence causes every outcome of sequence.
 func moveSequence(w *watch, seen *seen) {
 	db := w.database()
 	tx, err := db.BeginTx(w.Context(), nil)

@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// leaky is a topology builder that gives away the channels it is called with.
+// leaky is a topology builder that passes its channels to the test.
 type leaky struct {
 	wamqp.DefaultTopologyBuilder
 
@@ -32,7 +32,7 @@ func (l *leaky) BuildTopology(
 	return err
 }
 
-// Unmarshal cannot read what has that id.
+// Unmarshal fails for one id.
 func (o odd) Unmarshal(d amqp.Delivery) (*message.Message, error) {
 	if d.MessageId == "undecodable" {
 		return nil, errors.New("cannot be read")
@@ -70,8 +70,8 @@ func (w *watch) subscribe(s *rabbit.Subscriber, topic string) func() *message.Me
 	}
 }
 
-// moveSubscriber interrupts a subscriber in every way, and answers it in every
-// way.
+// moveSubscriber interrupts a subscriber in every way, and settles its messages
+// in every way.
 func moveSubscriber(w *watch, seen *seen) {
 	broker := testkit.Rabbit(w.T)
 	name := broker.Name("q")
@@ -105,8 +105,8 @@ func moveSubscriber(w *watch, seen *seen) {
 	w.reaches(1, "once.subscriber.settled", "once.outcome=requeued")
 	w.reaches(0, "once.subscriber.in_flight", "")
 
-	// The channel is closed under a message, the consumer cancelled, the
-	// connection lost.
+	// The channel is closed while a message is unacked, the consumer is
+	// cancelled, the connection is lost.
 	send("2")
 	msg = next()
 	if err := (<-topology.channels).Ack(99, false); err != nil { // 406
@@ -135,7 +135,7 @@ func moveSubscriber(w *watch, seen *seen) {
 		w.Errorf("%v durations of 5 answers", got)
 	}
 
-	// Subscribers of one process are added up.
+	// The metrics add up the subscribers of one process.
 	config = queue(broker.URL)
 	config.Consume.NoRequeueOnNack = true
 	other := w.subscriber(config, rabbit.SubscriberConfig{})

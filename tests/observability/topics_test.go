@@ -8,8 +8,8 @@ import (
 	"github.com/watermill-once/once/forwarder"
 )
 
-// Topics that are configured are told apart, all others are one.
-func TestTopicsThatAreConfiguredAreToldApart(t *testing.T) {
+// Each configured topic has its own series, all others share one.
+func TestConfiguredTopicsHaveTheirOwnSeries(t *testing.T) {
 	w := newWatch(t)
 	db, box := w.database(), w.outbox()
 	pub := &scripted{answer: func(_ string, msg *message.Message) error {

@@ -21,7 +21,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// named returns the spans of that name, in the order of their ends.
+// named returns the spans with a name, in the order in which they ended.
 func (w *watch) named(name string) tracetest.SpanStubs {
 	var found tracetest.SpanStubs
 	for _, span := range w.spans.GetSpans() {
@@ -32,12 +32,12 @@ func (w *watch) named(name string) tracetest.SpanStubs {
 	return found
 }
 
-// traceparent is how W3C writes a span.
+// traceparent returns a span in the format of W3C Trace Context.
 func traceparent(span trace.SpanContext) string {
 	return "00-" + span.TraceID().String() + "-" + span.SpanID().String() + "-" + span.TraceFlags().String()
 }
 
-// attributes are those of a span, as text.
+// attributes returns the attributes of a span, as text.
 func attributes(span tracetest.SpanStub) map[string]string {
 	all := map[string]string{}
 	for _, a := range span.Attributes {
@@ -46,8 +46,9 @@ func attributes(span tracetest.SpanStub) map[string]string {
 	return all
 }
 
-// A trace goes from the service's span through the row to the queue.
-func TestATraceReachesTheQueue(t *testing.T) {
+// A trace continues from the span of the service through the outbox row to the
+// queue.
+func TestTraceReachesTheQueue(t *testing.T) {
 	w := newWatch(t)
 	db, box, broker := w.database(), w.outbox(), testkit.Rabbit(t)
 	topic := broker.Name("orders")
@@ -106,8 +107,8 @@ func TestATraceReachesTheQueue(t *testing.T) {
 	}
 }
 
-// Each attempt is a span of its own, with the row's trace as its parent.
-func TestEachAttemptIsASpan(t *testing.T) {
+// Each attempt is a span of its own, with the trace of the row as its parent.
+func TestEachAttemptToSendIsASpan(t *testing.T) {
 	w := newWatch(t)
 	db, box := w.database(), w.outbox()
 	tries := make(chan string, 2)
@@ -163,9 +164,9 @@ func TestEachAttemptIsASpan(t *testing.T) {
 	}
 }
 
-// What is stored and passed on where nothing is recorded, and where it is not
-// for us to say.
-func TestOtherTraces(t *testing.T) {
+// Traces that are not recorded, and traces from foreign producers, are stored
+// and passed on.
+func TestForeignAndUnrecordedTracesArePassedOn(t *testing.T) {
 	w := newWatch(t)
 	db, box := w.database(), w.outbox()
 	received := make(chan message.Metadata, 10)
@@ -207,7 +208,7 @@ func TestOtherTraces(t *testing.T) {
 	}
 }
 
-// Messages of one call that are of different traces keep to them.
+// Messages of one call with different traces keep their traces.
 func TestMessagesOfOneCallKeepTheirTraces(t *testing.T) {
 	w := newWatch(t)
 	db, box := w.database(), w.outbox()
@@ -257,9 +258,9 @@ func TestMessagesOfOneCallKeepTheirTraces(t *testing.T) {
 	}
 }
 
-// A message that could not be stored makes its span an error, without quoting
-// anything.
-func TestASpanOfWhatWasRefused(t *testing.T) {
+// A message that cannot be stored makes its span an error. The span quotes no
+// data.
+func TestSpanOfARefusedMessageIsAnError(t *testing.T) {
 	w := newWatch(t)
 	ctx, service := w.traces.Tracer("service").Start(t.Context(), "service")
 	defer service.End()

@@ -1,5 +1,5 @@
-// Package observability reads what the library tells about itself, and holds
-// it against docs/observability.md.
+// Package observability compares the metrics, spans and logs of the library
+// with docs/observability.md.
 package observability
 
 import (
@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// watch sees everything: instruments, spans, logs.
+// watch records metrics, spans and logs.
 type watch struct {
 	*testing.T
 
@@ -41,14 +41,14 @@ func newWatch(t *testing.T) *watch {
 	return w
 }
 
-// instrument is one as it is exported.
+// instrument is an exported instrument.
 type instrument struct {
 	kind, unit, description string
-	series                  map[string]float64 // by attributes; of a histogram, how many values
+	series                  map[string]float64 // by attributes; for a histogram the number of values
 	attributes              map[string][]string
 }
 
-// instruments returns those of ours, by name.
+// instruments returns the instruments of this library, by name.
 func (w *watch) instruments() map[string]*instrument {
 	w.Helper()
 	var all metricdata.ResourceMetrics
@@ -113,7 +113,7 @@ func (i *instrument) add(set attribute.Set, value float64) {
 	}
 }
 
-// series names one by its attributes: "once.outcome=stored".
+// series returns the name of a series: "once.outcome=stored".
 func series(attributes ...attribute.KeyValue) string {
 	var names []string
 	for _, a := range attributes {
@@ -122,7 +122,7 @@ func series(attributes ...attribute.KeyValue) string {
 	return strings.Join(names, " ")
 }
 
-// value is that of one series; -1 if it is not there.
+// value returns the value of a series, or -1 if it does not exist.
 func (w *watch) value(name, series string) float64 {
 	w.Helper()
 	if i := w.instruments()[name]; i != nil {
@@ -133,7 +133,7 @@ func (w *watch) value(name, series string) float64 {
 	return -1
 }
 
-// reaches waits until a series has at least that value.
+// reaches waits until a series has at least the value least.
 func (w *watch) reaches(least float64, name, series string) {
 	w.Helper()
 	w.eventually(fmt.Sprintf("%s{%s} is %v or more", name, series, least), func() bool { return w.value(name, series) >= least })
@@ -144,7 +144,7 @@ func (w *watch) eventually(what string, condition func() bool) {
 	testkit.Eventually(w.T, time.Minute, what, condition)
 }
 
-// logs remembers every line, of every level.
+// logs records every line of every level.
 type logs struct {
 	mu  sync.Mutex
 	all []string

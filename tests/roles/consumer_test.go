@@ -20,7 +20,7 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// byHand is a subscriber that the test feeds.
+// byHand is a subscriber whose messages come from the test.
 type byHand struct {
 	messages  chan *message.Message
 	closeOnce sync.Once
@@ -28,8 +28,8 @@ type byHand struct {
 
 func newByHand() *byHand { return &byHand{messages: make(chan *message.Message)} }
 
-// Subscribe ends the subscription with ctx too: a router that closes cancels it,
-// and may then not call Close.
+// Subscribe ends the subscription with ctx too, because a closing router
+// cancels ctx and may not call Close.
 func (b *byHand) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	context.AfterFunc(ctx, func() { _ = b.Close() })
 	return b.messages, nil
@@ -40,7 +40,7 @@ func (b *byHand) Close() error {
 	return nil
 }
 
-// deliver gives msg to a consumer, which has to ack it.
+// deliver delivers msg to a consumer, which must ack it.
 func (p *part) deliver(to *byHand, msg *message.Message) {
 	p.Helper()
 	timeout := time.After(time.Minute)
@@ -59,22 +59,22 @@ func (p *part) deliver(to *byHand, msg *message.Message) {
 	p.permitted()
 }
 
-// handler fails as ids say, until it is mended.
+// handler returns a handler that fails as the ids demand, until mended is true.
 func handler(mended *atomic.Bool) once.HandlerFunc {
 	var calls atomic.Int64
 	return func(_ context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		switch {
 		case strings.HasPrefix(msg.UUID, "fails") && !mended.Load():
 			return nil, retry.Permanent(errors.New("fails"))
-		case msg.UUID == "again" && calls.Add(1) < 6: // also in its first round from its row
+		case msg.UUID == "again" && calls.Add(1) < 6: // it also fails in the first round after it was parked
 			return nil, errors.New("once more")
 		}
 		return nil, nil
 	}
 }
 
-// consume leaves a quarantine, and goes on until end is called, from then on
-// with a handler that is mended.
+// consume fills a quarantine. Then it continues, with a handler that succeeds,
+// until end is called.
 func (p *part) consume() (end func()) {
 	p.Helper()
 	consumer, err := once.NewConsumer(p.db, once.ConsumerConfig{

@@ -13,13 +13,14 @@ import (
 	"github.com/watermill-once/once/forwarder"
 )
 
-// broker answers as the topics say.
+// broker is a publisher whose outcomes depend on the topic.
 type broker struct {
 	mu   sync.Mutex
 	seen map[string]int
 }
 
-// answer says of itself what it is, as rabbit's errors do.
+// answer is an error that reports its own outcome, like the errors of package
+// rabbit.
 type answer string
 
 func (a answer) Error() string      { return string(a) }
@@ -40,7 +41,7 @@ func (b *broker) Publish(topic string, msgs ...*message.Message) error {
 
 func (b *broker) Close() error { return nil }
 
-// run forwards until end is called.
+// run runs a forwarder until end is called.
 func (p *part) run(config forwarder.Config) (f *forwarder.Forwarder, end func()) {
 	p.Helper()
 	config.Schema, config.PollMax = tables, 20*time.Millisecond
@@ -60,12 +61,12 @@ func (p *part) run(config forwarder.Config) (f *forwarder.Forwarder, end func())
 	}
 }
 
-// forward leaves three dead letters, of which two hold their keys, and a log of
-// what was sent.
+// forward leaves three dead letters, two of which block their keys, and a log
+// of sent messages.
 func (p *part) forward() {
 	p.Helper()
 	reader := metric.NewManualReader()
-	// By hand: a hold without a head.
+	// Inserted by hand: a blocked key without its head.
 	p.exec(p.admin, `INSERT INTO app.mine_blocked_keys VALUES ('gone', 1000000, 1000000, 'refused')`)
 	f, end := p.run(forwarder.Config{KeepSent: time.Minute, MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))})
 	p.becomes(3, `SELECT COUNT(*) FROM app.mine_outbox_dead`)
@@ -78,14 +79,14 @@ func (p *part) forward() {
 	if err := reader.Collect(p.Context(), &metricdata.ResourceMetrics{}); err != nil {
 		p.Error(err)
 	}
-	second, endSecond := p.run(forwarder.Config{KeepSent: time.Minute}) // a share goes to it
+	second, endSecond := p.run(forwarder.Config{KeepSent: time.Minute}) // it takes over a share of the slots
 	<-second.Running()
 	p.becomes(2, `SELECT COUNT(DISTINCT owner) FROM app.mine_slots`)
 	endSecond()
 	end()
 	p.becomes(0, `SELECT COUNT(*) FROM app.mine_forwarders WHERE lease_until >= now()`)
 
-	// Without the log, what is sent is deleted.
+	// Without the log, sent messages are deleted.
 	p.exec(p.admin, `INSERT INTO app.mine_outbox (message_id, topic, slot, payload, metadata) VALUES ('13', 'fine', 0, '', '{}')`)
 	_, end = p.run(forwarder.Config{})
 	p.becomes(2, `SELECT COUNT(*) FROM app.mine_outbox`)

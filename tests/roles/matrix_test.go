@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// may is what each role may do on each table; on what is not named, nothing.
-// The order is that of rights below.
+// may lists the rights of each role on each table, in the order of rights
+// below. A role has no right on other tables.
 var may = map[string]map[string]string{
 	"producer": {
 		"migrations": "SELECT",
@@ -61,20 +61,20 @@ var may = map[string]map[string]string{
 		"versions":     "SELECT",
 		"consumers":    "SELECT",
 		"parked": "SELECT(attempts consumer crashes created_at due_at early_of early_since early_version edited_from error_type " +
-			"fingerprint finished_at first_failed_at id last_failed_at message_id ordering_key origin owner priority_class reason replay_id replays " +
-			"rounds state tenant topic)",
+			"fingerprint finished_at first_failed_at id last_failed_at message_id ordering_key origin owner priority_class reason replay_id " +
+			"replays rounds state tenant topic)",
 		"replays": "SELECT(actor after_id consumer ended_at failed filter id lease_until plan replayed resolved started_at state " +
 			"stop_reason total until_id why)",
 		"audit": "SELECT",
 	},
 }
 
-// ofPositions is what they may do on the sequence of the positions.
+// ofPositions lists the rights on the sequence of positions.
 var ofPositions = map[string]string{"producer": "USAGE", "operator": "USAGE"}
 
 var rights = []string{"SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"}
 
-// all are the tables there are, with their columns.
+// all returns all tables with their columns.
 func (w *world) all() map[string][]string {
 	w.Helper()
 	rows, err := w.admin.QueryContext(w.Context(),
@@ -98,7 +98,7 @@ func (w *world) all() map[string][]string {
 	return all
 }
 
-// has asks the server what a user may do on a table.
+// has returns the rights of a user on a table.
 func (w *world) has(user, table string, columns []string) string {
 	w.Helper()
 	ask := func(function string, args ...any) (yes bool) {
@@ -129,7 +129,7 @@ func (w *world) has(user, table string, columns []string) string {
 	return strings.Join(has, ", ")
 }
 
-func TestNoRoleMayMore(t *testing.T) {
+func TestRolesHaveNoOtherRights(t *testing.T) {
 	w := newWorld(t)
 	all := w.all()
 	if len(all) != 13 {
@@ -164,7 +164,7 @@ func TestNoRoleMayMore(t *testing.T) {
 	}
 }
 
-// attempt tries what a role may not do at all.
+// attempt runs a statement that a role must not be able to run.
 func (w *world) attempt(db *sql.DB, part, table, column string) {
 	w.Helper()
 	name := tables.Table(table)
@@ -184,8 +184,9 @@ func (w *world) attempt(db *sql.DB, part, table, column string) {
 	}
 }
 
-// What no role may see or do, whatever the lists above say.
-func TestWhatARoleIsFor(t *testing.T) {
+// Statements that a role must not be able to run, independent of the lists
+// above.
+func TestRolesCannotDoWhatTheyMustNot(t *testing.T) {
 	w := newWorld(t)
 	for part, queries := range map[string][]string{
 		"producer": {
@@ -219,8 +220,8 @@ func TestWhatARoleIsFor(t *testing.T) {
 	}
 }
 
-// What an earlier version of the text granted does not stay.
-func TestRolesTakesBackWhatItDoesNotGrant(t *testing.T) {
+// Rights that an earlier version of the text granted are revoked.
+func TestRolesRevokesOtherRights(t *testing.T) {
 	w := newWorld(t)
 	w.exec(w.admin, `GRANT ALL ON app.mine_audit TO `+w.prefix+`producer; GRANT UPDATE (why) ON app.mine_audit TO PUBLIC`)
 	text, err := schema.Roles(tables, w.prefix)
@@ -233,7 +234,7 @@ func TestRolesTakesBackWhatItDoesNotGrant(t *testing.T) {
 	}
 }
 
-func TestRolesNamesWhatCannotBeUsed(t *testing.T) {
+func TestRolesErrorNamesTheInvalidValue(t *testing.T) {
 	for want, c := range map[string]struct {
 		config schema.Config
 		prefix string

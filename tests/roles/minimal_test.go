@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// grant is one right: on a table, or on one column of it.
+// grant is one right on a table or on a column.
 type grant struct{ right, table, column string }
 
 func (g grant) String() string {
@@ -18,7 +18,7 @@ func (g grant) String() string {
 	return fmt.Sprintf("%s (%s) ON %s", g.right, g.column, tables.Table(g.table))
 }
 
-// grantsOf are what may says, one by one.
+// grantsOf returns the rights of a role, one by one.
 func grantsOf(name string) (grants []grant) {
 	for table, list := range may[name] {
 		for right := range strings.SplitSeq(list, ", ") {
@@ -34,9 +34,9 @@ func grantsOf(name string) (grants []grant) {
 	return grants
 }
 
-// needsEverything takes each right away and looks whether a statement of the
-// work is refused. Rights are checked when a plan is made ready, so that
-// EXPLAIN is enough.
+// needsEverything revokes each right and checks that a statement of the work is
+// refused. EXPLAIN is enough, because PostgreSQL checks rights when it prepares
+// a plan for execution.
 func (p *part) needsEverything(name string) {
 	p.Helper()
 	conn, err := p.db.Conn(p.Context())
@@ -66,7 +66,7 @@ func (p *part) needsEverything(name string) {
 	}
 }
 
-// plan is a statement of which a plan can be made.
+// plan is a statement that can be explained.
 type plan struct {
 	text   string
 	params int
@@ -78,7 +78,7 @@ var (
 	param   = regexp.MustCompile(`\$[0-9]+`)
 )
 
-// plans leaves out what is about transactions and settings.
+// plans leaves out statements for transactions and settings.
 func plans(texts []string) (all []plan) {
 	for _, text := range texts {
 		for setting.MatchString(text) {
@@ -99,7 +99,7 @@ func plans(texts []string) (all []plan) {
 	return all
 }
 
-// try makes the plan and throws it away.
+// try explains the statement in a transaction that it rolls back.
 func (s plan) try(ctx context.Context, conn *sql.Conn) error {
 	text := `EXPLAIN ` + s.text
 	if s.params > 0 {

@@ -13,7 +13,7 @@ import (
 
 var act = poison.Act{Actor: "ann", Why: "a test"}
 
-// operate does everything that operators can. The consumer is at work.
+// operate runs every operation of an operator while the consumer runs.
 func (p *part) operate() {
 	p.Helper()
 	quarantine, err := poison.New(p.db, poison.Config{Schema: tables})
@@ -54,9 +54,9 @@ func (p *part) look(quarantine *poison.Quarantine) {
 	_, err = quarantine.Export(ctx, poison.Filter{}, &file)
 	p.must(err)
 	p.exec(p.admin, `DELETE FROM app.mine_parked WHERE message_id = 'fails 3' AND consumer = 'plain'`)
-	imported, err := quarantine.Import(ctx, act, &file)
+	imported, _, err := quarantine.Import(ctx, act, &file)
 	p.must(err)
-	if imported.Imported != 1 {
+	if imported != 1 {
 		p.Errorf("imported: %+v", imported)
 	}
 }
@@ -77,7 +77,7 @@ func (p *part) change(quarantine *poison.Quarantine) {
 	}, poison.EditOptions{})
 	p.must(err)
 	p.must(quarantine.Discard(ctx, act, ids["fails 2"]))
-	p.must(quarantine.Discard(ctx, act, ids["fails with a key"])) // and the next one goes on
+	p.must(quarantine.Discard(ctx, act, ids["fails with a key"])) // and the next message of the key continues
 	p.becomes(0, `SELECT COUNT(*) FROM app.mine_parked WHERE state = 'held' AND consumer = 'durable'`)
 	_, err = quarantine.DiscardMatching(ctx, act, poison.Filter{Consumer: "plain", MessageID: "fails 2"})
 	p.must(err)
@@ -87,7 +87,7 @@ func (p *part) change(quarantine *poison.Quarantine) {
 	if replay.Resolved != 3 {
 		p.Errorf("replayed: %+v", replay)
 	}
-	// Collisions come again.
+	// Collisions fail again after a replay.
 	replay, err = quarantine.ReplayMatching(ctx, act, poison.Filter{All: true}, poison.Plan{StopOnFailure: true})
 	if !errors.Is(err, poison.ErrReplayStopped) {
 		p.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"github.com/lib/pq"
 )
 
-// recorder remembers the statements of a pool, once each, and those that were
-// not permitted.
+// recorder records the distinct statements of a pool, and those that were
+// denied.
 type recorder struct {
 	mu      sync.Mutex
 	texts   []string
@@ -44,14 +44,14 @@ func (r *recorder) seen() []string {
 	return slices.Clone(r.texts)
 }
 
-// denied returns what was not permitted.
+// denied returns the denied statements.
 func (r *recorder) denied() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Compact(slices.Clone(r.refused))
 }
 
-// refused says whether the database has denied a right.
+// refused reports whether the database has denied a right.
 func refused(err error) bool { return pq.As(err, "42501") != nil }
 
 // open returns a pool whose statements are recorded.
@@ -81,7 +81,7 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return &conn{inner, c.recorder}, nil
 }
 
-// full is what a connection of lib/pq can do.
+// full lists the interfaces of a connection of lib/pq.
 type full interface {
 	driver.Conn
 	driver.ConnBeginTx

@@ -15,10 +15,10 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// password is that of every user, where the server asks for one.
+// password is the password of every user, if the server requires one.
 const password = "of a test"
 
-// parts are what has a role.
+// parts are the parts with a role of their own.
 var parts = []string{"producer", "forwarder", "consumer", "operator", "watcher"}
 
 // tables are neither in the search path nor named as by default.
@@ -30,7 +30,7 @@ type world struct {
 
 	admin  *sql.DB
 	dsn    string
-	prefix string // of the roles: the server has them all
+	prefix string // of the roles, which all databases of the server share
 }
 
 func newWorld(t *testing.T) *world {
@@ -61,7 +61,8 @@ func newWorld(t *testing.T) *world {
 		}
 	})
 
-	// The owner is no superuser, and has no right on the schema but these two.
+	// The owner is not a superuser, and has only these two rights on the
+	// schema.
 	w.exec(w.admin, fmt.Sprintf(`
 		CREATE SCHEMA app; CREATE ROLE %[1]s LOGIN CREATEROLE PASSWORD '%[2]s'; GRANT USAGE, CREATE ON SCHEMA app TO %[1]s WITH GRANT OPTION`,
 		w.login("owner"), password))
@@ -82,10 +83,10 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// login is the name of a user that has the role of a part.
+// login returns the name of a user with the role of a part.
 func (w *world) login(part string) string { return w.prefix + "app_" + part }
 
-// open returns a pool of a part's user.
+// open returns a pool of the user of a part.
 func (w *world) open(r *recorder, part string) *sql.DB {
 	w.Helper()
 	config, err := pq.NewConfig(w.dsn)
@@ -110,7 +111,7 @@ func (w *world) exec(db *sql.DB, query string) {
 	}
 }
 
-// number is the result of a query about the tables, for the test itself.
+// number returns the result of a query, run as the administrator.
 func (w *world) number(query string) int {
 	w.Helper()
 	var n int

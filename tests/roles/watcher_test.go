@@ -8,8 +8,8 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// watch looks at everything but contents: with what there is for it, and as a
-// dashboard does.
+// watch reads everything except contents, with the functions of the library and
+// with the queries of a dashboard.
 func (p *part) watch() {
 	p.Helper()
 	ctx := p.Context()

@@ -13,7 +13,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// part is what has a role at its work: a user who has that role and no other.
+// part is a part at work, as a user with its role only.
 type part struct {
 	*world
 	*recorder
@@ -31,9 +31,9 @@ func (w *world) part(name string) *part {
 	return p
 }
 
-// Each part does all of its work, and without any one of its rights it could
-// not.
-func TestEachRoleDoesItsWorkAndNeedsEveryRight(t *testing.T) {
+// Each part does all of its work with its role, and fails without any single
+// one of its rights.
+func TestEachRoleNeedsEveryRight(t *testing.T) {
 	w := newWorld(t)
 	at := map[string]*part{}
 	for _, name := range parts {
@@ -56,8 +56,8 @@ func TestEachRoleDoesItsWorkAndNeedsEveryRight(t *testing.T) {
 	}
 }
 
-// permitted fails the test if something was not: what runs in the background
-// tries again, and would only show as something that does not happen.
+// permitted fails the test if a statement was denied. Background work only
+// retries, so a denied statement would otherwise appear as a timeout.
 func (p *part) permitted() {
 	p.Helper()
 	for _, text := range p.denied() {
@@ -68,7 +68,7 @@ func (p *part) permitted() {
 	}
 }
 
-// becomes waits until a query about the tables has a result.
+// becomes waits until a query returns want.
 func (p *part) becomes(want int, query string) {
 	p.Helper()
 	testkit.Eventually(p.T, time.Minute, fmt.Sprintf("%d is %s (denied: %v)", want, query, p.denied()), func() bool {
@@ -96,7 +96,7 @@ func (p *part) publish(topic string, msgs ...*message.Message) {
 	}
 }
 
-// produce leaves what the forwarder will have every kind of answer for.
+// produce publishes messages for every outcome of the forwarder.
 func (p *part) produce() {
 	p.Helper()
 	later := event("later", "")

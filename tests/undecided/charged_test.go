@@ -23,12 +23,12 @@ var errHandler = errors.New("handler failed")
 // failure is a way to fail.
 type failure struct {
 	handle handle
-	says   []string // in the error that is kept
+	says   []string // parts of the stored error
 
-	once bool // it is given up at once
+	once bool // given up after the first attempt
 }
 
-// both are failures with every database.
+// both are failures on every database.
 var both = map[string]failure{
 	"a plain error": {says: []string{"handler failed"}, handle: func(context.Context, *sql.Tx, *message.Message) error {
 		return errHandler
@@ -60,7 +60,7 @@ var both = map[string]failure{
 	},
 }
 
-// leaveOpen leaves a result set open that the connection has not seen the end of.
+// leaveOpen leaves a result set open that is not read to its end.
 func leaveOpen(err error) handle {
 	return func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
 		const many = `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000) SELECT i FROM n`
@@ -73,7 +73,7 @@ func leaveOpen(err error) handle {
 	}
 }
 
-// tooSlow gives a statement less time than it takes.
+// tooSlow runs a statement with a timeout that is too short.
 func tooSlow(ctx context.Context, tx *sql.Tx) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
@@ -89,7 +89,7 @@ func statement(query string) handle {
 	}
 }
 
-// inPostgres are those with PostgreSQL alone.
+// inPostgres are failures on PostgreSQL only.
 var inPostgres = map[string]failure{
 	"it ends its session": {handle: statement(`SELECT pg_terminate_backend(pg_backend_pid())`)},
 	"it ends its session, and hides the error": {handle: func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
@@ -117,13 +117,13 @@ func raise(state string) handle {
 	return statement(fmt.Sprintf(`DO $$ BEGIN RAISE EXCEPTION 'raised %[1]s' USING ERRCODE = '%[1]s'; END $$`, state))
 }
 
-// mostCalls is how often a handler may be called for a message without a charge:
-// three times, and in batches twice more, with others, before it is alone.
+// mostCalls is the maximum number of calls of a handler for a message without a
+// charge: three, and in batches two more, before the message runs alone.
 var mostCalls = map[string]int{"single": 3, "durable": 3, "batch": 5, "together": 5}
 
-// One bad message ends in quarantine, however it fails, after a bounded number
-// of calls, and those that are in flight with it are handled.
-func TestWhateverFailsIsCharged(t *testing.T) {
+// A message that keeps failing goes to quarantine after a bounded number of
+// calls, however it fails, and the other messages in flight are handled.
+func TestEveryKindOfFailureIsCharged(t *testing.T) {
 	t.Parallel()
 	for mode := range modes {
 		t.Run(mode, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestWhateverFailsIsCharged(t *testing.T) {
 				}, set(func(c *dedup.Config) { c.IdleTimeout = idleTimeout }))
 				const alone = "alone"
 				maps.Copy(failing, failures(w))
-				all := []string{} // every kind of failure, with good ones among them
+				all := []string{} // every kind of failure, with valid messages between them
 				for name := range failing {
 					all = append(all, append(numbered(name, 2), name)...)
 				}
@@ -153,7 +153,7 @@ func TestWhateverFailsIsCharged(t *testing.T) {
 						w.isCharged(mode, name, f, numbered(name, 2))
 					}
 				}
-				// One bad message among many good ones.
+				// One failing message among many valid ones.
 				good := numbered(alone, 60)
 				w.deliver(len(good)+1, append(append(good[:20:20], alone), good[20:]...)...)
 				w.isCharged(mode, alone, failing[alone], good)
@@ -162,8 +162,8 @@ func TestWhateverFailsIsCharged(t *testing.T) {
 	}
 }
 
-// isCharged waits until the good messages have had their effect and the bad one
-// is in quarantine, and looks how often handlers were called.
+// isCharged waits until the valid messages have their effects and the failing
+// message is in quarantine, and checks the number of calls.
 func (w *world) isCharged(mode, name string, f failure, good []string) {
 	w.Helper()
 	effects := `effects WHERE message_id LIKE '` + name + `: %'`
@@ -215,10 +215,10 @@ func failures(w *world) map[string]failure {
 	return all
 }
 
-// idleTimeout is that of the transactions.
+// idleTimeout is the IdleTimeout of the inbox.
 const idleTimeout = 300 * time.Millisecond
 
-// idle returns when the session of tx was ended.
+// idle waits until the server has ended the session of tx.
 func (w *world) idle(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
 	var pid int
 	if err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {

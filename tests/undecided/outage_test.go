@@ -14,13 +14,13 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// A database that ends twice under a handler is no fault of the message: with a
-// policy of one attempt it would be in quarantine.
-func TestAnOutageIsNotCharged(t *testing.T) {
+// If the database goes down twice during a handler, the message is not charged.
+// With a policy of one attempt it would be in quarantine.
+func TestOutageCountsAsNoAttempt(t *testing.T) {
 	for name, open := range drivers {
 		for mode := range modes {
 			if name != "libpq" && mode != "single" {
-				continue // the drivers differ in what they say, and not by mode
+				continue // errors depend on the driver, not on the mode
 			}
 			t.Run(name+"/"+mode, func(t *testing.T) {
 				server := testkit.PrivatePostgres(t)
@@ -36,7 +36,7 @@ func TestAnOutageIsNotCharged(t *testing.T) {
 							return nil
 						}
 						server.Stop()
-						time.AfterFunc(300*time.Millisecond, func() { // some tries find nothing meanwhile
+						time.AfterFunc(300*time.Millisecond, func() { // some attempts fail meanwhile
 							restarted <- server.Restart(context.WithoutCancel(t.Context()))
 						})
 						return statement(`SELECT 1`)(ctx, tx, nil)
@@ -49,7 +49,7 @@ func TestAnOutageIsNotCharged(t *testing.T) {
 					}
 				}
 				testkit.Eventually(t, time.Minute, "it takes effect", func() bool {
-					var n int // there may be no database yet
+					var n int // the database may not be back yet
 					return db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM effects`).Scan(&n) == nil && n == 1
 				})
 				entries, err := w.consumer.Quarantine().List(t.Context(), poison.Filter{})

@@ -31,10 +31,11 @@ const (
 	topic    = "orders.placed"
 )
 
-// maxOpen is how many connections each test has: many run at once.
+// maxOpen is the number of connections of each test. It is small, because many
+// tests run at once.
 const maxOpen = 4
 
-// drivers open the same PostgreSQL database in different ways.
+// drivers open the same PostgreSQL database with different drivers.
 var drivers = map[string]func(dsn string) (*sql.DB, error){
 	"libpq":  func(dsn string) (*sql.DB, error) { return sql.Open("postgres", dsn) },
 	"pgx":    func(dsn string) (*sql.DB, error) { return sql.Open("pgx", dsn) },
@@ -49,7 +50,7 @@ func openLazy(dsn string) (*sql.DB, error) {
 	return sql.OpenDB(lazytx.Connector(connector)), nil
 }
 
-// eachDriver runs a test with each driver, SQLite's too.
+// eachDriver runs a test with each driver, including SQLite's.
 func eachDriver(t *testing.T, test func(t *testing.T, db testkit.Database)) {
 	t.Helper()
 	for name, open := range drivers {
@@ -109,7 +110,7 @@ var policy = retry.Policy{Immediate: -1, Delayed: 1, Base: 10 * time.Millisecond
 
 const attempts = 2
 
-// transport is a subscriber that the test feeds by hand.
+// transport is a subscriber whose messages come from the test.
 type transport struct {
 	messages  chan *message.Message
 	closeOnce sync.Once
@@ -125,7 +126,7 @@ func (s *transport) Close() error {
 	return nil
 }
 
-// world is a consumer with the whole chain, on tables of its own.
+// world is a consumer with the whole chain, with tables of its own.
 type world struct {
 	*testing.T
 	testkit.Database
@@ -137,8 +138,8 @@ type world struct {
 	calls map[string]int // of the handler, by message
 }
 
-// newWorld starts a router. h is called after the call was counted; without an
-// error the message's effect is written.
+// newWorld starts a router. Its handler counts the call, calls h, and writes
+// the effect if h returns no error.
 func newWorld(t *testing.T, db testkit.Database, mode string, h handle, change func(*once.ConsumerConfig)) *world {
 	t.Helper()
 	w := &world{
@@ -204,8 +205,7 @@ func (w *world) count(what string) (n int) {
 	return n
 }
 
-// look repeats a query for as long as the small pool gives it a connection that
-// a handler has ended.
+// look repeats a query while it gets a connection that a handler has ended.
 func (w *world) look(query func() error) {
 	w.Helper()
 	testkit.Eventually(w.T, time.Minute, "a working connection", func() bool {
@@ -223,8 +223,8 @@ func (w *world) callsOf(id string) int {
 	return w.calls[id]
 }
 
-// deliver keeps inFlight messages with the consumer until each was acked once. A
-// nacked one comes again, as a broker does.
+// deliver delivers messages, inFlight at a time, until each was acked. It
+// delivers a nacked message again, like a broker.
 func (w *world) deliver(inFlight int, ids ...string) (all *sync.WaitGroup) {
 	all = &sync.WaitGroup{}
 	slots := make(chan struct{}, inFlight)
@@ -271,7 +271,7 @@ func numbered(name string, n int) []string {
 	return ids
 }
 
-// set returns a change of dedup's part.
+// set returns a function that changes the configuration of dedup.
 func set(change func(*dedup.Config)) func(*once.ConsumerConfig) {
 	return func(c *once.ConsumerConfig) { change(&c.Dedup) }
 }

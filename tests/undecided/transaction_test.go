@@ -10,14 +10,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
-	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
 
-// What a handler does to its transaction by statements, before its effect and
-// after one that it has written itself.
+// Statements with which a handler ends its transaction, before its effect and
+// after an effect of its own.
 var endings = map[string]string{
 	"ROLLBACK":           `ROLLBACK`,
 	"ROLLBACK AND CHAIN": `ROLLBACK AND CHAIN`,
@@ -26,9 +25,10 @@ var endings = map[string]string{
 	"COMMIT AND CHAIN":   `COMMIT AND CHAIN`,
 }
 
-// Neither an ack without an effect nor an effect without a row in the inbox: a
-// handler that ends its transaction is told so, and its message is kept.
-func TestAHandlerThatEndsItsTransaction(t *testing.T) {
+// Trap 90. If a handler ends its transaction, there must be no ack without an
+// effect, and no effect without a row in the inbox. The handler gets an error,
+// and the message is kept.
+func TestHandlerThatEndsItsTransactionIsRefused(t *testing.T) {
 	for mode := range modes {
 		t.Run(mode, func(t *testing.T) {
 			eachDriver(t, func(t *testing.T, db testkit.Database) {
@@ -37,7 +37,7 @@ func TestAHandlerThatEndsItsTransaction(t *testing.T) {
 				}, func(c *once.ConsumerConfig) { c.Retry.Policy = policy })
 				for name := range endings {
 					if db.Dialect == "sqlite" && strings.Contains(name, "CHAIN") {
-						continue // it has none
+						continue // SQLite has no such statement
 					}
 					w.deliver(1, name).Wait()
 					var entries []poison.Entry
@@ -50,12 +50,12 @@ func TestAHandlerThatEndsItsTransaction(t *testing.T) {
 					if e := entries[0]; !strings.Contains(e.Error, says) || e.Reason != poison.ReasonPermanent {
 						t.Errorf("%s: %s: %s", name, e.Reason, e.Error)
 					}
-					if n := w.callsOf(name); n > 2 { // in a batch first
+					if n := w.callsOf(name); n > 2 { // in a batch, and then alone
 						t.Errorf("%s: %d calls", name, n)
 					}
 				}
-				// After ROLLBACK alone a statement is a transaction of its own, which nobody
-				// can take back. Nothing else is left.
+				// After a plain ROLLBACK each statement is a transaction of its
+				// own, which cannot be rolled back. Nothing else remains.
 				if n := w.count(`effects WHERE message_id <> 'ROLLBACK'`); n > 0 {
 					t.Errorf("%d effects are left", n)
 				}
@@ -64,9 +64,9 @@ func TestAHandlerThatEndsItsTransaction(t *testing.T) {
 	}
 }
 
-// The handler's statements wait for locks for as long as its session says, and
-// not for as long as the claim does.
-func TestTrap83TheHandlersStatementsHaveTheirOwnLockTimeout(t *testing.T) {
+// Trap 83. The statements of the handler use the lock_timeout of the session,
+// not that of the inbox.
+func TestHandlersStatementsUseTheLockTimeoutOfTheSession(t *testing.T) {
 	for mode := range modes {
 		t.Run(mode, func(t *testing.T) {
 			for name, open := range drivers {
@@ -95,7 +95,7 @@ func TestTrap83TheHandlersStatementsHaveTheirOwnLockTimeout(t *testing.T) {
 						got = append(got, lock, idle)
 						return err
 					}, change)
-					w.exec(`SET lock_timeout = '7s'`) // of the one connection
+					w.exec(`SET lock_timeout = '7s'`) // for the only connection
 					ids := []string{"m1", "m2", "m3"}
 					w.deliver(3, ids...).Wait()
 					testkit.Eventually(t, time.Minute, "they take effect", func() bool { return w.count(`effects`) == len(ids) })
@@ -117,9 +117,9 @@ func TestTrap83TheHandlersStatementsHaveTheirOwnLockTimeout(t *testing.T) {
 	}
 }
 
-// A claim that waits for another copy is not charged, and the copy that waits
-// longer than Config.LockTimeout tries again.
-func TestALockThatTheClaimCannotGetIsNotCharged(t *testing.T) {
+// A message that waits for its duplicate is not charged. After
+// Config.LockTimeout it is tried again.
+func TestWaitForADuplicateCountsAsNoAttempt(t *testing.T) {
 	for name, open := range drivers {
 		t.Run(name, func(t *testing.T) {
 			database := testkit.Postgres(t)
@@ -133,7 +133,7 @@ func TestALockThatTheClaimCannotGetIsNotCharged(t *testing.T) {
 				func(c *once.ConsumerConfig) {
 					c.Dedup.LockTimeout = 10 * time.Millisecond
 					c.Retry.Policy = retry.Policy{Immediate: -1, Delayed: -1}
-					c.Dedup.IdleTimeout = dedup.DefaultMaxDuplicateAge
+					c.Dedup.IdleTimeout = 7 * 24 * time.Hour
 				})
 			tx, err := db.BeginTx(t.Context(), nil)
 			if err != nil {

@@ -1,3 +1,3 @@
-// Package universal runs Watermill's suite for every Pub/Sub against the whole
-// way of a message: a transaction of the outbox, the forwarder, and a transport.
+// Package universal runs Watermill's test suite for Pub/Subs against the whole
+// path of a message: outbox, forwarder and transport.
 package universal

@@ -15,9 +15,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Outbox, forwarder, RabbitMQ and the durable inbox: what is nacked is a row
-// that comes again, and order is that of keys.
-func TestDurable(t *testing.T) {
+// Outbox, forwarder, RabbitMQ and a durable consumer: a nacked message is a row
+// that is delivered again, and only messages of one key are in order.
+func TestDurableConsumer(t *testing.T) {
 	broker, s := onRabbit(t)
 	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
 		t.Helper()
@@ -25,13 +25,13 @@ func TestDurable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		intake, err := durable.New(s.db, durable.Config{})
+		storage, err := durable.New(s.db, durable.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		retrying := retry.Config{
 			PollInterval: 20 * time.Millisecond, CloseTimeout: time.Second, Lease: 3 * time.Second, Policy: soon,
-			ShareConsumer: true, // a group's subscribers are instances of one service
+			ShareConsumer: true, // the subscribers of a group are instances of one service
 		}
 		if ordered {
 			retrying.KeyOrder = retry.BlockWhileRetried
@@ -40,16 +40,17 @@ func TestDurable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return publisher{s, ordered}, &named{retries: retries, group: group, sub: intake.Subscriber(lenient{subscriber})}
+		return publisher{s, ordered}, &named{retries: retries, group: group, sub: storage.Subscriber(lenient{subscriber})}
 	})
 }
 
-// soon is when a row comes again that was nacked, with nobody there to count.
+// soon makes nacked rows due again after a short time; no retry middleware
+// counts their attempts.
 var soon = retry.Policy{Delayed: 1, Base: 10 * time.Millisecond, Max: 10 * time.Millisecond}
 
-// named has a consumer for each topic: the suite sends one id to many topics,
-// and one id on two topics of one consumer counts once. As lenient, it accepts
-// that messages were given back.
+// named uses a consumer for each topic: the suite sends one id to many topics,
+// and the same id on two topics of one consumer counts once. Like lenient, it
+// accepts that messages were nacked.
 type named struct {
 	retries *retry.Retries
 	group   string

@@ -13,7 +13,7 @@ import (
 )
 
 // Outbox, forwarder and the embedded transport, in one SQLite database.
-func TestLocal(t *testing.T) {
+func TestEmbeddedTransport(t *testing.T) {
 	db := testkit.SQLite(t)
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
@@ -33,7 +33,7 @@ func TestLocal(t *testing.T) {
 		t.Helper()
 		retrying := retry.Config{
 			Schema: config, PollInterval: 200 * time.Millisecond, CloseTimeout: time.Second, Lease: 3 * time.Second, Policy: soon,
-			ShareConsumer: true, // a group's subscribers are instances of one service
+			ShareConsumer: true, // the subscribers of a group are instances of one service
 		}
 		if ordered {
 			retrying.KeyOrder = retry.BlockWhileRetried

@@ -14,20 +14,21 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// fanout is an exchange for each topic, and a queue for each of its groups.
+// fanout declares an exchange for each topic, and a queue for each of its
+// groups.
 func fanout(uri, group string) amqp.Config {
 	return amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group))
 }
 
-// ours is fanout with rabbit's marshaler.
+// ours returns fanout with the marshaler of package rabbit.
 func ours(uri, group string) amqp.Config {
 	config := fanout(uri, group)
 	config.Marshaler = rabbit.Marshaler{}
 	return config
 }
 
-// lenient accepts that messages were given back: some tests of the suite close
-// a subscriber under messages that they never answer.
+// lenient accepts that messages were nacked: some tests of the suite close a
+// subscriber before they ack its messages.
 type lenient struct{ *rabbit.Subscriber }
 
 func (l lenient) Close() error {
@@ -54,12 +55,13 @@ func TestRabbit(t *testing.T) {
 	})
 }
 
-// The same with the publisher and the subscriber of watermill-amqp. It has one
-// message in flight, so it keeps what order there is.
+// The same with the publisher and the subscriber of watermill-amqp. That
+// subscriber has one message in flight, so it keeps the order as far as there
+// is one.
 func TestStockRabbit(t *testing.T) {
 	broker := testkit.Rabbit(t)
 	config := fanout(broker.URL, "")
-	config.Publish.ConfirmDelivery = true // or messages could be lost
+	config.Publish.ConfirmDelivery = true // otherwise messages could be lost
 	transport, err := amqp.NewPublisher(config, watermill.NopLogger{})
 	if err != nil {
 		t.Fatal(err)
@@ -75,8 +77,8 @@ func TestStockRabbit(t *testing.T) {
 	})
 }
 
-// onPostgres returns a service whose forwarder publishes to transport, which is
-// closed after it.
+// onPostgres returns a service whose forwarder publishes to transport. The
+// transport is closed after the forwarder.
 func onPostgres(t *testing.T, transport message.Publisher) *service {
 	t.Helper()
 	db := testkit.Postgres(t)
@@ -91,7 +93,7 @@ func onPostgres(t *testing.T, transport message.Publisher) *service {
 	return newService(t, db.DB, db.DB, transport, schema.Config{})
 }
 
-// onRabbit is onPostgres with rabbit's publisher.
+// onRabbit is onPostgres with the publisher of package rabbit.
 func onRabbit(t *testing.T) (testkit.Broker, *service) {
 	t.Helper()
 	broker := testkit.Rabbit(t)

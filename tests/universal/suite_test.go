@@ -24,32 +24,32 @@ func TestMain(m *testing.M) {
 	testkit.Main(m, testkit.StockAMQP)
 }
 
-// features are those that every way of a message has. Off are:
+// features are the features that every path of a message has. The others are off:
 //
-//   - ExactlyOnceDelivery: copies exist on every transport; they have no effect
-//     because of the inbox, and here is no handler that would have one.
-//   - GuaranteedOrder: with many messages in flight there is none; see ordered.
-//   - RestartServiceCommand: the suite's own TestReconnect reads, without a
-//     lock, what a goroutine writes that it never ends: it fails with -race, and
-//     for what it leaves. Brokers and databases are restarted in
-//     tests/forwarding and tests/conformance.
-//   - NewSubscriberReceivesOldMessages: a queue, as a row, is gone when its
-//     message is done.
-//   - ContextPreserved: what is stored has no context.
-//   - RequireSingleInstance: any number of publishers and subscribers may be made.
+//   - ExactlyOnceDelivery: every transport delivers duplicates. The inbox ignores
+//     them, but this suite has no handler with an inbox.
+//   - GuaranteedOrder: with many messages in flight there is no order; see ordered.
+//   - RestartServiceCommand: TestReconnect of the suite has a data race with a
+//     goroutine that it never ends, and fails with -race. tests/forwarding and
+//     tests/conformance restart brokers and databases.
+//   - NewSubscriberReceivesOldMessages: a message leaves its queue or table when it is
+//     handled.
+//   - ContextPreserved: a stored message has no context.
+//   - RequireSingleInstance: any number of publishers and subscribers can exist.
 var features = tests.Features{
 	ConsumerGroups: true,
 	Persistent:     true,
-	// The long form sends 10,000 messages more, one transaction each. With -race
-	// that is minutes, and shows nothing but speed.
+	// The long form sends 10,000 more messages, each in a transaction. With
+	// -race this takes minutes and tests only speed.
 	ForceShort: true,
 }
 
-// pubSub makes a Pub/Sub for a consumer group. Ordered is one that keeps the
+// pubSub returns a Pub/Sub for a consumer group. With ordered it keeps the
 // order of messages with the same payload.
 type pubSub func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber)
 
-// run runs the suite: what needs order on its own, with an order to keep.
+// run runs the suite. The tests that need order run separately, with an ordered
+// Pub/Sub.
 func run(t *testing.T, create pubSub) {
 	t.Helper()
 	create = closed(create)
@@ -65,7 +65,8 @@ func run(t *testing.T, create pubSub) {
 
 	ordered := features
 	ordered.GuaranteedOrder = true
-	// Several that share a queue share its messages, and no order.
+	// Several subscribers of one queue share its messages, so there is no
+	// order.
 	ordered.GuaranteedOrderWithSingleSubscriber = true
 	for name, test := range map[string]func(*testing.T, tests.TestContext, tests.PubSubConstructor){
 		"TestPublishSubscribeInOrder": tests.TestPublishSubscribeInOrder, "TestNoAck": tests.TestNoAck,
@@ -80,8 +81,8 @@ func run(t *testing.T, create pubSub) {
 	}
 }
 
-// closed closes every subscriber: TestPublishSubscribeInOrder closes its own too
-// early, before it subscribes.
+// closed closes every subscriber at the end, because
+// TestPublishSubscribeInOrder closes its subscriber before it subscribes.
 func closed(create pubSub) pubSub {
 	return func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
 		t.Helper()
@@ -96,7 +97,7 @@ func closed(create pubSub) pubSub {
 }
 
 // service is a producer with its outbox, and a forwarder that runs until the
-// test has ended. By then everything has to be sent, without a dead letter.
+// test ends. By then all messages must be sent, without a dead letter.
 type service struct {
 	*testing.T
 
@@ -142,11 +143,11 @@ func (s *service) count(table string) int {
 	return n
 }
 
-// publisher commits what it publishes, as a service does beside its own rows.
+// publisher publishes each call in a transaction of its own.
 type publisher struct {
 	*service
 
-	ordered bool // messages with the same payload, by an ordering key
+	ordered bool // keeps the order of messages with the same payload, by an ordering key
 }
 
 func (p publisher) Publish(topic string, messages ...*message.Message) error {
@@ -160,5 +161,5 @@ func (p publisher) Publish(topic string, messages ...*message.Message) error {
 	}, p.forwarder.Hint)
 }
 
-// Close does nothing: what is committed will be sent.
+// Close does nothing, because committed messages will be sent.
 func (publisher) Close() error { return nil }

@@ -1,3 +1,3 @@
-// Package upgrade deploys a migration that is made for the test, and takes the
-// deployment back: with builds of one service that differ by that migration.
+// Package upgrade deploys a test migration and rolls the deployment back, with
+// two builds of one service that differ by that migration.
 package upgrade

@@ -19,11 +19,11 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// next is the version of the first migration that no release has.
+// next is the version of a migration that no release has.
 var next = schema.Version() + 1
 
-// build builds the service with migrations that are added to those of the
-// module, each a text for both dialects.
+// build builds the service with additional migrations, each with one text for
+// both dialects.
 func build(t *testing.T, migrations ...string) (path string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -57,7 +57,7 @@ func build(t *testing.T, migrations ...string) (path string) {
 	return path
 }
 
-// release is a build and the database that it is deployed to.
+// release is a build with the database of its deployment.
 type release struct {
 	*testing.T
 
@@ -78,7 +78,7 @@ func (r release) run(command string, argument int) (stdout, stderr string) {
 	return out.String(), strings.TrimSpace(errs.String())
 }
 
-// does has a command succeed.
+// does runs a command that must succeed.
 func (r release) does(command string, argument int) {
 	r.Helper()
 	if _, stderr := r.run(command, argument); stderr != "" {
@@ -86,7 +86,7 @@ func (r release) does(command string, argument int) {
 	}
 }
 
-// refuses has a command fail with a text.
+// refuses runs a command that must fail with a text.
 func (r release) refuses(command, says string) {
 	r.Helper()
 	if _, stderr := r.run(command, 0); stderr != says {
@@ -106,11 +106,11 @@ func newer(tables, from, code int) string {
 		"this code has version %d: deploy the newer code, or restore a backup from before the migration", tables, from, code)
 }
 
-// A release is deployed while the one before it works, is taken back with its
-// tables left as they are, and deployed again. One whose migration breaks older
-// code is refused by that, before it does anything.
+// A release is deployed while the previous one runs, is rolled back without a
+// change of its tables, and is deployed again. Code that a migration breaks is
+// refused by the migrated tables before it does anything.
 func TestDeployAndRollBack(t *testing.T) {
-	// Added with a default, so that statements which do not know it go on.
+	// The new column has a default, so that older statements continue to work.
 	additive := fmt.Sprintf("-- compatible_from: %d\nALTER TABLE {outbox} ADD COLUMN later text DEFAULT 'x' NOT NULL;", schema.Version())
 	const breaking = `ALTER TABLE {inbox} RENAME COLUMN tenant TO for_whom;`
 	oldBuild, newBuild, lastBuild := build(t), build(t, additive), build(t, additive, breaking)
@@ -122,7 +122,7 @@ func TestDeployAndRollBack(t *testing.T) {
 			"run schema.Up, or apply schema.SQLFrom(config, %d)", next-1, next, next-1))
 
 		done := make(chan struct{})
-		go func() { // while it works, the tables are migrated
+		go func() { // the tables are migrated while it works
 			defer close(done)
 			older.does("work", 30)
 		}()
@@ -131,7 +131,7 @@ func TestDeployAndRollBack(t *testing.T) {
 		newest.does("work", 5)
 		<-done
 
-		for _, command := range []string{"check", "up", "work"} { // rolled back
+		for _, command := range []string{"check", "up", "work"} { // after the rollback of the release
 			older.does(command, 5)
 		}
 		newest.does("work", 5)
@@ -152,9 +152,9 @@ func TestDeployAndRollBack(t *testing.T) {
 	})
 }
 
-// With a migration tool of its own a service applies the same steps, each to
-// tables of the version that it is for and to no others.
-func TestSQLFromBringsTablesForward(t *testing.T) {
+// A service with its own migration tool applies the same steps, each only to
+// tables of the version that it is for.
+func TestSQLFromMigratesTables(t *testing.T) {
 	migration := fmt.Sprintf("-- compatible_from: %d\nCREATE TABLE {index later} (x integer);", schema.Version())
 	path, withTwo := build(t, migration), build(t, migration, `CREATE TABLE {index last} (x integer);`)
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

@@ -10,37 +10,39 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// Audit looks into the tables: at what happened, not at what anybody says did.
+// Audit counts in the tables. It does not rely on what the service or the demo
+// reports.
 type Audit struct {
 	DB   *sql.DB // the service's database
-	Mail *sql.DB // the mail provider's
+	Mail *sql.DB // the mail provider's database
 
 	// Tables names the library's tables.
 	Tables interface{ Table(name string) string }
 }
 
-// books is what the tables say.
+// books are the counts of one audit.
 type books struct {
-	orders  map[string]int            // rows of each order
-	effects map[string]map[string]int // by consumer: effects on each order
-	ordered int64                     // things, in all lines
-	booked  int64                     // things, in the stock
-	paid    int64                     // money, in the payments
-	earned  int64                     // money, in the revenue
-	swapped int64                     // entries of a history that are before an earlier one
+	orders  map[string]int            // number of rows, by order
+	effects map[string]map[string]int // number of effects, by consumer and order
+	ordered int64                     // items in all order lines
+	booked  int64                     // items reserved in the stock
+	paid    int64                     // sum of all payments
+	earned  int64                     // sum of all revenue
+	swapped int64                     // pairs of history entries in the wrong order
 }
 
-// effectsOf says where each consumer's effects are.
+// effectsOf has the query that counts a consumer's effects on each order.
 var effectsOf = map[string]string{
 	"payments":      `SELECT order_id, COUNT(*) FROM payments GROUP BY order_id`,
 	"inventory":     `SELECT order_id, COUNT(*) FROM reservations GROUP BY order_id`,
 	"shipping":      `SELECT order_id, COUNT(*) FROM shipments GROUP BY order_id`,
 	"notifications": `SELECT order_id, COUNT(*) FROM mail_provider GROUP BY order_id`,
 	"revenue":       `SELECT order_id, COUNT(*) FROM revenue GROUP BY order_id`,
-	"history":       `SELECT order_id, COUNT(*) - 2 FROM history GROUP BY order_id HAVING COUNT(*) > 2`, // placed, paid, shipped
+	"history":       `SELECT order_id, COUNT(*) - 2 FROM history GROUP BY order_id HAVING COUNT(*) > 2`, // besides placed and paid
 	"tracking":      `SELECT order_id, COUNT(*) FROM tracking WHERE status = 'shipped' GROUP BY order_id`,
 }
 
+// read counts everything.
 func (a Audit) read(ctx context.Context) (books, error) {
 	b := books{effects: map[string]map[string]int{}}
 	var err error
@@ -67,6 +69,7 @@ func (a Audit) read(ctx context.Context) (books, error) {
 	return b, nil
 }
 
+// counts returns the rows of a query that selects an order and a number.
 func counts(ctx context.Context, db *sql.DB, query string) (map[string]int, error) {
 	rows, err := db.QueryContext(ctx, query)
 	if err != nil {
@@ -87,7 +90,7 @@ func counts(ctx context.Context, db *sql.DB, query string) (map[string]int, erro
 	return found, rows.Err()
 }
 
-// progress counts the effects that there are.
+// progress returns the number of effects so far.
 func (a Audit) progress(ctx context.Context) (int, error) {
 	var ours, mails int
 	err := a.DB.QueryRowContext(ctx, `
@@ -103,8 +106,8 @@ func (a Audit) progress(ctx context.Context) (int, error) {
 	return ours + mails, nil
 }
 
-// underWay counts what the tables still have to send or to handle, and the
-// dead letters.
+// underWay counts the messages that the forwarder has not sent or a consumer has
+// not handled, and the dead letters.
 func (a Audit) underWay(ctx context.Context) (waiting, dead int, err error) {
 	err = a.DB.QueryRowContext(ctx, fmt.Sprintf(`
 		SELECT (SELECT COUNT(*) FROM %s) + (SELECT COUNT(*) FROM %s WHERE state IN ('waiting', 'held')), (SELECT COUNT(*) FROM %s)`,
@@ -115,7 +118,7 @@ func (a Audit) underWay(ctx context.Context) (waiting, dead int, err error) {
 	return waiting, dead, nil
 }
 
-// done says whether a consumer's inbox has a message.
+// done reports whether a consumer has handled a message.
 func (a Audit) done(ctx context.Context, consumer, messageID string) (bool, error) {
 	var found bool
 	err := a.DB.QueryRowContext(ctx, fmt.Sprintf(`
@@ -127,20 +130,20 @@ func (a Audit) done(ctx context.Context, consumer, messageID string) (bool, erro
 	return found, nil
 }
 
-// Missing is an order without all of its effects.
+// Missing is an order that lacks an effect.
 type Missing struct {
 	Order     string   `json:"order"`
-	Consumers []string `json:"consumers"` // those whose effect is not there; "orders" is the order itself
+	Consumers []string `json:"consumers"` // whose effect is missing; "orders" if the order itself is missing
 }
 
-// missing returns the orders that lack something: those that are in the
-// tables, and those that were answered.
+// missing returns the orders that lack an effect. It checks the orders in the
+// tables, and the orders whose clients got a 201.
 func (b books) missing(answered []string) []Missing {
 	ids := maps.Clone(b.orders)
 	for _, id := range answered {
 		ids[id] += 0
 	}
-	incomplete := []Missing{} // a list in JSON, too
+	incomplete := []Missing{} // not nil, so that JSON has a list
 	for _, id := range slices.Sorted(maps.Keys(ids)) {
 		m := Missing{Order: id}
 		if ids[id] == 0 {
@@ -158,8 +161,8 @@ func (b books) missing(answered []string) []Missing {
 	return incomplete
 }
 
-// surplus counts the effects that happened more than once, and those on orders
-// that do not exist.
+// surplus counts the effects beyond one for each consumer and order, and the
+// effects on orders that do not exist.
 func (b books) surplus() (duplicated, phantom int) {
 	for _, effects := range b.effects {
 		for order, count := range effects {

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// Client places orders as a client should: it asks again under the same key
-// until it has an answer.
+// Client places orders. It repeats a request, with the same key, until it gets an
+// answer.
 type Client struct {
-	// URL is the service's.
+	// URL is the address of the service.
 	URL string
 
 	// HTTP defaults to http.DefaultClient.
@@ -28,7 +28,7 @@ func (c Client) Place(ctx context.Context, key string, body []byte) (string, err
 		switch {
 		case ctx.Err() != nil:
 			return "", ctx.Err()
-		case err != nil, status >= 500, status == http.StatusConflict: // unknown, or not now
+		case err != nil, status >= 500, status == http.StatusConflict: // the outcome is unknown, or the request should be repeated
 		case status == http.StatusCreated:
 			return orderID(answer)
 		default:

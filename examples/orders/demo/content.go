@@ -6,8 +6,8 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// What orders are made of: what people really enter, and what breaks quoting,
-// encodings and column widths.
+// The content of the orders has text that people enter, and text that breaks
+// wrong quoting, encodings and column widths.
 var (
 	shops     = []string{"berlin", "osaka", "são paulo"}
 	customers = []string{
@@ -18,7 +18,7 @@ var (
 	skus       = []string{"tea", "coffee", "cake", "mug", "pot", "spoon", "sugar", "milk", "lemon", "honey"}
 )
 
-// content returns the nth order of a run: always the same for the same n.
+// content returns the nth order of a run. The same n always gives the same order.
 func content(n int) service.NewOrder {
 	random := rand.New(rand.NewPCG(1, uint64(n)))
 	order := service.NewOrder{
@@ -33,7 +33,7 @@ func content(n int) service.NewOrder {
 	for range lines {
 		line := service.Line{SKU: pick(random, skus), Quantity: 1 + random.Int64N(9), UnitPrice: random.Int64N(5000)}
 		if random.IntN(50) == 0 {
-			line.Quantity, line.UnitPrice = 10_000, 1_000_000_000 // as much as there may be
+			line.Quantity, line.UnitPrice = 10_000, 1_000_000_000 // the largest values that are valid
 		}
 		order.Lines = append(order.Lines, line)
 	}

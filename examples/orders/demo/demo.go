@@ -7,34 +7,34 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// Demo is one run: orders are placed, everything is waited for, what is in
-// quarantine is dealt with, and the books are audited.
+// Demo is one run. It places orders, waits until they are handled, clears the
+// quarantine, and audits the tables.
 type Demo struct {
-	URL        string             // the service's
-	Orders     int                // to be placed
-	Faults     *Faults            // nil for none
-	Audit      Audit              // what to count in
-	Wire       Wire               // what to count in, and where malformed messages are sent to
-	Quarantine *poison.Quarantine // the service's
-	Progress   Progress           // told how far it is
+	URL        string             // address of the service
+	Orders     int                // number of orders to place
+	Faults     *Faults            // nil injects no faults
+	Audit      Audit              // counts in the tables
+	Wire       Wire               // counts in the queues, and sends malformed messages
+	Quarantine *poison.Quarantine // of the service
+	Progress   Progress           // shows the number of effects
 
 	load     *load
 	begun    time.Time
 	replayed []poison.Entry
-	disposed int   // entries that were discarded
-	left     int   // entries that were left in quarantine
-	cut      error // why it ended before everything was done
+	disposed int   // entries that the demo discarded
+	left     int   // entries that the demo left in quarantine
+	cut      error // why the run ended before all orders were handled
 }
 
-// Run does all but the audit. That ctx ended is no error: the report will say
-// what is missing.
+// Run does everything but the audit. The end of ctx is not an error: the report
+// says which effects are missing.
 func (d *Demo) Run(ctx context.Context) error {
 	d.begun = time.Now()
 	d.load = newLoad(d.URL, d.Faults)
 	err := d.run(ctx)
 	if ctx.Err() != nil {
 		d.cut = context.Cause(ctx)
-		return nil //nolint:nilerr // the report says it better
+		return nil //nolint:nilerr // the report has the reason
 	}
 	return err
 }
@@ -44,7 +44,7 @@ func (d *Demo) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The bar moves while orders are placed: they are handled meanwhile.
+	// Orders are handled while others are placed, so show the progress now.
 	end := d.Progress.start(effectsPerOrder*d.Orders, func(ctx context.Context) (int, error) {
 		now, err := d.Audit.progress(ctx)
 		return now - before, err
@@ -63,5 +63,6 @@ func (d *Demo) run(ctx context.Context) error {
 	}
 }
 
-// effectsPerOrder is one for each consumer, and two more in the history.
+// effectsPerOrder is one effect for each of seven consumers, and two more entries
+// in the history.
 const effectsPerOrder = 9

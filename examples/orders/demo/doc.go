@@ -1,3 +1,3 @@
-// Package demo drives the order service from outside, does it harm, and counts
-// what came of it. None of it belongs into a service of yours.
+// Package demo places orders at the order service, injects faults, and counts the
+// effects in the database. Your own service does not need it.
 package demo

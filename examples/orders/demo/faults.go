@@ -15,38 +15,38 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// Faults is everything that goes wrong in a run, on purpose. Nil is a run in
-// which nothing does. What goes wrong is counted off, not left to chance.
+// Faults injects the faults of a run. A nil *Faults injects none. Which messages
+// fail depends on their order, not on chance, so every kind of fault happens.
 type Faults struct {
-	orders   int // of the run
+	orders   int // number of orders in the run
 	injected Injected
-	mended   atomic.Bool
+	repaired atomic.Bool
 
 	mu    sync.Mutex
 	fates map[string]*fate // by consumer and message
 }
 
-// fate is what is in store for a consumer's handling of a message.
+// fate counts how often a consumer was called for a message.
 type fate struct {
-	number int // in order of their first calls
+	number int // of the message, in the order of the first calls
 	calls  int
 }
 
-// Injected counts what was done.
+// Injected counts the injected faults.
 type Injected struct {
 	Duplicates       atomic.Int64 // messages that were published twice
 	Failures         atomic.Int64 // handlers that failed
 	Panics           atomic.Int64 // handlers that panicked
-	Poisonous        atomic.Int64 // orders that a handler always fails for, until it is mended
-	Malformed        atomic.Int64 // messages that can never be applied
-	ForwarderKills   atomic.Int64 // forwarders that were stopped with messages in flight
-	RepeatedRequests atomic.Int64 // clients that asked twice at once
+	Poisonous        atomic.Int64 // orders that a handler fails for until the handler is repaired
+	Malformed        atomic.Int64 // messages that no consumer can apply
+	ForwarderKills   atomic.Int64 // forwarders that were stopped before all confirms arrived
+	RepeatedRequests atomic.Int64 // clients that sent a request twice at the same time
 }
 
-// NewFaults returns the faults of a run of so many orders.
+// NewFaults returns the faults for a run with that many orders.
 func NewFaults(orders int) *Faults { return &Faults{orders: orders, fates: map[string]*fate{}} }
 
-// Hooks injects the faults into a service.
+// Hooks returns the hooks that inject the faults into a service.
 func (f *Faults) Hooks() service.Hooks {
 	if f == nil {
 		return service.Hooks{}
@@ -55,27 +55,27 @@ func (f *Faults) Hooks() service.Hooks {
 }
 
 var (
-	errInjected = errors.New("demo: injected failure")
-	errCursed   = errors.New("demo: the handler cannot do this order")
+	errInjected  = errors.New("demo: injected failure")
+	errPoisonous = errors.New("demo: the handler cannot handle this order")
 )
 
-// handler has a handler fail for some messages, before it has done anything or
-// after it has done everything, and for some for good.
+// handler makes a handler fail for some messages: before it writes, after it has
+// written, or until it is repaired.
 func (f *Faults) handler(consumer string, handle once.HandlerFunc) once.HandlerFunc {
 	return func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-		if !f.mended.Load() && bytes.Contains(msg.Payload, []byte(cursedFor(consumer))) {
-			return nil, errCursed
+		if !f.repaired.Load() && bytes.Contains(msg.Payload, []byte(poisonousFor(consumer))) {
+			return nil, errPoisonous
 		}
 		number, call := f.call(consumer, msg.UUID)
-		switch luck := number % 100; {
-		case luck < 4 && call == 1:
+		switch share := number % 100; {
+		case share < 4 && call == 1:
 			_, err := handle(ctx, tx, msg)
 			f.injected.Panics.Add(1)
 			panic(fmt.Sprintf("demo: injected panic (%v)", err))
-		case luck < 10 && call <= 1+luck%4:
+		case share < 10 && call <= 1+share%4:
 			f.injected.Failures.Add(1)
 			return nil, errInjected
-		case luck < 16 && call <= 1+luck%4:
+		case share < 16 && call <= 1+share%4:
 			_, err := handle(ctx, tx, msg)
 			f.injected.Failures.Add(1)
 			return nil, errors.Join(err, errInjected)
@@ -96,22 +96,24 @@ func (f *Faults) call(consumer, id string) (number, call int) {
 	return f.fates[key].number, f.fates[key].calls
 }
 
-// curse makes some orders ones that a handler cannot do.
-func (f *Faults) curse(n int, order *service.NewOrder) {
+// poison makes some orders poisonous for one handler.
+func (f *Faults) poison(n int, order *service.NewOrder) {
 	if f == nil || n%40 != 0 {
 		return
 	}
 	consumer := []string{"payments", "inventory"}[n/40%2]
-	order.Lines[0].SKU = cursedFor(consumer)
+	order.Lines[0].SKU = poisonousFor(consumer)
 	f.injected.Poisonous.Add(1)
 }
 
-func cursedFor(consumer string) string { return "cursed-for-" + consumer }
+// poisonousFor returns the item that makes an order poisonous for a consumer.
+func poisonousFor(consumer string) string { return "poisonous-for-" + consumer }
 
-// mend has handlers do what they could not.
-func (f *Faults) mend() { f.mended.Store(true) }
+// repair makes the handlers accept the poisonous orders.
+func (f *Faults) repair() { f.repaired.Store(true) }
 
-// repeats says whether the client of the nth order asks twice at once.
+// repeats reports whether the client of the nth order sends its request twice at
+// the same time.
 func (f *Faults) repeats(n int) bool {
 	if f == nil || n%8 != 0 {
 		return false
@@ -120,6 +122,6 @@ func (f *Faults) repeats(n int) bool {
 	return true
 }
 
-// reuses says whether the client of the nth order uses its key once more, for
-// another order.
+// reuses reports whether the client of the nth order sends another order with the
+// same key.
 func (f *Faults) reuses(n int) bool { return f != nil && n%25 == 0 }

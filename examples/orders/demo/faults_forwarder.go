@@ -12,102 +12,102 @@ import (
 	"github.com/watermill-once/once/forwarder"
 )
 
-// lives is how many forwarders of a run are stopped in mid-batch, one after the
-// other, before one lives on.
-const lives = 3
+// stops is the number of forwarders that are stopped one after the other in the
+// middle of a batch. The next one runs until the end.
+const stops = 3
 
-// mortal is a forwarder that dies with messages in flight, and is succeeded by
-// another, which has to wait for the lease if the dead one could not give it
-// back.
-type mortal struct {
+// restarting is a forwarder that stops before all confirms have arrived, and is
+// replaced by another one. If the first one could not release its lease, the
+// other one waits until the lease has expired.
+type restarting struct {
 	faults    *Faults
 	pool      *sql.DB
 	publisher message.Publisher
 	config    forwarder.Config
 
-	running   chan struct{}
-	runsFirst sync.Once
+	running  chan struct{}
+	firstRun sync.Once
 
 	mu      sync.Mutex
 	current *forwarder.Forwarder
 	closed  bool
 }
 
-// forwarder stands in for forwarder.New.
+// forwarder replaces forwarder.New.
 func (f *Faults) forwarder(pool *sql.DB, publisher message.Publisher, config forwarder.Config) (service.Forwarder, error) {
-	m := &mortal{faults: f, pool: pool, publisher: repeating(publisher, f), config: config, running: make(chan struct{})}
+	m := &restarting{faults: f, pool: pool, publisher: repeating(publisher, f), config: config, running: make(chan struct{})}
 	var err error
-	m.current, err = forwarder.New(pool, m.publisher, config) // in case the first is closed before it runs
+	m.current, err = forwarder.New(pool, m.publisher, config) // Hint and Close need a forwarder before Run
 	return m, err
 }
 
 // Run implements service.Forwarder.
-func (m *mortal) Run(ctx context.Context) error {
-	for life := 1; ; life++ {
-		over, err := m.live(ctx, life)
-		if over || err != nil {
+func (m *restarting) Run(ctx context.Context) error {
+	for n := 1; ; n++ {
+		last, err := m.runOne(ctx, n)
+		if last || err != nil {
 			return err
 		}
 	}
 }
 
-// live runs one forwarder, and says whether it was the last.
-func (m *mortal) live(ctx context.Context, life int) (over bool, err error) {
+// runOne runs the nth forwarder, and reports whether it was the last one.
+func (m *restarting) runOne(ctx context.Context, n int) (last bool, err error) {
 	ctx, kill := context.WithCancel(ctx)
 	defer kill()
 	publisher, config := m.publisher, m.config
-	if life <= lives {
+	if n <= stops {
 		after := max(1, m.faults.orders/10)
 		publisher = counting(publisher, after, func() {
 			m.faults.injected.ForwarderKills.Add(1)
 			kill()
 		})
-		config.CloseTimeout = time.Millisecond // no time to hear of what is in flight
+		config.CloseTimeout = time.Millisecond // too short to wait for the confirms
 	}
 	fwd, err := forwarder.New(m.pool, publisher, config)
 	if err != nil {
 		return true, err
 	}
-	if !m.succeed(fwd) {
+	if !m.replace(fwd) {
 		return true, nil
 	}
 	go func() {
 		select {
 		case <-fwd.Running():
-			m.runsFirst.Do(func() { close(m.running) })
+			m.firstRun.Do(func() { close(m.running) })
 		case <-ctx.Done():
 		}
 	}()
 	err = fwd.Run(ctx)
-	return life > lives || m.isClosed(), err
+	return n > stops || m.isClosed(), err
 }
 
-// succeed makes fwd the current one, unless there is to be none any more.
-func (m *mortal) succeed(fwd *forwarder.Forwarder) bool {
+// replace makes fwd the current forwarder, unless Close was called.
+func (m *restarting) replace(fwd *forwarder.Forwarder) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.current = fwd
 	return !m.closed
 }
 
-func (m *mortal) isClosed() bool {
+func (m *restarting) isClosed() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.closed
 }
 
 // Running implements service.Forwarder.
-func (m *mortal) Running() <-chan struct{} { return m.running }
+func (m *restarting) Running() <-chan struct{} { return m.running }
 
 // Hint implements service.Forwarder.
-func (m *mortal) Hint() {
+func (m *restarting) Hint() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.current.Hint()
 }
 
 // Close implements service.Forwarder.
-func (m *mortal) Close() error {
+func (m *restarting) Close() error {
 	m.mu.Lock()
 	m.closed = true
 	current := m.current

@@ -8,8 +8,8 @@ import (
 	"github.com/watermill-once/once/forwarder"
 )
 
-// before wraps a publisher so that something happens before each message. It
-// is pipelined if the publisher is.
+// before returns a publisher that calls each before it publishes a message. It is
+// asynchronous if the publisher is.
 func before(publisher message.Publisher, each func(topic string, msg *message.Message)) message.Publisher {
 	b := beforeEach{Publisher: publisher, each: each}
 	if async, ok := publisher.(forwarder.AsyncPublisher); ok {
@@ -42,7 +42,7 @@ func (b asyncBeforeEach) PublishAsync(topic string, msg *message.Message, done f
 	b.async.PublishAsync(topic, msg, done)
 }
 
-// repeating publishes every fifth message twice, straight to the transport.
+// repeating returns a publisher that sends every fifth message twice.
 func repeating(publisher message.Publisher, f *Faults) message.Publisher {
 	var count atomic.Int64
 	return before(publisher, func(topic string, msg *message.Message) {
@@ -54,11 +54,11 @@ func repeating(publisher message.Publisher, f *Faults) message.Publisher {
 			async.PublishAsync(topic, msg.Copy(), func(error) {})
 			return
 		}
-		_ = publisher.Publish(topic, msg.Copy()) // one copy more or less
+		_ = publisher.Publish(topic, msg.Copy()) // the outcome of the copy does not matter
 	})
 }
 
-// counting calls then before the nth message is published.
+// counting returns a publisher that calls then before the nth message.
 func counting(publisher message.Publisher, n int, then func()) message.Publisher {
 	var count atomic.Int64
 	return before(publisher, func(string, *message.Message) {

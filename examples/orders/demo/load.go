@@ -9,18 +9,18 @@ import (
 	"sync"
 )
 
-// clients that order at the same time.
+// clients is the number of clients that place orders at the same time.
 const clients = 8
 
-// load places orders and keeps the journal: what was answered.
+// load places orders and records the answers.
 type load struct {
 	client Client
-	faults *Faults // nil without
+	faults *Faults // nil injects no faults
 
-	prefix string // of the run's keys
+	prefix string // of the Idempotency-Keys in this run
 
 	mu      sync.Mutex
-	journal []string // ids of orders that were answered with 201
+	journal []string // ids of the orders whose clients got a 201
 	errs    []error
 }
 
@@ -33,7 +33,8 @@ func newLoad(url string, faults *Faults) *load {
 	}
 }
 
-// place places n orders; halfway through it calls halfway.
+// place places n orders. It calls halfway before it places the order in the
+// middle.
 func (l *load) place(ctx context.Context, n int, halfway func() error) {
 	defer l.client.HTTP.CloseIdleConnections()
 	next := make(chan int)
@@ -60,14 +61,14 @@ func (l *load) place(ctx context.Context, n int, halfway func() error) {
 
 func (l *load) placeOne(ctx context.Context, n int) error {
 	order := content(n)
-	l.faults.curse(n, &order)
+	l.faults.poison(n, &order)
 	body, err := json.Marshal(order)
 	if err != nil {
 		return err
 	}
 	key := fmt.Sprintf("%s-%d", l.prefix, n)
 
-	// A client that repeats its request before the first is answered.
+	// The client repeats its request before it has the first answer.
 	var second string
 	var secondErr error
 	var repeating sync.WaitGroup
@@ -93,7 +94,7 @@ func (l *load) placeOne(ctx context.Context, n int) error {
 	return nil
 }
 
-// reuse sends another body under a key that was used.
+// reuse sends another body with a key that was used. The service must refuse it.
 func (l *load) reuse(ctx context.Context, key string) error {
 	status, _, err := l.client.post(ctx, key, []byte(
 		`{"shop":"berlin","customer":"somebody else","currency":"EUR","lines":[{"sku":"tea","quantity":1,"unit_price":1}]}`))

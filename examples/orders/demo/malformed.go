@@ -9,22 +9,22 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// Rubbish is a message that can never be applied.
-type Rubbish struct {
+// Malformed is a message that no consumer can apply.
+type Malformed struct {
 	ID      string
 	Headers map[string]string
-	Typed   bool // has headers that are no strings as well, where the transport can carry them
+	Typed   bool // adds headers that are not strings, if the transport supports them
 	Payload []byte
 }
 
-// rubbish returns one of each kind.
-func rubbish() []Rubbish {
-	id := "rubbish-" + rand.Text()
+// malformedMessages returns one message of each kind.
+func malformedMessages() []Malformed {
+	id := "malformed-" + rand.Text()
 	noise := make([]byte, 102)
-	_, _ = rand.Read(noise) // does not fail
+	_, _ = rand.Read(noise) // never fails
 	noise[100], noise[101] = 0, 0xff
 	garbage := map[string]string{"nul": "\x00", "not-utf-8": "\xff\xfe", "long": strings.Repeat("x", 5000), "": "no name"}
-	return []Rubbish{
+	return []Malformed{
 		{ID: id + "-noise", Payload: noise},
 		{ID: id + "-empty"},
 		{ID: id + "-no-order", Payload: []byte(`{"order_id":"","total":1}`)},
@@ -35,22 +35,22 @@ func rubbish() []Rubbish {
 	}
 }
 
-// inject sends rubbish to every topic, past the outbox. Each consumer of a
-// topic gets a copy, and copies are what is counted.
+// inject sends malformed messages to every topic, directly to the transport. It
+// counts one message for each consumer of the topic.
 func (f *Faults) inject(ctx context.Context, wire Wire) error {
 	if f == nil {
 		return nil
 	}
-	copies := map[string]int{}
+	consumers := map[string]int{}
 	for _, to := range service.Subscriptions() {
-		copies[to.Topic]++
+		consumers[to.Topic]++
 	}
-	for topic, consumers := range copies {
-		for _, r := range rubbish() {
-			if err := wire.Send(ctx, topic, r); err != nil {
+	for topic, count := range consumers {
+		for _, m := range malformedMessages() {
+			if err := wire.Send(ctx, topic, m); err != nil {
 				return fmt.Errorf("demo: send a malformed message: %w", err)
 			}
-			f.injected.Malformed.Add(int64(consumers))
+			f.injected.Malformed.Add(int64(count))
 		}
 	}
 	return nil

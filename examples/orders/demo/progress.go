@@ -10,14 +10,14 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// Progress shows how many of the effects there are: as a bar on a terminal,
-// else as a line now and then.
+// Progress shows the number of effects: on a terminal as a bar, elsewhere as a line
+// every two seconds.
 type Progress struct {
-	Out      io.Writer // nil for nothing
+	Out      io.Writer // nil shows nothing
 	Terminal bool
 }
 
-// start shows what count returns until the function that it returns is called.
+// start shows the result of count again and again, until end is called.
 func (p Progress) start(total int, count func(ctx context.Context) (int, error)) (end func()) {
 	if p.Out == nil || total == 0 {
 		return func() {}
@@ -46,7 +46,7 @@ func (p Progress) start(total int, count func(ctx context.Context) (int, error))
 		cancel()
 		showing.Wait()
 		if p.Terminal {
-			show(total) // and with that it goes
+			show(total) // a full bar removes itself
 		}
 	}
 }
@@ -59,7 +59,7 @@ func (p Progress) bar(total int) func(n int) {
 		progressbar.OptionSetWidth(40),
 		progressbar.OptionClearOnFinish(),
 	)
-	return func(n int) { _ = bar.Set(min(n, total)) } // a bar that cannot be drawn is no loss
+	return func(n int) { _ = bar.Set(min(n, total)) } // the demo does not need the bar
 }
 
 func (p Progress) line(total int) func(n int) {

@@ -7,10 +7,10 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// clear deals with the quarantine as an operator would: the cause of the
-// failures is mended and what failed is replayed, once; what can never be
-// applied is discarded. It returns how many messages it dealt with. Without
-// faults there is nothing that it could know about, and it leaves all as it is.
+// clear does the work of an operator. It repairs the handlers and replays the
+// messages that failed, each one once, and it discards the malformed messages. It
+// returns the number of messages that it replayed or discarded. Without faults it
+// does nothing, because it does not know why a message failed.
 func (d *Demo) clear(ctx context.Context) (cleared int, err error) {
 	entries, err := d.quarantined(ctx)
 	if err != nil {
@@ -31,22 +31,22 @@ func (d *Demo) clear(ctx context.Context) (cleared int, err error) {
 		}
 	}
 	if len(discard) > 0 {
-		act := poison.Act{Actor: "demo", Why: "malformed: it can never be applied"}
+		act := poison.Act{Actor: "demo", Why: "the message is malformed"}
 		if err := d.Quarantine.Discard(ctx, act, discard...); err != nil {
 			return 0, err
 		}
 		d.disposed += len(discard)
 	}
 	if len(replay) > 0 {
-		d.Faults.mend()
-		if err := d.Quarantine.Replay(ctx, poison.Act{Actor: "demo", Why: "the handler is mended"}, replay...); err != nil {
+		d.Faults.repair()
+		if err := d.Quarantine.Replay(ctx, poison.Act{Actor: "demo", Why: "the handler is repaired"}, replay...); err != nil {
 			return 0, err
 		}
 	}
 	return len(replay) + len(discard), nil
 }
 
-// quarantined returns everything that is in quarantine.
+// quarantined returns all entries of the quarantine.
 func (d *Demo) quarantined(ctx context.Context) ([]poison.Entry, error) {
 	var all []poison.Entry
 	for after := int64(0); ; {
@@ -59,8 +59,8 @@ func (d *Demo) quarantined(ctx context.Context) ([]poison.Entry, error) {
 	}
 }
 
-// replayable says whether another attempt makes sense: not for what nobody
-// could ever handle.
+// replayable reports whether another attempt can succeed. It cannot if the message
+// is malformed.
 func replayable(e poison.Entry) bool {
 	switch e.Reason {
 	case poison.ReasonPermanent, poison.ReasonInvalidID, poison.ReasonCollision, poison.ReasonUndecodable:

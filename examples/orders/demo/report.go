@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// Report is what a run came to, counted in the tables and the queues.
+// Report is the result of a run, counted in the tables and the queues.
 type Report struct {
 	Backend     string    `json:"backend"`     // "embedded" or "servers"
-	Orders      int       `json:"orders"`      // that were placed and answered
+	Orders      int       `json:"orders"`      // that were placed, and whose clients got a 201
 	Lost        int       `json:"lost"`        // orders that lack an effect
 	Duplicated  int       `json:"duplicated"`  // effects beyond one
-	Quarantined int       `json:"quarantined"` // messages that a handler failed for until it was mended
-	Replayed    int       `json:"replayed"`    // of these: those that took effect after that
-	Discarded   int       `json:"discarded"`   // messages that can never be applied
+	Quarantined int       `json:"quarantined"` // messages that failed until the handler was repaired
+	Replayed    int       `json:"replayed"`    // quarantined messages that took effect after the repair
+	Discarded   int       `json:"discarded"`   // malformed messages, which no consumer can apply
 	Phantom     int       `json:"phantom"`     // effects on orders that do not exist
 	OK          bool      `json:"ok"`
 	Seconds     float64   `json:"seconds"`
 	Missing     []Missing `json:"missing"`    // the orders that are lost
-	Complaints  []string  `json:"complaints"` // everything else that is wrong
+	Complaints  []string  `json:"complaints"` // all other errors
 
-	// Injected is what went wrong on purpose, by kind.
+	// Injected is the number of injected faults, by kind.
 	Injected map[string]int64 `json:"injected,omitempty"`
 }
 
-// Report audits the books.
+// Report audits the tables and the queues.
 func (d *Demo) Report(ctx context.Context) (Report, error) {
 	b, err := d.Audit.read(ctx)
 	if err != nil {
@@ -62,7 +62,7 @@ func (d *Demo) Report(ctx context.Context) (Report, error) {
 	return r, nil
 }
 
-// complain notes what is wrong beside the effects.
+// complain adds the errors that are not about effects.
 func (d *Demo) complain(ctx context.Context, b books, r *Report) error {
 	waiting, dead, err := d.Audit.underWay(ctx)
 	if err != nil {
@@ -77,22 +77,22 @@ func (d *Demo) complain(ctx context.Context, b books, r *Report) error {
 			r.Complaints = append(r.Complaints, fmt.Sprintf(format, args...))
 		}
 	}
-	complain(d.cut != nil, "it ended before everything was done: %v", d.cut)
+	complain(d.cut != nil, "the run ended before all orders were handled: %v", d.cut)
 	complain(r.Orders < d.Orders, "%d of %d orders were placed", r.Orders, d.Orders)
-	complain(waiting > 0, "%d messages are still in the outbox or wait for another attempt", waiting)
-	complain(queued > 0, "%d messages are still in the queues", queued)
-	complain(dead > 0, "%d events are dead letters of the outbox", dead)
+	complain(waiting > 0, "%d messages are in the outbox or wait for another attempt", waiting)
+	complain(queued > 0, "%d messages are in the queues", queued)
+	complain(dead > 0, "%d events are dead letters", dead)
 	complain(d.left > 0, "%d messages are in quarantine", d.left)
-	complain(r.Lost == 0 && b.ordered != b.booked, "%d things were ordered and %d are reserved", b.ordered, b.booked)
-	complain(r.Lost == 0 && b.paid != b.earned, "%d were paid and %d are booked as revenue", b.paid, b.earned)
-	complain(b.swapped > 0, "%d entries of histories are in the wrong order", b.swapped)
+	complain(r.Lost == 0 && b.ordered != b.booked, "%d items were ordered and %d are reserved", b.ordered, b.booked)
+	complain(r.Lost == 0 && b.paid != b.earned, "the payments are %d and the revenue is %d", b.paid, b.earned)
+	complain(b.swapped > 0, "%d pairs of history entries are in the wrong order", b.swapped)
 	for _, err := range d.load.errs {
 		complain(!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded), "%v", err)
 	}
 	return nil
 }
 
-// counts returns what was injected; nil without faults.
+// counts returns the number of injected faults, by kind; nil without faults.
 func (f *Faults) counts() map[string]int64 {
 	if f == nil {
 		return nil
@@ -108,20 +108,20 @@ func (f *Faults) counts() map[string]int64 {
 	}
 }
 
-// mostListed bounds the orders that are listed one by one.
+// mostListed is the largest number of lost orders that the report lists.
 const mostListed = 50
 
-// Write writes the report for people; its last line is the one to look at.
+// Write writes the report for people. Its last line is the summary.
 func (r Report) Write(w io.Writer) {
 	var text strings.Builder
 	if in := r.Injected; in != nil {
 		fmt.Fprintf(&text, "injected: %d duplicates, %d failures and %d panics of handlers, %d poisonous orders, "+
-			"%d malformed messages,\n          %d forwarders killed in mid-batch, %d requests sent twice\n",
+			"%d malformed messages,\n          %d forwarders stopped in the middle of a batch, %d requests sent twice\n",
 			in["duplicates"], in["failures"], in["panics"], in["poisonous"], in["malformed"],
 			in["forwarder_kills"], in["repeated_requests"])
 	}
 	if r.Discarded > 0 {
-		fmt.Fprintf(&text, "discarded=%d: malformed messages, which no consumer could ever apply\n", r.Discarded)
+		fmt.Fprintf(&text, "discarded=%d: malformed messages, which no consumer can apply\n", r.Discarded)
 	}
 	for i, m := range r.Missing {
 		if i == mostListed {

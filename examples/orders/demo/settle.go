@@ -8,9 +8,9 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// settle waits until nothing is under way any more: the outbox and the queues
-// are empty, nothing waits for another attempt, and each order has all of its
-// effects, but for orders that are in quarantine.
+// settle waits until all messages are handled: the outbox and the queues are
+// empty, no message waits for another attempt, and each order has all of its
+// effects, except the orders that have a message in quarantine.
 func (d *Demo) settle(ctx context.Context) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -20,7 +20,8 @@ func (d *Demo) settle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// Twice in a row: a broker does not count what a consumer has in hand.
+		// Check twice, because a broker does not count the messages that a consumer
+		// is handling.
 		if settled && effects == last {
 			return nil
 		}
@@ -36,7 +37,7 @@ func (d *Demo) settle(ctx context.Context) error {
 	}
 }
 
-// settled says whether it is so now, and how many effects there are.
+// settled reports whether all messages are handled now, and the number of effects.
 func (d *Demo) settled(ctx context.Context) (yes bool, effects int, err error) {
 	waiting, _, err := d.Audit.underWay(ctx)
 	if err != nil || waiting > 0 {
@@ -50,15 +51,15 @@ func (d *Demo) settled(ctx context.Context) (yes bool, effects int, err error) {
 	if err != nil {
 		return false, 0, err
 	}
-	hopeless, held := 0, map[string]bool{}
+	malformed, quarantined := 0, map[string]bool{}
 	for _, e := range entries {
 		if !replayable(e) {
-			hopeless++
+			malformed++
 			continue
 		}
-		held[orderOf(e)] = true
+		quarantined[orderOf(e)] = true
 	}
-	if d.Faults != nil && d.disposed+hopeless < int(d.Faults.injected.Malformed.Load()) {
+	if d.Faults != nil && d.disposed+malformed < int(d.Faults.injected.Malformed.Load()) {
 		return false, 0, nil
 	}
 	b, err := d.Audit.read(ctx)
@@ -66,7 +67,7 @@ func (d *Demo) settled(ctx context.Context) (yes bool, effects int, err error) {
 		return false, 0, err
 	}
 	for _, m := range b.missing(d.load.journal) {
-		if !held[m.Order] {
+		if !quarantined[m.Order] {
 			return false, 0, nil
 		}
 	}
@@ -74,7 +75,7 @@ func (d *Demo) settled(ctx context.Context) (yes bool, effects int, err error) {
 	return err == nil, effects, err
 }
 
-// orderOf returns the order that a message is about.
+// orderOf returns the id of the order in a message; "" if there is none.
 func orderOf(e poison.Entry) string {
 	var event struct {
 		OrderID string `json:"order_id"`

@@ -1,48 +1,20 @@
 package demo
 
-import (
-	"context"
-	"maps"
+import "context"
 
-	"github.com/ThreeDotsLabs/watermill/message"
-
-	"github.com/watermill-once/once/examples/orders/service"
-)
-
-// Wire is the transport without the service: as foreign senders use it, and as
-// its operator looks at it.
+// Wire gives the demo access to the transport without the service: it sends
+// malformed messages, and counts the messages in the queues.
 type Wire interface {
-	// Backend is "embedded" or "servers".
+	// Backend returns "embedded" or "servers".
 	Backend() string
 
-	// Send sends a message to a topic.
-	Send(ctx context.Context, topic string, r Rubbish) error
+	// Send sends a malformed message to a topic.
+	Send(ctx context.Context, topic string, m Malformed) error
 
-	// Waiting counts the messages that wait in queues.
+	// Waiting counts the messages that wait in the queues. It does not count
+	// those that a consumer has received.
 	Waiting(ctx context.Context) (int, error)
 
-	// Close closes connections of its own.
+	// Close closes the demo's own connections.
 	Close() error
 }
-
-// LocalWire is the embedded transport.
-type LocalWire struct {
-	Transport *service.Local
-}
-
-// Backend implements [Wire].
-func (w LocalWire) Backend() string { return "embedded" }
-
-// Send implements [Wire].
-func (w LocalWire) Send(_ context.Context, topic string, r Rubbish) error {
-	msg := message.NewMessage(r.ID, r.Payload)
-	maps.Copy(msg.Metadata, r.Headers)
-	return w.Transport.Publisher().Publish(topic, msg)
-}
-
-// Waiting implements [Wire]. What is on its way is in the table of parked
-// messages, and counted there.
-func (w LocalWire) Waiting(context.Context) (int, error) { return 0, nil }
-
-// Close implements [Wire].
-func (w LocalWire) Close() error { return nil }

@@ -1,6 +1,5 @@
-// Package mail stands for another company: a mail provider that delivers a
-// mail once per idempotency key, as real ones do. It has tables of its own,
-// which no transaction of the service covers.
+// Package mail is a stand-in for a mail provider. It delivers one mail for each
+// idempotency key. It has its own table, outside the service's transactions.
 package mail
 
 import (
@@ -11,8 +10,8 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// Tables are the provider's, in SQL that PostgreSQL and SQLite take. A row is a
-// mail that was delivered; tries counts how often it was asked for.
+// Tables creates the provider's table, in PostgreSQL and in SQLite. A row is a mail
+// that was delivered. The column tries counts the requests for the mail.
 const Tables = `
 	CREATE TABLE IF NOT EXISTS mail_provider (
 		idempotency_key text    PRIMARY KEY,
@@ -22,12 +21,12 @@ const Tables = `
 		tries           integer NOT NULL
 	)`
 
-// Provider delivers mail into its table.
+// Provider delivers mail by writing to its table.
 type Provider struct {
 	pool *sql.DB
 }
 
-// NewProvider returns a provider with its tables in pool.
+// NewProvider returns a provider whose table is in pool.
 func NewProvider(pool *sql.DB) *Provider { return &Provider{pool: pool} }
 
 var _ service.Mailer = (*Provider)(nil)

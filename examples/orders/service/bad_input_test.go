@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// A body is refused with a status and a word on why, or is an order that can be
+// A body is either refused with a status and a reason, or is an order that can be
 // stored.
 func FuzzBody(f *testing.F) {
 	f.Add(`{"shop":"berlin","customer":"Ada","currency":"EUR","lines":[{"sku":"tea","quantity":2,"unit_price":450}]}`)
@@ -19,7 +19,7 @@ func FuzzBody(f *testing.F) {
 	f.Add(`{"lines":[{"sku":"a","quantity":9223372036854775807,"unit_price":1e3}]}`)
 	f.Fuzz(func(t *testing.T, body string) {
 		if !utf8.ValidString(body) {
-			return // refused before
+			return // readJSON refuses it
 		}
 		var order NewOrder
 		if bad := decodeJSON([]byte(body), &order); bad != nil {

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// readJSON reads a request's body, within bounds.
+// readJSON reads the body of a request, up to maxBody bytes.
 func readJSON(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return nil, &problem{Status: http.StatusUnsupportedMediaType, Detail: "Content-Type must be application/json"}
@@ -26,14 +26,14 @@ func readJSON(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
 		}
 	case err != nil:
 		return nil, &problem{Status: http.StatusBadRequest, Detail: "the body could not be read to its end"}
-	case !utf8.Valid(body): // encoding/json would replace what is not
+	case !utf8.Valid(body): // encoding/json would replace the invalid bytes
 		return nil, &problem{Status: http.StatusBadRequest, Detail: "the body is not valid UTF-8"}
 	}
 	return body, nil
 }
 
-// decodeJSON reads one JSON value. A field that is not known is refused: it is
-// more often misspelt than meant for nobody.
+// decodeJSON decodes one JSON value. It refuses unknown fields, because most of
+// them are misspelt.
 func decodeJSON(body []byte, value any) *problem {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.DisallowUnknownFields()
@@ -46,7 +46,7 @@ func decodeJSON(body []byte, value any) *problem {
 	return nil
 }
 
-// jsonProblem says what is wrong in the client's words, not in Go's.
+// jsonProblem describes an error of encoding/json without Go's terms.
 func jsonProblem(err error) string {
 	var (
 		syntax *json.SyntaxError

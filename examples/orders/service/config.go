@@ -4,54 +4,58 @@ import (
 	"context"
 	"database/sql"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/retry"
 )
 
-// Config is what a [Service] can be told. The zero value is ready for use.
+// Config configures a [Service]. The zero value is ready for use.
 type Config struct {
-	// Retry is when failing messages are tried again. Defaults to retry's own.
+	// Retry says when a failed message is tried again. Defaults to the policy of
+	// package retry.
 	Retry retry.Policy
 
-	// Lease is how long what a process was doing when it died stays undone.
-	// Defaults to 5 seconds.
+	// Lease is how long the work of a process that died waits before another
+	// process continues it. Defaults to 5 seconds.
 	Lease time.Duration
 
-	// KeyTimeout is how long a request waits for an earlier one with the same
-	// Idempotency-Key that is still under way. Not used with SQLite, which has
-	// its busy_timeout. Defaults to 5 seconds.
+	// KeyTimeout is how long a request waits for an earlier request that has the
+	// same Idempotency-Key. SQLite ignores it and uses its busy_timeout. Defaults
+	// to 5 seconds.
 	KeyTimeout time.Duration
 
-	// StopTimeout is how long each of the parts may take to end: HTTP, the
-	// consumers, the forwarder. Together they should stay under the time that
-	// whoever stops the service gives it. Defaults to 5 seconds.
+	// StopTimeout is how long each part may take to stop: HTTP, the consumers,
+	// the forwarder. The sum should be less than the time that the orchestrator
+	// gives a process to stop. Defaults to 5 seconds.
 	StopTimeout time.Duration
 
-	// Logger defaults to slog's.
+	// Metrics serves GET /metrics. Defaults to nil: the path answers 404.
+	Metrics http.Handler
+
+	// Logger defaults to slog's default logger.
 	Logger *slog.Logger
 
-	// Hooks are for the demo's faults.
+	// Hooks let the demo inject faults. Defaults to none.
 	Hooks Hooks
 }
 
-// Hooks are where the demo injects its faults. A real service has no need of
-// them.
+// Hooks let the demo inject faults. Your service does not need them.
 type Hooks struct {
 	// Handler wraps the handler of a consumer.
 	Handler func(consumer string, handle once.HandlerFunc) once.HandlerFunc
 
-	// Forwarder stands in for forwarder.New.
+	// Forwarder replaces forwarder.New.
 	Forwarder func(pool *sql.DB, publisher message.Publisher, config forwarder.Config) (Forwarder, error)
 }
 
-// hookedBatch has each message pass the hook of handlers before all of them are
-// handled.
-func (s *Service) hookedBatch(consumer string, handle once.BatchHandlerFunc) once.BatchHandlerFunc {
+// hookedBatch calls the hook for each message before it handles the batch.
+func (s *Service) hookedBatch(consumer string, handle dedup.BatchHandlerFunc) dedup.BatchHandlerFunc {
 	if s.hooks.Handler == nil {
 		return handle
 	}
@@ -68,7 +72,7 @@ func (s *Service) hookedBatch(consumer string, handle once.BatchHandlerFunc) onc
 	}
 }
 
-// Forwarder is what the service needs of a forwarder.Forwarder.
+// Forwarder has the methods of forwarder.Forwarder that the service calls.
 type Forwarder interface {
 	Run(ctx context.Context) error
 	Running() <-chan struct{}
@@ -85,6 +89,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.StopTimeout == 0 {
 		c.StopTimeout = 5 * time.Second
+	}
+	if c.Metrics == nil {
+		c.Metrics = http.NotFoundHandler()
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -8,30 +8,31 @@ import (
 	"github.com/watermill-once/once"
 )
 
-// Subscription says who consumes what, and what its queue must be like.
+// Subscription is one consumer of one topic.
 type Subscription struct {
-	Consumer string // what its messages are remembered under: it never changes
+	Consumer string // the inbox stores message ids under this name, so never change it
 	Topic    string
 
-	InFlight int  // messages that are received ahead of their acks
-	InOrder  bool // one instance at a time receives
+	InFlight int  // messages that are received before earlier ones are acked
+	InOrder  bool // only one instance receives at a time
 }
 
-// Subscriptions are all that there are.
+// Subscriptions returns all subscriptions of the service.
 func Subscriptions() []Subscription {
 	return []Subscription{
 		{Consumer: "payments", Topic: TopicOrdersPlaced, InFlight: inFlight},
 		{Consumer: "inventory", Topic: TopicOrdersPlaced, InFlight: inFlight},
-		{Consumer: "shipping", Topic: TopicPaymentsCaptured, InFlight: 2 * together},
-		{Consumer: "revenue", Topic: TopicPaymentsCaptured, InFlight: 2 * together},
-		{Consumer: "notifications", Topic: TopicPaymentsCaptured, InFlight: 2 * together},
+		{Consumer: "shipping", Topic: TopicPaymentsCaptured, InFlight: 2 * batchSize},
+		{Consumer: "revenue", Topic: TopicPaymentsCaptured, InFlight: 2 * batchSize},
+		{Consumer: "notifications", Topic: TopicPaymentsCaptured, InFlight: 2 * batchSize},
 		{Consumer: "history", Topic: TopicOrdersChanged, InFlight: inFlight, InOrder: true},
 		{Consumer: "tracking", Topic: TopicOrdersChanged, InFlight: inFlight},
 	}
 }
 
-// adds says how each consumer handles its messages, each as it suits its work.
-func (s *Service) adds(consumer string) func(to Subscription, sub message.Subscriber) {
+// adder returns the function that adds the consumer's handler to the router, in
+// the mode that suits the consumer's work.
+func (s *Service) adder(consumer string) func(to Subscription, sub message.Subscriber) {
 	each := func(add addHandler, handle once.HandlerFunc) func(Subscription, message.Subscriber) {
 		if s.hooks.Handler != nil {
 			handle = s.hooks.Handler(consumer, handle)
@@ -39,40 +40,41 @@ func (s *Service) adds(consumer string) func(to Subscription, sub message.Subscr
 		return func(to Subscription, sub message.Subscriber) { add(s.router, to.Consumer, to.Topic, sub, handle) }
 	}
 	switch consumer {
-	case "payments": // directly: nothing is ahead of the shipping that follows
+	case "payments": // directly: shipping waits for the payment
 		return each(s.consumer.AddHandler, capturePayment)
-	case "inventory": // directly: it fails often, and would fail its batch each time
+	case "inventory": // directly: the handler fails often, and would fail its whole batch each time
 		return each(s.consumer.AddHandler, reserveStock)
-	case "shipping": // in batches: it is a small write, and the commit is what it waits for
+	case "shipping": // in batches: the write is small, so most of the time is spent in the commit
 		return each(s.consumer.AddHandlerInBatches, ship)
-	case "revenue": // all of a batch: its writes are one statement
+	case "revenue": // one call for a batch: one statement writes all rows
 		return func(to Subscription, sub message.Subscriber) {
 			s.consumer.AddBatchHandler(s.router, to.Consumer, to.Topic, sub, s.hookedBatch(consumer, book))
 		}
-	case "notifications": // durably: the provider is slow, and the broker's queue is not to grow meanwhile
+	case "notifications": // durably: the mail provider is slow, and the broker's queue should not grow meanwhile
 		return each(s.consumer.AddHandler, s.notify)
-	case "history": // in the order of each order's key: that is what a history is
+	case "history": // in the order of each order's key: a history must be in order
 		return each(s.ordered.AddHandler, record)
-	case "tracking": // the newest version: a message has the whole state, so an older one is of no use
+	case "tracking": // the newest version: each message has the whole state, so older messages are useless
 		return each(s.newest.AddHandler, track)
 	}
 	panic("service: no handler of " + consumer)
 }
 
-// addHandler is a method of once.Consumer.
+// addHandler is the type of [once.Consumer.AddHandler].
 type addHandler func(
 	router *message.Router, consumer, topic string, sub message.Subscriber, handle once.HandlerFunc,
 ) *message.Handler
 
-// addConsumers subscribes every consumer. When it returns their queues are
-// there: an event that finds no queue would have to wait.
+// addConsumers adds every consumer to the router and creates its queue. The
+// broker refuses an event that no queue receives, so the queues must exist
+// before the first event is sent.
 func (s *Service) addConsumers() error {
 	for _, to := range Subscriptions() {
 		subscriber, err := s.transport.Subscriber(to)
 		if err != nil {
 			return fmt.Errorf("service: subscribe %s to %s: %w", to.Consumer, to.Topic, err)
 		}
-		s.adds(to.Consumer)(to, subscriber)
+		s.adder(to.Consumer)(to, subscriber)
 	}
 	return nil
 }

@@ -10,15 +10,15 @@ import (
 
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
-	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/examples/orders/internal/testenv"
 	"github.com/watermill-once/once/oncetest"
 )
 
-// Every consumer takes messages that come twice, at once, out of order, and
-// after each failure that there can be in its transaction.
+// Every consumer is safe when messages come twice, at the same time, out of order,
+// and after a failure at any statement of its transaction.
 func TestConsumersAreSafe(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) (Database, error){
-		"postgres": func(t *testing.T) (Database, error) { return Postgres(testkit.Postgres(t).DSN, "shop") },
+		"postgres": func(t *testing.T) (Database, error) { return Postgres(testenv.Postgres(t), "shop") },
 		"sqlite":   func(t *testing.T) (Database, error) { return SQLite(filepath.Join(t.TempDir(), "orders.db")) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestConsumersAreSafe(t *testing.T) {
 						DB:       pool,
 						Handler:  c.handle,
 						Messages: c.messages,
-						Reset:    emptied,
+						Reset:    reset,
 						Ignore:   []string{"captured_at", "reserved_at", "shipped_at", "written_at", "entry"},
 						Dedup:    dedup.Config{Schema: database.Tables, Consumer: consumer},
 					})
@@ -55,7 +55,8 @@ func TestConsumersAreSafe(t *testing.T) {
 	}
 }
 
-// placedOrders share an item, so that their handlers meet at its stock.
+// placedOrders returns two orders with a common item, so that their handlers
+// update the same row of the stock.
 func placedOrders(t *testing.T) []*message.Message {
 	t.Helper()
 	return messages(t, TopicOrdersPlaced,
@@ -99,8 +100,8 @@ func messages[E event](t *testing.T, topic string, events ...E) []*message.Messa
 	return all
 }
 
-// emptied is how the messages find the tables, with some stock reserved.
-func emptied(ctx context.Context, db *sql.DB) error {
+// reset empties the tables and reserves some stock.
+func reset(ctx context.Context, db *sql.DB) error {
 	_, err := db.ExecContext(ctx, `
 		DELETE FROM payments; DELETE FROM reservations; DELETE FROM shipments; DELETE FROM stock; DELETE FROM history;
 		INSERT INTO stock (sku, reserved) VALUES ('tea', 40)`)

@@ -4,100 +4,60 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	_ "embed"
-	"errors"
 	"fmt"
-	"net/url"
 
-	"github.com/lib/pq"
-	"modernc.org/sqlite"
-
-	"github.com/watermill-once/once/lazytx"
 	"github.com/watermill-once/once/schema"
 )
 
-// Database is where the service keeps everything. It opens pools of
-// connections, because work that shares one can starve: handlers that hold
-// every connection would keep the forwarder from renewing its lease.
+// Database is the service's database, made by [Postgres] or [SQLite]. It opens
+// several pools of connections, because kinds of work that share one pool can
+// starve each other: handlers that use every connection would keep the forwarder
+// from renewing its lease.
 type Database struct {
-	// Tables says in which kind of database, and in which schema of it, the
-	// tables are: the library's and ours.
+	// Tables says which kind of database this is, and which schema has the
+	// library's tables and the service's.
 	Tables schema.Config
 
-	connector driver.Connector
+	connector  driver.Connector
+	statements string // that create the service's tables
+	mostOpen   int    // connections of one pool; 0 for no limit
+
+	// lock makes a transaction wait for others that create tables.
+	lock string
+
+	// limitWait makes a transaction give up waiting for a lock, and lockTimeout
+	// reports whether it has. Both are nil where the database has one timeout for
+	// all connections.
+	limitWait   func(milliseconds int64) string
+	lockTimeout func(err error) bool
 }
 
-// SQLite returns the database in a file. Transactions take the write lock when
-// they begin, and wait for it: with SQLite there is one writer at a time.
-func SQLite(path string) (Database, error) {
-	dsn := url.URL{Scheme: "file", OmitHost: true, Path: path, RawQuery: "_txlock=immediate&_time_format=sqlite" +
-		"&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)"}
-	connector, err := sqlite.NewConnector(dsn.String())
-	if err != nil {
-		return Database{}, fmt.Errorf("service: open %s: %w", path, err)
-	}
-	return Database{Tables: schema.Config{Dialect: schema.SQLite}, connector: connector}, nil
-}
-
-// Postgres returns the database that dsn, a URL or key=value pairs, leads to.
-// All tables are in the schema of that name, which need not exist.
-func Postgres(dsn, schemaName string) (Database, error) {
-	tables := schema.Config{Dialect: schema.PostgreSQL, Schema: schemaName}
-	if err := tables.Validate(); err != nil {
-		return Database{}, err
-	}
-	config, err := pq.NewConfig(dsn)
-	if err != nil {
-		// What the parser says can quote the password.
-		return Database{}, errors.New("service: the DSN of PostgreSQL cannot be read: it must be a URL or key=value pairs")
-	}
-	if config.Runtime == nil {
-		config.Runtime = map[string]string{}
-	}
-	config.Runtime["search_path"] = `"` + schemaName + `"` // validated: no quotes in it
-	connector, err := pq.NewConnectorConfig(config)
-	if err != nil {
-		return Database{}, fmt.Errorf("service: %w", err)
-	}
-	return Database{Tables: tables, connector: lazytx.Connector(connector)}, nil
-}
-
-// Pool opens a pool of at most so many connections. None is made before it is
-// needed. With SQLite it is one: there is one writer at a time anyway, and who
-// waits for a connection is woken, while who waits for SQLite's lock sleeps.
-func (d Database) Pool(most int) *sql.DB {
-	if d.Tables.Dialect == schema.SQLite {
-		most = 1
+// Pool opens a pool of at most size connections. A connection is made when it is
+// needed first.
+func (d Database) Pool(size int) *sql.DB {
+	if d.mostOpen > 0 {
+		size = min(size, d.mostOpen)
 	}
 	pool := sql.OpenDB(d.connector)
-	pool.SetMaxOpenConns(most)
-	pool.SetMaxIdleConns(most)
+	pool.SetMaxOpenConns(size)
+	pool.SetMaxIdleConns(size)
 	return pool
 }
 
-//go:embed tables_postgres.sql
-var postgresTables string
-
-//go:embed tables_sqlite.sql
-var sqliteTables string
-
-// Migrate creates what tables are missing, the library's and ours. Any number
-// of instances may call it at once: one works, the others wait for it.
+// Migrate creates the library's tables and the service's, as far as they are
+// missing. Several instances may call it at the same time: one of them works,
+// and the others wait.
 func (d Database) Migrate(ctx context.Context) error {
 	pool := d.Pool(1)
 	defer pool.Close()
 	if err := schema.Up(ctx, pool, d.Tables); err != nil {
 		return err
 	}
-	if d.Tables.Dialect == schema.SQLite {
-		return d.Apply(ctx, sqliteTables)
-	}
-	return d.Apply(ctx, postgresTables)
+	return d.Apply(ctx, d.statements)
 }
 
-// Apply runs statements that can be run again, such as CREATE TABLE IF NOT
-// EXISTS, in one transaction. The lock is what lets many call it at once: they
-// would collide in PostgreSQL's catalogue in spite of IF NOT EXISTS.
+// Apply runs statements in one transaction. They must be repeatable, such as
+// CREATE TABLE IF NOT EXISTS. Several instances may call Apply at the same time.
 func (d Database) Apply(ctx context.Context, statements string) error {
 	pool := d.Pool(1)
 	defer pool.Close()
@@ -105,9 +65,9 @@ func (d Database) Apply(ctx context.Context, statements string) error {
 	if err != nil {
 		return fmt.Errorf("service: create tables: %w", err)
 	}
-	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-	if d.Tables.Dialect == schema.PostgreSQL {
-		if _, err := tx.ExecContext(ctx, `SELECT pg_advisory_xact_lock(hashtext('orders service: tables'))`); err != nil {
+	defer func() { _ = tx.Rollback() }() // does nothing after the commit
+	if d.lock != "" {
+		if _, err := tx.ExecContext(ctx, d.lock); err != nil {
 			return fmt.Errorf("service: create tables: %w", err)
 		}
 	}

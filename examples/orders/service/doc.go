@@ -1,5 +1,5 @@
-// Package service is an order service to copy: orders come in over HTTP, their
-// events leave through the outbox, and seven consumers do their part once.
+// Package service is an order service to copy. Orders arrive over HTTP, their
+// events leave through the outbox, and seven consumers handle each event once.
 //
 //	POST /orders ── one transaction: idempotency key, order, lines, events
 //	                    │ forwarder
@@ -7,8 +7,8 @@
 //	                              │                  │ forwarder
 //	                              │            payments.captured ─── shipping, revenue, notifications
 //	                              └─ inventory
-//	              orders.changed ─── history, tracking; payments and shipping publish it too
+//	              orders.changed ─── history, tracking; payments and shipping publish this topic too
 //
-// [New] puts it together, [Service.Run] starts it and stops it in order.
-// [Subscriptions] are the consumers, each set up as its work wants it.
+// [New] builds the service. [Service.Run] starts its parts and stops them in
+// order. [Subscriptions] lists the consumers.
 package service

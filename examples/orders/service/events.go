@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// What the service publishes.
+// The topics that the service publishes to.
 const (
 	TopicOrdersPlaced     = "orders.placed"
 	TopicPaymentsCaptured = "payments.captured"
@@ -37,7 +37,7 @@ type PaymentCaptured struct {
 	Amount   int64  `json:"amount"`
 }
 
-// OrderChanged is the event of [TopicOrdersChanged]: what has become of an order.
+// OrderChanged is the event of [TopicOrdersChanged]: the order has a new status.
 type OrderChanged struct {
 	OrderID string `json:"order_id"`
 	Shop    string `json:"shop"`
@@ -45,7 +45,7 @@ type OrderChanged struct {
 	Status  string `json:"status"`
 }
 
-// The versions of an order.
+// The versions of an order. Each version is a status.
 const (
 	placed = iota + 1
 	paid
@@ -54,7 +54,7 @@ const (
 
 var statuses = map[int64]string{placed: "placed", paid: "paid", shipped: "shipped"}
 
-// changed returns the event that an order has come to a version.
+// changed returns the event that an order has reached a version.
 func changed(e event, version int64) (*message.Message, error) {
 	shop, order := e.order()
 	msg, err := newMessage(TopicOrdersChanged, version,
@@ -62,11 +62,11 @@ func changed(e event, version int64) (*message.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	msg.UUID += "." + statuses[version] // each is an event of its own
+	msg.UUID += "." + statuses[version] // each version is a different event
 	return msg, nil
 }
 
-// event is what the events have in common.
+// event is an event about one order.
 type event interface {
 	order() (shop, id string)
 }
@@ -75,9 +75,9 @@ func (e OrderPlaced) order() (shop, id string)     { return e.Shop, e.OrderID }
 func (e PaymentCaptured) order() (shop, id string) { return e.Shop, e.OrderID }
 func (e OrderChanged) order() (shop, id string)    { return e.Shop, e.OrderID }
 
-// newMessage makes an event a message. Its id is that of the order and the kind
-// of event, so that it is the same however often it is made; the order is also
-// the ordering key, so that its events leave in order.
+// newMessage returns the message of an event. The message id consists of the
+// order id and kind, so the same event has the same id each time it is made. The
+// order id is also the ordering key, so the events of an order are sent in order.
 func newMessage(kind string, version int64, e event) (*message.Message, error) {
 	payload, err := json.Marshal(e)
 	if err != nil {
@@ -92,8 +92,9 @@ func newMessage(kind string, version int64, e event) (*message.Message, error) {
 	return msg, nil
 }
 
-// decode reads an event. One that cannot be read will not be better at the next
-// attempt. Fields that are not known are fine: they come from newer versions.
+// decode returns the event in a message. It returns a permanent error if the
+// message is malformed, because another attempt would fail as well. It ignores
+// unknown fields: a newer version of the publisher may send them.
 func decode[E event](msg *message.Message) (E, error) {
 	var e E
 	if err := json.Unmarshal(msg.Payload, &e); err != nil {

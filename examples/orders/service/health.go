@@ -7,46 +7,56 @@ import (
 	"time"
 )
 
-// health is what Run knows about the parts. It ends when one of them does.
+// health says which parts of the service run. [Service.Run] maintains it.
 type health struct {
 	consumers atomic.Bool
 	forwarder atomic.Bool
 	stopping  atomic.Bool
 }
 
-// live says that the process works. It asks nobody: a process that is started
-// anew does not mend a database.
+// live reports that the process works. It does not check the database: restarting
+// this process would not repair the database.
 func (s *Service) live(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, "application/json", map[string]string{"status": "ok"})
 }
 
-// ready says whether to send orders here: the database can be reached, and
-// consumers and forwarder run.
+// ready reports whether this instance can take orders: it can reach the database,
+// and its consumers and its forwarder run.
 func (s *Service) ready(w http.ResponseWriter, r *http.Request) {
-	checks := map[string]string{
-		"database":  s.databaseProblem(r.Context()),
+	ok, checks := s.checks(r.Context())
+	status, summary := http.StatusOK, "ok"
+	if !ok {
+		status, summary = http.StatusServiceUnavailable, "unavailable"
+	}
+	writeJSON(w, status, "application/json", map[string]any{"status": summary, "checks": checks})
+}
+
+// checks returns the state of each part, and whether all of them are "ok".
+func (s *Service) checks(ctx context.Context) (ok bool, checks map[string]string) {
+	checks = map[string]string{
+		"database":  s.databaseProblem(ctx),
 		"consumers": notRunning(&s.health.consumers),
 		"forwarder": notRunning(&s.health.forwarder),
 	}
 	if s.health.stopping.Load() {
 		checks["service"] = "stopping"
 	}
-	status, summary := http.StatusOK, "ok"
-	for part, trouble := range checks {
-		if trouble == "" {
+	ok = true
+	for part, problem := range checks {
+		if problem == "" {
 			checks[part] = "ok"
 			continue
 		}
-		status, summary = http.StatusServiceUnavailable, "unavailable"
+		ok = false
 	}
-	writeJSON(w, status, "application/json", map[string]any{"status": summary, "checks": checks})
+	return ok, checks
 }
 
 func (s *Service) databaseProblem(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if err := s.requests.PingContext(ctx); err != nil {
-		s.logger.Error("The database cannot be reached", "error", err)
+		s.logger.Error("Database cannot be reached", "error", err)
 		return "cannot be reached"
 	}
 	return ""

@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once/outbox"
 )
@@ -18,19 +21,24 @@ import (
 const (
 	maxBody        = 64 << 10
 	requestTimeout = 10 * time.Second
+
+	tracerName = "orders/service"
 )
 
 // Handler returns the service's HTTP interface.
 func (s *Service) Handler() http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", s.getPage)
 	mux.HandleFunc("POST /orders", s.postOrder)
 	mux.HandleFunc("GET /orders/{id}", s.getOrder)
 	mux.HandleFunc("GET /health/live", s.live)
 	mux.HandleFunc("GET /health/ready", s.ready)
+	mux.Handle("GET /metrics", s.metrics)
 	return mux
 }
 
-// newServer bounds everything that a client could keep us waiting with.
+// newServer returns a server with a time limit for everything that a client can
+// delay.
 func newServer(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           handler,
@@ -45,6 +53,11 @@ func newServer(handler http.Handler) *http.Server {
 func (s *Service) postOrder(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
+	// The outbox stores the trace with the events, so the spans of the consumers
+	// belong to the trace of the request.
+	ctx, span := otel.Tracer(tracerName).Start(propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header)),
+		"POST /orders", trace.WithSpanKind(trace.SpanKindServer))
+	defer span.End()
 
 	key := r.Header.Get("Idempotency-Key")
 	if reason := keyProblem(key); reason != "" {
@@ -77,10 +90,10 @@ func (s *Service) postOrder(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Idempotency-Replayed", "true")
 	}
 	w.WriteHeader(a.Status)
-	_, _ = w.Write(a.Body) // a client that has gone asks again, with its key
+	_, _ = w.Write(a.Body) // fails only if the client has closed the connection; it can ask again with its key
 }
 
-// placeProblem is the answer when an order could not be placed.
+// placeProblem returns the response when an order could not be placed.
 func (s *Service) placeProblem(r *http.Request, err error) problem {
 	switch {
 	case errors.Is(err, errKeyReused):
@@ -91,19 +104,20 @@ func (s *Service) placeProblem(r *http.Request, err error) problem {
 			Detail: "a request with this Idempotency-Key is under way",
 		}
 	case errors.Is(err, outbox.ErrCommitUnknown):
-		// It was placed, or it was not. The key knows.
-		s.logger.Error("The outcome of a commit is unknown", "error", err)
+		// The order was placed or not. A request with the same key finds out.
+		s.logger.Error("Commit of an order has an unknown outcome", "error", err)
 		return problem{
 			Status: http.StatusServiceUnavailable, RetryAfter: time.Second,
 			Detail: "the order may have been placed: ask again with the same Idempotency-Key",
 		}
 	}
-	s.log(r, "An order could not be placed", err)
+	s.logFailure(r, "Placing an order failed", err)
 	return unavailable
 }
 
-// log logs why a request failed; that the client has gone is nobody's fault.
-func (s *Service) log(r *http.Request, what string, err error) {
+// logFailure logs why a request failed. The level is info if the client has
+// closed the connection.
+func (s *Service) logFailure(r *http.Request, what string, err error) {
 	level := slog.LevelError
 	if r.Context().Err() != nil {
 		level = slog.LevelInfo
@@ -124,7 +138,7 @@ func (s *Service) getOrder(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, sql.ErrNoRows):
 		noSuchOrder.write(w)
 	case err != nil:
-		s.log(r, "An order could not be read", err)
+		s.logFailure(r, "Reading an order failed", err)
 		unavailable.write(w)
 	default:
 		writeJSON(w, http.StatusOK, "application/json", d)
@@ -134,5 +148,5 @@ func (s *Service) getOrder(w http.ResponseWriter, r *http.Request) {
 func writeJSON(w http.ResponseWriter, status int, contentType string, value any) {
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(value) // our own types encode; a client that has gone asks again
+	_ = json.NewEncoder(w).Encode(value) // fails only if the client has closed the connection: our own types can be encoded
 }

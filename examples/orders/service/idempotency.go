@@ -7,39 +7,36 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-
-	"github.com/lib/pq"
-
-	"github.com/watermill-once/once/schema"
 )
 
-// idempotentRequest is a request that a client may repeat until it has heard
-// the answer, without anything being done twice.
+// idempotentRequest is a request that a client may repeat until it gets the
+// answer. The order is placed once.
 type idempotentRequest struct {
-	key    string // "" if the client sent none: then each request is a new one
+	key    string // "" if the client sent none; then every request is new
 	digest [sha256.Size]byte
 }
 
-// answer is what was said to a client.
+// answer is the response to a client.
 type answer struct {
 	Status   int
 	Location string
 	Body     []byte
-	Repeated bool // it was said before
+	Repeated bool // an earlier request got the same answer
 }
 
 var (
-	// errKeyReused: the key came with another body before.
+	// errKeyReused says that an earlier request had this key and another body.
 	errKeyReused = errors.New("service: the idempotency key was used for another request")
 
-	// errKeyBusy: the first request with the key has not ended yet.
+	// errKeyBusy says that an earlier request with this key has not ended yet.
 	errKeyBusy = errors.New("service: a request with this idempotency key is under way")
 )
 
-// claim enters the answer that will be given under the key into the
-// transaction. If the key was used before it returns the answer from then. The
-// primary key has requests at the same time wait for each other: the second
-// finds the first one's answer, or takes over if it was rolled back.
+// claim stores the answer under the request's key, in the transaction that
+// places the order. If an earlier request used the key, claim returns the answer
+// to that request and found is true. The primary key makes requests at the same
+// time wait for each other: the second one finds the first one's answer, or
+// stores its own if the first one was rolled back.
 func (r idempotentRequest) claim(ctx context.Context, tx *sql.Tx, a answer) (earlier answer, found bool, err error) {
 	if r.key == "" {
 		return answer{}, false, nil
@@ -49,7 +46,7 @@ func (r idempotentRequest) claim(ctx context.Context, tx *sql.Tx, a answer) (ear
 		 ON CONFLICT (key) DO NOTHING`,
 		r.key, r.digest[:], a.Status, a.Location, a.Body)
 	if err != nil {
-		return answer{}, false, keyError(err)
+		return answer{}, false, fmt.Errorf("service: store the idempotency key: %w", err)
 	}
 	if inserted, err := result.RowsAffected(); err != nil || inserted == 1 {
 		return answer{}, false, err
@@ -67,27 +64,27 @@ func (r idempotentRequest) claim(ctx context.Context, tx *sql.Tx, a answer) (ear
 	return earlier, true, nil
 }
 
-// limitWaiting bounds how long the transaction waits for another one with the
-// same key. SQLite has its busy_timeout.
-func (s *Service) limitWaiting(ctx context.Context, tx *sql.Tx) error {
-	if s.database.Tables.Dialect == schema.SQLite {
+// limitWait bounds how long the transaction waits for another one that has the
+// same key. SQLite's busy_timeout bounds it already.
+func (s *Service) limitWait(ctx context.Context, tx *sql.Tx) error {
+	if s.database.limitWait == nil {
 		return nil
 	}
-	if _, err := tx.ExecContext(ctx, fmt.Sprintf(`SET LOCAL lock_timeout = %d`, s.keyTimeout.Milliseconds())); err != nil {
-		return fmt.Errorf("service: limit waiting: %w", err)
+	if _, err := tx.ExecContext(ctx, s.database.limitWait(s.keyTimeout.Milliseconds())); err != nil {
+		return fmt.Errorf("service: set the lock timeout: %w", err)
 	}
 	return nil
 }
 
-func keyError(err error) error {
-	var refused *pq.Error
-	if errors.As(err, &refused) && refused.Code == "55P03" { // lock_not_available
+// keyError returns errKeyBusy in place of a lock timeout.
+func (s *Service) keyError(err error) error {
+	if s.database.lockTimeout != nil && s.database.lockTimeout(err) {
 		return errKeyBusy
 	}
-	return fmt.Errorf("service: enter the idempotency key: %w", err)
+	return err
 }
 
-// keyProblem says what is wrong with an Idempotency-Key.
+// keyProblem says why an Idempotency-Key is not valid; "" if it is.
 func keyProblem(key string) string {
 	switch {
 	case len(key) > 255:

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watermill-once/once/examples/orders/internal/testenv"
 	"github.com/watermill-once/once/examples/orders/service"
-	"github.com/watermill-once/once/internal/testkit"
 )
 
 func TestSameKeySameAnswer(t *testing.T) {
@@ -48,8 +48,8 @@ func TestWithoutAKeyEachRequestIsAnOrder(t *testing.T) {
 	}
 }
 
-// Of many requests at once under one key one places the order, and all get its
-// answer.
+// Of many requests at the same time with one key, one places the order. All of
+// them get the same answer.
 func TestManyAtOnceUnderOneKey(t *testing.T) {
 	each(t, func(t *testing.T, database service.Database) {
 		r := start(t, database)
@@ -74,10 +74,10 @@ func TestManyAtOnceUnderOneKey(t *testing.T) {
 	})
 }
 
-// While the first request is under way for too long the second is told so; when
-// the first has failed, the key is free.
-func TestKeyOfARequestUnderWay(t *testing.T) {
-	r := start(t, postgres(t, testkit.Postgres(t).DSN), func(c *service.Config) { c.KeyTimeout = 50 * time.Millisecond })
+// A request gets 409 if an earlier one with the same key takes too long. If the
+// earlier one is rolled back, the key is free.
+func TestKeyOfARunningRequest(t *testing.T) {
+	r := start(t, postgres(t, testenv.Postgres(t)), func(c *service.Config) { c.KeyTimeout = 50 * time.Millisecond })
 	tx, err := r.db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)

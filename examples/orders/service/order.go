@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// NewOrder is what a client asks for.
+// NewOrder is the body of a request to place an order.
 type NewOrder struct {
 	Shop     string `json:"shop"`
 	Customer string `json:"customer"`
@@ -16,14 +16,14 @@ type NewOrder struct {
 	Lines    []Line `json:"lines"`
 }
 
-// Line is one kind of thing in an order.
+// Line is one item of an order.
 type Line struct {
 	SKU       string `json:"sku"`
 	Quantity  int64  `json:"quantity"`
 	UnitPrice int64  `json:"unit_price"` // in the currency's smallest unit
 }
 
-// Order is an order as clients see it.
+// Order is an order in a response.
 type Order struct {
 	ID string `json:"id"`
 	NewOrder
@@ -32,7 +32,7 @@ type Order struct {
 	PlacedAt time.Time `json:"placed_at"`
 }
 
-// Bounds, with which a total cannot overflow.
+// Limits of an order. Within them, the total fits into an int64.
 const (
 	maxName      = 200 // characters
 	maxSKU       = 64
@@ -41,13 +41,13 @@ const (
 	maxUnitPrice = 1_000_000_000
 )
 
-// FieldError says what is wrong with one field of a request.
+// FieldError says why one field of a request is not valid.
 type FieldError struct {
 	Field  string `json:"field"`
 	Reason string `json:"reason"`
 }
 
-// validate reports everything that is wrong, at once.
+// validate returns an error for each field that is not valid.
 func (o NewOrder) validate() []FieldError {
 	var errs []FieldError
 	check := func(field, reason string) {
@@ -73,7 +73,7 @@ func (o NewOrder) validate() []FieldError {
 	return errs
 }
 
-// total is in the currency's smallest unit.
+// total returns the sum of all lines, in the currency's smallest unit.
 func (o NewOrder) total() int64 {
 	var total int64
 	for _, line := range o.Lines {
@@ -82,7 +82,8 @@ func (o NewOrder) total() int64 {
 	return total
 }
 
-// textProblem refuses what people cannot read and PostgreSQL cannot store.
+// textProblem says why a text is not valid; "" if it is. PostgreSQL cannot store
+// NUL, and people cannot read other control characters.
 func textProblem(text string, most int) string {
 	switch {
 	case strings.TrimSpace(text) == "":
@@ -95,6 +96,7 @@ func textProblem(text string, most int) string {
 	return ""
 }
 
+// rangeProblem says why n is not valid; "" if it is.
 func rangeProblem(n, least, most int64) string {
 	if n < least || n > most {
 		return fmt.Sprintf("must be %d to %d, not %d", least, most, n)

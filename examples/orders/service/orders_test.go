@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watermill-once/once/examples/orders/internal/testenv"
 	"github.com/watermill-once/once/examples/orders/service"
-	"github.com/watermill-once/once/internal/testkit"
 )
 
-// An order is paid, reserved, shipped and told of, once.
+// An order is paid, reserved and shipped once, and its customer gets one mail.
 func TestOrder(t *testing.T) {
 	each(t, func(t *testing.T, database service.Database) {
 		r := start(t, database)
@@ -19,16 +19,16 @@ func TestOrder(t *testing.T) {
 			t.Fatalf("%+v", got)
 		}
 		id := strings.TrimPrefix(got.header.Get("Location"), "/orders/")
-		testkit.Eventually(t, time.Minute, "everybody has done their part", func() bool {
+		testenv.Eventually(t, time.Minute, "all consumers have handled the order", func() bool {
 			d := r.details(id)
 			return d.Payment == "captured" && d.Reservation == "reserved" && d.Shipment == "shipped" &&
-				r.count("once_outbox") == 0 && r.count("once_parked") == 0 // a durable consumer's too
+				r.count("once_outbox") == 0 && r.count("once_parked") == 0 // including the messages of the durable consumer
 		})
 		d := r.details(id)
 		if d.Customer != "Ada" || d.Total != 1290 || len(d.Lines) != 2 || d.Lines[1].SKU != "cake" || time.Since(d.PlacedAt).Abs() > time.Minute {
 			t.Errorf("%+v", d)
 		}
-		if err := r.stop(); err != nil { // then everything has been written
+		if err := r.stop(); err != nil { // after the stop, nothing changes any more
 			t.Fatal(err)
 		}
 		for _, table := range []string{"payments", "reservations", "shipments"} {
@@ -43,8 +43,8 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// Every request that cannot be an order is refused with its reason, and leaves
-// nothing behind.
+// Every request that is not a valid order is refused with the reason, and writes
+// nothing.
 func TestRefusals(t *testing.T) {
 	r := start(t, sqlite(t))
 	line := func(l string) string {
@@ -110,9 +110,9 @@ func TestNoSuchOrder(t *testing.T) {
 	})
 }
 
-// The order and its event are one transaction: an order that cannot be told of
-// is not placed.
-func TestOrderAndEventAreOne(t *testing.T) {
+// The order and its events are one transaction: if the events cannot be stored,
+// the order is not placed.
+func TestOrderAndEventsAreOneTransaction(t *testing.T) {
 	each(t, func(t *testing.T, database service.Database) {
 		r := start(t, database)
 		r.exec(`ALTER TABLE once_outbox RENAME TO elsewhere`)

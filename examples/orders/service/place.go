@@ -14,9 +14,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// place takes an order: the idempotency key, the order and its event are one
-// transaction, so all of them are there afterwards, or none. It returns the
-// answer for the client, which is an earlier one if the key was used before.
+// place writes the idempotency key, the order and its events in one transaction:
+// all of them are committed, or none is. It returns the answer to the client. If
+// an earlier request used the key, that is the answer to the earlier request.
 func (s *Service) place(ctx context.Context, r idempotentRequest, wanted NewOrder) (answer, error) {
 	order, fresh, err := newOrder(wanted)
 	if err != nil {
@@ -24,12 +24,12 @@ func (s *Service) place(ctx context.Context, r idempotentRequest, wanted NewOrde
 	}
 	given := fresh
 	err = s.box.InTx(ctx, s.requests, func(tx *sql.Tx, events message.Publisher) error {
-		if err := s.limitWaiting(ctx, tx); err != nil {
+		if err := s.limitWait(ctx, tx); err != nil {
 			return err
 		}
 		earlier, found, err := r.claim(ctx, tx, fresh)
 		if err != nil {
-			return err
+			return s.keyError(err)
 		}
 		if found {
 			given = earlier
@@ -46,7 +46,7 @@ func (s *Service) place(ctx context.Context, r idempotentRequest, wanted NewOrde
 	return given, err
 }
 
-// publishPlaced publishes what there is to say of a new order.
+// publishPlaced publishes the events of a new order.
 func publishPlaced(events message.Publisher, e OrderPlaced) error {
 	msg, err := newMessage(TopicOrdersPlaced, placed, e)
 	if err != nil {
@@ -59,15 +59,15 @@ func publishPlaced(events message.Publisher, e OrderPlaced) error {
 	return errors.Join(events.Publish(TopicOrdersPlaced, msg), events.Publish(TopicOrdersChanged, status))
 }
 
-// newOrder makes a wanted order one, and the answer that says so.
+// newOrder returns the order for a request, and the answer to the client.
 func newOrder(wanted NewOrder) (Order, answer, error) {
-	id, err := uuid.NewV7() // in order of time, which the indexes like
+	id, err := uuid.NewV7() // ascends with time, which keeps inserts into the indexes fast
 	if err != nil {
 		return Order{}, answer{}, fmt.Errorf("service: new id: %w", err)
 	}
 	order := Order{
 		ID: id.String(), NewOrder: wanted, Total: wanted.total(),
-		PlacedAt: time.Now().UTC().Truncate(time.Microsecond), // what PostgreSQL keeps
+		PlacedAt: time.Now().UTC().Truncate(time.Microsecond), // the precision of PostgreSQL
 	}
 	body, err := json.Marshal(order)
 	if err != nil {

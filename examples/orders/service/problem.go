@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// problem is an answer that is no success, in the form of RFC 9457.
+// problem is the response to a request that failed, in the form of RFC 9457.
 type problem struct {
 	Title      string        `json:"title"`
 	Status     int           `json:"status"`
@@ -17,7 +17,7 @@ type problem struct {
 
 var noSuchOrder = problem{Status: http.StatusNotFound, Detail: "there is no such order"}
 
-// unavailable says nothing about why: that is in the log.
+// unavailable does not say why the request failed. The log does.
 var unavailable = problem{
 	Status: http.StatusServiceUnavailable, RetryAfter: time.Second,
 	Detail: "try again, with the same Idempotency-Key",

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Details is an order with what has become of it.
+// Details is an order with its current state.
 type Details struct {
 	Order
 
@@ -15,9 +15,9 @@ type Details struct {
 	Shipment    string `json:"shipment"`    // "pending" or "shipped"
 }
 
-// details reads an order; the error is sql.ErrNoRows if there is none. Both
-// queries are one transaction: a single statement with arguments outside of one
-// is not safe behind a pooler that shares connections.
+// details reads an order. The error is sql.ErrNoRows if the order does not exist.
+// Both queries run in one transaction: behind a pooler that shares connections, a
+// statement with arguments is not safe outside a transaction.
 func (s *Service) details(ctx context.Context, id string) (Details, error) {
 	tx, err := s.requests.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {

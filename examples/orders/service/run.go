@@ -9,11 +9,11 @@ import (
 	"sync"
 )
 
-// Run serves until ctx ends or a part of the service does, and then stops
-// everything. It may be called once. When it returns all goroutines have ended
-// and all connections are closed.
+// Run serves until ctx ends or a part of the service fails. Then it stops all
+// parts. It may be called once. When it returns, all goroutines have ended and
+// all connections are closed.
 func (s *Service) Run(ctx context.Context, listener net.Listener) error {
-	defer listener.Close() // by the server, unless that never ran
+	defer listener.Close() // the server closes it as well, if it ran
 	server := newServer(s.Handler())
 
 	var running sync.WaitGroup
@@ -27,14 +27,14 @@ func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 			failed <- fmt.Errorf("service: %s: %w", name, err)
 		})
 	}
-	// The parts do not see the end of ctx, because they are to be stopped one
-	// after the other.
+	// The parts do not see the end of ctx, because stop stops them one after the
+	// other.
 	parts := context.WithoutCancel(ctx)
 	consuming, abandon := context.WithCancel(parts)
 	defer abandon()
 
-	// Consumers first, so that what is forwarded finds them; clients last, when
-	// everything is there to serve them.
+	// Start the consumers first, so that they run when the first event is sent.
+	// Start HTTP last, when every other part runs.
 	consumed := make(chan struct{})
 	start("consumers", func() error {
 		defer close(consumed)
@@ -57,11 +57,12 @@ func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 	return err
 }
 
-// errEnded is the error of a part that ended without one before it was stopped.
+// errEnded is the error of a part that ended before it was stopped, and returned
+// no error.
 var errEnded = errors.New("ended by itself")
 
-// awaitConsumers waits until all are subscribed, or until ctx has ended and
-// subscribing was abandoned.
+// awaitConsumers waits until all consumers have subscribed. If ctx ends first, it
+// calls abandon and waits until subscribing has ended.
 func (s *Service) awaitConsumers(ctx context.Context, abandon func(), failed <-chan error) error {
 	defer context.AfterFunc(ctx, abandon)()
 	select {
@@ -76,37 +77,38 @@ func (s *Service) awaitConsumers(ctx context.Context, abandon func(), failed <-c
 	}
 }
 
+// awaitForwarder waits until the forwarder runs, or until ctx ends.
 func (s *Service) awaitForwarder(ctx context.Context, failed <-chan error) error {
 	select {
 	case <-s.forwarder.Running():
 		s.health.forwarder.Store(true)
 		return nil
-	case <-ctx.Done(): // the database cannot be reached, and we need not wait
+	case <-ctx.Done(): // the forwarder may be waiting for the database
 		return nil
 	case err := <-failed:
 		return err
 	}
 }
 
-// stop ends the parts in the order in which work flows, so that each can hand
-// on what it has to one that still works:
+// stop stops the parts in this order, so that each part can still use the later
+// ones:
 //
-//  1. HTTP: no new orders; requests under way are answered.
-//  2. The consumers: what is in hand is finished, what it produced is in the
-//     outbox. What is not in hand stays where it is.
-//  3. The forwarder: what it sent is confirmed and deleted. The rest stays in
-//     the outbox, for the next start or another instance.
-//  4. The publisher and the connections to the broker.
-//  5. The database, which all of them needed.
+//  1. HTTP accepts no new orders, and answers the requests that have begun.
+//  2. The consumers finish the messages that they are handling. The events of
+//     these messages are in the outbox. Other messages stay in their queues.
+//  3. The forwarder waits for the confirms of the events that it has sent. The
+//     other events stay in the outbox, for the next start or another instance.
+//  4. The publisher and the connections to the broker are closed.
+//  5. The connections to the database are closed.
 //
-// Each of the first three has s.stopTimeout. What is not finished by then is
-// undone, and done again after the next start.
+// Each of the first three may take s.stopTimeout. Work that is not finished by
+// then is rolled back, and repeated after the next start.
 func (s *Service) stop(ctx context.Context, server *http.Server, consumed <-chan struct{}) error {
 	s.health.stopping.Store(true)
 	ctx, cancel := context.WithTimeout(ctx, s.stopTimeout)
 	defer cancel()
 	err := server.Shutdown(ctx)
-	if err != nil { // requests are still under way: cut them off
+	if err != nil { // some requests have not ended: close their connections
 		err = errors.Join(fmt.Errorf("service: stop http: %w", err), server.Close())
 	}
 	return errors.Join(err,
@@ -115,8 +117,8 @@ func (s *Service) stop(ctx context.Context, server *http.Server, consumed <-chan
 		stopError("connections", s.Close()))
 }
 
-// stopConsumers closes the router when it runs. If it could not start, it is
-// left: Close would wait for handlers that never began.
+// stopConsumers closes the router if it runs. It does not close a router that
+// never ran, because Close would wait for handlers that never started.
 func (s *Service) stopConsumers(ctx context.Context, consumed <-chan struct{}) error {
 	select {
 	case <-s.router.Running():

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -20,25 +21,24 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// Service is the order service. Its parts are here, what they do is in the
-// files of their names.
+// Service is the order service.
 type Service struct {
 	database  Database
 	transport Transport
 	mailer    Mailer
+	metrics   http.Handler
 	hooks     Hooks
 	logger    *slog.Logger
 
-	// Three pools, so that no kind of work can keep the connections from
-	// another: see [Database].
+	// Each kind of work has its own pool of connections: see [Database].
 	requests   *sql.DB
 	handling   *sql.DB
 	forwarding *sql.DB
 
 	box       *outbox.Outbox
 	consumer  *once.Consumer
-	ordered   *once.Consumer // keeps the order of keys
-	newest    *once.Consumer // ignores versions that are older than what was applied
+	ordered   *once.Consumer // keeps the order of each ordering key
+	newest    *once.Consumer // ignores versions that are older than the applied one
 	router    *message.Router
 	forwarder Forwarder
 
@@ -47,27 +47,28 @@ type Service struct {
 	health      health
 }
 
-// How many messages a subscription handles at once: of the broker's, and parked
-// ones. With a connection to claim and renew, that is how many connections it
-// needs: a handler that waits for one holds up others.
+// The number of messages that one subscription handles at the same time. Each of
+// them needs a connection, and the subscription needs one more to claim parked
+// messages and to renew the claims.
 const (
-	inFlight     = 3
-	parkedAtOnce = 2
+	inFlight     = 3 // messages from the broker
+	parkedAtOnce = 2 // parked messages
 )
 
-// together is how many messages are handled in one transaction, or stored with
-// one statement, at most.
-const together = 50
+// batchSize is the largest number of messages that one transaction handles, or
+// one statement stores.
+const batchSize = 50
 
-// New puts a service together and subscribes its consumers. The tables must be
-// there, see [Database.Migrate]. The transport is the service's from here on:
-// it is closed at the end of [Service.Run], by [Service.Close], or if New fails.
+// New builds a service and creates the queues of its consumers. The tables must
+// exist: see [Database.Migrate]. The service closes the transport: at the end of
+// [Service.Run], in [Service.Close], or if New fails.
 func New(database Database, transport Transport, mailer Mailer, config Config) (*Service, error) {
 	config = config.withDefaults()
 	s := &Service{
 		database:    database,
 		transport:   transport,
 		mailer:      mailer,
+		metrics:     config.Metrics,
 		hooks:       config.Hooks,
 		logger:      config.Logger,
 		requests:    database.Pool(8),
@@ -89,14 +90,14 @@ func (s *Service) build(config Config) (err error) {
 	}
 	concurrency := parkedAtOnce
 	if s.database.Tables.Dialect == schema.SQLite {
-		concurrency = 1 // as many as there can be writers
+		concurrency = 1 // SQLite has one writer at a time
 	}
 	consumers := once.ConsumerConfig{
 		Schema:           s.database.Tables,
 		Logger:           logger,
 		DurableConsumers: []string{"notifications"},
-		Durable:          durable.Config{BatchSize: together, Ahead: parkedAtOnce},
-		Dedup:            dedup.Config{Batch: dedup.Batch{Size: together}},
+		Durable:          durable.Config{BatchSize: batchSize, Ahead: parkedAtOnce},
+		Dedup:            dedup.Config{Batch: dedup.Batch{Size: batchSize}},
 		Retry: retry.Config{
 			Policy: config.Retry, Lease: config.Lease,
 			PollInterval: 200 * time.Millisecond, Concurrency: concurrency,
@@ -130,13 +131,12 @@ func (s *Service) build(config Config) (err error) {
 	return err
 }
 
-// Quarantine returns the store of the messages that were given up. It is the
-// same for all consumers, and so is what Run removes from the inbox: they share
+// Quarantine returns the quarantine. All consumers share it, because they share
 // their tables.
 func (s *Service) Quarantine() *poison.Quarantine { return s.consumer.Quarantine() }
 
-// Close closes what everything else works with. It is for a service that is not
-// run after all: Run does it too.
+// Close closes the transport and all connections. Call it only for a service that
+// never runs: Run closes them as well.
 func (s *Service) Close() error {
 	return errors.Join(s.transport.Close(), s.requests.Close(), s.handling.Close(), s.forwarding.Close())
 }

@@ -14,18 +14,20 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
+	"github.com/watermill-once/once/examples/orders/internal/testenv"
 	"github.com/watermill-once/once/examples/orders/service"
-	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/retry"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // each runs a test on each kind of database.
 func each(t *testing.T, test func(t *testing.T, database service.Database)) {
 	t.Helper()
 	t.Run("postgres", func(t *testing.T) {
-		test(t, postgres(t, testkit.Postgres(t).DSN))
+		test(t, postgres(t, testenv.Postgres(t)))
 	})
 	t.Run("sqlite", func(t *testing.T) {
 		test(t, sqlite(t))
@@ -50,7 +52,7 @@ func postgres(t *testing.T, dsn string) service.Database {
 	return database
 }
 
-// mailer remembers what was sent.
+// mailer records the mails.
 type mailer struct {
 	mu   sync.Mutex
 	sent map[string]service.Mail
@@ -66,35 +68,36 @@ func (m *mailer) Send(_ context.Context, key string, mail service.Mail) error {
 	return nil
 }
 
-// running is a service that runs.
+// running is a service that was started for a test.
 type running struct {
 	*testing.T
 
 	url    string
 	db     *sql.DB // to look into the tables
 	mailer *mailer
-	stop   func() error // idempotent; returns what Run did
+	stop   func() error // idempotent; returns the error of Run
 }
 
-// start starts a service that delivers through its database, and stops it at
-// the end of the test.
+// start starts a service with the embedded transport, and stops it after the
+// test.
 func start(t *testing.T, database service.Database, configure ...func(*service.Config)) *running {
 	t.Helper()
 	if err := database.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	transport, err := service.NewLocal(database)
+	transport, err := service.NewEmbedded(database)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return startOn(t, database, transport, configure...)
 }
 
+// startOn starts a service with a transport, and stops it after the test.
 func startOn(t *testing.T, database service.Database, transport service.Transport, configure ...func(*service.Config)) *running {
 	t.Helper()
 	config := service.Config{
 		Retry:       retry.Policy{Base: 10 * time.Millisecond, Factor: 2},
-		StopTimeout: 45 * time.Second, // for a machine that has other things to do
+		StopTimeout: 45 * time.Second, // long enough for a machine under load
 		Logger:      slog.New(slog.DiscardHandler),
 	}
 	for _, change := range configure {
@@ -132,14 +135,14 @@ func pool(t *testing.T, database service.Database) *sql.DB {
 	return db
 }
 
-// answer is what a client gets to see.
+// answer is a response.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// client leaves no connections behind, which would be goroutines.
+// client keeps no connections, because their goroutines would look like leaks.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
 
 func (r *running) do(method, path, body string, headers ...string) answer {

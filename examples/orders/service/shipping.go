@@ -10,9 +10,9 @@ import (
 	"github.com/watermill-once/once"
 )
 
-// ship has paid orders shipped, and publishes that it did. It writes to the
-// database alone, so that calling it again costs nothing: it may share its
-// transaction.
+// ship ships a paid order and publishes an event about it. It writes only to the
+// database, so a call that is rolled back and repeated does no harm. That allows
+// ship to share a transaction with other messages.
 func ship(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	captured, err := decode[PaymentCaptured](msg)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/forwarder"
 )
 
-// gated is a transport whose subscriptions ask first.
+// gated is a transport that calls gate before each subscription.
 type gated struct {
 	service.Transport
 
@@ -41,26 +41,26 @@ func startGated(t *testing.T, gate func(ctx context.Context), configure ...func(
 	if err := database.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	transport, err := service.NewLocal(database)
+	transport, err := service.NewEmbedded(database)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return startOn(t, database, gated{transport, gate}, configure...)
 }
 
-// told is a forwarder that tells when it is run.
-type told struct {
+// observed is a forwarder that closes run when it runs.
+type observed struct {
 	service.Forwarder
 
 	run chan struct{}
 }
 
-func (f told) Run(ctx context.Context) error {
+func (f observed) Run(ctx context.Context) error {
 	close(f.run)
 	return f.Forwarder.Run(ctx)
 }
 
-// A message that is forwarded before its consumer is there could be refused.
+// The broker could refuse an event that is sent before its consumer subscribes.
 func TestForwardingStartsWhenAllAreSubscribed(t *testing.T) {
 	run := make(chan struct{})
 	r := startGated(t, func(context.Context) {
@@ -72,7 +72,7 @@ func TestForwardingStartsWhenAllAreSubscribed(t *testing.T) {
 	}, func(c *service.Config) {
 		c.Hooks.Forwarder = func(pool *sql.DB, publisher message.Publisher, config forwarder.Config) (service.Forwarder, error) {
 			f, err := forwarder.New(pool, publisher, config)
-			return told{f, run}, err
+			return observed{f, run}, err
 		}
 	})
 	<-run
@@ -81,9 +81,8 @@ func TestForwardingStartsWhenAllAreSubscribed(t *testing.T) {
 	}
 }
 
-// A broker that does not answer a subscription does not keep the service from
-// stopping.
-func TestStoppingWhileSubscribing(t *testing.T) {
+// The service stops while a broker does not answer a subscription.
+func TestStopWhileSubscribing(t *testing.T) {
 	subscribing := make(chan struct{}, len(service.Subscriptions()))
 	r := startGated(t, func(ctx context.Context) {
 		subscribing <- struct{}{}

@@ -1,5 +1,5 @@
--- What the service itself keeps. Run at every start: it only adds what is
--- missing. A service that lives longer numbers its migrations.
+-- The tables of the service. These statements run at every start and create the
+-- tables that are missing. Your service should have numbered migrations.
 
 CREATE TABLE IF NOT EXISTS orders (
     id        text        PRIMARY KEY,
@@ -19,8 +19,8 @@ CREATE TABLE IF NOT EXISTS order_lines (
     PRIMARY KEY (order_id, line)
 );
 
--- The answer that was given under an Idempotency-Key, and a digest of what was
--- asked. Rows older than your clients' last retry can be deleted.
+-- The answer to each Idempotency-Key, and a digest of the request. You can delete
+-- rows that are older than the last retry of your clients.
 CREATE TABLE IF NOT EXISTS idempotency_keys (
     key        text        PRIMARY KEY,
     digest     bytea       NOT NULL,
@@ -30,8 +30,8 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
     created_at timestamptz NOT NULL DEFAULT now()
 );
 
--- The consumers' effects. On purpose nothing here is unique: an effect that
--- happened twice would show as two rows. The inbox is what prevents it.
+-- The effects of the consumers. There is no unique constraint on purpose: an
+-- effect that happened twice would show as two rows. The inbox prevents that.
 CREATE TABLE IF NOT EXISTS payments (
     order_id    text        NOT NULL,
     message_id  text        NOT NULL,
@@ -70,7 +70,7 @@ CREATE TABLE IF NOT EXISTS revenue (
 CREATE INDEX IF NOT EXISTS revenue_order ON revenue (order_id);
 
 CREATE TABLE IF NOT EXISTS history (
-    entry      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- in the order of writing
+    entry      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- ascends with each insert
     order_id   text        NOT NULL,
     message_id text        NOT NULL,
     version    bigint      NOT NULL,
@@ -80,6 +80,6 @@ CREATE TABLE IF NOT EXISTS history (
 CREATE INDEX IF NOT EXISTS history_order ON history (order_id);
 
 CREATE TABLE IF NOT EXISTS tracking (
-    order_id text PRIMARY KEY, -- a state, not an effect: the latest one
+    order_id text PRIMARY KEY, -- the latest state, not an effect
     status   text NOT NULL
 );

@@ -1,4 +1,4 @@
--- The same as tables_postgres.sql, which has the comments.
+-- The same tables as in tables_postgres.sql. See the comments there.
 
 CREATE TABLE IF NOT EXISTS orders (
     id        text      PRIMARY KEY,

@@ -8,8 +8,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// track keeps the latest status of an order. It need not look whether the
-// message is newer than what is there: it is not called if it is older.
+// track stores the latest status of an order. It does not compare versions:
+// package sequence ignores a message that is older than the stored status.
 func track(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	order, err := decode[OrderChanged](msg)
 	if err != nil {

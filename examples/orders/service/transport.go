@@ -2,17 +2,17 @@ package service
 
 import "github.com/ThreeDotsLabs/watermill/message"
 
-// Transport carries events from the forwarder to the consumers: [AMQP], or
-// [Local] without a broker.
+// Transport carries events from the forwarder to the consumers. [RabbitMQ] does
+// so through a broker, [Embedded] through the service's own database. Keep one
+// of the two files, and delete the other one.
 type Transport interface {
-	// Publisher is what the forwarder publishes to.
+	// Publisher returns the publisher for the forwarder.
 	Publisher() message.Publisher
 
-	// Subscriber returns the receiving end of a subscription. Its queue exists
-	// from then on.
+	// Subscriber returns the subscriber for one subscription, and creates its
+	// queue.
 	Subscriber(to Subscription) (message.Subscriber, error)
 
-	// Close closes the publisher and the subscribers, which the router has
-	// closed before if it ran.
+	// Close closes the publisher and every subscriber.
 	Close() error
 }

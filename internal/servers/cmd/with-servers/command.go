@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runCommand runs a command with more environment variables, forwards signals
-// to it, and returns its status.
+// runCommand runs a command with additional environment variables, forwards signals to
+// it, and returns its exit status.
 func runCommand(args, environment []string, signals <-chan os.Signal, stderr io.Writer) int {
 	command := exec.Command(args[0], args[1:]...)
 	command.Env = append(os.Environ(), environment...)
@@ -23,7 +23,7 @@ func runCommand(args, environment []string, signals <-chan os.Signal, stderr io.
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = command.Wait() // its state says how it ended
+		_ = command.Wait() // ProcessState has the result
 	}()
 	for {
 		select {
@@ -37,9 +37,9 @@ func runCommand(args, environment []string, signals <-chan os.Signal, stderr io.
 	}
 }
 
-// fromTerminal says whether a signal is one of the keyboard's. The terminal
-// sends it to all that run in its foreground, so the command has it already,
-// and may take a second one for impatience.
+// fromTerminal reports whether the keyboard of a terminal can send the signal. The
+// terminal sends it to all processes in the foreground, so the command has received it
+// already, and may treat a second signal as a request to exit at once.
 func fromTerminal(received os.Signal) bool {
 	if received != os.Interrupt && received != syscall.SIGQUIT {
 		return false
@@ -53,7 +53,7 @@ func fromTerminal(received os.Signal) bool {
 	return err == nil && foreground == unix.Getpgrp()
 }
 
-// status is a process's exit status as shells report it.
+// status returns the exit status of a process as shells report it.
 func status(state *os.ProcessState) int {
 	if wait, ok := state.Sys().(syscall.WaitStatus); ok && wait.Signaled() {
 		return signaled(wait.Signal())

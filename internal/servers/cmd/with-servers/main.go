@@ -1,5 +1,5 @@
-// Command with-servers runs a command that needs PostgreSQL and RabbitMQ: with
-// those that are there, or with new ones that end with it.
+// Command with-servers runs a command that needs PostgreSQL and RabbitMQ. It uses running
+// servers, or starts servers that end with the command.
 package main
 
 import (
@@ -39,7 +39,7 @@ cannot be had, with 126 if the command cannot be started.
 Flags:
 `
 
-// Statuses of our own, those of env(1) and shells.
+// Exit statuses of with-servers, like those of env(1) and of shells.
 const (
 	statusUsage    = 2
 	statusServers  = 125
@@ -51,7 +51,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
 
 func run(args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet("with-servers", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // what is wrong is said once, and not above a page of usage
+	flags.SetOutput(io.Discard) // print errors once, without the usage text
 	private := flags.Bool("private", false, "start new servers, even if others run")
 	err := cmdline.Parse(flags, args)
 	switch {
@@ -69,12 +69,12 @@ func run(args []string, stderr io.Writer) int {
 		_, _ = fmt.Fprintf(stderr, "with-servers: %v; -help says more\n", err)
 		return statusUsage
 	}
-	if _, err := exec.LookPath(flags.Arg(0)); err != nil { // before servers are started for it
+	if _, err := exec.LookPath(flags.Arg(0)); err != nil { // before the start of servers
 		_, _ = fmt.Fprintf(stderr, "with-servers: no such command: %v\n", err)
 		return statusNoStart
 	}
 
-	// From here on a signal must not end us before the servers are closed.
+	// From here on a signal must not end this process before the servers are closed.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(signals)
@@ -90,7 +90,7 @@ func run(args []string, stderr io.Writer) int {
 	return status
 }
 
-// resolve finds or starts the servers, unless a signal comes first.
+// resolve finds or starts the servers, unless it receives a signal first.
 func resolve(config servers.ResolveConfig, signals <-chan os.Signal, stderr io.Writer) (*servers.Set, int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

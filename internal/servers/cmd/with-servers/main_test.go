@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// withServers names servers that are there, so that none are started.
+// withServers sets the variables of running servers, so that no servers are started.
 func withServers(t *testing.T) testkit.Database {
 	t.Helper()
 	db, broker := testkit.Postgres(t), testkit.Rabbit(t)
@@ -37,7 +37,7 @@ func TestRunPassesOnArgumentsServersAndStatus(t *testing.T) {
 		t.Errorf("the command saw %q (%v), want %q", content, err, want)
 	}
 	if !strings.Contains(said.String(), "PostgreSQL: ") || !strings.Contains(said.String(), "RabbitMQ: ") {
-		t.Errorf("it said %q", said.String())
+		t.Errorf("the output is %q", said.String())
 	}
 }
 
@@ -69,7 +69,7 @@ func TestRunReportsWhatWentWrong(t *testing.T) {
 				t.Errorf("the status is %d, want %d", status, test.status)
 			}
 			if !strings.Contains(said.String(), test.says) || strings.Contains(said.String(), "secret") {
-				t.Errorf("it said %q, want %q", said.String(), test.says)
+				t.Errorf("the output is %q, want %q", said.String(), test.says)
 			}
 		})
 	}
@@ -99,7 +99,7 @@ func TestRunForwardsSignals(t *testing.T) {
 }
 
 func TestRunStopsWhatItStarted(t *testing.T) {
-	testkit.PrivatePostgres(t) // or the test is skipped
+	testkit.PrivatePostgres(t) // skips the test if PostgreSQL is missing
 	dir := t.TempDir()
 	seen := filepath.Join(dir, "seen")
 	var said bytes.Buffer
@@ -121,9 +121,9 @@ func TestRunStopsWhatItStarted(t *testing.T) {
 }
 
 func TestRunEndsOnASignalWhileServersStart(t *testing.T) {
-	testkit.PrivatePostgres(t) // or the test is skipped
+	testkit.PrivatePostgres(t) // skips the test if PostgreSQL is missing
 	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // PostgreSQL may be another user
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // PostgreSQL may run as another user
 		t.Fatal(err)
 	}
 	t.Setenv("TMPDIR", dir)

@@ -1,0 +1,165 @@
+package dedup
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// errPartlyHandled reports that the transaction must start again without some
+// messages. Either the inbox has the id of a message but not its key (or the key
+// but not the id), or the lease of a message has ended. The rows that were just
+// inserted for such a message must be rolled back.
+var errPartlyHandled = errors.New("a message was handled in part, or its lease has ended")
+
+// claim inserts the messages of a batch into the inbox with one statement. It
+// finishes the messages that the inbox has already.
+func (r *batchRun) claim(ctx context.Context, tx *sql.Tx) error {
+	fresh, err := r.insert(ctx, tx)
+	if dialect.Unstorable(err) { // the messages of a batch then run alone, which finds the one
+		return unstorable(err)
+	}
+	if err != nil {
+		return disposition.NotCalled(fmt.Errorf("dedup: claim %d messages for %q: %w", len(r.items), r.consumer, err))
+	}
+	if r.finishLost() {
+		return errPartlyHandled
+	}
+	var known []string
+	for _, item := range r.items {
+		for _, id := range item.identities {
+			if !fresh[id.id] {
+				known = append(known, id.id)
+			}
+		}
+	}
+	if len(known) == 0 {
+		return nil
+	}
+	digests, err := r.digests(ctx, tx, known)
+	if err != nil {
+		return disposition.NotCalled(fmt.Errorf("dedup: compare %d messages for %q: %w", len(known), r.consumer, err))
+	}
+	isFresh := func(id identity) bool { return fresh[id.id] }
+	isKnown := func(id identity) bool { return !fresh[id.id] }
+	single := len(r.items) == 1
+	partly := r.separate(func(item *batchItem) bool {
+		return !single && slices.ContainsFunc(item.identities, isFresh) && slices.ContainsFunc(item.identities, isKnown)
+	})
+	r.items = slices.DeleteFunc(r.items, func(item *batchItem) bool {
+		for _, id := range item.identities {
+			if !fresh[id.id] {
+				item.finish(r.compareDigest(id, digests[id.id]))
+				return true
+			}
+		}
+		return false
+	})
+	if partly {
+		return errPartlyHandled
+	}
+	return nil
+}
+
+// finishLost finishes the messages whose lease may have ended. It reports whether
+// there were any.
+func (r *batchRun) finishLost() bool {
+	before := len(r.items)
+	r.items = slices.DeleteFunc(r.items, func(item *batchItem) bool {
+		err := checkLease(item.ctx)
+		if err != nil {
+			item.finish(err)
+		}
+		return err != nil
+	})
+	return len(r.items) < before
+}
+
+// insert inserts the ids of all messages and returns those that are new. The rows
+// are sorted by id, so that two batches with the same messages do not deadlock.
+func (r *batchRun) insert(ctx context.Context, tx *sql.Tx) (fresh map[string]bool, err error) {
+	type inboxRow struct {
+		identity
+
+		tenant any
+	}
+	var rows []inboxRow
+	for _, item := range r.items {
+		for _, id := range item.identities {
+			rows = append(rows, inboxRow{id, parked.Tenant(item.msg)})
+		}
+	}
+	slices.SortFunc(rows, func(a, b inboxRow) int { return strings.Compare(a.id, b.id) })
+	args := make([]any, 1, 1+claimParams*len(rows))
+	args[0] = r.consumer
+	for _, row := range rows {
+		args = append(args, row.id, row.digest[:], row.tenant)
+	}
+
+	wait := r.config.LockTimeout
+	if len(r.items) > 1 {
+		wait = min(wait, batchLockTimeout)
+	}
+	if _, err := tx.ExecContext(ctx, r.sql.beforeClaim(wait)); err != nil {
+		return nil, err
+	}
+	fresh = make(map[string]bool, len(rows))
+	if len(rows) > 0 {
+		err = query(ctx, tx, func(scan func(...any) error) error {
+			var id string
+			err := scan(&id)
+			fresh[id] = true
+			return err
+		}, r.sql.claim(len(rows)), args...)
+	}
+	if err == nil && r.sql.afterClaim != "" && len(rows) != 1 { // the statement for one row restores the timeout itself
+		_, err = tx.ExecContext(ctx, r.sql.afterClaim)
+	}
+	return fresh, err
+}
+
+// digests returns the digests that the inbox has for ids.
+func (r *batchRun) digests(ctx context.Context, tx *sql.Tx, ids []string) (map[string][]byte, error) {
+	digests := make(map[string][]byte, len(ids))
+	return digests, query(ctx, tx, func(scan func(...any) error) error {
+		var id string
+		var digest []byte
+		err := scan(&id, &digest)
+		digests[id] = digest
+		return err
+	}, r.sql.digests, r.consumer, r.dialect.Strings(ids))
+}
+
+// compareDigest returns errAlreadyHandled for a duplicate, and ErrCollision for
+// another message with the same id.
+func (r *batchRun) compareDigest(id identity, digest []byte) error {
+	switch {
+	case digest == nil: // the sweep has just removed the row, and the next attempt inserts it
+		return disposition.NotCalled(fmt.Errorf("dedup: compare message %q for %q: %w", id.id, r.consumer, sql.ErrNoRows))
+	case !bytes.Equal(digest, id.digest[:]):
+		return collisionError(id, r.consumer)
+	}
+	return errAlreadyHandled
+}
+
+func query(ctx context.Context, tx *sql.Tx, each func(scan func(...any) error) error, query string, args ...any) error {
+	rows, err := tx.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := each(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}

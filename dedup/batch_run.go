@@ -1,0 +1,279 @@
+package dedup
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"runtime/debug"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// maxConflictRetries is how often a batch runs again after a deadlock or a
+// serialization failure.
+const maxConflictRetries = 3
+
+// run handles a batch and gives every message its result.
+func (b *batcher) run(batch []*batchItem) {
+	duplicates := &batchRun{items: batch}
+	defer duplicates.finish(errAlone) // the rest, if a handler ends its goroutine
+	for len(duplicates.items) > 0 {
+		batch, duplicates.items = splitDuplicates(duplicates.items)
+		b.runDistinct(batch)
+	}
+}
+
+// splitDuplicates separates the second delivery of a message from the first. The
+// second must run later, so that it sees the result of the first.
+func splitDuplicates(batch []*batchItem) (first, duplicates []*batchItem) {
+	seen := make(map[string]bool, len(batch))
+	for _, item := range batch {
+		if slices.ContainsFunc(item.identities, func(id identity) bool { return seen[id.id] }) {
+			duplicates = append(duplicates, item)
+			continue
+		}
+		first = append(first, item)
+		for _, id := range item.identities {
+			seen[id.id] = true
+		}
+	}
+	return first, duplicates
+}
+
+// runDistinct is run for a batch without duplicates.
+func (b *batcher) runDistinct(batch []*batchItem) {
+	r := &batchRun{batcher: b, items: batch}
+	defer r.finish(errAlone) // the rest, if a handler ends its goroutine
+	for conflicts, separated := 0, false; len(r.items) > 0; {
+		size := len(r.items)
+		err := r.runTx()
+		b.instruments.batchEnded(size, err)
+		if err == nil {
+			r.finish(nil)
+			return
+		}
+		failpoint.Hit("dedup/batch-undone")
+		r.restoreMessages()
+		switch {
+		case r.separate(func(item *batchItem) bool { return item.ctx.Err() != nil && size > 1 }), errors.Is(err, errPartlyHandled):
+		case errors.Is(err, errEarly):
+			r.finishEarly()
+		case conflicted(err) && conflicts < maxConflictRetries:
+			conflicts++
+		// If the handler ended the transaction, it may have committed the claims of
+		// all messages. Alone, each would then be skipped as a duplicate.
+		case size == 1, errors.Is(err, errTxEnded), !r.called && b.databaseFailed(err):
+			r.finish(err)
+		case r.failing != nil && !separated:
+			separated = true
+			r.separate(func(item *batchItem) bool { return item == r.failing })
+		default: // several messages fail, or the failing one is not known
+			r.finish(errAlone)
+		}
+	}
+}
+
+// databaseFailed reports whether an error from before the handler concerns the
+// database, so that each message alone would get it too. A lock that is not free
+// concerns one of the messages.
+func (b *batcher) databaseFailed(err error) bool {
+	return disposition.Of(err).Kind == disposition.Undecided && (b.dialect.SQLite() || !dialect.Contended(err))
+}
+
+// conflicted reports whether the database ended the transaction in favor of
+// another one.
+func conflicted(err error) bool {
+	state := dialect.State(err)
+	return state == "40P01" || state == "40001" // deadlock, serialization failure
+}
+
+// batchRun is one batch on its way through one or more transactions.
+type batchRun struct {
+	*batcher
+
+	items   []*batchItem // those without a result
+	failing *batchItem   // the item whose handler failed
+	called  bool         // the handler was called in the last transaction
+}
+
+// finish gives err to all items that are left.
+func (r *batchRun) finish(err error) {
+	for _, item := range r.items {
+		failpoint.Hit("dedup/batch-settle")
+		item.finish(err)
+	}
+	r.items = nil
+}
+
+// separate removes the items that match from the batch, to be handled alone. It
+// reports whether any did.
+func (r *batchRun) separate(match func(item *batchItem) bool) bool {
+	before := len(r.items)
+	r.items = slices.DeleteFunc(r.items, func(item *batchItem) bool {
+		matches := match(item)
+		if matches {
+			item.finish(errAlone)
+		}
+		return matches
+	})
+	return len(r.items) < before
+}
+
+// errEarly reports that some messages wait for earlier versions. This is known
+// only after the other messages have run, so the transaction starts again without
+// the early ones.
+var errEarly = errors.New("some messages wait for earlier versions")
+
+// finishEarly finishes the messages that wait for earlier versions. Each gets its
+// own error, which names the version that it waits for.
+func (r *batchRun) finishEarly() {
+	r.items = slices.DeleteFunc(r.items, func(item *batchItem) bool {
+		if item.early == nil {
+			return false
+		}
+		item.finish(item.early)
+		return true
+	})
+}
+
+func (r *batchRun) restoreMessages() {
+	for _, item := range r.items {
+		parked.Restore(item.msg, item.original)
+	}
+}
+
+// runTx handles the remaining items in one transaction. Items that were handled
+// before are finished as duplicates.
+func (r *batchRun) runTx() (err error) {
+	r.failing, r.called = nil, false
+	defer func() {
+		if value := recover(); value != nil {
+			err = &disposition.PanicError{Value: value, Stack: debug.Stack()}
+		}
+	}()
+	ctx, end := r.context()
+	defer end()
+	tx, check, release, err := r.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	failpoint.Hit("dedup/batch-claim")
+	if err := r.claim(ctx, tx); err != nil {
+		return err
+	}
+	if len(r.items) == 0 {
+		return nil
+	}
+	failpoint.Hit("dedup/batch-claimed")
+	r.called = true
+	produced, err := r.handle(ctx, tx, r)
+	if err == nil {
+		failpoint.Hit("dedup/batch-handled")
+		err = r.store(tx, r.consumer, produced)
+	}
+	if err != nil {
+		return r.failed(ctx, tx, release, err)
+	}
+	failpoint.Hit("dedup/batch-commit")
+	if err := r.commit(ctx, tx, check, true); err != nil {
+		return err
+	}
+	failpoint.Hit("dedup/batch-committed")
+	return nil
+}
+
+// context returns a context without the trace of a single message. It ends when
+// the context of any message ends: the others then run again without that
+// message.
+func (r *batchRun) context() (ctx context.Context, end func()) {
+	ctx = trace.ContextWithSpanContext(r.items[0].ctx, trace.SpanContext{})
+	if len(r.items) == 1 {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stops := make([]func() bool, len(r.items))
+	for i, item := range r.items {
+		stops[i] = context.AfterFunc(item.ctx, cancel)
+	}
+	return ctx, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		cancel()
+	}
+}
+
+// batchFunc handles the items of a run in tx and returns the messages that they
+// produced.
+type batchFunc func(ctx context.Context, tx *sql.Tx, r *batchRun) ([]addressed, error)
+
+// oneByOne returns a batchFunc that calls h for one message after another. A
+// message that waits for an earlier version is called again after the others,
+// because one of them may be that version.
+func oneByOne(h message.HandlerFunc) batchFunc {
+	return func(_ context.Context, tx *sql.Tx, r *batchRun) ([]addressed, error) {
+		var all []addressed
+		for left := r.items; len(left) > 0; {
+			var early []*batchItem
+			for _, item := range left {
+				r.failing = item
+				produced, err := r.callOne(h, tx, item)
+				if item.early = nil; disposition.Of(err).Early != nil {
+					item.early = err
+					early = append(early, item)
+					continue
+				}
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, produced...)
+			}
+			r.failing = nil
+			if len(early) == len(left) {
+				return nil, errEarly
+			}
+			left = early
+		}
+		return all, nil
+	}
+}
+
+// callOne calls h for one message and returns the produced messages with their
+// topics.
+func (r *batchRun) callOne(h message.HandlerFunc, tx *sql.Tx, item *batchItem) ([]addressed, error) {
+	from := causeOf(item.msg)
+	item.msg.SetContext(parked.WithTx(item.ctx, tx))
+	produced, err := disposition.Call(h, item.msg)
+	item.msg.SetContext(item.ctx)
+	if err != nil {
+		return nil, err
+	}
+	failpoint.Hit("dedup/batch-one-handled")
+	for _, msg := range produced {
+		from.mark(msg)
+	}
+	return r.address(item.ctx, r.consumer, produced)
+}
+
+// together returns a batchFunc that calls h once, with all messages.
+func together(h BatchHandlerFunc) batchFunc {
+	return func(ctx context.Context, tx *sql.Tx, r *batchRun) ([]addressed, error) {
+		msgs := make([]*message.Message, len(r.items))
+		for i, item := range r.items {
+			msgs[i] = item.msg
+		}
+		produced, err := h(parked.WithTx(ctx, tx), tx, msgs)
+		if err != nil {
+			return nil, err
+		}
+		return r.address(ctx, r.consumer, produced)
+	}
+}

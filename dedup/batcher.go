@@ -1,0 +1,213 @@
+package dedup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// batchItem is a message that waits for its batch. The goroutine that delivered
+// the message waits for result, which receives one error.
+type batchItem struct {
+	msg        *message.Message
+	original   *message.Message // for the next attempt: a handler may change msg
+	ctx        context.Context
+	identities []identity
+	early      error // set if the last attempt found that earlier versions are missing
+	result     chan error
+}
+
+func (it *batchItem) finish(err error) { it.result <- err }
+
+// errAlone reports that a message must be handled in a transaction of its own.
+var errAlone = errors.New("must be handled in its own transaction")
+
+// batchers are the batchers of one handler, by consumer name: one handler may
+// serve several consumers.
+type batchers struct {
+	*Inbox
+
+	handle batchFunc
+
+	mu         sync.Mutex
+	byConsumer map[string]*batcher
+}
+
+func (i *Inbox) newBatchers(handle batchFunc) *batchers {
+	return &batchers{Inbox: i, handle: handle, byConsumer: map[string]*batcher{}}
+}
+
+func (bs *batchers) forConsumer(consumer string) *batcher {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	if bs.byConsumer[consumer] == nil {
+		bs.byConsumer[consumer] = newBatcher(bs.Inbox, consumer, bs.handle)
+	}
+	return bs.byConsumer[consumer]
+}
+
+// handleOnce is [Inbox.handleOnce] for batches. It returns when the message has
+// its result. It never returns while a transaction uses msg.
+func (bs *batchers) handleOnce(msg *message.Message, consumer string) error {
+	identities, err := bs.identify(msg, consumer)
+	if err != nil {
+		return err
+	}
+	item := &batchItem{
+		msg: msg, original: parked.Snapshot(msg), ctx: msg.Context(),
+		identities: identities, result: make(chan error, 1),
+	}
+	b := bs.forConsumer(consumer)
+	if !parked.FailedBefore(item.ctx) { // a message that failed before would likely fail its batch
+		b.add(item)
+		select {
+		case err = <-item.result:
+		case <-item.ctx.Done():
+			if b.withdraw(item) {
+				return errWaitEnded(item.ctx)
+			}
+			err = <-item.result
+		}
+		if !errors.Is(err, errAlone) {
+			return err
+		}
+	}
+	return b.handleAlone(item)
+}
+
+func errWaitEnded(ctx context.Context) error {
+	return disposition.NotCalled(fmt.Errorf("dedup: while waiting for a batch: %w", context.Cause(ctx)))
+}
+
+// batcher collects the messages of one consumer into batches. It has one
+// goroutine for each batch that is collected or handled, and none while no
+// message waits.
+type batcher struct {
+	*Inbox
+
+	consumer     string
+	handle       batchFunc
+	alonePermits chan struct{}
+
+	mu         sync.Mutex
+	waiting    []*batchItem
+	running    int           // batches that are collected or handled
+	collecting bool          // one of them is collected
+	lastSize   int           // messages in the previous batch
+	reached    chan struct{} // signals that lastSize messages wait
+}
+
+// maxAlone bounds how many messages run in transactions of their own at once. It
+// is more than 1 so that one message that waits for a lock does not delay the
+// others.
+const maxAlone = 4
+
+func newBatcher(i *Inbox, consumer string, handle batchFunc) *batcher {
+	permits := maxAlone
+	if i.dialect.SQLite() {
+		permits = 1 // SQLite has one writer
+	}
+	return &batcher{
+		Inbox: i, consumer: consumer, handle: handle,
+		alonePermits: make(chan struct{}, permits), lastSize: i.config.Batch.Size, reached: make(chan struct{}, 1),
+	}
+}
+
+func (b *batcher) add(item *batchItem) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.waiting = append(b.waiting, item)
+	b.startBatch()
+	if len(b.waiting) >= b.lastSize {
+		select {
+		case b.reached <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// withdraw removes item from the waiting messages. It returns false if a batch
+// has already taken the item.
+func (b *batcher) withdraw(item *batchItem) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at := slices.Index(b.waiting, item)
+	if at >= 0 {
+		b.waiting = slices.Delete(b.waiting, at, at+1)
+	}
+	return at >= 0
+}
+
+// startBatch starts to collect a batch if messages wait and Batch.Concurrency
+// allows it. The caller holds the lock.
+func (b *batcher) startBatch() {
+	if len(b.waiting) > 0 && !b.collecting && b.running < b.config.Batch.Concurrency {
+		b.collecting = true
+		b.running++
+		go b.collectAndRun()
+	}
+}
+
+func (b *batcher) collectAndRun() {
+	defer func() { // deferred, because a handler may call runtime.Goexit
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.running--
+		b.startBatch()
+	}()
+	b.run(b.collect())
+}
+
+// collect returns the next batch. It waits for as many messages as the previous
+// batch had, because about as many are likely to arrive, but not longer than
+// Batch.Wait.
+func (b *batcher) collect() []*batchItem {
+	timeout := time.NewTimer(b.config.Batch.Wait)
+	defer timeout.Stop()
+	for timedOut := false; ; {
+		if batch, ok := b.takeBatch(timedOut); ok {
+			return batch
+		}
+		select {
+		case <-b.reached:
+		case <-timeout.C:
+			timedOut = true
+		}
+	}
+}
+
+func (b *batcher) takeBatch(anySize bool) ([]*batchItem, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.waiting) < b.lastSize && !anySize {
+		return nil, false
+	}
+	n := min(len(b.waiting), b.config.Batch.Size)
+	batch := slices.Clone(b.waiting[:n])
+	b.waiting = slices.Delete(b.waiting, 0, n)
+	b.lastSize = max(n, 1)
+	b.collecting = false
+	b.startBatch()
+	return batch, true
+}
+
+// handleAlone handles item in a transaction of its own, in the goroutine that
+// delivered it.
+func (b *batcher) handleAlone(item *batchItem) error {
+	select {
+	case b.alonePermits <- struct{}{}:
+	case <-item.ctx.Done():
+		return errWaitEnded(item.ctx)
+	}
+	defer func() { <-b.alonePermits }()
+	b.run([]*batchItem{item})
+	return <-item.result
+}

@@ -1,0 +1,171 @@
+package durable
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/telemetry"
+)
+
+// storeAll stores the batches one after another. With retry's KeyOrder it nacks
+// all batches after a batch that was not stored: they would overtake it.
+func (s *stream) storeAll() {
+	defer s.refused.Wait()
+	for b := range s.batches {
+		if stored := s.store([]batch{b}, b.since, s.mayPass); !stored && s.subscription.KeyOrder {
+			break
+		}
+	}
+	for b := range s.batches {
+		b.nack()
+	}
+}
+
+// store repeats until the messages are stored and acked, UnackedWait is over, or
+// the consumer shuts down. It also repeats after a commit with an unknown
+// outcome, because a row that exists already is skipped. If the process dies
+// before it knows the outcome, the transport delivers the messages again, and the
+// same happens.
+//
+// If mayPass allows it for an error, store returns, and a goroutine repeats
+// instead.
+func (s *stream) store(parts []batch, since time.Time, mayPass func(error) bool) (stored bool) {
+	// The first message has already waited for earlier batches.
+	patience := parked.Patience{UnackedWait: s.config.UnackedWait - time.Since(since), OneTry: s.oneTry, Logger: s.config.Logger}
+	if s.subscription.KeyOrder { // later messages would overtake a nacked message
+		patience.UnackedWait = math.MaxInt64
+	}
+	err := patience.Persist(s.ctx, s.delivery, "store messages", func(ctx context.Context) (err error) {
+		parts, err = s.tryAll(ctx, parts)
+		if ctx.Err() == nil && mayPass(err) {
+			s.refused.Go(func() { s.store(parts, since, func(error) bool { return false }) })
+			return nil
+		}
+		return err
+	})
+	if err == nil {
+		return true
+	}
+	left := 0
+	for _, part := range parts {
+		left += len(part.messages)
+		part.nack()
+	}
+	s.config.Logger.Error("Messages cannot be stored and are nacked", err,
+		watermill.LogFields{"consumer": s.delivery.Consumer, "topic": s.delivery.Topic, "messages": left})
+	return false
+}
+
+// passAgain is how long later messages wait behind a refused batch, if nothing
+// was stored since the previous refused batch.
+const passAgain = 5 * time.Second
+
+// mayPass reports whether later messages may pass messages that the database
+// refuses with err. The first refused batch may be passed. Afterwards the database
+// may refuse every message, so the next refused batch may be passed only if
+// something was stored meanwhile, or after passAgain: several refused batches may
+// follow each other.
+func (s *stream) mayPass(err error) bool {
+	if s.subscription.KeyOrder || !dialect.Refused(err) {
+		return false
+	}
+	stored := s.stored.Load()
+	if stored == s.storedBefore && time.Since(s.passedAt) < passAgain {
+		return false
+	}
+	s.storedBefore, s.passedAt = stored, time.Now()
+	return true
+}
+
+func (b batch) nack() {
+	for _, msg := range b.messages {
+		msg.Nack()
+	}
+}
+
+// tryAll stores the parts of a batch and returns the parts that it could not
+// store. It halves a part that exceeded the time, or the memory for locks (each
+// ordering key takes a lock): unchanged, the part could fail for ever. Later parts
+// do not overtake a part without an answer from the database. With KeyOrder they
+// do not overtake a refused part either.
+func (s *stream) tryAll(ctx context.Context, parts []batch) (left []batch, err error) {
+	for n, part := range parts {
+		if err != nil && (ctx.Err() != nil || !dialect.Refused(err) || s.subscription.KeyOrder) {
+			return append(left, parts[n:]...), err
+		}
+		rest, failed := s.try(ctx, part)
+		if failed == nil {
+			continue
+		}
+		err = failed
+		if half := len(rest.messages) / 2; half > 0 && (ctx.Err() != nil || dialect.TooMuch(failed)) {
+			left = append(left, s.batchOf(rest.messages[:half]), s.batchOf(rest.messages[half:]))
+		} else {
+			left = append(left, rest)
+		}
+	}
+	return left, err
+}
+
+func (s *stream) batchOf(messages []*message.Message) (b batch) {
+	for _, msg := range messages {
+		s.add(&b, msg)
+	}
+	return b
+}
+
+// try stores and acks messages, and returns the messages that it could not
+// store. If the database refuses the batch, try stores each message alone,
+// because the database may refuse only one of them. With KeyOrder the messages
+// after a refused message wait.
+func (s *stream) try(ctx context.Context, b batch) (left batch, err error) {
+	err = s.insert(ctx, b)
+	switch {
+	case err == nil:
+		return left, nil
+	case len(b.messages) == 1, !dialect.Refused(err):
+		return b, err
+	}
+	err = nil
+	for n, msg := range b.messages {
+		failed := s.insert(ctx, s.batchOf([]*message.Message{msg}))
+		if failed == nil {
+			continue
+		}
+		if s.subscription.KeyOrder {
+			return s.batchOf(b.messages[n:]), failed
+		}
+		s.add(&left, msg)
+		err = failed
+	}
+	return left, err
+}
+
+// insert stores messages, and acks them after a confirmed commit.
+func (s *stream) insert(ctx context.Context, b batch) error {
+	failpoint.Hit("durable/store")
+	began := time.Now()
+	stored, err := s.Storage.store.Receive(ctx, b.rows)
+	s.instruments.duration.Record(time.Since(began), telemetry.Succeeded(err))
+	if err != nil {
+		return err
+	}
+	s.stored.Add(int64(len(b.messages)))
+	s.instruments.receivedMany(int64(len(b.messages)), stored)
+	for _, msg := range b.messages {
+		failpoint.Hit("durable/ack")
+		msg.Ack()
+	}
+	failpoint.Hit("durable/acked")
+	if stored > 0 {
+		s.subscription.Wake()
+	}
+	return nil
+}

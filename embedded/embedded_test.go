@@ -1,0 +1,229 @@
+package embedded_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/embedded"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+const topic = "orders.placed"
+
+func newTransport(t *testing.T, db testkit.Database) (*embedded.Transport, schema.Config) {
+	t.Helper()
+	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	transport, err := embedded.New(db.DB, embedded.Config{Schema: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return transport, config
+}
+
+func rows(t *testing.T, db testkit.Database) (n int) {
+	t.Helper()
+	if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_parked`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// subscribe subscribes a consumer through retry's Subscriber.
+func subscribe(
+	t *testing.T, db testkit.Database, config schema.Config, transport *embedded.Transport, consumer string,
+) <-chan *message.Message {
+	t.Helper()
+	// The poll interval is long, so only a wake-up can deliver messages in time.
+	retries, err := retry.New(db.DB, retry.Config{Schema: config, PollInterval: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub := retries.Subscriber(consumer, transport.Subscriber())
+	messages, err := sub.Subscribe(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := sub.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return messages
+}
+
+// A publisher that returns nil if nobody listens has lost the message.
+func TestTrap66MessageWithoutConsumerIsRefused(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		transport, _ := newTransport(t, db)
+		err := transport.Publish(topic, message.NewMessage("m1", nil))
+		var refused interface{ Refused() bool } // the interface that the forwarder checks
+		if !errors.As(err, &refused) || !refused.Refused() || !strings.Contains(err.Error(), topic) {
+			t.Fatalf("got %v, want a refusal that names the topic", err)
+		}
+		noConsumer, ok := errors.AsType[*embedded.NoConsumerError](err) // for direct callers of Publish
+		if !ok || noConsumer.Topic != topic {
+			t.Fatalf("got %v, want a NoConsumerError of the topic", err)
+		}
+		if rows(t, db) != 0 {
+			t.Fatal("a refused message is stored")
+		}
+	})
+}
+
+func TestEveryConsumerOfProcessReceivesEveryMessageAtOnce(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		transport, config := newTransport(t, db)
+		subscriptions := map[string]<-chan *message.Message{
+			"payments":  subscribe(t, db, config, transport, "payments"),
+			"inventory": subscribe(t, db, config, transport, "inventory"),
+		}
+		sent := message.NewMessage("m1", []byte("a\x00\xff"))
+		sent.Metadata["k"] = "v"
+		if err := transport.Publish(topic, sent); err != nil {
+			t.Fatal(err)
+		}
+		for consumer, messages := range subscriptions {
+			select {
+			case got := <-messages:
+				if !got.Equals(sent) {
+					t.Errorf("%s got %+v", consumer, got)
+				}
+				got.Ack()
+			case <-time.After(time.Minute):
+				t.Fatalf("%s was not woken", consumer)
+			}
+		}
+		testkit.Eventually(t, time.Minute, "the rows are gone", func() bool { return rows(t, db) == 0 })
+	})
+}
+
+// nil confirms that the rows are committed. Every other result is no confirm.
+func TestTrap66NilMeansCommitted(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		transport, config := newTransport(t, db)
+		messages := subscribe(t, db, config, transport, "payments")
+		if err := transport.Publish(topic, message.NewMessage("m1", nil), message.NewMessage("m2", nil)); err != nil {
+			t.Fatal(err)
+		}
+		if rows(t, db) != 2 {
+			t.Fatalf("%d rows", rows(t, db))
+		}
+		for range 2 {
+			(<-messages).Ack()
+		}
+		if _, err := db.ExecContext(t.Context(), `ALTER TABLE once_parked RENAME TO elsewhere`); err != nil {
+			t.Fatal(err)
+		}
+		if err := transport.Publish(topic, message.NewMessage("m3", nil)); err == nil {
+			t.Error("Publish returned nil, but nothing was stored")
+		}
+		if _, err := db.ExecContext(t.Context(), `ALTER TABLE elsewhere RENAME TO once_parked`); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestConsumerStaysRegisteredAfterItsSubscription(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		transport, config := newTransport(t, db)
+		retries, err := retry.New(db.DB, retry.Config{Schema: config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := retries.Subscriber("payments", transport.Subscriber())
+		if _, err := first.Subscribe(t.Context(), topic); err != nil {
+			t.Fatal(err)
+		}
+		if err := first.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := transport.Publish(topic, message.NewMessage("m1", nil)); err != nil {
+			t.Fatal(err)
+		}
+		got := <-subscribe(t, db, config, transport, "payments")
+		if got.UUID != "m1" {
+			t.Fatalf("got %q", got.UUID)
+		}
+		got.Ack()
+	})
+}
+
+func TestPublishAndSubscribeFailAfterClose(t *testing.T) {
+	transport, _ := newTransport(t, testkit.SQLite(t))
+	sub := transport.Subscriber()
+	for range 2 {
+		if err := transport.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := sub.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var unavailable interface{ Unavailable() bool }
+	if err := transport.Publish(topic, message.NewMessage("m1", nil)); !errors.As(err, &unavailable) {
+		t.Errorf("publish: %v", err)
+	}
+	ctx := parked.WithSubscription(t.Context(), parked.Subscription{Consumer: "payments"})
+	if _, err := sub.Subscribe(ctx, topic); !errors.As(err, &unavailable) {
+		t.Errorf("subscribe: %v", err)
+	}
+	if err := transport.Publish(topic); err != nil {
+		t.Errorf("publish without messages: %v", err)
+	}
+}
+
+func TestSubscribeWithoutRetryFails(t *testing.T) {
+	transport, _ := newTransport(t, testkit.SQLite(t))
+	if _, err := transport.Subscriber().Subscribe(t.Context(), topic); err == nil || !strings.Contains(err.Error(), "retry's Subscriber") {
+		t.Fatalf("error %v", err)
+	}
+}
+
+func TestConfigErrorNamesField(t *testing.T) {
+	db := testkit.SQLite(t)
+	if _, err := embedded.New(db.DB, embedded.Config{PublishTimeout: -1}); err == nil || !strings.Contains(err.Error(), "PublishTimeout") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := embedded.New(nil, embedded.Config{}); err == nil || !strings.Contains(err.Error(), "db is nil") {
+		t.Errorf("error %v", err)
+	}
+	_, err := embedded.New(db.DB, embedded.Config{Schema: schema.Config{Prefix: "a b"}})
+	if err == nil || !strings.Contains(err.Error(), "Prefix") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Without an owner in the first registration, an operator would read that the consumer
+// never ran with retry's Subscriber.
+func TestFirstRegistrationHasOwner(t *testing.T) {
+	db := testkit.SQLite(t)
+	transport, config := newTransport(t, db)
+	for _, query := range []string{
+		`CREATE TABLE first_owner (owner text NOT NULL)`,
+		`CREATE TRIGGER first_owner AFTER INSERT ON once_consumers BEGIN INSERT INTO first_owner VALUES (NEW.owner); END`,
+	} {
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	subscribe(t, db, config, transport, "payments")
+	var owner string
+	if err := db.QueryRowContext(t.Context(), `SELECT owner FROM first_owner`).Scan(&owner); err != nil {
+		t.Fatal(err)
+	}
+	if owner == "" {
+		t.Error("the consumer is registered without an owner")
+	}
+}

@@ -1,0 +1,53 @@
+package service
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+
+	"github.com/lib/pq"
+
+	"github.com/watermill-once/once/lazytx"
+	"github.com/watermill-once/once/schema"
+)
+
+//go:embed tables_postgres.sql
+var postgresTables string
+
+// Postgres returns the database at dsn, which is a URL or key=value pairs. All
+// tables are in the schema schemaName. [Database.Migrate] creates the schema.
+func Postgres(dsn, schemaName string) (Database, error) {
+	tables := schema.Config{Dialect: schema.PostgreSQL, Schema: schemaName}
+	if err := tables.Validate(); err != nil {
+		return Database{}, err
+	}
+	config, err := pq.NewConfig(dsn)
+	if err != nil {
+		// err can quote the password.
+		return Database{}, errors.New("service: the DSN of PostgreSQL cannot be parsed: it must be a URL or key=value pairs")
+	}
+	if config.Runtime == nil {
+		config.Runtime = map[string]string{}
+	}
+	config.Runtime["search_path"] = `"` + schemaName + `"` // Validate allows no quotes
+	connector, err := pq.NewConnectorConfig(config)
+	if err != nil {
+		return Database{}, fmt.Errorf("service: %w", err)
+	}
+	return Database{
+		Tables:     tables,
+		connector:  lazytx.Connector(connector),
+		statements: postgresTables,
+		// Without the lock, two instances collide in PostgreSQL's catalogue, in
+		// spite of IF NOT EXISTS.
+		lock:        `SELECT pg_advisory_xact_lock(hashtext('orders service: tables'))`,
+		limitWait:   func(milliseconds int64) string { return fmt.Sprintf(`SET LOCAL lock_timeout = %d`, milliseconds) },
+		lockTimeout: isLockTimeout,
+	}, nil
+}
+
+// isLockTimeout reports whether a statement gave up waiting for a lock.
+func isLockTimeout(err error) bool {
+	refused, ok := errors.AsType[*pq.Error](err)
+	return ok && refused.Code == "55P03" // lock_not_available
+}

@@ -1,0 +1,33 @@
+package service
+
+import (
+	_ "embed"
+	"fmt"
+	"net/url"
+
+	"modernc.org/sqlite"
+
+	"github.com/watermill-once/once/schema"
+)
+
+//go:embed tables_sqlite.sql
+var sqliteTables string
+
+// SQLite returns the database in the file at path. Transactions take the write
+// lock when they begin, and wait for it up to ten seconds.
+func SQLite(path string) (Database, error) {
+	dsn := url.URL{Scheme: "file", OmitHost: true, Path: path, RawQuery: "_txlock=immediate&_time_format=sqlite" +
+		"&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)"}
+	connector, err := sqlite.NewConnector(dsn.String())
+	if err != nil {
+		return Database{}, fmt.Errorf("service: open %s: %w", path, err)
+	}
+	return Database{
+		Tables:     schema.Config{Dialect: schema.SQLite},
+		connector:  connector,
+		statements: sqliteTables,
+		// SQLite has one writer at a time. Work that waits for a connection is
+		// woken; work that waits for SQLite's lock sleeps and polls.
+		mostOpen: 1,
+	}, nil
+}

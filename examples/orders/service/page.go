@@ -1,0 +1,145 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"net/http"
+	"time"
+	"unicode/utf8"
+
+	"github.com/watermill-once/once/poison"
+)
+
+// The largest number of rows that the page lists.
+const (
+	pageOrders  = 20
+	pageEntries = 10
+)
+
+//go:embed page.html
+var pageHTML string
+
+var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
+	"money":   money,
+	"shorten": shorten,
+	"suffix":  suffix,
+	"failed":  failedAt,
+	"clock":   func(t time.Time) string { return t.UTC().Format("02 Jan 15:04:05") },
+	"iso":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+}).Parse(pageHTML))
+
+// page is the content of the page for operators.
+type page struct {
+	Ready   bool
+	Problem string // why the rest is missing; "" if it is not
+	Now     time.Time
+
+	Orders      []orderRow
+	Quarantined []poison.Entry // the oldest ones
+	MoreEntries bool           // Quarantined has only some of the entries
+}
+
+// orderRow is an order with the latest status that tracking has stored.
+type orderRow struct {
+	ID, Shop, Customer, Currency string
+
+	Total    int64
+	PlacedAt time.Time
+	Status   string // "placed", "paid" or "shipped"
+	Reserved bool
+}
+
+// getPage serves the page for operators: the latest orders, and the messages in
+// quarantine. The template escapes every value, because clients and other
+// publishers choose most of them.
+func (s *Service) getPage(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
+	defer cancel()
+	status := http.StatusOK
+	p, err := s.readPage(ctx)
+	if err != nil {
+		s.logFailure(r, "Reading the page failed", err)
+		status, p.Problem = http.StatusServiceUnavailable, "The database cannot be read. The log says why."
+	}
+	var body bytes.Buffer
+	if err := pageTemplate.Execute(&body, p); err != nil {
+		s.logFailure(r, "Writing the page failed", err)
+		http.Error(w, "the page cannot be shown", http.StatusInternalServerError)
+		return
+	}
+	header := w.Header()
+	header.Set("Content-Type", "text/html; charset=utf-8")
+	header.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'")
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Referrer-Policy", "no-referrer")
+	header.Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(body.Bytes()) // fails only if the client has closed the connection
+}
+
+func (s *Service) readPage(ctx context.Context) (p page, err error) {
+	p.Now = time.Now()
+	p.Ready, _ = s.checks(ctx)
+	if p.Orders, err = s.latestOrders(ctx); err != nil {
+		return p, fmt.Errorf("service: read the latest orders: %w", err)
+	}
+	p.Quarantined, err = s.Quarantine().List(ctx, poison.Filter{Limit: pageEntries + 1})
+	if err != nil {
+		return p, err
+	}
+	if len(p.Quarantined) > pageEntries {
+		p.Quarantined, p.MoreEntries = p.Quarantined[:pageEntries], true
+	}
+	return p, nil
+}
+
+// latestOrders returns the orders that were placed last. Their ids ascend with
+// time.
+func (s *Service) latestOrders(ctx context.Context) ([]orderRow, error) {
+	tx, err := s.requests.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = tx.Rollback() }() // nothing to commit
+	rows, err := tx.QueryContext(ctx, fmt.Sprintf(`
+		SELECT id, shop, customer, currency, total, placed_at, COALESCE(tracking.status, 'placed'),
+		       EXISTS (SELECT 1 FROM reservations WHERE order_id = orders.id)
+		FROM orders LEFT JOIN tracking ON tracking.order_id = orders.id ORDER BY id DESC LIMIT %d`, pageOrders))
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var orders []orderRow
+	for rows.Next() {
+		var o orderRow
+		if err := rows.Scan(&o.ID, &o.Shop, &o.Customer, &o.Currency, &o.Total, &o.PlacedAt, &o.Status, &o.Reserved); err != nil {
+			return nil, err
+		}
+		orders = append(orders, o)
+	}
+	return orders, rows.Err()
+}
+
+// shorten returns a text, cut to at most that many characters.
+func shorten(text string, most int) string {
+	if utf8.RuneCountInString(text) <= most {
+		return text
+	}
+	return string([]rune(text)[:most-1]) + "…"
+}
+
+// suffix returns the end of an ASCII text, with at most that many characters.
+func suffix(text string, most int) string { return text[max(0, len(text)-most):] }
+
+// failedAt returns when the last attempt failed. An entry that no handler could
+// be called with has only the time when it was stored.
+func failedAt(e poison.Entry) time.Time {
+	if e.LastFailedAt.IsZero() {
+		return e.CreatedAt
+	}
+	return e.LastFailedAt
+}

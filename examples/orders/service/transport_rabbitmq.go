@@ -1,0 +1,94 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/rabbit"
+)
+
+// RabbitMQ carries events through a broker. Each topic is a fanout exchange, and
+// each consumer of the topic has a quorum queue.
+type RabbitMQ struct {
+	url       string
+	namespace string
+	logger    watermill.LoggerAdapter
+
+	publisher   *rabbit.Publisher
+	subscribers []*rabbit.Subscriber
+}
+
+// NewRabbitMQ returns a transport through the broker at url. The names of
+// exchanges and queues begin with namespace. NewRabbitMQ fails if it cannot
+// connect: publisher and subscriber would wait for the broker, but a wrong
+// address or password should stop the start.
+func NewRabbitMQ(url, namespace string, logger watermill.LoggerAdapter) (*RabbitMQ, error) {
+	if _, err := amqp091.ParseURI(url); err != nil {
+		return nil, errors.New("service: the AMQP URL cannot be parsed") // err can quote the password
+	}
+	probe, err := amqp091.Dial(url)
+	if err == nil {
+		err = probe.Close()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("service: connect to the broker: %w", err)
+	}
+	t := &RabbitMQ{url: url, namespace: namespace, logger: logger}
+	if t.publisher, err = rabbit.NewPublisher(t.config(Subscription{}), rabbit.PublisherConfig{Logger: logger}); err != nil {
+		return nil, fmt.Errorf("service: %w", err)
+	}
+	return t, nil
+}
+
+// Exchange returns the name of a topic's exchange.
+func (t *RabbitMQ) Exchange(topic string) string { return t.namespace + "." + topic }
+
+// Queue returns the name of a subscription's queue.
+func (t *RabbitMQ) Queue(to Subscription) string { return t.Exchange(to.Topic) + "." + to.Consumer }
+
+// config returns the configuration of one subscriber, or of the publisher if to
+// is empty.
+func (t *RabbitMQ) config(to Subscription) amqp.Config {
+	config := amqp.NewDurablePubSubConfig(t.url, func(string) string { return t.Queue(to) })
+	config.Exchange.GenerateName = t.Exchange
+	config.Marshaler = rabbit.Marshaler{}
+	// From RabbitMQ 4.0, a quorum queue drops a message that comes back 20 times.
+	// The subscriber declares the queue without that limit. A queue that existed
+	// before an upgrade needs a policy, which the subscriber logs.
+	config.Queue.Arguments = amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}
+	if to.InOrder {
+		config.Queue.Arguments["x-single-active-consumer"] = true
+	}
+	return config
+}
+
+// Publisher implements [Transport].
+func (t *RabbitMQ) Publisher() message.Publisher { return t.publisher }
+
+// Subscriber implements [Transport].
+func (t *RabbitMQ) Subscriber(to Subscription) (message.Subscriber, error) {
+	subscriber, err := rabbit.NewSubscriber(t.config(to), rabbit.SubscriberConfig{InFlight: to.InFlight, Logger: t.logger})
+	if err != nil {
+		return nil, err
+	}
+	t.subscribers = append(t.subscribers, subscriber)
+	if err := subscriber.SubscribeInitialize(to.Topic); err != nil {
+		return nil, fmt.Errorf("declare queue %s: %w", t.Queue(to), err)
+	}
+	return subscriber, nil
+}
+
+// Close implements [Transport]. The router closes the subscribers only if it
+// ran, so Close closes them as well.
+func (t *RabbitMQ) Close() error {
+	errs := []error{t.publisher.Close()}
+	for _, subscriber := range t.subscribers {
+		errs = append(errs, subscriber.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,84 @@
+// Package telemetry sends the metrics of the service to Prometheus, and its
+// traces to a collector of OpenTelemetry. The library and the service use
+// OpenTelemetry's global providers, which this package sets.
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	exporter "go.opentelemetry.io/otel/exporters/prometheus"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+)
+
+// Telemetry are the providers of one process.
+type Telemetry struct {
+	// Metrics serves all metrics in the text format of Prometheus.
+	Metrics http.Handler
+
+	metrics *sdkmetric.MeterProvider
+	traces  *sdktrace.TracerProvider // nil without a collector
+}
+
+// Start sets the global providers. Call it before you make the parts that record
+// metrics and traces.
+//
+// Traces are sent over HTTP to the collector that OTEL_EXPORTER_OTLP_ENDPOINT or
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT names; the other variables of the OTLP
+// exporter work too. Without these two, no traces are recorded. The name of the
+// service is OTEL_SERVICE_NAME, and defaults to service.
+func Start(ctx context.Context, service string, logger *slog.Logger) (*Telemetry, error) {
+	about, err := resource.New(ctx,
+		resource.WithAttributes(attribute.String("service.name", service)),
+		resource.WithTelemetrySDK(),
+		resource.WithFromEnv()) // the last one wins
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { logger.Error("Telemetry failed", "error", err) }))
+
+	registry := prometheus.NewRegistry() // not the global one, which can be filled only once
+	reader, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo())
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: %w", err)
+	}
+	t := &Telemetry{
+		Metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
+		metrics: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader), sdkmetric.WithResource(about)),
+	}
+	otel.SetMeterProvider(t.metrics)
+
+	if os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
+		return t, nil
+	}
+	collector, err := otlptracehttp.New(ctx)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("telemetry: %w", err), t.metrics.Shutdown(ctx))
+	}
+	t.traces = sdktrace.NewTracerProvider(sdktrace.WithBatcher(collector), sdktrace.WithResource(about))
+	otel.SetTracerProvider(t.traces)
+	return t, nil
+}
+
+// Close sends the traces that are not sent yet, and stops recording.
+func (t *Telemetry) Close(ctx context.Context) error {
+	errs := []error{t.metrics.Shutdown(ctx)}
+	if t.traces != nil {
+		errs = append(errs, t.traces.Shutdown(ctx))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("telemetry: stop: %w", err)
+	}
+	return nil
+}

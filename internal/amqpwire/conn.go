@@ -1,0 +1,197 @@
+package amqpwire
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Conn is the net.Conn beneath an amqp091 connection. It inserts the frames of
+// the confirm channels between the frames that amqp091 writes, and removes the
+// frames for the confirm channels from the bytes that amqp091 reads.
+//
+// The confirm channels have the upper half of the channel numbers. amqp091 gets
+// the lower half: it uses every number that it knows, and the broker closes a
+// connection on which a number is opened twice.
+type Conn struct {
+	*socket
+
+	// Write uses this. amqp091 calls Write with a lock held.
+	incomplete []byte // the beginning of a frame that amqp091 writes
+
+	// Read uses these. amqp091 calls Read from one goroutine.
+	received []byte    // not yet split into frames
+	own      []byte    // amqp091's own frames
+	unread   []byte    // the part of own that amqp091 has not read
+	lastRead time.Time // when amqp091 last got something to read
+	changed  []*Channel
+
+	confirmChannels bool
+	channelMax      uint16
+	most            uint16 // the largest channel number; set during the handshake
+
+	mu       sync.Mutex
+	channels map[uint16]*Channel
+	last     uint16      // number of the channel that was opened last
+	ended    *amqp.Error // why there are no more channels
+}
+
+// Config configures a Conn.
+type Config struct {
+	// WriteTimeout is how long a write may make no progress before the
+	// connection is closed.
+	WriteTimeout time.Duration
+
+	// ConfirmChannels reserves half of the channel numbers for OpenChannel. If
+	// it is false, amqp091 has all numbers and OpenChannel must not be called.
+	ConfirmChannels bool
+
+	// ChannelMax is the configured number of channels. 0 leaves it to the broker.
+	ChannelMax uint16
+}
+
+const readBuffer = 64 << 10
+
+// NewConn returns a Conn on a connection that is established, without a
+// handshake of AMQP. The Conn owns conn.
+func NewConn(conn net.Conn, config Config) *Conn {
+	c := newConn(newSocket(conn, config.WriteTimeout))
+	c.confirmChannels, c.channelMax = config.ConfirmChannels, config.ChannelMax
+	return c
+}
+
+func newConn(s *socket) *Conn {
+	return &Conn{socket: s, received: make([]byte, 0, readBuffer), channels: make(map[uint16]*Channel)}
+}
+
+// Write buffers all of b or fails. It keeps an incomplete frame back, so that a
+// frame of a confirm channel can precede it.
+func (c *Conn) Write(b []byte) (int, error) {
+	c.incomplete = append(c.incomplete, b...)
+	whole := 0
+	for whole < len(c.incomplete) {
+		n := frameLength(c.incomplete[whole:])
+		if c.incomplete[whole] == protocolHeader[0] {
+			n = len(protocolHeader)
+		}
+		if n == 0 || n > len(c.incomplete)-whole {
+			break
+		}
+		c.rewriteTuneOk(parseFrame(c.incomplete[whole : whole+n]))
+		whole += n
+	}
+	if whole > 0 {
+		if _, err := c.socket.Write(c.incomplete[:whole]); err != nil {
+			return 0, err
+		}
+		c.incomplete = slices.Delete(c.incomplete, 0, whole)
+	}
+	return len(b), nil
+}
+
+// protocolHeader opens a connection. A broker that does not speak AMQP 0-9-1
+// replies with it. It is not a frame.
+const protocolHeader = "AMQP\x00\x00\x09\x01"
+
+// amqp091 closes a connection on which it reads nothing for one and a half
+// heartbeat intervals, of a second at least. While the broker sends confirms it
+// sends no heartbeats, so Read inserts a heartbeat after this time.
+const longestSilence = 300 * time.Millisecond
+
+// Read returns bytes that are for amqp091. When it returns an error, all confirm
+// channels are closed.
+func (c *Conn) Read(b []byte) (int, error) {
+	for len(c.unread) == 0 {
+		if len(c.received) == cap(c.received) {
+			c.received = slices.Grow(c.received, 2*cap(c.received))
+		}
+		n, err := c.Conn.Read(c.received[len(c.received):cap(c.received)])
+		c.received = c.received[:len(c.received)+n]
+		if err == nil || n > 0 {
+			err = c.split()
+		}
+		if err != nil {
+			c.end(&amqp.Error{Code: amqp.FrameError, Reason: err.Error()})
+			return 0, err
+		}
+	}
+	n := copy(b, c.unread)
+	c.unread = c.unread[n:]
+	return n, nil
+}
+
+// split dispatches every complete frame that was received.
+func (c *Conn) split() error {
+	var (
+		err  error
+		done int
+	)
+	c.own = c.own[:0]
+	for err == nil && done < len(c.received) {
+		rest := c.received[done:]
+		n := frameLength(rest)
+		if rest[0] == protocolHeader[0] {
+			n = len(rest)
+		}
+		if n == 0 || n > len(rest) {
+			break
+		}
+		done += n
+		var ours bool
+		if ours, err = c.dispatch(rest[:n]); !ours {
+			c.own = appendWidened(c.own, rest[:n])
+		}
+	}
+	c.received = slices.Delete(c.received, 0, done)
+
+	for _, channel := range c.changed {
+		channel.changed()
+	}
+	c.changed = c.changed[:0]
+	switch now := time.Now(); {
+	case len(c.own) > 0:
+		c.lastRead = now
+	case done > 0 && now.Sub(c.lastRead) > longestSilence:
+		c.own = append(c.own, heartbeat[:]...)
+		c.lastRead = now
+	}
+	c.unread = c.own
+	return err
+}
+
+var errBadFrame = errors.New("the broker has sent an unexpected frame")
+
+// dispatch gives a frame to its confirm channel. It reports false if the frame
+// is for amqp091.
+func (c *Conn) dispatch(b []byte) (ours bool, err error) {
+	if b[0] == protocolHeader[0] {
+		return false, nil
+	}
+	f := parseFrame(b)
+	if f.channel == 0 {
+		switch method, arguments := f.method(); method {
+		case connectionTune:
+			c.rewriteTune(arguments)
+		case connectionClose:
+			c.end(closeReason(arguments))
+		}
+		return false, nil
+	}
+	c.mu.Lock()
+	channel := c.channels[f.channel]
+	c.mu.Unlock()
+	if channel == nil {
+		return false, nil
+	}
+	if b[len(b)-1] != frameEnd {
+		return true, errBadFrame
+	}
+	if len(c.changed) == 0 || c.changed[len(c.changed)-1] != channel {
+		c.changed = append(c.changed, channel)
+	}
+	return true, channel.receive(f)
+}

@@ -1,0 +1,119 @@
+package amqpwire
+
+import (
+	"encoding/binary"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// PublishHeader is the header by which a [Channel] recognizes a message that
+// the broker returns. Its value is the number of the publish on its channel. It
+// is a string because watermill-amqp's own marshaler fails on any other type of
+// header. The message id cannot replace it: one event may be published to two
+// topics, of which only one is unroutable.
+const PublishHeader = "_once_publish"
+
+// Content is an encoded message. Its channel and its publish number are missing:
+// they are known only when it is sent. The zero value is ready for Encode.
+type Content struct {
+	// Body is the payload. It is sent as it is.
+	Body []byte
+
+	properties []byte // flags and property list of the content header
+	numberAt   int    // index in properties of the publish number
+}
+
+// HeaderSize returns the size in bytes of the frame with the content header.
+func (c *Content) HeaderSize() int {
+	return frameOverhead + contentHeaderOverhead + len(c.properties)
+}
+
+// The publish number is in base 36 and has a fixed size, so that it can be
+// filled in after the rest is encoded.
+const numberSize = 13
+
+const numberDigits = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+func putNumber(b []byte, number uint64) {
+	for i := numberSize - 1; i >= 0; i-- {
+		b[i] = numberDigits[number%36]
+		number /= 36
+	}
+}
+
+// The bits of the property flags, in the order of the property list.
+const (
+	flagContentType = 1 << (15 - iota)
+	flagContentEncoding
+	flagHeaders
+	flagDeliveryMode
+	flagPriority
+	flagCorrelationID
+	flagReplyTo
+	flagExpiration
+	flagMessageID
+	flagTimestamp
+	flagType
+	flagUserID
+	flagAppID
+)
+
+// Encode sets the properties to those of p. The delivery mode is always
+// persistent. The headers are those that appendHeaders appends, and
+// [PublishHeader]; p.Headers is ignored. Encode reuses the memory of an earlier
+// call. It returns an [EncodeError] if AMQP cannot carry the properties.
+func (c *Content) Encode(p *amqp.Publishing, appendHeaders func([]byte) ([]byte, error)) (err error) {
+	l := propertyList{bytes: append(c.properties[:0], 0, 0), flags: flagHeaders | flagDeliveryMode}
+	l.shortString(flagContentType, "content type", p.ContentType)
+	l.shortString(flagContentEncoding, "content encoding", p.ContentEncoding)
+
+	headers := len(l.bytes)
+	l.bytes = appendShortString(append(l.bytes, 0, 0, 0, 0), PublishHeader)
+	l.bytes = binary.BigEndian.AppendUint32(append(l.bytes, 'S'), numberSize)
+	c.numberAt = len(l.bytes)
+	l.bytes = append(l.bytes, make([]byte, numberSize)...)
+	if l.bytes, err = appendHeaders(l.bytes); err != nil {
+		return err
+	}
+	l.bytes = append(setSize(l.bytes, headers), amqp.Persistent)
+
+	if p.Priority > 0 {
+		l.flags |= flagPriority
+		l.bytes = append(l.bytes, p.Priority)
+	}
+	l.shortString(flagCorrelationID, "correlation id", p.CorrelationId)
+	l.shortString(flagReplyTo, "reply-to", p.ReplyTo)
+	l.shortString(flagExpiration, "expiration", p.Expiration)
+	l.shortString(flagMessageID, "message id", p.MessageId)
+	if !p.Timestamp.IsZero() {
+		l.flags |= flagTimestamp
+		l.bytes = binary.BigEndian.AppendUint64(l.bytes, uint64(p.Timestamp.Unix()))
+	}
+	l.shortString(flagType, "type", p.Type)
+	l.shortString(flagUserID, "user id", p.UserId)
+	l.shortString(flagAppID, "app id", p.AppId)
+
+	binary.BigEndian.PutUint16(l.bytes, l.flags)
+	c.properties = l.bytes
+	return l.err
+}
+
+// propertyList collects encoded properties and the first error.
+type propertyList struct {
+	bytes []byte
+	flags uint16
+	err   error
+}
+
+func (l *propertyList) shortString(flag uint16, name, value string) {
+	switch {
+	case value == "":
+	case len(value) > MaxShortString:
+		if l.err == nil {
+			l.err = TooLarge(name, len(value), MaxShortString)
+		}
+	default:
+		l.flags |= flag
+		l.bytes = appendShortString(l.bytes, value)
+	}
+}

@@ -1,0 +1,73 @@
+// Package backoff computes delays between attempts.
+package backoff
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"time"
+)
+
+// Exponential computes delays that grow by a factor with each attempt. Its
+// methods are safe for concurrent use.
+type Exponential struct {
+	// Base is the delay after the first attempt. A Base of zero or less makes
+	// every delay zero.
+	Base time.Duration
+
+	// Max is the longest delay.
+	Max time.Duration
+
+	// Factor multiplies the delay after each further attempt. Defaults to 2.
+	Factor float64
+
+	// Jitter is the share of a delay, from 0 to 1, that chance may take away:
+	// with 0.2 a delay is up to 20 % shorter. Attempts that failed together then
+	// do not run together again. Defaults to 0.
+	Jitter float64
+}
+
+// Delay returns the delay after the given number of attempts. Fewer than one
+// attempt count as one. chance is a number in [0, 1): 0 gives the full delay.
+func (e Exponential) Delay(attempts int, chance float64) time.Duration {
+	if e.Base <= 0 {
+		return 0 // zero times an infinite power would be NaN
+	}
+	full := float64(e.Base) * math.Pow(cmp.Or(e.Factor, 2), float64(max(attempts, 1)-1))
+	delay := min(full, float64(e.Max)) * (1 - e.Jitter*chance)
+	if delay >= float64(e.Max) { // float64(e.Max) may be larger than the largest Duration
+		return e.Max
+	}
+	return time.Duration(delay)
+}
+
+// Jittered returns the delay after the given number of attempts, shortened by
+// a random share of up to Jitter.
+func (e Exponential) Jittered(attempts int) time.Duration {
+	return e.Delay(attempts, rand.Float64())
+}
+
+// Total returns the sum of the delays after each of the given number of
+// attempts, without jitter. It returns the largest Duration if the sum is
+// larger.
+func (e Exponential) Total(attempts int) time.Duration {
+	var sum time.Duration
+	for attempt := 1; attempt <= attempts; attempt++ {
+		delay := e.Delay(attempt, 0)
+		if delay == 0 {
+			return sum
+		}
+		if e.Factor == 1 || delay == e.Max { // all further delays are as long
+			rest := float64(attempts-attempt+1) * float64(delay)
+			if rest >= float64(math.MaxInt64-sum) {
+				return math.MaxInt64
+			}
+			return sum + time.Duration(rest)
+		}
+		if delay > math.MaxInt64-sum {
+			return math.MaxInt64
+		}
+		sum += delay
+	}
+	return sum
+}

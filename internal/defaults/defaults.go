@@ -1,0 +1,13 @@
+// Package defaults has the default values that several packages need.
+package defaults
+
+import "time"
+
+const (
+	// MaxDuplicateAge is the default of dedup.Config.MaxDuplicateAge.
+	MaxDuplicateAge = 7 * 24 * time.Hour
+
+	// SequenceWindow is the default of sequence.Config.Window. It is longer than
+	// the default policy of retry retries a message.
+	SequenceWindow = 15 * time.Minute
+)

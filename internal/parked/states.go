@@ -1,0 +1,13 @@
+package parked
+
+// States of a row.
+const (
+	Waiting     = "waiting"
+	Held        = "held" // waits behind the head of its ordering key
+	Quarantined = "quarantined"
+	Resolved    = "resolved"
+	Discarded   = "discarded"
+)
+
+// Final lists, for SQL, the states that a row does not leave.
+const Final = `('resolved', 'discarded')`

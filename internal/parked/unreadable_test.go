@@ -1,0 +1,24 @@
+package parked_test
+
+import (
+	"testing"
+
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// A claimed row that cannot be read is an error of the claim. The connection may
+// be lost, or the context may end, while the row is read.
+func TestClaimFailsIfARowCannotBeRead(t *testing.T) {
+	db := testkit.Postgres(t)
+	s := newStore(t, db)
+	deliver(t, s, "m1")
+	_, err := db.ExecContext(t.Context(), `
+		ALTER TABLE once_parked DROP CONSTRAINT once_parked_rounds_check, ALTER rounds DROP DEFAULT,
+			ALTER rounds TYPE text USING 'many'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if claims, err := s.Claim(t.Context(), selection); err == nil {
+		t.Errorf("%d rows were claimed", len(claims))
+	}
+}

@@ -1,0 +1,103 @@
+package mover
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/watermill-once/once/internal/outboxrow"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// Reasons of dead letters.
+const (
+	reasonMalformed = outboxrow.DeadMalformed
+	reasonInvalid   = outboxrow.DeadInvalid
+)
+
+// deadLetter is a row of the outbox's table of dead letters.
+type deadLetter struct {
+	offset   int64
+	id       string
+	topic    string
+	payload  []byte
+	metadata string // a JSON object
+	reason   string
+	text     string
+}
+
+// refused returns the dead letter of a message that the outbox refuses.
+func (m *Mover) refused(u unwrapped, err error) deadLetter {
+	if !storable(u) {
+		return m.asStored(u.row, reasonInvalid, err)
+	}
+	metadata := "{}"
+	if len(u.msg.Metadata) > 0 {
+		metadata = encode(u.msg.Metadata)
+	}
+	return deadLetter{
+		offset: u.offset, id: u.msg.UUID, topic: u.topic, payload: u.msg.Payload, metadata: metadata,
+		reason: reasonInvalid, text: explain(err),
+	}
+}
+
+// storable reports whether text columns can hold the message. Its texts are valid
+// UTF-8, because they come from JSON.
+func storable(u unwrapped) bool {
+	return !hasNUL(u.msg.UUID) && !hasNUL(u.topic) && withoutNUL(u.msg.Metadata)
+}
+
+func withoutNUL(metadata map[string]string) bool {
+	for key, value := range metadata {
+		if hasNUL(key) || hasNUL(value) {
+			return false
+		}
+	}
+	return true
+}
+
+func hasNUL(s string) bool { return strings.IndexByte(s, 0) >= 0 }
+
+// asStored returns the dead letter with the unchanged contents of a stock row.
+func (m *Mover) asStored(r row, reason string, err error) deadLetter {
+	return deadLetter{
+		offset: r.offset, id: r.id, topic: m.config.ForwarderTopic, payload: r.payload, metadata: storedMetadata(r.metadata),
+		reason: reason, text: explain(err),
+	}
+}
+
+// storedMetadata returns the metadata of a stock row. Its column accepts any JSON;
+// the column of dead letters accepts a flat map of texts without NUL and half
+// surrogates. Other metadata is kept as one text.
+func storedMetadata(stored sql.NullString) string {
+	if !stored.Valid {
+		return "{}"
+	}
+	var metadata map[string]string
+	if json.Unmarshal([]byte(stored.String), &metadata) == nil && metadata != nil && withoutNUL(metadata) {
+		if text := encode(metadata); !strings.ContainsRune(text, utf8.RuneError) { // Go decodes half surrogates to this
+			return text
+		}
+	}
+	return encode(map[string]string{"metadata": stored.String})
+}
+
+func encode(metadata map[string]string) string {
+	text, _ := json.Marshal(metadata) // strings cannot fail to encode
+	return string(text)
+}
+
+func explain(err error) string { return parked.Clean(err.Error(), 2000) }
+
+// insertDeadLetter stores a dead letter. The outcome of an invalid message is
+// unknown: the stock forwarder may have sent it without an ack.
+func (m *Mover) insertDeadLetter(ctx context.Context, tx *sql.Tx, d deadLetter) error {
+	if d.payload == nil {
+		d.payload = []byte{} // nil would be NULL
+	}
+	_, err := tx.ExecContext(ctx, m.sql.insertDead, d.offset, d.id, d.topic, d.payload, d.metadata, d.text, d.reason,
+		d.reason == reasonInvalid)
+	return err
+}

@@ -1,0 +1,143 @@
+package poison
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// ErrClaimed says that the message blocks its ordering key and cannot be
+// discarded or edited now, because a handler is running a copy of it. To wait
+// for the handler would also block the messages behind it.
+var ErrClaimed = errors.New("a copy of the message is being handled: try again when that has ended")
+
+// Discard ends messages for good. Their entries stay readable, and the inbox
+// counts the messages as handled, so that a late copy does not run. Discard
+// changes all entries or, with an error, none: [ErrNotFound] if an entry is not
+// in quarantine, [ErrClaimed] if one cannot be discarded yet.
+func (q *Quarantine) Discard(ctx context.Context, act Act, ids ...int64) error {
+	if err := errors.Join(act.validateLoss(), validateIDs(ids)); err != nil {
+		return fmt.Errorf("poison: discard: %w", err)
+	}
+	ids = distinct(ids)
+	if err := q.table.discard(ctx, act, ids); err != nil {
+		return fmt.Errorf("poison: discard: %w", err)
+	}
+	q.instruments.discarded.Add(int64(len(ids)), 0)
+	return nil
+}
+
+// discardBatch is the number of entries that one transaction discards.
+const discardBatch = 100
+
+// DiscardMatching discards the matching entries as [Quarantine.Discard] does, and
+// returns their number. Large numbers are discarded in several transactions. With
+// an error, the entries that were counted are discarded and the others are
+// unchanged; up to 100 more are discarded if the outcome of a commit is unknown.
+// Entries that are stored after the start are not discarded. [Quarantine.DryRun]
+// returns beforehand which entries match.
+func (q *Quarantine) DiscardMatching(ctx context.Context, act Act, f Filter) (discarded int, err error) {
+	if err := errors.Join(act.validateLoss(), f.validateChange()); err != nil {
+		return 0, fmt.Errorf("poison: discard: %w", err)
+	}
+	until, err := q.table.lastID(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("poison: discard: %w", err)
+	}
+	for f.Limit == 0 || discarded < f.Limit {
+		n := discardBatch
+		if f.Limit > 0 {
+			n = min(n, f.Limit-discarded)
+		}
+		some, last, err := q.table.discardMatching(ctx, act, f, until, n)
+		if err != nil {
+			return discarded, fmt.Errorf("poison: discard: %w", err)
+		}
+		if last == 0 {
+			break
+		}
+		discarded += some
+		f.AfterID = last
+		q.instruments.discarded.Add(int64(some), 0)
+	}
+	return discarded, nil
+}
+
+func (t *table) discard(ctx context.Context, act Act, ids []int64) error {
+	return t.parked.ReplaceHeads(ctx, func(*sql.Tx) ([]int64, error) { return ids, nil }, func(tx *sql.Tx) error {
+		return each(ids, func(id int64) error { return t.discardIn(ctx, tx, act, "discard", id) })
+	})
+}
+
+// lastID returns the highest ID of an entry in quarantine, or 0.
+func (t *table) lastID(ctx context.Context) (id int64, err error) {
+	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error { return tx.QueryRowContext(ctx, t.sql.last).Scan(&id) })
+	return id, err
+}
+
+// discardMatching discards at most n matching entries whose ID is not above
+// until. It returns the number discarded and the ID of the last entry that it
+// found, or 0 if it found none.
+func (t *table) discardMatching(ctx context.Context, act Act, f Filter, until int64, n int) (discarded int, last int64, err error) {
+	where := t.where(f, parked.Quarantined)
+	query := t.dialect.SQL(`SELECT id FROM {parked} WHERE ` + where.String() + ` AND id <= ` + where.arg(until) +
+		` ORDER BY id LIMIT ` + where.arg(n))
+	var ids []int64
+	err = t.parked.ReplaceHeads(ctx, func(tx *sql.Tx) (_ []int64, err error) {
+		ids, err = selectIDs(ctx, tx, query, where.args)
+		return ids, err
+	}, func(tx *sql.Tx) error {
+		discarded, last = 0, 0
+		for _, id := range ids {
+			last = id
+			err := t.discardIn(ctx, tx, act, "discard", id)
+			switch {
+			case errors.Is(err, sql.ErrNoRows): // it left the quarantine meanwhile
+			case err != nil:
+				return fmt.Errorf("message %d: %w", id, err)
+			default:
+				discarded++
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	return discarded, last, nil
+}
+
+const lockTimeout = "55P03" // lock_not_available
+
+// discardIn discards one entry and enters its message in the inbox, so that a
+// late copy does not run. It returns sql.ErrNoRows if the entry is not in
+// quarantine.
+func (t *table) discardIn(ctx context.Context, tx *sql.Tx, act Act, action string, id int64) error {
+	var (
+		consumer, messageID string
+		envelope            []byte
+	)
+	if err := tx.QueryRowContext(ctx, t.sql.discard, id).Scan(&consumer, &messageID, &envelope); err != nil {
+		return err
+	}
+	failpoint.Hit("poison/discard")
+	// The inbox refuses an id that is not stored as it came: no copy can run.
+	if msg, err := parked.Decode(envelope); err == nil && msg.UUID != "" && msg.UUID == messageID {
+		digest := sha256.Sum256(msg.Payload)
+		_, err := tx.ExecContext(ctx, t.sql.tombstone, messageID, consumer, digest[:])
+		if dialect.State(err) == lockTimeout {
+			return fmt.Errorf("%w: %w", ErrClaimed, err)
+		}
+		if err != nil {
+			return err
+		}
+		failpoint.Hit("poison/tombstone")
+	}
+	return t.record(ctx, tx, act, action, id, consumer, messageID)
+}

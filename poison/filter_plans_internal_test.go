@@ -1,0 +1,36 @@
+package poison
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// SQLite uses the same indexes for a Filter as PostgreSQL.
+func TestSQLiteUsesTheIndexOfAFilter(t *testing.T) {
+	db := testkit.SQLite(t)
+	s := newTestTable(t, db)
+	for index, filters := range map[string][]Filter{
+		"once_parked_quarantined": {{}, {Topic: "t"}},
+		"once_parked_consumer":    {{Consumer: "c"}, {Consumer: "c", Topic: "t", AfterID: 7}},
+		"once_parked_fingerprint": {{Fingerprint: "f"}, {Fingerprint: "f", Consumer: "c"}},
+		"once_parked_message":     {{MessageID: "m"}, {MessageID: "m", Consumer: "c", Fingerprint: "f"}},
+	} {
+		for _, f := range filters {
+			where := s.where(f, parked.Quarantined)
+			query := s.dialect.SQL(`EXPLAIN QUERY PLAN SELECT id FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(100))
+			var (
+				id, parent, unused int
+				plan               string
+			)
+			if err := db.QueryRowContext(t.Context(), query, where.args...).Scan(&id, &parent, &unused, &plan); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(plan, index) {
+				t.Errorf("%+v: %s, want %s", f, plan, index)
+			}
+		}
+	}
+}

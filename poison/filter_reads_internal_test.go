@@ -1,0 +1,65 @@
+package poison
+
+import (
+	"testing"
+
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// A list of the entries of one consumer, or of one message, reads only these rows,
+// whatever the statistics of PostgreSQL are.
+func TestFilterReadsOnlyMatchingRows(t *testing.T) {
+	db := testkit.Postgres(t)
+	db.SetMaxOpenConns(1) // of which the reads are counted
+	newTestTable(t, db)
+	q, err := New(db.DB, Config{Logger: testkit.Logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec := func(query string) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`ALTER TABLE once_parked SET (autovacuum_enabled = false)`)
+	exec(`ANALYZE once_parked`)
+	exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint)
+		SELECT CASE WHEN i % 10000 = 0 THEN 'rare' ELSE 'c' || i % 2 END, 't', 'm' || i, '', '', 'quarantined', now(),
+		       CASE WHEN i % 9000 = 0 THEN 'new' ELSE 'f' || i % 10 END
+		FROM generate_series(1, 30000) AS i`)
+	for _, known := range []string{"when it was empty", "now"} {
+		for _, of := range []struct {
+			filter Filter
+			want   int
+		}{
+			{Filter{Consumer: "rare"}, 3},
+			{Filter{Consumer: "none"}, 0},
+			{Filter{Consumer: "c1", Limit: 10}, 10},
+			{Filter{MessageID: "m29999"}, 1},
+			{Filter{MessageID: "m29999", Consumer: "c1"}, 1},
+			{Filter{MessageID: "m29999", Consumer: "rare"}, 0},
+			{Filter{Fingerprint: "new", Consumer: "c0"}, 3},
+		} {
+			before := touched(t, db)
+			entries, err := q.List(t.Context(), of.filter)
+			if err != nil || len(entries) != of.want {
+				t.Fatalf("%+v: %d entries, %v", of.filter, len(entries), err)
+			}
+			listed := touched(t, db)
+			if rows := listed - before; rows > 100 {
+				t.Errorf("the table was looked at %s: %d rows for the list of %+v", known, rows, of.filter)
+			}
+			if of.filter.Limit > 0 {
+				continue // groups are of all
+			}
+			if _, err := q.Groups(t.Context(), of.filter); err != nil {
+				t.Fatal(err)
+			}
+			if rows := touched(t, db) - listed; rows > 200 {
+				t.Errorf("the table was looked at %s: %d rows for the groups of %+v", known, rows, of.filter)
+			}
+		}
+		exec(`ANALYZE once_parked`)
+	}
+}

@@ -1,0 +1,35 @@
+package poison
+
+import (
+	"testing"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// Entries of one cause are replayed and discarded in batches. Mostly the cause is
+// not in the statistics yet, and PostgreSQL expects few rows.
+func TestBatchOfANewGroupReadsOnlyItsRows(t *testing.T) {
+	db := testkit.Postgres(t)
+	s := newTestTable(t, db)
+	fill := func(fingerprint string) string {
+		return `INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint)
+			SELECT 'c', 't', gen_random_uuid()::text, '', '', 'quarantined', now(), ` + fingerprint + ` FROM generate_series(1, 30000) AS i`
+	}
+	for _, query := range []string{
+		`ALTER TABLE once_parked SET (autovacuum_enabled = false)`, fill(`'old' || i % 1000`), `ANALYZE once_parked`, fill(`'new'`),
+	} {
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	where := s.where(Filter{Fingerprint: "new", AfterID: 30000}, parked.Quarantined)
+	query := s.dialect.SQL(`SELECT id FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(100))
+	var text []byte
+	if err := db.QueryRowContext(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query, where.args...).Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	if pages := testkit.PagesRead(t, text); pages > 50 {
+		t.Errorf("%d pages for %s", pages, text)
+	}
+}

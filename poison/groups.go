@@ -1,0 +1,152 @@
+package poison
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// Group is the entries that failed for one cause: they have the same consumer,
+// reason, error type and error text. Ids, numbers and quoted values in the text
+// are not compared.
+type Group struct {
+	// Fingerprint selects the entries of the group in a Filter.
+	Fingerprint string
+
+	// Count is the number of entries.
+	Count int
+
+	// Consumers are the consumers that failed, Topics the topics of their
+	// subscriptions.
+	Consumers, Topics []string
+
+	// Reason and ErrorType are those of all entries. Error is that of the latest
+	// entry.
+	Reason, ErrorType, Error string
+
+	// FirstFailedAt is the time of the first failure of any entry, LastFailedAt
+	// the time of the last one.
+	FirstFailedAt, LastFailedAt time.Time
+
+	lastID int64 // of the latest entry
+}
+
+// Groups returns the messages in quarantine that match, grouped by their
+// fingerprint and in the order of it. Limit and AfterGroup of the Filter apply
+// to groups.
+func (q *Quarantine) Groups(ctx context.Context, f Filter) ([]Group, error) {
+	f = f.withPage()
+	if err := f.validate(); err != nil {
+		return nil, fmt.Errorf("poison: groups: %w", err)
+	}
+	t := q.table
+	where := t.where(f, parked.Quarantined)
+	groups, err := t.groups(ctx, `{parked} WHERE `+where.String()+` AND fingerprint IN (
+		SELECT DISTINCT fingerprint FROM {parked}
+		WHERE `+where.String()+` AND fingerprint > `+where.arg(f.AfterGroup)+`
+		ORDER BY fingerprint LIMIT `+where.arg(f.limit())+`)`, where.args)
+	if err != nil {
+		return nil, fmt.Errorf("poison: %w", err)
+	}
+	return groups, nil
+}
+
+// DryRun returns all groups among the entries that ReplayMatching or
+// DiscardMatching would change, and changes nothing. Resolved entries, which a
+// forced replay of IDs also includes, are not among them.
+func (q *Quarantine) DryRun(ctx context.Context, f Filter) ([]Group, error) {
+	if err := f.validateChange(); err != nil {
+		return nil, fmt.Errorf("poison: dry run: %w", err)
+	}
+	t := q.table
+	where := t.where(f, parked.Quarantined)
+	groups, err := t.groups(ctx, `(SELECT * FROM {parked} WHERE `+where.String()+` ORDER BY id LIMIT `+where.arg(f.limit())+`) AS chosen`,
+		where.args)
+	if err != nil {
+		return nil, fmt.Errorf("poison: %w", err)
+	}
+	return groups, nil
+}
+
+func (t *table) groups(ctx context.Context, from string, args []any) (groups []Group, err error) {
+	query := t.dialect.SQL(`
+		SELECT fingerprint, consumer, topic, MIN(reason), MIN(error_type), COUNT(*), MAX(id),
+		       {millis MIN(first_failed_at)}, {millis MAX(last_failed_at)}
+		FROM ` + from + `
+		GROUP BY fingerprint, consumer, topic ORDER BY fingerprint, consumer, topic`)
+	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
+		groups = nil
+		err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+			part, err := scanGroup(scan)
+			if n := len(groups); n > 0 && groups[n-1].Fingerprint == part.Fingerprint {
+				groups[n-1].add(part)
+			} else {
+				groups = append(groups, part)
+			}
+			return err
+		}, query, args...)
+		if err != nil {
+			return err
+		}
+		return t.readErrors(ctx, tx, groups)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("group parked messages: %w", err)
+	}
+	return groups, nil
+}
+
+// scanGroup reads the part of a group that has one consumer and one topic.
+func scanGroup(scan func(dest ...any) error) (Group, error) {
+	g := Group{Consumers: make([]string, 1), Topics: make([]string, 1)}
+	var first, last sql.NullInt64
+	err := scan(&g.Fingerprint, &g.Consumers[0], &g.Topics[0], &g.Reason, &g.ErrorType, &g.Count, &g.lastID, &first, &last)
+	g.FirstFailedAt, g.LastFailedAt = timeOf(first), timeOf(last)
+	return g, err
+}
+
+// add adds the part of the same group that has another topic or consumer.
+func (g *Group) add(part Group) {
+	for _, set := range []struct {
+		to    *[]string
+		value string
+	}{{&g.Consumers, part.Consumers[0]}, {&g.Topics, part.Topics[0]}} {
+		if !slices.Contains(*set.to, set.value) {
+			*set.to = append(*set.to, set.value)
+		}
+	}
+	g.Count += part.Count
+	g.lastID = max(g.lastID, part.lastID)
+	if g.FirstFailedAt.IsZero() || (!part.FirstFailedAt.IsZero() && part.FirstFailedAt.Before(g.FirstFailedAt)) {
+		g.FirstFailedAt = part.FirstFailedAt
+	}
+	if part.LastFailedAt.After(g.LastFailedAt) {
+		g.LastFailedAt = part.LastFailedAt
+	}
+}
+
+// readErrors sets Error of each group.
+func (t *table) readErrors(ctx context.Context, tx *sql.Tx, groups []Group) error {
+	byID := map[int64]*Group{}
+	ids := make([]int64, len(groups))
+	for i := range groups {
+		byID[groups[i].lastID] = &groups[i]
+		ids[i] = groups[i].lastID
+	}
+	return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		var (
+			id   int64
+			text string
+		)
+		if err := scan(&id, &text); err != nil {
+			return err
+		}
+		byID[id].Error = text
+		return nil
+	}, t.sql.errors, t.dialect.List(ids))
+}

@@ -1,0 +1,187 @@
+package poison
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// importBatch is the number of lines that one transaction imports.
+const importBatch = 100
+
+// Import reads the output of [Quarantine.Export] and puts the entries into
+// quarantine, in this database or another. It returns the number of entries that
+// are new, and the number of entries that the table had before, in any state.
+// Known entries are unchanged, so an import can be repeated until dedup removes
+// the handled and discarded messages. An error names the line. The lines before it
+// may have been imported; a repeated import counts them as known.
+func (q *Quarantine) Import(ctx context.Context, act Act, r io.Reader) (imported, known int, err error) {
+	if err := act.validate(); err != nil {
+		return 0, 0, fmt.Errorf("poison: import: %w", err)
+	}
+	in := bufio.NewReader(r)
+	var entries []Entry
+	size := 0
+	flush := func() error {
+		n, err := q.table.importAll(ctx, act, entries)
+		if err != nil {
+			return err
+		}
+		imported += n
+		known += len(entries) - n
+		entries, size = nil, 0
+		return nil
+	}
+	for number := 1; ; number++ {
+		text, err := in.ReadBytes('\n')
+		last := errors.Is(err, io.EOF)
+		if err != nil && !last {
+			return imported, known, fmt.Errorf("poison: import: line %d: %w", number, err)
+		}
+		if text = bytes.TrimSpace(text); len(text) > 0 {
+			entry, err := readLine(text)
+			if err != nil {
+				return imported, known, fmt.Errorf("poison: import: line %d: %w", number, err)
+			}
+			entries = append(entries, entry)
+			size += len(entry.Envelope)
+		}
+		if last || len(entries) == importBatch || size >= maxBytes {
+			if err := flush(); err != nil {
+				return imported, known, fmt.Errorf("poison: import: up to line %d: %w", number, err)
+			}
+		}
+		if last {
+			return imported, known, nil
+		}
+	}
+}
+
+// importAll puts entries into quarantine, unless the table has them already. It
+// returns the number of new entries.
+func (t *table) importAll(ctx context.Context, act Act, entries []Entry) (imported int, err error) {
+	err = t.dialect.Write(ctx, t.db, func(tx *sql.Tx) error {
+		imported = 0
+		for i := range entries {
+			e := &entries[i]
+			id, err := t.importOne(ctx, tx, e)
+			if err != nil {
+				return err
+			}
+			if id == 0 {
+				continue
+			}
+			failpoint.Hit("poison/import")
+			imported++
+			consumer, messageID := parked.Clean(e.Consumer, parked.MaxName), parked.Clean(e.MessageID, parked.MaxName)
+			if err := t.record(ctx, tx, act, "import", id, consumer, messageID); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return imported, nil
+}
+
+// importOne returns the ID of the new entry, or 0 if the table has it already.
+func (t *table) importOne(ctx context.Context, tx *sql.Tx, e *Entry) (id int64, err error) {
+	name := func(text string) string { return parked.Clean(text, parked.MaxName) }
+	if e.MessageID == "" {
+		exported, err := e.exportedID()
+		if err != nil {
+			return 0, err
+		}
+		var known bool
+		err = tx.QueryRowContext(ctx, t.sql.known, exported, name(e.Consumer), e.Digest, e.CreatedAt.UnixMilli()).Scan(&known)
+		if err != nil || known {
+			return 0, err
+		}
+	}
+	err = tx.QueryRowContext(ctx, t.sql.insertImported,
+		name(e.Consumer), name(e.Topic), name(e.MessageID), name(e.Tenant), e.Digest, e.Envelope,
+		e.Attempts, e.Crashes, e.Replays, name(e.Reason), parked.Clean(e.Error, parked.MaxError), name(e.ErrorType),
+		name(e.Fingerprint), e.CreatedAt.UnixMilli(), millisOf(e.FirstFailedAt), millisOf(e.LastFailedAt),
+		name(e.exportOrigin()), e.edited).Scan(&id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
+	return id, err
+}
+
+// exportOrigin returns a text that identifies the entry in every database to
+// which it is exported.
+func (e *Entry) exportOrigin() string {
+	if e.origin != "" {
+		return e.origin
+	}
+	return fmt.Sprintf("%d/%d/%x", e.ID, e.CreatedAt.UnixMilli(), e.Digest[:min(8, len(e.Digest))])
+}
+
+// exportedID returns the ID of the entry in the database from which it was
+// exported first.
+func (e *Entry) exportedID() (int64, error) {
+	number, _, _ := strings.Cut(e.exportOrigin(), "/")
+	id, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("origin %.40q does not begin with an ID", e.exportOrigin())
+	}
+	return id, nil
+}
+
+// validateImport refuses an entry whose fields do not fit its envelope.
+func (e *Entry) validateImport() error {
+	var errs []error
+	if len(e.Digest) == 0 {
+		errs = append(errs, errors.New("digest is empty"))
+	}
+	if e.Reason == "" {
+		errs = append(errs, errors.New("reason is empty"))
+	}
+	if e.CreatedAt.IsZero() {
+		errs = append(errs, errors.New("created_at is empty"))
+	}
+	for _, count := range []struct {
+		name  string
+		value int
+	}{{"attempts", e.Attempts}, {"crashes", e.Crashes}, {"replays", e.Replays}} {
+		if count.value < 0 || count.value > parked.MaxCount {
+			errs = append(errs, fmt.Errorf("%s is %d, not in 0..%d", count.name, count.value, parked.MaxCount))
+		}
+	}
+	if e.Envelope == nil {
+		errs = append(errs, errors.New("envelope is missing"))
+	}
+	if _, err := e.exportedID(); e.MessageID == "" && err != nil {
+		errs = append(errs, err)
+	}
+	if msg, err := parked.Decode(e.Envelope); err == nil { // a damaged envelope is imported as it is
+		if parked.Clean(msg.UUID, parked.MaxName) != e.MessageID {
+			errs = append(errs, errors.New("message_id is not that of the envelope"))
+		}
+		if !bytes.Equal(parked.Digest(msg), e.Digest) {
+			errs = append(errs, errors.New("digest is not that of the envelope"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// millisOf is NULL for the zero time.
+func millisOf(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t.UnixMilli()
+}

@@ -1,0 +1,84 @@
+package poison
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// outcomes is the part of the outcomes of a replay that this process knows. Each
+// reading asks only for the entries that waited at the previous one, so that its
+// cost does not grow with the entries that are done.
+type outcomes struct {
+	known    int     // entries whose outcome is one of the others, or that failed
+	resolved int     // entries that were handled
+	waiting  []int64 // IDs of entries that still wait
+}
+
+// addWaiting adds entries that wait from now on.
+func (o *outcomes) addWaiting(ids []int64) {
+	o.known += len(ids)
+	o.waiting = append(o.waiting, ids...)
+}
+
+// readOutcomes returns the current state of a replay that this process runs.
+func (t *table) readOutcomes(ctx context.Context, r *leasedReplay) (now *leasedReplay, err error) {
+	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
+		now, err = scanReplay(tx.QueryRowContext(ctx, t.sql.replays.row, r.ID))
+		if err != nil {
+			return err
+		}
+		now.act, now.token, now.outcomes = r.act, r.token, r.outcomes
+		if now.outcomes.known == now.Replayed {
+			err = t.updateOutcomes(ctx, tx, now)
+		} else { // the replay was resumed, or a commit of unknown outcome succeeded
+			err = t.countOutcomes(ctx, tx, now)
+		}
+		now.Resolved, now.Waiting = now.outcomes.resolved, len(now.outcomes.waiting)
+		now.Failed = now.Replayed - now.Resolved - now.Waiting
+		return err
+	})
+	return now, err
+}
+
+// updateOutcomes reads the entries that waited at the previous reading.
+func (t *table) updateOutcomes(ctx context.Context, tx *sql.Tx, r *leasedReplay) error {
+	if len(r.outcomes.waiting) == 0 {
+		return nil
+	}
+	var waiting []int64
+	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		var (
+			id    int64
+			state string
+		)
+		err := scan(&id, &state)
+		switch state {
+		case parked.Waiting:
+			waiting = append(waiting, id)
+		case parked.Resolved:
+			r.outcomes.resolved++
+		}
+		return err
+	}, t.sql.replays.outcomes, t.dialect.List(r.outcomes.waiting), r.ID)
+	r.outcomes.waiting = waiting
+	return err
+}
+
+// countOutcomes reads all entries of the replay.
+func (t *table) countOutcomes(ctx context.Context, tx *sql.Tx, r *leasedReplay) error {
+	r.outcomes = outcomes{known: r.Replayed}
+	return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		var (
+			id       int64
+			resolved int
+		)
+		err := scan(&id, &resolved)
+		if r.outcomes.resolved += resolved; id > 0 {
+			r.outcomes.waiting = append(r.outcomes.waiting, id)
+		}
+		return err
+	}, t.sql.replays.count, r.ID)
+}

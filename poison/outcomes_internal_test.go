@@ -1,0 +1,212 @@
+package poison
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// replaying begins a replay of n new entries. None is replayed yet.
+func replaying(t *testing.T, s *table, n int, lease time.Duration) *leasedReplay {
+	t.Helper()
+	to := &parked.Delivery{Consumer: "c", Topic: "t"}
+	for i := range n {
+		msg := message.NewMessage(fmt.Sprintf("m%d", i+1), nil)
+		if _, err := s.parked.Quarantine(t.Context(), to, msg, parked.Failure{Err: errHandler, Reason: "failed"}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := s.beginReplay(t.Context(), act, Filter{All: true}, Plan{}, lease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func look(t *testing.T, s *table, r *leasedReplay) *leasedReplay {
+	t.Helper()
+	r, err := s.renewReplay(t.Context(), r, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func advance(t *testing.T, s *table, r *leasedReplay, n int) {
+	t.Helper()
+	moved, _, err := s.advanceReplay(t.Context(), r, n, time.Minute)
+	if err != nil || moved != n {
+		t.Fatalf("%d given back, %v", moved, err)
+	}
+}
+
+// stands checks the counts of a replay.
+func stands(t *testing.T, r *leasedReplay, want string) {
+	t.Helper()
+	if got := fmt.Sprintf("%d given back: %d resolved, %d failed, %d wait", r.Replayed, r.Resolved, r.Failed, r.Waiting); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// settle ends the claims of all due rows: the first ones fail, the others are
+// handled.
+func settle(t *testing.T, s *table, fail, handle int) (failed []int64) {
+	t.Helper()
+	sel := selection
+	sel.Limit = fail + handle
+	claimed := claim(t, s, sel)
+	if len(claimed) != fail+handle {
+		t.Fatalf("%d claimed", len(claimed))
+	}
+	for i, c := range claimed {
+		var err error
+		if i < fail {
+			err = s.parked.QuarantineClaim(t.Context(), "c", c.Claim, parked.Failure{Err: errHandler, Reason: "failed"})
+			failed = append(failed, c.ID)
+		} else {
+			err = s.parked.Resolve(t.Context(), c.Claim)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return failed
+}
+
+// A failed entry counts as failed whatever happens to it afterwards, and whether or
+// not the process that runs the replay has read it meanwhile.
+func TestOutcomesOfAReplayAddUp(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newTestTable(t, db)
+		r := look(t, s, replaying(t, s, 12, time.Minute))
+		stands(t, r, "0 given back: 0 resolved, 0 failed, 0 wait")
+		advance(t, s, r, 10)
+		r = look(t, s, r)
+		stands(t, r, "10 given back: 0 resolved, 0 failed, 10 wait")
+
+		failed := settle(t, s, 4, 3)
+		old, err := s.get(t.Context(), failed[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.edit(t.Context(), act, old, message.NewMessage("edited", nil), false); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.discard(t.Context(), act, failed[1:2]); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.replay(t.Context(), act, failed[2:3]); err != nil {
+			t.Fatal(err)
+		}
+		r = look(t, s, r)
+		stands(t, r, "10 given back: 3 resolved, 4 failed, 3 wait")
+		if err := s.replay(t.Context(), act, failed[3:]); err != nil {
+			t.Fatal(err)
+		}
+		settle(t, s, 0, 6) // what was edited and replayed by hand too
+		advance(t, s, r, 2)
+		r = look(t, s, r)
+		stands(t, r, "12 given back: 6 resolved, 4 failed, 2 wait")
+		others, err := s.replayOf(t.Context(), r.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stands(t, others, "12 given back: 6 resolved, 4 failed, 2 wait")
+		settle(t, s, 1, 1)
+		stands(t, look(t, s, r), "12 given back: 7 resolved, 5 failed, 0 wait")
+	})
+}
+
+// After a crash, or a commit of unknown outcome, the entries are counted again.
+func TestResumedReplayCountsEarlierEntries(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newTestTable(t, db)
+		r := replaying(t, s, 12, time.Minute)
+		unknown := *r
+		advance(t, s, &unknown, 4)
+		settle(t, s, 1, 2)
+		r = look(t, s, r)
+		stands(t, r, "4 given back: 2 resolved, 1 failed, 1 wait")
+		advance(t, s, r, 4)
+		settle(t, s, 1, 2)
+		if _, err := db.ExecContext(t.Context(), `UPDATE once_replays SET lease_until = started_at`); err != nil {
+			t.Fatal(err)
+		}
+		resumed, err := s.resumeReplay(t.Context(), act, r.ID, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resumed = look(t, s, resumed)
+		stands(t, resumed, "8 given back: 4 resolved, 2 failed, 2 wait")
+		advance(t, s, resumed, 4)
+		settle(t, s, 2, 3)
+		stands(t, look(t, s, resumed), "12 given back: 7 resolved, 4 failed, 1 wait")
+		if _, err := s.renewReplay(t.Context(), r, time.Minute); !errors.Is(err, ErrReplayLost) {
+			t.Errorf("who had it before: %v", err)
+		}
+	})
+}
+
+// Each step of a replay reads only the entries that wait, whatever the statistics of
+// PostgreSQL are.
+func TestReplayProgressReadsOnlyWaitingEntries(t *testing.T) {
+	db := testkit.Postgres(t)
+	db.SetMaxOpenConns(1) // of which the reads are counted
+	s := newTestTable(t, db)
+	exec := func(query string) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`ALTER TABLE once_parked SET (autovacuum_enabled = false)`)
+	exec(`ANALYZE once_parked`)
+	exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
+		SELECT 'c', 't', gen_random_uuid()::text, '', '', 'quarantined', now() FROM generate_series(1, 20000)`)
+	r, err := s.beginReplay(t.Context(), act, Filter{All: true}, Plan{Force: true}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(`UPDATE once_parked SET replays = 1, replay_id = (SELECT MAX(id) FROM once_replays), finished_at = now(),
+		state = CASE WHEN id <= 20 THEN 'waiting' WHEN id % 3 = 0 THEN 'quarantined' ELSE 'resolved' END
+		WHERE id <= 10000`)
+	exec(`UPDATE once_replays SET replayed = 10000, after_id = 10000`)
+	r = look(t, s, r)
+	stands(t, r, "10000 given back: 6653 resolved, 3327 failed, 20 wait")
+
+	for _, known := range []string{"when it was empty", "now"} {
+		before := touched(t, db)
+		advance(t, s, r, 10)
+		given := touched(t, db)
+		r = look(t, s, r)
+		looked := touched(t, db)
+		if rows := given - before; rows > 100 {
+			t.Errorf("the table was looked at %s: %d rows to give 10 back", known, rows)
+		}
+		if rows := looked - given; rows > 100 {
+			t.Errorf("the table was looked at %s: %d rows for a look at %d that wait", known, rows, r.Waiting)
+		}
+		exec(`ANALYZE once_parked`)
+	}
+}
+
+// touched returns the number of rows of the table, and of entries of its indexes,
+// that were read.
+func touched(t *testing.T, db testkit.Database) (n int) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), `SELECT pg_stat_force_next_flush()`); err != nil {
+		t.Fatal(err)
+	}
+	err := db.QueryRowContext(t.Context(), `SELECT (SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'once_parked')
+		+ (SELECT SUM(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'once_parked')`).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

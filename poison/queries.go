@@ -1,0 +1,93 @@
+package poison
+
+import (
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// queries are the statements of the quarantine, for PostgreSQL and SQLite.
+type queries struct {
+	get            string
+	replay         string
+	discard        string
+	tombstone      string
+	audit          string
+	count          string
+	last           string
+	errors         string
+	idInUse        string
+	insertEdited   string
+	insertImported string
+	known          string
+
+	replays replayQueries
+}
+
+func newQueries(d dialect.Dialect) queries {
+	return queries{
+		replays: newReplayQueries(d),
+
+		get: d.SQL(`SELECT ` + entryColumns + ` FROM {parked} WHERE id = $1`),
+
+		replay: d.SQL(`
+			UPDATE {parked}
+			SET state = 'waiting', priority_class = 'replay', due_at = {now}, attempts = 0, rounds = 0, crashes = 0,
+			    replays = ` + parked.OneMore("replays") + `,
+			    replay_id = NULL, early_since = NULL, early_of = NULL, early_version = NULL
+			WHERE id = $1 AND state = 'quarantined'
+			RETURNING consumer, message_id, ` + parked.Undecodable),
+
+		discard: d.SQL(`
+			UPDATE {parked} SET state = 'discarded', finished_at = {now}
+			WHERE id = $1 AND state = 'quarantined'
+			RETURNING consumer, message_id, envelope`),
+
+		// Dedup then skips a late copy of the discarded message.
+		tombstone: d.SQL(`
+			INSERT INTO {inbox} (message_id, consumer, digest) VALUES ($1, $2, $3)
+			ON CONFLICT (message_id, consumer) DO NOTHING`),
+
+		audit: d.SQL(`
+			INSERT INTO {audit} (actor, action, subject, consumer, message_id, why)
+			VALUES ($1, $2, $3, $4, $5, $6)`),
+
+		count: d.SQL(`
+			SELECT COUNT(*) FROM (SELECT 1 FROM {parked} WHERE state = 'quarantined' LIMIT $1) AS counted`),
+
+		last: d.SQL(`SELECT COALESCE(MAX(id), 0) FROM {parked} WHERE state = 'quarantined'`),
+
+		errors: d.SQL(`
+			SELECT id, error FROM {parked} WHERE id {among $1 bigint}`),
+
+		idInUse: d.SQL(`
+			SELECT EXISTS (SELECT 1 FROM {parked} WHERE message_id = $1 AND consumer = $2 AND message_id <> '')
+			    OR EXISTS (SELECT 1 FROM {inbox} WHERE message_id = $1 AND consumer = $2)`),
+
+		// An entry that is due counts as replayed, so that its row is kept when it
+		// is resolved. It takes the place of the old entry in the order of its key.
+		insertEdited: d.SQL(`
+			INSERT INTO {parked} (consumer, topic, message_id, ordering_key, tenant, digest, envelope, state, priority_class, due_at, replays,
+			                      reason, error, error_type, fingerprint, first_failed_at, last_failed_at, edited_from)
+			SELECT consumer, topic, $2, ordering_key, $3, $4, $5, CASE WHEN $6 THEN 'quarantined' ELSE 'waiting' END, 'replay', {now},
+			       CASE WHEN $6 THEN 0 ELSE 1 END, reason, error, error_type, fingerprint, first_failed_at, last_failed_at, id
+			FROM {parked} WHERE id = $1
+			RETURNING id`),
+
+		// Any conflict means that the table has the entry already. The entry that an
+		// edited one replaced is in another database, so edited_from is 0.
+		insertImported: d.SQL(`
+			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
+			                      attempts, crashes, replays, reason, error, error_type, fingerprint,
+			                      created_at, first_failed_at, last_failed_at, origin, edited_from)
+			VALUES ($1, $2, $3, $4, $5, $6, 'quarantined', {now}, $7, $8, $9, $10, $11, $12, $13,
+			        {from_millis $14}, {from_millis $15}, {from_millis $16}, $17, CASE WHEN $18 THEN 0 END)
+			ON CONFLICT DO NOTHING
+			RETURNING id`),
+
+		// Finds an entry without a message id that was exported from this table.
+		// An entry that was imported into it is found by its origin instead.
+		known: d.SQL(`
+			SELECT EXISTS (SELECT 1 FROM {parked} WHERE id = $1 AND message_id = '' AND consumer = $2 AND digest = $3
+			               AND {millis created_at} = $4 AND origin IS NULL)`),
+	}
+}

@@ -1,0 +1,130 @@
+package poison
+
+import (
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// replayQueries are the statements of replays of many entries.
+type replayQueries struct {
+	lock        string // empty for SQLite, which has one writer at a time
+	running     string
+	insert      string
+	get         string
+	list        string
+	row         string
+	outcomes    string
+	count       string
+	resume      string
+	auditResume string
+	extend      string
+	retake      string
+	makeDue     string
+	audit       string
+	forgetInbox string
+	advance     string
+	end         string
+}
+
+func newReplayQueries(d dialect.Dialect) replayQueries {
+	clock := `clock_timestamp()`
+	if d.SQLite() { // {now} is the time of the statement, and a transaction waits for other writers when it begins
+		clock = `{now}`
+	}
+	q := replayQueries{
+		// An empty name stands for every consumer.
+		running: d.SQL(`
+			SELECT id FROM {replays}
+			WHERE state = 'running' AND lease_until > {now} AND id <> $2
+			  AND ($1 = '' OR consumer = '' OR consumer = $1)
+			LIMIT 1`),
+
+		insert: d.SQL(`
+			INSERT INTO {replays} (consumer, filter, plan, actor, why, state, total, until_id, token, lease_until)
+			VALUES ($1, $2, $3, $4, $5, 'running', $6, $7, $8, {after $9})
+			RETURNING id`),
+
+		get: d.SQL(`SELECT ` + replayColumns + ` FROM {replays} AS r WHERE r.id = $1`),
+
+		list: d.SQL(`SELECT ` + replayColumns + ` FROM {replays} AS r WHERE r.id < $1 ORDER BY r.id DESC LIMIT $2`),
+
+		// For the process that runs the replay: it reads the outcomes separately.
+		row: d.SQL(`SELECT ` + replayRow + `, 0, 0 FROM {replays} AS r WHERE r.id = $1`),
+
+		// With replay_id in the condition PostgreSQL could read all entries of the
+		// replay. An entry that belongs to a later replay has failed in this one.
+		outcomes: d.SQL(`
+			SELECT id, CASE WHEN replay_id = $2 THEN state ELSE '' END FROM {parked} WHERE id {among $1 bigint}`),
+
+		// One statement, so that each entry is counted once even if it is resolved
+		// meanwhile.
+		count: d.SQL(`
+			SELECT id, 0 FROM {parked} WHERE replay_id = $1 AND state = 'waiting'
+			UNION ALL
+			SELECT 0, COUNT(*) FROM {parked} WHERE replay_id = $1 AND state = 'resolved'`),
+
+		// Changes no row while another process has the lease.
+		resume: d.SQL(`
+			UPDATE {replays}
+			SET state = 'running', stop_reason = '', ended_at = NULL, token = $2, lease_until = {after $3}, failed = $4
+			WHERE id = $1 AND state <> 'finished' AND (state <> 'running' OR lease_until <= {now})`),
+
+		auditResume: d.SQL(`
+			INSERT INTO {audit} (actor, action, subject, consumer, why, replay_id)
+			SELECT $1, 'resume', 'replay:' || id, consumer, $2, id FROM {replays} WHERE id = $3`),
+
+		// A lease that ran out is not extended, because another replay may have
+		// begun. With PostgreSQL {now} is the start of the transaction, and the lease
+		// may run out while the statement waits for a lock.
+		extend: d.SQL(`
+			UPDATE {replays} SET lease_until = {after $3}
+			WHERE id = $1 AND token = $2 AND state = 'running' AND lease_until > ` + clock),
+
+		// Requires the lock, and that no other replay is running.
+		retake: d.SQL(`
+			UPDATE {replays} SET lease_until = {after $3} WHERE id = $1 AND token = $2 AND state = 'running'`),
+
+		// The caller appends the condition of the states. A resolved entry loses its
+		// ordering key, because later messages of the key have run.
+		makeDue: d.SQL(`
+			UPDATE {parked}
+			SET state = 'waiting', priority_class = 'replay', due_at = {now}, attempts = 0, rounds = 0, crashes = 0,
+			    replays = ` + parked.OneMore("replays") + `,
+			    replay_id = $1, finished_at = NULL, early_since = NULL, early_of = NULL, early_version = NULL,
+			    ordering_key = CASE WHEN state = 'quarantined' THEN ordering_key END
+			WHERE id {among $2 bigint} AND `),
+
+		audit: d.SQL(`
+			INSERT INTO {audit} (actor, action, subject, consumer, message_id, why, replay_id)
+			SELECT $1, 'replay', 'parked:' || id, consumer, message_id, $2, replay_id FROM {parked}
+			WHERE id {among $3 bigint}
+			ORDER BY id`),
+
+		forgetInbox: d.SQL(`
+			DELETE FROM {inbox} WHERE (message_id, consumer) IN (
+				SELECT message_id, consumer FROM {parked} WHERE id {among $1 bigint} AND message_id <> '')`),
+
+		advance: d.SQL(`
+			UPDATE {replays} SET after_id = $2, replayed = replayed + $3 WHERE id = $1`),
+
+		end: d.SQL(`
+			UPDATE {replays}
+			SET state = $3, stop_reason = $4, resolved = $5, failed = $6, token = NULL, lease_until = NULL, ended_at = {now}
+			WHERE id = $1 AND token = $2 AND state = 'running'`),
+	}
+	if !d.SQLite() {
+		q.lock = d.SQL(`LOCK TABLE {replays} IN SHARE ROW EXCLUSIVE MODE`)
+	}
+	return q
+}
+
+const replayRow = `r.id, r.consumer, r.filter, r.plan, r.actor, r.why,
+	CASE WHEN r.state = 'running' AND r.lease_until <= {now} THEN 'abandoned' ELSE r.state END,
+	r.stop_reason, r.total, r.until_id, r.after_id, r.replayed, r.resolved, r.failed,
+	{millis r.started_at}, {millis r.ended_at}`
+
+// The outcomes are counted until the replay has finished. Then the columns of the
+// replay have the final counts.
+const replayColumns = replayRow + `,
+	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND state = 'waiting') END,
+	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND state = 'resolved') END`

@@ -1,0 +1,128 @@
+package poison
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// An entry is discarded while a forced replay is about to include it. It stays
+// discarded, so the inbox must keep its id.
+func TestTrap72ForcedReplaySparesDiscardedEntries(t *testing.T) {
+	for when, table := range map[string]string{
+		"when it is to be moved":     "once_parked IN SHARE MODE",
+		"when it is to be forgotten": "once_inbox",
+	} {
+		t.Run(when, func(t *testing.T) { discardDuringReplay(t, table) })
+	}
+}
+
+// discardDuringReplay discards an entry while its replay waits for a table.
+func discardDuringReplay(t *testing.T, table string) {
+	t.Helper()
+	db := testkit.Postgres(t)
+	s := newTestTable(t, db)
+	to := &parked.Delivery{Consumer: "c", Topic: "t"}
+	failure := parked.Failure{Err: errHandler, Reason: "failed"}
+	if _, err := s.parked.Quarantine(t.Context(), to, message.NewMessage("m1", nil), failure, nil); err != nil {
+		t.Fatal(err)
+	}
+	replay, err := s.beginReplay(t.Context(), Act{Actor: "test"}, Filter{All: true}, Plan{Force: true}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// What Discard does, and the replay comes to the inbox in the middle of it.
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(t.Context(), `LOCK TABLE `+table); err != nil {
+		t.Fatal(err)
+	}
+	advanced := make(chan error, 1)
+	go func() {
+		_, _, err := s.advanceReplay(t.Context(), replay, 10, time.Minute)
+		advanced <- err
+	}()
+	testkit.Eventually(t, 20*time.Second, "the replay waits", func() bool {
+		var waiting bool
+		err := db.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT 1 FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
+			WHERE NOT granted AND datname = current_database())`).Scan(&waiting)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return waiting
+	})
+	end := tx.Commit
+	if _, err := tx.ExecContext(t.Context(), `SET lock_timeout = 100; UPDATE once_parked SET state = 'discarded', finished_at = now();
+		INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', 'c', '')`); err != nil {
+		end = tx.Rollback // the replay has the entry: it is not discarded
+	}
+	if err := errors.Join(end(), <-advanced); err != nil {
+		t.Fatal(err)
+	}
+	var state string
+	var known bool
+	err = db.QueryRowContext(t.Context(), `SELECT state, EXISTS (SELECT 1 FROM once_inbox) FROM once_parked`).Scan(&state, &known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state == parked.Discarded && !known {
+		t.Error("it is discarded, and a late copy of it would run")
+	}
+}
+
+// The lease ends after the transaction that extends it has begun and before that
+// reaches its row, as in a process that was stopped. Another replay has begun
+// meanwhile.
+func TestTrap52LeaseThatEndsDuringALockWaitIsNotExtended(t *testing.T) {
+	db := testkit.Postgres(t)
+	s := newTestTable(t, db)
+	replay, err := s.beginReplay(t.Context(), Act{Actor: "test"}, Filter{All: true}, Plan{}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Rollback() }()
+	if _, err := other.ExecContext(t.Context(), `LOCK TABLE once_replays IN SHARE ROW EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	advanced := make(chan error, 1)
+	go func() {
+		_, _, err := s.advanceReplay(t.Context(), replay, 10, time.Minute)
+		advanced <- err
+	}()
+	testkit.Eventually(t, 20*time.Second, "it waits", func() (waits bool) {
+		err := db.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT 1 FROM pg_locks
+			WHERE NOT granted AND relation = 'once_replays'::regclass)`).Scan(&waits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return waits
+	})
+	if _, err := other.ExecContext(t.Context(), `UPDATE once_replays SET lease_until = clock_timestamp()`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.ExecContext(t.Context(), `
+		INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id, token, lease_until)
+		SELECT consumer, filter, plan, actor, why, state, total, until_id, 'another', clock_timestamp() + interval '1 hour'
+		FROM once_replays`); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-advanced; !errors.Is(err, ErrReplayLost) {
+		t.Errorf("two replays of a consumer run: %v", err)
+	}
+}

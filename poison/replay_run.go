@@ -1,0 +1,188 @@
+package poison
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/watermill-once/once/internal/dialect"
+)
+
+const (
+	// replayBatch is the number of entries that one transaction replays.
+	replayBatch = 200
+
+	// The pause between two readings of a replay is at least shortestPause. It
+	// is also at least pauseFactor times the duration of the reading, so that
+	// readings stay a small part of the work.
+	shortestPause = 50 * time.Millisecond
+	pauseFactor   = 10
+
+	// progressEvery is the longest time without a call of Plan.Progress.
+	progressEvery = time.Second
+
+	// pauseTimeout bounds the statement that pauses a replay whose context has
+	// ended.
+	pauseTimeout = 10 * time.Second
+)
+
+// replayRun is one run of a replay by this process, which has its lease.
+type replayRun struct {
+	*Quarantine
+
+	replay         *leasedReplay
+	progress       func(Replay)
+	reported       [5]int // the counts of the last call of progress
+	reportedAt     time.Time
+	knownFailures  int  // do not stop the replay
+	nothingLeft    bool // no entry remains to be replayed
+	tokens         float64
+	tokensFilledAt time.Time // tokens is the room under the rate limit at that time
+}
+
+func (q *Quarantine) run(ctx context.Context, r *leasedReplay, progress func(Replay)) (Replay, error) {
+	if progress == nil {
+		progress = func(Replay) {}
+	}
+	x := &replayRun{
+		Quarantine: q, replay: r, progress: progress, knownFailures: r.knownFailures,
+		tokens: 1, tokensFilledAt: time.Now(),
+	}
+	err := x.loop(ctx)
+	if err != nil && ctx.Err() != nil && !errors.Is(err, ErrReplayStopped) {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseTimeout)
+		defer cancel()
+		err = ctx.Err()
+		if endErr := x.end(end, ReplayPaused, "its context ended"); endErr != nil {
+			err = fmt.Errorf("%w, and the replay could not be marked as paused: %w", err, endErr)
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("poison: replay %d: %w", r.ID, err)
+	}
+	return x.replay.Replay, err
+}
+
+// loop runs steps until the replay ends. A step that fails because other work
+// holds the database, as a long handler does with SQLite, is repeated: the row
+// of the replay tells which batches were committed.
+func (x *replayRun) loop(ctx context.Context) error {
+	for {
+		pause, ended, err := x.step(ctx)
+		if ended || (err != nil && !dialect.Contended(err)) {
+			return err
+		}
+		if err := sleep(ctx, min(pause, x.config.ReplayLease/3)); err != nil {
+			return err
+		}
+	}
+}
+
+// step reads the state of the replay, and then ends the replay or replays more
+// entries. It returns the pause before the next step.
+func (x *replayRun) step(ctx context.Context) (pause time.Duration, ended bool, err error) {
+	begin := time.Now()
+	now, err := x.table.renewReplay(ctx, x.replay, x.config.ReplayLease)
+	if err != nil {
+		return shortestPause, false, err
+	}
+	x.replay = now
+	pause = max(shortestPause, pauseFactor*time.Since(begin))
+	x.report(begin)
+
+	canary := now.Plan.Canary > 0 && now.Replayed <= now.Plan.Canary
+	switch {
+	case now.Failed > x.knownFailures && (canary || now.Plan.StopOnFailure):
+		err = x.stop(ctx, canary)
+		return pause, errors.Is(err, ErrReplayStopped), err
+	case x.nothingLeft && now.Waiting == 0:
+		err = x.end(ctx, ReplayFinished, "")
+		return pause, err == nil, err
+	}
+	return pause, false, x.advance(ctx, x.room())
+}
+
+// report calls progress if the counts have changed, or if the last call is
+// progressEvery ago.
+func (x *replayRun) report(now time.Time) {
+	r := x.replay
+	counts := [...]int{r.Total, r.Replayed, r.Resolved, r.Failed, r.Waiting}
+	if counts == x.reported && now.Sub(x.reportedAt) < progressEvery {
+		return
+	}
+	x.reported, x.reportedAt = counts, now
+	x.progress(r.Replay)
+}
+
+// room returns the number of messages that the Plan allows to replay now.
+func (x *replayRun) room() int {
+	r := x.replay
+	room := r.Plan.Window - r.Waiting
+	if first := r.Plan.Canary; r.Replayed < first {
+		room = min(room, first-r.Replayed)
+	} else if r.Replayed == first && r.Waiting > 0 {
+		return 0
+	}
+	if limit := r.Filter.Limit; limit > 0 {
+		room = min(room, limit-r.Replayed)
+		x.nothingLeft = x.nothingLeft || r.Replayed >= limit
+	}
+	if r.Plan.Rate > 0 {
+		rate, now := float64(r.Plan.Rate), time.Now()
+		// At most one second's worth: time that passed without room is lost.
+		x.tokens = min(x.tokens+rate*now.Sub(x.tokensFilledAt).Seconds(), rate)
+		x.tokensFilledAt = now
+		room = int(min(float64(room), x.tokens)) // the rate may not fit into an int
+	}
+	return room
+}
+
+func (x *replayRun) advance(ctx context.Context, room int) error {
+	for room > 0 && !x.nothingLeft {
+		replayed, more, err := x.table.advanceReplay(ctx, x.replay, min(room, replayBatch), x.config.ReplayLease)
+		if errors.Is(err, ErrReplayLost) {
+			return nil // the next step takes the lease again or returns the error
+		}
+		if err != nil {
+			return err
+		}
+		x.nothingLeft = !more
+		room -= replayed
+		x.tokens -= float64(replayed)
+		x.instruments.replayed.Add(int64(replayed), 0)
+	}
+	return nil
+}
+
+func (x *replayRun) stop(ctx context.Context, canary bool) error {
+	reason := fmt.Sprintf("%d failed again", x.replay.Failed-x.knownFailures)
+	if canary {
+		reason += " of the canary"
+	}
+	if err := x.end(ctx, ReplayStopped, reason); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %s", ErrReplayStopped, reason)
+}
+
+func (x *replayRun) end(ctx context.Context, state, reason string) error {
+	now, err := x.table.endReplay(ctx, x.replay, state, reason)
+	if err != nil {
+		return err
+	}
+	x.replay = now
+	x.progress(now.Replay)
+	return nil
+}
+
+func sleep(ctx context.Context, pause time.Duration) error {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,143 @@
+package poison
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// replayOf returns the current state of the replay with that ID.
+func (t *table) replayOf(ctx context.Context, id int64) (r *leasedReplay, err error) {
+	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
+		r, err = scanReplay(tx.QueryRowContext(ctx, t.sql.replays.get, id))
+		return err
+	})
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, fmt.Errorf("%w: %d", ErrReplayNotFound, id)
+	case err != nil:
+		return nil, fmt.Errorf("read replay %d: %w", id, err)
+	}
+	return r, nil
+}
+
+// replays returns the latest replays whose ID is lower than before. 0 stands for
+// no bound.
+func (t *table) replays(ctx context.Context, before int64, limit int) (all []Replay, err error) {
+	if before == 0 {
+		before = math.MaxInt64
+	}
+	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
+		all = []Replay{}
+		rows, err := tx.QueryContext(ctx, t.sql.replays.list, before, limit)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			r, err := scanReplay(rows)
+			if err != nil {
+				return err
+			}
+			all = append(all, r.Replay)
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list replays: %w", err)
+	}
+	return all, nil
+}
+
+func scanReplay(row interface{ Scan(dest ...any) error }) (*leasedReplay, error) {
+	var (
+		r            leasedReplay
+		filter, plan string
+		resolved     int
+		started      int64
+		ended        sql.NullInt64
+	)
+	err := row.Scan(&r.ID, &r.Consumer, &filter, &plan, &r.Actor, &r.Why, &r.State, &r.StopReason, &r.Total,
+		&r.untilID, &r.afterID, &r.Replayed, &r.Resolved, &r.knownFailures, &started, &ended, &r.Waiting, &resolved)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(json.Unmarshal([]byte(filter), &r.Filter), json.Unmarshal([]byte(plan), &r.Plan)); err != nil {
+		return nil, fmt.Errorf("replay %d: filter or plan: %w", r.ID, err)
+	}
+	if r.State != ReplayFinished {
+		r.Resolved = resolved
+	}
+	r.Failed = r.Replayed - r.Resolved - r.Waiting
+	r.StartedAt, r.EndedAt = time.UnixMilli(started), timeOf(ended)
+	return &r, nil
+}
+
+// advanceReplay makes at most n more entries due for their consumers. The same
+// transaction stores the progress of the replay, so that no entry is replayed
+// twice. It returns the number of replayed entries, and whether there may be
+// more.
+func (t *table) advanceReplay(ctx context.Context, r *leasedReplay, n int, lease time.Duration) (replayed int, more bool, err error) {
+	where := t.where(r.Filter, r.states()...)
+	next := t.dialect.SQL(`SELECT id FROM {parked} WHERE ` + where.String() +
+		` AND id > ` + where.arg(r.afterID) + ` AND id <= ` + where.arg(r.untilID) +
+		` AND (replay_id IS NULL OR replay_id <> ` + where.arg(r.ID) + `) ORDER BY id LIMIT ` + where.arg(n))
+	var (
+		after int64
+		due   []int64
+	)
+	err = t.dialect.Write(ctx, t.db, func(tx *sql.Tx) error {
+		more, after, due = false, r.afterID, nil
+		if err := t.extendReplay(ctx, tx, r, lease); err != nil {
+			return err
+		}
+		ids, err := selectIDs(ctx, tx, next, where.args)
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		more, after = true, ids[len(ids)-1]
+		due, err = t.makeDue(ctx, tx, r, ids)
+		if err != nil {
+			return err
+		}
+		failpoint.Hit("replay/released")
+		_, err = tx.ExecContext(ctx, t.sql.replays.advance, r.ID, after, len(due))
+		failpoint.Hit("replay/advance")
+		return err
+	})
+	failpoint.Hit("replay/advanced")
+	if err != nil {
+		return 0, false, fmt.Errorf("replay %d: %w", r.ID, err)
+	}
+	r.afterID = after
+	r.outcomes.addWaiting(due)
+	return len(due), more, nil
+}
+
+// makeDue makes entries due and records them in the audit. It returns the
+// entries that it changed: one that was discarded meanwhile stays discarded, and
+// the inbox keeps its id.
+func (t *table) makeDue(ctx context.Context, tx *sql.Tx, r *leasedReplay, ids []int64) (due []int64, err error) {
+	due, err = selectIDs(ctx, tx, t.sql.replays.makeDue+stateIn(r.states())+` RETURNING id`, []any{r.ID, t.dialect.List(ids)})
+	if err != nil {
+		return nil, err
+	}
+	failpoint.Hit("replay/due")
+	changed := t.dialect.List(due)
+	if r.Plan.Force {
+		if _, err := tx.ExecContext(ctx, t.sql.replays.forgetInbox, changed); err != nil {
+			return nil, err
+		}
+		failpoint.Hit("replay/inbox-forgotten")
+	}
+	_, err = tx.ExecContext(ctx, t.sql.replays.audit,
+		parked.Clean(r.act.Actor, parked.MaxName), parked.Clean(r.act.Why, parked.MaxError), changed)
+	return due, err
+}

@@ -1,0 +1,113 @@
+package rabbit
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/amqpwire"
+)
+
+// confirmChannel is an AMQP channel in confirm mode with its outstanding
+// messages. New messages go only to the Publisher's current channel. Another
+// channel is closed when no message is outstanding on it.
+type confirmChannel struct {
+	session *session
+	wire    *amqpwire.Channel
+
+	// Publisher.mu guards these.
+	number uint64         // of the last publish
+	sent   []*publication // not yet seen by the confirm loop
+
+	// Only the confirm loop uses these.
+	pending   []*publication // in order; some are settled
+	settled   int            // how many of pending are settled
+	returned  map[uint64]amqpwire.Response
+	responses []amqpwire.Response // to process
+	closed    *amqp.Error         // why the channel is closed, or nil
+}
+
+func (s *session) openConfirmChannel() (*confirmChannel, error) {
+	wire, err := s.wire.OpenChannel(func() { notify(s.p.wake) })
+	if err != nil {
+		return nil, err
+	}
+	if err := s.request(wire.WaitOpen); err != nil {
+		return nil, err
+	}
+	return &confirmChannel{session: s, wire: wire, returned: make(map[uint64]amqpwire.Response)}, nil
+}
+
+// publish writes the message to the write buffer. It reports false if the channel
+// is closed. Publisher.mu must be held; publish does not wait for the network.
+func (ch *confirmChannel) publish(pub *publication, c *amqpwire.Content) bool {
+	if !ch.wire.Publish(ch.number+1, pub.exchange, pub.key, c, ch.session.frameSize()) {
+		return false
+	}
+	ch.number++
+	pub.number, pub.sent = ch.number, time.Now()
+	ch.sent = append(ch.sent, pub)
+	return true
+}
+
+// takeSent moves the publications that were sent to pending. Publisher.mu must be
+// held.
+func (ch *confirmChannel) takeSent() {
+	if len(ch.sent) == 0 {
+		return
+	}
+	deadline := time.Now().Add(ch.session.p.cfg.ConfirmTimeout)
+	for _, pub := range ch.sent {
+		pub.deadline = deadline
+	}
+	ch.pending = append(ch.pending, ch.sent...)
+	clear(ch.sent)
+	ch.sent = ch.sent[:0]
+}
+
+// find returns the pending publication with that number, or nil.
+func (ch *confirmChannel) find(number uint64) *publication {
+	i, found := slices.BinarySearchFunc(ch.pending, number, func(pub *publication, number uint64) int {
+		return cmp.Compare(pub.number, number)
+	})
+	if !found || ch.pending[i].settled {
+		return nil
+	}
+	return ch.pending[i]
+}
+
+func (ch *confirmChannel) settle(pub *publication) {
+	pub.settled = true
+	ch.settled++
+}
+
+// trim removes settled publications. Responses mostly arrive in order, so trim
+// removes those at the front, and all when they are more than half of pending.
+func (ch *confirmChannel) trim() {
+	front := 0
+	for front < len(ch.pending) && ch.pending[front].settled {
+		front++
+	}
+	ch.pending = slices.Delete(ch.pending, 0, front)
+	ch.settled -= front
+	if ch.settled > len(ch.pending)/2 {
+		ch.pending = slices.DeleteFunc(ch.pending, func(pub *publication) bool { return pub.settled })
+		ch.settled = 0
+	}
+}
+
+// outstanding returns the number of publications without a last response,
+// including overdue ones.
+func (ch *confirmChannel) outstanding() int { return len(ch.pending) - ch.settled }
+
+// oldest returns the publication that has waited longest for its outcome, or nil.
+func (ch *confirmChannel) oldest() *publication {
+	for _, pub := range ch.pending {
+		if !pub.settled && !pub.overdue {
+			return pub
+		}
+	}
+	return nil
+}

@@ -1,0 +1,212 @@
+package rabbit
+
+import (
+	"time"
+
+	"github.com/watermill-once/once/internal/amqpwire"
+	"github.com/watermill-once/once/internal/failpoint"
+)
+
+// confirmLoop determines the outcome of every message and reports it. It is one
+// goroutine, so that two calls of done never overlap. It never uses the network
+// and never waits for a goroutine that does.
+type confirmLoop struct {
+	p *Publisher
+
+	channels []*confirmChannel
+	current  *confirmChannel // one of channels, or nil
+	outcomes []outcome       // to report
+
+	slots, bytes int // to return to the window
+
+	streaks  map[destination]*nackStreak // of destinations whose last response was a nack
+	confirms uint64
+
+	timer *time.Timer
+}
+
+func (p *Publisher) processConfirms() {
+	defer close(p.confirmsDone)
+	l := &confirmLoop{p: p, streaks: make(map[destination]*nackStreak), timer: time.NewTimer(time.Hour)}
+	defer l.timer.Stop()
+	for l.collect() {
+		now := time.Now()
+		for _, ch := range l.channels {
+			l.processResponses(ch)
+			l.expire(ch, now)
+		}
+		for _, ch := range l.channels {
+			l.removeFinished(ch)
+		}
+		l.releaseWindow()
+		l.report()
+		l.wait()
+	}
+}
+
+// collect takes over the messages that were sent and the responses that arrived
+// since the last call. It reports false when nothing is outstanding and the
+// Publisher stops.
+func (l *confirmLoop) collect() bool {
+	p := l.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	l.channels = append(l.channels[:0], p.channels...)
+	l.current = p.channel
+	l.outcomes = append(l.outcomes, p.failed...)
+	clear(p.failed)
+	p.failed = p.failed[:0]
+
+	for _, ch := range l.channels {
+		ch.responses, ch.closed = ch.wire.TakeResponses(ch.responses)
+		ch.takeSent() // includes every message that has a response, because p.mu is held
+	}
+
+	p.stopped = p.stopping && len(p.channels) == 0 && len(l.outcomes) == 0
+	return !p.stopped
+}
+
+// processResponses processes acks, nacks and returns.
+func (l *confirmLoop) processResponses(ch *confirmChannel) {
+	front := 0
+	for _, r := range ch.responses {
+		switch {
+		case r.Kind == amqpwire.Return:
+			ch.returned[r.Number] = r
+		case r.Multiple:
+			for ; front < len(ch.pending) && ch.pending[front].number <= r.Number; front++ {
+				l.settle(ch, ch.pending[front], r)
+			}
+		default:
+			l.settle(ch, ch.find(r.Number), r)
+		}
+	}
+	ch.trim()
+}
+
+// settle applies an ack or a nack to a publication that is not settled yet.
+func (l *confirmLoop) settle(ch *confirmChannel, pub *publication, r amqpwire.Response) {
+	if pub == nil || pub.settled {
+		return
+	}
+	ch.settle(pub)
+	returned, isReturned := ch.returned[pub.number]
+	switch {
+	case isReturned:
+		delete(ch.returned, pub.number)
+		l.record(pub, pub.error(ErrReturned, int(returned.Code), redactText(returned.Text), nil))
+	case r.Kind == amqpwire.Nack:
+		l.record(pub, pub.error(ErrNacked, 0, "", nil))
+		l.nacked(ch, pub)
+	default:
+		l.record(pub, nil)
+		l.confirmed(pub)
+	}
+}
+
+// expire reports overdue publications as unknown. They stay pending: the confirm
+// may still arrive, or the broker may close the channel over one of them, and
+// then the close must not be attributed to another message. New messages go to
+// another channel.
+func (l *confirmLoop) expire(ch *confirmChannel, now time.Time) {
+	for _, pub := range ch.pending {
+		if pub.settled || pub.overdue {
+			continue
+		}
+		if now.Before(pub.deadline) {
+			return
+		}
+		l.record(pub, pub.error(ErrUnknown, 0, "no confirm within "+l.p.cfg.ConfirmTimeout.String(), nil))
+		pub.overdue = true
+		if ch == l.current {
+			l.changeChannel(ch, "Confirm overdue, changing to another channel", pub)
+		}
+	}
+}
+
+// record adds an outcome for report. An overdue publication was reported before.
+func (l *confirmLoop) record(pub *publication, err *PublishError) {
+	if pub.overdue {
+		return
+	}
+	o := outcome{pub: pub}
+	if err != nil {
+		o.err = err
+	}
+	l.outcomes = append(l.outcomes, o)
+	l.slots++
+	l.bytes += pub.size
+}
+
+// releaseWindow returns the room of the recorded publications to the window.
+func (l *confirmLoop) releaseWindow() {
+	if l.slots == 0 {
+		return
+	}
+	l.p.mu.Lock()
+	l.p.count -= l.slots
+	l.p.bytes -= l.bytes
+	l.p.broadcast()
+	l.p.mu.Unlock()
+	l.slots, l.bytes = 0, 0
+}
+
+// report calls done for every outcome, without a lock.
+func (l *confirmLoop) report() {
+	l.p.instruments.count(l.outcomes)
+	for _, o := range l.outcomes {
+		failpoint.Hit("rabbit/report")
+		o.pub.done(o.err)
+	}
+	clear(l.outcomes)
+	l.outcomes = l.outcomes[:0]
+}
+
+// wait sleeps until wake is signalled or the oldest confirm is overdue.
+func (l *confirmLoop) wait() {
+	if oldest := l.oldest(); oldest != nil {
+		l.timer.Reset(time.Until(oldest.deadline))
+		select {
+		case <-l.p.wake:
+		case <-l.timer.C:
+		}
+		return
+	}
+	if l.becomeIdle() {
+		<-l.p.wake
+	}
+}
+
+// becomeIdle makes the next publish wake the loop. It reports false if there is
+// work to do.
+func (l *confirmLoop) becomeIdle() bool {
+	p := l.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopping {
+		return false
+	}
+	for _, ch := range p.channels {
+		if len(ch.sent) > 0 {
+			return false
+		}
+	}
+	p.idle = true
+	return true
+}
+
+// oldest returns the next publication to expire, or nil.
+func (l *confirmLoop) oldest() *publication {
+	if l.current != nil {
+		if pub := l.current.oldest(); pub != nil {
+			return pub
+		}
+	}
+	for _, ch := range l.channels {
+		if pub := ch.oldest(); pub != nil {
+			return pub
+		}
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+package rabbit
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Destination returns the name of the place that messages are published to. The
+// name contains the broker's host and port, the virtual host, and the exchange
+// and routing key of the topic "{topic}". It contains no credentials.
+//
+// Two publishers with the same name publish to the same queues, unless one host
+// name means different brokers in different places. The name has the host of the
+// URI, even if a Dial function connects to another host. A forwarder stores and
+// logs the name, see forwarder.Config.Destination.
+func (p *Publisher) Destination() string {
+	return destinationName([]string{p.config.Connection.AmqpURI}, p.config.Exchange.GenerateName, p.config.Publish.GenerateRoutingKey)
+}
+
+// destinationName does not depend on the order of the nodes of a cluster.
+func destinationName(uris []string, exchange, key func(topic string) string) string {
+	var nodes []string
+	vhost := ""
+	for _, text := range uris {
+		uri, err := amqp.ParseURI(text)
+		if err != nil {
+			continue // NewPublisher refuses an invalid URI
+		}
+		vhost = uri.Vhost
+		for host := range strings.SplitSeq(uri.Host, ",") {
+			nodes = append(nodes, strings.ToLower(host)+":"+strconv.Itoa(uri.Port))
+		}
+	}
+	slices.Sort(nodes)
+	return fmt.Sprintf("rabbitmq %s vhost %+q exchange %s key %s",
+		strings.Join(slices.Compact(nodes), ","), vhost, example(exchange), example(key))
+}
+
+// example returns the quoted name that generate returns for the topic "{topic}".
+func example(generate func(topic string) string) (name string) {
+	defer func() {
+		if recover() != nil {
+			name = "unknown" // generate may accept certain topics only
+		}
+	}()
+	return fmt.Sprintf("%+q", generate("{topic}"))
+}

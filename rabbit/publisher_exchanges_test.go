@@ -1,0 +1,218 @@
+package rabbit_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/rabbit"
+)
+
+// undeclared declares nothing.
+type undeclared struct{ amqp.DefaultTopologyBuilder }
+
+func (undeclared) ExchangeDeclare(*amqp091.Channel, string, amqp.Config) error { return nil }
+
+func TestTrap09_MissingExchangeIsRefusedOnlyAlone(t *testing.T) {
+	uri := brokerURL(t)
+	config := topicConfig(uri)
+	config.TopologyBuilder = &undeclared{}
+	p := newPublisher(t, config, rabbit.PublisherConfig{})
+
+	good, missing := uniqueName("good"), uniqueName("missing")
+	bind(t, uri, good)
+	var all outcomes
+	for _, msg := range numbered("good", 20) {
+		all.publish(p, good, msg)
+	}
+	all.publish(p, missing, newMessage("bad"))
+	for _, msg := range numbered("later", 20) {
+		all.publish(p, good, msg)
+	}
+	for id, err := range all.wait(t) {
+		if got := outcomeOf(err); got != "unknown" && got != "confirmed" {
+			t.Errorf("%s is %s (%v); the close must not be attributed to it", id, got, err)
+		}
+	}
+
+	err := p.Publish(missing, newMessage("bad"))
+	mustBe(t, "refused", err)
+	mustHaveCode(t, amqp091.NotFound, err)
+
+	bind(t, uri, missing)
+	mustBe(t, "confirmed", p.Publish(missing, newMessage("bad")))
+}
+
+// A declaration opens a channel, and amqp091 uses every channel number that it
+// knows. None of them may be the number of a confirm channel.
+func TestMoreExchangesThanChannels(t *testing.T) {
+	uri := brokerURL(t)
+	topics := make([]string, 12)
+	for i := range topics {
+		topics[i] = uniqueName("t")
+		bind(t, uri, topics[i])
+	}
+	other := uniqueName("t")
+	if err := admin(t, uri).ExchangeDeclare(other, "direct", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, most := range []uint16{2, 3, 8} {
+		for name, declare := range map[string]func(p *rabbit.Publisher){
+			"one after another": func(p *rabbit.Publisher) {
+				for _, topic := range topics {
+					mustBe(t, "confirmed", p.Publish(topic, newMessage("m")))
+				}
+			},
+			"at once": func(p *rabbit.Publisher) {
+				var all sync.WaitGroup
+				for _, topic := range topics {
+					all.Go(func() {
+						if err := p.Publish(topic, newMessage("m")); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				all.Wait()
+			},
+			"refused": func(p *rabbit.Publisher) {
+				for range topics {
+					mustBe(t, "refused", p.Publish(other, newMessage("m")))
+				}
+				mustBe(t, "confirmed", p.Publish(topics[0], newMessage("m")))
+			},
+		} {
+			t.Run(fmt.Sprintf("%d channels, %s", most, name), func(t *testing.T) {
+				h := new(heard)
+				config := topicConfig(uri)
+				config.Connection.AmqpConfig = &amqp091.Config{ChannelMax: most}
+				declare(newPublisher(t, config, rabbit.PublisherConfig{Logger: h}))
+				mustHaveConnectedOnce(t, h)
+			})
+		}
+	}
+}
+
+// counted declares as watermill-amqp does, and counts the calls.
+type counted struct {
+	amqp.DefaultTopologyBuilder
+	calls atomic.Int64
+}
+
+func (c *counted) ExchangeDeclare(channel *amqp091.Channel, name string, config amqp.Config) error {
+	c.calls.Add(1)
+	return c.DefaultTopologyBuilder.ExchangeDeclare(channel, name, config)
+}
+
+func TestExchangeIsDeclaredOnceAndAgainAfterItsDeletion(t *testing.T) {
+	uri := brokerURL(t)
+	config := topicConfig(uri)
+	builder := new(counted)
+	config.TopologyBuilder = builder
+	p := newPublisher(t, config, rabbit.PublisherConfig{})
+
+	topic := uniqueName("t")
+	queue := bind(t, uri, topic)
+	var all outcomes
+	for _, msg := range numbered("m", 100) {
+		all.publish(p, topic, msg)
+	}
+	all.wait(t)
+	if n := builder.calls.Load(); n != 1 {
+		t.Errorf("declared %d times, want once", n)
+	}
+
+	channel := admin(t, uri)
+	if err := channel.ExchangeDelete(topic, false, false); err != nil {
+		t.Fatal(err)
+	}
+	err := p.Publish(topic, newMessage("while-gone"))
+	mustBe(t, "refused", err)
+	mustHaveCode(t, amqp091.NotFound, err)
+	err = p.Publish(topic, newMessage("declared-again"))
+	if !errors.Is(err, rabbit.ErrReturned) {
+		t.Errorf("got %v, want returned: the exchange exists again without bindings", err)
+	}
+	if err := channel.QueueBind(queue, "", topic, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	mustBe(t, "confirmed", p.Publish(topic, newMessage("bound-again")))
+	if n := builder.calls.Load(); n != 2 {
+		t.Errorf("declared %d times, want twice", n)
+	}
+}
+
+// If an exchange exists with other arguments, its own messages are refused, and
+// messages to other exchanges are confirmed.
+func TestFailedDeclarationIsRefused(t *testing.T) {
+	uri := brokerURL(t)
+	good, other := uniqueName("good"), uniqueName("other")
+	bind(t, uri, good)
+	channel := admin(t, uri)
+	if err := channel.ExchangeDeclare(other, "direct", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = channel.ExchangeDelete(other, false, false) })
+
+	for _, noWait := range []bool{false, true} {
+		config := topicConfig(uri)
+		config.Exchange.NoWait = noWait
+		p := newPublisher(t, config, rabbit.PublisherConfig{})
+		var all outcomes
+		for _, msg := range numbered("good", 100) {
+			all.publish(p, good, msg)
+		}
+		all.publish(p, other, newMessage("bad"))
+		for id, err := range all.wait(t) {
+			if id != "bad" && err != nil {
+				t.Errorf("%s: %v", id, err)
+			}
+		}
+		mustBe(t, "refused", all.errs["bad"])
+		mustHaveCode(t, amqp091.PreconditionFailed, all.errs["bad"])
+	}
+}
+
+// The broker closes the connection over an unknown exchange type. The message is
+// refused, and the Publisher reconnects.
+func TestUnknownExchangeTypeIsRefused(t *testing.T) {
+	uri := brokerURL(t)
+	config := topicConfig(uri)
+	config.Exchange.Type = "no-such-type"
+	p := newPublisher(t, config, rabbit.PublisherConfig{})
+	topic := uniqueName("t")
+	mustBe(t, "refused", p.Publish(topic, newMessage("m")))
+	mustBe(t, "refused", p.Publish(topic, newMessage("m")))
+}
+
+type failing struct{ amqp.DefaultTopologyBuilder }
+
+func (failing) ExchangeDeclare(*amqp091.Channel, string, amqp.Config) error {
+	return errors.New("see amqp://user:secret@host/vhost")
+}
+
+func TestErrorOfATopologyBuilderIsRefused(t *testing.T) {
+	uri := brokerURL(t)
+	config := topicConfig(uri)
+	config.TopologyBuilder = &failing{}
+	p := newPublisher(t, config, rabbit.PublisherConfig{})
+	mustBe(t, "refused", p.Publish(uniqueName("t"), newMessage("m")))
+}
+
+type panicking struct{ amqp.DefaultTopologyBuilder }
+
+func (panicking) ExchangeDeclare(*amqp091.Channel, string, amqp.Config) error { panic("boom") }
+
+// The caller unlocks a mutex while the panic unwinds. If it is not locked, the
+// process ends.
+func TestPanicOfATopologyBuilderIsRefused(t *testing.T) {
+	config := topicConfig(brokerURL(t))
+	config.TopologyBuilder = &panicking{}
+	p := newPublisher(t, config, rabbit.PublisherConfig{})
+	mustBe(t, "refused", p.Publish(uniqueName("t"), newMessage("m")))
+	mustBe(t, "refused", p.Publish(uniqueName("t"), newMessage("m")))
+}

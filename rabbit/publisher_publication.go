@@ -1,0 +1,75 @@
+package rabbit
+
+import (
+	"errors"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/amqpwire"
+)
+
+// publication is one message that is being published.
+type publication struct {
+	id, topic, exchange, key string
+
+	size int // bytes of headers and body
+	done func(error)
+
+	number   uint64 // on its confirm channel
+	sent     time.Time
+	deadline time.Time
+
+	settled bool // the broker has responded to it for the last time
+
+	// The outcome was reported as unknown. The publication stays pending, because
+	// the broker may still close the channel over it.
+	overdue bool
+}
+
+// outcome is the outcome of a publication; err is nil if it was confirmed.
+type outcome struct {
+	pub *publication
+	err error
+}
+
+func (pub *publication) error(kind error, code int, reason string, cause error) *PublishError {
+	return &PublishError{
+		MessageID:  pub.id,
+		Topic:      pub.topic,
+		Exchange:   pub.exchange,
+		RoutingKey: pub.key,
+		Code:       code,
+		Reason:     reason,
+		kind:       kind,
+		cause:      cause,
+	}
+}
+
+// channelClosed returns the error of a publication whose channel was closed. kind
+// is the result of the attribution.
+func (pub *publication) channelClosed(kind error, reason *amqp.Error) *PublishError {
+	if !reason.Server {
+		return pub.error(kind, 0, "connection lost: "+redactText(reason.Reason), nil)
+	}
+	return pub.error(kind, reason.Code, redactText(reason.Reason), reason)
+}
+
+// notEncoded returns the error of a publication that AMQP cannot carry.
+func (pub *publication) notEncoded(err error) *PublishError {
+	kind := ErrTooLarge
+	if e, ok := errors.AsType[*amqpwire.EncodeError](err); ok && !e.TooLarge {
+		kind = ErrInvalid
+	}
+	return pub.error(kind, 0, err.Error(), nil)
+}
+
+// notDeclared returns the error of a publication whose exchange could not be
+// declared.
+func (pub *publication) notDeclared(err error) *PublishError {
+	if refused, ok := errors.AsType[*amqp.Error](err); ok {
+		return pub.error(ErrRefused, refused.Code, "declare exchange: "+redactText(refused.Reason), redact(err))
+	}
+	err = redact(err)
+	return pub.error(ErrRefused, 0, "declare exchange: "+err.Error(), err)
+}

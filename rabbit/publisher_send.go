@@ -1,0 +1,174 @@
+package rabbit
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/amqpwire"
+	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/meta"
+)
+
+var (
+	errConnecting = errors.New("not connected yet")
+	errBlocked    = errors.New("blocked by the broker, which is short of memory or disk")
+	errReopening  = errors.New("no confirm channel is open yet")
+)
+
+// contents keeps used contents, to reuse their buffers.
+var contents = sync.Pool{New: func() any { return new(amqpwire.Content) }}
+
+func (p *Publisher) publish(topic string, msg *message.Message, done func(error)) {
+	pub := &publication{id: msg.UUID, topic: topic, done: done}
+	c, _ := contents.Get().(*amqpwire.Content)
+	err := p.prepare(pub, c, msg)
+	if err == nil {
+		err = p.send(pub, c)
+	}
+	if err != nil {
+		p.fail(pub, err)
+	}
+	c.Body = nil
+	contents.Put(c)
+}
+
+// prepare does the work that needs no connection.
+func (p *Publisher) prepare(pub *publication, c *amqpwire.Content, msg *message.Message) error {
+	pub.exchange = p.config.Exchange.GenerateName(pub.topic)
+	pub.key = p.config.Publish.GenerateRoutingKey(pub.topic)
+	for _, name := range [...]struct{ what, value string }{{"exchange", pub.exchange}, {"routing key", pub.key}} {
+		if len(name.value) > amqpwire.MaxShortString {
+			return pub.notEncoded(amqpwire.TooLarge(name.what, len(name.value), amqpwire.MaxShortString))
+		}
+	}
+	if err := p.encode(pub, c, msg); err != nil {
+		return err
+	}
+	pub.size = c.HeaderSize() + len(c.Body)
+	return nil
+}
+
+func (p *Publisher) encode(pub *publication, c *amqpwire.Content, msg *message.Message) error {
+	if marshaler, own := p.config.Marshaler.(Marshaler); own { // skips the table of headers
+		publishing := marshaler.properties(msg)
+		c.Body = publishing.Body
+		if err := c.Encode(&publishing, func(b []byte) ([]byte, error) { return appendMetadata(b, msg) }); err != nil {
+			return pub.notEncoded(err)
+		}
+		return nil
+	}
+	publishing, err := p.config.Marshaler.Marshal(msg)
+	if err != nil {
+		err = redact(err)
+		return pub.error(ErrRefused, 0, fmt.Sprintf("marshal: %v", err), err)
+	}
+	removeSteering(publishing.Headers, msg.Metadata)
+	c.Body = publishing.Body
+	err = c.Encode(&publishing, func(b []byte) ([]byte, error) {
+		return amqpwire.AppendHeaders(b, publishing.Headers)
+	})
+	if err != nil {
+		return pub.notEncoded(err)
+	}
+	return nil
+}
+
+// removeSteering removes the steering headers that a marshaler copied from the
+// metadata. It keeps those that the marshaler set itself.
+func removeSteering(headers amqp.Table, metadata message.Metadata) {
+	for key, value := range metadata {
+		if meta.Steering(key) && headers[key] == value {
+			delete(headers, key)
+		}
+	}
+}
+
+// send writes the message to the connection as soon as there is a connection
+// with room in the window.
+func (p *Publisher) send(pub *publication, c *amqpwire.Content) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		switch {
+		case p.closing:
+			return pub.error(ErrClosed, 0, "", nil)
+
+		case p.unready() != nil:
+			if !p.waitReady() {
+				err := p.unready()
+				return pub.error(ErrUnavailable, 0, err.Error(), err)
+			}
+
+		case !p.hasRoom(pub.size):
+			p.wait(nil) // deadlines settle the outstanding messages
+
+		case !p.session.isDeclared(pub.exchange):
+			if err := p.session.declare(pub.exchange); err != nil {
+				return pub.notDeclared(err)
+			}
+
+		case c.HeaderSize() > p.session.frameSize():
+			return pub.notEncoded(amqpwire.TooLarge("headers", c.HeaderSize(), p.session.frameSize()))
+
+		case p.channel.publish(pub, c):
+			failpoint.Hit("rabbit/published")
+			p.count++
+			p.bytes += pub.size
+			if p.idle {
+				p.wakeConfirmLoop()
+			}
+			return nil
+
+		default:
+			p.retire(p.channel)
+		}
+	}
+}
+
+// unready returns why nothing can be sent, or nil.
+func (p *Publisher) unready() error {
+	switch {
+	case p.session == nil:
+		return p.down
+	case p.session.blocked:
+		return errBlocked
+	case p.channel == nil:
+		return errReopening
+	}
+	return nil
+}
+
+// waitReady waits for a change. It reports false if the Publisher has been
+// unready for ReadyTimeout.
+func (p *Publisher) waitReady() bool {
+	left := time.Until(p.unreadySince.Add(p.cfg.ReadyTimeout))
+	if left <= 0 {
+		return false
+	}
+	limit := time.NewTimer(left)
+	defer limit.Stop()
+	return p.wait(limit.C) || p.unready() == nil
+}
+
+func (p *Publisher) hasRoom(size int) bool {
+	return p.count < p.cfg.Window && (p.count == 0 || p.bytes+size <= p.cfg.WindowBytes)
+}
+
+// fail lets the confirm loop report a message that was not sent: the caller of
+// PublishAsync may hold a lock that done acquires.
+func (p *Publisher) fail(pub *publication, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped {
+		p.instruments.published.Add(1, seriesOf(err))
+		go pub.done(err)
+		return
+	}
+	p.failed = append(p.failed, outcome{pub, err})
+	p.wakeConfirmLoop()
+}

@@ -1,0 +1,64 @@
+package rabbit
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+
+	"github.com/watermill-once/once/internal/telemetry"
+)
+
+var errConnectionClosed = errors.New("the connection is closed")
+
+// reconnector keeps one connection up until its context ends. It logs changes,
+// not attempts.
+type reconnector struct {
+	ctx      context.Context
+	config   amqp.ConnectionConfig
+	dial     dialSettings
+	pause    retryPause
+	logger   watermill.LoggerAdapter
+	connects *telemetry.Counter
+}
+
+// connectionUser uses the connections of a reconnector.
+type connectionUser interface {
+	// serve uses the connection until it is lost or no longer needed, and returns
+	// the reason. graceful is true if the broker is expected to reply to a close.
+	serve(c *connection) (graceful bool, reason error)
+
+	// disconnected receives the reason why there is no connection.
+	disconnected(reason error)
+}
+
+func (r *reconnector) run(user connectionUser) {
+	lossLogged := false
+	disconnected := func(err error) {
+		user.disconnected(err)
+		if !lossLogged && r.ctx.Err() == nil {
+			r.logger.Error("RabbitMQ connection unavailable, retrying", err, nil)
+			lossLogged = true
+		}
+	}
+	for failed := 0; r.pause.wait(r.ctx, failed); failed++ {
+		c, err := connect(r.ctx, r.config, r.dial)
+		r.connects.Add(1, telemetry.Succeeded(err))
+		if err != nil {
+			disconnected(err)
+			continue
+		}
+		r.logger.Info("RabbitMQ connection established", nil)
+		lossLogged = false
+
+		began := time.Now()
+		graceful, reason := user.serve(c)
+		disconnected(reason)
+		c.end(graceful)
+		if r.pause.worked(began) {
+			failed = -1
+		}
+	}
+}

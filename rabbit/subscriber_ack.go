@@ -1,0 +1,111 @@
+package rabbit
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/watermill-once/once/internal/failpoint"
+)
+
+// settle sends the handler's ack or nack of d to the broker, together with those
+// of other deliveries that are in sub.handled.
+func (sub *subscription) settle(d *delivery) {
+	handled := []*delivery{d}
+	for range len(sub.handled) {
+		handled = append(handled, <-sub.handled)
+	}
+	for len(handled) > 0 {
+		ch := handled[0].channel
+		others := slices.DeleteFunc(slices.Clone(handled), func(d *delivery) bool { return d.channel == ch })
+		sub.settleOn(ch, slices.DeleteFunc(handled, func(d *delivery) bool { return d.channel != ch }))
+		handled = others
+	}
+}
+
+// settleOn is settle for deliveries of one channel.
+func (sub *subscription) settleOn(ch *consumeChannel, handled []*delivery) {
+	ch.acknowledge(handled)
+	for _, d := range handled {
+		switch d.outcome {
+		case acked:
+			sub.requeues.forget(d.msg.UUID)
+		case requeued:
+			sub.requeues.add(d.msg.UUID)
+		}
+		sub.s.instruments.countSettled(d.outcome, time.Since(d.handedOut))
+		d.cancel()
+	}
+	sub.inFlight -= len(handled)
+	sub.s.inFlight.Add(-int64(len(handled)))
+	ch.inFlight -= len(handled)
+	if ch.inFlight == 0 && sub.retired[ch] {
+		delete(sub.retired, ch)
+		sub.running.Go(ch.close)
+	}
+}
+
+// acknowledge sends acks and nacks, unless the channel is lost. It sends one
+// multiple ack for all acks that have no unacked delivery before them.
+func (ch *consumeChannel) acknowledge(handled []*delivery) {
+	if ch.ctx.Err() != nil {
+		for _, d := range handled {
+			d.outcome = lost
+		}
+		return
+	}
+	slices.SortFunc(handled, func(a, b *delivery) int { return cmp.Compare(a.raw.DeliveryTag, b.raw.DeliveryTag) })
+	var acks []*delivery
+	for _, d := range handled {
+		if at, ok := slices.BinarySearch(ch.unacked, d.raw.DeliveryTag); ok {
+			ch.unacked = slices.Delete(ch.unacked, at, at+1)
+		}
+		if d.acked {
+			acks = append(acks, d)
+		} else {
+			d.outcome = ch.nack(d)
+		}
+	}
+	together := len(acks)
+	if len(ch.unacked) > 0 {
+		together, _ = slices.BinarySearchFunc(acks, ch.unacked[0],
+			func(d *delivery, tag uint64) int { return cmp.Compare(d.raw.DeliveryTag, tag) })
+	}
+	ch.ack(acks[:together])
+	for n := together; n < len(acks); n++ {
+		ch.ack(acks[n : n+1])
+	}
+}
+
+// ack sends one ack. For several deliveries it is a multiple ack, so every unacked
+// delivery before the last one must be among them.
+func (ch *consumeChannel) ack(acks []*delivery) {
+	if len(acks) == 0 {
+		return
+	}
+	failpoint.Hit("rabbit/ack")
+	err := acks[len(acks)-1].raw.Ack(len(acks) > 1)
+	failpoint.Hit("rabbit/acked")
+	for _, d := range acks {
+		d.outcome = outcomeUnlessLost(acked, err)
+	}
+}
+
+func (ch *consumeChannel) nack(d *delivery) (outcome int) {
+	if ch.sub.s.config.Consume.NoRequeueOnNack {
+		return outcomeUnlessLost(dropped, d.raw.Nack(false, false))
+	}
+	failpoint.Hit("rabbit/requeue")
+	err := d.raw.Nack(false, true)
+	failpoint.Hit("rabbit/requeued")
+	return outcomeUnlessLost(requeued, err)
+}
+
+// outcomeUnlessLost returns lost if sending failed: then the channel is about to
+// be closed.
+func outcomeUnlessLost(outcome int, err error) int {
+	if err != nil {
+		return lost
+	}
+	return outcome
+}

@@ -1,0 +1,276 @@
+package rabbit_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/rabbit"
+)
+
+// gate is a marshaler that blocks on a message with the id "gate". It blocks the
+// one goroutine of the subscription, so that the subscription settles all messages
+// together that are acked or nacked meanwhile.
+type gate struct {
+	rabbit.Marshaler
+
+	reached, open chan struct{}
+	over          <-chan struct{} // closed when the test ends, also if it fails
+}
+
+func newGate(t *testing.T) gate {
+	t.Helper()
+	return gate{reached: make(chan struct{}), open: make(chan struct{}), over: t.Context().Done()}
+}
+
+func (g gate) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	if d.MessageId == "gate" {
+		select {
+		case g.reached <- struct{}{}:
+		case <-g.over:
+		}
+		select {
+		case <-g.open:
+		case <-g.over:
+		}
+	}
+	return g.Marshaler.Unmarshal(d)
+}
+
+// during calls ackOrNack while the gate is closed. The caller must ack the
+// message "gate" when it receives it.
+func (g gate) during(t *testing.T, uri, queue string, ackOrNack func()) {
+	t.Helper()
+	send(t, uri, queue, "gate")
+	finished(t, "the gate is reached", g.reached)
+	ackOrNack()
+	g.open <- struct{}{}
+}
+
+// A multiple ack must not include a message that is unacked or nacked, whatever
+// the order of acks and nacks.
+func TestTrap45_AMultipleAckIncludesOnlyAckedMessages(t *testing.T) {
+	for name, change := range map[string]func(cfg *rabbit.SubscriberConfig) (requeue bool){
+		"requeue at once":       func(*rabbit.SubscriberConfig) bool { return true },
+		"requeue after an hour": func(cfg *rabbit.SubscriberConfig) bool { cfg.NackMin, cfg.NackMax = time.Hour, time.Hour; return true },
+		"drop after a nack":     func(*rabbit.SubscriberConfig) bool { return false },
+	} {
+		for seed := range uint64(3) {
+			t.Run(fmt.Sprint(name, seed), func(t *testing.T) {
+				cfg := brisk
+				cfg.InFlight, cfg.CloseTimeout = 40, 50*time.Millisecond
+				requeue := change(&cfg)
+				ackAtRandom(t, rand.New(rand.NewPCG(4, seed)), cfg, requeue)
+			})
+		}
+	}
+}
+
+func ackAtRandom(t *testing.T, rng *rand.Rand, cfg rabbit.SubscriberConfig, requeue bool) {
+	t.Helper()
+	uri := brokerURL(t)
+	queue := declareQueue(t, uri, nil)
+	g := newGate(t)
+	config := queueConfig(uri)
+	config.Marshaler = g
+	config.Consume.Qos.PrefetchCount = 1000 // so that the gate is delivered, although it is the last message
+	config.Consume.NoRequeueOnNack = !requeue
+	s := newSubscriber(t, config, cfg)
+	messages := subscribe(t, s, queue)
+
+	const most = 30 // less than InFlight
+	left := map[string]int{}
+	coming := 60
+	ids := make([]string, coming)
+	for i := range ids {
+		ids[i] = fmt.Sprint("m", i)
+	}
+	send(t, uri, queue, ids...)
+	var held, settled []*message.Message
+	delivered := map[string]bool{} // and not given back
+	ackOrNack := func() {
+		rng.Shuffle(len(held), func(i, j int) { held[i], held[j] = held[j], held[i] })
+		some := rng.IntN(len(held)) + 1
+		for _, msg := range held[:some] {
+			switch n := rng.IntN(10); {
+			case n < 2 && len(left) < most: // never acked or nacked
+				left[msg.UUID] = 1
+				continue
+			case n < 5 && cfg.NackMin < time.Hour:
+				if requeue {
+					coming++
+					delete(delivered, msg.UUID)
+				}
+				msg.Nack()
+			case n < 5 && len(left) < most:
+				left[msg.UUID] = 1
+				msg.Nack()
+				continue
+			default:
+				msg.Ack()
+			}
+			settled = append(settled, msg)
+		}
+		held = held[some:]
+	}
+	for coming+len(held) > 0 {
+		for range min(coming, rng.IntN(10), cfg.InFlight-len(left)-len(held)-1) {
+			msg := receive(t, messages)
+			if msg.UUID == "gate" {
+				msg.Ack()
+				continue
+			}
+			if delivered[msg.UUID] { // only after a close of the channel
+				t.Fatalf("%s is delivered again", msg.UUID)
+			}
+			delivered[msg.UUID] = true
+			held = append(held, msg)
+			coming--
+		}
+		switch {
+		case len(held) == 0:
+		case rng.IntN(3) == 0:
+			ackOrNack()
+		default:
+			g.during(t, uri, queue, ackOrNack)
+		}
+	}
+	for _, msg := range settled {
+		finished(t, "the ack or nack is sent", msg.Context().Done())
+	}
+	go func() {
+		for msg := range messages { // gates
+			msg.Ack()
+		}
+	}()
+	if err := s.Close(); len(left) > 0 && !errors.Is(err, rabbit.ErrGivenBack) && cfg.NackMin < time.Hour {
+		t.Errorf("Close: %v", err)
+	}
+	eventually(t, "the unacked messages are in the queue again", func() bool { return depth(t, uri, queue) >= len(left) })
+	found := drain(t, uri, queue)
+	delete(found, "gate")
+	if !maps.Equal(found, left) {
+		t.Errorf("in the queue:\n%v, want\n%v", found, left)
+	}
+}
+
+// The broker cancels a consumer. Its messages in flight are acked together
+// afterwards, and others have no handler yet. The channel stays open until all are
+// settled.
+func TestTrap45_ManyAcksAfterACancel(t *testing.T) {
+	wire := newTap(t, brokerURL(t))
+	queue := declareQueue(t, wire.uri, nil)
+	g := newGate(t)
+	config := queueConfig(wire.tapped)
+	config.Marshaler = g
+	config.Consume.Qos.PrefetchCount = 20
+	cfg := brisk
+	cfg.InFlight = 10
+	s := newSubscriber(t, config, cfg)
+	messages := subscribe(t, s, queue)
+	send(t, wire.uri, queue, "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11")
+	var held []*message.Message
+	for range 8 {
+		held = append(held, receive(t, messages))
+	}
+	if _, err := admin(t, wire.uri).QueueDelete(queue, false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the queue exists again", func() bool { return depth(t, wire.uri, queue) >= 0 })
+	g.during(t, wire.uri, queue, func() {
+		for _, n := range []int{3, 0, 1, 2, 6, 4, 7, 5} {
+			held[n].Ack()
+		}
+	})
+	for _, msg := range held {
+		finished(t, "the ack or nack is sent", msg.Context().Done())
+	}
+	receive(t, messages).Ack()
+	send(t, wire.uri, queue, "after")
+	if msg := receive(t, messages); !msg.Ack() || msg.UUID != "after" {
+		t.Errorf("got %s", msg.UUID)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if why := wire.closedByBroker(); len(why) > 0 {
+		t.Errorf("the broker closed channels: %s", strings.Join(why, "; "))
+	}
+}
+
+// Messages that are acked together get one multiple ack. A single ack does not
+// wait for others.
+func TestAcksAreSentTogether(t *testing.T) {
+	const n = 100
+	wire := newTap(t, brokerURL(t))
+	queue := declareQueue(t, wire.uri, nil)
+	g := newGate(t)
+	config := queueConfig(wire.tapped)
+	config.Marshaler = g
+	cfg := brisk
+	cfg.InFlight = 2 * n
+	s := newSubscriber(t, config, cfg)
+	messages := subscribe(t, s, queue)
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = fmt.Sprint("m", i)
+	}
+	send(t, wire.uri, queue, ids...)
+	var held []*message.Message
+	for range n {
+		held = append(held, receive(t, messages))
+	}
+	g.during(t, wire.uri, queue, func() {
+		for _, msg := range held {
+			msg.Ack()
+		}
+	})
+	for _, msg := range held {
+		finished(t, "the ack or nack is sent", msg.Context().Done())
+	}
+	last := receive(t, messages) // the gate
+	last.Ack()
+	finished(t, "the ack or nack is sent", last.Context().Done())
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	// It is 2 acks if no handled message arrived after the gate was opened.
+	if acks := wire.acks(); acks < 2 || acks > n/2 {
+		t.Errorf("%d acks were sent for %d messages", acks, n)
+	}
+	if left := drain(t, wire.uri, queue); len(left) > 0 {
+		t.Errorf("left in the queue: %v", left)
+	}
+}
+
+// A message returns to its queue by a nack: from RabbitMQ 4.3 on, rejects count
+// towards the delivery limit and nacks do not.
+func TestTrap47MessagesAreGivenBackByNack(t *testing.T) {
+	wire := newTap(t, brokerURL(t))
+	queue := declareQueue(t, wire.uri, nil)
+	cfg := brisk
+	cfg.InFlight = 2
+	s := newSubscriber(t, queueConfig(wire.tapped), cfg)
+	messages := subscribe(t, s, queue)
+	send(t, wire.uri, queue, "a", "b", "c")
+	held := []*message.Message{receive(t, messages), receive(t, messages)}
+	held[0].Nack()
+	finished(t, "the ack or nack is sent", held[0].Context().Done())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Close() }() // returns c, or a again, which no handler has received
+	eventually(t, "both are in the queue again", func() bool { return depth(t, wire.uri, queue) == 2 })
+	held[1].Ack()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if nacks, rejects := wire.givenBack(); nacks == 0 || rejects > 0 {
+		t.Errorf("%d nacks and %d rejects were sent", nacks, rejects)
+	}
+}

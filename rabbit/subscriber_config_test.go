@@ -1,0 +1,33 @@
+package rabbit
+
+import (
+	"testing"
+	"time"
+)
+
+func TestPrefetch(t *testing.T) {
+	for _, c := range []struct{ inFlight, asked, want int }{
+		{1, 0, 1},
+		{1, 1, 1},
+		{1, 3, 3}, // PrefetchCount is used as configured
+		{8, 0, 16},
+		{8, 1, 16},
+		{8, 2, 8},
+		{8, 8, 8},
+		{8, 50, 50},
+		{40_000, 0, 65535},
+		{65535, 1, 65535},
+	} {
+		if got := (SubscriberConfig{InFlight: c.inFlight}).prefetch(c.asked); got != c.want {
+			t.Errorf("%d in flight, %d asked for: %d, not %d", c.inFlight, c.asked, got, c.want)
+		}
+	}
+	for _, c := range []struct {
+		inFlight, prefetch int
+		want               time.Duration
+	}{{1, 1, time.Minute}, {8, 8, time.Minute}, {8, 9, 2 * time.Minute}, {8, 16, 2 * time.Minute}, {8, 17, 3 * time.Minute}} {
+		if got := (SubscriberConfig{InFlight: c.inFlight, LongestUnackedWait: time.Minute}).longestUnacked(c.prefetch); got != c.want {
+			t.Errorf("%d in flight of %d: %v, not %v", c.inFlight, c.prefetch, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package rabbit
+
+import (
+	"context"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/amqpwire"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// foreignContent has headers of types that only other clients send, at the top
+// and inside a table and an array, and the headers of ownHeaders behind them.
+func foreignContent(t *testing.T) *amqpwire.Content {
+	t.Helper()
+	name := func(b []byte, name string) []byte { return append(append(b, byte(len(name))), name...) }
+	noName := func(b []byte, _ string) []byte { return b }
+	numbers := func(b []byte, name func(b []byte, name string) []byte) []byte {
+		b = append(name(b, "u"), 'u', 0xff, 0xfe)
+		b = append(name(b, "i"), 'i', 0xff, 0xff, 0xff, 0xfe)
+		return append(name(b, "L"), 'L', 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe)
+	}
+	sized := func(b, fields []byte) []byte {
+		return append(binary.BigEndian.AppendUint32(b, uint32(len(fields))), fields...)
+	}
+	c := new(amqpwire.Content)
+	p := amqp.Publishing{ContentType: "a", ContentEncoding: "b", MessageId: "m"}
+	if err := c.Encode(&p, func(b []byte) ([]byte, error) {
+		b = numbers(b, name)
+		b = sized(append(name(b, "nested"), 'F'), numbers(nil, name))
+		b = sized(append(name(b, "items"), 'A'), numbers(nil, noName))
+		return amqpwire.AppendHeaders(b, ownHeaders)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// ownHeaders has a value of every type that amqp091 can send.
+var ownHeaders = amqp.Table{
+	"bool": true, "byte": byte(1), "int8": int8(-1), "int16": int16(-2), "int": 3, "int32": int32(-4), "int64": int64(-5),
+	"float": float32(1.5), "double": 2.5, "decimal": amqp.Decimal{Scale: 2, Value: 1250}, "text": "text\x00\xff", "bytes": []byte{0, 1},
+	"time": time.Unix(1_700_000_000, 0), "void": nil, "table": amqp.Table{"a": "b", "c": amqp.Table{}},
+	"array": []any{"s", int16(2), []any{nil}},
+}
+
+// A subscriber reads headers of other clients. amqp091 alone would close the
+// connection of all subscriptions, at every delivery.
+func TestTrap41_HeadersOfOtherClientsAreRead(t *testing.T) {
+	config := wamqp.NewDurableQueueConfig(testkit.Rabbit(t).URL)
+	config.Marshaler = Marshaler{}
+	s, err := NewSubscriber(config, SubscriberConfig{ReadyTimeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	queue := testkit.Broker{}.Name("q")
+	messages, err := s.Subscribe(context.WithoutCancel(t.Context()), queue)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	conn, err := connect(t.Context(), config.Connection,
+		dialSettings{confirmChannels: true, dialTimeout: time.Minute, writeTimeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.end(true)
+	sender, err := conn.wire.OpenChannel(func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sender.WaitOpen(); err != nil {
+		t.Fatal(err)
+	}
+	if !sender.Publish(1, "", queue, foreignContent(t), 4096) {
+		t.Fatal("not sent")
+	}
+	select {
+	case msg := <-messages:
+		for name, want := range map[string]string{
+			"u": "65534", "i": "4294967294", "L": "-2", "nested": `{"L":-2,"i":4294967294,"u":65534}`, "items": "[65534,4294967294,-2]",
+			"double": "2.5", "array": `["s",2,[null]]`, "text": "text\x00\xff",
+		} {
+			if got := msg.Metadata[name]; got != want {
+				t.Errorf("%s: got %q, want %q", name, got, want)
+			}
+		}
+		if len(msg.Metadata) != len(ownHeaders)+6 || msg.UUID != "m" {
+			t.Errorf("got %+v", msg)
+		}
+		msg.Ack()
+	case <-time.After(time.Minute):
+		t.Fatal("no message within a minute")
+	}
+	channel, err := conn.amqp.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := channel.QueueDelete(queue, false, false, false); err != nil {
+		t.Error(err)
+	}
+}

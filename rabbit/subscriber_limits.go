@@ -1,0 +1,89 @@
+package rabbit
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+var (
+	errDrops   = errors.New("the queue has a delivery limit and no dead-letter exchange")
+	errTooSoon = errors.New("the consumer timeout must be longer than LongestUnackedWait, " +
+		"for a message in flight and for the prefetched messages that wait for it")
+)
+
+// RabbitMQ's defaults.
+const (
+	defaultDeliveryLimit   = 20 // of quorum queues, from RabbitMQ 4.0
+	defaultConsumerTimeout = 30 * time.Minute
+)
+
+// logLimits logs, when a subscription begins, the limits with which the broker
+// takes messages away before retry and poison handle them. AMQP does not show
+// limits that policies or the broker's own configuration set.
+func (sub *subscription) logLimits(c *connection) {
+	config, logger := sub.s.config, sub.s.cfg.Logger
+	queue := sub.arguments
+	major, minor := brokerVersion(c.amqp.Properties)
+	if limit, limited := deliveryLimit(queue, major); limited {
+		fields := sub.fields().Add(watermill.LogFields{"delivery_limit": limit, "nacks_count": nacksCount(major, minor)})
+		if queue["x-dead-letter-exchange"] == nil {
+			logger.Error("Queue limit drops messages that are delivered too often; "+
+				"set x-delivery-limit to -1 in Queue.Arguments, or for a queue that exists: "+
+				`rabbitmqctl set_policy no-limit '^QUEUE$' '{"delivery-limit":-1}' --apply-to queues`, errDrops, fields)
+		} else {
+			logger.Info("Queue limit dead-letters messages that are delivered too often", fields)
+		}
+	}
+	unacked := sub.s.cfg.longestUnacked(sub.s.cfg.prefetch(config.Consume.Qos.PrefetchCount))
+	if timeout := consumerTimeout(config.Consume.Arguments, queue); timeout <= unacked {
+		logger.Error("Consumer timeout of the broker is too short for LongestUnackedWait", errTooSoon,
+			sub.fields().Add(watermill.LogFields{
+				"consumer_timeout": timeout, "longest_unacked_wait": sub.s.cfg.LongestUnackedWait, "longest_unacked": unacked,
+			}))
+	}
+}
+
+// deliveryLimit returns how often the queue delivers a message, according to its
+// arguments and the broker's version.
+func deliveryLimit(queue amqp.Table, major int) (limit int64, limited bool) {
+	if queue[amqp.QueueTypeArg] != amqp.QueueTypeQuorum {
+		return 0, false
+	}
+	limit, configured := integer(queue["x-delivery-limit"])
+	switch {
+	case configured:
+		return limit, limit >= 0 // -1 is no limit
+	case major >= 4:
+		return defaultDeliveryLimit, true
+	}
+	return 0, false
+}
+
+// nacksCount reports whether a nack counts towards the delivery limit.
+func nacksCount(major, minor int) bool { return major < 4 || major == 4 && minor < 3 }
+
+// consumerTimeout returns the first configured timeout of the tables, or the
+// broker's default.
+func consumerTimeout(tables ...amqp.Table) time.Duration {
+	for _, args := range tables {
+		if ms, configured := integer(args["x-consumer-timeout"]); configured {
+			return time.Duration(ms) * time.Millisecond
+		}
+	}
+	return defaultConsumerTimeout
+}
+
+// brokerVersion returns 0, 0 if the broker does not send its version.
+func brokerVersion(properties amqp.Table) (major, minor int) {
+	version, _ := properties["version"].(string)
+	first, rest, _ := strings.Cut(version, ".")
+	second, _, _ := strings.Cut(rest, ".")
+	major, _ = strconv.Atoi(first)
+	minor, _ = strconv.Atoi(second)
+	return major, minor
+}

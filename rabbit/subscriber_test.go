@@ -1,0 +1,333 @@
+package rabbit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/rabbit"
+)
+
+func TestNewSubscriberNamesEveryInvalidField(t *testing.T) {
+	config := amqp.Config{Consume: amqp.ConsumeConfig{Qos: amqp.QosConfig{PrefetchCount: 1 << 16, PrefetchSize: 1}}}
+	_, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{
+		InFlight: 1 << 16, NackMin: time.Hour, NackMax: time.Minute, LongestUnackedWait: -1, ReadyTimeout: -1, CloseTimeout: -1,
+		DialTimeout: -1, WriteTimeout: -1, ReconnectMin: time.Hour, ReconnectMax: time.Minute,
+	})
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, name := range []string{
+		"Connection.AmqpURI", "Queue.GenerateName", "Exchange.GenerateName", "Consume.Qos.PrefetchCount",
+		"Consume.Qos.PrefetchSize", "InFlight", "NackMin", "LongestUnackedWait", "ReadyTimeout", "CloseTimeout",
+		"DialTimeout", "WriteTimeout", "ReconnectMin",
+	} {
+		if !strings.Contains(err.Error(), "rabbit: "+name) {
+			t.Errorf("the error does not name %s:\n%v", name, err)
+		}
+	}
+}
+
+// The Subscriber works with the config of watermill-amqp's constructor.
+func TestSubscriberReceivesPublishedMessages(t *testing.T) {
+	uri := brokerURL(t)
+	topic := uniqueName("topic")
+	s := newSubscriber(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("a")), brisk)
+	values := context.WithValue(context.WithoutCancel(t.Context()), ctxKey{}, "value")
+	messages, err := s.Subscribe(values, topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPublisher(t, topicConfig(uri), rabbit.PublisherConfig{})
+	sent := newMessage("m")
+	sent.Metadata.Set("key", "value")
+	mustBe(t, "confirmed", p.Publish(topic, sent)) // confirms that the queue is bound
+
+	msg := receive(t, messages)
+	if msg.UUID != "m" || string(msg.Payload) != "payload of m" || msg.Metadata.Get("key") != "value" ||
+		msg.Metadata.Get("once_redelivered") != "false" {
+		t.Errorf("got %+v", msg)
+	}
+	if msg.Context().Value(ctxKey{}) != "value" || msg.Context().Err() != nil {
+		t.Errorf("context %v", msg.Context())
+	}
+	msg.Ack()
+	finished(t, "the context of an acked message ends", msg.Context().Done())
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := depth(t, uri, topic+"_a"); n != 0 {
+		t.Errorf("%d messages are left", n)
+	}
+	if _, err := s.Subscribe(t.Context(), topic); !errors.Is(err, rabbit.ErrClosed) {
+		t.Errorf("a closed subscriber subscribes: %v", err)
+	}
+	if err := s.SubscribeInitialize(topic); !errors.Is(err, rabbit.ErrClosed) {
+		t.Errorf("a closed subscriber declares: %v", err)
+	}
+}
+
+type ctxKey struct{}
+
+func TestInFlightIsReachedAndBounded(t *testing.T) {
+	uri := brokerURL(t)
+	queue := declareQueue(t, uri, nil)
+	ids := make([]string, 20)
+	for i := range ids {
+		ids[i] = fmt.Sprint("m", i)
+	}
+	send(t, uri, queue, ids...)
+	cfg := brisk
+	cfg.InFlight = 5
+	config := queueConfig(uri)
+	config.Consume.Qos.PrefetchCount = 7 // prefetches two more
+	s := newSubscriber(t, config, cfg)
+	messages := subscribe(t, s, queue)
+
+	held := make([]*message.Message, 5)
+	for i := range held {
+		held[i] = receive(t, messages)
+	}
+	eventually(t, "the messages are prefetched", func() bool { return depth(t, uri, queue) <= 13 })
+	nothing(t, messages)
+	if n := depth(t, uri, queue); n != 13 {
+		t.Errorf("%d messages are left in the queue, want 13", n)
+	}
+	// Messages are acked in any order.
+	held[3].Ack()
+	next := receive(t, messages)
+	nothing(t, messages)
+	next.Ack()
+	for _, msg := range held {
+		msg.Ack()
+	}
+	h := handle(messages)
+	eventually(t, "all are handled", func() bool { return h.ids() == 14 })
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	finished(t, "the subscription ends", h.ended)
+	if n := depth(t, uri, queue); n != 0 {
+		t.Errorf("%d messages are left", n)
+	}
+}
+
+// Subscribe fails at once if the broker refuses the topology. It does not fail if
+// there is no broker; then ReadyTimeout counts once, not for every subscription.
+func TestSubscribeReturnsTheRefusalOfTheBroker(t *testing.T) {
+	uri := brokerURL(t)
+	queue := declareQueue(t, uri, nil)
+	config := queueConfig(uri)
+	config.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum"}
+	s := newSubscriber(t, config, brisk)
+	if _, err := s.Subscribe(t.Context(), queue); err == nil || !strings.Contains(err.Error(), "PRECONDITION_FAILED") {
+		t.Errorf("Subscribe: %v", err)
+	}
+	if err := s.SubscribeInitialize(queue); err == nil || !strings.Contains(err.Error(), "PRECONDITION_FAILED") {
+		t.Errorf("SubscribeInitialize: %v", err)
+	}
+
+	away := newSubscriber(t, queueConfig("amqp://someone:secret@127.0.0.1:"+closedPort), rabbit.SubscriberConfig{
+		ReadyTimeout: 500 * time.Millisecond,
+	})
+	if err := away.SubscribeInitialize("q"); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("SubscribeInitialize without a broker: %v", err)
+	}
+	began := time.Now()
+	var all []<-chan *message.Message
+	for i := range 100 {
+		all = append(all, subscribe(t, away, fmt.Sprint("q", i)))
+	}
+	if took := time.Since(began); took > 25*time.Second {
+		t.Errorf("100 subscriptions took %v: each waited for ReadyTimeout", took)
+	}
+	if err := away.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, messages := range all {
+		if msg, ok := <-messages; ok {
+			t.Errorf("got %+v", msg)
+		}
+	}
+}
+
+func TestTrap42_NackedMessagesComeBackAfterGrowingPauses(t *testing.T) {
+	for name, args := range map[string]amqp091.Table{
+		"counted by the broker": {"x-queue-type": "quorum"},
+		"counted here":          nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			uri := brokerURL(t)
+			queue := declareQueue(t, uri, args)
+			send(t, uri, queue, "bad")
+			cfg := brisk
+			cfg.NackMin, cfg.NackMax = 50*time.Millisecond, time.Hour
+			config := queueConfig(uri)
+			config.Queue.Arguments = args
+			messages := subscribe(t, newSubscriber(t, config, cfg), queue)
+
+			// Pauses of 50, 100, 200, 400 and 800 ms, or half of each.
+			began := time.Now()
+			for range 5 {
+				receive(t, messages).Nack()
+			}
+			msg := receive(t, messages)
+			if took := time.Since(began); took < 775*time.Millisecond {
+				t.Errorf("five redeliveries in %v", took)
+			}
+			if msg.Metadata.Get("once_redelivered") != "true" {
+				t.Errorf("metadata %v", msg.Metadata)
+			}
+			if count := msg.Metadata.Get("once_delivery_count"); args != nil && count != "5" {
+				t.Errorf("delivery count %q", count)
+			}
+			msg.Ack()
+		})
+	}
+}
+
+// A nacked message that waits for its pause does not block other messages.
+func TestTrap42_NackedMessagesDoNotBlockOthers(t *testing.T) {
+	uri := brokerURL(t)
+	queue := declareQueue(t, uri, nil)
+	cfg := brisk
+	cfg.InFlight = 2
+	cfg.NackMin, cfg.NackMax = time.Hour, time.Hour
+	s := newSubscriber(t, queueConfig(uri), cfg)
+	messages := subscribe(t, s, queue)
+	send(t, uri, queue, "bad")
+	receive(t, messages).Nack()
+	for i := range 10 {
+		id := fmt.Sprint("m", i)
+		send(t, uri, queue, id)
+		msg := receive(t, messages)
+		if msg.UUID != id {
+			t.Errorf("got %s, want %s", msg.UUID, id)
+		}
+		msg.Ack()
+	}
+	if err := s.Close(); err != nil { // must not wait for the hour
+		t.Error(err)
+	}
+	if left := drain(t, uri, queue); left["bad"] != 1 || len(left) != 1 {
+		t.Errorf("left in the queue: %v", left)
+	}
+}
+
+func TestNackWithoutRequeueDeadLetters(t *testing.T) {
+	uri := brokerURL(t)
+	dead := declareQueue(t, uri, nil)
+	args := amqp091.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
+	queue := declareQueue(t, uri, args)
+	config := queueConfig(uri)
+	config.Queue.Arguments = args
+	config.Consume.NoRequeueOnNack = true
+	messages := subscribe(t, newSubscriber(t, config, brisk), queue)
+	send(t, uri, queue, "bad")
+	receive(t, messages).Nack()
+
+	// The dead-lettered message has an x-death header, which is an array of tables.
+	back := receive(t, subscribe(t, newSubscriber(t, amqp.NewDurableQueueConfig(uri), brisk), dead))
+	if err := rabbit.Undecodable(back); err != nil {
+		t.Error(err)
+	}
+	if string(back.Payload) != "payload of bad" || !strings.Contains(back.Metadata.Get("x-death"), queue) {
+		t.Errorf("metadata %v", back.Metadata)
+	}
+	back.Ack()
+}
+
+// picky fails on some messages.
+type picky struct{ rabbit.Marshaler }
+
+func (p picky) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	switch d.MessageId {
+	case "odd":
+		return nil, errors.New("cannot be read")
+	case "none":
+		return nil, nil //nolint:nilnil // a mistake in the marshaler
+	case "panic":
+		panic("another mistake in the marshaler")
+	}
+	return p.Marshaler.Unmarshal(d)
+}
+
+func TestTrap41_UndecodableMessagesAreDelivered(t *testing.T) {
+	uri := brokerURL(t)
+	queue := declareQueue(t, uri, nil)
+	h := new(heard)
+	cfg := brisk
+	cfg.Logger = h
+	config := queueConfig(uri)
+	config.Marshaler = picky{}
+	messages := subscribe(t, newSubscriber(t, config, cfg), queue)
+	for _, id := range []string{"odd", "none", "panic"} {
+		send(t, uri, queue, id)
+		msg := receive(t, messages)
+		if msg.UUID != id || string(msg.Payload) != "payload of "+id || rabbit.Undecodable(msg) == nil {
+			t.Errorf("got %+v, undecodable for %v", msg, rabbit.Undecodable(msg))
+		}
+		msg.Ack()
+	}
+	send(t, uri, queue, "fine")
+	msg := receive(t, messages)
+	if rabbit.Undecodable(msg) != nil {
+		t.Errorf("undecodable for %v", rabbit.Undecodable(msg))
+	}
+	msg.Ack()
+	said := 0
+	for _, line := range h.all() {
+		if strings.Contains(line, "payload of") {
+			t.Errorf("a payload is logged: %s", line)
+		}
+		if strings.HasPrefix(line, "Message cannot be decoded") {
+			said++
+		}
+	}
+	if said != 3 {
+		t.Errorf("logged %d times: %q", said, h.all())
+	}
+}
+
+// Several subscriptions ack and nack at the same time.
+func TestManySubscriptionsShareAConnection(t *testing.T) {
+	uri := brokerURL(t)
+	s := newSubscriber(t, queueConfig(uri), brisk)
+	var all sync.WaitGroup
+	for range 5 {
+		queue := declareQueue(t, uri, nil)
+		all.Go(func() {
+			messages, err := s.Subscribe(context.WithoutCancel(t.Context()), queue)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{})
+			if err := p.Publish(queue, numbered("m", 200)...); err != nil {
+				t.Error(err)
+			}
+			seen := make(map[string]bool)
+			for n := 0; len(seen) < 200; n++ {
+				msg := <-messages
+				if n%20 == 0 {
+					msg.Nack()
+					continue
+				}
+				seen[msg.UUID] = true
+				msg.Ack()
+			}
+		})
+	}
+	all.Wait()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}

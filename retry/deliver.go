@@ -1,0 +1,180 @@
+package retry
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/schema"
+)
+
+// startHandingOut starts the goroutines that hand messages out and resolve their
+// rows. The returned function ends them; call it when nothing is in flight.
+func (f *fetcher) startHandingOut(ctx context.Context, out chan<- *message.Message) (end func()) {
+	f.queue = newFairQueue(f.closing)
+	f.handled = make(chan *parked.Claim, f.capacity())
+	f.finished = make(chan *parked.Claim, f.capacity())
+	var working, resolving sync.WaitGroup
+	for range f.config.Concurrency {
+		working.Go(func() {
+			for c, ok := f.queue.next(); ok; c, ok = f.queue.next() {
+				f.deliver(ctx, c, out)
+			}
+		})
+	}
+	resolving.Go(func() { f.resolve(ctx) })
+	return func() {
+		f.queue.close()
+		working.Wait()
+		close(f.handled)
+		resolving.Wait()
+	}
+}
+
+// deliver hands a message out and waits for its ack or nack.
+func (f *fetcher) deliver(ctx context.Context, c parked.Claimed, out chan<- *message.Message) {
+	d := f.delivery(c.Claim)
+	ctx, cancel := context.WithCancel(parked.WithDelivery(ctx, d))
+	defer cancel()
+	msg := c.Message
+	msg.SetContext(ctx)
+	failpoint.Hit("retry/hand-out")
+	select {
+	case out <- msg:
+	case <-f.closeTimeout:
+		f.abandon(ctx, d)
+		return
+	}
+	select {
+	case <-msg.Acked():
+		f.settle(ctx, d, true)
+	case <-msg.Nacked():
+		f.settle(ctx, d, false)
+	case <-f.closeTimeout:
+		f.abandon(ctx, d)
+	}
+}
+
+// abandon releases a message without an ack or nack. The message is due after
+// one lease, because its handler may still be running.
+func (f *fetcher) abandon(ctx context.Context, d *parked.Delivery) {
+	f.unanswered.Add(1)
+	if !d.Claim.Settled() {
+		f.release(ctx, d, f.config.Lease)
+	}
+	f.finished <- d.Claim
+}
+
+// settle updates a row that no middleware has updated. Without the middleware an
+// ack means that the message was handled. A nack never means that: the messages
+// that the handler produced may be lost, so it is called again soon. In all
+// other cases the message was given up and no poison middleware has stored it:
+// it is tried again for ever, at the policy's longest delay.
+func (f *fetcher) settle(ctx context.Context, d *parked.Delivery, acked bool) {
+	claim := d.Claim
+	switch {
+	case claim.Settled():
+	case acked && (claim.Handled() || !claim.Managed()):
+		if f.stored.Handled != nil && claim.Replays == 0 {
+			f.stored.Handled(claim.Age())
+		}
+		f.handled <- claim
+		return
+	default:
+		round := max(1, f.config.Policy.Delayed)
+		if claim.Handled() {
+			round = 1
+		}
+		pause := f.config.Policy.backoff().Jittered(round)
+		if d.ShuttingDown(ctx) { // the next process can take it at once
+			pause = 0
+		}
+		f.release(ctx, d, pause)
+	}
+	f.finished <- claim
+}
+
+func (f *fetcher) release(ctx context.Context, d *parked.Delivery, pause time.Duration) {
+	f.persist(ctx, d, "release the parked message", func(ctx context.Context) error {
+		return f.store.Release(ctx, d.Claim, pause)
+	})
+}
+
+// resolve removes the rows of handled messages, several in one transaction. If
+// the process dies before that, the messages are delivered again and dedup
+// ignores them.
+func (f *fetcher) resolve(ctx context.Context) {
+	for claim := range f.handled {
+		claims := f.collectHandled(claim)
+		f.persist(ctx, f.delivery(nil), "resolve parked messages", func(ctx context.Context) error {
+			return f.store.Resolve(ctx, claims...)
+		})
+		for _, claim := range claims {
+			f.finished <- claim
+		}
+	}
+}
+
+// linger is how long the row of a handled message waits for others, while the
+// queue has messages for the handlers.
+const linger = 10 * time.Millisecond
+
+// collectHandled returns claim and the claims that are handled shortly after it.
+// It waits only while the handlers have enough to do: then nothing depends on
+// the removal of one row, and a transaction with many rows costs less.
+func (f *fetcher) collectHandled(claim *parked.Claim) []*parked.Claim {
+	claims := []*parked.Claim{claim}
+	timer := time.NewTimer(linger)
+	defer timer.Stop()
+	for waiting := true; waiting && len(claims) <= f.stored.Ahead/4 && f.queue.len() > 0; {
+		select {
+		case next, ok := <-f.handled:
+			if !ok {
+				return claims
+			}
+			claims = append(claims, next)
+		case <-timer.C:
+			waiting = false
+		}
+	}
+	for range len(f.handled) {
+		claims = append(claims, <-f.handled)
+	}
+	return claims
+}
+
+// stop ends the handing out and releases queued messages. With SQLite it cannot
+// release them yet: a running handler holds the only writer.
+func (f *fetcher) stop(ctx context.Context) {
+	f.surplus = append(f.surplus, f.queue.clear()...)
+	if f.config.Schema.Dialect != schema.SQLite {
+		f.releaseSurplus(ctx)
+	}
+}
+
+func (f *fetcher) releaseSurplus(ctx context.Context) {
+	if len(f.surplus) == 0 {
+		return
+	}
+	f.persist(ctx, f.delivery(nil), "hand back parked messages", func(ctx context.Context) error {
+		return f.store.HandBack(ctx, f.surplus)
+	})
+	for _, claim := range f.surplus {
+		f.remove(claim)
+	}
+	f.surplus = nil
+}
+
+// persist repeats do until it works or Config.UnackedWait is over. If it never
+// works, the messages are handled again after their lease.
+func (f *fetcher) persist(ctx context.Context, d *parked.Delivery, what string, do func(ctx context.Context) error) {
+	if err := f.patience.Persist(ctx, d, what, do); err != nil {
+		f.config.Logger.Error("Parked messages are not settled, they are handled again after their lease", err,
+			watermill.LogFields{"consumer": f.consumer, "topic": f.topic})
+	}
+}

@@ -1,0 +1,152 @@
+package retry
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// idleFetcher returns a fetcher for two handlers. The test calls its methods.
+func idleFetcher(t *testing.T, db testkit.Database) *fetcher {
+	t.Helper()
+	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+	if err := schema.Up(t.Context(), db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(db.DB, Config{Schema: config, Concurrency: 2, PollInterval: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil)
+	f.queue = newFairQueue(nil)
+	return f
+}
+
+// A reused look does not know the tenants that arrived after it, nor the keys
+// that became free. They must not wait for the next poll.
+func TestReusedLookIsFollowedByNewLook(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		f := idleFetcher(t, db)
+		deliver := func(tenant string, ids ...string) {
+			t.Helper()
+			for _, id := range ids {
+				msg := message.NewMessage(id, nil)
+				msg.Metadata[meta.TenantID] = tenant
+				if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, msg); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		// finish resolves the claimed rows and returns their ids.
+		finish := func() (ids string) {
+			t.Helper()
+			for f.queue.len() > 0 {
+				c, _ := f.queue.next()
+				ids += c.Message.UUID + " "
+				if err := f.store.Resolve(t.Context(), c.Claim); err != nil {
+					t.Fatal(err)
+				}
+				f.remove(c.Claim)
+			}
+			return ids
+		}
+
+		deliver("a", "a1", "a2", "a3", "a4", "a5")
+		if again := f.fetch(t.Context()); !again || finish() != "a1 a2 " {
+			t.Fatal("want a1 and a2, or a6 and a7, and another fetch")
+		}
+		deliver("b", "b1")
+		f.dueAt = time.Now().Add(time.Hour) // also on a slow machine
+		if again := f.fetch(t.Context()); !again || finish() != "a3 a4 " {
+			t.Fatal("want a3 and a4 from the reused look")
+		}
+		f.dueAt = time.Now().Add(time.Hour)
+		if again := f.fetch(t.Context()); !again || !f.moreDue || finish() != "a5 " {
+			t.Fatal("want a5 from the reused look, and another look")
+		}
+		if again := f.fetch(t.Context()); again || finish() != "b1 " {
+			t.Fatal("want b1 from the new look")
+		}
+
+		// A result older than reuseDue is not used again.
+		deliver("a", "a6", "a7", "a8")
+		if again := f.fetch(t.Context()); !again || finish() != "a6 a7 " {
+			t.Fatal("want a1 and a2, or a6 and a7, and another fetch")
+		}
+		deliver("b", "b2")
+		crashDue(t, f)
+		f.dueAt = time.Now().Add(-reuseDue)
+		f.fetch(t.Context())
+		f.requestIsolation(false)
+		if finish() == "" || len(f.inFlight) > 0 {
+			t.Error("nothing was fetched")
+		}
+		if due, err := f.store.Due(t.Context(), parked.Select{Consumer: f.consumer, Topic: f.topic, Limit: 1}); err != nil || due.Crashed {
+			t.Errorf("the crashed message was skipped, %v", err)
+		}
+	})
+}
+
+// If another process has locked the only due row, the fetcher must pause, so
+// that it can renew leases.
+func TestLockedRowsAreNotFetchedInALoop(t *testing.T) {
+	db := testkit.Postgres(t)
+	f := idleFetcher(t, db)
+	for n := range 100 {
+		msg := message.NewMessage(fmt.Sprint(n), nil)
+		msg.Metadata[meta.TenantID] = fmt.Sprint(n)
+		if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	later := `UPDATE once_parked SET priority_class = 'retry',
+		due_at = now() + CASE WHEN message_id = '1' THEN interval '0' ELSE interval '1 hour' END`
+	if _, err := db.ExecContext(t.Context(), later); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(t.Context(), `UPDATE once_parked SET error = 'locked' WHERE message_id = '1'`); err != nil {
+		t.Fatal(err)
+	}
+	if again := f.fetch(t.Context()); again || f.queue.len() > 0 {
+		t.Fatalf("%d messages fetched, fetch again is %v; want 0 and false", f.queue.len(), again)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if f.fetch(t.Context()); f.queue.len() != 1 {
+		t.Fatalf("%d messages fetched, want 1", f.queue.len())
+	}
+	c, _ := f.queue.next()
+	f.remove(c.Claim)
+}
+
+// lib/pq reports a bad connection when a context ends between two statements.
+func TestShutdownIsNotLoggedAsFailure(t *testing.T) {
+	log := watermill.NewCaptureLogger()
+	f := newFetcher(&subscriber{retries: &Retries{config: Config{Logger: log}}}, "orders.placed", nil)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	f.report(ended, driver.ErrBadConn)
+	if got := log.Captured()[watermill.ErrorLogLevel]; len(got) != 0 {
+		t.Errorf("logged %v", got)
+	}
+	f.report(t.Context(), driver.ErrBadConn)
+	if got := log.Captured()[watermill.ErrorLogLevel]; len(got) != 1 {
+		t.Errorf("logged %v for an unreachable database, want one line", got)
+	}
+}

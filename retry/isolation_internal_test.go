@@ -1,0 +1,158 @@
+package retry
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// later moves the gate beyond isolationTime.
+func (g *isolationGate) later() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.since = g.since.Add(-isolationTime)
+}
+
+func deliver(t *testing.T, f *fetcher, id string) {
+	t.Helper()
+	if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, message.NewMessage(id, nil)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// crashDue simulates a process that claims a due message and dies.
+func crashDue(t *testing.T, f *fetcher) {
+	t.Helper()
+	sel := parked.Select{Consumer: f.consumer, Topic: f.topic, Owner: "killed", Limit: 1, Lease: time.Millisecond}
+	if claimed, err := f.store.Claim(t.Context(), sel); err != nil || len(claimed) != 1 {
+		t.Fatalf("%d claimed, %v", len(claimed), err)
+	}
+	testkit.Eventually(t, 20*time.Second, "the message is counted as crashed", func() bool {
+		due, err := f.store.Due(t.Context(), sel)
+		return err == nil && due.Crashed
+	})
+}
+
+// A handler that never returns prevents a crashed message from running alone.
+// The subscription of the crashed message must continue, like all others.
+func TestSubscriptionContinuesWhenCrashedMessageCannotRunAlone(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		f := idleFetcher(t, db)
+		deliver(t, f, "crashed")
+		crashDue(t, f)
+		deliver(t, f, "fresh")
+
+		if !processGate.enter(1) { // another subscription, its handler never returns
+			t.Fatal("another message is in flight")
+		}
+		defer processGate.leave(1)
+		defer f.requestIsolation(false)
+		again := f.fetch(t.Context())
+		if n := f.queue.len(); n != 0 || again { // a loop of fetches would not process finished messages
+			t.Fatalf("%d claimed while the crashed message waits to run alone, fetch again is %v", n, again)
+		}
+		processGate.later()
+		f.fetch(t.Context())
+		if f.queue.len() != 1 {
+			t.Fatal("the fetcher does not continue")
+		}
+		c, _ := f.queue.next()
+		if c.Message.UUID != "fresh" {
+			t.Errorf("%q was fetched while another message is in flight", c.Message.UUID)
+		}
+		f.remove(c.Claim)
+	})
+}
+
+// A crashed message may be locked by a frozen process, or its claim may fail in
+// the database. The fetcher then does not look for it in a loop, and other
+// messages do not wait.
+func TestOthersDoNotWaitForUnclaimableCrashedMessage(t *testing.T) {
+	for name, inTheWay := range map[string]string{
+		"locked": `UPDATE once_parked SET error = 'locked' WHERE message_id = 'crashed'`,
+		"refused": `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$;
+			CREATE TRIGGER refuse BEFORE UPDATE ON once_parked FOR EACH ROW WHEN (OLD.crashes > 0) EXECUTE FUNCTION refuse();
+			COMMIT`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := idleFetcher(t, testkit.Postgres(t))
+			deliver(t, f, "crashed")
+			crashDue(t, f)
+			deliver(t, f, "fresh")
+			conn, err := f.store.DB().Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := conn.ExecContext(t.Context(), `BEGIN; `+inTheWay); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _, _ = conn.ExecContext(context.WithoutCancel(t.Context()), `ROLLBACK`) }()
+
+			f.fetch(t.Context())
+			if len(f.wake) > 0 {
+				t.Error("the fetcher looks again at once")
+			}
+			if !processGate.enter(1) {
+				t.Fatal("another subscription waits for the crashed message")
+			}
+			processGate.leave(1)
+			f.missedCrash = f.missedCrash.Add(time.Hour) // also on a slow machine
+			f.fetch(t.Context())
+			if f.queue.len() != 1 {
+				t.Fatal("its own subscription waits for the crashed message")
+			}
+			c, _ := f.queue.next()
+			if c.Message.UUID != "fresh" {
+				t.Errorf("%q was fetched", c.Message.UUID)
+			}
+			f.remove(c.Claim)
+		})
+	}
+}
+
+// After a slow handler has used up the isolation time, a crashed message must
+// not wait until the process happens to be idle.
+func TestIsolationIsRequestedAgainAfterTimeout(t *testing.T) {
+	g := &isolationGate{}
+	g.enter(1)
+	g.request(func() {})
+	if g.enter(1) {
+		t.Fatal("the request for isolation has no effect")
+	}
+	g.later()
+	if !g.enter(1) {
+		t.Fatal("others wait longer than isolationTime")
+	}
+	g.leave(1) // the slow handler returns
+	for range 20 {
+		if g.later(); !g.enter(1) {
+			return
+		}
+		g.leave(1)
+	}
+	t.Error("the request for isolation has no effect any more")
+}
+
+func TestIsolationEndsIfCrashedMessageNeverReturns(t *testing.T) {
+	g := &isolationGate{}
+	if !g.enterAlone() {
+		t.Fatal("the crashed message does not run")
+	}
+	if g.enter(1) {
+		t.Fatal("another message runs at the same time")
+	}
+	g.later()
+	if !g.enter(1) {
+		t.Fatal("others wait longer than isolationTime")
+	}
+	g.leave(1) // the crashed message returns
+	if !g.enter(1) {
+		t.Error("others still wait after the crashed message has returned")
+	}
+}

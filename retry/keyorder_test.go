@@ -1,0 +1,349 @@
+package retry_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/internal/testkit/rows"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/retry"
+)
+
+// keyed returns a message; the first letter of its id is its ordering key.
+func keyed(id string) *message.Message {
+	msg := message.NewMessage(id, []byte("body of "+id))
+	msg.Metadata[meta.OrderingKey] = id[:1]
+	return msg
+}
+
+// inOrder returns a bench with Config.KeyOrder. Its messages are stored and acked
+// before they are handled.
+func inOrder(t *testing.T, db testkit.Database, order retry.KeyOrder) *bench {
+	t.Helper()
+	return newBench(t, db, func(c *retry.Config) {
+		c.KeyOrder = order
+		c.Concurrency = 4 // with SQLite too: handlers wait for each other here
+		c.Policy = retry.Policy{Immediate: -1, Delayed: 1, Base: 100 * time.Millisecond, Jitter: -1}
+	})
+}
+
+// successes lists handled messages in the order of their success.
+type successes struct {
+	mu  sync.Mutex
+	ids []string
+}
+
+func (s *successes) add(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ids = append(s.ids, id)
+}
+
+// of returns the messages of one key.
+func (s *successes) of(key string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ids []string
+	for _, id := range s.ids {
+		if strings.HasPrefix(id, key) {
+			ids = append(ids, id)
+		}
+	}
+	return strings.Join(ids, " ")
+}
+
+func (b *bench) deliverAll(ids ...string) {
+	b.Helper()
+	for _, id := range ids {
+		if !b.transport.deliver(b.T, keyed(id)) {
+			b.Fatalf("%s was nacked", id)
+		}
+	}
+}
+
+func (b *bench) quarantine() *poison.Quarantine {
+	b.Helper()
+	store, err := poison.New(b.DB, poison.Config{Schema: b.config})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return store
+}
+
+var someone = poison.Act{Actor: "test", Why: "test"}
+
+// The successors of a failing message wait in the database. They block neither
+// the transport nor other keys.
+func TestKeyOrderSuccessorsWaitForRetry(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := inOrder(t, db, retry.BlockWhileRetried)
+		var done successes
+		tries := 0
+		mend := make(chan struct{})
+		b.run(func(msg *message.Message) error {
+			if msg.UUID == "a1" {
+				if tries++; tries == 1 {
+					return retry.After(errHandler, 300*time.Millisecond)
+				}
+				<-mend
+			}
+			done.add(msg.UUID)
+			return nil
+		})
+		b.deliverAll("a1", "a2", "b1", "a3", "b2", "a4", "b3")
+		b.eventually("the other key is handled", func() bool { return done.of("b") == "b1 b2 b3" })
+		if got := done.of("a"); got != "" {
+			t.Fatalf("%s was handled before a1", got)
+		}
+		if held := b.entries(parked.Held); len(held) != 3 {
+			t.Fatalf("%d messages wait behind a1, want 3", len(held))
+		}
+		close(mend)
+		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
+		if got := done.of("a"); got != "a1 a2 a3 a4" {
+			t.Fatalf("handled %s", got)
+		}
+	})
+}
+
+func TestKeyOrderContinuesAfterQuarantine(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := inOrder(t, db, retry.BlockWhileRetried)
+		var done successes
+		b.run(func(msg *message.Message) error {
+			if msg.UUID == "a1" {
+				return errHandler
+			}
+			done.add(msg.UUID)
+			return nil
+		})
+		b.deliverAll("a1", "a2", "a3")
+		b.eventually("the others are handled", func() bool { return done.of("a") == "a2 a3" })
+		entries := b.entries(parked.Quarantined)
+		if len(entries) != 1 || entries[0].MessageID != "a1" || entries[0].BlocksKey || entries[0].Attempts != 2 {
+			t.Fatalf("entries %+v", entries)
+		}
+	})
+}
+
+// The key stays blocked, also after a restart, until the message is replayed,
+// discarded or edited. Then its successors are handled in order.
+func TestBlockWhileQuarantinedBlocksKeyUntilResolved(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		for what, settle := range map[string]func(b *bench, e rows.Row) error{
+			"a1 a2 a3 a4": func(b *bench, e rows.Row) error {
+				return b.quarantine().Replay(b.Context(), someone, e.ID)
+			},
+			"a2 a3 a4": func(b *bench, e rows.Row) error {
+				return b.quarantine().Discard(b.Context(), someone, e.ID)
+			},
+			"a9 a2 a3 a4": func(b *bench, e rows.Row) error {
+				_, err := b.quarantine().Edit(b.Context(), someone, e.ID, func(msg *message.Message) error {
+					msg.UUID = "a9"
+					return nil
+				}, poison.EditOptions{})
+				return err
+			},
+		} {
+			t.Run(what, func(t *testing.T) {
+				b := inOrder(t, db, retry.BlockWhileQuarantined)
+				var done successes
+				mended := false
+				handle := func(msg *message.Message) error {
+					if msg.UUID == "a1" && !mended {
+						return retry.Permanent(errHandler)
+					}
+					done.add(msg.UUID)
+					return nil
+				}
+				b.run(handle)
+				b.deliverAll("a1", "a2", "a3", "b1")
+				b.eventually("the other key is handled", func() bool { return done.of("b") == "b1" })
+				b.eventually("it is in quarantine", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
+				if err := b.router.Close(); err != nil {
+					t.Fatal(err)
+				}
+
+				mended = true
+				b = inOrder(t, db, retry.BlockWhileQuarantined)
+				b.run(handle)
+				b.deliverAll("a4", "b2")
+				b.eventually("the other key is handled", func() bool { return done.of("b") == "b1 b2" })
+				entry := b.entries(parked.Quarantined)[0]
+				if got := done.of("a"); got != "" || !entry.BlocksKey || len(b.entries(parked.Held)) != 3 {
+					t.Fatalf("handled %q, entry %+v", got, entry)
+				}
+				if err := settle(b, entry); err != nil {
+					t.Fatal(err)
+				}
+				b.eventually("the successors are handled", func() bool { return done.of("a") == what })
+				b.eventually("no message waits", func() bool { return len(b.entries(parked.Waiting))+len(b.entries(parked.Held)) == 0 })
+				if _, err := db.ExecContext(t.Context(), b.parked.Dialect().SQL(`DELETE FROM {parked}`)); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	})
+}
+
+func TestBlockWhileRunningHandlesSuccessorsBeforeRetry(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := inOrder(t, db, retry.BlockWhileRunning)
+		var done successes
+		tries := 0
+		passed := make(chan struct{})
+		b.run(func(msg *message.Message) error {
+			if msg.UUID == "a1" {
+				if tries++; tries == 1 {
+					return errHandler
+				}
+				<-passed
+			}
+			done.add(msg.UUID)
+			if msg.UUID == "a3" {
+				close(passed)
+			}
+			return nil
+		})
+		b.deliverAll("a1", "a2", "a3")
+		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
+		if got := done.of("a"); got != "a2 a3 a1" {
+			t.Fatalf("handled %s", got)
+		}
+	})
+}
+
+// Two instances handle many keys, and some messages fail once. The messages of
+// each key are handled one at a time and in order.
+func TestKeyOrderWithSeveralInstances(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		const perKey = 8
+		keys := "abcdefgh"
+		b := inOrder(t, db, retry.BlockWhileRetried)
+		var (
+			done    successes
+			mu      sync.Mutex
+			running = map[string]bool{}
+			failed  = map[string]bool{}
+		)
+		handle := func(msg *message.Message) error {
+			key := msg.UUID[:1]
+			mu.Lock()
+			if running[key] {
+				t.Errorf("%s is handled at the same time as another message of its key", msg.UUID)
+			}
+			running[key] = true
+			first := !failed[msg.UUID]
+			failed[msg.UUID] = true
+			mu.Unlock()
+			defer func() {
+				mu.Lock()
+				defer mu.Unlock()
+				running[key] = false
+			}()
+			if first && strings.ContainsAny(msg.UUID[1:], "147") {
+				return retry.After(errHandler, 20*time.Millisecond)
+			}
+			done.add(msg.UUID)
+			return nil
+		}
+		b.run(handle)
+		other := inOrder(t, db, retry.BlockWhileRetried)
+		other.run(handle)
+		for n := range perKey {
+			for key := range strings.SplitSeq(keys, "") {
+				b.deliverAll(key + fmt.Sprint(n))
+			}
+		}
+		testkit.Falls(t, time.Minute, "not handled", func() int { return len(b.entries("")) })
+		for key := range strings.SplitSeq(keys, "") {
+			if got, want := done.of(key), key+strings.Join(strings.Split("01234567", ""), " "+key); got != want {
+				t.Errorf("handled %s", got)
+			}
+		}
+	})
+}
+
+// The first message of a key exceeds its crash budget. It is given up, and its
+// successor is handled.
+func TestKeyOrderContinuesAfterCrashes(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *retry.Config) { c.KeyOrder, c.CrashBudget = retry.BlockWhileRetried, 2 })
+		b.store("a1", "a2")
+		b.crash(1, false)
+		b.crash(1, true)
+		var done successes
+		b.run(func(msg *message.Message) error {
+			done.add(msg.UUID)
+			return nil
+		})
+		b.eventually("the successors are handled", func() bool { return done.of("a") == "a2" })
+		b.eventually("one is in quarantine", func() bool {
+			entries := b.entries("")
+			return len(entries) == 1 && entries[0].MessageID == "a1" && entries[0].State == parked.Quarantined
+		})
+	})
+}
+
+// store stores messages like messages of the transport.
+func (b *bench) store(ids ...string) {
+	b.Helper()
+	for _, id := range ids {
+		err := b.parked.DeliverTo(b.Context(), topic, []parked.Subscription{{Consumer: consumer, KeyOrder: true}}, keyed(id))
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func TestTrap64SuccessorsOfMissingPredecessorAreReleased(t *testing.T) {
+	for name, c := range map[string]struct {
+		now    retry.KeyOrder
+		remove string
+		want   string
+	}{
+		"the head was deleted": {retry.BlockWhileQuarantined, `DELETE FROM {parked} WHERE message_id = 'a1'`, "a2 a3"},
+		"the policy changed":   {retry.BlockWhileRetried, `UPDATE {parked} SET state = 'quarantined' WHERE message_id = 'a1'`, "a2 a3"},
+		"order is off":         {retry.Unordered, `UPDATE {parked} SET state = 'quarantined' WHERE message_id = 'a1'`, "a2 a3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+				b := newBench(t, db, func(config *retry.Config) {
+					config.KeyOrder, config.Lease = c.now, 500*time.Millisecond
+				})
+				b.store("a1", "a2", "a3")
+				if _, err := db.ExecContext(t.Context(), b.parked.Dialect().SQL(c.remove)); err != nil {
+					t.Fatal(err)
+				}
+				var done successes
+				b.run(func(msg *message.Message) error {
+					done.add(msg.UUID)
+					return nil
+				})
+				b.eventually("the successors are handled", func() bool {
+					got := strings.Fields(done.of("a"))
+					slices.Sort(got) // Unordered guarantees no order
+					return strings.Join(got, " ") == c.want
+				})
+			})
+		})
+	}
+}
+
+func TestKeyOrderIsValidated(t *testing.T) {
+	db := testkit.SQLite(t)
+	_, err := retry.New(db.DB, retry.Config{KeyOrder: 9})
+	if err == nil || !strings.Contains(err.Error(), "KeyOrder is 9") {
+		t.Fatal(errors.Join(errors.New("not refused"), err))
+	}
+}

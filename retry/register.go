@@ -1,0 +1,51 @@
+package retry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// registerAgain is the pause after a failure to register.
+const registerAgain = 5 * time.Second
+
+// register records in the database that the consumer runs. It returns when to
+// do so again.
+func (f *fetcher) register(ctx context.Context) (next time.Duration) {
+	ctx, cancel := f.withLeaseTimeout(ctx)
+	defer cancel()
+	own := parked.Consumer{
+		Consumer: f.consumer, Topic: f.topic, KeyOrder: f.config.KeyOrder != Unordered, Handler: f.use.Handler(), Owner: f.owner,
+	}
+	before, err := f.store.Register(ctx, own)
+	if err == nil {
+		f.logOtherHandler(own.OtherHandler(before))
+		f.registered, f.registerFailed = true, false
+		return f.registerEvery
+	}
+	if !f.registerFailed && !errors.Is(ctx.Err(), context.Canceled) {
+		f.registerFailed = true
+		f.config.Logger.Error("Consumer cannot be registered as running, retrying", err,
+			watermill.LogFields{"consumer": f.consumer, "topic": f.topic})
+	}
+	return registerAgain
+}
+
+// logOtherHandler logs once that another handler runs under the consumer's
+// name. It ignores the first registration, because that may still show a process
+// that has just ended.
+func (f *fetcher) logOtherHandler(other string) {
+	if !f.registered || other == "" || other == f.loggedOtherHandler {
+		return
+	}
+	f.loggedOtherHandler = other
+	f.config.Logger.Error("Consumer name is used by two handlers, each skips messages that the other has handled",
+		fmt.Errorf("consumer %q on topic %q is also run by %s: give each handler its own consumer name, "+
+			"unless a deploy is just renaming this one", f.consumer, f.topic, other),
+		watermill.LogFields{"consumer": f.consumer, "topic": f.topic})
+}

@@ -1,0 +1,201 @@
+package sequence_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/sequence"
+)
+
+// When the window ends without the missing version, the held versions are
+// applied in order, although their windows end together.
+func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		config := hold
+		config.AfterWindow = sequence.Apply
+		b.run(config, nil)
+		b.publish("a1")
+		b.settle()
+		b.publish("a6", "a5", "a4", "a3")
+		b.early(4)
+		b.eventually("they lie still", func() bool { return b.change(`due_at = `+b.ago(-3600)) == 4 })
+		b.change(`early_since = ` + b.ago(90) + `, due_at = ` + b.ago(0)) // their windows end at the same moment
+		b.settle()
+		if got := b.effects("a"); got != "a1 a3 a4 a5 a6" {
+			t.Errorf("effects %s", got)
+		}
+		b.publish("a2")
+		b.settle()
+		if got := b.effects("a"); got != "a1 a3 a4 a5 a6" {
+			t.Errorf("effects after the missing version arrived: %s", got)
+		}
+
+		// The version has had no effect, so it is not ignored: a replay applies
+		// it. After that a duplicate is ignored.
+		entries := b.entries(parked.Quarantined)
+		const tooLate = "retry: given up at attempt 1: sequence: version 2 of account \"a\" came after version 6 had been applied without it: " +
+			"replay it to apply it now, out of order, or discard it"
+		if len(entries) != 1 || entries[0].Reason != poison.ReasonGap || entries[0].Error != tooLate {
+			t.Fatalf("entries %+v", entries)
+		}
+		if err := b.poison.Replay(t.Context(), poison.Act{Actor: "test"}, entries[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		b.settle()
+		again := event("a2")
+		again.UUID = "a2, again"
+		if err := b.transport.Publish("accounts", again); err != nil {
+			t.Fatal(err)
+		}
+		b.settle()
+		if got := b.effects("a"); got != "a1 a3 a4 a5 a6 a2" || len(b.entries(parked.Quarantined)) != 0 {
+			t.Errorf("effects after the replay: %s, entries %+v", got, b.entries(""))
+		}
+	})
+}
+
+// With AfterWindow Quarantine, the held versions are given up. A replay holds a
+// version once more, and then applies it.
+func TestHeldVersionsAreQuarantinedAfterTheWindow(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		config := hold
+		config.Window = 300 * time.Millisecond
+		b.run(config, nil)
+		b.publish("a3")
+		b.settle()
+		entries := b.entries(parked.Quarantined)
+		if len(entries) != 1 || entries[0].Reason != poison.ReasonGap ||
+			!strings.Contains(entries[0].Error, ": sequence: version 3 of account \"a\" came, and no earlier version in ") ||
+			!strings.HasSuffix(entries[0].Error, "ms: versions must begin at 1 (Config.First); replay it to begin with it") {
+			t.Fatalf("entries %+v", entries)
+		}
+		if err := b.poison.Replay(t.Context(), poison.Act{Actor: "test"}, entries[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		b.settle()
+		if got := b.effects("a"); got != "a3" {
+			t.Errorf("effects %s", got)
+		}
+	})
+}
+
+// A middleware outside of the chain receives the Gap in the error when a
+// message is given up, so that it can request the missing version. While the
+// message is held, it sees no gap.
+func TestOuterMiddlewareSeesTheGap(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		config := hold
+		config.Window = 300 * time.Millisecond
+		gaps := make(chan sequence.Gap, 10)
+		b.decided = func(_ *message.Message, err error) {
+			missing, found := errors.AsType[*sequence.GapError](err)
+			if found != errors.Is(err, sequence.ErrGap) {
+				t.Errorf("not both ErrGap and GapError: %v", err)
+			}
+			if found {
+				gaps <- missing.Gap
+			}
+		}
+		b.run(config, nil)
+		b.publish("a1", "a4")
+		b.settle()
+		if len(gaps) != 1 {
+			t.Fatalf("the middleware saw %d gaps", len(gaps))
+		}
+		gap := <-gaps
+		if gap.Waited < config.Window {
+			t.Errorf("the gap was reported after %v", gap.Waited)
+		}
+		gap.Waited = 0
+		want := sequence.Gap{Consumer: "projection", AggregateType: "account", AggregateID: "a", Version: 4, Last: 1, First: 1}
+		if gap != want {
+			t.Errorf("gap %+v, want %+v", gap, want)
+		}
+	})
+}
+
+// OnGap decides after the window, and may fetch the missing version and write
+// it in the transaction.
+func TestOnGapDecidesAfterTheWindow(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		config := hold
+		config.Window = 300 * time.Millisecond
+		gaps := make(chan sequence.Gap, 10)
+		config.OnGap = func(ctx context.Context, tx *sql.Tx, gap sequence.Gap) (sequence.AfterWindow, error) {
+			gaps <- gap
+			switch {
+			case gap.AggregateID == "b":
+				return sequence.Quarantine, nil
+			case len(gaps) == 1:
+				return sequence.Apply, errors.Join(errHandler, effect(ctx, tx, "a1 of an attempt that fails"))
+			}
+			return sequence.Apply, effect(ctx, tx, "a1, fetched")
+		}
+		b.run(config, nil)
+		b.publish("a2")
+		b.settle()
+		if got := b.effects("a"); got != "a1, fetched a2" {
+			t.Errorf("effects %s", got)
+		}
+		gap := <-gaps
+		if gap.Consumer != "projection" || gap.AggregateType != "account" || gap.AggregateID != "a" || gap.Version != 2 ||
+			gap.Last != 0 || gap.Waited < config.Window {
+			t.Errorf("gap %+v", gap)
+		}
+		b.publish("a1") // OnGap has written its state
+		b.settle()
+		if got := b.effects("a"); got != "a1, fetched a2" || len(b.entries(parked.Quarantined)) != 0 {
+			t.Errorf("effects %s, entries %+v", got, b.entries(""))
+		}
+		b.publish("b2")
+		b.settle()
+		if entries := b.entries(parked.Quarantined); len(entries) != 1 || entries[0].Reason != disposition.ReasonGap {
+			t.Errorf("entries %+v", entries)
+		}
+	})
+}
+
+// The window begins when a message is found to be early, not when it was
+// stored, and a restart does not begin it again.
+func TestWindowContinuesAfterARestart(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db)
+		for _, name := range []string{"a2", "a1"} {
+			if err := b.parked.Deliver(t.Context(), "accounts", []string{"projection"}, event(name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.exec(`UPDATE once_parked SET created_at = ` + b.ago(3600))
+		b.run(hold, nil)
+		b.settle()
+		if got := b.effects("a"); got != "a1 a2" {
+			t.Fatalf("effects %s", got)
+		}
+
+		b.publish("a4")
+		b.early(1)
+		b.end()
+		b.exec(`UPDATE once_parked SET early_since = ` + b.ago(3600))
+		config := hold
+		config.AfterWindow = sequence.Apply
+		b.run(config, nil)
+		b.settle()
+		if got := b.effects("a"); got != "a1 a2 a4" {
+			t.Fatalf("effects %s", got)
+		}
+	})
+}

@@ -1,0 +1,124 @@
+package examples
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// mostLines is the most Go code that the smallest example may have.
+const mostLines = 150
+
+func TestMinimalStaysSmall(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(source, "minimal", "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := 0
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(file, "_test.go") {
+			lines += bytes.Count(content, []byte("\n"))
+		}
+	}
+	if lines == 0 || lines > mostLines {
+		t.Errorf("examples/minimal has %d lines of Go, want 1..%d", lines, mostLines)
+	}
+}
+
+// An order that is placed at the copied service is paid once, and the service
+// stops without an error when it is told to.
+func TestMinimalRunsWhereItIsCopied(t *testing.T) {
+	database, broker := testkit.Postgres(t), testkit.Rabbit(t)
+	dir := copied(t, "minimal")
+	runGo(t, dir, "vet", ".")
+	runGo(t, dir, "build", "-o", "shop", ".")
+
+	addr := freeAddress(t)
+	service := exec.Command(filepath.Join(dir, "shop"))
+	service.Env = append(os.Environ(), "PG_DSN="+database.DSN, "AMQP_URL="+broker.URL, "ADDR="+addr)
+	var output bytes.Buffer
+	service.Stdout, service.Stderr = &output, &output
+	if err := service.Start(); err != nil {
+		t.Fatal(err)
+	}
+	wait := sync.OnceValue(service.Wait)
+	defer func() {
+		_ = service.Process.Kill() // does nothing after the service has ended
+		_ = wait()
+		if t.Failed() {
+			t.Logf("the service wrote:\n%s", output.String())
+		}
+	}()
+
+	var id string
+	testkit.Eventually(t, time.Minute, "the service answers", func() bool {
+		id = placeOrder(t.Context(), addr)
+		return id != ""
+	})
+	payments := func() (n int) {
+		query := `SELECT COUNT(*) FROM payments WHERE order_id = $1 AND amount = 1290`
+		if err := database.QueryRowContext(t.Context(), query, id).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	testkit.Eventually(t, time.Minute, "the order is paid", func() bool { return payments() == 1 })
+
+	if err := service.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := wait(); err != nil {
+		t.Errorf("the service ended with %v", err)
+	}
+	if n := payments(); n != 1 {
+		t.Errorf("%d payments for one order", n)
+	}
+}
+
+// placeOrder returns the order's id, or "" if the service did not answer.
+func placeOrder(ctx context.Context, addr string) string {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/orders", strings.NewReader(`{"amount":1290}`))
+	if err != nil {
+		return ""
+	}
+	request.Close = true // leaves no goroutine behind
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return ""
+	}
+	defer response.Body.Close()
+	var order struct {
+		ID string `json:"id"`
+	}
+	if response.StatusCode != http.StatusCreated || json.NewDecoder(response.Body).Decode(&order) != nil {
+		return ""
+	}
+	return order.ID
+}
+
+// freeAddress returns an address that nothing listened on a moment ago.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}

@@ -1,0 +1,40 @@
+package examples
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// The order service and its tests compile where they are copied: they use
+// nothing that only this repository can import.
+func TestOrdersCompilesWhereItIsCopied(t *testing.T) {
+	runGo(t, copied(t, "orders"), "vet", "./...")
+}
+
+// A reader can take one transport without the other one, and one database
+// without the other one: deleting files is enough.
+func TestPartsOfOrdersCompileAlone(t *testing.T) {
+	for part, others := range map[string][]string{
+		"RabbitMQ":   {"service/transport_embedded*.go", "demo/wire_embedded*.go"},
+		"embedded":   {"service/transport_rabbitmq*.go", "demo/wire_rabbitmq*.go"},
+		"PostgreSQL": {"service/*_sqlite*"},
+		"SQLite":     {"service/*_postgres*"},
+	} {
+		t.Run(part, func(t *testing.T) {
+			dir := copied(t, "orders")
+			for _, pattern := range others {
+				files, err := filepath.Glob(filepath.Join(dir, pattern))
+				if err != nil || len(files) == 0 {
+					t.Fatalf("%s: %d files, error %v", pattern, len(files), err)
+				}
+				for _, file := range files {
+					if err := os.Remove(file); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			runGo(t, dir, "build", "./service", "./demo")
+		})
+	}
+}
