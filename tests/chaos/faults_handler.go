@@ -16,6 +16,8 @@ func handlerFaults() []fault {
 		{"handler-fails", "handlers fail, each time", hopeless, poison.ReasonExhausted},
 		{"handler-panics", "handlers panic, each time", panicking, poison.ReasonExhausted},
 		{"handler-times-out", "handlers have their statements cancelled, each time", timingOut, poison.ReasonExhausted},
+		{"handler-leaves-open", "handlers fail while a result set is open, each time", leavingOpen, poison.ReasonExhausted},
+		{"handler-ends-session", "handlers end their own database session, each time", endingSession, poison.ReasonExhausted},
 		{"handler-exits", "handlers call os.Exit, each time", exiting, poison.ReasonCrashed},
 	} {
 		all = append(all, fault{

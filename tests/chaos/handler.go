@@ -66,6 +66,17 @@ func (c *consumer) misbehave(ctx context.Context, tx *sql.Tx, kind string) error
 		defer cancel()
 		_, err := tx.ExecContext(ctx, `SELECT pg_sleep(60)`)
 		return err
+	case leavingOpen:
+		rows, err := tx.QueryContext(ctx, `SELECT generate_series(1, 1000)`) //nolint:sqlclosecheck // that is the fault
+		if err != nil || !rows.Next() {
+			return errors.Join(err, errors.New("the handler has no rows"))
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+	case endingSession:
+		_, err := tx.ExecContext(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`)
+		return err
 	}
 	return errors.New("the handler fails")
 }

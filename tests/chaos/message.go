@@ -24,14 +24,16 @@ const (
 
 // Kinds of messages, by the behavior of their handler.
 const (
-	plain     = "plain"
-	hopeless  = "hopeless"  // the handler fails
-	panicking = "panicking" // the handler panics
-	exiting   = "exiting"   // the handler ends the process
-	timingOut = "timing-out"
-	slow      = "slow"      // the handler takes longer than the broker waits for an ack
-	oversized = "oversized" // the broker refuses it
-	bloated   = "bloated"   // the outbox refuses its header
+	plain         = "plain"
+	hopeless      = "hopeless"  // the handler fails
+	panicking     = "panicking" // the handler panics
+	exiting       = "exiting"   // the handler ends the process
+	timingOut     = "timing-out"
+	leavingOpen   = "leaving-open"
+	endingSession = "ending-session"
+	slow          = "slow"      // the handler takes longer than the broker waits for an ack
+	oversized     = "oversized" // the broker refuses it
+	bloated       = "bloated"   // the outbox refuses its header
 )
 
 const (
