@@ -32,13 +32,13 @@ func TestStartRefusesMiddlewareThatLosesMessages(t *testing.T) {
 			"InstantAck",
 			[]message.HandlerMiddleware{middleware.Recoverer, middleware.InstantAck},
 			`handler "payments" has Watermill's middleware InstantAck: it acks before the message is handled, ` +
-				`and a message that fails is lost; leave it out`,
+				`so a message that fails is lost; remove it`,
 		},
 		{
 			"Deduplicator",
 			[]message.HandlerMiddleware{(&middleware.Deduplicator{}).Middleware},
 			`handler "payments" has Watermill's middleware Deduplicator: it remembers a message before it is handled, ` +
-				`and one that failed is skipped when it comes again; leave it out`,
+				`so a message that failed is skipped when it is delivered again; remove it`,
 		},
 		{"others", []message.HandlerMiddleware{middleware.Recoverer, middleware.CorrelationID}, ""},
 	} {
