@@ -28,7 +28,7 @@ func TestMessageThatEndsTheProcessIsQuarantined(t *testing.T) {
 		crashes := 0
 		for p := begin(w.T, l); ; p = begin(w.T, l) {
 			testkit.Eventually(w.T, patience, "it has ended, or has nothing more to do", func() bool {
-				return p.over() || w.settled() && w.count(`effects`) == neighbours && w.count(`once_parked`) == 1
+				return p.over() || w.settled() && w.count(`effects`) == neighbours && w.count(`once_parked WHERE state = 'quarantined'`) == 1
 			})
 			if !p.over() {
 				p.stop(w.T)
