@@ -44,7 +44,8 @@ func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
 		// The version has had no effect, so it is not ignored: a replay applies
 		// it. After that a duplicate is ignored.
 		entries := b.entries(parked.Quarantined)
-		const tooLate = "retry: given up after attempt 1: sequence: version 2 of account \"a\" came after version 6 had been applied without it: " +
+		const tooLate = "retry: given up after attempt 1: " +
+			"sequence: version 2 of account \"a\" came after version 6 had been applied without it: " +
 			"replay it to apply it now, out of order, or discard it"
 		if len(entries) != 1 || entries[0].Reason != poison.ReasonGap || entries[0].Error != tooLate {
 			t.Fatalf("entries %+v", entries)
