@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Every accepted message is stored and read back byte for byte.
+// A message that the outbox accepts is stored and read back byte for byte.
 func FuzzAcceptedMessagesAreStoredUnchanged(f *testing.F) {
 	f.Add("id", "topic", "key", "value", "", "", []byte("payload"))
 	f.Add("a\x00", "t", "k\xff", "", "ordered", "", []byte{0, 0xff})
@@ -72,9 +72,10 @@ func FuzzAcceptedMessagesAreStoredUnchanged(f *testing.F) {
 	})
 }
 
-// PostgreSQL accepts no offset of a day. Its error would not be a refusal of
-// the message: it would end the transaction.
+// A due time with a large offset is stored. PostgreSQL does not accept an offset of
+// nearly a day, and its error would end the transaction.
 func TestDueTimesWithLargeOffsets(t *testing.T) {
+	t.Parallel()
 	for _, text := range []string{
 		"2026-01-02T03:04:05+23:59", "2026-01-02T03:04:05-23:59", "9999-12-31T23:59:59-23:59", "0000-01-01T00:00:00Z",
 	} {

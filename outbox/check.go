@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// maxName is the length of a short string in AMQP, in bytes: ids, routing keys,
-	// header names.
+	// maxName is the maximum length in bytes of ids, topics, ordering keys and metadata
+	// keys. AMQP has this limit for routing keys and the names of headers.
 	maxName = 255
 
-	// maxMetadata bounds the bytes of metadata keys, values and their framing.
-	// RabbitMQ closes the connection if the headers do not fit into one frame, by
-	// default 128 KiB. Half of that leaves room for headers that are added later,
-	// such as a trace.
+	// maxMetadata is the maximum number of bytes of all metadata keys and values with
+	// their framing. RabbitMQ closes the connection if the headers do not fit into one
+	// frame, by default 128 KiB. Half of this leaves room for headers that are added
+	// later, such as a trace.
 	maxMetadata = 64 << 10
 
 	// headerFraming is the number of bytes that AMQP adds to each header.
@@ -56,7 +56,7 @@ func (o *Outbox) check(topic string, msgs []*message.Message, call *call) ([]rec
 	return records, errors.Join(errs...)
 }
 
-// checker collects the invalid fields of one message.
+// checker collects the invalid fields of a message.
 type checker struct {
 	index int
 	id    string
@@ -79,7 +79,7 @@ func (c checker) name(field, value string) {
 	c.text(field, value)
 }
 
-// text refuses a value that a text column or JSON cannot store.
+// text refuses a value that a text column, or JSON, cannot store.
 func (c checker) text(field, value string) {
 	switch {
 	case !utf8.ValidString(value):

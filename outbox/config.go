@@ -17,8 +17,8 @@ import (
 const (
 	defaultMaxPayload = 16 << 20
 
-	// PostgreSQL accepts statements of 1 GiB, and the encoding of a payload may
-	// double its size.
+	// payloadLimit is the highest MaxPayload in bytes. PostgreSQL accepts statements of
+	// 1 GiB, and the encoding of a payload may double its size.
 	payloadLimit = 256 << 20
 )
 
@@ -53,8 +53,8 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Outbox stores messages in the tables of one schema.Config. It has no state: one
-// Outbox serves any number of goroutines and databases.
+// Outbox stores messages in the tables of one schema.Config. It has no state of its
+// own: you can use one Outbox in any number of goroutines and for several databases.
 type Outbox struct {
 	config  Config
 	dialect dialect.Dialect
@@ -77,14 +77,15 @@ func New(config Config) (*Outbox, error) {
 	return &Outbox{config: config, dialect: d, insert: newInsert(d), instruments: newInstruments(config)}, nil
 }
 
-// standard is the Outbox of the package functions: PostgreSQL, prefix "once_". It is
-// created on first use, because a service sets the global providers before that.
+// standard returns the Outbox that the package functions use: PostgreSQL, prefix
+// "once_". It is created at the first call, because a service may set OpenTelemetry's
+// global providers before that.
 var standard = sync.OnceValue(mustNew)
 
 func mustNew() *Outbox {
 	o, err := New(Config{})
 	if err != nil {
-		panic(err) // cannot happen: the zero Config is valid
+		panic(err) // the zero Config is valid, so this cannot happen
 	}
 	return o
 }

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// eachDatabase runs test against each kind of database, with our tables in it.
+// eachDatabase runs test with each kind of database, in which our tables exist.
 func eachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, config schema.Config)) {
 	t.Helper()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -22,7 +22,7 @@ func eachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, config schem
 	})
 }
 
-// postgres returns a database with our tables.
+// postgres returns a PostgreSQL database that contains our tables.
 func postgres(t testing.TB) *sql.DB {
 	t.Helper()
 	db := testkit.Postgres(t).DB

@@ -1,5 +1,6 @@
 // Package outbox stores messages in the outbox table, in the transaction of the
-// business writes: package forwarder sends them if, and only if, it commits.
+// business writes. Package forwarder sends them if, and only if, that transaction
+// commits.
 //
 //	err := outbox.InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
 //		// business writes through tx, then

@@ -8,17 +8,17 @@ import (
 )
 
 var (
-	// ErrInvalid reports that messages were refused and nothing was stored. It
-	// wraps a [FieldError] for each reason.
+	// ErrInvalid reports that the outbox refused messages of a call, and stored none of
+	// them. It wraps a [FieldError] for each reason.
 	ErrInvalid = errors.New("outbox: invalid message")
 
-	// ErrNoTransaction reports that the transaction is nil. A publisher does not
-	// use a connection of its own instead, because it would publish events of a
-	// transaction that may roll back.
+	// ErrNoTransaction reports that the transaction is nil. The publisher does not use
+	// another connection instead, because the transaction of the service may roll back,
+	// and its events would be published anyway.
 	ErrNoTransaction = errors.New("outbox: no transaction: the *sql.Tx is nil")
 
-	// ErrCommitUnknown reports that the connection was lost during the commit:
-	// either everything took effect or nothing did. Find out which before you repeat
+	// ErrCommitUnknown reports that the connection was lost during the commit. Either
+	// all writes took effect, or none. Check whether your rows exist before you repeat
 	// the work.
 	ErrCommitUnknown = dialect.ErrCommitUnknown
 )
@@ -32,11 +32,11 @@ type FieldError struct {
 	// MessageID is the id of the message. It may be the invalid field.
 	MessageID string
 
-	// Field is "message", "id", "topic", "payload", "metadata" or, for a single
-	// metadata key, "metadata" and the quoted key.
+	// Field is "message", "id", "topic", "payload" or "metadata". For a single metadata
+	// key, it is "metadata" followed by the quoted key.
 	Field string
 
-	// Reason describes the mistake. It quotes no payload and no metadata value.
+	// Reason describes the mistake. It contains no payload and no metadata value.
 	Reason string
 }
 
@@ -47,7 +47,7 @@ func (e *FieldError) Error() string {
 // Unwrap returns [ErrInvalid].
 func (e *FieldError) Unwrap() error { return ErrInvalid }
 
-// quote shortens long names, so that error texts stay readable.
+// quote quotes a name, and shortens a long one so that error texts stay readable.
 func quote(s string) string {
 	const limit = 64
 	if len(s) > limit {

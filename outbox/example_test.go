@@ -16,8 +16,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A message is stored if, and only if, its transaction commits. A message that
-// the forwarder would not be able to send is refused before it is stored.
+// A message is stored if, and only if, its transaction commits. A message that could
+// never be sent is refused before it is stored.
 func ExampleOutbox_InTx() {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// insert builds the statement that stores messages. The topic is the first
-// parameter, for all rows.
+// insert builds the statement that stores messages. The first parameter is the topic of
+// all messages.
 type insert struct {
 	sqlite bool
 	head   string
@@ -22,8 +22,8 @@ func newInsert(d dialect.Dialect) insert {
 		sqlite: d.SQLite(),
 		head:   d.SQL(`INSERT INTO {outbox} (topic, message_id, ordering_key, slot, payload, metadata, due_at) VALUES `),
 	}
-	// A due time in the past becomes NULL, so that the row keeps its order. Most
-	// messages have no due time and need no expression.
+	// A due time in the past becomes NULL, so that the row keeps its place in the
+	// order. Most messages have no due time, and their rows need no expression for it.
 	mark, future := "$", " > now() THEN "
 	cast := "::timestamptz"
 	if i.sqlite {
@@ -49,17 +49,17 @@ func newInsert(d dialect.Dialect) insert {
 }
 
 const (
-	// rowParams is the number of parameters of a row without a due time.
+	// rowParams is the number of parameters for a row without a due time.
 	rowParams = 5
 
-	// Limits of one statement. PostgreSQL accepts 65,535 parameters, SQLite 32,766,
-	// but measurements show that longer statements are not faster (in SQLite they
-	// are slower). The bytes stay far below the 1 GiB that PostgreSQL accepts.
+	// Limits of one statement. PostgreSQL accepts 65,535 parameters, and SQLite 32,766.
+	// But measurements show that longer statements are not faster; in SQLite they are
+	// slower. maxBytes is far below the 1 GiB that PostgreSQL accepts.
 	maxRows  = 100
 	maxBytes = 64 << 20
 )
 
-// cut returns the number of records for the next statement, at least one.
+// cut returns how many of the records go into the next statement. It is at least one.
 func cut(records []record) int {
 	size := 0
 	for n, r := range records {
@@ -71,7 +71,8 @@ func cut(records []record) int {
 	return len(records)
 }
 
-// statement returns the query for records, at least one, and its arguments.
+// statement returns the query that stores records, and its arguments. There must be at
+// least one record.
 func (i insert) statement(topic string, records []record) (query string, args []any) {
 	args = make([]any, 1, 1+(rowParams+1)*len(records))
 	args[0] = topic
@@ -101,8 +102,8 @@ func nullable(s string) any {
 	return s
 }
 
-// time returns at as a parameter. It rounds up to SQLite's milliseconds, so that no
-// message is sent too early.
+// time returns a due time as a parameter. It rounds up to the milliseconds that SQLite
+// stores, so that no message is sent too early.
 func (i insert) time(at time.Time) any {
 	if i.sqlite {
 		return at.Add(time.Millisecond - 1).UnixMilli()

@@ -44,20 +44,20 @@ func newInstruments(config Config) *instruments {
 	return i
 }
 
-// call measures one call of Publish.
+// call measures a call of Publish.
 type call struct {
 	*instruments
 
 	messages int
 	began    time.Time
-	ctx      context.Context // its trace is for messages without a trace
+	ctx      context.Context // its trace is used for messages without a trace
 	parent   trace.SpanContext
-	span     trace.Span // nil if the parent is not recorded
+	span     trace.Span // nil if the parent span is not recorded
 	spanned  context.Context
 }
 
-// begin starts the measurement of a call. The parent of its span is the span of the
-// first message, or else the span of ctx.
+// begin begins to measure a call. The parent of the call's span is the span of the
+// first message. If that has none, the parent is the span of ctx.
 func (i *instruments) begin(ctx context.Context, topic string, msgs []*message.Message) *call {
 	c := &call{instruments: i, messages: len(msgs), began: time.Now(), ctx: ctx}
 	if len(msgs) == 0 || msgs[0] == nil {
@@ -77,7 +77,8 @@ func (i *instruments) begin(ctx context.Context, topic string, msgs []*message.M
 	return c
 }
 
-// context returns the context with the trace of msg: its own, or else the call's.
+// context returns the context of msg. If that has no trace, it returns the context of
+// the call.
 func (c *call) context(msg *message.Message) context.Context {
 	ctx := msg.Context()
 	if c.ctx != nil && !trace.SpanContextFromContext(ctx).IsValid() {
@@ -107,7 +108,7 @@ func (c *call) metadata(msg *message.Message) message.Metadata {
 	return metadata
 }
 
-// end ends the measurement of a call that returned err.
+// end records the outcome and the duration of a call that returned err.
 func (c *call) end(err error) {
 	outcome := stored
 	switch {
@@ -122,7 +123,7 @@ func (c *call) end(err error) {
 	if c.span == nil {
 		return
 	}
-	if err != nil { // the text of err is not recorded, because it may quote stored data
+	if err != nil { // the text of err is left out, because it may quote stored data
 		c.span.SetStatus(codes.Error, outcomes[outcome])
 		c.span.SetAttributes(attribute.String(telemetry.ErrorType, outcomes[outcome]))
 	}

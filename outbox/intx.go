@@ -23,8 +23,8 @@ func InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx, events message.
 // ctx bounds the wait for a connection. work must pass it to its own statements.
 // Messages whose context has no trace get the trace of ctx.
 //
-// InTx calls hints, such as a forwarder's Hint, after the commit, because there may
-// be messages to send, and also after [ErrCommitUnknown]. It skips nil hints.
+// InTx calls hints, such as a forwarder's Hint, after the commit, and also after
+// [ErrCommitUnknown], because there may be messages to send. It skips nil hints.
 func (o *Outbox) InTx(
 	ctx context.Context, db *sql.DB, work func(tx *sql.Tx, events message.Publisher) error, hints ...func(),
 ) error {
@@ -44,7 +44,7 @@ func (o *Outbox) InTx(
 	if err == nil || errors.Is(err, ErrCommitUnknown) {
 		failpoint.Hit("outbox/committed")
 		for _, hint := range hints {
-			if hint != nil { // a panic here would look like a rollback
+			if hint != nil { // a panic after the commit would look like a rollback
 				hint()
 			}
 		}

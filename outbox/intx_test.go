@@ -16,6 +16,7 @@ import (
 )
 
 func TestRolledBackTransactionStoresNothing(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o := newOutbox(t, config)
 		failed := errors.New("business says no")
@@ -32,6 +33,7 @@ func TestRolledBackTransactionStoresNothing(t *testing.T) {
 
 // Trap 58. A panic in a transaction must roll it back.
 func TestPanicRollsBackAndPropagates(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o := newOutbox(t, config)
 		require.PanicsWithValue(t, "boom", func() {
@@ -45,9 +47,10 @@ func TestPanicRollsBackAndPropagates(t *testing.T) {
 	})
 }
 
-// The hint of a forwarder in another process is nil. A call would panic after
-// the commit.
+// If the forwarder runs in another process, its hint is nil here. InTx skips a nil
+// hint, because calling it would panic after the commit.
 func TestNilHintIsSkipped(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		hinted := false
 		err := newOutbox(t, config).InTx(t.Context(), db, func(*sql.Tx, message.Publisher) error { return nil },
@@ -58,6 +61,7 @@ func TestNilHintIsSkipped(t *testing.T) {
 }
 
 func TestHintsAreCalledAfterTheCommit(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		visible := 0
 		err := newOutbox(t, config).InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
@@ -69,6 +73,7 @@ func TestHintsAreCalledAfterTheCommit(t *testing.T) {
 }
 
 func TestContextOfInTx(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -82,6 +87,7 @@ func TestContextOfInTx(t *testing.T) {
 }
 
 func TestPublisherFailsAfterItsTransaction(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		var events message.Publisher
 		require.NoError(t, newOutbox(t, config).InTx(t.Context(), db, func(_ *sql.Tx, inside message.Publisher) error {
@@ -93,20 +99,22 @@ func TestPublisherFailsAfterItsTransaction(t *testing.T) {
 	})
 }
 
-// Trap 33. One statement has a limited number of parameters.
+// Trap 33. One statement accepts a limited number of parameters, but a call of Publish
+// may have any number of messages.
 func TestPublishStoresAnyNumberOfMessages(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o := newOutbox(t, config)
 		require.NoError(t, publish(t, db, o, "t"), "none")
 		require.NoError(t, publish(t, db, o, ""), "none, so nothing can be wrong with them")
 
-		many := 30_000 // the limits of one statement are 65,535 and 32,766 parameters
+		many := 30_000 // one statement accepts 65,535 parameters in PostgreSQL, and 32,766 in SQLite
 		if config.Dialect == schema.SQLite {
 			many = 7_000
 		}
 		msgs := make([]*message.Message, many)
 		for i := range msgs {
-			msgs[i] = &message.Message{UUID: fmt.Sprint(i)} // nil metadata
+			msgs[i] = &message.Message{UUID: fmt.Sprint(i)} // its metadata is nil
 		}
 		require.NoError(t, publish(t, db, o, "t", msgs...))
 		for i, r := range rows(t, db, config) {
@@ -123,6 +131,7 @@ func TestPublishStoresAnyNumberOfMessages(t *testing.T) {
 }
 
 func TestSchemaAdapterForWatermillSQLsPublisher(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o := newOutbox(t, config)
 		adapter := o.SchemaAdapter()
@@ -155,6 +164,7 @@ func TestSchemaAdapterForWatermillSQLsPublisher(t *testing.T) {
 }
 
 func TestPackageFunctions(t *testing.T) {
+	t.Parallel()
 	db := postgres(t)
 	require.NoError(t, outbox.InTx(t.Context(), db, func(tx *sql.Tx, events message.Publisher) error {
 		return errors.Join(
@@ -166,6 +176,7 @@ func TestPackageFunctions(t *testing.T) {
 }
 
 func TestSchemaAndPrefix(t *testing.T) {
+	t.Parallel()
 	db := postgres(t)
 	config := schema.Config{Schema: "sales", Prefix: "evt_"}
 	require.NoError(t, schema.Up(t.Context(), db, config))
@@ -175,9 +186,9 @@ func TestSchemaAndPrefix(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-// Trap 04. A connection that is lost during the commit leaves its result
-// unknown.
+// Trap 04. If the connection is lost during the commit, the outcome is unknown.
 func TestLostConnectionAtCommitIsUnknown(t *testing.T) {
+	t.Parallel()
 	db := postgres(t)
 	hinted := false
 	err := outbox.InTx(t.Context(), db, func(tx *sql.Tx, events message.Publisher) error {

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,34 +15,36 @@ func LockKey(ctx context.Context, tx *sql.Tx, keys ...string) error {
 	return standard().LockKey(ctx, tx, keys...)
 }
 
-// LockKey locks ordering keys until tx ends: other transactions that lock one of
-// them wait. So the events of a key are sent in the order in which their
-// transactions commit.
+// LockKey locks ordering keys until tx ends. Another transaction that locks one of them
+// waits. So the events of a key are sent in the order in which their transactions
+// commit.
 //
 // Call it once, with all keys, before tx locks anything else. Otherwise two
 // transactions can deadlock, and PostgreSQL ends one of them. Every transaction that
-// publishes under the key must call it, because the lock does not stop transactions
-// that do not. You do not need it if all of them lock the same row, such as the row
-// of the aggregate, before they publish.
+// publishes under the key must call it, because the lock stops only transactions that
+// call LockKey, too. You do not need it if all of these transactions lock the same row
+// before they publish, such as the row of the aggregate.
 //
-// In PostgreSQL it takes a transaction-level advisory lock, which also works through
-// a pooler; ctx and lock_timeout bound the wait. SQLite has one writer at a time, so
-// tx becomes the writer. The order of keys does not matter. LockKey returns
-// [ErrNoTransaction] if tx is nil, and an error if there is no key or an empty key.
+// In PostgreSQL it takes a transaction-level advisory lock, which also works through a
+// connection pooler. ctx and lock_timeout limit the wait. In SQLite, which has one
+// writer at a time, tx becomes the writer. The order of keys does not matter. LockKey
+// returns [ErrNoTransaction] if tx is nil, and an error if there is no key, or an empty
+// one.
 func (o *Outbox) LockKey(ctx context.Context, tx *sql.Tx, keys ...string) error {
 	if tx == nil {
 		return ErrNoTransaction
 	}
-	if len(keys) == 0 || slices.Contains(keys, "") {
-		return errors.New("outbox: LockKey needs at least one ordering key, and no empty key")
+	statement, err := o.LockStatement(keys...)
+	if err != nil {
+		return err
 	}
-	if _, err := tx.ExecContext(ctx, o.lock(keys)); err != nil {
+	if _, err := tx.ExecContext(ctx, statement); err != nil {
 		return fmt.Errorf("outbox: lock the ordering keys: %w", err)
 	}
 	return nil
 }
 
-// lock returns the statement that locks keys.
+// lock returns the statement that takes the locks of keys.
 func (o *Outbox) lock(keys []string) string {
 	if o.dialect.SQLite() {
 		return o.dialect.SQL(`DELETE FROM {outbox} WHERE 0`)
@@ -53,7 +54,7 @@ func (o *Outbox) lock(keys []string) string {
 		sum := sha256.Sum256([]byte(o.dialect.Config().Table("outbox") + "\x00" + key))
 		locks[i] = int64(binary.BigEndian.Uint64(sum[:]))
 	}
-	slices.Sort(locks) // one order for all calls, so that they do not deadlock
+	slices.Sort(locks) // all calls lock in the same order, so that they do not deadlock
 	var b strings.Builder
 	b.WriteString(`SELECT pg_advisory_xact_lock(key) FROM (VALUES `)
 	for i, lock := range slices.Compact(locks) {

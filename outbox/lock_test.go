@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// step is a step of a transaction.
+// step is one step in the transaction of the caller who.
 type step func(tx *sql.Tx, who string) error
 
 func lockRow(tx *sql.Tx, _ string) error {
@@ -33,15 +33,16 @@ func lockKey(tx *sql.Tx, _ string) error {
 	return outbox.LockKey(context.Background(), tx, "account-17")
 }
 
-// Trap 85. A row gets its position when it is inserted. If a transaction
-// publishes first, and then waits for a lock of another transaction, it commits
-// later, but its event is sent first. A lock that is taken before publishing,
-// of a row or of the key, prevents that.
+// Trap 85. A row gets its position when it is inserted. If a transaction publishes
+// first, and then waits for a lock that another transaction holds, it commits later
+// than that one, but its event is sent first. Locking the row or the key before
+// publishing prevents this.
 func TestEventsOfAKeyAreInTheOrderOfCommits(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
-		steps []step // of each of the two transactions
-		first int    // number of steps of the first transaction before the second begins
-		order string // of the events
+		steps []step // both transactions do all these steps
+		first int    // the first transaction does this many steps before the second begins
+		order string // in which the events are sent
 	}{
 		"published before the row is locked": {[]step{publishKeyed, lockRow}, 0, "second first"},
 		"the row is locked first":            {[]step{lockRow, publishKeyed}, 1, "first second"},
@@ -58,7 +59,7 @@ func TestEventsOfAKeyAreInTheOrderOfCommits(t *testing.T) {
 				return tx
 			}
 			first, second := begin(), begin()
-			if c.first == 0 { // the second transaction has the row, and has not published
+			if c.first == 0 { // the first transaction locks the row before the second one publishes
 				require.NoError(t, lockRow(first, "first"))
 			}
 			for _, step := range c.steps[:c.first] {
@@ -91,7 +92,7 @@ func exec(t *testing.T, db *sql.DB, query string) {
 	require.NoError(t, err)
 }
 
-// waiting returns the number of transactions that wait for a lock.
+// waiting returns how many transactions wait for a lock.
 func waiting(t *testing.T, db *sql.DB) (n int) {
 	t.Helper()
 	require.NoError(t, db.QueryRow(`SELECT COUNT(*) FROM pg_stat_activity
@@ -115,10 +116,11 @@ func published(t *testing.T, db *sql.DB) string {
 	return strings.Join(ids, " ")
 }
 
-// Trap 85. LockKey locks keys in one order, regardless of the order of its
-// arguments, so transactions with the same keys do not deadlock. The locks end
-// with their transactions.
+// Trap 85. LockKey always locks keys in the same order, whatever the order of its
+// arguments. So transactions with the same keys do not deadlock. The locks end with
+// their transactions.
 func TestKeysAreLockedInOneOrder(t *testing.T) {
+	t.Parallel()
 	db := postgres(t)
 	const rounds, workers = 30, 6
 	keys := []string{"a", "b", "c", "d", "b"}
@@ -147,10 +149,11 @@ func TestKeysAreLockedInOneOrder(t *testing.T) {
 	require.Zero(t, left)
 }
 
-// Trap 85. Transactions with other keys, or with the same key of other tables,
-// do not wait. In SQLite, which has one writer, the transaction that locks a
-// key becomes the writer.
+// Trap 85. A transaction that locks another key, or the same key of other tables, does
+// not wait. In SQLite, which has one writer at a time, a transaction that locks a key
+// becomes the writer.
 func TestLockKeyBlocksOnlyTheSameKey(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		box := newOutbox(t, config)
 		other := config
@@ -192,6 +195,7 @@ func TestLockKeyBlocksOnlyTheSameKey(t *testing.T) {
 }
 
 func TestLockKeyRefusesInvalidArguments(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		box := newOutbox(t, config)
 		require.ErrorIs(t, box.LockKey(t.Context(), nil, "a"), outbox.ErrNoTransaction)

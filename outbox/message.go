@@ -7,9 +7,9 @@ import (
 )
 
 // NewID returns a new message id: a UUID of version 7, which begins with the time in
-// milliseconds. Indexes of such ids grow at one end only, and the inbox can be
-// partitioned by day, see schema.ByDay. Set NewUUID of Watermill's cqrs marshalers to
-// NewID.
+// milliseconds. New ids are added at the end of an index, and the inbox can be
+// partitioned by day, see schema.ByDay. To get such ids from Watermill's cqrs
+// marshalers, set their field NewUUID to NewID.
 func NewID() string { return messageid.New() }
 
 // NewMessage returns a message with an id from [NewID].

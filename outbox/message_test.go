@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// So rows that are stored by id are in the order of time.
+// New ids ascend with time, so rows that are ordered by id are ordered by time.
 func TestNewIDsAscendWithTime(t *testing.T) {
 	before, last := time.Now().Add(-time.Millisecond), ""
 	for range 10_000 {

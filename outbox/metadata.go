@@ -16,12 +16,14 @@ const (
 	// transactions lock before they publish, see the package documentation.
 	OrderingKey = meta.OrderingKey
 
-	// DueAt is the earliest time to send the message, in RFC 3339, by the database's
-	// clock. A time in the past means now. The stored message does not have it.
+	// DueAt is the earliest time to send the message, in RFC 3339, by the
+	// database's clock. A time in the past means now. Publish does not store this
+	// key in the metadata.
 	DueAt = meta.DueAt
 
-	// Topic is the topic of a message that a handler returns. The outbox uses the
-	// topic that Publish was called with. The stored message does not have it.
+	// Topic is the topic of a message that a handler returns. An outbox publisher
+	// ignores it and uses the topic that Publish was called with. Publish does not
+	// store this key in the metadata.
 	Topic = meta.Topic
 
 	// TenantID is the tenant of the message.
@@ -38,6 +40,14 @@ const (
 
 	// CausationID is the id of the message whose handler produced this message.
 	CausationID = meta.CausationID
+
+	// CreatedAt and PublishedAt are in every message that a forwarder sends: when the
+	// transaction began that stored the message, by the clock of the database, and when
+	// the forwarder gave it to the publisher, by the clock of the forwarder. They are
+	// times in RFC 3339 with milliseconds. Publish ignores and does not store them.
+	// Other senders can write what they like, so decide nothing by these times.
+	CreatedAt   = meta.CreatedAt
+	PublishedAt = meta.PublishedAt
 )
 
 // SetOrderingKey sets the ordering key: msg is forwarded after all messages of the

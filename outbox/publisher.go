@@ -16,19 +16,19 @@ import (
 // Publisher is [Outbox.Publisher] for PostgreSQL and the table prefix "once_".
 func Publisher(tx *sql.Tx) message.Publisher { return standard().Publisher(tx) }
 
-// Publisher returns a publisher that stores messages in tx: they are sent if, and
-// only if, tx commits. If tx is nil, every Publish returns [ErrNoTransaction].
+// Publisher returns a publisher that stores messages in tx. They are sent if, and only
+// if, tx commits. If tx is nil, every Publish returns [ErrNoTransaction].
 //
-// Publish stores all messages of a call, in any number, or returns an error. After
-// an [ErrInvalid], tx is unchanged; after any other error, tx can only be rolled
-// back. Close does nothing.
+// Publish stores all messages of a call, or returns an error. A call may have any
+// number of messages. After [ErrInvalid], tx is unchanged. After any other error, tx
+// can only be rolled back. Close does nothing.
 //
-// A handler should return the error of Publish, or wrap it. If PostgreSQL lacks the
-// table or the right to write to it, the handler's message is then not charged with
-// an attempt, and waits until the database is set up.
+// A handler should return the error of Publish, or wrap it. If the table is missing in
+// PostgreSQL, or the right to write to it, no attempt of the handler's message is
+// counted. The message waits until the database is set up.
 //
 // Publish stores the trace of a message's context as the metadata traceparent and
-// tracestate, unless the metadata has a trace already. If the context has a
+// tracestate, unless the metadata contains a trace already. If the context has a
 // recording span, each call adds a span.
 func (o *Outbox) Publisher(tx *sql.Tx) message.Publisher {
 	return publisher{outbox: o, tx: tx}
@@ -37,7 +37,7 @@ func (o *Outbox) Publisher(tx *sql.Tx) message.Publisher {
 type publisher struct {
 	outbox *Outbox
 	tx     *sql.Tx
-	ctx    context.Context // its trace is for messages without a trace; or nil
+	ctx    context.Context // its trace is used for messages without a trace; may be nil
 }
 
 func (p publisher) Publish(topic string, msgs ...*message.Message) (err error) {
@@ -64,8 +64,9 @@ func (p publisher) Publish(topic string, msgs ...*message.Message) (err error) {
 
 func (p publisher) Close() error { return nil }
 
-// failed returns the error of a failed insert. A missing table, or a missing right,
-// is not the fault of a consumer's message.
+// failed returns the error for an insert that failed with err. A missing table or a
+// missing right is not the fault of the message that a consumer is handling, so no
+// attempt is counted then.
 func (o *Outbox) failed(err error) error {
 	if !dialect.Undeployed(err) {
 		return fmt.Errorf("outbox: %w", err)
@@ -74,12 +75,12 @@ func (o *Outbox) failed(err error) error {
 		"and run schema.Check: %w", o.dialect.Config().Table("outbox"), err))
 }
 
-// innerTopic satisfies watermill-sql's check of topics. The real topic is in the
+// innerTopic is a topic that watermill-sql accepts. The real topic is a column of the
 // row.
 const innerTopic = "outbox"
 
-// insert runs the statement through watermill-sql's Publisher. That Publisher gets
-// no logger, because it would log payloads.
+// insert executes the statement through watermill-sql's Publisher. It sets no logger,
+// because that Publisher would log payloads.
 func (p publisher) insert(topic string, records []record) error {
 	inner, err := wsql.NewPublisher(p.tx, wsql.PublisherConfig{
 		SchemaAdapter: checkedAdapter{schemaAdapter: schemaAdapter{p.outbox}, topic: topic, records: records},
@@ -90,7 +91,7 @@ func (p publisher) insert(topic string, records []record) error {
 	return inner.Publish(innerTopic)
 }
 
-// checkedAdapter inserts records that were checked before.
+// checkedAdapter is a schema adapter that inserts records that were checked already.
 type checkedAdapter struct {
 	schemaAdapter
 

@@ -10,19 +10,19 @@ import (
 	"github.com/watermill-once/once/internal/slot"
 )
 
-// record is a row of the outbox.
+// record contains the columns of a row in the outbox.
 type record struct {
 	id       string
-	key      string // or ""
+	key      string // ordering key; may be empty
 	slot     int
 	payload  []byte
 	metadata string // a JSON object
 	due      time.Time
-	size     int // of payload and metadata, in bytes
+	size     int // size of payload and metadata in bytes
 }
 
-// newRecord returns the row of a checked message. metadata replaces the metadata of
-// the message.
+// newRecord returns the row for a checked message. It stores metadata instead of the
+// metadata of msg.
 func newRecord(msg *message.Message, metadata message.Metadata, due time.Time) record {
 	r := record{
 		id:      msg.UUID,
@@ -31,7 +31,7 @@ func newRecord(msg *message.Message, metadata message.Metadata, due time.Time) r
 		due:     due,
 	}
 	if r.payload == nil {
-		r.payload = []byte{} // nil would be NULL
+		r.payload = []byte{} // nil would be stored as NULL
 	}
 	r.slot = slot.Of(r.id, r.key)
 	r.metadata = encode(metadata)
@@ -39,13 +39,13 @@ func newRecord(msg *message.Message, metadata message.Metadata, due time.Time) r
 	return r
 }
 
-// encode returns metadata as JSON, without keys that are only for the outbox and
-// keys that describe an earlier delivery.
+// encode returns metadata as JSON. It leaves out the keys that only the outbox reads,
+// and those that describe an earlier delivery.
 func encode(metadata message.Metadata) string {
-	kept := meta.Sent(metadata)
+	kept := meta.Stored(metadata)
 	if len(kept) == 0 {
 		return "{}"
 	}
-	text, _ := json.Marshal(kept) // strings cannot fail to encode
+	text, _ := json.Marshal(kept) // encoding strings cannot fail
 	return string(text)
 }

@@ -19,7 +19,7 @@ func with(key, value string) *message.Message {
 	return msg
 }
 
-// refusals returns invalid messages, with the field that the error must name.
+// refusals returns invalid messages. field is the field that the error must name.
 func refusals() map[string]struct {
 	topic string
 	msg   *message.Message
@@ -69,8 +69,10 @@ func refusals() map[string]struct {
 	}
 }
 
-// Trap 32. Metadata must not control the broker. Every refusal names its field.
+// Trap 32. Metadata must not control the broker. Every error names the field that was
+// refused.
 func TestInvalidMessageIsRefusedWithItsField(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o := newOutbox(t, config)
 		good := message.NewMessage("good", nil)
@@ -84,7 +86,7 @@ func TestInvalidMessageIsRefusedWithItsField(t *testing.T) {
 					require.Equal(t, c.field, field.Field)
 					require.Contains(t, refused.Error(), "outbox: message 0")
 					require.Less(t, len(refused.Error()), 500)
-					return events.Publish("t", good) // the transaction still works
+					return events.Publish("t", good) // the transaction can still be used
 				})
 				require.NoError(t, err)
 			})
@@ -94,6 +96,7 @@ func TestInvalidMessageIsRefusedWithItsField(t *testing.T) {
 }
 
 func TestLargestValidMessageIsStored(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		name := strings.Repeat("x", 255)
 		msg := message.NewMessage(name, make([]byte, 16<<20))
@@ -107,6 +110,7 @@ func TestLargestValidMessageIsStored(t *testing.T) {
 }
 
 func TestErrorNamesAllRefusalsOfACall(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		err := publish(t, db, newOutbox(t, config), "t",
 			message.NewMessage("fine", nil),
@@ -128,6 +132,7 @@ func TestErrorNamesAllRefusalsOfACall(t *testing.T) {
 }
 
 func TestErrorsQuoteNoContents(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		msg := with("password", "hunter2\x00")
 		msg.Payload = []byte("hunter2")
@@ -135,8 +140,8 @@ func TestErrorsQuoteNoContents(t *testing.T) {
 	})
 }
 
-// Trap 06. A publisher that uses its own connection would publish events of
-// transactions that roll back.
+// Trap 06. A publisher without a transaction refuses messages. If it used another
+// connection, it would publish events of transactions that roll back.
 func TestPublishWithoutATransactionIsRefused(t *testing.T) {
 	err := outbox.Publisher(nil).Publish("t", message.NewMessage("id", nil))
 	require.ErrorIs(t, err, outbox.ErrNoTransaction)
@@ -150,7 +155,8 @@ func TestConfigErrorNamesTheField(t *testing.T) {
 	require.ErrorContains(t, err, "Dialect")
 }
 
-// Trap 31. AMQP limits names to 255 bytes.
+// Trap 31. PostgreSQL truncates names that are longer than 63 bytes, so a long prefix
+// is refused.
 func TestLongNamesAreRefused(t *testing.T) {
 	_, err := outbox.New(outbox.Config{Schema: schema.Config{Prefix: strings.Repeat("p", 60)}})
 	require.ErrorContains(t, err, "Prefix")

@@ -16,7 +16,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// stored is a row of the outbox.
+// stored contains the columns of a row in the outbox.
 type stored struct {
 	position  int64
 	id, topic string
@@ -61,7 +61,7 @@ func newOutbox(t *testing.T, config schema.Config) *outbox.Outbox {
 	return o
 }
 
-// publish stores messages in a transaction of their own.
+// publish stores messages in a separate transaction.
 func publish(t *testing.T, db *sql.DB, o *outbox.Outbox, topic string, msgs ...*message.Message) error {
 	t.Helper()
 	return o.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
@@ -70,6 +70,7 @@ func publish(t *testing.T, db *sql.DB, o *outbox.Outbox, topic string, msgs ...*
 }
 
 func TestStoresMessagesInOrder(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		var msgs []*message.Message
 		for i := range 10 {
@@ -92,6 +93,7 @@ func TestStoresMessagesInOrder(t *testing.T) {
 
 // Trap 50. Payload, id and metadata are stored byte for byte.
 func TestEveryByteIsKept(t *testing.T) {
+	t.Parallel()
 	every := make([]byte, 256)
 	for i := range every {
 		every[i] = byte(i)
@@ -132,8 +134,9 @@ func TestEveryByteIsKept(t *testing.T) {
 }
 
 func TestMetadataBecomesColumns(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
-		keyed := &message.Message{UUID: "keyed"} // without metadata
+		keyed := &message.Message{UUID: "keyed"} // it has no metadata
 		outbox.SetOrderingKey(keyed, "customer-7")
 		outbox.SetTopic(keyed, "elsewhere")
 		outbox.SetTenant(keyed, "acme")
@@ -169,6 +172,7 @@ func TestMetadataBecomesColumns(t *testing.T) {
 }
 
 func TestSlotsAreSpreadByKey(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o := newOutbox(t, config)
 		var msgs []*message.Message
@@ -203,6 +207,7 @@ func TestSlotsAreSpreadByKey(t *testing.T) {
 }
 
 func TestSlotOfAKeyNeverChanges(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		require.NoError(t, publish(t, db, newOutbox(t, config), "t",
 			message.NewMessage("a", nil), message.NewMessage("order-42", nil), message.NewMessage("日本", nil)))

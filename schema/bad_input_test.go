@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Every accepted name is used in full and cannot end its quotes.
+// Every accepted name is used completely, and cannot end the quotes around it.
 func FuzzNames(f *testing.F) {
 	f.Add("postgres", "app", "once_")
 	f.Add("sqlite", "", "x")

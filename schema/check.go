@@ -10,21 +10,22 @@ import (
 )
 
 var (
-	// ErrMissing is the error for a database without the tables.
+	// ErrMissing reports that the database does not contain the tables.
 	ErrMissing = errors.New("the tables are missing")
 
-	// ErrOutdated is the error for tables that lack migrations of this code.
+	// ErrOutdated reports that the tables lack migrations that this code needs.
 	ErrOutdated = errors.New("the tables are older than this code")
 
-	// ErrNewer is the error for tables that a later version of this module has
-	// migrated, and that this code cannot work with.
+	// ErrNewer reports that a later version of this module has migrated the tables, and
+	// that this code cannot use them.
 	ErrNewer = errors.New("the tables are newer than this code")
 
-	// ErrLayout is the error for an inbox with another layout than Config.Inbox.
+	// ErrLayout reports that the inbox does not have the layout that Config.Inbox
+	// names.
 	ErrLayout = errors.New("the inbox has another layout")
 )
 
-// validateWith reports invalid fields and a nil db.
+// validateWith returns an error that names the invalid fields, and a nil db.
 func (c Config) validateWith(db querier) error {
 	if pool, ok := db.(*sql.DB); db == nil || ok && pool == nil {
 		return errors.Join(errors.New("schema: db is nil"), c.Validate())
@@ -37,14 +38,13 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Check returns nil if this code works with the tables. Otherwise its error says
-// what to do, and wraps [ErrMissing], [ErrOutdated], [ErrNewer], [ErrLayout],
-// [ErrDialect], [ErrEncoding] or the database's own error. For "permission denied"
-// see docs/roles.md. db is a *sql.DB, a *sql.Conn or a *sql.Tx. Check changes
-// nothing.
+// Check returns nil if this code can use the tables. Otherwise its error says what to
+// do, and wraps [ErrMissing], [ErrOutdated], [ErrNewer], [ErrLayout], [ErrDialect],
+// [ErrEncoding] or the database's own error. For "permission denied" see docs/roles.md.
+// db is a *sql.DB, a *sql.Conn or a *sql.Tx. Check changes nothing.
 //
-// Tables of a later version are accepted if their migration declares that code of
-// this version works with them, see docs/upgrading.md.
+// Check accepts tables of a later version if their migration declares that code of this
+// version can use them, see docs/upgrading.md.
 func Check(ctx context.Context, db querier, config Config) error {
 	if err := config.validateWith(db); err != nil {
 		return err
@@ -80,8 +80,9 @@ func Check(ctx context.Context, db querier, config Config) error {
 	return nil
 }
 
-// exists queries the catalogue, so that a missing table cannot be confused with
-// another error. The names contain no quotes, because they are validated.
+// exists looks for the tables in the database's catalogue, so that a missing table
+// cannot be confused with another error. The names were validated, so they contain no
+// quotes.
 func (c Config) exists(ctx context.Context, db querier) (bool, error) {
 	query := fmt.Sprintf(`SELECT to_regclass('%s') IS NOT NULL`, c.Table("migrations"))
 	if c.Dialect == SQLite {

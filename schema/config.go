@@ -17,47 +17,48 @@ const (
 	SQLite     Dialect = "sqlite"
 )
 
-// InboxLayout is the layout of the inbox in the database. It decides how expired
-// ids are deleted.
+// InboxLayout is how the inbox is stored in the database. It determines how expired ids
+// are deleted.
 type InboxLayout string
 
 const (
-	// Plain is one table. Expired ids are deleted row by row. It works with ids of
-	// any form.
+	// Plain is a single table. Expired ids are deleted row by row. It works with any
+	// ids.
 	Plain InboxLayout = "plain"
 
-	// ByDay is a table with one partition per day. It suits ids that begin with their
-	// time: UUIDs of version 7 in lower case, like those of outbox.NewID. An expired
-	// day is dropped at once. All other ids share one further partition, where
-	// expired ids are deleted row by row. PostgreSQL only.
+	// ByDay is a table with one partition for each day. It is made for ids that begin
+	// with their time: UUIDs of version 7 in lower case, such as those of outbox.NewID.
+	// When a day has expired, its partition is dropped. All other ids share one more
+	// partition, in which expired ids are deleted row by row. PostgreSQL only.
 	ByDay InboxLayout = "by_day"
 )
 
 const (
 	defaultPrefix = "once_"
 
-	// PostgreSQL truncates longer identifiers silently (NAMEDATALEN - 1), so two
-	// long prefixes would share their tables.
+	// maxIdentifier is the maximum length of a name in bytes (NAMEDATALEN - 1).
+	// PostgreSQL silently truncates longer names, so two long prefixes would share
+	// their tables.
 	maxIdentifier = 63
 )
 
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// Config names the tables and the kind of database. Use the same Config for all
-// packages that use one database. The zero value is PostgreSQL, the connection's
-// search path and the prefix "once_".
+// Config names the tables and the kind of database. Use the same Config in all packages
+// that use one database. The zero value means PostgreSQL, the connection's search path,
+// and the prefix "once_".
 type Config struct {
 	// Dialect is the kind of database. Defaults to PostgreSQL.
 	Dialect Dialect
 
-	// Schema is the PostgreSQL schema that holds the tables; it must be empty
-	// for SQLite. Letters, digits and underscores, at most 63 bytes. Defaults
-	// to the first schema of the connection's search path.
+	// Schema is the PostgreSQL schema that contains the tables. It may contain letters,
+	// digits and underscores, and has at most 63 bytes. It must be empty for SQLite.
+	// Defaults to the first schema of the connection's search path.
 	Schema string
 
-	// Prefix begins the name of every table and index. Letters, digits and
-	// underscores; together with the longest name at most 63 bytes. Defaults to
-	// "once_".
+	// Prefix is the beginning of the name of every table and index. It may contain
+	// letters, digits and underscores. Together with the longest name it has at most 63
+	// bytes. Defaults to "once_".
 	Prefix string
 
 	// Inbox is the layout of the inbox. [Up] converts a plain inbox with its ids to
@@ -65,7 +66,7 @@ type Config struct {
 	Inbox InboxLayout
 }
 
-// WithDefaults returns c with defaults in place of empty fields.
+// WithDefaults returns c with default values in its empty fields.
 func (c Config) WithDefaults() Config {
 	c.Dialect = cmp.Or(c.Dialect, PostgreSQL)
 	c.Prefix = cmp.Or(c.Prefix, defaultPrefix)
@@ -107,7 +108,7 @@ func (c Config) Validate() error {
 }
 
 // Table returns the quoted name of one of the module's tables, for example
-// `"once_outbox"` for "outbox". It is qualified with Schema, if that is set.
+// `"once_outbox"` for "outbox". If Schema is set, the name includes it.
 func (c Config) Table(name string) string {
 	c = c.WithDefaults()
 	quoted := `"` + c.Prefix + name + `"`
@@ -117,8 +118,8 @@ func (c Config) Table(name string) string {
 	return quoted
 }
 
-// index returns the quoted name of an index, without a schema: an index is always
-// in the schema of its table, and CREATE INDEX accepts no qualified name.
+// index returns the quoted name of an index. It does not include the schema, because
+// CREATE INDEX does not accept it: an index is always in the schema of its table.
 func (c Config) index(name string) string {
 	return `"` + c.WithDefaults().Prefix + name + `"`
 }

@@ -10,27 +10,28 @@ import (
 )
 
 var (
-	// ErrDialect is the error for a database of another kind than Config.Dialect.
+	// ErrDialect reports that the database is not of the kind that Config.Dialect
+	// names.
 	ErrDialect = errors.New("the database is not of the kind that Dialect names")
 
-	// ErrEncoding is the error for a database, or a connection to it, with another
-	// encoding than UTF-8. It cannot store every message id, key and error text.
+	// ErrEncoding reports that the database, or the connection to it, does not use
+	// UTF-8. Then it cannot store every message id, key and error text.
 	ErrEncoding = errors.New("the database is not in UTF-8")
 )
 
-// checkDatabase returns an error for a database that cannot hold the tables.
+// checkDatabase returns an error if the database cannot hold the tables.
 func (c Config) checkDatabase(ctx context.Context, db querier) error {
 	if err := c.checkDialect(ctx, db); err != nil {
 		return err
 	}
-	if c.Dialect == SQLite { // SQLite stores all of Unicode in any of its encodings
+	if c.Dialect == SQLite { // every encoding of SQLite can store all of Unicode
 		return nil
 	}
 	return checkUTF8(ctx, db)
 }
 
-// checkDialect asks the database for its version. The kinds differ in the name of
-// the version function or in its result.
+// checkDialect asks the database for its version. The kinds of databases differ in the
+// name of the function that returns it, or in its result.
 func (c Config) checkDialect(ctx context.Context, db querier) error {
 	if c.Dialect == SQLite {
 		_, err := versionOf(ctx, db, "sqlite_version")
@@ -40,7 +41,7 @@ func (c Config) checkDialect(ctx context.Context, db querier) error {
 		if version, other := versionOf(ctx, db, "version"); other == nil {
 			return c.dialectError(version)
 		}
-		if strings.Contains(err.Error(), "sqlite_version") { // in a transaction PostgreSQL refuses every query after an error
+		if strings.Contains(err.Error(), "sqlite_version") { // in a transaction, PostgreSQL refuses every query after an error
 			return c.dialectError("not SQLite")
 		}
 		return err
@@ -63,9 +64,9 @@ func versionOf(ctx context.Context, db querier, function string) (version string
 	return version, dsn.Hide(err)
 }
 
-// isMySQL reports whether a version belongs to MySQL, MariaDB or a derivative:
-// these versions begin with a digit. Versions of PostgreSQL and its derivatives
-// begin with a name.
+// isMySQL reports whether a version belongs to MySQL, MariaDB or a derivative. These
+// versions begin with a digit. Versions of PostgreSQL and its derivatives begin with a
+// name.
 func isMySQL(version string) bool { return version != "" && version[0] >= '0' && version[0] <= '9' }
 
 func (c Config) dialectError(version string) error {
@@ -85,8 +86,8 @@ func (c Config) dialectError(version string) error {
 	return fmt.Errorf("%w: Dialect is %q, the database is %s: %s", ErrDialect, c.Dialect, version, remedy)
 }
 
-// checkUTF8 checks the encoding of the database and of the connection. With another
-// client encoding the server would convert a driver's UTF-8 text to something else.
+// checkUTF8 checks the encodings of the database and of the connection. With another
+// client encoding, the server would convert the driver's UTF-8 texts to something else.
 func checkUTF8(ctx context.Context, db querier) error {
 	var name, server, client string
 	err := db.QueryRowContext(ctx, `SELECT current_database(), current_setting('server_encoding'), current_setting('client_encoding')`).

@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// answers is a database with one function, which returns its version.
+// answers simulates a database that knows only one function, which returns its version.
 type answers struct{ function, version string }
 
 func (a answers) Connect(context.Context) (driver.Conn, error) { return a, nil }
@@ -50,6 +50,7 @@ func (a *answer) Next(to []driver.Value) error {
 }
 
 func TestDatabaseOfAnotherKindIsRefused(t *testing.T) {
+	t.Parallel()
 	const begins = "the database is not of the kind that Dialect names: "
 	for name, test := range map[string]struct {
 		db     *sql.DB
@@ -95,8 +96,9 @@ func TestDatabaseOfAnotherKindIsRefused(t *testing.T) {
 	}
 }
 
-// Their version texts begin with a name.
+// Derivatives of PostgreSQL are accepted, because their versions begin with a name.
 func TestDerivativesOfPostgreSQLAreAccepted(t *testing.T) {
+	t.Parallel()
 	for _, version := range []string{"PostgreSQL 11.2-YB-2.25", "PostgreSQL 16.2 (EnterpriseDB)", "CockroachDB CCL v24"} {
 		err := schema.Check(t.Context(), answering(t, answers{"version", version}), schema.Config{})
 		if err == nil || errors.Is(err, schema.ErrDialect) {
@@ -105,8 +107,10 @@ func TestDerivativesOfPostgreSQLAreAccepted(t *testing.T) {
 	}
 }
 
-// In a transaction PostgreSQL refuses every query after the first error.
+// A database of another kind is also refused in a transaction, in which PostgreSQL
+// refuses every query after the first error.
 func TestDatabaseOfAnotherKindIsRefusedInTransaction(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		other := map[string]schema.Dialect{"postgres": schema.SQLite, "sqlite": schema.PostgreSQL}[db.Dialect]
 		tx, err := db.BeginTx(t.Context(), nil)
@@ -120,9 +124,10 @@ func TestDatabaseOfAnotherKindIsRefusedInTransaction(t *testing.T) {
 	})
 }
 
-// Trap 86: a database that cannot store every text would refuse or change a
-// text some day.
+// Trap 86: a database that cannot store every text is refused. Otherwise it would
+// refuse or change a text later.
 func TestDatabaseWithOtherEncodingIsRefused(t *testing.T) {
+	t.Parallel()
 	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
 		t.Run(encoding, func(t *testing.T) {
 			db := testkit.PostgresIn(t, encoding)
@@ -140,8 +145,9 @@ func TestDatabaseWithOtherEncodingIsRefused(t *testing.T) {
 	}
 }
 
-// SQLite converts between its encodings.
+// SQLite in UTF-16 is accepted, because SQLite converts between its encodings.
 func TestSQLiteInUTF16IsAccepted(t *testing.T) {
+	t.Parallel()
 	db := testkit.SQLite(t)
 	db.SetMaxOpenConns(1)
 	if _, err := db.ExecContext(t.Context(), `PRAGMA encoding = 'UTF-16'`); err != nil {

@@ -1,12 +1,12 @@
 // Package schema manages the tables of this module: their names, their numbered
-// migrations for PostgreSQL and SQLite, and a check that a database has the
-// version that this code needs.
+// migrations for PostgreSQL and SQLite, and a check that a database has the version
+// that this code needs.
 //
-// Call [Up] once when your service starts; any number of processes may do so at
-// the same time. Or copy the text of [SQL] into your own migration tool, and call
-// [Check] at the start instead.
+// Call [Up] when your service starts. Several processes may do so at the same time. Or
+// copy the text of [SQL] into your own migration tool, and call [Check] at the start
+// instead.
 //
 // To read the code, start with config.go (names) and migrations.go, then up.go,
 // layout.go (the inbox by day), check.go and database.go (the kind of database).
-// roles.go, rights.go and durability.go stand alone.
+// roles.go, rights.go and durability.go can be read in any order.
 package schema

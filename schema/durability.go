@@ -8,19 +8,18 @@ import (
 	"github.com/watermill-once/once/internal/dsn"
 )
 
-// ErrNotDurable is the error for a database that may lose commits in a crash.
+// ErrNotDurable reports that the database may lose commits in a crash.
 var ErrNotDurable = errors.New("the database may lose commits in a crash")
 
-// Durability returns nil if commits through db survive a crash of the database
-// server. Otherwise it returns an error that wraps [ErrNotDurable] and says which
-// setting to change, or the database's own error. Use it for a warning at the start
-// of a service. db is a *sql.DB, a *sql.Conn or a *sql.Tx. Durability changes
-// nothing.
+// Durability returns nil if commits through db survive a crash of the database server.
+// Otherwise it returns an error that wraps [ErrNotDurable] and says which setting to
+// change, or the database's own error. Use it for a warning when a service starts. db
+// is a *sql.DB, a *sql.Conn or a *sql.Tx. Durability changes nothing.
 //
 // A message is acked after its commit, and an event is deleted after it was sent. If
-// the commit is lost after that, its effect is lost, and nothing repeats it.
-// Durability checks PostgreSQL's synchronous_commit and fsync, and whether outbox,
-// inbox or parked messages are in unlogged tables. In SQLite it checks PRAGMA
+// the commit is lost after that, its effect is lost, and nothing repeats it. For
+// PostgreSQL, Durability checks synchronous_commit and fsync, and whether the outbox,
+// the inbox or the parked messages are in unlogged tables. For SQLite it checks PRAGMA
 // synchronous.
 func Durability(ctx context.Context, db querier, config Config) error {
 	if err := config.validateWith(db); err != nil {

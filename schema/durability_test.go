@@ -8,15 +8,16 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Trap 91: a message that is acked after a commit is lost if a crash undoes the
-// commit.
+// Trap 91: Durability names each setting with which a crash can undo a commit. A
+// message that was acked after such a commit would be lost.
 func TestDurabilityNamesSettingThatLosesCommits(t *testing.T) {
+	t.Parallel()
 	const begins = "schema: the database may lose commits in a crash: "
 	private := testkit.PrivatePostgres(t, "fsync=off")
 	for name, test := range map[string]struct {
 		db        testkit.Database
 		statement string
-		want      string // "" for a nil error
+		want      string // "" if no error is expected
 	}{
 		"PostgreSQL":        {db: testkit.Postgres(t)},
 		"PostgreSQL, local": {db: testkit.Postgres(t), statement: `SET synchronous_commit = local`},
@@ -41,7 +42,7 @@ func TestDurabilityNamesSettingThatLosesCommits(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			test.db.SetMaxOpenConns(1) // so that the setting applies to every query
+			test.db.SetMaxOpenConns(1) // so that the setting applies to all queries
 			test.db.SetConnMaxIdleTime(0)
 			config := configFor(test.db)
 			if err := schema.Up(t.Context(), test.db.DB, config); err != nil {

@@ -7,8 +7,10 @@ import (
 	"fmt"
 )
 
-// byDay converts a plain inbox into an inbox with one partition per day.
+// byDay is the SQL that converts a plain inbox into an inbox with one partition for
+// each day.
 //
+//go:embed layouts/inbox_by_day.sql
 //go:embed layouts/inbox_by_day.sql
 var byDay string
 
@@ -35,8 +37,8 @@ func (c Config) layoutError(layout InboxLayout) error {
 	return fmt.Errorf("%w: %s has no partitions by day: run schema.Up, or apply the end of schema.SQL", ErrLayout, c.Table("inbox"))
 }
 
-// layOut converts the inbox to the configured layout. It does not change tables
-// that are newer than this code.
+// layOut converts the inbox to the configured layout. It does not change tables that
+// are newer than this code.
 func (c Config) layOut(ctx context.Context, conn *sql.Conn, newer bool) error {
 	layout, err := c.layout(ctx, conn)
 	switch {

@@ -13,6 +13,7 @@ import (
 var byDay = schema.Config{Inbox: schema.ByDay}
 
 func TestUpConvertsPlainInboxToByDay(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
 		t.Fatal(err)
@@ -32,7 +33,7 @@ func TestUpConvertsPlainInboxToByDay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := func() (n int) { // the file with the rows: unchanged if the rows were not copied
+	file := func() (n int) { // returns the file that contains the rows; it stays the same if the rows were not copied
 		t.Helper()
 		err := db.QueryRowContext(t.Context(), `
 			SELECT max(pg_relation_filenode(oid)::bigint) FROM pg_class WHERE relname IN ('once_inbox', 'once_inbox_default')`).Scan(&n)
@@ -70,7 +71,7 @@ func TestUpConvertsPlainInboxToByDay(t *testing.T) {
 		}
 	}
 
-	// The conversion back to Plain, see docs/choosing.md.
+	// This is the conversion back to Plain that docs/choosing.md describes.
 	if err := exec(`
 		BEGIN;
 		ALTER TABLE once_inbox RENAME TO once_inbox_days;
@@ -91,6 +92,7 @@ func TestUpConvertsPlainInboxToByDay(t *testing.T) {
 }
 
 func TestSQLByDayEqualsUp(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	config := schema.Config{Prefix: "mine_", Inbox: schema.ByDay}
 	text, err := schema.SQL(config)
@@ -108,9 +110,10 @@ func TestSQLByDayEqualsUp(t *testing.T) {
 	}
 }
 
-// Up does not wait for a long transaction on the inbox: all later transactions
-// would wait too.
+// Up does not wait while a long transaction uses the inbox, because all later
+// transactions would then wait, too.
 func TestInboxIsNotConvertedWhileInUse(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
 		t.Fatal(err)
@@ -135,6 +138,7 @@ func TestInboxIsNotConvertedWhileInUse(t *testing.T) {
 }
 
 func TestTrap30ManyProcessesConvertOneInbox(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	config := schema.Config{Schema: "many", Inbox: schema.ByDay}
 	var all sync.WaitGroup

@@ -13,8 +13,8 @@ import (
 //go:embed postgres/[0-9]*.sql sqlite/[0-9]*.sql
 var files embed.FS
 
-// migration is one numbered step. A released step is never edited; each change is
-// a new step.
+// migration is one numbered step. A step that was released is never edited; each change
+// is a new step.
 type migration struct {
 	version int
 	name    string
@@ -30,8 +30,8 @@ type migration struct {
 
 var compatibleFrom = regexp.MustCompile(`(?m)^-- compatible_from: ([1-9][0-9]*)$`)
 
-// migrations returns the steps of a dialect in order. It panics if a file is wrong:
-// the files are part of the binary, so that is a bug of this package.
+// migrations returns the steps of a dialect in order. It panics if a file is invalid.
+// The files are part of the binary, so this would be a mistake in this package.
 func migrations(dialect Dialect) []migration {
 	entries, err := fs.ReadDir(files, string(dialect))
 	if err != nil {
@@ -50,7 +50,7 @@ func migrations(dialect Dialect) []migration {
 		}
 		step := migration{version: version, name: name, text: string(text), compatibleFrom: version}
 		if match := compatibleFrom.FindSubmatch(text); match != nil {
-			step.compatibleFrom, _ = strconv.Atoi(string(match[1])) // the pattern has digits only
+			step.compatibleFrom, _ = strconv.Atoi(string(match[1])) // the pattern matches only digits
 		}
 		if step.compatibleFrom > version {
 			panic("schema: migration compatible from a later version: " + entry.Name())
@@ -63,10 +63,10 @@ func migrations(dialect Dialect) []migration {
 // Version returns the schema version that this code needs.
 func Version() int { return len(migrations(PostgreSQL)) }
 
-// SQL returns the text of all migrations for your own migration tool. Apply it in
-// one transaction. It records its versions, so that [Check] and a later [Up] know
-// which migrations were applied. If Config.Inbox is ByDay, the text ends with the
-// conversion of the inbox; you can also apply that part to a plain inbox later.
+// SQL returns the text of all migrations, for your own migration tool. Apply it in one
+// transaction. It records its versions, so that [Check] and a later [Up] know which
+// migrations were applied. If Config.Inbox is ByDay, the text ends with the conversion
+// of the inbox. You can also apply that part to a plain inbox later.
 func SQL(config Config) (string, error) {
 	text, err := SQLFrom(config, 0)
 	if err == nil && config.Inbox == ByDay {
@@ -75,10 +75,10 @@ func SQL(config Config) (string, error) {
 	return text, err
 }
 
-// SQLFrom returns the text of the migrations after version, for your own migration
-// tool that has applied [SQL] of an earlier release. Apply it in one transaction. The
-// statements fail on tables of another version. The text is empty if version is the
-// latest. SQLFrom fails for a version that this code does not know.
+// SQLFrom returns the text of the migrations after version. Use it if your own
+// migration tool has applied [SQL] of an earlier release. Apply the text in one
+// transaction. Its statements fail on tables of another version. The text is empty if
+// version is the latest. SQLFrom fails if this code does not know version.
 func SQLFrom(config Config, version int) (string, error) {
 	if err := config.Validate(); err != nil {
 		return "", err
@@ -99,9 +99,9 @@ func SQLFrom(config Config, version int) (string, error) {
 
 const createVersions = `CREATE TABLE IF NOT EXISTS {migrations} (version integer PRIMARY KEY, compatible_from integer NOT NULL)`
 
-// record returns the statement that records a step. It fails if the step was applied
-// before (the primary key), or if the previous step was not (NULL in
-// compatible_from).
+// record returns the statement that records a step. The statement fails if the step was
+// applied before (because of the primary key), or if the previous step was not applied
+// (because compatible_from would be NULL).
 func (c Config) record(m migration) string {
 	table, from := c.Table("migrations"), strconv.Itoa(m.compatibleFrom)
 	if m.version > 1 {
@@ -110,10 +110,10 @@ func (c Config) record(m migration) string {
 	return fmt.Sprintf(`INSERT INTO %s (version, compatible_from) VALUES (%d, %s)`, table, m.version, from)
 }
 
-// versions are the recorded versions of the tables in a database.
+// versions contains the recorded versions of the tables in a database.
 type versions struct {
 	version        int // 0 if nothing was applied
-	compatibleFrom int // oldest version of the code that works with the tables
+	compatibleFrom int // oldest version of the code that can use the tables
 }
 
 func (c Config) current(ctx context.Context, q querier) (v versions, err error) {
@@ -125,8 +125,8 @@ func (c Config) current(ctx context.Context, q querier) (v versions, err error) 
 	return v, nil
 }
 
-// compatible reports whether this code works with tables of the same or a later
-// version.
+// compatible reports whether this code can use the tables. They must not be older than
+// this code.
 func (v versions) compatible() bool { return v.compatibleFrom <= Version() }
 
 func (v versions) newerError() error {

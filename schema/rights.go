@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/dsn"
 )
 
-// ErrRights is the error for a database user without the necessary rights.
+// ErrRights reports that the database user lacks rights that it needs.
 var ErrRights = errors.New("the database user lacks rights")
 
 var (
@@ -22,7 +22,7 @@ var (
 // right is a right that [Roles] grants.
 type right struct {
 	privilege string
-	table     string // a table or a sequence, without the prefix
+	table     string // name of a table or a sequence, without the prefix
 	columns   []string
 	sequence  bool
 }
@@ -47,12 +47,13 @@ func rightsOf(part string) (all []right) {
 	return all
 }
 
-// CheckRights returns nil if the user of db has the rights that [Roles] grants to
-// part ("producer", "forwarder", "consumer", "operator" or "watcher"). It checks the
-// given tables, named without the prefix, or all tables of part if none is given.
-// Otherwise its error wraps [ErrRights] and names every missing right, or is the
-// database's own error. Call CheckRights after [Check], because it fails if a table
-// is missing. For SQLite, which has no rights, it returns nil.
+// CheckRights returns nil if the user of db has the rights that [Roles] grants to part
+// ("producer", "forwarder", "consumer", "operator" or "watcher"). tables limits the
+// check to these tables, which are named without the prefix. If it is empty,
+// CheckRights checks all tables of part. Otherwise its error names every missing right
+// and wraps [ErrRights], or is the database's own error. Call CheckRights after
+// [Check], because it fails if a table is missing. For SQLite, which has no rights, it
+// returns nil.
 func CheckRights(ctx context.Context, db querier, config Config, part string, tables ...string) error {
 	if err := config.validateWith(db); err != nil {
 		return err
@@ -88,9 +89,9 @@ func CheckRights(ctx context.Context, db querier, config Config, part string, ta
 	return nil
 }
 
-// rows returns the rows of the query that check one right: one row per column if the
-// right is granted by column. The names contain no quotes, because they are
-// validated.
+// rows returns the rows of the query that checks rights, for one right. If the right is
+// granted by column, there is a row for each column. The names were validated, so they
+// contain no quotes.
 func (c Config) rows(r right, n int) (rows []string) {
 	what, table := r.privilege+" on "+strings.ReplaceAll(c.Table(r.table), `"`, ""), c.Table(r.table)
 	row := func(granted string) string { return fmt.Sprintf(`(%d, '%s', %s)`, n, what, granted) }

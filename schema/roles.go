@@ -11,23 +11,23 @@ import (
 //go:embed postgres/roles.sql
 var roles string
 
-// longestRole is the longest role name without a prefix.
+// longestRole is the longest name of a role without its prefix.
 const longestRole = "forwarder"
 
 var rolePlaceholder = regexp.MustCompile(`\{role ([a-z]+)\}`)
 
 // Roles returns the SQL that creates PostgreSQL roles for the parts of a service:
 // producer, forwarder, consumer, operator and watcher. It grants each role only the
-// rights that the part needs. The roles cannot log in; make your logins members of
+// rights that the part needs. The roles cannot log in; make your login roles members of
 // them. docs/roles.md lists the rights.
 //
-// Run the SQL as the owner of the tables, after [Up] or [SQL] and again after every
-// later migration. You may repeat it; it revokes all other rights of the roles. The
+// Run the SQL as the owner of the tables: after [Up] or [SQL], and again after every
+// later migration. You may repeat it. It revokes all other rights of the roles. The
 // owner needs the right to create roles, unless the roles exist.
 //
-// prefix begins the names of the roles. All databases of a server share their roles,
-// so services that do not trust each other need different prefixes. Letters, digits
-// and underscores. Defaults to config's Prefix.
+// prefix is the beginning of the names of the roles. It may contain letters, digits and
+// underscores. All databases of a server share their roles, so services that do not
+// trust each other need different prefixes. Defaults to config's Prefix.
 func Roles(config Config, prefix string) (string, error) {
 	config = config.WithDefaults()
 	prefix = cmp.Or(prefix, config.Prefix)

@@ -10,25 +10,25 @@ import (
 	"github.com/watermill-once/once/internal/dsn"
 )
 
-// Up migrates the tables to [Version]. Any number of processes may call it at the
-// same time: one migrates, and the others wait and find nothing to do. Up applies
-// all missing migrations in one transaction, or none. Call it as the owner of the
-// tables; other users get PostgreSQL's "permission denied" and should call [Check]
-// instead, see docs/roles.md.
+// Up migrates the tables to [Version]. Several processes may call it at the same time:
+// one migrates, and the others wait and then find nothing to do. Up applies all missing
+// migrations in one transaction, or none. Call it as the owner of the tables. Other
+// users get PostgreSQL's "permission denied", and should call [Check] instead, see
+// docs/roles.md.
 //
-// Up creates a missing PostgreSQL schema. It does not change tables that are newer
-// than this code, and fails with [ErrNewer] if this code cannot work with them. It
-// converts a plain inbox if Config.Inbox is ByDay; for the other direction it fails
-// with [ErrLayout]. It fails with [ErrDialect] for a database of another kind, and
-// with [ErrEncoding] for a database that is not in UTF-8.
+// Up creates the PostgreSQL schema if it is missing. It does not change tables that are
+// newer than this code, and fails with [ErrNewer] if this code cannot use them. It
+// converts a plain inbox if Config.Inbox is ByDay. For the other direction it fails
+// with [ErrLayout]. It fails with [ErrDialect] for a database of another kind, and with
+// [ErrEncoding] for a database that does not use UTF-8.
 func Up(ctx context.Context, db *sql.DB, config Config) error {
 	if err := config.validateWith(db); err != nil {
 		return err
 	}
 	config = config.WithDefaults()
 
-	// A dedicated connection, because SQLite must begin with the write lock, and
-	// sql.Tx leaves that to the data source name.
+	// A dedicated connection is needed, because SQLite must begin the transaction with
+	// the write lock, and with sql.Tx this depends on the data source name.
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("schema: connect: %w", dsn.Hide(err))
@@ -45,7 +45,7 @@ func upOn(ctx context.Context, conn *sql.Conn, config Config) (err error) {
 		return err
 	}
 	// After the wait for the lock, the transaction must see the migrations of other
-	// processes. A stricter default isolation would hide them.
+	// processes. A stricter isolation level would hide them.
 	begin := "BEGIN ISOLATION LEVEL READ COMMITTED"
 	if config.Dialect == SQLite {
 		begin = "BEGIN IMMEDIATE"
@@ -91,7 +91,7 @@ func upOn(ctx context.Context, conn *sql.Conn, config Config) (err error) {
 	return err
 }
 
-// setBusyTimeout makes the connection wait for other writers. restore resets it,
+// setBusyTimeout makes the connection wait for other writers. restore undoes this,
 // because the connection returns to the caller's pool.
 func setBusyTimeout(ctx context.Context, conn *sql.Conn) (restore func(), err error) {
 	var before int
@@ -101,14 +101,14 @@ func setBusyTimeout(ctx context.Context, conn *sql.Conn) (restore func(), err er
 	if _, err := conn.ExecContext(ctx, "PRAGMA busy_timeout = 30000"); err != nil {
 		return nil, err
 	}
-	return func() { // it fails only if the connection is broken
+	return func() { // fails only if the connection is broken
 		_, _ = conn.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf("PRAGMA busy_timeout = %d", before))
 	}, nil
 }
 
-// prepare takes the lock that makes concurrent callers wait, and creates the table
-// of versions. `IF NOT EXISTS` alone does not suffice: concurrent callers still
-// collide in PostgreSQL's catalogue.
+// prepare takes the lock that makes concurrent callers wait, and creates the table of
+// versions. `IF NOT EXISTS` is not enough, because concurrent callers still collide in
+// PostgreSQL's catalogue.
 func (c Config) prepare(ctx context.Context, conn *sql.Conn) error {
 	if c.Dialect == PostgreSQL {
 		lock := fnv.New64a()
@@ -126,15 +126,15 @@ func (c Config) prepare(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// createSchema creates the configured schema if it is missing. It looks first,
-// because CREATE SCHEMA IF NOT EXISTS requires the right to create schemas even if
-// the schema exists.
+// createSchema creates the configured schema if it is missing. It checks this first,
+// because CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if the
+// schema exists.
 func (c Config) createSchema(ctx context.Context, conn *sql.Conn) error {
 	if c.Schema == "" {
 		return nil
 	}
 	var exists bool
-	query := fmt.Sprintf("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = '%s')", c.Schema) // validated, so it contains no quotes
+	query := fmt.Sprintf("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = '%s')", c.Schema) // validated: it contains no quotes
 	if err := conn.QueryRowContext(ctx, query).Scan(&exists); err != nil {
 		return fmt.Errorf("look for schema %q: %w", c.Schema, err)
 	}

@@ -2,13 +2,13 @@ package dialect
 
 import "context"
 
-// Check is a statement that fails if the current transaction is not the transaction
-// that was begun: a handler may have ended it with a statement, and begun another.
+// Check is a statement that fails if the current transaction is not the one that was
+// begun. A handler may have ended it with a statement, and begun another one.
 type Check struct {
 	SQL string
 
-	// Mark is the statement that marks the transaction for SQL, or "" if no separate
-	// statement is needed.
+	// Mark is a statement that marks the transaction, so that SQL can recognise it. It
+	// is "" if no separate statement is needed.
 	Mark string
 
 	// Sent says that the driver sends SQL together with COMMIT, see package lazytx.
@@ -17,8 +17,7 @@ type Check struct {
 
 type checkKey struct{}
 
-// WithCheck passes a check to the driver of the transaction that is begun with the
-// returned context.
+// WithCheck returns a context for a transaction that passes a check to the driver.
 func WithCheck(ctx context.Context, c *Check) context.Context {
 	return context.WithValue(ctx, checkKey{}, c)
 }

@@ -6,24 +6,24 @@ import (
 )
 
 // Churn detects a pool that closes most connections after each use. By default
-// database/sql keeps two idle connections only. Most transactions then wait until the
+// database/sql keeps only two idle connections. Most transactions then wait until the
 // server has started a process for a new connection.
 type Churn struct {
 	uses     atomic.Int64
-	closed   atomic.Int64 // connections that the pool had closed at the last look
+	closed   atomic.Int64 // number of connections that the pool had closed at the last check
 	reported atomic.Bool
 }
 
-// Churn looks at the pool every lookEvery transactions. It reports a pool that has
-// closed closedLimit connections since the last look; a short burst of the service
-// closes fewer.
+// Churn checks the pool every lookEvery transactions. It reports a pool that has closed
+// closedLimit connections since the last check. A short burst of the service closes
+// fewer.
 const (
 	lookEvery   = 500
 	closedLimit = lookEvery / 5
 )
 
 // Used counts a transaction. It returns true if the pool has closed many connections
-// lately, but only once.
+// recently. It returns true only once.
 func (c *Churn) Used(db *sql.DB) bool {
 	n := c.uses.Add(1)
 	if n%lookEvery != 1 {

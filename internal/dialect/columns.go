@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Columns returns an item for FROM: a table c whose columns are the lists in $1,
-// $2 and so on, see [Dialect.List] and [Dialect.Strings]. Each column is a name
-// and a PostgreSQL type, such as "id bigint".
+// Columns returns an item for the FROM clause of a query: a table named c. Its columns
+// are the lists in $1, $2 and so on, see [Dialect.List] and [Dialect.Strings]. Each
+// argument is the name of a column and its PostgreSQL type, such as "id bigint".
 func (d Dialect) Columns(columns ...string) string {
 	var values, names []string
 	for i, column := range columns {

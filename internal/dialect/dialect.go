@@ -42,6 +42,7 @@ var (
 //
 //	{outbox}           the quoted name of the table
 //	{now}              the time of the database's clock
+//	{clock}            {now} as whole milliseconds since 1970
 //	{after $1}         {now} plus $1 milliseconds
 //	{millis due_at}    a time as whole milliseconds since 1970, within the years 1 to 9999
 //	{from_millis $1}   the time of such milliseconds; NULL stays NULL
@@ -67,8 +68,8 @@ func (d Dialect) SQL(query string) string {
 // {millis} limits times to the range that Go and JSON support. A row with another time,
 // or with infinity, must not make its table unreadable.
 const (
-	firstMilli = -62_135_596_800_000 // start of year 1
-	lastMilli  = 253_402_214_400_000 // start of the last day of year 9999
+	firstMilli = -62_135_596_800_000 // beginning of the year 1
+	lastMilli  = 253_402_214_400_000 // beginning of the last day of the year 9999
 )
 
 const sqliteNow = "CAST(unixepoch('subsec') * 1000 AS INTEGER)"
@@ -80,6 +81,11 @@ func (d Dialect) expand(name string, args []string) string {
 			return sqliteNow
 		}
 		return "now()"
+	case "clock":
+		if d.SQLite() {
+			return sqliteNow
+		}
+		return d.expand("millis", []string{"now()"})
 	case "after":
 		if d.SQLite() {
 			return fmt.Sprintf("(%s + %s)", sqliteNow, args[0])
@@ -100,12 +106,12 @@ func (d Dialect) expand(name string, args []string) string {
 		if d.SQLite() {
 			return fmt.Sprintf("(SELECT value FROM json_each(%s))", args[0])
 		}
-		return fmt.Sprintf("(SELECT unnest(%s::text::%s[]))", args[0], args[1])
+		return fmt.Sprintf("(SELECT unnest(%s::text::%s[]))", args[0], args[1]) //nolint:gosec // "list" and "among" have two arguments
 	case "among":
 		if d.SQLite() {
 			return fmt.Sprintf("IN (SELECT value FROM json_each(%s))", args[0])
 		}
-		return fmt.Sprintf("= ANY (%s::text::%s[])", args[0], args[1])
+		return fmt.Sprintf("= ANY (%s::text::%s[])", args[0], args[1]) //nolint:gosec // "list" and "among" have two arguments
 	case "for_update":
 		if d.SQLite() { // has one writer at a time
 			return ""

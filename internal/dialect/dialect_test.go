@@ -112,8 +112,8 @@ func TestRefusedCommitIsNotUnknown(t *testing.T) {
 	}
 }
 
-// The driver's error has no code. This test fails if a new version of the
-// driver changes the text.
+// A commit of a failed transaction is not unknown. The driver's error for it has no
+// code, so this test fails if a new version of the driver changes the text.
 func TestCommitOfFailedTransactionIsNotUnknown(t *testing.T) {
 	db := testkit.Postgres(t)
 	d := newDialect(t, db)
@@ -128,7 +128,8 @@ func TestCommitOfFailedTransactionIsNotUnknown(t *testing.T) {
 	}
 }
 
-// A read never has an unknown outcome.
+// If the connection is lost during the commit, the outcome is unknown. This does not
+// apply to a read.
 func TestCommitWithLostConnectionIsUnknown(t *testing.T) {
 	db := testkit.Postgres(t)
 	d := newDialect(t, db)
@@ -150,7 +151,8 @@ func TestCommitWithLostConnectionIsUnknown(t *testing.T) {
 	}
 }
 
-// After a restart of the server every pooled connection is dead.
+// After a restart of the server every idle connection of the pool is dead. Begin skips
+// them.
 func TestBeginSkipsDeadConnections(t *testing.T) {
 	db := testkit.Postgres(t)
 	d := newDialect(t, db)
@@ -199,8 +201,8 @@ func exec(t *testing.T, db testkit.Database, query string, args ...any) {
 	}
 }
 
-// Write must see the changes of other transactions, whatever the default of the
-// database. InTx runs work of the user and keeps the default.
+// Write must see the changes of other transactions, whatever the default isolation
+// level is. InTx runs work of the user, and keeps the default.
 func TestWriteUsesReadCommittedAndInTxTheDefault(t *testing.T) {
 	db := testkit.Postgres(t)
 	d := newDialect(t, db)

@@ -11,8 +11,8 @@ import (
 )
 
 // LogDurability logs an error if the database may lose commits in a crash, see
-// [schema.Durability]. Call it at the start, when the database is reachable. It ignores
-// other errors, because the next query returns them too.
+// [schema.Durability]. Call it at the start, when the database can be reached. It
+// ignores other errors, because the next query returns them, too.
 func (d Dialect) LogDurability(ctx context.Context, db *sql.DB, logger watermill.LoggerAdapter) {
 	if err := schema.Durability(ctx, db, d.config); errors.Is(err, schema.ErrNotDurable) {
 		logger.Error("The database may lose what was acknowledged", err, nil)

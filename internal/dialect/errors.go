@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// The package imports no driver, so it identifies their errors by methods. Errors of
-// lib/pq and pgx have SQLState, and errors of modernc's SQLite have Code.
+// The package imports no driver, so it recognises the errors of drivers by their
+// methods. Errors of lib/pq and pgx have SQLState, and errors of modernc's SQLite have
+// Code.
 type (
 	sqlStater interface{ SQLState() string }
 	coder     interface{ Code() int }
@@ -42,11 +43,11 @@ func Contended(err error) bool {
 	return code == sqliteBusy || code == sqliteLocked
 }
 
-// Unavailable reports whether the database is unreachable or cannot work now, whatever
-// the work: connection failures, shutdown, too many connections, read-only after a
-// failover, or no space. It returns false for errors that are not the database's own,
-// such as a reset connection or a failed dial, because they could be errors of the
-// caller's own connections.
+// Unavailable reports whether the database is unreachable, or cannot do any work now:
+// connection failures, shutdown, too many connections, read-only after a failover, or
+// no space. It returns false for errors that do not come from the database, such as a
+// reset connection or a failed dial, because they may concern the caller's own
+// connections.
 func Unavailable(err error) bool {
 	state := State(err)
 	if state == "" {
@@ -57,15 +58,15 @@ func Unavailable(err error) bool {
 		"53", // insufficient resources
 		"57", // operator intervention
 		"58": // system error
-		return state != "57014" // query_canceled: a statement timeout concerns the work
+		return state != "57014" // query_canceled: a statement timeout concerns only this work
 	}
 	return state == "25006" || // read_only_sql_transaction
 		strings.HasPrefix(state, "XX")
 }
 
 // Undeployed reports whether PostgreSQL has no such table or column, or the role has no
-// rights on it. For a statement of this module, which is the same for every message,
-// that is a mistake of the deployment.
+// right to use it. A statement of this module is the same for every message, so such an
+// error means that the database is not set up correctly.
 func Undeployed(err error) bool {
 	switch State(err) {
 	case "42501", // insufficient_privilege
@@ -78,7 +79,7 @@ func Undeployed(err error) bool {
 }
 
 // Unstorable reports whether a text cannot be converted to the encoding of the database
-// or of the connection. Then that encoding is not UTF-8, which schema.Check refuses.
+// or of the connection. Such an encoding is not UTF-8, and schema.Check refuses it.
 func Unstorable(err error) bool {
 	switch State(err) {
 	case "22P05", // untranslatable_character
@@ -95,19 +96,20 @@ func Unstorable(err error) bool {
 func TooMuch(err error) bool { return State(err) == "53200" } // out_of_memory
 
 // Refused reports whether the database has answered and refused this work. It returns
-// false if the database is unavailable or the work was contended.
+// false if the database is unavailable, or if the work failed because of other
+// transactions.
 func Refused(err error) bool { return refused(err) && !Unavailable(err) && !Contended(err) }
 
 // replicaError is the error of a BEGIN on a server that has become a replica. The
-// address may lead to the new primary now, but an established connection does not, so
-// the connection is closed. lib/pq begins with READ WRITE, which a replica refuses with
-// feature_not_supported, unlike other statements that write.
+// address may lead to the new primary now, but an existing connection does not, so the
+// connection is closed. lib/pq sends BEGIN with READ WRITE. A replica refuses this with
+// feature_not_supported, and other writes with another error.
 type replicaError struct{ error }
 
 func isReplica(err error) bool { return State(err) == "0A000" && !Unstorable(err) }
 
-// BeginError returns the error of a BEGIN. If the server is a replica, the error has the
-// SQLSTATE of a write on a replica.
+// BeginError returns the error of a BEGIN. If the server is a replica, the error gets
+// the SQLSTATE of a write on a replica.
 func BeginError(err error) error {
 	if isReplica(err) {
 		return replicaError{err}
@@ -118,17 +120,21 @@ func BeginError(err error) error {
 func (e replicaError) Unwrap() error    { return e.error }
 func (e replicaError) SQLState() string { return "25006" }
 
-// refused reports whether err is an error of the database itself, so that a requested
-// commit did not happen.
+// refused reports whether err comes from the database itself. Then a commit that
+// returned it did not happen.
 func refused(err error) bool {
 	state := State(err)
 	if state != "" {
-		// The server ends a session with these errors even if its commit may already be
-		// on disk.
+		// The server ends a session with these errors even if its commit is on disk
+		// already.
 		return !strings.HasPrefix(state, "57P") && !strings.HasPrefix(state, "08")
 	}
 	return sqliteCode(err) != 0
 }
+
+// CommitRefused reports whether err, the error of a commit, is the database's own, so
+// that the commit did not happen.
+func CommitRefused(err error) bool { return refused(err) }
 
 func sqliteCode(err error) int {
 	var lite coder

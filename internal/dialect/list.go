@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// List returns numbers as one parameter of a query, for the {list} placeholder or, in
-// PostgreSQL, a cast to bigint[]. One parameter of any length needs neither many
-// parameters nor an array type of a driver.
+// List returns numbers as a single parameter of a query, for the {list} placeholder or,
+// in PostgreSQL, for a cast to bigint[]. So a list of any length needs only one
+// parameter, and no array type of a driver.
 func (d Dialect) List(values []int64) string {
 	opening, closing := byte('{'), byte('}')
 	if d.SQLite() {
@@ -27,13 +27,14 @@ func (d Dialect) List(values []int64) string {
 
 var arrayEscape = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// Strings is like [Dialect.List] for texts. They must be valid UTF-8 without NUL.
+// Strings is like [Dialect.List], for texts. They must be valid UTF-8 without NUL
+// characters.
 func (d Dialect) Strings(values []string) string {
 	if d.SQLite() {
 		if values == nil {
 			values = []string{}
 		}
-		encoded, _ := json.Marshal(values) // strings cannot fail to encode
+		encoded, _ := json.Marshal(values) // encoding strings cannot fail
 		return string(encoded)
 	}
 	var b strings.Builder

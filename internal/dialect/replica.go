@@ -6,15 +6,15 @@ import (
 	"database/sql/driver"
 )
 
-// LeaveReplica closes a connection if err says that its server has become a replica. The
-// address may lead to the new primary now, but the connection would fail for ever. It
-// returns err.
+// LeaveReplica closes a connection if err says that its server has become a replica.
+// The address may lead to the new primary now, but every write on the existing
+// connection would fail. LeaveReplica returns err.
 func LeaveReplica(ctx context.Context, db *sql.DB, err error) error {
 	const readOnly = "25006"
 	if State(err) != readOnly {
 		return err
 	}
-	conn, failed := db.Conn(ctx) // the pool returns the connection that was used last
+	conn, failed := db.Conn(ctx) // the pool returns the most recently used connection
 	if failed != nil {
 		return err
 	}

@@ -11,8 +11,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// With most drivers only the first statement that writes fails on a replica.
-// The pool would use the connection again, and it would fail for ever.
+// Trap 27. A connection to a replica is closed. With most drivers only the first
+// statement that writes fails there. Otherwise the pool would use the connection again,
+// and every write would fail.
 func TestTrap27ConnectionToReplicaIsClosed(t *testing.T) {
 	db := testkit.Postgres(t)
 	db.SetMaxOpenConns(1)
@@ -45,7 +46,8 @@ func TestTrap27ConnectionToReplicaIsClosed(t *testing.T) {
 	}
 }
 
-// lib/pq begins with READ WRITE, which a replica refuses.
+// Trap 27. lib/pq's BEGIN with READ WRITE fails on a replica, and the connection is
+// closed then, too.
 func TestTrap27ConnectionToReplicaIsClosedAfterBegin(t *testing.T) {
 	server := &replica{}
 	db := sql.OpenDB(server)
@@ -61,7 +63,7 @@ func TestTrap27ConnectionToReplicaIsClosedAfterBegin(t *testing.T) {
 	}
 }
 
-// replica is a server that refuses BEGIN READ WRITE.
+// replica simulates a server that refuses BEGIN with READ WRITE.
 type replica struct{ connections int }
 
 func (r *replica) Connect(context.Context) (driver.Conn, error) {

@@ -5,8 +5,8 @@ import (
 	"database/sql"
 )
 
-// EachRow runs query in tx and calls row for each row of the result, with the
-// Scan function of that row. It stops at the first error and returns it.
+// EachRow executes query in tx, and calls row for each row of the result. scan is the
+// Scan method for that row. EachRow returns the first error, and stops there.
 func EachRow(
 	ctx context.Context, tx *sql.Tx, row func(scan func(dest ...any) error) error, query string, args ...any,
 ) error {

@@ -11,16 +11,19 @@ import (
 )
 
 // Statement is a query that takes one round trip to PostgreSQL, together with the
-// statements before it: the arguments are written into its text. With separate
+// statements before it, because its arguments are written into its text. With separate
 // arguments lib/pq takes two round trips for each statement.
 type Statement struct {
-	sql   string   // for SQLite, with parameters
-	parts []string // for PostgreSQL: the text around the arguments
-	order []int    // index of the argument after each part
+	sql   string   // query with parameters, for SQLite
+	parts []string // text around the arguments, for PostgreSQL
+	order []int    // index of the argument that follows each part
+	size  int      // size of parts in bytes
 }
 
-// Statement returns query with its placeholders replaced, see [Dialect.SQL]. before is
-// a list of statements without arguments that are sent with query, to PostgreSQL only.
+// Statement returns query as a Statement, with its placeholders replaced, see
+// [Dialect.SQL]. before is a list of statements without arguments, which are sent
+// together with query. SQLite ignores it. A constant in query must not contain line
+// breaks, because the indentation of lines is removed.
 func (d Dialect) Statement(before, query string) Statement {
 	query = d.SQL(query)
 	if d.SQLite() {
@@ -29,10 +32,15 @@ func (d Dialect) Statement(before, query string) Statement {
 	if before != "" {
 		query = before + "; " + query
 	}
-	var s Statement
+	lines := strings.Split(strings.TrimSpace(query), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
+	}
+	query = strings.Join(lines, " ")
+	s := Statement{size: len(query)}
 	end := 0
 	for _, match := range parameter.FindAllStringSubmatchIndex(query, -1) {
-		n, _ := strconv.Atoi(query[match[2]:match[3]]) // the pattern has digits only
+		n, _ := strconv.Atoi(query[match[2]:match[3]]) // the pattern matches only digits
 		s.parts = append(s.parts, query[end:match[0]])
 		s.order = append(s.order, n-1)
 		end = match[1]
@@ -41,8 +49,8 @@ func (d Dialect) Statement(before, query string) Statement {
 	return s
 }
 
-// Exec executes the statement and returns the result of its query, without the
-// statements before it. Arguments must be string, []byte, int64 or nil.
+// Exec executes the statement. It returns the result of query, without the statements
+// before it. Arguments must be string, []byte, int64 or nil.
 func (s Statement) Exec(ctx context.Context, tx *sql.Tx, args ...any) (sql.Result, error) {
 	if s.sql != "" {
 		return tx.ExecContext(ctx, s.sql, args...)
@@ -54,13 +62,13 @@ func (s Statement) Exec(ctx context.Context, tx *sql.Tx, args ...any) (sql.Resul
 	return tx.ExecContext(ctx, text)
 }
 
-// Get executes the statement and scans the only column of the first row. It returns
-// sql.ErrNoRows if there is none. See Exec for the arguments.
+// Get executes the statement, and scans the only column of the first row into dest. It
+// returns sql.ErrNoRows if there is no row. See Exec for the arguments.
 func (s Statement) Get(ctx context.Context, tx *sql.Tx, dest any, args ...any) error {
 	return s.GetAll(ctx, tx, []any{dest}, args...)
 }
 
-// GetAll is like Get for a row with several columns.
+// GetAll is like Get, for a row with several columns.
 func (s Statement) GetAll(ctx context.Context, tx *sql.Tx, dest []any, args ...any) error {
 	if s.sql != "" {
 		return tx.QueryRowContext(ctx, s.sql, args...).Scan(dest...)
@@ -73,7 +81,8 @@ func (s Statement) GetAll(ctx context.Context, tx *sql.Tx, dest []any, args ...a
 }
 
 func (s Statement) text(args []any) (string, error) {
-	var b []byte
+	const usual = 64 // usual size of an argument in bytes
+	b := make([]byte, 0, s.size+usual*len(s.order))
 	var err error
 	for i, n := range s.order {
 		b = append(b, s.parts[i]...)
@@ -84,14 +93,14 @@ func (s Statement) text(args []any) (string, error) {
 	return string(append(b, s.parts[len(s.order)]...)), nil
 }
 
-// appendConstant appends a value as a constant of PostgreSQL. It escapes all but
-// harmless characters, so that no value can end the constant, whatever the settings of
-// the session (standard_conforming_strings, client_encoding).
+// appendConstant appends a value as a constant of PostgreSQL. It escapes all characters
+// that might do harm. So no value can end the constant, whatever the settings of the
+// session are (standard_conforming_strings, client_encoding).
 func appendConstant(b []byte, value any) ([]byte, error) {
 	switch v := value.(type) {
 	case nil:
 		return append(b, "NULL"...), nil
-	case int64: // quoted, so that the context decides the type and a minus cannot begin a comment
+	case int64: // quoted, so that the context determines the type, and a minus cannot begin a comment
 		b = append(b, '\'')
 		return append(strconv.AppendInt(b, v, 10), '\''), nil
 	case []byte:
@@ -103,7 +112,7 @@ func appendConstant(b []byte, value any) ([]byte, error) {
 			switch {
 			case r < utf8.RuneSelf && strings.IndexByte(harmless, byte(r)) >= 0:
 				b = append(b, byte(r))
-			case r == utf8.RuneError && !strings.HasPrefix(v[i:], "\uFFFD"): // invalid UTF-8: let the server refuse it
+			case r == utf8.RuneError && !strings.HasPrefix(v[i:], "\uFFFD"): // invalid UTF-8, which the server must refuse
 				b = fmt.Appendf(b, `\x%02x`, v[i])
 			default:
 				b = fmt.Appendf(b, `\U%08x`, r)

@@ -18,7 +18,7 @@ func everyByte() []byte {
 	return all
 }
 
-// That holds for all settings of the session about strings.
+// Arguments arrive unchanged, with all settings of the session that concern strings.
 func TestStatementArgumentsArriveUnchanged(t *testing.T) {
 	db := testkit.Postgres(t)
 	d := newDialect(t, db)
@@ -60,7 +60,7 @@ func TestStatementArgumentsArriveUnchanged(t *testing.T) {
 	}
 }
 
-// A number has the type of the column that it is compared with or stored in.
+// A number gets the type of the column that it is compared with or stored in.
 func TestStatementNumbersTakeTypeOfContext(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		d := newDialect(t, db)
@@ -89,7 +89,7 @@ func TestStatementNumbersTakeTypeOfContext(t *testing.T) {
 	})
 }
 
-// The server refuses a text that no column can hold; it is not changed.
+// A text that no column can hold is sent unchanged, and the server refuses it.
 func TestStatementRefusesInvalidText(t *testing.T) {
 	db := testkit.Postgres(t)
 	d := newDialect(t, db)
@@ -112,7 +112,7 @@ func TestStatementRefusesInvalidText(t *testing.T) {
 	}
 }
 
-// The statements before the query take effect, but do not change the result.
+// The statements before the query take effect, and do not change its result.
 func TestStatementResultBelongsToTheQuery(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		d := newDialect(t, db)

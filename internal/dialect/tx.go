@@ -10,27 +10,28 @@ import (
 	"github.com/watermill-once/once/internal/dsn"
 )
 
-// ErrCommitUnknown is the error of a commit whose connection was lost: the transaction
-// may or may not have taken effect. The caller must find out before it repeats the work.
+// ErrCommitUnknown reports that the connection was lost during a commit: the
+// transaction may or may not have taken effect. The caller must find out before it
+// repeats the work.
 var ErrCommitUnknown = errors.New("outcome of the commit is unknown")
 
-// Write runs work in a transaction and commits it. It rolls back if work returns an
-// error or panics, and does not recover the panic.
+// Write runs work in a transaction, and commits it. It rolls back if work returns an
+// error or panics. It does not recover the panic.
 //
-// Each statement sees all commits before its start (READ COMMITTED), whatever the
-// default of the database: work may wait for a lock, and must then see the changes that
-// other transactions have made meanwhile.
+// Each statement sees everything that was committed before the statement started (READ
+// COMMITTED), whatever the default of the database is. This is needed because work may
+// wait for a lock, and must then see what other transactions have changed meanwhile.
 //
-// Use Write for single statements too: lib/pq sends a statement with arguments in two
+// Use Write for single statements, too. lib/pq sends a statement with arguments in two
 // round trips, and behind a pooler in transaction mode a statement of another client
 // could come between them.
 //
 // If the process freezes, the server rolls back after ten seconds, so that its locks do
-// not stay. Therefore work must execute its statements without long pauses. For longer
+// not stay. Therefore work must not pause for long between its statements. For longer
 // work use [Dialect.InTx].
 func (d Dialect) Write(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	var options *sql.TxOptions
-	if !d.SQLite() { // has one writer, and no isolation levels
+	if !d.SQLite() { // SQLite has one writer at a time, and no isolation levels
 		options = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
 	return run(StartWithText(ctx), db, options, d.bounded(ctx, work), d.Commit)
@@ -42,8 +43,8 @@ func (d Dialect) InTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) err
 	return run(ctx, db, nil, work, d.Commit)
 }
 
-// bounded makes the server end the transaction if no statement arrives for ten seconds:
-// the process may be frozen, or its host may be gone.
+// bounded makes the server end the transaction if no statement arrives for ten seconds,
+// because the process may be frozen, or its host may be gone.
 func (d Dialect) bounded(ctx context.Context, work func(tx *sql.Tx) error) func(tx *sql.Tx) error {
 	if d.SQLite() {
 		return work
@@ -56,11 +57,11 @@ func (d Dialect) bounded(ctx context.Context, work func(tx *sql.Tx) error) func(
 	}
 }
 
-// Read is like [Dialect.Write] for work that changes nothing. In SQLite it does not wait
-// for the writer. A failed commit does not return [ErrCommitUnknown].
+// Read is like [Dialect.Write], for work that changes nothing. In SQLite it does not
+// wait for the writer. A failed commit never returns [ErrCommitUnknown].
 func (d Dialect) Read(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	options := &sql.TxOptions{ReadOnly: true}
-	if !d.SQLite() { // PostgreSQL needs no read-only transaction: readers do not block writers
+	if !d.SQLite() { // PostgreSQL needs no read-only transaction, because readers do not block writers
 		options = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
 	return run(ctx, db, options, work, func(tx *sql.Tx) error {
@@ -85,13 +86,13 @@ func run(
 	return commit(tx)
 }
 
-// Begin begins a transaction. ctx limits the wait for a connection, but its end does
-// not roll back the transaction: that could happen during the commit, and make the
-// outcome unknown without need. Defer release: it rolls back an uncommitted transaction
-// and returns the connection to the pool.
+// Begin begins a transaction. ctx limits the wait for a connection. The end of ctx does
+// not roll back the transaction, because this could happen during the commit, and make
+// its outcome unknown. Defer release: it rolls back the transaction if that is not
+// committed, and returns the connection to the pool.
 func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx, release func(), err error) {
-	// After a restart of the database every idle connection of the pool is dead, and
-	// fails at its next use. So try once more than there are idle connections.
+	// After a restart of the database, every idle connection of the pool is dead, and
+	// fails when it is used. So Begin tries more often than there are idle connections.
 	for range db.Stats().Idle + 2 {
 		var conn *sql.Conn
 		if conn, err = db.Conn(ctx); err != nil {
@@ -99,7 +100,7 @@ func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx,
 		}
 		if tx, err = conn.BeginTx(context.WithoutCancel(ctx), options); err == nil {
 			return tx, func() {
-				_ = tx.Rollback() // ErrTxDone after a commit; otherwise the caller returns the original error
+				_ = tx.Rollback() // after a commit it returns ErrTxDone; otherwise the caller returns the original error
 				_ = conn.Close()
 			}, nil
 		}
@@ -117,18 +118,19 @@ func Begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx,
 
 type startsWithText struct{}
 
-// StartWithText returns a context for a transaction whose first statement is a statement
-// of this module, a text without arguments, and which ends if that statement fails. So
-// BEGIN may be sent with the statement, see package lazytx.
+// StartWithText returns a context for a transaction whose first statement is a text
+// without arguments and comes from this module. If that statement fails, the
+// transaction must end. So the driver may send BEGIN together with the statement, see
+// package lazytx.
 func StartWithText(ctx context.Context) context.Context {
 	return context.WithValue(ctx, startsWithText{}, true)
 }
 
-// StartsWithText reports whether ctx comes from [StartWithText].
+// StartsWithText reports whether ctx was returned by [StartWithText].
 func StartsWithText(ctx context.Context) bool { return ctx.Value(startsWithText{}) != nil }
 
-// Commit commits a transaction of [Begin]. Its error wraps [ErrCommitUnknown], unless the
-// database itself reports that the commit failed.
+// Commit commits a transaction that [Begin] has begun. Its error wraps
+// [ErrCommitUnknown], unless the database itself reports that the commit failed.
 func (d Dialect) Commit(tx *sql.Tx) error {
 	err := tx.Commit()
 	switch {
@@ -141,9 +143,9 @@ func (d Dialect) Commit(tx *sql.Tx) error {
 	}
 }
 
-// rolledBack reports whether the driver rolled back instead of committing, because an
-// earlier statement had failed and the error was ignored. The drivers' errors for that
-// have no code, and the package imports no driver, so it compares texts.
+// rolledBack reports whether the driver rolled back instead of committing. It does so
+// if an earlier statement failed and the error was ignored. The drivers' errors for
+// this have no code, and the package imports no driver, so it compares texts.
 func rolledBack(err error) bool {
 	switch err.Error() {
 	case "pq: could not complete operation in a failed transaction", // lib/pq: ErrInFailedTransaction

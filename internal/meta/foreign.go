@@ -21,7 +21,7 @@ func Travels(key string) bool {
 		return true
 	}
 	switch key {
-	case OrderingKey, TenantID, AggregateType, AggregateID, AggregateVersion, EventType, CausationID,
+	case OrderingKey, TenantID, AggregateType, AggregateID, AggregateVersion, EventType, CausationID, CreatedAt, PublishedAt,
 		QuarantineReason, QuarantineConsumer, QuarantineTopic, QuarantineEntry, QuarantineMessage, QuarantineError:
 		return true
 	}
@@ -56,10 +56,20 @@ func Received(metadata map[string]string) map[string]string {
 	})
 }
 
-// Sent returns the metadata that travels to other services, see [Travels]. It returns
+// Stored returns the metadata that an outbox stores: the keys that travel to other
+// services, see [Travels], except the times that the forwarder sets. It returns
 // metadata itself if it removes nothing, and a copy otherwise.
-func Sent(metadata map[string]string) map[string]string {
-	return without(metadata, func(key string) bool { return !Travels(key) })
+func Stored(metadata map[string]string) map[string]string {
+	return without(metadata, func(key string) bool { return !Travels(key) || isStamp(key) })
+}
+
+// Delivered returns the metadata of a message that a broker delivers: the keys that
+// travel, and Redelivered and DeliveryCount, which the subscriber sets itself. It
+// returns metadata itself if it removes nothing, and a copy otherwise.
+func Delivered(metadata map[string]string) map[string]string {
+	return without(metadata, func(key string) bool {
+		return !Travels(key) && key != Redelivered && key != DeliveryCount
+	})
 }
 
 func without(metadata map[string]string, removed func(key string) bool) map[string]string {

@@ -2,7 +2,7 @@
 // packages export them again.
 //
 // To read the code, start with keys.go and broker.go, then foreign.go (which keys
-// travel between services) and steering.go.
+// travel between services), stamps.go and steering.go.
 package meta
 
 // Keys that a producer may set.
@@ -34,6 +34,19 @@ const (
 
 	// EditedFrom is the id of the original of a message that an operator has edited.
 	EditedFrom = "once_edited_from"
+)
+
+// Keys of the times of a message. The forwarder sets them when it sends the message,
+// in place of those that a handler has copied. Any sender can write them, so only
+// metrics and the timestamp of an AMQP message may depend on them.
+const (
+	// CreatedAt is when the message was stored in the outbox: the time of the
+	// database at the beginning of the transaction.
+	CreatedAt = "once_created_at"
+
+	// PublishedAt is when the message was last given to the publisher, by the clock
+	// of the forwarder.
+	PublishedAt = "once_published_at"
 )
 
 // Keys of the copy of a quarantined message.

@@ -59,11 +59,13 @@ CREATE TABLE {blocked_keys} (
 );
 
 -- Dead letters of the forwarder. They have an id of their own, because a position
--- may be used again after a failover to a replica that lagged behind.
+-- may be used again after a failover to a replica that lagged behind. The columns
+-- from tenant on are bounded copies of metadata, to search by; '' if there is none.
+-- Texts that are indexed are ordered by their bytes, which costs less than a locale.
 CREATE TABLE {outbox_dead} (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     position     bigint      NOT NULL,
-    message_id   text        NOT NULL,
+    message_id   text COLLATE "C" NOT NULL,
     topic        text        NOT NULL,
     ordering_key text,
     payload      bytea       NOT NULL,
@@ -73,8 +75,18 @@ CREATE TABLE {outbox_dead} (
     last_error   text        NOT NULL,
     reason       text        NOT NULL,
     unknown      boolean     NOT NULL,
-    died_at      timestamptz NOT NULL DEFAULT now()
+    died_at      timestamptz NOT NULL DEFAULT now(),
+    tenant         text COLLATE "C" NOT NULL DEFAULT '',
+    aggregate_type text COLLATE "C" NOT NULL DEFAULT '',
+    aggregate_id   text COLLATE "C" NOT NULL DEFAULT '',
+    event_type     text COLLATE "C" NOT NULL DEFAULT '',
+    causation_id   text COLLATE "C" NOT NULL DEFAULT ''
 );
+
+-- Find a message, the messages of an aggregate, and what a message has caused.
+CREATE INDEX {index dead_message} ON {outbox_dead} (message_id);
+CREATE INDEX {index dead_aggregate} ON {outbox_dead} (aggregate_id, aggregate_type) WHERE aggregate_id <> '';
+CREATE INDEX {index dead_causation} ON {outbox_dead} (causation_id) WHERE causation_id <> '';
 
 -- Tells whether the dead letter that blocks a key still exists.
 CREATE INDEX {index outbox_dead_key} ON {outbox_dead} (ordering_key, position) WHERE ordering_key IS NOT NULL;
@@ -84,14 +96,26 @@ CREATE INDEX {index outbox_dead_key} ON {outbox_dead} (ordering_key, position) W
 CREATE TABLE {outbox_sent} (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     position     bigint      NOT NULL,
-    message_id   text        NOT NULL,
+    message_id   text COLLATE "C" NOT NULL,
     topic        text        NOT NULL,
     ordering_key text,
     payload      bytea       NOT NULL,
     metadata     json        NOT NULL,
     created_at   timestamptz NOT NULL,
-    sent_at      timestamptz NOT NULL DEFAULT now()
+    sent_at      timestamptz NOT NULL DEFAULT now(),
+    tenant         text COLLATE "C" NOT NULL DEFAULT '',
+    aggregate_type text COLLATE "C" NOT NULL DEFAULT '',
+    aggregate_id   text COLLATE "C" NOT NULL DEFAULT '',
+    event_type     text COLLATE "C" NOT NULL DEFAULT '',
+    causation_id   text COLLATE "C" NOT NULL DEFAULT ''
 );
+
+-- The same for the sent log. Each index costs the forwarder some microseconds per
+-- message, so there is none on the tenant or the event type: a scan finds them.
+-- Messages without an aggregate or a cause are not in the indexes.
+CREATE INDEX {index sent_message} ON {outbox_sent} (message_id);
+CREATE INDEX {index sent_aggregate} ON {outbox_sent} (aggregate_id, aggregate_type) WHERE aggregate_id <> '';
+CREATE INDEX {index sent_causation} ON {outbox_sent} (causation_id) WHERE causation_id <> '';
 
 -- Running forwarders. Each forwarder computes its share of the slots from them,
 -- and all must send to one destination. The row of the last forwarder stays after
@@ -152,6 +176,10 @@ CREATE TABLE {parked} (
     message_id      text        COLLATE "C" NOT NULL, -- the collation of the inbox, for joins
     ordering_key    text,    -- NULL if the row is in no order
     tenant          text COLLATE "C" NOT NULL DEFAULT '',
+    aggregate_type  text COLLATE "C" NOT NULL DEFAULT '',
+    aggregate_id    text COLLATE "C" NOT NULL DEFAULT '',
+    event_type      text COLLATE "C" NOT NULL DEFAULT '',
+    causation_id    text COLLATE "C" NOT NULL DEFAULT '',
     digest          bytea       NOT NULL,
     envelope        bytea       NOT NULL,
     state           text        NOT NULL CHECK (state IN ('waiting', 'held', 'quarantined', 'resolved', 'discarded')),
@@ -235,6 +263,14 @@ CREATE INDEX {index parked_consumer} ON {parked} (consumer, id) WHERE state || '
 -- sort the whole group.
 CREATE INDEX {index parked_fingerprint} ON {parked} (fingerprint, id) WHERE state = 'quarantined';
 
+-- Find the messages of an aggregate, and what a message has caused. Waiting and held
+-- rows are not in the indexes, because these rows are written for every stored message
+-- and every claim.
+CREATE INDEX {index parked_aggregate} ON {parked} (aggregate_id, aggregate_type)
+    WHERE aggregate_id <> '' AND state IN ('quarantined', 'resolved', 'discarded');
+CREATE INDEX {index parked_causation} ON {parked} (causation_id)
+    WHERE causation_id <> '' AND state IN ('quarantined', 'resolved', 'discarded');
+
 -- Finds the entries of a replay, by their outcomes.
 CREATE INDEX {index parked_replay} ON {parked} (replay_id, state) WHERE replay_id IS NOT NULL;
 
@@ -264,6 +300,20 @@ CREATE TABLE {consumers} (
     PRIMARY KEY (topic, consumer)
 );
 
+-- The running subscriptions of the consumers. A subscription renews its row as often
+-- as its registration and deletes the row when it ends, so a process that died leaves
+-- its row. Rows that were not renewed for an hour are deleted.
+CREATE TABLE {consumer_instances} (
+    topic      text        NOT NULL,
+    consumer   text        NOT NULL,
+    owner      text        NOT NULL, -- host, process and subscription
+    program    text        NOT NULL DEFAULT '',
+    handler    text        NOT NULL DEFAULT '',
+    started_at timestamptz NOT NULL DEFAULT now(),
+    seen_at    timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (topic, consumer, owner)
+);
+
 -- The audit: each replay, edit, discard and import of a message, with the person
 -- and the reason. The transaction of the change writes the row.
 CREATE TABLE {audit} (
@@ -277,6 +327,9 @@ CREATE TABLE {audit} (
     why        text        NOT NULL DEFAULT '',
     replay_id  bigint      -- the replay that includes the change
 );
+
+-- Finds what was done to a message.
+CREATE INDEX {index audit_message} ON {audit} (message_id) WHERE message_id <> '';
 
 -- Replays of many messages, with their filter and progress. A running replay has a
 -- lease: a consumer has one running replay at a time, and a replay can be resumed
@@ -301,3 +354,93 @@ CREATE TABLE {replays} (
     started_at  timestamptz NOT NULL DEFAULT now(),
     ended_at    timestamptz
 );
+
+-- Takes an envelope apart, for people who read the tables. An envelope is a byte with
+-- its version, 1, then the id, the number of headers, their keys and values, and the
+-- payload. Each number has seven bits per byte, the lowest first, and each string
+-- follows its length. A damaged envelope gives NULL. Text that PostgreSQL cannot store
+-- is shown in the form "escape" of encode().
+CREATE FUNCTION {decode_envelope}(envelope bytea, OUT envelope_id text, OUT headers jsonb, OUT payload bytea)
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
+DECLARE
+    size   integer := octet_length(envelope);
+    at     integer := 1;
+    step   integer := 0; -- 0: the id, 1: the number of headers, then keys and values
+    last   integer := 2; -- the step of the payload
+    n      bigint;
+    shift  integer;
+    part   bytea;
+    words  text;
+    key    text;
+    id     text;
+    known  jsonb := jsonb_build_object();
+BEGIN
+    IF size = 0 OR get_byte(envelope, 0) <> 1 THEN
+        RETURN;
+    END IF;
+    LOOP
+        n := 0;
+        shift := 0;
+        LOOP
+            IF at >= size OR shift > 28 THEN
+                RETURN;
+            END IF;
+            n := n | ((get_byte(envelope, at) & 127)::bigint << shift);
+            at := at + 1;
+            EXIT WHEN get_byte(envelope, at - 1) < 128;
+            shift := shift + 7;
+        END LOOP;
+        IF n > size - at THEN
+            RETURN;
+        END IF;
+        IF step = 1 THEN
+            last := 2 + 2 * n;
+        ELSE
+            part := substr(envelope, at + 1, n::integer);
+            at := at + n;
+            IF step = last THEN
+                EXIT;
+            END IF;
+            BEGIN
+                words := convert_from(part, 'UTF8');
+            EXCEPTION WHEN character_not_in_repertoire OR untranslatable_character THEN
+                words := encode(part, 'escape');
+            END;
+            IF step = 0 THEN
+                id := words;
+            ELSIF step % 2 = 0 THEN
+                key := words;
+            ELSE
+                known := known || jsonb_build_object(key, words);
+            END IF;
+        END IF;
+        step := step + 1;
+    END LOOP;
+    IF at = size THEN
+        envelope_id := id;
+        headers := known;
+        payload := part;
+    END IF;
+END $$;
+
+-- The parked messages with the contents of their envelopes.
+CREATE VIEW {parked_messages} AS
+SELECT p.id, p.consumer, p.topic, p.state, p.attempts, p.reason, p.error, p.created_at, p.due_at, p.last_failed_at,
+       e.envelope_id, e.headers, e.payload
+FROM {parked} AS p, LATERAL {decode_envelope}(p.envelope) AS e;
+
+-- Keys of HTTP requests, with the answers. The transaction of a request inserts its
+-- key and then the answer, so a committed row has an answer.
+CREATE TABLE {idempotency_keys} (
+    client     text        NOT NULL,
+    key        text        NOT NULL,
+    digest     bytea       NOT NULL, -- of the request
+    status     integer,
+    header     json,
+    body       bytea,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (client, key)
+);
+
+-- Finds the oldest keys for retention.
+CREATE INDEX {index idempotency_time} ON {idempotency_keys} (created_at);

@@ -17,7 +17,7 @@ END $$;
 
 -- What an earlier version of this text granted goes.
 REVOKE ALL ON {migrations}, {outbox}, {blocked_keys}, {outbox_dead}, {outbox_sent}, {forwarders}, {slots},
-              {inbox}, {versions}, {parked}, {consumers}, {audit}, {replays}
+              {inbox}, {versions}, {parked}, {parked_messages}, {consumers}, {consumer_instances}, {audit}, {replays}, {idempotency_keys}
 FROM PUBLIC, {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
 REVOKE ALL ON SEQUENCE {outbox_position}
 FROM PUBLIC, {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
@@ -29,6 +29,9 @@ GRANT SELECT ON {migrations} TO {role producer}, {role forwarder}, {role consume
 -- where it stands.
 GRANT INSERT (topic, message_id, ordering_key, slot, payload, metadata, due_at) ON {outbox} TO {role producer};
 GRANT USAGE ON SEQUENCE {outbox_position} TO {role producer};
+
+-- A producer that answers HTTP requests also stores their keys and answers.
+GRANT SELECT, INSERT, DELETE, UPDATE (status, header, body) ON {idempotency_keys} TO {role producer};
 
 -- The forwarder cannot add messages, or change them: all that it updates is
 -- when and how often they were tried. Of what is dead or sent it sees no
@@ -56,21 +59,28 @@ GRANT UPDATE (envelope, ordering_key, state, priority_class, due_at, owner, toke
               first_failed_at, last_failed_at, finished_at) ON {parked} TO {role consumer};
 GRANT SELECT (id, state) ON {replays} TO {role consumer};
 GRANT SELECT, INSERT, DELETE, UPDATE (embedded, key_order, program, handler, owner, seen_at) ON {consumers} TO {role consumer};
+GRANT SELECT, INSERT, DELETE, UPDATE (program, handler, seen_at) ON {consumer_instances} TO {role consumer};
 
--- The operator: what is in quarantine, dead, or was sent. It cannot change what
--- a message says, but put another in its place; nor what the audit has, or the
--- time that this was at. The right to update a created_at is for locks alone,
--- and so is that on the whole of the replays.
+-- The operator: what is pending, in quarantine, dead, or was sent. It cannot
+-- change what a message says, but put another in its place; nor what the audit
+-- has, or the time that this was at. The right to update a created_at, or the
+-- lease of a slot, is for locks alone, and so is that on the whole of the replays.
 GRANT SELECT, INSERT ON {parked} TO {role operator};
-GRANT UPDATE (ordering_key, state, priority_class, due_at, attempts, rounds, crashes, replays, replay_id,
-              early_since, early_of, early_version, finished_at) ON {parked} TO {role operator};
-GRANT SELECT (message_id, consumer), INSERT, DELETE ON {inbox} TO {role operator};
+GRANT SELECT ON {parked_messages} TO {role operator};
+GRANT UPDATE (ordering_key, state, priority_class, due_at, owner, token, attempts, rounds, crashes, replays, replay_id,
+              early_since, early_of, early_version, reason, error, error_type, fingerprint,
+              first_failed_at, last_failed_at, finished_at) ON {parked} TO {role operator};
+GRANT SELECT (message_id, consumer, processed_at), INSERT, DELETE ON {inbox} TO {role operator};
 GRANT SELECT, INSERT, UPDATE ON {replays} TO {role operator};
-GRANT SELECT ON {consumers} TO {role operator};
-GRANT SELECT, DELETE, UPDATE (created_at) ON {outbox_dead} TO {role operator};
+GRANT SELECT, DELETE ON {consumers}, {consumer_instances} TO {role operator};
+GRANT SELECT, DELETE, UPDATE (created_at),
+      INSERT (position, message_id, topic, ordering_key, payload, metadata, created_at, attempts, last_error, reason, unknown,
+              tenant, aggregate_type, aggregate_id, event_type, causation_id)
+    ON {outbox_dead} TO {role operator};
 GRANT SELECT, UPDATE (created_at) ON {outbox_sent} TO {role operator};
-GRANT INSERT (message_id, topic, ordering_key, slot, payload, metadata, unknown), SELECT (position, ordering_key, due_at),
-      UPDATE (due_at) ON {outbox} TO {role operator};
+GRANT SELECT, DELETE, UPDATE (due_at), INSERT (message_id, topic, ordering_key, slot, payload, metadata, unknown)
+    ON {outbox} TO {role operator};
+GRANT SELECT, UPDATE (lease_until) ON {slots} TO {role operator};
 GRANT USAGE ON SEQUENCE {outbox_position} TO {role operator};
 GRANT SELECT, DELETE ON {blocked_keys} TO {role operator};
 GRANT UPDATE (position, successors_after, reason) ON {blocked_keys} TO {role operator};
@@ -80,13 +90,16 @@ GRANT SELECT, INSERT (actor, action, subject, consumer, message_id, why, replay_
 -- no text of an error, in which a handler or a broker may have quoted them.
 GRANT SELECT (position, message_id, topic, ordering_key, slot, created_at, due_at, attempts, unknown, failing_since)
     ON {outbox} TO {role watcher};
-GRANT SELECT ON {blocked_keys}, {forwarders}, {slots}, {versions}, {consumers}, {audit} TO {role watcher};
-GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, attempts, reason, unknown, died_at)
+GRANT SELECT ON {blocked_keys}, {forwarders}, {slots}, {versions}, {consumers}, {consumer_instances}, {audit} TO {role watcher};
+GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, attempts, reason, unknown, died_at,
+              tenant, aggregate_type, aggregate_id, event_type, causation_id)
     ON {outbox_dead} TO {role watcher};
-GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, sent_at) ON {outbox_sent} TO {role watcher};
+GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, sent_at,
+              tenant, aggregate_type, aggregate_id, event_type, causation_id) ON {outbox_sent} TO {role watcher};
 GRANT SELECT (message_id, consumer, processed_at, tenant) ON {inbox} TO {role watcher};
-GRANT SELECT (id, consumer, topic, message_id, ordering_key, tenant, state, priority_class, due_at, owner, attempts, rounds, crashes,
+GRANT SELECT (id, consumer, topic, message_id, ordering_key, tenant, aggregate_type, aggregate_id, event_type, causation_id, state, priority_class, due_at, owner, attempts, rounds, crashes,
               replays, replay_id, edited_from, origin, early_since, early_of, early_version, reason, error_type,
               fingerprint, created_at, first_failed_at, last_failed_at, finished_at) ON {parked} TO {role watcher};
 GRANT SELECT (id, consumer, filter, plan, actor, why, state, stop_reason, total, until_id, after_id, replayed,
               resolved, failed, lease_until, started_at, ended_at) ON {replays} TO {role watcher};
+GRANT SELECT (client, status, created_at) ON {idempotency_keys} TO {role watcher};

@@ -42,7 +42,8 @@ CREATE TABLE {blocked_keys} (
     blocked_at       INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
 ) STRICT;
 
--- Dead letters of the forwarder.
+-- Dead letters of the forwarder. The columns from tenant on are bounded copies of
+-- metadata, to search by; '' if there is none.
 CREATE TABLE {outbox_dead} (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
     position     INTEGER NOT NULL,
@@ -56,8 +57,18 @@ CREATE TABLE {outbox_dead} (
     last_error   TEXT    NOT NULL,
     reason       TEXT    NOT NULL,
     unknown      INTEGER NOT NULL,
-    died_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
+    died_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    tenant         TEXT  NOT NULL DEFAULT '',
+    aggregate_type TEXT  NOT NULL DEFAULT '',
+    aggregate_id   TEXT  NOT NULL DEFAULT '',
+    event_type     TEXT  NOT NULL DEFAULT '',
+    causation_id   TEXT  NOT NULL DEFAULT ''
 ) STRICT;
+
+-- Find a message, the messages of an aggregate, and what a message has caused.
+CREATE INDEX {index dead_message} ON {outbox_dead} (message_id);
+CREATE INDEX {index dead_aggregate} ON {outbox_dead} (aggregate_id, aggregate_type) WHERE aggregate_id <> '';
+CREATE INDEX {index dead_causation} ON {outbox_dead} (causation_id) WHERE causation_id <> '';
 
 -- Tells whether the dead letter that blocks a key still exists.
 CREATE INDEX {index outbox_dead_key} ON {outbox_dead} (ordering_key, position) WHERE ordering_key IS NOT NULL;
@@ -73,8 +84,18 @@ CREATE TABLE {outbox_sent} (
     payload      ANY     NOT NULL,
     metadata     TEXT    NOT NULL,
     created_at   INTEGER NOT NULL,
-    sent_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER))
+    sent_at      INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    tenant         TEXT  NOT NULL DEFAULT '',
+    aggregate_type TEXT  NOT NULL DEFAULT '',
+    aggregate_id   TEXT  NOT NULL DEFAULT '',
+    event_type     TEXT  NOT NULL DEFAULT '',
+    causation_id   TEXT  NOT NULL DEFAULT ''
 ) STRICT;
+
+-- The same for the sent log.
+CREATE INDEX {index sent_message} ON {outbox_sent} (message_id);
+CREATE INDEX {index sent_aggregate} ON {outbox_sent} (aggregate_id, aggregate_type) WHERE aggregate_id <> '';
+CREATE INDEX {index sent_causation} ON {outbox_sent} (causation_id) WHERE causation_id <> '';
 
 -- Running forwarders. Each forwarder computes its share of the slots from them,
 -- and all must send to one destination. The row of the last forwarder stays after
@@ -133,6 +154,10 @@ CREATE TABLE {parked} (
     message_id      TEXT    NOT NULL,
     ordering_key    TEXT,    -- NULL if the row is in no order
     tenant          TEXT    NOT NULL DEFAULT '',
+    aggregate_type  TEXT    NOT NULL DEFAULT '',
+    aggregate_id    TEXT    NOT NULL DEFAULT '',
+    event_type      TEXT    NOT NULL DEFAULT '',
+    causation_id    TEXT    NOT NULL DEFAULT '',
     digest          ANY     NOT NULL,
     envelope        ANY     NOT NULL,
     state           TEXT    NOT NULL CHECK (state IN ('waiting', 'held', 'quarantined', 'resolved', 'discarded')),
@@ -208,6 +233,14 @@ CREATE INDEX {index parked_consumer} ON {parked} (consumer) WHERE state || '' = 
 -- Lists failure groups page by page, and the entries of a group.
 CREATE INDEX {index parked_fingerprint} ON {parked} (fingerprint) WHERE state = 'quarantined';
 
+-- Find the messages of an aggregate, and what a message has caused. Waiting and held
+-- rows are not in the indexes, because these rows are written for every stored message
+-- and every claim.
+CREATE INDEX {index parked_aggregate} ON {parked} (aggregate_id, aggregate_type)
+    WHERE aggregate_id <> '' AND state IN ('quarantined', 'resolved', 'discarded');
+CREATE INDEX {index parked_causation} ON {parked} (causation_id)
+    WHERE causation_id <> '' AND state IN ('quarantined', 'resolved', 'discarded');
+
 -- Finds the entries of a replay, by their outcomes.
 CREATE INDEX {index parked_replay} ON {parked} (replay_id, state) WHERE replay_id IS NOT NULL;
 
@@ -237,6 +270,20 @@ CREATE TABLE {consumers} (
     PRIMARY KEY (topic, consumer)
 ) STRICT;
 
+-- The running subscriptions of the consumers. A subscription renews its row as often
+-- as its registration and deletes the row when it ends, so a process that died leaves
+-- its row. Rows that were not renewed for an hour are deleted.
+CREATE TABLE {consumer_instances} (
+    topic      TEXT    NOT NULL,
+    consumer   TEXT    NOT NULL,
+    owner      TEXT    NOT NULL, -- host, process and subscription
+    program    TEXT    NOT NULL DEFAULT '',
+    handler    TEXT    NOT NULL DEFAULT '',
+    started_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    seen_at    INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    PRIMARY KEY (topic, consumer, owner)
+) STRICT;
+
 -- The audit: each replay, edit, discard and import of a message, with the person
 -- and the reason.
 CREATE TABLE {audit} (
@@ -250,6 +297,9 @@ CREATE TABLE {audit} (
     why        TEXT    NOT NULL DEFAULT '',
     replay_id  INTEGER -- the replay that includes the change
 ) STRICT;
+
+-- Finds what was done to a message.
+CREATE INDEX {index audit_message} ON {audit} (message_id) WHERE message_id <> '';
 
 -- Replays of many messages, with their filter and progress.
 CREATE TABLE {replays} (
@@ -272,3 +322,19 @@ CREATE TABLE {replays} (
     started_at  INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
     ended_at    INTEGER
 ) STRICT;
+
+-- Keys of HTTP requests, with the answers. The transaction of a request inserts its
+-- key and then the answer, so a committed row has an answer.
+CREATE TABLE {idempotency_keys} (
+    client     TEXT    NOT NULL,
+    key        TEXT    NOT NULL,
+    digest     BLOB    NOT NULL, -- of the request
+    status     INTEGER,
+    header     TEXT,
+    body       BLOB,
+    created_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    PRIMARY KEY (client, key)
+) STRICT;
+
+-- Finds the oldest keys for retention.
+CREATE INDEX {index idempotency_time} ON {idempotency_keys} (created_at);

@@ -1,0 +1,19 @@
+// Package pgxoutbox stores messages in the outbox through pgx, without database/sql.
+// It is a module of its own, so that users of other drivers do not need pgx.
+//
+// InTx is the usual way. It sends the events of a transaction together with COMMIT, so
+// an event costs no round trip:
+//
+//	err := pgxoutbox.InTx(ctx, pool, func(tx pgx.Tx, events message.Publisher) error {
+//		if _, err := tx.Exec(ctx, `INSERT INTO orders (id) VALUES ($1)`, id); err != nil {
+//			return err
+//		}
+//		return events.Publish("orders.placed", outbox.NewMessage(payload))
+//	})
+//
+// If you already have a transaction, call Publisher with it. The forwarder, the
+// consumer and the calls for operators use database/sql: open a *sql.DB on the same
+// pool with stdlib.OpenDBFromPool.
+//
+// To read the code, start with intx.go, then tx.go and publisher.go.
+package pgxoutbox

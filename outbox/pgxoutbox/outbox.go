@@ -1,0 +1,79 @@
+package pgxoutbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
+)
+
+// Outbox stores messages in the tables of one schema.Config. It has no state: one
+// Outbox serves any number of goroutines and pools.
+type Outbox struct {
+	statements *outbox.Outbox
+}
+
+// New returns an Outbox. It returns an error that names every invalid field of
+// config, and refuses a dialect other than PostgreSQL.
+func New(config outbox.Config) (*Outbox, error) {
+	if d := config.Schema.WithDefaults().Dialect; d != schema.PostgreSQL {
+		return nil, fmt.Errorf("pgxoutbox: Schema.Dialect is %q: pgx connects to PostgreSQL only", d)
+	}
+	statements, err := outbox.New(config)
+	if err != nil {
+		return nil, fmt.Errorf("pgxoutbox: %w", err)
+	}
+	return &Outbox{statements}, nil
+}
+
+// standard is the Outbox of the package functions. It is created on first use, because
+// a service sets OpenTelemetry's global providers before that.
+var standard = sync.OnceValue(func() *Outbox {
+	o, err := New(outbox.Config{})
+	if err != nil {
+		panic(err) // cannot happen: the zero Config is valid
+	}
+	return o
+})
+
+// InTx is [Outbox.InTx] for the table prefix "once_".
+func InTx(
+	ctx context.Context, pool *pgxpool.Pool, work func(tx pgx.Tx, events message.Publisher) error, hints ...func(),
+) error {
+	return standard().InTx(ctx, pool, work, hints...)
+}
+
+// Publisher is [Outbox.Publisher] for the table prefix "once_".
+func Publisher(ctx context.Context, tx pgx.Tx) message.Publisher {
+	return standard().Publisher(ctx, tx)
+}
+
+// LockKey is [Outbox.LockKey] for the table prefix "once_".
+func LockKey(ctx context.Context, tx pgx.Tx, keys ...string) error {
+	return standard().LockKey(ctx, tx, keys...)
+}
+
+// ErrNoTransaction reports that the transaction is nil.
+var ErrNoTransaction = errors.New("pgxoutbox: no transaction: the pgx.Tx is nil")
+
+// LockKey locks ordering keys until tx ends, see outbox.LockKey. ctx bounds the wait.
+func (o *Outbox) LockKey(ctx context.Context, tx pgx.Tx, keys ...string) error {
+	if tx == nil {
+		return ErrNoTransaction
+	}
+	statement, err := o.statements.LockStatement(keys...)
+	if err != nil {
+		return fmt.Errorf("pgxoutbox: %w", err)
+	}
+	if _, err := tx.Exec(ctx, statement); err != nil {
+		return fmt.Errorf("pgxoutbox: lock the ordering keys: %w", err)
+	}
+	return nil
+}
