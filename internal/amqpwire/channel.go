@@ -8,19 +8,19 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Channel is a confirm channel: an AMQP channel in confirm mode. It records the
-// broker's responses in the order in which they arrive, so the return of a
-// message comes before its ack. [Conn.OpenChannel] returns a Channel.
+// Channel is an AMQP channel in confirm mode. It records the broker's responses in the
+// order in which they arrive. So if the broker returns a message, the return comes
+// before the ack. [Conn.OpenChannel] returns a Channel.
 type Channel struct {
 	conn    *Conn
 	number  uint16
 	changed func()
-	ready   chan struct{} // closed when the channel is open, or closed
+	ready   chan struct{} // closed when the channel is open, or has been closed
 
-	// Only the reader of the connection uses these.
+	// Only the goroutine that reads the connection uses these fields.
 	opened    bool
-	returning *Response // a return whose content has not arrived completely
-	remaining uint64    // bytes of its body that are missing
+	returning *Response // a returned message that has not arrived completely
+	remaining uint64    // bytes of its body that have not arrived
 
 	mu        sync.Mutex
 	responses []Response
@@ -28,29 +28,29 @@ type Channel struct {
 	left      bool // Close was called
 }
 
-// Response is the broker's response to a publish. If Multiple is true, it is the
-// response to all publishes up to this one that have none yet.
+// Response is the broker's response to a publish. If Multiple is true, it also answers
+// all earlier publishes that have no response yet.
 type Response struct {
 	Number   uint64
 	Kind     ResponseKind
 	Multiple bool
-	Code     uint16 // of a return
-	Text     string // of a return
+	Code     uint16 // set for a Return
+	Text     string // set for a Return
 }
 
 // ResponseKind is the kind of a [Response].
 type ResponseKind byte
 
-// An Ack or a Nack is the last response to a publish. A Return comes before
-// the Ack of a message that the broker could not route.
+// An Ack or a Nack is the last response to a publish. If the broker could not route a
+// message, a Return comes before the Ack.
 const (
 	Ack ResponseKind = iota
 	Nack
 	Return
 )
 
-// WaitOpen waits until the broker has opened the channel. It returns the reason
-// if the channel is closed instead.
+// WaitOpen waits until the broker has opened the channel. If the channel is closed
+// instead, it returns the reason.
 func (c *Channel) WaitOpen() error {
 	<-c.ready
 	c.mu.Lock()
@@ -61,13 +61,13 @@ func (c *Channel) WaitOpen() error {
 	return nil
 }
 
-// Publish appends a mandatory publish to the connection's write buffer. number
-// identifies the publish: AMQP requires 1 for the first publish on a channel, 2
-// for the second, and so on. Exchange and key may have up to [MaxShortString]
-// bytes. Publish reports false if the channel or the connection is closed.
+// Publish appends a publish with the mandatory flag to the connection's write buffer.
+// number identifies the publish: AMQP requires 1 for the first publish on a channel, 2
+// for the second, and so on. exchange and key may have up to [MaxShortString] bytes.
+// Publish returns false if the channel or the connection is closed.
 func (c *Channel) Publish(number uint64, exchange, key string, content *Content, frameSize int) bool {
 	c.mu.Lock()
-	defer c.mu.Unlock() // the broker closes the connection over a publish behind our reply to a channel close
+	defer c.mu.Unlock() // a publish after our reply to a channel close would make the broker close the connection
 	return c.closed == nil && nil == c.conn.compose(func(b []byte) []byte {
 		return appendPublish(b, c.number, number, exchange, key, content, frameSize)
 	})
@@ -140,9 +140,10 @@ func (c *Channel) record(r Response) {
 	}
 }
 
-// TakeResponses returns the responses since the last call, and the reason why
-// the channel is closed, or nil. No responses follow after a reason. The Channel
-// reuses scratch, which a previous call returned.
+// TakeResponses returns the responses that have arrived since the last call, and the
+// reason why the channel was closed, or nil. After a reason no more responses follow.
+// The Channel reuses the memory of scratch, which must be the result of an earlier
+// call, or nil.
 func (c *Channel) TakeResponses(scratch []Response) ([]Response, *amqp.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,7 +152,7 @@ func (c *Channel) TakeResponses(scratch []Response) ([]Response, *amqp.Error) {
 	return responses, c.closed
 }
 
-// end marks the channel as closed. The first reason counts.
+// end marks the channel as closed. If it was marked before, the first reason stays.
 func (c *Channel) end(reason *amqp.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,28 +166,29 @@ func (c *Channel) end(reason *amqp.Error) {
 	}
 }
 
-// Close closes the channel and drops later responses. It does not wait for the
-// broker's reply, which a stuck queue can delay for as long as it is stuck.
+// Close closes the channel, and drops responses that arrive later. It does not wait for
+// the broker's reply, because a queue that is stuck can delay the reply without limit.
 func (c *Channel) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.left = true
 	if c.closed == nil {
-		// If writing fails, the connection is closed already.
+		// If compose fails, the connection is closed already.
 		_ = c.conn.compose(func(b []byte) []byte {
 			return appendMethod(b, c.number, channelClose, 0, 200, 0, 0, 0, 0, 0)
 		})
 	}
 }
 
-// closeReason reads the arguments of a close that the broker sent.
+// closeReason returns the reason that the broker sent when it closed a channel or the
+// connection.
 func closeReason(arguments reader) *amqp.Error {
 	code := int(arguments.uint16())
 	reason := &amqp.Error{Code: code, Reason: arguments.shortString(), Server: true}
 	switch code {
 	case amqp.ContentTooLarge, amqp.NoRoute, amqp.NoConsumers,
 		amqp.AccessRefused, amqp.NotFound, amqp.ResourceLocked, amqp.PreconditionFailed:
-		reason.Recover = true // it closes the channel only, not the connection
+		reason.Recover = true // these codes close only the channel, not the connection
 	}
 	return reason
 }

@@ -10,34 +10,34 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Conn is the net.Conn beneath an amqp091 connection. It inserts the frames of
-// the confirm channels between the frames that amqp091 writes, and removes the
-// frames for the confirm channels from the bytes that amqp091 reads.
+// Conn is the net.Conn beneath an amqp091 connection. It inserts the frames of the
+// confirm channels between the frames that amqp091 writes. It removes the frames for
+// the confirm channels from the bytes that amqp091 reads.
 //
-// The confirm channels have the upper half of the channel numbers. amqp091 gets
-// the lower half: it uses every number that it knows, and the broker closes a
-// connection on which a number is opened twice.
+// The confirm channels use the upper half of the channel numbers, and amqp091 the lower
+// half. amqp091 uses every number that it knows, and the broker closes a connection on
+// which a number is opened twice.
 type Conn struct {
 	*socket
 
-	// Write uses this. amqp091 calls Write with a lock held.
-	incomplete []byte // the beginning of a frame that amqp091 writes
+	// Only Write uses this field. amqp091 calls Write while it holds a lock.
+	incomplete []byte // beginning of a frame that amqp091 is writing
 
-	// Read uses these. amqp091 calls Read from one goroutine.
-	received []byte    // not yet split into frames
-	own      []byte    // amqp091's own frames
-	unread   []byte    // the part of own that amqp091 has not read
-	lastRead time.Time // when amqp091 last got something to read
+	// Only Read uses these fields. amqp091 calls Read from one goroutine.
+	received []byte    // bytes that are not split into frames yet
+	own      []byte    // frames for amqp091
+	unread   []byte    // the part of own that amqp091 has not read yet
+	lastRead time.Time // when amqp091 last read something
 	changed  []*Channel
 
 	confirmChannels bool
 	channelMax      uint16
-	most            uint16 // the largest channel number; set during the handshake
+	highest         uint16 // the largest channel number; set during the handshake
 
 	mu       sync.Mutex
 	channels map[uint16]*Channel
-	last     uint16      // number of the channel that was opened last
-	ended    *amqp.Error // why there are no more channels
+	last     uint16      // number of the channel that was opened highest recently
+	ended    *amqp.Error // why no more channels can be opened, or nil
 }
 
 // Config configures a Conn.
@@ -46,18 +46,19 @@ type Config struct {
 	// connection is closed.
 	WriteTimeout time.Duration
 
-	// ConfirmChannels reserves half of the channel numbers for OpenChannel. If
-	// it is false, amqp091 has all numbers and OpenChannel must not be called.
+	// ConfirmChannels reserves half of the channel numbers for OpenChannel. If it is
+	// false, amqp091 uses all numbers, and OpenChannel must not be called.
 	ConfirmChannels bool
 
-	// ChannelMax is the configured number of channels. 0 leaves it to the broker.
+	// ChannelMax is the configured number of channels. With 0, the broker's limit
+	// applies.
 	ChannelMax uint16
 }
 
 const readBuffer = 64 << 10
 
-// NewConn returns a Conn on a connection that is established, without a
-// handshake of AMQP. The Conn owns conn.
+// NewConn returns a Conn that uses conn. conn must be connected, but AMQP's handshake
+// must not have begun. The Conn closes conn in the end.
 func NewConn(conn net.Conn, config Config) *Conn {
 	c := newConn(newSocket(conn, config.WriteTimeout))
 	c.confirmChannels, c.channelMax = config.ConfirmChannels, config.ChannelMax
@@ -68,8 +69,9 @@ func newConn(s *socket) *Conn {
 	return &Conn{socket: s, received: make([]byte, 0, readBuffer), channels: make(map[uint16]*Channel)}
 }
 
-// Write buffers all of b or fails. It keeps an incomplete frame back, so that a
-// frame of a confirm channel can precede it.
+// Write buffers all of b, or returns an error. It keeps back an incomplete frame until
+// the rest arrives, because frames of confirm channels may only be written between
+// frames.
 func (c *Conn) Write(b []byte) (int, error) {
 	c.incomplete = append(c.incomplete, b...)
 	whole := 0
@@ -93,17 +95,17 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// protocolHeader opens a connection. A broker that does not speak AMQP 0-9-1
-// replies with it. It is not a frame.
+// protocolHeader is the first thing that a client sends on a connection. A broker that
+// does not speak AMQP 0-9-1 replies with it. It is not a frame.
 const protocolHeader = "AMQP\x00\x00\x09\x01"
 
-// amqp091 closes a connection on which it reads nothing for one and a half
-// heartbeat intervals, of a second at least. While the broker sends confirms it
-// sends no heartbeats, so Read inserts a heartbeat after this time.
+// amqp091 closes a connection if it reads nothing for one and a half heartbeat
+// intervals, but not before one second. While the broker sends confirms, it sends no
+// heartbeats. So Read inserts a heartbeat after this time.
 const longestSilence = 300 * time.Millisecond
 
-// Read returns bytes that are for amqp091. When it returns an error, all confirm
-// channels are closed.
+// Read returns bytes that are for amqp091. If it returns an error, it has closed all
+// confirm channels.
 func (c *Conn) Read(b []byte) (int, error) {
 	for len(c.unread) == 0 {
 		if len(c.received) == cap(c.received) {
@@ -124,7 +126,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// split dispatches every complete frame that was received.
+// split removes every complete frame from the received bytes, and dispatches it.
 func (c *Conn) split() error {
 	var (
 		err  error
@@ -165,8 +167,8 @@ func (c *Conn) split() error {
 
 var errBadFrame = errors.New("the broker has sent an unexpected frame")
 
-// dispatch gives a frame to its confirm channel. It reports false if the frame
-// is for amqp091.
+// dispatch passes a frame to its confirm channel. It returns false if the frame is for
+// amqp091.
 func (c *Conn) dispatch(b []byte) (ours bool, err error) {
 	if b[0] == protocolHeader[0] {
 		return false, nil

@@ -8,45 +8,46 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// amqp091's number of channels if neither side sets a limit.
+// defaultChannels is the number of channels that amqp091 uses if neither side sets a
+// limit.
 const defaultChannels = 2047
 
-// rewriteTune chooses the number of channels from the broker's offer, and
-// halves the offer that amqp091 reads.
+// rewriteTune reads how many channels the broker offers, and decides how many to use.
+// It writes half of that number into the offer that amqp091 reads.
 func (c *Conn) rewriteTune(offer reader) {
 	if !c.confirmChannels || len(offer) < 2 {
 		return
 	}
 	offered := binary.BigEndian.Uint16(offer)
-	c.most = min(cmp.Or(offered, c.channelMax), cmp.Or(c.channelMax, offered)) // 0 is no limit
-	c.most = cmp.Or(c.most, defaultChannels)
-	binary.BigEndian.PutUint16(offer, max(c.most/2, 1))
+	c.highest = min(cmp.Or(offered, c.channelMax), cmp.Or(c.channelMax, offered)) // 0 means no limit
+	c.highest = cmp.Or(c.highest, defaultChannels)
+	binary.BigEndian.PutUint16(offer, max(c.highest/2, 1))
 }
 
-// rewriteTuneOk replaces the number of channels in amqp091's reply to the offer,
-// so that the broker reads the number of all channels.
+// rewriteTuneOk changes amqp091's reply to the offer. The broker then reads the number
+// of all channels, including the confirm channels.
 func (c *Conn) rewriteTuneOk(f frame) {
 	method, reply := f.method()
 	if c.confirmChannels && f.channel == 0 && method == connectionTuneOk && len(reply) >= 2 {
-		binary.BigEndian.PutUint16(reply, c.most)
+		binary.BigEndian.PutUint16(reply, c.highest)
 	}
 }
 
 // OpenChannel opens a confirm channel. It does not wait for the broker; see
-// [Channel.WaitOpen]. The Conn calls changed after it has received something for
-// the channel; changed must not block. OpenChannel fails if the connection is
-// closed or all channel numbers are in use.
+// [Channel.WaitOpen]. The Conn calls changed whenever it has received something for the
+// channel. changed must not block. OpenChannel fails if the connection is closed or all
+// channel numbers are in use.
 func (c *Conn) OpenChannel(changed func()) (*Channel, error) {
-	return c.open(c.most, changed)
+	return c.open(c.highest, changed)
 }
 
-func (c *Conn) open(most uint16, changed func()) (*Channel, error) {
+func (c *Conn) open(highest uint16, changed func()) (*Channel, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended != nil {
 		return nil, c.ended
 	}
-	number, err := c.freeNumber(most)
+	number, err := c.freeNumber(highest)
 	if err != nil {
 		return nil, err
 	}
@@ -58,20 +59,20 @@ func (c *Conn) open(most uint16, changed func()) (*Channel, error) {
 	})
 }
 
-// freeNumber returns the number that has been unused for longest: the broker may
-// still respond to the channel that had it.
-func (c *Conn) freeNumber(most uint16) (uint16, error) {
-	least := most/2 + 1
+// freeNumber returns the number that has been unused for the longest time. The broker
+// may still send responses to the channel that used a number recently.
+func (c *Conn) freeNumber(highest uint16) (uint16, error) {
+	least := highest/2 + 1
 	number := c.last
-	for range most - least + 1 {
-		if number--; number < least || number >= most {
-			number = most
+	for range highest - least + 1 {
+		if number--; number < least || number >= highest {
+			number = highest
 		}
 		if c.channels[number] == nil && number > 1 {
 			return number, nil
 		}
 	}
-	return 0, fmt.Errorf("all AMQP channels are in use; the limit of the connection is %d; raise channel_max", most)
+	return 0, fmt.Errorf("all AMQP channels are in use; the limit of the connection is %d; raise channel_max", highest)
 }
 
 func (c *Conn) release(number uint16) {
@@ -87,8 +88,8 @@ func (c *Conn) IsClosing() bool {
 	return c.ended != nil
 }
 
-// CloseReason returns the reason with which the broker closed the connection, or
-// nil.
+// CloseReason returns the reason that the broker gave when it closed the connection. It
+// returns nil if the broker has not closed the connection.
 func (c *Conn) CloseReason() *amqp.Error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,7 +99,7 @@ func (c *Conn) CloseReason() *amqp.Error {
 	return c.ended
 }
 
-// end closes all confirm channels.
+// end closes all confirm channels with the given reason.
 func (c *Conn) end(reason *amqp.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

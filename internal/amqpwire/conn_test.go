@@ -13,7 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// incoming is a connection from which the broker's bytes are read.
+// incoming is a connection whose Reader contains the bytes that the broker sends.
 type incoming struct {
 	net.Conn
 	io.Reader
@@ -36,10 +36,10 @@ func returnedFrames(number uint64, body int) []byte {
 	}
 	b := appendMethod(nil, 9, basicReturn, append([]byte{0x01, 0x38}, "\x08NO_ROUTE\x00\x01q"...)...)
 	publish := appendPublish(nil, 9, number, "", "q", &c, 4096)
-	return append(b, publish[frameLength(publish):]...) // without its method
+	return append(b, publish[frameLength(publish):]...) // all frames except the method
 }
 
-// Each frame reaches its receiver, whatever the size of the pieces that arrive.
+// Each frame reaches its receiver, no matter into which pieces the network splits it.
 func TestConnDispatchesFrames(t *testing.T) {
 	theirs := [][]byte{
 		appendMethod(nil, 0, classConnection<<16|10, 1, 2, 3),
@@ -136,7 +136,7 @@ func TestConnRejectsUnexpectedFrames(t *testing.T) {
 	}
 }
 
-// Frames of confirm channels are written between whole frames of amqp091.
+// The frames of confirm channels are written only between complete frames of amqp091.
 func TestConnWritesWholeFrames(t *testing.T) {
 	c, _, _ := connOn(nil)
 	theirs := append([]byte(protocolHeader), appendMethod(nil, 0, 1<<16|1, make([]byte, 100)...)...)
@@ -197,8 +197,8 @@ func TestConnChannelNumbers(t *testing.T) {
 	}
 }
 
-// A publish behind our reply to a channel close would be on a closed channel, and
-// the broker would close the connection.
+// Nothing is published after our reply to a channel close. Otherwise the broker would
+// get a publish on a closed channel, and close the connection.
 func TestNothingIsPublishedBehindTheReplyToAClose(t *testing.T) {
 	closing := appendMethod(nil, 9, channelClose, 1, 0x94, 0, 0, 60, 0, 40)
 	reply := appendMethod(nil, 9, channelCloseOk)
@@ -221,18 +221,19 @@ func TestNothingIsPublishedBehindTheReplyToAClose(t *testing.T) {
 	}
 }
 
-// amqp091 uses every number that it knows, so it must know only its half.
+// amqp091 uses every channel number that it knows, so it must be told only half of
+// them.
 func TestConnSharesTheNumbers(t *testing.T) {
-	for _, c := range []struct{ offered, wanted, theirs, most byte }{
-		{offered: 0, wanted: 20, theirs: 10, most: 20},
-		{offered: 20, wanted: 0, theirs: 10, most: 20},
-		{offered: 20, wanted: 7, theirs: 3, most: 7},
-		{offered: 7, wanted: 20, theirs: 3, most: 7},
-		{offered: 1, wanted: 0, theirs: 1, most: 1},
+	for _, c := range []struct{ offered, wanted, theirs, highest byte }{
+		{offered: 0, wanted: 20, theirs: 10, highest: 20},
+		{offered: 20, wanted: 0, theirs: 10, highest: 20},
+		{offered: 20, wanted: 7, theirs: 3, highest: 7},
+		{offered: 7, wanted: 20, theirs: 3, highest: 7},
+		{offered: 1, wanted: 0, theirs: 1, highest: 1},
 	} {
 		for _, confirmChannels := range []bool{true, false} {
 			if !confirmChannels {
-				c.theirs, c.most = c.offered, c.offered
+				c.theirs, c.highest = c.offered, c.offered
 			}
 			conn, _, got := connOn(bytes.NewReader(appendMethod(nil, 0, connectionTune, 0, c.offered, 1, 2, 3, 4, 5, 6)))
 			conn.confirmChannels, conn.channelMax = confirmChannels, uint16(c.wanted)
@@ -245,7 +246,7 @@ func TestConnSharesTheNumbers(t *testing.T) {
 			if _, err := conn.Write(appendMethod(nil, 0, connectionTuneOk, 0, c.theirs, 1, 2, 3, 4, 5, 6)); err != nil {
 				t.Fatal(err)
 			}
-			if want := appendMethod(nil, 0, connectionTuneOk, 0, c.most, 1, 2, 3, 4, 5, 6); !bytes.Equal(conn.pending, want) {
+			if want := appendMethod(nil, 0, connectionTuneOk, 0, c.highest, 1, 2, 3, 4, 5, 6); !bytes.Equal(conn.pending, want) {
 				t.Errorf("%+v: the broker reads % x, want % x", c, conn.pending, want)
 			}
 		}
@@ -265,7 +266,7 @@ func FuzzConnRead(f *testing.F) {
 		if _, closed := ch.TakeResponses(nil); closed == nil {
 			t.Error("the connection has ended but the channel is open")
 		}
-		if err == nil && got.Len() > 2*len(b)+len(heartbeat) { // some numbers become wider
+		if err == nil && got.Len() > 2*len(b)+len(heartbeat) { // widening makes some numbers longer
 			t.Errorf("%d bytes were made from %d", got.Len(), len(b))
 		}
 	})

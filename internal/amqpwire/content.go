@@ -6,21 +6,21 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// PublishHeader is the header by which a [Channel] recognizes a message that
-// the broker returns. Its value is the number of the publish on its channel. It
-// is a string because watermill-amqp's own marshaler fails on any other type of
-// header. The message id cannot replace it: one event may be published to two
-// topics, of which only one is unroutable.
+// PublishHeader is the header by which a [Channel] recognizes a message that the broker
+// returns. Its value is the number of the publish on its channel. The value is a
+// string, because watermill-amqp's own marshaler fails with any other type of header.
+// The message id would not be enough: a service may publish one event to two topics,
+// and the broker may return only one of the two messages.
 const PublishHeader = "_once_publish"
 
-// Content is an encoded message. Its channel and its publish number are missing:
-// they are known only when it is sent. The zero value is ready for Encode.
+// Content is an encoded message. Its channel and its publish number are filled in when
+// it is sent. The zero value is ready for Encode.
 type Content struct {
 	// Body is the payload. It is sent as it is.
 	Body []byte
 
-	properties []byte // flags and property list of the content header
-	numberAt   int    // index in properties of the publish number
+	properties []byte // property flags and property list of the content header
+	numberAt   int    // index of the publish number in properties
 }
 
 // HeaderSize returns the size in bytes of the frame with the content header.
@@ -28,8 +28,8 @@ func (c *Content) HeaderSize() int {
 	return frameOverhead + contentHeaderOverhead + len(c.properties)
 }
 
-// The publish number is in base 36 and has a fixed size, so that it can be
-// filled in after the rest is encoded.
+// The publish number is written in base 36 with a fixed number of digits, so that it
+// can be filled in after the other properties were encoded.
 const numberSize = 13
 
 const numberDigits = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -58,10 +58,10 @@ const (
 	flagAppID
 )
 
-// Encode sets the properties to those of p. The delivery mode is always
-// persistent. The headers are those that appendHeaders appends, and
-// [PublishHeader]; p.Headers is ignored. Encode reuses the memory of an earlier
-// call. It returns an [EncodeError] if AMQP cannot carry the properties.
+// Encode encodes the properties of p, [PublishHeader], and the headers that
+// appendHeaders appends. It ignores p.Headers and p.DeliveryMode, because every message
+// is persistent. Encode reuses the memory of an earlier call. It returns an
+// [EncodeError] if AMQP cannot carry the properties.
 func (c *Content) Encode(p *amqp.Publishing, appendHeaders func([]byte) ([]byte, error)) (err error) {
 	l := propertyList{bytes: append(c.properties[:0], 0, 0), flags: flagHeaders | flagDeliveryMode}
 	l.shortString(flagContentType, "content type", p.ContentType)
@@ -98,7 +98,7 @@ func (c *Content) Encode(p *amqp.Publishing, appendHeaders func([]byte) ([]byte,
 	return l.err
 }
 
-// propertyList collects encoded properties and the first error.
+// propertyList collects encoded properties. It keeps the first error.
 type propertyList struct {
 	bytes []byte
 	flags uint16

@@ -65,7 +65,8 @@ func appendName(b []byte, name string) ([]byte, error) {
 	return appendShortString(b, name), nil
 }
 
-// appendShortString requires that s is not longer than MaxShortString.
+// appendShortString appends a string with its length. s must not be longer than
+// MaxShortString.
 func appendShortString(b []byte, s string) []byte {
 	return append(append(b, byte(len(s))), s...)
 }
@@ -76,8 +77,8 @@ func appendText(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// setSize fills in the four bytes at index at with the number of bytes behind
-// them.
+// setSize writes the number of bytes that follow the four bytes at index at into these
+// four bytes.
 func setSize(b []byte, at int) []byte {
 	binary.BigEndian.PutUint32(b[at:], uint32(len(b)-at-4))
 	return b

@@ -2,7 +2,7 @@ package amqpwire
 
 import "encoding/binary"
 
-// The part of AMQP 0-9-1 that publishing needs:
+// The frames and methods of AMQP 0-9-1 that publishing needs. See
 // https://www.rabbitmq.com/amqp-0-9-1-reference
 const (
 	frameMethod    = 1
@@ -31,13 +31,13 @@ const (
 	confirmSelect    = classConfirm<<16 | 10
 	confirmSelectOk  = classConfirm<<16 | 11
 
-	frameHead = 1 + 2 + 4 // bytes in front of the payload: type, channel, size
+	frameHead = 1 + 2 + 4 // bytes before the payload: type, channel, size
 )
 
 var heartbeat = [...]byte{frameHeartbeat, 0, 0, 0, 0, 0, 0, frameEnd}
 
-// beginFrame appends the head of a frame. endFrame completes the frame that
-// began at index began.
+// beginFrame appends the head of a frame. endFrame completes the frame whose head is at
+// index began.
 func beginFrame(b []byte, kind byte, channel uint16) []byte {
 	b = append(b, kind)
 	b = binary.BigEndian.AppendUint16(b, channel)
@@ -55,8 +55,8 @@ func appendMethod(b []byte, channel uint16, method uint32, arguments ...byte) []
 	return endFrame(append(b, arguments...), began)
 }
 
-// appendPublish appends the frames of a mandatory publish: method, content
-// header, body. It splits the body into frames of up to frameSize bytes.
+// appendPublish appends the frames of a publish with the mandatory flag: method,
+// content header, body. It splits the body into frames of up to frameSize bytes.
 func appendPublish(b []byte, channel uint16, number uint64, exchange, key string, c *Content, frameSize int) []byte {
 	const mandatory = 1
 	began := len(b)
@@ -93,7 +93,7 @@ type frame struct {
 	payload []byte
 }
 
-// parseFrame requires that b is exactly one frame.
+// parseFrame parses a frame. b must contain exactly one frame.
 func parseFrame(b []byte) frame {
 	return frame{kind: b[0], channel: binary.BigEndian.Uint16(b[1:]), payload: b[frameHead : len(b)-1]}
 }
@@ -107,8 +107,8 @@ func (f frame) method() (method uint32, arguments reader) {
 	return binary.BigEndian.Uint32(f.payload), f.payload[4:]
 }
 
-// frameLength returns the length of the first frame of b, or 0 if b is too
-// short to tell.
+// frameLength returns the length in bytes of the first frame in b. It returns 0 if b
+// does not contain the head of a frame yet.
 func frameLength(b []byte) int {
 	if len(b) < frameHead {
 		return 0

@@ -2,24 +2,26 @@ package amqpwire
 
 import "fmt"
 
-// MaxShortString is the limit in bytes for a name: of an exchange, a routing
-// key, a header or a text property. The broker closes the whole connection over
-// a violation of a protocol limit, so callers check limits before they send.
+// MaxShortString is the maximum length in bytes of the name of an exchange, a routing
+// key, the name of a header, or a text property. If a message violates a limit of the
+// protocol, the broker closes the whole connection. So callers check limits before they
+// send.
 const MaxShortString = 255
 
 const (
-	// Bytes around the payload of every frame: type, channel, size, end octet.
+	// frameOverhead is the number of bytes around the payload of every frame: type,
+	// channel, size, end octet.
 	frameOverhead = 1 + 2 + 4 + 1
 
-	// Bytes in front of the properties in a content header: class, weight, body
-	// size.
+	// contentHeaderOverhead is the number of bytes before the properties in a content
+	// header: class, weight, body size.
 	contentHeaderOverhead = 2 + 2 + 8
 )
 
-// EncodeError reports that AMQP cannot carry a message.
+// EncodeError reports that AMQP cannot carry a message. Its text says why.
 type EncodeError struct {
-	// TooLarge reports that the message exceeds a limit. If it is false, a
-	// header has a type that AMQP does not have.
+	// TooLarge reports that the message exceeds a limit of AMQP. If it is false, AMQP
+	// has no type for the value of a header.
 	TooLarge bool
 
 	reason string
@@ -27,7 +29,8 @@ type EncodeError struct {
 
 func (e *EncodeError) Error() string { return e.reason }
 
-// TooLarge returns the error that what, of size bytes, exceeds limit.
+// TooLarge returns the error for a part of a message that exceeds limit. what names the
+// part, and size is its size in bytes.
 func TooLarge(what string, size, limit int) error {
 	return &EncodeError{TooLarge: true, reason: fmt.Sprintf("%s of %d bytes; the limit is %d", what, size, limit)}
 }

@@ -2,8 +2,8 @@ package amqpwire
 
 import "encoding/binary"
 
-// reader is the unread rest of received bytes. Reads past its end return zero
-// values, so data that the broker cuts short does no harm.
+// reader contains received bytes that are not read yet. A read past the end returns
+// zero values, so truncated data does no harm.
 type reader []byte
 
 func (r *reader) next(n int) []byte {
@@ -46,7 +46,8 @@ func (r *reader) uint64() uint64 {
 
 func (r *reader) shortString() string { return string(r.next(int(r.uint8()))) }
 
-// value skips a header value. It returns the value if it is a string, else "".
+// value reads past a header value of any type. It returns the value if it is a string,
+// and "" otherwise.
 func (r *reader) value() string {
 	switch r.uint8() {
 	case 't', 'b', 'B':
@@ -65,12 +66,12 @@ func (r *reader) value() string {
 		r.next(int(r.uint32()))
 	case 'V':
 	default:
-		*r = nil // the size of an unknown type is unknown
+		*r = nil // the size of a value of an unknown type cannot be known
 	}
 	return ""
 }
 
-// skipToHeaders skips the bytes before the header table in the payload of a
+// skipToHeaders reads past the bytes before the header table in the payload of a
 // content header frame. It reports whether there is a header table.
 func (r *reader) skipToHeaders() bool {
 	r.next(contentHeaderOverhead)

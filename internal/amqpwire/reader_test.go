@@ -14,7 +14,7 @@ var allTypes = amqp.Table{
 	"array": []any{"s", int16(2), []any{nil}},
 }
 
-// A header is found behind headers of all types.
+// textHeader finds a header after headers of all other types.
 func TestTextHeader(t *testing.T) {
 	encoded := func(p *amqp.Publishing, fields amqp.Table) []byte {
 		var c Content
@@ -45,7 +45,7 @@ func TestTextHeader(t *testing.T) {
 		if got := textHeader(header, "absent"); got != "" {
 			t.Errorf("%s: absent is %q", name, got)
 		}
-		for cut := range header { // must not read past the end
+		for cut := range header { // a truncated header must not make it read past the end
 			textHeader(header[:cut], "absent")
 		}
 	}

@@ -8,34 +8,37 @@ import (
 )
 
 const (
-	// One write to the network has at most this many bytes, so that the write
-	// deadline measures progress and not the amount of data.
+	// writeChunk is the maximum number of bytes of one write to the network. It makes
+	// the write deadline depend on progress, not on the amount of data.
 	writeChunk = 128 << 10
 
-	// How long the writing goroutine tries to write the rest after Close.
+	// closeTimeout is how long the writing goroutine tries to write the rest of the
+	// buffer after Close.
 	closeTimeout = time.Second
 
-	// A larger buffer is freed after it is written, so that a burst of large
-	// messages does not occupy memory for ever.
+	// keepBuffer is the largest buffer in bytes that is kept after it was written. A
+	// larger one is freed, so that a burst of large messages does not use memory for
+	// ever.
 	keepBuffer = 1 << 20
 )
 
 // socket is a net.Conn with buffered writes. Write appends to a buffer, and one
-// goroutine writes the buffer to the network: one system call for many
-// publishes.
+// goroutine writes the buffer to the network. So many publishes need only one system
+// call.
 //
-// Write never blocks. So no holder of a lock of this module or of amqp091 ever
-// waits for the network: publishing cannot hang, and neither can amqp091's
-// reader, which replies when the broker closes a channel. The Publisher's window
-// bounds the buffer, because outstanding messages include unwritten ones.
+// Write never blocks. So no goroutine waits for the network while it holds a lock of
+// this module or of amqp091. Publishing cannot hang, and neither can amqp091's reader,
+// which writes a reply when the broker closes a channel. The Publisher's window limits
+// the size of the buffer, because messages that are not written yet count as
+// unconfirmed.
 type socket struct {
 	net.Conn
 
-	timeout time.Duration // for one chunk
+	timeout time.Duration // limit for writing one chunk
 
 	mu      sync.Mutex
 	pending []byte
-	err     error // of the failed write or of Abort; all later writes return it
+	err     error // error of the write that failed, or the cause passed to Abort; all later writes return it
 	closing bool
 
 	wake chan struct{} // wakes the writing goroutine
@@ -53,8 +56,8 @@ func newSocket(conn net.Conn, timeout time.Duration) *socket {
 	return s
 }
 
-// Write buffers all of b or fails. A later Write returns an error of the
-// network.
+// Write buffers all of b, or returns an error. If the network fails, a later Write
+// returns that error.
 func (s *socket) Write(b []byte) (int, error) {
 	if err := s.compose(func(pending []byte) []byte { return append(pending, b...) }); err != nil {
 		return 0, err
@@ -62,7 +65,8 @@ func (s *socket) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// compose lets write append to the buffer.
+// compose calls write to append to the buffer. It returns an error if the socket is
+// closed or has failed.
 func (s *socket) compose(write func(pending []byte) []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +83,7 @@ func (s *socket) compose(write func(pending []byte) []byte) error {
 	return nil
 }
 
-// Close returns at once. The writing goroutine writes the rest of the buffer,
+// Close returns immediately. The writing goroutine then writes the rest of the buffer,
 // for up to a second, and closes the socket.
 func (s *socket) Close() error {
 	s.mu.Lock()
@@ -89,7 +93,7 @@ func (s *socket) Close() error {
 	return nil
 }
 
-// Abort closes the socket at once and discards the buffer. Later writes return
+// Abort closes the socket immediately, and discards the buffer. Later writes return
 // cause.
 func (s *socket) Abort(cause error) {
 	s.mu.Lock()
@@ -101,12 +105,12 @@ func (s *socket) Abort(cause error) {
 	_ = s.Conn.Close()
 }
 
-// Done returns a channel that is closed when the socket is closed and its
+// Done returns a channel that is closed when the socket is closed and the writing
 // goroutine has ended.
 func (s *socket) Done() <-chan struct{} { return s.done }
 
-// Failure returns the error of the failed write or the cause of Abort, or nil.
-// amqp091 reports only that the socket is closed.
+// Failure returns the error of the write that failed, or the cause passed to Abort, or
+// nil. amqp091 reports only that the socket is closed.
 func (s *socket) Failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,10 +120,11 @@ func (s *socket) Failure() error {
 // SetDeadline sets the read deadline. The socket sets write deadlines itself.
 func (s *socket) SetDeadline(t time.Time) error { return s.SetReadDeadline(t) }
 
-// SetWriteDeadline does nothing: every chunk has its own deadline.
+// SetWriteDeadline does nothing, because the socket sets a deadline for every chunk.
 func (s *socket) SetWriteDeadline(time.Time) error { return nil }
 
-// wakeWriter does not block: one pending signal is enough.
+// wakeWriter wakes the writing goroutine. It does not block, because one pending signal
+// is enough.
 func (s *socket) wakeWriter() {
 	select {
 	case s.wake <- struct{}{}:
@@ -146,7 +151,7 @@ func (s *socket) flush() {
 		}
 		if err := s.writeOut(batch, timeout); err != nil {
 			s.mu.Lock()
-			s.err = cmp.Or(s.err, err) // the cause of Abort says more
+			s.err = cmp.Or(s.err, err) // keep the cause passed to Abort, because it says more
 			s.mu.Unlock()
 			return
 		}

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// pipe returns a socket and its other end, which reads only when the test reads.
+// pipe returns a socket, and the other end of its connection. Nothing is read there
+// unless the test reads.
 func pipe(t *testing.T) (s *socket, other net.Conn) {
 	t.Helper()
 	ours, other := net.Pipe()
@@ -24,7 +25,7 @@ func pipe(t *testing.T) (s *socket, other net.Conn) {
 func TestSocketWritesInOrderAndNeverBlocks(t *testing.T) {
 	s, other := pipe(t)
 	var want bytes.Buffer
-	for i := range 100_000 { // over many chunks
+	for i := range 100_000 { // enough for many chunks
 		piece := []byte{byte(i), byte(i >> 8), byte(i >> 16)}
 		want.Write(piece)
 		if n, err := s.Write(piece); n != len(piece) || err != nil {

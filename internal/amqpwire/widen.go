@@ -2,11 +2,12 @@ package amqpwire
 
 import "encoding/binary"
 
-// appendWidened appends a frame that amqp091 can read. RabbitMQ lets other
-// clients send number types in headers that amqp091 does not know. amqp091
-// closes the connection over such a header, and again each time the broker
-// redelivers the message. So appendWidened replaces these numbers by wider ones
-// of a known type. https://github.com/rabbitmq/amqp091-go/issues/302
+// appendWidened appends a frame, after changing it so that amqp091 can read it.
+// RabbitMQ accepts number types in headers that amqp091 does not know, and other
+// clients send them. amqp091 closes the connection when it reads such a header, and
+// again each time the broker redelivers the message. So appendWidened replaces these
+// numbers with wider numbers of a type that amqp091 knows. See
+// https://github.com/rabbitmq/amqp091-go/issues/302
 func appendWidened(b, raw []byte) []byte {
 	if raw[0] != frameHeader || raw[len(raw)-1] != frameEnd {
 		return append(b, raw...)
@@ -27,8 +28,8 @@ func appendWidened(b, raw []byte) []byte {
 	return endFrame(append(b, rest...), began)
 }
 
-// appendWidenedFields appends the size and the fields of a table, or the size
-// and the items of an array, which have no names.
+// appendWidenedFields appends the size and the fields of a table. If named is false,
+// the fields have no names, because they are the items of an array.
 func appendWidenedFields(b []byte, fields reader, named bool) []byte {
 	at := len(b)
 	b = append(b, 0, 0, 0, 0)
@@ -41,8 +42,7 @@ func appendWidenedFields(b []byte, fields reader, named bool) []byte {
 	return setSize(b, at)
 }
 
-// appendWidenedValue reads one value and appends it in a type that amqp091
-// knows.
+// appendWidenedValue reads one value, and appends it in a type that amqp091 knows.
 func appendWidenedValue(b []byte, from *reader) []byte {
 	value := *from
 	switch kind := from.uint8(); kind {
@@ -50,7 +50,7 @@ func appendWidenedValue(b []byte, from *reader) []byte {
 		return binary.BigEndian.AppendUint32(append(b, 'I'), uint32(from.uint16()))
 	case 'i':
 		return binary.BigEndian.AppendUint64(append(b, 'l'), uint64(from.uint32()))
-	case 'L': // RabbitMQ's other letter for a signed 64-bit number
+	case 'L': // another letter that RabbitMQ uses for a signed 64-bit number
 		return binary.BigEndian.AppendUint64(append(b, 'l'), from.uint64())
 	case 'F', 'A':
 		return appendWidenedFields(append(b, kind), from.next(int(from.uint32())), kind == 'F')

@@ -7,8 +7,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// foreignContent has headers of all types, including those that only other
-// clients send.
+// foreignContent returns a message with headers of all types, including those that only
+// other clients send.
 func foreignContent(t *testing.T) *Content {
 	t.Helper()
 	c := new(Content)
@@ -26,8 +26,8 @@ func foreignContent(t *testing.T) *Content {
 	return c
 }
 
-// Frames that amqp091 can read stay unchanged, and so do malformed frames.
-// The numbers that are widened have a test on a broker, in rabbit.
+// Frames that amqp091 can read stay unchanged, and so do malformed frames. A test in
+// package rabbit checks the widened numbers with a broker.
 func TestReadableFramesAreNotChanged(t *testing.T) {
 	readable := new(Content)
 	if err := readable.Encode(&amqp.Publishing{AppId: "a"}, func(b []byte) ([]byte, error) {
@@ -41,7 +41,7 @@ func TestReadableFramesAreNotChanged(t *testing.T) {
 	}
 	whole := appendPublish(nil, 1, 1, "", "", foreignContent(t), 4096)
 	properties := parseFrame(whole[frameLength(whole):]).payload
-	const intact = contentHeaderOverhead + 2 + 2 + 2 // up to the headers
+	const intact = contentHeaderOverhead + 2 + 2 + 2 // bytes before the headers
 	for cut := range intact + 4 {
 		frames = append(frames, endFrame(append(beginFrame(nil, frameHeader, 1), properties[:cut]...), 0))
 	}
@@ -52,8 +52,8 @@ func TestReadableFramesAreNotChanged(t *testing.T) {
 	}
 }
 
-// Each number of a type that amqp091 does not know keeps its value in a type that
-// amqp091 knows, at the top and inside a table.
+// A number of a type that amqp091 does not know keeps its value, in a type that amqp091
+// knows. This holds at the top level and inside a table.
 func TestUnknownNumbersAreWidened(t *testing.T) {
 	b := appendPublish(nil, 1, 1, "", "", foreignContent(t), 4096)
 	widened := appendWidened(nil, b[frameLength(b):])

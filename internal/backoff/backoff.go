@@ -21,14 +21,14 @@ type Exponential struct {
 	// Factor multiplies the delay after each further attempt. Defaults to 2.
 	Factor float64
 
-	// Jitter is the share of a delay, from 0 to 1, that chance may take away:
-	// with 0.2 a delay is up to 20 % shorter. Attempts that failed together then
-	// do not run together again. Defaults to 0.
+	// Jitter is the largest share, from 0 to 1, by which a delay is shortened at
+	// random: with 0.2 a delay is up to 20 % shorter. Attempts that failed together
+	// then do not run together again. Defaults to 0.
 	Jitter float64
 }
 
-// Delay returns the delay after the given number of attempts. Fewer than one
-// attempt count as one. chance is a number in [0, 1): 0 gives the full delay.
+// Delay returns the delay after the given number of attempts. A number below 1
+// counts as 1. chance is a number in [0, 1): 0 gives the full delay.
 func (e Exponential) Delay(attempts int, chance float64) time.Duration {
 	if e.Base <= 0 {
 		return 0 // zero times an infinite power would be NaN

@@ -7,34 +7,38 @@ import (
 	"time"
 )
 
-// attribution finds the message that closed a channel. A broker refuses some
-// messages by closing the channel and does not say which of those in flight it
-// refused. All of them are suspects then, and while there are suspects, one
-// message at a time is in flight. A message that closes the channel again is
-// alone, and the publisher can say that it was refused.
+// attribution finds the message that made the broker close a channel. The broker
+// refuses some messages in this way, and does not say which of the messages in flight
+// it was. So all of them become candidates. While there are candidates, only one
+// message is in flight at a time. If such a message closes the channel again, it must
+// be the cause, and the publisher can report it as refused.
 //
-// The errors of some publishers cannot say that. Then a message is refused if
-// it fails alone, another message gets through, and it fails alone again. If no
-// other message gets through, the broker has a problem, and nothing is charged.
+// The errors of some publishers cannot say that a message was refused. With these, a
+// message counts as refused in this case: it fails while it is the only one in flight,
+// another message is confirmed afterwards, and then it fails again as the only one in
+// flight. If no other message is confirmed, the broker has a problem, and no attempt is
+// counted.
 //
-// A publisher whose errors can say it, but do not, has waited for the answer in
-// vain. Then the topic has stalled, unless it has answered other messages.
+// If a publisher's errors can say that a message was refused, and do not, the confirm
+// did not arrive in time. Then the topic of the message has stalled, unless the broker
+// has answered for other messages of the topic meanwhile.
 type attribution struct {
-	suspects []*Message // ascending by position
-	alone    *Message   // in flight alone, or nil
+	candidates []*Message // in ascending order of position
+	alone      *Message   // the only message in flight, or nil
 }
 
-func (a *attribution) active() bool { return len(a.suspects) > 0 }
+func (a *attribution) active() bool { return len(a.candidates) > 0 }
 
-// choose returns the message to publish alone: first each suspect once, then a
-// suspect that failed before others got through, then another message, which
-// shows whether it gets through.
+// choose returns the message to publish next, as the only one in flight. First it
+// chooses each candidate once. Then it chooses a candidate that failed before other
+// messages were confirmed. If there is no such candidate, it chooses a message that is
+// not a candidate, which shows whether the broker confirms anything.
 func (a *attribution) choose(confirms uint64, another func() *Message) *Message {
-	leastFailed := slices.MinFunc(a.suspects, func(a, b *Message) int { return cmp.Compare(a.failedAlone, b.failedAlone) })
+	leastFailed := slices.MinFunc(a.candidates, func(a, b *Message) int { return cmp.Compare(a.failedAlone, b.failedAlone) })
 	a.alone = leastFailed
 	if leastFailed.failedAlone > 0 {
-		if i := slices.IndexFunc(a.suspects, func(m *Message) bool { return m.othersGotThrough(confirms) }); i >= 0 {
-			a.alone = a.suspects[i]
+		if i := slices.IndexFunc(a.candidates, func(m *Message) bool { return m.othersGotThrough(confirms) }); i >= 0 {
+			a.alone = a.candidates[i]
 		} else if m := another(); m != nil {
 			a.alone = m
 		}
@@ -42,8 +46,8 @@ func (a *attribution) choose(confirms uint64, another func() *Message) *Message 
 	return a.alone
 }
 
-// returns notes that m is not in flight any more. It reports whether m was
-// alone.
+// returns records that m is not in flight any more. It reports whether m was chosen to
+// be the only message in flight.
 func (a *attribution) returns(m *Message) (alone bool) {
 	if a.alone != m {
 		return false
@@ -52,50 +56,52 @@ func (a *attribution) returns(m *Message) (alone bool) {
 	return true
 }
 
-// othersGotThrough reports whether any message was confirmed since m failed
-// alone.
+// othersGotThrough reports whether any message was confirmed since m last failed as the
+// only one in flight.
 func (m *Message) othersGotThrough(confirms uint64) bool { return confirms > m.confirmsThen }
 
-// add makes m a suspect.
+// add adds m to the candidates.
 func (a *attribution) add(m *Message) {
-	m.suspect, m.failedAlone = true, 0
-	at, _ := slices.BinarySearchFunc(a.suspects, m, byPosition)
-	a.suspects = slices.Insert(a.suspects, at, m)
+	m.candidate, m.failedAlone = true, 0
+	at, _ := slices.BinarySearchFunc(a.candidates, m, byPosition)
+	a.candidates = slices.Insert(a.candidates, at, m)
 }
 
-// clear removes m from the suspects because its outcome is known.
+// clear removes m from the candidates, because the Scheduler has decided about it.
 func (a *attribution) clear(m *Message) {
-	if !m.suspect {
+	if !m.candidate {
 		return
 	}
-	m.suspect = false
-	if at, found := slices.BinarySearchFunc(a.suspects, m, byPosition); found {
-		a.suspects = slices.Delete(a.suspects, at, at+1)
+	m.candidate = false
+	if at, found := slices.BinarySearchFunc(a.candidates, m, byPosition); found {
+		a.candidates = slices.Delete(a.candidates, at, at+1)
 	}
 }
 
 func (a *attribution) loseSlots(lost map[int64]bool) {
-	a.suspects = slices.DeleteFunc(a.suspects, func(m *Message) bool {
+	a.candidates = slices.DeleteFunc(a.candidates, func(m *Message) bool {
 		if lost[m.Slot] {
-			m.suspect = false
+			m.candidate = false
 		}
 		return lost[m.Slot]
 	})
 }
 
-// errStalled is recorded with messages that wait for their topic.
+// errStalled is the error that is recorded with messages that wait because their topic
+// has stalled.
 var errStalled = errors.New("forwarder: the topic does not answer")
 
-// decideUnknown makes m a suspect, or decides about a suspect that was alone in
-// flight.
+// decideUnknown handles an outcome that is unknown. It makes m a candidate. If m is a
+// candidate already and was the only message in flight, it decides whether m was
+// refused or the topic has stalled.
 func (s *Scheduler) decideUnknown(m *Message, t *topic, outcome Outcome, err error, alone bool, now time.Time) {
 	m.WasUnknown = true
 	if t.stalled || t.stalls > 0 {
 		s.stallBecauseOf(t, m, err, now)
 		return
 	}
-	s.sending = false // messages that have not left yet come back
-	s.suspect(m, err)
+	s.sending = false // messages that were not sent yet come back as NotSent
+	s.attribute(m, err)
 	switch {
 	case !alone:
 	case m.failedAlone == 0 || !m.othersGotThrough(s.confirms):
@@ -111,17 +117,17 @@ func (s *Scheduler) decideUnknown(m *Message, t *topic, outcome Outcome, err err
 	}
 }
 
-func (s *Scheduler) suspect(m *Message, err error) {
-	if m.suspect {
+func (s *Scheduler) attribute(m *Message, err error) {
+	if m.candidate {
 		return
 	}
 	if !s.attribution.active() {
-		s.notice(Notice{Kind: AttributionBegins, ID: m.ID, Topic: m.Topic, Err: err})
+		s.notice(Notice{Kind: AttributionBegins, ID: m.ID, Metadata: m.Metadata, Topic: m.Topic, Err: err})
 	}
 	s.attribution.add(m)
 }
 
-// stallBecauseOf lets m wait and stalls its topic.
+// stallBecauseOf postpones m and marks its topic as stalled.
 func (s *Scheduler) stallBecauseOf(t *topic, m *Message, err error, now time.Time) {
 	s.postpone(m, err)
 	if !t.stalled {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// publish checks a Publish command against the rules, and runs it.
+// publish checks a Publish command against the rules, and simulates the publish.
 func (w *world) publish(p Publish) {
 	m := p.Message
 	w.checkPublish(m)
@@ -50,21 +50,21 @@ func (w *world) checkPublish(m *Message) {
 		if w.inFlight[position] {
 			w.failf("%d is published while %d of the same key is in flight", m.Position, position)
 		}
-		// A message with a lower position that is committed later has no order. A
-		// confirmed message may come again after a restart, in any order.
+		// A message with a lower position that is committed later need not come first.
+		// A confirmed message may be published again after a restart, in any order.
 		if position < m.Position && other.commit < row.commit && !w.ever[position] && !w.ever[m.Position] {
 			w.failf("%d is published before %d of the same key", m.Position, position)
 		}
 	}
 }
 
-// arrive decides what the broker does with a message that has left.
+// arrive decides what the broker does with a message that was sent.
 func (w *world) arrive(p Publish) {
 	w.checkAlone(p.Message)
 	w.sent = append(w.sent, p)
 	row := w.table[p.Message.Position]
 	switch {
-	case row == nil: // another process has settled it
+	case row == nil: // another process has recorded its outcome
 		w.returns(p, Confirmed)
 	case w.deaf && row.Topic == deafTopic:
 		w.waitForever(p)
@@ -88,17 +88,18 @@ func (w *world) arrive(p Publish) {
 	}
 }
 
-// checkAlone checks that suspects leave one at a time. Messages of a stalled
-// topic may still be on their way.
+// checkAlone checks that candidates are sent one at a time. Messages of a stalled topic
+// may still be in flight.
 func (w *world) checkAlone(m *Message) {
 	a := &w.s.attribution
 	if a.active() && a.alone != m && !w.s.topics.get(m.Topic).stalled {
-		w.failf("%d leaves, but suspects are published one at a time", m.Position)
+		w.failf("%d leaves, but candidates are published one at a time", m.Position)
 	}
 }
 
-// closeChannel is the broker's answer to a message that it cannot take. The
-// publisher knows which one it was if that was alone on the channel.
+// closeChannel simulates a broker that closes the channel because of a message that it
+// refuses. If no other message was in flight on the channel, the publisher knows that
+// this one was refused.
 func (w *world) closeChannel(p Publish) {
 	lost := w.sent
 	w.sent = nil
@@ -118,17 +119,18 @@ func (w *world) unknown() Outcome {
 	return Unexplained
 }
 
-// isSilent reports whether a topic does not answer: in one of three seconds.
+// isSilent reports whether the broker does not answer for a topic at this moment. This
+// is so in one of three seconds.
 func (w *world) isSilent(topic string) bool {
 	return w.profile.silent && !w.healed && topic == deafTopic && w.now.Second()%3 == 0
 }
 
-// isOutage reports whether the broker cannot be reached: in one of five
-// seconds.
+// isOutage reports whether the broker cannot be reached at this moment. This is so in
+// one of five seconds.
 func (w *world) isOutage() bool { return w.profile.outages && !w.healed && w.now.Second()%5 == 1 }
 
-// waitForTopic is a publish to a topic that does not answer. The publisher
-// gives it up in the end.
+// waitForTopic simulates a publish to a topic that does not answer. After two seconds
+// the publisher reports the outcome as unknown.
 func (w *world) waitForTopic(p Publish, topic string) {
 	patience := w.now.Add(2 * time.Second)
 	var look func()
@@ -146,11 +148,11 @@ func (w *world) waitForTopic(p Publish, topic string) {
 	w.inProcess(200*time.Millisecond, look)
 }
 
-// deafTopic is the topic that does not answer while world.deaf is true.
+// deafTopic is the topic for which the broker does not answer while world.deaf is true.
 const deafTopic = "topic0"
 
-// waitForever is a publish to a topic that does not answer, by a publisher that
-// does not give up.
+// waitForever simulates a publish to a topic that does not answer, by a publisher that
+// waits without a limit.
 func (w *world) waitForever(p Publish) {
 	w.inProcess(time.Second, func() {
 		switch {

@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// buffer contains every message that was read and is not settled.
+// buffer contains every message that was read and whose outcome is not recorded yet.
 type buffer struct {
 	limit    int // the number of messages at which reading stops
 	messages map[int64]*Message
 	bytes    int
 	ready    ready
 	queues   map[string]*keyQueue
-	low      int64 // of the cursor; sweeps read above it
+	low      int64 // copy of cursor.low: sweeps read above this position
 
-	orphans int // messages of lost slots that are in flight or wait to be recorded
+	orphans int // number of messages of lost slots that are in flight, or whose outcome waits to be recorded
 
-	refills []*keyQueue // queues that asked for a refill; some may not want it any more
+	refills []*keyQueue // queues that wanted a refill; some may not want it any more
 }
 
 func newBuffer(limit int) buffer {
@@ -26,13 +26,13 @@ func newBuffer(limit int) buffer {
 	}
 }
 
-// queueLimit returns how many messages wait in one key queue. A longer queue
-// would delay the messages of other keys behind it in the outbox. A refill may
-// exceed the limit.
+// queueLimit returns how many messages may wait in one key queue. A longer queue would
+// use the room of the messages of other keys that are behind it in the outbox. A refill
+// may exceed the limit.
 func (b *buffer) queueLimit() int { return min(128, max(4, b.limit/16)) }
 
-// add takes a message that was read. It ignores the message when the queue of
-// its key is full or excluded; a refill reads the message again.
+// add adds a message that was read. It ignores the message if the queue of its key is
+// full or excluded. A refill then reads the message again.
 func (b *buffer) add(m *Message, refill bool) {
 	if b.messages[m.Position] != nil {
 		return
@@ -71,7 +71,8 @@ func (b *buffer) keep(m *Message) {
 	b.bytes += m.Size()
 }
 
-// unload frees the bytes of a message that will not be published again.
+// unload frees the payload and the metadata of a message that will not be published
+// again.
 func (b *buffer) unload(m *Message) {
 	if b.messages[m.Position] == m {
 		b.bytes -= m.Size()
@@ -79,7 +80,7 @@ func (b *buffer) unload(m *Message) {
 	}
 }
 
-// forget removes a message from memory, because it is settled or because it
+// forget removes a message from memory, because its outcome is recorded or because it
 // must be read again.
 func (b *buffer) forget(m *Message) {
 	if b.messages[m.Position] == m {
@@ -91,7 +92,7 @@ func (b *buffer) forget(m *Message) {
 	}
 }
 
-// advance replaces the confirmed head of a queue by its successor.
+// advance replaces the confirmed head of a queue by the next message of the key.
 func (b *buffer) advance(q *keyQueue) {
 	q.head = nil
 	if len(q.waiting) > 0 {
@@ -108,8 +109,8 @@ func (b *buffer) advance(q *keyQueue) {
 	}
 }
 
-// dropSuccessors drops the messages behind the head. A refill reads them again
-// after the head is settled.
+// dropSuccessors removes the messages behind the head from memory. A refill reads them
+// again after the outcome of the head is recorded.
 func (b *buffer) dropSuccessors(q *keyQueue) {
 	from := min(b.low, q.head.Position)
 	for _, m := range q.waiting {
@@ -122,8 +123,8 @@ func (b *buffer) dropSuccessors(q *keyQueue) {
 	q.epoch++
 }
 
-// dropAll drops the head and its successors. The key stays excluded until a
-// refill is wanted.
+// dropAll removes the head and its successors from memory. The key stays excluded until
+// a refill is wanted.
 func (b *buffer) dropAll(q *keyQueue) {
 	q.exclude(q.head.Position - 1)
 	b.dropSuccessors(q)
@@ -131,7 +132,8 @@ func (b *buffer) dropAll(q *keyQueue) {
 	q.head = nil
 }
 
-// unblock removes a settled head and asks for its successors.
+// unblock removes the head after its outcome was recorded, and wants a refill of its
+// successors.
 func (b *buffer) unblock(q *keyQueue) {
 	b.dropSuccessors(q)
 	q.head = nil
@@ -145,8 +147,8 @@ func (b *buffer) wantRefill(q *keyQueue) {
 	}
 }
 
-// refillFromStart lets all refills begin at the start of the outbox, and asks
-// for a refill of every queue without messages.
+// refillFromStart makes the next refill of every queue begin at the start of the
+// outbox. It wants a refill of every queue without messages.
 func (b *buffer) refillFromStart() {
 	var empty []*keyQueue
 	for _, q := range b.queues {
@@ -161,7 +163,7 @@ func (b *buffer) refillFromStart() {
 	}
 }
 
-// takeRefills returns at most the given number of queues and marks them as
+// takeRefills returns at most limit of the queues that want a refill, and marks them as
 // being refilled.
 func (b *buffer) takeRefills(limit int) []*keyQueue {
 	var taken []*keyQueue
@@ -176,9 +178,9 @@ func (b *buffer) takeRefills(limit int) []*keyQueue {
 	return taken
 }
 
-// refilled ends a refill that has read the key up to position covered. The next
-// refill begins there, but not above the cursor, because a transaction may
-// still add a row of the key.
+// refilled ends a refill that has read the rows of the key up to position covered. The
+// next refill begins there. But it never begins above the cursor, because a transaction
+// may still add a row of the key.
 func (b *buffer) refilled(q *keyQueue, covered int64) {
 	q.refillWanted = false
 	switch {
@@ -195,8 +197,8 @@ func (b *buffer) refilled(q *keyQueue, covered int64) {
 	}
 }
 
-// loseSlots drops the messages of slots. Messages in flight and messages with a
-// known outcome stay as orphans until they are recorded.
+// loseSlots removes the messages of slots from memory. It keeps messages that are in
+// flight or have a known outcome, as orphans, until their outcome is recorded.
 func (b *buffer) loseSlots(slots map[int64]bool) {
 	b.ready.removeSlots(slots)
 	for key, q := range b.queues {

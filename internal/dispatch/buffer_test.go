@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAKeyQueueEndsWithItsLastMessage: every row of the key was read, so no
-// refill is wanted, and the key takes no memory.
+// When the last message of a key is confirmed and all its rows were read, the key uses
+// no more memory and wants no refill.
 func TestAKeyQueueEndsWithItsLastMessage(t *testing.T) {
 	b := newBuffer(64)
 	b.add(&Message{Position: 1, Key: "key"}, false)

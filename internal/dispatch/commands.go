@@ -2,63 +2,62 @@ package dispatch
 
 import "time"
 
-// Commands are the work that the caller must start now. The slices Publish and
-// Notices are valid until the next call of Step.
+// Commands tells the caller which work to start now. The slices Publish and Notices are
+// valid until the next call of Step.
 type Commands struct {
-	Read    *Read       // or nil; answer with RowsRead or ReadFailed
-	Publish []Publish   // answer each with Published
-	Settle  *Settlement // or nil; answer with Settled
+	Read    *Read       // may be nil; report the result with RowsRead or ReadFailed
+	Publish []Publish   // report each outcome with Published
+	Settle  *Settlement // may be nil; report the result with Settled
 	Notices []Notice    // for the log and the instruments
 
-	// Drained reports that Stop was called, and that nothing is in flight,
-	// read or waiting to be recorded any more. Expired reports that the time
-	// for this has run out.
+	// Drained reports that Stop was called, and that no publish, read or settlement is
+	// left to wait for. Expired reports that the time for this is over.
 	Drained, Expired bool
 
-	// WakeAt is the time of the next Step if no event comes before.
+	// WakeAt is when to call Step again if no event comes before.
 	WakeAt time.Time
 }
 
-// Publish is the command to publish a message. The ticket tells the attempts
-// of one message apart.
+// Publish is the command to publish a message. Each attempt to publish a message has a
+// different ticket.
 type Publish struct {
 	Message *Message
 	Ticket  uint64
 }
 
-// Read is the command to read rows of the outbox in slots.
+// Read is the command to read rows of the outbox that belong to Slots.
 //
-// A sweep returns the rows above From in the order of their positions, and rows
-// that are due. A refill returns the rows of Keys above From. Neither returns
-// the rows in Known or the successors of a blocked key.
+// A sweep returns the rows above From in the order of their positions, and rows that
+// are due. A refill returns the rows of Keys above From. Neither returns the rows in
+// Known, or rows that wait behind a blocked key's first message.
 type Read struct {
 	Refill bool
-	Tidy   bool // first remove blocked keys whose head does not exist any more
+	Tidy   bool // first unblock keys whose first message does not exist any more
 
 	From  int64
 	Known []int64 // positions of messages in memory
 	Slots []int64
 
-	Limit int // rows
+	Limit int // maximum number of rows
 	Bytes int // stop after this many bytes of payload and metadata
 
-	Keys   []string // excluded keys of a sweep, or the keys of a refill
-	Topics []string // excluded topics of a sweep; rows with a key are read anyway
+	Keys   []string // sweep: keys to leave out; refill: keys to read
+	Topics []string // sweep: topics to leave out, except for rows with a key
 
 	epoch   int
 	settled Sight
 	refills []queueEpoch
 }
 
-// queueEpoch is a queue with its epoch at the begin of a refill.
+// queueEpoch is a queue, and its epoch when a refill began.
 type queueEpoch struct {
 	queue *keyQueue
 	epoch int
 }
 
-// Reach returns the part of the outbox that rows cover. The rows found by their
-// position must come last, in the order of their positions. full reports that
-// the read stopped because of its bytes.
+// Reach returns which part of the outbox a read covered. rows is its result: first the
+// rows that were found because they are due, then the others in the order of their
+// positions. full means that the read stopped because it had reached Read.Bytes.
 func (r *Read) Reach(rows []*Message, full bool) Reach {
 	byPosition := 0
 	var highest int64
@@ -79,7 +78,7 @@ func (r *Read) Reach(rows []*Message, full bool) Reach {
 
 // Settlement is the command to record outcomes in the database.
 type Settlement struct {
-	Confirmed []*Message // to be deleted
+	Confirmed []*Message // rows to delete
 	Charges   []Charge
 	Deaths    []Death
 
@@ -90,10 +89,10 @@ func (s *Settlement) empty() bool {
 	return len(s.Confirmed) == 0 && len(s.Charges) == 0 && len(s.Deaths) == 0
 }
 
-// Charge lets a message wait for Delay and blocks its ordering key meanwhile.
+// Charge postpones a message by Delay. It blocks the message's ordering key meanwhile.
 type Charge struct {
 	Message         *Message
-	Attempts        int // 1 for a refusal, or 0
+	Attempts        int // attempts to count: 1 for a refusal, otherwise 0
 	Delay           time.Duration
 	Err             error
 	Cause           Outcome // Refused or Unknown
@@ -103,19 +102,20 @@ type Charge struct {
 // Death makes a message a dead letter.
 type Death struct {
 	Message         *Message
+	Metadata        []byte // of the message
 	Size            int
 	Err             error
 	Exhausted       bool  // refused too often; otherwise unacceptable
 	SuccessorsAfter int64 // the successors of the message are above this position
 }
 
-// Settled is the result of a Settlement. A part that failed comes again in a
+// Settled is the result of a Settlement. If a part failed, the Scheduler puts it into a
 // later Settlement.
 type Settled struct {
 	Confirmed bool
 	Charges   bool
-	Deaths    int   // the first so many were recorded
-	Vanished  bool  // rows did not exist any more, or their slots belong to another instance
-	Wrote     bool  // a transaction has changed something and has certainly ended
-	Err       error // why a part failed, or nil
+	Deaths    int   // number of deaths that were recorded, counted from the first one
+	Vanished  bool  // some rows did not exist any more, or another instance owns their slots
+	Wrote     bool  // a transaction that changed something has certainly ended
+	Err       error // the error of a part that failed, or nil
 }

@@ -2,76 +2,76 @@ package dispatch
 
 import "math"
 
-// cursor knows the position above which the outbox must be read. Every row at
-// or below it has been read, and no transaction can add another one there.
+// cursor is the position above which the outbox must be read. Every row at or below it
+// has been read, and no transaction can add another row there.
 //
-// A transaction takes positions before it commits, so a row can appear below
-// rows that were sent long ago. The cursor therefore passes a position only
-// after the end of every transaction that may have taken a lower one. These
-// are the transactions that had an id when the position was seen, because a
-// transaction gets its id before it takes a position. Delivery does not wait
-// for the cursor: the rows above it are read again, except those in memory.
+// A transaction takes positions before it commits. So a row can appear below rows that
+// were sent long ago. The cursor therefore passes a position only after every
+// transaction that may have taken a lower one has ended. These are the transactions
+// that had an id when the position was first read, because a transaction gets its id
+// before it takes a position. Delivery does not wait for the cursor: each sweep reads
+// the rows above it again, except those in memory.
 //
-// The server reports ids only up to the highest transaction that has ended, but
-// an open transaction may have a higher id. A transaction of the forwarder
-// itself closes this gap: after its end the server reports all ids that are
-// lower than its own.
+// The server reports ids only up to the highest transaction that has ended, but a
+// transaction with a higher id may be open. The forwarder's own transactions solve
+// this. When one has ended, the server reports all ids that are lower than its id.
 type cursor struct {
 	low     int64
 	seen    int64  // the highest position that was read
-	settled int64  // the part of seen that was read before a transaction of the forwarder took its id and ended
-	marks   []mark // ascending
+	settled int64  // the part of seen that was read before a transaction of the forwarder got its id; this transaction has ended
+	marks   []mark // in ascending order
 
-	ceiling int64 // of the last read
-	era     int   // changes when positions that were seen before must be read again
+	ceiling int64 // Reach.Ceiling of the last sweep
+	era     int   // increases when positions below seen must be read again
 }
 
-// Sight is the highest position that was read at some moment.
+// Sight is the highest position that had been read at some moment.
 type Sight struct {
 	position int64
 	era      int
 }
 
-// mark is a position that is passed when all transactions below ceiling have
-// ended.
+// mark is a position that the cursor passes when all transactions with an id below
+// ceiling have ended.
 type mark struct {
 	position int64
 	ceiling  int64
 }
 
-// maxMarks bounds the marks that one open transaction causes. A later mark
-// passes the positions in between.
+// maxMarks limits how many marks one open transaction can cause. Positions without a
+// mark are passed together with a later mark.
 const maxMarks = 64
 
-// Reach describes the part of the outbox that one read has seen.
+// Reach describes which part of the outbox a read covered.
 type Reach struct {
 	Highest int64 // the highest position that was returned, or 0
 	Covered int64 // all rows up to this position were returned
-	Horizon int64 // all transactions below this id have ended; a sweep only
-	Ceiling int64 // the id after the last transaction that has ended; a sweep only
+	Horizon int64 // sweep only: all transactions with a lower id have ended
+	Ceiling int64 // sweep only: one more than the highest id of a transaction that has ended
 }
 
-// everything is Reach.Covered of a read that has reached the end of the outbox.
+// everything is the value of Reach.Covered when a read has reached the end of the
+// outbox.
 const everything = math.MaxInt64
 
-// sights returns the position that was seen, and the part of it that is
-// settled.
+// sights returns the highest position that was read, and the highest one that is known
+// to be read before a transaction of the forwarder, which has ended, got its id.
 func (c *cursor) sights() (seen, settled Sight) { return Sight{c.seen, c.era}, Sight{c.settled, c.era} }
 
-// wrote reports the end of a transaction of the forwarder that took its id
-// after seen was returned by sights.
+// wrote tells the cursor that a transaction of the forwarder has ended. The transaction
+// got its id after sights had returned seen.
 func (c *cursor) wrote(seen Sight) {
 	if seen.era == c.era {
 		c.settled = max(c.settled, seen.position)
 	}
 }
 
-// advance takes the result of a sweep. settled was returned by sights when the
-// sweep began.
+// advance moves the cursor after a sweep. settled was returned by sights when the sweep
+// began.
 func (c *cursor) advance(at Reach, settled Sight) {
 	if at.Ceiling < c.ceiling {
-		// Transaction ids went back: a replica that lagged behind has taken
-		// over, and will use positions again.
+		// Transaction ids went back. So a replica that lagged behind has become the
+		// primary, and will use positions again.
 		*c = cursor{era: c.era + 1}
 	}
 	c.ceiling = at.Ceiling
@@ -85,8 +85,8 @@ func (c *cursor) advance(at Reach, settled Sight) {
 	c.seen = max(c.seen, at.Highest)
 }
 
-// saw notes the highest position of a refill. Without it the cursor would stay
-// where the excluded keys begin.
+// saw records the highest position that a refill has read. Otherwise the cursor could
+// not pass the rows of excluded keys.
 func (c *cursor) saw(position int64) { c.seen = max(c.seen, position) }
 
 func (c *cursor) mark(position, ceiling int64) {
@@ -95,8 +95,8 @@ func (c *cursor) mark(position, ceiling int64) {
 	}
 }
 
-// rewind lets the next sweep read everything above position. A sweep that is
-// under way does not move the cursor above position.
+// rewind makes the next sweep read everything above position. A sweep that is under way
+// does not move the cursor above position.
 func (c *cursor) rewind(position int64) {
 	c.era++
 	c.low = min(c.low, position)

@@ -6,12 +6,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// snapshot is a read that returned everything.
+// snapshot returns the Reach of a sweep that reached the end of the outbox.
 func snapshot(highest, horizon, ceiling int64) Reach {
 	return Reach{Highest: highest, Covered: everything, Horizon: horizon, Ceiling: ceiling}
 }
 
-// reads has c read before and after a transaction of the forwarder's own.
+// reads simulates sweeps. After each, a transaction of the forwarder begins and ends.
 func (c *cursor) reads(r ...Reach) {
 	for _, r := range r {
 		_, settled := c.sights()
@@ -23,29 +23,30 @@ func (c *cursor) reads(r ...Reach) {
 
 func TestCursorPassesWhenAllWritersHaveEnded(t *testing.T) {
 	var c cursor
-	c.reads(snapshot(6, 100, 107)) // 100 is open: it may have taken 1 to 5
+	c.reads(snapshot(6, 100, 107)) // 100 is open, and may have taken a position from 1 to 5
 	require.EqualValues(t, 0, c.low)
 	c.reads(snapshot(0, 100, 108))
-	c.reads(snapshot(0, 105, 108)) // 105 is open: it may have taken one too
+	c.reads(snapshot(0, 105, 108)) // 105 is open, and may have taken one of these positions, too
 	require.EqualValues(t, 0, c.low)
 	c.reads(snapshot(0, 108, 110))
 	require.EqualValues(t, 6, c.low)
 }
 
-// A read looks at the ids before it looks at the rows. Who begins to write in
-// between, and takes a position below one that it sees, has an id from its
-// ceiling on.
+// A sweep reads the transaction ids first, and then the rows. A transaction that begins
+// in between may take a position below one that the sweep returns. Its id is not below
+// the sweep's ceiling, so the cursor must wait for it.
 func TestCursorWaitsForAWriterThatBeganDuringARead(t *testing.T) {
 	var c cursor
-	c.reads(snapshot(6, 107, 107)) // nobody is known to write
-	c.reads(snapshot(0, 107, 108)) // but 107 was about to
+	c.reads(snapshot(6, 107, 107)) // no open transaction is known
+	c.reads(snapshot(0, 107, 108)) // transaction 107 had begun during the first sweep
 	require.EqualValues(t, 0, c.low)
 	c.reads(snapshot(0, 108, 108))
 	require.EqualValues(t, 6, c.low)
 }
 
-// The ceiling is that of what has ended: 108 may have begun, and taken a
-// position below that which 107 has ended with.
+// The ceiling counts only transactions that have ended. While 107 ended, 108 may have
+// begun and taken a lower position. The cursor must not pass before a transaction of
+// the forwarder with a higher id has ended.
 func TestCursorWaitsForATransactionOfOurOwn(t *testing.T) {
 	var c cursor
 	read := func(r Reach) {
@@ -57,14 +58,15 @@ func TestCursorWaitsForATransactionOfOurOwn(t *testing.T) {
 	}
 	early, _ := c.sights()
 	read(snapshot(7, 108, 108))
-	c.wrote(early) // with the id 109, after 6 was seen
+	c.wrote(early) // this transaction has the id 109, and began after 6 was read
 	read(snapshot(0, 108, 110))
 	require.EqualValues(t, 0, c.low)
 	read(snapshot(0, 110, 110))
 	require.EqualValues(t, 6, c.low)
 }
 
-// The keys that a refill reads are left out of the reads that the cursor goes by.
+// The cursor passes the positions that a refill has read, although sweeps leave out the
+// keys of refills.
 func TestCursorPassesWhatARefillHasRead(t *testing.T) {
 	var c cursor
 	c.reads(snapshot(6, 10, 10))
@@ -85,14 +87,14 @@ func TestCursorForgetsWhatWasSeenBeforeARewind(t *testing.T) {
 	c.reads(snapshot(9, 10, 10))
 	_, settled = c.sights()
 	c.rewind(4)
-	c.advance(snapshot(9, 10, 10), settled) // began before the rewind
+	c.advance(snapshot(9, 10, 10), settled) // this sweep began before the rewind
 	require.EqualValues(t, 0, c.low)
 }
 
 func TestCursorDoesNotPassWhatAShortReadLeft(t *testing.T) {
 	var c cursor
 	c.reads(snapshot(100, 10, 10))
-	c.reads(Reach{Highest: 50, Covered: 50, Horizon: 10, Ceiling: 10}) // late ones, and more of them
+	c.reads(Reach{Highest: 50, Covered: 50, Horizon: 10, Ceiling: 10}) // more rows were committed late than a sweep returns
 	require.EqualValues(t, 50, c.low)
 	c.reads(snapshot(70, 10, 10))
 	require.EqualValues(t, 100, c.low)
@@ -126,9 +128,9 @@ func TestCursorRewinds(t *testing.T) {
 func TestCursorPassesNothingAboveARewindByAReadUnderWay(t *testing.T) {
 	var c cursor
 	c.reads(snapshot(9, 10, 10))
-	c.reads(snapshot(9, 9, 11)) // one is open: a mark is set and not passed
+	c.reads(snapshot(9, 9, 11)) // a transaction is open, so a mark is set but not passed
 	c.rewind(4)
-	c.reads(snapshot(12, 20, 20)) // began before
+	c.reads(snapshot(12, 20, 20)) // this sweep began before the rewind
 	require.EqualValues(t, 4, c.low)
 	c.reads(snapshot(9, 20, 20))
 	require.EqualValues(t, 12, c.low)
@@ -138,6 +140,6 @@ func TestCursorStartsAgainWhenTransactionIDsGoBack(t *testing.T) {
 	var c cursor
 	c.reads(snapshot(9, 10, 10))
 	c.reads(snapshot(0, 10, 10))
-	c.reads(snapshot(3, 5, 5)) // another server, which lagged behind
+	c.reads(snapshot(3, 5, 5)) // another server, which lagged behind, has taken over
 	require.EqualValues(t, 0, c.low)
 }

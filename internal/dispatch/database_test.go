@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// settle runs a Settlement like the statements of package forwarder: one
-// transaction for the confirmed messages, one for the charges, and one for each
-// dead letter.
+// settle simulates how package forwarder records a Settlement: one transaction for the
+// confirmed messages, one for the charges, and one for each dead letter.
 func (w *world) settle(batch *Settlement) {
 	if w.plant.settlement != nil {
 		w.plant.settlement(w, batch)
@@ -38,16 +37,16 @@ func (w *world) settle(batch *Settlement) {
 	})
 }
 
-// noteLate notes the settlement of a process that has ended. Its successor may
-// have read these messages before.
+// noteLate remembers which messages a process has deleted after its end. The next
+// process may have read them before.
 func (w *world) noteLate(batch *Settlement) {
 	for _, m := range batch.Confirmed {
 		w.late[m.Position] = true
 	}
 }
 
-// record changes the tables. A part may fail before its commit, or have a
-// commit of unknown outcome.
+// record changes the tables. Each part may fail: before its commit, or with a commit
+// whose outcome is unknown.
 func (w *world) record(batch *Settlement, owned func(slot int64) bool) (result Settled) {
 	if len(batch.Confirmed) > 0 {
 		result.Confirmed = w.transaction(&result, func() int { return w.remove(batch.Confirmed, owned) })
@@ -110,7 +109,8 @@ func (w *world) charge(charges []Charge, owned func(slot int64) bool) (charged i
 			continue
 		}
 		charged++
-		// An unknown outcome that has no cause in the message may be charged.
+		// An attempt may be counted for a message with an unknown outcome although the broker
+		// has not refused it.
 		if c.Attempts > 0 && !w.refused[row.Position] && !row.closes && w.profile.unknown == 0 && !w.profile.silent {
 			w.failf("%d is charged, but the broker has not refused it", row.Position)
 		}
@@ -121,7 +121,8 @@ func (w *world) charge(charges []Charge, owned func(slot int64) bool) (charged i
 	return charged
 }
 
-// block blocks a key. If it is blocked already, the lower head stays.
+// block blocks a key. If the key is blocked already, the lower of the two positions
+// stays.
 func (w *world) block(key string, b blockedKey) {
 	if key == "" {
 		return
@@ -150,7 +151,7 @@ func (w *world) moveDead(d Death, owned func(slot int64) bool) (moved int) {
 	return 1
 }
 
-// tidy unblocks keys whose head does not exist any more.
+// tidy unblocks keys whose first message does not exist any more.
 func (w *world) tidy() {
 	for key, b := range w.blocked {
 		if w.table[b.position] == nil && (!b.dead || !w.dead[b.position]) && w.owned[slotOf(key)] {
@@ -163,7 +164,7 @@ const topicCount = 3
 
 func slotOf(key string) int64 { return int64(key[len(key)-1]) % slotCount }
 
-// write begins a transaction that adds rows and commits later, or never.
+// write simulates a transaction that adds rows. It commits later, or never.
 func (w *world) write(longest time.Duration) {
 	xid := w.begin()
 	var rows []*stored
@@ -180,7 +181,7 @@ func (w *world) write(longest time.Duration) {
 			row.due = w.now.Add(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
 		}
 		switch w.rng.IntN(30) {
-		case 0: // with several of them a stalled topic recovers too slowly for this test
+		case 0: // with several such messages, a stalled topic recovers too slowly for this test
 			row.closes = !w.closing[row.Topic]
 			w.closing[row.Topic] = true
 		case 1:
@@ -210,7 +211,8 @@ func (w *world) write(longest time.Duration) {
 	})
 }
 
-// release ends the blocks of dead letters, see letGo in package forwarder.
+// release unblocks a key that waits for a dead letter. It simulates letGo in package
+// forwarder.
 func (w *world) release(key string) {
 	if b := w.blocked[key]; b == nil || !b.dead {
 		return
@@ -237,7 +239,7 @@ func (w *world) release(key string) {
 	})
 }
 
-// first returns the row of a key with the lowest position.
+// first returns the row of a key that has the lowest position, or nil.
 func (w *world) first(key string) (first *stored) {
 	for _, row := range w.table {
 		if row.Key == key && (first == nil || row.Position < first.Position) {
@@ -247,7 +249,7 @@ func (w *world) first(key string) (first *stored) {
 	return first
 }
 
-// renew is a renewal of the lease, which can lose slots and take others.
+// renew simulates a renewal of the lease. The instance may lose slots and get others.
 func (w *world) renew() {
 	seen := w.s.Sight()
 	orphans := w.orphans()
@@ -281,7 +283,7 @@ func (w *world) orphans() []int64 {
 	return w.s.OrphanSlots()
 }
 
-// lose gives slots to another instance.
+// lose simulates that another instance gets slots of this one.
 func (w *world) lose(slots ...int64) {
 	w.tracef("slots %v are lost", slots)
 	for _, slot := range slots {
@@ -296,7 +298,8 @@ func (w *world) lose(slots ...int64) {
 	w.s.LoseSlots(slots)
 }
 
-// other lets the instance that has the lost slots settle a row.
+// other lets the instance that owns the lost slots publish one of their rows, and
+// record its outcome.
 func (w *world) other() {
 	for _, position := range slices.Sorted(func(yield func(int64) bool) {
 		for position := range w.table {

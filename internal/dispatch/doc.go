@@ -20,7 +20,7 @@
 //	          ─▶ confirm      ─▶ settling.Confirmed, successor becomes ready
 //	             refuse       ─▶ settling.Charges, key blocked
 //	             giveUp       ─▶ settling.Deaths, key blocked
-//	             decideUnknown ▶ suspect, or refuse, or postpone and stall the topic
+//	             decideUnknown ▶ candidate, or refuse, or postpone and stall the topic
 //	             retry        ─▶ ready again
 //	Step      ─▶ the next Settle and Publish commands
 //
@@ -41,7 +41,7 @@
 // A message is in buffer.messages from the read of its row until its outcome is
 // recorded, or until it is dropped to be read again. In between it is in one
 // place: in ready, behind the head of its key queue, in flight, among the
-// suspects, in settling.waiting, or in the settlement under way.
+// candidates, in settling.waiting, or in the settlement under way.
 //
 // # Rules
 //

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// plant changes commands and events on their way. It stands for a fault in the
-// Scheduler, or in the code that runs its commands.
+// plant changes commands and events between the Scheduler and the world. It simulates a
+// mistake in the Scheduler, or in the code that runs its commands.
 type plant struct {
 	commands   func(w *world, c *Commands)
 	rows       func(w *world, r *Read, rows *[]*Message, at *Reach)
@@ -15,10 +15,10 @@ type plant struct {
 	settlement func(w *world, batch *Settlement)
 	settled    func(w *world, result *Settled)
 	lose       func(w *world, slots *[]int64)
-	unsettled  bool // slots are leased again before their messages are settled
+	unsettled  bool // slots are leased again before the outcomes of their messages are recorded
 }
 
-// plants is at least one fault of each kind of command and event.
+// plants contains at least one mistake for each kind of command and event.
 var plants = map[string]plant{
 	"a read begins too high": {commands: func(_ *world, c *Commands) {
 		if c.Read != nil && c.Read.From > 0 {
@@ -94,8 +94,8 @@ var plants = map[string]plant{
 		}
 		return true
 	}},
-	"suspects are forgotten": {outcome: func(w *world, _ *Publish, _ *Outcome) bool {
-		w.s.attribution.suspects = nil
+	"candidates are forgotten": {outcome: func(w *world, _ *Publish, _ *Outcome) bool {
+		w.s.attribution.candidates = nil
 		return true
 	}},
 	"a failed settlement is taken for recorded": {settled: func(_ *world, result *Settled) {
@@ -122,20 +122,21 @@ var plants = map[string]plant{
 	}},
 }
 
-// TestPlantedFaultsAreFound shows that the rules of TestSchedules find faults.
+// TestPlantedFaultsAreFound checks that the rules of TestSchedules find each planted
+// mistake.
 func TestPlantedFaultsAreFound(t *testing.T) {
 	t.Parallel()
-	const most = 3000 // schedules
+	const schedules = 3000
 	for name, p := range plants {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(most) {
+			for seed := range uint64(schedules) {
 				if err := newWorld(seed, p).schedule(); err != nil {
 					t.Logf("schedule %d: %v", seed, err)
 					return
 				}
 			}
-			t.Errorf("not found in %d schedules", most)
+			t.Errorf("not found in %d schedules", schedules)
 		})
 	}
 }

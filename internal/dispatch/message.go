@@ -19,32 +19,38 @@ type Message struct {
 	Attempts int
 	Due      bool // the row was found by its due time, not by its position
 
+	// Created is the stamp of the time at which the row was stored, by the clock of
+	// the database. Since is when the message was first to be sent, by the clock of
+	// this process. The Scheduler does not use them.
+	Created string
+	Since   time.Time
+
 	// BlocksKey reports that the table of blocked keys names this row as the
 	// head of its key. Its successors are above SuccessorsAfter.
 	BlocksKey       bool
 	SuccessorsAfter int64
 
-	// WasUnknown reports that a publish of the message had an unknown outcome.
-	// The Scheduler sets it.
+	// WasUnknown reports that a publish of the message had an unknown outcome. The
+	// Scheduler sets this field.
 	WasUnknown bool
 
-	queue   *keyQueue // nil without a key, and after a confirm
-	ticket  uint64    // of the publish in flight, or 0
+	queue   *keyQueue // nil if the message has no key, or is confirmed
+	ticket  uint64    // ticket of the publish in flight, or 0
 	decided bool      // the outcome is known and waits to be recorded
-	orphan  bool      // the slot was lost
+	orphan  bool      // another instance may own the slot
 
-	suspect      bool
-	failedAlone  int    // unknown outcomes while the message was alone in flight
-	confirmsThen uint64 // confirms of all messages at the last of them
+	candidate    bool
+	failedAlone  int    // how often the outcome was unknown while this was the only message in flight
+	confirmsThen uint64 // Scheduler.confirms when that happened last
 	failedAt     time.Time
 }
 
 // Size returns the bytes of the payload and the metadata.
 func (m *Message) Size() int { return len(m.Payload) + len(m.Metadata) }
 
-// successorsAfter returns the position above which the unconfirmed successors
-// of m are. It can be below the position of m, because a successor with a lower
-// position may be committed late.
+// successorsAfter returns the position above which the later messages of the key are.
+// It can be below the position of m, because a later message may have a lower position
+// if it was committed late.
 func (m *Message) successorsAfter() int64 {
 	if m.queue == nil {
 		return m.Position

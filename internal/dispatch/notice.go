@@ -1,55 +1,58 @@
 package dispatch
 
-// Notice is an event for the log and the instruments. The fields in the comment
-// of its kind are set.
+// Notice is an event for the log and the metrics. The comment of its kind names the
+// fields that are set.
 type Notice struct {
 	Kind     NoticeKind
 	Work     Work
 	Topic    string
 	Messages int
 	ID       string
+	Metadata []byte // of the message ID
 	Attempt  int
 	Size     int
 	Err      error
 }
 
-// NoticeKind is the kind of a Notice.
+// NoticeKind says what a Notice reports.
 type NoticeKind int
 
 const (
-	// WorkFailed reports a failure of Work with Err. The work is tried again.
+	// WorkFailed reports that Work failed with Err. The Scheduler tries it again.
 	WorkFailed NoticeKind = iota
 
-	// WorkSucceeded reports the first success of Work after failures.
+	// WorkSucceeded reports that Work succeeded for the first time after failures.
 	WorkSucceeded
 
-	// FirstRefusal reports a refused message: Topic, ID, Attempt, Size, Err. It
-	// is the first of an episode, which ends when the topic accepts messages
-	// and refuses none for a minute.
+	// FirstRefusal reports the first refused message of an episode: Topic, ID, Attempt,
+	// Size, Err. The episode ends when the topic has accepted a message, and refused
+	// none for a minute.
 	FirstRefusal
 
-	// FurtherRefusal reports a refused message like FirstRefusal.
+	// FurtherRefusal reports a later refused message of an episode. It has the fields
+	// of FirstRefusal.
 	FurtherRefusal
 
-	// TopicAccepts reports the first confirm of Topic after Messages refusals.
+	// TopicAccepts reports the first confirm of Topic after a number of refusals, which
+	// is in Messages.
 	TopicAccepts
 
-	// TopicStalled reports that Topic has not answered for too long (Err) and
-	// has Messages in flight.
+	// TopicStalled reports that the broker has not answered for Topic for too long
+	// (Err). Messages is how many of its messages are in flight.
 	TopicStalled
 
-	// TopicAnswers reports the first answer of Topic after it stalled.
+	// TopicAnswers reports the first answer for Topic after the topic stalled.
 	TopicAnswers
 
-	// AttributionBegins reports that the outcome of message ID of Topic is
-	// unknown because of Err, and that messages are published one at a time.
+	// AttributionBegins reports that the outcome of message ID of Topic is unknown
+	// because of Err. Messages are then published one at a time.
 	AttributionBegins
 )
 
-// Work is a kind of work that can fail as a whole.
+// Work is a kind of work that can fail for all messages.
 type Work int
 
-// The kinds of work.
+// The kinds of work: reading rows, publishing, and recording outcomes.
 const (
 	Reading Work = iota
 	Publishing

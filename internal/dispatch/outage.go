@@ -2,10 +2,10 @@ package dispatch
 
 import "time"
 
-// outage counts the failures in a row of one kind of work.
+// outage counts how often one kind of work has failed without a success in between.
 type outage struct {
 	failures int
-	until    time.Time // the work is not tried before
+	until    time.Time // the work is not tried again before this time
 }
 
 func (s *Scheduler) fails(o *outage, work Work, err error, now time.Time) {
@@ -14,7 +14,7 @@ func (s *Scheduler) fails(o *outage, work Work, err error, now time.Time) {
 	s.notice(Notice{Kind: WorkFailed, Work: work, Err: err})
 }
 
-// works notes a success. It returns true after failures.
+// works records a success. It returns true if the work had failed before.
 func (s *Scheduler) works(o *outage, work Work) (again bool) {
 	if o.failures == 0 {
 		return false
@@ -24,8 +24,8 @@ func (s *Scheduler) works(o *outage, work Work) (again bool) {
 	return true
 }
 
-// pausing reports whether the work must wait, and wakes the Scheduler when the
-// wait is over.
+// pausing reports whether the work must still wait after a failure. If so, it makes
+// sure that the Scheduler wakes up when the wait is over.
 func (s *Scheduler) pausing(o *outage, now time.Time) bool {
 	if now.Before(o.until) {
 		s.wake(o.until)

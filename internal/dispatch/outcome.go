@@ -13,26 +13,26 @@ const (
 	// later.
 	Refused
 
-	// Unacceptable means that no broker will ever accept the message.
+	// Unacceptable means that the broker can never accept the message.
 	Unacceptable
 
 	// Unknown means that the broker may or may not have stored the message.
 	Unknown
 
-	// Unexplained is an unknown outcome of a publisher whose errors cannot say
+	// Unexplained means the same as Unknown, for a publisher whose errors cannot say
 	// that a message was refused.
 	Unexplained
 
-	// Unavailable means that the publisher could not send any message.
+	// Unavailable means that the publisher could not send the message or any other.
 	Unavailable
 
-	// NotSent means that the message never reached the publisher, because
-	// Sending was false or the lease had ended.
+	// NotSent means that the message was not given to the publisher, because Sending
+	// was false or the lease had ended.
 	NotSent
 )
 
-// Published reports the outcome of a publish. It returns false for a publish
-// whose outcome was reported before.
+// Published reports the outcome of a publish to the Scheduler. It returns false if the
+// outcome of this publish was reported before.
 func (s *Scheduler) Published(now time.Time, p Publish, outcome Outcome, err error) bool {
 	m := p.Message
 	if m.ticket != p.Ticket {
@@ -55,7 +55,7 @@ func (s *Scheduler) Published(now time.Time, p Publish, outcome Outcome, err err
 	case outcome == Confirmed:
 		s.confirm(m, now)
 	case m.orphan:
-		s.buffer.forget(m) // the new owner of its slot publishes it
+		s.buffer.forget(m) // the instance that owns its slot now publishes it
 	case outcome == Refused:
 		s.refuse(m, err, now)
 	case outcome == Unacceptable:
@@ -76,7 +76,7 @@ func (s *Scheduler) Published(now time.Time, p Publish, outcome Outcome, err err
 	return true
 }
 
-// confirm schedules the deletion of m and publishes its successor.
+// confirm schedules m for deletion, and lets the next message of its key be published.
 func (s *Scheduler) confirm(m *Message, now time.Time) {
 	s.confirms++
 	s.works(&s.publishOutage, Publishing)
@@ -90,15 +90,14 @@ func (s *Scheduler) confirm(m *Message, now time.Time) {
 	switch q := m.queue; {
 	case q == nil:
 	case m.BlocksKey:
-		s.settling.urgent = true // its successors can only be read when the table does not block them any more
+		s.settling.urgent = true // its successors can be read only after the key is unblocked in the table
 	default:
 		m.queue = nil
 		s.buffer.advance(q)
 	}
 }
 
-// refuse charges m with an attempt, or makes it a dead letter after the last
-// one.
+// refuse counts an attempt of m. After the last attempt it makes m a dead letter.
 func (s *Scheduler) refuse(m *Message, err error, now time.Time) {
 	s.works(&s.publishOutage, Publishing)
 	if m.Attempts >= s.config.MaxAttempts-1 {
@@ -109,7 +108,7 @@ func (s *Scheduler) refuse(m *Message, err error, now time.Time) {
 	if s.topics.refusals.refuse(m.Topic, now) {
 		kind = FirstRefusal
 	}
-	s.notice(Notice{Kind: kind, ID: m.ID, Topic: m.Topic, Attempt: m.Attempts + 1, Size: m.Size(), Err: err})
+	s.notice(Notice{Kind: kind, ID: m.ID, Metadata: m.Metadata, Topic: m.Topic, Attempt: m.Attempts + 1, Size: m.Size(), Err: err})
 	s.block(m)
 	s.settling.waiting.Charges = append(s.settling.waiting.Charges, Charge{
 		Message: m, Attempts: 1, Delay: s.config.Jitter(s.config.Backoff(m.Attempts + 1)), Err: err, Cause: Refused,
@@ -117,7 +116,7 @@ func (s *Scheduler) refuse(m *Message, err error, now time.Time) {
 	})
 }
 
-// postpone lets m wait without charging an attempt.
+// postpone makes m wait without counting an attempt.
 func (s *Scheduler) postpone(m *Message, err error) {
 	s.block(m)
 	s.settling.waiting.Charges = append(s.settling.waiting.Charges, Charge{
@@ -129,15 +128,15 @@ func (s *Scheduler) postpone(m *Message, err error) {
 // giveUp makes m a dead letter.
 func (s *Scheduler) giveUp(m *Message, err error, exhausted bool) {
 	s.works(&s.publishOutage, Publishing)
-	size := m.Size()
+	size, metadata := m.Size(), m.Metadata
 	s.block(m)
 	s.settling.waiting.Deaths = append(s.settling.waiting.Deaths, Death{
-		Message: m, Size: size, Err: err, Exhausted: exhausted, SuccessorsAfter: m.successorsAfter(),
+		Message: m, Metadata: metadata, Size: size, Err: err, Exhausted: exhausted, SuccessorsAfter: m.successorsAfter(),
 	})
 }
 
-// block notes that m will not be published again before its outcome is
-// recorded, and drops the successors of m.
+// block marks m as decided, so that it is not published again before its outcome is
+// recorded. It also removes the successors of m from memory.
 func (s *Scheduler) block(m *Message) {
 	s.attribution.clear(m)
 	m.decided = true
@@ -147,15 +146,15 @@ func (s *Scheduler) block(m *Message) {
 	}
 }
 
-// retry puts m back to the messages that may be published. Suspects have a list
-// of their own.
+// retry puts m back among the messages that may be published. A candidate is not put
+// there, because attribution chooses it.
 func (s *Scheduler) retry(m *Message) {
-	if !m.suspect {
+	if !m.candidate {
 		s.buffer.ready.put(m)
 	}
 }
 
-// pausePublishing stops sending after a failure that affects every message.
+// pausePublishing stops sending after a failure that affects all messages.
 func (s *Scheduler) pausePublishing(err error, now time.Time) {
 	s.sending = false
 	if !now.Before(s.publishOutage.until) {

@@ -2,19 +2,19 @@ package dispatch
 
 import "time"
 
-// Sending reports whether messages may leave for the publisher. A message of a
-// Publish command that has not left when Sending becomes false comes back as
-// NotSent. Sending can change with every event and with Step.
+// Sending reports whether messages of Publish commands may be given to the publisher.
+// If it becomes false before a message was given to the publisher, report the message
+// as NotSent. Sending can change with every event and with Step.
 func (s *Scheduler) Sending() bool { return s.sending }
 
-// Recall stops sending: messages that have not left yet come back as NotSent.
-// Sending begins again when they have come back.
+// Recall stops sending. Messages that were not given to the publisher yet come back as
+// NotSent. When all have come back, sending continues.
 func (s *Scheduler) Recall() { s.sending = false }
 
 // InFlight returns how many publishes have no outcome yet.
 func (s *Scheduler) InFlight() int { return s.inFlight }
 
-// planPublish fills the window.
+// planPublish returns messages to publish until the window is full.
 func (s *Scheduler) planPublish(now time.Time) []Publish {
 	clear(s.publishes)
 	s.publishes = s.publishes[:0]
@@ -24,7 +24,7 @@ func (s *Scheduler) planPublish(now time.Time) []Publish {
 	for s.inFlight < s.window() {
 		if !s.sending {
 			if s.inFlight > s.topics.stalledInFlight() {
-				break // messages that were recalled have not come back yet
+				break // recalled messages have not come back yet
 			}
 			s.sending = true
 		}
@@ -45,8 +45,8 @@ func (s *Scheduler) planPublish(now time.Time) []Publish {
 	return s.publishes
 }
 
-// window returns how many messages may be in flight now. If one at a time must
-// be in flight, messages of stalled topics do not count.
+// window returns how many messages may be in flight now. It is one after a failure and
+// while there are candidates. Messages of stalled topics are allowed in addition.
 func (s *Scheduler) window() int {
 	if s.publishOutage.failures > 0 || s.attribution.active() {
 		return min(s.config.Window, s.topics.stalledInFlight()+1)
@@ -62,8 +62,8 @@ func (s *Scheduler) choose() *Message {
 	return s.nextReady()
 }
 
-// nextReady takes the first message that is ready and whose topic may send, or
-// returns nil. It drops messages of excluded topics.
+// nextReady removes and returns the first message that may be published and whose topic
+// may send, or nil. It drops messages of excluded topics.
 func (s *Scheduler) nextReady() *Message {
 	share := s.topicShare()
 	for {
@@ -82,7 +82,8 @@ func (s *Scheduler) nextReady() *Message {
 	}
 }
 
-// topicShare returns how many messages of one topic may be in flight: three
-// quarters of the free window. This leaves room for other topics, however many
+// topicShare returns how many messages of one topic may be in flight: three times the
+// free part of the window, and at least one. So one topic can use up to three quarters
+// of an otherwise empty window, and leaves room for other topics, no matter how many
 // have stalled.
 func (s *Scheduler) topicShare() int { return max(1, 3*(s.config.Window-s.inFlight)) }

@@ -7,46 +7,47 @@ import (
 )
 
 const (
-	// refillsAtOnce bounds the keys of one refill.
+	// refillsAtOnce is the maximum number of keys that one refill reads.
 	refillsAtOnce = 100
 
 	// maxQueues is the number of key queues at which sweeps stop.
 	maxQueues = 20_000
 )
 
-// reading is the state of the one read that may be under way.
+// reading is the state of reads. At most one read is under way.
 type reading struct {
 	busy       bool
-	began      time.Time     // the last sweep
-	took       time.Duration // the last sweep
-	hinted     bool          // since the last sweep began
+	began      time.Time     // when the last sweep began
+	took       time.Duration // how long the last sweep took
+	hinted     bool          // Hint was called since the last sweep began
 	wasRefill  bool          // the last read was a refill
-	found      time.Time     // the last sweep with rows, or the last hint
+	found      time.Time     // when a sweep last returned rows, or Hint was last called
 	next       time.Time     // when the next sweep is due
-	rescan     time.Time     // when the next sweep from the start is due
-	epoch      int           // changes when the result of a read under way must be ignored
-	rowSize    int           // average of the last rows
+	rescan     time.Time     // when the next sweep from the start of the outbox is due
+	epoch      int           // changes when the result of the read under way must be ignored
+	rowSize    int           // average size in bytes of the rows of the last read
 	batchLimit adaptive.Limit
 	outage     outage
 }
 
-// Hint reports that the outbox may contain new rows.
+// Hint reports that the outbox may contain new rows. The next sweep then begins soon.
 func (s *Scheduler) Hint(now time.Time) {
 	s.reading.hinted = true
 	s.reading.found = now
 }
 
-// Rescan lets the next sweep read from the start of the outbox. Call it when
-// the database may be another one.
+// Rescan makes the next sweep read from the start of the outbox. Call it when the
+// connection may lead to another database server.
 func (s *Scheduler) Rescan() { s.reading.rescan = time.Time{} }
 
-// rewind lets the next sweep read everything above position.
+// rewind makes the next sweep read everything above position.
 func (s *Scheduler) rewind(position int64) {
 	s.cursor.rewind(position)
 	s.buffer.low = s.cursor.low
 }
 
-// planRead reads ahead if there is room. Sweeps and refills take turns.
+// planRead starts a read if there is room for more messages. If both are due, sweeps
+// and refills alternate.
 func (s *Scheduler) planRead(now time.Time) *Read {
 	r := &s.reading
 	if r.busy || s.stopping || len(s.slots) == 0 || s.pausing(&r.outage, now) {
@@ -55,10 +56,10 @@ func (s *Scheduler) planRead(now time.Time) *Read {
 	limit := min(s.config.BatchSize, s.buffer.limit-len(s.buffer.messages))
 	bytes := s.config.BufferBytes - s.buffer.bytes
 	if limit < (s.config.BatchSize+3)/4 || bytes <= 0 {
-		return nil // the next settlement makes room
+		return nil // a settlement will make room
 	}
 	if s.buffer.ready.count > s.config.BatchSize/2 {
-		return nil // every read skips the messages in memory, so it should return many others
+		return nil // a read must skip the messages in memory, so it is worth its cost only when it can return many others
 	}
 	if r.rowSize > 0 {
 		limit = max(1, min(limit, bytes/r.rowSize))
@@ -66,9 +67,9 @@ func (s *Scheduler) planRead(now time.Time) *Read {
 	limit, bytes = r.batchLimit.Of(limit), r.batchLimit.Of(bytes)
 	due := r.next
 	if r.hinted {
-		due = r.began.Add(min(2*r.took, s.config.PollMin)) // hints use at most half of the time of a connection
+		due = r.began.Add(min(2*r.took, s.config.PollMin)) // sweeps after hints take at most half of the time
 	}
-	crowded := len(s.buffer.queues) > maxQueues // a sweep adds queues, a refill may remove some
+	crowded := len(s.buffer.queues) > maxQueues // a sweep adds queues, and a refill may remove some
 	sweep := !crowded && !now.Before(due)
 	if !sweep || !r.wasRefill {
 		if read := s.planRefill(limit, bytes); read != nil {
@@ -84,13 +85,13 @@ func (s *Scheduler) planRead(now time.Time) *Read {
 	return nil
 }
 
-// planSweep reads the outbox above the cursor.
+// planSweep returns a command that reads the outbox above the cursor.
 func (s *Scheduler) planSweep(now time.Time, limit, bytes int) *Read {
 	r := &s.reading
 	read := s.newRead(limit, bytes)
 	if !now.Before(r.rescan) {
 		if r.rescan.IsZero() {
-			s.topics.resumeFromStart() // this sweep leaves stalled topics out
+			s.topics.resumeFromStart() // this sweep leaves out stalled topics
 		}
 		r.rescan = now.Add(s.config.RescanEvery)
 		s.rewind(0)
@@ -115,7 +116,7 @@ func (s *Scheduler) planSweep(now time.Time, limit, bytes int) *Read {
 	return read
 }
 
-// planRefill reads the keys whose queues want a refill, or returns nil.
+// planRefill returns a command that reads the keys whose queues want a refill, or nil.
 func (s *Scheduler) planRefill(limit, bytes int) *Read {
 	queues := s.buffer.takeRefills(refillsAtOnce)
 	if len(queues) == 0 {
@@ -142,7 +143,7 @@ func (s *Scheduler) newRead(limit, bytes int) *Read {
 	return &Read{Limit: limit, Bytes: bytes, Slots: s.slots, epoch: s.reading.epoch}
 }
 
-// ReadFailed reports that a read returned an error.
+// ReadFailed reports to the Scheduler that a read has failed with err.
 func (s *Scheduler) ReadFailed(now time.Time, read *Read, err error) {
 	s.endRead(read, false)
 	if !s.stopping {
@@ -151,8 +152,8 @@ func (s *Scheduler) ReadFailed(now time.Time, read *Read, err error) {
 	s.refillAgain(read)
 }
 
-// RowsRead reports the result of a read. The rows must be in the order of their
-// positions.
+// RowsRead reports the result of a read to the Scheduler. The order of the rows is
+// described at [Read.Reach].
 func (s *Scheduler) RowsRead(now time.Time, read *Read, rows []*Message, at Reach) {
 	s.endRead(read, true)
 	r := &s.reading
@@ -184,7 +185,7 @@ func (s *Scheduler) endRead(read *Read, succeeded bool) {
 	s.reading.batchLimit.Did(succeeded)
 }
 
-// refillAgain repeats the refills of a read whose result was ignored.
+// refillAgain wants the refills of a read again whose result was ignored.
 func (s *Scheduler) refillAgain(read *Read) {
 	for _, refill := range read.refills {
 		refill.queue.refillWanted = false

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// ready contains the messages that may be published, by topic and position.
+// ready contains the messages that may be published, ordered by position for each
+// topic.
 type ready struct {
 	topics map[string]*messageHeap
 	count  int
@@ -21,8 +22,8 @@ func (r *ready) put(m *Message) {
 	r.count++
 }
 
-// take removes and returns the message with the lowest position among the
-// topics that may reports, or nil.
+// take removes and returns the message with the lowest position, of the topics for
+// which may returns true. It returns nil if there is no such message.
 func (r *ready) take(may func(topic string) bool) *Message {
 	var best *messageHeap
 	for topic, h := range r.topics {
@@ -33,7 +34,7 @@ func (r *ready) take(may func(topic string) bool) *Message {
 	if best == nil {
 		return nil
 	}
-	m := heap.Pop(best).(*Message) //nolint:forcetypeassert // nothing else is in it
+	m := heap.Pop(best).(*Message) //nolint:forcetypeassert // messageHeap contains nothing else
 	if len(*best) == 0 {
 		delete(r.topics, m.Topic)
 	}

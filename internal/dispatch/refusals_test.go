@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRefusalsAreAnErrorOncePerEpisode: an episode ends with a confirm, and with
-// a minute in which nothing was refused.
+// An episode ends when the topic has accepted a message and has refused none for a
+// minute. The first refusal of each episode is an error in the log.
 func TestRefusalsAreAnErrorOncePerEpisode(t *testing.T) {
 	var r refusals
 	start := time.Now()

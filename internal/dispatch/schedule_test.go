@@ -17,14 +17,13 @@ var (
 	printed   = flag.Bool("print", false, "print the events of each schedule")
 )
 
-// TestSchedules runs generated schedules of reads, outcomes, lost leases, late
-// commits, failures, restarts and clock jumps against a model, and checks that
+// TestSchedules runs generated schedules of reads, outcomes, lost leases, late commits,
+// failures, restarts and clock jumps against a model. It checks that
 //
 //   - messages of one key are published in order, one at a time,
 //   - a confirmed message is not published again by the same process,
-//   - a message is only published while its slot is leased and it is due,
-//   - every message is confirmed or dead in the end, within the time that it may
-//     take without a sweep from the start of the outbox.
+//   - a message is published only while its slot is leased and it is due,
+//   - in the end every message is confirmed or dead, within the time that this may take without a sweep from the start of the outbox.
 //
 // A failure names the seed. Repeat it with -seed=N -schedules=1 -print -v.
 func TestSchedules(t *testing.T) {
@@ -54,7 +53,8 @@ func TestSchedules(t *testing.T) {
 	t.Logf("%d schedules, %d steps", *seeds, steps.Load())
 }
 
-// schedule runs one generated schedule, and returns the rule that was broken.
+// schedule runs one generated schedule. It returns an error that names the broken rule,
+// or nil.
 func (w *world) schedule() error {
 	for slot := range int64(slotCount) {
 		w.owned[slot] = true
@@ -89,7 +89,7 @@ func (w *world) schedule() error {
 	return w.broken
 }
 
-// act does one random thing.
+// act does one random action.
 func (w *world) act(longest time.Duration) {
 	switch n := w.rng.IntN(100); {
 	case n < 55:
@@ -113,7 +113,8 @@ func (w *world) act(longest time.Duration) {
 	}
 }
 
-// heal ends all failures. From here on every message must get through.
+// heal ends all failures. After that every message must be confirmed or dead in the
+// end.
 func (w *world) heal() {
 	w.healed = true
 	w.deaf = w.profile.silent && w.s.config.Window > 1 && w.s.config.BufferBytes > 10_000
@@ -129,7 +130,8 @@ func (w *world) heal() {
 		xid := w.begin()
 		w.commits++
 		w.lastPosition++
-		// Other messages that get through show that a suspect is at fault.
+		// Other messages that are confirmed show that a candidate itself is the cause
+		// of a failure.
 		w.table[w.lastPosition] = &stored{
 			Message: Message{
 				Position: w.lastPosition, ID: fmt.Sprint(w.lastPosition), Slot: w.lastPosition % slotCount,
@@ -143,7 +145,8 @@ func (w *world) heal() {
 	beat()
 }
 
-// settled reports whether no message is left that was written before healing.
+// settled reports whether the outcomes of all messages are recorded that were written
+// before heal.
 func (w *world) settled() bool {
 	if len(w.open) > 0 && len(w.table) == 0 {
 		return false
@@ -156,8 +159,8 @@ func (w *world) settled() bool {
 	return w.s.Orphans() == 0
 }
 
-// othersSettled reports whether only messages of the topic that does not answer,
-// and messages with a key, are left.
+// othersSettled reports whether the only messages that are left belong to the topic
+// that does not answer, or have a key.
 func (w *world) othersSettled() bool {
 	for _, row := range w.table {
 		if !row.beat && row.Key == "" && row.Topic != deafTopic {
@@ -167,7 +170,7 @@ func (w *world) othersSettled() bool {
 	return true
 }
 
-// left describes the messages that were forgotten.
+// left describes the messages that were not published.
 func (w *world) left() string {
 	var positions []int64
 	for position, row := range w.table {

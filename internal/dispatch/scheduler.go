@@ -7,36 +7,37 @@ import (
 
 // Config configures a Scheduler. Every field must be set.
 type Config struct {
-	BatchSize   int // rows of one read
-	Window      int // messages in flight
-	BufferBytes int // payloads and metadata in memory, within the size of one message
+	BatchSize   int // maximum number of rows of a read
+	Window      int // maximum number of messages in flight
+	BufferBytes int // maximum size of payloads and metadata in memory; the last message may exceed it
 	MaxAttempts int // refusals before a message becomes a dead letter
 
-	PollMin, PollMax time.Duration // between two sweeps without a hint
-	StallTimeout     time.Duration // without an answer, before a topic stalls
-	CloseTimeout     time.Duration // after Stop, for confirms and for settlements, each
+	PollMin, PollMax time.Duration // shortest and longest time between two sweeps without a hint
+	StallTimeout     time.Duration // how long a topic may have no answer before it stalls
+	CloseTimeout     time.Duration // how long to wait after Stop for confirms, and then as long again for settlements
 
-	// RescanEvery is the time between sweeps from the start of the outbox. They
-	// find rows that the cursor cannot know, such as rows changed by hand.
+	// RescanEvery is the time between sweeps from the start of the outbox. Such a sweep
+	// finds rows that the cursor cannot know, such as rows that were changed by hand.
 	RescanEvery time.Duration
 
-	// Backoff returns the wait after the nth refusal of a message, from 1.
+	// Backoff returns how long to wait after the nth refusal of a message. The first
+	// refusal has n = 1.
 	Backoff func(attempt int) time.Duration
 
-	// Pause returns the wait after n failures in a row of work that does not
-	// work at all, from 1.
+	// Pause returns how long to wait after n failures in a row of work that fails for
+	// all messages. The first failure has n = 1.
 	Pause func(failures int) time.Duration
 
-	// Jitter spreads a wait, so that messages that failed together do not come
-	// back together.
+	// Jitter changes a wait by a random amount, so that messages that failed together
+	// are not tried again together.
 	Jitter func(time.Duration) time.Duration
 }
 
-// Scheduler decides what a forwarder reads, publishes and records. It has no
-// goroutine, does no I/O and knows no clock. It is not safe for concurrent use.
+// Scheduler decides what a forwarder reads, publishes and records. It has no goroutine,
+// does no I/O and does not read the clock. It is not safe for concurrent use.
 type Scheduler struct {
 	config Config
-	slots  []int64 // leased to this instance; replaced, never changed in place
+	slots  []int64 // slots that are leased to this instance; the slice is replaced, never changed
 
 	buffer      buffer
 	cursor      cursor
@@ -49,16 +50,16 @@ type Scheduler struct {
 	inFlight      int
 	tickets       uint64
 	confirms      uint64
-	publishOutage outage // while it has failures, one message at a time is tried
+	publishOutage outage // while it has failures, only one message at a time is published
 	publishes     []Publish
 
 	stopping  bool
 	gaveUp    bool      // does not wait for confirms any more
-	stopUntil time.Time // when waiting for confirms, and then for settlements, ends
-	returned  int       // messages whose outcome was unknown after Stop
+	stopUntil time.Time // when the wait for confirms ends, and later the wait for settlements
+	returned  int       // number of messages whose outcome was unknown after Stop
 
 	notices []Notice
-	spoken  []Notice // of the last Step, to be used again
+	spoken  []Notice // notices of the last Step; the slice is used again
 	wakeAt  time.Time
 }
 
@@ -67,7 +68,7 @@ func New(config Config) *Scheduler {
 	return &Scheduler{config: config, buffer: newBuffer(4 * max(config.Window, config.BatchSize))}
 }
 
-// Step returns the work that can start at now. Call it after every event, and
+// Step returns the work that can start at the time now. Call it after every event, and
 // at Commands.WakeAt.
 func (s *Scheduler) Step(now time.Time) Commands {
 	s.wakeAt = now.Add(time.Minute)
@@ -85,7 +86,7 @@ func (s *Scheduler) Step(now time.Time) Commands {
 	return c
 }
 
-// wake asks for a Step at t.
+// wake makes sure that Step is called at t or earlier.
 func (s *Scheduler) wake(t time.Time) {
 	if t.Before(s.wakeAt) {
 		s.wakeAt = t
@@ -94,21 +95,22 @@ func (s *Scheduler) wake(t time.Time) {
 
 func (s *Scheduler) notice(n Notice) { s.notices = append(s.notices, n) }
 
-// Slots returns the slots that SetSlots has set and LoseSlots has not removed.
+// Slots returns the slots that were set by SetSlots and not removed by LoseSlots.
 func (s *Scheduler) Slots() []int64 { return s.slots }
 
-// SetSlots sets the slots that are leased to this instance. Remove lost slots
-// with LoseSlots before.
+// SetSlots sets the slots that are leased to this instance. Call LoseSlots first for
+// slots that are lost.
 func (s *Scheduler) SetSlots(slots []int64) {
 	if len(slots) > len(s.slots) {
-		s.Rescan() // the rows of the new slots are anywhere
+		s.Rescan() // the rows of the new slots can be anywhere in the outbox
 	}
 	s.slots = slots
 }
 
-// LoseSlots drops the messages of slots that belong to another instance, or
-// will be given back. Messages in flight are waited for and deleted if they are
-// confirmed, because a confirmed message is done whoever owns its slot.
+// LoseSlots removes slots that another instance owns, or that this one will give back.
+// It drops their messages from memory. It still waits for the outcome of messages in
+// flight, and deletes the confirmed ones: the row of a confirmed message must be
+// deleted, no matter which instance owns its slot.
 func (s *Scheduler) LoseSlots(slots []int64) {
 	lost := make(map[int64]bool, len(slots))
 	for _, slot := range slots {
@@ -130,12 +132,13 @@ func (s *Scheduler) forgetLost(m *Message, lost map[int64]bool) bool {
 	return lost[m.Slot]
 }
 
-// Orphans returns how many messages of lost slots are in flight or wait to be
-// recorded.
+// Orphans returns how many messages of lost slots are in flight, or have an outcome
+// that waits to be recorded.
 func (s *Scheduler) Orphans() int { return s.buffer.orphans }
 
-// OrphanSlots returns the slots of these messages, ascending. They must not be
-// leased again before: the successors of these messages could be sent first.
+// OrphanSlots returns the slots of the messages that Orphans counts, in ascending
+// order. Do not lease such a slot again before OrphanSlots leaves it out. Otherwise
+// later messages of a key could be sent first.
 func (s *Scheduler) OrphanSlots() []int64 {
 	var slots []int64
 	if s.buffer.orphans > 0 {
@@ -149,18 +152,19 @@ func (s *Scheduler) OrphanSlots() []int64 {
 	return slots
 }
 
-// Sight returns the highest position that was read. Take it before a
-// transaction of the forwarder begins, and give it to Wrote at its end.
+// Sight returns the highest position that was read. Call it before a transaction of the
+// forwarder begins, and pass the result to Wrote after the transaction has ended.
 func (s *Scheduler) Sight() Sight {
 	seen, _ := s.cursor.sights()
 	return seen
 }
 
-// Wrote reports that a transaction that changed something has ended.
+// Wrote reports that a transaction of the forwarder, which changed something, has
+// ended. Sight returned seen before the transaction began.
 func (s *Scheduler) Wrote(seen Sight) { s.cursor.wrote(seen) }
 
-// Stop ends reading and publishing. Confirms and settlements are waited for,
-// each for Config.CloseTimeout.
+// Stop ends reading and publishing. After it the Scheduler waits up to
+// Config.CloseTimeout for confirms, and then as long again for settlements.
 func (s *Scheduler) Stop(now time.Time) {
 	s.stopping = true
 	s.stopUntil = now.Add(s.config.CloseTimeout)
@@ -170,11 +174,11 @@ func (s *Scheduler) Stop(now time.Time) {
 // Stopping reports whether Stop was called.
 func (s *Scheduler) Stopping() bool { return s.stopping }
 
-// drain reports whether everything has ended after Stop, and whether the time
-// for it is over.
+// drain reports whether nothing is left to wait for after Stop, and whether the time
+// for waiting is over.
 func (s *Scheduler) drain(now time.Time) (drained, expired bool) {
 	if s.inFlight > 0 && !s.gaveUp && !now.Before(s.stopUntil) {
-		s.gaveUp = true // the rest of the time is for settlements
+		s.gaveUp = true // the remaining time is for settlements
 		s.stopUntil = now.Add(s.config.CloseTimeout)
 	}
 	s.wake(s.stopUntil)
@@ -185,6 +189,6 @@ func (s *Scheduler) drain(now time.Time) (drained, expired bool) {
 // Confirms returns how many messages were confirmed.
 func (s *Scheduler) Confirms() uint64 { return s.confirms }
 
-// Returned returns how many messages had no known outcome after Stop. They will
-// be sent again.
+// Returned returns how many messages had no known outcome when the forwarder stopped.
+// They will be sent again.
 func (s *Scheduler) Returned() int { return s.returned + s.inFlight }

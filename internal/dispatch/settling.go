@@ -8,23 +8,23 @@ import (
 )
 
 const (
-	// maxDeaths bounds the dead letters of one settlement. They are moved one
-	// by one, and all other outcomes wait for them.
+	// maxDeaths limits the dead letters of one settlement. They are moved one by one,
+	// and all other outcomes wait for them.
 	maxDeaths = 100
 
-	// gather is how long confirmed messages wait for others, to be deleted in
-	// one transaction.
+	// gather is how long a confirmed message waits for others, so that they are deleted
+	// in one transaction.
 	gather = 20 * time.Millisecond
 )
 
-// settling contains the outcomes that wait to be recorded. At most one
-// settlement is under way; later outcomes go into the next one.
+// settling contains the outcomes that wait to be recorded. At most one settlement is
+// under way. Later outcomes are recorded by the next one.
 type settling struct {
 	waiting   Settlement
-	since     time.Time // when the first of waiting.Confirmed was confirmed
-	urgent    bool      // successors can only be read after waiting is recorded
+	since     time.Time // when the first message of waiting.Confirmed was confirmed
+	urgent    bool      // messages can be read again only after waiting is recorded
 	busy      bool
-	confirmed int // of the settlement under way
+	confirmed int // number of confirmed messages in the settlement under way
 	deletions adaptive.Limit
 	charges   adaptive.Limit
 	outage    outage
@@ -37,7 +37,7 @@ func (st *settling) addConfirmed(m *Message, now time.Time) {
 	st.waiting.Confirmed = append(st.waiting.Confirmed, m)
 }
 
-// take removes the next settlement from the outcomes that wait.
+// take removes the outcomes of the next settlement from waiting, and returns them.
 func (st *settling) take() Settlement {
 	batch := st.waiting
 	st.waiting, st.urgent = Settlement{}, false
@@ -47,7 +47,7 @@ func (st *settling) take() Settlement {
 	return batch
 }
 
-// split returns the first items of a list, and a copy of the others.
+// split returns the first items of a list, and a copy of the rest.
 func split[T any](list []T, first int) (head, tail []T) {
 	if len(list) <= first {
 		return list, nil
@@ -55,7 +55,7 @@ func split[T any](list []T, first int) (head, tail []T) {
 	return list[:first], slices.Clone(list[first:])
 }
 
-// planSettle records the known outcomes.
+// planSettle returns a command that records the known outcomes, or nil.
 func (s *Scheduler) planSettle(now time.Time) *Settlement {
 	st := &s.settling
 	if st.busy || st.waiting.empty() || s.pausing(&st.outage, now) {
@@ -71,15 +71,15 @@ func (s *Scheduler) planSettle(now time.Time) *Settlement {
 	return &batch
 }
 
-// canGather reports whether nothing waits for the next settlement and more
-// confirms are expected.
+// canGather reports whether the next settlement may wait for more confirms: more of
+// them are expected, and nothing is urgent.
 func (s *Scheduler) canGather() bool {
 	st := &s.settling
 	return !st.urgent && !s.stopping && s.buffer.orphans == 0 && s.inFlight > 0 &&
 		len(st.waiting.Charges) == 0 && len(st.waiting.Deaths) == 0 && len(st.waiting.Confirmed) < s.config.BatchSize/2
 }
 
-// Settled reports the result of a settlement.
+// Settled reports the result of a settlement to the Scheduler.
 func (s *Scheduler) Settled(now time.Time, batch *Settlement, result Settled) {
 	st := &s.settling
 	st.busy, st.confirmed = false, 0
@@ -124,8 +124,8 @@ func (s *Scheduler) Settled(now time.Time, batch *Settlement, result Settled) {
 	}
 }
 
-// keepsOutcome reports whether an outcome that could not be recorded is tried
-// again. An orphan is forgotten, because the new owner of its slot decides.
+// keepsOutcome reports whether recording an outcome is tried again after a failure. The
+// outcome of an orphan is not, because the instance that owns the slot now decides.
 func (s *Scheduler) keepsOutcome(m *Message) bool {
 	if m.orphan {
 		s.buffer.forget(m)
@@ -133,8 +133,8 @@ func (s *Scheduler) keepsOutcome(m *Message) bool {
 	return !m.orphan
 }
 
-// finish forgets a message whose outcome is recorded. Its successors are read
-// again if they were dropped or blocked.
+// finish removes a message from memory after its outcome was recorded. Its successors
+// are read again if they were dropped, or blocked in the table.
 func (s *Scheduler) finish(m *Message) {
 	s.buffer.forget(m)
 	if m.queue != nil {
@@ -143,8 +143,8 @@ func (s *Scheduler) finish(m *Message) {
 	}
 }
 
-// readAgain rewinds to rows that the settlement did not find, because somebody
-// has removed or locked them.
+// readAgain makes the next sweep read rows again that the settlement did not find,
+// because they were removed or locked meanwhile.
 func (s *Scheduler) readAgain(batch *Settlement) {
 	lowest := int64(everything)
 	for _, c := range batch.Charges {
@@ -156,5 +156,6 @@ func (s *Scheduler) readAgain(batch *Settlement) {
 	s.rewind(lowest - 1)
 }
 
-// Unrecorded returns how many confirmed messages are not certainly deleted.
+// Unrecorded returns the number of confirmed messages that may still be in the
+// outbox.
 func (s *Scheduler) Unrecorded() int { return len(s.settling.waiting.Confirmed) + s.settling.confirmed }

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// topics keeps a topic that does not answer, for example a queue without a
-// majority, from stopping the others. No topic may use the whole window. A
-// stalled topic is excluded: none of its messages are read or published until
-// it answers. When the publisher has given up its messages in flight, the
-// Scheduler tries the topic with a single message.
+// topics keeps a topic for which the broker does not answer, for example because a
+// queue has lost its majority, from blocking other topics. One topic may not use the
+// whole window. A stalled topic is excluded: the forwarder neither reads nor publishes
+// its messages until the broker answers again. When none of its messages is in flight
+// any more, the Scheduler tries the topic with a single message.
 type topics struct {
-	active map[string]*topic // used lately, or stalled
-	check  time.Time         // the next look for stalled topics
+	active map[string]*topic // topics that were used recently, or have stalled
+	check  time.Time         // when to look for stalled topics next
 
 	refusals refusals
 }
@@ -21,26 +21,26 @@ type topics struct {
 type topic struct {
 	name     string
 	inFlight int
-	answered time.Time // the last answer
-	since    time.Time // when the topic began to owe an answer, or zero
+	answered time.Time // when the broker last answered
+	since    time.Time // since when messages in flight have had no answer, or zero
 
 	stalled bool
-	until   time.Time   // a stalled topic is not tried before
-	stalls  int         // since its last answer
-	resume  int64       // sweeps must read again above this position
-	queues  []*keyQueue // whose messages were dropped
+	until   time.Time   // a stalled topic is not tried before this time
+	stalls  int         // how often the topic has stalled since its last answer
+	resume  int64       // a sweep must read again above this position when the topic resumes
+	queues  []*keyQueue // queues whose messages were dropped
 }
 
-// excluded reports whether no more messages of t may be sent, because t is
-// stalled or is tried with one message.
+// excluded reports whether no more messages of t may be sent, because t has stalled, or
+// is being tried with one message.
 func (t *topic) excluded() bool { return t.stalled || t.stalls > 0 && t.inFlight > 0 }
 
-// idle reports whether t can be forgotten.
+// idle reports whether t need not be remembered any more.
 func (t *topic) idle(now time.Time) bool {
 	return t.inFlight == 0 && t.since.IsZero() && t.stalls == 0 && now.Sub(t.answered) > time.Second
 }
 
-// get returns the state of a topic.
+// get returns the state of a topic, and creates it if necessary.
 func (ts *topics) get(name string) *topic {
 	t := ts.active[name]
 	if t == nil {
@@ -53,7 +53,7 @@ func (ts *topics) get(name string) *topic {
 	return t
 }
 
-// excludedNames returns the topics that sweeps leave out.
+// excludedNames returns the names of the topics that sweeps leave out.
 func (ts *topics) excludedNames() []string {
 	var names []string
 	for name, t := range ts.active {
@@ -64,8 +64,9 @@ func (ts *topics) excludedNames() []string {
 	return names
 }
 
-// stalledInFlight returns how many messages of stalled topics are in flight.
-// Nothing waits for them, because a stalled topic may never answer.
+// stalledInFlight returns how many messages of stalled topics are in flight. They do
+// not count against the window, because the broker may never answer for a stalled
+// topic.
 func (ts *topics) stalledInFlight() int {
 	n := 0
 	for _, t := range ts.active {
@@ -76,8 +77,8 @@ func (ts *topics) stalledInFlight() int {
 	return n
 }
 
-// excuse notes that nothing can be sent at all: topics without messages in
-// flight owe no answer.
+// excuse resets the time that topics have waited for an answer, if they have no
+// messages in flight. While nothing can be sent, they cannot get an answer.
 func (ts *topics) excuse() {
 	for _, t := range ts.active {
 		if t.inFlight == 0 {
@@ -86,16 +87,16 @@ func (ts *topics) excuse() {
 	}
 }
 
-// resumeFromStart lets sweeps read all messages of stalled topics when these
-// resume.
+// resumeFromStart makes sweeps read all messages of a stalled topic again when the
+// topic resumes.
 func (ts *topics) resumeFromStart() {
 	for _, t := range ts.active {
 		t.resume = 0
 	}
 }
 
-// watchTopics stalls topics that owe an answer for too long, and tries stalled
-// topics again after a pause.
+// watchTopics marks topics as stalled if they have had no answer for StallTimeout, and
+// tries stalled topics again after a pause.
 func (s *Scheduler) watchTopics(now time.Time) {
 	ts := &s.topics
 	if len(ts.active) == 0 {
@@ -119,7 +120,7 @@ func (s *Scheduler) watchTopics(now time.Time) {
 	}
 }
 
-// topicAnswers notes an answer of t. A refusal is an answer too.
+// topicAnswers records that the broker has answered for t. A refusal is an answer, too.
 func (s *Scheduler) topicAnswers(t *topic, now time.Time) {
 	if t.stalls > 0 {
 		s.notice(Notice{Kind: TopicAnswers, Topic: t.name})
@@ -133,8 +134,8 @@ func (s *Scheduler) topicAnswers(t *topic, now time.Time) {
 	}
 }
 
-// stall excludes t. Suspects of t are not suspects any more, because the topic
-// is the cause and other messages must not wait for them.
+// stall marks t as stalled. Its candidates are not candidates any more, because the
+// topic is the cause of their failure, and other messages must not wait for them.
 func (s *Scheduler) stall(t *topic, now time.Time) {
 	if t.stalls == 0 {
 		s.notice(Notice{Kind: TopicStalled, Topic: t.name, Messages: t.inFlight, Err: errStalled})
@@ -144,10 +145,10 @@ func (s *Scheduler) stall(t *topic, now time.Time) {
 	t.stalled, t.until = true, now.Add(s.config.Jitter(s.config.Pause(t.stalls)))
 	for _, m := range s.buffer.messages {
 		if m.Topic == t.name && m.ticket != 0 && m.queue != nil {
-			s.buffer.dropSuccessors(m.queue) // they would only take room
+			s.buffer.dropSuccessors(m.queue) // they would only use memory
 		}
 	}
-	for _, m := range slices.Clone(s.attribution.suspects) {
+	for _, m := range slices.Clone(s.attribution.candidates) {
 		switch {
 		case m.Topic != t.name:
 		case m.ticket == 0:

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// world is a simple model of everything around a Scheduler: a database with
-// concurrent transactions, a publisher, a broker, other instances and a clock.
-// It runs the Scheduler's commands with random delays and failures, and notes
-// the first rule that is broken.
+// world is a simple model of everything around a Scheduler: a database with concurrent
+// transactions, a publisher, a broker, other instances and a clock. It runs the
+// Scheduler's commands with random delays and failures. It records the first rule that
+// is broken.
 type world struct {
 	rng     *rand.Rand
 	now     time.Time
@@ -23,61 +23,61 @@ type world struct {
 	plant   plant // changes commands and events, to test the checks
 
 	s        *Scheduler
-	process  int // changes with a restart
+	process  int // number of the process; a restart increases it
 	wakeAt   time.Time
-	owned    map[int64]bool // slots of this instance in the database
+	owned    map[int64]bool // slots that this instance owns in the database
 	granted  map[int64]bool // slots that the Scheduler may work on
-	closed   bool           // after Stop: drained, or the time is over
-	inFlight map[int64]bool // publishes without an outcome, by position
-	sent     []Publish      // of these, on the channel to the broker
-	done     map[int64]bool // messages that this process knows to be confirmed
-	ever     map[int64]bool // messages that any process knew to be confirmed
-	healed   bool           // no more failures from here on
-	deaf     bool           // but one topic does not answer
+	closed   bool           // Stop was called, and Drained or Expired was reported
+	inFlight map[int64]bool // positions of publishes without an outcome
+	sent     []Publish      // publishes that were sent on the current channel and have no outcome
+	done     map[int64]bool // positions that this process knows to be confirmed
+	ever     map[int64]bool // positions that any process knew to be confirmed
+	healed   bool           // failures have ended
+	deaf     bool           // one topic does not answer although failures have ended
 	steps    int
 
 	table   map[int64]*stored
 	dead    map[int64]bool
-	stored  map[int64]bool // by the broker
-	refused map[int64]bool // by the broker
-	late    map[int64]bool // confirmed by a process that has ended, and deleted after its end
+	stored  map[int64]bool // positions that the broker has stored
+	refused map[int64]bool // positions that the broker has refused
+	late    map[int64]bool // positions that a process has deleted after its end
 	blocked map[string]*blockedKey
 
 	lastPosition int64
 	lastXID      int64
-	open         map[int64]bool // ids of transactions that have not ended
+	open         map[int64]bool // ids of open transactions
 	lastEnded    int64
-	lingers      bool // a transaction whose connection was lost has not ended
+	lingers      bool // a transaction is open although its connection was lost
 	releasing    int
 	commits      int
-	closing      map[string]bool // topics with a message that closes the channel
+	closing      map[string]bool // topics that contain a message for which the broker closes the channel
 
 	broken error
-	logf   func(format string, args ...any) // or nil
+	logf   func(format string, args ...any) // may be nil
 }
 
-// profile is the behaviour of the world in one schedule.
+// profile says how the world behaves in one schedule.
 type profile struct {
-	failures  float64 // of database work
+	failures  float64 // probability that database work fails
 	refusals  float64
 	unknown   float64
 	outages   bool
-	vague     bool // the outcome of a publish during an outage is unknown
-	silent    bool // topics can fall silent
+	vague     bool // during an outage the outcome of a publish is unknown
+	silent    bool // sometimes the broker does not answer for a topic
 	keys      int
 	explains  bool // the publisher's errors can say that a message was refused
-	blockDead bool // successors wait for a dead letter
+	blockDead bool // a dead letter blocks its key
 }
 
-// stored is a row of the outbox.
+// stored is a row of the outbox in the model.
 type stored struct {
 	Message
 
-	due     time.Time // or zero
-	commit  int       // the order of commits
-	closes  bool      // the broker closes the channel over it
-	invalid bool      // no broker takes it
-	beat    bool      // written after healing
+	due     time.Time // may be zero
+	commit  int       // number in the order of commits
+	closes  bool      // the broker closes the channel when it gets this message
+	invalid bool      // the broker can never accept this message
+	beat    bool      // written after heal
 }
 
 type blockedKey struct {
@@ -107,14 +107,14 @@ func newWorld(seed uint64, p plant) *world {
 
 func pick[T any](rng *rand.Rand, choices ...T) T { return choices[rng.IntN(len(choices))] }
 
-// restart begins a process with a new Scheduler. Everything that the process
-// before had in memory is lost.
+// restart begins a process with a new Scheduler. Everything that the previous process
+// had in memory is lost.
 func (w *world) restart() {
 	w.process++
 	w.inFlight, w.done, w.sent = map[int64]bool{}, map[int64]bool{}, nil
 	rescan := 1000 * time.Hour
 	if w.profile.blockDead {
-		// release can give the key to a confirmed row that is just being deleted.
+		// release can block a key with a row that is confirmed and about to be deleted.
 		// Only Tidy ends that block.
 		rescan = time.Minute
 	}
@@ -138,7 +138,7 @@ func (w *world) restart() {
 	w.grant(w.leased())
 }
 
-// grant tells the Scheduler its slots.
+// grant gives the Scheduler its slots.
 func (w *world) grant(slots []int64) {
 	w.tracef("process %d has slots %v", w.process, slots)
 	w.granted = map[int64]bool{}
@@ -164,7 +164,7 @@ func (w *world) failf(format string, args ...any) {
 	}
 }
 
-// tracef prints what happens, with -print and -v.
+// tracef logs what happens, if the flags -print and -v are set.
 func (w *world) tracef(format string, args ...any) {
 	if w.logf != nil {
 		w.logf("%-14v "+format, append([]any{w.now.Sub(start)}, args...)...)
@@ -192,7 +192,7 @@ func (w *world) traceCommands(c *Commands) {
 	}
 }
 
-// event is something that happens at a time.
+// event is a step of the simulation and the time at which it happens.
 type event struct {
 	at   time.Time
 	seq  int
@@ -214,25 +214,27 @@ func (h *eventHeap) Pop() any {
 	return e
 }
 
-// after runs then within a random time of at most the given one.
-func (w *world) after(most time.Duration, then func()) {
+// after calls then after a random delay of at most longest.
+func (w *world) after(longest time.Duration, then func()) {
 	w.seq++
-	heap.Push(&w.events, event{w.now.Add(time.Duration(w.rng.Int64N(int64(most) + 1))), w.seq, then})
+	heap.Push(&w.events, event{w.now.Add(time.Duration(w.rng.Int64N(int64(longest) + 1))), w.seq, then})
 }
 
-// inProcess runs then like after, unless the process is another one by then.
-func (w *world) inProcess(most time.Duration, then func()) { w.report(w.process, most, then) }
+// inProcess is like after, but does not call then if the process has been restarted
+// meanwhile.
+func (w *world) inProcess(longest time.Duration, then func()) { w.report(w.process, longest, then) }
 
-// report runs then like after, if process still runs.
-func (w *world) report(process int, most time.Duration, then func()) {
-	w.after(most, func() {
+// report is like after, but calls then only if the process is still running.
+func (w *world) report(process int, longest time.Duration, then func()) {
+	w.after(longest, func() {
 		if w.process == process {
 			then()
 		}
 	})
 }
 
-// run lets the world go on until ended reports true, for at most limit.
+// run runs the simulation until ended returns true, but for no longer than limit. It
+// reports whether ended returned true.
 func (w *world) run(limit time.Duration, ended func() bool) bool {
 	until := w.now.Add(limit)
 	for idle := 0; w.broken == nil && w.now.Before(until); {
@@ -263,7 +265,7 @@ func (w *world) run(limit time.Duration, ended func() bool) bool {
 	return false
 }
 
-// step runs the commands of the Scheduler.
+// step calls Step, and starts the work that its commands ask for.
 func (w *world) step() {
 	w.steps++
 	c := w.s.Step(w.now)
@@ -284,7 +286,7 @@ func (w *world) step() {
 	}
 }
 
-// begin begins a transaction that writes; end ends it.
+// begin begins a transaction that writes, and returns its id. end ends it.
 func (w *world) begin() (xid int64) {
 	w.lastXID++
 	w.open[w.lastXID] = true
@@ -296,7 +298,8 @@ func (w *world) end(xid int64) {
 	w.lastEnded = max(w.lastEnded, xid)
 }
 
-// snapshot returns what the server tells of transactions.
+// snapshot returns which transactions the server reports as ended, see Reach.Horizon
+// and Reach.Ceiling.
 func (w *world) snapshot() (horizon, ceiling int64) {
 	ceiling = w.lastEnded + 1
 	horizon = ceiling
@@ -313,7 +316,7 @@ func (w *world) fails() bool { return !w.healed && w.rng.Float64() < w.profile.f
 
 var errFailed = errors.New("failed")
 
-// read runs a Read: it looks at the transactions, then at the rows.
+// read simulates a Read. It looks at the transactions first, and then at the rows.
 func (w *world) read(r *Read) {
 	const delay = 20 * time.Millisecond
 	process := w.process
@@ -344,7 +347,7 @@ func (w *world) read(r *Read) {
 	})
 }
 
-// rows returns what the queries of package forwarder return.
+// rows returns the rows that the queries of package forwarder would return.
 func (w *world) rows(r *Read) ([]*Message, Reach) {
 	var byDue, byPos []*stored
 	for _, row := range w.table {

@@ -1,8 +1,8 @@
-// Package disposition defines what an error means for a message: retry it, give it
-// up, or decide later. The middlewares of a chain use it to agree on that without
-// importing each other.
+// Package disposition defines what an error means for a message: retry the message,
+// give up on it, or decide later. The middlewares of a chain use it to agree on
+// that without importing each other.
 //
-// To read the code, start with disposition.go, then panic.go and undecodable.go.
+// To read the code, start with disposition.go, then panic.go and unrunnable.go.
 package disposition
 
 import (
@@ -44,7 +44,7 @@ type Error struct {
 	After time.Duration
 
 	// NotCalled says that the handler was not called, so the message cannot be the
-	// cause. It may be tried again without a limit.
+	// cause. An Undecided message may then be tried again without a limit.
 	NotCalled bool
 
 	// Early is set if the message arrived before an earlier version of its aggregate.
@@ -75,13 +75,15 @@ const (
 	ReasonCollision   = "collision"
 	ReasonUndecodable = "undecodable"
 	ReasonGap         = "gap"
+	ReasonStale       = "stale"
 	ReasonFailed      = "failed"
+	ReasonCancelled   = "cancelled" // by a person, and not by a consumer
 )
 
-// Reasons lists all reasons.
+// Reasons lists the reasons for which a consumer quarantines a message.
 var Reasons = []string{ //nolint:gochecknoglobals // a constant
 	ReasonExhausted, ReasonFailed, ReasonPermanent, ReasonCrashed, ReasonInvalidID, ReasonCollision, ReasonUndecodable,
-	ReasonGap,
+	ReasonGap, ReasonStale,
 }
 
 // Of returns the outermost disposition in err's chain. An error without a disposition

@@ -32,11 +32,11 @@ func Stack(err error) string {
 }
 
 // Call calls h and returns its panic as an error. If an outer middleware recovered
-// the panic, the message would be neither retried nor quarantined. For an undecodable
+// the panic, the message would be neither retried nor quarantined. For an unrunnable
 // message Call returns the reason and does not call h.
 func Call(h message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
-	if why := Undecodable(msg.Context()); why != nil {
-		return nil, Forever(ReasonUndecodable, why)
+	if why := Unrunnable(msg.Context()); why != nil {
+		return nil, why
 	}
 	defer func() {
 		if value := recover(); value != nil {

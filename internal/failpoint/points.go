@@ -1,8 +1,10 @@
 package failpoint
 
-// Points lists all points, in the order in which a message passes them. A name says
-// what has just happened (past participle) or what happens next (infinitive). Changes
-// of a transaction are not committed at its points, except where noted.
+// Points lists all points, in the order in which a message passes them. A name with
+// a past participle, such as "outbox/inserted", is passed after that step; a name with
+// an infinitive, such as "outbox/insert", is passed before it. At a point inside of a
+// transaction the changes are not committed yet. A comment marks the points after the
+// commit.
 var Points = []string{
 	// The transaction of a service, in which events are stored.
 	"outbox/begun",
@@ -23,7 +25,7 @@ var Points = []string{
 	"forwarder/enrolled",
 	"forwarder/slots-taken",
 	"forwarder/leased", // committed
-	"forwarder/holds-tidied",
+	"forwarder/blocked-keys-tidied",
 	"forwarder/leave",
 	"forwarder/resigned",
 
@@ -32,31 +34,37 @@ var Points = []string{
 	"forwarder/handed-over",
 	"forwarder/answered",
 	"forwarder/remove",
-	"forwarder/hold-lifted",
+	"forwarder/key-unblocked",
 	"forwarder/rows-deleted",
 	"forwarder/removed", // committed
 
 	// A refused message waits, and blocks its ordering key.
 	"forwarder/charge",
 	"forwarder/attempt-charged",
-	"forwarder/key-held",
+	"forwarder/key-blocked",
 	"forwarder/charged", // committed
 
 	// A message that was given up becomes a dead letter.
-	"forwarder/bury",
-	"forwarder/letter-written",
+	"forwarder/give-up",
+	"forwarder/dead-row-written",
 	"forwarder/dead-row-deleted",
 	"forwarder/dead-key-set",
-	"forwarder/buried", // committed
+	"forwarder/given-up", // committed
 
 	// An operator replays or discards dead letters, or releases their keys.
 	"deadletter/letters-put-back",
 	"deadletter/blocked-keys-moved",
-	"deadletter/unblocking",
+	"operate/unblocking",
 	"deadletter/batch-changed",
 	"deadletter/batch-audited",
 	"deadletter/batch-committed",
 	"deadletter/key-released",
+
+	// An operator retries or cancels pending messages.
+	"pending/due",
+	"pending/barriers-locked",
+	"pending/burying",
+	"pending/cancelled", // committed
 
 	// Old entries are deleted from the log of sent messages.
 	"forwarder/sent-forgotten",
@@ -81,7 +89,7 @@ var Points = []string{
 	// A durable consumer stores messages before they are handled.
 	"durable/store",
 	"parked/delivered",
-	"retry/kept", // in the order of their keys; an ack comes next
+	"retry/stored", // in the order of their keys; an ack comes next
 	"durable/ack",
 	"durable/acked",
 
@@ -130,11 +138,16 @@ var Points = []string{
 	"parked/forgotten",
 
 	// A message is quarantined, and a copy is published to a topic.
-	"retry/quarantine-claim",
 	"poison/quarantine",
 	"parked/quarantined",
 	"poison/copied",
 	"poison/quarantined", // committed
+
+	// An operator runs, cancels and discards parked messages, and removes a consumer.
+	"parked/candidates-locked",
+	"parked/applied",
+	"parked/operated", // committed
+	"parked/consumer-removed",
 
 	// Entries leave the quarantine.
 	"poison/replay",
@@ -154,6 +167,8 @@ var Points = []string{
 	"replay/advance",
 	"replay/advanced", // committed
 	"replay/end",
+	"replay/stop",
+	"replay/stopped", // committed
 
 	// Expired ids are deleted from the inbox.
 	"dedup/sweep",

@@ -1,4 +1,5 @@
-// Package fields formats the errors of constructors about the fields of a Config.
+// Package fields formats the errors of constructors about the fields of a Config, and the
+// fields of log lines about a message.
 package fields
 
 import "strings"

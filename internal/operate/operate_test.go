@@ -3,30 +3,12 @@ package operate
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 )
-
-func TestActIsValidated(t *testing.T) {
-	for _, test := range []struct {
-		act        Act
-		valid, let bool
-	}{
-		{Act{}, false, false},
-		{Act{Why: "because"}, false, false},
-		{Act{Actor: "ann"}, true, false},
-		{Act{Actor: "ann", Why: "because"}, true, true},
-	} {
-		if err := test.act.Validate(); (err == nil) != test.valid {
-			t.Errorf("Validate of %+v: %v", test.act, err)
-		}
-		if err := test.act.ValidateLoss(); (err == nil) != test.let {
-			t.Errorf("ValidateLoss of %+v: %v", test.act, err)
-		}
-	}
-}
 
 func TestDistinctSortsAndKeepsItsArgument(t *testing.T) {
 	ids := []int64{3, 1, 3, 2, 1}
@@ -40,35 +22,64 @@ func TestDistinctSortsAndKeepsItsArgument(t *testing.T) {
 }
 
 func TestRateBoundsABatch(t *testing.T) {
-	for _, test := range []struct {
-		rate Rate
-		want int
-	}{{0, 100}, {1, 1}, {3, 1}, {8, 2}, {400, 100}, {1 << 40, 100}} {
-		if got := test.rate.Batch(100); got != test.want {
-			t.Errorf("a batch at %d/s has %d messages, not %d", test.rate, got, test.want)
+	synctest.Test(t, func(t *testing.T) {
+		for _, test := range []struct{ rate, want int }{{0, 100}, {1, 1}, {3, 1}, {8, 2}, {400, 100}, {math.MaxInt, 100}} {
+			rate := NewRate(test.rate)
+			if err := rate.Wait(t.Context(), 100); err != nil {
+				t.Fatal(err)
+			}
+			if got := rate.Room(100); got != test.want {
+				t.Errorf("a batch at %d/s has %d messages, not %d", test.rate, got, test.want)
+			}
 		}
-	}
+	})
 }
 
-func TestPauseKeepsTheRate(t *testing.T) {
+func TestWaitKeepsTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		if err := Rate(0).Pause(t.Context(), began, 100); err != nil || time.Since(began) != 0 {
-			t.Errorf("without a rate: %v after %v", err, time.Since(began))
+		free := NewRate(0)
+		for range 3 {
+			if err := free.Wait(t.Context(), 100); err != nil || time.Since(began) != 0 {
+				t.Fatalf("without a rate: %v after %v", err, time.Since(began))
+			}
+			free.Took(100)
 		}
-		if err := Rate(20).Pause(t.Context(), began, 5); err != nil || time.Since(began) != 250*time.Millisecond {
-			t.Errorf("5 messages at 20/s: %v after %v", err, time.Since(began))
+		rate := NewRate(20)
+		if n := rate.Room(100); n != 1 {
+			t.Errorf("%d messages may leave at once, not 1", n)
 		}
-		if err := Rate(20).Pause(t.Context(), began, 1); err != nil || time.Since(began) != 250*time.Millisecond {
-			t.Errorf("a batch that took longer than its share waits no more: %v after %v", err, time.Since(began))
+		for left := 0; left < 101; {
+			if err := rate.Wait(t.Context(), 100); err != nil {
+				t.Fatal(err)
+			}
+			n := rate.Room(100)
+			rate.Took(n)
+			left += n
+			if most := 1 + int(20*time.Since(began).Seconds()); left > most {
+				t.Fatalf("%d messages left in %v, not %d", left, time.Since(began), most)
+			}
 		}
+		if took := time.Since(began).Round(time.Millisecond); took > 5250*time.Millisecond {
+			t.Errorf("101 messages at 20/s took %v", took)
+		}
+		time.Sleep(time.Hour) //nolint:forbidigo // a bubble of synctest has its own clock
+		if n := rate.Room(100); n != 20 {
+			t.Errorf("after an hour without messages %d may leave, not a second's 20", n)
+		}
+	})
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		now := time.Now()
-		if err := Rate(1).Pause(ctx, now, 100); !errors.Is(err, context.DeadlineExceeded) || time.Since(now) != time.Second {
-			t.Errorf("the context ended: %v after %v", err, time.Since(now))
+		rate, began := NewRate(1), time.Now()
+		rate.Took(100)
+		if err := rate.Wait(ctx, 100); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("the context ended: %v after %v", err, time.Since(began))
 		}
-		if err := Rate(0).Pause(ctx, now, 1); !errors.Is(err, context.DeadlineExceeded) {
+		if err := NewRate(0).Wait(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("without a rate, the context has ended: %v", err)
 		}
 	})

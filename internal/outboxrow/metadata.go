@@ -31,7 +31,8 @@ func DecodeMetadata(text []byte) (message.Metadata, error) {
 // decodePlain reads valid JSON without escapes. It reports false for JSON of
 // another form.
 func decodePlain(text string) (message.Metadata, bool) {
-	metadata := make(message.Metadata, strings.Count(text, `"`)/4)
+	const stamps = 2 // the forwarder adds them
+	metadata := make(message.Metadata, strings.Count(text, `"`)/4+stamps)
 	rest, ok := strings.CutPrefix(text, "{")
 	if !ok || rest == "}" {
 		return metadata, ok

@@ -1,12 +1,13 @@
 package outboxrow
 
-// Values of the column reason of {outbox_dead}. Packages forwarder and mover
-// write them, package deadletter shows them.
+// Values of the column reason of {outbox_dead}. Packages forwarder, mover
+// and pending write them, package deadletter shows them.
 const (
 	DeadExhausted    = "exhausted"
 	DeadUnacceptable = "unacceptable"
 	DeadMalformed    = "malformed"
 	DeadInvalid      = "invalid"
+	DeadCancelled    = "cancelled"
 )
 
 // Values of the column reason of {blocked_keys}.

@@ -39,6 +39,7 @@ func (b *Batch) Bytes() int { return len(b.unordered.envelopes) + len(b.ordered.
 // arrays of bytes differently.
 type rows struct {
 	ids, tenants       []string
+	labels             [4][]string // a list for each of labelColumns
 	starts, lengths    []int64
 	digests, envelopes []byte
 }
@@ -46,6 +47,9 @@ type rows struct {
 func (r *rows) add(msg *message.Message) {
 	r.ids = append(r.ids, Clean(msg.UUID, MaxName))
 	r.tenants = append(r.tenants, TenantOf(msg))
+	for i, label := range labelsOf(msg) {
+		r.labels[i] = append(r.labels[i], label)
+	}
 	r.digests = append(r.digests, Digest(msg)...)
 	start := len(r.envelopes)
 	r.envelopes = appendEnvelope(r.envelopes, msg)

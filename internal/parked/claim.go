@@ -123,9 +123,10 @@ func (s *Store) findTenants(ctx context.Context, tx *sql.Tx, sel Select, class i
 }
 
 // Claim claims rows that are due: the tenants take turns, and of each tenant the
-// rows that have been due longest come first. Claim counts a crash for each row.
-// Settling the row takes it back, so the remaining count is that of the processes
-// that ended with the row. Claim returns a [LargeError] if a row is too large.
+// rows that have been due longest come first. Claim counts a crash for each row in
+// advance, and settling the row reduces the count again. So the remaining count is
+// the number of processes that ended while they had claimed the row. Claim returns
+// a [LargeError] if a row is too large.
 //
 // With [dialect.ErrCommitUnknown] Claim returns the rows that may be claimed.
 // Hand them back, or they count as crashed when the lease ends.

@@ -23,6 +23,9 @@ const (
 	// AbsentAfter is the time without a renewal after which a consumer counts as
 	// not running.
 	AbsentAfter = 4 * SeenEvery
+
+	// instanceKept is how long the row of an instance that died stays.
+	instanceKept = time.Hour
 )
 
 // Consumer is the registration of a consumer that has subscribed to a topic, now
@@ -53,14 +56,16 @@ type consumerQueries struct {
 	one      string
 	embedded string
 	remove   string
+
+	seen   string // of an instance
+	expire string // of instances
+	leave  string
+
+	removeInstances string
 }
 
 func newConsumerQueries(d dialect.Dialect) consumerQueries {
-	clock := `{millis now()}`
-	if d.SQLite() {
-		clock = `{now}`
-	}
-	columns := `SELECT consumer, topic, embedded, key_order, program, handler, owner, ` + clock + ` - {millis seen_at} FROM {consumers}`
+	columns := `SELECT consumer, topic, embedded, key_order, program, handler, owner, {clock} - {millis seen_at} FROM {consumers}`
 	return consumerQueries{
 		// embedded never becomes false: messages of that transport may wait.
 		register: d.SQL(`
@@ -74,7 +79,21 @@ func newConsumerQueries(d dialect.Dialect) consumerQueries {
 
 		embedded: d.SQL(columns + ` WHERE topic = $1 AND embedded ORDER BY consumer`),
 
-		remove: d.SQL(`DELETE FROM {consumers} WHERE topic = $2 AND consumer = $1`),
+		// Not if the consumer has registered since the caller looked.
+		remove: d.SQL(`DELETE FROM {consumers} WHERE topic = $2 AND consumer = $1 AND ($4 OR seen_at < {after $3})`),
+
+		seen: d.SQL(`
+			INSERT INTO {consumer_instances} (consumer, topic, program, handler, owner)
+			VALUES ($1, $2, $3, $4, $5)
+			ON CONFLICT (topic, consumer, owner) DO UPDATE
+			SET program = excluded.program, handler = excluded.handler, seen_at = {now}`),
+
+		expire: d.SQL(`
+			DELETE FROM {consumer_instances} WHERE topic = $2 AND consumer = $1 AND seen_at < {after $3}`),
+
+		removeInstances: d.SQL(`DELETE FROM {consumer_instances} WHERE topic = $2 AND consumer = $1`),
+
+		leave: d.SQL(`DELETE FROM {consumer_instances} WHERE topic = $2 AND consumer = $1 AND owner = $3`),
 	}
 }
 
@@ -104,8 +123,9 @@ func (c *Consumer) OtherHandler(other *Consumer) (description string) {
 	return ""
 }
 
-// Register registers a consumer for its topic, or renews its registration. It
-// returns the registration before, or nil. Program is filled in.
+// Register registers a consumer for its topic, or renews its registration, and that of
+// the instance c.Owner. It returns the registration before, or nil. Program is filled
+// in.
 func (s *Store) Register(ctx context.Context, c Consumer) (before *Consumer, err error) {
 	c.Program = program()
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
@@ -113,15 +133,29 @@ func (s *Store) Register(ctx context.Context, c Consumer) (before *Consumer, err
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, s.sql.consumers.register,
-			Clean(c.Consumer, MaxName), Clean(c.Topic, MaxName), c.Embedded, c.KeyOrder, c.Program, Clean(c.Handler, MaxName),
-			Clean(c.Owner, MaxName))
+		consumer, topic, handler, owner := Clean(c.Consumer, MaxName), Clean(c.Topic, MaxName), Clean(c.Handler, MaxName), Clean(c.Owner, MaxName)
+		_, err = tx.ExecContext(ctx, s.sql.consumers.register, consumer, topic, c.Embedded, c.KeyOrder, c.Program, handler, owner)
+		if err != nil {
+			return err
+		}
+		if _, err = tx.ExecContext(ctx, s.sql.consumers.seen, consumer, topic, c.Program, handler, owner); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, s.sql.consumers.expire, consumer, topic, -instanceKept.Milliseconds())
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("register consumer %q for topic %q: %w", c.Consumer, c.Topic, err)
 	}
 	return before, nil
+}
+
+// Leave deletes the row of an instance that ends.
+func (s *Store) Leave(ctx context.Context, consumer, topic, owner string) error {
+	return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, s.sql.consumers.leave, Clean(consumer, MaxName), Clean(topic, MaxName), Clean(owner, MaxName))
+		return err
+	})
 }
 
 // consumer returns the registration of a consumer, or nil.
@@ -182,14 +216,7 @@ func (s *Store) Publish(ctx context.Context, topic string, msgs ...*message.Mess
 func (s *Store) Unregister(ctx context.Context, consumer, topic string) (removed int64, err error) {
 	consumer, topic = Clean(consumer, MaxName), Clean(topic, MaxName)
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-		known, err := s.consumer(ctx, tx, consumer, topic)
-		if err != nil {
-			return err
-		}
-		if known != nil && !known.Absent() {
-			return &RunningError{Consumer: *known}
-		}
-		_, err = tx.ExecContext(ctx, s.sql.consumers.remove, consumer, topic)
+		_, err := s.Remove(ctx, tx, consumer, topic, false)
 		return err
 	})
 	for n := int64(unregisterBatch); err == nil && n == unregisterBatch; {
@@ -205,6 +232,29 @@ func (s *Store) Unregister(ctx context.Context, consumer, topic string) (removed
 		return removed, fmt.Errorf("forget consumer %q of topic %q: %w", consumer, topic, err)
 	}
 	return removed, nil
+}
+
+// Remove deletes a registration with its instances, and reports whether it existed. A
+// consumer that is running is a [RunningError], unless force is set.
+func (s *Store) Remove(ctx context.Context, tx *sql.Tx, consumer, topic string, force bool) (existed bool, err error) {
+	known, err := s.consumer(ctx, tx, consumer, topic)
+	if err != nil || known == nil {
+		return false, err
+	}
+	if !force && !known.Absent() {
+		return true, &RunningError{Consumer: *known}
+	}
+	n, err := dialect.Affected(tx.ExecContext(ctx, s.sql.consumers.remove, Clean(consumer, MaxName), Clean(topic, MaxName),
+		-AbsentAfter.Milliseconds(), force))
+	switch {
+	case err != nil:
+		return true, err
+	case n == 0: // it has just registered
+		known.Unseen = 0
+		return true, &RunningError{Consumer: *known}
+	}
+	_, err = tx.ExecContext(ctx, s.sql.consumers.removeInstances, Clean(consumer, MaxName), Clean(topic, MaxName))
+	return true, err
 }
 
 // unregisterBatch bounds the number of rows that one transaction deletes.

@@ -12,6 +12,7 @@ import (
 // A renewal by a subscription through another transport keeps the mark of the
 // embedded transport.
 func TestRegistrationKeepsTheEmbeddedTransport(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		store := newStore(t, db)
 		see := func(c parked.Consumer) *parked.Consumer {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,15 +21,71 @@ const (
 	triedKey
 )
 
+// TxContext is a context with the transaction of the message that is being handled.
+type TxContext struct {
+	context.Context
+
+	// Mark sets what a message that the handler sends inherits from the message that
+	// is being handled. It is nil if several messages are handled together.
+	Mark func(produced *message.Message)
+
+	tx *sql.Tx
+
+	mu    sync.Mutex
+	ended bool // the handler has returned
+	after []func()
+}
+
 // WithTx returns ctx with the transaction of the message that is being handled.
-func WithTx(ctx context.Context, tx *sql.Tx) context.Context {
-	return context.WithValue(ctx, txKey, tx)
+func WithTx(ctx context.Context, tx *sql.Tx) *TxContext { return &TxContext{Context: ctx, tx: tx} }
+
+// Value implements context.Context.
+func (c *TxContext) Value(key any) any {
+	if key == txKey {
+		return c
+	}
+	return c.Context.Value(key)
 }
 
 // TxOf returns the transaction of the message that is being handled.
 func TxOf(ctx context.Context) (*sql.Tx, bool) {
-	tx, ok := ctx.Value(txKey).(*sql.Tx)
-	return tx, ok
+	c, ok := ctx.Value(txKey).(*TxContext)
+	if !ok {
+		return nil, false
+	}
+	return c.tx, true
+}
+
+// Mark sets what msg inherits from the message that is being handled in ctx, if any.
+func Mark(ctx context.Context, msg *message.Message) {
+	if c, ok := ctx.Value(txKey).(*TxContext); ok && c.Mark != nil {
+		c.Mark(msg)
+	}
+}
+
+// AfterCommit adds f to the functions of the transaction in ctx. It returns an error
+// if ctx has no transaction, or its handler has returned.
+func AfterCommit(ctx context.Context, f func()) error {
+	c, ok := ctx.Value(txKey).(*TxContext)
+	if !ok {
+		return errors.New("the context has no transaction: pass the context that the handler got")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return errors.New("the handler has returned: call AfterCommit before that")
+	}
+	c.after = append(c.after, f)
+	return nil
+}
+
+// End returns the functions that must be called after the commit, and refuses
+// others. The handler has returned.
+func (c *TxContext) End() []func() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+	return c.after
 }
 
 // ErrInsideDedup says that poison or retry is inside of dedup. There it would
@@ -50,7 +107,8 @@ func WithTried(ctx context.Context, msg *message.Message, failedBefore bool) con
 }
 
 // Tried reports whether a middleware that gets msg with ctx is inside of retry. It
-// is not if ctx belongs to another message: a handler may have passed it on.
+// returns false if ctx belongs to another message: a handler may have passed ctx
+// on.
 func Tried(ctx context.Context, msg *message.Message) bool {
 	t, ok := ctx.Value(triedKey).(tried)
 	return ok && t.msg == msg

@@ -15,6 +15,7 @@ import (
 
 // Due finds only tenants with a due row: a claim of the others would find no row.
 func TestDueFindsOnlyTenantsWithDueRows(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		if err := schema.Up(t.Context(), db.DB, config); err != nil {

@@ -15,18 +15,32 @@ import (
 // ParkEarly ends the claim of d, or parks a message that came from the transport,
 // because a lower version of its sequence is missing. The message is due again
 // after delay, or at once if the lower version was applied meanwhile. It loses its
-// place in the order of its key. No attempt is counted.
+// place in the order of its key. No attempt is counted. If the message is due at once,
+// ParkEarly wakes the consumer, because nobody else does.
 func (s *Store) ParkEarly(ctx context.Context, d *Delivery, msg *message.Message, turn disposition.Turn, delay time.Duration) error {
+	var until time.Duration
+	err := s.parkEarly(ctx, d, msg, turn, delay, &until)
+	if err == nil && until == 0 && d.Wake != nil {
+		d.Wake()
+	}
+	return err
+}
+
+// parkEarly is ParkEarly without the wake-up. It sets until to the delay of the message.
+func (s *Store) parkEarly(
+	ctx context.Context, d *Delivery, msg *message.Message, turn disposition.Turn, delay time.Duration, until *time.Duration,
+) error {
 	if d.Claim == nil {
 		return withASCIIFallback(func(encode encoder) error {
 			return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 				delay, err := s.untilTurn(ctx, tx, d, turn, delay)
-				if err != nil {
+				if *until = delay; err != nil {
 					return err
 				}
-				_, err = tx.ExecContext(ctx, s.sql.insertEarly, encode(
+				_, err = tx.ExecContext(ctx, s.sql.insertEarly, encode(append([]any{
 					Clean(d.Consumer, MaxName), Clean(d.Topic, MaxName), Clean(msg.UUID, MaxName), TenantOf(msg),
-					Digest(msg), Encode(msg), delay.Milliseconds(), turn.Sequence, turn.Version)...)
+					Digest(msg), Encode(msg), delay.Milliseconds(), turn.Sequence, turn.Version,
+				}, LabelsOf(msg)...)...)...)
 				if err != nil {
 					return fmt.Errorf("park message until its turn: %w", err)
 				}
@@ -40,7 +54,7 @@ func (s *Store) ParkEarly(ctx context.Context, d *Delivery, msg *message.Message
 		moved = map[int64]bool{}
 		return moved, s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 			delay, err := s.untilTurn(ctx, tx, d, turn, delay)
-			if err != nil {
+			if *until = delay; err != nil {
 				return err
 			}
 			return s.changeKeysIn(ctx, tx, claim.keys(), func(tx *sql.Tx) error {

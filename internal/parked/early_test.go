@@ -55,6 +55,7 @@ func waiting(t *testing.T, db testkit.Database) (n int) {
 // The missing version is applied before the early message is parked, or meanwhile.
 // The transaction that applied it did not see the message.
 func TestParkEarlySeesVersionAppliedMeanwhile(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		for _, c := range []struct {
@@ -87,7 +88,8 @@ func TestParkEarlySeesVersionAppliedMeanwhile(t *testing.T) {
 func seesMeanwhile(t *testing.T, db testkit.Database, s *parked.Store, before, meanwhile int, commits, due, claimed bool) {
 	t.Helper()
 	msg := message.NewMessage("a3", nil)
-	d := &parked.Delivery{Consumer: "c", Topic: "t", Subscribed: true}
+	woken := 0
+	d := &parked.Delivery{Consumer: "c", Topic: "t", Subscribed: true, Wake: func() { woken++ }}
 	if claimed {
 		deliver(t, s, "a3")
 		d.Claim = claim(t, s, selection)[0].Claim
@@ -123,8 +125,8 @@ func seesMeanwhile(t *testing.T, db testkit.Database, s *parked.Store, before, m
 		t.Fatal(err)
 	}
 	again := claim(t, s, selection)
-	if got := len(again) == 1; got != due {
-		t.Errorf("due %v, want %v", got, due)
+	if got := len(again) == 1; got != due || (woken == 1) != due {
+		t.Errorf("due %v, woken %d times, want %v", got, woken, due)
 	}
 	var rows, want int
 	if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_versions`).Scan(&rows); err != nil {
@@ -141,6 +143,7 @@ func seesMeanwhile(t *testing.T, db testkit.Database, s *parked.Store, before, m
 // A transaction that applies a version waits for the transaction that parks an early
 // message, and then finds the message. (SQLite has one writer.)
 func TestApplyingAVersionWaitsForParkEarly(t *testing.T) {
+	t.Parallel()
 	for _, before := range []int{0, 1} {
 		t.Run(fmt.Sprintf("after version %d", before), func(t *testing.T) {
 			db := testkit.Postgres(t)

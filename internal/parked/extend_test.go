@@ -12,6 +12,7 @@ import (
 // The database refuses the commit of a renewal. The caller gets the error, and the
 // leases count as ended, as they are in the table.
 func TestLeaseEndsIfItsRenewalFails(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	s := newStore(t, db)
 	deliver(t, s, "m1", "m2")

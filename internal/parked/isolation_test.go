@@ -59,6 +59,7 @@ var isolations = []string{"read committed", "repeatable read", "serializable"}
 // A claim skips rows that another process claims meanwhile, with each default
 // isolation of the database.
 func TestClaimSkipsRowsClaimedMeanwhile(t *testing.T) {
+	t.Parallel()
 	for _, isolation := range isolations {
 		t.Run(isolation, func(t *testing.T) {
 			db := testkit.Postgres(t)
@@ -90,6 +91,7 @@ func TestClaimSkipsRowsClaimedMeanwhile(t *testing.T) {
 
 // A row that is settled meanwhile does not prevent the renewal of other leases.
 func TestExtendSkipsRowsSettledMeanwhile(t *testing.T) {
+	t.Parallel()
 	for _, isolation := range isolations {
 		t.Run(isolation, func(t *testing.T) {
 			db := testkit.Postgres(t)

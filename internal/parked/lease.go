@@ -22,8 +22,9 @@ type Claim struct {
 	Size     int  // of the envelope, in bytes
 	Keep     bool // keep the row if the message is handled
 
-	// Key is the ordering key whose head is the message; the zero value if there
-	// is none. Order says what happens to the key if the message fails.
+	// Key is the ordering key whose head is the message. It is the zero value if
+	// the message has no key or the consumer keeps no order. Order says what
+	// happens to the key if the message fails.
 	Key   Key
 	Order KeyOrder
 
@@ -46,9 +47,10 @@ type Claim struct {
 // the claim, and by the clock of this process since then.
 func (c *Claim) Age() time.Duration { return c.age + time.Since(c.claimed) }
 
-// Leased reports whether the lease certainly continues: it began no earlier than
-// this process asked for it. After its end another process may have claimed the
-// row, or given the message up, and no work may begin for the message.
+// Leased reports whether the lease still lasts for certain. This process measures
+// it from the moment before it asked for the lease, so it ends here no later than
+// in the database. After its end another process may have claimed the row, or given
+// up on the message, so no work may begin for the message.
 func (c *Claim) Leased() bool {
 	until := c.until.Load()
 	return until != nil && time.Now().Before(*until)

@@ -91,7 +91,7 @@ func (s *Store) lockOf(k Key) int64 {
 	return int64(h.Sum64())
 }
 
-// promote makes the first held row of each key its head, if the key has none.
+// promote makes the first held row of each key its head, if the key has no head.
 func (s *Store) promote(ctx context.Context, tx *sql.Tx, keys []Key) error {
 	if len(keys) == 0 {
 		return nil
@@ -109,9 +109,9 @@ func (s *Store) promote(ctx context.Context, tx *sql.Tx, keys []Key) error {
 }
 
 // ReplaceHeads runs work in a transaction in which the rows leave their places
-// as heads of ordering keys; then the next held row of each such key becomes its
-// head. rows returns the ids of the rows, in the same transaction. Rows that are
-// no heads are allowed.
+// in the order of their ordering keys; then the next held row of each key without a
+// head becomes its head. rows returns the ids of the rows, in the same transaction.
+// Rows without a key are allowed.
 //
 // While the keys are locked no message of them can be stored, so with PostgreSQL
 // a statement of work that waits longer than a second for another lock fails.
@@ -138,7 +138,7 @@ func (s *Store) ReplaceHeads(
 	})
 }
 
-// keysOf returns the keys whose heads are among the rows.
+// keysOf returns the keys whose heads or held rows are among the rows.
 func (s *Store) keysOf(ctx context.Context, tx *sql.Tx, ids []int64) (keys []Key, err error) {
 	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var k Key

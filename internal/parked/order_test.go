@@ -1,6 +1,7 @@
 package parked_test
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -27,6 +28,7 @@ func keyed(id, key string) *message.Message {
 // A row is added behind a head while the head is settled. The row must not wait for
 // the settled head. (SQLite has one writer.)
 func TestKeyOrderNewRowDoesNotWaitForSettledHead(t *testing.T) {
+	t.Parallel()
 	for _, isolation := range []string{"read committed", "repeatable read", "serializable"} {
 		t.Run(isolation, func(t *testing.T) { aHeadGoes(t, isolation) })
 	}
@@ -71,6 +73,7 @@ func aHeadGoes(t *testing.T, isolation string) {
 // Several goroutines add rows to keys and settle their heads, often until a key has
 // no rows. All rows are claimed in the order of their storage.
 func TestKeyOrderWithConcurrentWriters(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		const keys, rows = 4, 25
@@ -123,6 +126,7 @@ func TestKeyOrderWithConcurrentWriters(t *testing.T) {
 
 // One row of a key can be claimed, however many rows the key has.
 func TestKeyOrderKeyHasOneHead(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		other := []parked.Subscription{{Consumer: "other", KeyOrder: true}, {Consumer: "unordered"}}
@@ -148,7 +152,7 @@ func TestKeyOrderKeyHasOneHead(t *testing.T) {
 			t.Fatalf("claimed %d of the consumer that keeps no order", len(claimed))
 		}
 		backlog, err := s.Backlog(t.Context())
-		if err != nil || backlog.Held != 2 || backlog.BlockedKeys != 0 || backlog.Waiting != 3+3+4 {
+		if err != nil || backlog.WaitingForKey != 2 || backlog.BlockedKeys != 0 || backlog.Waiting != 3+3+4 {
 			t.Fatalf("%+v, %v", backlog, err)
 		}
 	})
@@ -157,6 +161,7 @@ func TestKeyOrderKeyHasOneHead(t *testing.T) {
 // A transaction that adds a row to one ordering key does not delay transactions of
 // other keys. (SQLite has one writer.)
 func TestKeyOrderKeysDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	s := newStore(t, db)
 	_, err := db.ExecContext(t.Context(), `
@@ -191,6 +196,7 @@ func TestKeyOrderKeysDoNotWaitForEachOther(t *testing.T) {
 
 // The order is kept for an ordering key that a text column cannot store unchanged.
 func TestKeyOrderOfUnusualKeys(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		keys := []string{"nul\x00", "bad\xff", strings.Repeat("x", 6400)}
@@ -215,4 +221,50 @@ func TestKeyOrderOfUnusualKeys(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Trap 99. A held row leaves the order of its key while it becomes the head: the row
+// behind it becomes the head then. (SQLite has one writer.)
+func TestKeyOrderHeldRowBecomesTheHeadBeforeItLeaves(t *testing.T) {
+	db := testkit.Postgres(t)
+	s := newStore(t, db)
+	if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a"), keyed("a3", "a")); err != nil {
+		t.Fatal(err)
+	}
+	leave := func(id string, before func()) error {
+		return s.ReplaceHeads(t.Context(), func(tx *sql.Tx) (ids []int64, err error) {
+			ids = make([]int64, 1)
+			return ids, tx.QueryRowContext(t.Context(), `SELECT id FROM once_parked WHERE message_id = $1`, id).Scan(&ids[0])
+		}, func(tx *sql.Tx) error {
+			before()
+			_, err := tx.ExecContext(t.Context(), `UPDATE once_parked SET state = 'discarded' WHERE message_id = $1`, id)
+			return err
+		})
+	}
+	var second, entered sync.WaitGroup
+	var works atomic.Bool
+	first := make(chan struct{})
+	entered.Add(1)
+	second.Go(func() {
+		entered.Wait()
+		if err := leave("a2", func() { works.Store(true); <-first }); err != nil {
+			t.Error(err)
+		}
+	})
+	err := leave("a1", func() {
+		entered.Done()
+		testkit.Eventually(t, 20*time.Second, "a2 waits for the key, or leaves without it", func() bool {
+			return works.Load() || waitingForLocks(t, db) == 1
+		})
+	})
+	close(first)
+	second.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var state string
+	err = db.QueryRowContext(t.Context(), `SELECT state FROM once_parked WHERE message_id = 'a3'`).Scan(&state)
+	if err != nil || state != "waiting" {
+		t.Errorf("a3 is %s: %v", state, err)
+	}
 }

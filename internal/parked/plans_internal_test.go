@@ -12,6 +12,7 @@ import (
 // of PostgreSQL are. They may come from the empty table, when all messages were
 // handled.
 func TestStatementsReadOnlyTheirRows(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	db.SetMaxOpenConns(1) // which has the settings
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
@@ -44,10 +45,12 @@ func TestStatementsReadOnlyTheirRows(t *testing.T) {
 	exec(`UPDATE once_parked SET consumer = CASE WHEN id % 2 = 0 THEN 'other' ELSE 'c' END, replays = id % 2,
 		finished_at = now() - interval '1 hour' WHERE state = 'resolved'`)
 
+	const none = `'{"","","",""}', `
 	statements := map[string]struct{ types, query, args string }{
 		"inOrder": {
-			"text, text, text, text, text, text, bytea, bytea, text", s.sql.inOrder,
-			`'c', 't', '{a,b,c,d}', '{"","","",""}', '{1,2,3,4}', '{1,1,1,1}', '\x00112233', '\x00112233', '{k1,k2000,new,orphan1}'`,
+			"text, text, text, text, text, text, bytea, bytea, text, text, text, text, text", s.sql.inOrder,
+			`'c', 't', '{a,b,c,d}', '{"","","",""}', '{1,2,3,4}', '{1,1,1,1}', '\x00112233', '\x00112233', ` +
+				none + none + none + none + `'{k1,k2000,new,orphan1}'`,
 		},
 		"promote": {"text, text, text", s.sql.order.promote, `'{c,c,c,c}', '{t,t,t,t}', '{k1,orphan2,orphan3,none}'`},
 		"keysOf":  {"text", s.sql.order.keysOf, `'{1,2,3}'`},

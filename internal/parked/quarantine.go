@@ -26,9 +26,10 @@ func (s *Store) Quarantine(ctx context.Context, d *Delivery, msg *message.Messag
 		return s.quarantineClaim(ctx, d.Consumer, d.Claim, f, record)
 	}
 	text, errType, group := f.columns(d.Consumer)
-	id, err := s.quarantine(ctx, nil, record, s.sql.insertQuarantined,
+	id, err := s.quarantine(ctx, nil, record, s.sql.insertQuarantined, append([]any{
 		Clean(d.Consumer, MaxName), Clean(d.Topic, MaxName), Clean(msg.UUID, MaxName), TenantOf(msg),
-		Digest(msg), Encode(msg), min(f.Attempts, MaxCount), f.Reason, text, errType, group)
+		Digest(msg), Encode(msg), min(f.Attempts, MaxCount), f.Reason, text, errType, group,
+	}, LabelsOf(msg)...)...)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return 0, nil
@@ -36,17 +37,6 @@ func (s *Store) Quarantine(ctx context.Context, d *Delivery, msg *message.Messag
 		return 0, fmt.Errorf("quarantine message: %w", err)
 	}
 	return id, nil
-}
-
-// QuarantineClaim ends a claim whose message must not be given to a handler.
-// The quarantine that handles the consumer records it, see [Store.Listen].
-func (s *Store) QuarantineClaim(ctx context.Context, consumer string, c *Claim, f Failure) error {
-	var record Recorder
-	if l := s.process.listener(consumer); l != nil {
-		record = l.Record
-	}
-	_, err := s.quarantineClaim(ctx, consumer, c, f, record)
-	return err
 }
 
 func (s *Store) quarantineClaim(ctx context.Context, consumer string, c *Claim, f Failure, record Recorder) (int64, error) {

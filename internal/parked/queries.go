@@ -20,6 +20,8 @@ type queries struct {
 	quarantineClaim   string
 	lockTimeout       string
 	enter             string
+	leave             string
+	tombstone         string
 	applied           string
 
 	manyQueries
@@ -32,17 +34,17 @@ type queries struct {
 
 func newQueries(d dialect.Dialect) queries {
 	among, end := chosen(d)
-	clock, lockTimeout := "{millis now()}", "SET LOCAL lock_timeout = 1000"
-	if d.SQLite() { // its clock counts milliseconds, and it has one writer at a time
-		clock, lockTimeout = "{now}", ""
+	lockTimeout := "SET LOCAL lock_timeout = 1000"
+	if d.SQLite() { // has one writer at a time
+		lockTimeout = ""
 	}
 	return queries{
 		insertWaiting: d.SQL(`
 			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, priority_class, due_at,
-			                      attempts, rounds, error, error_type, fingerprint, first_failed_at, last_failed_at)
+			                      attempts, rounds, error, error_type, fingerprint, first_failed_at, last_failed_at, ` + labelColumns + `)
 			VALUES ($1, $2, $3, $4, $5, $6, 'waiting', CASE WHEN CAST($7 AS bigint) > 0 THEN 'retry' ELSE 'live' END,
 			        {after $7}, $8, $9, $10, $11, $12,
-			        CASE WHEN $13 THEN {now} END, CASE WHEN $13 THEN {now} END)
+			        CASE WHEN $13 THEN {now} END, CASE WHEN $13 THEN {now} END, $14, $15, $16, $17)
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),
 
 		// A waiting row is quarantined, because this attempt is the latest one. A
@@ -50,8 +52,8 @@ func newQueries(d dialect.Dialect) queries {
 		// does not change. If one of two copies could be decoded, it is kept.
 		insertQuarantined: d.SQL(`
 			INSERT INTO {parked} AS p (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
-			                           attempts, reason, error, error_type, fingerprint, first_failed_at, last_failed_at)
-			VALUES ($1, $2, $3, $4, $5, $6, 'quarantined', {now}, $7, $8, $9, $10, $11, {now}, {now})
+			                           attempts, reason, error, error_type, fingerprint, first_failed_at, last_failed_at, ` + labelColumns + `)
+			VALUES ($1, $2, $3, $4, $5, $6, 'quarantined', {now}, $7, $8, $9, $10, $11, {now}, {now}, $12, $13, $14, $15)
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO UPDATE
 			SET state = 'quarantined', owner = NULL, token = NULL,
 			    envelope = CASE WHEN p.reason = 'undecodable' THEN excluded.envelope ELSE p.envelope END,
@@ -68,7 +70,7 @@ func newQueries(d dialect.Dialect) queries {
 
 		// A claimed row is due when its lease ends, so it does not add to the lag.
 		backlog: d.SQL(`
-			SELECT COUNT(*), COALESCE(` + clock + ` - MIN(CASE WHEN due_at <= {now} THEN {millis due_at} END), 0),
+			SELECT COUNT(*), COALESCE({clock} - MIN(CASE WHEN due_at <= {now} THEN {millis due_at} END), 0),
 			       (SELECT COUNT(*) FROM (SELECT 1 FROM {parked} WHERE state = 'held' LIMIT 100000) AS held),
 			       (SELECT COUNT(*) FROM (SELECT 1 FROM {parked} WHERE ordering_key IS NOT NULL
 			                              AND ` + heads + ` AND state = 'quarantined' LIMIT 100000) AS keys)
@@ -106,8 +108,9 @@ func newQueries(d dialect.Dialect) queries {
 			    early_since = COALESCE(early_since, {now}), early_of = $4, early_version = $5
 			WHERE id = $1 AND token = $2 AND state = 'waiting'`),
 
-		// Locks the row of an aggregate's last version. If there is none, it inserts
-		// a placeholder, which waits for a transaction that inserts the first version.
+		// Locks the row with the last version of an aggregate. An aggregate without a
+		// version has no row, so the statement inserts a placeholder. The insert waits
+		// for another transaction that is inserting the first version.
 		lockVersion: d.SQL(`
 			INSERT INTO {versions} AS v (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
 			VALUES ($1, $2, $3, ` + strconv.Itoa(noVersion) + `, ` + strconv.Itoa(noVersion) + `, {now})
@@ -120,8 +123,8 @@ func newQueries(d dialect.Dialect) queries {
 
 		insertEarly: d.SQL(`
 			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, priority_class, due_at,
-			                      early_since, early_of, early_version)
-			VALUES ($1, $2, $3, $4, $5, $6, 'waiting', 'retry', {after $7}, {now}, $8, $9)
+			                      early_since, early_of, early_version, ` + labelColumns + `)
+			VALUES ($1, $2, $3, $4, $5, $6, 'waiting', 'retry', {after $7}, {now}, $8, $9, $10, $11, $12, $13)
 			ON CONFLICT (consumer, message_id, digest) WHERE message_id <> '' DO NOTHING`),
 
 		// The entry shows the crashes except for that of this claim. A replay resets
@@ -142,6 +145,13 @@ func newQueries(d dialect.Dialect) queries {
 			SELECT message_id, consumer, digest FROM {parked} WHERE id = $1
 			ON CONFLICT (message_id, consumer) DO NOTHING`),
 
+		leave: d.SQL(`
+			DELETE FROM {inbox} WHERE (message_id, consumer) IN (SELECT message_id, consumer FROM {parked} WHERE id = $1)`),
+
+		tombstone: d.SQL(`
+			INSERT INTO {inbox} (message_id, consumer, digest) VALUES ($1, $2, $3)
+			ON CONFLICT (message_id, consumer) DO NOTHING`),
+
 		// The inbox's digest is that of the payload alone.
 		applied: d.SQL(`
 			SELECT EXISTS (SELECT 1 FROM {parked} AS p JOIN {inbox} AS i
@@ -150,7 +160,7 @@ func newQueries(d dialect.Dialect) queries {
 
 		manyQueries:   newManyQueries(d),
 		deleteQueries: newDeleteQueries(d),
-		claimQueries:  newClaimQueries(d, clock),
+		claimQueries:  newClaimQueries(d),
 
 		order:     newOrderQueries(d),
 		consumers: newConsumerQueries(d),

@@ -21,7 +21,7 @@ const (
 	crashed = `state = 'waiting' AND crashes > 0 AND consumer = $1 AND topic = $2`
 )
 
-func newClaimQueries(d dialect.Dialect, clock string) claimQueries {
+func newClaimQueries(d dialect.Dialect) claimQueries {
 	// The end of the lease is the new due time, so that the same query finds rows
 	// that became due and rows whose process ended.
 	lease := `
@@ -31,8 +31,8 @@ func newClaimQueries(d dialect.Dialect, clock string) claimQueries {
 	// PostgreSQL knows the length without reading the envelope, which may be
 	// stored outside of the row.
 	returning := `
-		RETURNING id, attempts, rounds, crashes, replays, priority_class, tenant, ` + clock + ` - {millis created_at},
-		          COALESCE(ordering_key, ''), COALESCE(` + clock + ` - {millis early_since}, 0), length(envelope),
+		RETURNING id, attempts, rounds, crashes, replays, priority_class, tenant, {clock} - {millis created_at},
+		          COALESCE(ordering_key, ''), COALESCE({clock} - {millis early_since}, 0), length(envelope),
 		          CASE WHEN length(envelope) <= CAST($6 AS bigint) THEN envelope END, ` +
 		Undecodable + `, error, error_type`
 

@@ -46,24 +46,26 @@ func newManyQueries(d dialect.Dialect) manyQueries {
 }
 
 // newReceive returns the statement that stores messages in their order. Their
-// columns come as lists, from $3 on; column is the name of one more list, or "".
+// columns come as lists, $3 to $6 and $9 to $12; column is the name of one more list, $13, or "".
 func newReceive(d dialect.Dialect, column, besides, state string) string {
 	var more, list, element string
 	if column != "" {
-		more, list, element = ", "+column, ", $9::text::text[]", ", json_extract($9, at) AS "+column
+		more, list, element = ", "+column, ", $13::text::text[]", ", json_extract($13, at) AS "+column
 	}
-	bytes, lists := `::bytea`, `unnest($3::text::text[], $4::text::text[], $5::text::int[], $6::text::int[]`+list+`)
-		WITH ORDINALITY AS list (message_id, tenant, start, length`+more+`, n)`
+	bytes, lists := `::bytea`, `unnest($3::text::text[], $4::text::text[], $5::text::int[], $6::text::int[],
+		$9::text::text[], $10::text::text[], $11::text::text[], $12::text::text[]`+list+`)
+		WITH ORDINALITY AS list (message_id, tenant, start, length, `+labelColumns+more+`, n)`
 	if d.SQLite() {
 		bytes, lists = ``, `(SELECT value AS message_id, json_extract($4, at) AS tenant, json_extract($5, at) AS start,
-		                 json_extract($6, at) AS length`+element+`, n
+		                 json_extract($6, at) AS length, json_extract($9, at) AS aggregate_type, json_extract($10, at) AS aggregate_id,
+		                 json_extract($11, at) AS event_type, json_extract($12, at) AS causation_id`+element+`, n
 		          FROM (SELECT value, key + 1 AS n, '$[' || key || ']' AS at FROM json_each($3)))`
 	}
 	size := strconv.Itoa(digestSize)
 	return d.SQL(`
-		INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at` + more + `)
+		INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at, ` + labelColumns + more + `)
 		SELECT $1, $2, message_id, tenant, substr($7` + bytes + `, CAST(n - 1 AS integer) * ` + size + ` + 1, ` + size + `),
-		       substr($8` + bytes + `, start, length), ` + state + `, {now}` + more + `
+		       substr($8` + bytes + `, start, length), ` + state + `, {now}, ` + labelColumns + more + `
 		FROM (SELECT *` + besides + ` FROM ` + lists + `) AS received
 		WHERE true -- or SQLite could parse ON CONFLICT as part of a join
 		ORDER BY n

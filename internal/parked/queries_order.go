@@ -32,11 +32,11 @@ func newOrderQueries(d dialect.Dialect) orderQueries {
 				       WHERE p.consumer = k.consumer AND p.topic = k.topic AND p.ordering_key = k.ordering_key AND p.` + heads + `) IS NULL` +
 			end),
 
-		// The condition must not match the index of the heads, or PostgreSQL could
-		// read all heads.
+		// A held row may become the head before its key is locked. The condition must
+		// not match the index of the heads, or PostgreSQL could read all heads.
 		keysOf: d.SQL(`
 			SELECT consumer, topic, ordering_key FROM {parked}
-			WHERE id {among $1 bigint} AND ordering_key IS NOT NULL AND state || '' IN ('waiting', 'quarantined')`),
+			WHERE id {among $1 bigint} AND ordering_key IS NOT NULL AND state || '' IN ('waiting', 'held', 'quarantined')`),
 
 		blocked: d.SQL(`
 			SELECT ordering_key FROM {parked}

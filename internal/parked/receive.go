@@ -12,7 +12,7 @@ import (
 )
 
 // Deliver stores messages for each of the consumers, due at once, in one
-// transaction. A copy of a message that the consumer's rows include is skipped.
+// transaction. A message is skipped for a consumer that already has a row for it.
 func (s *Store) Deliver(ctx context.Context, topic string, consumers []string, msgs ...*message.Message) error {
 	to := make([]Subscription, len(consumers))
 	for i, consumer := range consumers {
@@ -89,6 +89,9 @@ func (s *Store) insert(
 	args := []any{
 		b.consumer, b.topic,
 		d.Strings(r.ids), d.Strings(r.tenants), d.List(r.starts), d.List(r.lengths), r.digests, r.envelopes,
+	}
+	for _, labels := range r.labels {
+		args = append(args, d.Strings(labels))
 	}
 	result, err := tx.ExecContext(ctx, query, encode(append(args, more...)...)...)
 	if err == nil {

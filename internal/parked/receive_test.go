@@ -33,6 +33,7 @@ func odd() []*message.Message {
 
 // Every message of a batch is stored as it came, whatever bytes the others have.
 func TestTrap69BatchIsStoredByteForByte(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		msgs := odd()
@@ -66,6 +67,7 @@ func TestTrap69BatchIsStoredByteForByte(t *testing.T) {
 
 // Resolve settles the other claims if one was lost.
 func TestResolveSettlesEachClaimOnItsOwn(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		deliver(t, s, "lost")

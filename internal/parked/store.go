@@ -61,7 +61,7 @@ func (f Failure) columns(consumer string) (text, errType, group string) {
 	}
 	text = Clean(f.Err.Error(), MaxError)
 	errType = Clean(errorType(f.Err), MaxName)
-	return text, errType, fingerprint(consumer, f.Reason, errType, text)
+	return text, errType, Fingerprint(consumer, f.Reason, errType, text)
 }
 
 // Park stores a message that came from the transport. It is due after delay. If a
@@ -70,9 +70,10 @@ func (s *Store) Park(ctx context.Context, d *Delivery, msg *message.Message, f F
 	text, errType, group := f.columns(d.Consumer)
 	return withASCIIFallback(func(encode encoder) error {
 		return s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, s.sql.insertWaiting, encode(
+			_, err := tx.ExecContext(ctx, s.sql.insertWaiting, encode(append([]any{
 				Clean(d.Consumer, MaxName), Clean(d.Topic, MaxName), Clean(msg.UUID, MaxName), TenantOf(msg), Digest(msg), Encode(msg),
-				delay.Milliseconds(), min(f.Attempts, MaxCount), min(f.Rounds, MaxCount), text, errType, group, f.Err != nil)...)
+				delay.Milliseconds(), min(f.Attempts, MaxCount), min(f.Rounds, MaxCount), text, errType, group, f.Err != nil,
+			}, LabelsOf(msg)...)...)...)
 			if err != nil {
 				return fmt.Errorf("park message: %w", err)
 			}
@@ -93,3 +94,24 @@ func Tenant(msg *message.Message) any {
 
 // TenantOf returns the tenant of msg as it is stored in once_parked, or "".
 func TenantOf(msg *message.Message) string { return Clean(msg.Metadata[meta.TenantID], MaxName) }
+
+// labelColumns are the columns of once_parked that LabelsOf returns.
+const labelColumns = `aggregate_type, aggregate_id, event_type, causation_id`
+
+// LabelsOf returns the type and the id of the aggregate of msg, its event type, and
+// the id of the message that caused it, as they are stored in once_parked. Texts that
+// are missing are "".
+func LabelsOf(msg *message.Message) []any {
+	var all []any
+	for _, label := range labelsOf(msg) {
+		all = append(all, label)
+	}
+	return all
+}
+
+func labelsOf(msg *message.Message) (all [4]string) {
+	for i, key := range [4]string{meta.AggregateType, meta.AggregateID, meta.EventType, meta.CausationID} {
+		all[i] = Clean(msg.Metadata[key], MaxName)
+	}
+	return all
+}

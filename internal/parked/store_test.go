@@ -51,6 +51,7 @@ func claim(t *testing.T, s *parked.Store, sel parked.Select) []parked.Claimed {
 }
 
 func TestEachRowIsClaimedOnce(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		const rows = 50
@@ -95,6 +96,7 @@ func TestEachRowIsClaimedOnce(t *testing.T) {
 
 // After the loss of the lease a claim cannot change the row.
 func TestLostClaimChangesNothing(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		deliver(t, s, "m1")
@@ -109,12 +111,13 @@ func TestLostClaimChangesNothing(t *testing.T) {
 			return len(current) == 1
 		})
 		failure := parked.Failure{Err: errHandler, Reason: "exhausted", Attempts: 9}
+		_, quarantined := s.Quarantine(t.Context(), &parked.Delivery{Consumer: "c", Claim: old.Claim}, nil, failure, nil)
 		for name, err := range map[string]error{
 			"resolve":    s.Resolve(t.Context(), old.Claim),
 			"postpone":   s.Postpone(t.Context(), "c", old.Claim, failure, 0),
 			"release":    s.Release(t.Context(), old.Claim, 0),
 			"replayed":   s.Resolve(t.Context(), &parked.Claim{ID: old.ID, Token: old.Token, Replays: 1}),
-			"quarantine": s.QuarantineClaim(t.Context(), "c", old.Claim, failure),
+			"quarantine": quarantined,
 		} {
 			if !errors.Is(err, parked.ErrClaimLost) {
 				t.Errorf("%s: %v, want ErrClaimLost", name, err)
@@ -139,6 +142,7 @@ func TestLostClaimChangesNothing(t *testing.T) {
 // A lease can be renewed after its end until another process has claimed the row. It
 // counts from the time at which the process asked for it.
 func TestRenewedLeaseContinues(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		deliver(t, s, "a", "b")
@@ -175,7 +179,24 @@ func TestRenewedLeaseContinues(t *testing.T) {
 	})
 }
 
+// A count from a header of the broker can be higher than the column can store.
+func TestQuarantineStoresAtMostMaxCountAttempts(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		d := &parked.Delivery{Consumer: "c", Topic: "t"}
+		f := parked.Failure{Err: errors.New("no"), Attempts: parked.MaxCount + 1}
+		if _, err := s.Quarantine(t.Context(), d, message.NewMessage("m", nil), f, nil); err != nil {
+			t.Fatal(err)
+		}
+		if n := rows.Parked(t, s)[0].Attempts; n != parked.MaxCount {
+			t.Errorf("%d attempts are stored", n)
+		}
+	})
+}
+
 func TestFailuresOfOneCauseHaveOneFingerprint(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		d := &parked.Delivery{Consumer: "c", Topic: "t"}

@@ -117,8 +117,8 @@ func errorType(err error) string {
 // one fault: ids, numbers, quoted values.
 var varying = regexp.MustCompile(`"[^"]*"|'[^']*'|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|0x[0-9a-fA-F]+|[0-9]+`)
 
-// fingerprint returns a text that failures of a consumer with one cause share.
-func fingerprint(consumer, reason, errType, text string) string {
+// Fingerprint returns a text that failures of a consumer with one cause share.
+func Fingerprint(consumer, reason, errType, text string) string {
 	sum := sha256.Sum256([]byte(consumer + "\x00" + reason + "\x00" + errType + "\x00" + varying.ReplaceAllString(text, "?")))
 	return hex.EncodeToString(sum[:8])
 }

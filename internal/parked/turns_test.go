@@ -75,6 +75,7 @@ func rounds(t *testing.T, s *parked.Store, limit int, want map[parked.TenantTurn
 // Ten messages of one tenant need no more than as many of the other tenant, which
 // has thousands of older messages.
 func TestTenantWithManyRowsDoesNotDelayOthers(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for _, few := range []string{"", "a", "z"} {
 			s := newStore(t, db)
@@ -99,6 +100,7 @@ func TestTenantWithManyRowsDoesNotDelayOthers(t *testing.T) {
 // The turns are as fair in a process with few handlers, which claims one row at a
 // time.
 func TestTurnsWithLimitOne(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		fill(t, db, "live", "many", 100)
@@ -113,6 +115,7 @@ func TestTurnsWithLimitOne(t *testing.T) {
 
 // A large replay and many due retries get their shares and no more.
 func TestPriorityClassesGetTheirShares(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		fill(t, db, "replay", "", crowd)
@@ -129,6 +132,7 @@ func TestPriorityClassesGetTheirShares(t *testing.T) {
 // Most retries are not due. A tenant with a due retry does not wait until a walk has
 // visited all tenants, nor behind a tenant with thousands.
 func TestDueRetryIsFoundAmongManyTenants(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		for n := range 300 {
@@ -154,6 +158,7 @@ func TestDueRetryIsFoundAmongManyTenants(t *testing.T) {
 
 // If there are more tenants than one walk visits, each of them gets a turn.
 func TestEachOfManyTenantsGetsATurn(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		const tenants = 500
@@ -173,6 +178,7 @@ func TestEachOfManyTenantsGetsATurn(t *testing.T) {
 
 // A claim gets as many rows as it asked for, if other tenants have them.
 func TestUnusedSharesGoToOtherTenants(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		fill(t, db, "live", "many", 1000)
@@ -185,6 +191,7 @@ func TestUnusedSharesGoToOtherTenants(t *testing.T) {
 }
 
 func TestPriorityClassOfARow(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		class := func(id string) (class string) {
@@ -229,6 +236,7 @@ func TestPriorityClassOfARow(t *testing.T) {
 
 // Tenant names are user input: they are cleaned and bounded.
 func TestTenantNamesAreCleaned(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newStore(t, db)
 		names := []string{"", "\x00", "a\xffb", `quote " and \ and '`, "{a,b}", "ünïcode 🐇", strings.Repeat("long", 1000)}

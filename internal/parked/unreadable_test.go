@@ -9,6 +9,7 @@ import (
 // A claimed row that cannot be read is an error of the claim. The connection may
 // be lost, or the context may end, while the row is read.
 func TestClaimFailsIfARowCannotBeRead(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	s := newStore(t, db)
 	deliver(t, s, "m1")

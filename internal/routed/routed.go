@@ -88,9 +88,9 @@ func subscriberIn(field reflect.Value) message.Subscriber {
 // maxDepth limits the number of nested wrappers in Find.
 const maxDepth = 10
 
-// Find returns the first T among sub and the subscribers that it wraps. It finds a
-// wrapped subscriber in a field of a subscriber type, if the wrapper is a pointer to a
-// struct.
+// Find returns the first T among sub and the subscribers that it wraps. A wrapper
+// must be a pointer to a struct. Find looks into its fields whose type is a
+// message.Subscriber.
 func Find[T any](sub message.Subscriber) (found T, ok bool) {
 	return find[T](sub, maxDepth)
 }

@@ -12,12 +12,12 @@ import (
 	"strconv"
 )
 
-// ErrNotInstalled is the error for missing binaries of a server.
+// ErrNotInstalled reports that the binaries of a server were not found.
 var ErrNotInstalled = errors.New("not installed (scripts/deps.sh installs it)")
 
-// findDir returns the directory with all named binaries: asked if it is set, or the
-// first matching place. A place is a file pattern, whose newest match comes first, or
-// "$PATH".
+// findDir returns a directory that contains all named binaries. If asked is set, only
+// this directory is tried. Otherwise it is the first match of places. A place is a file
+// pattern, whose newest match is tried first, or "$PATH".
 func findDir(asked string, places []string, names ...string) (string, error) {
 	dirs := []string{asked}
 	if asked == "" {
@@ -42,14 +42,14 @@ func directories(place, name string) []string {
 		}
 		return []string{filepath.Dir(found)}
 	}
-	found, _ := filepath.Glob(place) // it fails only for a wrong pattern
+	found, _ := filepath.Glob(place) // Glob fails only if the pattern is invalid
 	slices.SortFunc(found, func(a, b string) int { return cmp.Compare(version(b), version(a)) })
 	return found
 }
 
 var number = regexp.MustCompile(`\d+`)
 
-// version returns the first number in a path, so that .../postgresql/16/bin is newer
+// version returns the first number in a path. So .../postgresql/16/bin counts as newer
 // than .../postgresql/9.6/bin.
 func version(path string) int {
 	n, _ := strconv.Atoi(number.FindString(path))

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// child is a child process with its output in a file. A nil child never ran.
+// child is a child process whose output goes to a file. A nil child stands for a
+// process that was never started.
 type child struct {
 	cmd  *exec.Cmd
 	log  string
@@ -69,7 +70,8 @@ func (c *child) running() bool {
 }
 
 // kill kills the child and all its descendants, and returns when they have ended. It
-// stops all processes first, because a running process could still write or fork.
+// stops all of them first, because a running process could still write files or start
+// other processes.
 func (c *child) kill() {
 	if c.running() {
 		tree := stopAll(c.pid())
@@ -79,13 +81,13 @@ func (c *child) kill() {
 	}
 }
 
-// stop sends a signal that should end the child. It kills the processes that are still
-// running after patience.
+// stop sends a signal that should end the child. It kills the processes that still run
+// after patience.
 func (c *child) stop(signal syscall.Signal, patience time.Duration) {
 	if !c.running() {
 		return
 	}
-	c.thaw() // a stopped process does not handle signals
+	c.thaw() // a process that SIGSTOP has stopped does not handle other signals
 	tree := descendants(processes(), c.pid())
 	_ = c.cmd.Process.Signal(signal)
 	select {
@@ -109,12 +111,12 @@ func (c *child) thaw() {
 	}
 }
 
-// failure returns an error with the end of the child's log.
+// failure returns an error that contains what and the end of the child's log.
 func (c *child) failure(what string) error {
 	return fmt.Errorf("%s; the end of its log (%s):\n%s", what, filepath.Base(c.log), tail(c.log))
 }
 
-// tail returns the last lines of a file.
+// tail returns the last 30 lines of a file.
 func tail(name string) string {
 	const atMost = 30
 	content, err := os.ReadFile(name)

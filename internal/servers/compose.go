@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// compose starts the server in a container. The container keeps running, because other
-// processes may have found it on the default port meanwhile.
+// compose starts the server in a container. The container keeps running after the
+// process ends, because other processes may have found it on the default port
+// meanwhile.
 func (s search) compose(ctx context.Context, file string) error {
 	if err := dockerAnswers(ctx); err != nil {
 		return err
@@ -32,7 +33,8 @@ func (s search) compose(ctx context.Context, file string) error {
 	return nil
 }
 
-// dockerAnswers checks that the docker daemon runs; the client alone does not suffice.
+// dockerAnswers checks that the docker daemon runs. The docker client may be installed
+// without it.
 func dockerAnswers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -42,8 +44,9 @@ func dockerAnswers(ctx context.Context) error {
 	return nil
 }
 
-// findComposeFile returns the compose.yaml next to a go.mod, in the working directory or
-// above it. It skips a go.mod without one, because modules are nested.
+// findComposeFile returns the compose.yaml that is in the same directory as a go.mod:
+// the working directory, or the nearest directory above it. Modules are nested, so it
+// skips a go.mod that has no compose.yaml beside it.
 func findComposeFile() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

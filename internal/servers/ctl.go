@@ -12,11 +12,11 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// ctlVariable names the environment variable with the rabbitmqctl command for the broker
-// of AMQP_URL, for example "sudo -n rabbitmqctl".
+// ctlVariable names the environment variable that contains the rabbitmqctl command for
+// the broker of AMQP_URL, for example "sudo -n rabbitmqctl".
 const ctlVariable = "RABBITMQCTL"
 
-// Ctl is the command line of a rabbitmqctl for one broker.
+// Ctl is the command line that runs rabbitmqctl for one broker.
 type Ctl []string
 
 // Run runs rabbitmqctl with args and input, and returns its output. It takes about half
@@ -32,10 +32,10 @@ func (c Ctl) Run(ctx context.Context, input string, args ...string) (string, err
 	return string(output), nil
 }
 
-// ctlFor returns the rabbitmqctl for a broker that this package has not started: the
-// command of the environment, or rabbitmqctl in PATH if the broker listens on the
-// default port of this machine, because that command knows one node only. Otherwise it
-// returns nil.
+// ctlFor returns the rabbitmqctl command for a broker that this package has not
+// started. It is the command in the environment variable. If that is not set, it is
+// rabbitmqctl in PATH, but only if the broker listens on the default port of this
+// machine, because that command knows only one node. Otherwise ctlFor returns nil.
 func ctlFor(url string) Ctl {
 	if command := strings.Fields(os.Getenv(ctlVariable)); len(command) > 0 {
 		return command

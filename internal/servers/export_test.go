@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Internals for tests.
+// These methods show internals to the tests of package servers_test.
 
 func (p *Postgres) Processes() []int { return descendants(processes(), p.server.pid()) }
 
@@ -30,7 +30,7 @@ func (r *Rabbit) Processes() []int {
 
 func (r *Rabbit) Dir() string { return r.dir.path }
 
-// Left returns the processes that still run.
+// Left returns those of the processes that still run.
 func Left(pids []int) []int {
 	all := processes()
 	return slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return all[pid].gone() })

@@ -16,10 +16,11 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// holdVariable makes this test program start servers and wait.
+// holdVariable is the environment variable that makes this test program start servers
+// and wait.
 const holdVariable = "SERVERS_TEST_HOLD"
 
-// held describes the servers of such a process.
+// held is what a process with holdVariable prints about its servers.
 type held struct {
 	Roots     []int  `json:"roots"`     // the first process of each server
 	Processes []int  `json:"processes"` // all processes
@@ -32,8 +33,8 @@ func (h *held) add(server interface{ Processes() []int }) {
 	h.Processes = append(h.Processes, processes...)
 }
 
-// endThreads ends all unlocked threads, by locking each in a goroutine that ends. The
-// servers must survive that.
+// endThreads ends all threads of this process that no goroutine has locked. It locks
+// each to a goroutine that ends. The servers must survive that.
 func endThreads() {
 	const count = 100 // more than the threads of the process
 	var locked, ended sync.WaitGroup
@@ -76,6 +77,7 @@ func hold() {
 }
 
 func TestServersDieWithAKilledProcess(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux sends a signal to a child when its parent ends")
 	}

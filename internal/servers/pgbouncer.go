@@ -18,20 +18,20 @@ type PgbouncerConfig struct {
 	// Server is the host and port of the PostgreSQL server. Required.
 	Server string
 
-	// User is the user of all connections to the server, whatever the users of the
-	// clients. Defaults to postgres.
+	// User is the user of all connections to the server, no matter which user a client
+	// names. Defaults to postgres.
 	User string
 
-	// Settings are lines of pgbouncer.ini, for example "default_pool_size = 3". The
-	// defaults are transaction pooling, and otherwise pgbouncer's defaults.
+	// Settings are lines of pgbouncer.ini, for example "default_pool_size = 3". Without
+	// a setting, pool_mode is transaction, and everything else is pgbouncer's default.
 	Settings []string
 
-	// Patience is how long the start may take. Defaults to 1 minute.
+	// Patience is how long the start may take. Defaults to 3 minutes.
 	Patience time.Duration
 }
 
-// Pgbouncer is a private connection pooler, a child of this process. It accepts all
-// clients without a password.
+// Pgbouncer is a private connection pooler that runs as a child of this process. It
+// accepts all clients without a password.
 type Pgbouncer struct {
 	dir   tempDir
 	port  int
@@ -40,7 +40,7 @@ type Pgbouncer struct {
 }
 
 // StartPgbouncer starts a pgbouncer and returns when it is ready. pgbouncer refuses to
-// run as root, see [StartPostgres].
+// run as root. If this process is root, it runs as the user postgres, or nobody.
 func StartPgbouncer(ctx context.Context, config PgbouncerConfig) (*Pgbouncer, error) {
 	p, err := startPgbouncer(ctx, config)
 	if err != nil {
@@ -54,12 +54,12 @@ func (p *Pgbouncer) DSN(database string) string {
 	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", loopback(p.port), database)
 }
 
-// Close ends the pgbouncer. Further calls return the same error.
+// Close ends the pgbouncer and removes its files. Further calls return the same error.
 func (p *Pgbouncer) Close() error { return p.close() }
 
 func startPgbouncer(ctx context.Context, config PgbouncerConfig) (*Pgbouncer, error) {
 	if config.Patience <= 0 {
-		config.Patience = time.Minute
+		config.Patience = 3 * time.Minute
 	}
 	if config.User == "" {
 		config.User = "postgres"
@@ -77,14 +77,14 @@ func startPgbouncer(ctx context.Context, config PgbouncerConfig) (*Pgbouncer, er
 		p.child.kill()
 		return p.dir.remove()
 	})
-	for range 3 { // another process may take the port first
+	for range 3 { // another process may take the port meanwhile
 		if p.port, err = freePort(); err == nil {
 			err = p.start(ctx, filepath.Join(binDir, "pgbouncer"), config)
 		}
 		if err == nil {
 			return p, nil
 		}
-		if ctx.Err() != nil || !taken(p.port) {
+		if ctx.Err() != nil || !collided(err, p.port) {
 			break
 		}
 	}

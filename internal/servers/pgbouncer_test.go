@@ -7,9 +7,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Two clients share the only connection to the server, one transaction after
-// the other.
+// With a pool of one connection, the transactions of two clients run one after the
+// other in the same session of the server.
 func TestPgbouncerSharesOneServerConnection(t *testing.T) {
+	t.Parallel()
 	pooler := testkit.PrivatePgbouncer(t, testkit.PrivatePostgres(t), "default_pool_size = 1")
 	var sessions []int
 	for range 2 {

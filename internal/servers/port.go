@@ -6,12 +6,13 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 )
 
-// Ports come from below the range of outgoing connections (32768 on Linux, 49152 on
-// macOS). In that range a client that repeatedly dials a killed server may get the
-// server's port as its own. It is then connected to itself, and the server cannot
-// restart on the port.
+// The ports are below the range that the system uses for outgoing connections (from
+// 32768 on Linux, from 49152 on macOS). In that range, a client that repeatedly dials a
+// killed server may get the server's port as its own. Then it is connected to itself,
+// and the server cannot start again on the port.
 const (
 	lowestPort  = 15_000
 	highestPort = 32_000
@@ -38,6 +39,15 @@ func taken(ports ...int) bool {
 		_ = listener.Close()
 		return false
 	})
+}
+
+// collided reports whether a server did not start because a port was in use: it still
+// is, or the error says so. Another process that looks for a free port uses it only for
+// a moment.
+func collided(err error, ports ...int) bool {
+	text := strings.ToLower(err.Error())
+	return taken(ports...) || strings.Contains(text, "already_used") || strings.Contains(text, "eaddrinuse") ||
+		strings.Contains(text, "address already in use")
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

@@ -10,21 +10,22 @@ import (
 
 // PostgresConfig configures a private PostgreSQL.
 type PostgresConfig struct {
-	// BinDir is the directory of postgres and initdb. Defaults to the directory in PATH,
-	// then to the newest directory of the packages for Debian, Red Hat and Homebrew.
+	// BinDir is the directory of postgres and initdb. Defaults to the directory in
+	// PATH. If they are not in PATH, it defaults to the newest directory of the
+	// packages for Debian, Red Hat and Homebrew.
 	BinDir string
 
-	// Settings are lines of postgresql.conf, for example "max_connections=20". The
-	// defaults are PostgreSQL's defaults with 200 connections.
+	// Settings are lines of postgresql.conf, for example "max_connections=20". Without
+	// a setting, max_connections is 200, and everything else is PostgreSQL's default.
 	Settings []string
 
-	// Patience is how long the start may take. Defaults to 1 minute.
+	// Patience is how long the start may take. Defaults to 3 minutes.
 	Patience time.Duration
 }
 
-// Postgres is a private PostgreSQL server, a child of this process. It accepts all
-// clients on 127.0.0.1 without a password; the superuser is postgres. Do not call
-// methods that change its state concurrently.
+// Postgres is a private PostgreSQL server that runs as a child of this process. It
+// accepts all clients on 127.0.0.1 without a password. The superuser is postgres. Do
+// not call methods that change its state concurrently.
 type Postgres struct {
 	config PostgresConfig
 	dir    tempDir
@@ -53,11 +54,11 @@ func (p *Postgres) DSN(database string) string {
 func (p *Postgres) Address() string { return loopback(p.port) }
 
 // Kill ends the server and all its sessions with SIGKILL, and returns when they have
-// ended. Committed data is there after [Postgres.Restart].
+// ended. Committed data still exists after [Postgres.Restart].
 func (p *Postgres) Kill() { p.server.kill() }
 
-// Stop ends the server regularly (fast shutdown): it ends the sessions and writes
-// committed data to the tables.
+// Stop shuts the server down (fast shutdown): it ends the sessions and writes committed
+// data to the tables.
 func (p *Postgres) Stop() { p.server.stop(syscall.SIGINT, p.config.Patience) }
 
 // Restart starts the server again, on the same port and with the same data, and returns
@@ -70,18 +71,19 @@ func (p *Postgres) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Freeze stops the server and its sessions with SIGSTOP: connections stay open, but
-// nothing answers.
+// Freeze stops the server and its sessions with SIGSTOP. Connections stay open, but the
+// server does not answer.
 func (p *Postgres) Freeze() { p.server.freeze() }
 
-// Thaw continues the server after [Postgres.Freeze].
+// Thaw lets the server continue after [Postgres.Freeze].
 func (p *Postgres) Thaw() { p.server.thaw() }
 
 // Close ends the server and removes its data. Further calls return the same error.
 func (p *Postgres) Close() error { return p.close() }
 
 func (p *Postgres) discard() error {
-	// The data is not needed any more, but SIGKILL would leave shared memory behind.
+	// The data is not needed any more. SIGQUIT is used because SIGKILL would leave
+	// shared memory behind.
 	p.server.stop(syscall.SIGQUIT, 10*time.Second)
 	removeSharedMemory(filepath.Join(p.data(), "postmaster.pid"))
 	return p.dir.remove()

@@ -17,7 +17,7 @@ import (
 
 func startPostgres(ctx context.Context, config PostgresConfig) (*Postgres, error) {
 	if config.Patience <= 0 {
-		config.Patience = time.Minute
+		config.Patience = 3 * time.Minute
 	}
 	var err error
 	if config.BinDir, err = findPostgres(config.BinDir); err != nil {
@@ -38,7 +38,8 @@ func startPostgres(ctx context.Context, config PostgresConfig) (*Postgres, error
 	return p, nil
 }
 
-// findPostgres prefers the version in PATH, and then the newest version.
+// findPostgres returns asked, or the directory in PATH, or the directory of the newest
+// installed version.
 func findPostgres(asked string) (string, error) {
 	return findDir(asked, []string{
 		"$PATH",
@@ -52,7 +53,7 @@ func findPostgres(asked string) (string, error) {
 func (p *Postgres) initialise(ctx context.Context) error {
 	locale := "C.UTF-8"
 	if runtime.GOOS != "linux" {
-		locale = "C" // the only locale on all other systems
+		locale = "C" // the only locale that exists everywhere else
 	}
 	command, err := p.command("initdb", "-D", p.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale="+locale, "--no-sync")
 	if err != nil {
@@ -75,11 +76,11 @@ func (p *Postgres) initialise(ctx context.Context) error {
 }
 
 func (p *Postgres) startOnFreePort(ctx context.Context) (err error) {
-	for range 3 { // another process may take the port first
+	for range 3 { // another process may take the port meanwhile
 		if p.port, err = freePort(); err != nil {
 			return err
 		}
-		if err = p.start(ctx); err == nil || ctx.Err() != nil || !taken(p.port) {
+		if err = p.start(ctx); err == nil || ctx.Err() != nil || !collided(err, p.port) {
 			return err
 		}
 	}
@@ -91,8 +92,8 @@ func (p *Postgres) start(ctx context.Context) error {
 	for _, setting := range slices.Concat([]string{
 		"listen_addresses=127.0.0.1",
 		fmt.Sprintf("port=%d", p.port),
-		"unix_socket_directories=",        // none: a socket needs a short path
-		"dynamic_shared_memory_type=mmap", // in the data directory, so that it does not outlive a killed server
+		"unix_socket_directories=",        // none, because the path of a socket must be short
+		"dynamic_shared_memory_type=mmap", // files in the data directory, which do not outlive a killed server
 		"max_connections=200",
 	}, p.config.Settings) {
 		args = append(args, "-c", setting)
@@ -119,8 +120,8 @@ func (p *Postgres) start(ctx context.Context) error {
 	return err
 }
 
-// command returns a command for a binary in the server's directory, as a user that
-// PostgreSQL accepts.
+// command returns a command that runs a binary in the server's directory, as a user
+// that PostgreSQL accepts.
 func (p *Postgres) command(name string, args ...string) (*exec.Cmd, error) {
 	command := exec.Command(filepath.Join(p.config.BinDir, name), args...)
 	command.Dir = p.dir.path
@@ -133,8 +134,8 @@ func (p *Postgres) command(name string, args ...string) (*exec.Cmd, error) {
 	return command, os.Chown(p.dir.path, int(credential.Uid), int(credential.Gid))
 }
 
-// environmentWithout returns the environment of this process without variables that
-// begin with one of the prefixes, because they configure other servers.
+// environmentWithout returns the environment of this process without the variables that
+// begin with one of the prefixes, because they are meant for other servers.
 func environmentWithout(prefixes ...string) []string {
 	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
 		return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(variable, prefix) })

@@ -29,13 +29,15 @@ func exec(t *testing.T, db *sql.DB, query string) {
 }
 
 func TestKilledPostgresKeepsCommits(t *testing.T) {
+	t.Parallel()
 	server := testkit.PrivatePostgres(t)
 	address := server.Address()
 	db := open(t, server.DSN("postgres"))
 	exec(t, db, "CREATE TABLE kept (id int)")
 	exec(t, db, "INSERT INTO kept VALUES (1)")
 
-	// A running session must end too. It would not notice the end of the server by itself.
+	// Kill must also end a session that runs a query. Such a session would not notice
+	// by itself that the server has ended.
 	busy, err := db.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -79,6 +81,7 @@ func TestKilledPostgresKeepsCommits(t *testing.T) {
 }
 
 func TestPostgresFreezesWithItsSessions(t *testing.T) {
+	t.Parallel()
 	server := testkit.PrivatePostgres(t, "max_connections=17")
 	db := open(t, server.DSN("postgres"))
 	session, err := db.Conn(t.Context())
@@ -96,7 +99,7 @@ func TestPostgresFreezesWithItsSessions(t *testing.T) {
 		_, err := session.ExecContext(context.WithoutCancel(t.Context()), "SELECT 1")
 		answered <- err
 	}()
-	// A context does not end lib/pq's handshake.
+	// connect_timeout is needed, because a context does not end lib/pq's handshake.
 	if err := open(t, server.DSN("postgres")+"&connect_timeout=1").PingContext(t.Context()); err == nil {
 		t.Error("a frozen server accepted a connection")
 	}
@@ -114,6 +117,7 @@ func TestPostgresFreezesWithItsSessions(t *testing.T) {
 }
 
 func TestClosedPostgresLeavesNothing(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(*servers.Postgres){
 		"running": func(*servers.Postgres) {},
 		"frozen":  (*servers.Postgres).Freeze,
@@ -141,6 +145,7 @@ func TestClosedPostgresLeavesNothing(t *testing.T) {
 }
 
 func TestPostgresStartErrorHasLog(t *testing.T) {
+	t.Parallel()
 	_, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Settings: []string{"shared_buffers=nonsense"}})
 	if err == nil || !strings.Contains(err.Error(), `invalid value for parameter "shared_buffers"`) {
 		t.Errorf("got %v, want the end of the log", err)

@@ -6,20 +6,21 @@ import (
 	"time"
 )
 
-// process is a process of the system.
+// process describes a process of the system.
 type process struct {
 	parent int
 	state  byte // as in ps: T is stopped, Z is a zombie
 }
 
-// gone reports whether a process has ended. A zombie has ended too: in many containers
-// the first process does not wait for its children.
+// gone reports whether the process has ended. A zombie counts as ended, because in many
+// containers the first process does not wait for its children.
 func (p process) gone() bool { return p.state == 0 || p.state == 'Z' || p.state == 'X' }
 
 func (p process) stopped() bool { return p.state == 'T' }
 
-// descendants returns pid and all its descendants. A signal to the process group would
-// not reach all of them, because servers start children in their own sessions.
+// descendants returns pid and all its descendants. Signals are sent to each of them. A
+// signal to the process group would not reach all, because servers start children in
+// other sessions.
 func descendants(all map[int]process, pid int) []int {
 	tree := []int{pid}
 	for i := 0; i < len(tree); i++ {
@@ -38,7 +39,8 @@ func signalAll(pids []int, signal syscall.Signal) {
 	}
 }
 
-// killAll kills the processes that still run, and returns when they have ended.
+// killAll kills those of the processes that still run, and returns when they have
+// ended.
 func killAll(pids []int) {
 	every(time.Millisecond, func() (done bool) {
 		all := processes()
@@ -48,8 +50,9 @@ func killAll(pids []int) {
 	})
 }
 
-// stopAll stops pid and all its descendants, and returns them when all are stopped. It
-// looks again after each stop, because a process may fork before it is stopped.
+// stopAll stops pid and all its descendants with SIGSTOP, and returns them when all are
+// stopped. It lists the processes again after each signal, because a process may start
+// another before it stops.
 func stopAll(pid int) (tree []int) {
 	every(time.Millisecond, func() (done bool) {
 		all := processes()

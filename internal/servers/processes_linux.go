@@ -8,20 +8,21 @@ import (
 	"syscall"
 )
 
-// dieWithParent makes the kernel send a signal to a child when this process ends.
+// dieWithParent makes the kernel send signal to a child when this process ends.
 func dieWithParent(attr *syscall.SysProcAttr, signal syscall.Signal) { attr.Pdeathsig = signal }
 
-// processes returns all processes of the system by their ids. It reads /proc, because
+// processes returns all processes of the system, by process id. It reads /proc, because
 // small systems have no ps.
 func processes() map[int]process {
 	all := make(map[int]process)
-	files, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is right
+	files, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is valid
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			continue // the process has ended meanwhile
 		}
-		// "pid (command) state parent ...", where command may contain any characters.
+		// The format is "pid (command) state parent ...". The command may contain any
+		// characters, so the fields after the last ")" are used.
 		fields := bytes.Fields(content[bytes.LastIndexByte(content, ')')+1:])
 		if len(fields) < 2 {
 			continue

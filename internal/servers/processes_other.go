@@ -12,10 +12,10 @@ import (
 // dieWithParent does nothing, because this system has no such feature.
 func dieWithParent(*syscall.SysProcAttr, syscall.Signal) {}
 
-// processes returns all processes of the system by their ids.
+// processes returns all processes of the system, by process id.
 func processes() map[int]process {
 	all := make(map[int]process)
-	output, _ := exec.Command("ps", "-axo", "pid=,ppid=,state=").Output() // ps exists on every such system
+	output, _ := exec.Command("ps", "-axo", "pid=,ppid=,state=").Output() // every such system has ps
 	for line := range strings.Lines(string(output)) {
 		fields := strings.Fields(line)
 		if len(fields) < 3 {

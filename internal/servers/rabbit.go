@@ -15,20 +15,21 @@ type RabbitConfig struct {
 	// directories of the packages for Debian, Red Hat and Homebrew, then to PATH.
 	BinDir string
 
-	// Settings are lines of rabbitmq.conf, for example "consumer_timeout = 5000". Defaults
-	// to RabbitMQ's defaults.
+	// Settings are lines of rabbitmq.conf, for example "consumer_timeout = 5000".
+	// Everything else is RabbitMQ's default.
 	Settings []string
 
-	// Patience is how long the start may take. Defaults to 2 minutes.
+	// Patience is how long the start may take. Defaults to 5 minutes.
 	Patience time.Duration
 
-	// Peer is a broker whose cluster the new broker joins. It must run during the start.
-	// Defaults to none.
+	// Peer is a broker whose cluster the new broker joins. It must be running when the
+	// new broker starts. If it is nil, the new broker is not part of a cluster.
 	Peer *Rabbit
 }
 
-// Rabbit is a private RabbitMQ broker with one node, a child of this process. The user is
-// guest, the password guest. Do not call methods that change its state concurrently.
+// Rabbit is a private RabbitMQ broker with one node, which runs as a child of this
+// process. The user is guest, the password guest. Do not call methods that change its
+// state concurrently.
 type Rabbit struct {
 	config RabbitConfig
 	dir    tempDir
@@ -38,7 +39,7 @@ type Rabbit struct {
 	close  func() error
 }
 
-// StartRabbit creates and starts a new node, and returns when it is ready. That takes a
+// StartRabbit creates and starts a new node, and returns when it is ready. This takes a
 // few seconds.
 func StartRabbit(ctx context.Context, config RabbitConfig) (*Rabbit, error) {
 	r, err := startRabbit(ctx, config)
@@ -56,12 +57,12 @@ func (r *Rabbit) URL(vhost string) string {
 // Address returns the host and port of the server.
 func (r *Rabbit) Address() string { return loopback(r.node.port) }
 
-// Kill ends the broker with SIGKILL, and returns when it has ended. Confirmed persistent
-// messages are there after [Rabbit.Restart] if their queue is, see
+// Kill ends the broker with SIGKILL, and returns when it has ended. Confirmed
+// persistent messages still exist after [Rabbit.Restart] if their queue does, see
 // [Rabbit.WriteDefinitions].
 func (r *Rabbit) Kill() { r.server.kill() }
 
-// Stop ends the broker regularly: it closes the connections.
+// Stop shuts the broker down. The broker closes its connections.
 func (r *Rabbit) Stop() { r.server.stop(syscall.SIGTERM, r.config.Patience) }
 
 // Restart starts the broker again, on the same port and with the same data, and returns
@@ -74,17 +75,18 @@ func (r *Rabbit) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Freeze stops the broker with SIGSTOP: connections stay open, but nothing answers.
+// Freeze stops the broker with SIGSTOP. Connections stay open, but the broker does not
+// answer.
 func (r *Rabbit) Freeze() { r.server.freeze() }
 
-// Thaw continues the broker after [Rabbit.Freeze].
+// Thaw lets the broker continue after [Rabbit.Freeze].
 func (r *Rabbit) Thaw() { r.server.thaw() }
 
 // Close ends the broker and removes its data. Further calls return the same error.
 func (r *Rabbit) Close() error { return r.close() }
 
 func (r *Rabbit) discard() error {
-	// The data is not needed any more, and a regular stop takes seconds.
+	// The data is not needed any more, and a shutdown would take seconds.
 	r.server.kill()
 	r.epmd.kill()
 	return r.dir.remove()

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// node is the name and the ports by which a broker and its tools find each other.
+// node contains the name and the ports by which a broker and its tools find each other.
 type node struct {
 	name                 string
 	port, dist, epmdPort int
@@ -28,11 +28,11 @@ func newNode() (node, error) {
 	}, nil
 }
 
-// settings returns the environment variables of the broker and its tools. With them they
-// do not read /etc/rabbitmq, and do not write outside of the directory.
+// settings returns the environment variables of the broker and its tools. They keep
+// them from reading /etc/rabbitmq, and from writing outside of the directory.
 func (r *Rabbit) settings() []string {
 	return []string{
-		"HOME=" + r.dir.path, // directory of the cookie, which nodes and tools share
+		"HOME=" + r.dir.path, // contains the cookie, which nodes and tools share
 		"RABBITMQ_NODENAME=" + r.node.name,
 		fmt.Sprintf("RABBITMQ_NODE_PORT=%d", r.node.port),
 		fmt.Sprintf("RABBITMQ_DIST_PORT=%d", r.node.dist),
@@ -49,7 +49,7 @@ func (r *Rabbit) settings() []string {
 		"RABBITMQ_LOG_BASE=" + r.path("log"),
 		"RABBITMQ_PID_FILE=" + r.path("pid"),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
-		"RUNNING_UNDER_SYSTEMD=1", // the script replaces itself by the broker instead of staying its parent
+		"RUNNING_UNDER_SYSTEMD=1", // the script then execs the broker, and does not stay its parent
 	}
 }
 
@@ -88,17 +88,17 @@ func (r *Rabbit) write() error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(r.path(cookie), secret, 0o400); err != nil && !os.IsPermission(err) { // the previous try may have written it
+		if err := os.WriteFile(r.path(cookie), secret, 0o400); err != nil && !os.IsPermission(err) { // an earlier attempt may have written it
 			return err
 		}
 	}
 	return os.MkdirAll(r.path("conf.d"), 0o700)
 }
 
-// cookie is the file in HOME with the common secret of the nodes of a cluster.
+// cookie is the file in HOME that contains the shared secret of a cluster.
 const cookie = ".erlang.cookie"
 
-// cluster returns the name of the node's cluster.
+// cluster returns the name of the cluster that the node belongs to.
 func (r *Rabbit) cluster() string {
 	if peer := r.config.Peer; peer != nil {
 		return peer.cluster()
@@ -108,5 +108,5 @@ func (r *Rabbit) cluster() string {
 
 func lines(list []string) string { return strings.Join(list, "\n") + "\n" }
 
-// quote quotes a word for a shell script.
+// quote quotes a word for use in a shell script.
 func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }

@@ -15,7 +15,7 @@ import (
 
 func startRabbit(ctx context.Context, config RabbitConfig) (*Rabbit, error) {
 	if config.Patience <= 0 {
-		config.Patience = 2 * time.Minute
+		config.Patience = 5 * time.Minute
 	}
 	var err error
 	if config.BinDir, err = findRabbit(config.BinDir); err != nil {
@@ -37,8 +37,8 @@ func startRabbit(ctx context.Context, config RabbitConfig) (*Rabbit, error) {
 	return r, nil
 }
 
-// findRabbit looks in PATH last, because Debian's commands there are wrappers that change
-// the user and know one node only.
+// findRabbit tries PATH last. On Debian the commands in PATH are wrappers, which change
+// the user and know only one node.
 func findRabbit(asked string) (string, error) {
 	return findDir(asked, []string{
 		"/usr/lib/rabbitmq/bin",
@@ -60,7 +60,7 @@ func findEpmd() (string, error) {
 }
 
 func (r *Rabbit) startOnFreePorts(ctx context.Context, epmd string) (err error) {
-	for range 3 { // another process may take a port first
+	for range 3 { // another process may take a port meanwhile
 		if r.node, err = newNode(); err != nil {
 			return err
 		}
@@ -80,18 +80,23 @@ func (r *Rabbit) startOnFreePorts(ctx context.Context, epmd string) (err error) 
 			return err
 		}
 		r.epmd.kill()
-		if !taken(r.node.port, r.node.dist) && (r.config.Peer != nil || !taken(r.node.epmdPort)) {
+		ports := []int{r.node.port, r.node.dist}
+		if r.config.Peer == nil {
+			ports = append(ports, r.node.epmdPort)
+		}
+		if !collided(err, ports...) {
 			return err
 		}
 	}
 	return err
 }
 
-// startEpmd starts Erlang's port mapper in the foreground. If the node started it, it
-// would not be a child of this process, and would outlive the node.
+// startEpmd starts Erlang's port mapper in the foreground. Otherwise the node would
+// start it, and it would outlive the node, because it would not be a child of this
+// process.
 func (r *Rabbit) startEpmd(ctx context.Context, binary string) error {
 	if r.config.Peer != nil {
-		return nil // the peer's epmd runs already
+		return nil // the peer's epmd is used
 	}
 	command := exec.Command(binary, "-address", "127.0.0.1", "-port", strconv.Itoa(r.node.epmdPort))
 	command.Dir = r.dir.path
@@ -131,7 +136,7 @@ func (r *Rabbit) start(ctx context.Context) error {
 	return err
 }
 
-// join adds the node to the cluster of its peer, if it has a peer.
+// join adds the node to the cluster of its peer. It does nothing without a peer.
 func (r *Rabbit) join(ctx context.Context) error {
 	if r.config.Peer == nil {
 		return nil

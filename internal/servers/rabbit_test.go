@@ -50,6 +50,8 @@ func confirmed(t *testing.T, confirm *amqp.DeferredConfirmation, within time.Dur
 }
 
 func TestRabbitSurvivesKillFreezeAndAlarm(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	server := testkit.PrivateRabbit(t, "channel_max = 77")
 	processes := server.Processes()
 
@@ -145,6 +147,8 @@ func TestRabbitSurvivesKillFreezeAndAlarm(t *testing.T) {
 }
 
 func TestSeveralRabbitsRunSideBySide(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	names := []string{"one", "other"}
 	brokers := make([]*servers.Rabbit, len(names))
 	for i, name := range names {
@@ -164,6 +168,7 @@ func TestSeveralRabbitsRunSideBySide(t *testing.T) {
 }
 
 func TestRabbitCtlReportsFailure(t *testing.T) {
+	t.Parallel()
 	ctl := servers.Ctl{"sh", "-c", "echo no such thing; exit 3"}
 	if _, err := ctl.Run(t.Context(), "", "nonsense"); err == nil || !strings.Contains(err.Error(), "no such thing") {
 		t.Errorf("got %v, want what it wrote", err)

@@ -13,8 +13,8 @@ import (
 
 const probeTimeout = 5 * time.Second
 
-// askPostgres executes a query whose result is one text. An open port does not suffice as
-// a check, because a server that is starting or frozen has one too.
+// askPostgres executes a query that returns one text. An open port would not prove that
+// the server is ready, because a server that is starting or frozen also has one.
 func askPostgres(ctx context.Context, dsn, query string) (answer string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -22,7 +22,7 @@ func askPostgres(ctx context.Context, dsn, query string) (answer string, err err
 	if err != nil {
 		return "", errDSN // err may contain the password
 	}
-	config.ConnectTimeout = 0 // otherwise it would remove the dialer's deadline
+	config.ConnectTimeout = 0 // lib/pq would remove the deadline that the dialer sets
 	connector, err := pq.NewConnectorConfig(config)
 	if err != nil {
 		return "", err
@@ -35,7 +35,7 @@ func askPostgres(ctx context.Context, dsn, query string) (answer string, err err
 }
 
 // askRabbit logs in to a broker, opens the virtual host, and returns the name of the
-// cluster. A broker that is starting refuses that.
+// cluster. It fails while the broker is starting.
 func askRabbit(ctx context.Context, url string) (cluster string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -50,8 +50,8 @@ func askRabbit(ctx context.Context, url string) (cluster string, err error) {
 	return cluster, conn.Close()
 }
 
-// dialer makes connections that break when a context ends. Without it neither client
-// would end a handshake with its context.
+// dialer opens connections that break at the deadline of a context. By themselves
+// neither client ends a handshake when its context ends.
 type dialer struct{ ctx context.Context }
 
 func (d dialer) Dial(network, address string) (net.Conn, error) {
@@ -75,8 +75,8 @@ func (d dialer) DialContext(ctx context.Context, network, address string) (net.C
 	return conn, err
 }
 
-// await calls probe until it returns nil. It fails when the child has ended, or after
-// patience.
+// await calls probe until it returns nil. It returns an error when the child has ended,
+// or after patience.
 func await(ctx context.Context, c *child, name string, patience time.Duration, probe func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -11,41 +11,43 @@ import (
 
 // ResolveConfig configures the search for servers.
 type ResolveConfig struct {
-	// Output receives one line for each server with the choice and its reason. Defaults to
-	// none.
+	// Output receives one line for each server. The line names the chosen server and
+	// the reason. Defaults to no output.
 	Output io.Writer
 
-	// Private skips running servers and starts new ones from the binaries of this machine.
-	// Defaults to false.
+	// Private ignores running servers, and starts new ones from the binaries of this
+	// machine. Defaults to false.
 	Private bool
 
-	// PostgresAddress and RabbitAddress are the addresses to try without PG_DSN and
-	// AMQP_URL. They default to 127.0.0.1:5432 and 127.0.0.1:5672.
+	// PostgresAddress and RabbitAddress are tried if PG_DSN or AMQP_URL is not set.
+	// They default to 127.0.0.1:5432 and 127.0.0.1:5672.
 	PostgresAddress, RabbitAddress string
 
-	// Postgres and Rabbit configure private servers. They default to the defaults of
-	// [StartPostgres] and [StartRabbit].
+	// Postgres and Rabbit configure private servers. See [StartPostgres] and
+	// [StartRabbit] for the defaults.
 	Postgres PostgresConfig
 	Rabbit   RabbitConfig
 
-	// ComposeFile defaults to the compose.yaml next to a go.mod, in the working directory or
-	// above it.
+	// ComposeFile is the path of a compose.yaml. Defaults to the one beside a go.mod,
+	// in the working directory or above it.
 	ComposeFile string
 }
 
-// Server is a server that was found or started.
+// Server is a server that was found or started. Close stops it only if it was started.
 type Server struct {
 	// URL is a PostgreSQL DSN or an AMQP URL. It may contain a password.
 	URL string
 
-	// Ctl is the rabbitmqctl of a broker. It is nil if none is known, and for PostgreSQL.
+	// Ctl runs rabbitmqctl for a broker. It is nil for PostgreSQL, and if no
+	// rabbitmqctl is known for the broker.
 	Ctl Ctl
 
 	how   string
 	close func() error
 }
 
-// Close stops the server if Resolve has started it. Further calls return the same error.
+// Close stops the server if this process has started it. Further calls return the same
+// error.
 func (s *Server) Close() error { return s.close() }
 
 // Set is a PostgreSQL server and a RabbitMQ broker.
@@ -57,7 +59,8 @@ type Set struct {
 	ctl     Ctl
 }
 
-// Environment returns the environment variables with which a process finds the servers.
+// Environment returns the environment variables that name the servers to a child
+// process.
 func (s *Set) Environment() []string {
 	variables := []string{"PG_DSN=" + s.PGDSN, "AMQP_URL=" + s.AMQPURL}
 	if s.ctl != nil {
@@ -66,8 +69,8 @@ func (s *Set) Environment() []string {
 	return variables
 }
 
-// Resolve finds or starts both servers, in the order of the package documentation. If it
-// finds none, its error says what to do.
+// Resolve finds or starts both servers. It tries the possibilities in the order of the
+// package documentation. If none works, its error says why, and what to do.
 func Resolve(ctx context.Context, config ResolveConfig) (*Set, error) {
 	config.Output = &oneAtATime{output: config.Output}
 	var postgres, rabbit *Server
@@ -99,7 +102,7 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// ResolvePostgres finds or starts a PostgreSQL server only.
+// ResolvePostgres finds or starts only a PostgreSQL server. See [Resolve].
 func ResolvePostgres(ctx context.Context, config ResolveConfig) (*Server, error) {
 	address := cmp.Or(config.PostgresAddress, "127.0.0.1:5432")
 	return search{
@@ -122,7 +125,7 @@ func ResolvePostgres(ctx context.Context, config ResolveConfig) (*Server, error)
 	}.run(ctx, config)
 }
 
-// ResolveRabbit finds or starts a RabbitMQ broker only.
+// ResolveRabbit finds or starts only a RabbitMQ broker. See [Resolve].
 func ResolveRabbit(ctx context.Context, config ResolveConfig) (*Server, error) {
 	address := cmp.Or(config.RabbitAddress, "127.0.0.1:5672")
 	return search{
@@ -146,7 +149,7 @@ func ResolveRabbit(ctx context.Context, config ResolveConfig) (*Server, error) {
 	}.run(ctx, config)
 }
 
-// oneAtATime is a writer for concurrent use.
+// oneAtATime is a writer that goroutines may use concurrently.
 type oneAtATime struct {
 	mu     sync.Mutex
 	output io.Writer

@@ -15,7 +15,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// elsewhere returns a configuration without servers, and without binaries to start them.
+// elsewhere returns a configuration with which Resolve finds no running server, and no
+// binaries to start one.
 func elsewhere(t *testing.T) servers.ResolveConfig {
 	t.Helper()
 	t.Setenv("PG_DSN", "")
@@ -40,8 +41,8 @@ func closedPort(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// fakeDocker sets PATH to a directory with a fake docker only. calls returns the
-// arguments of its calls.
+// fakeDocker sets PATH to a directory that contains only a fake docker command. calls
+// returns the arguments of all its calls.
 func fakeDocker(t *testing.T, script string) (calls func() string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -134,7 +135,7 @@ func TestResolveUsesServersOnTheDefaultPorts(t *testing.T) {
 		t.Errorf("Close stopped a server that Resolve had not started: %v", err)
 	}
 
-	// An open port does not suffice.
+	// An open port does not suffice: Resolve must not choose a frozen server.
 	private.Freeze()
 	config.Postgres.BinDir = ""
 	server, err = servers.ResolvePostgres(t.Context(), config)
@@ -148,6 +149,7 @@ func TestResolveUsesServersOnTheDefaultPorts(t *testing.T) {
 }
 
 func TestResolveStartsPrivateServers(t *testing.T) {
+	testkit.Long(t)
 	for name, private := range map[string]bool{"nobody answers": false, "asked for": true} {
 		t.Run(name, func(t *testing.T) {
 			config := elsewhere(t)
@@ -187,7 +189,8 @@ func TestResolveStartsPrivateServers(t *testing.T) {
 }
 
 func TestResolveUsesComposeLast(t *testing.T) {
-	// The container is simulated by a server that answers after docker compose has run.
+	// A frozen server simulates the container. The fake docker command lets it
+	// continue.
 	container := testkit.PrivatePostgres(t)
 	config := elsewhere(t)
 	config.PostgresAddress = container.Address()

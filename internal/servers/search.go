@@ -8,17 +8,18 @@ import (
 	"strings"
 )
 
-// search finds one server, in the order of the package documentation.
+// search finds one server. It tries the possibilities in the order of the package
+// documentation.
 type search struct {
 	name     string // "PostgreSQL"
 	variable string // environment variable with the URL of a server
 	address  string // address to try without the variable
-	url      string // URL of that address
+	url      string // URL of the server at that address
 	service  string // name in compose.yaml
 
-	ask   func(ctx context.Context, url string) error // checks that a server accepts the connection
-	start func(ctx context.Context) (*Server, error)  // starts a private one
-	ctl   func(url string) Ctl                        // for a server that was not started here; may be nil
+	ask   func(ctx context.Context, url string) error // checks that a server accepts a connection
+	start func(ctx context.Context) (*Server, error)  // starts a private server
+	ctl   func(url string) Ctl                        // returns the rabbitmqctl command for a running server; may be nil
 }
 
 func (s search) run(ctx context.Context, config ResolveConfig) (*Server, error) {
@@ -37,7 +38,7 @@ func (s search) find(ctx context.Context, config ResolveConfig) (*Server, error)
 		return s.start(ctx)
 	}
 	if url := os.Getenv(s.variable); url != "" {
-		// The user has chosen this server, so do not use another.
+		// The user has chosen this server, so no other one is tried.
 		if err := s.ask(ctx, url); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.variable, err)
 		}
@@ -64,7 +65,8 @@ func (s search) find(ctx context.Context, config ResolveConfig) (*Server, error)
 	return nil, errors.Join(append(reasons, err)...)
 }
 
-// running returns a server that Close must not stop.
+// running returns a Server for a server that was running already. Its Close does
+// nothing.
 func (s search) running(url, how string) *Server {
 	server := &Server{URL: url, how: how, close: func() error { return nil }}
 	if s.ctl != nil {

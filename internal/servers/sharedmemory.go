@@ -8,17 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removeSharedMemory removes the shared memory segment of a killed PostgreSQL. Otherwise
-// only a restart would remove it, and systems allow a few thousand segments.
+// removeSharedMemory removes the shared memory segment of a PostgreSQL server that was
+// killed. Otherwise the segment would stay until the machine restarts, and a machine
+// allows only a few thousand segments.
 func removeSharedMemory(pidFile string) {
 	if id := sharedMemoryID(pidFile); id >= 0 {
 		_, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil)
 	}
 }
 
-// sharedMemoryID returns the id of the segment in the file postmaster.pid: the second
-// number of the seventh line. It returns -1 if there is none, because a server that ends
-// regularly removes both.
+// sharedMemoryID returns the id of the shared memory segment: the second number of the
+// seventh line of the file postmaster.pid. It returns -1 if the file or the number is
+// missing. A server that was not killed has removed both the file and the segment.
 func sharedMemoryID(pidFile string) int {
 	content, err := os.ReadFile(pidFile)
 	if err != nil {

@@ -12,9 +12,9 @@ const (
 	lockName  = "in-use"
 )
 
-// tempDir is a directory with a lock file, whose lock the system releases when this
-// process ends. So the next process can recognise and remove directories of killed
-// processes.
+// tempDir is a directory with a locked file. The system releases the lock when this
+// process ends. So a later process can recognise the directories of processes that were
+// killed, and remove them.
 type tempDir struct {
 	path string
 	lock *os.File
@@ -34,8 +34,8 @@ func newTempDir(name string) (tempDir, error) {
 	return tempDir{path: path, lock: lock}, nil
 }
 
-// lockDir renames the lock file to its final name only when it holds the lock, so that
-// no process sees an unlocked file before the owner ends.
+// lockDir gives the lock file its final name only after it has locked it. So no other
+// process sees the file unlocked while its owner runs.
 func lockDir(path string) (*os.File, error) {
 	lock, err := os.CreateTemp(path, lockName)
 	if err != nil {
@@ -58,8 +58,8 @@ func (d tempDir) remove() error {
 	return err
 }
 
-// sweepTempDirs removes the directories whose owners have ended. It ignores directories
-// of other users, which it cannot remove.
+// sweepTempDirs removes the directories whose processes have ended. It ignores
+// directories of other users, because it cannot remove them.
 func sweepTempDirs() {
 	locks, _ := filepath.Glob(filepath.Join(os.TempDir(), dirPrefix+"*", lockName))
 	for _, name := range locks {

@@ -24,7 +24,7 @@ func TestDirectoriesOfEndedProcessesAreRemoved(t *testing.T) {
 	if !exists(dead) || !exists(living) {
 		t.Fatal("a directory that is in use was removed")
 	}
-	_ = dead.lock.Close() // the system does that when a process ends
+	_ = dead.lock.Close() // the system does this when a process ends
 	third := create()
 	if exists(dead) || !exists(living) {
 		t.Errorf("the directory of the ended process exists: %v, of the running process: %v; want only the latter", exists(dead), exists(living))

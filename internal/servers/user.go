@@ -8,11 +8,11 @@ import (
 	"syscall"
 )
 
-// unprivileged returns the user for a server that refuses to run as root. It returns nil
-// if this process is not root.
+// unprivileged returns the user for a server that refuses to run as root: postgres, or
+// nobody. It returns nil if this process is not root.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
-		return nil, nil //nolint:nilnil // nil is what SysProcAttr takes for "the same user"
+		return nil, nil //nolint:nilnil // for SysProcAttr, nil means the same user
 	}
 	for _, name := range []string{"postgres", "nobody"} {
 		found, err := user.Lookup(name)

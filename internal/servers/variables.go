@@ -14,8 +14,9 @@ var (
 	errURL = errors.New("the URL is invalid: it must be amqp://user:password@host/, with special characters percent-encoded")
 )
 
-// CheckVariables returns an error that names PG_DSN or AMQP_URL if it is set but invalid.
-// The error does not say why, because parsers quote a possible password.
+// CheckVariables returns an error that names PG_DSN or AMQP_URL if it is set but
+// invalid. The error does not say why it is invalid, because a parser's error may
+// contain the password.
 func CheckVariables() error {
 	var errs []error
 	if dsn := os.Getenv("PG_DSN"); dsn != "" {

@@ -99,10 +99,23 @@ type Durations struct {
 	series    [][]metric.RecordOption
 }
 
-// Durations returns a new histogram in seconds.
+// Durations returns a new histogram in seconds, for work: half a millisecond to a
+// minute.
 func (m Meter) Durations(name, description string, labels ...Label) *Durations {
+	return m.seconds(name, description, labels,
+		0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+}
+
+// Delays returns a new histogram in seconds, for messages that wait: a few
+// milliseconds, or hours during an outage.
+func (m Meter) Delays(name, description string, labels ...Label) *Durations {
+	return m.seconds(name, description, labels,
+		0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
+}
+
+func (m Meter) seconds(name, description string, labels []Label, bounds ...float64) *Durations {
 	histogram, err := m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
-		metric.WithExplicitBucketBoundaries(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60))
+		metric.WithExplicitBucketBoundaries(bounds...))
 	handle(err)
 	d := &Durations{histogram: histogram}
 	for _, set := range series(labels) {
@@ -155,6 +168,11 @@ func (m Meter) Level(name, unit, description string) metric.Int64Observable {
 	level, err := m.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
 	handle(err)
 	return level
+}
+
+// StateOf returns the attribute of one of several values of a gauge.
+func StateOf(state string) metric.ObserveOption {
+	return metric.WithAttributeSet(attribute.NewSet(attribute.String(State, state)))
 }
 
 // SecondsGauge returns a new gauge in seconds.

@@ -7,6 +7,8 @@ const (
 	Reason   = "once.reason"
 	Attempt  = "once.attempt"
 	Consumer = "once.consumer"
+	Since    = "once.since"
+	State    = "once.state"
 
 	Topic      = "messaging.destination.name"
 	MessageID  = "messaging.message.id"

@@ -79,7 +79,7 @@ func (t Tracer) Producer(
 	return t.begin(ctx, trace.SpanKindProducer, operation, kind, topic, more...)
 }
 
-// begin is [Tracer.Producer] with a kind of span.
+// begin starts a span as [Tracer.Producer] does, of the kind spanKind.
 //
 //nolint:spancheck // the caller ends the span
 func (t Tracer) begin(

@@ -1,17 +1,16 @@
 package testkit
 
 import (
-	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/watermill-once/once/internal/servers"
 )
 
-// Broker is a new, empty virtual host of RabbitMQ. It is deleted when its test ends. If
-// no virtual host can be created, because rabbitmqctl is missing or refuses the user, it
-// is the virtual host of AMQP_URL. So take all names from [Broker.Name].
+// Broker is a new, empty virtual host of RabbitMQ. It is deleted after its test ends.
+// If rabbitmqctl is missing or cannot be used, no virtual host can be created, and the
+// Broker is the virtual host of AMQP_URL. Other tests use that too, so take all names
+// from [Broker.Name].
 type Broker struct {
 	// URL is the AMQP URL of the virtual host.
 	URL string
@@ -34,27 +33,22 @@ func Rabbit(t testing.TB) Broker {
 		return Broker{URL: server.url, VHost: server.vhost}
 	}
 
-	broker := Broker{VHost: uniqueName(vhostPrefix, "-"), ctl: server.ctl}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
-		defer cancel()
-		if err := server.deleteVHost(ctx, broker.VHost); err != nil {
-			t.Errorf("testkit: %v", err)
-		}
-	})
-	broker.URL, err = server.addVHost(t.Context(), broker.VHost)
-	if err != nil {
-		t.Fatalf("testkit: virtual host %s: %v", broker.VHost, err)
+	name, address, err := server.addVHost(t.Context())
+	if name != "" {
+		t.Cleanup(func() { server.deleteVHost(name) })
 	}
-	return broker
+	if err != nil {
+		t.Fatalf("testkit: virtual host %s: %v", name, err)
+	}
+	return Broker{URL: address, VHost: name, ctl: server.ctl}
 }
 
 // Name returns a unique name for an exchange or a queue.
 func (b Broker) Name(name string) string { return uniqueName(name, "-") }
 
-// Ctl runs rabbitmqctl for the broker and returns its output. Add the arguments
-// "--vhost", b.VHost for commands on this virtual host. Without rabbitmqctl the test is
-// skipped.
+// Ctl runs rabbitmqctl for the broker and returns its output. For a command on this
+// virtual host, add the arguments "--vhost", b.VHost. Without rabbitmqctl, Ctl skips
+// the test.
 func (b Broker) Ctl(t testing.TB, args ...string) string {
 	t.Helper()
 	if b.ctl == nil {

@@ -5,19 +5,20 @@ import (
 	"testing"
 )
 
-// Database is a new, empty database. It is dropped when its test ends.
+// Database is an empty database of one test. After the test it is emptied for another
+// test, or dropped.
 type Database struct {
 	*sql.DB
 
-	// DSN is the data source name for the driver with the name in Dialect.
+	// DSN is the data source name, for the driver that is named in Dialect.
 	DSN string
 
 	// Dialect is "postgres" or "sqlite".
 	Dialect string
 }
 
-// EachDatabase runs a test with each kind of database, as the subtests postgres and
-// sqlite.
+// EachDatabase runs a test with each kind of database. The subtests are named postgres
+// and sqlite.
 func EachDatabase(t *testing.T, test func(t *testing.T, db Database)) {
 	t.Helper()
 	t.Run("postgres", func(t *testing.T) { test(t, Postgres(t)) })

@@ -25,24 +25,87 @@ func TestDatabaseIsNewAndPrivate(t *testing.T) {
 	})
 }
 
-func TestDatabaseIsDroppedAfterItsTest(t *testing.T) {
-	observer := testkit.Postgres(t)
+func TestUsesADatabase(t *testing.T) {
+	onlyAgain(t)
+	db := testkit.Postgres(t)
 	var name string
-	t.Run("test", func(t *testing.T) {
-		db := testkit.Postgres(t)
-		// An open connection of the test does not keep the database.
-		conn, err := db.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := conn.QueryRowContext(t.Context(), "SELECT current_database()").Scan(&name); err != nil {
-			t.Fatal(err)
-		}
-	})
+	if err := db.QueryRowContext(t.Context(), "SELECT current_database()").Scan(&name); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("database %q", name)
+}
+
+func TestDatabasesAreDroppedAfterTheTests(t *testing.T) {
+	observer := testkit.Postgres(t)
+	output, err := again(t, "TestUsesADatabase")
+	_, rest, _ := strings.Cut(output, `database "`)
+	name, _, _ := strings.Cut(rest, `"`)
+	if err != nil || name == "" {
+		t.Fatalf("%v\n%s", err, output)
+	}
 	var n int
-	err := observer.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_database WHERE datname = $1", name).Scan(&n)
+	err = observer.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_database WHERE datname = $1", name).Scan(&n)
 	if err != nil || n != 0 {
 		t.Errorf("there are %d databases %q (%v)", n, name, err)
+	}
+}
+
+func TestUsedDatabaseIsLikeANewOne(t *testing.T) {
+	nameOf := func(t *testing.T, db testkit.Database) (name string) {
+		t.Helper()
+		if err := db.QueryRowContext(t.Context(), "SELECT current_database()").Scan(&name); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	for _, c := range []struct {
+		change string
+		reused bool
+	}{
+		{"CREATE TABLE orders (id bigserial PRIMARY KEY, state text); INSERT INTO orders DEFAULT VALUES", true},
+		{"CREATE SCHEMA service; CREATE TABLE service.orders (id int); CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'", true},
+		{"DROP SCHEMA public", true},
+		{"REVOKE ALL ON SCHEMA public FROM PUBLIC; GRANT CREATE ON SCHEMA public TO pg_monitor", true},
+		{"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET lock_timeout = 1', current_database()); END $$", false},
+		{"DO $$ BEGIN EXECUTE format('REVOKE ALL ON DATABASE %I FROM PUBLIC', current_database()); END $$", false},
+		{"ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC", false},
+		{"SELECT lo_create(0)", false},
+	} {
+		t.Run(c.change, func(t *testing.T) {
+			var used, next string
+			t.Run("first", func(t *testing.T) {
+				db := testkit.Postgres(t)
+				used = nameOf(t, db)
+				// An open transaction does not keep the database.
+				conn, err := db.Conn(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, statement := range []string{c.change, "BEGIN; CREATE SCHEMA uncommitted"} {
+					if _, err := conn.ExecContext(t.Context(), statement); err != nil {
+						t.Fatal(err)
+					}
+				}
+			})
+			t.Run("second", func(t *testing.T) {
+				db := testkit.Postgres(t)
+				next = nameOf(t, db)
+				var left int
+				err := db.QueryRowContext(t.Context(), `SELECT (SELECT count(*) FROM pg_class WHERE oid >= 16384)
+					+ (SELECT count(*) FROM pg_proc WHERE oid >= 16384) + (SELECT count(*) FROM pg_db_role_setting WHERE setdatabase <> 0
+						AND setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database()))
+					+ (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid())`).Scan(&left)
+				if err != nil || left != 0 {
+					t.Errorf("%d objects and sessions are left (%v)", left, err)
+				}
+				if _, err := db.ExecContext(t.Context(), "CREATE TABLE t (id int)"); err != nil {
+					t.Error(err)
+				}
+			})
+			if (used == next) != c.reused {
+				t.Errorf("used %s, then %s; want the same: %v", used, next, c.reused)
+			}
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/lib/pq"
@@ -11,10 +12,17 @@ import (
 
 const databasePrefix = "once_test"
 
+// tooManyConnections is the error code of a server that has no connection left.
+const tooManyConnections = "53300"
+
 // postgres creates and drops databases on a server.
 type postgres struct {
 	dsn   string
 	admin *sql.DB
+	fresh func() (string, error) // the state of a new database
+
+	mu   sync.Mutex
+	free []string // empty databases
 }
 
 func newPostgres(ctx context.Context, dsn string) (*postgres, error) {
@@ -23,13 +31,14 @@ func newPostgres(ctx context.Context, dsn string) (*postgres, error) {
 		return nil, err
 	}
 	p := &postgres{dsn: dsn, admin: admin}
+	p.fresh = sync.OnceValues(func() (string, error) { return p.stateOfNew(ctx) })
 	p.sweep(ctx)
 	return p, nil
 }
 
-// create creates a database from template0. Unlike template1, template0 accepts no
-// connections, which would prevent the copy. Several tests may create databases at the
-// same time, so create repeats the statement while the server is busy.
+// create creates a database from template0. template1 may have connections, which make
+// the copy fail; template0 accepts none. Several tests may create databases at the same
+// time, so create repeats the statement while the server is busy.
 func (p *postgres) create(ctx context.Context, name, options string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -53,7 +62,7 @@ func (p *postgres) drop(ctx context.Context, name string) error {
 	return err
 }
 
-// sweep drops databases that killed processes have left behind. It ignores errors.
+// sweep drops databases that were left behind by killed processes. It ignores errors.
 func (p *postgres) sweep(ctx context.Context) {
 	rows, err := p.admin.QueryContext(ctx, "SELECT datname FROM pg_database")
 	if err != nil {
@@ -71,7 +80,7 @@ func (p *postgres) sweep(ctx context.Context) {
 		return
 	}
 	for _, name := range names {
-		// Without FORCE: a process that is still connected is old, but alive.
+		// FORCE is not used, because a process that is still connected is alive.
 		_, _ = p.admin.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name)
 	}
 }
@@ -83,7 +92,7 @@ func busy(err error) bool {
 	}
 	switch refused.Code {
 	case "55006", // the template is in use
-		"53300", // too many connections
+		tooManyConnections,
 		"57P03": // the server is starting
 		return true
 	}

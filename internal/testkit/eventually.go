@@ -2,14 +2,18 @@ package testkit
 
 import (
 	"fmt"
+	"os"
+	"runtime"
 	"testing"
 	"time"
 )
 
-// Eventually polls cond until it is true. If cond does not become true in time, it fails
-// the test with the text in what.
+// Eventually calls cond again and again until it returns true. If this does not happen
+// within the given time, it fails the test, with an error that contains what. On a busy
+// machine the test gets more time, see [busyTimes].
 func Eventually(t testing.TB, within time.Duration, what string, cond func() bool) {
 	t.Helper()
+	began := time.Now()
 	deadline := time.NewTimer(within)
 	defer deadline.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -18,16 +22,38 @@ func Eventually(t testing.TB, within time.Duration, what string, cond func() boo
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			if cond() { // on a slow machine the last poll may be long ago
+			if cond() { // on a slow machine the last call may be long ago
 				return
 			}
-			t.Fatalf("not within %v: %s", within, what)
+			waited := time.Since(began)
+			if left := within*time.Duration(busyTimes()) - waited; left > 0 {
+				deadline.Reset(left)
+				continue
+			}
+			t.Fatalf("not within %v: %s", waited.Round(time.Second/10), what)
 		}
 	}
 }
 
-// Falls polls number until it is zero. It fails the test if number has not become smaller
-// for the time within. Use it for much work, whose time depends on the machine.
+// busyTimes returns how many times as long a test has to wait because the machine has
+// other work: the processes that want to run, or wait for the disk, for each processor,
+// in the last minute. It is at least 1 and at most 4. If the system does not tell it,
+// it is 1.
+func busyTimes() int {
+	var load float64
+	text, err := os.ReadFile("/proc/loadavg")
+	if err == nil {
+		_, err = fmt.Sscan(string(text), &load)
+	}
+	if err != nil {
+		return 1
+	}
+	return max(1, min(4, int(load)/runtime.NumCPU()))
+}
+
+// Falls calls number again and again until it returns zero. It fails the test if the
+// number has not decreased for the given time. Use it to wait for work whose total time
+// depends on the machine.
 func Falls(t testing.TB, within time.Duration, what string, number func() int) {
 	t.Helper()
 	for n := number(); n > 0; {

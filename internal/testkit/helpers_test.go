@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// recorder is a testing.TB that records its failure.
+// recorder is a testing.TB that records the failure and the log lines of a test.
 type recorder struct {
 	testing.TB
 

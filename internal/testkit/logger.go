@@ -11,8 +11,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// Logger returns a logger that writes to the test's log. It drops lines after the end of
-// the test, because t.Log would panic.
+// Logger returns a logger that writes to the test's log. After the end of the test it
+// drops lines, because t.Log would panic.
 func Logger(t testing.TB) watermill.LoggerAdapter {
 	l := &logger{test: &loggedTest{t: t}}
 	t.Cleanup(l.test.end)

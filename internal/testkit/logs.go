@@ -8,7 +8,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// Logs is a logger that records its lines. The zero value is ready for use.
+// Logs is a watermill.LoggerAdapter that records its lines. The zero value is ready for
+// use.
 type Logs struct {
 	mu  sync.Mutex
 	all []string
@@ -35,7 +36,7 @@ func (l *Logs) Lines() []string {
 	return append([]string(nil), l.all...)
 }
 
-// Has reports whether one line contains all parts.
+// Has reports whether at least one line contains all parts.
 func (l *Logs) Has(parts ...string) bool { return l.Count(parts...) > 0 }
 
 // Count returns the number of lines that contain all parts.
@@ -67,7 +68,7 @@ func (l *Logs) Debug(text string, fields watermill.LogFields) { l.add("DEBUG", t
 // Trace implements watermill.LoggerAdapter.
 func (l *Logs) Trace(text string, fields watermill.LogFields) { l.add("TRACE", text, nil, fields) }
 
-// With returns l.
+// With returns l. The fields are not recorded.
 func (l *Logs) With(watermill.LogFields) watermill.LoggerAdapter {
 	return l
 }

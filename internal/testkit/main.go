@@ -1,28 +1,37 @@
 package testkit
 
 import (
+	"flag"
 	"fmt"
+	"log/slog"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 )
 
-// patience is how long goroutines may take to end, on a busy machine.
+// patience is how long Main waits for goroutines to end. It is long, because the
+// machine may be busy.
 const patience = 10 * time.Second
 
-// StockAMQP ignores a goroutine that watermill-amqp leaks if the broker and the client
-// close a connection at the same time: watermill-amqp does not receive the notification
-// any more, and the client waits for ever. Connections of this module have a buffer for
-// the notification.
+// StockAMQP makes Main ignore a goroutine that watermill-amqp leaks if the broker and
+// the client close a connection at the same time. watermill-amqp does not receive the
+// client's notification any more, and the client waits for ever. The connections of
+// this module do not leak it, because they have a buffer for the notification.
 var StockAMQP = goleak.IgnoreTopFunction("github.com/rabbitmq/amqp091-go.(*Connection).shutdown.func1")
 
 // Main runs the tests of a package, stops the servers that were started for them, and
-// fails if a goroutine is leaked. It does not return:
+// fails if a goroutine was leaked. Without -v it discards what is logged to
+// slog.Default. It does not return. Use it like this:
 //
 //	func TestMain(m *testing.M) { testkit.Main(m) }
 func Main(m *testing.M, options ...goleak.Option) {
+	flag.Parse()
+	if !testing.Verbose() { // or the logs of all tests hide the errors of the one that fails
+		slog.SetDefault(slog.New(slog.DiscardHandler))
+	}
 	status := m.Run()
 	if err := closeShared(); err != nil {
 		fmt.Fprintln(os.Stderr, "testkit:", err)
@@ -31,9 +40,13 @@ func Main(m *testing.M, options ...goleak.Option) {
 	if n := skipped.Load(); n > 0 {
 		fmt.Fprintf(os.Stderr, "testkit: SKIPPED %d test run(s) without their server; REQUIRE_BACKENDS=1 makes them fail\n", n)
 	}
+	if n, variables := leftOutTests(); n > 0 {
+		fmt.Fprintf(os.Stderr, "testkit: LEFT OUT %d test run(s) without an optional dependency; %s makes them run\n",
+			n, strings.Join(variables, ", "))
+	}
 	if status == 0 {
 		err := goleak.Find(options...)
-		for waited := time.Now(); err != nil && time.Since(waited) < patience; { // each Find waits up to half a second
+		for waited := time.Now(); err != nil && time.Since(waited) < patience; { // each call of Find waits up to half a second
 			err = goleak.Find(options...)
 		}
 		if err != nil {

@@ -2,6 +2,7 @@ package testkit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,10 +17,15 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// again runs one of the tests of this file in its own process.
+// again runs one test of this file in another process, and returns its output.
 func again(t *testing.T, test string, environment ...string) (output string, err error) {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+test+"$", "-test.v")
+	return run(t, []string{"-test.run=^" + test + "$", "-test.v"}, environment...)
+}
+
+func run(t *testing.T, flags []string, environment ...string) (output string, err error) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), os.Args[0], flags...)
 	command.Env = append(os.Environ(), append([]string{"TESTKIT_AGAIN=1", "REQUIRE_BACKENDS="}, environment...)...)
 	combined, err := command.CombinedOutput()
 	return string(combined), err
@@ -42,6 +48,11 @@ func TestNeedsRabbit(t *testing.T) {
 	testkit.Rabbit(t)
 }
 
+func TestNeedsAnOptionalServer(t *testing.T) {
+	onlyAgain(t)
+	testkit.WithoutOptional(t, "TESTKIT_OPTIONAL", errors.New("the server does not answer"))
+}
+
 func TestHasNoRabbitmqctl(t *testing.T) {
 	onlyAgain(t)
 	broker := testkit.Rabbit(t)
@@ -54,6 +65,11 @@ func TestHasNoRabbitmqctl(t *testing.T) {
 	}
 	t.Logf("host %q", broker.VHost)
 	broker.Ctl(t, "status")
+}
+
+func TestIsLong(t *testing.T) {
+	onlyAgain(t)
+	testkit.Long(t)
 }
 
 func TestLeavesAGoroutine(t *testing.T) {
@@ -77,6 +93,32 @@ func TestTestWithoutServerIsSkippedAndCounted(t *testing.T) {
 		if err == nil || !strings.Contains(output, "FAIL: "+test) || !strings.Contains(output, name+": dial tcp") {
 			t.Errorf("%v\n%s", err, output)
 		}
+	}
+}
+
+func TestTestWithoutOptionalServerIsLeftOutAndCounted(t *testing.T) {
+	const test = "TestNeedsAnOptionalServer"
+	output, err := again(t, test, "TESTKIT_OPTIONAL=", "REQUIRE_BACKENDS=1")
+	if err != nil || !strings.Contains(output, "SKIP: "+test) || !strings.Contains(output, "the server does not answer") ||
+		!strings.Contains(output, "LEFT OUT 1 test") || !strings.Contains(output, "TESTKIT_OPTIONAL makes them run") {
+		t.Errorf("%v\n%s", err, output)
+	}
+	output, err = again(t, test, "TESTKIT_OPTIONAL=there")
+	if err == nil || !strings.Contains(output, "TESTKIT_OPTIONAL is set, but the server does not answer") {
+		t.Errorf("%v\n%s", err, output)
+	}
+}
+
+func TestLongTestIsSkippedOnlyWithShort(t *testing.T) {
+	long := []string{"-test.run=^TestIsLong$", "-test.v"}
+	output, err := run(t, append(long, "-test.short"), "REQUIRE_BACKENDS=1")
+	if err != nil || !strings.Contains(output, "SKIP: TestIsLong") ||
+		!strings.Contains(output, "runs in make test-all") || strings.Contains(output, "SKIPPED") {
+		t.Errorf("%v\n%s", err, output)
+	}
+	output, err = run(t, long)
+	if err != nil || !strings.Contains(output, "PASS: TestIsLong") {
+		t.Errorf("%v\n%s", err, output)
 	}
 }
 

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// WithinADay waits for the next day in UTC if the current day is about to end. Use it in
-// a test that must not see a change of the date.
+// WithinADay waits until midnight UTC if midnight is less than two minutes away. Call
+// it in a test that must not see a change of the date.
 func WithinADay(t testing.TB) {
 	t.Helper()
 	tomorrow := time.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)

@@ -14,8 +14,8 @@ var (
 	nameCount    atomic.Int64
 )
 
-// uniqueName returns a name that no other test, process or machine uses. stale computes
-// its age from the name, with the same prefix and separator.
+// uniqueName returns a name that no other test, process or machine uses. The name
+// contains the time when this process started, and stale reads it.
 func uniqueName(prefix, separator string) string {
 	return strings.Join([]string{
 		prefix,
@@ -26,8 +26,8 @@ func uniqueName(prefix, separator string) string {
 	}, separator)
 }
 
-// stale reports whether a name is so old that its process must have ended without
-// cleaning up.
+// stale reports whether a name was returned by uniqueName more than two hours ago, with
+// the same prefix and separator. Its process must have ended without cleaning up.
 func stale(name, prefix, separator string) bool {
 	rest, ours := strings.CutPrefix(name, prefix+separator)
 	started, _, _ := strings.Cut(rest, separator)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// PagesRead returns the number of pages that PostgreSQL has read for a query, by
-// the output of EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON).
+// PagesRead returns how many pages PostgreSQL has read for a query. plan is the output
+// of EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON).
 func PagesRead(t testing.TB, plan []byte) int {
 	t.Helper()
 	var explained []struct {

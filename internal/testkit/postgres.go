@@ -3,53 +3,66 @@ package testkit
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/lib/pq"
+
+	"github.com/watermill-once/once/internal/dialect"
 )
 
-// maxOpen limits the connections of a test to a shared server, which accepts 100 by
-// default.
+// maxOpen limits the connections of a test to a shared server. By default a server
+// accepts 100.
 const maxOpen = 30
 
-// maxIdle keeps connections open, because for each new connection the server starts a
-// process.
+// maxIdle is how many idle connections stay open. A new connection is slow, because the
+// server starts a process for it.
 const maxIdle = 10
 
-// Postgres returns a new database on a shared server. Use [PrivatePostgres] for a server
-// that the test may kill. By default the database opens at most 30 connections.
+// Postgres returns a new database on a shared server. Its pool opens at most 30
+// connections. Use [PrivatePostgres] for a server that the test may kill.
 func Postgres(t testing.TB) Database {
 	t.Helper()
-	return newDatabase(t, "")
+	server, err := postgresServer()
+	return newDatabase(t, "", server, err)
 }
 
 // PostgresIn is like [Postgres] with another encoding, for example "LATIN1" or
 // "SQL_ASCII".
 func PostgresIn(t testing.TB, encoding string) Database {
 	t.Helper()
-	return newDatabase(t, " LC_COLLATE 'C' LC_CTYPE 'C' ENCODING '"+encoding+"'")
+	server, err := postgresServer()
+	return newDatabase(t, " LC_COLLATE 'C' LC_CTYPE 'C' ENCODING '"+encoding+"'", server, err)
 }
 
-func newDatabase(t testing.TB, options string) Database {
+func newDatabase(t testing.TB, options string, server *postgres, err error) Database {
 	t.Helper()
-	server, err := postgresServer()
 	if err != nil {
 		Without(t, err)
 	}
-	name := uniqueName(databasePrefix, "_")
-	if err := server.create(t.Context(), name, options); err != nil {
+	name, end := "", server.give
+	if options == "" {
+		name, err = server.take(t.Context())
+	} else {
+		name, end = uniqueName(databasePrefix, "_"), server.drop
+		err = server.create(t.Context(), name, options)
+	}
+	if err != nil {
 		t.Fatalf("testkit: create database %s: %v", name, err)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 		defer cancel()
-		if err := server.drop(ctx, name); err != nil {
-			t.Errorf("testkit: drop database %s: %v", name, err)
+		if err := end(ctx, name); err != nil {
+			t.Errorf("testkit: empty or drop database %s: %v", name, err)
 		}
 	})
 
@@ -65,20 +78,55 @@ func newDatabase(t testing.TB, options string) Database {
 	return Database{DB: db, DSN: dsn, Dialect: "postgres"}
 }
 
-// openPostgres is like sql.Open, but its errors do not contain the password.
+// openPostgres is like sql.Open, but its errors do not contain the password. It uses
+// lib/pq, or pgx if the environment variable ONCE_TEST_DRIVER is "pgx".
 func openPostgres(dsn string) (*sql.DB, error) {
-	connector, err := pq.NewConnector(dsn)
+	var connector driver.Connector
+	var err error
+	switch name := os.Getenv("ONCE_TEST_DRIVER"); name {
+	case "", "pq":
+		connector, err = pq.NewConnector(dsn)
+	case "pgx":
+		var config *pgx.ConnConfig
+		if config, err = pgx.ParseConfig(dsn); err == nil {
+			connector = stdlib.GetConnector(*config)
+		}
+	default:
+		return nil, fmt.Errorf("testkit: ONCE_TEST_DRIVER is %q, not pq or pgx", name)
+	}
 	if err != nil {
 		return nil, errors.New("testkit: the DSN of PostgreSQL is invalid")
 	}
-	return sql.OpenDB(connector), nil
+	return sql.OpenDB(patient{connector}), nil
 }
 
-// withDatabase returns dsn, a URL or key=value pairs, with another database.
+// patient waits while the server has no connection left, because tests that run at the
+// same time share its connections.
+type patient struct{ driver.Connector }
+
+// Connect tries for up to a minute.
+func (p patient) Connect(ctx context.Context) (driver.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		conn, err := p.Connector.Connect(ctx)
+		if dialect.State(err) != tooManyConnections {
+			return conn, err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// withDatabase returns dsn with another database. dsn is a URL or a list of key=value
+// pairs.
 func withDatabase(dsn, name string) string {
 	if parsed, err := url.Parse(dsn); err == nil && strings.HasPrefix(parsed.Scheme, "postgres") {
 		parsed.Path = "/" + name
 		return parsed.String()
 	}
-	return fmt.Sprintf("%s dbname=%s", dsn, name) // the last dbname counts
+	return fmt.Sprintf("%s dbname=%s", dsn, name) // if dbname is given twice, the last one counts
 }

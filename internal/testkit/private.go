@@ -7,24 +7,34 @@ import (
 	"github.com/watermill-once/once/internal/servers"
 )
 
-// PrivatePostgres returns a private PostgreSQL server that the test may kill, freeze and
-// fill. settings are lines of postgresql.conf. The start takes about half a second.
+// PrivatePostgres returns a private PostgreSQL server that the test may kill, freeze
+// and fill. settings are lines of postgresql.conf. Starting it takes about half a
+// second.
 func PrivatePostgres(t testing.TB, settings ...string) *servers.Postgres {
 	t.Helper()
 	server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Settings: settings})
 	return private(t, server, err)
 }
 
+// PostgresAlone is like [Postgres], but on a private server. Use it for code that waits
+// until all older transactions of the server have ended, such as watermill-sql's
+// subscriber and package mover. There the transactions of other tests cannot delay it.
+func PostgresAlone(t testing.TB) Database {
+	t.Helper()
+	server, err := postgresAlone()
+	return newDatabase(t, "", server, err)
+}
+
 // PrivateRabbit returns a private RabbitMQ broker that the test may kill, freeze and
-// block. settings are lines of rabbitmq.conf. The start takes about five seconds.
+// block. settings are lines of rabbitmq.conf. Starting it takes about five seconds.
 func PrivateRabbit(t testing.TB, settings ...string) *servers.Rabbit {
 	t.Helper()
 	server, err := servers.StartRabbit(t.Context(), servers.RabbitConfig{Settings: settings})
 	return private(t, server, err)
 }
 
-// PrivateRabbitCluster returns a private cluster with the given number of brokers. The
-// start takes about five seconds for each.
+// PrivateRabbitCluster returns a private cluster with the given number of brokers.
+// Starting it takes about five seconds per broker.
 func PrivateRabbitCluster(t testing.TB, nodes int) []*servers.Rabbit {
 	t.Helper()
 	all := []*servers.Rabbit{PrivateRabbit(t)}
@@ -35,8 +45,8 @@ func PrivateRabbitCluster(t testing.TB, nodes int) []*servers.Rabbit {
 	return all
 }
 
-// PrivatePgbouncer returns a private pooler in transaction mode in front of a server.
-// settings are lines of pgbouncer.ini.
+// PrivatePgbouncer returns a private connection pooler in front of a server. It pools
+// transactions. settings are lines of pgbouncer.ini.
 func PrivatePgbouncer(t testing.TB, server *servers.Postgres, settings ...string) *servers.Pgbouncer {
 	t.Helper()
 	pooler, err := servers.StartPgbouncer(t.Context(), servers.PgbouncerConfig{Server: server.Address(), Settings: settings})

@@ -10,16 +10,17 @@ import (
 	"testing"
 )
 
-// programs are the programs that Program has built in this process, by build tags.
+// programs contains the paths of the programs that Program has built in this process,
+// by build tags.
 var programs struct {
 	sync.Mutex
 	built map[string]string
 }
 
-// Program builds the tests of the current package as a program, with the build tags, and
-// returns its path. It builds once for all tests of the package. Use it in tests that
-// start many processes: without the race detector the program starts faster than
-// os.Args[0].
+// Program builds the tests of the current package as a program, with the given build
+// tags, and returns its path. It builds only once for all tests of the package. Use it
+// in tests that start many processes: it is built without the race detector, so it
+// starts faster than os.Args[0].
 func Program(t testing.TB, tags string) string {
 	t.Helper()
 	programs.Lock()

@@ -2,14 +2,17 @@ package testkit
 
 import (
 	"os"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 )
 
 var skipped atomic.Int64
 
-// Without skips a test that lacks a server or another external dependency; err says which.
-// Main counts the skipped tests. With REQUIRE_BACKENDS=1 the test fails.
+// Without skips a test that lacks a server or another external dependency. err says
+// what is missing. Main counts the skipped tests. With REQUIRE_BACKENDS=1, the test
+// fails instead.
 func Without(t testing.TB, err error) {
 	t.Helper()
 	if os.Getenv("REQUIRE_BACKENDS") == "1" {
@@ -17,4 +20,35 @@ func Without(t testing.TB, err error) {
 	}
 	skipped.Add(1)
 	t.Skipf("SKIPPED: %v", err)
+}
+
+// leftOut contains, for each test that WithoutOptional skipped, the name of the
+// environment variable that would have enabled it.
+var leftOut struct {
+	sync.Mutex
+
+	variables []string
+}
+
+// WithoutOptional skips a test whose dependency is optional and missing, even with
+// REQUIRE_BACKENDS=1. err says what is missing. variable is the environment variable
+// that names the dependency. If it is set, the test fails instead. Main counts the
+// skipped tests.
+func WithoutOptional(t testing.TB, variable string, err error) {
+	t.Helper()
+	if os.Getenv(variable) != "" {
+		t.Fatalf("%s is set, but %v", variable, err)
+	}
+	leftOut.Lock()
+	leftOut.variables = append(leftOut.variables, variable)
+	leftOut.Unlock()
+	t.Skipf("LEFT OUT: %v: set %s", err, variable)
+}
+
+// leftOutTests returns how many tests WithoutOptional skipped, and the environment
+// variables that would have enabled them.
+func leftOutTests() (n int, variables []string) {
+	leftOut.Lock()
+	defer leftOut.Unlock()
+	return len(leftOut.variables), slices.Compact(slices.Sorted(slices.Values(leftOut.variables)))
 }

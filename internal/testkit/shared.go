@@ -10,7 +10,8 @@ import (
 	"github.com/watermill-once/once/internal/servers"
 )
 
-// The servers of this process. The first test that needs them finds or starts them.
+// These functions return the servers of this process. The first call finds or starts
+// the server.
 var (
 	postgresServer = sync.OnceValues(func() (*postgres, error) {
 		server, err := servers.ResolvePostgres(context.Background(), servers.ResolveConfig{Output: os.Stderr})
@@ -18,12 +19,17 @@ var (
 			return nil, err
 		}
 		atEnd(server.Close)
-		p, err := newPostgres(context.Background(), server.URL)
+		return sharedPostgres(server.URL)
+	})
+
+	// postgresAlone is the server of PostgresAlone.
+	postgresAlone = sync.OnceValues(func() (*postgres, error) {
+		server, err := servers.StartPostgres(context.Background(), servers.PostgresConfig{})
 		if err != nil {
 			return nil, err
 		}
-		atEnd(p.admin.Close)
-		return p, nil
+		atEnd(server.Close)
+		return sharedPostgres(server.DSN("postgres"))
 	})
 
 	rabbitServer = sync.OnceValues(func() (*rabbit, error) {
@@ -32,9 +38,23 @@ var (
 			return nil, err
 		}
 		atEnd(server.Close)
-		return newRabbit(context.Background(), server)
+		r, err := newRabbit(context.Background(), server)
+		if err != nil {
+			return nil, err
+		}
+		atEnd(r.close)
+		return r, nil
 	})
 )
+
+func sharedPostgres(dsn string) (*postgres, error) {
+	p, err := newPostgres(context.Background(), dsn)
+	if err != nil {
+		return nil, err
+	}
+	atEnd(p.close)
+	return p, nil
+}
 
 // closers are the functions that [Main] calls at its end.
 var closers struct {

@@ -9,8 +9,8 @@ import (
 	_ "modernc.org/sqlite" // SQLite
 )
 
-// SQLite returns a new database in a file. Its transactions take the write lock when they
-// begin, and wait up to ten seconds for it.
+// SQLite returns a new database in a file. Its transactions take the write lock when
+// they begin. They wait up to ten seconds for the lock.
 func SQLite(t testing.TB) Database {
 	t.Helper()
 	dsn := (&url.URL{

@@ -1,5 +1,5 @@
-// Package rows reads the rows of once_parked for tests, in whatever state they
-// are.
+// Package rows reads the rows of once_parked for tests. It can also read rows with a
+// damaged envelope.
 package rows
 
 import (
@@ -22,18 +22,18 @@ type Row struct {
 	Attempts, Rounds, Crashes, Replays    int
 	Reason, Error, ErrorType, Fingerprint string
 	DueAt, CreatedAt                      time.Time
-	FirstFailedAt, LastFailedAt           time.Time // zero for NULL
-	FinishedAt                            time.Time // zero for NULL
-	BlocksKey                             bool      // it is the head of its ordering key
+	FirstFailedAt, LastFailedAt           time.Time // zero if NULL
+	FinishedAt                            time.Time // zero if NULL
+	BlocksKey                             bool      // this is the first message of its ordering key
 	Digest                                []byte
 	Message                               *message.Message // nil if the envelope is damaged
 }
 
-// Parked returns the rows in one of the states, in the order of their ids.
-// Without a state, or with "", it returns all rows.
+// Parked returns the rows that are in one of the states, in the order of their ids.
+// Without states, or if the first one is "", it returns all rows.
 func Parked(t testing.TB, store *parked.Store, states ...string) []Row {
 	t.Helper()
-	ctx := context.WithoutCancel(t.Context()) // cleanups read rows too
+	ctx := context.WithoutCancel(t.Context()) // functions of t.Cleanup read rows, too
 	d := store.Dialect()
 	condition := ""
 	if len(states) > 0 && states[0] != "" {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runCommand runs a command with additional environment variables, forwards signals to
-// it, and returns its exit status.
+// runCommand runs a command with additional environment variables. It forwards signals
+// to the command, and returns its exit status.
 func runCommand(args, environment []string, signals <-chan os.Signal, stderr io.Writer) int {
 	command := exec.Command(args[0], args[1:]...)
 	command.Env = append(os.Environ(), environment...)
@@ -23,7 +23,7 @@ func runCommand(args, environment []string, signals <-chan os.Signal, stderr io.
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = command.Wait() // ProcessState has the result
+		_ = command.Wait() // the result is in ProcessState
 	}()
 	for {
 		select {
@@ -37,9 +37,10 @@ func runCommand(args, environment []string, signals <-chan os.Signal, stderr io.
 	}
 }
 
-// fromTerminal reports whether the keyboard of a terminal can send the signal. The
-// terminal sends it to all processes in the foreground, so the command has received it
-// already, and may treat a second signal as a request to exit at once.
+// fromTerminal reports whether the signal may come from the keyboard of a terminal. The
+// terminal sends a signal to all processes in the foreground, so the command has
+// received it already. The command may treat a second signal as a request to exit
+// immediately.
 func fromTerminal(received os.Signal) bool {
 	if received != os.Interrupt && received != syscall.SIGQUIT {
 		return false
@@ -53,7 +54,7 @@ func fromTerminal(received os.Signal) bool {
 	return err == nil && foreground == unix.Getpgrp()
 }
 
-// status returns the exit status of a process as shells report it.
+// status returns the exit status of a process in the way that shells report it.
 func status(state *os.ProcessState) int {
 	if wait, ok := state.Sys().(syscall.WaitStatus); ok && wait.Signaled() {
 		return signaled(wait.Signal())

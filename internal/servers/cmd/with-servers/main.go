@@ -1,5 +1,5 @@
-// Command with-servers runs a command that needs PostgreSQL and RabbitMQ. It uses running
-// servers, or starts servers that end with the command.
+// Command with-servers runs a command that needs PostgreSQL and RabbitMQ. It uses
+// running servers, or starts servers and stops them when the command ends.
 package main
 
 import (
@@ -39,12 +39,12 @@ cannot be had, with 126 if the command cannot be started.
 Flags:
 `
 
-// Exit statuses of with-servers, like those of env(1) and of shells.
+// Exit statuses of with-servers. They are the same as those of env(1) and of shells.
 const (
 	statusUsage    = 2
 	statusServers  = 125
 	statusNoStart  = 126
-	statusSignaled = 128 // plus the signal
+	statusSignaled = 128 // plus the number of the signal
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
@@ -69,12 +69,12 @@ func run(args []string, stderr io.Writer) int {
 		_, _ = fmt.Fprintf(stderr, "with-servers: %v; -help says more\n", err)
 		return statusUsage
 	}
-	if _, err := exec.LookPath(flags.Arg(0)); err != nil { // before the start of servers
+	if _, err := exec.LookPath(flags.Arg(0)); err != nil { // fail before servers are started
 		_, _ = fmt.Fprintf(stderr, "with-servers: no such command: %v\n", err)
 		return statusNoStart
 	}
 
-	// From here on a signal must not end this process before the servers are closed.
+	// From here on, a signal must not end this process before the servers are stopped.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(signals)
@@ -90,7 +90,8 @@ func run(args []string, stderr io.Writer) int {
 	return status
 }
 
-// resolve finds or starts the servers, unless it receives a signal first.
+// resolve finds or starts the servers. If a signal arrives first, it returns no
+// servers, and the exit status.
 func resolve(config servers.ResolveConfig, signals <-chan os.Signal, stderr io.Writer) (*servers.Set, int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -14,7 +14,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// withServers sets the variables of running servers, so that no servers are started.
+// withServers sets PG_DSN and AMQP_URL to running servers, so that with-servers starts
+// none.
 func withServers(t *testing.T) testkit.Database {
 	t.Helper()
 	db, broker := testkit.Postgres(t), testkit.Rabbit(t)
@@ -121,6 +122,7 @@ func TestRunStopsWhatItStarted(t *testing.T) {
 }
 
 func TestRunEndsOnASignalWhileServersStart(t *testing.T) {
+	testkit.Long(t)
 	testkit.PrivatePostgres(t) // skips the test if PostgreSQL is missing
 	dir := t.TempDir()
 	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // PostgreSQL may run as another user

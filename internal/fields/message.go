@@ -1,0 +1,37 @@
+package fields
+
+import (
+	"maps"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/internal/meta"
+)
+
+// maxField bounds the bytes of a value from the metadata: any sender can write it.
+const maxField = 255
+
+// ofMetadata are the log fields of a message, by their metadata keys. No other
+// metadata is logged.
+var ofMetadata = map[string]string{
+	meta.TenantID:         "tenant",
+	meta.AggregateType:    "aggregate_type",
+	meta.AggregateID:      "aggregate_id",
+	meta.AggregateVersion: "version",
+	meta.EventType:        "event_type",
+}
+
+// Message returns the log fields that name a message: its id, and its tenant, aggregate,
+// version and event type if metadata has them. It adds more.
+func Message(id string, metadata map[string]string, more watermill.LogFields) watermill.LogFields {
+	named := make(watermill.LogFields, len(more)+1+len(ofMetadata))
+	for key, field := range ofMetadata {
+		if value := metadata[key]; value != "" {
+			named[field] = strings.ToValidUTF8(value[:min(len(value), maxField)], "\uFFFD")
+		}
+	}
+	named["message_uuid"] = id
+	maps.Copy(named, more)
+	return named
+}

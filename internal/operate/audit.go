@@ -1,0 +1,26 @@
+package operate
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// Audit writes one audit row for each subject, with the id of its message.
+func Audit(ctx context.Context, tx *sql.Tx, d dialect.Dialect, actor, why, action string, subjects, messageIDs []string) error {
+	_, err := tx.ExecContext(ctx, d.SQL(`
+		INSERT INTO {audit} (actor, action, subject, message_id, why)
+		SELECT $3, $4, c.subject, c.message_id, $5 FROM `+d.Columns("subject text", "message_id text")),
+		d.Strings(subjects), d.Strings(messageIDs),
+		parked.Clean(actor, parked.MaxName), action, parked.Clean(why, parked.MaxError))
+	return err
+}
+
+// AuditConsumer writes the audit row of an act on a consumer.
+func AuditConsumer(ctx context.Context, tx *sql.Tx, d dialect.Dialect, actor, why, action, subject, consumer string) error {
+	_, err := tx.ExecContext(ctx, d.SQL(`INSERT INTO {audit} (actor, action, subject, consumer, why) VALUES ($1, $2, $3, $4, $5)`),
+		parked.Clean(actor, parked.MaxName), action, subject, consumer, parked.Clean(why, parked.MaxError))
+	return err
+}

@@ -1,0 +1,66 @@
+package operate
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/watermill-once/once/internal/dialect"
+)
+
+// Conditions collects the conditions of a query and their parameters.
+type Conditions struct {
+	Texts []string
+	Args  []any
+}
+
+// Arg adds a parameter and returns its placeholder.
+func (c *Conditions) Arg(value any) string {
+	c.Args = append(c.Args, value)
+	return "$" + strconv.Itoa(len(c.Args))
+}
+
+// Add adds a condition, in which %s stands for the parameter.
+func (c *Conditions) Add(condition string, value any) {
+	c.Texts = append(c.Texts, fmt.Sprintf(condition, c.Arg(value)))
+}
+
+// AddText adds a condition that the column has the value, unless the value is
+// empty.
+func (c *Conditions) AddText(column, value string) {
+	if value != "" {
+		c.Add(column+` = %s`, value)
+	}
+}
+
+// AddSpan adds the conditions that the time in the column is not before after and
+// is before before. Zero times add nothing.
+func (c *Conditions) AddSpan(d dialect.Dialect, column string, after, before time.Time) {
+	if !after.IsZero() {
+		c.Add(column+` >= %s`, Time(d, after))
+	}
+	if !before.IsZero() {
+		c.Add(column+` < %s`, Time(d, before))
+	}
+}
+
+// String returns the conditions without WHERE, or "".
+func (c *Conditions) String() string { return strings.Join(c.Texts, " AND ") }
+
+// Where returns the WHERE clause, or "" if there is no condition.
+func (c *Conditions) Where() string {
+	if len(c.Texts) == 0 {
+		return ""
+	}
+	return "WHERE " + c.String()
+}
+
+// Time returns a parameter that can be compared with a time of a table, in whole
+// milliseconds.
+func Time(d dialect.Dialect, at time.Time) any {
+	if d.SQLite() {
+		return at.UnixMilli()
+	}
+	return at.Truncate(time.Millisecond)
+}

@@ -1,0 +1,147 @@
+package testkit
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+	"time"
+)
+
+// CREATE DATABASE copies about 900 files, and DROP DATABASE writes a checkpoint of the
+// whole server. So a database that a test has used is emptied and given to the next test.
+
+// state is what a test can change in a database outside of its schemas, and the owner and
+// rights of the schema public. A database whose state is not that of a new one is dropped.
+const state = `SELECT concat_ws('; ',
+	(SELECT string_agg(concat_ws(' ', nspname, nspowner::regrole, nspacl::text), ', ' ORDER BY nspname)
+		FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'),
+	(SELECT concat_ws(' ', datdba::regrole, datacl::text, datconnlimit, datallowconn) FROM pg_database WHERE datname = current_database()),
+	(SELECT count(*) FROM pg_db_role_setting WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())),
+	(SELECT count(*) FROM pg_default_acl), (SELECT count(*) FROM pg_event_trigger), (SELECT count(*) FROM pg_extension),
+	(SELECT count(*) FROM pg_publication), (SELECT count(*) FROM pg_largeobject_metadata), (SELECT count(*) FROM pg_class WHERE oid >= 16384),
+	(SELECT count(*) FROM pg_proc WHERE oid >= 16384), (SELECT count(*) FROM pg_type WHERE oid >= 16384))`
+
+// empty drops all schemas and creates the schema public as it is in a new database.
+const empty = `DO $$
+	DECLARE name text;
+	BEGIN
+		FOR name IN SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' LOOP
+			EXECUTE format('DROP SCHEMA %I CASCADE', name);
+		END LOOP;
+		CREATE SCHEMA public;
+		IF current_setting('server_version_num')::int >= 150000 THEN
+			ALTER SCHEMA public OWNER TO pg_database_owner;
+			GRANT USAGE ON SCHEMA public TO PUBLIC;
+		ELSE
+			GRANT ALL ON SCHEMA public TO PUBLIC;
+		END IF;
+	END $$`
+
+var errChanged = errors.New("the database is not like a new one")
+
+// take returns an empty database: one that was used before, or a new one.
+func (p *postgres) take(ctx context.Context) (name string, err error) {
+	p.mu.Lock()
+	if n := len(p.free); n > 0 {
+		name, p.free = p.free[n-1], p.free[:n-1]
+		p.mu.Unlock()
+		return name, nil
+	}
+	p.mu.Unlock()
+	name = uniqueName(databasePrefix, "_")
+	return name, p.create(ctx, name, "")
+}
+
+// give takes a database back. It drops the database if it cannot be emptied.
+func (p *postgres) give(ctx context.Context, name string) error {
+	if err := p.reset(ctx, name); err != nil {
+		return p.drop(ctx, name)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free = append(p.free, name)
+	return nil
+}
+
+// reset ends the sessions of a database and empties it.
+func (p *postgres) reset(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := p.endSessions(ctx, name); err != nil {
+		return err
+	}
+	db, err := openPostgres(withDatabase(p.dsn, name))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	db.SetMaxOpenConns(1)
+	if _, err := db.ExecContext(ctx, empty); err != nil {
+		return err
+	}
+	now, err := stateOf(ctx, db)
+	if err != nil {
+		return err
+	}
+	fresh, err := p.fresh()
+	if err == nil && now != fresh {
+		err = errChanged
+	}
+	return errors.Join(err, db.Close(), p.endSessions(ctx, name))
+}
+
+// endSessions ends the sessions of a database, and waits for their end.
+func (p *postgres) endSessions(ctx context.Context, name string) error {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var n int
+		err := p.admin.QueryRowContext(ctx, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+			WHERE datname = $1 AND backend_type = 'client backend'`, name).Scan(&n)
+		if err != nil || n == 0 {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func stateOf(ctx context.Context, db *sql.DB) (string, error) {
+	var text string
+	err := db.QueryRowContext(ctx, state).Scan(&text)
+	return text, err
+}
+
+// stateOfNew returns the state of a new database.
+func (p *postgres) stateOfNew(ctx context.Context) (string, error) {
+	name := uniqueName(databasePrefix, "_")
+	if err := p.create(ctx, name, ""); err != nil {
+		return "", err
+	}
+	db, err := openPostgres(withDatabase(p.dsn, name))
+	if err != nil {
+		return "", errors.Join(err, p.drop(ctx, name))
+	}
+	text, err := stateOf(ctx, db)
+	return text, errors.Join(err, db.Close(), p.drop(ctx, name))
+}
+
+// close drops the databases, at the same time, so that they share checkpoints.
+func (p *postgres) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	errs := make([]error, len(p.free))
+	var drops sync.WaitGroup
+	for i, name := range p.free {
+		drops.Go(func() { errs[i] = p.drop(ctx, name) })
+	}
+	drops.Wait()
+	p.free = nil
+	return errors.Join(errors.Join(errs...), p.admin.Close())
+}
