@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// A back-off that means "never" is not one that is over.
+// The jitter of the longest possible pause must not overflow: the pause would become
+// negative and end immediately.
 func TestJitterOfTheLongest(t *testing.T) {
 	for _, d := range []time.Duration{0, time.Second, math.MaxInt64 / 2, math.MaxInt64} {
 		for range 100 {

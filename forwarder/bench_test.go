@@ -17,9 +17,9 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// BenchmarkForward drains a backlog from PostgreSQL with a publisher that costs
-// nothing: what is measured is reading, deleting and everything in between.
-// Bodies have 490 bytes, messages six headers.
+// BenchmarkForward measures how fast the forwarder reads and deletes a backlog in
+// PostgreSQL. The publisher confirms immediately and costs nothing. Each message has
+// a body of 490 bytes and six headers.
 //
 //	go test ./forwarder -run '^$' -bench Forward -benchtime 200000x
 func BenchmarkForward(b *testing.B) {
@@ -32,7 +32,8 @@ func BenchmarkForward(b *testing.B) {
 	}
 }
 
-// backlog puts b.N messages with so many ordering keys into the outbox.
+// backlog writes b.N messages to the outbox, spread over the given number of ordering
+// keys.
 func backlog(b *testing.B, db *sql.DB, topic string, keys int) {
 	b.Helper()
 	for at := 0; at < b.N; {
@@ -45,7 +46,7 @@ func backlog(b *testing.B, db *sql.DB, topic string, keys int) {
 		})
 		require.NoError(b, err)
 	}
-	_, err := db.Exec("CHECKPOINT") // the backlog's is not to be measured
+	_, err := db.Exec("CHECKPOINT") // so that a checkpoint of the backlog does not run during the measurement
 	require.NoError(b, err)
 }
 
@@ -65,7 +66,7 @@ func benchMessage(i, keys int) *message.Message {
 	return m
 }
 
-// drain measures until everything is deleted.
+// drain runs a forwarder until the outbox is empty, and measures it.
 func drain(b *testing.B, db *sql.DB, publisher message.Publisher) {
 	b.Helper()
 	f, err := forwarder.New(db, publisher, forwarder.Config{})
@@ -79,7 +80,7 @@ func drain(b *testing.B, db *sql.DB, publisher message.Publisher) {
 		require.NoError(b, db.QueryRow(`SELECT EXISTS (SELECT 1 FROM once_outbox)`).Scan(&rest))
 	}
 	b.StopTimer()
-	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/msg") // of our process
+	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/msg") // CPU time of this process
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
 	require.NoError(b, f.Close())
 	require.NoError(b, <-ended)
@@ -92,7 +93,7 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// null confirms at once.
+// null is a publisher that confirms every message immediately.
 type null struct{}
 
 func (null) Publish(string, ...*message.Message) error                   { return nil }

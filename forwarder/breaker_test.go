@@ -10,9 +10,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// breaker is a broker whose channel is closed by some messages. Whatever is in
-// flight then is of unknown outcome; only of a message that was alone does it
-// say that it was the one.
+// breaker is a broker that closes the channel when it gets certain messages. All
+// messages in flight at that time have an unknown outcome. A message that was in flight
+// by itself is reported as the one that closed the channel.
 type breaker struct {
 	*broker
 
@@ -35,7 +35,7 @@ func newBreaker(t *testing.T, culprit func(id string) bool) *breaker {
 	return b
 }
 
-// PublishAsync lets messages gather for a while before they are answered.
+// PublishAsync collects messages for a while before it confirms them.
 func (b *breaker) PublishAsync(topic string, msg *message.Message, done func(error)) {
 	d, _ := b.arrive(topic, msg)
 	all := b.add(flight{d, done})
@@ -49,8 +49,9 @@ func (b *breaker) PublishAsync(topic string, msg *message.Message, done func(err
 	}
 }
 
-// add returns what is in flight if the channel is closed under it. A culprit
-// that nobody is with yet is kept until somebody is, however slow that is.
+// add returns all messages in flight if one of them closes the channel. A message that
+// would close the channel, but was not published by itself yet, waits until another
+// message is in flight, so that the outcome does not depend on timing.
 func (b *breaker) add(f flight) (closed []flight) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

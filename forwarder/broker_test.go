@@ -12,24 +12,24 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// broker is a publisher that remembers what it stored and can be told how to
-// answer.
+// broker is a publisher that records which messages it stored. Its answer to each
+// message can be set.
 type broker struct {
 	mu       sync.Mutex
-	answer   func(d delivery) error // nil stores; called without the lock
+	answer   func(d delivery) error // nil stores every message; called without the lock
 	stored   []delivery
 	attempts map[string]int
-	wire     map[string]int // in flight by ordering key
-	most     int            // in flight at a time, in all
+	wire     map[string]int // number of messages in flight for each ordering key
+	most     int            // highest number of messages in flight at the same time
 	flying   int
-	overlaps []string // keys of which more than one was in flight
+	overlaps []string // keys that had more than one message in flight
 	changed  chan struct{}
 }
 
-// delivery is a message on its way.
+// delivery is one publish of a message.
 type delivery struct {
 	id, topic, key string
-	attempt        int // of this id, from 1
+	attempt        int // number of this publish of the message, from 1
 	payload        string
 	metadata       message.Metadata
 }
@@ -38,7 +38,7 @@ func newBroker() *broker {
 	return &broker{attempts: map[string]int{}, wire: map[string]int{}, changed: make(chan struct{}, 1)}
 }
 
-// answering returns the broker with answers given by answer.
+// answering sets the function that decides the result of each publish.
 func (b *broker) answering(answer func(d delivery) error) *broker {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -81,7 +81,7 @@ func (b *broker) leave(d delivery, err error) {
 	}
 }
 
-// Publish is what an ordinary publisher offers.
+// Publish is the blocking method of message.Publisher.
 func (b *broker) Publish(topic string, msgs ...*message.Message) error {
 	for _, msg := range msgs {
 		d, answer := b.arrive(topic, msg)
@@ -99,7 +99,7 @@ func (b *broker) Publish(topic string, msgs ...*message.Message) error {
 
 func (b *broker) Close() error { return nil }
 
-// ids returns what was stored, in order; each id once.
+// ids returns the ids of the stored messages, in order. Each id is listed once.
 func (b *broker) ids(of func(d delivery) bool) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -130,8 +130,8 @@ func (b *broker) tries(id string) int {
 	return b.attempts[id]
 }
 
-// pipelined is a broker that takes messages in order without waiting and
-// answers each from a goroutine of its own.
+// pipelined is a broker with PublishAsync. It takes messages in order without waiting
+// and confirms each message from its own goroutine.
 type pipelined struct {
 	*broker
 
@@ -152,7 +152,7 @@ func (p *pipelined) PublishAsync(topic string, msg *message.Message, done func(e
 	})
 }
 
-// Errors of a publisher that says what it means.
+// The following errors state the outcome of a publish by their methods.
 type refusal struct{ error }
 
 func (refusal) Refused() bool { return true }
@@ -165,18 +165,18 @@ type outage struct{ error }
 
 func (outage) Unavailable() bool { return true }
 
-// unsure is what rabbit's errors are when nothing is known.
+// unsure is an error like those of package rabbit when the outcome is unknown.
 type unsure struct{ error }
 
 func (unsure) Refused() bool      { return false }
 func (unsure) Unacceptable() bool { return false }
 func (unsure) Unavailable() bool  { return false }
 
-// patience is for a machine that has other things to do, and less than the
-// minute after which a forwarder reads everything again.
+// patience is how long a test waits. It is long enough for a busy machine, and shorter
+// than the minute after which a forwarder reads the whole outbox again.
 const patience = 45 * time.Second
 
-// eventually waits until condition holds.
+// eventually waits until condition returns true.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	testkit.Eventually(t, patience, what, condition)

@@ -32,6 +32,7 @@ func TestCloseFinishesWhatIsInFlight(t *testing.T) {
 		})
 		closed := make(chan error)
 		go func() { closed <- f.Close() }()
+		eventually(t, "Close waits", func() bool { return testkit.Goroutines("(*Forwarder).Close(", "[chan receive") == 1 })
 		put(t, db, config, "t", msg("late", ""))
 		select {
 		case err := <-closed:
@@ -47,6 +48,7 @@ func TestCloseFinishesWhatIsInFlight(t *testing.T) {
 }
 
 func TestCloseHandsBackWhatIsNotAnswered(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		release := make(chan struct{})
 		b := newBroker().answering(func(d delivery) error {
@@ -78,7 +80,7 @@ func TestCloseHandsBackWhatIsNotAnswered(t *testing.T) {
 		require.Equal(t, 2, count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE attempts = 0`))
 		require.True(t, log.Has("Forwarder closed", "confirmed=1", "handed_back=2"), "%v", log.Lines())
 		close(release)
-		p.answering.Wait() // answers that nobody waits for do no harm
+		p.answering.Wait() // confirms that come after Close must do no harm
 
 		b.answering(nil)
 		start(t, db, p, quick(config))
@@ -88,6 +90,7 @@ func TestCloseHandsBackWhatIsNotAnswered(t *testing.T) {
 }
 
 func TestCloseInTheMiddleOfEverything(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker().answering(func(delivery) error { takes(time.Millisecond); return nil })
 		for i := range 5 {
@@ -105,6 +108,7 @@ func TestCloseInTheMiddleOfEverything(t *testing.T) {
 }
 
 func TestTrap75_CloseDoesNotWaitForAPublishThatHangs(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		release := make(chan struct{})
 		returned := make(chan struct{})

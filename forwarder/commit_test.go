@@ -20,7 +20,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// open begins a transaction with messages in it.
+// open begins a transaction and publishes messages in it.
 func open(t *testing.T, db *sql.DB, msgs ...*message.Message) *sql.Tx {
 	t.Helper()
 	tx, release, err := dialect.Begin(t.Context(), db, nil)
@@ -31,6 +31,7 @@ func open(t *testing.T, db *sql.DB, msgs ...*message.Message) *sql.Tx {
 }
 
 func TestTrap01_LateCommitOfALowerPosition(t *testing.T) {
+	t.Parallel()
 	db := postgres(t)
 	b := newBroker()
 	start(t, db, b, quick(schema.Config{}))
@@ -42,7 +43,7 @@ func TestTrap01_LateCommitOfALowerPosition(t *testing.T) {
 	eventually(t, "the others do not wait", func() bool { return b.has("3", "4", "5", "6") && pending(t, db) == 0 })
 	require.NoError(t, third.Commit())
 	eventually(t, "the late one is sent", func() bool { return b.has("2") && pending(t, db) == 0 })
-	for i := 7; i <= 9; i++ { // higher positions go by meanwhile
+	for i := 7; i <= 9; i++ { // meanwhile, messages with higher positions are committed and sent
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), ""))
 		eventually(t, "it is sent", func() bool { return b.has(fmt.Sprint(i)) })
 	}
@@ -52,17 +53,18 @@ func TestTrap01_LateCommitOfALowerPosition(t *testing.T) {
 	require.Len(t, b.stored, 9)
 }
 
-// TestTrap01_AWriterThatStandsStill has a writer stopped between the moment it
-// takes its position and the one it writes its row, as a machine that has other
-// things to do does it now and then.
+// A writer may be delayed between taking its position and writing its row. Its message
+// must still be sent, although higher positions were committed in between.
 func TestTrap01_AWriterThatStandsStill(t *testing.T) {
+	t.Parallel()
 	db := postgres(t)
 	exec(t, db, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
 		'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END'`)
 	exec(t, db, `CREATE TRIGGER wait BEFORE INSERT ON once_outbox FOR EACH ROW WHEN (NEW.message_id = 'slow') EXECUTE FUNCTION wait()`)
 	b := newBroker()
 	start(t, db, b, quick(schema.Config{}))
-	// A sequence that writes to the log, as at its first value, sees to an id.
+	// The first value of a sequence writes to the log, which assigns a transaction id.
+	// This message makes sure that it has happened.
 	put(t, db, schema.Config{}, "t", msg("first", ""))
 	drained(t, db)
 
@@ -83,7 +85,7 @@ func TestTrap01_AWriterThatStandsStill(t *testing.T) {
 		return count(t, db, `SELECT COUNT(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
 		                     WHERE l.locktype = 'advisory' AND NOT l.granted AND a.datname = current_database()`) == 1
 	})
-	for i := range 9 { // higher positions go by
+	for i := range 9 { // messages with higher positions are sent
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), ""))
 		eventually(t, "it is sent", func() bool { return b.has(fmt.Sprint(i)) && pending(t, db) == 0 })
 	}
@@ -91,10 +93,11 @@ func TestTrap01_AWriterThatStandsStill(t *testing.T) {
 	eventually(t, "the slow one is sent", func() bool { return b.has("slow") })
 }
 
-// TestTrap01_ALowerPositionOfAYoungerTransaction has the younger of two writers
-// take a position below the last one of the other, where no id has ended since
-// but those of the two.
+// The younger of two transactions may take a lower position than the last one of the
+// older transaction. Its message must be sent, although no other transaction has ended
+// since.
 func TestTrap01_ALowerPositionOfAYoungerTransaction(t *testing.T) {
+	t.Parallel()
 	_, db := private(t) // nobody else takes transaction ids there
 	answered := make(chan struct{})
 	b := &pipelined{broker: newBroker().answering(func(d delivery) error {
@@ -121,6 +124,7 @@ func TestTrap01_ALowerPositionOfAYoungerTransaction(t *testing.T) {
 }
 
 func TestTrap02_OtherTransactionsDoNotHoldItUp(t *testing.T) {
+	t.Parallel()
 	db, other := postgres(t), testkit.Postgres(t)
 	exec(t, other.DB, `CREATE TABLE x (y int)`)
 	for _, some := range []*sql.DB{db, other.DB} {
@@ -139,10 +143,11 @@ func TestTrap02_OtherTransactionsDoNotHoldItUp(t *testing.T) {
 	require.Len(t, b.stored, 20)
 }
 
-// TestTrap62_OrderOfWritersThatWaitForEachOther has writers whose transactions
-// commit in another order than they take positions, except where they share a
-// key: then they wait for each other, and their messages go in that order.
+// Messages of one key are sent in the order of their writers' commits if the writers
+// wait for each other. Here the transactions commit in another order than they take
+// positions, except if they have a key in common.
 func TestTrap62_OrderOfWritersThatWaitForEachOther(t *testing.T) {
+	t.Parallel()
 	const keys, writers, each = 5, 8, 25
 	db := postgres(t)
 	exec(t, db, `CREATE TABLE counters (key text PRIMARY KEY, n int NOT NULL)`)
@@ -158,7 +163,7 @@ func TestTrap62_OrderOfWritersThatWaitForEachOther(t *testing.T) {
 		writing.Go(func() {
 			for i := range each {
 				err := outbox.InTx(context.Background(), db, func(tx *sql.Tx, events message.Publisher) error {
-					// Takes a position at once and commits it last.
+					// This message takes a position first and is committed last.
 					if err := events.Publish("t", msg(fmt.Sprintf("free-%d-%d", w, i), "")); err != nil {
 						return err
 					}
@@ -187,12 +192,13 @@ func TestTrap62_OrderOfWritersThatWaitForEachOther(t *testing.T) {
 }
 
 func TestNothingIsWrittenWhenIdle(t *testing.T) {
+	t.Parallel()
 	_, db := private(t) // nobody else takes transaction ids there
 	put(t, db, schema.Config{}, "t", msg("1", ""))
 
 	cfg := quick(schema.Config{})
 	cfg.PollMax = 5 * time.Millisecond
-	cfg.Lease = 3 * time.Minute // of which a third is longer than this takes
+	cfg.Lease = 3 * time.Minute // so that no renewal happens during the test
 	b := newBroker()
 	start(t, db, b, cfg)
 	drained(t, db)

@@ -17,12 +17,13 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Two transactions that write under one key at the same time have no order to
-// keep. But what commits last, and lies below what was read of its key, must
-// not wait until everything is read again.
+// These tests are about two transactions that write messages of one key at the same
+// time. Such messages have no order. But a message that is committed last, with a
+// position below those that were already read of its key, must be sent before the whole
+// outbox is read again.
 
-// goBy has messages without a key go by, until the reads have passed whatever
-// no transaction holds up.
+// goBy sends messages without a key until the cursor has passed all positions that no
+// open transaction can still use.
 func goBy(t *testing.T, db *sql.DB, b *broker, name string) {
 	t.Helper()
 	for i := range 5 {
@@ -33,8 +34,10 @@ func goBy(t *testing.T, db *sql.DB, b *broker, name string) {
 	}
 }
 
-// TestTrap01_ALateCommitBelowARefill has the key's lane full, so that refills read it.
+// A message committed late must be sent if refills read its key, because the queue of
+// the key in memory was full.
 func TestTrap01_ALateCommitBelowARefill(t *testing.T) {
+	t.Parallel()
 	_, db := private(t) // nobody else takes transaction ids there
 	reached, goOn := make(chan struct{}), make(chan struct{})
 	b := newBroker().answering(func(d delivery) error {
@@ -45,7 +48,7 @@ func TestTrap01_ALateCommitBelowARefill(t *testing.T) {
 		return nil
 	})
 	cfg := quick(schema.Config{})
-	cfg.BatchSize, cfg.Window = 50, 20 // lanes are short
+	cfg.BatchSize, cfg.Window = 50, 20 // so that only few messages of a key are in memory
 	late := open(t, db, msg("late", "key"))
 	for i := range 60 {
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), "key"))
@@ -60,9 +63,10 @@ func TestTrap01_ALateCommitBelowARefill(t *testing.T) {
 	drained(t, db)
 }
 
-// TestTrap01_ALateCommitBehindAHeadThatDies has it in memory when what waits is
-// dropped.
+// A message committed late must be sent if it is in memory when the first message of
+// its key becomes a dead letter, and the waiting messages are dropped from memory.
 func TestTrap01_ALateCommitBehindAHeadThatDies(t *testing.T) {
+	t.Parallel()
 	_, db := private(t)
 	reached, goOn := make(chan struct{}), make(chan struct{})
 	b := newBroker().answering(func(d delivery) error {
@@ -85,9 +89,10 @@ func TestTrap01_ALateCommitBehindAHeadThatDies(t *testing.T) {
 	drained(t, db)
 }
 
-// TestTrap01_ALateCommitOfAKeyThatIsHeld has it committed while the head waits for its
-// next attempt.
-func TestTrap01_ALateCommitOfAKeyThatIsHeld(t *testing.T) {
+// A message must be sent if it is committed late while the first message of its key
+// waits for its next attempt.
+func TestTrap01_ALateCommitOfABlockedKey(t *testing.T) {
+	t.Parallel()
 	_, db := private(t)
 	var healed atomic.Bool
 	b := newBroker().answering(func(d delivery) error {
@@ -99,16 +104,17 @@ func TestTrap01_ALateCommitOfAKeyThatIsHeld(t *testing.T) {
 	late := open(t, db, msg("late", "key"))
 	put(t, db, schema.Config{}, "t", msg("head", "key"))
 	start(t, db, &pipelined{broker: b}, quick(schema.Config{}))
-	eventually(t, "the key is held", func() bool { return count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`) == 1 })
+	eventually(t, "the key is blocked", func() bool { return count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`) == 1 })
 	require.NoError(t, late.Commit())
 	goBy(t, db, b, "free")
 	healed.Store(true)
 	drained(t, db)
 }
 
-// TestTrap01_ALateCommitOfAKeyThatADeadLetterHolds has it committed while the key
-// waits for a dead letter, which is then put back.
-func TestTrap01_ALateCommitOfAKeyThatADeadLetterHolds(t *testing.T) {
+// A message must be sent if it is committed late while its key is blocked by a dead
+// letter, and the dead letter is then replayed.
+func TestTrap01_ALateCommitOfAKeyBlockedByADeadLetter(t *testing.T) {
+	t.Parallel()
 	_, db := private(t)
 	var healed atomic.Bool
 	b := newBroker().answering(func(d delivery) error {
@@ -132,9 +138,10 @@ func TestTrap01_ALateCommitOfAKeyThatADeadLetterHolds(t *testing.T) {
 	require.Equal(t, []string{"head", "late"}, b.ids(func(d delivery) bool { return d.key == "key" }))
 }
 
-// TestTrap01_ALateCommitWhileAKeyIsLetGo has it committed between the look of who lets
-// the key go and its commit, below the first one that waits.
-func TestTrap01_ALateCommitWhileAKeyIsLetGo(t *testing.T) {
+// A message must be sent if it is committed between the read of Release and its commit,
+// with a position below the first waiting message.
+func TestTrap01_ALateCommitDuringRelease(t *testing.T) {
+	t.Parallel()
 	_, db := private(t)
 	b := newBroker().answering(func(d delivery) error {
 		if d.id == "head" {
@@ -169,10 +176,11 @@ func TestTrap01_ALateCommitWhileAKeyIsLetGo(t *testing.T) {
 	drained(t, db)
 }
 
-// TestTheReadFromTheStartIsOfFullKeysToo has a row added by hand below what the
-// refills of a full key have read, and everything read again, as after an
-// error and once a minute.
+// The read of the whole outbox must also find a row that was added by hand, with a
+// position below those that refills have already read of its key. This read happens
+// after an error and once a minute.
 func TestTheReadFromTheStartIsOfFullKeysToo(t *testing.T) {
+	t.Parallel()
 	_, db := private(t)
 	stops := map[string]chan struct{}{"20": make(chan struct{}), "40": make(chan struct{})}
 	reached := make(chan string, len(stops))
@@ -184,7 +192,7 @@ func TestTheReadFromTheStartIsOfFullKeysToo(t *testing.T) {
 		return nil
 	})
 	cfg := quick(schema.Config{})
-	cfg.BatchSize, cfg.Window = 50, 20 // lanes are short
+	cfg.BatchSize, cfg.Window = 50, 20 // so that only few messages of a key are in memory
 	log := &testkit.Logs{}
 	cfg.Logger = log
 	require.NoError(t, open(t, db, msg("leaves a gap", "")).Rollback())

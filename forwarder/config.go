@@ -13,117 +13,120 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// AfterDead configures what happens to the successors of a dead letter that has
-// an ordering key.
+// AfterDead decides what happens to the later messages of an ordering key when one of
+// its messages becomes a dead letter.
 type AfterDead int
 
 const (
-	// SendSuccessors sends them, so that a hopeless message does not stop its key for ever.
+	// SendSuccessors sends the later messages of the key, so that one message that can
+	// never be sent does not block the key for ever.
 	SendSuccessors AfterDead = iota
 
-	// BlockKey lets them wait until the dead letter is replayed and confirmed,
-	// is discarded, or its key is released: see package deadletter.
+	// BlockKey makes the later messages of the key wait until the dead letter is
+	// replayed and confirmed, or is discarded, or its key is released: see package
+	// deadletter.
 	BlockKey
 )
 
 // Config configures a [Forwarder]. The zero value is ready for production use.
 type Config struct {
-	// Schema names the tables and the kind of database. Defaults to PostgreSQL
-	// and the prefix "once_".
+	// Schema contains the prefix of the tables and the kind of database. Defaults to
+	// PostgreSQL and the prefix "once_".
 	Schema schema.Config
 
-	// BatchSize is the largest number of messages that one query reads.
-	// Defaults to 1,000.
+	// BatchSize is the maximum number of messages that one query reads. Defaults to
+	// 1,000.
 	BatchSize int
 
-	// Window is the largest number of messages that are published and have no
-	// outcome yet. A larger window makes forwarding faster, and sends more
-	// messages again when the connection to the broker is lost. Defaults to
-	// 1,024.
+	// Window is the maximum number of messages that are published but have no outcome
+	// yet. With a larger window, forwarding is faster, but more messages are sent again
+	// when the connection to the broker is lost. Defaults to 1,024.
 	Window int
 
-	// BufferBytes bounds the payloads and metadata in memory, within the size
-	// of one message. Defaults to 64 MiB.
+	// BufferBytes limits the size of the payloads and metadata in memory. The message
+	// that reaches the limit is still read as a whole. Defaults to 64 MiB.
 	BufferBytes int
 
-	// Workers is the number of goroutines that call Publish of a publisher
-	// that is not an [AsyncPublisher]. Defaults to 16.
+	// Workers is the number of goroutines that call Publish. A publisher that is an
+	// [AsyncPublisher] does not need them. Defaults to 16.
 	Workers int
 
-	// PollMin and PollMax bound the pause between two queries. The pause is a
-	// quarter of the time since the last message was found. A Hint ends it.
-	// Default to 5 ms and 250 ms.
+	// PollMin and PollMax limit the pause between two queries. The pause is a quarter
+	// of the time since the last message was found. Hint ends the pause. Default to 5
+	// ms and 250 ms.
 	PollMin, PollMax time.Duration
 
-	// StallTimeout is how long a topic may have messages in flight without any
-	// outcome. After that its messages are not read and sent any more, so that a
-	// queue that does not confirm does not stop others. Set it higher than the
-	// time for which the publisher waits for a lost connection (5 seconds in
-	// package rabbit), or every topic stalls then. Defaults to 10 seconds.
+	// StallTimeout is how long a topic may have messages in flight without getting any
+	// outcome. After that, no more messages of the topic are read and sent, so that a
+	// queue that does not confirm does not stop other topics. The timeout must be
+	// longer than the publisher waits for a lost connection (5 seconds in package
+	// rabbit); otherwise every topic stalls when the connection is lost. Defaults to 10
+	// seconds.
 	StallTimeout time.Duration
 
-	// Lease is how long this instance may be without the database before another
-	// instance takes over. It is renewed three times in this time. Defaults to
-	// 15 seconds.
+	// Lease is how long this instance may have no contact with the database before
+	// another instance takes over. The lease is renewed three times in this time.
+	// Defaults to 15 seconds.
 	Lease time.Duration
 
-	// MaxAttempts is the number of refusals after which a message becomes a dead
+	// MaxAttempts is how many times a message may be refused before it becomes a dead
 	// letter. Defaults to 20.
 	MaxAttempts int
 
-	// Backoff returns how long a message waits after its nth failed attempt, from
-	// 1. It must be a pure function. The forwarder adds a jitter of a fifth.
-	// Defaults to Exponential(time.Second, 5*time.Minute), which gives up after
-	// about an hour with the default of MaxAttempts.
+	// Backoff returns how long a message waits after its nth failed attempt, counted
+	// from 1. It must always return the same result for the same attempt. The forwarder
+	// changes the result at random by up to a fifth. Defaults to
+	// Exponential(time.Second, 5*time.Minute): with the default MaxAttempts, a message
+	// becomes a dead letter after about an hour.
 	Backoff func(attempt int) time.Duration
 
-	// AfterDead decides whether the successors of a dead letter are sent.
-	// Defaults to SendSuccessors.
+	// AfterDead decides whether the later messages of a key are sent after one of them
+	// became a dead letter. Defaults to SendSuccessors.
 	AfterDead AfterDead
 
-	// Destination names the broker, or any other place that the publisher sends
-	// to. All instances of one outbox must have the same destination, or each
-	// broker would get a part of the messages. While an instance runs, Run of an
-	// instance with another destination returns ErrOtherDestination. If no other
-	// instance runs, Run continues and logs the change.
+	// Destination is the name of the broker, or of any other place to which the
+	// publisher sends. All instances of one outbox must have the same destination;
+	// otherwise each broker would get only a part of the messages. While an instance
+	// runs, Run of an instance with another destination returns ErrOtherDestination. If
+	// no other instance runs, Run continues and logs the change.
 	//
-	// The name is stored in the table of the forwarders and logged, so it must
-	// contain no credentials. It has at most 1,000 bytes. Defaults to the result
-	// of the publisher's method Destination() string. The method of package
-	// rabbit names host, port, virtual host, and how a topic becomes an exchange
-	// and a routing key. A publisher that wraps it should have the method too. Set
-	// Destination if instances reach one broker under different names, or
-	// different brokers under one name such as "localhost".
+	// The name is stored in the table of the forwarders and logged, so it must not
+	// contain credentials. It may have up to 1,000 bytes. Defaults to the result of the
+	// publisher's method Destination() string. The method of package rabbit returns
+	// host, port, virtual host, and how a topic becomes an exchange and a routing key.
+	// If you wrap such a publisher, the wrapper should have the method too. Set
+	// Destination if instances use different names for the same broker, or the same
+	// name, such as "localhost", for different brokers.
 	//
-	// A publisher without the method has an unknown destination, which differs
-	// from every known one. Instances with an unknown destination run together,
-	// but not beside an instance whose destination is known.
+	// A publisher without the method has an unknown destination, which differs from
+	// every known one. Instances with an unknown destination can run together, but not
+	// together with an instance whose destination is known.
 	Destination string
 
-	// KeepSent is how long messages that were sent stay in the sent log, see
-	// deadletter.SentLog: at least a minute. Defaults to 0, which keeps none.
+	// KeepSent is how long sent messages stay in the sent log, see deadletter.SentLog.
+	// It must be at least a minute. Defaults to 0: there is no sent log.
 	KeepSent time.Duration
 
-	// Classify returns the outcome that an error of the publisher means. Defaults
+	// Classify returns the outcome that an error of the publisher stands for. Defaults
 	// to [Classify].
 	Classify func(err error) Outcome
 
-	// CloseTimeout is how long Close waits for confirms, and then for the
+	// CloseTimeout is how long Close waits for confirms, and after that for the
 	// database. Defaults to 5 seconds for each.
 	CloseTimeout time.Duration
 
-	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
+	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for silence.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider creates the metrics, TracerProvider the spans. Default to
-	// OpenTelemetry's global providers, which do nothing until you set others.
-	// Set them before you call Run.
+	// MeterProvider creates the metrics, and TracerProvider creates the spans. They
+	// default to OpenTelemetry's global providers, which do nothing until you set
+	// others. Set those before you call Run.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
-	// Topics get their own series in the counters; all other topics are
-	// "other". Defaults to none, because the number of topics is not bounded:
-	// the counters have no topics then.
+	// Topics lists the topics that have their own series in the counters. All other
+	// topics are counted as "other". Defaults to none: then the counters are not
+	// divided by topic, because the number of topics has no limit.
 	Topics []string
 }
 

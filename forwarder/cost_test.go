@@ -12,9 +12,10 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// TestTrap03_AReadCostsTheSameWithAnyBacklog counts the blocks of a read, with
-// and without statistics about the table.
+// The number of blocks that a read touches must not grow with the backlog, with and
+// without statistics about the table.
 func TestTrap03_AReadCostsTheSameWithAnyBacklog(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	require.NoError(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	d, err := dialect.New(schema.Config{})
@@ -54,7 +55,7 @@ func TestTrap03_AReadCostsTheSameWithAnyBacklog(t *testing.T) {
 	exec(`ANALYZE once_outbox`)
 	few := cost(0)
 	require.Positive(t, few)
-	const more = 20 // deeper indexes
+	const more = 20 // because the indexes are deeper
 	fill(100_000)
 	require.LessOrEqual(t, cost(0), few+more, "from the start")
 	require.LessOrEqual(t, cost(50_000), few+more, "in the middle")

@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// eachDatabase runs test against each kind of database, with our tables in it.
+// eachDatabase runs test with each kind of database, after it has created the tables.
 func eachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, config schema.Config)) {
 	t.Helper()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -20,7 +20,7 @@ func eachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, config schem
 	})
 }
 
-// postgres returns a database with our tables.
+// postgres returns a PostgreSQL database with the tables.
 func postgres(t testing.TB) *sql.DB {
 	t.Helper()
 	db := testkit.Postgres(t).DB

@@ -28,9 +28,9 @@ func deadLetters(t *testing.T, db *sql.DB, config schema.Config) *deadletter.Let
 	return letters
 }
 
-// bury makes dead letters without a forwarder. They get the ids 1, 2, and so
-// on; what is not said is the same for all.
-func bury(t *testing.T, db *sql.DB, msgs ...*message.Message) {
+// insertDead inserts dead letters without a forwarder. Their ids are 1, 2, and so on.
+// All other columns are the same for all of them.
+func insertDead(t *testing.T, db *sql.DB, msgs ...*message.Message) {
 	t.Helper()
 	for i, m := range msgs {
 		var key any
@@ -44,7 +44,7 @@ func bury(t *testing.T, db *sql.DB, msgs ...*message.Message) {
 	}
 }
 
-// age has the times of a table lie further back.
+// age moves the times in a column of a table into the past.
 func age(t *testing.T, db *sql.DB, table, column string, by time.Duration, where string) {
 	t.Helper()
 	earlier := fmt.Sprintf(`%s - %d`, column, by.Milliseconds())
@@ -68,10 +68,11 @@ func audits(t *testing.T, db *sql.DB) (lines []string) {
 	return lines
 }
 
-// TestAMessageIsRemovedWhileItIsBuried has somebody remove a row between the
-// letter's insert and the row's deletion, as the instance that had the slot
-// before does when a confirm comes late. There is no letter then.
-func TestAMessageIsRemovedWhileItIsBuried(t *testing.T) {
+// If somebody removes a row between the insert of the dead letter and the deletion of
+// the row, no dead letter must remain. The previous owner of the slot does this when a
+// confirm arrives late.
+func TestAMessageIsRemovedWhileItBecomesADeadLetter(t *testing.T) {
+	t.Parallel()
 	db := postgres(t)
 	exec(t, db, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
 		'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END'`)
@@ -90,7 +91,7 @@ func TestAMessageIsRemovedWhileItIsBuried(t *testing.T) {
 	})
 	start(t, db, b, quick(schema.Config{}))
 	put(t, db, schema.Config{}, "t", msg("bad", ""))
-	eventually(t, "it is being buried", func() bool {
+	eventually(t, "it is becoming a dead letter", func() bool {
 		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()`) == 1
 	})
 	exec(t, db, `DELETE FROM once_outbox WHERE message_id = 'bad'`)

@@ -17,21 +17,22 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// ErrOtherDestination is returned by Run if another instance forwards the same
-// outbox to another destination, so that each broker would get a part of the
-// messages. The error's text names both destinations and what to do.
+// ErrOtherDestination is returned by Run if another instance forwards the same outbox
+// to another destination: each broker would get only a part of the messages. The text
+// of the error contains both destinations and what to do.
 var ErrOtherDestination = errors.New("forwarder: another destination")
 
-// destinationNamer is a publisher that names its destination. The name is stored
-// and logged.
+// destinationNamer is a publisher that returns the name of its destination. The name is
+// stored and logged.
 type destinationNamer interface{ Destination() string }
 
-// longestDestination bounds the name of a destination, in bytes.
+// longestDestination is the maximum length of the name of a destination, in bytes.
 const longestDestination = 1000
 
 var userinfo = regexp.MustCompile(`//[^/\s]*@`)
 
-// destinationOf returns configured, or the destination that publisher names, or "".
+// destinationOf returns configured if it is set, or the destination that the publisher
+// returns. If neither exists, it returns "".
 func destinationOf(configured string, publisher message.Publisher) (string, error) {
 	destination, from := configured, "Destination"
 	if named, ok := publisher.(destinationNamer); ok && destination == "" {
@@ -46,18 +47,18 @@ func destinationOf(configured string, publisher message.Publisher) (string, erro
 	return destination, nil
 }
 
-// otherDestinationError describes an instance with another destination whose lease
-// has not ended. The instance may be at work or have died.
+// otherDestinationError describes an instance with another destination whose lease has
+// not ended. The instance may still run, or may have died.
 type otherDestinationError struct {
 	owner, destination string
-	until              int64 // its lease, in the database's milliseconds
+	until              int64 // end of its lease, in milliseconds of the database's clock
 }
 
 func (o *otherDestinationError) Error() string {
 	return fmt.Sprintf("instance %q sends to %s", o.owner, shown(o.destination))
 }
 
-// refusal is the error of Run.
+// refusal returns the error of Run.
 func (o *otherDestinationError) refusal(own string) error {
 	same := "set forwarder.Config.Destination of both to the same name"
 	if o.destination != "" {
@@ -75,13 +76,14 @@ func shown(destination string) string {
 	return fmt.Sprintf("%q", destination)
 }
 
-// enrol records that this instance is at work for length from now on. It returns
-// the predecessor if that had another destination.
+// enrol records in the database that this instance runs, for the given length of time.
+// If the last instance had another destination, enrol returns it as the predecessor.
 //
-// All instances at work have one destination. An instance that joins takes a lock,
-// so that no other instance joins meanwhile, and returns an otherDestinationError
-// if an instance has another destination. An instance whose row exists renews it
-// without the lock, because its row keeps instances with other destinations out.
+// All running instances have one destination. An instance that joins takes a lock, so
+// that no other instance can join at the same time. If an instance with another
+// destination runs, enrol returns an otherDestinationError. An instance that already
+// has a row renews it without the lock, because this row already keeps out instances
+// with other destinations.
 func (s *store) enrol(ctx context.Context, tx *sql.Tx, length time.Duration) (before *predecessor, err error) {
 	result, err := tx.ExecContext(ctx, s.sql.renew, s.owner, length.Milliseconds())
 	if err != nil {
@@ -113,9 +115,10 @@ func (s *store) enrol(ctx context.Context, tx *sql.Tx, length time.Duration) (be
 // predecessor is an instance with another destination whose lease has ended.
 type predecessor struct{ destination string }
 
-// replace removes the instances with other destinations whose leases have ended,
-// and returns the one whose lease ended last. If such an instance is just renewing
-// its lease, replace waits for the renewal and does not remove it.
+// replace deletes the rows of instances with other destinations whose leases have
+// ended, and returns the instance whose lease ended last. If such an instance is
+// renewing its lease at this moment, replace waits for the renewal and then keeps the
+// row.
 func (s *store) replace(ctx context.Context, tx *sql.Tx) (*predecessor, error) {
 	rows, err := tx.QueryContext(ctx, s.sql.replace, s.destination)
 	if err != nil {
@@ -141,8 +144,8 @@ func (s *store) replace(ctx context.Context, tx *sql.Tx) (*predecessor, error) {
 	return last, rows.Err()
 }
 
-// joinAlone returns a statement after which no other instance can join until the
-// transaction ends. SQLite needs none, because it has one writer.
+// joinAlone returns a statement that keeps other instances from joining until the
+// transaction ends. SQLite does not need it, because it has only one writer.
 func joinAlone(d dialect.Dialect) string {
 	if d.SQLite() {
 		return ""
@@ -152,9 +155,9 @@ func joinAlone(d dialect.Dialect) string {
 	return fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, int64(h.Sum64()))
 }
 
-// giveWay stops sending, because an instance with another destination may be at
-// work. If that instance renews its lease, Run ends. If it does not, it has died,
-// and this instance takes over when that lease has ended.
+// giveWay stops sending, because an instance with another destination may be running.
+// If that instance renews its lease, Run ends. If it does not, it has died, and this
+// instance takes over when the lease has ended.
 func (l *loop) giveWay(other *otherDestinationError, sent time.Time) {
 	t, s := &l.tenure, l.scheduler
 	if len(s.Slots()) > 0 {
@@ -176,7 +179,7 @@ func (l *loop) giveWay(other *otherDestinationError, sent time.Time) {
 	}
 }
 
-// logDestination logs a change of the destination.
+// logDestination logs that the destination has changed.
 func (l *loop) logDestination(before *predecessor) {
 	if before == nil {
 		return

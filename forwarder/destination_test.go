@@ -16,7 +16,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// named is a publisher that names its destination.
+// named is a publisher that returns the name of its destination.
 type named struct {
 	*broker
 
@@ -25,7 +25,8 @@ type named struct {
 
 func (n named) Destination() string { return n.destination }
 
-// to returns a publisher to a destination, "" if it does not name it.
+// to returns a publisher whose destination is the given one. If destination is "", the
+// publisher does not name its destination.
 func to(b *broker, destination string) message.Publisher {
 	if destination == "" {
 		return b
@@ -33,7 +34,8 @@ func to(b *broker, destination string) message.Publisher {
 	return named{b, destination}
 }
 
-// background runs a forwarder and returns what Run does.
+// background runs a forwarder in the background and returns a channel with the result
+// of Run.
 func background(t *testing.T, db *sql.DB, publisher message.Publisher, config forwarder.Config) <-chan error {
 	t.Helper()
 	f, err := forwarder.New(db, publisher, config)
@@ -55,7 +57,7 @@ func ends(t *testing.T, ended <-chan error) error {
 	}
 }
 
-// atWork has a row say that an instance of our own invention is at work.
+// atWork inserts the row of an instance that seems to run, without an actual instance.
 func atWork(t *testing.T, db interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }, lite bool, destination string, seconds int,
@@ -70,8 +72,9 @@ func atWork(t *testing.T, db interface {
 	require.NoError(t, err)
 }
 
-// Trap 88.
+// Trap 88. Run of an instance with another destination must return an error.
 func TestAnInstanceWithAnotherDestinationDoesNotRun(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ first, second, text string }{
 		"known": {
 			"rabbit a", "rabbit b",
@@ -107,7 +110,7 @@ func TestAnInstanceWithAnotherDestinationDoesNotRun(t *testing.T) {
 				eventually(t, "it sees the other", func() bool { return log.Has("INFO Another instance has another destination, waiting") })
 				require.Equal(t, c.second == "", log.Has("INFO The publisher does not name its destination"))
 
-				atWork(t, db, isSQLite(t, db), c.first, 3602) // it renews its lease
+				atWork(t, db, isSQLite(t, db), c.first, 3602) // like an instance that renews its lease
 				err := ends(t, ended)
 				require.ErrorIs(t, err, forwarder.ErrOtherDestination)
 				require.EqualError(t, err, c.text)
@@ -120,9 +123,11 @@ func TestAnInstanceWithAnotherDestinationDoesNotRun(t *testing.T) {
 	}
 }
 
-// An instance that was stopped or has died does not keep a service from sending
-// to a broker that has another name now.
+// When the name of the broker changes, an instance that was stopped or has died does
+// not keep a new instance from running.
 func TestTheDestinationChangesWhenNobodyElseIsAtWork(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		cfg := quick(config)
 		old := start(t, db, to(newBroker(), "rabbit a"), cfg)
@@ -138,7 +143,7 @@ func TestTheDestinationChangesWhenNobodyElseIsAtWork(t *testing.T) {
 		require.Equal(t, 1, log.Count("has changed"))
 	})
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
-		atWork(t, db, isSQLite(t, db), "rabbit a", 3) // a process that has died
+		atWork(t, db, isSQLite(t, db), "rabbit a", 3) // like a process that has died
 		log := &testkit.Logs{}
 		cfg := quick(config)
 		cfg.Lease = 3 * time.Second
@@ -150,9 +155,11 @@ func TestTheDestinationChangesWhenNobodyElseIsAtWork(t *testing.T) {
 	})
 }
 
-// Two publishers may name one broker in two ways, and the configuration says
-// that it is one.
+// If two publishers return different names for the same broker, the configured
+// Destination is used instead.
 func TestTheConfiguredDestinationCounts(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		cfg := quick(config)
 		cfg.Lease = 9 * time.Second
@@ -166,9 +173,12 @@ func TestTheConfiguredDestinationCounts(t *testing.T) {
 	})
 }
 
-// Two instances start at the same moment. In PostgreSQL the first to enrol is
-// held up before it commits, so that the second cannot see it.
+// If two instances with different destinations start at the same moment, only one of
+// them may run. In PostgreSQL, the first one is stopped before it commits its row, so
+// that the second one cannot see the row.
 func TestTwoDestinationsStartAtOnce(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		release := func() {}
 		if !isSQLite(t, db) {
@@ -210,9 +220,10 @@ func TestTwoDestinationsStartAtOnce(t *testing.T) {
 	})
 }
 
-// An instance whose lease has ended renews it at the very moment that one with
-// another destination comes.
+// If an instance with an ended lease renews it at the moment when an instance with
+// another destination joins, the new instance must not run.
 func TestADestinationThatComesBackAtThisMoment(t *testing.T) {
+	t.Parallel()
 	db := postgres(t)
 	atWork(t, db, false, "rabbit a", -1)
 	renewal, err := db.Begin()
@@ -232,9 +243,10 @@ func TestADestinationThatComesBackAtThisMoment(t *testing.T) {
 	require.ErrorIs(t, ends(t, ended), forwarder.ErrOtherDestination)
 }
 
-// A process that stood still for longer than its lease finds that another one
-// has taken over with another destination.
+// A process that was suspended for longer than its lease must stop when another
+// instance with another destination has taken over.
 func TestAnInstanceThatComesBackGivesWay(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		log := &testkit.Logs{}
 		cfg := quick(config)
@@ -263,6 +275,7 @@ func TestAnInstanceThatComesBackGivesWay(t *testing.T) {
 }
 
 func TestADestinationIsChecked(t *testing.T) {
+	t.Parallel()
 	db := postgres(t)
 	for destination, text := range map[string]string{
 		"amqp://ann:secret@rabbit/": `forwarder: Destination contains a user name or a password (not shown here); leave it out`,

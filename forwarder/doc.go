@@ -1,5 +1,5 @@
-// Package forwarder sends the messages in the outbox to any message.Publisher and
-// deletes confirmed messages, and only these.
+// Package forwarder sends the messages in the outbox to any message.Publisher. It
+// deletes a message only after the broker has confirmed it.
 //
 //	fwd, err := forwarder.New(db, publisher, forwarder.Config{})
 //	go fwd.Run(ctx)
@@ -11,17 +11,18 @@
 //	                 ┌── confirmed ──▶ deleted
 //	read ─▶ publish ─┼── refused ────▶ attempt + 1, due again later; its ordering key is blocked
 //	                 ├── unacceptable, or refused too often ──▶ dead letter
-//	                 ├── unknown ────▶ published again, alone; no attempt is counted
+//	                 ├── unknown ────▶ published again, by itself; no attempt is counted
 //	                 └── unavailable ▶ publishing pauses; no attempt is counted
 //
-// [Classify] decides which outcome an error of the publisher means. The forwarder
-// reads messages in the order of their rows, publishes many at a time and deletes
-// them in batches. Meanwhile no transaction is open and no row is locked. At most
-// one message of an ordering key is unconfirmed at any time.
+// [Classify] decides which outcome an error of the publisher stands for. The
+// forwarder reads messages in the order of their rows, publishes many at a time and
+// deletes them in batches. While it publishes, it has no open transaction and no
+// locked row. At most one message of an ordering key is unconfirmed at any time.
 //
-// A topic that does not answer, such as a queue without a majority, does not stop
-// other topics. It may use only its share of the window, and when it has not
-// answered for Config.StallTimeout, it is excluded until it answers again.
+// A topic that does not confirm, such as a queue without a majority, does not stop
+// other topics. It may use only its share of the window. If none of its messages has
+// got an outcome for Config.StallTimeout, no more of them are read and sent until one
+// has got an outcome.
 //
 // # Requirements
 //
@@ -29,38 +30,39 @@
 // returns nil without storing it, such as Watermill's GoChannel without a
 // subscriber, loses messages, and the forwarder cannot notice.
 //
-// Give the forwarder a publisher of its own. A broker closes the channel when it
-// refuses certain messages and does not say which message it refused. The
-// forwarder then publishes each message that may be the cause alone, to see which
-// one closes the channel again. If others use the same publisher meanwhile, no
-// message is alone, so that the cause is not found and never becomes a dead
-// letter.
+// Use a separate publisher for the forwarder. A broker may close the channel when it
+// refuses a message, without telling which message it refused. The forwarder then
+// publishes each message that may be the cause by itself, to see which one closes
+// the channel again. If others use the same publisher at that time, a message is
+// never on the channel by itself. Then the forwarder cannot find out which message it
+// is, and the message never becomes a dead letter.
 //
-// An [AsyncPublisher] gets the whole window at once. For any other publisher
-// Config.Workers goroutines call Publish with one message each.
+// An [AsyncPublisher] gets all messages of the window without waiting. For any other
+// publisher, Config.Workers goroutines call Publish with one message each.
 //
 // # Instances
 //
-// Any number of instances may run. They share the outbox by leases on its 64
-// slots. Messages are spread over the slots by their ordering key, or by their id.
-// Each instance reads and sends the messages in its equal share of the slots. An
-// instance that joins gets its share within a third of Config.Lease. An instance
-// that is closed gives its slots back at once, and the slots of an instance that
-// died are taken over when its lease has ended.
+// Any number of instances can run. The outbox is divided into 64 slots, and each
+// slot is leased to one instance. The slot of a message is computed from its ordering
+// key, or from its id. All instances get the same number of slots, and read and send
+// the messages in their slots. An instance that joins gets its share within a third
+// of Config.Lease. An instance that is closed gives its slots back immediately. The
+// slots of an instance that died are taken over when its lease has ended.
 //
 // All instances have the same destination. Run of an instance with another
 // destination returns ErrOtherDestination, see Config.Destination.
 //
 // A slot goes to another instance when none of its messages is in flight, so that
-// no message is sent twice. But a process that died, was suspended, or waited for
-// the publisher for longer than its lease may have sent messages that its
-// successor sends again. Such duplicates have the same message id. No message is
-// lost, and no message is sent before an earlier message of its key.
+// no message is sent twice. But a process may die, be suspended, or wait for the
+// publisher for longer than its lease. Messages that it sent may then be sent again by
+// the next instance, with the same message id. No message is lost, and no message is
+// sent before an earlier message of its key.
 //
 // # Connections
 //
 // A forwarder uses up to three connections of the *sql.DB at a time, four with
-// Config.KeepSent, each for a moment, and one more when metrics are collected. If
-// it has to wait for them, for instance because handlers use the whole pool, its
-// lease can end. Give the forwarder its own pool then.
+// Config.KeepSent, and one more when metrics are collected. It uses each of them
+// only for a short time. If it has to wait for a connection, for example because
+// handlers use the whole pool, its lease can end. In this case, use a separate pool
+// for the forwarder.
 package forwarder

@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// printer is a publisher that prints.
+// printer is a publisher that prints messages.
 type printer struct{ printed chan struct{} }
 
 func (p printer) Publish(topic string, msgs ...*message.Message) error {
@@ -63,7 +63,7 @@ func Example() {
 	}
 	order := func(id string, fails error) error {
 		return box.InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
-			// business writes through tx would stand here
+			// here you would write your business data through tx
 			if err := events.Publish("orders.placed", message.NewMessage(id, []byte(id))); err != nil {
 				return err
 			}

@@ -8,17 +8,21 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/watermill-once/once/internal/dispatch"
+	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// execute runs the commands of the scheduler.
+// execute runs the scheduler's commands.
 func (l *loop) execute(c dispatch.Commands, now time.Time) {
 	if c.Read != nil {
 		l.read(c.Read)
 	}
 	l.sender.gate.Store(l.scheduler.Sending())
-	for _, p := range c.Publish {
-		l.sender.orders <- order{Publish: p, at: now}
+	if len(c.Publish) > 0 {
+		stamp := meta.Stamp(now)
+		for _, p := range c.Publish {
+			l.sender.orders <- order{Publish: p, at: now, stamp: stamp}
+		}
 	}
 	if c.Settle != nil {
 		l.settle(c.Settle)
@@ -53,17 +57,17 @@ func (l *loop) settle(batch *dispatch.Settlement) {
 			l.instruments.settled(batch, result)
 			for _, d := range batch.Deaths[:result.Deaths] {
 				m := d.Message
-				l.config.Logger.Error("Message is dead", errors.New(clean(d.Err)), watermill.LogFields{
-					"message_uuid": m.ID, "topic": m.Topic, "reason": reasonOf(d), "attempt": m.Attempts + 1, "size": d.Size,
-				})
+				l.config.Logger.Error("Message is dead", errors.New(clean(d.Err)), named(m.ID, d.Metadata, watermill.LogFields{
+					"topic": m.Topic, "reason": reasonOf(d), "attempt": m.Attempts + 1, "size": d.Size,
+				}))
 			}
 			l.scheduler.Settled(time.Now(), batch, result)
 		}
 	})
 }
 
-// processConfirms reports the outcomes that have arrived since the last call to
-// the scheduler.
+// processConfirms passes the outcomes that arrived since the last call to the
+// scheduler.
 func (l *loop) processConfirms(now time.Time) {
 	l.used = l.sender.results.take(l.used)
 	l.instruments.beginRound()
@@ -76,7 +80,7 @@ func (l *loop) processConfirms(now time.Time) {
 			decision = outcome.forScheduler(r.err)
 		}
 		if !l.scheduler.Published(now, r.Publish, decision, r.err) {
-			continue // the publisher has reported this publish before
+			continue // the publisher has already reported the result of this publish
 		}
 		if sent {
 			l.instruments.published(r, outcome, now)

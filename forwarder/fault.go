@@ -6,14 +6,14 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// fault is the state of one kind of work that may fail.
+// fault is the state of one kind of work that may fail and is then tried again.
 type fault struct {
 	attempts int
 	logged   bool
-	until    time.Time // the work is not tried before
+	until    time.Time // the work is not tried before this time
 }
 
-// workTexts are the log lines of work that fails, and that works again.
+// workTexts are the log messages for work that fails, and for work that succeeds again.
 type workTexts struct{ failed, worked string }
 
 var (
@@ -23,8 +23,8 @@ var (
 	}
 )
 
-// failed notes a failure and logs the first one. Contention also backs off, but
-// is not logged.
+// failed records a failure. It logs only the first one. A failure because another
+// transaction was in the way also leads to a pause, but is not logged.
 func (f *fault) failed(l *loop, texts workTexts, err error) {
 	if !f.logged && !dialect.Contended(err) {
 		f.logged = true
@@ -34,8 +34,8 @@ func (f *fault) failed(l *loop, texts workTexts, err error) {
 	f.until = time.Now().Add(jitter(pauses(f.attempts)))
 }
 
-// worked notes a success. It returns true after failures, and logs the success
-// if a failure was logged.
+// worked records a success. It returns true if there were failures before, and logs the
+// success if a failure was logged.
 func (f *fault) worked(l *loop, texts workTexts) (again bool) {
 	again = f.attempts > 0
 	if f.logged {
@@ -45,8 +45,8 @@ func (f *fault) worked(l *loop, texts workTexts) (again bool) {
 	return again
 }
 
-// waits reports whether the work must wait, and wakes the loop when the wait is
-// over.
+// waits reports whether the work must still wait. If so, it also wakes the loop at the
+// end of the wait.
 func (f *fault) waits(l *loop, now time.Time) bool {
 	if now.Before(f.until) {
 		l.wake(f.until)

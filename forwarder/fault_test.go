@@ -17,11 +17,12 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// TestConnectionsThatAreKilled kills whatever connection is in use, reads and
-// deletes included, while messages flow.
+// All messages must be sent although connections to the database are killed while the
+// forwarder reads and deletes.
 func TestConnectionsThatAreKilled(t *testing.T) {
+	t.Parallel()
 	database := testkit.Postgres(t)
-	db, killer := database.DB, again(t, database) // whose own connections are not killed
+	db, killer := database.DB, again(t, database) // the test kills the forwarder's connections, but not its own
 	require.NoError(t, schema.Up(t.Context(), db, schema.Config{}))
 	var flowing atomic.Bool
 	flowing.Store(true)
@@ -49,7 +50,7 @@ func TestConnectionsThatAreKilled(t *testing.T) {
 	}()
 	sent := 0
 	eventually(t, "many are killed", func() bool {
-		if sent < 2000 || pending(t, killer) < 1000 { // no more while it pauses after a kill
+		if sent < 2000 || pending(t, killer) < 1000 { // writes nothing while the forwarder pauses after a kill
 			var msgs []*message.Message
 			for range 100 {
 				msgs = append(msgs, msg(fmt.Sprintf("%06d", sent), fmt.Sprint("key", sent%9)))
@@ -66,10 +67,10 @@ func TestConnectionsThatAreKilled(t *testing.T) {
 	require.Zero(t, count(t, killer, `SELECT COUNT(*) FROM once_outbox_dead`))
 }
 
-// private returns a pool on a server of the test's own, with our tables.
+// private returns a pool on a server that no other test uses, with the tables created.
 func private(t *testing.T) (*servers.Postgres, *sql.DB) {
 	t.Helper()
-	server := testkit.PrivatePostgres(t, "autovacuum=off") // which takes transaction ids
+	server := testkit.PrivatePostgres(t, "autovacuum=off") // autovacuum would take transaction ids
 	db, err := sql.Open("postgres", server.DSN("postgres"))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = db.Close() })
@@ -78,6 +79,7 @@ func private(t *testing.T) (*servers.Postgres, *sql.DB) {
 }
 
 func TestADatabaseThatIsKilled(t *testing.T) {
+	t.Parallel()
 	server, db := private(t)
 	release := make(chan struct{})
 	b := newBroker().answering(func(d delivery) error {
@@ -97,7 +99,7 @@ func TestADatabaseThatIsKilled(t *testing.T) {
 	eventually(t, "it has been noticed", func() bool { return log.Has("could not be read") })
 	close(release)
 	eventually(t, "it could not be deleted", func() bool { return log.Has("could not be recorded") })
-	meanwhile(200 * time.Millisecond) // some more failures
+	meanwhile(200 * time.Millisecond) // so that there are some more failures
 	require.NoError(t, server.Restart(t.Context()))
 	put(t, db, schema.Config{}, "t", msg("after", ""))
 	drained(t, db)
@@ -109,10 +111,11 @@ func TestADatabaseThatIsKilled(t *testing.T) {
 }
 
 func TestADatabaseThatIsFrozen(t *testing.T) {
+	t.Parallel()
 	server, db := private(t)
 	b := newBroker()
 	cfg := quick(schema.Config{})
-	cfg.Lease = time.Minute // for as long a read that is under way waits for its answer
+	cfg.Lease = time.Minute // a read that has begun waits this long for its result
 	cfg.CloseTimeout = 300 * time.Millisecond
 	f, err := forwarder.New(db, b, cfg)
 	require.NoError(t, err)
@@ -123,7 +126,7 @@ func TestADatabaseThatIsFrozen(t *testing.T) {
 
 	server.Freeze()
 	defer server.Thaw()
-	meanwhile(100 * time.Millisecond) // so that a read is under way
+	meanwhile(100 * time.Millisecond) // so that a read has begun
 	began := time.Now()
 	_ = f.Close()
 	require.NoError(t, <-ended)
@@ -131,6 +134,7 @@ func TestADatabaseThatIsFrozen(t *testing.T) {
 }
 
 func TestADatabaseThatIsNotThereYet(t *testing.T) {
+	t.Parallel()
 	server, db := private(t)
 	put(t, db, schema.Config{}, "t", msg("1", ""))
 	server.Kill()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -14,12 +15,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
 
 func TestForwardsInOrderAndDeletes(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		const many = 1500
 		var msgs []*message.Message
@@ -39,11 +42,15 @@ func TestForwardsInOrderAndDeletes(t *testing.T) {
 		require.Len(t, b.stored, many, "each once")
 		require.Equal(t, "orders/placed", b.stored[0].topic)
 		require.Equal(t, "payload of id-0000", b.stored[0].payload)
-		require.Equal(t, message.Metadata{outbox.TenantID: "acme"}, b.stored[0].metadata)
+		metadata := maps.Clone(b.stored[0].metadata)
+		delete(metadata, meta.CreatedAt)
+		delete(metadata, meta.PublishedAt)
+		require.Equal(t, message.Metadata{outbox.TenantID: "acme"}, metadata)
 	})
 }
 
 func TestForwardsToAnyPublisher(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		var msgs []*message.Message
 		for i := range 500 {
@@ -62,12 +69,13 @@ func TestForwardsToAnyPublisher(t *testing.T) {
 }
 
 func TestHintWakes(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		cfg := quick(config)
 		cfg.PollMin, cfg.PollMax = time.Hour, time.Hour
 		b := newBroker()
 		f := start(t, db, b, cfg)
-		meanwhile(200 * time.Millisecond) // it looks once when it has begun
+		meanwhile(200 * time.Millisecond) // the forwarder reads once when it starts
 		put(t, db, config, "t", msg("1", ""))
 		f.Hint()
 		eventually(t, "it is sent", func() bool { return b.has("1") })
@@ -75,6 +83,7 @@ func TestHintWakes(t *testing.T) {
 }
 
 func TestDelayedByTheDatabasesClock(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		due := time.Now().Add(300 * time.Millisecond)
 		var early atomic.Bool
@@ -98,6 +107,7 @@ func TestDelayedByTheDatabasesClock(t *testing.T) {
 }
 
 func TestBytesAreBounded(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		for i := range 30 {
 			m := msg(fmt.Sprint(i), "")
@@ -111,7 +121,7 @@ func TestBytesAreBounded(t *testing.T) {
 		start(t, db, &pipelined{broker: b}, cfg)
 		inFlight := func() int { b.mu.Lock(); defer b.mu.Unlock(); return b.flying }
 		eventually(t, "the buffer is full", func() bool { return inFlight() >= 10 })
-		meanwhile(50 * time.Millisecond) // it would read on if it could
+		meanwhile(50 * time.Millisecond) // time to read more, which it must not do
 		require.LessOrEqual(t, inFlight(), 12, "1 MiB and at most one message more")
 		close(release)
 		drained(t, db)
@@ -120,6 +130,7 @@ func TestBytesAreBounded(t *testing.T) {
 }
 
 func TestMissingTables(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t).DB
 	f, err := forwarder.New(db, newBroker(), forwarder.Config{})
 	require.NoError(t, err)
@@ -130,7 +141,8 @@ func TestMissingTables(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-// It would never be reached, however long it is waited for.
+// With a database of another kind, Run must return an error, because waiting cannot
+// help.
 func TestADatabaseOfTheOtherKind(t *testing.T) {
 	f, err := forwarder.New(testkit.SQLite(t).DB, newBroker(), forwarder.Config{})
 	require.NoError(t, err)
@@ -138,6 +150,7 @@ func TestADatabaseOfTheOtherKind(t *testing.T) {
 }
 
 func TestRunAndCloseInAnyOrder(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		f, err := forwarder.New(db, newBroker(), quick(config))
 		require.NoError(t, err)
@@ -174,6 +187,7 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 }
 
 func TestStats(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		f, err := forwarder.New(db, newBroker(), quick(config))
 		require.NoError(t, err)
@@ -185,12 +199,36 @@ func TestStats(t *testing.T) {
 		outbox.SetDueAt(later, time.Now().Add(time.Hour))
 		put(t, db, config, "t", msg("1", ""), msg("2", "k"), later)
 		exec(t, db, `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 2, 2, 'refused')`)
-		meanwhile(20 * time.Millisecond) // the age is what is measured
+		meanwhile(20 * time.Millisecond) // so that the message has an age
 		stats, err = f.Stats(t.Context())
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, stats.Oldest, 20*time.Millisecond)
 		require.Less(t, stats.Oldest, time.Minute)
 		stats.Oldest = 0
 		require.Equal(t, forwarder.Stats{Pending: 3, Deferred: 1, BlockedKeys: 1}, stats)
+	})
+}
+
+// A forwarded message says when it was stored and when it was published, whatever a
+// handler has copied from another message. The row has neither.
+func TestForwardedMessagesHaveTheirTimes(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		began := time.Now().Truncate(time.Millisecond)
+		m := msg("1", "")
+		m.Metadata.Set(meta.CreatedAt, "2001-01-01T00:00:00.000Z")
+		m.Metadata.Set(meta.PublishedAt, "2001-01-01T00:00:00.000Z")
+		put(t, db, config, "t", m)
+		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE CAST(metadata AS text) = '{}'`))
+		b := newBroker()
+		start(t, db, b, quick(config))
+		drained(t, db)
+
+		created, ok := meta.Stamped(b.stored[0].metadata[meta.CreatedAt])
+		require.True(t, ok, "%v", b.stored[0].metadata)
+		published, ok := meta.Stamped(b.stored[0].metadata[meta.PublishedAt])
+		require.True(t, ok, "%v", b.stored[0].metadata)
+		require.False(t, created.Before(began), "stored at %v, began at %v", created, began)
+		require.False(t, published.Before(created), "stored at %v, published at %v", created, published)
+		require.False(t, published.After(time.Now()))
 	})
 }

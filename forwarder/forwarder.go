@@ -16,14 +16,15 @@ import (
 )
 
 var (
-	// ErrClosed is returned by Run after Close.
+	// ErrClosed reports that Run was called after Close.
 	ErrClosed = errors.New("forwarder: closed")
 
-	// ErrRunTwice is returned by a second call of Run. A forwarder runs once.
+	// ErrRunTwice reports that Run was called a second time. A forwarder can run only
+	// once.
 	ErrRunTwice = errors.New("forwarder: Run was called before")
 )
 
-// Forwarder sends the messages in the outbox of one database to one publisher.
+// Forwarder sends the messages in the outbox of one database through one publisher.
 type Forwarder struct {
 	config Config
 	store  *store
@@ -41,9 +42,10 @@ type Forwarder struct {
 	left    error // set before ended is closed
 }
 
-// New returns a Forwarder from the outbox in db to publisher. It returns an error
-// that names every invalid field of config. The tables must exist when the
-// Forwarder runs, see schema.Up. It closes neither db nor publisher.
+// New returns a Forwarder that sends the messages of the outbox in db through
+// publisher. If config is invalid, the returned error lists every invalid field. The
+// tables must exist when the Forwarder runs, see schema.Up. The Forwarder closes
+// neither db nor publisher.
 func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, error) {
 	config = config.withDefaults()
 	var errs []error
@@ -79,23 +81,23 @@ func New(db *sql.DB, publisher message.Publisher, config Config) (*Forwarder, er
 	}, nil
 }
 
-// Run forwards until ctx ends or Close is called, and then returns nil. It treats
-// messages in flight as Close does.
+// Run forwards messages until ctx ends or Close is called, and then returns nil. When
+// ctx ends, messages in flight are treated as in Close.
 //
-// It returns an error at once
+// Run returns an error immediately
 //   - if the tables are missing or have another version, or the database is of
 //     another kind: schema.ErrMissing, ErrOutdated, ErrNewer, ErrDialect or
 //     ErrEncoding,
-//   - if the broker refuses the publisher, for instance because of a wrong
-//     password. This needs a publisher with a method Ping(context.Context) error,
-//     as in package rabbit,
-//   - on a second call, or after Close.
+//   - if the broker refuses the publisher, for example because of a wrong
+//     password. This check needs a publisher with a method Ping(context.Context)
+//     error, as in package rabbit,
+//   - if it is called a second time, or after Close.
 //
-// It waits for a database or a broker that cannot be reached.
+// If the database or the broker cannot be reached, Run waits for it.
 //
-// It returns ErrOtherDestination, within half of Config.Lease, if another
-// instance forwards the same outbox to another destination; see
-// Config.Destination. The other instance continues.
+// If another instance forwards the same outbox to another destination, Run returns
+// ErrOtherDestination within half of Config.Lease, see Config.Destination. The other
+// instance continues.
 func (f *Forwarder) Run(ctx context.Context) error {
 	if err := f.start(); err != nil {
 		return err
@@ -159,7 +161,7 @@ func (f *Forwarder) check(ctx context.Context) error {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // Run was told to end, which is no error of the tables
+			return nil //nolint:nilerr // Run was told to end, which is not an error of the tables
 		}
 		for _, final := range []error{schema.ErrMissing, schema.ErrOutdated, schema.ErrNewer, schema.ErrDialect, schema.ErrEncoding} {
 			if errors.Is(err, final) {
@@ -176,13 +178,13 @@ func (f *Forwarder) check(ctx context.Context) error {
 	}
 }
 
-// Running returns a channel that is closed when Run has reached the database, and
-// either forwards or waits for its share of the slots.
+// Running returns a channel that is closed when Run has reached the database. From then
+// on, the forwarder sends messages or waits for its share of the slots.
 func (f *Forwarder) Running() <-chan struct{} { return f.running }
 
-// Hint reports that the outbox may contain new messages. It never blocks. You can
-// call it at any time, best after a commit. Without it the forwarder finds
-// messages within Config.PollMax.
+// Hint tells the forwarder that the outbox may contain new messages. It never blocks.
+// You can call it at any time; call it after each commit to send messages sooner.
+// Without Hint the forwarder finds new messages within Config.PollMax.
 func (f *Forwarder) Hint() {
 	select {
 	case f.hints <- struct{}{}:
@@ -190,13 +192,13 @@ func (f *Forwarder) Hint() {
 	}
 }
 
-// Close ends Run and returns when Run has returned. Nothing more is read or
-// published. Close waits at most Config.CloseTimeout for messages in flight, and
-// deletes confirmed messages. Messages without an outcome stay in the outbox; the
-// next instance sends them again and can take over at once.
+// Close makes Run return, and waits for it. The forwarder stops reading and publishing.
+// Close waits at most Config.CloseTimeout for the confirms of messages in flight, and
+// then deletes the confirmed messages. Messages without an outcome stay in the outbox,
+// and the next instance, which can take over immediately, sends them again.
 //
-// It returns an error if confirmed messages could not be deleted in time. These
-// are sent again too. You can call Close more than once.
+// If confirmed messages could not be deleted in time, Close returns an error. These
+// messages are sent again too. You can call Close more than once.
 func (f *Forwarder) Close() error {
 	f.mu.Lock()
 	started := f.started

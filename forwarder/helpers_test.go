@@ -17,7 +17,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// quick are settings under which nothing takes long.
+// quick returns a configuration with short pauses.
 func quick(config schema.Config) forwarder.Config {
 	return forwarder.Config{
 		Schema:       config,
@@ -27,7 +27,7 @@ func quick(config schema.Config) forwarder.Config {
 	}
 }
 
-// start runs a forwarder until the test ends.
+// start starts a forwarder that runs until the test ends.
 func start(t *testing.T, db *sql.DB, publisher message.Publisher, config forwarder.Config) *forwarder.Forwarder {
 	t.Helper()
 	f, err := forwarder.New(db, publisher, config)
@@ -54,7 +54,7 @@ func run(t *testing.T, f *forwarder.Forwarder) {
 	}
 }
 
-// msg is a message with an ordering key, or without if key is empty.
+// msg returns a message. It has an ordering key unless key is empty.
 func msg(id, key string) *message.Message {
 	m := message.NewMessage(id, []byte("payload of "+id))
 	if key != "" {
@@ -63,7 +63,7 @@ func msg(id, key string) *message.Message {
 	return m
 }
 
-// put commits messages.
+// put writes messages to the outbox and commits them.
 func put(t *testing.T, db *sql.DB, config schema.Config, topic string, msgs ...*message.Message) {
 	t.Helper()
 	box, err := outbox.New(outbox.Config{Schema: config})
@@ -73,7 +73,7 @@ func put(t *testing.T, db *sql.DB, config schema.Config, topic string, msgs ...*
 	}))
 }
 
-// count returns the result of a query for one number.
+// count runs a query that returns one number.
 func count(t *testing.T, db *sql.DB, query string, args ...any) int {
 	t.Helper()
 	var n int
@@ -92,23 +92,23 @@ func drained(t *testing.T, db *sql.DB) {
 	eventually(t, "the outbox is empty", func() bool { return pending(t, db) == 0 })
 }
 
-// exec changes the tables by hand.
+// exec runs a statement on the database.
 func exec(t *testing.T, db *sql.DB, query string, args ...any) {
 	t.Helper()
 	_, err := db.ExecContext(t.Context(), query, args...)
 	require.NoError(t, err)
 }
 
-// slack is what a machine that has other things to do takes on top of what is
-// promised.
+// slack is how much longer than promised something may take in a test, because the
+// machine may be busy.
 const slack = 30 * time.Second
 
-// takes has a part of the test take its time: a slow broker, a slow writer.
-// Nothing is waited for.
+// takes waits for d, for example to make a broker or a writer slow. The test does not
+// wait for an event here.
 func takes(d time.Duration) { <-time.After(d) }
 
-// meanwhile gives a forwarder the time to do what it should not, or to go on
-// with what it does. The test fails for no want of it.
+// meanwhile waits for d, so that a forwarder can continue, or could do something wrong.
+// The test does not fail if d is too short.
 func meanwhile(d time.Duration) { <-time.After(d) }
 
 func isSQLite(t *testing.T, db *sql.DB) bool {
@@ -116,7 +116,8 @@ func isSQLite(t *testing.T, db *sql.DB) bool {
 	return strings.Contains(fmt.Sprintf("%T", db.Driver()), "sqlite")
 }
 
-// now is the database's clock, for a column of the tables.
+// now returns an SQL expression for the current time of the database's clock, as a
+// value for the tables.
 func now(t *testing.T, db *sql.DB) string {
 	t.Helper()
 	if isSQLite(t, db) {

@@ -22,7 +22,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// again opens a database once more, with a pool of its own.
+// again opens another pool for the same database.
 func again(t *testing.T, db testkit.Database) *sql.DB {
 	t.Helper()
 	pool, err := sql.Open(db.Dialect, db.DSN)
@@ -50,11 +50,12 @@ func shares(t *testing.T, db *sql.DB, want ...int) {
 	eventually(t, fmt.Sprint("slots are shared as ", want), func() bool { return slices.Equal(want, slotsOf(t, db)) })
 }
 
-// punctual says that no lease was lost, as it is on a machine that is too slow
-// to renew it: then messages go twice.
+// punctual reports that no lease was lost. On a machine that is too slow to renew it in
+// time, a lease is lost, and messages are sent twice.
 func punctual(log *testkit.Logs) bool { return !log.Has("has run out") && !log.Has("taken over") }
 
 func TestTrap18_InstancesShareTheSlots(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		cfg := quick(config)
 		cfg.Lease = 9 * time.Second
@@ -86,14 +87,17 @@ func TestTrap18_InstancesShareTheSlots(t *testing.T) {
 	})
 }
 
-// Instances come and go while messages of some keys are written. When nothing
-// fails, a slot changes hands with nothing in flight: no message goes twice.
+// Instances start and stop while messages are written. If nothing fails, a slot changes
+// its owner only while none of its messages is in flight, so that no message is sent
+// twice.
 func TestInstancesComeAndGo(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		const keys = 20
 		b := newBroker().answering(func(d delivery) error {
 			if strings.HasSuffix(d.id, "0") {
-				takes(200 * time.Millisecond) // there is always something in flight
+				takes(200 * time.Millisecond) // so that some message is always in flight
 			}
 			return nil
 		})
@@ -152,8 +156,10 @@ func TestInstancesComeAndGo(t *testing.T) {
 	})
 }
 
-// A process that dies gives nothing back. Here its database connections die.
+// An instance that dies does not give its slots back, and another one must take over
+// when the lease has ended. Here the connections of the instance are cut.
 func TestTheSecondInstanceTakesOverFromADeadOne(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		require.NoError(t, schema.Up(t.Context(), db.DB, config))
@@ -180,7 +186,7 @@ func TestTheSecondInstanceTakesOverFromADeadOne(t *testing.T) {
 		require.Less(t, time.Since(died), cfg.Lease+2*time.Second+slack)
 		require.True(t, second.has("1", "2", "3"))
 
-		close(release) // they were stored after all, and cannot be deleted
+		close(release) // the broker has stored these messages after all, but their rows cannot be deleted
 		first.answering.Wait()
 		require.ErrorContains(t, doomed.Close(), "2 confirmed messages")
 		require.NoError(t, <-ended)
@@ -189,6 +195,8 @@ func TestTheSecondInstanceTakesOverFromADeadOne(t *testing.T) {
 }
 
 func TestALostLease(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		early, late := make(chan struct{}), make(chan struct{})
 		b := newBroker().answering(func(d delivery) error {
@@ -206,7 +214,7 @@ func TestALostLease(t *testing.T) {
 		})
 		log := &testkit.Logs{}
 		cfg := quick(config)
-		cfg.Lease = 15 * time.Second // of which two thirds are for a machine that is too slow to renew it at once
+		cfg.Lease = 15 * time.Second // long, because a busy machine may renew it late
 		cfg.Logger = log
 		start(t, db, &pipelined{broker: b}, cfg)
 		put(t, db, config, "t", msg("unsure", "key"), msg("behind", "key"), msg("refused", ""), msg("sure", ""))
@@ -221,12 +229,12 @@ func TestALostLease(t *testing.T) {
 		require.False(t, log.Has("has run out"), "at the next renewal")
 		close(early)
 		put(t, db, config, "t", msg("new", ""))
-		meanwhile(100 * time.Millisecond) // it would do what it should not
+		meanwhile(100 * time.Millisecond) // time to send something, which it must not do
 		require.Zero(t, b.tries("behind")+b.tries("new"))
 		require.Equal(t, 0, attempts(t, db, "refused"), "the new owner decides about it")
 
 		exec(t, db, `UPDATE once_slots SET owner = NULL`)
-		meanwhile(1500 * time.Millisecond) // it would do what it should not
+		meanwhile(1500 * time.Millisecond) // time to send something, which it must not do
 		require.Zero(t, b.tries("behind"), "its predecessor is still in flight")
 		close(late)
 		drained(t, db)
@@ -238,9 +246,10 @@ func TestALostLease(t *testing.T) {
 	})
 }
 
-// TestALostLeaseWhileATopicDoesNotAnswer has other slots taken again while the
-// one in which that topic's message lies is not.
+// After a lost lease the instance must take its slots again, except the slot with a
+// message in flight whose topic does not confirm.
 func TestALostLeaseWhileATopicDoesNotAnswer(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		answer := make(chan struct{})
 		b := newBroker().answering(func(d delivery) error {
@@ -258,7 +267,7 @@ func TestALostLeaseWhileATopicDoesNotAnswer(t *testing.T) {
 		proceed := sync.OnceFunc(func() { close(answer) })
 		t.Cleanup(proceed)
 		put(t, db, config, "stuck", msg("silent", "key"))
-		eventually(t, "the topic is held", func() bool { return log.Has("does not answer", "topic=stuck") })
+		eventually(t, "the topic is stalled", func() bool { return log.Has("does not answer", "topic=stuck") })
 		exec(t, db, `UPDATE once_slots SET owner = 'another', lease_until = `+now(t, db))
 		eventually(t, "it notices", func() bool { return !punctual(log) })
 		put(t, db, config, "t", msg("behind", "key"))
@@ -282,9 +291,10 @@ func TestALostLeaseWhileATopicDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// TestASlotIsTakenAtTheSameMoment has another instance take a slot after this
-// one has seen that it is free, and before it has it.
+// If another instance takes a slot at the moment between the check that the slot is
+// free and the update, this instance must not take it.
 func TestASlotIsTakenAtTheSameMoment(t *testing.T) {
+	t.Parallel()
 	db := postgres(t)
 	other, err := db.Begin()
 	require.NoError(t, err)

@@ -13,21 +13,22 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// otherTopic stands for all topics that are not in Config.Topics.
+// otherTopic is the attribute value for all topics that are not in Config.Topics.
 const otherTopic = "other"
 
-// instruments contains the metrics and the tracer of a Forwarder. The loop counts
-// in tallies and flushes them once for many results, because a call for each
-// message would cost time at tens of thousands of messages a second.
+// instruments contains the metrics and the tracer of a Forwarder. The loop counts in
+// memory, in tallies, and adds the sums to the counters once for many results. A call
+// for each message would cost too much at tens of thousands of messages per second.
 type instruments struct {
 	meter  telemetry.Meter
 	tracer telemetry.Tracer
-	topics map[string]int // numbers of the series; nil if there is one for all
+	topics map[string]int // index of the series of each topic; nil if the counters are not divided by topic
 
 	outcomes, deferred, dead, stalled tally
-	confirm, reads, settlements       *telemetry.Durations
+	confirm, forward                  *telemetry.Durations
+	reads, settlements                *telemetry.Durations
 
-	timed bool // the durations of confirms are recorded in this round of results
+	timed bool // whether the durations of confirms are recorded in this round of results
 
 	inFlight, slots atomic.Int64
 	state           observables
@@ -69,6 +70,8 @@ func newInstruments(config Config) *instruments {
 		"Times that a topic stopped answering and was excluded.", "")
 	i.confirm = meter.Durations("once.forwarder.confirm.duration",
 		"From giving a message to the publisher until its confirm.")
+	i.forward = meter.Delays("once.forwarder.forward.duration",
+		"From storing a message in the outbox, or from its due time, until its confirm.")
 	i.reads = meter.Durations("once.forwarder.read.duration",
 		"How long it took to read a batch of the outbox.", telemetry.Done())
 	i.settlements = meter.Durations("once.forwarder.settle.duration",
@@ -77,18 +80,18 @@ func newInstruments(config Config) *instruments {
 	return i
 }
 
-// tally counts in memory until it is flushed.
+// tally counts in memory until it is flushed to the counter.
 type tally struct {
 	counter *telemetry.Counter
 	counts  []int64
-	each    int // series of one topic
+	each    int // number of series for one topic
 }
 
-// add counts one, in a series of a topic.
+// add counts one in the given series of a topic.
 func (i *instruments) add(t *tally, topic string, series int) {
 	number, listed := i.topics[topic]
 	if !listed {
-		number = len(i.topics) // the last one, or the only one
+		number = len(i.topics) // the index of "other", or the only one
 	}
 	t.counts[number*t.each+series]++
 }
@@ -102,31 +105,33 @@ func (t *tally) flush() {
 	}
 }
 
-// start adds 0 to every series, so that it exists.
+// start adds 0 to every series, so that all series exist from the beginning.
 func (i *instruments) start() {
 	for _, t := range []*tally{&i.outcomes, &i.deferred, &i.dead, &i.stalled} {
 		t.counter.Zero()
 	}
 }
 
-// beginRound is called before a round of results, endRound after it.
+// beginRound must be called before a round of results is processed, and endRound after
+// it.
 func (i *instruments) beginRound() { i.timed = i.confirm.Enabled() }
 
 func (i *instruments) endRound() { i.outcomes.flush() }
 
-// published notes the outcome of a publish.
+// published records the outcome of a publish.
 func (i *instruments) published(r result, outcome Outcome, now time.Time) {
 	finish(r, outcome)
 	if outcome < Confirmed || outcome > Unavailable {
-		outcome = Unavailable // Classify returned an outcome that does not exist
+		outcome = Unavailable // Classify returned a value that is not an Outcome
 	}
 	i.add(&i.outcomes, r.Message.Topic, int(outcome))
 	if i.timed && outcome == Confirmed {
 		i.confirm.Record(now.Sub(r.at), 0)
+		i.forward.Record(now.Sub(r.Message.Since), 0)
 	}
 }
 
-// settled notes what a settlement has recorded.
+// settled counts what a settlement has recorded in the database.
 func (i *instruments) settled(batch *dispatch.Settlement, result dispatch.Settled) {
 	for _, d := range batch.Deaths[:result.Deaths] {
 		reason := 0
@@ -149,19 +154,19 @@ func (i *instruments) settled(batch *dispatch.Settlement, result dispatch.Settle
 	i.deferred.flush()
 }
 
-// stall counts a topic that stalled.
+// stall counts that a topic has stalled.
 func (i *instruments) stall(topic string) {
 	i.add(&i.stalled, topic, 0)
 	i.stalled.flush()
 }
 
-// note stores the state of the scheduler for observe.
+// note stores the current numbers of the scheduler for observe.
 func (i *instruments) note(s *dispatch.Scheduler) {
 	i.inFlight.Store(int64(s.InFlight()))
 	i.slots.Store(int64(len(s.Slots())))
 }
 
-// observables are read when a reader collects the metrics.
+// observables are the metrics whose values are read when the metrics are collected.
 type observables struct {
 	inFlight, slots, pending, blockedKeys, deadLetters metric.Int64Observable
 	lag                                                metric.Float64Observable
@@ -199,10 +204,10 @@ func (f *Forwarder) observe() (end func()) {
 	}, s.inFlight, s.slots, s.lag, s.pending, s.blockedKeys, s.deadLetters)
 }
 
-// countedUpTo bounds the rows that are counted.
+// countedUpTo is the maximum number of rows that are counted for the metrics.
 const countedUpTo = 100_000
 
-// boundedStats are Stats whose counts stop at countedUpTo.
+// boundedStats is like Stats, but the counts stop at countedUpTo.
 type boundedStats struct {
 	lag                        time.Duration
 	pending, blockedKeys, dead int64

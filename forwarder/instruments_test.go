@@ -11,8 +11,8 @@ import (
 	"github.com/watermill-once/once/internal/dispatch"
 )
 
-// Without providers a message costs nothing, although it carries a trace that
-// is sampled.
+// Without providers, publishing a message must allocate nothing for metrics and traces,
+// even if the message has a sampled trace.
 func TestWithoutProvidersNothingIsAllocated(t *testing.T) {
 	i := newInstruments(Config{})
 	require.False(t, i.tracer.Enabled())
@@ -29,7 +29,7 @@ func TestWithoutProvidersNothingIsAllocated(t *testing.T) {
 	}
 	settled := dispatch.Settled{Confirmed: true, Charges: true, Deaths: 1}
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		r.span = begin(nil, m, msg) // what the sender has if the tracer is not enabled
+		r.span = begin(nil, m, msg) // as the sender calls it if the tracer is not enabled
 		i.beginRound()
 		i.published(r, Confirmed, time.Now())
 		i.endRound()
@@ -39,7 +39,8 @@ func TestWithoutProvidersNothingIsAllocated(t *testing.T) {
 	require.Equal(t, traceparent, msg.Metadata.Get("traceparent"))
 }
 
-// A Classify that returns what there is not is no reason to fall over.
+// If Classify returns a value that is not an Outcome, it must be counted as
+// Unavailable, without a panic.
 func TestAnOutcomeThatThereIsNotIsCounted(t *testing.T) {
 	i := newInstruments(Config{})
 	r := result{order: order{Publish: dispatch.Publish{Message: &dispatch.Message{}}}, err: errors.New("failed")}

@@ -9,26 +9,26 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// tenure is the state of the leases of this instance. The outbox is divided into
-// slots, over which messages are spread by their ordering key, and each slot is
-// leased to one instance at a time. Instances share the slots evenly. One that
-// joins gets slots from those that have more than their share, each as soon as
-// it has nothing in flight there.
+// tenure is the state of the leases of this instance. The outbox is divided into slots,
+// and the slot of a message is computed from its ordering key. Each slot is leased to
+// one instance at a time. All instances get the same number of slots. If an instance
+// joins, the instances that have more than their share give slots back, each slot as
+// soon as none of its messages is in flight.
 type tenure struct {
-	leaving []int64   // slots that are not worked on any more and will be given back
-	short   bool      // fewer slots than its share
-	until   time.Time // counted from before the renewal was sent, so it is earlier than in the database
+	leaving []int64   // slots that get no more work and will be given back
+	short   bool      // this instance has fewer slots than its share
+	until   time.Time // counted from the time before the request, so it is earlier than in the database
 	asked   time.Time
-	next    time.Time // when to renew, or to ask again
+	next    time.Time // when to renew the lease, or to ask for more slots
 	busy    bool
 	fault   fault
-	rival   int64 // the lease of an instance with another destination when it was met, or 0
+	rival   int64 // end of the lease of the instance with another destination that was found, or 0
 
-	logged      bool // the number of slots
+	logged      bool // whether the number of slots was logged
 	loggedSlots int
 }
 
-// tenancy is the answer of the database to a lease request.
+// tenancy is the result of a lease request.
 type tenancy struct {
 	slots     []int64
 	share     int
@@ -36,8 +36,7 @@ type tenancy struct {
 	before    *predecessor
 }
 
-// keepLease takes and renews the lease, and stops forwarding when it has run
-// out.
+// keepLease takes and renews the lease. When the lease has ended, it stops forwarding.
 func (l *loop) keepLease(now time.Time) {
 	t, s := &l.tenure, l.scheduler
 	if len(s.Slots()) > 0 {
@@ -50,7 +49,7 @@ func (l *loop) keepLease(now time.Time) {
 	}
 	settled := s.Orphans() == 0
 	if settled && t.short {
-		t.next = now // the last request left slots out because of orphans
+		t.next = now // the last request avoided slots because of their orphaned messages
 		t.short = false
 	}
 	if t.busy || l.releasing || s.Stopping() && len(s.Slots()) == 0 || t.fault.waits(l, now) {
@@ -90,7 +89,7 @@ func (l *loop) leased(req leaseRequest, got tenancy, sent time.Time, err error) 
 		return
 	}
 	if t.fault.worked(l, leaseTexts) {
-		s.Rescan() // the database may be another one by now
+		s.Rescan() // the database may have been replaced meanwhile
 	}
 	if elsewhere {
 		l.giveWay(other, sent)
@@ -133,20 +132,21 @@ func without(slots, others []int64) []int64 {
 	return slices.DeleteFunc(slices.Clone(slots), func(slot int64) bool { return slices.Contains(others, slot) })
 }
 
-// unsettled returns the lost slots with messages whose outcome is not recorded.
-// They are not leased again, because the successors of these messages could be
+// unsettled returns the lost slots that contain messages whose outcome is not recorded.
+// They must not be leased again yet, because later messages of the same keys could be
 // sent first.
 func (l *loop) unsettled() []int64 {
 	return slices.Concat(l.tenure.leaving, without(l.scheduler.OrphanSlots(), l.tenure.leaving))
 }
 
-// recall stops sending: messages that have not left yet come back.
+// recall stops sending. Messages that were not passed to the publisher yet return to
+// the scheduler.
 func (l *loop) recall() {
 	l.scheduler.Recall()
 	l.sender.gate.Store(false)
 }
 
-// logShare logs the number of slots when it has changed.
+// logShare logs the number of slots if it has changed.
 func (l *loop) logShare(slots, instances int) {
 	t := &l.tenure
 	if t.logged && slots == t.loggedSlots {
@@ -160,11 +160,11 @@ func (l *loop) logShare(slots, instances int) {
 	l.config.Logger.Info(text, watermill.LogFields{"slots": slots, "instances": instances})
 }
 
-// nextTry returns when to ask again for slots that others have, or may have
-// left.
+// nextTry returns when to ask again for slots that other instances have, or may have
+// given back.
 func (l *loop) nextTry(last time.Time) time.Time { return last.Add(min(time.Second, l.config.Lease/3)) }
 
-// unowned notes that a read has seen slots without an owner.
+// unowned is called when a read has found slots without an owner.
 func (l *loop) unowned() {
 	if next := l.nextTry(l.tenure.asked); next.Before(l.tenure.next) {
 		l.tenure.next = next

@@ -13,9 +13,10 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// TestTrap23_NothingIsHeldWhilePublishing looks at the database while messages
-// are in flight and not answered.
+// Trap 23. While messages are in flight, the forwarder must hold no lock in the
+// database.
 func TestTrap23_NothingIsHeldWhilePublishing(t *testing.T) {
+	t.Parallel()
 	database := testkit.Postgres(t)
 	require.NoError(t, schema.Up(t.Context(), database.DB, schema.Config{}))
 	db, mine := database.DB, again(t, database)
@@ -34,7 +35,7 @@ func TestTrap23_NothingIsHeldWhilePublishing(t *testing.T) {
 			AND xact_start < now() - interval '500 milliseconds'`) == 0
 	})
 	require.Equal(t, 20, count(t, mine, `SELECT COUNT(*) FROM (SELECT FROM once_outbox FOR UPDATE NOWAIT) AS free`))
-	for _, table := range []string{"once_outbox", "once_slots", "once_blocked_keys"} { // together they could deadlock with a read
+	for _, table := range []string{"once_outbox", "once_slots", "once_blocked_keys"} { // locks on several tables could deadlock with a read
 		tx, end, err := dialect.Begin(t.Context(), mine, nil)
 		require.NoError(t, err)
 		_, err = tx.ExecContext(t.Context(), `SET LOCAL lock_timeout = '30s'; LOCK TABLE `+table+` IN ACCESS EXCLUSIVE MODE`)
@@ -46,9 +47,10 @@ func TestTrap23_NothingIsHeldWhilePublishing(t *testing.T) {
 	require.Equal(t, 1, b.tries("0"))
 }
 
-// TestTrap24_AHeldSnapshotDoesNotSlowDownReads has somebody keep all deleted
-// rows from being vacuumed. A read does not go through them again.
+// Trap 24. Reads must stay fast while an open snapshot keeps deleted rows from being
+// vacuumed: a read must not scan these rows again.
 func TestTrap24_AHeldSnapshotDoesNotSlowDownReads(t *testing.T) {
+	t.Parallel()
 	const rows = 20_000
 	_, db := private(t)
 	snapshot, err := db.Conn(t.Context())
@@ -74,8 +76,8 @@ func TestTrap24_AHeldSnapshotDoesNotSlowDownReads(t *testing.T) {
 	blocks := func() int {
 		return count(t, db, `SELECT heap_blks_hit + heap_blks_read FROM pg_statio_user_tables WHERE relname = 'once_outbox'`)
 	}
-	// What the server counts comes late, so that the first looks may still show
-	// what it took to send the messages.
+	// The server updates its statistics late, so that the first results may still
+	// contain the cost of sending the messages.
 	eventually(t, "a poll that goes through few blocks of the table", func() bool {
 		pollsBefore, blocksBefore := polls(), blocks()
 		eventually(t, "a hundred polls", func() bool { meanwhile(200 * time.Millisecond); return polls() > pollsBefore+100 })

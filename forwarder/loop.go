@@ -11,30 +11,30 @@ import (
 	"github.com/watermill-once/once/internal/dispatch"
 )
 
-// loop runs the commands of a dispatch.Scheduler and reports the results to it.
-// One goroutine owns the loop and its Scheduler. Database work runs in the
-// background, and publishers report to a list, so that reading, publishing,
-// confirming and deleting overlap without a lock.
+// loop runs the commands of a dispatch.Scheduler and reports the results to it. A
+// single goroutine runs the loop and calls its Scheduler. Database work runs in other
+// goroutines, and publishers add their results to a list. So reading, publishing,
+// confirming and deleting happen at the same time, and the Scheduler needs no lock.
 type loop struct {
 	*Forwarder
 
 	scheduler *dispatch.Scheduler
 	failures  failures
 
-	work   context.Context // of all database work
+	work   context.Context // the context of all database work
 	cancel context.CancelFunc
-	done   chan func() // the continuations of database work that has ended
-	asked  int         // database work that has not ended
-	wakeAt time.Time   // when to look again if nothing happens
+	done   chan func() // functions to call after database work has ended
+	asked  int         // number of database operations that have not ended
+	wakeAt time.Time   // when to run the next step if nothing happens before
 
 	tenure tenure
 	log    sentLog
-	used   []result // a slice to be used again
+	used   []result // a slice that can be reused
 
-	settleErr error // of the last settlement
+	settleErr error // error of the last settlement
 	releasing bool
 	released  bool
-	refusal   error // why Run must end with an error
+	refusal   error // the error with which Run must end, or nil
 }
 
 func newLoop(f *Forwarder) *loop {
@@ -43,8 +43,9 @@ func newLoop(f *Forwarder) *loop {
 	return l
 }
 
-// rescanEvery is how often the outbox is read from the start, for rows that no
-// cursor can know: a row that was changed by hand, a restored database.
+// rescanEvery is how often the outbox is read from the start. This finds rows that the
+// cursor has passed, for example after a row was changed by hand or restored from a
+// backup.
 const rescanEvery = time.Minute
 
 func newScheduler(c Config) *dispatch.Scheduler {
@@ -64,8 +65,8 @@ func newScheduler(c Config) *dispatch.Scheduler {
 	})
 }
 
-// run works until ctx ends, and then until everything is recorded or the time
-// for that is over.
+// run runs the loop until ctx ends. Then it continues until every outcome is recorded,
+// at most for Config.CloseTimeout.
 func (l *loop) run(ctx context.Context) error {
 	defer l.cancel()
 	stop := ctx.Done()
@@ -94,8 +95,7 @@ func (l *loop) run(ctx context.Context) error {
 	}
 }
 
-// step starts all work that can start now. It reports whether the loop has
-// ended.
+// step starts all work that can start now. It returns true if the loop has ended.
 func (l *loop) step(now time.Time) (ended bool) {
 	l.wakeAt = now.Add(time.Minute)
 	l.keepLease(now)
@@ -111,8 +111,8 @@ func (l *loop) step(now time.Time) (ended bool) {
 	return l.scheduler.Stopping() && (l.released || commands.Expired)
 }
 
-// background runs database work in a goroutine of its own. The loop calls the
-// function that work returns.
+// background runs database work in another goroutine. The function that work returns is
+// called by the loop.
 func (l *loop) background(work func(ctx context.Context) (then func())) {
 	l.asked++
 	timeout := l.config.Lease
@@ -123,7 +123,7 @@ func (l *loop) background(work func(ctx context.Context) (then func())) {
 	}()
 }
 
-// wake lets the loop look again at t if nothing happens before.
+// wake makes the loop run its next step at t at the latest.
 func (l *loop) wake(t time.Time) {
 	if t.Before(l.wakeAt) {
 		l.wakeAt = t
@@ -150,8 +150,8 @@ func (l *loop) release() {
 	})
 }
 
-// report logs how the loop ended. It returns an error if confirmed messages
-// could not be deleted.
+// report logs how the loop ended. It returns an error if confirmed messages could not
+// be deleted.
 func (l *loop) report() error {
 	lost := l.scheduler.Unrecorded()
 	fields := watermill.LogFields{

@@ -11,10 +11,10 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// rowError says that a row is not what the outbox writes.
+// rowError reports that a row has content that the outbox would not write.
 type rowError struct {
 	what string
-	err  error // or nil
+	err  error // the cause, or nil
 }
 
 func (e rowError) Error() string {
@@ -26,8 +26,10 @@ func (e rowError) Error() string {
 func (e rowError) Unwrap() error    { return e.err }
 func (rowError) Unacceptable() bool { return true }
 
-// check returns the metadata of a message that can be sent. SQLite takes any bytes
-// for text, which lists of rows cannot name: such a row would never be deleted.
+// check returns the metadata of a message, or an error if the message cannot be sent.
+// It checks that the texts are valid: a text column of SQLite accepts any bytes, but a
+// list of ids in a statement does not, so that the row could not be deleted after the
+// message was sent.
 func check(m *dispatch.Message) (message.Metadata, error) {
 	for _, field := range []struct{ name, text string }{
 		{"message_id", m.ID}, {"topic", m.Topic}, {"ordering_key", m.Key},

@@ -7,10 +7,13 @@ import (
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/dispatch"
+	"github.com/watermill-once/once/internal/fields"
+	"github.com/watermill-once/once/internal/outboxrow"
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// failures are the kinds of the scheduler's work whose failure is in the log.
+// failures contains, for each kind of the scheduler's work, whether its failure was
+// logged and its next success must be logged too.
 type failures [dispatch.Settling + 1]bool
 
 var schedulerTexts = [...]workTexts{
@@ -19,7 +22,7 @@ var schedulerTexts = [...]workTexts{
 	dispatch.Settling:   {"Outcomes could not be recorded, trying again", "Outcomes could be recorded again"},
 }
 
-// tell logs and counts what the scheduler has noticed.
+// tell logs and counts the scheduler's notices.
 func (l *loop) tell(notices []dispatch.Notice) {
 	log := l.config.Logger
 	for i := range notices {
@@ -36,13 +39,12 @@ func (l *loop) tell(notices []dispatch.Notice) {
 			}
 			l.failures[n.Work] = false
 		case dispatch.FirstRefusal:
-			log.Error("Messages of a topic are refused, they are tried again later", errors.New(clean(n.Err)), watermill.LogFields{
-				"message_uuid": n.ID, "topic": n.Topic, "attempt": n.Attempt, "size": n.Size,
-			})
+			log.Error("Messages of a topic are refused, they are tried again later", errors.New(clean(n.Err)),
+				named(n.ID, n.Metadata, watermill.LogFields{"topic": n.Topic, "attempt": n.Attempt, "size": n.Size}))
 		case dispatch.FurtherRefusal:
-			log.Debug("Message was refused, it is tried again later", watermill.LogFields{
-				"message_uuid": n.ID, "topic": n.Topic, "attempt": n.Attempt, "size": n.Size, "err": clean(n.Err),
-			})
+			log.Debug("Message was refused, it is tried again later", named(n.ID, n.Metadata, watermill.LogFields{
+				"topic": n.Topic, "attempt": n.Attempt, "size": n.Size, "err": clean(n.Err),
+			}))
 		case dispatch.TopicAccepts:
 			log.Info("Topic accepts messages again", watermill.LogFields{"topic": n.Topic, "refused": n.Messages})
 		case dispatch.TopicStalled:
@@ -53,9 +55,15 @@ func (l *loop) tell(notices []dispatch.Notice) {
 			log.Info("Topic answers again", watermill.LogFields{"topic": n.Topic})
 		case dispatch.AttributionBegins:
 			log.Info("The outcome of messages is unknown, publishing them again one at a time",
-				watermill.LogFields{"message_uuid": n.ID, "topic": n.Topic, "err": clean(n.Err)})
+				named(n.ID, n.Metadata, watermill.LogFields{"topic": n.Topic, "err": clean(n.Err)}))
 		}
 	}
+}
+
+// named returns the log fields of a message with this metadata, a JSON object.
+func named(id string, metadata []byte, more watermill.LogFields) watermill.LogFields {
+	decoded, _ := outboxrow.DecodeMetadata(metadata) // a damaged row has an error of its own
+	return fields.Message(id, decoded, more)
 }
 
 // clean makes an error's text fit for a text column.

@@ -11,9 +11,10 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// NOTIFY is nothing that the forwarder knows; docs/adopting.md says how to make
-// a hint of it, with this trigger.
+// The forwarder does not use NOTIFY. But the trigger in docs/adopting.md must work: it
+// sends a notification that an application can pass on as a Hint.
 func TestTrap25_NotifyIsAHintForThoseWhoWantIt(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	config := schema.Config{}
 	require.NoError(t, schema.Up(t.Context(), db.DB, config))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,6 +23,7 @@ import (
 )
 
 func TestTrap63_OneOfAKeyInFlight(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker().answering(func(delivery) error {
 			takes(time.Duration(rand.IntN(3)) * time.Millisecond)
@@ -51,7 +53,8 @@ func TestTrap63_OneOfAKeyInFlight(t *testing.T) {
 	})
 }
 
-func TestTrap64_ARefusedHeadHoldsItsKeyAcrossARestart(t *testing.T) {
+func TestTrap64_ARefusedHeadBlocksItsKeyAcrossARestart(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		var healed atomic.Bool
 		b := newBroker().answering(func(d delivery) error {
@@ -61,7 +64,7 @@ func TestTrap64_ARefusedHeadHoldsItsKeyAcrossARestart(t *testing.T) {
 			return nil
 		})
 		cfg := quick(config)
-		cfg.MaxAttempts = 100_000 // however long it takes
+		cfg.MaxAttempts = 100_000 // so that no message becomes a dead letter during the test
 		cfg.Backoff = func(int) time.Duration { return 50 * time.Millisecond }
 		f := start(t, db, &pipelined{broker: b}, cfg)
 		put(t, db, config, "t", msg("head", "key"), msg("second", "key"), msg("other", "other"), msg("free", ""))
@@ -83,7 +86,8 @@ func TestTrap64_ARefusedHeadHoldsItsKeyAcrossARestart(t *testing.T) {
 	})
 }
 
-func TestTrap64_AHoldWhoseHeadIsGone(t *testing.T) {
+func TestTrap64_ABlockedKeyWhoseHeadIsGone(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker().answering(func(d delivery) error {
 			if d.id == "head" {
@@ -104,10 +108,12 @@ func TestTrap64_AHoldWhoseHeadIsGone(t *testing.T) {
 	})
 }
 
-// TestTrap64_AHoldIsLiftedByWhoHasItsKey has another instance find a hold whose
-// head is gone: those that wait were passed by the one that has the key, which
-// would send later ones before it comes back to them.
-func TestTrap64_AHoldIsLiftedByWhoHasItsKey(t *testing.T) {
+// Trap 64. If the first message of a blocked key does not exist any more, only the
+// owner of the slot may unblock the key. The owner has read past the waiting messages.
+// If another instance unblocked the key, the owner would send later messages before it
+// reads the waiting ones.
+func TestTrap64_OnlyTheOwnerOfASlotUnblocksItsKeys(t *testing.T) {
+	t.Parallel()
 	db := postgres(t)
 	key, others := within(0, 31, "key"), within(32, 63, "key")
 	b := newBroker().answering(func(d delivery) error {
@@ -140,7 +146,8 @@ func TestTrap64_AHoldIsLiftedByWhoHasItsKey(t *testing.T) {
 	require.Equal(t, []string{"second", "third"}, b.ids(func(d delivery) bool { return d.key == key }))
 }
 
-// within returns a key, or an id, that begins with name and is in these slots.
+// within returns a key or an id that begins with name and belongs to one of these
+// slots.
 func within(low, high int, name string) string {
 	for i := 0; ; i++ {
 		key := fmt.Sprint(name, " ", i)
@@ -150,10 +157,12 @@ func within(low, high int, name string) string {
 	}
 }
 
-// TestTrap64_AHoldIsLiftedByWhoHasItsKeyNow has a head confirmed to an instance
-// that has lost its slot, when the one that took it has not come to that head
-// yet, because more are due, but has passed those that wait for it.
-func TestTrap64_AHoldIsLiftedByWhoHasItsKeyNow(t *testing.T) {
+// Trap 64. An instance that has lost a slot must not unblock a key of that slot when a
+// late confirm arrives. Here the new owner has not read the first message of the key
+// yet, because many messages are due, but it has read past the waiting messages of the
+// key.
+func TestTrap64_OnlyTheOwnerOfASlotUnblocksItsKeysNow(t *testing.T) {
+	t.Parallel()
 	_, db := private(t) // nobody else takes transaction ids there
 	confirm := make(chan struct{})
 	b := newBroker().answering(func(d delivery) error {
@@ -162,6 +171,11 @@ func TestTrap64_AHoldIsLiftedByWhoHasItsKeyNow(t *testing.T) {
 			return refusal{errors.New("not yet")}
 		case d.id == "head" && d.attempt == 2:
 			<-confirm
+		case strings.HasPrefix(d.id, "due "): // slowly, so that many are left when the head is confirmed
+			select {
+			case <-confirm:
+			case <-time.After(100 * time.Millisecond):
+			}
 		}
 		return nil
 	})
@@ -185,7 +199,7 @@ func TestTrap64_AHoldIsLiftedByWhoHasItsKeyNow(t *testing.T) {
 	put(t, db, schema.Config{}, "t", due...)
 	exec(t, db, `UPDATE once_outbox SET due_at = now() - interval '1 day' WHERE message_id LIKE 'due %'`)
 	exec(t, db, `UPDATE once_slots SET owner = NULL`)
-	cfg.BatchSize, cfg.Window = 2, 2 // of what is due it reads one at a time
+	cfg.BatchSize, cfg.Window = 2, 2 // so that it reads one due message at a time
 	second := start(t, db, &pipelined{broker: b}, cfg)
 	shares(t, db, 32)
 	free := func(name string) {
@@ -209,8 +223,10 @@ func TestTrap64_AHoldIsLiftedByWhoHasItsKeyNow(t *testing.T) {
 	require.Equal(t, []string{"head", "next", "later"}, b.ids(func(d delivery) bool { return d.key == key }))
 }
 
-// The promise as a whole.
+// Messages of a key must be sent in order although the broker refuses some of them and
+// forwarders restart.
 func TestTrap21_KeyedOrderUnderRefusalsAndRestarts(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		const keys, each = 10, 40
 		var mu sync.Mutex
@@ -258,8 +274,8 @@ func TestTrap21_KeyedOrderUnderRefusalsAndRestarts(t *testing.T) {
 	})
 }
 
-// inNoSweep counts rows that neither sweep of the outbox finds, now or when
-// they are due, nor will once the head that their hold names is gone.
+// inNoSweep counts the rows that no query of the forwarder can find: not now, not when
+// they are due, and not after the first message of their blocked key is gone.
 func inNoSweep(t *testing.T, db *sql.DB) int {
 	t.Helper()
 	return count(t, db, `SELECT COUNT(*) FROM once_outbox o
@@ -271,6 +287,7 @@ func inNoSweep(t *testing.T, db *sql.DB) int {
 }
 
 func TestTrap20_EveryRowIsInASweep(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		var mu sync.Mutex
 		random := rand.New(rand.NewPCG(3, 4))
@@ -314,7 +331,7 @@ func TestTrap20_EveryRowIsInASweep(t *testing.T) {
 		mu.Lock()
 		healed = true
 		mu.Unlock()
-		exec(t, db, `UPDATE once_blocked_keys SET reason = 'refused' WHERE reason = 'dead'`) // no longer wanted
+		exec(t, db, `UPDATE once_blocked_keys SET reason = 'refused' WHERE reason = 'dead'`) // so that keys blocked by a dead letter can continue
 		start(t, db, &pipelined{broker: b}, cfg)
 		drained(t, db)
 		require.Equal(t, 200, len(b.ids(nil))+dead(t, db), "each is sent or dead")
@@ -322,6 +339,7 @@ func TestTrap20_EveryRowIsInASweep(t *testing.T) {
 }
 
 func TestAHotKeyDoesNotBlockTheOthers(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		release := make(chan struct{})
 		b := newBroker().answering(func(d delivery) error {

@@ -13,20 +13,20 @@ const (
 	// Confirmed means that the broker has stored the message.
 	Confirmed Outcome = iota
 
-	// Refused means that the broker refused this message and may accept it
-	// later. It counts as an attempt.
+	// Refused means that the broker refused this message, but may accept it later. An
+	// attempt is counted.
 	Refused
 
-	// Unacceptable means that no broker will ever accept this message. It
-	// becomes a dead letter at once.
+	// Unacceptable means that the broker will never accept this message. It immediately
+	// becomes a dead letter.
 	Unacceptable
 
-	// Unknown means that the broker may or may not have stored the message. It
-	// is published again, alone.
+	// Unknown means that the broker may or may not have stored the message. The message
+	// is published again, by itself. No attempt is counted.
 	Unknown
 
-	// Unavailable means that the message was not sent, for a reason that is not
-	// in the message.
+	// Unavailable means that the message was not sent, for a reason that has nothing to
+	// do with the message. No attempt is counted.
 	Unavailable
 )
 
@@ -41,20 +41,23 @@ func (o Outcome) String() string {
 	return outcomeNames[o]
 }
 
-// The methods that an error may have. The errors of package rabbit have them.
+// An error may have one or more of these methods. The errors of package rabbit have
+// them.
 type (
 	refuser      interface{ Refused() bool }
 	unaccepter   interface{ Unacceptable() bool }
 	unavailabler interface{ Unavailable() bool }
 )
 
-// Classify asks err, and the errors that it wraps, for methods Refused,
-// Unacceptable and Unavailable that return true. It returns [Unknown] for any
-// other error, and [Confirmed] for nil.
+// Classify returns the outcome that err stands for. It looks for methods Refused,
+// Unacceptable and Unavailable of err, and of the errors that err wraps, and uses the
+// one that returns true. For nil it returns [Confirmed], and for any other error
+// [Unknown].
 //
-// An error without any of these methods may be a refusal that cannot say so. The
-// forwarder treats such a message as refused when it fails alone, another message
-// is then confirmed, and it fails alone again.
+// A publisher may return an error without these methods also if the broker refused the
+// message. So the forwarder treats a message as refused if it fails when it is
+// published by itself, another message is then confirmed, and the first one fails by
+// itself again.
 func Classify(err error) Outcome {
 	var (
 		refused      refuser
@@ -74,8 +77,8 @@ func Classify(err error) Outcome {
 	return Unknown
 }
 
-// forScheduler returns what the outcome and its error mean for the scheduler.
-// An outcome that does not exist is Unavailable.
+// forScheduler converts the outcome and its error to the type of package dispatch. A
+// value that is not an Outcome becomes Unavailable.
 func (o Outcome) forScheduler(err error) dispatch.Outcome {
 	switch o {
 	case Confirmed:
@@ -94,8 +97,8 @@ func (o Outcome) forScheduler(err error) dispatch.Outcome {
 	return dispatch.Unavailable
 }
 
-// cannotRefuse reports whether err has no way to say that a message was
-// refused.
+// cannotRefuse returns true if err has none of the methods, so that it could not report
+// a refused message.
 func cannotRefuse(err error) bool {
 	var (
 		refused      refuser

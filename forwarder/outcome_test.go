@@ -31,7 +31,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// attempts returns what was charged to a message.
+// attempts returns the number of attempts that are counted for a message.
 func attempts(t *testing.T, db *sql.DB, id string) int {
 	t.Helper()
 	return count(t, db, `SELECT COALESCE(MAX(attempts), -1) FROM once_outbox WHERE message_id = $1`, id)
@@ -43,6 +43,7 @@ func dead(t *testing.T, db *sql.DB) int {
 }
 
 func TestRefusedIsTriedAgainLater(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker().answering(func(d delivery) error {
 			if d.id == "bad" && d.attempt < 4 {
@@ -67,12 +68,13 @@ func TestRefusedIsTriedAgainLater(t *testing.T) {
 }
 
 func TestTrap19_TheBackoffIsInTheRow(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker().answering(func(delivery) error { return refusal{errors.New("no \x00 \xff queue")} })
 		cfg := quick(config)
 		cfg.Backoff = func(int) time.Duration { return time.Hour }
 		put(t, db, config, "t", msg("bad", ""))
-		for range 3 { // however many instances come and go
+		for range 3 { // restarts must not change it
 			f := start(t, db, b, cfg)
 			eventually(t, "it was refused", func() bool { return attempts(t, db, "bad") == 1 })
 			require.NoError(t, f.Close())
@@ -91,6 +93,7 @@ func TestTrap19_TheBackoffIsInTheRow(t *testing.T) {
 }
 
 func TestTrap22_DeadAfterTheLastAttempt(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker().answering(func(d delivery) error {
 			if d.id == "bad" {
@@ -126,6 +129,7 @@ func TestTrap22_DeadAfterTheLastAttempt(t *testing.T) {
 }
 
 func TestTrap11_UnacceptableDiesAtOnceAndAlone(t *testing.T) {
+	t.Parallel()
 	for _, after := range []forwarder.AfterDead{forwarder.SendSuccessors, forwarder.BlockKey} {
 		t.Run(fmt.Sprint(after), func(t *testing.T) {
 			eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
@@ -144,7 +148,7 @@ func TestTrap11_UnacceptableDiesAtOnceAndAlone(t *testing.T) {
 				if after == forwarder.BlockKey {
 					eventually(t, "others are sent", func() bool { return b.has("first", "other", "free") && pending(t, db) == 1 })
 					require.NoError(t, f.Close())
-					f = start(t, db, &pipelined{broker: b}, cfg) // a restart does not lift it
+					f = start(t, db, &pipelined{broker: b}, cfg) // a restart must not unblock the key
 					put(t, db, config, "t", msg("later", "key"), msg("more", ""))
 					eventually(t, "others are sent", func() bool { return b.has("more") })
 					require.False(t, b.has("next"))
@@ -152,7 +156,7 @@ func TestTrap11_UnacceptableDiesAtOnceAndAlone(t *testing.T) {
 
 					exec(t, db, `DELETE FROM once_outbox_dead`)
 					require.NoError(t, f.Close())
-					start(t, db, &pipelined{broker: b}, cfg) // else within a minute
+					start(t, db, &pipelined{broker: b}, cfg) // without a restart, this would take up to a minute
 				}
 				drained(t, db)
 				require.Zero(t, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`))
@@ -163,6 +167,7 @@ func TestTrap11_UnacceptableDiesAtOnceAndAlone(t *testing.T) {
 }
 
 func TestTrap12_AnOutageChargesNothing(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		for name, failure := range map[string]error{
 			"unavailable":         outage{errors.New("no connection")},
@@ -211,6 +216,7 @@ func TestTrap12_AnOutageChargesNothing(t *testing.T) {
 }
 
 func TestTrap67_TheCulpritIsFoundAndItsNeighboursAreNotCharged(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBreaker(t, func(id string) bool { return id == "20" || id == "33" })
 		start(t, db, b, quick(config))
@@ -232,6 +238,7 @@ func TestTrap67_TheCulpritIsFoundAndItsNeighboursAreNotCharged(t *testing.T) {
 }
 
 func TestForeignPoisonIsChargedWhenOthersGetThrough(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker().answering(func(d delivery) error {
 			if d.id == "bad1" || d.id == "bad2" {
@@ -258,6 +265,7 @@ func TestForeignPoisonIsChargedWhenOthersGetThrough(t *testing.T) {
 }
 
 func TestAPublisherThatPanics(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker().answering(func(d delivery) error {
 			if d.attempt == 1 {
@@ -273,6 +281,7 @@ func TestAPublisherThatPanics(t *testing.T) {
 }
 
 func TestOnlyTheFirstAnswerCounts(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := twice{newBroker().answering(func(d delivery) error {
 			if d.attempt == 1 {
@@ -290,7 +299,7 @@ func TestOnlyTheFirstAnswerCounts(t *testing.T) {
 	})
 }
 
-// twice gives another answer after the first.
+// twice reports a second and a third result after the first one.
 type twice struct{ *broker }
 
 func (b twice) PublishAsync(topic string, m *message.Message, done func(error)) {
@@ -299,10 +308,11 @@ func (b twice) PublishAsync(topic string, m *message.Message, done func(error)) 
 	done(hopeless{errors.New("no")})
 }
 
-// TestALateAnswerIsNotThatOfTheNextAttempt has a publisher answer the first
-// attempt a second time, with a confirm, while the second one is under way. That
-// one is refused.
+// A second result for the first attempt must not be taken for the result of the second
+// attempt. Here the publisher confirms the first attempt late, while the second one is
+// in flight, and then refuses the second one.
 func TestALateAnswerIsNotThatOfTheNextAttempt(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := &late{broker: newBroker()}
 		start(t, db, b, quick(config))
@@ -312,7 +322,7 @@ func TestALateAnswerIsNotThatOfTheNextAttempt(t *testing.T) {
 	})
 }
 
-// late answers its first two messages as said above.
+// late is the publisher of this test.
 type late struct {
 	*broker
 
@@ -332,6 +342,7 @@ func (b *late) PublishAsync(topic string, m *message.Message, done func(error)) 
 }
 
 func TestMetadataThatIsNoMapDiesAlone(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker()
 		exec(t, db, `INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('bad', 't', 1, '', '["x"]')`)

@@ -13,7 +13,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// pinged is a publisher whose broker says something at start.
+// pinged is a publisher whose Ping returns the given error.
 type pinged struct {
 	*pipelined
 
@@ -22,12 +22,13 @@ type pinged struct {
 
 func (p pinged) Ping(context.Context) error { return p.says }
 
-// away is the error of a broker that does not let anybody in for now.
+// away is the error of a broker that temporarily accepts no connections.
 type away struct{ error }
 
 func (away) Unavailable() bool { return true }
 
 func TestABrokerThatRefusesIsAnErrorOfRun(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		refused := errors.New(`rabbit: 403 (ACCESS_REFUSED) "username or password not allowed"`)
 		f, err := forwarder.New(db, pinged{&pipelined{broker: newBroker()}, refused}, quick(config))

@@ -17,9 +17,10 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// TestWhatCannotBeRecordedAtOnce has a database that takes longer to delete all
-// that was confirmed than one piece of work may take.
+// If deleting all confirmed messages takes longer than the timeout of one transaction,
+// they must be deleted in smaller batches.
 func TestWhatCannotBeRecordedAtOnce(t *testing.T) {
+	t.Parallel()
 	db := postgres(t)
 	slow(t, db, "once_outbox")
 	msgs := make([]*message.Message, 1000)
@@ -33,7 +34,7 @@ func TestWhatCannotBeRecordedAtOnce(t *testing.T) {
 	drained(t, db)
 }
 
-// slow makes a table slow to delete from.
+// slow makes deleting from a table slow.
 func slow(t *testing.T, db *sql.DB, table string) {
 	t.Helper()
 	exec(t, db, `CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.005); RETURN OLD; END $$`)
@@ -41,6 +42,8 @@ func slow(t *testing.T, db *sql.DB, table string) {
 }
 
 func TestWhatCannotBeForgottenAtOnce(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	db := postgres(t)
 	slow(t, db, "once_outbox_sent")
 	exec(t, db, `INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at, sent_at)
@@ -52,9 +55,11 @@ func TestWhatCannotBeForgottenAtOnce(t *testing.T) {
 	eventually(t, "it is forgotten", func() bool { return count(t, db, `SELECT COUNT(*) FROM once_outbox_sent`) == 0 })
 }
 
-// TestWhatCannotBeReadAtOnce has a line to the database on which a batch takes
-// longer than one piece of work may.
+// If reading a batch takes longer than the timeout of one transaction, because the
+// network is slow, the forwarder must read smaller batches.
 func TestWhatCannotBeReadAtOnce(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	db := testkit.Postgres(t)
 	require.NoError(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	for i := range 20 {
@@ -74,8 +79,8 @@ func TestWhatCannotBeReadAtOnce(t *testing.T) {
 	drained(t, db.DB)
 }
 
-// narrow returns an address that leads to another one, slowly on the way back:
-// at most 1 MiB a second.
+// narrow starts a proxy for an address and returns the proxy's address. Data from the
+// server passes it with at most 1 MiB per second.
 func narrow(t *testing.T, to string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -110,9 +115,11 @@ func narrow(t *testing.T, to string) string {
 	return listener.Addr().String()
 }
 
-// TestWhatCannotBeChargedAtOnce has the broker refuse all that is in flight, and
-// a database that takes longer to note that than one piece of work may take.
+// If the broker refuses all messages in flight, and recording the attempts takes longer
+// than the timeout of one transaction, they must be recorded in smaller batches.
 func TestWhatCannotBeChargedAtOnce(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	db := postgres(t)
 	exec(t, db, `CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.005); RETURN NEW; END $$`)
 	exec(t, db, `CREATE TRIGGER slowly BEFORE UPDATE ON once_outbox FOR EACH ROW EXECUTE FUNCTION slowly()`)

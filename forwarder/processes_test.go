@@ -25,7 +25,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// What tells the test binary to be a forwarder instead.
+// With these environment variables the test binary runs a forwarder instead of tests.
 const (
 	processDSN   = "ONCE_TEST_FORWARDER_DSN"
 	processAMQP  = "ONCE_TEST_FORWARDER_AMQP"
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// beForwarder forwards until standard input ends.
+// beForwarder runs a forwarder until standard input ends.
 func beForwarder(dsn, broker string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -65,7 +65,7 @@ func beForwarder(dsn, broker string) error {
 	return f.Run(ctx)
 }
 
-// process is a forwarder in a process of its own.
+// process is a forwarder that runs in another process.
 type process struct {
 	*osexec.Cmd
 
@@ -86,11 +86,11 @@ func startProcess(t *testing.T, db testkit.Database, broker string) *process {
 }
 
 func (p *process) kill() {
-	_ = p.Process.Kill() // it may have ended
+	_ = p.Process.Kill() // the process may have ended
 	_ = p.Wait()
 }
 
-// stream writes messages of some keys until it is told to stop.
+// stream writes messages with several keys until it is stopped.
 type stream struct {
 	stop chan struct{}
 	done chan error
@@ -127,7 +127,7 @@ func startStream(t *testing.T, db *sql.DB, topic string) *stream {
 	return s
 }
 
-// end waits until everything that was written has left the outbox.
+// end stops the stream and waits until all its messages have left the outbox.
 func (s *stream) end(t *testing.T, db *sql.DB) {
 	t.Helper()
 	close(s.stop)
@@ -135,8 +135,8 @@ func (s *stream) end(t *testing.T, db *sql.DB) {
 	drained(t, db)
 }
 
-// verify reads the queue: all of it is there, and of each key the first copies
-// are in order.
+// verify reads the queue. All messages must be there, and the first copies of the
+// messages of each key must be in order. It returns the number of duplicates.
 func (s *stream) verify(t *testing.T, channel *amqp091.Channel, queue string) (duplicates int) {
 	t.Helper()
 	next := map[string]int{}
@@ -160,10 +160,12 @@ func (s *stream) verify(t *testing.T, channel *amqp091.Channel, queue string) (d
 	return duplicates
 }
 
-// A process that is stopped for longer than its lease, and one that is killed,
-// are replaced in time; when the stopped one goes on, it sends nothing that
-// comes in the wrong order.
+// Trap 18. A process that is suspended for longer than its lease, and a process that is
+// killed, must be replaced in time. When the suspended process continues, it must send
+// nothing out of order.
 func TestTrap18_ProcessesThatAreFrozenOrKilled(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	db, broker := testkit.Postgres(t), testkit.Rabbit(t)
 	require.NoError(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	conn, err := amqp091.Dial(broker.URL)
@@ -176,7 +178,7 @@ func TestTrap18_ProcessesThatAreFrozenOrKilled(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil))
 	require.NoError(t, channel.QueueBind(topic, "", topic, false, nil))
-	t.Cleanup(func() { // on a broker without virtual hosts of our own
+	t.Cleanup(func() { // needed if the broker has no virtual host for each test
 		cleaner, err := amqp091.Dial(broker.URL)
 		require.NoError(t, err)
 		defer cleaner.Close()
@@ -194,7 +196,7 @@ func TestTrap18_ProcessesThatAreFrozenOrKilled(t *testing.T) {
 		frozen := time.Now()
 		shares(t, db.DB, 64)
 		require.Less(t, time.Since(frozen), processLease+2*time.Second+slack)
-		meanwhile(processLease / 2) // the other one goes on
+		meanwhile(processLease / 2) // so that the other process continues to send
 		require.NoError(t, one.Process.Signal(syscall.SIGCONT))
 	}
 	shares(t, db.DB, 32, 32)

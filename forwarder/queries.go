@@ -8,7 +8,7 @@ import (
 	"github.com/watermill-once/once/internal/slot"
 )
 
-// queries are the statements of the forwarder, for PostgreSQL and SQLite alike.
+// queries are the statements of the forwarder, for PostgreSQL or SQLite.
 type queries struct {
 	snapshot, read, refill  string
 	remove                  string
@@ -33,29 +33,29 @@ func newQueries(d dialect.Dialect) queries {
 	charged := d.Columns("position bigint", "message_id text", "attempts bigint", "delay bigint", "error text", "reason text",
 		"unknown bool", "successors bigint")
 	free := `(owner IS NULL OR lease_until IS NULL OR lease_until < {now} OR owner = $1)`
-	clock := "{millis now()}"
 	anyPosition := `position = ANY ($1::text::bigint[])` // the planner looks into the array, not into a subquery
 	if d.SQLite() {
-		clock = "{now}"
 		anyPosition = `position IN {list $1 bigint}`
 	}
-	// The CASE keeps PostgreSQL from planning a join, which takes twice as long.
+	// With a CASE, PostgreSQL does not plan a join, which would take twice as long.
 	these := anyPosition + `
 			AND CASE WHEN (position, message_id) IN (SELECT c.position, c.message_id FROM ` + confirmed + `) THEN 1 = 1 ELSE 1 = 0 END`
+
+	labels, join := outboxrow.Labels(d)
 
 	return queries{
 		snapshot: snapshotQuery(d),
 		read:     readQuery(d),
 		refill:   refillQuery(d),
 
-		// By position and id, because a position may be used again after a
-		// failover to a replica that lagged behind.
+		// A row is identified by position and id, because a position may be used again
+		// after a failover to a replica that lagged behind.
 		remove: d.SQL(`DELETE FROM {outbox} WHERE ` + these),
 
 		removeLogged: removeLogged(d, these),
 
-		// The order of ids is about the order of time, so that only the first
-		// rows are read when none is old enough.
+		// Ids are roughly in the order of time. So if the first rows are not old
+		// enough, no further rows are read.
 		forgetSent: d.SQL(`
 			DELETE FROM {outbox_sent}
 			WHERE id IN (SELECT f.id FROM (SELECT id, sent_at FROM {outbox_sent} ORDER BY id LIMIT $2) AS f
@@ -73,7 +73,8 @@ func newQueries(d dialect.Dialect) queries {
 			FROM ` + charged + `
 			WHERE o.position = c.position AND o.message_id = c.message_id AND ` + owned("$9")),
 
-		// If the key is blocked already, its true head is the lower one.
+		// If the key is already blocked, the row with the lower position is kept as the
+		// first message of the key.
 		block: d.SQL(`
 			INSERT INTO {blocked_keys} AS h (ordering_key, position, successors_after, reason)
 			SELECT o.ordering_key, o.position, c.successors, c.reason
@@ -83,10 +84,10 @@ func newQueries(d dialect.Dialect) queries {
 
 		copyDead: d.SQL(`
 			INSERT INTO {outbox_dead} (position, message_id, topic, ordering_key, payload, metadata, created_at,
-			                           attempts, last_error, reason, unknown)
+			                           attempts, last_error, reason, unknown, ` + outboxrow.LabelColumns + `)
 			SELECT o.position, o.message_id, o.topic, o.ordering_key, o.payload, o.metadata, o.created_at,
-			       CASE WHEN o.attempts < 2147483647 THEN o.attempts + 1 ELSE o.attempts END, $3, $4, o.unknown OR $5
-			FROM {outbox} AS o
+			       CASE WHEN o.attempts < 2147483647 THEN o.attempts + 1 ELSE o.attempts END, $3, $4, o.unknown OR $5, ` + labels + `
+			FROM {outbox} AS o` + join + `
 			WHERE o.position = $1 AND o.message_id = $2 AND ` + owned("$6")),
 
 		removeOne: d.SQL(`DELETE FROM {outbox} WHERE position = $1 AND message_id = $2`),
@@ -97,7 +98,8 @@ func newQueries(d dialect.Dialect) queries {
 			INSERT INTO {blocked_keys} AS h (ordering_key, position, successors_after, reason) VALUES ($1, $2, $3, '` + outboxrow.BlockedDead + `')
 			` + lowerHead),
 
-		// A key is unblocked together with its head, unless somebody removed the row by hand.
+		// A key is unblocked in the transaction that removes its first message. This
+		// finds keys whose first message was removed by hand.
 		headless: d.SQL(`
 			SELECT position, ordering_key FROM {blocked_keys}
 			WHERE NOT EXISTS (SELECT 1 FROM {outbox} AS o
@@ -128,15 +130,16 @@ func newQueries(d dialect.Dialect) queries {
 
 		instances: d.SQL(`SELECT (SELECT COUNT(*) FROM {forwarders}), (SELECT COUNT(*) FROM {slots})`),
 
-		// Somebody may have removed slots. Messages in these slots would wait for ever.
+		// Somebody may have deleted rows of this table. Messages in these slots would
+		// wait for ever.
 		slots: d.SQL(`
 			INSERT INTO {slots} (slot)
 			WITH RECURSIVE n(slot) AS (SELECT 0 UNION ALL SELECT slot + 1 FROM n WHERE slot < ` + strconv.Itoa(slot.Count-1) + `)
 			SELECT slot FROM n WHERE true -- SQLite could take what follows for a join
 			ON CONFLICT (slot) DO NOTHING`),
 
-		// The condition on free slots is there twice, because the list comes from
-		// a snapshot, and another instance may have taken a slot since.
+		// The condition for free slots is there twice: the list comes from a snapshot,
+		// and another instance may have taken a slot since then.
 		lease: d.SQL(`
 			UPDATE {slots} SET owner = $1, lease_until = {after $2}
 			WHERE slot IN {list $3 smallint} AND owner = $1
@@ -153,32 +156,34 @@ func newQueries(d dialect.Dialect) queries {
 
 		resign: d.SQL(`UPDATE {forwarders} SET lease_until = {after -1} WHERE owner = $1`),
 
-		stats:        statsQuery(d, clock),
-		boundedStats: boundedStatsQuery(d, clock),
+		stats:        statsQuery(d),
+		boundedStats: boundedStatsQuery(d),
 	}
 }
 
-// removeLogged moves these rows from the outbox to the sent log. A row that does
-// not exist any more is already in the log.
+// removeLogged returns the statements that move these rows from the outbox to the sent
+// log. If a row does not exist any more, it is already in the log.
 func removeLogged(d dialect.Dialect, these string) []string {
 	const names = `position, message_id, topic, ordering_key, payload, metadata, created_at`
-	insert := `INSERT INTO {outbox_sent} (` + names + `) SELECT ` + names + ` FROM `
+	labels, join := outboxrow.Labels(d)
+	insert := `INSERT INTO {outbox_sent} (` + names + `, ` + outboxrow.LabelColumns + `) SELECT ` + names + `, ` + labels + ` FROM `
 	remove := `DELETE FROM {outbox} WHERE ` + these
 	if d.SQLite() {
-		return []string{d.SQL(insert + `{outbox} WHERE ` + these + ` ORDER BY position`), d.SQL(remove)}
+		return []string{d.SQL(insert + `{outbox} AS o WHERE ` + these + ` ORDER BY position`), d.SQL(remove)}
 	}
-	return []string{d.SQL(`WITH gone AS (` + remove + ` RETURNING ` + names + `) ` + insert + `gone ORDER BY position`)}
+	return []string{d.SQL(`WITH gone AS (` + remove + ` RETURNING ` + names + `) ` + insert + `gone AS o` + join + `ORDER BY position`)}
 }
 
-// lowerHead ends the insert of a blocked key that may be blocked already.
+// lowerHead is the last part of the insert of a blocked key. If the key is already
+// blocked, it keeps the message with the lower position.
 const lowerHead = `ON CONFLICT (ordering_key) DO UPDATE
 	SET position = excluded.position, reason = excluded.reason,
 	    successors_after = CASE WHEN excluded.successors_after < h.successors_after
 	                            THEN excluded.successors_after ELSE h.successors_after END
 	WHERE excluded.position <= h.position`
 
-// owned is true for rows o whose slot is leased to the owner in param. A
-// forwarder that has lost a slot must not overwrite what the new owner has
+// owned returns a condition that is true if the slot of row o is leased to the owner in
+// param. A forwarder that has lost a slot must not overwrite what the new owner has
 // recorded about a message.
 func owned(param string) string {
 	return `EXISTS (SELECT 1 FROM {slots} AS s WHERE s.slot = o.slot AND s.owner = ` + param + `)`

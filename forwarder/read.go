@@ -6,11 +6,13 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/watermill-once/once/internal/dispatch"
+	"github.com/watermill-once/once/internal/meta"
 )
 
-// statement returns the query of a read.
+// statement returns the query of a read and its arguments.
 func (s *store) statement(read *dispatch.Read) (query string, args []any) {
 	args = []any{read.From, s.dialect.List(read.Known), s.dialect.List(read.Slots), s.dialect.Strings(read.Keys), read.Limit}
 	if read.Refill {
@@ -19,11 +21,11 @@ func (s *store) statement(read *dispatch.Read) (query string, args []any) {
 	return s.sql.read, append(args, max(1, read.Limit/2), s.dialect.Strings(read.Topics))
 }
 
-// errFull ends a read that has as many bytes as it may.
+// errFull ends a read that has reached its limit of bytes.
 var errFull = errors.New("forwarder: enough was read")
 
-// rows reads the outbox. It returns the rows in the order of their positions. A
-// sweep also reports whether slots have no owner.
+// rows reads rows of the outbox, in the order of their positions. If the read is not a
+// refill of certain keys, it also returns whether any slots have no owner.
 func (s *store) rows(ctx context.Context, read *dispatch.Read) (found []*dispatch.Message, at dispatch.Reach, unowned bool, err error) {
 	if read.Tidy {
 		if err := s.tidy(ctx); err != nil {
@@ -31,13 +33,15 @@ func (s *store) rows(ctx context.Context, read *dispatch.Read) (found []*dispatc
 		}
 	}
 	query, args := s.statement(read)
-	// Rows over the limit of bytes stay unread in the connection, which has to be
-	// closed then. This is rare, because the limit of rows goes by their size.
+	// When the limit of bytes is reached, unread rows remain in the connection, which
+	// must then be closed. This is rare, because the limit of rows is computed from
+	// their average size.
 	ctx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	var horizon, ceiling int64
 	err = s.read(ctx, func(tx *sql.Tx) error {
 		found = nil
+		r := &reader{topics: map[string]string{}, began: time.Now()}
 		if !read.Refill {
 			if err := tx.QueryRowContext(ctx, s.sql.snapshot).Scan(&horizon, &ceiling, &unowned); err != nil {
 				return err
@@ -49,7 +53,6 @@ func (s *store) rows(ctx context.Context, read *dispatch.Read) (found []*dispatc
 		}
 		defer rows.Close()
 		var some []dispatch.Message // allocated together
-		topics := map[string]string{}
 		for size := 0; rows.Next(); {
 			if size >= read.Bytes {
 				giveUp()
@@ -60,7 +63,7 @@ func (s *store) rows(ctx context.Context, read *dispatch.Read) (found []*dispatc
 			}
 			m := &some[0]
 			some = some[1:]
-			if err := scan(rows, m, topics); err != nil {
+			if err := r.scan(rows, m); err != nil {
 				return err
 			}
 			size += m.Size()
@@ -78,19 +81,34 @@ func (s *store) rows(ctx context.Context, read *dispatch.Read) (found []*dispatc
 	return found, at, unowned, nil
 }
 
-// scan fills m. Messages with the same topic share one string.
-func scan(rows *sql.Rows, m *dispatch.Message, topics map[string]string) error {
-	var (
-		topic      sql.RawBytes
-		successors sql.NullInt64
-	)
-	err := rows.Scan(&m.Position, &m.Slot, &m.ID, &topic, &m.Key, &m.Payload, &m.Metadata, &m.Attempts, &successors, &m.Due)
-	known, ok := topics[string(topic)]
+// reader scans rows. It is allocated once per read, and its fields with it.
+type reader struct {
+	topics map[string]string // messages with the same topic share one string
+	began  time.Time         // the time of {clock}
+
+	topic      sql.RawBytes
+	successors sql.NullInt64
+	millis     int64 // when the row was stored, by the clock of the database
+	waited     int64 // how long the message has been waiting to be sent, in milliseconds
+
+	created       string // the stamp of createdMillis: rows that were stored together share it
+	createdMillis int64
+}
+
+// scan fills m.
+func (r *reader) scan(rows *sql.Rows, m *dispatch.Message) error {
+	err := rows.Scan(&m.Position, &m.Slot, &m.ID, &r.topic, &m.Key, &m.Payload, &m.Metadata, &m.Attempts, &r.successors,
+		&r.millis, &r.waited, &m.Due)
+	known, ok := r.topics[string(r.topic)]
 	if !ok {
-		known = string(topic)
-		topics[known] = known
+		known = string(r.topic)
+		r.topics[known] = known
 	}
 	m.Topic = known
-	m.BlocksKey, m.SuccessorsAfter = successors.Valid, successors.Int64
+	m.BlocksKey, m.SuccessorsAfter = r.successors.Valid, r.successors.Int64
+	if r.created == "" || r.createdMillis != r.millis {
+		r.created, r.createdMillis = meta.Stamp(time.UnixMilli(r.millis)), r.millis
+	}
+	m.Created, m.Since = r.created, r.began.Add(-time.Duration(r.waited)*time.Millisecond)
 	return err
 }

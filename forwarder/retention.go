@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// sentLog is the state of the retention of the sent log.
+// sentLog is the state of the work that deletes old rows from the sent log.
 type sentLog struct {
 	busy    bool
 	next    time.Time
@@ -18,12 +18,12 @@ type sentLog struct {
 	fault   fault
 }
 
-// forgetAtOnce bounds the rows of the sent log that are deleted in one
-// transaction: with SQLite, all others wait for it.
+// forgetAtOnce is the maximum number of rows of the sent log that one transaction
+// deletes. In SQLite, all other writers wait for this transaction.
 const forgetAtOnce = 1000
 
-// forgetSent deletes rows older than Config.KeepSent from the sent log, one batch
-// at a time. The owner of slot 0 does this for all instances.
+// forgetSent deletes rows older than Config.KeepSent from the sent log, one batch at a
+// time. The owner of slot 0 does this for all instances.
 func (l *loop) forgetSent(now time.Time) {
 	s := &l.log
 	if l.config.KeepSent == 0 || s.busy || l.scheduler.Stopping() || !slices.Contains(l.scheduler.Slots(), 0) || s.fault.waits(l, now) {
@@ -51,15 +51,16 @@ func (l *loop) forgotSent(more bool, began time.Time, err error) {
 	}
 	s.fault.worked(l, retentionTexts)
 	s.next = began.Add(min(time.Minute, l.config.KeepSent/60))
-	if more { // wait as long as the batch took, for the other users of the database
+	if more { // pause as long as the batch took, so that other users of the database can work
 		s.next = time.Now().Add(time.Since(began))
 	}
 }
 
-// forgetSent returns the number of rows that it deleted, at most the given one.
-func (s *store) forgetSent(ctx context.Context, keep time.Duration, most int) (n int64, err error) {
+// forgetSent deletes at most limit rows that are older than keep, and returns their
+// number.
+func (s *store) forgetSent(ctx context.Context, keep time.Duration, limit int) (n int64, err error) {
 	err = s.write(ctx, func(tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, s.sql.forgetSent, -keep.Milliseconds(), most)
+		result, err := tx.ExecContext(ctx, s.sql.forgetSent, -keep.Milliseconds(), limit)
 		if err != nil {
 			return err
 		}

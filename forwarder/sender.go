@@ -12,30 +12,31 @@ import (
 
 	"github.com/watermill-once/once/internal/dispatch"
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
 // AsyncPublisher is a publisher that does not wait for the confirm of a message.
-// PublishAsync takes one message and returns. It calls done once, from any
-// goroutine, with the error that Publish would return. It may block for a while
-// to bound the number of messages without a confirm.
+// PublishAsync takes one message and returns. Later, from any goroutine, it calls done
+// exactly once, with the error that Publish would return. PublishAsync may block for a
+// while, to limit the number of unconfirmed messages.
 type AsyncPublisher interface {
 	PublishAsync(topic string, msg *message.Message, done func(error))
 }
 
-// errNotSent is the result of an order that never reached the publisher.
+// errNotSent is the result of an order that was not passed to the publisher.
 var errNotSent = errors.New("forwarder: not sent")
 
-// sender hands messages to the publisher and collects the results.
+// sender passes messages to the publisher and collects the results.
 type sender struct {
 	publisher message.Publisher
 	orders    chan order // has room for the whole window, so that the loop never waits
 	results   results
 	tracer    *telemetry.Tracer // nil if no spans are recorded
 
-	// A message leaves while the gate is open and the lease holds.
+	// A message is sent only while the gate is open and the lease has not ended.
 	gate  atomic.Bool
-	lease atomic.Int64 // nanoseconds on the clock of begun
+	lease atomic.Int64 // end of the lease, in nanoseconds since begun
 	begun time.Time
 }
 
@@ -43,8 +44,9 @@ type sender struct {
 type order struct {
 	dispatch.Publish
 
-	at   time.Time  // the time of the command
-	span trace.Span // or nil
+	at    time.Time  // the time of the command
+	stamp string     // of at; orders of one command share it
+	span  trace.Span // or nil
 }
 
 func newSender(publisher message.Publisher, window int) *sender {
@@ -56,7 +58,7 @@ func newSender(publisher message.Publisher, window int) *sender {
 	}
 }
 
-// start begins to run orders, until their channel is closed.
+// start starts the goroutines that run orders. They end when the channel is closed.
 func (s *sender) start(workers int) {
 	publish := s.publish
 	if async, ok := s.publisher.(AsyncPublisher); ok {
@@ -84,6 +86,7 @@ func (s *sender) run(o order, publish func(string, *message.Message, func(error)
 		return
 	}
 	msg := message.NewMessage(o.Message.ID, o.Message.Payload)
+	metadata[meta.CreatedAt], metadata[meta.PublishedAt] = o.Message.Created, o.stamp
 	msg.Metadata = metadata
 	o.span = begin(s.tracer, o.Message, msg)
 	defer func() {
@@ -99,23 +102,23 @@ func (s *sender) run(o order, publish func(string, *message.Message, func(error)
 	failpoint.Hit("forwarder/handed-over")
 }
 
-// publish is PublishAsync for a publisher that only has Publish.
+// publish replaces PublishAsync for a publisher that only has Publish.
 func (s *sender) publish(topic string, msg *message.Message, done func(error)) {
 	done(s.publisher.Publish(topic, msg))
 }
 
-// result is what the publisher returned for an order.
+// result is the result of an order.
 type result struct {
 	order
 
 	err error
 }
 
-// results collects results for the loop. Adding one never waits for the loop.
+// results collects results for the loop. Adding a result never waits for the loop.
 type results struct {
 	mu   sync.Mutex
 	list []result
-	some chan struct{} // has an element when the list is not empty
+	some chan struct{} // contains an element when the list is not empty
 }
 
 func (rs *results) add(r result) {
@@ -131,7 +134,7 @@ func (rs *results) add(r result) {
 	}
 }
 
-// take returns all results. used is a slice that is no longer needed.
+// take returns all results. used is a slice that can be reused.
 func (rs *results) take(used []result) []result {
 	clear(used)
 	rs.mu.Lock()

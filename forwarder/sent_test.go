@@ -26,6 +26,7 @@ func sent(t *testing.T, db *sql.DB) int {
 }
 
 func TestNothingIsKeptByDefault(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		put(t, db, config, "t", msg("a", ""))
 		start(t, db, newBroker(), quick(config))
@@ -35,6 +36,7 @@ func TestNothingIsKeptByDefault(t *testing.T) {
 }
 
 func TestKeepSentIsValidated(t *testing.T) {
+	t.Parallel()
 	db := postgres(t)
 	for _, d := range []time.Duration{-time.Hour, time.Second} {
 		_, err := forwarder.New(db, newBroker(), forwarder.Config{KeepSent: d})
@@ -43,6 +45,7 @@ func TestKeepSentIsValidated(t *testing.T) {
 }
 
 func TestTheSentLogForgets(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		const old = 2500
 		series := `generate_series(1, 2501) AS n`
@@ -66,8 +69,9 @@ func TestTheSentLogForgets(t *testing.T) {
 
 var sqlBlock = regexp.MustCompile("(?s)```sql\n(.*?)```")
 
-// What the docs say about looking for what is missing does find it.
+// The queries in the docs that look for lost messages must find them.
 func TestQueriesOfTheDocs(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../docs/operating-the-forwarder.md")
 	require.NoError(t, err)
 	blocks := sqlBlock.FindAllStringSubmatch(string(text), -1)
@@ -81,7 +85,7 @@ func TestQueriesOfTheDocs(t *testing.T) {
 	drained(t, db)
 	require.NoError(t, f.Close())
 	put(t, db, schema.Config{}, "orders.placed", msg("pending-placed", ""))
-	bury(t, db, msg("dead-placed", ""))
+	insertDead(t, db, msg("dead-placed", ""))
 	age(t, db, "once_outbox_sent", "sent_at", time.Hour, "1 = 1")
 	exec(t, db, `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('handled-placed', 'payments', '')`)
 

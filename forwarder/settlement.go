@@ -11,8 +11,8 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// settle records outcomes. A part that fails is not in the result, and can be
-// recorded again.
+// settle records outcomes in the database. Parts that fail are missing in the result,
+// and can be recorded again.
 func (s *store) settle(ctx context.Context, batch *dispatch.Settlement, afterDead AfterDead) dispatch.Settled {
 	var (
 		result dispatch.Settled
@@ -36,9 +36,9 @@ func (s *store) settle(ctx context.Context, batch *dispatch.Settlement, afterDea
 		errs = append(errs, err)
 	}
 	for _, d := range batch.Deaths {
-		failpoint.Hit("forwarder/bury")
+		failpoint.Hit("forwarder/give-up")
 		moved, err := s.moveDead(ctx, d, afterDead)
-		failpoint.Hit("forwarder/buried")
+		failpoint.Hit("forwarder/given-up")
 		if err != nil {
 			errs = append(errs, err)
 			break
@@ -51,10 +51,11 @@ func (s *store) settle(ctx context.Context, batch *dispatch.Settlement, afterDea
 	return result
 }
 
-// remove deletes confirmed rows and unblocks the keys whose heads they are. It
-// returns the number deleted. A second call does no harm. Neither does a call by
-// an instance that does not own the slots any more: a confirmed message is
-// confirmed, and its key stays blocked until the new owner unblocks it.
+// remove deletes the rows of confirmed messages. If such a message was the first of a
+// blocked key, it also unblocks the key. It returns the number of deleted rows. It may
+// be called again with the same messages. An instance that has lost the slots may call
+// it too: a confirmed message stays confirmed, and its key stays blocked until the new
+// owner unblocks it.
 func (s *store) remove(ctx context.Context, confirmed []*dispatch.Message) (removed int64, err error) {
 	var (
 		positions, heads, slots []int64
@@ -74,7 +75,7 @@ func (s *store) remove(ctx context.Context, confirmed []*dispatch.Message) (remo
 			if err := s.unblock(ctx, tx, heads, keys, slots); err != nil {
 				return err
 			}
-			failpoint.Hit("forwarder/hold-lifted")
+			failpoint.Hit("forwarder/key-unblocked")
 		}
 		statements := []string{s.sql.remove}
 		if s.keepSent {
@@ -95,8 +96,8 @@ func (s *store) remove(ctx context.Context, confirmed []*dispatch.Message) (remo
 	return removed, err
 }
 
-// charge writes attempts, due times and blocked keys. It returns the number of
-// rows that exist and whose slots are owned.
+// charge records attempts, due times and blocked keys. It returns the number of rows
+// that exist and whose slots this instance owns.
 func (s *store) charge(ctx context.Context, charges []dispatch.Charge) (found int64, err error) {
 	var (
 		positions, attempts, delays []int64
@@ -106,7 +107,8 @@ func (s *store) charge(ctx context.Context, charges []dispatch.Charge) (found in
 	for i, c := range charges {
 		positions = append(positions, c.Message.Position)
 		ids = append(ids, c.Message.ID)
-		// The number is absolute, because a charge is repeated after a commit of unknown outcome.
+		// The value is absolute, because charge is called again after a commit with an
+		// unknown outcome.
 		attempts = append(attempts, min(int64(c.Message.Attempts)+int64(c.Attempts), math.MaxInt32))
 		delays = append(delays, c.Delay.Milliseconds())
 		texts = append(texts, clean(c.Err))
@@ -132,13 +134,13 @@ func (s *store) charge(ctx context.Context, charges []dispatch.Charge) (found in
 		}
 		failpoint.Hit("forwarder/attempt-charged")
 		_, err = tx.ExecContext(ctx, s.sql.block, args...)
-		failpoint.Hit("forwarder/key-held")
+		failpoint.Hit("forwarder/key-blocked")
 		return err
 	})
 	return found, err
 }
 
-// blockReason returns the reason of a blocked key in its table.
+// blockReason returns the value of the column reason of a blocked key.
 func blockReason(c dispatch.Charge) string {
 	if c.Cause == dispatch.Unknown {
 		return outboxrow.BlockedUnknown
@@ -146,7 +148,7 @@ func blockReason(c dispatch.Charge) string {
 	return outboxrow.BlockedRefused
 }
 
-// reasonOf returns the reason of a dead letter.
+// reasonOf returns the value of the column reason of a dead letter.
 func reasonOf(d dispatch.Death) string {
 	if d.Exhausted {
 		return outboxrow.DeadExhausted
@@ -154,11 +156,11 @@ func reasonOf(d dispatch.Death) string {
 	return outboxrow.DeadUnacceptable
 }
 
-// errRemoved rolls moveDead back: somebody has removed the row meanwhile.
+// errRemoved rolls back moveDead if the row was removed at the same time.
 var errRemoved = errors.New("forwarder: the message was removed by somebody else")
 
-// moveDead moves a message to the dead letters. It returns false if the row does
-// not exist any more, or its slot belongs to another instance.
+// moveDead moves a message to the dead letters. It returns false if the row does not
+// exist any more, or its slot belongs to another instance.
 func (s *store) moveDead(ctx context.Context, d dispatch.Death, afterDead AfterDead) (moved bool, err error) {
 	m := d.Message
 	err = s.write(ctx, func(tx *sql.Tx) error {
@@ -171,7 +173,7 @@ func (s *store) moveDead(ctx context.Context, d dispatch.Death, afterDead AfterD
 			return err
 		}
 		moved = true
-		failpoint.Hit("forwarder/letter-written")
+		failpoint.Hit("forwarder/dead-row-written")
 		if result, err = tx.ExecContext(ctx, s.sql.removeOne, m.Position, m.ID); err != nil {
 			return err
 		}

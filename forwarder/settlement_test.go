@@ -14,7 +14,8 @@ import (
 
 var errRefused = errors.New("refused")
 
-// ownerOfAll returns a store that owns every slot, and what changes its tables.
+// ownerOfAll returns a store that owns every slot, and a function that runs statements
+// on its database.
 func ownerOfAll(t *testing.T, db testkit.Database) (s *store, exec func(query string, args ...any)) {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
@@ -31,9 +32,10 @@ func ownerOfAll(t *testing.T, db testkit.Database) (s *store, exec func(query st
 	return s, exec
 }
 
-// A charge whose commit is of unknown outcome is made again: that is one
-// attempt all the same.
+// If an attempt is recorded twice, because the outcome of the first commit was unknown,
+// it must count as one attempt.
 func TestAChargeThatIsMadeAgainIsOneAttempt(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s, exec := ownerOfAll(t, db)
 		exec(`INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata, attempts)
@@ -54,10 +56,11 @@ func TestAChargeThatIsMadeAgainIsOneAttempt(t *testing.T) {
 	})
 }
 
-// TestTrap01_ASettlementThatFailedMayStillBeUnderWay has the cursor not count on
-// a transaction whose commit came back with an error: when the connection was
-// lost it may not have ended.
+// Trap 1. If the commit of a settlement returns an error, its transaction may still be
+// open, for example because the connection was lost. The cursor must not assume that it
+// has ended.
 func TestTrap01_ASettlementThatFailedMayStillBeUnderWay(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	s, exec := ownerOfAll(t, db)
 	exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('1', 't', 0, '', '{}'), ('2', 't', 0, '', '{}')`)

@@ -12,9 +12,9 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// begin begins the span of a publish if the metadata of msg has a trace that is
-// recorded. The span becomes the parent in the metadata and the context of msg.
-// m does not change, for the next attempt.
+// begin starts the span of a publish if the metadata of msg contains a sampled trace.
+// The metadata and the context of msg then refer to the new span as their parent. m
+// does not change, because the next attempt needs the original.
 func begin(tracer *telemetry.Tracer, m *dispatch.Message, msg *message.Message) trace.Span {
 	if tracer == nil {
 		return nil
@@ -32,8 +32,8 @@ func begin(tracer *telemetry.Tracer, m *dispatch.Message, msg *message.Message) 
 	return span
 }
 
-// finish ends the span of a publish. It does not record the error's text,
-// because a publisher may quote anything in it.
+// finish ends the span of a publish. It does not record the text of the error, because
+// a publisher may include any data in it.
 func finish(r result, outcome Outcome) {
 	if r.span == nil {
 		return

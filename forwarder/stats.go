@@ -7,38 +7,40 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// Stats describes the outbox of all instances.
+// Stats describes the whole outbox, not only the share of this instance.
 type Stats struct {
 	// Pending is the number of messages in the outbox.
 	Pending int
 
-	// Deferred is the number of these messages that are due later, because
-	// their producer delayed them or because they were refused and back off.
+	// Deferred is the number of messages that are due later, because their producer
+	// delayed them, or because they were refused and wait for the next attempt.
 	Deferred int
 
-	// Oldest is the age of the first message without a due time, or 0 if there
-	// is no such message.
+	// Oldest is the age of the first message without a due time, or 0 if there is no
+	// such message.
 	Oldest time.Duration
 
-	// Failing is the number of messages that wait because the broker refused
-	// them or because their topic does not answer.
+	// Failing is the number of messages that wait because the broker refused them, or
+	// because their topic does not confirm.
 	Failing int
 
-	// FailingFor is the time since the first of these messages failed for the
-	// first time, or 0 if there is no such message.
+	// FailingFor is the time since the earliest first failure of these messages, or 0
+	// if Failing is 0.
 	FailingFor time.Duration
 
-	// BlockedKeys is the number of ordering keys whose head was not accepted.
+	// BlockedKeys is the number of ordering keys that are blocked, because the broker
+	// did not accept their first message.
 	BlockedKeys int
 
 	// Dead is the number of dead letters.
 	Dead int
 }
 
-// Stats reads the tables. It counts rows, which takes time in proportion to
-// the backlog.
+// Stats reads the tables and returns the numbers. It counts rows, so its cost grows
+// with the backlog.
 func (f *Forwarder) Stats(ctx context.Context) (Stats, error) {
 	var (
 		stats           Stats
@@ -61,7 +63,7 @@ func (f *Forwarder) Stats(ctx context.Context) (Stats, error) {
 	return stats, nil
 }
 
-// boundedStats returns Stats at a bounded cost.
+// boundedStats is like Stats, but with a limited cost.
 func (s *store) boundedStats(ctx context.Context) (boundedStats, error) {
 	var (
 		seen                boundedStats
@@ -80,7 +82,7 @@ func (s *store) boundedStats(ctx context.Context) (boundedStats, error) {
 	return seen, err
 }
 
-func statsQuery(d dialect.Dialect, clock string) string {
+func statsQuery(d dialect.Dialect) string {
 	return d.SQL(`
 			SELECT (SELECT COUNT(*) FROM {outbox}),
 			       (SELECT COUNT(*) FROM {outbox} WHERE due_at > {now}),
@@ -89,18 +91,16 @@ func statsQuery(d dialect.Dialect, clock string) string {
 			       (SELECT {millis failing_since} FROM {outbox} WHERE failing_since IS NOT NULL ORDER BY failing_since LIMIT 1),
 			       (SELECT COUNT(*) FROM {blocked_keys}),
 			       (SELECT COUNT(*) FROM {outbox_dead}),
-			       ` + clock)
+			       {clock}`)
 }
 
 // boundedStatsQuery can run often: counts stop at $1, and an index finds the
 // first message that waits, is due or has failed.
-func boundedStatsQuery(d dialect.Dialect, clock string) string {
+func boundedStatsQuery(d dialect.Dialect) string {
 	return d.SQL(`
 			SELECT (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox} LIMIT $1) AS p),
-			       (SELECT {millis created_at} FROM {outbox} WHERE due_at IS NULL ORDER BY position LIMIT 1),
-			       (SELECT {millis due_at} FROM {outbox} WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1),
-			       (SELECT {millis failing_since} FROM {outbox} WHERE failing_since IS NOT NULL ORDER BY failing_since LIMIT 1),
+			       ` + outboxrow.WaitingSince + `,
 			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {blocked_keys} LIMIT $1) AS h),
 			       (SELECT COUNT(*) FROM (SELECT 1 AS one FROM {outbox_dead} LIMIT $1) AS d),
-			       ` + clock)
+			       {clock}`)
 }

@@ -22,11 +22,11 @@ type store struct {
 
 	destination string // or "" if it is unknown
 
-	keepSent bool // removed rows go to the sent log
+	keepSent bool // removed rows are moved to the sent log
 }
 
 func newStore(db *sql.DB, d dialect.Dialect) *store {
-	host, _ := os.Hostname() // helps people who read the table; the UUID makes the owner unique
+	host, _ := os.Hostname() // the hostname helps people who read the table; the UUID makes the owner unique
 	return &store{db: db, dialect: d, sql: newQueries(d), owner: host + " " + uuid.NewString()}
 }
 
@@ -38,18 +38,18 @@ func (s *store) write(ctx context.Context, work func(tx *sql.Tx) error) error {
 	return dialect.LeaveReplica(ctx, s.db, s.dialect.Write(ctx, s.db, work))
 }
 
-// leaseRequest renews, gives back and takes slots.
+// leaseRequest is a request to renew, give back and take slots.
 type leaseRequest struct {
-	kept   []int64 // owned, to be renewed
-	back   []int64 // owned, to be given back
-	take   bool    // take free slots up to the fair share
+	kept   []int64 // slots of this instance, to be renewed
+	back   []int64 // slots of this instance, to be given back
+	take   bool    // take free slots, up to the fair share
 	avoid  []int64 // but none of these
 	length time.Duration
 }
 
-// lease renews and gives back slots that are owned, takes free slots, and returns
-// all slots that are owned now. Its error is an otherDestinationError if an
-// instance with another destination may be at work.
+// lease renews and gives back slots of this instance, takes free slots, and returns all
+// slots that the instance now owns. If an instance with another destination may be
+// running, it returns an otherDestinationError.
 func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 	var got tenancy
 	err := s.write(ctx, func(tx *sql.Tx) error {
@@ -105,9 +105,9 @@ func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 	return got, err
 }
 
-// leave gives all slots back, so that other instances can take them at once. The
-// row of this instance stays until another instance replaces it, which then knows
-// whether the destination has changed.
+// leave gives all slots back, so that other instances can take them immediately. The
+// row of this instance stays until another instance replaces it. From this row the
+// other instance learns whether the destination has changed.
 func (s *store) leave(ctx context.Context) error {
 	return s.write(ctx, func(tx *sql.Tx) error {
 		for _, query := range []string{s.sql.releaseAll, s.sql.resign} {
@@ -121,7 +121,7 @@ func (s *store) leave(ctx context.Context) error {
 	})
 }
 
-// tidy unblocks keys whose head does not exist any more.
+// tidy unblocks keys whose first message does not exist any more.
 func (s *store) tidy(ctx context.Context) error {
 	return s.write(ctx, func(tx *sql.Tx) error {
 		positions, keys, err := s.headless(ctx, tx)
@@ -132,21 +132,21 @@ func (s *store) tidy(ctx context.Context) error {
 			}
 			err = s.unblock(ctx, tx, positions, keys, slots)
 		}
-		failpoint.Hit("forwarder/holds-tidied")
+		failpoint.Hit("forwarder/blocked-keys-tidied")
 		return err
 	})
 }
 
-// unblock unblocks the keys of these heads, if this instance owns their slots.
-// The owner of another slot has read past the successors of its blocked key, and
-// must unblock the key itself to read them.
+// unblock unblocks these keys, if their slots belong to this instance. If a slot
+// belongs to another instance, that instance has read past the waiting messages of the
+// key. It must unblock the key itself, so that it reads them.
 func (s *store) unblock(ctx context.Context, tx *sql.Tx, positions []int64, keys []string, slots []int64) error {
 	_, err := tx.ExecContext(ctx, s.sql.unblock,
 		s.dialect.List(positions), s.dialect.Strings(keys), s.dialect.List(slots), s.owner)
 	return err
 }
 
-// headless returns the blocked keys whose head does not exist any more.
+// headless returns the blocked keys whose first message does not exist any more.
 func (s *store) headless(ctx context.Context, tx *sql.Tx) (positions []int64, keys []string, err error) {
 	rows, err := tx.QueryContext(ctx, s.sql.headless)
 	if err != nil {

@@ -22,6 +22,7 @@ func (s stateError) Error() string    { return "SQLSTATE " + string(s) }
 func (s stateError) SQLState() string { return string(s) }
 
 func TestTrap27_AConnectionToAReplicaIsThrownAway(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	d, err := dialect.New(schema.Config{})
 	require.NoError(t, err)
@@ -51,6 +52,7 @@ func TestCleanedErrors(t *testing.T) {
 }
 
 func TestTrap68_AConfirmedMessageTakesNoOtherWithIt(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		require.NoError(t, schema.Up(t.Context(), db.DB, config))
@@ -77,9 +79,10 @@ func TestTrap68_AConfirmedMessageTakesNoOtherWithIt(t *testing.T) {
 	})
 }
 
-// What a forwarder has learnt about a message that was not confirmed does not
-// count when its slots have gone to another one.
+// Trap 18. An instance that has lost its slots must not record attempts or dead letters
+// of their messages.
 func TestTrap18_OnlyTheOwnerChargesAndBuries(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		require.NoError(t, schema.Up(t.Context(), db.DB, config))
@@ -126,9 +129,11 @@ func TestTrap18_OnlyTheOwnerChargesAndBuries(t *testing.T) {
 	})
 }
 
-// After a failover to a replica that lagged behind, positions are given out
-// again, and the dead letter of the old history may have one of them.
+// After a failover to a replica that lagged behind, positions are used again. A message
+// must become a dead letter although a dead letter from before the failover has the
+// same position.
 func TestADeadLetterOfAPositionThatIsUsedAgain(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		require.NoError(t, schema.Up(t.Context(), db.DB, config))
@@ -154,6 +159,7 @@ func TestADeadLetterOfAPositionThatIsUsedAgain(t *testing.T) {
 }
 
 func TestTrap68_ARepeatedRemovalIsLoggedOnce(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		require.NoError(t, schema.Up(t.Context(), db.DB, config))
@@ -183,6 +189,7 @@ func TestTrap68_ARepeatedRemovalIsLoggedOnce(t *testing.T) {
 }
 
 func TestTheSentLogIsForgottenInBatches(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		require.NoError(t, schema.Up(t.Context(), db.DB, config))
@@ -197,7 +204,7 @@ func TestTheSentLogIsForgottenInBatches(t *testing.T) {
 		for _, minutes := range []int{9, 8, 7, 1, 0, 6} {
 			sent(fmt.Sprint(minutes), minutes)
 		}
-		for _, want := range []int64{2, 1, 0} { // the last one waits for those before it
+		for _, want := range []int64{2, 1, 0} { // the last row waits until the rows before it are old enough
 			n, err := s.forgetSent(t.Context(), 5*time.Minute, 2)
 			require.NoError(t, err)
 			require.Equal(t, want, n)

@@ -2,31 +2,37 @@ package forwarder
 
 import "github.com/watermill-once/once/internal/dialect"
 
-// A sweep finds a row without a due time by its position, and a row with a due
-// time when it is due. It takes no lock and waits for no transaction. One
-// statement sees one snapshot, so that a message is never read before an earlier
+// A read finds rows without a due time in the order of their positions, and rows with a
+// due time when they are due. It takes no lock and waits for no transaction. It is one
+// statement, which sees one snapshot, so that a message is never read before an earlier
 // message of its key.
 //
-// The condition excludes rows that must not fill the batch: rows in memory,
-// successors of a blocked key, and rows that the scheduler cannot take now.
+// The condition excludes rows that would fill the batch in vain: rows in memory, later
+// messages of a blocked key, and rows that the scheduler cannot take now.
 //
-// Parameters: $1 from position, $2 positions in memory, $3 slots, $4 excluded
-// keys (read) or wanted keys (refill), $5 limit; read also has $6 limit of due
-// rows, $7 excluded topics of rows without a key.
+// Parameters: $1 first position, $2 positions in memory, $3 slots, $4 excluded keys
+// (read) or wanted keys (refill), $5 limit. A read also has $6 limit of due rows and $7
+// excluded topics of rows without a key.
 const (
 	columnsOfRow = `position, slot, message_id, topic, COALESCE(ordering_key, '') AS ordering_key, payload,
 	                CAST(metadata AS text) AS metadata, attempts,
 	                CASE WHEN ordering_key IS NOT NULL AND ` + anyBlocked + `
 	                     THEN (SELECT h.successors_after FROM {blocked_keys} AS h
-	                           WHERE h.ordering_key = o.ordering_key AND h.position = o.position) END AS successors_after`
+	                           WHERE h.ordering_key = o.ordering_key AND h.position = o.position) END AS successors_after,
+	                {millis created_at} AS created, {clock} - ` + sendFrom + ` AS waited`
 
-	// There is mostly no blocked key, and this one check saves a check of each row.
+	// sendFrom is when a message was first to be sent. The due time of a refused
+	// message is that of its next attempt, so a refused message counts from its
+	// creation.
+	sendFrom = `CASE WHEN due_at IS NOT NULL AND failing_since IS NULL THEN {millis due_at} ELSE {millis created_at} END`
+
+	// Usually no key is blocked, and this one check then saves a check of each row.
 	anyBlocked = `EXISTS (SELECT 1 FROM {blocked_keys})`
 
-	// For one CASE without a join, PostgreSQL's planner expects half of the rows
-	// and walks along the index until it has enough. Otherwise it multiplies
-	// guesses about a table that grows and shrinks between two runs of ANALYZE,
-	// and sorts the whole backlog for every batch.
+	// PostgreSQL's planner estimates that a single CASE without a join is true for half
+	// of the rows. So it scans the index until it has enough rows. With other
+	// conditions it multiplies estimates about a table that grows and shrinks between
+	// two runs of ANALYZE, and sorts the whole backlog for every batch.
 	mayBeRead = `CASE WHEN position IN {list $2 bigint} OR slot NOT IN {list $3 smallint} THEN 1 = 0
 	                  WHEN ordering_key IS NULL THEN topic NOT IN {list $7 text}
 	                  WHEN ordering_key IN {list $4 text} THEN 1 = 0
@@ -53,7 +59,7 @@ const (
 	          ORDER BY position LIMIT $5`
 )
 
-// readQuery returns due rows first, because a backlog of large messages could
+// readQuery returns due rows first, because otherwise a backlog of large messages could
 // keep them out of every batch.
 func readQuery(d dialect.Dialect) string {
 	return d.SQL(`SELECT * FROM (` + whenDue + `) AS a UNION ALL SELECT * FROM (` + inOrder + `) AS b`)
@@ -61,21 +67,21 @@ func readQuery(d dialect.Dialect) string {
 
 func refillQuery(d dialect.Dialect) string { return d.SQL(ofKeys) }
 
-// snapshotQuery returns the horizon (all transactions below have ended), the
-// ceiling (no transaction from here on has ended), and whether slots have no
-// owner. It runs just before the rows are read, so that the rows show at least
-// the transactions that it has seen.
+// snapshotQuery returns the horizon (all transactions below it have ended), the ceiling
+// (no transaction from it on has ended), and whether any slots have no owner. It runs
+// just before the rows are read, so that every transaction that has ended for this
+// query is visible to the read.
 func snapshotQuery(d dialect.Dialect) string {
-	// A transaction that releases a key may not see rows that are about to be
-	// committed, and this read does not see the key released yet. The cursor must
-	// pass nothing then.
+	// A transaction that releases a key may not see rows that are committed at the same
+	// time, and this read does not see yet that the key is released. In this case the
+	// cursor must stay where it is.
 	snapshot := `CASE WHEN EXISTS (SELECT 1 FROM {blocked_keys}) AND EXISTS (
 	                       SELECT 1 FROM pg_locks
 	                       WHERE locktype = 'relation' AND relation = '{blocked_keys}'::regclass AND mode = 'RowShareLock'
 	                         AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 	                  THEN 0 ELSE pg_snapshot_xmin(pg_current_snapshot())::text::bigint END,
 	             pg_snapshot_xmax(pg_current_snapshot())::text::bigint`
-	if d.SQLite() { // one writer at a time: positions appear in their order
+	if d.SQLite() { // SQLite has one writer at a time, so rows become visible in the order of positions
 		snapshot = `0, 0`
 	}
 	return d.SQL(`

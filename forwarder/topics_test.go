@@ -16,9 +16,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A queue that has lost its majority does not confirm. The publisher reports
-// its messages as unknown when it has waited for long enough.
+// A queue that has lost its majority does not confirm. Other topics must continue. The
+// publisher reports the messages of the queue as unknown after a timeout.
 func TestTrap76_ATopicThatDoesNotAnswer(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		healed, deadline := make(chan struct{}), make(chan struct{})
 		b := newBroker().answering(func(d delivery) error {
@@ -56,7 +58,7 @@ func TestTrap76_ATopicThatDoesNotAnswer(t *testing.T) {
 
 		log := &testkit.Logs{}
 		cfg := quick(config)
-		cfg.BatchSize, cfg.Window = 40, 20 // one batch could fill the window before anybody sees that the topic is stuck
+		cfg.BatchSize, cfg.Window = 40, 20 // so that one batch cannot fill the window before the forwarder sees that the topic is stuck
 		cfg.StallTimeout = 3 * time.Second
 		cfg.Logger = log
 		start(t, db, &pipelined{broker: b}, cfg)
@@ -64,8 +66,8 @@ func TestTrap76_ATopicThatDoesNotAnswer(t *testing.T) {
 		require.False(t, b.has("9999"), "it shares a key with what is stuck")
 
 		close(deadline)
-		eventually(t, "the topic is held", func() bool { return log.Has("does not answer", "topic=stuck") })
-		meanwhile(50 * time.Millisecond) // whatever it does with those that are unknown
+		eventually(t, "the topic is stalled", func() bool { return log.Has("does not answer", "topic=stuck") })
+		meanwhile(50 * time.Millisecond) // time to handle the messages with an unknown outcome
 		put(t, db, config, "free", msg("more", ""))
 		eventually(t, "the other topic goes on", func() bool { return b.has("more") })
 
@@ -82,10 +84,11 @@ func TestTrap76_ATopicThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// TestTrap76_ATopicThatDoesNotAnswerWhileAnotherFails has all others wait for
-// what is in flight, so that they are published one at a time: what is in
-// flight of a topic that does not answer is not waited for.
+// After an unknown outcome, messages are published one at a time, and each waits until
+// no other message is in flight. They must not wait for the messages of a topic that
+// does not confirm.
 func TestTrap76_ATopicThatDoesNotAnswerWhileAnotherFails(t *testing.T) {
+	t.Parallel()
 	for name, failure := range map[string]error{
 		"unknown": unsure{errors.New("no confirm in time")}, "unavailable": outage{errors.New("no connection")},
 		"not said": errors.New("no"),
@@ -110,7 +113,7 @@ func TestTrap76_ATopicThatDoesNotAnswerWhileAnotherFails(t *testing.T) {
 			proceed := sync.OnceFunc(func() { close(answer) })
 			t.Cleanup(proceed)
 			put(t, db, schema.Config{}, "stuck", msg("1", ""), msg("2", ""))
-			eventually(t, "the topic is held", func() bool { return log.Has("does not answer", "topic=stuck") })
+			eventually(t, "the topic is stalled", func() bool { return log.Has("does not answer", "topic=stuck") })
 			put(t, db, schema.Config{}, "free", msg("failing", ""), msg("other", ""))
 			eventually(t, "the other topic's are sent", func() bool { return pending(t, db) == 2 })
 			proceed()
@@ -119,10 +122,11 @@ func TestTrap76_ATopicThatDoesNotAnswerWhileAnotherFails(t *testing.T) {
 	}
 }
 
-// The messages of one topic are refused, for longer than their back-off, and
-// those of another one are not: one error says so, and one line that it is over.
-// Stats counts them.
+// If the messages of one topic are refused for longer than their pause, and those of
+// another topic are not, one error must be logged, and one line when it is over. Stats
+// must count the refused messages.
 func TestATopicWhoseMessagesAreRefused(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		healed := make(chan struct{})
 		b := newBroker().answering(func(d delivery) error {
@@ -164,9 +168,10 @@ func TestATopicWhoseMessagesAreRefused(t *testing.T) {
 	})
 }
 
-// One topic alone gets three quarters of the window, and no more: others are to
-// find room.
+// A single topic may use three quarters of the window, and no more, so that other
+// topics have room.
 func TestTheShareOfATopic(t *testing.T) {
+	t.Parallel()
 	db := postgres(t)
 	answer := make(chan struct{})
 	b := &pipelined{broker: newBroker().answering(func(delivery) error { <-answer; return nil })}

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Every row of the stock table is a message, or becomes a dead letter that can
-// be stored and has the bytes of the row.
+// Every row of the stock table either becomes a message, or a dead letter that the
+// database can store, with the bytes of the row.
 func FuzzUnwrap(f *testing.F) {
 	f.Add([]byte(`{"destination_topic":"t","uuid":"u","payload":"YQ==","metadata":{"a":"b"}}`), "id", `{"a":"b"}`)
 	f.Add([]byte(`{"destination_topic":"t","payload":"!","metadata":{"a":1}}`), "id", `null`)
@@ -18,7 +18,7 @@ func FuzzUnwrap(f *testing.F) {
 	m := &Mover{config: Config{}.withDefaults()}
 	f.Fuzz(func(t *testing.T, payload []byte, id, metadata string) {
 		if !utf8.ValidString(id) || hasNUL(id) || !utf8.ValidString(metadata) || hasNUL(metadata) || !json.Valid([]byte(metadata)) {
-			return // the stock table cannot hold such rows
+			return // the stock table cannot contain such rows
 		}
 		u := unwrap(row{id: id, payload: payload, metadata: sql.NullString{String: metadata, Valid: true}})
 		var d deadLetter

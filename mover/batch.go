@@ -11,10 +11,11 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// maxBytes limits the payloads of a batch; one message may exceed it.
+// maxBytes limits the size of the payloads in a batch. A single message may exceed it.
 const maxBytes = 16 << 20
 
-// place is the position of a consumer group, or of a row, in the stock table.
+// place is the position up to which a consumer group has read, or the position of a
+// row, in the stock table.
 type place struct {
 	transaction string // an xid8
 	offset      int64
@@ -29,7 +30,7 @@ type row struct {
 	metadata sql.NullString
 }
 
-// waiting reports whether there are rows to move. It takes no lock and no
+// waiting reports whether there are rows to move. It takes no lock and uses no
 // transaction id.
 func (m *Mover) waiting(ctx context.Context) (waiting bool, err error) {
 	err = m.read(ctx, func(tx *sql.Tx) error {
@@ -48,7 +49,7 @@ func (m *Mover) waiting(ctx context.Context) (waiting bool, err error) {
 	return waiting, err
 }
 
-// moveBatch moves one batch and returns its number of rows.
+// moveBatch moves one batch in one transaction, and returns how many rows it moved.
 func (m *Mover) moveBatch(ctx context.Context) (moved int, err error) {
 	var dead []deadLetter
 	err = m.write(ctx, func(tx *sql.Tx) error {
@@ -57,7 +58,7 @@ func (m *Mover) moveBatch(ctx context.Context) (moved int, err error) {
 			return err
 		}
 		failpoint.Hit("mover/locked")
-		// A separate statement, so that its snapshot is younger than the lock.
+		// This is a separate statement, so that its snapshot is taken after the lock.
 		rows, err := m.next(ctx, tx, at)
 		if err != nil || len(rows) == 0 {
 			return err
@@ -84,7 +85,8 @@ func (m *Mover) moveBatch(ctx context.Context) (moved int, err error) {
 	return moved, nil
 }
 
-// lock locks the offsets row of the consumer group and returns its position.
+// lock locks the offsets row of the consumer group, and returns the position in it. It
+// creates the row if it is missing.
 func (m *Mover) lock(ctx context.Context, tx *sql.Tx) (place, error) {
 	at, found, err := m.position(ctx, tx, m.sql.lock)
 	if err != nil || found {
@@ -94,7 +96,7 @@ func (m *Mover) lock(ctx context.Context, tx *sql.Tx) (place, error) {
 		return place{}, err
 	}
 	failpoint.Hit("mover/group-created")
-	// Another mover may have created the row first, and may already have moved rows.
+	// Another mover may have created the row first, and may have moved rows already.
 	at, found, err = m.position(ctx, tx, m.sql.lock)
 	if err == nil && !found {
 		err = fmt.Errorf("the offset of consumer group %q was removed by another process", m.config.ConsumerGroup)
@@ -102,8 +104,8 @@ func (m *Mover) lock(ctx context.Context, tx *sql.Tx) (place, error) {
 	return at, err
 }
 
-// position reads the offset of the consumer group. A group that never ran starts
-// at the beginning.
+// position returns the position of the consumer group. For a group without an offset,
+// it returns the beginning of the table and found = false.
 func (m *Mover) position(ctx context.Context, tx *sql.Tx, query string) (at place, found bool, err error) {
 	err = tx.QueryRowContext(ctx, query, m.config.ConsumerGroup).Scan(&at.offset, &at.transaction)
 	if !errors.Is(err, sql.ErrNoRows) {
@@ -116,7 +118,7 @@ func (m *Mover) position(ctx context.Context, tx *sql.Tx, query string) (at plac
 	return place{transaction: "0"}, false, err
 }
 
-// groups returns some of the consumer groups that have an offset.
+// groups returns up to ten of the consumer groups that have an offset.
 func (m *Mover) groups(ctx context.Context, tx *sql.Tx) ([]string, error) {
 	found, err := tx.QueryContext(ctx, m.sql.groups)
 	if err != nil {
@@ -134,7 +136,7 @@ func (m *Mover) groups(ctx context.Context, tx *sql.Tx) ([]string, error) {
 	return groups, found.Err()
 }
 
-// next reads the rows of a batch.
+// next reads the rows of the next batch.
 func (m *Mover) next(ctx context.Context, tx *sql.Tx, at place) ([]row, error) {
 	found, err := tx.QueryContext(ctx, m.sql.next, at.transaction, at.offset, m.config.BatchSize, maxBytes)
 	if err != nil {

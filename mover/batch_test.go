@@ -12,10 +12,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// backlog returns a mover and stores rows whose transactions have ended.
+// backlog returns a mover, and fills the stock table with rows whose transactions have
+// ended.
 func backlog(t *testing.T, rows, size int) *Mover {
 	t.Helper()
-	db := testkit.Postgres(t).DB
+	db := testkit.PostgresAlone(t).DB
 	require.NoError(t, schema.Up(t.Context(), db, schema.Config{}))
 	for _, query := range []string{
 		`CREATE TABLE watermill_forwarder_topic ("offset" BIGSERIAL, uuid VARCHAR(36) NOT NULL,
@@ -52,7 +53,8 @@ func TestBatchIsLimitedByBytes(t *testing.T) {
 	require.Equal(t, []int{2, 1}, sizes)
 }
 
-// The stock query reads the whole backlog for each batch.
+// Trap 03. A batch reads only its own rows. The query of the stock forwarder reads the
+// whole backlog for each batch.
 func TestTrap03_BatchReadsOnlyItsOwnRows(t *testing.T) {
 	const rows = 30_000
 	m := backlog(t, rows, 3)

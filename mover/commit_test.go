@@ -19,11 +19,11 @@ import (
 	"github.com/watermill-once/once/mover"
 )
 
-// cutter makes connections that break when an offset is committed.
+// cutter opens connections that break when a mover commits an offset.
 type cutter struct {
 	net.Dialer
 
-	after bool // break after the commit of the server, before the client reads the result
+	after bool // the connection breaks after the server's commit, before the client reads the result
 	cuts  atomic.Int32
 }
 
@@ -67,7 +67,7 @@ func (c *cutConn) Write(b []byte) (int, error) {
 func TestTrap04_LostConnectionAtCommitMovesOnce(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		t.Run(fmt.Sprint("committed ", after), func(t *testing.T) {
-			database := testkit.Postgres(t)
+			database := testkit.PostgresAlone(t)
 			s := withDefaults(t, database.DB)
 			want := []string{}
 			for i := range 10 {
@@ -118,9 +118,10 @@ func TestRunContinuesAfterDatabaseRestart(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// The stock forwarder takes a lock and a transaction id at every poll.
+// An idle mover takes no lock and no transaction id. The stock forwarder takes both at
+// every poll.
 func TestIdlePollNeitherLocksNorWrites(t *testing.T) {
-	server := testkit.PrivatePostgres(t, "autovacuum=off") // no other process takes transaction ids there
+	server := testkit.PrivatePostgres(t, "autovacuum=off") // no other process of this server takes transaction ids
 	db, err := sql.Open("postgres", server.DSN("postgres"))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })

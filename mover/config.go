@@ -24,22 +24,22 @@ type Config struct {
 	// publishers. Defaults to "forwarder_topic", the stock default.
 	ForwarderTopic string
 
-	// MessagesTable and OffsetsTable are the stock tables, as written in SQL, with
-	// quotes where needed. Use the results of GenerateMessagesTableName and
-	// GenerateMessagesOffsetsTableName of the stock adapters for the forwarder topic.
-	// They default to the stock names: "watermill_" and "watermill_offsets_", each
-	// followed by the topic, quoted.
+	// MessagesTable and OffsetsTable are the stock tables, written as in SQL, with
+	// quotes where needed. The methods GenerateMessagesTableName and
+	// GenerateMessagesOffsetsTableName of the stock adapters return them for the
+	// forwarder topic. They default to the stock names: "watermill_" and
+	// "watermill_offsets_", each followed by the topic, quoted.
 	MessagesTable, OffsetsTable string
 
 	// ConsumerGroup is the consumer group of the stock forwarder's subscriber.
 	// Defaults to the empty name, the stock default.
 	ConsumerGroup string
 
-	// BatchSize is the largest number of messages that one transaction moves.
-	// Defaults to 100.
+	// BatchSize is the maximum number of messages that one transaction moves. Defaults
+	// to 100.
 	BatchSize int
 
-	// PollInterval is the pause of Run after a poll without messages. Defaults to
+	// PollInterval is how long Run waits after it has found no messages. Defaults to
 	// 250 ms.
 	PollInterval time.Duration
 
@@ -73,7 +73,7 @@ func (c Config) withDefaults() Config {
 const maxBatchSize = 10_000
 
 var (
-	// stockTopic matches the topics that watermill-sql accepts.
+	// stockTopic matches topics that watermill-sql accepts.
 	stockTopic = regexp.MustCompile(`^[A-Za-z0-9\-$:._]+$`)
 
 	// tableName matches an SQL name, quoted or not, with or without a schema.

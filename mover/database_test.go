@@ -28,7 +28,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	testkit.Eventually(t, patience, what, cond)
 }
 
-// stock is a service with Watermill's own forwarder and its tables.
+// stock simulates a service that uses Watermill's own forwarder and its tables.
 type stock struct {
 	db      *sql.DB
 	topic   string
@@ -37,8 +37,8 @@ type stock struct {
 	offsets wsql.DefaultPostgreSQLOffsetsAdapter
 }
 
-// withDefaults returns a stock service with default settings, in a database that
-// also has the outbox.
+// withDefaults returns a stock service with default settings. Its database also
+// contains the outbox.
 func withDefaults(t *testing.T, db *sql.DB) stock {
 	t.Helper()
 	s := stock{db: db, topic: "forwarder_topic"}
@@ -62,7 +62,7 @@ func (s stock) create(t *testing.T) {
 	require.NoError(t, s.subscriber(t).SubscribeInitialize(s.topic))
 }
 
-// publish writes messages in a transaction, like a stock writer.
+// publish writes messages in a transaction, as a stock writer does.
 func (s stock) publish(t *testing.T, tx *sql.Tx, topic string, msgs ...*message.Message) {
 	t.Helper()
 	stored, err := wsql.NewPublisher(tx, wsql.PublisherConfig{SchemaAdapter: s.tables}, nil)
@@ -71,7 +71,7 @@ func (s stock) publish(t *testing.T, tx *sql.Tx, topic string, msgs ...*message.
 	require.NoError(t, events.Publish(topic, msgs...))
 }
 
-// open begins a transaction and writes messages in it.
+// open begins a transaction, writes messages in it, and leaves it open.
 func (s stock) open(t *testing.T, topic string, msgs ...*message.Message) *sql.Tx {
 	t.Helper()
 	tx, release, err := dialect.Begin(t.Context(), s.db, nil)
@@ -81,7 +81,7 @@ func (s stock) open(t *testing.T, topic string, msgs ...*message.Message) *sql.T
 	return tx
 }
 
-// put writes and commits messages.
+// put writes messages in a transaction, and commits it.
 func (s stock) put(t *testing.T, topic string, msgs ...*message.Message) {
 	t.Helper()
 	tx, release, err := dialect.Begin(t.Context(), s.db, nil)
@@ -91,7 +91,7 @@ func (s stock) put(t *testing.T, topic string, msgs ...*message.Message) {
 	require.NoError(t, tx.Commit())
 }
 
-// forward runs the stock forwarder until stop is called.
+// forward runs the stock forwarder until the test calls stop.
 func (s stock) forward(t *testing.T, publisher message.Publisher) (stop func()) {
 	t.Helper()
 	fwd, err := stockforwarder.NewForwarder(s.subscriber(t), publisher, watermill.NopLogger{},
@@ -108,7 +108,7 @@ func (s stock) forward(t *testing.T, publisher message.Publisher) (stop func()) 
 	return stop
 }
 
-// inbox is a publisher that records message ids.
+// inbox is a publisher that records the ids of the messages.
 type inbox struct {
 	mu  sync.Mutex
 	all []string
@@ -138,8 +138,8 @@ func newMover(t *testing.T, db *sql.DB, config mover.Config) *mover.Mover {
 	return m
 }
 
-// moves waits until the given number of rows is moved. An open transaction of
-// another test on the same server may delay them.
+// moves waits until the given number of rows was moved. An open transaction of another
+// test on the same server may delay this.
 func moves(t *testing.T, m *mover.Mover, rows int) {
 	t.Helper()
 	moved := 0
@@ -152,7 +152,7 @@ func moves(t *testing.T, m *mover.Mover, rows int) {
 	require.Equal(t, rows, moved)
 }
 
-// ids returns the rows of a query with one column.
+// ids returns the only column of the rows that query returns.
 func ids(t *testing.T, db *sql.DB, query string) []string {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), query)

@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/mover"
 )
 
-// raw inserts a row without an envelope into the stock table.
+// raw inserts a row that contains no envelope into the stock table.
 func (s stock) raw(t *testing.T, id string, payload, metadata any) {
 	t.Helper()
 	exec(t, s.db, `INSERT INTO watermill_forwarder_topic (uuid, payload, metadata, transaction_id)
@@ -40,10 +40,10 @@ func deadLetters(t *testing.T, db *sql.DB) []deadLetter {
 	return all
 }
 
-// The stock forwarder nacks a malformed envelope for ever, and sends no row
-// behind it.
+// Trap 22. A malformed first row becomes a dead letter, and the rows behind it are
+// moved. The stock forwarder would nack it for ever, and send no other row.
 func TestTrap22_MalformedFirstRowBlocksNothing(t *testing.T) {
-	db := testkit.Postgres(t).DB
+	db := testkit.PostgresAlone(t).DB
 	s := withDefaults(t, db)
 	with := func(id, key, value string) *message.Message {
 		msg := message.NewMessage(id, []byte("\x00body"))
@@ -57,7 +57,7 @@ func TestTrap22_MalformedFirstRowBlocksNothing(t *testing.T) {
 	s.raw(t, "no payload", nil, `{"a": {"b": 1}}`)
 	s.raw(t, "bad metadata", `1`, `{"nul": "\u0000"}`)
 	s.raw(t, "half", `"\ud800"`, `{"half": "\ud800"}`)
-	// The columns outside of the envelope do not matter.
+	// Columns outside of the envelope are ignored.
 	s.raw(t, "outside", `{"destination_topic": "t", "uuid": "good2", "payload": "AA=="}`, `{"a": ["\u0000"]}`)
 	s.put(t, "t", message.NewMessage("good3", nil), message.NewMessage(long, nil), with("steers", "x-delay", "5"),
 		message.NewMessage("good4", nil), message.NewMessage("", []byte("no id")), with("nul", "key", "a\x00b"),
@@ -92,7 +92,8 @@ func TestTrap22_MalformedFirstRowBlocksNothing(t *testing.T) {
 		why(dead[6], "invalid", `metadata "x-delay" would control the broker`))
 	require.Equal(t, deadLetter{topic: "t", payload: "no id", metadata: `{}`}, why(dead[7], "invalid", "id is empty"))
 
-	// No text column can hold these messages, so the dead letters have the envelopes.
+	// A text column cannot hold these messages, so their dead letters contain the
+	// envelopes.
 	for i, text := range []string{`metadata "key" contains a NUL`, "id contains a NUL"} {
 		d := why(dead[8+i], "invalid", text)
 		require.Equal(t, topic, d.topic)
@@ -108,7 +109,7 @@ func TestTrap22_MalformedFirstRowBlocksNothing(t *testing.T) {
 }
 
 func TestLongTopicBecomesDeadLetter(t *testing.T) {
-	db := testkit.Postgres(t).DB
+	db := testkit.PostgresAlone(t).DB
 	s := withDefaults(t, db)
 	s.put(t, strings.Repeat("x", 300), message.NewMessage("id", nil))
 	moves(t, newMover(t, db, mover.Config{}), 1)
@@ -117,7 +118,7 @@ func TestLongTopicBecomesDeadLetter(t *testing.T) {
 }
 
 func TestTooLargePayloadBecomesDeadLetter(t *testing.T) {
-	db := testkit.Postgres(t).DB
+	db := testkit.PostgresAlone(t).DB
 	s := withDefaults(t, db)
 	s.put(t, "t", message.NewMessage("small", []byte("12345")), message.NewMessage("large", []byte("123456")))
 	moves(t, newMover(t, db, mover.Config{MaxPayload: 5}), 2)
@@ -125,10 +126,11 @@ func TestTooLargePayloadBecomesDeadLetter(t *testing.T) {
 	require.Contains(t, deadLetters(t, db)[0].text, "payload has 6 bytes")
 }
 
-// A stock forwarder with a malformed first row holds the lock. It releases the
-// lock when its wait for the ack times out, or when it is stopped.
+// The mover continues when a stuck stock forwarder releases its lock. A stock forwarder
+// with a malformed first row holds the lock until its wait for the ack times out, or
+// until it is stopped.
 func TestMoverContinuesIfStockForwarderIsStuck(t *testing.T) {
-	db := testkit.Postgres(t).DB
+	db := testkit.PostgresAlone(t).DB
 	s := withDefaults(t, db)
 	s.raw(t, "bad", `1`, `{}`)
 	s.put(t, "t", message.NewMessage("good", nil))

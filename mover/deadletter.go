@@ -28,7 +28,7 @@ type deadLetter struct {
 	text     string
 }
 
-// refused returns the dead letter of a message that the outbox refuses.
+// refused returns the dead letter for a message that the outbox refuses.
 func (m *Mover) refused(u unwrapped, err error) deadLetter {
 	if !storable(u) {
 		return m.asStored(u.row, reasonInvalid, err)
@@ -43,8 +43,9 @@ func (m *Mover) refused(u unwrapped, err error) deadLetter {
 	}
 }
 
-// storable reports whether text columns can hold the message. Its texts are valid
-// UTF-8, because they come from JSON.
+// storable reports whether text columns can hold the strings of the message. The
+// strings come from JSON, so they are valid UTF-8, and only NUL characters must be
+// checked.
 func storable(u unwrapped) bool {
 	return !hasNUL(u.msg.UUID) && !hasNUL(u.topic) && withoutNUL(u.msg.Metadata)
 }
@@ -60,7 +61,7 @@ func withoutNUL(metadata map[string]string) bool {
 
 func hasNUL(s string) bool { return strings.IndexByte(s, 0) >= 0 }
 
-// asStored returns the dead letter with the unchanged contents of a stock row.
+// asStored returns a dead letter that contains a stock row unchanged.
 func (m *Mover) asStored(r row, reason string, err error) deadLetter {
 	return deadLetter{
 		offset: r.offset, id: r.id, topic: m.config.ForwarderTopic, payload: r.payload, metadata: storedMetadata(r.metadata),
@@ -68,16 +69,16 @@ func (m *Mover) asStored(r row, reason string, err error) deadLetter {
 	}
 }
 
-// storedMetadata returns the metadata of a stock row. Its column accepts any JSON;
-// the column of dead letters accepts a flat map of texts without NUL and half
-// surrogates. Other metadata is kept as one text.
+// storedMetadata returns the metadata of a stock row in a form that the dead letters
+// accept: a flat map of texts without NUL characters and half surrogates. The stock
+// column accepts any JSON. Other metadata is stored as a single text.
 func storedMetadata(stored sql.NullString) string {
 	if !stored.Valid {
 		return "{}"
 	}
 	var metadata map[string]string
 	if json.Unmarshal([]byte(stored.String), &metadata) == nil && metadata != nil && withoutNUL(metadata) {
-		if text := encode(metadata); !strings.ContainsRune(text, utf8.RuneError) { // Go decodes half surrogates to this
+		if text := encode(metadata); !strings.ContainsRune(text, utf8.RuneError) { // Go decodes half surrogates to RuneError
 			return text
 		}
 	}
@@ -85,17 +86,18 @@ func storedMetadata(stored sql.NullString) string {
 }
 
 func encode(metadata map[string]string) string {
-	text, _ := json.Marshal(metadata) // strings cannot fail to encode
+	text, _ := json.Marshal(metadata) // encoding strings cannot fail
 	return string(text)
 }
 
 func explain(err error) string { return parked.Clean(err.Error(), 2000) }
 
-// insertDeadLetter stores a dead letter. The outcome of an invalid message is
-// unknown: the stock forwarder may have sent it without an ack.
+// insertDeadLetter stores a dead letter. If the message is invalid, the dead letter
+// says that its outcome is unknown, because the stock forwarder may have sent it
+// without acking it.
 func (m *Mover) insertDeadLetter(ctx context.Context, tx *sql.Tx, d deadLetter) error {
 	if d.payload == nil {
-		d.payload = []byte{} // nil would be NULL
+		d.payload = []byte{} // nil would be stored as NULL
 	}
 	_, err := tx.ExecContext(ctx, m.sql.insertDead, d.offset, d.id, d.topic, d.payload, d.metadata, d.text, d.reason,
 		d.reason == reasonInvalid)

@@ -16,16 +16,17 @@ type envelope struct {
 	Metadata         map[string]string `json:"metadata"`
 }
 
-// unwrapped is a row with the message of its envelope.
+// unwrapped is a row, and the message in its envelope.
 type unwrapped struct {
 	row
 
 	topic string
 	msg   *message.Message // nil if the envelope is malformed
-	err   error            // why it is malformed
+	err   error            // why the envelope is malformed, or nil
 }
 
-// unwrap decodes a row. It accepts the same envelopes as the stock forwarder.
+// unwrap decodes the envelope of a row. It accepts the envelopes that the stock
+// forwarder accepts.
 func unwrap(r row) unwrapped {
 	var e envelope
 	err := json.Unmarshal(r.payload, &e)

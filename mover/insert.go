@@ -11,8 +11,8 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// insert stores the messages of rows in the outbox, in the order of rows. It
-// returns the dead letters of the rows that cannot be moved.
+// insert stores the messages of rows in the outbox, in the order of rows. It returns
+// dead letters for the rows that cannot be moved.
 func (m *Mover) insert(ctx context.Context, tx *sql.Tx, rows []row) ([]deadLetter, error) {
 	events := m.outbox.Publisher(tx)
 	var (
@@ -50,8 +50,8 @@ func (m *Mover) insert(ctx context.Context, tx *sql.Tx, rows []row) ([]deadLette
 	return dead, nil
 }
 
-// publish stores messages of one topic. It returns dead letters for the messages
-// that the outbox refuses.
+// publish stores messages that have the same topic. It returns dead letters for the
+// messages that the outbox refuses.
 func (m *Mover) publish(events message.Publisher, run []unwrapped) ([]deadLetter, error) {
 	msgs := make([]*message.Message, len(run))
 	for i, u := range run {
@@ -64,8 +64,8 @@ func (m *Mover) publish(events message.Publisher, run []unwrapped) ([]deadLetter
 	if err == nil || !errors.Is(err, outbox.ErrInvalid) {
 		return nil, err
 	}
-	// Publish has stored none of them and has not changed tx. Publish them one by
-	// one, so that only the refused messages become dead letters.
+	// Publish has stored none of the messages, and tx is unchanged. Publish the
+	// messages one by one, so that only the refused ones become dead letters.
 	var refused []deadLetter
 	for _, u := range run {
 		err := events.Publish(u.topic, u.msg)

@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/mover"
 )
 
-// meters records the names of created meters.
+// meters records the names of the meters that are created.
 type meters struct {
 	noop.MeterProvider
 
@@ -25,7 +25,7 @@ func (m *meters) Meter(name string, options ...metric.MeterOption) metric.Meter 
 }
 
 func TestMovedMessagesAreCountedByConfiguredMeter(t *testing.T) {
-	db := testkit.Postgres(t).DB
+	db := testkit.PostgresAlone(t).DB
 	withDefaults(t, db).put(t, "orders.placed", message.NewMessage("m1", nil))
 	own := &meters{}
 	moves(t, newMover(t, db, mover.Config{MeterProvider: own}), 1)

@@ -19,7 +19,7 @@ import (
 )
 
 func TestMessagesAreMovedUnchanged(t *testing.T) {
-	db := testkit.Postgres(t).DB
+	db := testkit.PostgresAlone(t).DB
 	s := withDefaults(t, db)
 	nasty := message.NewMessage("id with / and ü", []byte("\x00\xff not JSON"))
 	nasty.Metadata = message.Metadata{"name": "välue \"quoted\"", "once_ordering_key": "k"}
@@ -53,9 +53,10 @@ func TestMessagesAreMovedUnchanged(t *testing.T) {
 	require.Zero(t, writers)
 }
 
-// The stock table keeps every message that was ever sent.
+// Trap 77. Messages that the stock forwarder has sent are not moved, although the stock
+// table keeps every message.
 func TestTrap77_MessagesSentByStockForwarderAreNotMoved(t *testing.T) {
-	db := testkit.Postgres(t).DB
+	db := testkit.PostgresAlone(t).DB
 	s := withDefaults(t, db)
 	sent := &inbox{}
 	stop := s.forward(t, sent)
@@ -78,16 +79,17 @@ func TestTrap77_MessagesSentByStockForwarderAreNotMoved(t *testing.T) {
 	moves(t, m, 2)
 	require.Equal(t, []string{"ours1", "ours2"}, outboxIDs(t, db))
 
-	// The other way round: the stock forwarder continues behind the mover.
+	// In the other direction: the stock forwarder continues where the mover has
+	// stopped.
 	s.forward(t, sent)
 	s.put(t, "t", message.NewMessage("stock again", nil))
 	eventually(t, "the stock forwarder sends the last message", func() bool { return slices.Contains(sent.ids(), "stock again") })
 	require.Len(t, sent.ids(), 11)
 }
 
-// The transaction that begins first commits last.
+// Trap 01. A row is not skipped if its transaction began first and commits last.
 func TestTrap01_LateCommitIsNotSkipped(t *testing.T) {
-	db := testkit.Postgres(t).DB
+	db := testkit.PostgresAlone(t).DB
 	s := withDefaults(t, db)
 	m := newMover(t, db, mover.Config{})
 	s.put(t, "t", message.NewMessage("first", nil))
@@ -111,9 +113,9 @@ func TestTrap01_LateCommitIsNotSkipped(t *testing.T) {
 	require.Equal(t, []int{0, 0}, []int{messages, writers})
 }
 
-// A mover that waited for the lock continues at the new offset.
+// A mover that has waited for the lock continues at the new offset.
 func TestOffsetIsReadAfterTheLock(t *testing.T) {
-	db := testkit.Postgres(t).DB
+	db := testkit.PostgresAlone(t).DB
 	s := withDefaults(t, db)
 	m := newMover(t, db, mover.Config{})
 	s.put(t, "t", message.NewMessage("0", nil))
@@ -150,10 +152,10 @@ func TestOffsetIsReadAfterTheLock(t *testing.T) {
 	require.Equal(t, []string{"0", "2"}, outboxIDs(t, db))
 }
 
-// Each message is sent by a stock forwarder or moved, and none twice.
+// Each message is either sent by a stock forwarder or moved, and never both.
 func TestStockForwardersAndMoversShareTheTable(t *testing.T) {
 	const messages, movers = 600, 3
-	db := testkit.Postgres(t).DB
+	db := testkit.PostgresAlone(t).DB
 	s := withDefaults(t, db)
 	sent := &inbox{}
 	s.forward(t, sent)
@@ -186,7 +188,7 @@ func TestStockForwardersAndMoversShareTheTable(t *testing.T) {
 func TestCustomTableNames(t *testing.T) {
 	for _, kind := range []string{"JSONB", "BYTEA"} {
 		t.Run(kind, func(t *testing.T) {
-			db := testkit.Postgres(t).DB
+			db := testkit.PostgresAlone(t).DB
 			exec(t, db, `CREATE SCHEMA shop`)
 			s := stock{
 				db: db, topic: "out-box.1", group: "group",
@@ -216,9 +218,10 @@ func TestCustomTableNames(t *testing.T) {
 	}
 }
 
-// A wrong table name would lead to messages that are sent again.
+// The default table names are those of the stock forwarder for any topic. With a wrong
+// name, messages would be sent again.
 func TestDefaultTableNamesFollowTopic(t *testing.T) {
-	db := testkit.Postgres(t).DB
+	db := testkit.PostgresAlone(t).DB
 	s := stock{db: db, topic: "Out-Box.1:$x"}
 	s.create(t)
 	s.put(t, "t", message.NewMessage("id", nil))
@@ -227,7 +230,7 @@ func TestDefaultTableNamesFollowTopic(t *testing.T) {
 }
 
 func TestNewConsumerGroupStartsAtTheBeginning(t *testing.T) {
-	db := testkit.Postgres(t).DB
+	db := testkit.PostgresAlone(t).DB
 	s := withDefaults(t, db)
 	s.put(t, "t", message.NewMessage("first", nil))
 	messages, _, err := newMover(t, db, mover.Config{}).Left(t.Context())
@@ -248,7 +251,7 @@ func TestNewConsumerGroupStartsAtTheBeginning(t *testing.T) {
 }
 
 func TestMissingTablesAreReported(t *testing.T) {
-	db := testkit.Postgres(t).DB
+	db := testkit.PostgresAlone(t).DB
 	m := newMover(t, db, mover.Config{})
 	require.ErrorIs(t, m.Run(t.Context()), schema.ErrMissing)
 	require.NoError(t, schema.Up(t.Context(), db, schema.Config{}))
@@ -261,15 +264,15 @@ func TestMissingTablesAreReported(t *testing.T) {
 	require.ErrorIs(t, err, mover.ErrNoTable)
 }
 
-// Transaction ids are compared as numbers, not as texts.
+// The mover compares transaction ids as numbers, not as texts.
 func TestOrderAcrossTransactions(t *testing.T) {
-	db := testkit.Postgres(t).DB
+	db := testkit.PostgresAlone(t).DB
 	withDefaults(t, db)
 	want := []string{}
 	for i := range 12 {
 		exec(t, db, `INSERT INTO watermill_forwarder_topic (uuid, payload, metadata, transaction_id)
 			VALUES ('x', json_build_object('destination_topic', 't', 'uuid', $1::text), '{}', $1::text::xid8)`, fmt.Sprint(i))
-		if i > 0 { // like the stock forwarder, a new group starts before transaction 1
+		if i > 0 { // a new group starts before transaction 1, as in the stock forwarder
 			want = append(want, fmt.Sprint(i))
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Mover moves messages from a stock forwarder's table into the outbox. Its state
-// is in the tables only.
+// Mover moves messages from the table of a stock forwarder into the outbox. It keeps
+// its state only in the tables.
 type Mover struct {
 	db      *sql.DB
 	config  Config
@@ -33,7 +33,7 @@ func New(db *sql.DB, config Config) (*Mover, error) {
 		errs = append(errs, errors.New("db is nil"))
 	}
 	box, err := outbox.New(outbox.Config{Schema: config.Schema, MaxPayload: config.MaxPayload, MeterProvider: config.MeterProvider})
-	if err != nil && config.Schema.Validate() == nil { // config.validate reports an invalid Schema
+	if err != nil && config.Schema.Validate() == nil { // config.validate reports an invalid Schema already
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -46,14 +46,14 @@ func New(db *sql.DB, config Config) (*Mover, error) {
 	return &Mover{db: db, config: config, dialect: d, outbox: box, sql: newQueries(config, d)}, nil
 }
 
-// Run moves present and new messages until ctx ends, and then returns nil. A batch
-// in progress at that moment is moved completely or not at all.
+// Run moves messages until ctx ends, and then returns nil. A batch that is being moved
+// at that moment is moved completely or not at all.
 //
 // Run fails if tables are missing or have another version ([ErrNoTable],
-// schema.ErrMissing, ErrOutdated, ErrNewer, ErrDialect), and with
-// [ErrUnknownGroup]. It waits for a database that it cannot reach.
+// schema.ErrMissing, ErrOutdated, ErrNewer, ErrDialect), and with [ErrUnknownGroup]. If
+// it cannot reach the database, it waits and tries again.
 func (m *Mover) Run(ctx context.Context) error {
-	move := m.Move // checks the tables; replaced after the first success
+	move := m.Move // also checks the tables; after the first success, drain replaces it
 	for failures := 0; ; {
 		_, err := move(ctx)
 		pause := m.config.PollInterval
@@ -82,15 +82,15 @@ func (m *Mover) Run(ctx context.Context) error {
 	}
 }
 
-// pauses computes the pauses after consecutive failures.
+// pauses determines how long Run waits after consecutive failures.
 var pauses = backoff.Exponential{Base: 100 * time.Millisecond, Max: 3200 * time.Millisecond}
 
-// Move moves all readable rows and returns their number, including dead letters.
-// It does not wait for rows that open transactions hide, see [Mover.Left].
+// Move moves all rows that can be read, and returns their number, including dead
+// letters. It does not wait for rows that open transactions hide, see [Mover.Left].
 //
-// After an error the counted rows are moved and the others are not. You may call
-// Move again at any time. The rows of a commit with an unknown outcome are moved
-// once, but may not be counted.
+// After an error, the returned number of rows was moved, and the others were not. You
+// may call Move again at any time. If the outcome of a commit is unknown, its rows are
+// not moved twice, but they may not be counted.
 func (m *Mover) Move(ctx context.Context) (moved int, err error) {
 	if err := m.check(ctx); err != nil {
 		return 0, fmt.Errorf("mover: %w", err)
@@ -98,7 +98,7 @@ func (m *Mover) Move(ctx context.Context) (moved int, err error) {
 	return m.drain(ctx)
 }
 
-// drain is Move without a check of the tables.
+// drain is like Move, but does not check the tables.
 func (m *Mover) drain(ctx context.Context) (moved int, err error) {
 	for {
 		waiting, err := m.waiting(ctx)
@@ -110,17 +110,18 @@ func (m *Mover) drain(ctx context.Context) (moved int, err error) {
 			n, err = m.moveBatch(ctx)
 			moved += n
 		}
-		// After a commit with an unknown outcome the offset shows whether the rows
-		// were moved, so the loop continues.
+		// If the outcome of a commit is unknown, the loop continues, because the offset
+		// shows whether the rows were moved.
 		if err != nil && !errors.Is(err, dialect.ErrCommitUnknown) {
 			return moved, fmt.Errorf("mover: %w", err)
 		}
 	}
 }
 
-// check checks that all tables exist.
+// check checks that all tables exist and can be used.
 func (m *Mover) check(ctx context.Context) error {
-	// The mover does not use the inbox, so its layout does not matter.
+	// The layout of the inbox does not matter, because the mover does not use the
+	// inbox.
 	if err := schema.Check(ctx, m.db, m.config.Schema); err != nil && !errors.Is(err, schema.ErrLayout) {
 		return err
 	}
@@ -138,19 +139,19 @@ func (m *Mover) check(ctx context.Context) error {
 	})
 }
 
-// Left returns how many messages the consumer group has not acked, readable or
-// not, and how many open transactions have written to the stock table. If both are
-// 0 and no stock writer runs any more, you can remove the mover and the stock
-// tables.
+// Left returns how many messages the consumer group has not acked, and how many open
+// transactions have written to the stock table. messages includes those that cannot be
+// read yet. If both are 0 and no stock writer runs any more, you can remove the mover
+// and the stock tables.
 //
-// Left counts rows, so its time is proportional to the backlog.
+// Left counts rows, so the time it takes is proportional to the backlog.
 func (m *Mover) Left(ctx context.Context) (messages, writers int, err error) {
 	if err := m.check(ctx); err != nil {
 		return 0, 0, fmt.Errorf("mover: %w", err)
 	}
 	err = m.read(ctx, func(tx *sql.Tx) error {
-		// Writers first: the count of messages then includes every writer that commits
-		// in between.
+		// Count the writers first. The count of messages then includes the messages of
+		// every writer that commits in between.
 		if err := tx.QueryRowContext(ctx, m.sql.writers, m.config.MessagesTable).Scan(&writers); err != nil {
 			return err
 		}

@@ -2,7 +2,8 @@ package mover
 
 import "github.com/watermill-once/once/internal/dialect"
 
-// queries are the statements on the stock tables, and insertDead on the outbox.
+// queries contains the statements on the stock tables. Only insertDead writes to the
+// outbox.
 type queries struct {
 	position, lock, groups, createGroup string
 	waiting, next, advance              string
@@ -10,13 +11,13 @@ type queries struct {
 	insertDead                          string
 }
 
-// behind matches rows that the consumer group has not acked. The stock query has
-// an OR instead, with which PostgreSQL cannot start at the right place of the
-// index.
+// behind matches rows that the consumer group has not acked. The stock query uses an OR
+// instead, with which PostgreSQL cannot start at the right place of the index.
 const behind = `(transaction_id, "offset") > ($1::text::xid8, $2::bigint)`
 
-// readable is the stock rule: no open transaction can still add a row before the
-// matched rows. It uses the same snapshot that reads the rows.
+// readable is the condition under which the stock subscriber reads a row: no open
+// transaction can still add a row before it. The condition uses the snapshot of the
+// query that reads the rows.
 const readable = `transaction_id < pg_snapshot_xmin(pg_current_snapshot())`
 
 func newQueries(c Config, d dialect.Dialect) queries {
@@ -26,7 +27,7 @@ func newQueries(c Config, d dialect.Dialect) queries {
 		lock:     position + ` FOR UPDATE`,
 		groups:   `SELECT consumer_group FROM ` + c.OffsetsTable + ` ORDER BY consumer_group LIMIT 10`,
 
-		// The stock subscriber does the same before it subscribes.
+		// The stock subscriber executes the same statement before it subscribes.
 		createGroup: `
 			INSERT INTO ` + c.OffsetsTable + ` (consumer_group, offset_acked, last_processed_transaction_id)
 			VALUES ($1, 0, '0') ON CONFLICT DO NOTHING`,
@@ -36,8 +37,8 @@ func newQueries(c Config, d dialect.Dialect) queries {
 			SELECT 1 FROM ` + c.MessagesTable + ` WHERE ` + behind + ` AND ` + readable + `
 			ORDER BY transaction_id, "offset" LIMIT 1`,
 
-		// The first row is read whatever its size. The last ORDER BY names the table;
-		// otherwise it would sort by the text of the transaction id.
+		// The first row is read, whatever its size. The last ORDER BY names the table,
+		// because otherwise it would sort by the text of the transaction id.
 		next: `
 			SELECT "offset", transaction_id::text, uuid, payload, metadata::text
 			FROM (SELECT *, SUM(size) OVER (ORDER BY transaction_id, "offset") - size AS before
@@ -55,7 +56,8 @@ func newQueries(c Config, d dialect.Dialect) queries {
 
 		left: `SELECT COUNT(*) FROM ` + c.MessagesTable + ` WHERE ` + behind,
 
-		// A transaction that has inserted rows keeps this lock until they are visible.
+		// A transaction that has inserted rows holds this lock until its rows are
+		// visible.
 		writers: `
 			SELECT COUNT(DISTINCT virtualtransaction) FROM pg_locks
 			WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted

@@ -29,12 +29,12 @@ func (e *configErrors) requirePositive(d duration) {
 	e.requiref(d.value > 0, "%s is %v; it must be positive", d.name, d.value)
 }
 
-// connectionTimes are the timeouts and pauses of a connection.
+// connectionTimes contains the timeouts and pauses of a connection.
 type connectionTimes struct {
 	dial, write, reconnectMin, reconnectMax time.Duration
 }
 
-// withDefaults replaces zero values.
+// withDefaults returns t with default values in place of zero values.
 func (t connectionTimes) withDefaults(config amqp.ConnectionConfig) connectionTimes {
 	if reconnect := config.Reconnect; reconnect != nil {
 		t.reconnectMin = cmp.Or(t.reconnectMin, reconnect.BackoffInitialInterval)
@@ -65,8 +65,9 @@ func validateConnection(config amqp.ConnectionConfig) error {
 	return errors.Join(errs...)
 }
 
-// uriError does not contain the parser's error. Parsers quote the text that they
-// cannot read, and they read a password with a "#" as a port.
+// uriError returns an error that does not contain the parser's error. A parser quotes
+// the text that it cannot read, and it may read a password that contains a "#" as a
+// port.
 func uriError(uri string) error {
 	switch {
 	case !strings.HasPrefix(uri, "amqp://") && !strings.HasPrefix(uri, "amqps://"):

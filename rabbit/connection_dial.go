@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/internal/amqpwire"
 )
 
-// dialSettings bounds the set-up of a connection and its writes.
+// dialSettings limits how long it may take to open a connection, and to write to it.
 type dialSettings struct {
 	confirmChannels bool // the connection needs amqpwire's confirm channels
 	dialTimeout     time.Duration
@@ -38,7 +38,7 @@ func connect(ctx context.Context, config amqp.ConnectionConfig, dial dialSetting
 		wire = amqpwire.NewConn(conn, amqpwire.Config{
 			WriteTimeout: dial.writeTimeout, ConfirmChannels: dial.confirmChannels, ChannelMax: settings.ChannelMax,
 		})
-		inTime = context.AfterFunc(ctx, func() { wire.Abort(ctx.Err()) }) // the call of inTime stops the AfterFunc
+		inTime = context.AfterFunc(ctx, func() { wire.Abort(ctx.Err()) }) // inTime stops the AfterFunc when it is called
 		return wire, nil
 	}
 
@@ -56,16 +56,16 @@ func connect(ctx context.Context, config amqp.ConnectionConfig, dial dialSetting
 	}
 	if wire != nil {
 		if reason := wire.CloseReason(); reason != nil {
-			err = reason // amqp091 guesses the reason from the time of the close
+			err = reason // use our reason, because amqp091 guesses one from the time of the close
 		}
-		wire.Abort(err) // amqp091 leaves the socket open when the handshake fails
+		wire.Abort(err) // amqp091 leaves the socket open if the handshake fails
 		<-wire.Done()
 	}
 	return nil, redact(err)
 }
 
-// connectionSettings returns the amqp091 settings that watermill-amqp would use.
-// Everything that amqp091 writes to is a copy.
+// connectionSettings returns the amqp091 settings that watermill-amqp would use. It
+// copies everything that amqp091 writes to.
 func connectionSettings(config amqp.ConnectionConfig) amqp091.Config {
 	var settings amqp091.Config
 	if config.AmqpConfig != nil {

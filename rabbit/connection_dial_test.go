@@ -19,9 +19,10 @@ import (
 )
 
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
-	certified := httptest.NewTLSServer(nil) // has a certificate
+	certified := httptest.NewTLSServer(nil) // its certificate is used below
 	defer certified.Close()
 	config := queueConfig(tlsProxy(t, uri, certified.TLS.Certificates))
 
@@ -49,7 +50,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// tlsProxy accepts TLS in front of the broker. It returns its URL.
+// tlsProxy accepts TLS connections, and relays them to the broker. It returns the URL
+// of the proxy.
 func tlsProxy(t *testing.T, uri string, certificates []tls.Certificate) string {
 	t.Helper()
 	target, err := url.Parse(uri)
@@ -97,7 +99,8 @@ func proxy(client net.Conn, address string) {
 	_, _ = io.Copy(server, client)
 }
 
-// A server that accepts connections and sends nothing.
+// Trap 13. Connecting fails at its deadline if a server accepts the connection and then
+// sends nothing.
 func TestTrap13_ConnectingHasADeadline(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -117,7 +120,7 @@ func TestTrap13_ConnectingHasADeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := p.Close(); err != nil { // must not wait for the hour
+	if err := p.Close(); err != nil { // it must not wait for an hour
 		t.Error(err)
 	}
 }

@@ -2,7 +2,8 @@
 //
 // [Publisher] reports success only for messages that the broker has routed,
 // persisted and confirmed. [Subscriber] has many messages in flight. [Marshaler]
-// lets no metadata steer the broker, and reads every header that a broker sends.
+// turns no metadata into a header that controls the broker, and reads every header
+// that a broker sends.
 //
 // All three use the amqp.Config of watermill-amqp v2, so that you adopt them by
 // changing a constructor:

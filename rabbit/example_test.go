@@ -13,7 +13,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// The publisher does not need the broker. Your own interfaces classify its errors.
+// A publisher can be created while there is no broker. Your own interfaces classify its
+// errors.
 func ExampleNewPublisher() {
 	config := amqp.NewDurablePubSubConfig("amqp://guest:guest@127.0.0.1:1/", nil) // no broker listens there
 	config.Marshaler = rabbit.Marshaler{}
@@ -41,7 +42,8 @@ func ExampleNewPublisher() {
 	// Output: send it again with the same id
 }
 
-// The subscriber does not need the broker: it consumes as soon as it is connected.
+// A subscriber can be created while there is no broker. It begins to consume when it is
+// connected.
 func ExampleNewSubscriber() {
 	config := amqp.NewDurableQueueConfig("amqp://guest:guest@127.0.0.1:1/") // no broker listens there
 	config.Marshaler = rabbit.Marshaler{}
@@ -67,14 +69,14 @@ func ExampleNewSubscriber() {
 	// Output: <nil>
 }
 
-// Metadata does not steer the broker, and Unmarshal reads every header.
+// Metadata does not control the broker, and Unmarshal reads every header.
 func ExampleMarshaler() {
 	msg := message.NewMessage("id-1", []byte("{}"))
 	msg.Metadata.Set("tenant", "acme")
 	msg.Metadata.Set("BCC", "somebody-elses-queue")
 	sent, _ := rabbit.Marshaler{}.Marshal(msg)
 
-	sent.Headers["x-death"] = []any{amqp091.Table{"queue": "q", "count": int64(2)}} // as the broker does
+	sent.Headers["x-death"] = []any{amqp091.Table{"queue": "q", "count": int64(2)}} // the broker adds such a header
 	got, err := rabbit.Marshaler{}.Unmarshal(amqp091.Delivery{Headers: sent.Headers, Body: sent.Body})
 
 	fmt.Println(got.UUID, got.Metadata.Get("tenant"), got.Metadata.Get("x-death"), err)

@@ -28,7 +28,7 @@ func brokerURL(t testing.TB) string {
 
 func uniqueName(prefix string) string { return testkit.Broker{}.Name(prefix) }
 
-// admin returns a channel of a separate connection.
+// admin returns a channel on a separate connection.
 func admin(t testing.TB, uri string) *amqp091.Channel {
 	t.Helper()
 	conn, err := amqp091.Dial(uri)
@@ -69,7 +69,7 @@ func bind(t testing.TB, uri, topic string) string {
 	return queue
 }
 
-// drain removes all messages from a queue and counts them by message id.
+// drain takes all messages from a queue, and counts them by message id.
 func drain(t testing.TB, uri, queue string) map[string]int {
 	t.Helper()
 	channel := admin(t, uri)
@@ -86,22 +86,24 @@ func drain(t testing.TB, uri, queue string) map[string]int {
 	}
 }
 
-// queueConfig publishes to the queue with the name of the topic.
+// queueConfig returns a configuration that publishes to the queue that has the name of
+// the topic.
 func queueConfig(uri string) amqp.Config {
 	config := amqp.NewDurableQueueConfig(uri)
 	config.Marshaler = rabbit.Marshaler{}
 	return config
 }
 
-// topicConfig publishes to the fanout exchange with the name of the topic.
+// topicConfig returns a configuration that publishes to the fanout exchange that has
+// the name of the topic.
 func topicConfig(uri string) amqp.Config {
 	config := amqp.NewDurablePubSubConfig(uri, nil)
 	config.Marshaler = rabbit.Marshaler{}
 	return config
 }
 
-// newPublisher returns a Publisher with a default ReadyTimeout of a minute, because
-// other tests use the broker too.
+// newPublisher returns a Publisher. Its ReadyTimeout defaults to a minute, because
+// other tests use the broker at the same time.
 func newPublisher(t testing.TB, config amqp.Config, cfg rabbit.PublisherConfig) *rabbit.Publisher {
 	t.Helper()
 	cfg.ReadyTimeout = cmp.Or(cfg.ReadyTimeout, time.Minute)
@@ -151,7 +153,7 @@ func (o *outcomes) reported() int {
 	return len(o.errs)
 }
 
-// wait returns all outcomes when all are reported.
+// wait waits until all outcomes are reported, and returns them.
 func (o *outcomes) wait(t testing.TB) map[string]error {
 	t.Helper()
 	finished := make(chan struct{})
@@ -164,7 +166,7 @@ func (o *outcomes) wait(t testing.TB) map[string]error {
 	return o.errs
 }
 
-// outcomeOf classifies an error as another package does.
+// outcomeOf classifies an error in the way that another package does.
 func outcomeOf(err error) string {
 	var refused interface{ Refused() bool }
 	var unacceptable interface{ Unacceptable() bool }
@@ -211,7 +213,7 @@ const (
 	timeoutLine     = "Consumer timeout"
 )
 
-// heard is a logger that stores its lines.
+// heard is a logger that records its lines.
 type heard struct {
 	mu    sync.Mutex
 	lines []string
@@ -235,8 +237,8 @@ func (h *heard) Debug(msg string, fields watermill.LogFields)            { h.add
 func (h *heard) Trace(msg string, fields watermill.LogFields)            { h.add(msg, nil, fields) }
 func (h *heard) With(watermill.LogFields) watermill.LoggerAdapter        { return h }
 
-// suspend makes a queue stuck until resume is called. Callers must defer resume:
-// the deletion of a stuck queue waits for ever.
+// suspend makes a queue stuck until the test calls resume. Callers must defer resume,
+// because deleting a stuck queue never ends.
 func suspend(t *testing.T, broker *servers.Rabbit, queue string) (resume func()) {
 	t.Helper()
 	tell := func(what string) {

@@ -19,13 +19,14 @@ var _ amqp.Marshaler = Marshaler{}
 // value is ready to use.
 //
 // Marshal turns every metadata entry into a header of type string, byte for byte,
-// except two groups of keys. The first group is the keys that can steer the
-// broker, because metadata often comes from outside, and a BCC header alone
-// routes a copy to any queue. In any case of letters these are CC, BCC, every key
-// that starts with "x-" (also x-request-id, which needs another name),
-// expiration, user-id and user_id. The second group is the keys that Unmarshal
-// sets itself. The message id is also the native message id if it has at most 255
-// bytes. Messages are persistent.
+// except two groups of keys. The first group is the keys that control the broker,
+// because metadata often comes from outside, and a BCC header alone routes a copy
+// to any queue. These are, in upper or lower case, CC, BCC, every key that starts
+// with "x-" (also x-request-id, which needs another name), expiration, user-id and
+// user_id. The second group is the keys that Unmarshal sets itself. The message id
+// is also the native message id if it has at most 255 bytes. The native timestamp is
+// the time at which the message was stored in the outbox, if a forwarder sent it.
+// Messages are persistent.
 //
 // Unmarshal accepts every header. It converts a header that is not a string:
 //
@@ -69,7 +70,7 @@ func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	return publishing, nil
 }
 
-// properties returns the AMQP message without its headers.
+// properties returns the AMQP message for msg, without its headers.
 func (m Marshaler) properties(msg *message.Message) amqp091.Publishing {
 	publishing := amqp091.Publishing{
 		ContentType:  m.ContentType,
@@ -78,6 +79,9 @@ func (m Marshaler) properties(msg *message.Message) amqp091.Publishing {
 	}
 	if len(msg.UUID) <= amqpwire.MaxShortString {
 		publishing.MessageId = msg.UUID
+	}
+	if created, ok := meta.Stamped(msg.Metadata[meta.CreatedAt]); ok {
+		publishing.Timestamp = created
 	}
 	return publishing
 }
@@ -95,16 +99,16 @@ func appendMetadata(b []byte, msg *message.Message) (_ []byte, err error) {
 	return amqpwire.AppendTextHeader(b, amqp.DefaultMessageUUIDHeaderKey, msg.UUID)
 }
 
-// passes reports whether a metadata entry becomes a header. It passes an unknown
-// key of this module: a newer producer may send it to newer consumers. The outbox
-// refuses keys that no version knows.
+// passes reports whether a metadata key becomes a header. An unknown key of this module
+// does, because a newer producer may send it to newer consumers. The outbox refuses
+// keys that no version knows.
 func passes(key string) bool {
 	return (!isReserved(key) || !meta.Known(key)) && !meta.Steering(key)
 }
 
-// Unmarshal returns the message of a delivery. The message id comes from the
-// header, else from the native message id, else it is empty. Unmarshal does not
-// copy the body and does not fail.
+// Unmarshal returns the message of a delivery. The message id comes from the header. If
+// there is none, it is the native message id, and if that is missing, it is empty.
+// Unmarshal does not copy the body, and does not fail.
 func (m Marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	msg := message.NewMessage(deliveryID(delivery), delivery.Body)
 	msg.Metadata = make(message.Metadata, len(delivery.Headers)+2)
@@ -120,8 +124,7 @@ func (m Marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error
 	return msg, nil
 }
 
-// isReserved reports whether the key must not be copied between headers and
-// metadata.
+// isReserved reports whether a key must not be copied between headers and metadata.
 func isReserved(key string) bool {
 	return key == amqp.DefaultMessageUUIDHeaderKey || key == amqpwire.PublishHeader || !meta.Travels(key)
 }
@@ -133,8 +136,9 @@ func deliveryID(delivery amqp091.Delivery) string {
 	return delivery.MessageId
 }
 
-// deliveryCount reads the header only on a redelivery. On a first delivery the
-// broker does not write the header, so it would come from the sender.
+// deliveryCount returns how often the broker has delivered the message before. It reads
+// the header only on a redelivery, because on a first delivery the broker does not
+// write it, and the sender may have done so.
 func deliveryCount(delivery amqp091.Delivery) (int64, bool) {
 	if !delivery.Redelivered {
 		return 0, false
@@ -143,7 +147,7 @@ func deliveryCount(delivery amqp091.Delivery) (int64, bool) {
 	return count, ok && count >= 0
 }
 
-// integer converts a number of any of AMQP's integer types.
+// integer converts a value of any of AMQP's integer types.
 func integer(value any) (n int64, ok bool) {
 	switch n := value.(type) {
 	case int:

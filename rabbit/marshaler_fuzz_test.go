@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// Unmarshal restores a marshalled message, except keys that steer the broker and
-// keys that the subscriber sets.
+// Unmarshal restores a message that was marshalled, except the keys that control the
+// broker, and the keys that the subscriber sets.
 func FuzzRoundTrip(f *testing.F) {
 	f.Add("id", "key", "value", "once_redelivered", "true", []byte("payload"))
 	f.Add("", "BCC", "queue", "_watermill_message_uuid", "other", []byte(nil))

@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// arrived returns the delivery of a publishing.
+// arrived returns the delivery in which a message arrives.
 func arrived(publishing amqp091.Publishing) amqp091.Delivery {
 	return amqp091.Delivery{
 		Headers: publishing.Headers, ContentType: publishing.ContentType,
@@ -53,6 +53,28 @@ func TestMarshalerRoundTrip(t *testing.T) {
 	stock, err := amqp.DefaultMarshaler{}.Unmarshal(arrived(publishing))
 	if err != nil || !stock.Equals(msg) {
 		t.Errorf("watermill-amqp's marshaler reads %v, %v", stock, err)
+	}
+}
+
+// The timestamp is for tools that show messages. A sender's text that is no time is
+// no timestamp, and a timestamp of a delivery becomes no metadata.
+func TestMarshalerSetsTheTimestamp(t *testing.T) {
+	for text, want := range map[string]time.Time{
+		"2026-02-03T04:05:06.789Z":   time.Date(2026, 2, 3, 4, 5, 6, 789_000_000, time.UTC),
+		"":                           {},
+		"9999999999999-01-01T00:00Z": {},
+	} {
+		msg := newMessage("m")
+		msg.Metadata.Set(meta.CreatedAt, text)
+		publishing, err := rabbit.Marshaler{}.Marshal(msg)
+		if err != nil || !publishing.Timestamp.Equal(want) {
+			t.Errorf("%q becomes %v, %v", text, publishing.Timestamp, err)
+		}
+		delivery := arrived(publishing)
+		delivery.Timestamp = time.Unix(1, 0)
+		if got := unmarshal(t, delivery).Metadata[meta.CreatedAt]; got != text {
+			t.Errorf("%q comes back as %q", text, got)
+		}
 	}
 }
 
@@ -107,8 +129,10 @@ func TestTrap32_SteeringHeadersDoNotPass(t *testing.T) {
 	}
 }
 
-// The Publisher removes steering headers after any marshaler.
+// Trap 32. The Publisher removes headers that control the broker, whichever marshaler
+// is used.
 func TestTrap32_NoCopyForAnotherQueue(t *testing.T) {
+	t.Parallel()
 	uri := brokerURL(t)
 	queue, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
 	for name, marshaler := range map[string]amqp.Marshaler{
@@ -157,8 +181,8 @@ func TestUnmarshalUsesTheNativeID(t *testing.T) {
 	}
 }
 
-// Keys of this module that concern only one step are dropped in both directions.
-// Marshal passes an unknown key, because a newer producer may have set it.
+// Trap 81. Keys of this module that concern only one step are dropped in both
+// directions. Marshal keeps an unknown key, because a newer producer may have set it.
 func TestTrap81_SteeringKeysDoNotPass(t *testing.T) {
 	headers, metadata := amqp091.Table{}, message.Metadata{}
 	keys := map[string]bool{
@@ -188,7 +212,7 @@ func TestUnmarshalSetsRedeliveredAndDeliveryCount(t *testing.T) {
 	for name, c := range map[string]struct {
 		redelivered bool
 		count       any
-		want        string // delivery count, empty if unset
+		want        string // delivery count; "" means that it is not set
 	}{
 		"first":                    {false, nil, ""},
 		"again":                    {true, nil, ""},
@@ -218,8 +242,9 @@ func TestUnmarshalSetsRedeliveredAndDeliveryCount(t *testing.T) {
 	}
 }
 
-// A message that expires in one queue and is dead-lettered to another has
-// x-death: an array of tables of strings, numbers, times and arrays.
+// Trap 41. A message that has expired in one queue and was dead-lettered to another one
+// has the header x-death, which the broker writes: an array of tables that contain
+// strings, numbers, times and arrays.
 func TestTrap41_HeadersThatTheBrokerWrote(t *testing.T) {
 	uri := brokerURL(t)
 	grave := declareQueue(t, uri, amqp091.Table{"x-queue-type": "quorum"})

@@ -11,7 +11,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// headerText converts a header's value to metadata. See Marshaler for the forms.
+// headerText converts the value of a header to a metadata value. See Marshaler for the
+// forms.
 func headerText(value any) string {
 	switch v := value.(type) {
 	case string:
@@ -31,7 +32,7 @@ func headerText(value any) string {
 	}
 }
 
-// plain converts a header's value to one that encoding/json can write.
+// plain converts the value of a header to a value that encoding/json can write.
 func plain(value any) any {
 	switch v := value.(type) {
 	case []byte:
@@ -57,18 +58,18 @@ func plain(value any) any {
 		}
 		return items
 	default:
-		return v // bool, integers, string, nil: the other types of AMQP
+		return v // bool, integers, string and nil are the remaining types of AMQP
 	}
 }
 
 func number(f float64, bits int) any {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
-		return strconv.FormatFloat(f, 'g', -1, bits) // JSON has no such number
+		return strconv.FormatFloat(f, 'g', -1, bits) // JSON has no such numbers
 	}
 	return json.Number(strconv.FormatFloat(f, 'g', -1, bits))
 }
 
-// decimal returns value * 10^-scale without rounding.
+// decimal returns value * 10^-scale as text, without rounding.
 func decimal(d amqp.Decimal) string {
 	digits := strconv.FormatInt(int64(d.Value), 10)
 	if d.Scale == 0 {
@@ -91,7 +92,7 @@ func jsonText(value any) string {
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(value); err != nil {
-		return "" // a type that AMQP does not have
+		return "" // AMQP has no such type
 	}
 	return strings.TrimSuffix(text.String(), "\n")
 }

@@ -14,15 +14,14 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// Ping waits until the Publisher can publish messages, and returns nil. Call it
-// when a service starts: NewPublisher does not need the broker.
+// Ping waits until the Publisher can publish messages, and returns nil. Call it when a
+// service starts, because NewPublisher does not check that the broker can be reached.
 //
-// If the broker refuses the login or the virtual host, or if TLS fails, Ping
-// returns the error at once, although the Publisher keeps trying in the
-// background. Any other obstacle is the error when ctx ends: for example an
-// unknown host, a refused connection, or a broker that blocks publishers. The
-// error names the remedy and contains no credentials. After Close it is
-// [ErrClosed].
+// If the broker refuses the login or the virtual host, or if TLS fails, Ping returns
+// the error immediately, although the Publisher keeps trying in the background. Any
+// other obstacle is returned as an error when ctx ends: for example an unknown host, a
+// refused connection, or a broker that blocks publishers. The error names the remedy,
+// and contains no credentials. After Close it is [ErrClosed].
 func (p *Publisher) Ping(ctx context.Context) error {
 	for {
 		p.mu.Lock()
@@ -46,8 +45,8 @@ func (p *Publisher) Ping(ctx context.Context) error {
 	}
 }
 
-// Ping waits until the Subscriber has a connection, and returns nil. Its errors
-// are those of [Publisher.Ping].
+// Ping waits until the Subscriber has a connection, and returns nil. It returns the
+// same errors as [Publisher.Ping].
 func (s *Subscriber) Ping(ctx context.Context) error {
 	for {
 		s.mu.Lock()
@@ -75,14 +74,15 @@ func (s *Subscriber) Ping(ctx context.Context) error {
 // configuration or the broker. A broker that is starting returns other errors.
 func permanent(err error) bool { return refusesLogin(err) || refusesVHost(err) || failsTLS(err) }
 
-// refusesLogin mostly sees an error that amqp091 infers: the broker only closes
-// the connection.
+// refusesLogin reports whether the broker refuses the login. Usually amqp091 has
+// guessed this error, because the broker only closes the connection.
 func refusesLogin(err error) bool {
 	refused, ok := errors.AsType[*amqp091.Error](err)
 	return ok && refused.Code == amqp091.AccessRefused && refused != amqp091.ErrVhost
 }
 
-// refusesVHost is false for a connection limit: another client may disconnect.
+// refusesVHost reports whether the broker refuses the virtual host. It returns
+// false for a connection limit, because another client may disconnect.
 func refusesVHost(err error) bool {
 	refused, ok := errors.AsType[*amqp091.Error](err)
 	return ok && (refused == amqp091.ErrVhost ||
@@ -103,10 +103,10 @@ func failsTLS(err error) bool {
 	return ok
 }
 
-// pingError adds the host and the remedy to the reason.
+// pingError returns an error that contains reason, the host, and the remedy.
 func pingError(config amqp.ConnectionConfig, reason error) error {
 	var host, vhost string
-	if uri, err := amqp091.ParseURI(config.AmqpURI); err == nil { // always: the constructor has validated it
+	if uri, err := amqp091.ParseURI(config.AmqpURI); err == nil { // it can be parsed, because the constructor has validated it
 		host, vhost = net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), uri.Vhost
 	}
 	switch {

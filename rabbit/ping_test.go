@@ -18,7 +18,7 @@ type pinger interface {
 	Close() error
 }
 
-// pingers returns a Publisher and a Subscriber for one URL.
+// pingers returns a Publisher and a Subscriber that connect to uri.
 func pingers(t *testing.T, uri string) map[string]pinger {
 	t.Helper()
 	config := queueConfig(uri)
@@ -38,21 +38,22 @@ func changed(t *testing.T, uri string, change func(u *url.URL)) (_, host string)
 	return u.String(), u.Host
 }
 
-// Ping names the mistake in the address: at once, or when the context ends.
+// Ping names the mistake in the address: immediately, or when the context ends.
 func TestPingNamesTheReason(t *testing.T) {
+	t.Parallel()
 	good := brokerURL(t)
 	password, host := changed(t, good, func(u *url.URL) { u.User = url.UserPassword("guest", "canary-password") })
 	vhost, _ := changed(t, good, func(u *url.URL) { u.Path, u.RawPath = "/no-such-vhost", "" })
 	plain, _ := changed(t, good, func(u *url.URL) { u.Scheme = "amqps" })
 	closed, closedHost := changed(t, good, func(u *url.URL) { u.Host = "127.0.0.1:1" })
-	certified := httptest.NewTLSServer(nil) // has a certificate
+	certified := httptest.NewTLSServer(nil) // its certificate is not trusted
 	t.Cleanup(certified.Close)
 	strange := tlsProxy(t, good, certified.TLS.Certificates)
 	_, strangeHost := changed(t, strange, func(*url.URL) {})
 
 	for name, c := range map[string]struct {
 		uri   string
-		waits bool // until the context ends
+		waits bool // the error is returned when the context ends
 		text  string
 	}{
 		"password": {
@@ -106,7 +107,7 @@ func TestPingWaitsForTheBroker(t *testing.T) {
 		if err := p.Ping(t.Context()); err != nil {
 			t.Errorf("%s: %v", who, err)
 		}
-		if err := p.Ping(t.Context()); err != nil { // a second time
+		if err := p.Ping(t.Context()); err != nil { // Ping may be called again
 			t.Errorf("%s: %v", who, err)
 		}
 		if err := p.Close(); err != nil {
@@ -118,8 +119,10 @@ func TestPingWaitsForTheBroker(t *testing.T) {
 	}
 }
 
-// The broker starts after Ping is called.
+// Ping also succeeds if the broker starts after Ping was called.
 func TestPingWaitsForABrokerThatStarts(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	broker.Kill()
 	all := pingers(t, broker.URL("/"))

@@ -12,31 +12,31 @@ import (
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// Publisher publishes with confirms and has many messages in flight. It is safe
-// for concurrent use.
+// Publisher publishes with confirms, and has many messages in flight. It is safe for
+// concurrent use.
 //
 // The Publisher makes every message mandatory and persistent, whatever the
-// configuration or the marshaler says. A message counts as published only when
-// the broker has confirmed it and has not returned it. Metadata never steers the
-// broker, with any marshaler; [Marshaler] lists the keys.
+// configuration or the marshaler says. A message counts as published only when the
+// broker has confirmed it and has not returned it. Metadata never controls the broker,
+// with any marshaler; [Marshaler] lists the keys.
 //
 // The Publisher keeps its connection up in the background. It declares exchanges
-// through Config.TopologyBuilder, once per connection and again after the broker
-// has closed a channel.
+// through Config.TopologyBuilder, once per connection, and again after the broker has
+// closed a channel.
 //
-// A message whose confirm is overdue has an unknown outcome. The Publisher then
-// sends new messages over another channel. The other outstanding messages of the
-// old channel keep their full ConfirmTimeout and can still be confirmed, so a
-// stuck queue costs the other queues only a change of channel. If a queue does
-// not accept messages, RabbitMQ itself stops reading from a connection that has
-// sent some hundreds of messages to that queue. Then all messages of the
-// connection are unknown, and the Publisher reconnects.
+// If the confirm of a message is overdue, the outcome of the message is unknown. The
+// Publisher then sends new messages over another channel. The other unconfirmed
+// messages of the old channel keep their full ConfirmTimeout and can still be
+// confirmed. So if one queue is stuck, the only effect on other queues is the change of
+// channel. If a queue does not accept messages, RabbitMQ itself stops reading from a
+// connection that has sent some hundreds of messages to that queue. Then the outcome of
+// all messages of the connection is unknown, and the Publisher reconnects.
 //
-// A nack is a refusal. After three nacks in a row for one destination the
-// Publisher sends the next messages over another channel, because in a cluster a
-// channel that has lost the leader of a queue nacks for ever. It repeats the
-// change after a pause that grows from a second to a minute, and reconnects if no
-// message was confirmed since the last change.
+// A nack is a refusal. After three nacks in a row for one destination, the Publisher
+// sends the next messages over another channel, because in a cluster a channel that has
+// lost the leader of a queue nacks for ever. It changes the channel again after a
+// pause, which grows from a second to a minute. It reconnects if no message was
+// confirmed since the last change.
 type Publisher struct {
 	config amqp.Config
 	cfg    PublisherConfig
@@ -54,25 +54,25 @@ type Publisher struct {
 
 	instruments *instruments
 
-	mu sync.Mutex // guards the fields below; never held during I/O
+	mu sync.Mutex // guards the fields below; never held while waiting for the network
 
 	session  *session          // the connection, or nil
-	channel  *confirmChannel   // for new messages, or nil
-	channels []*confirmChannel // all that may have outstanding messages
+	channel  *confirmChannel   // channel for new messages, or nil
+	channels []*confirmChannel // all channels that may have unconfirmed messages
 	down     error             // why there is no connection
 
 	unreadySince time.Time // since when nothing can be sent, or zero
 
-	count, bytes int // outstanding
+	count, bytes int // number and size of the unconfirmed messages
 
 	changed chan struct{} // closed at the next change if waiting is set
 	waiting bool
 
-	failed   []outcome // for the confirm loop to report
+	failed   []outcome // outcomes that the confirm loop must report
 	idle     bool      // the confirm loop waits only for wake
-	closing  bool      // nothing more is sent
-	stopping bool      // no message becomes outstanding any more
-	stopped  bool      // the confirm loop reports no more
+	closing  bool      // no more messages are sent
+	stopping bool      // no more messages are added to count
+	stopped  bool      // the confirm loop has ended
 }
 
 // NewPublisher returns a Publisher for watermill-amqp's config. It reads these
@@ -125,14 +125,13 @@ func (p *Publisher) reconnector() *reconnector {
 	}
 }
 
-// Publish sends the messages to topic in order, without waiting for the confirm
-// of one before it sends the next. It returns when it knows the outcome of every
+// Publish sends the messages to topic in order. It does not wait for the confirm of a
+// message before it sends the next one. It returns when it knows the outcome of every
 // message.
 //
-// Publish returns nil if every message was routed, persisted and confirmed.
-// Otherwise the error contains a *PublishError for every other message. Its
-// methods Refused, Unacceptable and Unavailable are true if they are true for all
-// of these errors.
+// Publish returns nil if every message was routed, persisted and confirmed. Otherwise
+// the error contains a *PublishError for every other message. Its methods Refused,
+// Unacceptable and Unavailable return true if they return true for all of these errors.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	var (
 		errs        = make([]error, len(messages))
@@ -149,28 +148,28 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	return join(errs)
 }
 
-// PublishAsync sends one message to topic. It returns when the message is in the
-// write buffer; the caller may then reuse the message. It blocks while the window
-// is full and while the exchange is declared. While there is no connection or the
-// broker blocks the connection, it blocks for up to ReadyTimeout. The messages of
-// one goroutine are sent in order.
+// PublishAsync sends one message to topic. It returns when the message is in the write
+// buffer; the caller may then reuse the message. It blocks while the window is full or
+// the exchange is being declared. If there is no connection, or the broker blocks the
+// connection, it blocks for up to ReadyTimeout. The messages of one goroutine are sent
+// in order.
 //
-// PublishAsync calls done exactly once: with nil if the message was routed,
-// persisted and confirmed, otherwise with a *PublishError. It never calls done on
-// the caller's goroutine. One goroutine makes all calls of done, one after another,
-// so done must not block, publish or close. For a message that is sent after Close,
-// done has its own goroutine.
+// PublishAsync calls done exactly once: with nil if the message was routed, persisted
+// and confirmed, otherwise with a *PublishError. It never calls done on the caller's
+// goroutine. A single goroutine calls done for all messages, one after the other. So
+// done must not block, and must not call Publish, PublishAsync or Close. For a message
+// that is sent after Close, done is called on a new goroutine.
 func (p *Publisher) PublishAsync(topic string, msg *message.Message, done func(error)) {
 	p.publish(topic, msg, done)
 }
 
-// Close stops sending, waits for outstanding confirms for up to CloseTimeout,
-// reports the other messages as unknown, and closes the connection. When it
-// returns, done was called for every message that was sent, and all goroutines
-// have ended. Close does not hang if the broker does not respond.
+// Close stops sending, waits up to CloseTimeout for confirms that are missing, reports
+// the outcome of the other messages as unknown, and closes the connection. When it
+// returns, done was called for every message that was sent, and all goroutines have
+// ended. Close does not hang if the broker does not respond.
 //
-// If messages are unknown, the error is [ErrUnknown] with their number. A second
-// call of Close waits for the first one and returns the same error.
+// If the outcome of messages is unknown, the error is [ErrUnknown] with their number. A
+// second call of Close waits for the first one and returns the same error.
 func (p *Publisher) Close() error {
 	p.closeOnce.Do(func() { p.closeErr = p.close() })
 	return p.closeErr
@@ -205,7 +204,7 @@ func (p *Publisher) close() error {
 	return nil
 }
 
-// wait unlocks p.mu until the state has changed or limit fires. It reports
+// wait unlocks p.mu, and waits until the state has changed or limit fires. It reports
 // whether the state has changed.
 func (p *Publisher) wait(limit <-chan time.Time) (changed bool) {
 	change := p.changed
@@ -220,8 +219,8 @@ func (p *Publisher) wait(limit <-chan time.Time) (changed bool) {
 	}
 }
 
-// updateReadiness must be called with p.mu held after every change to the result
-// of unready.
+// updateReadiness records since when nothing can be sent. Call it after every change
+// that may change the result of unready. p.mu must be held.
 func (p *Publisher) updateReadiness() {
 	switch {
 	case p.unready() == nil:
@@ -241,13 +240,13 @@ func (p *Publisher) broadcast() {
 	}
 }
 
-// wakeConfirmLoop must be called with p.mu held.
+// wakeConfirmLoop wakes the confirm loop. p.mu must be held.
 func (p *Publisher) wakeConfirmLoop() {
 	p.idle = false
 	notify(p.wake)
 }
 
-// notify sends a signal, or nothing if a signal is pending. It does not block.
+// notify sends a signal. If a signal is pending, it does nothing. It does not block.
 func notify(signal chan<- struct{}) {
 	select {
 	case signal <- struct{}{}:

@@ -8,9 +8,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// removeFinished handles a channel that is closed, and removes a channel on which
-// no message waits for its outcome. Deadlines are in order, so if there is no
-// message that is not overdue, all are overdue.
+// removeFinished handles a channel that was closed, and removes a channel on which no
+// message waits for its outcome. If oldest returns no message, no message waits, or all
+// that wait are overdue.
 func (l *confirmLoop) removeFinished(ch *confirmChannel) {
 	if ch.closed != nil {
 		l.detach(ch)
@@ -21,8 +21,9 @@ func (l *confirmLoop) removeFinished(ch *confirmChannel) {
 	}
 }
 
-// detach takes a closed channel out of use. It also forgets the declared
-// exchanges, because a deleted exchange is a reason to close a channel.
+// detach stops using a channel that was closed. It also forgets which exchanges were
+// declared, because the broker may have closed the channel after one of them was
+// deleted.
 func (l *confirmLoop) detach(ch *confirmChannel) {
 	if l.current == ch {
 		l.current = nil
@@ -34,9 +35,9 @@ func (l *confirmLoop) detach(ch *confirmChannel) {
 	clear(ch.session.declared)
 }
 
-// attributeClose settles all outstanding messages of a closed channel. The broker
-// does not say over which message it closed the channel, so the close is
-// attributed to a message only if that was the only outstanding one.
+// attributeClose determines the outcome of all unconfirmed messages of a channel that
+// was closed. The broker does not say because of which message it closed the channel.
+// So the close is attributed to a message only if this was the only unconfirmed one.
 func (l *confirmLoop) attributeClose(ch *confirmChannel) {
 	if !ch.session.wire.IsClosing() {
 		l.p.cfg.Logger.Error("Confirm channel closed by RabbitMQ", redact(ch.closed),
@@ -55,8 +56,8 @@ func (l *confirmLoop) attributeClose(ch *confirmChannel) {
 	ch.pending, ch.settled = nil, 0
 }
 
-// isAloneOnConnection reports whether the other channels of the connection have
-// no outstanding messages.
+// isAloneOnConnection reports whether the other channels of the connection have no
+// unconfirmed messages.
 func (l *confirmLoop) isAloneOnConnection(ch *confirmChannel) bool {
 	for _, other := range l.channels {
 		if other != ch && other.session == ch.session && other.outstanding() > 0 {
@@ -66,16 +67,17 @@ func (l *confirmLoop) isAloneOnConnection(ch *confirmChannel) bool {
 	return true
 }
 
-// attributedKind returns the outcome of the only outstanding message of a closed
-// channel. A close of the whole connection is attributed to the message only if
-// it is alone on the connection and only its frames can have caused the close.
+// attributedKind returns the outcome of the only unconfirmed message of a channel that
+// was closed. If the broker closed the whole connection, the close is attributed to the
+// message only if it was the only unconfirmed one on the connection, and if only its
+// frames can have been the cause.
 func attributedKind(reason *amqp.Error, aloneOnConnection bool) error {
 	switch reason.Code {
 	case amqp.ContentTooLarge:
 		return ErrTooLarge
 	case amqp.PreconditionFailed:
-		// The text is "message size 2000 is larger than configured max size 1000".
-		// Other preconditions may be met later.
+		// The text is "message size 2000 is larger than configured max size 1000". With
+		// any other text, the same message may be accepted later.
 		if strings.Contains(reason.Reason, "message size") {
 			return ErrTooLarge
 		}
@@ -86,7 +88,7 @@ func attributedKind(reason *amqp.Error, aloneOnConnection bool) error {
 		}
 		return ErrUnknown
 	}
-	if reason.Recover { // the broker closed the channel, not the connection
+	if reason.Recover { // the broker has closed only the channel
 		return ErrRefused
 	}
 	return ErrUnknown
@@ -97,7 +99,7 @@ func (l *confirmLoop) remove(ch *confirmChannel) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(ch.sent) > 0 {
-		return // sent just before the channel was retired
+		return // a message was sent just before the channel was retired
 	}
 	p.channels = slices.DeleteFunc(p.channels, func(other *confirmChannel) bool { return other == ch })
 	ch.wire.Close()

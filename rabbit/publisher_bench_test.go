@@ -17,9 +17,9 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// The benchmarks publish to a quorum queue and wait for the confirms. The messages
-// have bodies of 490 bytes and six headers. Run one benchmark at a time, with about
-// -benchtime 200000x.
+// The benchmarks publish to a quorum queue, and wait for the confirms. A message has a
+// body of 490 bytes and six headers. Run one benchmark at a time, with about -benchtime
+// 200000x.
 
 func benchConfig(b *testing.B) (amqp.Config, string) {
 	b.Helper()
@@ -41,8 +41,8 @@ func benchMessage(i int) *message.Message {
 	return msg
 }
 
-// rate reports messages per second and the processor time of this process. On a
-// machine that the broker shares, the processor time decides.
+// rate reports the messages per second, and the processor time that this process used
+// per message. If the broker runs on the same machine, compare the processor times.
 func rate(b *testing.B, before time.Duration) {
 	b.StopTimer()
 	b.ReportMetric(float64(cpuTime()-before)/float64(b.N), "cpu-ns/msg")
@@ -97,7 +97,8 @@ func BenchmarkPublishOne(b *testing.B) {
 	rate(b, before)
 }
 
-// BenchmarkRaw measures amqp091 alone, with the same number of outstanding messages.
+// BenchmarkRaw measures amqp091 without this package, with the same number of
+// unconfirmed messages.
 func BenchmarkRaw(b *testing.B) {
 	config, queue := benchConfig(b)
 	conn, err := amqp091.Dial(config.Connection.AmqpURI)

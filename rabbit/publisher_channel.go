@@ -10,22 +10,22 @@ import (
 	"github.com/watermill-once/once/internal/amqpwire"
 )
 
-// confirmChannel is an AMQP channel in confirm mode with its outstanding
-// messages. New messages go only to the Publisher's current channel. Another
-// channel is closed when no message is outstanding on it.
+// confirmChannel is an AMQP channel in confirm mode with its unconfirmed messages. New
+// messages are sent only over the Publisher's current channel. Any other channel is
+// closed when it has no more unconfirmed messages.
 type confirmChannel struct {
 	session *session
 	wire    *amqpwire.Channel
 
-	// Publisher.mu guards these.
-	number uint64         // of the last publish
-	sent   []*publication // not yet seen by the confirm loop
+	// Publisher.mu guards these fields.
+	number uint64         // number of the last publish
+	sent   []*publication // publications that the confirm loop has not taken over yet
 
-	// Only the confirm loop uses these.
-	pending   []*publication // in order; some are settled
-	settled   int            // how many of pending are settled
+	// Only the confirm loop uses these fields.
+	pending   []*publication // in the order of their numbers; some are settled
+	settled   int            // how many publications in pending are settled
 	returned  map[uint64]amqpwire.Response
-	responses []amqpwire.Response // to process
+	responses []amqpwire.Response // responses that are not processed yet
 	closed    *amqp.Error         // why the channel is closed, or nil
 }
 
@@ -40,8 +40,8 @@ func (s *session) openConfirmChannel() (*confirmChannel, error) {
 	return &confirmChannel{session: s, wire: wire, returned: make(map[uint64]amqpwire.Response)}, nil
 }
 
-// publish writes the message to the write buffer. It reports false if the channel
-// is closed. Publisher.mu must be held; publish does not wait for the network.
+// publish writes a message to the write buffer. It returns false if the channel is
+// closed. Publisher.mu must be held, so publish does not wait for the network.
 func (ch *confirmChannel) publish(pub *publication, c *amqpwire.Content) bool {
 	if !ch.wire.Publish(ch.number+1, pub.exchange, pub.key, c, ch.session.frameSize()) {
 		return false
@@ -67,7 +67,7 @@ func (ch *confirmChannel) takeSent() {
 	ch.sent = ch.sent[:0]
 }
 
-// find returns the pending publication with that number, or nil.
+// find returns the pending publication with the given number, or nil.
 func (ch *confirmChannel) find(number uint64) *publication {
 	i, found := slices.BinarySearchFunc(ch.pending, number, func(pub *publication, number uint64) int {
 		return cmp.Compare(pub.number, number)
@@ -83,8 +83,9 @@ func (ch *confirmChannel) settle(pub *publication) {
 	ch.settled++
 }
 
-// trim removes settled publications. Responses mostly arrive in order, so trim
-// removes those at the front, and all when they are more than half of pending.
+// trim removes settled publications from pending. Responses mostly arrive in order, so
+// it removes those at the front. It removes all settled ones when they are more than
+// half of pending.
 func (ch *confirmChannel) trim() {
 	front := 0
 	for front < len(ch.pending) && ch.pending[front].settled {
@@ -98,8 +99,8 @@ func (ch *confirmChannel) trim() {
 	}
 }
 
-// outstanding returns the number of publications without a last response,
-// including overdue ones.
+// outstanding returns how many publications have had no last response. This includes
+// overdue ones.
 func (ch *confirmChannel) outstanding() int { return len(ch.pending) - ch.settled }
 
 // oldest returns the publication that has waited longest for its outcome, or nil.

@@ -60,7 +60,8 @@ func TestCloseEndsWaitingPublish(t *testing.T) {
 	}
 }
 
-// done may acquire a lock that the caller of PublishAsync holds.
+// PublishAsync does not call done itself, because done may take a lock that its caller
+// holds.
 func TestDoneIsNotCalledInsidePublishAsync(t *testing.T) {
 	p := newPublisher(t, queueConfig("amqp://127.0.0.1:"+closedPort), rabbit.PublisherConfig{
 		ReadyTimeout: time.Millisecond,
@@ -71,7 +72,7 @@ func TestDoneIsNotCalledInsidePublishAsync(t *testing.T) {
 		called.Add(1)
 		mu.Lock()
 		p.PublishAsync("q", newMessage(id), func(err error) {
-			mu.Lock() // deadlocks if PublishAsync calls done
+			mu.Lock() // this deadlocks if PublishAsync itself calls done
 			defer mu.Unlock()
 			if got := outcomeOf(err); got != "unavailable" {
 				t.Errorf("got %s (%v), want unavailable", got, err)
@@ -90,6 +91,7 @@ func TestDoneIsNotCalledInsidePublishAsync(t *testing.T) {
 }
 
 func TestNotConnectedIsUnavailableInBoundedTime(t *testing.T) {
+	t.Parallel()
 	port := closedPort
 	h := new(heard)
 	p := newPublisher(t, queueConfig("amqp://someone:secret@127.0.0.1:"+port), rabbit.PublisherConfig{

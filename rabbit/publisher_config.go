@@ -13,64 +13,62 @@ import (
 // PublisherConfig configures a Publisher in addition to watermill-amqp's Config.
 // The zero value is ready for production use.
 type PublisherConfig struct {
-	// Window is the maximal number of outstanding messages: sent and not yet
-	// confirmed. A large window makes publishing fast. It is also the maximal
-	// number of messages with unknown outcome when the connection is lost. 1 to
-	// 65536. Defaults to 1024.
+	// Window is the maximum number of messages that were sent and are not confirmed
+	// yet. With a large window publishing is fast. It is also the maximum number of
+	// messages with an unknown outcome when the connection is lost. 1 to 65536.
+	// Defaults to 1024.
 	Window int
 
-	// WindowBytes is the maximal size in bytes of the bodies and headers of all
-	// outstanding messages. It also bounds the memory of the write buffer. A
-	// larger message is sent when no other message is outstanding. Defaults to
-	// 16 MiB.
+	// WindowBytes is the maximum size in bytes of the bodies and headers of all
+	// unconfirmed messages. It also limits the memory of the write buffer. A larger
+	// message is sent when no other message is unconfirmed. Defaults to 16 MiB.
 	WindowBytes int
 
-	// ConfirmTimeout is how long a message may be outstanding before its outcome
-	// is reported as unknown. It covers writing, storing and replicating the
+	// ConfirmTimeout is how long a message may be unconfirmed before its outcome is
+	// reported as unknown. This time includes writing, storing and replicating the
 	// message. Defaults to 30 s.
 	ConfirmTimeout time.Duration
 
-	// ReadyTimeout is how long publishing waits while there is no connection or
-	// the broker blocks the connection, so that it bridges a short loss. After
-	// that time messages are unavailable at once. Defaults to 5 s.
+	// ReadyTimeout is how long publishing waits if there is no connection or the broker
+	// blocks the connection. So a short loss is not noticed. After that time, messages
+	// are unavailable immediately. Defaults to 5 s.
 	ReadyTimeout time.Duration
 
-	// DialTimeout bounds the whole set-up of a connection: name resolution, TCP,
-	// TLS and AMQP together. It also bounds each request to open a channel or
-	// declare an exchange; a broker that does not reply in time loses the
-	// connection. A Dial function in Connection.AmqpConfig must have its own
-	// timeout. Defaults to the connection_timeout of the URI, else to 10 s.
+	// DialTimeout limits the time for opening a connection: name resolution, TCP, TLS
+	// and AMQP together. It also limits each request to open a channel or declare an
+	// exchange. If the broker does not reply in time, the connection is closed. A Dial
+	// function in Connection.AmqpConfig must have its own timeout. Defaults to the
+	// connection_timeout of the URI. If the URI has none, it defaults to 10 s.
 	DialTimeout time.Duration
 
 	// WriteTimeout is how long a write to the network may make no progress
 	// before the connection is closed. Defaults to 10 s.
 	WriteTimeout time.Duration
 
-	// CloseTimeout is how long Close waits for outstanding confirms before it
-	// reports the other messages as unknown. A forwarder waits for all confirms
-	// before the Publisher is closed, so then Close does not wait. Defaults to
-	// 3 s.
+	// CloseTimeout is how long Close waits for missing confirms before it reports the
+	// outcome of the other messages as unknown. A forwarder waits for all confirms
+	// before the Publisher is closed, so then Close does not wait. Defaults to 3 s.
 	CloseTimeout time.Duration
 
-	// ReconnectMin and ReconnectMax bound the pause between attempts to connect.
-	// The pause doubles from ReconnectMin to ReconnectMax, with jitter; the first
-	// attempt after a loss has no pause. They default to Connection.Reconnect's
-	// initial and maximal interval where that is set, else to 100 ms and 10 s.
+	// ReconnectMin and ReconnectMax limit the pause between attempts to connect. The
+	// pause doubles from ReconnectMin to ReconnectMax, with jitter. The first attempt
+	// after a loss has no pause. They default to the initial and the maximal interval
+	// in Connection.Reconnect. If that is not set, they default to 100 ms and 10 s.
 	ReconnectMin, ReconnectMax time.Duration
 
-	// Logger receives every change of state: connected, lost, blocked, a queue
-	// that does not confirm. It receives no line per message and no credentials.
-	// Defaults to slog's default logger; watermill.NopLogger{} silences it.
+	// Logger receives every change of state: connected, lost, blocked, a queue that
+	// does not confirm. It receives no line for each message, and no credentials.
+	// Defaults to slog's default logger. Use watermill.NopLogger{} for silence.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider creates the instruments. Defaults to OpenTelemetry's global
-	// provider, which does nothing until another one is set.
+	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider,
+	// which does nothing until you set another.
 	MeterProvider metric.MeterProvider
 }
 
 const maxWindow = 1 << 16
 
-// withDefaults replaces zero values in both configurations.
+// withDefaults returns both configurations with default values in place of zero values.
 func (cfg PublisherConfig) withDefaults(config amqp.Config) (amqp.Config, PublisherConfig) {
 	if config.Marshaler == nil {
 		config.Marshaler = Marshaler{}
@@ -95,7 +93,7 @@ func (cfg PublisherConfig) withDefaults(config amqp.Config) (amqp.Config, Publis
 	return config, cfg
 }
 
-// validate returns the errors of all invalid fields.
+// validate returns an error that names every invalid field.
 func (cfg PublisherConfig) validate(config amqp.Config) error {
 	errs := configErrors{validateConnection(config.Connection)}
 	errs.requiref(config.Exchange.GenerateName != nil, "Exchange.GenerateName is nil")

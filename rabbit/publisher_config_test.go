@@ -55,7 +55,8 @@ func TestTrap16_TransactionsAreRefused(t *testing.T) {
 	}
 }
 
-// Parsers quote text that they cannot read.
+// Trap 60. Errors of the configuration contain no credentials, although parsers quote
+// the text that they cannot read.
 func TestTrap60_NoCredentialsInErrorsOfTheConfiguration(t *testing.T) {
 	for _, uri := range []string{
 		"amqp://user:secret#1@host/vhost",
@@ -76,12 +77,13 @@ func TestTrap60_NoCredentialsInErrorsOfTheConfiguration(t *testing.T) {
 }
 
 func TestTrap60_NoCredentialsWhenConnectingFails(t *testing.T) {
+	t.Parallel()
 	uri := brokerURL(t)
 	withUser := strings.Replace(uri, "guest:guest@", "nobody:secret@", 1)
 	h := new(heard)
 	p := newPublisher(t, queueConfig(withUser), rabbit.PublisherConfig{ReadyTimeout: time.Millisecond, Logger: h})
 	var err error
-	eventually(t, "an error with the reason", func() bool { // the broker delays the refusal of a password
+	eventually(t, "an error with the reason", func() bool { // the broker refuses a wrong password with a delay
 		err = p.Publish("q", newMessage("m"))
 		mustBe(t, "unavailable", err)
 		return strings.Contains(err.Error(), "username or password not allowed")
@@ -93,7 +95,7 @@ func TestTrap60_NoCredentialsWhenConnectingFails(t *testing.T) {
 	}
 
 	config := topicConfig(uri)
-	config.TopologyBuilder = &failing{} // its error has a URL with a password
+	config.TopologyBuilder = &failing{} // its error contains a URL with a password
 	p = newPublisher(t, config, rabbit.PublisherConfig{Logger: h})
 	err = p.Publish(uniqueName("t"), newMessage("m"))
 	mustBe(t, "refused", err)
@@ -121,5 +123,5 @@ func TestConnectionSettingsAreUsed(t *testing.T) {
 	}
 	large := newMessage("large")
 	large.Metadata.Set("k", strings.Repeat("x", 8192))
-	mustBe(t, "unacceptable", p.Publish(queue, large)) // over the smaller frame
+	mustBe(t, "unacceptable", p.Publish(queue, large)) // it exceeds the smaller frame size
 }

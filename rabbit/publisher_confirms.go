@@ -7,19 +7,19 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// confirmLoop determines the outcome of every message and reports it. It is one
-// goroutine, so that two calls of done never overlap. It never uses the network
+// confirmLoop determines the outcome of every message, and reports it. It runs in a
+// single goroutine, so that two calls of done never overlap. It never uses the network,
 // and never waits for a goroutine that does.
 type confirmLoop struct {
 	p *Publisher
 
 	channels []*confirmChannel
 	current  *confirmChannel // one of channels, or nil
-	outcomes []outcome       // to report
+	outcomes []outcome       // outcomes that are not reported yet
 
-	slots, bytes int // to return to the window
+	slots, bytes int // number and size of messages whose room must be returned to the window
 
-	streaks  map[destination]*nackStreak // of destinations whose last response was a nack
+	streaks  map[destination]*nackStreak // destinations whose last response was a nack
 	confirms uint64
 
 	timer *time.Timer
@@ -44,9 +44,9 @@ func (p *Publisher) processConfirms() {
 	}
 }
 
-// collect takes over the messages that were sent and the responses that arrived
-// since the last call. It reports false when nothing is outstanding and the
-// Publisher stops.
+// collect takes over the messages that were sent, and the responses that have arrived,
+// since the last call. It returns false when the Publisher is stopping and no message
+// is unconfirmed.
 func (l *confirmLoop) collect() bool {
 	p := l.p
 	p.mu.Lock()
@@ -60,7 +60,7 @@ func (l *confirmLoop) collect() bool {
 
 	for _, ch := range l.channels {
 		ch.responses, ch.closed = ch.wire.TakeResponses(ch.responses)
-		ch.takeSent() // includes every message that has a response, because p.mu is held
+		ch.takeSent() // p.mu is held, so this includes every message that has a response
 	}
 
 	p.stopped = p.stopping && len(p.channels) == 0 && len(l.outcomes) == 0
@@ -105,10 +105,10 @@ func (l *confirmLoop) settle(ch *confirmChannel, pub *publication, r amqpwire.Re
 	}
 }
 
-// expire reports overdue publications as unknown. They stay pending: the confirm
-// may still arrive, or the broker may close the channel over one of them, and
-// then the close must not be attributed to another message. New messages go to
-// another channel.
+// expire reports the outcome of overdue publications as unknown. They stay in pending:
+// their confirm may still arrive, or the broker may close the channel because of one of
+// them, and then the close must not be attributed to another message. New messages are
+// sent over another channel.
 func (l *confirmLoop) expire(ch *confirmChannel, now time.Time) {
 	for _, pub := range ch.pending {
 		if pub.settled || pub.overdue {
@@ -125,7 +125,8 @@ func (l *confirmLoop) expire(ch *confirmChannel, now time.Time) {
 	}
 }
 
-// record adds an outcome for report. An overdue publication was reported before.
+// record adds an outcome that report will report. It ignores an overdue publication,
+// because its outcome was reported before.
 func (l *confirmLoop) record(pub *publication, err *PublishError) {
 	if pub.overdue {
 		return
@@ -152,7 +153,7 @@ func (l *confirmLoop) releaseWindow() {
 	l.slots, l.bytes = 0, 0
 }
 
-// report calls done for every outcome, without a lock.
+// report calls done for every outcome. It holds no lock.
 func (l *confirmLoop) report() {
 	l.p.instruments.count(l.outcomes)
 	for _, o := range l.outcomes {
@@ -163,7 +164,7 @@ func (l *confirmLoop) report() {
 	l.outcomes = l.outcomes[:0]
 }
 
-// wait sleeps until wake is signalled or the oldest confirm is overdue.
+// wait waits until wake is signalled, or until the oldest confirm is overdue.
 func (l *confirmLoop) wait() {
 	if oldest := l.oldest(); oldest != nil {
 		l.timer.Reset(time.Until(oldest.deadline))
@@ -178,8 +179,8 @@ func (l *confirmLoop) wait() {
 	}
 }
 
-// becomeIdle makes the next publish wake the loop. It reports false if there is
-// work to do.
+// becomeIdle makes the next publish wake the loop. It returns false if there is work to
+// do.
 func (l *confirmLoop) becomeIdle() bool {
 	p := l.p
 	p.mu.Lock()
@@ -196,7 +197,7 @@ func (l *confirmLoop) becomeIdle() bool {
 	return true
 }
 
-// oldest returns the next publication to expire, or nil.
+// oldest returns the publication whose confirm is the next to be overdue, or nil.
 func (l *confirmLoop) oldest() *publication {
 	if l.current != nil {
 		if pub := l.current.oldest(); pub != nil {

@@ -13,10 +13,11 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A done function blocks, although it must not, so that the confirm loop reads no
-// returns and no close of a channel or connection. The Publisher reconnects all
-// the same.
+// Trap 15. A done function blocks, although it must not. Then the confirm loop reads no
+// returns, and does not see that a channel or connection is closed. The Publisher must
+// still reconnect.
 func TestTrap15_NotificationsDoNotBlockTheReader(t *testing.T) {
+	t.Parallel()
 	const window = 50
 	broker := testkit.Rabbit(t)
 	queue := declareQueue(t, broker.URL, nil)
@@ -24,7 +25,7 @@ func TestTrap15_NotificationsDoNotBlockTheReader(t *testing.T) {
 	cfg := impatient
 	cfg.Window = window + 1
 	cfg.Logger = h
-	cfg.ReadyTimeout, cfg.ConfirmTimeout = time.Minute, time.Minute // only the loss of the connection may end them
+	cfg.ReadyTimeout, cfg.ConfirmTimeout = time.Minute, time.Minute // only the loss of the connection may decide the outcomes
 	var read atomic.Int64
 	config := queueConfig(broker.URL)
 	config.Connection.AmqpConfig = &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
@@ -35,7 +36,7 @@ func TestTrap15_NotificationsDoNotBlockTheReader(t *testing.T) {
 
 	stuck, released := make(chan struct{}), make(chan struct{})
 	release := sync.OnceFunc(func() { close(released) })
-	t.Cleanup(release) // otherwise Close waits too
+	t.Cleanup(release) // otherwise Close would wait, too
 	var outstanding sync.WaitGroup
 	outstanding.Add(1)
 	p.PublishAsync(queue, newMessage("first"), func(err error) {
@@ -72,7 +73,7 @@ func TestTrap15_NotificationsDoNotBlockTheReader(t *testing.T) {
 	eventually(t, "published again", func() bool { return p.Publish(queue, newMessage("after")) == nil })
 }
 
-// countedReads is a connection that counts its reads.
+// countedReads is a connection that counts how often it is read.
 type countedReads struct {
 	net.Conn
 

@@ -9,26 +9,27 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Destination returns the name of the place that messages are published to. The
-// name contains the broker's host and port, the virtual host, and the exchange
-// and routing key of the topic "{topic}". It contains no credentials.
+// Destination returns the name of the place that messages are published to. The name
+// consists of the broker's host and port, the virtual host, and the exchange and
+// routing key that a topic named "{topic}" would have. It contains no credentials.
 //
-// Two publishers with the same name publish to the same queues, unless one host
-// name means different brokers in different places. The name has the host of the
-// URI, even if a Dial function connects to another host. A forwarder stores and
-// logs the name, see forwarder.Config.Destination.
+// Two publishers with the same name publish to the same queues, unless the same host
+// name means different brokers in different places. The name contains the host of the
+// URI, even if a Dial function connects to another host. A forwarder stores and logs
+// the name, see forwarder.Config.Destination.
 func (p *Publisher) Destination() string {
 	return destinationName([]string{p.config.Connection.AmqpURI}, p.config.Exchange.GenerateName, p.config.Publish.GenerateRoutingKey)
 }
 
-// destinationName does not depend on the order of the nodes of a cluster.
+// destinationName returns the name. It does not depend on the order in which the nodes
+// of a cluster are listed.
 func destinationName(uris []string, exchange, key func(topic string) string) string {
 	var nodes []string
 	vhost := ""
 	for _, text := range uris {
 		uri, err := amqp.ParseURI(text)
 		if err != nil {
-			continue // NewPublisher refuses an invalid URI
+			continue // NewPublisher has refused an invalid URI
 		}
 		vhost = uri.Vhost
 		for host := range strings.SplitSeq(uri.Host, ",") {
@@ -40,11 +41,11 @@ func destinationName(uris []string, exchange, key func(topic string) string) str
 		strings.Join(slices.Compact(nodes), ","), vhost, example(exchange), example(key))
 }
 
-// example returns the quoted name that generate returns for the topic "{topic}".
+// example returns, in quotes, what generate returns for the topic "{topic}".
 func example(generate func(topic string) string) (name string) {
 	defer func() {
 		if recover() != nil {
-			name = "unknown" // generate may accept certain topics only
+			name = "unknown" // generate may accept only certain topics
 		}
 	}()
 	return fmt.Sprintf("%+q", generate("{topic}"))

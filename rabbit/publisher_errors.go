@@ -7,43 +7,43 @@ import (
 	"strings"
 )
 
-// The outcomes of a message that was not confirmed, for errors.Is. The methods of
-// PublishError tell which of them are refusals.
+// The reasons why a message was not confirmed, for errors.Is. The methods of
+// PublishError say which of them are refusals.
 var (
-	// ErrReturned: the exchange routed the message to no queue.
+	// ErrReturned means that the exchange routed the message to no queue.
 	ErrReturned = errors.New("rabbit: returned as unroutable")
 
-	// ErrNacked: the broker could not store the message in every queue, for
+	// ErrNacked means that the broker could not store the message in every queue, for
 	// example because a queue that rejects publishes is full.
 	ErrNacked = errors.New("rabbit: nacked by the broker")
 
-	// ErrRefused: the broker closed the channel while the message was the only
-	// outstanding one (the exchange does not exist, or the user has no
-	// permission), the exchange could not be declared, or the marshaler failed.
+	// ErrRefused means that the broker closed the channel while the message was the
+	// only unconfirmed one (the exchange does not exist, or the user has no
+	// permission), that the exchange could not be declared, or that the marshaler
+	// failed.
 	ErrRefused = errors.New("rabbit: refused")
 
-	// ErrTooLarge: the message exceeds a limit of the protocol or the broker.
+	// ErrTooLarge means that the message exceeds a limit of the protocol or the broker.
 	ErrTooLarge = errors.New("rabbit: too large")
 
-	// ErrInvalid: AMQP cannot carry the message, for example because a header has
-	// a type that AMQP does not have.
+	// ErrInvalid means that AMQP cannot carry the message, for example because AMQP has
+	// no type for the value of a header.
 	ErrInvalid = errors.New("rabbit: invalid")
 
-	// ErrUnknown: the message was sent, and no response to it arrived.
+	// ErrUnknown means that the message was sent, and no response to it arrived.
 	ErrUnknown = errors.New("rabbit: outcome unknown")
 
-	// ErrUnavailable: the message was not sent, because there is no connection
-	// or the broker blocks the connection.
+	// ErrUnavailable means that the message was not sent, because there is no
+	// connection or the broker blocks the connection.
 	ErrUnavailable = errors.New("rabbit: unavailable")
 
-	// ErrClosed: the message was not sent, because the Publisher is closed; or
-	// the Subscriber did not do what was asked, because it is closed.
+	// ErrClosed means that the message was not sent, because the Publisher is closed. A
+	// method of a closed Subscriber returns it, too.
 	ErrClosed = errors.New("rabbit: closed")
 )
 
-// PublishError is the outcome of one message that was not confirmed. It unwraps
-// to one of the package's sentinel errors, and to the underlying error if there
-// is one.
+// PublishError reports why a message was not confirmed. It unwraps to one of the
+// package's sentinel errors, and to the underlying error if there is one.
 type PublishError struct {
 	MessageID  string
 	Topic      string
@@ -67,13 +67,13 @@ func (e *PublishError) Refused() bool {
 	return e.is(ErrReturned, ErrNacked, ErrRefused)
 }
 
-// Unacceptable reports whether the message can never be accepted as it is.
+// Unacceptable reports whether the message can never be accepted without a change.
 func (e *PublishError) Unacceptable() bool {
 	return e.is(ErrTooLarge, ErrInvalid)
 }
 
-// Unavailable reports whether the message was not sent, for a reason that the
-// message did not cause.
+// Unavailable reports whether the message was not sent for a reason that has nothing to
+// do with the message.
 func (e *PublishError) Unavailable() bool {
 	return e.is(ErrUnavailable, ErrClosed)
 }
@@ -93,7 +93,7 @@ func (e *PublishError) Error() string {
 	return text.String()
 }
 
-// Unwrap returns the sentinel error and the underlying error.
+// Unwrap returns the sentinel error, and the underlying error if there is one.
 func (e *PublishError) Unwrap() []error {
 	if e.cause == nil {
 		return []error{e.kind}
@@ -101,7 +101,7 @@ func (e *PublishError) Unwrap() []error {
 	return []error{e.kind, e.cause}
 }
 
-// quote shortens names, because an invalid name can have any length.
+// quote quotes a name, and shortens it, because an invalid name can have any length.
 func quote(name string) string {
 	const limit = 300
 	if len(name) > limit {
@@ -110,9 +110,9 @@ func quote(name string) string {
 	return fmt.Sprintf("%q", name)
 }
 
-// batchError is the error of Publish for several messages. Its methods are true
-// only if they are true for every message. Otherwise errors.As would find the
-// first error, and a caller would take it for the whole batch.
+// batchError is the error of Publish for several messages. Its methods return true only
+// if they return true for every message. Otherwise errors.As would find the first
+// error, and the caller would think that it describes all messages.
 type batchError []error
 
 func (b batchError) Error() string { return errors.Join(b...).Error() }
@@ -134,8 +134,8 @@ func (b batchError) all(is func(*PublishError) bool) bool {
 	return true
 }
 
-// join returns the errors that are not nil: none as nil, one as itself, several
-// as a batchError.
+// join returns the errors that are not nil: nil if there are none, a single error as it
+// is, and several as a batchError.
 func join(errs []error) error {
 	var failed batchError
 	for _, err := range errs {

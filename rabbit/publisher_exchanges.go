@@ -7,7 +7,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// declaration is a declaration in progress. err is set before done is closed.
+// declaration is a declaration of an exchange that is in progress. err is set before
+// done is closed.
 type declaration struct {
 	done chan struct{}
 	err  error
@@ -21,11 +22,12 @@ func (s *session) isDeclared(exchange string) bool {
 	return ok
 }
 
-// declare declares the exchange. If a declaration of the same exchange is in
-// progress, it waits for that one. If there are as many declarations as channels,
-// it waits for one of them and returns. The error is the broker's refusal; if the
-// connection is lost instead, declare returns nil and there is no confirm channel
-// any more. Publisher.mu must be held; declare unlocks it while it waits.
+// declare declares the exchange. If the same exchange is being declared already, it
+// waits for that declaration. If as many exchanges are being declared as there are
+// channels, it waits for one of them, and returns. It returns an error if the broker
+// refuses the declaration. If the connection is lost instead, it returns nil, and there
+// is no confirm channel any more. Publisher.mu must be held; declare unlocks it while
+// it waits.
 func (s *session) declare(exchange string) error {
 	if d := s.declaring[exchange]; d != nil {
 		s.p.await(d)
@@ -51,7 +53,7 @@ func (s *session) declare(exchange string) error {
 		s.declared[exchange] = struct{}{}
 	case refusesDeclaration(err):
 		d.err = err
-	case errors.Is(err, amqp.ErrChannelMax): // a closed channel is about to be free
+	case errors.Is(err, amqp.ErrChannelMax): // a closed channel will be free soon
 	default:
 		s.wire.Abort(err)
 		if s.p.session == s {
@@ -69,14 +71,14 @@ func (p *Publisher) await(d *declaration) {
 	<-d.done
 }
 
-// declareOnOwnChannel uses a separate channel, because the broker closes the
-// channel if it refuses the declaration.
+// declareOnOwnChannel declares the exchange on a separate channel, because the broker
+// closes the channel if it refuses the declaration.
 func (s *session) declareOnOwnChannel(exchange string) error {
 	return onChannel(s.amqp, func(channel *amqp.Channel) error { return s.p.buildExchange(channel, exchange) })
 }
 
-// buildExchange returns a panic as an error: send unlocks p.mu when it unwinds, and
-// declare has not locked it again.
+// buildExchange declares the exchange, and returns a panic as an error. Otherwise send
+// would unlock p.mu while the panic unwinds, although declare has not locked it again.
 func (p *Publisher) buildExchange(channel *amqp.Channel, exchange string) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -86,13 +88,13 @@ func (p *Publisher) buildExchange(channel *amqp.Channel, exchange string) (err e
 	return p.config.TopologyBuilder.ExchangeDeclare(channel, exchange, p.config)
 }
 
-// refusesDeclaration distinguishes a refused declaration from a lost connection.
-// The broker closes the connection over some declarations, for example one with
-// an unknown exchange type.
+// refusesDeclaration reports whether err means that the broker refused the declaration,
+// and not that the connection was lost. The broker closes the connection because of
+// some declarations, for example of an unknown exchange type.
 func refusesDeclaration(err error) bool {
 	closed, ok := errors.AsType[*amqp.Error](err)
 	if !ok {
-		return true // the TopologyBuilder's own error
+		return true // this error comes from the TopologyBuilder
 	}
 	if !closed.Server {
 		return false

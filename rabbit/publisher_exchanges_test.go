@@ -13,7 +13,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// undeclared declares nothing.
+// undeclared is a topology builder that declares nothing.
 type undeclared struct{ amqp.DefaultTopologyBuilder }
 
 func (undeclared) ExchangeDeclare(*amqp091.Channel, string, amqp.Config) error { return nil }
@@ -48,9 +48,10 @@ func TestTrap09_MissingExchangeIsRefusedOnlyAlone(t *testing.T) {
 	mustBe(t, "confirmed", p.Publish(missing, newMessage("bad")))
 }
 
-// A declaration opens a channel, and amqp091 uses every channel number that it
-// knows. None of them may be the number of a confirm channel.
+// Declaring an exchange opens a channel, and amqp091 uses every channel number that it
+// knows. None of these numbers may belong to a confirm channel.
 func TestMoreExchangesThanChannels(t *testing.T) {
+	t.Parallel()
 	uri := brokerURL(t)
 	topics := make([]string, 12)
 	for i := range topics {
@@ -97,7 +98,7 @@ func TestMoreExchangesThanChannels(t *testing.T) {
 	}
 }
 
-// counted declares as watermill-amqp does, and counts the calls.
+// counted declares what watermill-amqp declares, and counts the calls.
 type counted struct {
 	amqp.DefaultTopologyBuilder
 	calls atomic.Int64
@@ -146,8 +147,8 @@ func TestExchangeIsDeclaredOnceAndAgainAfterItsDeletion(t *testing.T) {
 	}
 }
 
-// If an exchange exists with other arguments, its own messages are refused, and
-// messages to other exchanges are confirmed.
+// If an exchange exists with other arguments, only the messages to this exchange are
+// refused. Messages to other exchanges are confirmed.
 func TestFailedDeclarationIsRefused(t *testing.T) {
 	uri := brokerURL(t)
 	good, other := uniqueName("good"), uniqueName("other")
@@ -177,7 +178,7 @@ func TestFailedDeclarationIsRefused(t *testing.T) {
 	}
 }
 
-// The broker closes the connection over an unknown exchange type. The message is
+// If the exchange type is unknown, the broker closes the connection. The message is
 // refused, and the Publisher reconnects.
 func TestUnknownExchangeTypeIsRefused(t *testing.T) {
 	uri := brokerURL(t)
@@ -207,9 +208,10 @@ type panicking struct{ amqp.DefaultTopologyBuilder }
 
 func (panicking) ExchangeDeclare(*amqp091.Channel, string, amqp.Config) error { panic("boom") }
 
-// The caller unlocks a mutex while the panic unwinds. If it is not locked, the
-// process ends.
+// If a TopologyBuilder panics, the message is refused. send unlocks a mutex while the
+// panic unwinds, and the process would end if the mutex were not locked.
 func TestPanicOfATopologyBuilderIsRefused(t *testing.T) {
+	t.Parallel()
 	config := topicConfig(brokerURL(t))
 	config.TopologyBuilder = &panicking{}
 	p := newPublisher(t, config, rabbit.PublisherConfig{})

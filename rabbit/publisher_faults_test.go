@@ -13,7 +13,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// impatient has short timeouts.
+// impatient is a configuration with short timeouts.
 var impatient = rabbit.PublisherConfig{
 	ConfirmTimeout: time.Second,
 	ReadyTimeout:   200 * time.Millisecond,
@@ -31,7 +31,8 @@ func restart(t *testing.T, broker *servers.Rabbit) {
 	}
 }
 
-// write makes the broker store its definitions, so that a queue survives a kill.
+// write makes the broker store its definitions, so that a queue still exists after a
+// kill.
 func write(t *testing.T, broker *servers.Rabbit) {
 	t.Helper()
 	if err := broker.WriteDefinitions(t.Context()); err != nil {
@@ -39,8 +40,8 @@ func write(t *testing.T, broker *servers.Rabbit) {
 	}
 }
 
-// connected waits until a message is confirmed. With short timeouts there may be
-// no connection yet, or no confirm in time.
+// connected waits until a message is confirmed. With short timeouts, the first attempts
+// may have no connection, or no confirm in time.
 func connected(t *testing.T, p *rabbit.Publisher, queue string) {
 	t.Helper()
 	eventually(t, "a message gets through", func() bool { return p.Publish(queue, newMessage("first")) == nil })
@@ -53,7 +54,7 @@ func alarm(t *testing.T, set func(context.Context) error) {
 	}
 }
 
-// eval runs Erlang in the broker.
+// eval evaluates an Erlang expression in the broker.
 func eval(t *testing.T, broker *servers.Rabbit, expression string) {
 	t.Helper()
 	if _, err := broker.Ctl(t.Context(), "eval", expression); err != nil {
@@ -62,6 +63,8 @@ func eval(t *testing.T, broker *servers.Rabbit, expression string) {
 }
 
 func TestTrap09_BrokerIsKilledDuringABatch(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	cfg := impatient
@@ -77,7 +80,7 @@ func TestTrap09_BrokerIsKilledDuringABatch(t *testing.T) {
 		switch i {
 		case 10_000:
 			all.wait(t)
-			broker.Freeze() // the next 500 are sent and not confirmed
+			broker.Freeze() // the next 500 messages are sent, and not confirmed
 		case 10_500:
 			broker.Kill()
 			restart(t, broker)
@@ -102,6 +105,7 @@ func TestTrap09_BrokerIsKilledDuringABatch(t *testing.T) {
 }
 
 func TestTrap13_FrozenBrokerIsUnknownAtTheDeadline(t *testing.T) {
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	h := new(heard)
@@ -141,6 +145,7 @@ func TestTrap13_FrozenBrokerIsUnknownAtTheDeadline(t *testing.T) {
 }
 
 func TestCloseReportsOutstandingMessagesAsUnknown(t *testing.T) {
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	cfg := impatient
@@ -173,11 +178,12 @@ func TestCloseReportsOutstandingMessagesAsUnknown(t *testing.T) {
 }
 
 func TestTrap11_BodyOverTheLimitOfTheBroker(t *testing.T) {
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
-	eval(t, broker, "application:set_env(rabbit, max_message_size, 1000).") // the broker reads it when a channel opens
+	eval(t, broker, "application:set_env(rabbit, max_message_size, 1000).") // the broker reads this setting when a channel is opened
 	cfg := impatient
-	cfg.ReadyTimeout, cfg.ConfirmTimeout = time.Minute, time.Minute // so that the close of the channel is the reason of the errors
+	cfg.ReadyTimeout, cfg.ConfirmTimeout = time.Minute, time.Minute // so that the errors are caused only by the close of the channel
 	p := newPublisher(t, queueConfig(broker.URL("/")), cfg)
 
 	tooLarge := newMessage("large")
@@ -220,9 +226,11 @@ func TestTrap11_BodyOverTheLimitOfTheBroker(t *testing.T) {
 	}
 }
 
-// The broker can still close a channel over an overdue message. That must not
+// Trap 67. The broker can close a channel because of an overdue message. This must not
 // affect a message that was sent after it.
 func TestTrap67_OverdueMessageDoesNotAffectOthers(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	eval(t, broker, "application:set_env(rabbit, max_message_size, 1000).")
@@ -253,6 +261,7 @@ func TestTrap67_OverdueMessageDoesNotAffectOthers(t *testing.T) {
 }
 
 func TestTrap12_MemoryAlarm(t *testing.T) {
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	h := new(heard)
@@ -265,7 +274,7 @@ func TestTrap12_MemoryAlarm(t *testing.T) {
 	began := time.Now()
 	big := numbered("alarm", 2000)
 	for _, msg := range big {
-		msg.Payload = make([]byte, 10_000) // more than the buffers of the network
+		msg.Payload = make([]byte, 10_000) // larger than the buffers of the network
 	}
 	err := p.Publish(queue, big...)
 	if got := outcomeOf(err); err == nil || got == "refused" || got == "unacceptable" {
@@ -284,6 +293,8 @@ func TestTrap12_MemoryAlarm(t *testing.T) {
 }
 
 func TestTrap75_CloseUnderAMemoryAlarm(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	cfg := impatient

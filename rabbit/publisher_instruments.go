@@ -11,19 +11,19 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// instruments are the metrics of a Publisher. Messages are counted in batches,
-// when they are reported.
+// instruments contains the metrics of a Publisher. The outcomes of several messages are
+// counted together, just before they are reported.
 type instruments struct {
 	published, connects          *telemetry.Counter
 	confirm                      *telemetry.Durations
 	inFlight, connected, blocked metric.Int64Observable
 	unobserve                    func()
 
-	tally [len(outcomeNames)]int64 // of one call of count
+	tally [len(outcomeNames)]int64 // used only within one call of count
 }
 
-// confirmed is the index in outcomeNames of confirmed messages. For the others
-// the index is that of their kind of error in outcomeKinds.
+// confirmed is the index of confirmed messages in outcomeNames. The index of any other
+// message is the index of its error in outcomeKinds.
 const confirmed = 0
 
 var (
@@ -60,7 +60,7 @@ func newInstruments(p *Publisher) *instruments {
 	return i
 }
 
-// levels returns the values of the observable instruments.
+// levels returns the values of the metrics that are read when they are exported.
 func (p *Publisher) levels() (inFlight, connected, blocked int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,8 +95,7 @@ func (i *instruments) count(outcomes []outcome) {
 	i.tally = [len(outcomeNames)]int64{}
 }
 
-// seriesOf returns the index in outcomeNames for err, which is nil or a
-// *PublishError.
+// seriesOf returns the index in outcomeNames for err. err is nil or a *PublishError.
 func seriesOf(err error) int {
 	e, failed := errors.AsType[*PublishError](err)
 	if !failed {

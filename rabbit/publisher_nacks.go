@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	// After this many nacks in a row for one destination, without a confirm, the
-	// next messages go over another channel.
+	// nacksInARow is how many nacks in a row for one destination, without a confirm,
+	// make the Publisher change the channel.
 	nacksInARow = 3
 
-	// The pause until the next change of channel doubles from the first value to
-	// the second. A full queue nacks too, and then no other channel helps.
+	// The pause until the next change of channel doubles from the first value to the
+	// second. A full queue nacks, too, and then another channel does not help.
 	shortestChangePause, longestChangePause = time.Second, time.Minute
 
 	maxStreaks = 10_000
@@ -24,22 +24,22 @@ var errOnlyNacks = errors.New("the broker nacks every message, changing to anoth
 // destination is an exchange and a routing key.
 type destination struct{ exchange, key string }
 
-// nackStreak counts the nacks of one destination since its last confirm.
+// nackStreak counts the nacks for a destination since its last confirm.
 type nackStreak struct {
-	nacks    int // on the current channel
-	changes  int // of channel
+	nacks    int // nacks on the current channel
+	changes  int // how often the channel was changed
 	pause    time.Duration
-	until    time.Time // no change of channel before
-	confirms uint64    // confirmLoop.confirms at the last change
+	until    time.Time // the channel is not changed before this time
+	confirms uint64    // value of confirmLoop.confirms at the last change
 }
 
-// nacked counts a nack, and changes the channel after nacksInARow. A channel can
-// stay with the lost leader of a queue and then nack every message to that queue
-// for ever: RabbitMQ 3.10 does so if the channel was opened while a quorum queue
-// had no leader. A new channel finds the new leader.
+// nacked counts a nack, and changes the channel after nacksInARow nacks. A channel can
+// stay with the lost leader of a queue, and then nacks every message to that queue for
+// ever. RabbitMQ 3.10 does this if the channel was opened while a quorum queue had no
+// leader. A new channel finds the new leader.
 //
-// If no message was confirmed since the last change, nacked closes the
-// connection: a new connection may reach another node.
+// If no message was confirmed since the last change, nacked closes the connection,
+// because a new connection may reach another node.
 func (l *confirmLoop) nacked(ch *confirmChannel, pub *publication) {
 	if ch != l.current {
 		return // the channel was changed already
@@ -76,8 +76,8 @@ func (l *confirmLoop) confirmed(pub *publication) {
 	}
 }
 
-// changeChannel sends new messages over another channel. Outstanding messages
-// stay with the current channel.
+// changeChannel makes new messages use another channel. Unconfirmed messages stay with
+// the current one.
 func (l *confirmLoop) changeChannel(ch *confirmChannel, why string, pub *publication) {
 	l.current = nil
 	l.p.cfg.Logger.Info(why, watermill.LogFields{"topic": pub.topic, "message_uuid": pub.id})

@@ -17,10 +17,12 @@ const (
 	otherConnection = "RabbitMQ connection unavailable, retrying the broker nacks every message, changing to another connection"
 )
 
-// In a cluster, the leader of a quorum queue is killed, and the Publisher
-// reconnects to another node at once. The channel that it opens there stays with
-// the lost leader and nacks every message.
+// Trap 96. In a cluster, the leader of a quorum queue is killed, and the Publisher
+// immediately reconnects to another node. The channel that it opens there stays with
+// the lost leader, and nacks every message. The Publisher must change the channel.
 func TestTrap96_NacksAfterALostLeaderEnd(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	nodes := testkit.PrivateRabbitCluster(t, 3)
 	queue := declareQuorum(t, nodes[0].URL("/"), len(nodes))
 
@@ -53,14 +55,14 @@ func TestTrap96_NacksAfterALostLeaderEnd(t *testing.T) {
 	if nacks >= 3 && h.said(otherChannel) == 0 {
 		t.Error("the channel was not changed")
 	}
-	// The new channel uses the new leader.
+	// The new channel finds the new leader.
 	if err := p.Publish(queue, numbered("then", 10)...); err != nil {
 		t.Error(err)
 	}
 }
 
-// declareQuorum returns a quorum queue whose leader is on the node of uri. It waits
-// until the queue has all its members.
+// declareQuorum declares a quorum queue whose leader is on the node of uri. It waits
+// until the queue has all its members, and returns the name of the queue.
 func declareQuorum(t *testing.T, uri string, members int) string {
 	t.Helper()
 	channel := admin(t, uri)
@@ -73,9 +75,10 @@ func declareQuorum(t *testing.T, uri string, members int) string {
 	return queue
 }
 
-// A full queue nacks every message. The Publisher then changes the channel from
-// time to time, but keeps the connection.
+// Trap 96. A full queue nacks every message. The Publisher then changes the channel
+// from time to time, and keeps the connection.
 func TestTrap96_AFullQueueCostsNoConnection(t *testing.T) {
+	t.Parallel()
 	uri := brokerURL(t)
 	full := declareQueue(t, uri, amqp091.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
 	other := declareQueue(t, uri, nil)
@@ -99,9 +102,10 @@ func TestTrap96_AFullQueueCostsNoConnection(t *testing.T) {
 	mustBe(t, "confirmed", p.Publish(full, newMessage("fits")))
 }
 
-// If no message at all is confirmed, the Publisher reconnects, and every message
-// has an outcome.
+// Trap 96. If no message at all is confirmed, the Publisher reconnects, and every
+// message has an outcome.
 func TestTrap96_OnlyNacksChangeTheConnection(t *testing.T) {
+	t.Parallel()
 	uri := brokerURL(t)
 	full := declareQueue(t, uri, amqp091.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
 	h := new(heard)

@@ -9,25 +9,25 @@ import (
 	"github.com/watermill-once/once/internal/amqpwire"
 )
 
-// publication is one message that is being published.
+// publication is a message that is being published.
 type publication struct {
 	id, topic, exchange, key string
 
-	size int // bytes of headers and body
+	size int // size of headers and body in bytes
 	done func(error)
 
-	number   uint64 // on its confirm channel
+	number   uint64 // number of the publish on its confirm channel
 	sent     time.Time
 	deadline time.Time
 
-	settled bool // the broker has responded to it for the last time
+	settled bool // the broker's last response to it has arrived
 
-	// The outcome was reported as unknown. The publication stays pending, because
-	// the broker may still close the channel over it.
+	// overdue means that the outcome was reported as unknown. The publication stays in
+	// pending, because the broker may still close the channel because of it.
 	overdue bool
 }
 
-// outcome is the outcome of a publication; err is nil if it was confirmed.
+// outcome is the outcome of a publication. err is nil if it was confirmed.
 type outcome struct {
 	pub *publication
 	err error
@@ -46,8 +46,8 @@ func (pub *publication) error(kind error, code int, reason string, cause error) 
 	}
 }
 
-// channelClosed returns the error of a publication whose channel was closed. kind
-// is the result of the attribution.
+// channelClosed returns the error for a publication whose channel was closed. kind is
+// the result of the attribution.
 func (pub *publication) channelClosed(kind error, reason *amqp.Error) *PublishError {
 	if !reason.Server {
 		return pub.error(kind, 0, "connection lost: "+redactText(reason.Reason), nil)
@@ -55,7 +55,7 @@ func (pub *publication) channelClosed(kind error, reason *amqp.Error) *PublishEr
 	return pub.error(kind, reason.Code, redactText(reason.Reason), reason)
 }
 
-// notEncoded returns the error of a publication that AMQP cannot carry.
+// notEncoded returns the error for a publication that AMQP cannot carry.
 func (pub *publication) notEncoded(err error) *PublishError {
 	kind := ErrTooLarge
 	if e, ok := errors.AsType[*amqpwire.EncodeError](err); ok && !e.TooLarge {
@@ -64,8 +64,7 @@ func (pub *publication) notEncoded(err error) *PublishError {
 	return pub.error(kind, 0, err.Error(), nil)
 }
 
-// notDeclared returns the error of a publication whose exchange could not be
-// declared.
+// notDeclared returns the error for a publication whose exchange could not be declared.
 func (pub *publication) notDeclared(err error) *PublishError {
 	if refused, ok := errors.AsType[*amqp.Error](err); ok {
 		return pub.error(ErrRefused, refused.Code, "declare exchange: "+redactText(refused.Reason), redact(err))

@@ -9,11 +9,11 @@ func TestRoomInTheWindow(t *testing.T) {
 	}{
 		{0, 0, 50, true},
 		{1, 50, 50, true},
-		{1, 50, 51, false},  // over WindowBytes
-		{2, 2, 1, false},    // over Window
-		{0, 0, 1000, true},  // over WindowBytes, alone
-		{1, 1, 1000, false}, // over WindowBytes, not alone
-		{1, 1000, 1, false}, // beside a message over WindowBytes
+		{1, 50, 51, false},  // exceeds WindowBytes
+		{2, 2, 1, false},    // exceeds Window
+		{0, 0, 1000, true},  // exceeds WindowBytes, but is the only message
+		{1, 1, 1000, false}, // exceeds WindowBytes, and is not the only message
+		{1, 1000, 1, false}, // another message exceeds WindowBytes
 	} {
 		p := &Publisher{cfg: PublisherConfig{Window: 2, WindowBytes: 100}, count: c.count, bytes: c.bytes}
 		if got := p.hasRoom(c.size); got != c.want {

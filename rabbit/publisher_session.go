@@ -7,14 +7,14 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// session is the Publisher's state for one connection.
+// session contains the Publisher's state for one connection.
 type session struct {
 	*connection
 
 	p      *Publisher
 	blocks chan amqp.Blocking
 
-	// Publisher.mu guards these.
+	// Publisher.mu guards these fields.
 	blocked   bool
 	declared  map[string]struct{}
 	declaring map[string]*declaration
@@ -24,19 +24,19 @@ func (p *Publisher) newSession(c *connection) *session {
 	return &session{
 		connection: c,
 		p:          p,
-		blocks:     c.amqp.NotifyBlocked(make(chan amqp.Blocking, 16)), // a full channel would stop amqp091's reader
+		blocks:     c.amqp.NotifyBlocked(make(chan amqp.Blocking, 16)), // large enough, because a full channel would stop amqp091's reader
 		declared:   make(map[string]struct{}),
 		declaring:  make(map[string]*declaration),
 	}
 }
 
-// request calls f, which waits for replies of the broker. Publisher.mu must not
-// be held.
+// request calls f, which waits for replies of the broker. Publisher.mu must not be
+// held.
 func (s *session) request(f func() error) error {
 	return s.connection.request(s.p.ctx, f)
 }
 
-// frameSize returns the connection's maximal frame size in bytes.
+// frameSize returns the maximum frame size of the connection in bytes.
 func (s *session) frameSize() int {
 	if size := s.amqp.Config.FrameSize; size > 0 {
 		return size
@@ -79,17 +79,17 @@ func (p *Publisher) serve(c *connection) (graceful bool, reason error) {
 	}
 }
 
-// canReply reports whether the broker can be expected to reply to a close. It
-// does not read from a connection that it blocks, and outstanding messages show
-// that it is stuck.
+// canReply reports whether the broker is expected to reply to a close. It does not read
+// from a connection that it blocks, and it is stuck if messages are unconfirmed at this
+// time.
 func (s *session) canReply() bool {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
 	return s.p.count == 0 && !s.blocked
 }
 
-// ensureChannel opens a confirm channel if there is none. While the broker blocks
-// the connection it reads nothing, so then ensureChannel does nothing.
+// ensureChannel opens a confirm channel if the Publisher has none. If the broker blocks
+// the connection, ensureChannel does nothing, because the broker does not read then.
 func (s *session) ensureChannel() error {
 	p := s.p
 	p.mu.Lock()
@@ -124,7 +124,7 @@ func (s *session) setBlocked(b amqp.Blocking) {
 	}
 }
 
-// retire stops sending new messages over the channel. p.mu must be held.
+// retire stops sending new messages over a channel. p.mu must be held.
 func (p *Publisher) retire(ch *confirmChannel) {
 	if p.channel == ch {
 		p.channel = nil

@@ -9,9 +9,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A retired channel can be closed long after the Publisher has replaced it. That
-// must not affect the current channel.
+// If a retired channel is closed long after the Publisher has replaced it, this must
+// not affect the current channel.
 func TestCloseOfAnOldChannelKeepsTheCurrentOne(t *testing.T) {
+	t.Parallel()
 	config := amqp.NewDurableQueueConfig(testkit.Rabbit(t).URL)
 	p, err := NewPublisher(config, PublisherConfig{ReadyTimeout: time.Minute})
 	if err != nil {

@@ -8,8 +8,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A stuck queue does not stop other queues of the same connection.
+// Trap 76. A stuck queue does not stop other queues on the same connection.
 func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	stuck := declareQueue(t, broker.URL("/"), nil)
 	other := declareQueue(t, broker.URL("/"), nil)
@@ -28,7 +30,7 @@ func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 		for _, msg := range numbered(fmt.Sprint("stuck", round, "-"), 10) {
 			lost.publish(p, stuck, msg)
 		}
-		// Publish to the other queue until the messages of the stuck queue are overdue.
+		// Publish to the other queue until the messages to the stuck queue are overdue.
 		var err error
 		for err == nil && lost.reported() < 10 {
 			err = p.Publish(other, numbered("fine", 10)...)
@@ -36,7 +38,7 @@ func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 		switch {
 		case err == nil:
 			calm++
-		case round-calm == 3: // the machine may have stood still, but not every time
+		case round-calm == 3: // the machine may have stood still once, but not every time
 			mustBe(t, "confirmed", err)
 		}
 		for id, err := range lost.wait(t) {
@@ -53,9 +55,11 @@ func TestTrap76_OneStuckQueueStopsNoOther(t *testing.T) {
 	connected(t, p, stuck)
 }
 
-// The broker stops reading from a connection that sends too many messages to a
-// stuck queue. The Publisher recovers from that.
+// Trap 76. The broker stops reading from a connection that sends too many messages to a
+// stuck queue. The Publisher recovers from this.
 func TestTrap76_AFloodToAStuckQueueEnds(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	stuck := declareQueue(t, broker.URL("/"), nil)
 	other := declareQueue(t, broker.URL("/"), nil)

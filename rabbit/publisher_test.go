@@ -18,6 +18,7 @@ import (
 )
 
 func TestPublishConfirms(t *testing.T) {
+	t.Parallel()
 	uri := brokerURL(t)
 	topic := uniqueName("t")
 	queue := bind(t, uri, topic)
@@ -82,9 +83,10 @@ func TestTrap14_AlwaysMandatoryAndPersistent(t *testing.T) {
 	mustBe(t, "refused", p.Publish(uniqueName("no-such-queue"), newMessage("m")))
 }
 
-// The error of a batch contains the outcome of every message. Its methods are not
-// those of the first error.
+// The error of a batch contains the outcome of every message. Its methods do not
+// describe only the first error.
 func TestPublishNamesEveryFailedMessage(t *testing.T) {
+	t.Parallel()
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, amqp091.Table{"x-max-length": int32(2), "x-overflow": "reject-publish"})
 	p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{})
@@ -105,9 +107,10 @@ func TestPublishNamesEveryFailedMessage(t *testing.T) {
 	mustBe(t, "refused", p.Publish(queue, newMessage("d"), newMessage("e")))
 }
 
-// Routable and unroutable messages alternate. Every return must be processed before
-// its ack.
+// Trap 74. Routable and unroutable messages alternate. The return of a message must be
+// processed before its ack.
 func TestTrap74_ReturnsAreProcessedBeforeTheirAcks(t *testing.T) {
+	t.Parallel()
 	uri := brokerURL(t)
 	routed := declareQueue(t, uri, nil)
 	p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{Window: 500})
@@ -139,6 +142,7 @@ func TestTrap74_ReturnsAreProcessedBeforeTheirAcks(t *testing.T) {
 }
 
 func TestTrap74_OneIdOnTwoTopics(t *testing.T) {
+	t.Parallel()
 	uri := brokerURL(t)
 	routed := declareQueue(t, uri, nil)
 	p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{})
@@ -150,7 +154,7 @@ func TestTrap74_OneIdOnTwoTopics(t *testing.T) {
 			one.publish(p, "no-such-queue", newMessage(id))
 		}
 		other.publish(p, routed, newMessage(id))
-		if i%2 == 1 { // the other message is outstanding when this one is returned
+		if i%2 == 1 { // the other message is unconfirmed when this one is returned
 			one.publish(p, "no-such-queue", newMessage(id))
 		}
 		mustBe(t, "refused", one.wait(t)[id])
@@ -200,8 +204,9 @@ func (m *arrayMarshaler) Marshal(*message.Message) (amqp091.Publishing, error) {
 	return amqp091.Publishing{Headers: amqp091.Table{"array": slices.Repeat([]any{m.value}, m.n)}}, nil
 }
 
-// The broker accepts the largest header of each type that passes our check.
+// Trap 10. The broker accepts the largest header of each type that our check accepts.
 func TestTrap10_SizesOfAllTypes(t *testing.T) {
+	t.Parallel()
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	h := new(heard)
@@ -243,7 +248,7 @@ func TestTrap10_OversizedNamesAreNotSent(t *testing.T) {
 	longKey := newMessage("m")
 	longKey.Metadata.Set(strings.Repeat("h", 256), "v")
 	mustBe(t, "unacceptable", p.Publish(queue, longKey))
-	longID := newMessage(strings.Repeat("i", 300)) // only the native message id is omitted
+	longID := newMessage(strings.Repeat("i", 300)) // only the native message id is left out
 	mustBe(t, "confirmed", p.Publish(queue, longID))
 	mustHaveConnectedOnce(t, h)
 
@@ -264,7 +269,7 @@ func TestLargeBodies(t *testing.T) {
 	queue := declareQueue(t, uri, nil)
 	p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{WindowBytes: 1 << 20})
 
-	body := bytes.Repeat([]byte("0123456789abcdef"), 3<<16) // 3 MiB, more than WindowBytes
+	body := bytes.Repeat([]byte("0123456789abcdef"), 3<<16) // 3 MiB exceed WindowBytes
 	for range 3 {
 		var all outcomes
 		all.publish(p, queue, message.NewMessage("large", body))

@@ -11,10 +11,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/rabbit"
 )
 
-// fixedMarshaler returns always the same message.
+// fixedMarshaler always returns the same AMQP message.
 type fixedMarshaler struct {
 	amqp.DefaultMarshaler
 	publishing amqp091.Publishing
@@ -26,6 +27,7 @@ func (m fixedMarshaler) Marshal(*message.Message) (amqp091.Publishing, error) {
 
 // All properties and headers that a marshaler sets reach the consumer.
 func TestEveryPropertyArrives(t *testing.T) {
+	t.Parallel()
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	at := time.Unix(1_700_000_000, 0)
@@ -79,9 +81,12 @@ func TestEveryPropertyArrives(t *testing.T) {
 	}
 }
 
-// The broker sends no heartbeats while it sends confirms. amqp091 does not see the
-// confirms, and must not close the connection.
+// A connection that only publishes stays open. While the broker sends confirms, it
+// sends no heartbeats. amqp091 does not see the confirms, and must not close the
+// connection.
 func TestConnectionThatOnlyPublishesStaysAlive(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	const beat = 2 * time.Second
@@ -91,21 +96,21 @@ func TestConnectionThatOnlyPublishesStaysAlive(t *testing.T) {
 		h := new(heard)
 		p := newPublisher(t, config, rabbit.PublisherConfig{Logger: h})
 		mustBe(t, "confirmed", p.Publish(queue, newMessage("first")))
-		pause, err := publishFor(p, queue, 4*beat) // amqp091 would wait for three heartbeats
+		pause, err := publishFor(p, queue, 4*beat) // amqp091 would close the connection after three heartbeat intervals at the latest
 		if pause < beat {
 			mustBe(t, "confirmed", err)
 			mustHaveConnectedOnce(t, h)
 			return
 		}
-		// The machine stood still, so that the broker missed our heartbeats.
+		// The machine stood still, so the broker has missed our heartbeats.
 		t.Logf("%v passed between two messages", pause)
 		_ = p.Close()
 	}
 	t.Fatal("no attempt had a steady stream of messages")
 }
 
-// publishFor publishes one message after another for d or until one fails. It
-// returns how long the slowest took.
+// publishFor publishes one message after the other for d, or until one fails. It
+// returns how long the slowest one took.
 func publishFor(p *rabbit.Publisher, queue string, d time.Duration) (longest time.Duration, err error) {
 	began := time.Now()
 	for last := began; err == nil && last.Sub(began) < d; {

@@ -13,8 +13,8 @@ import (
 
 var errConnectionClosed = errors.New("the connection is closed")
 
-// reconnector keeps one connection up until its context ends. It logs changes,
-// not attempts.
+// reconnector keeps one connection up until its context ends. It logs when the
+// connection is established or lost, and not every attempt.
 type reconnector struct {
 	ctx      context.Context
 	config   amqp.ConnectionConfig
@@ -26,11 +26,11 @@ type reconnector struct {
 
 // connectionUser uses the connections of a reconnector.
 type connectionUser interface {
-	// serve uses the connection until it is lost or no longer needed, and returns
-	// the reason. graceful is true if the broker is expected to reply to a close.
+	// serve uses the connection until it is lost or no longer needed, and returns the
+	// reason. graceful means that the broker is expected to reply to a close.
 	serve(c *connection) (graceful bool, reason error)
 
-	// disconnected receives the reason why there is no connection.
+	// disconnected is told the reason why there is no connection.
 	disconnected(reason error)
 }
 

@@ -18,8 +18,8 @@ var (
 	_ message.SubscribeInitializer = (*Subscriber)(nil)
 )
 
-// ErrGivenBack is the error of Subscriber.Close if handlers still ran when
-// CloseTimeout was over. The broker delivers their messages again.
+// ErrGivenBack reports that handlers were still running when CloseTimeout was over.
+// Subscriber.Close returns it. The broker delivers their messages again.
 var ErrGivenBack = errors.New("rabbit: given back without an ack")
 
 // Subscriber consumes with many messages in flight. It is safe for concurrent
@@ -27,10 +27,10 @@ var ErrGivenBack = errors.New("rabbit: given back without an ack")
 //
 // A subscription has one Go channel for its messages, and each message waits for
 // its own Ack or Nack. The Subscriber sends an ack to the AMQP channel that
-// delivered the message, or to no channel if that one is closed. The context of a
-// message has the values of Subscribe's context, but not its end: it ends when
-// the message is acked or nacked, when the connection is lost, or when
-// CloseTimeout is over.
+// delivered the message. If that channel is closed, it drops the ack. The context
+// of a message has the values of Subscribe's context, but not its end: it ends when
+// the message is acked or nacked, when the connection is lost, or when CloseTimeout
+// is over.
 //
 // The Subscriber returns a nacked message to its queue after a growing pause
 // (NackMin, NackMax). It uses basic.nack with requeue: from RabbitMQ 4.3 that
@@ -61,13 +61,13 @@ type Subscriber struct {
 
 	instruments   *subscriberInstruments
 	inFlight      atomic.Int64
-	givenBack     atomic.Int64 // messages given back by subscriptions that Close ended
+	givenBack     atomic.Int64 // number of messages that were given back because of Close
 	subscriptions sync.WaitGroup
-	background    sync.WaitGroup // requests that a subscription leaves behind; they end with the connection
+	background    sync.WaitGroup // requests that a subscription has left behind; they end with the connection
 
 	mu        sync.Mutex
 	closed    bool
-	conn      *connection   // or nil
+	conn      *connection   // may be nil
 	down      error         // why there is no connection
 	downSince time.Time     // since when there is no connection
 	changed   chan struct{} // closed when conn or down changes
@@ -185,8 +185,8 @@ func (s *Subscriber) initialize(c *connection, topic string) error {
 	return onChannel(c.amqp, func(channel *amqp091.Channel) error { return sub.declare(c, channel) })
 }
 
-// begin reports false if the Subscriber is closed. Otherwise Close waits until
-// the caller calls s.subscriptions.Done.
+// begin returns false if the Subscriber is closed. Otherwise Close waits until the
+// caller calls s.subscriptions.Done.
 func (s *Subscriber) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,8 +261,8 @@ func (s *Subscriber) broadcast() {
 	s.changed = make(chan struct{})
 }
 
-// waitReady returns the connection. If there is none when ReadyTimeout is over,
-// the error is the reason.
+// waitReady returns the connection. If there is none within ReadyTimeout, it returns
+// the reason.
 func (s *Subscriber) waitReady(ctx context.Context) (*connection, error) {
 	s.mu.Lock()
 	left := time.Until(s.downSince.Add(s.cfg.ReadyTimeout))
@@ -277,8 +277,8 @@ func (s *Subscriber) waitReady(ctx context.Context) (*connection, error) {
 	return nil, errors.Join(ctx.Err(), s.down)
 }
 
-// waitConnected returns the connection as soon as there is one, or nil when ctx
-// ends.
+// waitConnected waits for a connection, and returns it. It returns nil if ctx ends
+// first.
 func (s *Subscriber) waitConnected(ctx context.Context) *connection {
 	for {
 		s.mu.Lock()

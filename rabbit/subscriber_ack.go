@@ -8,8 +8,8 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// settle sends the handler's ack or nack of d to the broker, together with those
-// of other deliveries that are in sub.handled.
+// settle sends the ack or nack of a delivery to the broker, together with those of the
+// other deliveries that are in sub.handled.
 func (sub *subscription) settle(d *delivery) {
 	handled := []*delivery{d}
 	for range len(sub.handled) {
@@ -23,7 +23,7 @@ func (sub *subscription) settle(d *delivery) {
 	}
 }
 
-// settleOn is settle for deliveries of one channel.
+// settleOn is like settle, for deliveries of one channel.
 func (sub *subscription) settleOn(ch *consumeChannel, handled []*delivery) {
 	ch.acknowledge(handled)
 	for _, d := range handled {
@@ -45,8 +45,8 @@ func (sub *subscription) settleOn(ch *consumeChannel, handled []*delivery) {
 	}
 }
 
-// acknowledge sends acks and nacks, unless the channel is lost. It sends one
-// multiple ack for all acks that have no unacked delivery before them.
+// acknowledge sends acks and nacks. If the channel is lost, it sends nothing. It sends
+// a single multiple ack for all acks that have no unacked delivery before them.
 func (ch *consumeChannel) acknowledge(handled []*delivery) {
 	if ch.ctx.Err() != nil {
 		for _, d := range handled {
@@ -77,8 +77,8 @@ func (ch *consumeChannel) acknowledge(handled []*delivery) {
 	}
 }
 
-// ack sends one ack. For several deliveries it is a multiple ack, so every unacked
-// delivery before the last one must be among them.
+// ack sends a single ack. For several deliveries it is a multiple ack, so all unacked
+// deliveries before the last one must be among them.
 func (ch *consumeChannel) ack(acks []*delivery) {
 	if len(acks) == 0 {
 		return
@@ -101,8 +101,8 @@ func (ch *consumeChannel) nack(d *delivery) (outcome int) {
 	return outcomeUnlessLost(requeued, err)
 }
 
-// outcomeUnlessLost returns lost if sending failed: then the channel is about to
-// be closed.
+// outcomeUnlessLost returns outcome. If sending has failed with err, it returns lost,
+// because the channel will be closed soon.
 func outcomeUnlessLost(outcome int, err error) int {
 	if err != nil {
 		return lost

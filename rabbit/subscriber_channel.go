@@ -17,8 +17,8 @@ var (
 	errNoReply   = errors.New("the broker has not replied yet; the queue may be stuck")
 )
 
-// consumeChannel is an AMQP channel with one consumer. A delivery must be acked
-// on the channel that it came from: the broker would close any other channel.
+// consumeChannel is an AMQP channel with one consumer. A delivery must be acked on the
+// channel that delivered it. The broker would close any other channel.
 type consumeChannel struct {
 	sub        *subscription
 	conn       *connection
@@ -26,15 +26,15 @@ type consumeChannel struct {
 	tag        string
 	deliveries <-chan amqp.Delivery
 	cancelled  chan string
-	requesting sync.Mutex // AMQP allows one request at a time on a channel
+	requesting sync.Mutex // a channel allows only one request at a time
 
 	ctx  context.Context // ends when nothing can be acked any more
 	lose context.CancelCauseFunc
 
-	unacked  []uint64    // delivery tags without an ack or a nack, ascending
-	buffered []*delivery // decoded and not yet handed out
-	inFlight int         // handed out and not yet settled
-	lostBy   int         // why the channel delivers no more, as a series; endReason sets it
+	unacked  []uint64    // ascending delivery tags that have no ack or nack
+	buffered []*delivery // decoded, and not given to a handler yet
+	inFlight int         // number of deliveries that were given to a handler, and are not settled
+	lostBy   int         // why the channel delivers no more, as an index of series; set by endReason
 }
 
 // opening is a consumeChannel that is being opened. err is set before done is
@@ -46,9 +46,9 @@ type opening struct {
 	err  error
 }
 
-// openChannel opens a channel and begins to consume. If that takes longer than
-// the connection's timeout, it continues in the background; the next call of
-// openChannel waits for it, or discardOpening closes it.
+// openChannel opens a channel, and begins to consume. If this takes longer than the
+// connection's timeout, it continues in the background. The next call of openChannel
+// waits for it, or discardOpening closes it.
 func (sub *subscription) openChannel(c *connection) (*consumeChannel, error) {
 	if sub.opening == nil {
 		sub.opening = sub.newOpening(c)
@@ -86,7 +86,7 @@ func (sub *subscription) newOpening(c *connection) *opening {
 	return o
 }
 
-// discardOpening closes the channel that is being opened, if there is one, when
+// discardOpening closes the channel that is being opened, if there is one, as soon as
 // it is open.
 func (sub *subscription) discardOpening() {
 	if o := sub.opening; o != nil {
@@ -121,15 +121,16 @@ func (ch *consumeChannel) begin() error {
 		return err
 	}
 	if err := ch.sub.endReason(); err != nil {
-		return err // a message delivered now would be redelivered, which counts as a delivery
+		return err // a message that is delivered now would be redelivered, and this counts as a delivery
 	}
 	ch.deliveries, err = channel.Consume(
 		ch.sub.queue, ch.tag, false, consume.Exclusive, consume.NoLocal, consume.NoWait, consume.Arguments)
 	return err
 }
 
-// endReason returns why the channel delivers no more. amqp091 sends a cancel
-// before it closes the deliveries. Otherwise it only closes ch.cancelled.
+// endReason returns why the channel delivers no more. If the broker has cancelled the
+// consumer, amqp091 sends this before it closes ch.deliveries. Otherwise it only closes
+// ch.cancelled.
 func (ch *consumeChannel) endReason() error {
 	select {
 	case _, ok := <-ch.cancelled:
@@ -147,7 +148,7 @@ func (ch *consumeChannel) endReason() error {
 	return context.Cause(ch.ctx)
 }
 
-// giveBackBuffered returns the messages that were not handed out to the queue.
+// giveBackBuffered returns those messages to the queue that no handler has received.
 func (ch *consumeChannel) giveBackBuffered() {
 	for _, d := range ch.buffered {
 		if ch.ctx.Err() == nil {
@@ -159,19 +160,20 @@ func (ch *consumeChannel) giveBackBuffered() {
 	ch.buffered = nil
 }
 
-// stop cancels the consumer. ch.deliveries is closed when the broker has replied.
+// stop cancels the consumer. amqp091 closes ch.deliveries when the broker has replied.
 func (ch *consumeChannel) stop() {
 	ch.request(func() error { return ch.amqp.Cancel(ch.tag, false) })
 }
 
-// close closes the AMQP channel. The broker then requeues all unacked messages.
+// close closes the AMQP channel. The broker then requeues all its unacked messages.
 func (ch *consumeChannel) close() {
 	if ch.amqp != nil {
 		ch.request(ch.amqp.Close)
 	}
 }
 
-// request ignores errors: after an error the channel is closed.
+// request calls f. Only one call runs at a time. It ignores the error of f: after an
+// error the broker has closed the channel, and the subscription opens another one.
 func (ch *consumeChannel) request(f func() error) {
 	ch.requesting.Lock()
 	defer ch.requesting.Unlock()

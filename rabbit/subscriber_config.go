@@ -15,73 +15,72 @@ import (
 // SubscriberConfig configures a Subscriber in addition to watermill-amqp's
 // Config. The zero value is ready for production use.
 type SubscriberConfig struct {
-	// InFlight is the maximal number of messages of one subscription that are
-	// handled at the same time. 1 to 65535. Defaults to 4 per CPU. Handlers that
-	// need the messages in the order of the queue require 1.
+	// InFlight is the maximum number of messages of one subscription that are handled
+	// at the same time. 1 to 65535. Defaults to 4 per CPU. If handlers need the
+	// messages in the order of the queue, it must be 1.
 	//
 	// The prefetch count is twice InFlight, so that a handler that returns can
-	// start with the next message at once. If InFlight is 1, the prefetch count
-	// is 1, so that no message that is given back comes after its successor. If
-	// Consume.Qos.PrefetchCount is over 1, the larger of PrefetchCount and
-	// InFlight is used instead. watermill-amqp's constructors set PrefetchCount
-	// to 1.
+	// immediately start with the next message. If InFlight is 1, the prefetch count is
+	// 1, so that no message that is given back comes after its successor. If
+	// Consume.Qos.PrefetchCount is above 1, the prefetch count is the larger of
+	// PrefetchCount and InFlight. watermill-amqp's constructors set PrefetchCount to 1.
 	InFlight int
 
-	// NackMin and NackMax bound the pause before a nacked message returns to its
-	// queue. The pause doubles from NackMin to NackMax each time the message
-	// returns, with jitter. The message counts as in flight during the pause.
-	// They default to 100 ms and 10 s.
+	// NackMin and NackMax limit the pause before a nacked message returns to its queue.
+	// The pause doubles from NackMin to NackMax each time the message returns, with
+	// jitter. The message counts as in flight during the pause. They default to 100 ms
+	// and 10 s.
 	NackMin, NackMax time.Duration
 
-	// LongestUnackedWait is the longest time that a message waits for its ack,
-	// because of the slowest handler or the UnackedWait of retry, poison or
-	// durable. It does not limit anything. A subscription compares it with the
-	// consumer timeout of its queue when it begins, and logs an error if the
-	// timeout is too short. A prefetched message first waits for the messages in
-	// flight, so with the default prefetch count it can be unacked for twice this
-	// time. Defaults to 10 minutes, the default of UnackedWait.
+	// LongestUnackedWait is the longest time that a message may wait for its ack,
+	// because of the slowest handler, or the UnackedWait of retry, poison or durable.
+	// It does not limit anything. When a subscription begins, it compares this time
+	// with the consumer timeout of its queue, and logs an error if the timeout is too
+	// short. A prefetched message first waits for the messages in flight. So with the
+	// default prefetch count it can be unacked for twice this time. Defaults to 10
+	// minutes, the default of UnackedWait.
 	LongestUnackedWait time.Duration
 
-	// ReadyTimeout is how long Subscribe waits for a connection before it
-	// continues in the background. It counts from the loss of the connection, or
-	// from NewSubscriber. Defaults to 5 s.
+	// ReadyTimeout is how long Subscribe waits for a connection before it continues in
+	// the background. The time begins when the connection is lost, or with
+	// NewSubscriber. Defaults to 5 s.
 	ReadyTimeout time.Duration
 
-	// CloseTimeout is how long the end of a subscription, by Close or by its
-	// context, waits for the messages in flight. Defaults to 10 s.
+	// CloseTimeout is how long a subscription that ends, by Close or by its context,
+	// waits for the messages in flight. Defaults to 10 s.
 	CloseTimeout time.Duration
 
-	// DialTimeout bounds the whole set-up of a connection: name resolution, TCP,
-	// TLS and AMQP together. It is also how long Subscribe waits for the broker
-	// to set up a subscription, and how long the end of a subscription waits for
-	// the broker's reply; then both continue in the background. A Dial function
-	// in Connection.AmqpConfig must have its own timeout. Defaults to the
-	// connection_timeout of the URI, else to 10 s.
+	// DialTimeout limits the time for opening a connection: name resolution, TCP, TLS
+	// and AMQP together. It is also how long Subscribe waits until the broker has set
+	// up a subscription, and how long the end of a subscription waits for the broker's
+	// reply. After that, both continue in the background. A Dial function in
+	// Connection.AmqpConfig must have its own timeout. Defaults to the
+	// connection_timeout of the URI. If the URI has none, it defaults to 10 s.
 	DialTimeout time.Duration
 
 	// WriteTimeout is how long a write to the network may make no progress
 	// before the connection is closed. Defaults to 10 s.
 	WriteTimeout time.Duration
 
-	// ReconnectMin and ReconnectMax bound the pause between attempts to connect
-	// and between attempts to consume. The pause doubles from ReconnectMin to
-	// ReconnectMax, with jitter; the first attempt after a loss has no pause.
-	// They default to Connection.Reconnect's initial and maximal interval where
-	// that is set, else to 100 ms and 10 s.
+	// ReconnectMin and ReconnectMax limit the pause between attempts to connect, and
+	// between attempts to consume. The pause doubles from ReconnectMin to ReconnectMax,
+	// with jitter. The first attempt after a loss has no pause. They default to the
+	// initial and the maximal interval in Connection.Reconnect. If that is not set,
+	// they default to 100 ms and 10 s.
 	ReconnectMin, ReconnectMax time.Duration
 
-	// Logger receives every change of state: connected, lost, a consumer that
-	// was cancelled. It also receives a line for each message that cannot be
-	// decoded. It receives no credentials. Defaults to slog's default logger;
-	// watermill.NopLogger{} silences it.
+	// Logger receives every change of state: connected, lost, a consumer that was
+	// cancelled. It also receives a line for each message that cannot be decoded. It
+	// receives no credentials. Defaults to slog's default logger. Use
+	// watermill.NopLogger{} for silence.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider creates the instruments. Defaults to OpenTelemetry's global
-	// provider, which does nothing until another one is set.
+	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider,
+	// which does nothing until you set another.
 	MeterProvider metric.MeterProvider
 }
 
-// withDefaults replaces zero values in both configurations.
+// withDefaults returns both configurations with default values in place of zero values.
 func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, SubscriberConfig) {
 	if config.Marshaler == nil {
 		config.Marshaler = Marshaler{}
@@ -111,7 +110,7 @@ func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, Subsc
 }
 
 // prefetch returns the prefetch count of a subscription. configured is the
-// PrefetchCount of watermill-amqp's config.
+// PrefetchCount in watermill-amqp's config.
 func (cfg SubscriberConfig) prefetch(configured int) int {
 	switch {
 	case configured > 1:
@@ -123,8 +122,8 @@ func (cfg SubscriberConfig) prefetch(configured int) int {
 	}
 }
 
-// longestUnacked returns how long a message can be unacked: it waits for the
-// messages that were prefetched before it, and is then in flight itself.
+// longestUnacked returns how long a message may be unacked: it waits for the messages
+// that were prefetched before it, and is then in flight itself.
 func (cfg SubscriberConfig) longestUnacked(prefetch int) time.Duration {
 	rounds := (prefetch + cfg.InFlight - 1) / cfg.InFlight
 	if cfg.LongestUnackedWait > math.MaxInt64/time.Duration(rounds) {
@@ -133,7 +132,7 @@ func (cfg SubscriberConfig) longestUnacked(prefetch int) time.Duration {
 	return time.Duration(rounds) * cfg.LongestUnackedWait
 }
 
-// validate returns the errors of all invalid fields.
+// validate returns an error that names every invalid field.
 func (cfg SubscriberConfig) validate(config amqp.Config) error {
 	errs := configErrors{validateConnection(config.Connection)}
 	errs.requiref(config.Queue.GenerateName != nil, "Queue.GenerateName is nil")

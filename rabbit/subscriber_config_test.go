@@ -9,7 +9,7 @@ func TestPrefetch(t *testing.T) {
 	for _, c := range []struct{ inFlight, asked, want int }{
 		{1, 0, 1},
 		{1, 1, 1},
-		{1, 3, 3}, // PrefetchCount is used as configured
+		{1, 3, 3}, // PrefetchCount is used as it is configured
 		{8, 0, 16},
 		{8, 1, 16},
 		{8, 2, 8},

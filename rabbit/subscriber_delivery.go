@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/meta"
 )
 
@@ -20,19 +21,19 @@ type delivery struct {
 	channel   *consumeChannel
 	raw       amqp.Delivery
 	msg       *message.Message
-	cancel    context.CancelFunc // of the message's context
-	pause     time.Duration      // after a nack, before the message returns to the queue
+	cancel    context.CancelFunc // ends the message's context
+	pause     time.Duration      // pause after a nack, before the message returns to the queue
 	handedOut time.Time
 
-	acked   bool // by the handler; false means nacked
-	outcome int  // as a series
+	acked   bool // the handler has acked the message; false means nacked
+	outcome int  // index of the outcome's series
 }
 
-// Undecodable returns why Config.Marshaler could not read the message, or nil if
-// it could. Such a message was read by [Marshaler] instead.
-func Undecodable(msg *message.Message) error { return disposition.Undecodable(msg.Context()) }
+// Undecodable returns the error that Config.Marshaler returned for the message, or nil.
+// After such an error, [Marshaler] has read the message instead.
+func Undecodable(msg *message.Message) error { return disposition.Unrunnable(msg.Context()) }
 
-// decode returns a message for any delivery.
+// decode returns a delivery, whether or not its message can be decoded.
 func (sub *subscription) decode(ch *consumeChannel, raw amqp.Delivery) *delivery {
 	d := &delivery{channel: ch, raw: raw}
 	ctx, cancel := context.WithCancel(ch.ctx)
@@ -45,9 +46,9 @@ func (sub *subscription) decode(ch *consumeChannel, raw amqp.Delivery) *delivery
 		ctx = disposition.WithUndecodable(ctx, fmt.Errorf("rabbit: the message cannot be decoded: %w", err))
 		sub.s.instruments.undecodable.Add(1, 0)
 		sub.s.cfg.Logger.Error("Message cannot be decoded", err,
-			sub.fields().Add(watermill.LogFields{"message_uuid": msg.UUID, "size": len(raw.Body)}))
+			fields.Message(msg.UUID, msg.Metadata, sub.fields().Add(watermill.LogFields{"size": len(raw.Body)})))
 	}
-	if msg.Metadata = meta.Sent(msg.Metadata); msg.Metadata == nil {
+	if msg.Metadata = meta.Delivered(msg.Metadata); msg.Metadata == nil {
 		msg.Metadata = make(message.Metadata, 2)
 	}
 	msg.Metadata[meta.Redelivered] = strconv.FormatBool(raw.Redelivered)
@@ -63,9 +64,9 @@ func (sub *subscription) decode(ch *consumeChannel, raw amqp.Delivery) *delivery
 	return d
 }
 
-// unmarshal calls the marshaler, and after an error once more with all headers as
-// text: watermill-amqp's marshaler fails on every header that is not a string,
-// which includes headers that the broker adds.
+// unmarshal calls the marshaler. After an error it calls it again, with all headers as
+// text, because watermill-amqp's marshaler fails on every header that is not a string.
+// The broker itself adds such headers.
 func (sub *subscription) unmarshal(raw amqp.Delivery) (*message.Message, error) {
 	msg, err := sub.unmarshalOnce(raw)
 	if err == nil {
@@ -95,7 +96,7 @@ func (sub *subscription) unmarshalOnce(raw amqp.Delivery) (msg *message.Message,
 	return msg, redact(err)
 }
 
-// waitHandled waits for the handler's ack or nack, and after a nack for the pause.
+// waitHandled waits for the handler's ack or nack, and after a nack also for the pause.
 // Then it sends the delivery to sub.handled.
 func (d *delivery) waitHandled() {
 	sub := d.channel.sub
@@ -112,7 +113,8 @@ func (d *delivery) waitHandled() {
 	sub.handled <- d
 }
 
-// waitPause returns early when the channel is lost or the subscription ends.
+// waitPause waits for the pause. It returns early when the channel is lost or the
+// subscription ends.
 func (d *delivery) waitPause() {
 	timer := time.NewTimer(d.pause)
 	defer timer.Stop()
@@ -123,8 +125,8 @@ func (d *delivery) waitPause() {
 	}
 }
 
-// requeueCounts counts how often each message was requeued, by message id. Some
-// queues do not count that: classic queues, and quorum queues from RabbitMQ 4.3.
+// requeueCounts counts how often each message was requeued, by message id. Some queues
+// do not count this: classic queues, and quorum queues since RabbitMQ 4.3.
 type requeueCounts map[string]int
 
 const (
@@ -134,7 +136,7 @@ const (
 
 func (n requeueCounts) add(id string) {
 	if len(n) == maxRemembered {
-		clear(n) // all pauses then start at NackMin again
+		clear(n) // after this all pauses begin at NackMin again
 	}
 	n[id]++
 }

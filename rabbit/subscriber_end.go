@@ -9,8 +9,8 @@ import (
 
 var errCloseTimeout = errors.New("rabbit: CloseTimeout is over")
 
-// end waits for the messages in flight and gives back the others. Requests that a
-// stuck queue delays continue in the background, until the broker replies or the
+// end waits for the messages in flight, and gives back the others. If a stuck queue
+// delays requests, they continue in the background until the broker replies or the
 // connection is closed. ch is nil if there is no channel.
 func (sub *subscription) end(ch *consumeChannel) {
 	defer sub.cancel()
@@ -26,7 +26,7 @@ func (sub *subscription) end(ch *consumeChannel) {
 
 	close(sub.stopped)
 	for ch := range sub.retired {
-		ch.lose(errCloseTimeout) // before the broker delivers the messages to another consumer
+		ch.lose(errCloseTimeout) // before the broker can deliver the messages to another consumer
 		sub.running.Go(ch.close)
 	}
 	limit := time.NewTimer(patience)
@@ -40,10 +40,10 @@ func (sub *subscription) end(ch *consumeChannel) {
 	sub.s.cfg.Logger.Info("RabbitMQ consumer stopped", sub.fields())
 }
 
-// drain settles deliveries until no message is in flight or CloseTimeout is over.
-// It gives back the buffered messages when the broker has stopped delivering;
-// before that, the broker would deliver them to this consumer again. It reports
-// whether the broker has stopped, for which it waits up to DialTimeout.
+// drain settles deliveries until no message is in flight, or CloseTimeout is over. It
+// gives back the buffered messages when the broker has stopped delivering. If it did so
+// earlier, the broker would deliver them to this consumer again. It waits up to
+// DialTimeout for the broker, and reports whether the broker has stopped.
 func (sub *subscription) drain(ch *consumeChannel) (stopped bool) {
 	slow, deadline := time.NewTimer(sub.s.cfg.DialTimeout), time.NewTimer(sub.s.cfg.CloseTimeout)
 	defer slow.Stop()
@@ -75,8 +75,8 @@ func (sub *subscription) drain(ch *consumeChannel) (stopped bool) {
 	return deliveries == nil
 }
 
-// ended returns a channel that is closed when all goroutines of the subscription
-// have ended. After closing the connection, Subscriber.Close waits for that.
+// ended returns a channel that is closed when all goroutines of the subscription have
+// ended. Subscriber.Close closes the connection, and then waits for this.
 func (sub *subscription) ended() <-chan struct{} {
 	ended := make(chan struct{})
 	sub.s.background.Go(func() {

@@ -15,6 +15,7 @@ import (
 )
 
 func TestCloseDrains(t *testing.T) {
+	t.Parallel()
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	cfg := brisk
@@ -54,7 +55,8 @@ func TestCloseDrains(t *testing.T) {
 	}
 }
 
-// Each delivery counts towards the delivery limit of the queue.
+// Messages that are given back are not delivered to the same consumer again, because
+// each delivery counts towards the delivery limit of the queue.
 func TestMessagesGivenBackAreNotDeliveredAgain(t *testing.T) {
 	uri := brokerURL(t)
 	args := amqp091.Table{"x-queue-type": "quorum"}
@@ -110,7 +112,7 @@ func TestCloseGivesBackUnackedMessages(t *testing.T) {
 		if msg.Context().Err() == nil {
 			t.Errorf("the context of %s has not ended", msg.UUID)
 		}
-		msg.Ack() // too late
+		msg.Ack() // this is too late
 	}
 	eventually(t, "they are in the queue again", func() bool { return depth(t, uri, queue) == 2 })
 	if left := drain(t, uri, queue); left["a"] != 1 || left["b"] != 1 {
@@ -118,8 +120,8 @@ func TestCloseGivesBackUnackedMessages(t *testing.T) {
 	}
 }
 
-// The broker delivers a message to another consumer before the Subscriber knows
-// that the channel is closed. The context of the message must end before that.
+// The context of a message ends before another consumer gets the message. The broker
+// may deliver it there before the Subscriber knows that the channel is closed.
 func TestContextEndsBeforeAnotherConsumerGetsTheMessage(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)

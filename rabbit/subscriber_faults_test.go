@@ -17,7 +17,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// said counts the lines with this prefix.
+// said returns how many log lines begin with prefix.
 func (h *heard) said(prefix string) int {
 	n := 0
 	for _, line := range h.all() {
@@ -28,13 +28,14 @@ func (h *heard) said(prefix string) int {
 	return n
 }
 
-// closeConnections closes all connections of the broker, as an operator can.
+// closeConnections closes all connections of the broker, as an operator may do.
 func closeConnections(t *testing.T, broker testkit.Broker) {
 	t.Helper()
 	broker.Ctl(t, "close_all_connections", "--vhost", broker.VHost, "test")
 }
 
 func TestTrap44_QueueIsDeletedAndDeclaredAgain(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"classic", "quorum"} {
 		t.Run(kind, func(t *testing.T) {
 			uri := brokerURL(t)
@@ -52,7 +53,7 @@ func TestTrap44_QueueIsDeletedAndDeclaredAgain(t *testing.T) {
 				}
 				id := fmt.Sprint("m", i)
 				eventually(t, "the queue exists again", func() bool { return depth(t, uri, queue) >= 0 })
-				send(t, uri, queue, id)
+				eventually(t, "it takes a message", func() bool { return unconfirmed(t, uri, queue, id) == "" })
 				msg := receive(t, messages) // fails on an empty message
 				if msg.UUID != id {
 					t.Errorf("got %s, want %s", msg.UUID, id)
@@ -66,9 +67,10 @@ func TestTrap44_QueueIsDeletedAndDeclaredAgain(t *testing.T) {
 	}
 }
 
-// The broker cancels a consumer while a message is handled. The message can still
-// be acked.
+// Trap 44. If the broker cancels a consumer while a message is being handled, the
+// message can still be acked.
 func TestTrap44_CancelledConsumerKeepsMessagesInFlight(t *testing.T) {
+	t.Parallel()
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	cfg := brisk
@@ -93,6 +95,7 @@ func TestTrap44_CancelledConsumerKeepsMessagesInFlight(t *testing.T) {
 }
 
 func TestTrap45_AcksOfALostConnectionAreNotSent(t *testing.T) {
+	t.Parallel()
 	broker := testkit.Rabbit(t)
 	queue := declareQueue(t, broker.URL, nil)
 	h := new(heard)
@@ -114,8 +117,9 @@ func TestTrap45_AcksOfALostConnectionAreNotSent(t *testing.T) {
 			t.Errorf("%s is not redelivered", msg.UUID)
 		}
 	}
-	// Both channels number their deliveries 1 and 2. On the new channel, the acks of
-	// the old deliveries would ack the new ones or close the channel.
+	// Both channels number their deliveries 1 and 2. If the acks of the old deliveries
+	// were sent on the new channel, they would ack the new deliveries or close the
+	// channel.
 	for _, msg := range old {
 		msg.Ack()
 	}
@@ -142,9 +146,10 @@ func TestTrap45_AcksOfALostConnectionAreNotSent(t *testing.T) {
 	}
 }
 
-// Messages in handlers count towards InFlight even after their connection is lost.
-// Otherwise a stuck handler would be started again and again.
+// Messages that are being handled count towards InFlight even after their connection
+// was lost. Otherwise a handler that is stuck would be started again and again.
 func TestInFlightIsBoundedAcrossConnections(t *testing.T) {
+	t.Parallel()
 	broker := testkit.Rabbit(t)
 	queue := declareQueue(t, broker.URL, nil)
 	cfg := brisk
@@ -162,6 +167,8 @@ func TestInFlightIsBoundedAcrossConnections(t *testing.T) {
 }
 
 func TestTrap46_ConsumerTimeoutIsSurvived(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t, "consumer_timeout = 1000")
 	eval(t, broker, "application:set_env(rabbit, channel_tick_interval, 500).") // how often the broker checks the timeout
 	queue := declareQueue(t, broker.URL("/"), nil)
@@ -220,7 +227,8 @@ func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
 		}
 	}
 
-	// A prefetched message waits for those in flight, and is then in flight as long.
+	// A prefetched message waits for the messages in flight, and then it is in flight
+	// for as long.
 	for _, c := range []struct {
 		inFlight int
 		wait     time.Duration
@@ -237,6 +245,7 @@ func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
 }
 
 func TestBrokerIsKilledUnderConsumers(t *testing.T) {
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	uri := broker.URL("/")
 	queue := declareQueue(t, uri, nil)
@@ -269,6 +278,8 @@ func TestBrokerIsKilledUnderConsumers(t *testing.T) {
 }
 
 func TestTrap75_CloseOfASubscriberWithAFrozenBroker(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	queue := declareQueue(t, broker.URL("/"), nil)
 	cfg := brisk
@@ -308,21 +319,21 @@ func TestTrap60_NoCredentialsInWhatASubscriberLogs(t *testing.T) {
 	}
 }
 
-// telltale returns an error that contains a password.
+// telltale is a topology builder that returns an error with a password.
 type telltale struct{ amqp.DefaultTopologyBuilder }
 
 func (telltale) BuildTopology(*amqp091.Channel, string, string, amqp.Config, watermill.LoggerAdapter) error {
 	return errors.New("see amqp://user:secret@host/vhost")
 }
 
-// hopeless always fails to build the topology.
+// hopeless is a topology builder that always fails.
 type hopeless struct{ amqp.DefaultTopologyBuilder }
 
 func (hopeless) BuildTopology(*amqp091.Channel, string, string, amqp.Config, watermill.LoggerAdapter) error {
 	return errors.New("no")
 }
 
-// A channel is closed if its topology cannot be declared. Otherwise open channels
+// If its topology cannot be declared, a channel is closed. Otherwise open channels
 // would accumulate.
 func TestChannelWithoutATopologyIsClosed(t *testing.T) {
 	w := newTap(t, brokerURL(t))

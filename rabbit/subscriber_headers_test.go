@@ -13,8 +13,9 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// foreignContent has headers of types that only other clients send, at the top
-// and inside a table and an array, and the headers of ownHeaders behind them.
+// foreignContent returns a message whose headers have types that only other clients
+// send: at the top level, in a table and in an array. The headers of ownHeaders follow
+// them.
 func foreignContent(t *testing.T) *amqpwire.Content {
 	t.Helper()
 	name := func(b []byte, name string) []byte { return append(append(b, byte(len(name))), name...) }
@@ -40,7 +41,7 @@ func foreignContent(t *testing.T) *amqpwire.Content {
 	return c
 }
 
-// ownHeaders has a value of every type that amqp091 can send.
+// ownHeaders contains a value of every type that amqp091 can send.
 var ownHeaders = amqp.Table{
 	"bool": true, "byte": byte(1), "int8": int8(-1), "int16": int16(-2), "int": 3, "int32": int32(-4), "int64": int64(-5),
 	"float": float32(1.5), "double": 2.5, "decimal": amqp.Decimal{Scale: 2, Value: 1250}, "text": "text\x00\xff", "bytes": []byte{0, 1},
@@ -48,9 +49,10 @@ var ownHeaders = amqp.Table{
 	"array": []any{"s", int16(2), []any{nil}},
 }
 
-// A subscriber reads headers of other clients. amqp091 alone would close the
-// connection of all subscriptions, at every delivery.
+// Trap 41. A subscriber reads headers of other clients. amqp091 by itself would close
+// the connection of all subscriptions, at every delivery.
 func TestTrap41_HeadersOfOtherClientsAreRead(t *testing.T) {
+	t.Parallel()
 	config := wamqp.NewDurableQueueConfig(testkit.Rabbit(t).URL)
 	config.Marshaler = Marshaler{}
 	s, err := NewSubscriber(config, SubscriberConfig{ReadyTimeout: time.Minute})

@@ -13,11 +13,11 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// brisk has short pauses.
+// brisk is a configuration with short pauses.
 var brisk = rabbit.SubscriberConfig{
 	NackMin:      10 * time.Millisecond,
 	ReadyTimeout: time.Minute,      // the broker may be busy
-	DialTimeout:  20 * time.Second, // as well
+	DialTimeout:  20 * time.Second, // the broker may be busy
 	CloseTimeout: 20 * time.Second,
 	ReconnectMin: 10 * time.Millisecond,
 	ReconnectMax: 100 * time.Millisecond,
@@ -42,8 +42,8 @@ func subscribe(t testing.TB, s message.Subscriber, topic string) <-chan *message
 	return messages
 }
 
-// receive returns the next message. It fails on an empty payload, because no test
-// sends one.
+// receive returns the next message. It fails the test if the payload is empty, because
+// no test sends such a message.
 func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
 	t.Helper()
 	select {
@@ -61,7 +61,7 @@ func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
 	}
 }
 
-// nothing checks that no message arrives for 200 ms.
+// nothing fails the test if a message arrives within 200 ms.
 func nothing(t testing.TB, messages <-chan *message.Message) {
 	t.Helper()
 	select {
@@ -80,8 +80,17 @@ func finished(t testing.TB, what string, done <-chan struct{}) {
 	}
 }
 
-// send publishes messages with these ids to a queue.
+// send publishes messages with the given ids to a queue.
 func send(t testing.TB, uri, queue string, ids ...string) {
+	t.Helper()
+	if id := unconfirmed(t, uri, queue, ids...); id != "" {
+		t.Fatalf("%s was not confirmed", id)
+	}
+}
+
+// unconfirmed is like send, and returns the first id that the broker did not confirm. A
+// new quorum queue has no leader for a moment, and refuses messages until then.
+func unconfirmed(t testing.TB, uri, queue string, ids ...string) string {
 	t.Helper()
 	channel := admin(t, uri)
 	if err := channel.Confirm(false); err != nil {
@@ -95,13 +104,14 @@ func send(t testing.TB, uri, queue string, ids ...string) {
 			t.Fatal(err)
 		}
 		if !confirm.Wait() {
-			t.Fatalf("%s was not confirmed", id)
+			return id
 		}
 	}
+	return ""
 }
 
-// depth returns the number of ready messages in a queue, or -1 if the queue does
-// not exist.
+// depth returns how many messages in a queue are ready, or -1 if the queue does not
+// exist.
 func depth(t testing.TB, uri, queue string) int {
 	t.Helper()
 	conn, err := amqp091.Dial(uri)
@@ -153,7 +163,8 @@ func (h *handled) of(id string) int {
 	return h.count[id]
 }
 
-// closesSoon closes a subscriber whose broker or queue does not respond.
+// closesSoon closes a subscriber whose broker or queue does not respond. It fails the
+// test if this takes too long.
 func closesSoon(t *testing.T, s *rabbit.Subscriber, messages <-chan *message.Message) {
 	t.Helper()
 	began := time.Now()

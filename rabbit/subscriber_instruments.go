@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// subscriberInstruments are the metrics of a Subscriber.
+// subscriberInstruments contains the metrics of a Subscriber.
 type subscriberInstruments struct {
 	delivered, settled, recovered *telemetry.Counter
 	undecodable, connects         *telemetry.Counter
@@ -18,7 +18,7 @@ type subscriberInstruments struct {
 	unobserve                     func()
 }
 
-// The outcomes of a delivery, as series.
+// Outcomes of a delivery. The values are indexes of series.
 const (
 	acked = iota
 	requeued
@@ -26,7 +26,7 @@ const (
 	lost
 )
 
-// The reasons why consuming was interrupted, as series.
+// Reasons why consuming was interrupted. The values are indexes of series.
 const (
 	lostConnection = iota
 	lostChannel

@@ -18,13 +18,14 @@ var (
 
 // RabbitMQ's defaults.
 const (
-	defaultDeliveryLimit   = 20 // of quorum queues, from RabbitMQ 4.0
+	defaultDeliveryLimit   = 20 // for quorum queues, since RabbitMQ 4.0
 	defaultConsumerTimeout = 30 * time.Minute
 )
 
-// logLimits logs, when a subscription begins, the limits with which the broker
-// takes messages away before retry and poison handle them. AMQP does not show
-// limits that policies or the broker's own configuration set.
+// logLimits logs, when a subscription begins, the limits of the broker that can take
+// away messages before retry and poison have handled them. It cannot know limits that
+// are set by policies or by the broker's own configuration, because AMQP does not show
+// them.
 func (sub *subscription) logLimits(c *connection) {
 	config, logger := sub.s.config, sub.s.cfg.Logger
 	queue := sub.arguments
@@ -48,8 +49,8 @@ func (sub *subscription) logLimits(c *connection) {
 	}
 }
 
-// deliveryLimit returns how often the queue delivers a message, according to its
-// arguments and the broker's version.
+// deliveryLimit returns how often the queue delivers a message. It depends on the
+// arguments of the queue, and on the major version of the broker.
 func deliveryLimit(queue amqp.Table, major int) (limit int64, limited bool) {
 	if queue[amqp.QueueTypeArg] != amqp.QueueTypeQuorum {
 		return 0, false
@@ -57,7 +58,7 @@ func deliveryLimit(queue amqp.Table, major int) (limit int64, limited bool) {
 	limit, configured := integer(queue["x-delivery-limit"])
 	switch {
 	case configured:
-		return limit, limit >= 0 // -1 is no limit
+		return limit, limit >= 0 // -1 means no limit
 	case major >= 4:
 		return defaultDeliveryLimit, true
 	}
@@ -67,8 +68,8 @@ func deliveryLimit(queue amqp.Table, major int) (limit int64, limited bool) {
 // nacksCount reports whether a nack counts towards the delivery limit.
 func nacksCount(major, minor int) bool { return major < 4 || major == 4 && minor < 3 }
 
-// consumerTimeout returns the first configured timeout of the tables, or the
-// broker's default.
+// consumerTimeout returns the first timeout that one of the tables contains. If there
+// is none, it returns the broker's default.
 func consumerTimeout(tables ...amqp.Table) time.Duration {
 	for _, args := range tables {
 		if ms, configured := integer(args["x-consumer-timeout"]); configured {
@@ -78,7 +79,7 @@ func consumerTimeout(tables ...amqp.Table) time.Duration {
 	return defaultConsumerTimeout
 }
 
-// brokerVersion returns 0, 0 if the broker does not send its version.
+// brokerVersion returns the broker's version, or 0, 0 if the broker does not send it.
 func brokerVersion(properties amqp.Table) (major, minor int) {
 	version, _ := properties["version"].(string)
 	first, rest, _ := strings.Cut(version, ".")

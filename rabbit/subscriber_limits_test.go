@@ -24,8 +24,8 @@ func TestBrokerVersion(t *testing.T) {
 	}
 }
 
-// A quorum queue has the limit of its arguments, or from RabbitMQ 4 on the broker's
-// default. Other types of queues have no limit.
+// Trap 47. A quorum queue has the limit in its arguments. Without one, since RabbitMQ
+// 4, it has the broker's default limit. Other types of queues have no limit.
 func TestTrap47TheDeliveryLimitOfAQueue(t *testing.T) {
 	quorum := func(limit any) amqp.Table { return amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": limit} }
 	for name, c := range map[string]struct {
@@ -48,7 +48,7 @@ func TestTrap47TheDeliveryLimitOfAQueue(t *testing.T) {
 		"4, no limit configured, as a byte": {quorum(int8(-1)), 4, -1, false},
 		"4, a limit as a short":             {quorum(int16(7)), 4, 7, true},
 		"4, a limit as unsigned":            {quorum(uint8(200)), 4, 200, true},
-		"4, a limit that is no number":      {quorum("7"), 4, 20, true}, // the broker refuses it
+		"4, a limit that is no number":      {quorum("7"), 4, 20, true}, // the broker refuses such a queue
 	} {
 		limit, limited := deliveryLimit(c.queue, c.major)
 		if limited != c.limited || (limited && limit != c.limit) {
@@ -57,8 +57,8 @@ func TestTrap47TheDeliveryLimitOfAQueue(t *testing.T) {
 	}
 }
 
-// A queue without a configured limit that would lose messages is declared without a
-// limit, if the broker supports that.
+// Trap 97. If a queue has no configured limit and would lose messages, it is declared
+// without a limit, if the broker supports this.
 func TestTrap97_AQueueIsDeclaredWithoutTheDefaultLimit(t *testing.T) {
 	for name, c := range map[string]struct {
 		queue   amqp.Table
@@ -88,7 +88,7 @@ func TestTrap97_AQueueIsDeclaredWithoutTheDefaultLimit(t *testing.T) {
 	}
 }
 
-// From RabbitMQ 4.3 on a nack does not count towards the delivery limit.
+// Trap 47. Since RabbitMQ 4.3, a nack does not count towards the delivery limit.
 func TestTrap47WhichBrokersCountNacks(t *testing.T) {
 	for version, want := range map[[2]int]bool{
 		{3, 8}: true, {3, 13}: true, {4, 0}: true, {4, 2}: true, {4, 3}: false, {4, 10}: false, {5, 0}: false,

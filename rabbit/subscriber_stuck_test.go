@@ -9,11 +9,15 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/servers"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/rabbit"
 )
 
-// Close does not wait for a stuck queue.
+// Trap 76. Close does not wait for a stuck queue.
 func TestTrap76_CloseOfASubscriptionToAStuckQueue(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	uri := broker.URL("/")
 	stuck := declareQueue(t, uri, nil)
@@ -25,71 +29,126 @@ func TestTrap76_CloseOfASubscriptionToAStuckQueue(t *testing.T) {
 	closesSoon(t, s, messages)
 }
 
-// Two subscriptions to a stuck queue end: one consumes, the other has only begun.
-// Other subscriptions are not affected.
-func TestTrap76_EndsOfSubscriptionsToAStuckQueueDoNotAffectOthers(t *testing.T) {
-	broker := testkit.PrivateRabbit(t)
-	uri := broker.URL("/")
-	stuck, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
-	h := new(heard)
+// neighbours contains two queues of one subscriber. A test makes the queue stuck stop
+// responding. Messages of the queue other must still be delivered.
+type neighbours struct {
+	*testing.T
+
+	broker       *servers.Rabbit
+	uri          string
+	stuck, other string
+	log          *heard
+	subscriber   *rabbit.Subscriber
+	others       <-chan *message.Message
+	held         *message.Message // an unacked message of other
+}
+
+func newNeighbours(t *testing.T, closeTimeout time.Duration) *neighbours {
+	t.Helper()
+	n := &neighbours{T: t, broker: testkit.PrivateRabbit(t), log: new(heard)}
+	n.uri = n.broker.URL("/")
+	n.stuck, n.other = declareQueue(t, n.uri, nil), declareQueue(t, n.uri, nil)
 	cfg := brisk
-	cfg.Logger = h
+	cfg.Logger = n.log
 	cfg.InFlight = 2
-	cfg.DialTimeout, cfg.CloseTimeout = 3*time.Second, time.Second
-	s := newSubscriber(t, queueConfig(uri), cfg)
-	others := subscribe(t, s, other)
-	send(t, uri, other, "held")
-	held := receive(t, others)
+	cfg.DialTimeout, cfg.CloseTimeout = 3*time.Second, closeTimeout
+	n.subscriber = newSubscriber(t, queueConfig(n.uri), cfg)
+	n.others = subscribe(t, n.subscriber, n.other)
+	send(t, n.uri, n.other, "held")
+	n.held = receive(t, n.others)
+	return n
+}
+
+// checkOther fails the test unless the queue other still delivers messages, and the
+// held message can be acked.
+func (n *neighbours) checkOther() {
+	n.Helper()
+	for i := range 10 {
+		id := fmt.Sprint("m", i)
+		send(n.T, n.uri, n.other, id)
+		msg := receive(n.T, n.others)
+		if msg.UUID != id {
+			n.Errorf("got %s, want %s", msg.UUID, id)
+		}
+		msg.Ack()
+	}
+	n.checkHeld()
+}
+
+// checkHeld acks the held message, and fails the test if its context has ended.
+func (n *neighbours) checkHeld() {
+	n.Helper()
+	if err := n.held.Context().Err(); err != nil {
+		n.Errorf("the context of a message of another queue: %v", err)
+	}
+	n.held.Ack()
+	finished(n.T, "the ack is sent", n.held.Context().Done())
+}
+
+// connectedOnce fails the test if the subscriber has connected again.
+func (n *neighbours) connectedOnce() {
+	n.Helper()
+	if times := n.log.said(connectedLine); times != 1 {
+		n.Errorf("connected %d times: %q", times, n.log.all())
+	}
+}
+
+// Trap 76. Two subscriptions to a stuck queue end. One is consuming, and the other has
+// only begun. Other subscriptions are not affected.
+func TestTrap76_EndsOfSubscriptionsToAStuckQueueDoNotAffectOthers(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	n := newNeighbours(t, time.Second)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	consuming, err := s.Subscribe(ctx, stuck)
+	consuming, err := n.subscriber.Subscribe(ctx, n.stuck)
 	if err != nil {
 		t.Fatal(err)
 	}
-	send(t, uri, stuck, "acked", "left")
+	send(t, n.uri, n.stuck, "acked", "left")
 	acked := receive(t, consuming)
 	acked.Ack()
 	finished(t, "the ack is sent", acked.Context().Done())
 	left := receive(t, consuming)
-	resume := suspend(t, broker, stuck)
+	resume := suspend(t, n.broker, n.stuck)
 	defer resume()
 
 	cancel()
 	ended(t, consuming)
 	finished(t, "the context of the unacked message ends", left.Context().Done())
-	left.Ack() // too late
+	left.Ack() // this is too late
 
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
-	beginning, err := s.Subscribe(ctx, stuck) // takes up to DialTimeout, like the end of the first one
+	beginning, err := n.subscriber.Subscribe(ctx, n.stuck) // takes up to DialTimeout, as the end of the first one does
 	if err != nil {
 		t.Fatal(err)
 	}
 	cancel()
 	ended(t, beginning)
-	mustStillDeliver(t, uri, other, others, held)
+	n.checkOther()
 
 	resume()
-	msg := receive(t, subscribe(t, s, stuck))
+	msg := receive(t, subscribe(t, n.subscriber, n.stuck))
 	if msg.UUID != "left" {
 		t.Errorf("got %s, want the unacked message", msg.UUID)
 	}
 	msg.Ack()
-	if err := s.Close(); err != nil {
+	if err := n.subscriber.Close(); err != nil {
 		t.Error(err)
 	}
-	for _, queue := range []string{stuck, other} {
-		if left := drain(t, uri, queue); len(left) != 0 {
+	for _, queue := range []string{n.stuck, n.other} {
+		if left := drain(t, n.uri, queue); len(left) != 0 {
 			t.Errorf("left in %s: %v", queue, left)
 		}
 	}
-	if n := h.said(connectedLine); n != 1 {
-		t.Errorf("connected %d times: %q", n, h.all())
-	}
+	n.connectedOnce()
 }
 
-// Close waits for the messages of other queues for all of CloseTimeout.
+// Trap 76. Close waits for the messages of other queues until CloseTimeout is over.
 func TestTrap76_CloseBesideAStuckQueueWaitsForOthers(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	uri := broker.URL("/")
 	stuck, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
@@ -118,8 +177,10 @@ func TestTrap76_CloseBesideAStuckQueueWaitsForOthers(t *testing.T) {
 	}
 }
 
-// Subscribe to a stuck queue returns when its context ends.
+// Trap 76. If a queue is stuck, Subscribe returns when its context ends.
 func TestTrap76_ASubscribeToAStuckQueueEndsWithItsContext(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	uri := broker.URL("/")
 	stuck := declareQueue(t, uri, nil)
@@ -159,88 +220,47 @@ func TestTrap76_ASubscribeToAStuckQueueEndsWithItsContext(t *testing.T) {
 	msg.Ack()
 }
 
-// A queue is stuck when a subscription to it begins.
+// Trap 76. A queue that is stuck when a subscription to it begins does not affect other
+// subscriptions.
 func TestTrap76_AStuckQueueDoesNotAffectOtherSubscriptions(t *testing.T) {
-	broker := testkit.PrivateRabbit(t)
-	uri := broker.URL("/")
-	stuck, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
-	h := new(heard)
-	cfg := brisk
-	cfg.Logger = h
-	cfg.InFlight = 2
-	cfg.DialTimeout = 3 * time.Second
-	s := newSubscriber(t, queueConfig(uri), cfg)
-	others := subscribe(t, s, other)
-	send(t, uri, other, "held")
-	held := receive(t, others)
-	resume := suspend(t, broker, stuck)
+	t.Parallel()
+	n := newNeighbours(t, brisk.CloseTimeout)
+	resume := suspend(t, n.broker, n.stuck)
 	defer resume()
 
-	messages := subscribe(t, s, stuck)
-	mustStillDeliver(t, uri, other, others, held)
+	messages := subscribe(t, n.subscriber, n.stuck)
+	n.checkOther()
 
 	resume()
-	send(t, uri, stuck, "late")
+	send(t, n.uri, n.stuck, "late")
 	receive(t, messages).Ack()
-	if n, said := h.said(connectedLine), h.said(interruptedLine); n != 1 || said != 1 {
-		t.Errorf("connected %d times: %q", n, h.all())
+	n.connectedOnce()
+	if times := n.log.said(interruptedLine); times != 1 {
+		t.Errorf("interrupted %d times: %q", times, n.log.all())
 	}
 }
 
-// A queue is stuck when its topology is declared.
+// Trap 76. A queue that is stuck when its topology is declared does not affect
+// subscriptions.
 func TestTrap76_DeclaringAStuckQueueDoesNotAffectSubscriptions(t *testing.T) {
-	broker := testkit.PrivateRabbit(t)
-	uri := broker.URL("/")
-	stuck, other := declareQueue(t, uri, nil), declareQueue(t, uri, nil)
-	h := new(heard)
-	cfg := brisk
-	cfg.Logger = h
-	cfg.DialTimeout = 3 * time.Second
-	s := newSubscriber(t, queueConfig(uri), cfg)
-	others := subscribe(t, s, other)
-	send(t, uri, other, "held")
-	held := receive(t, others)
-	resume := suspend(t, broker, stuck)
+	testkit.Long(t)
+	t.Parallel()
+	n := newNeighbours(t, brisk.CloseTimeout)
+	resume := suspend(t, n.broker, n.stuck)
 	defer resume()
 
-	if err := s.SubscribeInitialize(stuck); err == nil {
+	if err := n.subscriber.SubscribeInitialize(n.stuck); err == nil {
 		t.Error("no error, although the queue is stuck")
 	}
-	if err := held.Context().Err(); err != nil {
-		t.Errorf("the context of a message of another queue: %v", err)
-	}
-	held.Ack()
-	finished(t, "the ack is sent", held.Context().Done())
+	n.checkHeld()
 	resume()
-	if err := s.SubscribeInitialize(stuck); err != nil {
+	if err := n.subscriber.SubscribeInitialize(n.stuck); err != nil {
 		t.Error(err)
 	}
-	if n := h.said(connectedLine); n != 1 {
-		t.Errorf("connected %d times: %q", n, h.all())
-	}
+	n.connectedOnce()
 }
 
-// mustStillDeliver fails the test unless the queue still delivers messages and held
-// can be acked.
-func mustStillDeliver(t *testing.T, uri, queue string, messages <-chan *message.Message, held *message.Message) {
-	t.Helper()
-	for i := range 10 {
-		id := fmt.Sprint("m", i)
-		send(t, uri, queue, id)
-		msg := receive(t, messages)
-		if msg.UUID != id {
-			t.Errorf("got %s, want %s", msg.UUID, id)
-		}
-		msg.Ack()
-	}
-	if err := held.Context().Err(); err != nil {
-		t.Errorf("the context of a message of another queue: %v", err)
-	}
-	held.Ack()
-	finished(t, "the ack is sent", held.Context().Done())
-}
-
-// ended waits for the end of a subscription and fails on any message.
+// ended waits for the end of a subscription. It fails the test if a message arrives.
 func ended(t *testing.T, messages <-chan *message.Message) {
 	t.Helper()
 	select {

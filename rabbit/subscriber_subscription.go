@@ -13,28 +13,28 @@ import (
 	"github.com/watermill-once/once/internal/failpoint"
 )
 
-// subscription is the result of one call of Subscribe. One goroutine does all its
-// work, including acks; one more goroutine for each message in flight waits for
-// the handler's ack or nack.
+// subscription belongs to one call of Subscribe. A single goroutine does all its work,
+// including acks. In addition, one goroutine for each message in flight waits for the
+// handler's ack or nack.
 type subscription struct {
 	s                      *Subscriber
 	topic, queue, exchange string
 
 	ctx    context.Context // ends when the subscription ends
 	cancel context.CancelFunc
-	values context.Context // Subscribe's context without its end
+	values context.Context // Subscribe's context, but without its end
 
 	out     chan *message.Message
 	handled chan *delivery // has room for all messages in flight
-	stopped chan struct{}  // closed when handled is no longer read
+	stopped chan struct{}  // closed when no goroutine reads handled any more
 	running sync.WaitGroup // goroutines of messages in flight and of channels
 
-	inFlight  int                      // messages of all channels
-	retired   map[*consumeChannel]bool // no longer consumed, with messages in flight
+	inFlight  int                      // number of messages in flight, on all channels
+	retired   map[*consumeChannel]bool // channels that are no longer consumed, and have messages in flight
 	requeues  requeueCounts
 	opening   *opening   // a channel that is being opened, or nil
-	arguments amqp.Table // with which the queue was declared
-	lostBy    int        // why consuming was interrupted last, as a series
+	arguments amqp.Table // arguments with which the queue was declared
+	lostBy    int        // why consuming was interrupted last, as an index of series
 
 	interruptionLogged bool
 	consumedBefore     bool
@@ -59,8 +59,8 @@ func (s *Subscriber) newSubscription(ctx context.Context, topic string) *subscri
 	return sub
 }
 
-// startConsuming opens the first channel. Without a connection it returns neither
-// a channel nor an error.
+// startConsuming opens the first channel. If there is no connection, it returns nil,
+// nil.
 func (sub *subscription) startConsuming() (*consumeChannel, error) {
 	c, reason := sub.s.waitReady(sub.ctx)
 	if err := sub.endReason(); err != nil {
@@ -69,7 +69,7 @@ func (sub *subscription) startConsuming() (*consumeChannel, error) {
 	if c == nil {
 		sub.s.cfg.Logger.Info("RabbitMQ consumer waiting for a connection",
 			sub.fields().Add(watermill.LogFields{"reason": reason.Error()}))
-		return nil, nil //nolint:nilnil // the doc comment says so
+		return nil, nil //nolint:nilnil // the doc comment explains it
 	}
 	ch, err := sub.openChannel(c)
 	if refused, ok := errors.AsType[*topologyError](err); ok && refusesDeclaration(refused.error) {
@@ -90,7 +90,7 @@ func (sub *subscription) endReason() error {
 	return sub.ctx.Err()
 }
 
-// run consumes until the subscription ends, and replaces channels that are lost.
+// run consumes until the subscription ends. It replaces channels that are lost.
 func (sub *subscription) run(ch *consumeChannel) {
 	for failed := 0; ; failed++ {
 		if ch == nil && sub.s.retryPause().wait(sub.ctx, failed) {
@@ -116,8 +116,8 @@ func (sub *subscription) run(ch *consumeChannel) {
 	sub.end(ch)
 }
 
-// reopen waits for a connection and opens a channel. It returns nil if that fails
-// or the subscription ends.
+// reopen waits for a connection, and opens a channel. It returns nil if this fails or
+// the subscription ends.
 func (sub *subscription) reopen() *consumeChannel {
 	c := sub.s.waitConnected(sub.ctx)
 	if c == nil {
@@ -128,8 +128,8 @@ func (sub *subscription) reopen() *consumeChannel {
 	return ch
 }
 
-// consume hands out messages and acks them. It returns the reason when the
-// channel delivers no more, or nil when the subscription ends.
+// consume gives messages to the handlers, and acks them. It returns the reason when the
+// channel delivers no more, and nil when the subscription ends.
 func (sub *subscription) consume(ch *consumeChannel) error {
 	for {
 		out, next := sub.next(ch)
@@ -151,8 +151,8 @@ func (sub *subscription) consume(ch *consumeChannel) error {
 	}
 }
 
-// next returns the next message to hand out and the Go channel for it. Both are
-// nil if there is no message or InFlight messages are in flight.
+// next returns the next message for the handlers, and the Go channel to send it to.
+// Both are nil if there is no message, or InFlight messages are in flight.
 func (sub *subscription) next(ch *consumeChannel) (chan<- *message.Message, *message.Message) {
 	if len(ch.buffered) == 0 || sub.inFlight == sub.s.cfg.InFlight {
 		return nil, nil
@@ -160,8 +160,7 @@ func (sub *subscription) next(ch *consumeChannel) (chan<- *message.Message, *mes
 	return sub.out, ch.buffered[0].msg
 }
 
-// handOut records that a reader of sub.out has received the first buffered
-// message.
+// handOut records that a handler has received the first buffered message.
 func (sub *subscription) handOut(ch *consumeChannel) {
 	failpoint.Hit("rabbit/handed-over")
 	d := ch.buffered[0]
@@ -175,8 +174,8 @@ func (sub *subscription) handOut(ch *consumeChannel) {
 }
 
 // retire stops using a channel that delivers no more. If only the consumer was
-// cancelled, messages in flight can still be acked, so the channel stays open
-// until they are.
+// cancelled, messages in flight can still be acked. So the channel stays open until
+// they are.
 func (sub *subscription) retire(ch *consumeChannel, reason error) {
 	sub.lostBy = ch.lostBy
 	sub.logConsuming(ch.conn, reason)
@@ -188,8 +187,8 @@ func (sub *subscription) retire(ch *consumeChannel, reason error) {
 	sub.running.Go(ch.close)
 }
 
-// logConsuming logs once that consuming was interrupted, and when it continues.
-// The reconnector logs a lost connection.
+// logConsuming logs, once, that consuming was interrupted, and that it continues. It
+// does not log a lost connection, because the reconnector does.
 func (sub *subscription) logConsuming(c *connection, err error) {
 	switch {
 	case err == nil:

@@ -36,7 +36,7 @@ func TestNewSubscriberNamesEveryInvalidField(t *testing.T) {
 	}
 }
 
-// The Subscriber works with the config of watermill-amqp's constructor.
+// A Subscriber works with the configuration that watermill-amqp's constructor returns.
 func TestSubscriberReceivesPublishedMessages(t *testing.T) {
 	uri := brokerURL(t)
 	topic := uniqueName("topic")
@@ -49,7 +49,7 @@ func TestSubscriberReceivesPublishedMessages(t *testing.T) {
 	p := newPublisher(t, topicConfig(uri), rabbit.PublisherConfig{})
 	sent := newMessage("m")
 	sent.Metadata.Set("key", "value")
-	mustBe(t, "confirmed", p.Publish(topic, sent)) // confirms that the queue is bound
+	mustBe(t, "confirmed", p.Publish(topic, sent)) // a confirm shows that the queue is bound
 
 	msg := receive(t, messages)
 	if msg.UUID != "m" || string(msg.Payload) != "payload of m" || msg.Metadata.Get("key") != "value" ||
@@ -78,6 +78,7 @@ func TestSubscriberReceivesPublishedMessages(t *testing.T) {
 type ctxKey struct{}
 
 func TestInFlightIsReachedAndBounded(t *testing.T) {
+	t.Parallel()
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	ids := make([]string, 20)
@@ -101,7 +102,7 @@ func TestInFlightIsReachedAndBounded(t *testing.T) {
 	if n := depth(t, uri, queue); n != 13 {
 		t.Errorf("%d messages are left in the queue, want 13", n)
 	}
-	// Messages are acked in any order.
+	// Messages may be acked in any order.
 	held[3].Ack()
 	next := receive(t, messages)
 	nothing(t, messages)
@@ -120,9 +121,11 @@ func TestInFlightIsReachedAndBounded(t *testing.T) {
 	}
 }
 
-// Subscribe fails at once if the broker refuses the topology. It does not fail if
-// there is no broker; then ReadyTimeout counts once, not for every subscription.
+// Subscribe fails immediately if the broker refuses the topology. If there is no
+// broker, it does not fail. ReadyTimeout is then waited for once, and not for each
+// subscription.
 func TestSubscribeReturnsTheRefusalOfTheBroker(t *testing.T) {
+	t.Parallel()
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
 	config := queueConfig(uri)
@@ -160,6 +163,7 @@ func TestSubscribeReturnsTheRefusalOfTheBroker(t *testing.T) {
 }
 
 func TestTrap42_NackedMessagesComeBackAfterGrowingPauses(t *testing.T) {
+	t.Parallel()
 	for name, args := range map[string]amqp091.Table{
 		"counted by the broker": {"x-queue-type": "quorum"},
 		"counted here":          nil,
@@ -174,7 +178,8 @@ func TestTrap42_NackedMessagesComeBackAfterGrowingPauses(t *testing.T) {
 			config.Queue.Arguments = args
 			messages := subscribe(t, newSubscriber(t, config, cfg), queue)
 
-			// Pauses of 50, 100, 200, 400 and 800 ms, or half of each.
+			// The pauses are 50, 100, 200, 400 and 800 ms, or as little as half of
+			// that.
 			began := time.Now()
 			for range 5 {
 				receive(t, messages).Nack()
@@ -194,7 +199,8 @@ func TestTrap42_NackedMessagesComeBackAfterGrowingPauses(t *testing.T) {
 	}
 }
 
-// A nacked message that waits for its pause does not block other messages.
+// Trap 42. While a nacked message waits for its pause, it does not block other
+// messages.
 func TestTrap42_NackedMessagesDoNotBlockOthers(t *testing.T) {
 	uri := brokerURL(t)
 	queue := declareQueue(t, uri, nil)
@@ -214,7 +220,7 @@ func TestTrap42_NackedMessagesDoNotBlockOthers(t *testing.T) {
 		}
 		msg.Ack()
 	}
-	if err := s.Close(); err != nil { // must not wait for the hour
+	if err := s.Close(); err != nil { // it must not wait for an hour
 		t.Error(err)
 	}
 	if left := drain(t, uri, queue); left["bad"] != 1 || len(left) != 1 {
@@ -234,7 +240,7 @@ func TestNackWithoutRequeueDeadLetters(t *testing.T) {
 	send(t, uri, queue, "bad")
 	receive(t, messages).Nack()
 
-	// The dead-lettered message has an x-death header, which is an array of tables.
+	// A dead-lettered message has an x-death header, which is an array of tables.
 	back := receive(t, subscribe(t, newSubscriber(t, amqp.NewDurableQueueConfig(uri), brisk), dead))
 	if err := rabbit.Undecodable(back); err != nil {
 		t.Error(err)
@@ -245,7 +251,7 @@ func TestNackWithoutRequeueDeadLetters(t *testing.T) {
 	back.Ack()
 }
 
-// picky fails on some messages.
+// picky is a marshaler that cannot decode some messages.
 type picky struct{ rabbit.Marshaler }
 
 func (p picky) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
@@ -253,7 +259,7 @@ func (p picky) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	case "odd":
 		return nil, errors.New("cannot be read")
 	case "none":
-		return nil, nil //nolint:nilnil // a mistake in the marshaler
+		return nil, nil //nolint:nilnil // simulates a mistake in a marshaler
 	case "panic":
 		panic("another mistake in the marshaler")
 	}
@@ -297,8 +303,9 @@ func TestTrap41_UndecodableMessagesAreDelivered(t *testing.T) {
 	}
 }
 
-// Several subscriptions ack and nack at the same time.
+// Several subscriptions share a connection, and ack and nack at the same time.
 func TestManySubscriptionsShareAConnection(t *testing.T) {
+	t.Parallel()
 	uri := brokerURL(t)
 	s := newSubscriber(t, queueConfig(uri), brisk)
 	var all sync.WaitGroup

@@ -13,12 +13,13 @@ type topologyError struct{ error }
 
 func (e *topologyError) Unwrap() error { return e.error }
 
-// declare declares the topology. It uses channel, or another channel where the
-// broker may refuse.
+// declare declares the topology. It uses channel. If the broker may refuse a
+// declaration, it uses a separate channel for it.
 func (sub *subscription) declare(c *connection, channel *amqp.Channel) error {
 	sub.arguments = sub.s.config.Queue.Arguments
 	if unlimited, ok := withoutDeliveryLimit(sub.arguments, c.amqp.Properties); ok {
-		// The broker closes the channel when it refuses.
+		// Use a separate channel, because the broker closes the channel when it
+		// refuses.
 		err := onChannel(c.amqp, func(channel *amqp.Channel) error { return sub.build(channel, unlimited) })
 		switch {
 		case err == nil:
@@ -27,7 +28,8 @@ func (sub *subscription) declare(c *connection, channel *amqp.Channel) error {
 		case !isPreconditionFailed(err):
 			return sub.refused(err)
 		}
-		// The queue exists with other arguments, so declare it with those of the configuration.
+		// The queue exists with other arguments, so declare it with the configured
+		// ones.
 	}
 	if err := sub.build(channel, sub.arguments); err != nil {
 		return sub.refused(err)
@@ -35,7 +37,7 @@ func (sub *subscription) declare(c *connection, channel *amqp.Channel) error {
 	return nil
 }
 
-// build declares the topology with these arguments of the queue.
+// build declares the topology, with the given arguments of the queue.
 func (sub *subscription) build(channel *amqp.Channel, arguments amqp.Table) error {
 	config := sub.s.config
 	config.Queue.Arguments = arguments
@@ -46,10 +48,10 @@ func (sub *subscription) refused(err error) error {
 	return &topologyError{fmt.Errorf("rabbit: declare topology of topic %q: %w", sub.topic, redact(err))}
 }
 
-// withoutDeliveryLimit returns the arguments that declare a queue without the
-// broker's default delivery limit, and true if the queue would have that limit.
-// Before RabbitMQ 4.0 there is no default limit. A queue with a dead-letter
-// exchange keeps the limit, because it loses no messages.
+// withoutDeliveryLimit returns arguments that declare a queue without the broker's
+// default delivery limit. It returns false if the queue need not be declared
+// differently: before RabbitMQ 4.0 there is no default limit, a configured limit stays,
+// and a queue with a dead-letter exchange loses no messages.
 func withoutDeliveryLimit(arguments, broker amqp.Table) (amqp.Table, bool) {
 	major, _ := brokerVersion(broker)
 	_, configured := arguments["x-delivery-limit"]
@@ -67,9 +69,9 @@ func isPreconditionFailed(err error) bool {
 	return ok && refused.Server && refused.Code == amqp.PreconditionFailed
 }
 
-// onChannel calls f with a separate channel. It returns f's error, or the reason
-// why the broker closed the channel. With NoWait the reason may arrive before
-// Close is called; then Close returns nil.
+// onChannel calls f with a separate channel. It returns f's error, or the reason for
+// which the broker closed the channel. With NoWait this reason may arrive before Close
+// is called, and then Close returns nil.
 func onChannel(conn *amqp.Connection, f func(channel *amqp.Channel) error) error {
 	channel, err := conn.Channel()
 	if err != nil {

@@ -1,6 +1,7 @@
 package rabbit_test
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -9,15 +10,16 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/internal/servers"
+	"github.com/watermill-once/once/internal/testkit"
 )
 
-// rabbit4 starts a broker of version 4. RABBITMQ4_BIN is the folder of its
-// rabbitmq-server and rabbitmqctl. A suitable Erlang must be in PATH.
+// rabbit4 starts a broker of version 4. RABBITMQ4_BIN is the directory that contains
+// its rabbitmq-server and rabbitmqctl. A suitable Erlang must be in PATH.
 func rabbit4(t *testing.T) *servers.Rabbit {
 	t.Helper()
 	dir := os.Getenv("RABBITMQ4_BIN")
 	if dir == "" {
-		t.Skip("SKIPPED: RABBITMQ4_BIN does not name the folder of a rabbitmq-server of version 4")
+		testkit.WithoutOptional(t, "RABBITMQ4_BIN", errors.New("the folder of a rabbitmq-server of version 4 is not known"))
 	}
 	broker, err := servers.StartRabbit(t.Context(), servers.RabbitConfig{BinDir: dir})
 	if err != nil {
@@ -31,8 +33,8 @@ func rabbit4(t *testing.T) *servers.Rabbit {
 	return broker
 }
 
-// From RabbitMQ 4.0 a quorum queue without arguments drops a message after 20
-// deliveries. A queue that the Subscriber declares does not. For an older queue the
+// Trap 97. Since RabbitMQ 4.0, a quorum queue without arguments drops a message after
+// 20 deliveries. A queue that the Subscriber declares does not. For an older queue the
 // Subscriber logs the limit.
 func TestTrap97_RequeuedMessagesAreNotDropped(t *testing.T) {
 	broker := rabbit4(t)
@@ -63,15 +65,15 @@ func TestTrap97_RequeuedMessagesAreNotDropped(t *testing.T) {
 	if h := returns("new"); h.said(dropsLine) != 0 {
 		t.Errorf("the limit is logged: %q", h.all())
 	}
-	returns("new") // the queue exists now
+	returns("new") // now the queue exists
 
-	// Declared before the upgrade, without a limit.
+	// This queue was declared before the upgrade, without a limit.
 	older := declareQueue(t, uri, config.Queue.Arguments)
 	_, err := broker.Ctl(t.Context(), "set_policy", "no-limit", "^"+older+"$", `{"delivery-limit":-1}`, "--apply-to", "queues")
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := returns(older) // with the policy from the log line
+	h := returns(older) // it has the policy that the log line names
 	if h.said(dropsLine) != 1 || !strings.Contains(strings.Join(h.all(), ""), `'{"delivery-limit":-1}' --apply-to queues`) {
 		t.Errorf("the limit is not logged: %q", h.all())
 	}

@@ -11,20 +11,20 @@ import (
 	"testing"
 )
 
-// tap relays connections to the broker and counts some methods.
+// tap relays connections to the broker, and counts some AMQP methods.
 type tap struct {
-	uri    string // the broker's
-	tapped string // the tap's
+	uri    string // URL of the broker
+	tapped string // URL of the tap
 
 	mu       sync.Mutex
 	acked    int
 	nacked   int
 	rejected int
-	closed   []string // by the broker
-	closes   int      // channels closed by a client
+	closed   []string // reasons for which the broker has closed channels
+	closes   int      // number of channels that clients have closed
 
-	atClose chan struct{} // becomes silence when a client closes a channel, or nil
-	silence chan struct{} // while it is open, no frame of the broker reaches the client
+	atClose chan struct{} // becomes silence when a client closes a channel; may be nil
+	silence chan struct{} // while it is open, no frame from the broker reaches the client
 }
 
 func newTap(t *testing.T, uri string) *tap {
@@ -82,8 +82,8 @@ func (w *tap) relay(client net.Conn, address string) {
 	})
 }
 
-// silentAtClose stops all frames of the broker after a client has closed a
-// channel, until the returned function is called.
+// silentAtClose makes the tap hold back all frames of the broker after a client has
+// closed a channel, until the test calls end.
 func (w *tap) silentAtClose() (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,7 +92,7 @@ func (w *tap) silentAtClose() (end func()) {
 	return sync.OnceFunc(func() { close(silence) })
 }
 
-// audible writes to a client, and waits while the tap is silent.
+// audible writes to a client. While the tap is silent, it waits.
 type audible struct {
 	io.Writer
 
@@ -109,7 +109,7 @@ func (a audible) Write(frame []byte) (int, error) {
 	return a.Writer.Write(frame)
 }
 
-// frames relays frames until one side ends.
+// frames relays frames until one side ends the connection.
 func (w *tap) frames(to io.Writer, from *bufio.Reader, note func(method uint32, rest []byte)) {
 	for {
 		head := make([]byte, 7)
@@ -131,28 +131,28 @@ func (w *tap) frames(to io.Writer, from *bufio.Reader, note func(method uint32, 
 	}
 }
 
-// acks returns how many acks a client has sent.
+// acks returns how many acks the clients have sent.
 func (w *tap) acks() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.acked
 }
 
-// closesOfChannels returns how many channels a client has closed.
+// closesOfChannels returns how many channels the clients have closed.
 func (w *tap) closesOfChannels() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.closes
 }
 
-// givenBack returns how many nacks and rejects a client has sent.
+// givenBack returns how many nacks and rejects the clients have sent.
 func (w *tap) givenBack() (nacks, rejects int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.nacked, w.rejected
 }
 
-// closedByBroker returns the reasons why the broker has closed channels.
+// closedByBroker returns the reasons for which the broker has closed channels.
 func (w *tap) closedByBroker() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

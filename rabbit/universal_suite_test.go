@@ -12,8 +12,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// lenient ignores ErrGivenBack: some tests of the suite close a subscriber with
-// unacked messages.
+// lenient ignores ErrGivenBack, because some tests of the suite close a subscriber that
+// has unacked messages.
 type lenient struct{ *rabbit.Subscriber }
 
 func (l lenient) Close() error {
@@ -23,8 +23,8 @@ func (l lenient) Close() error {
 	return nil
 }
 
-// Watermill's suite for every Pub/Sub. Messages are in order only with one message
-// in flight.
+// This runs Watermill's suite for every Pub/Sub. Messages are in order only if one
+// message is in flight.
 func TestUniversalSuite(t *testing.T) {
 	uri := brokerURL(t)
 	pubSub := func(t *testing.T, config amqp.Config, cfg rabbit.SubscriberConfig) (message.Publisher, message.Subscriber) {

@@ -9,10 +9,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A message is late since it was written or, if it has a due time, since then; if
-// it was refused, since it was refused first, although it is due later. Of several
-// the one that is latest counts.
+// The lag of a message is counted from when it was written or, if it has a due time,
+// from when it is due. If it was refused, the lag is counted from the first refusal,
+// although it is due later. The lag of the outbox is the largest lag of a message.
 func TestAGlanceSeesHowLateTheOutboxIs(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := Config{Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
 		require.NoError(t, schema.Up(t.Context(), db.DB, config.Schema))

@@ -13,10 +13,12 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// TestAKeyIsLetGoWhileSomebodyWrites has a message of the key committed between
-// the look of who lets the key go and its commit: read past as one that waits,
-// and not seen by the other, it would be overtaken.
-func TestAKeyIsLetGoWhileSomebodyWrites(t *testing.T) {
+// A message must be sent in order if it is committed between the read of Release and
+// its commit. The forwarder has read past this message, because its key was blocked,
+// and Release does not see it, so that later messages of the key could be sent before
+// it.
+func TestReleaseWhileAMessageOfTheKeyIsCommitted(t *testing.T) {
+	t.Parallel()
 	_, db := private(t)
 	b := newBroker().answering(func(d delivery) error {
 		if d.id == "head" {

@@ -13,9 +13,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// TestMoreKeysThanAreKeptInMemory has a broker refuse the heads of more keys
-// than the forwarder keeps in memory: it goes on when there are fewer again.
+// If the broker refuses messages of more keys than the forwarder keeps in memory, it
+// must still send all of them when the broker accepts them again.
 func TestMoreKeysThanAreKeptInMemory(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	const keys = 23_000
 	db := postgres(t)
 	msgs := make([]*message.Message, keys)
@@ -41,9 +43,10 @@ func TestMoreKeysThanAreKeptInMemory(t *testing.T) {
 	testkit.Falls(t, patience, "in the outbox", func() int { return pending(t, db) })
 }
 
-// TestRefillsDoNotWaitForPolls has more messages of one key than are kept in
-// memory, and long pauses between two reads of the outbox.
+// If more messages of a key wait than are kept in memory, the forwarder must read the
+// next ones as soon as it needs them, and not only at the next poll.
 func TestRefillsDoNotWaitForPolls(t *testing.T) {
+	t.Parallel()
 	db := postgres(t)
 	var msgs []*message.Message
 	for i := range 600 {
@@ -51,7 +54,7 @@ func TestRefillsDoNotWaitForPolls(t *testing.T) {
 	}
 	put(t, db, schema.Config{}, "t", msgs...)
 	cfg := quick(schema.Config{})
-	cfg.BatchSize, cfg.Window = 20, 20 // so that five of a key are
+	cfg.BatchSize, cfg.Window = 20, 20 // so that only five messages of a key are in memory
 	cfg.PollMin, cfg.PollMax = patience, patience
 	start(t, db, &pipelined{broker: newBroker()}, cfg)
 	drained(t, db)

@@ -18,8 +18,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// stuck is a key whose head is a dead letter that holds it, with successors
-// that the forwarder has read past.
+// stuck is a test with one ordering key that is blocked: its first message is a dead
+// letter, and the forwarder has already read past the following messages.
 type stuck struct {
 	*testing.T
 
@@ -42,7 +42,7 @@ func newStuck(t *testing.T, db *sql.DB, config schema.Config) *stuck {
 	})
 	s.config = quick(config)
 	s.config.AfterDead = forwarder.BlockKey
-	s.config.BatchSize, s.config.Window = 50, 20 // its lanes are short
+	s.config.BatchSize, s.config.Window = 50, 20 // so that only few messages of the key are in memory
 	put(t, db, config, "t", msg("head", "key"), msg("other", "other"))
 	for i := range 30 {
 		put(t, db, config, "t", msg(fmt.Sprint("next", i), "key"), msg(fmt.Sprint("free", i), ""))
@@ -51,11 +51,11 @@ func newStuck(t *testing.T, db *sql.DB, config schema.Config) *stuck {
 	eventually(t, "it is dead, the others are sent", func() bool { return pending(t, db) == 30 && dead(t, db) == 1 })
 	put(t, db, config, "t", msg("free30", ""))
 	eventually(t, "the read goes on behind them", func() bool { return s.broker.has("free30") })
-	require.Equal(t, 1, s.holds("dead"))
+	require.Equal(t, 1, s.blockedKeys("dead"))
 	return s
 }
 
-// begin runs a forwarder, another one if there was one before.
+// begin starts a forwarder. It closes the one that ran before.
 func (s *stuck) begin() {
 	s.Helper()
 	if s.fwd != nil {
@@ -64,13 +64,14 @@ func (s *stuck) begin() {
 	s.fwd = start(s.T, s.db, &pipelined{broker: s.broker}, s.config)
 }
 
-func (s *stuck) holds(reason string) int {
+func (s *stuck) blockedKeys(reason string) int {
 	s.Helper()
 	return count(s.T, s.db, `SELECT COUNT(*) FROM once_blocked_keys WHERE reason = $1`, reason)
 }
 
-// drained waits until everything is sent, in this order of the key. That must
-// not take until the forwarder reads everything again, once a minute.
+// drained waits until everything is sent, and checks that the messages of the key were
+// sent in this order. It must not wait for the read of the whole outbox that happens
+// once a minute.
 func (s *stuck) drained(first ...string) {
 	s.Helper()
 	drained(s.T, s.db)
@@ -85,6 +86,7 @@ func (s *stuck) drained(first ...string) {
 }
 
 func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
+	t.Parallel()
 	for _, restart := range []string{"no restart", "before", "after", "while it is refused"} {
 		t.Run(restart, func(t *testing.T) {
 			eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
@@ -103,7 +105,7 @@ func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
 						return nil
 					})
 					s.config.Backoff = func(int) time.Duration { return 50 * time.Millisecond }
-					s.config.MaxAttempts = 100_000 // however long it takes
+					s.config.MaxAttempts = 100_000 // so that no message becomes a dead letter during the test
 					s.begin()
 				} else {
 					s.healed.Store(true)
@@ -113,7 +115,7 @@ func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
 				require.Equal(t, 1, report.Replayed)
 				switch restart {
 				case "after":
-					require.Equal(t, 1, s.holds("replayed"))
+					require.Equal(t, 1, s.blockedKeys("replayed"))
 					require.Zero(t, inNoSweep(t, db))
 					s.begin()
 				case "while it is refused":
@@ -131,9 +133,10 @@ func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
 	}
 }
 
-// TestALetterGoesBackWhileItsTopicDoesNotAnswer has it read again with more
-// messages than fit into a refill, when the topic answers again.
+// A dead letter that is replayed is sent before the waiting messages of its key, even
+// if more messages wait than fit into one refill, and the topic confirms only later.
 func TestALetterGoesBackWhileItsTopicDoesNotAnswer(t *testing.T) {
+	t.Parallel()
 	_, db := private(t) // nobody else takes transaction ids there
 	var healed atomic.Bool
 	answer := make(chan struct{})
@@ -160,7 +163,7 @@ func TestALetterGoesBackWhileItsTopicDoesNotAnswer(t *testing.T) {
 	goBy(t, db, b, "free")
 
 	put(t, db, schema.Config{}, "t", msg("silent", ""))
-	eventually(t, "the topic is held", func() bool { return log.Has("does not answer", "topic=t") })
+	eventually(t, "the topic is stalled", func() bool { return log.Has("does not answer", "topic=t") })
 	healed.Store(true)
 	_, err := deadLetters(t, db, schema.Config{}).ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{})
 	require.NoError(t, err)
@@ -175,13 +178,14 @@ func TestALetterGoesBackWhileItsTopicDoesNotAnswer(t *testing.T) {
 	require.Equal(t, []string{"head", "next", "later"}, b.ids(func(d delivery) bool { return d.key == "key" }))
 }
 
-func TestALetterThatDiesAgainHoldsItsKeyAgain(t *testing.T) {
+func TestADeadLetterThatFailsAgainBlocksItsKeyAgain(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		s := newStuck(t, db, config)
 		_, err := s.letters.ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{})
 		require.NoError(t, err)
 		eventually(t, "it died again", func() bool { return dead(t, db) == 1 && s.broker.tries("head") == 2 })
-		require.Equal(t, 1, s.holds("dead"))
+		require.Equal(t, 1, s.blockedKeys("dead"))
 		require.Equal(t, 30, pending(t, db))
 		s.healed.Store(true)
 		_, err = s.letters.ReplayMatching(t.Context(), ann, anybody, deadletter.Plan{})
@@ -191,6 +195,7 @@ func TestALetterThatDiesAgainHoldsItsKeyAgain(t *testing.T) {
 }
 
 func TestAKeyGoesOnWithoutItsLetter(t *testing.T) {
+	t.Parallel()
 	for name, act := range map[string]func(ctx context.Context, letters *deadletter.Letters) error{
 		"discard": func(ctx context.Context, letters *deadletter.Letters) error {
 			_, err := letters.DiscardMatching(ctx, ann, anybody)
@@ -224,20 +229,21 @@ func TestAKeyGoesOnWithoutItsLetter(t *testing.T) {
 	}
 }
 
-// A key that goes on, with the forwarder away, is found by the next one; one
-// for which nothing waits is just not held any more.
+// A key that was released while no forwarder ran is sent by the next forwarder. A
+// blocked key without waiting messages is unblocked too.
 func TestKeysGoOnWithoutAForwarder(t *testing.T) {
+	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		s := newStuck(t, db, config)
 		require.NoError(t, s.fwd.Close())
-		bury(t, db, msg("lonely", "lonely"), msg("not held", "key"))
+		insertDead(t, db, msg("lonely", "lonely"), msg("not blocking", "key"))
 		exec(t, db, `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('lonely', 1000, 1000, 'dead')`)
-		_, err := s.letters.DiscardMatching(t.Context(), ann, deadletter.Filter{MessageID: "not held"})
+		_, err := s.letters.DiscardMatching(t.Context(), ann, deadletter.Filter{MessageID: "not blocking"})
 		require.NoError(t, err)
-		require.Equal(t, 2, s.holds("dead"), "another letter than the one that holds the key")
+		require.Equal(t, 2, s.blockedKeys("dead"), "another letter than the one that blocks the key")
 		_, err = s.letters.DiscardMatching(t.Context(), ann, anybody)
 		require.NoError(t, err)
-		require.Equal(t, 1, s.holds("released"))
+		require.Equal(t, 1, s.blockedKeys("released"))
 		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`))
 		require.Zero(t, inNoSweep(t, db))
 		s.begin()

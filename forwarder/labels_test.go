@@ -1,0 +1,54 @@
+package forwarder_test
+
+import (
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
+)
+
+// A row that becomes sent or dead gets the columns by which it can be found, and odd
+// metadata, which package outbox never writes, does not stop the forwarder.
+func TestSentAndDeadRowsHaveLabels(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		labelled := msg("labelled", "")
+		outbox.SetTenant(labelled, `it's <"acme">`)
+		outbox.SetAggregate(labelled, "order", strings.Repeat("ü", 300), 1)
+		outbox.SetEventType(labelled, "placed")
+		labelled.Metadata["once_causation_id"] = "cause"
+		dead := labelled.Copy()
+		dead.UUID = "dead"
+		put(t, db, config, "t", labelled, msg("bare", ""))
+		put(t, db, config, "bad", dead)
+		odd := []string{
+			`{"once_tenant_id":"a\u0000b"}`, `{"once_tenant_id":"\ud83d"}`, `{"once_tenant_id":"\u00e9"}`, `["once_tenant_id"]`, `null`, `"x"`,
+			`{"once_tenant_id":{"a":1}}`,
+		}
+		for i, metadata := range odd {
+			exec(t, db, `INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata)
+				VALUES ($1, $2, 't', 0, '', $3)`, 1000+i, metadata, metadata)
+		}
+		b := newBroker().answering(func(d delivery) error {
+			if d.topic == "bad" {
+				return hopeless{errors.New("no")}
+			}
+			return nil
+		})
+		start(t, db, b, keeping(config))
+		drained(t, db)
+
+		const labels = ` WHERE message_id = $1
+			AND tenant || '|' || aggregate_type || '|' || aggregate_id || '|' || event_type || '|' || causation_id = $2`
+		want := `it's <"acme">|order|` + strings.Repeat("ü", 255) + `|placed|cause`
+		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_outbox_sent`+labels, "labelled", want))
+		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_outbox_sent`+labels, "bare", "||||"))
+		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_outbox_dead`+labels, "dead", want))
+		require.Equal(t, len(odd)+3, count(t, db, `SELECT (SELECT COUNT(*) FROM once_outbox_sent) + (SELECT COUNT(*) FROM once_outbox_dead)`))
+		require.Equal(t, 1, count(t, db, `SELECT COUNT(*) FROM once_outbox_sent WHERE tenant = 'é'`))
+	})
+}
