@@ -11,8 +11,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Batch configures how messages share a transaction in [Inbox.BatchMiddleware]
-// and [Inbox.BatchHandler]. The zero value is ready for use.
+// Batch configures how messages share a transaction in [Inbox.BatchMiddleware] and
+// [Inbox.BatchHandler]. The zero value is ready for use.
 type Batch struct {
 	// Size is the maximum number of messages in one transaction, 1 to 1000. A
 	// batch cannot have more messages than the transport has in flight: with
@@ -20,9 +20,9 @@ type Batch struct {
 	// to 100.
 	Size int
 
-	// Wait is the longest time that a message waits for others to join its
-	// batch. A batch waits only while it has fewer messages than the batch before
-	// it, so a consumer with one message in flight does not wait. Defaults to 10
+	// Wait is the longest time that a message waits for others to join its batch. A
+	// batch waits only while it has fewer messages than the batch before it. So a
+	// consumer with only one message in flight does not wait. Defaults to 10
 	// milliseconds.
 	Wait time.Duration
 
@@ -32,8 +32,9 @@ type Batch struct {
 	Concurrency int
 }
 
-// maxBatch keeps a batch within the number of parameters that one statement may
-// have, even if every message has a key besides its id.
+// maxBatch limits a batch so that one statement can contain it: the number of
+// parameters of a statement is limited, and a message may have a key in addition to its
+// id.
 const maxBatch = 1000
 
 func (b Batch) withDefaults() Batch {
@@ -57,41 +58,40 @@ func (b Batch) validate() error {
 	return errors.Join(errs...)
 }
 
-// BatchHandlerFunc handles several messages in one transaction. Its writes
-// through tx and the messages that it returns take effect together, or not at
-// all. ctx ends when the context of any message ends. The messages are in no
-// particular order, and no two have the same id. A returned message goes to the
-// topic in its "once_topic" metadata. It gets a causation id only from
-// [CausedBy].
+// BatchHandlerFunc handles several messages in one transaction. Its writes through tx
+// and the messages that it returns take effect together, or not at all. ctx ends when
+// the context of any message ends. The messages are in no particular order, and no two
+// have the same id. A returned message is published to the topic in its "once_topic"
+// metadata. It gets a causation id only if the handler calls [CausedBy].
 //
-// The handler must write through tx only, see [TxFromContext]. It must not commit
-// or roll back tx, and must not keep the messages. If it returns an error or
-// panics, it is called again with each message alone.
+// The handler must write through tx only, see [TxFromContext]. It must not commit or
+// roll back tx, and must not keep the messages. If it returns an error or panics, it is
+// called again once for each message.
 type BatchHandlerFunc func(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*message.Message, error)
 
-// BatchMiddleware is [Inbox.Middleware] for a handler whose messages may share a
+// BatchMiddleware is like [Inbox.Middleware], but several messages may share a
 // transaction. It collects the messages in flight, inserts their ids with one
-// statement, calls h for one message after another, and commits once. Each
-// message is still applied once, and acked after the commit.
+// statement, calls h for one message after another, and commits once. Each message is
+// still applied once, and acked after the commit.
 //
-// If h returns an error or panics for a message, the transaction is rolled back.
-// That message runs again in a transaction of its own, and only a failure there
-// counts as an attempt. The other messages run again as a batch. So h may be
-// called several times for a message that never fails.
+// If h returns an error or panics for a message, the transaction is rolled back. Then
+// this message runs in a separate transaction, and only a failure there counts as an
+// attempt. The other messages run again as a batch. So h may be called several times
+// even for a message that never fails.
 func (i *Inbox) BatchMiddleware(h message.HandlerFunc) message.HandlerFunc {
 	return i.middleware(i.newBatchers(oneByOne(h)).handleOnce)
 }
 
-// BatchHandler returns a handler that collects the messages in flight and calls h
-// once with all of them. Everything else is as in [Inbox.BatchMiddleware]. Put
-// the middlewares of retry and poison around it as around any handler.
+// BatchHandler returns a handler that collects the messages in flight and calls h once
+// with all of them. Otherwise it works like [Inbox.BatchMiddleware]. Add the
+// middlewares of retry and poison as for any other handler.
 func (i *Inbox) BatchHandler(h BatchHandlerFunc) message.HandlerFunc {
 	return i.middleware(i.newBatchers(together(h)).handleOnce)
 }
 
-// CausedBy marks produced as caused by msg and returns it: produced gets the id
-// of msg as its causation id, and the trace and the tenant of msg. Only a
-// [BatchHandlerFunc] needs to call it.
+// CausedBy records that the message produced was caused by msg, and returns produced.
+// The causation id of produced becomes the id of msg, and it gets the trace and the
+// tenant of msg. You need CausedBy only in a [BatchHandlerFunc].
 func CausedBy(msg, produced *message.Message) *message.Message {
 	causeOf(msg).mark(produced)
 	return produced

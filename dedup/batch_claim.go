@@ -14,17 +14,17 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// errPartlyHandled reports that the transaction must start again without some
-// messages. Either the inbox has the id of a message but not its key (or the key
-// but not the id), or the lease of a message has ended. The rows that were just
-// inserted for such a message must be rolled back.
+// errPartlyHandled reports that the transaction must start again without some messages.
+// It is used if the inbox contains the id of a message but not its key, or the key but
+// not the id, and if the lease of a message has ended. The rows that were just inserted
+// for such a message must be rolled back.
 var errPartlyHandled = errors.New("a message was handled in part, or its lease has ended")
 
-// claim inserts the messages of a batch into the inbox with one statement. It
-// finishes the messages that the inbox has already.
+// claim inserts the messages of a batch into the inbox with one statement. Messages
+// that the inbox already contains are finished.
 func (r *batchRun) claim(ctx context.Context, tx *sql.Tx) error {
 	fresh, err := r.insert(ctx, tx)
-	if dialect.Unstorable(err) { // the messages of a batch then run alone, which finds the one
+	if dialect.Unstorable(err) { // each message then runs in a separate transaction, so that only the bad one fails
 		return unstorable(err)
 	}
 	if err != nil {
@@ -69,8 +69,8 @@ func (r *batchRun) claim(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// finishLost finishes the messages whose lease may have ended. It reports whether
-// there were any.
+// finishLost finishes the messages whose lease may have ended. It returns true if there
+// were any.
 func (r *batchRun) finishLost() bool {
 	before := len(r.items)
 	r.items = slices.DeleteFunc(r.items, func(item *batchItem) bool {
@@ -83,8 +83,8 @@ func (r *batchRun) finishLost() bool {
 	return len(r.items) < before
 }
 
-// insert inserts the ids of all messages and returns those that are new. The rows
-// are sorted by id, so that two batches with the same messages do not deadlock.
+// insert inserts the ids of all messages and returns those that are new. The rows are
+// sorted by id, so that two batches with the same messages cannot deadlock.
 func (r *batchRun) insert(ctx context.Context, tx *sql.Tx) (fresh map[string]bool, err error) {
 	type inboxRow struct {
 		identity
@@ -120,13 +120,13 @@ func (r *batchRun) insert(ctx context.Context, tx *sql.Tx) (fresh map[string]boo
 			return err
 		}, r.sql.claim(len(rows)), args...)
 	}
-	if err == nil && r.sql.afterClaim != "" && len(rows) != 1 { // the statement for one row restores the timeout itself
+	if err == nil && r.sql.afterClaim != "" && len(rows) != 1 { // the statement for a single row resets the timeout itself
 		_, err = tx.ExecContext(ctx, r.sql.afterClaim)
 	}
 	return fresh, err
 }
 
-// digests returns the digests that the inbox has for ids.
+// digests returns the digests that the inbox contains for ids.
 func (r *batchRun) digests(ctx context.Context, tx *sql.Tx, ids []string) (map[string][]byte, error) {
 	digests := make(map[string][]byte, len(ids))
 	return digests, query(ctx, tx, func(scan func(...any) error) error {
@@ -142,7 +142,7 @@ func (r *batchRun) digests(ctx context.Context, tx *sql.Tx, ids []string) (map[s
 // another message with the same id.
 func (r *batchRun) compareDigest(id identity, digest []byte) error {
 	switch {
-	case digest == nil: // the sweep has just removed the row, and the next attempt inserts it
+	case digest == nil: // the sweep has just removed the row; the next attempt will insert it
 		return disposition.NotCalled(fmt.Errorf("dedup: compare message %q for %q: %w", id.id, r.consumer, sql.ErrNoRows))
 	case !bytes.Equal(digest, id.digest[:]):
 		return collisionError(id, r.consumer)

@@ -18,10 +18,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Two instances have batches with the same messages, in opposite order and at
-// the same time. Neither waits forever for the other, and each message is
-// applied once.
+// If two instances run batches with the same messages in opposite order at the same
+// time, neither may wait forever for the other, and each message must be applied once.
 func TestOverlappingBatchesOfTwoInstancesDoNotDeadlock(t *testing.T) {
+	t.Parallel()
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		const rounds, size = 10, 30
 		one, c := inBatches(t, db, size, nil), &calls{}
@@ -55,9 +55,11 @@ func TestOverlappingBatchesOfTwoInstancesDoNotDeadlock(t *testing.T) {
 	})
 }
 
-// A batch that waits for a duplicate has inserted only lower ids. So the
-// transaction that has the duplicate can insert the higher ids too.
+// A batch must insert its ids in ascending order: if it waits for a duplicate, it has
+// inserted only lower ids. So the transaction that handles the duplicate can still
+// insert higher ids.
 func TestBatchInsertsIDsInOrder(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	b, c := inBatches(t, db, 30, func(c *dedup.Config) { c.LockTimeout = time.Minute }), &calls{}
 	tx, err := db.BeginTx(t.Context(), nil)
@@ -91,7 +93,7 @@ func TestBatchInsertsIDsInOrder(t *testing.T) {
 	b.expect(30, 30, 30)
 }
 
-// another returns a second instance on the same database.
+// another returns a bench with a second inbox for the same database.
 func (b *bench) another(size int) *bench {
 	b.Helper()
 	second := *b
@@ -106,14 +108,15 @@ func (b *bench) another(size int) *bench {
 	return &second
 }
 
-// Two batches change the same rows in opposite order. The batch that the
-// database rolls back runs again, and no message is charged with an attempt.
+// If two batches change the same rows in opposite order, the database rolls one of them
+// back. This batch must run again, and no attempt may be counted.
 func TestDeadlockOfBatchesCountsAsNoAttempt(t *testing.T) {
+	t.Parallel()
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
 			b, c := inBatches(t, testkit.Postgres(t), 2, nil), &calls{}
 			b.exec(`CREATE TABLE totals (id text PRIMARY KEY, n integer); INSERT INTO totals VALUES ('x', 0), ('y', 0)`)
-			var first sync.WaitGroup // both transactions have locked their first row
+			var first sync.WaitGroup // done when both transactions have locked their first row
 			first.Add(2)
 			var mu sync.Mutex
 			began := map[string]int{}
@@ -158,9 +161,10 @@ func noMoreErrors(t *testing.T, errs []error) {
 	}
 }
 
-// A duplicate that another process handles in a frozen transaction delays only
-// itself, not its batch.
+// If another process handles a duplicate in a transaction that does not end, only the
+// duplicate may be delayed, not the rest of the batch.
 func TestFrozenDuplicateDoesNotBlockItsBatch(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	b, c := inBatches(t, db, 5, func(c *dedup.Config) { c.LockTimeout = 50 * time.Millisecond }), &calls{}
 	tx, err := db.BeginTx(t.Context(), nil)
@@ -179,10 +183,11 @@ func TestFrozenDuplicateDoesNotBlockItsBatch(t *testing.T) {
 	b.expect(4, 4, 4)
 }
 
-// A batch waits for as many messages as the previous batch had. So a consumer
-// with few messages in flight does not wait forever, and a consumer with one
-// message soon does not wait at all.
+// A batch waits for as many messages as the previous batch had. So a consumer with few
+// messages in flight must not wait until its batch is full, and a consumer with one
+// message in flight must soon not wait at all.
 func TestBatchDoesNotWaitUntilFull(t *testing.T) {
+	t.Parallel()
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		const wait = time.Second
 		b, c := newBench(t, db, func(c *dedup.Config) { c.Batch.Wait = wait }), &calls{}
@@ -199,8 +204,10 @@ func TestBatchDoesNotWaitUntilFull(t *testing.T) {
 	})
 }
 
-// With more messages than Batch.Size, several batches run one after another.
+// If there are more messages than Batch.Size, they must run in several batches, one
+// after another.
 func TestMessagesBeyondTheBatchSizeFormMoreBatches(t *testing.T) {
+	t.Parallel()
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := newBench(t, db, func(c *dedup.Config) { c.Batch.Size = 10 }), &calls{}
 		var running atomic.Int32
@@ -221,10 +228,11 @@ func TestMessagesBeyondTheBatchSizeFormMoreBatches(t *testing.T) {
 	})
 }
 
-// As many batches run at the same time as Batch.Concurrency allows.
+// As many batches must run at the same time as Batch.Concurrency allows.
 func TestBatchesRunConcurrently(t *testing.T) {
+	t.Parallel()
 	b, c := inBatches(t, testkit.Postgres(t), 10, func(c *dedup.Config) { c.Batch.Concurrency = 3 }), &calls{}
-	var all sync.WaitGroup // the first messages of three batches
+	var all sync.WaitGroup // done when the first messages of three batches are being handled
 	all.Add(3)
 	noErrors(t, deliver(ways["each"](b, c, func(tx *sql.Tx, _ *message.Message) error {
 		c.mu.Lock()

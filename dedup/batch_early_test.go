@@ -15,10 +15,11 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A batch applies messages whose earlier versions are in the same batch, in any
-// order. A message whose earlier version is not there is postponed alone, and
-// the others of its batch do not count as early.
+// A batch must apply messages in any order if their earlier versions are in the same
+// batch. A message whose earlier version is missing must be postponed by itself, and
+// the other messages of its batch must not be postponed.
 func TestEarlyMessagesInABatchWaitForTheirVersion(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b, c := inBatches(t, db, 6, nil), &calls{}
 		h := ways["each"](b, c, func(tx *sql.Tx, msg *message.Message) error {

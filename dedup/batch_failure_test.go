@@ -17,10 +17,11 @@ import (
 
 func containsText(err error, text string) bool { return strings.Contains(err.Error(), text) }
 
-// However a message in the middle of a batch fails, the others take effect,
-// only the failing message is charged, and changes that a handler made to a
-// message are undone.
+// If a message in the middle of a batch fails, in whatever way, the other messages must
+// be applied, an attempt must be counted only for the failing message, and changes that
+// a handler made to a message must be undone.
 func TestFailingMessageLeavesItsBatch(t *testing.T) {
+	t.Parallel()
 	for name, failure := range map[string]fails{
 		"an error": func(*sql.Tx, *message.Message) error { return errHandler },
 		"a panic":  func(*sql.Tx, *message.Message) error { panic(errHandler) },
@@ -50,9 +51,9 @@ func TestFailingMessageLeavesItsBatch(t *testing.T) {
 					}
 				}
 				b.expect(19, 19, 19)
-				want := 1 + 20 // the batch, and each alone
+				want := 1 + 20 // the batch, and then each message by itself
 				if strings.Contains(t.Name(), "/each/") {
-					want = 3 // the batch, the failing message, the rest
+					want = 3 // the batch, the failing message, the other messages
 				}
 				if len(c.txs) != want {
 					t.Errorf("%d transactions, want %d", len(c.txs), want)
@@ -67,9 +68,11 @@ func TestFailingMessageLeavesItsBatch(t *testing.T) {
 	}
 }
 
-// A statement fails and its handler returns no error. The failure then appears
-// at another message or at the commit, and still no other message is charged.
+// If a statement fails and its handler does not return the error, the failure appears
+// at a later message or at the commit. Still, no attempt may be counted for other
+// messages.
 func TestHiddenFailureInABatchIsNotCommitted(t *testing.T) {
+	t.Parallel()
 	b, c := inBatches(t, testkit.Postgres(t), 10, nil), &calls{}
 	h := b.inbox.BatchMiddleware(func(msg *message.Message) ([]*message.Message, error) {
 		tx, _ := dedup.TxFromContext(msg.Context())
@@ -89,9 +92,10 @@ func TestHiddenFailureInABatchIsNotCommitted(t *testing.T) {
 	b.expect(9, 9, 0)
 }
 
-// Several failing messages do not multiply the calls: the rest of the batch
-// runs one by one.
+// If several messages fail, the rest of the batch must run one by one, so that the
+// number of calls stays small.
 func TestSeveralFailingMessagesInABatch(t *testing.T) {
+	t.Parallel()
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 20, nil), &calls{}
 		bad := map[string]bool{"m03": true, "m04": true, "m11": true, "m19": true}
@@ -115,9 +119,10 @@ func TestSeveralFailingMessagesInABatch(t *testing.T) {
 	})
 }
 
-// If a produced message cannot be stored, only the message that produced it
-// fails.
+// If a produced message cannot be stored, only the message whose handler produced it
+// must fail.
 func TestProducedMessageThatIsRefusedFailsOneMessageOfABatch(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := inBatches(t, db, 5, nil)
 		h := b.inbox.BatchMiddleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -141,9 +146,11 @@ func TestProducedMessageThatIsRefusedFailsOneMessageOfABatch(t *testing.T) {
 	})
 }
 
-// The error of a refused commit does not name a message: the messages run
-// alone, and only the failing message is charged.
+// If the database refuses the commit, the error does not tell which message is the
+// cause. Each message must then run by itself, and an attempt must be counted only for
+// the failing one.
 func TestRefusedCommitOfABatchFailsOneMessage(t *testing.T) {
+	t.Parallel()
 	b, c := inBatches(t, testkit.Postgres(t), 5, nil), &calls{}
 	b.exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
 	errs := deliver(ways["each"](b, c, func(tx *sql.Tx, msg *message.Message) error {
@@ -159,10 +166,11 @@ func TestRefusedCommitOfABatchFailsOneMessage(t *testing.T) {
 	b.expect(4, 4, 4)
 }
 
-// The connection is lost once, in a handler of the batch or just before the
-// commit. The cause may be any message. They run again, the likely cause alone,
-// and no message is charged.
+// The connection is lost once, in a handler of the batch or just before the commit. Any
+// message may be the cause. All messages must run again, the most likely cause by
+// itself, and no attempt may be counted.
 func TestLostConnectionCountsAsNoAttemptInABatch(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	for cut, at := range map[string]int{"in the handler": 1, "before the commit": 5} {
 		t.Run(cut, func(t *testing.T) {
@@ -187,9 +195,10 @@ func TestLostConnectionCountsAsNoAttemptInABatch(t *testing.T) {
 	}
 }
 
-// A message that loses the connection at each attempt is undecided, and the
-// others of its batch take effect.
+// If a message loses the connection at each attempt, its outcome is undecided, and the
+// other messages of its batch must be applied.
 func TestMessageThatLosesItsConnectionLeavesItsBatch(t *testing.T) {
+	t.Parallel()
 	for _, way := range ways { // SQLite has no connection to lose
 		db := testkit.Postgres(t)
 		b, c := inBatches(t, db, 20, nil), &calls{}
@@ -205,9 +214,10 @@ func TestMessageThatLosesItsConnectionLeavesItsBatch(t *testing.T) {
 	}
 }
 
-// A handler that calls runtime.Goexit ends the goroutine of its message, and no
-// other message waits for it.
+// If a handler calls runtime.Goexit, only the goroutine of its message ends. No other
+// message may wait for it.
 func TestHandlerThatEndsItsGoroutineDoesNotBlockOthers(t *testing.T) {
+	t.Parallel()
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 5, nil), &calls{}
 		h := way(b, c, func(_ *sql.Tx, msg *message.Message) error {
@@ -221,9 +231,10 @@ func TestHandlerThatEndsItsGoroutineDoesNotBlockOthers(t *testing.T) {
 	})
 }
 
-// If the context of a message ends while it waits or is handled, the others of
-// its batch are not cancelled.
+// If the context of a message ends while it waits or is being handled, the other
+// messages of its batch must not be cancelled.
 func TestCancelledMessageLeavesItsBatch(t *testing.T) {
+	t.Parallel()
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 2, nil), &calls{}
 		ctx, cancel := context.WithCancel(t.Context())

@@ -20,18 +20,18 @@ import (
 // serialization failure.
 const maxConflictRetries = 3
 
-// run handles a batch and gives every message its result.
+// run handles a batch and passes the result to every message.
 func (b *batcher) run(batch []*batchItem) {
 	duplicates := &batchRun{items: batch}
-	defer duplicates.finish(errAlone) // the rest, if a handler ends its goroutine
+	defer duplicates.finish(errAlone) // for the remaining messages, if a handler ends its goroutine
 	for len(duplicates.items) > 0 {
 		batch, duplicates.items = splitDuplicates(duplicates.items)
 		b.runDistinct(batch)
 	}
 }
 
-// splitDuplicates separates the second delivery of a message from the first. The
-// second must run later, so that it sees the result of the first.
+// splitDuplicates separates second deliveries of a message from the first. The second
+// delivery must run later, so that it sees the result of the first.
 func splitDuplicates(batch []*batchItem) (first, duplicates []*batchItem) {
 	seen := make(map[string]bool, len(batch))
 	for _, item := range batch {
@@ -50,7 +50,7 @@ func splitDuplicates(batch []*batchItem) (first, duplicates []*batchItem) {
 // runDistinct is run for a batch without duplicates.
 func (b *batcher) runDistinct(batch []*batchItem) {
 	r := &batchRun{batcher: b, items: batch}
-	defer r.finish(errAlone) // the rest, if a handler ends its goroutine
+	defer r.finish(errAlone) // for the remaining messages, if a handler ends its goroutine
 	for conflicts, separated := 0, false; len(r.items) > 0; {
 		size := len(r.items)
 		err := r.runTx()
@@ -67,43 +67,45 @@ func (b *batcher) runDistinct(batch []*batchItem) {
 			r.finishEarly()
 		case conflicted(err) && conflicts < maxConflictRetries:
 			conflicts++
-		// If the handler ended the transaction, it may have committed the claims of
-		// all messages. Alone, each would then be skipped as a duplicate.
+		// If the handler ended the transaction, it may have committed the inbox rows of
+		// all messages. If they ran again one by one, they would be skipped as
+		// duplicates.
 		case size == 1, errors.Is(err, errTxEnded), !r.called && b.databaseFailed(err):
 			r.finish(err)
 		case r.failing != nil && !separated:
 			separated = true
 			r.separate(func(item *batchItem) bool { return item == r.failing })
-		default: // several messages fail, or the failing one is not known
+		default: // several messages fail, or it is unknown which one fails
 			r.finish(errAlone)
 		}
 	}
 }
 
-// databaseFailed reports whether an error from before the handler concerns the
-// database, so that each message alone would get it too. A lock that is not free
-// concerns one of the messages.
+// databaseFailed reports whether an error that occurred before the handler was called
+// is a problem of the whole database, so that each message by itself would get the same
+// error. If a lock is not free, only one of the messages is affected.
 func (b *batcher) databaseFailed(err error) bool {
 	return disposition.Of(err).Kind == disposition.Undecided && (b.dialect.SQLite() || !dialect.Contended(err))
 }
 
-// conflicted reports whether the database ended the transaction in favor of
-// another one.
+// conflicted reports whether the database ended the transaction because it was in
+// conflict with another one.
 func conflicted(err error) bool {
 	state := dialect.State(err)
 	return state == "40P01" || state == "40001" // deadlock, serialization failure
 }
 
-// batchRun is one batch on its way through one or more transactions.
+// batchRun is the state of one batch, which may need several transactions.
 type batchRun struct {
 	*batcher
 
 	items   []*batchItem // those without a result
 	failing *batchItem   // the item whose handler failed
 	called  bool         // the handler was called in the last transaction
+	after   []func()     // called after the commit of the last transaction
 }
 
-// finish gives err to all items that are left.
+// finish passes err to all remaining items as their result.
 func (r *batchRun) finish(err error) {
 	for _, item := range r.items {
 		failpoint.Hit("dedup/batch-settle")
@@ -112,8 +114,8 @@ func (r *batchRun) finish(err error) {
 	r.items = nil
 }
 
-// separate removes the items that match from the batch, to be handled alone. It
-// reports whether any did.
+// separate removes the matching items from the batch, so that they are handled by
+// themselves. It returns true if there were any.
 func (r *batchRun) separate(match func(item *batchItem) bool) bool {
 	before := len(r.items)
 	r.items = slices.DeleteFunc(r.items, func(item *batchItem) bool {
@@ -126,13 +128,13 @@ func (r *batchRun) separate(match func(item *batchItem) bool) bool {
 	return len(r.items) < before
 }
 
-// errEarly reports that some messages wait for earlier versions. This is known
-// only after the other messages have run, so the transaction starts again without
-// the early ones.
+// errEarly reports that some messages wait for earlier versions. This is known only
+// after the other messages have run, so the transaction must start again without the
+// early messages.
 var errEarly = errors.New("some messages wait for earlier versions")
 
-// finishEarly finishes the messages that wait for earlier versions. Each gets its
-// own error, which names the version that it waits for.
+// finishEarly finishes the messages that wait for earlier versions. The error of each
+// message contains the version for which it waits.
 func (r *batchRun) finishEarly() {
 	r.items = slices.DeleteFunc(r.items, func(item *batchItem) bool {
 		if item.early == nil {
@@ -149,10 +151,10 @@ func (r *batchRun) restoreMessages() {
 	}
 }
 
-// runTx handles the remaining items in one transaction. Items that were handled
-// before are finished as duplicates.
+// runTx handles the remaining items in one transaction. Items that were handled before
+// are finished as duplicates.
 func (r *batchRun) runTx() (err error) {
-	r.failing, r.called = nil, false
+	r.failing, r.called, r.after = nil, false, nil
 	defer func() {
 		if value := recover(); value != nil {
 			err = &disposition.PanicError{Value: value, Stack: debug.Stack()}
@@ -160,7 +162,7 @@ func (r *batchRun) runTx() (err error) {
 	}()
 	ctx, end := r.context()
 	defer end()
-	tx, check, release, err := r.begin(ctx)
+	tx, check, release, err := r.begin(ctx, true)
 	if err != nil {
 		return err
 	}
@@ -183,16 +185,17 @@ func (r *batchRun) runTx() (err error) {
 		return r.failed(ctx, tx, release, err)
 	}
 	failpoint.Hit("dedup/batch-commit")
-	if err := r.commit(ctx, tx, check, true); err != nil {
+	if err := r.commit(ctx, tx, check); err != nil {
 		return err
 	}
 	failpoint.Hit("dedup/batch-committed")
+	r.callAfterCommit(r.after, r.consumer)
 	return nil
 }
 
-// context returns a context without the trace of a single message. It ends when
-// the context of any message ends: the others then run again without that
-// message.
+// context returns a context for the batch, which does not contain the trace of a single
+// message. It ends when the context of any message ends. The other messages then run
+// again without that message.
 func (r *batchRun) context() (ctx context.Context, end func()) {
 	ctx = trace.ContextWithSpanContext(r.items[0].ctx, trace.SpanContext{})
 	if len(r.items) == 1 {
@@ -215,8 +218,8 @@ func (r *batchRun) context() (ctx context.Context, end func()) {
 // produced.
 type batchFunc func(ctx context.Context, tx *sql.Tx, r *batchRun) ([]addressed, error)
 
-// oneByOne returns a batchFunc that calls h for one message after another. A
-// message that waits for an earlier version is called again after the others,
+// oneByOne returns a batchFunc that calls h for one message after another. If a message
+// waits for an earlier version, h is called for it again after the other messages,
 // because one of them may be that version.
 func oneByOne(h message.HandlerFunc) batchFunc {
 	return func(_ context.Context, tx *sql.Tx, r *batchRun) ([]addressed, error) {
@@ -250,12 +253,16 @@ func oneByOne(h message.HandlerFunc) batchFunc {
 // topics.
 func (r *batchRun) callOne(h message.HandlerFunc, tx *sql.Tx, item *batchItem) ([]addressed, error) {
 	from := causeOf(item.msg)
-	item.msg.SetContext(parked.WithTx(item.ctx, tx))
+	handling := parked.WithTx(item.ctx, tx)
+	handling.Mark = from.mark
+	item.msg.SetContext(handling)
 	produced, err := disposition.Call(h, item.msg)
 	item.msg.SetContext(item.ctx)
+	after := handling.End()
 	if err != nil {
 		return nil, err
 	}
+	r.after = append(r.after, after...)
 	failpoint.Hit("dedup/batch-one-handled")
 	for _, msg := range produced {
 		from.mark(msg)
@@ -263,14 +270,16 @@ func (r *batchRun) callOne(h message.HandlerFunc, tx *sql.Tx, item *batchItem) (
 	return r.address(item.ctx, r.consumer, produced)
 }
 
-// together returns a batchFunc that calls h once, with all messages.
+// together returns a batchFunc that calls h once with all messages.
 func together(h BatchHandlerFunc) batchFunc {
 	return func(ctx context.Context, tx *sql.Tx, r *batchRun) ([]addressed, error) {
 		msgs := make([]*message.Message, len(r.items))
 		for i, item := range r.items {
 			msgs[i] = item.msg
 		}
-		produced, err := h(parked.WithTx(ctx, tx), tx, msgs)
+		handling := parked.WithTx(ctx, tx)
+		produced, err := h(handling, tx, msgs)
+		r.after = handling.End()
 		if err != nil {
 			return nil, err
 		}

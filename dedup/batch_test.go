@@ -17,8 +17,8 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// inBatches returns a bench with a very long Batch.Wait: a batch starts when it
-// is full.
+// inBatches returns a bench with a very long Batch.Wait, so that a batch starts only
+// when it is full.
 func inBatches(t *testing.T, db testkit.Database, size int, change func(*dedup.Config)) *bench {
 	t.Helper()
 	return newBench(t, db, func(c *dedup.Config) {
@@ -29,7 +29,7 @@ func inBatches(t *testing.T, db testkit.Database, size int, change func(*dedup.C
 	})
 }
 
-// deliver delivers all messages at once and returns the error of each.
+// deliver delivers all messages at the same time and returns the error of each.
 func deliver(h message.HandlerFunc, msgs ...*message.Message) []error {
 	errs := make([]error, len(msgs))
 	var inFlight sync.WaitGroup
@@ -48,7 +48,7 @@ func numbered(count int) []*message.Message {
 	return msgs
 }
 
-// calls records which messages a handler saw in which transaction.
+// calls records which messages a handler got in which transaction.
 type calls struct {
 	mu  sync.Mutex
 	txs map[*sql.Tx]int
@@ -65,11 +65,11 @@ func (c *calls) note(tx *sql.Tx, msg *message.Message) {
 	c.ids[msg.UUID]++
 }
 
-// fails returns the error of a message, or nil.
+// fails returns the error with which the handler fails for a message, or nil.
 type fails func(tx *sql.Tx, msg *message.Message) error
 
-// ways are both kinds of batch handlers. Both write a row and return an event
-// for each message, and call the fails function for each message.
+// ways contains a handler of each kind: BatchMiddleware and BatchHandler. For each
+// message the handlers call the given fails function, write a row and return an event.
 var ways = map[string]func(b *bench, c *calls, f fails) message.HandlerFunc{
 	"each": func(b *bench, c *calls, f fails) message.HandlerFunc {
 		return b.inbox.BatchMiddleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -123,9 +123,10 @@ func noErrors(t *testing.T, errs []error) {
 	}
 }
 
-// Messages in flight share a transaction. Each is applied once, and messages
-// that were handled before are skipped.
+// Messages in flight must share a transaction. Each must be applied once, and messages
+// that were handled before must be skipped.
 func TestBatchIsOneTransaction(t *testing.T) {
+	t.Parallel()
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 20, nil), &calls{}
 		h := way(b, c, none)
@@ -152,9 +153,11 @@ func TestBatchIsOneTransaction(t *testing.T) {
 	})
 }
 
-// One batch with two deliveries of a message, a message that was handled
-// before, another message with a used id, and a message without an id.
+// A batch contains two deliveries of the same message, a message that was handled
+// before, another message with a used id, and a message without an id. Each must get
+// the right result.
 func TestDuplicatesInABatch(t *testing.T) {
+	t.Parallel()
 	eachWay(t, func(t *testing.T, db testkit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 6, nil), &calls{}
 		_, err := b.inbox.Middleware(apply)(message.NewMessage("done", nil))
@@ -169,8 +172,8 @@ func TestDuplicatesInABatch(t *testing.T) {
 		noErrors(t, slices.Concat(errs[2:4]))
 		kindOf(t, errs[4], disposition.Permanent)
 		kindOf(t, errs[6], disposition.Permanent)
-		// Any of the three may come first: either the two duplicates count as
-		// one message, or both collide.
+		// The three messages run in any order. So either the two duplicates count as
+		// one message, or both are collisions.
 		collisions := 0
 		for _, err := range []error{errs[0], errs[1], errs[5]} {
 			if err != nil {
@@ -188,9 +191,10 @@ func TestDuplicatesInABatch(t *testing.T) {
 	})
 }
 
-// A message with a new id and a handled key is a duplicate. The inbox then
-// remembers nothing of it, as for a single message.
+// A message with a new id and a key that was handled is a duplicate. The inbox must not
+// remember its id, as for a single message.
 func TestHandledKeyInABatch(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b, c := inBatches(t, db, 3, func(config *dedup.Config) {
 			config.Key = func(msg *message.Message) string { return msg.Metadata.Get("key") }
@@ -213,13 +217,14 @@ func TestHandledKeyInABatch(t *testing.T) {
 	})
 }
 
-// The deadline of one message is not that of the batch: the context does not
-// show it, though it ends with that of each message.
+// The context of a batch must not have the deadline of one of its messages. But it ends
+// when the context of any message ends.
 func TestABatchHasNoDeadlineOfOneMessage(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := inBatches(t, db, 2, nil)
 		msgs := numbered(2)
-		for n, msg := range msgs { // whichever comes first
+		for n, msg := range msgs { // the shorter deadline must not matter, whichever message comes first
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n+1)*time.Hour)
 			defer cancel()
 			msg.SetContext(ctx)
@@ -235,8 +240,9 @@ func TestABatchHasNoDeadlineOfOneMessage(t *testing.T) {
 	})
 }
 
-// Idempotent consumers share transactions too.
+// Messages of idempotent consumers must share transactions too.
 func TestIdempotentConsumerSharesTransactions(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b, c := inBatches(t, db, 3, func(config *dedup.Config) { config.Idempotent = []string{consumer} }), &calls{}
 		noErrors(t, deliver(ways["each"](b, c, none), numbered(3)...))
@@ -248,6 +254,7 @@ func TestIdempotentConsumerSharesTransactions(t *testing.T) {
 }
 
 func TestInvalidBatchConfigIsRefused(t *testing.T) {
+	t.Parallel()
 	db := testkit.SQLite(t)
 	_, err := dedup.New(db.DB, dedup.Config{Batch: dedup.Batch{Size: 1001, Wait: -1, Concurrency: -1}})
 	for _, field := range []string{"Batch.Size", "Batch.Wait", "Batch.Concurrency"} {

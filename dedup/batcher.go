@@ -14,23 +14,23 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// batchItem is a message that waits for its batch. The goroutine that delivered
-// the message waits for result, which receives one error.
+// batchItem is a message that waits for its batch. The goroutine that delivered the
+// message waits for a value from result, which receives exactly one error.
 type batchItem struct {
 	msg        *message.Message
-	original   *message.Message // for the next attempt: a handler may change msg
+	original   *message.Message // unchanged copy for the next attempt, because a handler may change msg
 	ctx        context.Context
 	identities []identity
-	early      error // set if the last attempt found that earlier versions are missing
+	early      error // not nil if the last attempt found that earlier versions are missing
 	result     chan error
 }
 
 func (it *batchItem) finish(err error) { it.result <- err }
 
-// errAlone reports that a message must be handled in a transaction of its own.
+// errAlone reports that a message must be handled in a separate transaction.
 var errAlone = errors.New("must be handled in its own transaction")
 
-// batchers are the batchers of one handler, by consumer name: one handler may
+// batchers contains the batchers of one handler, by consumer name. One handler may
 // serve several consumers.
 type batchers struct {
 	*Inbox
@@ -54,8 +54,8 @@ func (bs *batchers) forConsumer(consumer string) *batcher {
 	return bs.byConsumer[consumer]
 }
 
-// handleOnce is [Inbox.handleOnce] for batches. It returns when the message has
-// its result. It never returns while a transaction uses msg.
+// handleOnce is like [Inbox.handleOnce], but for batches. It returns when the message
+// has its result, and never while a transaction uses msg.
 func (bs *batchers) handleOnce(msg *message.Message, consumer string) error {
 	identities, err := bs.identify(msg, consumer)
 	if err != nil {
@@ -66,7 +66,7 @@ func (bs *batchers) handleOnce(msg *message.Message, consumer string) error {
 		identities: identities, result: make(chan error, 1),
 	}
 	b := bs.forConsumer(consumer)
-	if !parked.FailedBefore(item.ctx) { // a message that failed before would likely fail its batch
+	if !parked.FailedBefore(item.ctx) { // a message that failed before would probably make its batch fail
 		b.add(item)
 		select {
 		case err = <-item.result:
@@ -87,9 +87,8 @@ func errWaitEnded(ctx context.Context) error {
 	return disposition.NotCalled(fmt.Errorf("dedup: while waiting for a batch: %w", context.Cause(ctx)))
 }
 
-// batcher collects the messages of one consumer into batches. It has one
-// goroutine for each batch that is collected or handled, and none while no
-// message waits.
+// batcher collects the messages of one consumer into batches. It has one goroutine for
+// each batch that is being collected or handled, and none while no message waits.
 type batcher struct {
 	*Inbox
 
@@ -99,15 +98,14 @@ type batcher struct {
 
 	mu         sync.Mutex
 	waiting    []*batchItem
-	running    int           // batches that are collected or handled
-	collecting bool          // one of them is collected
-	lastSize   int           // messages in the previous batch
-	reached    chan struct{} // signals that lastSize messages wait
+	running    int           // number of batches that are being collected or handled
+	collecting bool          // one of them is being collected
+	lastSize   int           // number of messages in the previous batch
+	reached    chan struct{} // gets a value when lastSize messages wait
 }
 
-// maxAlone bounds how many messages run in transactions of their own at once. It
-// is more than 1 so that one message that waits for a lock does not delay the
-// others.
+// maxAlone is how many messages can run in separate transactions at the same time. It
+// is more than 1, so that a message that waits for a lock does not delay the others.
 const maxAlone = 4
 
 func newBatcher(i *Inbox, consumer string, handle batchFunc) *batcher {
@@ -134,8 +132,8 @@ func (b *batcher) add(item *batchItem) {
 	}
 }
 
-// withdraw removes item from the waiting messages. It returns false if a batch
-// has already taken the item.
+// withdraw removes item from the waiting messages. It returns false if the item is
+// already in a batch.
 func (b *batcher) withdraw(item *batchItem) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -146,8 +144,8 @@ func (b *batcher) withdraw(item *batchItem) bool {
 	return at >= 0
 }
 
-// startBatch starts to collect a batch if messages wait and Batch.Concurrency
-// allows it. The caller holds the lock.
+// startBatch starts to collect a batch if messages wait and Batch.Concurrency allows
+// it. The caller must hold the lock.
 func (b *batcher) startBatch() {
 	if len(b.waiting) > 0 && !b.collecting && b.running < b.config.Batch.Concurrency {
 		b.collecting = true
@@ -166,9 +164,8 @@ func (b *batcher) collectAndRun() {
 	b.run(b.collect())
 }
 
-// collect returns the next batch. It waits for as many messages as the previous
-// batch had, because about as many are likely to arrive, but not longer than
-// Batch.Wait.
+// collect returns the next batch. It waits for as many messages as the previous batch
+// had, because probably about as many will arrive, but not longer than Batch.Wait.
 func (b *batcher) collect() []*batchItem {
 	timeout := time.NewTimer(b.config.Batch.Wait)
 	defer timeout.Stop()
@@ -199,8 +196,8 @@ func (b *batcher) takeBatch(anySize bool) ([]*batchItem, bool) {
 	return batch, true
 }
 
-// handleAlone handles item in a transaction of its own, in the goroutine that
-// delivered it.
+// handleAlone handles item in a separate transaction, in the goroutine that delivered
+// it.
 func (b *batcher) handleAlone(item *batchItem) error {
 	select {
 	case b.alonePermits <- struct{}{}:

@@ -9,21 +9,22 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// commit commits tx, after a check that tx is still the transaction that begin
-// began: a handler may have sent a statement such as ROLLBACK AND CHAIN, which
-// database/sql does not notice.
+// commit commits tx after checking that tx is still the transaction that begin began.
+// The handler may have run a statement such as ROLLBACK AND CHAIN, which database/sql
+// does not notice.
 //
-// The check is free if it travels with COMMIT (package lazytx) or needs no round
-// trip (SQLite). Otherwise commit checks every batch, and a sample of the
-// transactions with a single message.
-func (i *Inbox) commit(ctx context.Context, tx *sql.Tx, check *dialect.Check, batch bool) error {
-	if !check.Sent && (batch || i.dialect.SQLite() || i.sample.next()) {
+// The check needs no round trip in SQLite. It needs none with package lazytx either,
+// which sends it together with COMMIT if a statement may have ended the transaction.
+// Otherwise, begin selects all batches and a sample of the transactions with a single
+// message for the check.
+func (i *Inbox) commit(ctx context.Context, tx *sql.Tx, check *dialect.Check) error {
+	if check != nil && !check.Sent {
 		_, err := tx.ExecContext(context.WithoutCancel(ctx), i.sql.check)
 		if err != nil && transactionGone(err) {
 			i.sample.all.Store(true)
 			return endedByHandler(err)
 		}
-		// After any other error of the check, COMMIT fails too.
+		// If the check returned another error, COMMIT fails too.
 	}
 	err := i.dialect.Commit(tx)
 	if err == nil {
@@ -35,8 +36,8 @@ func (i *Inbox) commit(ctx context.Context, tx *sql.Tx, check *dialect.Check, ba
 	return i.commitError(err)
 }
 
-// transactionGone reports whether err comes from the check, or from a driver that
-// noticed by itself that the transaction had ended.
+// transactionGone reports whether err was caused by the check, or by a driver that
+// noticed itself that the transaction had ended.
 func transactionGone(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, endedParameter) ||
@@ -44,17 +45,18 @@ func transactionGone(err error) bool {
 		strings.Contains(text, "pq: unexpected transaction status")
 }
 
-// sample selects the transactions that are checked where the check is a round
-// trip, about a tenth of the cost of a message. It selects the first ones, because
-// a handler that ends its transaction likely does so from the start, then one of
-// checkEvery, and all of them after the first find.
+// sample selects the transactions that are checked if the check needs a round trip,
+// which costs about a tenth of handling a message. It selects the first transactions,
+// because a handler that ends its transaction probably does so from the beginning.
+// After these it selects one in checkEvery, and all transactions after the check has
+// failed once.
 type sample struct {
 	n   atomic.Int64
 	all atomic.Bool
 }
 
 const (
-	firstChecked = 1000
+	firstChecked = 100
 	checkEvery   = 32
 )
 

@@ -14,9 +14,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Trap 34. Of two deliveries at the same moment, the second waits for the
-// first. It runs only if the first is rolled back.
+// Trap 34. If a message is delivered twice at the same moment, the second delivery must
+// wait for the first, and run only if the first is rolled back.
 func TestDuplicateWaitsForTheFirstDelivery(t *testing.T) {
+	t.Parallel()
 	for name, outcome := range map[string]struct {
 		first error
 		runs  int
@@ -64,9 +65,8 @@ func TestDuplicateWaitsForTheFirstDelivery(t *testing.T) {
 	}
 }
 
-// waitUntilBlocked returns when the duplicate waits for a lock. SQLite does not
-// show locks; there it waits a moment and checks that the duplicate has not
-// returned.
+// waitUntilBlocked returns when the duplicate waits for a lock. SQLite does not show
+// locks, so there it waits for a moment and checks that the duplicate has not returned.
 func waitUntilBlocked(t *testing.T, db testkit.Database, second <-chan error) {
 	t.Helper()
 	if db.Dialect == "postgres" {
@@ -84,9 +84,10 @@ func waitUntilBlocked(t *testing.T, db testkit.Database, second <-chan error) {
 	}
 }
 
-// Trap 78. A duplicate does not wait forever, and the wait does not count as an
-// attempt.
+// Trap 78. A duplicate must not wait forever, and no attempt may be counted for its
+// wait.
 func TestDuplicateOfAFrozenHandlerStopsWaiting(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	b := newBench(t, db, func(c *dedup.Config) { c.LockTimeout = 50 * time.Millisecond })
 	tx, err := db.BeginTx(t.Context(), nil)
@@ -107,9 +108,10 @@ func TestDuplicateOfAFrozenHandlerStopsWaiting(t *testing.T) {
 	}
 }
 
-// Trap 78. PostgreSQL ends the transaction of a frozen handler, so that
-// duplicates can run.
+// Trap 78. If a handler hangs, PostgreSQL must end its transaction, so that duplicates
+// can run.
 func TestFrozenHandlerLosesItsTransaction(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	b := newBench(t, db, func(c *dedup.Config) { c.IdleTimeout = 50 * time.Millisecond })
 	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -125,10 +127,11 @@ func TestFrozenHandlerLosesItsTransaction(t *testing.T) {
 	b.expect(0, 0, 0)
 }
 
-// The connection is lost in the handler, before the commit, or while the commit
-// is sent. The result is unknown, so the message is not charged, and the next
-// delivery handles it.
+// The connection is lost in the handler, before the commit, or during the commit. The
+// outcome is unknown, so no attempt may be counted, and the next delivery must handle
+// the message.
 func TestLostConnectionCountsAsNoAttempt(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	b := newBench(t, db, nil)
 	for name, handler := range map[string]message.HandlerFunc{
@@ -157,11 +160,12 @@ func TestLostConnectionCountsAsNoAttempt(t *testing.T) {
 	b.expect(1, 1, 0)
 }
 
-// A handler whose statement exceeds its own timeout has failed, although the
-// driver closes the connection too. Otherwise it would be retried forever
-// without being charged. The same error does not count as an attempt while the
-// database is unreachable.
+// If a statement of a handler exceeds the handler's own timeout, the handler has
+// failed, although the driver closes the connection too. Otherwise it would be retried
+// forever without a counted attempt. If the database is unreachable, the same error
+// must not count as an attempt.
 func TestHandlersOwnTimeoutIsItsFailure(t *testing.T) {
+	t.Parallel()
 	server := testkit.PrivatePostgres(t)
 	db, err := sql.Open("postgres", server.DSN("postgres"))
 	if err != nil {
@@ -193,7 +197,7 @@ func TestHandlersOwnTimeoutIsItsFailure(t *testing.T) {
 	msg := message.NewMessage("m1", nil)
 	msg.SetContext(ctx)
 	_, err = b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-		time.AfterFunc(50*time.Millisecond, cancel) // a shutdown
+		time.AfterFunc(50*time.Millisecond, cancel) // as in a shutdown
 		tx, _ := dedup.TxFromContext(msg.Context())
 		_, err := tx.ExecContext(msg.Context(), `SELECT pg_sleep(60)`)
 		return nil, err
@@ -202,9 +206,10 @@ func TestHandlersOwnTimeoutIsItsFailure(t *testing.T) {
 	b.expect(0, 0, 0)
 }
 
-// A handler that ignores the error of a statement has failed: PostgreSQL
-// accepts no more statements in that transaction.
+// If a handler ignores the error of a statement, it has failed: PostgreSQL executes no
+// more statements in this transaction.
 func TestHiddenErrorOfAStatementIsAFailure(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), nil)
 	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		tx, _ := dedup.TxFromContext(msg.Context())
@@ -215,8 +220,9 @@ func TestHiddenErrorOfAStatementIsAFailure(t *testing.T) {
 	b.expect(0, 0, 0)
 }
 
-// A commit that the database refuses is a failure of the handler.
+// If the database refuses the commit, the handler has failed.
 func TestRefusedCommitIsAFailure(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	b := newBench(t, db, nil)
 	b.exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)

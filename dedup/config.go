@@ -19,98 +19,103 @@ import (
 
 // Config configures an [Inbox]. The zero value is ready for use.
 type Config struct {
-	// Schema selects the kind of database and the prefix of the tables. Defaults
-	// to PostgreSQL and "once_".
+	// Schema contains the kind of database and the prefix of the tables. Defaults to
+	// PostgreSQL and "once_".
 	Schema schema.Config
 
-	// Consumer is the name under which handled messages are remembered. Never
-	// change it: under a new name every message counts as new. Set it only for an
-	// Inbox with a single handler, because it is the name for all its handlers: if
-	// two of them receive the same message, the second would skip it
-	// ([ErrConsumerInUse]).
+	// Consumer is the name under which handled messages are remembered. Never change
+	// it, because under a new name every message counts as new. The name applies to all
+	// handlers of the Inbox, so set it only if the Inbox has a single handler. If two
+	// handlers with the same name receive the same message, the second one would skip
+	// it ([ErrConsumerInUse]).
 	//
-	// With retry or poison, Consumer must be the name that they use: the name
-	// given to retry's Subscriber (otherwise messages fail with
-	// [ErrOtherConsumer]), or else the name of the handler. Defaults to that name.
+	// If you use retry or poison, Consumer must be the name that they use. This is the
+	// name given to retry's Subscriber (with another name, messages fail with
+	// [ErrOtherConsumer]) or, without it, the name of the handler. Consumer defaults to
+	// this name.
 	Consumer string
 
-	// ShareConsumer allows several handlers of a router to have the same consumer
-	// name and topic. Set it if one handler is added more than once, to have more
-	// messages in flight. Different handlers would skip each other's messages.
-	// Defaults to false: the messages of the second handler fail with
-	// [ErrConsumerInUse]. With retry's Subscriber, set retry.Config.ShareConsumer
-	// instead.
+	// ShareConsumer allows several handlers of a router to have the same consumer name
+	// and topic. Set it if you add the same handler more than once, to have more
+	// messages in flight. Different handlers must not share a name, because each would
+	// skip messages that the other has handled. Defaults to false: the messages of the
+	// second handler fail with [ErrConsumerInUse]. With retry's Subscriber, set
+	// retry.Config.ShareConsumer instead.
 	ShareConsumer bool
 
-	// Outbox returns a publisher that stores messages in tx, such as
-	// outbox.Publisher. The inbox uses it to store the messages that a handler
-	// returns, in the handler's transaction. Defaults to nil: a message whose
-	// handler returns messages then goes to quarantine, because messages that are
-	// published after the commit could be lost.
+	// Outbox returns a publisher that stores messages in tx, such as outbox.Publisher.
+	// The inbox uses it to store the messages that a handler returns, in the handler's
+	// transaction. Defaults to nil: then a message goes to quarantine if its handler
+	// returns messages, because they could be lost if they were published after the
+	// commit.
 	Outbox func(tx *sql.Tx) message.Publisher
 
-	// Key returns a business key that is remembered besides the message id, such
-	// as "capture/order-17". It is for producers that send the same request under
-	// a new id each time. A key must be valid UTF-8 without NUL, and have 1 to 255
-	// bytes. A message with a new id and a key that was handled is a duplicate, or
-	// a collision if its content differs, see Content. With Key, messages need no
-	// id. Defaults to nil: only ids are remembered.
+	// Key returns a business key that is remembered in addition to the message id, such
+	// as "capture/order-17". Use it if a producer sends the same request several times,
+	// each time with a new id. A key must be valid UTF-8 without NUL, and have 1 to 255
+	// bytes. If a message has a new id, but its key was handled before, it is a
+	// duplicate. If its content differs, it is a collision, see Content. With Key,
+	// messages need no id. Defaults to nil: only ids are remembered.
 	Key func(msg *message.Message) string
 
-	// Content returns the part of a message that must be equal in two messages
-	// with the same Key. It is for payloads that contain, for example, the time of
-	// sending. Defaults to the payload.
+	// Content returns the part of a message that must be equal in two messages with the
+	// same Key. Use it if the payload contains, for example, the time of sending.
+	// Defaults to the payload.
 	Content func(msg *message.Message) []byte
 
-	// Idempotent are the names of consumers whose handlers may safely run more
-	// than once. They get their transaction and the outbox, but the inbox
-	// remembers nothing and accepts any id. A name that no handler has is ignored;
-	// once.Consumer logs it. Defaults to none.
+	// Idempotent lists the names of consumers whose handlers may safely run more than
+	// once. They get a transaction and the outbox, but the inbox does not remember
+	// their messages and accepts any id. Names that no handler has are ignored;
+	// once.Consumer logs them. Defaults to none.
 	Idempotent []string
 
 	// Batch configures handlers whose messages may share a transaction, see
-	// [Inbox.BatchMiddleware]. Its zero value is a good default.
+	// [Inbox.BatchMiddleware]. The zero value is a good default.
 	Batch Batch
 
-	// Retention is how long a message is remembered. [Inbox.Run] removes older
-	// rows, except those of messages that are parked or in quarantine, and their
-	// Keys. Keys are remembered for at least an hour longer than MaxDuplicateAge.
-	// Retention must not be shorter than MaxDuplicateAge. Defaults to 30 days.
+	// Retention is how long a message is remembered. [Inbox.Run] removes older rows,
+	// but keeps those of messages that are parked or in quarantine, and their Keys.
+	// Keys are remembered for at least an hour longer than MaxDuplicateAge. Retention
+	// must not be shorter than MaxDuplicateAge. Defaults to 30 days.
 	Retention time.Duration
 
-	// MaxDuplicateAge is the longest time after which a duplicate of a handled
-	// message may still arrive: the sum of the delays in the outbox, the broker,
-	// dead-letter queues and restored backups. Do not count the time that this
-	// library parks or quarantines messages. Defaults to 7 days.
+	// MaxDuplicateAge is the longest time after which a duplicate of a handled message
+	// may still arrive. It is the sum of the possible delays in the outbox, the broker,
+	// dead-letter queues and restored backups. The time for which this library parks or
+	// quarantines messages does not count. Defaults to 7 days.
 	MaxDuplicateAge time.Duration
 
-	// SweepInterval is how often Run removes what is too old. Defaults to 10
-	// minutes.
+	// SweepInterval is how often Run removes expired rows. Defaults to 10 minutes.
 	SweepInterval time.Duration
 
 	// SweptElsewhere states that another process calls Run. Then once.Plugin and
-	// once.Consumer do not run it with the router, and the inbox does not warn that
-	// it was never called. Set it in a process that may not remove old rows, such
-	// as one whose database role does not own the tables of schema.ByDay. Defaults
-	// to false.
+	// once.Consumer do not call Run while the router runs, and the inbox does not warn
+	// that Run was never called. Set it in a process that may not remove old rows, for
+	// example because its database role does not own the tables of schema.ByDay.
+	// Defaults to false.
 	SweptElsewhere bool
 
-	// LockTimeout is how long a duplicate waits while the first delivery of the
-	// message is being handled. Not used with SQLite, which has its busy_timeout.
-	// Defaults to 10 seconds.
+	// LockTimeout is how long a duplicate waits while the first delivery of the message
+	// is being handled. After that, the statement of the duplicate is canceled and its
+	// connection is closed. The duplicate is tried again, and no attempt is counted.
+	// The handler's own statements use the lock_timeout of their connection. A batch
+	// sets lock_timeout while it inserts into the inbox, and then resets it to the
+	// value with which the connection was opened. SQLite does not use LockTimeout, but
+	// its own busy_timeout. Defaults to 10 seconds.
 	LockTimeout time.Duration
 
 	// IdleTimeout is how long a handler may leave its transaction idle before
-	// PostgreSQL ends the session, so that a frozen process does not block
-	// duplicates forever. Make it longer than any call that a handler makes to
+	// PostgreSQL ends the session, so that a suspended process does not block
+	// duplicates forever. It must be longer than any call that a handler makes to
 	// another service. Defaults to 5 minutes. Not used with SQLite.
 	IdleTimeout time.Duration
 
-	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
+	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for silence.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider creates the metrics, TracerProvider the spans. Default to
-	// OpenTelemetry's global providers, which do nothing until you set others.
+	// MeterProvider creates the metrics, and TracerProvider creates the spans. They
+	// default to OpenTelemetry's global providers, which do nothing until you set
+	// others.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 }

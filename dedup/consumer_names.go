@@ -13,7 +13,7 @@ import (
 // consumerNames finds handlers that use the consumer name of another handler.
 type consumerNames struct {
 	owners   sync.Map // name of the first handler, by consumerTopic
-	reported sync.Map // set of nameConflict
+	reported sync.Map // the conflicts that were reported, by nameConflict
 }
 
 type consumerTopic struct{ consumer, topic string }
@@ -24,10 +24,10 @@ type nameConflict struct {
 	handler string
 }
 
-// check returns an error if another handler already uses consumer for the same
-// topic: each would skip the messages of the other. first is true for the first
-// conflict of the handler. Messages of retry's Subscriber are not checked, because
-// it has checked the name itself.
+// check returns an error if another handler already uses consumer for the same topic,
+// because each would skip messages that the other has handled. first is true for the
+// first conflict of the handler. Messages of retry's Subscriber are not checked,
+// because the Subscriber has already checked the name.
 func (n *consumerNames) check(ctx context.Context, consumer string) (first bool, err error) {
 	if parked.DeliveryOf(ctx).Subscribed {
 		return false, nil

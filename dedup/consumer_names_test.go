@@ -15,11 +15,12 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Two handlers with the same consumer name and topic would skip each other's
-// messages as duplicates. The messages of the second handler are nacked.
+// If two handlers have the same consumer name and topic, each would skip messages that
+// the other has handled. So the messages of the second handler must be nacked.
 func TestSecondHandlerWithAConsumerNameIsRefused(t *testing.T) {
+	t.Parallel()
 	for what, c := range map[string]struct {
-		topic   string // of the second handler
+		topic   string // topic of the second handler
 		change  func(*dedup.Config)
 		refused bool
 	}{
@@ -45,7 +46,7 @@ func TestSecondHandlerWithAConsumerNameIsRefused(t *testing.T) {
 				return func(msg *message.Message) ([]*message.Message, error) {
 					_, err := h(msg)
 					outcome <- err
-					return nil, nil // no duplicate is delivered
+					return nil, nil // acked, so that the message is not delivered again
 				}
 			}, b.inbox.Middleware)
 			handle := func(*message.Message) error { return nil }
@@ -89,12 +90,12 @@ func TestSecondHandlerWithAConsumerNameIsRefused(t *testing.T) {
 	}
 }
 
-// hand is a subscriber whose messages come from the test.
+// hand is a subscriber whose messages are sent by the test.
 type hand chan *message.Message
 
 func newHand() hand { return make(chan *message.Message) }
 
-// Subscribe delivers until ctx ends.
+// Subscribe delivers messages until ctx ends.
 func (h hand) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	out := make(chan *message.Message)
 	go func() {

@@ -17,37 +17,37 @@ import (
 )
 
 const (
-	// daysAhead is how many coming days get a partition. If a lock is in the way,
-	// every sweep tries again. A day that has begun gets none, because its ids are
-	// inserted all the time.
+	// daysAhead is the number of future days for which partitions are created. If a
+	// lock prevents this, every sweep tries again. The current day gets no partition if
+	// it has none, because its ids are inserted all the time.
 	daysAhead = 7
 
-	// dayLockTimeout is how long work on a day waits for a lock. Inserts that arrive
-	// meanwhile queue behind it for as long.
+	// dayLockTimeout is how long work on a partition waits for a lock. Inserts that
+	// arrive in the meantime wait behind it for the same time.
 	dayLockTimeout = 50 * time.Millisecond
 
-	// dayIdleTimeout is how long a frozen process may keep such a lock.
+	// dayIdleTimeout is how long a suspended process can keep such a lock.
 	dayIdleTimeout = time.Second
 
-	// maxMovedRows bounds the rows that work on one day rewrites: rows that stay
-	// when the day is emptied, and rows that move into a new partition.
+	// maxMovedRows limits the rows that are rewritten while a day is locked: rows that
+	// remain when the day is emptied, and rows that move into a new partition.
 	maxMovedRows = 20_000
 
-	// maxDroppedDays bounds the days that one transaction drops.
+	// maxDroppedDays is the maximum number of days that one transaction drops.
 	maxDroppedDays = 32
 )
 
 const dayName = "20060102"
 
 // day is a partition of an inbox with the layout schema.ByDay. It contains the ids
-// whose time is in one day of UTC. The id alone decides the partition of a row;
-// processed_at alone decides when the row expires.
+// whose time is in one day of UTC. The partition of a row depends only on its id. When
+// the row expires depends only on its processed_at.
 type day struct {
 	begin time.Time
-	table string // quoted and qualified
+	table string // quoted, with the schema
 }
 
-// firstID returns the lowest UUID of version 7 with the time t.
+// firstID returns the lowest UUID of version 7 for the time t.
 func firstID(t time.Time) string {
 	hex := fmt.Sprintf("%012x", t.UnixMilli())
 	return hex[:8] + "-" + hex[8:]
@@ -56,14 +56,14 @@ func firstID(t time.Time) string {
 func (d day) lower() string { return firstID(d.begin) }
 func (d day) upper() string { return firstID(d.begin.AddDate(0, 0, 1)) }
 
-// calendar is the list of day partitions that exist, and the database's time.
+// calendar contains the existing day partitions and the current time of the database.
 type calendar struct {
 	schema string
 	now    time.Time
 	days   []day // sorted by begin
 }
 
-// day returns the day that begins at begin, whether its partition exists or not.
+// day returns the day that begins at begin, even if its partition does not exist.
 func (i *Inbox) day(c *calendar, begin time.Time) day {
 	name := i.dialect.Config().Prefix + "inbox_" + begin.Format(dayName)
 	return day{begin: begin, table: quote(c.schema) + "." + quote(name)}
@@ -101,8 +101,8 @@ func (i *Inbox) calendar(ctx context.Context) (*calendar, error) {
 	return c, err
 }
 
-// sweepDays creates the partitions of coming days, and empties and drops expired
-// ones. It leaves work that a lock blocks to the next sweep.
+// sweepDays creates the partitions of future days, and empties and drops expired ones.
+// If a lock prevents some of this work, it is left to the next sweep.
 func (i *Inbox) sweepDays(ctx context.Context) (removed int64, err error) {
 	c, err := i.calendar(ctx)
 	if err != nil {
@@ -136,7 +136,8 @@ func (i *Inbox) createDays(ctx context.Context, c *calendar) error {
 		if slices.ContainsFunc(c.days, func(known day) bool { return known.table == d.table }) {
 			continue
 		}
-		// Counted before the lock is taken, because counting many rows takes long.
+		// The rows are counted before the lock is taken, because counting many rows
+		// takes long.
 		var rows int64
 		err := i.dialect.Read(ctx, i.db, func(tx *sql.Tx) error {
 			return tx.QueryRowContext(ctx, i.sql.days.countRows, d.lower(), d.upper(), maxMovedRows).Scan(&rows)
@@ -157,11 +158,11 @@ func (i *Inbox) createDays(ctx context.Context, c *calendar) error {
 	return nil
 }
 
-// createDay creates the partition of a day and moves its rows there from the
-// default partition: producers whose clocks run fast already use such ids. Only
-// transactions that use the default partition wait. If one of them inserts an id of
-// this day, it fails without a cost for its message, and finds the new partition
-// when it is tried again.
+// createDay creates the partition of a day and moves the day's rows there from the
+// default partition. Such rows exist because the clocks of some producers are fast.
+// Only transactions that use the default partition have to wait. If one of them inserts
+// an id of this day, it fails. No attempt is counted for its message, and the next try
+// finds the new partition.
 func (i *Inbox) createDay(ctx context.Context, tx *sql.Tx, d day) error {
 	for _, statement := range []string{
 		i.sql.days.create(d), i.sql.days.lockDefault, i.sql.days.move(d), i.sql.days.attach(d),
@@ -173,9 +174,8 @@ func (i *Inbox) createDay(ctx context.Context, tx *sql.Tx, d day) error {
 	return nil
 }
 
-// sweepDay removes the expired rows of a past day, and reports whether its
-// partition is empty and can be dropped. Only messages with ids of that day wait
-// meanwhile.
+// sweepDay removes the expired rows of a past day. It reports whether its partition is
+// empty and can be dropped. Only messages with ids of that day have to wait for it.
 func (i *Inbox) sweepDay(ctx context.Context, d day) (removed int64, empty bool, err error) {
 	defer func() {
 		if dayChanged(err) {
@@ -194,7 +194,7 @@ func (i *Inbox) sweepDay(ctx context.Context, d day) (removed int64, empty bool,
 		if err != nil || !empty || clean {
 			return removed, empty, err
 		}
-		empty = false // the file still has dead rows, which would slow the drop down while others wait
+		empty = false // the file still contains dead rows, so the drop would take longer while others wait
 	}
 	err = i.inDayTx(ctx, func(tx *sql.Tx) (int, error) {
 		kept, err := i.emptyDay(ctx, tx, d)
@@ -208,12 +208,12 @@ func (i *Inbox) sweepDay(ctx context.Context, d day) (removed int64, empty bool,
 	return removed, empty && err == nil, err
 }
 
-// errTooMany reports that too many rows of a day must stay, so that it is swept
-// row by row.
+// errTooMany reports that too many rows of a day must remain, so that its expired rows
+// must be deleted one by one.
 var errTooMany = errors.New("too many rows of the day must stay")
 
-// emptyDay truncates a day and inserts the rows that must stay again. It keeps the
-// partition, because dropping it locks the whole inbox.
+// emptyDay truncates a day and then inserts the rows again that must remain. It does
+// not drop the partition, because that would lock the whole inbox.
 func (i *Inbox) emptyDay(ctx context.Context, tx *sql.Tx, d day) (kept int, err error) {
 	if _, err := tx.ExecContext(ctx, i.sql.days.lock(d)); err != nil {
 		return 0, err
@@ -233,9 +233,8 @@ func (i *Inbox) emptyDay(ctx context.Context, tx *sql.Tx, d day) (kept int, err 
 	return int(n), err
 }
 
-// dropDays drops the days that are empty, and returns how many it dropped. The
-// whole inbox is locked meanwhile, for as long as PostgreSQL needs to change its
-// catalog.
+// dropDays drops the empty days and returns their number. The whole inbox is locked for
+// as long as PostgreSQL needs to change its catalog.
 func (i *Inbox) dropDays(ctx context.Context, tx *sql.Tx, days []day) (n int, err error) {
 	if _, err := tx.ExecContext(ctx, i.sql.days.lockInbox); err != nil {
 		return 0, err
@@ -256,8 +255,8 @@ func (i *Inbox) dropDays(ctx context.Context, tx *sql.Tx, days []day) (n int, er
 	return n, nil
 }
 
-// inDayTx runs work on days in a transaction, and counts the days under outcome. It
-// does nothing if another process works on days. If a lock is not free, it counts
+// inDayTx runs work on days in a transaction, and counts the days under outcome. If
+// another process is working on days, it does nothing. If a lock is not free, it counts
 // the work as blocked and returns nil.
 func (i *Inbox) inDayTx(ctx context.Context, work func(tx *sql.Tx) (days int, err error), outcome int) error {
 	var days int

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,7 +19,7 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// dying is a trigger that ends the session at a given step of the work on a
+// dying creates triggers that end the database session at a given step of the work on a
 // day.
 const dying = `
 	CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
@@ -26,9 +27,12 @@ const dying = `
 	CREATE FUNCTION die_too() RETURNS event_trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(10); END $$;`
 
-// Wherever the process dies, no id that must stay is lost, every row is in a
-// partition where a duplicate finds it, and the next sweep completes the work.
+// At whatever step the process dies, no id that must remain may be lost, every row must
+// be in a partition where a duplicate finds it, and the next sweep must complete the
+// work.
 func TestSweepOfDaysSurvivesAKillAtEachStep(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	for step, c := range map[string]struct{ arm, disarm string }{
 		"a day was made": {
 			`CREATE EVENT TRIGGER die ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION die_too()`, `DROP EVENT TRIGGER die`,
@@ -85,9 +89,10 @@ func TestSweepOfDaysSurvivesAKillAtEachStep(t *testing.T) {
 	}
 }
 
-// Trap 78. PostgreSQL ends the session of a process that freezes with the lock
-// on a day or on the whole inbox.
+// Trap 78. If a process is suspended while it holds the lock on a day or on the whole
+// inbox, PostgreSQL must end its session.
 func TestFrozenSweepOfDaysLosesItsLocks(t *testing.T) {
+	t.Parallel()
 	b := newDays(t)
 	old := b.past(40, 3000)
 	b.exec(`CREATE TABLE limits (value text);
@@ -103,8 +108,8 @@ func TestFrozenSweepOfDaysLosesItsLocks(t *testing.T) {
 	}
 }
 
-// begin inserts a message into the inbox in a transaction that stays open, like
-// the transaction of a slow handler.
+// begin inserts a message into the inbox in a transaction that stays open, like that of
+// a slow handler. end commits it.
 func (b *bench) begin(id string) (end func()) {
 	b.Helper()
 	entered, leave, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -126,18 +131,20 @@ func (b *bench) begin(id string) (end func()) {
 	}
 }
 
-// A handler that runs for long prevents that days are created or dropped. The
-// sweep gives up after a short wait and does not block other messages.
+// While a handler runs for a long time, days cannot be created or dropped. The sweep
+// must stop waiting after a short time, and must not block other messages.
 func TestSweepOfDaysGivesWayToHandlers(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	for name, c := range map[string]struct {
 		id   string
-		done func(b *bench, old, tomorrow string) bool // reports whether the sweep has done the work that is possible meanwhile
+		done func(b *bench, old, tomorrow string) bool // reports whether the sweep has done the work that is possible while the handler runs
 	}{
 		"to a handler of a message of today": {
 			outbox.NewID(), func(b *bench, old, tomorrow string) bool { return b.has(tomorrow) && b.has(old) && b.count(old) == 0 },
 		},
 		"to a handler of an old message": {
-			idAt(40 * oneDay), func(b *bench, old, tomorrow string) bool { return b.has(tomorrow) && b.count(old) == 3000 }, // swept by row
+			idAt(40 * oneDay), func(b *bench, old, tomorrow string) bool { return b.has(tomorrow) && b.count(old) == 3000 }, // deleted row by row
 		},
 		"to a handler of a message of no day": {
 			"order-17", func(b *bench, old, tomorrow string) bool { return !b.has(tomorrow) && b.has(old) && b.count(old) == 0 },
@@ -183,10 +190,10 @@ func TestSweepOfDaysGivesWayToHandlers(t *testing.T) {
 	}
 }
 
-// An insert may target the default partition while the partition of its day is
-// created. PostgreSQL then refuses it, and the message is tried again without a
-// charge.
+// If an id is inserted while the partition of its day is being created, PostgreSQL may
+// refuse the insert. The message must then be tried again, without a counted attempt.
 func TestInsertDuringCreationOfItsDayCountsAsNoAttempt(t *testing.T) {
+	t.Parallel()
 	b := newDays(t)
 	id := idAt(-oneDay)
 	tx, err := b.BeginTx(t.Context(), nil)
@@ -219,9 +226,10 @@ func TestInsertDuringCreationOfItsDayCountsAsNoAttempt(t *testing.T) {
 	b.expect(1, 1, 0)
 }
 
-// A day may change after the sweep has looked at it: a message of that day has
-// arrived, or another process has dropped or created its partition.
+// If a day has changed since the sweep looked at it, because a message has arrived or
+// another process has dropped or created its partition, the sweep must notice it.
 func TestSweepNoticesThatADayHasChanged(t *testing.T) {
+	t.Parallel()
 	b := newDays(t)
 	old, begin := b.past(40, 0), time.Now().UTC().Truncate(oneDay).AddDate(0, 0, -40)
 	late := idAt(40 * oneDay)
@@ -243,9 +251,10 @@ func TestSweepNoticesThatADayHasChanged(t *testing.T) {
 	}
 }
 
-// Messages of old days arrive, each several times, while several processes
-// create, empty and drop their days.
+// If messages of old days arrive, each several times, while several processes create,
+// empty and drop their days, each message must be applied once.
 func TestDaysAreDroppedWhileTheirMessagesArrive(t *testing.T) {
+	t.Parallel()
 	b := newDays(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var sweepers, consumers sync.WaitGroup
@@ -281,20 +290,21 @@ func TestDaysAreDroppedWhileTheirMessagesArrive(t *testing.T) {
 	b.expect(rounds*40, rounds*40, 0)
 }
 
-// A message of an old day is handled while the drop of that day waits for its
-// lock. The drop must see the new row under every default isolation level;
-// otherwise a duplicate would be handled again.
+// If a message of an old day is handled while the drop of this day waits for its lock,
+// the drop must see the new row under every default isolation level. Otherwise a
+// duplicate would be handled again.
 func TestDropOfADaySeesMessagesThatItWaitedFor(t *testing.T) {
+	t.Parallel()
 	b := newDays(t)
 	b.exec(`DO $$BEGIN
 		EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), 'repeatable read'); END$$`)
-	b.SetMaxIdleConns(0) // so that each statement uses a new connection with the new default
+	b.SetMaxIdleConns(0) // so that each statement opens a new connection, which uses the new default
 	begin := time.Now().UTC().Truncate(oneDay).AddDate(0, 0, -40)
 	for name, sweep := range map[string]func() error{
 		"swept":   func() error { return dedup.SweepDay(t.Context(), b.inbox, begin) },
 		"dropped": func() error { return dedup.DropDay(t.Context(), b.inbox, begin) },
 	} {
-		for range 10 { // the sweep may give up its wait before the commit
+		for range 10 { // the sweep may stop waiting before the commit
 			day := b.past(40, 2500)
 			if name == "dropped" {
 				b.exec(`DELETE FROM ` + day)
@@ -322,5 +332,24 @@ func TestDropOfADaySeesMessagesThatItWaitedFor(t *testing.T) {
 			}
 			b.exec(`DROP TABLE ` + day)
 		}
+	}
+}
+
+// A sweep must return the error of a day that cannot be emptied.
+func TestSweepReturnsTheErrorOfADay(t *testing.T) {
+	t.Parallel()
+	b := newDays(t)
+	old := b.past(40, 10)
+	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'this day stays'; END $$`)
+	b.exec(fmt.Sprintf(`CREATE TRIGGER refuse BEFORE TRUNCATE ON %s EXECUTE FUNCTION refuse()`, old))
+	if _, err := b.inbox.Sweep(t.Context()); err == nil || !strings.Contains(err.Error(), "this day stays") {
+		t.Errorf("the sweep returns %v", err)
+	}
+	b.exec(`DROP TRIGGER refuse ON ` + old)
+	if _, err := b.inbox.Sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if b.has(old) {
+		t.Error("the day is not removed")
 	}
 }

@@ -9,21 +9,21 @@ import (
 
 // dayQueries are the statements for the layout schema.ByDay, in PostgreSQL.
 type dayQueries struct {
-	tryLock  string // one process at a time works on days
+	tryLock  string // only one process at a time works on days
 	timeouts string
 
-	inbox string // schema of the inbox, and the time
-	list  string // partitions of the inbox
+	inbox string // schema of the inbox, and the current time
+	list  string // the partitions of the inbox
 
-	// To create a day.
-	countRows   string // of the day, in the default partition
+	// For creating a day.
+	countRows   string // number of the day's rows in the default partition
 	create      func(d day) string
 	lockDefault string
 	move        func(d day) string
 	attach      func(d day) string
 
-	// To empty a day, and to drop it.
-	state     func(d day) string // whether it is empty, and whether its file is
+	// For emptying and dropping a day.
+	state     func(d day) string // whether the day is empty, and whether its file is empty
 	lock      func(d day) string
 	keep      func(d day) string
 	refill    func(d day) string
@@ -31,13 +31,15 @@ type dayQueries struct {
 }
 
 func newDayQueries(d dialect.Dialect) dayQueries {
-	// forDay returns a query about a day: table %[1]s, ids from %[2]s to %[3]s.
+	// forDay returns a function that returns query for a day: %[1]s is its table, and
+	// its ids are between %[2]s and %[3]s.
 	forDay := func(query string) func(d day) string {
 		query = d.SQL(query)
 		return func(d day) string { return fmt.Sprintf(query, d.table, d.lower(), d.upper()) }
 	}
 	return dayQueries{
-		// Does not wait: the other process does the work, and this one sweeps later.
+		// This does not wait for the lock: the other process does the work, and this
+		// process continues with its next sweep.
 		tryLock:  fmt.Sprintf(`SELECT pg_try_advisory_xact_lock(%d)`, dayLock(d.Config().Table("inbox"))),
 		timeouts: setTimeouts(d, dayLockTimeout, dayIdleTimeout),
 
@@ -53,7 +55,8 @@ func newDayQueries(d dialect.Dialect) dayQueries {
 			SELECT COUNT(*) FROM (
 				SELECT 1 FROM {inbox_default} WHERE message_id >= $1 AND message_id < $2 LIMIT $3) AS counted`),
 
-		// Attached later: CREATE TABLE ... PARTITION OF would lock the whole inbox.
+		// The partition is attached later: CREATE TABLE ... PARTITION OF would lock the
+		// whole inbox.
 		create:      forDay(`CREATE TABLE %[1]s (LIKE {inbox} INCLUDING ALL)`),
 		lockDefault: d.SQL(`LOCK TABLE {inbox_default} IN ACCESS EXCLUSIVE MODE`),
 		move: forDay(`
@@ -64,8 +67,8 @@ func newDayQueries(d dialect.Dialect) dayQueries {
 		state: forDay(`SELECT NOT EXISTS (SELECT 1 FROM %[1]s), pg_relation_size('%[1]s') = 0`),
 		lock:  forDay(`LOCK TABLE %[1]s IN ACCESS EXCLUSIVE MODE`),
 
-		// The rows that newSweepRows keeps. The second part starts from the parked
-		// messages, so that it does not read the whole day.
+		// Selects the rows that newSweepRows also keeps. The second part begins with
+		// the parked messages, so that it does not read the whole day.
 		keep: forDay(`
 			CREATE TEMPORARY TABLE once_kept ON COMMIT DROP AS
 			SELECT * FROM (
@@ -77,7 +80,8 @@ func newDayQueries(d dialect.Dialect) dayQueries {
 			LIMIT $4`),
 		refill: forDay(`TRUNCATE %[1]s; INSERT INTO %[1]s SELECT * FROM once_kept`),
 
-		// ONLY: its partitions stay unlocked, because other transactions use them.
+		// With ONLY, the partitions are not locked, because other transactions use
+		// them.
 		lockInbox: d.SQL(`LOCK TABLE ONLY {inbox} IN ACCESS EXCLUSIVE MODE`),
 	}
 }

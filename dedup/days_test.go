@@ -28,7 +28,7 @@ func newDays(t *testing.T) *bench {
 	return newBenchIn(t, testkit.Postgres(t), schema.Config{Inbox: schema.ByDay}, nil)
 }
 
-// idAt returns an id that outbox.NewID would have returned ago before now.
+// idAt returns an id like one that outbox.NewID returned the given time ago.
 func idAt(ago time.Duration) string {
 	ms := fmt.Sprintf("%012x", time.Now().Add(-ago).UnixMilli())
 	return ms[:8] + "-" + ms[8:] + uuid.Must(uuid.NewV7()).String()[13:]
@@ -36,15 +36,15 @@ func idAt(ago time.Duration) string {
 
 func nameOf(begin time.Time) string { return "once_inbox_" + begin.Format("20060102") }
 
-// past creates the partition of the day that was days ago, with rows that were
-// handled on that day.
+// past creates the partition of the day that was days ago, with rows that were handled
+// on that day.
 func (b *bench) past(days, rows int) (name string) {
 	b.Helper()
 	begin := time.Now().UTC().Truncate(oneDay).AddDate(0, 0, -days)
 	lower, upper := idAt(time.Since(begin))[:13], idAt(time.Since(begin.Add(oneDay)))[:13]
 	name = nameOf(begin)
-	// One transaction creates the partition and its rows, because a sweep may
-	// run meanwhile.
+	// One transaction creates the partition and its rows, because a sweep may run at
+	// the same time.
 	b.exec(fmt.Sprintf(`BEGIN;
 		CREATE TABLE %s PARTITION OF once_inbox FOR VALUES FROM ('%s') TO ('%s');
 		INSERT INTO %[1]s (message_id, consumer, digest, processed_at)
@@ -80,7 +80,7 @@ func (b *bench) has(table string) bool {
 	return slices.Contains(b.tables(), table)
 }
 
-// home returns the partition that has the row of an id.
+// home returns the partition that contains the row of an id.
 func (b *bench) home(id string) (name string) {
 	b.Helper()
 	err := b.QueryRowContext(b.Context(), `SELECT tableoid::regclass::text FROM once_inbox WHERE message_id = $1`, id).Scan(&name)
@@ -102,6 +102,7 @@ func (b *bench) park(id, state string) {
 }
 
 func TestDaysGetPartitionsBeforeTheyBegin(t *testing.T) {
+	t.Parallel()
 	b := newDays(t)
 	if got := b.tables(); !slices.Equal(got, []string{"once_inbox_default"}) {
 		t.Fatalf("before the first sweep there are %v", got)
@@ -123,8 +124,8 @@ func TestDaysGetPartitionsBeforeTheyBegin(t *testing.T) {
 		t.Fatalf("the next sweep leaves %v", got)
 	}
 
-	// Rows that arrived before their partition was created are in it, and are
-	// found.
+	// Rows that arrived before their partition was created must have moved there, and
+	// must be found.
 	next := idAt(-oneDay)
 	b.handle(apply, now, tomorrow, next, next)
 	b.expect(3, 3, 0)
@@ -137,9 +138,10 @@ func TestDaysGetPartitionsBeforeTheyBegin(t *testing.T) {
 	}
 }
 
-// The id alone decides the partition of a row. So a duplicate finds it before
-// its day gets a partition, after that, and after the partition was dropped.
+// The partition of a row depends only on its id. So a duplicate must find the row
+// before its day gets a partition, after that, and after the partition was dropped.
 func TestDuplicateIsFoundInEveryPartition(t *testing.T) {
+	t.Parallel()
 	b := newDays(t)
 	old, today := b.past(40, 3), b.past(0, 0)
 	ids := []string{
@@ -152,7 +154,7 @@ func TestDuplicateIsFoundInEveryPartition(t *testing.T) {
 		b.sweep()
 	}
 	b.handle(apply, ids...)
-	b.expect(len(ids), len(ids), 0) // nothing is left of the three expired days
+	b.expect(len(ids), len(ids), 0) // no rows of the three expired days are left
 	for n, id := range ids {
 		want := "once_inbox_default"
 		if n < 3 {
@@ -174,6 +176,7 @@ func TestDuplicateIsFoundInEveryPartition(t *testing.T) {
 }
 
 func TestExpiredDayIsDropped(t *testing.T) {
+	t.Parallel()
 	b := newDays(t)
 	old, edge := b.past(32, 20_000), b.past(30, 3000)
 	b.exec(`UPDATE once_inbox_default SET processed_at = now()`)
@@ -190,9 +193,10 @@ func TestExpiredDayIsDropped(t *testing.T) {
 	}
 }
 
-// Trap 36. Ids of a day may be handled at any later time, and parked messages
-// may run again. The inbox remembers them as long as all others.
+// Trap 36. Ids of a day may be handled much later, and parked messages may run again.
+// The inbox must remember them for as long as any other message.
 func TestNeededRowsOfAnExpiredDayStay(t *testing.T) {
+	t.Parallel()
 	b := newDays(t)
 	old := b.past(40, 5000)
 	ids := make([]string, 5)
@@ -222,12 +226,13 @@ func TestNeededRowsOfAnExpiredDayStay(t *testing.T) {
 	if b.has(old) {
 		t.Error("an empty expired day was not dropped")
 	}
-	b.handle(apply, ids[0], ids[0]) // a removed id counts as new
+	b.handle(apply, ids[0], ids[0]) // the removed id counts as new
 	b.expect(6, 1, 0)
 }
 
-// If too many rows of a day must stay, it is swept like a plain inbox.
+// If too many rows of a day must remain, its expired rows must be deleted one by one.
 func TestDayWithManyNeededRowsIsSweptByRow(t *testing.T) {
+	t.Parallel()
 	b := newDays(t)
 	old := b.past(40, 30_000)
 	b.exec(`UPDATE once_inbox SET processed_at = now() WHERE right(message_id, 4) < '6000'`)
@@ -237,9 +242,10 @@ func TestDayWithManyNeededRowsIsSweptByRow(t *testing.T) {
 	}
 }
 
-// Ids that arrived before their day got a partition stay in the default
-// partition if they are too many to move. The other days get their partitions.
+// If too many ids have arrived before their day got a partition, they must stay in the
+// default partition. The other days must still get their partitions.
 func TestDayWithTooManyRowsGetsNoPartition(t *testing.T) {
+	t.Parallel()
 	b := newDays(t)
 	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest)
 		SELECT $1 || lpad(to_hex(n), 12, '0'), 'payments', '' FROM generate_series(1, 20000) AS n`, idAt(-oneDay)[:24])
@@ -254,6 +260,7 @@ func TestDayWithTooManyRowsGetsNoPartition(t *testing.T) {
 }
 
 func TestLayoutByDayNeedsAPartitionedInbox(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), nil)
 	days, err := dedup.New(b.DB, dedup.Config{Schema: schema.Config{Inbox: schema.ByDay}})
 	if err != nil {
@@ -269,8 +276,9 @@ func TestLayoutByDayNeedsAPartitionedInbox(t *testing.T) {
 	}
 }
 
-// During a rollout the previous version works with the new tables.
+// During a rollout, the previous version must work with the new tables.
 func TestPreviousVersionWorksWithDays(t *testing.T) {
+	t.Parallel()
 	b := newDays(t)
 	b.sweep()
 	b.past(40, 3)
@@ -290,8 +298,9 @@ func TestPreviousVersionWorksWithDays(t *testing.T) {
 	}
 }
 
-// An insert into the inbox reads one partition only.
+// An insert into the inbox must read only one partition.
 func TestInsertReadsOnePartition(t *testing.T) {
+	t.Parallel()
 	b := newDays(t)
 	today := b.past(0, 1000)
 	b.sweep()

@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// asOther runs the handler as a role that may read all tables and write none.
+// asOther runs the handler with a role that may read all tables but write to none.
 func asOther(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		produced, err := h(msg)
@@ -26,7 +26,7 @@ func asOther(h message.HandlerFunc) message.HandlerFunc {
 
 func asItself(h message.HandlerFunc) message.HandlerFunc { return h }
 
-// publishing returns a handler that publishes the messages of h itself.
+// publishing returns a handler that calls h and publishes its messages itself.
 func publishing(b *bench, h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		produced, err := h(msg)
@@ -38,9 +38,10 @@ func publishing(b *bench, h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// A message is not the cause of an outbox that its consumer may not write to.
-// It must not end in quarantine for that.
+// If a consumer may not write to its outbox, the message is not the cause. So no
+// attempt may be counted, and the message must not end in quarantine.
 func TestUnwritableOutboxCountsAsNoAttempt(t *testing.T) {
+	t.Parallel()
 	for says, c := range map[string]struct {
 		prepare string
 		wrap    func(message.HandlerFunc) message.HandlerFunc
@@ -75,8 +76,9 @@ func TestUnwritableOutboxCountsAsNoAttempt(t *testing.T) {
 	}
 }
 
-// If the database refuses a produced message itself, the handler has failed.
+// If the database refuses the produced message itself, the handler has failed.
 func TestProducedMessageThatTheDatabaseRefusesFailsTheHandler(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), nil)
 	b.exec(`ALTER TABLE once_outbox ADD CHECK (topic <> 'payments.captured')`)
 	for _, h := range []message.HandlerFunc{produce("e1", nil), publishing(b, produce("e1", nil))} {
@@ -86,8 +88,9 @@ func TestProducedMessageThatTheDatabaseRefusesFailsTheHandler(t *testing.T) {
 	b.expect(0, 0, 0)
 }
 
-// A missing right on a table of the handler itself is a failure of the handler.
+// If a handler has no permission for one of its own tables, it has failed.
 func TestMissingRightOnTheHandlersTableFailsTheHandler(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), nil)
 	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		_, err := asOther(apply)(msg)

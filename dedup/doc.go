@@ -1,6 +1,6 @@
 // Package dedup is the inbox: a router middleware that runs the handler of each
-// message in one database transaction, and lets each consumer apply each message
-// id once.
+// message in one database transaction, so that each consumer applies each message id
+// once.
 //
 // For a message with a new id the steps are
 //
@@ -12,22 +12,22 @@
 //	ack
 //
 // If the process dies before the commit, nothing has happened, and the message is
-// delivered again. If it dies after the commit, the message is delivered again,
-// and the insert finds its id. A duplicate that arrives meanwhile waits at the
-// insert. It runs only if the first delivery was rolled back.
+// delivered again. If it dies after the commit, the message is also delivered again,
+// but the insert finds its id. If a duplicate arrives while the message is being
+// handled, it waits at the insert. It runs only if the first delivery is rolled back.
 //
-// Handlers can opt in to share their transaction with other messages in flight,
-// see [Inbox.BatchMiddleware] and [Inbox.BatchHandler]. The steps are the same,
-// each for all messages of the batch at once.
+// A handler can share its transaction with other messages in flight, see
+// [Inbox.BatchMiddleware] and [Inbox.BatchHandler]. The steps are the same, but each
+// step is done once for all messages of the batch.
 //
-// Effects outside that database happen at least once. Use the message id as their
+// Effects outside of this database happen at least once. Use the message id as their
 // idempotency key.
 //
 // # Reading the code
 //
-// Read config.go, inbox.go (one message, step by step), identity.go (what a
-// message is remembered by), errors.go and commit.go (failures), produced.go, and
-// queries.go. Then batches: batch.go, batcher.go (collects messages),
-// batch_run.go (handles them), batch_claim.go. Then retention: sweep.go, keys.go
-// (business keys of parked messages), days.go (the layout schema.ByDay).
+// Begin with config.go, inbox.go (one message, step by step), identity.go (by what a
+// message is remembered), errors.go and commit.go (failures), produced.go, and
+// queries.go. Then read about batches: batch.go, batcher.go (collects messages),
+// batch_run.go (handles them), batch_claim.go. Then read about retention: sweep.go,
+// keys.go (business keys of parked messages), days.go (the layout schema.ByDay).
 package dedup

@@ -12,8 +12,8 @@ import (
 )
 
 var (
-	// ErrCollision reports that the inbox has the message id, or the Config.Key,
-	// of a message with other content. The message goes to quarantine.
+	// ErrCollision reports that the inbox contains the message id, or the Config.Key,
+	// of another message with different content. The message goes to quarantine.
 	ErrCollision = errors.New("the id was used for another payload")
 
 	// ErrInvalidID reports that the id of a message, or its Config.Key, cannot be
@@ -21,7 +21,7 @@ var (
 	ErrInvalidID = errors.New("unusable message id")
 
 	// ErrOtherConsumer reports that Config.Consumer differs from the name given to
-	// retry's Subscriber, under which retry and poison search the inbox. The
+	// retry's Subscriber. Retry and poison search the inbox under that name. The
 	// handler is not called, and the message stays unacked or parked.
 	ErrOtherConsumer = errors.New("Config.Consumer is not the name given to retry's Subscriber: leave it empty, or use the same name")
 
@@ -34,29 +34,29 @@ var (
 	errNoTopic    = errors.New("a produced message has no topic: set it with outbox.SetTopic or once.To, or give the handler a publish topic")
 )
 
-// pingTimeout is how long gaveUpWaiting waits for the database to answer.
+// pingTimeout is how long gaveUpWaiting waits for the database.
 const pingTimeout = time.Second
 
-// failed ends the transaction after err, an error of the handler or of storing
+// failed ends the transaction after err, which is an error of the handler or of storing
 // the messages that it produced. It returns err with its disposition:
 //
-//   - A disposition that the handler has chosen stays, see retry.Permanent.
-//   - If the database was unreachable, full or shutting down, or the connection
-//     was lost, the error is undecided: the message itself may be the cause, for
-//     example by a statement that ends the session. retry counts such attempts if
-//     they continue.
+//   - If the handler has chosen a disposition, see retry.Permanent, it is kept.
+//   - If the database was unreachable, full or shutting down, or the connection was
+//     lost, the error is undecided. The message itself may be the cause, for example
+//     by a statement that ends the session. So retry counts such attempts if they
+//     continue.
 //   - Every other error is a failure of the handler.
 func (i *Inbox) failed(ctx context.Context, tx *sql.Tx, release func(), err error) error {
-	// Rollback also works while the handler has left a result set open, which a
-	// statement would not.
+	// Rollback also works if the handler has left a result set open. A statement would
+	// not work then.
 	lost := tx.Rollback()
-	release() // the pool may have no other connection to look with
+	release() // the pool may have no other connection for the next check
 	switch {
 	case disposition.Given(err):
 		return err
 	case i.dialect.SQLite():
 		if dialect.Contended(err) || dialect.Unavailable(err) {
-			return disposition.HandBack(err) // there is one writer, and another had it too long
+			return disposition.HandBack(err) // SQLite has one writer, and another transaction has blocked it for too long
 		}
 		return err
 	case dialect.Unavailable(err):
@@ -67,10 +67,10 @@ func (i *Inbox) failed(ctx context.Context, tx *sql.Tx, release func(), err erro
 	return disposition.HandBack(fmt.Errorf("dedup: the connection was lost under the handler: %w", err))
 }
 
-// gaveUpWaiting reports whether the handler's own timeout ended the connection,
-// rather than the database: drivers close the connection of a statement whose
-// context ends. It is the handler's timeout if the database answers on another
-// connection.
+// gaveUpWaiting reports whether the connection was closed because of the handler's own
+// timeout, and not by the database. Drivers close a connection if the context of a
+// running statement ends. It was the timeout if the database can be reached over
+// another connection.
 func (i *Inbox) gaveUpWaiting(ctx context.Context, err error) bool {
 	if !statementCancelled(err) || errors.Is(ctx.Err(), context.Canceled) {
 		return false
@@ -80,8 +80,9 @@ func (i *Inbox) gaveUpWaiting(ctx context.Context, err error) bool {
 	return i.db.PingContext(ctx) == nil
 }
 
-// statementCancelled reports whether a context ended a statement. lib/pq then
-// asks the server to cancel it, which returns query_canceled (57014).
+// statementCancelled reports whether a statement ended because its context ended. In
+// this case, lib/pq asks the server to cancel the statement, and the server returns
+// query_canceled (57014).
 func statementCancelled(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || dialect.State(err) == "57014"
 }
@@ -89,17 +90,17 @@ func statementCancelled(err error) bool {
 // errTxEnded reports that the handler committed its transaction or rolled it back.
 var errTxEnded = errors.New("the handler has ended its transaction, which it must neither commit nor roll back")
 
-// endedByHandler returns a permanent error. After a commit by the handler another
+// endedByHandler returns a permanent error. If the handler has committed, another
 // attempt would skip the message as a duplicate, and the messages that the handler
-// produced would be lost silently.
+// produced would be lost without notice.
 func endedByHandler(err error) error {
 	return disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("dedup: %w: %w", errTxEnded, err))
 }
 
-// commitError returns the error of a commit with its disposition. A commit that
-// the database refused, for example because of a deferred constraint, is a failure
-// of the handler. A commit with an unknown result, or one that the database was
-// not able to carry out, is undecided.
+// commitError returns the error of a commit with its disposition. If the database
+// refused the commit, for example because of a deferred constraint, it is a failure of
+// the handler. If the outcome is unknown, or the database was not able to commit, it is
+// undecided.
 func (i *Inbox) commitError(err error) error {
 	if errors.Is(err, sql.ErrTxDone) || transactionGone(err) {
 		return endedByHandler(err)

@@ -18,9 +18,9 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Three messages in flight share a transaction, and the handler writes them
-// with one statement. The inbox ignores the duplicate of one of them. A router
-// calls the handler in a goroutine for each message, as this example does.
+// Three messages in flight share a transaction, and the handler writes them with one
+// statement. The inbox skips the duplicate of one of them. A router calls the handler
+// in one goroutine for each message, and so does this example.
 func ExampleInbox_BatchHandler() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "once-example-")

@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// SweepQuery returns the statement that removes a batch of the inbox.
+// SweepQuery returns the statement that removes a batch of rows from the inbox.
 func SweepQuery(i *Inbox) string { return i.sql.sweepInbox }
 
 // DigestsQuery returns the statement that reads the digests of several messages.
 func DigestsQuery(i *Inbox) string { return i.sql.digests }
 
-// SweepDay sweeps the day that begins at begin, whether it exists or not.
+// SweepDay sweeps the day that begins at begin, even if it does not exist.
 func SweepDay(ctx context.Context, i *Inbox, begin time.Time) error {
 	_, _, err := i.sweepDay(ctx, i.day(&calendar{schema: "public"}, begin))
 	return err
 }
 
-// DropDay drops the day as if it had been seen empty.
+// DropDay drops the day as if the sweep had found it empty.
 func DropDay(ctx context.Context, i *Inbox, begin time.Time) error {
 	days := []day{i.day(&calendar{schema: "public"}, begin)}
 	return i.inDayTx(ctx, func(tx *sql.Tx) (int, error) { return i.dropDays(ctx, tx, days) }, dropped)
@@ -30,10 +30,15 @@ func CreateDay(ctx context.Context, i *Inbox, begin time.Time) error {
 	return i.inDayTx(ctx, func(tx *sql.Tx) (int, error) { return 1, i.createDay(ctx, tx, d) }, created)
 }
 
-// Errors that are not exported, because only a mistake in the setup causes
-// them.
+// These errors are not exported, because they occur only if the setup is wrong.
 var (
 	ErrNoConsumer = errNoConsumer
 	ErrNoOutbox   = errNoOutbox
 	ErrNoTopic    = errNoTopic
 )
+
+// Size returns the rows and the bytes that the metrics report.
+func (i *Inbox) Size(ctx context.Context) (live, dead, bytes int64, err error) {
+	s, err := i.size(ctx)
+	return s.live, s.dead, s.bytes, err
+}

@@ -20,20 +20,20 @@ const (
 	keyPrefix = "key:"
 )
 
-// identity is a message id or a business key, as a row of the inbox has it.
+// identity is a message id or a business key, as it is stored in the inbox.
 type identity struct {
 	id     string
-	digest [sha256.Size]byte // differs for another message with the same id
+	digest [sha256.Size]byte // another message with the same id has another digest
 }
 
-// identify returns the identities under which consumer remembers msg. It returns
-// none for an idempotent consumer.
+// identify returns the identities under which consumer remembers msg. For an idempotent
+// consumer it returns none.
 func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, error) {
 	if consumer == "" {
 		return nil, disposition.NotCalled(fmt.Errorf("dedup: %w", errNoConsumer))
 	}
-	if why := disposition.Undecodable(msg.Context()); why != nil { // poison may not be in the chain
-		return nil, disposition.Forever(disposition.ReasonUndecodable, fmt.Errorf("dedup: %w", why))
+	if why := disposition.Unrunnable(msg.Context()); why != nil { // poison may not be among the middlewares
+		return nil, fmt.Errorf("dedup: %w", why)
 	}
 	if slices.Contains(i.config.Idempotent, consumer) {
 		return nil, nil
@@ -47,8 +47,8 @@ func (i *Inbox) identify(msg *message.Message, consumer string) ([]identity, err
 	return i.identities(msg)
 }
 
-// checkConsumerName returns an error if another handler uses the consumer name. It
-// logs the first such message of each handler.
+// checkConsumerName returns an error if another handler uses the consumer name. It logs
+// the first such message of each handler.
 func (i *Inbox) checkConsumerName(msg *message.Message, consumer string) error {
 	if i.config.ShareConsumer {
 		return nil
@@ -64,9 +64,8 @@ func (i *Inbox) checkConsumerName(msg *message.Message, consumer string) error {
 	return disposition.HandBack(fmt.Errorf("dedup: %w", err))
 }
 
-// identities returns the identities of msg, or ErrInvalidID. A message with a key
-// is remembered by its id too, because discarded and parked messages are found by
-// their id.
+// identities returns the identities of msg, or ErrInvalidID. A message with a key is
+// also remembered by its id, because discarded and parked messages are searched by id.
 func (i *Inbox) identities(msg *message.Message) ([]identity, error) {
 	key := i.config.Key
 	var all []identity
@@ -93,7 +92,7 @@ func (i *Inbox) identities(msg *message.Message) ([]identity, error) {
 	return append(all, identity{keyPrefix + name, sha256.Sum256(content)}), nil
 }
 
-// unusable returns the reason why the inbox cannot store an id, or "".
+// unusable returns the reason why the inbox cannot store an id, or "" if it can.
 func unusable(id string) string {
 	switch {
 	case id == "":
@@ -112,8 +111,8 @@ func invalid(what, why string) error {
 	return disposition.Forever(disposition.ReasonInvalidID, fmt.Errorf("dedup: %w: %s%s", ErrInvalidID, what, why))
 }
 
-// unstorable returns the error for an id, key or tenant that the encoding of the
-// database does not have. It is permanent, because no later attempt can succeed.
+// unstorable returns the error for an id, key or tenant that cannot be encoded in the
+// database's character set. It is permanent, because no later attempt can succeed.
 func unstorable(err error) error {
 	return disposition.Forever(disposition.ReasonInvalidID, fmt.Errorf(
 		"dedup: %w: the database is not in UTF-8 and cannot store the id, or the tenant: see schema.Check: %w", ErrInvalidID, err))

@@ -27,14 +27,14 @@ type Inbox struct {
 
 	instruments   *instruments
 	consumerNames consumerNames
-	keyConsumers  sync.Map // names of the consumers that Config.Key was called for
+	keyConsumers  sync.Map // names of the consumers for which Config.Key was called
 	churn         dialect.Churn
 	sweepWarning  sweepWarning
 	sample        sample
 }
 
-// New returns an Inbox that stores its rows in db. It returns an error that names
-// every invalid field of config. It does not connect to db. The tables must exist
+// New returns an Inbox that stores its rows in db. If config is invalid, the returned
+// error lists every invalid field. New does not connect to db. The tables must exist
 // when messages arrive, see schema.Up.
 func New(db *sql.DB, config Config) (*Inbox, error) {
 	config = config.withDefaults()
@@ -52,27 +52,27 @@ func New(db *sql.DB, config Config) (*Inbox, error) {
 	return &Inbox{db: db, config: config, dialect: d, sql: newQueries(d, config), instruments: newInstruments(config)}, nil
 }
 
-// Middleware runs h in a transaction that h gets from [TxFromContext]. For each
-// message id and consumer, h succeeds at most once. Only writes through that
+// Middleware runs h in a transaction, which h gets from [TxFromContext]. For each
+// message id and consumer, h succeeds at most once. Only writes through this
 // transaction take effect exactly once.
 //
-// A message that was handled before is skipped: the middleware returns nil, so
-// that the message is acked. Messages that h returns go to the outbox; the
-// middleware does not return them. A message that its transport was not able to
-// decode fails without a call of h. Put the middleware inside of retry and poison,
-// next to the handler, because each attempt needs a transaction of its own.
+// If a message was handled before, it is skipped: the middleware returns nil, so that
+// the message is acked. Messages that h returns are stored in the outbox, and the
+// middleware does not return them. If the transport could not decode a message, the
+// middleware returns an error without calling h. Put the middleware inside of retry and
+// poison, as the innermost one, because each attempt needs its own transaction.
 func (i *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return i.middleware(func(msg *message.Message, consumer string) error { return i.handleOnce(msg, consumer, h) })
 }
 
-// middleware calls once for each message, and turns its error into the result
-// that the router sees.
+// middleware returns a handler that calls once for each message, and converts its error
+// into the result for the router.
 func (i *Inbox) middleware(once func(msg *message.Message, consumer string) error) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
 		defer msg.SetContext(ctx)
 		consumer, err := i.consumer(parked.DeliveryOf(ctx))
-		msg.Metadata = meta.Received(msg.Metadata) // a handler may copy it to the messages that it returns
+		msg.Metadata = meta.Received(msg.Metadata) // in a form that a handler may copy to the messages that it returns
 		call := i.instruments.begin(msg, consumer)
 		defer call.end()
 
@@ -83,7 +83,7 @@ func (i *Inbox) middleware(once func(msg *message.Message, consumer string) erro
 		if errors.Is(err, errAlreadyHandled) {
 			failpoint.Hit("dedup/known")
 			i.config.Logger.Debug("Message was handled before, skipped",
-				watermill.LogFields{"message_uuid": msg.UUID, "consumer": consumer})
+				fields.Message(msg.UUID, msg.Metadata, watermill.LogFields{"consumer": consumer}))
 			return nil, nil
 		}
 		return nil, err
@@ -96,14 +96,17 @@ func (i *Inbox) consumer(d *parked.Delivery) (string, error) {
 	if name == "" {
 		return d.Consumer, nil
 	}
-	// retry and poison insert and search inbox rows under the name of d.
+	// retry and poison insert and search inbox rows under the name in d.
 	if d.Subscribed && d.Consumer != name {
 		return name, disposition.NotCalled(fmt.Errorf("dedup: %w: %q and %q", ErrOtherConsumer, name, d.Consumer))
 	}
 	return name, nil
 }
 
-// errAlreadyHandled reports that the inbox has the message.
+// errDuplicateInProgress reports that claim has waited for Config.LockTimeout.
+var errDuplicateInProgress = errors.New("another delivery of it is still being handled")
+
+// errAlreadyHandled reports that the inbox contains the message.
 var errAlreadyHandled = errors.New("already handled")
 
 func (i *Inbox) handleOnce(msg *message.Message, consumer string, h message.HandlerFunc) error {
@@ -112,40 +115,44 @@ func (i *Inbox) handleOnce(msg *message.Message, consumer string, h message.Hand
 		return err
 	}
 	ctx := msg.Context()
-	tx, check, release, err := i.begin(ctx)
+	tx, check, release, err := i.begin(ctx, false)
 	if err != nil {
 		return err
 	}
 	defer release() // deferred, because h may panic
 
 	if len(identities) == 0 || i.dialect.SQLite() { // otherwise claim sends these settings with its insert
-		if _, err := tx.ExecContext(ctx, i.sql.begin); err != nil {
+		if _, err := tx.ExecContext(ctx, i.sql.settings(check != nil)); err != nil {
 			return disposition.NotCalled(fmt.Errorf("dedup: begin: %w", err))
 		}
 	}
 	for _, id := range identities {
 		failpoint.Hit("dedup/claim")
-		if err := i.claim(ctx, tx, id, consumer, parked.Tenant(msg)); err != nil {
+		if err := i.claim(ctx, tx, check != nil, id, consumer, parked.Tenant(msg)); err != nil {
 			return err
 		}
 	}
 	if err := checkLease(ctx); err != nil {
 		return err
 	}
-	if err := i.handle(ctx, tx, msg, consumer, h); err != nil {
+	handling := parked.WithTx(ctx, tx)
+	err = i.handle(handling, tx, msg, consumer, h)
+	after := handling.End()
+	if err != nil {
 		return i.failed(ctx, tx, release, err)
 	}
 	failpoint.Hit("dedup/commit")
-	if err := i.commit(ctx, tx, check, false); err != nil {
+	if err := i.commit(ctx, tx, check); err != nil {
 		return err
 	}
 	failpoint.Hit("dedup/committed")
+	i.callAfterCommit(after, consumer)
 	return nil
 }
 
-// begin begins the transaction of a handler. The caller defers release, which ends
-// the transaction.
-func (i *Inbox) begin(ctx context.Context) (tx *sql.Tx, check *dialect.Check, release func(), err error) {
+// begin begins the transaction of a handler. check is nil if commit needs no check. The
+// caller must defer release, which ends the transaction.
+func (i *Inbox) begin(ctx context.Context, batch bool) (tx *sql.Tx, check *dialect.Check, release func(), err error) {
 	i.warnIfNotSwept()
 	if i.churn.Used(i.db) {
 		i.config.Logger.Info("The connection pool closes connections as soon as they are free, and most time is spent connecting: "+
@@ -154,19 +161,22 @@ func (i *Inbox) begin(ctx context.Context) (tx *sql.Tx, check *dialect.Check, re
 	}
 	check = &dialect.Check{SQL: i.sql.check}
 	if i.dialect.SQLite() {
-		check.Mark = i.sql.begin
+		check.Mark = i.sql.settings(true)
 	}
 	tx, release, err = dialect.Begin(dialect.WithCheck(dialect.StartWithText(ctx), check), i.db, nil)
 	if err != nil {
 		return nil, nil, nil, disposition.NotCalled(fmt.Errorf("dedup: %w", err))
 	}
+	if !check.Sent && !batch && !i.dialect.SQLite() && !i.sample.next() {
+		check = nil
+	}
 	return tx, check, release, nil
 }
 
-// checkLease returns an error if the lease of a parked message may have ended, so
-// that another process may have claimed it. Call it after the insert into the
-// inbox: a process that gives the message up claims its row, then searches the
-// inbox, and so waits for the transaction that inserted.
+// checkLease returns an error if the lease of a parked message may have ended, so that
+// another process may have claimed it. It must be called after the insert into the
+// inbox. A process that gives up on the message first claims its row and then searches
+// the inbox, so that it waits for the transaction with the insert.
 func checkLease(ctx context.Context) error {
 	if err := parked.DeliveryOf(ctx).CheckLease(); err != nil {
 		return disposition.NotCalled(fmt.Errorf("dedup: %w", err))
@@ -175,9 +185,23 @@ func checkLease(ctx context.Context) error {
 }
 
 // claim inserts an identity into the inbox. It waits while a duplicate is being
-// handled, and returns errAlreadyHandled if the inbox has the identity.
-func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, id identity, consumer string, tenant any) error {
-	result, err := i.sql.insert.Exec(ctx, tx, id.id, consumer, id.digest[:], tenant)
+// handled, and returns errAlreadyHandled if the inbox contains the identity.
+func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, marked bool, id identity, consumer string, tenant any) error {
+	insert := i.sql.insert
+	if marked {
+		insert = i.sql.markAndInsert
+	}
+	// The timeout is not set with lock_timeout, because each claim would have to reset
+	// it for the statements of the handler. A consumer would handle 6 % fewer messages.
+	waiting, cancel := ctx, func() {}
+	if !i.dialect.SQLite() {
+		waiting, cancel = context.WithTimeoutCause(ctx, i.config.LockTimeout, errDuplicateInProgress)
+	}
+	defer cancel()
+	result, err := insert.Exec(waiting, tx, id.id, consumer, id.digest[:], tenant)
+	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(waiting), err)
+	}
 	if dialect.Unstorable(err) {
 		return unstorable(err)
 	}
@@ -195,13 +219,13 @@ func (i *Inbox) claim(ctx context.Context, tx *sql.Tx, id identity, consumer str
 }
 
 // compare returns errAlreadyHandled for a duplicate, and ErrCollision for another
-// message with the same id. The latter must not be skipped as a duplicate, and
-// cannot be applied either.
+// message with the same id. The latter must not be skipped as a duplicate, and cannot
+// be applied either.
 func (i *Inbox) compare(ctx context.Context, tx *sql.Tx, id identity, consumer string) error {
 	var same bool
 	err := i.sql.same.Get(ctx, tx, &same, id.id, consumer, id.digest[:])
 	switch {
-	case err != nil: // also if the sweep has just removed the row: the next attempt inserts it
+	case err != nil: // also if the sweep has just removed the row; the next attempt will insert it
 		return disposition.NotCalled(fmt.Errorf("dedup: compare message %q for %q: %w", id.id, consumer, err))
 	case !same:
 		return collisionError(id, consumer)
@@ -214,10 +238,12 @@ func collisionError(id identity, consumer string) error {
 		fmt.Errorf("dedup: message %q for %q: %w", id.id, consumer, ErrCollision))
 }
 
-// handle calls h with the transaction and stores the messages that h returns.
-func (i *Inbox) handle(ctx context.Context, tx *sql.Tx, msg *message.Message, consumer string, h message.HandlerFunc) error {
+// handle calls h with the context of the transaction, and stores the messages that h
+// returns.
+func (i *Inbox) handle(ctx *parked.TxContext, tx *sql.Tx, msg *message.Message, consumer string, h message.HandlerFunc) error {
 	from := causeOf(msg) // h may change msg
-	msg.SetContext(parked.WithTx(ctx, tx))
+	ctx.Mark = from.mark
+	msg.SetContext(ctx)
 	failpoint.Hit("dedup/claimed")
 	produced, err := h(msg)
 	if err != nil {

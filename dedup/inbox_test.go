@@ -17,6 +17,7 @@ import (
 )
 
 func TestInboxSkipsAMessageThatItHasHandled(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		handle := b.inbox.Middleware(apply)
@@ -38,10 +39,10 @@ func TestInboxSkipsAMessageThatItHasHandled(t *testing.T) {
 	})
 }
 
-// Trap 41. A message that its transport was not able to decode is in raw form.
-// No handler may see it, not even the handler of an idempotent consumer, and
-// poison takes it at once.
+// Trap 41. If the transport could not decode a message, no handler may get it, not even
+// that of an idempotent consumer. The error must make poison quarantine it immediately.
 func TestUndecodableMessageIsNotHandled(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		for _, idempotent := range [][]string{nil, {consumer}} {
@@ -62,9 +63,10 @@ func TestUndecodableMessageIsNotHandled(t *testing.T) {
 	})
 }
 
-// Trap 35. The inbox row and the effect are one transaction: a failure rolls
-// both back, and the next delivery runs.
+// Trap 35. The inbox row and the effect must be in one transaction: a failure must roll
+// back both, and the next delivery must run.
 func TestFailedMessageIsNotRemembered(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		fail := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -86,9 +88,10 @@ func TestFailedMessageIsNotRemembered(t *testing.T) {
 	})
 }
 
-// Trap 39. Messages whose ids the inbox cannot store must not count as
-// duplicates of each other, and no retry helps.
+// Trap 39. Messages whose ids the inbox cannot store must not count as duplicates of
+// each other. They must fail permanently, because no retry helps.
 func TestUnusableIDIsAPermanentFailure(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		for name, id := range map[string]string{
@@ -106,6 +109,7 @@ func TestUnusableIDIsAPermanentFailure(t *testing.T) {
 
 // Trap 40. Another message with a used id must not be skipped as a duplicate.
 func TestSameIDWithAnotherPayloadIsACollision(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		handle := b.inbox.Middleware(apply)
@@ -123,6 +127,7 @@ func TestSameIDWithAnotherPayloadIsACollision(t *testing.T) {
 
 // Trap 58. A panic in the handler must not commit its transaction.
 func TestPanicOfAHandlerRollsBack(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		func() {
@@ -145,10 +150,11 @@ func TestPanicOfAHandlerRollsBack(t *testing.T) {
 	})
 }
 
-// After a commit by the handler the next attempt would skip the message as a
-// duplicate, and the messages that the handler produced would be lost. So this
-// failure is permanent.
+// If the handler commits, the next attempt would skip the message as a duplicate, and
+// the messages that the handler produced would be lost. So this failure must be
+// permanent.
 func TestHandlerThatEndsItsTransactionFailsPermanently(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		for id, end := range map[string]func(tx *sql.Tx) error{"m1": (*sql.Tx).Rollback, "m2": (*sql.Tx).Commit} {
@@ -174,6 +180,7 @@ func toTopic(id string) *message.Message {
 }
 
 func TestContextOfTheMessageIsRestored(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.SQLite(t), nil)
 	msg := message.NewMessage("m1", nil)
 	if _, err := b.inbox.Middleware(apply)(msg); err != nil {
@@ -185,6 +192,7 @@ func TestContextOfTheMessageIsRestored(t *testing.T) {
 }
 
 func TestMissingTableIsNamedAndCountsAsNoAttempt(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		inbox, err := dedup.New(db.DB, dedup.Config{Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}, Consumer: consumer})
 		if err != nil {
@@ -198,9 +206,10 @@ func TestMissingTableIsNamedAndCountsAsNoAttempt(t *testing.T) {
 	})
 }
 
-// Trap 51. Without a consumer name the inbox would remember messages of all
-// handlers under the same empty name.
+// Trap 51. A message without a consumer name must not be handled: the inbox would
+// remember the messages of all handlers under the same empty name.
 func TestMessageWithoutAConsumerNameIsNotHandled(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.SQLite(t), func(c *dedup.Config) { c.Consumer = "" })
 	_, err := b.inbox.Middleware(apply)(message.NewMessage("m1", nil))
 	if !errors.Is(err, dedup.ErrNoConsumer) {
@@ -210,6 +219,7 @@ func TestMessageWithoutAConsumerNameIsNotHandled(t *testing.T) {
 }
 
 func TestConfigErrorNamesTheField(t *testing.T) {
+	t.Parallel()
 	db := testkit.SQLite(t)
 	for field, config := range map[string]dedup.Config{
 		"Consumer":                   {Consumer: strings.Repeat("x", 256)},

@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/metric"
 
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
 )
@@ -38,6 +40,12 @@ const (
 
 var dayOutcomes = []string{created: "created", emptied: "emptied", dropped: "dropped", blocked: "blocked"}
 
+// Beginnings of the lag. The values are indexes of its series.
+const (
+	sinceCreated = iota
+	sincePublished
+)
+
 func outcomeOf(err error) int {
 	if err == nil {
 		return applied
@@ -58,21 +66,27 @@ func outcomeOf(err error) int {
 	return failed
 }
 
-// instruments are the metrics and spans of an Inbox.
+// instruments contains the metrics and spans of an Inbox.
 type instruments struct {
 	tracer   telemetry.Tracer
 	traced   func() bool
 	handled  *telemetry.Counter
 	duration *telemetry.Durations
+	lag      *telemetry.Durations
 	batches  *telemetry.Sizes
 	swept    *telemetry.Counter
+	sweeps   *telemetry.Counter
 	days     *telemetry.Counter
+
+	meter       telemetry.Meter
+	rows, bytes metric.Int64Observable
 }
 
 func newInstruments(config Config) *instruments {
 	meter := telemetry.NewMeter(config.MeterProvider, "dedup")
 	tracer := telemetry.NewTracer(config.TracerProvider, "dedup")
 	i := &instruments{
+		meter:  meter,
 		tracer: tracer,
 		traced: sync.OnceValue(tracer.Enabled),
 		handled: meter.Counter("once.dedup.handled", "{message}",
@@ -80,14 +94,21 @@ func newInstruments(config Config) *instruments {
 			telemetry.Label{Key: telemetry.Outcome, Values: outcomes}),
 		duration: meter.Durations("once.dedup.duration",
 			"Duration of the transaction of a message, including its handler.", telemetry.Done()),
+		lag: meter.Delays("once.dedup.lag",
+			"From storing a message in the outbox, or from giving it to the publisher, until it was handled.",
+			telemetry.Label{Key: telemetry.Since, Values: []string{sinceCreated: "created", sincePublished: "published"}}),
 		batches: meter.Sizes("once.dedup.batch.size", "{message}", "Messages that shared a transaction.",
 			telemetry.Label{Key: telemetry.Outcome, Values: []string{"committed", "rolled_back"}}),
-		swept: meter.Counter("once.dedup.swept", "{row}", "Rows removed because they were older than the retention."),
+		swept:  meter.Counter("once.dedup.swept", "{row}", "Rows removed because they were older than the retention."),
+		sweeps: meter.Counter("once.dedup.sweeps", "{sweep}", "Searches for rows older than the retention.", telemetry.Done()),
+		rows:   meter.Gauge("once.dedup.rows", "{row}", "Rows of the inbox, an estimate."),
+		bytes:  meter.Gauge("once.dedup.size", "By", "Size of the inbox with its indexes."),
 		days: meter.Counter("once.dedup.days", "{day}", "Day partitions created, emptied or dropped, or blocked by a lock (layout schema.ByDay).",
 			telemetry.Label{Key: telemetry.Outcome, Values: dayOutcomes}),
 	}
 	i.handled.Zero()
 	i.swept.Zero()
+	i.sweeps.Zero()
 	i.days.Zero()
 	return i
 }
@@ -104,24 +125,51 @@ type call struct {
 	handling telemetry.Handling
 	began    time.Time
 	outcome  int
+	stamps   [2]string // of sinceCreated and sincePublished; "" if the lag is not measured
 }
 
-// begin starts the measurement of a call, and puts its span into the context of
-// msg.
+// begin starts to measure a call, and puts its span into the context of msg.
 func (i *instruments) begin(msg *message.Message, consumer string) *call {
-	topic := parked.DeliveryOf(msg.Context()).Topic
-	ctx, handling := i.tracer.Handle(msg.Context(), i.traced(), consumer, topic, 0, msg)
+	delivery := parked.DeliveryOf(msg.Context())
+	ctx, handling := i.tracer.Handle(msg.Context(), i.traced(), consumer, delivery.Topic, 0, msg)
 	msg.SetContext(ctx)
-	return &call{instruments: i, handling: handling, began: time.Now(), outcome: failed} // the outcome if the handler panics
+	c := &call{instruments: i, handling: handling, began: time.Now(), outcome: failed} // the outcome if the handler panics
+	if delivery.Claim == nil || delivery.Claim.Replays == 0 {
+		c.stamps = [2]string{sinceCreated: msg.Metadata[meta.CreatedAt], sincePublished: msg.Metadata[meta.PublishedAt]}
+	}
+	return c
 }
 
 func (c *call) end() {
 	c.handled.Add(1, c.outcome)
 	switch c.outcome {
 	case applied:
-		c.duration.Record(time.Since(c.began), telemetry.Ok)
+		now := time.Now()
+		c.duration.Record(now.Sub(c.began), telemetry.Ok)
+		c.recordLag(now)
 	case failed, undecided:
 		c.duration.Record(time.Since(c.began), telemetry.Failed)
 	}
 	c.handling.End(outcomes[c.outcome], c.outcome > duplicate)
+}
+
+// maxClockSkew is how far the clock of another machine may be ahead, and maxLag is
+// longer than a message waits.
+const (
+	maxClockSkew = time.Minute
+	maxLag       = 365 * 24 * time.Hour
+)
+
+// recordLag measures a message that was applied now. Any sender can write the stamps,
+// so times that cannot be true are not measured.
+func (c *call) recordLag(now time.Time) {
+	if !c.lag.Enabled() {
+		return
+	}
+	for since, stamp := range c.stamps {
+		at, ok := meta.Stamped(stamp)
+		if lag := now.Sub(at); ok && lag > -maxClockSkew && lag < maxLag {
+			c.lag.Record(max(0, lag), since)
+		}
+	}
 }

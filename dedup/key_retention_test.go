@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// eachLayout runs a test for each database and each layout of the inbox.
+// eachLayout runs a test with each database and each layout of the inbox.
 func eachLayout(t *testing.T, test func(t *testing.T, db testkit.Database, tables schema.Config)) {
 	t.Helper()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -23,7 +23,7 @@ func eachLayout(t *testing.T, test func(t *testing.T, db testkit.Database, table
 	})
 }
 
-// byPayload makes the payload the key.
+// byPayload uses the payload as the key.
 func byPayload(c *dedup.Config) {
 	c.Key = func(msg *message.Message) string { return string(msg.Payload) }
 }
@@ -47,10 +47,10 @@ func (b *bench) parkAs(state, id, body string) {
 
 const aYear = 365 * 24 * time.Hour
 
-// Trap 82. A parked or quarantined message is a duplicate if another message
-// with its key was handled. So the key must stay for as long as that message
-// may run.
+// Trap 82. A parked or quarantined message is a duplicate if another message with its
+// key was handled. So the inbox must keep the key for as long as that message may run.
 func TestKeyIsKeptWhileAMessageWithItMayRun(t *testing.T) {
+	t.Parallel()
 	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
 		for _, state := range []string{"quarantined", "waiting", "held"} {
 			b := newBenchIn(t, db, tables, byPayload)
@@ -65,7 +65,7 @@ func TestKeyIsKeptWhileAMessageWithItMayRun(t *testing.T) {
 			for range 2 {
 				b.sweep()
 			}
-			b.expect(2, 1, 0) // the key of A
+			b.expect(2, 1, 0) // the key of A remains
 			if _, err := b.inbox.Middleware(apply)(message.NewMessage("B", []byte("order-17"))); err != nil {
 				t.Fatal(err)
 			}
@@ -81,13 +81,14 @@ func TestKeyIsKeptWhileAMessageWithItMayRun(t *testing.T) {
 	})
 }
 
-// Trap 82. Any process may sweep. A process without Config.Key keeps the keys
-// of a consumer that has old parked messages.
+// Trap 82. Any process may sweep. A process without Config.Key must keep the keys of a
+// consumer that has old parked messages.
 func TestSweepWithoutKeyFunctionKeepsUnknownKeys(t *testing.T) {
+	t.Parallel()
 	eachLayout(t, func(t *testing.T, db testkit.Database, tables schema.Config) {
 		b := newBenchIn(t, db, tables, func(c *dedup.Config) {
 			byPayload(c)
-			c.Consumer = "" // the consumer is known after its first message
+			c.Consumer = "" // then the consumer is known only after its first message
 		})
 		keyed, err := dedup.New(db.DB, dedup.Config{Schema: tables})
 		if err != nil {
@@ -105,7 +106,7 @@ func TestSweepWithoutKeyFunctionKeepsUnknownKeys(t *testing.T) {
 		b.ageParked()
 		deliver("payments", "A", "order-17")
 		deliver("payments", "C", "order-18")
-		deliver("others", "D", "order-18") // a consumer without parked messages
+		deliver("others", "D", "order-18") // this consumer has no parked messages
 		b.age(aYear)
 		for name, inbox := range map[string]*dedup.Inbox{"another": keyed, "one that has just started": restarted(t, b)} {
 			if _, err := inbox.Sweep(t.Context()); err != nil {
@@ -115,12 +116,12 @@ func TestSweepWithoutKeyFunctionKeepsUnknownKeys(t *testing.T) {
 				t.Errorf("%s: %d keys are left, and %d rows in all", name, n, b.count(`once_inbox`))
 			}
 		}
-		b.sweep() // by the Inbox that has the Key function
+		b.sweep() // this Inbox has the Key function
 		b.expect(3, 1, 0)
 	})
 }
 
-// restarted returns an Inbox that has not seen a message yet.
+// restarted returns an Inbox that has not handled a message yet.
 func restarted(t *testing.T, b *bench) *dedup.Inbox {
 	t.Helper()
 	config := dedup.Config{Schema: b.config}
@@ -132,9 +133,10 @@ func restarted(t *testing.T, b *bench) *dedup.Inbox {
 	return inbox
 }
 
-// The edited form of an old entry is a new row with the same key. The same
-// holds for an imported message.
+// An edited message is a new row with the same key as the original, which may be old.
+// So its key must be kept. The same holds for an imported message.
 func TestKeyIsKeptForEditedAndImportedMessages(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]string{
 		"edited":   `UPDATE once_parked SET edited_from = 1`,
 		"imported": `UPDATE once_parked SET origin = '1/1/1'`,
@@ -155,9 +157,11 @@ func TestKeyIsKeptForEditedAndImportedMessages(t *testing.T) {
 	}
 }
 
-// A parked message without a key does not keep the keys of others. A message
-// whose key cannot be computed keeps all keys of its consumer.
+// A parked message without a key must not prevent that keys of other messages are
+// removed. If the key of a message cannot be computed, all keys of its consumer must be
+// kept.
 func TestMessagesWithoutAKeyDoNotKeepKeys(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		var logs testkit.Logs
 		b := newBench(t, db, func(c *dedup.Config) {

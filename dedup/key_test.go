@@ -18,9 +18,10 @@ func withKey(key string) func(*dedup.Config) {
 	}
 }
 
-// The same request under another id is a duplicate by its key, and the inbox
-// remembers only the first id.
+// If the same request arrives with another id, it must be skipped because of its key,
+// and the inbox must remember only the first id.
 func TestKeyIsHandledOnceUnderAnyID(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, withKey("order-17"))
 		for _, id := range []string{"m1", "m2", "m2", ""} {
@@ -28,11 +29,12 @@ func TestKeyIsHandledOnceUnderAnyID(t *testing.T) {
 				t.Fatalf("%q: %v", id, err)
 			}
 		}
-		b.expect(1, 2, 0) // the id and the key of the first
+		b.expect(1, 2, 0) // the id and the key of the first message
 	})
 }
 
 func TestMessagesWithoutIDsAreDistinguishedByTheirKeys(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *dedup.Config) {
 			c.Key = func(msg *message.Message) string { return string(msg.Payload) }
@@ -48,6 +50,7 @@ func TestMessagesWithoutIDsAreDistinguishedByTheirKeys(t *testing.T) {
 
 // Trap 40. Another message with a used key must not be skipped as a duplicate.
 func TestSameKeyWithOtherContentIsACollision(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, withKey("order-17"))
 		if _, err := b.inbox.Middleware(apply)(message.NewMessage("m1", []byte("one"))); err != nil {
@@ -62,8 +65,9 @@ func TestSameKeyWithOtherContentIsACollision(t *testing.T) {
 	})
 }
 
-// Config.Content can limit the comparison to a part of the payload.
+// If Config.Content is set, only the part that it returns must be compared.
 func TestContentReplacesThePayloadInComparisons(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *dedup.Config) {
 			withKey("order-17")(c)
@@ -85,9 +89,9 @@ func TestContentReplacesThePayloadInComparisons(t *testing.T) {
 	})
 }
 
-// Trap 39. As for ids, a key that the inbox cannot store is a permanent
-// failure.
+// Trap 39. If the inbox cannot store a key, the failure must be permanent, as for ids.
 func TestUnusableKeyIsAPermanentFailure(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for name, key := range map[string]string{
 			"empty": "", "too long": strings.Repeat("x", 256), "NUL": "a\x00b", "invalid UTF-8": "a\xff",
@@ -104,13 +108,14 @@ func TestUnusableKeyIsAPermanentFailure(t *testing.T) {
 		}
 		b := newBench(t, db, withKey("a"))
 		_, err := b.inbox.Middleware(apply)(message.NewMessage("key:a", nil))
-		kindOf(t, err, disposition.Permanent) // such an id would be mistaken for the key
+		kindOf(t, err, disposition.Permanent) // such an id would be taken for a key
 	})
 }
 
-// The handler of an idempotent consumer has its transaction and the outbox, and
-// runs for every delivery.
+// The handler of an idempotent consumer must get its transaction and the outbox, and
+// must run for every delivery.
 func TestIdempotentConsumersRunForDuplicates(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *dedup.Config) { c.Idempotent = []string{"other", consumer} })
 		for range 2 {

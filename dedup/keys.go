@@ -11,23 +11,24 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// A parked message may run again after any time. It is then a duplicate if another
-// message with its key was applied. So the sweep keeps a key while a parked message
-// has it. Only Config.Key can compute the key of a parked message, and not every
-// process has that function. A process that has it writes the keys into the parked
-// rows when it sweeps. It does so only for old rows: a key that is old enough to be
-// removed was applied before any younger message with that key could arrive.
+// A parked message may run again much later. If another message with its key was
+// applied in the meantime, it is a duplicate. So the sweep keeps a key while a parked
+// message has the same key. Only Config.Key can compute the key of a parked message,
+// and not every process has this function. A process that has it writes the keys into
+// the rows of parked messages when it sweeps. It does so only for old rows: a key that
+// is old enough to be removed was applied before any younger message with this key
+// could arrive.
 
 const (
-	// keySlack is how much longer than MaxDuplicateAge keys are remembered, at
-	// least. Most parked messages are resolved by then, so their keys need not be
-	// computed.
+	// keySlack is how much longer than MaxDuplicateAge keys are remembered at least. By
+	// then most parked messages are resolved, so that their keys need not be computed.
 	keySlack = time.Hour
 
-	// Bounds of the parked messages that one transaction reads.
+	// These limits apply to the parked messages that one transaction reads.
 	keysBatch = 500
 	keysBytes = 1 << 20
 )
@@ -35,15 +36,15 @@ const (
 // keyRetention returns how long a key is remembered.
 func (c Config) keyRetention() time.Duration { return max(c.Retention, c.MaxDuplicateAge+keySlack) }
 
-// expiredKeys selects the keys that a sweep may remove.
+// expiredKeys describes the keys that a sweep may remove.
 type expiredKeys struct {
-	before        int64    // keys applied before this time, Unix milliseconds
-	keptConsumers []string // except for these: they have parked messages with unknown keys
+	before        int64    // keys that were applied before this time, in Unix milliseconds
+	keptConsumers []string // except the keys of these consumers, which have parked messages with unknown keys
 }
 
-// keyQueries are the statements about keys of parked messages.
+// keyQueries are the statements for the keys of parked messages.
 type keyQueries struct {
-	clockAndUse string // the time, and whether the inbox has any key
+	clockAndUse string // the current time, and whether the inbox contains any key
 	page        string // ids and sizes of parked rows without a key
 	read        string
 	write       string
@@ -51,25 +52,21 @@ type keyQueries struct {
 }
 
 func newKeyQueries(d dialect.Dialect) keyQueries {
-	clock := `{millis now()}`
-	if d.SQLite() {
-		clock = `{now}`
-	}
 	// An edited or imported message counts as old, because the entry that it comes
 	// from may be old.
 	const unknown = `dedup_key IS NULL AND state NOT IN ` + parked.Final + `
 		AND (created_at < {from_millis $1} OR edited_from IS NOT NULL OR origin IS NOT NULL)`
 	return keyQueries{
 		clockAndUse: d.SQL(`
-			SELECT ` + clock + `,
+			SELECT {clock},
 			       (SELECT 1 FROM {inbox} WHERE message_id >= '` + keyPrefix + `' AND message_id < 'key;' LIMIT 1) IS NOT NULL`),
 
 		page: d.SQL(`
 			SELECT id, length(envelope) FROM {parked} WHERE ` + unknown + ` AND consumer IN {list $2 text} AND id > $3
 			ORDER BY id LIMIT $4`),
 
-		// Skips locked rows: other transactions lock them in another order, so
-		// waiting could deadlock.
+		// Locked rows are skipped: other transactions lock them in another order, so
+		// that waiting for them could lead to a deadlock.
 		read: d.SQL(`
 			SELECT id, envelope FROM {parked} WHERE id {among $1 bigint} AND dedup_key IS NULL ORDER BY id {skip_locked}`),
 
@@ -79,8 +76,8 @@ func newKeyQueries(d dialect.Dialect) keyQueries {
 	}
 }
 
-// recordParkedKeys writes the keys of old parked messages into their rows, for the
-// consumers whose Config.Key this Inbox has. It returns the keys that a sweep may
+// recordParkedKeys writes the keys of old parked messages into their rows, if this
+// Inbox has the Config.Key of their consumer. It returns the keys that a sweep may
 // remove.
 func (i *Inbox) recordParkedKeys(ctx context.Context) (expiredKeys, error) {
 	var now int64
@@ -114,7 +111,7 @@ func (i *Inbox) recordParkedKeys(ctx context.Context) (expiredKeys, error) {
 	return expired, nil
 }
 
-// consumersWithKey returns the consumers whose keys Config.Key computes.
+// consumersWithKey returns the consumers for whose messages Config.Key is called.
 func (i *Inbox) consumersWithKey() (consumers []string) {
 	if i.config.Key == nil {
 		return nil
@@ -190,9 +187,8 @@ func (i *Inbox) writeKeyBatch(ctx context.Context, ids []int64) error {
 	})
 }
 
-// keyOf returns the id that the inbox uses for the key of a parked message. It
-// returns "" for a message that cannot run as it is, and known = false if
-// Config.Key panics.
+// keyOf returns the key of a parked message as it is stored in the inbox. It returns ""
+// for a message that cannot run unchanged, and known = false if Config.Key panics.
 func (i *Inbox) keyOf(entry int64, envelope []byte) (key string, known bool) {
 	msg, err := parked.Decode(envelope)
 	if err != nil {
@@ -202,7 +198,7 @@ func (i *Inbox) keyOf(entry int64, envelope []byte) (key string, known bool) {
 		if cause := recover(); cause != nil {
 			key, known = "", false
 			i.config.Logger.Error("Config.Key panicked for a parked message: the sweep keeps all keys of its consumer",
-				fmt.Errorf("panic: %v", cause), watermill.LogFields{"entry": entry, "message_uuid": msg.UUID})
+				fmt.Errorf("panic: %v", cause), fields.Message(msg.UUID, msg.Metadata, watermill.LogFields{"entry": entry}))
 		}
 	}()
 	name := i.config.Key(msg)
@@ -214,7 +210,7 @@ func (i *Inbox) keyOf(entry int64, envelope []byte) (key string, known bool) {
 
 // sweepInbox removes expired rows of the inbox.
 func (i *Inbox) sweepInbox(ctx context.Context) (removed int64, err error) {
-	expired, failed := i.recordParkedKeys(ctx) // after a failure, expired.before is 0 and removes no key
+	expired, failed := i.recordParkedKeys(ctx) // if this fails, expired.before is 0, so that no key is removed
 	slices.Sort(expired.keptConsumers)
 	removed, err = i.sweepForward(ctx, i.sql.sweepInbox, i.sql.sweepInboxFrom,
 		-i.config.Retention.Milliseconds(), sweepBatch, expired.before, i.dialect.Strings(expired.keptConsumers))

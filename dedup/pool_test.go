@@ -11,9 +11,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// database/sql keeps two idle connections by default and closes all others.
-// Only the lost time shows that.
+// By default, database/sql keeps two idle connections and closes all others. If this
+// costs much time, it must be logged, because nothing else shows it.
 func TestPoolThatKeepsTooFewConnectionsIsLogged(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		keep int
@@ -49,7 +50,7 @@ func TestPoolThatKeepsTooFewConnectionsIsLogged(t *testing.T) {
 	}
 }
 
-// takeAtOnce takes n connections, and then returns all of them.
+// takeAtOnce takes n connections and then returns all of them.
 func (b *bench) takeAtOnce(n int) {
 	b.Helper()
 	conns := make([]*sql.Conn, n)

@@ -13,19 +13,19 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// cause holds the data of a message that the messages produced by its handler
+// cause contains the data of a message that the messages produced by its handler
 // inherit.
 type cause struct {
 	id, tenant string
 	parent     string     // causation id of the message itself
-	span       trace.Span // of the handler, or of the sender if no span is recorded here
+	span       trace.Span // span of the handler, or that of the sender if no span is recorded here
 }
 
 func causeOf(msg *message.Message) cause {
 	return cause{msg.UUID, msg.Metadata[meta.TenantID], msg.Metadata[meta.CausationID], trace.SpanFromContext(msg.Context())}
 }
 
-// mark sets the inherited metadata of msg that the handler has not set itself.
+// mark sets the inherited metadata of msg, unless the handler has set it.
 func (c cause) mark(msg *message.Message) {
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}
@@ -43,14 +43,14 @@ func (c cause) mark(msg *message.Message) {
 	}
 }
 
-// addressed is a produced message with its topic.
+// addressed is a produced message and its topic.
 type addressed struct {
 	topic string
 	msg   *message.Message
 }
 
-// address returns the produced messages with their topics. The topic is in the
-// metadata of the message, or else the publish topic of the handler of ctx.
+// address determines the topics of the produced messages. The topic is in the metadata
+// of the message; if it is not, the publish topic of the handler in ctx is used.
 func (i *Inbox) address(ctx context.Context, consumer string, produced []*message.Message) ([]addressed, error) {
 	if len(produced) > 0 && i.config.Outbox == nil {
 		return nil, disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("dedup: consumer %q: %w", consumer, errNoOutbox))
@@ -69,10 +69,10 @@ func (i *Inbox) address(ctx context.Context, consumer string, produced []*messag
 	return all, nil
 }
 
-// store inserts produced messages into the outbox, in the transaction of their
-// handler. If the middleware returned them, the router would publish them after
-// the commit, and lose them if the process died before. Adjacent messages with the
-// same topic share a statement.
+// store inserts produced messages into the outbox, in the transaction of their handler.
+// If the middleware returned them, the router would publish them after the commit, and
+// they would be lost if the process died before that. Messages that follow each other
+// and have the same topic are inserted with one statement.
 func (i *Inbox) store(tx *sql.Tx, consumer string, all []addressed) error {
 	if len(all) == 0 {
 		return nil

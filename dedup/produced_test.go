@@ -21,9 +21,10 @@ func produce(id string, err error) message.HandlerFunc {
 	}
 }
 
-// Trap 37. Produced messages are stored in the handler's transaction. The
-// router does not get them, because it would publish them after the commit.
+// Trap 37. Produced messages must be stored in the handler's transaction. The router
+// must not get them, because it would publish them after the commit.
 func TestProducedMessagesAreCommittedWithTheEffect(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		for range 2 { // the duplicate must not produce messages again
@@ -53,8 +54,9 @@ func TestProducedMessagesAreCommittedWithTheEffect(t *testing.T) {
 	})
 }
 
-// Trap 37. If the commit is refused, the produced messages are not sent either.
+// Trap 37. If the commit is refused, the produced messages must not be sent.
 func TestProducedMessagesOfARefusedCommitAreNotSent(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), nil)
 	b.exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
 	b.exec(`INSERT INTO unique_later VALUES (1)`)
@@ -69,9 +71,9 @@ func TestProducedMessagesOfARefusedCommitAreNotSent(t *testing.T) {
 	b.expect(0, 0, 0)
 }
 
-// The inbox does not overwrite a causation id or tenant that the handler has
-// set.
+// If the handler has set a causation id or tenant, the inbox must not overwrite it.
 func TestProducedMessagesKeepTheirOwnCauseAndTenant(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.SQLite(t), nil)
 	msg := message.NewMessage("m1", nil)
 	outbox.SetTenant(msg, "acme")
@@ -92,6 +94,7 @@ func TestProducedMessagesKeepTheirOwnCauseAndTenant(t *testing.T) {
 }
 
 func TestInboxStoresTheTenant(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		msg := message.NewMessage("m1", nil)
@@ -107,6 +110,7 @@ func TestInboxStoresTheTenant(t *testing.T) {
 }
 
 func TestProducedMessagesAreRolledBackWithTheEffect(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		if _, err := b.inbox.Middleware(produce("e1", errHandler))(message.NewMessage("m1", nil)); !errors.Is(err, errHandler) {
@@ -117,6 +121,7 @@ func TestProducedMessagesAreRolledBackWithTheEffect(t *testing.T) {
 }
 
 func TestProducedMessageThatTheOutboxRefusesFailsTheHandler(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		_, err := b.inbox.Middleware(produce("", nil))(message.NewMessage("m1", nil))
@@ -129,6 +134,7 @@ func TestProducedMessageThatTheOutboxRefusesFailsTheHandler(t *testing.T) {
 }
 
 func TestProducedMessagesWithoutTopicOrOutboxFailPermanently(t *testing.T) {
+	t.Parallel()
 	db := testkit.SQLite(t)
 	b := newBench(t, db, nil)
 	_, err := b.inbox.Middleware(func(*message.Message) ([]*message.Message, error) {

@@ -12,16 +12,19 @@ import (
 )
 
 type queries struct {
-	begin  string // for a transaction without an insert into the inbox
-	insert dialect.Statement
-	same   dialect.Statement
+	// settings sets the timeouts of a transaction. If mark is true, it also marks the
+	// transaction for check.
+	settings func(mark bool) string
 
-	// check fails if the handler has ended the transaction, for example with a
-	// COMMIT statement. Statements that ran after that would be committed without
-	// a row in the inbox.
+	insert        dialect.Statement // also sets the settings
+	markAndInsert dialect.Statement // also sets the settings and the mark
+	same          dialect.Statement
+
+	// check fails if the handler has ended the transaction, for example with a COMMIT
+	// statement. Statements after that would be committed without a row in the inbox.
 	check string
 
-	// For batches: the same as insert and same, for several rows.
+	// For batches: like insert and same, but for several rows.
 	beforeClaim func(lock time.Duration) string
 	claim       func(rows int) string
 	afterClaim  string // empty for SQLite
@@ -32,6 +35,8 @@ type queries struct {
 	sweepParked     string
 	sweepParkedFrom string
 
+	size string
+
 	keys keyQueries
 
 	// For the layout schema.ByDay.
@@ -40,35 +45,41 @@ type queries struct {
 }
 
 func newQueries(d dialect.Dialect, c Config) queries {
-	idle := fmt.Sprintf(`SET LOCAL idle_in_transaction_session_timeout = %d`, c.IdleTimeout.Milliseconds())
+	settings := func(mark bool) string {
+		idle := fmt.Sprintf(`SET LOCAL idle_in_transaction_session_timeout = %d`, c.IdleTimeout.Milliseconds())
+		if mark {
+			return idle + `; ` + markTransaction
+		}
+		return idle
+	}
+
+	// Every message needs this statement. So it sets the timeout too, which saves a
+	// round trip.
+	insert := func(settings string) dialect.Statement {
+		return d.Statement(settings, `
+			INSERT INTO {inbox} (message_id, consumer, digest, tenant) VALUES ($1, $2, $3, $4)
+			ON CONFLICT (message_id, consumer) DO NOTHING`)
+	}
 	q := queries{
-		begin: `SELECT ` + keepLockTimeout + `; ` + idle,
+		settings:      settings,
+		insert:        insert(settings(false)),
+		markAndInsert: insert(settings(true)),
 
-		// Every message needs this statement, so it sets the timeouts too and saves
-		// a round trip. lock_timeout applies to this statement only: an expression in
-		// VALUES sets it before the insert, and RETURNING restores it. Without an
-		// inserted row RETURNING does not run, but then no handler runs either.
-		insert: d.Statement(idle, `
-			INSERT INTO {inbox} (message_id, consumer, digest, tenant)
-			VALUES ($1, $2, $3, CASE
-				WHEN set_config('lock_timeout', left(`+keepLockTimeout+`, 0) || '`+millis(c.LockTimeout)+`', true) <> '' THEN $4 END)
-			ON CONFLICT (message_id, consumer) DO NOTHING
-			RETURNING `+lockTimeoutBack),
+		// If the transaction has ended, the error contains the name of a setting that
+		// does not exist. transactionGone looks for this name.
+		check: `SELECT current_setting('once.' || CASE WHEN current_setting('once.transaction', true) <> '' ` +
+			`THEN 'transaction' ELSE '` + endedParameter + `' END)`,
 
-		// The error names a setting that does not exist, so transactionGone
-		// recognizes it.
-		check: `SELECT current_setting('once.' || CASE WHEN current_setting('once.lock_timeout', true) <> '' ` +
-			`THEN 'lock_timeout' ELSE '` + endedParameter + `' END)`,
-
-		// Not combined with insert: the combined statement costs more than two.
+		// This is a separate statement, because a statement that combines it with
+		// insert costs more than both.
 		same: d.Statement("", `
 			SELECT digest = $3 FROM {inbox} WHERE message_id = $1 AND consumer = $2`),
 
 		beforeClaim: func(lock time.Duration) string {
-			return `SELECT ` + keepLockTimeout + `; SET LOCAL lock_timeout = ` + millis(lock) + `; ` + idle
+			return settings(true) + `; ` + setLockTimeout(lock)
 		},
 		claim:      newClaim(d),
-		afterClaim: `SELECT ` + lockTimeoutBack,
+		afterClaim: `SET LOCAL lock_timeout TO DEFAULT`,
 
 		digests: d.SQL(`
 			SELECT message_id, digest FROM {inbox} WHERE consumer = $1 AND message_id IN {list $2 text}`),
@@ -76,14 +87,17 @@ func newQueries(d dialect.Dialect, c Config) queries {
 		sweepParked:     sweepParked(d, ``),
 		sweepParkedFrom: sweepParked(d, `AND finished_at >= {from_millis $3}`),
 
+		size: sizeQuery(d),
+
 		keys: newKeyQueries(d),
 	}
 	if d.SQLite() {
-		q.begin, q.check = `SAVEPOINT `+savepoint, `RELEASE `+savepoint
-		q.insert = d.Statement("", `
+		const mark = `SAVEPOINT ` + savepoint
+		q.settings, q.check = func(bool) string { return mark }, `RELEASE `+savepoint
+		q.markAndInsert = d.Statement("", `
 			INSERT INTO {inbox} (message_id, consumer, digest, tenant) VALUES ($1, $2, $3, $4)
 			ON CONFLICT (message_id, consumer) DO NOTHING`)
-		q.beforeClaim, q.afterClaim = func(time.Duration) string { return q.begin }, ""
+		q.beforeClaim, q.afterClaim = func(time.Duration) string { return mark }, ""
 	}
 	table := "inbox"
 	if c.Schema.Inbox == schema.ByDay {
@@ -97,10 +111,10 @@ func newQueries(d dialect.Dialect, c Config) queries {
 	return q
 }
 
-// newSweepRows returns the statement that removes a batch of expired rows from a
-// table or partition. It keeps ids of parked messages, because they may run again.
-// The ORDER BY makes PostgreSQL use the index; otherwise a sweep that finds few
-// rows may read the whole table.
+// newSweepRows returns the statement that removes a batch of expired rows from a table
+// or partition. It keeps the ids of parked messages, because they may run again.
+// Because of the ORDER BY, PostgreSQL uses the index; otherwise a sweep that finds few
+// rows could read the whole table.
 func newSweepRows(d dialect.Dialect, condition, returning string) func(table string) string {
 	query := d.SQL(`
 			DELETE FROM %[1]s WHERE (message_id, consumer) IN (
@@ -114,10 +128,11 @@ func newSweepRows(d dialect.Dialect, condition, returning string) func(table str
 	return func(table string) string { return fmt.Sprintf(query, table) }
 }
 
-// expiredKey is the condition under which a row that is a key may be removed, see
-// [Inbox.recordParkedKeys]. A resolved message keeps its key while its row exists,
-// because an edited copy of it may have the same key. A subquery with LIMIT
-// replaces NOT EXISTS, for which PostgreSQL may read all parked messages.
+// expiredKey is the condition under which a row with a key may be removed, see
+// [Inbox.recordParkedKeys]. The key of a resolved message is kept as long as the
+// message's row exists, because an edited copy of the message may have the same key. A
+// subquery with LIMIT is used instead of NOT EXISTS, for which PostgreSQL may read all
+// parked messages.
 const expiredKey = `
 					AND (substr(i.message_id, 1, 4) <> '` + keyPrefix + `'
 					     OR processed_at < {from_millis $3} AND i.consumer NOT IN {list $4 text}
@@ -125,10 +140,10 @@ const expiredKey = `
 					             WHERE p.dedup_key = i.message_id AND p.consumer = i.consumer AND p.dedup_key <> ''
 					             LIMIT 1) IS NULL)`
 
-// sweepParked returns the statement that removes a batch of finished parked
-// messages. It keeps the entries of a replay that has not finished, because the
-// replay counts its outcomes in their rows. The ids are an array; otherwise
-// PostgreSQL may join them with the whole table.
+// sweepParked returns the statement that removes a batch of finished parked messages.
+// It keeps the messages of an unfinished replay, because their rows are used to count
+// the replay's outcomes. The ids are passed as an array; otherwise PostgreSQL may join
+// them with the whole table.
 func sweepParked(d dialect.Dialect, from string) string {
 	return parked.DeleteRows(d, `
 				SELECT id FROM {parked} WHERE state IN `+parked.Final+` AND finished_at < {after $1} `+from+`
@@ -136,45 +151,47 @@ func sweepParked(d dialect.Dialect, from string) string {
 				ORDER BY finished_at LIMIT $2`, `RETURNING {millis finished_at}`)
 }
 
-// setTimeouts returns a statement that sets the timeouts of a transaction. It has
-// no parameters, so that it is one round trip. It is empty for SQLite.
+// setTimeouts returns a statement that sets the timeouts of a transaction. It has no
+// parameters, so that it needs only one round trip. It is empty for SQLite.
 func setTimeouts(d dialect.Dialect, lock, idle time.Duration) string {
 	if d.SQLite() {
 		return ""
 	}
-	return fmt.Sprintf(`SET LOCAL lock_timeout = %d; SET LOCAL idle_in_transaction_session_timeout = %d`,
-		lock.Milliseconds(), idle.Milliseconds())
+	return setLockTimeout(lock) + fmt.Sprintf(`; SET LOCAL idle_in_transaction_session_timeout = %d`, idle.Milliseconds())
 }
 
-// The handler's statements use the lock_timeout of the session. Its value is kept
-// in a setting of the transaction while the inbox uses its own lock_timeout.
-const (
-	keepLockTimeout = `set_config('once.lock_timeout', current_setting('lock_timeout'), true)`
-	lockTimeoutBack = `set_config('lock_timeout', current_setting('once.lock_timeout'), true)`
-)
+// markTransaction creates a setting that exists only in this transaction. check looks
+// for it.
+const markTransaction = `SET LOCAL once.transaction = 'open'`
 
-// The error of check contains one of these names: the setting (PostgreSQL) or the
-// savepoint (SQLite) that does not exist.
+func setLockTimeout(d time.Duration) string {
+	return fmt.Sprintf(`SET LOCAL lock_timeout = %d`, d.Milliseconds())
+}
+
+// resetLockTimeout resets the lock_timeout after a batch has inserted into the inbox.
+// NULL resets a setting.
+const resetLockTimeout = `set_config('lock_timeout', NULL, true)`
+
+// If the transaction has ended, the error of check contains one of these names. It is
+// the name of a setting (PostgreSQL) or a savepoint (SQLite) that does not exist.
 const (
 	endedParameter = `transaction_was_ended_by_the_handler`
 	savepoint      = `once_message`
 )
 
-func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
-
-// batchLockTimeout is how long a batch waits for duplicates that other
-// transactions handle. Then its messages run alone, so that only the duplicates
-// wait longer.
+// batchLockTimeout is how long a batch waits for duplicates that other transactions
+// handle. After that, its messages run in separate transactions, so that only the
+// duplicates wait longer.
 const batchLockTimeout = time.Second
 
-// claimParams is the number of parameters of a row. The consumer is one more, the
-// first of the statement, for all rows.
+// claimParams is the number of parameters for a row. The consumer is another parameter,
+// the first one of the statement, and applies to all rows.
 const claimParams = 3
 
 func newClaim(d dialect.Dialect) func(rows int) string {
 	head := d.SQL(`INSERT INTO {inbox} (consumer, message_id, digest, tenant) VALUES `)
 	tail := d.SQL(` ON CONFLICT (message_id, consumer) DO NOTHING RETURNING message_id`)
-	one := d.SQL(` ON CONFLICT (message_id, consumer) DO NOTHING RETURNING left(` + lockTimeoutBack + `, 0) || message_id`)
+	one := d.SQL(` ON CONFLICT (message_id, consumer) DO NOTHING RETURNING left(` + resetLockTimeout + `, 0) || message_id`)
 	mark := "$"
 	if d.SQLite() {
 		mark, one = "?", tail

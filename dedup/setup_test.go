@@ -19,8 +19,8 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const consumer = "payments"
 
-// bench is a database with an inbox and a table of effects. The table has no
-// unique constraint, so that a repeated effect is visible.
+// bench is a database with an inbox and a table of effects. This table has no unique
+// constraint, so that a repeated effect is visible.
 type bench struct {
 	*testing.T
 	testkit.Database
@@ -79,7 +79,7 @@ func (b *bench) expect(effects, done, events int) {
 	}
 }
 
-// write writes the effect of a message, in its transaction.
+// write writes the effect of a message through the transaction in ctx.
 func write(ctx context.Context, msg *message.Message) error {
 	tx, ok := dedup.TxFromContext(ctx)
 	if !ok {

@@ -12,19 +12,21 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/telemetry"
 	"github.com/watermill-once/once/schema"
 )
 
 // sweepBatch is the maximum number of rows that one transaction removes.
 const sweepBatch = 2000
 
-// Run calls [Inbox.Sweep] every Config.SweepInterval until ctx ends, and then
-// returns nil. Any number of processes may run it; they do not wait for each
-// other. Run logs an error of the database and continues with the next sweep.
-// After the first successful sweep it logs the result of [schema.Durability].
+// Run calls [Inbox.Sweep] every Config.SweepInterval until ctx ends, and then returns
+// nil. Any number of processes may call Run; they do not wait for each other. If the
+// database returns an error, Run logs it and continues with the next sweep. After the
+// first successful sweep it logs the result of [schema.Durability].
 func (i *Inbox) Run(ctx context.Context) error {
 	tick := time.NewTicker(i.config.SweepInterval)
 	defer tick.Stop()
+	defer i.observeSize()()
 	failing, durabilityLogged := false, false
 	for {
 		_, err := i.Sweep(ctx)
@@ -49,23 +51,23 @@ func (i *Inbox) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep removes rows that are older than Config.Retention by the database's clock,
-// in short transactions, and returns the number of removed rows:
+// Sweep removes rows that are older than Config.Retention, measured by the clock of the
+// database, and returns the number of removed rows. It uses short transactions. It
+// removes
 //
 //   - ids of handled messages, except those of messages that are parked or in
 //     quarantine, because they may run again;
 //   - parked messages that were resolved or discarded, except those of a replay
 //     that has not finished.
 //
-// With Config.Key, Sweep keeps a key while a parked or quarantined message has it.
-// At least one process that handles the consumer's messages with that Key must
-// sweep: other processes cannot compute the keys of parked messages, and keep all
-// keys of a consumer while it has old parked messages.
+// With Config.Key, Sweep keeps a key while a parked or quarantined message has the same
+// key. At least one process that handles the consumer's messages with this Key must
+// sweep: other processes cannot compute the keys of parked messages, and keep all keys
+// of a consumer while it has old parked messages.
 //
-// With the layout schema.ByDay, Sweep also creates the partitions of the coming
-// days, and empties and drops expired ones; it does not count their rows. This
-// needs the database role that owns the tables. Sweep skips a day that is in use
-// until the next call.
+// With the layout schema.ByDay, Sweep also creates the partitions of future days, and
+// empties and drops expired ones; it does not count their rows. For this, its database
+// role must own the tables. If a day is in use, Sweep leaves it to the next call.
 func (i *Inbox) Sweep(ctx context.Context) (removed int64, err error) {
 	i.sweepWarning.off.Store(true)
 	if i.config.Schema.Inbox == schema.ByDay {
@@ -75,24 +77,24 @@ func (i *Inbox) Sweep(ctx context.Context) (removed int64, err error) {
 	removed, err = removed+n, errors.Join(err, failed)
 	n, failed = i.sweepForward(ctx, i.sql.sweepParked, i.sql.sweepParkedFrom, -i.config.Retention.Milliseconds(), sweepBatch)
 	removed, err = removed+n, errors.Join(err, failed)
+	i.instruments.sweeps.Add(1, telemetry.Succeeded(err))
 	if err != nil {
 		err = fmt.Errorf("dedup: sweep: %w", err)
 	}
 	return removed, err
 }
 
-// sweepWarning counts transactions until the inbox is swept or the warning is
-// logged.
+// sweepWarning counts transactions until the inbox is swept or the warning is logged.
 type sweepWarning struct {
 	off          atomic.Bool
 	transactions atomic.Int64
 }
 
-// warnAfter is the number of transactions after which an inbox warns that it was
-// never swept. Run sweeps as soon as it starts.
+// warnAfter is the number of transactions after which a warning is logged if the inbox
+// was never swept. Run sweeps as soon as it starts.
 const warnAfter = 1000
 
-// warnIfNotSwept logs once that this process never calls Sweep.
+// warnIfNotSwept logs once if this process never calls Sweep.
 func (i *Inbox) warnIfNotSwept() {
 	w := &i.sweepWarning
 	if w.off.Load() || w.transactions.Add(1) < warnAfter || w.off.Swap(true) || i.config.SweptElsewhere {
@@ -124,9 +126,9 @@ func (i *Inbox) sweep(ctx context.Context, query string) (removed int64, err err
 	})
 }
 
-// sweepForward removes rows batch by batch. Each batch continues at the time where
-// the previous batch ended, so that rows that must stay are read once only. from
-// is statement with that time as one more argument.
+// sweepForward removes rows in batches. Each batch continues at the time where the
+// previous batch ended, so that rows that must remain are read only once. from is the
+// same as statement, with this time as an additional argument.
 func (i *Inbox) sweepForward(ctx context.Context, statement, from string, args ...any) (removed int64, err error) {
 	own := len(args)
 	for {
@@ -148,7 +150,7 @@ func (i *Inbox) sweepForward(ctx context.Context, statement, from string, args .
 	}
 }
 
-// removeInTx runs remove in a transaction and counts the removed rows.
+// removeInTx calls remove in a transaction and counts the removed rows.
 func (i *Inbox) removeInTx(ctx context.Context, remove func(tx *sql.Tx) (int64, error)) (removed int64, err error) {
 	err = i.dialect.Write(ctx, i.db, func(tx *sql.Tx) error {
 		removed, err = remove(tx)

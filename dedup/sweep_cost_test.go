@@ -10,10 +10,11 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// The cost of a batch depends on the rows that it removes, not on the size of
-// the inbox, even if the table reuses space and its rows are not in the order
-// of time.
+// The cost of a batch must depend on the number of removed rows, not on the size of the
+// inbox. This must hold even if the table reuses space, so that its rows are not in the
+// order of time.
 func TestSweepDoesNotReadTheWholeInbox(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), nil)
 	fill := func(rows int, days string) {
 		b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
@@ -37,8 +38,8 @@ func TestSweepDoesNotReadTheWholeInbox(t *testing.T) {
 	}
 }
 
-// cost returns the pages that a batch reads and the rows that it removes. It
-// rolls the batch back.
+// cost returns how many pages a batch reads and how many rows it removes. It then rolls
+// the batch back.
 func (b *bench) cost(retention time.Duration) (pages, rows int) {
 	b.Helper()
 	return b.explained(dedup.SweepQuery(b.inbox),
@@ -75,11 +76,12 @@ func (b *bench) explained(query string, args ...any) (pages, rows int) {
 	return top.Hit + top.Read, int(top.Plans[0].Rows)
 }
 
-// A sweep reads the entries that a running replay keeps once, not once for
-// every batch.
+// The messages of an unfinished replay must be read once in a sweep, not once for every
+// batch.
 func TestSweepReadsEntriesOfARunningReplayOnce(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), nil)
-	const kept, old = 20_000, 7000 // four batches
+	const kept, old = 20_000, 7000 // so many rows need four batches
 	b.exec(`INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id)
 		VALUES ('payments', '{}', '{}', 'test', '', 'stopped', 0, 0)`)
 	for replay, rows := range map[string]int{`(SELECT id FROM once_replays)`: kept, `NULL`: old} {
@@ -89,7 +91,7 @@ func TestSweepReadsEntriesOfARunningReplayOnce(t *testing.T) {
 			FROM generate_series(1, $1) AS i`, rows)
 	}
 	b.exec(`VACUUM ANALYZE once_parked`)
-	b.SetMaxIdleConns(0) // a connection reports its statistics when it ends
+	b.SetMaxIdleConns(0) // because a connection reports its statistics only when it ends
 	const statistics = `(SELECT seq_tup_read + idx_tup_fetch AS read, n_tup_del AS deleted
 		FROM pg_stat_user_tables WHERE relname = 'once_parked') AS s`
 	read := func() (rows int) {
@@ -104,7 +106,7 @@ func TestSweepReadsEntriesOfARunningReplayOnce(t *testing.T) {
 		t.Fatalf("%d rows were removed, want %d", n, old)
 	}
 	testkit.Eventually(t, 20*time.Second, "all is told", func() bool { return b.count(statistics+` WHERE deleted = 7000`) == 1 })
-	// Removed rows are read twice: to find them and to delete them.
+	// A removed row is read twice: when it is found and when it is deleted.
 	if rows := read() - before; rows > kept+4*old {
 		t.Errorf("%d rows were read, of %d that stay and %d that go", rows, kept, old)
 	}
@@ -113,9 +115,10 @@ func TestSweepReadsEntriesOfARunningReplayOnce(t *testing.T) {
 	}
 }
 
-// Keys that must stay cost a batch no more than ids that expire. The parked
-// messages that have them are read once, not by every sweep.
+// Keys that must remain may not make a batch more expensive than expired ids. The
+// parked messages with these keys must be read once, not by every sweep.
 func TestSweepReadsParkedMessagesForTheirKeysOnce(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), byPayload)
 	const kept, old = 3000, 7000
 	for n := range 3 {

@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// age makes all rows of the inbox older.
+// age makes all rows of the inbox, and all finished parked messages, older.
 func (b *bench) age(by time.Duration) {
 	b.Helper()
 	d := b.store().Dialect()
@@ -54,11 +54,12 @@ func (b *bench) handle(h message.HandlerFunc, ids ...string) {
 	}
 }
 
-// Rows younger than Retention stay, older rows are removed in batches.
+// Rows younger than Retention must remain, and older rows must be removed in batches.
 func TestSweepRemovesOnlyExpiredRows(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *dedup.Config) { c.Retention = 8 * 24 * time.Hour })
-		const old = 4500 // more than two batches
+		const old = 4500 // so many rows need more than two batches
 		values := make([]string, old)
 		for n := range values {
 			values[n] = fmt.Sprintf(`('old-%d', 'payments', '')`, n)
@@ -79,10 +80,10 @@ func TestSweepRemovesOnlyExpiredRows(t *testing.T) {
 	})
 }
 
-// Trap 36. A parked or quarantined message may run again after any time, so the
-// inbox remembers it until then. The sweep distinguishes two consumers of one
-// message.
+// Trap 36. A parked or quarantined message may run again much later, so the inbox must
+// remember it until then. The sweep must distinguish two consumers of the same message.
 func TestMessageThatMayRunAgainIsRemembered(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		ctx, store := t.Context(), b.store()
@@ -111,7 +112,7 @@ func TestMessageThatMayRunAgainIsRemembered(t *testing.T) {
 			t.Errorf("of the parked %d are left, and %d in all", n, b.count(`once_parked`))
 		}
 		b.handle(apply, "waiting", "quarantined")
-		b.expect(6, 2, 0) // the six rows from the begin of the test
+		b.expect(6, 2, 0) // six effects: nothing was applied again since the beginning of the test
 		if n := b.sweep(); n != 0 {
 			t.Errorf("%d more were removed", n)
 		}
@@ -120,6 +121,7 @@ func TestMessageThatMayRunAgainIsRemembered(t *testing.T) {
 
 // Trap 72. A late duplicate of a discarded message must not be handled.
 func TestDiscardedMessageIsRememberedForTheRetention(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		store := b.store()
@@ -146,12 +148,13 @@ func TestDiscardedMessageIsRememberedForTheRetention(t *testing.T) {
 }
 
 func TestRunSweepsUntilItsContextEnds(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *dedup.Config) { c.SweepInterval = 10 * time.Millisecond })
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- b.inbox.Run(ctx) }()
-		for range 2 { // a later sweep must keep them too
+		for range 2 { // Run must sweep again and again
 			b.handle(apply, "m1")
 			b.age(31 * 24 * time.Hour)
 			testkit.Eventually(t, 20*time.Second, "it is forgotten", func() bool { return b.count("once_inbox") == 0 })
@@ -163,9 +166,10 @@ func TestRunSweepsUntilItsContextEnds(t *testing.T) {
 	})
 }
 
-// Trap 36. An id that is removed too early lets a late duplicate run again. The
-// error names both fields.
+// Trap 36. If an id is removed too early, a late duplicate runs again. So this
+// configuration must be refused, with an error that contains both field names.
 func TestRetentionShorterThanMaxDuplicateAgeIsRefused(t *testing.T) {
+	t.Parallel()
 	db := testkit.SQLite(t)
 	for _, config := range []dedup.Config{
 		{Retention: 6 * 24 * time.Hour},
@@ -183,6 +187,7 @@ func TestRetentionShorterThanMaxDuplicateAgeIsRefused(t *testing.T) {
 }
 
 func TestInboxThatIsNeverSweptIsLoggedOnce(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name      string
 		elsewhere bool

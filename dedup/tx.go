@@ -7,12 +7,12 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// TxFromContext returns the transaction of the message whose context is ctx, and
-// false outside of the inbox's middlewares. Writes through it take effect together
-// with the message's row in the inbox, or not at all. A handler must not commit
-// it, roll it back, or use it after it has returned.
+// TxFromContext returns the transaction of the message whose context is ctx. Outside of
+// the inbox's middlewares it returns false. Writes through the transaction take effect
+// together with the message's row in the inbox, or not at all. A handler must not
+// commit the transaction, roll it back, or use it after it has returned.
 //
-// Writes through any other connection, such as a global *sql.DB, are not part of
-// the transaction: they remain if the attempt fails, and the next attempt repeats
-// them. oncetest.Run detects this.
+// Writes through any other connection, such as a global *sql.DB, are not part of the
+// transaction: if the attempt fails, they remain, and the next attempt repeats them.
+// oncetest.Run detects this.
 func TxFromContext(ctx context.Context) (*sql.Tx, bool) { return parked.TxOf(ctx) }

@@ -9,28 +9,34 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// maxIdle is how long a connection may have been idle for a delayed BEGIN. After
-// that it may be dead, and BEGIN is sent at once: if it fails, the caller can take
-// another connection.
+// maxIdle is the longest time since the last answer after which BEGIN is still delayed.
+// After a longer time the connection may be dead, so BEGIN is sent immediately. If it
+// fails, the caller can take another connection.
 const maxIdle = time.Second
 
-// conn is a connection of lib/pq.
+// conn wraps a connection of lib/pq.
 type conn struct {
 	postgres
 
 	begin string    // BEGIN statement that was not sent yet, or ""
 	alive time.Time // when the server last answered
 
-	// watches says that lib/pq watches the context of a transaction that it has begun
-	// itself. It ends the watch at every commit and rollback until it begins another
-	// transaction. To end the watch twice breaks the connection, or panics.
+	// watches says that lib/pq watched the context of the latest transaction that it
+	// began itself. From then on, every commit and rollback on the connection ends the
+	// watch, until lib/pq begins another transaction itself. Ending a watch twice
+	// breaks the connection, or panics. So the transaction after such a one must not
+	// delay its BEGIN.
 	watches bool
+
+	mayHaveEnded bool // one of the transaction's statements may have ended it
+	preparedEnd  bool // a statement that was prepared on this connection may end a transaction
 }
 
-// BeginTx delays BEGIN until the first statement, if that is known to be a text
-// without arguments: BEGIN can be sent in the same text, and no statement that was
-// prepared before can run without it.
+// BeginTx delays BEGIN until the first statement, if that is known to be a text without
+// arguments. Then BEGIN can be sent in the same text. It also means that no statement
+// prepared earlier can run before BEGIN.
 func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
+	c.mayHaveEnded = false
 	begun, err := c.beginTx(ctx, options)
 	if check := dialect.CheckOf(ctx); check != nil && err == nil && ctx.Done() == nil {
 		begun.check, check.Sent = check.SQL, true
@@ -52,7 +58,8 @@ func (c *conn) beginTx(ctx context.Context, options driver.TxOptions) (tx, error
 	return tx{Tx: c.postgres, conn: c}, nil
 }
 
-// beginText returns the statement that lib/pq sends. A replica refuses READ WRITE.
+// beginText returns the same statement as lib/pq sends, and false if BEGIN cannot be
+// delayed. READ WRITE makes a replica refuse the BEGIN.
 func beginText(options driver.TxOptions) (text string, ok bool) {
 	switch {
 	case options.ReadOnly:
@@ -67,6 +74,7 @@ func beginText(options driver.TxOptions) (text string, ok bool) {
 
 // ExecContext implements driver.ExecerContext.
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	c.mayHaveEnded = c.mayHaveEnded || endsTransaction(query)
 	if c.begin == "" {
 		return c.postgres.ExecContext(ctx, query, args)
 	}
@@ -82,6 +90,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 
 // QueryContext implements driver.QueryerContext.
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	c.mayHaveEnded = c.mayHaveEnded || endsTransaction(query)
 	if err := c.beginNow(ctx); err != nil {
 		return nil, err
 	}
@@ -90,13 +99,14 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 
 // PrepareContext implements driver.ConnPrepareContext.
 func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	c.preparedEnd = c.preparedEnd || endsTransaction(query)
 	if err := c.beginNow(ctx); err != nil {
 		return nil, err
 	}
 	return c.postgres.PrepareContext(ctx, query)
 }
 
-// beginNow sends a delayed BEGIN without a statement.
+// beginNow sends a delayed BEGIN by itself.
 func (c *conn) beginNow(ctx context.Context) error {
 	if c.begin == "" {
 		return nil
@@ -105,9 +115,8 @@ func (c *conn) beginNow(ctx context.Context) error {
 	return c.begun(err)
 }
 
-// begun handles the result of a BEGIN and returns the error for the caller. After an
-// error the next BEGIN is sent at once, because the connection may lead to a replica
-// now.
+// begun handles the result of a BEGIN, and returns the error for the caller. After an
+// error the next BEGIN is not delayed, because the server may have become a replica.
 func (c *conn) begun(err error) error {
 	c.begin = ""
 	if err != nil {
@@ -116,12 +125,12 @@ func (c *conn) begun(err error) error {
 	return dialect.BeginError(err)
 }
 
-// tx is the transaction of a connection.
+// tx is the transaction that is open on a connection.
 type tx struct {
 	driver.Tx
 
 	conn  *conn
-	check string // statement that is sent before COMMIT and prevents it by failing; may be ""
+	check string // statement that fails if the transaction was ended by a statement; may be ""
 }
 
 // Commit implements driver.Tx.
@@ -137,13 +146,14 @@ func (t tx) Commit() error {
 }
 
 func (t tx) commit() error {
-	if t.check == "" {
+	if t.check == "" || !t.conn.mayHaveEnded && !t.conn.preparedEnd {
 		return t.Tx.Commit()
 	}
 	_, err := t.conn.postgres.ExecContext(context.Background(), t.check+"; COMMIT", nil)
 	if err != nil {
-		// If the check has failed, the transaction is still open. Otherwise lib/pq
-		// notices that none is open, and the pool drops the connection.
+		// If the check has failed, the transaction is still open, and must be rolled
+		// back. Otherwise lib/pq notices that no transaction is open, and the pool
+		// drops the connection.
 		_ = t.Tx.Rollback()
 	}
 	return err
@@ -157,8 +167,7 @@ func (t tx) Rollback() error {
 	return t.Tx.Rollback()
 }
 
-// dropBegin ends a transaction whose BEGIN was not sent. It reports whether there
-// was one.
+// dropBegin forgets a BEGIN that was not sent. It reports whether there was one.
 func (c *conn) dropBegin() bool {
 	delayed := c.begin != ""
 	c.begin = ""

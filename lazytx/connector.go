@@ -10,15 +10,15 @@ import (
 )
 
 // Connector returns a connector for [database/sql.OpenDB] that connects through c. c
-// is a connector of lib/pq, or a wrapper that returns the unchanged connections of
-// lib/pq. With another driver Connect fails.
+// must be a connector of lib/pq, or a wrapper that returns lib/pq's connections
+// unchanged. With another driver, Connect fails.
 func Connector(c driver.Connector) driver.Connector { return connector{c} }
 
 type connector struct{ driver.Connector }
 
-// postgres is the interface of a connection of lib/pq. A connection is also a
-// driver.Tx: its methods end the open transaction of the connection, whichever way
-// that was begun.
+// postgres contains the methods of a connection of lib/pq. A connection is also a
+// driver.Tx: its methods end the open transaction of the connection, no matter how that
+// transaction was begun.
 type postgres interface {
 	driver.Conn
 	driver.ConnBeginTx
@@ -46,7 +46,7 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return &conn{postgres: pq, alive: time.Now()}, nil
 }
 
-// Close implements io.Closer; sql.DB.Close calls it.
+// Close implements io.Closer. sql.DB.Close calls it.
 func (c connector) Close() error {
 	if closer, ok := c.Connector.(io.Closer); ok {
 		return closer.Close()

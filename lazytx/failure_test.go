@@ -16,8 +16,9 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// The error is the same as without this package.
+// A commit of a failed transaction returns the same error as without this package.
 func TestCommitOfFailedTransactionReturnsError(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	tx, release := b.lazy()
 	b.exec(tx, `INSERT INTO effects VALUES (1)`)
@@ -33,9 +34,10 @@ func TestCommitOfFailedTransactionReturnsError(t *testing.T) {
 	b.expect("0")
 }
 
-// After an error of the first statement the connection may lead to a replica,
-// so the next BEGIN checks it.
+// After an error of the first statement, the next BEGIN is sent immediately, because
+// the server may have become a replica.
 func TestBeginIsSentAtOnceAfterError(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	tx, release := b.lazy()
 	if _, err := tx.ExecContext(t.Context(), `INSERT INTO effects VALUES ('no number')`); err == nil {
@@ -51,9 +53,10 @@ func TestBeginIsSentAtOnceAfterError(t *testing.T) {
 	b.stateIs(idle)
 }
 
-// The BEGIN on an idle connection is sent at once. If the connection is dead,
-// the pool takes another.
+// After a connection has been idle, BEGIN is sent immediately. If the connection is
+// dead, the pool takes another one.
 func TestIdleConnectionIsCheckedByBegin(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.kill()
 	b.setAlive(time.Now().Add(-2 * maxIdle))
@@ -61,9 +64,10 @@ func TestIdleConnectionIsCheckedByBegin(t *testing.T) {
 	b.expect("0", "1")
 }
 
-// A connection that died since its last use fails the current work with an
-// error, and no other work.
+// If a connection died after its last use, only the transaction that uses it next
+// fails.
 func TestDeadConnectionFailsOneTransactionOnly(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.kill()
 	b.setAlive(time.Now())
@@ -76,8 +80,9 @@ func TestDeadConnectionFailsOneTransactionOnly(t *testing.T) {
 	b.expect("0", "2")
 }
 
-// The error of a BEGIN on a replica is the same as without this package.
+// On a replica, BEGIN fails with the same error as without this package.
 func TestReplicaErrorIsTheSame(t *testing.T) {
+	t.Parallel()
 	server := testkit.PrivatePostgres(t)
 	c, err := pq.NewConnector(server.DSN("postgres"))
 	if err != nil {

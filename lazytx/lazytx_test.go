@@ -13,6 +13,7 @@ import (
 )
 
 func TestBeginIsSentWithFirstStatement(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	for n, end := range []func(tx *sql.Tx) error{(*sql.Tx).Commit, (*sql.Tx).Rollback} {
 		tx, release := b.lazy()
@@ -32,8 +33,10 @@ func TestBeginIsSentWithFirstStatement(t *testing.T) {
 	b.expect("0", "1", "2")
 }
 
-// A claim relies on the number of rows of its own statement.
+// The result of a statement contains only the rows of this statement, although others
+// are sent with it. A claim relies on this.
 func TestResultBelongsToTheStatement(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	tx, _ := b.lazy()
 	result, err := tx.ExecContext(t.Context(), `SET LOCAL lock_timeout = 7; INSERT INTO effects VALUES (1), (2), (3)`)
@@ -46,9 +49,10 @@ func TestResultBelongsToTheStatement(t *testing.T) {
 }
 
 func TestIsolationLevelIsKept(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.exec(b.others, `ALTER ROLE CURRENT_USER IN DATABASE `+b.name()+` SET default_transaction_isolation = 'serializable'`)
-	b.db.SetMaxIdleConns(0) // so that a new connection uses the new default
+	b.db.SetMaxIdleConns(0) // a new connection uses the new default
 	b.db.SetMaxIdleConns(1)
 	b.effect(1)
 	err := b.ours.Write(t.Context(), b.db, func(tx *sql.Tx) error {
@@ -86,8 +90,9 @@ func (b *bench) name() (name string) {
 	return name
 }
 
-// If BEGIN cannot be sent with the first statement, it is sent before it.
+// If BEGIN cannot be sent together with the first statement, it is sent before it.
 func TestEveryKindOfFirstStatementRunsInTheTransaction(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	for name, first := range map[string]func(tx *sql.Tx) error{
 		"arguments": func(tx *sql.Tx) error {
@@ -121,6 +126,7 @@ func TestEveryKindOfFirstStatementRunsInTheTransaction(t *testing.T) {
 }
 
 func TestPreparedStatementsOfTheServiceRunInTheTransaction(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	statement, err := b.db.PrepareContext(t.Context(), `INSERT INTO effects VALUES ($1)`)
 	if err != nil {
@@ -144,6 +150,7 @@ func TestPreparedStatementsOfTheServiceRunInTheTransaction(t *testing.T) {
 }
 
 func TestEmptyTransactionSendsNothing(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	_, before := b.server()
 	for _, end := range []func(tx *sql.Tx) error{(*sql.Tx).Commit, (*sql.Tx).Rollback} {
@@ -156,7 +163,7 @@ func TestEmptyTransactionSendsNothing(t *testing.T) {
 	if state, query := b.server(); state != idle || query != before {
 		t.Fatalf("the connection is %s after %q", state, query)
 	}
-	tx, err := b.db.BeginTx(t.Context(), nil) // no delayed BEGIN is left
+	tx, err := b.db.BeginTx(t.Context(), nil) // no delayed BEGIN is left over
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,6 +172,7 @@ func TestEmptyTransactionSendsNothing(t *testing.T) {
 }
 
 func TestTransactionsOfTheServiceBeginAtOnce(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	begun := func(tx *sql.Tx) error {
 		b.stateIs(inTransaction)
@@ -193,9 +201,12 @@ func TestTransactionsOfTheServiceBeginAtOnce(t *testing.T) {
 	b.expect("0", "1")
 }
 
-// lib/pq watches the contexts of the service's transactions. A transaction of
-// this module must not end that watch again.
+// lib/pq watches the context of a transaction that the service has begun, and ends the
+// watch with the transaction. The next transaction of this module on the same
+// connection must not end the watch a second time, because that would break the
+// connection.
 func TestDelayedBeginAfterTransactionOfTheService(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	for n := range 3 {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -210,7 +221,7 @@ func TestDelayedBeginAfterTransactionOfTheService(t *testing.T) {
 		}
 		b.effect(2 + 5*n)
 		tx, release := b.lazy()
-		b.stateIs(idle) // the BEGIN of the transaction before was sent at once, this one is delayed
+		b.stateIs(idle) // the BEGIN of the previous transaction was not delayed, but this one is
 		if err := tx.Rollback(); err != nil {
 			t.Fatal(err)
 		}
@@ -223,9 +234,10 @@ func TestDelayedBeginAfterTransactionOfTheService(t *testing.T) {
 	b.expect("0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15")
 }
 
-// A BEGIN that fails does not end lib/pq's watch on the context of the
-// transaction before.
+// A BEGIN that fails does not change that lib/pq has watched the context of the
+// previous transaction. So the next transaction must not delay its BEGIN either.
 func TestDelayedBeginAfterFailedBegin(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	want := []string{"0"}
 	for n := range 3 {
@@ -250,6 +262,7 @@ func TestDelayedBeginAfterFailedBegin(t *testing.T) {
 }
 
 func TestOtherDriverIsRefused(t *testing.T) {
+	t.Parallel()
 	lite := testkit.SQLite(t)
 	db := sql.OpenDB(Connector(opener{lite.Driver(), lite.DSN}))
 	defer db.Close()
@@ -266,3 +279,50 @@ type opener struct {
 
 func (o opener) Connect(context.Context) (driver.Conn, error) { return o.driver.Open(o.dsn) }
 func (o opener) Driver() driver.Driver                        { return o.driver }
+
+// A statement of the transaction, even a prepared one, may have ended it. Then the
+// transaction's check is sent with COMMIT.
+func TestCheckIsSentIfAStatementMayHaveEndedTheTransaction(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(tx *sql.Tx) error{
+		"text": func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(t.Context(), `ROLLBACK AND CHAIN`)
+			return err
+		},
+		"query": func(tx *sql.Tx) error {
+			rows, err := tx.QueryContext(t.Context(), `ROLLBACK AND CHAIN`)
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			for rows.Next() {
+			}
+			return rows.Err()
+		},
+		"prepared": func(tx *sql.Tx) error {
+			prepared, err := tx.PrepareContext(t.Context(), `ROLLBACK AND CHAIN`)
+			if err != nil {
+				return err
+			}
+			defer prepared.Close()
+			_, err = prepared.ExecContext(t.Context())
+			return err
+		},
+	} {
+		b := newBench(t) // nothing was prepared on this connection
+		check := &dialect.Check{SQL: `SELECT 1 / 0`}
+		tx, release, err := dialect.Begin(dialect.WithCheck(dialect.StartWithText(context.WithoutCancel(t.Context())), check), b.db, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.exec(tx, `INSERT INTO effects VALUES (1)`)
+		if err := end(tx); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(); err == nil || !check.Sent {
+			t.Errorf("%s: COMMIT was sent without the check: %v", name, err)
+		}
+		release()
+		b.expect("0")
+	}
+}

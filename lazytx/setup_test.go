@@ -17,7 +17,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// bench is a pool with one connection. Other connections can inspect it.
+// bench is a pool with one connection, and another pool that can observe that
+// connection.
 type bench struct {
 	*testing.T
 
@@ -44,7 +45,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// execer is a database or a transaction.
+// execer is a pool or a transaction.
 type execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
@@ -56,8 +57,8 @@ func (b *bench) exec(on execer, query string, args ...any) {
 	}
 }
 
-// effect writes n in a transaction of this module. Afterwards the connection is
-// known to be alive.
+// effect writes n in a transaction of this module. After that the connection is known
+// to be alive.
 func (b *bench) effect(n int) {
 	b.Helper()
 	err := b.ours.Write(b.Context(), b.db, func(tx *sql.Tx) error {
@@ -80,7 +81,7 @@ func (b *bench) expect(want ...string) {
 	}
 }
 
-// lazy begins a transaction with a text as its first statement.
+// lazy begins a transaction whose first statement will be a text without arguments.
 func (b *bench) lazy() (tx *sql.Tx, release func()) {
 	b.Helper()
 	tx, release, err := dialect.Begin(dialect.StartWithText(b.Context()), b.db, nil)
@@ -91,7 +92,8 @@ func (b *bench) lazy() (tx *sql.Tx, release func()) {
 	return tx, release
 }
 
-// server returns the server's state of the pool's connection.
+// server returns the state of the pool's connection as the server reports it, and its
+// latest query.
 func (b *bench) server() (state, query string) {
 	b.Helper()
 	err := b.others.QueryRowContext(b.Context(), `
@@ -116,7 +118,7 @@ const (
 	failed        = "idle in transaction (aborted)"
 )
 
-// setAlive sets the time of the server's last answer.
+// setAlive changes when the server last answered on the pool's connection.
 func (b *bench) setAlive(at time.Time) {
 	b.Helper()
 	pooled, err := b.db.Conn(b.Context())

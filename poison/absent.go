@@ -44,9 +44,9 @@ func (t *table) absent(ctx context.Context, f Filter, states ...string) (absent 
 	query := t.dialect.SQL(`
 		SELECT e.consumer, e.topic, COALESCE(c.owner, ''), COALESCE(` + clock + ` - {millis c.seen_at}, 0)
 		FROM (SELECT DISTINCT consumer, topic FROM (
-			SELECT consumer, topic FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(f.limit()) + `) AS chosen
+			SELECT consumer, topic FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.Arg(f.limit()) + `) AS chosen
 		) AS e LEFT JOIN {consumers} AS c ON c.topic = e.topic AND c.consumer = e.consumer
-		WHERE c.seen_at IS NULL OR c.seen_at < {after ` + where.arg(-parked.AbsentAfter.Milliseconds()) + `}
+		WHERE c.seen_at IS NULL OR c.seen_at < {after ` + where.Arg(-parked.AbsentAfter.Milliseconds()) + `}
 		ORDER BY e.consumer, e.topic`)
 	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
 		absent = nil
@@ -60,7 +60,7 @@ func (t *table) absent(ctx context.Context, f Filter, states ...string) (absent 
 				absent = append(absent, c)
 			}
 			return err
-		}, query, where.args...)
+		}, query, where.Args...)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look for running consumers: %w", err)

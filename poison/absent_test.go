@@ -18,6 +18,7 @@ import (
 // A replay to a consumer that is not running is refused: the message would leave the
 // quarantine, and nothing would handle it.
 func TestReplayToAbsentConsumerIsRefused(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *poison.Config) { c.ReplayToAbsent = false })
 		if err := b.handle("payments", message.NewMessage("m1", nil), failing(errHandler)); err != nil {

@@ -1,47 +1,27 @@
 package poison
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/watermill-once/once/internal/operate"
 	"github.com/watermill-once/once/internal/parked"
 )
-
-// condition is part of a query, with its arguments.
-type condition struct {
-	clauses []string
-	args    []any
-}
-
-// add adds a clause, in which %s stands for the argument.
-func (c *condition) add(clause string, arg any) {
-	c.clauses = append(c.clauses, fmt.Sprintf(clause, c.arg(arg)))
-}
-
-// arg adds an argument for the text after the condition and returns its
-// placeholder.
-func (c *condition) arg(value any) string {
-	c.args = append(c.args, value)
-	return fmt.Sprintf("$%d", len(c.args))
-}
-
-func (c *condition) String() string { return strings.Join(c.clauses, " AND ") }
 
 // where returns the condition of a Filter, for rows in one of the states; no
 // state, or "", stands for any. It contains only the fields that are set, so
 // that the database finds the index that fits. The states are constants of this
 // library. They are literals, because a partial index does not match a parameter.
-func (t *table) where(f Filter, states ...string) *condition {
-	c := &condition{clauses: []string{"id > 0"}}
+func (t *table) where(f Filter, states ...string) *operate.Conditions {
+	c := &operate.Conditions{Texts: []string{"id > 0"}}
 	if f.MessageID != "" { // the condition of the index on message ids; every other index must not fit
-		c.clauses = []string{"message_id <> ''"}
+		c.Texts = []string{"message_id <> ''"}
 	}
 	if len(states) > 0 && states[0] != "" {
-		c.clauses = append(c.clauses, f.withinStates(states))
+		c.Texts = append(c.Texts, f.withinStates(states))
 	}
 	if f.IDs != nil {
-		c.add("id {among %s bigint}", t.dialect.List(f.IDs))
+		c.Add("id {among %s bigint}", t.dialect.List(f.IDs))
 	}
 	f = f.asStored()
 	for _, text := range []struct{ column, value string }{
@@ -49,22 +29,25 @@ func (t *table) where(f Filter, states ...string) *condition {
 		{"topic", f.Topic},
 		{"message_id", f.MessageID},
 		{"tenant", f.Tenant},
+		{"aggregate_type", f.AggregateType},
+		{"aggregate_id", f.AggregateID},
+		{"event_type", f.EventType},
 		{"reason", f.Reason},
 		{"error_type", f.ErrorType},
 		{"fingerprint", f.Fingerprint},
 	} {
 		if text.value != "" {
-			c.add(text.column+" = %s", text.value)
+			c.Add(text.column+" = %s", text.value)
 		}
 	}
 	if !f.FailedAfter.IsZero() {
-		c.add("{millis last_failed_at} >= %s", f.FailedAfter.UnixMilli())
+		c.Add("{millis last_failed_at} >= %s", f.FailedAfter.UnixMilli())
 	}
 	if !f.FailedBefore.IsZero() {
-		c.add("{millis last_failed_at} < %s", f.FailedBefore.UnixMilli())
+		c.Add("{millis last_failed_at} < %s", f.FailedBefore.UnixMilli())
 	}
 	if f.AfterID > 0 {
-		c.add("id > %s", f.AfterID)
+		c.Add("id > %s", f.AfterID)
 	}
 	return c
 }
@@ -72,11 +55,14 @@ func (t *table) where(f Filter, states ...string) *condition {
 // withinStates returns the condition of the states. A planner with old
 // statistics prefers the index of all quarantined rows. So the condition matches
 // no index of states if the message is named, and matches the index of the
-// consumers only if no better index fits.
+// consumers only if no better index fits. The states are at rest, so the condition
+// of an aggregate can match that of its index.
 func (f Filter) withinStates(states []string) string {
 	switch {
 	case f.MessageID != "":
 		return "'' || " + stateIn(states)
+	case f.AggregateID != "":
+		return "aggregate_id <> '' AND " + parked.AtRest + " AND '' || " + stateIn(states)
 	case f.Consumer != "" && f.Fingerprint == "" && slices.Equal(states, []string{parked.Quarantined}):
 		return "state || '' = 'quarantined'"
 	default:

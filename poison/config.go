@@ -53,6 +53,12 @@ type Config struct {
 	// [ErrNotRunning].
 	ReplayToAbsent bool
 
+	// WithoutContent leaves Message, Envelope, Digest and Error out of List,
+	// Replayed and Groups, so that a database user with the role of a watcher can
+	// call them, see docs/roles.md. Get and Export fail for such a user. Defaults
+	// to false.
+	WithoutContent bool
+
 	// Consumers are the consumers that have metrics of their own; all others are
 	// counted as "other". Defaults to none: one series for all consumers.
 	Consumers []string

@@ -24,6 +24,7 @@ func newCopyBench(t *testing.T, db testkit.Database) *bench {
 }
 
 func TestCopyIsPublishedInTheSameTransaction(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newCopyBench(t, db)
 		msg := message.NewMessage("", []byte("body"))
@@ -65,6 +66,7 @@ func TestCopyIsPublishedInTheSameTransaction(t *testing.T) {
 
 // The message is quarantined if the outbox or the database refuses the copy.
 func TestTrap43RefusedCopyDoesNotPreventTheEntry(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newCopyBench(t, db)
 		if err := b.handle("payments", message.NewMessage("large", make([]byte, 101)), failing(errHandler)); err != nil {

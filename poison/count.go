@@ -25,7 +25,7 @@ func (t *table) countMatching(ctx context.Context, f Filter) (n int, err error) 
 	where := t.where(f, parked.Quarantined)
 	query := t.dialect.SQL(`SELECT COUNT(*) FROM {parked} WHERE ` + where.String())
 	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
-		return tx.QueryRowContext(ctx, query, where.args...).Scan(&n)
+		return tx.QueryRowContext(ctx, query, where.Args...).Scan(&n)
 	})
 	return n, err
 }

@@ -10,6 +10,7 @@ import (
 )
 
 func TestCountCountsWhatListReturns(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		count := func(f poison.Filter) int {
@@ -53,6 +54,7 @@ func TestCountCountsWhatListReturns(t *testing.T) {
 }
 
 func TestCountRefusesBadFilters(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		for text, f := range map[string]poison.Filter{

@@ -2,13 +2,13 @@ package poison
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/operate"
 	"github.com/watermill-once/once/internal/parked"
 )
 
@@ -22,10 +22,10 @@ var ErrClaimed = errors.New("a copy of the message is being handled: try again w
 // changes all entries or, with an error, none: [ErrNotFound] if an entry is not
 // in quarantine, [ErrClaimed] if one cannot be discarded yet.
 func (q *Quarantine) Discard(ctx context.Context, act Act, ids ...int64) error {
-	if err := errors.Join(act.validateLoss(), validateIDs(ids)); err != nil {
+	ids, err := operate.Distinct(ids)
+	if err = errors.Join(act.ValidateLoss(), err); err != nil {
 		return fmt.Errorf("poison: discard: %w", err)
 	}
-	ids = distinct(ids)
 	if err := q.table.discard(ctx, act, ids); err != nil {
 		return fmt.Errorf("poison: discard: %w", err)
 	}
@@ -43,7 +43,7 @@ const discardBatch = 100
 // Entries that are stored after the start are not discarded. [Quarantine.DryRun]
 // returns beforehand which entries match.
 func (q *Quarantine) DiscardMatching(ctx context.Context, act Act, f Filter) (discarded int, err error) {
-	if err := errors.Join(act.validateLoss(), f.validateChange()); err != nil {
+	if err := errors.Join(act.ValidateLoss(), f.validateChange()); err != nil {
 		return 0, fmt.Errorf("poison: discard: %w", err)
 	}
 	until, err := q.table.lastID(ctx)
@@ -86,11 +86,11 @@ func (t *table) lastID(ctx context.Context) (id int64, err error) {
 // found, or 0 if it found none.
 func (t *table) discardMatching(ctx context.Context, act Act, f Filter, until int64, n int) (discarded int, last int64, err error) {
 	where := t.where(f, parked.Quarantined)
-	query := t.dialect.SQL(`SELECT id FROM {parked} WHERE ` + where.String() + ` AND id <= ` + where.arg(until) +
-		` ORDER BY id LIMIT ` + where.arg(n))
+	query := t.dialect.SQL(`SELECT id FROM {parked} WHERE ` + where.String() + ` AND id <= ` + where.Arg(until) +
+		` ORDER BY id LIMIT ` + where.Arg(n))
 	var ids []int64
 	err = t.parked.ReplaceHeads(ctx, func(tx *sql.Tx) (_ []int64, err error) {
-		ids, err = selectIDs(ctx, tx, query, where.args)
+		ids, err = selectIDs(ctx, tx, query, where.Args)
 		return ids, err
 	}, func(tx *sql.Tx) error {
 		discarded, last = 0, 0
@@ -127,17 +127,13 @@ func (t *table) discardIn(ctx context.Context, tx *sql.Tx, act Act, action strin
 		return err
 	}
 	failpoint.Hit("poison/discard")
-	// The inbox refuses an id that is not stored as it came: no copy can run.
-	if msg, err := parked.Decode(envelope); err == nil && msg.UUID != "" && msg.UUID == messageID {
-		digest := sha256.Sum256(msg.Payload)
-		_, err := tx.ExecContext(ctx, t.sql.tombstone, messageID, consumer, digest[:])
-		if dialect.State(err) == lockTimeout {
-			return fmt.Errorf("%w: %w", ErrClaimed, err)
-		}
-		if err != nil {
-			return err
-		}
-		failpoint.Hit("poison/tombstone")
+	_, err := t.parked.Tombstone(ctx, tx, consumer, messageID, envelope)
+	if dialect.State(err) == lockTimeout {
+		return fmt.Errorf("%w: %w", ErrClaimed, err)
 	}
+	if err != nil {
+		return err
+	}
+	failpoint.Hit("poison/tombstone")
 	return t.record(ctx, tx, act, action, id, consumer, messageID)
 }

@@ -45,7 +45,7 @@ type EditOptions struct {
 func (q *Quarantine) Edit(
 	ctx context.Context, act Act, id int64, change func(msg *message.Message) error, opts EditOptions,
 ) (int64, error) {
-	err := act.validateLoss()
+	err := act.ValidateLoss()
 	if change == nil {
 		err = errors.Join(err, errors.New("change is nil"))
 	}
@@ -104,8 +104,9 @@ func (t *table) edit(ctx context.Context, act Act, old Entry, msg *message.Messa
 		if used {
 			return fmt.Errorf("%w: %q", ErrIDInUse, msg.UUID)
 		}
-		err = tx.QueryRowContext(ctx, t.sql.insertEdited,
-			old.ID, msg.UUID, parked.TenantOf(msg), parked.Digest(msg), parked.Encode(msg), keepQuarantined).Scan(&id)
+		err = tx.QueryRowContext(ctx, t.sql.insertEdited, append([]any{
+			old.ID, msg.UUID, parked.TenantOf(msg), parked.Digest(msg), parked.Encode(msg), keepQuarantined,
+		}, parked.LabelsOf(msg)...)...).Scan(&id)
 		if err != nil {
 			return fmt.Errorf("insert the edited message: %w", err)
 		}

@@ -19,6 +19,7 @@ import (
 // The edited message is a new entry, due at once for the consumer that failed. The
 // old entry is discarded, and a late copy of its message does not run.
 func TestTrap72EditedMessageReplacesTheOldOne(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		msg := message.NewMessage("m1", []byte("amount=-5"))
@@ -82,6 +83,7 @@ func TestTrap72EditedMessageReplacesTheOldOne(t *testing.T) {
 }
 
 func TestEditedMessageMayStayInQuarantine(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1")
@@ -102,6 +104,7 @@ func TestEditedMessageMayStayInQuarantine(t *testing.T) {
 
 // After an error of Edit the entry is unchanged.
 func TestRefusedEditChangesNothing(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1", "m2")

@@ -5,10 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/operate"
 	"github.com/watermill-once/once/internal/parked"
 )
 
@@ -22,7 +24,7 @@ type Entry struct {
 	Consumer, Topic string
 
 	// Message is the message as it came, byte for byte; nil, with MessageErr set,
-	// if the stored Envelope is damaged.
+	// if the stored Envelope is damaged. Both are nil with Config.WithoutContent.
 	Message    *message.Message
 	MessageErr error
 
@@ -74,7 +76,7 @@ type Entry struct {
 var ErrNotFound = errors.New("no such message")
 
 // Get returns the entry with that ID, also after it was replayed, edited or
-// discarded. It returns [ErrNotFound] if there is none.
+// discarded. It returns [ErrNotFound] if no entry has that ID.
 func (q *Quarantine) Get(ctx context.Context, id int64) (Entry, error) {
 	entry, err := q.table.get(ctx, id)
 	if err != nil {
@@ -106,7 +108,7 @@ func (q *Quarantine) Replayed(ctx context.Context, f Filter) ([]Entry, error) {
 		return nil, fmt.Errorf("poison: replayed: %w", err)
 	}
 	where := q.table.where(f)
-	where.clauses = append(where.clauses, "replays > 0", stateIn([]string{parked.Waiting, parked.Held}))
+	where.Texts = append(where.Texts, "replays > 0", stateIn([]string{parked.Waiting, parked.Held}))
 	entries, err := q.table.list(ctx, f, where)
 	if err != nil {
 		return nil, fmt.Errorf("poison: %w", err)
@@ -114,12 +116,16 @@ func (q *Quarantine) Replayed(ctx context.Context, f Filter) ([]Entry, error) {
 	return entries, nil
 }
 
-func (t *table) list(ctx context.Context, f Filter, where *condition) (entries []Entry, err error) {
-	query := t.dialect.SQL(`SELECT ` + entryColumns + ` FROM {parked} WHERE ` + where.String() +
-		` ORDER BY id LIMIT ` + where.arg(f.limit()))
+func (t *table) list(ctx context.Context, f Filter, where *operate.Conditions) (entries []Entry, err error) {
+	columns := entryColumns
+	if t.withoutContent {
+		columns = strings.NewReplacer(" error,", " '',", "digest, envelope", "'', ''").Replace(columns)
+	}
+	query := t.dialect.SQL(`SELECT ` + columns + ` FROM {parked} WHERE ` + where.String() +
+		` ORDER BY id LIMIT ` + where.Arg(f.limit()))
 	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
 		entries = nil
-		rows, err := tx.QueryContext(ctx, query, where.args...)
+		rows, err := tx.QueryContext(ctx, query, where.Args...)
 		if err != nil {
 			return err
 		}
@@ -128,6 +134,9 @@ func (t *table) list(ctx context.Context, f Filter, where *condition) (entries [
 			entry, err := scanEntry(rows)
 			if err != nil {
 				return err
+			}
+			if t.withoutContent {
+				entry.Message, entry.MessageErr, entry.Envelope, entry.Digest = nil, nil, nil, nil
 			}
 			entries = append(entries, entry)
 		}
@@ -154,8 +163,7 @@ func (t *table) get(ctx context.Context, id int64) (entry Entry, err error) {
 	return entry, nil
 }
 
-// getIn is get in a transaction. It returns sql.ErrNoRows if there is no such
-// entry.
+// getIn is get in a transaction. It returns sql.ErrNoRows if no entry has that ID.
 func (t *table) getIn(ctx context.Context, tx *sql.Tx, id int64) (Entry, error) {
 	return scanEntry(tx.QueryRowContext(ctx, t.sql.get, id))
 }

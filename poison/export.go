@@ -95,7 +95,7 @@ const maxBytes = 1 << 20
 // and of no more than size bytes in all, but always one if any matches.
 func (t *table) nextIDs(ctx context.Context, f Filter, n int, size int64) (ids []int64, err error) {
 	where := t.where(f, parked.Quarantined)
-	query := t.dialect.SQL(`SELECT id, length(envelope) FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(n))
+	query := t.dialect.SQL(`SELECT id, length(envelope) FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.Arg(n))
 	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
 		left := size
 		ids = nil
@@ -107,7 +107,7 @@ func (t *table) nextIDs(ctx context.Context, f Filter, n int, size int64) (ids [
 				ids = append(ids, id)
 			}
 			return err
-		}, query, where.args...)
+		}, query, where.Args...)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look for parked messages: %w", err)

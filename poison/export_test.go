@@ -31,6 +31,7 @@ func told(entries []poison.Entry) (all []string) {
 // An export can be imported byte for byte into this database or one of the other
 // kind. A repeated import changes nothing.
 func TestTrap50ExportIsImportedByteForByte(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		nasty := "\x00\xff\xfe<\u2028>" + strings.Repeat("ü", 400)
@@ -92,6 +93,7 @@ func TestTrap50ExportIsImportedByteForByte(t *testing.T) {
 // The two messages differ only by their IDs, which other entries may have where
 // they are imported.
 func TestMessagesWithoutIDAreAllImported(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		for range 2 {
@@ -132,6 +134,7 @@ func (d do) Write(p []byte) (int, error) { return len(p), d() }
 
 // A process may not have the memory for a hundred large rows.
 func TestLargeMessagesAreExportedInSmallBatches(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		for _, id := range []string{"m1", "m2", "m3"} {
@@ -181,6 +184,7 @@ func TestFailedExportCountsTheWrittenEntries(t *testing.T) {
 
 // An edited entry can be decoded, also in the database that imports it.
 func TestEditedEntryStaysEditedAfterImport(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.raw("payments", "odd")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/operate"
 	"github.com/watermill-once/once/internal/parked"
 )
 
@@ -29,6 +30,13 @@ type Filter struct {
 	// MessageID is the id of the message, Tenant the tenant to which it belongs.
 	MessageID string `json:"message_id,omitempty"`
 	Tenant    string `json:"tenant,omitempty"`
+
+	// AggregateType, AggregateID and EventType are values in the metadata of the
+	// message, see outbox.SetAggregate and outbox.SetEventType. Their first 255 bytes
+	// are compared.
+	AggregateType string `json:"aggregate_type,omitempty"`
+	AggregateID   string `json:"aggregate_id,omitempty"`
+	EventType     string `json:"event_type,omitempty"`
 
 	// Reason, ErrorType and Fingerprint are those of the last failure. Reason is
 	// one of the Reason constants; any other value is an error, because a
@@ -65,44 +73,36 @@ func (f Filter) withPage() Filter {
 
 // validate returns an error that names every field that cannot be used.
 func (f Filter) validate() error {
-	var errs []error
-	if f.Limit < 0 {
-		errs = append(errs, fmt.Errorf("Limit is %d: negative", f.Limit))
-	}
-	if f.AfterID < 0 {
-		errs = append(errs, fmt.Errorf("AfterID is %d: negative", f.AfterID))
-	}
-	if f.Reason != "" && !slices.Contains(disposition.Reasons, f.Reason) {
-		errs = append(errs, fmt.Errorf("Reason is %q, none of %s", f.Reason, strings.Join(disposition.Reasons, ", ")))
-	}
-	if !f.FailedBefore.IsZero() && !f.FailedAfter.Before(f.FailedBefore) {
-		errs = append(errs, errors.New("FailedBefore is not after FailedAfter"))
-	}
-	if f.All && !f.matchesAll() {
-		errs = append(errs, errors.New("All is set together with conditions"))
+	errs := []error{f.selection().Validate(), operate.ValidateSpan("Failed", f.FailedAfter, f.FailedBefore)}
+	reasons := append(slices.Clone(disposition.Reasons), disposition.ReasonCancelled)
+	if f.Reason != "" && !slices.Contains(reasons, f.Reason) {
+		errs = append(errs, fmt.Errorf("Reason is %q, none of %s", f.Reason, strings.Join(reasons, ", ")))
 	}
 	return errors.Join(errs...)
 }
 
 // validateChange also refuses a Filter that matches every entry without All.
 func (f Filter) validateChange() error {
-	err := f.validate()
-	if f.matchesAll() && !f.All {
-		err = errors.Join(err, errors.New("the Filter has no condition: set All to select every entry"))
-	}
-	return err
+	return errors.Join(f.validate(), f.selection().ValidateChange())
+}
+
+func (f Filter) selection() operate.Selection {
+	return operate.Selection{Limit: f.Limit, AfterID: f.AfterID, All: f.All, Everything: f.matchesAll()}
 }
 
 // matchesAll reports whether the Filter excludes no entry. An empty list of IDs
 // that is not nil excludes all of them.
 func (f Filter) matchesAll() bool {
 	return f.IDs == nil && f.Consumer == "" && f.Topic == "" && f.MessageID == "" && f.Tenant == "" &&
+		f.AggregateType == "" && f.AggregateID == "" && f.EventType == "" &&
 		f.Reason == "" && f.ErrorType == "" && f.Fingerprint == "" && f.FailedAfter.IsZero() && f.FailedBefore.IsZero()
 }
 
 // asStored returns the Filter with its texts as rows have them.
 func (f Filter) asStored() Filter {
-	for _, text := range []*string{&f.Consumer, &f.Topic, &f.MessageID, &f.Tenant, &f.Reason, &f.ErrorType, &f.Fingerprint} {
+	for _, text := range []*string{
+		&f.Consumer, &f.Topic, &f.MessageID, &f.Tenant, &f.AggregateType, &f.AggregateID, &f.EventType, &f.Reason, &f.ErrorType, &f.Fingerprint,
+	} {
 		*text = parked.Clean(*text, parked.MaxName)
 	}
 	return f

@@ -16,16 +16,17 @@ func TestSQLiteUsesTheIndexOfAFilter(t *testing.T) {
 		"once_parked_quarantined": {{}, {Topic: "t"}},
 		"once_parked_consumer":    {{Consumer: "c"}, {Consumer: "c", Topic: "t", AfterID: 7}},
 		"once_parked_fingerprint": {{Fingerprint: "f"}, {Fingerprint: "f", Consumer: "c"}},
+		"once_parked_aggregate":   {{AggregateID: "a"}, {AggregateID: "a", AggregateType: "t", Consumer: "c", AfterID: 7}},
 		"once_parked_message":     {{MessageID: "m"}, {MessageID: "m", Consumer: "c", Fingerprint: "f"}},
 	} {
 		for _, f := range filters {
 			where := s.where(f, parked.Quarantined)
-			query := s.dialect.SQL(`EXPLAIN QUERY PLAN SELECT id FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(100))
+			query := s.dialect.SQL(`EXPLAIN QUERY PLAN SELECT id FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.Arg(100))
 			var (
 				id, parent, unused int
 				plan               string
 			)
-			if err := db.QueryRowContext(t.Context(), query, where.args...).Scan(&id, &parent, &unused, &plan); err != nil {
+			if err := db.QueryRowContext(t.Context(), query, where.Args...).Scan(&id, &parent, &unused, &plan); err != nil {
 				t.Fatal(err)
 			}
 			if !strings.Contains(plan, index) {

@@ -9,6 +9,7 @@ import (
 // A list of the entries of one consumer, or of one message, reads only these rows,
 // whatever the statistics of PostgreSQL are.
 func TestFilterReadsOnlyMatchingRows(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	db.SetMaxOpenConns(1) // of which the reads are counted
 	newTestTable(t, db)

@@ -21,7 +21,8 @@ func mixed(b *bench) {
 	b.Helper()
 	for i, e := range []struct {
 		consumer, topic, id, tenant string
-		failure                     parked.Failure
+
+		failure parked.Failure
 	}{
 		{"payments", "orders.placed", "p1", "acme", parked.Failure{Err: errors.New("card 17 is refused"), Reason: poison.ReasonExhausted}},
 		{"payments", "orders.placed", "p2", "", parked.Failure{Err: errors.New("card 18 is refused"), Reason: poison.ReasonExhausted}},
@@ -30,6 +31,11 @@ func mixed(b *bench) {
 		{"inventory", "orders.placed", "p1", "", parked.Failure{Err: errors.New("card 17 is refused"), Reason: poison.ReasonExhausted}},
 	} {
 		msg := message.NewMessage(e.id, []byte("body"))
+		if e.id == "p3" {
+			msg.Metadata.Set("once_aggregate_type", "order")
+			msg.Metadata.Set("once_aggregate_id", "o-3")
+			msg.Metadata.Set("once_event_type", "OrderPlaced")
+		}
 		if e.tenant != "" {
 			msg.Metadata.Set("once_tenant_id", e.tenant)
 		}
@@ -58,6 +64,7 @@ func names(entries []poison.Entry) (all []string) {
 }
 
 func TestEveryFieldOfAFilterFilters(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		mixed(b)
@@ -67,6 +74,12 @@ func TestEveryFieldOfAFilterFilters(t *testing.T) {
 			want   []string
 		}{
 			"nothing":      {poison.Filter{}, []string{"p:p1", "p:p2", "p:p3", "p:p4", "i:p1"}},
+			"aggregate":    {poison.Filter{AggregateID: "o-3"}, []string{"p:p3"}},
+			"its type":     {poison.Filter{AggregateType: "order", AggregateID: "o-3"}, []string{"p:p3"}},
+			"other type":   {poison.Filter{AggregateType: "stock", AggregateID: "o-3"}, nil},
+			"no aggregate": {poison.Filter{AggregateType: "order"}, []string{"p:p3"}},
+			"event type":   {poison.Filter{EventType: "OrderPlaced"}, []string{"p:p3"}},
+			"other event":  {poison.Filter{EventType: "orderplaced"}, nil},
 			"all":          {poison.Filter{All: true}, []string{"p:p1", "p:p2", "p:p3", "p:p4", "i:p1"}},
 			"ids":          {poison.Filter{IDs: []int64{all[1].ID, all[4].ID, 4711}}, []string{"p:p2", "i:p1"}},
 			"no ids":       {poison.Filter{IDs: []int64{}}, nil},
@@ -95,7 +108,9 @@ func TestEveryFieldOfAFilterFilters(t *testing.T) {
 			"FailedBefore": {FailedAfter: time.UnixMilli(2), FailedBefore: time.UnixMilli(2)},
 			"All":          {All: true, Consumer: "payments"},
 
-			`Reason is "exausted", none of exhausted, failed, permanent, crashed, invalid_id, collision, undecodable, gap`: {Reason: "exausted"},
+			`Reason is "exausted", none of exhausted, failed, permanent, crashed, invalid_id, collision, undecodable, gap, stale`: {
+				Reason: "exausted",
+			},
 		} {
 			if _, err := b.store.List(t.Context(), f); err == nil || !strings.Contains(err.Error(), field) {
 				t.Errorf("%s: error %v", field, err)
@@ -106,11 +121,12 @@ func TestEveryFieldOfAFilterFilters(t *testing.T) {
 
 // A forgotten condition must not change every entry.
 func TestFilterWithoutConditionNeedsAll(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1", "m2")
 		for name, do := range map[string]func(poison.Filter) error{
-			"dry run": func(f poison.Filter) error { _, err := b.store.DryRun(t.Context(), f); return err },
+			"dry run": func(f poison.Filter) error { _, err := b.store.DryRun(t.Context(), f, poison.Plan{}); return err },
 			"discard": func(f poison.Filter) error { _, err := b.store.DiscardMatching(t.Context(), act, f); return err },
 			"replay": func(f poison.Filter) error {
 				_, err := b.store.ReplayMatching(t.Context(), act, f, poison.Plan{})
@@ -133,6 +149,7 @@ func TestFilterWithoutConditionNeedsAll(t *testing.T) {
 }
 
 func TestGroupsArePagedAndDescribeTheirEntries(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		mixed(b)
@@ -175,7 +192,7 @@ func TestGroupsArePagedAndDescribeTheirEntries(t *testing.T) {
 		}
 
 		// A dry run tells what an act would be about, its limit included.
-		dry, err := b.store.DryRun(t.Context(), poison.Filter{Consumer: "payments", Limit: 2})
+		dry, err := b.store.DryRun(t.Context(), poison.Filter{Consumer: "payments", Limit: 2}, poison.Plan{})
 		if err != nil || len(dry) != 1 || dry[0].Count != 2 {
 			t.Errorf("%v, dry run %+v", err, dry)
 		}
@@ -186,6 +203,7 @@ func TestGroupsArePagedAndDescribeTheirEntries(t *testing.T) {
 }
 
 func TestTrap72DiscardMatchingFillsInboxAndAudit(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		const many = 230 // more than one transaction
@@ -220,6 +238,7 @@ func TestTrap72DiscardMatchingFillsInboxAndAudit(t *testing.T) {
 // Entries that arrive during a discard have not been reviewed: they stay, and the
 // discard ends.
 func TestDiscardMatchingSparesLaterEntries(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1", "m2", "m3")

@@ -10,6 +10,7 @@ import (
 // Entries of one cause are replayed and discarded in batches. Mostly the cause is
 // not in the statistics yet, and PostgreSQL expects few rows.
 func TestBatchOfANewGroupReadsOnlyItsRows(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	s := newTestTable(t, db)
 	fill := func(fingerprint string) string {
@@ -24,9 +25,9 @@ func TestBatchOfANewGroupReadsOnlyItsRows(t *testing.T) {
 		}
 	}
 	where := s.where(Filter{Fingerprint: "new", AfterID: 30000}, parked.Quarantined)
-	query := s.dialect.SQL(`SELECT id FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(100))
+	query := s.dialect.SQL(`SELECT id FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.Arg(100))
 	var text []byte
-	if err := db.QueryRowContext(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query, where.args...).Scan(&text); err != nil {
+	if err := db.QueryRowContext(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query, where.Args...).Scan(&text); err != nil {
 		t.Fatal(err)
 	}
 	if pages := testkit.PagesRead(t, text); pages > 50 {

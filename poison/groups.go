@@ -3,38 +3,13 @@ package poison
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/parked"
 )
-
-// Group is the entries that failed for one cause: they have the same consumer,
-// reason, error type and error text. Ids, numbers and quoted values in the text
-// are not compared.
-type Group struct {
-	// Fingerprint selects the entries of the group in a Filter.
-	Fingerprint string
-
-	// Count is the number of entries.
-	Count int
-
-	// Consumers are the consumers that failed, Topics the topics of their
-	// subscriptions.
-	Consumers, Topics []string
-
-	// Reason and ErrorType are those of all entries. Error is that of the latest
-	// entry.
-	Reason, ErrorType, Error string
-
-	// FirstFailedAt is the time of the first failure of any entry, LastFailedAt
-	// the time of the last one.
-	FirstFailedAt, LastFailedAt time.Time
-
-	lastID int64 // of the latest entry
-}
 
 // Groups returns the messages in quarantine that match, grouped by their
 // fingerprint and in the order of it. Limit and AfterGroup of the Filter apply
@@ -48,38 +23,46 @@ func (q *Quarantine) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	where := t.where(f, parked.Quarantined)
 	groups, err := t.groups(ctx, `{parked} WHERE `+where.String()+` AND fingerprint IN (
 		SELECT DISTINCT fingerprint FROM {parked}
-		WHERE `+where.String()+` AND fingerprint > `+where.arg(f.AfterGroup)+`
-		ORDER BY fingerprint LIMIT `+where.arg(f.limit())+`)`, where.args)
+		WHERE `+where.String()+` AND fingerprint > `+where.Arg(f.AfterGroup)+`
+		ORDER BY fingerprint LIMIT `+where.Arg(f.limit())+`)`, where.Args)
 	if err != nil {
 		return nil, fmt.Errorf("poison: %w", err)
 	}
 	return groups, nil
 }
 
-// DryRun returns all groups among the entries that ReplayMatching or
-// DiscardMatching would change, and changes nothing. Resolved entries, which a
-// forced replay of IDs also includes, are not among them.
-func (q *Quarantine) DryRun(ctx context.Context, f Filter) ([]Group, error) {
-	if err := f.validateChange(); err != nil {
+// DryRun returns all groups among the entries that ReplayMatching would replay
+// with the same Filter and Plan, and changes nothing. With the zero Plan the
+// groups are also those of DiscardMatching.
+func (q *Quarantine) DryRun(ctx context.Context, f Filter, plan Plan) ([]Group, error) {
+	if err := errors.Join(f.validateChange(), plan.Validate()); err != nil {
 		return nil, fmt.Errorf("poison: dry run: %w", err)
 	}
 	t := q.table
-	where := t.where(f, parked.Quarantined)
-	groups, err := t.groups(ctx, `(SELECT * FROM {parked} WHERE `+where.String()+` ORDER BY id LIMIT `+where.arg(f.limit())+`) AS chosen`,
-		where.args)
+	where := t.where(f, replayStates(plan, f)...)
+	groups, err := t.groups(ctx, `(SELECT * FROM {parked} WHERE `+where.String()+` ORDER BY id LIMIT `+where.Arg(f.limit())+`) AS chosen`,
+		where.Args)
 	if err != nil {
 		return nil, fmt.Errorf("poison: %w", err)
 	}
 	return groups, nil
 }
 
-func (t *table) groups(ctx context.Context, from string, args []any) (groups []Group, err error) {
+// group is a Group, and the ID of its latest entry.
+type group struct {
+	Group
+
+	lastID int64
+}
+
+func (t *table) groups(ctx context.Context, from string, args []any) ([]Group, error) {
 	query := t.dialect.SQL(`
 		SELECT fingerprint, consumer, topic, MIN(reason), MIN(error_type), COUNT(*), MAX(id),
 		       {millis MIN(first_failed_at)}, {millis MAX(last_failed_at)}
 		FROM ` + from + `
 		GROUP BY fingerprint, consumer, topic ORDER BY fingerprint, consumer, topic`)
-	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
+	var groups []group
+	err := t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
 		groups = nil
 		err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 			part, err := scanGroup(scan)
@@ -93,17 +76,24 @@ func (t *table) groups(ctx context.Context, from string, args []any) (groups []G
 		if err != nil {
 			return err
 		}
+		if t.withoutContent {
+			return nil
+		}
 		return t.readErrors(ctx, tx, groups)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("group parked messages: %w", err)
 	}
-	return groups, nil
+	var found []Group
+	for _, g := range groups {
+		found = append(found, g.Group)
+	}
+	return found, nil
 }
 
 // scanGroup reads the part of a group that has one consumer and one topic.
-func scanGroup(scan func(dest ...any) error) (Group, error) {
-	g := Group{Consumers: make([]string, 1), Topics: make([]string, 1)}
+func scanGroup(scan func(dest ...any) error) (group, error) {
+	g := group{Group: Group{Consumers: make([]string, 1), Topics: make([]string, 1)}}
 	var first, last sql.NullInt64
 	err := scan(&g.Fingerprint, &g.Consumers[0], &g.Topics[0], &g.Reason, &g.ErrorType, &g.Count, &g.lastID, &first, &last)
 	g.FirstFailedAt, g.LastFailedAt = timeOf(first), timeOf(last)
@@ -111,7 +101,7 @@ func scanGroup(scan func(dest ...any) error) (Group, error) {
 }
 
 // add adds the part of the same group that has another topic or consumer.
-func (g *Group) add(part Group) {
+func (g *group) add(part group) {
 	for _, set := range []struct {
 		to    *[]string
 		value string
@@ -131,8 +121,8 @@ func (g *Group) add(part Group) {
 }
 
 // readErrors sets Error of each group.
-func (t *table) readErrors(ctx context.Context, tx *sql.Tx, groups []Group) error {
-	byID := map[int64]*Group{}
+func (t *table) readErrors(ctx context.Context, tx *sql.Tx, groups []group) error {
+	byID := map[int64]*group{}
 	ids := make([]int64, len(groups))
 	for i := range groups {
 		byID[groups[i].lastID] = &groups[i]

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/parked"
 )
@@ -26,7 +28,7 @@ const importBatch = 100
 // the handled and discarded messages. An error names the line. The lines before it
 // may have been imported; a repeated import counts them as known.
 func (q *Quarantine) Import(ctx context.Context, act Act, r io.Reader) (imported, known int, err error) {
-	if err := act.validate(); err != nil {
+	if err := act.Validate(); err != nil {
 		return 0, 0, fmt.Errorf("poison: import: %w", err)
 	}
 	in := bufio.NewReader(r)
@@ -110,11 +112,16 @@ func (t *table) importOne(ctx context.Context, tx *sql.Tx, e *Entry) (id int64, 
 			return 0, err
 		}
 	}
-	err = tx.QueryRowContext(ctx, t.sql.insertImported,
+	msg, err := parked.Decode(e.Envelope)
+	if err != nil { // a damaged envelope is imported without labels
+		msg = message.NewMessage("", nil)
+	}
+	err = tx.QueryRowContext(ctx, t.sql.insertImported, append([]any{
 		name(e.Consumer), name(e.Topic), name(e.MessageID), name(e.Tenant), e.Digest, e.Envelope,
 		e.Attempts, e.Crashes, e.Replays, name(e.Reason), parked.Clean(e.Error, parked.MaxError), name(e.ErrorType),
 		name(e.Fingerprint), e.CreatedAt.UnixMilli(), millisOf(e.FirstFailedAt), millisOf(e.LastFailedAt),
-		name(e.exportOrigin()), e.edited).Scan(&id)
+		name(e.exportOrigin()), e.edited,
+	}, parked.LabelsOf(msg)...)...).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, nil
 	}

@@ -19,6 +19,7 @@ import (
 // Inside of dedup poison would commit the writes of the failed handler with the
 // entry, and a replay would be skipped as handled.
 func TestTrap38MiddlewareInsideDedupIsRefused(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config})
@@ -49,6 +50,7 @@ func TestTrap38MiddlewareInsideDedupIsRefused(t *testing.T) {
 
 // Inside of retry poison would quarantine every failure without another attempt.
 func TestTrap38MiddlewareInsideRetryIsRefused(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		retries, err := retry.New(db.DB, retry.Config{
@@ -87,6 +89,7 @@ func TestTrap38MiddlewareInsideRetryIsRefused(t *testing.T) {
 // A handler may pass the context of its message to another message, which goes
 // through a chain of its own.
 func TestMessageThatARetriedHandlerPassesOnIsQuarantined(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		retries, err := retry.New(db.DB, retry.Config{Schema: b.config})

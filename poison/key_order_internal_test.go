@@ -34,6 +34,7 @@ func keysAreWhole(t *testing.T, db testkit.Database) {
 // Batches contain copies of rows in every state, and of their own messages. Each
 // message is handled once, and messages of a key in the order of their storage.
 func TestKeyOrderOfBatchesWithCopies(t *testing.T) {
+	t.Parallel()
 	for _, order := range []parked.KeyOrder{parked.BlockWhileRetried, parked.BlockWhileQuarantined, parked.BlockWhileRunning} {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {
 			testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) { storeAndSettle(t, db, order) })
@@ -63,10 +64,10 @@ func storeAndSettle(t *testing.T, db testkit.Database, order parked.KeyOrder) {
 		switch again := seen[c.Message.UUID] > 0; {
 		case rng.IntN(4) == 0:
 			failed = append(failed, c.ID)
-			return s.parked.QuarantineClaim(t.Context(), "c", c.Claim, parked.Failure{Err: errHandler})
+			return quarantineClaim(t.Context(), s, c.Claim, parked.Failure{Err: errHandler})
 		case rng.IntN(16) == 0:
 			seen[c.Message.UUID]++ // as good as handled
-			return errors.Join(s.parked.QuarantineClaim(t.Context(), "c", c.Claim, parked.Failure{Err: errHandler}),
+			return errors.Join(quarantineClaim(t.Context(), s, c.Claim, parked.Failure{Err: errHandler}),
 				s.discard(t.Context(), act, []int64{c.ID}))
 		case n < last[key] && c.Key != parked.Key{}:
 			t.Errorf("%s came after %d.%d", c.Message.UUID, key, last[key])
@@ -131,6 +132,7 @@ func storeAndSettle(t *testing.T, db testkit.Database, order parked.KeyOrder) {
 // Transactions that change many keys, each in another order, do not wait for each
 // other in a circle. (SQLite has one writer.)
 func TestKeyOrderTransactionsWithManyKeysDoNotDeadlock(t *testing.T) {
+	t.Parallel()
 	const keys, batches, size = 20, 30, 25
 	db := testkit.Postgres(t)
 	s := newTestTable(t, db)
@@ -175,7 +177,7 @@ func TestKeyOrderTransactionsWithManyKeysDoNotDeadlock(t *testing.T) {
 						claims = append(claims, c.Claim)
 						continue
 					}
-					err = errors.Join(err, s.parked.QuarantineClaim(ctx, "c", c.Claim, parked.Failure{Err: errHandler}))
+					err = errors.Join(err, quarantineClaim(ctx, s, c.Claim, parked.Failure{Err: errHandler}))
 				}
 				if len(claims) > 0 {
 					err = errors.Join(err, s.parked.Resolve(ctx, claims...))
@@ -204,6 +206,7 @@ func TestKeyOrderTransactionsWithManyKeysDoNotDeadlock(t *testing.T) {
 // A resolved message that is replayed by force has no place in the order of its
 // key, because later messages have run.
 func TestKeyOrderForcedReplayLosesItsKey(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newTestTable(t, db)
 		hold := selection
@@ -212,7 +215,7 @@ func TestKeyOrderForcedReplayLosesItsKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		first := claim(t, s, hold)[0]
-		if err := s.parked.QuarantineClaim(t.Context(), "c", first.Claim, parked.Failure{Err: errHandler}); err != nil {
+		if err := quarantineClaim(t.Context(), s, first.Claim, parked.Failure{Err: errHandler}); err != nil {
 			t.Fatal(err)
 		}
 		act := Act{Actor: "test", Why: "test"}
@@ -239,6 +242,7 @@ func TestKeyOrderForcedReplayLosesItsKey(t *testing.T) {
 // A handler that hangs has a copy of the message that blocks a key. Discarding the
 // message fails soon, so that later messages of the key can be stored.
 func TestKeyOrderDiscardDoesNotBlockTheKey(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	s := newTestTable(t, db)
 	if err := s.parked.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a")); err != nil {

@@ -11,13 +11,14 @@ import (
 
 	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
 // Middleware stores the messages for which h fails finally, and returns nil for
 // them, so that they are acked. With retry inside, these are the messages that
-// retry gives up; without retry, every message for which h returns an error. A
+// retry gives up on; without retry, every message for which h returns an error. A
 // panic of h counts as an error.
 //
 // Errors that say nothing about the message are returned unchanged: the router
@@ -28,10 +29,7 @@ import (
 // handler, and inside of retry it would quarantine every failure without another
 // attempt. The message is not acked.
 func (q *Quarantine) Middleware(h message.HandlerFunc) message.HandlerFunc {
-	q.started.Do(func() {
-		q.table.parked.Listen(listener{q})
-		q.observe()
-	})
+	q.started.Do(q.observe)
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
 		if _, inside := parked.TxOf(ctx); inside {
@@ -42,9 +40,6 @@ func (q *Quarantine) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		}
 		delivery := parked.DeliveryOf(ctx)
 		original := parked.Snapshot(msg)
-		if !(listener{q}).Handles(delivery.Consumer) {
-			q.consumers.Store(delivery.Consumer, nil)
-		}
 
 		produced, err := disposition.Call(h, msg)
 		if err == nil {
@@ -66,7 +61,10 @@ var errInsideRetry = errors.New(
 	"the middleware is inside of retry's: from the outside in the order is poison, retry, dedup")
 
 func (q *Quarantine) quarantine(ctx context.Context, d *parked.Delivery, msg *message.Message, v *disposition.Error, cause error) error {
-	failure := parked.Failure{Err: cause, Reason: v.Reason, Attempts: max(v.Attempts, 1)}
+	failure := parked.Failure{Err: cause, Reason: v.Reason, Attempts: v.Attempts}
+	if !v.NotCalled {
+		failure.Attempts = max(v.Attempts, 1)
+	}
 	var id int64
 	ctx, end := q.instruments.tracer.Quarantine(ctx, q.instruments.traced(), d.Consumer, d.Topic, v.Reason, msg)
 	err := q.patience.Persist(ctx, d, "quarantine the message", func(ctx context.Context) (err error) {
@@ -77,24 +75,23 @@ func (q *Quarantine) quarantine(ctx context.Context, d *parked.Delivery, msg *me
 		end("", err)
 		return err
 	}
-	fields := watermill.LogFields{
-		"message_uuid": msg.UUID,
-		"consumer":     d.Consumer,
-		"topic":        d.Topic,
-		"reason":       v.Reason,
-		"attempt":      failure.Attempts,
-	}
+	named := fields.Message(msg.UUID, msg.Metadata, watermill.LogFields{
+		"consumer": d.Consumer,
+		"topic":    d.Topic,
+		"reason":   v.Reason,
+		"attempt":  failure.Attempts,
+	})
 	if id == 0 { // or the claim was lost: its new owner decides
 		end(telemetry.Settled, nil)
-		q.config.Logger.Info("Message failed and is not quarantined: it was settled before, or another handler has claimed it", fields)
+		q.config.Logger.Info("Message failed and is not quarantined: it was settled before, or another handler has claimed it", named)
 		return nil
 	}
 	end(telemetry.Stored, nil)
-	fields["entry"] = id
+	named["entry"] = id
 	if stack := disposition.Stack(cause); stack != "" {
-		fields["stack"] = stack
+		named["stack"] = stack
 	}
-	q.config.Logger.Error("Message is quarantined", cause, fields)
+	q.config.Logger.Error("Message is quarantined", cause, named)
 	return nil
 }
 
@@ -109,17 +106,4 @@ func (q *Quarantine) record(ctx context.Context, tx *sql.Tx, id int64) (committe
 		q.instruments.countQuarantined(entry)
 		q.hook.add(entry)
 	}, q.publishCopy(ctx, tx, entry)
-}
-
-// listener records the entries that retry quarantines without a call of the
-// middlewares.
-type listener struct{ *Quarantine }
-
-func (l listener) Handles(consumer string) bool {
-	_, ok := l.consumers.Load(consumer)
-	return ok
-}
-
-func (l listener) Record(ctx context.Context, tx *sql.Tx, id int64) (committed func(), err error) {
-	return l.record(ctx, tx, id)
 }

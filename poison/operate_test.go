@@ -47,6 +47,7 @@ func (b *bench) audit() (lines []string) {
 }
 
 func TestListPagesAndFilters(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "p1", "p2", "p3")
@@ -68,6 +69,7 @@ func TestListPagesAndFilters(t *testing.T) {
 // A replayed message is due at once, only for the consumer that failed, with fresh
 // budgets. The audit records the replay.
 func TestTrap53ReplayReturnsToTheConsumerThatFailed(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1")
@@ -99,6 +101,7 @@ func TestTrap53ReplayReturnsToTheConsumerThatFailed(t *testing.T) {
 // Replay and Discard change all messages or none: a partial change would look like a
 // complete one.
 func TestReplayAndDiscardAreAllOrNothing(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1", "m2")
@@ -128,6 +131,7 @@ func TestReplayAndDiscardAreAllOrNothing(t *testing.T) {
 }
 
 func TestRepeatedIDCountsOnce(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1", "m2")
@@ -146,6 +150,7 @@ func TestRepeatedIDCountsOnce(t *testing.T) {
 
 // The second operator gets ErrNotFound, in whatever order the IDs are.
 func TestTwoOperatorsDoNotDeadlock(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), nil)
 	b.fill("payments", 300)
 	var ids []int64
@@ -169,6 +174,7 @@ func TestTwoOperatorsDoNotDeadlock(t *testing.T) {
 
 // A late copy of a discarded message counts as handled.
 func TestTrap72DiscardedMessageDoesNotRunAgain(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1", "")

@@ -67,7 +67,7 @@ func settle(t *testing.T, s *table, fail, handle int) (failed []int64) {
 	for i, c := range claimed {
 		var err error
 		if i < fail {
-			err = s.parked.QuarantineClaim(t.Context(), "c", c.Claim, parked.Failure{Err: errHandler, Reason: "failed"})
+			err = quarantineClaim(t.Context(), s, c.Claim, parked.Failure{Err: errHandler, Reason: "failed"})
 			failed = append(failed, c.ID)
 		} else {
 			err = s.parked.Resolve(t.Context(), c.Claim)
@@ -82,6 +82,7 @@ func settle(t *testing.T, s *table, fail, handle int) (failed []int64) {
 // A failed entry counts as failed whatever happens to it afterwards, and whether or
 // not the process that runs the replay has read it meanwhile.
 func TestOutcomesOfAReplayAddUp(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newTestTable(t, db)
 		r := look(t, s, replaying(t, s, 12, time.Minute))
@@ -125,6 +126,7 @@ func TestOutcomesOfAReplayAddUp(t *testing.T) {
 
 // After a crash, or a commit of unknown outcome, the entries are counted again.
 func TestResumedReplayCountsEarlierEntries(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newTestTable(t, db)
 		r := replaying(t, s, 12, time.Minute)
@@ -156,6 +158,7 @@ func TestResumedReplayCountsEarlierEntries(t *testing.T) {
 // Each step of a replay reads only the entries that wait, whatever the statistics of
 // PostgreSQL are.
 func TestReplayProgressReadsOnlyWaitingEntries(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	db.SetMaxOpenConns(1) // of which the reads are counted
 	s := newTestTable(t, db)

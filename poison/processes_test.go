@@ -103,6 +103,8 @@ func resume(ctx context.Context, store *poison.Quarantine, id int64) error {
 // The process that replays and handles thousands of messages is killed again and
 // again. Each message takes effect once, and the counts add up.
 func TestTrap52KilledReplayIsResumed(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		all := 10_000
@@ -139,7 +141,7 @@ func TestTrap52KilledReplayIsResumed(t *testing.T) {
 		if err != nil || len(replays) != 1 {
 			t.Fatalf("%v, %d replays", err, len(replays))
 		}
-		if got := counts(replays[0]); got != fmt.Sprintf("finished: %[1]d of %[1]d replayed, %[1]d resolved, 0 failed, 0 waiting", all) {
+		if got := counts(replays[0].Report); got != fmt.Sprintf("finished: %[1]d of %[1]d replayed, %[1]d resolved, 0 failed, 0 waiting", all) {
 			t.Error(got)
 		}
 		for what, c := range map[string]struct {

@@ -20,8 +20,7 @@ type Quarantine struct {
 	instruments *instruments
 	hook        hook
 
-	started   sync.Once
-	consumers sync.Map // names of the consumers whose messages passed through Middleware
+	started sync.Once // by Middleware
 }
 
 // New returns the quarantine in db, which is the consumer's own database. The
@@ -39,6 +38,7 @@ func New(db *sql.DB, config Config) (*Quarantine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("poison: %w", err)
 	}
+	table.withoutContent = config.WithoutContent
 	return &Quarantine{
 		config:   config,
 		table:    table,

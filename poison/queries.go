@@ -10,7 +10,6 @@ type queries struct {
 	get            string
 	replay         string
 	discard        string
-	tombstone      string
 	audit          string
 	count          string
 	last           string
@@ -42,11 +41,6 @@ func newQueries(d dialect.Dialect) queries {
 			WHERE id = $1 AND state = 'quarantined'
 			RETURNING consumer, message_id, envelope`),
 
-		// Dedup then skips a late copy of the discarded message.
-		tombstone: d.SQL(`
-			INSERT INTO {inbox} (message_id, consumer, digest) VALUES ($1, $2, $3)
-			ON CONFLICT (message_id, consumer) DO NOTHING`),
-
 		audit: d.SQL(`
 			INSERT INTO {audit} (actor, action, subject, consumer, message_id, why)
 			VALUES ($1, $2, $3, $4, $5, $6)`),
@@ -67,9 +61,10 @@ func newQueries(d dialect.Dialect) queries {
 		// is resolved. It takes the place of the old entry in the order of its key.
 		insertEdited: d.SQL(`
 			INSERT INTO {parked} (consumer, topic, message_id, ordering_key, tenant, digest, envelope, state, priority_class, due_at, replays,
-			                      reason, error, error_type, fingerprint, first_failed_at, last_failed_at, edited_from)
+			                      reason, error, error_type, fingerprint, first_failed_at, last_failed_at, edited_from,
+			                      aggregate_type, aggregate_id, event_type, causation_id)
 			SELECT consumer, topic, $2, ordering_key, $3, $4, $5, CASE WHEN $6 THEN 'quarantined' ELSE 'waiting' END, 'replay', {now},
-			       CASE WHEN $6 THEN 0 ELSE 1 END, reason, error, error_type, fingerprint, first_failed_at, last_failed_at, id
+			       CASE WHEN $6 THEN 0 ELSE 1 END, reason, error, error_type, fingerprint, first_failed_at, last_failed_at, id, $7, $8, $9, $10
 			FROM {parked} WHERE id = $1
 			RETURNING id`),
 
@@ -78,9 +73,10 @@ func newQueries(d dialect.Dialect) queries {
 		insertImported: d.SQL(`
 			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, due_at,
 			                      attempts, crashes, replays, reason, error, error_type, fingerprint,
-			                      created_at, first_failed_at, last_failed_at, origin, edited_from)
+			                      created_at, first_failed_at, last_failed_at, origin, edited_from,
+			                      aggregate_type, aggregate_id, event_type, causation_id)
 			VALUES ($1, $2, $3, $4, $5, $6, 'quarantined', {now}, $7, $8, $9, $10, $11, $12, $13,
-			        {from_millis $14}, {from_millis $15}, {from_millis $16}, $17, CASE WHEN $18 THEN 0 END)
+			        {from_millis $14}, {from_millis $15}, {from_millis $16}, $17, CASE WHEN $18 THEN 0 END, $19, $20, $21, $22)
 			ON CONFLICT DO NOTHING
 			RETURNING id`),
 

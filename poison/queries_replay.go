@@ -24,6 +24,8 @@ type replayQueries struct {
 	forgetInbox string
 	advance     string
 	end         string
+	stop        string
+	auditStop   string
 }
 
 func newReplayQueries(d dialect.Dialect) replayQueries {
@@ -111,6 +113,16 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 			UPDATE {replays}
 			SET state = $3, stop_reason = $4, resolved = $5, failed = $6, token = NULL, lease_until = NULL, ended_at = {now}
 			WHERE id = $1 AND token = $2 AND state = 'running'`),
+
+		// Without the token, because another process runs the replay, or has died.
+		stop: d.SQL(`
+			UPDATE {replays}
+			SET state = 'stopped', stop_reason = $2, token = NULL, lease_until = NULL, ended_at = {now}
+			WHERE id = $1 AND state = 'running'`),
+
+		auditStop: d.SQL(`
+			INSERT INTO {audit} (actor, action, subject, consumer, why, replay_id)
+			SELECT $1, 'stop', 'replay:' || id, consumer, $2, id FROM {replays} WHERE id = $3`),
 	}
 	if !d.SQLite() {
 		q.lock = d.SQL(`LOCK TABLE {replays} IN SHARE ROW EXCLUSIVE MODE`)

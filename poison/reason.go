@@ -11,8 +11,9 @@ const (
 	// ReasonFailed: the handler failed, and there is no retry in the chain.
 	ReasonFailed = disposition.ReasonFailed
 
-	// ReasonPermanent: the handler returned retry.Permanent, because no attempt
-	// can succeed, or it produced messages that cannot be published.
+	// ReasonPermanent: the handler returned retry.Permanent, because no attempt can
+	// succeed, or it produced messages that cannot be published, or the version of
+	// the message cannot be used (sequence.ErrInvalidVersion).
 	ReasonPermanent = disposition.ReasonPermanent
 
 	// ReasonCrashed: the process ended during the handler as often as retry's
@@ -33,4 +34,12 @@ const (
 	// ReasonGap: an earlier version of the message's aggregate did not arrive in
 	// time, or a later version was applied without it, see package sequence.
 	ReasonGap = disposition.ReasonGap
+
+	// ReasonStale: the message was replayed, and its version is not above the last
+	// applied one, so its handler was not called, see package sequence.
+	ReasonStale = disposition.ReasonStale
+
+	// ReasonCancelled: somebody cancelled the message while it waited for its
+	// consumer, see package parked.
+	ReasonCancelled = disposition.ReasonCancelled
 )

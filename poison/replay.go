@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/operate"
 	"github.com/watermill-once/once/internal/parked"
 )
 
@@ -17,10 +18,10 @@ import (
 // the messages are handled; [Quarantine.Replayed] lists the messages that still
 // wait. See [Quarantine.ReplayMatching] for many entries.
 func (q *Quarantine) Replay(ctx context.Context, act Act, ids ...int64) error {
-	if err := errors.Join(act.validate(), validateIDs(ids)); err != nil {
+	ids, err := operate.Distinct(ids)
+	if err = errors.Join(act.Validate(), err); err != nil {
 		return fmt.Errorf("poison: replay: %w", err)
 	}
-	ids = distinct(ids)
 	if err := q.checkRunning(ctx, Filter{IDs: ids}, parked.Quarantined); err != nil {
 		return fmt.Errorf("poison: replay: %w", err)
 	}

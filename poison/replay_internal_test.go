@@ -14,6 +14,7 @@ import (
 // An entry is discarded while a forced replay is about to include it. It stays
 // discarded, so the inbox must keep its id.
 func TestTrap72ForcedReplaySparesDiscardedEntries(t *testing.T) {
+	t.Parallel()
 	for when, table := range map[string]string{
 		"when it is to be moved":     "once_parked IN SHARE MODE",
 		"when it is to be forgotten": "once_inbox",
@@ -83,6 +84,7 @@ func discardDuringReplay(t *testing.T, table string) {
 // reaches its row, as in a process that was stopped. Another replay has begun
 // meanwhile.
 func TestTrap52LeaseThatEndsDuringALockWaitIsNotExtended(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	s := newTestTable(t, db)
 	replay, err := s.beginReplay(t.Context(), Act{Actor: "test"}, Filter{All: true}, Plan{}, time.Minute)

@@ -32,7 +32,7 @@ type leasedReplay struct {
 	outcomes outcomes
 }
 
-func (r *leasedReplay) states() []string { return r.Plan.states(r.Filter) }
+func (r *leasedReplay) states() []string { return replayStates(r.Plan, r.Filter) }
 
 // beginReplay inserts a replay of the entries that match now, and leases it.
 func (t *table) beginReplay(ctx context.Context, act Act, f Filter, plan Plan, lease time.Duration) (*leasedReplay, error) {
@@ -49,10 +49,10 @@ func (t *table) beginReplay(ctx context.Context, act Act, f Filter, plan Plan, l
 	}
 	where := t.where(f, r.states()...)
 	size := t.dialect.SQL(`SELECT COUNT(*), COALESCE(MAX(id), 0) FROM (
-		SELECT id FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.arg(f.limit()) + `) AS chosen`)
+		SELECT id FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.Arg(f.limit()) + `) AS chosen`)
 	// Counting many entries takes time, so it comes before the lock.
 	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
-		return tx.QueryRowContext(ctx, size, where.args...).Scan(&r.Total, &r.untilID)
+		return tx.QueryRowContext(ctx, size, where.Args...).Scan(&r.Total, &r.untilID)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("count the matching entries: %w", err)

@@ -5,27 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/watermill-once/once/internal/parked"
 )
 
 // Replay is the state of a replay of many entries, see
 // [Quarantine.ReplayMatching].
 type Replay struct {
-	// ID is the argument of Resume.
-	ID int64
+	// Report has the ID, which is the argument of Resume, the State, which is one
+	// of the Replay constants, and the counts of the entries.
+	Report
 
-	// State is one of the Replay constants. StopReason says why the replay was
-	// paused or stopped.
-	State, StopReason string
-
-	// Total is the number of entries that matched at the start, Replayed the
-	// number of them that were given back to their consumer.
-	Total, Replayed int
-
-	// Resolved counts the replayed entries that were handled, Failed those that
-	// were quarantined again, and Waiting those that still wait.
-	Resolved, Failed, Waiting int
+	// StopReason says why the replay was paused or stopped.
+	StopReason string
 
 	// Consumer is that of the Filter. If it is empty the replay is of all
 	// consumers.
@@ -51,8 +41,8 @@ const (
 	// continues it.
 	ReplayPaused = "paused"
 
-	// ReplayStopped: messages failed again, see Replay.StopReason.
-	// [Quarantine.Resume] continues it nevertheless.
+	// ReplayStopped: messages failed again, or somebody stopped the replay, see
+	// Replay.StopReason. [Quarantine.Resume] continues it nevertheless.
 	ReplayStopped = "stopped"
 
 	// ReplayAbandoned: the process died or lost the database.
@@ -77,75 +67,11 @@ var (
 	// that another replay has begun or has resumed it.
 	ErrReplayLost = errors.New("the lease of the replay ran out")
 
-	// ErrReplayStopped says that messages failed again. The entries that were not
-	// replayed yet stay in quarantine.
-	ErrReplayStopped = errors.New("the replay was stopped: messages failed again")
+	// ErrReplayStopped says that messages failed again, or that somebody called
+	// [Quarantine.StopReplay]. The entries that were not replayed yet stay in
+	// quarantine.
+	ErrReplayStopped = errors.New("the replay was stopped")
 )
-
-// Plan configures a replay of many entries. With the zero value all entries are
-// replayed as fast as their consumer handles them.
-type Plan struct {
-	// Canary is the number of messages to replay first. The others follow after
-	// all of these have been handled; if one fails, the replay stops. Defaults
-	// to none.
-	Canary int `json:"canary,omitempty"`
-
-	// Rate is the maximum number of messages to replay per second. Defaults to
-	// no limit.
-	Rate int `json:"rate,omitempty"`
-
-	// Window is the maximum number of replayed messages that wait for their
-	// handler at a time. Defaults to 1,000, and with StopOnFailure to 100.
-	Window int `json:"window,omitempty"`
-
-	// StopOnFailure stops the replay when one of its messages is quarantined
-	// again. Messages that were replayed before are still handled.
-	StopOnFailure bool `json:"stop_on_failure,omitempty"`
-
-	// Force also runs messages that the consumer has handled already: it removes
-	// their ids from the inbox, and also replays resolved entries of Filter.IDs.
-	// Without Force dedup skips such messages. Even with Force, dedup skips
-	// messages that it knows by dedup.Config.Key, and sequence skips messages
-	// that are older than the version that it has applied.
-	Force bool `json:"force,omitempty"`
-
-	// Progress is called with the state of the replay: after each change, once a
-	// second without a change, and at the end. It must return soon. Defaults to
-	// nothing.
-	Progress func(Replay) `json:"-"`
-}
-
-func (p Plan) validate() error {
-	var errs []error
-	for _, field := range []struct {
-		name  string
-		value int
-	}{{"Canary", p.Canary}, {"Rate", p.Rate}, {"Window", p.Window}} {
-		if field.value < 0 {
-			errs = append(errs, fmt.Errorf("Plan.%s is %d: negative", field.name, field.value))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (p Plan) withDefaults() Plan {
-	if p.Window == 0 {
-		p.Window = 1000
-		if p.StopOnFailure {
-			p.Window = 100
-		}
-	}
-	return p
-}
-
-// states returns the states of the entries that a replay by f includes.
-// Resolved entries must be named.
-func (p Plan) states(f Filter) []string {
-	if p.Force && f.IDs != nil {
-		return []string{parked.Quarantined, parked.Resolved}
-	}
-	return []string{parked.Quarantined}
-}
 
 // ReplayMatching gives all entries that match now back to the consumers that
 // failed them, due at once and with fresh budgets. It waits until every message
@@ -157,8 +83,8 @@ func (p Plan) states(f Filter) []string {
 // Each batch stores the progress in the database. When ctx ends the replay is
 // paused, and after the death of the process it is abandoned as soon as
 // Config.ReplayLease has passed. [Quarantine.Resume] continues with the rest and
-// does not run a message twice. A replay that its Plan stops returns
-// [ErrReplayStopped].
+// does not run a message twice. A replay that its Plan or
+// [Quarantine.StopReplay] stops returns [ErrReplayStopped].
 //
 // Messages that could not be decoded return to quarantine at once without a call
 // of the handler, and count as failed: edit them.
@@ -166,11 +92,11 @@ func (p Plan) states(f Filter) []string {
 // With an error ReplayMatching returns the latest known state of the replay, if
 // it began.
 func (q *Quarantine) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Replay, error) {
-	if err := errors.Join(act.validate(), f.validateChange(), plan.validate()); err != nil {
+	if err := errors.Join(act.Validate(), f.validateChange(), plan.Validate()); err != nil {
 		return Replay{}, fmt.Errorf("poison: replay: %w", err)
 	}
-	plan = plan.withDefaults()
-	if err := q.checkRunning(ctx, f, plan.states(f)...); err != nil {
+	plan = withDefaults(plan)
+	if err := q.checkRunning(ctx, f, replayStates(plan, f)...); err != nil {
 		return Replay{}, fmt.Errorf("poison: replay: %w", err)
 	}
 	r, err := q.table.beginReplay(ctx, act, f, plan, q.config.ReplayLease)
@@ -185,8 +111,8 @@ func (q *Quarantine) ReplayMatching(ctx context.Context, act Act, f Filter, plan
 // now do not stop the replay again, even if the Plan stops on failures: neither
 // the failures that stopped it, nor later failures of messages that were
 // replayed before the stop. progress may be nil.
-func (q *Quarantine) Resume(ctx context.Context, act Act, id int64, progress func(Replay)) (Replay, error) {
-	if err := act.validate(); err != nil {
+func (q *Quarantine) Resume(ctx context.Context, act Act, id int64, progress func(Report)) (Replay, error) {
+	if err := act.Validate(); err != nil {
 		return Replay{}, fmt.Errorf("poison: resume: %w", err)
 	}
 	r, err := q.table.resumeReplay(ctx, act, id, q.config.ReplayLease)

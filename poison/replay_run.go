@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/operate"
 )
 
 const (
@@ -31,30 +32,32 @@ const (
 type replayRun struct {
 	*Quarantine
 
-	replay         *leasedReplay
-	progress       func(Replay)
-	reported       [5]int // the counts of the last call of progress
-	reportedAt     time.Time
-	knownFailures  int  // do not stop the replay
-	nothingLeft    bool // no entry remains to be replayed
-	tokens         float64
-	tokensFilledAt time.Time // tokens is the room under the rate limit at that time
+	replay        *leasedReplay
+	progress      func(Report)
+	rate          *operate.Rate
+	reported      [5]int // the counts of the last call of progress
+	reportedAt    time.Time
+	knownFailures int  // do not stop the replay
+	nothingLeft   bool // no entry remains to be replayed
 }
 
-func (q *Quarantine) run(ctx context.Context, r *leasedReplay, progress func(Replay)) (Replay, error) {
+func (q *Quarantine) run(ctx context.Context, r *leasedReplay, progress func(Report)) (Replay, error) {
 	if progress == nil {
-		progress = func(Replay) {}
+		progress = func(Report) {}
 	}
 	x := &replayRun{
 		Quarantine: q, replay: r, progress: progress, knownFailures: r.knownFailures,
-		tokens: 1, tokensFilledAt: time.Now(),
+		rate: operate.NewRate(r.Plan.Rate),
 	}
-	err := x.loop(ctx)
+	err := x.stopped(ctx, x.loop(ctx))
 	if err != nil && ctx.Err() != nil && !errors.Is(err, ErrReplayStopped) {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseTimeout)
 		defer cancel()
 		err = ctx.Err()
-		if endErr := x.end(end, ReplayPaused, "its context ended"); endErr != nil {
+		switch endErr := x.stopped(end, x.end(end, ReplayPaused, "its context ended")); {
+		case errors.Is(endErr, ErrReplayStopped):
+			err = endErr
+		case endErr != nil:
 			err = fmt.Errorf("%w, and the replay could not be marked as paused: %w", err, endErr)
 		}
 	}
@@ -112,7 +115,7 @@ func (x *replayRun) report(now time.Time) {
 		return
 	}
 	x.reported, x.reportedAt = counts, now
-	x.progress(r.Replay)
+	x.progress(r.Report)
 }
 
 // room returns the number of messages that the Plan allows to replay now.
@@ -128,14 +131,7 @@ func (x *replayRun) room() int {
 		room = min(room, limit-r.Replayed)
 		x.nothingLeft = x.nothingLeft || r.Replayed >= limit
 	}
-	if r.Plan.Rate > 0 {
-		rate, now := float64(r.Plan.Rate), time.Now()
-		// At most one second's worth: time that passed without room is lost.
-		x.tokens = min(x.tokens+rate*now.Sub(x.tokensFilledAt).Seconds(), rate)
-		x.tokensFilledAt = now
-		room = int(min(float64(room), x.tokens)) // the rate may not fit into an int
-	}
-	return room
+	return x.rate.Room(room)
 }
 
 func (x *replayRun) advance(ctx context.Context, room int) error {
@@ -149,7 +145,7 @@ func (x *replayRun) advance(ctx context.Context, room int) error {
 		}
 		x.nothingLeft = !more
 		room -= replayed
-		x.tokens -= float64(replayed)
+		x.rate.Took(replayed)
 		x.instruments.replayed.Add(int64(replayed), 0)
 	}
 	return nil
@@ -172,7 +168,7 @@ func (x *replayRun) end(ctx context.Context, state, reason string) error {
 		return err
 	}
 	x.replay = now
-	x.progress(now.Replay)
+	x.progress(now.Report)
 	return nil
 }
 

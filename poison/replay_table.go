@@ -87,8 +87,8 @@ func scanReplay(row interface{ Scan(dest ...any) error }) (*leasedReplay, error)
 func (t *table) advanceReplay(ctx context.Context, r *leasedReplay, n int, lease time.Duration) (replayed int, more bool, err error) {
 	where := t.where(r.Filter, r.states()...)
 	next := t.dialect.SQL(`SELECT id FROM {parked} WHERE ` + where.String() +
-		` AND id > ` + where.arg(r.afterID) + ` AND id <= ` + where.arg(r.untilID) +
-		` AND (replay_id IS NULL OR replay_id <> ` + where.arg(r.ID) + `) ORDER BY id LIMIT ` + where.arg(n))
+		` AND id > ` + where.Arg(r.afterID) + ` AND id <= ` + where.Arg(r.untilID) +
+		` AND (replay_id IS NULL OR replay_id <> ` + where.Arg(r.ID) + `) ORDER BY id LIMIT ` + where.Arg(n))
 	var (
 		after int64
 		due   []int64
@@ -98,7 +98,7 @@ func (t *table) advanceReplay(ctx context.Context, r *leasedReplay, n int, lease
 		if err := t.extendReplay(ctx, tx, r, lease); err != nil {
 			return err
 		}
-		ids, err := selectIDs(ctx, tx, next, where.args)
+		ids, err := selectIDs(ctx, tx, next, where.Args)
 		if err != nil || len(ids) == 0 {
 			return err
 		}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/poison"
 )
@@ -56,26 +55,27 @@ func (c *counted) total() (n int) {
 	return n
 }
 
-func counts(r poison.Replay) string {
+func counts(r poison.Report) string {
 	return fmt.Sprintf("%s: %d of %d replayed, %d resolved, %d failed, %d waiting",
 		r.State, r.Replayed, r.Total, r.Resolved, r.Failed, r.Waiting)
 }
 
 func TestReplayMatchingEndsWhenAllAreSettled(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.fill("payments", 12)
 		b.fill("inventory", 2)
 		c := &counted{fail: func(id string) bool { return strings.HasSuffix(id, "3") }}
 		b.consume("payments", c.handle)
-		var seen []poison.Replay
+		var seen []poison.Report
 		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{
-			Canary: 2, Window: 3, Progress: func(r poison.Replay) { seen = append(seen, r) },
+			Canary: 2, Window: 3, Progress: func(r poison.Report) { seen = append(seen, r) },
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := counts(r); got != "finished: 12 of 12 replayed, 11 resolved, 1 failed, 0 waiting" {
+		if got := counts(r.Report); got != "finished: 12 of 12 replayed, 11 resolved, 1 failed, 0 waiting" {
 			t.Error(got)
 		}
 		for _, s := range seen {
@@ -96,7 +96,7 @@ func TestReplayMatchingEndsWhenAllAreSettled(t *testing.T) {
 		if err := b.store.Discard(t.Context(), act, b.list()[0].ID); err != nil {
 			t.Fatal(err)
 		}
-		if again, err := b.store.ReplayOf(t.Context(), r.ID); err != nil || counts(again) != counts(r) || again.Actor != "ann" ||
+		if again, err := b.store.ReplayOf(t.Context(), r.ID); err != nil || counts(again.Report) != counts(r.Report) || again.Actor != "ann" ||
 			again.Filter.Consumer != "payments" || again.Plan.Canary != 2 || again.EndedAt.IsZero() {
 			t.Errorf("%v, kept is %+v", err, again)
 		}
@@ -111,6 +111,7 @@ func TestReplayMatchingEndsWhenAllAreSettled(t *testing.T) {
 
 // A call for every reading would be twenty calls a second with the same counts.
 func TestProgressIsCalledAfterChanges(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.fill("payments", 1)
@@ -124,7 +125,7 @@ func TestProgressIsCalledAfterChanges(t *testing.T) {
 		)
 		began := time.Now()
 		_, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{
-			Progress: func(r poison.Replay) {
+			Progress: func(r poison.Report) {
 				line := counts(r)
 				if n := len(lines); n > 0 && lines[n-1] == line {
 					again++
@@ -143,6 +144,7 @@ func TestProgressIsCalledAfterChanges(t *testing.T) {
 
 // Only the canary runs if it fails, and the replay can be resumed.
 func TestFailedCanaryStopsTheReplay(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.fill("payments", 20)
@@ -153,11 +155,11 @@ func TestFailedCanaryStopsTheReplay(t *testing.T) {
 			t.Fatalf("error %v", err)
 		}
 		if r.Replayed != 3 || r.Failed != 1 || r.State != poison.ReplayStopped || c.total() > 3 {
-			t.Fatalf("%s, %d calls", counts(r), c.total())
+			t.Fatalf("%s, %d calls", counts(r.Report), c.total())
 		}
 		r, err = b.store.Resume(t.Context(), poison.Act{Actor: "bob", Why: "only this one"}, r.ID, nil)
-		if err != nil || counts(r) != "finished: 20 of 20 replayed, 19 resolved, 1 failed, 0 waiting" || c.total() != 20 {
-			t.Fatalf("%v, %s, %d calls", err, counts(r), c.total())
+		if err != nil || counts(r.Report) != "finished: 20 of 20 replayed, 19 resolved, 1 failed, 0 waiting" || c.total() != 20 {
+			t.Fatalf("%v, %s, %d calls", err, counts(r.Report), c.total())
 		}
 		if n := b.number(`SELECT COUNT(*) FROM once_audit WHERE action = 'resume' AND actor = 'bob'`); n != 1 {
 			t.Errorf("%d lines of audit of the resume", n)
@@ -172,12 +174,14 @@ func TestFailedCanaryStopsTheReplay(t *testing.T) {
 // No other message is replayed before the canary is settled, and no more messages
 // wait than the window allows.
 func TestReplayWaitsForCanaryAndWindow(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for name, plan := range map[string]poison.Plan{"canary": {Canary: 1}, "window": {Window: 1}} {
 			b := newBench(t, db, nil)
 			b.fill(name, 6)
 			looks := 0
-			plan.Progress = func(r poison.Replay) {
+			plan.Progress = func(r poison.Report) {
 				if r.Resolved > 0 || r.Replayed == 0 {
 					return
 				}
@@ -190,7 +194,7 @@ func TestReplayWaitsForCanaryAndWindow(t *testing.T) {
 			}
 			r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: name}, plan)
 			if err != nil || r.Resolved != 6 || looks < 4 {
-				t.Fatalf("%s: %v, %s after %d looks", name, err, counts(r), looks)
+				t.Fatalf("%s: %v, %s after %d looks", name, err, counts(r.Report), looks)
 			}
 		}
 	})
@@ -199,6 +203,7 @@ func TestReplayWaitsForCanaryAndWindow(t *testing.T) {
 // A replay continues if another writer locks the database for longer than the replay
 // waits.
 func TestReplayContinuesAfterABusyDatabase(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.SQLite(t), nil)
 	b.fill("payments", 3)
 	impatient, err := sql.Open("sqlite", strings.Replace(b.DSN, "busy_timeout(10000)", "busy_timeout(20)", 1))
@@ -218,7 +223,7 @@ func TestReplayContinuesAfterABusyDatabase(t *testing.T) {
 	var hold sync.Once
 	var freed atomic.Bool
 	r, err := store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{
-		Progress: func(poison.Replay) {
+		Progress: func(poison.Report) {
 			hold.Do(func() {
 				tx, err := b.BeginTx(t.Context(), nil) // takes the lock
 				if err != nil {
@@ -232,12 +237,13 @@ func TestReplayContinuesAfterABusyDatabase(t *testing.T) {
 			})
 		},
 	})
-	if err != nil || counts(r) != "finished: 3 of 3 replayed, 3 resolved, 0 failed, 0 waiting" || !freed.Load() {
-		t.Fatalf("%v, %s", err, counts(r))
+	if err != nil || counts(r.Report) != "finished: 3 of 3 replayed, 3 resolved, 0 failed, 0 waiting" || !freed.Load() {
+		t.Fatalf("%v, %s", err, counts(r.Report))
 	}
 }
 
 func TestReplayStopsOnNewFailure(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.fill("payments", 40)
@@ -246,15 +252,15 @@ func TestReplayStopsOnNewFailure(t *testing.T) {
 		plan := poison.Plan{StopOnFailure: true, Window: 5}
 		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, plan)
 		if !errors.Is(err, poison.ErrReplayStopped) || r.Failed != 1 || r.Replayed > 25 {
-			t.Fatalf("%v, %s", err, counts(r))
+			t.Fatalf("%v, %s", err, counts(r.Report))
 		}
 		// The failure that is known does not stop it again; the next one does.
 		r, err = b.store.Resume(t.Context(), act, r.ID, nil)
 		if !errors.Is(err, poison.ErrReplayStopped) || r.Failed != 2 {
-			t.Fatalf("%v, %s", err, counts(r))
+			t.Fatalf("%v, %s", err, counts(r.Report))
 		}
 		if r, err = b.store.Resume(t.Context(), act, r.ID, nil); err != nil || r.Failed != 2 || r.Replayed != 40 || c.total() != 40 {
-			t.Fatalf("%v, %s, %d calls", err, counts(r), c.total())
+			t.Fatalf("%v, %s, %d calls", err, counts(r.Report), c.total())
 		}
 	})
 }
@@ -262,6 +268,8 @@ func TestReplayStopsOnNewFailure(t *testing.T) {
 // Messages that fail after the stop were replayed before it. Their cause may be
 // repaired when the replay is resumed.
 func TestFailuresAfterAStopDoNotStopTheResumedReplay(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), nil) // SQLite's one writer would be the handler that waits
 	b.fill("payments", 20)
 	stopped := make(chan struct{})
@@ -278,8 +286,8 @@ func TestFailuresAfterAStopDoNotStopTheResumedReplay(t *testing.T) {
 	plan := poison.Plan{StopOnFailure: true, Window: 2}
 	r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, plan)
 	close(stopped)
-	if !errors.Is(err, poison.ErrReplayStopped) || counts(r) != "stopped: 2 of 20 replayed, 0 resolved, 1 failed, 1 waiting" {
-		t.Fatalf("%v, %s", err, counts(r))
+	if !errors.Is(err, poison.ErrReplayStopped) || counts(r.Report) != "stopped: 2 of 20 replayed, 0 resolved, 1 failed, 1 waiting" {
+		t.Fatalf("%v, %s", err, counts(r.Report))
 	}
 	testkit.Eventually(t, 20*time.Second, "the other one fails", func() bool {
 		r, err = b.store.ReplayOf(t.Context(), r.ID)
@@ -287,13 +295,14 @@ func TestFailuresAfterAStopDoNotStopTheResumedReplay(t *testing.T) {
 	})
 	mended.Store(true)
 	r, err = b.store.Resume(t.Context(), act, r.ID, nil)
-	if err != nil || counts(r) != "finished: 20 of 20 replayed, 18 resolved, 2 failed, 0 waiting" {
-		t.Fatalf("%v, %s", err, counts(r))
+	if err != nil || counts(r.Report) != "finished: 20 of 20 replayed, 18 resolved, 2 failed, 0 waiting" {
+		t.Fatalf("%v, %s", err, counts(r.Report))
 	}
 }
 
 // A Filter with texts that a row cannot store matches their cleaned form.
 func TestReplayByInvalidText(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		const tenant = "\xff\xfe\x00"
@@ -304,14 +313,15 @@ func TestReplayByInvalidText(t *testing.T) {
 		}
 		b.consume("payments", (&counted{}).handle)
 		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Tenant: tenant}, poison.Plan{})
-		if err != nil || counts(r) != "finished: 1 of 1 replayed, 1 resolved, 0 failed, 0 waiting" {
-			t.Fatalf("%v, %s", err, counts(r))
+		if err != nil || counts(r.Report) != "finished: 1 of 1 replayed, 1 resolved, 0 failed, 0 waiting" {
+			t.Fatalf("%v, %s", err, counts(r.Report))
 		}
 	})
 }
 
 // A rate above every integer is no limit.
 func TestRateAboveEveryInteger(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.SQLite(t), nil)
 	b.fill("payments", 2)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -319,7 +329,7 @@ func TestRateAboveEveryInteger(t *testing.T) {
 	began, consuming := time.Now(), false
 	r, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: "payments"}, poison.Plan{
 		Rate: math.MaxInt, Window: 1,
-		Progress: func(poison.Replay) {
+		Progress: func(poison.Report) {
 			if time.Since(began) > time.Second && !consuming { // by then all of it is allowed
 				consuming = true
 				b.consume("payments", (&counted{}).handle)
@@ -327,68 +337,6 @@ func TestRateAboveEveryInteger(t *testing.T) {
 		},
 	})
 	if err != nil || r.Resolved != 2 {
-		t.Fatalf("%v, %s", err, counts(r))
+		t.Fatalf("%v, %s", err, counts(r.Report))
 	}
-}
-
-// A message that the consumer has handled runs again only with Force.
-func TestTrap72ReplayOfHandledMessagesNeedsForce(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := newBench(t, db, nil)
-		b.fill("payments", 2)
-		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config, Consumer: "payments"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := &counted{}
-		done := inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) { return nil, c.handle(msg) })
-		if _, err := done(message.NewMessage("payments-0000", []byte("body"))); err != nil {
-			t.Fatal(err)
-		}
-		ids := []int64{b.list()[0].ID}
-		b.consume("payments", c.handle)
-		for i, step := range []struct {
-			force       bool
-			total, runs int
-		}{
-			{false, 1, 1}, // skipped by the inbox, and so resolved
-			{false, 0, 1}, // no longer in quarantine
-			{true, 1, 2},
-		} {
-			r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{IDs: ids}, poison.Plan{Force: step.force})
-			if err != nil || r.Total != step.total || r.Resolved != r.Total || c.total() != step.runs {
-				t.Fatalf("step %d: %v, %s, %d calls", i, err, counts(r), c.total())
-			}
-		}
-		// By another filter what was resolved is left alone, even by force.
-		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{Force: true})
-		if err != nil || r.Total != 1 || c.total() != 3 {
-			t.Fatalf("%v, %s, %d calls", err, counts(r), c.total())
-		}
-	})
-}
-
-func TestReplayKeepsRateAndLimit(t *testing.T) {
-	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		b := newBench(t, db, nil)
-		b.fill("payments", 12)
-		b.consume("payments", (&counted{}).handle)
-		began := time.Now()
-		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments", Limit: 11}, poison.Plan{Rate: 10})
-		if err != nil || counts(r) != "finished: 11 of 11 replayed, 11 resolved, 0 failed, 0 waiting" {
-			t.Fatalf("%v, %s", err, counts(r))
-		}
-		if took := time.Since(began); took < time.Second {
-			t.Errorf("11 at 10 a second took %v", took)
-		}
-		if n := len(b.list()); n != 1 {
-			t.Errorf("%d are left", n)
-		}
-		for field, plan := range map[string]poison.Plan{"Canary": {Canary: -1}, "Rate": {Rate: -1}, "Window": {Window: -1}} {
-			if _, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{All: true}, plan); err == nil ||
-				!strings.Contains(err.Error(), field) {
-				t.Errorf("%s: %v", field, err)
-			}
-		}
-	})
 }

@@ -11,6 +11,7 @@ import (
 
 // Claims find every row that is not final sooner or later, and no final row.
 func TestTrap20ClaimsFindEveryWaitingRow(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newTestTable(t, db)
 		deliver(t, s, "released", "postponed", "abandoned", "quarantined", "replayed", "discarded", "done")
@@ -25,9 +26,9 @@ func TestTrap20ClaimsFindEveryWaitingRow(t *testing.T) {
 		for _, err := range []error{
 			s.parked.Release(t.Context(), byID["released"], 0),
 			s.parked.Postpone(t.Context(), "c", byID["postponed"], failure, time.Millisecond),
-			s.parked.QuarantineClaim(t.Context(), "c", byID["quarantined"], failure),
-			s.parked.QuarantineClaim(t.Context(), "c", byID["replayed"], failure),
-			s.parked.QuarantineClaim(t.Context(), "c", byID["discarded"], failure),
+			quarantineClaim(t.Context(), s, byID["quarantined"], failure),
+			quarantineClaim(t.Context(), s, byID["replayed"], failure),
+			quarantineClaim(t.Context(), s, byID["discarded"], failure),
 			s.parked.Resolve(t.Context(), byID["done"]),
 			s.replay(t.Context(), act, []int64{byID["replayed"].ID}),
 			s.discard(t.Context(), act, []int64{byID["discarded"].ID}),
@@ -56,11 +57,12 @@ func TestTrap20ClaimsFindEveryWaitingRow(t *testing.T) {
 // The row of a replayed message is kept as the record of the outcome, and a late copy
 // adds no row.
 func TestReplayedRowIsKeptWhenResolved(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newTestTable(t, db)
 		deliver(t, s, "m1")
 		c := claim(t, s, selection)[0]
-		if err := s.parked.QuarantineClaim(t.Context(), "c", c.Claim, parked.Failure{Err: errHandler, Reason: "exhausted"}); err != nil {
+		if err := quarantineClaim(t.Context(), s, c.Claim, parked.Failure{Err: errHandler, Reason: "exhausted"}); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.replay(t.Context(), Act{Actor: "ann"}, []int64{c.ID}); err != nil {
@@ -80,6 +82,7 @@ func TestReplayedRowIsKeptWhenResolved(t *testing.T) {
 
 // A claim that ends in quarantine did not end a process.
 func TestTrap48QuarantinedClaimIsNoCrash(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		s := newTestTable(t, db)
 		deliver(t, s, "m1")
@@ -87,7 +90,7 @@ func TestTrap48QuarantinedClaimIsNoCrash(t *testing.T) {
 			t.Helper()
 			c := claim(t, s, sel)[0]
 			failure := parked.Failure{Err: errHandler}
-			if err := s.parked.QuarantineClaim(t.Context(), "c", c.Claim, failure); err != nil {
+			if err := quarantineClaim(t.Context(), s, c.Claim, failure); err != nil {
 				t.Fatal(err)
 			}
 			if e, err := s.get(t.Context(), c.ID); err != nil || e.Crashes != crashes {

@@ -15,11 +15,11 @@ import (
 )
 
 // begin begins a replay of a consumer that is not running, so that the replay waits.
-func (b *bench) begin(ctx context.Context, consumer string) (first poison.Replay, ended <-chan error) {
+func (b *bench) begin(ctx context.Context, consumer string) (first poison.Report, ended <-chan error) {
 	b.Helper()
-	started, failed := make(chan poison.Replay, 1), make(chan error, 1)
+	started, failed := make(chan poison.Report, 1), make(chan error, 1)
 	go func() {
-		_, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: consumer}, poison.Plan{Canary: 1, Progress: func(r poison.Replay) {
+		_, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: consumer}, poison.Plan{Canary: 1, Progress: func(r poison.Report) {
 			select {
 			case started <- r:
 			default:
@@ -37,6 +37,7 @@ func (b *bench) begin(ctx context.Context, consumer string) (first poison.Replay
 
 // Two replays at a time would count the outcomes of each other.
 func TestTrap52ConsumerHasOneReplayAtATime(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *poison.Config) { c.ReplayLease = 10 * time.Minute }) // however long this takes
 		b.fill("payments", 2)
@@ -77,13 +78,13 @@ func (b *bench) paused(replay int64, ended <-chan error) {
 		b.Fatalf("cancelled: %v", err)
 	}
 	r, err := b.store.ReplayOf(b.Context(), replay)
-	if err != nil || counts(r) != "paused: 1 of 2 replayed, 0 resolved, 0 failed, 1 waiting" {
-		b.Fatalf("%v, %s", err, counts(r))
+	if err != nil || counts(r.Report) != "paused: 1 of 2 replayed, 0 resolved, 0 failed, 1 waiting" {
+		b.Fatalf("%v, %s", err, counts(r.Report))
 	}
 	c := &counted{}
 	b.consume("payments", c.handle)
 	if r, err = b.store.Resume(b.Context(), act, replay, nil); err != nil || r.Resolved != 2 || c.total() != 2 {
-		b.Fatalf("%v, %s, %d calls", err, counts(r), c.total())
+		b.Fatalf("%v, %s, %d calls", err, counts(r.Report), c.total())
 	}
 }
 
@@ -94,6 +95,7 @@ func (b *bench) eventually(what string, cond func() bool) {
 
 // A replay is not lost when a step takes longer than its lease.
 func TestTrap52ReplayOutlivesItsLease(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *poison.Config) { c.ReplayLease = time.Second })
 		b.fill("payments", 2)
@@ -117,6 +119,7 @@ func TestTrap52ReplayOutlivesItsLease(t *testing.T) {
 
 // Of many simultaneous replays one begins.
 func TestTrap52OneOfSimultaneousReplaysBegins(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.fill("payments", 1)
@@ -125,7 +128,7 @@ func TestTrap52OneOfSimultaneousReplaysBegins(t *testing.T) {
 		var all sync.WaitGroup
 		for range 6 {
 			all.Go(func() {
-				_, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: "payments"}, poison.Plan{Progress: func(r poison.Replay) {
+				_, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: "payments"}, poison.Plan{Progress: func(r poison.Report) {
 					if !first.CompareAndSwap(0, r.ID) && first.Load() != r.ID {
 						cancel() // nobody consumes, and so none would end
 					}
@@ -152,6 +155,7 @@ func TestTrap52OneOfSimultaneousReplaysBegins(t *testing.T) {
 
 // A replay that begins waits for the transaction that inserts another one.
 func TestTrap52NewReplayWaitsForUncommittedOne(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), nil) // SQLite has one writer at a time anyway
 	b.fill("payments", 1)
 	tx, err := b.BeginTx(t.Context(), nil)
@@ -170,7 +174,7 @@ func TestTrap52NewReplayWaitsForUncommittedOne(t *testing.T) {
 	var begun atomic.Bool
 	go func() {
 		_, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: "payments"},
-			poison.Plan{Progress: func(poison.Replay) { begun.Store(true) }})
+			poison.Plan{Progress: func(poison.Report) { begun.Store(true) }})
 		ended <- err
 	}()
 	testkit.Eventually(t, 20*time.Second, "it waits or begins", func() bool {
@@ -189,6 +193,7 @@ func TestTrap52NewReplayWaitsForUncommittedOne(t *testing.T) {
 
 // Counting millions of entries delays no replay of another consumer.
 func TestCountingEntriesDelaysNoOtherReplay(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), nil)
 	tx, err := b.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -220,6 +225,8 @@ func TestCountingEntriesDelaysNoOtherReplay(t *testing.T) {
 // A replay takes its lease again after the lease ended, unless another replay has
 // begun. Then it ends, and can be resumed later.
 func TestTrap52ReplayEndsWithItsLease(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.fill("payments", 2)
@@ -237,7 +244,7 @@ func TestTrap52ReplayEndsWithItsLease(t *testing.T) {
 		looks, second := 0, make(chan error, 1)
 		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{
 			Canary: 1,
-			Progress: func(r poison.Replay) {
+			Progress: func(r poison.Report) {
 				if r.Replayed != 1 {
 					return
 				}
@@ -249,7 +256,7 @@ func TestTrap52ReplayEndsWithItsLease(t *testing.T) {
 					begun := make(chan struct{}, 100)
 					go func() {
 						_, err := b.store.ReplayMatching(ctx, act, poison.Filter{Consumer: "payments", MessageID: "none"},
-							poison.Plan{Progress: func(poison.Replay) { begun <- struct{}{}; <-ctx.Done() }})
+							poison.Plan{Progress: func(poison.Report) { begun <- struct{}{}; <-ctx.Done() }})
 						second <- err
 					}()
 					<-begun
@@ -257,7 +264,7 @@ func TestTrap52ReplayEndsWithItsLease(t *testing.T) {
 			},
 		})
 		if !errors.Is(err, poison.ErrReplayLost) || looks != 2 || r.Replayed != 1 {
-			t.Fatalf("%v after %d looks: %s", err, looks, counts(r))
+			t.Fatalf("%v after %d looks: %s", err, looks, counts(r.Report))
 		}
 		all, err := b.store.Replays(t.Context(), 0)
 		if err != nil || len(all) != 2 || all[1].State != poison.ReplayAbandoned || all[1].Replayed != 1 {
@@ -273,7 +280,7 @@ func TestTrap52ReplayEndsWithItsLease(t *testing.T) {
 		c := &counted{}
 		b.consume("payments", c.handle)
 		if r, err := b.store.Resume(t.Context(), act, all[1].ID, nil); err != nil || r.Resolved != 2 || c.total() != 2 {
-			t.Fatalf("%v, %s, %d calls", err, counts(r), c.total())
+			t.Fatalf("%v, %s, %d calls", err, counts(r.Report), c.total())
 		}
 	})
 }

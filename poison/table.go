@@ -20,6 +20,8 @@ type table struct {
 	dialect dialect.Dialect
 	parked  *parked.Store
 	sql     queries
+
+	withoutContent bool // of entries, see Config.WithoutContent
 }
 
 func newTable(db *sql.DB, config schema.Config) (*table, error) {

@@ -1,6 +1,7 @@
 package poison
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -50,6 +51,12 @@ func claim(t *testing.T, s *table, sel parked.Select) []parked.Claimed {
 		t.Fatal(err)
 	}
 	return claimed
+}
+
+// quarantineClaim ends a claim as the middleware does.
+func quarantineClaim(ctx context.Context, s *table, c *parked.Claim, f parked.Failure) error {
+	_, err := s.parked.Quarantine(ctx, &parked.Delivery{Consumer: "c", Topic: "t", Claim: c}, nil, f, nil)
+	return err
 }
 
 // keyed returns a message with an ordering key.

@@ -33,6 +33,7 @@ func (b *bench) raw(consumer, id string) {
 // No handler must get the raw form, neither from the transport nor by a replay. The
 // edited message is handled.
 func TestTrap41UndecodableMessageIsNotReplayed(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "fine")
@@ -51,7 +52,7 @@ func TestTrap41UndecodableMessageIsNotReplayed(t *testing.T) {
 		c := &counted{}
 		b.consume("payments", c.handle)
 		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{Force: true})
-		if got := counts(r); err != nil || got != "finished: 2 of 2 replayed, 1 resolved, 1 failed, 0 waiting" {
+		if got := counts(r.Report); err != nil || got != "finished: 2 of 2 replayed, 1 resolved, 1 failed, 0 waiting" {
 			t.Fatalf("%v, %s", err, got)
 		}
 		again := b.list()
@@ -82,6 +83,7 @@ func TestTrap41UndecodableMessageIsNotReplayed(t *testing.T) {
 
 // If one of two copies could be decoded, it is kept.
 func TestDecodedCopyReplacesUndecodableOne(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		good := func() *message.Message {

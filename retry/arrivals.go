@@ -12,28 +12,27 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// A transaction stores at most storeBatch messages. It ends after the message
-// with which it exceeds storeBytes: PostgreSQL accepts a statement of 1 GB at
-// most.
+// One transaction stores at most storeBatch messages, and no more messages after
+// storeBytes are exceeded. PostgreSQL accepts statements of at most 1 GB.
 const (
 	storeBatch = 100
 	storeBytes = 8 << 20
 )
 
-// arrivals stores the messages of ordering keys in the order of their arrival.
-// One goroutine at a time stores a batch; meanwhile arrivals collects the next.
+// arrivals stores messages with an ordering key in the order of their arrival. At most
+// one goroutine stores a batch, and in the meantime arrivals collects the next batch.
 type arrivals struct {
 	*fetcher
 
 	next     []*message.Message
-	bytes    int       // payload bytes of next
-	storing  chan bool // receives whether the current batch was stored; nil if there is none
-	rejected bool      // a message was nacked, so all later messages are nacked too
+	bytes    int       // payload bytes of the messages in next
+	storing  chan bool // receives whether the current batch was stored; nil while no batch is being stored
+	rejected bool      // a message was nacked, so all later messages must be nacked too
 }
 
-// forward sends the transport's messages to out, with the consumer's name in
-// their contexts. With Config.KeyOrder it stores the messages with an ordering
-// key instead, and the fetcher delivers them later.
+// forward sends the transport's messages to out, with the consumer's name in their
+// contexts. With Config.KeyOrder, it stores messages that have an ordering key instead,
+// and the fetcher delivers them later.
 func (f *fetcher) forward(ctx context.Context, in <-chan *message.Message, out chan<- *message.Message) {
 	a := &arrivals{fetcher: f}
 	for in != nil || a.storing != nil || len(a.next) > 0 {
@@ -68,10 +67,10 @@ func (f *fetcher) forward(ctx context.Context, in <-chan *message.Message, out c
 	}
 }
 
-// ordered reports whether the order of msg matters. It does not for an
-// undecodable message, because that is quarantined.
+// ordered reports whether msg must be handled in order. An undecodable message need
+// not, because it will be quarantined.
 func (f *fetcher) ordered(msg *message.Message) bool {
-	return f.config.KeyOrder != Unordered && parked.OrderingKey(msg) != "" && disposition.Undecodable(msg.Context()) == nil
+	return f.config.KeyOrder != Unordered && parked.OrderingKey(msg) != "" && disposition.Unrunnable(msg.Context()) == nil
 }
 
 func (a *arrivals) add(msg *message.Message) {
@@ -80,8 +79,8 @@ func (a *arrivals) add(msg *message.Message) {
 	a.nackRejected()
 }
 
-// nackRejected nacks all messages that arrived after a nacked message: they
-// would overtake it.
+// nackRejected nacks all messages that arrived after a nacked message. Otherwise they
+// would be handled before it.
 func (a *arrivals) nackRejected() {
 	if !a.rejected {
 		return
@@ -92,9 +91,9 @@ func (a *arrivals) nackRejected() {
 	a.next, a.bytes = nil, 0
 }
 
-// store starts to store the collected messages. It fails only when the consumer
-// shuts down. After a timeout it stores fewer messages at once, because the same
-// batch could time out for ever.
+// store starts to store the collected messages. It fails only when the consumer shuts
+// down. After a timeout it stores fewer messages at a time, because the same batch
+// could exceed the timeout again and again.
 func (a *arrivals) store(ctx context.Context) {
 	left, part := a.next, len(a.next)
 	a.next, a.bytes, a.storing = nil, 0, make(chan bool, 1)
@@ -129,9 +128,9 @@ func (a *arrivals) store(ctx context.Context) {
 
 func (a *arrivals) ackStored(msgs []*message.Message) {
 	for _, msg := range msgs {
-		failpoint.Hit("retry/kept")
+		failpoint.Hit("retry/stored")
 		msg.Ack()
 	}
-	a.instruments.kept.Add(int64(len(msgs)), 0)
+	a.instruments.stored.Add(int64(len(msgs)), 0)
 	a.wakeUp()
 }

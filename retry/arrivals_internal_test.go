@@ -11,9 +11,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// When the consumer shuts down and nacks a message, it stores no later message,
-// even if the database works again: the later message would overtake.
+// If the consumer nacks a message because it shuts down, it must not store later
+// messages, even if the database works again. Otherwise they would be handled before
+// the nacked one.
 func TestKeyOrderNacksSuccessorsOfNackedMessage(t *testing.T) {
+	t.Parallel()
 	db := testkit.SQLite(t)
 	config := schema.Config{Dialect: schema.SQLite}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
@@ -59,8 +61,9 @@ func TestKeyOrderNacksSuccessorsOfNackedMessage(t *testing.T) {
 	<-ended
 }
 
-// A transport may end with messages in flight. They are stored.
+// If a transport ends with messages in flight, they must be stored.
 func TestKeyOrderStoresMessagesThatArriveBeforeTransportEnds(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	config := schema.Config{}
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// For every accepted policy, delays are neither negative nor longer than Max,
-// and their sum does not overflow.
+// For every accepted policy, delays must be neither negative nor longer than Max, and
+// their sum must not overflow.
 func FuzzPolicy(f *testing.F) {
 	f.Add(2, 5, int64(time.Second), 5.0, int64(time.Hour), 0.2, 3, 0.5)
 	f.Add(0, 1000, int64(1), 1.0, int64(math.MaxInt64), -1.0, 1000, 0.0)

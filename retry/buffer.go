@@ -10,14 +10,14 @@ import (
 type buffer struct {
 	limit   int
 	bytes   int
-	rowSize int // estimate for the next row: the largest recent size
+	rowSize int // estimated size of the next row: the largest recent size
 }
 
 func (b *buffer) free() int { return b.limit - b.bytes }
 
-// fit returns how many of the given number of rows to claim. It returns 0 if the
-// buffer is full, and otherwise at least 1, so that a message larger than the
-// buffer is also claimed.
+// fit returns how many of the given number of rows should be claimed. If the buffer is
+// full, it returns 0. Otherwise it returns at least 1, so that a message larger than
+// the buffer is also claimed.
 func (b *buffer) fit(rows int) int {
 	switch free := b.free(); {
 	case free <= 0:
@@ -28,8 +28,8 @@ func (b *buffer) fit(rows int) int {
 	return rows
 }
 
-// observe updates the estimate. It forgets a large row gradually, because the
-// next rows are often as large.
+// observe updates the estimate. After a large row, the estimate decreases only
+// gradually, because the next rows are often as large.
 func (b *buffer) observe(rows []parked.Claimed) {
 	b.rowSize /= 2
 	for _, c := range rows {
@@ -37,8 +37,8 @@ func (b *buffer) observe(rows []parked.Claimed) {
 	}
 }
 
-// tooLarge reports whether a claim failed because its rows are too large, and
-// notes their size so that the next claim asks for fewer rows.
+// tooLarge reports whether a claim failed because its rows are too large. If so, it
+// also stores their size, so that fewer rows are claimed the next time.
 func (b *buffer) tooLarge(err error) bool {
 	large, ok := errors.AsType[*parked.LargeError](err)
 	if ok {

@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// bufferedFetcher returns a fetcher for 12 messages and one MiB.
+// bufferedFetcher returns a fetcher that claims at most 12 messages and about one MiB.
 func bufferedFetcher(t *testing.T, db testkit.Database) *fetcher {
 	t.Helper()
 	f := idleFetcher(t, db)
@@ -28,8 +28,8 @@ func (f *fetcher) arrive(t *testing.T, tenant, id string, size int) {
 	}
 }
 
-// drain fetches until there is no room, resolves the claimed rows, and returns
-// their ids and their bytes.
+// drain fetches until the buffer is full, resolves the claimed rows, and returns their
+// ids and their bytes.
 func (f *fetcher) drain(t *testing.T) (ids string, bytes int) {
 	t.Helper()
 	for f.fetch(t.Context()) {
@@ -46,9 +46,11 @@ func (f *fetcher) drain(t *testing.T) (ids string, bytes int) {
 	return ids, bytes
 }
 
-// The bytes of claimed messages stay within the limit, except for the last
-// message. The order is kept and tenants take turns, as with small messages.
+// The bytes of claimed messages must stay within the limit, except for the last
+// message. Messages must keep their order, and tenants must take turns, as with small
+// messages.
 func TestBufferBytesLimitLargeMessages(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		f := bufferedFetcher(t, db)
 		for n := range 4 {
@@ -64,7 +66,7 @@ func TestBufferBytesLimitLargeMessages(t *testing.T) {
 	})
 }
 
-// A message larger than the whole buffer is claimed alone, and does not delay
+// A message larger than the whole buffer must be claimed by itself, and must not delay
 // the messages after it.
 func TestMessageLargerThanBufferIsClaimedAlone(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
@@ -89,8 +91,10 @@ func TestMessageLargerThanBufferIsClaimedAlone(t *testing.T) {
 	})
 }
 
-// The limit holds if large and small messages alternate.
+// The limit must also hold if large and small messages alternate.
 func TestBufferBytesHoldForMixedSizes(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	const large = 500 << 10
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		f := bufferedFetcher(t, db)

@@ -5,23 +5,22 @@ import (
 	"errors"
 	"time"
 
-	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/parked"
 )
 
 const (
-	// reuseDue is how long the result of a look at the table may be used again,
-	// while every tenant that it found has more rows. A message that this process
-	// stores meanwhile causes a new look at once.
+	// reuseDue is how long the result of findDue may be used again, as long as every
+	// tenant in it has more due rows. If this process stores a message in the meantime,
+	// findDue queries the table again immediately.
 	reuseDue = 50 * time.Millisecond
 
-	// lookAgain is the pause after a failure to find out whether a message was
-	// handled, and after a failure to claim a crashed message.
+	// lookAgain is the pause after the inbox could not be searched for a message, and
+	// after a crashed message could not be claimed.
 	lookAgain = time.Second
 )
 
-// fetch claims due rows, as many as there is room for. It reports whether to
-// fetch again at once.
+// fetch claims due rows, as many as there is room for. It returns true if fetch should
+// be called again immediately.
 func (f *fetcher) fetch(ctx context.Context) (again bool) {
 	ctx, cancel := f.withLeaseTimeout(ctx)
 	defer cancel()
@@ -53,10 +52,11 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 	f.requestIsolation(due.Crashed)
 	switch {
 	case due.Crashed && processGate.enterAlone():
-		// Alone, so that the next crash can be attributed to this message.
+		// A crashed message is claimed by itself, so that the next crash is known to be
+		// caused by this message.
 		sel.Crashed, sel.Limit = true, 1
 	case !due.Fresh():
-		if time.Since(f.missedCrash) >= lookAgain { // before that a recovery is not certain
+		if time.Since(f.missedCrash) >= lookAgain { // before that, it is not certain that the database works again
 			f.report(ctx, nil)
 		}
 		f.moreDue = due.Crashed
@@ -71,13 +71,13 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 		processGate.leave(sel.Limit)
 		return true
 	}
-	// A lease begins with its claim, and all other leases must be renewed after
-	// it, so a slow claim counts as a failure.
+	// A lease begins with the claim, and all other leases must be renewed after it. So
+	// a slow claim counts as a failure.
 	f.limit.Did(err == nil && time.Since(began) < f.config.Lease/3)
 	f.report(ctx, err)
-	f.accept(ctx, claimed, err)
+	f.accept(claimed, err)
 	missed := sel.Crashed && len(claimed) == 0
-	if missed { // another process has locked it: this process need not make room
+	if missed { // another process has locked it, so other messages need not wait for it
 		f.missedCrash = time.Now()
 		f.requestIsolation(false)
 	}
@@ -85,52 +85,43 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 	if missed {
 		return err == nil
 	}
-	// If the bytes limited the claim, the last tenants may have got nothing: a new
-	// look finds them first.
+	// If the limit of bytes was reached, the last tenants may have got nothing. A new
+	// query finds them first.
 	if err == nil && len(claimed) == rows && !partly && !sel.Crashed {
 		f.due = due
 	}
-	// A reused look does not know the tenants that have arrived since.
+	// A reused result does not contain tenants that have arrived since.
 	f.moreDue = err != nil || len(claimed) == sel.Limit || partly || reused
-	// If other processes have locked all due rows, the next look finds the same
-	// rows; the loop must renew leases in between.
+	// If other processes have locked all due rows, the next query finds the same rows.
+	// Then fetch must not be called immediately, so that the loop can renew leases.
 	return err == nil && (len(claimed) == room || partly && len(claimed) > 0 || reused) && !sel.Crashed
 }
 
-// accept queues claimed messages. With an error the commit may have happened:
-// the claims are released later.
-func (f *fetcher) accept(ctx context.Context, claimed []parked.Claimed, err error) {
+// accept queues claimed messages. If there is an error, the claim may have been
+// committed or not: the rows are released later.
+func (f *fetcher) accept(claimed []parked.Claimed, err error) {
 	f.buffer.observe(claimed)
 	for _, c := range claimed {
 		if err != nil {
 			f.unknown = append(f.unknown, c.Claim)
 		} else {
-			f.enqueue(ctx, c)
+			f.enqueue(c)
 		}
 	}
 }
 
-// enqueue queues a claimed message for a handler. It quarantines the message
-// instead if no handler may run it.
-func (f *fetcher) enqueue(ctx context.Context, c parked.Claimed) {
+// enqueue adds a claimed message to the queue for the handlers.
+func (f *fetcher) enqueue(c parked.Claimed) {
 	if c.Crashes > 1 {
 		f.instruments.crashes.Add(1, 0)
-	}
-	switch {
-	case c.Err != nil:
-		f.quarantine(ctx, f.delivery(c.Claim), c.Message, disposition.ReasonUndecodable, c.Err)
-		return
-	case c.Crashes > f.config.CrashBudget:
-		f.giveUpCrashed(ctx, c)
-		return
 	}
 	f.inFlight[c.Claim] = struct{}{}
 	f.buffer.bytes += c.Size
 	f.queue.add(c)
 }
 
-// releaseUnknown releases rows that a commit with an unknown outcome may have
-// claimed. It does not change rows that were not claimed or are claimed anew.
+// releaseUnknown releases rows that may have been claimed by a commit with an unknown
+// outcome. It does not change rows that were not claimed, or that were claimed again.
 func (f *fetcher) releaseUnknown(ctx context.Context) error {
 	if len(f.unknown) == 0 {
 		return nil
@@ -142,8 +133,8 @@ func (f *fetcher) releaseUnknown(ctx context.Context) error {
 	return nil
 }
 
-// findDue returns which tenants have due rows. It uses the previous result if
-// that is recent, and then returns reused as true.
+// findDue returns which tenants have due rows. If the previous result is recent,
+// findDue uses it again and returns true for reused.
 func (f *fetcher) findDue(ctx context.Context, sel parked.Select) (due *parked.Due, reused bool, err error) {
 	due, f.due = f.due, nil
 	if due != nil && time.Since(f.dueAt) < reuseDue {
@@ -154,8 +145,8 @@ func (f *fetcher) findDue(ctx context.Context, sel parked.Select) (due *parked.D
 	return due, false, err
 }
 
-// requestIsolation asks the rest of the process to make room for a crashed
-// message, or withdraws that request.
+// requestIsolation requests that no other parked messages run in this process, so that
+// a crashed message can run by itself, or withdraws that request.
 func (f *fetcher) requestIsolation(wanted bool) {
 	switch {
 	case wanted && !f.isolating:

@@ -17,8 +17,9 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// The process does not learn that its claim was committed. No crash is counted:
-// the messages are released and claimed again long before the lease ends.
+// If the commit of a claim succeeds, but the process does not learn of it, no crash may
+// be counted. The messages must be released and claimed again long before the lease
+// ends.
 func TestTrap48ClaimWithUnknownOutcomeIsNoCrash(t *testing.T) {
 	db := testkit.Postgres(t)
 	connector, err := pq.NewConnector(db.DSN)
@@ -51,8 +52,8 @@ func TestTrap48ClaimWithUnknownOutcomeIsNoCrash(t *testing.T) {
 	}
 }
 
-// cutter makes connections that break after a claim is committed and before the
-// client reads the result.
+// cutter makes connections that break after a claim is committed, but before the client
+// reads the result.
 type cutter struct{ left atomic.Int32 }
 
 func (c *cutter) Dial(network, address string) (net.Conn, error) {

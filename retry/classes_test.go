@@ -27,6 +27,7 @@ func classes(c *retry.Config) {
 }
 
 func TestErrorOfClassUsesPolicyOfClass(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, classes)
 		var calls atomic.Int32
@@ -53,8 +54,9 @@ func TestErrorOfClassUsesPolicyOfClass(t *testing.T) {
 	})
 }
 
-// A message has one count of rounds over the errors of all classes.
+// The rounds of a message must be counted together for the errors of all classes.
 func TestPolicyOfLatestErrorCountsAllRounds(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) {
 			classes(c)
@@ -62,7 +64,7 @@ func TestPolicyOfLatestErrorCountsAllRounds(t *testing.T) {
 		})
 		var calls atomic.Int32
 		b.run(func(*message.Message) error {
-			if calls.Add(1) <= 2 { // two rounds of the class: more rounds than Policy has
+			if calls.Add(1) <= 2 { // two rounds for errors of the class, more than the other Policy allows
 				return errGateway
 			}
 			return errHandler

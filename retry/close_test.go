@@ -12,8 +12,8 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// A missing ack does not block Close for ever. The message is not lost, and no
-// attempt is charged.
+// A missing ack must not block Close for ever. The message must not be lost, and no
+// attempt may be counted.
 func TestCloseEndsWithoutAckAfterCloseTimeout(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) {
@@ -37,12 +37,12 @@ func TestCloseEndsWithoutAckAfterCloseTimeout(t *testing.T) {
 		if received.Context().Err() == nil {
 			t.Error("the context of the message has not ended")
 		}
-		received.Ack() // too late: it must have no effect
+		received.Ack() // too late, must have no effect
 		for _, entry := range b.entries(parked.Waiting) {
 			if entry.Attempts != 0 || entry.Crashes != 0 {
 				t.Errorf("%+v was charged", entry)
 			}
-			// Its handler may still be running.
+			// It is due only after a lease, because its handler may still be running.
 			if wait := time.Until(entry.DueAt); entry.MessageID == "received" && wait < 30*time.Second {
 				t.Errorf("%+v is due in %v", entry, wait)
 			}
@@ -53,9 +53,9 @@ func TestCloseEndsWithoutAckAfterCloseTimeout(t *testing.T) {
 	})
 }
 
-// A locked table, or a database that does not answer, does not block Close for
-// ever.
+// Close must end even if a table is locked, or the database does not respond.
 func TestCloseEndsWhileTableIsLocked(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	b := newBench(t, db, func(c *retry.Config) { c.CloseTimeout, c.Lease = 50*time.Millisecond, 500*time.Millisecond })
 	sub := b.retries.Subscriber(consumer, b.transport)
@@ -89,8 +89,8 @@ func TestCloseEndsWhileTableIsLocked(t *testing.T) {
 	}
 }
 
-// A message in flight at the shutdown is due at once for the next process, even
-// if its first release fails.
+// When the process shuts down, a message in flight must become due immediately for the
+// next process, even if the first release fails.
 func TestMessageReleasedLateInShutdownIsDueAtOnce(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.Policy.Base, c.Policy.Max = time.Hour, time.Hour })
 	b.put("m1")

@@ -17,80 +17,81 @@ import (
 
 // Config configures a [Retries]. The zero value is ready for use.
 type Config struct {
-	// Schema names the tables and the kind of database. Defaults to PostgreSQL
-	// and the prefix "once_".
+	// Schema contains the prefix of the tables and the kind of database. Defaults to
+	// PostgreSQL and the prefix "once_".
 	Schema schema.Config
 
-	// Policy says how often and when to retry. Its zero value is ready for use.
+	// Policy determines how often and when to retry. The zero value is ready for use.
 	Policy Policy
 
-	// Classes are classes of errors with their own policies. The first class
-	// that matches an error applies; Policy applies if none matches. A message
-	// has one count of rounds, and the policy of its latest error says whether
-	// another round follows. Defaults to none.
+	// Classes are classes of errors, each with its own policy. The policy of the first
+	// class that matches an error is used. If no class matches, Policy is used. The
+	// rounds of a message are counted together for all classes, and the policy of the
+	// latest error decides whether another round follows. Defaults to none.
 	Classes []Class
 
-	// KeyOrder says whether messages of one ordering key are handled one after
-	// another, in the order of their arrival. Such messages are stored and acked
-	// before they are handled. Only one instance may receive them; any number of
+	// KeyOrder determines whether messages with the same ordering key are handled one
+	// after another, in the order of their arrival. Such messages are stored and acked
+	// before they are handled. Only one instance may receive them, but any number of
 	// instances may handle them. Defaults to Unordered.
 	KeyOrder KeyOrder
 
-	// CrashBudget is how many times the process may die while the handler of a
-	// parked message runs. After one more crash the message is given up, and its
+	// CrashBudget is how many times a process may die while it runs the handler of a
+	// parked message. After that many crashes, the message is given up on, and its
 	// handler does not run again. Defaults to 3.
 	CrashBudget int
 
 	// Lease is how long a process owns a parked message that it has claimed. The
-	// process renews the lease while the handler runs. After a crash the message
-	// is tried again when its lease has ended. No attempt begins after the end of
-	// its lease, so choose many times the duration of a claim. At least 500 ms.
-	// Defaults to 30 seconds.
+	// process renews the lease while the handler runs. After a crash, the message is
+	// tried again when its lease has ended. No attempt begins after the end of the
+	// lease, so the lease must be much longer than the time that a claim takes. The
+	// minimum is 500 ms. Defaults to 30 seconds.
 	Lease time.Duration
 
 	// PollInterval is how often each subscription looks for due parked messages.
 	// Defaults to 500 ms.
 	PollInterval time.Duration
 
-	// Concurrency is how many parked messages each subscription handles at once,
-	// in addition to the messages of the transport. Ten subscriptions handle ten
-	// times as many. Each running handler needs a database connection; if the pool
-	// has fewer, claims and renewals of leases wait for a connection. With KeyOrder
-	// each subscription claims four further messages per handler. Defaults to 4 per
-	// CPU, and to 1 with SQLite, which has one writer.
+	// Concurrency is how many parked messages each subscription handles at the same
+	// time, in addition to the messages of the transport. Ten subscriptions handle ten
+	// times as many. Each running handler needs a database connection. If the pool has
+	// fewer connections, claims and renewals of leases must wait for one. With
+	// KeyOrder, each subscription claims four additional messages for each handler.
+	// Defaults to 4 per CPU, and to 1 with SQLite, which has only one writer.
 	Concurrency int
 
-	// BufferBytes limits the memory for claimed messages of each subscription; one
-	// message may exceed it. If messages are large, fewer than Concurrency are
-	// handled at once. Defaults to 64 MiB.
+	// BufferBytes limits the memory that each subscription uses for claimed messages.
+	// One message may exceed the limit. If messages are large, fewer than Concurrency
+	// are handled at the same time. Defaults to 64 MiB.
 	BufferBytes int
 
-	// ShareConsumer lets several subscriptions of this process use one consumer
-	// name for one topic. Set it if you add the same handler more than once, to
-	// have more messages in flight. Different handlers must not share a name: each
-	// would skip messages that the other has handled. Defaults to false: the second
-	// Subscribe fails with [ErrConsumerInUse].
+	// ShareConsumer allows several subscriptions of this process to use the same
+	// consumer name for the same topic. Set it if you add the same handler more than
+	// once, to have more messages in flight. Different handlers must not share a name,
+	// because each would skip messages that the other has handled. Defaults to false:
+	// the second Subscribe fails with [ErrConsumerInUse].
 	ShareConsumer bool
 
-	// UnackedWait is how long a message stays unacked while the consumer's database
-	// is unreachable. Then it returns to the transport. It must be shorter than the
-	// broker's consumer timeout (RabbitMQ: 30 minutes). If as many messages are
-	// prefetched as are handled at once, it must be shorter than half of that
-	// timeout. Defaults to 10 minutes.
+	// UnackedWait is how long a message stays unacked while the consumer's database is
+	// unreachable. After that, it is nacked and returns to the transport. UnackedWait
+	// must be shorter than the broker's consumer timeout (RabbitMQ: 30 minutes). If as
+	// many messages are prefetched as are handled at the same time, it must be shorter
+	// than half of that timeout. Defaults to 10 minutes.
 	UnackedWait time.Duration
 
 	// CloseTimeout is how long Close of a Subscriber waits for the acks of messages
-	// that were handed out. Messages without an ack or nack by then are due again
-	// after a lease, and no attempt is charged. Defaults to 10 seconds, like
-	// rabbit.SubscriberConfig.CloseTimeout; both run at the same time.
+	// that handlers have got. A message that is neither acked nor nacked by then is due
+	// again after a lease, and no attempt is counted. Defaults to 10 seconds, like
+	// rabbit.SubscriberConfig.CloseTimeout. Both timeouts run at the same time.
 	CloseTimeout time.Duration
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
 	// silence.
 	Logger watermill.LoggerAdapter
 
-	// MeterProvider creates the metrics, and TracerProvider the spans. They default
-	// to OpenTelemetry's global providers, which do nothing until you set others.
+	// MeterProvider creates the metrics, and TracerProvider creates the spans. They
+	// default to OpenTelemetry's global providers, which do nothing until you set
+	// others.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 }
@@ -101,14 +102,14 @@ type Class struct {
 	// errors.Is or errors.As, because the error may be wrapped. Required.
 	Match func(err error) bool
 
-	// Policy applies to the errors of the class. Its zero value is the default
-	// policy, not Config.Policy.
+	// Policy is used for the errors of the class. The zero value is the default policy,
+	// not Config.Policy.
 	Policy Policy
 }
 
-// LongestDelay returns the longest sum of delays of any policy in c: how long a
-// message may be retried, without the run time of its handler and without
-// [After]. The inbox must remember messages for longer.
+// LongestDelay returns how long a message may be retried: the longest sum of delays of
+// any policy in c. It does not include the time for which the handler runs, nor delays
+// set with [After]. The inbox must remember messages for longer than this.
 func (c Config) LongestDelay() time.Duration {
 	c = c.withDefaults()
 	longest := c.Policy.longestDelay()

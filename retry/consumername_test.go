@@ -15,12 +15,13 @@ import (
 const inUse = `retry: consumer "payments" is already used by another handler of this process on topic "orders.placed": ` +
 	`give each handler its own consumer name; to add one handler more than once, set retry.Config.ShareConsumer`
 
-// unshared sets the default value.
+// unshared sets ShareConsumer to its default.
 func unshared(c *retry.Config) { c.ShareConsumer = false }
 
-// Trap 89: of two handlers with one consumer name, each skips messages that the
-// other has handled. The second does not start.
+// Trap 89. If two handlers have the same consumer name, each skips messages that the
+// other has handled. So the second one must not start.
 func TestSecondHandlerWithSameConsumerNameDoesNotStart(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for name, second := range map[string]func(b *bench) *retry.Retries{
 			"one Retries": func(b *bench) *retry.Retries { return b.retries },
@@ -42,7 +43,7 @@ func TestSecondHandlerWithSameConsumerNameDoesNotStart(t *testing.T) {
 	})
 }
 
-// subscribed subscribes a consumer until the end of the test.
+// subscribed subscribes a consumer until the test ends.
 func subscribed(t *testing.T, r *retry.Retries, name, topic string) message.Subscriber {
 	t.Helper()
 	sub := r.Subscriber(name, newTransport())
@@ -57,9 +58,11 @@ func subscribed(t *testing.T, r *retry.Retries, name, topic string) message.Subs
 	return sub
 }
 
-// Allowed are another topic, name or database, a subscription after the end of
-// another, and one handler added several times with ShareConsumer.
+// The consumer name may be used again for another topic or in another database, after
+// the first subscription has ended, and with ShareConsumer. Other names may be used for
+// the same topic.
 func TestConsumerNameMayBeReusedOnPurpose(t *testing.T) {
+	t.Parallel()
 	b, other := newBench(t, testkit.SQLite(t), unshared), newBench(t, testkit.SQLite(t), unshared)
 	first := subscribed(t, b.retries, consumer, topic)
 	subscribed(t, b.retries, consumer, "orders.changed")
@@ -88,6 +91,7 @@ func TestConsumerNameMayBeReusedOnPurpose(t *testing.T) {
 }
 
 func TestConsumerInUseErrorNamesHandlerAfterFirstMessage(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.SQLite(t), unshared)
 	b.run(func(*message.Message) error { return nil })
 	if !b.transport.deliver(t, message.NewMessage("m1", nil)) {
@@ -101,9 +105,10 @@ func TestConsumerInUseErrorNamesHandlerAfterFirstMessage(t *testing.T) {
 	}
 }
 
-// Another process is known only by its row in the table of consumers. Replicas
-// of this program are not logged.
+// A handler in another process is known only by its row in the table of consumers. It
+// must be logged, unless the process is a replica of this program.
 func TestOtherHandlerInAnotherProcessIsLogged(t *testing.T) {
+	t.Parallel()
 	const line = "ERROR Consumer name is used by two handlers, each skips messages that the other has handled"
 	for name, c := range map[string]struct{ set, want string }{
 		"another program": {
@@ -133,7 +138,7 @@ func TestOtherHandlerInAnotherProcessIsLogged(t *testing.T) {
 				return err == nil && n == 1
 			}
 			testkit.Eventually(t, time.Minute, "the row has the name of the handler", func() bool { return row(`handler = 'handler-1'`) })
-			for range 3 { // the log line appears only once
+			for range 3 { // it must be logged only once
 				if _, err := b.ExecContext(t.Context(), `UPDATE once_consumers SET owner = 'elsewhere', `+c.set); err != nil {
 					t.Fatal(err)
 				}

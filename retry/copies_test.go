@@ -15,6 +15,7 @@ import (
 )
 
 func TestCopyOfParkedMessageUsesSameRow(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Policy.Base = time.Hour; c.Policy.Max = time.Hour })
 		b.run(func(*message.Message) error { return errHandler })
@@ -29,9 +30,10 @@ func TestCopyOfParkedMessageUsesSameRow(t *testing.T) {
 	})
 }
 
-// A copy of a message fails permanently while the row of the message is
-// claimed. The row stays, because its attempt may succeed.
+// If a copy of a message fails permanently while the row of the message is claimed, the
+// row must be kept, because its attempt may succeed.
 func TestPermanentFailureOfCopyKeepsClaimedRow(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), nil)
 	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config})
 	if err != nil {

@@ -1,7 +1,6 @@
 package retry_test
 
 import (
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,7 +18,7 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// crash simulates a process that is killed while it handles rows: it claims them
+// crash simulates a process that is killed while it handles rows: it claims the rows
 // and never resolves them.
 func (b *bench) crash(limit int, crashed bool) {
 	b.Helper()
@@ -35,11 +34,10 @@ func (b *bench) crash(limit int, crashed bool) {
 	})
 }
 
-// The handler of a message with a used up crash budget does not run again.
+// If the crash budget of a message is used up, its handler must not run again.
 func TestTrap48MessageOverCrashBudgetIsQuarantined(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		var logs testkit.Logs
-		b := newBench(t, db, func(c *retry.Config) { c.CrashBudget, c.Logger = 2, &logs })
+		b := newBench(t, db, func(c *retry.Config) { c.CrashBudget = 2 })
 		if err := b.parked.Deliver(t.Context(), topic, []string{consumer}, message.NewMessage("killer", nil)); err != nil {
 			t.Fatal(err)
 		}
@@ -54,14 +52,11 @@ func TestTrap48MessageOverCrashBudgetIsQuarantined(t *testing.T) {
 		if entry := b.entries(parked.Quarantined)[0]; calls.Load() != 0 || entry.Reason != disposition.ReasonCrashed {
 			t.Fatalf("%d calls, entry %+v", calls.Load(), entry)
 		}
-		b.eventually("the id of the message is logged", func() bool {
-			return logs.Has("without a call of its handler", "message_uuid=killer", fmt.Sprint("entry=", b.entries(parked.Quarantined)[0].ID))
-		})
 	})
 }
 
-// A process can die after the commit, before it removes the row. The inbox has
-// the message, so it is not quarantined.
+// A process may die after the commit, before it removes the row. The inbox contains the
+// message, so it must not be quarantined.
 func TestTrap48AppliedMessageIsNotQuarantined(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.CrashBudget = 2 })
@@ -80,8 +75,8 @@ func TestTrap48AppliedMessageIsNotQuarantined(t *testing.T) {
 	})
 }
 
-// handle simulates a process that dies after its commit: the inbox has the
-// message, and the row is still there.
+// handle simulates a process that dies after its commit: the inbox contains the
+// message, and the row still exists.
 func (b *bench) handle(id string) {
 	b.Helper()
 	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config, Consumer: consumer})
@@ -94,8 +89,8 @@ func (b *bench) handle(id string) {
 	}
 }
 
-// A process can die while PostgreSQL still executes its commit. The lookup in
-// the inbox waits for that commit.
+// A process may die while PostgreSQL still executes its commit. The search in the inbox
+// must wait for this commit.
 func TestTrap48InboxLookupWaitsForPendingCommit(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.CrashBudget = 1 })
 	b.put("done")
@@ -122,8 +117,8 @@ func TestTrap48InboxLookupWaitsForPendingCommit(t *testing.T) {
 	b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
 }
 
-// All rows that the dead process had claimed are charged. From then on each of
-// them runs alone, until its handler returns.
+// A crash is counted for all rows that the dead process had claimed. After that, each
+// of these messages must run by itself, until its handler returns.
 func TestTrap49CrashedMessagesRunAlone(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Concurrency = 4 })
@@ -136,7 +131,7 @@ func TestTrap49CrashedMessagesRunAlone(t *testing.T) {
 			b.polls(2) // long enough for another claim
 			return nil
 		})
-		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
+		b.allHandled()
 		w.check(t, 6, "abc")
 	})
 }
@@ -167,14 +162,14 @@ func TestTrap49CrashedMessageWaitsForMessagesInFlight(t *testing.T) {
 			}
 			return nil
 		})
-		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
+		b.allHandled()
 		w.check(t, 2, "crashed")
 	})
 }
 
-// A crashed message waits for the messages in flight of all subscriptions of
-// the process, and nothing is claimed beside it: if the process dies, all
-// running messages are charged.
+// A crashed message must wait for the messages in flight of all subscriptions of the
+// process, and nothing may be claimed while it runs. If the process died, a crash would
+// be counted for all running messages.
 func TestTrap49CrashedMessageIsAloneInTheProcess(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Concurrency = 4 })
@@ -225,7 +220,7 @@ func TestTrap49CrashedMessageIsAloneInTheProcess(t *testing.T) {
 		deliver("held back")
 		b.polls(10)
 		close(finish)
-		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
+		b.allHandled()
 		if err := router.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -242,7 +237,7 @@ func (b *bench) polls(n int) {
 	}
 }
 
-// put stores messages for the consumer that are due at once.
+// put stores messages for the consumer that are due immediately.
 func (b *bench) put(ids ...string) {
 	b.Helper()
 	for _, id := range ids {
@@ -293,8 +288,8 @@ func (w *witness) check(t *testing.T, handled int, crashed string) {
 	}
 }
 
-// A redelivered message may have killed the process. Its row must count the
-// crash before its handler runs again.
+// A redelivered message may have killed the process. It must be parked before its
+// handler runs again, so that its row can count crashes.
 func TestTrap48RedeliveredMessageIsParkedBeforeItsHandlerRuns(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
@@ -315,8 +310,9 @@ func TestTrap48RedeliveredMessageIsParkedBeforeItsHandlerRuns(t *testing.T) {
 	})
 }
 
-// The router's ack does not resolve a row that was parked again or quarantined.
+// If a row was parked again or quarantined, the ack of the router must not resolve it.
 func TestTrap70AckDoesNotResolveRowParkedAgain(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) {
 			c.Policy = retry.Policy{Immediate: -1, Delayed: 3, Base: time.Hour, Jitter: -1}

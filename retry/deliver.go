@@ -13,8 +13,9 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// startHandingOut starts the goroutines that hand messages out and resolve their
-// rows. The returned function ends them; call it when nothing is in flight.
+// startHandingOut starts the goroutines that pass messages to the handlers and resolve
+// their rows. The returned function ends them. It must be called when nothing is in
+// flight.
 func (f *fetcher) startHandingOut(ctx context.Context, out chan<- *message.Message) (end func()) {
 	f.queue = newFairQueue(f.closing)
 	f.handled = make(chan *parked.Claim, f.capacity())
@@ -36,13 +37,16 @@ func (f *fetcher) startHandingOut(ctx context.Context, out chan<- *message.Messa
 	}
 }
 
-// deliver hands a message out and waits for its ack or nack.
+// deliver passes a message to a handler and waits for its ack or nack.
 func (f *fetcher) deliver(ctx context.Context, c parked.Claimed, out chan<- *message.Message) {
-	d := f.delivery(c.Claim)
-	ctx, cancel := context.WithCancel(parked.WithDelivery(ctx, d))
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	msg := c.Message
-	msg.SetContext(ctx)
+	msg, ok := f.prepare(ctx, c)
+	if !ok {
+		f.finished <- c.Claim
+		return
+	}
+	d := parked.DeliveryOf(msg.Context())
 	failpoint.Hit("retry/hand-out")
 	select {
 	case out <- msg:
@@ -60,8 +64,8 @@ func (f *fetcher) deliver(ctx context.Context, c parked.Claimed, out chan<- *mes
 	}
 }
 
-// abandon releases a message without an ack or nack. The message is due after
-// one lease, because its handler may still be running.
+// abandon releases a message that got neither ack nor nack. It is due after a lease,
+// because its handler may still be running.
 func (f *fetcher) abandon(ctx context.Context, d *parked.Delivery) {
 	f.unanswered.Add(1)
 	if !d.Claim.Settled() {
@@ -70,11 +74,11 @@ func (f *fetcher) abandon(ctx context.Context, d *parked.Delivery) {
 	f.finished <- d.Claim
 }
 
-// settle updates a row that no middleware has updated. Without the middleware an
-// ack means that the message was handled. A nack never means that: the messages
-// that the handler produced may be lost, so it is called again soon. In all
-// other cases the message was given up and no poison middleware has stored it:
-// it is tried again for ever, at the policy's longest delay.
+// settle updates the row of a message if the middleware has not updated it. Without the
+// middleware, an ack means that the message was handled. After a nack, the messages
+// that the handler produced may be lost, so the message is tried again soon. In all
+// other cases the message was given up on, but no poison middleware has quarantined it.
+// Then it is tried again without end, with the longest delay of the policy.
 func (f *fetcher) settle(ctx context.Context, d *parked.Delivery, acked bool) {
 	claim := d.Claim
 	switch {
@@ -86,12 +90,11 @@ func (f *fetcher) settle(ctx context.Context, d *parked.Delivery, acked bool) {
 		f.handled <- claim
 		return
 	default:
-		round := max(1, f.config.Policy.Delayed)
+		pause := f.longestPause()
 		if claim.Handled() {
-			round = 1
+			pause = f.config.Policy.backoff().Jittered(1)
 		}
-		pause := f.config.Policy.backoff().Jittered(round)
-		if d.ShuttingDown(ctx) { // the next process can take it at once
+		if d.ShuttingDown(ctx) { // so that the next process can claim it immediately
 			pause = 0
 		}
 		f.release(ctx, d, pause)
@@ -105,9 +108,8 @@ func (f *fetcher) release(ctx context.Context, d *parked.Delivery, pause time.Du
 	})
 }
 
-// resolve removes the rows of handled messages, several in one transaction. If
-// the process dies before that, the messages are delivered again and dedup
-// ignores them.
+// resolve removes the rows of handled messages, several in one transaction. If the
+// process dies before that, the messages are delivered again, and dedup skips them.
 func (f *fetcher) resolve(ctx context.Context) {
 	for claim := range f.handled {
 		claims := f.collectHandled(claim)
@@ -120,13 +122,13 @@ func (f *fetcher) resolve(ctx context.Context) {
 	}
 }
 
-// linger is how long the row of a handled message waits for others, while the
-// queue has messages for the handlers.
+// linger is how long the row of a handled message waits to be removed together with
+// other rows, while more messages are in the queue.
 const linger = 10 * time.Millisecond
 
-// collectHandled returns claim and the claims that are handled shortly after it.
-// It waits only while the handlers have enough to do: then nothing depends on
-// the removal of one row, and a transaction with many rows costs less.
+// collectHandled returns claim and other claims that are handled shortly after it. It
+// waits for them only while the handlers have enough work. Then nothing waits for the
+// removal of this row, and removing many rows in one transaction costs less.
 func (f *fetcher) collectHandled(claim *parked.Claim) []*parked.Claim {
 	claims := []*parked.Claim{claim}
 	timer := time.NewTimer(linger)
@@ -148,8 +150,8 @@ func (f *fetcher) collectHandled(claim *parked.Claim) []*parked.Claim {
 	return claims
 }
 
-// stop ends the handing out and releases queued messages. With SQLite it cannot
-// release them yet: a running handler holds the only writer.
+// stop ends the delivery of messages and releases queued messages. With SQLite, it
+// cannot release them yet, because a running handler uses the only writer.
 func (f *fetcher) stop(ctx context.Context) {
 	f.surplus = append(f.surplus, f.queue.clear()...)
 	if f.config.Schema.Dialect != schema.SQLite {
@@ -170,8 +172,8 @@ func (f *fetcher) releaseSurplus(ctx context.Context) {
 	f.surplus = nil
 }
 
-// persist repeats do until it works or Config.UnackedWait is over. If it never
-// works, the messages are handled again after their lease.
+// persist calls do again and again until it succeeds or Config.UnackedWait has passed.
+// If it never succeeds, the messages are handled again after their lease.
 func (f *fetcher) persist(ctx context.Context, d *parked.Delivery, what string, do func(ctx context.Context) error) {
 	if err := f.patience.Persist(ctx, d, what, do); err != nil {
 		f.config.Logger.Error("Parked messages are not settled, they are handled again after their lease", err,

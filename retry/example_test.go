@@ -19,8 +19,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A failing handler is called again: first at once, and then from the
-// consumer's database, while the transport's copy is acked.
+// A failing handler is called again, first immediately, and then from the consumer's
+// database, after the transport's copy was acked.
 func ExampleRetries_Middleware() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "once-example-")

@@ -6,16 +6,16 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// fairQueue holds claimed messages until a handler is free. Tenants take turns:
-// each turn hands out one message, so a tenant with few messages does not wait
-// for all messages of a tenant with many.
+// fairQueue contains claimed messages until a handler is free. Tenants take turns, and
+// each turn returns one message. So a tenant with few messages does not wait for all
+// messages of a tenant with many.
 type fairQueue struct {
 	closing <-chan struct{} // closed when the consumer shuts down
 
 	mu     sync.Mutex
 	change sync.Cond
 	rows   map[parked.TenantTurn][]parked.Claimed
-	turns  []parked.TenantTurn // tenants with messages, the next one first
+	turns  []parked.TenantTurn // tenants that have messages, the next one first
 	length int
 	closed bool
 }
@@ -37,9 +37,9 @@ func (q *fairQueue) add(c parked.Claimed) {
 	q.change.Signal()
 }
 
-// next waits for a message. It returns false when the queue is closed and empty.
-// It also returns false during a shutdown, even if messages are left: the
-// fetcher releases them, but may be busy with another database call.
+// next waits for a message. It returns false when the queue is closed and empty. During
+// a shutdown it also returns false, even if the queue contains messages: the fetcher
+// releases them, but may be busy with another database operation.
 func (q *fairQueue) next() (c parked.Claimed, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -86,7 +86,7 @@ func (q *fairQueue) clear() (left []*parked.Claim) {
 	return left
 }
 
-// close ends next for all goroutines that wait for a message.
+// close makes next return for all goroutines that wait for a message.
 func (q *fairQueue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

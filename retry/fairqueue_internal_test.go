@@ -18,8 +18,8 @@ func add(l *fairQueue, tenant string, count int) {
 	}
 }
 
-// A tenant with few messages does not wait for all messages of another tenant.
-// Messages of one tenant keep their order.
+// A tenant with few messages must not wait for all messages of another tenant. Messages
+// of one tenant must keep their order.
 func TestFairQueueTenantsTakeTurns(t *testing.T) {
 	l := newFairQueue(nil)
 	add(l, "a", 64)
@@ -46,7 +46,8 @@ func TestFairQueueTenantsTakeTurns(t *testing.T) {
 	}
 }
 
-// The fetcher releases the messages that are left.
+// During a shutdown the queue must return no more messages, because the fetcher
+// releases them.
 func TestFairQueueHandsOutNothingDuringShutdown(t *testing.T) {
 	closing := make(chan struct{})
 	l := newFairQueue(closing)

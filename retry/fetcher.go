@@ -16,9 +16,9 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// fetcher claims the parked messages of one subscription and hands them to the
-// handler. One goroutine claims rows and renews their leases, one resolves the
-// rows of handled messages, and Config.Concurrency goroutines hand messages out
+// fetcher claims the parked messages of one subscription and passes them to the
+// handler. One goroutine claims rows and renews their leases. Another one resolves the
+// rows of handled messages. Config.Concurrency goroutines pass messages to the handler
 // and wait for their acks.
 type fetcher struct {
 	*Retries
@@ -29,36 +29,36 @@ type fetcher struct {
 	closing  <-chan struct{}
 	wake     chan struct{}
 	use      *parked.Use
-	stored   parked.Stored // wishes of a transport that stores all messages
+	stored   parked.Stored // requirements of a transport that stores all its messages
 
-	closeTimeout <-chan struct{} // closed when CloseTimeout is over
-	unanswered   *atomic.Int64   // messages without an ack or nack by then
+	closeTimeout <-chan struct{} // closed when CloseTimeout has passed
+	unanswered   *atomic.Int64   // number of messages without an ack or nack at that time
 
 	turns    parked.TenantTurns
-	limit    adaptive.Limit // of the rows in one claim
-	due      *parked.Due    // result of the latest look at the table, if it may be used again
-	dueAt    time.Time      // when that look was
+	limit    adaptive.Limit // limits the number of rows in one claim
+	due      *parked.Due    // latest result of findDue, if it may be used again
+	dueAt    time.Time      // time of that result
 	buffer   buffer
 	queue    *fairQueue
 	handled  chan *parked.Claim // handled and finished have room for all claims
 	finished chan *parked.Claim
 	inFlight map[*parked.Claim]struct{}
-	surplus  []*parked.Claim // in flight, but not to be handed out any more
-	unknown  []*parked.Claim // of commits with an unknown outcome; to be released
+	surplus  []*parked.Claim // in flight, but must not be passed to a handler any more
+	unknown  []*parked.Claim // claims of commits with an unknown outcome, to be released
 
 	moreDue     bool      // more rows may be due than were claimed
-	isolating   bool      // this subscription waits to run a crashed message alone
+	isolating   bool      // this subscription waits to run a crashed message by itself
 	missedCrash time.Time // when a crashed message was due but could not be claimed
 	failing     bool
 
 	registered         bool   // the database knows that the consumer runs
-	registerFailed     bool   // and the failure was logged
+	registerFailed     bool   // registering failed, and the failure was logged
 	loggedOtherHandler string // another handler with the same consumer name
 }
 
-// headsAhead is how many messages with an ordering key are claimed in advance
-// for each handler. Each finished message makes room for one message of its key,
-// so without it every claim would fetch a single row.
+// headsAhead is how many messages with an ordering key are claimed in advance for each
+// handler. When a message is finished, the next one of its key becomes due. Without
+// messages claimed in advance, every claim would fetch only a single row.
 const headsAhead = 4
 
 func newFetcher(s *subscriber, topic string, closing <-chan struct{}) *fetcher {
@@ -82,7 +82,7 @@ func newFetcher(s *subscriber, topic string, closing <-chan struct{}) *fetcher {
 	}
 }
 
-// capacity returns how many rows may be claimed at once.
+// capacity returns how many rows may be claimed at the same time.
 func (f *fetcher) capacity() int { return f.config.Concurrency + f.stored.Ahead }
 
 func (f *fetcher) wakeUp() {
@@ -108,10 +108,10 @@ func (f *fetcher) delivery(claim *parked.Claim) *parked.Delivery {
 	}
 }
 
-// run fetches messages until the consumer shuts down. Then it waits for the
-// messages that were handed out.
+// run fetches messages until the consumer shuts down. Then it waits until the handlers
+// have finished the messages that they got.
 func (f *fetcher) run(ctx context.Context, out chan<- *message.Message) {
-	// A shutdown ends the fetching, not the handlers.
+	// A shutdown ends fetching, but not the handlers.
 	ctx = context.WithoutCancel(ctx)
 	defer f.startHandingOut(ctx, out)()
 	poll := time.NewTicker(f.config.PollInterval)
@@ -127,14 +127,18 @@ func (f *fetcher) run(ctx context.Context, out chan<- *message.Message) {
 	closing := f.closing
 	again := true
 	for closing != nil || len(f.inFlight) > len(f.surplus) {
-		select { // before fetching: a message released by the shutdown must not be claimed again
+		select { // check before fetching: a message released by the shutdown must not be claimed again
 		case <-closing:
 			closing = nil
 			f.stop(ctx)
 		default:
 		}
 		if again && closing != nil {
+			failing := f.failing
 			again = f.fetch(ctx)
+			if f.failing != failing {
+				poll.Reset(f.pollInterval())
+			}
 			if again {
 				continue
 			}
@@ -158,11 +162,24 @@ func (f *fetcher) run(ctx context.Context, out chan<- *message.Message) {
 		}
 	}
 	f.releaseSurplus(ctx)
+	f.leave(ctx)
 }
 
-// removeFinished removes a finished claim, and all others that are finished by
-// now, because one fetch costs the same for all of them. It reports whether one
-// of them had an ordering key: its successor may be due now.
+// failedFetchInterval limits PollInterval after a failed fetch. The fetch must be
+// repeated soon, because nothing else would cause a new fetch for a message that was
+// already due.
+const failedFetchInterval = time.Second
+
+func (f *fetcher) pollInterval() time.Duration {
+	if f.failing {
+		return min(f.config.PollInterval, failedFetchInterval)
+	}
+	return f.config.PollInterval
+}
+
+// removeFinished removes a finished claim, and all others that are finished by now,
+// because the next fetch costs the same for all of them. It returns true if one of the
+// messages had an ordering key, because the next message of that key may now be due.
 func (f *fetcher) removeFinished(claim *parked.Claim) (successor bool) {
 	for {
 		successor = successor || claim.Key != parked.Key{}
@@ -181,8 +198,8 @@ func (f *fetcher) remove(claim *parked.Claim) {
 	processGate.leave(1)
 }
 
-// withLeaseTimeout bounds a database call by the lease: a later result would be
-// useless, and Close waits for it.
+// withLeaseTimeout limits a database operation to the length of a lease: a later result
+// would be useless, and Close waits for the operation.
 func (f *fetcher) withLeaseTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, f.config.Lease)
 }
@@ -199,7 +216,8 @@ func (f *fetcher) renew(ctx context.Context) {
 	}
 }
 
-// tidy releases messages that wait for a predecessor which no longer exists.
+// tidy releases messages that wait for an earlier message which does not exist any
+// more.
 func (f *fetcher) tidy(ctx context.Context) {
 	ctx, cancel := f.withLeaseTimeout(ctx)
 	defer cancel()
@@ -214,9 +232,9 @@ func (f *fetcher) tidy(ctx context.Context) {
 	}
 }
 
-// report logs the first of several failures to fetch, and the recovery. It
-// ignores errors that only say that ctx was canceled, whatever the driver
-// returns for that.
+// report logs the first of several failed fetches, and later that fetching works again.
+// If ctx was canceled, it ignores the error, whatever error the driver returns in this
+// case.
 func (f *fetcher) report(ctx context.Context, err error) {
 	fields := watermill.LogFields{"consumer": f.consumer, "topic": f.topic}
 	switch {

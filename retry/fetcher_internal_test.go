@@ -16,7 +16,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// idleFetcher returns a fetcher for two handlers. The test calls its methods.
+// idleFetcher returns a fetcher for two handlers that does not run. The test calls its
+// methods.
 func idleFetcher(t *testing.T, db testkit.Database) *fetcher {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
@@ -32,9 +33,10 @@ func idleFetcher(t *testing.T, db testkit.Database) *fetcher {
 	return f
 }
 
-// A reused look does not know the tenants that arrived after it, nor the keys
-// that became free. They must not wait for the next poll.
+// A reused result of findDue does not contain the tenants that arrived after it, nor
+// the keys that became free. Their messages must not wait for the next poll.
 func TestReusedLookIsFollowedByNewLook(t *testing.T) {
+	testkit.Long(t)
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		f := idleFetcher(t, db)
 		deliver := func(tenant string, ids ...string) {
@@ -66,7 +68,7 @@ func TestReusedLookIsFollowedByNewLook(t *testing.T) {
 			t.Fatal("want a1 and a2, or a6 and a7, and another fetch")
 		}
 		deliver("b", "b1")
-		f.dueAt = time.Now().Add(time.Hour) // also on a slow machine
+		f.dueAt = time.Now().Add(time.Hour) // so that the result can be reused also on a slow machine
 		if again := f.fetch(t.Context()); !again || finish() != "a3 a4 " {
 			t.Fatal("want a3 and a4 from the reused look")
 		}
@@ -78,7 +80,7 @@ func TestReusedLookIsFollowedByNewLook(t *testing.T) {
 			t.Fatal("want b1 from the new look")
 		}
 
-		// A result older than reuseDue is not used again.
+		// A result older than reuseDue must not be used again.
 		deliver("a", "a6", "a7", "a8")
 		if again := f.fetch(t.Context()); !again || finish() != "a6 a7 " {
 			t.Fatal("want a1 and a2, or a6 and a7, and another fetch")
@@ -97,9 +99,10 @@ func TestReusedLookIsFollowedByNewLook(t *testing.T) {
 	})
 }
 
-// If another process has locked the only due row, the fetcher must pause, so
-// that it can renew leases.
+// If another process has locked the only due row, the fetcher must pause, so that it
+// can renew leases.
 func TestLockedRowsAreNotFetchedInALoop(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	f := idleFetcher(t, db)
 	for n := range 100 {
@@ -135,8 +138,10 @@ func TestLockedRowsAreNotFetchedInALoop(t *testing.T) {
 	f.remove(c.Claim)
 }
 
-// lib/pq reports a bad connection when a context ends between two statements.
+// If a context ends between two statements, lib/pq reports a bad connection. During a
+// shutdown, this must not be logged as a failure.
 func TestShutdownIsNotLoggedAsFailure(t *testing.T) {
+	t.Parallel()
 	log := watermill.NewCaptureLogger()
 	f := newFetcher(&subscriber{retries: &Retries{config: Config{Logger: log}}}, "orders.placed", nil)
 	ended, end := context.WithCancel(t.Context())
@@ -149,4 +154,37 @@ func TestShutdownIsNotLoggedAsFailure(t *testing.T) {
 	if got := log.Captured()[watermill.ErrorLogLevel]; len(got) != 1 {
 		t.Errorf("logged %v for an unreachable database, want one line", got)
 	}
+}
+
+// A failed fetch must be repeated soon, even if PollInterval is long.
+func TestFailedFetchIsRepeated(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		f := idleFetcher(t, db)
+		logs := &testkit.Logs{}
+		closing, ended, out := make(chan struct{}), make(chan struct{}), make(chan *message.Message)
+		f.config.Logger, f.closing = logs, closing
+		if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, message.NewMessage("1", nil)); err != nil {
+			t.Fatal(err)
+		}
+		rename := func(from, to string) {
+			if _, err := db.ExecContext(t.Context(), `ALTER TABLE `+from+` RENAME TO `+to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rename("once_parked", "away")
+		go func() {
+			defer close(ended)
+			f.run(t.Context(), out)
+		}()
+		testkit.Eventually(t, time.Minute, "the fetch has failed", func() bool { return logs.Has("ERROR") })
+		rename("away", "once_parked")
+		select {
+		case msg := <-out:
+			msg.Ack()
+		case <-time.After(time.Minute):
+			t.Error("the message was not fetched")
+		}
+		close(closing)
+		<-ended
+	})
 }

@@ -13,10 +13,11 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Retry and poison look up the inbox under the consumer name of Subscriber.
-// With another name in dedup, an applied message could be given up after a
-// crash, and a late copy of a discarded message would run.
+// Retry and poison search the inbox under the consumer name of Subscriber. If dedup
+// used another name, a message that was applied could be given up on after a crash, and
+// a late copy of a discarded message would run. So another name must be refused.
 func TestTrap72InboxWithOtherConsumerNameIsRefused(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for name, want := range map[string]struct{ acked, refused bool }{
 			consumer:  {acked: true},

@@ -10,13 +10,13 @@ import (
 	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
-	"github.com/watermill-once/once/retry"
 )
 
-// Inside of dedup, retry would park the message and return nil. Dedup would
-// then commit the writes of the failed handler, and the retry would count as a
-// duplicate.
+// The middleware of retry must be refused inside of dedup. It would park the message
+// and return nil, so that dedup would commit the writes of the failed handler, and skip
+// the retry as a duplicate.
 func TestTrap38MiddlewareInsideDedupIsRefused(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config})
@@ -35,7 +35,7 @@ func TestTrap38MiddlewareInsideDedupIsRefused(t *testing.T) {
 			return err
 		}
 		err = deliver(inbox.Middleware(b.retries.Middleware(h)))
-		if !errors.Is(err, retry.ErrInsideDedup) || disposition.Of(err).Kind != disposition.Undecided || calls != 0 {
+		if !errors.Is(err, parked.ErrInsideDedup) || disposition.Of(err).Kind != disposition.Undecided || calls != 0 {
 			t.Errorf("inside of dedup: %v after %d calls", err, calls)
 		}
 		if err := deliver(b.retries.Middleware(inbox.Middleware(h))); err != nil || calls != 1 {

@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// later moves the gate beyond isolationTime.
+// later changes the gate as if isolationTime had passed.
 func (g *isolationGate) later() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -38,40 +38,54 @@ func crashDue(t *testing.T, f *fetcher) {
 	})
 }
 
-// A handler that never returns prevents a crashed message from running alone.
-// The subscription of the crashed message must continue, like all others.
+// fetcherAfterCrash returns a fetcher with two messages: "crashed" was claimed by a
+// process that died, and "fresh" was not.
+func fetcherAfterCrash(t *testing.T, db testkit.Database) *fetcher {
+	t.Helper()
+	f := idleFetcher(t, db)
+	deliver(t, f, "crashed")
+	crashDue(t, f)
+	deliver(t, f, "fresh")
+	return f
+}
+
+// hasFetchedFresh fails the test unless f has fetched only the message "fresh".
+func hasFetchedFresh(t *testing.T, f *fetcher) {
+	t.Helper()
+	if f.queue.len() != 1 {
+		t.Fatal("the subscription waits for the crashed message")
+	}
+	c, _ := f.queue.next()
+	if c.Message.UUID != "fresh" {
+		t.Errorf("%q was fetched", c.Message.UUID)
+	}
+	f.remove(c.Claim)
+}
+
+// If a handler never returns, a crashed message cannot run by itself. The subscription
+// of the crashed message must continue, like all others.
 func TestSubscriptionContinuesWhenCrashedMessageCannotRunAlone(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
-		f := idleFetcher(t, db)
-		deliver(t, f, "crashed")
-		crashDue(t, f)
-		deliver(t, f, "fresh")
+		f := fetcherAfterCrash(t, db)
 
-		if !processGate.enter(1) { // another subscription, its handler never returns
+		if !processGate.enter(1) { // a message of another subscription, whose handler never returns
 			t.Fatal("another message is in flight")
 		}
 		defer processGate.leave(1)
 		defer f.requestIsolation(false)
 		again := f.fetch(t.Context())
-		if n := f.queue.len(); n != 0 || again { // a loop of fetches would not process finished messages
+		if n := f.queue.len(); n != 0 || again { // fetches without a pause would prevent the removal of finished messages
 			t.Fatalf("%d claimed while the crashed message waits to run alone, fetch again is %v", n, again)
 		}
 		processGate.later()
 		f.fetch(t.Context())
-		if f.queue.len() != 1 {
-			t.Fatal("the fetcher does not continue")
-		}
-		c, _ := f.queue.next()
-		if c.Message.UUID != "fresh" {
-			t.Errorf("%q was fetched while another message is in flight", c.Message.UUID)
-		}
-		f.remove(c.Claim)
+		hasFetchedFresh(t, f)
 	})
 }
 
-// A crashed message may be locked by a frozen process, or its claim may fail in
-// the database. The fetcher then does not look for it in a loop, and other
-// messages do not wait.
+// If a crashed message is locked by a suspended process, or its claim fails in the
+// database, the fetcher must not try to claim it without a pause, and other messages
+// must not wait.
 func TestOthersDoNotWaitForUnclaimableCrashedMessage(t *testing.T) {
 	for name, inTheWay := range map[string]string{
 		"locked": `UPDATE once_parked SET error = 'locked' WHERE message_id = 'crashed'`,
@@ -80,10 +94,7 @@ func TestOthersDoNotWaitForUnclaimableCrashedMessage(t *testing.T) {
 			COMMIT`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := idleFetcher(t, testkit.Postgres(t))
-			deliver(t, f, "crashed")
-			crashDue(t, f)
-			deliver(t, f, "fresh")
+			f := fetcherAfterCrash(t, testkit.Postgres(t))
 			conn, err := f.store.DB().Conn(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -102,22 +113,15 @@ func TestOthersDoNotWaitForUnclaimableCrashedMessage(t *testing.T) {
 				t.Fatal("another subscription waits for the crashed message")
 			}
 			processGate.leave(1)
-			f.missedCrash = f.missedCrash.Add(time.Hour) // also on a slow machine
+			f.missedCrash = f.missedCrash.Add(time.Hour) // so that the time has not passed yet, even on a slow machine
 			f.fetch(t.Context())
-			if f.queue.len() != 1 {
-				t.Fatal("its own subscription waits for the crashed message")
-			}
-			c, _ := f.queue.next()
-			if c.Message.UUID != "fresh" {
-				t.Errorf("%q was fetched", c.Message.UUID)
-			}
-			f.remove(c.Claim)
+			hasFetchedFresh(t, f)
 		})
 	}
 }
 
-// After a slow handler has used up the isolation time, a crashed message must
-// not wait until the process happens to be idle.
+// If a slow handler runs for the whole isolation time, a crashed message must not have
+// to wait until the process has no other messages. Isolation must be requested again.
 func TestIsolationIsRequestedAgainAfterTimeout(t *testing.T) {
 	g := &isolationGate{}
 	g.enter(1)

@@ -13,8 +13,8 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// If the database needs longer for a batch than one try may take, smaller
-// batches are stored. Repeated unchanged, the batch would never be stored.
+// If the database needs longer to store a batch than the timeout of one try, smaller
+// batches must be stored. The same batch would exceed the timeout again and again.
 func TestKeyOrderSplitsBatchAfterTimeout(t *testing.T) {
 	b := inOrder(t, testkit.Postgres(t), retry.BlockWhileRetried)
 	for _, query := range []string{
@@ -27,13 +27,10 @@ func TestKeyOrderSplitsBatchAfterTimeout(t *testing.T) {
 	}
 	b.retries.SetOneTry(time.Second)
 	var done successes
-	b.run(func(msg *message.Message) error {
-		done.add(msg.UUID)
-		return nil
-	})
+	b.run(done.handle)
 	var ids []string
 	var msgs []*message.Message
-	for n := range 12 { // the first is stored alone, and the others arrive meanwhile
+	for n := range 12 { // the first message is stored by itself, and the others arrive in the meantime
 		ids = append(ids, fmt.Sprintf("a%d", n))
 		msgs = append(msgs, keyed(ids[n]))
 		b.transport.messages <- msgs[n]
@@ -47,22 +44,21 @@ func TestKeyOrderSplitsBatchAfterTimeout(t *testing.T) {
 			t.Fatalf("%s is not stored", msg.UUID)
 		}
 	}
-	b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
+	b.allHandled()
 	if got := done.of("a"); got != strings.Join(ids, " ") {
 		t.Errorf("handled %s", got)
 	}
 }
 
-// While the table is missing, messages wait longer than UnackedWait: a nacked
-// message would be overtaken. A shutdown nacks them, and all later messages.
+// While the table is missing, messages must wait even longer than UnackedWait: if a
+// message were nacked, later ones would be handled before it. A shutdown must nack it
+// and all later messages.
 func TestKeyOrderWaitsLongerThanUnackedWaitForTheTable(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := inOrder(t, db, retry.BlockWhileRetried)
 		var done successes
-		b.run(func(msg *message.Message) error {
-			done.add(msg.UUID)
-			return nil
-		})
+		b.run(done.handle)
 		rename := func(from, to string) {
 			if _, err := db.ExecContext(context.WithoutCancel(t.Context()), `ALTER TABLE `+from+` RENAME TO `+to); err != nil {
 				t.Fatal(err)

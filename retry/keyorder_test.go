@@ -19,7 +19,7 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// keyed returns a message; the first letter of its id is its ordering key.
+// keyed returns a message whose ordering key is the first letter of its id.
 func keyed(id string) *message.Message {
 	msg := message.NewMessage(id, []byte("body of "+id))
 	msg.Metadata[meta.OrderingKey] = id[:1]
@@ -32,24 +32,26 @@ func inOrder(t *testing.T, db testkit.Database, order retry.KeyOrder) *bench {
 	t.Helper()
 	return newBench(t, db, func(c *retry.Config) {
 		c.KeyOrder = order
-		c.Concurrency = 4 // with SQLite too: handlers wait for each other here
+		c.Concurrency = 4 // with SQLite too, because handlers wait for each other in these tests
 		c.Policy = retry.Policy{Immediate: -1, Delayed: 1, Base: 100 * time.Millisecond, Jitter: -1}
 	})
 }
 
-// successes lists handled messages in the order of their success.
+// successes contains the ids of handled messages, in the order of their success.
 type successes struct {
 	mu  sync.Mutex
 	ids []string
 }
 
-func (s *successes) add(id string) {
+// handle is a handler that always succeeds.
+func (s *successes) handle(msg *message.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ids = append(s.ids, id)
+	s.ids = append(s.ids, msg.UUID)
+	return nil
 }
 
-// of returns the messages of one key.
+// of returns the ids of the messages of one key.
 func (s *successes) of(key string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,9 +84,10 @@ func (b *bench) quarantine() *poison.Quarantine {
 
 var someone = poison.Act{Actor: "test", Why: "test"}
 
-// The successors of a failing message wait in the database. They block neither
-// the transport nor other keys.
+// While a message is retried, the later messages of its key must wait in the database.
+// They must block neither the transport nor other keys.
 func TestKeyOrderSuccessorsWaitForRetry(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := inOrder(t, db, retry.BlockWhileRetried)
 		var done successes
@@ -97,8 +100,7 @@ func TestKeyOrderSuccessorsWaitForRetry(t *testing.T) {
 				}
 				<-mend
 			}
-			done.add(msg.UUID)
-			return nil
+			return done.handle(msg)
 		})
 		b.deliverAll("a1", "a2", "b1", "a3", "b2", "a4", "b3")
 		b.eventually("the other key is handled", func() bool { return done.of("b") == "b1 b2 b3" })
@@ -109,7 +111,7 @@ func TestKeyOrderSuccessorsWaitForRetry(t *testing.T) {
 			t.Fatalf("%d messages wait behind a1, want 3", len(held))
 		}
 		close(mend)
-		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
+		b.allHandled()
 		if got := done.of("a"); got != "a1 a2 a3 a4" {
 			t.Fatalf("handled %s", got)
 		}
@@ -117,6 +119,7 @@ func TestKeyOrderSuccessorsWaitForRetry(t *testing.T) {
 }
 
 func TestKeyOrderContinuesAfterQuarantine(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := inOrder(t, db, retry.BlockWhileRetried)
 		var done successes
@@ -124,8 +127,7 @@ func TestKeyOrderContinuesAfterQuarantine(t *testing.T) {
 			if msg.UUID == "a1" {
 				return errHandler
 			}
-			done.add(msg.UUID)
-			return nil
+			return done.handle(msg)
 		})
 		b.deliverAll("a1", "a2", "a3")
 		b.eventually("the others are handled", func() bool { return done.of("a") == "a2 a3" })
@@ -136,9 +138,10 @@ func TestKeyOrderContinuesAfterQuarantine(t *testing.T) {
 	})
 }
 
-// The key stays blocked, also after a restart, until the message is replayed,
-// discarded or edited. Then its successors are handled in order.
+// The key must stay blocked, also after a restart, until the message is replayed,
+// discarded or edited. Then the later messages must be handled in order.
 func TestBlockWhileQuarantinedBlocksKeyUntilResolved(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for what, settle := range map[string]func(b *bench, e rows.Row) error{
 			"a1 a2 a3 a4": func(b *bench, e rows.Row) error {
@@ -163,8 +166,7 @@ func TestBlockWhileQuarantinedBlocksKeyUntilResolved(t *testing.T) {
 					if msg.UUID == "a1" && !mended {
 						return retry.Permanent(errHandler)
 					}
-					done.add(msg.UUID)
-					return nil
+					return done.handle(msg)
 				}
 				b.run(handle)
 				b.deliverAll("a1", "a2", "a3", "b1")
@@ -197,6 +199,7 @@ func TestBlockWhileQuarantinedBlocksKeyUntilResolved(t *testing.T) {
 }
 
 func TestBlockWhileRunningHandlesSuccessorsBeforeRetry(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := inOrder(t, db, retry.BlockWhileRunning)
 		var done successes
@@ -209,23 +212,23 @@ func TestBlockWhileRunningHandlesSuccessorsBeforeRetry(t *testing.T) {
 				}
 				<-passed
 			}
-			done.add(msg.UUID)
 			if msg.UUID == "a3" {
-				close(passed)
+				defer close(passed)
 			}
-			return nil
+			return done.handle(msg)
 		})
 		b.deliverAll("a1", "a2", "a3")
-		b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
+		b.allHandled()
 		if got := done.of("a"); got != "a2 a3 a1" {
 			t.Fatalf("handled %s", got)
 		}
 	})
 }
 
-// Two instances handle many keys, and some messages fail once. The messages of
-// each key are handled one at a time and in order.
+// If two instances handle many keys, and some messages fail once, the messages of each
+// key must still be handled one at a time and in order.
 func TestKeyOrderWithSeveralInstances(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		const perKey = 8
 		keys := "abcdefgh"
@@ -254,8 +257,7 @@ func TestKeyOrderWithSeveralInstances(t *testing.T) {
 			if first && strings.ContainsAny(msg.UUID[1:], "147") {
 				return retry.After(errHandler, 20*time.Millisecond)
 			}
-			done.add(msg.UUID)
-			return nil
+			return done.handle(msg)
 		}
 		b.run(handle)
 		other := inOrder(t, db, retry.BlockWhileRetried)
@@ -274,8 +276,8 @@ func TestKeyOrderWithSeveralInstances(t *testing.T) {
 	})
 }
 
-// The first message of a key exceeds its crash budget. It is given up, and its
-// successor is handled.
+// If the first message of a key exceeds its crash budget, it must be given up on, and
+// the next message of the key must be handled.
 func TestKeyOrderContinuesAfterCrashes(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.KeyOrder, c.CrashBudget = retry.BlockWhileRetried, 2 })
@@ -283,10 +285,7 @@ func TestKeyOrderContinuesAfterCrashes(t *testing.T) {
 		b.crash(1, false)
 		b.crash(1, true)
 		var done successes
-		b.run(func(msg *message.Message) error {
-			done.add(msg.UUID)
-			return nil
-		})
+		b.run(done.handle)
 		b.eventually("the successors are handled", func() bool { return done.of("a") == "a2" })
 		b.eventually("one is in quarantine", func() bool {
 			entries := b.entries("")
@@ -295,7 +294,7 @@ func TestKeyOrderContinuesAfterCrashes(t *testing.T) {
 	})
 }
 
-// store stores messages like messages of the transport.
+// store stores messages as if they had arrived from the transport.
 func (b *bench) store(ids ...string) {
 	b.Helper()
 	for _, id := range ids {
@@ -307,6 +306,7 @@ func (b *bench) store(ids ...string) {
 }
 
 func TestTrap64SuccessorsOfMissingPredecessorAreReleased(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		now    retry.KeyOrder
 		remove string
@@ -326,10 +326,7 @@ func TestTrap64SuccessorsOfMissingPredecessorAreReleased(t *testing.T) {
 					t.Fatal(err)
 				}
 				var done successes
-				b.run(func(msg *message.Message) error {
-					done.add(msg.UUID)
-					return nil
-				})
+				b.run(done.handle)
 				b.eventually("the successors are handled", func() bool {
 					got := strings.Fields(done.of("a"))
 					slices.Sort(got) // Unordered guarantees no order
@@ -341,6 +338,7 @@ func TestTrap64SuccessorsOfMissingPredecessorAreReleased(t *testing.T) {
 }
 
 func TestKeyOrderIsValidated(t *testing.T) {
+	t.Parallel()
 	db := testkit.SQLite(t)
 	_, err := retry.New(db.DB, retry.Config{KeyOrder: 9})
 	if err == nil || !strings.Contains(err.Error(), "KeyOrder is 9") {

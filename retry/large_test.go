@@ -11,10 +11,11 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// PostgreSQL accepts a statement of 1 GB at most. A hundred messages of the
-// largest size exceed that: they would be retried for ever, and the messages
-// behind them would never be handled.
+// PostgreSQL accepts statements of at most 1 GB. A hundred messages of the largest size
+// are more than that, so they must be stored by several statements. A single statement
+// would fail again and again, and later messages would never be handled.
 func TestKeyOrderStoresLargeMessagesInSeveralStatements(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	b := newBench(t, db, func(c *retry.Config) { c.KeyOrder = retry.BlockWhileRetried })
 	sub := b.retries.Subscriber(consumer, b.transport)
@@ -32,7 +33,7 @@ func TestKeyOrderStoresLargeMessagesInSeveralStatements(t *testing.T) {
 	}
 	const count, size = 12, 2 << 20
 	var sent []*message.Message
-	for n := range count { // the others arrive while the first is stored
+	for n := range count { // the others arrive while the first one is stored
 		msg := message.NewMessage(fmt.Sprint(n), make([]byte, size))
 		msg.Metadata[meta.OrderingKey] = fmt.Sprint(n)
 		sent = append(sent, msg)

@@ -23,6 +23,7 @@ func withShortLease(c *retry.Config) {
 }
 
 func TestLeaseIsRenewedWhileHandlerRuns(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.Lease, c.Concurrency = shortLease, 4 })
 		var calls atomic.Int32
@@ -47,10 +48,10 @@ func TestLeaseIsRenewedWhileHandlerRuns(t *testing.T) {
 	})
 }
 
-// A process that cannot reach the database cannot renew its leases. Meanwhile
-// another process may have given the message up, so the first must not call the
-// handler again.
+// A process that cannot reach the database cannot renew its leases. Another process may
+// then have given up on the message, so the first one must not call the handler again.
 func TestTrap48HandlerIsNotCalledAfterLeaseEnd(t *testing.T) {
+	t.Parallel()
 	var logs testkit.Logs
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) {
 		withShortLease(c)
@@ -91,10 +92,11 @@ func TestTrap48HandlerIsNotCalledAfterLeaseEnd(t *testing.T) {
 	}
 }
 
-// A slow handler may use the only connection, or the only writer, and so
-// prevent the renewal of its own lease. Its failure is charged all the same;
-// otherwise it would be called for ever.
+// A slow handler may use the only connection, or the only writer, so that its own lease
+// cannot be renewed. Its failure must still be counted. Otherwise the handler would be
+// called again and again without end.
 func TestFailureAfterLeaseEndIsCharged(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		db.SetMaxOpenConns(1)
 		b := newBench(t, db, withShortLease)
@@ -121,8 +123,9 @@ func TestFailureAfterLeaseEndIsCharged(t *testing.T) {
 	})
 }
 
-// The lease can end between the start of the attempt and its entry into the
-// inbox. A process that gives the message up has already looked there.
+// The lease may end after the attempt has begun, but before the message is in the
+// inbox. If another process gives up on the message, it has already searched the inbox.
+// So the message must not be applied.
 func TestTrap48MessageIsNotAppliedAfterLeaseEnd(t *testing.T) {
 	for way, middleware := range map[string]func(*dedup.Inbox) message.HandlerMiddleware{
 		"alone":      func(i *dedup.Inbox) message.HandlerMiddleware { return i.Middleware },
@@ -164,8 +167,8 @@ func loseBeforeTheInbox(t *testing.T, db testkit.Database, middleware func(*dedu
 	}
 }
 
-// loseTo simulates the end of a lease: another process claims the row, and
-// releases it when the first process has noticed that.
+// loseTo simulates the end of a lease: another process claims the row, and releases it
+// when the first process has noticed the claim.
 func (b *bench) loseTo(claim *parked.Claim) {
 	b.Helper()
 	other := b.parked.Dialect().SQL(`UPDATE {parked} SET token = 'other', due_at = {after $2} WHERE id = $1`)
@@ -177,9 +180,11 @@ func (b *bench) loseTo(claim *parked.Claim) {
 	}
 }
 
-// A claim that takes longer than the lease fails. Repeated unchanged, it would
-// fail for ever. The trigger simulates large messages on a slow network.
+// If a claim takes longer than the lease, it fails, and smaller claims must be tried.
+// The same claim would fail again and again. The trigger simulates large messages on a
+// slow network.
 func TestClaimSlowerThanLeaseIsSplit(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.Lease, c.Concurrency = time.Second, 64 })
 	for _, query := range []string{
 		`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END $$`,

@@ -10,43 +10,49 @@ import (
 
 	"github.com/watermill-once/once/internal/disposition"
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// Middleware calls h and retries it after a failure: first at once, as often as
-// the policy says, and then in delayed rounds. Between rounds the message is
-// parked, and Middleware returns nil so that the transport's copy is acked. A
-// panic of h counts as an error of h.
+// Middleware calls h, and calls it again after a failure: first immediately, as often
+// as the policy allows, and then in delayed rounds. Between the rounds the message is
+// parked, and Middleware returns nil, so that the transport's copy is acked. If h
+// panics, this counts as an error of h.
 //
-// When the policy is exhausted, or the error is [Permanent], Middleware returns
-// an [*Error]: the message is given up, and poison quarantines it. Without
-// [Retries.Subscriber] nothing would deliver a parked message, so Middleware then
-// makes only the immediate tries.
+// If the policy allows no more rounds, or the error is [Permanent], Middleware returns
+// an [*Error]: the message is given up on, and poison quarantines it. Without
+// [Retries.Subscriber], a parked message would not be delivered again. In this case
+// Middleware makes only the immediate tries.
 //
-// A failure while the consumer shuts down is not counted: the message returns to
-// the transport unchanged.
+// If h fails while the consumer shuts down, no attempt is counted, and the message
+// returns to the transport unchanged.
 //
-// Middleware must be outside of dedup; otherwise each message fails with
-// [ErrInsideDedup].
+// Middleware must be outside of dedup. Otherwise each message fails without a call of
+// h, and returns to the transport.
 func (r *Retries) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	r.use()
 	return func(msg *message.Message) ([]*message.Message, error) {
 		if _, inside := parked.TxOf(msg.Context()); inside {
-			return nil, disposition.NotCalled(fmt.Errorf("retry: %w", ErrInsideDedup))
+			return nil, disposition.NotCalled(fmt.Errorf("retry: %w", parked.ErrInsideDedup))
 		}
 		a := &attempt{
 			Retries:  r,
 			ctx:      msg.Context(),
 			delivery: parked.DeliveryOf(msg.Context()),
 			msg:      msg,
-			original: parked.Snapshot(msg), // handlers change messages
+			original: parked.Snapshot(msg), // because handlers may change messages
 		}
 		a.delivery.Use.By(a.ctx)
 		if claim := a.delivery.Claim; claim != nil {
 			claim.Manage()
+			if why := disposition.Unrunnable(a.ctx); why != nil { // poison would have given up on the message without calling this middleware
+				logNoQuarantine(r.config.Logger, a.delivery, msg.UUID, why)
+				return nil, why
+			}
 			a.attempts, a.rounds = claim.Attempts, claim.Rounds
-		} else if a.delivery.Subscribed && msg.Metadata[meta.Redelivered] == "true" && disposition.Undecodable(a.ctx) == nil {
+		} else if a.delivery.Subscribed && msg.Metadata[meta.Redelivered] == "true" && disposition.Unrunnable(a.ctx) == nil {
 			return nil, a.parkRedelivered()
 		}
 		return a.run(h)
@@ -61,11 +67,11 @@ type attempt struct {
 	delivery *parked.Delivery
 	msg      *message.Message
 	original *message.Message
-	attempts int // calls of the handler, over all deliveries
-	rounds   int // delayed rounds, over all deliveries
+	attempts int // number of calls of the handler, over all deliveries
+	rounds   int // number of delayed rounds, over all deliveries
 
 	undecided    undecidedTries
-	failedBefore bool // in this delivery
+	failedBefore bool // whether a try in this delivery has failed
 }
 
 func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
@@ -113,8 +119,9 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		late := a.undecided.late
 		a.undecided = undecidedTries{}
 		policy := a.policy(err)
-		// A handler may outlast the lease and even prevent its renewal. Such a failure
-		// is charged too: parking the row fails if another process has claimed it.
+		// A handler may run longer than the lease, and may even prevent its renewal.
+		// Such a failure is counted too. Parking fails if another process has claimed
+		// the row.
 		if v.After > 0 || tries > policy.Immediate || late || a.delivery.CheckLease() != nil {
 			return nil, a.nextRound(err, policy, v.After, end)
 		}
@@ -125,7 +132,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 	}
 }
 
-// call calls h once. The caller passes the outcome of the try to end.
+// call calls h once. The caller must pass the outcome of the try to end.
 func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, end func(outcome int), err error) {
 	began := time.Now()
 	ctx, handling := a.instruments.tracer.Handle(
@@ -140,7 +147,8 @@ func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, end 
 	}, err
 }
 
-// nextRound parks the message for its next round, or gives it up after the last.
+// nextRound parks the message for its next round. After the last round, it gives up on
+// the message.
 func (a *attempt) nextRound(err error, policy Policy, after time.Duration, end func(outcome int)) error {
 	a.rounds++
 	if a.rounds > policy.Delayed || !a.delivery.Subscribed {
@@ -157,20 +165,20 @@ func (a *attempt) nextRound(err error, policy Policy, after time.Duration, end f
 	return a.park(failure, delay)
 }
 
-// parkRedelivered parks a redelivered message before its handler runs: the
-// previous delivery may have killed the process, and only a row can count
-// crashes. Messages that were prefetched with it are parked too, because they
-// look the same.
+// parkRedelivered parks a redelivered message before its handler runs: the previous
+// delivery may have killed the process, and crashes are counted only in a row. Messages
+// that were prefetched together with it are parked too, because they are marked as
+// redelivered as well.
 func (a *attempt) parkRedelivered() error {
 	if err := a.park(parked.Failure{}, 0); err != nil {
 		return err
 	}
-	a.instruments.setAside.Add(1, 0)
+	a.instruments.redelivered.Add(1, 0)
 	return nil
 }
 
-// park stores the message with its due time. The caller then acks the
-// transport's copy.
+// park stores the message with its due time. The caller must then ack the transport's
+// copy.
 func (a *attempt) park(f parked.Failure, delay time.Duration) error {
 	failpoint.Hit("retry/park")
 	err := a.patience.Persist(a.ctx, a.delivery, "park the message", func(ctx context.Context) error {
@@ -183,22 +191,22 @@ func (a *attempt) park(f parked.Failure, delay time.Duration) error {
 	return err
 }
 
-// parkEarly parks a message that arrived before an earlier version of its
-// aggregate. No attempt is charged.
+// parkEarly parks a message that arrived before an earlier version of its aggregate. No
+// attempt is counted.
 func (a *attempt) parkEarly(turn disposition.Turn, after time.Duration) error {
 	return a.patience.Persist(a.ctx, a.delivery, "park the message until its turn", func(ctx context.Context) error {
 		return a.store.ParkEarly(ctx, a.delivery, a.original, turn, after)
 	})
 }
 
-// returnUncharged returns the message to the transport, or releases its row,
-// without charging an attempt.
+// returnUncharged returns the message to the transport, or releases its row. No attempt
+// is counted.
 func (a *attempt) returnUncharged(err error) error {
 	if claim := a.delivery.Claim; claim != nil {
 		release := a.patience.Persist(a.ctx, a.delivery, "release the parked message", func(ctx context.Context) error {
 			return a.store.Release(ctx, claim, 0)
 		})
-		if release != nil { // the row is due again after its lease
+		if release != nil { // then the row is due again after its lease
 			a.log("Parked message cannot be released", release, nil)
 		}
 	}
@@ -213,15 +221,14 @@ func (a *attempt) giveUp(kind disposition.Kind, reason string, err error) error 
 }
 
 func (a *attempt) log(text string, err error, more watermill.LogFields) {
-	fields := watermill.LogFields{
-		"message_uuid": a.original.UUID,
-		"consumer":     a.delivery.Consumer,
-		"topic":        a.delivery.Topic,
-		"attempt":      a.attempts,
-		"err":          err.Error(),
-	}
+	named := fields.Message(a.original.UUID, a.original.Metadata, watermill.LogFields{
+		"consumer": a.delivery.Consumer,
+		"topic":    a.delivery.Topic,
+		"attempt":  a.attempts,
+		"err":      err.Error(),
+	})
 	if stack := disposition.Stack(err); stack != "" {
-		fields["stack"] = stack
+		named["stack"] = stack
 	}
-	a.config.Logger.Info(text, fields.Add(more))
+	a.config.Logger.Info(text, named.Add(more))
 }

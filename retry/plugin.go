@@ -10,7 +10,7 @@ import (
 func (r *Retries) Part() start.Part {
 	return start.Part{
 		Name: "retry", DB: r.store.DB(), Schema: r.config.Schema, Logger: r.config.Logger,
-		Tables:      []string{"inbox", "parked", "replays", "consumers"},
+		Tables:      []string{"inbox", "parked", "replays", "consumers", "consumer_instances"},
 		Concurrency: r.config.Concurrency, LongestDelay: r.config.LongestDelay(),
 	}
 }
@@ -18,8 +18,8 @@ func (r *Retries) Part() start.Part {
 // ConsumerName returns the consumer name given to [Retries.Subscriber].
 func (s *subscriber) ConsumerName() string { return s.consumer }
 
-// SharesConsumer reports whether other handlers may use the same consumer name,
-// see Config.ShareConsumer.
+// SharesConsumer reports whether other handlers may use the same consumer name, see
+// Config.ShareConsumer.
 func (s *subscriber) SharesConsumer() bool { return s.retries.config.ShareConsumer }
 
 // Ping checks that the broker of the wrapped subscriber accepts the connection.

@@ -10,34 +10,34 @@ import (
 	"github.com/watermill-once/once/internal/backoff"
 )
 
-// Policy says how often a message is tried, and the delays in between. The
-// delays depend only on the number of the round. The zero value tries three
-// times at once and then, after 1 s, 5 s, 25 s, 2 min and 10 min, three times
-// again.
+// Policy determines how often a message is tried, and the delays in between. The delays
+// depend only on the number of the round. With the zero value, a message is tried three
+// times immediately. If it still fails, it is tried three times again after each of the
+// delays 1 s, 5 s, 25 s, 2 min and 10 min.
 //
 // A message is tried at most (Immediate+1) x (Delayed+1) times.
 type Policy struct {
-	// Immediate is the number of further tries that follow a failed try without a
-	// delay. Most failures of a transaction are over by then. Defaults to 2;
-	// negative means none.
+	// Immediate is how many tries without a delay follow a failed try. Most failures of
+	// a transaction do not occur again by then. Defaults to 2. Negative means none.
 	Immediate int
 
-	// Delayed is the number of further rounds. Each follows after a delay, during
-	// which the message is parked. Defaults to 5; negative means none.
+	// Delayed is how many further rounds follow. Before each round there is a delay,
+	// during which the message is parked. Defaults to 5. Negative means none.
 	Delayed int
 
 	// Base is the delay before the first delayed round. Defaults to 1 second.
 	Base time.Duration
 
-	// Factor multiplies the delay before each further round. Defaults to 5.
+	// Factor is the number by which the delay is multiplied for each further round.
+	// Defaults to 5.
 	Factor float64
 
 	// Max is the longest delay. Defaults to 1 hour.
 	Max time.Duration
 
-	// Jitter is the share of a delay that chance may take away, so that messages
-	// that failed together are not tried together: with 0.2 a delay is up to 20 %
-	// shorter. Defaults to 0.2; negative means none.
+	// Jitter is the largest part by which a delay is shortened at random, so that
+	// messages that failed at the same time are not all tried again at the same time.
+	// With 0.2, a delay is up to 20 % shorter. Defaults to 0.2. Negative means none.
 	Jitter float64
 }
 
@@ -83,7 +83,7 @@ func (p Policy) validate(field string) error {
 	return errors.Join(errs...)
 }
 
-// backoff computes the delays before delayed rounds; round 1 is the first.
+// backoff returns the delays before the delayed rounds, which are counted from 1.
 func (p Policy) backoff() backoff.Exponential {
 	return backoff.Exponential{Base: p.Base, Max: p.Max, Factor: p.Factor, Jitter: p.Jitter}
 }

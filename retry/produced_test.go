@@ -28,10 +28,11 @@ func (u *unreliable) Publish(_ string, msgs ...*message.Message) error {
 
 func (u *unreliable) Close() error { return nil }
 
-// Without dedup's outbox the router publishes the messages that a handler
-// returns, after the handler has returned. If that fails, the parked message is
-// tried again, like a message of the transport.
+// Without dedup's outbox, the router publishes the messages that a handler returns,
+// after the handler has returned. If this fails, the parked message must be tried
+// again, like a message of the transport.
 func TestRowStaysUntilProducedMessagesArePublished(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.put("m1")

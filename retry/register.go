@@ -11,11 +11,11 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// registerAgain is the pause after a failure to register.
+// registerAgain is the pause after registering has failed.
 const registerAgain = 5 * time.Second
 
-// register records in the database that the consumer runs. It returns when to
-// do so again.
+// register records in the database that the consumer runs. It returns when it must be
+// called again.
 func (f *fetcher) register(ctx context.Context) (next time.Duration) {
 	ctx, cancel := f.withLeaseTimeout(ctx)
 	defer cancel()
@@ -34,6 +34,23 @@ func (f *fetcher) register(ctx context.Context) (next time.Duration) {
 			watermill.LogFields{"consumer": f.consumer, "topic": f.topic})
 	}
 	return registerAgain
+}
+
+// leavePatience bounds how long the end of a subscription waits for its last statement.
+const leavePatience = time.Second
+
+// leave records that this instance of the consumer has ended. After a failure the
+// instance counts as running for parked.AbsentAfter.
+func (f *fetcher) leave(ctx context.Context) {
+	if !f.registered {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, leavePatience)
+	defer cancel()
+	if err := f.store.Leave(ctx, f.consumer, f.topic, f.owner); err != nil {
+		f.config.Logger.Debug("End of the consumer's instance cannot be recorded",
+			watermill.LogFields{"consumer": f.consumer, "topic": f.topic, "error": err.Error()})
+	}
 }
 
 // logOtherHandler logs once that another handler runs under the consumer's

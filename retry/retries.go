@@ -4,28 +4,32 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/watermill-once/once/internal/fields"
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Retries retries failing messages. Its Middleware retries and parks them; its
+// Retries retries failing messages. Its Middleware retries and parks them, and its
 // Subscriber delivers the parked messages.
 type Retries struct {
 	config   Config
 	store    *parked.Store
 	patience parked.Patience
 
-	registerEvery time.Duration // interval at which subscriptions record that they run
+	registerEvery time.Duration // how often subscriptions record that they run
+
+	used chan struct{} // closed when Middleware is called
+	use  func()        // closes used
 
 	instruments *instruments
 	watchers    watchers
 }
 
-// New returns a Retries that parks messages in db, the consumer's own database.
-// It fails if db is nil or a field of config is invalid. The tables must exist,
-// see schema.Up.
+// New returns a Retries that parks messages in db, which must be the consumer's own
+// database. It returns an error if db is nil or config is invalid. The tables must
+// exist, see schema.Up.
 func New(db *sql.DB, config Config) (*Retries, error) {
 	config = config.withDefaults()
 	err := config.validate()
@@ -39,12 +43,16 @@ func New(db *sql.DB, config Config) (*Retries, error) {
 	if err != nil {
 		return nil, fmt.Errorf("retry: %w", err)
 	}
+	used := make(chan struct{})
 	return &Retries{
 		config:   config,
 		store:    store,
 		patience: parked.Patience{UnackedWait: config.UnackedWait, Logger: config.Logger},
 
 		registerEvery: parked.SeenEvery,
+
+		used: used,
+		use:  sync.OnceFunc(func() { close(used) }),
 
 		instruments: newInstruments(config),
 	}, nil

@@ -17,8 +17,10 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// The transport's copy is acked. The row is removed when the handler succeeds.
+// If a handler fails, the transport's copy must be acked, and the row must be removed
+// when the handler succeeds.
 func TestFailingMessageIsParkedAndHandledLater(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var calls atomic.Int32
@@ -47,6 +49,7 @@ func TestFailingMessageIsParkedAndHandledLater(t *testing.T) {
 }
 
 func TestMessageIsQuarantinedAfterLastRound(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var calls atomic.Int32
@@ -66,6 +69,7 @@ func TestMessageIsQuarantinedAfterLastRound(t *testing.T) {
 }
 
 func TestPermanentErrorIsQuarantinedAtOnce(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var calls atomic.Int32
@@ -82,6 +86,7 @@ func TestPermanentErrorIsQuarantinedAtOnce(t *testing.T) {
 }
 
 func TestAfterSetsDelay(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var calls atomic.Int32
@@ -106,8 +111,9 @@ func TestPermanentAndAfterKeepNil(t *testing.T) {
 	}
 }
 
-// A panic counts as a failed attempt and does not end the retries.
+// A panic must count as a failed attempt, and must not end the retries.
 func TestTrap65PanicIsRetriedAndQuarantined(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		var logs testkit.Logs
 		b := newBench(t, db, func(c *retry.Config) { c.Logger = &logs })
@@ -127,9 +133,10 @@ func TestTrap65PanicIsRetriedAndQuarantined(t *testing.T) {
 	})
 }
 
-// A handler may leave a cancelled context or a changed message behind. Later
-// tries must not see either.
+// A handler may leave a cancelled context or a changed message behind. Later tries must
+// get neither of them.
 func TestTrap57EachTryGetsOriginalMessageAndContext(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var calls atomic.Int32
@@ -174,7 +181,7 @@ func TestTrap54FailureDuringShutdownIsNotCharged(t *testing.T) {
 				b.run(func(msg *message.Message) error {
 					select {
 					case entered <- struct{}{}:
-					default: // a second call is detected by its row
+					default: // a second call would be found by its row
 					}
 					<-closing
 					return errors.New("cancelled: the service is going down")
@@ -192,8 +199,8 @@ func TestTrap54FailureDuringShutdownIsNotCharged(t *testing.T) {
 					b.eventually("the subscriber is closing", b.transport.closed.Load)
 					close(closing)
 				}()
-				// The router's Close could end the context first. Here the
-				// consumer notices the shutdown before the handler fails.
+				// The router's Close could end the context first. Here the consumer
+				// must notice the shutdown before the handler fails.
 				if err := b.subscriber.Close(); err != nil {
 					t.Fatal(err)
 				}
@@ -216,9 +223,10 @@ func TestTrap54FailureDuringShutdownIsNotCharged(t *testing.T) {
 	})
 }
 
-// The end of the router's context ends the fetching. Handlers of claimed
-// messages finish, and their contexts stay alive.
+// When the router's context ends, fetching must end. But handlers of claimed messages
+// must finish, and their contexts must not be cancelled.
 func TestTrap54CancelledRouterLetsParkedMessagesFinish(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -251,9 +259,10 @@ func TestTrap54CancelledRouterLetsParkedMessagesFinish(t *testing.T) {
 	})
 }
 
-// Another middleware may ack a message in spite of its error. That ack does not
-// resolve the row.
+// Another middleware may ack a message in spite of its error. This ack must not resolve
+// the row.
 func TestTrap70AckWithoutSuccessDoesNotResolve(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		swallow := func(h message.HandlerFunc) message.HandlerFunc {
@@ -278,8 +287,10 @@ func TestTrap70AckWithoutSuccessDoesNotResolve(t *testing.T) {
 	})
 }
 
-// Without Subscriber nothing would deliver a parked message.
+// Without Subscriber, a parked message would not be delivered again, so nothing may be
+// parked.
 func TestMiddlewareWithoutSubscriberParksNothing(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.SQLite(t), nil)
 	calls := 0
 	_, err := b.retries.Middleware(func(*message.Message) ([]*message.Message, error) {
@@ -296,6 +307,7 @@ func TestMiddlewareWithoutSubscriberParksNothing(t *testing.T) {
 }
 
 func TestSubscriberWithoutMiddlewareResolvesAckedMessage(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.runWith(func(*message.Message) error { return nil })
@@ -307,6 +319,7 @@ func TestSubscriberWithoutMiddlewareResolvesAckedMessage(t *testing.T) {
 }
 
 func TestSubscribeErrorNamesMissingArgument(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testkit.SQLite(t), nil)
 	for want, sub := range map[string]message.Subscriber{
 		"consumer name": b.retries.Subscriber("", b.transport),
@@ -327,9 +340,12 @@ func TestSubscribeErrorNamesMissingArgument(t *testing.T) {
 	}
 }
 
-// A database error that does not concern the message, such as missing rights,
-// is not charged. The message could wait for long, and the log must say why.
+// If the database returns an error that has nothing to do with the message, such as
+// missing permissions, no attempt is counted. The message may wait for a long time, so
+// the log must contain the reason.
 func TestLongWaitForUndecidedMessageIsLoggedOnce(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	var logs testkit.Logs
 	b := newBench(t, testkit.SQLite(t), func(c *retry.Config) { c.Logger = &logs })
 	denied, calls := errors.New("permission denied"), 0

@@ -37,8 +37,8 @@ type transport struct {
 
 func newTransport() *transport { return &transport{messages: make(chan *message.Message)} }
 
-// Subscribe ends with ctx: a closing router either cancels ctx or closes the
-// subscriber first.
+// Subscribe ends the subscription with ctx: a closing router either cancels ctx or
+// closes the subscriber first.
 func (s *transport) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	context.AfterFunc(ctx, func() { _ = s.Close() })
 	return s.messages, nil
@@ -51,7 +51,7 @@ func (s *transport) Close() error {
 	return nil
 }
 
-// deliver sends msg to the consumer and reports whether it was acked.
+// deliver sends msg to the consumer and returns whether it was acked.
 func (s *transport) deliver(t *testing.T, msg *message.Message) (acked bool) {
 	t.Helper()
 	s.messages <- msg
@@ -66,7 +66,7 @@ func (s *transport) deliver(t *testing.T, msg *message.Message) (acked bool) {
 	}
 }
 
-// bench is a router with one handler, retries and its own tables.
+// bench is a router with one handler and retries, and with its own tables.
 type bench struct {
 	*testing.T
 	testkit.Database
@@ -77,10 +77,10 @@ type bench struct {
 	transport *transport
 	router    *message.Router
 
-	subscriber message.Subscriber // of the router
+	subscriber message.Subscriber // the subscriber of the router
 }
 
-// quick is a policy for tests: two rounds of two tries.
+// quick is a policy for tests: two rounds, with two tries each.
 var quick = retry.Policy{Immediate: 1, Delayed: 1, Base: 10 * time.Millisecond, Jitter: -1}
 
 func newBench(t *testing.T, db testkit.Database, change func(*retry.Config)) *bench {
@@ -106,7 +106,7 @@ func newBench(t *testing.T, db testkit.Database, change func(*retry.Config)) *be
 	return b
 }
 
-// run starts a router with handler h and the middlewares of poison and retries.
+// run starts a router with handler h and the middlewares of poison and retry.
 func (b *bench) run(h message.NoPublishHandlerFunc) {
 	b.Helper()
 	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config, Logger: testkit.Logger(b.T)})
@@ -121,7 +121,7 @@ func (b *bench) runWith(h message.NoPublishHandlerFunc, middlewares ...message.H
 	b.start(consumer, topic, h, middlewares...)
 }
 
-// runNamed is like run for another consumer and topic, without poison.
+// runNamed is like run, but for another consumer and topic, and without poison.
 func (b *bench) runNamed(consumer, topic string, h message.NoPublishHandlerFunc) {
 	b.Helper()
 	b.start(consumer, topic, h, b.retries.Middleware)
@@ -154,10 +154,16 @@ func (b *bench) start(consumer, topic string, h message.NoPublishHandlerFunc, mi
 	})
 }
 
-// entries returns the rows in a state, or all rows if state is empty.
+// entries returns the rows in the given state, or all rows if state is empty.
 func (b *bench) entries(state string) []rows.Row {
 	b.Helper()
 	return rows.Parked(b, b.parked, state)
+}
+
+// allHandled waits until the table of parked messages is empty.
+func (b *bench) allHandled() {
+	b.Helper()
+	b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
 }
 
 func (b *bench) eventually(what string, cond func() bool) {

@@ -13,23 +13,23 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Subscriber wraps the subscriber of one handler. It delivers the messages of
-// sub and the due parked messages of the consumer, including replayed messages.
-// consumer is the stable name under which messages are counted, parked and
+// Subscriber wraps the subscriber of one handler. It delivers the messages of sub, and
+// the parked messages of the consumer when they are due, including replayed messages.
+// consumer is the permanent name under which messages are counted, parked and
 // deduplicated. You may rename the router's handler, but not the consumer.
 //
-// Wrap each subscriber yourself. A subscriber decorator of the router cannot
-// replace Subscriber, because it does not know the consumer's name.
+// You must wrap each subscriber yourself. A subscriber decorator of the router cannot
+// do this, because it does not know the consumer's name.
 //
-// A process may run one handler for each consumer and topic. Subscribe fails with
-// [ErrConsumerInUse] while another subscription with the same *sql.DB uses the
-// consumer and topic, unless Config.ShareConsumer is set. Other topics, and other
-// processes of the service, may use the consumer name. If a handler of another
-// name or of another program uses it in the same database, an error is logged.
+// A process may run only one handler for each consumer and topic. While another
+// subscription with the same *sql.DB uses the consumer and topic, Subscribe fails with
+// [ErrConsumerInUse], unless Config.ShareConsumer is set. The consumer name may be used
+// for other topics, and by other processes of the service. If a handler with another
+// name, or in another program, uses it in the same database, an error is logged.
 //
-// Close stops fetching, closes sub, and waits up to Config.CloseTimeout for the
-// acks of messages that were handed out. If some are missing then, Close returns
-// [ErrGivenBack] with their number. Subscribe fails after Close.
+// Close stops fetching, closes sub, and waits up to Config.CloseTimeout for the acks of
+// messages that handlers have got. If some are missing then, Close returns
+// [ErrGivenBack] with their number. After Close, Subscribe fails.
 func (r *Retries) Subscriber(consumer string, sub message.Subscriber) message.Subscriber {
 	return &subscriber{retries: r, consumer: consumer, sub: sub, closeTimeout: make(chan struct{})}
 }
@@ -46,8 +46,8 @@ type subscriber struct {
 	closeOnce    sync.Once
 	closeErr     error
 	running      sync.WaitGroup
-	closeTimeout chan struct{} // closed when CloseTimeout is over
-	unanswered   atomic.Int64  // messages without an ack or nack by then
+	closeTimeout chan struct{} // closed when CloseTimeout has passed
+	unanswered   atomic.Int64  // number of messages without an ack or nack at that time
 }
 
 // Subscribe implements message.Subscriber.
@@ -75,8 +75,8 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	f := newFetcher(s, topic, closing.Done())
 	f.use = use
-	// The wrapped subscriber gets ctx, not closing: Close closes it, so that it
-	// can drain, and does not cancel its context.
+	// The wrapped subscriber gets ctx, and not closing: Close closes this subscriber,
+	// so that it can finish its messages, and does not cancel its context.
 	in, err := s.sub.Subscribe(parked.WithSubscription(ctx, f.subscription()), topic)
 	if err != nil {
 		drop()
@@ -97,9 +97,8 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return out, nil
 }
 
-// withShutdown returns a context that ends with ctx, or as the first step of
-// Close: a handler that fails because the transport closes must already see the
-// shutdown.
+// withShutdown returns a context that ends with ctx, or as the first step of Close. So
+// a handler that fails because the transport closes already sees the shutdown.
 func (s *subscriber) withShutdown(ctx context.Context) (context.Context, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +110,7 @@ func (s *subscriber) withShutdown(ctx context.Context) (context.Context, error) 
 	return closing, nil
 }
 
-// SubscribeInitialize implements message.SubscribeInitializer where sub does.
+// SubscribeInitialize implements message.SubscribeInitializer if sub implements it.
 func (s *subscriber) SubscribeInitialize(topic string) error {
 	if initializer, ok := s.sub.(message.SubscribeInitializer); ok {
 		return initializer.SubscribeInitialize(topic)

@@ -19,7 +19,7 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// runOnce is like run, with dedup around h. h gets dedup's transaction.
+// runOnce is like run, but with dedup around h. h gets the transaction of dedup.
 func (b *bench) runOnce(h func(ctx context.Context, tx *sql.Tx, msg *message.Message) error) {
 	b.Helper()
 	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config})
@@ -52,9 +52,9 @@ func apply(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 	return err
 }
 
-// The inbox does not treat a retry or a replay of a failed message as a
-// duplicate.
+// The inbox must not skip a retry or a replay of a failed message as a duplicate.
 func TestTrap38RetriesAndReplaysAreNoDuplicates(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		var mu sync.Mutex
@@ -62,7 +62,7 @@ func TestTrap38RetriesAndReplaysAreNoDuplicates(t *testing.T) {
 		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			mu.Lock()
 			defer mu.Unlock()
-			if calls++; calls <= 4 { // all attempts of the policy
+			if calls++; calls <= 4 { // fails in all attempts of the policy
 				return errHandler
 			}
 			return apply(ctx, tx, msg)
@@ -79,15 +79,16 @@ func TestTrap38RetriesAndReplaysAreNoDuplicates(t *testing.T) {
 	})
 }
 
-// After a failed statement PostgreSQL's transaction is unusable. The next try
-// gets a new transaction, and the writes of the first are rolled back.
+// After a failed statement, the transaction in PostgreSQL is unusable. The next try
+// must get a new transaction, and the writes of the first one must be rolled back.
 func TestTrap55EachTryHasItsOwnTransaction(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		calls := 0
 		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			calls++
-			if err := apply(ctx, tx, msg); err != nil { // fails if the write of the first try is still there
+			if err := apply(ctx, tx, msg); err != nil { // fails if the write of the first try still exists
 				return err
 			}
 			if calls == 1 {
@@ -102,9 +103,10 @@ func TestTrap55EachTryHasItsOwnTransaction(t *testing.T) {
 	})
 }
 
-// That holds for a message that is parked, given up, or returned to the
-// transport.
+// The writes of a failed attempt must be rolled back, whether the message is parked,
+// given up on, or returned to the transport.
 func TestTrap59WritesOfFailedAttemptAreNotCommitted(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
@@ -129,10 +131,11 @@ func TestTrap59WritesOfFailedAttemptAreNotCommitted(t *testing.T) {
 	})
 }
 
-// While the table is missing, a failed message can neither be parked nor be
-// given up. It stays unacked, and no attempt is charged. So the broker's
-// delivery limit is not used up.
+// While the table is missing, a failed message can be neither parked nor given up on.
+// It must stay unacked, and no attempt may be counted. So the broker's delivery limit
+// is not used up.
 func TestTrap73MessageWaitsUnackedWhileTableIsMissing(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		calls := 0
@@ -167,9 +170,10 @@ func TestTrap73MessageWaitsUnackedWhileTableIsMissing(t *testing.T) {
 	})
 }
 
-// UnackedWait is shorter than the broker's consumer timeout (RabbitMQ: 30
-// minutes), after which the broker closes the channel.
+// After UnackedWait, a message must be nacked. UnackedWait is shorter than the broker's
+// consumer timeout (RabbitMQ: 30 minutes), after which the broker closes the channel.
 func TestTrap46MessageIsNackedAfterUnackedWait(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.UnackedWait = 50 * time.Millisecond })
 		b.run(func(*message.Message) error { return errHandler })
@@ -183,6 +187,7 @@ func TestTrap46MessageIsNackedAfterUnackedWait(t *testing.T) {
 }
 
 func TestTrap56ClassesAndLoggerDoNotChangeDelays(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		var asked, logged atomic.Int32
 		b := newBench(t, db, func(c *retry.Config) {
@@ -225,9 +230,10 @@ func (l counting) Debug(string, watermill.LogFields)                { l.lines.Ad
 func (l counting) Trace(string, watermill.LogFields)                { l.lines.Add(1) }
 func (l counting) With(watermill.LogFields) watermill.LoggerAdapter { return l }
 
-// The inbox uses the consumer name of Subscriber, not the name of the handler
-// in the router.
+// The inbox must use the consumer name of Subscriber, not the name of the handler in
+// the router.
 func TestTrap51RenamedHandlerKeepsItsInbox(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db, nil)
 		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config})

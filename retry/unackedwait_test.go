@@ -12,10 +12,11 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// UnackedWait includes the time of the tries: an unreachable database may take
-// a minute to return its error. A broker that waits for too long closes the
-// channel of all messages in flight.
+// UnackedWait must include the time that the tries take: an unreachable database may
+// take a minute to return its error. If the broker waited too long for an ack, it would
+// close the channel of all messages in flight.
 func TestUnackedWaitIncludesSlowErrors(t *testing.T) {
+	t.Parallel()
 	const hold = 300 * time.Millisecond
 	b := newBench(t, testkit.Postgres(t), func(c *retry.Config) { c.UnackedWait = hold })
 	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config, LockTimeout: 2 * hold})

@@ -11,11 +11,13 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// An unreachable database must not be asked twenty times a second, and a database
-// that is back must not be noticed late.
+// The pauses must become longer, so that an unreachable database is not asked twenty
+// times a second. But they must not become so long that the end of the outage is
+// noticed late.
 func TestPauseAfterUndecidedTryDoublesUpToFiveSeconds(t *testing.T) {
+	t.Parallel()
 	closing := make(chan struct{})
-	close(closing) // ends each pause at once
+	close(closing) // ends each pause immediately
 	a := &attempt{
 		Retries:  &Retries{config: Config{Logger: watermill.NopLogger{}}},
 		ctx:      t.Context(),

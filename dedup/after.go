@@ -1,0 +1,52 @@
+package dedup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// AfterCommit registers f to be called after the transaction of the message whose
+// context is ctx is committed, and before the message is acked. f is called at most
+// once, so use it only for work that may be lost, such as clearing a cache, waking
+// another goroutine or counting. It is not called if the handler or the commit fails,
+// if the message is a duplicate, or if the process dies first. It is also not called if
+// the connection is lost during the commit, because the outcome is then unknown. The
+// functions of a failed attempt are discarded, and the next attempt registers its own.
+//
+// The functions of a transaction are called in the order in which they were registered,
+// and those of a batch in the order of its messages. The handler's next message and the
+// other messages of the batch wait for them, so f must be quick. If f panics, the panic
+// is logged, and the message remains handled.
+//
+// AfterCommit returns an error if f is nil, if ctx has no transaction, or if the
+// handler has already returned.
+func AfterCommit(ctx context.Context, f func()) error {
+	if f == nil {
+		return errors.New("dedup: AfterCommit: the function is nil")
+	}
+	if err := parked.AfterCommit(ctx, f); err != nil {
+		return fmt.Errorf("dedup: AfterCommit: %w", err)
+	}
+	return nil
+}
+
+// callAfterCommit calls the functions that were registered for a committed transaction.
+func (i *Inbox) callAfterCommit(functions []func(), consumer string) {
+	for _, f := range functions {
+		func() {
+			defer func() {
+				if value := recover(); value != nil {
+					i.config.Logger.Error("Function of AfterCommit panicked", fmt.Errorf("panic: %v", value),
+						watermill.LogFields{"consumer": consumer, "stack": string(debug.Stack())})
+				}
+			}()
+			f()
+		}()
+	}
+}

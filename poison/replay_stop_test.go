@@ -1,0 +1,140 @@
+package poison_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+)
+
+var bob = poison.Act{Actor: "bob", Why: "the gateway is down again"}
+
+func (b *bench) exec(query string) {
+	b.Helper()
+	if _, err := b.ExecContext(b.Context(), query); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// another returns the quarantine as another process sees it.
+func (b *bench) another() *poison.Quarantine {
+	b.Helper()
+	other, err := poison.New(b.DB, poison.Config{
+		Schema: b.config, Logger: testkit.Logger(b.T), ReplayToAbsent: true, ReplayLease: time.Second,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return other
+}
+
+func TestAnotherProcessStopsAReplay(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.fill("payments", 8)
+		c := &counted{}
+		b.consume("payments", c.handle)
+		var atStop poison.Replay
+		r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{
+			Rate: 2, Progress: func(r poison.Report) {
+				if r.Replayed == 0 || atStop.ID != 0 {
+					return
+				}
+				var err error
+				if atStop, err = b.another().StopReplay(t.Context(), bob, r.ID); err != nil {
+					t.Error(err)
+				}
+			},
+		})
+		if !errors.Is(err, poison.ErrReplayStopped) || !strings.Contains(err.Error(), "by bob: the gateway is down again") {
+			t.Fatalf("error %v", err)
+		}
+		if r.State != poison.ReplayStopped || r.StopReason != "by bob: the gateway is down again" || r.EndedAt.IsZero() ||
+			r.Replayed != atStop.Replayed || atStop.State != poison.ReplayStopped {
+			t.Fatalf("%s after %s; %+v", counts(r.Report), counts(atStop.Report), r)
+		}
+		if n := b.number(`SELECT COUNT(*) FROM once_audit
+			WHERE action = 'stop' AND actor = 'bob' AND consumer = 'payments' AND replay_id = 1`); n != 1 {
+			t.Errorf("%d lines of audit of the stop", n)
+		}
+
+		// It stays stopped, and can be resumed.
+		if again, err := b.store.StopReplay(t.Context(), act, r.ID); err != nil || again.StopReason != r.StopReason {
+			t.Errorf("%v, %+v", err, again)
+		}
+		b.exec(`UPDATE once_replays SET plan = '{"window":100}'`) // without the rate
+		r, err = b.another().Resume(t.Context(), act, r.ID, nil)
+		if err != nil || counts(r.Report) != "finished: 8 of 8 replayed, 8 resolved, 0 failed, 0 waiting" || c.total() != 8 {
+			t.Fatalf("%v, %s", err, counts(r.Report))
+		}
+		if _, err := b.store.StopReplay(t.Context(), act, r.ID); !errors.Is(err, poison.ErrReplayFinished) {
+			t.Errorf("stop of a finished one: %v", err)
+		}
+		if _, err := b.store.StopReplay(t.Context(), act, 4711); !errors.Is(err, poison.ErrReplayNotFound) {
+			t.Errorf("stop of none: %v", err)
+		}
+		if _, err := b.store.StopReplay(t.Context(), poison.Act{}, r.ID); err == nil || !strings.Contains(err.Error(), "Actor is empty") {
+			t.Errorf("stop by nobody: %v", err)
+		}
+	})
+}
+
+// The process that ran the replay has died: nobody notices the stop, and the replay is
+// not abandoned any more.
+func TestAbandonedReplayIsStopped(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.fill("payments", 3)
+		for name, lease := range map[string]int{"its lease has ended": -1, "its lease runs": 1} {
+			until := fmt.Sprintf(`now() + %d * interval '1 hour'`, lease)
+			if db.Dialect == "sqlite" {
+				until = fmt.Sprintf(`CAST(unixepoch('subsec') * 1000 AS INTEGER) + %d * 3600000`, lease)
+			}
+			b.exec(`DELETE FROM once_replays`)
+			b.exec(`INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id, token, lease_until)
+				VALUES ('payments', '{"consumer":"payments"}', '{}', 'ann', '', 'running', 3, 3, 'gone', ` + until + `)`)
+			id := int64(b.number(`SELECT MAX(id) FROM once_replays`))
+			r, err := b.store.StopReplay(t.Context(), bob, id)
+			if err != nil || counts(r.Report) != "stopped: 0 of 3 replayed, 0 resolved, 0 failed, 0 waiting" {
+				t.Fatalf("%s: %v, %s", name, err, counts(r.Report))
+			}
+		}
+	})
+}
+
+// A stop and the end of the replay come at the same time: both agree on which was first.
+func TestStopAndEndAgree(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.consume("payments", (&counted{}).handle)
+		ends := map[string]int{}
+		for i := range 10 {
+			b.quarantine("payments", fmt.Sprintf("m-%d", i))
+			stop := make(chan error, 1)
+			asked := false
+			r, err := b.store.ReplayMatching(t.Context(), act, poison.Filter{Consumer: "payments"}, poison.Plan{
+				Progress: func(r poison.Report) {
+					if r.Resolved == 1 && !asked { // the next statement would end it
+						asked = true
+						go func() {
+							_, err := b.another().StopReplay(t.Context(), bob, r.ID)
+							stop <- err
+						}()
+					}
+				},
+			})
+			stopErr := <-stop
+			finished := err == nil && r.State == poison.ReplayFinished && errors.Is(stopErr, poison.ErrReplayFinished)
+			stopped := errors.Is(err, poison.ErrReplayStopped) && r.State == poison.ReplayStopped && stopErr == nil
+			if finished == stopped {
+				t.Fatalf("%s: the replay says %v, and the stop %v", counts(r.Report), err, stopErr)
+			}
+			ends[r.State]++
+		}
+		t.Logf("ends: %v", ends)
+	})
+}
