@@ -61,3 +61,49 @@ func ExampleConsumer_sequence() {
 	// credited
 	// closed
 }
+
+// The name of a customer arrives after a newer one. The handler is not called for it:
+// OnStale keeps the newest name, and records the older one.
+func ExampleConsumer_onStale() {
+	ctx := context.Background()
+	db, remove := database()
+	defer remove()
+	tables := schema.Config{Dialect: schema.SQLite}
+	must(schema.Up(ctx, db, tables))
+	transport, err := embedded.New(db, embedded.Config{Schema: tables})
+	must(err)
+
+	names := make(chan string, 2)
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
+		Schema: tables,
+		Sequence: &sequence.Config{
+			OnStale: func(_ context.Context, _ *sql.Tx, gap sequence.Gap, msg *message.Message) error {
+				names <- fmt.Sprintf("version %d was %s, after version %d", gap.Version, msg.Payload, gap.Last)
+				return nil
+			},
+		},
+	})
+	must(err)
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	must(err)
+	consumer.AddHandler(router, "names", "customer.renamed", transport.Subscriber(),
+		func(_ context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+			names <- "the name is " + string(msg.Payload)
+			return nil, nil
+		})
+	go func() { must(router.Run(ctx)) }()
+	<-router.Running()
+
+	rename := func(name string, version int64) {
+		msg := message.NewMessage(name, []byte(name))
+		outbox.SetAggregate(msg, "customer", "17", version)
+		must(transport.Publish("customer.renamed", msg))
+		fmt.Println(<-names)
+	}
+	rename("Grace Hopper", 2)
+	rename("Grace Murray", 1)
+	must(router.Close())
+	// Output:
+	// the name is Grace Hopper
+	// version 1 was Grace Murray, after version 2
+}

@@ -10,7 +10,7 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-const maxName = 255 // bytes, as parked.CheckName has it
+const maxName = 255 // in bytes; parked.CheckName has the same limit
 
 // aggregate is the aggregate metadata of a message.
 type aggregate struct {
@@ -38,5 +38,5 @@ func (c Config) aggregateOf(msg *message.Message) (a aggregate, ok bool, err err
 	return a, true, nil
 }
 
-// sequence returns the type and the id of the aggregate as one unique string.
+// sequence returns a string that identifies the aggregate by its type and id.
 func (a aggregate) sequence() string { return strconv.Itoa(len(a.kind)) + ":" + a.kind + a.id }

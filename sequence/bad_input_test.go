@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// A version is parsed exactly or refused, and every version has one place
+// A version is either parsed exactly or refused. Every version has exactly one place
 // relative to the last applied version.
 func FuzzVersion(f *testing.F) {
 	f.Add("order", "1", "7", 1, int64(6))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/watermill-once/once/internal/defaults"
@@ -19,22 +20,22 @@ import (
 type Policy int
 
 const (
-	// IgnoreOlder applies a version that is above the last applied one, and acks
-	// every other version without a call of the handler. Use it only if each
-	// message contains the whole state of its aggregate, so that the newest message
-	// is enough. Concurrency and retries can change the order of messages; a version
-	// that is overtaken is never applied. Each version must have one message: a
-	// second message with the same version is ignored.
+	// IgnoreOlder applies a version that is above the last applied one. It acks every
+	// other version without calling the handler. Use it only if each message contains
+	// the whole state of its aggregate, so that the newest message is enough.
+	// Concurrency and retries can change the order of messages, and a version that
+	// arrives after a higher one is never applied. Each version must have only one
+	// message: a second message with the same version is ignored.
 	IgnoreOlder Policy = iota
 
-	// HoldForGap applies only the version that follows the last applied one. It
-	// holds a higher version until the versions before it have arrived, or until
-	// Config.Window ends. Use it if a message describes a change.
+	// HoldForGap applies only the version that follows the last applied one. It holds a
+	// higher version until the versions before it have arrived, or until Config.Window
+	// ends. Use it if a message describes a change.
 	//
-	// It ignores only versions that it has applied. A version that arrives after a
-	// higher version was applied without it goes to quarantine, with [ErrGap]. A
-	// replay then applies it, out of order. As with IgnoreOlder, each version must
-	// have one message.
+	// It ignores only versions that it has applied. If a version arrives after a higher
+	// version was applied without it, Config.Late decides: by default it goes to
+	// quarantine with [ErrGap], and a replay applies it, out of order. As with
+	// IgnoreOlder, each version must have only one message.
 	HoldForGap
 )
 
@@ -49,19 +50,33 @@ const (
 	FromZero
 )
 
-// AfterWindow decides about a message that was held for the whole window, if a
+// AfterWindow says what happens to a message that was held for the whole window while a
 // version before it is still missing.
 type AfterWindow int
 
 const (
-	// Quarantine gives the message up, with [ErrGap]. A replay holds it once more,
-	// and then applies it.
+	// Quarantine sends the message to quarantine, with [ErrGap]. A replayed message
+	// is held for one more window, and is then applied.
 	Quarantine AfterWindow = iota
 
-	// Apply handles the message. A missing version that arrives later goes to
-	// quarantine, with [ErrGap]. If OnGap returned Apply, it is ignored instead,
-	// because OnGap has replaced it.
+	// Apply handles the message. For a missing version that arrives later, Config.Late
+	// decides. If OnGap returned Apply, it is ignored instead, because OnGap has
+	// replaced it.
 	Apply
+)
+
+// Late says what happens with HoldForGap to a message that arrives after a higher version
+// was applied without it.
+type Late int
+
+const (
+	// QuarantineLate sends the message to quarantine, with [ErrGap]. A replay applies it,
+	// out of order.
+	QuarantineLate Late = iota
+
+	// IgnoreLate acks the message as stale, without calling the handler. The change that
+	// it describes is lost at this consumer.
+	IgnoreLate
 )
 
 // Config configures a [Resequencer]. Tx is required. The zero value of all other
@@ -81,26 +96,39 @@ type Config struct {
 	// First defaults to FromOne. It is not used with IgnoreOlder.
 	First First
 
-	// Window is how long a message is held for the versions before it. It begins
-	// when the message is first found to be early, by the database's clock. Make it
-	// longer than messages are retried; otherwise AfterWindow applies to messages
-	// behind a version that is still retried. Of several held versions the lowest
-	// is applied first, so that a message may be held longer than its own window,
-	// for four windows at most. Defaults to 15 minutes; once.Consumer makes it
-	// longer if its retries take longer.
+	// Window is how long a message is held while versions before it are missing. It
+	// begins when the message is first found to be early, by the database's clock. Make
+	// it longer than the time for which messages are retried. Otherwise AfterWindow
+	// applies to messages behind a version that is still being retried. If several
+	// versions are held, the lowest is applied first. So a message may be held longer
+	// than its own window, but for four windows at most. Defaults to 15 minutes;
+	// once.Consumer makes it longer if its retries take longer.
 	Window time.Duration
 
 	// AfterWindow defaults to Quarantine.
 	AfterWindow AfterWindow
 
-	// OnGap decides instead of AfterWindow, in the transaction of the message. It
-	// may fetch the missing state from elsewhere and write it. If it returns Apply,
-	// the missing versions count as applied. An error counts as a failed attempt of
-	// the message. It is called again for the same gap if the transaction is rolled
-	// back. Defaults to nil.
+	// OnGap decides instead of AfterWindow. It is called in the transaction of the
+	// message, and may fetch the missing state from elsewhere and write it. If it
+	// returns Apply, the missing versions count as applied. An error counts as a failed
+	// attempt of the message. If the transaction is rolled back, OnGap is called again
+	// for the same gap. Defaults to nil.
 	OnGap func(ctx context.Context, tx *sql.Tx, gap Gap) (AfterWindow, error)
 
-	// Logger defaults to slog's default logger; watermill.NopLogger{} silences it.
+	// Late defaults to QuarantineLate. It is not used with IgnoreOlder, which ignores
+	// such messages.
+	Late Late
+
+	// OnStale is called instead of the handler, with both policies, for a message whose
+	// version is below the last applied one and was not applied itself. It replaces Late
+	// and IgnoreOlder's ignoring. It runs in the transaction of the message, so it can
+	// read the state, merge msg into it and write it. gap.Last is above gap.Version, and
+	// gap.Waited is 0. If OnStale returns nil, the message is acked. An error counts as a
+	// failed attempt of the message. OnStale is not called for a version that is known
+	// to be applied. A replay calls it, too. Defaults to nil.
+	OnStale func(ctx context.Context, tx *sql.Tx, gap Gap, msg *message.Message) error
+
+	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for silence.
 	Logger watermill.LoggerAdapter
 
 	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global
@@ -108,7 +136,7 @@ type Config struct {
 	MeterProvider metric.MeterProvider
 }
 
-// longestWindow keeps several windows within a Duration.
+// longestWindow is the highest Window. A multiple of it must fit into a time.Duration.
 const longestWindow = 365 * 24 * time.Hour
 
 func (c Config) withDefaults() Config {
@@ -140,5 +168,17 @@ func (c Config) validate() error {
 	if c.OnGap != nil && c.AfterWindow != Quarantine {
 		errs = append(errs, errors.New("AfterWindow is set together with OnGap, which decides instead: remove one of them"))
 	}
+	if c.Late != QuarantineLate && c.Late != IgnoreLate {
+		errs = append(errs, fmt.Errorf("Late is %d, neither QuarantineLate nor IgnoreLate", c.Late))
+	}
+	if c.OnStale != nil && c.Late != QuarantineLate {
+		errs = append(errs, errors.New("Late is set together with OnStale, which decides instead: remove one of them"))
+	}
 	return errors.Join(errs...)
+}
+
+// keepsLate reports whether a version that was never applied needs more than an ack when
+// it arrives after a higher one.
+func (c Config) keepsLate() bool {
+	return c.OnStale != nil || c.Policy == HoldForGap && c.Late == QuarantineLate
 }

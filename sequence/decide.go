@@ -2,26 +2,26 @@ package sequence
 
 import "time"
 
-// last is the last applied version of an aggregate. All versions from completeFrom
-// to version have been applied, so only these may be ignored.
+// last describes which versions of an aggregate were applied. All versions from
+// completeFrom to version were applied, so only these may be ignored.
 type last struct {
 	version, completeFrom int64
 	known                 bool // false if no version was applied
 }
 
-// Places of a version relative to the last applied version.
+// Possible places of a version relative to the last applied version.
 const (
-	stale = iota // applied before, or overtaken
+	stale = iota // it was applied before, or a higher version was applied without it
 	next
 	early // versions before it are missing
-	late  // a higher version was applied without it
+	late  // a higher version was applied without it, and Config.keepsLate
 )
 
 // place returns the place of a version.
 func (c Config) place(l last, version int64) int {
 	switch {
 	case l.known && version <= l.version:
-		if c.Policy == HoldForGap && version < l.completeFrom {
+		if version < l.completeFrom && c.keepsLate() {
 			return late
 		}
 		return stale
@@ -31,11 +31,11 @@ func (c Config) place(l last, version int64) int {
 	return early
 }
 
-// with returns the new last version after version has been applied. filled means
-// that the versions between l and version count as applied.
+// with returns the new value of l after version was applied. filled means that the
+// versions between l.version and version count as applied.
 func (c Config) with(l last, version int64, filled bool) last {
 	switch {
-	case l.known && version <= l.version: // late
+	case l.known && version <= l.version: // version is late
 		if version == l.completeFrom-1 {
 			l.completeFrom = version
 		}
@@ -48,7 +48,7 @@ func (c Config) with(l last, version int64, filled bool) last {
 	return last{version, l.completeFrom, true}
 }
 
-// first returns the first version of aggregates.
+// first returns the lowest version that an aggregate can have.
 func (c Config) first() int64 {
 	if c.First == FromZero || c.Policy == IgnoreOlder {
 		return 0
@@ -56,7 +56,7 @@ func (c Config) first() int64 {
 	return 1
 }
 
-// before returns the version before the next one.
+// before returns the version that comes immediately before the next one to apply.
 func (c Config) before(l last) int64 {
 	if l.known {
 		return l.version
@@ -64,8 +64,8 @@ func (c Config) before(l last) int64 {
 	return c.first() - 1
 }
 
-// maxWindows bounds how long a message is held for lower versions that are held
-// too, in windows.
+// maxWindows is for how many windows a message may be held while lower versions are
+// held, too.
 const maxWindows = 4
 
 const (
@@ -73,9 +73,9 @@ const (
 	maxRecheck = 5 * time.Second
 )
 
-// recheckAfter returns when to check an early message again: after as long as it
-// has waited so far, but not later than the end of the window. After the window
-// the message waits for a lower version whose window ends soon.
+// recheckAfter returns how long to wait before an early message is checked again. It is
+// as long as the message has waited so far, but not longer than the rest of the window.
+// After the window, the message waits for a lower version whose window ends soon.
 func (c Config) recheckAfter(waited time.Duration) time.Duration {
 	if left := c.Window - waited; left > 0 {
 		return min(max(waited, minRecheck), left)

@@ -1,13 +1,19 @@
 package sequence
 
 import (
+	"context"
+	"database/sql"
 	"testing"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 )
 
+// Trap 79.
 func TestPlaceOfAVersion(t *testing.T) {
 	none := last{}
 	after := func(v int64) last { return last{v, 1, true} }
+	merge := func(context.Context, *sql.Tx, Gap, *message.Message) error { return nil }
 	begunAt := func(v int64) last { return last{v, v, true} }
 	for name, c := range map[string]struct {
 		config  Config
@@ -28,6 +34,10 @@ func TestPlaceOfAVersion(t *testing.T) {
 		"held: one that was applied":     {Config{Policy: HoldForGap}, after(17), 1, stale},
 		"held: the same, the only one":   {Config{Policy: HoldForGap}, begunAt(17), 17, stale},
 		"held: one that was not applied": {Config{Policy: HoldForGap}, begunAt(17), 16, late},
+		"held, late ones ignored":        {Config{Policy: HoldForGap, Late: IgnoreLate}, begunAt(17), 16, stale},
+		"merged: one that was not":       {Config{OnStale: merge}, begunAt(17), 16, late},
+		"merged: one that was applied":   {Config{OnStale: merge}, begunAt(17), 17, stale},
+		"held, merged: was not":          {Config{Policy: HoldForGap, OnStale: merge}, begunAt(17), 16, late},
 		"ignored: one that was not":      {Config{}, begunAt(17), 16, stale},
 		"held from 1: the first":         {Config{Policy: HoldForGap, First: FromOne}, none, 1, next},
 		"held from 1: before the first":  {Config{Policy: HoldForGap, First: FromOne}, none, 2, early},
@@ -44,8 +54,8 @@ func TestPlaceOfAVersion(t *testing.T) {
 	}
 }
 
-// A held message is checked again after as long as it has waited, and at the
-// end of the window, so that two minutes need few checks.
+// A held message is checked again when it has waited twice as long as before, and at
+// the end of the window. So a wait of two minutes needs only a few checks.
 func TestRecheckIntervalsGrow(t *testing.T) {
 	c := Config{Window: 2 * time.Minute}
 	var waited time.Duration

@@ -7,14 +7,18 @@ import (
 )
 
 var (
-	// ErrGap reports that a version before the message's did not arrive in time, or
-	// that the message arrived after a higher version had been applied without it.
+	// ErrGap reports that a version before the message's version did not arrive in
+	// time, or that the message arrived after a higher version was applied without it.
 	ErrGap = errors.New("a gap in the versions")
 
 	// ErrInvalidVersion reports that the aggregate metadata of a message cannot be
-	// used: the version is not a whole number of at least 0 or is below
-	// Config.First, or the type or id is not valid text or has more than 255 bytes.
+	// used: the version is not a whole number of at least 0, or is below Config.First,
+	// or the type or id is invalid text or longer than 255 bytes.
 	ErrInvalidVersion = errors.New("unusable aggregate metadata")
+
+	// ErrStale reports that a replayed message was not handled, because its version is
+	// not above the last applied one. The message goes back to quarantine.
+	ErrStale = errors.New("the version is stale")
 
 	errNoTx         = errors.New("there is no transaction: put the middleware inside of dedup's")
 	errNoConsumer   = errors.New("no consumer name: use the middleware in a router, or with retry's Subscriber")
@@ -27,13 +31,14 @@ type Gap struct {
 	Consumer      string
 	AggregateType string
 	AggregateID   string
-	Version       int64         // of the message
-	Last          int64         // last applied version; First-1 if there is none; at least Version if the message is late
-	First         int64         // first version of aggregates, by Config.First
-	Waited        time.Duration // since the message was found to be early
+	Version       int64         // version of the message
+	Last          int64         // last applied version; First-1 if no version was applied; Version or above if the message is late
+	First         int64         // lowest version of an aggregate, see Config.First
+	Waited        time.Duration // time since the message was found to be early
 }
 
-// GapError is the error of a message that was given up. It unwraps to [ErrGap].
+// GapError is the error of a message that goes to quarantine because of a gap. It
+// unwraps to [ErrGap].
 type GapError struct{ Gap }
 
 func (e *GapError) Error() string {

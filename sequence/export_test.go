@@ -1,7 +1,6 @@
 package sequence
 
-// Errors that are not exported, because only a mistake in the setup causes
-// them.
+// These errors are not exported, because only a mistake in the setup causes them.
 var (
 	ErrNoTx         = errNoTx
 	ErrNoConsumer   = errNoConsumer

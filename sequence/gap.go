@@ -7,15 +7,18 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/disposition"
+	"github.com/watermill-once/once/internal/fields"
 )
 
 // errEarly is the error of a held message.
 var errEarly = errors.New("sequence: an earlier version has not arrived yet")
 
-// early decides about a message if versions before it are missing. If err is nil,
-// apply the message; filled means that the missing versions count as applied.
+// early decides about a message when versions before it are missing. If err is nil, the
+// message must be applied; filled means that the missing versions then count as
+// applied.
 func (r *Resequencer) early(ctx context.Context, t delivered, l last) (outcome int, filled bool, err error) {
 	if !t.delivery.Subscribed {
 		return undecided, false, disposition.NotCalled(fmt.Errorf("sequence: %w", errNoSubscriber))
@@ -26,8 +29,8 @@ func (r *Resequencer) early(ctx context.Context, t delivered, l last) (outcome i
 	}
 	lowest := gap.Waited >= maxWindows*r.config.Window
 	if gap.Waited >= r.config.Window && !lowest {
-		// Windows often end together. If a higher version were applied first, the
-		// lowest would be stale.
+		// The windows of several versions often end together. If a higher version were
+		// applied first, the lowest one would be late.
 		err := r.sql.lowest.Get(ctx, t.tx, &lowest, t.consumer, t.sequence(), gap.Last, t.version)
 		if err != nil {
 			return undecided, false, disposition.NotCalled(fmt.Errorf("sequence: look for lower versions: %w", err))
@@ -53,13 +56,32 @@ func (r *Resequencer) early(ctx context.Context, t delivered, l last) (outcome i
 	return appliedWithGap, filled, nil
 }
 
-// late decides about a message that arrives after a higher version was applied
-// without it. A replay applies the message, out of order.
-func (r *Resequencer) late(t delivered, l last) (outcome int, err error) {
-	if t.replayed() {
+// late decides about a message that arrives after a higher version was applied without
+// it. OnStale handles the message, if it is set. Otherwise a replayed message is applied,
+// out of order, and any other message is given up.
+func (r *Resequencer) late(ctx context.Context, t delivered, l last, msg *message.Message) (outcome int, err error) {
+	switch {
+	case r.config.OnStale != nil:
+		if err := r.config.OnStale(ctx, t.tx, r.gap(t, l), msg); err != nil {
+			return failed, err
+		}
+		return merged, nil
+	case t.replayed():
 		return appliedWithGap, nil
 	}
 	return givenUp, disposition.Forever(disposition.ReasonGap, &GapError{r.gap(t, l)})
+}
+
+// stale decides about a message that has no effect any more. A replayed message goes back
+// to quarantine, so that its replay does not count as resolved.
+func (r *Resequencer) stale(t delivered, l last, msg *message.Message) error {
+	if t.replayed() {
+		return disposition.Forever(disposition.ReasonStale, fmt.Errorf("sequence: %w: version %d of %s %q is not above version %d, "+
+			"which is applied, so the replay did not run the handler: discard the message", ErrStale, t.version, t.kind, t.id, l.version))
+	}
+	r.config.Logger.Debug("Message is not newer than the last applied version, ignored",
+		fields.Message(msg.UUID, msg.Metadata, watermill.LogFields{"consumer": t.consumer}))
+	return nil
 }
 
 func (r *Resequencer) gap(t delivered, l last) Gap {
@@ -69,14 +91,14 @@ func (r *Resequencer) gap(t delivered, l last) Gap {
 	}
 }
 
-// logFirstAfter is how long a message may wait for the first version of its
-// aggregate before the wait is logged. Waits because of concurrency or a short
-// failure are shorter.
+// logFirstAfter is how long a message may wait for the first version of its aggregate
+// before the wait is logged. Waits that are caused by concurrency or a short failure
+// are shorter.
 const logFirstAfter = 10 * time.Second
 
 // logMissingFirst logs, once for each consumer, that a message waits for the first
-// version of its aggregate. So a wrong Config.First is noticed before the first
-// message is in quarantine.
+// version of its aggregate. So an operator notices a wrong Config.First before the
+// first message is in quarantine.
 func (r *Resequencer) logMissingFirst(t delivered, gap Gap) {
 	if gap.Last >= gap.First || gap.Waited < min(logFirstAfter, r.config.Window/2) {
 		return

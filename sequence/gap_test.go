@@ -18,9 +18,10 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// A version that arrives too early is held, without a charge, until the earlier
-// versions have arrived.
+// A version that arrives too early is held until the earlier versions have arrived. No
+// attempt is counted.
 func TestEarlyVersionIsHeldUntilEarlierOnesArrive(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.run(hold, nil)
@@ -32,8 +33,7 @@ func TestEarlyVersionIsHeldUntilEarlierOnesArrive(t *testing.T) {
 				t.Errorf("charged: %+v", e)
 			}
 		}
-		// Without a wake-up they would be checked again in an hour.
-		b.eventually("they lie still", func() bool { return b.change(`due_at = `+b.ago(-3600)) == 2 })
+		b.postpone(2)
 		b.publish("a1")
 		b.settle()
 		if got := b.effects("a"); got != "a1 a2 a3" {
@@ -42,9 +42,10 @@ func TestEarlyVersionIsHeldUntilEarlierOnesArrive(t *testing.T) {
 	})
 }
 
-// A held version is handled right after the version that it waited for, not at
+// A held version is handled immediately after the version that it waited for, not at
 // the next poll.
 func TestNextVersionIsHandledAtOnce(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.poll = time.Hour
@@ -56,14 +57,16 @@ func TestNextVersionIsHandledAtOnce(t *testing.T) {
 	})
 }
 
-// A version is applied while the next version is being parked again, which
-// would delay it for as long as it has waited already. It becomes due at once.
+// While a version is being applied, the next version is being parked again. Without
+// care, it would wait as long again as it has waited already. It must become due
+// immediately.
 func TestNextVersionIsFoundWhileItIsParkedAgain(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		config := hold
 		config.Window = 24 * time.Hour
-		b.atOnce = 2 // for SQLite too, whose default is 1
+		b.atOnce = 2 // SQLite needs this, because its default is 1
 		onItsWay, goOn := make(chan struct{}), make(chan struct{})
 		b.decided = func(msg *message.Message, err error) {
 			claim := parked.DeliveryOf(msg.Context()).Claim
@@ -89,9 +92,10 @@ func TestNextVersionIsFoundWhileItIsParkedAgain(t *testing.T) {
 	})
 }
 
-// Many versions of several aggregates arrive in any order, several at once, and
-// some attempts fail. They take effect in order.
+// Versions of several aggregates arrive in random order, several at a time, and some
+// attempts fail. They still take effect in order.
 func TestVersionsInAnyOrderTakeEffectInOrder(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		var failed sync.Map
@@ -118,9 +122,10 @@ func TestVersionsInAnyOrderTakeEffectInOrder(t *testing.T) {
 	})
 }
 
-// A version whose handler fails is not the last version. With IgnoreOlder a
-// newer version can be applied before its retry, which is then ignored.
+// A version whose handler fails does not become the last version. With IgnoreOlder a
+// newer version can be applied before its retry. The retry is then ignored.
 func TestFailedVersionIsNotTheLastVersion(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		calls := 0
@@ -148,9 +153,10 @@ func TestFailedVersionIsNotTheLastVersion(t *testing.T) {
 	})
 }
 
-// An early message does not block its ordering key, because the missing version
-// may be behind it.
+// An early message does not block its ordering key, because the missing version may be
+// behind it.
 func TestEarlyVersionDoesNotBlockItsOrderingKey(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.order = retry.BlockWhileQuarantined
@@ -163,9 +169,10 @@ func TestEarlyVersionDoesNotBlockItsOrderingKey(t *testing.T) {
 	})
 }
 
-// Versions that do not begin at Config.First are logged once while they wait,
-// not only when they are in quarantine. A short wait is not logged.
+// If versions do not begin at Config.First, this is logged once while they wait, not
+// only when they are in quarantine. A short wait is not logged.
 func TestVersionsThatDoNotBeginAtFirstAreLogged(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		var logs testkit.Logs
@@ -196,9 +203,10 @@ func TestVersionsThatDoNotBeginAtFirstAreLogged(t *testing.T) {
 	})
 }
 
-// For aggregates that began before the consumer, an operator inserts their last
+// For aggregates that began before the consumer existed, an operator inserts their last
 // versions. The consumer treats these versions as applied.
 func TestConsumerStartsInTheMiddleOfAnAggregate(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.exec(`INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
@@ -212,9 +220,10 @@ func TestConsumerStartsInTheMiddleOfAnAggregate(t *testing.T) {
 	})
 }
 
-// Trap 79. If the window ends while a lower version is still retried, the lower
-// version goes to quarantine and is not ignored.
+// Trap 79. If the window ends while a lower version is still being retried, the lower
+// version goes to quarantine. It is not ignored.
 func TestVersionRetriedPastTheWindowIsQuarantined(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		config := hold
@@ -241,13 +250,11 @@ func TestVersionRetriedPastTheWindowIsQuarantined(t *testing.T) {
 		})
 		b.eventually("the first is due", func() bool { return b.change(`due_at = `+b.ago(0)) == 1 })
 		b.settle()
-		if entries := b.entries(parked.Quarantined); len(entries) != 1 || entries[0].MessageID != "a1" || entries[0].Reason != poison.ReasonGap {
+		entries := b.entries(parked.Quarantined)
+		if len(entries) != 1 || entries[0].MessageID != "a1" || entries[0].Reason != poison.ReasonGap {
 			t.Fatalf("entries %+v", entries)
 		}
-		if err := b.poison.Replay(t.Context(), poison.Act{Actor: "test"}, b.entries(parked.Quarantined)[0].ID); err != nil {
-			t.Fatal(err)
-		}
-		b.settle()
+		b.replay(entries[0])
 		if got := b.effects("a"); got != "a2 a1" {
 			t.Errorf("effects %s", got)
 		}

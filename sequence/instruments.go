@@ -9,6 +9,7 @@ const (
 	held
 	appliedWithGap
 	givenUp
+	merged
 	unversioned
 	invalid
 	failed
@@ -16,7 +17,7 @@ const (
 )
 
 var outcomes = []string{
-	applied: "applied", ignored: "stale", held: "held", appliedWithGap: "applied_with_gap", givenUp: "given_up",
+	applied: "applied", ignored: "stale", held: "held", appliedWithGap: "applied_with_gap", givenUp: "given_up", merged: "merged",
 	unversioned: "unversioned", invalid: "invalid", failed: "failed", undecided: "undecided",
 }
 

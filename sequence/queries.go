@@ -2,8 +2,8 @@ package sequence
 
 import "github.com/watermill-once/once/internal/dialect"
 
-// queries are the statements of a Resequencer. Each is one round trip, because
-// every message needs most of them.
+// queries contains the statements of a Resequencer. Each takes a single round trip,
+// because every message needs most of them.
 type queries struct {
 	last   dialect.Statement
 	begin  dialect.Statement
@@ -15,8 +15,8 @@ type queries struct {
 
 func newQueries(d dialect.Dialect) queries {
 	return queries{
-		// The row lock makes other messages of the aggregate wait until this message
-		// is committed.
+		// The lock on the row makes other messages of the aggregate wait until this
+		// message is committed.
 		last: d.Statement("", `
 			SELECT version, complete_from FROM {versions}
 			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3
@@ -31,12 +31,12 @@ func newQueries(d dialect.Dialect) queries {
 			UPDATE {versions} SET version = $4, complete_from = $5, applied_at = {now}
 			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3 AND version < $4`),
 
-		// The version does not change, because a late one was applied.
+		// version stays the same, because the applied version is lower.
 		extend: d.Statement("", `
 			UPDATE {versions} SET complete_from = $4
 			WHERE consumer = $1 AND aggregate_type = $2 AND aggregate_id = $3`),
 
-		// Only unclaimed rows: the due time of a claimed row is the end of its lease.
+		// Claimed rows are left out, because their due time is the end of their lease.
 		wake: d.Statement("", `
 			UPDATE {parked} SET due_at = {now}
 			WHERE consumer = $1 AND early_of = $2 AND early_version = $3

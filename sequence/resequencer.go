@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/dialect"
@@ -17,17 +16,17 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// Resequencer compares the versions of messages with what was applied.
+// Resequencer compares the version of each message with the versions that were applied.
 type Resequencer struct {
 	config       Config
 	sql          queries
 	instruments  *instruments
-	missingFirst sync.Map // consumers for which logMissingFirst has logged
+	missingFirst sync.Map // consumers for which logMissingFirst has logged a line
 }
 
-// New returns a Resequencer, which works in the transactions that Config.Tx
-// returns. It returns an error that names every invalid field of config. The tables
-// must exist when messages arrive, see schema.Up.
+// New returns a Resequencer. It works in the transactions that Config.Tx returns. New
+// returns an error that names every invalid field of config. The tables must exist when
+// messages arrive, see schema.Up.
 func New(config Config) (*Resequencer, error) {
 	config = config.withDefaults()
 	if err := config.validate(); err != nil {
@@ -40,13 +39,14 @@ func New(config Config) (*Resequencer, error) {
 	return &Resequencer{config: config, sql: newQueries(d), instruments: newInstruments(config)}, nil
 }
 
-// Middleware calls h with each message whose version follows the last applied
-// version. For an old version it returns nil without a call of h, so that the
-// message is acked. An early version is parked. A late version goes to quarantine.
-// Put it inside of dedup.
+// Middleware calls h with each message whose version follows the last applied version.
+// For a stale version it returns nil without calling h, so that the message is acked.
+// An early version is parked. For a late version Config.Late or OnStale decides. A stale
+// version that is replayed goes back to quarantine with [ErrStale]. Put Middleware inside
+// of dedup.
 func (r *Resequencer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) (produced []*message.Message, err error) {
-		outcome := failed // also when h panics
+		outcome := failed // the outcome if h panics
 		defer func() { r.instruments.handled.Add(1, outcome) }()
 
 		a, ok, err := r.config.aggregateOf(msg)
@@ -62,7 +62,7 @@ func (r *Resequencer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			return produced, err
 		}
 		outcome, err = r.decide(msg, a)
-		if err != nil || outcome == ignored {
+		if err != nil || outcome == ignored || outcome == merged {
 			return nil, err
 		}
 		decided := outcome
@@ -75,7 +75,7 @@ func (r *Resequencer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// delivered is a message with its delivery and its transaction.
+// delivered is a message that is being handled, with its delivery and its transaction.
 type delivered struct {
 	aggregate
 
@@ -84,14 +84,14 @@ type delivered struct {
 	tx       *sql.Tx
 }
 
-// replayed reports whether the message comes from the quarantine by a replay.
+// replayed reports whether the message is being replayed from the quarantine.
 func (t delivered) replayed() bool {
 	claim := t.delivery.Claim
 	return claim != nil && claim.Replays > 0
 }
 
-// decide reports whether to apply msg or to ignore it. For a message that is held
-// or given up it returns an error.
+// decide reports whether to apply msg or to ignore it. If the message must be held, or
+// is given up on, decide returns an error.
 func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, err error) {
 	ctx := msg.Context()
 	t := delivered{aggregate: a, delivery: parked.DeliveryOf(ctx)}
@@ -112,15 +112,13 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 		outcome = applied
 		switch r.config.place(last, a.version) {
 		case stale:
-			r.config.Logger.Debug("Message is not newer than the last applied version, ignored",
-				watermill.LogFields{"message_uuid": msg.UUID, "consumer": t.consumer})
-			return ignored, nil
+			return ignored, r.stale(t, last, msg)
 		case early:
 			if outcome, filled, err = r.early(ctx, t, last); err != nil {
 				return outcome, err
 			}
 		case late:
-			if outcome, err = r.late(t, last); err != nil {
+			if outcome, err = r.late(ctx, t, last, msg); err != nil {
 				return outcome, err
 			}
 		}
@@ -132,7 +130,8 @@ func (r *Resequencer) decide(msg *message.Message, a aggregate) (outcome int, er
 		if written {
 			return outcome, nil
 		}
-		// Another transaction inserted the first version meanwhile: decide again.
+		// Another transaction has inserted the first version meanwhile, so decide
+		// again.
 	}
 }
 
@@ -146,8 +145,8 @@ func (r *Resequencer) last(ctx context.Context, t delivered) (l last, err error)
 }
 
 // write stores the version as the last one, and makes the next version due if it is
-// held. Both take effect with the commit of the handler's transaction. It returns
-// false if another transaction has stored the first version meanwhile.
+// held. Both take effect when the handler's transaction commits. It returns false if
+// another transaction has stored the first version meanwhile.
 func (r *Resequencer) write(ctx context.Context, t delivered, l last, filled bool) (bool, error) {
 	after := r.config.with(l, t.version, filled)
 	if l.known && after.version == l.version {
@@ -177,8 +176,8 @@ func (r *Resequencer) write(ctx context.Context, t delivered, l last, filled boo
 	return true, err
 }
 
-// extend lowers completeFrom after a late version was applied, if that version is
-// adjacent to it.
+// extend lowers completeFrom after a late version was applied, if that version comes
+// immediately before it.
 func (r *Resequencer) extend(ctx context.Context, t delivered, l, after last) error {
 	if after == l {
 		return nil

@@ -7,18 +7,18 @@ import (
 	"testing"
 )
 
-// copyOf is a message of a schedule; a version may have several.
+// copyOf is a message of a schedule. A version may have several messages.
 type copyOf struct {
 	version  int64
-	fails    int // number of failed attempts; above tries the message fails permanently
+	fails    int // number of attempts that fail; above tries the message fails permanently
 	state    string
 	replayed bool
 }
 
 const tries = 3
 
-// schedule simulates one aggregate of one consumer. Its messages are decided
-// one after another, because of the row lock, in a random order.
+// schedule simulates one aggregate of one consumer. Its messages are decided in a
+// random order, one after the other, because of the row lock.
 type schedule struct {
 	*testing.T
 	*rand.Rand
@@ -37,8 +37,8 @@ func (s *schedule) say(c *copyOf, what string) {
 	s.said = append(s.said, fmt.Sprintf("%d %s", c.version, what))
 }
 
-// deliver handles a message once, like Resequencer.decide. over means that its
-// window has ended.
+// deliver handles a message once, as Resequencer.decide does. over means that the
+// message's window has ended.
 func (s *schedule) deliver(c *copyOf, over bool) {
 	filled := false
 	switch s.config.place(s.last, c.version) {
@@ -88,15 +88,15 @@ func (s *schedule) waiting() []*copyOf {
 	return slices.DeleteFunc(slices.Clone(s.copies), func(c *copyOf) bool { return s.done(c) || c.state == "quarantined" })
 }
 
-// settle delivers until no message waits. windows means that windows may end
-// before the missing versions are delivered.
+// settle delivers messages until none waits. If windows is true, windows may end before
+// the missing versions are delivered.
 func (s *schedule) settle(windows bool) {
 	for step := 0; ; step++ {
 		waiting := s.waiting()
 		if len(waiting) == 0 {
 			return
 		}
-		// In the end every window is over.
+		// In the end every window has ended.
 		stuck := !slices.ContainsFunc(waiting, func(c *copyOf) bool { return c.state != "held" }) && step > 20*len(s.copies)
 		s.deliver(waiting[s.IntN(len(waiting))], stuck || windows && s.IntN(4) == 0)
 		if step > 10000 {
@@ -105,7 +105,7 @@ func (s *schedule) settle(windows bool) {
 	}
 }
 
-// replay replays all messages in quarantine, with their cause fixed.
+// replay replays all messages in quarantine. What made them fail was repaired.
 func (s *schedule) replay() {
 	for _, c := range s.copies {
 		if c.state == "quarantined" {
@@ -121,7 +121,7 @@ func newSchedule(t *testing.T, seed uint64, mostFails int) *schedule {
 	for v := range 1 + s.IntN(6) {
 		copies := 1
 		if s.IntN(5) == 0 {
-			copies = 2 // from two producers, with different ids
+			copies = 2 // two producers use different ids
 		}
 		for range copies {
 			s.copies = append(s.copies, &copyOf{version: s.config.first() + int64(v), fails: max(0, s.IntN(2*mostFails+1)-mostFails)})
@@ -132,9 +132,10 @@ func newSchedule(t *testing.T, seed uint64, mostFails int) *schedule {
 
 const schedules = 20_000
 
-// Trap 79. Concurrency and retries may change the order of versions in any way:
-// all are applied once and in order, as long as no window ends.
+// Trap 79. Concurrency and retries may change the order of versions in any way. All
+// versions are applied once and in order, as long as no window ends.
 func TestSchedulesWithinTheWindow(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(schedules) {
 		s := newSchedule(t, seed, tries)
 		s.settle(false)
@@ -150,10 +151,11 @@ func TestSchedulesWithinTheWindow(t *testing.T) {
 	}
 }
 
-// Trap 79. If windows end too soon, or versions fail permanently or never
-// arrive, no unapplied version is ignored: it is in quarantine, and takes
-// effect when it is replayed.
+// Trap 79. Windows may end too soon, and versions may fail permanently or never arrive.
+// Even then no version is ignored without having been applied: it goes to quarantine,
+// and takes effect when it is replayed.
 func TestSchedulesPastTheWindow(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(schedules) {
 		s := newSchedule(t, seed, tries+2)
 		s.config.AfterWindow = AfterWindow(s.IntN(2))
@@ -180,6 +182,7 @@ func TestSchedulesPastTheWindow(t *testing.T) {
 
 // Trap 79. Missing versions count as applied only if OnGap returned Apply.
 func TestSchedulesWithOnGap(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(schedules) {
 		s := newSchedule(t, seed, tries-1)
 		s.filled = true

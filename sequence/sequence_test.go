@@ -22,8 +22,9 @@ import (
 
 var hold = sequence.Config{Policy: sequence.HoldForGap, Window: time.Minute}
 
-// A version that is not above the last one is acked without an effect.
+// A version that is not above the last applied one is acked, and has no effect.
 func TestOlderVersionsAreIgnored(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.run(sequence.Config{}, nil)
@@ -49,15 +50,16 @@ func TestOlderVersionsAreIgnored(t *testing.T) {
 	})
 }
 
-// Of two versions at the same moment, the second waits until the first is
-// decided.
+// If two versions arrive at the same moment, the second waits until the decision about
+// the first is committed.
 func TestConcurrentVersionsAreDecidedOneAfterAnother(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		for name, c := range map[string]struct {
 			config        sequence.Config
-			before        string // versions that are applied already
+			before        string // versions that were applied before
 			first, second string
-			fails         bool // the first attempt fails
+			fails         bool // the first attempt of the first version fails
 			want          string
 		}{
 			"a stale one waits":          {sequence.Config{}, "a1", "a3", "a2", false, "a1 a3"},
@@ -97,7 +99,7 @@ func TestConcurrentVersionsAreDecidedOneAfterAnother(t *testing.T) {
 					b.eventually("the second waits", func() bool { return b.blocked() })
 				}
 				close(finish)
-				if b.Dialect != "postgres" { // SQLite has one writer, so the second transaction waits in any case
+				if b.Dialect != "postgres" { // SQLite has one writer, so the second transaction always waits
 					b.publish(c.second)
 				}
 				b.settle()
@@ -121,9 +123,10 @@ func (b *bench) blocked() bool {
 	return n > 0
 }
 
-// A message without a version is not compared. A version that cannot be parsed
-// is an error, not a missing version.
+// A message without a version is not compared. If a version cannot be parsed, this is
+// an error; the message is not treated as one without a version.
 func TestAggregateMetadata(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		b.run(hold, nil)
@@ -161,9 +164,10 @@ func TestAggregateMetadata(t *testing.T) {
 	})
 }
 
-// The error names the part of the chain that is missing, and no message is
-// charged.
+// If the middleware is not used together with dedup and retry, the error names the
+// missing part, and no attempt is counted.
 func TestMiddlewareOutsideOfTheChainFailsWithoutACharge(t *testing.T) {
+	t.Parallel()
 	db := testkit.SQLite(t)
 	b := newBench(t, db)
 	config := hold

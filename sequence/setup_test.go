@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 var errHandler = errors.New("handler failed")
 
-// bench is a consumer of the embedded transport, with tables of its own.
+// bench is a consumer of the embedded transport, with its own tables.
 type bench struct {
 	*testing.T
 	testkit.Database
@@ -39,13 +39,13 @@ type bench struct {
 	transport *embedded.Transport
 	poison    *poison.Quarantine
 	order     retry.KeyOrder
-	poll      time.Duration                         // 0 for a short interval
-	atOnce    int                                   // messages handled at the same time; 0 for the default
-	decided   func(msg *message.Message, err error) // called after its transaction has ended, before it is parked
+	poll      time.Duration                         // 0 means a short interval
+	atOnce    int                                   // messages that are handled at the same time; 0 means the default
+	decided   func(msg *message.Message, err error) // is called after the message's transaction has ended, before the message is parked
 	end       func()
 }
 
-// handler is called inside the transaction, before the effect is written.
+// handler is called in the transaction of the message, before the effect is written.
 type handler func(msg *message.Message) error
 
 func newBench(t *testing.T, db testkit.Database) *bench {
@@ -79,8 +79,7 @@ func (b *bench) exec(query string) {
 	}
 }
 
-// change updates the parked rows that are not claimed, and returns their
-// number.
+// change updates the parked rows that are not claimed. It returns how many it updated.
 func (b *bench) change(set string) (rows int64) {
 	b.Helper()
 	result, err := b.ExecContext(context.WithoutCancel(b.Context()), `UPDATE once_parked SET `+set+` WHERE token IS NULL`)
@@ -93,7 +92,7 @@ func (b *bench) change(set string) (rows int64) {
 	return rows
 }
 
-// ago returns SQL for a time by the database's clock.
+// ago returns an SQL expression for a time in the past, by the database's clock.
 func (b *bench) ago(seconds int) string {
 	if b.Dialect == "sqlite" {
 		return fmt.Sprintf(`(unixepoch() - %d) * 1000`, seconds)
@@ -101,7 +100,7 @@ func (b *bench) ago(seconds int) string {
 	return fmt.Sprintf(`now() - interval '%d seconds'`, seconds)
 }
 
-// run runs the consumer until the test ends, or b.end is called.
+// run runs the consumer until b.end is called or the test ends.
 func (b *bench) run(config sequence.Config, h handler) {
 	b.Helper()
 	config.Schema, config.Tx = b.schema, dedup.TxFromContext
@@ -166,7 +165,8 @@ func effect(ctx context.Context, tx *sql.Tx, id string) error {
 	return err
 }
 
-// event returns a message by its name: a3 is version 3 of aggregate a.
+// event returns a message. Its name says what it contains: a3 is version 3 of aggregate
+// a.
 func event(name string) *message.Message {
 	msg := message.NewMessage(name, []byte("body of "+name))
 	msg.Metadata[meta.AggregateType] = "account"
@@ -176,7 +176,7 @@ func event(name string) *message.Message {
 	return msg
 }
 
-// publish delivers events one after another.
+// publish publishes events in the given order.
 func (b *bench) publish(names ...string) {
 	b.Helper()
 	for _, name := range names {
@@ -186,7 +186,8 @@ func (b *bench) publish(names ...string) {
 	}
 }
 
-// effects returns the effects on an aggregate, in order.
+// effects returns the ids of the messages that had an effect on the aggregate, in
+// order.
 func (b *bench) effects(aggregate string) string {
 	b.Helper()
 	rows, err := b.QueryContext(context.WithoutCancel(b.Context()), `SELECT message_id FROM effects ORDER BY n`)
@@ -210,16 +211,43 @@ func (b *bench) effects(aggregate string) string {
 	return strings.Join(ids, " ")
 }
 
-// entries returns the rows in a state, or all.
+// entries returns the parked rows in the given state. With "" it returns all rows.
 func (b *bench) entries(state string) []rows.Row {
 	b.Helper()
 	return rows.Parked(b, b.parked, state)
 }
 
-// settle waits until no message waits.
+// quarantined returns the entries of the quarantine, of which there must be n.
+func (b *bench) quarantined(n int) []rows.Row {
+	b.Helper()
+	entries := b.entries(parked.Quarantined)
+	if len(entries) != n {
+		b.Fatalf("%d entries, want %d: %+v", len(entries), n, entries)
+	}
+	return entries
+}
+
+// settle waits until no message is waiting or held.
 func (b *bench) settle() {
 	b.Helper()
 	b.eventually("nothing waits", func() bool { return len(b.entries(parked.Waiting))+len(b.entries(parked.Held)) == 0 })
+}
+
+// replay replays an entry of the quarantine, and waits until no message is waiting or
+// held.
+func (b *bench) replay(entry rows.Row) {
+	b.Helper()
+	if err := b.poison.Replay(b.Context(), poison.Act{Actor: "test"}, entry.ID); err != nil {
+		b.Fatal(err)
+	}
+	b.settle()
+}
+
+// postpone makes n held messages due in an hour. Then only the next version's arrival
+// can make them run earlier.
+func (b *bench) postpone(n int64) {
+	b.Helper()
+	b.eventually("they wait for an hour", func() bool { return b.change(`due_at = `+b.ago(-3600)) == n })
 }
 
 func (b *bench) eventually(what string, cond func() bool) {
@@ -227,7 +255,7 @@ func (b *bench) eventually(what string, cond func() bool) {
 	testkit.Eventually(b.T, time.Minute, what, cond)
 }
 
-// early waits until n messages are held.
+// early waits until n messages are held because they are early.
 func (b *bench) early(n int) {
 	b.Helper()
 	b.eventually(fmt.Sprintf("%d are held", n), func() bool {

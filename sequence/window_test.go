@@ -17,9 +17,10 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// When the window ends without the missing version, the held versions are
-// applied in order, although their windows end together.
+// When the window ends and the missing version has not arrived, the held versions are
+// applied in order, even if their windows end at the same moment.
 func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		config := hold
@@ -29,8 +30,8 @@ func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
 		b.settle()
 		b.publish("a6", "a5", "a4", "a3")
 		b.early(4)
-		b.eventually("they lie still", func() bool { return b.change(`due_at = `+b.ago(-3600)) == 4 })
-		b.change(`early_since = ` + b.ago(90) + `, due_at = ` + b.ago(0)) // their windows end at the same moment
+		b.postpone(4)
+		b.change(`early_since = ` + b.ago(90) + `, due_at = ` + b.ago(0)) // all windows end at the same moment
 		b.settle()
 		if got := b.effects("a"); got != "a1 a3 a4 a5 a6" {
 			t.Errorf("effects %s", got)
@@ -41,8 +42,8 @@ func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
 			t.Errorf("effects after the missing version arrived: %s", got)
 		}
 
-		// The version has had no effect, so it is not ignored: a replay applies
-		// it. After that a duplicate is ignored.
+		// The late version has had no effect, so it is not ignored. A replay applies
+		// it. After that a duplicate of it is ignored.
 		entries := b.entries(parked.Quarantined)
 		const tooLate = "retry: given up after attempt 1: " +
 			"sequence: version 2 of account \"a\" came after version 6 had been applied without it: " +
@@ -50,10 +51,7 @@ func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
 		if len(entries) != 1 || entries[0].Reason != poison.ReasonGap || entries[0].Error != tooLate {
 			t.Fatalf("entries %+v", entries)
 		}
-		if err := b.poison.Replay(t.Context(), poison.Act{Actor: "test"}, entries[0].ID); err != nil {
-			t.Fatal(err)
-		}
-		b.settle()
+		b.replay(entries[0])
 		again := event("a2")
 		again.UUID = "a2, again"
 		if err := b.transport.Publish("accounts", again); err != nil {
@@ -66,9 +64,10 @@ func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
 	})
 }
 
-// With AfterWindow Quarantine, the held versions are given up. A replay holds a
-// version once more, and then applies it.
+// With AfterWindow Quarantine, held versions go to quarantine when their window ends.
+// When a version is replayed, it is held for one more window, and is then applied.
 func TestHeldVersionsAreQuarantinedAfterTheWindow(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		config := hold
@@ -82,20 +81,18 @@ func TestHeldVersionsAreQuarantinedAfterTheWindow(t *testing.T) {
 			!strings.HasSuffix(entries[0].Error, "ms: versions must begin at 1 (Config.First); replay it to begin with it") {
 			t.Fatalf("entries %+v", entries)
 		}
-		if err := b.poison.Replay(t.Context(), poison.Act{Actor: "test"}, entries[0].ID); err != nil {
-			t.Fatal(err)
-		}
-		b.settle()
+		b.replay(entries[0])
 		if got := b.effects("a"); got != "a3" {
 			t.Errorf("effects %s", got)
 		}
 	})
 }
 
-// A middleware outside of the chain receives the Gap in the error when a
-// message is given up, so that it can request the missing version. While the
-// message is held, it sees no gap.
+// When a message is given up on, an outer middleware finds the Gap in the error, so
+// that it can request the missing version. While the message is held, the error
+// contains no Gap.
 func TestOuterMiddlewareSeesTheGap(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		config := hold
@@ -128,9 +125,10 @@ func TestOuterMiddlewareSeesTheGap(t *testing.T) {
 	})
 }
 
-// OnGap decides after the window, and may fetch the missing version and write
-// it in the transaction.
+// OnGap is called after the window. It may fetch the missing version, and write it in
+// the transaction.
 func TestOnGapDecidesAfterTheWindow(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		config := hold
@@ -157,7 +155,7 @@ func TestOnGapDecidesAfterTheWindow(t *testing.T) {
 			gap.Last != 0 || gap.Waited < config.Window {
 			t.Errorf("gap %+v", gap)
 		}
-		b.publish("a1") // OnGap has written its state
+		b.publish("a1") // OnGap has written what this version would write
 		b.settle()
 		if got := b.effects("a"); got != "a1, fetched a2" || len(b.entries(parked.Quarantined)) != 0 {
 			t.Errorf("effects %s, entries %+v", got, b.entries(""))
@@ -170,9 +168,10 @@ func TestOnGapDecidesAfterTheWindow(t *testing.T) {
 	})
 }
 
-// The window begins when a message is found to be early, not when it was
-// stored, and a restart does not begin it again.
+// The window begins when a message is found to be early, not when it was stored. A
+// restart does not begin it again.
 func TestWindowContinuesAfterARestart(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		for _, name := range []string{"a2", "a1"} {
