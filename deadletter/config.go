@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
@@ -24,6 +25,12 @@ type Config struct {
 	// message that was sent longer ago a second time, so a replay needs
 	// Plan.Force for it. Defaults to 7 days.
 	InboxRetention time.Duration
+
+	// WithoutContent leaves Size, Metadata and Letter.Error out of lists, so that a database
+	// user with the role of a watcher can call them, see docs/roles.md. Get,
+	// Groups and Export fail for such a user.
+	// Defaults to false.
+	WithoutContent bool
 }
 
 func (c Config) withDefaults() Config {
@@ -55,5 +62,9 @@ func (t table) open(db *sql.DB, config Config) (table, error) {
 		return table{}, fmt.Errorf("deadletter: %w", err)
 	}
 	t.db, t.inboxRetention = db, config.InboxRetention
+	t.content = strings.NewReplacer()
+	if config.WithoutContent {
+		t.content = strings.NewReplacer("octet_length(payload)", "0", "CAST(metadata AS text)", "''", "last_error", "''")
+	}
 	return t, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/watermill-once/once/internal/operate"
 	"github.com/watermill-once/once/internal/slot"
 )
 
@@ -23,7 +24,7 @@ func (t table) copyToOutbox(ctx context.Context, tx *sql.Tx, unknown string, row
 		ORDER BY a.id
 		RETURNING position`
 	var positions []int64
-	err := t.query(ctx, tx, query, &conditions{args: []any{t.dialect.List(ids), t.dialect.List(slots)}}, func(rows *sql.Rows) error {
+	err := t.query(ctx, tx, query, &operate.Conditions{Args: []any{t.dialect.List(ids), t.dialect.List(slots)}}, func(rows *sql.Rows) error {
 		var position int64
 		err := rows.Scan(&position)
 		positions = append(positions, position)

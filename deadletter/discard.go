@@ -4,13 +4,15 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+
+	"github.com/watermill-once/once/internal/operate"
 )
 
 // Discard deletes letters for good, in one transaction. If one of them does not
 // exist ([ErrNotFound]), it deletes none. Messages that wait for a letter are
 // sent afterwards. Act.Why is required.
 func (l *Letters) Discard(ctx context.Context, act Act, ids ...int64) error {
-	err := act.validateLoss()
+	err := act.ValidateLoss()
 	if err == nil {
 		err = l.table.changeIDs(ctx, ids, l.discard(act))
 	}
@@ -26,7 +28,7 @@ func (l *Letters) Discard(ctx context.Context, act Act, ids ...int64) error {
 // error, but does not include the letters of a commit with an unknown outcome.
 func (l *Letters) DiscardMatching(ctx context.Context, act Act, f Filter) (discarded int, err error) {
 	var report Report
-	if err = act.validateLoss(); err == nil {
+	if err = act.ValidateLoss(); err == nil {
 		report, err = l.table.changeMatching(ctx, f, l.discard(act))
 	}
 	if err != nil {
@@ -49,7 +51,7 @@ func (l *Letters) deleteLetters(ctx context.Context, tx *sql.Tx, letters []row) 
 			positions, keys = append(positions, letter.position), append(keys, letter.key)
 		}
 	}
-	if err := l.unblock(ctx, tx, positions, keys); err != nil {
+	if err := operate.Unblock(ctx, tx, l.table.dialect, positions, keys); err != nil {
 		return err
 	}
 	return l.table.remove(ctx, tx, letters)

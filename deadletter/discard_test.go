@@ -14,7 +14,7 @@ import (
 // blocked inserts dead letters; the first of them blocks its key.
 func (b *bench) blocked() {
 	b.Helper()
-	b.bury(msg("head", "key"), msg("other", ""), msg("not blocking", "key"))
+	b.insertDead(msg("head", "key"), msg("other", ""), msg("not blocking", "key"))
 	b.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('key', 1000, 1000, 'dead')`)
 	b.publish("t", msg("next", "key"))
 }
@@ -49,7 +49,7 @@ func TestDiscardDeletesAllLettersOrNone(t *testing.T) {
 
 func TestDiscardOfMessagesThatMayHaveBeenSent(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		b.bury(msg("a", ""), msg("malformed", ""))
+		b.insertDead(msg("a", ""), msg("malformed", ""))
 		b.exec(`UPDATE once_outbox_dead SET unknown = (1 = 1)`)
 		b.exec(`UPDATE once_outbox_dead SET reason = 'malformed' WHERE message_id = 'malformed'`)
 		b.age("once_outbox_dead", "died_at", 8*24*time.Hour, `1 = 1`)
@@ -62,7 +62,7 @@ func TestDiscardOfMessagesThatMayHaveBeenSent(t *testing.T) {
 
 func TestDiscardMatchingInBatches(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		b.bury(messages(250)...)
+		b.insertDead(messages(250)...)
 		n, err := b.letters.DiscardMatching(b.Context(), ann, deadletter.Filter{Topic: "t", Limit: 120})
 		require.NoError(b, err)
 		require.Equal(b, 120, n)

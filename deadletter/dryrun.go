@@ -29,7 +29,7 @@ func (l *Letters) DryRun(ctx context.Context, f Filter, plan Plan) ([]Group, err
 				g.Skipped = []int64{*id}
 			}
 			if known, ok := groups[g.Fingerprint]; ok {
-				known.add(g)
+				addTo(known, g)
 			} else {
 				groups[g.Fingerprint] = &g
 			}
@@ -49,11 +49,11 @@ var errLimit = errors.New("the Limit is reached")
 func (t table) dryRun(
 	ctx context.Context, f Filter, op operation, own string, scan func(rows *sql.Rows, id, force *int64) error,
 ) error {
-	if err := errors.Join(t.validateChange(f), op.validate()); err != nil {
+	if err := errors.Join(t.validateChange(f), validate(op.Plan)); err != nil {
 		return err
 	}
 	c := t.conditions(f)
-	query := `SELECT id, ` + t.forceColumn(op, c) + `, ` + own + ` FROM ` + t.name + ` ` + c.where() + ` ORDER BY id`
+	query := `SELECT id, ` + t.forceColumn(op, c) + `, ` + own + ` FROM ` + t.name + ` ` + c.Where() + ` ORDER BY id`
 	replayed := 0
 	err := t.read(ctx, func(tx *sql.Tx) error {
 		return t.query(ctx, tx, query, c, func(rows *sql.Rows) error {

@@ -11,7 +11,7 @@ import (
 
 func TestDryRunShowsWhatReplayMatchingDoes(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		b.bury(msg("old", ""), msg("a", "key"), msg("b", ""), msg("late", ""))
+		b.insertDead(msg("old", ""), msg("a", "key"), msg("b", ""), msg("late", ""))
 		b.exec(`UPDATE once_outbox_dead SET unknown = (1 = 1) WHERE message_id = 'old'`)
 		b.exec(`UPDATE once_outbox_dead SET topic = 's' WHERE message_id = 'b'`)
 		b.exec(`UPDATE once_outbox_dead SET last_error = 'another' WHERE message_id = 'late'`)

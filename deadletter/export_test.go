@@ -35,7 +35,7 @@ func TestExportWritesTheWholeLetter(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		m := msg("<a>", "key")
 		m.Payload = []byte{0, 255, '\n'}
-		b.bury(m, msg("odd", ""))
+		b.insertDead(m, msg("odd", ""))
 		b.exec(`UPDATE once_outbox_dead SET metadata = '[1]' WHERE message_id = 'odd'`)
 		var out bytes.Buffer
 		n, err := b.letters.Export(b.Context(), deadletter.Filter{}, &out)
@@ -59,9 +59,9 @@ func TestExportWritesTheWholeLetter(t *testing.T) {
 
 func TestExportReturnsAllPages(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		b.bury(messages(205)...)
+		b.insertDead(messages(205)...)
 		large := message.NewMessage("large", bytes.Repeat([]byte("x"), 700_000))
-		b.bury(large, large, large)
+		b.insertDead(large, large, large)
 		var out bytes.Buffer
 		n, err := b.letters.Export(b.Context(), deadletter.Filter{AfterID: 1}, &out)
 		require.NoError(b, err)
@@ -105,7 +105,7 @@ func (full) Write([]byte) (int, error) { return 0, errFull }
 
 func TestExportReportsAnErrorOfTheWriter(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		b.bury(messages(3)...)
+		b.insertDead(messages(3)...)
 		n, err := b.letters.Export(b.Context(), deadletter.Filter{}, full{})
 		require.ErrorIs(b, err, errFull)
 		require.ErrorContains(b, err, "deadletter: export: ")

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/watermill-once/once/internal/operate"
 )
 
 // Filter selects dead letters or sent messages: those that match every field
@@ -25,7 +27,8 @@ type Filter struct {
 	OrderingKey string
 
 	// Tenant, AggregateType, AggregateID and EventType are values in the metadata
-	// of the message, see outbox.SetTenant, SetAggregate and SetEventType.
+	// of the message, see outbox.SetTenant, SetAggregate and SetEventType. Their first
+	// 255 characters are compared.
 	Tenant        string
 	AggregateType string
 	AggregateID   string
@@ -51,6 +54,9 @@ type Filter struct {
 	AfterID    int64
 	AfterGroup string
 
+	// UntilID is the last ID, as of SentLog.SettledID. Defaults to no bound.
+	UntilID int64
+
 	// Limit is the largest number of rows to list, replay, discard or export, or
 	// of groups. Defaults to 100 for List and Groups, and to no limit for the
 	// other calls.
@@ -68,15 +74,13 @@ func (t table) validate(f Filter) error {
 
 // validateGroups is validate for Groups.
 func (t table) validateGroups(f Filter) error {
-	var errs []error
-	if f.Limit < 0 {
-		errs = append(errs, fmt.Errorf("Limit is %d: negative", f.Limit))
+	var until error
+	if f.UntilID < 0 {
+		until = fmt.Errorf("UntilID is %d: negative", f.UntilID)
 	}
-	if f.AfterID < 0 {
-		errs = append(errs, fmt.Errorf("AfterID is %d: negative", f.AfterID))
-	}
-	if f.All && !t.everything(f) {
-		errs = append(errs, errors.New("All is set together with conditions"))
+	errs := []error{
+		t.selection(f).Validate(), until,
+		operate.ValidateSpan("Failed", f.FailedAfter, f.FailedBefore), operate.ValidateSpan("Sent", f.SentAfter, f.SentBefore),
 	}
 	failed, sent := !f.FailedAfter.IsZero() || !f.FailedBefore.IsZero(), !f.SentAfter.IsZero() || !f.SentBefore.IsZero()
 	switch {
@@ -89,26 +93,20 @@ func (t table) validateGroups(f Filter) error {
 	case f.Reason != "" && !slices.Contains(reasons, f.Reason): // a misspelt reason would match nothing
 		errs = append(errs, fmt.Errorf("Reason is %q, none of %s", f.Reason, strings.Join(reasons, ", ")))
 	}
-	if !f.FailedBefore.IsZero() && !f.FailedAfter.Before(f.FailedBefore) {
-		errs = append(errs, errors.New("FailedBefore is not after FailedAfter"))
-	}
-	if !f.SentBefore.IsZero() && !f.SentAfter.Before(f.SentBefore) {
-		errs = append(errs, errors.New("SentBefore is not after SentAfter"))
-	}
 	return errors.Join(errs...)
 }
 
 // validateChange also refuses a Filter that selects everything without All.
 func (t table) validateChange(f Filter) error {
-	err := t.validate(f)
-	if t.everything(f) && !f.All {
-		err = errors.Join(err, errors.New("the Filter has no condition: set All to select everything"))
-	}
-	return err
+	return errors.Join(t.validate(f), t.selection(f).ValidateChange())
+}
+
+func (t table) selection(f Filter) operate.Selection {
+	return operate.Selection{Limit: f.Limit, AfterID: f.AfterID, All: f.All, Everything: t.everything(f)}
 }
 
 // everything reports whether f selects every row of every page.
 func (t table) everything(f Filter) bool {
-	f.AfterID = 0
-	return len(t.conditions(f).texts) == 0
+	f.AfterID, f.UntilID = 0, 0
+	return len(t.conditions(f).Texts) == 0
 }

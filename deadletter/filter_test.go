@@ -38,8 +38,8 @@ func described() *message.Message {
 
 func TestFilterOfLetters(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		b.bury(described())
-		b.bury(msg("bare", ""))
+		b.insertDead(described())
+		b.insertDead(msg("bare", ""))
 		b.exec(`UPDATE once_outbox_dead SET topic = 'bare', reason = 'unacceptable' WHERE message_id = 'bare'`)
 		b.age("once_outbox_dead", "died_at", 2*time.Hour, `message_id = 'bare'`)
 		odd := `null`
@@ -54,6 +54,7 @@ func TestFilterOfLetters(t *testing.T) {
 		now := time.Now()
 		all["FailedAfter"] = [2]deadletter.Filter{{FailedAfter: now.Add(-time.Hour)}, {FailedAfter: now.Add(time.Hour)}}
 		all["FailedBefore"] = [2]deadletter.Filter{{FailedBefore: now.Add(time.Hour)}, {FailedBefore: now.Add(-time.Hour)}}
+		all["UntilID"] = [2]deadletter.Filter{{UntilID: 1}, {AfterID: 1, UntilID: 1}}
 		all["AfterID"] = [2]deadletter.Filter{{MessageID: "described"}, {AfterID: 2}}
 		for name, pair := range all {
 			for i, f := range pair {

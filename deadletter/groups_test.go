@@ -12,7 +12,7 @@ import (
 
 func TestGroupsByReasonAndError(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		b.bury(messages(5)...)
+		b.insertDead(messages(5)...)
 		b.exec(`UPDATE once_outbox_dead SET topic = 's' WHERE message_id IN ('1', '2')`)
 		b.exec(`UPDATE once_outbox_dead SET reason = 'unacceptable', last_error = 'it''s: "ü"' WHERE message_id = '3'`)
 		b.exec(`UPDATE once_outbox_dead SET reason = 'unacceptable' WHERE message_id = '4'`)
@@ -54,10 +54,10 @@ func TestGroupsReturnsPages(t *testing.T) {
 		none, err := b.letters.Groups(b.Context(), deadletter.Filter{})
 		require.NoError(b, err)
 		require.Empty(b, none)
-		b.bury(messages(105)...)
+		b.insertDead(messages(105)...)
 		b.exec(`UPDATE once_outbox_dead SET last_error = message_id`)
 		b.exec(`UPDATE once_outbox_dead SET topic = 's' WHERE message_id = '0'`)
-		b.bury(msg("another", ""))
+		b.insertDead(msg("another", ""))
 		b.exec(`UPDATE once_outbox_dead SET last_error = '0' WHERE message_id = 'another'`)
 		first, err := b.letters.Groups(b.Context(), deadletter.Filter{})
 		require.NoError(b, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
-// Letter is a dead letter: a message that the forwarder gave up because the
+// Letter is a dead letter: a message that the forwarder gave up on, because the
 // broker did not accept it.
 type Letter struct {
 	Message

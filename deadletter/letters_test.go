@@ -55,7 +55,7 @@ func TestGetOfAnUnknownID(t *testing.T) {
 
 func TestGetOfAnEmptyPayload(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		b.bury(message.NewMessage("empty", message.Payload{}))
+		b.insertDead(message.NewMessage("empty", message.Payload{}))
 		got, err := b.letters.Get(b.Context(), 1)
 		require.NoError(b, err)
 		require.NotNil(b, got.Payload, "nil would say that the payload was not read")
@@ -65,7 +65,7 @@ func TestGetOfAnEmptyPayload(t *testing.T) {
 
 func TestListReturnsPages(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		b.bury(messages(102)...)
+		b.insertDead(messages(102)...)
 		all, err := b.letters.List(b.Context(), deadletter.Filter{})
 		require.NoError(b, err)
 		require.Len(b, all, 100)

@@ -24,7 +24,8 @@ type Message struct {
 	Payload []byte
 	Size    int
 
-	// Metadata is nil if the row has metadata that package outbox does not write.
+	// Metadata is nil if the row has metadata that package outbox does not write,
+	// and with Config.WithoutContent.
 	Metadata message.Metadata
 
 	// CreatedAt is when the message was written to the outbox.

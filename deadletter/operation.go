@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"time"
 
 	"github.com/watermill-once/once/internal/failpoint"
 	"github.com/watermill-once/once/internal/operate"
-	"github.com/watermill-once/once/internal/parked"
 )
 
 // operation is a change of rows. Each batch of rows is changed in one transaction
@@ -40,9 +38,9 @@ const (
 )
 
 // forceColumn returns an expression for row.force.
-func (t table) forceColumn(op operation, c *conditions) string {
+func (t table) forceColumn(op operation, c *operate.Conditions) string {
 	return `CASE WHEN ` + op.unfit + ` THEN ` + strconv.Itoa(unfit) + ` WHEN ` + op.unsure + ` AND ` + t.arrived + ` < {after ` +
-		c.arg(-t.inboxRetention.Milliseconds()) + `} THEN ` + strconv.Itoa(forgotten) + ` ELSE ` + strconv.Itoa(noForce) + ` END`
+		c.Arg(-t.inboxRetention.Milliseconds()) + `} THEN ` + strconv.Itoa(forgotten) + ` ELSE ` + strconv.Itoa(noForce) + ` END`
 }
 
 // batchRows bounds the rows of one transaction, because others wait for its locks.
@@ -51,7 +49,7 @@ const batchRows = 100
 // changeMatching changes all rows that match f and exist when it begins. The
 // report counts the changed rows also if there is an error.
 func (t table) changeMatching(ctx context.Context, f Filter, op operation) (Report, error) {
-	if err := errors.Join(t.validateChange(f), op.validate()); err != nil {
+	if err := errors.Join(t.validateChange(f), validate(op.Plan)); err != nil {
 		return Report{}, err
 	}
 	var report Report
@@ -60,10 +58,12 @@ func (t table) changeMatching(ctx context.Context, f Filter, op operation) (Repo
 	if f.Limit > 0 {
 		report.Total = min(n, f.Limit)
 	}
-	rate := operate.Rate(op.Rate)
+	rate := operate.NewRate(op.Rate)
 	for after := f.AfterID; err == nil && after < last && (f.Limit == 0 || report.Replayed < f.Limit); {
-		began, before := time.Now(), report.Replayed
-		size := rate.Batch(batchRows)
+		if err = rate.Wait(ctx, batchRows); err != nil {
+			break
+		}
+		size, before := rate.Room(batchRows), report.Replayed
 		if f.Limit > 0 {
 			size = min(size, f.Limit-before)
 		}
@@ -71,11 +71,9 @@ func (t table) changeMatching(ctx context.Context, f Filter, op operation) (Repo
 		if after, err = t.changeBatch(ctx, f, op, last, size, &report); err != nil {
 			break
 		}
+		rate.Took(report.Replayed - before)
 		if op.Progress != nil {
 			op.Progress(report)
-		}
-		if after < last {
-			err = rate.Pause(ctx, began, report.Replayed-before)
 		}
 	}
 	return report, err
@@ -162,9 +160,9 @@ func (t table) change(ctx context.Context, tx *sql.Tx, op operation, rows []row)
 // same time wait for each other, and each row is returned to one of them.
 func (t table) rows(ctx context.Context, tx *sql.Tx, f Filter, op operation, last int64, most int) ([]row, error) {
 	c := t.conditions(f)
-	c.add(`id <= %s`, last)
+	c.Add(`id <= %s`, last)
 	query := `SELECT id, position, message_id, COALESCE(ordering_key, ''), ` + t.forceColumn(op, c) + `
-		FROM ` + t.name + ` ` + c.where() + ` ORDER BY id LIMIT ` + c.arg(most) + ` {for_update}`
+		FROM ` + t.name + ` ` + c.Where() + ` ORDER BY id LIMIT ` + c.Arg(most) + ` {for_update}`
 	var rows []row
 	err := t.query(ctx, tx, query, c, func(found *sql.Rows) error {
 		var r row
@@ -177,11 +175,5 @@ func (t table) rows(ctx context.Context, tx *sql.Tx, f Filter, op operation, las
 
 // audit writes one audit row for each subject.
 func (t table) audit(ctx context.Context, tx *sql.Tx, act Act, name string, subjects, messageIDs []string) error {
-	const maxName, maxText = 255, 4096
-	_, err := tx.ExecContext(ctx, t.dialect.SQL(`
-		INSERT INTO {audit} (actor, action, subject, message_id, why)
-		SELECT $3, $4, c.subject, c.message_id, $5 FROM `+t.dialect.Columns("subject text", "message_id text")),
-		t.dialect.Strings(subjects), t.dialect.Strings(messageIDs),
-		parked.Clean(act.Actor, maxName), name, parked.Clean(act.Why, maxText))
-	return err
+	return operate.Audit(ctx, tx, t.dialect, act.Actor, act.Why, name, subjects, messageIDs)
 }

@@ -18,6 +18,10 @@ const (
 
 	// ReasonInvalid: package mover found a message that the outbox refuses.
 	ReasonInvalid = outboxrow.DeadInvalid
+
+	// ReasonCancelled: an operator cancelled the message, see package pending.
+	// Letter.Error names who and why.
+	ReasonCancelled = outboxrow.DeadCancelled
 )
 
-var reasons = []string{ReasonExhausted, ReasonUnacceptable, ReasonMalformed, ReasonInvalid} //nolint:gochecknoglobals // a constant
+var reasons = []string{ReasonExhausted, ReasonUnacceptable, ReasonMalformed, ReasonInvalid, ReasonCancelled}

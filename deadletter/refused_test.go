@@ -32,11 +32,12 @@ func calls(b *bench, act deadletter.Act, f deadletter.Filter, plan deadletter.Pl
 
 func TestBadFiltersAreRefused(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		b.bury(msg("a", ""))
+		b.insertDead(msg("a", ""))
 		b.record("t", msg("a", ""))
 		at := time.UnixMilli(2)
 		bad := map[string]deadletter.Filter{
 			"Limit is -1":                 {All: true, Limit: -1},
+			"UntilID is -2":               {All: true, UntilID: -2},
 			"AfterID is -1":               {All: true, AfterID: -1},
 			"All is set":                  {All: true, Topic: "t"},
 			`Reason is "misspelt"`:        {Reason: "misspelt"},
@@ -97,7 +98,7 @@ func TestBadFiltersAreRefused(t *testing.T) {
 
 func TestBadActsAreRefused(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		b.bury(msg("a", ""))
+		b.insertDead(msg("a", ""))
 		b.record("t", msg("a", ""))
 		nobody, silent := deadletter.Act{Why: "because"}, deadletter.Act{Actor: "ann"}
 		_, replay := b.letters.ReplayMatching(b.Context(), nobody, everything, deadletter.Plan{})
@@ -121,6 +122,14 @@ func TestBadActsAreRefused(t *testing.T) {
 		require.ErrorContains(b, rate, "Plan.Rate is -1: negative")
 		_, rate = b.log.DryRun(b.Context(), everything, deadletter.Plan{Rate: -1})
 		require.ErrorContains(b, rate, "Plan.Rate")
+		for _, plan := range []deadletter.Plan{{Canary: 1}, {Window: 1}, {StopOnFailure: true}} {
+			_, err := b.letters.ReplayMatching(b.Context(), ann, everything, plan)
+			require.ErrorContains(b, err, "Canary, Window or StopOnFailure is set")
+			_, err = b.letters.DryRun(b.Context(), everything, plan)
+			require.ErrorContains(b, err, "Canary, Window or StopOnFailure is set")
+			_, err = b.log.ReplayMatching(b.Context(), ann, everything, plan)
+			require.ErrorContains(b, err, "Canary, Window or StopOnFailure is set")
+		}
 		require.Equal(b, 1, b.dead())
 		require.Zero(b, b.pending())
 		require.Empty(b, b.audits())

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/operate"
 	"github.com/watermill-once/once/internal/outboxrow"
 )
 
@@ -14,7 +15,7 @@ import (
 // [ErrNotBlocked]. The letter stays. A later replay sends the letter after the
 // messages that waited for it.
 func (l *Letters) Release(ctx context.Context, act Act, orderingKey string) error {
-	err := act.validate()
+	err := act.Validate()
 	if err == nil {
 		err = l.release(ctx, act, orderingKey)
 	}
@@ -35,56 +36,11 @@ func (l *Letters) release(ctx context.Context, act Act, key string) error {
 		if err != nil {
 			return err
 		}
-		if err := l.unblock(ctx, tx, []int64{position}, []string{key}); err != nil {
+		if err := operate.Unblock(ctx, tx, l.table.dialect, []int64{position}, []string{key}); err != nil {
 			return err
 		}
 		err = l.table.audit(ctx, tx, act, "release", []string{"key:" + key}, []string{""})
 		failpoint.Hit("deadletter/key-released")
 		return err
 	})
-}
-
-// unblock unblocks the keys that the letters at these positions block.
-//
-// A forwarder may have read past the messages that wait, and would read them
-// again only at its next full scan. So the first of them becomes the head of its
-// key and is due now: forwarders find heads by their due time, and the other
-// messages follow their head.
-func (l *Letters) unblock(ctx context.Context, tx *sql.Tx, positions []int64, keys []string) error {
-	if len(keys) == 0 {
-		return nil
-	}
-	d := l.table.dialect
-	blocked := `(b.position, b.ordering_key) IN (SELECT c.position, c.ordering_key FROM ` +
-		d.Columns("position bigint", "ordering_key text") + `) AND b.reason = '` + outboxrow.BlockedDead + `'`
-	if !d.SQLite() {
-		// Locked in one order, so that two calls cannot wait for each other. The
-		// lock of the table, which is taken even if no row matches, shows a
-		// forwarder that reads that the blocked keys may change, see snapshotQuery
-		// of package forwarder.
-		if _, err := tx.ExecContext(ctx, d.SQL(`SELECT FROM {blocked_keys} AS b WHERE `+blocked+` ORDER BY b.ordering_key FOR UPDATE`),
-			d.List(positions), d.Strings(keys)); err != nil {
-			return err
-		}
-	}
-	for _, query := range []string{
-		`UPDATE {outbox} SET due_at = COALESCE(due_at, {now})
-		 WHERE position IN (SELECT MIN(o.position) FROM {outbox} AS o
-		                    WHERE o.ordering_key IN (SELECT b.ordering_key FROM {blocked_keys} AS b WHERE ` + blocked + `)
-		                    GROUP BY o.ordering_key)`,
-		// successors_after never rises, because a transaction that commits now may
-		// insert a message of the key below the first message found here.
-		`UPDATE {blocked_keys} AS b SET position = f.position, reason = '` + outboxrow.BlockedReleased + `',
-		        successors_after = CASE WHEN f.position < b.successors_after THEN f.position ELSE b.successors_after END
-		 FROM (SELECT o.ordering_key, MIN(o.position) AS position FROM {outbox} AS o
-		       WHERE o.ordering_key IN {list $2 text} GROUP BY o.ordering_key) AS f
-		 WHERE f.ordering_key = b.ordering_key AND ` + blocked,
-		`DELETE FROM {blocked_keys} AS b WHERE ` + blocked, // keys without a waiting message
-	} {
-		if _, err := tx.ExecContext(ctx, d.SQL(query), d.List(positions), d.Strings(keys)); err != nil {
-			return err
-		}
-		failpoint.Hit("deadletter/unblocking")
-	}
-	return nil
 }

@@ -13,7 +13,7 @@ import (
 // [Letters.ReplayMatching] does. If one of them does not exist ([ErrNotFound]) or
 // needs force ([ErrNeedsForce]), it replays none.
 func (l *Letters) Replay(ctx context.Context, act Act, ids ...int64) error {
-	err := act.validate()
+	err := act.Validate()
 	if err == nil {
 		err = l.table.changeIDs(ctx, ids, l.replay(act, Plan{}))
 	}
@@ -32,12 +32,12 @@ func (l *Letters) Replay(ctx context.Context, act Act, ids ...int64) error {
 // it. All other letters are sent after the messages that are in the outbox, and
 // so after later messages of their key.
 //
-// ReplayMatching leaves letters alone that arrive while it runs. When ctx ends,
-// it stops after a batch. The Report counts the replayed letters also if there
-// is an error, but not the letters of a commit with an unknown outcome.
+// ReplayMatching does not replay letters that arrive while it runs. When ctx ends,
+// it stops after a batch. The Report counts the replayed letters also if there is
+// an error, but not the letters of a commit with an unknown outcome.
 func (l *Letters) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Report, error) {
 	var report Report
-	err := act.validate()
+	err := act.Validate()
 	if err == nil {
 		report, err = l.table.changeMatching(ctx, f, l.replay(act, plan))
 	}

@@ -64,7 +64,7 @@ func (s *SentLog) DryRun(ctx context.Context, f Filter, plan Plan) ([]SentGroup,
 // [SentLog.ReplayMatching] does. If one of them does not exist ([ErrNotFound]) or
 // needs force ([ErrNeedsForce]), it replays none.
 func (s *SentLog) Replay(ctx context.Context, act Act, ids ...int64) error {
-	err := act.validate()
+	err := act.Validate()
 	if err == nil {
 		err = s.table.changeIDs(ctx, ids, s.replay(act, Plan{}))
 	}
@@ -79,13 +79,13 @@ func (s *SentLog) Replay(ctx context.Context, act Act, ids ...int64) error {
 // inbox still has the id does not handle the copy. The copies are sent after the
 // messages that are in the outbox, and so after later messages of their keys.
 //
-// ReplayMatching leaves messages alone that are sent while it runs. When ctx ends,
-// it stops after a batch. The Report counts the replayed messages also if there
-// is an error, but not those of a commit with an unknown outcome: another replay
-// of such a batch may send it twice.
+// ReplayMatching does not replay messages that are sent while it runs. When ctx
+// ends, it stops after a batch. The Report counts the replayed messages also if
+// there is an error, but not those of a commit with an unknown outcome: another
+// replay of such a batch may send it twice.
 func (s *SentLog) ReplayMatching(ctx context.Context, act Act, f Filter, plan Plan) (Report, error) {
 	var report Report
-	err := act.validate()
+	err := act.Validate()
 	if err == nil {
 		report, err = s.table.changeMatching(ctx, f, s.replay(act, plan))
 	}

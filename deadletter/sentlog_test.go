@@ -68,7 +68,7 @@ func TestSentMessagesAreReplayed(t *testing.T) {
 		require.Len(b, p.sent, 1)
 		require.Equal(b, "described", p.sent[0].UUID)
 		require.Equal(b, message.Payload{0, 255}, p.sent[0].Payload)
-		require.Equal(b, m.Metadata, p.sent[0].Metadata)
+		require.Equal(b, m.Metadata, unstamped(p.sent[0]))
 	})
 }
 

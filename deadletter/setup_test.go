@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,9 @@ import (
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/outboxrow"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
@@ -119,19 +123,32 @@ func messages(n int) (msgs []*message.Message) {
 	return msgs
 }
 
-// bury inserts dead letters with the ids 1, 2, and so on, without a forwarder.
-func (b *bench) bury(msgs ...*message.Message) {
+// insertDead inserts dead letters with the ids 1, 2, and so on, without a forwarder.
+func (b *bench) insertDead(msgs ...*message.Message) {
 	b.Helper()
 	b.insert(`INSERT INTO once_outbox_dead (position, message_id, topic, ordering_key, payload, metadata, created_at,
-		attempts, last_error, reason, unknown)
-		VALUES ($1, $2, 't', $3, $4, $5, `+b.now()+`, 20, 'no queue', 'exhausted', 1 = 0)`, msgs)
+		attempts, last_error, reason, unknown, `+outboxrow.LabelColumns+`)
+		SELECT $1, $2, 't', $3, $4, o.metadata, `+b.now()+`, 20, 'no queue', 'exhausted', 1 = 0, `+b.labels(), msgs)
 }
 
 // record inserts messages into the sent log, without a forwarder.
 func (b *bench) record(topic string, msgs ...*message.Message) {
 	b.Helper()
-	b.insert(`INSERT INTO once_outbox_sent (position, message_id, topic, ordering_key, payload, metadata, created_at)
-		VALUES ($1, $2, '`+topic+`', $3, $4, $5, `+b.now()+`)`, msgs)
+	b.insert(`INSERT INTO once_outbox_sent (position, message_id, topic, ordering_key, payload, metadata, created_at,
+		`+outboxrow.LabelColumns+`)
+		SELECT $1, $2, '`+topic+`', $3, $4, o.metadata, `+b.now()+`, `+b.labels(), msgs)
+}
+
+// labels returns the end of a query: the labels of the metadata in $5.
+func (b *bench) labels() string {
+	d, err := dialect.New(b.config)
+	require.NoError(b, err)
+	labels, join := outboxrow.Labels(d)
+	metadata := `$5`
+	if !b.sqlite() {
+		metadata = `CAST($5 AS json)`
+	}
+	return labels + ` FROM (SELECT ` + metadata + ` AS metadata) AS o` + join
 }
 
 func (b *bench) insert(query string, msgs []*message.Message) {
@@ -215,4 +232,13 @@ func (b *bench) forward(p *publisher, keepSent time.Duration, afterDead forwarde
 	testkit.Eventually(b.T, time.Minute, "the outbox is empty", func() bool { return b.pending() == 0 })
 	require.NoError(b, f.Close())
 	require.NoError(b, <-ended)
+}
+
+// unstamped returns the metadata of a sent message without the times that the forwarder
+// adds.
+func unstamped(msg *message.Message) message.Metadata {
+	metadata := maps.Clone(msg.Metadata)
+	delete(metadata, meta.CreatedAt)
+	delete(metadata, meta.PublishedAt)
+	return metadata
 }

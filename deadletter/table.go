@@ -5,9 +5,11 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/operate"
 )
 
 // page is the length of a page if Filter.Limit is 0.
@@ -18,6 +20,7 @@ type table struct {
 	db             *sql.DB
 	dialect        dialect.Dialect
 	inboxRetention time.Duration
+	content        *strings.Replacer // of the columns that lists leave out with Config.WithoutContent
 
 	name    string // as a placeholder of dialect.SQL
 	row     string // what a row is, in errors
@@ -35,8 +38,8 @@ func (t table) write(ctx context.Context, work func(tx *sql.Tx) error) error {
 }
 
 // query runs a query with the parameters of c and calls scan for each row.
-func (t table) query(ctx context.Context, tx *sql.Tx, query string, c *conditions, scan func(rows *sql.Rows) error) error {
-	rows, err := tx.QueryContext(ctx, t.dialect.SQL(query), c.args...)
+func (t table) query(ctx context.Context, tx *sql.Tx, query string, c *operate.Conditions, scan func(rows *sql.Rows) error) error {
+	rows, err := tx.QueryContext(ctx, t.dialect.SQL(query), c.Args...)
 	if err != nil {
 		return err
 	}
@@ -56,7 +59,7 @@ func (t table) count(ctx context.Context, f Filter) (n int, last int64, err erro
 	}
 	c := t.conditions(f)
 	err = t.read(ctx, func(tx *sql.Tx) error {
-		return t.query(ctx, tx, `SELECT COUNT(*), COALESCE(MAX(id), 0) FROM `+t.name+` `+c.where(), c,
+		return t.query(ctx, tx, `SELECT COUNT(*), COALESCE(MAX(id), 0) FROM `+t.name+` `+c.Where(), c,
 			func(rows *sql.Rows) error { return rows.Scan(&n, &last) })
 	})
 	return n, last, err
@@ -69,8 +72,8 @@ func (t table) list(ctx context.Context, f Filter, own string, scan func(rows *s
 		return err
 	}
 	c := t.conditions(f)
-	query := `SELECT ` + messageColumns + `, ` + own + ` FROM ` + t.name + ` AS a ` + c.where() +
-		` ORDER BY id LIMIT ` + c.arg(cmp.Or(f.Limit, page))
+	query := `SELECT ` + t.content.Replace(messageColumns+`, `+own) + ` FROM ` + t.name + ` AS a ` + c.Where() +
+		` ORDER BY id LIMIT ` + c.Arg(cmp.Or(f.Limit, page))
 	return t.read(ctx, func(tx *sql.Tx) error { return t.query(ctx, tx, query, c, scan) })
 }
 
@@ -82,7 +85,7 @@ func (t table) contents(ctx context.Context, ids ...int64) (map[int64]contents, 
 	found := make(map[int64]contents, len(ids))
 	c := t.conditions(Filter{IDs: ids})
 	err := t.read(ctx, func(tx *sql.Tx) error {
-		return t.query(ctx, tx, `SELECT id, payload, CAST(metadata AS text) FROM `+t.name+` `+c.where(), c, func(rows *sql.Rows) error {
+		return t.query(ctx, tx, `SELECT id, payload, CAST(metadata AS text) FROM `+t.name+` `+c.Where(), c, func(rows *sql.Rows) error {
 			var (
 				id  int64
 				row contents

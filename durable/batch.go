@@ -12,9 +12,9 @@ import (
 	"github.com/watermill-once/once/internal/parked"
 )
 
-// stream stores the messages of one subscription. One goroutine collects them
-// into batches, and another stores the batches one after another, so that rows
-// have the order of arrival.
+// stream stores the messages of one subscription. One goroutine collects them into
+// batches. Another stores the batches one after the other, so that the rows are in the
+// order of arrival.
 type stream struct {
 	*Storage
 
@@ -22,25 +22,26 @@ type stream struct {
 	subscription parked.Subscription
 	delivery     *parked.Delivery
 	batches      chan batch
-	ended        chan struct{} // closed when the transport delivers no more messages
+	ended        chan struct{} // closed when the transport will deliver no more messages
 
-	stored       atomic.Int64   // messages
-	storedBefore int64          // value of stored when a refused batch was last passed
-	passedAt     time.Time      // when that was; zero if never
-	refused      sync.WaitGroup // refused batches that are retried while others pass
+	stored       atomic.Int64   // number of messages
+	storedBefore int64          // value of stored when later messages last passed a refused batch
+	passedAt     time.Time      // when this was; zero if it never was
+	refused      sync.WaitGroup // refused batches that are tried again while later messages pass
 }
 
-// maxBytes limits the size of a batch; one message may exceed it.
+// maxBytes limits the size of a batch. A single message may exceed it.
 const maxBytes = 8 << 20
 
-// batch is a group of messages that are stored with one statement.
+// batch contains messages that are stored with one statement.
 type batch struct {
 	messages []*message.Message
 	rows     *parked.Batch
 	since    time.Time // when the first message arrived
 }
 
-// add adds a message and prepares its row, while the previous batch is stored.
+// add adds a message and prepares its row. This happens while the previous batch is
+// being stored.
 func (s *stream) add(b *batch, msg *message.Message) {
 	if len(b.messages) == 0 {
 		b.rows, b.since = parked.NewBatch(s.delivery.Topic, s.subscription), time.Now()
@@ -49,7 +50,7 @@ func (s *stream) add(b *batch, msg *message.Message) {
 	b.rows.Add(msg)
 }
 
-// collect collects messages into batches until the transport delivers no more.
+// collect collects messages into batches until the transport delivers no more messages.
 func (s *stream) collect(in <-chan *message.Message, out chan<- *message.Message) {
 	defer close(s.ended)
 	defer close(s.batches)
@@ -59,7 +60,7 @@ func (s *stream) collect(in <-chan *message.Message, out chan<- *message.Message
 	for waited := true; in != nil || len(b.messages) > 0; {
 		full := len(b.messages) == s.config.BatchSize || len(b.messages) > 0 && b.rows.Bytes() >= maxBytes
 		receive, batches := in, s.batches
-		if full { // let the transport wait, as for a slow handler
+		if full { // receive no more messages, so that the transport waits as it does for a slow handler
 			receive = nil
 		}
 		if len(b.messages) == 0 || !waited && !full && in != nil {
@@ -70,7 +71,7 @@ func (s *stream) collect(in <-chan *message.Message, out chan<- *message.Message
 			switch {
 			case !ok:
 				in = nil
-			case disposition.Undecodable(msg.Context()) != nil:
+			case disposition.Unrunnable(msg.Context()) != nil:
 				out <- msg
 			default:
 				if len(b.messages) == 0 {

@@ -18,38 +18,38 @@ type Config struct {
 	// consumer's retry and poison. Defaults to PostgreSQL and the prefix "once_".
 	Schema schema.Config
 
-	// BatchSize is how many messages one statement stores at most. A batch never
-	// has more messages than the transport has in flight; for RabbitMQ see
-	// rabbit.SubscriberConfig.InFlight. A batch of 8 MiB is stored even if it has
+	// BatchSize is the maximum number of messages that one statement stores. A batch
+	// cannot contain more messages than the transport has in flight; for RabbitMQ see
+	// rabbit.SubscriberConfig.InFlight. A batch of 8 MiB is stored even if it contains
 	// fewer messages. Defaults to 500.
 	BatchSize int
 
-	// BatchWait is how long the first message of a batch waits for others at most.
-	// While a batch is stored, the next one is collected in any case, so BatchWait
-	// matters only under low load: a longer wait saves commits and adds latency.
+	// BatchWait is how long the first message of a batch may wait for others. While a
+	// batch is being stored, the next one is collected anyway, so BatchWait matters
+	// only under low load. Then a longer wait saves commits and increases the latency.
 	// Defaults to 1 ms.
 	BatchWait time.Duration
 
 	// Ahead is how many stored messages each subscription claims in addition to the
-	// messages that its handlers are running, so that one statement claims many.
-	// Choose a small value if handlers are slow and other instances could take the
-	// messages. After a crash all claimed messages run alone, one by one, until each
-	// was handled. Defaults to 64.
+	// messages that its handlers are running, so that one statement claims many. Choose
+	// a small value if handlers are slow and other instances could handle the messages.
+	// After a crash, each claimed message runs while no other one does, until it was
+	// handled. Defaults to 64.
 	Ahead int
 
-	// KeepHandled is how long the row of a handled message stays, so that you can
-	// inspect it. Meanwhile a late copy is not stored again. Older rows are removed
-	// in short transactions while the consumer is subscribed; dedup's Retention
-	// removes them earlier if it is shorter. Defaults to 0: rows are removed at once.
+	// KeepHandled is how long the row of a handled message stays, so that you can look
+	// at it. Meanwhile a late copy is not stored again. Older rows are removed in short
+	// transactions while the consumer is subscribed. dedup's Retention removes them
+	// earlier if it is shorter. Defaults to 0: rows are removed immediately.
 	KeepHandled time.Duration
 
-	// UnackedWait is how long messages stay unacked while they cannot be stored.
-	// Then they are nacked. It must be shorter than the broker's consumer timeout
-	// (RabbitMQ: 30 minutes). If as many messages are prefetched as are handled at
-	// once, it must be shorter than half of that timeout. With retry's KeyOrder there
-	// is no limit: a nacked message would return behind its successors. Without
-	// KeyOrder a message that the database refuses does not stop other messages.
-	// Defaults to 10 minutes.
+	// UnackedWait is how long messages stay unacked while they cannot be stored. After
+	// that they are nacked. It must be shorter than the broker's consumer timeout
+	// (RabbitMQ: 30 minutes). If as many messages are prefetched as are handled at the
+	// same time, it must be shorter than half of that timeout. With retry's KeyOrder
+	// the wait has no limit, because a nacked message would return behind its
+	// successors. Without KeyOrder, a message that the database refuses does not stop
+	// other messages. Defaults to 10 minutes.
 	UnackedWait time.Duration
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
@@ -73,7 +73,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// maxBatch is the largest number of rows in one statement.
+// maxBatch is the highest BatchSize, and the highest Ahead.
 const maxBatch = 10_000
 
 func (c Config) validate() error {

@@ -19,7 +19,7 @@
 // A message that the transport cannot decode is not stored here. It goes to the
 // handler's chain at once, where poison quarantines it, and is acked after that.
 //
-// docs/choosing.md says when a durable consumer is worth its price.
+// docs/choosing.md says when a durable consumer is worth its cost.
 //
 // To read the code, start with config.go and storage.go (API). Then follow a
 // message: subscriber.go, batch.go, persist.go. sweep.go removes old rows;

@@ -37,7 +37,7 @@ func TestMessageIsAckedBeforeItsHandlerReturns(t *testing.T) {
 	})
 }
 
-// Messages that arrive together are stored together, up to BatchSize.
+// Messages that arrive together are stored together, but no more than BatchSize.
 func TestMessagesAreStoredInBatches(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t))
 	b.run(durable.Config{BatchSize: 4, BatchWait: time.Minute, KeepHandled: time.Hour}, fine)
@@ -48,11 +48,11 @@ func TestMessagesAreStoredInBatches(t *testing.T) {
 	msgs := messages(ids...)
 	b.send(msgs[:3]...)
 	b.unacked(msgs[:3]...)
-	b.send(msgs[3:]...) // a full batch is stored without BatchWait
+	b.send(msgs[3:]...) // a full batch is stored before BatchWait is over
 	b.acked(msgs...)
 	b.handles(ids...)
 	batches := b.count(`(SELECT created_at FROM once_parked GROUP BY created_at HAVING COUNT(*) = 4) AS batches`)
-	if batches != 3 { // rows of one transaction have the same created_at
+	if batches != 3 { // all rows of a transaction have the same created_at
 		t.Errorf("%d transactions, want 3", batches)
 	}
 	for i, e := range b.entries(parked.Resolved) {
@@ -88,8 +88,8 @@ func TestBatchIsLimitedByBytes(t *testing.T) {
 	b.handles("m1", "m2")
 }
 
-// An unusable message is quarantined unchanged and does not affect its
-// neighbours.
+// An unusable message is quarantined unchanged, and the messages stored with it are
+// handled.
 func TestUnusableMessagesAreQuarantined(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
@@ -119,7 +119,8 @@ func TestUnusableMessagesAreQuarantined(t *testing.T) {
 	})
 }
 
-// A copy is not stored again while the row exists. After that dedup ignores it.
+// Trap 34. While the row of a message exists, a copy is not stored again. After that
+// dedup ignores the copy.
 func TestTrap34CopiesAreHandledOnce(t *testing.T) {
 	for _, keep := range []time.Duration{0, time.Hour} {
 		t.Run(fmt.Sprint("kept ", keep), func(t *testing.T) {
@@ -142,7 +143,8 @@ func TestTrap34CopiesAreHandledOnce(t *testing.T) {
 	}
 }
 
-// Rows of replayed messages and of other consumers stay.
+// Rows are removed after KeepHandled, except the rows of replayed messages and of other
+// consumers.
 func TestRowsAreRemovedAfterKeepHandled(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
@@ -159,7 +161,8 @@ func TestRowsAreRemovedAfterKeepHandled(t *testing.T) {
 			ago = `finished_at - 61 * 60 * 1000`
 		}
 		b.exec(`UPDATE once_parked SET finished_at = ` + ago + ` WHERE message_id <> 'new'`)
-		// The sweep runs every tenth of KeepHandled.
+		// The sweep of the subscription does not disturb, because it runs only every
+		// tenth of KeepHandled.
 		for want, limit := range []int{1, 0} {
 			if removed, err := b.parked.Forget(t.Context(), topic, consumer, time.Hour, limit); err != nil || removed != int64(1-want) {
 				t.Errorf("%d removed, %v", removed, err)
@@ -181,7 +184,8 @@ func TestSubscriptionRemovesKeptRows(t *testing.T) {
 	b.eventually("the row is gone", func() bool { return len(b.entries()) == 0 })
 }
 
-// No crash or attempt is charged.
+// When the consumer closes, claimed messages are released, and neither a crash nor an
+// attempt is counted.
 func TestCloseReleasesMessagesClaimedAhead(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
@@ -198,7 +202,7 @@ func TestCloseReleasesMessagesClaimedAhead(t *testing.T) {
 		b.eventually("all are claimed", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 5 })
 		closed := make(chan error, 1)
 		go func() { closed <- b.router.Close() }()
-		if db.Dialect == "postgres" { // with SQLite the running handler holds the only writer
+		if db.Dialect == "postgres" { // with SQLite, the running handler is the only writer
 			b.eventually("the others are released", func() bool { return b.count(`once_parked WHERE token IS NULL AND crashes = 0`) == 4 })
 		}
 		b.eventually("the subscription is closing", func() bool {
@@ -214,7 +218,7 @@ func TestCloseReleasesMessagesClaimedAhead(t *testing.T) {
 			t.Error(err)
 		}
 		handled, left := b.count(`once_inbox`), b.count(`once_parked WHERE state = 'waiting' AND token IS NULL AND crashes = 0`)
-		if handled+left != 5 || left < 3 { // a second message may have been handed out at the same time
+		if handled+left != 5 || left < 3 { // a second message may have been given to a handler at the same time
 			t.Errorf("%d handled, %d left", handled, left)
 		}
 	})

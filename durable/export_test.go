@@ -2,5 +2,5 @@ package durable
 
 import "time"
 
-// SetOneTry sets the timeout of one try to store a batch.
+// SetOneTry sets the timeout for one attempt to store a batch.
 func (i *Storage) SetOneTry(d time.Duration) { i.oneTry = d }

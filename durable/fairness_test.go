@@ -33,8 +33,8 @@ func (b *bench) handledSoFar() []string {
 	return slices.Clone(b.handled)
 }
 
-// Another tenant has thousands of waiting messages, some of them claimed. The
-// messages of a small tenant, which arrive last, are handled soon.
+// One tenant has thousands of waiting messages, and some of them are claimed. The
+// messages of a small tenant arrive last. They must still be handled soon.
 func TestTenantWithFewMessagesIsServedSoon(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
@@ -63,7 +63,7 @@ func TestTenantWithFewMessagesIsServedSoon(t *testing.T) {
 		for !isFew(all[last]) {
 			last--
 		}
-		// At most 65 messages of the large tenant were claimed before.
+		// At most 65 messages of the large tenant were claimed before that.
 		if between := last - stored; between > 150 {
 			t.Errorf("%d messages were handled before the last message of the small tenant", between)
 		}

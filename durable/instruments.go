@@ -6,8 +6,7 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// Outcomes of an arriving message. Each number is the index of a series of the
-// counter.
+// Outcomes of a message that arrives. Each value is an index of outcomes.
 const (
 	stored = iota
 	ignored
@@ -28,7 +27,7 @@ func newInstruments(config Config) *instruments {
 		received: meter.Counter("once.durable.received", "{message}", "Messages that arrived and were acked, by their outcome.",
 			telemetry.Label{Key: telemetry.Outcome, Values: outcomes}),
 		duration: meter.Durations("once.durable.store.duration", "Time to store a batch.", telemetry.Done()),
-		lag:      meter.Durations("once.durable.lag", "Time from the storing of a message to the end of its handler."),
+		lag:      meter.Delays("once.durable.lag", "Time from the storing of a message to the end of its handler."),
 	}
 	i.received.Zero()
 	return i
@@ -39,6 +38,5 @@ func (i *instruments) receivedMany(all, added int64) {
 	i.received.Add(all-added, ignored)
 }
 
-// handled records the time from the storing of a message to the end of its
-// handler.
+// handled records how long it took from storing a message to the end of its handler.
 func (i *instruments) handled(lag time.Duration) { i.lag.Record(lag, 0) }

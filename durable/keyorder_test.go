@@ -14,7 +14,8 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// inOrder returns a bench with retry's KeyOrder, and messages of one key.
+// inOrder returns a bench with retry's KeyOrder, and messages that have the same
+// ordering key.
 func inOrder(t *testing.T, ids ...string) (*bench, []*message.Message) {
 	t.Helper()
 	b := newBench(t, testkit.Postgres(t))
@@ -26,8 +27,8 @@ func inOrder(t *testing.T, ids ...string) (*bench, []*message.Message) {
 	return b, msgs
 }
 
-// failing makes the insert of matching rows fail with an SQLSTATE, until the test
-// calls repair. tries returns the number of failed inserts.
+// failing makes the insert of rows that match condition fail with an SQLSTATE, until
+// the test calls repair. tries returns how many inserts have failed.
 func (b *bench) failing(condition, sqlState string) (tries func() int, repair func()) {
 	b.Helper()
 	b.exec(`CREATE SEQUENCE tries`)
@@ -48,8 +49,8 @@ const (
 	refused = "23514" // check_violation
 )
 
-// A nacked message would return behind its successors. So with KeyOrder nothing
-// is nacked, however long the database is down.
+// With KeyOrder no message is nacked, no matter how long the database is down. A nacked
+// message would return behind its successors.
 func TestKeyOrderNacksNothingDuringOutage(t *testing.T) {
 	b, msgs := inOrder(t, "m1", "m2")
 	tries, repair := b.failing("true", away)
@@ -61,8 +62,8 @@ func TestKeyOrderNacksNothingDuringOutage(t *testing.T) {
 	b.handles("m1", "m2")
 }
 
-// At the shutdown, messages that could not be stored are nacked, and so are all
-// later messages.
+// At shutdown, messages that could not be stored are nacked, and so are all messages
+// after them.
 func TestKeyOrderShutdownNacksAllLaterMessages(t *testing.T) {
 	b, msgs := inOrder(t, "m1", "m2")
 	tries, repair := b.failing("NEW.message_id = 'm1'", away)
@@ -82,8 +83,8 @@ func TestKeyOrderShutdownNacksAllLaterMessages(t *testing.T) {
 	}
 }
 
-// The database refuses a message now and may accept it later. The messages
-// behind it in its batch wait.
+// If the database refuses a message, the messages behind it in its batch wait, because
+// the database may accept the message later.
 func TestKeyOrderRefusedMessageIsNotOvertaken(t *testing.T) {
 	b, msgs := inOrder(t, "m1", "m2")
 	tries, repair := b.failing("NEW.message_id = 'm1'", refused)

@@ -24,7 +24,7 @@ func TestTrap73MessagesStayUnackedWhileTableIsMissing(t *testing.T) {
 		b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
 		msgs := messages("m1", "m2", "m3", "m4")
 		b.send(msgs...)
-		b.exec(`CREATE TABLE witness (id INTEGER)`) // takes longer than the first try
+		b.exec(`CREATE TABLE witness (id INTEGER)`) // takes longer than the first attempt to store the message
 		b.unacked(msgs...)
 		b.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
 		b.acked(msgs...)
@@ -32,14 +32,14 @@ func TestTrap73MessagesStayUnackedWhileTableIsMissing(t *testing.T) {
 	})
 }
 
-// When a batch is full and cannot be stored, no more messages are received from
-// the transport.
+// While a full batch cannot be stored, no more messages are received from the
+// transport.
 func TestOutageStopsReceiving(t *testing.T) {
 	b := newBench(t, testkit.SQLite(t))
 	b.run(durable.Config{BatchSize: 1}, fine)
 	b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
 	msgs := messages("m1", "m2", "m3", "m4")
-	b.send(msgs[:3]...) // the first is refused and passed, the second shows that all are refused, the third is collected
+	b.send(msgs[:3]...) // the first is refused and passed; the second is refused, so all must wait; the third is collected
 	select {
 	case b.transport.messages <- msgs[3]:
 		t.Error("a fourth message is received")
@@ -50,8 +50,9 @@ func TestOutageStopsReceiving(t *testing.T) {
 	b.acked(msgs...)
 }
 
-// UnackedWait is shorter than the broker's consumer timeout. It also limits
-// messages that arrived during the outage.
+// Trap 46. Messages are nacked after UnackedWait, because the broker closes the channel
+// at its consumer timeout, which is longer. This also holds for messages that arrive
+// during the outage.
 func TestTrap46MessagesAreNackedAfterUnackedWait(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
@@ -70,7 +71,7 @@ func TestTrap46MessagesAreNackedAfterUnackedWait(t *testing.T) {
 	})
 }
 
-// Close does not wait for an unreachable database.
+// Close does not wait for a database that cannot be reached. It nacks the messages.
 func TestCloseNacksMessagesThatCannotBeStored(t *testing.T) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
@@ -104,7 +105,7 @@ func TestRefusedMessageDoesNotStopNeighbours(t *testing.T) {
 		b.send(msgs[:3]...)
 		b.acked(msgs[0], msgs[2])
 		b.send(msgs[3])
-		b.acked(msgs[3]) // messages that arrive later are not delayed either
+		b.acked(msgs[3]) // messages that arrive later are stored, too
 		b.unacked(msgs[1])
 		if db.Dialect == "sqlite" {
 			b.exec(`DROP TRIGGER refuse`)
@@ -133,8 +134,8 @@ func TestSeveralRefusedMessagesDelayNeighboursShortly(t *testing.T) {
 	b.handles("m1", "refused1", "refused2")
 }
 
-// If the database needs longer for a batch than one try may take, smaller
-// batches are stored. Repeated unchanged, the batch would never be stored.
+// If storing a batch takes longer than one attempt may take, the batch is split into
+// smaller ones. Unchanged, it would never be stored.
 func TestBatchIsSplitAfterTimeout(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t))
 	b.exec(`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$`)
@@ -168,8 +169,8 @@ func TestBatchIsSplitIfLocksRunOut(t *testing.T) {
 	b.handles(ids...)
 }
 
-// If the connection breaks while one part of a batch is stored, no later part
-// is stored before it.
+// If the connection breaks while one part of a batch is being stored, no later part is
+// stored before it.
 func TestPartDoesNotOvertakePartWithoutAnswer(t *testing.T) {
 	b := newBench(t, testkit.Postgres(t))
 	b.exec(`CREATE SEQUENCE calls`)
@@ -200,11 +201,11 @@ func TestPartDoesNotOvertakePartWithoutAnswer(t *testing.T) {
 	}
 }
 
-// cutter makes connections that break when messages are committed.
+// cutter opens connections that break when messages are committed.
 type cutter struct {
-	after bool // break after the commit of the server, before the client reads the result
+	after bool // the connection breaks after the server's commit, before the client reads the result
 	cuts  atomic.Int32
-	acked func() // fails the test if a message is acked
+	acked func() // fails the test if a message was acked
 }
 
 func (c *cutter) Dial(network, address string) (net.Conn, error) {
@@ -246,8 +247,9 @@ func (c *cutConn) Write(b []byte) (int, error) {
 	return 0, errors.New("cut")
 }
 
-// Nothing is acked before its commit is confirmed. After an unknown outcome the
-// batch is stored again, and each message has one row.
+// Trap 04. No message is acked before its commit is confirmed. If the outcome of the
+// commit is unknown, the batch is stored again, and each message still has only one
+// row.
 func TestTrap04UnknownCommitIsNotAcked(t *testing.T) {
 	for name, after := range map[string]bool{"not committed": false, "committed": true} {
 		t.Run(name, func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/internal/telemetry"
 )
 
-// storeAll stores the batches one after another. With retry's KeyOrder it nacks
-// all batches after a batch that was not stored: they would overtake it.
+// storeAll stores the batches one after the other. With retry's KeyOrder, it nacks all
+// batches after a batch that could not be stored, because they would overtake it.
 func (s *stream) storeAll() {
 	defer s.refused.Wait()
 	for b := range s.batches {
@@ -28,16 +28,16 @@ func (s *stream) storeAll() {
 	}
 }
 
-// store repeats until the messages are stored and acked, UnackedWait is over, or
-// the consumer shuts down. It also repeats after a commit with an unknown
-// outcome, because a row that exists already is skipped. If the process dies
-// before it knows the outcome, the transport delivers the messages again, and the
-// same happens.
+// store repeats its attempts until the messages are stored and acked, UnackedWait is
+// over, or the consumer shuts down. It also repeats after a commit whose outcome is
+// unknown, because a row that exists already is skipped. If the process dies before the
+// outcome is known, the transport delivers the messages again, and the rows that exist
+// are skipped then.
 //
-// If mayPass allows it for an error, store returns, and a goroutine repeats
-// instead.
+// If mayPass returns true for an error, store returns, and a goroutine continues the
+// attempts.
 func (s *stream) store(parts []batch, since time.Time, mayPass func(error) bool) (stored bool) {
-	// The first message has already waited for earlier batches.
+	// The first message has been waiting for earlier batches already.
 	patience := parked.Patience{UnackedWait: s.config.UnackedWait - time.Since(since), OneTry: s.oneTry, Logger: s.config.Logger}
 	if s.subscription.KeyOrder { // later messages would overtake a nacked message
 		patience.UnackedWait = math.MaxInt64
@@ -63,15 +63,15 @@ func (s *stream) store(parts []batch, since time.Time, mayPass func(error) bool)
 	return false
 }
 
-// passAgain is how long later messages wait behind a refused batch, if nothing
-// was stored since the previous refused batch.
+// passAgain is how long later messages wait behind a refused batch, if no message was
+// stored since the previous refused batch.
 const passAgain = 5 * time.Second
 
-// mayPass reports whether later messages may pass messages that the database
-// refuses with err. The first refused batch may be passed. Afterwards the database
-// may refuse every message, so the next refused batch may be passed only if
-// something was stored meanwhile, or after passAgain: several refused batches may
-// follow each other.
+// mayPass reports whether later messages may pass messages that the database refuses
+// with err. They may pass the first refused batch. After that, the database may be
+// refusing every message. So they may pass the next refused batch only if a message was
+// stored meanwhile, or after passAgain, because several refused batches may follow each
+// other.
 func (s *stream) mayPass(err error) bool {
 	if s.subscription.KeyOrder || !dialect.Refused(err) {
 		return false
@@ -90,11 +90,11 @@ func (b batch) nack() {
 	}
 }
 
-// tryAll stores the parts of a batch and returns the parts that it could not
-// store. It halves a part that exceeded the time, or the memory for locks (each
-// ordering key takes a lock): unchanged, the part could fail for ever. Later parts
-// do not overtake a part without an answer from the database. With KeyOrder they
-// do not overtake a refused part either.
+// tryAll tries to store the parts of a batch, and returns the parts that it could not
+// store. It halves a part that took too long, or needed too much memory for locks (each
+// ordering key takes a lock), because the part could fail for ever if it stayed the
+// same. Later parts do not overtake a part if the database has not answered. With
+// KeyOrder they do not overtake a refused part either.
 func (s *stream) tryAll(ctx context.Context, parts []batch) (left []batch, err error) {
 	for n, part := range parts {
 		if err != nil && (ctx.Err() != nil || !dialect.Refused(err) || s.subscription.KeyOrder) {
@@ -121,10 +121,10 @@ func (s *stream) batchOf(messages []*message.Message) (b batch) {
 	return b
 }
 
-// try stores and acks messages, and returns the messages that it could not
-// store. If the database refuses the batch, try stores each message alone,
-// because the database may refuse only one of them. With KeyOrder the messages
-// after a refused message wait.
+// try stores and acks messages, and returns the messages that it could not store. If
+// the database refuses the batch, try stores the messages one by one, because the
+// database may refuse only one of them. With KeyOrder, the messages behind a refused
+// message wait.
 func (s *stream) try(ctx context.Context, b batch) (left batch, err error) {
 	err = s.insert(ctx, b)
 	switch {
@@ -148,7 +148,7 @@ func (s *stream) try(ctx context.Context, b batch) (left batch, err error) {
 	return left, err
 }
 
-// insert stores messages, and acks them after a confirmed commit.
+// insert stores messages, and acks them after their commit is confirmed.
 func (s *stream) insert(ctx context.Context, b batch) error {
 	failpoint.Hit("durable/store")
 	began := time.Now()

@@ -28,15 +28,15 @@ const (
 	topic    = "orders.placed"
 )
 
-// transport is a subscriber for messages that the test sends. It has no limit of
-// messages in flight.
+// transport is a subscriber that delivers the messages which the test sends. It does
+// not limit the number of messages in flight.
 type transport struct {
 	messages  chan *message.Message
 	closeOnce sync.Once
 }
 
-// Subscribe also ends the subscription with ctx: a closing router cancels ctx and
-// may not call Close.
+// Subscribe also ends the subscription when ctx ends, because a router that closes
+// cancels ctx and may not call Close.
 func (s *transport) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	context.AfterFunc(ctx, func() { _ = s.Close() })
 	return s.messages, nil
@@ -47,7 +47,7 @@ func (s *transport) Close() error {
 	return nil
 }
 
-// bench is a durable consumer with the whole chain and its own tables.
+// bench is a durable consumer with all middlewares and its own tables.
 type bench struct {
 	*testing.T
 	testkit.Database
@@ -56,7 +56,7 @@ type bench struct {
 	parked    *parked.Store
 	transport *transport
 	router    *message.Router
-	oneTry    time.Duration // timeout for storing a batch; 0 is the default
+	oneTry    time.Duration // timeout for one attempt to store a batch; 0 means the default
 	keyOrder  retry.KeyOrder
 
 	mu      sync.Mutex
@@ -133,7 +133,7 @@ func (b *bench) send(msgs ...*message.Message) {
 	}
 }
 
-// acked waits until all messages are acked.
+// acked waits until all messages were acked.
 func (b *bench) acked(msgs ...*message.Message) {
 	b.Helper()
 	for _, msg := range msgs {
@@ -147,7 +147,7 @@ func (b *bench) acked(msgs ...*message.Message) {
 	}
 }
 
-// unacked fails the test if a message is acked or nacked.
+// unacked fails the test if a message was acked or nacked.
 func (b *bench) unacked(msgs ...*message.Message) {
 	b.Helper()
 	for _, msg := range msgs {
@@ -161,8 +161,8 @@ func (b *bench) unacked(msgs ...*message.Message) {
 	}
 }
 
-// handles waits until the messages are handled and no message waits, and checks
-// that each was handled once.
+// handles waits until the messages were handled and none is waiting. It checks that
+// each was handled once.
 func (b *bench) handles(ids ...string) {
 	b.Helper()
 	b.eventually("all are handled", func() bool { return b.count(`once_inbox`) >= len(ids) && len(b.entries(parked.Waiting)) == 0 })

@@ -22,9 +22,9 @@ type subscriber struct {
 	running   sync.WaitGroup
 }
 
-// Subscribe implements message.Subscriber. The returned channel delivers
-// undecodable messages only. It is closed when all messages of the transport have
-// an ack or nack.
+// Subscribe implements message.Subscriber. The returned channel delivers only
+// undecodable messages. It is closed when every message of the transport was acked or
+// nacked.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	subscription, ok := parked.SubscriptionOf(ctx)
 	switch {
@@ -68,7 +68,8 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return out, nil
 }
 
-// SubscribeInitialize implements message.SubscribeInitializer where sub does.
+// SubscribeInitialize implements message.SubscribeInitializer. It does nothing if the
+// wrapped subscriber does not implement it.
 func (s *subscriber) SubscribeInitialize(topic string) error {
 	if initializer, ok := s.sub.(message.SubscribeInitializer); ok {
 		return initializer.SubscribeInitialize(topic)

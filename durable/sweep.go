@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	// The pause between two sweeps is a tenth of KeepHandled within these limits.
+	// The pause between two sweeps is a tenth of KeepHandled, within these limits.
 	shortestPause = time.Second
 	longestPause  = 10 * time.Minute
 
-	sweepBatch   = 2000        // rows of one transaction
-	sweepTimeout = time.Minute // of one transaction
+	sweepBatch   = 2000        // maximum number of rows in one transaction
+	sweepTimeout = time.Minute // timeout for one transaction
 )
 
-// sweepAll periodically removes the rows that are older than KeepHandled, until
-// the subscription ends. Several instances may sweep at the same time: none waits
-// for another.
+// sweepAll periodically removes the rows that are older than KeepHandled, until the
+// subscription ends. Several instances may sweep at the same time, and do not wait for
+// each other.
 func (s *stream) sweepAll() {
 	tick := time.NewTicker(min(max(s.config.KeepHandled/10, shortestPause), longestPause))
 	defer tick.Stop()

@@ -45,7 +45,8 @@ func subscribe(
 	t *testing.T, db testkit.Database, config schema.Config, transport *embedded.Transport, consumer string,
 ) <-chan *message.Message {
 	t.Helper()
-	// The poll interval is long, so only a wake-up can deliver messages in time.
+	// The poll interval is so long that messages arrive in time only if the transport
+	// wakes the subscriber.
 	retries, err := retry.New(db.DB, retry.Config{Schema: config, PollInterval: time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -63,16 +64,18 @@ func subscribe(
 	return messages
 }
 
-// A publisher that returns nil if nobody listens has lost the message.
+// Trap 66. If no consumer is registered, Publish refuses the message. A publisher that
+// returned nil would lose it.
 func TestTrap66MessageWithoutConsumerIsRefused(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		transport, _ := newTransport(t, db)
 		err := transport.Publish(topic, message.NewMessage("m1", nil))
-		var refused interface{ Refused() bool } // the interface that the forwarder checks
+		var refused interface{ Refused() bool } // the forwarder checks for this interface
 		if !errors.As(err, &refused) || !refused.Refused() || !strings.Contains(err.Error(), topic) {
 			t.Fatalf("got %v, want a refusal that names the topic", err)
 		}
-		noConsumer, ok := errors.AsType[*embedded.NoConsumerError](err) // for direct callers of Publish
+		noConsumer, ok := errors.AsType[*embedded.NoConsumerError](err) // callers of Publish check for this type
 		if !ok || noConsumer.Topic != topic {
 			t.Fatalf("got %v, want a NoConsumerError of the topic", err)
 		}
@@ -83,6 +86,7 @@ func TestTrap66MessageWithoutConsumerIsRefused(t *testing.T) {
 }
 
 func TestEveryConsumerOfProcessReceivesEveryMessageAtOnce(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		transport, config := newTransport(t, db)
 		subscriptions := map[string]<-chan *message.Message{
@@ -109,8 +113,10 @@ func TestEveryConsumerOfProcessReceivesEveryMessageAtOnce(t *testing.T) {
 	})
 }
 
-// nil confirms that the rows are committed. Every other result is no confirm.
+// Trap 66. If Publish returns nil, the rows are committed. If it returns an error, they
+// may not be.
 func TestTrap66NilMeansCommitted(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		transport, config := newTransport(t, db)
 		messages := subscribe(t, db, config, transport, "payments")
@@ -136,6 +142,7 @@ func TestTrap66NilMeansCommitted(t *testing.T) {
 }
 
 func TestConsumerStaysRegisteredAfterItsSubscription(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		transport, config := newTransport(t, db)
 		retries, err := retry.New(db.DB, retry.Config{Schema: config})
@@ -161,6 +168,7 @@ func TestConsumerStaysRegisteredAfterItsSubscription(t *testing.T) {
 }
 
 func TestPublishAndSubscribeFailAfterClose(t *testing.T) {
+	t.Parallel()
 	transport, _ := newTransport(t, testkit.SQLite(t))
 	sub := transport.Subscriber()
 	for range 2 {
@@ -185,6 +193,7 @@ func TestPublishAndSubscribeFailAfterClose(t *testing.T) {
 }
 
 func TestSubscribeWithoutRetryFails(t *testing.T) {
+	t.Parallel()
 	transport, _ := newTransport(t, testkit.SQLite(t))
 	if _, err := transport.Subscriber().Subscribe(t.Context(), topic); err == nil || !strings.Contains(err.Error(), "retry's Subscriber") {
 		t.Fatalf("error %v", err)
@@ -192,6 +201,7 @@ func TestSubscribeWithoutRetryFails(t *testing.T) {
 }
 
 func TestConfigErrorNamesField(t *testing.T) {
+	t.Parallel()
 	db := testkit.SQLite(t)
 	if _, err := embedded.New(db.DB, embedded.Config{PublishTimeout: -1}); err == nil || !strings.Contains(err.Error(), "PublishTimeout") {
 		t.Errorf("error %v", err)
@@ -205,9 +215,10 @@ func TestConfigErrorNamesField(t *testing.T) {
 	}
 }
 
-// Without an owner in the first registration, an operator would read that the consumer
-// never ran with retry's Subscriber.
+// The first registration of a consumer names its owner. Otherwise an operator would
+// read that the consumer never ran with retry's Subscriber.
 func TestFirstRegistrationHasOwner(t *testing.T) {
+	t.Parallel()
 	db := testkit.SQLite(t)
 	transport, config := newTransport(t, db)
 	for _, query := range []string{

@@ -14,12 +14,12 @@ type closedError struct{}
 
 func (closedError) Error() string { return "embedded: the transport or subscriber is closed" }
 
-// Unavailable tells the forwarder that no message can be published now.
+// Unavailable tells the forwarder that no message can be published at present.
 func (closedError) Unavailable() bool { return true }
 
-// NoConsumerError is the error of Publish if no consumer is registered for the
-// topic: the message would be lost. The forwarder treats it as a refusal, backs off
-// and publishes the message again.
+// NoConsumerError reports that no consumer is registered for the topic, so the message
+// would be lost. The forwarder treats it as a refusal: it waits, and publishes the
+// message again.
 type NoConsumerError struct {
 	Topic string
 }
@@ -31,14 +31,14 @@ func (e *NoConsumerError) Error() string {
 // Refused tells the forwarder that only this message was refused.
 func (e *NoConsumerError) Refused() bool { return true }
 
-// Publish stores messages for every consumer that is registered for topic,
-// running or not. It stores all messages or none. Consumers of this process
-// receive them at once, and consumers of other processes with their next poll.
-// A repeated Publish stores no second row while the consumer has the first; dedup
-// ignores later copies.
+// Publish stores messages for every consumer that is registered for topic, whether it
+// is running or not. It stores all messages or none. Consumers of this process receive
+// them immediately, and consumers of other processes with their next poll. If you
+// publish a message again while its row exists, no second row is stored. Later copies
+// are ignored by dedup.
 //
-// Publish fails with a [NoConsumerError] if no consumer is registered for topic. A
-// new consumer receives messages that are published after its first subscription.
+// Publish fails with a [NoConsumerError] if no consumer is registered for topic. A new
+// consumer receives only messages that are published after its first subscription.
 func (t *Transport) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {
 		return nil

@@ -48,7 +48,7 @@ func restarted(t *testing.T, db testkit.Database, config schema.Config) *embedde
 	return transport
 }
 
-// register subscribes a consumer and closes the subscription.
+// register subscribes a consumer, and then closes the subscription.
 func register(t *testing.T, db testkit.Database, config schema.Config, transport *embedded.Transport, consumer string) {
 	t.Helper()
 	retries, err := retry.New(db.DB, retry.Config{Schema: config})
@@ -64,9 +64,10 @@ func register(t *testing.T, db testkit.Database, config schema.Config, transport
 	}
 }
 
-// Trap 84: a backlog is published after a restart, before one of the two
-// consumers runs again.
+// Trap 84: After a restart, a backlog is published before either of the two consumers
+// runs again. They receive all of it.
 func TestConsumerThatRestartsLateLosesNothing(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		before, config := newTransport(t, db)
 		for _, consumer := range []string{"payments", "inventory"} {
@@ -77,7 +78,7 @@ func TestConsumerThatRestartsLateLosesNothing(t *testing.T) {
 		}
 
 		transport := restarted(t, db, config)
-		publish(t, transport, 0, 10) // before any consumer runs again
+		publish(t, transport, 0, 10) // no consumer is running yet
 		payments := subscribe(t, db, config, transport, "payments")
 		publish(t, transport, 10, 20)
 		inventory := subscribe(t, db, config, transport, "inventory")
@@ -87,7 +88,7 @@ func TestConsumerThatRestartsLateLosesNothing(t *testing.T) {
 	})
 }
 
-// age sets the time at which a consumer last ran.
+// age changes when a consumer last ran.
 func age(t *testing.T, db testkit.Database, consumer, ago string) {
 	t.Helper()
 	query := `UPDATE once_consumers SET seen_at = now() - interval '` + ago + `' WHERE consumer = $1`
@@ -99,9 +100,10 @@ func age(t *testing.T, db testkit.Database, consumer, ago string) {
 	}
 }
 
-// Messages pile up for a consumer that never runs again. That is logged as an
-// error, and Forget ends it.
+// If a consumer never runs again, its messages accumulate. This is logged as an error,
+// and Forget deletes them.
 func TestAbsentConsumerIsLoggedAndCanBeForgotten(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		first, config := newTransport(t, db)
 		register(t, db, config, first, "payments")
@@ -124,7 +126,7 @@ func TestAbsentConsumerIsLoggedAndCanBeForgotten(t *testing.T) {
 			t.Errorf("want one line with %q, logged %q", want, logs.Lines())
 		}
 
-		// A running consumer cannot be forgotten by mistake.
+		// A running consumer cannot be forgotten.
 		if _, err := transport.Forget(t.Context(), "payments", topic); !errors.Is(err, embedded.ErrRunning) {
 			t.Errorf("Forget of a running consumer: %v", err)
 		}
@@ -144,20 +146,22 @@ func TestAbsentConsumerIsLoggedAndCanBeForgotten(t *testing.T) {
 }
 
 func TestConsumerOfAnotherProcessReceivesMessages(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		transport, config := newTransport(t, db)
 		messages := subscribe(t, db, config, transport, "payments")
 		publish(t, restarted(t, db, config), 0, 3)
-		otherProcess := restarted(t, db, config) // cannot wake the consumer
+		otherProcess := restarted(t, db, config) // does not wake the consumer
 		publish(t, otherProcess, 3, 5)
 		publish(t, transport, 5, 6) // wakes the consumer
 		drain(t, "payments", messages, 6)
 	})
 }
 
-// A later process, which has no subscription of the consumer, knows that the
-// consumer keeps the order of keys.
+// A consumer keeps the order of keys even for messages that a later process publishes,
+// although the consumer has no subscription in that process.
 func TestKeyOrderOutlivesTheProcess(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		transport, config := newTransport(t, db)
 		retries, err := retry.New(db.DB, retry.Config{Schema: config, KeyOrder: retry.BlockWhileRetried})
@@ -186,8 +190,10 @@ func TestKeyOrderOutlivesTheProcess(t *testing.T) {
 	})
 }
 
-// Messages for an unregistered consumer would be lost.
+// If the registration fails, Subscribe fails. Otherwise messages for the consumer would
+// be lost.
 func TestSubscribeFailsWithoutRegistration(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		transport, config := newTransport(t, db)
 		if _, err := db.ExecContext(t.Context(), `ALTER TABLE once_consumers RENAME TO elsewhere`); err != nil {
@@ -209,9 +215,10 @@ func TestSubscribeFailsWithoutRegistration(t *testing.T) {
 	})
 }
 
-// A service that stops during its start has not failed. For missing tables the
-// error says what to do.
+// If its context has ended, Subscribe returns no error, because a service that stops
+// while it starts has not failed. If tables are missing, its error says what to do.
 func TestSubscribeWithEndedContextAndWithoutTables(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		transport := restarted(t, db, config)

@@ -12,8 +12,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Subscriber returns the receiving end for one consumer. Wrap it with retry's
-// Subscriber, which gives it the consumer's name and fetches its messages.
+// Subscriber returns a subscriber for one consumer. Wrap it with retry's Subscriber,
+// which sets the consumer's name and fetches its messages.
 func (t *Transport) Subscriber() message.Subscriber {
 	return &subscriber{transport: t, closing: make(chan struct{})}
 }
@@ -25,7 +25,7 @@ type subscriber struct {
 	running   sync.WaitGroup
 }
 
-// subscription is a subscription of this process.
+// subscription is a subscription in this process.
 type subscription struct {
 	registration
 
@@ -33,12 +33,12 @@ type subscription struct {
 }
 
 // Subscribe registers the consumer for topic in the database. The consumer stays
-// registered when the subscription or the process ends, and messages that are
-// published meanwhile wait for it. [Transport.Forget] ends the registration. If
-// Subscribe fails, or ctx has ended, the consumer may not be registered.
+// registered when the subscription or the process ends, and messages that are published
+// meanwhile wait for it. [Transport.Forget] ends the registration. If Subscribe fails,
+// or ctx has ended, the consumer may not be registered.
 //
-// The returned channel delivers no messages. It is closed when ctx ends or Close
-// is called.
+// The returned channel delivers no messages, because retry's Subscriber fetches them.
+// It is closed when ctx ends or Close is called.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	to, ok := parked.SubscriptionOf(ctx)
 	if !ok {
@@ -67,7 +67,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return out, nil
 }
 
-// Close ends the subscriptions.
+// Close ends the subscriptions, and waits until they have ended.
 func (s *subscriber) Close() error {
 	s.closeOnce.Do(func() { close(s.closing) })
 	s.running.Wait()
@@ -83,10 +83,10 @@ func (t *Transport) register(ctx context.Context, topic string, to parked.Subscr
 	switch {
 	case err == nil:
 		return nil
-	case ctx.Err() != nil: // the service stops during its start: no failure
+	case ctx.Err() != nil: // the service stops while it starts, which is not a failure
 		return nil
 	}
-	if cause := schema.Check(bounded, t.store.DB(), t.config.Schema); cause != nil { // the error about missing tables says what to do
+	if cause := schema.Check(bounded, t.store.DB(), t.config.Schema); cause != nil { // this error names missing tables and the remedy
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
 	return fmt.Errorf("embedded: %w", err)
@@ -104,8 +104,8 @@ func (t *Transport) end(s *subscription) {
 	delete(t.running, s)
 }
 
-// wake makes the subscriptions to topic in this process fetch at once.
-// Subscriptions of other processes fetch every retry.Config.PollInterval.
+// wake makes the subscriptions to topic in this process fetch messages immediately.
+// Subscriptions in other processes fetch every retry.Config.PollInterval.
 func (t *Transport) wake(topic string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

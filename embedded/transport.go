@@ -21,14 +21,14 @@ type Config struct {
 	// consumers' retry and poison. Defaults to PostgreSQL and the prefix "once_".
 	Schema schema.Config
 
-	// PublishTimeout limits the time of Publish, and of the registration in
-	// Subscribe. Defaults to 30 seconds.
+	// PublishTimeout limits how long Publish, and the registration in Subscribe, may
+	// take. Defaults to 30 seconds.
 	PublishTimeout time.Duration
 
-	// AbsentAfter is how long a registered consumer may be down before Publish logs
-	// an error about it, at most once an hour. Its messages pile up until it runs
-	// again or [Transport.Forget] ends its registration. At least 2 minutes. Defaults
-	// to 10 minutes.
+	// AbsentAfter is how long a registered consumer may be down before Publish logs an
+	// error about it, at most once an hour. Meanwhile its messages accumulate, until it
+	// runs again or [Transport.Forget] ends its registration. Must be at least 2
+	// minutes. Defaults to 10 minutes.
 	AbsentAfter time.Duration
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for
@@ -36,16 +36,15 @@ type Config struct {
 	Logger watermill.LoggerAdapter
 }
 
-// Transport delivers messages from publishers to consumers that use the same
-// database. It implements message.Publisher; [Transport.Subscriber] returns the
-// receiving end.
+// Transport delivers messages from publishers to consumers that use the same database.
+// It implements message.Publisher. Its method Subscriber returns subscribers.
 type Transport struct {
 	config Config
 	store  *parked.Store
 
 	mu      sync.Mutex
 	running map[*subscription]struct{} // subscriptions of this process
-	warned  map[registration]time.Time // time of the last log line about an absent consumer
+	warned  map[registration]time.Time // when an absent consumer was last logged
 	closed  bool
 }
 
@@ -83,8 +82,8 @@ func New(db *sql.DB, config Config) (*Transport, error) {
 	}, nil
 }
 
-// Close makes Publish fail. Messages that were published before
-// are in the database and are handled when their consumers run.
+// Close makes Publish fail from now on. Messages that were published before are in the
+// database, and are handled when their consumers run.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,8 +91,8 @@ func (t *Transport) Close() error {
 	return nil
 }
 
-// Destination names the destination of messages for
-// forwarder.Config.Destination: the embedded transport and its tables.
+// Destination returns the name of the destination for forwarder.Config.Destination: the
+// embedded transport, and its tables.
 func (t *Transport) Destination() string {
 	return fmt.Sprintf("embedded transport, tables %s", t.config.Schema.Table("parked"))
 }

@@ -8,24 +8,24 @@ import (
 // call is one of two concurrent calls of a service. It pauses after one of its
 // statements that publish, until resume is closed. A nil call does not pause.
 type call struct {
-	insert     string // part of every statement that publishes
-	pauseAfter int    // number of the publish after which the call pauses, from 1; 0 for none
+	insert     string // text that every statement that publishes contains
+	pauseAfter int    // the call pauses after this publish, counted from 1; 0 means never
 
-	paused chan struct{} // closed when the call pauses
+	paused chan struct{} // closed when the call has paused
 	resume chan struct{} // closed to let the call continue
 
 	mu         sync.Mutex
 	published  int // number of statements that publish
 	hasPaused  bool
 	last       string   // the latest statement
-	statements []string // the statements after the pause
+	statements []string // statements after the pause
 }
 
 func newCall(table string, pauseAfter int) *call {
 	return &call{insert: "INTO " + table, pauseAfter: pauseAfter, paused: make(chan struct{}), resume: make(chan struct{})}
 }
 
-// statement is called before each statement.
+// statement is called before each statement of the call.
 func (c *call) statement(sql string) {
 	if c == nil {
 		return
@@ -42,8 +42,8 @@ func (c *call) statement(sql string) {
 	}
 }
 
-// undo removes the latest statement, which the driver refused to run in this way
-// (driver.ErrSkip), so that it comes again.
+// undo forgets the latest statement, because the driver refused to run it in this way
+// (driver.ErrSkip). database/sql then runs the statement again in another way.
 func (c *call) undo() {
 	if c == nil {
 		return
@@ -58,14 +58,15 @@ func (c *call) undo() {
 	}
 }
 
-// commit is called before each commit.
+// commit is called before each commit of the call.
 func (c *call) commit() {
 	if c != nil {
 		c.pauseIfDue()
 	}
 }
 
-// pauseIfDue pauses the call if its latest publish was number pauseAfter.
+// pauseIfDue pauses the call if it has published pauseAfter times and has not paused
+// yet.
 func (c *call) pauseIfDue() {
 	c.mu.Lock()
 	due := !c.hasPaused && c.pauseAfter > 0 && c.published == c.pauseAfter

@@ -8,8 +8,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// compareWithReference returns an error if the tables differ from the reference. It
-// begins with what, the case, and ends with clue, a likely cause.
+// compareWithReference returns an error if the tables differ from the reference. The
+// error begins with what, the name of the case, and ends with clue, a likely cause.
 func (s *subject) compareWithReference(ctx context.Context, what, clue string) error {
 	now, err := s.read(ctx)
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *subject) twiceAtOnce(ctx context.Context) error {
 	return s.compareWithReference(ctx, what, "")
 }
 
-// swapped delivers message i+1 before message i.
+// swapped delivers all messages, but message i+1 before message i.
 func (s *subject) swapped(ctx context.Context, i int) error {
 	if err := s.reset(ctx); err != nil {
 		return err
@@ -74,13 +74,13 @@ func (s *subject) swapped(ctx context.Context, i int) error {
 	return s.compareWithReference(ctx, what, "the effect depends on the order of messages; if their order is guaranteed, set Config.Ordered")
 }
 
-// withFault delivers all messages, and injects a fault into one of them.
+// withFault delivers all messages, and injects a fault into one of the deliveries.
 func (s *subject) withFault(ctx context.Context, f fault) error {
 	if err := s.reset(ctx); err != nil {
 		return err
 	}
 	broken := newDelivery(&f)
-	var left string // writes that a rollback did not undo
+	var left string // describes writes that a rollback did not undo
 	for i, msg := range s.config.Messages {
 		var (
 			d          = newDelivery(nil)
@@ -107,7 +107,7 @@ func (s *subject) withFault(ctx context.Context, f fault) error {
 	if err := s.compareWithReference(ctx, f.String(), clue); err != nil {
 		return err
 	}
-	if left != "" { // the next delivery wrote the same rows again, but a message may also be given up
+	if left != "" { // report it even if the next delivery writes the same rows again, because a message may also be given up on
 		return fmt.Errorf("%s: %s", f, left)
 	}
 	if !broken.faultInjected() {
@@ -116,7 +116,7 @@ func (s *subject) withFault(ctx context.Context, f fault) error {
 	return nil
 }
 
-// findOutsideWrites describes writes that remain after the transaction was rolled
+// findOutsideWrites describes the writes that remain after the transaction was rolled
 // back. It returns "" if there are none.
 func (s *subject) findOutsideWrites(ctx context.Context, broken *delivery, before state) (string, error) {
 	if broken.fault.kind == lostAfterCommit {

@@ -17,63 +17,63 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// Config configures [Run]. DB, Handler, Messages and Reset are required. The zero
-// value of all other fields is a good default.
+// Config configures [Run]. DB, Handler, Messages and Reset are required. For all other
+// fields, the zero value means the default.
 type Config struct {
-	// DB is a database for tests, with the tables of the handler and of this library
-	// (schema.Up). Use PostgreSQL, or SQLite in a file: a SQLite database in memory
-	// is lost with its connection. No other process may use it meanwhile. Run deletes
-	// all rows of the inbox and the outbox.
+	// DB is a database for tests that contains the tables of the handler and of this
+	// library (schema.Up). Use PostgreSQL, or SQLite in a file: a SQLite database in
+	// memory is lost with its connection. No other process may use it meanwhile. Run
+	// deletes all rows of the inbox and the outbox.
 	DB *sql.DB
 
-	// Handler is the handler to test. For a handler that uses dedup.TxFromContext,
-	// set a function that calls it with msg.
+	// Handler is the handler to test. If your handler uses dedup.TxFromContext, set
+	// Handler to a function that calls it with msg.
 	Handler once.HandlerFunc
 
 	// Messages are delivered one after the other. Their ids must differ, and the
 	// handler must accept them in this order.
 	Messages []*message.Message
 
-	// Reset puts the tables into the state that the messages expect: it empties
-	// them and inserts the rows that the handler needs. Run calls it before every
-	// case, and checks that the state is the same each time.
+	// Reset puts the tables into the state in which the first message arrives: it
+	// empties them, and inserts the rows that the handler needs. Run calls it before
+	// every case, and checks that the state is the same each time.
 	Reset func(ctx context.Context, db *sql.DB) error
 
-	// Tables are the tables to compare, such as "payments" or "shop.payments", in
-	// the spelling of the database. Defaults to all tables (PostgreSQL: in the
-	// search path) except those of this library.
+	// Tables are the tables to compare, such as "payments" or "shop.payments", in the
+	// spelling of the database. Defaults to all tables except those of this library. In
+	// PostgreSQL these are the tables in the search path.
 	Tables []string
 
-	// Ignore are columns that are not compared, such as "captured_at" in all tables,
-	// or "payments.id": times, generated ids and other values that differ in each
-	// run. Defaults to none.
+	// Ignore names columns that are not compared, because their values differ in each
+	// run: times, generated ids and the like. "captured_at" is a column of all tables,
+	// and "payments.id" a column of one table. Defaults to none.
 	Ignore []string
 
-	// Ordered states that messages always arrive in order; Run then swaps none.
-	// Defaults to false, because with retries, or with more than one message in
-	// flight, a consumer has no order.
+	// Ordered says that messages always arrive in order. Run then does not swap them.
+	// Defaults to false, because a consumer that retries, or that has more than one
+	// message in flight, gets messages out of order.
 	Ordered bool
 
-	// Dedup is the configuration of the inbox in your service. The handler of a
-	// consumer in Dedup.Idempotent runs for every delivery, so the cases with
-	// duplicates test whether it is idempotent. Consumer defaults to "oncetest",
-	// Outbox to the outbox of the same Schema.
+	// Dedup is the configuration of the inbox in your service. A consumer in
+	// Dedup.Idempotent handles every delivery, so the cases with duplicates test
+	// whether its handler is idempotent. Consumer defaults to "oncetest", and Outbox to
+	// the outbox of the same Schema.
 	Dedup dedup.Config
 
-	// Timeout is the longest time for one message with all its redeliveries.
-	// Defaults to 30 seconds.
+	// Timeout limits the time for one message with all its redeliveries. Defaults to 30
+	// seconds.
 	Timeout time.Duration
 }
 
 func (c Config) withDefaults() Config {
 	c.Timeout = cmp.Or(c.Timeout, 30*time.Second)
 	c.Dedup.Consumer = cmp.Or(c.Dedup.Consumer, "oncetest")
-	// With tracing, produced messages would differ in each run.
+	// With tracing, the produced messages would differ in each run.
 	if c.Dedup.TracerProvider == nil {
 		c.Dedup.TracerProvider = noop.NewTracerProvider()
 	}
 	if c.Dedup.Outbox == nil {
-		// Only the Schema can be invalid, and validate reports that.
+		// An invalid Schema is the only possible error, and validate reports it.
 		if box, err := outbox.New(outbox.Config{Schema: c.Dedup.Schema, TracerProvider: c.Dedup.TracerProvider}); err == nil {
 			c.Dedup.Outbox = box.Publisher
 		}
@@ -81,7 +81,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// validate reports every field that is wrong.
+// validate returns an error that names every invalid field.
 func (c Config) validate() error {
 	var errs []error
 	if c.DB == nil {
@@ -117,7 +117,7 @@ func (c Config) validate() error {
 	if c.Timeout < 0 {
 		errs = append(errs, fmt.Errorf("Timeout is %v: negative", c.Timeout))
 	}
-	if _, err := dedup.New(new(sql.DB), c.Dedup); err != nil { // New only checks that the *sql.DB is not nil
+	if _, err := dedup.New(new(sql.DB), c.Dedup); err != nil { // New checks only that the *sql.DB is not nil
 		errs = append(errs, fmt.Errorf("Dedup: %w", err))
 	}
 	return errors.Join(errs...)

@@ -16,6 +16,7 @@ import (
 )
 
 func TestConfigErrorNamesEveryField(t *testing.T) {
+	t.Parallel()
 	examine(t, oncetest.Config{
 		Timeout: -1, Tables: []string{""}, Ignore: []string{"id", ""},
 		Dedup: dedup.Config{Schema: schema.Config{Prefix: "a b"}, LockTimeout: -1},
@@ -27,6 +28,7 @@ func TestConfigErrorNamesEveryField(t *testing.T) {
 }
 
 func TestMissingTablesAreReported(t *testing.T) {
+	t.Parallel()
 	db := testkit.SQLite(t)
 	config := shop{db, schema.Config{Dialect: schema.SQLite}}.examined(pay)
 	examine(t, config).says("", "run schema.Up")
@@ -36,8 +38,10 @@ func TestMissingTablesAreReported(t *testing.T) {
 	examine(t, config).says("", "table payment: ", "no such table", "table total: ")
 }
 
-// A test that compares nothing would always pass.
+// A handler that changes none of the compared tables is refused, because its test would
+// always pass.
 func TestHandlerWithoutAVisibleEffectIsRefused(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		config := s.examined(pay)
 		config.Tables = []string{"audit"}
@@ -48,6 +52,7 @@ func TestHandlerWithoutAVisibleEffectIsRefused(t *testing.T) {
 }
 
 func TestTablesOfOtherSchemas(t *testing.T) {
+	t.Parallel()
 	s := newShop(t, testkit.Postgres(t))
 	for _, statement := range []string{`CREATE SCHEMA shop`, `ALTER TABLE payments SET SCHEMA shop`, `DROP TABLE totals`} {
 		if _, err := s.ExecContext(t.Context(), statement); err != nil {
@@ -68,6 +73,7 @@ func TestTablesOfOtherSchemas(t *testing.T) {
 }
 
 func TestResetMustRestoreTheSameState(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		config := s.examined(pay)
 		config.Reset = func(context.Context, *sql.DB) error { return nil }
@@ -77,8 +83,9 @@ func TestResetMustRestoreTheSameState(t *testing.T) {
 	})
 }
 
-// A handler that fails permanently, or hangs, is reported.
+// A handler that never succeeds, or hangs, is reported.
 func TestMessageThatNeverSucceedsIsReported(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		config := s.examined(func(context.Context, *sql.Tx, *message.Message) ([]*message.Message, error) {
 			return nil, errors.New("unknown currency")
@@ -94,8 +101,9 @@ func TestMessageThatNeverSucceedsIsReported(t *testing.T) {
 	})
 }
 
-// SQLite is often used with a pool of one connection.
+// A pool of one connection is enough. It is common with SQLite.
 func TestPoolOfOneConnectionIsEnough(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		s.SetMaxOpenConns(1)
 		examine(t, s.examined(pay)).safe(subtests(2))

@@ -10,18 +10,18 @@ import (
 	"github.com/watermill-once/once/internal/dialect"
 )
 
-// errLost is the driver's error after the connection was lost.
+// errLost is the error that the wrapped driver returns after the connection was lost.
 var errLost = fmt.Errorf("oncetest: the connection is lost here: %w", driver.ErrBadConn)
 
-// conn wraps a connection of the driver and can inject a fault. If the driver lacks
-// an optional interface, conn does the same as database/sql.
+// conn wraps a connection of the driver, and can inject a fault. If the driver lacks an
+// optional interface, conn does what database/sql does in this case.
 type conn struct {
 	pooled *sql.Conn
 	inner  driver.Conn
 
-	tx       driver.Tx // the running transaction, or nil
-	delivery *delivery // of the latest transaction, or nil
-	call     *call     // the call that uses this connection, or nil
+	tx       driver.Tx // open transaction, or nil
+	delivery *delivery // delivery of the latest transaction, or nil
+	call     *call     // call that uses this connection, or nil
 	check    *dialect.Check
 	gone     bool
 }
@@ -37,19 +37,20 @@ var (
 	_ driver.NamedValueChecker  = (*conn)(nil)
 )
 
-// lose rolls back the transaction and makes every later use of the connection fail.
+// lose rolls back the transaction, and makes every later use of the connection fail.
 // The driver's connection is closed when database/sql closes this one, after all
-// statements and rows, because some drivers fail if it is closed before them.
+// statements and rows. Some drivers fail if their connection is closed earlier.
 func (c *conn) lose() error {
 	if c.tx != nil {
-		_ = c.tx.Rollback() // if it fails, closing the connection rolls back
+		_ = c.tx.Rollback() // if it fails, the database rolls back when the connection is closed
 		c.tx = nil
 	}
 	c.gone = true
 	return errLost
 }
 
-// statement is called before each statement. It returns the error of a fault.
+// statement is called before each statement. It returns an error if a fault is injected
+// here.
 func (c *conn) statement(ctx context.Context, query string) error {
 	if c.gone {
 		return errLost
@@ -68,9 +69,9 @@ func (c *conn) statement(ctx context.Context, query string) error {
 	}
 }
 
-// counts reports whether a statement belongs to an observed transaction. The
-// statements of dedup's check do not count: only some transactions have them, and
-// they change no data.
+// counts reports whether a statement belongs to an observed transaction. The statements
+// with which dedup checks the transaction do not count, because only some transactions
+// have them, and they change no data.
 func (c *conn) counts(query string) bool {
 	if c.tx == nil || c.delivery == nil {
 		return false
@@ -78,8 +79,9 @@ func (c *conn) counts(query string) bool {
 	return c.check == nil || query != c.check.SQL && query != c.check.Mark
 }
 
-// failStatement runs an invalid statement, so that the transaction is in the state
-// after an error: PostgreSQL accepts no more statements, SQLite continues.
+// failStatement executes an invalid statement, so that the transaction is in the same
+// state as after a real error: PostgreSQL accepts no more statements, and SQLite
+// continues.
 func (c *conn) failStatement(ctx context.Context) error {
 	const broken = "oncetest_makes_this_statement_fail"
 	err := driver.ErrSkip
@@ -89,7 +91,7 @@ func (c *conn) failStatement(ctx context.Context) error {
 	if errors.Is(err, driver.ErrSkip) {
 		var inner driver.Stmt
 		if inner, err = c.prepare(ctx, broken); err == nil {
-			_, err = inner.Exec(nil) //nolint:staticcheck // every driver has Exec, and no context is needed
+			_, err = inner.Exec(nil) //nolint:staticcheck // every driver has Exec, and the statement needs no context
 			_ = inner.Close()
 		}
 	}
@@ -125,8 +127,8 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	return rows, err
 }
 
-// skipped removes the statement from the counts if the driver returned
-// driver.ErrSkip: database/sql then prepares the statement and runs it again.
+// skipped removes the statement from the counts if the driver returned driver.ErrSkip,
+// because database/sql then prepares the statement and executes it again.
 func (c *conn) skipped(query string, err error) {
 	if errors.Is(err, driver.ErrSkip) {
 		c.call.undo()
@@ -221,7 +223,8 @@ func (c *conn) CheckNamedValue(value *driver.NamedValue) error {
 	return driver.ErrSkip
 }
 
-// Close returns the connection to its pool. The pool closes a lost connection.
+// Close returns the driver's connection to its pool. If the connection is lost, the
+// pool closes it.
 func (c *conn) Close() error {
 	if c.gone {
 		_ = c.pooled.Raw(func(any) error { return driver.ErrBadConn })

@@ -7,23 +7,23 @@ import (
 	"fmt"
 )
 
-// wrap returns a pool with wrapped connections of db, which inject the faults of
-// their deliveries. It keeps no idle connections: if db has a single connection, the
-// comparison of the tables needs it too.
+// wrap returns a pool that wraps connections of db. They inject the faults of their
+// deliveries. The pool keeps no idle connections: if db has a single connection, the
+// comparison of the tables needs it, too.
 func wrap(db *sql.DB) *sql.DB { return wrapFor(db, nil) }
 
-// wrapFor is wrap for the connections of a call.
+// wrapFor is like wrap, for the connections that a call uses. call may be nil.
 func wrapFor(db *sql.DB, call *call) *sql.DB {
 	wrapped := sql.OpenDB(connector{db, call})
 	wrapped.SetMaxIdleConns(-1)
 	return wrapped
 }
 
-// connector takes its connections from a pool, so that it needs neither the address
-// of the database nor the name of the driver.
+// connector takes its connections from another pool. So it needs neither the address of
+// the database nor the name of the driver.
 type connector struct {
 	db   *sql.DB
-	call *call // or nil
+	call *call // may be nil
 }
 
 func (c connector) Driver() driver.Driver { return c.db.Driver() }
@@ -34,9 +34,9 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, err
 	}
 	wrapped := &conn{pooled: pooled, call: c.call}
-	// A driver connection from Raw must not be used later, because the pool may have
-	// lent it to others. Here it is safe: pooled stays reserved until wrapped is
-	// closed.
+	// In general, a driver connection must not be used after Raw has returned, because
+	// the pool may give it to others. Here this is safe, because pooled stays reserved
+	// until wrapped is closed.
 	err = pooled.Raw(func(inner any) error {
 		var ok bool
 		if wrapped.inner, ok = inner.(driver.Conn); !ok {

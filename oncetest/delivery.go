@@ -14,21 +14,21 @@ import (
 	"github.com/watermill-once/once/dedup"
 )
 
-// delivery is the delivery of one message, with all redeliveries. The context of a
-// transaction contains the delivery.
+// delivery is the delivery of a message, with all its redeliveries. It is in the
+// context of the message's transactions.
 type delivery struct {
-	fault *fault    // or nil
-	other *delivery // a duplicate that is delivered at the same time, or nil
+	fault *fault    // may be nil
+	other *delivery // duplicate that is delivered at the same time, or nil
 
-	committing chan struct{} // closed before the first commit, or at the end
+	committing chan struct{} // closed before the first commit, or when the delivery has ended
 	announce   func()        // closes committing
 
 	mu         sync.Mutex
-	statements []string // of the latest transaction
+	statements []string // statements of the latest transaction
 	handling   bool     // the handler is running
-	ran        int      // statements of the handler, in all attempts
-	injected   bool     // the fault has been injected
-	ignored    bool     // it was injected in the handler, which returned no error
+	ran        int      // number of statements of the handler, in all attempts
+	injected   bool     // the fault was injected
+	ignored    bool     // the fault was injected in the handler, and the handler returned no error
 	ended      string   // how the handler ended its transaction: "commit", "rollback" or ""
 	misuse     error    // a mistake of the handler, or nil
 }
@@ -50,7 +50,7 @@ func deliveryOf(ctx context.Context) *delivery {
 	return d
 }
 
-// handler returns h, observed by d.
+// handler returns a handler that calls h and observes it.
 func (d *delivery) handler(h once.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) (produced []*message.Message, err error) {
 		tx, ok := dedup.TxFromContext(msg.Context())
@@ -58,13 +58,14 @@ func (d *delivery) handler(h once.HandlerFunc) message.HandlerFunc {
 			return nil, errors.New("oncetest: the handler was called without a transaction")
 		}
 		injectedBefore := d.handlerBegins()
-		err = errors.New("panic") // if h does not return
+		err = errors.New("panic") // stays if h panics
 		defer func() { d.handlerEnds(injectedBefore, err) }()
 		return h(msg.Context(), tx, msg)
 	}
 }
 
-// handlerBegins returns whether the fault was injected before the handler.
+// handlerBegins records that the handler begins. It reports whether the fault was
+// injected before.
 func (d *delivery) handlerBegins() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -88,15 +89,16 @@ func (d *delivery) handlerEnds(injectedBefore bool, err error) {
 	}
 }
 
-// begin starts the count of statements.
+// begin records that a transaction begins, and forgets the statements of the previous
+// one.
 func (d *delivery) begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.statements = nil
 }
 
-// statement counts a statement before it runs, and returns its fault: 0, lost or
-// statementFails.
+// statement records a statement before it is executed. It returns the fault to inject:
+// 0, lost or statementFails.
 func (d *delivery) statement(sql string) kind {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -112,7 +114,7 @@ func (d *delivery) statement(sql string) kind {
 	return d.fault.kind
 }
 
-// handlerStatements returns the number of statements that the handler has run in its
+// handlerStatements returns how many statements the handler has executed in its
 // transactions.
 func (d *delivery) handlerStatements() int {
 	d.mu.Lock()
@@ -120,14 +122,15 @@ func (d *delivery) handlerStatements() int {
 	return d.ran
 }
 
-// undo removes the latest statement, see conn.skipped.
+// undo forgets the latest statement, see conn.skipped.
 func (d *delivery) undo() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.statements = d.statements[:len(d.statements)-1]
 }
 
-// commit returns the fault of a commit: 0, lost or lostAfterCommit.
+// commit is called before a commit. It returns the fault to inject: 0, lost or
+// lostAfterCommit.
 func (d *delivery) commit() kind {
 	d.waitForOther()
 	d.mu.Lock()
@@ -150,14 +153,15 @@ func (d *delivery) rollback() {
 	}
 }
 
-// end records how the handler first ended its transaction.
+// end records how the handler has ended its transaction. Only the first call counts.
 func (d *delivery) end(how string) {
 	if d.ended == "" {
 		d.ended = how
 	}
 }
 
-// endOf returns how a statement ends the transaction, or "" if it does not.
+// endOf returns how a statement ends the transaction: "commit", "rollback", or "" if it
+// does not.
 func endOf(sql string) string {
 	words := strings.Fields(strings.ToLower(strings.TrimRight(strings.TrimSpace(sql), ";")))
 	if len(words) == 0 {
@@ -169,7 +173,7 @@ func endOf(sql string) string {
 	case "abort":
 		return "rollback"
 	case "rollback":
-		if slices.Contains(words, "to") { // a savepoint
+		if slices.Contains(words, "to") { // ROLLBACK TO a savepoint does not end the transaction
 			return ""
 		}
 		return "rollback"
@@ -177,9 +181,10 @@ func endOf(sql string) string {
 	return ""
 }
 
-// waitForOther waits before a commit until the duplicate is about to commit too. It
-// waits for a short time only: usually the duplicate itself waits for this delivery,
-// at the inbox, for the only connection of a pool, or for SQLite's only writer.
+// waitForOther waits before a commit until the duplicate is about to commit, too. It
+// waits only for a short time, because usually the duplicate waits for this delivery:
+// for its row in the inbox, for the only connection of the pool, or for SQLite's write
+// lock.
 func (d *delivery) waitForOther() {
 	d.announce()
 	if d.other == nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// bare is a driver for SQLite without optional interfaces.
+// bare is a driver for SQLite that has none of the optional interfaces.
 type bare struct {
 	driver   driver.Driver
 	dsn      string
-	skipping bool // its connections have Exec and Query, which return driver.ErrSkip
+	skipping bool // connections have ExecContext and QueryContext, which return driver.ErrSkip
 }
 
 func (b bare) Driver() driver.Driver { return b.driver }
@@ -48,6 +48,7 @@ func (c bareConn) Prepare(query string) (driver.Stmt, error) {
 type bareStmt struct{ driver.Stmt }
 
 func TestDriverWithoutOptionalInterfaces(t *testing.T) {
+	t.Parallel()
 	for name, skipping := range map[string]bool{"bare": false, "skipping": true} {
 		t.Run(name, func(t *testing.T) {
 			db := testkit.SQLite(t)

@@ -10,12 +10,12 @@ import (
 	"github.com/watermill-once/once/oncetest"
 )
 
-// A handler that inserts a payment, tested with two messages. The body is that
-// of a test function, TestPayments(t *testing.T).
+// A handler that inserts a payment is tested with two messages. In your code, this is
+// the body of a test function TestPayments(t *testing.T).
 func ExampleRun() { //nolint:testableexamples // it needs a test around it
 	var (
 		t  *testing.T
-		db *sql.DB // a database for tests, with all tables
+		db *sql.DB // a database for tests that contains all tables
 	)
 	capturePayment := func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		_, err := tx.ExecContext(ctx, `INSERT INTO payments (order_id) VALUES ($1)`, string(msg.Payload))

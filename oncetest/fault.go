@@ -9,24 +9,25 @@ import (
 type kind int
 
 const (
-	// lost: the connection is lost before the statement, or the commit, runs. The
-	// database rolls back.
+	// lost means that the connection is lost before a statement or the commit is
+	// executed. The database rolls back.
 	lost kind = iota + 1
 
-	// lostAfterCommit: the connection is lost after the commit, before the reply.
+	// lostAfterCommit means that the connection is lost after the commit, before its
+	// reply arrives.
 	lostAfterCommit
 
-	// statementFails: the statement fails, and the connection stays open.
+	// statementFails means that a statement fails, and the connection stays open.
 	statementFails
 )
 
-// fault is a fault that is injected once, into one message.
+// fault is a fault that is injected once, while one message is delivered.
 type fault struct {
 	kind    kind
 	message int // index of the message
 
-	// statement is the number of the statement in the transaction of the message,
-	// from 1; 0 is the commit.
+	// statement is the number of a statement in the message's transaction, counted from
+	// 1. 0 is the commit.
 	statement int
 
 	of  int    // number of statements in the transaction
@@ -34,7 +35,7 @@ type fault struct {
 	id  string // id of the message
 }
 
-// name returns the name of the subtest.
+// name returns the name of the fault's subtest.
 func (f fault) name() string {
 	switch {
 	case f.kind == statementFails:
@@ -48,7 +49,7 @@ func (f fault) name() string {
 	}
 }
 
-// String describes the fault.
+// String describes the fault for an error text.
 func (f fault) String() string {
 	switch {
 	case f.kind == statementFails:
@@ -63,7 +64,8 @@ func (f fault) String() string {
 	}
 }
 
-// faults returns all faults of a message whose transaction runs these statements.
+// faults returns all faults for a message whose transaction executes the given
+// statements.
 func faults(index int, id string, statements []string) []fault {
 	var all []fault
 	add := func(k kind, statement int, sql string) {
@@ -83,7 +85,8 @@ func brief(sql string) string {
 	return shorten(strings.Join(strings.Fields(sql), " "), 60)
 }
 
-// shorten cuts text to limit characters.
+// shorten returns the first limit characters of text, followed by "..." if text is
+// longer.
 func shorten(text string, limit int) string {
 	if runes := []rune(text); len(runes) > limit {
 		return string(runes[:limit]) + "..."

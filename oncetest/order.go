@@ -17,19 +17,18 @@ import (
 
 // OrderConfig configures [RunOrder]. DB, First, Second and Reset are required.
 type OrderConfig struct {
-	// DB is a database for tests, with the tables of the service and of this library
-	// (schema.Up). Its pool must allow at least three connections. No other process
-	// may use it meanwhile, in particular no forwarder. RunOrder deletes all rows of
-	// the outbox.
+	// DB is a database for tests that contains the tables of the service and of this
+	// library (schema.Up). Its pool must allow at least three connections. No other
+	// process may use it meanwhile, in particular no forwarder. RunOrder deletes all
+	// rows of the outbox.
 	DB *sql.DB
 
-	// First and Second are two calls of the service that publish with the same
-	// ordering key. They run at the same time, and may be the same function. Each
-	// must use its parameter db, whose wrapped connections can pause the call, and
-	// not DB.
+	// First and Second are two calls of the service that publish with the same ordering
+	// key. They run at the same time, and may be the same function. Each must use its
+	// parameter db and not DB, because only the connections of db can pause the call.
 	First, Second func(ctx context.Context, db *sql.DB) error
 
-	// Reset puts the tables into the state that the calls expect. RunOrder calls it
+	// Reset puts the tables into the state in which the calls begin. RunOrder calls it
 	// before every case.
 	Reset func(ctx context.Context, db *sql.DB) error
 
@@ -37,7 +36,7 @@ type OrderConfig struct {
 	// PostgreSQL and "once_".
 	Schema schema.Config
 
-	// Timeout is the longest time for one case. Defaults to 30 seconds.
+	// Timeout limits the time for one case. Defaults to 30 seconds.
 	Timeout time.Duration
 }
 
@@ -63,14 +62,14 @@ func (c OrderConfig) validate() error {
 }
 
 // RunOrder tests whether the events of an ordering key are sent in the order in which
-// their transactions commit. It runs a subtest for each statement of a call that
-// publishes: there the call pauses, and the other call runs. The other call must not
-// commit an event of the same key meanwhile, because its event would be behind the
-// event of the paused call, which commits later.
+// their transactions commit. It runs a subtest for each statement with which a call
+// publishes. There the call pauses, and the other call runs. While the call is paused,
+// the other one must not commit an event of the same key. Its event would be sent after
+// the event of the paused call, although the paused call commits later.
 //
-// It finds services that publish before they lock the rows that they change, and
-// services whose calls lock no common row. Publish last, or call [outbox.LockKey]
-// first.
+// RunOrder finds services that publish before they lock the rows that they change, and
+// services whose calls lock no common row. To correct them, publish last, or call
+// [outbox.LockKey] first.
 //
 // With SQLite the subtests are skipped, because SQLite has one writer at a time.
 func RunOrder[T TB[T]](t T, config OrderConfig) {
@@ -103,19 +102,19 @@ type orderTest struct {
 	cases   []testCase
 }
 
-// caller is one of the two calls.
+// caller is one of the two calls, with its name.
 type caller struct {
 	name string
 	do   func(ctx context.Context, db *sql.DB) error
 }
 
-// event is a message in the outbox with an ordering key.
+// event is a message in the outbox that has an ordering key.
 type event struct {
 	position int64
 	id, key  string
 }
 
-// newOrderTest runs each call alone, to find its statements that publish and its
+// newOrderTest runs each call by itself, to find its statements that publish and its
 // ordering keys.
 func newOrderTest(ctx context.Context, config OrderConfig) (*orderTest, error) {
 	config.Timeout = cmp.Or(config.Timeout, 30*time.Second)
@@ -158,8 +157,8 @@ func newOrderTest(ctx context.Context, config OrderConfig) (*orderTest, error) {
 		slices.Sorted(maps.Keys(keys[0])), slices.Sorted(maps.Keys(keys[1])))
 }
 
-// runAlone runs a call. It returns the number of statements that published, and the
-// events.
+// runAlone runs a call while the other one does not run. It returns the number of
+// statements that published, and the events.
 func (o *orderTest) runAlone(ctx context.Context, who caller) (int, []event, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.config.Timeout)
 	defer cancel()
@@ -181,15 +180,15 @@ func (o *orderTest) newCall(pauseAfter int) *call {
 	return newCall(o.config.Schema.Table("outbox"), pauseAfter)
 }
 
-// run runs a call with a pool of its own.
+// run runs a call with a pool whose connections can pause it.
 func (o *orderTest) run(ctx context.Context, who caller, c *call) error {
 	db := wrapFor(o.config.DB, c)
 	defer db.Close()
 	return who.do(ctx, db)
 }
 
-// checkOvertaking runs slow, which pauses after a publish, and meanwhile fast. It
-// returns an error if fast commits an event of the same key first.
+// checkOvertaking runs slow until it pauses after a publish, and then runs fast. It
+// returns an error if fast commits an event of the same key before slow does.
 func (o *orderTest) checkOvertaking(ctx context.Context, slow, fast caller, pauseAfter int) error {
 	ctx, cancel := context.WithTimeout(ctx, o.config.Timeout)
 	defer cancel()
@@ -232,7 +231,7 @@ func (o *orderTest) checkOvertaking(ctx context.Context, slow, fast caller, paus
 	return checkPositions(slow, fast, before, all, paused)
 }
 
-// waitUntilBlocked waits until a call has ended or waits for a lock of the database.
+// waitUntilBlocked waits until a call has ended, or waits for a lock in the database.
 func (o *orderTest) waitUntilBlocked(ctx context.Context, result <-chan error) (callErr error, ended bool, err error) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -254,9 +253,9 @@ func (o *orderTest) waitUntilBlocked(ctx context.Context, result <-chan error) (
 	}
 }
 
-// checkPositions returns an error if an event that was committed during the pause is
-// behind an event of the paused call in the outbox, under the same key. before are
-// the events that were committed during the pause, all are those after both calls.
+// checkPositions returns an error if an event that was committed during the pause comes
+// after an event of the paused call in the outbox, under the same key. before contains
+// the events that were committed during the pause, and all the events after both calls.
 func checkPositions(slow, fast caller, before, all []event, paused *call) error {
 	for _, later := range all {
 		if slices.Contains(before, later) {
@@ -274,7 +273,7 @@ func checkPositions(slow, fast caller, before, all []event, paused *call) error 
 	return nil
 }
 
-// describeStatements lists the statements of a call after its publish.
+// describeStatements lists the first statements of a call after its publish.
 func describeStatements(who caller, statements []string) string {
 	if len(statements) == 0 {
 		return ""

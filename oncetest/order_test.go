@@ -19,7 +19,7 @@ import (
 
 var errCall = errors.New("the call failed")
 
-// act is a step of the transaction of a service.
+// act is one step in the transaction of a service.
 type act func(ctx context.Context, s shop, tx *sql.Tx, events message.Publisher, who string) error
 
 func lockTotal(ctx context.Context, _ shop, tx *sql.Tx, _ message.Publisher, _ string) error {
@@ -47,7 +47,8 @@ func lockTotalKey(ctx context.Context, s shop, tx *sql.Tx, _ message.Publisher, 
 	return s.box().LockKey(ctx, tx, "all")
 }
 
-// onlyFrom fails if another transaction was faster: an optimistic lock.
+// onlyFrom simulates an optimistic lock: it fails if another transaction has changed
+// the row first.
 func onlyFrom(ctx context.Context, _ shop, tx *sql.Tx, _ message.Publisher, who string) error {
 	result, err := tx.ExecContext(ctx, `UPDATE totals SET last = $1 WHERE name = 'all' AND last = ''`, who)
 	if err != nil {
@@ -67,7 +68,7 @@ func (s shop) box() *outbox.Outbox {
 	return box
 }
 
-// calls returns a configuration with two equal calls.
+// calls returns a configuration in which both calls do the given steps.
 func (s shop) calls(acts ...act) oncetest.OrderConfig {
 	call := func(who string) func(ctx context.Context, db *sql.DB) error {
 		return func(ctx context.Context, db *sql.DB) error {
@@ -91,15 +92,16 @@ func examineOrder(t *testing.T, config oncetest.OrderConfig) *recorder {
 	return r
 }
 
-// Trap 85. A transaction that publishes first, and then waits for a lock,
-// commits later than the position of its event says.
+// Trap 85. If a transaction publishes first and then waits for a lock, it commits
+// later, but its event is sent first. RunOrder reports this.
 func TestServiceThatPublishesBeforeItLocksIsReported(t *testing.T) {
+	t.Parallel()
 	s := newShop(t, testkit.Postgres(t))
 	first, second := "First pauses after publish 1", "Second pauses after publish 1"
 	for name, c := range map[string]struct {
 		acts  []act
 		wrong []string
-		said  string // text besides the text of every case
+		said  string // text that only the error of this case contains
 	}{
 		"publishes before the row is locked": {
 			[]act{publishTotal, addToTotal},
@@ -132,8 +134,9 @@ func TestServiceThatPublishesBeforeItLocksIsReported(t *testing.T) {
 	}
 }
 
-// Two calls that lock in different orders deadlock.
+// Two calls that take their locks in different orders deadlock, and this is reported.
 func TestCallsThatDeadlockAreReported(t *testing.T) {
+	t.Parallel()
 	s := newShop(t, testkit.Postgres(t))
 	config := s.calls(lockTotalKey, publishTotal, addToTotal)
 	config.Second = s.calls(addToTotal, lockTotalKey, publishTotal).Second
@@ -141,8 +144,9 @@ func TestCallsThatDeadlockAreReported(t *testing.T) {
 		"take the locks in the same order in both")
 }
 
-// A mutex of one process does not stop another process.
+// A mutex orders only the calls of one process, so calls that rely on it are reported.
 func TestCallsThatWaitInTheProcessAreReported(t *testing.T) {
+	t.Parallel()
 	s := newShop(t, testkit.Postgres(t))
 	config := s.calls(publishTotal, addToTotal)
 	config.Timeout = 2 * time.Second
@@ -159,8 +163,9 @@ func TestCallsThatWaitInTheProcessAreReported(t *testing.T) {
 		"neither ended nor waited for a lock of the database: a lock in this process does not stop another process")
 }
 
-// RunOrder reports calls that it cannot test.
+// RunOrder refuses calls that it cannot test.
 func TestCallsWithoutACommonKeyAreRefused(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		examineOrder(t, s.calls(addToTotal)).says("", "oncetest: First, called alone: it published nothing with an ordering key")
 		config := s.calls(addToTotal, publishTotal)
@@ -178,8 +183,10 @@ func TestCallsWithoutACommonKeyAreRefused(t *testing.T) {
 	})
 }
 
-// SQLite has one writer, so calls cannot overtake each other.
+// RunOrder skips its subtests with SQLite, where calls cannot overtake each other,
+// because SQLite has one writer.
 func TestRunOrderSkipsSQLite(t *testing.T) {
+	t.Parallel()
 	s := newShop(t, testkit.SQLite(t))
 	if s.config.Dialect != schema.SQLite {
 		t.Fatal("the test database is not SQLite")

@@ -7,17 +7,18 @@ import (
 	"testing"
 )
 
-// TB is the part of *testing.T that [Run] and [RunOrder] need.
+// TB contains the methods of *testing.T that [Run] and [RunOrder] need.
 type TB[T any] interface {
 	testing.TB
 	Run(name string, f func(T)) bool
 }
 
-// Run tests a handler, with a subtest for each case. If the messages cannot be
-// handled at all, or two runs without a fault differ, t fails without subtests.
+// Run tests a handler. It runs a subtest for each case. If the messages cannot be
+// handled at all, or if two runs without a fault give different results, t fails before
+// any subtest.
 //
 // There are two cases for each statement in the transaction of each message. A case
-// takes about ten milliseconds plus the time of Reset.
+// takes about ten milliseconds, in addition to the time that Reset takes.
 func Run[T TB[T]](t T, config Config) {
 	t.Helper()
 	s, err := newSubject(t.Context(), config)
@@ -42,12 +43,12 @@ func Run[T TB[T]](t T, config Config) {
 	}
 }
 
-// errNotInjected reports that a fault did not occur, because the transaction had fewer
-// statements than in the reference. The case is skipped: a handler may cache the rows
-// that it has read.
+// errNotInjected reports that a fault could not be injected, because the transaction
+// had fewer statements than in the reference. A handler may cache the rows that it has
+// read, so the case is skipped.
 var errNotInjected = errors.New("fewer statements ran this time: the case is skipped")
 
-// testCase is a subtest.
+// testCase is a case that runs as a subtest.
 type testCase struct {
 	name string
 	run  func(ctx context.Context) error

@@ -16,25 +16,27 @@ import (
 	"github.com/watermill-once/once/oncetest"
 )
 
-// statements is the number of statements before the handler: the insert into
-// the inbox.
+// statements is the number of statements before the handler. It is the insert into the
+// inbox.
 const statements = 1
 
-// subtests returns the number of subtests for two messages, if the handler runs
+// subtests returns how many subtests run for two messages if the handler executes
 // handlers statements.
 func subtests(handlers int) int {
 	return 2 + 2*(2*(statements+handlers)+2) + 1
 }
 
 func TestSafeHandlerPasses(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		oncetest.Run(t, s.examined(pay))
 		examine(t, s.examined(pay)).safe(subtests(2))
 	})
 }
 
-// Produced messages are compared too, and queries are statements that can fail.
+// Produced messages are compared, too. Queries are also statements that can fail.
 func TestSafeHandlerThatReadsAndProducesPasses(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			var sum int
@@ -49,14 +51,16 @@ func TestSafeHandlerThatReadsAndProducesPasses(t *testing.T) {
 			if _, err := stmt.ExecContext(ctx, string(msg.Payload), sum); err != nil {
 				return nil, err
 			}
-			msg.Payload[0] = 'O' // the handler must get its own copy of the payload
+			msg.Payload[0] = 'O' // must change only this call's copy of the payload
 			return []*message.Message{once.To("captured", message.NewMessage(msg.UUID+"-captured", msg.Payload))}, nil
 		})).safe(subtests(3))
 	})
 }
 
-// If a handler fails or panics by chance, its message is delivered again.
+// A handler that sometimes fails or panics passes, because its message is delivered
+// again.
 func TestSafeHandlerThatSometimesFailsPasses(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		calls := 0
 		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -73,6 +77,7 @@ func TestSafeHandlerThatSometimesFailsPasses(t *testing.T) {
 }
 
 func TestHandlerWithTxFromContextPasses(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		handle := func(msg *message.Message) error {
 			tx, _ := dedup.TxFromContext(msg.Context())
@@ -87,6 +92,7 @@ func TestHandlerWithTxFromContextPasses(t *testing.T) {
 
 // The handler of an idempotent consumer runs for every delivery.
 func TestIdempotentHandlerRunsForDuplicates(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			_, err := tx.ExecContext(ctx, `
@@ -94,7 +100,7 @@ func TestIdempotentHandlerRunsForDuplicates(t *testing.T) {
 			return nil, err
 		})
 		config.Dedup.Consumer, config.Dedup.Idempotent = "search", []string{"search"}
-		want := subtests(1) // no insert into the inbox, but a statement for its timeouts
+		want := subtests(1) // the insert into the inbox is missing, but there is a statement for timeouts
 		if s.Dialect == "sqlite" {
 			want = subtests(0)
 		}
@@ -110,8 +116,9 @@ func TestIdempotentHandlerRunsForDuplicates(t *testing.T) {
 	})
 }
 
-// Values that differ in each run are not compared.
+// Ignored columns may have different values in each run.
 func TestIgnoredColumnsAreNotCompared(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		n := 0
 		config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -130,13 +137,14 @@ func TestIgnoredColumnsAreNotCompared(t *testing.T) {
 	})
 }
 
-// A later transaction may have fewer statements, because a handler may cache
-// the rows that it has read.
+// A handler may cache the rows that it has read. A later transaction then has fewer
+// statements, and the handler passes.
 func TestHandlerThatCachesPasses(t *testing.T) {
+	t.Parallel()
 	s := newShop(t, testkit.SQLite(t))
 	calls := 0
 	r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-		if calls++; calls <= 4 { // the calls of the two reference runs
+		if calls++; calls <= 4 { // the first four calls are the two reference runs
 			if _, err := tx.ExecContext(ctx, `SELECT 1`); err != nil {
 				return nil, err
 			}
@@ -149,8 +157,10 @@ func TestHandlerThatCachesPasses(t *testing.T) {
 	}
 }
 
-// A lost connection loses its session, and with it the session's locks.
+// When oncetest loses a connection, the connection is closed. So the session ends, and
+// its locks are released.
 func TestLostConnectionIsClosed(t *testing.T) {
+	t.Parallel()
 	s := newShop(t, testkit.Postgres(t))
 	calls, lost := 0, 0
 	previous := -1

@@ -20,11 +20,11 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// recorder is a test that may fail. It records the text of the failure.
+// recorder is a test that may fail. It records why it failed or was skipped.
 type recorder struct {
 	testing.TB
 
-	said    string // by Fatal or Skip
+	said    string // text of Fatal or Skip
 	skipped bool
 	subs    map[string]*recorder
 }
@@ -36,7 +36,7 @@ func (r *recorder) Run(name string, f func(*recorder)) bool {
 	return sub.said == ""
 }
 
-// do runs f in a goroutine, so that Fatal can end it.
+// do runs f in a goroutine, so that Fatal can end f.
 func (r *recorder) do(f func(*recorder)) {
 	done := make(chan struct{})
 	go func() {
@@ -65,7 +65,7 @@ func examine(t *testing.T, config oncetest.Config) *recorder {
 	return r
 }
 
-// failed returns the names of the subtests that failed, in order.
+// failed returns the sorted names of the subtests that failed.
 func (r *recorder) failed() []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(r.subs)) {
@@ -76,7 +76,8 @@ func (r *recorder) failed() []string {
 	return names
 }
 
-// says checks the text of a subtest, or of the test itself for "".
+// says checks that a subtest has failed with a text that contains all words. The name
+// "" is the test itself.
 func (r *recorder) says(name string, words ...string) {
 	r.Helper()
 	sub := r
@@ -93,7 +94,7 @@ func (r *recorder) says(name string, words ...string) {
 	}
 }
 
-// safe checks that no subtest failed, and that the expected number ran.
+// safe checks that no subtest failed, and that the given number of subtests ran.
 func (r *recorder) safe(subtests int) {
 	r.Helper()
 	for _, name := range r.failed() {
@@ -104,8 +105,8 @@ func (r *recorder) safe(subtests int) {
 	}
 }
 
-// shop is a database with the tables of the handlers. They have no unique
-// constraints, so that a repeated effect is visible.
+// shop is a database that contains the tables of the tested handlers. The tables have
+// no unique constraints, so that a repeated effect is visible.
 type shop struct {
 	testkit.Database
 
@@ -153,7 +154,8 @@ func each(t *testing.T, test func(t *testing.T, s shop)) {
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) { test(t, newShop(t, db)) })
 }
 
-// pay is a safe handler.
+// pay is a handler that passes: it writes only in its transaction, and its writes
+// depend only on the message and the database.
 func pay(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	if _, err := tx.ExecContext(ctx, `INSERT INTO payments (order_id, amount) VALUES ($1, 5)`, string(msg.Payload)); err != nil {
 		return nil, err

@@ -8,18 +8,18 @@ import (
 	"unicode/utf8"
 )
 
-// state is the contents of the tables, in a comparable form.
+// state contains the rows of the tables in a form that can be compared.
 type state []contents
 
 type contents struct {
 	table table
-	rows  []row // sorted, because the database may return them in any order
+	rows  []row // sorted, because the database may return rows in any order
 }
 
-// row has the values of a row, as text.
+// row contains the values of a row as text.
 type row []string
 
-// canonical returns the text of a value. Equal values have equal texts.
+// canonical returns a value as text. Equal values have equal texts.
 func canonical(value any) string {
 	switch v := value.(type) {
 	case nil:
@@ -38,8 +38,9 @@ func canonical(value any) string {
 	}
 }
 
-// compare describes the first difference, or returns "" if there is none. where
-// describes the expected state, such as "one delivery gives".
+// compare describes the first difference between the rows of got and want. It returns
+// "" if they are equal. where says in the description how want was produced, such as
+// "one delivery gives".
 func compare(got, want state, where string) string {
 	for i := range want {
 		if d := want[i].difference(got[i].rows, "where "+where); d != "" {
@@ -59,8 +60,8 @@ func (c contents) difference(got []row, where string) string {
 	case len(got) < len(c.rows):
 		return fmt.Sprintf("has %s %s %d: %s is missing", count(len(got)), where, len(c.rows), c.text(missing[0]))
 	}
-	// The number of rows is right, so a value differs. The most similar pair of rows
-	// shows it best.
+	// The number of rows is equal, so a value must differ. The pair of rows that are
+	// most similar shows this best.
 	wanted, found := missing[0], extra[0]
 	for _, candidate := range extra[1:] {
 		if len(differing(candidate, wanted)) < len(differing(found, wanted)) {
@@ -75,7 +76,8 @@ func (c contents) difference(got []row, where string) string {
 		strings.Join(columns, ", "), c.text(found))
 }
 
-// without returns the rows of a that b lacks, or has fewer times. Both are sorted.
+// without returns the rows of a that b does not contain, or contains less often. Both
+// must be sorted.
 func without(a, b []row) []row {
 	var left []row
 	for _, r := range a {
@@ -91,7 +93,7 @@ func without(a, b []row) []row {
 	return left
 }
 
-// differing returns the indexes of the columns that differ.
+// differing returns the indexes of the columns in which two rows differ.
 func differing(a, b row) []int {
 	var all []int
 	for i := range a {
@@ -117,5 +119,5 @@ func (c contents) text(r row) string {
 	return "(" + strings.Join(words, " ") + ")"
 }
 
-// short returns a value cut to a readable length.
+// short returns the beginning of a long value.
 func short(value string) string { return shorten(value, 60) }

@@ -19,8 +19,8 @@ var (
 	_ driver.NamedValueChecker = (*stmt)(nil)
 )
 
-// convertingStmt is a stmt of a driver that converts arguments by column. It is a type
-// of its own because database/sql checks whether a statement has that method.
+// convertingStmt is a stmt for a driver that converts arguments by column. It is a
+// separate type because database/sql checks whether a statement has that method.
 type convertingStmt struct {
 	*stmt
 	driver.ColumnConverter
@@ -28,7 +28,7 @@ type convertingStmt struct {
 
 func newStmt(c *conn, inner driver.Stmt, query string) driver.Stmt {
 	s := &stmt{conn: c, inner: inner, query: query}
-	if converter, ok := inner.(driver.ColumnConverter); ok { //nolint:staticcheck // drivers implement it
+	if converter, ok := inner.(driver.ColumnConverter); ok { //nolint:staticcheck // some drivers still implement it
 		return convertingStmt{s, converter}
 	}
 	return s
@@ -38,12 +38,12 @@ func (s *stmt) Close() error { return s.inner.Close() }
 
 func (s *stmt) NumInput() int { return s.inner.NumInput() }
 
-// Exec implements driver.Stmt; database/sql calls ExecContext.
+// Exec implements driver.Stmt. database/sql calls ExecContext instead.
 func (s *stmt) Exec(args []driver.Value) (driver.Result, error) {
 	return s.ExecContext(context.Background(), named(args))
 }
 
-// Query implements driver.Stmt; database/sql calls QueryContext.
+// Query implements driver.Stmt. database/sql calls QueryContext instead.
 func (s *stmt) Query(args []driver.Value) (driver.Rows, error) {
 	return s.QueryContext(context.Background(), named(args))
 }
@@ -59,7 +59,7 @@ func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (drive
 	if err != nil {
 		return nil, err
 	}
-	return s.inner.Exec(values) //nolint:staticcheck // what a driver has that lacks the other
+	return s.inner.Exec(values) //nolint:staticcheck // for drivers without StmtExecContext
 }
 
 func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
@@ -73,7 +73,7 @@ func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driv
 	if err != nil {
 		return nil, err
 	}
-	return s.inner.Query(values) //nolint:staticcheck // what a driver has that lacks the other
+	return s.inner.Query(values) //nolint:staticcheck // for drivers without StmtQueryContext
 }
 
 func (s *stmt) CheckNamedValue(value *driver.NamedValue) error {

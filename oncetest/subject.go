@@ -15,7 +15,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// subject is the handler under test, with its inbox and its database.
+// subject is the handler to test, with its inbox and its database.
 type subject struct {
 	config  Config
 	dialect dialect.Dialect
@@ -23,8 +23,8 @@ type subject struct {
 	inbox   *dedup.Inbox
 	tables  []table
 
-	before    state // at the begin of every case
-	reference state // after one delivery of each message
+	before    state // state in which every case begins
+	reference state // state after one delivery of each message
 	faults    []fault
 }
 
@@ -77,11 +77,11 @@ func (s *subject) reset(ctx context.Context) error {
 	return nil
 }
 
-// makeReference delivers every message once, and stores the resulting state as the
-// reference. Then it repeats this and compares: if two runs differ, the cases cannot be
-// compared with the reference.
+// makeReference delivers every message once, and keeps the resulting state as the
+// reference. Then it repeats this and compares the two states. If they differ, the
+// cases cannot be compared with the reference either.
 func (s *subject) makeReference(ctx context.Context) (err error) {
-	if err := s.reset(ctx); err != nil { // before findTables, because Reset may create tables
+	if err := s.reset(ctx); err != nil { // first, because Reset may create tables that findTables must find
 		return err
 	}
 	if s.tables, err = s.findTables(ctx); err != nil {
@@ -111,8 +111,8 @@ func (s *subject) makeReference(ctx context.Context) (err error) {
 	return nil
 }
 
-// deliverOnce delivers every message once. It returns the possible faults and the
-// resulting state.
+// deliverOnce delivers every message once. It returns the faults that can be injected,
+// and the resulting state.
 func (s *subject) deliverOnce(ctx context.Context) ([]fault, state, error) {
 	var all []fault
 	for i, msg := range s.config.Messages {
@@ -126,12 +126,12 @@ func (s *subject) deliverOnce(ctx context.Context) ([]fault, state, error) {
 	return all, after, err
 }
 
-// maxDeliveries is how often a message is delivered before it is given up. A failure
-// by chance does not occur so many times in a row.
+// maxDeliveries is how often a message is delivered before the test gives up on it. A
+// handler that fails only sometimes does not fail so often in a row.
 const maxDeliveries = 10
 
 // deliver delivers msg until it succeeds. After the delivery in which the fault was
-// injected, it calls afterFault, if that is not nil.
+// injected, it calls afterFault if that is not nil.
 func (s *subject) deliver(ctx context.Context, d *delivery, msg *message.Message, afterFault func() error) error {
 	defer d.announce()
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
@@ -140,7 +140,7 @@ func (s *subject) deliver(ctx context.Context, d *delivery, msg *message.Message
 	var err error
 	for n := range maxDeliveries {
 		copied := msg.Copy()
-		copied.Payload = append([]byte(nil), msg.Payload...) // a handler may write into it
+		copied.Payload = append([]byte(nil), msg.Payload...) // a handler may change its payload
 		copied.SetContext(d.context(ctx))
 		_, err = disposition.Call(handle, copied)
 		if d.misuse != nil {
@@ -155,7 +155,7 @@ func (s *subject) deliver(ctx context.Context, d *delivery, msg *message.Message
 			}
 			afterFault = nil
 		}
-		pause := time.NewTimer(time.Millisecond << n) // a duplicate may have the lock
+		pause := time.NewTimer(time.Millisecond << n) // a duplicate may hold the lock
 		select {
 		case <-pause.C:
 		case <-ctx.Done():

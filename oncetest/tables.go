@@ -13,12 +13,12 @@ import (
 // table is a table to compare.
 type table struct {
 	name    string
-	columns []string // the columns to compare, sorted
+	columns []string // names of the columns to compare, sorted
 	query   string
 }
 
-// findTables returns the tables to compare: those of the handler, and the columns of
-// the outbox that a receiver of the messages sees.
+// findTables returns the tables to compare: the tables of the handler, and those
+// columns of the outbox that the receiver of a message sees.
 func (s *subject) findTables(ctx context.Context) ([]table, error) {
 	names := s.config.Tables
 	if len(names) == 0 {
@@ -45,14 +45,15 @@ func (s *subject) findTables(ctx context.Context) ([]table, error) {
 	}
 	outbox := []string{"message_id", "topic", "ordering_key", "payload", "metadata"}
 	all = append(all, s.newTable(config.Prefix+"outbox", config.Table("outbox"), outbox, unused))
-	// If a table is missing, so are its columns: report only the table.
+	// If a table is missing, its columns are missing, too. Report only the table.
 	if len(errs) == 0 && len(unused) > 0 {
 		errs = append(errs, fmt.Errorf("Ignore: there is no column %s", strings.Join(slices.Sorted(maps.Keys(unused)), ", no column ")))
 	}
 	return all, errors.Join(errs...)
 }
 
-// newTable returns a table without the ignored columns, and removes these from unused.
+// newTable returns a table without the ignored columns. It removes these columns from
+// unused.
 func (s *subject) newTable(name, quoted string, columns []string, unused map[string]bool) table {
 	t := table{name: name}
 	for _, column := range slices.Sorted(slices.Values(columns)) {
@@ -67,7 +68,7 @@ func (s *subject) newTable(name, quoted string, columns []string, unused map[str
 			t.columns = append(t.columns, column)
 		}
 	}
-	if len(t.columns) == 0 { // compare the number of rows
+	if len(t.columns) == 0 { // only the number of rows can be compared
 		t.columns = []string{"row"}
 		t.query = "SELECT 1 FROM " + quoted
 		return t
@@ -80,7 +81,7 @@ func (s *subject) newTable(name, quoted string, columns []string, unused map[str
 	return t
 }
 
-// list returns the names of all tables except those of the library.
+// list returns the names of all tables except those of this library.
 func (s *subject) list(ctx context.Context) ([]string, error) {
 	query := `SELECT relname FROM pg_class
 		WHERE relkind IN ('r', 'p') AND NOT relispartition AND pg_table_is_visible(oid)
@@ -119,7 +120,7 @@ func (s *subject) columns(ctx context.Context, quoted string) ([]string, error) 
 	return columns, errors.Join(err, rows.Err())
 }
 
-// read returns the contents of the tables.
+// read returns the rows of the tables.
 func (s *subject) read(ctx context.Context) (state, error) {
 	all := make(state, len(s.tables))
 	for i, t := range s.tables {
@@ -155,7 +156,7 @@ func contentsOf(t table, rows *sql.Rows) (contents, error) {
 	return all, rows.Err()
 }
 
-// quote quotes a name, which may begin with the name of its schema.
+// quote quotes the name of a table. The name may begin with the name of a schema.
 func quote(name string) string {
 	parts := strings.Split(name, ".")
 	for i, part := range parts {

@@ -1,6 +1,6 @@
 package oncetest
 
-// tx is the transaction of a conn.
+// tx wraps the open transaction of a conn.
 type tx struct{ *conn }
 
 func (t tx) Commit() error {

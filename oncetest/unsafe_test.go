@@ -15,9 +15,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A write outside of the transaction remains when the transaction is rolled
-// back.
+// A write outside of the transaction is reported, because it remains when the
+// transaction is rolled back.
 func TestWriteOutsideOfTheTransactionIsReported(t *testing.T) {
+	t.Parallel()
 	s := newShop(t, testkit.Postgres(t))
 	handler := func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		if _, err := s.ExecContext(ctx, `INSERT INTO audit (what) VALUES ($1)`, "paid "+msg.UUID); err != nil {
@@ -44,10 +45,11 @@ func TestWriteOutsideOfTheTransactionIsReported(t *testing.T) {
 	}
 }
 
-// The handler writes with a global *sql.DB, and runs nothing in its
-// transaction. It may write the same rows each time, so that the tables are
-// equal in the end. But its writes remain when the transaction is rolled back.
+// The handler writes with a global *sql.DB, and executes nothing in its transaction. In
+// one case it writes the same rows each time, so that the tables are equal in the end.
+// It is still reported, because its writes remain when the transaction is rolled back.
 func TestHandlerThatDoesNotUseItsTransactionIsReported(t *testing.T) {
+	t.Parallel()
 	s := newShop(t, testkit.Postgres(t))
 	for name, query := range map[string]string{
 		"the same each time": `INSERT INTO payments (order_id, amount) SELECT $1, 5
@@ -71,8 +73,10 @@ func TestHandlerThatDoesNotUseItsTransactionIsReported(t *testing.T) {
 	}
 }
 
-// SQLite has one writer, so such a handler waits for its own transaction.
+// With SQLite a handler that writes outside of its transaction waits for its own
+// transaction, because SQLite has one writer. This is reported.
 func TestWriteOutsideOfTheTransactionIsReportedForSQLite(t *testing.T) {
+	t.Parallel()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "shop.db")+"?_txlock=immediate&_pragma=busy_timeout(5)")
 	if err != nil {
 		t.Fatal(err)
@@ -87,8 +91,10 @@ func TestWriteOutsideOfTheTransactionIsReportedForSQLite(t *testing.T) {
 	})).says("", `delivered once: message "m1": it failed 10 times`, "database is locked", "does the handler write outside of its transaction")
 }
 
-// A rollback does not restore the memory of a process.
+// A handler that counts in memory is reported, because a rollback does not restore the
+// memory of the process.
 func TestCounterInMemoryIsReported(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		seen := map[string]bool{}
 		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -100,8 +106,8 @@ func TestCounterInMemoryIsReported(t *testing.T) {
 		})).says("", "delivered once, and a second time on the same state: table payments has 0 rows where the first time gave 2: "+
 			`(amount=5 order_id="order-1") is missing`, "not on memory or chance")
 
-		// This handler forgets finished messages, so that only a failure
-		// reveals the mistake.
+		// This handler forgets finished messages, so only the cases with a failure show
+		// the mistake.
 		under := map[string]bool{}
 		r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			if !under[msg.UUID] {
@@ -117,15 +123,16 @@ func TestCounterInMemoryIsReported(t *testing.T) {
 		r.says(fmt.Sprintf("lost at statement %d of message 2", last),
 			`of message "m2" (UPDATE totals SET sum = sum + 5 WHERE name = 'all'), then delivered again: `,
 			`table payments has 1 row where one delivery gives 2: (amount=5 order_id="order-2") is missing`)
-		if len(r.failed()) != 8 { // two faults for each of the handler's two statements, for each of two messages
+		if len(r.failed()) != 8 { // two faults for each of two statements, for each of two messages
 			t.Errorf("failed: %q", r.failed())
 		}
 	})
 }
 
-// After an ignored error the transaction can continue in SQLite, and with a
-// savepoint in PostgreSQL.
+// A handler that ignores an error is reported. After the error the transaction can
+// continue in SQLite, and with a savepoint also in PostgreSQL.
 func TestIgnoredErrorIsReported(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			if _, err := tx.ExecContext(ctx, `SAVEPOINT before_audit`); err != nil {
@@ -147,9 +154,10 @@ func TestIgnoredErrorIsReported(t *testing.T) {
 	})
 }
 
-// Without a savepoint PostgreSQL refuses the commit, and the message is
-// delivered again.
+// Without a savepoint, PostgreSQL refuses to commit after an error, and the message is
+// delivered again. So ignoring the error is harmless.
 func TestIgnoredErrorWithoutASavepointIsHarmless(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			_, _ = pay(ctx, tx, msg)
@@ -171,6 +179,7 @@ func TestIgnoredErrorWithoutASavepointIsHarmless(t *testing.T) {
 }
 
 func TestEffectThatDependsOnTheOrderIsReported(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			_, err := tx.ExecContext(ctx, `UPDATE totals SET last = $1 WHERE name = 'all'`, string(msg.Payload))
@@ -189,6 +198,7 @@ func TestEffectThatDependsOnTheOrderIsReported(t *testing.T) {
 }
 
 func TestHandlerThatEndsItsTransactionIsReported(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		for name, end := range map[string]func(ctx context.Context, tx *sql.Tx) error{
 			"Commit": func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
@@ -206,11 +216,11 @@ func TestHandlerThatEndsItsTransactionIsReported(t *testing.T) {
 			}
 		}
 		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-			defer func() { _ = tx.Rollback() }() // common practice for a transaction that one has begun
+			defer func() { _ = tx.Rollback() }() // a common habit in code that begins its own transaction
 			return pay(ctx, tx, msg)
 		})).says("", "the handler rolls back its transaction and returns no error")
 
-		// A rollback after an error is harmless.
+		// A handler that rolls back and returns an error passes.
 		n := 0
 		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			if n++; n%5 == 0 {
@@ -221,8 +231,10 @@ func TestHandlerThatEndsItsTransactionIsReported(t *testing.T) {
 	})
 }
 
-// Produced messages are effects too.
+// A message that is produced only in some attempts is reported, because produced
+// messages are effects, too.
 func TestMessageProducedByChanceIsReported(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		under := map[string]int{}
 		r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -238,9 +250,10 @@ func TestMessageProducedByChanceIsReported(t *testing.T) {
 	})
 }
 
-// A check before a write is idempotent only if no other transaction checks
-// meanwhile.
+// A handler that checks before it writes is reported, because another transaction may
+// check at the same time.
 func TestCheckThenWriteIsReported(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			var paid int
@@ -252,7 +265,7 @@ func TestCheckThenWriteIsReported(t *testing.T) {
 		})
 		config.Dedup.Consumer, config.Dedup.Idempotent = "search", []string{"search"}
 		r := examine(t, config)
-		if s.Dialect == "sqlite" { // SQLite has one writer, so no other transaction can read meanwhile
+		if s.Dialect == "sqlite" { // SQLite has one writer, so no other transaction can read in between
 			r.safe(subtests(3) - 2*2)
 			return
 		}

@@ -1,0 +1,53 @@
+package parked
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/fields"
+	store "github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/schema"
+)
+
+// Config configures [Messages]. The zero value is ready for production use.
+type Config struct {
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL
+	// and the prefix "once_".
+	Schema schema.Config
+}
+
+// Messages are the parked messages in a consumer's database.
+type Messages struct {
+	db      *sql.DB
+	dialect dialect.Dialect
+	store   *store.Store
+}
+
+// New returns the parked messages in db, or an error that names each field of config
+// that cannot be used. The tables must exist, see schema.Up.
+func New(db *sql.DB, config Config) (*Messages, error) {
+	config.Schema = config.Schema.WithDefaults()
+	err := config.Schema.Validate()
+	if db == nil {
+		err = errors.Join(errors.New("db is nil"), err)
+	}
+	if err != nil {
+		return nil, fields.Refused("parked", err)
+	}
+	s, err := store.NewStore(db, config.Schema)
+	if err != nil {
+		return nil, fmt.Errorf("parked: %w", err)
+	}
+	return &Messages{db, s.Dialect(), s}, nil
+}
+
+func (m *Messages) read(ctx context.Context, work func(tx *sql.Tx) error) error {
+	return dialect.LeaveReplica(ctx, m.db, m.dialect.Read(ctx, m.db, work))
+}
+
+func (m *Messages) write(ctx context.Context, work func(tx *sql.Tx) error) error {
+	return dialect.LeaveReplica(ctx, m.db, m.dialect.Write(ctx, m.db, work))
+}

@@ -1,0 +1,111 @@
+package parked
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	store "github.com/watermill-once/once/internal/parked"
+)
+
+// Page is a part of a list.
+type Page struct {
+	// Messages are in the order of their IDs. There may be fewer than Filter.Limit, and
+	// even none, although later pages have some.
+	Messages []Message
+
+	// Next is Filter.AfterID of the next page, or 0 if this is the last page.
+	Next int64
+}
+
+// List returns a page of the messages that match, without their contents. It looks at
+// 20,000 rows at most.
+func (m *Messages) List(ctx context.Context, f Filter) (Page, error) {
+	p, err := m.list(ctx, f)
+	if err != nil {
+		return Page{}, fmt.Errorf("parked: list: %w", err)
+	}
+	return p, nil
+}
+
+func (m *Messages) list(ctx context.Context, f Filter) (Page, error) {
+	if err := f.validate(); err != nil {
+		return Page{}, err
+	}
+	var p Page
+	n := cmp.Or(f.Limit, page)
+	err := m.read(ctx, func(tx *sql.Tx) error {
+		w, err := m.window(ctx, tx, f)
+		if err != nil {
+			return err
+		}
+		p = Page{Next: w.next}
+		return m.rows(ctx, tx, w, messageColumns, limit(n), func(scan func(dest ...any) error) error {
+			message, err := scanMessage(scan)
+			p.Messages = append(p.Messages, message)
+			return err
+		})
+	})
+	if len(p.Messages) == n {
+		p.Next = p.Messages[n-1].ID
+	}
+	return p, err
+}
+
+// Get returns one message with its content, or [ErrNotFound].
+func (m *Messages) Get(ctx context.Context, id int64) (Message, error) {
+	p, err := m.list(ctx, Filter{IDs: []int64{id}})
+	if err == nil && len(p.Messages) == 0 {
+		err = about(id, ErrNotFound)
+	}
+	if err == nil {
+		var envelope []byte
+		err = m.read(ctx, func(tx *sql.Tx) error {
+			return tx.QueryRowContext(ctx, m.dialect.SQL(`SELECT envelope FROM {parked} WHERE id = $1`), id).Scan(&envelope)
+		})
+		if errors.Is(err, sql.ErrNoRows) { // handled meanwhile
+			err = about(id, ErrNotFound)
+		}
+		if err == nil {
+			p.Messages[0].Message, p.Messages[0].MessageErr = store.Decode(envelope)
+		}
+	}
+	if err != nil {
+		return Message{}, fmt.Errorf("parked: get: %w", err)
+	}
+	return p.Messages[0], nil
+}
+
+// about returns an error about the message with this ID.
+func about(id int64, err error) error { return fmt.Errorf("message %d: %w", id, err) }
+
+// Count is the number of messages in a part of the table.
+type Count struct {
+	N int
+
+	// Next is Filter.AfterID for the rest of the table, or 0 if all of it was counted.
+	Next int64
+}
+
+// Count counts the messages that match. It looks at 20,000 rows at most and ignores
+// Filter.Limit.
+func (m *Messages) Count(ctx context.Context, f Filter) (Count, error) {
+	var c Count
+	err := f.validate()
+	if err == nil {
+		err = m.read(ctx, func(tx *sql.Tx) error {
+			w, err := m.window(ctx, tx, f)
+			if err != nil {
+				return err
+			}
+			c.Next = w.next
+			return m.rows(ctx, tx, w, `COUNT(*)`, ``, func(scan func(dest ...any) error) error { return scan(&c.N) })
+		})
+	}
+	if err != nil {
+		return Count{}, fmt.Errorf("parked: count: %w", err)
+	}
+	return c, nil
+}

@@ -1,0 +1,183 @@
+package parked_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/dedup"
+	store "github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/parked"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/schema"
+)
+
+var ann = parked.Act{Actor: "ann", Why: "order 7 is void"}
+
+const consumer, topic = "payments", "orders.placed"
+
+// bench is a database with our tables.
+type bench struct {
+	*testing.T
+
+	db         *sql.DB
+	dsn        string
+	config     schema.Config
+	messages   *parked.Messages
+	store      *store.Store
+	quarantine *poison.Quarantine
+}
+
+// eachDatabase runs test against each kind of database.
+func eachDatabase(t *testing.T, test func(b *bench)) {
+	t.Helper()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) { test(newBench(t, db)) })
+}
+
+func newBench(t *testing.T, db testkit.Database) *bench {
+	t.Helper()
+	b := &bench{T: t, db: db.DB, dsn: db.DSN, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
+	require.NoError(t, schema.Up(t.Context(), db.DB, b.config))
+	var err error
+	b.messages, err = parked.New(db.DB, parked.Config{Schema: b.config})
+	require.NoError(t, err)
+	b.store, err = store.NewStore(db.DB, b.config)
+	require.NoError(t, err)
+	b.quarantine, err = poison.New(db.DB, poison.Config{Schema: b.config, ReplayToAbsent: true, Logger: testkit.Logger(t)})
+	require.NoError(t, err)
+	return b
+}
+
+func (b *bench) sqlite() bool { return b.config.Dialect == schema.SQLite }
+
+func (b *bench) exec(query string, args ...any) {
+	b.Helper()
+	_, err := b.db.ExecContext(b.Context(), query, args...)
+	require.NoError(b, err)
+}
+
+func (b *bench) count(query string, args ...any) (n int) {
+	b.Helper()
+	require.NoError(b, b.db.QueryRowContext(b.Context(), query, args...).Scan(&n))
+	return n
+}
+
+// in returns an expression for the time so much later, for a column of the tables.
+func (b *bench) in(d time.Duration) string {
+	if b.sqlite() {
+		return fmt.Sprintf(`CAST(unixepoch('subsec') * 1000 AS INTEGER) + %d`, d.Milliseconds())
+	}
+	return fmt.Sprintf(`now() + interval '1 millisecond' * %d`, d.Milliseconds())
+}
+
+// msg returns a message with an ordering key, or without one if key is empty.
+func msg(id, key string) *message.Message {
+	m := message.NewMessage(id, []byte("payload of "+id))
+	if key != "" {
+		outbox.SetOrderingKey(m, key)
+	}
+	return m
+}
+
+// seed stores messages in each state: due, due later after a failure, head of a key,
+// two held behind it, in quarantine, resolved and discarded. On an empty database the
+// ids begin with 1.
+func (b *bench) seed() {
+	b.Helper()
+	to := []store.Subscription{{Consumer: consumer, KeyOrder: true}}
+	for _, m := range []*message.Message{
+		msg("due", ""), msg("failed", ""), msg("head", "k"), msg("second", "k"), msg("third", "k"), msg("poison", ""), msg("done", ""),
+	} {
+		require.NoError(b, b.store.DeliverTo(b.Context(), topic, to, m))
+	}
+	require.NoError(b, b.store.DeliverTo(b.Context(), "stock", []store.Subscription{{Consumer: "other"}}, msg("gone", "")))
+	b.exec(`UPDATE once_parked SET priority_class = 'retry', due_at = ` + b.in(time.Hour) + `, attempts = 3, error = 'no answer',
+		first_failed_at = ` + b.in(-time.Hour) + `, last_failed_at = ` + b.in(-time.Minute) + ` WHERE message_id = 'failed'`)
+	b.exec(`UPDATE once_parked SET due_at = ` + b.in(time.Hour) + ` WHERE message_id = 'head'`)
+	b.exec(`UPDATE once_parked SET state = 'quarantined', reason = 'permanent', fingerprint = 'f' WHERE message_id = 'poison'`)
+	b.exec(`UPDATE once_parked SET state = 'resolved', finished_at = ` + b.in(0) + ` WHERE message_id = 'done'`)
+	b.exec(`UPDATE once_parked SET state = 'discarded', finished_at = ` + b.in(0) + ` WHERE message_id = 'gone'`)
+}
+
+func (b *bench) id(messageID string) int64 {
+	b.Helper()
+	return int64(b.count(`SELECT id FROM once_parked WHERE message_id = $1`, messageID))
+}
+
+// states returns the state of each message that the filter selects.
+func (b *bench) states(f parked.Filter) string {
+	b.Helper()
+	page, err := b.messages.List(b.Context(), f)
+	require.NoError(b, err)
+	all := []string{}
+	for _, m := range page.Messages {
+		all = append(all, m.MessageID+":"+string(m.State))
+	}
+	return strings.Join(all, " ")
+}
+
+func ids(messages []parked.Message) string {
+	var all []string
+	for _, m := range messages {
+		all = append(all, m.MessageID)
+	}
+	return strings.Join(all, " ")
+}
+
+// claim claims the due messages of the consumer, as its subscription would.
+func (b *bench) claim(lease time.Duration) map[string]store.Claimed {
+	b.Helper()
+	claimed, err := b.store.Claim(b.Context(), store.Select{
+		Consumer: consumer, Topic: topic, Owner: "host/1/a", Limit: 10, Lease: lease, Order: store.BlockWhileQuarantined,
+	})
+	require.NoError(b, err)
+	all := map[string]store.Claimed{}
+	for _, c := range claimed {
+		all[c.Message.UUID] = c
+	}
+	return all
+}
+
+// audits returns the audit rows as lines.
+func (b *bench) audits() (lines []string) {
+	b.Helper()
+	rows, err := b.db.QueryContext(b.Context(), `SELECT actor, action, subject, consumer, message_id, why FROM once_audit ORDER BY id`)
+	require.NoError(b, err)
+	defer rows.Close()
+	for rows.Next() {
+		var f [6]string
+		require.NoError(b, rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4], &f[5]))
+		lines = append(lines, strings.Join(f[:], " | "))
+	}
+	require.NoError(b, rows.Err())
+	return lines
+}
+
+// handle runs a message in dedup's chain, as a delivery of the consumer, and reports
+// whether the handler was called.
+func (b *bench) handle(m *message.Message, claim *store.Claim, during func()) (called bool) {
+	b.Helper()
+	inbox, err := dedup.New(b.db, dedup.Config{Schema: b.config, Logger: testkit.Logger(b.T)})
+	require.NoError(b, err)
+	m = m.Copy()
+	m.SetContext(store.WithDelivery(b.Context(), &store.Delivery{Consumer: consumer, Topic: topic, Claim: claim}))
+	_, err = inbox.Middleware(func(*message.Message) ([]*message.Message, error) {
+		called = true
+		if during != nil {
+			during()
+		}
+		return nil, nil
+	})(m)
+	if err != nil && !errors.Is(err, store.ErrClaimLost) {
+		b.Errorf("handle %s: %v", m.UUID, err)
+	}
+	return called
+}

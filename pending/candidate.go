@@ -1,0 +1,115 @@
+package pending
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/watermill-once/once/internal/dialect"
+)
+
+// margin is how long before its due time a message can be cancelled. A forwarder
+// reads the message when it is due, so the cancel must be committed by then.
+const margin = 5 * time.Second
+
+// candidate is a message that a call of Cancel selects.
+type candidate struct {
+	id             int64
+	messageID, key string
+	later          bool // it is due after the margin, so that no forwarder has read it
+	unread         bool // no forwarder can have read it, for whatever reason
+	head           bool // it blocks its key
+	busy           bool // somebody else is changing it
+}
+
+// notYet is an SQL condition: row o is due after the margin.
+var notYet = `(o.due_at IS NOT NULL AND o.due_at > {after ` + strconv.FormatInt(margin.Milliseconds(), 10) + `})`
+
+// barriers are what keeps forwarders from messages: blocked keys, and slots without
+// a lease.
+type barriers struct {
+	keys  []string
+	slots []int64
+}
+
+// barriers returns the barriers before messages. With lock, they stay until the
+// transaction ends: a forwarder unblocks a key, and takes a slot, in a transaction
+// that waits for the lock. Locked rows are left out. A cancel waits for no lock,
+// because forwarders lock the same rows in other orders.
+func (m *Messages) barriers(ctx context.Context, tx *sql.Tx, ids []int64, lock bool) (b barriers, err error) {
+	tail := ""
+	if lock {
+		tail = ` {skip_locked}`
+	}
+	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		var key string
+		err := scan(&key)
+		b.keys = append(b.keys, key)
+		return err
+	}, m.dialect.SQL(`SELECT ordering_key FROM {blocked_keys}
+		WHERE ordering_key IN (SELECT o.ordering_key FROM {outbox} AS o WHERE o.position {among $1 bigint})
+		ORDER BY ordering_key`+tail), m.dialect.List(ids))
+	if err != nil {
+		return b, err
+	}
+	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		var slot int64
+		err := scan(&slot)
+		b.slots = append(b.slots, slot)
+		return err
+	}, m.dialect.SQL(`SELECT slot FROM {slots}
+		WHERE (owner IS NULL OR lease_until IS NULL OR lease_until < {now})
+		  AND slot IN (SELECT o.slot FROM {outbox} AS o WHERE o.position {among $1 bigint})
+		ORDER BY slot`+tail), m.dialect.List(ids))
+	return b, err
+}
+
+// candidates returns the messages that still exist. With lock, it locks those that
+// nobody else is changing.
+func (m *Messages) candidates(ctx context.Context, tx *sql.Tx, ids []int64, b barriers, lock bool) ([]candidate, error) {
+	tail := ""
+	if lock {
+		tail = ` {skip_locked}`
+	}
+	var all []candidate
+	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		var c candidate
+		err := scan(&c.id, &c.messageID, &c.key, &c.later, &c.unread, &c.head)
+		all = append(all, c)
+		return err
+	}, m.dialect.SQL(`
+		SELECT o.position, o.message_id, COALESCE(o.ordering_key, ''), `+notYet+`,
+		       `+notYet+` OR o.slot IN {list $2 smallint} OR (o.ordering_key IS NOT NULL AND o.ordering_key IN {list $3 text}
+		           AND EXISTS (SELECT 1 FROM {blocked_keys} AS h WHERE h.ordering_key = o.ordering_key AND h.position <> o.position)),
+		       EXISTS (SELECT 1 FROM {blocked_keys} AS h WHERE h.ordering_key = o.ordering_key AND h.position = o.position)
+		FROM {outbox} AS o WHERE o.position {among $1 bigint} ORDER BY o.position`+tail),
+		m.dialect.List(ids), m.dialect.List(b.slots), m.dialect.Strings(b.keys))
+	for i, c := range all {
+		all[i].busy = lock && c.head && !slices.Contains(b.keys, c.key)
+	}
+	if err != nil || !lock || len(all) == len(ids) {
+		return all, err
+	}
+	return m.addBusy(ctx, tx, ids, all)
+}
+
+// addBusy adds the messages whose rows are locked by somebody else.
+func (m *Messages) addBusy(ctx context.Context, tx *sql.Tx, ids []int64, all []candidate) ([]candidate, error) {
+	found := make(map[int64]bool, len(all))
+	for _, c := range all {
+		found[c.id] = true
+	}
+	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		c := candidate{busy: true}
+		err := scan(&c.id)
+		if !found[c.id] {
+			all = append(all, c)
+		}
+		return err
+	}, m.dialect.SQL(`SELECT position FROM {outbox} WHERE position {among $1 bigint}`), m.dialect.List(ids))
+	slices.SortFunc(all, func(a, b candidate) int { return cmp.Compare(a.id, b.id) })
+	return all, err
+}

@@ -1,0 +1,102 @@
+package pending
+
+import (
+	"database/sql"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/outboxrow"
+)
+
+// State is why a message is still in the outbox.
+type State string
+
+// The states of a message.
+const (
+	// Due: a forwarder sends the message as soon as it can, or is sending it.
+	Due State = "due"
+
+	// BackingOff: the broker refused the message, or its topic did not answer. The
+	// message is tried again at DueAt.
+	BackingOff State = "backing_off"
+
+	// Delayed: the producer delayed the message until DueAt.
+	Delayed State = "delayed"
+
+	// Blocked: the message waits for another message of its ordering key, BlockedBy.
+	Blocked State = "blocked"
+)
+
+// Message is a message that waits to be forwarded.
+type Message struct {
+	// ID is the position in the outbox, which Get, Retry and Cancel take.
+	ID int64
+
+	// MessageID, Topic and OrderingKey are those of the message. OrderingKey is
+	// empty if the message has none.
+	MessageID, Topic, OrderingKey string
+
+	// Payload is the body, byte for byte. Get fills it in, List does not. Size is
+	// the length of the body in bytes, after both.
+	Payload []byte
+	Size    int
+
+	// Metadata is nil if the row has metadata that package outbox does not write,
+	// and with Config.WithoutContent.
+	Metadata message.Metadata
+
+	// CreatedAt is when the message was written to the outbox.
+	CreatedAt time.Time
+
+	State State
+
+	// DueAt is when the message is due, or zero if it has been due since CreatedAt.
+	DueAt time.Time
+
+	// Attempts is how often the broker refused the message. LastError is the last
+	// error of the publisher, and FailingSince the time of the first.
+	Attempts     int
+	LastError    string
+	FailingSince time.Time
+
+	// Unknown reports whether an earlier attempt may have sent the message.
+	Unknown bool
+
+	// BlockedBy is, of a Blocked message, the ID of the message that blocks its key.
+	// It can be that of a dead letter, see deadletter.Letter.Position.
+	BlockedBy int64
+}
+
+// messageColumns are the columns of a message, for scan.
+const messageColumns = `o.position, o.message_id, o.topic, COALESCE(o.ordering_key, ''), octet_length(o.payload),
+	CAST(o.metadata AS text), {millis o.created_at}, ` + outboxrow.State + `, {millis o.due_at}, o.attempts, COALESCE(o.last_error, ''),
+	{millis o.failing_since}, o.unknown,
+	COALESCE((SELECT h.position FROM {blocked_keys} AS h WHERE h.ordering_key = o.ordering_key AND h.position <> o.position), 0)`
+
+func scanMessage(scan func(dest ...any) error) (Message, error) {
+	var (
+		m            Message
+		metadata     []byte
+		created      int64
+		due, failing sql.NullInt64
+	)
+	err := scan(&m.ID, &m.MessageID, &m.Topic, &m.OrderingKey, &m.Size, &metadata, &created, &m.State, &due, &m.Attempts, &m.LastError,
+		&failing, &m.Unknown, &m.BlockedBy)
+	if err != nil {
+		return Message{}, err
+	}
+	if m.Metadata, err = outboxrow.DecodeMetadata(metadata); err != nil {
+		m.Metadata = nil // a damaged row is shown all the same
+	}
+	m.CreatedAt = fromMillis(created)
+	if due.Valid {
+		m.DueAt = fromMillis(due.Int64)
+	}
+	if failing.Valid {
+		m.FailingSince = fromMillis(failing.Int64)
+	}
+	return m, nil
+}
+
+func fromMillis(millis int64) time.Time { return time.UnixMilli(millis).UTC() }

@@ -1,0 +1,207 @@
+package pending_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/deadletter"
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/pending"
+	"github.com/watermill-once/once/schema"
+)
+
+var ann = pending.Act{Actor: "ann", Why: "order 7 is void"}
+
+// bench is a database with our tables.
+type bench struct {
+	*testing.T
+
+	db       *sql.DB
+	dsn      string
+	config   schema.Config
+	messages *pending.Messages
+	letters  *deadletter.Letters
+}
+
+// eachDatabase runs test against each kind of database.
+func eachDatabase(t *testing.T, test func(b *bench)) {
+	t.Helper()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) { test(newBench(t, db)) })
+}
+
+func newBench(t *testing.T, db testkit.Database) *bench {
+	t.Helper()
+	b := &bench{T: t, db: db.DB, dsn: db.DSN, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
+	require.NoError(t, schema.Up(t.Context(), db.DB, b.config))
+	var err error
+	b.messages, err = pending.New(db.DB, pending.Config{Schema: b.config})
+	require.NoError(t, err)
+	b.letters, err = deadletter.New(db.DB, deadletter.Config{Schema: b.config})
+	require.NoError(t, err)
+	return b
+}
+
+func (b *bench) sqlite() bool { return b.config.Dialect == schema.SQLite }
+
+func (b *bench) exec(query string, args ...any) {
+	b.Helper()
+	_, err := b.db.ExecContext(b.Context(), query, args...)
+	require.NoError(b, err)
+}
+
+func (b *bench) count(query string, args ...any) (n int) {
+	b.Helper()
+	require.NoError(b, b.db.QueryRowContext(b.Context(), query, args...).Scan(&n))
+	return n
+}
+
+// in returns an expression for the time so much later, for a column of the tables.
+func (b *bench) in(d time.Duration) string {
+	if b.sqlite() {
+		return fmt.Sprintf(`CAST(unixepoch('subsec') * 1000 AS INTEGER) + %d`, d.Milliseconds())
+	}
+	return fmt.Sprintf(`now() + interval '1 millisecond' * %d`, d.Milliseconds())
+}
+
+// msg returns a message with an ordering key, or without one if key is empty.
+func msg(id, key string) *message.Message {
+	m := message.NewMessage(id, []byte("payload of "+id))
+	if key != "" {
+		outbox.SetOrderingKey(m, key)
+	}
+	return m
+}
+
+// publish commits messages to the outbox. On an empty database the positions begin
+// with 1.
+func (b *bench) publish(topic string, msgs ...*message.Message) {
+	b.Helper()
+	box, err := outbox.New(outbox.Config{Schema: b.config})
+	require.NoError(b, err)
+	require.NoError(b, box.InTx(b.Context(), b.db, func(_ *sql.Tx, events message.Publisher) error {
+		return events.Publish(topic, msgs...)
+	}))
+}
+
+// seed writes messages in each state: due, backing off, delayed, the head of a
+// blocked key, and two that wait for it.
+func (b *bench) seed() {
+	b.Helper()
+	b.publish("orders", msg("due", ""), msg("refused", ""), msg("later", ""))
+	b.publish("stock", msg("head", "k"), msg("second", "k"), msg("third", "k"))
+	b.exec(`UPDATE once_outbox SET due_at = ` + b.in(time.Hour) + `, failing_since = ` + b.in(-time.Hour) + `, attempts = 3,
+		last_error = 'no queue' WHERE message_id IN ('refused', 'head')`)
+	b.exec(`UPDATE once_outbox SET due_at = ` + b.in(time.Hour) + ` WHERE message_id = 'later'`)
+	b.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
+		SELECT ordering_key, position, position, 'refused' FROM once_outbox WHERE message_id = 'head'`)
+}
+
+// lease gives all slots to a forwarder that does nothing.
+func (b *bench) lease() {
+	b.Helper()
+	b.exec(`UPDATE once_slots SET owner = 'idle', lease_until = ` + b.in(time.Hour))
+}
+
+func (b *bench) id(messageID string) int64 {
+	b.Helper()
+	return int64(b.count(`SELECT position FROM once_outbox WHERE message_id = $1`, messageID))
+}
+
+func (b *bench) left() string {
+	b.Helper()
+	page, err := b.messages.List(b.Context(), pending.Filter{})
+	require.NoError(b, err)
+	return ids(page.Messages)
+}
+
+func ids(messages []pending.Message) string {
+	var all []string
+	for _, m := range messages {
+		all = append(all, m.MessageID)
+	}
+	return strings.Join(all, " ")
+}
+
+// dead returns the dead letters by their message ids.
+func (b *bench) dead() map[string]deadletter.Letter {
+	b.Helper()
+	all := map[string]deadletter.Letter{}
+	letters, err := b.letters.List(b.Context(), deadletter.Filter{Limit: 100_000})
+	require.NoError(b, err)
+	for _, l := range letters {
+		all[l.MessageID] = l
+	}
+	return all
+}
+
+// audits returns the audit rows as lines.
+func (b *bench) audits() (lines []string) {
+	b.Helper()
+	rows, err := b.db.QueryContext(b.Context(), `SELECT actor, action, subject, message_id, why FROM once_audit ORDER BY id`)
+	require.NoError(b, err)
+	defer rows.Close()
+	for rows.Next() {
+		var f [5]string
+		require.NoError(b, rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4]))
+		lines = append(lines, strings.Join(f[:], " | "))
+	}
+	require.NoError(b, rows.Err())
+	return lines
+}
+
+// refusal is the error of a publisher whose broker did not accept a message.
+type refusal struct{ error }
+
+func (refusal) Refused() bool { return true }
+
+// publisher keeps the ids that it is given, and refuses topics.
+type publisher struct {
+	mu      sync.Mutex
+	sent    []string
+	refused string
+}
+
+func (p *publisher) Publish(topic string, msgs ...*message.Message) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if topic == p.refused {
+		return refusal{errors.New("no queue")}
+	}
+	for _, m := range msgs {
+		p.sent = append(p.sent, m.UUID)
+	}
+	return nil
+}
+
+func (p *publisher) Close() error { return nil }
+
+func (p *publisher) all() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]string(nil), p.sent...)
+}
+
+// forward runs a forwarder until the test ends.
+func (b *bench) forward(p *publisher, config forwarder.Config) {
+	b.Helper()
+	config.Schema, config.PollMax, config.Logger = b.config, 20*time.Millisecond, testkit.Logger(b.T)
+	f, err := forwarder.New(b.db, p, config)
+	require.NoError(b, err)
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(context.Background()) }()
+	b.Cleanup(func() {
+		require.NoError(b, f.Close())
+		require.NoError(b, <-ended)
+	})
+}
