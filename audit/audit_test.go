@@ -1,0 +1,117 @@
+package audit_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/audit"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+func newLog(t *testing.T, db testkit.Database) *audit.Log {
+	t.Helper()
+	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+	require.NoError(t, schema.Up(t.Context(), db.DB, config))
+	log, err := audit.New(db.DB, audit.Config{Schema: config})
+	require.NoError(t, err)
+	return log
+}
+
+// hours returns an expression for the time so many hours later.
+func hours(db testkit.Database, n int) string {
+	if db.Dialect == "sqlite" {
+		return fmt.Sprintf(`CAST(unixepoch('subsec') * 1000 AS INTEGER) + %d`, n*3_600_000)
+	}
+	return fmt.Sprintf(`now() + %d * interval '1 hour'`, n)
+}
+
+func subjects(p audit.Page) string {
+	var all []string
+	for _, r := range p.Records {
+		all = append(all, r.Subject)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestListSelects(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		log := newLog(t, db)
+		page, err := log.List(t.Context(), audit.Filter{})
+		require.NoError(t, err)
+		require.Equal(t, audit.Page{}, page)
+		_, err = db.ExecContext(t.Context(), `INSERT INTO once_audit (at, actor, action, subject, consumer, message_id, why, replay_id) VALUES
+			(`+hours(db, -3)+`, 'ann', 'replay', 'parked:1', 'payments', 'm1', 'repaired', 7),
+			(`+hours(db, -1)+`, 'bob', 'discard', 'dead:2', '', 'm2', 'a test', NULL),
+			(`+hours(db, 0)+`, 'ann', 'retry', 'outbox:3', '', 'm1', '', NULL)`)
+		require.NoError(t, err)
+		now := time.Now()
+		for want, f := range map[string]audit.Filter{
+			"outbox:3 dead:2 parked:1": {},
+			"outbox:3 parked:1":        {Actor: "ann"},
+			"outbox:3 parked:1 ":       {MessageID: "m1"},
+			"dead:2":                   {Action: "discard"},
+			"parked:1":                 {Consumer: "payments"},
+			"parked:1 ":                {ReplayID: 7},
+			"outbox:3":                 {Subject: "outbox:3"},
+			"outbox:3 dead:2":          {After: now.Add(-2 * time.Hour)},
+			"parked:1  ":               {Before: now.Add(-2 * time.Hour)},
+			"outbox:3 ":                {Limit: 1},
+			"dead:2 parked:1":          {BeforeID: 3},
+			"":                         {Actor: "eve"},
+		} {
+			page, err := log.List(t.Context(), f)
+			require.NoError(t, err)
+			require.Equal(t, strings.TrimSpace(want), subjects(page), "%+v", f)
+		}
+		page, err = log.List(t.Context(), audit.Filter{Limit: 2})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, page.Next)
+		page, err = log.List(t.Context(), audit.Filter{Limit: 2, BeforeID: page.Next})
+		require.NoError(t, err)
+		require.Zero(t, page.Next)
+		first := page.Records[0]
+		require.InDelta(t, 3*3600, time.Since(first.At).Seconds(), 60)
+		first.At = time.Time{}
+		require.Equal(t, audit.Record{
+			ID: 1, Actor: "ann", Action: "replay", Subject: "parked:1", Consumer: "payments", MessageID: "m1", Why: "repaired", ReplayID: 7,
+		}, first)
+	})
+}
+
+// A call looks at a bounded number of acts and says where the next one begins.
+func TestListIsBounded(t *testing.T) {
+	db := testkit.Postgres(t)
+	log := newLog(t, db)
+	_, err := db.ExecContext(t.Context(), `INSERT INTO once_audit (actor, action, subject)
+		SELECT CASE WHEN n = 5 THEN 'ann' ELSE 'bob' END, 'replay', 'parked:' || n FROM generate_series(1, 45000) AS n`)
+	require.NoError(t, err)
+	var found []string
+	calls := 0
+	for f := (audit.Filter{Actor: "ann"}); ; calls++ {
+		page, err := log.List(t.Context(), f)
+		require.NoError(t, err)
+		found = append(found, subjects(page))
+		if f.BeforeID = page.Next; page.Next == 0 {
+			break
+		}
+	}
+	require.Equal(t, []string{"", "", "parked:5"}, found)
+}
+
+func TestBadInputIsRefused(t *testing.T) {
+	_, err := audit.New(nil, audit.Config{})
+	require.ErrorContains(t, err, "db is nil")
+	log := newLog(t, testkit.SQLite(t))
+	now := time.Now()
+	_, err = log.List(t.Context(), audit.Filter{Limit: -1, BeforeID: -2, ReplayID: -3, After: now, Before: now})
+	for _, text := range []string{"Limit is -1", "BeforeID is -2", "ReplayID is -3", "Before is not after After"} {
+		require.ErrorContains(t, err, text)
+	}
+}

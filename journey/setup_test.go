@@ -1,0 +1,180 @@
+package journey_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/journey"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// bench is a database with our tables.
+type bench struct {
+	*testing.T
+
+	db       *sql.DB
+	config   schema.Config
+	journeys *journey.Journeys
+	parked   *parked.Store
+}
+
+// eachDatabase runs test against each kind of database.
+func eachDatabase(t *testing.T, test func(b *bench)) {
+	t.Helper()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := &bench{T: t, db: db.DB, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
+		require.NoError(t, schema.Up(t.Context(), db.DB, b.config))
+		var err error
+		b.journeys, err = journey.New(db.DB, journey.Config{Schema: b.config})
+		require.NoError(t, err)
+		b.parked, err = parked.NewStore(db.DB, b.config)
+		require.NoError(t, err)
+		test(b)
+	})
+}
+
+func (b *bench) sqlite() bool { return b.config.Dialect == schema.SQLite }
+
+func (b *bench) exec(query string, args ...any) {
+	b.Helper()
+	_, err := b.db.ExecContext(b.Context(), query, args...)
+	require.NoError(b, err)
+}
+
+// in returns an expression for the time so much later, for a column of the tables.
+func (b *bench) in(d time.Duration) string {
+	if b.sqlite() {
+		return fmt.Sprintf(`CAST(unixepoch('subsec') * 1000 AS INTEGER) + %d`, d.Milliseconds())
+	}
+	return fmt.Sprintf(`now() + interval '1 millisecond' * %d`, d.Milliseconds())
+}
+
+// msg returns a message about an order, which another message caused.
+func msg(id, order, causedBy string) *message.Message {
+	m := message.NewMessage(id, []byte("payload of "+id))
+	outbox.SetTenant(m, "acme")
+	outbox.SetAggregate(m, "order", order, 1)
+	outbox.SetEventType(m, "placed")
+	if causedBy != "" {
+		m.Metadata[meta.CausationID] = causedBy
+	}
+	return m
+}
+
+func (b *bench) publish(topic string, msgs ...*message.Message) {
+	b.Helper()
+	box, err := outbox.New(outbox.Config{Schema: b.config})
+	require.NoError(b, err)
+	require.NoError(b, box.InTx(b.Context(), b.db, func(_ *sql.Tx, events message.Publisher) error {
+		return events.Publish(topic, msgs...)
+	}))
+}
+
+// never is the error of a broker that can never accept a message.
+type never struct{ error }
+
+func (never) Unacceptable() bool { return true }
+
+type publisher struct{}
+
+func (publisher) Publish(topic string, _ ...*message.Message) error {
+	if topic == "bad" {
+		return never{errors.New("too large")}
+	}
+	return nil
+}
+func (publisher) Close() error { return nil }
+
+// forward runs a forwarder until the outbox is empty.
+func (b *bench) forward() {
+	b.Helper()
+	f, err := forwarder.New(b.db, publisher{}, forwarder.Config{Schema: b.config, KeepSent: time.Hour, Logger: testkit.Logger(b.T)})
+	require.NoError(b, err)
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(context.Background()) }()
+	testkit.Eventually(b, time.Minute, "the outbox is empty", func() bool {
+		var n int
+		require.NoError(b, b.db.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM once_outbox`).Scan(&n))
+		return n == 0
+	})
+	require.NoError(b, f.Close())
+	require.NoError(b, <-ended)
+}
+
+func (b *bench) handled(consumer string, ids ...string) {
+	b.Helper()
+	for _, id := range ids {
+		b.exec(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ($1, $2, $3)`, id, consumer, []byte{1})
+	}
+}
+
+func (b *bench) quarantined(m *message.Message) int64 {
+	b.Helper()
+	id, err := b.parked.Quarantine(b.Context(), &parked.Delivery{Consumer: "payments", Topic: "orders"}, m,
+		parked.Failure{Err: errors.New("card 17 is refused"), Reason: poison.ReasonExhausted, Attempts: 3}, nil)
+	require.NoError(b, err)
+	return id
+}
+
+func (b *bench) waits(consumer string, m *message.Message) {
+	b.Helper()
+	require.NoError(b, b.parked.Park(b.Context(), &parked.Delivery{Consumer: consumer, Topic: "orders"}, m,
+		parked.Failure{Err: errors.New("card 18 is refused"), Attempts: 2}, time.Hour))
+}
+
+func (b *bench) quarantine() *poison.Quarantine {
+	b.Helper()
+	q, err := poison.New(b.db, poison.Config{Schema: b.config, ReplayToAbsent: true, Logger: testkit.Logger(b.T)})
+	require.NoError(b, err)
+	return q
+}
+
+func (b *bench) find(q journey.Query) journey.Answer {
+	b.Helper()
+	answer, err := b.journeys.Find(b.Context(), q)
+	require.NoError(b, err)
+	return answer
+}
+
+func (b *bench) one(id string) journey.Message {
+	b.Helper()
+	answer := b.find(journey.Query{MessageID: id})
+	require.Empty(b, answer.Notes)
+	require.Len(b, answer.Messages, 1)
+	return answer.Messages[0]
+}
+
+// lines returns the events as lines, in their order.
+func lines(m journey.Message) (all []string) {
+	for _, e := range m.Events {
+		line := strings.Join([]string{string(e.Place), e.Consumer, e.What, e.Reason, e.Error, e.Actor, e.Why}, "|")
+		all = append(all, strings.TrimRight(regexp.MustCompile(`\|+`).ReplaceAllString(line, " "), " "))
+	}
+	return all
+}
+
+// ids returns the ids of messages, each with a dot for its depth.
+func ids(messages []journey.Message) string {
+	var all []string
+	for _, m := range messages {
+		all = append(all, strings.Repeat(".", m.Depth)+m.ID)
+	}
+	return strings.Join(all, " ")
+}

@@ -1,0 +1,263 @@
+package journey
+
+import (
+	"cmp"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/outboxrow"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// sides are the tables, with what the database cannot say without them.
+var sides = []struct{ table, note string }{
+	{"outbox", "what waits to be sent"},
+	{"blocked_keys", "which ordering keys are blocked"},
+	{"outbox_dead", "what the forwarder gave up on"},
+	{"outbox_sent", "what was sent"},
+	{"parked", "what waits for a consumer or is in quarantine"},
+	{"inbox", "what was handled"},
+	{"consumers", "which consumers there are"},
+	{"audit", "who changed what"},
+}
+
+// existing finds out which tables there are: a service may have the side of the
+// producer only, or that of the consumer.
+func (s *search) existing() error {
+	s.tables = map[string]bool{}
+	for _, side := range sides {
+		config := s.dialect.Config()
+		query := fmt.Sprintf(`SELECT to_regclass('%s') IS NOT NULL`, config.Table(side.table))
+		if s.dialect.SQLite() {
+			query = fmt.Sprintf(`SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = '%s%s')`, config.Prefix, side.table)
+		}
+		var exists bool
+		if err := s.tx.QueryRowContext(s.ctx, query).Scan(&exists); err != nil {
+			return err
+		}
+		s.tables[side.table] = exists
+		if !exists {
+			s.notef("This database has no table %s%s: it does not know %s.", config.Prefix, side.table, side.note)
+		}
+	}
+	s.tables["outbox"] = s.tables["outbox"] && s.tables["blocked_keys"]
+	return nil
+}
+
+// each runs a query for the rows of messages in a table, if the table exists. $1 is
+// the list of their ids.
+func (s *search) each(table, query string, ids []string, row func(scan func(dest ...any) error) error) error {
+	if !s.tables[table] {
+		return nil
+	}
+	return dialect.EachRow(s.ctx, s.tx, row, s.dialect.SQL(query), s.dialect.Strings(ids))
+}
+
+func (s *search) dead(ids []string) error {
+	return s.each("outbox_dead", `SELECT id, message_id, topic, `+outboxrow.LabelColumns+`, {millis created_at}, {millis died_at},
+			attempts, last_error, reason, unknown
+		FROM {outbox_dead} WHERE message_id {among $1 text} ORDER BY id`, ids, func(scan func(dest ...any) error) error {
+		var (
+			id, topic     string
+			l             [5]string
+			created, died int64
+			unknown       bool
+			e             = Event{Place: DeadLetters, What: "given up"}
+		)
+		err := scan(&e.Row, &id, &topic, &l[0], &l[1], &l[2], &l[3], &l[4], &created, &died, &e.Attempts, &e.Error, &e.Reason, &unknown)
+		if err != nil {
+			return err
+		}
+		m := s.byID[id]
+		m.describe(topic, l[0], l[1], l[2], l[3], l[4])
+		m.add(Event{At: fromMillis(created), Place: DeadLetters, Row: e.Row, Topic: topic, What: "written", Detail: "to the outbox"})
+		e.At, e.Topic = fromMillis(died), topic
+		m.say(fmt.Sprintf("The forwarder gave up on it (%s): it is dead letter %d.", e.Reason, e.Row))
+		if unknown {
+			e.Detail = "it may have been sent all the same"
+			m.say("It may have been sent all the same.")
+		}
+		m.add(e)
+		return nil
+	})
+}
+
+func (s *search) sent(ids []string) error {
+	return s.each("outbox_sent", `SELECT id, message_id, topic, `+outboxrow.LabelColumns+`, {millis created_at}, {millis sent_at}
+		FROM {outbox_sent} WHERE message_id {among $1 text} ORDER BY id`, ids, func(scan func(dest ...any) error) error {
+		var (
+			id, topic     string
+			l             [5]string
+			created, sent int64
+			e             = Event{Place: SentLog, What: "sent", Detail: "the broker confirmed it"}
+		)
+		if err := scan(&e.Row, &id, &topic, &l[0], &l[1], &l[2], &l[3], &l[4], &created, &sent); err != nil {
+			return err
+		}
+		m := s.byID[id]
+		m.describe(topic, l[0], l[1], l[2], l[3], l[4])
+		m.add(Event{At: fromMillis(created), Place: SentLog, Row: e.Row, Topic: topic, What: "written", Detail: "to the outbox"})
+		e.At, e.Topic = fromMillis(sent), topic
+		m.add(e)
+		m.say(fmt.Sprintf("The broker confirmed it at %s.", clock(sent)))
+		return nil
+	})
+}
+
+// parkedRow is a row of the parked messages.
+type parkedRow struct {
+	row                                                  int64
+	id, consumer, topic, state, owner, early             string
+	tenant, aggregateType, aggregateID, event, causation string
+	reason, text                                         string
+	attempts, crashes, replays                           int
+	claimed                                              bool
+	due, created                                         int64
+	first, last, finished, earlySince                    sql.NullInt64
+}
+
+func (s *search) parked(ids []string) error {
+	stored, names := map[string]string{}, []string{}
+	for _, id := range ids {
+		name := parked.Clean(id, parked.MaxName)
+		stored[name], names = id, append(names, name)
+	}
+	return s.each("parked", `SELECT id, message_id, consumer, topic, state, COALESCE(owner, ''), token IS NOT NULL, COALESCE(early_of, ''),
+			tenant, aggregate_type, aggregate_id, event_type, causation_id, reason, error, attempts, crashes, replays,
+			{millis due_at}, {millis created_at}, {millis first_failed_at}, {millis last_failed_at}, {millis finished_at},
+			{millis early_since}
+		FROM {parked} WHERE message_id {among $1 text} AND message_id <> '' ORDER BY id`, names, func(scan func(dest ...any) error) error {
+		var r parkedRow
+		err := scan(&r.row, &r.id, &r.consumer, &r.topic, &r.state, &r.owner, &r.claimed, &r.early,
+			&r.tenant, &r.aggregateType, &r.aggregateID, &r.event, &r.causation, &r.reason, &r.text, &r.attempts, &r.crashes, &r.replays,
+			&r.due, &r.created, &r.first, &r.last, &r.finished, &r.earlySince)
+		if err == nil {
+			s.byID[stored[r.id]].parkedRow(&r)
+		}
+		return err
+	})
+}
+
+// parkedRow adds the events of a row.
+func (m *Message) parkedRow(r *parkedRow) {
+	m.describe(r.topic, r.tenant, r.aggregateType, r.aggregateID, r.event, r.causation)
+	event := func(at int64, what, detail string) Event {
+		return Event{At: fromMillis(at), Place: Parked, Row: r.row, Consumer: r.consumer, Topic: r.topic, What: what, Detail: detail}
+	}
+	m.add(event(r.created, "stored", "in the consumer's database"))
+	if r.first.Valid && r.first != r.last {
+		m.add(event(r.first.Int64, "failed first", ""))
+	}
+	if r.last.Valid {
+		e := event(r.last.Int64, "failed", "")
+		if r.state == parked.Quarantined || r.state == parked.Discarded {
+			e.What = "quarantined"
+		}
+		e.Attempts, e.Reason, e.Error = r.attempts, r.reason, r.text
+		if r.crashes > 0 {
+			e.Detail = fmt.Sprintf("crash count %d", r.crashes)
+		}
+		m.add(e)
+	}
+	if r.earlySince.Valid {
+		m.add(event(r.earlySince.Int64, "early", "an earlier version of "+r.early+" is missing"))
+	}
+	state, since := State(r.state), r.last.Int64
+	switch r.state {
+	case parked.Waiting:
+		since = max(r.created, r.last.Int64)
+		switch {
+		case r.claimed:
+			m.add(event(r.due, "due", fmt.Sprintf("claimed by %s: due again then if the claim is not ended", cmp.Or(r.owner, "a process"))))
+		case r.replays > 0 && r.attempts == 0:
+			m.add(event(r.due, "due", "after a replay"))
+		default:
+			m.add(event(r.due, "due", ""))
+		}
+	case parked.Held:
+		since = r.created
+	case parked.Resolved, parked.Discarded:
+		since = r.finished.Int64
+		if r.state == parked.Resolved {
+			state = Handled
+		}
+		m.add(event(since, string(state), ""))
+	}
+	m.at(r.consumer, r.topic, state, fromMillis(since))
+}
+
+func (s *search) inbox(ids []string) error {
+	return s.each("inbox", `SELECT message_id, consumer, {millis processed_at} FROM {inbox}
+		WHERE message_id {among $1 text} ORDER BY processed_at, consumer`, ids, func(scan func(dest ...any) error) error {
+		var (
+			id, consumer string
+			at           int64
+		)
+		if err := scan(&id, &consumer, &at); err != nil {
+			return err
+		}
+		m := s.byID[id]
+		e := Event{At: fromMillis(at), Place: Inbox, Consumer: consumer, What: "handled", Detail: "its transaction was committed"}
+		if m.discardedAt(consumer, e.At) {
+			e.What, e.Detail = "entered", "by the discard, so that no copy runs"
+		} else {
+			m.at(consumer, "", Handled, e.At)
+		}
+		m.add(e)
+		return nil
+	})
+}
+
+// discardedAt reports whether the row of the inbox comes from the discard of an entry,
+// whose transaction writes both. In SQLite each statement has its own time.
+func (m *Message) discardedAt(consumer string, at time.Time) bool {
+	return slices.ContainsFunc(m.Consumers, func(c Consumer) bool {
+		return c.Name == consumer && c.State == Discarded && at.Sub(c.Since).Abs() < time.Second
+	})
+}
+
+func (s *search) audit(ids []string) error {
+	return s.each("audit", `SELECT id, message_id, {millis at}, actor, action, subject, consumer, why FROM {audit}
+		WHERE message_id {among $1 text} AND message_id <> '' ORDER BY id`, ids, func(scan func(dest ...any) error) error {
+		var (
+			id, subject string
+			at          int64
+			e           = Event{Place: Audit}
+		)
+		if err := scan(&e.Row, &id, &at, &e.Actor, &e.What, &subject, &e.Consumer, &e.Why); err != nil {
+			return err
+		}
+		e.At, e.Detail = fromMillis(at), subject
+		s.byID[id].add(e)
+		return nil
+	})
+}
+
+// registered adds the consumers of a topic that have no row of the message.
+func (s *search) registered([]string) error {
+	var topics []string
+	for _, m := range s.messages {
+		topics = append(topics, m.Topic)
+	}
+	return s.each("consumers", `SELECT topic, consumer FROM {consumers} WHERE topic {among $1 text} ORDER BY topic, consumer`, topics,
+		func(scan func(dest ...any) error) error {
+			var topic, consumer string
+			if err := scan(&topic, &consumer); err != nil {
+				return err
+			}
+			for _, m := range s.messages {
+				if m.Topic == topic && !slices.ContainsFunc(m.Consumers, func(c Consumer) bool { return c.Name == consumer }) {
+					m.at(consumer, topic, Unseen, time.Time{})
+				}
+			}
+			return nil
+		})
+}
+
+func byName(a, b Consumer) int {
+	return cmp.Or(strings.Compare(a.Name, b.Name), a.Since.Compare(b.Since))
+}

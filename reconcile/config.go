@@ -1,0 +1,120 @@
+package reconcile
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/watermill-once/once/schema"
+)
+
+// SenderConfig configures a [Sender]. Topics must be set.
+type SenderConfig struct {
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL and
+	// the prefix "once_".
+	Schema schema.Config
+
+	// Topics are all topics that the consumers receive. The inbox does not know
+	// topics, so messages of other topics would count as never sent.
+	Topics []string
+
+	// Since is the beginning of the time to compare. Defaults to all time of which
+	// the sent log has all messages.
+	Since time.Time
+
+	// Recent is the time that is left out: a message that was sent more recently may
+	// still be on its way. Defaults to one hour.
+	Recent time.Duration
+
+	// LongestDelay is the longest time from sending a message to its handling. It is
+	// used for ids without a time: such a message counts as never sent only if it was
+	// handled later than this after the beginning of the sent log, because the sent log
+	// may have forgotten it. Defaults to 24 hours.
+	LongestDelay time.Duration
+
+	// Limit is the largest number of ids that differ, or that a side lists. A
+	// comparison that needs more fails with [ErrTooDifferent]. Defaults to 1,000,000.
+	Limit int
+
+	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider,
+	// which does nothing until you set another.
+	MeterProvider metric.MeterProvider
+}
+
+func (c SenderConfig) withDefaults() SenderConfig {
+	c.Schema = c.Schema.WithDefaults()
+	c.Recent = cmp.Or(c.Recent, time.Hour)
+	c.LongestDelay = cmp.Or(c.LongestDelay, 24*time.Hour)
+	c.Limit = cmp.Or(c.Limit, 1_000_000)
+	c.Topics = slices.Clone(c.Topics)
+	return c
+}
+
+func (c SenderConfig) validate() error {
+	errs := []error{c.Schema.Validate()}
+	if len(c.Topics) == 0 {
+		errs = append(errs, errors.New("Topics is empty: name all topics that the consumers receive"))
+	}
+	if slices.Contains(c.Topics, "") {
+		errs = append(errs, errors.New("Topics has an empty name"))
+	}
+	if c.Recent < 0 {
+		errs = append(errs, fmt.Errorf("Recent is %v: negative", c.Recent))
+	}
+	if c.LongestDelay < 0 {
+		errs = append(errs, fmt.Errorf("LongestDelay is %v: negative", c.LongestDelay))
+	}
+	if c.Limit < 0 {
+		errs = append(errs, fmt.Errorf("Limit is %d: negative", c.Limit))
+	}
+	return errors.Join(errs...)
+}
+
+// ReceiverConfig configures a [Receiver]. Consumers must be set.
+type ReceiverConfig struct {
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL and
+	// the prefix "once_".
+	Schema schema.Config
+
+	// Consumers are the names of the consumers to compare. Each must receive all
+	// messages of the sender's topics.
+	Consumers []string
+
+	// InboxRetention is how long all consumers remember the ids of messages: the
+	// shortest dedup.Config.Retention among them. Older messages are not compared.
+	// Defaults to 7 days.
+	InboxRetention time.Duration
+
+	// Limit is the largest number of ids that an answer lists for one consumer. A
+	// comparison that needs more fails with [ErrTooDifferent]. Defaults to 1,000,000.
+	Limit int
+}
+
+func (c ReceiverConfig) withDefaults() ReceiverConfig {
+	c.Schema = c.Schema.WithDefaults()
+	c.InboxRetention = cmp.Or(c.InboxRetention, 7*24*time.Hour)
+	c.Limit = cmp.Or(c.Limit, 1_000_000)
+	c.Consumers = slices.Clone(c.Consumers)
+	return c
+}
+
+func (c ReceiverConfig) validate() error {
+	errs := []error{c.Schema.Validate()}
+	if len(c.Consumers) == 0 {
+		errs = append(errs, errors.New("Consumers is empty: name the consumers to compare"))
+	}
+	if slices.Contains(c.Consumers, "") {
+		errs = append(errs, errors.New("Consumers has an empty name"))
+	}
+	if c.InboxRetention < 0 {
+		errs = append(errs, fmt.Errorf("InboxRetention is %v: negative", c.InboxRetention))
+	}
+	if c.Limit < 0 {
+		errs = append(errs, fmt.Errorf("Limit is %d: negative", c.Limit))
+	}
+	return errors.Join(errs...)
+}

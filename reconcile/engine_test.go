@@ -1,0 +1,316 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// memory is a side in memory: the times of the rows of each id.
+type memory map[string][]int64
+
+func (m memory) scan(_ context.Context, w window, _ []span, _ bool, each func(*record) error) error {
+	for id, times := range m {
+		r := record{id: []byte(id), firstAt: slices.Min(times), lastAt: slices.Max(times)}
+		r.in = slices.ContainsFunc(times, w.contains)
+		if err := each(&r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m memory) add(ids ...string) {
+	for _, id := range ids {
+		m[id] = append(m[id], noon.UnixMilli())
+	}
+}
+
+var (
+	noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	day  = window{noon.Add(-12 * time.Hour), noon.Add(12 * time.Hour)}
+)
+
+// timed returns a UUID of version 7 with this time.
+func timed(at time.Time, n uint64) string {
+	digits := fmt.Sprintf("%012x", at.UnixMilli())
+	noise := rand.New(rand.NewPCG(n, 1)).Uint64()
+	return fmt.Sprintf("%s-%s-7%03x-8%03x-%012x", digits[:8], digits[8:], n%4096, noise>>52, noise&(1<<48-1))
+}
+
+// untimed returns a UUID of version 4.
+func untimed(n uint64) string {
+	r := rand.New(rand.NewPCG(n, 2))
+	return fmt.Sprintf("%08x-%04x-4%03x-8%03x-%012x", r.Uint32(), r.Uint32()&0xffff, r.Uint32()&0xfff, r.Uint32()&0xfff, r.Uint64()&(1<<48-1))
+}
+
+// exchange runs a whole exchange with everything encoded, and returns how many
+// answers and bytes it took.
+func exchange(t testing.TB, sent, handled source, w window, limit int) (found outcome, rounds, size int, err error) {
+	t.Helper()
+	ctx := t.Context()
+	question, err := summarize(ctx, sent, w)
+	require.NoError(t, err)
+	for rounds = 1; ; rounds++ {
+		require.Less(t, rounds, mostRounds)
+		encoded := encodeTree(question)
+		size += len(encoded)
+		question, err = decodeTree(encoded)
+		require.NoError(t, err)
+		answer, err := respond(ctx, handled, w, question, rounds == 1, limits{listAtOnce, limit})
+		if err != nil {
+			return outcome{}, rounds, size, err
+		}
+		if answer.groups == nil {
+			encoded = encodeLists(answer.lists)
+			size += len(encoded)
+			lists, err := decodeLists(encoded)
+			require.NoError(t, err)
+			found, err = settle(ctx, sent, w, lists, limit)
+			return found, rounds, size, err
+		}
+		encoded = encodeTree(answer.groups)
+		size += len(encoded)
+		groups, err := decodeTree(encoded)
+		require.NoError(t, err)
+		question, err = ask(ctx, sent, w, groups)
+		require.NoError(t, err)
+	}
+}
+
+func ids(records []record) (all []string) {
+	for _, r := range records {
+		all = append(all, string(r.id))
+	}
+	slices.Sort(all)
+	return all
+}
+
+func idsOf(entries []entry) (all []string) {
+	for _, e := range entries {
+		all = append(all, e.id)
+	}
+	return all
+}
+
+// check compares what an exchange finds with the difference of the sets.
+func check(t testing.TB, sent, handled memory, rounds, size int) {
+	t.Helper()
+	var missing, phantoms []string
+	for id := range sent {
+		if handled[id] == nil {
+			missing = append(missing, id)
+		}
+	}
+	for id := range handled {
+		if sent[id] == nil {
+			phantoms = append(phantoms, id)
+		}
+	}
+	slices.Sort(missing)
+	slices.Sort(phantoms)
+	found, took, bytes, err := exchange(t, sent, handled, day, 1_000_000)
+	require.NoError(t, err)
+	require.Equal(t, missing, ids(found.missing))
+	require.Equal(t, phantoms, idsOf(found.phantoms))
+	if rounds > 0 {
+		require.LessOrEqual(t, took, rounds)
+	}
+	if size > 0 {
+		require.LessOrEqual(t, bytes, size)
+	}
+}
+
+func TestDifferencesAreFoundExactly(t *testing.T) {
+	spread := func(n uint64) string { return timed(day.from.Add(time.Duration(n)*4320*time.Millisecond), n) } // 20,000 fill a day
+	burst := func(n uint64) string { return timed(noon, n) }
+	odd := func(n uint64) string { return fmt.Sprintf("order-%d/Ünï", n) }
+	for _, c := range []struct {
+		name         string
+		id           func(n uint64) string
+		n            uint64
+		rounds, size int // the most
+	}{
+		{"none", spread, 0, 1, 0},
+		{"few", spread, 10, 2, 2000},
+		{"one a second", spread, 20_000, 1, 40_000},
+		{"all in one minute", burst, 20_000, 1, 100_000},
+		{"without times", untimed, 20_000, 1, 100_000},
+		{"no UUIDs", odd, 20_000, 1, 100_000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			sent, handled := memory{}, memory{}
+			for n := range c.n {
+				sent.add(c.id(n))
+				handled.add(c.id(n))
+			}
+			check(t, sent, handled, c.rounds, c.size)
+			for n := range min(c.n, 5) {
+				delete(handled, c.id(n*c.n/7))
+			}
+			for n := range uint64(3) {
+				handled.add(timed(noon.Add(time.Duration(n)*time.Hour), n), untimed(c.n+n))
+			}
+			check(t, sent, handled, c.rounds, c.size)
+		})
+	}
+}
+
+// What is lost together costs little, however much it is.
+func TestAnHourThatIsMissingIsCheap(t *testing.T) {
+	sent, handled := memory{}, memory{}
+	for n := range uint64(50_000) {
+		id := timed(day.from.Add(time.Duration(n)*1728*time.Millisecond), n)
+		sent.add(id)
+		if n < 12_000 || n > 15_000 {
+			handled.add(id)
+		}
+	}
+	check(t, sent, handled, 1, 40_000)
+}
+
+func TestManyScatteredDifferencesTakeMoreRounds(t *testing.T) {
+	sent, handled := memory{}, memory{}
+	for n := range uint64(50_000) {
+		id := timed(day.from.Add(time.Duration(n)*1728*time.Millisecond), n)
+		if n%50 != 7 {
+			sent.add(id)
+		}
+		if n%50 != 9 {
+			handled.add(id)
+		}
+	}
+	check(t, sent, handled, 5, 3_000_000)
+}
+
+func TestRandomSets(t *testing.T) {
+	for seed := range uint64(30) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		sent, handled := memory{}, memory{}
+		n := r.Uint64N(3000)
+		lossy := r.Float64()
+		for i := range n {
+			var id string
+			switch r.Uint32N(3) {
+			case 0:
+				id = timed(day.from.Add(time.Duration(r.Int64N(int64(24*time.Hour)))), i)
+			case 1:
+				id = untimed(i)
+			case 2:
+				id = fmt.Sprint("n", i)
+			}
+			if r.Float64() > lossy*0.1 {
+				sent.add(id)
+			}
+			if r.Float64() > lossy*0.2 {
+				handled.add(id)
+			}
+		}
+		check(t, sent, handled, 0, 0)
+	}
+}
+
+// The other side's list has the ids of all times, so an id near the edge of the
+// window is no difference.
+func TestIDsWithoutTimeThatCrossTheEdgeAreNoDifference(t *testing.T) {
+	sent, handled := memory{}, memory{}
+	before, after := day.from.Add(-time.Second).UnixMilli(), day.from.Add(time.Second).UnixMilli()
+	sent["handled later"], handled["handled later"] = []int64{before}, []int64{after}
+	sent["sent again"], handled["sent again"] = []int64{before, after}, []int64{before}
+	last, late := day.until.Add(-time.Second).UnixMilli(), day.until.Add(time.Second).UnixMilli()
+	sent["at the end"], handled["at the end"] = []int64{last}, []int64{late}
+	sent["never compared"], handled["never compared either"] = []int64{before}, []int64{late}
+	sent["gone"] = []int64{after}
+	handled["new"] = []int64{last}
+	found, _, _, err := exchange(t, sent, handled, day, 10)
+	require.NoError(t, err)
+	require.Equal(t, []string{"gone"}, ids(found.missing))
+	require.Equal(t, []string{"new"}, idsOf(found.phantoms))
+}
+
+func TestTimesOutsideOfTheWindowAreNotCompared(t *testing.T) {
+	sent, handled := memory{}, memory{}
+	sent.add(timed(day.from.Add(-time.Millisecond), 1), timed(day.until, 2), timed(day.from, 3))
+	handled.add(timed(day.from.Add(-time.Millisecond), 4), timed(day.until, 5), timed(day.until.Add(-time.Millisecond), 6))
+	found, _, _, err := exchange(t, sent, handled, day, 10)
+	require.NoError(t, err)
+	require.Equal(t, []string{timed(day.from, 3)}, ids(found.missing))
+	require.Equal(t, []string{timed(day.until.Add(-time.Millisecond), 6)}, idsOf(found.phantoms))
+}
+
+func TestSidesThatDoNotBelongTogetherAreRefused(t *testing.T) {
+	sent, handled := memory{}, memory{}
+	for n := range uint64(15_000) {
+		sent.add(untimed(n))
+		handled.add(untimed(n + 15_000))
+	}
+	for _, other := range []memory{handled, {}} {
+		found, _, _, err := exchange(t, sent, other, day, 10_000)
+		require.ErrorIs(t, err, ErrTooDifferent)
+		require.Empty(t, found.missing)
+	}
+}
+
+func TestOnlyUsualUUIDsOfVersion7HaveATime(t *testing.T) {
+	for id, want := range map[string]int64{
+		"019e6d5b-7c00-7abc-8def-001122334455":  0x019e6d5b7c00,
+		"019e6d5b-7c00-4abc-8def-001122334455":  -1,
+		"019E6D5B-7C00-7ABC-8DEF-001122334455":  -1,
+		"019e6d5b-7c00-7abc-8def-00112233445":   -1,
+		"019e6d5b-7c00-7abc-8def-0011223344556": -1,
+		"019e6d5b+7c00-7abc-8def-001122334455":  -1,
+		"":                                      -1,
+	} {
+		got, ok := timeOf([]byte(id))
+		if !ok {
+			got = -1
+		}
+		require.Equal(t, want, got, id)
+	}
+}
+
+// An id in the wrong place would be compared with the wrong ids.
+func TestImpossibleListsAreDamaged(t *testing.T) {
+	k := keyOf([]byte("x"))
+	deep := node{k.cell, 8, first(k.path, 8)}
+	for name, l := range map[string]list{
+		"another minute":  {node{cell: 7}, []entry{{"x", Handled, 1}}},
+		"another branch":  {node{k.cell, 8, first(k.path, 8) ^ 1}, []entry{{"x", Handled, 1}}},
+		"another state":   {deep, []entry{{"x", states, 1}}},
+		"a path too long": {node{k.cell, 8, 256}, nil},
+	} {
+		_, err := decodeLists(encodeLists([]list{l}))
+		require.ErrorIs(t, err, errDamaged, name)
+	}
+	_, err := decodeLists(encodeLists([]list{{deep, nil}, {deep, nil}}))
+	require.ErrorIs(t, err, errDamaged)
+	_, err = decodeLists(encodeLists([]list{{deep, []entry{{"x", Handled, 1}}}}))
+	require.NoError(t, err)
+}
+
+func FuzzDecode(f *testing.F) {
+	t := summary{newTree()}
+	for n := range uint64(1000) {
+		t.add(keyOf([]byte(timed(noon, n))))
+	}
+	f.Add(encodeTree(t.fold()))
+	k := keyOf([]byte("x"))
+	f.Add(encodeLists([]list{{node{cell: k.cell}, []entry{{"x", Waiting, 1}, {untimed(1), Handled, 2}}}}))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if decoded, err := decodeTree(data); err == nil {
+			again, err := decodeTree(encodeTree(decoded))
+			require.NoError(t, err)
+			require.Equal(t, encodeTree(decoded), encodeTree(again))
+		}
+		if lists, err := decodeLists(data); err == nil {
+			again, err := decodeLists(encodeLists(lists))
+			require.NoError(t, err)
+			require.Len(t, again, len(lists))
+		}
+	})
+}

@@ -1,0 +1,97 @@
+package reconcile
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"time"
+)
+
+// cellWidth is the width of a cell in milliseconds. Ids that begin with a time are
+// compared minute by minute, because what is lost together was sent together.
+const cellWidth = int64(time.Minute / time.Millisecond)
+
+// noTime is the cell of all ids that do not begin with a time.
+const noTime = int64(-1)
+
+// key is the place of an id in a tree.
+type key struct {
+	cell int64  // minutes since 1970, or noTime
+	path uint64 // its first bits choose the branch, from the highest bit down
+	sum  uint64 // what the id adds to the sum of its branch
+}
+
+func keyOf(id []byte) key {
+	hash := sha256.Sum256(id)
+	k := key{noTime, binary.BigEndian.Uint64(hash[:8]), binary.BigEndian.Uint64(hash[8:16])}
+	if ms, ok := timeOf(id); ok {
+		k.cell = ms / cellWidth
+	}
+	return k
+}
+
+// timeOf returns the time at the beginning of an id in milliseconds, and whether it
+// has one. Only UUIDs of version 7 in their usual spelling do.
+func timeOf(id []byte) (ms int64, ok bool) {
+	const version = 14 // the position of the version in the text
+	if len(id) != 36 || id[version] != '7' {
+		return 0, false
+	}
+	if _, ok := packed(id); !ok {
+		return 0, false
+	}
+	var digits [12]byte
+	copy(digits[:], id[:8])
+	copy(digits[8:], id[9:13])
+	var bytes [8]byte
+	if _, err := hex.Decode(bytes[2:], digits[:]); err != nil {
+		return 0, false
+	}
+	return int64(binary.BigEndian.Uint64(bytes[:])), true
+}
+
+// packed returns the 16 bytes of a UUID in lower case, and whether id is one.
+func packed(id []byte) (bytes [16]byte, ok bool) {
+	if len(id) != 36 || id[8] != '-' || id[13] != '-' || id[18] != '-' || id[23] != '-' {
+		return bytes, false
+	}
+	n := 0
+	for i := 0; i < len(id); {
+		if id[i] == '-' {
+			i++
+			continue
+		}
+		high, low := digit(id[i]), digit(id[i+1])
+		if high > 15 || low > 15 {
+			return bytes, false
+		}
+		bytes[n] = high<<4 | low
+		n++
+		i += 2
+	}
+	return bytes, true
+}
+
+// digit returns the value of a hexadecimal digit in lower case, or 255.
+func digit(c byte) byte {
+	switch {
+	case c >= '0' && c <= '9':
+		return c - '0'
+	case c >= 'a' && c <= 'f':
+		return c - 'a' + 10
+	}
+	return 255
+}
+
+// unpacked returns the text of a UUID.
+func unpacked(b [16]byte) string {
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// firstID returns the beginning of the ids at the start of a cell, as a text that
+// sorts before all of them.
+func firstID(cell int64) string {
+	digits := fmt.Sprintf("%012x", max(0, cell)*cellWidth)
+	return digits[:8] + "-" + digits[8:]
+}

@@ -1,0 +1,190 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/schema"
+)
+
+// Column is what a ledger is divided by.
+type Column string
+
+// The columns of a ledger. The inbox knows neither topics nor event types, and the
+// parked messages know no event types, so these are empty there.
+const (
+	ByDay       Column = "day"
+	ByHour      Column = "hour"
+	ByTopic     Column = "topic"
+	ByConsumer  Column = "consumer"
+	ByTenant    Column = "tenant"
+	ByEventType Column = "type"
+)
+
+// Columns returns all columns.
+func Columns() []Column { return []Column{ByDay, ByHour, ByTopic, ByConsumer, ByTenant, ByEventType} }
+
+// LedgerConfig configures [Ledger]. The zero value is ready for use.
+type LedgerConfig struct {
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL and
+	// the prefix "once_".
+	Schema schema.Config
+
+	// By are the columns. Hours and days are those of the rows' times, in UTC.
+	// Defaults to none: one line for each state.
+	By []Column
+
+	// From and Until bound the rows' times: From itself is included, Until is not.
+	// Default to no bounds.
+	From, Until time.Time
+}
+
+// Line is the number of messages in one state with the same columns. Columns that
+// were not asked for are empty.
+type Line struct {
+	// State is "sent", "pending" or "dead" of the sender, and "handled", "waiting",
+	// "held", "quarantined" or "discarded" of a consumer.
+	State string `json:"state"`
+
+	Start     time.Time `json:"start,omitzero"` // of the day or hour
+	Topic     string    `json:"topic,omitempty"`
+	Consumer  string    `json:"consumer,omitempty"`
+	Tenant    string    `json:"tenant,omitempty"`
+	EventType string    `json:"type,omitempty"`
+
+	// N is the number of rows. A message that was sent again has two rows in the sent
+	// log, and a replayed message can have a row in the inbox and a parked one.
+	N int `json:"n"`
+
+	// First and Last are the times of the first and the last row: when a message was
+	// sent, written to the outbox (also for dead letters), handled or parked.
+	First time.Time `json:"first"`
+	Last  time.Time `json:"last"`
+}
+
+// Ledger counts the messages in the tables of one database: what it has sent, what
+// is pending or dead, and what its consumers have handled and parked. It reads whole
+// tables. The role watcher suffices unless By has ByTenant or ByEventType, for which
+// the sender's metadata is read.
+func Ledger(ctx context.Context, db *sql.DB, config LedgerConfig) ([]Line, error) {
+	config.Schema = config.Schema.WithDefaults()
+	s, err := newSide(db, config.Schema, config.validate())
+	if err != nil {
+		return nil, err
+	}
+	text, args := s.ledgerQuery(config)
+	var lines []Line
+	err = s.rows(ctx, func(scan func(dest ...any) error) error {
+		var l Line
+		var start, first, last int64
+		err := scan(&l.State, &start, &l.Topic, &l.Consumer, &l.Tenant, &l.EventType, &l.N, &first, &last)
+		if width := config.width(); width > 0 {
+			l.Start = fromMillis(start * width)
+		}
+		l.First, l.Last = fromMillis(first), fromMillis(last)
+		lines = append(lines, l)
+		return err
+	}, text, args...)
+	if err != nil {
+		return nil, fmt.Errorf("reconcile: ledger: %w", err)
+	}
+	slices.SortFunc(lines, func(a, b Line) int {
+		return cmp.Or(
+			a.Start.Compare(b.Start), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Consumer, b.Consumer),
+			cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.EventType, b.EventType),
+			cmp.Compare(slices.Index(lineStates, a.State), slices.Index(lineStates, b.State)))
+	})
+	return lines, nil
+}
+
+var lineStates = []string{"pending", "dead", "sent", "handled", "waiting", "held", "quarantined", "discarded"}
+
+func (c LedgerConfig) validate() error {
+	errs := []error{c.Schema.Validate()}
+	for _, column := range c.By {
+		if !slices.Contains(Columns(), column) {
+			errs = append(errs, fmt.Errorf("By has %q: not one of %v", column, Columns()))
+		}
+	}
+	if slices.Contains(c.By, ByDay) && slices.Contains(c.By, ByHour) {
+		errs = append(errs, fmt.Errorf("By has %q and %q: use one of them", ByDay, ByHour))
+	}
+	if !c.Until.IsZero() && !c.From.Before(c.Until) {
+		errs = append(errs, errors.New("Until is not after From"))
+	}
+	return errors.Join(errs...)
+}
+
+// width returns the milliseconds of a day or an hour, or 0.
+func (c LedgerConfig) width() int64 {
+	switch {
+	case slices.Contains(c.By, ByDay):
+		return (24 * time.Hour).Milliseconds()
+	case slices.Contains(c.By, ByHour):
+		return time.Hour.Milliseconds()
+	}
+	return 0
+}
+
+// ledgerTable is a table of the ledger, with an SQL expression for each column.
+type ledgerTable struct {
+	name, state, time, topic, consumer, tenant, eventType string
+}
+
+func (s side) ledgerQuery(config LedgerConfig) (text string, args []any) {
+	metadata := func(key string) string {
+		if s.dialect.SQLite() {
+			return `CASE WHEN json_valid(metadata) THEN COALESCE(json_extract(metadata, '$.` + key + `'), '') ELSE '' END`
+		}
+		return `COALESCE(metadata ->> '` + key + `', '')`
+	}
+	const none = `''`
+	tenant, eventType := metadata(meta.TenantID), metadata(meta.EventType)
+	var q query
+	var parts []string
+	for _, t := range []ledgerTable{
+		{`{outbox}`, `'pending'`, `created_at`, `topic`, none, tenant, eventType},
+		{`{outbox_dead}`, `'dead'`, `created_at`, `topic`, none, tenant, eventType},
+		{`{outbox_sent}`, `'sent'`, `sent_at`, `topic`, none, tenant, eventType},
+		{`{inbox}`, `'handled'`, `processed_at`, none, `consumer`, `COALESCE(tenant, '')`, none},
+		{`{parked}`, `state`, `created_at`, `topic`, `consumer`, `tenant`, none},
+	} {
+		start := `0`
+		if width := config.width(); width > 0 {
+			start = fmt.Sprintf(`{millis %s} / %d`, t.time, width)
+		}
+		columns := []string{t.state, start}
+		for _, c := range []struct {
+			by  Column
+			sql string
+		}{{ByTopic, t.topic}, {ByConsumer, t.consumer}, {ByTenant, t.tenant}, {ByEventType, t.eventType}} {
+			if !slices.Contains(config.By, c.by) {
+				c.sql = none
+			}
+			columns = append(columns, c.sql)
+		}
+		where := `1 = 1`
+		switch t.name {
+		case `{inbox}`:
+			where = `(message_id < '` + keyPrefix + `' OR message_id >= 'key;')`
+		case `{parked}`:
+			where = `state <> 'resolved'`
+		}
+		if !config.From.IsZero() {
+			where += ` AND ` + t.time + ` >= ` + q.millis(config.From)
+		}
+		if !config.Until.IsZero() {
+			where += ` AND ` + t.time + ` < ` + q.millis(config.Until)
+		}
+		parts = append(parts, `SELECT `+strings.Join(columns, `, `)+`, COUNT(*), {millis MIN(`+t.time+`)}, {millis MAX(`+t.time+`)} FROM `+
+			t.name+` WHERE `+where+` GROUP BY 1, 2, 3, 4, 5, 6`)
+	}
+	return s.dialect.SQL(strings.Join(parts, ` UNION ALL `)), q.args
+}

@@ -1,0 +1,67 @@
+package reconcile
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestLedgerCountsByColumns(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		p := newPlace(t, db)
+		hour := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+		p.sent("orders", hour.Add(time.Minute), "1", "2")
+		p.sent("orders", hour.Add(time.Hour), "3")
+		p.sent("stock", hour.Add(25*time.Hour), "4")
+		p.exec(`UPDATE once_outbox_sent SET metadata = '{"once_tenant_id": "acme", "once_event_type": "OrderPlaced"}' WHERE message_id = '2'`)
+		p.handled(billed, hour.Add(2*time.Minute), "1", "key:order-1")
+		p.exec(`UPDATE once_inbox SET tenant = 'acme'`)
+		p.parked("quarantined", hour.Add(3*time.Minute), "2")
+		p.parked("resolved", hour.Add(3*time.Minute), "1")
+		p.exec(`INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata, created_at)
+			VALUES (1, '5', 'orders', 0, 'x', '{}', $1)`, p.at(hour))
+		p.exec(`INSERT INTO once_outbox_dead (message_id, topic, position, payload, metadata, created_at, attempts, last_error, reason,
+			unknown) VALUES ('6', 'stock', 2, 'x', '{}', $1, 1, '', 'exhausted', $2)`, p.at(hour), true)
+
+		ledger := func(from, until time.Time, by ...Column) (all []string) {
+			lines, err := Ledger(t.Context(), db.DB, LedgerConfig{
+				Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}, By: by, From: from, Until: until,
+			})
+			require.NoError(t, err)
+			for _, l := range lines {
+				start := ""
+				if !l.Start.IsZero() {
+					start = l.Start.Format("02 15h")
+				}
+				all = append(all, fmt.Sprintf("%s %s %s %s %s %s %d", start, l.Topic, l.Consumer, l.Tenant, l.EventType, l.State, l.N))
+				require.False(t, l.First.After(l.Last))
+			}
+			return all
+		}
+		none := time.Time{}
+		require.Equal(t, []string{"     pending 1", "     dead 1", "     sent 4", "     handled 1", "     quarantined 1"}, ledger(none, none))
+		require.Equal(t, []string{
+			"01 00h     pending 1", "01 00h     dead 1", "01 00h     sent 3", "01 00h     handled 1", "01 00h     quarantined 1",
+			"02 00h     sent 1",
+		}, ledger(none, none, ByDay))
+		require.Equal(t, []string{
+			"01 12h     handled 1", "01 12h orders    pending 1", "01 12h orders    sent 2", "01 12h orders.placed    quarantined 1",
+			"01 12h stock    dead 1",
+		}, ledger(none, hour.Add(time.Hour), ByHour, ByTopic))
+		lines := ledger(none, none, ByConsumer, ByTenant, ByEventType)
+		require.Equal(t, []string{"   acme OrderPlaced sent 1", "  billing acme  handled 1"}, []string{lines[3], lines[5]})
+		require.Equal(t, []string{"     sent 1"}, ledger(hour.Add(24*time.Hour), none))
+	})
+}
+
+func TestLedgerRefusesMistakes(t *testing.T) {
+	_, err := Ledger(t.Context(), nil, LedgerConfig{By: []Column{"month", ByDay, ByHour}, From: noon, Until: noon})
+	for _, want := range []string{"db is nil", `By has "month"`, `"day" and "hour"`, "Until is not after From"} {
+		require.ErrorContains(t, err, want)
+	}
+}

@@ -1,0 +1,168 @@
+package reconcile
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// bench is a sender and its consumers, each with a database.
+type bench struct {
+	*testing.T
+
+	sender, receiver place
+	start            time.Time // of the sent log, on a whole minute
+}
+
+// place is a database with our tables.
+type place struct {
+	testkit.Database
+
+	t      *testing.T
+	config schema.Config
+}
+
+const (
+	topic  = "orders.placed"
+	billed = "billing"
+)
+
+func newPlace(t *testing.T, db testkit.Database) place {
+	t.Helper()
+	p := place{db, t, schema.Config{Dialect: schema.Dialect(db.Dialect)}}
+	require.NoError(t, schema.Up(t.Context(), db.DB, p.config))
+	return p
+}
+
+// eachDatabase runs test with each pair of kinds of databases.
+func eachDatabase(t *testing.T, test func(b *bench)) {
+	t.Helper()
+	kinds := map[string]func(testing.TB) testkit.Database{"postgres": testkit.Postgres, "sqlite": testkit.SQLite}
+	for _, pair := range []string{"postgres to postgres", "sqlite to sqlite", "postgres to sqlite"} {
+		from, to, _ := strings.Cut(pair, " to ")
+		if from != to && testing.Short() {
+			continue
+		}
+		t.Run(pair, func(t *testing.T) { test(newBench(t, kinds[from](t), kinds[to](t))) })
+	}
+}
+
+// newBench returns two databases in which the first message was sent and handled five
+// hours ago.
+func newBench(t *testing.T, from, to testkit.Database) *bench {
+	t.Helper()
+	b := &bench{T: t, start: floorMinute(time.Now().Add(-5 * time.Hour))}
+	b.sender, b.receiver = newPlace(t, from), newPlace(t, to)
+	b.sender.sent(topic, b.start, "first")
+	b.receiver.handled(billed, b.start, "first")
+	return b
+}
+
+func (p place) exec(query string, args ...any) {
+	p.t.Helper()
+	_, err := p.ExecContext(p.t.Context(), query, args...)
+	require.NoError(p.t, err)
+}
+
+// at returns a parameter for a time column.
+func (p place) at(t time.Time) any {
+	if p.config.Dialect == schema.SQLite {
+		return t.UnixMilli()
+	}
+	return t.UTC()
+}
+
+// each executes a statement for every id, in one transaction.
+func (p place) each(query string, ids []string, args ...any) {
+	p.t.Helper()
+	tx, err := p.BeginTx(p.t.Context(), nil)
+	require.NoError(p.t, err)
+	defer func() { _ = tx.Rollback() }()
+	for _, id := range ids {
+		_, err := tx.ExecContext(p.t.Context(), query, append([]any{id}, args...)...)
+		require.NoError(p.t, err)
+	}
+	require.NoError(p.t, tx.Commit())
+}
+
+func (p place) sent(topic string, at time.Time, ids ...string) {
+	p.t.Helper()
+	p.each(`INSERT INTO once_outbox_sent (message_id, topic, sent_at, created_at, position, payload, metadata)
+		VALUES ($1, $2, $3, $3, 1, 'x', '{}')`, ids, topic, p.at(at))
+}
+
+func (p place) handled(consumer string, at time.Time, ids ...string) {
+	p.t.Helper()
+	p.each(`INSERT INTO once_inbox (message_id, consumer, processed_at, digest) VALUES ($1, $2, $3, 'x')`, ids, consumer, p.at(at))
+}
+
+func (p place) parked(state string, at time.Time, ids ...string) {
+	p.t.Helper()
+	p.each(`INSERT INTO once_parked (message_id, consumer, topic, state, created_at, due_at, digest, envelope)
+		VALUES ($1, $2, '`+topic+`', $3, $4, $4, 'x', 'x')`, ids, billed, state, p.at(at))
+}
+
+func (b *bench) newSender(config SenderConfig) *Sender {
+	b.Helper()
+	config.Schema = b.sender.config
+	if config.Topics == nil {
+		config.Topics = []string{topic}
+	}
+	s, err := NewSender(b.sender.DB, config)
+	require.NoError(b, err)
+	return s
+}
+
+func (b *bench) newReceiver(config ReceiverConfig) *Receiver {
+	b.Helper()
+	config.Schema = b.receiver.config
+	if config.Consumers == nil {
+		config.Consumers = []string{billed}
+	}
+	r, err := NewReceiver(b.receiver.DB, config)
+	require.NoError(b, err)
+	return r
+}
+
+func (b *bench) compare() Report {
+	b.Helper()
+	reports, err := Compare(b.Context(), b.newSender(SenderConfig{}), b.newReceiver(ReceiverConfig{}))
+	require.NoError(b, err)
+	require.Len(b, reports, 1)
+	return reports[0]
+}
+
+// copied returns f as the other side reads it.
+func copied(t testing.TB, f *File) *File {
+	t.Helper()
+	var buffer bytes.Buffer
+	_, err := f.WriteTo(&buffer)
+	require.NoError(t, err)
+	f, err = ReadFile(&buffer)
+	require.NoError(t, err)
+	return f
+}
+
+func missingIDs(r Report) []string {
+	ids := []string{}
+	for _, m := range r.Missing {
+		ids = append(ids, m.MessageID)
+	}
+	return ids
+}
+
+func phantomIDs(r Report) []string {
+	ids := []string{}
+	for _, p := range r.Phantoms {
+		ids = append(ids, p.MessageID)
+	}
+	return ids
+}

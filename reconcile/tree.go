@@ -1,0 +1,225 @@
+package reconcile
+
+import (
+	"cmp"
+	"maps"
+	"math/bits"
+	"slices"
+)
+
+// node is a set of ids: those of a cell whose path begins with the same bits.
+type node struct {
+	cell  int64
+	depth uint8 // the number of bits
+	path  uint64
+}
+
+func compareNodes(a, b node) int {
+	return cmp.Or(cmp.Compare(a.cell, b.cell), cmp.Compare(a.depth, b.depth), cmp.Compare(a.path, b.path))
+}
+
+const maxDepth = 60
+
+// child is a part of a node.
+type child struct {
+	sum uint64
+	n   uint32 // not sent to the other side
+}
+
+// group is a node that is divided into 1<<bits children.
+type group struct {
+	node
+
+	bits     uint8
+	n        uint64 // ids
+	children []child
+}
+
+func newGroup(n node, width uint8) *group {
+	width = min(width, maxDepth-n.depth)
+	return &group{node: n, bits: width, children: make([]child, 1<<width)}
+}
+
+func (g *group) child(i int) node {
+	return node{g.cell, g.depth + g.bits, g.path<<g.bits | uint64(i)}
+}
+
+// fold makes the group coarser, so that it has 1<<width children.
+func (g *group) fold(width uint8) {
+	for ; g.bits > width; g.bits-- {
+		for i := range len(g.children) / 2 {
+			a, b := g.children[2*i], g.children[2*i+1]
+			g.children[i] = child{a.sum + b.sum, a.n + b.n}
+		}
+		g.children = g.children[:len(g.children)/2]
+	}
+}
+
+// tree is a set of groups. The groups of a cell have one depth.
+type tree struct {
+	cells map[int64]*branches
+	n     uint64 // ids
+}
+
+type branches struct {
+	depth  uint8
+	groups map[uint64]*group // by path
+}
+
+func newTree() *tree { return &tree{cells: map[int64]*branches{}} }
+
+// put adds a group. It reports false if the cell has groups of another depth, or
+// has this group.
+func (t *tree) put(g *group) bool {
+	b := t.cells[g.cell]
+	if b == nil {
+		b = &branches{g.depth, map[uint64]*group{}}
+		t.cells[g.cell] = b
+	}
+	if b.depth != g.depth || b.groups[g.path] != nil {
+		return false
+	}
+	b.groups[g.path] = g
+	t.n += g.n
+	return true
+}
+
+// add adds an id to its group, if a group contains it.
+func (t *tree) add(k key) {
+	b := t.cells[k.cell]
+	if b == nil {
+		return
+	}
+	g := b.groups[first(k.path, b.depth)]
+	if g == nil {
+		return
+	}
+	c := &g.children[first(k.path<<g.depth, g.bits)]
+	c.sum += k.sum
+	c.n++
+	g.n++
+	t.n++
+}
+
+// first returns the first bits of a path.
+func first(path uint64, n uint8) uint64 { return path >> (64 - n) } // a shift by 64 gives 0
+
+// empty returns the same groups without ids.
+func (t *tree) empty() *tree {
+	e := newTree()
+	for g := range t.all {
+		e.put(newGroup(g.node, g.bits))
+	}
+	return e
+}
+
+// all yields the groups in the order of their nodes.
+func (t *tree) all(yield func(*group) bool) {
+	for _, cell := range slices.Sorted(maps.Keys(t.cells)) {
+		b := t.cells[cell]
+		for _, path := range slices.Sorted(maps.Keys(b.groups)) {
+			if !yield(b.groups[path]) {
+				return
+			}
+		}
+	}
+}
+
+func (t *tree) group(n node) *group {
+	if b := t.cells[n.cell]; b != nil && b.depth == n.depth {
+		return b.groups[n.path]
+	}
+	return nil
+}
+
+// nodes is a set of nodes that do not overlap.
+type nodes struct {
+	list []node
+	n    uint64 // ids of this side in them
+	most uint32 // ids of this side in the largest of them
+
+	known map[node]bool
+	depth map[int64][]uint8 // of each cell
+}
+
+func (s *nodes) add(n node, ids uint32) {
+	if s.known == nil {
+		s.known, s.depth = map[node]bool{}, map[int64][]uint8{}
+	}
+	s.list = append(s.list, n)
+	s.known[n] = true
+	if depths := s.depth[n.cell]; !slices.Contains(depths, n.depth) {
+		s.depth[n.cell] = append(depths, n.depth)
+	}
+	s.n += uint64(ids)
+	s.most = max(s.most, ids)
+}
+
+// find returns the node that contains k.
+func (s *nodes) find(k key) (node, bool) {
+	for _, depth := range s.depth[k.cell] {
+		if n := (node{k.cell, depth, first(k.path, depth)}); s.known[n] {
+			return n, true
+		}
+	}
+	return node{}, false
+}
+
+// differences returns the nodes whose sums differ. Both trees have the same groups;
+// a group that theirs lacks has no ids there.
+func differences(ours, theirs *tree) *nodes {
+	s := &nodes{}
+	for g := range ours.all {
+		other := theirs.group(g.node)
+		for i, c := range g.children {
+			if other == nil && c.n > 0 || other != nil && c.sum != other.children[i].sum {
+				s.add(g.child(i), c.n)
+			}
+		}
+	}
+	return s
+}
+
+// divided returns a tree in which every node is a group.
+func (s *nodes) divided(width uint8) *tree {
+	t := newTree()
+	for _, n := range s.list {
+		t.put(newGroup(n, width))
+	}
+	return t
+}
+
+const (
+	// widest is how fine a scan counts the ids of a minute, and the ids without a
+	// time, in bits.
+	widest       = 6
+	widestNoTime = 16
+
+	// leafIDs is the number of ids for which a summary has one sum. A summary has
+	// at most about leaves sums, so that its size is bounded.
+	leafIDs = 512
+	leaves  = 20_000
+)
+
+// summary is a tree that grows by the cells of its ids.
+type summary struct{ *tree }
+
+func (s summary) add(k key) {
+	if s.cells[k.cell] == nil {
+		width := uint8(widest)
+		if k.cell == noTime {
+			width = widestNoTime
+		}
+		s.put(newGroup(node{cell: k.cell}, width))
+	}
+	s.tree.add(k)
+}
+
+// fold makes the tree as coarse as it may be.
+func (s summary) fold() *tree {
+	target := max(leafIDs, s.n/leaves)
+	for g := range s.all {
+		g.fold(uint8(bits.Len64(g.n / target)))
+	}
+	return s.tree
+}

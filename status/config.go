@@ -1,0 +1,47 @@
+package status
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/fields"
+	"github.com/watermill-once/once/schema"
+)
+
+// Config configures a [Reader]. The zero value is ready for production use.
+type Config struct {
+	// Schema names the tables and the kind of database. Defaults to PostgreSQL
+	// and the prefix "once_".
+	Schema schema.Config
+}
+
+// Reader reads the state of the tables.
+type Reader struct {
+	db      *sql.DB
+	dialect dialect.Dialect
+}
+
+// New returns a Reader of the tables in db, or an error that names each field of
+// config that cannot be used. The tables must exist, see schema.Up.
+func New(db *sql.DB, config Config) (*Reader, error) {
+	config.Schema = config.Schema.WithDefaults()
+	err := config.Schema.Validate()
+	if db == nil {
+		err = errors.Join(errors.New("db is nil"), err)
+	}
+	if err != nil {
+		return nil, fields.Refused("status", err)
+	}
+	d, err := dialect.New(config.Schema)
+	if err != nil {
+		return nil, fmt.Errorf("status: %w", err)
+	}
+	return &Reader{db, d}, nil
+}
+
+func (r *Reader) read(ctx context.Context, work func(tx *sql.Tx) error) error {
+	return dialect.LeaveReplica(ctx, r.db, r.dialect.Read(ctx, r.db, work))
+}

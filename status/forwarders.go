@@ -1,0 +1,92 @@
+package status
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/watermill-once/once/internal/dialect"
+)
+
+// Forwarder is a running instance of a forwarder.
+type Forwarder struct {
+	// Owner names the instance. It is that of the slots.
+	Owner string
+
+	// Destination is the broker, or empty if it is not known.
+	Destination string
+
+	// LeaseUntil is the end of the lease. The instance renews it.
+	LeaseUntil time.Time
+
+	// Slots is the number of slots that it has.
+	Slots int
+}
+
+// Slot is a part of the outbox. One forwarder sends the messages of a slot.
+type Slot struct {
+	// Slot is the number, from 0 to 63.
+	Slot int
+
+	// Owner is the forwarder that has the slot, or empty if none has it. LeaseUntil
+	// is the end of its lease, or zero.
+	Owner      string
+	LeaseUntil time.Time
+}
+
+// Forwarders returns the forwarders whose lease has not ended, in the order of their
+// owners.
+func (r *Reader) Forwarders(ctx context.Context) (all []Forwarder, err error) {
+	err = r.read(ctx, func(tx *sql.Tx) (err error) {
+		all, err = r.forwarders(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("status: forwarders: %w", err)
+	}
+	return all, nil
+}
+
+func (r *Reader) forwarders(ctx context.Context, tx *sql.Tx) (all []Forwarder, err error) {
+	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		var (
+			f     Forwarder
+			until int64
+		)
+		err := scan(&f.Owner, &f.Destination, &until, &f.Slots)
+		f.LeaseUntil = time.UnixMilli(until).UTC()
+		all = append(all, f)
+		return err
+	}, r.dialect.SQL(`
+		SELECT f.owner, f.destination, {millis f.lease_until},
+		       (SELECT COUNT(*) FROM {slots} AS s WHERE s.owner = f.owner AND s.lease_until >= {now})
+		FROM {forwarders} AS f WHERE f.lease_until >= {now} ORDER BY f.owner`))
+	return all, err
+}
+
+// Slots returns all slots in the order of their numbers. A slot whose lease has ended
+// has no owner.
+func (r *Reader) Slots(ctx context.Context) (all []Slot, err error) {
+	err = r.read(ctx, func(tx *sql.Tx) error {
+		all = nil
+		return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+			var (
+				s     Slot
+				until sql.NullInt64
+			)
+			err := scan(&s.Slot, &s.Owner, &until)
+			if s.Owner != "" {
+				s.LeaseUntil = time.UnixMilli(until.Int64).UTC()
+			}
+			all = append(all, s)
+			return err
+		}, r.dialect.SQL(`
+			SELECT slot, CASE WHEN lease_until >= {now} THEN COALESCE(owner, '') ELSE '' END, {millis lease_until}
+			FROM {slots} ORDER BY slot`))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("status: slots: %w", err)
+	}
+	return all, nil
+}

@@ -1,0 +1,58 @@
+package status
+
+import "strings"
+
+// counted is rows that are counted up to the bound.
+type counted struct {
+	to *Count
+
+	// rows are the table and the condition. order names the columns of an index that
+	// has these rows only: with it the planner does not read the whole table if it has
+	// no statistics, or old ones. Empty if every row of the table is counted.
+	rows, order string
+}
+
+func (s *Status) counts() []counted {
+	return []counted{
+		{&s.Outbox.Pending, `{outbox}`, ``},
+		{&s.Outbox.Deferred, `{outbox} WHERE due_at > {now}`, `due_at`},
+		{&s.Outbox.Failing, `{outbox} WHERE failing_since IS NOT NULL`, `failing_since`},
+		{&s.Outbox.BlockedKeys, `{blocked_keys}`, ``},
+		{&s.Dead, `{outbox_dead}`, ``},
+		{&s.Waiting, `{parked} WHERE state = 'waiting' AND crashes = 0`, `consumer, topic, priority_class, tenant, due_at, id`},
+		{&s.Held, `{parked} WHERE state = 'held'`, `consumer, topic, ordering_key, id`},
+		{&s.Quarantine, `{parked} WHERE state = 'quarantined'`, `id`},
+	}
+}
+
+// countsQuery reads at most $1 rows for each count. It looks for the oldest due message
+// among the first rows only, because all messages may be delayed.
+func countsQuery(sqlite bool) string {
+	clock := `{millis clock_timestamp()}`
+	if sqlite {
+		clock = `{now}`
+	}
+	var b strings.Builder
+	b.WriteString(`SELECT ` + clock + `,
+		(SELECT {millis MIN(f.created_at)} FROM (SELECT created_at, due_at FROM {outbox} ORDER BY position LIMIT $1) AS f
+		 WHERE f.due_at IS NULL),
+		(SELECT {millis due_at} FROM {outbox} WHERE due_at <= {now} ORDER BY due_at LIMIT 1),
+		(SELECT {millis failing_since} FROM {outbox} WHERE failing_since IS NOT NULL ORDER BY failing_since LIMIT 1),
+		(SELECT COUNT(*) FROM {slots} WHERE owner IS NULL OR lease_until IS NULL OR lease_until < {now}),
+		(SELECT COUNT(*) FROM {replays} WHERE state = 'running' AND lease_until > {now})`)
+	for _, c := range new(Status).counts() {
+		b.WriteString(`,
+		(SELECT COUNT(*) FROM (SELECT 1 AS one FROM ` + c.rows)
+		if c.order != "" {
+			b.WriteString(` ORDER BY ` + c.order)
+		}
+		b.WriteString(` LIMIT $1) AS counted)`)
+	}
+	return b.String()
+}
+
+const failuresQuery = `
+	SELECT fingerprint, MIN(consumer), MIN(reason), MIN(error_type), COUNT(*), {millis MAX(last_failed_at)}
+	FROM (SELECT fingerprint, consumer, reason, error_type, last_failed_at FROM {parked}
+	      WHERE state = 'quarantined' ORDER BY id DESC LIMIT 1000) AS latest
+	GROUP BY fingerprint ORDER BY COUNT(*) DESC, fingerprint LIMIT 5`

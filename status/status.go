@@ -1,0 +1,197 @@
+package status
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/watermill-once/once/internal/dialect"
+)
+
+// bound is the number up to which rows are counted.
+const bound = 10_000
+
+// Count is a number of rows.
+type Count struct {
+	// N is the number, or 10,000 if More is set.
+	N int
+
+	// More reports whether there are more rows than N.
+	More bool
+
+	// About is an estimate of all rows if More is set, and else 0. It is also 0 if
+	// the database has no estimate, as with SQLite.
+	About int64
+}
+
+// Status is the state of the tables.
+type Status struct {
+	// At is the time of the database's clock.
+	At time.Time
+
+	Outbox Outbox
+
+	// Forwarders are the running forwarders, in the order of their owners.
+	Forwarders []Forwarder
+
+	// FreeSlots is the number of slots without a forwarder. The messages in these
+	// slots are not sent.
+	FreeSlots int
+
+	// Dead counts the dead letters.
+	Dead Count
+
+	// Waiting counts the parked messages that are handled later, at their due time.
+	// Held counts those that wait for another message of their ordering key.
+	Waiting, Held Count
+
+	// Quarantine counts the entries in quarantine.
+	Quarantine Count
+
+	// Failures are the causes of the latest 1,000 entries in quarantine, the most
+	// frequent first, at most five.
+	Failures []Failure
+
+	// Replays is the number of running replays of many entries.
+	Replays int
+}
+
+// Outbox is the state of the outbox.
+type Outbox struct {
+	// Pending counts all messages, Deferred those that are due later: they are
+	// delayed or back off. Failing counts those that were refused, or whose topic
+	// does not answer.
+	Pending, Deferred, Failing Count
+
+	// Oldest is how long the oldest due message among the first 10,000 has been due,
+	// or 0 if none of these is due.
+	Oldest time.Duration
+
+	// FailingFor is the time since the first failure of a message that still fails,
+	// or 0.
+	FailingFor time.Duration
+
+	// BlockedKeys counts the ordering keys whose head was not accepted.
+	BlockedKeys Count
+}
+
+// Failure is entries in quarantine with one cause.
+type Failure struct {
+	// Fingerprint selects the entries, see poison.Filter.
+	Fingerprint string
+
+	// Consumer is the first consumer in alphabetical order. Reason and ErrorType are
+	// those of all entries.
+	Consumer, Reason, ErrorType string
+
+	// Count is the number of entries among the latest 1,000, LastFailedAt the time of
+	// the last failure.
+	Count        int
+	LastFailedAt time.Time
+}
+
+// Read returns the state of the tables. It looks at about 10,000 rows of each table
+// at most. The parts come from one transaction, but not from one snapshot: a message
+// that moves meanwhile may be counted twice or not at all.
+func (r *Reader) Read(ctx context.Context) (Status, error) {
+	var s Status
+	err := r.read(ctx, func(tx *sql.Tx) (err error) {
+		s = Status{}
+		if err := r.counts(ctx, tx, &s); err != nil {
+			return err
+		}
+		if s.Forwarders, err = r.forwarders(ctx, tx); err != nil {
+			return err
+		}
+		if s.Failures, err = r.failures(ctx, tx); err != nil {
+			return err
+		}
+		return r.estimate(ctx, tx, &s)
+	})
+	if err != nil {
+		return Status{}, fmt.Errorf("status: %w", err)
+	}
+	return s, nil
+}
+
+func (r *Reader) counts(ctx context.Context, tx *sql.Tx, s *Status) error {
+	var (
+		now                 int64
+		first, due, failing sql.NullInt64
+	)
+	counts := s.counts()
+	dest := []any{&now, &first, &due, &failing, &s.FreeSlots, &s.Replays}
+	for _, c := range counts {
+		dest = append(dest, &c.to.N)
+	}
+	if err := tx.QueryRowContext(ctx, r.dialect.SQL(countsQuery(r.dialect.SQLite())), bound+1).Scan(dest...); err != nil {
+		return err
+	}
+	for _, c := range counts {
+		if c.to.N > bound {
+			c.to.N, c.to.More = bound, true
+		}
+	}
+	since := func(millis int64) time.Duration { return time.Duration(max(0, now-millis)) * time.Millisecond }
+	s.At = time.UnixMilli(now).UTC()
+	if first.Valid {
+		s.Outbox.Oldest = since(first.Int64)
+	}
+	if due.Valid {
+		s.Outbox.Oldest = max(s.Outbox.Oldest, since(due.Int64))
+	}
+	if failing.Valid {
+		s.Outbox.FailingFor = since(failing.Int64)
+	}
+	return nil
+}
+
+// estimate asks the planner for the counts that are above the bound.
+func (r *Reader) estimate(ctx context.Context, tx *sql.Tx, s *Status) error {
+	if r.dialect.SQLite() {
+		return nil
+	}
+	for _, c := range s.counts() {
+		if !c.to.More {
+			continue
+		}
+		var text []byte
+		if err := tx.QueryRowContext(ctx, r.dialect.SQL(`EXPLAIN (FORMAT JSON) SELECT 1 FROM `+c.rows)).Scan(&text); err != nil {
+			return err
+		}
+		var plans []struct {
+			Plan struct {
+				Rows float64 `json:"Plan Rows"`
+			} `json:"Plan"`
+		}
+		if err := json.Unmarshal(text, &plans); err != nil {
+			return fmt.Errorf("the planner's estimate: %w", err)
+		}
+		if len(plans) == 0 {
+			return errors.New("the planner's estimate is empty")
+		}
+		if about := int64(plans[0].Plan.Rows); about > bound { // else the statistics are old
+			c.to.About = about
+		}
+	}
+	return nil
+}
+
+func (r *Reader) failures(ctx context.Context, tx *sql.Tx) (all []Failure, err error) {
+	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		var (
+			f    Failure
+			last sql.NullInt64
+		)
+		err := scan(&f.Fingerprint, &f.Consumer, &f.Reason, &f.ErrorType, &f.Count, &last)
+		if last.Valid {
+			f.LastFailedAt = time.UnixMilli(last.Int64).UTC()
+		}
+		all = append(all, f)
+		return err
+	}, r.dialect.SQL(failuresQuery))
+	return all, err
+}
