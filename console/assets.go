@@ -1,0 +1,64 @@
+package console
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+)
+
+// files are what the browser loads. assets/SHA256SUMS has the sums of the files of
+// others.
+//
+//go:embed assets/*.js assets/*.css assets/*.svg
+var files embed.FS
+
+// asset is a file with the beginning of its sum, which is part of its URL: a browser
+// may keep it for ever.
+type asset struct {
+	content   []byte
+	mediaType string
+	version   string
+}
+
+// assets are the files by their names.
+var assets = readAssets()
+
+func readAssets() map[string]asset {
+	all := map[string]asset{}
+	entries, err := files.ReadDir("assets")
+	if err != nil {
+		panic(err) // the files are a part of the program
+	}
+	for _, entry := range entries {
+		content, err := files.ReadFile("assets/" + entry.Name())
+		if err != nil {
+			panic(err)
+		}
+		sum := sha256.Sum256(content)
+		mediaType := map[string]string{".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}[path.Ext(entry.Name())]
+		all[entry.Name()] = asset{content, mediaType + "; charset=utf-8", hex.EncodeToString(sum[:6])}
+	}
+	return all
+}
+
+// link returns the URL of a file.
+func assetLink(name string) string { return name + "?v=" + assets[name].version }
+
+func (a asset) serve(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
+		return
+	}
+	w.Header().Set("Content-Type", a.mediaType)
+	w.Header().Set("Cache-Control", "no-cache")
+	if strings.HasPrefix(r.URL.RawQuery, "v="+a.version) {
+		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	}
+	w.Header().Set("ETag", `"`+a.version+`"`)
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(a.content))
+}

@@ -1,0 +1,264 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/watermill-once/once/operate"
+)
+
+// act is a kind of change: it counts the messages that it would change, and changes them.
+type act struct {
+	Name    string
+	action  Action
+	Section string // the page of its messages
+	Title   string // "Replay dead letters"
+	Button  string // "Replay"
+	Warning string // a consequence that the operator must know before the change
+	Danger  bool
+
+	HasRate, HasPlan bool   // the plan has a rate; it has also a canary, a window, and stops at failures
+	Force            string // what force does, or "" if there is no force
+	reasons, states  []string
+	preview          func(ctx context.Context, s selection, p operate.Plan) (preview, error)
+	run              func(ctx context.Context, who operate.Act, s selection, p operate.Plan, progress func(report)) (report, error)
+}
+
+// preview is what an act would change now.
+type preview struct {
+	Total   int
+	AtLeast bool
+	Groups  []operate.Group
+	Skipped []int64
+}
+
+// changePage asks for a change.
+type changePage struct {
+	Act     act
+	Filter  selection
+	Preview preview
+	Plan    operate.Plan
+	Why     string
+	Actor   string
+	Toggle  string // URL of the same page with or without force
+	Back    string
+}
+
+// longestWhy bounds a reason in bytes.
+const longestWhy = 500
+
+// request reads which act a query or a form asks for, and checks that the person may.
+func (c *Console) request(r *http.Request, form url.Values) (a act, s selection, p operate.Plan, actor string, err error) {
+	a, ok := c.acts[form.Get("do")]
+	if !ok {
+		return a, s, p, "", inputError{fmt.Errorf("do %q is no change that the console knows", form.Get("do"))}
+	}
+	if actor, err = c.authorize(r, a.action); err != nil {
+		return a, s, p, "", err
+	}
+	if s, err = newSelection(form); err == nil {
+		err = s.check(a.reasons, a.states)
+	}
+	if err == nil && s.Empty() {
+		err = inputError{errors.New("nothing is selected: select messages, use a filter, or select all")}
+	}
+	if err == nil {
+		p, err = newPlan(form, a)
+	}
+	return a, s, p, actor, err
+}
+
+func newPlan(form url.Values, a act) (p operate.Plan, err error) {
+	p.Force = a.Force != "" && form.Get("force") != ""
+	p.StopOnFailure = a.HasPlan && form.Get("stop") != ""
+	for _, field := range []struct {
+		name string
+		has  bool
+		to   *int
+	}{{"rate", a.HasRate, &p.Rate}, {"canary", a.HasPlan, &p.Canary}, {"window", a.HasPlan, &p.Window}} {
+		text := strings.TrimSpace(form.Get(field.name))
+		if text == "" || !field.has {
+			continue
+		}
+		if *field.to, err = strconv.Atoi(text); err != nil || *field.to < 0 || *field.to > 1_000_000 {
+			return p, inputError{fmt.Errorf("%s %q is not a number from 0 to 1,000,000", field.name, text)}
+		}
+	}
+	return p, nil
+}
+
+// getChange shows what a change would do. It changes nothing.
+func (c *Console) getChange(w http.ResponseWriter, r *http.Request) error {
+	query := r.URL.Query()
+	a, s, p, actor, err := c.request(r, query)
+	if err != nil {
+		return err
+	}
+	s.AfterID, s.Limit = 0, 0
+	body := changePage{Act: a, Plan: p, Actor: actor, Back: a.Section + "?" + s.values().Encode()}
+	if body.Preview, err = a.preview(r.Context(), s, p); err != nil {
+		return err
+	}
+	if a.HasPlan {
+		s = oneConsumer(s, body.Preview.Groups)
+		if query.Get("rate") == "" && query.Get("canary") == "" && body.Preview.Total > 1 {
+			body.Plan.Canary, body.Plan.StopOnFailure = min(10, max(1, body.Preview.Total/10)), true // careful unless told otherwise
+		}
+	}
+	if len(s.IDs) > 0 {
+		body.Back = a.Section
+	}
+	body.Filter = s
+	toggled := s.values()
+	toggled.Set("do", a.Name)
+	if !p.Force {
+		toggled.Set("force", "1")
+	}
+	body.Toggle = "change?" + toggled.Encode()
+	return c.show(w, r, page{Title: a.Title, Template: "change", Section: a.Section, Actor: actor, Body: body})
+}
+
+// oneConsumer adds the consumer to the selection if all messages have the same: a
+// replay without a consumer keeps those of all other consumers from running.
+func oneConsumer(s selection, groups []operate.Group) selection {
+	consumer := ""
+	for _, g := range groups {
+		for _, name := range g.Consumers {
+			if consumer != "" && name != consumer {
+				return s
+			}
+			consumer = name
+		}
+	}
+	if consumer != "" {
+		s.Consumer, s.All = consumer, false
+	}
+	return s
+}
+
+// postChange starts a change of at most as many messages as the person has seen.
+func (c *Console) postChange(w http.ResponseWriter, r *http.Request) error {
+	if err := r.ParseForm(); err != nil {
+		return formError(err)
+	}
+	a, s, p, actor, err := c.request(r, r.PostForm)
+	if err != nil {
+		return err
+	}
+	if s.Limit == 0 {
+		return inputError{errors.New("the form does not say how many messages it showed: open it again")}
+	}
+	why, err := newWhy(r.PostForm)
+	if err != nil {
+		return err
+	}
+	who := operate.Act{Actor: actor, Why: why}
+	j := &job{Title: a.Title, Who: who, Back: a.Section, lock: a.Section + "/" + s.Consumer}
+	s.AfterID = 0
+	err = c.jobs.start(j, func(ctx context.Context, progress func(report)) (report, error) {
+		return a.run(ctx, who, s, p, progress)
+	})
+	if err != nil {
+		return err
+	}
+	c.redirectToJob(w, r, j, !a.HasPlan)
+	return nil
+}
+
+// startPatience is how long the answer to a form waits for the change to begin or, if
+// it is short, to end.
+const startPatience = 2 * time.Second
+
+// redirectToJob leads to the page of a job.
+func (c *Console) redirectToJob(w http.ResponseWriter, r *http.Request, j *job, toEnd bool) {
+	until := j.moved
+	if toEnd {
+		until = j.ended
+	}
+	patience := time.NewTimer(startPatience)
+	defer patience.Stop()
+	select {
+	case <-until:
+	case <-patience.C:
+	case <-r.Context().Done():
+	}
+	redirect(w, link("job", "id", j.ID))
+}
+
+// newWhy returns the reason in a form. Every change needs one.
+func newWhy(form url.Values) (string, error) {
+	why := strings.Join(strings.Fields(form.Get("why")), " ")
+	switch {
+	case why == "":
+		return "", inputError{errors.New("say why: the reason is written to the audit log")}
+	case len(why) > longestWhy:
+		return "", inputError{fmt.Errorf("the reason has %d bytes, more than %d", len(why), longestWhy)}
+	case !utf8.ValidString(why) || strings.ContainsFunc(why, hidden):
+		return "", inputError{errors.New("the reason has characters that cannot be shown")}
+	}
+	return why, nil
+}
+
+// formError is the error for a form that cannot be read. The cause may quote the form.
+func formError(err error) error {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return err
+	}
+	return inputError{errors.New("the form cannot be read")}
+}
+
+// jobPage is a change that runs or has ended.
+type jobPage struct {
+	Job   *job
+	State jobState
+	May   buttons
+}
+
+func (c *Console) getJob(w http.ResponseWriter, r *http.Request) error {
+	if _, err := c.authorize(r, Look); err != nil {
+		return err
+	}
+	j := c.jobs.get(r.URL.Query().Get("id"))
+	if j == nil {
+		return errNoJob
+	}
+	state := j.State()
+	if id := state.Report.Replay.ID; id > 0 { // its page shows more, and is known to all processes
+		redirect(w, link("replay", "id", id))
+		return nil
+	}
+	p := page{Title: j.Title, Template: "job", Section: j.Back, Body: jobPage{j, state, c.buttons(r, Stop)}}
+	if state.Running() {
+		p.Live = 1
+	}
+	return c.show(w, r, p)
+}
+
+// postStop stops a change of this process, or a replay of any process.
+func (c *Console) postStop(w http.ResponseWriter, r *http.Request) error {
+	if err := r.ParseForm(); err != nil {
+		return formError(err)
+	}
+	actor, err := c.authorize(r, Stop)
+	if err != nil {
+		return err
+	}
+	if r.PostForm.Has("replay") {
+		return c.stopReplay(w, r, actor)
+	}
+	j := c.jobs.get(r.PostForm.Get("job"))
+	if j == nil {
+		return errNoJob
+	}
+	c.config.Logger.Info("Console change is stopped", map[string]any{"change": j.Title, "actor": actor})
+	j.stop()
+	c.redirectToJob(w, r, j, true)
+	return nil
+}

@@ -1,0 +1,182 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/watermill-once/once/deadletter"
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/pending"
+)
+
+// newActs returns all changes by their names.
+func (c *Console) newActs() map[string]act {
+	all := map[string]act{}
+	for _, a := range []act{
+		c.retryPending(), c.cancelPending(), c.replayDead(), c.discardDead(), c.releaseKey(), c.replaySent(),
+		c.replayQuarantined(), c.discardQuarantined(),
+	} {
+		all[a.Name] = a
+	}
+	return all
+}
+
+// countWindows bounds how much of the outbox a preview reads: 20,000 rows each.
+const countWindows = 25
+
+func (c *Console) retryPending() act {
+	return act{
+		Name: "retry", action: RetryPending, Section: "outbox", Title: "Retry messages of the outbox now", Button: "Retry now",
+		HasRate: true, states: []string{string(pending.BackingOff), string(pending.Delayed)},
+		Warning: "Messages that back off are made due now. Their attempts are not reset. " +
+			"Messages that their producer delayed are made due only if you select the state “delayed”.",
+		preview: func(ctx context.Context, s selection, _ operate.Plan) (p preview, err error) {
+			f := s.pending()
+			f.State, f.All = cmp.Or(f.State, pending.BackingOff), false
+			for range countWindows {
+				part, err := c.outbox.Count(ctx, f)
+				if err != nil {
+					return p, err
+				}
+				p.Total, p.AtLeast, f.AfterID = p.Total+part.N, part.Next > 0, part.Next
+				if part.Next == 0 {
+					break
+				}
+			}
+			return p, nil
+		},
+		run: func(ctx context.Context, who operate.Act, s selection, p operate.Plan, progress func(report)) (report, error) {
+			done, err := c.outbox.RetryMatching(ctx, who, s.pending(), pendingPlan(s, p, progress))
+			return pendingReport(s, done), err
+		},
+	}
+}
+
+func (c *Console) cancelPending() act {
+	return act{
+		Name: "cancel", action: CancelPending, Section: "outbox", Title: "Cancel messages of the outbox", Button: "Cancel the messages",
+		HasRate: true, Danger: true, states: pendingStates,
+		Warning: "Cancelled messages are not sent. They become dead letters, from where you can replay or discard them. " +
+			"Messages that wait for them are sent.",
+		Force: "also cancel messages that a forwarder may be sending; it may still send them",
+		preview: func(ctx context.Context, s selection, p operate.Plan) (preview, error) {
+			dry, err := c.outbox.DryRun(ctx, s.pending(), pending.Plan{Force: p.Force})
+			return preview{Total: dry.Changed, Skipped: dry.Skipped}, err
+		},
+		run: func(ctx context.Context, who operate.Act, s selection, p operate.Plan, progress func(report)) (report, error) {
+			done, err := c.outbox.CancelMatching(ctx, who, s.pending(), pendingPlan(s, p, progress))
+			return pendingReport(s, done), err
+		},
+	}
+}
+
+func pendingPlan(s selection, p operate.Plan, progress func(report)) pending.Plan {
+	return pending.Plan{Rate: p.Rate, Force: p.Force, Progress: func(r pending.Report) { progress(pendingReport(s, r)) }}
+}
+
+func pendingReport(s selection, r pending.Report) report {
+	return report{Total: s.Limit, Done: r.Changed, Skipped: r.Skipped}
+}
+
+func (c *Console) replayDead() act {
+	return act{
+		Name: "replay-dead", action: ReplayDead, Section: "dead", Title: "Replay dead letters", Button: "Replay",
+		HasRate: true, reasons: deadReasons,
+		Warning: "The letters go back into the outbox, and forwarders send them. Repair the cause first, or they come back.",
+		Force:   "also replay letters that a consumer could handle a second time, or that the outbox would refuse",
+		preview: func(ctx context.Context, s selection, p operate.Plan) (preview, error) {
+			groups, err := c.letters.DryRun(ctx, s.dead(), p)
+			return previewOf(groups, true), err
+		},
+		run: func(ctx context.Context, who operate.Act, s selection, p operate.Plan, progress func(report)) (report, error) {
+			p.Progress = func(r operate.Report) { progress(outboxReport(r)) }
+			done, err := c.letters.ReplayMatching(ctx, who, s.dead(), p)
+			return outboxReport(done), err
+		},
+	}
+}
+
+func outboxReport(r operate.Report) report {
+	return report{Total: r.Total, Done: r.Replayed, Skipped: r.Skipped}
+}
+
+// previewOf sums groups up. Those that need force are a part of a group if skips.
+func previewOf(groups []operate.Group, skips bool) preview {
+	p := preview{Groups: groups}
+	for _, g := range groups {
+		p.Total += g.Count
+		if skips {
+			p.Total -= len(g.Skipped)
+			p.Skipped = append(p.Skipped, g.Skipped...)
+		}
+	}
+	return p
+}
+
+func (c *Console) discardDead() act {
+	return act{
+		Name: "discard-dead", action: DiscardDead, Section: "dead", Title: "Discard dead letters", Button: "Discard for good",
+		Danger: true, reasons: deadReasons,
+		Warning: "The letters are deleted for good, with their messages. Nothing brings them back.",
+		preview: func(ctx context.Context, s selection, _ operate.Plan) (preview, error) {
+			groups, err := c.letters.DryRun(ctx, s.dead(), operate.Plan{Force: true})
+			return previewOf(groups, false), err
+		},
+		run: func(ctx context.Context, who operate.Act, s selection, _ operate.Plan, _ func(report)) (report, error) {
+			n, err := c.letters.DiscardMatching(ctx, who, s.dead())
+			return report{Total: s.Limit, Done: n}, err
+		},
+	}
+}
+
+func (c *Console) releaseKey() act {
+	return act{
+		Name: "release", action: ReleaseKey, Section: "dead", Title: "Release an ordering key", Button: "Release the key",
+		Danger: true,
+		Warning: "The messages behind the dead letter are sent. The letter stays, and a later replay sends it after them: " +
+			"the order of the key is lost.",
+		preview: func(ctx context.Context, s selection, _ operate.Plan) (p preview, err error) {
+			if s.Key == "" {
+				return p, inputError{fmt.Errorf("key is empty: name the ordering key")}
+			}
+			letters, err := c.letters.List(ctx, deadletter.Filter{OrderingKey: s.Key})
+			for _, l := range letters {
+				if l.BlocksKey {
+					p.Total = 1
+				}
+			}
+			return p, err
+		},
+		run: func(ctx context.Context, who operate.Act, s selection, _ operate.Plan, _ func(report)) (report, error) {
+			if err := c.letters.Release(ctx, who, s.Key); err != nil {
+				return report{Total: 1}, err
+			}
+			return report{Total: 1, Done: 1}, nil
+		},
+	}
+}
+
+func (c *Console) replaySent() act {
+	return act{
+		Name: "replay-sent", action: ReplaySent, Section: "sent", Title: "Send messages again", Button: "Send again",
+		HasRate: true,
+		Warning: "Copies with the same ids go into the outbox. A consumer whose inbox still has the id ignores its copy.",
+		Force:   "also send messages that are so old that a consumer could handle them a second time",
+		preview: func(ctx context.Context, s selection, p operate.Plan) (preview, error) {
+			topics, err := c.sent.DryRun(ctx, s.sent(), p)
+			groups := make([]operate.Group, 0, len(topics))
+			for _, t := range topics {
+				groups = append(groups, operate.Group{
+					Topics: []string{t.Topic}, Count: t.Count, FirstFailedAt: t.FirstSentAt, LastFailedAt: t.LastSentAt, Skipped: t.Skipped,
+				})
+			}
+			return previewOf(groups, true), err
+		},
+		run: func(ctx context.Context, who operate.Act, s selection, p operate.Plan, progress func(report)) (report, error) {
+			p.Progress = func(r operate.Report) { progress(outboxReport(r)) }
+			done, err := c.sent.ReplayMatching(ctx, who, s.sent(), p)
+			return outboxReport(done), err
+		},
+	}
+}

@@ -1,0 +1,164 @@
+package console
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/watermill-once/once/deadletter"
+	"github.com/watermill-once/once/internal/fields"
+	"github.com/watermill-once/once/pending"
+	"github.com/watermill-once/once/poison"
+)
+
+// readTimeout is how long the reads of one page may take.
+const readTimeout = 20 * time.Second
+
+// Console is an http.Handler that serves the pages.
+type Console struct {
+	config     Config
+	outbox     *pending.Messages
+	letters    *deadletter.Letters
+	sent       *deadletter.SentLog
+	quarantine *poison.Quarantine
+
+	handler http.Handler
+	routes  map[string]route
+	acts    map[string]act
+	jobs    *jobs
+
+	overview struct {
+		sync.Mutex
+
+		latest  overview
+		history series
+	}
+}
+
+// route is a page.
+type route struct {
+	get, post func(w http.ResponseWriter, r *http.Request) error
+}
+
+// Handler returns the console for the tables in db, or an error that names each field
+// of config that cannot be used. The tables must exist, see schema.Up. Mount it under a
+// path that ends in a slash, and call [Console.Close] before db is closed.
+//
+// The database user needs the right to operate the tables, see schema.Roles. The
+// console opens as many connections as it has requests and jobs at a time.
+func Handler(db *sql.DB, config Config) (*Console, error) {
+	config = config.withDefaults()
+	err := config.validate()
+	if db == nil {
+		err = errors.Join(errors.New("db is nil"), err)
+	}
+	if err != nil {
+		return nil, fields.Refused("console", err)
+	}
+	c := &Console{config: config, jobs: newJobs(config.Logger)}
+	letters := deadletter.Config{Schema: config.Schema, InboxRetention: config.InboxRetention}
+	var errs [4]error
+	c.outbox, errs[0] = pending.New(db, pending.Config{Schema: config.Schema})
+	c.letters, errs[1] = deadletter.New(db, letters)
+	c.sent, errs[2] = deadletter.NewSentLog(db, letters)
+	c.quarantine, errs[3] = poison.New(db, poison.Config{
+		Schema: config.Schema, ReplayToAbsent: config.ReplayToAbsent, Logger: config.Logger,
+	})
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("console: %w", err)
+	}
+	c.acts = c.newActs()
+	c.routes = map[string]route{
+		"":           {get: c.getOverview},
+		"outbox":     {get: c.getOutbox},
+		"message":    {get: c.getMessage},
+		"dead":       {get: c.getDead},
+		"letter":     {get: c.getLetter},
+		"sent":       {get: c.getSent},
+		"copy":       {get: c.getSentMessage},
+		"quarantine": {get: c.getQuarantine},
+		"entry":      {get: c.getEntry},
+		"payload":    {get: c.getPayload},
+		"replays":    {get: c.getReplays},
+		"replay":     {get: c.getReplay, post: c.postResume},
+		"change":     {get: c.getChange, post: c.postChange},
+		"job":        {get: c.getJob},
+		"stop":       {post: c.postStop},
+		"edit":       {get: c.getEdit, post: c.postEdit},
+	}
+	c.handler = c.protect(http.HandlerFunc(c.serve))
+	return c, nil
+}
+
+// ServeHTTP serves a page.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.handler.ServeHTTP(w, r) }
+
+// Close stops the running changes and waits until they have ended: replays of the
+// quarantine are paused, other changes stop after a batch. Pages can still be read, and
+// new changes are refused. A second Close waits too.
+func (c *Console) Close() error {
+	c.jobs.close()
+	return nil
+}
+
+// serve finds the page. A page is the last segment of the path, so that no setting
+// says where the console is mounted.
+func (c *Console) serve(w http.ResponseWriter, r *http.Request) {
+	name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
+	if r.URL.Path == "" { // StripPrefix has removed all of it: relative links need the slash
+		c.addSlash(w, r)
+		return
+	}
+	if file, ok := assets[name]; ok {
+		file.serve(w, r)
+		return
+	}
+	page, ok := c.routes[name]
+	if !ok {
+		c.fail(w, r, errNoPage)
+		return
+	}
+	serve := page.get
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+	case http.MethodPost:
+		serve = page.post
+	default:
+		serve = nil
+	}
+	if serve == nil {
+		allow := []string{}
+		if page.get != nil {
+			allow = append(allow, "GET, HEAD")
+		}
+		if page.post != nil {
+			allow = append(allow, "POST")
+		}
+		w.Header().Set("Allow", strings.Join(allow, ", "))
+		c.fail(w, r, errMethod)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), readTimeout)
+	defer cancel()
+	r = r.WithContext(ctx)
+	if err := serve(w, r); err != nil {
+		c.fail(w, r, err)
+	}
+}
+
+// addSlash redirects to the same path with a slash at its end.
+func (c *Console) addSlash(w http.ResponseWriter, r *http.Request) {
+	path, _, _ := strings.Cut(r.RequestURI, "?")
+	name := path[strings.LastIndexByte(path, '/')+1:]
+	if name == "" {
+		c.fail(w, r, errNoPage)
+		return
+	}
+	w.Header().Set("Location", "./"+name+"/")
+	w.WriteHeader(http.StatusPermanentRedirect)
+}

@@ -1,0 +1,189 @@
+package console
+
+import (
+	"slices"
+	"strings"
+)
+
+// diffLine is a line of a side-by-side comparison. A number is 0 if the side has no
+// line.
+type diffLine struct {
+	OldNumber, NewNumber int
+	Old, New             diffText
+	Changed              bool
+	Gap                  int // this many equal lines are left out here
+}
+
+// diffText is a line with the part that differs in the middle.
+type diffText struct{ Before, Middle, After string }
+
+const (
+	// mostCompared bounds the lines that are compared one by one. Larger parts are shown
+	// as removed and added.
+	mostCompared = 1500
+
+	// contextLines is how many equal lines stand around a change.
+	contextLines = 3
+
+	// lineEnd marks the end of the last line: a text may end without it.
+	lineEnd = "\u23ce"
+)
+
+// diff compares two texts line by line. The end of each line is a part of it, so that
+// texts that differ in the last newline differ.
+func diff(before, after string) []diffLine {
+	a, b := splitLines(before), splitLines(after)
+	head := 0
+	for head < len(a) && head < len(b) && a[head] == b[head] {
+		head++
+	}
+	tail := 0
+	for tail < len(a)-head && tail < len(b)-head && a[len(a)-1-tail] == b[len(b)-1-tail] {
+		tail++
+	}
+	d := differ{}
+	for i := range head {
+		d.equal(a[i])
+	}
+	d.compare(a[head:len(a)-tail], b[head:len(b)-tail])
+	d.flush()
+	for _, line := range a[len(a)-tail:] {
+		d.equal(line)
+	}
+	return fold(d.lines)
+}
+
+// splitLines returns the lines of a text with their ends made visible where they matter.
+func splitLines(text string) []string {
+	if text == "" {
+		return nil
+	}
+	lines := strings.Split(text, "\n")
+	if last := len(lines) - 1; lines[last] == "" {
+		lines = lines[:last]
+		lines[last-1] += lineEnd
+	}
+	return lines
+}
+
+// differ collects lines. Removed and added lines wait until the next equal line, so that
+// they stand side by side.
+type differ struct {
+	lines            []diffLine
+	oldLine, newLine int
+	removed, added   []string
+}
+
+// compare finds the longest common part of two lists of lines.
+func (d *differ) compare(a, b []string) {
+	if len(a) > mostCompared || len(b) > mostCompared {
+		d.removed, d.added = append(d.removed, a...), append(d.added, b...)
+		return
+	}
+	common := make([][]int16, len(a)+1) // the length of the common part of a[i:] and b[j:]
+	for i := range common {
+		common[i] = make([]int16, len(b)+1)
+	}
+	for i := range slices.Backward(a) {
+		for j := range slices.Backward(b) {
+			if a[i] == b[j] {
+				common[i][j] = common[i+1][j+1] + 1
+			} else {
+				common[i][j] = max(common[i+1][j], common[i][j+1])
+			}
+		}
+	}
+	i, j := 0, 0
+	for i < len(a) || j < len(b) {
+		switch {
+		case i < len(a) && j < len(b) && a[i] == b[j]:
+			d.flush()
+			d.equal(a[i])
+			i, j = i+1, j+1
+		case j == len(b) || i < len(a) && common[i+1][j] >= common[i][j+1]:
+			d.removed = append(d.removed, a[i])
+			i++
+		default:
+			d.added = append(d.added, b[j])
+			j++
+		}
+	}
+}
+
+func (d *differ) equal(line string) {
+	d.oldLine++
+	d.newLine++
+	same := diffText{Before: line}
+	d.lines = append(d.lines, diffLine{OldNumber: d.oldLine, NewNumber: d.newLine, Old: same, New: same})
+}
+
+// flush writes the removed lines beside the added ones.
+func (d *differ) flush() {
+	for i := range max(len(d.removed), len(d.added)) {
+		line := diffLine{Changed: true}
+		switch {
+		case i >= len(d.added):
+			line.Old.Middle = d.removed[i]
+		case i >= len(d.removed):
+			line.New.Middle = d.added[i]
+		default:
+			line.Old, line.New = mark(d.removed[i], d.added[i])
+		}
+		if i < len(d.removed) {
+			d.oldLine++
+			line.OldNumber = d.oldLine
+		}
+		if i < len(d.added) {
+			d.newLine++
+			line.NewNumber = d.newLine
+		}
+		d.lines = append(d.lines, line)
+	}
+	d.removed, d.added = nil, nil
+}
+
+// mark splits two lines around the part that differs, between whole characters.
+func mark(before, after string) (diffText, diffText) {
+	a, b := []rune(before), []rune(after)
+	head := 0
+	for head < len(a) && head < len(b) && a[head] == b[head] {
+		head++
+	}
+	tail := 0
+	for tail < len(a)-head && tail < len(b)-head && a[len(a)-1-tail] == b[len(b)-1-tail] {
+		tail++
+	}
+	part := func(r []rune) diffText {
+		return diffText{string(r[:head]), string(r[head : len(r)-tail]), string(r[len(r)-tail:])}
+	}
+	return part(a), part(b)
+}
+
+// fold leaves out equal lines that are far from a change.
+func fold(lines []diffLine) []diffLine {
+	near := make([]bool, len(lines))
+	for i, line := range lines {
+		if line.Changed {
+			for k := max(0, i-contextLines); k <= min(len(lines)-1, i+contextLines); k++ {
+				near[k] = true
+			}
+		}
+	}
+	var kept []diffLine
+	gap := 0
+	for i, line := range lines {
+		if !near[i] {
+			gap++
+			continue
+		}
+		if gap > 0 {
+			kept = append(kept, diffLine{Gap: gap})
+			gap = 0
+		}
+		kept = append(kept, line)
+	}
+	if gap > 0 && len(kept) > 0 {
+		kept = append(kept, diffLine{Gap: gap})
+	}
+	return kept
+}

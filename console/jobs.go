@@ -1,0 +1,238 @@
+package console
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/poison"
+)
+
+const (
+	// mostJobs is how many changes run at a time: each needs a connection.
+	mostJobs = 4
+
+	// keptJobs is how many changes are remembered.
+	keptJobs = 200
+)
+
+var (
+	errClosed = errors.New("the console is closed")
+	errNoJob  = errors.New("a process knows only the latest changes that it ran itself; the audit log has all of them")
+	errPanic  = errors.New("the change panicked")
+)
+
+// busyError says that a change has to wait for others.
+type busyError struct{ text string }
+
+func (e busyError) Error() string { return e.text }
+
+// report is how far a change has come.
+type report struct {
+	Total, Done int     // Total is 0 if it is not known
+	Skipped     []int64 // need force
+	Replay      operate.Report
+}
+
+// work makes a change. It calls progress from time to time, and stops when ctx ends.
+type work func(ctx context.Context, progress func(report)) (report, error)
+
+// job is a change that runs in its own goroutine, so that closing the browser does not
+// stop it.
+type job struct {
+	ID    string
+	Title string
+	Who   operate.Act
+	Back  string // the page from which it was started
+
+	lock   string // jobs with the same lock run one after another
+	cancel context.CancelFunc
+	moved  chan struct{} // closed at the first progress, or at the end
+	once   sync.Once
+	ended  chan struct{}
+
+	mu      sync.Mutex
+	state   jobState
+	history series
+}
+
+// jobState is a copy of what changes in a job.
+type jobState struct {
+	Started, Ended time.Time
+	Report         report
+	Stopping       bool
+	Err            error
+	Chart          string
+}
+
+// Running reports whether the job has not ended.
+func (s jobState) Running() bool { return s.Ended.IsZero() }
+
+// Stopped reports whether the job ended because somebody, or its plan, stopped it.
+func (s jobState) Stopped() bool {
+	return !s.Running() && (s.Stopping && s.Err != nil || errors.Is(s.Err, poison.ErrReplayStopped))
+}
+
+// Problem says why the job failed, or returns "".
+func (s jobState) Problem() string {
+	switch {
+	case s.Err == nil || s.Stopped():
+		return ""
+	case expected(s.Err) != nil:
+		return sentence(s.Err)
+	}
+	return "It failed. The log of the service says why."
+}
+
+// State returns the state of the job now.
+func (j *job) State() jobState {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	state := j.state
+	state.Chart = j.history.chart("Done", "Failed again", "Waiting")
+	return state
+}
+
+func (j *job) progress(r report) {
+	j.mu.Lock()
+	j.state.Report = r
+	j.history.add(time.Now(), r.Done, r.Replay.Failed, r.Replay.Waiting)
+	j.mu.Unlock()
+	j.once.Do(func() { close(j.moved) })
+}
+
+func (j *job) stop() {
+	j.mu.Lock()
+	j.state.Stopping = true
+	j.mu.Unlock()
+	j.cancel()
+}
+
+// jobs are the changes of this process.
+type jobs struct {
+	logger watermill.LoggerAdapter
+	ctx    context.Context
+	cancel context.CancelFunc
+	group  sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	all    []*job // the latest last
+}
+
+func newJobs(logger watermill.LoggerAdapter) *jobs {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &jobs{logger: logger, ctx: ctx, cancel: cancel}
+}
+
+// start begins a change, or returns an error if it has to wait for others.
+func (all *jobs) start(j *job, do work) error {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.closed {
+		return errClosed
+	}
+	running := 0
+	for _, other := range all.all {
+		if !other.State().Running() {
+			continue
+		}
+		running++
+		if other.lock == j.lock {
+			return busyError{fmt.Sprintf("%s by %s is running. Wait until it has ended, or stop it", other.Title, other.Who.Actor)}
+		}
+	}
+	if running >= mostJobs {
+		return busyError{fmt.Sprintf("%d changes are running, and no more may run at a time. Wait until one has ended", running)}
+	}
+	if len(all.all) >= keptJobs { // one that has ended: fewer than mostJobs run
+		ended := slices.IndexFunc(all.all, func(old *job) bool { return !old.State().Running() })
+		all.all = slices.Delete(all.all, ended, ended+1)
+	}
+	ctx, cancel := context.WithCancel(all.ctx)
+	j.ID, j.cancel, j.moved, j.ended = rand.Text()[:12], cancel, make(chan struct{}), make(chan struct{})
+	j.state.Started = time.Now()
+	all.all = append(all.all, j)
+	all.group.Go(func() {
+		defer cancel()
+		all.run(ctx, j, do)
+	})
+	return nil
+}
+
+func (all *jobs) run(ctx context.Context, j *job, do work) {
+	latest, err := all.do(ctx, j, do)
+	j.mu.Lock()
+	j.history.last = time.Time{} // the end is a sample, too
+	j.mu.Unlock()
+	j.progress(latest)
+	j.mu.Lock()
+	j.state.Err, j.state.Ended = err, time.Now()
+	stopped := j.state.Stopping
+	j.mu.Unlock()
+	close(j.ended)
+	fields := watermill.LogFields{"change": j.Title, "actor": j.Who.Actor, "done": latest.Done, "skipped": len(latest.Skipped)}
+	if err != nil && !stopped && ctx.Err() == nil && expected(err) == nil {
+		all.logger.Error("Console change failed", err, fields)
+		return
+	}
+	all.logger.Info("Console change has ended", fields)
+}
+
+// do returns the last report also if the work panics: a mistake in a change must not
+// end the service.
+func (all *jobs) do(ctx context.Context, j *job, do work) (latest report, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			all.logger.Error("Console change panicked", fmt.Errorf("panic: %v", p), watermill.LogFields{"stack": string(debug.Stack())})
+			latest, err = j.State().Report, errPanic
+		}
+	}()
+	return do(ctx, j.progress)
+}
+
+// get returns the job with an ID, or nil.
+func (all *jobs) get(id string) *job {
+	return all.find(func(j *job) bool { return j.ID == id })
+}
+
+// replaying returns the latest job of a replay of the quarantine, or nil.
+func (all *jobs) replaying(id int64) *job {
+	return all.find(func(j *job) bool { return j.State().Report.Replay.ID == id })
+}
+
+// find returns the latest job that matches, or nil.
+func (all *jobs) find(match func(j *job) bool) *job {
+	for _, j := range all.latest() {
+		if match(j) {
+			return j
+		}
+	}
+	return nil
+}
+
+// latest returns all known jobs, the latest first.
+func (all *jobs) latest() []*job {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	list := slices.Clone(all.all)
+	slices.Reverse(list)
+	return list
+}
+
+// close stops all jobs and waits for them.
+func (all *jobs) close() {
+	all.mu.Lock()
+	all.closed = true
+	all.mu.Unlock()
+	all.cancel()
+	all.group.Wait()
+}

@@ -1,0 +1,167 @@
+package console_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/console"
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// texts are what each page has to say about the messages of seed.
+var texts = map[string][]string{
+	"": {
+		"Needs a person", "1 message backs off", "payments gave up on 3 messages", "card gateway answered 502", "orders.placed",
+	},
+	"outbox": {
+		"orders.placed", "stock.changed", "refused-1", "no queue is bound", "backing off", "customer-7", "Blocked ordering keys",
+	},
+	"outbox?state=delayed":         {"later-1"},
+	"outbox?topic=stock.changed":   {"later-1"},
+	"outbox?key=customer-7":        {"refused-1", "behind-1"},
+	"message?id=2":                 {"refused-1", "no queue is bound", "&#34;order&#34;: 2", "Retry now", "Cancel"},
+	"dead":                         {"dead-1", "dead-2", "message is too large", "blocks its key"},
+	"dead?reason=unacceptable":     {"dead-2"},
+	"letter?id=2":                  {"dead-2", "Release the key", "&#34;order&#34;: 5", "0af7"},
+	"sent":                         {"sent-1", "Send selected again"},
+	"copy?id=1":                    {"sent-1", "&#34;order&#34;: 6"},
+	"quarantine":                   {"Failure groups", "card gateway answered 502", "no address", "failed-2", "shipping"},
+	"quarantine?consumer=shipping": {"no address", "binary"},
+	"entry?id=1": {
+		"failed-0", "card gateway answered 502", "*errors.errorString", "trace", "0af7", "&#34;order&#34;: 10", "Replay", "Edit", "Discard",
+	},
+	"entry?id=1&view=text":                {"{&#34;order&#34;:10,&#34;amount&#34;:-0}"},
+	"entry?id=4":                          {"00000000  00 01 ff 0d 0a"}, // no text: hexadecimal
+	"entry?id=4&view=text":                {`\u0000\u0001\xff\u000d`},
+	"replays":                             {"There are no replays yet"},
+	"edit?id=1":                           {"Compare", "{&#34;order&#34;:10"},
+	"edit?id=4":                           {"00 01 ff 0d 0a", "hexadecimal"},
+	"change?do=retry&all=1":               {"1 message", "Retry now"},
+	"change?do=cancel&all=1":              {"4 messages"},
+	"change?do=replay-dead&all=1":         {"2 messages", "message is too large"},
+	"change?do=discard-dead&id=1":         {"1 message", "deleted for good"},
+	"change?do=release&key=customer-9":    {"1 message"},
+	"change?do=replay-sent&id=1":          {"1 message"},
+	"change?do=replay&all=1":              {"4 messages", "Canary"},
+	"change?do=discard&consumer=payments": {"3 messages"},
+}
+
+func TestEveryPageShowsTheMessages(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := benchIn(t, db, nil)
+		b.seed()
+		for page, parts := range texts {
+			text := b.get(page).text
+			for _, part := range parts {
+				assert.Contains(t, text, part, page)
+			}
+			assert.Contains(t, text, `<div class="environment purple">test</div>`, page)
+		}
+		assert.NotContains(t, b.get("quarantine?consumer=shipping").text, "failed-1")
+		assert.NotContains(t, b.get("dead?reason=unacceptable").text, "dead-1")
+	})
+}
+
+func TestAnEmptyDatabaseSaysWhatWouldBeThere(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := benchIn(t, db, nil)
+		for page, part := range map[string]string{
+			"":                       "Nothing.",
+			"outbox":                 "The outbox is empty.",
+			"outbox?topic=x":         "No message matches.",
+			"dead":                   "There are no dead letters.",
+			"dead?topic=x":           "No dead letter matches.",
+			"sent":                   "The sent log is empty.",
+			"sent?topic=x":           "No sent message matches.",
+			"quarantine":             "The quarantine is empty.",
+			"quarantine?topic=x":     "No failure matches.",
+			"replays":                "There are no replays yet.",
+			"change?do=discard&id=1": "Nothing.",
+		} {
+			assert.Contains(t, b.get(page).text, part, page)
+		}
+	})
+}
+
+func TestAMistakeInTheURLIsNamed(t *testing.T) {
+	b := newBench(t, nil)
+	b.seed()
+	for page, want := range map[string]struct {
+		status int
+		text   string
+	}{
+		"outbox?state=waiting":                           {http.StatusBadRequest, "state &#34;waiting&#34; is none of due, backing_off, "},
+		"dead?reason=bored":                              {http.StatusBadRequest, "reason &#34;bored&#34;"},
+		"quarantine?reason=bored":                        {http.StatusBadRequest, "reason &#34;bored&#34;"},
+		"quarantine?from=yesterday":                      {http.StatusBadRequest, "&#34;yesterday&#34; is not a time"},
+		"dead?from=2026-01-02&to=2026":                   {http.StatusBadRequest, "is not a time"},
+		"sent?from=2026-01-02T00:00&to=2026-01-01T00:00": {http.StatusBadRequest, "is not after"},
+		"outbox?after=-1":                                {http.StatusBadRequest, "after"},
+		"outbox?topic=%00":                               {http.StatusBadRequest, "characters that no message can have"},
+		"outbox?topic=%ff":                               {http.StatusBadRequest, "characters that no message can have"},
+		"entry?id=x":                                     {http.StatusBadRequest, "id &#34;x&#34;"},
+		"entry?id=99999":                                 {http.StatusNotFound, "No such entry"},
+		"message?id=99999":                               {http.StatusNotFound, "not here any more"},
+		"letter?id=99999":                                {http.StatusNotFound, "not here any more"},
+		"copy?id=99999":                                  {http.StatusNotFound, "not here any more"},
+		"replay?id=99999":                                {http.StatusNotFound, "No such replay"},
+		"job?id=99999":                                   {http.StatusNotFound, "unknown here"},
+		"payload?of=disk&id=1":                           {http.StatusBadRequest, "of &#34;disk&#34;"},
+		"change?do=explode&all=1":                        {http.StatusBadRequest, "explode"},
+		"change?do=discard":                              {http.StatusBadRequest, "nothing is selected"},
+		"change?do=discard&all=1&topic=x":                {http.StatusBadRequest, "selects everything"},
+		"change?do=retry&state=blocked":                  {http.StatusBadRequest, "state &#34;blocked&#34;"},
+		"change?do=replay&all=1&canary=many":             {http.StatusBadRequest, "canary &#34;many&#34;"},
+		"nosuch":                                         {http.StatusNotFound, "No such page"},
+	} {
+		a := b.do(http.MethodGet, page, nil)
+		assert.Equal(t, want.status, a.StatusCode, page)
+		assert.Contains(t, a.text, want.text, page)
+	}
+	assert.Zero(t, b.logs.Count("Console page failed"), "a mistake of a reader is no failure")
+}
+
+func TestAListHasPages(t *testing.T) {
+	b := quickBench(t, nil)
+	for range 101 {
+		b.die("orders.placed", "id", "", "{}", "exhausted", "no queue")
+	}
+	first := b.get("dead?topic=orders.placed")
+	assert.Contains(t, first.text, `href="dead?after=100&amp;topic=orders.placed" rel="next"`)
+	second := b.get("dead?after=100&topic=orders.placed")
+	assert.Equal(t, 1, strings.Count(second.text, `href="letter?id=`))
+	assert.NotContains(t, second.text, `rel="next"`)
+}
+
+func TestThePagesWorkUnderAnyPath(t *testing.T) {
+	b := quickBench(t, nil)
+	mux := http.NewServeMux()
+	mux.Handle("/", b.console)
+	mux.Handle("/a/b/c/", b.console)
+	mux.Handle("/stripped/", http.StripPrefix("/stripped", b.console))
+	mux.Handle("/bare", http.StripPrefix("/bare", b.console))
+	b.server.Config.Handler = mux
+	for _, b.prefix = range []string{"/", "/a/b/c/", "/stripped/"} {
+		text := b.get("").text
+		assert.Contains(t, text, `<a href="outbox">`)
+		assert.NotRegexp(t, `(href|src|action)="/`, text, "a link is not relative")
+		b.get("outbox")
+		b.get("console.css")
+	}
+	b.prefix = "/"
+	assert.Equal(t, "./bare/", b.do(http.MethodGet, "bare", nil).Header.Get("Location"))
+}
+
+func TestTheConfigurationIsChecked(t *testing.T) {
+	_, err := console.Handler(nil, console.Config{Color: "pink", MaxEdit: -1, Environment: " production"})
+	require.Error(t, err)
+	for _, part := range []string{
+		"console: db is nil", "Authorize is nil", `Color is "pink"`, "MaxEdit is -1", `Environment is " production"`,
+	} {
+		assert.ErrorContains(t, err, part)
+	}
+}

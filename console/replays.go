@@ -1,0 +1,139 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/poison"
+)
+
+// replaysPage is the replays of the quarantine, which the database keeps, and the
+// latest changes of this process.
+type replaysPage struct {
+	Replays []poison.Replay
+	Next    string
+	Jobs    []*job
+}
+
+// shownJobs is how many changes of this process a page shows.
+const shownJobs = 20
+
+func (c *Console) getReplays(w http.ResponseWriter, r *http.Request) error {
+	if _, err := c.authorize(r, Look); err != nil {
+		return err
+	}
+	var before int64
+	if text := r.URL.Query().Get("before"); text != "" {
+		var err error
+		if before, err = strconv.ParseInt(text, 10, 64); err != nil || before < 0 {
+			return inputError{fmt.Errorf("before %q is not a number", text)}
+		}
+	}
+	list, err := c.quarantine.Replays(r.Context(), before)
+	if err != nil {
+		return err
+	}
+	body := replaysPage{Replays: list, Jobs: c.jobs.latest()}
+	body.Jobs = body.Jobs[:min(len(body.Jobs), shownJobs)]
+	if len(list) == rows {
+		body.Next = link("replays", "before", list[rows-1].ID)
+	}
+	return c.show(w, r, page{Title: "Replays", Template: "replays", Section: "replays", Body: body})
+}
+
+// replayPage is one replay of the quarantine.
+type replayPage struct {
+	Replay  poison.Replay
+	Job     *job // that runs the replay in this process, or nil
+	Problem string
+	Chart   string
+	Left    int // not replayed
+	Resume  bool
+	May     buttons
+}
+
+func (c *Console) getReplay(w http.ResponseWriter, r *http.Request) error {
+	if _, err := c.authorize(r, Look); err != nil {
+		return err
+	}
+	id, err := idOf(r)
+	if err != nil {
+		return err
+	}
+	replay, err := c.quarantine.ReplayOf(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	body := replayPage{Replay: replay, May: c.buttons(r, ReplayQuarantined, Stop), Left: max(0, replay.Total-replay.Replayed)}
+	p := page{Title: fmt.Sprintf("Replay %d", id), Template: "replay", Section: "replays", Charts: true}
+	if j := c.jobs.replaying(id); j != nil {
+		state := j.State()
+		body.Chart, body.Problem = state.Chart, state.Problem()
+		if state.Running() {
+			body.Job = j
+		}
+	}
+	switch replay.State {
+	case poison.ReplayRunning:
+		p.Live = 1
+	case poison.ReplayPaused, poison.ReplayStopped, poison.ReplayAbandoned:
+		body.Resume = true
+	}
+	p.Body = body
+	return c.show(w, r, p)
+}
+
+// postResume continues a replay in this process.
+func (c *Console) postResume(w http.ResponseWriter, r *http.Request) error {
+	if err := r.ParseForm(); err != nil {
+		return formError(err)
+	}
+	actor, err := c.authorize(r, ReplayQuarantined)
+	if err != nil {
+		return err
+	}
+	id, err := strconv.ParseInt(r.PostForm.Get("id"), 10, 64)
+	if err != nil {
+		return inputError{errors.New("id is not a number")}
+	}
+	why, err := newWhy(r.PostForm)
+	if err != nil {
+		return err
+	}
+	replay, err := c.quarantine.ReplayOf(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	who := operate.Act{Actor: actor, Why: why}
+	j := &job{Title: fmt.Sprintf("Resume replay %d", id), Who: who, Back: "replays", lock: "quarantine/" + replay.Consumer}
+	err = c.jobs.start(j, func(ctx context.Context, progress func(report)) (report, error) {
+		done, err := c.quarantine.Resume(ctx, who, id, func(r operate.Report) { progress(replayReport(r)) })
+		return replayReport(done.Report), err
+	})
+	if err != nil {
+		return err
+	}
+	c.redirectToJob(w, r, j, false)
+	return nil
+}
+
+// stopReplay stops a replay that another process runs.
+func (c *Console) stopReplay(w http.ResponseWriter, r *http.Request, actor string) error {
+	id, err := strconv.ParseInt(r.PostForm.Get("replay"), 10, 64)
+	if err != nil {
+		return inputError{errors.New("replay is not a number")}
+	}
+	why, err := newWhy(r.PostForm)
+	if err != nil {
+		return err
+	}
+	if _, err := c.quarantine.StopReplay(r.Context(), operate.Act{Actor: actor, Why: why}, id); err != nil {
+		return err
+	}
+	redirect(w, fmt.Sprintf("replay?id=%d", id))
+	return nil
+}

@@ -1,0 +1,72 @@
+package console
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// series is a bounded list of numbers over time, for a chart. If it is full, every
+// second sample is removed, and samples are taken half as often.
+type series struct {
+	times  []int64 // seconds
+	values [][]int // by series
+	every  time.Duration
+	last   time.Time
+}
+
+const (
+	mostSamples = 600
+	sampleEvery = 2 * time.Second
+)
+
+// add adds a sample unless the last one is too new.
+func (s *series) add(at time.Time, numbers ...int) {
+	if s.every == 0 {
+		s.every, s.values = sampleEvery, make([][]int, len(numbers))
+	}
+	if at.Sub(s.last) < s.every {
+		return
+	}
+	s.last = at
+	if len(s.times) == mostSamples {
+		s.every *= 2
+		s.times = everySecond(s.times)
+		for i := range s.values {
+			s.values[i] = everySecond(s.values[i])
+		}
+	}
+	s.times = append(s.times, at.Unix())
+	for i, n := range numbers {
+		s.values[i] = append(s.values[i], n)
+	}
+}
+
+func everySecond[T any](list []T) []T {
+	kept := list[:0]
+	for i := 0; i < len(list); i += 2 {
+		kept = append(kept, list[i])
+	}
+	return kept
+}
+
+// chart is a series as console.js reads it from an attribute.
+type chart struct {
+	Labels []string `json:"labels"`
+	Data   []any    `json:"data"`
+}
+
+// chart returns the series as JSON, or "" if there is nothing to draw yet.
+func (s *series) chart(labels ...string) string {
+	if len(s.times) < 2 {
+		return ""
+	}
+	c := chart{Labels: labels, Data: []any{s.times}}
+	for _, numbers := range s.values {
+		c.Data = append(c.Data, numbers)
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}

@@ -1,0 +1,286 @@
+package console_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"html"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/console"
+	"github.com/watermill-once/once/internal/parked"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// ann may do everything.
+func ann(*http.Request, console.Action) (string, error) { return "ann", nil }
+
+// bench is a database with messages in all tables, and a console.
+type bench struct {
+	*testing.T
+	testkit.Database
+
+	tables  schema.Config
+	store   *poison.Quarantine
+	console *console.Console
+	server  *httptest.Server
+	logs    *testkit.Logs
+	prefix  string // where the console is mounted
+}
+
+// newBench returns a bench on PostgreSQL. change may change the configuration of its
+// console.
+func newBench(t *testing.T, change func(*console.Config)) *bench {
+	t.Helper()
+	return benchIn(t, testkit.Postgres(t), change)
+}
+
+// quickBench is newBench on SQLite, for what does not depend on the database.
+func quickBench(t *testing.T, change func(*console.Config)) *bench {
+	t.Helper()
+	return benchIn(t, testkit.SQLite(t), change)
+}
+
+func benchIn(t *testing.T, db testkit.Database, change func(*console.Config)) *bench {
+	t.Helper()
+	b := &bench{T: t, Database: db, tables: schema.Config{Dialect: schema.Dialect(db.Dialect)}, logs: &testkit.Logs{}, prefix: "/ops/once/"}
+	require.NoError(t, schema.Up(t.Context(), db.DB, b.tables))
+	var err error
+	b.store, err = poison.New(db.DB, poison.Config{Schema: b.tables, Logger: testkit.Logger(t), ReplayToAbsent: true})
+	require.NoError(t, err)
+	config := console.Config{Schema: b.tables, Authorize: ann, Environment: "test", Color: console.Purple, Logger: b.logs}
+	if change != nil {
+		change(&config)
+	}
+	b.console, err = console.Handler(db.DB, config)
+	require.NoError(t, err)
+	mux := http.NewServeMux()
+	mux.Handle(b.prefix, b.console)
+	b.server = httptest.NewServer(mux)
+	t.Cleanup(func() {
+		b.server.Close()
+		require.NoError(t, b.console.Close())
+	})
+	return b
+}
+
+// exec runs a statement.
+func (b *bench) exec(query string, args ...any) {
+	b.Helper()
+	_, err := b.ExecContext(b.Context(), query, args...)
+	require.NoError(b, err)
+}
+
+// number returns the result of a query for one number.
+func (b *bench) number(query string) (n int) {
+	b.Helper()
+	require.NoError(b, b.QueryRowContext(b.Context(), query).Scan(&n))
+	return n
+}
+
+// in returns an expression for the time so much later, for a column of the tables.
+func (b *bench) in(d time.Duration) string {
+	if b.Dialect == "sqlite" {
+		return fmt.Sprintf(`CAST(unixepoch('subsec') * 1000 AS INTEGER) + %d`, d.Milliseconds())
+	}
+	return fmt.Sprintf(`now() + interval '1 millisecond' * %d`, d.Milliseconds())
+}
+
+// publish commits a message to the outbox.
+func (b *bench) publish(topic, id, key, payload string, metadata message.Metadata) {
+	b.Helper()
+	box, err := outbox.New(outbox.Config{Schema: b.tables})
+	require.NoError(b, err)
+	m := message.NewMessage(id, []byte(payload))
+	maps.Copy(m.Metadata, metadata)
+	if key != "" {
+		outbox.SetOrderingKey(m, key)
+	}
+	require.NoError(b, box.InTx(b.Context(), b.DB, func(_ *sql.Tx, events message.Publisher) error { return events.Publish(topic, m) }))
+}
+
+// die inserts a dead letter, and blocks its key if it has one.
+func (b *bench) die(topic, id, key, payload, reason, problem string) {
+	b.Helper()
+	var orderingKey any
+	if key != "" {
+		orderingKey = key
+	}
+	position := 1000 + b.number(`SELECT COUNT(*) FROM once_outbox_dead`)
+	b.exec(`INSERT INTO once_outbox_dead (position, message_id, topic, ordering_key, payload, metadata, created_at, attempts, last_error,
+		reason, unknown) VALUES ($1, $2, $3, $4, $5, $6, `+b.in(-time.Hour)+`, 20, $7, $8, 1 = 0)`,
+		position, id, topic, orderingKey, []byte(payload), `{"trace":"0af7"}`, problem, reason)
+	if key != "" {
+		b.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ($1, $2, $2, 'dead')`, key, position)
+	}
+}
+
+// send inserts a message into the sent log.
+func (b *bench) send(topic, id, payload string) {
+	b.Helper()
+	position := 2000 + b.number(`SELECT COUNT(*) FROM once_outbox_sent`)
+	b.exec(`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at)
+		VALUES ($1, $2, $3, $4, '{}', `+b.in(-time.Minute)+`)`, position, id, topic, []byte(payload))
+}
+
+// quarantine stores a message in quarantine and returns the ID of its entry.
+func (b *bench) quarantine(consumer, topic string, msg *message.Message, problem error) int64 {
+	b.Helper()
+	msg.SetContext(parked.WithDelivery(b.Context(), &parked.Delivery{Consumer: consumer, Topic: topic}))
+	_, err := b.store.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, problem })(msg)
+	require.NoError(b, err)
+	entries, err := b.store.List(b.Context(), poison.Filter{MessageID: msg.UUID, Consumer: consumer})
+	require.NoError(b, err)
+	require.Len(b, entries, 1)
+	return entries[0].ID
+}
+
+var errCard = errors.New("card gateway answered 502")
+
+// seed puts messages in all states into all tables.
+func (b *bench) seed() {
+	b.Helper()
+	b.publish("orders.placed", "due-1", "", `{"order":1}`, nil)
+	b.publish("orders.placed", "refused-1", "customer-7", `{"order":2}`, nil)
+	b.publish("orders.placed", "behind-1", "customer-7", `{"order":3}`, nil)
+	b.publish("stock.changed", "later-1", "", `{"sku":"tea"}`, nil)
+	b.exec(`UPDATE once_outbox SET due_at = ` + b.in(time.Hour) + `, failing_since = ` + b.in(-time.Hour) + `, attempts = 3,
+		last_error = 'no queue is bound' WHERE message_id = 'refused-1'`)
+	b.exec(`UPDATE once_outbox SET due_at = ` + b.in(time.Hour) + ` WHERE message_id = 'later-1'`)
+	b.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
+		SELECT ordering_key, position, position, 'refused' FROM once_outbox WHERE message_id = 'refused-1'`)
+	b.die("orders.placed", "dead-1", "", `{"order":4}`, "exhausted", "no queue is bound")
+	b.die("orders.placed", "dead-2", "customer-9", `{"order":5}`, "unacceptable", "message is too large")
+	b.send("orders.placed", "sent-1", `{"order":6}`)
+	for i := range 3 {
+		m := message.NewMessage(fmt.Sprintf("failed-%d", i), fmt.Appendf(nil, `{"order":%d,"amount":-%d}`, 10+i, i))
+		m.Metadata["trace"] = "0af7"
+		b.quarantine("payments", "orders.placed", m, errCard)
+	}
+	b.quarantine("shipping", "orders.placed", message.NewMessage("binary", []byte{0, 1, 0xff, '\r', '\n'}), errors.New("no address"))
+}
+
+// answer is what a page has answered.
+type answer struct {
+	*http.Response
+
+	text string
+}
+
+// do sends a request to a page, as a browser does for its own page.
+func (b *bench) do(method, page string, form url.Values, change ...func(r *http.Request)) answer {
+	b.Helper()
+	var body io.Reader
+	if form != nil {
+		body = strings.NewReader(form.Encode())
+	}
+	r, err := http.NewRequestWithContext(b.Context(), method, b.server.URL+b.prefix+page, body)
+	require.NoError(b, err)
+	if form != nil {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	for _, f := range change {
+		f(r)
+	}
+	client := *b.server.Client()
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	response, err := client.Do(r)
+	require.NoError(b, err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(b, err)
+	return answer{response, string(text)}
+}
+
+// get returns a page that must exist.
+func (b *bench) get(page string) answer {
+	b.Helper()
+	a := b.do(http.MethodGet, page, nil)
+	require.Equal(b, http.StatusOK, a.StatusCode, "%s: %s\n%s", page, a.text, strings.Join(b.logs.Lines(), "\n"))
+	return a
+}
+
+// fields returns the fields of the form on a page that posts to a path, as a browser
+// sends them.
+func (b *bench) fields(a answer, path string) url.Values {
+	b.Helper()
+	form := regexp.MustCompile(`(?s)<form method="post" action="` + path + `".*?</form>`).FindString(a.text)
+	require.NotEmpty(b, form, "no form for %s on\n%s", path, a.text)
+	values := url.Values{}
+	for _, tag := range regexp.MustCompile(`<input [^>]*>`).FindAllString(form, -1) {
+		attribute := func(name string) string {
+			found := regexp.MustCompile(` ` + name + `="([^"]*)"`).FindStringSubmatch(tag)
+			if found == nil {
+				return ""
+			}
+			return unescape(found[1])
+		}
+		if attribute("type") == "checkbox" && !strings.Contains(tag, " checked") {
+			continue
+		}
+		values.Add(attribute("name"), attribute("value"))
+	}
+	for _, area := range regexp.MustCompile(`(?s)<textarea name="([^"]*)"[^>]*>\n(.*?)</textarea>`).FindAllStringSubmatch(form, -1) {
+		values.Set(area[1], strings.ReplaceAll(unescape(area[2]), "\n", "\r\n"))
+	}
+	return values
+}
+
+// change opens the form of a change, gives the reason, sends it, and returns the page
+// to which that leads.
+func (b *bench) change(query, why string) answer {
+	b.Helper()
+	form := b.fields(b.get("change?"+query), "change")
+	form.Set("why", why)
+	return b.follow(b.do(http.MethodPost, "change", form))
+}
+
+// follow follows redirects of a form.
+func (b *bench) follow(a answer) answer {
+	b.Helper()
+	for range 3 {
+		if a.StatusCode != http.StatusSeeOther {
+			return a
+		}
+		a = b.do(http.MethodGet, a.Header.Get("Location"), nil)
+	}
+	return a
+}
+
+// audits returns the audit rows as lines.
+func (b *bench) audits() (lines []string) {
+	b.Helper()
+	rows, err := b.QueryContext(b.Context(), `SELECT actor, action, message_id, why FROM once_audit ORDER BY id`)
+	require.NoError(b, err)
+	defer rows.Close()
+	for rows.Next() {
+		var f [4]string
+		require.NoError(b, rows.Scan(&f[0], &f[1], &f[2], &f[3]))
+		lines = append(lines, strings.Join(f[:], " | "))
+	}
+	require.NoError(b, rows.Err())
+	return lines
+}
+
+// unescape undoes the escapes of html/template.
+func unescape(text string) string { return html.UnescapeString(text) }
+
+func itoa(id int64) string { return strconv.FormatInt(id, 10) }
