@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/user"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// The exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+	exitFound  = 3 // the command looked, and found something that needs attention
+)
+
+// suggestionDistance is how many letters of an unknown command may be wrong for a known
+// one to be suggested.
+const suggestionDistance = 2
+
+// app is one call of the command.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	env            func(name string) string
+	width          int // of the terminal, or 0 if the output is not cut
+
+	settings settings
+}
+
+// settings are the flags of all commands.
+type settings struct {
+	dsn, amqpURL          string
+	managementURL         string
+	consumerDSN           string
+	schema, prefix, inbox string
+	actor, why            string
+	json                  bool
+}
+
+// usageError is a mistake in the arguments, the flags or the environment.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// foundError says what a command has found that needs attention. The text is empty if
+// the output says it.
+type foundError struct{ text string }
+
+func (e foundError) Error() string { return e.text }
+
+// run runs the command and returns its exit code.
+func (a *app) run(ctx context.Context, args []string) int {
+	root := a.rootCommand()
+	root.SetArgs(args)
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitDone
+	}
+	if found, ok := errors.AsType[foundError](err); ok {
+		if found.text != "" {
+			fmt.Fprintf(a.stderr, "once: %s\n", a.hide(found.text))
+		}
+		return exitFound
+	}
+	text := a.hide(err.Error())
+	if !strings.HasPrefix(text, "once ") { // else it begins with the command
+		text = "once: " + text
+	}
+	fmt.Fprintln(a.stderr, text)
+	if _, ok := errors.AsType[usageError](err); ok {
+		fmt.Fprintf(a.stderr, "Run '%s --help' for usage.\n", cmd.CommandPath())
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func (a *app) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "once",
+		Short:         "Operate an outbox, its forwarder and the consumers' quarantine",
+		Long:          rootHelp,
+		Version:       versionText(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          noArgs,
+
+		SuggestionsMinimumDistance: suggestionDistance,
+
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.configure(cmd) },
+	}
+	root.SetVersionTemplate("once {{.Version}}\n")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.settings.dsn, "dsn", "", "database: postgres://user@host/name, or sqlite:FILE")
+	flags.StringVar(&a.settings.schema, "schema", "", "PostgreSQL schema of the tables (default: the connection's search path)")
+	flags.StringVar(&a.settings.prefix, "prefix", "", `beginning of the tables' names (default "once_")`)
+	flags.Var(oneOf(&a.settings.inbox, "plain", "by_day"), "inbox", "layout of the inbox")
+	flags.StringVar(&a.settings.actor, "actor", "", "who acts, for the audit log (default: the name of the system's user)")
+	flags.BoolVar(&a.settings.json, "json", false, "write one JSON object instead of text")
+	fromEnv(flags, "dsn", "schema", "prefix", "inbox", "actor")
+	root.AddCommand(
+		a.migrateCommand(), a.forwardCommand(), a.traceCommand(), a.outboxCommand(), a.deadCommand(), a.sentCommand(), a.parkedCommand(),
+		a.consumersCommand(), a.quarantineCommand(), a.replaysCommand(), a.versionsCommand(), a.auditCommand(), a.archiveCommand(),
+		a.reconcileCommand(), a.consoleCommand(), a.sweepCommand(), a.moverCommand(), a.doctorCommand(), a.statusCommand(), a.manCommand(),
+	)
+	return root
+}
+
+const rootHelp = `Operate an outbox, its forwarder and the consumers' quarantine.
+
+Every flag with a name in brackets, such as (ONCE_DSN), can also be set by that
+environment variable. Put passwords there: other users of the machine can see flags.
+
+Commands that change many messages only show what matches; with --yes they change it.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 something was found.`
+
+// configure reads the environment and refuses empty flags.
+func (a *app) configure(cmd *cobra.Command) error {
+	var errs []error
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if name := envName(f); name != "" && !f.Changed {
+			if value := a.env(name); value != "" {
+				if err := f.Value.Set(value); err != nil {
+					errs = append(errs, fmt.Errorf("invalid %s: %w", name, err))
+				}
+			}
+		}
+		if f.Changed && f.Value.Type() == "string" && f.Value.String() == "" {
+			errs = append(errs, fmt.Errorf("--%s is empty: give it a value, or leave it out", f.Name))
+		}
+	})
+	if err := errors.Join(errs...); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+// actor returns who acts: --actor, or the user of the operating system.
+func (a *app) actor() (string, error) {
+	if a.settings.actor != "" {
+		return a.settings.actor, nil
+	}
+	if current, err := user.Current(); err == nil && current.Username != "" {
+		return current.Username, nil
+	}
+	return "", usagef("the system does not know the name of its user: say who acts with --actor or ONCE_ACTOR")
+}
+
+// group returns a command that only has subcommands.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   use,
+		Short: short,
+
+		SuggestionsMinimumDistance: suggestionDistance,
+
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("%s needs a command: %s", cmd.CommandPath(), strings.Join(names(cmd), ", "))
+			}
+			return unknownCommand(cmd, args[0])
+		},
+	}
+	cmd.AddCommand(commands...)
+	return cmd
+}
+
+func names(cmd *cobra.Command) (all []string) {
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			all = append(all, sub.Name())
+		}
+	}
+	return all
+}
+
+// unknownCommand says which commands exist, and which one may be meant.
+func unknownCommand(cmd *cobra.Command, name string) error {
+	meant := ""
+	if like := cmd.SuggestionsFor(name); len(like) > 0 {
+		meant = fmt.Sprintf(" (did you mean %q?)", like[0])
+	}
+	return usagef("unknown command %q for %q%s: use one of %s", name, cmd.CommandPath(), meant, strings.Join(names(cmd), ", "))
+}
+
+func noArgs(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case cmd.HasParent():
+		return usagef("unexpected argument %q: %s takes flags only", args[0], cmd.CommandPath())
+	}
+	return unknownCommand(cmd, args[0])
+}

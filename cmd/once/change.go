@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/watermill-once/once/deadletter"
+)
+
+// groupJSON is a failure group, or the sent messages of one topic.
+type groupJSON struct {
+	Group         string    `json:"group"`
+	Count         int       `json:"count"`
+	Consumers     []string  `json:"consumers,omitempty"`
+	Topics        []string  `json:"topics"`
+	Reason        string    `json:"reason,omitempty"`
+	ErrorType     string    `json:"error_type,omitempty"`
+	Error         string    `json:"error,omitempty"`
+	FirstFailedAt time.Time `json:"first_failed_at,omitzero"`
+	LastFailedAt  time.Time `json:"last_failed_at,omitzero"`
+	FirstSentAt   time.Time `json:"first_sent_at,omitzero"`
+	LastSentAt    time.Time `json:"last_sent_at,omitzero"`
+	Skipped       []int64   `json:"skipped,omitempty"` // a replay needs --force for these
+}
+
+// groupsJSON is the output of the groups commands.
+type groupsJSON struct {
+	Groups []groupJSON `json:"groups"`
+	Next   string      `json:"next,omitempty"` // --after of the next page
+}
+
+// countJSON is the output of the count commands.
+type countJSON struct {
+	Count int `json:"count"`
+}
+
+// changeJSON is the output of the commands that change messages.
+type changeJSON struct {
+	DryRun  bool        `json:"dry_run"`
+	Matched int         `json:"matched"` // messages that the command selected
+	Changed int         `json:"changed"`
+	Skipped []int64     `json:"skipped,omitempty"` // IDs that a replay skipped: they need --force
+	Groups  []groupJSON `json:"groups,omitempty"`  // of a dry run
+	Replay  *replayJSON `json:"replay,omitempty"`
+}
+
+// act has the flags of the commands that change messages.
+type act struct {
+	all, yes bool
+}
+
+func (a *app) addActFlags(cmd *cobra.Command, to *act) {
+	flags := cmd.Flags()
+	flags.BoolVar(&to.all, "all", false, "select all messages")
+	flags.BoolVar(&to.yes, "yes", false, "change what the filters select; without it the command only shows what matches")
+	flags.StringVar(&a.settings.why, "why", "", "the reason, for the audit log")
+}
+
+// selected returns the IDs in args, or nil if filters select the messages. conditions
+// are the names of the filters.
+func (to *act) selected(cmd *cobra.Command, args, conditions []string) ([]int64, error) {
+	ids, err := parseIDs(args)
+	if err != nil {
+		return nil, err
+	}
+	filtered := slices.ContainsFunc(conditions, cmd.Flags().Changed)
+	switch {
+	case len(ids) > 0 && (filtered || to.all):
+		return nil, usagef("give IDs or filters, not both")
+	case to.all && filtered:
+		return nil, usagef("--all selects everything: leave it out, or leave out the filters")
+	case len(ids) == 0 && !filtered && !to.all:
+		return nil, usagef("say which messages: give IDs, filters such as --%s, or --all", conditions[0])
+	}
+	return ids, nil
+}
+
+// needWhy refuses an act that loses messages and has no reason. A dry run needs none.
+func (a *app) needWhy(acts bool) error {
+	if acts && strings.TrimSpace(a.settings.why) == "" {
+		return usagef("say why with --why: the reason is written to the audit log")
+	}
+	return nil
+}
+
+// discard are the library's calls to discard messages that are named by IDs or match.
+type discard struct {
+	named    func() error
+	groups   func() ([]groupJSON, error) // that match
+	matching func() (int, error)
+}
+
+// discard discards the messages with these IDs, or those that match. Without yes it
+// says which match.
+func (a *app) discard(ctx context.Context, ids []int64, yes bool, d discard) error {
+	if len(ids) > 0 {
+		if err := d.named(); err != nil {
+			return err
+		}
+		return a.done(ctx, "Discarded", changeJSON{Matched: len(ids), Changed: len(ids)}, "", nil)
+	}
+	groups, err := d.groups()
+	if err != nil {
+		return err
+	}
+	if !yes {
+		return a.dryRun("discard", groups)
+	}
+	change := changeJSON{}
+	for _, g := range groups {
+		change.Matched += g.Count
+	}
+	change.Changed, err = d.matching()
+	return a.done(ctx, "Discarded", change, "Run the command again for the others.", err)
+}
+
+// replay are the library's calls to replay messages into the outbox.
+type replay struct {
+	named    func() error
+	groups   func() ([]groupJSON, error) // that match
+	matching func(progress func(deadletter.Report)) (deadletter.Report, error)
+	again    string // what to know about a second call after an interrupt
+}
+
+// replay replays the messages with these IDs, or those that match. Without yes it says
+// which match. planned is set if a rate or force asks for the call that can do that.
+func (a *app) replay(ctx context.Context, ids []int64, planned, yes bool, r replay) error {
+	switch {
+	case len(ids) > 0 && !planned:
+		if err := r.named(); err != nil {
+			return err
+		}
+		return a.done(ctx, "Replayed", changeJSON{Matched: len(ids), Changed: len(ids)}, "", nil)
+	case len(ids) == 0 && !yes:
+		groups, err := r.groups()
+		if err != nil {
+			return err
+		}
+		return a.dryRun("replay", groups)
+	}
+	p := a.progress()
+	report, err := r.matching(func(r deadletter.Report) {
+		p.line(fmt.Sprintf("%d of %d replayed", r.Replayed, r.Total))
+	})
+	p.end()
+	return a.done(ctx, "Replayed", changeJSON{Matched: report.Total, Changed: report.Replayed, Skipped: report.Skipped}, r.again, err)
+}
+
+// dryRun says what a command would change.
+func (a *app) dryRun(verb string, groups []groupJSON) error {
+	matched, skipped := 0, 0
+	for _, g := range groups {
+		matched += g.Count
+		skipped += len(g.Skipped)
+	}
+	if matched == 0 {
+		return a.print(changeJSON{DryRun: true}, "No message matches.\n")
+	}
+	text := groupTable(a.width, groups)
+	text += fmt.Sprintf("\nThis would %s %s.", verb, counted(matched-skipped, "message", "messages"))
+	if skipped > 0 {
+		text += fmt.Sprintf(" %s would need --force.", counted(skipped, "more message", "more messages"))
+	}
+	return a.print(changeJSON{DryRun: true, Matched: matched, Groups: groups}, text+" Nothing was changed: add --yes to do it.\n")
+}
+
+// done reports what a command has changed, also if it failed on the way.
+func (a *app) done(ctx context.Context, verb string, change changeJSON, again string, err error) error {
+	text := fmt.Sprintf("%s %s.", verb, counted(change.Changed, "message", "messages"))
+	if len(change.Skipped) > 0 {
+		text += fmt.Sprintf(" %s skipped, because they need --force: %s.",
+			counted(len(change.Skipped), "message was", "messages were"), idList(change.Skipped))
+	}
+	if err == nil || change.Changed > 0 {
+		if err := a.print(change, text+"\n"); err != nil {
+			return err
+		}
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("interrupted after %d of %s. %s", change.Changed, counted(change.Matched, "message", "messages"), again)
+	case err != nil:
+		return err
+	case len(change.Skipped) > 0:
+		return foundError{}
+	}
+	return nil
+}
+
+// idList renders the first IDs of a list.
+func idList(ids []int64) string {
+	const most = 20
+	text := strings.Trim(strings.ReplaceAll(fmt.Sprint(ids[:min(len(ids), most)]), " ", ", "), "[]")
+	if len(ids) > most {
+		text += fmt.Sprintf(" and %d more", len(ids)-most)
+	}
+	return text
+}
+
+// groupTable renders failure groups, or the groups of sent messages.
+func groupTable(width int, groups []groupJSON) string {
+	head := []string{"COUNT", "TOPIC", "LAST (UTC)", "GROUP"}
+	var rows [][]string
+	for _, g := range groups {
+		count, topics := fmt.Sprint(g.Count), strings.Join(g.Topics, " ")
+		switch {
+		case len(g.Consumers) > 0:
+			head = []string{"GROUP", "COUNT", "CONSUMER", "LAST (UTC)", "REASON", "ERROR"}
+			rows = append(rows, []string{g.Group, count, strings.Join(g.Consumers, " "), at(g.LastFailedAt), g.Reason, g.Error})
+		case !g.LastSentAt.IsZero():
+			head = []string{"COUNT", "FIRST (UTC)", "LAST (UTC)", "TOPIC"}
+			rows = append(rows, []string{count, at(g.FirstSentAt), at(g.LastSentAt), topics})
+		default:
+			rows = append(rows, []string{count, topics, at(g.LastFailedAt), g.Group})
+		}
+	}
+	return table(width, head, rows)
+}
+
+func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/spf13/cobra"
+
+	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/console"
+	"github.com/watermill-once/once/schema"
+)
+
+// consoleOptions are the flags of once console.
+type consoleOptions struct {
+	config console.Config
+	color  string
+	listen string
+	write  bool
+}
+
+// consoleConnections is the most connections to the database: for a few viewers, and
+// for the changes that run.
+const consoleConnections = 10
+
+const consoleHelp = `Serve the console on this machine: a web page with the outbox, dead letters, the sent log,
+the quarantine and its replays. It opens with the address that the command prints, which
+has a secret. Whoever has the address can see all messages.
+
+Without --write nothing can be changed. With it, changes are made by --actor. A signal
+stops the process; a replay that runs is paused, and can be resumed.
+
+  once console --environment staging
+  ssh -L 9465:127.0.0.1:9465 host once console --write --actor ann
+
+For many users, mount the console in a service that knows them: see docs/console.md.`
+
+func (a *app) consoleCommand() *cobra.Command {
+	o := consoleOptions{color: string(console.Gray)}
+	cmd := &cobra.Command{
+		Use:   "console",
+		Short: "Serve web pages to look at and to operate the tables",
+		Long:  consoleHelp,
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return a.console(cmd.Context(), o) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.listen, "listen", "127.0.0.1:9465", "address of this machine to serve on; port 0 takes any free port")
+	flags.BoolVar(&o.write, "write", false, "allow changes, by --actor")
+	flags.StringVar(&o.config.Environment, "environment", "", "name in a banner on each page, such as production")
+	flags.Var(oneOf(&o.color, "gray", "red", "orange", "green", "blue", "purple"), "color", "color of the banner")
+	flags.Var(duration(&o.config.InboxRetention), "inbox-retention", "how long all consumers remember ids (default: 7d)")
+	flags.BoolVar(&o.config.ReplayToAbsent, "to-absent", false, "allow replays to consumers that no process runs")
+	fromEnv(flags, "environment", "color")
+	return cmd
+}
+
+// console serves the console until ctx ends.
+func (a *app) console(ctx context.Context, o consoleOptions) error {
+	if a.settings.json {
+		return usagef("once console has no --json: it serves web pages")
+	}
+	if err := checkLoopback(o.listen); err != nil {
+		return err
+	}
+	actor, err := a.actor()
+	if err != nil {
+		return err
+	}
+	db, err := a.open(ctx, false)
+	if err != nil {
+		return err
+	}
+	db.SetMaxOpenConns(consoleConnections)
+	if err := schema.Check(ctx, db.DB, db.tables); err != nil {
+		return errors.Join(fmt.Errorf("%w%s", err, remedy(err)), db.Close())
+	}
+	config := o.config
+	config.Schema, config.Color = db.tables, console.Color(o.color)
+	config.Logger = watermill.NewSlogLogger(a.logger("text", "warn"))
+	config.Authorize = func(_ *http.Request, action console.Action) (string, error) {
+		if action.Changes() && !o.write {
+			return "", errors.New("once console runs without --write")
+		}
+		return actor, nil
+	}
+	pages, err := console.Handler(db.DB, config)
+	if err != nil {
+		return errors.Join(usageError{err}, db.Close())
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.listen)
+	if err != nil {
+		return errors.Join(usagef("--listen: %w", err), db.Close())
+	}
+	address, secret := listener.Addr().String(), rand.Text()
+	server := &web{listener: listener, server: &http.Server{
+		Handler: secretPages(pages, address, secret), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+	}}
+	fmt.Fprintf(a.stdout, "http://%s/?secret=%s\n", address, secret)
+	return once.Run(ctx, 0, server, pages, db)
+}
+
+// checkLoopback refuses an address that other machines reach: the secret would pass the
+// network in the clear.
+func checkLoopback(address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return usagef("--listen %q: must be host:port", address)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return usagef("--listen %q: must be an address of this machine only, such as 127.0.0.1:9465, because the console is served "+
+			"without TLS; reach it through ssh -L or kubectl port-forward, or mount it in a service", address)
+	}
+	return nil
+}
+
+// secretPages serves pages to a browser that has opened the address with the secret.
+// Other users and other pages of the machine reach the port too. A page of another site
+// can reach it under a name of its own that leads here, so the name is checked first.
+func secretPages(pages http.Handler, address, secret string) http.Handler {
+	_, port, _ := net.SplitHostPort(address)
+	cookie := "once_console_" + port // cookies are not separated by ports
+	names := []string{"localhost", "127.0.0.1", "::1"}
+	same := func(given string) bool { return subtle.ConstantTimeCompare([]byte(given), []byte(secret)) == 1 }
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if ip := net.ParseIP(host); err != nil || !slices.Contains(names, host) && (ip == nil || !ip.IsLoopback()) {
+			http.Error(w, "once console answers on the address that it has printed only.", http.StatusMisdirectedRequest)
+			return
+		}
+		if given := r.URL.Query().Get("secret"); r.URL.Path == "/" && given != "" && same(given) {
+			http.SetCookie(w, &http.Cookie{Name: cookie, Value: secret, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+			w.Header().Set("Referrer-Policy", "no-referrer")
+			w.Header().Set("Cache-Control", "no-store")
+			http.Redirect(w, r, "/", http.StatusSeeOther)
+			return
+		}
+		if c, err := r.Cookie(cookie); err != nil || !same(c.Value) {
+			http.Error(w, "Open the address that once console has printed: it has the secret.", http.StatusUnauthorized)
+			return
+		}
+		pages.ServeHTTP(w, r)
+	})
+}

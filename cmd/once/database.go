@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/spf13/cobra"
+	"modernc.org/sqlite"
+
+	"github.com/watermill-once/once/internal/dsn"
+	"github.com/watermill-once/once/schema"
+)
+
+// connectTimeout is how long a command waits for the first connection.
+const connectTimeout = 10 * time.Second
+
+// database is an open database with the names of its tables.
+type database struct {
+	*sql.DB
+
+	tables schema.Config
+
+	// withoutContent is set if the user may not read payloads: lists then leave out
+	// what a watcher may not read.
+	withoutContent bool
+}
+
+// sqlite reports whether the database is SQLite.
+func (d database) sqlite() bool { return d.tables.Dialect == schema.SQLite }
+
+// table returns the quoted name of a table.
+func (d database) table(name string) string { return d.tables.Table(name) }
+
+// connector returns the driver's connector for --dsn. create allows to create the file
+// of SQLite.
+func (a *app) connector(create bool) (driver.Connector, schema.Dialect, error) {
+	name := a.settings.dsn
+	path, isSQLite := strings.CutPrefix(name, "sqlite:")
+	switch {
+	case name == "":
+		return nil, "", usagef("no database: set ONCE_DSN or --dsn to postgres://user@host/name or sqlite:FILE")
+	case strings.HasPrefix(name, "file:"):
+		connector, err := sqlite.NewConnector(name)
+		return connector, schema.SQLite, dsn.Hide(err)
+	case isSQLite:
+		query := "_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)"
+		if !create {
+			query += "&mode=rw"
+		}
+		file := url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: query}
+		connector, err := sqlite.NewConnector(file.String())
+		return connector, schema.SQLite, err
+	case strings.HasPrefix(name, "postgres://"), strings.HasPrefix(name, "postgresql://"),
+		strings.Contains(name, "=") && !strings.Contains(name, "://"):
+		connector, err := pq.NewConnector(name)
+		if err != nil {
+			return nil, "", usagef("the database's address is invalid: %w", dsn.Hide(err))
+		}
+		return connector, schema.PostgreSQL, nil
+	}
+	return nil, "", usagef("the database's address (not shown, it may contain a password) must begin with postgres:// or sqlite:")
+}
+
+// open connects to --dsn. It does not look at the tables.
+func (a *app) open(ctx context.Context, create bool) (database, error) {
+	connector, dialect, err := a.connector(create)
+	if err != nil {
+		return database{}, err
+	}
+	tables, err := a.tables(dialect)
+	if err != nil {
+		return database{}, err
+	}
+	db := database{DB: sql.OpenDB(connector), tables: tables.WithDefaults()}
+	db.SetMaxIdleConns(4)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := db.PingContext(ctx); err != nil {
+		return database{}, errors.Join(fmt.Errorf("connect to the database: %w", dsn.Hide(err)), db.Close())
+	}
+	return db, nil
+}
+
+// withDatabase returns a command's function that gets the open database.
+func (a *app) withDatabase(work func(ctx context.Context, db database, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) (err error) {
+		db, err := a.open(cmd.Context(), false)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, db.Close()) }()
+		return work(cmd.Context(), db, args)
+	}
+}
+
+// withTables is withDatabase for commands that need the tables.
+func (a *app) withTables(work func(ctx context.Context, db database, args []string) error) func(*cobra.Command, []string) error {
+	return a.withDatabase(func(ctx context.Context, db database, args []string) error {
+		if err := schema.Check(ctx, db.DB, db.tables); err != nil {
+			return fmt.Errorf("%w%s", err, remedy(err))
+		}
+		if err := db.findRights(ctx); err != nil {
+			return err
+		}
+		if db.withoutContent {
+			fmt.Fprintln(a.stderr, "once: this user may not read messages: lists leave out sizes, metadata and error texts (docs/roles.md)")
+		}
+		return work(ctx, db, args)
+	})
+}
+
+// findRights finds out whether the user may read messages.
+func (d *database) findRights(ctx context.Context) error {
+	if d.sqlite() {
+		return nil
+	}
+	err := d.QueryRowContext(ctx, `
+		SELECT NOT (has_column_privilege($1, 'payload', 'SELECT') AND has_column_privilege($2, 'envelope', 'SELECT'))`,
+		d.table("outbox"), d.table("parked")).Scan(&d.withoutContent)
+	if err != nil {
+		return fmt.Errorf("rights of the user: %w", dsn.Hide(err))
+	}
+	return nil
+}
+
+// remedy returns which command helps against an error of schema.Check.
+func remedy(err error) string {
+	switch {
+	case errors.Is(err, schema.ErrMissing):
+		return " (run: once migrate up; or check --schema and --prefix)"
+	case errors.Is(err, schema.ErrOutdated):
+		return " (run: once migrate up)"
+	case errors.Is(err, schema.ErrNewer):
+		return " (install a newer release of once)"
+	case errors.Is(err, schema.ErrLayout):
+		return " (set --inbox, or convert the inbox with once migrate up --inbox by_day)"
+	}
+	return ""
+}
+
+var userinfo = regexp.MustCompile(`//[^\s"/]*:[^\s"]*@`)
+
+// hide returns text without the passwords of the settings, which drivers may quote.
+func (a *app) hide(text string) string {
+	for _, secret := range secrets(a.settings.dsn, a.settings.consumerDSN, a.settings.amqpURL, a.settings.managementURL) {
+		text = strings.ReplaceAll(text, secret, "***")
+	}
+	return userinfo.ReplaceAllString(text, "//***@")
+}
+
+// shortestSecret is the length from which a password is searched for in texts. A
+// shorter one would be found within words.
+const shortestSecret = 4
+
+// secrets returns the passwords in addresses, as plain text and as written in a URL.
+func secrets(addresses ...string) (all []string) {
+	for _, address := range addresses {
+		var found []string
+		if parsed, err := url.Parse(address); err == nil {
+			password, _ := parsed.User.Password()
+			_, written, _ := strings.Cut(parsed.User.String(), ":")
+			found = append(found, password, written, url.QueryEscape(password), parsed.Query().Get("password"))
+		}
+		if strings.Contains(address, "=") {
+			if config, err := pq.NewConfig(address); err == nil {
+				found = append(found, config.Password)
+			}
+		}
+		for _, secret := range found {
+			if len(secret) >= shortestSecret {
+				all = append(all, secret)
+			}
+		}
+	}
+	return all
+}

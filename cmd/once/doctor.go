@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/watermill-once/once/schema"
+)
+
+// finding is something that needs attention.
+type finding struct {
+	Check string `json:"check"` // the name of the check
+	What  string `json:"what"`  // the finding
+	Why   string `json:"why"`   // why it matters
+	Do    string `json:"do"`    // what to do
+}
+
+// doctorJSON is the output of doctor.
+type doctorJSON struct {
+	Skipped  []string  `json:"skipped"` // what could not be looked at, and why
+	Checks   []string  `json:"checks"`  // the checks that were made
+	Findings []finding `json:"findings"`
+}
+
+// check is one look at a database or a broker.
+type check struct {
+	name string
+	look func(d *doctor, ctx context.Context) ([]finding, error)
+}
+
+// doctor is one run of the command doctor.
+type doctor struct {
+	app       *app
+	db        database
+	roles     []string
+	retention time.Duration
+	broker    brokerOptions
+	skipped   []string
+
+	// tooOld is the age from which a transaction is reported, because forwarders and
+	// vacuum wait for old transactions. idleTooLong is the same for a session that is
+	// idle within a transaction.
+	tooOld, idleTooLong time.Duration
+}
+
+// The checks of every database, of PostgreSQL, and of RabbitMQ, in the order in which
+// they are made.
+var (
+	tableChecks = []check{
+		{"durability", (*doctor).durability},
+		{"forwarders", (*doctor).forwarders},
+		{"refused", (*doctor).refused},
+		{"dead letters", (*doctor).deadLetters},
+		{"quarantine", (*doctor).quarantine},
+		{"retention", (*doctor).inboxRetention},
+		{"retention", (*doctor).parkedRetention},
+		{"consumers", (*doctor).consumers},
+	}
+	postgresChecks = []check{
+		{"rights", (*doctor).rights},
+		{"connections", (*doctor).connections},
+		{"transactions", (*doctor).transactions},
+		{"replication", (*doctor).replication},
+		{"replication", (*doctor).horizons},
+		{"clocks", (*doctor).clocks},
+		{"bloat", (*doctor).bloat},
+	}
+	brokerChecks = []check{
+		{"broker", (*doctor).topics},
+		{"queues", (*doctor).alarms},
+	}
+)
+
+const doctorHelp = `Look for what goes wrong in practice, and say what to do: tables, rights, settings of the
+database, connections, long transactions, replication slots, forwarders, retention,
+clocks, consumers, dead letters, quarantine, and with ONCE_AMQP_URL the broker and the
+queues of the topics in the outbox. It says what it could not look at. It changes nothing. Exit code 3 if it finds something.`
+
+func (a *app) doctorCommand() *cobra.Command {
+	d := &doctor{app: a, retention: 30 * 24 * time.Hour, tooOld: 5 * time.Minute, idleTooLong: time.Minute}
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Look for what goes wrong in practice, and say what to do",
+		Long:  doctorHelp,
+		Args:  noArgs,
+		RunE: a.withDatabase(func(ctx context.Context, db database, _ []string) error {
+			d.db = db
+			if a.settings.amqpURL != "" {
+				if _, err := a.broker(d.broker); err != nil {
+					return err
+				}
+			}
+			for _, role := range d.roles {
+				if !slices.Contains(parts, role) {
+					return usagef("--role %q: must be one of %s", role, strings.Join(parts, ", "))
+				}
+			}
+			out := d.run(ctx)
+			if err := a.print(out, doctorText(out)); err != nil {
+				return err
+			}
+			if len(out.Findings) > 0 {
+				return foundError{}
+			}
+			return nil
+		}),
+	}
+	flags := cmd.Flags()
+	a.addBrokerFlags(flags, &d.broker)
+	flags.StringVar(&a.settings.managementURL, "management-url", "",
+		"RabbitMQ's management API (default: port 15672 of the broker's host, with its user)")
+	flags.StringSliceVar(&d.roles, "role", nil, "the login must have the rights of these roles: "+strings.Join(parts, ", "))
+	flags.Var(duration(&d.retention), "retention", "longest dedup.Config.Retention of the consumers")
+	fromEnv(flags, "retention", "management-url")
+	return cmd
+}
+
+// skip notes what could not be looked at.
+func (d *doctor) skip(text string) { d.skipped = append(d.skipped, text) }
+
+// run makes all checks.
+func (d *doctor) run(ctx context.Context) doctorJSON {
+	out := doctorJSON{Checks: []string{"tables"}, Findings: []finding{}}
+	checks := tableChecks
+	if !d.db.sqlite() {
+		checks = append(slices.Clip(checks), postgresChecks...)
+	}
+	if err := schema.Check(ctx, d.db.DB, d.db.tables); err != nil {
+		out.Findings = append(out.Findings, finding{
+			Check: "tables", What: d.app.hide(err.Error()),
+			Why: "The library does not start with these tables, and the other checks of the tables need them.",
+			Do:  strings.Trim(remedy(err), " ()"),
+		})
+		checks = nil
+	} else if err := d.db.findRights(ctx); err != nil {
+		d.skip(d.app.hide(err.Error()))
+	}
+	if d.app.settings.amqpURL != "" {
+		checks = append(slices.Clip(checks), brokerChecks...)
+	}
+	if d.app.settings.amqpURL == "" {
+		d.skip("the broker: set ONCE_AMQP_URL")
+	}
+	for _, c := range checks {
+		if !slices.Contains(out.Checks, c.name) {
+			out.Checks = append(out.Checks, c.name)
+		}
+		found, err := c.look(d, ctx)
+		if err != nil {
+			found = append(found, finding{
+				What: "This could not be checked: " + d.app.hide(err.Error()),
+				Why:  "A problem here would not be found.",
+				Do:   "Run once doctor with a login that has the role watcher (docs/roles.md), or repair the cause.",
+			})
+		}
+		for i := range found {
+			found[i].Check = c.name
+		}
+		out.Findings = append(out.Findings, found...)
+	}
+	out.Skipped = append([]string{}, d.skipped...)
+	return out
+}
+
+// doctorText renders the findings for people.
+func doctorText(out doctorJSON) string {
+	var b strings.Builder
+	for _, f := range out.Findings {
+		fmt.Fprintf(&b, "%s: %s\n  why: %s\n  do:  %s\n\n", strings.ToUpper(f.Check), plain(f.What), plain(f.Why), plain(f.Do))
+	}
+	for _, text := range out.Skipped {
+		fmt.Fprintf(&b, "Not looked at: %s.\n", plain(text))
+	}
+	checked := strings.Join(out.Checks, ", ")
+	if len(out.Findings) == 0 {
+		return b.String() + "Nothing was found. Checked: " + checked + ".\n"
+	}
+	return b.String() + counted(len(out.Findings), "finding", "findings") + ". Checked: " + checked + ".\n"
+}
+
+func (d *doctor) durability(ctx context.Context) ([]finding, error) {
+	err := schema.Durability(ctx, d.db.DB, d.db.tables)
+	if !errors.Is(err, schema.ErrNotDurable) {
+		return nil, err
+	}
+	return []finding{{
+		What: err.Error(),
+		Why:  "A message is acked after its commit. If a crash of the server loses the commit, the message's effect is lost.",
+		Do:   "Change the setting that the text names, for the database or for the logins of the services.",
+	}}, nil
+}
+
+// parts are the roles of schema.Roles.
+var parts = []string{"producer", "forwarder", "consumer", "operator", "watcher"}
+
+func (d *doctor) rights(ctx context.Context) (found []finding, err error) {
+	for _, role := range d.roles {
+		err := schema.CheckRights(ctx, d.db.DB, d.db.tables, role)
+		if errors.Is(err, schema.ErrRights) {
+			found = append(found, finding{
+				What: err.Error(),
+				Why:  "A service with this login fails as soon as it needs the right.",
+				Do:   "Run the SQL of once migrate roles as the owner of the tables, and make the login a member of the role " + role + ".",
+			})
+		} else if err != nil {
+			return found, err
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// largestSkew is the difference of clocks from which it is reported.
+const largestSkew = 5 * time.Second
+
+// clocks compares the clock of the database with that of this machine.
+func (d *doctor) clocks(ctx context.Context) ([]finding, error) {
+	if d.db.sqlite() {
+		return nil, nil // one machine, one clock
+	}
+	var millis int64
+	before := time.Now()
+	if err := d.db.QueryRowContext(ctx, `SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS bigint)`).Scan(&millis); err != nil {
+		return nil, err
+	}
+	return skewed(time.UnixMilli(millis), before, time.Now()), nil
+}
+
+// skewed reports a clock that was read between two times of this machine and differs.
+func skewed(theirs, before, after time.Time) []finding {
+	var off time.Duration
+	switch {
+	case theirs.Before(before.Add(-largestSkew)):
+		off = before.Sub(theirs)
+	case theirs.After(after.Add(largestSkew)):
+		off = theirs.Sub(after)
+	default:
+		return nil
+	}
+	return []finding{{
+		What: fmt.Sprintf("The clocks of the database and of this machine differ by %s.", age(off)),
+		Why: "The library uses the database's clock, so nothing breaks. But producers that delay messages (outbox.SetDueAt), and people who " +
+			"compare logs with the tables, see another time.",
+		Do: "Run a time service, such as chrony, on both machines.",
+	}}
+}
+
+const (
+	// bloatRows and bloatShare say from how many dead rows a table is reported, in all
+	// and for each live row.
+	bloatRows  = 1_000_000
+	bloatShare = 5
+)
+
+// bloat finds tables that vacuum does not keep up with.
+func (d *doctor) bloat(ctx context.Context) (found []finding, err error) {
+	var off bool
+	if err := d.db.QueryRowContext(ctx, `SELECT current_setting('autovacuum') = 'off'`).Scan(&off); err != nil {
+		return nil, err
+	}
+	if off {
+		found = append(found, finding{
+			What: "autovacuum is off.",
+			Why:  "The rows of messages that were sent or handled are never freed: tables and indexes grow, and every query slows down.",
+			Do:   "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf().",
+		})
+	}
+	for _, name := range []string{"outbox", "parked", "inbox"} {
+		var live, dead int64
+		err := d.db.QueryRowContext(ctx, `SELECT COALESCE(SUM(n_live_tup), 0), COALESCE(SUM(n_dead_tup), 0) FROM pg_stat_user_tables
+			WHERE relid = to_regclass($1)`, d.db.table(name)).Scan(&live, &dead)
+		if err != nil {
+			return found, err
+		}
+		if dead >= bloatRows && dead > bloatShare*live {
+			found = append(found, finding{
+				What: fmt.Sprintf("Table %s has %d rows, and %d dead ones that vacuum has not freed.", d.db.table(name), live, dead),
+				Why:  "Reading the table takes as long as if the dead rows were there.",
+				Do: "End what holds vacuum back, see the check transactions and replication. Then VACUUM the table; if it stays large, pg_repack, or " +
+					"VACUUM FULL while nothing works.",
+			})
+		}
+	}
+	return found, nil
+}
+
+// horizons finds what keeps vacuum from freeing rows without a session of its own:
+// replication slots that hold old rows back.
+func (d *doctor) horizons(ctx context.Context) (found []finding, err error) {
+	rows, err := d.db.QueryContext(ctx, `SELECT slot_name, GREATEST(age(xmin), age(catalog_xmin)) FROM pg_replication_slots
+		WHERE GREATEST(age(xmin), age(catalog_xmin)) > 10000000 ORDER BY slot_name`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var name string
+		var old int64
+		if err := rows.Scan(&name, &old); err != nil {
+			return nil, err
+		}
+		found = append(found, finding{
+			What: fmt.Sprintf("Replication slot %q keeps rows that were deleted up to %d transactions ago.", name, old),
+			Why:  "Vacuum cannot free them, so the outbox grows although it is empty.",
+			Do:   "Find out why the replica lags behind: a long query there with hot_standby_feedback, or a reader that has stopped.",
+		})
+	}
+	return found, rows.Err()
+}
+
+// unseenFor is the time from which a consumer that is not running is reported.
+const unseenFor = 24 * time.Hour
+
+// consumers finds consumers that nobody runs.
+func (d *doctor) consumers(ctx context.Context) (found []finding, err error) {
+	rows, err := d.db.QueryContext(ctx, `SELECT topic, consumer, embedded, program, `+d.db.seconds("seen_at")+` AS unseen FROM `+
+		d.db.table("consumers")+` ORDER BY consumer, topic`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var topic, consumer, program string
+		var embedded bool
+		var seconds int64
+		if err := rows.Scan(&topic, &consumer, &embedded, &program, &seconds); err != nil {
+			return nil, err
+		}
+		unseen := time.Duration(seconds) * time.Second
+		if unseen < unseenFor {
+			continue
+		}
+		f := finding{
+			What: fmt.Sprintf("Consumer %q of topic %q was last seen %s ago (program %q).", consumer, topic, age(unseen), program),
+			Why:  "Its parked messages wait, and nobody handles new ones.",
+			Do:   "Start the program. If the consumer was retired, nothing needs to be done.",
+		}
+		if embedded {
+			f.Why = "The embedded transport stores every message of the topic for it, so its rows grow for ever."
+			f.Do = "Start the program. If the consumer was retired, call embedded.Transport.Forget."
+		}
+		found = append(found, f)
+	}
+	return found, rows.Err()
+}
+
+// parkedRetention finds final rows that nobody removes.
+func (d *doctor) parkedRetention(ctx context.Context) ([]finding, error) {
+	var oldest *int64
+	err := d.db.QueryRowContext(ctx, `SELECT `+d.db.seconds("finished_at")+` FROM `+d.db.table("parked")+
+		` WHERE state IN ('resolved', 'discarded') AND finished_at IS NOT NULL ORDER BY finished_at LIMIT 1`).Scan(&oldest)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && (oldest == nil || time.Duration(*oldest)*time.Second < d.retention+slack) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return []finding{{
+		What: fmt.Sprintf("Messages that were handled or discarded %s ago are still in %s; the retention is %s.",
+			age(time.Duration(*oldest)*time.Second), d.db.table("parked"), age(d.retention)),
+		Why: "If nothing removes them, the table grows for ever. Those of a replay that has not finished are kept on purpose.",
+		Do:  "Run a service with once.Consumer, or once sweep from cron. Finish replays: once replays list.",
+	}}, nil
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/watermill-once/once/status"
+)
+
+// seconds returns SQL for the seconds from a column's time until now.
+func (d database) seconds(column string) string {
+	if d.sqlite() {
+		return `CAST(unixepoch('subsec') - ` + column + ` / 1000.0 AS INTEGER)`
+	}
+	return `CAST(EXTRACT(EPOCH FROM now() - ` + column + `) AS bigint)`
+}
+
+// status reads the state of the tables.
+func (d *doctor) status(ctx context.Context) (status.Status, error) {
+	reader, err := status.New(d.db.DB, status.Config{Schema: d.db.tables})
+	if err != nil {
+		return status.Status{}, err
+	}
+	return reader.Read(ctx)
+}
+
+func (d *doctor) forwarders(ctx context.Context) ([]finding, error) {
+	now, err := d.status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if found := twoDestinations(now.Forwarders); found != nil || len(now.Forwarders) > 0 {
+		return found, nil
+	}
+	if now.Outbox.Pending.N == 0 {
+		return nil, nil
+	}
+	return []finding{{
+		What: fmt.Sprintf("No forwarder runs, and %s in the outbox.", atMost(now.Outbox.Pending, "message waits", "messages wait")),
+		Why:  "Nobody sends these messages. The outbox grows with every commit.",
+		Do:   "Start a forwarder: once forward, or the service that has one. If one runs, it uses another --schema or --prefix.",
+	}}, nil
+}
+
+// twoDestinations finds forwarders of one outbox that send to different brokers.
+func twoDestinations(instances []status.Forwarder) []finding {
+	seen := map[string]string{}
+	for _, i := range instances {
+		seen[i.Destination] = i.Owner
+	}
+	if len(seen) < 2 {
+		return nil
+	}
+	var all []string
+	for _, destination := range sortedKeys(seen) {
+		all = append(all, fmt.Sprintf("%q sends to %q", seen[destination], destination))
+	}
+	return []finding{{
+		What: "Forwarders of one outbox have different destinations: " + strings.Join(all, ", ") + ".",
+		Why:  "Each broker gets a part of the messages, and the order of keys is lost.",
+		Do:   "Stop one of them, or give all the same broker. See docs/operating-the-forwarder.md.",
+	}}
+}
+
+func (d *doctor) refused(ctx context.Context) (found []finding, err error) {
+	cause := `COALESCE(last_error, '')`
+	if d.db.withoutContent {
+		cause = `'the user may not read the error'`
+	}
+	rows, err := d.db.QueryContext(ctx, `
+		SELECT topic, COUNT(*), MAX(`+d.db.seconds("failing_since")+`), MAX(cause)
+		FROM (SELECT topic, failing_since, `+cause+` AS cause FROM `+d.db.table("outbox")+`
+		      WHERE failing_since IS NOT NULL ORDER BY failing_since LIMIT 10000) AS failing
+		GROUP BY topic ORDER BY COUNT(*) DESC LIMIT 20`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var topic, last string
+		var n, since int
+		if err := rows.Scan(&topic, &n, &since, &last); err != nil {
+			return nil, err
+		}
+		found = append(found, finding{
+			What: fmt.Sprintf("%s of topic %q, the first %s ago: %s",
+				counted(n, "message was refused", "messages were refused"), topic, age(time.Duration(since)*time.Second), last),
+			Why: "The forwarder tries them again with growing pauses, and gives up on them in the end. Later messages of their keys wait.",
+			Do:  "Repair what the error says. NO_ROUTE means that no queue receives the topic: declare and bind one.",
+		})
+	}
+	return found, rows.Err()
+}
+
+func (d *doctor) deadLetters(ctx context.Context) ([]finding, error) {
+	now, err := d.status(ctx)
+	if err != nil || now.Dead.N == 0 {
+		return nil, err
+	}
+	return []finding{{
+		What: fmt.Sprintf("The outbox has %s.", atMost(now.Dead, "dead letter", "dead letters")),
+		Why:  "The forwarder gave up on them: no consumer gets these messages.",
+		Do:   "once dead groups shows the causes. Repair them, then once dead replay or once dead discard.",
+	}}, nil
+}
+
+func (d *doctor) quarantine(ctx context.Context) ([]finding, error) {
+	now, err := d.status(ctx)
+	if err != nil || now.Quarantine.N == 0 {
+		return nil, err
+	}
+	return []finding{{
+		What: fmt.Sprintf("In quarantine: %s.", atMost(now.Quarantine, "message", "messages")),
+		Why:  "Their consumers gave up on them: they have no effect until somebody replays, edits or discards them.",
+		Do:   "once quarantine groups shows the causes. Repair them, then once quarantine replay, edit or discard.",
+	}}, nil
+}
+
+// slack is how far retention may lag behind before it is reported. With the layout
+// by_day an id lives up to a day longer.
+const slack = 48 * time.Hour
+
+func (d *doctor) inboxRetention(ctx context.Context) ([]finding, error) {
+	var oldest *int64
+	err := d.db.QueryRowContext(ctx, `SELECT `+d.db.seconds("MIN(processed_at)")+` FROM `+d.db.table("inbox")).Scan(&oldest)
+	if err != nil || oldest == nil || time.Duration(*oldest)*time.Second < d.retention+slack {
+		return nil, err
+	}
+	return []finding{{
+		What: fmt.Sprintf("The inbox has ids that are %s old; the retention is %s.", age(time.Duration(*oldest)*time.Second), age(d.retention)),
+		Why:  "If nothing removes expired ids, the inbox grows for ever. Ids of parked and quarantined messages are kept on purpose.",
+		Do: "Run a service with once.Consumer, or once sweep from cron. If a consumer remembers for longer, tell the doctor " +
+			"with --retention.",
+	}}, nil
+}

@@ -1,0 +1,21 @@
+// Command once operates the tables of this library: migrations, a ready forwarder
+// process, dead letters, the sent log, the quarantine, and checks. docs/command-line.md
+// describes each command.
+//
+// To read the code, start with app.go (flags, environment, exit codes), database.go and
+// output.go. Each of the other files has one group of commands.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the second signal ends the process at once
+	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.Getenv, width: terminalWidth(os.Stdout)}
+	os.Exit(a.run(ctx, os.Args[1:]))
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+var update = flag.Bool("update", false, "write the golden files in testdata")
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(stallingWriter); name != "" {
+		_, _ = writeFile(name, half{}) // until it is killed
+		os.Exit(1)
+	}
+	testkit.Main(m, testkit.StockAMQP)
+}
+
+// shell runs the command as a shell would, with an environment of its own.
+type shell struct {
+	*testing.T
+
+	env   map[string]string
+	stdin string
+}
+
+// newShell returns a shell for a database, which has the tables.
+func newShell(t *testing.T, db testkit.Database) *shell {
+	t.Helper()
+	if err := schema.Up(t.Context(), db.DB, schema.Config{Dialect: schema.Dialect(db.Dialect)}); err != nil {
+		t.Fatal(err)
+	}
+	return &shell{T: t, env: map[string]string{"ONCE_DSN": db.DSN, "ONCE_ACTOR": "ann"}}
+}
+
+// result is the result of one command.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// buffer collects output from several goroutines.
+type buffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+func (s *shell) run(ctx context.Context, args ...string) result {
+	var stdout, stderr buffer
+	a := &app{
+		stdin: strings.NewReader(s.stdin), stdout: &stdout, stderr: &stderr, width: 0,
+		env: func(name string) string { return s.env[name] },
+	}
+	code := a.run(ctx, args)
+	return result{code, stdout.String(), stderr.String()}
+}
+
+// once runs a command that must end with an exit code, and returns its output.
+func (s *shell) once(code int, args ...string) string {
+	s.Helper()
+	got := s.run(s.Context(), args...)
+	if got.code != code {
+		s.Fatalf("once %s: exit code %d, want %d\n%s%s", strings.Join(args, " "), got.code, code, got.stdout, got.stderr)
+	}
+	return got.stdout + got.stderr
+}
+
+// object runs a command with --json and decodes its output, which may have no field
+// that the type does not have.
+func object[T any](s *shell, code int, args ...string) (value T) {
+	s.Helper()
+	got := s.run(s.Context(), append(args, "--json")...)
+	decoder := json.NewDecoder(strings.NewReader(got.stdout))
+	decoder.DisallowUnknownFields()
+	if err := errors.Join(decoder.Decode(&value), one(decoder)); err != nil || got.code != code {
+		s.Fatalf("once %s --json: exit code %d, want %d: %v\n%s%s", strings.Join(args, " "), got.code, code, err, got.stdout, got.stderr)
+	}
+	return value
+}
+
+func one(decoder *json.Decoder) error {
+	if decoder.More() {
+		return errors.New("the output has more than one object")
+	}
+	return nil
+}
+
+// says fails the test unless text has all parts.
+func (s *shell) says(text string, parts ...string) {
+	s.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			s.Errorf("%q is not in\n%s", part, text)
+		}
+	}
+}
+
+// golden compares text with a file in testdata.
+func golden(t *testing.T, name, text string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(want) != text {
+		t.Errorf("%s differs; go test -update writes it. Got:\n%s", path, text)
+	}
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/watermill-once/once/schema"
+)
+
+// tablesJSON is the output of migrate up and migrate check.
+type tablesJSON struct {
+	Version int    `json:"version"` // that this command needs
+	OK      bool   `json:"ok"`
+	Problem string `json:"problem,omitempty"`
+}
+
+func (a *app) migrateCommand() *cobra.Command {
+	return group("migrate", "Create, upgrade and check the tables",
+		a.migrateUpCommand(), a.migrateCheckCommand(), a.migrateSQLCommand(), a.migrateRolesCommand())
+}
+
+func (a *app) migrateUpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "up",
+		Short: "Create the tables, or upgrade them to this version",
+		Long: `Create the tables, or upgrade them to this version. All missing migrations are applied
+in one transaction, or none. Run it as the owner of the tables; it may run many times
+and in several places at once.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			db, err := a.open(cmd.Context(), true)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, db.Close()) }()
+			if err := schema.Up(cmd.Context(), db.DB, db.tables); err != nil {
+				return fmt.Errorf("%w%s", err, remedy(err))
+			}
+			return a.print(tablesJSON{Version: schema.Version(), OK: true},
+				fmt.Sprintf("The tables have version %d.\n", schema.Version()))
+		},
+	}
+}
+
+func (a *app) migrateCheckCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check",
+		Short: "Say whether this version works with the tables; exit code 3 if not",
+		Args:  noArgs,
+		RunE: a.withDatabase(func(ctx context.Context, db database, _ []string) error {
+			err := schema.Check(ctx, db.DB, db.tables)
+			if err == nil {
+				return a.print(tablesJSON{Version: schema.Version(), OK: true},
+					fmt.Sprintf("The tables work with version %d.\n", schema.Version()))
+			}
+			if !tablesProblem(err) {
+				return err
+			}
+			text := a.hide(err.Error() + remedy(err))
+			if err := a.print(tablesJSON{Version: schema.Version(), Problem: text}, text+"\n"); err != nil {
+				return err
+			}
+			return foundError{}
+		}),
+	}
+}
+
+// tablesProblem reports whether an error of schema.Check is about the database, and not
+// a failure to look at it.
+func tablesProblem(err error) bool {
+	for _, problem := range []error{
+		schema.ErrMissing, schema.ErrOutdated, schema.ErrNewer, schema.ErrLayout, schema.ErrDialect, schema.ErrEncoding,
+	} {
+		if errors.Is(err, problem) {
+			return true
+		}
+	}
+	return false
+}
+
+// sqlJSON is the output of migrate sql and migrate roles.
+type sqlJSON struct {
+	SQL string `json:"sql"`
+}
+
+func (a *app) migrateSQLCommand() *cobra.Command {
+	dialect, from := string(schema.PostgreSQL), 0
+	cmd := &cobra.Command{
+		Use:   "sql",
+		Short: "Write the migrations as SQL, for your own migration tool",
+		Long: `Write the migrations as SQL, for your own migration tool. Apply the text in one
+transaction. It needs no database.`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			config, err := a.tables(schema.Dialect(dialect))
+			if err != nil {
+				return err
+			}
+			text, err := schema.SQLFrom(config, from)
+			if err != nil {
+				return usageError{err}
+			}
+			return a.print(sqlJSON{text}, text)
+		},
+	}
+	cmd.Flags().Var(oneOf(&dialect, string(schema.PostgreSQL), string(schema.SQLite)), "dialect", "kind of database")
+	cmd.Flags().Var(atLeast(&from, 0), "from", "write only the migrations after this version")
+	return cmd
+}
+
+func (a *app) migrateRolesCommand() *cobra.Command {
+	var prefix string
+	cmd := &cobra.Command{
+		Use:   "roles",
+		Short: "Write the SQL that creates PostgreSQL roles for the parts of a service",
+		Long: `Write the SQL that creates PostgreSQL roles for producer, forwarder, consumer, operator
+and watcher, each with the rights that the part needs. Run the SQL as the owner of the
+tables, after every migration. It needs no database.`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			config, err := a.tables(schema.PostgreSQL)
+			if err != nil {
+				return err
+			}
+			text, err := schema.Roles(config, prefix)
+			if err != nil {
+				return usageError{err}
+			}
+			return a.print(sqlJSON{text}, text)
+		},
+	}
+	cmd.Flags().StringVar(&prefix, "role-prefix", "", "beginning of the roles' names (default: the prefix of the tables)")
+	return cmd
+}
+
+// tables returns the names of the tables without a database.
+func (a *app) tables(dialect schema.Dialect) (schema.Config, error) {
+	config := schema.Config{
+		Dialect: dialect, Schema: a.settings.schema, Prefix: a.settings.prefix, Inbox: schema.InboxLayout(a.settings.inbox),
+	}
+	if err := config.Validate(); err != nil {
+		return config, usageError{err}
+	}
+	return config, nil
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// stuck makes the message of a topic back off, and blocks its ordering key.
+func stuck(s *shell, db testkit.Database, id string) {
+	s.Helper()
+	due, since := `now() + interval '1 hour'`, `now()`
+	if db.Dialect == "sqlite" {
+		due, since = `CAST(unixepoch('subsec') * 1000 AS INTEGER) + 3600000`, `CAST(unixepoch('subsec') * 1000 AS INTEGER)`
+	}
+	for _, query := range []string{
+		`UPDATE once_outbox SET due_at = ` + due + `, failing_since = ` + since + `, attempts = 4, last_error = 'NO_ROUTE', ordering_key = 'k'
+		 WHERE message_id = '` + id + `'`,
+		`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
+		 SELECT 'k', position, position, 'refused' FROM once_outbox WHERE message_id = '` + id + `'`,
+	} {
+		if _, err := db.ExecContext(s.Context(), query); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+func TestOutbox(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newShell(t, db)
+		s.says(s.once(exitDone, "outbox", "list"), "No message of the outbox matches.")
+		s.says(s.once(exitDone, "outbox", "blocked"), "No ordering key is blocked.")
+		commit(s, db, "orders", "m1", "m2")
+		commit(s, db, "stock", "m3")
+		stuck(s, db, "m2")
+
+		list := object[pendingListJSON](s, exitDone, "outbox", "list", "--topic", "orders")
+		if len(list.Messages) != 2 || list.Messages[1].State != "backing_off" || list.Messages[1].Error != "NO_ROUTE" {
+			t.Fatalf("list %+v", list)
+		}
+		id := fmt.Sprint(list.Messages[1].ID)
+		s.says(s.once(exitDone, "outbox", "list"), "due", "backing off until", "NO_ROUTE")
+		s.says(s.once(exitDone, "outbox", "list", "--limit", "1"), "There may be more: add --after 1")
+		s.says(s.once(exitDone, "outbox", "show", id), "ordering key:   k", "attempts:       4", `{"of":"m2"}`, "tenant")
+		s.says(s.once(exitFailed, "outbox", "show", "99"), "not found")
+		shown := object[pendingJSON](s, exitDone, "outbox", "show", id)
+		if *shown.Payload != `{"of":"m2"}` || time.Until(shown.DueAt) < time.Minute {
+			t.Errorf("show %+v", shown)
+		}
+		if n := object[partJSON](s, exitDone, "outbox", "count", "--state", "due"); n != (partJSON{Count: 2}) {
+			t.Errorf("count %+v", n)
+		}
+		topics := object[topicsJSON](s, exitDone, "outbox", "topics").Topics
+		if len(topics) != 2 || topics[0].BackingOff != 1 || topics[1].Due != 1 {
+			t.Errorf("topics %+v", topics)
+		}
+		s.says(s.once(exitDone, "outbox", "topics"), "BACKING OFF", "stock")
+		keys := object[blockedJSON](s, exitDone, "outbox", "blocked").Keys
+		if len(keys) != 1 || fmt.Sprint(keys[0].Head) != id || keys[0].Reason != "refused" || keys[0].Attempts != 4 {
+			t.Errorf("blocked %+v", keys)
+		}
+		s.says(s.once(exitDone, "outbox", "blocked", "--ordering-key", "k"), "NEXT TRY (UTC)", "refused")
+
+		s.says(s.once(exitDone, "outbox", "retry", "--topic", "orders"), "This would make due 1 message. Nothing was changed")
+		s.says(s.once(exitUsage, "outbox", "retry", "--state", "blocked"), "can be tried now")
+		s.says(s.once(exitDone, "outbox", "retry", "--topic", "orders", "--yes"), "Made due 1 message.")
+		stuckAgain := object[pendingListJSON](s, exitDone, "outbox", "list", "--state", "backing_off")
+		if len(stuckAgain.Messages) != 0 {
+			t.Errorf("still backing off: %+v", stuckAgain)
+		}
+		s.once(exitDone, "outbox", "retry", id)
+
+		s.says(s.once(exitUsage, "outbox", "cancel", id), "say why with --why")
+		if _, err := db.ExecContext(t.Context(), `
+			UPDATE once_slots SET owner = 'x', lease_until = (SELECT MAX(created_at) FROM once_outbox)`); err != nil {
+			t.Fatal(err)
+		}
+		s.says(s.once(exitDone, "outbox", "cancel", "--all"), "This would cancel 3 messages")
+		s.once(exitDone, "outbox", "cancel", id, "--why", "a test")
+		change := object[changeJSON](s, exitDone, "outbox", "cancel", "--all", "--why", "a test", "--yes")
+		if change.Changed != 2 || change.Matched != 2 {
+			t.Errorf("cancel %+v", change)
+		}
+		s.says(s.once(exitDone, "dead", "list", "--reason", "cancelled"), "cancelled by ann: a test")
+	})
+}
+
+// A message that a forwarder may be sending is cancelled only by force.
+func TestOutboxCancelNeedsForce(t *testing.T) {
+	db := testkit.SQLite(t)
+	s := newShell(t, db)
+	commit(s, db, "orders", "m1")
+	if _, err := db.ExecContext(t.Context(),
+		`UPDATE once_slots SET owner = 'x', lease_until = CAST(unixepoch('subsec') * 1000 AS INTEGER) + 3600000`); err != nil {
+		t.Fatal(err)
+	}
+	s.says(s.once(exitFailed, "outbox", "cancel", "1", "--why", "w"), "a forwarder may be sending it", "(add --force)")
+	s.says(s.once(exitDone, "outbox", "cancel", "--all"), "This would cancel 0 messages. 1 more message would need --force")
+	s.says(s.once(exitFound, "outbox", "cancel", "--all", "--why", "w", "--yes"), "1 message was skipped, because they need --force: 1.")
+	s.says(s.once(exitDone, "outbox", "cancel", "1", "--why", "w", "--force"), "Cancelled 1 message.")
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// terminalWidth returns the number of columns of file, or 0 if file is not a terminal.
+func terminalWidth(file *os.File) int {
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
+// print writes v as one JSON object with --json, else text.
+func (a *app) print(v any, text string) error {
+	if !a.settings.json {
+		_, err := io.WriteString(a.stdout, text)
+		return err
+	}
+	encoder := json.NewEncoder(a.stdout)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
+}
+
+// table renders rows below a head, each column as wide as its widest cell. If width is
+// not 0, the last column is cut so that a row fits.
+func table(width int, head []string, rows [][]string) string {
+	wide := make([]int, len(head))
+	for _, row := range append([][]string{head}, rows...) {
+		for i, cell := range row {
+			wide[i] = max(wide[i], utf8.RuneCountInString(plain(cell)))
+		}
+	}
+	var b strings.Builder
+	for _, row := range append([][]string{head}, rows...) {
+		var line strings.Builder
+		for i, cell := range row {
+			cell = plain(cell)
+			line.WriteString(cell)
+			if i < len(row)-1 {
+				line.WriteString(strings.Repeat(" ", wide[i]-utf8.RuneCountInString(cell)+2))
+			}
+		}
+		b.WriteString(cut(strings.TrimRight(line.String(), " "), width) + "\n")
+	}
+	return b.String()
+}
+
+// cut returns text with at most width characters, or all of it if width is 0.
+func cut(text string, width int) string {
+	if width <= 0 || utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	return string([]rune(text)[:max(0, width-1)]) + "…"
+}
+
+// plain returns text without characters that would steer a terminal or break a line:
+// names and error texts come from other programs.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '·'
+		}
+		return r
+	}, text)
+}
+
+// lines is plain for text of several lines.
+func lines(text string) string {
+	all := strings.Split(strings.ReplaceAll(text, "\t", "    "), "\n")
+	for i := range all {
+		all[i] = plain(all[i])
+	}
+	return strings.Join(all, "\n")
+}
+
+// fields renders names and values, one a line, without those that are empty.
+func fields(pairs ...string) string {
+	var b strings.Builder
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			fmt.Fprintf(&b, "%-15s %s\n", pairs[i]+":", plain(pairs[i+1]))
+		}
+	}
+	return b.String()
+}
+
+// at renders a time, or "" if it is zero.
+func at(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02 15:04:05")
+}
+
+// age renders a duration with its largest units.
+func age(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%dd", d/(24*time.Hour))
+	case d >= time.Hour:
+		return strings.TrimSuffix(d.Truncate(time.Minute).String(), "0s")
+	default:
+		return d.Truncate(time.Second).String()
+	}
+}
+
+// counted renders a number and its noun.
+func counted(n int, noun, nouns string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %s", n, nouns)
+}
+
+// content is a payload in JSON: as text if it is UTF-8, else in base64.
+type content struct {
+	Payload       *string `json:"payload,omitempty"`
+	PayloadBase64 []byte  `json:"payload_base64,omitempty"`
+}
+
+func contentOf(payload []byte) content {
+	if !utf8.Valid(payload) {
+		return content{PayloadBase64: payload}
+	}
+	text := string(payload)
+	return content{Payload: &text}
+}
+
+// message renders metadata and payload for people.
+func messageText(metadata map[string]string, payload []byte) string {
+	var b strings.Builder
+	if len(metadata) > 0 {
+		b.WriteString("metadata:\n")
+		for _, key := range sortedKeys(metadata) {
+			fmt.Fprintf(&b, "  %s = %s\n", plain(key), plain(metadata[key]))
+		}
+	}
+	if utf8.Valid(payload) {
+		fmt.Fprintf(&b, "payload (%d bytes):\n%s\n", len(payload), lines(string(payload)))
+	} else {
+		fmt.Fprintf(&b, "payload (%d bytes, not text; --json shows it in base64)\n", len(payload))
+	}
+	return b.String()
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/watermill-once/once/reconcile"
+)
+
+// ledgerJSON is the output of reconcile ledger.
+type ledgerJSON struct {
+	Lines []reconcile.Line `json:"lines"`
+}
+
+func (a *app) reconcileLedgerCommand() *cobra.Command {
+	var (
+		config reconcile.LedgerConfig
+		by     []string
+	)
+	cmd := &cobra.Command{
+		Use:   "ledger",
+		Short: "Count what one database has sent, handled and parked",
+		Long: `Count what one database has sent, handled and parked, by the times of the rows in UTC.
+The inbox knows neither topics nor event types. The command reads whole tables.
+
+  once reconcile ledger --by day,topic --since 7d`,
+		Args: noArgs,
+		RunE: a.withTables(func(ctx context.Context, db database, _ []string) error {
+			config.Schema = db.tables
+			for _, name := range by {
+				config.By = append(config.By, reconcile.Column(name))
+			}
+			lines, err := reconcile.Ledger(ctx, db.DB, config)
+			if err != nil {
+				return err
+			}
+			return a.print(ledgerJSON{append([]reconcile.Line{}, lines...)}, a.ledgerText(config, lines))
+		}),
+	}
+	run := cmd.RunE
+	cmd.RunE = checked(func() error {
+		for _, name := range by {
+			if !isColumn(name) {
+				return usagef("invalid --by %q: use day or hour, topic, consumer, tenant, type", name)
+			}
+		}
+		return nil
+	}, run)
+	flags := cmd.Flags()
+	flags.StringSliceVar(&by, "by", []string{"day"}, "columns, separated by commas: day or hour, topic, consumer, tenant, type")
+	flags.Var(moment(&config.From), "since", "only rows of this time or later: 2026-05-01T12:00:00Z, or 2h ago as 2h")
+	flags.Var(moment(&config.Until), "until", "only rows before this time")
+	return cmd
+}
+
+func isColumn(name string) bool {
+	for _, c := range reconcile.Columns() {
+		if string(c) == name {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *app) ledgerText(config reconcile.LedgerConfig, lines []reconcile.Line) string {
+	if len(lines) == 0 {
+		return "The tables have no messages of this time.\n"
+	}
+	head := []string{}
+	for _, c := range config.By {
+		head = append(head, strings.ToUpper(string(c)))
+	}
+	var rows [][]string
+	for _, l := range lines {
+		var row []string
+		for _, c := range config.By {
+			row = append(row, map[reconcile.Column]string{
+				reconcile.ByDay: l.Start.Format(time.DateOnly), reconcile.ByHour: at(l.Start), reconcile.ByTopic: l.Topic,
+				reconcile.ByConsumer: l.Consumer, reconcile.ByTenant: l.Tenant, reconcile.ByEventType: l.EventType,
+			}[c])
+		}
+		rows = append(rows, append(row, l.State, fmt.Sprint(l.N), at(l.First), at(l.Last)))
+	}
+	return table(a.width, append(head, "STATE", "MESSAGES", "FIRST (UTC)", "LAST (UTC)"), rows)
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/schema"
+)
+
+// loginOf creates the roles, and returns the address of a user with only one of them.
+func loginOf(t *testing.T, db testkit.Database, role string) string {
+	t.Helper()
+	var prefix string
+	if err := db.QueryRowContext(t.Context(), `SELECT current_database() || '_'`).Scan(&prefix); err != nil {
+		t.Fatal(err)
+	}
+	text, err := schema.Roles(schema.Config{}, prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := prefix + "login"
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		defer cancel()
+		for _, name := range append([]string{user}, strings.Fields(strings.ReplaceAll(" "+strings.Join(parts, " "), " ", " "+prefix))...) {
+			if _, err := db.ExecContext(ctx, fmt.Sprintf(`DROP OWNED BY %[1]s CASCADE; DROP ROLE %[1]s`, name)); err != nil {
+				t.Errorf("role %s is left: %v", name, err)
+			}
+		}
+	})
+	for _, query := range []string{text, fmt.Sprintf(`CREATE ROLE %s LOGIN PASSWORD 'of a test' IN ROLE %s`, user, prefix+role)} {
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	address, err := url.Parse(db.DSN)
+	if err != nil || address.Scheme == "" {
+		t.Fatalf("PG_DSN must be a URL for this test: %v", err)
+	}
+	address.User = url.UserPassword(user, "of a test")
+	return address.String()
+}
+
+// filled returns a shell and a database with a message in each table.
+func filled(t *testing.T) (*shell, testkit.Database) {
+	t.Helper()
+	db := testkit.Postgres(t)
+	s := newShell(t, db)
+	commit(s, db, "bad", "d1", "d2")
+	commit(s, db, "orders", "s1", "s2")
+	forwarded(s, db)
+	commit(s, db, "orders", "m1", "m2")
+	stuck(s, db, "m2")
+	if _, err := db.ExecContext(t.Context(), `
+		INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, error, fingerprint, last_failed_at)
+		VALUES ('payments', 'orders', 'q1', '', 'x', 'quarantined', now(), 'secret', 'f', now())`); err != nil {
+		t.Fatal(err)
+	}
+	return s, db
+}
+
+// A user with the role of a watcher can look at everything but contents.
+func TestWatcherLooks(t *testing.T) {
+	s, db := filled(t)
+	s.env["ONCE_DSN"] = loginOf(t, db, "watcher")
+	for _, command := range []string{
+		"status", "outbox list", "outbox topics", "outbox count", "outbox blocked", "dead list", "dead count", "sent list",
+		"quarantine list", "quarantine groups", "quarantine count", "replays list", "versions list", "versions waiting", "audit",
+	} {
+		text := s.once(exitDone, strings.Fields(command)...)
+		s.says(text, "lists leave out sizes, metadata and error texts")
+		if strings.Contains(text, "NO_ROUTE") || strings.Contains(text, "secret") {
+			t.Errorf("once %s shows the text of an error\n%s", command, text)
+		}
+	}
+	s.says(s.once(exitDone, "quarantine", "list"), "q1", "payments")
+	s.says(s.once(exitDone, "outbox", "list"), "m2", "backing off")
+	s.says(s.once(exitFailed, "dead", "show", "1"), "permission denied")
+	s.says(s.once(exitFailed, "dead", "discard", "1", "--why", "w"), "permission denied")
+	if text := s.once(exitFound, "doctor"); strings.Contains(text, "could not be checked") {
+		t.Error(text)
+	}
+}
+
+// A user with the role of an operator can do everything that changes messages.
+func TestOperatorActs(t *testing.T) {
+	s, db := filled(t)
+	s.env["ONCE_DSN"] = loginOf(t, db, "operator")
+	for _, command := range []string{
+		"outbox list", "outbox show 6", "outbox retry 6", "outbox retry --topic orders --yes", "outbox cancel 5 --force --why w",
+		"dead groups", "dead list", "dead show 1", "dead replay 1", "dead discard 2 --why w", "dead export",
+		"sent list", "sent show 1", "sent replay 1", "archive sent " + t.TempDir(),
+		"quarantine groups", "quarantine list", "quarantine show 1", "quarantine discard 1 --why w", "replays list", "audit",
+	} {
+		if text := s.once(exitDone, strings.Fields(command)...); strings.Contains(text, "leave out") {
+			t.Errorf("once %s: %s", command, text)
+		}
+	}
+}
