@@ -1,0 +1,66 @@
+package eventbus
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/disposition"
+)
+
+// CommandEventMarshaler is cqrs.CommandEventMarshaler. It is repeated here so that
+// users of other packages do not need the modules of that component.
+type CommandEventMarshaler interface {
+	Marshal(v any) (*message.Message, error)
+	Unmarshal(msg *message.Message, v any) error
+	Name(v any) string
+	NameFromMessage(msg *message.Message) string
+}
+
+// Marshaler is a marshaler whose errors of Unmarshal are permanent: a payload that
+// cannot be unmarshaled now can never be, so the message goes to the quarantine at
+// once, without retries. Correct the payload there and replay it, or replay it after
+// the deploy of a new version.
+type Marshaler struct {
+	CommandEventMarshaler
+}
+
+// Unmarshal unmarshals the payload of msg into v.
+func (m Marshaler) Unmarshal(msg *message.Message, v any) error {
+	if err := m.CommandEventMarshaler.Unmarshal(msg, v); err != nil {
+		return disposition.Forever(disposition.ReasonPermanent, fmt.Errorf("eventbus: the payload does not fit %T: %w", v, err))
+	}
+	return nil
+}
+
+// KnownEvents returns a middleware that refuses messages whose type is not that of
+// one of the events. They go to the quarantine at once. Without it, a processor of
+// Watermill acks them (AckOnUnknownEvent), or fails, and they are retried like any
+// other failure.
+//
+// Add it to the handlers of a topic that has only these events. It must be inside of
+// poison and retry, so add it after them. KnownEvents panics without an event.
+func KnownEvents(marshaler CommandEventMarshaler, events ...any) message.HandlerMiddleware {
+	if len(events) == 0 {
+		panic("eventbus: KnownEvents: no events: all messages would be refused")
+	}
+	names := make([]string, len(events))
+	for i, event := range events {
+		names[i] = marshaler.Name(event)
+	}
+	return func(h message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			name := marshaler.NameFromMessage(msg)
+			if slices.Contains(names, name) {
+				return h(msg)
+			}
+			err := fmt.Errorf("eventbus: no handler for event %q, only for %q", name, names)
+			if name == "" {
+				err = errors.New("eventbus: the message has no event name: was it published with the same marshaler?")
+			}
+			return nil, disposition.Forever(disposition.ReasonPermanent, err)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package idempotency
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/internal/fields"
+	"github.com/watermill-once/once/schema"
+)
+
+// Config configures [Keys]. Client is required.
+type Config struct {
+	// Schema selects the kind of database and the prefix of the tables. Defaults to
+	// PostgreSQL and "once_".
+	Schema schema.Config
+
+	// Client returns who sends a request, such as the id of the authenticated user or
+	// tenant. Keys of different clients do not meet. Without this, a client that
+	// guesses the key of another would get its answer. Use OneClient for a service
+	// with a single client.
+	Client func(r *http.Request) string
+
+	// Required refuses requests without a key with status 400. By default they are
+	// handled, each one anew.
+	Required bool
+
+	// Retention is how long an answer is kept. A request that is repeated later takes
+	// effect again. At least a minute. Defaults to 24 hours.
+	Retention time.Duration
+
+	// SweepInterval is the time between two calls of Sweep by Run. Defaults to a
+	// minute.
+	SweepInterval time.Duration
+
+	// Wait is how long a request waits while another one with the same key is being
+	// handled. Then it is answered with status 409. Defaults to 5 seconds.
+	Wait time.Duration
+
+	// MaxBody is the maximum size of a request in bytes. The body is read into memory,
+	// because a repeated request must be equal. Larger requests are answered with
+	// status 413. Defaults to 1 MiB.
+	MaxBody int64
+
+	// MaxAnswer is the maximum size of an answer in bytes. If a handler writes more,
+	// its transaction is rolled back, and the request is answered with status 500.
+	// Defaults to 1 MiB.
+	MaxAnswer int
+
+	// Logger gets the errors of handlers and of the database. Defaults to slog's
+	// default logger.
+	Logger watermill.LoggerAdapter
+}
+
+// OneClient is a Config.Client for a service with a single client.
+func OneClient(*http.Request) string { return "" }
+
+const (
+	defaultSize  = 1 << 20
+	maxRetention = 10 * 365 * 24 * time.Hour
+)
+
+func (c Config) withDefaults() Config {
+	c.Schema = c.Schema.WithDefaults()
+	c.Retention = cmp.Or(c.Retention, 24*time.Hour)
+	c.SweepInterval = cmp.Or(c.SweepInterval, time.Minute)
+	c.Wait = cmp.Or(c.Wait, 5*time.Second)
+	c.MaxBody = cmp.Or(c.MaxBody, defaultSize)
+	c.MaxAnswer = cmp.Or(c.MaxAnswer, defaultSize)
+	if c.Logger == nil {
+		c.Logger = watermill.NewSlogLogger(nil)
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	errs := []error{c.Schema.Validate()}
+	if c.Client == nil {
+		errs = append(errs, errors.New("Client is nil: return the authenticated client of the request, or set OneClient"))
+	}
+	if c.Retention < time.Minute || c.Retention > maxRetention {
+		errs = append(errs, fmt.Errorf("Retention is %v: must be from 1m to 10 years", c.Retention))
+	}
+	if c.SweepInterval < time.Millisecond {
+		errs = append(errs, fmt.Errorf("SweepInterval is %v: less than 1 ms", c.SweepInterval))
+	}
+	if c.Wait < time.Millisecond {
+		errs = append(errs, fmt.Errorf("Wait is %v: less than 1 ms", c.Wait))
+	}
+	if c.MaxBody < 0 || c.MaxAnswer < 0 {
+		errs = append(errs, fmt.Errorf("MaxBody is %d and MaxAnswer is %d: must not be negative", c.MaxBody, c.MaxAnswer))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fields.Refused("idempotency", err)
+	}
+	return nil
+}

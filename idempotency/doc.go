@@ -1,0 +1,24 @@
+// Package idempotency lets clients of an HTTP service repeat a request safely. A
+// client sends the header Idempotency-Key with a request. The first request with a key
+// takes effect; a repeated one gets the stored answer of the first, also if both arrive
+// at the same time, in different processes.
+//
+// The key and the answer are stored in the transaction of the handler, with its
+// business rows and its events. So there is an answer exactly if there is an effect.
+//
+//	keys, err := idempotency.New(db, idempotency.Config{
+//		Client: func(r *http.Request) string { return userOf(r) },
+//	})
+//	mux.Handle("POST /orders", keys.Handler(placeOrder))
+//
+// The package follows draft-ietf-httpapi-idempotency-key-header-07:
+//
+//	the key was used for another request        422
+//	a request with the key is being handled     409
+//	the key is missing and Config.Required      400
+//	the key is not valid                        400
+//
+// These answers are of the type application/problem+json (RFC 9457).
+//
+// To read the code, start with handler.go, then keys.go and store.go.
+package idempotency

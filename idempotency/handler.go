@@ -1,0 +1,225 @@
+package idempotency
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/internal/dialect"
+)
+
+// HandlerFunc handles a request in a transaction. It writes its rows and publishes its
+// events through tx, and its answer to w. The answer is sent after the commit.
+//
+// If it returns an error or panics, or answers with a status of 500 or more, the
+// transaction is rolled back and nothing is stored: the client can repeat the request.
+// An error is logged and answered with status 500. Every other answer is stored and
+// repeated, also refusals such as 404.
+type HandlerFunc func(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error
+
+// Names of headers.
+const (
+	Header   = "Idempotency-Key"     // of a request
+	Replayed = "Idempotent-Replayed" // "true" in an answer that was stored for an earlier request
+)
+
+// maxKey is the maximum length of a key in bytes.
+const maxKey = 255
+
+// Handler returns a handler that calls h once for each client and key. Requests are
+// equal if method, path, query, Content-Type and body are equal.
+func (k *Keys) Handler(h HandlerFunc) http.Handler {
+	if h == nil {
+		panic("idempotency: Handler: h is nil")
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { k.serve(w, r, h) })
+}
+
+func (k *Keys) serve(w http.ResponseWriter, r *http.Request, h HandlerFunc) {
+	key, problem := keyOf(r)
+	if key == "" && problem == "" && k.config.Required {
+		problem = "the request has no " + Header
+	}
+	if problem != "" {
+		refuse(w, http.StatusBadRequest, "The idempotency key is not valid", problem)
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, k.config.MaxBody))
+	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		refuse(w, http.StatusRequestEntityTooLarge, "The request is too large", fmt.Sprintf("the limit is %d bytes", k.config.MaxBody))
+		return
+	}
+	if err != nil {
+		refuse(w, http.StatusBadRequest, "The request could not be read", "its body ended too early")
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	req := request{client: k.config.Client(r), key: key, digest: digestOf(r, body)}
+	a, repeated, err := k.handle(r, req, h)
+	switch {
+	case err == nil:
+		write(w, a, repeated)
+	case errors.Is(err, errReused):
+		refuse(w, http.StatusUnprocessableEntity, "The idempotency key was used before",
+			"another request had this key: use a new key for each request, and the same key only to repeat it")
+	case errors.Is(err, errInProgress):
+		w.Header().Set("Retry-After", "1")
+		refuse(w, http.StatusConflict, "A request with this idempotency key is being handled", "repeat the request later")
+	default:
+		k.config.Logger.Error("Request with an idempotency key failed", err, watermill.LogFields{"method": r.Method, "path": r.URL.Path})
+		refuse(w, http.StatusInternalServerError, "The request failed", "repeat it with the same key")
+	}
+}
+
+// errUndone rolls back a transaction whose answer must not be stored.
+var errUndone = errors.New("the answer is not stored")
+
+// handle handles a request in a transaction, or returns the stored answer.
+func (k *Keys) handle(r *http.Request, req request, h HandlerFunc) (a answer, repeated bool, err error) {
+	ctx := r.Context()
+	recorder := &recorder{limit: k.config.MaxAnswer, answer: answer{header: http.Header{}}}
+	var earlier *answer
+	err = k.dialect.InTx(ctx, k.db, func(tx *sql.Tx) error {
+		if req.key != "" {
+			var err error
+			if earlier, err = k.claim(ctx, tx, req); err != nil || earlier != nil {
+				return err
+			}
+		}
+		if err := h(recorder, r, tx); err != nil {
+			return err
+		}
+		if err := recorder.end(); err != nil {
+			return err
+		}
+		if recorder.answer.status >= http.StatusInternalServerError {
+			return errUndone
+		}
+		if req.key == "" {
+			return nil
+		}
+		return k.store(context.WithoutCancel(ctx), tx, req, recorder.answer)
+	})
+	switch {
+	case errors.Is(err, errUndone):
+		return recorder.answer, false, nil
+	case err == nil && earlier != nil:
+		return *earlier, true, nil
+	case err != nil && k.dialect.SQLite() && dialect.Contended(err):
+		return answer{}, false, fmt.Errorf("%w: %w", errInProgress, err)
+	}
+	return recorder.answer, false, err
+}
+
+// keyOf returns the key of a request, or "" if it has none, and the reason if the key is
+// not valid. The draft says that a key is a string of RFC 8941, in quotes. Many clients
+// send it without quotes, which is accepted too.
+func keyOf(r *http.Request) (key, problem string) {
+	values := r.Header.Values(Header)
+	switch {
+	case len(values) == 0:
+		return "", ""
+	case len(values) > 1:
+		return "", "the request has " + strconv.Itoa(len(values)) + " keys"
+	}
+	key = strings.TrimSpace(values[0])
+	if quoted, ok := strings.CutPrefix(key, `"`); ok {
+		if key, ok = strings.CutSuffix(quoted, `"`); !ok {
+			return "", "its closing quote is missing"
+		}
+		key = strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(key)
+	}
+	switch {
+	case key == "":
+		return "", "it is empty"
+	case len(key) > maxKey:
+		return "", fmt.Sprintf("it has %d characters, the limit is %d", len(key), maxKey)
+	case strings.ContainsFunc(key, func(r rune) bool { return r < ' ' || r > '~' }):
+		return "", "it has characters other than printable ASCII"
+	}
+	return key, ""
+}
+
+// digestOf returns a digest of what makes a request equal to another.
+func digestOf(r *http.Request, body []byte) (digest [sha256.Size]byte) {
+	sum := sha256.New()
+	for _, part := range []string{r.Method, r.URL.Path, r.URL.RawQuery, r.Header.Get("Content-Type")} {
+		fmt.Fprintf(sum, "%d:%s", len(part), part)
+	}
+	sum.Write(body)
+	return [sha256.Size]byte(sum.Sum(nil))
+}
+
+func write(w http.ResponseWriter, a answer, repeated bool) {
+	header := w.Header()
+	maps.Copy(header, a.header)
+	if repeated {
+		header.Set(Replayed, "true")
+	}
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body) // the client may be gone; it can repeat the request
+}
+
+// refuse writes a problem of RFC 9457.
+func refuse(w http.ResponseWriter, status int, title, detail string) {
+	text, _ := json.Marshal(map[string]any{"type": "about:blank", "title": title, "detail": strings.ToValidUTF8(detail, ""), "status": status})
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	_, _ = w.Write(text)
+}
+
+// recorder keeps an answer until the commit.
+type recorder struct {
+	answer answer
+	limit  int
+	err    error
+}
+
+func (r *recorder) Header() http.Header { return r.answer.header }
+
+func (r *recorder) WriteHeader(status int) {
+	if r.answer.status != 0 || status < http.StatusOK { // informational answers are not kept
+		return
+	}
+	r.answer.status = status
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	r.WriteHeader(http.StatusOK)
+	if len(r.answer.body)+len(b) > r.limit {
+		r.err = fmt.Errorf("idempotency: the answer has more than Config.MaxAnswer (%d) bytes", r.limit)
+		return 0, r.err
+	}
+	r.answer.body = append(r.answer.body, b...)
+	return len(b), nil
+}
+
+// end completes the answer. Headers that HTTP/1 makes for a connection are not stored.
+func (r *recorder) end() error {
+	r.WriteHeader(http.StatusOK)
+	if r.answer.body == nil {
+		r.answer.body = []byte{}
+	}
+	for name, values := range r.answer.header {
+		for _, value := range values {
+			if !utf8.ValidString(value) {
+				return errors.Join(r.err, fmt.Errorf("idempotency: header %s of the answer is not valid UTF-8", name))
+			}
+		}
+	}
+	r.answer.header.Del("Date")
+	r.answer.header.Del("Connection")
+	return r.err
+}

@@ -1,0 +1,383 @@
+package idempotency_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/watermill-once/once/idempotency"
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// bench is a service that places orders. Its table has no unique constraint, so that
+// an order that is placed twice is visible.
+type bench struct {
+	*testing.T
+	testkit.Database
+
+	keys    *idempotency.Keys
+	logs    *watermill.CaptureLoggerAdapter
+	handler http.Handler
+
+	// during is called by the handler after it has inserted the order.
+	during func(w http.ResponseWriter, r *http.Request) error
+}
+
+func newBench(t *testing.T, db testkit.Database, change func(*idempotency.Config)) *bench {
+	t.Helper()
+	logs := watermill.NewCaptureLogger()
+	b := &bench{T: t, Database: db, logs: logs}
+	tables := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+	if err := schema.Up(t.Context(), db.DB, tables); err != nil {
+		t.Fatal(err)
+	}
+	b.exec(`CREATE TABLE orders (body text NOT NULL)`)
+	config := idempotency.Config{
+		Schema: tables, Logger: logs, Wait: 20 * time.Second,
+		Client: func(r *http.Request) string { return r.Header.Get("Client") },
+	}
+	if change != nil {
+		change(&config)
+	}
+	var err error
+	if b.keys, err = idempotency.New(db.DB, config); err != nil {
+		t.Fatal(err)
+	}
+	box, err := outbox.New(outbox.Config{Schema: tables})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.handler = b.keys.Handler(func(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(r.Context(), `INSERT INTO orders (body) VALUES ('`+string(body)+`')`); err != nil {
+			return err
+		}
+		if err := box.Publisher(tx).Publish("orders.placed", outbox.NewMessage(body)); err != nil {
+			return err
+		}
+		if b.during != nil {
+			if err := b.during(w, r); err != nil {
+				return err
+			}
+		}
+		w.Header().Set("Location", "/orders/1")
+		w.WriteHeader(http.StatusCreated)
+		_, err = w.Write([]byte("placed " + string(body)))
+		return err
+	})
+	return b
+}
+
+func (b *bench) exec(query string) {
+	b.Helper()
+	if _, err := b.ExecContext(b.Context(), query); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bench) count(what string) (n int) {
+	b.Helper()
+	if err := b.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+// expect checks the numbers of orders, events and keys.
+func (b *bench) expect(orders, events, keys int) {
+	b.Helper()
+	if got := [3]int{b.count("orders"), b.count("once_outbox"), b.count("once_idempotency_keys")}; got != [3]int{orders, events, keys} {
+		b.Errorf("orders, events, keys are %v, want %v", got, [3]int{orders, events, keys})
+	}
+}
+
+// send sends a request and returns its answer: status, body, and whether it is replayed.
+func (b *bench) send(body string, headers ...string) string {
+	w := httptest.NewRecorder()
+	b.handler.ServeHTTP(w, request(b.Context(), body, headers...))
+	return text(w)
+}
+
+func request(ctx context.Context, body string, headers ...string) *http.Request {
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/orders?from=web", strings.NewReader(body))
+	for _, header := range headers {
+		name, value, _ := strings.Cut(header, ": ")
+		r.Header.Add(name, value)
+	}
+	return r
+}
+
+func text(w *httptest.ResponseRecorder) string {
+	answer := fmt.Sprintf("%d %s", w.Code, w.Body)
+	if w.Header().Get("Content-Type") == "application/problem+json" {
+		var problem struct {
+			Title  string `json:"title"`
+			Detail string `json:"detail"`
+			Status int    `json:"status"`
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil {
+			return err.Error()
+		}
+		answer = fmt.Sprintf("%d: %s: %s", problem.Status, problem.Title, problem.Detail)
+	}
+	if w.Header().Get(idempotency.Replayed) == "true" {
+		answer += " replayed"
+	}
+	if location := w.Header().Get("Location"); location != "" {
+		answer += " at " + location
+	}
+	return answer
+}
+
+func (b *bench) expectAnswer(want, body string, headers ...string) {
+	b.Helper()
+	if got := b.send(body, headers...); got != want {
+		b.Errorf("the answer is\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestRepeatedRequestGetsTheSameAnswer(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		const key = "Idempotency-Key: k1"
+		b.expectAnswer("201 placed tea at /orders/1", "tea", key)
+		b.expectAnswer("201 placed tea replayed at /orders/1", "tea", key)
+		b.expectAnswer("201 placed tea replayed at /orders/1", "tea", `Idempotency-Key: "k1"`) // as the draft writes it
+		b.expect(1, 1, 1)
+
+		b.expectAnswer("422: The idempotency key was used before: another request had this key: "+
+			"use a new key for each request, and the same key only to repeat it", "coffee", key)
+		b.expectAnswer("201 placed tea at /orders/1", "tea", key, "Client: another")
+		b.expectAnswer("201 placed tea at /orders/1", "tea") // without a key every request is new
+		b.expectAnswer("201 placed tea at /orders/1", "tea")
+		b.expect(4, 4, 2)
+	})
+}
+
+// An equal request has the same method, path, query, type and body.
+func TestKeyOfAnotherRequestIsRefused(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t), nil)
+	send := func(change func(r *http.Request)) int {
+		r := request(t.Context(), "tea", "Idempotency-Key: k1", "Content-Type: text/plain")
+		change(r)
+		w := httptest.NewRecorder()
+		b.handler.ServeHTTP(w, r)
+		return w.Code
+	}
+	if status := send(func(*http.Request) {}); status != http.StatusCreated {
+		t.Fatal(status)
+	}
+	for name, change := range map[string]func(r *http.Request){
+		"method": func(r *http.Request) { r.Method = http.MethodPatch },
+		"path":   func(r *http.Request) { r.URL.Path = "/orders/1" },
+		"query":  func(r *http.Request) { r.URL.RawQuery = "from=app" },
+		"type":   func(r *http.Request) { r.Header.Set("Content-Type", "application/json") },
+		"body":   func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("tee")) },
+	} {
+		if status := send(change); status != http.StatusUnprocessableEntity {
+			t.Errorf("another %s: status %d", name, status)
+		}
+	}
+	b.expect(1, 1, 1)
+}
+
+// Two equal requests arrive at the same time. The second one waits for the first one.
+func TestRequestsAtTheSameTimeTakeEffectOnce(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), nil)
+	inside, goOn := make(chan struct{}, 2), make(chan struct{})
+	b.during = func(http.ResponseWriter, *http.Request) error {
+		inside <- struct{}{}
+		<-goOn
+		return nil
+	}
+	answers := make(chan string, 2)
+	for range 2 {
+		go func() { answers <- b.send("tea", "Idempotency-Key: k1") }()
+	}
+	<-inside
+	testkit.Eventually(t, time.Minute, "the other one waits for the lock", func() bool {
+		return b.count(`pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
+	})
+	close(goOn)
+	first, second := <-answers, <-answers
+	if strings.HasSuffix(first, "replayed at /orders/1") {
+		first, second = second, first
+	}
+	if first != "201 placed tea at /orders/1" || second != "201 placed tea replayed at /orders/1" {
+		t.Errorf("%s; %s", first, second)
+	}
+	b.expect(1, 1, 1)
+}
+
+func TestRequestInProgressIsAConflict(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), func(c *idempotency.Config) { c.Wait = 300 * time.Millisecond })
+	inside, goOn := make(chan struct{}), make(chan struct{})
+	b.during = func(http.ResponseWriter, *http.Request) error {
+		close(inside)
+		<-goOn
+		return errors.New("on purpose")
+	}
+	failed := make(chan string)
+	go func() { failed <- b.send("tea", "Idempotency-Key: k1") }()
+	<-inside
+	const conflict = "409: A request with this idempotency key is being handled: repeat the request later"
+	b.expectAnswer(conflict, "tea", "Idempotency-Key: k1")
+	close(goOn)
+	if got := <-failed; got != "500: The request failed: repeat it with the same key" {
+		t.Error(got)
+	}
+	b.expect(0, 0, 0)
+	b.during = nil
+	b.expectAnswer("201 placed tea at /orders/1", "tea", "Idempotency-Key: k1")
+	b.expect(1, 1, 1)
+}
+
+// What failed can be repeated. What was refused stays refused.
+func TestFailuresAreNotStored(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *idempotency.Config) { c.MaxAnswer = 100 })
+		fine := b.handler
+		const failed = "500: The request failed: repeat it with the same key"
+		for name, c := range map[string]struct {
+			end  func(w http.ResponseWriter) error
+			want string
+		}{
+			"error": {func(http.ResponseWriter) error { return errors.New("on purpose") }, failed},
+			"unavailable": {func(w http.ResponseWriter) error {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				_, err := w.Write([]byte("later"))
+				return err
+			}, "503 later"},
+			"long answer, whose error is ignored": {func(w http.ResponseWriter) error {
+				_, _ = w.Write(bytes.Repeat([]byte("x"), 101))
+				return nil
+			}, failed},
+			"panic": {func(http.ResponseWriter) error { panic("on purpose") }, "panic"},
+		} {
+			b.handler = b.keys.Handler(func(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
+				if _, err := tx.ExecContext(r.Context(), `INSERT INTO orders (body) VALUES ('undone')`); err != nil {
+					return err
+				}
+				return c.end(w)
+			})
+			got := func() (got string) {
+				defer func() {
+					if recover() != nil {
+						got = "panic"
+					}
+				}()
+				return b.send("tea", "Idempotency-Key: k1")
+			}()
+			if got != c.want {
+				t.Errorf("%s: %s", name, got)
+			}
+			b.expect(0, 0, 0)
+		}
+		if logged := b.logs.Captured()[watermill.ErrorLogLevel]; len(logged) != 2 {
+			t.Errorf("%d errors are logged", len(logged))
+		}
+
+		b.handler = b.keys.Handler(func(w http.ResponseWriter, _ *http.Request, _ *sql.Tx) error {
+			http.Error(w, "no such tea", http.StatusNotFound)
+			return nil
+		})
+		b.expectAnswer("404 no such tea\n", "green", "Idempotency-Key: k2")
+		b.handler = fine
+		b.expectAnswer("404 no such tea\n replayed", "green", "Idempotency-Key: k2")
+		b.expectAnswer("201 placed tea at /orders/1", "tea", "Idempotency-Key: k1")
+		b.expect(1, 1, 2)
+	})
+}
+
+// The client is gone while its request is handled.
+func TestRequestOfAClientThatIsGoneIsUndone(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), nil)
+	ctx, leave := context.WithCancel(t.Context())
+	b.during = func(_ http.ResponseWriter, r *http.Request) error {
+		leave()
+		<-r.Context().Done()
+		return r.Context().Err()
+	}
+	b.handler.ServeHTTP(httptest.NewRecorder(), request(ctx, "tea", "Idempotency-Key: k1"))
+	b.expect(0, 0, 0)
+}
+
+func TestInvalidRequestsAreRefused(t *testing.T) {
+	b := newBench(t, testkit.SQLite(t), func(c *idempotency.Config) { c.Required, c.MaxBody = true, 10 })
+	const invalid = "400: The idempotency key is not valid: "
+	for _, c := range []struct {
+		body    string
+		headers []string
+		want    string
+	}{
+		{"tea", nil, invalid + "the request has no Idempotency-Key"},
+		{"tea", []string{"Idempotency-Key: "}, invalid + "it is empty"},
+		{"tea", []string{`Idempotency-Key: ""`}, invalid + "it is empty"},
+		{"tea", []string{`Idempotency-Key: "k1`}, invalid + "its closing quote is missing"},
+		{"tea", []string{"Idempotency-Key: k1", "Idempotency-Key: k2"}, invalid + "the request has 2 keys"},
+		{"tea", []string{"Idempotency-Key: " + strings.Repeat("k", 256)}, invalid + "it has 256 characters, the limit is 255"},
+		{"tea", []string{"Idempotency-Key: schlüssel"}, invalid + "it has characters other than printable ASCII"},
+		{"eleven tea.", []string{"Idempotency-Key: k1"}, "413: The request is too large: the limit is 10 bytes"},
+	} {
+		b.expectAnswer(c.want, c.body, c.headers...)
+	}
+	b.expect(0, 0, 0)
+}
+
+func TestSweepForgetsOldKeys(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, func(c *idempotency.Config) { c.Retention, c.SweepInterval = time.Hour, time.Millisecond })
+		for _, key := range []string{"old", "new"} {
+			b.expectAnswer("201 placed tea at /orders/1", "tea", "Idempotency-Key: "+key)
+		}
+		ago := `now() - interval '61 minutes'`
+		if db.Dialect == "sqlite" {
+			ago = `created_at - 61 * 60000`
+		}
+		b.exec(`UPDATE once_idempotency_keys SET created_at = ` + ago + ` WHERE key = 'old'`)
+		ctx, stop := context.WithCancel(t.Context())
+		stopped := make(chan error)
+		go func() { stopped <- b.keys.Run(ctx) }()
+		testkit.Eventually(t, time.Minute, "the old key is removed", func() bool { return b.count("once_idempotency_keys") == 1 })
+		stop()
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+		b.expectAnswer("201 placed tea replayed at /orders/1", "tea", "Idempotency-Key: new")
+		b.expectAnswer("201 placed tea at /orders/1", "tea", "Idempotency-Key: old")
+		b.expect(3, 3, 2)
+	})
+}
+
+func TestInvalidConfigIsRefused(t *testing.T) {
+	_, err := idempotency.New(&sql.DB{}, idempotency.Config{Retention: time.Second, SweepInterval: -1, Wait: -1, MaxBody: -1})
+	want := `idempotency: Client is nil: return the authenticated client of the request, or set OneClient
+idempotency: Retention is 1s: must be from 1m to 10 years
+idempotency: SweepInterval is -1ns: less than 1 ms
+idempotency: Wait is -1ns: less than 1 ms
+idempotency: MaxBody is -1 and MaxAnswer is 1048576: must not be negative`
+	if err == nil || err.Error() != want {
+		t.Errorf("%v\nwant\n%s", err, want)
+	}
+	if _, err := idempotency.New(nil, idempotency.Config{Client: idempotency.OneClient}); err == nil {
+		t.Error("no error without a database")
+	}
+}
