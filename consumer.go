@@ -52,10 +52,10 @@ type ConsumerConfig struct {
 	DurableConsumers []string
 	Durable          durable.Config
 
-	// Dedup, Retry and Poison configure the three parts of the chain. Default to
-	// their zero values, which are good. Dedup.Outbox defaults to the outbox of the
-	// same Schema. Dedup.Consumer must be empty, because each handler has the
-	// consumer name that it is added with.
+	// Dedup, Retry and Poison configure the three parts of the chain. Their zero
+	// values are ready for use. Dedup.Outbox defaults to the outbox of the same
+	// Schema. Dedup.Consumer must be empty, because each handler has the consumer
+	// name that it is added with.
 	Dedup  dedup.Config
 	Retry  retry.Config
 	Poison poison.Config
@@ -298,8 +298,8 @@ func inTx(handle HandlerFunc) message.HandlerFunc {
 // handler of this Consumer calls it while the router runs.
 func (c *Consumer) Run(ctx context.Context) error { return c.once.Run(ctx) }
 
-// Quarantine returns the quarantine of the messages that were given up, to list,
-// replay or discard them.
+// Quarantine returns the quarantine, to list, replay, edit or discard the messages
+// that were given up on.
 func (c *Consumer) Quarantine() *poison.Quarantine { return c.quarantine }
 
 // To sets the topic of a message that a handler returns, and returns the message.

@@ -18,6 +18,7 @@ import (
 // Trap 36. The inbox must remember a message for longer than retry may run it
 // again.
 func TestInboxRemembersForLongerThanRetryRetries(t *testing.T) {
+	t.Parallel()
 	db, err := sql.Open("sqlite", "file:unused?mode=memory")
 	if err != nil {
 		t.Fatal(err)
@@ -46,6 +47,7 @@ func TestInboxRemembersForLongerThanRetryRetries(t *testing.T) {
 
 // The error names the part with another Schema.
 func TestPartWithAnotherSchemaIsRefused(t *testing.T) {
+	t.Parallel()
 	db, err := sql.Open("sqlite", "file:unused?mode=memory")
 	if err != nil {
 		t.Fatal(err)
@@ -66,6 +68,7 @@ func TestPartWithAnotherSchemaIsRefused(t *testing.T) {
 
 // With a nil handler every message would fail and end in quarantine.
 func TestNilHandlerIsRefused(t *testing.T) {
+	t.Parallel()
 	db, err := sql.Open("sqlite", "file:unused?mode=memory")
 	if err != nil {
 		t.Fatal(err)

@@ -30,10 +30,10 @@
 //
 // dedup is innermost, because each attempt needs a transaction of its own:
 // PostgreSQL accepts no statement after a failed one. poison is outermost, because
-// it stores the messages that retry gives up. Put a middleware that recovers from
-// panics outside of all three: for retry and poison, a panic is the error of an
-// attempt. Two more parts are optional: sequence compares versions inside of dedup,
-// and a durable consumer stores and acks messages between the transport and
+// it stores the messages that retry gives up on. Put a middleware that recovers
+// from panics outside of all three: for retry and poison, a panic is the error of
+// an attempt. Two more parts are optional: sequence compares versions inside of
+// dedup, and a durable consumer stores and acks messages between the transport and
 // retry.Subscriber.
 //
 // # The parts
@@ -47,6 +47,8 @@
 //   - dedup is the inbox, retry the retries, poison the quarantine
 //   - sequence applies versions in order; durable stores and acks messages before
 //     they are handled
+//   - eventbus connects Watermill's cqrs component with the outbox and the quarantine
+//   - idempotency answers repeated HTTP requests
 //   - schema creates and checks the tables; mover takes over the table of
 //     Watermill's own forwarder; lazytx saves a round trip for each transaction
 //   - oncetest tests whether a handler is safe

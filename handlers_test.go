@@ -21,6 +21,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // With a misspelt name in the configuration, a handler would run in another
 // mode than configured.
 func TestConfiguredNameWithoutAHandlerIsLogged(t *testing.T) {
+	t.Parallel()
 	db, logs := testkit.SQLite(t).DB, &testkit.Logs{}
 	tables := schema.Config{Dialect: schema.SQLite}
 	if err := schema.Up(t.Context(), db, tables); err != nil {

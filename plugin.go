@@ -37,16 +37,16 @@ type Part interface {
 // have another version, rights that the database user lacks, a wrong order of
 // middlewares, a consumer name that is invalid or used twice, retry without its
 // Subscriber, a handler that publishes without an outbox, a retention that is
-// shorter than the retries, and a database or broker that rejects the password. A
-// connection pool that is too small is logged.
+// shorter than the retries, and a database or broker that rejects the password. If
+// a connection pool is too small, the plugin logs an error.
 //
 // An unreachable database or broker is not a mistake. The plugin waits for it for
 // 5 seconds, and then the router starts. The database is checked as soon as it is
 // reachable; mistakes found then are logged as errors.
 //
 // The plugin recognizes a middleware only if it was added as a method value
-// (inbox.Middleware). Of a handler's own chain it sees the outermost middleware. It
-// does not report mistakes that it cannot see.
+// (inbox.Middleware). Among the middlewares that were added to a single handler, it
+// sees only the outermost one. It cannot report mistakes in the others.
 func Plugin(parts ...Part) message.RouterPlugin {
 	return func(router *message.Router) error { return newStarter(parts).plugin(router) }
 }

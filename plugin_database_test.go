@@ -26,6 +26,7 @@ import (
 // A role first has fewer rights than it needs, and then the rights that it
 // needs.
 func TestStartChecksTheRights(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	b := newStartBench(t, db).up()
 	var role string
@@ -57,8 +58,10 @@ func TestStartChecksTheRights(t *testing.T) {
 	exec(`GRANT SELECT ON once_migrations, once_parked TO "WHO"`, `GRANT SELECT, INSERT ON once_inbox TO "WHO"`)
 	start(fmt.Sprintf(`schema: the database user lacks rights: %q needs DELETE on once_inbox, UPDATE on once_inbox, INSERT on once_parked, `+
 		`DELETE on once_parked, UPDATE on once_parked, SELECT on once_replays, SELECT on once_consumers, INSERT on once_consumers, `+
-		`DELETE on once_consumers, UPDATE on once_consumers: grant it the role of a consumer, see schema.Roles and docs/roles.md`, role))
-	exec(`GRANT ALL ON once_inbox, once_parked, once_replays, once_consumers TO "WHO"`)
+		`DELETE on once_consumers, UPDATE on once_consumers, SELECT on once_consumer_instances, INSERT on once_consumer_instances, `+
+		`DELETE on once_consumer_instances, UPDATE on once_consumer_instances: grant it the role of a consumer, `+
+		`see schema.Roles and docs/roles.md`, role))
+	exec(`GRANT ALL ON once_inbox, once_parked, once_replays, once_consumers, once_consumer_instances TO "WHO"`)
 	start()
 	if !b.logs.Has("INFO The outbox cannot be written: deliveries to handlers that return messages would stay unacked",
 		fmt.Sprintf(`err=schema: the database user lacks rights: %q needs INSERT on once_outbox, USAGE on once_outbox_position: `+
@@ -75,6 +78,7 @@ func TestStartChecksTheRights(t *testing.T) {
 // A user or a database that does not exist is a final error, returned within
 // seconds.
 func TestStartFailsIfTheDatabaseRefuses(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	for name, c := range map[string]struct {
 		change func(dsn *url.URL)
@@ -138,6 +142,7 @@ func (d *doors) serve() {
 
 // A database that becomes reachable later is awaited, and then checked.
 func TestStartWaitsForTheDatabase(t *testing.T) {
+	t.Parallel()
 	db := testkit.Postgres(t)
 	b := newStartBench(t, db)
 	dsn, err := url.Parse(db.DSN)
@@ -180,6 +185,7 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 
 // A pool that is too small is logged at the start, a suitable one is not.
 func TestStartLogsASmallPool(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name       string
 		open, idle int

@@ -17,6 +17,7 @@ import (
 
 // One error names all mistakes, in the order of the handlers.
 func TestStartChecksTheHandlers(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("n", 256)
 	const order = `: the order is AddMiddleware(quarantine.Middleware, retries.Middleware, inbox.Middleware)`
 	for _, c := range []struct {

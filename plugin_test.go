@@ -130,6 +130,7 @@ func (b *startBench) consumer(config once.ConsumerConfig, name string) {
 }
 
 func TestStartChecksTheTables(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		tables func(b *startBench)
@@ -164,6 +165,7 @@ func TestStartChecksTheTables(t *testing.T) {
 }
 
 func TestStartChecksTheLayout(t *testing.T) {
+	t.Parallel()
 	b := newStartBench(t, testkit.Postgres(t)).up()
 	b.tables.Inbox = schema.ByDay
 	b.consumer(once.ConsumerConfig{}, "payments")
@@ -183,6 +185,7 @@ type unavailable struct{ error }
 func (unavailable) Unavailable() bool { return true }
 
 func TestStartChecksTheBrokers(t *testing.T) {
+	t.Parallel()
 	refused := errors.New(`rabbit: 403 (ACCESS_REFUSED) "username or password not allowed"`)
 	for _, c := range []struct {
 		name string
@@ -208,6 +211,7 @@ func TestStartChecksTheBrokers(t *testing.T) {
 // The inbox is swept as long as a router with its handlers runs, however the
 // handlers were added.
 func TestRetentionRunsWithTheRouter(t *testing.T) {
+	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		config := dedup.Config{SweepInterval: 10 * time.Millisecond}
 		for name, add := range map[string]func(b *startBench){
@@ -255,6 +259,7 @@ func (b *startBench) remembered() (n int) {
 // For a handler that is added to a running router, the checks run at its
 // subscription, and the retention runs too.
 func TestHandlerAddedToARunningRouterIsChecked(t *testing.T) {
+	t.Parallel()
 	b := newStartBench(t, testkit.SQLite(t))
 	b.router.AddConsumerHandler("other", "t", b.in, nothing)
 	ended := make(chan error, 1)

@@ -163,6 +163,7 @@ func TestRunStopsWithinItsGrace(t *testing.T) {
 // Watermill's Close waits for the handlers of a router that never ran. Run does
 // not wait, and returns only the error of the start.
 func TestRunDoesNotWaitForARouterThatDidNotStart(t *testing.T) {
+	t.Parallel()
 	d := &diary{}
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}) // its default close timeout is 30 seconds
 	if err != nil {
@@ -181,6 +182,7 @@ func TestRunDoesNotWaitForARouterThatDidNotStart(t *testing.T) {
 // Run waits for a router whose handler ignores its context only for the
 // router's share of the grace, and then stops the remaining parts.
 func TestRunDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
+	t.Parallel()
 	d := &diary{}
 	transport := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}) // its default close timeout is 30 seconds
