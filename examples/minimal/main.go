@@ -46,7 +46,7 @@ func main() {
 	}
 }
 
-// run serves until the process gets a signal. An error ends the process, so run closes nothing after one.
+// run serves until the process gets a signal. After an error the process ends, so nothing is closed.
 func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -93,7 +93,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	// Never change the name "payments": the inbox stores message ids under it.
+	// Never change the name "payments", because the inbox stores message ids under it.
 	consumer.AddHandler(router, "payments", ordersPlaced, subscriber, capturePayment)
 	web := server{&http.Server{Addr: cmp.Or(os.Getenv("ADDR"), "127.0.0.1:8080"), ReadTimeout: 10 * time.Second}}
 	web.Handler = placeOrder(db, fwd.Hint)
@@ -101,7 +101,7 @@ func run() error {
 	return once.Run(ctx, 25*time.Second, web, router, fwd, publisher, db)
 }
 
-// placeOrder commits the order and its event together, or neither. hint tells the forwarder that there is an event.
+// placeOrder commits the order and its event together, or neither. hint tells the forwarder of an event.
 func placeOrder(db *sql.DB, hint func()) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var o order
@@ -110,7 +110,7 @@ func placeOrder(db *sql.DB, hint func()) http.HandlerFunc {
 			return
 		}
 		o.ID = outbox.NewID()
-		event, _ := json.Marshal(o) // a string and a number can always be encoded
+		event, _ := json.Marshal(o) // encoding a string and a number cannot fail
 		err := outbox.InTx(r.Context(), db, func(tx *sql.Tx, events message.Publisher) error {
 			if _, err := tx.ExecContext(r.Context(), `INSERT INTO orders (id, amount) VALUES ($1, $2)`, o.ID, o.Amount); err != nil {
 				return err

@@ -15,8 +15,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Each order is paid once, also when its message comes twice, at the same time,
-// out of order, or after a failure at any statement.
+// Each order is paid once, even if its message arrives twice, at the same time, out of
+// order, or after a failure of any statement.
 func TestCapturePayment(t *testing.T) {
 	db := newDatabase(t)
 	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
@@ -39,12 +39,13 @@ func TestCapturePayment(t *testing.T) {
 	})
 }
 
-// newDatabase returns a database that only this test uses, on the server at PG_DSN.
+// newDatabase returns a database that only this test uses. It is on the server that
+// PG_DSN names.
 func newDatabase(t *testing.T) *sql.DB {
 	t.Helper()
 	dsn := os.Getenv("PG_DSN")
 	if dsn == "" {
-		t.Skip("PG_DSN is not set: it must be the postgres:// URL of a server where the test may create a database")
+		t.Fatal("PG_DSN is not set: set it to the postgres:// URL of a server where the test may create a database")
 	}
 	server := open(t, dsn)
 	name := "minimal_" + strings.ReplaceAll(outbox.NewID(), "-", "")

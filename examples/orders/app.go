@@ -14,12 +14,12 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// app is the service with its databases, the mail provider and the demo.
+// app consists of the service with its databases, the mail provider, and the demo.
 type app struct {
 	options options
 	stdout  io.Writer
 	stderr  io.Writer
-	say     io.Writer // for people: stdout, or stderr with -json
+	say     io.Writer // output for people: stdout, or stderr with -json
 
 	service  *service.Service
 	listener net.Listener
@@ -27,8 +27,8 @@ type app struct {
 	closers  []func() error
 }
 
-// run serves until ctx ends, or with -exit until the demo has ended. ok is false if
-// the report has errors.
+// run serves until ctx ends. With -exit it serves until the demo has ended. ok is false
+// if the report contains errors.
 func (a *app) run(ctx context.Context) (ok bool, err error) {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
@@ -60,18 +60,18 @@ func (a *app) run(ctx context.Context) (ok bool, err error) {
 		ok, err = a.report(ctx)
 		return ok, errors.Join(err, <-served)
 	}
-	// Count after the service has stopped, when nothing changes any more.
+	// Count after the service has stopped, because then nothing changes any more.
 	stop()
 	err = <-served
 	ok, reportErr := a.report(ctx)
 	return ok, errors.Join(err, reportErr)
 }
 
-// errInterrupted says that a signal ended the demo. Then there is no report,
-// because unhandled orders are not lost orders.
+// errInterrupted reports that a signal ended the demo. Then there is no report, because
+// orders that were not handled yet are not lost.
 var errInterrupted = errors.New("interrupted before all orders were handled")
 
-// report writes the report, and reports whether it has no errors.
+// report writes the report. It returns ok = true if the report contains no errors.
 func (a *app) report(ctx context.Context) (ok bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
@@ -86,7 +86,7 @@ func (a *app) report(ctx context.Context) (ok bool, err error) {
 	return report.OK, nil
 }
 
-// closeLater has close call closer.
+// closeLater makes close call closer.
 func (a *app) closeLater(closer func() error) { a.closers = append(a.closers, closer) }
 
 // close calls the closers, in reverse order. The service closes its own parts.

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// explained is a flag's value whose errors say which values are allowed.
+// explained wraps the value of a flag. Its errors name the allowed values.
 type explained struct{ flag.Value }
 
 func (e explained) Set(text string) error {

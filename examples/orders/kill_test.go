@@ -15,17 +15,19 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// kills is how often the test kills the service.
-const kills = 20
+// kills is how often the test kills the service. It is less with -short.
+const kills, killsShort = 20, 8
 
-// The service is killed and restarted many times, at random moments, while clients
-// place orders. No order is lost, and no effect happens twice.
+// The service is killed at random moments, many times, and restarted each time.
+// Meanwhile clients place orders. No order is lost, and no effect happens twice.
 func TestKilledAtAnyMoment(t *testing.T) {
+	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "orders")
 	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, output)
 	}
 	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
 		dir := t.TempDir()
 		newVictim(t, binary,
 			sqliteFile(t, dir, "orders.db"), sqliteFile(t, dir, "mail-provider.db"),
@@ -33,6 +35,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		).test()
 	})
 	t.Run("servers", func(t *testing.T) {
+		t.Parallel()
 		postgres, broker := testenv.Postgres(t), broker(t)
 		newVictim(t, binary,
 			postgresSchema(t, postgres), postgresSchema(t, postgres),
@@ -67,6 +70,10 @@ func pool(t *testing.T, database service.Database) *sql.DB {
 }
 
 func (v *victim) test() {
+	kills := kills
+	if testing.Short() {
+		kills = killsShort
+	}
 	v.start()
 	stopClients := v.clients()
 	var busy, unsent, running int
@@ -78,13 +85,13 @@ func (v *victim) test() {
 			v.Fatal("no time left")
 		}
 		v.kill()
-		// Nothing changes while the service is dead, so count its unfinished work.
+		// While the service does not run, its unfinished work can be counted.
 		undone := v.undone()
 		v.Log("killed with ", undone)
 		busy += min(undone.orders, 1)
 		unsent += min(undone.unsent, 1)
 		running += min(undone.running, 1)
-		if kill == kills-1 { // the service may finish its work now
+		if kill == kills-1 { // now the service may finish its work
 			v.lease = longLease
 		}
 		v.start()
@@ -94,19 +101,20 @@ func (v *victim) test() {
 
 	v.Logf("%d orders; of %d kills, %d left unfinished orders, %d unsent events, %d running handlers; %d mails were requested twice",
 		len(v.journal), kills, busy, unsent, running, v.count(v.mail, `SELECT SUM(tries) - COUNT(*) FROM mail_provider`))
-	// With a broker, no table has the messages that are being handled.
-	if busy < kills*3/4 || unsent < kills/4 || running == 0 && !v.broker {
+	// With a broker, no table has the messages that are being handled. A few kills may all
+	// hit moments without a running handler.
+	if busy < kills*3/4 || unsent < kills/4 || running == 0 && !v.broker && kills > killsShort {
 		v.Error("most kills hit an idle service, so the test shows nothing")
 	}
 	v.audit()
 }
 
-// undone is the unfinished work of a killed service.
+// undone counts the unfinished work of a service that was killed.
 type undone struct {
-	orders  int // orders that lack an effect
+	orders  int // orders without all their effects
 	unsent  int // events in the outbox
 	parked  int // messages that wait in the consumers' table
-	running int // parked messages whose handler was running
+	running int // parked messages whose handler was running when the service was killed
 }
 
 func (u undone) String() string {
@@ -124,7 +132,7 @@ func (v *victim) undone() undone {
 	}
 }
 
-// incomplete counts orders that lack an effect.
+// incomplete counts the orders without all their effects.
 func (v *victim) incomplete() int {
 	v.Helper()
 	return v.count(v.db, `
@@ -163,8 +171,8 @@ func (v *victim) finish() {
 	v.process = nil
 }
 
-// replayCrashed does the work of an operator: it replays messages whose handlers
-// were running at more kills than the crash budget allows.
+// replayCrashed replays the messages that are in quarantine because they were being
+// handled at too many kills. In production an operator would do this.
 func (v *victim) replayCrashed(quarantine *poison.Quarantine) {
 	v.Helper()
 	entries, err := quarantine.List(v.Context(), poison.Filter{Reason: poison.ReasonCrashed})
@@ -180,7 +188,7 @@ func (v *victim) replayCrashed(quarantine *poison.Quarantine) {
 	}
 }
 
-// audit counts in the tables after the service has stopped.
+// audit checks the tables after the service has stopped.
 func (v *victim) audit() {
 	v.Helper()
 	ids := map[string]bool{}
@@ -207,7 +215,7 @@ func (v *victim) audit() {
 		`SELECT (SELECT SUM(amount) FROM payments) - (SELECT SUM(amount) FROM revenue)`)
 	v.zero("orders whose history does not have three entries",
 		`SELECT COUNT(*) FROM orders WHERE (SELECT COUNT(*) FROM history WHERE order_id = orders.id) <> 3`)
-	if !v.replayed { // later messages overtake a message in quarantine
+	if !v.replayed { // while a message is in quarantine, later messages overtake it
 		v.zero("entries of a history in the wrong order",
 			`SELECT COUNT(*) FROM history AS a JOIN history AS b USING (order_id) WHERE a.entry < b.entry AND a.version > b.version`)
 	}

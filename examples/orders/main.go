@@ -1,5 +1,5 @@
-// Command orders is an order service to copy. It also has a demo, which shows that
-// no order is lost and no effect happens twice. See README.md and -help.
+// Command orders is an order service that you can copy. It also contains a demo, which
+// shows that no order is lost and no effect happens twice. See README.md and -help.
 package main
 
 import (
@@ -22,7 +22,7 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // the second signal ends the process at once
+	context.AfterFunc(ctx, stop) // a second signal ends the process immediately
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 

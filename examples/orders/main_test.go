@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// broker returns a broker, and deletes the service's queues after the test.
+// broker returns a broker, and deletes the queues of the service after the test.
 func broker(t *testing.T) testenv.Broker {
 	t.Helper()
 	b := testenv.RabbitMQ(t)
@@ -32,7 +32,7 @@ func broker(t *testing.T) testenv.Broker {
 	return b
 }
 
-// command runs the command like a shell.
+// command runs the command as a shell would, and returns its exit status and output.
 func command(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs buffer
@@ -40,8 +40,8 @@ func command(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	return status, out.String(), errs.String()
 }
 
-// buffer collects output from several goroutines. Watermill's router may log
-// after it has returned.
+// buffer collects output. Several goroutines may write to it, because Watermill's
+// router may log after it has returned.
 type buffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -59,8 +59,9 @@ func (b *buffer) String() string {
 	return b.text.String()
 }
 
-// A flag with a bad value is refused with its name.
+// A flag with an invalid value is refused, and the error names the flag.
 func TestFlags(t *testing.T) {
+	t.Parallel()
 	for args, says := range map[string]string{
 		"-bogus":                         "-bogus",
 		"-orders -1":                     "-orders -1: must be in 0..",
@@ -91,6 +92,7 @@ func TestFlags(t *testing.T) {
 }
 
 func TestFlagsAllAtOnce(t *testing.T) {
+	t.Parallel()
 	_, _, stderr := command(t, "-orders", "-1", "-lease", "1ms", "-schema", "")
 	for _, flag := range []string{"-orders", "-lease", "-schema"} {
 		if !strings.Contains(stderr, flag) {
@@ -100,6 +102,7 @@ func TestFlagsAllAtOnce(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
+	t.Parallel()
 	status, _, stderr := command(t, "-help")
 	if status != statusOK || !strings.Contains(stderr, "go run ./examples/orders -orders 200 -faults -exit") {
 		t.Errorf("status %d: %s", status, stderr)
@@ -108,6 +111,7 @@ func TestHelp(t *testing.T) {
 
 // A start that fails writes the reason in one line, without credentials.
 func TestCannotStart(t *testing.T) {
+	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -146,9 +150,10 @@ var lastLine = regexp.MustCompile(`(?m)^orders=40 lost=0 duplicated=0 quarantine
 
 // With every kind of fault, nothing is lost or done twice.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	broker := broker(t)
 	status, stdout, stderr := command(t, "-db", testenv.Postgres(t), "-amqp", broker.URL, "-namespace", broker.Namespace,
-		"-addr", "127.0.0.1:0", "-orders", "40", "-faults", "-exit")
+		"-addr", "127.0.0.1:0", "-orders", "40", "-faults", "-exit", "-timeout", "10m")
 	found := lastLine.FindStringSubmatch(stdout)
 	if status != statusOK || found == nil || found[1] != found[2] {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
@@ -161,7 +166,8 @@ func TestFaults(t *testing.T) {
 // The same without servers. -json writes one object to standard output, with a
 // count for each kind of fault.
 func TestFaultsJSON(t *testing.T) {
-	status, stdout, stderr := command(t, "-addr", "127.0.0.1:0", "-orders", "20", "-faults", "-exit", "-json")
+	t.Parallel()
+	status, stdout, stderr := command(t, "-addr", "127.0.0.1:0", "-orders", "20", "-faults", "-exit", "-json", "-timeout", "10m")
 	var report demo.Report
 	decoder := json.NewDecoder(strings.NewReader(stdout))
 	decoder.DisallowUnknownFields()
@@ -181,9 +187,10 @@ func TestFaultsJSON(t *testing.T) {
 	}
 }
 
-// The report names effects that are missing, doubled, or of no order, and the
+// The report names effects that are missing, doubled, or belong to no order, and the
 // command fails.
 func TestReportFindsWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	args := []string{"-addr", "127.0.0.1:0", "-data", dir, "-exit"}
 	if status, stdout, stderr := command(t, append(args, "-orders", "10")...); status != statusOK {
@@ -219,8 +226,9 @@ func TestReportFindsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// A service continues with the data of an earlier one.
+// A service continues with the data that an earlier one has left.
 func TestDataIsKept(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new", "place")
 	for range 2 {
 		status, stdout, stderr := command(t, "-addr", "127.0.0.1:0", "-data", dir, "-orders", "5", "-exit")
@@ -239,6 +247,7 @@ func TestDataIsKept(t *testing.T) {
 
 // After an interrupt, the command does not report unfinished orders as lost.
 func TestInterrupted(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	var stdout, stderr bytes.Buffer
 	out := writer(func(text []byte) (int, error) {

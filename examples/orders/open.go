@@ -57,7 +57,7 @@ func (a *app) open(ctx context.Context) error {
 	a.closeLater(wire.Close)
 
 	config := service.Config{Lease: a.options.lease, Metrics: providers.Metrics, Logger: logger}
-	if a.options.orders > 0 { // the retries of the default policy take ten minutes, too long for a demo
+	if a.options.orders > 0 { // with the default policy, retries take ten minutes, which is too long for a demo
 		config.Retry = retry.Policy{Delayed: 4, Base: 50 * time.Millisecond, Factor: 2}
 	}
 	var faults *demo.Faults
@@ -65,6 +65,7 @@ func (a *app) open(ctx context.Context) error {
 		faults = demo.NewFaults(a.options.orders)
 	}
 	config.Hooks = faults.Hooks()
+	config.Operators = a.options.operators()
 	mailPool := theirs.Pool(4)
 	a.closeLater(mailPool.Close)
 	if a.service, err = service.New(ours, transport, mail.NewProvider(mailPool), config); err != nil {
@@ -88,9 +89,9 @@ func (a *app) open(ctx context.Context) error {
 	return nil
 }
 
-// databases returns the service's database and the mail provider's, and creates
-// their tables. With SQLite these are two files: the service sends a mail inside a
-// transaction, and a file has one writer at a time.
+// databases returns the database of the service and the database of the mail provider,
+// and creates their tables. With SQLite these are two files, because the service sends
+// a mail inside a transaction, and a file has one writer at a time.
 func (a *app) databases(ctx context.Context) (ours, theirs service.Database, err error) {
 	if a.options.db != "" {
 		ours, err = service.Postgres(a.options.db, a.options.schema)
@@ -110,7 +111,7 @@ func (a *app) databases(ctx context.Context) (ours, theirs service.Database, err
 	return ours, theirs, err
 }
 
-// files returns two databases of SQLite, in -data or in a temporary directory.
+// files returns two SQLite databases, in the directory -data or in a temporary one.
 func (a *app) files() (ours, theirs service.Database, err error) {
 	dir := a.options.data
 	if dir == "" {
@@ -132,7 +133,8 @@ func (a *app) files() (ours, theirs service.Database, err error) {
 	return ours, theirs, err
 }
 
-// transport opens the transport: RabbitMQ with -amqp, else the embedded one.
+// transport opens the transport. It is RabbitMQ if -amqp is set, and otherwise the
+// embedded transport.
 func (a *app) transport(database service.Database, logger watermill.LoggerAdapter) (service.Transport, demo.Wire, error) {
 	if a.options.amqp != "" {
 		return a.openRabbitMQ(logger)
@@ -149,11 +151,11 @@ func (a *app) listen() (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-addr: %w", err)
 	}
-	fmt.Fprintf(a.say, "orders: http://%s\n", listener.Addr())
+	fmt.Fprintf(a.say, "orders: http://%s\norders: console at http://%[1]s/console/\n", listener.Addr())
 	return listener, nil
 }
 
-// progress returns the display for standard error.
+// progress returns the progress display, which writes to standard error.
 func (a *app) progress() demo.Progress {
 	p := demo.Progress{Out: a.stderr}
 	if file, ok := a.stderr.(*os.File); ok {

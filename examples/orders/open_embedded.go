@@ -7,7 +7,7 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// openEmbedded makes the transport through the service's own database.
+// openEmbedded returns the transport that uses the service's own database.
 func (a *app) openEmbedded(database service.Database) (service.Transport, demo.Wire, error) {
 	transport, err := service.NewEmbedded(database)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/http"
 	"os"
 	"regexp"
 	"slices"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/lib/pq"
 
+	"github.com/watermill-once/once/console"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -36,7 +38,8 @@ embedded transport delivers the events through SQLite as well.
   curl localhost:8080/health/ready
   curl localhost:8080/metrics
 
-http://localhost:8080/ shows the latest orders and the messages in quarantine.
+http://localhost:8080/ shows the latest orders and the messages in quarantine,
+http://localhost:8080/console/ the outbox, dead letters, quarantine and replays.
 OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 sends traces there.
 
 With -orders or -exit, the last line is a summary that is counted in the database
@@ -46,7 +49,7 @@ order is or if the service cannot start, and 2 if a flag has a bad value.
 Flags:
 `
 
-// options are the flags.
+// options contains the values of the flags.
 type options struct {
 	addr      string
 	addrGiven bool
@@ -64,11 +67,13 @@ type options struct {
 	timeout time.Duration
 	json    bool
 
+	operator string
+
 	verbosity string
 	logLevel  slog.Level
 }
 
-// off is above every log level.
+// off is a level above every log level.
 const off = slog.Level(100)
 
 var levels = map[string]slog.Level{
@@ -78,7 +83,7 @@ var levels = map[string]slog.Level{
 
 func newFlags(o *options) *flag.FlagSet {
 	flags := flag.NewFlagSet("orders", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the caller writes the error, without a page of usage
+	flags.SetOutput(io.Discard) // the caller writes the error, without the usage text
 	flags.StringVar(&o.addr, "addr", "127.0.0.1:8080", "serve HTTP on this `address`; port 0 takes any free port")
 	flags.StringVar(&o.db, "db", "", "`DSN` of PostgreSQL, such as postgres://user:password@host/database (default: SQLite)")
 	flags.StringVar(&o.schema, "schema", "orders", "PostgreSQL schema for the tables")
@@ -90,6 +95,7 @@ func newFlags(o *options) *flag.FlagSet {
 	flags.BoolVar(&o.faults, "faults", false, "with -orders: inject faults of every kind meanwhile")
 	flags.BoolVar(&o.exit, "exit", false, "stop when all orders are handled, and report")
 	flags.DurationVar(&o.timeout, "timeout", 2*time.Minute, "how long placing and handling all orders may take")
+	flags.StringVar(&o.operator, "operator", "", "allow changes in the console, by this `name` and without a login (default: read-only)")
 	flags.BoolVar(&o.json, "json", false, "report as one JSON object, with nothing else on standard output")
 	flags.StringVar(&o.verbosity, "v", "", "log `level`: off, error, warn, info, debug, trace (default error, with -faults off)")
 	return flags
@@ -102,8 +108,8 @@ func help(w io.Writer) {
 	flags.PrintDefaults()
 }
 
-// parse returns the options. The error is flag.ErrHelp, or names each flag that has
-// a bad value.
+// parse returns the options. Its error is flag.ErrHelp, or names each flag that has an
+// invalid value.
 func parse(args []string) (options, error) {
 	var o options
 	flags := newFlags(&o)
@@ -117,7 +123,7 @@ func parse(args []string) (options, error) {
 	}
 	flags.Visit(func(f *flag.Flag) {
 		o.addrGiven = o.addrGiven || f.Name == "addr"
-		// -db "$UNSET" must not choose SQLite.
+		// If UNSET is not set, -db "$UNSET" must not choose SQLite.
 		if f.DefValue == "" && f.Value.String() == "" {
 			errs = append(errs, fmt.Errorf("-%s is empty: give it a value, or leave it out", f.Name))
 		}
@@ -126,12 +132,12 @@ func parse(args []string) (options, error) {
 	return o.withDefaults(), errors.Join(errs...)
 }
 
-// mostOrders is the largest value of -orders.
+// mostOrders is the highest allowed value of -orders.
 const mostOrders = 10_000_000
 
 var namespaces = regexp.MustCompile(`^[A-Za-z0-9._-]{1,100}$`)
 
-// validate returns an error for each flag that has a bad value.
+// validate returns an error that names each flag with an invalid value.
 func (o options) validate() error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
@@ -146,11 +152,11 @@ func (o options) validate() error {
 	check(o.lease == 0 || o.lease >= 500*time.Millisecond, "-lease %v: must be at least 500ms", o.lease)
 	_, port, err := net.SplitHostPort(o.addr)
 	if err == nil {
-		_, err = net.DefaultResolver.LookupPort(context.Background(), "tcp", port) // looks into a table, without the network
+		_, err = net.DefaultResolver.LookupPort(context.Background(), "tcp", port) // needs no network, because the port is looked up in a table
 	}
 	check(err == nil, "-addr %q: must be host:port, with a port in 0..65535", o.addr)
-	// Do not show why the next two cannot be parsed: the error can quote the
-	// password.
+	// The next two errors do not say why the value is invalid, because a parser's error
+	// may contain the password.
 	_, err = pq.NewConfig(o.db)
 	check(err == nil, "-db: must be postgres://user:password@host/database, or key=value pairs")
 	check(o.amqp == "" || validAMQP(o.amqp), "-amqp: must be amqp://user:password@host/, with special characters percent-encoded")
@@ -168,14 +174,14 @@ func (o options) validate() error {
 	return errors.Join(errs...)
 }
 
-// isDirectory reports whether a path is a directory, or could be created as one.
+// isDirectory reports whether path is a directory, or can be created as one.
 func isDirectory(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.IsDir() || err != nil && !errors.Is(err, syscall.ENOTDIR)
 }
 
 // withDefaults sets the defaults that depend on -faults: injected errors are not
-// logged, and the lease of a stopped forwarder expires soon.
+// logged, and the lease of a forwarder that has stopped expires soon.
 func (o options) withDefaults() options {
 	if o.lease == 0 {
 		o.lease = 5 * time.Second
@@ -191,4 +197,13 @@ func (o options) withDefaults() options {
 	}
 	o.logLevel = levels[o.verbosity]
 	return o
+}
+
+// operators returns who may do what in the console: without -operator nobody may
+// change anything. A service would ask who is logged in.
+func (o options) operators() func(*http.Request, console.Action) (string, error) {
+	if o.operator == "" {
+		return console.ReadOnly
+	}
+	return func(*http.Request, console.Action) (string, error) { return o.operator, nil }
 }

@@ -10,8 +10,8 @@ import (
 
 var userinfo = regexp.MustCompile(`//[^\s"]*@`)
 
-// redact returns the text of an error without the credentials in -db and -amqp,
-// which drivers may quote.
+// redact returns the text of an error without the credentials in -db and -amqp. A
+// driver may quote them.
 func (o options) redact(err error) string {
 	text := err.Error()
 	for _, secret := range append([]string{o.db, o.amqp}, o.passwords()...) {
@@ -22,7 +22,7 @@ func (o options) redact(err error) string {
 	return userinfo.ReplaceAllString(text, "//***@")
 }
 
-// passwords returns the passwords in -db and -amqp, as plain text and as they are
+// passwords returns the passwords in -db and -amqp, both as plain text and as they are
 // written in a URL.
 func (o options) passwords() []string {
 	var all []string

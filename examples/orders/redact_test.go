@@ -7,8 +7,10 @@ import (
 	"testing"
 )
 
-// A driver may quote a password alone or in its URL, and percent-encoded or not.
+// A driver may quote a password by itself or in its URL, and percent-encoded or not.
+// redact removes all these forms.
 func TestRedactKnowsEveryForm(t *testing.T) {
+	t.Parallel()
 	const password = "canary-p@ss/word"
 	encoded := url.UserPassword("u", password).String()
 	dsn, amqp := "postgres://"+encoded+"@h/d", "amqp://"+encoded+"@h/"
@@ -25,7 +27,7 @@ func TestRedactKnowsEveryForm(t *testing.T) {
 	}
 }
 
-// redact leaves no user and password of -db, whatever stands around them.
+// redact removes the user and the password of -db, no matter which text surrounds them.
 func FuzzRedact(f *testing.F) {
 	f.Add("user", "secret", "host/db", "cannot reach ")
 	f.Add("", "p%40ss", "h:5432/d?sslmode=disable", "\"")

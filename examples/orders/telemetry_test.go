@@ -16,8 +16,8 @@ import (
 
 var address = regexp.MustCompile(`orders: (http://\S+)`)
 
-// GET /metrics has the metrics of the library. The spans of the requests and of
-// the consumers go to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names.
+// GET /metrics returns the metrics of the library. The spans of requests and consumers
+// are sent to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names.
 func TestMetricsAndTraces(t *testing.T) {
 	var received buffer
 	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -33,7 +33,7 @@ func TestMetricsAndTraces(t *testing.T) {
 	var stdout, stderr buffer
 	ended := make(chan int, 1)
 	go func() { ended <- run(ctx, []string{"-addr", "127.0.0.1:0", "-orders", "5"}, &stdout, &stderr) }()
-	testenv.Eventually(t, time.Minute, "the demo has ended", func() bool {
+	testenv.Eventually(t, 3*time.Minute, "the demo has ended", func() bool {
 		return strings.Contains(stdout.String(), "orders=5 lost=0")
 	})
 
@@ -42,7 +42,7 @@ func TestMetricsAndTraces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	request.Close = true // leaves no goroutine behind
+	request.Close = true // so that no goroutine is left
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// victim is the service in a process of its own, with its clients and databases.
+// victim is the service in another process, with its clients and databases.
 type victim struct {
 	*testing.T
 
@@ -34,22 +34,22 @@ type victim struct {
 	mail   *sql.DB
 	broker bool
 
-	replayed bool // a message whose handler was running at too many kills
+	replayed bool // replayCrashed has replayed a message
 
 	process *exec.Cmd
 	stderr  bytes.Buffer
-	address atomic.Value // string; different after each start
+	address atomic.Value // a string, which changes at each start
 
 	mu      sync.Mutex
-	journal map[string]string // ids of the orders that clients got, by key
+	journal map[string]string // ids of the orders that clients got, by Idempotency-Key
 }
 
-// shortLease is shorter than the time between two kills. With a longer one, each
-// start would only wait for the lease of the one before.
+// shortLease is shorter than the time between two kills. With a longer lease, each
+// process would only wait until the lease of the previous one expires.
 const shortLease = 500 * time.Millisecond
 
-// longLease is long enough for a slow machine: with a lease that expires too
-// early, messages are handled again and again.
+// longLease is long enough for a slow machine. With a shorter lease, messages would be
+// handled again and again.
 const longLease = 5 * time.Second
 
 func newVictim(t *testing.T, binary string, db, mail service.Database, args ...string) *victim {
@@ -95,11 +95,11 @@ func (v *victim) start() {
 // kill kills the service with SIGKILL.
 func (v *victim) kill() {
 	_ = v.process.Process.Kill()
-	_ = v.process.Wait() // the error says that it was killed
+	_ = v.process.Wait() // the error says that the process was killed
 }
 
 // clients starts clients that place orders. stop stops them, and returns when each
-// of them has its last answer.
+// client has got its last answer.
 func (v *victim) clients() (stop func()) {
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, v.address.Load().(string))
@@ -122,7 +122,7 @@ func (v *victim) clients() (stop func()) {
 				select {
 				case <-enough:
 					return
-				case <-time.After(30 * time.Millisecond): // a customer needs time
+				case <-time.After(30 * time.Millisecond): // a customer needs some time
 				}
 			}
 		})
@@ -140,7 +140,7 @@ func someOrder(n int) []byte {
 		Lines: []service.Line{{SKU: "tea", Quantity: int64(1 + n%5), UnitPrice: 450}, {SKU: "cake", Quantity: 1, UnitPrice: 390}},
 	})
 	if err != nil {
-		panic(err) // an order can always be encoded
+		panic(err) // encoding an order cannot fail
 	}
 	return body
 }

@@ -10,20 +10,20 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// Audit counts in the tables. It does not rely on what the service or the demo
+// Audit counts rows in the tables. It does not rely on what the service or the demo
 // reports.
 type Audit struct {
 	DB   *sql.DB // the service's database
 	Mail *sql.DB // the mail provider's database
 
-	// Tables names the library's tables.
+	// Tables returns the names of the library's tables.
 	Tables interface{ Table(name string) string }
 }
 
-// books are the counts of one audit.
+// books contains the counts of one audit.
 type books struct {
-	orders  map[string]int            // number of rows, by order
-	effects map[string]map[string]int // number of effects, by consumer and order
+	orders  map[string]int            // number of rows of each order
+	effects map[string]map[string]int // number of effects of each consumer on each order
 	ordered int64                     // items in all order lines
 	booked  int64                     // items reserved in the stock
 	paid    int64                     // sum of all payments
@@ -31,18 +31,19 @@ type books struct {
 	swapped int64                     // pairs of history entries in the wrong order
 }
 
-// effectsOf has the query that counts a consumer's effects on each order.
+// effectsOf contains, for each consumer, the query that counts its effects on each
+// order.
 var effectsOf = map[string]string{
 	"payments":      `SELECT order_id, COUNT(*) FROM payments GROUP BY order_id`,
 	"inventory":     `SELECT order_id, COUNT(*) FROM reservations GROUP BY order_id`,
 	"shipping":      `SELECT order_id, COUNT(*) FROM shipments GROUP BY order_id`,
 	"notifications": `SELECT order_id, COUNT(*) FROM mail_provider GROUP BY order_id`,
 	"revenue":       `SELECT order_id, COUNT(*) FROM revenue GROUP BY order_id`,
-	"history":       `SELECT order_id, COUNT(*) - 2 FROM history GROUP BY order_id HAVING COUNT(*) > 2`, // besides placed and paid
+	"history":       `SELECT order_id, COUNT(*) - 2 FROM history GROUP BY order_id HAVING COUNT(*) > 2`, // the others are placed and paid
 	"tracking":      `SELECT order_id, COUNT(*) FROM tracking WHERE status = 'shipped' GROUP BY order_id`,
 }
 
-// read counts everything.
+// read counts the orders, and the effects of each consumer on each order.
 func (a Audit) read(ctx context.Context) (books, error) {
 	b := books{effects: map[string]map[string]int{}}
 	var err error
@@ -69,7 +70,7 @@ func (a Audit) read(ctx context.Context) (books, error) {
 	return b, nil
 }
 
-// counts returns the rows of a query that selects an order and a number.
+// counts returns the result of a query whose rows are an order and a number.
 func counts(ctx context.Context, db *sql.DB, query string) (map[string]int, error) {
 	rows, err := db.QueryContext(ctx, query)
 	if err != nil {
@@ -90,7 +91,7 @@ func counts(ctx context.Context, db *sql.DB, query string) (map[string]int, erro
 	return found, rows.Err()
 }
 
-// progress returns the number of effects so far.
+// progress returns how many effects there are so far.
 func (a Audit) progress(ctx context.Context) (int, error) {
 	var ours, mails int
 	err := a.DB.QueryRowContext(ctx, `
@@ -106,8 +107,8 @@ func (a Audit) progress(ctx context.Context) (int, error) {
 	return ours + mails, nil
 }
 
-// underWay counts the messages that the forwarder has not sent or a consumer has
-// not handled, and the dead letters.
+// underWay counts the messages that the forwarder has not sent or a consumer has not
+// handled, and the dead letters.
 func (a Audit) underWay(ctx context.Context) (waiting, dead int, err error) {
 	err = a.DB.QueryRowContext(ctx, fmt.Sprintf(`
 		SELECT (SELECT COUNT(*) FROM %s) + (SELECT COUNT(*) FROM %s WHERE state IN ('waiting', 'held')), (SELECT COUNT(*) FROM %s)`,
@@ -130,20 +131,20 @@ func (a Audit) done(ctx context.Context, consumer, messageID string) (bool, erro
 	return found, nil
 }
 
-// Missing is an order that lacks an effect.
+// Missing is an order without all its effects.
 type Missing struct {
 	Order     string   `json:"order"`
-	Consumers []string `json:"consumers"` // whose effect is missing; "orders" if the order itself is missing
+	Consumers []string `json:"consumers"` // consumers whose effect is missing, or "orders" if the order itself is missing
 }
 
-// missing returns the orders that lack an effect. It checks the orders in the
-// tables, and the orders whose clients got a 201.
+// missing returns the orders without all their effects. It checks the orders in the
+// tables, and answered, the orders whose clients got a 201.
 func (b books) missing(answered []string) []Missing {
 	ids := maps.Clone(b.orders)
 	for _, id := range answered {
 		ids[id] += 0
 	}
-	incomplete := []Missing{} // not nil, so that JSON has a list
+	incomplete := []Missing{} // not nil, so that it becomes a list in JSON
 	for _, id := range slices.Sorted(maps.Keys(ids)) {
 		m := Missing{Order: id}
 		if ids[id] == 0 {
@@ -161,8 +162,8 @@ func (b books) missing(answered []string) []Missing {
 	return incomplete
 }
 
-// surplus counts the effects beyond one for each consumer and order, and the
-// effects on orders that do not exist.
+// surplus counts the effects beyond the first one of each consumer on each order
+// (duplicated), and the effects on orders that do not exist (phantom).
 func (b books) surplus() (duplicated, phantom int) {
 	for _, effects := range b.effects {
 		for order, count := range effects {

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// Client places orders. It repeats a request, with the same key, until it gets an
-// answer.
+// Client places orders. It repeats a request with the same key until it gets an answer.
 type Client struct {
 	// URL is the address of the service.
 	URL string
@@ -21,7 +20,7 @@ type Client struct {
 	HTTP *http.Client
 }
 
-// Place places an order and returns its id.
+// Place places an order, and returns its id. key is the Idempotency-Key.
 func (c Client) Place(ctx context.Context, key string, body []byte) (string, error) {
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		status, answer, err := c.post(ctx, key, body)

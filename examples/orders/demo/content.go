@@ -6,8 +6,8 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// The content of the orders has text that people enter, and text that breaks
-// wrong quoting, encodings and column widths.
+// The orders contain text as people enter it, and text that breaks wrong quoting,
+// encodings and column widths.
 var (
 	shops     = []string{"berlin", "osaka", "são paulo"}
 	customers = []string{
@@ -33,7 +33,7 @@ func content(n int) service.NewOrder {
 	for range lines {
 		line := service.Line{SKU: pick(random, skus), Quantity: 1 + random.Int64N(9), UnitPrice: random.Int64N(5000)}
 		if random.IntN(50) == 0 {
-			line.Quantity, line.UnitPrice = 10_000, 1_000_000_000 // the largest values that are valid
+			line.Quantity, line.UnitPrice = 10_000, 1_000_000_000 // the highest valid values
 		}
 		order.Lines = append(order.Lines, line)
 	}

@@ -7,34 +7,34 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// Demo is one run. It places orders, waits until they are handled, clears the
-// quarantine, and audits the tables.
+// Demo is one run of the demo. It places orders, waits until they are handled, clears
+// the quarantine, and audits the tables.
 type Demo struct {
 	URL        string             // address of the service
 	Orders     int                // number of orders to place
-	Faults     *Faults            // nil injects no faults
+	Faults     *Faults            // nil means that no faults are injected
 	Audit      Audit              // counts in the tables
-	Wire       Wire               // counts in the queues, and sends malformed messages
-	Quarantine *poison.Quarantine // of the service
+	Wire       Wire               // counts messages in the queues, and sends malformed messages
+	Quarantine *poison.Quarantine // quarantine of the service
 	Progress   Progress           // shows the number of effects
 
 	load     *load
 	begun    time.Time
 	replayed []poison.Entry
-	disposed int   // entries that the demo discarded
-	left     int   // entries that the demo left in quarantine
+	disposed int   // number of entries that the demo has discarded
+	left     int   // number of entries that the demo has left in quarantine
 	cut      error // why the run ended before all orders were handled
 }
 
-// Run does everything but the audit. The end of ctx is not an error: the report
-// says which effects are missing.
+// Run runs the demo without the audit. If ctx ends, this is not an error, because the
+// report names the effects that are missing.
 func (d *Demo) Run(ctx context.Context) error {
 	d.begun = time.Now()
 	d.load = newLoad(d.URL, d.Faults)
 	err := d.run(ctx)
 	if ctx.Err() != nil {
 		d.cut = context.Cause(ctx)
-		return nil //nolint:nilerr // the report has the reason
+		return nil //nolint:nilerr // the report names the reason
 	}
 	return err
 }
@@ -63,6 +63,6 @@ func (d *Demo) run(ctx context.Context) error {
 	}
 }
 
-// effectsPerOrder is one effect for each of seven consumers, and two more entries
-// in the history.
+// effectsPerOrder is the number of effects of an order: one for each of seven
+// consumers, and two more entries in the history.
 const effectsPerOrder = 9

@@ -15,20 +15,21 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// Faults injects the faults of a run. A nil *Faults injects none. Which messages
-// fail depends on their order, not on chance, so every kind of fault happens.
+// Faults injects the faults of a run. A nil *Faults injects none. Which messages fail
+// depends on the order in which they arrive, not on chance, so every kind of fault
+// happens.
 type Faults struct {
 	orders   int // number of orders in the run
 	injected Injected
 	repaired atomic.Bool
 
 	mu    sync.Mutex
-	fates map[string]*fate // by consumer and message
+	fates map[string]*fate // key: consumer and message
 }
 
 // fate counts how often a consumer was called for a message.
 type fate struct {
-	number int // of the message, in the order of the first calls
+	number int // number of the message, in the order of the first calls
 	calls  int
 }
 
@@ -37,13 +38,13 @@ type Injected struct {
 	Duplicates       atomic.Int64 // messages that were published twice
 	Failures         atomic.Int64 // handlers that failed
 	Panics           atomic.Int64 // handlers that panicked
-	Poisonous        atomic.Int64 // orders that a handler fails for until the handler is repaired
+	Poisonous        atomic.Int64 // orders for which a handler fails until it is repaired
 	Malformed        atomic.Int64 // messages that no consumer can apply
-	ForwarderKills   atomic.Int64 // forwarders that were stopped before all confirms arrived
+	ForwarderKills   atomic.Int64 // forwarders that were stopped before all confirms had arrived
 	RepeatedRequests atomic.Int64 // clients that sent a request twice at the same time
 }
 
-// NewFaults returns the faults for a run with that many orders.
+// NewFaults returns the faults for a run with the given number of orders.
 func NewFaults(orders int) *Faults { return &Faults{orders: orders, fates: map[string]*fate{}} }
 
 // Hooks returns the hooks that inject the faults into a service.
@@ -60,7 +61,7 @@ var (
 )
 
 // handler makes a handler fail for some messages: before it writes, after it has
-// written, or until it is repaired.
+// written, or each time until it is repaired.
 func (f *Faults) handler(consumer string, handle once.HandlerFunc) once.HandlerFunc {
 	return func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		if !f.repaired.Load() && bytes.Contains(msg.Payload, []byte(poisonousFor(consumer))) {
@@ -84,7 +85,7 @@ func (f *Faults) handler(consumer string, handle once.HandlerFunc) once.HandlerF
 	}
 }
 
-// call counts the handler's calls for a message, from 1.
+// call counts a call of the handler for a message. call is 1 at the first call.
 func (f *Faults) call(consumer, id string) (number, call int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -96,7 +97,8 @@ func (f *Faults) call(consumer, id string) (number, call int) {
 	return f.fates[key].number, f.fates[key].calls
 }
 
-// poison makes some orders poisonous for one handler.
+// poison makes some orders poisonous for one handler: it fails for them until it is
+// repaired.
 func (f *Faults) poison(n int, order *service.NewOrder) {
 	if f == nil || n%40 != 0 {
 		return

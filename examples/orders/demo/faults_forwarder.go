@@ -12,13 +12,13 @@ import (
 	"github.com/watermill-once/once/forwarder"
 )
 
-// stops is the number of forwarders that are stopped one after the other in the
-// middle of a batch. The next one runs until the end.
+// stops is how many forwarders are stopped in the middle of a batch, one after the
+// other. The next forwarder runs until the end.
 const stops = 3
 
-// restarting is a forwarder that stops before all confirms have arrived, and is
-// replaced by another one. If the first one could not release its lease, the
-// other one waits until the lease has expired.
+// restarting is a forwarder that stops before all confirms have arrived, and is then
+// replaced by another one. If the first one cannot release its lease, the other one
+// waits until the lease has expired.
 type restarting struct {
 	faults    *Faults
 	pool      *sql.DB
@@ -33,11 +33,11 @@ type restarting struct {
 	closed  bool
 }
 
-// forwarder replaces forwarder.New.
+// forwarder replaces forwarder.New in the service.
 func (f *Faults) forwarder(pool *sql.DB, publisher message.Publisher, config forwarder.Config) (service.Forwarder, error) {
 	m := &restarting{faults: f, pool: pool, publisher: repeating(publisher, f), config: config, running: make(chan struct{})}
 	var err error
-	m.current, err = forwarder.New(pool, m.publisher, config) // Hint and Close need a forwarder before Run
+	m.current, err = forwarder.New(pool, m.publisher, config) // Hint and Close may be called before Run, and need a forwarder
 	return m, err
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/watermill-once/once/forwarder"
 )
 
-// before returns a publisher that calls each before it publishes a message. It is
-// asynchronous if the publisher is.
+// before returns a publisher that calls each before it publishes a message. If
+// publisher is asynchronous, so is the result.
 func before(publisher message.Publisher, each func(topic string, msg *message.Message)) message.Publisher {
 	b := beforeEach{Publisher: publisher, each: each}
 	if async, ok := publisher.(forwarder.AsyncPublisher); ok {

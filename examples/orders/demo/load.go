@@ -15,9 +15,9 @@ const clients = 8
 // load places orders and records the answers.
 type load struct {
 	client Client
-	faults *Faults // nil injects no faults
+	faults *Faults // nil means that no faults are injected
 
-	prefix string // of the Idempotency-Keys in this run
+	prefix string // prefix of the Idempotency-Keys of this run
 
 	mu      sync.Mutex
 	journal []string // ids of the orders whose clients got a 201
@@ -33,8 +33,7 @@ func newLoad(url string, faults *Faults) *load {
 	}
 }
 
-// place places n orders. It calls halfway before it places the order in the
-// middle.
+// place places n orders. Before it places the one in the middle, it calls halfway.
 func (l *load) place(ctx context.Context, n int, halfway func() error) {
 	defer l.client.HTTP.CloseIdleConnections()
 	next := make(chan int)
@@ -68,7 +67,7 @@ func (l *load) placeOne(ctx context.Context, n int) error {
 	}
 	key := fmt.Sprintf("%s-%d", l.prefix, n)
 
-	// The client repeats its request before it has the first answer.
+	// A client may repeat its request before it has got the first answer.
 	var second string
 	var secondErr error
 	var repeating sync.WaitGroup
@@ -94,7 +93,8 @@ func (l *load) placeOne(ctx context.Context, n int) error {
 	return nil
 }
 
-// reuse sends another body with a key that was used. The service must refuse it.
+// reuse sends another body with a key that was used before. The service must refuse
+// this.
 func (l *load) reuse(ctx context.Context, key string) error {
 	status, _, err := l.client.post(ctx, key, []byte(
 		`{"shop":"berlin","customer":"somebody else","currency":"EUR","lines":[{"sku":"tea","quantity":1,"unit_price":1}]}`))

@@ -13,7 +13,7 @@ import (
 type Malformed struct {
 	ID      string
 	Headers map[string]string
-	Typed   bool // adds headers that are not strings, if the transport supports them
+	Typed   bool // also send headers that are not strings, if the transport supports them
 	Payload []byte
 }
 
@@ -21,7 +21,7 @@ type Malformed struct {
 func malformedMessages() []Malformed {
 	id := "malformed-" + rand.Text()
 	noise := make([]byte, 102)
-	_, _ = rand.Read(noise) // never fails
+	_, _ = rand.Read(noise) // it never fails
 	noise[100], noise[101] = 0, 0xff
 	garbage := map[string]string{"nul": "\x00", "not-utf-8": "\xff\xfe", "long": strings.Repeat("x", 5000), "": "no name"}
 	return []Malformed{
@@ -35,8 +35,8 @@ func malformedMessages() []Malformed {
 	}
 }
 
-// inject sends malformed messages to every topic, directly to the transport. It
-// counts one message for each consumer of the topic.
+// inject sends malformed messages to every topic, directly to the transport. It counts
+// each message once for each consumer of its topic.
 func (f *Faults) inject(ctx context.Context, wire Wire) error {
 	if f == nil {
 		return nil

@@ -10,14 +10,14 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// Progress shows the number of effects: on a terminal as a bar, elsewhere as a line
-// every two seconds.
+// Progress shows how many effects there are. On a terminal it shows a bar, and
+// elsewhere it writes a line every two seconds.
 type Progress struct {
-	Out      io.Writer // nil shows nothing
+	Out      io.Writer // nil means that nothing is shown
 	Terminal bool
 }
 
-// start shows the result of count again and again, until end is called.
+// start calls count again and again, and shows the result, until end is called.
 func (p Progress) start(total int, count func(ctx context.Context) (int, error)) (end func()) {
 	if p.Out == nil || total == 0 {
 		return func() {}
@@ -46,7 +46,7 @@ func (p Progress) start(total int, count func(ctx context.Context) (int, error))
 		cancel()
 		showing.Wait()
 		if p.Terminal {
-			show(total) // a full bar removes itself
+			show(total) // removes the bar, because it is full
 		}
 	}
 }
@@ -59,7 +59,7 @@ func (p Progress) bar(total int) func(n int) {
 		progressbar.OptionSetWidth(40),
 		progressbar.OptionClearOnFinish(),
 	)
-	return func(n int) { _ = bar.Set(min(n, total)) } // the demo does not need the bar
+	return func(n int) { _ = bar.Set(min(n, total)) } // an error does not matter to the demo
 }
 
 func (p Progress) line(total int) func(n int) {

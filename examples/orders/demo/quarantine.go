@@ -7,10 +7,10 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// clear does the work of an operator. It repairs the handlers and replays the
-// messages that failed, each one once, and it discards the malformed messages. It
-// returns the number of messages that it replayed or discarded. Without faults it
-// does nothing, because it does not know why a message failed.
+// clear does what an operator would do. It repairs the handlers, replays each message
+// that has failed once, and discards the malformed messages. It returns how many
+// messages it has replayed or discarded. Without faults it does nothing, because it
+// does not know why a message has failed.
 func (d *Demo) clear(ctx context.Context) (cleared int, err error) {
 	entries, err := d.quarantined(ctx)
 	if err != nil {
@@ -59,8 +59,8 @@ func (d *Demo) quarantined(ctx context.Context) ([]poison.Entry, error) {
 	}
 }
 
-// replayable reports whether another attempt can succeed. It cannot if the message
-// is malformed.
+// replayable reports whether another attempt can succeed. For a malformed message it
+// cannot.
 func replayable(e poison.Entry) bool {
 	switch e.Reason {
 	case poison.ReasonPermanent, poison.ReasonInvalidID, poison.ReasonCollision, poison.ReasonUndecodable:

@@ -12,23 +12,23 @@ import (
 // Report is the result of a run, counted in the tables and the queues.
 type Report struct {
 	Backend     string    `json:"backend"`     // "embedded" or "servers"
-	Orders      int       `json:"orders"`      // that were placed, and whose clients got a 201
-	Lost        int       `json:"lost"`        // orders that lack an effect
-	Duplicated  int       `json:"duplicated"`  // effects beyond one
+	Orders      int       `json:"orders"`      // orders that were placed, and whose clients got a 201
+	Lost        int       `json:"lost"`        // orders without all their effects
+	Duplicated  int       `json:"duplicated"`  // effects beyond the first one
 	Quarantined int       `json:"quarantined"` // messages that failed until the handler was repaired
 	Replayed    int       `json:"replayed"`    // quarantined messages that took effect after the repair
 	Discarded   int       `json:"discarded"`   // malformed messages, which no consumer can apply
 	Phantom     int       `json:"phantom"`     // effects on orders that do not exist
 	OK          bool      `json:"ok"`
 	Seconds     float64   `json:"seconds"`
-	Missing     []Missing `json:"missing"`    // the orders that are lost
+	Missing     []Missing `json:"missing"`    // orders that are lost
 	Complaints  []string  `json:"complaints"` // all other errors
 
 	// Injected is the number of injected faults, by kind.
 	Injected map[string]int64 `json:"injected,omitempty"`
 }
 
-// Report audits the tables and the queues.
+// Report audits the tables and the queues, and returns the result.
 func (d *Demo) Report(ctx context.Context) (Report, error) {
 	b, err := d.Audit.read(ctx)
 	if err != nil {
@@ -62,7 +62,8 @@ func (d *Demo) Report(ctx context.Context) (Report, error) {
 	return r, nil
 }
 
-// complain adds the errors that are not about effects.
+// complain adds everything else that is wrong to r.Complaints, for example messages
+// that are still in a queue.
 func (d *Demo) complain(ctx context.Context, b books, r *Report) error {
 	waiting, dead, err := d.Audit.underWay(ctx)
 	if err != nil {
@@ -92,7 +93,7 @@ func (d *Demo) complain(ctx context.Context, b books, r *Report) error {
 	return nil
 }
 
-// counts returns the number of injected faults, by kind; nil without faults.
+// counts returns the number of injected faults by kind. Without faults it returns nil.
 func (f *Faults) counts() map[string]int64 {
 	if f == nil {
 		return nil
@@ -108,10 +109,10 @@ func (f *Faults) counts() map[string]int64 {
 	}
 }
 
-// mostListed is the largest number of lost orders that the report lists.
+// mostListed is the maximum number of lost orders that the report lists.
 const mostListed = 50
 
-// Write writes the report for people. Its last line is the summary.
+// Write writes the report as text for people. The last line is the summary.
 func (r Report) Write(w io.Writer) {
 	var text strings.Builder
 	if in := r.Injected; in != nil {

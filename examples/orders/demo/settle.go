@@ -8,9 +8,9 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// settle waits until all messages are handled: the outbox and the queues are
-// empty, no message waits for another attempt, and each order has all of its
-// effects, except the orders that have a message in quarantine.
+// settle waits until all messages are handled: the outbox and the queues are empty, no
+// message waits for another attempt, and each order has all its effects. Orders with a
+// message in quarantine need not have all their effects.
 func (d *Demo) settle(ctx context.Context) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -20,8 +20,8 @@ func (d *Demo) settle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// Check twice, because a broker does not count the messages that a consumer
-		// is handling.
+		// Check twice, because a broker does not count the messages that a consumer is
+		// handling.
 		if settled && effects == last {
 			return nil
 		}
@@ -37,7 +37,8 @@ func (d *Demo) settle(ctx context.Context) error {
 	}
 }
 
-// settled reports whether all messages are handled now, and the number of effects.
+// settled reports whether all messages are handled at this moment. It also returns the
+// number of effects.
 func (d *Demo) settled(ctx context.Context) (yes bool, effects int, err error) {
 	waiting, _, err := d.Audit.underWay(ctx)
 	if err != nil || waiting > 0 {
@@ -75,7 +76,8 @@ func (d *Demo) settled(ctx context.Context) (yes bool, effects int, err error) {
 	return err == nil, effects, err
 }
 
-// orderOf returns the id of the order in a message; "" if there is none.
+// orderOf returns the id of the order that a message belongs to, or "" if the message
+// names none.
 func orderOf(e poison.Entry) string {
 	var event struct {
 		OrderID string `json:"order_id"`

@@ -2,8 +2,8 @@ package demo
 
 import "context"
 
-// Wire gives the demo access to the transport without the service: it sends
-// malformed messages, and counts the messages in the queues.
+// Wire lets the demo use the transport without the service: it sends malformed
+// messages, and counts the messages in the queues.
 type Wire interface {
 	// Backend returns "embedded" or "servers".
 	Backend() string
@@ -11,8 +11,8 @@ type Wire interface {
 	// Send sends a malformed message to a topic.
 	Send(ctx context.Context, topic string, m Malformed) error
 
-	// Waiting counts the messages that wait in the queues. It does not count
-	// those that a consumer has received.
+	// Waiting counts the messages that wait in the queues. It does not count messages
+	// that a consumer has already received.
 	Waiting(ctx context.Context) (int, error)
 
 	// Close closes the demo's own connections.

@@ -24,8 +24,8 @@ func (w EmbeddedWire) Send(_ context.Context, topic string, m Malformed) error {
 	return w.Transport.Publisher().Publish(topic, msg)
 }
 
-// Waiting implements [Wire]. It returns 0: the messages are in the table of
-// parked messages, which the audit counts.
+// Waiting implements [Wire]. It returns 0, because the messages are in the table of
+// parked messages, and the audit counts that table.
 func (w EmbeddedWire) Waiting(context.Context) (int, error) { return 0, nil }
 
 // Close implements [Wire].

@@ -14,14 +14,14 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// RabbitMQWire is the [Wire] of a [service.RabbitMQ]. It has its own connection.
+// RabbitMQWire is the [Wire] of a [service.RabbitMQ]. It uses a separate connection.
 type RabbitMQWire struct {
 	transport  *service.RabbitMQ
 	connection *amqp.Connection
 
 	mu      sync.Mutex
 	channel *amqp.Channel
-	closed  <-chan *amqp.Error // has the reason if the broker closes the channel
+	closed  <-chan *amqp.Error // receives the reason when the broker closes the channel
 }
 
 // NewRabbitMQWire connects to the broker.
@@ -91,8 +91,9 @@ func (w *RabbitMQWire) Waiting(context.Context) (int, error) {
 	return waiting, nil
 }
 
-// reason returns why the broker closed the channel. The error of a later call
-// only says that the channel is closed.
+// reason returns the reason for which the broker closed the channel. The error of a
+// later call says only that the channel is closed, and reason returns that error if it
+// knows no other.
 func (w *RabbitMQWire) reason(err error) error {
 	select {
 	case closed, ok := <-w.closed:

@@ -1,5 +1,5 @@
-// Package mail is a stand-in for a mail provider. It delivers one mail for each
-// idempotency key. It has its own table, outside the service's transactions.
+// Package mail simulates a mail provider. It delivers one mail for each idempotency
+// key. It has a separate table, which is not part of the service's transactions.
 package mail
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// Tables creates the provider's table, in PostgreSQL and in SQLite. A row is a mail
-// that was delivered. The column tries counts the requests for the mail.
+// Tables is the SQL that creates the provider's table, for PostgreSQL and SQLite. A row
+// is a mail that was delivered. The column tries counts the requests for this mail.
 const Tables = `
 	CREATE TABLE IF NOT EXISTS mail_provider (
 		idempotency_key text    PRIMARY KEY,

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// A body is either refused with a status and a reason, or is an order that can be
-// stored.
+// A request body is either refused with a status and a reason, or it is an order that
+// can be stored.
 func FuzzBody(f *testing.F) {
 	f.Add(`{"shop":"berlin","customer":"Ada","currency":"EUR","lines":[{"sku":"tea","quantity":2,"unit_price":450}]}`)
 	f.Add(`{"shop":"b","customer":"\u0000","currency":"EUR","lines":[{}]}`)
@@ -19,7 +19,7 @@ func FuzzBody(f *testing.F) {
 	f.Add(`{"lines":[{"sku":"a","quantity":9223372036854775807,"unit_price":1e3}]}`)
 	f.Fuzz(func(t *testing.T, body string) {
 		if !utf8.ValidString(body) {
-			return // readJSON refuses it
+			return // readJSON refuses such a body
 		}
 		var order NewOrder
 		if bad := decodeJSON([]byte(body), &order); bad != nil {

@@ -32,8 +32,8 @@ func readJSON(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
 	return body, nil
 }
 
-// decodeJSON decodes one JSON value. It refuses unknown fields, because most of
-// them are misspelt.
+// decodeJSON decodes one JSON value. It refuses unknown fields, because most of them
+// are typing mistakes.
 func decodeJSON(body []byte, value any) *problem {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.DisallowUnknownFields()
@@ -46,7 +46,7 @@ func decodeJSON(body []byte, value any) *problem {
 	return nil
 }
 
-// jsonProblem describes an error of encoding/json without Go's terms.
+// jsonProblem describes an error of encoding/json in words that a client understands.
 func jsonProblem(err error) string {
 	var (
 		syntax *json.SyntaxError

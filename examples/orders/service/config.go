@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/console"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/retry"
@@ -17,12 +18,12 @@ import (
 
 // Config configures a [Service]. The zero value is ready for use.
 type Config struct {
-	// Retry says when a failed message is tried again. Defaults to the policy of
-	// package retry.
+	// Retry says when a failed message is tried again. Defaults to the default policy
+	// of package retry.
 	Retry retry.Policy
 
-	// Lease is how long the work of a process that died waits before another
-	// process continues it. Defaults to 5 seconds.
+	// Lease is how long it takes until another process continues the work of a process
+	// that has died. Defaults to 5 seconds.
 	Lease time.Duration
 
 	// KeyTimeout is how long a request waits for an earlier request that has the
@@ -30,13 +31,17 @@ type Config struct {
 	// to 5 seconds.
 	KeyTimeout time.Duration
 
-	// StopTimeout is how long each part may take to stop: HTTP, the consumers,
-	// the forwarder. The sum should be less than the time that the orchestrator
-	// gives a process to stop. Defaults to 5 seconds.
+	// StopTimeout is how long each part may take to stop: HTTP, the consumers, the
+	// forwarder. The sum should be shorter than the time that the orchestrator gives a
+	// process to stop. Defaults to 5 seconds.
 	StopTimeout time.Duration
 
-	// Metrics serves GET /metrics. Defaults to nil: the path answers 404.
+	// Metrics serves GET /metrics. Defaults to nil, and the path then returns 404.
 	Metrics http.Handler
+
+	// Operators says who may do what in the console at /console/. Defaults to
+	// console.ReadOnly: everybody may look, nobody may change anything.
+	Operators func(r *http.Request, action console.Action) (actor string, err error)
 
 	// Logger defaults to slog's default logger.
 	Logger *slog.Logger
@@ -45,7 +50,7 @@ type Config struct {
 	Hooks Hooks
 }
 
-// Hooks let the demo inject faults. Your service does not need them.
+// Hooks lets the demo inject faults. Your service does not need it.
 type Hooks struct {
 	// Handler wraps the handler of a consumer.
 	Handler func(consumer string, handle once.HandlerFunc) once.HandlerFunc
@@ -54,7 +59,8 @@ type Hooks struct {
 	Forwarder func(pool *sql.DB, publisher message.Publisher, config forwarder.Config) (Forwarder, error)
 }
 
-// hookedBatch calls the hook for each message before it handles the batch.
+// hookedBatch returns a handler that calls the hook for each message before it calls
+// handle.
 func (s *Service) hookedBatch(consumer string, handle dedup.BatchHandlerFunc) dedup.BatchHandlerFunc {
 	if s.hooks.Handler == nil {
 		return handle
@@ -72,7 +78,7 @@ func (s *Service) hookedBatch(consumer string, handle dedup.BatchHandlerFunc) de
 	}
 }
 
-// Forwarder has the methods of forwarder.Forwarder that the service calls.
+// Forwarder contains the methods of forwarder.Forwarder that the service calls.
 type Forwarder interface {
 	Run(ctx context.Context) error
 	Running() <-chan struct{}
@@ -92,6 +98,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Metrics == nil {
 		c.Metrics = http.NotFoundHandler()
+	}
+	if c.Operators == nil {
+		c.Operators = console.ReadOnly
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -8,12 +8,12 @@ import (
 	"github.com/watermill-once/once"
 )
 
-// Subscription is one consumer of one topic.
+// Subscription is a consumer's subscription to a topic.
 type Subscription struct {
 	Consumer string // the inbox stores message ids under this name, so never change it
 	Topic    string
 
-	InFlight int  // messages that are received before earlier ones are acked
+	InFlight int  // maximum number of messages that are received and not acked
 	InOrder  bool // only one instance receives at a time
 }
 
@@ -30,8 +30,8 @@ func Subscriptions() []Subscription {
 	}
 }
 
-// adder returns the function that adds the consumer's handler to the router, in
-// the mode that suits the consumer's work.
+// adder returns the function that adds the handler of a consumer to the router. The
+// handler gets its messages in the mode that suits it.
 func (s *Service) adder(consumer string) func(to Subscription, sub message.Subscriber) {
 	each := func(add addHandler, handle once.HandlerFunc) func(Subscription, message.Subscriber) {
 		if s.hooks.Handler != nil {
@@ -40,21 +40,21 @@ func (s *Service) adder(consumer string) func(to Subscription, sub message.Subsc
 		return func(to Subscription, sub message.Subscriber) { add(s.router, to.Consumer, to.Topic, sub, handle) }
 	}
 	switch consumer {
-	case "payments": // directly: shipping waits for the payment
+	case "payments": // one message at a time, because shipping waits for the payment
 		return each(s.consumer.AddHandler, capturePayment)
-	case "inventory": // directly: the handler fails often, and would fail its whole batch each time
+	case "inventory": // one message at a time, because the handler often fails, and would make its whole batch fail
 		return each(s.consumer.AddHandler, reserveStock)
-	case "shipping": // in batches: the write is small, so most of the time is spent in the commit
+	case "shipping": // in batches, because the write is small, and most of the time is spent in the commit
 		return each(s.consumer.AddHandlerInBatches, ship)
-	case "revenue": // one call for a batch: one statement writes all rows
+	case "revenue": // one call for each batch, because one statement writes all rows
 		return func(to Subscription, sub message.Subscriber) {
 			s.consumer.AddBatchHandler(s.router, to.Consumer, to.Topic, sub, s.hookedBatch(consumer, book))
 		}
-	case "notifications": // durably: the mail provider is slow, and the broker's queue should not grow meanwhile
+	case "notifications": // durable, because the mail provider is slow, and the broker's queue should not grow meanwhile
 		return each(s.consumer.AddHandler, s.notify)
-	case "history": // in the order of each order's key: a history must be in order
+	case "history": // in the order of each ordering key, because a history must be in order
 		return each(s.ordered.AddHandler, record)
-	case "tracking": // the newest version: each message has the whole state, so older messages are useless
+	case "tracking": // only newer versions, because each message contains the whole state, and older messages are useless
 		return each(s.newest.AddHandler, track)
 	}
 	panic("service: no handler of " + consumer)
@@ -65,9 +65,9 @@ type addHandler func(
 	router *message.Router, consumer, topic string, sub message.Subscriber, handle once.HandlerFunc,
 ) *message.Handler
 
-// addConsumers adds every consumer to the router and creates its queue. The
-// broker refuses an event that no queue receives, so the queues must exist
-// before the first event is sent.
+// addConsumers adds every consumer to the router, and creates its queue. The broker
+// refuses an event that no queue receives, so the queues must exist before the first
+// event is sent.
 func (s *Service) addConsumers() error {
 	for _, to := range Subscriptions() {
 		subscriber, err := s.transport.Subscriber(to)

@@ -14,14 +14,16 @@ import (
 	"github.com/watermill-once/once/oncetest"
 )
 
-// Every consumer is safe when messages come twice, at the same time, out of order,
-// and after a failure at any statement of its transaction.
+// Every consumer gives the same result if messages arrive twice, at the same time, out
+// of order, and after a failure of any statement of its transaction.
 func TestConsumersAreSafe(t *testing.T) {
+	t.Parallel()
 	for name, open := range map[string]func(t *testing.T) (Database, error){
 		"postgres": func(t *testing.T) (Database, error) { return Postgres(testenv.Postgres(t), "shop") },
 		"sqlite":   func(t *testing.T) (Database, error) { return SQLite(filepath.Join(t.TempDir(), "orders.db")) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			database, err := open(t)
 			if err != nil {
 				t.Fatal(err)
@@ -55,8 +57,8 @@ func TestConsumersAreSafe(t *testing.T) {
 	}
 }
 
-// placedOrders returns two orders with a common item, so that their handlers
-// update the same row of the stock.
+// placedOrders returns the events of two orders that contain the same item, so that
+// their handlers update the same row of the stock.
 func placedOrders(t *testing.T) []*message.Message {
 	t.Helper()
 	return messages(t, TopicOrdersPlaced,
@@ -100,7 +102,7 @@ func messages[E event](t *testing.T, topic string, events ...E) []*message.Messa
 	return all
 }
 
-// reset empties the tables and reserves some stock.
+// reset empties the tables, and reserves some stock.
 func reset(ctx context.Context, db *sql.DB) error {
 	_, err := db.ExecContext(ctx, `
 		DELETE FROM payments; DELETE FROM reservations; DELETE FROM shipments; DELETE FROM stock; DELETE FROM history;

@@ -9,31 +9,31 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// Database is the service's database, made by [Postgres] or [SQLite]. It opens
-// several pools of connections, because kinds of work that share one pool can
-// starve each other: handlers that use every connection would keep the forwarder
-// from renewing its lease.
+// Database is the database of the service, as returned by [Postgres] or [SQLite]. It
+// opens several connection pools, because one kind of work could use all connections of
+// a shared pool. For example, handlers that use every connection would prevent the
+// forwarder from renewing its lease.
 type Database struct {
-	// Tables says which kind of database this is, and which schema has the
-	// library's tables and the service's.
+	// Tables says which kind of database this is, and which schema contains the tables
+	// of the library and of the service.
 	Tables schema.Config
 
 	connector  driver.Connector
-	statements string // that create the service's tables
-	mostOpen   int    // connections of one pool; 0 for no limit
+	statements string // create the service's tables
+	mostOpen   int    // maximum number of connections of a pool; 0 means no limit
 
-	// lock makes a transaction wait for others that create tables.
+	// lock is a statement that makes a transaction wait for others that create tables.
 	lock string
 
-	// limitWait makes a transaction give up waiting for a lock, and lockTimeout
-	// reports whether it has. Both are nil where the database has one timeout for
-	// all connections.
+	// limitWait returns a statement that limits how long a transaction waits for a
+	// lock. lockTimeout reports whether an error means that this time is over. Both are
+	// nil if the database has one timeout for all connections.
 	limitWait   func(milliseconds int64) string
 	lockTimeout func(err error) bool
 }
 
-// Pool opens a pool of at most size connections. A connection is made when it is
-// needed first.
+// Pool opens a pool of at most size connections. A connection is opened when it is
+// needed for the first time.
 func (d Database) Pool(size int) *sql.DB {
 	if d.mostOpen > 0 {
 		size = min(size, d.mostOpen)
@@ -44,9 +44,8 @@ func (d Database) Pool(size int) *sql.DB {
 	return pool
 }
 
-// Migrate creates the library's tables and the service's, as far as they are
-// missing. Several instances may call it at the same time: one of them works,
-// and the others wait.
+// Migrate creates those tables of the library and the service that are missing. Several
+// instances may call it at the same time: one creates the tables, and the others wait.
 func (d Database) Migrate(ctx context.Context) error {
 	pool := d.Pool(1)
 	defer pool.Close()
@@ -56,8 +55,8 @@ func (d Database) Migrate(ctx context.Context) error {
 	return d.Apply(ctx, d.statements)
 }
 
-// Apply runs statements in one transaction. They must be repeatable, such as
-// CREATE TABLE IF NOT EXISTS. Several instances may call Apply at the same time.
+// Apply executes statements in one transaction. It must be possible to repeat them, as
+// with CREATE TABLE IF NOT EXISTS. Several instances may call Apply at the same time.
 func (d Database) Apply(ctx context.Context, statements string) error {
 	pool := d.Pool(1)
 	defer pool.Close()

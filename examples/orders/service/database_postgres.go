@@ -14,8 +14,8 @@ import (
 //go:embed tables_postgres.sql
 var postgresTables string
 
-// Postgres returns the database at dsn, which is a URL or key=value pairs. All
-// tables are in the schema schemaName. [Database.Migrate] creates the schema.
+// Postgres returns the database at dsn, which is a URL or a list of key=value pairs.
+// All tables are in the schema named schemaName. [Database.Migrate] creates the schema.
 func Postgres(dsn, schemaName string) (Database, error) {
 	tables := schema.Config{Dialect: schema.PostgreSQL, Schema: schemaName}
 	if err := tables.Validate(); err != nil {
@@ -23,13 +23,13 @@ func Postgres(dsn, schemaName string) (Database, error) {
 	}
 	config, err := pq.NewConfig(dsn)
 	if err != nil {
-		// err can quote the password.
+		// err may contain the password.
 		return Database{}, errors.New("service: the DSN of PostgreSQL cannot be parsed: it must be a URL or key=value pairs")
 	}
 	if config.Runtime == nil {
 		config.Runtime = map[string]string{}
 	}
-	config.Runtime["search_path"] = `"` + schemaName + `"` // Validate allows no quotes
+	config.Runtime["search_path"] = `"` + schemaName + `"` // Validate has refused quotes
 	connector, err := pq.NewConnectorConfig(config)
 	if err != nil {
 		return Database{}, fmt.Errorf("service: %w", err)
@@ -38,15 +38,16 @@ func Postgres(dsn, schemaName string) (Database, error) {
 		Tables:     tables,
 		connector:  lazytx.Connector(connector),
 		statements: postgresTables,
-		// Without the lock, two instances collide in PostgreSQL's catalogue, in
-		// spite of IF NOT EXISTS.
+		// Without this lock, two instances collide in PostgreSQL's catalogue, in spite
+		// of IF NOT EXISTS.
 		lock:        `SELECT pg_advisory_xact_lock(hashtext('orders service: tables'))`,
 		limitWait:   func(milliseconds int64) string { return fmt.Sprintf(`SET LOCAL lock_timeout = %d`, milliseconds) },
 		lockTimeout: isLockTimeout,
 	}, nil
 }
 
-// isLockTimeout reports whether a statement gave up waiting for a lock.
+// isLockTimeout reports whether a statement failed because it waited too long for a
+// lock.
 func isLockTimeout(err error) bool {
 	refused, ok := errors.AsType[*pq.Error](err)
 	return ok && refused.Code == "55P03" // lock_not_available

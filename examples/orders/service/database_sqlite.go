@@ -13,8 +13,8 @@ import (
 //go:embed tables_sqlite.sql
 var sqliteTables string
 
-// SQLite returns the database in the file at path. Transactions take the write
-// lock when they begin, and wait for it up to ten seconds.
+// SQLite returns the database in the file at path. Transactions take the write lock
+// when they begin, and wait for it for up to ten seconds.
 func SQLite(path string) (Database, error) {
 	dsn := url.URL{Scheme: "file", OmitHost: true, Path: path, RawQuery: "_txlock=immediate&_time_format=sqlite" +
 		"&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)"}
@@ -26,8 +26,8 @@ func SQLite(path string) (Database, error) {
 		Tables:     schema.Config{Dialect: schema.SQLite},
 		connector:  connector,
 		statements: sqliteTables,
-		// SQLite has one writer at a time. Work that waits for a connection is
-		// woken; work that waits for SQLite's lock sleeps and polls.
+		// SQLite has one writer at a time. If work waits for a connection, the pool
+		// wakes it. If it waited for SQLite's lock, it would sleep and poll.
 		mostOpen: 1,
 	}, nil
 }

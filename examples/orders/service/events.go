@@ -45,7 +45,7 @@ type OrderChanged struct {
 	Status  string `json:"status"`
 }
 
-// The versions of an order. Each version is a status.
+// Versions of an order. Each version stands for a status.
 const (
 	placed = iota + 1
 	paid
@@ -54,7 +54,8 @@ const (
 
 var statuses = map[int64]string{placed: "placed", paid: "paid", shipped: "shipped"}
 
-// changed returns the event that an order has reached a version.
+// changed returns an event which says that an order has reached a version. e is any
+// event of this order.
 func changed(e event, version int64) (*message.Message, error) {
 	shop, order := e.order()
 	msg, err := newMessage(TopicOrdersChanged, version,
@@ -66,7 +67,7 @@ func changed(e event, version int64) (*message.Message, error) {
 	return msg, nil
 }
 
-// event is an event about one order.
+// event is an event that belongs to an order.
 type event interface {
 	order() (shop, id string)
 }
@@ -75,9 +76,9 @@ func (e OrderPlaced) order() (shop, id string)     { return e.Shop, e.OrderID }
 func (e PaymentCaptured) order() (shop, id string) { return e.Shop, e.OrderID }
 func (e OrderChanged) order() (shop, id string)    { return e.Shop, e.OrderID }
 
-// newMessage returns the message of an event. The message id consists of the
-// order id and kind, so the same event has the same id each time it is made. The
-// order id is also the ordering key, so the events of an order are sent in order.
+// newMessage returns the message of an event. The message id consists of the order id
+// and kind, so the same event always gets the same id. The order id is also the
+// ordering key, so the events of an order are sent in order.
 func newMessage(kind string, version int64, e event) (*message.Message, error) {
 	payload, err := json.Marshal(e)
 	if err != nil {
@@ -92,9 +93,9 @@ func newMessage(kind string, version int64, e event) (*message.Message, error) {
 	return msg, nil
 }
 
-// decode returns the event in a message. It returns a permanent error if the
-// message is malformed, because another attempt would fail as well. It ignores
-// unknown fields: a newer version of the publisher may send them.
+// decode returns the event in a message. If the message is malformed, it returns a
+// permanent error, because another attempt would fail, too. It ignores unknown fields,
+// because a newer version of the publisher may send them.
 func decode[E event](msg *message.Message) (E, error) {
 	var e E
 	if err := json.Unmarshal(msg.Payload, &e); err != nil {

@@ -8,9 +8,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// record adds an entry to the history of an order. The messages of an order are
-// handled one after the other, in the order in which they were published. If one
-// fails, the later messages wait until its retries end.
+// record adds an entry to the history of an order. The messages of an order are handled
+// one after the other, in the order in which they were published. If one fails, the
+// later messages wait until its retries have ended.
 func record(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	order, err := decode[OrderChanged](msg)
 	if err != nil {

@@ -31,13 +31,13 @@ func (s *Service) Handler() http.Handler {
 	mux.HandleFunc("GET /{$}", s.getPage)
 	mux.HandleFunc("POST /orders", s.postOrder)
 	mux.HandleFunc("GET /orders/{id}", s.getOrder)
-	mux.HandleFunc("GET /health/live", s.live)
-	mux.HandleFunc("GET /health/ready", s.ready)
+	mux.Handle("/health/", s.health.Handler())
 	mux.Handle("GET /metrics", s.metrics)
+	mux.Handle("/console/", s.console)
 	return mux
 }
 
-// newServer returns a server with a time limit for everything that a client can
+// newServer returns a server that has a time limit for everything that a client can
 // delay.
 func newServer(handler http.Handler) *http.Server {
 	return &http.Server{
@@ -53,7 +53,7 @@ func newServer(handler http.Handler) *http.Server {
 func (s *Service) postOrder(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
-	// The outbox stores the trace with the events, so the spans of the consumers
+	// The outbox stores the trace together with the events, so the consumers' spans
 	// belong to the trace of the request.
 	ctx, span := otel.Tracer(tracerName).Start(propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header)),
 		"POST /orders", trace.WithSpanKind(trace.SpanKindServer))
@@ -90,10 +90,11 @@ func (s *Service) postOrder(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Idempotency-Replayed", "true")
 	}
 	w.WriteHeader(a.Status)
-	_, _ = w.Write(a.Body) // fails only if the client has closed the connection; it can ask again with its key
+	_, _ = w.Write(a.Body) // fails only if the client has closed the connection; the client can repeat its request with the same key
 }
 
-// placeProblem returns the response when an order could not be placed.
+// placeProblem returns the response to a request whose order could not be placed
+// because of err.
 func (s *Service) placeProblem(r *http.Request, err error) problem {
 	switch {
 	case errors.Is(err, errKeyReused):
@@ -104,7 +105,8 @@ func (s *Service) placeProblem(r *http.Request, err error) problem {
 			Detail: "a request with this Idempotency-Key is under way",
 		}
 	case errors.Is(err, outbox.ErrCommitUnknown):
-		// The order was placed or not. A request with the same key finds out.
+		// The order may have been placed. A repeated request with the same key finds
+		// out.
 		s.logger.Error("Commit of an order has an unknown outcome", "error", err)
 		return problem{
 			Status: http.StatusServiceUnavailable, RetryAfter: time.Second,
@@ -115,8 +117,8 @@ func (s *Service) placeProblem(r *http.Request, err error) problem {
 	return unavailable
 }
 
-// logFailure logs why a request failed. The level is info if the client has
-// closed the connection.
+// logFailure logs why a request failed. If the client has closed the connection, the
+// level is info.
 func (s *Service) logFailure(r *http.Request, what string, err error) {
 	level := slog.LevelError
 	if r.Context().Err() != nil {
@@ -148,5 +150,5 @@ func (s *Service) getOrder(w http.ResponseWriter, r *http.Request) {
 func writeJSON(w http.ResponseWriter, status int, contentType string, value any) {
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(value) // fails only if the client has closed the connection: our own types can be encoded
+	_ = json.NewEncoder(w).Encode(value) // fails only if the client has closed the connection, because our types can be encoded
 }

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// idempotentRequest is a request that a client may repeat until it gets the
-// answer. The order is placed once.
+// idempotentRequest is a request that a client may repeat until it gets an answer. The
+// order is placed only once.
 type idempotentRequest struct {
-	key    string // "" if the client sent none; then every request is new
+	key    string // "" if the client has sent no key; then every request is a new one
 	digest [sha256.Size]byte
 }
 
@@ -21,21 +21,21 @@ type answer struct {
 	Status   int
 	Location string
 	Body     []byte
-	Repeated bool // an earlier request got the same answer
+	Repeated bool // an earlier request has got the same answer
 }
 
 var (
-	// errKeyReused says that an earlier request had this key and another body.
+	// errKeyReused reports that an earlier request has used this key with another body.
 	errKeyReused = errors.New("service: the idempotency key was used for another request")
 
-	// errKeyBusy says that an earlier request with this key has not ended yet.
+	// errKeyBusy reports that an earlier request with this key has not ended yet.
 	errKeyBusy = errors.New("service: a request with this idempotency key is under way")
 )
 
-// claim stores the answer under the request's key, in the transaction that
-// places the order. If an earlier request used the key, claim returns the answer
-// to that request and found is true. The primary key makes requests at the same
-// time wait for each other: the second one finds the first one's answer, or
+// claim stores the answer under the request's key, in the transaction that places the
+// order. If an earlier request has used the key, claim returns the answer to that
+// request, and found is true. If two requests with the same key run at the same time,
+// the primary key makes the second one wait. Then it finds the first one's answer, or
 // stores its own if the first one was rolled back.
 func (r idempotentRequest) claim(ctx context.Context, tx *sql.Tx, a answer) (earlier answer, found bool, err error) {
 	if r.key == "" {
@@ -64,8 +64,8 @@ func (r idempotentRequest) claim(ctx context.Context, tx *sql.Tx, a answer) (ear
 	return earlier, true, nil
 }
 
-// limitWait bounds how long the transaction waits for another one that has the
-// same key. SQLite's busy_timeout bounds it already.
+// limitWait limits how long the transaction waits for another one with the same key. In
+// SQLite, busy_timeout already does this.
 func (s *Service) limitWait(ctx context.Context, tx *sql.Tx) error {
 	if s.database.limitWait == nil {
 		return nil
@@ -76,7 +76,7 @@ func (s *Service) limitWait(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// keyError returns errKeyBusy in place of a lock timeout.
+// keyError returns errKeyBusy if err is a lock timeout, and otherwise err.
 func (s *Service) keyError(err error) error {
 	if s.database.lockTimeout != nil && s.database.lockTimeout(err) {
 		return errKeyBusy
@@ -84,7 +84,7 @@ func (s *Service) keyError(err error) error {
 	return err
 }
 
-// keyProblem says why an Idempotency-Key is not valid; "" if it is.
+// keyProblem returns why an Idempotency-Key is invalid, or "" if it is valid.
 func keyProblem(key string) string {
 	switch {
 	case len(key) > 255:

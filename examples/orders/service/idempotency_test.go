@@ -12,6 +12,7 @@ import (
 )
 
 func TestSameKeySameAnswer(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, database service.Database) {
 		r := start(t, database)
 		first := r.order("key", anOrder)
@@ -27,6 +28,7 @@ func TestSameKeySameAnswer(t *testing.T) {
 }
 
 func TestAnotherBodyUnderTheSameKey(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, database service.Database) {
 		r := start(t, database)
 		r.order("key", anOrder)
@@ -41,6 +43,7 @@ func TestAnotherBodyUnderTheSameKey(t *testing.T) {
 }
 
 func TestWithoutAKeyEachRequestIsAnOrder(t *testing.T) {
+	t.Parallel()
 	r := start(t, sqlite(t))
 	first, second := r.placed(), r.placed()
 	if first == second {
@@ -48,9 +51,10 @@ func TestWithoutAKeyEachRequestIsAnOrder(t *testing.T) {
 	}
 }
 
-// Of many requests at the same time with one key, one places the order. All of
-// them get the same answer.
+// If many requests with the same key arrive at the same time, only one places the
+// order, and all get the same answer.
 func TestManyAtOnceUnderOneKey(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, database service.Database) {
 		r := start(t, database)
 		answers := make([]answer, 20)
@@ -74,9 +78,10 @@ func TestManyAtOnceUnderOneKey(t *testing.T) {
 	})
 }
 
-// A request gets 409 if an earlier one with the same key takes too long. If the
-// earlier one is rolled back, the key is free.
+// A request gets 409 if an earlier one with the same key takes too long. If the earlier
+// one is rolled back, the key can be used again.
 func TestKeyOfARunningRequest(t *testing.T) {
+	t.Parallel()
 	r := start(t, postgres(t, testenv.Postgres(t)), func(c *service.Config) { c.KeyTimeout = 50 * time.Millisecond })
 	tx, err := r.db.BeginTx(t.Context(), nil)
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// errWarehouse is an ordinary failure. It counts as an attempt, the transaction
-// is rolled back, and the message is tried again.
+// errWarehouse is an ordinary failure: an attempt is counted, the transaction is rolled
+// back, and the message is tried again.
 var errWarehouse = errors.New("inventory: the warehouse does not answer")
 
-// reserveStock reserves the lines of an order. About one call in twenty
-// fails, as in a handler that depends on another service.
+// reserveStock reserves the items of an order. About one call in twenty fails, as in a
+// handler that depends on another service.
 func reserveStock(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	placed, err := decode[OrderPlaced](msg)
 	if err != nil {
@@ -27,8 +27,8 @@ func reserveStock(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*mes
 	if err != nil {
 		return nil, fmt.Errorf("inventory: %w", err)
 	}
-	// Two transactions that lock the same rows in different orders deadlock, so
-	// sort the rows.
+	// Sort the rows, because two transactions that lock the same rows in different
+	// orders deadlock.
 	slices.SortFunc(placed.Lines, func(a, b Line) int { return cmp.Compare(a.SKU, b.SKU) })
 	for _, line := range placed.Lines {
 		_, err := tx.ExecContext(ctx,

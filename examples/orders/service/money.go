@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Currencies that are not divided into 100 parts, by ISO 4217.
+// Currencies whose unit is not divided into 100 parts, according to ISO 4217.
 const (
 	undivided = "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF"
 	thousands = "BHD IQD JOD KWD LYD OMR TND"

@@ -9,30 +9,30 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Mailer sends mail. Mail is an effect outside the database: a rollback does not
+// Mailer sends mail. A mail is an effect outside the database, so a rollback does not
 // undo it.
 type Mailer interface {
-	// Send sends one mail for each idempotency key. Further calls with the same
-	// key do nothing.
+	// Send sends one mail for each idempotency key. Later calls with the same key do
+	// nothing.
 	Send(ctx context.Context, idempotencyKey string, mail Mail) error
 }
 
-// Mail is one mail to a customer.
+// Mail is a mail to a customer.
 type Mail struct {
 	OrderID string
 	To      string
 	Subject string
 }
 
-// notify tells the customer about the payment. If the process dies after Send and
-// before the commit, or the commit fails, the message is handled again and Send is
-// called again. The mailer recognizes the repetition by the message id.
+// notify sends the customer a mail about the payment. If the process dies after Send
+// and before the commit, or if the commit fails, the message is handled again, and Send
+// is called again. The mailer recognizes the repetition by the message id.
 func (s *Service) notify(ctx context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	captured, err := decode[PaymentCaptured](msg)
 	if err != nil {
 		return nil, err
 	}
-	// The transaction stays open while the mail is sent, so limit the time.
+	// The transaction stays open while the mail is being sent, so the time is limited.
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	err = s.mailer.Send(ctx, msg.UUID, Mail{

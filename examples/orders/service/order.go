@@ -32,22 +32,22 @@ type Order struct {
 	PlacedAt time.Time `json:"placed_at"`
 }
 
-// Limits of an order. Within them, the total fits into an int64.
+// Limits of an order. The total of an order within these limits fits into an int64.
 const (
-	maxName      = 200 // characters
+	maxName      = 200 // in characters
 	maxSKU       = 64
 	maxLines     = 100
 	maxQuantity  = 10_000
 	maxUnitPrice = 1_000_000_000
 )
 
-// FieldError says why one field of a request is not valid.
+// FieldError says why a field of a request is invalid.
 type FieldError struct {
 	Field  string `json:"field"`
 	Reason string `json:"reason"`
 }
 
-// validate returns an error for each field that is not valid.
+// validate returns an error for each field that is invalid.
 func (o NewOrder) validate() []FieldError {
 	var errs []FieldError
 	check := func(field, reason string) {
@@ -82,21 +82,21 @@ func (o NewOrder) total() int64 {
 	return total
 }
 
-// textProblem says why a text is not valid; "" if it is. PostgreSQL cannot store
-// NUL, and people cannot read other control characters.
-func textProblem(text string, most int) string {
+// textProblem returns why a text is invalid, or "" if it is valid. Control characters
+// are invalid, because PostgreSQL cannot store NUL, and people cannot read the others.
+func textProblem(text string, limit int) string {
 	switch {
 	case strings.TrimSpace(text) == "":
 		return "is missing"
-	case utf8.RuneCountInString(text) > most:
-		return fmt.Sprintf("must be at most %d characters long", most)
+	case utf8.RuneCountInString(text) > limit:
+		return fmt.Sprintf("must be at most %d characters long", limit)
 	case strings.ContainsFunc(text, unicode.IsControl):
 		return "must not contain control characters"
 	}
 	return ""
 }
 
-// rangeProblem says why n is not valid; "" if it is.
+// rangeProblem returns why n is invalid, or "" if it is valid.
 func rangeProblem(n, least, most int64) string {
 	if n < least || n > most {
 		return fmt.Sprintf("must be %d to %d, not %d", least, most, n)

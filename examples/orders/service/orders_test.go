@@ -12,6 +12,7 @@ import (
 
 // An order is paid, reserved and shipped once, and its customer gets one mail.
 func TestOrder(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, database service.Database) {
 		r := start(t, database)
 		got := r.order("", anOrder)
@@ -19,16 +20,16 @@ func TestOrder(t *testing.T) {
 			t.Fatalf("%+v", got)
 		}
 		id := strings.TrimPrefix(got.header.Get("Location"), "/orders/")
-		testenv.Eventually(t, time.Minute, "all consumers have handled the order", func() bool {
+		testenv.Eventually(t, 3*time.Minute, "all consumers have handled the order", func() bool {
 			d := r.details(id)
 			return d.Payment == "captured" && d.Reservation == "reserved" && d.Shipment == "shipped" &&
-				r.count("once_outbox") == 0 && r.count("once_parked") == 0 // including the messages of the durable consumer
+				r.count("once_outbox") == 0 && r.count("once_parked") == 0 // this includes the messages of the durable consumer
 		})
 		d := r.details(id)
 		if d.Customer != "Ada" || d.Total != 1290 || len(d.Lines) != 2 || d.Lines[1].SKU != "cake" || time.Since(d.PlacedAt).Abs() > time.Minute {
 			t.Errorf("%+v", d)
 		}
-		if err := r.stop(); err != nil { // after the stop, nothing changes any more
+		if err := r.stop(); err != nil { // after this nothing changes any more
 			t.Fatal(err)
 		}
 		for _, table := range []string{"payments", "reservations", "shipments"} {
@@ -43,9 +44,9 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// Every request that is not a valid order is refused with the reason, and writes
-// nothing.
+// Every request that is not a valid order is refused with a reason, and writes nothing.
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	r := start(t, sqlite(t))
 	line := func(l string) string {
 		return strings.Replace(anOrder, `{"sku":"tea","quantity":2,"unit_price":450}`, l, 1)
@@ -100,6 +101,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestNoSuchOrder(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, database service.Database) {
 		r := start(t, database)
 		for _, id := range []string{"01890a5d-ac96-774b-bcce-b302099a8057", "17", "%00", "'--"} {
@@ -110,9 +112,10 @@ func TestNoSuchOrder(t *testing.T) {
 	})
 }
 
-// The order and its events are one transaction: if the events cannot be stored,
-// the order is not placed.
+// If the events of an order cannot be stored, the order is not placed, because both are
+// in one transaction.
 func TestOrderAndEventsAreOneTransaction(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, database service.Database) {
 		r := start(t, database)
 		r.exec(`ALTER TABLE once_outbox RENAME TO elsewhere`)

@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// The largest number of rows that the page lists.
+// Maximum numbers of rows that the page lists.
 const (
 	pageOrders  = 20
 	pageEntries = 10
@@ -32,18 +32,18 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"iso":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 }).Parse(pageHTML))
 
-// page is the content of the page for operators.
+// page contains what the page for operators shows.
 type page struct {
 	Ready   bool
-	Problem string // why the rest is missing; "" if it is not
+	Problem string // why the rest is missing, or ""
 	Now     time.Time
 
 	Orders      []orderRow
-	Quarantined []poison.Entry // the oldest ones
-	MoreEntries bool           // Quarantined has only some of the entries
+	Quarantined []poison.Entry // the oldest entries
+	MoreEntries bool           // Quarantined does not contain all entries
 }
 
-// orderRow is an order with the latest status that tracking has stored.
+// orderRow is an order, with the latest status that tracking has stored.
 type orderRow struct {
 	ID, Shop, Customer, Currency string
 
@@ -53,9 +53,9 @@ type orderRow struct {
 	Reserved bool
 }
 
-// getPage serves the page for operators: the latest orders, and the messages in
-// quarantine. The template escapes every value, because clients and other
-// publishers choose most of them.
+// getPage serves the page for operators. The page shows the latest orders, and the
+// messages in quarantine. The template escapes every value, because clients and other
+// publishers choose most values.
 func (s *Service) getPage(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
@@ -83,7 +83,7 @@ func (s *Service) getPage(w http.ResponseWriter, r *http.Request) {
 
 func (s *Service) readPage(ctx context.Context) (p page, err error) {
 	p.Now = time.Now()
-	p.Ready, _ = s.checks(ctx)
+	p.Ready = s.health.Health(ctx).Ready()
 	if p.Orders, err = s.latestOrders(ctx); err != nil {
 		return p, fmt.Errorf("service: read the latest orders: %w", err)
 	}
@@ -97,14 +97,14 @@ func (s *Service) readPage(ctx context.Context) (p page, err error) {
 	return p, nil
 }
 
-// latestOrders returns the orders that were placed last. Their ids ascend with
-// time.
+// latestOrders returns the most recent orders. They have the highest ids, because ids
+// ascend with time.
 func (s *Service) latestOrders(ctx context.Context) ([]orderRow, error) {
 	tx, err := s.requests.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = tx.Rollback() }() // nothing to commit
+	defer func() { _ = tx.Rollback() }() // there is nothing to commit
 	rows, err := tx.QueryContext(ctx, fmt.Sprintf(`
 		SELECT id, shop, customer, currency, total, placed_at, COALESCE(tracking.status, 'placed'),
 		       EXISTS (SELECT 1 FROM reservations WHERE order_id = orders.id)
@@ -124,19 +124,19 @@ func (s *Service) latestOrders(ctx context.Context) ([]orderRow, error) {
 	return orders, rows.Err()
 }
 
-// shorten returns a text, cut to at most that many characters.
-func shorten(text string, most int) string {
-	if utf8.RuneCountInString(text) <= most {
+// shorten returns text, or its beginning if text has more than limit characters.
+func shorten(text string, limit int) string {
+	if utf8.RuneCountInString(text) <= limit {
 		return text
 	}
-	return string([]rune(text)[:most-1]) + "…"
+	return string([]rune(text)[:limit-1]) + "…"
 }
 
-// suffix returns the end of an ASCII text, with at most that many characters.
-func suffix(text string, most int) string { return text[max(0, len(text)-most):] }
+// suffix returns the end of an ASCII text. It has at most limit characters.
+func suffix(text string, limit int) string { return text[max(0, len(text)-limit):] }
 
-// failedAt returns when the last attempt failed. An entry that no handler could
-// be called with has only the time when it was stored.
+// failedAt returns when the last attempt of an entry failed. If no handler could be
+// called, it returns when the entry was stored.
 func failedAt(e poison.Entry) time.Time {
 	if e.LastFailedAt.IsZero() {
 		return e.CreatedAt

@@ -17,9 +17,10 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// The page lists the latest orders and the messages in quarantine, and escapes
-// the texts of clients and errors.
+// The page lists the latest orders and the messages in quarantine. It escapes the texts
+// of clients and of errors.
 func TestPage(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, database service.Database) {
 		r := start(t, database, func(c *service.Config) {
 			c.Hooks.Handler = func(consumer string, handle once.HandlerFunc) once.HandlerFunc {
@@ -39,7 +40,7 @@ func TestPage(t *testing.T) {
 		if placed := r.order("", strings.Replace(anOrder, "Ada", `<script>alert('Ada')</script>`, 1)); placed.status != http.StatusCreated {
 			t.Fatalf("%+v", placed)
 		}
-		testenv.Eventually(t, time.Minute, "the order is shipped, and the reservation is in quarantine", func() bool {
+		testenv.Eventually(t, 3*time.Minute, "the order is shipped, and the reservation is in quarantine", func() bool {
 			got = r.do(http.MethodGet, "/", "")
 			return strings.Contains(got.body, ">shipped<") && strings.Contains(got.body, ">permanent<")
 		})
@@ -58,14 +59,24 @@ func TestPage(t *testing.T) {
 			!strings.HasPrefix(got.header.Get("Content-Security-Policy"), "default-src 'none'") {
 			t.Errorf("header %v", got.header)
 		}
+		// The console shows the entry too, and changes nothing without an operator.
+		entries := r.do(http.MethodGet, "/console/quarantine", "")
+		if entries.status != http.StatusOK || !strings.Contains(entries.body, "the &lt;b&gt;shelf&lt;/b&gt;") {
+			t.Errorf("%+v", entries)
+		}
+		if got := r.do(http.MethodGet, "/console/change?do=discard&all=1", ""); got.status != http.StatusForbidden {
+			t.Errorf("%+v", got)
+		}
 	})
 }
 
-// Without the database, the page says so, and has no details of the error.
+// If the database cannot be reached, the page says so, without the details of the
+// error.
 func TestPageWithoutTheDatabase(t *testing.T) {
+	t.Parallel()
 	proxy, dsn := testenv.NewProxy(t, testenv.Postgres(t))
 	r := start(t, postgres(t, dsn))
-	testenv.Eventually(t, time.Minute, "ready", func() bool {
+	testenv.Eventually(t, 3*time.Minute, "ready", func() bool {
 		return r.do(http.MethodGet, "/health/ready", "").status == http.StatusOK
 	})
 	proxy.Break()
@@ -75,13 +86,14 @@ func TestPageWithoutTheDatabase(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	proxy.Restore(t)
-	testenv.Eventually(t, time.Minute, "the page is complete again", func() bool {
+	testenv.Eventually(t, 3*time.Minute, "the page is complete again", func() bool {
 		return r.do(http.MethodGet, "/", "").status == http.StatusOK
 	})
 }
 
-// Other paths than / do not get the page.
+// Paths other than / do not return the page.
 func TestNoSuchPage(t *testing.T) {
+	t.Parallel()
 	r := start(t, sqlite(t))
 	for _, path := range []string{"/index.html", "/orders", "/metrics"} { // this service has no Metrics
 		if got := r.do(http.MethodGet, path, ""); got.status != http.StatusNotFound && got.status != http.StatusMethodNotAllowed {

@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once"
 )
 
-// capturePayment writes a payment and publishes two events about it, in the
-// transaction of the message. All of them are committed together, or none is.
+// capturePayment writes a payment and publishes two events about it, in the transaction
+// of the message. All of them are committed, or none is.
 func capturePayment(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	order, err := decode[OrderPlaced](msg)
 	if err != nil {

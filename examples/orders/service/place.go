@@ -14,9 +14,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// place writes the idempotency key, the order and its events in one transaction:
-// all of them are committed, or none is. It returns the answer to the client. If
-// an earlier request used the key, that is the answer to the earlier request.
+// place writes the idempotency key, the order and its events in one transaction: all of
+// them are committed, or none is. It returns the answer to the client. If an earlier
+// request has used the key, this is the answer to the earlier request.
 func (s *Service) place(ctx context.Context, r idempotentRequest, wanted NewOrder) (answer, error) {
 	order, fresh, err := newOrder(wanted)
 	if err != nil {
@@ -59,9 +59,9 @@ func publishPlaced(events message.Publisher, e OrderPlaced) error {
 	return errors.Join(events.Publish(TopicOrdersPlaced, msg), events.Publish(TopicOrdersChanged, status))
 }
 
-// newOrder returns the order for a request, and the answer to the client.
+// newOrder returns the order that a client wants, and the answer to the client.
 func newOrder(wanted NewOrder) (Order, answer, error) {
-	id, err := uuid.NewV7() // ascends with time, which keeps inserts into the indexes fast
+	id, err := uuid.NewV7() // such ids ascend with time, so inserts into the indexes stay fast
 	if err != nil {
 		return Order{}, answer{}, fmt.Errorf("service: new id: %w", err)
 	}

@@ -17,7 +17,8 @@ type problem struct {
 
 var noSuchOrder = problem{Status: http.StatusNotFound, Detail: "there is no such order"}
 
-// unavailable does not say why the request failed. The log does.
+// unavailable is the response to an internal failure. It does not say why the request
+// failed; the log does.
 var unavailable = problem{
 	Status: http.StatusServiceUnavailable, RetryAfter: time.Second,
 	Detail: "try again, with the same Idempotency-Key",

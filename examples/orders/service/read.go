@@ -15,15 +15,15 @@ type Details struct {
 	Shipment    string `json:"shipment"`    // "pending" or "shipped"
 }
 
-// details reads an order. The error is sql.ErrNoRows if the order does not exist.
-// Both queries run in one transaction: behind a pooler that shares connections, a
-// statement with arguments is not safe outside a transaction.
+// details reads an order. It returns sql.ErrNoRows if the order does not exist. Both
+// queries run in one transaction, because behind a pooler that shares connections, a
+// statement with arguments is not safe outside of a transaction.
 func (s *Service) details(ctx context.Context, id string) (Details, error) {
 	tx, err := s.requests.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return Details{}, fmt.Errorf("service: read order: %w", err)
 	}
-	defer func() { _ = tx.Rollback() }() // nothing to commit
+	defer func() { _ = tx.Rollback() }() // there is nothing to commit
 
 	d := Details{Order: Order{ID: id}}
 	var paid, reserved, shipped bool

@@ -9,8 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// book writes the revenue of all messages with one statement. If it fails, each
-// message is handled again in a call of its own.
+// book writes the revenue of all messages with one statement. If it fails, each message
+// is handled again in a separate call.
 func book(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*message.Message, error) {
 	var (
 		rows []string
@@ -19,7 +19,7 @@ func book(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*message.
 	for _, msg := range msgs {
 		captured, err := decode[PaymentCaptured](msg)
 		if err != nil {
-			return nil, err // then only the malformed message fails, in its own call
+			return nil, err // in the separate calls only the malformed message fails
 		}
 		n := len(args)
 		rows = append(rows, fmt.Sprintf("($%d, $%d, $%d, $%d, $%d)", n+1, n+2, n+3, n+4, n+5))

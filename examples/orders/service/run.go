@@ -9,11 +9,11 @@ import (
 	"sync"
 )
 
-// Run serves until ctx ends or a part of the service fails. Then it stops all
-// parts. It may be called once. When it returns, all goroutines have ended and
-// all connections are closed.
+// Run serves until ctx ends or a part of the service fails. Then it stops all parts.
+// Call it only once. When it returns, all goroutines have ended, and all connections
+// are closed.
 func (s *Service) Run(ctx context.Context, listener net.Listener) error {
-	defer listener.Close() // the server closes it as well, if it ran
+	defer listener.Close() // the server also closes it, if it has run
 	server := newServer(s.Handler())
 
 	var running sync.WaitGroup
@@ -27,14 +27,14 @@ func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 			failed <- fmt.Errorf("service: %s: %w", name, err)
 		})
 	}
-	// The parts do not see the end of ctx, because stop stops them one after the
+	// The parts must not see the end of ctx, because stop stops them one after the
 	// other.
 	parts := context.WithoutCancel(ctx)
 	consuming, abandon := context.WithCancel(parts)
 	defer abandon()
 
-	// Start the consumers first, so that they run when the first event is sent.
-	// Start HTTP last, when every other part runs.
+	// The consumers start first, so that they are running when the first event is sent.
+	// HTTP starts last, when every other part is running.
 	consumed := make(chan struct{})
 	start("consumers", func() error {
 		defer close(consumed)
@@ -57,17 +57,15 @@ func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 	return err
 }
 
-// errEnded is the error of a part that ended before it was stopped, and returned
-// no error.
+// errEnded reports that a part has ended before it was stopped, without an error.
 var errEnded = errors.New("ended by itself")
 
-// awaitConsumers waits until all consumers have subscribed. If ctx ends first, it
-// calls abandon and waits until subscribing has ended.
+// awaitConsumers waits until all consumers have subscribed. If ctx ends first, it calls
+// abandon, and waits until the router has ended.
 func (s *Service) awaitConsumers(ctx context.Context, abandon func(), failed <-chan error) error {
 	defer context.AfterFunc(ctx, abandon)()
 	select {
 	case <-s.router.Running():
-		s.health.consumers.Store(true)
 		return nil
 	case err := <-failed:
 		if ctx.Err() != nil {
@@ -81,9 +79,8 @@ func (s *Service) awaitConsumers(ctx context.Context, abandon func(), failed <-c
 func (s *Service) awaitForwarder(ctx context.Context, failed <-chan error) error {
 	select {
 	case <-s.forwarder.Running():
-		s.health.forwarder.Store(true)
 		return nil
-	case <-ctx.Done(): // the forwarder may be waiting for the database
+	case <-ctx.Done(): // the forwarder may still be waiting for the database
 		return nil
 	case err := <-failed:
 		return err
@@ -94,31 +91,33 @@ func (s *Service) awaitForwarder(ctx context.Context, failed <-chan error) error
 // ones:
 //
 //  1. HTTP accepts no new orders, and answers the requests that have begun.
-//  2. The consumers finish the messages that they are handling. The events of
+//  2. The console stops the changes of operators. A replay is paused.
+//  3. The consumers finish the messages that they are handling. The events of
 //     these messages are in the outbox. Other messages stay in their queues.
-//  3. The forwarder waits for the confirms of the events that it has sent. The
+//  4. The forwarder waits for the confirms of the events that it has sent. The
 //     other events stay in the outbox, for the next start or another instance.
-//  4. The publisher and the connections to the broker are closed.
-//  5. The connections to the database are closed.
+//  5. The publisher and the connections to the broker are closed.
+//  6. The connections to the database are closed.
 //
-// Each of the first three may take s.stopTimeout. Work that is not finished by
+// HTTP, the consumers and the forwarder may each take s.stopTimeout. Work that is not finished by
 // then is rolled back, and repeated after the next start.
 func (s *Service) stop(ctx context.Context, server *http.Server, consumed <-chan struct{}) error {
-	s.health.stopping.Store(true)
+	close(s.stopping)
 	ctx, cancel := context.WithTimeout(ctx, s.stopTimeout)
 	defer cancel()
 	err := server.Shutdown(ctx)
-	if err != nil { // some requests have not ended: close their connections
+	if err != nil { // some requests have not ended, so close their connections
 		err = errors.Join(fmt.Errorf("service: stop http: %w", err), server.Close())
 	}
 	return errors.Join(err,
+		stopError("console", s.console.Close()),
 		stopError("consumers", s.stopConsumers(ctx, consumed)),
 		stopError("forwarder", s.forwarder.Close()),
 		stopError("connections", s.Close()))
 }
 
-// stopConsumers closes the router if it runs. It does not close a router that
-// never ran, because Close would wait for handlers that never started.
+// stopConsumers closes the router if it has run. If it has never run, Close would wait
+// for handlers that never started.
 func (s *Service) stopConsumers(ctx context.Context, consumed <-chan struct{}) error {
 	select {
 	case <-s.router.Running():

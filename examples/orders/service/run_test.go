@@ -19,9 +19,10 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// A stop waits for the messages that are being handled. The events that they
-// produced are in the outbox, and the next start sends them.
+// When the service stops, it waits for the messages that are being handled. The events
+// that they have produced are in the outbox, and are sent after the next start.
 func TestStopFinishesRunningHandlers(t *testing.T) {
+	t.Parallel()
 	database := postgres(t, testenv.Postgres(t))
 	handling, release := make(chan struct{}, 1), make(chan struct{})
 	r := start(t, database, func(c *service.Config) {
@@ -40,7 +41,7 @@ func TestStopFinishesRunningHandlers(t *testing.T) {
 	<-handling
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.stop() }()
-	testenv.Eventually(t, time.Minute, "HTTP accepts no more connections", func() bool {
+	testenv.Eventually(t, 3*time.Minute, "HTTP accepts no more connections", func() bool {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
 		if err == nil {
 			_ = conn.Close()
@@ -61,14 +62,16 @@ func TestStopFinishesRunningHandlers(t *testing.T) {
 	}
 
 	again := start(t, database)
-	testenv.Eventually(t, time.Minute, "the next start ships it", func() bool { return again.details(id).Shipment == "shipped" })
+	testenv.Eventually(t, 3*time.Minute, "the next start ships it", func() bool { return again.details(id).Shipment == "shipped" })
 	if n := again.count("payments"); n != 1 {
 		t.Errorf("%d payments", n)
 	}
 }
 
-// A stop does not wait longer than StopTimeout for a handler that does not return.
+// When the service stops, it waits no longer than StopTimeout for a handler that does
+// not return.
 func TestStopIsBounded(t *testing.T) {
+	t.Parallel()
 	database := postgres(t, testenv.Postgres(t))
 	handling, release := make(chan struct{}, 8), make(chan struct{})
 	r := start(t, database, func(c *service.Config) {
@@ -91,8 +94,9 @@ func TestStopIsBounded(t *testing.T) {
 	r.stop = func() error { return nil }
 }
 
-// Without its tables the service does not run. The error says what to do.
+// If its tables are missing, the service does not run. The error says what to do.
 func TestMissingTables(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, database service.Database) {
 		transport, err := service.NewEmbedded(database)
 		if err != nil {
@@ -114,8 +118,9 @@ func TestMissingTables(t *testing.T) {
 	})
 }
 
-// Readiness depends on the database, liveness does not.
+// Readiness depends on the database, and liveness does not.
 func TestHealth(t *testing.T) {
+	t.Parallel()
 	proxy, dsn := testenv.NewProxy(t, testenv.Postgres(t))
 	r := start(t, postgres(t, dsn))
 	ready := func(status int, says string) func() bool {
@@ -124,9 +129,9 @@ func TestHealth(t *testing.T) {
 			return got.status == status && strings.Contains(got.body, says)
 		}
 	}
-	testenv.Eventually(t, time.Minute, "ready", ready(http.StatusOK, `"forwarder":"ok"`))
+	testenv.Eventually(t, 3*time.Minute, "ready", ready(http.StatusOK, `"forwarder":"ok"`))
 	proxy.Break()
-	testenv.Eventually(t, time.Minute, "not ready", ready(http.StatusServiceUnavailable, `"database":"cannot be reached"`))
+	testenv.Eventually(t, 3*time.Minute, "not ready", ready(http.StatusServiceUnavailable, `"database":"failed"`))
 	if got := r.do(http.MethodGet, "/health/live", ""); got.status != http.StatusOK {
 		t.Errorf("live: %+v", got)
 	}
@@ -134,7 +139,7 @@ func TestHealth(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	proxy.Restore(t)
-	testenv.Eventually(t, time.Minute, "ready again", ready(http.StatusOK, `"database":"ok"`))
+	testenv.Eventually(t, 3*time.Minute, "ready again", ready(http.StatusOK, `"database":"ok"`))
 	if got := r.order("key", anOrder); got.status != http.StatusCreated {
 		t.Errorf("%+v", got)
 	}

@@ -11,9 +11,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/console"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/health"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
@@ -30,7 +32,7 @@ type Service struct {
 	hooks     Hooks
 	logger    *slog.Logger
 
-	// Each kind of work has its own pool of connections: see [Database].
+	// Each kind of work has a separate pool of connections, see [Database].
 	requests   *sql.DB
 	handling   *sql.DB
 	forwarding *sql.DB
@@ -38,29 +40,35 @@ type Service struct {
 	box       *outbox.Outbox
 	consumer  *once.Consumer
 	ordered   *once.Consumer // keeps the order of each ordering key
-	newest    *once.Consumer // ignores versions that are older than the applied one
+	newest    *once.Consumer // ignores versions that are not above the last applied one
 	router    *message.Router
 	forwarder Forwarder
+	console   *console.Console
 
 	keyTimeout  time.Duration
 	stopTimeout time.Duration
-	health      health
+	stopping    chan struct{} // closed when Run begins to stop
+	health      *health.Health
 }
 
-// The number of messages that one subscription handles at the same time. Each of
-// them needs a connection, and the subscription needs one more to claim parked
-// messages and to renew the claims.
+// How many messages one subscription handles at the same time. Each of these messages
+// needs a connection. The subscription needs another one to claim parked messages and
+// to renew the claims.
 const (
 	inFlight     = 3 // messages from the broker
 	parkedAtOnce = 2 // parked messages
 )
 
+// maxLag is how long an event may wait in the outbox before the service says that it is
+// degraded.
+const maxLag = time.Minute
+
 // batchSize is the largest number of messages that one transaction handles, or
 // one statement stores.
 const batchSize = 50
 
-// New builds a service and creates the queues of its consumers. The tables must
-// exist: see [Database.Migrate]. The service closes the transport: at the end of
+// New builds a service, and creates the queues of its consumers. The tables must exist,
+// see [Database.Migrate]. The service closes the transport: at the end of
 // [Service.Run], in [Service.Close], or if New fails.
 func New(database Database, transport Transport, mailer Mailer, config Config) (*Service, error) {
 	config = config.withDefaults()
@@ -76,6 +84,7 @@ func New(database Database, transport Transport, mailer Mailer, config Config) (
 		forwarding:  database.Pool(4),
 		keyTimeout:  config.KeyTimeout,
 		stopTimeout: config.StopTimeout,
+		stopping:    make(chan struct{}),
 	}
 	if err := s.build(config); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -122,21 +131,29 @@ func (s *Service) build(config Config) (err error) {
 	if err := s.addConsumers(); err != nil {
 		return err
 	}
+	s.console, err = console.Handler(s.requests, console.Config{Schema: s.database.Tables, Authorize: config.Operators, Logger: logger})
+	if err != nil {
+		return err
+	}
 	s.forwarder, err = config.Hooks.Forwarder(s.forwarding, s.transport.Publisher(), forwarder.Config{
 		Schema:       s.database.Tables,
 		Lease:        config.Lease,
 		CloseTimeout: config.StopTimeout,
 		Logger:       logger,
 	})
+	if err != nil {
+		return err
+	}
+	s.health, err = s.newHealth()
 	return err
 }
 
-// Quarantine returns the quarantine. All consumers share it, because they share
-// their tables.
+// Quarantine returns the quarantine. All consumers share it, because they use the same
+// tables.
 func (s *Service) Quarantine() *poison.Quarantine { return s.consumer.Quarantine() }
 
-// Close closes the transport and all connections. Call it only for a service that
-// never runs: Run closes them as well.
+// Close closes the transport and all connections. Call it only if you do not call Run,
+// which also closes them.
 func (s *Service) Close() error {
 	return errors.Join(s.transport.Close(), s.requests.Close(), s.handling.Close(), s.forwarding.Close())
 }

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// each runs a test on each kind of database.
+// each runs a test with each kind of database.
 func each(t *testing.T, test func(t *testing.T, database service.Database)) {
 	t.Helper()
 	t.Run("postgres", func(t *testing.T) {
@@ -52,7 +52,7 @@ func postgres(t *testing.T, dsn string) service.Database {
 	return database
 }
 
-// mailer records the mails.
+// mailer records the mails that it is asked to send.
 type mailer struct {
 	mu   sync.Mutex
 	sent map[string]service.Mail
@@ -73,12 +73,12 @@ type running struct {
 	*testing.T
 
 	url    string
-	db     *sql.DB // to look into the tables
+	db     *sql.DB // for queries of the test
 	mailer *mailer
-	stop   func() error // idempotent; returns the error of Run
+	stop   func() error // returns the error of Run; may be called more than once
 }
 
-// start starts a service with the embedded transport, and stops it after the
+// start starts a service with the embedded transport. It stops the service after the
 // test.
 func start(t *testing.T, database service.Database, configure ...func(*service.Config)) *running {
 	t.Helper()
@@ -92,7 +92,8 @@ func start(t *testing.T, database service.Database, configure ...func(*service.C
 	return startOn(t, database, transport, configure...)
 }
 
-// startOn starts a service with a transport, and stops it after the test.
+// startOn starts a service with the given transport. It stops the service after the
+// test.
 func startOn(t *testing.T, database service.Database, transport service.Transport, configure ...func(*service.Config)) *running {
 	t.Helper()
 	config := service.Config{
@@ -135,14 +136,14 @@ func pool(t *testing.T, database service.Database) *sql.DB {
 	return db
 }
 
-// answer is a response.
+// answer is a response of the service.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// client keeps no connections, because their goroutines would look like leaks.
+// client keeps no idle connections, because their goroutines would look like leaks.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
 
 func (r *running) do(method, path, body string, headers ...string) answer {
@@ -170,7 +171,7 @@ func (r *running) do(method, path, body string, headers ...string) answer {
 const anOrder = `{"shop":"berlin","customer":"Ada","currency":"EUR","lines":[` +
 	`{"sku":"tea","quantity":2,"unit_price":450},{"sku":"cake","quantity":1,"unit_price":390}]}`
 
-// order places an order under a key.
+// order places an order with the given Idempotency-Key.
 func (r *running) order(key, body string) answer {
 	r.Helper()
 	return r.do(http.MethodPost, "/orders", body, "Content-Type", "application/json", "Idempotency-Key", key)
@@ -187,7 +188,7 @@ func (r *running) placed() string {
 	return order.ID
 }
 
-// details reads an order.
+// details reads an order from the service.
 func (r *running) details(id string) service.Details {
 	r.Helper()
 	got := r.do(http.MethodGet, "/orders/"+id, "")

@@ -48,7 +48,7 @@ func startGated(t *testing.T, gate func(ctx context.Context), configure ...func(
 	return startOn(t, database, gated{transport, gate}, configure...)
 }
 
-// observed is a forwarder that closes run when it runs.
+// observed is a forwarder that closes run when its Run is called.
 type observed struct {
 	service.Forwarder
 
@@ -60,8 +60,10 @@ func (f observed) Run(ctx context.Context) error {
 	return f.Forwarder.Run(ctx)
 }
 
-// The broker could refuse an event that is sent before its consumer subscribes.
+// The forwarder starts only after all consumers have subscribed. Otherwise the broker
+// could refuse an event whose queue does not exist yet.
 func TestForwardingStartsWhenAllAreSubscribed(t *testing.T) {
+	t.Parallel()
 	run := make(chan struct{})
 	r := startGated(t, func(context.Context) {
 		select {
@@ -81,8 +83,9 @@ func TestForwardingStartsWhenAllAreSubscribed(t *testing.T) {
 	}
 }
 
-// The service stops while a broker does not answer a subscription.
+// The service stops even while a broker does not answer a subscription.
 func TestStopWhileSubscribing(t *testing.T) {
+	t.Parallel()
 	subscribing := make(chan struct{}, len(service.Subscriptions()))
 	r := startGated(t, func(ctx context.Context) {
 		subscribing <- struct{}{}

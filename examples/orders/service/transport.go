@@ -2,15 +2,14 @@ package service
 
 import "github.com/ThreeDotsLabs/watermill/message"
 
-// Transport carries events from the forwarder to the consumers. [RabbitMQ] does
-// so through a broker, [Embedded] through the service's own database. Keep one
-// of the two files, and delete the other one.
+// Transport carries events from the forwarder to the consumers. [RabbitMQ] uses a
+// broker, and [Embedded] uses the service's own database. Keep one of the two files,
+// and delete the other one.
 type Transport interface {
 	// Publisher returns the publisher for the forwarder.
 	Publisher() message.Publisher
 
-	// Subscriber returns the subscriber for one subscription, and creates its
-	// queue.
+	// Subscriber returns the subscriber for a subscription, and creates its queue.
 	Subscriber(to Subscription) (message.Subscriber, error)
 
 	// Close closes the publisher and every subscriber.

@@ -9,13 +9,13 @@ import (
 	"github.com/watermill-once/once/embedded"
 )
 
-// Embedded carries events through the service's own database, without a broker.
+// Embedded carries events through the service's own database. It needs no broker.
 type Embedded struct {
 	transport *embedded.Transport
 	pool      *sql.DB
 }
 
-// NewEmbedded returns a transport through database.
+// NewEmbedded returns a transport that uses database.
 func NewEmbedded(database Database) (*Embedded, error) {
 	pool := database.Pool(4)
 	transport, err := embedded.New(pool, embedded.Config{Schema: database.Tables})

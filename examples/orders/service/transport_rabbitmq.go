@@ -12,8 +12,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// RabbitMQ carries events through a broker. Each topic is a fanout exchange, and
-// each consumer of the topic has a quorum queue.
+// RabbitMQ carries events through a broker. Each topic is a fanout exchange, and each
+// consumer of the topic has a quorum queue.
 type RabbitMQ struct {
 	url       string
 	namespace string
@@ -23,13 +23,13 @@ type RabbitMQ struct {
 	subscribers []*rabbit.Subscriber
 }
 
-// NewRabbitMQ returns a transport through the broker at url. The names of
-// exchanges and queues begin with namespace. NewRabbitMQ fails if it cannot
-// connect: publisher and subscriber would wait for the broker, but a wrong
+// NewRabbitMQ returns a transport that uses the broker at url. The names of exchanges
+// and queues begin with namespace. NewRabbitMQ fails if it cannot connect. Without this
+// check, the publisher and the subscribers would wait for the broker, but a wrong
 // address or password should stop the start.
 func NewRabbitMQ(url, namespace string, logger watermill.LoggerAdapter) (*RabbitMQ, error) {
 	if _, err := amqp091.ParseURI(url); err != nil {
-		return nil, errors.New("service: the AMQP URL cannot be parsed") // err can quote the password
+		return nil, errors.New("service: the AMQP URL cannot be parsed") // err may contain the password
 	}
 	probe, err := amqp091.Dial(url)
 	if err == nil {
@@ -51,15 +51,15 @@ func (t *RabbitMQ) Exchange(topic string) string { return t.namespace + "." + to
 // Queue returns the name of a subscription's queue.
 func (t *RabbitMQ) Queue(to Subscription) string { return t.Exchange(to.Topic) + "." + to.Consumer }
 
-// config returns the configuration of one subscriber, or of the publisher if to
-// is empty.
+// config returns the configuration of the subscriber for a subscription. For the
+// publisher, to is empty.
 func (t *RabbitMQ) config(to Subscription) amqp.Config {
 	config := amqp.NewDurablePubSubConfig(t.url, func(string) string { return t.Queue(to) })
 	config.Exchange.GenerateName = t.Exchange
 	config.Marshaler = rabbit.Marshaler{}
-	// From RabbitMQ 4.0, a quorum queue drops a message that comes back 20 times.
-	// The subscriber declares the queue without that limit. A queue that existed
-	// before an upgrade needs a policy, which the subscriber logs.
+	// Since RabbitMQ 4.0, a quorum queue drops a message that was returned 20 times.
+	// The subscriber declares the queue without this limit. A queue that existed before
+	// an upgrade needs a policy; the subscriber logs this.
 	config.Queue.Arguments = amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}
 	if to.InOrder {
 		config.Queue.Arguments["x-single-active-consumer"] = true
@@ -83,8 +83,8 @@ func (t *RabbitMQ) Subscriber(to Subscription) (message.Subscriber, error) {
 	return subscriber, nil
 }
 
-// Close implements [Transport]. The router closes the subscribers only if it
-// ran, so Close closes them as well.
+// Close implements [Transport]. It also closes the subscribers, because the router
+// closes them only if it has run.
 func (t *RabbitMQ) Close() error {
 	errs := []error{t.publisher.Close()}
 	for _, subscriber := range t.subscribers {

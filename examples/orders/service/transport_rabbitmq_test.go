@@ -33,13 +33,14 @@ func rabbitMQ(t *testing.T, b testenv.Broker) *service.RabbitMQ {
 	return transport
 }
 
-// The start fails if a queue has the right name and another type. The error has
-// the name of the queue.
+// The start fails if a queue exists with the right name and another type. The error
+// names the queue.
 func TestQueueOfAnotherType(t *testing.T) {
+	t.Parallel()
 	broker := broker(t)
 	transport := rabbitMQ(t, broker)
 	queue := transport.Queue(service.Subscription{Consumer: "inventory", Topic: service.TopicOrdersPlaced})
-	_, err := broker.Channel(t).QueueDeclare(queue, true, false, false, false, nil) // a classic queue
+	_, err := broker.Channel(t).QueueDeclare(queue, true, false, false, false, nil) // this declares a classic queue
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,9 +54,10 @@ func TestQueueOfAnotherType(t *testing.T) {
 	}
 }
 
-// An event that no queue receives stays in the outbox, and is delivered when the
-// queue is bound again.
+// An event that no queue receives stays in the outbox. It is delivered when the queue
+// is bound again.
 func TestQueueIsNotBound(t *testing.T) {
+	t.Parallel()
 	broker := broker(t)
 	database := postgres(t, testenv.Postgres(t))
 	if err := database.Migrate(t.Context()); err != nil {
@@ -64,7 +66,7 @@ func TestQueueIsNotBound(t *testing.T) {
 	channel := broker.Channel(t)
 
 	first := startOn(t, database, rabbitMQ(t, broker))
-	testenv.Eventually(t, time.Minute, "ready", func() bool {
+	testenv.Eventually(t, 3*time.Minute, "ready", func() bool {
 		return first.do(http.MethodGet, "/health/ready", "").status == http.StatusOK
 	})
 	exchange := broker.Namespace + "." + service.TopicOrdersPlaced
@@ -75,14 +77,14 @@ func TestQueueIsNotBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := first.placed() // no queue is bound to the new exchange
-	testenv.Eventually(t, time.Minute, "the broker refused the event, which waits in the outbox", func() bool {
+	testenv.Eventually(t, 3*time.Minute, "the broker refused the event, which waits in the outbox", func() bool {
 		return first.count(`once_outbox WHERE attempts > 0 AND last_error LIKE '%NO_ROUTE%'`) == 1
 	})
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
 	second := startOn(t, database, rabbitMQ(t, broker))
-	testenv.Eventually(t, time.Minute, "the next start binds the queues, and the order is shipped", func() bool {
+	testenv.Eventually(t, 3*time.Minute, "the next start binds the queues, and the order is shipped", func() bool {
 		return second.details(id).Shipment == "shipped"
 	})
 }

@@ -1,6 +1,6 @@
-// Package telemetry sends the metrics of the service to Prometheus, and its
-// traces to a collector of OpenTelemetry. The library and the service use
-// OpenTelemetry's global providers, which this package sets.
+// Package telemetry exports the metrics of the service to Prometheus, and its traces to
+// an OpenTelemetry collector. The library and the service use OpenTelemetry's global
+// providers, which this package sets.
 package telemetry
 
 import (
@@ -22,33 +22,33 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// Telemetry are the providers of one process.
+// Telemetry contains the providers of a process.
 type Telemetry struct {
 	// Metrics serves all metrics in the text format of Prometheus.
 	Metrics http.Handler
 
 	metrics *sdkmetric.MeterProvider
-	traces  *sdktrace.TracerProvider // nil without a collector
+	traces  *sdktrace.TracerProvider // nil if no collector is configured
 }
 
-// Start sets the global providers. Call it before you make the parts that record
+// Start sets the global providers. Call it before you create the parts that record
 // metrics and traces.
 //
 // Traces are sent over HTTP to the collector that OTEL_EXPORTER_OTLP_ENDPOINT or
-// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT names; the other variables of the OTLP
-// exporter work too. Without these two, no traces are recorded. The name of the
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT names. The other variables of the OTLP exporter
+// work, too. If neither of the two is set, no traces are recorded. The name of the
 // service is OTEL_SERVICE_NAME, and defaults to service.
 func Start(ctx context.Context, service string, logger *slog.Logger) (*Telemetry, error) {
 	about, err := resource.New(ctx,
 		resource.WithAttributes(attribute.String("service.name", service)),
 		resource.WithTelemetrySDK(),
-		resource.WithFromEnv()) // the last one wins
+		resource.WithFromEnv()) // values of the last one take precedence
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { logger.Error("Telemetry failed", "error", err) }))
 
-	registry := prometheus.NewRegistry() // not the global one, which can be filled only once
+	registry := prometheus.NewRegistry() // the global registry can be filled only once
 	reader, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo())
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
@@ -71,7 +71,7 @@ func Start(ctx context.Context, service string, logger *slog.Logger) (*Telemetry
 	return t, nil
 }
 
-// Close sends the traces that are not sent yet, and stops recording.
+// Close sends the traces that were not sent yet, and stops recording.
 func (t *Telemetry) Close(ctx context.Context) error {
 	errs := []error{t.metrics.Shutdown(ctx)}
 	if t.traces != nil {

@@ -19,7 +19,7 @@ func Postgres(t testing.TB) string {
 		t.Fatal(err)
 	}
 	name := uniqueName()
-	if _, err := server.ExecContext(t.Context(), `CREATE DATABASE `+name); err != nil {
+	if _, err := server.ExecContext(t.Context(), `CREATE DATABASE `+name+` TEMPLATE template0`); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -32,7 +32,7 @@ func Postgres(t testing.TB) string {
 	})
 	address, err := url.Parse(dsn)
 	if err != nil {
-		t.Fatal("PG_DSN is not a URL") // err quotes the password
+		t.Fatal("PG_DSN is not a URL") // err may contain the password
 	}
 	address.Path = "/" + name
 	return address.String()

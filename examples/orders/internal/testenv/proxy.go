@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Proxy passes TCP connections on to a server, until a test breaks it.
+// Proxy relays TCP connections to a server, until a test breaks it.
 type Proxy struct {
 	server string // host:port
 
@@ -20,8 +20,8 @@ type Proxy struct {
 	copying     sync.WaitGroup
 }
 
-// NewProxy returns a proxy before the server of a URL, and the URL that leads
-// through the proxy.
+// NewProxy returns a proxy for the server of a URL, and a URL that leads through the
+// proxy.
 func NewProxy(t testing.TB, server string) (proxy *Proxy, through string) {
 	t.Helper()
 	address, err := url.Parse(server)
@@ -74,7 +74,7 @@ func (p *Proxy) accept(listener net.Listener) {
 		}
 		p.mu.Lock()
 		p.connections = append(p.connections, client, server)
-		if p.broken { // since Accept returned
+		if p.broken { // Break was called after Accept had returned
 			_, _ = client.Close(), server.Close()
 		}
 		p.mu.Unlock()

@@ -12,11 +12,11 @@ type Broker struct {
 	// URL is the AMQP URL of the broker.
 	URL string
 
-	// Namespace begins the names of the test's exchanges and queues.
+	// Namespace is the prefix of the names of the test's exchanges and queues.
 	Namespace string
 }
 
-// RabbitMQ returns the broker.
+// RabbitMQ returns the broker that AMQP_URL names.
 func RabbitMQ(t testing.TB) Broker {
 	t.Helper()
 	return Broker{URL: variable(t, "AMQP_URL"), Namespace: uniqueName()}

@@ -1,7 +1,8 @@
-// Package testenv gives tests PostgreSQL, RabbitMQ and a breakable connection.
+// Package testenv gives tests a PostgreSQL database, a RabbitMQ broker, and a
+// connection that they can break.
 //
-// PG_DSN and AMQP_URL name the servers. A test whose server is not set is
-// skipped, or fails with REQUIRE_BACKENDS=1.
+// PG_DSN and AMQP_URL name the servers. If the variable of its server is not set, a
+// test is skipped. With REQUIRE_BACKENDS=1 it fails instead.
 package testenv
 
 import (
@@ -12,7 +13,8 @@ import (
 	"time"
 )
 
-// variable returns the environment variable, or skips the test without it.
+// variable returns the value of an environment variable. If that is not set, it skips
+// the test, or fails it with REQUIRE_BACKENDS=1.
 func variable(t testing.TB, name string) string {
 	t.Helper()
 	value := os.Getenv(name)
@@ -26,11 +28,11 @@ func variable(t testing.TB, name string) string {
 	return ""
 }
 
-// uniqueName returns a name that no other test has.
+// uniqueName returns a name that no other test uses.
 func uniqueName() string { return "orders_test_" + strings.ToLower(rand.Text()) }
 
-// Eventually polls cond until it returns true. It fails the test, with what it
-// waited for, if cond has not returned true within the time.
+// Eventually calls cond again and again until it returns true. It fails the test if
+// this does not happen within the given time. what describes cond in the error.
 func Eventually(t testing.TB, within time.Duration, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.After(within)

@@ -1,0 +1,32 @@
+package recipes
+
+import (
+	"encoding/json"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/uptrace/bun"
+
+	"github.com/watermill-once/once/outbox"
+)
+
+// topic is the topic of the event that says that an order was placed.
+const topic = "orders.placed"
+
+// Order is a row of the table orders.
+type Order struct {
+	bun.BaseModel `bun:"table:orders" db:"-" gorm:"-" json:"-"`
+
+	ID    string `bun:",pk"  db:"id"      gorm:"primaryKey" json:"id"`
+	Total int64  `db:"total" json:"total"`
+}
+
+// placed returns the event of an order. Events of one order keep their order.
+func placed(order Order) (*message.Message, error) {
+	payload, err := json.Marshal(order)
+	if err != nil {
+		return nil, err
+	}
+	msg := outbox.NewMessage(payload)
+	outbox.SetOrderingKey(msg, order.ID)
+	return msg, nil
+}

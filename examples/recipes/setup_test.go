@@ -1,0 +1,68 @@
+package recipes
+
+import (
+	"context"
+	"database/sql"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "github.com/lib/pq"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestMain(m *testing.M) {
+	// A GORM with PrepareStmt has a goroutine that never ends.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
+}
+
+// eachDriver calls test with a new database for each driver. The database has the tables
+// of the outbox, and a table of orders. It is on the server that PG_DSN names.
+func eachDriver(t *testing.T, test func(t *testing.T, db *sql.DB)) {
+	t.Helper()
+	server := os.Getenv("PG_DSN")
+	require.NotEmpty(t, server, "PG_DSN: the postgres:// URL of a server where the test may create a database")
+	for _, driver := range []string{"postgres", "pgx"} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			name := "recipes_" + strings.ReplaceAll(outbox.NewID(), "-", "")
+			execute(t, open(t, driver, server), `CREATE DATABASE `+name)
+			t.Cleanup(func() { execute(t, open(t, driver, server), `DROP DATABASE `+name) })
+			address, err := url.Parse(server)
+			require.NoError(t, err)
+			address.Path = name
+			db := open(t, driver, address.String())
+			require.NoError(t, schema.Up(t.Context(), db, schema.Config{}))
+			execute(t, db, `CREATE TABLE orders (id text PRIMARY KEY, total bigint NOT NULL)`)
+			test(t, db)
+		})
+	}
+}
+
+func open(t *testing.T, driver, dsn string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open(driver, dsn)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+func execute(t *testing.T, db *sql.DB, query string) {
+	t.Helper()
+	_, err := db.ExecContext(context.WithoutCancel(t.Context()), query)
+	require.NoError(t, err)
+}
+
+// stored returns how many orders and how many events there are.
+func stored(t *testing.T, db *sql.DB) (orders, events int) {
+	t.Helper()
+	require.NoError(t, db.QueryRowContext(t.Context(),
+		`SELECT (SELECT COUNT(*) FROM orders), (SELECT COUNT(*) FROM once_outbox WHERE topic = 'orders.placed')`).Scan(&orders, &events))
+	return orders, events
+}
