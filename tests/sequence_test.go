@@ -44,6 +44,9 @@ func eachProjection(t *testing.T, test func(p *projection, add func(h once.Handl
 			"single": {}, "batches": {batches: true}, "durable": {durable: true}, "durable batches": {true, true},
 		} {
 			t.Run(name, func(t *testing.T) {
+				if name != "single" {
+					testkit.Long(t)
+				}
 				fresh := testkit.SQLite
 				if db.Dialect == "postgres" {
 					fresh = testkit.Postgres

@@ -11,7 +11,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// commands are the commands of the repository, by name.
+// commands maps the commands of the repository to their directories.
 var commands = map[string]string{
 	"orders":       "examples/orders",
 	"bench":        "tests/bench",
@@ -20,16 +20,15 @@ var commands = map[string]string{
 	"with-servers": "internal/servers/cmd/with-servers",
 }
 
-// line is a command line of a shell. $dir is an empty directory, $file a file,
-// $gone a path in a directory that does not exist. No servers listen at PG_DSN
-// and AMQP_URL.
+// line is a command line for a shell. $dir is an empty directory, $file is a file, and
+// $gone is a path in a directory that does not exist. No server listens at PG_DSN and
+// AMQP_URL.
 type line struct {
 	typed string
 	says  string // parts of the error, separated by "...": the flag or variable, and the allowed values
 }
 
-// mistyped are command lines that are refused before the command starts its
-// work.
+// mistyped contains command lines that are refused before the command begins its work.
 var mistyped = []line{
 	{`orders -bogus`, `not defined: -bogus`},
 	{`orders -orders`, `needs an argument: -orders`},
@@ -138,14 +137,14 @@ var mistyped = []line{
 	{`guards -bogus`, `not defined: -bogus`},
 	{`guards 42`, `unexpected argument "42"`},
 	{`guards -only ''`, `-only is empty`},
-	{`guards -only 42,`, `-only: there is no guard of trap ""; see -help`},
-	{`guards -only '42, 3'`, `-only: there is no guard of trap " 3"; see -help`},
-	{`guards -only 99999`, `-only: there is no guard of trap "99999"; see -help`},
-	{`guards -only -1`, `-only: there is no guard of trap "-1"`},
+	{`cd "$root" && guards -only 42,`, `-only: there is no guard of trap ""; see -help`},
+	{`cd "$root" && guards -only '42, 3'`, `-only: there is no guard of trap " 3"; see -help`},
+	{`cd "$root" && guards -only 99999`, `-only: there is no guard of trap "99999"; see -help`},
+	{`cd "$root" && guards -only -1`, `-only: there is no guard of trap "-1"`},
 	{`guards -timeout 3`, `-timeout: must be a duration with its unit`},
-	{`guards -timeout 0`, `-timeout is 0s: must be at least 10s`}, // go test would wait forever
+	{`guards -timeout 0`, `-timeout is 0s: must be at least 10s`}, // go test would have no time limit
 	{`guards -timeout 1ns`, `-timeout is 1ns: must be at least 10s`},
-	{`guards -timeout -1m -only x more`, `argument "more"...-timeout is -1m0s...-only: there is no guard of trap "x"`},
+	{`cd "$root" && guards -timeout -1m -only x more`, `argument "more"...-timeout is -1m0s...-only: there is no guard of trap "x"`},
 	{`PG_DSN=mysql://u:canary@h AMQP_URL=u:canary@h guards`, `PG_DSN: ...postgres://...AMQP_URL: ...amqp://`},
 
 	{`with-servers`, `no command`},
@@ -158,7 +157,7 @@ var mistyped = []line{
 	{`PG_DSN=postgres://u:can%zzary@h/d AMQP_URL=amqp://u:canary@h:port with-servers true`, `PG_DSN: ...postgres://...AMQP_URL: ...amqp://`},
 }
 
-// notStarted are command lines whose errors appear only at work, by exit
+// notStarted contains command lines that fail when the command begins its work, by exit
 // status.
 var notStarted = map[int][]line{
 	1: {
@@ -179,10 +178,11 @@ var notStarted = map[int][]line{
 	},
 }
 
-// An invalid command line is refused at once, with an error that names the
-// argument and the allowed values. The command starts nothing, leaves nothing
-// behind, and shows no password.
+// An invalid command line is refused immediately, with an error that names the argument
+// and the allowed values. The command starts nothing, leaves no files behind, and shows
+// no password.
 func TestInvalidCommandLinesAreRefused(t *testing.T) {
+	t.Parallel()
 	bin := build(t)
 	t.Run("help", func(t *testing.T) {
 		for name, dir := range commands {
@@ -192,23 +192,25 @@ func TestInvalidCommandLinesAreRefused(t *testing.T) {
 		}
 	})
 	for _, l := range mistyped {
-		t.Run(l.typed, func(t *testing.T) { newShell(t, bin).refuses(t, l, 2) })
+		t.Run(l.typed, func(t *testing.T) { t.Parallel(); newShell(t, bin).refuses(t, l, 2) })
 	}
 	for status, lines := range notStarted {
 		for _, l := range lines {
-			t.Run(l.typed, func(t *testing.T) { newShell(t, bin).refuses(t, l, status) })
+			t.Run(l.typed, func(t *testing.T) { t.Parallel(); newShell(t, bin).refuses(t, l, status) })
 		}
 	}
 }
 
-// The variables of the Makefile reach the commands, which report invalid
-// values.
+// The variables of the Makefile are passed to the commands, and the commands report
+// invalid values.
 func TestVariablesOfTheMakefile(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	if _, err := exec.LookPath("make"); err != nil {
 		testkit.Without(t, err)
 	}
-	database, broker := testkit.Postgres(t), testkit.Rabbit(t) // the servers must exist, but are not used
-	bin := build(t)                                            // built once, so that each case is fast
+	database, broker := testkit.Postgres(t), testkit.Rabbit(t) // the servers must exist, but the commands do not use them
+	bin := build(t)                                            // built only once, so that each case is fast
 	for _, l := range []line{
 		{`make demo BACKEND=kafka`, `BACKEND is 'kafka': embedded ...or servers`},
 		{`make demo ARGS='-orders many'`, `-orders: must be a whole number`},
@@ -217,6 +219,7 @@ func TestVariablesOfTheMakefile(t *testing.T) {
 		{`make test PKG=./schema TIMEOUT=5`, `"5" for flag -timeout`},
 		{`make test PKG=./schema TIMEOUT=`, `"" for flag -timeout`},
 		{`make test PKG=./schema COUNT='1 -v'`, `"1 -v" for flag -count`},
+		{`make test-all PKG=./schema TIMEOUT=5`, `"5" for flag -timeout`},
 		{`make test PKG=./no-such-package`, `no-such-package: directory not found`},
 		{`make bench OUT="$dir" ARGS='-runs 0'`, `-runs is 0...-out: must be a file that can be written`},
 		{`make bench AMQP_URL=http://u:canary@h`, `AMQP_URL: ...amqp://`},
@@ -227,10 +230,11 @@ func TestVariablesOfTheMakefile(t *testing.T) {
 		{`make guards ARGS='-only 99999'`, `-only: there is no guard of trap "99999"`},
 	} {
 		t.Run(l.typed, func(t *testing.T) {
+			t.Parallel()
 			s := newShell(t, bin)
 			s.set("PG_DSN", database.DSN)
 			s.set("AMQP_URL", broker.URL)
-			// A test must not install anything.
+			// DEPS=: makes sure that the test installs nothing.
 			r := s.run(t, strings.Replace(l.typed, "make ", `make -C "$root" DEPS=: `, 1))
 			if r.status != 2 || !says(r.stderr, l.says) || strings.Contains(r.stderr, "panic") {
 				t.Errorf("status %d, want 2 and %q\n%s%s", r.status, l.says, r.stdout, r.stderr)
@@ -242,7 +246,7 @@ func TestVariablesOfTheMakefile(t *testing.T) {
 	}
 }
 
-// root is the root of the repository, relative to this package.
+// root is the path of the repository's root, relative to this package.
 const root = "../.."
 
 func build(t *testing.T) (bin string) {
@@ -260,7 +264,7 @@ func build(t *testing.T) (bin string) {
 	return bin
 }
 
-// flagsOf returns the names of the flags in the source code of a command.
+// flagsOf returns the names of the flags that the source code of a command defines.
 func flagsOf(t *testing.T, dir string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))

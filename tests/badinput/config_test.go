@@ -23,6 +23,8 @@ import (
 	"github.com/watermill-once/once/mover"
 	"github.com/watermill-once/once/oncetest"
 	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/parked"
+	"github.com/watermill-once/once/pending"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
@@ -30,14 +32,14 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// setting is the error of a constructor for a Config, and the words that the
-// error must contain, separated by spaces.
+// setting is the error that a constructor returned for an invalid Config. names are the
+// words that the error must contain, separated by spaces.
 type setting struct {
 	err   error
 	names string
 }
 
-// refusing is a test that records its failure.
+// refusing is a testing.TB that records its failure.
 type refusing struct {
 	testing.TB
 
@@ -73,6 +75,8 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 	makeDedup := func(db *sql.DB, c dedup.Config) error { _, err := dedup.New(db, c); return err }
 	makeRetry := func(db *sql.DB, c retry.Config) error { _, err := retry.New(db, c); return err }
 	makeLetters := func(db *sql.DB, c deadletter.Config) error { _, err := deadletter.New(db, c); return err }
+	makeParked := func(db *sql.DB, c parked.Config) error { _, err := parked.New(db, c); return err }
+	makePending := func(db *sql.DB, c pending.Config) error { _, err := pending.New(db, c); return err }
 	makeSentLog := func(db *sql.DB, c deadletter.Config) error { _, err := deadletter.NewSentLog(db, c); return err }
 	makePoison := func(db *sql.DB, c poison.Config) error { _, err := poison.New(db, c); return err }
 	makeInbox := func(db *sql.DB, c durable.Config) error { _, err := durable.New(db, c); return err }
@@ -164,6 +168,8 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 
 		"deadletter: all at once": {makeLetters(nil, deadletter.Config{Schema: badSchema, InboxRetention: -1}), "db Dialect Schema Prefix InboxRetention"},
 		"deadletter: the log":     {makeSentLog(nil, deadletter.Config{Schema: badSchema, InboxRetention: -1}), "db Dialect Schema Prefix InboxRetention"},
+		"parked: all at once":     {makeParked(nil, parked.Config{Schema: badSchema}), "db Dialect Schema Prefix"},
+		"pending: all at once":    {makePending(nil, pending.Config{Schema: badSchema}), "db Dialect Schema Prefix"},
 		"deadletter: long ago":    {makeLetters(db, deadletter.Config{InboxRetention: math.MinInt64}), "InboxRetention"},
 
 		"poison: all at once":         {makePoison(nil, poison.Config{Schema: badSchema, UnackedWait: -1, ReplayLease: -1, CopyTo: "t"}), "db Dialect Schema Prefix UnackedWait ReplayLease CopyTo"},
@@ -211,9 +217,10 @@ func settings(t *testing.T, db *sql.DB) map[string]setting {
 	}
 }
 
-// An invalid configuration is refused with one error that names all fields, and
-// without a panic.
+// An invalid configuration is refused with one error that names all invalid fields. The
+// constructor does not panic.
 func TestInvalidConfigsAreRefused(t *testing.T) {
+	t.Parallel()
 	for name, s := range settings(t, testkit.SQLite(t).DB) {
 		t.Run(name, func(t *testing.T) {
 			if s.err == nil {
@@ -228,9 +235,10 @@ func TestInvalidConfigsAreRefused(t *testing.T) {
 	}
 }
 
-// Consumer names are stored in the tables. A name that does not fit would never
-// be found again.
+// Invalid consumer names are refused. They are stored in the tables, and a name that
+// does not fit would never be found again.
 func TestInvalidConsumerNamesAreRefused(t *testing.T) {
+	t.Parallel()
 	db := testkit.SQLite(t).DB
 	config := schema.Config{Dialect: schema.SQLite}
 	if err := schema.Up(t.Context(), db, config); err != nil {

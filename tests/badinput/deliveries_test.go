@@ -13,7 +13,7 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// delivery is a message of a foreign sender.
+// delivery is a message of a foreign sender, and what must become of it.
 type delivery struct {
 	amqp.Publishing
 
@@ -137,7 +137,8 @@ func deliveries() map[string]delivery {
 	}
 }
 
-// stranger publishes on its own connection, which the broker may close.
+// stranger publishes a message on a separate connection, because the broker may close
+// that.
 func (w *world) stranger(p amqp.Publishing) error {
 	w.Helper()
 	conn, err := amqp.Dial(w.broker)
@@ -159,7 +160,7 @@ func (w *world) stranger(p amqp.Publishing) error {
 	}
 	select {
 	case <-confirm.Done():
-	case <-closed: //nolint:errcheck // that it was closed says enough
+	case <-closed: //nolint:errcheck // it is enough to know that the channel was closed
 	}
 	if !confirm.Acked() {
 		return errors.New("the broker does not take it")
@@ -167,10 +168,11 @@ func (w *world) stranger(p amqp.Publishing) error {
 	return nil
 }
 
-// Deliveries of foreign senders. The bodies are the names of the cases, except
-// for two.
+// Deliveries of foreign senders have the expected results. The body of each message is
+// the name of its case, except in two cases.
 func TestDeliveriesOfForeignSenders(t *testing.T) {
-	w := newWorld(t, testkit.Postgres(t), testkit.Rabbit(t).URL)
+	t.Parallel()
+	w := newWorld(t, testkit.Postgres(t), testkit.Rabbit(t).URL, lease)
 	w.consume()
 	conn, err := amqp.Dial(w.broker)
 	if err != nil {
@@ -237,7 +239,7 @@ func TestDeliveriesOfForeignSenders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range entries { // data that a text column cannot store is kept too
+	for _, e := range entries { // the quarantine also keeps data that a text column cannot store
 		if d := cases[string(e.Message.Payload)]; d.MessageId != "" && e.Message.UUID != d.MessageId {
 			t.Errorf("%q is in quarantine as %q", d.MessageId, e.Message.UUID)
 		}

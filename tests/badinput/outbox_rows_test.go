@@ -9,25 +9,25 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// fate is the result of a bad message.
+// fate is what becomes of a bad message.
 type fate string
 
 const (
-	refused     fate = "refused"   // the database refuses the edit, and the row is unchanged
-	delivered   fate = "delivered" // unusual, but valid
-	waits       fate = "waits"     // stays in the outbox
-	unroutable  fate = "exhausted" // a dead letter
+	refused     fate = "refused"   // the database refuses the edit, and the row stays unchanged
+	delivered   fate = "delivered" // the message is unusual, but valid
+	waits       fate = "waits"     // the message stays in the outbox
+	unroutable  fate = "exhausted" // the message becomes a dead letter
 	dead        fate = "unacceptable"
-	invalidID   fate = poison.ReasonInvalidID // in the consumer's quarantine
+	invalidID   fate = poison.ReasonInvalidID // the message goes to the consumer's quarantine
 	collision   fate = poison.ReasonCollision
 	undecodable fate = poison.ReasonUndecodable
 )
 
-// edit is a manual change of one row.
+// edit is a change of one row by hand.
 type edit struct {
-	set  string // of an UPDATE
+	set  string // SET clause of an UPDATE
 	want fate
-	lite fate // the fate with SQLite, if it differs
+	lite fate // expected fate with SQLite, if it differs
 }
 
 func (e edit) fate(w *world) fate {
@@ -37,7 +37,7 @@ func (e edit) fate(w *world) fate {
 	return e.want
 }
 
-const skip fate = "skip" // the edit is not possible there
+const skip fate = "skip" // the database does not allow such an edit
 
 func quoted(text string) string { return `'` + text + `'` }
 
@@ -162,10 +162,11 @@ var outboxEdits = map[string]edit{
 	"position is 0":       {set: `position = 0`, want: refused},
 }
 
-// Rows of the outbox that an operator has edited, or another program has
-// written.
+// Rows of the outbox that an operator has edited, or that another program has written,
+// have the expected fates.
 func TestOutboxRowsEditedByHand(t *testing.T) {
-	eachWorld(t, func(w *world) {
+	t.Parallel()
+	eachWorld(t, lease, func(w *world) {
 		happened := map[string]error{}
 		for name, e := range outboxEdits {
 			if e.fate(w) == skip {
@@ -191,7 +192,7 @@ func TestOutboxRowsEditedByHand(t *testing.T) {
 				neighbours(t, found, name)
 				e, got := outboxEdits[name], found[name]
 				if err != nil && len(got) == 1 && got[0] == delivered {
-					got[0] = refused // and the row is unchanged
+					got[0] = refused // the row must be unchanged
 				}
 				if len(got) != 1 || got[0] != e.fate(w) {
 					t.Errorf("%s: it is %v, want %s (%v)", e.set, got, e.fate(w), err)
@@ -201,8 +202,8 @@ func TestOutboxRowsEditedByHand(t *testing.T) {
 	})
 }
 
-// settled waits until the given number of messages have their results, and only
-// waiting messages are left in the outbox.
+// settled waits until the given number of messages have their fates, and only waiting
+// messages are left in the outbox.
 func (w *world) settled(messages, waiting int) {
 	w.Helper()
 	w.eventually("everything has gone its way", func() bool {
@@ -212,7 +213,7 @@ func (w *world) settled(messages, waiting int) {
 	})
 }
 
-// fates returns all fates of each payload.
+// fates returns, for each payload, everything that became of its messages.
 func (w *world) fates() map[string][]fate {
 	w.Helper()
 	found := map[string][]fate{}
@@ -271,7 +272,7 @@ func (w *world) letters() ([]deadletter.Letter, error) {
 	return letters, err
 }
 
-// neighbours checks that the good messages around a case were handled once.
+// neighbours checks that the valid messages before and after a case were handled once.
 func neighbours(t *testing.T, found map[string][]fate, name string) {
 	t.Helper()
 	for _, id := range []string{name + " before", name + " after"} {

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -15,7 +16,7 @@ import (
 const (
 	permanent fate = poison.ReasonPermanent
 	crashed   fate = poison.ReasonCrashed
-	stays     fate = "stays" // unchanged: it has no consumer, or is due later
+	stays     fate = "stays" // the row stays unchanged, because it has no consumer or is due later
 )
 
 var parkedEdits = map[string]edit{
@@ -124,9 +125,11 @@ func (w *world) sql(text string) string {
 	return hexBytes.ReplaceAllString(text, `'\x$1'::bytea`)
 }
 
-// Edited rows of parked messages. The rows of the valid messages are as old.
+// Rows of parked messages that were edited by hand have the expected fates. The rows of
+// the valid messages are equally old.
 func TestParkedRowsEditedByHand(t *testing.T) {
-	eachWorld(t, func(w *world) {
+	const lease = time.Second // the test waits until the leases of invalid rows have ended
+	eachWorld(t, lease, func(w *world) {
 		store, err := parked.NewStore(w.db, w.config)
 		if err != nil {
 			t.Fatal(err)
@@ -162,7 +165,7 @@ func TestParkedRowsEditedByHand(t *testing.T) {
 				e, got := parkedEdits[name], found[name]
 				switch {
 				case err != nil && len(got) == 1 && got[0] == delivered:
-					got[0] = refused // and the row is unchanged
+					got[0] = refused // the row must be unchanged
 				case err != nil && len(got) == 1 && got[0] == permanent:
 					got[0] = refused
 				case len(got) == 0:

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// shell runs command lines in a known environment, and shows the files that
-// they leave.
+// shell runs command lines in a known environment. It finds the files that they leave
+// behind.
 type shell struct {
 	environment []string
 	scratch     string
@@ -37,7 +37,7 @@ func newShell(t *testing.T, bin string) *shell {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// If make runs this test, its variables are in the environment.
+	// If make runs this test, the environment contains variables of make.
 	s.environment = slices.DeleteFunc(os.Environ(), func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")
 		return name != "HOME" && (name == "GO" || !strings.HasPrefix(name, "GO"))
@@ -62,15 +62,14 @@ func (s *shell) path(name string) string { return filepath.Join(s.scratch, name)
 
 func (s *shell) set(name, value string) { s.environment = append(s.environment, name+"="+value) }
 
-// result is the result of a command line.
+// result contains the exit status and the output of a command line.
 type result struct {
 	line           string
 	status         int
 	stdout, stderr string
 }
 
-// soon is longer than any refusal takes, and shorter than the work of the
-// command.
+// soon is longer than any refusal takes, and shorter than the work of a command.
 const soon = time.Minute
 
 func (s *shell) run(t *testing.T, typed string) result {
@@ -100,7 +99,7 @@ func (s *shell) refuses(t *testing.T, l line, status int) {
 	if r.status != status || r.stdout != "" || !says(r.stderr, l.says) {
 		t.Errorf("status %d, stdout %q, want status %d and %q\n%s", r.status, r.stdout, status, l.says, r.stderr)
 	}
-	// One line for each mistake, and one for -help.
+	// There may be one line for each mistake, and one that names -help.
 	if most := strings.Count(l.says, "...") + 2; strings.Count(r.stderr, "\n") > most || strings.Contains(r.stderr, "goroutine") {
 		t.Errorf("it says more than what is wrong:\n%s", r.stderr)
 	}
@@ -119,7 +118,8 @@ func (s *shell) refuses(t *testing.T, l line, status int) {
 	}
 }
 
-// says reports whether text contains the parts in this order.
+// says reports whether text contains the parts in this order. parts are separated by
+// "...".
 func says(text, parts string) bool {
 	for part := range strings.SplitSeq(parts, "...") {
 		_, after, found := strings.Cut(text, part)

@@ -11,18 +11,20 @@ import (
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/parked"
 	"github.com/watermill-once/once/poison"
 )
 
-// sabotage is a statement that damages a table.
+// sabotage is a statement that damages a table. If refused is true, the database must
+// refuse it.
 type sabotage struct {
 	do      string
 	refused bool
-	lite    string // the statement for SQLite; "-" if there is none
+	lite    string // the statement for SQLite, if it differs
 }
 
-// Damage to tables without messages. The valid messages are handled
-// nevertheless.
+// sabotages contains damage that concerns no message. The valid messages must still be
+// handled.
 var sabotages = map[string]sabotage{
 	"hold of nobody":                {do: `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('nobody', 1, 1, 'refused')`},
 	"hold of a key, without a head": {do: `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('key', 999999, 0, 'refused')`},
@@ -91,12 +93,16 @@ var sabotages = map[string]sabotage{
 	"consumers: the same name": {do: `INSERT INTO once_consumers (topic, consumer) VALUES ('x', 'x'), ('x', 'x')`, refused: true},
 	"consumers: seen by words": {do: `INSERT INTO once_consumers (topic, consumer, seen_at) VALUES ('a', 'b', 'soon')`, refused: true},
 
+	"instances: of nobody":   {do: `INSERT INTO once_consumer_instances (topic, consumer, owner, started_at, seen_at) VALUES ('', '', '', '-infinity', 'infinity')`, lite: `INSERT INTO once_consumer_instances (topic, consumer, owner, started_at, seen_at) VALUES ('', '', '', -9223372036854775808, 9223372036854775807)`},
+	"instances: of no owner": {do: `INSERT INTO once_consumer_instances (topic, consumer, owner) VALUES ('a', 'b', NULL)`, refused: true},
+
 	"audit: at no time": {do: `INSERT INTO once_audit (at, actor, action, subject) VALUES ('infinity', '', '', '` + long + `')`, lite: `INSERT INTO once_audit (at, actor, action, subject) VALUES (9223372036854775807, '', '', '` + long + `')`},
 	"audit: of nobody":  {do: `INSERT INTO once_audit (actor, action, subject) VALUES (NULL, '', '')`, refused: true},
 }
 
 func TestTablesEditedByHand(t *testing.T) {
-	eachWorld(t, func(w *world) {
+	t.Parallel()
+	eachWorld(t, lease, func(w *world) {
 		for name, s := range sabotages {
 			w.Run(name, func(t *testing.T) {
 				do := s.do
@@ -110,7 +116,7 @@ func TestTablesEditedByHand(t *testing.T) {
 		}
 		w.exec(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('done before', 'worker', 'of something else')`)
 
-		// Messages for every slot, and for the blocked keys.
+		// These messages use every slot, and the blocked keys.
 		box, err := outbox.New(outbox.Config{Schema: w.config})
 		if err != nil {
 			t.Fatal(err)
@@ -174,6 +180,16 @@ func (w *world) looks() {
 	if _, err := quarantine.Replays(w.Context(), 0); err != nil {
 		w.Errorf("replays: %v", err)
 	}
+	messages, err := parked.New(w.db, parked.Config{Schema: w.config})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if _, err := messages.List(w.Context(), parked.Filter{}); err != nil {
+		w.Errorf("parked messages: %v", err)
+	}
+	if _, err := messages.Consumers(w.Context()); err != nil {
+		w.Errorf("consumers: %v", err)
+	}
 	f, err := forwarder.New(w.db, discard{}, forwarder.Config{Schema: w.config})
 	if err != nil {
 		w.Fatal(err)
@@ -186,7 +202,8 @@ func (w *world) looks() {
 	}
 }
 
-// looksAtLetters sees that odd rows are grouped, tried and exported too.
+// looksAtLetters checks that unusual dead letters can be grouped, tried as a dry run,
+// and exported.
 func (w *world) looksAtLetters(letters *deadletter.Letters) {
 	w.Helper()
 	groups, err := letters.Groups(w.Context(), deadletter.Filter{Limit: 1000})

@@ -30,13 +30,13 @@ const (
 	consumer = "worker"
 )
 
-// world is a service whose consumer records its messages.
+// world is a service whose consumer records the messages that it handles.
 type world struct {
 	*testing.T
 
 	db     *sql.DB
 	config schema.Config
-	broker string // the URL of RabbitMQ; without, messages go through the database
+	broker string // URL of RabbitMQ; if it is empty, messages go through the database
 	logs   *testkit.Logs
 
 	consumer *once.Consumer
@@ -44,19 +44,23 @@ type world struct {
 	local    *embedded.Transport
 }
 
-// eachWorld runs a test with PostgreSQL and RabbitMQ, and with SQLite alone.
-func eachWorld(t *testing.T, test func(w *world)) {
+// lease is how long claims last. On a busy machine SQLite may let a claim wait for the
+// write lock for seconds, and a claim that takes longer than its lease fails.
+const lease = 10 * time.Second
+
+// eachWorld runs a test with PostgreSQL and RabbitMQ, and with SQLite without a broker.
+func eachWorld(t *testing.T, lease time.Duration, test func(w *world)) {
 	t.Helper()
 	t.Run("servers", func(t *testing.T) {
-		test(newWorld(t, testkit.Postgres(t), testkit.Rabbit(t).URL))
+		test(newWorld(t, testkit.Postgres(t), testkit.Rabbit(t).URL, lease))
 	})
 	t.Run("sqlite", func(t *testing.T) {
-		test(newWorld(t, testkit.SQLite(t), ""))
+		test(newWorld(t, testkit.SQLite(t), "", lease))
 	})
 }
 
-// newWorld returns a world with tables, in which no part runs yet.
-func newWorld(t *testing.T, db testkit.Database, broker string) *world {
+// newWorld returns a world that contains tables. None of its parts is running yet.
+func newWorld(t *testing.T, db testkit.Database, broker string, lease time.Duration) *world {
 	t.Helper()
 	w := &world{
 		T: t, db: db.DB, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}, broker: broker, logs: &testkit.Logs{},
@@ -69,7 +73,7 @@ func newWorld(t *testing.T, db testkit.Database, broker string) *world {
 		binary = "blob"
 	}
 	t.Cleanup(w.tell)
-	w.exec(`CREATE TABLE effects (payload ` + binary + `)`) // without a unique key, so that a repeated effect is visible
+	w.exec(`CREATE TABLE effects (payload ` + binary + `)`) // the payload is not unique, so that a repeated effect is visible
 	var err error
 	if w.consumer, err = once.NewConsumer(w.db, once.ConsumerConfig{
 		Schema: w.config,
@@ -77,7 +81,7 @@ func newWorld(t *testing.T, db testkit.Database, broker string) *world {
 		Retry: retry.Config{
 			Policy:       retry.Policy{Immediate: -1, Delayed: -1},
 			PollInterval: 10 * time.Millisecond,
-			Lease:        time.Second,
+			Lease:        lease,
 		},
 	}); err != nil {
 		t.Fatal(err)
@@ -96,8 +100,8 @@ func newWorld(t *testing.T, db testkit.Database, broker string) *world {
 
 func (w *world) lite() bool { return w.config.Dialect == schema.SQLite }
 
-// handle records its message. It fails or produces a message if the name of the
-// case demands it.
+// handle records a message. The name of the case says whether it fails or produces a
+// message.
 func (w *world) handle(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	if p := string(msg.Payload); strings.HasPrefix(p, "fail: ") && !strings.HasSuffix(p, " before") && !strings.HasSuffix(p, " after") {
 		return nil, retry.Permanent(fmt.Errorf("it says %q", msg.Payload))
@@ -124,7 +128,7 @@ func (w *world) amqp() wamqp.Config {
 	return config
 }
 
-// subscriber returns the subscriber of the consumer, and declares its queue.
+// subscriber returns the subscriber of the consumer, and declares the consumer's queue.
 func (w *world) subscriber() message.Subscriber {
 	w.Helper()
 	if w.broker == "" {
@@ -205,7 +209,7 @@ func (w *world) put(id string) {
 	}
 }
 
-// send publishes to the broker with a plain AMQP client.
+// send publishes a message to the broker with amqp091.
 func (w *world) send(channel *amqp.Channel, p amqp.Publishing) error {
 	return channel.PublishWithContext(w.Context(), topic, "", false, false, p)
 }
@@ -228,10 +232,10 @@ func (w *world) count(query string) int {
 
 func (w *world) eventually(what string, cond func() bool) {
 	w.Helper()
-	testkit.Eventually(w.T, time.Minute, what, cond)
+	testkit.Eventually(w.T, 5*time.Minute, what, cond)
 }
 
-// tell logs the remaining rows if the test has failed.
+// tell logs the error lines and the remaining rows if the test has failed.
 func (w *world) tell() {
 	if !w.Failed() {
 		return

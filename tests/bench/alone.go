@@ -34,8 +34,8 @@ func (b *bench) publisherAlone(ctx context.Context, kind string, messages int) (
 	return rate(messages, took), q.holds(ctx, messages+1)
 }
 
-// publishAll publishes messages, and returns when all are confirmed or one
-// fails.
+// publishAll publishes messages. It returns when all of them were confirmed or refused,
+// and returns the first error.
 func publishAll(p *rabbit.Publisher, topic string, messages []*message.Message) error {
 	var (
 		failure atomic.Pointer[error]

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// backlogs measures whether forwarding slows down with the number of waiting
-// messages.
+// backlogs measures whether forwarding slows down when more messages wait.
 func (b *bench) backlogs(ctx context.Context) ([]row, error) {
 	kind := b.kinds[0]
 	short := series{
@@ -29,9 +28,10 @@ func (b *bench) backlogs(ctx context.Context) ([]row, error) {
 	return []row{short.row(), long.against(short, 0.9)}, nil
 }
 
-// firstOf fills an outbox and forwards its first messages, several times. It
-// measures from the first publish to the last confirm, because the start of a
-// forwarder would weigh more for a short backlog.
+// firstOf fills an outbox with waiting messages and forwards the first of them, in
+// several rounds. It measures from the first publish to the last confirm. Otherwise the
+// start of the forwarder would take a larger share of the time for a short backlog than
+// for a long one.
 func (b *bench) firstOf(ctx context.Context, kind string, waiting, first, rounds int) (_ float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {

@@ -19,14 +19,14 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// batchSize is the default of the library.
+// batchSize is the default batch size of the library.
 const batchSize = 100
 
-// adding adds a handler to a router.
+// adding is a function that adds a handler to a router.
 type adding func(c *once.Consumer, router *message.Router, topic string, sub message.Subscriber) *message.Handler
 
-// batches measures the whole chain of a consumer, from the queue to the commit,
-// with one transaction at a time.
+// batches measures a consumer with all middlewares, from the queue to the commit, with
+// one transaction at a time.
 func (b *bench) batches(ctx context.Context) ([]row, error) {
 	kind := b.kinds[0]
 	named := func(id, what string) series {
@@ -64,8 +64,8 @@ func payAll(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*messag
 	return nil, err
 }
 
-// oneAtATime prefetches as many messages as a batch has, and handles them one
-// after another.
+// oneAtATime adds a handler that gets one message at a time. The subscriber prefetches
+// as many messages as a batch has.
 func oneAtATime(c *once.Consumer, router *message.Router, topic string, sub message.Subscriber) *message.Handler {
 	h := c.AddHandler(router, "payments", topic, sub, pay)
 	var turn sync.Mutex
@@ -95,7 +95,7 @@ func (b *bench) paid(ctx context.Context, kind string, messages int, add adding)
 		return 0, err
 	}
 	defer closing(s, &err)
-	if err := s.queue.fill(ctx, messages-1); err != nil { // plus the first message of the publisher
+	if err := s.queue.fill(ctx, messages-1); err != nil { // the publisher has sent one more message
 		return 0, err
 	}
 	err = s.exec(ctx, `CREATE TABLE payments (order_id text NOT NULL, total bigint NOT NULL)`, `CHECKPOINT`)
@@ -117,7 +117,8 @@ func (b *bench) paid(ctx context.Context, kind string, messages int, add adding)
 	return rate(messages, took), nil
 }
 
-// fill publishes messages+1 messages, and waits for their confirms.
+// fill publishes messages+1 messages, because a new publisher sends one, and waits for
+// their confirms.
 func (q *queue) fill(ctx context.Context, messages int) (err error) {
 	p, err := newPublisher(q.config(), q.name)
 	if err != nil {

@@ -37,7 +37,7 @@ func tiny(t *testing.T) (*bench, testkit.Broker) {
 				messages: 2000, slow: 20, backlog: 3000, start: 1000, small: 500, rounds: 2,
 				hold: 300 * time.Millisecond, baseline: 100 * time.Millisecond, stopped: 300 * time.Millisecond,
 				producing: 100 * time.Millisecond, delivering: 200 * time.Millisecond,
-				consume: 400, remembered: 1000,
+				consume: 400, remembered: 1000, compared: 1000,
 			},
 		},
 	}, broker
@@ -53,6 +53,7 @@ func nothingIsLeft(t *testing.T, broker testkit.Broker) {
 }
 
 func TestEveryGroupMeasuresWhatTheDocsExplain(t *testing.T) {
+	testkit.Long(t)
 	b, broker := tiny(t)
 	docs, err := os.ReadFile(filepath.Join("..", "..", "docs", "benchmarks.md"))
 	if err != nil {
@@ -88,11 +89,12 @@ func TestEveryGroupMeasuresWhatTheDocsExplain(t *testing.T) {
 	nothingIsLeft(t, broker)
 }
 
-// Interrupted, it ends soon and removes what it has made.
+// An interrupted measurement ends soon, and removes what it has created.
 func TestInterrupted(t *testing.T) {
+	testkit.Long(t)
 	for _, g := range groups() {
 		if !slices.Contains([]string{"drain", "snapshot", "producer", "memory"}, g.name) {
-			continue // these messages wait in the same table
+			continue // their messages wait in the same table as those of a listed group
 		}
 		t.Run(g.name, func(t *testing.T) {
 			b, broker := tiny(t)
@@ -112,7 +114,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// The filled rows are the outbox's own, times n.
+// The rows that fill inserts equal a row that the outbox inserts, except for their ids,
+// keys and slots.
 func TestFilledRows(t *testing.T) {
 	b, _ := tiny(t)
 	for name, keys := range map[string]int{"without keys": 0, "with keys": 10} {
@@ -164,7 +167,7 @@ func TestFilledRows(t *testing.T) {
 	}
 }
 
-// A measurement that fails does not take the others' rows with it.
+// If a measurement fails, the rows of earlier groups are still printed and written.
 func TestRowsOfEarlierGroupsAreShown(t *testing.T) {
 	b, _ := tiny(t)
 	broken := errors.New("broken")

@@ -13,29 +13,30 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// inFlight is the number of messages that are handled at the same time in
-// comparisons. pgbench has as many clients.
+// inFlight is the number of messages that are handled at the same time in comparisons.
+// pgbench uses the same number of clients.
 const inFlight = 8
 
-// consumerName is the consumer name.
+// consumerName is the name of the consumer in all measurements.
 const consumerName = "bench"
 
-// createNaive creates a minimal inbox: a table of ids.
+// createNaive creates a minimal inbox, which is a table of ids.
 const createNaive = `CREATE TABLE naive (message_id text PRIMARY KEY)`
 
-// subscriber returns a subscriber of package rabbit.
+// subscriber returns a rabbit.Subscriber for the scene's queue.
 func (s *scene) subscriber(config rabbit.SubscriberConfig) (*rabbit.Subscriber, error) {
 	queue := s.queue.consumed()
 	queue.Marshaler = rabbit.Marshaler{}
 	return rabbit.NewSubscriber(queue, config)
 }
 
-// apart handles each message in its own transaction, without an inbox.
+// apart adds a handler that handles each message in its own transaction, without an
+// inbox.
 func apart(s *scene, router *message.Router) error {
 	return s.handle(router, func(ctx context.Context, tx *sql.Tx, _ *message.Message) error { return business(ctx, tx) })
 }
 
-// naive uses a minimal inbox, written by hand.
+// naive adds a handler with a minimal inbox, written by hand.
 func naive(s *scene, router *message.Router) error { return s.handle(router, naively) }
 
 func (s *scene) handle(router *message.Router, work func(ctx context.Context, tx *sql.Tx, msg *message.Message) error) error {
@@ -49,7 +50,8 @@ func (s *scene) handle(router *message.Router, work func(ctx context.Context, tx
 	return nil
 }
 
-// naively skips a message whose id is in the table.
+// naively does the business write, unless the id of the message is in the minimal inbox
+// already.
 func naively(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 	result, err := tx.ExecContext(ctx, `INSERT INTO naive (message_id) VALUES ($1) ON CONFLICT DO NOTHING`, msg.UUID)
 	if err != nil {
@@ -61,7 +63,7 @@ func naively(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 	return business(ctx, tx)
 }
 
-// chain consumes with the whole chain of this module.
+// chain returns handlers that use once.Consumer, with all its middlewares.
 func chain(config rabbit.SubscriberConfig) handlers { return chainWith(config, handled) }
 
 func handled(ctx context.Context, tx *sql.Tx, _ *message.Message) ([]*message.Message, error) {
@@ -72,13 +74,13 @@ func chainWith(config rabbit.SubscriberConfig, handle once.HandlerFunc) handlers
 	return chainOn(func(s *scene) *sql.DB { return s.db.DB }, config, handle)
 }
 
-// lazyChain is chain with package lazytx: BEGIN is sent with the first
+// lazyChain is like chain, but its pool uses lazytx: BEGIN is sent with the first
 // statement.
 func lazyChain(config rabbit.SubscriberConfig) handlers {
 	return chainOn(func(s *scene) *sql.DB { return s.db.lazy }, config, handled)
 }
 
-// keepsTwo returns a pool with the default of SetMaxIdleConns, 2.
+// keepsTwo returns the pool with the default number of idle connections, 2.
 func keepsTwo(s *scene) *sql.DB {
 	s.db.SetMaxIdleConns(2)
 	return s.db.DB
@@ -99,8 +101,8 @@ func chainOn(pool func(s *scene) *sql.DB, config rabbit.SubscriberConfig, handle
 	}
 }
 
-// stock consumes with the subscriber of watermill-amqp and its defaults. It has
-// one message of each subscription in flight.
+// stock returns handlers that use the subscriber of watermill-amqp with its defaults.
+// Each subscription has one message in flight.
 func stock(subscriptions int) handlers {
 	return func(s *scene, router *message.Router) error {
 		subscriber, err := wamqp.NewSubscriber(s.queue.consumed(), watermill.NopLogger{})

@@ -11,10 +11,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// handlers adds the handlers of a scene's queue to a router.
+// handlers is a function that adds the handlers of a scene's queue to a router.
 type handlers func(s *scene, router *message.Router) error
 
-// newConsumerScene returns a scene with a table for the effects of handlers.
+// newConsumerScene returns a scene with the tables that the handlers write to.
 func (b *bench) newConsumerScene(ctx context.Context, kind string) (*scene, error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {
@@ -26,7 +26,7 @@ func (b *bench) newConsumerScene(ctx context.Context, kind string) (*scene, erro
 	return s, nil
 }
 
-// consumed measures the messages per second of a way to consume.
+// consumed measures how many messages per second a way of consuming handles.
 func (b *bench) consumed(ctx context.Context, messages int, consume handlers, effects effects) (_ float64, err error) {
 	s, err := b.newConsumerScene(ctx, b.kinds[0])
 	if err != nil {
@@ -40,9 +40,9 @@ func (b *bench) consumed(ctx context.Context, messages int, consume handlers, ef
 	return rate(messages, took), s.hasEffects(ctx, effects)
 }
 
-// consume publishes messages and then consumes them. It measures the time from
-// the first call of the handler until the transaction of the last message has
-// ended and its ack is sent.
+// consume publishes the messages and then consumes them. It measures the time from the
+// first call of the handler until the last message's transaction has ended and its ack
+// was sent.
 func (s *scene) consume(ctx context.Context, messages []*message.Message, consume handlers) (took time.Duration, err error) {
 	if err := s.queue.publish(ctx, messages); err != nil {
 		return 0, err
@@ -68,7 +68,7 @@ func (s *scene) consume(ctx context.Context, messages []*message.Message, consum
 	return p.last.Sub(p.first), nil
 }
 
-// progress records the handled messages, without duplicates.
+// progress records which messages were handled. It counts duplicates once.
 type progress struct {
 	target  int
 	reached chan struct{}
@@ -119,7 +119,7 @@ func (p *progress) end(id string, err error) {
 	}
 }
 
-// await returns when all messages were handled, or one was nacked.
+// await waits until all messages were handled. It returns an error if one was nacked.
 func (p *progress) await(ctx context.Context, ended <-chan error) error {
 	patience := time.NewTimer(stockPatience)
 	defer patience.Stop()
@@ -137,13 +137,13 @@ func (p *progress) await(ctx context.Context, ended <-chan error) error {
 	}
 }
 
-// effects is the expected numbers of rows after all messages were consumed.
+// effects contains the expected numbers of rows after all messages were consumed.
 type effects struct {
 	orders, inbox, naive, quarantined, waiting int
 }
 
-// hasEffects returns an error unless these rows exist: a rate counts only if
-// every message took effect once.
+// hasEffects returns an error unless the numbers of rows are as expected. A rate counts
+// only if every message took effect once.
 func (s *scene) hasEffects(ctx context.Context, want effects) error {
 	var got effects
 	err := s.db.QueryRowContext(ctx, `

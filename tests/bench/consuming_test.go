@@ -27,7 +27,7 @@ func consumerScene(t *testing.T) *scene {
 	return s
 }
 
-// A handler that takes no effect, or gives a message back, is no measurement.
+// A measurement fails if its handler writes nothing.
 func TestEffectsAreChecked(t *testing.T) {
 	lazy := func(context.Context, *sql.Tx, *message.Message) ([]*message.Message, error) { return nil, nil }
 	s := consumerScene(t)
@@ -53,7 +53,8 @@ func TestAMessageThatIsGivenBackIsAnError(t *testing.T) {
 	}
 }
 
-// What an inbox is filled with is what messages would have left there.
+// The ids that fill an inbox have the form and the order of the ids that messages would
+// have left there.
 func TestRememberedIDs(t *testing.T) {
 	b, _ := tiny(t)
 	for name, kind := range map[string]kindOfID{"7": inOrder, "4": atRandom} {

@@ -8,12 +8,13 @@ import (
 	"net/url"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/lib/pq"
 
 	"github.com/watermill-once/once/lazytx"
 )
 
-// connections is the size of a pool. The pool keeps all of them open.
+// connections is the size of each pool. A pool keeps all its connections open.
 const connections = 16
 
 func open(dsn string) (*sql.DB, error) {
@@ -24,8 +25,7 @@ func open(dsn string) (*sql.DB, error) {
 	return sized(db), nil
 }
 
-// openLazily returns a pool with package lazytx: BEGIN is sent with the first
-// statement.
+// openLazily returns a pool that uses lazytx: BEGIN is sent with the first statement.
 func openLazily(dsn string) (*sql.DB, error) {
 	connector, err := pq.NewConnector(dsn)
 	if err != nil {
@@ -40,11 +40,12 @@ func sized(db *sql.DB) *sql.DB {
 	return db
 }
 
-// database is a new database.
+// database is a new database for one measurement.
 type database struct {
 	*sql.DB
 
-	lazy  *sql.DB // another pool, see openLazily
+	lazy  *sql.DB       // a second pool, see openLazily
+	pgx   *pgxpool.Pool // a third pool, for package pgxoutbox
 	dsn   string
 	name  string
 	admin *sql.DB
@@ -71,16 +72,22 @@ func newDatabase(ctx context.Context, dsn string) (*database, error) {
 	if d.lazy, err = openLazily(d.dsn); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
+	if d.pgx, err = openPgx(ctx, d.dsn); err != nil { // it does not connect yet
+		return nil, errors.Join(err, d.Close())
+	}
 	return d, nil
 }
 
-// Close drops the database.
+// Close closes the pools and drops the database.
 func (d *database) Close() error {
 	defer d.admin.Close()
 	for _, pool := range []*sql.DB{d.DB, d.lazy} {
 		if pool != nil {
 			_ = pool.Close()
 		}
+	}
+	if d.pgx != nil {
+		d.pgx.Close()
 	}
 	if _, err := d.admin.Exec(`DROP DATABASE "` + d.name + `" WITH (FORCE)`); err != nil {
 		return fmt.Errorf("database %s is left: %w", d.name, err)

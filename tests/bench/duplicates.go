@@ -6,7 +6,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// duplicates measures how fast the inbox skips handled messages.
+// duplicates measures how fast the inbox skips messages that were handled before.
 func (b *bench) duplicates(ctx context.Context) ([]row, error) {
 	fresh := series{id: "duplicates-new", what: "once.Consumer as it comes, new messages, " + b.kinds[0], unit: perSecond}
 	again := series{id: "duplicates-skipped", what: "the same with the same messages once more", unit: perSecond}
@@ -17,7 +17,7 @@ func (b *bench) duplicates(ctx context.Context) ([]row, error) {
 	return []row{fresh.row(), again.against(fresh, 1.2)}, nil
 }
 
-// twice consumes every message and then its duplicate.
+// twice consumes all messages, then their duplicates, and returns both rates.
 func (b *bench) twice(ctx context.Context) (rates []float64, err error) {
 	s, err := b.newConsumerScene(ctx, b.kinds[0])
 	if err != nil {

@@ -11,10 +11,11 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// storedTogether is the number of messages that are stored in a batch.
+// storedTogether is the number of messages that a durable consumer stores in one
+// transaction.
 const storedTogether = 500
 
-// durables measures the gain and the cost of a durable consumer.
+// durables measures what a durable consumer gains and what it costs.
 func (b *bench) durables(ctx context.Context) ([]row, error) {
 	var (
 		direct  = series{id: "consume-direct", what: fmt.Sprintf("once.Consumer, %d in flight, %s", inFlight, b.kinds[0]), unit: perSecond}
@@ -38,9 +39,9 @@ func (b *bench) durables(ctx context.Context) ([]row, error) {
 	return []row{direct.row(), durable.against(direct, 1), raw.row(), stores.against(raw, 0.7)}, nil
 }
 
-// storedFirst is the chain with a durable consumer.
+// storedFirst adds a durable consumer to router.
 func storedFirst(s *scene, router *message.Router) error {
-	// One batch is stored while the next one is collected.
+	// While one batch is stored, the next one is collected.
 	subscriber, err := s.subscriber(rabbit.SubscriberConfig{InFlight: 2 * storedTogether})
 	if err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// machine describes the machine and the servers, on which the figures depend.
+// machine describes the machine and the servers that the figures depend on.
 type machine struct {
 	cores    int
 	fsync    time.Duration
@@ -49,7 +49,7 @@ func facts(ctx context.Context, o options) (machine, error) {
 	return m, err
 }
 
-// fsyncTime returns the median time of writing and syncing 8 kB.
+// fsyncTime returns the median time that writing and syncing 8 kB takes.
 func fsyncTime() (time.Duration, error) {
 	f, err := os.CreateTemp("", "once-bench-")
 	if err != nil {

@@ -20,11 +20,11 @@ import (
 
 const (
 	fewMessages = 10
-	many, few   = "many", "few" // tenants
+	many, few   = "many", "few" // names of tenants
 )
 
-// fairness measures the time of a few messages of one tenant, with and without
-// a million waiting messages of another tenant.
+// fairness measures how long a few messages of one tenant take. It does so without
+// other messages, and while a million messages of another tenant wait.
 func (b *bench) fairness(ctx context.Context) ([]row, error) {
 	alone := series{
 		id: "fair-alone", unit: milliseconds,
@@ -46,7 +46,7 @@ func (b *bench) fairness(ctx context.Context) ([]row, error) {
 	return []row{alone.row(), busy.againstAtMost(alone, 3), one.row(), each.against(one, 0)}, nil
 }
 
-// tenants measures a durable consumer with messages of several tenants.
+// tenants measures a durable consumer with messages of the given number of tenants.
 func (b *bench) tenants(ctx context.Context, tenants int) (_ float64, err error) {
 	s, err := b.newConsumerScene(ctx, b.kinds[0])
 	if err != nil {
@@ -64,7 +64,8 @@ func (b *bench) tenants(ctx context.Context, tenants int) (_ float64, err error)
 	return rate(len(messages), took), s.hasEffects(ctx, effects{orders: len(messages), inbox: len(messages)})
 }
 
-// fair returns the median time of the few messages, in milliseconds.
+// fair returns the median time in milliseconds until the few messages are handled,
+// while another tenant has waiting messages.
 func (b *bench) fair(ctx context.Context, waiting int) (_ float64, err error) {
 	s, err := b.newConsumerScene(ctx, b.kinds[0])
 	if err != nil {
@@ -99,8 +100,8 @@ func (b *bench) fair(ctx context.Context, waiting int) (_ float64, err error) {
 	return quantile(took, 0.5), err
 }
 
-// wait inserts waiting messages of the other tenant, as the durable consumer
-// stores them, each with its own id.
+// wait inserts waiting messages of the other tenant, as a durable consumer stores them.
+// Each has its own id.
 func (s *scene) wait(ctx context.Context, messages int) error {
 	msg := newMessage()
 	outbox.SetTenant(msg, many)
@@ -116,7 +117,8 @@ func (s *scene) wait(ctx context.Context, messages int) error {
 	return s.exec(ctx, `VACUUM ANALYZE once_parked`, `CHECKPOINT`)
 }
 
-// fair delivers the few messages and waits until they were handled.
+// fair is a subscriber that delivers the few messages, and a middleware that waits
+// until they were handled.
 type fair struct {
 	handed  chan *message.Message
 	handled chan error
@@ -141,8 +143,9 @@ func (f *fair) middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// probe delivers the few messages repeatedly, and returns their times, sorted.
-// The first deliveries open connections and do not count.
+// probe delivers the few messages repeatedly. It returns how long each delivery took,
+// in milliseconds, sorted. The first deliveries do not count, because they open
+// connections.
 func (f *fair) probe(ctx context.Context, during time.Duration) (took []float64, err error) {
 	defer close(f.handed)
 	const warmUp = 3

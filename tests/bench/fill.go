@@ -9,8 +9,8 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// prepare stores one message through the outbox, and keeps its row as the
-// template of all others.
+// prepare publishes one message through the outbox, and saves its row as the template
+// for add.
 func (s *scene) prepare(ctx context.Context) error {
 	err := outbox.InTx(ctx, s.db.DB, func(_ *sql.Tx, events message.Publisher) error {
 		return events.Publish(s.queue.name, newMessage())
@@ -23,8 +23,8 @@ func (s *scene) prepare(ctx context.Context) error {
 		`DELETE FROM once_outbox`)
 }
 
-// add stores copies of the template in one transaction, with keys ordering keys
-// in turn, if keys is not 0.
+// add inserts copies of the template in one transaction. If keys is above 0, the copies
+// get that number of ordering keys in turn.
 func (s *scene) add(ctx context.Context, messages, keys int) error {
 	_, err := s.db.ExecContext(ctx, `
 		INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata)
@@ -45,7 +45,7 @@ func (s *scene) fill(ctx context.Context, messages, keys int) error {
 	return s.settle(ctx)
 }
 
-// settle vacuums and writes a checkpoint, so that earlier writes do not slow
+// settle vacuums the outbox and writes a checkpoint, so that earlier writes do not slow
 // down the measurement.
 func (s *scene) settle(ctx context.Context) error {
 	return s.exec(ctx, `VACUUM ANALYZE once_outbox`, `CHECKPOINT`)

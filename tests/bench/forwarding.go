@@ -15,8 +15,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// newPublisher returns a publisher of package rabbit with its defaults. It is
-// connected, because it has published one message.
+// newPublisher returns a rabbit.Publisher with its defaults. It publishes one message,
+// so the publisher is connected.
 func newPublisher(config wamqp.Config, topic string) (*rabbit.Publisher, error) {
 	config.Marshaler = rabbit.Marshaler{}
 	p, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{})
@@ -29,7 +29,7 @@ func newPublisher(config wamqp.Config, topic string) (*rabbit.Publisher, error) 
 	return p, nil
 }
 
-// forwarding is a running forwarder with its defaults, and its progress.
+// forwarding is a forwarder with its defaults, and a count of its confirmed messages.
 type forwarding struct {
 	fwd       *forwarder.Forwarder
 	publisher *counted
@@ -37,7 +37,8 @@ type forwarding struct {
 	ended     chan error
 }
 
-// forward returns a forwarding of target messages that is not started yet.
+// forward returns a forwarding that is not started yet. Its target is the number of
+// messages that await waits for.
 func forward(db *sql.DB, config wamqp.Config, topic string, target int) (*forwarding, error) {
 	publisher, err := newPublisher(config, topic)
 	if err != nil {
@@ -62,7 +63,7 @@ func (f *forwarding) start(ctx context.Context) {
 	go func() { f.ended <- f.fwd.Run(ctx) }()
 }
 
-// await returns when the target is reached.
+// await returns when target messages were confirmed.
 func (f *forwarding) await(ctx context.Context) error {
 	select {
 	case <-f.publisher.reached:
@@ -75,11 +76,11 @@ func (f *forwarding) await(ctx context.Context) error {
 	}
 }
 
-// stop closes the forwarder, which first deletes all confirmed messages.
+// stop closes the forwarder. The forwarder first deletes all confirmed messages.
 func (f *forwarding) stop() error { return f.fwd.Close() }
 
-// Close stops the forwarder and the publisher. Its error reports a failed
-// publish.
+// Close closes the forwarder and the publisher. It returns an error if a publish has
+// failed.
 func (f *forwarding) Close() error {
 	err := f.fwd.Close()
 	if f.started {
@@ -91,14 +92,15 @@ func (f *forwarding) Close() error {
 	return errors.Join(err, f.publisher.Close())
 }
 
-// counted records the times of the first publish and of the last confirm.
+// counted counts confirmed messages, and records the times of the first publish and of
+// the confirm that reaches the target.
 type counted struct {
 	*rabbit.Publisher
 
 	target    int64
 	confirmed atomic.Int64
 	failure   atomic.Pointer[error]
-	first     time.Time // the forwarder publishes from one goroutine
+	first     time.Time // needs no lock, because the forwarder publishes from one goroutine
 	last      time.Time // set before reached is closed
 	reached   chan struct{}
 }

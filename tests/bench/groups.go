@@ -2,15 +2,15 @@ package main
 
 import "context"
 
-// group is a list of measurements that run alternately, because their figures
-// are compared.
+// group is a list of measurements that are compared. They alternate, so that a
+// disturbance affects all of them.
 type group struct {
 	name    string
 	about   string
 	measure func(b *bench, ctx context.Context) ([]row, error)
 }
 
-// groups returns the groups in the order of the table.
+// groups returns all groups, in the order in which they are printed.
 func groups() []group {
 	return []group{
 		{"drain", "a backlog is forwarded: raw protocol, rabbit.Publisher alone, stock forwarder, ours; each kind of queue", (*bench).drain},
@@ -26,6 +26,7 @@ func groups() []group {
 		{"poison", "consuming with one message in a hundred that always fails, against none", (*bench).poisons},
 		{"inbox", "consuming with ten million ids in the inbox, against none", (*bench).inboxes},
 		{"retention", "forgetting a day of five million ids while messages are claimed", (*bench).retentions},
+		{"reconcile", "finding the ids that differ between a sent log and an inbox in another database", (*bench).reconciliations},
 		{"durable", "a consumer that stores its messages first, against one that handles them directly", (*bench).durables},
 		{"modes", "a consumer that keeps the order of keys, or compares versions, against one that does neither", (*bench).modes},
 		{"fairness", "a few messages of one tenant while another has a million waiting, against none", (*bench).fairness},

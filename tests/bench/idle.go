@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// idles measures whether an idle transaction, in another database of the
-// server, stops delivery.
+// idles measures whether an idle transaction in another database of the server stops
+// delivery.
 func (b *bench) idles(ctx context.Context) ([]row, error) {
 	kind := b.kinds[0]
 	var (
@@ -35,7 +35,7 @@ func (b *bench) idles(ctx context.Context) ([]row, error) {
 	return []row{none.row(), ours.against(none, 0), stock.row()}, nil
 }
 
-// openTransaction is an idle transaction with a transaction id.
+// openTransaction is an idle transaction that has a transaction id.
 type openTransaction struct {
 	db *sql.DB
 	tx *sql.Tx
@@ -50,13 +50,14 @@ func (b *bench) writeTransaction(ctx context.Context) (*openTransaction, error) 
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	if _, err := tx.ExecContext(ctx, `SELECT txid_current()`); err != nil { // assigns a transaction id, like a write
+	if _, err := tx.ExecContext(ctx, `SELECT txid_current()`); err != nil { // assigns a transaction id, as a write does
 		return nil, errors.Join(err, tx.Rollback(), db.Close())
 	}
 	return &openTransaction{db, tx}, nil
 }
 
-// Close ends the transaction. It may be called more than once.
+// Close rolls the transaction back and closes its pool. It may be called more than
+// once.
 func (t *openTransaction) Close() error {
 	err := t.tx.Rollback()
 	if errors.Is(err, sql.ErrTxDone) {
@@ -65,8 +66,9 @@ func (t *openTransaction) Close() error {
 	return errors.Join(err, t.db.Close())
 }
 
-// stockStopped measures the deliveries of the stock forwarder while a
-// transaction is open, and checks that they continue after it.
+// stockStopped measures how many messages per second Watermill's forwarder delivers
+// while a transaction is open. It also checks that the forwarder continues after the
+// transaction has ended.
 func (b *bench) stockStopped(ctx context.Context, kind string) (_ float64, err error) {
 	const few = 100
 	tx, err := b.writeTransaction(ctx)

@@ -9,8 +9,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// inboxes measures whether consuming slows down with the number of remembered
-// ids.
+// inboxes measures whether consuming slows down when the inbox contains more ids.
 func (b *bench) inboxes(ctx context.Context) (_ []row, err error) {
 	empty := series{id: "inbox-empty", what: "once.Consumer as it comes, nothing remembered, " + b.kinds[0], unit: perSecond}
 	none, err := b.newInbox(ctx, 0, inOrder)
@@ -43,14 +42,15 @@ func (b *bench) inboxes(ctx context.Context) (_ []row, err error) {
 	return []row{empty.row(), full.against(empty, 0.85), random.against(empty, 0)}, nil
 }
 
-// kindOfID generates ids: in SQL, as id n of $1, and in Go.
+// kindOfID generates ids of one kind. past is an SQL expression for id n of $1, and
+// next returns a new id.
 type kindOfID struct {
 	past string
 	next func() string
 }
 
 var (
-	// The past ones are a millisecond apart, up to now.
+	// The past ids are one millisecond apart. The latest is from now.
 	inOrder = kindOfID{
 		past: `substr(ms, 1, 8) || '-' || substr(ms, 9) ||
 			'-7' || substr(noise, 1, 3) || '-8' || substr(noise, 4, 3) || '-' || substr(noise, 7, 12)`,
@@ -59,7 +59,7 @@ var (
 	atRandom = kindOfID{past: `gen_random_uuid()::text`, next: uuid.NewString}
 )
 
-// filledInbox is a scene whose inbox has ids already.
+// filledInbox is a scene whose inbox contains ids before the measurement.
 type filledInbox struct {
 	*scene
 
@@ -81,8 +81,8 @@ func (b *bench) newInbox(ctx context.Context, remembered int, kind kindOfID) (_ 
 	return i, nil
 }
 
-// fill creates the primary key after the rows: this is faster, and the index is
-// like one that has grown over time.
+// fill inserts the ids. It creates the primary key after the rows, which is faster. The
+// index is then like one that has grown over time.
 func (i *filledInbox) fill(ctx context.Context) error {
 	if err := i.exec(ctx, `ALTER TABLE once_inbox DROP CONSTRAINT once_inbox_pkey`); err != nil {
 		return err
@@ -99,7 +99,7 @@ func (i *filledInbox) fill(ctx context.Context) error {
 	return i.exec(ctx, `ALTER TABLE once_inbox ADD PRIMARY KEY (message_id, consumer)`, `VACUUM ANALYZE once_inbox`)
 }
 
-// consume measures with new messages.
+// consume measures how fast count new messages are consumed.
 func (i *filledInbox) consume(ctx context.Context, count int) (float64, error) {
 	if err := i.exec(ctx, `TRUNCATE orders`); err != nil {
 		return 0, err

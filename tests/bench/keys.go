@@ -2,7 +2,8 @@ package main
 
 import "context"
 
-// keys measures the cost of order: at most one message of a key is unconfirmed.
+// keys measures the cost of keeping the order of keys: at most one message of each key
+// is unconfirmed.
 func (b *bench) keys(ctx context.Context) ([]row, error) {
 	kind := b.kinds[0]
 	var (

@@ -21,7 +21,8 @@ const (
 	committers       = 4
 )
 
-// latencies measures the time of a message from its commit to the consumer.
+// latencies measures the time from the commit of a message to its arrival at the
+// consumer.
 func (b *bench) latencies(ctx context.Context) ([]row, error) {
 	kind := b.kinds[0]
 	quantiles := func(id, what string) []*series {
@@ -43,7 +44,7 @@ func (b *bench) latencies(ctx context.Context) ([]row, error) {
 	return []row{hinted[0].atMost(3), hinted[1].atMost(15), polled[0].atMost(10), polled[1].atMost(25)}, nil
 }
 
-// latency returns p50 and p99 in milliseconds.
+// latency returns the median and the 99th percentile of the times, in milliseconds.
 func (b *bench) latency(ctx context.Context, kind string, hint bool) (_ []float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {
@@ -55,7 +56,7 @@ func (b *bench) latency(ctx context.Context, kind string, hint bool) (_ []float6
 		return nil, err
 	}
 	defer closing(f, &err)
-	warmUp := perSecondCommits // one second, in which connections are opened
+	warmUp := perSecondCommits // messages of one second, in which connections are opened
 	journeys := newJourneys(warmUp + int(b.delivering.Seconds()*perSecondCommits))
 	if hint {
 		journeys.hints = append(journeys.hints, f.fwd.Hint)
@@ -71,10 +72,10 @@ func (b *bench) latency(ctx context.Context, kind string, hint bool) (_ []float6
 	return journeys.quantiles(warmUp, 0.5, 0.99), nil
 }
 
-// journeys are messages with the times of their commits and deliveries.
+// journeys contains messages, and when each was committed and delivered.
 type journeys struct {
 	msgs      []*message.Message
-	number    map[string]int // by id
+	number    map[string]int // index of a message, by id
 	committed []time.Time
 	delivered []time.Time
 	hints     []func()
@@ -106,8 +107,8 @@ func (j *journeys) quantiles(from int, shares ...float64) []float64 {
 	return found
 }
 
-// quantile returns the least value that is at least as high as a share of all
-// values.
+// quantile returns the smallest value that is not below the given share of all values.
+// sorted must be in ascending order.
 func quantile(sorted []float64, share float64) float64 {
 	at := int(share * float64(len(sorted)))
 	if float64(at) == share*float64(len(sorted)) {
@@ -116,8 +117,8 @@ func quantile(sorted []float64, share float64) float64 {
 	return sorted[max(0, at)]
 }
 
-// commit commits each message in its own transaction, at random moments:
-// regular moments would be in phase with the poll.
+// commit commits each message in its own transaction, at random moments. Regular
+// moments could coincide with the polls.
 func (s *scene) commit(ctx context.Context, j *journeys) error {
 	const pause = time.Second / perSecondCommits
 	var (
@@ -157,7 +158,8 @@ func wait(ctx context.Context, until time.Time) error {
 	}
 }
 
-// consume starts a consumer, which reports when it has got all messages.
+// consume starts a consumer. The returned channel reports when all messages have
+// arrived.
 func (q *queue) consume(ctx context.Context, j *journeys) (<-chan error, error) {
 	channel, err := q.conn.Channel()
 	if err != nil {
@@ -175,7 +177,7 @@ func (q *queue) consume(ctx context.Context, j *journeys) (<-chan error, error) 
 	return arrived, nil
 }
 
-// patience is the timeout of the next delivery.
+// patience is how long the consumer waits for the next delivery.
 const patience = 30 * time.Second
 
 func (j *journeys) arrive(ctx context.Context, deliveries <-chan amqp.Delivery) error {

@@ -1,9 +1,8 @@
-// Command bench measures against real servers, side by side and in one run:
-// what this module does, what stock Watermill does, and the ceiling of the raw
-// protocol. It prints one table; the ratios are what is to be compared, the
-// absolute figures are this machine's.
+// Command bench measures this module, stock Watermill and the raw protocol against
+// real servers, side by side and in one run. It prints one table. Compare its ratios:
+// the absolute figures depend on the machine.
 //
-// PG_DSN and AMQP_URL say where the servers are; `make bench` sees to that.
+// PG_DSN and AMQP_URL name the servers. `make bench` sets them.
 package main
 
 import (
@@ -28,8 +27,9 @@ func main() { os.Exit(command(os.Args[1:])) }
 func command(args []string) (status int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// A second Ctrl-C does not wait for the first to clean up; one Ctrl-C may
-	// come twice, from the terminal and from the command that started this one.
+	// A second Ctrl-C ends the process without cleanup. A signal within the first two
+	// seconds does not count, because one Ctrl-C may arrive twice: from the terminal
+	// and from the command that started this one.
 	context.AfterFunc(ctx, func() { time.AfterFunc(2*time.Second, stop) })
 
 	err := start(ctx, args)
@@ -63,15 +63,15 @@ func start(ctx context.Context, args []string) error {
 	return b.run(ctx, os.Stdout)
 }
 
-// bench is what the measurements have in common.
+// bench contains what all measurements need.
 type bench struct {
 	options
 
 	progress io.Writer
 }
 
-// run goes through the groups and prints what they came to, also if one of
-// them fails.
+// run measures the groups one after the other, and prints their rows. If one fails, it
+// prints the rows of the groups before it, and returns the error.
 func (b *bench) run(ctx context.Context, out io.Writer) error {
 	about, err := facts(ctx, b.options)
 	if err != nil {

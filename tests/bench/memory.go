@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// memories measures the memory of a forwarder with a long backlog.
+// memories measures how much memory a forwarder needs for a long backlog.
 func (b *bench) memories(ctx context.Context) ([]row, error) {
 	kind := b.kinds[0]
 	peak := series{
@@ -29,8 +29,8 @@ func (b *bench) memories(ctx context.Context) ([]row, error) {
 	return []row{peak.atMost(100)}, nil
 }
 
-// drainedByChild drains an outbox in a child process, and returns its peak
-// memory in megabytes.
+// drainedByChild drains an outbox in a child process. It returns the peak memory of
+// that process in megabytes.
 func (b *bench) drainedByChild(ctx context.Context, kind string, messages int) (_ float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {
@@ -50,8 +50,8 @@ func (b *bench) drainedByChild(ctx context.Context, kind string, messages int) (
 	return float64(peak) / 1e6, s.queue.holds(ctx, messages+1)
 }
 
-// drainerVariable is an environment variable with the task of a child process,
-// which then drains an outbox.
+// drainerVariable is the environment variable that contains the task of a child process
+// as JSON. A process with this variable drains an outbox.
 const drainerVariable = "ONCE_BENCH_DRAINER"
 
 type drainerTask struct {
@@ -61,8 +61,8 @@ type drainerTask struct {
 	Messages int    `json:"messages"`
 }
 
-// runDrainer runs this program again and returns the peak of its resident
-// memory, in bytes.
+// runDrainer runs this program as a child process, and returns the peak of its resident
+// memory in bytes.
 func runDrainer(ctx context.Context, task drainerTask) (peak int64, err error) {
 	encoded, err := json.Marshal(task)
 	if err != nil {
@@ -84,7 +84,8 @@ func runDrainer(ctx context.Context, task drainerTask) (peak int64, err error) {
 	return strconv.ParseInt(out.String(), 10, 64)
 }
 
-// drainer is the child.
+// drainer runs in the child process. It does the task, and prints its peak memory in
+// bytes.
 func drainer(ctx context.Context, out io.Writer) (err error) {
 	var task drainerTask
 	if err := json.Unmarshal([]byte(os.Getenv(drainerVariable)), &task); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Size and metadata of the messages of every measurement.
+// Size of the body in bytes, and number of metadata fields, of every message.
 const (
 	bodySize    = 490
 	headerCount = 6

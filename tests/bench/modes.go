@@ -13,11 +13,11 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// keysOfModes is the number of ordering keys and aggregates, which are used in
-// turn.
+// keysOfModes is the number of ordering keys, and of aggregates. The messages get them
+// in turn.
 const keysOfModes = 1000
 
-// modes measures the cost of keeping an order for a consumer.
+// modes measures what it costs when a consumer keeps the order of keys or of versions.
 func (b *bench) modes(ctx context.Context) ([]row, error) {
 	var (
 		none  = series{id: "modes-default", what: fmt.Sprintf("once.Consumer, %d in flight, %s", inFlight, b.kinds[0])}
@@ -42,8 +42,8 @@ func (b *bench) modes(ctx context.Context) ([]row, error) {
 	return []row{none.row(), order.against(none, 0), newer.against(none, 0), all.against(none, 0)}, nil
 }
 
-// placed measures a consumer of messages with a key and a version, whether its
-// configuration uses them or not.
+// placed measures a consumer whose messages have an ordering key and a version, even if
+// its configuration ignores them.
 func (b *bench) placed(ctx context.Context, flight int, config once.ConsumerConfig) (_ float64, err error) {
 	s, err := b.newConsumerScene(ctx, b.kinds[0])
 	if err != nil {

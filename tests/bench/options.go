@@ -19,7 +19,7 @@ var errUsage = errors.New("see -help")
 
 type options struct {
 	groups  []group
-	kinds   []string // of queues
+	kinds   []string // types of queues
 	runs    int
 	out     string
 	pgDSN   string
@@ -31,20 +31,23 @@ type options struct {
 const (
 	mostRuns     = 1000
 	mostMessages = 10_000_000 // they are all in memory
+	mostCompared = 100_000_000
+
+	fewestCompared = 1000 // so that eight can differ
 )
 
-// sizes are the sizes of the measurements.
+// sizes says how many messages and rows the measurements use, and how long they take.
 type sizes struct {
 	messages int // forwarded messages
-	slow     int // the same for measurements with one message at a time
+	slow     int // the same, for measurements that handle one message at a time
 
 	backlog int // size of a long backlog
-	start   int // messages of it that are drained
+	start   int // messages of the long backlog that are drained
 	small   int // size of a short backlog
-	rounds  int // number of drains of it
+	rounds  int // how often the short backlog is drained
 
-	hold     time.Duration // duration of a held snapshot
-	baseline time.Duration // duration of the same measurement without a snapshot
+	hold     time.Duration // how long a measurement with an open snapshot takes
+	baseline time.Duration // how long the same measurement without a snapshot takes
 	stopped  time.Duration // how long to wait for messages that do not arrive
 
 	producing  time.Duration
@@ -52,6 +55,7 @@ type sizes struct {
 
 	consume    int // messages that are consumed
 	remembered int // ids in a filled inbox
+	compared   int // ids in a sent log, and in an inbox that is compared with it
 }
 
 func newSizes(quick bool) sizes {
@@ -61,7 +65,7 @@ func newSizes(quick bool) sizes {
 			backlog:  100_000, start: 20_000, small: 5_000, rounds: 3,
 			hold: 4 * time.Second, baseline: 2 * time.Second, stopped: time.Second,
 			producing: time.Second, delivering: 2 * time.Second,
-			remembered: 200_000,
+			remembered: 200_000, compared: 100_000,
 		}
 	}
 	return sizes{
@@ -69,7 +73,7 @@ func newSizes(quick bool) sizes {
 		backlog:  1_000_000, start: 100_000, small: 10_000, rounds: 5,
 		hold: time.Minute, baseline: 20 * time.Second, stopped: 3 * time.Second,
 		producing: 4 * time.Second, delivering: 10 * time.Second,
-		remembered: 10_000_000,
+		remembered: 10_000_000, compared: 1_000_000,
 	}
 }
 
@@ -79,11 +83,12 @@ var queueKinds = map[string][]string{
 	"both":    {"quorum", "classic"},
 }
 
-// flagValues are the values of the flags.
+// flagValues contains the values of the flags.
 type flagValues struct {
 	only, queues, out string
 	quick             bool
 	runs, messages    int
+	compared          int
 }
 
 func newFlags() (*flag.FlagSet, *flagValues) {
@@ -97,6 +102,8 @@ func newFlags() (*flag.FlagSet, *flagValues) {
 		fmt.Sprintf("`number` of messages of a run; a quarter of it where they are consumed, "+
 			"a tenth where they go one at a time (default %d, quick %d)",
 			newSizes(false).messages, newSizes(true).messages))
+	flags.IntVar(&values.compared, "compared", 0, fmt.Sprintf("`number` of ids of the group reconcile, at least 1000 "+
+		"(default %d, quick %d)", newSizes(false).compared, newSizes(true).compared))
 	flags.StringVar(&values.queues, "queues", "both", "`kinds` of RabbitMQ queue: quorum, classic or both; "+
 		"of both, groups other than drain take quorum")
 	flags.StringVar(&values.out, "out", "", "write the rows to this `file`, as JSON")
@@ -115,7 +122,8 @@ func help(w io.Writer) {
 	flags.PrintDefaults()
 }
 
-// parse returns flag.ErrHelp, or an error that names everything that is wrong.
+// parse returns the options of a command line. It returns flag.ErrHelp if help was
+// asked for, or an error that names every invalid option.
 func parse(args []string) (options, error) {
 	flags, values := newFlags()
 	if err := cmdline.Parse(flags, args); errors.Is(err, flag.ErrHelp) {
@@ -148,12 +156,18 @@ func parse(args []string) (options, error) {
 		refuse("-runs is %d: must be in 1..%d", o.runs, mostRuns)
 	}
 	flags.Visit(func(f *flag.Flag) {
-		if f.Name == "messages" {
+		switch f.Name {
+		case "messages":
 			o.messages = values.messages
+		case "compared":
+			o.compared = values.compared
 		}
 	})
 	if o.messages < 1 || o.messages > mostMessages {
 		refuse("-messages is %d: must be in 1..%d", o.messages, mostMessages)
+	}
+	if o.compared < fewestCompared || o.compared > mostCompared {
+		refuse("-compared is %d: must be in %d..%d", o.compared, fewestCompared, mostCompared)
 	}
 	if o.out != "" {
 		if err := cmdline.Writable(o.out); err != nil { // checked now, not after an hour of measurements
@@ -165,7 +179,7 @@ func parse(args []string) (options, error) {
 	if o.pgDSN == "" {
 		refuse("PG_DSN is not set: run make bench")
 	} else if !strings.HasPrefix(o.pgDSN, "postgres://") && !strings.HasPrefix(o.pgDSN, "postgresql://") {
-		// The measurements replace its database with their own.
+		// The measurements replace the name of the database in it with their own.
 		refuse("PG_DSN must be a URL, postgres://user:password@host/database")
 	}
 	if o.amqpURL == "" {
@@ -180,7 +194,8 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// choose returns the groups of a list, in the order of the table.
+// choose returns the groups that list names, separated by commas, in the order of
+// groups(). An empty list selects all groups.
 func choose(list string) ([]group, error) {
 	all := groups()
 	if list == "" {

@@ -97,7 +97,7 @@ func TestPasswordsOfTheServersAreNotPrinted(t *testing.T) {
 			}
 		}
 	}
-	// A valid URL of a server that does not answer is not shown either.
+	// The error of a server that does not answer does not show its URL either.
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

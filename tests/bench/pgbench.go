@@ -15,20 +15,21 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// findPgbench searches the path and the directories of PostgreSQL's packages.
+// findPgbench looks for pgbench in PATH, and then in the directories of PostgreSQL's
+// packages.
 func findPgbench() (path string, found bool) {
 	if path, err := exec.LookPath("pgbench"); err == nil {
 		return path, true
 	}
-	installed, _ := filepath.Glob("/usr/lib/postgresql/*/bin/pgbench") // only a bad pattern is an error
+	installed, _ := filepath.Glob("/usr/lib/postgresql/*/bin/pgbench") // an error would mean that the pattern is invalid
 	if len(installed) == 0 {
 		return "", false
 	}
 	return slices.Max(installed), true
 }
 
-// pgbenchScript has the statements of a message of once.Consumer, one round
-// trip each. Its ids increase, like those of messages.
+// pgbenchScript runs the statements that once.Consumer runs for a message, each in its
+// own round trip. Its ids increase, like the ids of messages.
 const pgbenchScript = `
 \set n :n + 1
 BEGIN;
@@ -44,7 +45,8 @@ var (
 	pgbenchRate  = regexp.MustCompile(`tps = ([0-9.]+) \(without initial connection time\)`)
 )
 
-// pgbench measures how fast the database runs the same statements.
+// pgbench measures how many transactions per second the database commits with these
+// statements.
 func (b *bench) pgbench(ctx context.Context, program string) (_ float64, err error) {
 	db, err := newDatabase(ctx, b.pgDSN)
 	if err != nil {

@@ -11,16 +11,16 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// Ids of failing messages.
+// Header and values that mark the messages that fail.
 const (
 	poisonHeader = "poison"
-	hopeless     = "hopeless" // fails permanently and goes to quarantine
-	failing      = "failing"  // fails three times and is parked
+	hopeless     = "hopeless" // fails permanently, and goes to quarantine
+	failing      = "failing"  // always fails, and is parked after its immediate attempts
 )
 
 var errPoison = errors.New("this message always fails")
 
-// poisons measures how failing messages slow down the others.
+// poisons measures how much failing messages slow down the others.
 func (b *bench) poisons(ctx context.Context) ([]row, error) {
 	none := series{id: "poison-none", what: "once.Consumer as it comes, " + b.kinds[0], unit: perSecond}
 	some := series{id: "poison-1", what: "the same, 1 % of the messages always fail", unit: perSecond}
@@ -35,7 +35,8 @@ func (b *bench) poisons(ctx context.Context) ([]row, error) {
 	return []row{none.row(), some.against(none, 0.85)}, nil
 }
 
-// poisoned distributes failing messages among the others, half of each kind.
+// poisoned measures a consumer of which poison messages fail. They are spread evenly
+// among the others, half of each kind.
 func (b *bench) poisoned(ctx context.Context, poison int) (_ float64, err error) {
 	s, err := b.newConsumerScene(ctx, b.kinds[0])
 	if err != nil {
@@ -55,7 +56,7 @@ func (b *bench) poisoned(ctx context.Context, poison int) (_ float64, err error)
 		effects{orders: good, inbox: good, quarantined: (poison + 1) / 2, waiting: poison / 2})
 }
 
-// poisonable is a handler that fails after a write.
+// poisonable is a handler that writes, and then fails if the message is marked.
 func poisonable(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	err := business(ctx, tx)
 	switch {

@@ -17,17 +17,19 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// writers is the number of concurrent producers.
+// writers is the number of producers that write at the same time.
 const writers = 8
 
-// producers measures the cost of an event for its transaction. No forwarder
-// runs meanwhile.
+// producers measures by how much an event slows down its transaction. No forwarder runs
+// meanwhile.
 func (b *bench) producers(ctx context.Context) ([]row, error) {
 	var (
-		bare  = series{id: "producer-bare", what: fmt.Sprintf("business transactions of %d writers, no event", writers), unit: "tx/s"}
-		ours  = series{id: "producer-outbox", what: "the same with an event in the outbox", unit: "tx/s"}
-		stock = series{id: "producer-stock", what: "the same with an event by watermill-sql's publisher", unit: "tx/s"}
-		empty = series{id: "producer-empty", what: "the same with a statement that does nothing", unit: "tx/s"}
+		bare    = series{id: "producer-bare", what: fmt.Sprintf("business transactions of %d writers, no event", writers), unit: "tx/s"}
+		ours    = series{id: "producer-outbox", what: "the same with an event in the outbox", unit: "tx/s"}
+		stock   = series{id: "producer-stock", what: "the same with an event by watermill-sql's publisher", unit: "tx/s"}
+		empty   = series{id: "producer-empty", what: "the same with a statement that does nothing", unit: "tx/s"}
+		pgxBare = series{id: "producer-pgx-bare", what: "business transactions with pgx, no event", unit: "tx/s"}
+		pgxOurs = series{id: "producer-pgx", what: "the same with an event through pgxoutbox", unit: "tx/s"}
 	)
 	err := b.turns(
 		ctx,
@@ -35,28 +37,33 @@ func (b *bench) producers(ctx context.Context) ([]row, error) {
 		single(&ours, func(ctx context.Context) (float64, error) { return b.produced(ctx, transactionWithOutbox) }),
 		single(&stock, func(ctx context.Context) (float64, error) { return b.produced(ctx, transactionWithStock) }),
 		single(&empty, func(ctx context.Context) (float64, error) { return b.produced(ctx, transactionWithNothing) }),
+		single(&pgxBare, func(ctx context.Context) (float64, error) { return b.produced(ctx, transactionOfPgx) }),
+		single(&pgxOurs, func(ctx context.Context) (float64, error) { return b.produced(ctx, transactionWithPgxOutbox) }),
 	)
 	if err != nil {
 		return nil, err
 	}
-	return []row{bare.row(), ours.against(bare, 0.75), stock.against(bare, 0), empty.against(bare, 0)}, nil
+	return []row{
+		bare.row(), ours.against(bare, 0.75), stock.against(bare, 0), empty.against(bare, 0),
+		pgxBare.row(), pgxOurs.against(pgxBare, 0.88),
+	}, nil
 }
 
 const createOrders = `
 	CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer text NOT NULL, total bigint NOT NULL)`
 
-// business is the business write of every transaction.
+// business inserts an order. Every measured transaction does this write.
 func business(ctx context.Context, tx *sql.Tx) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO orders (customer, total) VALUES ($1, $2)`, "a customer's name", 4200)
 	return err
 }
 
-func transaction(ctx context.Context, db *sql.DB) error {
-	return inTx(ctx, db, func(tx *sql.Tx) error { return business(ctx, tx) })
+func transaction(ctx context.Context, db *database) error {
+	return inTx(ctx, db.DB, func(tx *sql.Tx) error { return business(ctx, tx) })
 }
 
-func transactionWithOutbox(ctx context.Context, db *sql.DB) error {
-	return outbox.InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
+func transactionWithOutbox(ctx context.Context, db *database) error {
+	return outbox.InTx(ctx, db.DB, func(tx *sql.Tx, events message.Publisher) error {
 		if err := business(ctx, tx); err != nil {
 			return err
 		}
@@ -64,8 +71,8 @@ func transactionWithOutbox(ctx context.Context, db *sql.DB) error {
 	})
 }
 
-func transactionWithStock(ctx context.Context, db *sql.DB) error {
-	return inTx(ctx, db, func(tx *sql.Tx) error {
+func transactionWithStock(ctx context.Context, db *database) error {
+	return inTx(ctx, db.DB, func(tx *sql.Tx) error {
 		if err := business(ctx, tx); err != nil {
 			return err
 		}
@@ -77,10 +84,10 @@ func transactionWithStock(ctx context.Context, db *sql.DB) error {
 	})
 }
 
-// transactionWithNothing has one more round trip without work, to separate the
-// cost of the round trip from the cost of the event.
-func transactionWithNothing(ctx context.Context, db *sql.DB) error {
-	return inTx(ctx, db, func(tx *sql.Tx) error {
+// transactionWithNothing has an additional round trip that does no work. It separates
+// the cost of a round trip from the cost of an event.
+func transactionWithNothing(ctx context.Context, db *database) error {
+	return inTx(ctx, db.DB, func(tx *sql.Tx) error {
 		if err := business(ctx, tx); err != nil {
 			return err
 		}
@@ -100,8 +107,8 @@ func inTx(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// produced measures the commits per second of the writers.
-func (b *bench) produced(ctx context.Context, once func(ctx context.Context, db *sql.DB) error) (_ float64, err error) {
+// produced measures how many transactions per second the writers commit.
+func (b *bench) produced(ctx context.Context, once func(ctx context.Context, db *database) error) (_ float64, err error) {
 	db, err := newDatabase(ctx, b.pgDSN)
 	if err != nil {
 		return 0, err
@@ -134,7 +141,7 @@ func (d *database) prepareProducers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := stock.Publish(stockTopic, newMessage()); err != nil { // creates its table
+	if err := stock.Publish(stockTopic, newMessage()); err != nil { // creates the publisher's table
 		return err
 	}
 	_, err = d.ExecContext(ctx, createOrders)
@@ -142,7 +149,7 @@ func (d *database) prepareProducers(ctx context.Context) error {
 }
 
 func (d *database) produce(
-	ctx context.Context, period time.Duration, once func(ctx context.Context, db *sql.DB) error, committed *atomic.Int64,
+	ctx context.Context, period time.Duration, once func(ctx context.Context, db *database) error, committed *atomic.Int64,
 ) error {
 	var (
 		working sync.WaitGroup
@@ -152,7 +159,7 @@ func (d *database) produce(
 	for n := range writers {
 		working.Go(func() {
 			for time.Now().Before(end) && errs[n] == nil {
-				if errs[n] = once(ctx, d.DB); errs[n] == nil {
+				if errs[n] = once(ctx, d); errs[n] == nil {
 					committed.Add(1)
 				}
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// queue is a new queue of RabbitMQ behind a fanout exchange of the same name.
+// queue is a new queue in RabbitMQ, bound to a fanout exchange of the same name.
 type queue struct {
 	url  string
 	name string
@@ -51,7 +51,7 @@ func (q *queue) declare() error {
 
 func (q *queue) arguments() amqp.Table { return amqp.Table{amqp.QueueTypeArg: q.kind} }
 
-// Close deletes the queue with its messages.
+// Close deletes the queue, its messages and its exchange.
 func (q *queue) Close() error {
 	defer q.conn.Close()
 	channel, err := q.conn.Channel()
@@ -65,8 +65,9 @@ func (q *queue) Close() error {
 	return channel.ExchangeDelete(q.name, false, false)
 }
 
-// holds returns an error unless the queue has at least so many messages. A
-// quorum queue reports its count a moment after the confirms.
+// holds waits until the queue has at least that number of messages, and returns an
+// error after ten seconds. A quorum queue reports its count a moment after the
+// confirms.
 func (q *queue) holds(ctx context.Context, least int) error {
 	channel, err := q.conn.Channel()
 	if err != nil {
@@ -95,19 +96,20 @@ func (q *queue) holds(ctx context.Context, least int) error {
 	}
 }
 
-// config returns the configuration of watermill-amqp for the queue.
+// config returns watermill-amqp's configuration for the queue.
 func (q *queue) config() wamqp.Config {
 	return wamqp.NewDurablePubSubConfig(q.url, wamqp.GenerateQueueNameConstant(q.name))
 }
 
-// consumed is config for consumers, which declare the queue again.
+// consumed is like config, with the arguments that consumers need to declare the queue
+// again.
 func (q *queue) consumed() wamqp.Config {
 	config := q.config()
 	config.Queue.Arguments = q.arguments()
 	return config
 }
 
-// publish returns when all messages are in the queue.
+// publish publishes messages, and returns when all of them are in the queue.
 func (q *queue) publish(ctx context.Context, messages []*message.Message) (err error) {
 	config := q.config()
 	config.Marshaler = rabbit.Marshaler{}

@@ -10,15 +10,15 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// rawWindows are numbers of outstanding confirms. The best of them counts; the
-// rate does not grow with more.
+// rawWindows are the numbers of unconfirmed messages that are measured. The best result
+// counts. Larger windows are not faster.
 var rawWindows = []int{500, 1000, 2000}
 
 var errNotConfirmed = errors.New("a message was not confirmed")
 
-// rawChannel is plain amqp091-go: one socket, one channel, prepared messages.
-// It uses the same options as rabbit.Publisher: mandatory, persistent,
-// confirmed.
+// rawChannel publishes with amqp091-go directly: one socket, one channel, messages that
+// are ready to send. It uses the same options as rabbit.Publisher: mandatory,
+// persistent, confirmed.
 type rawChannel struct {
 	queue       *queue
 	conn        *amqp.Connection
@@ -56,7 +56,7 @@ func (r *rawChannel) publish(ctx context.Context, publishing amqp.Publishing) (*
 	return r.channel.PublishWithDeferredConfirmWithContext(ctx, r.queue.name, "", true, false, publishing)
 }
 
-// pipelined keeps up to window confirms outstanding.
+// pipelined publishes all messages. Up to window messages are unconfirmed at a time.
 func (r *rawChannel) pipelined(ctx context.Context, window int) error {
 	outstanding := make(chan *amqp.DeferredConfirmation, window)
 	settled := make(chan error, 1)
@@ -79,7 +79,7 @@ func (r *rawChannel) pipelined(ctx context.Context, window int) error {
 	return errors.Join(failed, <-settled)
 }
 
-// oneByOne waits for each confirm before the next message.
+// oneByOne publishes each message after the confirm of the previous one.
 func (r *rawChannel) oneByOne(ctx context.Context) error {
 	for _, publishing := range r.publishings {
 		confirmation, err := r.publish(ctx, publishing)
@@ -101,7 +101,7 @@ func confirmed(ctx context.Context, confirmation *amqp.DeferredConfirmation) err
 	return err
 }
 
-// raw measures how fast the broker confirms messages at most.
+// raw measures the highest rate at which the broker confirms messages.
 func (b *bench) raw(
 	ctx context.Context, kind string, messages int, publish func(ctx context.Context, r *rawChannel) error,
 ) (_ float64, err error) {

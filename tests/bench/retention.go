@@ -21,8 +21,8 @@ const (
 	claimPause = 5 * time.Millisecond
 )
 
-// retentions measures the sweep of one day of ids, and its effect on messages
-// that are handled meanwhile.
+// retentions measures how long the sweep takes to delete the ids of one day, and how
+// much it slows down messages that are handled meanwhile.
 func (b *bench) retentions(ctx context.Context) ([]row, error) {
 	ids, few := b.remembered/2, b.remembered/100
 	var (
@@ -49,8 +49,8 @@ func (b *bench) retentions(ctx context.Context) ([]row, error) {
 	return []row{byRow.row(), byDay.atMost(1000), p99.row(), most.row(), p99To.row(), longe.atMost(100)}, nil
 }
 
-// retention returns the duration of the sweep of one day, and p99 and the
-// maximum of claims before and during it, all in milliseconds.
+// retention returns how long the sweep of one day took, and the 99th percentile and the
+// maximum of the claims before it and during it, all in milliseconds.
 func (b *bench) retention(ctx context.Context, tables schema.Config, ids int) (figures []float64, err error) {
 	figures = make([]float64, 5)
 	db, err := newDatabase(ctx, b.pgDSN)
@@ -66,7 +66,7 @@ func (b *bench) retention(ctx context.Context, tables schema.Config, ids int) (f
 	if err == nil {
 		err = schema.Up(ctx, db.DB, tables)
 	}
-	if err == nil { // creates the coming days first, which is not part of the measurement
+	if err == nil { // the first sweep creates the coming days, which is not measured
 		_, err = inbox.Sweep(ctx)
 	}
 	if err == nil {
@@ -84,7 +84,7 @@ func (b *bench) retention(ctx context.Context, tables schema.Config, ids int) (f
 	for n := range claimers {
 		working.Go(func() { claims[n], errs[n] = claimOn(claiming, inbox) })
 	}
-	began := time.Now().Add(time.Second) // connections are opened until then
+	began := time.Now().Add(time.Second) // until then connections are opened
 	err = wait(ctx, began.Add(b.delivering))
 	start := time.Now()
 	for left := true; left && err == nil; {
@@ -111,11 +111,11 @@ func (b *bench) retention(ctx context.Context, tables schema.Config, ids int) (f
 	return figures, err
 }
 
-// claim is a handled message.
+// claim records when the handling of a message began and ended.
 type claim struct{ began, ended time.Time }
 
-// longest returns p99 and the maximum of the claims in a period, in
-// milliseconds.
+// longest returns the 99th percentile and the maximum of the claims that overlap a
+// period, in milliseconds.
 func longest(claims []claim, from, to time.Time) []float64 {
 	var took []float64
 	for _, c := range claims {
@@ -130,7 +130,7 @@ func longest(claims []claim, from, to time.Time) []float64 {
 	return []float64{quantile(took, 0.99), took[len(took)-1]}
 }
 
-// claimOn handles new messages until ctx ends.
+// claimOn handles new messages one after the other until ctx ends.
 func claimOn(ctx context.Context, inbox *dedup.Inbox) (claims []claim, err error) {
 	handle := inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		tx, _ := dedup.TxFromContext(msg.Context())
@@ -150,8 +150,8 @@ func claimOn(ctx context.Context, inbox *dedup.Inbox) (claims []claim, err error
 
 func dayAgo(days int) time.Time { return time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, -days) }
 
-// fillDay inserts ids of one day, 40 days ago. With the layout ByDay it creates
-// the partitions of that day and of today. It creates the indexes after the
+// fillDay inserts the ids of one day, 40 days ago. With the layout ByDay it first
+// creates the partitions of that day and of today. The indexes are created after the
 // rows.
 func fillDay(ctx context.Context, db *sql.DB, tables schema.Config, old string, ids int) error {
 	exec := func(query string, args ...any) error {

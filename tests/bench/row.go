@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// row is a line of the table. Ratio is Median divided by the median of the row
-// Of. Floor is the limit of the ratio, or of the median if there is no ratio:
-// the minimum, or the maximum if LowerIsBetter. Zero means no limit.
+// row is a line of the table. Ratio is Median divided by the median of the row whose ID
+// is Of. Floor limits the ratio, or the median if Of is empty: it is the minimum, or
+// the maximum if LowerIsBetter. Zero means no limit.
 type row struct {
 	ID            string  `json:"id"`
 	What          string  `json:"what"`
@@ -22,7 +22,7 @@ type row struct {
 	LowerIsBetter bool    `json:"lower_is_better,omitempty"`
 }
 
-// missed reports whether a row misses its limit.
+// missed reports whether the row misses its limit.
 func (r row) missed() bool {
 	figure := r.Median
 	if r.Of != "" {
@@ -38,7 +38,7 @@ func (r row) missed() bool {
 	}
 }
 
-// series is a measurement and its runs.
+// series contains the values that the runs of one measurement gave.
 type series struct {
 	id, what, unit string
 
@@ -64,30 +64,31 @@ func (s series) row() row {
 	return row{ID: s.id, What: s.what, Unit: s.unit, Median: s.median(), Min: slices.Min(s.values), Max: slices.Max(s.values)}
 }
 
-// against returns the row of s with its ratio to other, which should be floor
-// or more.
+// against returns the row of s with its ratio to other. The ratio should be at least
+// floor.
 func (s series) against(other series, floor float64) row {
 	r := s.row()
 	r.Ratio, r.Of, r.Floor = s.median()/other.median(), other.id, floor
 	return r
 }
 
-// againstAtMost returns the row of s with its ratio to other, which should be
-// limit or less.
+// againstAtMost returns the row of s with its ratio to other. The ratio should be at
+// most limit.
 func (s series) againstAtMost(other series, limit float64) row {
 	r := s.against(other, limit)
 	r.LowerIsBetter = true
 	return r
 }
 
-// atMost returns the row of s, whose median should be limit or less.
+// atMost returns the row of s. Its median should be at most limit.
 func (s series) atMost(limit float64) row {
 	r := s.row()
 	r.Floor, r.LowerIsBetter = limit, true
 	return r
 }
 
-// named returns s for another line of the table.
+// named returns a copy of s with another id and description, for a second line in the
+// table.
 func (s series) named(suffix, what string) series {
 	s.id += suffix
 	s.what = what

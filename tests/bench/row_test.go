@@ -73,7 +73,7 @@ func TestTableMarksWhatIsMissed(t *testing.T) {
 	lines := map[string]string{}
 	for line := range strings.Lines(out.String()) {
 		if fields := strings.Fields(line); len(fields) > 0 {
-			lines[fields[0]] = strings.Join(fields[4:], " ") // after "what x is"
+			lines[fields[0]] = strings.Join(fields[4:], " ") // the columns after "what x is"
 		}
 	}
 	for id, want := range map[string]string{

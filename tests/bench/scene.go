@@ -8,7 +8,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// scene is a new database and queue for a measurement.
+// scene is a new database and a new queue, for one measurement.
 type scene struct {
 	db    *database // with the tables of this module
 	queue *queue
@@ -32,7 +32,7 @@ func (b *bench) newScene(ctx context.Context, kind string) (*scene, error) {
 // Close deletes the database and the queue.
 func (s *scene) Close() error { return errors.Join(s.queue.Close(), s.db.Close()) }
 
-// closing closes c and joins its error to err.
+// closing closes c, and adds its error to err.
 func closing(c io.Closer, err *error) {
 	if failed := c.Close(); failed != nil {
 		*err = errors.Join(*err, failed)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// snapshots measures whether dead rows that cannot be removed slow forwarding
-// down.
+// snapshots measures whether forwarding slows down while dead rows accumulate that
+// PostgreSQL cannot remove.
 func (b *bench) snapshots(ctx context.Context) ([]row, error) {
 	kind := b.kinds[0]
 	none := series{
@@ -31,8 +31,9 @@ func (b *bench) snapshots(ctx context.Context) ([]row, error) {
 	return []row{none.row(), held.against(none, 0.8)}, nil
 }
 
-// streamed measures the rate of confirms over a period. Messages always wait,
-// and more are written all the time.
+// streamed measures how many messages per second are confirmed during a period.
+// Messages are written during the whole measurement, so that the outbox does not run
+// empty. With hold, another transaction keeps a snapshot open.
 func (b *bench) streamed(ctx context.Context, kind string, period time.Duration, hold bool) (_ float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {
@@ -50,7 +51,7 @@ func (b *bench) streamed(ctx context.Context, kind string, period time.Duration,
 	stream := s.keepAhead(ctx, f.publisher.confirmed.Load)
 	defer closing(stream, &err)
 	f.start(ctx)
-	if err := f.await(ctx); err != nil { // messages flow
+	if err := f.await(ctx); err != nil { // wait until messages flow
 		return 0, err
 	}
 	if hold {
@@ -58,7 +59,7 @@ func (b *bench) streamed(ctx context.Context, kind string, period time.Duration,
 		if err != nil {
 			return 0, err
 		}
-		defer tx.Rollback() //nolint:errcheck // it has done nothing
+		defer tx.Rollback() //nolint:errcheck // it has written nothing
 	}
 
 	before, start := f.publisher.confirmed.Load(), time.Now()

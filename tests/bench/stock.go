@@ -16,7 +16,7 @@ import (
 
 const stockTopic = "events"
 
-// fillStock stores messages for Watermill's forwarder component.
+// fillStock stores messages for Watermill's own forwarder.
 func (s *scene) fillStock(ctx context.Context, messages int) error {
 	stored, err := wsql.NewPublisher(s.db.DB, wsql.PublisherConfig{
 		SchemaAdapter: wsql.DefaultPostgreSQLSchema{}, AutoInitializeSchema: true,
@@ -33,14 +33,15 @@ func (s *scene) fillStock(ctx context.Context, messages int) error {
 	return s.exec(ctx, `VACUUM ANALYZE`, `CHECKPOINT`)
 }
 
-// stockForwarding is a running forwarder component of Watermill.
+// stockForwarding is Watermill's own forwarder, and a count of its confirmed messages.
 type stockForwarding struct {
 	fwd       *stockforwarder.Forwarder
 	publisher *stockCounted
 	ended     chan error
 }
 
-// forwardStock has confirms and a channel pool; everything else is the default.
+// forwardStock returns Watermill's forwarder with confirms and a channel pool.
+// Everything else is the default.
 func (s *scene) forwardStock(target int) (*stockForwarding, error) {
 	logger := watermill.NopLogger{}
 	subscriber, err := wsql.NewSubscriber(s.db.DB, wsql.SubscriberConfig{
@@ -74,7 +75,8 @@ func (f *stockForwarding) start(ctx context.Context) {
 	go func() { f.ended <- f.fwd.Run(ctx) }()
 }
 
-// await returns when the target is reached or limit has passed.
+// await waits until target messages were confirmed, but no longer than limit. It
+// reports whether they were.
 func (f *stockForwarding) await(ctx context.Context, limit time.Duration) (reached bool, err error) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -95,8 +97,9 @@ func (f *stockForwarding) Close() error {
 	return errors.Join(f.fwd.Close(), <-f.ended, f.publisher.Close())
 }
 
-// stockCounted records the times of the first publish and of the last confirm.
-// The stock forwarder calls it from one goroutine.
+// stockCounted counts confirmed messages, and records the times of the first publish
+// and of the confirm that reaches the target. It needs no lock, because Watermill's
+// forwarder calls it from one goroutine.
 type stockCounted struct {
 	message.Publisher
 
@@ -121,8 +124,7 @@ func (p *stockCounted) Publish(topic string, messages ...*message.Message) error
 	return nil
 }
 
-// stockDrain measures the stock forwarder from its first publish to its last
-// confirm.
+// stockDrain measures Watermill's forwarder from its first publish to its last confirm.
 func (b *bench) stockDrain(ctx context.Context, kind string) (_ float64, err error) {
 	s, err := b.newScene(ctx, kind)
 	if err != nil {
@@ -146,5 +148,5 @@ func (b *bench) stockDrain(ctx context.Context, kind string) (_ float64, err err
 	return rate(b.slow, f.publisher.last.Sub(f.publisher.first)), s.queue.holds(ctx, b.slow)
 }
 
-// stockPatience is the timeout of a run.
+// stockPatience is how long a run may take before it fails.
 const stockPatience = 10 * time.Minute

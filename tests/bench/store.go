@@ -14,8 +14,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// storeRaw measures how fast messages are inserted as plain rows, many with one
-// statement, into a table with the id as its primary key.
+// storeRaw measures how fast plain rows are inserted, storedTogether with each
+// statement, into a table whose primary key is the id.
 func (b *bench) storeRaw(ctx context.Context, messages int) (_ float64, err error) {
 	db, err := newDatabase(ctx, b.pgDSN)
 	if err != nil {
@@ -45,8 +45,8 @@ func (b *bench) storeRaw(ctx context.Context, messages int) (_ float64, err erro
 	return rate(len(msgs), time.Since(start)), nil
 }
 
-// storeInbox measures how fast a durable consumer stores and acks messages that
-// are in memory.
+// storeInbox measures how fast a durable consumer stores and acks messages that are
+// already in memory.
 func (b *bench) storeInbox(ctx context.Context, messages int) (_ float64, err error) {
 	db, err := newDatabase(ctx, b.pgDSN)
 	if err != nil {
@@ -62,14 +62,14 @@ func (b *bench) storeInbox(ctx context.Context, messages int) (_ float64, err er
 	}
 	msgs := newMessages(messages)
 	sub := storage.Subscriber(&ready{msgs: msgs})
-	// Nobody handles them.
+	// No goroutine handles the stored messages.
 	nobody := parked.Subscription{Consumer: consumerName, Wake: func() {}, Store: func(parked.Stored) {}}
 	start := time.Now()
 	out, err := sub.Subscribe(parked.WithSubscription(ctx, nobody), "topic")
 	if err != nil {
 		return 0, err
 	}
-	for range out { // ends when all are acked
+	for range out { // ends when all messages are acked
 	}
 	took := time.Since(start)
 	for _, msg := range msgs {
@@ -82,7 +82,7 @@ func (b *bench) storeInbox(ctx context.Context, messages int) (_ float64, err er
 	return rate(messages, took), sub.Close()
 }
 
-// ready is a subscriber with messages in memory.
+// ready is a subscriber that delivers messages from memory.
 type ready struct{ msgs []*message.Message }
 
 func (r *ready) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {

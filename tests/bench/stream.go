@@ -7,21 +7,21 @@ import (
 )
 
 const (
-	streamAhead = 20_000 // messages that wait
-	streamBatch = 1000   // of one transaction
+	streamAhead = 20_000 // messages that always wait
+	streamBatch = 1000   // messages per transaction
 )
 
-// stream writes messages.
+// stream writes messages to the outbox during a measurement.
 type stream struct {
 	once    sync.Once
 	stop    chan struct{}
 	ended   chan struct{}
-	err     error // set before ended is closed, like starved
-	starved int   // number of times that no message waited
+	err     error // err and starved are set before ended is closed
+	starved int   // how often no message waited
 }
 
-// keepAhead keeps streamAhead messages waiting. Some wait already when it
-// returns.
+// keepAhead starts a goroutine that writes new messages whenever fewer than streamAhead
+// wait. The caller has stored the first streamAhead messages.
 func (s *scene) keepAhead(ctx context.Context, confirmed func() int64) *stream {
 	st := &stream{stop: make(chan struct{}), ended: make(chan struct{})}
 	go func() {
@@ -52,7 +52,7 @@ func (s *scene) keepAhead(ctx context.Context, confirmed func() int64) *stream {
 	return st
 }
 
-// Close ends the stream.
+// Close stops the goroutine, and returns its error.
 func (st *stream) Close() error {
 	st.once.Do(func() { close(st.stop) })
 	<-st.ended

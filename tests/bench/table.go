@@ -29,7 +29,7 @@ func printTable(w io.Writer, rows []row) {
 	_ = table.Flush()
 }
 
-// number formats a value with its significant digits.
+// number formats a value with about three significant digits.
 func number(value float64) string {
 	switch {
 	case value >= 100 || value == 0:

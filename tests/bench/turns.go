@@ -6,13 +6,13 @@ import (
 	"runtime"
 )
 
-// measurement runs once per run and returns a value for each of its series.
+// measurement is run several times. Each run adds one value to each of its series.
 type measurement struct {
 	into    []*series
 	measure func(ctx context.Context) ([]float64, error)
 }
 
-// single is a measurement with one series.
+// single returns a measurement that has one series.
 func single(into *series, measure func(ctx context.Context) (float64, error)) measurement {
 	return measurement{[]*series{into}, func(ctx context.Context) ([]float64, error) {
 		value, err := measure(ctx)
@@ -20,7 +20,7 @@ func single(into *series, measure func(ctx context.Context) (float64, error)) me
 	}}
 }
 
-// turns alternates between the measurements in each run, so that a temporary
+// turns runs every measurement once, and repeats this for each run. So a temporary
 // disturbance of the machine affects all of them.
 func (b *bench) turns(ctx context.Context, measurements ...measurement) error {
 	for n := range b.runs {

@@ -10,8 +10,9 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// audit compares the final state with the journals, the recorder and the
-// messages from outside.
+// audit compares the final state of the database with three records: the journals of
+// the writers, the deliveries that the recorder saw, and the messages that did not come
+// from the outbox.
 type audit struct {
 	*world
 	*report
@@ -31,7 +32,7 @@ func (w *world) audit(ctx context.Context, r *report) error {
 	return nil
 }
 
-// ids returns the first column of a query.
+// ids returns the first column of the rows that a query returns.
 func (a *audit) ids(ctx context.Context, query string, args ...any) ([]string, error) {
 	rows, err := a.db.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -49,13 +50,15 @@ func (a *audit) ids(ctx context.Context, query string, args ...any) ([]string, e
 	return ids, rows.Err()
 }
 
-// settled selects the messages in a final state.
+// settled is a query for the messages in a final state: applied, quarantined,
+// discarded, or a dead letter. Collisions do not count, because their id belongs to
+// another message.
 const settled = `
 	SELECT message_id FROM effects
 	UNION ALL SELECT message_id FROM once_parked WHERE state IN ('quarantined', 'discarded') AND reason <> '` + poison.ReasonCollision + `'
 	UNION ALL SELECT message_id FROM once_outbox_dead`
 
-// effects checks that every committed event is in one final state, once.
+// effects checks that every committed event is in a final state, and in only one.
 func (a *audit) effects(ctx context.Context) (err error) {
 	a.Messages = int(a.number(ctx, `SELECT COUNT(DISTINCT message_id) FROM business`))
 	if a.lost, err = a.ids(ctx, `SELECT message_id FROM business EXCEPT (`+settled+`)`); err != nil {
@@ -82,7 +85,8 @@ func (a *audit) effects(ctx context.Context) (err error) {
 	return err
 }
 
-// places reports where the first doubled events are.
+// places adds a note to the report for each of the first five doubled events. It lists
+// the effects, rows and inbox entries of the event.
 func (a *audit) places(ctx context.Context) {
 	for _, id := range a.doubled[:min(len(a.doubled), 5)] {
 		places, err := a.ids(ctx, `
@@ -95,7 +99,8 @@ func (a *audit) places(ctx context.Context) {
 	}
 }
 
-// during counts ids whose messages were unfinished while a fault was active.
+// during returns how many of the ids belong to messages that were unfinished while the
+// fault of r was active.
 func (a *audit) during(ctx context.Context, r *row, ids []string) (n int) {
 	for _, id := range ids {
 		if r.covers(a.number(ctx, `SELECT MIN(serial) FROM business WHERE message_id = $1`, id)) {
@@ -111,7 +116,8 @@ func (a *audit) example(what string, ids []string) {
 	}
 }
 
-// phantoms checks that no message exists that was not committed.
+// phantoms checks that no message took effect or became a dead letter without having
+// been committed.
 func (a *audit) phantoms(ctx context.Context) error {
 	ids, err := a.ids(ctx, `
 		(SELECT message_id FROM effects UNION SELECT message_id FROM once_outbox_dead) EXCEPT SELECT message_id FROM business`)
@@ -120,8 +126,8 @@ func (a *audit) phantoms(ctx context.Context) error {
 	return err
 }
 
-// journals checks that the database agrees with the journals of the writers. A
-// transaction with an unknown result has all of its events or none.
+// journals checks that the database agrees with the journals of the writers. If the
+// result of a transaction is unknown, either all of its events must be there, or none.
 func (a *audit) journals(ctx context.Context) error {
 	known, err := readJournals(a.dir)
 	if err != nil {
@@ -171,7 +177,7 @@ func (a *audit) journals(ctx context.Context) error {
 	return rows.Err()
 }
 
-// leftovers checks that no unfinished row is left.
+// leftovers checks that the tables contain no unfinished rows.
 func (a *audit) leftovers(ctx context.Context) error {
 	for _, query := range []string{
 		`once_outbox`, `once_blocked_keys`,
@@ -186,8 +192,8 @@ func (a *audit) leftovers(ctx context.Context) error {
 	return nil
 }
 
-// quarantine checks that each entry equals the sent message, byte for byte, and
-// that every message from outside is there once.
+// quarantine checks that each entry equals the message that was sent, byte for byte,
+// and that every message that did not come from the outbox has one entry.
 func (a *audit) quarantine(ctx context.Context) error {
 	store, err := poison.New(a.db, poison.Config{})
 	if err != nil {
@@ -226,7 +232,7 @@ func (a *audit) quarantine(ctx context.Context) error {
 		if n := seen[body]; n == 0 {
 			a.Lost++
 			a.wrongf("a message from outside (%s) is not in quarantine", wrong)
-		} else if n > 1 && wrong != poison.ReasonInvalidID { // entries without a usable id cannot be distinguished
+		} else if n > 1 && wrong != poison.ReasonInvalidID { // several entries without a usable id cannot be distinguished
 			a.Doubled++
 			a.wrongf("a message from outside (%s) is in quarantine %d times", wrong, n)
 		}
@@ -234,7 +240,7 @@ func (a *audit) quarantine(ctx context.Context) error {
 	return nil
 }
 
-// order checks that all messages of a key reached the broker in order.
+// order checks that the messages of each key reached the broker in order.
 func (a *audit) order(ctx context.Context) error {
 	inversions, seen, copies := a.recorder.found()
 	a.Inversions = len(inversions)

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// chaos runs the command with some kinds of faults.
+// chaos runs the command with the given kinds of faults, separated by commas.
 func chaos(t *testing.T, o options, kinds string) *report {
 	t.Helper()
 	var err error
@@ -35,20 +35,29 @@ func chaos(t *testing.T, o options, kinds string) *report {
 	return r
 }
 
-// A short run, with what takes no long time: make chaos has all of it.
+// A short run with the quick faults finds no message that was lost, and none that took
+// effect twice. `make chaos` runs all faults.
 func TestNothingIsLostAndNothingTakesEffectTwice(t *testing.T) {
-	const kinds = "writer-kill,forwarder-kill,consumer-kill,backend-kill,memory-alarm,queue-full,pg-reset,amqp-half-open," +
-		"cut-commit-writer,cut-commit-consumer,cut-before-confirm,cut-before-ack,duplicates,requeued,oversized-body," +
-		"handler-times-out,replay"
-	if r := chaos(t, options{seed: rand.Uint64(), messages: 1500, bites: 1, waiting: 300}, kinds); !r.passed() {
+	t.Parallel()
+	o := options{seed: rand.Uint64(), messages: 1500, bites: 1, waiting: 300}
+	kinds := "writer-kill,forwarder-kill,consumer-kill,cut-commit-writer,cut-commit-consumer,cut-before-confirm,cut-before-ack,duplicates"
+	if testing.Short() {
+		o.messages, o.waiting = 500, 100
+	} else {
+		kinds += ",backend-kill,memory-alarm,queue-full,pg-reset,amqp-half-open,requeued,oversized-body,handler-times-out,replay"
+	}
+	if r := chaos(t, o, kinds); !r.passed() {
 		t.Error("see above")
 	}
 }
 
-// A run that could find nothing would prove nothing: each of these breaks a
-// part in the way that somebody may well have written it.
+// Each case breaks a part on purpose, with a mistake that a service could contain. The
+// run must find the damage; otherwise a run that finds nothing would prove nothing.
 func TestWhatIsBrokenIsFound(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	t.Run("doubled, phantoms, inversions", func(t *testing.T) {
+		t.Parallel()
 		o := options{seed: 1, messages: 500, bites: 1, waiting: 300, plant: plantInbox + "," + plantOrder + "," + plantOutbox}
 		r := chaos(t, o, "duplicates,writer-kill")
 		if r.passed() || r.Doubled == 0 || r.Phantoms == 0 || r.Inversions == 0 {
@@ -56,6 +65,7 @@ func TestWhatIsBrokenIsFound(t *testing.T) {
 		}
 	})
 	t.Run("lost", func(t *testing.T) {
+		t.Parallel()
 		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, plant: plantDelete}, "amqp-refused")
 		if r.passed() || r.Lost == 0 {
 			t.Errorf("not found: %+v", r.totals)

@@ -21,11 +21,11 @@ const (
 	consumerLease = 2 * time.Second
 	consumerPool  = 32
 
-	// retention is longer than the delay of any duplicate that faults cause.
+	// retention is longer than any duplicate is delayed by a fault.
 	retention = 15 * time.Minute
 )
 
-// consumer applies messages: the whole chain, for two topics.
+// consumer handles the messages of two topics with all middlewares of the library.
 type consumer struct {
 	*actor
 
@@ -55,10 +55,14 @@ func (a *actor) consume(ctx context.Context, db *sql.DB) error {
 	return errors.Join(router.Run(ctx), <-ended)
 }
 
+// inboxLockTimeout is how long a duplicate waits for the transaction that inserted the
+// same id into the inbox. It is shorter than the lock_timeout of the connections.
+const inboxLockTimeout = 500 * time.Millisecond
+
 func (c *consumer) add(router *message.Router) (run func(context.Context) error, err error) {
 	chain, err := once.NewConsumer(c.db, once.ConsumerConfig{
 		Dedup: dedup.Config{
-			Retention: retention, MaxDuplicateAge: retention, SweepInterval: time.Second, LockTimeout: 2 * time.Second,
+			Retention: retention, MaxDuplicateAge: retention, SweepInterval: time.Second, LockTimeout: inboxLockTimeout,
 		},
 		Retry: retry.Config{
 			Policy:      retry.Policy{Immediate: 1, Delayed: 2, Base: 100 * time.Millisecond},

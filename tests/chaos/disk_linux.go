@@ -9,16 +9,16 @@ import (
 	"syscall"
 )
 
-// disk is a small file system in memory, which has the outbox. It is nil if no
-// file system can be mounted.
+// disk is a small file system in memory. It contains the outbox. It is nil if no file
+// system can be mounted.
 type disk struct{ dir string }
 
 const diskSize = "size=192m"
 
-// mountDisk returns nil if mounting needs root.
+// mountDisk mounts the disk. It returns nil if the process may not mount a file system.
 func mountDisk(ctx context.Context, db *sql.DB) (*disk, error) {
 	if os.Geteuid() != 0 {
-		return nil, nil //nolint:nilnil // as said above
+		return nil, nil //nolint:nilnil // the doc comment explains it
 	}
 	var data string
 	if err := db.QueryRowContext(ctx, `SHOW data_directory`).Scan(&data); err != nil {
@@ -37,7 +37,7 @@ func mountDisk(ctx context.Context, db *sql.DB) (*disk, error) {
 		return nil, err
 	}
 	if syscall.Mount("tmpfs", dir, "tmpfs", 0, diskSize) != nil {
-		return nil, os.Remove(dir) // mounting is not allowed here
+		return nil, os.Remove(dir) // mounting is not allowed
 	}
 	d := &disk{dir: dir}
 	if err := d.prepare(int(owner.Uid), int(owner.Gid)); err != nil {
@@ -55,7 +55,7 @@ func (d *disk) prepare(uid, gid int) error {
 
 func (d *disk) tables() string { return filepath.Join(d.dir, "tables") }
 
-// move moves the outbox to the disk.
+// move moves the outbox and its primary key to the disk.
 func (d *disk) move(ctx context.Context, db *sql.DB) error {
 	if d == nil {
 		return nil
@@ -72,7 +72,7 @@ func (d *disk) move(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// fill fills the disk.
+// fill writes to the disk until no space is left.
 func (d *disk) fill() error {
 	file, err := os.OpenFile(d.filler(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -89,7 +89,7 @@ func (d *disk) fill() error {
 	return nil
 }
 
-// free frees the space that fill used.
+// free removes the file that fill wrote.
 func (d *disk) free() error { return os.Remove(d.filler()) }
 
 func (d *disk) filler() string { return filepath.Join(d.dir, "filler") }

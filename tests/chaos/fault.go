@@ -13,35 +13,37 @@ type fault struct {
 	name  string
 	about string
 
-	// on is the target of the fault. Two faults at the same time have different
+	// on names the target of the fault. Two faults at the same time must have different
 	// targets.
 	on string
 
-	// alone means that no other fault may be active.
+	// alone means that no other fault may be active at the same time.
 	alone bool
 
-	// writes means that the fault has an effect only while writers write.
+	// writes means that the fault has an effect only while the writers write.
 	writes bool
 
-	// strike injects the fault, keeps it until it has had an effect, and heals
-	// it. proof describes the effect; it is empty if there was none.
+	// strike injects the fault, keeps it active until it has had an effect, and undoes
+	// it. proof describes the effect; it is empty if no effect was observed.
 	strike func(ctx context.Context, s *strike) (proof string, err error)
 }
 
-// strike is one injection of a fault. All its random choices come from its
-// seed.
+// strike is one injection of a fault. Rand makes its random choices; the plan gives it
+// a seed.
 type strike struct {
 	*world
 	*rand.Rand
 }
 
-// patience is a timeout for a busy machine.
+// patience is how long the test waits for an effect. It is long, because the machine
+// may be busy.
 const patience = 3 * time.Minute
 
 // errNoBite reports that an injected fault had no visible effect.
 var errNoBite = errors.New("did not bite")
 
-// until waits until cond is true. what describes cond.
+// until waits until cond returns true. It returns errNoBite after patience. what
+// describes cond in the error.
 func (s *strike) until(ctx context.Context, what string, cond func() bool) error {
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
@@ -59,24 +61,25 @@ func (s *strike) until(ctx context.Context, what string, cond func() bool) error
 	return nil
 }
 
-// hold waits for a random time.
+// hold waits for a random time, while the fault is active.
 func (s *strike) hold(ctx context.Context) {
 	rest(ctx, 300*time.Millisecond+time.Duration(s.Int64N(int64(1200*time.Millisecond))))
 }
 
-// one picks a member of a role.
+// one picks a random member that has the role.
 func (s *strike) one(role string) *member {
 	all := s.of(role)
 	return all[s.IntN(len(all))]
 }
 
-// growing returns a function that returns the increase of a count since now.
+// growing returns a function that returns by how much counts() has grown since growing
+// was called.
 func (s *strike) growing(counts func() int64) (grown func() int64) {
 	before := counts()
 	return func() int64 { return counts() - before }
 }
 
-// sum returns a function that adds up a count of proxies.
+// sum returns a function that returns the sum of the proxies' counts of name.
 func sum(proxies []*proxy, name string) func() int64 {
 	return func() (n int64) {
 		for _, p := range proxies {
@@ -86,8 +89,8 @@ func sum(proxies []*proxy, name string) func() int64 {
 	}
 }
 
-// exec runs statements without the proxies. It retries while the database is
-// down.
+// exec runs a statement on a direct connection, without a proxy. It retries for up to
+// patience while the database is down.
 func (s *strike) exec(ctx context.Context, query string, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -84,7 +84,8 @@ func brokerFaults() []fault {
 	}
 }
 
-// seen waits until a count of the proxies has grown.
+// seen waits until grown, the increase of the count name, is above zero, unless err is
+// not nil. It returns the count as proof.
 func (s *strike) seen(ctx context.Context, name string, grown func() int64, err error) (string, error) {
 	if err == nil {
 		err = s.until(ctx, name, func() bool { return grown() > 0 })
@@ -93,7 +94,7 @@ func (s *strike) seen(ctx context.Context, name string, grown func() int64, err 
 	return fmt.Sprintf("%d times %s", grown(), name), err
 }
 
-// unknown waits until forwarders have messages with an unknown outcome.
+// unknown waits until the outcome of a forwarder's publish is unknown.
 func (s *strike) unknown(ctx context.Context) (string, error) {
 	const name = "once.forwarder.published/unknown"
 	grown := s.growing(func() int64 { return s.count(forwarding, name) })

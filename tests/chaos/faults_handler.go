@@ -39,7 +39,7 @@ func handlerFaults() []fault {
 	)
 }
 
-// poisoned lets writers write messages of a kind, and waits until they are in
+// poisoned makes a writer write count messages of a kind, and waits until they are in
 // quarantine.
 func (s *strike) poisoned(ctx context.Context, kind, reason string, count int) (string, error) {
 	if err := s.exec(ctx, `DELETE FROM mended WHERE kind = $1`, kind); err != nil {
@@ -64,8 +64,8 @@ func (s *strike) poisoned(ctx context.Context, kind, reason string, count int) (
 	return fmt.Sprintf("%d are in quarantine", stored), err
 }
 
-// written returns the number of written messages of a kind, or a negative
-// number if it is not known.
+// written returns the number of messages of a kind that were written, or -1 if the
+// database does not answer.
 func (s *strike) written(ctx context.Context, kind string) int64 {
 	return s.number(ctx, `SELECT COUNT(*) FROM business WHERE kind = $1`, kind)
 }
@@ -116,7 +116,7 @@ func (s *strike) replay(ctx context.Context, retention bool) (string, error) {
 	return fmt.Sprintf("%d failed again, then all were applied; %d rows were swept", again(), swept()), err
 }
 
-// replayed replays hopeless messages until the replay succeeds, because the
+// replayed calls ReplayMatching for the hopeless messages until it succeeds. The
 // database may be down meanwhile.
 func (s *strike) replayed(ctx context.Context, store *poison.Quarantine) error {
 	var failure error
@@ -128,8 +128,8 @@ func (s *strike) replayed(ctx context.Context, store *poison.Quarantine) error {
 	return errors.Join(err, failure)
 }
 
-// age inserts expired rows that belong to no message. The rows of real messages
-// must stay as long as duplicates can arrive.
+// age inserts expired rows that belong to no message, so that the sweep has rows to
+// delete. The rows of real messages must stay as long as duplicates can arrive.
 func (s *strike) age(ctx context.Context) error {
 	return errors.Join(
 		s.exec(ctx, `

@@ -33,6 +33,10 @@ func lockFaults() []fault {
 			},
 		},
 		{
+			name: "effects-locked", about: "a lock on the table of the handlers, for longer than the inbox waits for locks",
+			on: consuming, alone: true, strike: effectsLocked,
+		},
+		{
 			name: "deadlock", about: "two transactions with events wait for each other", on: writing, alone: true,
 			strike: func(ctx context.Context, s *strike) (string, error) {
 				return s.contend(ctx, doDeadlock, "40P01")
@@ -56,19 +60,42 @@ func lockFaults() []fault {
 	}
 }
 
-// locked holds a lock until processes of a role have given up waiting for it.
+// locked takes a lock, and holds it until a process of the role has given up waiting
+// for it: because of lock_timeout, or because it canceled the statement.
 func (s *strike) locked(ctx context.Context, lock, role string) (string, error) {
-	name := postgresError("55P03")
-	failed := s.growing(func() int64 { return s.pg[role].counted(name) })
+	timedOut, canceled := postgresError("55P03"), postgresError("57014")
+	name := timedOut + " or " + canceled
+	failed := s.growing(func() int64 { return s.pg[role].counted(timedOut) + s.pg[role].counted(canceled) })
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return "", err
 	}
-	defer tx.Rollback() //nolint:errcheck // that lets the lock go
+	defer tx.Rollback() //nolint:errcheck // the rollback releases the lock
 	if _, err := tx.ExecContext(ctx, lock); err != nil {
 		return "", err
 	}
 	return s.seen(ctx, name, failed, nil)
+}
+
+// effectsLocked holds a lock until a handler has waited for it longer than
+// inboxLockTimeout. The handlers must continue as soon as the lock is released.
+func effectsLocked(ctx context.Context, s *strike) (string, error) {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return "", err
+	}
+	defer tx.Rollback() //nolint:errcheck // the rollback releases the lock
+	if _, err := tx.ExecContext(ctx, `LOCK TABLE effects IN SHARE MODE`); err != nil {
+		return "", err
+	}
+	var waiting int64
+	err = s.until(ctx, "a handler waits", func() bool {
+		waiting = s.number(ctx, `
+			SELECT COUNT(*) FROM pg_locks WHERE relation = 'effects'::regclass AND NOT granted AND waitstart < now() - make_interval(secs => $1)`,
+			(2 * inboxLockTimeout).Seconds())
+		return waiting > 0
+	})
+	return fmt.Sprintf("%d handlers waited", waiting), err
 }
 
 func (s *strike) contend(ctx context.Context, do, state string) (string, error) {
@@ -80,14 +107,14 @@ func (s *strike) contend(ctx context.Context, do, state string) (string, error) 
 	return s.seen(ctx, postgresError(state), failed, nil)
 }
 
-// copyInProgress inserts the id of a message into the inbox without a commit:
-// the duplicate must wait, and be applied after the rollback.
+// copyInProgress inserts the id of a message into the inbox and does not commit. The
+// message must wait as if it were a duplicate, and be applied after the rollback.
 func copyInProgress(ctx context.Context, s *strike) (string, error) {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return "", err
 	}
-	defer tx.Rollback() //nolint:errcheck // that is the point
+	defer tx.Rollback() //nolint:errcheck // the fault is a transaction that rolls back
 	e := event{id: fmt.Sprintf("copied-%d", s.Uint64()), kind: plain}
 	var pid int
 	if err := tx.QueryRowContext(ctx, `
@@ -107,7 +134,7 @@ func copyInProgress(ctx context.Context, s *strike) (string, error) {
 	return fmt.Sprintf("%d sessions waited for it", blocked), err
 }
 
-// write commits an event of this process.
+// write commits an event in a transaction of the test process, not of a writer.
 func (s *strike) write(ctx context.Context, e event) error {
 	return outbox.InTx(ctx, s.db, func(tx *sql.Tx, events message.Publisher) error { return put(ctx, tx, events, e) })
 }

@@ -7,6 +7,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/rabbit"
 )
@@ -53,10 +54,14 @@ func messageFaults() []fault {
 			},
 		},
 		{
+			name: "steering-headers", on: onMessages, strike: steered,
+			about: "messages from outside tell the outbox where and when to send what their handler publishes",
+		},
+		{
 			name: "collision", about: "messages from outside with the id of another one", on: onMessages,
 			strike: func(ctx context.Context, s *strike) (string, error) {
 				var id string
-				// A recent event, because the inbox removes old ids.
+				// The event must be recent, because the inbox removes old ids.
 				err := s.until(ctx, "an event took effect", func() bool {
 					return s.db.QueryRowContext(ctx, `
 						SELECT message_id FROM once_inbox WHERE consumer = $1 ORDER BY processed_at DESC LIMIT 1 OFFSET $2`,
@@ -71,9 +76,9 @@ func messageFaults() []fault {
 	}
 }
 
-// publish publishes messages to the ledger's queue without the outbox, and
-// waits for the confirms. After a failure it publishes all again, because
-// duplicates are harmless.
+// publish publishes messages directly to the ledger's queue, and waits for the
+// confirms. After a failure it publishes all of them again, because duplicates are
+// harmless.
 func (s *strike) publish(ctx context.Context, messages ...amqp.Publishing) error {
 	var failure error
 	err := s.until(ctx, "the broker takes messages", func() bool {
@@ -98,8 +103,8 @@ func (s *strike) publish(ctx context.Context, messages ...amqp.Publishing) error
 	return errors.Join(err, failure)
 }
 
-// duplicates publishes duplicates of the latest events, whether these have
-// arrived or not.
+// duplicates publishes copies of the latest events. The originals may not have arrived
+// yet.
 func duplicates(ctx context.Context, s *strike) (string, error) {
 	const name = "once.dedup.handled/duplicate"
 	skipped := s.growing(func() int64 { return s.count(consuming, name) })
@@ -113,7 +118,8 @@ func duplicates(ctx context.Context, s *strike) (string, error) {
 	if err := s.publish(ctx, append(copies, copies...)...); err != nil {
 		return "", err
 	}
-	// A consumer that does not skip them applies them twice.
+	// The query counts events that were applied twice. A consumer that does not skip
+	// duplicates makes it grow, and the fault has had an effect then, too.
 	const doubled = `SELECT COUNT(*) FROM (SELECT FROM effects GROUP BY message_id HAVING COUNT(*) > 1) AS d`
 	err := s.until(ctx, name, func() bool { return skipped() > 0 || s.number(ctx, doubled) > 0 })
 	return fmt.Sprintf("%d events were sent twice more, %d times %s", len(copies), skipped(), name), err
@@ -140,8 +146,8 @@ func (s *strike) latest(ctx context.Context, n int) (copies []amqp.Publishing, e
 	return copies, rows.Err()
 }
 
-// requeued consumes messages of the queue besides the consumers, and nacks
-// them.
+// requeued takes messages from the consumers' queue and nacks them, so that the broker
+// redelivers them.
 func requeued(ctx context.Context, s *strike) (string, error) {
 	const name = "once.subscriber.delivered/redelivered"
 	again := s.growing(func() int64 { return s.count(consuming, name) })
@@ -172,7 +178,40 @@ func requeued(ctx context.Context, s *strike) (string, error) {
 	return fmt.Sprintf("%d messages were given back, %d came again", taken, again()), err
 }
 
-// foreign publishes messages that must end in quarantine.
+// steered publishes an event directly to the broker. Its headers name another topic and
+// a due time in the far future. The handler copies the headers to the message that it
+// publishes, but they must not take effect there: the message must arrive. Then steered
+// commits the event itself, so that it arrives as a duplicate.
+func steered(ctx context.Context, s *strike) (string, error) {
+	e := event{kind: plain}
+	for e.id == "" || !echoes(ledger, plain, e.id) {
+		e.id = fmt.Sprintf("steered-%d", s.Uint64())
+	}
+	copied, err := rabbit.Marshaler{}.Marshal(e.message())
+	if err != nil {
+		return "", err
+	}
+	copied.Headers[outbox.Topic] = "elsewhere"
+	copied.Headers[outbox.DueAt] = "9999-12-31T00:00:00Z"
+	applied := func(id string) error {
+		return s.until(ctx, "the effect of "+id, func() bool {
+			return s.number(ctx, `SELECT COUNT(*) FROM effects WHERE message_id = $1`, id) > 0
+		})
+	}
+	if err := s.publish(ctx, copied); err != nil {
+		return "", err
+	}
+	if err := applied(e.id); err != nil {
+		return "", err
+	}
+	if err := s.until(ctx, "the event is committed", func() bool { return s.write(ctx, e) == nil }); err != nil {
+		return "", err
+	}
+	return "the handler's message arrived", applied(echo(e.id))
+}
+
+// foreign publishes a message that must go to the quarantine for the given reason, and
+// waits until it is there.
 func (s *strike) foreign(ctx context.Context, reason string, like amqp.Publishing) (string, error) {
 	name := "once.poison.quarantined/" + reason
 	stored := s.growing(func() int64 { return s.count(consuming, name) })

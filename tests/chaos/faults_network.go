@@ -61,7 +61,7 @@ func networkFaults() []fault {
 		to          func(w *world) map[string]*proxy
 		role        string
 		at          string
-		do          action // zero: cut at the next message
+		do          action // zero: cut when the next message arrives
 	}{
 		{"cut-commit-writer", "a writer's connection is cut exactly after COMMIT was sent", toPostgres, writing, postgresCommit, cutAfter},
 		{"cut-commit-forwarder", "a forwarder's connection is cut after COMMIT was sent", toPostgres, forwarding, postgresCommit, cutAfter},
@@ -83,7 +83,7 @@ func networkFaults() []fault {
 	return all
 }
 
-// resets makes proxies reset connections, a few times.
+// resets makes the proxies reset all connections, at least three times.
 func (s *strike) resets(ctx context.Context, proxies []*proxy) (string, error) {
 	reset := s.growing(sum(proxies, "reset"))
 	for n := range int64(3) {
@@ -100,7 +100,8 @@ func (s *strike) resets(ctx context.Context, proxies []*proxy) (string, error) {
 	return fmt.Sprintf("%d connections were reset", reset()), nil
 }
 
-// mode sets the mode of proxies until they have counted enough events.
+// mode sets the mode of the proxies, waits until they have counted enough events, and
+// sets the mode back.
 func (s *strike) mode(ctx context.Context, proxies []*proxy, m mode, name string, enough int64) (string, error) {
 	counted := s.growing(sum(proxies, name))
 	for _, p := range proxies {
@@ -113,7 +114,7 @@ func (s *strike) mode(ctx context.Context, proxies []*proxy, m mode, name string
 	return fmt.Sprintf("%s: %d", name, counted()), err
 }
 
-// cuts makes a proxy cut connections at a certain message, a few times.
+// cuts makes the proxy cut a connection at the message named at, five times.
 func (s *strike) cuts(ctx context.Context, p *proxy, at string, do action) (string, error) {
 	cut := s.growing(func() int64 { return p.counted("cut") })
 	defer p.cut(nil)

@@ -72,8 +72,8 @@ func postgresFaults() []fault {
 	}
 }
 
-// mute stops the replies of the database for d. The driver waits even if its
-// context ends.
+// mute reports whether the database does not answer for d. It pings in a goroutine,
+// because the driver waits for a reply even after its context has ended.
 func (s *strike) mute(ctx context.Context, d time.Duration) bool {
 	answered := make(chan struct{})
 	go func() {
@@ -88,8 +88,8 @@ func (s *strike) mute(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// outage stops a server and starts it again. It has had an effect when a
-// process has failed to connect.
+// outage stops a server with end and starts it again with restart. Meanwhile it waits
+// until a process has failed to connect.
 func (s *strike) outage(ctx context.Context, end func(), restart func(context.Context) error) (string, error) {
 	refused := s.growing(sum(s.proxies(), "unreachable"))
 	end()
@@ -115,8 +115,8 @@ func backendKill(ctx context.Context, s *strike) (string, error) {
 	return fmt.Sprintf("session %d was killed, %d connections were made anew", pid, anew()), err
 }
 
-// backendFreeze stops a session that is in a transaction. Its client waits, and
-// so do sessions that need its locks.
+// backendFreeze stops a session of the database that is in a transaction, with SIGSTOP.
+// The session's client waits, and so do the sessions that need its locks.
 func backendFreeze(ctx context.Context, s *strike) (string, error) {
 	const inTransaction = `state IN ('active', 'idle in transaction') AND xact_start IS NOT NULL`
 	var pid int
@@ -159,7 +159,8 @@ func (s *strike) terminate(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// withRole changes the role of the processes until they have seen an error.
+// withRole changes the database role of the processes, closes their sessions, and waits
+// until they have got the error state. Then it undoes the change.
 func (s *strike) withRole(ctx context.Context, change, back, state string) (string, error) {
 	failed := s.growing(sum(s.proxies(s.pg), postgresError(state)))
 	defer func() { _ = s.exec(context.WithoutCancel(ctx), `ALTER ROLE `+user+` `+back) }()
@@ -188,11 +189,11 @@ func diskFull(ctx context.Context, s *strike) (string, error) {
 	return fmt.Sprintf("%d times %s", failed(), name), errors.Join(err, failure)
 }
 
-// errUnavailable reports that a fault cannot be injected on this machine.
+// errUnavailable reports that this machine cannot inject a fault.
 var errUnavailable = errors.New("cannot be made here")
 
-// snapshotHeld also keeps a transaction id open, for which cursors over
-// transaction ids would wait.
+// snapshotHeld keeps a snapshot and a transaction id open for a long time. A forwarder
+// that read only up to the oldest open transaction would wait for it.
 func snapshotHeld(ctx context.Context, s *strike) (string, error) {
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 	if err != nil {

@@ -46,7 +46,8 @@ func processFaults() []fault {
 	})
 }
 
-// oldAndNew is a deployment that is half complete, and is rolled back.
+// oldAndNew simulates a deployment that is half complete, and is rolled back: one
+// process of each role runs the earlier release for some time.
 func oldAndNew(ctx context.Context, s *strike) (string, error) {
 	if s.old == "" {
 		return "", fmt.Errorf("%w: no binary of an earlier release, see -old", errUnavailable)

@@ -8,9 +8,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// The faults delete only the empty queue of the notices: messages in a deleted
-// queue are lost in any case. Consumers declare the queue again when the broker
-// notifies them, or else when they restart.
+// topologyFaults returns the faults that delete queues, bindings and exchanges. They
+// delete only the empty queue of the notices, because no library can save messages in a
+// deleted queue. Consumers declare the queue again when the broker notifies them, or
+// else when they restart.
 func topologyFaults() []fault {
 	return []fault{
 		{
@@ -40,8 +41,9 @@ func topologyFaults() []fault {
 	}
 }
 
-// unbound deletes the binding or exchange of a queue until messages are
-// returned as unroutable.
+// unbound calls remove, which deletes a binding or an exchange, and waits until the
+// broker returns messages as unroutable. Then the consumers are restarted, and declare
+// what is missing.
 func (s *strike) unbound(ctx context.Context, remove func(channel *amqp.Channel) error) (proof string, err error) {
 	returned := s.growing(sum(s.proxies(s.amqp), amqpReturn))
 	defer func() {

@@ -10,8 +10,8 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// forward runs a forwarder. Its intervals are short, so that it notices faults
-// while they are active. It never gives up a message.
+// forward runs a forwarder. Its intervals are short, so that it notices faults while
+// they are active. It never gives up on a message.
 func (a *actor) forward(ctx context.Context, db *sql.DB) error {
 	db.SetMaxOpenConns(8)
 	db.SetMaxIdleConns(8)

@@ -11,17 +11,19 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/outbox"
 )
 
-// exitStatus is that of a handler that calls os.Exit.
+// exitStatus is the exit status of a process whose handler calls os.Exit.
 const exitStatus = 7
 
-// tooLong is the duration of a slow handler: longer than the broker's consumer
-// timeout, when that is short.
+// tooLong is how long a slow handler takes. It is longer than the broker's consumer
+// timeout while the fault consumer-timeout has shortened it.
 const tooLong = 5 * time.Second
 
-// handler writes the effect of a message and returns messages of its own. Some
-// kinds fail until their handler is fixed.
+// handler returns the handler of a consumer. It writes the effect of a message, and for
+// some messages returns another message. Some kinds of messages fail until a strike has
+// fixed their handler.
 func (c *consumer) handler(consumer string) once.HandlerFunc {
 	return func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		kind := msg.Metadata.Get(headerKind)
@@ -39,8 +41,20 @@ func (c *consumer) handler(consumer string) once.HandlerFunc {
 		_, err := tx.ExecContext(ctx, `
 			INSERT INTO business (message_id, number, tx, topic, kind, ordering_key) VALUES ($1, 0, $2, $3, $4, '')`,
 			e.id, "echo", notices, e.kind)
-		return []*message.Message{once.To(notices, e.message())}, err
+		return []*message.Message{once.To(notices, withMetadataOf(msg, e.message()))}, err
 	}
+}
+
+// withMetadataOf copies the metadata of the handled message to the message that the
+// handler returns, as many handlers do. It does not copy the number and the ordering
+// key, because to has no number in the order of that key.
+func withMetadataOf(handled, to *message.Message) *message.Message {
+	for key, value := range handled.Metadata {
+		if key != headerNumber && key != outbox.OrderingKey && to.Metadata.Get(key) == "" {
+			to.Metadata.Set(key, value)
+		}
+	}
+	return to
 }
 
 func (c *consumer) misbehave(ctx context.Context, tx *sql.Tx, kind string) error {

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// The result of a transaction, as its writer knows it. A transaction with tried
-// as its last entry is unknown too, because its writer was killed.
+// The result of a transaction, as its writer knows it. If the last entry is tried, the
+// writer was killed, and the result is unknown, too.
 const (
 	tried      = 'T'
 	committed  = 'C'
@@ -17,9 +17,9 @@ const (
 	unknown    = 'U'
 )
 
-// journal is the journal of a writer, on disk: a line before each transaction
-// and a line after it. A line is one write, so a killed process has written it
-// completely or not at all.
+// journal is the file in which a writer records its transactions: one line before each
+// transaction and one after it. A line is a single write, so a killed process has
+// written it completely or not at all.
 type journal struct{ file *os.File }
 
 func openJournal(name string) (*journal, error) {
@@ -32,13 +32,14 @@ func (j *journal) note(state byte, tx string, events int) error {
 	return err
 }
 
-// entry is the last entry about a transaction.
+// entry is the latest entry about a transaction.
 type entry struct {
 	state  byte
 	events int
 }
 
-// readJournals returns the last entries of all journals in a directory.
+// readJournals returns the latest entry of each transaction in the journals of dir. The
+// key of the map is the name of the transaction.
 func readJournals(dir string) (map[string]entry, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.journal"))
 	if err != nil {

@@ -13,7 +13,7 @@ func TestAJournalTellsTheLastWordOfEachTransaction(t *testing.T) {
 		tx    string
 	}{
 		"writer1-1": {{tried, "a"}, {tried, "b"}, {committed, "a"}, {rolledBack, "b"}},
-		"writer1-2": {{tried, "c"}, {unknown, "c"}, {tried, "d"}}, // killed while it wrote d
+		"writer1-2": {{tried, "c"}, {unknown, "c"}, {tried, "d"}}, // killed while its transaction d was open
 	} {
 		j, err := openJournal(filepath.Join(dir, name+".journal"))
 		if err != nil {

@@ -8,12 +8,12 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// mostWaiting is the number of waiting messages at which writers pause. They
-// continue at half of it.
+// mostWaiting is the number of waiting messages at which the writers pause. They
+// continue when half of these messages wait.
 const mostWaiting = 2000
 
-// load controls the writers, so that they do not write more than the consumers
-// can apply.
+// load pauses and resumes the writers, so that they do not write more than the
+// consumers can apply.
 type load struct {
 	world *world
 	most  int64
@@ -48,8 +48,8 @@ func (l *load) apply() {
 	l.world.tell(writing, order{Do: do})
 }
 
-// need keeps the writers active, regardless of the backlog, until it is called
-// with -1.
+// need keeps the writers active, regardless of the backlog. need(1) begins this, and
+// need(-1) ends it.
 func (l *load) need(n int) {
 	l.mu.Lock()
 	l.needed += n
@@ -57,7 +57,7 @@ func (l *load) need(n int) {
 	l.apply()
 }
 
-// hold pauses the writers until it is called with -1.
+// hold pauses the writers. hold(1) begins this, and hold(-1) ends it.
 func (l *load) hold(n int) {
 	l.mu.Lock()
 	l.held += n
@@ -65,14 +65,14 @@ func (l *load) hold(n int) {
 	l.apply()
 }
 
-// waiting returns the latest known backlog.
+// waiting returns the backlog when it was last counted.
 func (l *load) waiting() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.last
 }
 
-// backlog counts the messages in the outbox, parked, or in the queues.
+// backlog counts the messages in the outbox, in the queues, and parked.
 func (w *world) backlog(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -93,7 +93,7 @@ func (w *world) backlog(ctx context.Context) (int64, error) {
 	})
 }
 
-// idle reports whether no message is unfinished for a moment.
+// idle reports whether several checks within about a second find all messages finished.
 func (w *world) idle(ctx context.Context) bool {
 	written := int64(-1)
 	for range 3 {

@@ -1,7 +1,8 @@
-// Command chaos tests that no message is lost and none takes effect twice. It
-// starts its own PostgreSQL and RabbitMQ, and processes that write, forward and
-// consume. It injects all its kinds of faults, waits until no message is
-// unfinished, and compares the results. docs/proof.md lists the checks.
+// Command chaos tests that no message is lost and that none takes effect twice. It
+// starts its own PostgreSQL and RabbitMQ, and processes that write, forward and consume
+// messages. It injects every kind of fault that it knows, waits until all messages are
+// finished, and compares the results with what was written. docs/proof.md lists the
+// checks.
 package main
 
 import (
@@ -30,9 +31,9 @@ func main() {
 func command(args []string) (status int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// A second Ctrl-C ends the process without cleanup. A signal within two
-	// seconds does not count, because one Ctrl-C may arrive twice, from the
-	// terminal and from make.
+	// A second Ctrl-C ends the process without cleanup. A signal within the first two
+	// seconds does not count, because one Ctrl-C may arrive twice: from the terminal
+	// and from make.
 	context.AfterFunc(ctx, func() { time.AfterFunc(2*time.Second, stop) })
 
 	o, err := parse(args)

@@ -14,24 +14,25 @@ import (
 	"time"
 )
 
-// member is a process that is restarted when it ends, like a service.
+// member is a process that is started again whenever it ends, like a service. Each of
+// these processes is called a life of the member.
 type member struct {
 	life
 
 	dir  string
-	base string // prefix of the names of its lives
-	old  string // the binary of an earlier release, or ""
+	base string // each life's name begins with it
+	old  string // path of the binary of an earlier release, or ""
 
 	mu     sync.Mutex
 	lives  int
 	proc   *process
-	before map[string]int64 // counts of earlier lives
-	exits  map[int]int64    // by exit status; -9 for SIGKILL
-	down   bool             // it will not be restarted
-	paused bool             // a writer starts paused
-	aged   bool             // the next life uses the earlier release
-	odd    []string         // unexplained exits
-	wanted bool             // this process has ended it
+	before map[string]int64 // sum of the counts of earlier lives
+	exits  map[int]int64    // number of exits by exit status; -9 is SIGKILL
+	down   bool             // the process is not started again
+	paused bool             // writers only: the next life starts paused
+	aged   bool             // the next life runs the earlier release
+	odd    []string         // exits that no fault explains
+	wanted bool             // the test itself ended the process, so its exit is not odd
 
 	running sync.WaitGroup
 }
@@ -53,7 +54,7 @@ func (m *member) start() error {
 	return m.begin()
 }
 
-// begin starts a life. The caller holds the lock.
+// begin starts the next life. The caller holds m.mu.
 func (m *member) begin() error {
 	m.lives++
 	l := m.life
@@ -99,7 +100,7 @@ func (m *member) begin() error {
 	return nil
 }
 
-// attend reads the output of a process until it ends, and starts the next life.
+// attend reads the beats of a process until it ends, and starts the next life.
 func (m *member) attend(p *process, stdout io.Reader) {
 	lines := bufio.NewScanner(stdout)
 	lines.Buffer(nil, 1<<20)
@@ -111,7 +112,7 @@ func (m *member) attend(p *process, stdout io.Reader) {
 			m.mu.Unlock()
 		}
 	}
-	_ = p.cmd.Wait() // ProcessState has the result
+	_ = p.cmd.Wait() // the result is in ProcessState
 	close(p.gone)
 
 	m.mu.Lock()
@@ -140,7 +141,7 @@ func ended(state *os.ProcessState) int {
 	return state.ExitCode()
 }
 
-// send sends an order. The caller holds the lock.
+// send sends an order to the process. The caller holds m.mu.
 func (m *member) send(o order) {
 	line, err := json.Marshal(o)
 	if err == nil {
@@ -160,7 +161,7 @@ func (m *member) tell(o order) {
 	m.send(o)
 }
 
-// signal sends a signal, and returns the process that got it.
+// signal sends a signal to the process, and returns the process.
 func (m *member) signal(s syscall.Signal) *process {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -171,7 +172,8 @@ func (m *member) signal(s syscall.Signal) *process {
 	return m.proc
 }
 
-// renew lets the process end by itself, and starts the next one.
+// renew makes the process end gracefully, and returns it. attend then starts the next
+// one.
 func (m *member) renew() *process {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -180,8 +182,8 @@ func (m *member) renew() *process {
 	return m.proc
 }
 
-// age selects the release of the next life: the earlier or the current one. It
-// returns a function for the counts of that life.
+// age restarts the member with the earlier release (aged) or with the current one. The
+// returned function returns a count of the new life, or zero before it has begun.
 func (m *member) age(aged bool) (counted func(name string) int64) {
 	m.mu.Lock()
 	m.aged = aged
@@ -198,8 +200,8 @@ func (m *member) age(aged bool) (counted func(name string) int64) {
 	}
 }
 
-// stop ends the member without a restart. It reports whether it had to kill the
-// process.
+// stop ends the process and does not start it again. It kills the process when ctx
+// ends, and reports whether it did.
 func (m *member) stop(ctx context.Context) (killed bool) {
 	m.mu.Lock()
 	m.down = true
@@ -220,7 +222,7 @@ func (m *member) count(name string) int64 {
 	defer m.mu.Unlock()
 	n := m.before[name]
 	select {
-	case <-m.proc.gone: // its counts are in before already
+	case <-m.proc.gone: // its counts were added to before already
 	default:
 		n += m.proc.last.Counts[name]
 	}

@@ -12,28 +12,27 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// Topics, which are also the names of exchanges and consumers. Messages for the
-// ledger are in two queues, because one is recorded. Notices have only one
-// queue; without it they are unroutable. The consumer of the ledger handles one
-// message in a transaction; the consumer of notices is durable and handles
-// batches.
+// Topics, which are also the names of exchanges and consumers. A message for the ledger
+// goes to two queues: the consumer's and the recorder's. A notice goes to one queue, so
+// it is unroutable without it. The consumer of the ledger handles each message in its
+// own transaction. The consumer of notices is durable, and handles batches.
 const (
 	ledger  = "ledger"
 	notices = "notices"
 )
 
-// Kinds of messages, by the behavior of their handler.
+// Kinds of messages. They differ in what the handler does with them.
 const (
 	plain         = "plain"
 	hopeless      = "hopeless"  // the handler fails
 	panicking     = "panicking" // the handler panics
-	exiting       = "exiting"   // the handler ends the process
+	exiting       = "exiting"   // the handler calls os.Exit
 	timingOut     = "timing-out"
 	leavingOpen   = "leaving-open"
 	endingSession = "ending-session"
 	slow          = "slow"      // the handler takes longer than the broker waits for an ack
-	oversized     = "oversized" // the broker refuses it
-	bloated       = "bloated"   // the outbox refuses its header
+	oversized     = "oversized" // larger than the broker accepts
+	bloated       = "bloated"   // has a header that the outbox refuses
 )
 
 const (
@@ -41,7 +40,8 @@ const (
 	headerNumber = "chaos_number"
 )
 
-// mostBody is the configured size limit of the broker.
+// mostBody is the largest body in bytes that the broker accepts, as this test
+// configures it.
 const mostBody = 512 << 10
 
 // payload returns a payload that depends only on id and kind, so that every
@@ -60,7 +60,7 @@ func payload(id, kind string) []byte {
 	return body
 }
 
-// echoes reports whether the handler of a message returns a message.
+// echoes reports whether the handler of a message returns another message.
 func echoes(topic, kind, id string) bool {
 	sum := sha256.Sum256([]byte(id))
 	return topic == ledger && kind == plain && sum[31] < 26
@@ -68,10 +68,11 @@ func echoes(topic, kind, id string) bool {
 
 func echo(id string) string { return id + "+echo" }
 
-// event is a message with its row in the tables.
+// event is one message that a writer stores in the outbox, together with a business
+// row.
 type event struct {
 	id, kind, key string
-	number        int64 // of its key, from 1
+	number        int64 // number of the event within its key, from 1
 }
 
 func (e event) message() *message.Message {

@@ -11,24 +11,26 @@ import (
 	"time"
 )
 
-// nemesis runs a plan.
+// nemesis executes a plan of faults.
 type nemesis struct {
 	*world
 
 	out    io.Writer
 	began  time.Time
 	report *report
-	mu     sync.Mutex // guards report, out and what follows
-	last   int64      // serial number of the latest written event
+	mu     sync.Mutex // guards report, out and last
+	last   int64      // serial number of the last written event that is known
 }
 
-// strike injects the faults of a step, and returns when they are healed.
+// strike injects the faults of a step at the same time. It returns when all of them are
+// undone.
 func (n *nemesis) strike(ctx context.Context, s step) {
 	var faults sync.WaitGroup
 	for i, f := range s.faults {
 		faults.Go(func() {
 			random := rand.New(rand.NewPCG(s.seeds[i], 1))
-			// At a random moment, but only while messages are unfinished.
+			// A fault begins at a random moment, but only while messages are
+			// unfinished.
 			rest(ctx, time.Duration(random.Int64N(int64(500*time.Millisecond))))
 			waiting := n.busy(ctx)
 			from := n.serial(ctx)
@@ -44,8 +46,7 @@ func (n *nemesis) strike(ctx context.Context, s step) {
 	faults.Wait()
 }
 
-// busy waits, for a limited time, until messages are unfinished. It returns
-// their number.
+// busy waits up to two seconds until the backlog is above zero. It returns the backlog.
 func (n *nemesis) busy(ctx context.Context) (waiting int64) {
 	for range 20 {
 		if waiting = n.load.waiting(); waiting > 0 {
@@ -56,8 +57,8 @@ func (n *nemesis) busy(ctx context.Context) (waiting int64) {
 	return waiting
 }
 
-// serial returns the latest known serial number of an event. The database may
-// be down.
+// serial returns the highest serial number of an event. While the database is down, it
+// returns the last known one.
 func (n *nemesis) serial(ctx context.Context) int64 {
 	last := n.number(ctx, `SELECT COALESCE(MAX(serial), 0) FROM business`)
 	n.mu.Lock()
@@ -74,8 +75,9 @@ func (n *nemesis) span(f fault, from, to int64) {
 	row.spans = append(row.spans, span{from, to})
 }
 
-// note records the result of a fault. A failed fault counts as one without an
-// effect; if it has left damage, the run does not become quiet.
+// note records the result of an injection. A fault that failed counts as a fault
+// without an effect. If it has left damage, settle finds it, because the run does not
+// become quiet.
 func (n *nemesis) note(f fault, waiting int64, proof string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

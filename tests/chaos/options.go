@@ -21,12 +21,12 @@ var errUsage = errors.New("see -help")
 type options struct {
 	seed     uint64
 	messages int           // minimum number of messages
-	bites    int           // minimum number of effective injections of each kind
+	bites    int           // number of effective injections to reach for each kind
 	waiting  int64         // backlog at which writers pause
 	duration time.Duration // minimum duration
 	faults   []fault
 	json     string
-	plant    string // the part that is broken on purpose
+	plant    string // parts that are broken on purpose, separated by commas
 	old      string // the binary of an earlier release
 }
 
@@ -63,7 +63,8 @@ func help(w io.Writer) {
 	flags.PrintDefaults()
 }
 
-// parse returns flag.ErrHelp, or an error that names everything that is wrong.
+// parse returns the options of a command line. It returns flag.ErrHelp if help was
+// asked for, or an error that names every invalid option.
 func parse(args []string) (options, error) {
 	flags, o, only := newFlags()
 	if err := cmdline.Parse(flags, args); errors.Is(err, flag.ErrHelp) {
@@ -83,7 +84,7 @@ func parse(args []string) (options, error) {
 		refuse("-bites is %d: must be in 1..%d", o.bites, mostBites)
 	}
 	if o.old != "" {
-		if err := isChaos(o.old); err != nil { // otherwise its processes would never report
+		if err := isChaos(o.old); err != nil { // another program would never send beats
 			refuse("-old: must be this command as an earlier release built it: %w", err)
 		}
 	}
@@ -113,7 +114,7 @@ func parse(args []string) (options, error) {
 	return *o, nil
 }
 
-// isChaos checks that a program is this command.
+// isChaos checks that program is an earlier build of this command.
 func isChaos(program string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -126,7 +127,8 @@ func isChaos(program string) error {
 	return err
 }
 
-// choose returns the faults of a list, in the order of the table.
+// choose returns the faults that list names, separated by commas, in the order of
+// faults(). An empty list selects all faults.
 func choose(list string) ([]fault, error) {
 	all := faults()
 	if list == "" {

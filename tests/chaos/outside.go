@@ -6,17 +6,17 @@ import (
 	"sync"
 )
 
-// outside records the bodies of messages that do not come from the outbox and
-// must end in quarantine.
+// outside records the bodies of messages that did not come from the outbox, and must go
+// to quarantine.
 type outside struct {
 	mu     sync.Mutex
 	count  int
-	bodies map[string]string // body to the reason for its quarantine
+	bodies map[string]string // key: body; value: reason for the quarantine
 }
 
 func newOutside() *outside { return &outside{bodies: make(map[string]string)} }
 
-// add returns a body that no other message has.
+// add returns a new unique body, and records the reason for its quarantine.
 func (o *outside) add(wrong string) []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -26,7 +26,7 @@ func (o *outside) add(wrong string) []byte {
 	return body
 }
 
-// all returns a copy.
+// all returns a copy of the bodies with their reasons.
 func (o *outside) all() map[string]string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -5,14 +5,15 @@ import (
 	"math/rand/v2"
 )
 
-// step is one or two faults at the same time.
+// step is a list of one or two faults that are injected at the same time.
 type step struct {
 	faults []fault
 	seeds  []uint64 // seed of each fault
 }
 
-// plan returns an endless plan. In its first round every fault comes alone, and
-// then in pairs if possible. The same seed and faults give the same plan.
+// plan returns an endless plan. In the first round every fault is injected alone. Later
+// rounds combine two faults where that is possible. The same seed and faults give the
+// same plan.
 func plan(seed uint64, faults []fault) iter.Seq[step] {
 	return func(yield func(step) bool) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -38,7 +39,8 @@ func plan(seed uint64, faults []fault) iter.Seq[step] {
 	}
 }
 
-// pair adds the first remaining fault that can be combined with the step.
+// pair adds the first fault of left that can be combined with the step's fault. It
+// returns the step and the faults that are still left.
 func (s step) pair(left []fault) (step, []fault) {
 	for i, other := range left {
 		if first := s.faults[0]; first.alone || other.alone || first.on == other.on {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// steps returns the beginning of a plan, as text.
+// steps returns the first n steps of a plan as text.
 func steps(seed uint64, faults []fault, n int) (list []string) {
 	for s := range plan(seed, faults) {
 		line := ""

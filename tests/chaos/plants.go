@@ -16,13 +16,12 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// Parts that can be broken on purpose. Each is a mistake that a service could
-// contain.
+// Parts that can be broken on purpose, with a mistake that a service could contain.
 const (
-	plantInbox  = "inbox"  // a consumer that remembers nothing: effects double
-	plantDelete = "delete" // a forwarder that deletes before the confirm: messages are lost
-	plantOrder  = "order"  // a forwarder that has several messages of a key on the wire: they overtake
-	plantOutbox = "outbox" // a writer whose event has a transaction of its own: phantoms
+	plantInbox  = "inbox"  // the consumer has no inbox: effects double
+	plantDelete = "delete" // the forwarder deletes rows before the confirm: messages are lost
+	plantOrder  = "order"  // the forwarder sends several messages of a key at the same time: their order changes
+	plantOutbox = "outbox" // the writer commits an event in a separate transaction: phantoms appear
 )
 
 var plants = []string{plantInbox, plantDelete, plantOrder, plantOutbox}
@@ -30,7 +29,8 @@ var plants = []string{plantInbox, plantDelete, plantOrder, plantOutbox}
 // planted reports whether a part is broken on purpose.
 func (l life) planted(plant string) bool { return slices.Contains(strings.Split(l.Plant, ","), plant) }
 
-// addNaively adds handlers with a transaction for each message, and nothing else.
+// addNaively adds handlers that run in a transaction, without any middleware of the
+// library.
 func (c *consumer) addNaively(router *message.Router) error {
 	for _, topic := range []string{ledger, notices} {
 		sub, err := c.subscriber(8)
@@ -43,7 +43,7 @@ func (c *consumer) addNaively(router *message.Router) error {
 			if err != nil {
 				return err
 			}
-			defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
+			defer tx.Rollback() //nolint:errcheck // after a commit it does nothing
 			produced, err := handle(msg.Context(), tx, msg)
 			if err != nil {
 				return err
@@ -59,8 +59,8 @@ func (c *consumer) addNaively(router *message.Router) error {
 	return nil
 }
 
-// forwardBadly sends the outbox from several goroutines, without the order of
-// keys. With plantDelete it does not wait for confirms either.
+// forwardBadly sends the messages of the outbox from several goroutines, and ignores
+// the order of keys. With plantDelete it does not wait for confirms either.
 func (a *actor) forwardBadly(ctx context.Context, db *sql.DB, publisher *rabbit.Publisher) {
 	for ctx.Err() == nil {
 		if n, err := a.batch(ctx, db, publisher); n == 0 || err != nil {
@@ -74,7 +74,7 @@ func (a *actor) batch(ctx context.Context, db *sql.DB, publisher *rabbit.Publish
 	if err != nil {
 		return 0, err
 	}
-	defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
+	defer tx.Rollback() //nolint:errcheck // after a commit it does nothing
 	rows, err := tx.QueryContext(ctx, `
 		SELECT position, topic, message_id, payload, metadata FROM once_outbox ORDER BY position LIMIT 200 FOR UPDATE SKIP LOCKED`)
 	if err != nil {

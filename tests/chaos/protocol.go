@@ -7,17 +7,20 @@ import (
 	"io"
 )
 
-// protocol is the part of a protocol that a proxy knows.
+// protocol reads and names the messages of a network protocol, as far as a proxy needs
+// it.
 type protocol struct {
-	// read returns the next message of one side; first is the first of it.
+	// read reads the next message of one side. first is true for the first message of
+	// that side.
 	read func(r *bufio.Reader, first, toServer bool) ([]byte, error)
 
-	// name returns the name of a message to count, or "".
+	// name returns the name under which a message is counted, or "" if it is not
+	// counted.
 	name func(message []byte, toServer bool) string
 }
 
-// Counted AMQP methods. If both sides can send a method, only the server's
-// counts.
+// AMQP methods that the proxy counts. If both sides can send a method, only the
+// broker's are counted, except where noted.
 const (
 	amqpConnectionClose = "connection.close"
 	amqpBlocked         = "connection.blocked"
@@ -25,9 +28,9 @@ const (
 	amqpCancel          = "basic.cancel"
 	amqpPublish         = "basic.publish"
 	amqpReturn          = "basic.return"
-	amqpAck             = "basic.ack"     // of a consumer
+	amqpAck             = "basic.ack"     // sent by a consumer
 	amqpConfirm         = "basic.confirm" // the broker's basic.ack
-	amqpNack            = "basic.nack"    // the broker's
+	amqpNack            = "basic.nack"    // sent by the broker
 )
 
 type method struct {
@@ -47,7 +50,7 @@ var amqpMethods = map[method]string{
 	{60, 120, false}: amqpNack,
 }
 
-// amqpProtocol is AMQP 0-9-1: a protocol header, then frames.
+// amqpProtocol reads AMQP 0-9-1: a protocol header, and then frames.
 var amqpProtocol = protocol{
 	read: func(r *bufio.Reader, first, toServer bool) ([]byte, error) {
 		if first && toServer {
@@ -83,8 +86,8 @@ func sqlState(message []byte) string {
 	return ""
 }
 
-// postgresProtocol is the protocol of PostgreSQL. The first message of a client
-// has no type.
+// postgresProtocol reads the protocol of PostgreSQL. The first message of a client has
+// no type byte.
 var postgresProtocol = protocol{
 	read: func(r *bufio.Reader, first, toServer bool) ([]byte, error) {
 		kind := 1
@@ -108,7 +111,7 @@ var postgresProtocol = protocol{
 	},
 }
 
-// readAll appends n bytes to before.
+// readAll reads n bytes from r, and returns before followed by them.
 func readAll(r io.Reader, before []byte, n int) ([]byte, error) {
 	all := make([]byte, len(before)+max(n, 0))
 	copy(all, before)
@@ -116,7 +119,8 @@ func readAll(r io.Reader, before []byte, n int) ([]byte, error) {
 	return all, err
 }
 
-// cutAt cuts the connection before a message with a name, or exactly after it.
+// cutAt returns a function for proxy.cut. It does what do says with each message that
+// has the given name.
 func cutAt(p *proxy, name string, do action) func(m relayed) action {
 	return func(m relayed) action {
 		if p.protocol.name(m.bytes, m.toServer) == name {
@@ -126,8 +130,9 @@ func cutAt(p *proxy, name string, do action) func(m relayed) action {
 	}
 }
 
-// cutBetween cuts the connection between a message with a name and the next
-// method. The header and body of a publish have arrived by then.
+// cutBetween returns a function for proxy.cut. It cuts a connection at its second
+// message that has the given name. So the header and the body of the first publish have
+// arrived.
 func cutBetween(p *proxy, name string) func(m relayed) action {
 	seen := make(map[*link]bool)
 	return func(m relayed) action {

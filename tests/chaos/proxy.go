@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// proxy relays between processes and a server. It knows the messages of their
+// proxy relays between the processes and a server. It knows the messages of their
 // protocol, counts them, and simulates faults of the network.
 type proxy struct {
 	address  string
@@ -21,25 +21,25 @@ type proxy struct {
 	mode    mode
 	changed chan struct{} // closed when mode changes
 	links   map[*link]struct{}
-	watch   func(m relayed) action // nil relays everything
+	watch   func(m relayed) action // decides about each message; nil relays all of them
 	counts  map[string]int64
 
 	running sync.WaitGroup
 }
 
-// mode is what a proxy does with all connections.
+// mode says how a proxy treats all connections.
 type mode int
 
 const (
 	passing  mode = iota
 	slowing       // messages are delayed
 	silent        // nothing is relayed, and the connections stay open
-	halfOpen      // the server's sides are closed, the clients' sides stay open
-	refusing      // new connections are closed at once
+	halfOpen      // the connections to the server are closed, those to the clients stay open
+	refusing      // new connections are closed immediately
 )
 
-// link is the connection of a client and the connection to the server, which
-// may be nil.
+// link is the connection to a client, and the connection to the server that belongs to
+// it. The latter may be nil.
 type link struct {
 	client, server *net.TCPConn
 }
@@ -51,13 +51,13 @@ func (l *link) close() {
 	}
 }
 
-// reset closes both connections so that both sides see a reset.
+// reset closes both connections in such a way that both sides see a reset.
 func (l *link) reset() {
 	l.lose()
 	l.close()
 }
 
-// lose makes any later close a reset.
+// lose lets a later close reset both connections.
 func (l *link) lose() {
 	for _, conn := range []*net.TCPConn{l.client, l.server} {
 		if conn != nil {
@@ -66,14 +66,14 @@ func (l *link) lose() {
 	}
 }
 
-// relayed is a message of the protocol.
+// relayed is one message that the proxy has read.
 type relayed struct {
 	bytes    []byte
 	toServer bool
 	link     *link
 }
 
-// action is what the proxy does with a message.
+// action says how the proxy treats a message.
 type action int
 
 const (
@@ -137,7 +137,7 @@ func (p *proxy) connect(client *net.TCPConn) {
 	p.mu.Unlock()
 }
 
-// relay relays one direction until it ends, and then ends the other.
+// relay relays one direction until it ends, and then closes both connections.
 func (p *proxy) relay(l *link, toServer bool) {
 	defer l.close()
 	from, to := l.client, l.server
@@ -173,8 +173,8 @@ func (p *proxy) relay(l *link, toServer bool) {
 	}
 }
 
-// held applies the mode to a message, and reports whether the message is
-// dropped.
+// held delays or drops a message as the mode requires. It reports whether the message
+// was dropped.
 func (p *proxy) held(size int) (gone bool) {
 	mode, changed := p.now()
 	switch mode {
@@ -192,8 +192,9 @@ func (p *proxy) held(size int) (gone bool) {
 	return false
 }
 
-// linger keeps the client's side of a half-open connection open and drops its
-// data. It reports whether to continue reading from the client.
+// linger handles a closed connection. In the mode halfOpen it keeps the client's side
+// open until the mode changes. It returns true if the caller must continue to read, and
+// drop, the client's data.
 func (p *proxy) linger(toServer bool) (more bool) {
 	for {
 		mode, changed := p.now()
@@ -221,8 +222,8 @@ func (p *proxy) judge(m relayed) action {
 	return do
 }
 
-// cut lets watch decide about every message until it has cut a connection. With
-// nil nothing is cut.
+// cut lets watch decide about every message until a connection was cut. With nil no
+// connection is cut.
 func (p *proxy) cut(watch func(m relayed) action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -235,8 +236,8 @@ func (p *proxy) now() (mode, <-chan struct{}) {
 	return p.mode, p.changed
 }
 
-// set changes the mode. It resets connections that lost data in the old mode,
-// because they cannot recover.
+// set changes the mode. Connections that lost data in the old mode cannot recover, so
+// set resets them.
 func (p *proxy) set(m mode) {
 	p.mu.Lock()
 	old := p.mode
@@ -244,7 +245,7 @@ func (p *proxy) set(m mode) {
 	for l := range p.links {
 		links = append(links, l)
 		if m != halfOpen && (old == silent || old == halfOpen) {
-			l.lose() // before its goroutines see the new mode, and close it
+			l.lose() // before the link's goroutines see the new mode and close it
 		}
 	}
 	p.mode = m
@@ -262,7 +263,7 @@ func (p *proxy) set(m mode) {
 	}
 }
 
-// reset resets all connections.
+// reset resets all open connections.
 func (p *proxy) reset() {
 	p.mu.Lock()
 	var links []*link
@@ -282,21 +283,21 @@ func (p *proxy) count(name string, n int64) {
 	p.counts[name] += n
 }
 
-// counted returns how often something happened.
+// counted returns the count of name.
 func (p *proxy) counted(name string) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.counts[name]
 }
 
-// open returns the number of connections.
+// open returns the number of open client connections.
 func (p *proxy) open() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.links)
 }
 
-// Close ends everything.
+// Close closes the listener and all connections, and waits for the proxy's goroutines.
 func (p *proxy) Close() error {
 	err := p.listener.Close()
 	p.set(refusing)

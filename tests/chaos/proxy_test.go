@@ -13,14 +13,14 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// frame is one of AMQP: a method.
+// frame returns an AMQP frame that contains a method.
 func frame(class, method uint16) []byte {
 	body := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, class), method)
 	all := binary.BigEndian.AppendUint32([]byte{1, 0, 1}, uint32(len(body)))
 	return append(append(all, body...), 0xce)
 }
 
-// wire is a client and its server, with a proxy between them.
+// wire returns a client connection and a server connection, with a proxy between them.
 func wire(t *testing.T) (p *proxy, client, server net.Conn) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -63,7 +63,7 @@ func receive(t *testing.T, conn net.Conn, n int) {
 	}
 }
 
-// over returns how a connection ended.
+// over waits for the end of a connection, and returns its error.
 func over(t *testing.T, conn net.Conn) error {
 	t.Helper()
 	n, err := conn.Read(make([]byte, 1))
@@ -78,7 +78,7 @@ func TestAProxyCountsAndCutsAtAMessage(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		cut     func(p *proxy) func(relayed) action
-		arrives int // of three
+		arrives int // how many of three messages arrive
 	}{
 		{"before", func(p *proxy) func(relayed) action { return cutAt(p, amqpPublish, cutBefore) }, 0},
 		{"after", func(p *proxy) func(relayed) action { return cutAt(p, amqpPublish, cutAfter) }, 1},
@@ -90,7 +90,7 @@ func TestAProxyCountsAndCutsAtAMessage(t *testing.T) {
 			receive(t, server, len(publish))
 			p.cut(c.cut(p))
 			send(t, client, append(append(append([]byte{}, publish...), publish...), publish...))
-			got, _ := io.ReadAll(server) // however it ended
+			got, _ := io.ReadAll(server) // the connection may end with or without an error
 			if len(got) != c.arrives*len(publish) || p.counted("cut") != 1 || p.counted(amqpPublish) == 0 {
 				t.Errorf("%d bytes arrived, %d cuts, %d publishes", len(got), p.counted("cut"), p.counted(amqpPublish))
 			}
@@ -112,7 +112,7 @@ func TestAProxyResets(t *testing.T) {
 	}
 }
 
-// What was swallowed is lost, so the connection is reset when it is over.
+// A silent proxy drops data, so it resets the connection when it is no longer silent.
 func TestASilentProxySwallows(t *testing.T) {
 	p, client, server := wire(t)
 	p.set(silent)
@@ -126,7 +126,8 @@ func TestASilentProxySwallows(t *testing.T) {
 	}
 }
 
-// The server knows that the connection is over, and the client does not.
+// With a half-open connection the server sees that the connection has ended, and the
+// client does not.
 func TestAHalfOpenConnection(t *testing.T) {
 	p, client, server := wire(t)
 	p.set(halfOpen)

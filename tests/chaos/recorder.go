@@ -13,16 +13,15 @@ import (
 
 const recorderQueue = ledger + "_recorder"
 
-// recorder records the messages that reach the broker. Its own queue has them
-// in the order in which the broker accepted them. The numbers of a key have no
-// gaps, so the first delivery of each message must have the next number of its
-// key.
+// recorder records the messages that reach the broker. They arrive in its own queue in
+// the order in which the broker accepted them. The numbers of a key have no gaps. So
+// the first delivery of each message must have the next number of its key.
 type recorder struct {
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
 
 	mu         sync.Mutex
-	last       map[string]int64 // the highest number of a key
+	last       map[string]int64 // highest number of each key
 	seen       int64
 	copies     int64
 	inversions []string
@@ -33,7 +32,7 @@ func startRecorder(url string) *recorder {
 	r := &recorder{cancel: cancel, last: make(map[string]int64)}
 	r.ended.Go(func() {
 		for ctx.Err() == nil {
-			_ = r.record(ctx, url) // the broker was down
+			_ = r.record(ctx, url) // ends with an error when the broker goes down, and is repeated
 			rest(ctx, 100*time.Millisecond)
 		}
 	})
@@ -55,8 +54,8 @@ func (r *recorder) record(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	// A small prefetch, so that this queue is also full at times when queues
-	// are limited.
+	// The prefetch is small, so that this queue also gets full while the fault
+	// queue-full limits its length.
 	if err := channel.Qos(30, 0, false); err != nil {
 		return err
 	}
@@ -84,7 +83,7 @@ func (r *recorder) record(ctx context.Context, url string) error {
 	}
 }
 
-// note records one delivery.
+// note records a delivery. numbered is the message's number within its key.
 func (r *recorder) note(id, key, numbered string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,7 +104,8 @@ func (r *recorder) note(id, key, numbered string) {
 	}
 }
 
-// found returns the messages that came too early, and the number of deliveries.
+// found returns descriptions of the messages that overtook others, the number of
+// deliveries, and how many were copies of messages with a key.
 func (r *recorder) found() (inversions []string, seen, copies int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -20,7 +20,7 @@ func TestTheFirstCopyOfEachMessageIsTheNextOfItsKey(t *testing.T) {
 		r := &recorder{last: make(map[string]int64)}
 		for _, n := range c.numbers {
 			r.note("id", "key", strconv.Itoa(n))
-			r.note("id", "", "") // no key: no order
+			r.note("id", "", "") // without a key there is no order
 		}
 		inversions, seen, copies := r.found()
 		if len(inversions) != c.inversions || copies != c.copies || seen != int64(2*len(c.numbers)) {

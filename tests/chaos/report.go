@@ -9,52 +9,53 @@ import (
 	"text/tabwriter"
 )
 
-// row is the result of a kind of fault.
+// row contains the results of one kind of fault.
 type row struct {
 	Kind        string `json:"kind"`
 	Injected    int    `json:"injected"`
 	Bitten      int    `json:"bitten"`
-	InFlight    int64  `json:"in_flight"` // the maximum at the time of injection
-	Proof       string `json:"proof"`     // of the last injection
+	InFlight    int64  `json:"in_flight"` // highest backlog when the fault was injected
+	Proof       string `json:"proof"`     // of the latest injection
 	Unavailable bool   `json:"unavailable,omitempty"`
 
-	// Lost and doubled messages that were written or unfinished while the fault
-	// was active. A message may count for several kinds.
+	// Lost and Doubled count messages that were written or unfinished while the fault
+	// was active. A message may be counted for several kinds.
 	Lost    int `json:"lost"`
 	Doubled int `json:"doubled"`
 
 	spans []span
 }
 
-// span is a range of events by serial number. Events that were unfinished when
-// a fault began have lower numbers.
+// span is the range of the serial numbers of events that were written while a fault was
+// active. Events that were unfinished when it began have lower numbers.
 type span struct{ from, to int64 }
 
-// underWay is the number of events that a span reaches back, at least.
+// underWay is how many events before the beginning of a span may still have been
+// unfinished when the fault began.
 const underWay = mostWaiting
 
 func (r *row) covers(serial int64) bool {
 	return slices.ContainsFunc(r.spans, func(s span) bool { return s.from-underWay <= serial && serial <= s.to })
 }
 
-// report is the result of a run.
+// report contains the results of a run.
 type report struct {
 	Seed     uint64 `json:"seed"`
-	Asked    int    `json:"asked"` // messages
-	Bites    int    `json:"bites"` // requested number for each kind
+	Asked    int    `json:"asked"` // requested number of messages
+	Bites    int    `json:"bites"` // requested number of effective injections of each kind
 	Rows     []*row `json:"rows"`
 	Messages int    `json:"messages"`
 
 	totals
 
-	// Other faults, as text.
+	// Faults describes everything that is wrong and is not in totals.
 	Faults []string `json:"faults"`
 
-	// Other remarks.
+	// Notes contains remarks that do not make the run fail.
 	Notes []string `json:"notes"`
 }
 
-// totals must all be zero.
+// totals counts messages that broke a promise. Each number must be zero.
 type totals struct {
 	Lost       int `json:"lost"`
 	Doubled    int `json:"doubled"`
@@ -89,7 +90,8 @@ func (r *report) notef(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// judge adds faults and notes that follow from the other fields.
+// judge adds to Faults what follows from the other fields: kinds without enough
+// effective injections, or too few messages.
 func (r *report) judge() {
 	for _, row := range r.Rows {
 		if row.Bitten < r.Bites && !row.Unavailable {
@@ -101,10 +103,10 @@ func (r *report) judge() {
 	}
 }
 
-// passed reports whether the run found no fault.
+// passed reports whether all totals are zero and Faults is empty.
 func (r *report) passed() bool { return r.totals == totals{} && len(r.Faults) == 0 }
 
-// bites returns the number of kinds that had an effect, and the number of all
+// bites returns the number of kinds that had an effect, and the total number of
 // effective injections.
 func (r *report) bites() (kinds, bites int) {
 	for _, row := range r.Rows {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// bitten is the report of a run in which all is well.
+// bitten returns the report of a run that passes.
 func bitten() *report {
 	return &report{Asked: 10, Bites: 1, Messages: 12, Rows: []*row{
 		{Kind: "a", Injected: 2, Bitten: 2}, {Kind: "b", Injected: 2, Bitten: 1}, {Kind: "c", Unavailable: true},

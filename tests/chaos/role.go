@@ -18,28 +18,28 @@ import (
 	"github.com/watermill-once/once/rabbit"
 )
 
-// environment is the environment variable with the life of a process.
+// environment is the environment variable that contains the life of a process as JSON.
 const environment = "ONCE_CHAOS_ROLE"
 
-// Roles.
+// Roles of the processes.
 const (
 	writing    = "writer"
 	forwarding = "forwarder"
 	consuming  = "consumer"
 )
 
-// life configures a process.
+// life is the configuration of a process.
 type life struct {
 	Role    string `json:"role"`
 	Name    string `json:"name"` // unique
 	DSN     string `json:"dsn"`
-	Lazy    bool   `json:"lazy"` // BEGIN is sent with the first statement
+	Lazy    bool   `json:"lazy"` // lazytx is used: BEGIN is sent with the first statement
 	AMQP    string `json:"amqp"`
-	Journal string `json:"journal"` // for writers
-	Plant   string `json:"plant"`   // what is broken on purpose
+	Journal string `json:"journal"` // writers only
+	Plant   string `json:"plant"`   // parts that are broken on purpose
 }
 
-// order is a command to a running process, on its standard input.
+// order is a command that the test process writes to the standard input of a process.
 type order struct {
 	Do    string        `json:"do"`
 	Kind  string        `json:"kind"`
@@ -47,7 +47,7 @@ type order struct {
 	For   time.Duration `json:"for"`
 }
 
-// actor is the common part of all roles.
+// actor contains what the processes of all roles share.
 type actor struct {
 	life
 
@@ -55,7 +55,8 @@ type actor struct {
 	orders chan order
 }
 
-// play lives a life until standard input ends, and returns its exit status.
+// play runs a process until its standard input ends, and returns its exit status. told
+// is the life as JSON.
 func play(told string) int {
 	a := &actor{tally: newTally(), orders: make(chan order, 100)}
 	if err := json.Unmarshal([]byte(told), &a.life); err != nil {
@@ -92,7 +93,7 @@ func (a *actor) play() error {
 		db = sql.OpenDB(lazytx.Connector(connector))
 	}
 	defer db.Close()
-	db.SetConnMaxIdleTime(2 * time.Second) // so that only leaked connections remain
+	db.SetConnMaxIdleTime(2 * time.Second) // idle connections are closed, so that after the run only leaked ones remain
 	switch a.Role {
 	case writing:
 		return a.write(ctx, db)
@@ -104,8 +105,8 @@ func (a *actor) play() error {
 	return errors.New("no such role: " + a.Role)
 }
 
-// exchanges declares a fanout exchange for each topic and a queue for its
-// consumer. A full queue refuses messages; it never drops any.
+// exchanges returns a configuration with a fanout exchange for each topic and a queue
+// for its consumer. A full queue refuses messages, and never drops one.
 func exchanges(url string) wamqp.Config {
 	config := wamqp.NewDurablePubSubConfig(url, wamqp.GenerateQueueNameTopicNameWithSuffix("effects"))
 	config.Marshaler = rabbit.Marshaler{}

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// run runs the whole test. It returns a report even after an error, if there
-// are results.
+// run runs the whole test, and writes its progress to out. It returns the report even
+// after an error, as far as there are results.
 func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 	r = newReport(o)
 	began := time.Now()
@@ -67,7 +67,7 @@ func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 	return r, nil
 }
 
-// all runs the plan until every option is satisfied.
+// all executes the plan until every option is satisfied.
 func (n *nemesis) all(ctx context.Context, o options) error {
 	for s := range plan(o.seed, o.faults) {
 		long := time.Since(n.began) >= o.duration
@@ -87,12 +87,12 @@ func (n *nemesis) all(ctx context.Context, o options) error {
 	return ctx.Err()
 }
 
-// chances is the number of retries of a fault without an effect: on a busy
-// machine the effect may take too long.
+// chances is how often a fault without an effect is injected again. On a busy machine
+// its effect may come too late.
 const chances = 2
 
-// wants reports whether a kind has had fewer effective injections than
-// requested.
+// wants reports whether one of the kinds has had fewer effective injections than
+// requested, and may be injected again.
 func (n *nemesis) wants(faults []fault) bool {
 	return slices.ContainsFunc(faults, func(f fault) bool {
 		row := n.report.row(f.name)
@@ -100,8 +100,8 @@ func (n *nemesis) wants(faults []fault) bool {
 	})
 }
 
-// settle waits until no message is unfinished. It gives up if the backlog has
-// not shrunk for a long time.
+// settle waits until all messages are finished. It gives up if the backlog has not
+// shrunk for patience.
 func (w *world) settle(ctx context.Context, say func(string, ...any)) error {
 	say("waiting until it is quiet")
 	least, since := int64(1<<62), time.Now()

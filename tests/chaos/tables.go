@@ -1,11 +1,11 @@
 package main
 
-// tables are the business's own. What could hide that something happened twice
-// is not unique.
+// tables creates the tables of the simulated business. They have no unique constraint
+// that could hide an effect that happened twice.
 //
-// A key's number is taken under its row's lock: transactions that write events
-// of one key wait for each other, and the numbers of those that commit have no
-// gaps.
+// A writer takes the next number of a key while it has locked the key's row. So
+// transactions that write events of the same key wait for each other, and the numbers
+// of committed events have no gaps.
 const tables = `
 CREATE TABLE business (
 	serial       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -16,8 +16,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// beat is the status of a process, sent several times a second. A process
-// without beats is frozen.
+// beat is the status that a process reports several times per second. A process that
+// sends none is frozen.
 type beat struct {
 	Counts     map[string]int64 `json:"counts"`
 	Goroutines int              `json:"goroutines"`
@@ -26,8 +26,8 @@ type beat struct {
 
 const beatEvery = 200 * time.Millisecond
 
-// tally counts events of a process, under its own names and under the names of
-// the library's instruments.
+// tally counts the events of a process: its own under their names, and those of the
+// library under the names of its instruments.
 type tally struct {
 	mu     sync.Mutex
 	counts map[string]int64
@@ -50,7 +50,8 @@ func (t *tally) add(name string, n int64) {
 	t.counts[name] += n
 }
 
-// report writes beats until the reader closes.
+// report writes beats until writing fails, because the test process has closed the
+// pipe.
 func (t *tally) report(w io.Writer) {
 	out := bufio.NewWriter(w)
 	tick := time.NewTicker(beatEvery)
@@ -85,7 +86,8 @@ func (t *tally) beat() beat {
 	return b
 }
 
-// series returns the name of an instrument with its outcome or reason.
+// series returns the name of an instrument, followed by the outcome or the reason if
+// there is one.
 func series(name string, attributes attribute.Set) string {
 	for _, key := range []attribute.Key{"once.outcome", "once.reason"} {
 		if value, ok := attributes.Value(key); ok {
@@ -95,8 +97,8 @@ func series(name string, attributes attribute.Set) string {
 	return name
 }
 
-// openFiles returns the number of open file descriptors, if the system shows
-// them.
+// openFiles returns the number of open file descriptors, or 0 if the system does not
+// show them.
 func openFiles() int {
 	for _, dir := range []string{"/proc/self/fd", "/dev/fd"} {
 		if files, err := os.ReadDir(dir); err == nil {

@@ -6,16 +6,17 @@ import (
 	"time"
 )
 
-// usage is the resources of idle processes.
+// usage is the number of resources that the processes use while they are idle.
 type usage struct {
-	goroutines, files map[string]int // by member
+	goroutines, files map[string]int // by name of the member
 	connections       int
 }
 
-// slack is the allowed difference.
+// slack is how many more goroutines, open files or connections than before the first
+// fault are allowed.
 const slack = 12
 
-// rested waits until the usage does not decrease any more.
+// rested waits until the usage has stopped decreasing, and returns it.
 func (w *world) rested(ctx context.Context) (usage, error) {
 	var last usage
 	deadline := time.Now().Add(patience)
@@ -28,7 +29,7 @@ func (w *world) rested(ctx context.Context) (usage, error) {
 		for _, m := range w.members {
 			b := m.beat()
 			if b.Goroutines == 0 {
-				calm = -1 // not measured yet
+				calm = -1 // the member has not sent a beat yet
 			}
 			u.goroutines[m.base], u.files[m.base] = b.Goroutines, b.Files
 			total += b.Goroutines
@@ -50,7 +51,7 @@ func (w *world) rested(ctx context.Context) (usage, error) {
 	return last, nil
 }
 
-// compare reports resources that have grown.
+// compare reports the resources that have grown by more than slack.
 func (u usage) compare(before usage, r *report) {
 	for name, n := range u.goroutines {
 		if was := before.goroutines[name]; n > was+slack {

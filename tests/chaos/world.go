@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	user     = "chaos" // user of the processes, at both servers
+	user     = "chaos" // user of the processes, in PostgreSQL and RabbitMQ
 	password = "secret"
 )
 
-// world has the servers and processes that faults are injected into.
+// world holds the servers and processes that the faults affect.
 type world struct {
 	dir      string
-	old      string // the binary of an earlier release, or ""
+	old      string // path of the binary of an earlier release, or ""
 	postgres *servers.Postgres
 	rabbit   *servers.Rabbit
-	disk     *disk // the disk of the outbox; nil if none can be mounted
+	disk     *disk // contains the outbox; nil if this machine cannot mount a disk
 
-	db *sql.DB // a direct pool, without the proxies
+	db *sql.DB // connects directly, without a proxy
 
 	pg      map[string]*proxy // by role
 	amqp    map[string]*proxy
@@ -39,8 +39,8 @@ type world struct {
 	outside  *outside
 }
 
-// newWorld starts the servers and creates tables and queues. The caller closes
-// it, also after an error.
+// newWorld starts the servers, and creates tables and queues. The caller calls Close on
+// the result, also after an error.
 func newWorld(ctx context.Context) (*world, error) {
 	w := &world{pg: make(map[string]*proxy), amqp: make(map[string]*proxy), outside: newOutside()}
 	w.load = &load{world: w, most: mostWaiting}
@@ -100,7 +100,7 @@ func (w *world) prepareDatabase(ctx context.Context) error {
 	return w.disk.move(ctx, w.db)
 }
 
-// as returns an address with another user in it.
+// as replaces the user old in an address by another user.
 func as(address, old, user string) string { return strings.Replace(address, "//"+old, "//"+user, 1) }
 
 func (w *world) prepareBroker(ctx context.Context) error {
@@ -112,8 +112,8 @@ func (w *world) prepareBroker(ctx context.Context) error {
 	return w.declare(ctx)
 }
 
-// declare declares missing exchanges and queues. RabbitMQ 3.10 can lose new
-// ones if it is killed soon after their declaration.
+// declare declares missing exchanges and queues. RabbitMQ 3.10 can lose new ones if it
+// is killed soon after their declaration.
 func (w *world) declare(ctx context.Context) error {
 	return errors.Join(w.channel(func(channel *amqp.Channel) error {
 		for _, topic := range []string{ledger, notices} {
@@ -137,19 +137,19 @@ func (w *world) declare(ctx context.Context) error {
 	}), w.rabbit.WriteDefinitions(ctx))
 }
 
-// ctl runs a command of rabbitmqctl, given as one line.
+// ctl runs rabbitmqctl. line contains its arguments, separated by spaces.
 func (w *world) ctl(ctx context.Context, line string) error {
 	_, err := w.rabbit.Ctl(ctx, strings.Fields(line)...)
 	return err
 }
 
-// eval evaluates Erlang in the broker.
+// eval evaluates an Erlang expression in the broker.
 func (w *world) eval(ctx context.Context, expression string) error {
 	_, err := w.rabbit.Ctl(ctx, "eval", expression)
 	return err
 }
 
-// channel runs do with a direct channel, without the proxies.
+// channel calls do with a channel of a direct connection, without a proxy.
 func (w *world) channel(do func(channel *amqp.Channel) error) error {
 	conn, err := amqp.Dial(w.rabbit.URL("/"))
 	if err != nil {
@@ -163,7 +163,7 @@ func (w *world) channel(do func(channel *amqp.Channel) error) error {
 	return do(channel)
 }
 
-// connect starts the proxies of the servers. Each role has its own.
+// connect starts the proxies. Each role has its own proxy for each server.
 func (w *world) connect(context.Context) (err error) {
 	for _, role := range []string{writing, forwarding, consuming} {
 		if w.pg[role], err = newProxy(w.postgres.Address(), postgresProtocol); err != nil {
@@ -179,12 +179,12 @@ func (w *world) connect(context.Context) (err error) {
 	return nil
 }
 
-// begin starts two processes of each role. Writers start paused.
+// begin starts two processes of each role. The writers start paused.
 func (w *world) begin(plant string) error {
 	for _, role := range []string{consuming, forwarding, writing} {
 		for n := range 2 {
 			if n == 1 && role == forwarding && plant != "" {
-				continue // one broken process is enough
+				continue // one process with the mistake is enough
 			}
 			m := &member{
 				life: life{
@@ -205,7 +205,7 @@ func (w *world) begin(plant string) error {
 	return nil
 }
 
-// of returns the members of a role.
+// of returns the members with the given role.
 func (w *world) of(role string) []*member {
 	var list []*member
 	for _, m := range w.members {
@@ -216,7 +216,7 @@ func (w *world) of(role string) []*member {
 	return list
 }
 
-// count returns the sum of a count over the members of a role.
+// count returns the sum of a count over all members with the given role.
 func (w *world) count(role, name string) (n int64) {
 	for _, m := range w.of(role) {
 		n += m.count(name)
@@ -224,14 +224,15 @@ func (w *world) count(role, name string) (n int64) {
 	return n
 }
 
-// tell sends an order to all members of a role.
+// tell sends an order to all members with the given role.
 func (w *world) tell(role string, o order) {
 	for _, m := range w.of(role) {
 		m.tell(o)
 	}
 }
 
-// proxies returns all proxies, or those for one kind of server.
+// proxies returns the proxies of the given kinds of servers, or all proxies without an
+// argument.
 func (w *world) proxies(which ...map[string]*proxy) []*proxy {
 	if len(which) == 0 {
 		which = []map[string]*proxy{w.pg, w.amqp}
@@ -247,7 +248,7 @@ func (w *world) proxies(which ...map[string]*proxy) []*proxy {
 	return all
 }
 
-// stop ends the processes. Its error names the processes that it had to kill.
+// stop ends the processes. Its error names the processes that stop had to kill.
 func (w *world) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

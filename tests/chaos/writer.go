@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	clerks     = 4  // goroutines that write
+	clerks     = 4  // goroutines that write, per writer
 	keyCount   = 40 // ordering keys, which all writers share
-	mostEvents = 8  // maximum number of events in a transaction
+	mostEvents = 8  // largest number of events in a transaction
 )
 
-// writer commits business rows and events together.
+// writer commits transactions that contain business rows and their events.
 type writer struct {
 	*actor
 
@@ -45,7 +45,7 @@ func (a *actor) write(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	w := &writer{actor: a, db: db, box: box, journal: journal}
-	w.gate.close() // until the first order
+	w.gate.close() // writers wait for the order to begin
 	var clerk sync.WaitGroup
 	for range clerks {
 		clerk.Go(func() { w.work(ctx) })
@@ -63,16 +63,17 @@ func (w *writer) work(ctx context.Context) {
 	}
 }
 
-// errThinkAgain is the reason for a deliberate rollback.
+// errThinkAgain makes a transaction roll back on purpose.
 var errThinkAgain = errors.New("the business changed its mind")
 
-// transaction writes events of a kind, and keeps the journal.
+// transaction writes count events of a kind in one transaction, and records its result
+// in the journal. With rollBack it rolls the transaction back at the end.
 func (w *writer) transaction(ctx context.Context, kind string, count int, rollBack bool) error {
 	tx := w.name()
 	if err := w.journal.note(tried, tx, count); err != nil {
 		return err
 	}
-	if w.planted(plantOutbox) { // the event is committed although its transaction may still fail
+	if w.planted(plantOutbox) { // this event is committed although the transaction may still fail
 		_ = w.box.InTx(ctx, w.db, func(_ *sql.Tx, events message.Publisher) error {
 			return events.Publish(ledger, event{id: tx + ".early", kind: plain}.message())
 		})
@@ -89,10 +90,10 @@ func (w *writer) transaction(ctx context.Context, kind string, count int, rollBa
 	return w.settled(tx, count, err)
 }
 
-// name returns the name of a new transaction.
+// name returns a unique name for a new transaction.
 func (w *writer) name() string { return fmt.Sprintf("%s-%d", w.Name, w.seq.Add(1)) }
 
-// settled records the result of a transaction.
+// settled records the result of a transaction in the journal and in the counts.
 func (w *writer) settled(tx string, count int, err error) error {
 	state := byte(rolledBack)
 	switch {
@@ -142,7 +143,7 @@ func (w *writer) business(ctx context.Context, tx *sql.Tx, events message.Publis
 // gate blocks goroutines while it is closed.
 type gate struct {
 	mu     sync.Mutex
-	opened chan struct{} // nil while it is open
+	opened chan struct{} // nil while the gate is open
 }
 
 func (g *gate) close() {

@@ -12,7 +12,7 @@ import (
 	"github.com/watermill-once/once/outbox"
 )
 
-// Orders for a writer.
+// Orders that a writer obeys.
 const (
 	doPause     = "pause"
 	doResume    = "resume"
@@ -21,7 +21,7 @@ const (
 	doSerialize = "serialize" // run two transactions that cannot be serialized
 )
 
-// obey runs orders until ctx ends.
+// obey carries out orders until ctx ends.
 func (w *writer) obey(ctx context.Context) {
 	for {
 		select {
@@ -64,8 +64,8 @@ func (w *writer) carryOut(ctx context.Context, o order) {
 	}
 }
 
-// pair writes events in two concurrent transactions. Both run their first step
-// before either runs its second.
+// pair writes events in two concurrent transactions. Both execute their first statement
+// before either executes its second one.
 func (w *writer) pair(ctx context.Context, begin string, first, second [2]string) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -35,7 +35,7 @@ const (
 	consumer = "payments"
 	topic    = "orders.placed"
 
-	// Messages with these ids end the process, fail permanently, or fail at
+	// Ids of messages whose handler ends the process, fails permanently, or fails at
 	// each attempt.
 	killer   = "killer"
 	hopeless = "hopeless"
@@ -44,18 +44,18 @@ const (
 	crashBudget = 2
 )
 
-// life configures the process of a consumer.
+// life is the configuration of a consumer's process.
 type life struct {
 	mode
 
 	Dialect   string        `json:"dialect"`
 	DSN       string        `json:"dsn"`
-	Lazy      bool          `json:"lazy"`       // PostgreSQL: BEGIN is sent with the first statement
+	Lazy      bool          `json:"lazy"`       // PostgreSQL: lazytx is used, so BEGIN is sent with the first statement
 	Transport string        `json:"transport"`  // "queue", "local" or the URL of a broker
-	Queue     string        `json:"queue"`      // at the broker
-	Gather    time.Duration `json:"gather"`     // how long a batch waits to be full
-	Pause     time.Duration `json:"pause"`      // before a failed message is tried again
-	Budget    int           `json:"budget"`     // of crashes
+	Queue     string        `json:"queue"`      // name of the queue, if the transport is a broker
+	Gather    time.Duration `json:"gather"`     // how long a batch waits until it is full
+	Pause     time.Duration `json:"pause"`      // how long a failed message waits for its next attempt
+	Budget    int           `json:"budget"`     // crash budget
 	Fails     bool          `json:"fails"`      // the handler always fails
 	FailsOnce bool          `json:"fails_once"` // the handler fails once, for the first message of a key
 	Hangs     bool          `json:"hangs"`      // the handler waits until the process shuts down, and then fails
@@ -64,13 +64,13 @@ type life struct {
 
 const environment = "ONCE_TEST_CONSUMER"
 
-// exitStatus is the status of a process whose handler calls os.Exit.
+// exitStatus is the exit status of a process whose handler calls os.Exit.
 const exitStatus = 7
 
 func TestMain(m *testing.M) {
 	told := os.Getenv(environment)
 	if told == "" {
-		_ = flag.Set("test.parallel", "10") // the tests mostly wait for leases to end
+		_ = flag.Set("test.parallel", "10") // most of the time the tests wait for leases to end
 		testkit.Main(m, testkit.StockAMQP)
 	}
 	var l life
@@ -85,7 +85,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// consume runs the consumer until standard input ends.
+// consume runs the consumer until the process's standard input ends.
 func (l life) consume() error {
 	armed = l.Dies
 	tables := schema.Config{Dialect: schema.Dialect(l.Dialect)}
@@ -94,7 +94,7 @@ func (l life) consume() error {
 		return err
 	}
 	defer db.Close()
-	db.SetMaxIdleConns(10) // otherwise connecting takes most of the time
+	db.SetMaxIdleConns(10) // otherwise opening connections takes most of the time
 	config := once.ConsumerConfig{Schema: tables, Retry: retry.Config{
 		Policy:      retry.Policy{Immediate: -1, Delayed: 1, Base: cmp.Or(l.Pause, 5*time.Millisecond)},
 		CrashBudget: cmp.Or(l.Budget, crashBudget), Concurrency: 4, KeyOrder: l.KeyOrder,
@@ -109,7 +109,7 @@ func (l life) consume() error {
 	config.Dedup.Batch = dedup.Batch{Size: len(messages), Wait: cmp.Or(l.Gather, 20*time.Millisecond)}
 	if l.Durable {
 		config.DurableConsumers = []string{consumer}
-		config.Durable.BatchWait = 20 * time.Millisecond // so that all messages are stored in one transaction
+		config.Durable.BatchWait = 20 * time.Millisecond // so that one transaction stores all messages
 	}
 	c, err := once.NewConsumer(db, config)
 	if err != nil {
@@ -197,24 +197,24 @@ func (l life) handleAll(ctx context.Context, tx *sql.Tx, msgs []*message.Message
 	return produced, nil
 }
 
-// tried reports whether a message has failed before, in this process or
-// another. The parked row shows it.
+// tried reports whether a message has failed before, in this process or in another one.
+// Its parked row shows this.
 func tried(ctx context.Context, tx *sql.Tx, msg *message.Message) bool {
 	var before int
 	err := tx.QueryRowContext(ctx, `SELECT attempts FROM once_parked WHERE message_id = $1`, msg.UUID).Scan(&before)
 	return err != nil || before > 0
 }
 
-// process is a running life.
+// process is a process that runs a life.
 type process struct {
 	*exec.Cmd
 
 	stdin   io.Closer
-	hanging chan struct{} // closed when a handler hangs
+	hanging chan struct{} // closed when a handler begins to hang
 	ended   chan struct{} // closed when the process has ended
 }
 
-// hanging is the output of a handler that hangs.
+// hanging is what a process prints when its handler begins to hang.
 const hanging = "hanging"
 
 var errFails = errors.New("the handler fails")
@@ -235,13 +235,13 @@ func begin(t *testing.T, l life) *process {
 		t.Fatal(err)
 	}
 	go func() {
-		_ = p.Wait() // ProcessState has the result
+		_ = p.Wait() // the result is in ProcessState
 		close(p.ended)
 	}()
 	return p
 }
 
-// signal closes its channel at the first write.
+// signal is a writer that closes given at the first write.
 type signal struct {
 	once  sync.Once
 	given chan struct{}
@@ -262,7 +262,8 @@ func (p *process) over() bool {
 	}
 }
 
-// patience is a timeout for a process on a busy machine.
+// patience is how long the test waits for a process. It is long, because the machine
+// may be busy.
 const patience = time.Minute
 
 // end waits until the process has ended.
@@ -279,7 +280,7 @@ func (p *process) end(t *testing.T) syscall.WaitStatus {
 	return status
 }
 
-// stop shuts the process down.
+// stop shuts the process down, and waits until it has ended.
 func (p *process) stop(t *testing.T) {
 	t.Helper()
 	_ = p.stdin.Close()

@@ -7,13 +7,13 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// neighbours is the number of messages around the message that ends the
+// neighbours is the number of messages before and after the message that ends the
 // process.
 const neighbours = 20
 
-// Trap 48. A message whose handler calls os.Exit goes to quarantine when its
-// crash budget is used. Messages that were prefetched or claimed with it do
-// not, and the rest of the queue is handled.
+// Trap 48. If the handler of a message calls os.Exit, the message goes to quarantine
+// when its crash budget is used up. Messages that were prefetched or claimed together
+// with it do not go to quarantine, and the rest of the queue is handled.
 func TestMessageThatEndsTheProcessIsQuarantined(t *testing.T) {
 	eachMode(t, func(w *world, l life) {
 		var ids []string
@@ -45,8 +45,8 @@ func TestMessageThatEndsTheProcessIsQuarantined(t *testing.T) {
 		if n := w.count(`once_parked`); n != 1 || w.count(`once_parked WHERE message_id = 'killer' AND reason = 'crashed'`) != 1 {
 			w.Errorf("%d parked rows are left", n)
 		}
-		// The first delivery of a broker does not count as a crash, unless it
-		// is stored first.
+		// A broker's first delivery of a message does not count as a crash, unless the
+		// message is stored before it is handled.
 		if most := crashBudget + 1; crashes < crashBudget || crashes > most {
 			w.Errorf("the process ended %d times, want %d or %d", crashes, crashBudget, most)
 		}

@@ -15,13 +15,14 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// world is the state that outlives the processes.
+// world contains the state that remains when a process has ended: the tables, and the
+// queue of the broker.
 type world struct {
 	*testing.T
 	testkit.Database
 
 	parked *parked.Store
-	broker *amqp.Channel // if RabbitMQ is the transport
+	broker *amqp.Channel // set only if RabbitMQ is the transport
 }
 
 func newWorld(t *testing.T, db testkit.Database) *world {
@@ -35,7 +36,7 @@ func newWorld(t *testing.T, db testkit.Database) *world {
 	if db.Dialect == "postgres" {
 		number = "n BIGINT GENERATED ALWAYS AS IDENTITY"
 	}
-	w.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`) // not unique, so that a repeated effect is visible
+	w.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`) // the id is not unique, so that a repeated effect is visible
 	w.exec(queueTable)
 	var err error
 	if w.parked, err = parked.NewStore(db.DB, config); err != nil {
@@ -80,17 +81,17 @@ func (w *world) put(l life, ids ...string) {
 	}
 }
 
-// settled reports whether no message is unfinished.
+// settled reports whether all messages are finished.
 func (w *world) settled() bool {
 	return w.count(`queue WHERE acked = 0`) == 0 && w.count(`once_parked WHERE state IN ('waiting', 'held')`) == 0
 }
 
-// mayBeLast are points after which no work may be left, because rows that were
-// handled at the same moment are removed together.
+// mayBeLast are the points after which no work may be left to do, because the rows of
+// messages that were handled at the same moment are removed together.
 var mayBeLast = []point{{"ack", after}, {"resolve", sent}, {"resolve", done}, {"quarantine", done}}
 
-// live runs a process for each point, which is killed there, and then a process
-// that does the remaining work.
+// live runs a process for each point, which is killed at that point. The caller then
+// runs a process that does the remaining work.
 func (w *world) live(l life, points ...point) {
 	w.Helper()
 	l.Dialect, l.DSN = w.Dialect, w.DSN
@@ -113,8 +114,8 @@ func (w *world) live(l life, points ...point) {
 	last.stop(w.T)
 }
 
-// once fails the test unless each message took effect once and no other row of
-// it remains.
+// once fails the test unless each message took effect exactly once and has no other
+// rows left.
 func (w *world) once(ids ...string) {
 	w.Helper()
 	for table, column := range map[string]string{"effects": "message_id", "once_inbox": "message_id", "once_outbox": "message_id"} {
@@ -132,7 +133,8 @@ func (w *world) once(ids ...string) {
 	}
 }
 
-// of returns the points of a statement.
+// of returns the points at a statement: one for each of the given moments that exist in
+// this dialect.
 func of(dialect string, statement string, when ...string) []point {
 	var all []point
 	for _, at := range when {
@@ -143,11 +145,15 @@ func of(dialect string, statement string, when ...string) []point {
 	return all
 }
 
-// steps runs a test for each point, after the earlier points.
+// steps runs a test for each point. Before each, processes are killed at the earlier
+// points. With -short it runs only the test for the last point.
 func steps(t *testing.T, db string, l life, earlier []point, points []point, check func(w *world)) {
-	for _, at := range points {
+	for i, at := range points {
 		t.Run(strings.ReplaceAll(at.Of+" "+at.When, " ", "_"), func(t *testing.T) {
 			t.Parallel()
+			if i < len(points)-1 {
+				testkit.Long(t)
+			}
 			database := testkit.SQLite
 			if db == "postgres" {
 				database = testkit.Postgres
@@ -173,8 +179,8 @@ func effectsOnce(w *world) {
 	}
 }
 
-// Killed while it handles a message from its transport: begin, claim, handler,
-// outbox, commit, ack.
+// The process is killed while it handles a message from its transport: begin, claim,
+// handler, outbox, commit, ack. Each message takes effect once.
 func TestKilledAtEveryStep(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := []point{{"receive", before}}
@@ -187,7 +193,8 @@ func TestKilledAtEveryStep(t *testing.T) {
 	})
 }
 
-// The same with a transaction whose BEGIN is sent with its first statement.
+// The process is killed in a transaction whose BEGIN is sent with its first statement.
+// Each message takes effect once.
 func TestKilledAtEveryStepOfALazyTransaction(t *testing.T) {
 	t.Parallel()
 	points := of("postgres", "inbox", before, after, committed, sent, done)
@@ -196,8 +203,8 @@ func TestKilledAtEveryStepOfALazyTransaction(t *testing.T) {
 	steps(t, "postgres", life{Transport: "local", Lazy: true}, nil, points, effectsOnce)
 }
 
-// The same while messages share a transaction, again after their redelivery,
-// and while a whole batch fails.
+// The process is killed while several messages share a transaction, again after their
+// redelivery, and while a whole batch fails.
 func TestKilledAtEveryStepOfABatch(t *testing.T) {
 	for _, way := range []string{"each", "together"} {
 		batches := func(fails bool) life {
@@ -216,8 +223,9 @@ func TestKilledAtEveryStepOfABatch(t *testing.T) {
 	}
 }
 
-// Killed once, and then again while it handles the redelivered message, which
-// is parked, acked, claimed, handled, and removed.
+// The process is killed once, and then another one is killed while it handles the
+// redelivered message. This message is parked, acked, claimed, handled, and removed.
+// Each message takes effect once.
 func TestKilledAtEveryStepAfterARedelivery(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "park", before, after, sent, done)
@@ -229,7 +237,8 @@ func TestKilledAtEveryStepAfterARedelivery(t *testing.T) {
 	})
 }
 
-// The same with the embedded transport, where every message is a parked row.
+// The process is killed while it uses the embedded transport, in which every message is
+// a parked row. Each message takes effect once.
 func TestKilledAtEveryStepOfTheEmbeddedTransport(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "claim", before, sent, done)
@@ -239,8 +248,8 @@ func TestKilledAtEveryStepOfTheEmbeddedTransport(t *testing.T) {
 	})
 }
 
-// The same with a durable consumer: messages are stored, committed, acked,
-// claimed, handled, and resolved with others.
+// The process of a durable consumer is killed while it stores, commits, acks, claims,
+// handles and removes messages. Each message takes effect once.
 func TestKilledAtEveryStepOfADurableConsumer(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := []point{{"receive", before}}
@@ -256,8 +265,8 @@ func TestKilledAtEveryStepOfADurableConsumer(t *testing.T) {
 	})
 }
 
-// Killed while it parks and quarantines failing messages: each message is in
-// quarantine once, and none has taken effect.
+// The process is killed while it parks and quarantines failing messages. Each message
+// is in quarantine once, and none has taken effect.
 func TestKilledAtEveryStepOfAFailure(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "park", before, after, sent, done)

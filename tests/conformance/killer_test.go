@@ -19,20 +19,20 @@ import (
 
 // point is a step of the consumer at which its process is killed.
 type point struct {
-	Of   string `json:"of"` // a key of statements, or a step of the subscriber
+	Of   string `json:"of"` // key of statements, or a step of the subscriber
 	When string `json:"when"`
 }
 
-// Moments relative to a statement or to its transaction.
+// Moments relative to a statement, or to the transaction that contains the statement.
 const (
 	before    = "before"
 	after     = "after"
 	committed = "before the commit"
-	sent      = "while COMMIT is under way" // PostgreSQL only: COMMIT was sent, its reply was not read
+	sent      = "while COMMIT is under way" // PostgreSQL only: COMMIT was sent, and its reply was not read
 	done      = "after the commit"
 )
 
-// statements are recognized by a unique prefix or part of their text.
+// statements maps names to texts. A statement has the name whose text it contains.
 var statements = map[string]string{
 	"inbox":      `INSERT INTO "once_inbox"`,
 	"effect":     `INSERT INTO effects`,
@@ -52,8 +52,7 @@ var statements = map[string]string{
 // armed is the point at which this process will be killed.
 var armed point
 
-// sending means that the COMMIT of the marked transaction is the last message
-// that this process sends to the database.
+// sending means that the process must be killed as soon as it has sent COMMIT.
 var sending atomic.Bool
 
 func reach(of, when string) {
@@ -62,14 +61,14 @@ func reach(of, when string) {
 	}
 }
 
-// die kills the process, like the operating system or an operator: no cleanup
-// runs.
+// die kills the process with SIGKILL, as the operating system or an operator may do. No
+// cleanup runs.
 func die() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {}
 }
 
-// open returns a database whose connections check for the armed point.
+// open opens a database whose connections kill the process at the armed point.
 func (l life) open() (*sql.DB, error) {
 	if l.Dialect == "postgres" {
 		connector, err := pq.NewConnector(l.DSN)
@@ -111,7 +110,7 @@ func (w watched) Connect(ctx context.Context) (driver.Conn, error) {
 type conn struct {
 	driver.Conn
 
-	marked bool // the transaction has run the armed statement
+	marked bool // the transaction has executed the armed statement
 }
 
 func (c *conn) statement(query string) (passed func()) {
@@ -138,7 +137,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	passed := c.statement(query)
 	rows, err := c.Conn.(driver.QueryerContext).QueryContext(ctx, query, args)
-	if err == nil && armed.Of != "claim" { // the rows of a claim must be read first
+	if err == nil && armed.Of != "claim" { // the rows of a claim must be read before the process is killed
 		passed()
 	}
 	c.marked = c.marked || err == nil && armed.Of == "claim" && strings.Contains(query, statements["claim"])
@@ -189,7 +188,7 @@ func (t tx) Commit() error {
 	return err
 }
 
-// dialer creates connections that can kill the process right after sending
+// dialer opens connections that can kill the process immediately after it has sent
 // COMMIT.
 type dialer struct{}
 

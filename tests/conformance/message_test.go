@@ -8,12 +8,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// messages are the messages to handle. The first message that reaches the armed
-// point ends the process.
+// messages are the ids of the messages to handle. The first message that reaches the
+// armed point ends the process.
 var messages = []string{"m1", "m2", "m3"}
 
-// another returns the messages of another round. A round has its own key and
-// aggregate.
+// another returns the ids of the messages of another round. Each round uses a different
+// ordering key and aggregate.
 func another(round int) (ids []string) {
 	for _, id := range messages {
 		ids = append(ids, strconv.Itoa(round)+id)
@@ -21,16 +21,16 @@ func another(round int) (ids []string) {
 	return ids
 }
 
-// placeOf returns the round and the place of a message. Other messages have a
-// negative place.
+// placeOf returns the round of a message, and its index in messages. For other messages
+// the index is negative.
 func placeOf(id string) (round string, n int) {
 	round, name, _ := strings.Cut(id, "m")
 	return round, slices.Index(messages, "m"+name)
 }
 
-// newMessage returns a message with an ordering key and a version, which matter
-// only to consumers that keep an order. The versions of m1, m2, m3 are 2, 3, 1.
-// Failing messages have keys of their own.
+// newMessage returns a message with an ordering key and a version. These matter only to
+// consumers that keep an order. The versions of m1, m2, m3 are 2, 3, 1. Messages whose
+// handler fails have a different ordering key.
 func newMessage(id string) *message.Message {
 	msg := message.NewMessage(id, []byte("body of "+id))
 	round, n := placeOf(id)

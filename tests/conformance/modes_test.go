@@ -15,16 +15,16 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// mode is the configuration of a consumer. The zero value is the default.
+// mode selects the features of a consumer. The zero value uses none of them.
 type mode struct {
 	Durable  bool           `json:"durable"`   // durable consumer
-	Batches  string         `json:"batches"`   // "" for no batches, or the kind of batch handler: "each", "together"
-	KeyOrder retry.KeyOrder `json:"key_order"` // of retry.Config
-	Versions string         `json:"versions"`  // "" for no comparison, or the versions to apply: "newer", "all"
-	Stock    bool           `json:"stock"`     // watermill-amqp's subscriber instead of ours
+	Batches  string         `json:"batches"`   // "" for none, "each" with a handler for each message, "together" with a batch handler
+	KeyOrder retry.KeyOrder `json:"key_order"` // value of retry.Config.KeyOrder
+	Versions string         `json:"versions"`  // which versions are applied: "" any, "newer" only newer ones, "all" all in order
+	Stock    bool           `json:"stock"`     // watermill-amqp's subscriber is used instead of ours
 }
 
-// modes are the single modes and their useful combinations.
+// modes contains each feature, and the useful combinations of features.
 var modes = map[string]mode{
 	"direct":                       {},
 	"direct, stock subscriber":     {Stock: true},
@@ -45,8 +45,11 @@ var modes = map[string]mode{
 	"all versions, order, durable": {Versions: "all", KeyOrder: retry.BlockWhileRetried, Durable: true},
 }
 
-// eachMode runs a test in each mode, on SQLite with the embedded transport and
-// on PostgreSQL with RabbitMQ.
+// shortModes are the modes that run with -short.
+var shortModes = []string{"direct", "batches", "all versions, order, durable"}
+
+// eachMode runs a test in each mode, on SQLite with the embedded transport, and on
+// PostgreSQL with RabbitMQ.
 func eachMode(t *testing.T, test func(w *world, l life)) {
 	broker := testkit.Rabbit(t)
 	for _, name := range slices.Sorted(maps.Keys(modes)) {
@@ -54,6 +57,9 @@ func eachMode(t *testing.T, test func(w *world, l life)) {
 		run := func(backend string, test func(t *testing.T)) {
 			t.Run(strings.ReplaceAll(name, ", ", ",")+"/"+backend, func(t *testing.T) {
 				t.Parallel()
+				if !slices.Contains(shortModes, name) {
+					testkit.Long(t)
+				}
 				test(t)
 			})
 		}
@@ -64,7 +70,7 @@ func eachMode(t *testing.T, test func(w *world, l life)) {
 			test(w, l)
 		})
 		if m.Stock {
-			continue // of RabbitMQ
+			continue // such a mode needs RabbitMQ
 		}
 		run("sqlite", func(t *testing.T) {
 			w := newWorld(t, testkit.SQLite(t))
@@ -73,7 +79,7 @@ func eachMode(t *testing.T, test func(w *world, l life)) {
 	}
 }
 
-// points returns the steps of a message in a mode.
+// points returns the steps that a message goes through in a mode.
 func (l life) points() (points []point) {
 	received := l.Transport != "local"
 	stored := l.Durable || l.KeyOrder != retry.Unordered
@@ -98,13 +104,13 @@ func (l life) points() (points []point) {
 	return append(points, of(l.Dialect, "inbox", committed, sent, done)...)
 }
 
-// Killed at one step after the other, each time with new messages and with the
-// state that the earlier processes have left. Each message takes effect once,
-// together with the messages that it produced, and in order if its key or
-// version demands it.
+// Processes are killed at one step after the other. Each time there are new messages,
+// and the state that the earlier processes have left. Each message takes effect once,
+// together with the messages that it produced. It takes effect in order if its key or
+// its version requires this.
 func TestKilledAgainAndAgain(t *testing.T) {
 	eachMode(t, func(w *world, l life) {
-		l.Budget = 1000 // messages of killed processes must not be given up
+		l.Budget = 1000 // messages of killed processes must not be given up on
 		l.FailsOnce = l.KeyOrder != retry.Unordered
 		points := l.points()
 		for round, at := range points {
@@ -144,8 +150,8 @@ func TestKilledAgainAndAgain(t *testing.T) {
 	})
 }
 
-// inOrder fails the test unless the messages of each round took effect in the
-// order of places.
+// inOrder fails the test unless the messages of each round took effect in the given
+// order. places are indexes of messages.
 func (w *world) inOrder(rounds int, places ...int) {
 	w.Helper()
 	effects := w.effects()
@@ -162,8 +168,8 @@ func (w *world) inOrder(rounds int, places ...int) {
 	}
 }
 
-// newestLast fails the test unless the version of each round increased up to
-// the highest, and each step produced its messages.
+// newestLast fails the test unless the version increased up to the highest one in each
+// round, and each applied message produced its messages.
 func (w *world) newestLast(rounds int) {
 	w.Helper()
 	effects := w.effects()
@@ -189,14 +195,14 @@ func (w *world) newestLast(rounds int) {
 	}
 }
 
-// A failing message waits for its next attempt, a message that fails
-// permanently is in quarantine unchanged, and all others take effect meanwhile.
+// A message that fails waits for its next attempt, and a message that fails permanently
+// is in quarantine, unchanged. All others take effect meanwhile.
 func TestFailuresDoNotBlockOtherMessages(t *testing.T) {
 	eachMode(t, func(w *world, l life) {
 		l.Pause = time.Hour
 		ids := append(another(0), another(1)...)
 		if l.Versions == "newer" {
-			ids = []string{"0m2", "1m2", "2m2"} // one version of each aggregate, so none is stale
+			ids = []string{"0m2", "1m2", "2m2"} // one version of each aggregate, so that no message is stale
 		}
 		w.put(l, failing, hopeless)
 		w.put(l, ids...)
@@ -215,7 +221,7 @@ func TestFailuresDoNotBlockOtherMessages(t *testing.T) {
 			w.Fatalf("%d in quarantine", len(entries))
 		}
 		got, want := entries[0].Message, newMessage(hopeless)
-		delete(got.Metadata, "once_redelivered") // set by the transport
+		delete(got.Metadata, "once_redelivered") // the transport sets it
 		if got.UUID != want.UUID || !bytes.Equal(got.Payload, want.Payload) || !maps.Equal(got.Metadata, want.Metadata) {
 			w.Errorf("in quarantine is %q %q %v", got.UUID, got.Payload, got.Metadata)
 		}
@@ -225,8 +231,8 @@ func TestFailuresDoNotBlockOtherMessages(t *testing.T) {
 	})
 }
 
-// If a handler fails because the process shuts down, this is neither an attempt
-// nor a crash, and the next process handles the messages.
+// If a handler fails because the process shuts down, neither an attempt nor a crash is
+// counted. The next process handles the messages.
 func TestShutdownCountsAsNoAttempt(t *testing.T) {
 	eachMode(t, func(w *world, l life) {
 		l.Hangs = true
@@ -253,7 +259,7 @@ func TestShutdownCountsAsNoAttempt(t *testing.T) {
 		})
 		p.stop(w.T)
 		if l.Versions == "newer" {
-			return // in any order, so some may be stale
+			return // their order is not fixed, so some may be stale
 		}
 		effectsOnce(w)
 	})

@@ -9,7 +9,7 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// effects returns the messages in the order in which they took effect.
+// effects returns the ids of the messages in the order in which they took effect.
 func (w *world) effects() (ids []string) {
 	w.Helper()
 	rows, err := w.QueryContext(w.Context(), `SELECT message_id FROM effects ORDER BY n`)
@@ -38,9 +38,10 @@ func effectsInOrder(w *world) {
 	}
 }
 
-// Killed while it keeps the order of a key whose first message fails once: the
-// messages are stored, acked and claimed, the first is postponed, they are
-// handled, and each removed row makes the next one the head of its key.
+// The process is killed while it keeps the order of a key whose first message fails
+// once. The messages are stored, acked and claimed. The first one is postponed. Then
+// they are handled, and each time a row is removed, the next message becomes the first
+// of its key.
 func TestKilledAtEveryStepOfKeyOrder(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "park", before, after, sent, done)
@@ -55,8 +56,8 @@ func TestKilledAtEveryStepOfKeyOrder(t *testing.T) {
 	})
 }
 
-// Killed while it quarantines a message of a key, which then continues: every
-// message is in quarantine once, in order.
+// The process is killed while it quarantines a message, after which the key continues.
+// Every message is in quarantine once, in order.
 func TestKilledAtEveryStepOfAFailureInKeyOrder(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "quarantine", before, after, sent, done)
@@ -65,8 +66,8 @@ func TestKilledAtEveryStepOfAFailureInKeyOrder(t *testing.T) {
 	})
 }
 
-// Killed while it quarantines a message that blocks its key: no process handles
-// a later message of the key until the message is replayed. Then all are
+// The process is killed while it quarantines a message that blocks its key. No process
+// handles a later message of the key until the message is replayed. Then all are
 // handled, in order.
 func TestKilledWhileAKeyStaysBlocked(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {

@@ -9,9 +9,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// queue is a transport that delivers at least once, from a table that outlives
-// the process. Like RabbitMQ it prefetches messages, and marks redelivered
-// messages.
+// queue is a transport that delivers messages at least once. It keeps them in a table,
+// so they remain when the process ends. As RabbitMQ does, it prefetches messages, and
+// marks redelivered ones.
 type queue struct {
 	db       *sql.DB
 	inFlight int // maximum number of unacked messages
@@ -42,7 +42,7 @@ func (q queue) Subscribe(ctx context.Context, _ string) (<-chan *message.Message
 	return out, nil
 }
 
-// hand delivers messages and waits until they are settled, or until ctx ends.
+// hand delivers messages, and waits until they are acked or nacked, or until ctx ends.
 func (q queue) hand(ctx context.Context, out chan<- *message.Message, msgs []*message.Message) bool {
 	for _, msg := range msgs {
 		reach("receive", before)
@@ -60,7 +60,7 @@ func (q queue) hand(ctx context.Context, out chan<- *message.Message, msgs []*me
 			reach("ack", after)
 		case <-msg.Nacked():
 		case <-ctx.Done():
-			return false // an unacked message is redelivered to the next process
+			return false // the next process gets an unacked message again
 		}
 	}
 	return true
@@ -69,7 +69,7 @@ func (q queue) hand(ctx context.Context, out chan<- *message.Message, msgs []*me
 func (q queue) prefetch(ctx context.Context) []*message.Message {
 	rows, err := q.db.QueryContext(ctx, `SELECT message_id, delivered FROM queue WHERE acked = 0 ORDER BY message_id`)
 	if err != nil {
-		return nil // the consumer shuts down, or fetches again
+		return nil // either the consumer shuts down, or the caller fetches again
 	}
 	defer rows.Close()
 	var all []*message.Message

@@ -10,7 +10,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// newQueue returns the name of a new queue, and a channel to the broker.
+// newQueue declares a new queue. It returns the name of the queue, and a channel to the
+// broker.
 func newQueue(t *testing.T, broker testkit.Broker) (string, *amqp.Channel) {
 	t.Helper()
 	conn, err := amqp.Dial(broker.URL)
@@ -39,8 +40,8 @@ func publish(ctx context.Context, channel *amqp.Channel, queue string, msg *mess
 		amqp.Publishing{MessageId: msg.UUID, Headers: headers, Body: msg.Payload, DeliveryMode: amqp.Persistent})
 }
 
-// passing is a subscriber that checks for the armed point at its deliveries and
-// acks.
+// passing is a subscriber that kills the process if the armed point is one of its
+// deliveries or acks.
 type passing struct{ message.Subscriber }
 
 func (p passing) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
@@ -62,7 +63,7 @@ func (p passing) Subscribe(ctx context.Context, topic string) (<-chan *message.M
 	return out, nil
 }
 
-// answer acks or nacks msg as its copy is acked or nacked.
+// answer acks or nacks msg when its copy passed is acked or nacked.
 func answer(msg, passed *message.Message) {
 	select {
 	case <-passed.Acked():

@@ -7,9 +7,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// Killed while messages arrive in the wrong order: two are parked as early, the
-// last one is the first version, its transaction makes the next version due,
-// and the others follow. Each takes effect once, in the order of versions.
+// The process is killed while messages arrive in the wrong order. Two are parked
+// because they are early. The last one has the first version, and its transaction makes
+// the next version due. Then the others follow. Each takes effect once, in the order of
+// versions.
 func TestKilledAtEveryStepOfVersions(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		points := of(db, "park", before, after, sent, done)
@@ -23,7 +24,8 @@ func TestKilledAtEveryStepOfVersions(t *testing.T) {
 	})
 }
 
-// Killed while it checks a parked early message again, and parks it again.
+// The process is killed while it checks a parked early message again, and parks it
+// again.
 func TestKilledAtEveryStepOfARecheck(t *testing.T) {
 	everyDatabase(t, func(t *testing.T, db string) {
 		for _, at := range of(db, "early", before, after, sent, done) {

@@ -24,6 +24,7 @@ const line = "The database may lose what was acknowledged"
 // Trap 91. Each part that starts logs once if the database may lose
 // acknowledged commits, and logs nothing for any other database.
 func TestStartLogsADatabaseThatMayLoseCommits(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		db      testkit.Database
 		setting string

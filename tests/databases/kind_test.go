@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"database/sql"
 	"errors"
+	"fmt"
 	"os"
 	"regexp"
 	"testing"
@@ -60,6 +61,7 @@ func refuses(t *testing.T, db *sql.DB, config schema.Config, is error, says stri
 }
 
 func TestPostgreSQLBehindTheDialectOfSQLite(t *testing.T) {
+	t.Parallel()
 	eachDriver(t, testkit.Postgres(t).DSN, func(t *testing.T, db *sql.DB) {
 		refuses(t, db, schema.Config{Dialect: schema.SQLite}, schema.ErrDialect,
 			`Dialect is "sqlite", the database is PostgreSQL [0-9.]+: set Config.Dialect to schema.PostgreSQL`)
@@ -70,12 +72,13 @@ func TestPostgreSQLBehindTheDialectOfSQLite(t *testing.T) {
 }
 
 func TestSQLiteBehindTheDialectOfPostgreSQL(t *testing.T) {
+	t.Parallel()
 	refuses(t, testkit.SQLite(t).DB, schema.Config{}, schema.ErrDialect,
 		`Dialect is "postgres", the database is SQLite [0-9.]+: set Config.Dialect to schema.SQLite`)
 }
 
 // There is no dialect for MySQL and MariaDB. The test needs one of them, at
-// 127.0.0.1:3306 or at MYSQL_DSN; package schema has the same test with their
+// 127.0.0.1:3306 or at MYSQL_DSN; with MYSQL_DSN it must answer. Package schema has the same test with their
 // recorded replies.
 func TestMySQLBehindEitherDialect(t *testing.T) {
 	db, err := sql.Open("mysql", cmp.Or(os.Getenv("MYSQL_DSN"), "root@tcp(127.0.0.1:3306)/test"))
@@ -84,7 +87,7 @@ func TestMySQLBehindEitherDialect(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	if err := db.PingContext(t.Context()); err != nil {
-		t.Skipf("there is no MySQL here: %v", err)
+		testkit.WithoutOptional(t, "MYSQL_DSN", fmt.Errorf("MySQL does not answer: %w", err))
 	}
 	for _, dialect := range []schema.Dialect{schema.PostgreSQL, schema.SQLite} {
 		refuses(t, db, schema.Config{Dialect: dialect}, schema.ErrDialect,
@@ -95,6 +98,7 @@ func TestMySQLBehindEitherDialect(t *testing.T) {
 // Trap 86. Text in UTF-8 is stored as other text if the connection declares
 // another encoding. lib/pq always declares UTF8.
 func TestConnectionWithoutUTF8IsRefused(t *testing.T) {
+	t.Parallel()
 	db, err := sql.Open("pgx", testkit.Postgres(t).DSN+"&client_encoding=LATIN1")
 	if err != nil {
 		t.Fatal(err)
@@ -105,6 +109,7 @@ func TestConnectionWithoutUTF8IsRefused(t *testing.T) {
 }
 
 func TestEncodingAndDurabilityWithEveryDriver(t *testing.T) {
+	t.Parallel()
 	eachDriver(t, testkit.PostgresIn(t, "LATIN1").DSN, func(t *testing.T, db *sql.DB) {
 		refuses(t, db, schema.Config{}, schema.ErrEncoding, `database "once_test[a-z0-9_]+" is encoded in LATIN1: `+
 			`make one with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0, and move the data with pg_dump and pg_restore`)

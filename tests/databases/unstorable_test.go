@@ -27,6 +27,7 @@ const foreign = "日本" // not in LATIN1
 // hand, or because it was restored into another database. A message that it
 // cannot store goes to quarantine, and the messages behind it are handled.
 func TestTextThatTheDatabaseCannotStoreIsQuarantined(t *testing.T) {
+	t.Parallel()
 	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
 		t.Run(encoding, func(t *testing.T) {
 			db := testkit.PostgresIn(t, encoding)

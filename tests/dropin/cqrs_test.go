@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/testkit"
 )
 
 type orderPlaced struct{ ID string }
@@ -15,10 +16,15 @@ type orderPlaced struct{ ID string }
 // The cqrs component's processors: the subscriber of each handler is wrapped,
 // the handler finds its transaction in the context.
 func TestCQRS(t *testing.T) {
+	t.Parallel()
 	for name, open := range transports {
 		for _, kind := range []string{"event", "event group", "command"} {
 			t.Run(name+"/"+kind, func(t *testing.T) {
-				b := newBench(t)
+				if kind != "event" {
+					testkit.Long(t)
+				}
+				t.Parallel()
+				b := newBench(t, name)
 				to := open(t, b.db)
 				marshaler := cqrs.JSONMarshaler{}
 				b.router.AddMiddleware(b.quarantine.Middleware, b.retries.Middleware, b.inbox.Middleware)

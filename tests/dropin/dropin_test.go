@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -110,9 +111,13 @@ type bench struct {
 	inbox      *dedup.Inbox
 }
 
-func newBench(t *testing.T) *bench {
+func newBench(t *testing.T, transport string) *bench {
 	t.Helper()
-	b := &bench{T: t, db: testkit.Postgres(t).DB}
+	database := testkit.Postgres
+	if transport == "sql" {
+		database = testkit.PostgresAlone
+	}
+	b := &bench{T: t, db: database(t).DB}
 	err := schema.Up(t.Context(), b.db, schema.Config{})
 	if err == nil {
 		_, err = b.db.ExecContext(t.Context(), `CREATE TABLE effects (message_id text NOT NULL, how text NOT NULL)`)
@@ -160,13 +165,7 @@ func (b *bench) count(what string) (n int) {
 
 func (b *bench) reaches(n int, what string) {
 	b.Helper()
-	testkit.Eventually(b.T, time.Minute, what, func() bool {
-		got := b.count(what)
-		return got == n || n > 0 && got > n
-	})
-	if got := b.count(what); got != n {
-		b.Errorf("%d rows are %s, want %d", got, what, n)
-	}
+	testkit.Eventually(b.T, time.Minute, fmt.Sprintf("%d rows are %s", n, what), func() bool { return b.count(what) == n })
 }
 
 var errHandler = errors.New("the handler fails")
@@ -224,7 +223,11 @@ func everywhere(t *testing.T, test func(b *bench, transport transport, add func(
 	for name, open := range transports {
 		for _, place := range []string{"router", "handler"} {
 			t.Run(name+"/"+place, func(t *testing.T) {
-				b := newBench(t)
+				if place == "handler" {
+					testkit.Long(t)
+				}
+				t.Parallel()
+				b := newBench(t, name)
 				transport := open(t, b.db)
 				test(b, transport, func(h message.NoPublishHandlerFunc, sub message.Subscriber, middlewares ...message.HandlerMiddleware) {
 					if place == "router" {
@@ -251,6 +254,7 @@ func (b *bench) publish(to transport, ids ...string) {
 }
 
 func TestDedupAlone(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(b *bench, to transport, add func(message.NoPublishHandlerFunc, message.Subscriber, ...message.HandlerMiddleware)) {
 		var h handler
 		add(h.handle, to.subscriber(), b.inbox.Middleware)
@@ -261,6 +265,7 @@ func TestDedupAlone(t *testing.T) {
 }
 
 func TestRetryAlone(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(b *bench, to transport, add func(message.NoPublishHandlerFunc, message.Subscriber, ...message.HandlerMiddleware)) {
 		var h handler
 		add(h.handle, b.retries.Subscriber(consumer, to.subscriber()), b.retries.Middleware)
@@ -273,6 +278,7 @@ func TestRetryAlone(t *testing.T) {
 }
 
 func TestPoisonAlone(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(b *bench, to transport, add func(message.NoPublishHandlerFunc, message.Subscriber, ...message.HandlerMiddleware)) {
 		var h handler
 		add(h.handle, to.subscriber(), b.quarantine.Middleware)
@@ -288,6 +294,7 @@ func TestPoisonAlone(t *testing.T) {
 // All three with other middlewares: a recoverer outermost, a timeout for each
 // attempt, correlation ids next to the handler.
 func TestAllThreeBesideOtherMiddlewares(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(b *bench, to transport, add func(message.NoPublishHandlerFunc, message.Subscriber, ...message.HandlerMiddleware)) {
 		var h handler
 		produce := func(next message.HandlerFunc) message.HandlerFunc {

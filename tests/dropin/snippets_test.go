@@ -8,6 +8,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/eventbus"
+	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
@@ -49,4 +51,18 @@ func _(
 	config.SubscriberConstructor = func(params cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
 		return retries.Subscriber(params.HandlerName, subscriber), nil
 	}
+}
+
+type OrderPlaced struct{ ID string }
+
+func _(router *message.Router, quarantine *poison.Quarantine, retries *retry.Retries, inbox *dedup.Inbox) error {
+	marshaler := eventbus.Marshaler{CommandEventMarshaler: cqrs.JSONMarshaler{NewUUID: outbox.NewID, GenerateName: cqrs.StructName}}
+	router.AddMiddleware(quarantine.Middleware, retries.Middleware, inbox.Middleware, eventbus.KnownEvents(marshaler, OrderPlaced{}))
+
+	bus, err := cqrs.NewEventBusWithConfig(eventbus.Publisher(outbox.Publisher), cqrs.EventBusConfig{
+		GeneratePublishTopic: func(params cqrs.GenerateEventPublishTopicParams) (string, error) { return params.EventName, nil },
+		Marshaler:            marshaler,
+	})
+	_ = bus
+	return err
 }

@@ -38,6 +38,8 @@ var forged = map[string]struct {
 	"once_edited_from":    {"m0", false},
 	"once_of_tomorrow":    {"x", false}, // a key of a later version
 	"once_delivery_count": {"99", false},
+	"once_created_at":     {"2001-01-01T00:00:00.000Z", false},
+	"once_published_at":   {"2001-01-01T00:00:00.000Z", false},
 
 	"once_ordering_key":          {"key", true},
 	"once_tenant_id":             {"acme", true},
@@ -207,6 +209,7 @@ func single(msg *message.Message) ([]*message.Message, error) {
 // Trap 81. Headers of a foreign sender do not control the messages that a
 // handler produces, whatever the transport and the kind of handler.
 func TestForeignHeadersDoNotControlProducedMessages(t *testing.T) {
+	t.Parallel()
 	all := map[string]string{}
 	sent := map[string]map[string]string{"all": all}
 	for key, f := range forged {
@@ -216,7 +219,8 @@ func TestForeignHeadersDoNotControlProducedMessages(t *testing.T) {
 	broker := testkit.Rabbit(t)
 	for from, newSource := range sources {
 		t.Run(from, func(t *testing.T) {
-			b := newBench(t)
+			t.Parallel()
+			b := newBench(t, from)
 			storage, err := durable.New(b.db, durable.Config{})
 			if err != nil {
 				t.Fatal(err)

@@ -44,6 +44,7 @@ func TestMinimalStaysSmall(t *testing.T) {
 // An order that is placed at the copied service is paid once, and the service
 // stops without an error when it is told to.
 func TestMinimalRunsWhereItIsCopied(t *testing.T) {
+	t.Parallel()
 	database, broker := testkit.Postgres(t), testkit.Rabbit(t)
 	dir := copied(t, "minimal")
 	runGo(t, dir, "vet", ".")

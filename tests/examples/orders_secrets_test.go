@@ -16,6 +16,7 @@ const secretPassword = "canary-p@ss/word"
 
 // The example writes no password, whatever fails, and at every log level.
 func TestTrap60_TheExampleWritesNoPasswords(t *testing.T) {
+	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "orders")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./orders")
 	build.Dir = source

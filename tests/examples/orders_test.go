@@ -4,17 +4,21 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/watermill-once/once/internal/testkit"
 )
 
 // The order service and its tests compile where they are copied: they use
 // nothing that only this repository can import.
 func TestOrdersCompilesWhereItIsCopied(t *testing.T) {
+	t.Parallel()
 	runGo(t, copied(t, "orders"), "vet", "./...")
 }
 
 // A reader can take one transport without the other one, and one database
 // without the other one: deleting files is enough.
 func TestPartsOfOrdersCompileAlone(t *testing.T) {
+	t.Parallel()
 	for part, others := range map[string][]string{
 		"RabbitMQ":   {"service/transport_embedded*.go", "demo/wire_embedded*.go"},
 		"embedded":   {"service/transport_rabbitmq*.go", "demo/wire_rabbitmq*.go"},
@@ -22,6 +26,10 @@ func TestPartsOfOrdersCompileAlone(t *testing.T) {
 		"SQLite":     {"service/*_postgres*"},
 	} {
 		t.Run(part, func(t *testing.T) {
+			if part != "RabbitMQ" {
+				testkit.Long(t)
+			}
+			t.Parallel()
 			dir := copied(t, "orders")
 			for _, pattern := range others {
 				files, err := filepath.Glob(filepath.Join(dir, pattern))

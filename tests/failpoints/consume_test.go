@@ -20,11 +20,11 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// Topics, and the names of their consumers.
+// Topics. Each is also the name of its consumer.
 const (
 	orders = "orders"
-	done   = "done"   // events that an order was handled
-	alarms = "alarms" // copies of what is in quarantine
+	done   = "done"   // events that say that an order was handled
+	alarms = "alarms" // copies of messages in quarantine
 )
 
 const (
@@ -63,7 +63,7 @@ func (a *actor) chain() (*once.Consumer, error) {
 	return once.NewConsumer(a.db, config)
 }
 
-// consume returns when all consumers have subscribed.
+// consume starts the consumers, and returns when all of them have subscribed.
 func (a *actor) consume(ctx context.Context, start func(func(ctx context.Context) error)) error {
 	if a.NoConsumer {
 		return nil
@@ -91,7 +91,7 @@ func (a *actor) consume(ctx context.Context, start func(func(ctx context.Context
 	start(router.Run)
 	select {
 	case <-router.Running():
-	case <-ctx.Done(): // the transport cannot deliver it
+	case <-ctx.Done(): // the transport cannot deliver the message now
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func (a *actor) subscriber() (message.Subscriber, error) {
 	return rabbit.NewSubscriber(a.exchanges(), rabbit.SubscriberConfig{InFlight: 2, NackMin: time.Millisecond, NackMax: 10 * time.Millisecond})
 }
 
-// order applies an order, unless it must fail, and publishes an event.
+// order handles an order, and publishes an event. It fails if the life says so.
 func (a *actor) order(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	delivery := parked.DeliveryOf(ctx)
 	attempts := 0
@@ -124,20 +124,27 @@ func (a *actor) order(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]
 	return []*message.Message{once.To(done, message.NewMessage(msg.UUID+"-done", nil))}, err
 }
 
-// exit ends the process when no duplicate of the message will be sent: a
-// duplicate that the broker has never delivered would look like a new message.
+// exit ends the process, after it has waited until no duplicate of the message will be
+// sent. A duplicate that the broker has never delivered would look like a new message.
+// If the other messages do not wait for this one, it also waits until they are handled.
+// A message that is in flight at every death would go to quarantine too.
 func (a *actor) exit(ctx context.Context, msg *message.Message) error {
-	if err := a.gone(ctx, `message_id = $1`, 1, msg.UUID); err != nil {
+	if err := a.wait(ctx, `SELECT COUNT(*) FROM once_outbox WHERE message_id = $1`, msg.UUID, 0, 1); err != nil {
 		return err
+	}
+	if !a.Keyed {
+		if err := a.wait(ctx, `SELECT COUNT(*) FROM effects WHERE message_id LIKE $1`, "m_", len(a.Writes)-1, 1); err != nil {
+			return err
+		}
 	}
 	os.Exit(exitStatus)
 	return nil
 }
 
-// interrupted waits until the outbox is empty, signals the process to end, and
-// returns when it does.
+// interrupted waits until the outbox is empty, and tells the process to end. It returns
+// when the consumer closes.
 func (a *actor) interrupted(ctx context.Context, delivery *parked.Delivery) error {
-	if err := a.gone(ctx, `topic <> $1`, 5, done); err != nil {
+	if err := a.wait(ctx, `SELECT COUNT(*) FROM once_outbox WHERE topic <> $1`, done, 0, 5); err != nil {
 		return err
 	}
 	a.stop()
@@ -145,17 +152,17 @@ func (a *actor) interrupted(ctx context.Context, delivery *parked.Delivery) erro
 	return errors.New("the handler is interrupted")
 }
 
-// gone waits until several queries in a row find no such rows in the outbox.
-func (a *actor) gone(ctx context.Context, which string, looks int, arg string) error {
+// wait waits until a query that counts returns the wanted number several times in a row.
+func (a *actor) wait(ctx context.Context, query, arg string, want, looks int) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for seen := 0; seen < looks; <-tick.C {
-		var left int
-		if err := a.db.QueryRowContext(ctx, `SELECT COUNT(*) FROM once_outbox WHERE `+which, arg).Scan(&left); err != nil {
+		var n int
+		if err := a.db.QueryRowContext(ctx, query, arg).Scan(&n); err != nil {
 			return err
 		}
 		seen++
-		if left > 0 {
+		if n != want {
 			seen = 0
 		}
 	}
@@ -167,7 +174,8 @@ func (a *actor) apply(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]
 	return nil, err
 }
 
-// alarm has one effect for each entry, because each copy has an id of its own.
+// alarm handles a copy of an entry. Each copy has a different id, so its effect uses
+// the id of the copied message. So each entry must have one effect.
 func (a *actor) alarm(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 	_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id) VALUES ($1)`, "alarm-"+msg.Metadata[poison.CopyMessageID])
 	return nil, err

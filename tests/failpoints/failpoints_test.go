@@ -9,15 +9,18 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// A process is killed at each failpoint, another process continues, and every
-// committed message has its effect once.
+// A process is killed at each failpoint, and another process continues. Every committed
+// message has its effect once.
 func TestKilledAt(t *testing.T) {
 	t.Parallel()
 	program, broker := testkit.Program(t, "failpoints"), testkit.Rabbit(t)
-	for _, s := range scenarios {
-		for _, point := range s.points {
+	for _, s := range slices.Concat(scenarios, operatorScenarios) {
+		for i, point := range s.points {
 			t.Run(s.name+"/"+point, func(t *testing.T) {
 				t.Parallel()
+				if i > 0 {
+					testkit.Long(t)
+				}
 				w := newWorld(t, program, s, broker)
 				w.prepare()
 				begin(t, program, w.life, point).killed(t)
@@ -33,7 +36,7 @@ func TestKilledAt(t *testing.T) {
 
 func TestEveryPointHasAScenario(t *testing.T) {
 	reached := map[string]bool{}
-	for _, s := range scenarios {
+	for _, s := range slices.Concat(scenarios, operatorScenarios) {
 		for _, point := range s.points {
 			name, _, _ := strings.Cut(point, ":")
 			reached[name] = true

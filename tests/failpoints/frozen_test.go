@@ -7,8 +7,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// freezes are the points at which a process has locks that another process
-// needs.
+// freezes contains, for each scenario, the points at which a process holds locks that
+// another process needs.
 var freezes = map[string][]string{
 	"way":         {"forwarder/enrolled:2", "forwarder/slots-taken", "forwarder/rows-deleted", "dedup/claimed"},
 	"redelivered": {"parked/claimed", "parked/removed"},
@@ -16,22 +16,25 @@ var freezes = map[string][]string{
 	"durable":     {"parked/delivered"},
 	"batches":     {"dedup/batch-claimed"},
 	"versions":    {"sequence/written"},
-	"refused":     {"forwarder/attempt-charged", "forwarder/key-held"},
-	"dying":       {"forwarder/letter-written"},
+	"refused":     {"forwarder/attempt-charged", "forwarder/key-blocked"},
+	"dying":       {"forwarder/dead-row-written"},
 }
 
-// Trap 18. A process is stopped in the middle of a transaction, as by a paused
-// machine or a cut network. It stays stopped until another process has done all
-// the work, and then continues.
+// Trap 18. A process is stopped in the middle of a transaction, as if its machine were
+// paused or its network cut. It continues only after another process has done all the
+// work.
 func TestFrozenAt(t *testing.T) {
 	t.Parallel()
 	program, broker := testkit.Program(t, "failpoints"), testkit.Rabbit(t)
 	names := map[string]bool{}
 	for _, s := range scenarios {
 		names[s.name] = true
-		for _, point := range freezes[s.name] {
+		for i, point := range freezes[s.name] {
 			t.Run(s.name+"/"+point, func(t *testing.T) {
 				t.Parallel()
+				if i > 0 {
+					testkit.Long(t)
+				}
 				w := newWorld(t, program, s, broker)
 				w.life.Frozen = true
 				w.prepare()
@@ -43,7 +46,7 @@ func TestFrozenAt(t *testing.T) {
 				w.finish()
 				p.thaw(t)
 				p.stop(t)
-				w.finish() // messages that it nacked, or handled by mistake
+				w.finish() // it may have nacked messages, or handled some by mistake
 				w.audit()
 			})
 		}

@@ -29,53 +29,53 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// life configures a process with the whole chain: a writer, a forwarder and
-// consumers.
+// life is the configuration of a process that contains a writer, a forwarder and
+// consumers with all middlewares.
 type life struct {
 	Dialect string `json:"dialect"`
 	DSN     string `json:"dsn"`
-	AMQP    string `json:"amqp"` // "" is the embedded transport
+	AMQP    string `json:"amqp"` // "" means the embedded transport
 	Prefix  string `json:"prefix"`
 
-	Writes   []string `json:"writes"`   // messages, in this order
-	Keyed    bool     `json:"keyed"`    // they have one ordering key
-	Versions bool     `json:"versions"` // of an aggregate: 2, 3, 1
+	Writes   []string `json:"writes"`   // ids of the messages to write, in this order
+	Keyed    bool     `json:"keyed"`    // all of them have the same ordering key
+	Versions bool     `json:"versions"` // they have the versions 2, 3, 1 of one aggregate
 
 	NoConsumer  bool `json:"no_consumer"`  // no consumer has ever subscribed
-	MaxAttempts int  `json:"max_attempts"` // of the forwarder
-	Moves       bool `json:"moves"`        // from the stock table
+	MaxAttempts int  `json:"max_attempts"` // MaxAttempts of the forwarder
+	Moves       bool `json:"moves"`        // the process moves messages from the stock table
 
-	Durable  bool   `json:"durable"`   // durable consumer, which keeps handled rows for a while
+	Durable  bool   `json:"durable"`   // the consumer is durable, and keeps handled rows for a while
 	Batches  bool   `json:"batches"`   // handlers share transactions
 	Copies   bool   `json:"copies"`    // quarantined messages are copied to a topic
 	Fails    int    `json:"fails"`     // number of failed attempts of each order
-	FailsFor string `json:"fails_for"` // only this order fails
-	Exits    string `json:"exits"`     // the message whose handler ends the process
-	Stops    bool   `json:"stops"`     // the process gets a signal to end while it handles an order
-	Blocks   bool   `json:"blocks"`    // the handler of a redelivered message runs until the process ends
+	FailsFor string `json:"fails_for"` // only this order fails; "" means all
+	Exits    string `json:"exits"`     // id of the message whose handler ends the process
+	Stops    bool   `json:"stops"`     // the process is told to end while it handles an order
+	Blocks   bool   `json:"blocks"`    // the handler of a redelivered message runs until the process shuts down
 
-	Frozen bool `json:"frozen"` // one of two concurrent lives is stopped; short timeouts
+	Frozen bool `json:"frozen"` // one of two processes is stopped for some time; timeouts are short
 
-	Operate string `json:"operate"` // operation of an operator meanwhile
-	Export  string `json:"export"`  // for an import
+	Operate string `json:"operate"` // operation that an operator runs meanwhile
+	Export  string `json:"export"`  // export that is imported
 }
 
-// always is more than the number of attempts.
+// always is a number of failures that is higher than the number of attempts.
 const always = 1000
 
 const (
 	environment = "ONCE_TEST_LIFE"
 
-	exitStatus = 7 // exit status of a handler that ends the process
+	exitStatus = 7 // of a process whose handler ends it
 )
 
 func TestMain(m *testing.M) {
 	told := os.Getenv(environment)
 	if told == "" {
-		_ = flag.Set("test.parallel", "8") // the tests mostly wait for leases to end
+		_ = flag.Set("test.parallel", "8") // most of the time the tests wait for leases to end
 		testkit.Main(m)
 	}
-	slog.SetDefault(slog.New(slog.DiscardHandler)) // standard error only has the failpoint that was reached
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // standard error must contain only the failpoint that was reached
 	var l life
 	err := json.Unmarshal([]byte(told), &l)
 	if err == nil {
@@ -90,16 +90,16 @@ func TestMain(m *testing.M) {
 
 func (l life) schema() schema.Config { return schema.Config{Dialect: schema.Dialect(l.Dialect)} }
 
-// actor is a life at work.
+// actor is a process that runs a life.
 type actor struct {
 	life
 
 	db        *sql.DB
-	transport *embedded.Transport // if the embedded transport is used
+	transport *embedded.Transport // set only if the embedded transport is used
 	stop      context.CancelFunc
 }
 
-// live runs everything until standard input ends.
+// live runs everything until the process's standard input ends.
 func (l life) live() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -113,9 +113,9 @@ func (l life) live() error {
 	}
 	defer db.Close()
 	db.SetMaxOpenConns(6)
-	db.SetMaxIdleConns(6) // otherwise connecting takes most of the time
+	db.SetMaxIdleConns(6) // otherwise opening connections takes most of the time
 	if l.Frozen {
-		db.SetMaxOpenConns(4) // two lives run at a time
+		db.SetMaxOpenConns(4) // two processes run at the same time
 	}
 	a := &actor{life: l, db: db, stop: cancel}
 	if l.AMQP == "" {
@@ -159,20 +159,20 @@ func (l life) live() error {
 	}
 	start(func(ctx context.Context) error {
 		err := a.write(ctx, fwd.Hint)
-		for a.Frozen && err != nil && ctx.Err() == nil { // the server has ended its transaction while the process was stopped
+		for a.Frozen && err != nil && ctx.Err() == nil { // the server has ended the transaction while the process was stopped
 			err = a.write(ctx, fwd.Hint)
 		}
 		if ctx.Err() == nil {
 			return err
 		}
-		return nil // lib/pq returns ErrBadConn if the session ended between two statements
+		return nil // lib/pq returns ErrBadConn if the session has ended between two statements
 	})
 	start(a.operate)
 	running.Wait()
 	return errors.Join(errs...)
 }
 
-// exchanges returns the configuration of publisher and subscriber.
+// exchanges returns the configuration of the publisher and the subscriber.
 func (l life) exchanges() wamqp.Config {
 	named := func(topic string) string { return l.Prefix + "." + topic }
 	config := wamqp.NewDurablePubSubConfig(l.AMQP, named)
@@ -208,8 +208,8 @@ func (a *actor) forward(start func(func(ctx context.Context) error)) (*forwarder
 
 var errRolledBack = errors.New("rolled back on purpose")
 
-// write commits each message that is not committed yet, with its order. It can
-// be repeated. After each message it rolls back a transaction.
+// write commits each message together with its order, if it was not committed before.
+// So it can be repeated. After each message it also rolls back a transaction.
 func (a *actor) write(ctx context.Context, hint func()) error {
 	box, err := outbox.New(outbox.Config{Schema: a.schema()})
 	if err != nil {
@@ -249,8 +249,8 @@ func (a *actor) write(ctx context.Context, hint func()) error {
 	return nil
 }
 
-// bound sets a timeout, so that the server ends a transaction of the service if
-// the process is stopped in it.
+// bound sets a timeout for a transaction of the service. If the process is stopped in
+// the transaction, the server ends it.
 func (a *actor) bound(ctx context.Context, tx *sql.Tx) error {
 	if !a.Frozen {
 		return nil

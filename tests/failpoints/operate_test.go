@@ -9,16 +9,25 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/deadletter"
+	"github.com/watermill-once/once/parked"
+	"github.com/watermill-once/once/pending"
 	"github.com/watermill-once/once/poison"
 )
 
-// The operations of an operator. They repeat until nothing is left to do.
+// Operations of an operator. Each is repeated until nothing is left to do.
 const (
 	replayDead  = "replay dead letters"
 	discardDead = "discard dead letters"
 	releaseDead = "release a key"
+	retryNow    = "retry pending messages"
+	cancelNow   = "cancel pending messages"
+	runParked   = "run parked messages"
+	endParked   = "cancel parked messages"
+	dropParked  = "discard parked messages"
+	retire      = "remove a consumer"
 	replay      = "replay"
 	replayMany  = "replay many"
+	stopMany    = "stop a replay"
 	discard     = "discard"
 	edit        = "edit"
 	importAll   = "import"
@@ -34,7 +43,15 @@ func (a *actor) operate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	waiting, err := pending.New(a.db, pending.Config{Schema: a.schema()})
+	if err != nil {
+		return err
+	}
 	quarantine, err := poison.New(a.db, poison.Config{Schema: a.schema(), ReplayLease: lease, ReplayToAbsent: true})
+	if err != nil {
+		return err
+	}
+	messages, err := parked.New(a.db, parked.Config{Schema: a.schema()})
 	if err != nil {
 		return err
 	}
@@ -42,17 +59,34 @@ func (a *actor) operate(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		switch a.Operate {
+		case runParked:
+			_, err = messages.RunNowMatching(ctx, act, parked.Filter{All: true}, parked.Plan{})
+		case endParked:
+			_, err = messages.CancelMatching(ctx, act, parked.Filter{All: true}, parked.Plan{})
+		case dropParked:
+			_, err = messages.DiscardMatching(ctx, act, parked.Filter{All: true}, parked.Plan{})
+		case retire:
+			err = messages.RemoveConsumer(ctx, act, "gone", orders, parked.RemoveOptions{})
+			if errors.Is(err, parked.ErrConsumerNotFound) {
+				err = nil
+			}
 		case replayDead:
-			_, err = letters.ReplayMatching(ctx, deadletter.Act(act), deadletter.Filter{All: true}, deadletter.Plan{Force: true})
+			_, err = letters.ReplayMatching(ctx, act, deadletter.Filter{All: true}, deadletter.Plan{Force: true})
 		case discardDead:
-			_, err = letters.DiscardMatching(ctx, deadletter.Act(act), deadletter.Filter{All: true})
+			_, err = letters.DiscardMatching(ctx, act, deadletter.Filter{All: true})
 		case releaseDead:
-			err = letters.Release(ctx, deadletter.Act(act), key)
+			err = letters.Release(ctx, act, key)
 			if errors.Is(err, deadletter.ErrNotBlocked) {
 				err = nil
 			}
+		case retryNow:
+			_, err = waiting.RetryMatching(ctx, act, pending.Filter{State: pending.BackingOff}, pending.Plan{})
+		case cancelNow:
+			_, err = waiting.CancelMatching(ctx, act, pending.Filter{State: pending.BackingOff}, pending.Plan{})
 		case replayMany:
 			err = a.replayMany(ctx, quarantine)
+		case stopMany:
+			err = a.stopMany(ctx, quarantine)
 		case importAll:
 			_, _, err = quarantine.Import(ctx, act, strings.NewReader(a.Export))
 		default:
@@ -69,7 +103,7 @@ func (a *actor) operate(ctx context.Context) error {
 	}
 }
 
-// toEach runs an operation on each entry in quarantine.
+// toEach runs an operation on each entry of the quarantine.
 func (a *actor) toEach(ctx context.Context, quarantine *poison.Quarantine) error {
 	entries, err := quarantine.List(ctx, poison.Filter{})
 	if err != nil || len(entries) == 0 {
@@ -97,6 +131,18 @@ func (a *actor) toEach(ctx context.Context, quarantine *poison.Quarantine) error
 	return nil
 }
 
+// stopMany stops the replay that another process has begun, and resumes it then.
+func (a *actor) stopMany(ctx context.Context, quarantine *poison.Quarantine) error {
+	begun, err := quarantine.Replays(ctx, 0)
+	if err == nil && len(begun) > 0 && begun[0].State != poison.ReplayStopped && begun[0].State != poison.ReplayFinished {
+		_, err = quarantine.StopReplay(ctx, act, begun[0].ID)
+	}
+	if err != nil {
+		return err
+	}
+	return a.replayMany(ctx, quarantine)
+}
+
 // replayMany starts a replay, or resumes an existing one.
 func (a *actor) replayMany(ctx context.Context, quarantine *poison.Quarantine) error {
 	begun, err := quarantine.Replays(ctx, 0)
@@ -110,7 +156,7 @@ func (a *actor) replayMany(ctx context.Context, quarantine *poison.Quarantine) e
 		return nil
 	}
 	_, err = quarantine.Resume(ctx, act, begun[0].ID, nil)
-	if errors.Is(err, poison.ErrReplayRunning) { // until the lease of the killed process ends
+	if errors.Is(err, poison.ErrReplayRunning) { // another process has the lease of the replay; wait until it ends
 		return nil
 	}
 	return err

@@ -17,7 +17,7 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// process is a running life.
+// process is a process that runs a life.
 type process struct {
 	*exec.Cmd
 
@@ -27,7 +27,7 @@ type process struct {
 	ended  chan struct{} // closed when the process has ended
 }
 
-// buffer can be read while it is written.
+// buffer is a buffer that can be read while it is being written.
 type buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -45,8 +45,9 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// begin starts a life that is killed at point, if point is not empty.
-// Additional environment variables can make it stop there instead.
+// begin starts a process that is killed at point. If point is empty, it is not killed.
+// environ contains additional environment variables, with which the process can be
+// stopped at point instead.
 func begin(t *testing.T, program string, l life, point string, environ ...string) *process {
 	t.Helper()
 	told, err := json.Marshal(l)
@@ -63,17 +64,18 @@ func begin(t *testing.T, program string, l life, point string, environ ...string
 		t.Fatal(err)
 	}
 	go func() {
-		_ = p.Wait() // ProcessState has the result
+		_ = p.Wait() // the result is in ProcessState
 		close(p.ended)
 	}()
-	t.Cleanup(func() { // in case the test has failed
+	t.Cleanup(func() { // needed if the test has failed
 		_ = p.Process.Kill()
 		<-p.ended
 	})
 	return p
 }
 
-// patience is a timeout for a process on a busy machine.
+// patience is how long the test waits for a process. It is long, because the machine
+// may be busy.
 const patience = 2 * time.Minute
 
 // end waits until the process has ended.
@@ -90,7 +92,7 @@ func (p *process) end(t *testing.T) syscall.WaitStatus {
 	return status
 }
 
-// killed waits until the process was killed at its point.
+// killed waits until the process has been killed at its failpoint.
 func (p *process) killed(t *testing.T) {
 	t.Helper()
 	status := p.end(t)
@@ -100,7 +102,7 @@ func (p *process) killed(t *testing.T) {
 	}
 }
 
-// frozen waits until the process has stopped at its point.
+// frozen waits until the process has been stopped at its failpoint.
 func (p *process) frozen(t *testing.T) {
 	t.Helper()
 	name, _, _ := strings.Cut(p.point, ":")
@@ -109,7 +111,7 @@ func (p *process) frozen(t *testing.T) {
 	})
 }
 
-// thaw lets the process continue.
+// thaw lets a stopped process continue.
 func (p *process) thaw(t *testing.T) {
 	t.Helper()
 	if err := p.Process.Signal(syscall.SIGCONT); err != nil {
@@ -117,7 +119,7 @@ func (p *process) thaw(t *testing.T) {
 	}
 }
 
-// stop shuts the process down.
+// stop shuts the process down, and waits until it has ended.
 func (p *process) stop(t *testing.T) {
 	t.Helper()
 	_ = p.stdin.Close()

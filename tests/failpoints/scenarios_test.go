@@ -11,22 +11,23 @@ import (
 	"github.com/watermill-once/once/poison"
 )
 
-// scenario is a life that reaches its failpoints, and the expected end state.
+// scenario is a life that reaches certain failpoints, and the state that the tables
+// must have in the end.
 type scenario struct {
 	name     string
 	embedded bool
 	life     life
 
-	seed    func(w *world) // prepares the state before the life
-	earlier func(w *world) // earlier lives
-	after   func(l *life)  // changes the life that does the remaining work
+	seed    func(w *world) // prepares the tables before the first process
+	earlier func(w *world) // runs processes before the one that is killed
+	after   func(l *life)  // changes the life of the process that does the remaining work
 
-	untilThen func(w *world) bool // another condition that it waits for
+	untilThen func(w *world) bool // additional condition for the end of the remaining work
 
-	handled []string // orders with effects
-	failed  []string // orders in quarantine
-	dead    []string // dead letters
-	before  []string // messages that were seeded with their business rows
+	handled []string // orders that must have taken effect
+	failed  []string // orders that must be in quarantine
+	dead    []string // messages that must be dead letters
+	before  []string // messages that seed has written together with their orders
 	check   func(w *world)
 
 	points []string
@@ -37,7 +38,8 @@ var (
 	stuck = []string{"q1", "q2"}
 )
 
-// killedAt returns an earlier life that is killed at another point.
+// killedAt returns a function for scenario.earlier, which runs a process that is killed
+// at point.
 func killedAt(point string) func(w *world) {
 	return func(w *world) { begin(w.T, w.program, w.life, point).killed(w.T) }
 }
@@ -50,7 +52,7 @@ var scenarios = []scenario{
 		},
 		points: []string{
 			"outbox/begun", "outbox/insert", "outbox/inserted", "outbox/inserted:2", "outbox/worked", "outbox/committed",
-			"forwarder/enrolled", "forwarder/slots-taken", "forwarder/leased", "forwarder/leased:2", "forwarder/holds-tidied",
+			"forwarder/enrolled", "forwarder/slots-taken", "forwarder/leased", "forwarder/leased:2", "forwarder/blocked-keys-tidied",
 			"forwarder/publish", "forwarder/publish:2", "forwarder/handed-over", "rabbit/published", "rabbit/report",
 			"forwarder/answered", "forwarder/answered:2", "forwarder/remove", "forwarder/rows-deleted", "forwarder/removed",
 			"forwarder/sent-forgotten",
@@ -67,7 +69,7 @@ var scenarios = []scenario{
 		},
 	},
 	{
-		name: "slow", life: life{Writes: three, Blocks: true}, handled: three, earlier: killedAt("rabbit/ack"),
+		name: "slow", life: life{Writes: three, Blocks: true}, handled: three, earlier: killedAt("dedup/handled"), // none is committed
 		after:  func(l *life) { l.Blocks = false },
 		points: []string{"parked/extended"},
 	},
@@ -110,7 +112,7 @@ var scenarios = []scenario{
 		name: "key order", life: life{Writes: three, Keyed: true, Fails: 3, FailsFor: "m1"}, handled: three,
 		check: func(w *world) { w.inOrder(three...) },
 		points: []string{
-			"forwarder/publish:2", "forwarder/removed", "parked/delivered", "retry/kept", "parked/claimed", "retry/parked",
+			"forwarder/publish:2", "forwarder/removed", "parked/delivered", "retry/stored", "parked/claimed", "retry/parked",
 			"parked/changed", "parked/promoted", "parked/settled",
 		},
 	},
@@ -125,18 +127,18 @@ var scenarios = []scenario{
 		name: "refused", life: life{Writes: three, Keyed: true, NoConsumer: true}, handled: three,
 		after:  func(l *life) { l.NoConsumer = false },
 		check:  func(w *world) { w.inOrder(three...) },
-		points: []string{"forwarder/charge", "forwarder/attempt-charged", "forwarder/key-held", "forwarder/charged"},
+		points: []string{"forwarder/charge", "forwarder/attempt-charged", "forwarder/key-blocked", "forwarder/charged"},
 	},
 	{
 		name: "accepted after all", life: life{Writes: three, Keyed: true, NoConsumer: true}, handled: three,
 		earlier: func(w *world) {
-			for w.count(`once_blocked_keys`) == 0 { // a forwarder whose lease has ended charges nothing
+			for w.count(`once_blocked_keys`) == 0 { // a forwarder whose lease has ended counts no attempt
 				killedAt("forwarder/charged")(w)
 			}
 			w.life.NoConsumer = false
 		},
 		check:  func(w *world) { w.inOrder(three...) },
-		points: []string{"forwarder/remove", "forwarder/hold-lifted", "forwarder/rows-deleted", "forwarder/removed"},
+		points: []string{"forwarder/remove", "forwarder/key-unblocked", "forwarder/rows-deleted", "forwarder/removed"},
 	},
 	{
 		name: "dying", life: life{Writes: three, Keyed: true, NoConsumer: true, MaxAttempts: 1}, handled: three,
@@ -144,7 +146,7 @@ var scenarios = []scenario{
 		untilThen: func(w *world) bool { return w.count(`once_outbox_dead`) == 0 },
 		check:     func(w *world) { w.inOrder(three...) },
 		points: []string{
-			"forwarder/bury", "forwarder/letter-written", "forwarder/dead-row-deleted", "forwarder/dead-key-set", "forwarder/buried",
+			"forwarder/give-up", "forwarder/dead-row-written", "forwarder/dead-row-deleted", "forwarder/dead-key-set", "forwarder/given-up",
 		},
 	},
 	{
@@ -157,7 +159,7 @@ var scenarios = []scenario{
 		},
 		points: []string{
 			"deadletter/letters-put-back", "deadletter/blocked-keys-moved", "deadletter/batch-changed", "deadletter/batch-audited",
-			"deadletter/batch-committed", "forwarder/hold-lifted",
+			"deadletter/batch-committed", "forwarder/key-unblocked",
 		},
 	},
 	{
@@ -166,7 +168,7 @@ var scenarios = []scenario{
 		untilThen: func(w *world) bool { return w.count(`once_outbox_dead`) == 0 },
 		check:     func(w *world) { w.audited("discard", 1) },
 		points: []string{
-			"deadletter/unblocking", "deadletter/unblocking:2", "deadletter/unblocking:3", "deadletter/batch-changed", "deadletter/batch-committed",
+			"operate/unblocking", "operate/unblocking:2", "operate/unblocking:3", "deadletter/batch-changed", "deadletter/batch-committed",
 		},
 	},
 	{
@@ -174,7 +176,25 @@ var scenarios = []scenario{
 		handled: []string{"d2"}, dead: []string{"d1"}, before: []string{"d1", "d2"},
 		seed:   deadLetter,
 		check:  func(w *world) { w.audited("release", 1) },
-		points: []string{"deadletter/unblocking:2", "deadletter/key-released"},
+		points: []string{"operate/unblocking:2", "deadletter/key-released"},
+	},
+	{
+		name: "backing off, retried", life: life{Keyed: true, Operate: retryNow}, handled: []string{"d1", "d2"}, before: []string{"d1", "d2"},
+		seed: backingOff,
+		check: func(w *world) {
+			w.inOrder("d1", "d2")
+			w.audited("retry", 1)
+		},
+		points: []string{"pending/due"},
+	},
+	{
+		name: "backing off, cancelled", life: life{Keyed: true, Operate: cancelNow},
+		handled: []string{"d2"}, dead: []string{"d1"}, before: []string{"d1", "d2"},
+		seed:  backingOff,
+		check: func(w *world) { w.audited("cancel", 1) },
+		points: []string{
+			"pending/barriers-locked", "pending/burying", "pending/burying:2", "operate/unblocking", "pending/cancelled",
+		},
 	},
 	{
 		name: "told to end", life: life{Writes: three, Stops: true}, handled: three,
@@ -183,14 +203,19 @@ var scenarios = []scenario{
 	},
 	{
 		name: "crashing", life: life{Writes: three, Exits: "m1"}, handled: []string{"m2", "m3"}, failed: []string{"m1"},
-		earlier: func(w *world) {
-			for w.count(`once_parked WHERE message_id = 'm1' AND crashes >= 2`) == 0 {
-				if status := begin(w.T, w.program, w.life, "").end(w.T); status.ExitStatus() != exitStatus {
-					w.Fatalf("the handler ends the process, and that ended with %v", status)
-				}
-			}
-		},
-		points: []string{"retry/quarantine-claim", "parked/quarantined"},
+		earlier: crashed,
+		points:  []string{"retry/hand-out", "poison/quarantine", "parked/quarantined", "poison/quarantined"},
+	},
+	{
+		name: "crashing, durable, with key order", life: life{Writes: three, Exits: "m1", Keyed: true, Durable: true},
+		handled: []string{"m2", "m3"}, failed: []string{"m1"},
+		earlier: crashed,
+		check:   func(w *world) { w.inOrder("m2", "m3") },
+		points:  []string{"retry/hand-out", "poison/quarantine", "parked/quarantined", "poison/quarantined"},
+	},
+	{
+		name: "damaged", seed: damaged, failed: []string{"damaged"},
+		points: []string{"parked/claimed", "retry/hand-out", "poison/quarantine", "parked/quarantined", "poison/quarantined"},
 	},
 	{
 		name: "out of quarantine", life: life{Operate: replay}, handled: stuck,
@@ -253,6 +278,17 @@ var scenarios = []scenario{
 		points:    []string{"replay/resume", "replay/end"},
 	},
 	{
+		name: "stopped", life: life{Operate: replayMany}, handled: stuck,
+		seed: func(w *world) { w.quarantine(stuck...) },
+		earlier: func(w *world) {
+			killedAt("replay/advanced")(w)
+			w.life.Operate = stopMany
+		},
+		untilThen: func(w *world) bool { return w.count(`once_replays WHERE state = 'finished'`) == 1 },
+		check:     replayedOnce,
+		points:    []string{"replay/stop", "replay/stopped"},
+	},
+	{
 		name: "moved", life: life{Moves: true}, handled: three, dead: []string{"malformed"}, seed: stockTables,
 		untilThen: func(w *world) bool { return w.count(`once_outbox_dead`) > 0 },
 		points:    []string{"mover/group-created", "mover/locked", "mover/dead-letter", "mover/inserted", "mover/advanced", "mover/moved"},
@@ -268,7 +304,7 @@ var scenarios = []scenario{
 	},
 }
 
-// old seeds expired rows.
+// old inserts rows that have expired.
 func old(w *world) {
 	w.Helper()
 	w.exec(`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at, sent_at)
@@ -276,6 +312,23 @@ func old(w *world) {
 	w.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('old', 'orders', '', now() - interval '40 days')`)
 	w.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, finished_at)
 		VALUES ('orders', 'orders', 'old', '', '', 'resolved', now(), now() - interval '40 days')`)
+}
+
+// crashed starts processes that the message m1 ends, until m1's crash budget is used
+// up.
+func crashed(w *world) {
+	for w.count(`once_parked WHERE message_id = 'm1' AND crashes >= 2`) == 0 {
+		if status := begin(w.T, w.program, w.life, "").end(w.T); status.ExitStatus() != exitStatus {
+			w.Fatalf("the handler ends the process, and that ended with %v", status)
+		}
+	}
+}
+
+// damaged inserts a parked row that cannot be decoded.
+func damaged(w *world) {
+	w.Helper()
+	w.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
+		VALUES ('orders', 'orders', 'damaged', '', '', 'waiting', now())`)
 }
 
 func forgotten(w *world) {
@@ -288,8 +341,8 @@ func forgotten(w *world) {
 	w.same("sent", w.strings(`SELECT message_id FROM once_outbox_sent`), w.wanted())
 }
 
-// deadLetter leaves a dead letter that blocks its key, with another message
-// behind it.
+// deadLetter inserts a dead letter that blocks its key, and a message that waits for
+// it.
 func deadLetter(w *world) {
 	w.Helper()
 	w.put("d1", "d2")
@@ -302,6 +355,17 @@ func deadLetter(w *world) {
 	w.exec(`DELETE FROM once_outbox WHERE message_id = 'd1'`)
 }
 
+// backingOff inserts a message that waits for its next attempt, and one that waits
+// behind it.
+func backingOff(w *world) {
+	w.Helper()
+	w.put("d1", "d2")
+	w.exec(`UPDATE once_outbox SET due_at = now() + interval '1 hour', failing_since = now(), attempts = 1, last_error = 'refused'
+		WHERE message_id = 'd1'`)
+	w.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
+		SELECT ordering_key, position, position, 'refused' FROM once_outbox WHERE message_id = 'd1'`)
+}
+
 func replayedOnce(w *world) {
 	w.Helper()
 	w.audited("replay", len(stuck))
@@ -310,8 +374,8 @@ func replayedOnce(w *world) {
 	}
 }
 
-// stockTables creates the tables of Watermill's own forwarder, with messages
-// and one invalid row.
+// stockTables creates the tables of Watermill's own forwarder, and fills them with
+// messages and one invalid row.
 func stockTables(w *world) {
 	w.Helper()
 	const topic = "forwarder_topic"

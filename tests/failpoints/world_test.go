@@ -17,15 +17,15 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// world is the state that outlives the processes: a database, and names at a
-// broker.
+// world contains the state that remains when a process has ended: a database, and the
+// exchanges and queues of a broker.
 type world struct {
 	*testing.T
 	testkit.Database
 	scenario
 
 	program string
-	broker  *amqp.Connection // nil without one
+	broker  *amqp.Connection // nil without a broker
 	life    life
 	parked  *parked.Store
 }
@@ -38,7 +38,11 @@ func newWorld(t *testing.T, program string, s scenario, broker testkit.Broker) *
 		w.Database = testkit.SQLite(t)
 		number = "n INTEGER PRIMARY KEY AUTOINCREMENT"
 	} else {
-		w.Database = testkit.Postgres(t)
+		database := testkit.Postgres
+		if s.life.Moves {
+			database = testkit.PostgresAlone
+		}
+		w.Database = database(t)
 		w.life.AMQP, w.life.Prefix = broker.URL, broker.Name("life")
 		var err error
 		if w.broker, err = amqp.Dial(broker.URL); err != nil {
@@ -52,7 +56,7 @@ func newWorld(t *testing.T, program string, s scenario, broker testkit.Broker) *
 		t.Fatal(err)
 	}
 	w.exec(`CREATE TABLE orders (id TEXT PRIMARY KEY)`)
-	w.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`) // not unique, so that a repeated effect is visible
+	w.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`) // the id is not unique, so that a repeated effect is visible
 	var err error
 	if w.parked, err = parked.NewStore(w.DB, config); err != nil {
 		t.Fatal(err)
@@ -95,7 +99,7 @@ func (w *world) strings(query string) (all []string) {
 	return all
 }
 
-// prepare creates the state before the life of the scenario.
+// prepare creates the state that the scenario needs before the process that is killed.
 func (w *world) prepare() {
 	w.Helper()
 	if w.seed != nil {
@@ -128,7 +132,7 @@ func (w *world) put(ids ...string) {
 	}
 }
 
-// wanted returns the expected effects.
+// wanted returns the effects that must exist in the end.
 func (w *world) wanted() (ids []string) {
 	for _, id := range w.handled {
 		ids = append(ids, id, id+"-done")
@@ -142,15 +146,14 @@ func (w *world) wanted() (ids []string) {
 	return ids
 }
 
-// underWay selects the rows of unfinished messages. A process must find each of
-// them, or the test never ends.
+// underWay selects the rows of unfinished messages. If no process finds such a row, the
+// test does not end.
 const underWay = `(
 	SELECT message_id FROM once_outbox
 	UNION ALL SELECT message_id FROM once_parked WHERE state IN ('waiting', 'held')
 	UNION ALL SELECT consumer FROM once_replays WHERE state <> 'finished') AS under_way`
 
-// settled reports whether no message is unfinished, and all expected effects
-// exist.
+// settled reports whether all messages are finished, and all expected effects exist.
 func (w *world) settled() bool {
 	w.Helper()
 	if w.count(underWay) > 0 || w.waiting() > 0 {
@@ -161,8 +164,8 @@ func (w *world) settled() bool {
 		(w.untilThen == nil || w.untilThen(w))
 }
 
-// waiting returns the number of messages that wait at the broker. It is
-// positive while a queue is not declared yet.
+// waiting returns how many messages wait at the broker. It is above zero while a queue
+// is not declared yet.
 func (w *world) waiting() (n int) {
 	w.Helper()
 	if w.broker == nil || w.life.NoConsumer {
@@ -186,20 +189,21 @@ func (w *world) waiting() (n int) {
 	return n
 }
 
-// finish runs processes without a failpoint until no work is left.
+// finish runs processes that are not killed, until no work is left.
 func (w *world) finish() {
 	w.Helper()
 	for {
 		p := begin(w.T, w.program, w.life, "")
 		w.until(p, "everything is settled", w.settled)
 		p.stop(w.T)
-		if w.waiting() == 0 && w.count(underWay) == 0 { // otherwise it has nacked duplicates
+		if w.waiting() == 0 && w.count(underWay) == 0 { // otherwise the process has nacked duplicates when it stopped
 			return
 		}
 	}
 }
 
-// until waits for cond while the process runs.
+// until waits until cond returns true. It fails the test if the process ends before
+// that.
 func (w *world) until(p *process, what string, cond func() bool) {
 	w.Helper()
 	deadline := time.NewTimer(patience)
@@ -220,8 +224,8 @@ func (w *world) until(p *process, what string, cond func() bool) {
 	}
 }
 
-// audit fails the test unless every committed message had its effect once, or
-// is in quarantine or a dead letter as expected, and no other rows exist.
+// audit fails the test unless every committed message had its effect once, or is in
+// quarantine or a dead letter as expected. No other rows may exist.
 func (w *world) audit() {
 	w.Helper()
 	w.same("effects", w.strings(`SELECT message_id FROM effects ORDER BY n`), w.wanted())
@@ -257,7 +261,8 @@ func (w *world) inOrder(ids ...string) {
 	}
 }
 
-// audited fails the test unless action is recorded the given number of times.
+// audited fails the test unless the audit log contains action the given number of
+// times.
 func (w *world) audited(action string, times int) {
 	w.Helper()
 	if n := w.count(fmt.Sprintf(`once_audit WHERE action = '%s'`, action)); n != times {

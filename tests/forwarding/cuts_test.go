@@ -9,7 +9,8 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// through returns address with the address of a new proxy for its server.
+// through returns address with the host of a new proxy, which leads to the server of
+// address.
 func through(t *testing.T, address string, newProxy func(server string) *proxy) (string, *proxy) {
 	t.Helper()
 	parsed, err := url.Parse(address)
@@ -22,15 +23,16 @@ func through(t *testing.T, address string, newProxy func(server string) *proxy) 
 	return parsed.String(), p
 }
 
-// The connection is lost exactly after a publish was written, whether or not it
-// arrived, and exactly after its confirm. Only messages with an unknown outcome
-// are sent again, and none is charged.
+// The connection to the broker is lost exactly when a publish was written, whether or
+// not it has arrived, or exactly after its confirm. Only messages with an unknown
+// outcome are sent again, and no attempt is counted.
 func TestCutConnectionOfTheBroker(t *testing.T) {
+	t.Parallel()
 	const isPublish, isAck = 40, 80
 	for _, c := range []struct {
 		name   string
 		cut    func() func(m relayed) action
-		copies bool // duplicates are required
+		copies bool // the test requires duplicates
 	}{
 		{"BeforeThePublishArrives", func() func(relayed) action {
 			publishes := 0
@@ -46,7 +48,7 @@ func TestCutConnectionOfTheBroker(t *testing.T) {
 		{"BeforeTheConfirmArrives", func() func(relayed) action {
 			return func(m relayed) action {
 				if class, method := amqpMethod(m.bytes); !m.toServer && class == 60 && method == isAck {
-					return cutBefore // the message was stored, but its confirm is lost
+					return cutBefore // the message was stored, and its confirm is lost
 				}
 				return pass
 			}
@@ -61,6 +63,9 @@ func TestCutConnectionOfTheBroker(t *testing.T) {
 		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.name != "BeforeTheConfirmArrives" {
+				testkit.Long(t)
+			}
 			f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 			address, p := through(t, f.url, func(server string) *proxy { return newProxy(t, server, amqpFrame) })
 			f.forward(f.db, toQueues(address), quick(f.log))
@@ -81,10 +86,11 @@ func TestCutConnectionOfTheBroker(t *testing.T) {
 	}
 }
 
-// The connection of the database is cut at the DELETE of a confirmed message:
-// before the statement arrives, before its reply arrives, and around the
-// COMMIT.
+// The connection to the database is lost at the DELETE of a confirmed message: before
+// the statement arrives, before its reply arrives, or around the COMMIT. The message is
+// deleted later, and is not sent again.
 func TestConfirmedMessageThatCannotBeDeletedIsNotSentAgain(t *testing.T) {
+	t.Parallel()
 	deletes := []byte("DELETE FROM \"once_outbox\"")
 	for _, c := range []struct {
 		name  string
@@ -109,6 +115,9 @@ func TestConfirmedMessageThatCannotBeDeletedIsNotSentAgain(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.name != "BeforeTheCommitsAnswer" {
+				testkit.Long(t)
+			}
 			database := testkit.Postgres(t)
 			f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
 			address, p := through(t, database.DSN, func(server string) *proxy { return newProxy(t, server, postgresMessage) })
@@ -132,8 +141,9 @@ func TestConfirmedMessageThatCannotBeDeletedIsNotSentAgain(t *testing.T) {
 	}
 }
 
-// afterThat cuts the connection instead of passing on a certain message, after
-// a statement with text was sent on that connection.
+// afterThat returns a function for proxy.cut. It cuts a connection before the first
+// message for which certain returns true, but only after a statement that contains text
+// was sent on this connection.
 func afterThat(text []byte, certain func(m relayed) bool) func(m relayed) action {
 	var sent net.Conn
 	return func(m relayed) action {
@@ -147,8 +157,8 @@ func afterThat(text []byte, certain func(m relayed) bool) func(m relayed) action
 	}
 }
 
-// completes reports whether m is the server's message that a command is
-// complete.
+// completes reports whether m is the server's message that a command has completed. tag
+// is the beginning of the command tag.
 func completes(m relayed, tag string) bool {
 	return !m.toServer && m.bytes[0] == 'C' && bytes.HasPrefix(m.bytes[5:], []byte(tag))
 }

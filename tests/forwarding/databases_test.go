@@ -16,16 +16,16 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// The log lines of the forwarder for each kind of work, when it fails and when
-// it works again.
+// Log lines of the forwarder. Each kind of work has one line for its failure, and one
+// for its first success after that.
 const (
 	notRead, readAgain         = "The outbox could not be read, trying again", "The outbox could be read again"
 	notRecorded, recordedAgain = "Outcomes could not be recorded, trying again", "Outcomes could be recorded again"
 	notRenewed, renewedAgain   = "The lease could not be renewed, trying again", "The lease could be renewed again"
 )
 
-// told waits until each logged failure is over. It fails if a failure was
-// logged more than once, or if one of failures was not logged.
+// told waits until each failure that was logged has ended. It fails the test if a
+// failure was logged more than once, or if one of the given failures was not logged.
 func (f *flow) told(failures ...string) {
 	f.Helper()
 	for _, pair := range [][2]string{{notRead, readAgain}, {notRecorded, recordedAgain}, {notRenewed, renewedAgain}} {
@@ -37,7 +37,7 @@ func (f *flow) told(failures ...string) {
 	}
 }
 
-// silent fails if a failure, or the end of a failure, was logged.
+// silent fails the test if a failure was logged, or the end of a failure.
 func (f *flow) silent() {
 	f.Helper()
 	for _, line := range []string{notRead, readAgain, notRecorded, recordedAgain, notRenewed, renewedAgain} {
@@ -47,7 +47,7 @@ func (f *flow) silent() {
 	}
 }
 
-// lock locks rows of the outbox until unlock is called.
+// lock locks rows of the outbox until the test calls unlock.
 func (f *flow) lock(ids ...int) (unlock func()) {
 	f.Helper()
 	tx, release, err := dialect.Begin(f.Context(), f.db, nil)
@@ -63,13 +63,14 @@ func (f *flow) lock(ids ...int) (unlock func()) {
 const deleteWaits = `pg_stat_activity
 	WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%DELETE FROM "once_outbox"%'`
 
-// Another transaction locks rows in another order than the forwarder deletes
-// them. The forwarder gives way, tries again, and logs nothing.
+// Another transaction locks rows in a different order from that in which the forwarder
+// deletes them. The forwarder backs off, tries again, and logs nothing.
 func TestForwarderBacksOffAfterADeadlock(t *testing.T) {
+	t.Parallel()
 	database := testkit.Postgres(t)
 	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
 	f.put(50)
-	first := f.lock(0) // confirmed messages collect behind the locked row
+	first := f.lock(0) // more and more confirmed messages wait for the locked row
 	tx, release, err := dialect.Begin(t.Context(), f.db, nil)
 	must(t, err)
 	defer release()
@@ -101,9 +102,10 @@ func TestForwarderBacksOffAfterADeadlock(t *testing.T) {
 	f.silent()
 }
 
-// Deletions fail first because of contention, and then because the connection
-// is lost. Only the lost connection is logged.
+// Deletions fail because of contention first, and then because the connection is lost.
+// Only the lost connection is logged.
 func TestContentionHidesNoOutage(t *testing.T) {
+	t.Parallel()
 	database := testkit.Postgres(t)
 	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
 	f.put(10)
@@ -121,10 +123,11 @@ func TestContentionHidesNoOutage(t *testing.T) {
 	f.told(notRecorded)
 }
 
-// Other transactions change the rows of two instances all the time. With
-// serializable isolation as the default of the database, the instances get no
-// errors.
+// Other transactions change the rows of two instances all the time, and the default
+// isolation level of the database is serializable. The instances get no errors.
 func TestSerializableIsolation(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	database := testkit.Postgres(t)
 	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
 	address, p := through(t, database.DSN, func(server string) *proxy { return newProxy(t, server, postgresMessage) })
@@ -136,7 +139,7 @@ func TestSerializableIsolation(t *testing.T) {
 		return pass
 	})
 	cfg := quick(f.log)
-	cfg.Lease = 15 * time.Second // the instances share the slots after a third of it
+	cfg.Lease = 15 * time.Second // after a third of it, the instances have shared the slots
 	for range 2 {
 		f.forward(openDB(t, address+"&default_transaction_isolation=serializable"), toQueues(f.url), cfg)
 	}
@@ -148,7 +151,7 @@ func TestSerializableIsolation(t *testing.T) {
 			defer release()
 			for _, query := range []string{`UPDATE once_outbox SET last_error = 'seen'`, `UPDATE once_slots SET owner = owner WHERE slot < 5`} {
 				if _, err := tx.ExecContext(t.Context(), query); err != nil {
-					return false // contention: the forwarder gave way
+					return false // this transaction failed because of contention; try again
 				}
 			}
 			<-time.After(20 * time.Millisecond)
@@ -164,8 +167,11 @@ func TestSerializableIsolation(t *testing.T) {
 	}
 }
 
-// A handler keeps the only connection for longer than the lease.
+// If a handler keeps the only connection for longer than the lease, the forwarder
+// continues afterwards.
 func TestForwarderSurvivesAnExhaustedPool(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	database := testkit.Postgres(t)
 	f := newFlow(t, database.DB, testkit.Rabbit(t).URL)
 	pool := openDB(t, database.DSN)
@@ -180,16 +186,17 @@ func TestForwarderSurvivesAnExhaustedPool(t *testing.T) {
 		must(t, err)
 		defer conn.Close()
 		f.eventually("it forwards no more", func() bool { return f.log.Count("The lease has run out") > 0 })
-		<-time.After(cfg.Lease) // time for more attempts
+		<-time.After(cfg.Lease) // so that it fails several times
 	})
 	f.complete()
 	f.told(notRenewed)
 }
 
-// Trap 27. The server becomes a replica, and another server is promoted.
-// Connections from the time between stay with the replica, which accepts no
-// writes; new connections reach the primary.
+// Trap 27. The server becomes a replica, and another server is promoted. Connections
+// that were opened before the address changes stay with the replica, which accepts no
+// writes. The forwarder must close them, because new connections reach the primary.
 func TestForwarderLeavesAReplicaAtTheOldAddress(t *testing.T) {
+	t.Parallel()
 	old, promoted := testkit.PrivatePostgres(t), testkit.PrivatePostgres(t)
 	f := newFlow(t, openDB(t, promoted.DSN("postgres")), testkit.Rabbit(t).URL)
 	other := openDB(t, old.DSN("postgres"))
@@ -206,7 +213,7 @@ func TestForwarderLeavesAReplicaAtTheOldAddress(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o644))
 	restart(t, old)
 	f.eventually("it forwards no more", func() bool { return f.log.Count("The lease has run out") > 0 })
-	<-time.After(time.Second) // time to reconnect
+	<-time.After(time.Second) // so that it connects to the replica
 
 	p.lead(promoted.Address())
 	f.put(100)

@@ -13,8 +13,10 @@ import (
 	"github.com/watermill-once/once/internal/testkit"
 )
 
-// The disk of the tables has no space until the test frees some.
+// While the disk of the tables is full, the forwarder waits. It continues when the test
+// frees space.
 func TestForwarderSurvivesAFullDisk(t *testing.T) {
+	t.Parallel()
 	server := testkit.PrivatePostgres(t)
 	small := smallDisk(t, server.DSN("postgres"))
 	admin := openDB(t, server.DSN("postgres"))
@@ -31,8 +33,7 @@ func TestForwarderSurvivesAFullDisk(t *testing.T) {
 	f.put(10)
 	f.drained()
 
-	// The snapshot keeps old versions of rows, so that every update needs more
-	// space.
+	// The open snapshot keeps old versions of rows, so every update needs more space.
 	snapshot, err := f.db.Conn(t.Context())
 	must(t, err)
 	defer snapshot.Close()
@@ -53,14 +54,15 @@ func TestForwarderSurvivesAFullDisk(t *testing.T) {
 		}
 		return dialect.State(err) == diskFull
 	})
-	<-time.After(time.Second) // time for more attempts
+	<-time.After(time.Second) // so that it fails several times
 	must(t, os.Remove(filler))
 	f.put(10)
 	f.complete()
 	f.told(notRenewed)
 }
 
-// smallDisk mounts a file system of some megabytes for the user of the server.
+// smallDisk mounts a file system of some megabytes, to which the user of the server can
+// write.
 func smallDisk(t *testing.T, dsn string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -74,7 +76,7 @@ func smallDisk(t *testing.T, dsn string) string {
 	if !ok {
 		t.Fatal("no owner of files here")
 	}
-	dir, err := os.MkdirTemp("", "once-disk-") //nolint:usetesting // that of t.TempDir is closed to others
+	dir, err := os.MkdirTemp("", "once-disk-") //nolint:usetesting // other users may not read the directory of t.TempDir
 	must(t, err)
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=24m"); err != nil {
 		must(t, os.Remove(dir))

@@ -25,20 +25,20 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// flow is an outbox and a broker with one or more queues.
+// flow is a path from an outbox to a broker with one or more queues.
 type flow struct {
 	*testing.T
 
-	db    *sql.DB // the test's own pool
-	url   string  // the test's own URL of the broker
+	db    *sql.DB // the pool that the test itself uses
+	url   string  // URL of the broker that the test itself uses
 	queue string
 	log   *testkit.Logs
-	sent  int // number of messages that were put
+	sent  int // number of messages that put has committed
 }
 
-// newFlow creates the tables and a classic queue: if RabbitMQ 3.10 is killed in
-// the first seconds of a quorum queue, the queue sometimes never gets a leader
-// again.
+// newFlow creates the tables, and a classic queue. It does not use a quorum queue: if
+// RabbitMQ 3.10 is killed in the first seconds of a quorum queue, the queue sometimes
+// never gets a leader again.
 func newFlow(t *testing.T, db *sql.DB, url string) *flow {
 	t.Helper()
 	f := &flow{T: t, db: db, url: url, log: &testkit.Logs{}, queue: testkit.Broker{}.Name("q")}
@@ -53,8 +53,8 @@ func newFlow(t *testing.T, db *sql.DB, url string) *flow {
 	return f
 }
 
-// watchCharges makes the database record every charged attempt, because a
-// delivered row is deleted with its own count.
+// watchCharges makes the database record every attempt that is counted. Otherwise the
+// count would be lost when the row of a delivered message is deleted.
 func (f *flow) watchCharges() {
 	f.Helper()
 	f.exec(`CREATE TABLE charged (message_id text, attempts int, error text)`)
@@ -64,7 +64,7 @@ func (f *flow) watchCharges() {
 		WHEN (NEW.attempts > OLD.attempts) EXECUTE FUNCTION note_charge()`)
 }
 
-// admin returns a channel on a connection of the test's own.
+// admin returns a channel on a separate connection.
 func (f *flow) admin() *amqp.Channel {
 	f.Helper()
 	conn, err := amqp.Dial(f.url)
@@ -86,7 +86,7 @@ func (f *flow) exec(query string, args ...any) {
 	}
 }
 
-// count returns -1 if the database does not answer.
+// count returns the number of rows, or -1 if the database does not answer.
 func (f *flow) count(what string) int {
 	var n int
 	if err := f.db.QueryRowContext(f.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
@@ -105,7 +105,7 @@ func (f *flow) eventually(what string, cond func() bool) {
 	testkit.Eventually(f.T, 2*time.Minute, what, cond)
 }
 
-// openDB returns another pool.
+// openDB opens another pool.
 func openDB(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("postgres", dsn)
@@ -116,8 +116,7 @@ func openDB(t *testing.T, dsn string) *sql.DB {
 	return db
 }
 
-// openLazily is openDB with package lazytx: BEGIN is sent with the first
-// statement.
+// openLazily is like openDB, but uses lazytx: BEGIN is sent with the first statement.
 func openLazily(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
 	connector, err := pq.NewConnector(dsn)
@@ -132,7 +131,7 @@ func openLazily(t *testing.T, dsn string) *sql.DB {
 // impatient returns a publisher configuration with short intervals.
 func impatient(log *testkit.Logs) rabbit.PublisherConfig {
 	return rabbit.PublisherConfig{
-		ConfirmTimeout: 5 * time.Second, // long enough that a busy broker does not cause duplicates
+		ConfirmTimeout: 5 * time.Second, // long enough that a busy broker causes no duplicates
 		ReadyTimeout:   200 * time.Millisecond,
 		DialTimeout:    10 * time.Second,
 		WriteTimeout:   2 * time.Second,
@@ -156,23 +155,24 @@ func quick(log *testkit.Logs) forwarder.Config {
 	}
 }
 
-// unhurried is quick with a long lease, for a database that is as slow as a
-// machine that stalls: all work must end within the lease.
+// unhurried is like quick, but with a long lease. Use it if the database is slow,
+// because all work must end within the lease.
 func unhurried(log *testkit.Logs) forwarder.Config {
 	cfg := quick(log)
 	cfg.Lease = 10 * time.Minute
 	return cfg
 }
 
-// toQueues returns a configuration that publishes to the queue named by the
-// topic.
+// toQueues returns a configuration that publishes each message to the queue that has
+// the name of its topic.
 func toQueues(url string) wamqp.Config {
 	config := wamqp.NewDurableQueueConfig(url)
 	config.Marshaler = rabbit.Marshaler{}
 	return config
 }
 
-// forward runs a forwarder from db to the broker of config until the test ends.
+// forward runs a forwarder until the test ends. It reads from db, and publishes to the
+// broker of config.
 func (f *flow) forward(db *sql.DB, config wamqp.Config, cfg forwarder.Config) *forwarder.Forwarder {
 	f.Helper()
 	publisher, err := rabbit.NewPublisher(config, impatient(f.log))
@@ -186,7 +186,7 @@ func (f *flow) forward(db *sql.DB, config wamqp.Config, cfg forwarder.Config) *f
 	ended := make(chan error, 1)
 	go func() { ended <- forward.Run(context.WithoutCancel(f.Context())) }()
 	f.Cleanup(func() {
-		_ = forward.Close() // tests that need its error check it themselves
+		_ = forward.Close() // a test that needs this error calls Close itself
 		if err := <-ended; err != nil {
 			f.Errorf("forwarder: %v", err)
 		}
@@ -218,7 +218,7 @@ func (f *flow) tryPut(n int) error {
 	return f.tryPublish(f.queue, messages...)
 }
 
-// during puts messages while do runs.
+// during calls do, and puts messages until it returns.
 func (f *flow) during(do func()) {
 	f.Helper()
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -240,7 +240,7 @@ func (f *flow) during(do func()) {
 	do()
 }
 
-// next returns a message with the next number.
+// next returns the message with the next number.
 func (f *flow) next() *message.Message {
 	msg := message.NewMessage(fmt.Sprintf("%06d", f.sent), []byte("payload"))
 	if f.sent%3 > 0 {
@@ -268,7 +268,7 @@ func (f *flow) drained() {
 	f.eventually("the outbox is empty", func() bool { return f.count(`once_outbox`) == 0 })
 }
 
-// waiting returns the number of messages in a queue.
+// waiting returns how many messages wait in a queue.
 func (f *flow) waiting(channel *amqp.Channel, queue string) int {
 	f.Helper()
 	found, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
@@ -278,7 +278,8 @@ func (f *flow) waiting(channel *amqp.Channel, queue string) int {
 	return found.Messages
 }
 
-// arrived empties a queue and returns the ids in order, with duplicates.
+// arrived takes all messages from a queue. It returns their ids in the order of
+// arrival, including duplicates.
 func (f *flow) arrived(queue string) []string {
 	f.Helper()
 	channel := f.admin()
@@ -295,9 +296,9 @@ func (f *flow) arrived(queue string) []string {
 	}
 }
 
-// complete waits until all messages have been forwarded. It fails if a message
-// is not in the queue, see inOrder, or if an attempt was charged. It returns
-// the number of duplicates.
+// complete waits until all messages were forwarded. It fails the test if messages are
+// missing in the queue or out of order, see inOrder, or if an attempt was counted. It
+// returns the number of duplicates.
 func (f *flow) complete() (copies int) {
 	f.Helper()
 	f.drained()
@@ -305,9 +306,9 @@ func (f *flow) complete() (copies int) {
 	return f.inOrder(f.arrived(f.queue))
 }
 
-// inOrder fails if a message of next is missing in ids, or if the first
-// delivery of a message comes after a later message of its key. It returns the
-// number of duplicates.
+// inOrder fails the test if ids does not contain every message of next, or if the first
+// delivery of a message comes after a later message of its key. It returns the number
+// of duplicates.
 func (f *flow) inOrder(ids []string) (copies int) {
 	f.Helper()
 	seen := map[string]bool{}
@@ -337,8 +338,8 @@ func (f *flow) inOrder(ids []string) (copies int) {
 	return copies
 }
 
-// nothingCharged fails if an attempt was charged, or if there is a dead letter,
-// for any message except other.
+// nothingCharged fails the test if an attempt was counted for a message, or if a
+// message became a dead letter. It ignores the messages in other.
 func (f *flow) nothingCharged(other ...string) {
 	f.Helper()
 	rows, err := f.db.QueryContext(f.Context(), `SELECT message_id, attempts, error FROM charged

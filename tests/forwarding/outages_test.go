@@ -12,7 +12,7 @@ import (
 
 const password = "s3cret"
 
-// ctl runs rabbitmqctl commands, one per line.
+// ctl runs rabbitmqctl several times. Each line contains the arguments of one call.
 func ctl(t *testing.T, broker *servers.Rabbit, lines ...string) {
 	t.Helper()
 	for _, line := range lines {
@@ -26,7 +26,7 @@ type restarter interface {
 	Restart(ctx context.Context) error
 }
 
-// restart starts a server again, also at the end of a test.
+// restart starts a server again. It also works when the test is ending.
 func restart(t *testing.T, server restarter) {
 	t.Helper()
 	if err := server.Restart(context.WithoutCancel(t.Context())); err != nil {
@@ -34,10 +34,11 @@ func restart(t *testing.T, server restarter) {
 	}
 }
 
-// Messages flow while the broker fails and recovers. No message is lost or
-// charged, the order of keys holds, and the outage is logged once, not at every
-// attempt.
+// The broker fails and recovers while messages are being forwarded. No message is lost,
+// no attempt is counted, and the order of keys is kept. The outage is logged once, not
+// at every attempt.
 func TestOutageOfTheBrokerCostsOnlyTime(t *testing.T) {
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	ctl(t, broker, "add_user shop "+password, "set_permissions shop .* .* .*")
 	for _, outage := range []struct {
@@ -86,6 +87,9 @@ func TestOutageOfTheBrokerCostsOnlyTime(t *testing.T) {
 		},
 	} {
 		t.Run(outage.name, func(t *testing.T) {
+			if outage.name != "MemoryAlarm" {
+				testkit.Long(t)
+			}
 			f := newFlow(t, testkit.Postgres(t).DB, broker.URL("/"))
 			f.forward(f.db, toQueues(strings.Replace(broker.URL("/"), "guest:guest", "shop:"+password, 1)), quick(f.log))
 			f.put(10)
@@ -94,7 +98,7 @@ func TestOutageOfTheBrokerCostsOnlyTime(t *testing.T) {
 			f.during(func() {
 				outage.begin(t)
 				f.eventually("it is noticed", func() bool { return f.log.Count(failed) > 0 })
-				<-time.After(time.Second) // time for more attempts
+				<-time.After(time.Second) // so that it fails several times
 			})
 			if n := f.log.Count(failed); n != 1 {
 				t.Errorf("the outage was logged %d times:\n%s", n, strings.Join(f.log.Lines(), "\n"))

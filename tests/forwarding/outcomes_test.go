@@ -19,8 +19,8 @@ type undeclared struct{ wamqp.DefaultTopologyBuilder }
 
 func (undeclared) ExchangeDeclare(*amqp.Channel, string, wamqp.Config) error { return nil }
 
-// routed returns a configuration that publishes the topic "exchange/key" to
-// that exchange with that routing key, and declares nothing.
+// routed returns a configuration in which the topic "exchange/key" means this exchange
+// and this routing key. It declares nothing.
 func routed(url string) wamqp.Config {
 	config := toQueues(url)
 	config.TopologyBuilder = &undeclared{}
@@ -43,10 +43,13 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A full queue, a routing key without a queue, and an exchange that does not
-// exist, all at once, beside valid messages. Each message is charged alone,
-// keeps its key in order, and is delivered when its cause ends.
+// Some messages cannot be delivered because of a full queue, a routing key without a
+// queue, or an exchange that does not exist. All this happens at the same time, beside
+// valid messages. Attempts are counted only for these messages. Each keeps the order of
+// its key, and is delivered when its obstacle is gone.
 func TestRefusedMessagesBackOffAlone(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	channel := f.admin()
 	must(t, channel.ExchangeDeclare("main", "direct", true, false, false, false, nil))
@@ -84,14 +87,14 @@ func TestRefusedMessagesBackOffAlone(t *testing.T) {
 			return f.count(fmt.Sprintf(`charged WHERE message_id = '%s1' AND error LIKE '%%%s%%' AND attempts >= 3`, id, reason)) > 0
 		})
 	}
-	fine() // valid messages beside the refused ones and the channel that the broker closes
+	fine() // valid messages beside the refused ones, on the channel that the broker closes
 	f.eventually("what is fine goes through", func() bool { return f.count(`once_outbox`) == len(refused) })
-	f.nothingCharged("full1", "unbound1", "nowhere1") // but not the messages behind them
+	f.nothingCharged("full1", "unbound1", "nowhere1") // no attempt is counted for the messages behind them
 
 	must(t, channel.QueueBind("later", "unbound", "main", false, nil))
 	must(t, channel.ExchangeDeclare("nowhere", "direct", true, false, false, false, nil))
 	must(t, channel.QueueBind("later", "x", "nowhere", false, nil))
-	var full []string // the queue accepts one message at a time; the first was in it from the start
+	var full []string // the queue accepts one message at a time; the test has put the first one
 	f.eventually("the outbox is empty", func() bool {
 		delivery, ok, err := channel.Get("full", true)
 		must(t, err)
@@ -100,8 +103,7 @@ func TestRefusedMessagesBackOffAlone(t *testing.T) {
 		}
 		return f.count(`once_outbox`) == 0
 	})
-	// A message that was in flight when the channel was closed may be sent
-	// twice.
+	// If a message was in flight when the channel was closed, it may be sent twice.
 	full = append(full, f.arrived("full")...)
 	if got := slices.Compact(full); !slices.Equal(got, []string{"occupant", "full1", "full2"}) {
 		t.Errorf("%v in the queue that was full", got)
@@ -117,10 +119,11 @@ func TestRefusedMessagesBackOffAlone(t *testing.T) {
 	f.inOrder(f.arrived(f.queue))
 }
 
-// Messages exceed a limit of the protocol or of this broker. They are in the
-// table although the outbox would refuse them. Each becomes a dead letter at
-// once and alone, and its key continues.
+// Messages exceed a limit of the protocol, or of this broker. They are in the table
+// although the outbox would refuse them. Each becomes a dead letter immediately, other
+// messages do not, and its key continues.
 func TestUnsendableMessagesBecomeDeadLetters(t *testing.T) {
+	t.Parallel()
 	broker := testkit.PrivateRabbit(t)
 	ctl(t, broker, "eval application:set_env(rabbit,max_message_size,1000).")
 	f := newFlow(t, testkit.Postgres(t).DB, broker.URL("/"))

@@ -23,8 +23,8 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// consume adds a consumer of a new queue, with effects in the table effects.
-// Messages with ids that begin with "hopeless" fail.
+// consume adds a consumer of a new queue. The consumer writes its effects to the table
+// effects. It fails for messages whose id begins with "hopeless".
 func (f *flow) consume(db *sql.DB) (topic string, quarantine *poison.Quarantine) {
 	f.Helper()
 	f.exec(`CREATE TABLE effects (message_id text)`)
@@ -60,10 +60,11 @@ func (f *flow) consume(db *sql.DB) (topic string, quarantine *poison.Quarantine)
 	return topic, consumer.Quarantine()
 }
 
-// Trap 61. The test watches the protocol: a statement with parameters takes two
-// round trips. Behind a pooler, a statement of another client can run between
-// them, unless a transaction is open.
+// Trap 61. Every statement with parameters is executed in a transaction. It takes two
+// round trips, so behind a pooler a statement of another client could run in between if
+// no transaction were open. The test watches the protocol.
 func TestEveryStatementIsInATransaction(t *testing.T) {
+	t.Parallel()
 	t.Run("pq", func(t *testing.T) { everyStatementIsInATransaction(t, openDB) })
 	t.Run("lazytx", func(t *testing.T) { everyStatementIsInATransaction(t, openLazily) })
 }
@@ -78,7 +79,7 @@ func everyStatementIsInATransaction(t *testing.T, openDB func(t *testing.T, dsn 
 	open := map[net.Conn]bool{}
 	p.cut(func(m relayed) action {
 		switch {
-		case !m.toServer && m.bytes[0] == 'Z': // ReadyForQuery, with the transaction status
+		case !m.toServer && m.bytes[0] == 'Z': // ReadyForQuery contains the transaction status
 			open[m.conn] = m.bytes[5] != 'I'
 		case m.toServer && m.bytes[0] == 'P' && open[m.conn]:
 			inside.Add(1)
@@ -121,9 +122,10 @@ func everyStatementIsInATransaction(t *testing.T, openDB func(t *testing.T, dsn 
 	}
 }
 
-// Trap 26. Writers, two forwarders and a consumer share three connections with
-// others, in transaction mode.
+// Trap 26. Writers, two forwarders, a consumer and others share three connections
+// through a pooler in transaction mode.
 func TestForwarderBehindAPooler(t *testing.T) {
+	t.Parallel()
 	server := testkit.PrivatePostgres(t)
 	pooler := testkit.PrivatePgbouncer(t, server, "default_pool_size = 3")
 	f := newFlow(t, openDB(t, server.DSN("postgres")), testkit.Rabbit(t).URL)
@@ -134,11 +136,11 @@ func TestForwarderBehindAPooler(t *testing.T) {
 	}
 	consumed, _ := f.consume(openLazily(t, pooler.DSN("postgres")))
 	direct := f.db
-	f.db = pooled() // writers use the pooler too
+	f.db = pooled() // the writers also use the pooler
 
-	// Other clients of the pooler that use transactions, and one that does not.
-	// The latter gets the replies of others, which shows that this pooler needs
-	// transactions.
+	// These are other clients of the pooler. Three use transactions, and one does not.
+	// The latter gets replies that are meant for others, which shows that this pooler
+	// requires transactions.
 	var working sync.WaitGroup
 	var stop atomic.Bool
 	var wrote, mixed atomic.Int64

@@ -9,28 +9,28 @@ import (
 	"testing"
 )
 
-// proxy relays between a client and its server. It knows the messages of the
-// protocol, and cuts the connection at a given message.
+// proxy relays between a client and its server. It knows the messages of their
+// protocol, and can cut the connection at a given message.
 type proxy struct {
 	address string // the address of the proxy
 	read    func(r *bufio.Reader, first bool, toServer bool) ([]byte, error)
 
 	mu     sync.Mutex
 	server string
-	watch  func(m relayed) action // nil relays everything
+	watch  func(m relayed) action // decides about each message; nil relays all of them
 	cuts   int
 
 	running sync.WaitGroup
 }
 
-// relayed is a message of the protocol.
+// relayed is one message that the proxy has read.
 type relayed struct {
 	bytes    []byte
 	toServer bool
-	conn     net.Conn // the connection of the client
+	conn     net.Conn // connection to the client
 }
 
-// action is what the proxy does with a message.
+// action says how the proxy treats a message.
 type action int
 
 const (
@@ -39,8 +39,8 @@ const (
 	cutAfter         // this message arrives, later ones do not
 )
 
-// newProxy returns a proxy that runs until the test ends. read returns the next
-// message of a side; first is true for its first message.
+// newProxy returns a proxy that runs until the test ends. read reads the next message
+// of one side. first is true for the first message of that side.
 func newProxy(t *testing.T, server string, read func(r *bufio.Reader, first, toServer bool) ([]byte, error)) *proxy {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -114,16 +114,16 @@ func (p *proxy) judge(m relayed) action {
 	return do
 }
 
-// cut lets watch decide about every message until it has cut a connection.
-// watch may replace itself by setting p.watch.
+// cut lets watch decide about every message until a connection was cut. watch may
+// replace itself by setting p.watch.
 func (p *proxy) cut(watch func(m relayed) action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.watch = watch
 }
 
-// lead sends new connections to another server. Established connections do not
-// change.
+// lead makes the proxy connect new connections to another server. Existing connections
+// stay.
 func (p *proxy) lead(server string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,14 +136,14 @@ func (p *proxy) leads() string {
 	return p.server
 }
 
-// made returns the number of cuts.
+// made returns how many connections were cut.
 func (p *proxy) made() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cuts
 }
 
-// amqpFrame reads a message of AMQP 0-9-1: the protocol header or a frame.
+// amqpFrame reads a message of AMQP 0-9-1: the protocol header, or a frame.
 func amqpFrame(r *bufio.Reader, first, toServer bool) ([]byte, error) {
 	if first && toServer {
 		return readAll(r, nil, 8)
@@ -155,7 +155,8 @@ func amqpFrame(r *bufio.Reader, first, toServer bool) ([]byte, error) {
 	return readAll(r, head, int(binary.BigEndian.Uint32(head[3:]))+1)
 }
 
-// amqpMethod returns the class and method of a frame, or zeros.
+// amqpMethod returns the class and the method of a frame, or zeros if it contains no
+// method.
 func amqpMethod(frame []byte) (class, method uint16) {
 	if len(frame) < 12 || frame[0] != 1 {
 		return 0, 0
@@ -163,8 +164,8 @@ func amqpMethod(frame []byte) (class, method uint16) {
 	return binary.BigEndian.Uint16(frame[7:]), binary.BigEndian.Uint16(frame[9:])
 }
 
-// postgresMessage reads a message of PostgreSQL. The first message of a client
-// has no type.
+// postgresMessage reads a message of PostgreSQL's protocol. The first message of a
+// client has no type byte.
 func postgresMessage(r *bufio.Reader, first, toServer bool) ([]byte, error) {
 	kind := 1
 	if first && toServer {
@@ -177,7 +178,7 @@ func postgresMessage(r *bufio.Reader, first, toServer bool) ([]byte, error) {
 	return readAll(r, head, int(binary.BigEndian.Uint32(head[kind:]))-4)
 }
 
-// readAll appends n bytes to before.
+// readAll reads n bytes from r, and returns before followed by them.
 func readAll(r io.Reader, before []byte, n int) ([]byte, error) {
 	all := make([]byte, len(before)+n)
 	copy(all, before)

@@ -22,9 +22,11 @@ func amqpIs(frame []byte, class, method uint16) bool {
 	return c == class && m == method
 }
 
-// Trap 05. The test reads the table while the only confirm, or the message
-// itself, is delayed, and then loses it.
+// Trap 05. The row of a message stays until its confirm has arrived. The test reads the
+// table while the only confirm, or the message itself, is delayed. Then it drops the
+// delayed message.
 func TestNothingIsDeletedBeforeItsConfirm(t *testing.T) {
+	t.Parallel()
 	for name, is := range map[string]func(m relayed) bool{
 		"Publish": func(m relayed) bool { return m.toServer && amqpIs(m.bytes, 60, 40) },
 		"Confirm": func(m relayed) bool { return !m.toServer && amqpIs(m.bytes, 60, 80) },
@@ -61,9 +63,10 @@ func TestNothingIsDeletedBeforeItsConfirm(t *testing.T) {
 	}
 }
 
-// Trap 17. The connection is lost, and then lost again each time the channel is
-// opened.
+// Trap 17. The connection is lost, and is lost again each time the channel is opened.
+// The forwarder continues afterwards.
 func TestForwarderSurvivesFailuresToOpenAChannel(t *testing.T) {
+	t.Parallel()
 	const times = 4
 	f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	address, p := through(t, f.url, func(server string) *proxy { return newProxy(t, server, amqpFrame) })
@@ -94,8 +97,8 @@ func TestForwarderSurvivesFailuresToOpenAChannel(t *testing.T) {
 	f.complete()
 }
 
-// overheard records all statements and arguments of an outbox, a forwarder and
-// a consumer.
+// overheard contains all statements that an outbox, a forwarder and a consumer have
+// sent, and their arguments.
 type overheard struct {
 	statements []string
 	arguments  [][]byte
@@ -129,7 +132,7 @@ func listen(t *testing.T) (*flow, overheard) {
 	})
 	must(t, forward.Close())
 	p.cut(nil)
-	for i, sent := range o.arguments { // both names contain the start time of the test
+	for i, sent := range o.arguments { // both names contain the time when the test started
 		sent = bytes.ReplaceAll(sent, []byte(topic), nil)
 		o.arguments[i] = bytes.ReplaceAll(sent, []byte(path.Base(f.url)), nil)
 	}
@@ -139,8 +142,10 @@ func listen(t *testing.T) (*flow, overheard) {
 	return f, o
 }
 
-// Trap 25. NOTIFY serializes commits, and notifications can be lost.
+// Trap 25. The forwarder does not use NOTIFY, because NOTIFY serializes commits, and
+// notifications can be lost.
 func TestForwarderUsesNoNotifications(t *testing.T) {
+	t.Parallel()
 	f, o := listen(t)
 	notification := regexp.MustCompile(`(?i)\b(notify|pg_notify|listen)\b`)
 	for _, statement := range o.statements {
@@ -153,13 +158,14 @@ func TestForwarderUsesNoNotifications(t *testing.T) {
 	}
 }
 
-// Trap 28. The clocks of hosts differ, so no statement may send a time of the
-// host.
+// Trap 28. No statement contains a time of the host, because the clocks of hosts
+// differ.
 func TestNoTimeOfTheHostIsSent(t *testing.T) {
+	t.Parallel()
 	_, o := listen(t)
 	now := time.Now()
-	// Dates, and seconds or milliseconds since 1970: their first six digits
-	// change every eleven days.
+	// Dates, and numbers of seconds or milliseconds since 1970. The first six digits of
+	// the numbers change every eleven days.
 	times := [][]byte{[]byte(now.UTC().Format("2006-01-")), []byte(strconv.FormatInt(now.Unix(), 10)[:6])}
 	for _, sent := range o.arguments {
 		for _, some := range times {
@@ -170,8 +176,8 @@ func TestNoTimeOfTheHostIsSent(t *testing.T) {
 	}
 }
 
-// Trap 28. The clock of the database is an hour off. Back-off and leases have
-// their normal length.
+// Trap 28. If the clock of the database is an hour wrong, back-off and leases still
+// take their normal time.
 func TestClockOfTheDatabaseMayDiffer(t *testing.T) {
 	found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
 	if len(found) == 0 {
@@ -201,7 +207,7 @@ func TestClockOfTheDatabaseMayDiffer(t *testing.T) {
 				t.Error("it waits for too long")
 			}
 			must(t, doomed.Close())
-			var until string // it is not renewed any more
+			var until string // the lease is not renewed any more
 			must(t, f.db.QueryRowContext(t.Context(), `SELECT MAX(lease_until) FROM once_slots`).Scan(&until))
 			f.forward(openDB(t, server.DSN("postgres")), toQueues(f.url), cfg)
 			f.put(10)
@@ -213,9 +219,11 @@ func TestClockOfTheDatabaseMayDiffer(t *testing.T) {
 	}
 }
 
-// Trap 29. The tables change while a forwarder runs, as by the migration of the
-// next version, and messages have metadata that only that version knows.
+// Trap 29. The tables change while a forwarder is running, as in the migration of the
+// next version. Messages contain metadata that only that version knows. The forwarder
+// continues to work.
 func TestForwarderWorksWithNewerTables(t *testing.T) {
+	t.Parallel()
 	f := newFlow(t, testkit.Postgres(t).DB, testkit.Rabbit(t).URL)
 	cfg := unhurried(f.log)
 	cfg.MaxAttempts = 2
@@ -229,7 +237,7 @@ func TestForwarderWorksWithNewerTables(t *testing.T) {
 	}
 	f.exec(`INSERT INTO once_migrations (version, compatible_from) VALUES (1000, 1000)`)
 
-	newer := f.next() // without an ordering key
+	newer := f.next() // it has no ordering key
 	newer.Metadata["once_newer"] = "something that has no meaning yet"
 	f.exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata)
 		VALUES ('` + newer.UUID + `', '` + f.queue + `', 0, '', '{"once_newer": "something that has no meaning yet"}')`)

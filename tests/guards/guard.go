@@ -1,46 +1,114 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
+	"context"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
-// guard is what keeps the code out of a trap.
+// patches is the folder of a package's guards, below the package.
+const patches = "testdata/guards"
+
+// guard is code that prevents a trap. A patch takes it out.
 type guard struct {
 	trap int
-	what string // in a few words
+	what string // what the guard does
+	test string // pattern of the tests that must fail without it: one of them is enough
 
-	file    string // from the root of the repository
-	guard   string // the text in it, which is there once
-	without string // what stands there instead
-
-	pkg  string // that has the test, from the root of the repository
-	test string // part of its name; if empty, all tests whose names begin with TestTrap and the number
+	pkg   string   // the package of these tests, from the root of the repository
+	patch string   // the file, from the root of the repository
+	files []string // the files that it changes, from the root of the repository
 }
 
-func guards() []guard {
-	return slices.Concat(forwarderGuards(), rabbitGuards(), consumerGuards(), orderGuards(), startGuards(), handlerGuards())
+// load returns the guards of all packages, in the order of their traps.
+func load(root string) ([]guard, error) {
+	var found []guard
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		name = filepath.ToSlash(name)
+		dir, isGuard := strings.CutSuffix(filepath.ToSlash(filepath.Dir(name)), patches)
+		if entry.IsDir() || !isGuard {
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		g, err := parseGuard(string(content))
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		g.pkg, g.patch = cmp.Or(strings.TrimSuffix(dir, "/"), "."), name
+		found = append(found, g)
+		return nil
+	})
+	slices.SortStableFunc(found, func(a, b guard) int {
+		return cmp.Or(cmp.Compare(a.trap, b.trap), strings.Compare(a.patch, b.patch))
+	})
+	return found, err
 }
 
-// run is the pattern of the tests that must go red: one of them is enough.
-func (g guard) run() string {
-	if g.test != "" {
-		return g.test
+var (
+	header  = regexp.MustCompile(`^Trap: (\d+)\nGuard: (.+)\nTest: (.+)\n\n--- a/`)
+	changed = regexp.MustCompile(`(?m)^--- a/(.+)\n\+\+\+ b/(.+)$`)
+)
+
+// parseGuard reads the lines above a patch, and the names of its files.
+func parseGuard(patch string) (guard, error) {
+	lines := header.FindStringSubmatch(patch)
+	if lines == nil {
+		return guard{}, fmt.Errorf("must begin with the lines Trap: number, Guard: what it does, Test: pattern, an empty line and --- a/file")
 	}
-	return fmt.Sprintf("^TestTrap%02d", g.trap)
+	trap, err := strconv.Atoi(lines[1])
+	g := guard{trap: trap, what: lines[2], test: lines[3]}
+	for _, names := range changed.FindAllStringSubmatch(patch, -1) {
+		if names[1] != names[2] {
+			return guard{}, fmt.Errorf("renames %s to %s: a patch must change files only", names[1], names[2])
+		}
+		g.files = append(g.files, names[1])
+	}
+	if _, wrong := regexp.Compile(g.test); wrong != nil {
+		return guard{}, fmt.Errorf("Test: %w", wrong)
+	}
+	return g, err
 }
 
-// open returns the file without the guard.
-func (g guard) open(root string) ([]byte, error) {
-	content, err := os.ReadFile(filepath.Join(root, g.file))
-	if err != nil {
-		return nil, err
+// remove writes the files without the guard into dir, below their names.
+func (g guard) remove(ctx context.Context, root, dir string) error {
+	for _, name := range g.files {
+		content, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			return fmt.Errorf("%s: %w", g.patch, err)
+		}
+		into := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(into), 0o700); err != nil {
+			return err
+		}
+		if err := os.WriteFile(into, content, 0o600); err != nil {
+			return err
+		}
 	}
-	if n := strings.Count(string(content), g.guard); n != 1 {
-		return nil, fmt.Errorf("trap %d: the guard (%s) is %d times in %s, not once", g.trap, g.what, n, g.file)
+	// One line of context is enough, so that a change nearby does not break the patch.
+	apply := exec.CommandContext(ctx, "git", "apply", "-C1", filepath.Join(root, g.patch))
+	apply.Dir = dir
+	apply.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir)) // dir is not in a repository
+	if output, err := apply.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s does not apply: %w: %s: write the patch anew from the code as it is now", g.patch, err, bytes.TrimSpace(output))
 	}
-	return []byte(strings.Replace(string(content), g.guard, g.without, 1)), nil
+	return nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,47 +11,80 @@ import (
 	"testing"
 )
 
-// The command cannot remove a guard that is missing in the code, or that is there
-// twice.
-func TestEveryGuardIsInTheCodeOnce(t *testing.T) {
-	root, err := findRoot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range guards() {
-		if _, err := g.open(root); err != nil {
+// The patches of all guards fit the code.
+func TestEveryGuardIsInTheCode(t *testing.T) {
+	root, all := loadAll(t)
+	for _, g := range all {
+		if err := g.remove(t.Context(), root, t.TempDir()); err != nil {
 			t.Error(err)
 		}
-		if g.guard == g.without || g.what == "" || g.pkg == "" {
-			t.Errorf("%+v", g)
+	}
+}
+
+func TestAPatchThatDoesNotFitIsRefused(t *testing.T) {
+	root, all := loadAll(t)
+	g := all[0]
+	other := t.TempDir()
+	for _, name := range g.files {
+		into := filepath.Join(other, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(into), 0o700), os.WriteFile(into, []byte("package other\n"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	patch := filepath.Join(other, g.patch)
+	content, err := os.ReadFile(filepath.Join(root, g.patch))
+	if err := errors.Join(err, os.MkdirAll(filepath.Dir(patch), 0o700), os.WriteFile(patch, content, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.remove(t.Context(), other, t.TempDir()); err == nil || !strings.Contains(err.Error(), g.patch+" does not apply") {
+		t.Error(err)
+	}
+	for _, text := range []string{
+		"",
+		"Trap: 1\nGuard: x\nTest: T\n--- a/f\n+++ b/f\n",
+		"Trap: 1\nGuard: x\nTest: (\n\n--- a/f\n+++ b/f\n",
+		"Trap: 1\nGuard: x\nTest: T\n\n--- a/f\n+++ b/g\n",
+	} {
+		if g, err := parseGuard(text); err == nil {
+			t.Errorf("%q: %+v", text, g)
 		}
 	}
 }
 
 // Every trap that has a test has a guard.
 func TestEveryTrapHasAGuard(t *testing.T) {
+	root, all := loadAll(t)
 	guarded := map[int]bool{}
-	for _, g := range guards() {
+	for _, g := range all {
 		guarded[g.trap] = true
 	}
-	for trap := range traps(t) {
+	for trap := range traps(t, root) {
 		if !guarded[trap] {
-			t.Errorf("trap %d has a test, and no guard here", trap)
+			t.Errorf("trap %d has a test, and no patch in testdata/guards of the test's package", trap)
 		}
 	}
 }
 
-// traps returns the numbers of the traps that have tests.
-func traps(t *testing.T) map[int]bool {
+func loadAll(t *testing.T) (root string, all []guard) {
 	t.Helper()
 	root, err := findRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
+	all, err = load(root)
+	if err != nil || len(all) < 150 {
+		t.Fatal(len(all), err)
+	}
+	return root, all
+}
+
+// traps returns the numbers of the traps that have tests.
+func traps(t *testing.T, root string) map[int]bool {
+	t.Helper()
 	// The comment above a test begins with its trap. In some packages the name does.
 	named := regexp.MustCompile(`(?m)^(?:// Trap |func TestTrap)(\d\d)`)
 	found := map[int]bool{}
-	err = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}

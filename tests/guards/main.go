@@ -1,7 +1,8 @@
 // Command guards shows that the tests of known traps can fail: it takes the
 // guard of each out of the code, one at a time, and sees its test go red.
 //
-// The work tree stays as it is: the compiler is given another text of one file.
+// A guard is a patch that takes it out: testdata/guards/*.patch of the package whose
+// test must fail. The work tree stays as it is: the compiler reads a patched copy.
 // PG_DSN and AMQP_URL say where the servers are; `make guards` sees to that.
 package main
 
@@ -30,20 +31,30 @@ func main() { os.Exit(command(os.Args[1:], os.Stdout)) }
 func command(args []string, out io.Writer) (status int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	chosen, timeout, err := parse(args)
+	var all []guard
+	root, rootErr := findRoot()
+	if rootErr == nil {
+		all, rootErr = load(root)
+	}
+	chosen, timeout, err := parse(args, all)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		help(out)
+		help(out, all)
 		return 0
 	case err != nil:
-		fmt.Fprintln(os.Stderr, "guards:", err)
-		return statusUsage
+		return fail(err, statusUsage)
+	case rootErr != nil:
+		return fail(rootErr, 1)
 	}
-	if err := run(ctx, chosen, timeout, out); err != nil {
-		fmt.Fprintln(os.Stderr, "guards:", err)
-		return 1
+	if err := run(ctx, root, chosen, timeout, out); err != nil {
+		return fail(err, 1)
 	}
 	return 0
+}
+
+func fail(err error, status int) int {
+	fmt.Fprintln(os.Stderr, "guards:", err)
+	return status
 }
 
 // shortest is how long a test must be given, or it would be red for being slow.
@@ -57,9 +68,9 @@ func newFlags(only *string, timeout *time.Duration) *flag.FlagSet {
 	return flags
 }
 
-func help(w io.Writer) {
+func help(w io.Writer, all []guard) {
 	fmt.Fprint(w, "guards takes the guards out of the code, one at a time, and sees the tests of their\ntraps fail.\n\nTraps:\n")
-	for _, g := range guards() {
+	for _, g := range all {
 		fmt.Fprintf(w, "  %02d  %s\n", g.trap, g.what)
 	}
 	fmt.Fprint(w, "\nFlags:\n")
@@ -74,7 +85,7 @@ func help(w io.Writer) {
 var errUsage = errors.New("see -help")
 
 // parse returns flag.ErrHelp, or an error that names everything that is wrong.
-func parse(args []string) (chosen []guard, timeout time.Duration, err error) {
+func parse(args []string, all []guard) (chosen []guard, timeout time.Duration, err error) {
 	only := ""
 	flags := newFlags(&only, &timeout)
 	if err := cmdline.Parse(flags, args); errors.Is(err, flag.ErrHelp) {
@@ -86,17 +97,16 @@ func parse(args []string) (chosen []guard, timeout time.Duration, err error) {
 	if timeout < shortest {
 		short = fmt.Errorf("-timeout is %v: must be at least %v", timeout, shortest)
 	}
-	chosen, err = choose(only)
+	chosen, err = choose(only, all)
 	if err := errors.Join(cmdline.Check(flags), short, err, servers.CheckVariables()); err != nil {
 		return nil, 0, fmt.Errorf("%w; %w", err, errUsage)
 	}
 	return chosen, timeout, nil
 }
 
-// choose returns the guards of a list of traps, in the order of the table.
-func choose(list string) ([]guard, error) {
-	all := guards()
-	if list == "" {
+// choose returns the guards of a list of traps.
+func choose(list string, all []guard) ([]guard, error) {
+	if list == "" || len(all) == 0 { // they could not be loaded, which is reported after the command line
 		return all, nil
 	}
 	wanted := map[int]bool{}
@@ -107,5 +117,5 @@ func choose(list string) ([]guard, error) {
 		}
 		wanted[trap] = true
 	}
-	return slices.DeleteFunc(all, func(g guard) bool { return !wanted[g.trap] }), nil
+	return slices.DeleteFunc(slices.Clone(all), func(g guard) bool { return !wanted[g.trap] }), nil
 }

@@ -24,20 +24,11 @@ const (
 
 // run prints a line for each guard. The error counts those whose test is not
 // red.
-func run(ctx context.Context, guards []guard, timeout time.Duration, out io.Writer) error {
-	root, err := findRoot()
-	if err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp("", "once-guards-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
+func run(ctx context.Context, root string, guards []guard, timeout time.Duration, out io.Writer) error {
 	bad := 0
 	for _, g := range guards {
 		began := time.Now()
-		verdict, output, err := g.try(ctx, root, dir, timeout)
+		verdict, output, err := g.try(ctx, root, timeout)
 		if err != nil {
 			return err
 		}
@@ -55,21 +46,21 @@ func run(ctx context.Context, guards []guard, timeout time.Duration, out io.Writ
 }
 
 // try runs the test of a guard without it.
-func (g guard) try(ctx context.Context, root, dir string, timeout time.Duration) (verdict, output string, err error) {
-	content, err := g.open(root)
+func (g guard) try(ctx context.Context, root string, timeout time.Duration) (verdict, output string, err error) {
+	dir, err := os.MkdirTemp("", "once-guards-")
 	if err != nil {
 		return "", "", err
 	}
-	replacement, overlay := filepath.Join(dir, "replacement.go"), filepath.Join(dir, "overlay.json")
-	text, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(root, g.file): replacement}})
-	if err != nil {
+	defer os.RemoveAll(dir)
+	if err := g.remove(ctx, root, dir); err != nil {
 		return "", "", err
 	}
-	if err := errors.Join(os.WriteFile(replacement, content, 0o600), os.WriteFile(overlay, text, 0o600)); err != nil {
+	overlay, err := g.overlay(root, dir)
+	if err != nil {
 		return "", "", err
 	}
 	cmd := exec.CommandContext(ctx, "go", "test", "-count", "1", "-failfast", "-v", "-vet", "off",
-		"-timeout", timeout.String(), "-run", g.run(), "./"+g.pkg)
+		"-timeout", timeout.String(), "-run", g.test, "./"+g.pkg)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(),
 		"GOFLAGS="+os.Getenv("GOFLAGS")+" '-overlay="+overlay+"'", // also for programs that the test builds
@@ -89,6 +80,20 @@ func (g guard) try(ctx context.Context, root, dir string, timeout time.Duration)
 		return hangs, output, nil
 	}
 	return red, output, nil
+}
+
+// overlay writes the file that has the compiler read the changed files in dir.
+func (g guard) overlay(root, dir string) (name string, err error) {
+	replace := map[string]string{}
+	for _, file := range g.files {
+		replace[filepath.Join(root, file)] = filepath.Join(dir, file)
+	}
+	text, err := json.Marshal(map[string]map[string]string{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	name = filepath.Join(dir, "overlay.json")
+	return name, os.WriteFile(name, text, 0o600)
 }
 
 // findRoot returns where go.work is.

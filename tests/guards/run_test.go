@@ -5,20 +5,26 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/watermill-once/once/internal/testkit"
 )
 
 // A test that cannot have its broker fails with REQUIRE_BACKENDS=1, which is
 // not because its guard is gone.
 func TestAServerThatIsAwayTurnsNoTestRed(t *testing.T) {
+	testkit.Long(t)
 	t.Setenv("REQUIRE_BACKENDS", "1")
 	t.Setenv("AMQP_URL", "amqp://127.0.0.1:1/")
 	root, err := findRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := guards()
+	all, err := load(root)
+	if err != nil {
+		t.Fatal(err)
+	}
 	g := all[slices.IndexFunc(all, func(g guard) bool { return g.trap == 42 })]
-	verdict, output, err := g.try(t.Context(), root, t.TempDir(), time.Minute)
+	verdict, output, err := g.try(t.Context(), root, time.Minute)
 	if err != nil || verdict != green || !strings.Contains(output, "SKIPPED: ") {
 		t.Errorf("%v, %s\n%s", err, verdict, output)
 	}

@@ -43,6 +43,7 @@ func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe
 // Trap 60. Every outcome of a consumer, and then every operation of an
 // operator.
 func TestConsumersRecordNoSecrets(t *testing.T) {
+	t.Parallel()
 	w := newWatch(t)
 	db, broker := w.database(), testkit.Rabbit(t)
 	address, remove := withPassword(t, broker)

@@ -32,6 +32,7 @@ import (
 // name that it cannot parse. The test asks each driver, because they accept
 // different names.
 func TestPasswordOfTheDatabaseIsNotRecorded(t *testing.T) {
+	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

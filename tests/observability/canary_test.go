@@ -27,6 +27,7 @@ const (
 // Trap 60. Logs, metrics and traces of producers and forwarders contain no
 // payload, metadata or password.
 func TestForwarderRecordsNoPayloadsAndPasswords(t *testing.T) {
+	t.Parallel()
 	w := newWatch(t)
 	db, box, broker := w.database(), w.outbox(), testkit.Rabbit(t)
 	config := queue(strings.Replace(broker.URL, "guest:guest@", "guest:"+secretPassword+"@", 1))
@@ -59,6 +60,9 @@ func TestForwarderRecordsNoPayloadsAndPasswords(t *testing.T) {
 		msg := message.NewMessage(id, []byte(secretPayload))
 		msg.Metadata.Set("customer", secretMetadata)
 		outbox.SetOrderingKey(msg, secretKey+id)
+		outbox.SetTenant(msg, "acme")
+		outbox.SetAggregate(msg, "order", "17", 3)
+		outbox.SetEventType(msg, "placed")
 		return msg
 	}
 	for i, topic := range []string{
@@ -90,7 +94,10 @@ func TestForwarderRecordsNoPayloadsAndPasswords(t *testing.T) {
 	for _, line := range w.logs.lines() {
 		if strings.Contains(line, "Message is dead") {
 			dead++
-			for _, field := range []string{"message_uuid:", "topic:", "attempt:", "size:", "reason:"} {
+			for _, field := range []string{
+				"message_uuid:", "topic:", "attempt:", "size:", "reason:",
+				"tenant:acme", "aggregate_type:order", "aggregate_id:17", "version:3", "event_type:placed",
+			} {
 				if !strings.Contains(line, field) {
 					t.Errorf("no field %s in %s", field, line)
 				}

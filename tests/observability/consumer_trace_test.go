@@ -17,6 +17,7 @@ import (
 // Every attempt is a span in the trace of the message, and produced messages
 // continue the trace.
 func TestSpanOfAConsumerContinuesTheTraceOfTheProducer(t *testing.T) {
+	t.Parallel()
 	w := newWatch(t)
 	db := w.database()
 	failed := false
@@ -64,6 +65,7 @@ func TestSpanOfAConsumerContinuesTheTraceOfTheProducer(t *testing.T) {
 
 // A consumer that records no spans passes the trace on.
 func TestTracePassesThroughAConsumerWithoutSpans(t *testing.T) {
+	t.Parallel()
 	w := newWatch(t)
 	db := w.database()
 	inbox, err := dedup.New(db, dedup.Config{Consumer: "payments", Outbox: outbox.Publisher})

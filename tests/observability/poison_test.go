@@ -51,11 +51,11 @@ func movePoison(w *watch, seen *seen) {
 	act := poison.Act{Actor: "ann", Why: "test"}
 	for _, reason := range []string{
 		poison.ReasonExhausted, poison.ReasonFailed, poison.ReasonPermanent, poison.ReasonCrashed,
-		poison.ReasonInvalidID, poison.ReasonCollision, poison.ReasonUndecodable, poison.ReasonGap,
+		poison.ReasonInvalidID, poison.ReasonCollision, poison.ReasonUndecodable, poison.ReasonGap, poison.ReasonStale,
 	} {
 		w.fail(store, "payments", reason, reason, nil)
 	}
-	w.reaches(8, "once.poison.entries", "")
+	w.reaches(9, "once.poison.entries", "")
 	entries, err := store.List(w.Context(), poison.Filter{})
 	if err != nil {
 		w.Fatal(err)
@@ -126,14 +126,15 @@ func TestQuarantineHasASpanBesideTheAttempts(t *testing.T) {
 		t.Fatalf("%d spans: %v", len(spans), w.spans.GetSpans())
 	}
 	for i, want := range []map[string]string{
-		{"messaging.message.id": "killer", "once.reason": "crashed", "once.outcome": "stored"},
+		{"messaging.message.id": "killer", "once.reason": "crashed", "once.outcome": "stored"}, // its payload is not read
 		{"messaging.message.id": "1", "once.reason": "permanent", "once.outcome": "stored"},
 		{"messaging.message.id": "1", "once.reason": "permanent", "once.outcome": "settled"},
 		{"messaging.message.id": "2", "once.reason": "failed", "once.outcome": "failed", "error.type": "failed"},
 	} {
 		maps.Copy(want, map[string]string{
 			"messaging.system": "watermill", "messaging.operation.name": "quarantine", "messaging.operation.type": "settle",
-			"messaging.destination.name": "t", "messaging.consumer.group.name": "payments", "messaging.message.body.size": "4",
+			"messaging.destination.name": "t", "messaging.consumer.group.name": "payments",
+			"messaging.message.body.size": []string{"0", "4", "4", "4"}[i],
 		})
 		span := spans[i]
 		if got := attributes(span); !maps.Equal(got, want) {
@@ -150,6 +151,7 @@ func TestQuarantineHasASpanBesideTheAttempts(t *testing.T) {
 
 // Each configured consumer has its own series, all others share one.
 func TestConfiguredConsumersHaveTheirOwnSeries(t *testing.T) {
+	t.Parallel()
 	w := newWatch(t)
 	store := w.quarantine(w.database(), poison.Config{Consumers: []string{"payments", "inventory", "payments"}})
 	for _, consumer := range []string{"payments", "payments", "inventory", "a", "b", "other"} {
@@ -160,7 +162,7 @@ func TestConfiguredConsumersHaveTheirOwnSeries(t *testing.T) {
 			w.Errorf("%v of %s, want %v", got, consumer, want)
 		}
 	}
-	if n := len(w.instruments()["once.poison.quarantined"].series); n != 3*8 {
+	if n := len(w.instruments()["once.poison.quarantined"].series); n != 3*len(disposition.Reasons) {
 		t.Errorf("%d series", n)
 	}
 }

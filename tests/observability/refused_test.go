@@ -22,12 +22,16 @@ func (undeclared) ExchangeDeclare(*amqp.Channel, string, wamqp.Config) error { r
 // are refused, while messages of another topic are sent. The refused messages
 // back off, but the lag grows, and falls to zero when the cause ends.
 func TestLagCountsRefusedMessages(t *testing.T) {
+	t.Parallel()
 	broker := testkit.Rabbit(t)
 	missing := queue(broker.URL)
 	missing.TopologyBuilder = &undeclared{}
 	missing.Exchange.GenerateName = func(topic string) string { return topic }
 	for name, config := range map[string]wamqp.Config{"no queue": queue(broker.URL), "no exchange": missing} {
 		t.Run(name, func(t *testing.T) {
+			if name != "no queue" {
+				testkit.Long(t)
+			}
 			w := newWatch(t)
 			db, box := w.database(), w.outbox()
 			topic := broker.Name("nobody")

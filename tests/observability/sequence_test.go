@@ -21,8 +21,11 @@ func moveSequence(w *watch, seen *seen) {
 	}
 	defer func() { _ = tx.Rollback() }()
 	here := func(context.Context) (*sql.Tx, bool) { return tx, true }
-	apply, quarantine := w.sequence(here, sequence.Apply), w.sequence(here, sequence.Quarantine)
-	nowhere := w.sequence(func(context.Context) (*sql.Tx, bool) { return nil, false }, sequence.Apply)
+	apply, quarantine := w.sequence(here, sequence.Config{AfterWindow: sequence.Apply}), w.sequence(here, sequence.Config{})
+	nowhere := w.sequence(func(context.Context) (*sql.Tx, bool) { return nil, false }, sequence.Config{})
+	merge := w.sequence(here, sequence.Config{
+		OnStale: func(context.Context, *sql.Tx, sequence.Gap, *message.Message) error { return nil },
+	})
 	w.zero("once.sequence.")
 
 	look := func(order *sequence.Resequencer, version string, waited time.Duration, result error) {
@@ -43,8 +46,9 @@ func moveSequence(w *watch, seen *seen) {
 	look(apply, "", 0, nil)
 	look(apply, "first", 0, nil)
 	look(nowhere, "9", 0, nil)
+	look(merge, "2", 0, nil)
 	for _, outcome := range []string{
-		"applied", "stale", "held", "given_up", "applied_with_gap", "failed", "unversioned", "invalid", "undecided",
+		"applied", "stale", "held", "given_up", "merged", "applied_with_gap", "failed", "unversioned", "invalid", "undecided",
 	} {
 		if got := w.value("once.sequence.handled", "once.outcome="+outcome); got != 1 {
 			w.Errorf("%v were %s, want 1", got, outcome)
@@ -53,11 +57,10 @@ func moveSequence(w *watch, seen *seen) {
 	seen.look(w)
 }
 
-func (w *watch) sequence(tx func(context.Context) (*sql.Tx, bool), after sequence.AfterWindow) *sequence.Resequencer {
+func (w *watch) sequence(tx func(context.Context) (*sql.Tx, bool), config sequence.Config) *sequence.Resequencer {
 	w.Helper()
-	order, err := sequence.New(sequence.Config{
-		Tx: tx, Policy: sequence.HoldForGap, First: sequence.FromOne, AfterWindow: after, MeterProvider: w.meters,
-	})
+	config.Tx, config.Policy, config.MeterProvider = tx, sequence.HoldForGap, w.meters
+	order, err := sequence.New(config)
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 // Each configured topic has its own series, all others share one.
 func TestConfiguredTopicsHaveTheirOwnSeries(t *testing.T) {
+	t.Parallel()
 	w := newWatch(t)
 	db, box := w.database(), w.outbox()
 	pub := &scripted{answer: func(_ string, msg *message.Message) error {

@@ -49,6 +49,7 @@ func attributes(span tracetest.SpanStub) map[string]string {
 // A trace continues from the span of the service through the outbox row to the
 // queue.
 func TestTraceReachesTheQueue(t *testing.T) {
+	t.Parallel()
 	w := newWatch(t)
 	db, box, broker := w.database(), w.outbox(), testkit.Rabbit(t)
 	topic := broker.Name("orders")
@@ -109,6 +110,7 @@ func TestTraceReachesTheQueue(t *testing.T) {
 
 // Each attempt is a span of its own, with the trace of the row as its parent.
 func TestEachAttemptToSendIsASpan(t *testing.T) {
+	t.Parallel()
 	w := newWatch(t)
 	db, box := w.database(), w.outbox()
 	tries := make(chan string, 2)
@@ -167,6 +169,7 @@ func TestEachAttemptToSendIsASpan(t *testing.T) {
 // Traces that are not recorded, and traces from foreign producers, are stored
 // and passed on.
 func TestForeignAndUnrecordedTracesArePassedOn(t *testing.T) {
+	t.Parallel()
 	w := newWatch(t)
 	db, box := w.database(), w.outbox()
 	received := make(chan message.Metadata, 10)
@@ -210,6 +213,7 @@ func TestForeignAndUnrecordedTracesArePassedOn(t *testing.T) {
 
 // Messages of one call with different traces keep their traces.
 func TestMessagesOfOneCallKeepTheirTraces(t *testing.T) {
+	t.Parallel()
 	w := newWatch(t)
 	db, box := w.database(), w.outbox()
 	tracer := w.traces.Tracer("service")
@@ -261,6 +265,7 @@ func TestMessagesOfOneCallKeepTheirTraces(t *testing.T) {
 // A message that cannot be stored makes its span an error. The span quotes no
 // data.
 func TestSpanOfARefusedMessageIsAnError(t *testing.T) {
+	t.Parallel()
 	w := newWatch(t)
 	ctx, service := w.traces.Tracer("service").Start(t.Context(), "service")
 	defer service.End()

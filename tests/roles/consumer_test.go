@@ -91,6 +91,7 @@ func (p *part) consume() (end func()) {
 	}
 	transport, err := embedded.New(p.db, embedded.Config{Schema: tables, Logger: watermill.NopLogger{}})
 	p.must(err)
+	p.exec(p.admin, `INSERT INTO app.mine_consumers (consumer, topic, seen_at) VALUES ('retired', 'orders', now() - interval '1 hour')`)
 	_, err = transport.Forget(p.Context(), "retired", "orders")
 	p.must(err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})

@@ -16,6 +16,8 @@ var may = map[string]map[string]string{
 	"producer": {
 		"migrations": "SELECT",
 		"outbox":     "INSERT(due_at message_id metadata ordering_key payload slot topic)",
+
+		"idempotency_keys": "SELECT, INSERT, UPDATE(body header status), DELETE",
 	},
 	"forwarder": {
 		"migrations":   "SELECT",
@@ -34,38 +36,51 @@ var may = map[string]map[string]string{
 			"fingerprint finished_at first_failed_at last_failed_at ordering_key owner priority_class reason rounds state token), DELETE",
 		"replays":   "SELECT(id state)",
 		"consumers": "SELECT, INSERT, UPDATE(embedded handler key_order owner program seen_at), DELETE",
+
+		"consumer_instances": "SELECT, INSERT, UPDATE(handler program seen_at), DELETE",
 	},
 	"operator": {
-		"migrations": "SELECT",
-		"outbox": "SELECT(due_at ordering_key position), INSERT(message_id metadata ordering_key payload slot topic unknown), " +
-			"UPDATE(due_at)",
+		"migrations":   "SELECT",
+		"outbox":       "SELECT, INSERT(message_id metadata ordering_key payload slot topic unknown), UPDATE(due_at), DELETE",
 		"blocked_keys": "SELECT, UPDATE(position reason successors_after), DELETE",
-		"outbox_dead":  "SELECT, UPDATE(created_at), DELETE",
-		"outbox_sent":  "SELECT, UPDATE(created_at)",
-		"inbox":        "SELECT(consumer message_id), INSERT, DELETE",
-		"parked": "SELECT, INSERT, UPDATE(attempts crashes due_at early_of early_since early_version finished_at " +
-			"ordering_key priority_class replay_id replays rounds state)",
+		"outbox_dead": "SELECT, INSERT(aggregate_id aggregate_type attempts causation_id created_at event_type last_error message_id metadata " +
+			"ordering_key payload position reason tenant topic unknown), UPDATE(created_at), DELETE",
+		"slots":       "SELECT, UPDATE(lease_until)",
+		"outbox_sent": "SELECT, UPDATE(created_at)",
+		"inbox":       "SELECT(consumer message_id processed_at), INSERT, DELETE",
+		"parked": "SELECT, INSERT, UPDATE(attempts crashes due_at early_of early_since early_version error error_type fingerprint " +
+			"finished_at first_failed_at last_failed_at ordering_key owner priority_class reason replay_id replays rounds state token)",
+		"parked_messages": "SELECT",
+
 		"replays":   "SELECT, INSERT, UPDATE",
-		"consumers": "SELECT",
+		"consumers": "SELECT, DELETE",
 		"audit":     "SELECT, INSERT(action actor consumer message_id replay_id subject why)",
+
+		"consumer_instances": "SELECT, DELETE",
 	},
 	"watcher": {
 		"migrations":   "SELECT",
 		"outbox":       "SELECT(attempts created_at due_at failing_since message_id ordering_key position slot topic unknown)",
 		"blocked_keys": "SELECT",
-		"outbox_dead":  "SELECT(attempts created_at died_at id message_id ordering_key position reason topic unknown)",
-		"outbox_sent":  "SELECT(created_at id message_id ordering_key position sent_at topic)",
-		"forwarders":   "SELECT",
-		"slots":        "SELECT",
-		"inbox":        "SELECT(consumer message_id processed_at tenant)",
-		"versions":     "SELECT",
-		"consumers":    "SELECT",
-		"parked": "SELECT(attempts consumer crashes created_at due_at early_of early_since early_version edited_from error_type " +
-			"fingerprint finished_at first_failed_at id last_failed_at message_id ordering_key origin owner priority_class reason replay_id " +
-			"replays rounds state tenant topic)",
+		"outbox_dead": "SELECT(aggregate_id aggregate_type attempts causation_id created_at died_at event_type id message_id ordering_key " +
+			"position reason tenant topic unknown)",
+		"outbox_sent": "SELECT(aggregate_id aggregate_type causation_id created_at event_type id message_id ordering_key position sent_at " +
+			"tenant topic)",
+		"forwarders": "SELECT",
+		"slots":      "SELECT",
+		"inbox":      "SELECT(consumer message_id processed_at tenant)",
+		"versions":   "SELECT",
+		"consumers":  "SELECT",
+
+		"consumer_instances": "SELECT",
+		"parked": "SELECT(aggregate_id aggregate_type attempts causation_id consumer crashes created_at due_at early_of early_since " +
+			"early_version edited_from error_type event_type fingerprint finished_at first_failed_at id last_failed_at message_id " +
+			"ordering_key origin owner priority_class reason replay_id replays rounds state tenant topic)",
 		"replays": "SELECT(actor after_id consumer ended_at failed filter id lease_until plan replayed resolved started_at state " +
 			"stop_reason total until_id why)",
 		"audit": "SELECT",
+
+		"idempotency_keys": "SELECT(client created_at status)",
 	},
 }
 
@@ -132,7 +147,7 @@ func (w *world) has(user, table string, columns []string) string {
 func TestRolesHaveNoOtherRights(t *testing.T) {
 	w := newWorld(t)
 	all := w.all()
-	if len(all) != 13 {
+	if len(all) != 16 {
 		t.Fatalf("%d tables: what are the others for?", len(all))
 	}
 	for _, part := range parts {
@@ -222,6 +237,7 @@ func TestRolesCannotDoWhatTheyMustNot(t *testing.T) {
 
 // Rights that an earlier version of the text granted are revoked.
 func TestRolesRevokesOtherRights(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.exec(w.admin, `GRANT ALL ON app.mine_audit TO `+w.prefix+`producer; GRANT UPDATE (why) ON app.mine_audit TO PUBLIC`)
 	text, err := schema.Roles(tables, w.prefix)

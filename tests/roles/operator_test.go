@@ -8,6 +8,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/deadletter"
+	"github.com/watermill-once/once/journey"
+	"github.com/watermill-once/once/parked"
+	"github.com/watermill-once/once/pending"
 	"github.com/watermill-once/once/poison"
 )
 
@@ -21,12 +24,31 @@ func (p *part) operate() {
 	p.look(quarantine)
 	p.change(quarantine)
 	p.deadLetters()
+	p.pendingMessages()
+	p.parkedMessages()
+	p.journeys()
 	p.permitted()
 
 	var lines int
 	p.must(p.db.QueryRowContext(p.Context(), `SELECT COUNT(*) FROM (SELECT at, actor, action, why FROM app.mine_audit) AS a`).Scan(&lines))
 	if lines < 12 {
 		p.Errorf("%d lines are in the audit", lines)
+	}
+}
+
+// journeys looks for messages in all tables, and reads envelopes in SQL.
+func (p *part) journeys() {
+	p.Helper()
+	journeys, err := journey.New(p.db, journey.Config{Schema: tables})
+	p.must(err)
+	for _, q := range []journey.Query{{MessageID: "fails 3", Causes: true}, {AggregateID: "none"}, {Tenant: "none"}} {
+		_, err = journeys.Find(p.Context(), q)
+		p.must(err)
+	}
+	var n int
+	p.must(p.db.QueryRowContext(p.Context(), `SELECT COUNT(headers) FROM app.mine_parked_messages`).Scan(&n))
+	if n == 0 {
+		p.Error("the view shows no message")
 	}
 }
 
@@ -48,7 +70,7 @@ func (p *part) look(quarantine *poison.Quarantine) {
 	p.must(err)
 	_, err = quarantine.Get(ctx, entries[0].ID)
 	p.must(err)
-	_, err = quarantine.DryRun(ctx, poison.Filter{All: true})
+	_, err = quarantine.DryRun(ctx, poison.Filter{All: true}, poison.Plan{})
 	p.must(err)
 	var file bytes.Buffer
 	_, err = quarantine.Export(ctx, poison.Filter{}, &file)
@@ -92,10 +114,73 @@ func (p *part) change(quarantine *poison.Quarantine) {
 	if !errors.Is(err, poison.ErrReplayStopped) {
 		p.Fatal(err)
 	}
+	p.exec(p.admin, `UPDATE app.mine_replays SET state = 'running', lease_until = now()`) // as if its process had died
+	_, err = quarantine.StopReplay(ctx, act, replay.ID)
+	p.must(err)
 	_, err = quarantine.Resume(ctx, act, replay.ID, nil)
 	p.must(err)
 	_, err = quarantine.Replays(ctx, 0)
 	p.must(err)
+}
+
+// pendingMessages retries a message, and cancels it with the key that it blocks.
+func (p *part) pendingMessages() {
+	p.Helper()
+	ctx := p.Context()
+	p.exec(p.admin, `INSERT INTO app.mine_outbox (message_id, topic, ordering_key, slot, payload, metadata, due_at, failing_since)
+		VALUES ('first', 'stuck', 'stuck', 0, '', '{}', now() + interval '1 hour', now()), ('next', 'stuck', 'stuck', 0, '', '{}', NULL, NULL)`)
+	p.exec(p.admin, `INSERT INTO app.mine_blocked_keys SELECT ordering_key, position, position, 'refused' FROM app.mine_outbox
+		WHERE message_id = 'first'`)
+	messages, err := pending.New(p.db, pending.Config{Schema: tables})
+	p.must(err)
+	page, err := messages.List(ctx, pending.Filter{Topic: "stuck"})
+	p.must(err)
+	_, err = messages.Get(ctx, page.Messages[0].ID)
+	p.must(err)
+	_, err = messages.Backlog(ctx, pending.Filter{})
+	p.must(err)
+	stuck := pending.Filter{State: pending.BackingOff, Topic: "stuck"}
+	count, err := messages.Count(ctx, stuck)
+	p.must(err)
+	_, err = messages.DryRun(ctx, stuck, pending.Plan{})
+	p.must(err)
+	p.must(messages.Cancel(ctx, act, page.Messages[0].ID))
+	p.must(messages.Retry(ctx, act, page.Messages[1].ID))
+	left, err := messages.CancelMatching(ctx, act, pending.Filter{Topic: "stuck"}, pending.Plan{Force: true})
+	p.must(err)
+	if count.N != 1 || left.Changed != 1 {
+		p.Errorf("%d back off, then %+v", count.N, left)
+	}
+}
+
+// parkedMessages runs, cancels and discards messages of a consumer that does not run,
+// and removes it.
+func (p *part) parkedMessages() {
+	p.Helper()
+	ctx := p.Context()
+	p.exec(p.admin, `INSERT INTO app.mine_parked (consumer, topic, message_id, ordering_key, digest, envelope, state, token, due_at)
+		SELECT 'gone', 'topic', 'm' || n, 'k' || n, '', '', 'waiting', CASE n WHEN 1 THEN 'ended' END,
+		       now() + CASE n WHEN 2 THEN interval '1 hour' ELSE interval '-1 hour' END FROM generate_series(1, 3) AS n`)
+	p.exec(p.admin, `INSERT INTO app.mine_consumers (consumer, topic, seen_at) VALUES ('gone', 'topic', now() - interval '1 hour')`)
+	messages, err := parked.New(p.db, parked.Config{Schema: tables})
+	p.must(err)
+	gone := parked.Filter{Consumer: "gone"}
+	page, err := messages.List(ctx, gone)
+	p.must(err)
+	_, err = messages.Get(ctx, page.Messages[0].ID)
+	p.must(err)
+	_, err = messages.DryRun(ctx, parked.Cancel, gone)
+	p.must(err)
+	p.must(messages.RunNow(ctx, act, page.Messages[1].ID))
+	p.must(messages.Discard(ctx, act, page.Messages[2].ID))
+	report, err := messages.CancelMatching(ctx, act, gone, parked.Plan{})
+	p.must(err)
+	_, err = messages.Consumers(ctx)
+	p.must(err)
+	p.must(messages.RemoveConsumer(ctx, act, "gone", "topic", parked.RemoveOptions{Force: true}))
+	if report.Changed != 2 || len(report.Abandoned) != 1 {
+		p.Errorf("cancelled: %+v", report)
+	}
 }
 
 func (p *part) deadLetters() {
@@ -113,10 +198,10 @@ func (p *part) deadLetters() {
 	p.must(err)
 	_, err = letters.Export(ctx, deadletter.Filter{}, io.Discard)
 	p.must(err)
-	p.must(letters.Release(ctx, deadletter.Act(act), "dead key"))
-	replayed, err := letters.ReplayMatching(ctx, deadletter.Act(act), deadletter.Filter{OrderingKey: "dead key too"}, deadletter.Plan{})
+	p.must(letters.Release(ctx, act, "dead key"))
+	replayed, err := letters.ReplayMatching(ctx, act, deadletter.Filter{OrderingKey: "dead key too"}, deadletter.Plan{})
 	p.must(err)
-	discarded, err := letters.DiscardMatching(ctx, deadletter.Act(act), deadletter.Filter{MessageID: "8"})
+	discarded, err := letters.DiscardMatching(ctx, act, deadletter.Filter{MessageID: "8"})
 	p.must(err)
 	sent, err := deadletter.NewSentLog(p.db, deadletter.Config{Schema: tables})
 	p.must(err)
@@ -126,7 +211,9 @@ func (p *part) deadLetters() {
 	p.must(err)
 	_, err = sent.Export(ctx, deadletter.Filter{}, io.Discard)
 	p.must(err)
-	resent, err := sent.ReplayMatching(ctx, deadletter.Act(act), deadletter.Filter{MessageID: "1"}, deadletter.Plan{})
+	_, err = sent.SettledID(ctx)
+	p.must(err)
+	resent, err := sent.ReplayMatching(ctx, act, deadletter.Filter{MessageID: "1"}, deadletter.Plan{})
 	p.must(err)
 	if replayed.Replayed != 1 || discarded != 1 || resent.Replayed != 1 {
 		p.Errorf("replayed %+v, discarded %d, resent %+v", replayed, discarded, resent)

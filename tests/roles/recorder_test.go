@@ -52,7 +52,8 @@ func (r *recorder) denied() []string {
 }
 
 // refused reports whether the database has denied a right.
-func refused(err error) bool { return pq.As(err, "42501") != nil }
+// A view cannot be written to, which PostgreSQL finds out before it looks at the rights.
+func refused(err error) bool { return pq.As(err, "42501", "42809", "55000") != nil }
 
 // open returns a pool whose statements are recorded.
 func (r *recorder) open(config pq.Config) (*sql.DB, error) {

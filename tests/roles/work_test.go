@@ -3,11 +3,14 @@ package roles
 import (
 	"database/sql"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/idempotency"
 	"github.com/watermill-once/once/internal/testkit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
@@ -34,6 +37,8 @@ func (w *world) part(name string) *part {
 // Each part does all of its work with its role, and fails without any single
 // one of its rights.
 func TestEachRoleNeedsEveryRight(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	w := newWorld(t)
 	at := map[string]*part{}
 	for _, name := range parts {
@@ -106,4 +111,26 @@ func (p *part) produce() {
 	p.publish("unacceptable", event("6", "dead key"), event("7", "dead key too"), event("8", ""))
 	p.publish("fine", event("9", "dead key"), event("10", "dead key too"), event("11", "other key"))
 	p.publish("fine", event("12", "ends"))
+	p.answer()
+}
+
+// answer answers a request with an idempotency key, twice, and forgets old keys.
+func (p *part) answer() {
+	p.Helper()
+	keys, err := idempotency.New(p.db, idempotency.Config{Schema: tables, Client: idempotency.OneClient})
+	if err != nil {
+		p.Fatal(err)
+	}
+	h := keys.Handler(func(http.ResponseWriter, *http.Request, *sql.Tx) error { return nil })
+	for range 2 {
+		request := httptest.NewRequestWithContext(p.Context(), http.MethodPost, "/", http.NoBody)
+		request.Header.Set(idempotency.Header, "key")
+		answer := httptest.NewRecorder()
+		if h.ServeHTTP(answer, request); answer.Code != http.StatusOK {
+			p.Fatal(answer.Body)
+		}
+	}
+	if _, err := keys.Sweep(p.Context()); err != nil {
+		p.Fatal(err)
+	}
 }

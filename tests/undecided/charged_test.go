@@ -20,15 +20,15 @@ import (
 
 var errHandler = errors.New("handler failed")
 
-// failure is a way to fail.
+// failure is a way in which a handler fails.
 type failure struct {
 	handle handle
-	says   []string // parts of the stored error
+	says   []string // texts that the stored error must contain
 
-	once bool // given up after the first attempt
+	once bool // the message is given up on after the first attempt
 }
 
-// both are failures on every database.
+// both contains the failures that are tested with every database.
 var both = map[string]failure{
 	"a plain error": {says: []string{"handler failed"}, handle: func(context.Context, *sql.Tx, *message.Message) error {
 		return errHandler
@@ -47,7 +47,7 @@ var both = map[string]failure{
 		return nil
 	}},
 	"a time of its own, formatted": {says: []string{"too slow"}, handle: func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
-		return fmt.Errorf("too slow: %v", tooSlow(ctx, tx)) //nolint:errorlint // as people do
+		return fmt.Errorf("too slow: %v", tooSlow(ctx, tx)) //nolint:errorlint // %v hides the error, which is a common mistake
 	}},
 	"a time of its own, wrapped": {says: []string{"too slow"}, handle: func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
 		return fmt.Errorf("too slow: %w", tooSlow(ctx, tx))
@@ -60,11 +60,12 @@ var both = map[string]failure{
 	},
 }
 
-// leaveOpen leaves a result set open that is not read to its end.
+// leaveOpen fails with err, and leaves a result set open that it has not read to its
+// end.
 func leaveOpen(err error) handle {
 	return func(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
 		const many = `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000) SELECT i FROM n`
-		rows, failed := tx.QueryContext(ctx, many) //nolint:sqlclosecheck // that is what is tested
+		rows, failed := tx.QueryContext(ctx, many) //nolint:sqlclosecheck // the test needs a result set that stays open
 		if failed != nil {
 			return failed
 		}
@@ -73,13 +74,16 @@ func leaveOpen(err error) handle {
 	}
 }
 
-// tooSlow runs a statement with a timeout that is too short.
+// tooSlow executes a statement with a timeout that is too short for it. The statement
+// ends by itself: on a busy machine lib/pq may send the cancel request before the server
+// has received the statement, and the server then ignores the request.
 func tooSlow(ctx context.Context, tx *sql.Tx) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
-	const endless = `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000000) SELECT COUNT(*) FROM n`
+	const slow = `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT COUNT(*) FROM n`
 	var n int
-	return tx.QueryRowContext(ctx, endless).Scan(&n)
+	err := tx.QueryRowContext(ctx, slow).Scan(&n)
+	return errors.Join(err, ctx.Err())
 }
 
 func statement(query string) handle {
@@ -89,7 +93,7 @@ func statement(query string) handle {
 	}
 }
 
-// inPostgres are failures on PostgreSQL only.
+// inPostgres contains the failures that are tested only with PostgreSQL.
 var inPostgres = map[string]failure{
 	"it ends its session": {handle: statement(`SELECT pg_terminate_backend(pg_backend_pid())`)},
 	"it ends its session, and hides the error": {handle: func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
@@ -117,12 +121,13 @@ func raise(state string) handle {
 	return statement(fmt.Sprintf(`DO $$ BEGIN RAISE EXCEPTION 'raised %[1]s' USING ERRCODE = '%[1]s'; END $$`, state))
 }
 
-// mostCalls is the maximum number of calls of a handler for a message without a
-// charge: three, and in batches two more, before the message runs alone.
+// mostCalls is the maximum number of calls of a handler before an attempt of the
+// message is counted. It is three. In batches it is two more, before the message is
+// handled by itself.
 var mostCalls = map[string]int{"single": 3, "durable": 3, "batch": 5, "together": 5}
 
-// A message that keeps failing goes to quarantine after a bounded number of
-// calls, however it fails, and the other messages in flight are handled.
+// A message that keeps failing goes to quarantine after a limited number of calls, no
+// matter how it fails. The other messages in flight are handled.
 func TestEveryKindOfFailureIsCharged(t *testing.T) {
 	t.Parallel()
 	for mode := range modes {
@@ -130,7 +135,7 @@ func TestEveryKindOfFailureIsCharged(t *testing.T) {
 			t.Parallel()
 			eachDriver(t, func(t *testing.T, db testkit.Database) {
 				t.Parallel()
-				failing := map[string]failure{} // by message
+				failing := map[string]failure{} // key: id of the message
 				w := newWorld(t, db, mode, func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 					if f, bad := failing[msg.UUID]; bad {
 						return f.handle(ctx, tx, msg)
@@ -139,7 +144,7 @@ func TestEveryKindOfFailureIsCharged(t *testing.T) {
 				}, set(func(c *dedup.Config) { c.IdleTimeout = idleTimeout }))
 				const alone = "alone"
 				maps.Copy(failing, failures(w))
-				all := []string{} // every kind of failure, with valid messages between them
+				all := []string{} // ids: every kind of failure, with valid messages in between
 				for name := range failing {
 					all = append(all, append(numbered(name, 2), name)...)
 				}
@@ -153,7 +158,7 @@ func TestEveryKindOfFailureIsCharged(t *testing.T) {
 						w.isCharged(mode, name, f, numbered(name, 2))
 					}
 				}
-				// One failing message among many valid ones.
+				// Only one message fails, among many valid ones.
 				good := numbered(alone, 60)
 				w.deliver(len(good)+1, append(append(good[:20:20], alone), good[20:]...)...)
 				w.isCharged(mode, alone, failing[alone], good)
@@ -162,8 +167,8 @@ func TestEveryKindOfFailureIsCharged(t *testing.T) {
 	}
 }
 
-// isCharged waits until the valid messages have their effects and the failing
-// message is in quarantine, and checks the number of calls.
+// isCharged waits until the valid messages have had their effects, and the failing
+// message is in quarantine. It checks how often the handler was called.
 func (w *world) isCharged(mode, name string, f failure, good []string) {
 	w.Helper()
 	effects := `effects WHERE message_id LIKE '` + name + `: %'`
@@ -215,10 +220,12 @@ func failures(w *world) map[string]failure {
 	return all
 }
 
-// idleTimeout is the IdleTimeout of the inbox.
-const idleTimeout = 300 * time.Millisecond
+// idleTimeout is the IdleTimeout of the inbox. It is so long that no other transaction
+// is idle for it on a busy machine.
+const idleTimeout = time.Second
 
-// idle waits until the server has ended the session of tx.
+// idle waits until the server has ended the session of tx, because the transaction was
+// idle for too long.
 func (w *world) idle(ctx context.Context, tx *sql.Tx, _ *message.Message) error {
 	var pid int
 	if err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {

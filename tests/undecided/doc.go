@@ -1,4 +1,4 @@
-// Package undecided tests that no failure of a handler is retried forever
-// without a charge: every kind of error, with every driver and every way to
-// handle messages.
+// Package undecided tests that no failure of a handler is retried forever without
+// counting an attempt. It tries every kind of error with every driver, and with every
+// way to handle messages.
 package undecided

@@ -14,15 +14,19 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// If the database goes down twice during a handler, the message is not charged.
-// With a policy of one attempt it would be in quarantine.
+// If the database goes down twice while a handler runs, no attempt of the message is
+// counted. The policy allows only one attempt, so otherwise the message would be in
+// quarantine.
 func TestOutageCountsAsNoAttempt(t *testing.T) {
 	for name, open := range drivers {
 		for mode := range modes {
 			if name != "libpq" && mode != "single" {
-				continue // errors depend on the driver, not on the mode
+				continue // the errors depend on the driver, and not on the mode
 			}
 			t.Run(name+"/"+mode, func(t *testing.T) {
+				if name != "libpq" {
+					testkit.Long(t)
+				}
 				server := testkit.PrivatePostgres(t)
 				db, err := open(server.DSN("postgres"))
 				if err != nil {
@@ -36,7 +40,7 @@ func TestOutageCountsAsNoAttempt(t *testing.T) {
 							return nil
 						}
 						server.Stop()
-						time.AfterFunc(300*time.Millisecond, func() { // some attempts fail meanwhile
+						time.AfterFunc(300*time.Millisecond, func() { // meanwhile some calls of the handler fail
 							restarted <- server.Restart(context.WithoutCancel(t.Context()))
 						})
 						return statement(`SELECT 1`)(ctx, tx, nil)
@@ -49,7 +53,7 @@ func TestOutageCountsAsNoAttempt(t *testing.T) {
 					}
 				}
 				testkit.Eventually(t, time.Minute, "it takes effect", func() bool {
-					var n int // the database may not be back yet
+					var n int // the database may not be up again yet
 					return db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM effects`).Scan(&n) == nil && n == 1
 				})
 				entries, err := w.consumer.Quarantine().List(t.Context(), poison.Filter{})

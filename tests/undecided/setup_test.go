@@ -31,11 +31,12 @@ const (
 	topic    = "orders.placed"
 )
 
-// maxOpen is the number of connections of each test. It is small, because many
-// tests run at once.
+// maxOpen is the maximum number of connections of each test. It is low, because many
+// tests run at the same time.
 const maxOpen = 4
 
-// drivers open the same PostgreSQL database with different drivers.
+// drivers contains functions that open the same PostgreSQL database with different
+// drivers.
 var drivers = map[string]func(dsn string) (*sql.DB, error){
 	"libpq":  func(dsn string) (*sql.DB, error) { return sql.Open("postgres", dsn) },
 	"pgx":    func(dsn string) (*sql.DB, error) { return sql.Open("pgx", dsn) },
@@ -50,11 +51,14 @@ func openLazy(dsn string) (*sql.DB, error) {
 	return sql.OpenDB(lazytx.Connector(connector)), nil
 }
 
-// eachDriver runs a test with each driver, including SQLite's.
+// eachDriver runs a test with each driver for PostgreSQL, and with SQLite.
 func eachDriver(t *testing.T, test func(t *testing.T, db testkit.Database)) {
 	t.Helper()
 	for name, open := range drivers {
 		t.Run(name, func(t *testing.T) {
+			if name != "libpq" {
+				testkit.Long(t)
+			}
 			database := testkit.Postgres(t)
 			db, err := open(database.DSN)
 			if err != nil {
@@ -70,15 +74,15 @@ func eachDriver(t *testing.T, test func(t *testing.T, db testkit.Database)) {
 	t.Run("sqlite", func(t *testing.T) { test(t, testkit.SQLite(t)) })
 }
 
-// handle handles one message.
+// handle is a handler of one message.
 type handle = func(ctx context.Context, tx *sql.Tx, msg *message.Message) error
 
-// modes are the ways to handle messages.
+// modes contains the ways in which messages are handled.
 var modes = map[string]func(
 	c *once.Consumer, router *message.Router, sub message.Subscriber, h handle,
 ) *message.Handler{
 	"single":  addSingle,
-	"durable": addSingle, // by its config
+	"durable": addSingle, // the configuration makes the consumer durable
 	"batch": func(c *once.Consumer, router *message.Router, sub message.Subscriber, h handle) *message.Handler {
 		return c.AddHandlerInBatches(router, consumer, topic, sub, handler(h))
 	},
@@ -105,12 +109,13 @@ func handler(h handle) once.HandlerFunc {
 	}
 }
 
-// policy has two attempts: one from the transport, and one from a row.
+// policy allows two attempts: one when the transport delivers the message, and one from
+// its parked row.
 var policy = retry.Policy{Immediate: -1, Delayed: 1, Base: 10 * time.Millisecond, Jitter: -1}
 
 const attempts = 2
 
-// transport is a subscriber whose messages come from the test.
+// transport is a subscriber that delivers the messages which the test sends.
 type transport struct {
 	messages  chan *message.Message
 	closeOnce sync.Once
@@ -126,7 +131,7 @@ func (s *transport) Close() error {
 	return nil
 }
 
-// world is a consumer with the whole chain, with tables of its own.
+// world is a consumer with all middlewares and its own tables.
 type world struct {
 	*testing.T
 	testkit.Database
@@ -135,11 +140,11 @@ type world struct {
 	transport *transport
 
 	mu    sync.Mutex
-	calls map[string]int // of the handler, by message
+	calls map[string]int // number of calls of the handler for each message
 }
 
-// newWorld starts a router. Its handler counts the call, calls h, and writes
-// the effect if h returns no error.
+// newWorld starts a router. Its handler counts the call, and calls h. If h returns no
+// error, it writes the effect.
 func newWorld(t *testing.T, db testkit.Database, mode string, h handle, change func(*once.ConsumerConfig)) *world {
 	t.Helper()
 	w := &world{
@@ -205,7 +210,8 @@ func (w *world) count(what string) (n int) {
 	return n
 }
 
-// look repeats a query while it gets a connection that a handler has ended.
+// look repeats a query until it gets a working connection, because a handler may have
+// ended the session of a pooled one.
 func (w *world) look(query func() error) {
 	w.Helper()
 	testkit.Eventually(w.T, time.Minute, "a working connection", func() bool {
@@ -223,8 +229,8 @@ func (w *world) callsOf(id string) int {
 	return w.calls[id]
 }
 
-// deliver delivers messages, inFlight at a time, until each was acked. It
-// delivers a nacked message again, like a broker.
+// deliver delivers messages, at most inFlight at a time, until each is acked. It
+// delivers a nacked message again, as a broker does.
 func (w *world) deliver(inFlight int, ids ...string) (all *sync.WaitGroup) {
 	all = &sync.WaitGroup{}
 	slots := make(chan struct{}, inFlight)

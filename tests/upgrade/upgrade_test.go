@@ -110,6 +110,7 @@ func newer(tables, from, code int) string {
 // change of its tables, and is deployed again. Code that a migration breaks is
 // refused by the migrated tables before it does anything.
 func TestDeployAndRollBack(t *testing.T) {
+	t.Parallel()
 	// The new column has a default, so that older statements continue to work.
 	additive := fmt.Sprintf("-- compatible_from: %d\nALTER TABLE {outbox} ADD COLUMN later text DEFAULT 'x' NOT NULL;", schema.Version())
 	const breaking = `ALTER TABLE {inbox} RENAME COLUMN tenant TO for_whom;`
@@ -155,6 +156,7 @@ func TestDeployAndRollBack(t *testing.T) {
 // A service with its own migration tool applies the same steps, each only to
 // tables of the version that it is for.
 func TestSQLFromMigratesTables(t *testing.T) {
+	t.Parallel()
 	migration := fmt.Sprintf("-- compatible_from: %d\nCREATE TABLE {index later} (x integer);", schema.Version())
 	path, withTwo := build(t, migration), build(t, migration, `CREATE TABLE {index last} (x integer);`)
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {

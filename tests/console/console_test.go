@@ -1,0 +1,117 @@
+package console_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+var allPages = []string{
+	"", "outbox", "message?id=1", "dead", "letter?id=1", "sent", "copy?id=1", "quarantine", "entry?id=1", "entry?id=1&view=hex", "edit?id=1",
+	"replays", "replay?id=1", "change?do=replay&all=1", "change?do=cancel&all=1", "change?do=discard-dead&all=1",
+}
+
+// Each page loads without an error of the browser, and fits on a phone and on a screen.
+func TestPagesLoadWithoutViolations(t *testing.T) {
+	b := open(t)
+	b.seed()
+	for _, width := range []int64{380, 800, 1280} {
+		b.do(chromedp.EmulateViewport(width, 900))
+		for _, page := range allPages {
+			b.do(chromedp.Navigate(b.url + page))
+			b.until(page+" is loaded", `document.documentElement.classList.contains("js")`)
+			b.clean(page)
+			if wide := eval[int64](b, `document.documentElement.scrollWidth`); wide > width {
+				t.Errorf("%s: %d pixels wide on a screen of %d", page, wide, width)
+			}
+		}
+	}
+	// The policy holds: what somebody would bring into a page does not run.
+	b.do(chromedp.Navigate(b.url))
+	b.until("the page is loaded", `true`)
+	eval[any](b, `document.body.insertAdjacentHTML("beforeend", "<img src=x onerror='window.attacked = 1'>"), null`)
+	testkit.Eventually(t, patience, "the browser refuses inline code", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return strings.Contains(strings.Join(b.errors, " "), "Content Security Policy")
+	})
+	if eval[bool](b, `"attacked" in window`) {
+		t.Error("inline code ran")
+	}
+}
+
+// A dead letter is found, selected and discarded without a mouse.
+func TestADeadLetterIsDiscardedByKeyboard(t *testing.T) {
+	b := open(t)
+	b.seed()
+	b.do(chromedp.Navigate(b.url))
+	b.until("the overview", `document.title.startsWith("Overview")`)
+	b.do(chromedp.KeyEvent("g"), chromedp.KeyEvent("d"))
+	b.until("the dead letters", `document.title.startsWith("Dead letters")`)
+	// j moves through the rows: the group, then the letters.
+	b.do(chromedp.KeyEvent("j"), chromedp.KeyEvent("j"))
+	b.until("the first letter has the focus", `document.activeElement.textContent === "dead-1"`)
+	b.do(chromedp.KeyEvent("x"))
+	b.until("the letter is selected", `document.querySelectorAll("input[name=id]:checked").length === 1`)
+	for !eval[bool](b, `document.activeElement.value === "discard-dead"`) {
+		b.do(chromedp.KeyEvent(kb.Tab, chromedp.KeyModifiers(kb.ModifierShift)))
+	}
+	b.do(chromedp.KeyEvent(kb.Enter))
+	b.until("the form", `document.title.startsWith("Discard dead letters")`)
+	for !eval[bool](b, `document.activeElement.name === "why"`) {
+		b.do(chromedp.KeyEvent(kb.Tab))
+	}
+	b.do(chromedp.KeyEvent("test order"), chromedp.KeyEvent(kb.Enter))
+	b.until("the result", `document.body.innerText.includes("test order") && document.querySelector(".s-finished")`)
+	var left string
+	b.must(b.db.QueryRowContext(t.Context(), `SELECT message_id FROM once_outbox_dead`).Scan(&left))
+	if left != "dead-2" {
+		t.Errorf("%s is left", left)
+	}
+	b.clean("the whole way")
+}
+
+// The overview shows new numbers by itself. Nothing else moves, and the focus stays.
+func TestTheOverviewIsLive(t *testing.T) {
+	testkit.Long(t)
+	b := open(t)
+	b.seed()
+	b.do(chromedp.EmulateViewport(1280, 1600), chromedp.Navigate(b.url))
+	b.until("the chart is drawn", `document.querySelector("#overview-chart canvas")`)
+	eval[any](b, `window.shift = 0, new PerformanceObserver((list) => list.getEntries().forEach((e) => window.shift += e.value))
+		.observe({ type: "layout-shift", buffered: false }), document.querySelector("#live a[href='quarantine']").focus(), null`)
+	b.die("dead-3") // of the same cause
+	b.until("the new number", `document.querySelector("#live a[href='dead']").closest("div").querySelector("dd").innerText === "3"`)
+	b.until("the chart is drawn again", `document.querySelector("#overview-chart canvas")`)
+	if focus := eval[string](b, `document.activeElement.getAttribute("href") ?? ""`); focus != "quarantine" {
+		t.Errorf("the focus is on %q", focus)
+	}
+	if shift := eval[float64](b, `window.shift`); shift > 0 {
+		t.Errorf("the page moved by %v", shift)
+	}
+	b.clean("overview")
+}
+
+func TestPagesCanBeReadWithoutJavaScript(t *testing.T) {
+	testkit.Long(t)
+	b := open(t)
+	b.seed()
+	_, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	b.must(err)
+	for page, text := range map[string]string{
+		"": "Needs a person", "dead": "dead-2", "quarantine": "the gateway is down", "entry?id=1": `"order": 1`, "replay?id=1": "1 failed again",
+	} {
+		b.do(chromedp.Navigate(b.url + page))
+		seen, err := chromedp.Run(b.ctx, chromedp.Text("body"))
+		b.must(err)
+		if !strings.Contains(seen, text) {
+			t.Errorf("%q is not on %s:\n%s", text, page, seen)
+		}
+	}
+	b.clean("without JavaScript")
+}

@@ -1,0 +1,310 @@
+package pgxoutbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/outbox/pgxoutbox"
+	"github.com/watermill-once/once/schema"
+)
+
+func TestEventsFollowTheTransactionInEveryModeOfPgx(t *testing.T) {
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			b := newBench(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
+			hinted := 0
+			for _, id := range []string{"a", "fails", "b"} {
+				err := pgxoutbox.InTx(t.Context(), b.pool, func(tx pgx.Tx, events message.Publisher) error {
+					if err := place(t.Context(), tx, events, id); err != nil || id != "fails" {
+						return err
+					}
+					return errWork
+				}, nil, func() { hinted++ })
+				if (id == "fails") != errors.Is(err, errWork) {
+					t.Error(id, err)
+				}
+			}
+			func() {
+				defer func() { _ = recover() }()
+				_ = b.inTx(func(tx pgx.Tx, events message.Publisher) error {
+					_ = place(t.Context(), tx, events, "panics")
+					panic("on purpose")
+				})
+			}()
+			b.expect("a b", "a b")
+			if hinted != 2 {
+				t.Errorf("%d hints", hinted)
+			}
+			testkit.Eventually(t, time.Minute, "no connection is in use", func() bool { // the pool closes a broken one in the background
+				return b.pool.Stat().AcquiredConns() == 0
+			})
+		})
+	}
+}
+
+// The events are sent together with COMMIT.
+func TestAnEventCostsNoRoundTrip(t *testing.T) {
+	b := newBench(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
+	trips := func(events int, id string) (n int64) {
+		before := b.trips.Load()
+		err := b.inTx(func(tx pgx.Tx, publisher message.Publisher) error {
+			if _, err := tx.Exec(t.Context(), `INSERT INTO orders (id) VALUES ($1)`, id); err != nil {
+				return err
+			}
+			for i := range events {
+				if err := publisher.Publish("orders.placed", event(fmt.Sprint(id, i))); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b.trips.Load() - before
+	}
+	for n, events := range []int{0, 1, 3} { // the statements are prepared here, once for each connection
+		trips(events, fmt.Sprint("prepares", n))
+	}
+	without, one, three := trips(0, "x"), trips(1, "y"), trips(3, "z")
+	if without != 3 || one != without || three != without {
+		t.Errorf("%d round trips without an event, %d with one, %d with three", without, one, three)
+	}
+}
+
+// The rows are those that package outbox stores.
+func TestRowsAreThoseOfTheOutbox(t *testing.T) {
+	b := newBench(t, nil)
+	tx, err := b.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	msgs := func() []*message.Message {
+		keyed, due, empty := event("keyed"), event("due"), message.NewMessage("empty", nil)
+		outbox.SetOrderingKey(keyed, "k")
+		outbox.SetAggregate(keyed, "order", "17", 3)
+		outbox.SetDueAt(due, time.Date(2999, 1, 2, 3, 4, 5, 6000, time.UTC))
+		keyed.Metadata.Set("quoted", "\"\\ \u2028 ü")
+		return []*message.Message{keyed, due, empty}
+	}
+	err = outbox.Publisher(tx).Publish("orders.placed", msgs()...)
+	if err := errors.Join(err, tx.Commit()); err != nil {
+		t.Fatal(err)
+	}
+	const columns = `SELECT row(message_id, topic, ordering_key, slot, payload, metadata::jsonb, due_at, attempts)::text FROM once_outbox`
+	want := b.text(columns + ` ORDER BY position`)
+	b.exec(`DELETE FROM once_outbox`)
+	for name, publish := range map[string]func() error{
+		"InTx": func() error {
+			return b.inTx(func(_ pgx.Tx, events message.Publisher) error { return events.Publish("orders.placed", msgs()...) })
+		},
+		"Publisher": func() error {
+			return pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
+				if err := pgxoutbox.LockKey(t.Context(), tx, "k"); err != nil {
+					return err
+				}
+				return pgxoutbox.Publisher(t.Context(), tx).Publish("orders.placed", msgs()...)
+			})
+		},
+	} {
+		if err := publish(); err != nil {
+			t.Fatal(name, err)
+		}
+		if got := b.text(columns + ` ORDER BY position`); got != want {
+			t.Errorf("%s stores\n%s\nwant\n%s", name, got, want)
+		}
+		b.exec(`DELETE FROM once_outbox`)
+	}
+}
+
+// A savepoint that is rolled back takes the events behind it away, and no others.
+func TestEventsFollowTheirSavepoint(t *testing.T) {
+	for name, savepoint := range map[string]func(ctx context.Context, tx pgx.Tx, work func(tx pgx.Tx) error) error{
+		"Begin": func(ctx context.Context, tx pgx.Tx, work func(tx pgx.Tx) error) error {
+			return pgx.BeginFunc(ctx, tx, work)
+		},
+		"text": func(ctx context.Context, tx pgx.Tx, work func(tx pgx.Tx) error) error {
+			if _, err := tx.Exec(ctx, `SAVEPOINT here`); err != nil {
+				return err
+			}
+			if work(tx) == nil {
+				return nil
+			}
+			_, err := tx.Exec(ctx, `ROLLBACK TO SAVEPOINT here`)
+			return errors.Join(errWork, err)
+		},
+		"connection": func(ctx context.Context, tx pgx.Tx, work func(tx pgx.Tx) error) error {
+			conn := tx.Conn()
+			if _, err := conn.Exec(ctx, `SAVEPOINT here`); err != nil {
+				return err
+			}
+			if work(tx) == nil {
+				return nil
+			}
+			_, err := conn.Exec(ctx, `ROLLBACK TO SAVEPOINT here`)
+			return errors.Join(errWork, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, nil)
+			err := b.inTx(func(tx pgx.Tx, events message.Publisher) error {
+				ctx := t.Context()
+				if err := place(ctx, tx, events, "a"); err != nil {
+					return err
+				}
+				if err := savepoint(ctx, tx, func(tx pgx.Tx) error {
+					return errors.Join(place(ctx, tx, events, "undone"), errWork)
+				}); !errors.Is(err, errWork) {
+					return fmt.Errorf("no error of the savepoint: %w", err)
+				}
+				if err := savepoint(ctx, tx, func(tx pgx.Tx) error { return place(ctx, tx, events, "b") }); err != nil {
+					return err
+				}
+				return place(ctx, tx, events, "c")
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.expect("a b c", "a b c")
+		})
+	}
+}
+
+func TestNothingIsCommittedAfterAMistake(t *testing.T) {
+	b := newBench(t, nil)
+	b.exec(`CREATE TABLE items (order_id text REFERENCES orders DEFERRABLE INITIALLY DEFERRED)`)
+	ctx := t.Context()
+	var kept pgx.Tx
+	var keptEvents message.Publisher
+	for name, c := range map[string]struct {
+		work func(tx pgx.Tx, events message.Publisher) error
+		want string
+	}{
+		"ignored error": {func(tx pgx.Tx, events message.Publisher) error {
+			_, _ = tx.Exec(ctx, `SELECT 1/0`)
+			return events.Publish("t", event("e"))
+		}, "a statement of the transaction has failed and work has ignored its error"},
+		"commit as text": {func(tx pgx.Tx, events message.Publisher) error {
+			_, err := tx.Exec(ctx, `COMMIT`)
+			return errors.Join(err, events.Publish("t", event("e")))
+		}, "work has ended the transaction"},
+		"commit": {func(tx pgx.Tx, _ message.Publisher) error { return tx.Commit(ctx) }, "InTx ends the transaction"},
+		"deferred constraint": {func(tx pgx.Tx, events message.Publisher) error {
+			_, err := tx.Exec(ctx, `INSERT INTO items VALUES ('none')`)
+			return errors.Join(err, events.Publish("t", event("e")))
+		}, "violates foreign key constraint"},
+		"invalid message": {func(_ pgx.Tx, events message.Publisher) error { return events.Publish("t", event("")) }, "is empty"},
+		"closed connection": {func(tx pgx.Tx, events message.Publisher) error {
+			return errors.Join(events.Publish("t", event("e")), tx.Conn().Close(ctx))
+		}, "the connection was closed before the commit"},
+	} {
+		err := b.inTx(func(tx pgx.Tx, events message.Publisher) error {
+			kept, keptEvents = tx, events
+			return c.work(tx, events)
+		})
+		if err == nil || !strings.Contains(err.Error(), c.want) || errors.Is(err, outbox.ErrCommitUnknown) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := kept.Exec(ctx, `SELECT 1`); !errors.Is(err, pgx.ErrTxClosed) {
+			t.Errorf("%s: the transaction can be used after its end: %v", name, err)
+		}
+		if err := keptEvents.Publish("t", event("late")); !errors.Is(err, pgx.ErrTxClosed) {
+			t.Errorf("%s: an event can be published after the end: %v", name, err)
+		}
+		b.expect("", "")
+	}
+}
+
+// The server ends the session before COMMIT arrives. The client cannot know that.
+func TestLostConnectionIsAnUnknownCommit(t *testing.T) {
+	b := newBench(t, nil)
+	hinted := 0
+	err := pgxoutbox.InTx(t.Context(), b.pool, func(tx pgx.Tx, events message.Publisher) error {
+		if err := place(t.Context(), tx, events, "a"); err != nil {
+			return err
+		}
+		var pid int
+		if err := tx.QueryRow(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+			return err
+		}
+		_, err := b.ExecContext(t.Context(), `SELECT pg_terminate_backend($1, 60000)`, pid)
+		return err
+	}, func() { hinted++ })
+	if !errors.Is(err, outbox.ErrCommitUnknown) || hinted != 1 {
+		t.Errorf("%v, %d hints", err, hinted)
+	}
+	b.expect("", "")
+	// The pool has idle connections that are dead.
+	b.exec(`SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()`)
+	if err := b.inTx(func(tx pgx.Tx, events message.Publisher) error { return place(t.Context(), tx, events, "b") }); err != nil {
+		t.Error(err)
+	}
+	b.expect("b", "b")
+}
+
+func TestMistakesNameTheRemedy(t *testing.T) {
+	b := newBench(t, nil)
+	for want, call := range map[string]func() error{
+		`pgxoutbox: Schema.Dialect is "sqlite": pgx connects to PostgreSQL only`: func() error {
+			_, err := pgxoutbox.New(outbox.Config{Schema: schema.Config{Dialect: schema.SQLite}})
+			return err
+		},
+		"MaxPayload is -1": func() error {
+			_, err := pgxoutbox.New(outbox.Config{MaxPayload: -1})
+			return err
+		},
+		"one of them is nil": func() error { return pgxoutbox.InTx(t.Context(), nil, nil) },
+		"the pgx.Tx is nil":  func() error { return pgxoutbox.Publisher(t.Context(), nil).Publish("t", event("e")) },
+		"is nil":             func() error { return pgxoutbox.LockKey(t.Context(), nil, "k") },
+		"at least one ordering": func() error {
+			return b.inTx(func(tx pgx.Tx, _ message.Publisher) error { return pgxoutbox.LockKey(t.Context(), tx) })
+		},
+		"table \"other_outbox\" cannot be written: grant the role of a producer": func() error {
+			o, err := pgxoutbox.New(outbox.Config{Schema: schema.Config{Prefix: "other_"}})
+			if err != nil {
+				return err
+			}
+			return o.InTx(t.Context(), b.pool, func(_ pgx.Tx, events message.Publisher) error { return events.Publish("t", event("e")) })
+		},
+	} {
+		if err := call(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := pgxoutbox.InTx(ended, b.pool, func(pgx.Tx, message.Publisher) error { return nil }); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// More messages than one statement takes.
+func TestManyEventsKeepTheirOrder(t *testing.T) {
+	b := newBench(t, nil)
+	var want []string
+	err := b.inTx(func(_ pgx.Tx, events message.Publisher) error {
+		var msgs []*message.Message
+		for n := range 250 {
+			want = append(want, fmt.Sprintf("m%03d", n))
+			msgs = append(msgs, event(want[n]))
+		}
+		return events.Publish("orders.placed", msgs...)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.expect("", strings.Join(want, " "))
+}
