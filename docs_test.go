@@ -23,7 +23,11 @@ func unindent(code string) string {
 
 func TestCodeInTheDocsCompiles(t *testing.T) {
 	var compiled string
-	for _, file := range []string{"snippets_test.go", "snippets_more_test.go", "tests/dropin/snippets_test.go"} {
+	files, err := filepath.Glob("snippets*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range append(files, "tests/dropin/snippets_test.go", "tests/pgxoutbox/snippets_test.go") {
 		source, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log"
+	"net/http"
 	"testing"
 	"time"
 
@@ -15,16 +16,20 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/console"
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/embedded"
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/journey"
 	"github.com/watermill-once/once/lazytx"
 	"github.com/watermill-once/once/mover"
 	"github.com/watermill-once/once/oncetest"
 	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/pending"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/reconcile"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
@@ -118,6 +123,23 @@ func _(ctx context.Context, m *mover.Mover) error {
 	finished := messages == 0 && writers == 0
 	_ = finished
 	return nil
+}
+
+func _(ctx context.Context, db *sql.DB) error {
+	messages, err := pending.New(db, pending.Config{})
+	if err != nil {
+		return err
+	}
+	page, err := messages.List(ctx, pending.Filter{State: pending.BackingOff, Topic: "orders.placed"})
+	if err != nil {
+		return err
+	}
+	for _, m := range page.Messages {
+		log.Printf("%s: attempt %d failed: %s; due at %v", m.MessageID, m.Attempts, m.LastError, m.DueAt)
+	}
+	act := pending.Act{Actor: "ann", Why: "the queue is declared again"}
+	_, err = messages.RetryMatching(ctx, act, pending.Filter{Topic: "orders.placed"}, pending.Plan{Rate: 100})
+	return err
 }
 
 func _(ctx context.Context, db *sql.DB) error {
@@ -218,20 +240,26 @@ func _(ctx context.Context, quarantine *poison.Quarantine) error {
 
 	ann := poison.Act{Actor: "ann", Why: "the card gateway is back"}
 	gateway := poison.Filter{Consumer: "payments", Fingerprint: groups[0].Fingerprint}
-	affected, err := quarantine.DryRun(ctx, gateway)
-	if err != nil {
-		return err
-	}
-	replay, err := quarantine.ReplayMatching(ctx, ann, gateway, poison.Plan{
+	slowly := poison.Plan{
 		Canary:        10,
 		Rate:          50, // a second
 		StopOnFailure: true,
-		Progress:      func(r poison.Replay) { log.Println(r.Resolved, "of", r.Total) },
-	})
+		Progress:      func(r poison.Report) { log.Println(r.Resolved, "of", r.Total) },
+	}
+	affected, err := quarantine.DryRun(ctx, gateway, slowly)
+	if err != nil {
+		return err
+	}
+	replay, err := quarantine.ReplayMatching(ctx, ann, gateway, slowly)
 	if errors.Is(err, poison.ErrReplayStopped) {
 		log.Println(replay.ID, "was stopped:", replay.StopReason)
 	}
 	_ = affected
+	return err
+}
+
+func _(ctx context.Context, quarantine *poison.Quarantine, ann poison.Act, running int64) (err error) {
+	_, err = quarantine.StopReplay(ctx, ann, running)
 	return err
 }
 
@@ -301,3 +329,66 @@ func _(t *testing.T, db *sql.DB, capturePayment once.HandlerFunc) {
 		Ignore: []string{"captured_at"},
 	})
 }
+
+func _(ctx context.Context, ordersDB, paymentsDB *sql.DB) error {
+	sender, err1 := reconcile.NewSender(ordersDB, reconcile.SenderConfig{Topics: []string{"orders.placed"}})
+	receiver, err2 := reconcile.NewReceiver(paymentsDB, reconcile.ReceiverConfig{Consumers: []string{"payments"}})
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	reports, err := reconcile.Compare(ctx, sender, receiver)
+	if err != nil {
+		return err
+	}
+	for _, report := range reports {
+		if report.Found() {
+			log.Printf("%s: %d missing since %v, %d never sent", report.Consumer, len(report.Missing), report.MissingSince, len(report.Phantoms))
+		}
+	}
+	return nil
+}
+
+func whereIs(ctx context.Context, db *sql.DB, id string) error {
+	journeys, err := journey.New(db, journey.Config{})
+	if err != nil {
+		return err
+	}
+	answer, err := journeys.Find(ctx, journey.Query{MessageID: id, Causes: true})
+	if err != nil {
+		return err
+	}
+	for _, m := range answer.Messages {
+		log.Println(m.ID, m.Where)
+	}
+	return nil
+}
+
+var _ = whereIs
+
+func mountConsole(mux *http.ServeMux, db *sql.DB, user func(*http.Request) (name string, operator bool)) (*console.Console, error) {
+	pages, err := console.Handler(db, console.Config{
+		Environment: "production",
+		Color:       console.Red,
+		Authorize: func(r *http.Request, action console.Action) (string, error) {
+			name, operator := user(r)
+			if name == "" || action.Changes() && !operator {
+				return "", errors.New("not allowed")
+			}
+			return name, nil
+		},
+	})
+	if err == nil {
+		mux.Handle("/ops/once/", pages)
+	}
+	return pages, err
+}
+
+func hideCards(_ *http.Request, topic string, msg *message.Message) (*message.Message, error) {
+	if topic == "cards.charged" {
+		return nil, errors.New("card data is not shown here")
+	}
+	delete(msg.Metadata, "authorization")
+	return msg, nil
+}
+
+var _, _ = mountConsole, hideCards

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"log"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
@@ -19,6 +21,7 @@ import (
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/health"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/rabbit"
@@ -124,6 +127,16 @@ func _() *sequence.Config {
 		First:       sequence.FromZero, // versions begin at 0; the default is 1
 		Window:      time.Hour,         // the default is 15 minutes, or longer than retry tries a message
 		AfterWindow: sequence.Apply,    // the default is Quarantine; or a function: OnGap
+	}
+}
+
+func _() *sequence.Config {
+	return &sequence.Config{
+		OnStale: func(ctx context.Context, tx *sql.Tx, gap sequence.Gap, msg *message.Message) error {
+			// The newest name stays. Only the number of changes is merged.
+			_, err := tx.ExecContext(ctx, `UPDATE customers SET changes = changes + 1 WHERE id = $1`, gap.AggregateID)
+			return err
+		},
 	}
 }
 
@@ -268,5 +281,25 @@ func _(
 		return err
 	}
 	router.AddMiddleware(quarantine.Middleware, retries.Middleware, inbox.Middleware)
+	return nil
+}
+
+func _(
+	ctx context.Context, db *sql.DB, router *message.Router, fwd *forwarder.Forwarder,
+	publisher *rabbit.Publisher, subscriber *rabbit.Subscriber,
+) error {
+	checks, err := health.New(db, health.Config{
+		Running:  map[string]<-chan struct{}{"router": router.Running(), "forwarder": fwd.Running()},
+		Brokers:  map[string]health.Pinger{"publisher": publisher, "subscriber": subscriber},
+		MaxLag:   time.Minute,
+		Stopping: ctx.Done(),
+	})
+	if err != nil {
+		return err
+	}
+	http.Handle("/health/", checks.Handler()) // GET /health/live, GET /health/ready
+	if err := checks.Health(ctx).Err(); err != nil {
+		log.Println("health:", err) // a line for each check that is not well, and what to do
+	}
 	return nil
 }
