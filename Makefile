@@ -2,15 +2,19 @@
 
 GO      ?= go
 BACKEND ?= embedded
-PKG     ?= ./... ./examples/... ./tests/...
+PKG     ?= ./... ./cmd/once/... ./examples/... ./examples/recipes/... ./outbox/pgxoutbox/... ./tests/...
 TIMEOUT ?= 20m
 FOR     ?= 8h
+
+# The driver of the tests that use PostgreSQL through database/sql: pq or pgx.
+DRIVER  ?= pq
+export ONCE_TEST_DRIVER = $(DRIVER)
 
 # Installs missing servers. Set DEPS=: to install them yourself.
 DEPS    ?= scripts/deps.sh
 
 # The modules of the repository. All but tools share the workspace go.work.
-MODULES = . examples tests tools
+MODULES = . cmd/once examples examples/recipes outbox/pgxoutbox tests tools
 
 # Runs a command with PG_DSN and AMQP_URL of running servers or of new servers.
 WITH_SERVERS = $(GO) run ./internal/servers/cmd/with-servers --
@@ -23,7 +27,7 @@ LINT = $(TOOL) golangci-lint
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ': *## ' '/^[a-z-]+:.*## / { split($$1, target, ":"); printf "  make %-6s %s\n", target[1], $$2 }' $(MAKEFILE_LIST)
+	@awk -F ': *## ' '/^[a-z-]+:.*## / { split($$1, target, ":"); printf "  make %-8s %s\n", target[1], $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## run the example service                    BACKEND=embedded|servers ARGS='flags of examples/orders'
@@ -36,10 +40,19 @@ else
 	@echo "make demo: BACKEND is '$(BACKEND)': embedded (nothing to install) or servers (PostgreSQL and RabbitMQ)" >&2; exit 2
 endif
 
+# Tests against real servers. PKG, RUN, COUNT, TIMEOUT and ARGS choose.
+# Three packages at a time, because tests mostly wait.
+GO_TEST = $(WITH_SERVERS) $(GO) test -p 3 -timeout '$(TIMEOUT)'$(if $(RUN), -run '$(RUN)')$(if $(COUNT), -count '$(COUNT)')
+
 .PHONY: test
-test: ## test against real servers                  PKG=./outbox RUN=TestName COUNT=1 TIMEOUT=20m ARGS=-v
+test: ## test in minutes: each promise once         PKG=./outbox RUN=TestName COUNT=1 TIMEOUT=20m DRIVER=pgx ARGS=-v
 	$(DEPS)
-	$(WITH_SERVERS) $(GO) test -race -timeout '$(TIMEOUT)'$(if $(RUN), -run '$(RUN)')$(if $(COUNT), -count '$(COUNT)') $(ARGS) $(PKG)
+	$(GO_TEST) -parallel 4 -short $(ARGS) $(PKG)
+
+.PHONY: test-all
+test-all: ## run all tests with the race detector       the same variables
+	$(DEPS)
+	$(GO_TEST) -race $(ARGS) $(PKG)
 
 .PHONY: bench
 bench: ## run benchmarks against real servers        OUT=file ARGS='flags of tests/bench'
@@ -65,6 +78,17 @@ guards: ## show that each trap's test fails without its guard   ARGS='flags of t
 	$(DEPS)
 	$(WITH_SERVERS) $(GO) run ./tests/guards $(ARGS)
 
+# VERSION is what once --version says.
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+
+.PHONY: once
+once: ## build the command line: bin/once, static
+	cd cmd/once && GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.release=$(VERSION)' -o '$(CURDIR)/bin/once' .
+
+.PHONY: release
+release: ## build static binaries of the command line for Linux and macOS, with checksums: dist/
+	scripts/release.sh '$(VERSION)' dist
+
 .PHONY: charts
 charts: ## draw the charts of the docs
 	$(GO) run ./tests/charts > docs/img/retry-policy.svg
@@ -72,10 +96,13 @@ charts: ## draw the charts of the docs
 .PHONY: check
 check: ## check format, vet, lint, modules
 	$(LINT) fmt --diff
-	$(GO) vet ./... ./examples/... ./tests/...
+	$(GO) vet ./... ./cmd/once/... ./examples/... ./examples/recipes/... ./outbox/pgxoutbox/... ./tests/...
 	$(GO) vet -tags failpoints ./internal/failpoint
 	$(LINT) run ./...
+	cd cmd/once && $(LINT) run ./...
 	cd examples && $(LINT) run ./...
+	cd examples/recipes && $(LINT) run ./...
+	cd outbox/pgxoutbox && $(LINT) run ./...
 	cd tests && $(LINT) run ./...
 	scripts/check-modules.sh $(MODULES)
 

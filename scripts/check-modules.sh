@@ -16,8 +16,10 @@ for module in "$@"; do
 	(cd "$module" && GOWORK=off "$go" mod tidy -diff) || status=1
 done
 
+# Users do not build the packages that only tests and commands import.
 versions() {
-	list=$("$go" list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}' ./...) || exit
+	packages=$("$go" list ./... | grep -vE '/internal/(servers|testkit)(/|$)')
+	list=$("$go" list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}' $packages) || exit
 	printf '%s\n' "$list" | sort -u
 }
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the servers that the tests need and that are missing: PostgreSQL,
-# RabbitMQ and, where that is easy, pgbouncer and libfaketime. They need not run.
+# RabbitMQ and, where that is easy, pgbouncer, libfaketime and promtool. They need not
+# run.
 # If all are installed, the script does nothing and does not use the network.
 set -eu
 
@@ -42,6 +43,26 @@ find_faketime() {
 		fi
 	done
 	return 1
+}
+
+# The tests look here for the promtool of Debian's package prometheus.
+promtool_dir=${XDG_CACHE_HOME:-${HOME:-/nowhere}/.cache}/watermill-once/prometheus
+
+# unpack_promtool unpacks the package, because its installation would start a server.
+unpack_promtool() {
+	if path=$(look promtool "$promtool_dir/usr/bin/promtool"); then
+		say "found $path"
+		return
+	fi
+	temp=$(mktemp -d)
+	if (cd "$temp" && apt-get --quiet download prometheus && dpkg-deb -x prometheus_*.deb unpacked) >/dev/null 2>&1 &&
+		mkdir -p "$promtool_dir" && cp -R "$temp/unpacked/." "$promtool_dir"; then
+		rm -f "$promtool_dir/usr/bin/prometheus" # 50 MB
+		say "unpacked $promtool_dir/usr/bin/promtool"
+	else
+		say "no promtool: the tests of the alerts are left out" >&2
+	fi
+	rm -rf "$temp"
 }
 
 # need adds a server's packages to the missing packages if the server is not found.
@@ -87,6 +108,7 @@ need find_rabbitmq rabbitmq-server rabbitmq
 if command -v apt-get >/dev/null && can_be_root; then
 	need find_pgbouncer pgbouncer pgbouncer
 	need find_faketime libfaketime libfaketime
+	unpack_promtool
 fi
 [ -n "$apt" ] || exit 0
 
