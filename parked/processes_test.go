@@ -60,7 +60,8 @@ func beConsumer(db *sql.DB) error {
 	quarantine, err2 := poison.New(db, poison.Config{Logger: quiet})
 	retries, err3 := retry.New(db, retry.Config{
 		KeyOrder: retry.BlockWhileQuarantined, Concurrency: 4, Lease: processLease, PollInterval: 5 * time.Millisecond, Logger: quiet,
-		Policy: retry.Policy{Immediate: -1, Base: 300 * time.Millisecond}, CrashBudget: 1000,
+		// A message can fail in each process. Its delay must not grow, and it must not be quarantined.
+		Policy: retry.Policy{Immediate: -1, Base: 300 * time.Millisecond, Factor: 1, Delayed: 1000}, CrashBudget: 1000,
 	})
 	inbox, err4 := dedup.New(db, dedup.Config{Logger: quiet})
 	router, err5 := message.NewRouter(message.RouterConfig{}, quiet)
