@@ -93,6 +93,14 @@ release: ## build static binaries of the command line for Linux and macOS, with 
 charts: ## draw the charts of the docs
 	$(GO) run ./tests/charts > docs/img/retry-policy.svg
 
+# All pages are drawn; some of them are in the docs.
+.PHONY: screenshots
+screenshots: ## draw the pictures of the console for the docs, in Chromium
+	$(DEPS)
+	dir=$$(mktemp -d) && SCREENSHOTS=$$dir $(WITH_SERVERS) $(GO) test -count 1 -run TestScreenshots ./tests/console && \
+		for page in overview quarantine life; do install -m 644 $$dir/$$page-light.png $$dir/$$page-dark.png docs/img/ || exit; done; \
+		status=$$?; rm -r $$dir; exit $$status
+
 .PHONY: check
 check: ## check format, vet, lint, modules
 	$(LINT) fmt --diff

@@ -30,6 +30,12 @@ const (
 	// ReplaySent puts copies of sent messages into the outbox.
 	ReplaySent Action = "replay sent"
 
+	// RunParked makes parked messages due now, CancelParked moves them into quarantine,
+	// and DiscardParked ends them.
+	RunParked     Action = "run parked"
+	CancelParked  Action = "cancel parked"
+	DiscardParked Action = "discard parked"
+
 	// ReplayQuarantined gives entries back to their consumer, also by resuming a
 	// replay. EditQuarantined replaces an entry, DiscardQuarantined ends it.
 	ReplayQuarantined  Action = "replay quarantined"

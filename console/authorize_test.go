@@ -23,6 +23,9 @@ var acts = map[string]console.Action{
 	"do=discard-dead&all=1":     console.DiscardDead,
 	"do=release&key=customer-9": console.ReleaseKey,
 	"do=replay-sent&id=1":       console.ReplaySent,
+	"do=run-parked&all=1":       console.RunParked,
+	"do=cancel-parked&all=1":    console.CancelParked,
+	"do=discard-parked&all=1":   console.DiscardParked,
 	"do=replay&all=1":           console.ReplayQuarantined,
 	"do=discard&all=1":          console.DiscardQuarantined,
 }
@@ -135,14 +138,15 @@ func TestMessagesAreShownOnlyToThoseWhoMayReadThem(t *testing.T) {
 		}
 	})
 	b.seed()
-	for _, page := range []string{"message?id=1", "letter?id=1", "copy?id=1", "entry?id=1"} {
+	for _, page := range []string{"message?id=1", "letter?id=1", "copy?id=1", "entry?id=1", "parked-message?id=5"} {
 		text := b.get(page).text
 		assert.NotContains(t, text, "order&#34;", page)
 		assert.NotContains(t, text, "0af7", page)
 		assert.Contains(t, text, "You may not: read message", page)
 	}
 	for _, page := range []string{
-		"payload?of=outbox&id=1", "payload?of=dead&id=1", "payload?of=sent&id=1", "payload?of=quarantine&id=1", "edit?id=1",
+		"payload?of=outbox&id=1", "payload?of=dead&id=1", "payload?of=sent&id=1", "payload?of=quarantine&id=1",
+		"payload?of=parked&id=5", "edit?id=1",
 	} {
 		assert.Equal(t, http.StatusForbidden, b.do(http.MethodGet, page, nil).StatusCode, page)
 	}

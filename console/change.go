@@ -25,6 +25,7 @@ type act struct {
 	Danger  bool
 
 	HasRate, HasPlan bool   // the plan has a rate; it has also a canary, a window, and stops at failures
+	LeftOut          string // why messages are left out; "" if they need force
 	Force            string // what force does, or "" if there is no force
 	reasons, states  []string
 	preview          func(ctx context.Context, s selection, p operate.Plan) (preview, error)
@@ -160,7 +161,7 @@ func (c *Console) postChange(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	who := operate.Act{Actor: actor, Why: why}
-	j := &job{Title: a.Title, Who: who, Back: a.Section, lock: a.Section + "/" + s.Consumer}
+	j := &job{Title: a.Title, Who: who, Back: a.Section, LeftOut: a.LeftOut, lock: a.Section + "/" + s.Consumer}
 	s.AfterID = 0
 	err = c.jobs.start(j, func(ctx context.Context, progress func(report)) (report, error) {
 		return a.run(ctx, who, s, p, progress)

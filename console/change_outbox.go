@@ -15,7 +15,7 @@ func (c *Console) newActs() map[string]act {
 	all := map[string]act{}
 	for _, a := range []act{
 		c.retryPending(), c.cancelPending(), c.replayDead(), c.discardDead(), c.releaseKey(), c.replaySent(),
-		c.replayQuarantined(), c.discardQuarantined(),
+		c.runParked(), c.cancelParked(), c.discardParked(), c.replayQuarantined(), c.discardQuarantined(),
 	} {
 		all[a.Name] = a
 	}

@@ -35,6 +35,9 @@ func TestEachChangeIsMadeAndAudited(t *testing.T) {
 			{"do=replay-dead&topic=orders.placed&reason=exhausted", "1 of 1", "once_outbox_dead", "message_id = 'dead-1'", "replay | dead-1"},
 			{"do=discard-dead&id=2", "1 of 1", "once_outbox_dead", "message_id = 'dead-2'", "discard | dead-2"},
 			{"do=replay-sent&id=1", "1 of 1", "once_outbox", "message_id = 'none'", "replay-sent | sent-1"},
+			{"do=run-parked&consumer=mail", "1 of 1", "once_parked", "message_id = 'parked-1' AND " + later, "run | parked-1"},
+			{"do=cancel-parked&id=6", "1 of 1", "once_parked", "message_id = 'parked-2' AND state = 'held'", "cancel | parked-2"},
+			{"do=discard-parked&id=5", "1 of 1", "once_parked", "message_id = 'parked-1' AND state = 'waiting'", "discard | parked-1"},
 			{"do=discard&consumer=shipping", "1 of 1", "once_parked", "message_id = 'binary' AND state = 'quarantined'", "discard | binary"},
 		} {
 			b := sharedBench(t, db)

@@ -10,10 +10,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/watermill-once/once/audit"
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/internal/fields"
+	"github.com/watermill-once/once/journey"
+	"github.com/watermill-once/once/parked"
 	"github.com/watermill-once/once/pending"
 	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/status"
 )
 
 // readTimeout is how long the reads of one page may take.
@@ -25,7 +29,11 @@ type Console struct {
 	outbox     *pending.Messages
 	letters    *deadletter.Letters
 	sent       *deadletter.SentLog
+	parked     *parked.Messages
 	quarantine *poison.Quarantine
+	journeys   *journey.Journeys
+	status     *status.Reader
+	audit      *audit.Log
 
 	handler http.Handler
 	routes  map[string]route
@@ -62,19 +70,28 @@ func Handler(db *sql.DB, config Config) (*Console, error) {
 	}
 	c := &Console{config: config, jobs: newJobs(config.Logger)}
 	letters := deadletter.Config{Schema: config.Schema, InboxRetention: config.InboxRetention}
-	var errs [4]error
+	var errs [8]error
 	c.outbox, errs[0] = pending.New(db, pending.Config{Schema: config.Schema})
 	c.letters, errs[1] = deadletter.New(db, letters)
 	c.sent, errs[2] = deadletter.NewSentLog(db, letters)
 	c.quarantine, errs[3] = poison.New(db, poison.Config{
 		Schema: config.Schema, ReplayToAbsent: config.ReplayToAbsent, Logger: config.Logger,
 	})
+	c.parked, errs[4] = parked.New(db, parked.Config{Schema: config.Schema})
+	c.journeys, errs[5] = journey.New(db, journey.Config{Schema: config.Schema})
+	c.status, errs[6] = status.New(db, status.Config{Schema: config.Schema})
+	c.audit, errs[7] = audit.New(db, audit.Config{Schema: config.Schema})
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
 	c.acts = c.newActs()
 	c.routes = map[string]route{
 		"":           {get: c.getOverview},
+		"forwarders": {get: c.getForwarders},
+		"consumers":  {get: c.getConsumers},
+		"parked":     {get: c.getParked},
+		"life":       {get: c.getLife},
+		"audit":      {get: c.getAudit},
 		"outbox":     {get: c.getOutbox},
 		"message":    {get: c.getMessage},
 		"dead":       {get: c.getDead},
@@ -90,6 +107,8 @@ func Handler(db *sql.DB, config Config) (*Console, error) {
 		"job":        {get: c.getJob},
 		"stop":       {post: c.postStop},
 		"edit":       {get: c.getEdit, post: c.postEdit},
+
+		"parked-message": {get: c.getParkedMessage},
 	}
 	c.handler = c.protect(http.HandlerFunc(c.serve))
 	return c, nil

@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/watermill-once/once/deadletter"
+	"github.com/watermill-once/once/parked"
 	"github.com/watermill-once/once/pending"
 	"github.com/watermill-once/once/poison"
 )
@@ -56,6 +57,8 @@ func describe(err error) problem {
 			http.StatusNotFound, "This message is not here any more",
 			"It was sent, replayed, cancelled or discarded. The audit log and the sent log say more.",
 		}
+	case errors.Is(err, parked.ErrNotFound):
+		return problem{http.StatusNotFound, "This message is not here any more", "Its consumer may have handled it: look at its life."}
 	case errors.Is(err, poison.ErrNotFound):
 		return problem{http.StatusNotFound, "No such entry", "There is no entry of this ID, or it has left the quarantine."}
 	case errors.Is(err, poison.ErrReplayNotFound):
@@ -86,6 +89,7 @@ func expected(err error) error {
 		poison.ErrClaimed, poison.ErrIDInUse, poison.ErrUndecodable, poison.ErrNotFound,
 		deadletter.ErrNeedsForce, deadletter.ErrNotBlocked, deadletter.ErrNotFound,
 		pending.ErrNeedsForce, pending.ErrMaybeSent, pending.ErrNotFound,
+		parked.ErrNotFound, parked.ErrEnded, parked.ErrHeld, parked.ErrClaimed, parked.ErrHandled,
 	} {
 		if errors.Is(err, known) {
 			return err

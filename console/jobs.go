@@ -53,6 +53,8 @@ type job struct {
 	Who   operate.Act
 	Back  string // the page from which it was started
 
+	LeftOut string // as in act
+
 	lock   string // jobs with the same lock run one after another
 	cancel context.CancelFunc
 	moved  chan struct{} // closed at the first progress, or at the end

@@ -10,6 +10,7 @@ import (
 
 	"github.com/watermill-once/once/deadletter"
 	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/parked"
 	"github.com/watermill-once/once/pending"
 	"github.com/watermill-once/once/poison"
 )
@@ -34,6 +35,10 @@ type overview struct {
 	Pending    pending.Topic // the sums
 	Partly     bool          // the outbox has more rows than were counted
 	Oldest     time.Duration // of the messages that are due
+	Forwarders int
+	FreeSlots  int
+	Consumers  []parked.Consumer
+	Parked     parkedSums
 	Dead       int
 	DeadGroups []operate.Group
 	Entries    int
@@ -41,6 +46,13 @@ type overview struct {
 	Replays    []poison.Replay // that run, or can be resumed
 	Running    int
 	Chart      string
+}
+
+// parkedSums are sums over all consumers.
+type parkedSums struct {
+	Waiting, Held, Running int
+	More                   bool // a count stopped at its limit
+	Lag                    time.Duration
 }
 
 // attention is something that a person should look at.
@@ -106,6 +118,9 @@ func (c *Console) newOverview(ctx context.Context) (o overview, err error) {
 			o.Oldest = max(0, o.At.Sub(since))
 		}
 	}
+	if err = c.readRunning(ctx, &o); err != nil {
+		return o, err
+	}
 	if o.Dead, err = c.letters.Count(ctx, deadletter.Filter{}); err != nil {
 		return o, err
 	}
@@ -125,6 +140,34 @@ func (c *Console) newOverview(ctx context.Context) (o overview, err error) {
 	largestFirst(o.Groups)
 	o.judge()
 	return o, nil
+}
+
+// readRunning adds the forwarders and the consumers.
+func (c *Console) readRunning(ctx context.Context, o *overview) error {
+	slots, err := c.status.Slots(ctx)
+	if err != nil {
+		return err
+	}
+	owners := map[string]bool{}
+	for _, s := range slots {
+		if s.Owner == "" {
+			o.FreeSlots++
+		} else {
+			owners[s.Owner] = true
+		}
+	}
+	o.Forwarders = len(owners)
+	o.Consumers, err = c.parked.Consumers(ctx)
+	for _, one := range o.Consumers {
+		o.Parked.Waiting += one.Waiting
+		o.Parked.Held += one.Held
+		o.Parked.More = o.Parked.More || max(one.Waiting, one.Held) >= parked.CountLimit
+		o.Parked.Lag = max(o.Parked.Lag, one.Lag)
+		if one.Running {
+			o.Parked.Running++
+		}
+	}
+	return err
 }
 
 // openReplays adds the replays that have not finished, of the latest ones.
@@ -157,6 +200,25 @@ func (o *overview) judge() {
 	if o.Oldest >= lateAfter {
 		add(true, "The outbox does not move: a message has been due for "+age(o.Oldest),
 			"Does a forwarder run, and can it reach the broker?", link("outbox", "state", pending.Due), "See the messages")
+	}
+	if o.Pending.Due > 0 && o.FreeSlots > 0 {
+		what := "No forwarder runs, and " + plural(o.Pending.Due, "message is due", "messages are due")
+		if o.Forwarders > 0 {
+			what = plural(o.FreeSlots, "slot of the outbox has", "slots of the outbox have") + " no forwarder"
+		}
+		add(true, what, "Messages of a slot without a forwarder are not sent. After a forwarder has stopped, others take its slots in seconds.",
+			"forwarders", "See the forwarders")
+	}
+	for _, one := range o.Consumers {
+		if n := one.Waiting + one.Held; n > 0 && !one.Running {
+			more := ""
+			if max(one.Waiting, one.Held) >= parked.CountLimit {
+				more = "at least "
+			}
+			add(true, one.Name+" does not run, and "+more+plural(n, "message waits", "messages wait")+" for it",
+				"No process subscribes to "+one.Topic+" for this consumer.",
+				link("parked", "consumer", one.Name, "topic", one.Topic), "See the messages")
+		}
 	}
 	if o.Pending.BackingOff > 0 {
 		add(o.Pending.BackingOff > 100, plural(o.Pending.BackingOff, "message backs off", "messages back off"),

@@ -17,6 +17,25 @@ var texts = map[string][]string{
 	"": {
 		"Needs a person", "1 message backs off", "payments gave up on 3 messages", "card gateway answered 502", "orders.placed",
 	},
+	"forwarders": {"64 slots have no forwarder", "Start a forwarder", "No forwarder runs."},
+	"consumers": {
+		"mail", ", in the order of keys", "running", "host/17/a1", "sendMail", "payments", "not registered",
+	},
+	"parked":                          {"parked-1", "mail server is full", "2 attempts", "behind 5", "failed-1", "Run selected now"},
+	"parked?consumer=mail&state=held": {"parked-2"},
+	"parked-message?id=5":             {"parked-1", "customer-5", "mail server is full", "&#34;order&#34;: 7", "Run now", "Its life"},
+	"parked-message?id=6":             {"parked-2", "message 5"},
+	"parked-message?id=1":             {"Open it in the quarantine"},
+	"life":                            {"Name a message, an aggregate or a tenant."},
+	"life?message=failed-1": {
+		"Life of failed-1", "payments", "quarantined", "card gateway answered 502", "parked-message?id=2",
+	},
+	"life?message=refused-1&causes=1":        {"no queue is bound", "message?id=2", "checked"},
+	"life?message=nowhere":                   {"No table of this database has it"},
+	"audit":                                  {"Nobody has changed anything."},
+	"change?do=run-parked&consumer=mail":     {"1 message", "Run now"},
+	"change?do=cancel-parked&consumer=mail":  {"2 messages", "go into quarantine"},
+	"change?do=discard-parked&consumer=mail": {"2 messages", "never handled"},
 	"outbox": {
 		"orders.placed", "stock.changed", "refused-1", "no queue is bound", "backing off", "customer-7", "Blocked ordering keys",
 	},
@@ -80,6 +99,14 @@ func TestAnEmptyDatabaseSaysWhatWouldBeThere(t *testing.T) {
 			"quarantine":             "The quarantine is empty.",
 			"quarantine?topic=x":     "No failure matches.",
 			"replays":                "There are no replays yet.",
+			"forwarders":             "No forwarder runs.",
+			"consumers":              "No consumer is known.",
+			"parked":                 "No messages are parked.",
+			"parked?topic=x":         "No parked message matches.",
+			"life":                   "Name a message, an aggregate or a tenant.",
+			"life?aggregate=x":       "No message matches.",
+			"audit":                  "Nobody has changed anything.",
+			"audit?actor=x":          "No act matches.",
 			"change?do=discard&id=1": "Nothing.",
 		} {
 			assert.Contains(t, b.get(page).text, part, page)
@@ -116,6 +143,15 @@ func TestAMistakeInTheURLIsNamed(t *testing.T) {
 		"change?do=discard&all=1&topic=x":                {http.StatusBadRequest, "selects everything"},
 		"change?do=retry&state=blocked":                  {http.StatusBadRequest, "state &#34;blocked&#34;"},
 		"change?do=replay&all=1&canary=many":             {http.StatusBadRequest, "canary &#34;many&#34;"},
+		"parked?state=due":                               {http.StatusBadRequest, "state &#34;due&#34; is none of waiting, held"},
+		"parked-message?id=99999":                        {http.StatusNotFound, "not here any more"},
+		"payload?of=parked&id=99999":                     {http.StatusNotFound, "not here any more"},
+		"change?do=run-parked&state=held":                {http.StatusBadRequest, "state &#34;held&#34; is none of waiting"},
+		"life?message=x&tenant=y":                        {http.StatusBadRequest, "fill in one of them"},
+		"life?type=order":                                {http.StatusBadRequest, "aggregate is empty"},
+		"life?message=%00":                               {http.StatusBadRequest, "characters that no message can have"},
+		"audit?replay=x":                                 {http.StatusBadRequest, "replay &#34;x&#34;"},
+		"audit?from=yesterday":                           {http.StatusBadRequest, "is not a time"},
 		"nosuch":                                         {http.StatusNotFound, "No such page"},
 	} {
 		a := b.do(http.MethodGet, page, nil)

@@ -47,6 +47,9 @@ type viewLink struct {
 // errHidden says that Config.Payload does not show a message.
 var errHidden = errors.New("the message is not shown")
 
+// errDamaged says that a stored message cannot be read, and so not be downloaded.
+var errDamaged error = inputError{errors.New("the stored message is damaged")}
+
 // messageOf returns a message as Config.Payload takes it.
 func messageOf(id string, payload []byte, metadata message.Metadata) *message.Message {
 	m := message.NewMessage(id, payload)
@@ -182,13 +185,19 @@ func (c *Console) messageFor(r *http.Request, id int64) (topic string, msg *mess
 	case "sent":
 		m, err := c.sent.Get(r.Context(), id)
 		return m.Topic, messageOf(m.MessageID, m.Payload, m.Metadata), err
+	case "parked":
+		m, err := c.parked.Get(r.Context(), id)
+		if err == nil && m.Message == nil {
+			return "", nil, errDamaged
+		}
+		return m.Topic, m.Message, err
 	case "quarantine":
 		e, err := c.quarantine.Get(r.Context(), id)
 		if err == nil && e.Message == nil {
-			return "", nil, inputError{errors.New("the stored message is damaged")}
+			return "", nil, errDamaged
 		}
 		return e.Topic, e.Message, err
 	default:
-		return "", nil, inputError{fmt.Errorf("of %q is none of outbox, dead, sent, quarantine", area)}
+		return "", nil, inputError{fmt.Errorf("of %q is none of outbox, dead, sent, parked, quarantine", area)}
 	}
 }

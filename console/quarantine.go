@@ -12,6 +12,7 @@ import (
 var quarantineReasons = []string{
 	poison.ReasonExhausted, poison.ReasonFailed, poison.ReasonPermanent, poison.ReasonCrashed, poison.ReasonInvalidID,
 	poison.ReasonCollision, poison.ReasonUndecodable, poison.ReasonGap, poison.ReasonStale,
+	poison.ReasonCancelled,
 }
 
 // groupRows is how many failure groups a page shows.

@@ -37,12 +37,20 @@ func TestTextsOfOthersAreNeverMarkup(t *testing.T) {
 	b.exec(`UPDATE once_parked SET error_type = $1`, attack)
 	b.exec(`INSERT INTO once_replays (state, consumer, filter, plan, total, actor, why, stop_reason, until_id)
 		VALUES ('stopped', $1, '{}', '{}', 1, $1, $1, $1, 0)`, attack)
+	b.park(attack, attack, attack+"2", attack)
+	b.exec(`INSERT INTO once_consumers (consumer, topic, program, handler) VALUES ($1, $1, $1, $1)`, attack)
+	b.exec(`INSERT INTO once_consumer_instances (consumer, topic, owner, program, handler) VALUES ($1, $1, $1, $1, $1)`, attack)
+	b.exec(`INSERT INTO once_forwarders (owner, destination, lease_until) VALUES ($1, $1, now() + interval '1 hour')`, attack)
+	b.exec(`UPDATE once_slots SET owner = $1, lease_until = now() + interval '1 hour' WHERE slot = 1`, attack)
+	b.exec(`INSERT INTO once_audit (actor, action, subject, consumer, message_id, why) VALUES ($1, $1, $1, $1, $1, $1)`, attack)
 	query := url.QueryEscape(attack)
 	pages := []string{
 		"", "outbox", "outbox?topic=" + query, "outbox?state=" + query, "message?id=1", "dead", "dead?group=" + query, "letter?id=1",
 		"sent", "copy?id=1", "quarantine", "quarantine?consumer=" + query + "&tenant=" + query, "entry?id=1", "entry?id=1&view=" + query,
 		"edit?id=1",
-		"replays", "replay?id=1",
+		"replays", "replay?id=1", "forwarders", "consumers", "parked", "parked?consumer=" + query, "parked-message?id=2",
+		"life?causes=1&message=" + query, "life?tenant=" + query, "life?aggregate=" + query + "&type=" + query,
+		"audit", "audit?actor=" + query + "&action=" + query, "change?do=cancel-parked&consumer=" + query,
 		"change?do=replay&consumer=" + query, "change?do=cancel&topic=" + query, "change?do=discard-dead&topic=" + query,
 		"change?do=" + query, "job?id=" + query, query, "payload?of=" + query + "&id=1",
 	}

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/watermill-once/once/deadletter"
+	"github.com/watermill-once/once/parked"
 	"github.com/watermill-once/once/pending"
 	"github.com/watermill-once/once/poison"
 )
@@ -200,5 +201,12 @@ func (s selection) poison() poison.Filter {
 	return poison.Filter{
 		All: s.All, IDs: s.IDs, Consumer: s.Consumer, Topic: s.Topic, MessageID: s.Message, Tenant: s.Tenant, Reason: s.Reason,
 		ErrorType: s.ErrorType, Fingerprint: s.Group, FailedAfter: s.After, FailedBefore: s.Before, AfterID: s.AfterID, Limit: s.Limit,
+	}
+}
+
+func (s selection) parked() parked.Filter {
+	return parked.Filter{
+		All: s.All, IDs: s.IDs, Consumer: s.Consumer, Topic: s.Topic, MessageID: s.Message, Tenant: s.Tenant, OrderingKey: s.Key,
+		State: parked.State(s.State), CreatedAfter: s.After, CreatedBefore: s.Before, AfterID: s.AfterID, Limit: s.Limit,
 	}
 }

@@ -152,6 +152,19 @@ func (b *bench) quarantine(consumer, topic string, msg *message.Message, problem
 	return entries[0].ID
 }
 
+// park stores a message for a consumer that keeps the order of keys.
+func (b *bench) park(consumer, topic, id, key string) {
+	b.Helper()
+	store, err := parked.NewStore(b.DB, b.tables)
+	require.NoError(b, err)
+	m := message.NewMessage(id, []byte(`{"order":7}`))
+	m.Metadata["trace"] = "0af7"
+	if key != "" {
+		outbox.SetOrderingKey(m, key)
+	}
+	require.NoError(b, store.DeliverTo(b.Context(), topic, []parked.Subscription{{Consumer: consumer, KeyOrder: true}}, m))
+}
+
 var errCard = errors.New("card gateway answered 502")
 
 // seed puts messages in all states into all tables.
@@ -175,6 +188,14 @@ func (b *bench) seed() {
 		b.quarantine("payments", "orders.placed", m, errCard)
 	}
 	b.quarantine("shipping", "orders.placed", message.NewMessage("binary", []byte{0, 1, 0xff, '\r', '\n'}), errors.New("no address"))
+	b.park("mail", "orders.placed", "parked-1", "customer-5")
+	b.park("mail", "orders.placed", "parked-2", "customer-5")
+	b.exec(`UPDATE once_parked SET due_at = ` + b.in(time.Hour) + `, attempts = 2, error = 'mail server is full'
+		WHERE message_id = 'parked-1'`)
+	b.exec(`INSERT INTO once_consumers (consumer, topic, key_order, program, handler)
+		VALUES ('mail', 'orders.placed', 1 = 1, 'shop', 'sendMail')`)
+	b.exec(`INSERT INTO once_consumer_instances (consumer, topic, owner, program, handler)
+		VALUES ('mail', 'orders.placed', 'host/17/a1', 'shop', 'sendMail')`)
 }
 
 // answer is what a page has answered.

@@ -76,7 +76,7 @@
   };
 
   // The keyboard
-  const pages = { v: "./", o: "outbox", d: "dead", s: "sent", q: "quarantine", r: "replays" };
+  const pages = { v: "./", o: "outbox", d: "dead", s: "sent", f: "forwarders", c: "consumers", k: "parked", q: "quarantine", r: "replays", m: "life", a: "audit" };
   let going = 0;
   const rows = () => all("a.row");
   const move = (by) => {

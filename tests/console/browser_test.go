@@ -23,6 +23,7 @@ import (
 	"github.com/watermill-once/once/console"
 	"github.com/watermill-once/once/internal/parked"
 	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/schema"
 )
@@ -159,7 +160,7 @@ func (b *tab) die(id string) {
 	b.must(err)
 }
 
-// seed puts messages into all tables.
+// seed puts messages into all tables, as of a shop that has had a bad hour.
 func (b *tab) seed() {
 	b.Helper()
 	b.die("dead-1")
@@ -171,17 +172,57 @@ func (b *tab) seed() {
 			VALUES (0, 'refused-1', 'orders.placed', 'key', '{}', '{}', 3, 'no queue is bound', now() + interval '1 hour', now())`,
 		`INSERT INTO once_replays (state, consumer, filter, plan, total, actor, why, stop_reason, until_id)
 			VALUES ('stopped', 'payments', '{}', '{}', 1, 'ann', 'try', '1 failed again', 0)`,
+		`INSERT INTO once_forwarders (owner, destination, lease_until)
+			VALUES ('shop-1/17/4f2a', 'amqp://broker:5672/', now() + interval '1 hour'),
+			       ('shop-2/9/c01d', 'amqp://broker:5672/', now() + interval '1 hour')`,
+		`UPDATE once_slots SET owner = CASE WHEN slot % 2 = 0 THEN 'shop-1/17/4f2a' ELSE 'shop-2/9/c01d' END,
+			lease_until = now() + interval '1 hour'
+			WHERE slot < 62`,
+		`INSERT INTO once_consumers (consumer, topic, key_order, program, handler)
+			VALUES ('payments', 'orders.placed', true, 'payments', 'charge'), ('mail', 'orders.placed', false, 'mailer', 'confirm')`,
+		`INSERT INTO once_consumers (consumer, topic, program, handler, seen_at)
+			VALUES ('warehouse', 'orders.placed', 'warehouse', 'reserve', now() - interval '3 hours')`,
+		`INSERT INTO once_consumer_instances (consumer, topic, owner, program, handler, started_at)
+			VALUES ('payments', 'orders.placed', 'pay-1/21/77aa', 'payments', 'charge', now() - interval '5 hours'),
+			       ('mail', 'orders.placed', 'mail-1/8/0b3c', 'mailer', 'confirm', now() - interval '2 days')`,
+		// A message that was sent, failed twice, and was handled; and what it caused.
+		`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at, sent_at)
+			VALUES (3, 'order-1041', 'orders.placed', '{"order":1041}', '{}', now() - interval '9 minutes', now() - interval '539 seconds'),
+			       (4, 'charge-1041', 'payments.charged', '{"order":1041}', '{"once_causation_id":"order-1041"}', now() - interval '6 minutes',
+			        now() - interval '358 seconds')`,
+		`UPDATE once_outbox_sent SET causation_id = 'order-1041' WHERE message_id = 'charge-1041'`,
+		`INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('order-1041', 'payments', '', now() - interval '6 minutes')`,
+		`INSERT INTO once_audit (actor, action, subject, consumer, message_id, why, at)
+			VALUES ('ann', 'run', 'parked:7', 'payments', 'order-1041', 'the gateway is back', now() - interval '6 minutes'),
+			       ('bob', 'discard', 'parked:5', 'mail', 'order-1002', 'the customer has left', now() - interval '3 hours')`,
 	} {
 		_, err := b.db.ExecContext(b.Context(), query)
 		b.must(err)
 	}
-	store, err := poison.New(b.db.DB, poison.Config{Logger: watermill.NopLogger{}})
+	quarantine, err := poison.New(b.db.DB, poison.Config{Logger: watermill.NopLogger{}})
 	b.must(err)
-	for _, id := range []string{"failed-1", "failed-with-a-very-long-message-id-" + "0123456789abcdef0123456789abcdef0123456789abcdef"} {
+	fail := func(consumer, id, problem string) {
 		m := message.NewMessage(id, []byte(`{"order":1,"text":"`+id+`"}`))
 		m.Metadata["traceparent"] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-		m.SetContext(parked.WithDelivery(b.Context(), &parked.Delivery{Consumer: "payments", Topic: "orders.placed"}))
-		_, err := store.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errors.New("the gateway is down") })(m)
+		m.SetContext(parked.WithDelivery(b.Context(), &parked.Delivery{Consumer: consumer, Topic: "orders.placed"}))
+		_, err := quarantine.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errors.New(problem) })(m)
 		b.must(err)
 	}
+	fail("payments", "failed-1", "the gateway is down")
+	fail("payments", "failed-with-a-very-long-message-id-"+"0123456789abcdef0123456789abcdef0123456789abcdef", "the gateway is down")
+	for n := range 12 {
+		fail("payments", fmt.Sprintf("order-%d", 1100+n), "card was declined: currency XTS is unknown")
+	}
+	fail("mail", "order-1077", "mailbox ann@example.com is full")
+	store, err := parked.NewStore(b.db.DB, schema.Config{})
+	b.must(err)
+	for n := range 8 {
+		m := message.NewMessage(fmt.Sprintf("order-%d", 1200+n), []byte(`{"order":1}`))
+		outbox.SetOrderingKey(m, fmt.Sprintf("customer-%d", n/3))
+		to := []parked.Subscription{{Consumer: "payments", KeyOrder: true}, {Consumer: "warehouse"}}
+		b.must(store.DeliverTo(b.Context(), "orders.placed", to, m))
+	}
+	_, err = b.db.ExecContext(b.Context(), `UPDATE once_parked SET priority_class = 'retry', attempts = 2, error = 'the gateway is down',
+		due_at = now() + interval '4 minutes' WHERE message_id = 'order-1200' AND consumer = 'payments'`)
+	b.must(err)
 }

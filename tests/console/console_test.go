@@ -13,7 +13,8 @@ import (
 
 var allPages = []string{
 	"", "outbox", "message?id=1", "dead", "letter?id=1", "sent", "copy?id=1", "quarantine", "entry?id=1", "entry?id=1&view=hex", "edit?id=1",
-	"replays", "replay?id=1", "change?do=replay&all=1", "change?do=cancel&all=1", "change?do=discard-dead&all=1",
+	"forwarders", "consumers", "parked", "parked-message?id=17", "life", "life?message=order-1041&causes=1", "audit",
+	"change?do=run-parked&all=1", "replays", "replay?id=1", "change?do=replay&all=1", "change?do=cancel&all=1", "change?do=discard-dead&all=1",
 }
 
 // Each page loads without an error of the browser, and fits on a phone and on a screen.

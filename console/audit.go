@@ -1,0 +1,93 @@
+package console
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/watermill-once/once/audit"
+)
+
+// auditPage is the acts that match the filter, the latest first.
+type auditPage struct {
+	Filter  selection
+	Actor   string
+	Action  string
+	Replay  string
+	Records []auditRecord
+	Next    string
+}
+
+// auditRecord is an act with the page of its subject, or "".
+type auditRecord struct {
+	audit.Record
+
+	Link string
+}
+
+// Filtered reports whether the page has a filter.
+func (p auditPage) Filtered() bool {
+	return p.Filter.Filtered() || p.Actor != "" || p.Action != "" || p.Replay != ""
+}
+
+func (c *Console) getAudit(w http.ResponseWriter, r *http.Request) error {
+	if _, err := c.authorize(r, Look); err != nil {
+		return err
+	}
+	query := r.URL.Query()
+	s, err := newSelection(query)
+	if err == nil {
+		err = s.check(nil, nil)
+	}
+	if err != nil {
+		return err
+	}
+	body := auditPage{
+		Filter: s, Actor: strings.TrimSpace(query.Get("actor")), Action: strings.TrimSpace(query.Get("action")),
+		Replay: strings.TrimSpace(query.Get("replay")),
+	}
+	f := audit.Filter{
+		Actor: body.Actor, Action: body.Action, Consumer: s.Consumer, MessageID: s.Message, After: s.After, Before: s.Before,
+		BeforeID: s.AfterID, Limit: rows,
+	}
+	if body.Replay != "" {
+		if f.ReplayID, err = strconv.ParseInt(body.Replay, 10, 64); err != nil || f.ReplayID <= 0 {
+			return inputError{fmt.Errorf("replay %q is not a positive number", body.Replay)}
+		}
+	}
+	list, err := c.audit.List(r.Context(), f)
+	if err != nil {
+		return err
+	}
+	for _, record := range list.Records {
+		body.Records = append(body.Records, auditRecord{record, subjectPage(record.Subject)})
+	}
+	if list.Next > 0 {
+		body.Next = body.next(list.Next)
+	}
+	return c.show(w, r, page{Title: "Audit log", Template: "audit", Section: "audit", Body: body})
+}
+
+// next returns the URL of the next page.
+func (p auditPage) next(before int64) string {
+	query := p.Filter.values()
+	for name, value := range map[string]string{"actor": p.Actor, "action": p.Action, "replay": p.Replay} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	query.Set("after", fmt.Sprint(before))
+	return "audit?" + query.Encode()
+}
+
+// subjectPage returns the page of a changed row. The row may have left its table.
+func subjectPage(subject string) string {
+	pages := map[string]string{"parked": "parked-message", "dead": "letter", "sent": "copy", "outbox": "message", "replay": "replay"}
+	table, id, _ := strings.Cut(subject, ":")
+	if name, ok := pages[table]; ok {
+		return name + "?" + url.Values{"id": {id}}.Encode()
+	}
+	return ""
+}
