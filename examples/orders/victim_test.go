@@ -134,6 +134,13 @@ func (v *victim) clients() (stop func()) {
 	}
 }
 
+// placed returns how many orders the clients have placed.
+func (v *victim) placed() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.journal)
+}
+
 func someOrder(n int) []byte {
 	body, err := json.Marshal(service.NewOrder{
 		Shop: "berlin", Customer: fmt.Sprintf("customer %d", n), Currency: "EUR",
