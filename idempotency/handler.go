@@ -5,11 +5,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
+	"database/sql/driver"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -25,8 +27,9 @@ import (
 //
 // If it returns an error or panics, or answers with a status of 500 or more, the
 // transaction is rolled back and nothing is stored: the client can repeat the request.
-// An error is logged and answered with status 500. Every other answer is stored and
-// repeated, also refusals such as 404.
+// An error is logged and answered with status 500; or with 503 and Retry-After if it
+// says that the database or another service is not available now. Every other answer
+// is stored and repeated, also refusals such as 404.
 type HandlerFunc func(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error
 
 // Names of headers.
@@ -79,8 +82,37 @@ func (k *Keys) serve(w http.ResponseWriter, r *http.Request, h HandlerFunc) {
 		refuse(w, http.StatusConflict, "A request with this idempotency key is being handled", "repeat the request later")
 	default:
 		k.config.Logger.Error("Request with an idempotency key failed", err, watermill.LogFields{"method": r.Method, "path": r.URL.Path})
-		refuse(w, http.StatusInternalServerError, "The request failed", "repeat it with the same key")
+		fail(w, err)
 	}
+}
+
+// fail answers a request whose transaction was rolled back, or whose commit has an
+// unknown outcome.
+func fail(w http.ResponseWriter, err error) {
+	status, detail := http.StatusInternalServerError, "repeat it with the same key"
+	if errors.Is(err, dialect.ErrCommitUnknown) {
+		detail = "it may have taken effect: repeat it with the same key"
+	}
+	if unavailable(err) {
+		status = http.StatusServiceUnavailable
+		w.Header().Set("Retry-After", "1")
+	}
+	refuse(w, status, "The request failed", detail)
+}
+
+// unavailable reports whether the same request may succeed a moment later, because the
+// database, or another service that the handler calls, is not available now.
+func unavailable(err error) bool {
+	if dialect.Unavailable(err) || dialect.Contended(err) || dialect.Undeployed(err) {
+		return true
+	}
+	for _, lost := range []error{dialect.ErrCommitUnknown, driver.ErrBadConn, io.ErrUnexpectedEOF, context.DeadlineExceeded} {
+		if errors.Is(err, lost) {
+			return true
+		}
+	}
+	_, network := errors.AsType[net.Error](err)
+	return network
 }
 
 // errUndone rolls back a transaction whose answer must not be stored.

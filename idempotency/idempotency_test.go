@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -305,6 +306,53 @@ func TestFailuresAreNotStored(t *testing.T) {
 		b.expectAnswer("201 placed tea at /orders/1", "tea", "Idempotency-Key: k1")
 		b.expect(1, 1, 2)
 	})
+}
+
+// While the database is away, the client is told to come back.
+func TestOutageIsTemporary(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t), nil)
+	const later = "503: The request failed: repeat it with the same key"
+	expectLater := func(what string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		b.handler.ServeHTTP(w, request(t.Context(), "tea", "Idempotency-Key: k1"))
+		if got := text(w); got != later || w.Header().Get("Retry-After") != "1" {
+			t.Errorf("%s: %s, Retry-After %q", what, got, w.Header().Get("Retry-After"))
+		}
+	}
+	fine := b.handler
+	for what, query := range map[string]string{
+		"the session ends":           `SELECT pg_terminate_backend(pg_backend_pid())`,
+		"the table is missing":       `SELECT * FROM not_deployed`,
+		"the server is shut down":    `DO $$ BEGIN RAISE SQLSTATE '57P01'; END $$`,
+		"other transactions are met": `DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$`,
+	} {
+		b.handler = b.keys.Handler(func(_ http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
+			_, err := tx.ExecContext(r.Context(), query)
+			return err
+		})
+		expectLater(what)
+	}
+	b.handler = b.keys.Handler(func(http.ResponseWriter, *http.Request, *sql.Tx) error {
+		_, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", "127.0.0.1:1")
+		return err
+	})
+	expectLater("another service is away")
+
+	nowhere, err := sql.Open("postgres", "postgres://127.0.0.1:1/?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nowhere.Close()
+	keys, err := idempotency.New(nowhere, idempotency.Config{Client: idempotency.OneClient, Logger: b.logs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.handler = keys.Handler(func(http.ResponseWriter, *http.Request, *sql.Tx) error { return nil })
+	expectLater("the database is away")
+	b.handler = fine
+	b.expectAnswer("201 placed tea at /orders/1", "tea", "Idempotency-Key: k1")
+	b.expect(1, 1, 1)
 }
 
 // The client is gone while its request is handled.
