@@ -27,8 +27,8 @@ type Config struct {
 	Lease time.Duration
 
 	// KeyTimeout is how long a request waits for an earlier request that has the
-	// same Idempotency-Key. SQLite ignores it and uses its busy_timeout. Defaults
-	// to 5 seconds.
+	// same Idempotency-Key. SQLite ignores it, because it has one writer at a time.
+	// Defaults to 5 seconds.
 	KeyTimeout time.Duration
 
 	// StopTimeout is how long each part may take to stop: HTTP, the consumers, the

@@ -24,12 +24,6 @@ type Database struct {
 
 	// lock is a statement that makes a transaction wait for others that create tables.
 	lock string
-
-	// limitWait returns a statement that limits how long a transaction waits for a
-	// lock. lockTimeout reports whether an error means that this time is over. Both are
-	// nil if the database has one timeout for all connections.
-	limitWait   func(milliseconds int64) string
-	lockTimeout func(err error) bool
 }
 
 // Pool opens a pool of at most size connections. A connection is opened when it is

@@ -40,15 +40,6 @@ func Postgres(dsn, schemaName string) (Database, error) {
 		statements: postgresTables,
 		// Without this lock, two instances collide in PostgreSQL's catalogue, in spite
 		// of IF NOT EXISTS.
-		lock:        `SELECT pg_advisory_xact_lock(hashtext('orders service: tables'))`,
-		limitWait:   func(milliseconds int64) string { return fmt.Sprintf(`SET LOCAL lock_timeout = %d`, milliseconds) },
-		lockTimeout: isLockTimeout,
+		lock: `SELECT pg_advisory_xact_lock(hashtext('orders service: tables'))`,
 	}, nil
-}
-
-// isLockTimeout reports whether a statement failed because it waited too long for a
-// lock.
-func isLockTimeout(err error) bool {
-	refused, ok := errors.AsType[*pq.Error](err)
-	return ok && refused.Code == "55P03" // lock_not_available
 }

@@ -1,11 +1,12 @@
 package service
 
 import (
+	"bytes"
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"time"
@@ -14,8 +15,6 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
-
-	"github.com/watermill-once/once/outbox"
 )
 
 const (
@@ -59,11 +58,6 @@ func (s *Service) postOrder(w http.ResponseWriter, r *http.Request) {
 		"POST /orders", trace.WithSpanKind(trace.SpanKindServer))
 	defer span.End()
 
-	key := r.Header.Get("Idempotency-Key")
-	if reason := keyProblem(key); reason != "" {
-		problem{Status: http.StatusBadRequest, Detail: "Idempotency-Key " + reason}.write(w)
-		return
-	}
 	body, bad := readJSON(w, r)
 	if bad != nil {
 		bad.write(w)
@@ -79,42 +73,11 @@ func (s *Service) postOrder(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	a, err := s.place(ctx, idempotentRequest{key: key, digest: sha256.Sum256(body)}, wanted)
-	if err != nil {
-		s.placeProblem(r, err).write(w)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Location", a.Location)
-	if a.Repeated {
-		w.Header().Set("Idempotency-Replayed", "true")
-	}
-	w.WriteHeader(a.Status)
-	_, _ = w.Write(a.Body) // fails only if the client has closed the connection; the client can repeat its request with the same key
-}
-
-// placeProblem returns the response to a request whose order could not be placed
-// because of err.
-func (s *Service) placeProblem(r *http.Request, err error) problem {
-	switch {
-	case errors.Is(err, errKeyReused):
-		return problem{Status: http.StatusUnprocessableEntity, Detail: "the Idempotency-Key was used for another body"}
-	case errors.Is(err, errKeyBusy):
-		return problem{
-			Status: http.StatusConflict, RetryAfter: time.Second,
-			Detail: "a request with this Idempotency-Key is under way",
-		}
-	case errors.Is(err, outbox.ErrCommitUnknown):
-		// The order may have been placed. A repeated request with the same key finds
-		// out.
-		s.logger.Error("Commit of an order has an unknown outcome", "error", err)
-		return problem{
-			Status: http.StatusServiceUnavailable, RetryAfter: time.Second,
-			Detail: "the order may have been placed: ask again with the same Idempotency-Key",
-		}
-	}
-	s.logFailure(r, "Placing an order failed", err)
-	return unavailable
+	// An order that is not valid uses up no key, so the client can correct it.
+	r = r.WithContext(ctx)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	s.keys.Handler(s.place(wanted)).ServeHTTP(w, r)
+	s.forwarder.Hint() // the events are committed
 }
 
 // logFailure logs why a request failed. If the client has closed the connection, the

@@ -18,7 +18,7 @@ func TestSameKeySameAnswer(t *testing.T) {
 		first := r.order("key", anOrder)
 		second := r.order("key", anOrder)
 		if first.status != http.StatusCreated || second.status != first.status || second.body != first.body ||
-			second.header.Get("Location") != first.header.Get("Location") || second.header.Get("Idempotency-Replayed") != "true" {
+			second.header.Get("Location") != first.header.Get("Location") || second.header.Get("Idempotent-Replayed") != "true" {
 			t.Errorf("first %+v, second %+v", first, second)
 		}
 		if n := r.count("orders"); n != 1 {
@@ -33,7 +33,7 @@ func TestAnotherBodyUnderTheSameKey(t *testing.T) {
 		r := start(t, database)
 		r.order("key", anOrder)
 		got := r.order("key", strings.Replace(anOrder, "Ada", "Eve", 1))
-		if got.status != http.StatusUnprocessableEntity || !strings.Contains(got.body, "Idempotency-Key") {
+		if got.status != http.StatusUnprocessableEntity || !strings.Contains(got.body, "idempotency key") {
 			t.Errorf("%+v", got)
 		}
 		if n := r.count("orders"); n != 1 {
@@ -68,7 +68,7 @@ func TestManyAtOnceUnderOneKey(t *testing.T) {
 			if a.status != http.StatusCreated || a.body != answers[0].body {
 				t.Errorf("%+v, and %+v", a, answers[0])
 			}
-			if a.header.Get("Idempotency-Replayed") == "true" {
+			if a.header.Get("Idempotent-Replayed") == "true" {
 				replayed++
 			}
 		}
@@ -87,7 +87,7 @@ func TestKeyOfARunningRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = tx.ExecContext(t.Context(), `INSERT INTO idempotency_keys (key, digest, status, location, body) VALUES ('key', '', 201, '', '')`)
+	_, err = tx.ExecContext(t.Context(), `INSERT INTO once_idempotency_keys (client, key, digest) VALUES ('', 'key', '')`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,42 +11,38 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
+
+	"github.com/watermill-once/once/idempotency"
 )
 
-// place writes the idempotency key, the order and its events in one transaction: all of
-// them are committed, or none is. It returns the answer to the client. If an earlier
-// request has used the key, this is the answer to the earlier request.
-func (s *Service) place(ctx context.Context, r idempotentRequest, wanted NewOrder) (answer, error) {
-	order, fresh, err := newOrder(wanted)
-	if err != nil {
-		return answer{}, err
-	}
-	given := fresh
-	err = s.box.InTx(ctx, s.requests, func(tx *sql.Tx, events message.Publisher) error {
-		if err := s.limitWait(ctx, tx); err != nil {
-			return err
-		}
-		earlier, found, err := r.claim(ctx, tx, fresh)
+// place returns a handler that writes the order and its events, and answers with the
+// order. Package idempotency calls it in the transaction that also stores the key and
+// the answer: all of this is committed, or nothing is.
+func (s *Service) place(wanted NewOrder) idempotency.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
+		order, err := newOrder(wanted)
 		if err != nil {
-			return s.keyError(err)
-		}
-		if found {
-			given = earlier
-			return nil
-		}
-		if err := insertOrder(ctx, tx, order); err != nil {
 			return err
 		}
-		return publishPlaced(events, OrderPlaced{
+		if err := insertOrder(r.Context(), tx, order); err != nil {
+			return err
+		}
+		events := s.box.Publisher(tx)
+		err = publishPlaced(r.Context(), events, OrderPlaced{
 			OrderID: order.ID, Shop: order.Shop, Customer: order.Customer,
 			Currency: order.Currency, Total: order.Total, Lines: order.Lines,
 		})
-	}, s.forwarder.Hint)
-	return given, err
+		if err != nil {
+			return err
+		}
+		w.Header().Set("Location", "/orders/"+order.ID)
+		writeJSON(w, http.StatusCreated, "application/json", order)
+		return nil
+	}
 }
 
-// publishPlaced publishes the events of a new order.
-func publishPlaced(events message.Publisher, e OrderPlaced) error {
+// publishPlaced publishes the events of a new order. ctx has the trace of the request.
+func publishPlaced(ctx context.Context, events message.Publisher, e OrderPlaced) error {
 	msg, err := newMessage(TopicOrdersPlaced, placed, e)
 	if err != nil {
 		return err
@@ -56,24 +51,21 @@ func publishPlaced(events message.Publisher, e OrderPlaced) error {
 	if err != nil {
 		return err
 	}
+	msg.SetContext(ctx)
+	status.SetContext(ctx)
 	return errors.Join(events.Publish(TopicOrdersPlaced, msg), events.Publish(TopicOrdersChanged, status))
 }
 
-// newOrder returns the order that a client wants, and the answer to the client.
-func newOrder(wanted NewOrder) (Order, answer, error) {
+// newOrder returns the order that a client wants.
+func newOrder(wanted NewOrder) (Order, error) {
 	id, err := uuid.NewV7() // such ids ascend with time, so inserts into the indexes stay fast
 	if err != nil {
-		return Order{}, answer{}, fmt.Errorf("service: new id: %w", err)
+		return Order{}, fmt.Errorf("service: new id: %w", err)
 	}
-	order := Order{
+	return Order{
 		ID: id.String(), NewOrder: wanted, Total: wanted.total(),
 		PlacedAt: time.Now().UTC().Truncate(time.Microsecond), // the precision of PostgreSQL
-	}
-	body, err := json.Marshal(order)
-	if err != nil {
-		return Order{}, answer{}, fmt.Errorf("service: encode the answer: %w", err)
-	}
-	return order, answer{Status: http.StatusCreated, Location: "/orders/" + order.ID, Body: body}, nil
+	}, nil
 }
 
 func insertOrder(ctx context.Context, tx *sql.Tx, order Order) error {

@@ -21,7 +21,7 @@ var noSuchOrder = problem{Status: http.StatusNotFound, Detail: "there is no such
 // failed; the log does.
 var unavailable = problem{
 	Status: http.StatusServiceUnavailable, RetryAfter: time.Second,
-	Detail: "try again, with the same Idempotency-Key",
+	Detail: "try again",
 }
 
 func (p problem) write(w http.ResponseWriter) {

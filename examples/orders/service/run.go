@@ -17,7 +17,7 @@ func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 	server := newServer(s.Handler())
 
 	var running sync.WaitGroup
-	failed := make(chan error, 3)
+	failed := make(chan error, 4)
 	start := func(name string, part func() error) {
 		running.Go(func() {
 			err := part()
@@ -46,6 +46,7 @@ func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 		err = s.awaitForwarder(ctx, failed)
 	}
 	if err == nil && ctx.Err() == nil {
+		start("idempotency keys", func() error { return s.keys.Run(ctx) }) // forgets old keys
 		start("http", func() error { return server.Serve(listener) })
 		select {
 		case <-ctx.Done():

@@ -16,6 +16,7 @@ import (
 	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/health"
+	"github.com/watermill-once/once/idempotency"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
@@ -38,6 +39,7 @@ type Service struct {
 	forwarding *sql.DB
 
 	box       *outbox.Outbox
+	keys      *idempotency.Keys
 	consumer  *once.Consumer
 	ordered   *once.Consumer // keeps the order of each ordering key
 	newest    *once.Consumer // ignores versions that are not above the last applied one
@@ -45,7 +47,6 @@ type Service struct {
 	forwarder Forwarder
 	console   *console.Console
 
-	keyTimeout  time.Duration
 	stopTimeout time.Duration
 	stopping    chan struct{} // closed when Run begins to stop
 	health      *health.Health
@@ -82,7 +83,6 @@ func New(database Database, transport Transport, mailer Mailer, config Config) (
 		requests:    database.Pool(8),
 		handling:    database.Pool(len(Subscriptions()) * (inFlight + parkedAtOnce + 1)),
 		forwarding:  database.Pool(4),
-		keyTimeout:  config.KeyTimeout,
 		stopTimeout: config.StopTimeout,
 		stopping:    make(chan struct{}),
 	}
@@ -95,6 +95,13 @@ func New(database Database, transport Transport, mailer Mailer, config Config) (
 func (s *Service) build(config Config) (err error) {
 	logger := watermill.NewSlogLogger(config.Logger)
 	if s.box, err = outbox.New(outbox.Config{Schema: s.database.Tables}); err != nil {
+		return err
+	}
+	s.keys, err = idempotency.New(s.requests, idempotency.Config{
+		Schema: s.database.Tables, Logger: logger, MaxBody: maxBody, Wait: config.KeyTimeout,
+		Client: idempotency.OneClient, // a service with authentication returns the user
+	})
+	if err != nil {
 		return err
 	}
 	concurrency := parkedAtOnce

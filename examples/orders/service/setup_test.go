@@ -171,10 +171,14 @@ func (r *running) do(method, path, body string, headers ...string) answer {
 const anOrder = `{"shop":"berlin","customer":"Ada","currency":"EUR","lines":[` +
 	`{"sku":"tea","quantity":2,"unit_price":450},{"sku":"cake","quantity":1,"unit_price":390}]}`
 
-// order places an order with the given Idempotency-Key.
+// order places an order with the given Idempotency-Key, or without one.
 func (r *running) order(key, body string) answer {
 	r.Helper()
-	return r.do(http.MethodPost, "/orders", body, "Content-Type", "application/json", "Idempotency-Key", key)
+	headers := []string{"Content-Type", "application/json"}
+	if key != "" {
+		headers = append(headers, "Idempotency-Key", key)
+	}
+	return r.do(http.MethodPost, "/orders", body, headers...)
 }
 
 // placed places an order and returns its id.

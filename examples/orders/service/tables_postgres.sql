@@ -19,17 +19,6 @@ CREATE TABLE IF NOT EXISTS order_lines (
     PRIMARY KEY (order_id, line)
 );
 
--- The answer to each Idempotency-Key, and a digest of the request. You can delete
--- rows that are older than the last retry of your clients.
-CREATE TABLE IF NOT EXISTS idempotency_keys (
-    key        text        PRIMARY KEY,
-    digest     bytea       NOT NULL,
-    status     integer     NOT NULL,
-    location   text        NOT NULL,
-    body       bytea       NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT now()
-);
-
 -- The effects of the consumers. There is no unique constraint on purpose: an
 -- effect that happened twice would show as two rows. The inbox prevents that.
 CREATE TABLE IF NOT EXISTS payments (

@@ -18,15 +18,6 @@ CREATE TABLE IF NOT EXISTS order_lines (
     PRIMARY KEY (order_id, line)
 );
 
-CREATE TABLE IF NOT EXISTS idempotency_keys (
-    key        text      PRIMARY KEY,
-    digest     blob      NOT NULL,
-    status     integer   NOT NULL,
-    location   text      NOT NULL,
-    body       blob      NOT NULL,
-    created_at timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP
-);
-
 CREATE TABLE IF NOT EXISTS payments (
     order_id    text      NOT NULL,
     message_id  text      NOT NULL,
