@@ -1,10 +1,14 @@
 package console_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/heapprofiler"
+	"github.com/chromedp/cdproto/memory"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
@@ -106,6 +110,9 @@ func TestPagesCanBeReadWithoutJavaScript(t *testing.T) {
 	b.must(err)
 	for page, text := range map[string]string{
 		"": "Needs a person", "dead": "dead-2", "quarantine": "the gateway is down", "entry?id=1": `"order": 1`, "replay?id=1": "1 failed again",
+		"consumers": "warehouse", "forwarders": "2 slots have no forwarder", "parked": "order-1200",
+		"life?message=order-1041&causes=1": "charge-1041", "audit": "the customer has left",
+		"change?do=run-parked&consumer=payments": "Run now",
 	} {
 		b.do(chromedp.Navigate(b.url + page))
 		seen, err := chromedp.Run(b.ctx, chromedp.Text("body"))
@@ -115,4 +122,32 @@ func TestPagesCanBeReadWithoutJavaScript(t *testing.T) {
 		}
 	}
 	b.clean("without JavaScript")
+}
+
+// A page that is open for a minute keeps no memory of the numbers that it has shown.
+func TestALivePageDoesNotGrow(t *testing.T) {
+	testkit.Long(t)
+	b := open(t)
+	b.seed()
+	b.do(chromedp.EmulateViewport(1280, 1600), chromedp.Navigate(b.url))
+	b.until("the chart is drawn", `document.querySelector("#overview-chart canvas")`)
+	eval[any](b, `window.swaps = 0, document.addEventListener("htmx:afterSettle", () => window.swaps++), null`)
+	measure := func(swaps int) memory.GetDOMCountersResult {
+		t.Helper()
+		b.until("the page has loaded new numbers", fmt.Sprintf(`window.swaps >= %d`, swaps))
+		_, err := chromedp.Call(b.ctx, heapprofiler.CollectGarbage, cdp.Empty{})
+		b.must(err)
+		counters, err := chromedp.Call(b.ctx, memory.GetDOMCounters, cdp.Empty{})
+		b.must(err)
+		t.Logf("after %d loads: %d nodes, %d listeners", swaps, counters.Nodes, counters.JsEventListeners)
+		return counters
+	}
+	// The browser may keep one chart for a while. What is kept at each load would be
+	// fifteen times as much.
+	before := measure(5)
+	after := measure(20)
+	if after.Nodes > 2*before.Nodes || after.JsEventListeners > 2*before.JsEventListeners {
+		t.Errorf("the page grows: %+v, then %+v", before, after)
+	}
+	b.clean("overview")
 }

@@ -1,0 +1,121 @@
+package console
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/operate"
+	"github.com/watermill-once/once/parked"
+	"github.com/watermill-once/once/pending"
+	"github.com/watermill-once/once/poison"
+)
+
+// zipped returns the size of a text as it is sent.
+func zipped(t *testing.T, content []byte) int {
+	t.Helper()
+	var out bytes.Buffer
+	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	require.NoError(t, err)
+	_, err = w.Write(content)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	return out.Len()
+}
+
+// A first visit of the overview loads less than 60 kB, also if much needs a person.
+func TestTheOverviewIsSmall(t *testing.T) {
+	o := overview{At: time.Now(), FreeSlots: 3, Forwarders: 2}
+	for n := range 50 {
+		name := fmt.Sprintf("orders.topic-%d", n)
+		o.Topics = append(o.Topics, pending.Topic{Name: name, Pending: n * 1000, Due: n, BackingOff: n})
+		o.Consumers = append(o.Consumers, parked.Consumer{Name: fmt.Sprintf("consumer-%d", n), Topic: name, Waiting: n + 1})
+		group := operate.Group{Count: n, Error: "the gateway answered 502 for " + name, Reason: "failed", Fingerprint: strconv.Itoa(n)}
+		o.Groups, o.DeadGroups = append(o.Groups, group), append(o.DeadGroups, group)
+		o.Replays = append(o.Replays, poison.Replay{Consumer: name})
+	}
+	o.judge()
+	var html bytes.Buffer
+	require.NoError(t, templates["overview"].ExecuteTemplate(&html, "layout.html", page{
+		Title: "Overview", Template: "overview", Live: liveSeconds, Charts: true, Body: o,
+	}))
+	sum := zipped(t, html.Bytes())
+	t.Logf("page: %d bytes, %d zipped", html.Len(), sum)
+	for name, file := range assets {
+		size := zipped(t, file.content)
+		t.Logf("%s: %d zipped", name, size)
+		sum += size
+	}
+	assert.Less(t, sum, 60_000)
+}
+
+// luminance is the relative luminance of WCAG 2.2 of a color such as "#1b2127".
+func luminance(t *testing.T, color string) float64 {
+	t.Helper()
+	number, err := strconv.ParseUint(color[1:], 16, 32)
+	require.NoError(t, err, color)
+	require.Len(t, color, 7)
+	channel := func(shift uint) float64 {
+		c := float64(number>>shift&0xff) / 255
+		if c <= 0.04045 {
+			return c / 12.92
+		}
+		return math.Pow((c+0.055)/1.055, 2.4)
+	}
+	return 0.2126*channel(16) + 0.7152*channel(8) + 0.0722*channel(0)
+}
+
+func contrast(t *testing.T, a, b string) float64 {
+	t.Helper()
+	la, lb := luminance(t, a), luminance(t, b)
+	return (max(la, lb) + 0.05) / (min(la, lb) + 0.05)
+}
+
+// Each text color has the contrast of WCAG AA on each background that it is used on, in
+// both themes.
+func TestColorsHaveContrast(t *testing.T) {
+	css := string(assets["console.css"].content)
+	themes := regexp.MustCompile(`(?s):root \{(.*?)\n *\}`).FindAllStringSubmatch(css, -1)
+	require.Len(t, themes, 2)
+	for i, theme := range themes {
+		colors := map[string]string{}
+		for _, found := range regexp.MustCompile(`--([a-z0-9-]+): (#[0-9a-f]{6});`).FindAllStringSubmatch(theme[1], -1) {
+			colors[found[1]] = found[2]
+		}
+		pairs := [][2]string{
+			{"accent-text", "accent"},
+			{"bad", "bad-surface"},
+			{"warn", "warn-surface"},
+			{"good", "good-surface"},
+			{"text", "bad-surface"},
+			{"muted", "bad-surface"},
+			{"text", "added"},
+			{"text", "removed"},
+		}
+		for _, text := range []string{"text", "muted", "accent", "bad", "warn", "good"} {
+			for _, background := range []string{"page", "surface", "raised"} {
+				pairs = append(pairs, [2]string{text, background})
+			}
+		}
+		for _, pair := range pairs {
+			require.NotEmpty(t, colors[pair[0]], pair)
+			require.NotEmpty(t, colors[pair[1]], pair)
+			assert.GreaterOrEqual(t, contrast(t, colors[pair[0]], colors[pair[1]]), 4.5, "theme %d: %s on %s", i, pair[0], pair[1])
+		}
+		// The borders of fields and of states are graphics.
+		assert.GreaterOrEqual(t, contrast(t, colors["strong-line"], colors["surface"]), 3.0, "theme %d", i)
+	}
+	banners := regexp.MustCompile(`\.environment(?:\.[a-z]+)? \{[^}]*background: (#[0-9a-f]{6});`).FindAllStringSubmatch(css, -1)
+	require.Len(t, banners, 6)
+	for _, found := range banners {
+		assert.GreaterOrEqual(t, contrast(t, "#ffffff", found[1]), 4.5, found[1])
+	}
+}
