@@ -125,7 +125,7 @@ const rootHelp = `Operate an outbox, its forwarder and the consumers' quarantine
 Every flag with a name in brackets, such as (ONCE_DSN), can also be set by that
 environment variable. Put passwords there: other users of the machine can see flags.
 
-Commands that change many messages only show what matches; with --yes they change it.
+Commands that change many messages only show what matches. With --yes, they change it.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 something was found.`
 

@@ -88,8 +88,8 @@ func (a *app) deadReplayCommand() *cobra.Command { //nolint:dupl // only the typ
 	})
 	cmd.Short = "Put dead letters back into the outbox"
 	cmd.Long = `Put dead letters back into the outbox, from where the forwarder sends them. Letters that
-you name by ID are replayed at once. With filters the command says what it would
-replay, and replays with --yes. Letters that need --force are left alone.
+you name by ID are replayed at once. With filters, the command says which letters it
+would replay. With --yes, it replays them. Letters that need --force are left alone.
 
   once dead replay 17 18
   once dead replay --group "exhausted: no queue" --rate 100 --yes`
@@ -106,7 +106,7 @@ func (a *app) deadDiscardCommand() *cobra.Command {
 		Use:   "discard [ID...]",
 		Short: "Delete dead letters for good; needs --why",
 		Long: `Delete dead letters for good. Letters that you name by ID are deleted at once. With
-filters the command says what it would delete, and deletes with --yes.`,
+filters, the command says which letters it would delete. With --yes, it deletes them.`,
 		Args: cobra.ArbitraryArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -66,9 +66,9 @@ func (a *app) outboxRetryCommand() *cobra.Command {
 	})
 	cmd.Short = "Try messages now that back off or are delayed"
 	cmd.Long = `Try messages now that back off or are delayed. Their attempts are not reset. Messages
-that you name by ID are due at once. With filters the command says how many match, and
-makes them due with --yes: those that back off, or with --state delayed those that
-their producer delayed.
+that you name by ID are due at once. With filters, the command says how many messages
+match. With --yes, it makes them due: those that back off, or with --state delayed
+those that their producer delayed.
 
   once outbox retry 17 18
   once outbox retry --topic orders.placed --yes`
@@ -123,9 +123,9 @@ func (a *app) outboxCancelCommand() *cobra.Command {
 	})
 	cmd.Short = "Move messages to the dead letters instead of sending them; needs --why"
 	cmd.Long = `Move messages to the dead letters instead of sending them, with the reason "cancelled".
-Messages that you name by ID are cancelled at once. With filters the command says what
-it would cancel, and cancels with --yes. A message that a forwarder may be sending
-needs --force, and may be sent all the same.
+Messages that you name by ID are cancelled at once. With filters, the command says which
+messages it would cancel. With --yes, it cancels them. A message that a forwarder may be
+sending needs --force, and may be sent all the same.
 
   once outbox cancel 17 --why "the order was a test"
   once outbox cancel --topic orders.placed --state backing_off --why "wrong topic" --yes`

@@ -39,7 +39,7 @@ func (a *app) parkedRunCommand() *cobra.Command {
 		do: parked.RunNow, done: "Due now:", named: (*parked.Messages).RunNow, matching: (*parked.Messages).RunNowMatching,
 		short: "Run waiting messages now",
 		long: `Make waiting messages due now. Messages that you name by ID are changed at once. With
-filters the command says what it would change, and changes it with --yes.` + whatIsClaimed,
+filters, the command says which messages it would change. With --yes, it changes them.` + whatIsClaimed,
 	})
 }
 
@@ -48,9 +48,9 @@ func (a *app) parkedCancelCommand() *cobra.Command {
 		do: parked.Cancel, done: "Cancelled", needsWhy: true, named: (*parked.Messages).Cancel, matching: (*parked.Messages).CancelMatching,
 		short: "Move waiting and held messages into quarantine; needs --why",
 		long: `Move waiting and held messages into quarantine, where once quarantine replays, edits and
-discards them. Messages that you name by ID are moved at once. With filters the command
-says what it would move, and moves it with --yes. Messages behind them in the order of
-an ordering key continue.` + whatIsClaimed,
+discards them. Messages that you name by ID are moved at once. With filters, the command
+says which messages it would move. With --yes, it moves them. Messages behind them in
+the order of an ordering key continue.` + whatIsClaimed,
 	})
 }
 
@@ -59,8 +59,8 @@ func (a *app) parkedDiscardCommand() *cobra.Command {
 		do: parked.Discard, done: "Discarded", needsWhy: true, named: (*parked.Messages).Discard, matching: (*parked.Messages).DiscardMatching,
 		short: "End waiting and held messages for good; needs --why",
 		long: `End waiting and held messages for good. Messages that you name by ID are ended at once.
-With filters the command says what it would end, and ends it with --yes. Messages behind
-them in the order of an ordering key continue.` + whatIsClaimed,
+With filters, the command says which messages it would end. With --yes, it ends them.
+Messages behind them in the order of an ordering key continue.` + whatIsClaimed,
 	})
 }
 

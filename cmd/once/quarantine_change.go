@@ -28,10 +28,10 @@ func (a *app) quarantineReplayCommand() *cobra.Command {
 		Use:   "replay [ID...]",
 		Short: "Give entries back to the consumers that failed them",
 		Long: `Give entries back to the consumers that failed them. Entries that you name by ID are
-replayed at once, and the command does not wait for their consumer. With filters the
-command says what it would replay; with --yes it replays, waits until every message
-was handled or has failed again, and shows the progress. Ctrl-C pauses such a replay,
-and once replays resume continues it.
+replayed at once, and the command does not wait for their consumer. With filters,
+the command says which entries it would replay. With --yes, it replays them, waits until
+every message was handled or has failed again, and shows the progress. Ctrl-C pauses
+such a replay, and once replays resume continues it.
 
   once quarantine replay 17 18
   once quarantine replay --group 5d0e… --canary 10 --rate 50 --stop-on-failure --yes`,
@@ -99,8 +99,8 @@ func (a *app) quarantineDiscardCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "discard [ID...]",
 		Short: "End entries for good; needs --why",
-		Long: `End entries for good. Entries that you name by ID are discarded at once. With filters
-the command says what it would discard, and discards with --yes.`,
+		Long: `End entries for good. Entries that you name by ID are discarded at once. With filters,
+the command says which entries it would discard. With --yes, it discards them.`,
 		Args: cobra.ArbitraryArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -132,8 +132,8 @@ func (a *app) sentReplayCommand() *cobra.Command { //nolint:dupl // only the typ
 	cmd.Short = "Put copies of sent messages into the outbox"
 	cmd.Long = `Put copies of sent messages into the outbox, with the same message ids: consumers that
 have handled a message skip the copy. Messages that you name by ID are replayed at
-once. With filters the command says what it would replay, and replays with --yes.
-Messages that were sent longer ago than --inbox-retention need --force.
+once. With filters, the command says which messages it would replay. With --yes, it
+replays them. Messages that were sent longer ago than --inbox-retention need --force.
 
   once sent replay --topic orders.placed --sent-after 2h --rate 500 --why "a queue was purged" --yes`
 	addSentFilter(cmd, &r.filter)
