@@ -35,11 +35,19 @@ func Eventually(t testing.TB, within time.Duration, what string, cond func() boo
 	}
 }
 
+// Impatient is an environment variable. If it is set, tests get no more time on a busy
+// machine. The guards set it: they expect that a test fails, and with more time it may
+// pass, because the library repairs some mistakes by itself after a minute.
+const Impatient = "ONCE_TEST_IMPATIENT"
+
 // busyTimes returns how many times as long a test has to wait because the machine has
 // other work: the processes that want to run, or wait for the disk, for each processor,
 // in the last minute. It is at least 1 and at most 4. If the system does not tell it,
 // it is 1.
 func busyTimes() int {
+	if os.Getenv(Impatient) != "" {
+		return 1
+	}
 	var load float64
 	text, err := os.ReadFile("/proc/loadavg")
 	if err == nil {

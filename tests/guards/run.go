@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/watermill-once/once/internal/testkit"
 )
 
 // What a test says of its guard.
@@ -64,6 +66,7 @@ func (g guard) try(ctx context.Context, root string, timeout time.Duration) (ver
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(),
 		"GOFLAGS="+os.Getenv("GOFLAGS")+" '-overlay="+overlay+"'", // also for programs that the test builds
+		testkit.Impatient+"=1",
 		"REQUIRE_BACKENDS=") // a server that is away turns no test red
 	raw, err := cmd.CombinedOutput()
 	output = string(raw)
