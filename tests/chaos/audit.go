@@ -23,7 +23,7 @@ type audit struct {
 func (w *world) audit(ctx context.Context, r *report) error {
 	a := &audit{world: w, report: r}
 	for _, check := range []func(context.Context) error{
-		a.effects, a.phantoms, a.journals, a.leftovers, a.quarantine, a.order,
+		a.effects, a.phantoms, a.journals, a.leftovers, a.quarantine, a.order, a.versions,
 	} {
 		if err := check(ctx); err != nil {
 			return fmt.Errorf("audit: %w", err)
@@ -269,4 +269,16 @@ func (a *audit) order(ctx context.Context) error {
 		a.wrongf("keys whose last message was not recorded: %s", strings.Join(keys, ", "))
 	}
 	return rows.Err()
+}
+
+// versions checks that the versions of each account were applied in order.
+func (a *audit) versions(ctx context.Context) error {
+	ids, err := a.ids(ctx, `
+		SELECT message_id FROM (
+			SELECT message_id, number, MAX(number) OVER (PARTITION BY split_part(message_id, '.', 1) ORDER BY e.serial) AS highest
+			FROM effects AS e JOIN business USING (message_id) WHERE consumer = $1
+		) AS v WHERE number < highest`, accounts)
+	a.Inversions += len(ids)
+	a.example("versions applied after a higher one", ids)
+	return err
 }

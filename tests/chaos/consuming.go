@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/sequence"
 )
 
 const (
@@ -55,12 +57,16 @@ func (a *actor) consume(ctx context.Context, db *sql.DB) error {
 	return errors.Join(router.Run(ctx), <-ended)
 }
 
+// versionWindow is how long a version waits for those before it. It is shorter than the
+// time after which the run gives up waiting for the last messages.
+const versionWindow = 2 * time.Minute
+
 // inboxLockTimeout is how long a duplicate waits for the transaction that inserted the
 // same id into the inbox. It is shorter than the lock_timeout of the connections.
 const inboxLockTimeout = 500 * time.Millisecond
 
 func (c *consumer) add(router *message.Router) (run func(context.Context) error, err error) {
-	chain, err := once.NewConsumer(c.db, once.ConsumerConfig{
+	config := once.ConsumerConfig{
 		Dedup: dedup.Config{
 			Retention: retention, MaxDuplicateAge: retention, SweepInterval: time.Second, LockTimeout: inboxLockTimeout,
 		},
@@ -71,7 +77,16 @@ func (c *consumer) add(router *message.Router) (run func(context.Context) error,
 		DurableConsumers: []string{notices},
 		Logger:           newLog(c.Name),
 		MeterProvider:    c.tally.meters,
-	})
+	}
+	chain, err := once.NewConsumer(c.db, config)
+	if err != nil {
+		return nil, err
+	}
+	config.DurableConsumers = nil
+	config.Sequence = &sequence.Config{Policy: sequence.HoldForGap, Window: versionWindow}
+	config.Dedup.Key = func(msg *message.Message) string { return cmp.Or(msg.Metadata.Get(headerRequest), msg.UUID) }
+	config.Dedup.Content = func(msg *message.Message) []byte { return []byte(msg.Metadata.Get(headerRequest)) }
+	strict, err := once.NewConsumer(c.db, config)
 	if err != nil {
 		return nil, err
 	}
@@ -83,8 +98,14 @@ func (c *consumer) add(router *message.Router) (run func(context.Context) error,
 	if err != nil {
 		return nil, err
 	}
+	versions, err := c.subscriber(8)
+	if err != nil {
+		return nil, err
+	}
 	chain.AddHandler(router, ledger, ledger, direct, c.handler(ledger))
 	chain.AddHandlerInBatches(router, notices, notices, durable, c.handler(notices))
+	// The retention of this inbox runs with the router.
+	strict.AddHandler(router, accounts, accounts, versions, c.handler(accounts))
 	return chain.Run, nil
 }
 

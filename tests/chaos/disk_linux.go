@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// disk is a small file system in memory. It contains the outbox. It is nil if no file
+// disk is a small file system in memory. It contains the outbox and the table hoard. It is nil if no file
 // system can be mounted.
 type disk struct{ dir string }
 
@@ -55,7 +55,7 @@ func (d *disk) prepare(uid, gid int) error {
 
 func (d *disk) tables() string { return filepath.Join(d.dir, "tables") }
 
-// move moves the outbox and its primary key to the disk.
+// move moves the outbox, its primary key and the table hoard to the disk.
 func (d *disk) move(ctx context.Context, db *sql.DB) error {
 	if d == nil {
 		return nil
@@ -64,6 +64,7 @@ func (d *disk) move(ctx context.Context, db *sql.DB) error {
 		`CREATE TABLESPACE small LOCATION '` + d.tables() + `'`,
 		`ALTER TABLE once_outbox SET TABLESPACE small`,
 		`ALTER INDEX once_outbox_pkey SET TABLESPACE small`,
+		`ALTER TABLE hoard SET TABLESPACE small`,
 	} {
 		if _, err := db.ExecContext(ctx, query); err != nil {
 			return err

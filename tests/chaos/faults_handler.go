@@ -17,6 +17,7 @@ func handlerFaults() []fault {
 		{"handler-panics", "handlers panic, each time", panicking, poison.ReasonExhausted},
 		{"handler-times-out", "handlers have their statements cancelled, each time", timingOut, poison.ReasonExhausted},
 		{"handler-leaves-open", "handlers fail while a result set is open, each time", leavingOpen, poison.ReasonExhausted},
+		{"handler-ends-tx", "handlers roll their transaction back and begin another, each time", endingTx, poison.ReasonPermanent},
 		{"handler-ends-session", "handlers end their own database session, each time", endingSession, poison.ReasonExhausted},
 		{"handler-exits", "handlers call os.Exit, each time", exiting, poison.ReasonCrashed},
 	} {
@@ -87,7 +88,7 @@ func (s *strike) replay(ctx context.Context, retention bool) (string, error) {
 			return "", err
 		}
 	}
-	if err := s.replayed(ctx, store); err != nil {
+	if err := s.replayed(ctx, store, poison.Filter{Consumer: ledger, Reason: poison.ReasonExhausted}); err != nil {
 		return "", err
 	}
 	if err := s.until(ctx, "the replay failed", func() bool { return again() > 0 }); err != nil {
@@ -101,7 +102,7 @@ func (s *strike) replay(ctx context.Context, retention bool) (string, error) {
 			return "", err
 		}
 	}
-	if err := s.replayed(ctx, store); err != nil {
+	if err := s.replayed(ctx, store, poison.Filter{Consumer: ledger, Reason: poison.ReasonExhausted}); err != nil {
 		return "", err
 	}
 	var left int64
@@ -116,13 +117,12 @@ func (s *strike) replay(ctx context.Context, retention bool) (string, error) {
 	return fmt.Sprintf("%d failed again, then all were applied; %d rows were swept", again(), swept()), err
 }
 
-// replayed calls ReplayMatching for the hopeless messages until it succeeds. The
+// replayed calls ReplayMatching until it succeeds. The
 // database may be down meanwhile.
-func (s *strike) replayed(ctx context.Context, store *poison.Quarantine) error {
+func (s *strike) replayed(ctx context.Context, store *poison.Quarantine, f poison.Filter) error {
 	var failure error
 	err := s.until(ctx, "a replay came to its end", func() bool {
-		_, failure = store.ReplayMatching(ctx, poison.Act{Actor: "chaos", Why: "to see whether it works"},
-			poison.Filter{Consumer: ledger, Reason: poison.ReasonExhausted}, poison.Plan{})
+		_, failure = store.ReplayMatching(ctx, poison.Act{Actor: "chaos", Why: "to see whether it works"}, f, poison.Plan{})
 		return failure == nil
 	})
 	return errors.Join(err, failure)

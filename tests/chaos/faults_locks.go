@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -132,18 +131,6 @@ func copyInProgress(ctx context.Context, s *strike) (string, error) {
 	})
 	s.hold(ctx)
 	return fmt.Sprintf("%d sessions waited for it", blocked), err
-}
-
-// write commits an event in a transaction of the test process, not of a writer.
-func (s *strike) write(ctx context.Context, e event) error {
-	return outbox.InTx(ctx, s.db, func(tx *sql.Tx, events message.Publisher) error { return put(ctx, tx, events, e) })
-}
-
-func put(ctx context.Context, tx *sql.Tx, events message.Publisher, e event) error {
-	_, err := tx.ExecContext(ctx, `
-		INSERT INTO business (message_id, number, tx, topic, kind, ordering_key) VALUES ($1, $2, 'ours', $3, $4, $5)`,
-		e.id, e.number, ledger, e.kind, e.key)
-	return errors.Join(err, events.Publish(ledger, e.message()))
 }
 
 func lateCommit(ctx context.Context, s *strike) (string, error) {

@@ -76,10 +76,10 @@ func messageFaults() []fault {
 	}
 }
 
-// publish publishes messages directly to the ledger's queue, and waits for the
+// publish publishes messages directly to the queue of a topic, and waits for the
 // confirms. After a failure it publishes all of them again, because duplicates are
 // harmless.
-func (s *strike) publish(ctx context.Context, messages ...amqp.Publishing) error {
+func (s *strike) publish(ctx context.Context, topic string, messages ...amqp.Publishing) error {
 	var failure error
 	err := s.until(ctx, "the broker takes messages", func() bool {
 		failure = s.channel(func(channel *amqp.Channel) error {
@@ -88,7 +88,7 @@ func (s *strike) publish(ctx context.Context, messages ...amqp.Publishing) error
 			}
 			for _, m := range messages {
 				m.DeliveryMode = amqp.Persistent
-				confirm, err := channel.PublishWithDeferredConfirmWithContext(ctx, "", queueOf(ledger), true, false, m)
+				confirm, err := channel.PublishWithDeferredConfirmWithContext(ctx, "", queueOf(topic), true, false, m)
 				if err != nil {
 					return err
 				}
@@ -115,7 +115,7 @@ func duplicates(ctx context.Context, s *strike) (string, error) {
 	}); err != nil {
 		return "", err
 	}
-	if err := s.publish(ctx, append(copies, copies...)...); err != nil {
+	if err := s.publish(ctx, ledger, append(copies, copies...)...); err != nil {
 		return "", err
 	}
 	// The query counts events that were applied twice. A consumer that does not skip
@@ -193,21 +193,23 @@ func steered(ctx context.Context, s *strike) (string, error) {
 	}
 	copied.Headers[outbox.Topic] = "elsewhere"
 	copied.Headers[outbox.DueAt] = "9999-12-31T00:00:00Z"
-	applied := func(id string) error {
-		return s.until(ctx, "the effect of "+id, func() bool {
-			return s.number(ctx, `SELECT COUNT(*) FROM effects WHERE message_id = $1`, id) > 0
-		})
-	}
-	if err := s.publish(ctx, copied); err != nil {
+	if err := s.publish(ctx, ledger, copied); err != nil {
 		return "", err
 	}
-	if err := applied(e.id); err != nil {
+	if err := s.applied(ctx, e.id); err != nil {
 		return "", err
 	}
-	if err := s.until(ctx, "the event is committed", func() bool { return s.write(ctx, e) == nil }); err != nil {
+	if err := s.write(ctx, e); err != nil {
 		return "", err
 	}
-	return "the handler's message arrived", applied(echo(e.id))
+	return "the handler's message arrived", s.applied(ctx, echo(e.id))
+}
+
+// applied waits for the effect of a message.
+func (s *strike) applied(ctx context.Context, id string) error {
+	return s.until(ctx, "the effect of "+id, func() bool {
+		return s.number(ctx, `SELECT COUNT(*) FROM effects WHERE message_id = $1`, id) > 0
+	})
 }
 
 // foreign publishes a message that must go to the quarantine for the given reason, and
@@ -216,7 +218,7 @@ func (s *strike) foreign(ctx context.Context, reason string, like amqp.Publishin
 	name := "once.poison.quarantined/" + reason
 	stored := s.growing(func() int64 { return s.count(consuming, name) })
 	like.Body = s.outside.add(reason)
-	if err := s.publish(ctx, like); err != nil {
+	if err := s.publish(ctx, ledger, like); err != nil {
 		return "", err
 	}
 	return s.seen(ctx, name, stored, nil)

@@ -7,6 +7,10 @@ import (
 	"fmt"
 	"syscall"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/rabbit"
 )
 
 const onPostgres = "PostgreSQL"
@@ -64,6 +68,10 @@ func postgresFaults() []fault {
 		{
 			name: "disk-full", about: "there is no room for the outbox", on: onPostgres, alone: true, writes: true,
 			strike: diskFull,
+		},
+		{
+			name: "handler-disk-full", about: "there is no room for what a handler writes", on: onPostgres, alone: true,
+			strike: handlerDiskFull,
 		},
 		{
 			name: "snapshot-held", about: "an old snapshot keeps dead rows from being removed", on: onPostgres,
@@ -187,6 +195,37 @@ func diskFull(ctx context.Context, s *strike) (string, error) {
 	})
 	s.hold(ctx)
 	return fmt.Sprintf("%d times %s", failed(), name), errors.Join(err, failure)
+}
+
+// handlerDiskFull fills the disk while a handler writes to it. The message must be
+// applied when there is room again. It has fewer attempts than calls, but only every
+// third call with such an error counts as an attempt.
+func handlerDiskFull(ctx context.Context, s *strike) (proof string, err error) {
+	if s.disk == nil {
+		return "", fmt.Errorf("%w: it takes root, and Linux", errUnavailable)
+	}
+	const calls = 7
+	e := event{id: fmt.Sprintf("hoarded-%d", s.Uint64()), kind: hoarding}
+	copied, err := rabbit.Marshaler{}.Marshal(e.message())
+	if err != nil {
+		return "", err
+	}
+	name := postgresError("53100")
+	failed := s.growing(func() int64 { return s.pg[consuming].counted(name) })
+	if err := s.quiet(ctx, func(*amqp.Channel) error { return s.disk.fill() }); err != nil {
+		return "", errors.Join(err, s.disk.free())
+	}
+	err = s.publish(ctx, ledger, copied)
+	if err == nil {
+		err = s.until(ctx, name, func() bool { return failed() >= calls })
+	}
+	if err := errors.Join(err, s.disk.free()); err != nil {
+		return "", err
+	}
+	if err := s.applied(ctx, e.id); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d times %s, then it was applied", failed(), name), s.write(ctx, e)
 }
 
 // errUnavailable reports that this machine cannot inject a fault.

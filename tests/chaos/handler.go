@@ -21,13 +21,17 @@ const exitStatus = 7
 // timeout while the fault consumer-timeout has shortened it.
 const tooLong = 5 * time.Second
 
+// stumbles is how many attempts of a stumbling message fail: all immediate ones, so that
+// the message is parked.
+const stumbles = 2
+
 // handler returns the handler of a consumer. It writes the effect of a message, and for
 // some messages returns another message. Some kinds of messages fail until a strike has
 // fixed their handler.
 func (c *consumer) handler(consumer string) once.HandlerFunc {
 	return func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		kind := msg.Metadata.Get(headerKind)
-		if err := c.misbehave(ctx, tx, kind); err != nil {
+		if err := c.misbehave(ctx, tx, kind, msg.UUID); err != nil {
 			return nil, err
 		}
 		if _, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id, consumer, intact) VALUES ($1, $2, $3)`,
@@ -57,13 +61,24 @@ func withMetadataOf(handled, to *message.Message) *message.Message {
 	return to
 }
 
-func (c *consumer) misbehave(ctx context.Context, tx *sql.Tx, kind string) error {
+func (c *consumer) misbehave(ctx context.Context, tx *sql.Tx, kind, id string) error {
 	switch kind {
 	case plain, oversized:
 		return nil
 	case slow:
 		rest(ctx, tooLong)
 		return nil
+	case hoarding:
+		_, err := tx.ExecContext(ctx, `INSERT INTO hoard (message_id, bytes) VALUES ($1, $2)`, id, make([]byte, 1<<20))
+		return err
+	case stumbling:
+		var attempts int
+		if err := c.db.QueryRowContext(ctx, `
+			INSERT INTO attempts AS a VALUES ($1, 1) ON CONFLICT (message_id) DO UPDATE SET n = a.n + 1 RETURNING n`,
+			id).Scan(&attempts); err != nil || attempts > stumbles {
+			return err
+		}
+		return errors.New("the handler fails")
 	}
 	var mended bool
 	if err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM mended WHERE kind = $1)`, kind).Scan(&mended); err != nil || mended {
@@ -88,6 +103,9 @@ func (c *consumer) misbehave(ctx context.Context, tx *sql.Tx, kind string) error
 		if err := rows.Err(); err != nil {
 			return err
 		}
+	case endingTx:
+		_, err := tx.ExecContext(ctx, `ROLLBACK AND CHAIN`)
+		return err
 	case endingSession:
 		_, err := tx.ExecContext(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`)
 		return err

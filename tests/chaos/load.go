@@ -82,7 +82,7 @@ func (w *world) backlog(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	return n, w.channel(func(channel *amqp.Channel) error {
-		for _, queue := range []string{queueOf(ledger), queueOf(notices), recorderQueue} {
+		for _, queue := range []string{queueOf(ledger), queueOf(notices), queueOf(accounts), recorderQueue} {
 			state, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
 			if err != nil {
 				return err

@@ -15,11 +15,15 @@ import (
 // Topics, which are also the names of exchanges and consumers. A message for the ledger
 // goes to two queues: the consumer's and the recorder's. A notice goes to one queue, so
 // it is unroutable without it. The consumer of the ledger handles each message in its
-// own transaction. The consumer of notices is durable, and handles batches.
+// own transaction. The consumer of notices is durable, and handles batches. The consumer
+// of accounts compares versions and business keys; only some faults write for it.
 const (
-	ledger  = "ledger"
-	notices = "notices"
+	ledger   = "ledger"
+	notices  = "notices"
+	accounts = "accounts"
 )
+
+var topics = []string{ledger, notices, accounts}
 
 // Kinds of messages. They differ in what the handler does with them.
 const (
@@ -30,6 +34,9 @@ const (
 	timingOut     = "timing-out"
 	leavingOpen   = "leaving-open"
 	endingSession = "ending-session"
+	endingTx      = "ending-tx" // the handler rolls its transaction back and begins another
+	hoarding      = "hoarding"  // the handler writes to the small disk
+	stumbling     = "stumbling" // the handler fails the first attempts
 	slow          = "slow"      // the handler takes longer than the broker waits for an ack
 	oversized     = "oversized" // larger than the broker accepts
 	bloated       = "bloated"   // has a header that the outbox refuses
@@ -38,6 +45,10 @@ const (
 const (
 	headerKind   = "chaos_kind"
 	headerNumber = "chaos_number"
+
+	// headerRequest is the business key of a message for accounts. Without it the key is
+	// the id of the message.
+	headerRequest = "chaos_request"
 )
 
 // mostBody is the largest body in bytes that the broker accepts, as this test
@@ -73,6 +84,17 @@ func echo(id string) string { return id + "+echo" }
 type event struct {
 	id, kind, key string
 	number        int64 // number of the event within its key, from 1
+
+	// These fields are for accounts.
+	account string // aggregate whose version is number
+	request string // business key
+}
+
+func (e event) topic() string {
+	if e.account != "" || e.request != "" {
+		return accounts
+	}
+	return ledger
 }
 
 func (e event) message() *message.Message {
@@ -81,6 +103,12 @@ func (e event) message() *message.Message {
 	if e.key != "" {
 		outbox.SetOrderingKey(msg, e.key)
 		msg.Metadata.Set(headerNumber, strconv.FormatInt(e.number, 10))
+	}
+	if e.account != "" {
+		outbox.SetAggregate(msg, "account", e.account, e.number)
+	}
+	if e.request != "" {
+		msg.Metadata.Set(headerRequest, e.request)
 	}
 	if e.kind == bloated {
 		msg.Metadata.Set("bloat", strings.Repeat("x", 70<<10))

@@ -32,7 +32,7 @@ func (l life) planted(plant string) bool { return slices.Contains(strings.Split(
 // addNaively adds handlers that run in a transaction, without any middleware of the
 // library.
 func (c *consumer) addNaively(router *message.Router) error {
-	for _, topic := range []string{ledger, notices} {
+	for _, topic := range topics {
 		sub, err := c.subscriber(8)
 		if err != nil {
 			return err

@@ -19,10 +19,14 @@ CREATE TABLE business (
 CREATE INDEX business_tx ON business (tx);
 CREATE TABLE keys (ordering_key text PRIMARY KEY, number bigint NOT NULL);
 CREATE TABLE effects (
+	serial     bigint  GENERATED ALWAYS AS IDENTITY,
 	message_id text    NOT NULL,
 	consumer   text    NOT NULL,
 	intact     boolean NOT NULL
 );
+CREATE TABLE hoard (message_id text NOT NULL, bytes bytea NOT NULL);
+ALTER TABLE hoard ALTER bytes SET STORAGE EXTERNAL;
+CREATE TABLE attempts (message_id text PRIMARY KEY, n int NOT NULL);
 CREATE TABLE mended (kind text PRIMARY KEY);
 CREATE TABLE contended (id int PRIMARY KEY, value int NOT NULL);
 INSERT INTO contended SELECT n, 0 FROM generate_series(1, 10) AS n;`

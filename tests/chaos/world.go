@@ -116,7 +116,7 @@ func (w *world) prepareBroker(ctx context.Context) error {
 // is killed soon after their declaration.
 func (w *world) declare(ctx context.Context) error {
 	return errors.Join(w.channel(func(channel *amqp.Channel) error {
-		for _, topic := range []string{ledger, notices} {
+		for _, topic := range topics {
 			if err := channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil); err != nil {
 				return err
 			}
