@@ -25,12 +25,14 @@ const (
 	stock  = "github.com/ThreeDotsLabs/watermill/message/router/middleware."
 )
 
+const batchMiddleware = module + "dedup.(*Inbox).BatchMiddleware-fm"
+
 // methods are the parts by the name of the method value passed to AddMiddleware.
 var methods = map[string]string{
 	module + "poison.(*Quarantine).Middleware-fm":    "poison",
 	module + "retry.(*Retries).Middleware-fm":        "retry",
 	module + "dedup.(*Inbox).Middleware-fm":          "dedup",
-	module + "dedup.(*Inbox).BatchMiddleware-fm":     "dedup",
+	batchMiddleware:                                  "dedup",
 	module + "sequence.(*Resequencer).Middleware-fm": "sequence",
 }
 
@@ -98,7 +100,7 @@ func (s *starter) checkSettings() error {
 func (s *starter) checkHandlers(all []routed.Handler) error {
 	var errs []error
 	for _, h := range all {
-		errs = append(errs, s.checkOrder(h), s.checkSubscriber(h), s.checkName(h), s.checkOutbox(h))
+		errs = append(errs, s.checkOrder(h), s.checkSubscriber(h), s.checkName(h), s.checkOutbox(h), s.checkBatches(h))
 	}
 	return errors.Join(append(errs, s.checkSharedNames(all))...)
 }

@@ -86,6 +86,8 @@ type Consumer struct {
 	quarantine *poison.Quarantine
 	sequence   *sequence.Resequencer // or nil
 	handlers   *handlers
+
+	batchSize, batchInFlight int // see start.Part
 }
 
 // NewConsumer returns a Consumer whose handlers keep their state in db. It returns
@@ -128,6 +130,7 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	consumer.batchSize, consumer.batchInFlight = once.Part().BatchSize, once.Part().BatchInFlight
 	parts := []Part{once, retries, quarantine}
 	if len(config.DurableConsumers) > 0 {
 		parts = append(parts, storage)
@@ -219,17 +222,19 @@ func (c *Consumer) AddHandler(
 	router *message.Router, consumer, topic string, sub message.Subscriber, handle HandlerFunc,
 ) *message.Handler {
 	mustHandle(consumer, handle != nil)
-	return c.add(router, consumer, topic, sub, c.once.Middleware(c.inOrder(inTx(handle))))
+	return c.add(router, consumer, topic, c.subscriber(consumer, sub), c.once.Middleware(c.inOrder(inTx(handle))))
 }
 
 // AddHandlerInBatches is [Consumer.AddHandler] for a handler whose messages may
 // share a transaction: up to ConsumerConfig.Dedup.Batch.Size messages in flight are
-// committed at once, see [dedup.Inbox.BatchMiddleware].
+// committed at once, see [dedup.Inbox.BatchMiddleware]. If sub is a rabbit.Subscriber
+// without a configured InFlight, it has enough messages in flight for full batches. If
+// InFlight is smaller than a batch, Router.Run returns an error.
 func (c *Consumer) AddHandlerInBatches(
 	router *message.Router, consumer, topic string, sub message.Subscriber, handle HandlerFunc,
 ) *message.Handler {
 	mustHandle(consumer, handle != nil)
-	return c.add(router, consumer, topic, sub, c.once.BatchMiddleware(c.inOrder(inTx(handle))))
+	return c.addBatches(router, consumer, topic, sub, c.once.BatchMiddleware(c.inOrder(inTx(handle))))
 }
 
 // AddBatchHandler is [Consumer.AddHandlerInBatches] for a handler that receives all
@@ -246,7 +251,7 @@ func (c *Consumer) AddBatchHandler(
 		panic("once: AddBatchHandler cannot be used with ConsumerConfig.Sequence: use AddHandlerInBatches")
 	}
 	mustHandle(consumer, handle != nil)
-	return c.add(router, consumer, topic, sub, c.once.BatchHandler(handle))
+	return c.addBatches(router, consumer, topic, sub, c.once.BatchHandler(handle))
 }
 
 // mustHandle panics while the service starts if a handler is nil. Otherwise every
@@ -265,16 +270,28 @@ func (c *Consumer) inOrder(h message.HandlerFunc) message.HandlerFunc {
 	return c.sequence.Middleware(h)
 }
 
+// subscriber returns the subscriber of a handler, which also delivers parked messages.
+func (c *Consumer) subscriber(consumer string, sub message.Subscriber) message.Subscriber {
+	if slices.Contains(c.durable, consumer) {
+		sub = c.storage.Subscriber(sub)
+	}
+	return c.retries.Subscriber(consumer, sub)
+}
+
+// addBatches is like add for a handler with batches.
+func (c *Consumer) addBatches(
+	router *message.Router, consumer, topic string, sub message.Subscriber, once message.HandlerFunc,
+) *message.Handler {
+	return c.add(router, consumer, topic, &batchSubscriber{c.subscriber(consumer, sub), c.batchSize, c.batchInFlight}, once)
+}
+
 // add wraps a handler, which includes the inbox, in retry and poison, and adds it to
 // router.
 func (c *Consumer) add(
 	router *message.Router, consumer, topic string, sub message.Subscriber, once message.HandlerFunc,
 ) *message.Handler {
 	chain := c.quarantine.Middleware(c.retries.Middleware(once))
-	if slices.Contains(c.durable, consumer) {
-		sub = c.storage.Subscriber(sub)
-	}
-	sub = c.handlers.add(router, consumer, c.retries.Subscriber(consumer, sub))
+	sub = c.handlers.add(router, consumer, sub)
 	return router.AddConsumerHandler(consumer, topic, sub,
 		func(msg *message.Message) error {
 			_, err := chain(msg)

@@ -1,6 +1,8 @@
 package once_test
 
 import (
+	"context"
+	"database/sql"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,20 @@ import (
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/sequence"
 )
+
+// limited is a subscriber with a limited number of messages in flight.
+type limited struct {
+	message.Subscriber
+
+	inFlight  int
+	automatic bool
+}
+
+func (l limited) InFlight() (limit int, automatic bool) { return l.inFlight, l.automatic }
+
+func inBatches(context.Context, *sql.Tx, []*message.Message) ([]*message.Message, error) {
+	return nil, nil
+}
 
 // One error names all mistakes, in the order of the handlers.
 func TestStartChecksTheHandlers(t *testing.T) {
@@ -125,6 +141,23 @@ func TestStartChecksTheHandlers(t *testing.T) {
 			b.router.AddConsumerHandler("a", "t", b.retries.Subscriber("payments", b.in), nothing)
 		}, []string{`dedup.Config.Retention is 720h0m0s, and retry retries for up to 960h0m0s: a late duplicate would be handled again; ` +
 			`raise Retention, or lower Policy.Delayed or Policy.Max`}},
+		{"batches that cannot be full", func(b *startBench) {
+			b.parts(dedup.Config{Batch: dedup.Batch{Size: 20}}, retry.Config{})
+			b.plugin()
+			consumer, err := once.NewConsumer(b.db, once.ConsumerConfig{Schema: b.tables, DurableConsumers: []string{"mail"}})
+			b.must(err)
+			consumer.AddHandlerInBatches(b.router, "a", "t", limited{b.in, 8, true}, inTransaction)
+			consumer.AddHandlerInBatches(b.router, "b", "t", limited{b.in, 99, false}, inTransaction)
+			consumer.AddBatchHandler(b.router, "c", "t", limited{b.in, 100, false}, inBatches)
+			consumer.AddHandlerInBatches(b.router, "mail", "t", limited{b.in, 8, false}, inTransaction)
+			b.router.AddConsumerHandler("d", "t", limited{b.in, 8, true}, nothing).AddMiddleware(b.inbox.BatchMiddleware)
+			b.router.AddConsumerHandler("e", "t", limited{b.in, 20, false}, nothing).AddMiddleware(b.inbox.BatchMiddleware)
+		}, []string{
+			`handler "b" collects batches of 100 messages, but its subscriber has at most 99 in flight: a batch can never be full; ` +
+				`do not set InFlight, or set InFlight to 200, or dedup.Config.Batch.Size to 49 or less`,
+			`handler "d" collects batches of 20 messages, but its subscriber has at most 8 in flight: a batch can never be full; ` +
+				`set InFlight to 40, or dedup.Config.Batch.Size to 4 or less`,
+		}},
 		{"tables of their own", func(b *startBench) {
 			other, err := dedup.New(b.db, dedup.Config{Schema: b.tables, Retention: 31 * 24 * time.Hour})
 			b.must(err)

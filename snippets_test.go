@@ -106,7 +106,7 @@ func _(db *sql.DB, amqpConfig amqp.Config, router *message.Router, notify once.H
 	if err != nil {
 		return err
 	}
-	subscriber, err := rabbit.NewSubscriber(amqpConfig, rabbit.SubscriberConfig{InFlight: 1000}) // twice a batch
+	subscriber, err := rabbit.NewSubscriber(amqpConfig, rabbit.SubscriberConfig{})
 	if err != nil {
 		return err
 	}

@@ -15,9 +15,10 @@ import (
 // [Inbox.BatchHandler]. The zero value is ready for use.
 type Batch struct {
 	// Size is the maximum number of messages in one transaction, 1 to 1000. A
-	// batch cannot have more messages than the transport has in flight: with
-	// RabbitMQ, set rabbit.SubscriberConfig.InFlight to twice the Size. Defaults
-	// to 100.
+	// batch cannot have more messages than the transport has in flight. For the
+	// handlers of once.Consumer, package rabbit raises its default by itself. With
+	// [Inbox.BatchMiddleware], set rabbit.SubscriberConfig.InFlight to twice the
+	// Size. Defaults to 100.
 	Size int
 
 	// Wait is the longest time that a message waits for others to join its batch. A
@@ -43,6 +44,10 @@ func (b Batch) withDefaults() Batch {
 	b.Concurrency = cmp.Or(b.Concurrency, 1)
 	return b
 }
+
+// inFlight returns how many messages must be in flight so that all batches are full:
+// one batch is collected while the others run.
+func (b Batch) inFlight() int { return b.Size * (b.Concurrency + 1) }
 
 func (b Batch) validate() error {
 	var errs []error

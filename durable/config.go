@@ -19,9 +19,10 @@ type Config struct {
 	Schema schema.Config
 
 	// BatchSize is the maximum number of messages that one statement stores. A batch
-	// cannot contain more messages than the transport has in flight; for RabbitMQ see
-	// rabbit.SubscriberConfig.InFlight. A batch of 8 MiB is stored even if it contains
-	// fewer messages. Defaults to 500.
+	// cannot contain more messages than the transport has in flight. Package rabbit has
+	// 200 in flight for a durable consumer, which gives batches of 100. For larger
+	// batches set rabbit.SubscriberConfig.InFlight to twice BatchSize. A batch of 8 MiB
+	// is stored even if it contains fewer messages. Defaults to 500.
 	BatchSize int
 
 	// BatchWait is how long the first message of a batch may wait for others. While a

@@ -2,6 +2,7 @@ package durable
 
 import (
 	"context"
+	"math"
 
 	"github.com/watermill-once/once/internal/start"
 )
@@ -13,6 +14,10 @@ func (s *Storage) Part() start.Part {
 		Tables: []string{"inbox", "parked", "replays"},
 	}
 }
+
+// InFlight returns no limit. Handlers get messages from the table, not from the wrapped
+// subscriber.
+func (s *subscriber) InFlight() (limit int, automatic bool) { return math.MaxInt, true }
 
 // Ping checks that the broker of the wrapped subscriber accepts the connection.
 // It returns nil if the subscriber has no Ping method.

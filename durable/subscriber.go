@@ -7,10 +7,15 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/gather"
 	"github.com/watermill-once/once/internal/parked"
 )
 
 var errClosed = errors.New("durable: the subscriber is closed")
+
+// usualBatch is how many messages a batch has if the user has not configured how many
+// are in flight. Larger batches cost little less, and their messages need memory.
+const usualBatch = 100
 
 type subscriber struct {
 	storage *Storage
@@ -39,7 +44,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, errClosed
 	default:
 	}
-	in, err := s.sub.Subscribe(ctx, topic)
+	in, err := s.sub.Subscribe(gather.With(ctx, 2*min(s.storage.config.BatchSize, usualBatch)), topic)
 	if err != nil {
 		return nil, err
 	}

@@ -117,7 +117,7 @@ func (ch *consumeChannel) begin() error {
 		return err
 	}
 	consume := ch.sub.s.config.Consume
-	if err := channel.Qos(ch.sub.s.cfg.prefetch(consume.Qos.PrefetchCount), 0, false); err != nil {
+	if err := channel.Qos(ch.sub.cfg.prefetch(consume.Qos.PrefetchCount), 0, false); err != nil {
 		return err
 	}
 	if err := ch.sub.endReason(); err != nil {

@@ -16,8 +16,11 @@ import (
 // Config. The zero value is ready for production use.
 type SubscriberConfig struct {
 	// InFlight is the maximum number of messages of one subscription that are handled
-	// at the same time. 1 to 65535. Defaults to 4 per CPU. If handlers need the
-	// messages in the order of the queue, it must be 1.
+	// at the same time. 1 to 65535. If handlers need the messages in the order of the
+	// queue, it must be 1. Defaults to 4 per CPU. For a handler that once.Consumer calls
+	// in batches, it defaults to enough messages for full batches: 200 with the default
+	// dedup.Batch. For a durable consumer it defaults to 200. In both cases the prefetch
+	// count is the same. Set InFlight if so many messages need too much memory.
 	//
 	// The prefetch count is twice InFlight, so that a handler that returns can
 	// immediately start with the next message. If InFlight is 1, the prefetch count is
@@ -78,6 +81,9 @@ type SubscriberConfig struct {
 	// MeterProvider creates the metrics. Defaults to OpenTelemetry's global provider,
 	// which does nothing until you set another.
 	MeterProvider metric.MeterProvider
+
+	automatic bool // InFlight is the default
+	gathers   bool // InFlight is the number of messages that the handler's batches need
 }
 
 // withDefaults returns both configurations with default values in place of zero values.
@@ -97,6 +103,7 @@ func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, Subsc
 	}.withDefaults(config.Connection)
 	cfg.DialTimeout, cfg.WriteTimeout = times.dial, times.write
 	cfg.ReconnectMin, cfg.ReconnectMax = times.reconnectMin, times.reconnectMax
+	cfg.automatic = cfg.InFlight == 0
 	cfg.InFlight = cmp.Or(cfg.InFlight, 4*runtime.GOMAXPROCS(0))
 	cfg.NackMin = cmp.Or(cfg.NackMin, 100*time.Millisecond)
 	cfg.NackMax = cmp.Or(cfg.NackMax, max(10*time.Second, cfg.NackMin))
@@ -109,6 +116,19 @@ func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, Subsc
 	return config, cfg
 }
 
+// gathering returns the configuration for a handler whose batches need this number of
+// messages in flight.
+func (cfg SubscriberConfig) gathering(messages int) SubscriberConfig {
+	if cfg.automatic && messages > cfg.InFlight {
+		cfg.InFlight, cfg.gathers = min(messages, math.MaxUint16), true
+	}
+	return cfg
+}
+
+// InFlight returns [SubscriberConfig].InFlight or its default. automatic is true for the
+// default, which a subscription raises for a handler with batches.
+func (s *Subscriber) InFlight() (limit int, automatic bool) { return s.cfg.InFlight, s.cfg.automatic }
+
 // prefetch returns the prefetch count of a subscription. configured is the
 // PrefetchCount in watermill-amqp's config.
 func (cfg SubscriberConfig) prefetch(configured int) int {
@@ -117,6 +137,8 @@ func (cfg SubscriberConfig) prefetch(configured int) int {
 		return max(cfg.InFlight, configured)
 	case cfg.InFlight == 1:
 		return 1
+	case cfg.gathers: // the next batch is in flight already
+		return cfg.InFlight
 	default:
 		return min(2*cfg.InFlight, math.MaxUint16)
 	}

@@ -40,7 +40,7 @@ func (sub *subscription) logLimits(c *connection) {
 			logger.Info("Queue limit dead-letters messages that are delivered too often", fields)
 		}
 	}
-	unacked := sub.s.cfg.longestUnacked(sub.s.cfg.prefetch(config.Consume.Qos.PrefetchCount))
+	unacked := sub.cfg.longestUnacked(sub.cfg.prefetch(config.Consume.Qos.PrefetchCount))
 	if timeout := consumerTimeout(config.Consume.Arguments, queue); timeout <= unacked {
 		logger.Error("Consumer timeout of the broker is too short for LongestUnackedWait", errTooSoon,
 			sub.fields().Add(watermill.LogFields{

@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/gather"
 )
 
 // subscription belongs to one call of Subscribe. A single goroutine does all its work,
@@ -18,6 +19,7 @@ import (
 // handler's ack or nack.
 type subscription struct {
 	s                      *Subscriber
+	cfg                    SubscriberConfig
 	topic, queue, exchange string
 
 	ctx    context.Context // ends when the subscription ends
@@ -41,14 +43,16 @@ type subscription struct {
 }
 
 func (s *Subscriber) newSubscription(ctx context.Context, topic string) *subscription {
+	cfg := s.cfg.gathering(gather.Of(ctx))
 	sub := &subscription{
 		s:        s,
+		cfg:      cfg,
 		topic:    topic,
 		queue:    s.config.Queue.GenerateName(topic),
 		exchange: s.config.Exchange.GenerateName(topic),
 		values:   context.WithoutCancel(ctx),
 		out:      make(chan *message.Message),
-		handled:  make(chan *delivery, s.cfg.InFlight),
+		handled:  make(chan *delivery, cfg.InFlight),
 		stopped:  make(chan struct{}),
 		retired:  make(map[*consumeChannel]bool),
 		requeues: make(requeueCounts),
@@ -154,7 +158,7 @@ func (sub *subscription) consume(ch *consumeChannel) error {
 // next returns the next message for the handlers, and the Go channel to send it to.
 // Both are nil if there is no message, or InFlight messages are in flight.
 func (sub *subscription) next(ch *consumeChannel) (chan<- *message.Message, *message.Message) {
-	if len(ch.buffered) == 0 || sub.inFlight == sub.s.cfg.InFlight {
+	if len(ch.buffered) == 0 || sub.inFlight == sub.cfg.InFlight {
 		return nil, nil
 	}
 	return sub.out, ch.buffered[0].msg

@@ -32,7 +32,7 @@ func TestKeyOrderNacksSuccessorsOfNackedMessage(t *testing.T) {
 	}
 	closing, ended := make(chan struct{}), make(chan struct{})
 	in := make(chan *message.Message)
-	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", closing)
+	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", closing, 0)
 	go func() {
 		defer close(ended)
 		f.forward(t.Context(), in, nil)
@@ -82,7 +82,7 @@ func TestKeyOrderStoresMessagesThatArriveBeforeTransportEnds(t *testing.T) {
 	}
 	defer func() { _ = tx.Rollback() }()
 	in, ended := make(chan *message.Message), make(chan struct{})
-	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil)
+	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil, 0)
 	go func() {
 		defer close(ended)
 		f.forward(t.Context(), in, nil)

@@ -57,7 +57,9 @@ type Config struct {
 	// times as many. Each running handler needs a database connection. If the pool has
 	// fewer connections, claims and renewals of leases must wait for one. With
 	// KeyOrder, each subscription claims four additional messages for each handler.
-	// Defaults to 4 per CPU, and to 1 with SQLite, which has only one writer.
+	// Defaults to 4 per CPU, and to 1 with SQLite, which has only one writer. For a
+	// handler that once.Consumer calls in batches, it defaults to enough messages for
+	// full batches, which share their connections.
 	Concurrency int
 
 	// BufferBytes limits the memory that each subscription uses for claimed messages.
@@ -94,6 +96,8 @@ type Config struct {
 	// others.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
+
+	automatic bool // Concurrency is the default
 }
 
 // Class is a class of errors with its own policy.
@@ -129,7 +133,8 @@ func (c Config) withDefaults() Config {
 	c.CrashBudget = cmp.Or(c.CrashBudget, 3)
 	c.Lease = cmp.Or(c.Lease, 30*time.Second)
 	c.PollInterval = cmp.Or(c.PollInterval, 500*time.Millisecond)
-	if c.Concurrency == 0 {
+	c.automatic = c.Concurrency == 0
+	if c.automatic {
 		c.Concurrency = 4 * runtime.GOMAXPROCS(0)
 		if c.Schema.Dialect == schema.SQLite {
 			c.Concurrency = 1

@@ -21,7 +21,7 @@ func (f *fetcher) startHandingOut(ctx context.Context, out chan<- *message.Messa
 	f.handled = make(chan *parked.Claim, f.capacity())
 	f.finished = make(chan *parked.Claim, f.capacity())
 	var working, resolving sync.WaitGroup
-	for range f.config.Concurrency {
+	for range f.concurrency {
 		working.Go(func() {
 			for c, ok := f.queue.next(); ok; c, ok = f.queue.next() {
 				f.deliver(ctx, c, out)

@@ -18,8 +18,8 @@ import (
 
 // fetcher claims the parked messages of one subscription and passes them to the
 // handler. One goroutine claims rows and renews their leases. Another one resolves the
-// rows of handled messages. Config.Concurrency goroutines pass messages to the handler
-// and wait for their acks.
+// rows of handled messages. Other goroutines, as many as concurrency, pass messages to
+// the handler and wait for their acks.
 type fetcher struct {
 	*Retries
 
@@ -34,17 +34,18 @@ type fetcher struct {
 	closeTimeout <-chan struct{} // closed when CloseTimeout has passed
 	unanswered   *atomic.Int64   // number of messages without an ack or nack at that time
 
-	turns    parked.TenantTurns
-	limit    adaptive.Limit // limits the number of rows in one claim
-	due      *parked.Due    // latest result of findDue, if it may be used again
-	dueAt    time.Time      // time of that result
-	buffer   buffer
-	queue    *fairQueue
-	handled  chan *parked.Claim // handled and finished have room for all claims
-	finished chan *parked.Claim
-	inFlight map[*parked.Claim]struct{}
-	surplus  []*parked.Claim // in flight, but must not be passed to a handler any more
-	unknown  []*parked.Claim // claims of commits with an unknown outcome, to be released
+	turns       parked.TenantTurns
+	limit       adaptive.Limit // limits the number of rows in one claim
+	due         *parked.Due    // latest result of findDue, if it may be used again
+	dueAt       time.Time      // time of that result
+	buffer      buffer
+	queue       *fairQueue
+	handled     chan *parked.Claim // handled and finished have room for all claims
+	finished    chan *parked.Claim
+	concurrency int // number of messages that are handled at the same time
+	inFlight    map[*parked.Claim]struct{}
+	surplus     []*parked.Claim // in flight, but must not be passed to a handler any more
+	unknown     []*parked.Claim // claims of commits with an unknown outcome, to be released
 
 	moreDue     bool      // more rows may be due than were claimed
 	isolating   bool      // this subscription waits to run a crashed message by itself
@@ -61,11 +62,17 @@ type fetcher struct {
 // messages claimed in advance, every claim would fetch only a single row.
 const headsAhead = 4
 
-func newFetcher(s *subscriber, topic string, closing <-chan struct{}) *fetcher {
+// newFetcher returns the fetcher of a subscription. gathers is the number of messages
+// that the batches of the handler need, or 0.
+func newFetcher(s *subscriber, topic string, closing <-chan struct{}, gathers int) *fetcher {
 	host, _ := os.Hostname()
+	concurrency := s.retries.config.Concurrency
+	if s.retries.config.automatic {
+		concurrency = max(concurrency, gathers)
+	}
 	ahead := 0
 	if s.retries.config.KeyOrder != Unordered {
-		ahead = headsAhead * s.retries.config.Concurrency
+		ahead = headsAhead * concurrency
 	}
 	return &fetcher{
 		Retries:      s.retries,
@@ -76,6 +83,7 @@ func newFetcher(s *subscriber, topic string, closing <-chan struct{}) *fetcher {
 		closeTimeout: s.closeTimeout,
 		unanswered:   &s.unanswered,
 		wake:         make(chan struct{}, 1),
+		concurrency:  concurrency,
 		inFlight:     map[*parked.Claim]struct{}{},
 		stored:       parked.Stored{Ahead: ahead},
 		buffer:       buffer{limit: s.retries.config.BufferBytes},
@@ -83,7 +91,7 @@ func newFetcher(s *subscriber, topic string, closing <-chan struct{}) *fetcher {
 }
 
 // capacity returns how many rows may be claimed at the same time.
-func (f *fetcher) capacity() int { return f.config.Concurrency + f.stored.Ahead }
+func (f *fetcher) capacity() int { return f.concurrency + f.stored.Ahead }
 
 func (f *fetcher) wakeUp() {
 	select {

@@ -28,7 +28,7 @@ func idleFetcher(t *testing.T, db testkit.Database) *fetcher {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil)
+	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil, 0)
 	f.queue = newFairQueue(nil)
 	return f
 }
@@ -143,7 +143,7 @@ func TestLockedRowsAreNotFetchedInALoop(t *testing.T) {
 func TestShutdownIsNotLoggedAsFailure(t *testing.T) {
 	t.Parallel()
 	log := watermill.NewCaptureLogger()
-	f := newFetcher(&subscriber{retries: &Retries{config: Config{Logger: log}}}, "orders.placed", nil)
+	f := newFetcher(&subscriber{retries: &Retries{config: Config{Logger: log}}}, "orders.placed", nil, 0)
 	ended, end := context.WithCancel(t.Context())
 	end()
 	f.report(ended, driver.ErrBadConn)

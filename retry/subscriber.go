@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/gather"
 	"github.com/watermill-once/once/internal/parked"
 )
 
@@ -73,7 +74,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, fmt.Errorf("retry: %w: give each handler its own consumer name; "+
 			"to add one handler more than once, set retry.Config.ShareConsumer", inUseError{err})
 	}
-	f := newFetcher(s, topic, closing.Done())
+	f := newFetcher(s, topic, closing.Done(), gather.Of(ctx))
 	f.use = use
 	// The wrapped subscriber gets ctx, and not closing: Close closes this subscriber,
 	// so that it can finish its messages, and does not cancel its context.

@@ -48,6 +48,10 @@ type Part struct {
 	// once. LongestDelay is how long retry may retry one message.
 	Concurrency  int
 	LongestDelay time.Duration
+
+	// BatchSize is how many messages dedup handles in one transaction at most.
+	// BatchInFlight is how many messages must be in flight so that batches are full.
+	BatchSize, BatchInFlight int
 }
 
 // Pinger is a transport that can check its connection to the broker.
@@ -65,6 +69,13 @@ type Named interface {
 // Sharer is a [Named] subscriber whose consumer name several handlers may share.
 type Sharer interface {
 	SharesConsumer() bool
+}
+
+// Limited is a subscriber that limits how many messages are handled at the same time.
+// If automatic is true, the subscriber raises the limit for a handler with batches, see
+// package gather.
+type Limited interface {
+	InFlight() (limit int, automatic bool)
 }
 
 // Ping pings transport if it is a [Pinger]. Otherwise it returns nil.

@@ -34,19 +34,24 @@ func (b *bench) batches(ctx context.Context) ([]row, error) {
 	}
 	var (
 		each = named("batch-none", "a transaction for each message, one at a time")
+		free = named("batch-default", "a transaction for each message, defaults")
 		many = named("batch-each", fmt.Sprintf("handler for each message, batches of %d", batchSize))
 		sets = named("batch-set", fmt.Sprintf("handler for batches of %d", batchSize))
 	)
 	err := b.turns(
 		ctx,
 		single(&each, func(ctx context.Context) (float64, error) { return b.paid(ctx, kind, b.slow, oneAtATime) }),
+		single(&free, func(ctx context.Context) (float64, error) { return b.paid(ctx, kind, b.consume, singly) }),
 		single(&many, func(ctx context.Context) (float64, error) { return b.paid(ctx, kind, b.messages, sharing) }),
 		single(&sets, func(ctx context.Context) (float64, error) { return b.paid(ctx, kind, b.messages, together) }),
 	)
 	if err != nil {
 		return nil, err
 	}
-	return []row{each.row(), many.against(each, 4), sets.against(each, 10)}, nil
+	return []row{
+		each.row(), free.row(), many.against(each, 5), sets.against(each, 15),
+		many.named("-per-default", "handler for each message, as above, against defaults without batches").against(free, 1),
+	}, nil
 }
 
 func pay(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -64,8 +69,7 @@ func payAll(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*messag
 	return nil, err
 }
 
-// oneAtATime adds a handler that gets one message at a time. The subscriber prefetches
-// as many messages as a batch has.
+// oneAtATime adds a handler that gets one message at a time.
 func oneAtATime(c *once.Consumer, router *message.Router, topic string, sub message.Subscriber) *message.Handler {
 	h := c.AddHandler(router, "payments", topic, sub, pay)
 	var turn sync.Mutex
@@ -77,6 +81,10 @@ func oneAtATime(c *once.Consumer, router *message.Router, topic string, sub mess
 		}
 	})
 	return h
+}
+
+func singly(c *once.Consumer, router *message.Router, topic string, sub message.Subscriber) *message.Handler {
+	return c.AddHandler(router, "payments", topic, sub, pay)
 }
 
 func sharing(c *once.Consumer, router *message.Router, topic string, sub message.Subscriber) *message.Handler {
@@ -138,7 +146,7 @@ func (s *scene) pay(ctx context.Context, kind string, messages int, add adding) 
 	}
 	config := s.queue.config()
 	config.Queue.Arguments = amqp.Table{"x-queue-type": kind}
-	sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{InFlight: 2 * batchSize})
+	sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{})
 	if err != nil {
 		return 0, err
 	}
