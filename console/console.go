@@ -44,8 +44,12 @@ type Console struct {
 		sync.Mutex
 
 		latest  overview
-		history series
+		flow    flow
+		history history
 	}
+	sampler sampler
+	days    days
+	paces   paces
 }
 
 // route is a page.
@@ -84,9 +88,11 @@ func Handler(db *sql.DB, config Config) (*Console, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
+	c.sampler.start = func() { c.jobs.background(c.sample) }
 	c.acts = c.newActs()
 	c.routes = map[string]route{
 		"":           {get: c.getOverview},
+		"days":       {get: c.getDays},
 		"forwarders": {get: c.getForwarders},
 		"consumers":  {get: c.getConsumers},
 		"parked":     {get: c.getParked},

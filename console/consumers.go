@@ -9,7 +9,6 @@ import (
 // consumersPage is all consumers with their instances and messages.
 type consumersPage struct {
 	Consumers []parked.Consumer
-	Limit     int // where the counts stop
 }
 
 func (c *Console) getConsumers(w http.ResponseWriter, r *http.Request) error {
@@ -21,6 +20,6 @@ func (c *Console) getConsumers(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return c.show(w, r, page{
-		Title: "Consumers", Template: "consumers", Section: "consumers", Live: liveSeconds, Body: consumersPage{all, parked.CountLimit},
+		Title: "Consumers", Template: "consumers", Section: "consumers", Live: liveSeconds, Body: consumersPage{all},
 	})
 }

@@ -106,7 +106,7 @@ func (j *job) State() jobState {
 func (j *job) progress(r report) {
 	j.mu.Lock()
 	j.state.Report = r
-	j.history.add(time.Now(), r.Done, r.Replay.Failed, r.Replay.Waiting)
+	j.history.add(time.Now(), float64(r.Done), float64(r.Replay.Failed), float64(r.Replay.Waiting))
 	j.mu.Unlock()
 	j.once.Do(func() { close(j.moved) })
 }
@@ -168,6 +168,15 @@ func (all *jobs) start(j *job, do work) error {
 		all.run(ctx, j, do)
 	})
 	return nil
+}
+
+// background runs work that is no change, until close. It does nothing after close.
+func (all *jobs) background(work func(ctx context.Context)) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if !all.closed {
+		all.group.Go(func() { work(all.ctx) })
+	}
 }
 
 func (all *jobs) run(ctx context.Context, j *job, do work) {

@@ -13,6 +13,7 @@ import (
 	"github.com/watermill-once/once/parked"
 	"github.com/watermill-once/once/pending"
 	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/status"
 )
 
 const (
@@ -27,25 +28,39 @@ const (
 	lateAfter = time.Minute
 )
 
-// overview is the state of all tables at a time.
+// overview is the state of all tables at a time. It reads a bounded number of rows.
 type overview struct {
 	At         time.Time
 	Attention  []attention
+	Outbox     status.Count
 	Topics     []pending.Topic
 	Pending    pending.Topic // the sums
-	Partly     bool          // the outbox has more rows than were counted
+	Partly     bool          // Topics and Pending are those of the first rows only
 	Oldest     time.Duration // of the messages that are due
 	Forwarders int
 	FreeSlots  int
-	Consumers  []parked.Consumer
+	Consumers  []consumerRow
 	Parked     parkedSums
-	Dead       int
-	DeadGroups []operate.Group
-	Entries    int
+	Dead       status.Count
+	DeadGroups []operate.Group // none if there are too many letters
+	Entries    status.Count
 	Groups     []operate.Group
+	Latest     bool            // Groups are those of the latest entries, and not all
 	Replays    []poison.Replay // that run, or can be resumed
 	Running    int
-	Chart      string
+	In, Out    string // messages a second that are written to the outbox and leave it, or ""
+	Handled    string // messages a second of all consumers
+
+	rates [3]float64 // the same for the chart
+
+	Waiting, Rates, Days string // charts
+}
+
+// consumerRow is a consumer with its rate.
+type consumerRow struct {
+	parked.Consumer
+
+	Handled string // messages a second, or ""
 }
 
 // parkedSums are sums over all consumers.
@@ -66,10 +81,12 @@ func (c *Console) getOverview(w http.ResponseWriter, r *http.Request) error {
 	if _, err := c.authorize(r, Look); err != nil {
 		return err
 	}
+	c.sampler.watch()
 	o, err := c.readOverview(r.Context())
 	if err != nil {
 		return err
 	}
+	o.Days = c.days.chart()
 	return c.show(w, r, page{Title: "Overview", Template: "overview", Section: "overview", Live: liveSeconds, Charts: true, Body: o})
 }
 
@@ -85,14 +102,25 @@ func (c *Console) readOverview(ctx context.Context) (overview, error) {
 	if err != nil {
 		return overview{}, err
 	}
-	c.overview.history.add(o.At, o.Pending.Pending, o.Dead, o.Entries)
-	o.Chart = c.overview.history.chart("Outbox", "Dead letters", "Quarantine")
+	h := &c.overview.history
+	h.add(&o)
+	o.Waiting, o.Rates = h.waiting.chart("Outbox", "Dead letters", "Quarantine"), h.rates.chart("Written", "Sent", "Handled")
 	c.overview.latest = o
 	return o, nil
 }
 
+// groupedEntries is the number of messages up to which the overview groups all of them.
+// Above it, the latest 1,000 entries of the quarantine are grouped.
+const groupedEntries = 1000
+
 func (c *Console) newOverview(ctx context.Context) (o overview, err error) {
 	o.At = time.Now()
+	s, err := c.status.Read(ctx)
+	if err != nil {
+		return o, err
+	}
+	o.Outbox, o.Oldest, o.Dead, o.Entries = s.Outbox.Pending, s.Outbox.Oldest, s.Dead, s.Quarantine
+	o.Forwarders, o.FreeSlots = len(s.Forwarders), s.FreeSlots
 	backlog, err := c.outbox.Backlog(ctx, pending.Filter{})
 	if err != nil {
 		return o, err
@@ -105,60 +133,77 @@ func (c *Console) newOverview(ctx context.Context) (o overview, err error) {
 		o.Pending.Delayed += t.Delayed
 		o.Pending.Blocked += t.Blocked
 	}
-	if o.Pending.Due > 0 {
-		first, err := c.outbox.List(ctx, pending.Filter{State: pending.Due, Limit: 1})
-		if err != nil {
-			return o, err
-		}
-		for _, m := range first.Messages {
-			since := m.CreatedAt
-			if m.DueAt.After(since) {
-				since = m.DueAt
-			}
-			o.Oldest = max(0, o.At.Sub(since))
-		}
-	}
-	if err = c.readRunning(ctx, &o); err != nil {
+	if err = c.readConsumers(ctx, &o); err != nil {
 		return o, err
 	}
-	if o.Dead, err = c.letters.Count(ctx, deadletter.Filter{}); err != nil {
-		return o, err
-	}
-	if o.DeadGroups, err = c.letters.Groups(ctx, deadletter.Filter{}); err != nil {
-		return o, err
-	}
-	if o.Entries, err = c.quarantine.Count(ctx, poison.Filter{}); err != nil {
-		return o, err
-	}
-	if o.Groups, err = c.quarantine.Groups(ctx, poison.Filter{}); err != nil {
+	if err = c.readFailures(ctx, &o, s.Failures); err != nil {
 		return o, err
 	}
 	if err = c.openReplays(ctx, &o); err != nil {
 		return o, err
 	}
-	largestFirst(o.DeadGroups)
-	largestFirst(o.Groups)
 	o.judge()
 	return o, nil
 }
 
-// readRunning adds the forwarders and the consumers.
-func (c *Console) readRunning(ctx context.Context, o *overview) error {
-	slots, err := c.status.Slots(ctx)
+// readFailures adds the failure groups.
+func (c *Console) readFailures(ctx context.Context, o *overview, latest []status.Failure) (err error) {
+	if o.Dead.N > 0 && o.Dead.N <= groupedEntries {
+		if o.DeadGroups, err = c.letters.Groups(ctx, deadletter.Filter{}); err != nil {
+			return err
+		}
+	}
+	switch o.Latest = o.Entries.N > groupedEntries; {
+	case o.Latest:
+		for _, f := range latest {
+			group := operate.Group{
+				Fingerprint: f.Fingerprint, Count: f.Count, Consumers: []string{f.Consumer}, Reason: f.Reason, ErrorType: f.ErrorType,
+				LastFailedAt: f.LastFailedAt,
+			}
+			entries, err := c.quarantine.List(ctx, poison.Filter{Fingerprint: f.Fingerprint, Limit: 1})
+			if err != nil {
+				return err
+			}
+			for _, e := range entries {
+				group.Error = e.Error
+			}
+			o.Groups = append(o.Groups, group)
+		}
+	case o.Entries.N > 0:
+		if o.Groups, err = c.quarantine.Groups(ctx, poison.Filter{}); err != nil {
+			return err
+		}
+	}
+	largestFirst(o.DeadGroups)
+	largestFirst(o.Groups)
+	return nil
+}
+
+// readConsumers adds the consumers, and how many messages move.
+func (c *Console) readConsumers(ctx context.Context, o *overview) error {
+	flow, err := c.status.Flow(ctx)
 	if err != nil {
 		return err
 	}
-	owners := map[string]bool{}
-	for _, s := range slots {
-		if s.Owner == "" {
-			o.FreeSlots++
-		} else {
-			owners[s.Owner] = true
-		}
+	rates := map[string]float64{}
+	total := 0.0
+	for _, h := range flow.Handled {
+		rates[h.Consumer] = h.PerSecond
+		total += h.PerSecond
 	}
-	o.Forwarders = len(owners)
-	o.Consumers, err = c.parked.Consumers(ctx)
-	for _, one := range o.Consumers {
+	o.Handled = perSecond(total)
+	in, out, known := c.overview.flow.add(flow)
+	if known {
+		o.In, o.Out = perSecond(in), perSecond(out)
+	}
+	o.rates = [3]float64{in, out, total}
+	consumers, err := c.parked.Consumers(ctx)
+	for _, one := range consumers {
+		row := consumerRow{Consumer: one}
+		if rate, ok := rates[one.Name]; ok {
+			row.Handled = perSecond(rate)
+		}
+		o.Consumers = append(o.Consumers, row)
 		o.Parked.Waiting += one.Waiting
 		o.Parked.Held += one.Held
 		o.Parked.More = o.Parked.More || max(one.Waiting, one.Held) >= parked.CountLimit
@@ -239,12 +284,19 @@ func (o *overview) judge() {
 		}
 	}
 	for _, g := range o.Groups[:min(len(o.Groups), shownGroups)] {
-		add(false, fmt.Sprintf("%s gave up on %s", first(g.Consumers, "A consumer"), plural(g.Count, "message", "messages")),
+		atLeast := ""
+		if o.Latest {
+			atLeast = "at least "
+		}
+		add(false, fmt.Sprintf("%s gave up on %s%s", first(g.Consumers, "A consumer"), atLeast, plural(g.Count, "message", "messages")),
 			g.Error, link("quarantine", "group", g.Fingerprint), "Look at the failure")
 	}
 	for _, g := range o.DeadGroups[:min(len(o.DeadGroups), shownGroups)] {
 		add(false, fmt.Sprintf("The forwarder gave up on %s to %s", plural(g.Count, "message", "messages"), first(g.Topics, "a topic")),
 			g.Error, link("dead", "group", g.Fingerprint), "Look at the letters")
+	}
+	if len(o.DeadGroups) == 0 && o.Dead.N > 0 {
+		add(false, "The forwarder gave up on "+upto(o.Dead)+" messages", "The page groups them by their causes.", "dead", "Look at the letters")
 	}
 	slices.SortStableFunc(o.Attention, func(a, b attention) int {
 		switch {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -82,6 +83,20 @@ func TestEveryPageShowsTheMessages(t *testing.T) {
 		}
 		assert.NotContains(t, b.get("quarantine?consumer=shipping").text, "failed-1")
 		assert.NotContains(t, b.get("dead?reason=unacceptable").text, "dead-1")
+	})
+}
+
+// The days are counted while somebody waits for them.
+func TestTheLastDaysAreCounted(t *testing.T) {
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := benchIn(t, db, nil)
+		b.seed()
+		testkit.Eventually(t, time.Minute, "the days are counted", func() bool {
+			return strings.Contains(b.get("days").text, time.Now().UTC().AddDate(0, 0, -29).Format("2006-01-02"))
+		})
+		cell := func(n string) string { return `\s*<td class="number"[^>]*>` + n + `</td>` }
+		assert.Regexp(t, cell("1")+cell("0")+cell("4")+cell("2"), b.get("days").text) // sent, handled, quarantined, dead
+		assert.Contains(t, unescape(b.get("").text), `"labels":["Sent","Given up","Handled"]`)
 	})
 }
 

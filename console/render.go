@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/watermill-once/once/parked"
 )
 
 //go:embed templates/*.html
@@ -37,18 +39,20 @@ func parseTemplates() map[string]*template.Template {
 }
 
 var functions = template.FuncMap{
-	"ago":     func(t time.Time) string { return ago(time.Since(t)) },
-	"age":     age,
-	"iso":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-	"utc":     func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") },
-	"count":   count[int],
-	"bytes":   size,
-	"plural":  plural,
-	"visible": visible,
-	"asset":   assetLink,
-	"link":    link,
-	"words":   words,
-	"list":    func(items ...any) []any { return items },
+	"ago":   func(t time.Time) string { return ago(time.Since(t)) },
+	"age":   age,
+	"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+	"utc":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") },
+	"count": counted,
+
+	"countLimit": func() int { return parked.CountLimit },
+	"bytes":      size,
+	"plural":     plural,
+	"visible":    visible,
+	"asset":      assetLink,
+	"link":       link,
+	"words":      words,
+	"list":       func(items ...any) []any { return items },
 }
 
 // page is what layout.html shows.
@@ -161,6 +165,14 @@ func count[N int | int64](n N) string {
 		digits = digits[:i] + "," + digits[i:]
 	}
 	return digits
+}
+
+// counted is count for templates.
+func counted(n any) string {
+	if big, ok := n.(int64); ok {
+		return count(big)
+	}
+	return count(n.(int)) //nolint:forcetypeassert // a template is a part of the program
 }
 
 // size renders a number of bytes.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/poison"
@@ -51,7 +52,10 @@ type replayPage struct {
 	Job     *job // that runs the replay in this process, or nil
 	Problem string
 	Chart   string
-	Left    int // not replayed
+	Left    int    // not replayed
+	Rate    string // messages a second, or ""
+	Rest    string // how long it probably takes, or ""
+	Took    string // how long it has taken, or ""
 	Resume  bool
 	May     buttons
 }
@@ -80,8 +84,16 @@ func (c *Console) getReplay(w http.ResponseWriter, r *http.Request) error {
 	switch replay.State {
 	case poison.ReplayRunning:
 		p.Live = 1
+		ended := replay.Resolved + replay.Failed
+		if rate := c.paces.add(id, time.Now(), ended); rate > 0 {
+			body.Rate = perSecond(rate)
+			body.Rest = age(time.Duration(float64(max(0, replay.Total-ended)) / rate * float64(time.Second)))
+		}
 	case poison.ReplayPaused, poison.ReplayStopped, poison.ReplayAbandoned:
 		body.Resume = true
+	}
+	if replay.State == poison.ReplayFinished {
+		body.Took = age(replay.EndedAt.Sub(replay.StartedAt))
 	}
 	p.Body = body
 	return c.show(w, r, p)

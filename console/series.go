@@ -6,10 +6,12 @@ import (
 )
 
 // series is a bounded list of numbers over time, for a chart. If it is full, every
-// second sample is removed, and samples are taken half as often.
+// second sample is removed, and samples are taken half as often. With a window, older
+// samples are removed instead.
 type series struct {
-	times  []int64 // seconds
-	values [][]int // by series
+	window time.Duration
+	times  []int64     // seconds
+	values [][]float64 // by series
 	every  time.Duration
 	last   time.Time
 }
@@ -20,14 +22,23 @@ const (
 )
 
 // add adds a sample unless the last one is too new.
-func (s *series) add(at time.Time, numbers ...int) {
+func (s *series) add(at time.Time, numbers ...float64) {
 	if s.every == 0 {
-		s.every, s.values = sampleEvery, make([][]int, len(numbers))
+		s.every, s.values = sampleEvery, make([][]float64, len(numbers))
+		if s.window > 0 {
+			s.every = s.window / mostSamples
+		}
 	}
 	if at.Sub(s.last) < s.every {
 		return
 	}
 	s.last = at
+	for s.window > 0 && len(s.times) > 0 && s.times[0] < at.Add(-s.window).Unix() {
+		s.times = s.times[1:]
+		for i := range s.values {
+			s.values[i] = s.values[i][1:]
+		}
+	}
 	if len(s.times) == mostSamples {
 		s.every *= 2
 		s.times = everySecond(s.times)

@@ -37,7 +37,8 @@ func TestTheOverviewIsSmall(t *testing.T) {
 	for n := range 50 {
 		name := fmt.Sprintf("orders.topic-%d", n)
 		o.Topics = append(o.Topics, pending.Topic{Name: name, Pending: n * 1000, Due: n, BackingOff: n})
-		o.Consumers = append(o.Consumers, parked.Consumer{Name: fmt.Sprintf("consumer-%d", n), Topic: name, Waiting: n + 1})
+		consumer := parked.Consumer{Name: fmt.Sprintf("consumer-%d", n), Topic: name, Waiting: n + 1}
+		o.Consumers = append(o.Consumers, consumerRow{Consumer: consumer, Handled: "1.5"})
 		group := operate.Group{Count: n, Error: "the gateway answered 502 for " + name, Reason: "failed", Fingerprint: strconv.Itoa(n)}
 		o.Groups, o.DeadGroups = append(o.Groups, group), append(o.DeadGroups, group)
 		o.Replays = append(o.Replays, poison.Replay{Consumer: name})

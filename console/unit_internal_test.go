@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/watermill-once/once/status"
 )
 
 // sides returns a comparison as lines of both sides.
@@ -50,7 +52,7 @@ func TestASeriesIsBounded(t *testing.T) {
 	now := time.Unix(0, 0)
 	assert.Empty(t, s.chart("n"))
 	for i := range 10 * mostSamples {
-		s.add(now.Add(time.Duration(i)*sampleEvery), i)
+		s.add(now.Add(time.Duration(i)*sampleEvery), float64(i))
 	}
 	assert.LessOrEqual(t, len(s.times), mostSamples)
 	assert.GreaterOrEqual(t, len(s.times), mostSamples/2)
@@ -59,6 +61,52 @@ func TestASeriesIsBounded(t *testing.T) {
 		assert.Less(t, s.times[i-1], s.times[i])
 	}
 	assert.Contains(t, s.chart("n"), `{"labels":["n"],"data":[[0,`)
+}
+
+func TestASeriesWithAWindowForgets(t *testing.T) {
+	s := series{window: time.Hour}
+	for i := range 3 * 3600 / 5 {
+		s.add(time.Unix(int64(i*5), 0), float64(i))
+	}
+	assert.LessOrEqual(t, len(s.times), mostSamples)
+	assert.InDelta(t, 3600, s.times[len(s.times)-1]-s.times[0], 10)
+	assert.Len(t, s.values[0], len(s.times))
+}
+
+func TestRatesAreAveraged(t *testing.T) {
+	var f flow
+	at := time.Unix(1000, 0)
+	_, _, known := f.add(status.Flow{At: at, Written: 100, Removed: 90})
+	assert.False(t, known)
+	for i := 1; i <= 60; i++ {
+		in, out, known := f.add(status.Flow{At: at.Add(time.Duration(i) * time.Second), Written: int64(100 + 50*i), Removed: int64(90 + 40*i)})
+		assert.True(t, known)
+		assert.InDelta(t, 50, in, 0.001)
+		assert.InDelta(t, 40, out, 0.001)
+	}
+	assert.Less(t, len(f.samples), 20)
+	_, _, known = f.add(status.Flow{At: at.Add(time.Hour), Written: 3}) // the statistics were reset
+	assert.False(t, known)
+	assert.Equal(t, "<0.1", perSecond(0.01))
+	assert.Equal(t, "2.5", perSecond(2.5))
+	assert.Equal(t, "1,234", perSecond(1234.5))
+	assert.Equal(t, "0", perSecond(0))
+}
+
+func TestThePaceOfAReplay(t *testing.T) {
+	var p paces
+	at := time.Unix(1000, 0)
+	assert.Zero(t, p.add(7, at, 0))
+	for i := 1; i <= 100; i++ {
+		assert.InDelta(t, 20, p.add(7, at.Add(time.Duration(i)*time.Second), 20*i), 0.001)
+		p.add(7, at.Add(time.Duration(i)*time.Second+time.Millisecond), 20*i) // a second browser
+	}
+	assert.LessOrEqual(t, len(p.all[7]), 17)
+	assert.Zero(t, p.add(7, at.Add(time.Hour), 3)) // began again
+	for id := range int64(1000) {
+		p.add(id, at, 0)
+	}
+	assert.LessOrEqual(t, len(p.all), mostPaces)
 }
 
 func TestNumbersAndTimesForPeople(t *testing.T) {

@@ -8,5 +8,6 @@
 // All calls only read. They need no payload, so a login with the role of a watcher
 // may call them.
 //
-// To read the code, start with status.go, then queries.go and forwarders.go.
+// To read the code, start with status.go, then queries.go, forwarders.go, flow.go and
+// days.go.
 package status

@@ -173,3 +173,71 @@ func TestNewNamesWhatIsMissing(t *testing.T) {
 	_, err := status.New(nil, status.Config{})
 	require.ErrorContains(t, err, "db is nil")
 }
+
+func TestFlowCountsWhatMoves(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		before, err := b.reader.Flow(b.Context())
+		require.NoError(b, err)
+		require.Empty(b, before.Handled)
+		for range 5 {
+			b.message(b.in(0), "NULL", "NULL")
+		}
+		b.exec(`DELETE FROM once_outbox WHERE position <= 2`)
+		for n, consumer := range []string{"mail", "payments", "payments"} {
+			b.exec(fmt.Sprintf(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m%d', '%s', '')`, n, consumer))
+		}
+		b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('old', 'old', '', ` + b.in(-time.Minute) + `)`)
+		testkit.Eventually(b, time.Minute, "the database has counted", func() bool {
+			after, err := b.reader.Flow(b.Context())
+			require.NoError(b, err)
+			require.Len(b, after.Handled, 2)
+			require.Equal(b, "mail", after.Handled[0].Consumer)
+			require.InDelta(b, 2.0/30, after.Handled[1].PerSecond, 0.001)
+			return after.Written-before.Written == 5 && after.Removed-before.Removed == 2
+		})
+	})
+}
+
+// The rate of many messages is that of the time that they took.
+func TestFlowOfManyMessages(t *testing.T) {
+	b := newBench(t, testkit.Postgres(t))
+	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
+		SELECT n, 'payments', '', now() - n * interval '5 milliseconds' FROM generate_series(1, 5000) AS n`)
+	flow, err := b.reader.Flow(b.Context())
+	require.NoError(b, err)
+	// 200 a second, if the database answers in no time.
+	require.Greater(b, flow.Handled[0].PerSecond, 2000.0/30)
+	require.LessOrEqual(b, flow.Handled[0].PerSecond, 201.0)
+}
+
+func TestDaysCountWhatTheTablesKnow(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		day := func(n int) string { return b.in(-time.Duration(n) * 24 * time.Hour) }
+		// The oldest first: ids ascend with the times. Some ids are missing.
+		for _, n := range []int{5, 5, 3, 3, 3, 1, 0} {
+			b.exec(`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at, sent_at)
+				VALUES (1, 'm', 't', '', '{}', ` + day(n) + `, ` + day(n) + `)`)
+		}
+		b.exec(`DELETE FROM once_outbox_sent WHERE id IN (1, 4)`)
+		b.exec(`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown, died_at)
+			VALUES (1, 'm', 't', '', '{}', ` + day(4) + `, 1, '', 'exhausted', 1 = 0, ` + day(4) + `)`)
+		for n, at := range []int{9, 3, 3, 1} {
+			b.exec(fmt.Sprintf(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('m%d', 'c', '', %s)`, n, day(at)))
+		}
+		b.park("quarantined", "1")
+		b.park("quarantined", "2")
+		b.park("waiting", "3")
+		since := time.Now().UTC().AddDate(0, 0, -6).Truncate(24 * time.Hour)
+		days, err := b.reader.Days(b.Context(), since.Add(time.Hour))
+		require.NoError(b, err)
+		require.Len(b, days, 7)
+		for i, want := range []status.Day{{}, {Sent: 1}, {Dead: 1}, {Sent: 2, Handled: 2}, {}, {Sent: 1, Handled: 1}, {Sent: 1, Quarantined: 2}} {
+			want.Start = since.AddDate(0, 0, i)
+			require.Equal(b, want, days[i])
+		}
+		_, err = b.reader.Days(b.Context(), time.Now().AddDate(-2, 0, 0))
+		require.ErrorContains(b, err, "more than 400 days ago")
+		_, err = b.reader.Days(b.Context(), time.Now().AddDate(0, 0, 2))
+		require.ErrorContains(b, err, "in the future")
+	})
+}

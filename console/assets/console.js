@@ -19,6 +19,8 @@
   const charts = new Map();
   const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const clock = (s) => new Date(s * 1000).toTimeString().slice(0, 8);
+  const day = (s) => new Date(s * 1000).toISOString().slice(5, 10);
+  const short = (n) => n >= 1e6 ? `${n / 1e6} M` : n >= 1e4 ? `${n / 1e3} k` : `${n}`;
   const draw = (box) => {
     charts.get(box.id)?.destroy();
     charts.delete(box.id);
@@ -29,11 +31,11 @@
     const style = getComputedStyle(box);
     charts.set(box.id, new uPlot({
       width: box.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight),
-      height: box.clientHeight - parseFloat(style.paddingTop) - parseFloat(style.paddingBottom) - 28,
+      height: box.clientHeight - parseFloat(style.paddingTop) - parseFloat(style.paddingBottom) - (box.clientWidth < 420 ? 52 : 28), // the legend
       cursor: { drag: { x: false, y: false }, points: { size: 6 } },
       legend: { live: false },
       scales: { y: { range: (_, low, high) => [0, Math.max(4, high * 1.1)] } },
-      axes: [{ ...axis, incrs: [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400], values: (_, at) => at.map(clock), space: 90 }, { ...axis, size: 56, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6, 1e7] }],
+      axes: [box.dataset.unit === "day" ? { ...axis, incrs: [86400, 172800, 432000, 864000], values: (_, at) => at.map(day), space: 60 } : { ...axis, incrs: [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400], values: (_, at) => at.map(clock), space: 90 }, { ...axis, size: 56, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7], values: (_, at) => at.map(short) }],
       series: [{}, ...labels.map((label, i) => ({ label, stroke: color(`--chart-${i + 1}`), width: 2, dash: [[], [8, 4], [2, 3]][i], points: { show: false } }))],
     }, data, box));
   };

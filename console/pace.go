@@ -1,0 +1,54 @@
+package console
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// paceSpan is the time over which the rate of a replay is measured.
+	paceSpan = 15 * time.Second
+
+	// mostPaces is how many replays are measured at a time.
+	mostPaces = 50
+)
+
+// paces measure how fast the replays go that somebody watches, also those that another
+// process runs.
+type paces struct {
+	mu  sync.Mutex
+	all map[int64][]pace
+}
+
+// pace is how many messages have ended at a time.
+type pace struct {
+	at    time.Time
+	ended int
+}
+
+// add adds a sample of a replay. It returns the messages a second, or 0 if it does not
+// know yet.
+func (p *paces) add(id int64, at time.Time, ended int) float64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := p.all[id]
+	if n := len(list); n > 0 && ended < list[n-1].ended { // an entry that failed again was replayed again
+		list = nil
+	}
+	for len(list) > 1 && at.Sub(list[1].at) >= paceSpan {
+		list = list[1:]
+	}
+	if len(p.all) >= mostPaces && list == nil {
+		p.all = nil
+	}
+	if p.all == nil {
+		p.all = map[int64][]pace{}
+	}
+	if n := len(list); n == 0 || at.Sub(list[n-1].at) >= time.Second/2 { // many may watch
+		p.all[id] = append(list, pace{at, ended})
+	}
+	if len(list) == 0 {
+		return 0
+	}
+	return float64(ended-list[0].ended) / max(0.001, at.Sub(list[0].at).Seconds())
+}
