@@ -36,14 +36,14 @@ type Record struct {
 	// Actor is who acted, and Why the reason that they gave.
 	Actor, Why string
 
-	// Action names the act: "replay", "discard", "edit", "retry", "cancel" and so
-	// on.
+	// Action names the act: "replay", "discard", "edit", "retry", "cancel", "note" and
+	// so on.
 	Action string
 
 	// Subject names the changed row: a table and an ID, as "parked:17" for an entry of
 	// the quarantine, "dead:17" for a dead letter, "sent:17" for a sent message,
-	// "outbox:17" for a pending message, "replay:17" for a replay, and "key:k" for an
-	// ordering key.
+	// "outbox:17" for a pending message, "replay:17" for a replay, "key:k" for an
+	// ordering key, and "group:f" for a failure group of the quarantine.
 	Subject string
 
 	// Consumer and MessageID are those of the message, or empty.

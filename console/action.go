@@ -42,6 +42,9 @@ const (
 	EditQuarantined    Action = "edit quarantined"
 	DiscardQuarantined Action = "discard quarantined"
 
+	// NoteGroup leaves a note on a failure group of the quarantine.
+	NoteGroup Action = "note group"
+
 	// Stop stops a change that runs, whoever began it.
 	Stop Action = "stop"
 )

@@ -45,6 +45,7 @@ func (b *bench) refuses(t *testing.T) {
 		"edit":   {"id": {"1"}, "payload": {"{}"}, "metadata": {"{}"}, "why": {"because"}, "confirmed": {"1"}, "exact": {"e30="}},
 		"replay": {"id": {"1"}, "why": {"because"}},
 		"stop":   {"job": {"x"}},
+		"note":   {"group": {"g"}, "note": {"text"}},
 	} {
 		assert.Equal(t, http.StatusForbidden, b.do(http.MethodPost, page, form).StatusCode, page)
 	}

@@ -195,16 +195,23 @@ func (c *Console) redirectToJob(w http.ResponseWriter, r *http.Request, j *job, 
 
 // newWhy returns the reason in a form. Every change needs one.
 func newWhy(form url.Values) (string, error) {
-	why := strings.Join(strings.Fields(form.Get("why")), " ")
-	switch {
-	case why == "":
-		return "", inputError{errors.New("say why: the reason is written to the audit log")}
-	case len(why) > longestWhy:
-		return "", inputError{fmt.Errorf("the reason has %d bytes, more than %d", len(why), longestWhy)}
-	case !utf8.ValidString(why) || strings.ContainsFunc(why, hidden):
-		return "", inputError{errors.New("the reason has characters that cannot be shown")}
+	why, err := newText(form.Get("why"), "the reason")
+	if err == nil && why == "" {
+		err = inputError{errors.New("say why: the reason is written to the audit log")}
 	}
-	return why, nil
+	return why, err
+}
+
+// newText returns a text of a form in one line.
+func newText(text, name string) (string, error) {
+	text = strings.Join(strings.Fields(text), " ")
+	switch {
+	case len(text) > longestWhy:
+		return "", inputError{fmt.Errorf("%s has %d bytes, more than %d", name, len(text), longestWhy)}
+	case !utf8.ValidString(text) || strings.ContainsFunc(text, hidden):
+		return "", inputError{fmt.Errorf("%s has characters that cannot be shown", name)}
+	}
+	return text, nil
 }
 
 // formError is the error for a form that cannot be read. The cause may quote the form.

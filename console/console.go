@@ -44,6 +44,7 @@ type Console struct {
 		sync.Mutex
 
 		latest  overview
+		until   time.Time // when latest is too old
 		flow    flow
 		history history
 	}
@@ -106,6 +107,7 @@ func Handler(db *sql.DB, config Config) (*Console, error) {
 		"copy":       {get: c.getSentMessage},
 		"quarantine": {get: c.getQuarantine},
 		"entry":      {get: c.getEntry},
+		"note":       {post: c.postNote},
 		"payload":    {get: c.getPayload},
 		"replays":    {get: c.getReplays},
 		"replay":     {get: c.getReplay, post: c.postResume},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -61,13 +62,14 @@ func (d *days) refresh(ctx context.Context, reader *status.Reader, logger waterm
 		}
 		return
 	}
-	var all []status.Day
+	all := make([]status.Day, 0, shownDays)
 	for _, old := range d.all {
 		if !old.Start.Before(first) && old.Start.Before(latest[0].Start) {
 			all = append(all, old)
 		}
 	}
-	d.all = append(all, latest...)
+	all = append(all, latest...)
+	d.all = all
 }
 
 func (d *days) list() []status.Day {
@@ -104,10 +106,8 @@ func (c *Console) getDays(w http.ResponseWriter, r *http.Request) error {
 	}
 	c.sampler.watch()
 	list := c.days.list()
-	latestFirst := make([]status.Day, 0, len(list))
-	for i := len(list) - 1; i >= 0; i-- {
-		latestFirst = append(latestFirst, list[i])
-	}
+	latestFirst := slices.Clone(list)
+	slices.Reverse(latestFirst)
 	p := page{Title: "30 days", Template: "days", Section: "overview", Body: latestFirst}
 	if len(list) == 0 {
 		p.Live = liveSeconds

@@ -20,7 +20,7 @@ const rows = 100
 type deadPage struct {
 	Filter  selection
 	Reasons []string
-	Groups  []operate.Group
+	Groups  []groupRow
 	More    string // URL of more groups
 	Total   int
 	Letters []deadletter.Letter
@@ -42,10 +42,12 @@ func (c *Console) getDead(w http.ResponseWriter, r *http.Request) error {
 	body := deadPage{Filter: s, Reasons: deadReasons, May: c.buttons(r, ReplayDead, DiscardDead)}
 	groups := s.dead()
 	groups.AfterID, groups.AfterGroup, groups.Limit = 0, s.AfterGroup, groupRows
-	if body.Groups, err = c.letters.Groups(r.Context(), groups); err != nil {
+	found, err := c.letters.Groups(r.Context(), groups)
+	if err != nil {
 		return err
 	}
-	body.More = moreGroups("dead", s, body.Groups)
+	body.Groups = rowsOf(found)
+	body.More = moreGroups("dead", s, found)
 	list := s.dead()
 	list.Limit = rows
 	if body.Total, err = c.letters.Count(r.Context(), s.dead()); err != nil {

@@ -24,6 +24,6 @@
 //
 // To read the code, start with config.go, action.go and console.go (routes). security.go
 // has the protections. Each page is a file: overview.go, outbox.go, dead.go, sent.go,
-// quarantine.go, replays.go, edit.go. Changes are in change.go, change_outbox.go,
+// quarantine.go, groups.go, replays.go, edit.go. Changes are in change.go, change_outbox.go,
 // change_quarantine.go (one value for each act) and jobs.go.
 package console

@@ -20,9 +20,11 @@ const (
 	// liveSeconds is how often a page loads new values.
 	liveSeconds = 3
 
-	// overviewAge is how long an overview is used again: many people may look, and
-	// counting takes time in proportion to the rows.
-	overviewAge = 2 * time.Second
+	// overviewAge is how long an overview is used again: many people may look. It is
+	// longer if the database is slow: reading overviews takes at most the part of the time
+	// that overviewShare names.
+	overviewAge   = 2 * time.Second
+	overviewShare = 25
 
 	// lateAfter is the age of a due message from which somebody should look.
 	lateAfter = time.Minute
@@ -90,18 +92,19 @@ func (c *Console) getOverview(w http.ResponseWriter, r *http.Request) error {
 	return c.show(w, r, page{Title: "Overview", Template: "overview", Section: "overview", Live: liveSeconds, Charts: true, Body: o})
 }
 
-// readOverview returns the state of the tables, at most overviewAge old. The lock also
-// keeps many viewers from counting at the same time.
+// readOverview returns the state of the tables, a few seconds old. The lock also keeps many
+// viewers from counting at the same time.
 func (c *Console) readOverview(ctx context.Context) (overview, error) {
 	c.overview.Lock()
 	defer c.overview.Unlock()
-	if time.Since(c.overview.latest.At) < overviewAge {
+	if time.Now().Before(c.overview.until) {
 		return c.overview.latest, nil
 	}
 	o, err := c.newOverview(ctx)
 	if err != nil {
 		return overview{}, err
 	}
+	c.overview.until = time.Now().Add(max(overviewAge, overviewShare*time.Since(o.At)))
 	h := &c.overview.history
 	h.add(&o)
 	o.Waiting, o.Rates = h.waiting.chart("Outbox", "Dead letters", "Quarantine"), h.rates.chart("Written", "Sent", "Handled")
@@ -242,6 +245,21 @@ func (o *overview) judge() {
 	add := func(urgent bool, what, why, url, label string) {
 		o.Attention = append(o.Attention, attention{urgent, what, why, url, label})
 	}
+	o.judgeMoving(add)
+	o.judgeFailed(add)
+	slices.SortStableFunc(o.Attention, func(a, b attention) int {
+		switch {
+		case a.Urgent == b.Urgent:
+			return 0
+		case a.Urgent:
+			return -1
+		}
+		return 1
+	})
+}
+
+// judgeMoving adds messages that do not move.
+func (o *overview) judgeMoving(add func(urgent bool, what, why, url, label string)) {
 	if o.Oldest >= lateAfter {
 		add(true, "The outbox does not move: a message has been due for "+age(o.Oldest),
 			"Does a forwarder run, and can it reach the broker?", link("outbox", "state", pending.Due), "See the messages")
@@ -273,6 +291,10 @@ func (o *overview) judge() {
 		add(true, plural(o.Pending.Blocked, "message waits", "messages wait")+" for another one of the same ordering key",
 			"The key goes on when that message is sent, cancelled, discarded or released.", link("outbox", "state", pending.Blocked), "See the keys")
 	}
+}
+
+// judgeFailed adds replays that can be resumed, and messages that were given up.
+func (o *overview) judgeFailed(add func(urgent bool, what, why, url, label string)) {
 	for _, r := range o.Replays {
 		if r.State != poison.ReplayRunning {
 			why := r.StopReason
@@ -298,15 +320,6 @@ func (o *overview) judge() {
 	if len(o.DeadGroups) == 0 && o.Dead.N > 0 {
 		add(false, "The forwarder gave up on "+upto(o.Dead)+" messages", "The page groups them by their causes.", "dead", "Look at the letters")
 	}
-	slices.SortStableFunc(o.Attention, func(a, b attention) int {
-		switch {
-		case a.Urgent == b.Urgent:
-			return 0
-		case a.Urgent:
-			return -1
-		}
-		return 1
-	})
 }
 
 // first returns the first name with the number of others.

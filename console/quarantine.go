@@ -23,13 +23,15 @@ const groupRows = 50
 type quarantinePage struct {
 	Filter  selection
 	Reasons []string
-	Groups  []operate.Group
-	More    string // URL of more groups
+	Groups  []groupRow
+	One     *groupRow // the group that is selected
+	More    string    // URL of more groups
 	Total   int
 	Entries []poison.Entry
 	Next    string
 	Waiting []poison.Entry // replayed entries that wait for their handler
 	May     buttons
+	MayNote bool
 }
 
 func (c *Console) getQuarantine(w http.ResponseWriter, r *http.Request) error {
@@ -44,16 +46,29 @@ func (c *Console) getQuarantine(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	body := quarantinePage{
-		Filter: s, Reasons: quarantineReasons, May: c.buttons(r, ReplayQuarantined, DiscardQuarantined),
+		Filter: s, Reasons: quarantineReasons, May: c.buttons(r, ReplayQuarantined, DiscardQuarantined), MayNote: c.may(r, NoteGroup),
 	}
 	groups := s.poison()
 	groups.AfterID, groups.AfterGroup, groups.Limit = 0, s.AfterGroup, groupRows
-	if body.Groups, err = c.quarantine.Groups(r.Context(), groups); err != nil {
+	found, err := c.quarantine.Groups(r.Context(), groups)
+	if err != nil {
 		return err
 	}
-	body.More = moreGroups("quarantine", s, body.Groups)
+	body.More = moreGroups("quarantine", s, found)
 	if body.Total, err = c.quarantine.Count(r.Context(), s.poison()); err != nil {
 		return err
+	}
+	if s.Group != "" && len(found) == 0 { // a note may be left for the next failure
+		found = append(found, operate.Group{Fingerprint: s.Group})
+	}
+	if body.Groups, err = c.quarantineGroups(r.Context(), s.poison(), found, body.Total); err != nil {
+		return err
+	}
+	if s.Group != "" && len(body.Groups) > 0 {
+		body.One = &body.Groups[0]
+		if body.One.Count == 0 {
+			body.Groups = nil
+		}
 	}
 	list := s.poison()
 	list.Limit = rows
@@ -74,6 +89,7 @@ func (c *Console) getQuarantine(w http.ResponseWriter, r *http.Request) error {
 // entryPage is one entry.
 type entryPage struct {
 	Entry       poison.Entry
+	Note        poison.Note // on the failure group
 	Content     content
 	Quarantined bool
 	May         buttons
@@ -95,7 +111,11 @@ func (c *Console) getEntry(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	body := entryPage{Entry: e, Quarantined: e.State == quarantined}
+	notes, err := c.quarantine.Notes(r.Context(), e.Fingerprint)
+	if err != nil {
+		return err
+	}
+	body := entryPage{Entry: e, Quarantined: e.State == quarantined, Note: notes[e.Fingerprint]}
 	if body.Quarantined {
 		body.May = c.buttons(r, ReplayQuarantined, EditQuarantined, DiscardQuarantined)
 	}

@@ -35,8 +35,12 @@ func newTable(db *sql.DB, config schema.Config) (*table, error) {
 
 // record writes a line of the audit.
 func (t *table) record(ctx context.Context, tx *sql.Tx, act Act, action string, id int64, consumer, messageID string) error {
-	_, err := tx.ExecContext(ctx, t.sql.audit, parked.Clean(act.Actor, parked.MaxName), action,
-		"parked:"+strconv.FormatInt(id, 10), consumer, messageID, parked.Clean(act.Why, parked.MaxError))
+	return t.recordOn(ctx, tx, act, action, "parked:"+strconv.FormatInt(id, 10), consumer, messageID)
+}
+
+func (t *table) recordOn(ctx context.Context, tx *sql.Tx, act Act, action, subject, consumer, messageID string) error {
+	_, err := tx.ExecContext(ctx, t.sql.audit, parked.Clean(act.Actor, parked.MaxName), action, parked.Clean(subject, parked.MaxName),
+		consumer, messageID, parked.Clean(act.Why, parked.MaxError))
 	failpoint.Hit("poison/audited")
 	return err
 }

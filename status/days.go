@@ -27,8 +27,8 @@ type Day struct {
 	// that of the messages in the inbox that any consumer has handled.
 	Sent, Handled int
 
-	// Dead is the number of dead letters that the forwarder gave up on on this day, and
-	// that are still there. Quarantined is that of the entries that failed last on this day.
+	// Dead is the number of dead letters of this day that are still there. Quarantined is
+	// that of the entries that failed last on this day.
 	Dead, Quarantined int
 }
 

@@ -219,8 +219,8 @@ func TestDaysCountWhatTheTablesKnow(t *testing.T) {
 				VALUES (1, 'm', 't', '', '{}', ` + day(n) + `, ` + day(n) + `)`)
 		}
 		b.exec(`DELETE FROM once_outbox_sent WHERE id IN (1, 4)`)
-		b.exec(`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown, died_at)
-			VALUES (1, 'm', 't', '', '{}', ` + day(4) + `, 1, '', 'exhausted', 1 = 0, ` + day(4) + `)`)
+		b.exec(`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason,
+			unknown, died_at) VALUES (1, 'm', 't', '', '{}', ` + day(4) + `, 1, '', 'exhausted', 1 = 0, ` + day(4) + `)`)
 		for n, at := range []int{9, 3, 3, 1} {
 			b.exec(fmt.Sprintf(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('m%d', 'c', '', %s)`, n, day(at)))
 		}

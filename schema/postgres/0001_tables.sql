@@ -331,6 +331,9 @@ CREATE TABLE {audit} (
 -- Finds what was done to a message.
 CREATE INDEX {index audit_message} ON {audit} (message_id) WHERE message_id <> '';
 
+-- Finds the notes on a failure group.
+CREATE INDEX {index audit_note} ON {audit} (subject, id) WHERE action = 'note';
+
 -- Replays of many messages, with their filter and progress. A running replay has a
 -- lease: a consumer has one running replay at a time, and a replay can be resumed
 -- when its process has died.
