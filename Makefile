@@ -2,6 +2,7 @@
 
 GO      ?= go
 BACKEND ?= embedded
+SERVICES ?= 1
 PKG     ?= ./... ./cmd/once/... ./examples/... ./examples/recipes/... ./outbox/pgxoutbox/... ./tests/...
 TIMEOUT ?= 20m
 FOR     ?= 8h
@@ -30,14 +31,14 @@ help: ## list the targets
 	@awk -F ': *## ' '/^[a-z-]+:.*## / { split($$1, target, ":"); printf "  make %-8s %s\n", target[1], $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: ## run the example service                    BACKEND=embedded|servers ARGS='flags of examples/orders'
-ifeq ($(BACKEND),embedded)
+demo: ## run the example service                    BACKEND=embedded|servers SERVICES=1|2 ARGS='flags of examples/orders'
+ifeq ($(BACKEND)-$(SERVICES),embedded-1)
 	$(GO) run ./examples/orders $(ARGS)
-else ifeq ($(BACKEND),servers)
+else ifneq (,$(filter $(BACKEND)-$(SERVICES),servers-1 servers-2 embedded-2)) # two services need a broker
 	$(DEPS)
-	$(WITH_SERVERS) sh -c 'exec $(GO) run ./examples/orders -db "$$PG_DSN" -amqp "$$AMQP_URL" "$$@"' demo $(ARGS)
+	$(WITH_SERVERS) sh -c 'exec $(GO) run ./examples/orders -db "$$PG_DSN" -amqp "$$AMQP_URL" -services $(SERVICES) "$$@"' demo $(ARGS)
 else
-	@echo "make demo: BACKEND is '$(BACKEND)': embedded (nothing to install) or servers (PostgreSQL and RabbitMQ)" >&2; exit 2
+	@echo "make demo: BACKEND is '$(BACKEND)': embedded (nothing to install) or servers (PostgreSQL and RabbitMQ); SERVICES is '$(SERVICES)': 1 or 2" >&2; exit 2
 endif
 
 # Tests against real servers. PKG, RUN, COUNT, TIMEOUT and ARGS choose.

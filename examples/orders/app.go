@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
 	"time"
 
@@ -14,17 +14,17 @@ import (
 	"github.com/watermill-once/once/examples/orders/service"
 )
 
-// app consists of the service with its databases, the mail provider, and the demo.
+// app consists of one or two services with their databases, the companies outside, and
+// the demo.
 type app struct {
 	options options
 	stdout  io.Writer
 	stderr  io.Writer
 	say     io.Writer // output for people: stdout, or stderr with -json
 
-	service  *service.Service
-	listener net.Listener
-	demo     *demo.Demo
-	closers  []func() error
+	parts   []*part
+	demo    *demo.Demo
+	closers []func() error
 }
 
 // run serves until ctx ends. With -exit it serves until the demo has ended. ok is false
@@ -37,7 +37,7 @@ func (a *app) run(ctx context.Context) (ok bool, err error) {
 	defer failed(nil)
 	served := make(chan error, 1)
 	go func() {
-		err := a.service.Run(serving, a.listener)
+		err := a.serve(serving)
 		failed(errors.Join(err, errors.New("the service ended")))
 		served <- err
 	}()
@@ -84,6 +84,13 @@ func (a *app) report(ctx context.Context) (ok bool, err error) {
 	}
 	report.Write(a.stdout)
 	return report.OK, nil
+}
+
+// pool opens a pool that close closes.
+func (a *app) pool(database service.Database, size int) *sql.DB {
+	pool := database.Pool(size)
+	a.closeLater(pool.Close)
+	return pool
 }
 
 // closeLater makes close call closer.

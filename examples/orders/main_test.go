@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
+	"net/url"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -63,19 +65,25 @@ func (b *buffer) String() string {
 func TestFlags(t *testing.T) {
 	t.Parallel()
 	for args, says := range map[string]string{
-		"-bogus":                         "-bogus",
-		"-orders -1":                     "-orders -1: must be in 0..",
-		"-orders many":                   "-orders",
-		"-faults":                        "-faults needs -orders",
-		"-json":                          "-json needs -orders or -exit",
-		"-timeout 0s":                    "-timeout 0s",
-		"-lease 1ms":                     "-lease 1ms",
-		"-schema a;b":                    `-schema "a;b"`,
-		"-namespace a/b":                 `-namespace "a/b"`,
-		"-v loud":                        "-v loud: must be one of",
-		"-addr nowhere":                  `-addr "nowhere"`,
-		"-amqp amqp://localhost/":        "-amqp needs -db",
-		"-data x -db postgres://h/d":     "-data is for SQLite",
+		"-bogus":                      "-bogus",
+		"-orders -1":                  "-orders -1: must be in 0..",
+		"-orders many":                "-orders",
+		"-faults":                     "-faults needs -orders",
+		"-json":                       "-json needs -orders or -exit",
+		"-timeout 0s":                 "-timeout 0s",
+		"-lease 1ms":                  "-lease 1ms",
+		"-schema a;b":                 `-schema "a;b"`,
+		"-namespace a/b":              `-namespace "a/b"`,
+		"-v loud":                     "-v loud: must be one of",
+		"-addr nowhere":               `-addr "nowhere"`,
+		"-amqp amqp://localhost/":     "-amqp needs -db",
+		"-data x -db postgres://h/d":  "-data is for SQLite",
+		"-services 3":                 "-services 3: must be 1 or 2",
+		"-services 2":                 "-services 2 needs -db and -amqp",
+		"-payments-db postgres://h/d": "-payments-db needs -services 2",
+		"-only mails":                 `-only "mails": must be orders or payments`,
+		"-only orders":                "-only needs -db and -amqp",
+		"-db postgres://h/d -amqp amqp://h/ -services 2 -payments-db postgres://u:secret%zz@h/d": "-payments-db: must be postgres://",
 		"-db mysql":                      "-db: must be postgres://",
 		"-db postgres://u:secret%zz@h/d": "-db: must be postgres://",
 		"-db postgres://h/d -amqp amqp://u:secret%zz@h/": "-amqp: must be amqp://",
@@ -158,8 +166,68 @@ func TestFaults(t *testing.T) {
 	if status != statusOK || found == nil || found[1] != found[2] {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
-	if !strings.Contains(stdout, "discarded=49") {
+	if !strings.Contains(stdout, "discarded=63") {
 		t.Errorf("the malformed messages are not reported:\n%s", stdout)
+	}
+}
+
+// The same with two services, two databases and one broker.
+func TestFaultsOfTwoServices(t *testing.T) { // not parallel, because it needs many connections
+	broker := broker(t)
+	status, stdout, stderr := command(t, "-db", testenv.Postgres(t), "-payments-db", testenv.Postgres(t), "-services", "2",
+		"-amqp", broker.URL, "-namespace", broker.Namespace,
+		"-addr", "127.0.0.1:0", "-orders", "40", "-faults", "-exit", "-timeout", "10m")
+	found := lastLine.FindStringSubmatch(stdout)
+	if status != statusOK || found == nil || found[1] != found[2] {
+		t.Errorf("status %d\n%s%s", status, stdout, stderr)
+	}
+	for _, line := range []string{
+		"orders.placed: orders sent 40, payments handled 40", "payments.captured: payments sent 40, inventory handled 40",
+		"stock.refused: orders sent 2, refunds handled 2", "payments.refunded: payments sent 2, cancellations handled 2",
+	} {
+		if !strings.Contains(stdout, line) {
+			t.Errorf("%q is not in\n%s", line, stdout)
+		}
+	}
+}
+
+// The second database is created if it does not exist, also if the DSN is a list of
+// key=value pairs.
+func TestDatabaseIsCreatedBesideTheFirst(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.Postgres(t)
+	pairs, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.TrimPrefix(pairs.Path, "/") + "_payments"
+	password, _ := pairs.User.Password()
+	for _, dsn := range []string{dsn, fmt.Sprintf("host=%s port=%s user=%s password='%s' dbname=%s sslmode=disable",
+		pairs.Hostname(), pairs.Port(), pairs.User.Username(), password, strings.TrimPrefix(pairs.Path, "/"))} {
+		second, err := createBeside(t.Context(), dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		database, err := service.Postgres(second, "payments")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var current string
+		db := database.Pool(1)
+		err = db.QueryRowContext(t.Context(), `SELECT current_database()`).Scan(&current)
+		if err != nil || current != name {
+			t.Errorf("database %q, error %v", current, err)
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, err := service.Postgres(dsn, "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool(t, first).ExecContext(t.Context(), `DROP DATABASE `+name); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -174,7 +242,7 @@ func TestFaultsJSON(t *testing.T) {
 	if err := decoder.Decode(&report); err != nil || decoder.More() {
 		t.Fatalf("%v: %s", err, stdout)
 	}
-	if status != statusOK || !report.OK || report.Orders != 20 || report.Replayed != 1 || report.Discarded != 49 {
+	if status != statusOK || !report.OK || report.Orders != 20 || report.Replayed != 1 || report.Discarded != 63 || report.Cancelled != 1 {
 		t.Errorf("status %d: %s%s", status, stdout, stderr)
 	}
 	if report.Backend != "embedded" || !strings.Contains(stdout, `"missing":[]`) {
@@ -204,7 +272,7 @@ func TestReportFindsWhatIsWrong(t *testing.T) {
 	for _, harm := range []string{
 		`DELETE FROM payments WHERE order_id = '` + victim + `'`,
 		`INSERT INTO shipments (order_id, message_id) VALUES ('` + victim + `', 'again')`,
-		`INSERT INTO reservations (order_id, message_id) VALUES ('nobody''s', 'where from')`,
+		`INSERT INTO reservations (order_id, message_id, outcome) VALUES ('nobody''s', 'where from', 'reserved')`,
 	} {
 		if _, err := db.ExecContext(t.Context(), harm); err != nil {
 			t.Fatal(err)

@@ -12,17 +12,22 @@ import (
 )
 
 // openRabbitMQ connects to the broker at -amqp.
-func (a *app) openRabbitMQ(logger watermill.LoggerAdapter) (service.Transport, demo.Wire, error) {
+func (a *app) openRabbitMQ(p *part, logger watermill.LoggerAdapter) (service.Transport, error) {
 	transport, err := service.NewRabbitMQ(a.options.amqp, a.options.namespace, logger)
 	if err != nil {
-		return nil, nil, fmt.Errorf("-amqp: %w", err)
+		return nil, fmt.Errorf("-amqp: %w", err)
 	}
-	wire, err := demo.NewRabbitMQWire(a.options.amqp, transport)
-	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("-amqp: %w", err), transport.Close())
+	if a.demo.Wire == nil { // the services share the broker
+		wire, err := demo.NewRabbitMQWire(a.options.amqp, transport)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("-amqp: %w", err), transport.Close())
+		}
+		a.closeLater(wire.Close)
+		a.demo.Wire = wire
 	}
-	fmt.Fprintf(a.say, "orders: PostgreSQL (schema %s) and RabbitMQ (exchanges %s.*)\n", a.options.schema, a.options.namespace)
-	return transport, wire, nil
+	fmt.Fprintf(a.say, "%s: PostgreSQL (schema %s) and RabbitMQ (exchanges %s.*)\n",
+		p.names[0], p.database.Tables.Schema, a.options.namespace)
+	return transport, nil
 }
 
 // validAMQP reports whether url can be parsed.

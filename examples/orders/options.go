@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -20,34 +19,9 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/watermill-once/once/console"
+	"github.com/watermill-once/once/examples/orders/service"
 	"github.com/watermill-once/once/schema"
 )
-
-const usage = `orders is a service that takes orders over HTTP. Its consumers handle each order
-once. By default you need to install nothing: all data is in SQLite, and the
-embedded transport delivers the events through SQLite as well.
-
-  go run ./examples/orders                                   serve
-  go run ./examples/orders -orders 200 -faults -exit         show that no order is lost or handled twice
-  go run ./examples/orders -data /tmp/shop                   keep the data, so that you can kill and restart it
-  go run ./examples/orders -db postgres://... -amqp amqp://...   PostgreSQL and RabbitMQ
-
-  curl -i localhost:8080/orders -H 'Content-Type: application/json' -H 'Idempotency-Key: 1' -d \
-    '{"shop":"berlin","customer":"Ada","currency":"EUR","lines":[{"sku":"tea","quantity":2,"unit_price":450}]}'
-  curl localhost:8080/orders/ID
-  curl localhost:8080/health/ready
-  curl localhost:8080/metrics
-
-http://localhost:8080/ shows the latest orders and the messages in quarantine,
-http://localhost:8080/console/ the outbox, dead letters, quarantine and replays.
-OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 sends traces there.
-
-With -orders or -exit, the last line is a summary that is counted in the database
-and the queues. The exit status is 0 if no order is lost or handled twice, 1 if an
-order is or if the service cannot start, and 2 if a flag has a bad value.
-
-Flags:
-`
 
 // options contains the values of the flags.
 type options struct {
@@ -56,10 +30,15 @@ type options struct {
 
 	db        string
 	schema    string
+	schemaSet bool
 	amqp      string
 	namespace string
 	data      string
 	lease     time.Duration
+
+	services   int
+	paymentsDB string
+	only       string
 
 	orders  int
 	faults  bool
@@ -81,33 +60,6 @@ var levels = map[string]slog.Level{
 	"debug": slog.LevelDebug, "trace": slog.LevelDebug - 4,
 }
 
-func newFlags(o *options) *flag.FlagSet {
-	flags := flag.NewFlagSet("orders", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the caller writes the error, without the usage text
-	flags.StringVar(&o.addr, "addr", "127.0.0.1:8080", "serve HTTP on this `address`; port 0 takes any free port")
-	flags.StringVar(&o.db, "db", "", "`DSN` of PostgreSQL, such as postgres://user:password@host/database (default: SQLite)")
-	flags.StringVar(&o.schema, "schema", "orders", "PostgreSQL schema for the tables")
-	flags.StringVar(&o.amqp, "amqp", "", "`URL` of RabbitMQ, such as amqp://user:password@host/ (default: the embedded transport)")
-	flags.StringVar(&o.namespace, "namespace", "orders", "prefix for the names of exchanges and queues")
-	flags.StringVar(&o.data, "data", "", "`directory` for the files of SQLite (default: a temporary one)")
-	flags.DurationVar(&o.lease, "lease", 0, "how long the work of a killed process waits for another one (default 5s, with -faults 1s)")
-	flags.IntVar(&o.orders, "orders", 0, "place this number of orders, and report")
-	flags.BoolVar(&o.faults, "faults", false, "with -orders: inject faults of every kind meanwhile")
-	flags.BoolVar(&o.exit, "exit", false, "stop when all orders are handled, and report")
-	flags.DurationVar(&o.timeout, "timeout", 2*time.Minute, "how long placing and handling all orders may take")
-	flags.StringVar(&o.operator, "operator", "", "allow changes in the console, by this `name` and without a login (default: read-only)")
-	flags.BoolVar(&o.json, "json", false, "report as one JSON object, with nothing else on standard output")
-	flags.StringVar(&o.verbosity, "v", "", "log `level`: off, error, warn, info, debug, trace (default error, with -faults off)")
-	return flags
-}
-
-func help(w io.Writer) {
-	_, _ = io.WriteString(w, usage)
-	flags := newFlags(&options{})
-	flags.SetOutput(w)
-	flags.PrintDefaults()
-}
-
 // parse returns the options. Its error is flag.ErrHelp, or names each flag that has an
 // invalid value.
 func parse(args []string) (options, error) {
@@ -123,6 +75,7 @@ func parse(args []string) (options, error) {
 	}
 	flags.Visit(func(f *flag.Flag) {
 		o.addrGiven = o.addrGiven || f.Name == "addr"
+		o.schemaSet = o.schemaSet || f.Name == "schema"
 		// If UNSET is not set, -db "$UNSET" must not choose SQLite.
 		if f.DefValue == "" && f.Value.String() == "" {
 			errs = append(errs, fmt.Errorf("-%s is empty: give it a value, or leave it out", f.Name))
@@ -161,6 +114,14 @@ func (o options) validate() error {
 	check(err == nil, "-db: must be postgres://user:password@host/database, or key=value pairs")
 	check(o.amqp == "" || validAMQP(o.amqp), "-amqp: must be amqp://user:password@host/, with special characters percent-encoded")
 	check(o.amqp == "" || o.db != "", "-amqp needs -db: with a broker the database is to be PostgreSQL")
+	check(o.services == 1 || o.services == 2, "-services %d: must be 1 or 2", o.services)
+	check(o.services != 2 || o.amqp != "", "-services 2 needs -db and -amqp: two services need a broker between them")
+	check(o.paymentsDB == "" || o.services == 2, "-payments-db needs -services 2")
+	_, err = pq.NewConfig(o.paymentsDB)
+	check(err == nil, "-payments-db: must be postgres://user:password@host/database, or key=value pairs")
+	check(o.only == "" || o.only == service.Orders || o.only == service.Payments, "-only %q: must be orders or payments", o.only)
+	check(o.only != service.Orders && o.only != service.Payments || o.amqp != "" && o.services == 1 && o.orders == 0,
+		"-only needs -db and -amqp, and cannot have -services 2 or -orders: one service alone handles no order")
 	check(o.data == "" || isDirectory(o.data), "-data %s: must be a directory, or a new one's name", o.data)
 	check(o.data == "" || o.db == "", "-data is for SQLite: with -db everything is in PostgreSQL")
 	if err := (schema.Config{Schema: o.schema}).Validate(); err != nil || o.schema == "" {
@@ -188,6 +149,9 @@ func (o options) withDefaults() options {
 		if o.faults {
 			o.lease = time.Second
 		}
+	}
+	if o.only == service.Payments && !o.schemaSet {
+		o.schema = service.Payments
 	}
 	if o.verbosity == "" {
 		o.verbosity = "error"

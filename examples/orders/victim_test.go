@@ -142,9 +142,13 @@ func (v *victim) placed() int {
 }
 
 func someOrder(n int) []byte {
+	second := "cake"
+	if n%7 == 0 {
+		second = "unicorn" // sold out
+	}
 	body, err := json.Marshal(service.NewOrder{
 		Shop: "berlin", Customer: fmt.Sprintf("customer %d", n), Currency: "EUR",
-		Lines: []service.Line{{SKU: "tea", Quantity: int64(1 + n%5), UnitPrice: 450}, {SKU: "cake", Quantity: 1, UnitPrice: 390}},
+		Lines: []service.Line{{SKU: "tea", Quantity: int64(1 + n%5), UnitPrice: 450}, {SKU: second, Quantity: 1, UnitPrice: 390}},
 	})
 	if err != nil {
 		panic(err) // encoding an order cannot fail

@@ -18,6 +18,10 @@ var (
 	skus       = []string{"tea", "coffee", "cake", "mug", "pot", "spoon", "sugar", "milk", "lemon", "honey"}
 )
 
+// soldOut is an item that the shop does not have. Every twentieth order needs it, and is
+// refused, refunded and cancelled.
+const soldOut = "unicorn"
+
 // content returns the nth order of a run. The same n always gives the same order.
 func content(n int) service.NewOrder {
 	random := rand.New(rand.NewPCG(1, uint64(n)))
@@ -36,6 +40,9 @@ func content(n int) service.NewOrder {
 			line.Quantity, line.UnitPrice = 10_000, 1_000_000_000 // the highest valid values
 		}
 		order.Lines = append(order.Lines, line)
+	}
+	if n%20 == 10 {
+		order.Lines[len(order.Lines)-1].SKU = soldOut
 	}
 	return order
 }

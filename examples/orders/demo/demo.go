@@ -10,13 +10,12 @@ import (
 // Demo is one run of the demo. It places orders, waits until they are handled, clears
 // the quarantine, and audits the tables.
 type Demo struct {
-	URL        string             // address of the service
-	Orders     int                // number of orders to place
-	Faults     *Faults            // nil means that no faults are injected
-	Audit      Audit              // counts in the tables
-	Wire       Wire               // counts messages in the queues, and sends malformed messages
-	Quarantine *poison.Quarantine // quarantine of the service
-	Progress   Progress           // shows the number of effects
+	URL      string   // address of the service orders
+	Orders   int      // number of orders to place
+	Faults   *Faults  // nil means that no faults are injected
+	Audit    Audit    // counts in the tables
+	Wire     Wire     // counts messages in the queues, and sends malformed messages
+	Progress Progress // shows the number of effects
 
 	load     *load
 	begun    time.Time
@@ -63,6 +62,7 @@ func (d *Demo) run(ctx context.Context) error {
 	}
 }
 
-// effectsPerOrder is the number of effects of an order: one for each of seven
-// consumers, and two more entries in the history.
+// effectsPerOrder is the number of effects of an order that is shipped: payment,
+// reservation, shipment, revenue, mail, status, and three entries in the history. An
+// order that is cancelled has one more.
 const effectsPerOrder = 9

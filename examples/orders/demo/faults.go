@@ -104,11 +104,11 @@ func (f *Faults) poison(n int, order *service.NewOrder) {
 		return
 	}
 	consumer := []string{"payments", "inventory"}[n/40%2]
-	order.Lines[0].SKU = poisonousFor(consumer)
+	order.Customer = poisonousFor(consumer)
 	f.injected.Poisonous.Add(1)
 }
 
-// poisonousFor returns the item that makes an order poisonous for a consumer.
+// poisonousFor returns the customer who makes an order poisonous for a consumer.
 func poisonousFor(consumer string) string { return "poisonous-for-" + consumer }
 
 // repair makes the handlers accept the poisonous orders.

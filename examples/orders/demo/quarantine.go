@@ -12,14 +12,28 @@ import (
 // messages it has replayed or discarded. Without faults it does nothing, because it
 // does not know why a message has failed.
 func (d *Demo) clear(ctx context.Context) (cleared int, err error) {
-	entries, err := d.quarantined(ctx)
+	d.left = 0
+	for _, s := range d.Audit.Stores {
+		n, err := d.clearOne(ctx, s)
+		if err != nil {
+			return 0, err
+		}
+		cleared += n
+	}
+	return cleared, nil
+}
+
+// clearOne clears the quarantine of one service.
+func (d *Demo) clearOne(ctx context.Context, s Store) (cleared int, err error) {
+	entries, err := s.quarantined(ctx)
 	if err != nil {
 		return 0, err
 	}
 	var replay, discard []int64
-	d.left = 0
 	for _, e := range entries {
-		again := slices.ContainsFunc(d.replayed, func(r poison.Entry) bool { return r.ID == e.ID })
+		again := slices.ContainsFunc(d.replayed, func(r poison.Entry) bool {
+			return r.Consumer == e.Consumer && r.MessageID == e.MessageID
+		})
 		switch {
 		case d.Faults == nil, again:
 			d.left++
@@ -32,25 +46,35 @@ func (d *Demo) clear(ctx context.Context) (cleared int, err error) {
 	}
 	if len(discard) > 0 {
 		act := poison.Act{Actor: "demo", Why: "the message is malformed"}
-		if err := d.Quarantine.Discard(ctx, act, discard...); err != nil {
+		if err := s.Quarantine.Discard(ctx, act, discard...); err != nil {
 			return 0, err
 		}
 		d.disposed += len(discard)
 	}
 	if len(replay) > 0 {
 		d.Faults.repair()
-		if err := d.Quarantine.Replay(ctx, poison.Act{Actor: "demo", Why: "the handler is repaired"}, replay...); err != nil {
+		if err := s.Quarantine.Replay(ctx, poison.Act{Actor: "demo", Why: "the handler is repaired"}, replay...); err != nil {
 			return 0, err
 		}
 	}
 	return len(replay) + len(discard), nil
 }
 
-// quarantined returns all entries of the quarantine.
-func (d *Demo) quarantined(ctx context.Context) ([]poison.Entry, error) {
-	var all []poison.Entry
+// quarantined returns the entries of all quarantines.
+func (d *Demo) quarantined(ctx context.Context) (all []poison.Entry, err error) {
+	for _, s := range d.Audit.Stores {
+		entries, err := s.quarantined(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, entries...)
+	}
+	return all, nil
+}
+
+func (s Store) quarantined(ctx context.Context) (all []poison.Entry, err error) {
 	for after := int64(0); ; {
-		page, err := d.Quarantine.List(ctx, poison.Filter{AfterID: after})
+		page, err := s.Quarantine.List(ctx, poison.Filter{AfterID: after})
 		if err != nil || len(page) == 0 {
 			return all, err
 		}

@@ -18,11 +18,16 @@ type Report struct {
 	Quarantined int       `json:"quarantined"` // messages that failed until the handler was repaired
 	Replayed    int       `json:"replayed"`    // quarantined messages that took effect after the repair
 	Discarded   int       `json:"discarded"`   // malformed messages, which no consumer can apply
+	Cancelled   int       `json:"cancelled"`   // orders that were refused, refunded and cancelled
 	Phantom     int       `json:"phantom"`     // effects on orders that do not exist
 	OK          bool      `json:"ok"`
 	Seconds     float64   `json:"seconds"`
 	Missing     []Missing `json:"missing"`    // orders that are lost
 	Complaints  []string  `json:"complaints"` // all other errors
+
+	// Between has a row for each consumer of one service that receives events of the
+	// other one, if there are two.
+	Between []Between `json:"between,omitempty"`
 
 	// Injected is the number of injected faults, by kind.
 	Injected map[string]int64 `json:"injected,omitempty"`
@@ -40,6 +45,7 @@ func (d *Demo) Report(ctx context.Context) (Report, error) {
 		Missing:     b.missing(d.load.journal),
 		Quarantined: len(d.replayed),
 		Discarded:   d.disposed,
+		Cancelled:   len(b.effects["cancellations"]),
 		Seconds:     time.Since(d.begun).Seconds(),
 		Complaints:  []string{},
 		Injected:    d.Faults.counts(),
@@ -54,6 +60,9 @@ func (d *Demo) Report(ctx context.Context) (Report, error) {
 		if done {
 			r.Replayed++
 		}
+	}
+	if r.Between, err = d.Audit.between(ctx); err != nil {
+		return Report{}, err
 	}
 	if err := d.complain(ctx, b, &r); err != nil {
 		return Report{}, err
@@ -85,8 +94,16 @@ func (d *Demo) complain(ctx context.Context, b books, r *Report) error {
 	complain(dead > 0, "%d events are dead letters", dead)
 	complain(d.left > 0, "%d messages are in quarantine", d.left)
 	complain(r.Lost == 0 && b.ordered != b.booked, "%d items were ordered and %d are reserved", b.ordered, b.booked)
-	complain(r.Lost == 0 && b.paid != b.earned, "the payments are %d and the revenue is %d", b.paid, b.earned)
+	complain(r.Lost == 0 && b.paid-b.refunded != b.earned,
+		"the payments less refunds are %d and the revenue is %d", b.paid-b.refunded, b.earned)
+	complain(r.Lost == 0 && b.paid != b.charged, "the payments are %d and the bank has charged %d", b.paid, b.charged)
+	complain(r.Lost == 0 && b.refunded != b.returned, "the refunds are %d and the bank has returned %d", b.refunded, b.returned)
+	complain(b.twice > 0, "%d mails were sent more than once", b.twice)
 	complain(b.swapped > 0, "%d pairs of history entries are in the wrong order", b.swapped)
+	for _, b := range r.Between {
+		complain(b.Sent != b.Handled,
+			"%s has sent %d events %s, and %s of %s has handled %d", b.From, b.Sent, b.Topic, b.Consumer, b.To, b.Handled)
+	}
 	for _, err := range d.load.errs {
 		complain(!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded), "%v", err)
 	}
@@ -123,6 +140,12 @@ func (r Report) Write(w io.Writer) {
 	}
 	if r.Discarded > 0 {
 		fmt.Fprintf(&text, "discarded=%d: malformed messages, which no consumer can apply\n", r.Discarded)
+	}
+	if r.Cancelled > 0 {
+		fmt.Fprintf(&text, "cancelled=%d: orders with an item that is sold out; their payments were refunded\n", r.Cancelled)
+	}
+	for _, b := range r.Between {
+		fmt.Fprintf(&text, "%s: %s sent %d, %s handled %d\n", b.Topic, b.From, b.Sent, b.Consumer, b.Handled)
 	}
 	for i, m := range r.Missing {
 		if i == mostListed {

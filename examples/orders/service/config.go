@@ -18,6 +18,10 @@ import (
 
 // Config configures a [Service]. The zero value is ready for use.
 type Config struct {
+	// Services are the services to run: [Orders], [Payments], or both. Several that run with
+	// one database are one service for the transport. Defaults to both.
+	Services []string
+
 	// Retry says when a failed message is tried again. Defaults to the default policy
 	// of package retry.
 	Retry retry.Policy
@@ -87,6 +91,9 @@ type Forwarder interface {
 }
 
 func (c Config) withDefaults() Config {
+	if len(c.Services) == 0 {
+		c.Services = []string{Orders, Payments}
+	}
 	if c.Lease == 0 {
 		c.Lease = 5 * time.Second
 	}

@@ -2,14 +2,23 @@ package service
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
 )
 
+// The names of the two services. One process can run both, with one database. Or each
+// runs alone, with its own database, and RabbitMQ between them.
+const (
+	Orders   = "orders"   // takes orders, and delivers them
+	Payments = "payments" // moves money, and tells the customers about it
+)
+
 // Subscription is a consumer's subscription to a topic.
 type Subscription struct {
+	Service  string // the service that runs the consumer
 	Consumer string // the inbox stores message ids under this name, so never change it
 	Topic    string
 
@@ -17,17 +26,23 @@ type Subscription struct {
 	InOrder  bool // only one instance receives at a time
 }
 
-// Subscriptions returns all subscriptions of the service.
-func Subscriptions() []Subscription {
-	return []Subscription{
-		{Consumer: "payments", Topic: TopicOrdersPlaced, InFlight: inFlight},
-		{Consumer: "inventory", Topic: TopicOrdersPlaced, InFlight: inFlight},
-		{Consumer: "shipping", Topic: TopicPaymentsCaptured, InFlight: 2 * batchSize},
-		{Consumer: "revenue", Topic: TopicPaymentsCaptured, InFlight: 2 * batchSize},
-		{Consumer: "notifications", Topic: TopicPaymentsCaptured, InFlight: 2 * batchSize},
-		{Consumer: "history", Topic: TopicOrdersChanged, InFlight: inFlight, InOrder: true},
-		{Consumer: "tracking", Topic: TopicOrdersChanged, InFlight: inFlight},
+// Subscriptions returns the subscriptions of the given services, or all subscriptions
+// without an argument.
+func Subscriptions(services ...string) []Subscription {
+	all := []Subscription{
+		{Service: Payments, Consumer: "payments", Topic: TopicOrdersPlaced, InFlight: inFlight},
+		{Service: Orders, Consumer: "inventory", Topic: TopicPaymentsCaptured, InFlight: inFlight},
+		{Service: Orders, Consumer: "shipping", Topic: TopicStockReserved, InFlight: 2 * batchSize},
+		{Service: Orders, Consumer: "revenue", Topic: TopicStockReserved, InFlight: 2 * batchSize},
+		{Service: Payments, Consumer: "refunds", Topic: TopicStockRefused, InFlight: inFlight},
+		{Service: Orders, Consumer: "cancellations", Topic: TopicPaymentsRefunded, InFlight: inFlight},
+		{Service: Payments, Consumer: "notifications", Topic: TopicMailsIntended, InFlight: 2 * batchSize},
+		{Service: Orders, Consumer: "history", Topic: TopicOrdersChanged, InFlight: inFlight, InOrder: true},
+		{Service: Orders, Consumer: "tracking", Topic: TopicOrdersChanged, InFlight: inFlight},
 	}
+	return slices.DeleteFunc(all, func(s Subscription) bool {
+		return len(services) > 0 && !slices.Contains(services, s.Service)
+	})
 }
 
 // adder returns the function that adds the handler of a consumer to the router. The
@@ -40,8 +55,8 @@ func (s *Service) adder(consumer string) func(to Subscription, sub message.Subsc
 		return func(to Subscription, sub message.Subscriber) { add(s.router, to.Consumer, to.Topic, sub, handle) }
 	}
 	switch consumer {
-	case "payments": // one message at a time, because shipping waits for the payment
-		return each(s.consumer.AddHandler, capturePayment)
+	case "payments": // one message at a time, because the rest of the saga waits for the payment
+		return each(s.consumer.AddHandler, s.capturePayment)
 	case "inventory": // one message at a time, because the handler often fails, and would make its whole batch fail
 		return each(s.consumer.AddHandler, reserveStock)
 	case "shipping": // in batches, because the write is small, and most of the time is spent in the commit
@@ -50,6 +65,10 @@ func (s *Service) adder(consumer string) func(to Subscription, sub message.Subsc
 		return func(to Subscription, sub message.Subscriber) {
 			s.consumer.AddBatchHandler(s.router, to.Consumer, to.Topic, sub, s.hookedBatch(consumer, book))
 		}
+	case "refunds": // one message at a time, because it calls the bank
+		return each(s.consumer.AddHandler, s.refund)
+	case "cancellations": // one message at a time: there are few of them
+		return each(s.consumer.AddHandler, cancelOrder)
 	case "notifications": // durable, because the mail provider is slow, and the broker's queue should not grow meanwhile
 		return each(s.consumer.AddHandler, s.notify)
 	case "history": // in the order of each ordering key, because a history must be in order
@@ -65,11 +84,11 @@ type addHandler func(
 	router *message.Router, consumer, topic string, sub message.Subscriber, handle once.HandlerFunc,
 ) *message.Handler
 
-// addConsumers adds every consumer to the router, and creates its queue. The broker
-// refuses an event that no queue receives, so the queues must exist before the first
-// event is sent.
+// addConsumers adds the consumers of this service to the router, and creates their
+// queues. The broker refuses an event that no queue receives, so the queues must exist
+// before the first event is sent.
 func (s *Service) addConsumers() error {
-	for _, to := range Subscriptions() {
+	for _, to := range Subscriptions(s.services...) {
 		subscriber, err := s.transport.Subscriber(to)
 		if err != nil {
 			return fmt.Errorf("service: subscribe %s to %s: %w", to.Consumer, to.Topic, err)

@@ -33,22 +33,28 @@ func TestConsumersAreSafe(t *testing.T) {
 			}
 			pool := database.Pool(4)
 			t.Cleanup(func() { _ = pool.Close() })
+			s := &Service{bank: aBank{}}
 			for consumer, c := range map[string]struct {
 				handle   once.HandlerFunc
 				messages []*message.Message
 			}{
-				"payments":  {capturePayment, placedOrders(t)},
-				"inventory": {reserveStock, placedOrders(t)},
-				"shipping":  {ship, paidOrders(t)},
-				"history":   {record, changedOrders(t)},
+				"payments":      {s.capturePayment, placedOrders(t)},
+				"inventory":     {reserveStock, paidOrders(t)},
+				"shipping":      {ship, reservedOrders(t)},
+				"refunds":       {s.refund, refusedOrders(t)},
+				"cancellations": {cancelOrder, refundedOrders(t)},
+				"history":       {record, changedOrders(t)},
 			} {
+				if testing.Short() && (consumer == "shipping" || consumer == "cancellations" || consumer == "history") {
+					continue // these are like the others
+				}
 				t.Run(consumer, func(t *testing.T) {
 					oncetest.Run(t, oncetest.Config{
 						DB:       pool,
 						Handler:  c.handle,
 						Messages: c.messages,
 						Reset:    reset,
-						Ignore:   []string{"captured_at", "reserved_at", "shipped_at", "written_at", "entry"},
+						Ignore:   []string{"captured_at", "reserved_at", "shipped_at", "refunded_at", "cancelled_at", "written_at", "entry"},
 						Dedup:    dedup.Config{Schema: database.Tables, Consumer: consumer},
 					})
 				})
@@ -74,13 +80,36 @@ func paidOrders(t *testing.T) []*message.Message {
 	t.Helper()
 	return messages(t, TopicPaymentsCaptured,
 		PaymentCaptured{OrderID: "17", Shop: "berlin", Customer: "Ada", Currency: "EUR", Amount: 1290},
-		PaymentCaptured{OrderID: "18", Shop: "berlin", Customer: "Bob", Currency: "EUR", Amount: 450})
+		PaymentCaptured{OrderID: "18", Shop: "berlin", Customer: "Bob", Currency: "EUR", Amount: 450},
+		PaymentCaptured{OrderID: "19", Shop: "berlin", Customer: "Cem", Currency: "EUR", Amount: 99})
+}
+
+func reservedOrders(t *testing.T) []*message.Message {
+	t.Helper()
+	return messages(t, TopicStockReserved,
+		StockReserved{OrderID: "17", Shop: "berlin", Currency: "EUR", Amount: 1290},
+		StockReserved{OrderID: "18", Shop: "berlin", Currency: "EUR", Amount: 450})
+}
+
+// refusedOrders returns the events of two orders that are paid, see [reset].
+func refusedOrders(t *testing.T) []*message.Message {
+	t.Helper()
+	return messages(t, TopicStockRefused,
+		StockRefused{OrderID: "41", Shop: "berlin", SKU: "unicorn"},
+		StockRefused{OrderID: "42", Shop: "berlin", SKU: "unicorn"})
+}
+
+func refundedOrders(t *testing.T) []*message.Message {
+	t.Helper()
+	return messages(t, TopicPaymentsRefunded,
+		PaymentRefunded{OrderID: "41", Shop: "berlin", Currency: "EUR", Amount: 990},
+		PaymentRefunded{OrderID: "42", Shop: "berlin", Currency: "EUR", Amount: 490})
 }
 
 func changedOrders(t *testing.T) (all []*message.Message) {
 	t.Helper()
-	for _, version := range []int64{placed, paid, shipped} {
-		msg, err := changed(OrderPlaced{OrderID: "17", Shop: "berlin"}, version)
+	for _, status := range []string{placed, paid, shipped} {
+		msg, err := changed(OrderPlaced{OrderID: "17", Shop: "berlin"}, status)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +122,7 @@ func messages[E event](t *testing.T, topic string, events ...E) []*message.Messa
 	t.Helper()
 	var all []*message.Message
 	for _, e := range events {
-		msg, err := newMessage(topic, 1, e)
+		msg, err := newMessage(topic, e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,10 +131,26 @@ func messages[E event](t *testing.T, topic string, events ...E) []*message.Messa
 	return all
 }
 
-// reset empties the tables, and reserves some stock.
+// reset empties the tables. Then it writes the lines of three orders, of which the third
+// one cannot be delivered, and the payments of two others.
 func reset(ctx context.Context, db *sql.DB) error {
 	_, err := db.ExecContext(ctx, `
-		DELETE FROM payments; DELETE FROM reservations; DELETE FROM shipments; DELETE FROM stock; DELETE FROM history;
-		INSERT INTO stock (sku, reserved) VALUES ('tea', 40)`)
+		DELETE FROM payments; DELETE FROM refunds; DELETE FROM reservations; DELETE FROM shipments; DELETE FROM cancellations;
+		DELETE FROM history; DELETE FROM order_lines; DELETE FROM orders;
+		UPDATE stock SET reserved = 0;
+		INSERT INTO orders (id, shop, customer, currency, total, placed_at) VALUES
+			('17', 'berlin', 'Ada', 'EUR', 1290, '2026-01-01'), ('18', 'berlin', 'Bob', 'EUR', 450, '2026-01-01'),
+			('19', 'berlin', 'Cem', 'EUR', 99, '2026-01-01');
+		INSERT INTO order_lines (order_id, line, sku, quantity, unit_price) VALUES
+			('17', 1, 'tea', 2, 450), ('17', 2, 'cake', 1, 390), ('18', 1, 'tea', 1, 450),
+			('19', 1, 'tea', 3, 33), ('19', 2, 'unicorn', 1, 0);
+		INSERT INTO payments (order_id, message_id, customer, currency, amount, captured_at) VALUES
+			('41', 'a', 'Ada', 'EUR', 990, '2026-01-01'), ('42', 'b', 'Bob', 'EUR', 490, '2026-01-01')`)
 	return err
 }
+
+// aBank accepts every call.
+type aBank struct{}
+
+func (aBank) Charge(context.Context, string, string, int64) error { return nil }
+func (aBank) Refund(context.Context, string, string, int64) error { return nil }

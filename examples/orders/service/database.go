@@ -19,8 +19,8 @@ type Database struct {
 	Tables schema.Config
 
 	connector  driver.Connector
-	statements string // create the service's tables
-	mostOpen   int    // maximum number of connections of a pool; 0 means no limit
+	statements map[string]string // create the tables of each service
+	mostOpen   int               // maximum number of connections of a pool; 0 means no limit
 
 	// lock is a statement that makes a transaction wait for others that create tables.
 	lock string
@@ -38,15 +38,24 @@ func (d Database) Pool(size int) *sql.DB {
 	return pool
 }
 
-// Migrate creates those tables of the library and the service that are missing. Several
-// instances may call it at the same time: one creates the tables, and the others wait.
-func (d Database) Migrate(ctx context.Context) error {
+// Migrate creates those tables of the library and of the given services that are missing.
+// Without a name, it creates the tables of both services. Several instances may call it
+// at the same time: one creates the tables, and the others wait.
+func (d Database) Migrate(ctx context.Context, services ...string) error {
+	if len(services) == 0 {
+		services = []string{Orders, Payments}
+	}
 	pool := d.Pool(1)
 	defer pool.Close()
 	if err := schema.Up(ctx, pool, d.Tables); err != nil {
 		return err
 	}
-	return d.Apply(ctx, d.statements)
+	for _, name := range services {
+		if err := d.Apply(ctx, d.statements[name]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Apply executes statements in one transaction. It must be possible to repeat them, as

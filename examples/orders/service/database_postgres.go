@@ -11,8 +11,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-//go:embed tables_postgres.sql
-var postgresTables string
+//go:embed tables_orders_postgres.sql
+var postgresOrders string
+
+//go:embed tables_payments_postgres.sql
+var postgresPayments string
 
 // Postgres returns the database at dsn, which is a URL or a list of key=value pairs.
 // All tables are in the schema named schemaName. [Database.Migrate] creates the schema.
@@ -37,7 +40,7 @@ func Postgres(dsn, schemaName string) (Database, error) {
 	return Database{
 		Tables:     tables,
 		connector:  lazytx.Connector(connector),
-		statements: postgresTables,
+		statements: map[string]string{Orders: postgresOrders, Payments: postgresPayments},
 		// Without this lock, two instances collide in PostgreSQL's catalogue, in spite
 		// of IF NOT EXISTS.
 		lock: `SELECT pg_advisory_xact_lock(hashtext('orders service: tables'))`,

@@ -10,8 +10,11 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-//go:embed tables_sqlite.sql
-var sqliteTables string
+//go:embed tables_orders_sqlite.sql
+var sqliteOrders string
+
+//go:embed tables_payments_sqlite.sql
+var sqlitePayments string
 
 // SQLite returns the database in the file at path. Transactions take the write lock
 // when they begin, and wait for it for up to ten seconds.
@@ -25,7 +28,7 @@ func SQLite(path string) (Database, error) {
 	return Database{
 		Tables:     schema.Config{Dialect: schema.SQLite},
 		connector:  connector,
-		statements: sqliteTables,
+		statements: map[string]string{Orders: sqliteOrders, Payments: sqlitePayments},
 		// SQLite has one writer at a time. If work waits for a connection, the pool
 		// wakes it. If it waited for SQLite's lock, it would sleep and poll.
 		mostOpen: 1,

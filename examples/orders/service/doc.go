@@ -1,13 +1,18 @@
 // Package service is an order service to copy. Orders arrive over HTTP, their
-// events leave through the outbox, and seven consumers handle each event once.
+// events leave through the outbox, and nine consumers handle each event once.
 //
 //	POST /orders ── one transaction: idempotency key, order, lines, events
-//	                    │ forwarder
-//	              orders.placed ──┬─ payments ── one transaction: payment, events
-//	                              │                  │ forwarder
-//	                              │            payments.captured ─── shipping, revenue, notifications
-//	                              └─ inventory
-//	              orders.changed ─── history, tracking; payments and shipping publish this topic too
+//	    │ orders.placed
+//	payments ────── one transaction: payment, events; the bank gets a key
+//	    │ payments.captured                  │ mails.intended
+//	inventory ───── enough stock?            notifications: a mail
+//	    ├─ yes: stock.reserved ──▶ shipping, revenue
+//	    └─ no: stock.refused ──▶ refunds ── payments.refunded ──▶ cancellations
+//
+//	orders.changed, at each step of an order ──▶ history, tracking
+//
+// It consists of two services, [Orders] and [Payments]. One process can run both with
+// one database, or each runs alone with its own database, see [Config.Services].
 //
 // [New] builds the service. [Service.Run] starts its parts and stops them in
 // order. [Subscriptions] lists the consumers.

@@ -11,59 +11,28 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// The topics that the service publishes to.
+// The statuses of an order. An order is placed, then paid, and ends as shipped or as
+// cancelled.
 const (
-	TopicOrdersPlaced     = "orders.placed"
-	TopicPaymentsCaptured = "payments.captured"
-	TopicOrdersChanged    = "orders.changed"
+	placed    = "placed"
+	paid      = "paid"
+	shipped   = "shipped"
+	cancelled = "cancelled"
 )
 
-// OrderPlaced is the event of [TopicOrdersPlaced].
-type OrderPlaced struct {
-	OrderID  string `json:"order_id"`
-	Shop     string `json:"shop"`
-	Customer string `json:"customer"`
-	Currency string `json:"currency"`
-	Total    int64  `json:"total"`
-	Lines    []Line `json:"lines"`
-}
+// versions contains the version of an order that each status stands for.
+var versions = map[string]int64{placed: 1, paid: 2, shipped: 3, cancelled: 3}
 
-// PaymentCaptured is the event of [TopicPaymentsCaptured].
-type PaymentCaptured struct {
-	OrderID  string `json:"order_id"`
-	Shop     string `json:"shop"`
-	Customer string `json:"customer"`
-	Currency string `json:"currency"`
-	Amount   int64  `json:"amount"`
-}
-
-// OrderChanged is the event of [TopicOrdersChanged]: the order has a new status.
-type OrderChanged struct {
-	OrderID string `json:"order_id"`
-	Shop    string `json:"shop"`
-	Version int64  `json:"version"`
-	Status  string `json:"status"`
-}
-
-// Versions of an order. Each version stands for a status.
-const (
-	placed = iota + 1
-	paid
-	shipped
-)
-
-var statuses = map[int64]string{placed: "placed", paid: "paid", shipped: "shipped"}
-
-// changed returns an event which says that an order has reached a version. e is any
-// event of this order.
-func changed(e event, version int64) (*message.Message, error) {
+// changed returns an event which says that an order has a new status. e is any event of
+// this order.
+func changed(e event, status string) (*message.Message, error) {
 	shop, order := e.order()
-	msg, err := newMessage(TopicOrdersChanged, version,
-		OrderChanged{OrderID: order, Shop: shop, Version: version, Status: statuses[version]})
+	msg, err := newMessage(TopicOrdersChanged, OrderChanged{OrderID: order, Shop: shop, Version: versions[status], Status: status})
 	if err != nil {
 		return nil, err
 	}
-	msg.UUID += "." + statuses[version] // each version is a different event
+	msg.UUID += "." + status // each status is a different event
+	outbox.SetAggregate(msg, "order", order, versions[status])
 	return msg, nil
 }
 
@@ -72,24 +41,19 @@ type event interface {
 	order() (shop, id string)
 }
 
-func (e OrderPlaced) order() (shop, id string)     { return e.Shop, e.OrderID }
-func (e PaymentCaptured) order() (shop, id string) { return e.Shop, e.OrderID }
-func (e OrderChanged) order() (shop, id string)    { return e.Shop, e.OrderID }
-
 // newMessage returns the message of an event. The message id consists of the order id
-// and kind, so the same event always gets the same id. The order id is also the
+// and the topic, so the same event always gets the same id. The order id is also the
 // ordering key, so the events of an order are sent in order.
-func newMessage(kind string, version int64, e event) (*message.Message, error) {
+func newMessage(topic string, e event) (*message.Message, error) {
 	payload, err := json.Marshal(e)
 	if err != nil {
-		return nil, fmt.Errorf("service: encode %s: %w", kind, err)
+		return nil, fmt.Errorf("service: encode %s: %w", topic, err)
 	}
 	shop, order := e.order()
-	msg := message.NewMessage(order+"."+kind, payload)
+	msg := message.NewMessage(order+"."+topic, payload)
 	outbox.SetOrderingKey(msg, order)
 	outbox.SetTenant(msg, shop)
-	outbox.SetAggregate(msg, "order", order, version)
-	outbox.SetEventType(msg, kind)
+	outbox.SetEventType(msg, topic)
 	return msg, nil
 }
 

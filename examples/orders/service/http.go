@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -24,12 +25,14 @@ const (
 	tracerName = "orders/service"
 )
 
-// Handler returns the service's HTTP interface.
+// Handler returns the service's HTTP interface. Only the service orders takes orders.
 func (s *Service) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", s.getPage)
-	mux.HandleFunc("POST /orders", s.postOrder)
-	mux.HandleFunc("GET /orders/{id}", s.getOrder)
+	if slices.Contains(s.services, Orders) {
+		mux.HandleFunc("GET /{$}", s.getPage)
+		mux.HandleFunc("POST /orders", s.postOrder)
+		mux.HandleFunc("GET /orders/{id}", s.getOrder)
+	}
 	mux.Handle("/health/", s.health.Handler())
 	mux.Handle("GET /metrics", s.metrics)
 	mux.Handle("/console/", s.console)

@@ -9,12 +9,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Mailer sends mail. A mail is an effect outside the database, so a rollback does not
-// undo it.
+// Mailer sends mail. It knows no idempotency keys: each call of Send sends a mail. But
+// it remembers the reference of each mail, and can be asked for it.
 type Mailer interface {
-	// Send sends one mail for each idempotency key. Later calls with the same key do
-	// nothing.
-	Send(ctx context.Context, idempotencyKey string, mail Mail) error
+	// Find reports whether a mail with this reference was sent.
+	Find(ctx context.Context, reference string) (sent bool, err error)
+
+	Send(ctx context.Context, reference string, mail Mail) error
 }
 
 // Mail is a mail to a customer.
@@ -24,22 +25,33 @@ type Mail struct {
 	Subject string
 }
 
-// notify sends the customer a mail about the payment. If the process dies after Send
-// and before the commit, or if the commit fails, the message is handled again, and Send
-// is called again. The mailer recognizes the repetition by the message id.
+// intendMail returns the intent to send a mail. A handler that returns it writes the
+// intent into the outbox, together with its other effects: the intent exists exactly if
+// they do. purpose tells the mails about an order apart.
+func intendMail(purpose string, mail MailIntended) (*message.Message, error) {
+	msg, err := newMessage(TopicMailsIntended, mail)
+	if err != nil {
+		return nil, err
+	}
+	msg.UUID += "." + purpose
+	return msg, nil
+}
+
+// notify carries out the intent to send a mail. If the process dies after Send and
+// before the commit, the message is handled again. The guard is Find: the next attempt
+// sees that the mail was sent. Two attempts never run at the same time.
 func (s *Service) notify(ctx context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-	captured, err := decode[PaymentCaptured](msg)
+	intent, err := decode[MailIntended](msg)
 	if err != nil {
 		return nil, err
 	}
 	// The transaction stays open while the mail is being sent, so the time is limited.
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	err = s.mailer.Send(ctx, msg.UUID, Mail{
-		OrderID: captured.OrderID,
-		To:      captured.Customer,
-		Subject: "We received " + money(captured.Amount, captured.Currency),
-	})
+	sent, err := s.mailer.Find(ctx, msg.UUID)
+	if err == nil && !sent {
+		err = s.mailer.Send(ctx, msg.UUID, Mail{OrderID: intent.OrderID, To: intent.To, Subject: intent.Subject})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("notifications: %w", err)
 	}

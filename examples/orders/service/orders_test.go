@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,9 +38,11 @@ func TestOrder(t *testing.T) {
 				t.Errorf("%d %s", n, table)
 			}
 		}
-		mail, sent := r.mailer.sent[id+".payments.captured"]
-		if len(r.mailer.sent) != 1 || !sent || mail.To != "Ada" || mail.Subject != "We received 12.90 EUR" {
-			t.Errorf("mails %+v", r.mailer.sent)
+		if mails := r.world.mails(id + ".mails.intended.receipt"); !slices.Equal(mails, []string{"We received 12.90 EUR"}) {
+			t.Errorf("mails %q", mails)
+		}
+		if sum := r.world.money(); sum != 1290 {
+			t.Errorf("the bank has charged %d", sum)
 		}
 	})
 }

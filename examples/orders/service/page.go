@@ -49,8 +49,8 @@ type orderRow struct {
 
 	Total    int64
 	PlacedAt time.Time
-	Status   string // "placed", "paid" or "shipped"
-	Reserved bool
+	Status   string // "placed", "paid", "shipped" or "cancelled"
+	Stock    string // "pending", "reserved" or "refused"
 }
 
 // getPage serves the page for operators. The page shows the latest orders, and the
@@ -107,7 +107,7 @@ func (s *Service) latestOrders(ctx context.Context) ([]orderRow, error) {
 	defer func() { _ = tx.Rollback() }() // there is nothing to commit
 	rows, err := tx.QueryContext(ctx, fmt.Sprintf(`
 		SELECT id, shop, customer, currency, total, placed_at, COALESCE(tracking.status, 'placed'),
-		       EXISTS (SELECT 1 FROM reservations WHERE order_id = orders.id)
+		       COALESCE((SELECT MAX(outcome) FROM reservations WHERE order_id = orders.id), 'pending')
 		FROM orders LEFT JOIN tracking ON tracking.order_id = orders.id ORDER BY id DESC LIMIT %d`, pageOrders))
 	if err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ func (s *Service) latestOrders(ctx context.Context) ([]orderRow, error) {
 	var orders []orderRow
 	for rows.Next() {
 		var o orderRow
-		if err := rows.Scan(&o.ID, &o.Shop, &o.Customer, &o.Currency, &o.Total, &o.PlacedAt, &o.Status, &o.Reserved); err != nil {
+		if err := rows.Scan(&o.ID, &o.Shop, &o.Customer, &o.Currency, &o.Total, &o.PlacedAt, &o.Status, &o.Stock); err != nil {
 			return nil, err
 		}
 		orders = append(orders, o)

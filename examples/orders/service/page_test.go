@@ -24,7 +24,7 @@ func TestPage(t *testing.T) {
 	each(t, func(t *testing.T, database service.Database) {
 		r := start(t, database, func(c *service.Config) {
 			c.Hooks.Handler = func(consumer string, handle once.HandlerFunc) once.HandlerFunc {
-				if consumer != "inventory" {
+				if consumer != "revenue" {
 					return handle
 				}
 				return func(context.Context, *sql.Tx, *message.Message) ([]*message.Message, error) {
@@ -40,13 +40,13 @@ func TestPage(t *testing.T) {
 		if placed := r.order("", strings.Replace(anOrder, "Ada", `<script>alert('Ada')</script>`, 1)); placed.status != http.StatusCreated {
 			t.Fatalf("%+v", placed)
 		}
-		testenv.Eventually(t, 3*time.Minute, "the order is shipped, and the reservation is in quarantine", func() bool {
+		testenv.Eventually(t, 3*time.Minute, "the order is shipped, and its revenue is in quarantine", func() bool {
 			got = r.do(http.MethodGet, "/", "")
 			return strings.Contains(got.body, ">shipped<") && strings.Contains(got.body, ">permanent<")
 		})
 		for _, part := range []string{
 			"&lt;script&gt;alert(&#39;Ada&#39;)&lt;/script&gt;", "the &lt;b&gt;shelf&lt;/b&gt; is &#34;empty&#34;",
-			"12.90 EUR", ">inventory<", ">pending<", ">ready<", `href="/metrics"`, `href="/health/ready"`, `http-equiv="refresh"`,
+			"12.90 EUR", ">revenue<", ">reserved<", ">ready<", `href="/metrics"`, `href="/health/ready"`, `http-equiv="refresh"`,
 		} {
 			if !strings.Contains(got.body, part) {
 				t.Errorf("%s is not in\n%s", part, got.body)

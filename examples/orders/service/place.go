@@ -43,7 +43,7 @@ func (s *Service) place(wanted NewOrder) idempotency.HandlerFunc {
 
 // publishPlaced publishes the events of a new order. ctx has the trace of the request.
 func publishPlaced(ctx context.Context, events message.Publisher, e OrderPlaced) error {
-	msg, err := newMessage(TopicOrdersPlaced, placed, e)
+	msg, err := newMessage(TopicOrdersPlaced, e)
 	if err != nil {
 		return err
 	}

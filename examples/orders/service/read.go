@@ -10,9 +10,9 @@ import (
 type Details struct {
 	Order
 
-	Payment     string `json:"payment"`     // "pending" or "captured"
-	Reservation string `json:"reservation"` // "pending" or "reserved"
-	Shipment    string `json:"shipment"`    // "pending" or "shipped"
+	Payment     string `json:"payment"`     // "pending", "captured" or "refunded"
+	Reservation string `json:"reservation"` // "pending", "reserved" or "refused"
+	Shipment    string `json:"shipment"`    // "pending", "shipped" or "cancelled"
 }
 
 // details reads an order. It returns sql.ErrNoRows if the order does not exist. Both
@@ -26,21 +26,21 @@ func (s *Service) details(ctx context.Context, id string) (Details, error) {
 	defer func() { _ = tx.Rollback() }() // there is nothing to commit
 
 	d := Details{Order: Order{ID: id}}
-	var paid, reserved, shipped bool
+	// The payments may be in the database of another service. What is known of them here
+	// are the events that came from it.
 	err = tx.QueryRowContext(ctx, `
 		SELECT shop, customer, currency, total, placed_at,
-		       EXISTS (SELECT 1 FROM payments WHERE order_id = orders.id),
-		       EXISTS (SELECT 1 FROM reservations WHERE order_id = orders.id),
-		       EXISTS (SELECT 1 FROM shipments WHERE order_id = orders.id)
+		       CASE WHEN EXISTS (SELECT 1 FROM cancellations WHERE order_id = orders.id) THEN 'refunded'
+		            WHEN EXISTS (SELECT 1 FROM reservations WHERE order_id = orders.id) THEN 'captured' ELSE 'pending' END,
+		       COALESCE((SELECT MAX(outcome) FROM reservations WHERE order_id = orders.id), 'pending'),
+		       CASE WHEN EXISTS (SELECT 1 FROM cancellations WHERE order_id = orders.id) THEN 'cancelled'
+		            WHEN EXISTS (SELECT 1 FROM shipments WHERE order_id = orders.id) THEN 'shipped' ELSE 'pending' END
 		FROM orders WHERE id = $1`, id).
-		Scan(&d.Shop, &d.Customer, &d.Currency, &d.Total, &d.PlacedAt, &paid, &reserved, &shipped)
+		Scan(&d.Shop, &d.Customer, &d.Currency, &d.Total, &d.PlacedAt, &d.Payment, &d.Reservation, &d.Shipment)
 	if err != nil {
 		return Details{}, fmt.Errorf("service: read order: %w", err)
 	}
 	d.PlacedAt = d.PlacedAt.UTC()
-	d.Payment = status(paid, "captured")
-	d.Reservation = status(reserved, "reserved")
-	d.Shipment = status(shipped, "shipped")
 	if d.Lines, err = readLines(ctx, tx, id); err != nil {
 		return Details{}, fmt.Errorf("service: read the order's lines: %w", err)
 	}
@@ -62,11 +62,4 @@ func readLines(ctx context.Context, tx *sql.Tx, order string) ([]Line, error) {
 		lines = append(lines, line)
 	}
 	return lines, rows.Err()
-}
-
-func status(done bool, word string) string {
-	if done {
-		return word
-	}
-	return "pending"
 }

@@ -17,13 +17,13 @@ func book(ctx context.Context, tx *sql.Tx, msgs []*message.Message) ([]*message.
 		args []any
 	)
 	for _, msg := range msgs {
-		captured, err := decode[PaymentCaptured](msg)
+		sale, err := decode[StockReserved](msg)
 		if err != nil {
 			return nil, err // in the separate calls only the malformed message fails
 		}
 		n := len(args)
 		rows = append(rows, fmt.Sprintf("($%d, $%d, $%d, $%d, $%d)", n+1, n+2, n+3, n+4, n+5))
-		args = append(args, captured.OrderID, msg.UUID, captured.Shop, captured.Currency, captured.Amount)
+		args = append(args, sale.OrderID, msg.UUID, sale.Shop, sale.Currency, sale.Amount)
 	}
 	_, err := tx.ExecContext(ctx,
 		`INSERT INTO revenue (order_id, message_id, shop, currency, amount) VALUES `+strings.Join(rows, ", "), args...)

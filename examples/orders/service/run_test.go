@@ -102,7 +102,7 @@ func TestMissingTables(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := service.New(database, transport, &mailer{}, service.Config{Logger: slog.New(slog.DiscardHandler)})
+		s, err := service.New(database, transport, newWorld().companies(), service.Config{Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -24,10 +25,12 @@ import (
 	"github.com/watermill-once/once/sequence"
 )
 
-// Service is the order service.
+// Service is the order service, or a part of it, see [Config.Services].
 type Service struct {
+	services  []string
 	database  Database
 	transport Transport
+	bank      Bank
 	mailer    Mailer
 	metrics   http.Handler
 	hooks     Hooks
@@ -52,36 +55,60 @@ type Service struct {
 	health      *health.Health
 }
 
-// How many messages one subscription handles at the same time. Each of these messages
-// needs a connection. The subscription needs another one to claim parked messages and
-// to renew the claims.
+// How many messages one subscription handles at the same time.
 const (
-	inFlight     = 3 // messages from the broker
+	inFlight     = 2 // messages from the broker
 	parkedAtOnce = 2 // parked messages
 )
+
+// connections returns how many connections the subscriptions need: one for each message
+// that is handled, or for each batch, and another one to claim parked messages and to
+// renew the claims.
+func connections(subscriptions []Subscription) (n int) {
+	for _, s := range subscriptions {
+		if s.InFlight > inFlight { // in batches, one at a time
+			n += 1 + parkedAtOnce + 1
+			continue
+		}
+		n += s.InFlight + parkedAtOnce + 1
+	}
+	return n
+}
 
 // maxLag is how long an event may wait in the outbox before the service says that it is
 // degraded.
 const maxLag = time.Minute
 
+// keepSent is how long the forwarder remembers which events it has sent, so that they can
+// be compared with those that were handled, see package reconcile.
+const keepSent = 24 * time.Hour
+
 // batchSize is the largest number of messages that one transaction handles, or
 // one statement stores.
 const batchSize = 50
 
+// Outside contains the other companies that the service payments uses.
+type Outside struct {
+	Bank   Bank
+	Mailer Mailer
+}
+
 // New builds a service, and creates the queues of its consumers. The tables must exist,
 // see [Database.Migrate]. The service closes the transport: at the end of
 // [Service.Run], in [Service.Close], or if New fails.
-func New(database Database, transport Transport, mailer Mailer, config Config) (*Service, error) {
+func New(database Database, transport Transport, outside Outside, config Config) (*Service, error) {
 	config = config.withDefaults()
 	s := &Service{
+		services:    config.Services,
 		database:    database,
 		transport:   transport,
-		mailer:      mailer,
+		bank:        outside.Bank,
+		mailer:      outside.Mailer,
 		metrics:     config.Metrics,
 		hooks:       config.Hooks,
 		logger:      config.Logger,
 		requests:    database.Pool(8),
-		handling:    database.Pool(len(Subscriptions()) * (inFlight + parkedAtOnce + 1)),
+		handling:    database.Pool(connections(Subscriptions(config.Services...))),
 		forwarding:  database.Pool(4),
 		stopTimeout: config.StopTimeout,
 		stopping:    make(chan struct{}),
@@ -111,7 +138,7 @@ func (s *Service) build(config Config) (err error) {
 	consumers := once.ConsumerConfig{
 		Schema:           s.database.Tables,
 		Logger:           logger,
-		DurableConsumers: []string{"notifications"},
+		DurableConsumers: s.durable(),
 		Durable:          durable.Config{BatchSize: batchSize, Ahead: parkedAtOnce},
 		Dedup:            dedup.Config{Batch: dedup.Batch{Size: batchSize}},
 		Retry: retry.Config{
@@ -146,6 +173,7 @@ func (s *Service) build(config Config) (err error) {
 		Schema:       s.database.Tables,
 		Lease:        config.Lease,
 		CloseTimeout: config.StopTimeout,
+		KeepSent:     keepSent,
 		Logger:       logger,
 	})
 	if err != nil {
@@ -153,6 +181,14 @@ func (s *Service) build(config Config) (err error) {
 	}
 	s.health, err = s.newHealth()
 	return err
+}
+
+// durable returns the consumers of this service that store their messages first.
+func (s *Service) durable() []string {
+	if slices.Contains(s.services, Payments) {
+		return []string{"notifications"}
+	}
+	return nil
 }
 
 // Quarantine returns the quarantine. All consumers share it, because they use the same

@@ -19,6 +19,7 @@ import (
 	"github.com/watermill-once/once/examples/orders/internal/testenv"
 	"github.com/watermill-once/once/examples/orders/service"
 	"github.com/watermill-once/once/retry"
+	"github.com/watermill-once/once/schema"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -52,20 +53,65 @@ func postgres(t *testing.T, dsn string) service.Database {
 	return database
 }
 
-// mailer records the mails that it is asked to send.
-type mailer struct {
-	mu   sync.Mutex
-	sent map[string]service.Mail
+// world records what the bank and the mail provider are asked to do.
+type world struct {
+	mu    sync.Mutex
+	moved map[string]int64          // by idempotency key; a refund is negative
+	sent  map[string][]service.Mail // by reference
+
+	// afterSend is called when a mail was sent, and may return an error to the handler.
+	afterSend func() error
 }
 
-func (m *mailer) Send(_ context.Context, key string, mail service.Mail) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.sent == nil {
-		m.sent = map[string]service.Mail{}
-	}
-	m.sent[key] = mail
+func newWorld() *world { return &world{moved: map[string]int64{}, sent: map[string][]service.Mail{}} }
+
+func (w *world) companies() service.Outside { return service.Outside{Bank: w, Mailer: w} }
+
+func (w *world) Charge(_ context.Context, key, _ string, amount int64) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.moved[key] = amount
 	return nil
+}
+
+func (w *world) Refund(ctx context.Context, key, order string, amount int64) error {
+	return w.Charge(ctx, key, order, -amount)
+}
+
+func (w *world) Find(_ context.Context, reference string) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.sent[reference]) > 0, nil
+}
+
+func (w *world) Send(_ context.Context, reference string, mail service.Mail) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sent[reference] = append(w.sent[reference], mail)
+	if w.afterSend != nil {
+		return w.afterSend()
+	}
+	return nil
+}
+
+// mails returns the subjects of the mails with a reference.
+func (w *world) mails(reference string) (subjects []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, mail := range w.sent[reference] {
+		subjects = append(subjects, mail.Subject)
+	}
+	return subjects
+}
+
+// money returns the sum of all movements.
+func (w *world) money() (sum int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, amount := range w.moved {
+		sum += amount
+	}
+	return sum
 }
 
 // running is a service that was started for a test.
@@ -74,7 +120,8 @@ type running struct {
 
 	url    string
 	db     *sql.DB // for queries of the test
-	mailer *mailer
+	tables schema.Config
+	world  *world
 	stop   func() error // returns the error of Run; may be called more than once
 }
 
@@ -104,8 +151,8 @@ func startOn(t *testing.T, database service.Database, transport service.Transpor
 	for _, change := range configure {
 		change(&config)
 	}
-	r := &running{T: t, db: pool(t, database), mailer: &mailer{}}
-	s, err := service.New(database, transport, r.mailer, config)
+	r := &running{T: t, db: pool(t, database), tables: database.Tables, world: newWorld()}
+	s, err := service.New(database, transport, r.world.companies(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,9 +219,9 @@ const anOrder = `{"shop":"berlin","customer":"Ada","currency":"EUR","lines":[` +
 	`{"sku":"tea","quantity":2,"unit_price":450},{"sku":"cake","quantity":1,"unit_price":390}]}`
 
 // order places an order with the given Idempotency-Key, or without one.
-func (r *running) order(key, body string) answer {
+func (r *running) order(key, body string, headers ...string) answer {
 	r.Helper()
-	headers := []string{"Content-Type", "application/json"}
+	headers = append(headers, "Content-Type", "application/json")
 	if key != "" {
 		headers = append(headers, "Idempotency-Key", key)
 	}

@@ -10,19 +10,19 @@ import (
 	"github.com/watermill-once/once"
 )
 
-// ship ships a paid order, and publishes an event about it. It writes only to the
+// ship ships an order whose items are reserved, and publishes an event about it. It writes only to the
 // database, so nothing bad happens if a call is rolled back and repeated. Therefore
 // ship may share a transaction with other messages.
 func ship(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-	captured, err := decode[PaymentCaptured](msg)
+	reserved, err := decode[StockReserved](msg)
 	if err != nil {
 		return nil, err
 	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO shipments (order_id, message_id) VALUES ($1, $2)`, captured.OrderID, msg.UUID)
+	_, err = tx.ExecContext(ctx, `INSERT INTO shipments (order_id, message_id) VALUES ($1, $2)`, reserved.OrderID, msg.UUID)
 	if err != nil {
 		return nil, fmt.Errorf("shipping: %w", err)
 	}
-	status, err := changed(captured, shipped)
+	status, err := changed(reserved, shipped)
 	if err != nil {
 		return nil, err
 	}

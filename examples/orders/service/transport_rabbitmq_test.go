@@ -39,7 +39,7 @@ func TestQueueOfAnotherType(t *testing.T) {
 	t.Parallel()
 	broker := broker(t)
 	transport := rabbitMQ(t, broker)
-	queue := transport.Queue(service.Subscription{Consumer: "inventory", Topic: service.TopicOrdersPlaced})
+	queue := transport.Queue(service.Subscription{Consumer: "payments", Topic: service.TopicOrdersPlaced})
 	_, err := broker.Channel(t).QueueDeclare(queue, true, false, false, false, nil) // this declares a classic queue
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestQueueOfAnotherType(t *testing.T) {
 	if err := database.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	_, err = service.New(database, transport, &mailer{}, service.Config{Logger: slog.New(slog.DiscardHandler)})
+	_, err = service.New(database, transport, newWorld().companies(), service.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err == nil || !strings.Contains(err.Error(), queue) || !strings.Contains(err.Error(), "PRECONDITION_FAILED") {
 		t.Errorf("error %v", err)
 	}
