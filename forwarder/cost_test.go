@@ -36,19 +36,23 @@ func TestTrap03_AReadCostsTheSameWithAnyBacklog(t *testing.T) {
 		slots[i] = int64(i)
 	}
 	cost := func(from int64) (blocks int) {
-		query, args := s.statement(&dispatch.Read{
+		args := s.arguments(&dispatch.Read{
 			From: from, Known: []int64{from + 1, from + 2}, Slots: slots, Keys: []string{"1", "2"}, Limit: 100,
 		})
-		var text []byte
-		require.NoError(t, db.QueryRowContext(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query, args...).Scan(&text))
-		var explained []struct {
-			Plan struct {
-				Hit  int `json:"Shared Hit Blocks"`
-				Read int `json:"Shared Read Blocks"`
-			} `json:"Plan"`
+		for _, query := range []dialect.Statement{s.sql.read, s.sql.readWithHead} {
+			var text []byte
+			require.NoError(t, db.QueryRowContext(t.Context(),
+				`EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query.Query(), args...).Scan(&text))
+			var explained []struct {
+				Plan struct {
+					Hit  int `json:"Shared Hit Blocks"`
+					Read int `json:"Shared Read Blocks"`
+				} `json:"Plan"`
+			}
+			require.NoError(t, json.Unmarshal(text, &explained))
+			blocks = max(blocks, explained[0].Plan.Hit+explained[0].Plan.Read)
 		}
-		require.NoError(t, json.Unmarshal(text, &explained))
-		return explained[0].Plan.Hit + explained[0].Plan.Read
+		return blocks
 	}
 
 	fill(1000)

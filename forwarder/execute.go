@@ -32,15 +32,15 @@ func (l *loop) execute(c dispatch.Commands, now time.Time) {
 func (l *loop) read(read *dispatch.Read) {
 	l.background(func(ctx context.Context) func() {
 		began := time.Now()
-		rows, at, unowned, err := l.store.rows(ctx, read)
+		got, err := l.store.rows(ctx, read)
 		l.instruments.reads.Record(time.Since(began), telemetry.Succeeded(err))
 		return func() {
 			if err != nil {
 				l.scheduler.ReadFailed(time.Now(), read, err)
 				return
 			}
-			l.scheduler.RowsRead(time.Now(), read, rows, at)
-			if unowned && !l.scheduler.Stopping() {
+			l.scheduler.RowsRead(time.Now(), read, got.rows, got.reach)
+			if got.unowned && !l.scheduler.Stopping() {
 				l.unowned()
 			}
 		}

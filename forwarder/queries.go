@@ -10,7 +10,9 @@ import (
 
 // queries are the statements of the forwarder, for PostgreSQL or SQLite.
 type queries struct {
-	snapshot, read, refill  string
+	read, refill            dialect.Statement
+	readWithHead            dialect.Statement
+	snapshot                string
 	remove                  string
 	removeLogged            []string
 	forgetSent              string
@@ -44,9 +46,10 @@ func newQueries(d dialect.Dialect) queries {
 	labels, join := outboxrow.Labels(d)
 
 	return queries{
-		snapshot: snapshotQuery(d),
-		read:     readQuery(d),
-		refill:   refillQuery(d),
+		read:         d.Statement("", sweep),
+		readWithHead: d.Statement("", headOfRead+` UNION ALL `+sweep),
+		refill:       d.Statement("", ofKeys),
+		snapshot:     snapshotQuery(d),
 
 		// A row is identified by position and id, because a position may be used again
 		// after a failover to a replica that lagged behind.

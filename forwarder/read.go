@@ -8,81 +8,125 @@ import (
 	"slices"
 	"time"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/dispatch"
 	"github.com/watermill-once/once/internal/meta"
 )
 
-// statement returns the query of a read and its arguments.
-func (s *store) statement(read *dispatch.Read) (query string, args []any) {
-	args = []any{read.From, s.dialect.List(read.Known), s.dialect.List(read.Slots), s.dialect.Strings(read.Keys), read.Limit}
+// arguments returns the arguments of the query of a read.
+func (s *store) arguments(read *dispatch.Read) []any {
+	args := []any{read.From, s.dialect.List(read.Known), s.dialect.List(read.Slots), s.dialect.Strings(read.Keys), int64(read.Limit)}
 	if read.Refill {
-		return s.sql.refill, args
+		return args
 	}
-	return s.sql.read, append(args, max(1, read.Limit/2), s.dialect.Strings(read.Topics))
+	return append(args, int64(max(1, read.Limit/2)), s.dialect.Strings(read.Topics))
 }
 
 // errFull ends a read that has reached its limit of bytes.
 var errFull = errors.New("forwarder: enough was read")
 
-// rows reads rows of the outbox, in the order of their positions. If the read is not a
-// refill of certain keys, it also returns whether any slots have no owner.
-func (s *store) rows(ctx context.Context, read *dispatch.Read) (found []*dispatch.Message, at dispatch.Reach, unowned bool, err error) {
+// found is the result of a read.
+type found struct {
+	rows    []*dispatch.Message
+	reach   dispatch.Reach
+	unowned bool // some slots have no owner; unknown after a refill
+}
+
+// rows reads rows of the outbox, in the order of their positions.
+func (s *store) rows(ctx context.Context, read *dispatch.Read) (found, error) {
 	if read.Tidy {
 		if err := s.tidy(ctx); err != nil {
-			return nil, at, false, err
+			return found{}, err
 		}
 	}
-	query, args := s.statement(read)
 	// When the limit of bytes is reached, unread rows remain in the connection, which
 	// must then be closed. This is rare, because the limit of rows is computed from
 	// their average size.
 	ctx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
-	var horizon, ceiling int64
-	err = s.read(ctx, func(tx *sql.Tx) error {
-		found = nil
-		r := &reader{topics: map[string]string{}, began: time.Now()}
+	r := &reader{topics: map[string]string{}, began: time.Now(), bytes: read.Bytes, giveUp: giveUp}
+	err := s.readRows(ctx, read, r)
+	full := errors.Is(err, errFull)
+	if err != nil && !full {
+		return found{}, err
+	}
+	got := found{rows: r.rows, reach: read.Reach(r.rows, full), unowned: r.head.unowned}
+	got.reach.Horizon, got.reach.Ceiling = r.head.horizon, r.head.ceiling
+	slices.SortFunc(got.rows, func(a, b *dispatch.Message) int { return cmp.Compare(a.Position, b.Position) })
+	return got, nil
+}
+
+// readRows runs the queries of a read. Usually it is a single query outside of a
+// transaction, so that the rows are there after one round trip.
+func (s *store) readRows(ctx context.Context, read *dispatch.Read, r *reader) error {
+	args := s.arguments(read)
+	switch {
+	case s.inTx:
+		return s.readInTx(ctx, read, args, r)
+	case read.Refill:
+		return s.readAlone(ctx, s.sql.refill, args, r.scanAll)
+	}
+	err := s.readAlone(ctx, s.sql.readWithHead, args, func(rows *sql.Rows) error {
+		if err := r.scanHead(rows); err != nil {
+			return err
+		}
+		return r.scanAll(rows)
+	})
+	if r.head.serializable {
+		s.alone = false
+	}
+	s.inTx = r.head.blocked || !s.alone
+	return err
+}
+
+func (s *store) readAlone(ctx context.Context, query dialect.Statement, args []any, scan func(rows *sql.Rows) error) error {
+	return dialect.LeaveReplica(ctx, s.db, s.dialect.ReadAlone(ctx, s.db, query, args, scan))
+}
+
+// readInTx is like readRows, but in a transaction with two queries. It is needed while
+// keys are blocked, see headOfRead, if the default isolation level is SERIALIZABLE, so
+// that reads do not conflict with producers, and for drivers of which we do not know how
+// many round trips they take for a query.
+func (s *store) readInTx(ctx context.Context, read *dispatch.Read, args []any, r *reader) error {
+	return s.read(ctx, func(tx *sql.Tx) error {
+		r.rows, r.head, r.began = nil, head{}, time.Now()
+		query := s.sql.refill
 		if !read.Refill {
-			if err := tx.QueryRowContext(ctx, s.sql.snapshot).Scan(&horizon, &ceiling, &unowned); err != nil {
+			query = s.sql.read
+			if err := tx.QueryRowContext(ctx, s.sql.snapshot).
+				Scan(&r.head.horizon, &r.head.ceiling, &r.head.unowned, &r.head.blocked); err != nil {
 				return err
 			}
+			s.inTx = r.head.blocked || !s.alone
 		}
-		rows, err := tx.QueryContext(ctx, query, args...)
+		rows, err := tx.QueryContext(ctx, query.Query(), args...)
 		if err != nil {
 			return err
 		}
 		defer rows.Close()
-		var some []dispatch.Message // allocated together
-		for size := 0; rows.Next(); {
-			if size >= read.Bytes {
-				giveUp()
-				return errFull
-			}
-			if len(some) == 0 {
-				some = make([]dispatch.Message, 32)
-			}
-			m := &some[0]
-			some = some[1:]
-			if err := r.scan(rows, m); err != nil {
-				return err
-			}
-			size += m.Size()
-			found = append(found, m)
+		if err := r.scanAll(rows); err != nil {
+			return err
 		}
 		return rows.Err()
 	})
-	full := errors.Is(err, errFull)
-	if err != nil && !full {
-		return nil, at, false, err
-	}
-	at = read.Reach(found, full)
-	at.Horizon, at.Ceiling = horizon, ceiling
-	slices.SortFunc(found, func(a, b *dispatch.Message) int { return cmp.Compare(a.Position, b.Position) })
-	return found, at, unowned, nil
+}
+
+// head is what a read returns in addition to the rows, see snapshotQuery.
+type head struct {
+	horizon, ceiling int64
+	unowned          bool
+	blocked          bool // some keys are blocked
+	serializable     bool // the default isolation level is SERIALIZABLE
 }
 
 // reader scans rows. It is allocated once per read, and its fields with it.
 type reader struct {
+	rows []*dispatch.Message
+	head head
+
+	bytes  int    // limit
+	giveUp func() // called at the limit, so that the driver does not receive the other rows
+
 	topics map[string]string // messages with the same topic share one string
 	began  time.Time         // the time of {clock}
 
@@ -93,6 +137,41 @@ type reader struct {
 
 	created       string // the stamp of createdMillis: rows that were stored together share it
 	createdMillis int64
+}
+
+// scanHead scans the first row of readWithHead.
+func (r *reader) scanHead(rows *sql.Rows) error {
+	if !rows.Next() {
+		return cmp.Or(rows.Err(), errors.New("forwarder: a read has returned nothing"))
+	}
+	var flags int64
+	var none [8]sql.RawBytes
+	err := rows.Scan(&r.head.horizon, &none[0], &none[1], &none[2], &none[3], &none[4], &none[5], &none[6], &none[7],
+		&r.head.ceiling, &flags, new(sql.RawBytes))
+	r.head.unowned, r.head.blocked, r.head.serializable = flags&unownedSlots != 0, flags&blockedKeys != 0, flags&serializable != 0
+	return err
+}
+
+// scanAll scans rows until the limit of bytes is reached.
+func (r *reader) scanAll(rows *sql.Rows) error {
+	var some []dispatch.Message // allocated together
+	for size := 0; rows.Next(); {
+		if size >= r.bytes {
+			r.giveUp()
+			return errFull
+		}
+		if len(some) == 0 {
+			some = make([]dispatch.Message, 32)
+		}
+		m := &some[0]
+		some = some[1:]
+		if err := r.scan(rows, m); err != nil {
+			return err
+		}
+		size += m.Size()
+		r.rows = append(r.rows, m)
+	}
+	return nil
 }
 
 // scan fills m.

@@ -23,11 +23,16 @@ type store struct {
 	destination string // or "" if it is unknown
 
 	keepSent bool // removed rows are moved to the sent log
+
+	// Only the read under way uses these fields.
+	alone bool // reads can be single queries outside of a transaction
+	inTx  bool // the next read must be in a transaction
 }
 
 func newStore(db *sql.DB, d dialect.Dialect) *store {
 	host, _ := os.Hostname() // the hostname helps people who read the table; the UUID makes the owner unique
-	return &store{db: db, dialect: d, sql: newQueries(d), owner: host + " " + uuid.NewString()}
+	alone := d.CanReadAlone(db)
+	return &store{db: db, dialect: d, sql: newQueries(d), owner: host + " " + uuid.NewString(), alone: alone, inTx: !alone}
 }
 
 func (s *store) read(ctx context.Context, work func(tx *sql.Tx) error) error {

@@ -1,6 +1,10 @@
 package forwarder
 
-import "github.com/watermill-once/once/internal/dialect"
+import (
+	"fmt"
+
+	"github.com/watermill-once/once/internal/dialect"
+)
 
 // A read finds rows without a due time in the order of their positions, and rows with a
 // due time when they are due. It takes no lock and waits for no transaction. It is one
@@ -59,18 +63,37 @@ const (
 	          ORDER BY position LIMIT $5`
 )
 
-// readQuery returns due rows first, because otherwise a backlog of large messages could
-// keep them out of every batch.
-func readQuery(d dialect.Dialect) string {
-	return d.SQL(`SELECT * FROM (` + whenDue + `) AS a UNION ALL SELECT * FROM (` + inOrder + `) AS b`)
-}
+// sweep returns due rows first, because otherwise a backlog of large messages could keep
+// them out of every batch.
+const sweep = `SELECT * FROM (` + whenDue + `) AS a UNION ALL SELECT * FROM (` + inOrder + `) AS b`
 
-func refillQuery(d dialect.Dialect) string { return d.SQL(ofKeys) }
+// Flags in the first row of a read with headOfRead.
+const (
+	unownedSlots = 1 << iota
+	blockedKeys
+	serializable
+)
+
+// headOfRead returns what snapshotQuery returns as a row before the rows of a sweep, for
+// PostgreSQL. All rows have the same snapshot. So the locks of transactions that release
+// keys cannot be looked at before the snapshot, and the horizon is 0 while any key is
+// blocked. The next read must be in a transaction then. Its columns are those of a row:
+// position is the horizon, created is the ceiling, waited contains flags.
+var headOfRead = fmt.Sprintf(`
+	SELECT CASE WHEN `+anyBlocked+` THEN 0 ELSE pg_snapshot_xmin(pg_current_snapshot())::text::bigint END AS position,
+	       0::smallint AS slot, '' AS message_id, '' AS topic, '' AS ordering_key, ''::bytea AS payload, '' AS metadata,
+	       0 AS attempts, NULL::bigint AS successors_after,
+	       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS created,
+	       CASE WHEN `+anyUnowned+` THEN %d ELSE 0 END + CASE WHEN `+anyBlocked+` THEN %d ELSE 0 END +
+	       CASE WHEN current_setting('transaction_isolation') = 'serializable' THEN %d ELSE 0 END AS waited, 0 AS due`,
+	unownedSlots, blockedKeys, serializable)
+
+const anyUnowned = `EXISTS (SELECT 1 FROM {slots} WHERE lease_until IS NULL OR lease_until < {now})`
 
 // snapshotQuery returns the horizon (all transactions below it have ended), the ceiling
-// (no transaction from it on has ended), and whether any slots have no owner. It runs
-// just before the rows are read, so that every transaction that has ended for this
-// query is visible to the read.
+// (no transaction from it on has ended), whether any slots have no owner, and whether
+// any keys are blocked. It runs just before the rows are read, so that every transaction
+// that has ended for this query is visible to the read.
 func snapshotQuery(d dialect.Dialect) string {
 	// A transaction that releases a key may not see rows that are committed at the same
 	// time, and this read does not see yet that the key is released. In this case the
@@ -85,5 +108,5 @@ func snapshotQuery(d dialect.Dialect) string {
 		snapshot = `0, 0`
 	}
 	return d.SQL(`
-		SELECT ` + snapshot + `, EXISTS (SELECT 1 FROM {slots} WHERE lease_until IS NULL OR lease_until < {now})`)
+		SELECT ` + snapshot + `, ` + anyUnowned + `, ` + anyBlocked)
 }

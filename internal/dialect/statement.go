@@ -14,7 +14,8 @@ import (
 // statements before it, because its arguments are written into its text. With separate
 // arguments lib/pq takes two round trips for each statement.
 type Statement struct {
-	sql   string   // query with parameters, for SQLite
+	query string   // with parameters
+	sql   string   // query if the database is SQLite, otherwise ""
 	parts []string // text around the arguments, for PostgreSQL
 	order []int    // index of the argument that follows each part
 	size  int      // size of parts in bytes
@@ -26,8 +27,9 @@ type Statement struct {
 // breaks, because the indentation of lines is removed.
 func (d Dialect) Statement(before, query string) Statement {
 	query = d.SQL(query)
+	withParameters := query
 	if d.SQLite() {
-		return Statement{sql: query}
+		return Statement{query: query, sql: query}
 	}
 	if before != "" {
 		query = before + "; " + query
@@ -37,7 +39,7 @@ func (d Dialect) Statement(before, query string) Statement {
 		lines[i] = strings.TrimSpace(line)
 	}
 	query = strings.Join(lines, " ")
-	s := Statement{size: len(query)}
+	s := Statement{query: withParameters, size: len(query)}
 	end := 0
 	for _, match := range parameter.FindAllStringSubmatchIndex(query, -1) {
 		n, _ := strconv.Atoi(query[match[2]:match[3]]) // the pattern matches only digits
@@ -48,6 +50,9 @@ func (d Dialect) Statement(before, query string) Statement {
 	s.parts = append(s.parts, query[end:])
 	return s
 }
+
+// Query returns the query with parameters, without the statements before it.
+func (s Statement) Query() string { return s.query }
 
 // Exec executes the statement. It returns the result of query, without the statements
 // before it. Arguments must be string, []byte, int64 or nil.
@@ -123,4 +128,4 @@ func appendConstant(b []byte, value any) ([]byte, error) {
 	return nil, fmt.Errorf("a value of type %T cannot be written into a statement", value)
 }
 
-const harmless = "0123456789-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.:/ "
+const harmless = "0123456789-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.:/,{} "
