@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -11,9 +12,17 @@ import (
 // fingerprint is an SQL expression for Group.Fingerprint.
 const fingerprint = `reason || ': ' || last_error`
 
+// groupedLetters is how many letters Groups looks at if the Filter has no condition.
+const groupedLetters = 20_000
+
 // Groups returns the letters that match, grouped by reason and error, in
 // ascending order of Fingerprint. Filter.Limit and Filter.AfterGroup count
 // groups.
+//
+// If the Filter has no condition, Groups looks at the latest 20,000 letters, so that it
+// is quick with a million of them. If there are more, every group has Group.More, and a
+// group without any of the latest letters is missing. [Letters.Count] and
+// [Letters.DryRun] count all.
 func (l *Letters) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	groups, err := l.groups(ctx, f)
 	if err != nil {
@@ -27,18 +36,35 @@ func (l *Letters) groups(ctx context.Context, f Filter) ([]Group, error) {
 		return nil, err
 	}
 	c := l.table.conditions(f)
-	where := c.Where()
+	where, from, more := c.Where(), `{outbox_dead}`, false
+	if where == "" {
+		err := l.table.read(ctx, func(tx *sql.Tx) error {
+			query := l.table.dialect.SQL(`SELECT id FROM {outbox_dead} ORDER BY id DESC LIMIT 1 OFFSET $1`)
+			err := tx.QueryRowContext(ctx, query, groupedLetters).Scan(new(int64))
+			if errors.Is(err, sql.ErrNoRows) {
+				return nil
+			}
+			more = err == nil
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if more {
+		from = `(SELECT * FROM {outbox_dead} ORDER BY id DESC LIMIT ` + c.Arg(groupedLetters) + `) AS latest`
+	}
 	c.Add(fingerprint+` > %s`, f.AfterGroup)
 	query := `SELECT ` + fingerprint + ` AS fingerprint, reason, last_error, topic, COUNT(*), {millis MIN(died_at)}, {millis MAX(died_at)}
-		FROM (SELECT reason, last_error, topic, died_at FROM {outbox_dead} ` + where + `) AS matching
-		WHERE ` + fingerprint + ` IN (SELECT DISTINCT ` + fingerprint + ` FROM {outbox_dead} ` + c.Where() + `
+		FROM (SELECT reason, last_error, topic, died_at FROM ` + from + ` ` + where + `) AS matching
+		WHERE ` + fingerprint + ` IN (SELECT DISTINCT ` + fingerprint + ` FROM ` + from + ` ` + c.Where() + `
 		                              ORDER BY 1 LIMIT ` + c.Arg(cmp.Or(f.Limit, page)) + `)
 		GROUP BY reason, last_error, topic ORDER BY fingerprint, topic`
 	var groups []Group
 	err := l.table.read(ctx, func(tx *sql.Tx) error {
 		return l.table.query(ctx, tx, query, c, func(rows *sql.Rows) error {
 			var (
-				g           = Group{Topics: make([]string, 1)}
+				g           = Group{Topics: make([]string, 1), More: more}
 				first, last int64
 			)
 			err := rows.Scan(&g.Fingerprint, &g.Reason, &g.Error, &g.Topics[0], &g.Count, &first, &last)

@@ -78,3 +78,32 @@ func TestGroupsReturnsPages(t *testing.T) {
 		}
 	})
 }
+
+// Groups looks at the latest letters, and says that there are more.
+func TestGroupsLooksAtTheLatestLetters(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		b.insertDead(msg("oldest", ""))
+		b.exec(`UPDATE once_outbox_dead SET last_error = 'old'`)
+		fill := func(letters int) {
+			b.exec(fmt.Sprintf(`
+				WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < %d)
+				INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown)
+				SELECT n, 'm', 't', '', '{}', created_at, 20, 'new', 'exhausted', unknown FROM numbers, once_outbox_dead WHERE message_id = 'oldest'`,
+				letters))
+		}
+		groups := func(f deadletter.Filter) (all []string) {
+			found, err := b.letters.Groups(b.Context(), f)
+			require.NoError(b, err)
+			for _, g := range found {
+				all = append(all, fmt.Sprint(g.Error, " ", g.Count, " ", g.More))
+			}
+			return all
+		}
+		fill(19_999)
+		require.Equal(b, []string{"new 19999 false", "old 1 false"}, groups(deadletter.Filter{}))
+		fill(1)
+		require.Equal(b, []string{"new 20000 true"}, groups(deadletter.Filter{}))
+		require.Empty(b, groups(deadletter.Filter{AfterGroup: "exhausted: new"}))
+		require.Equal(b, []string{"new 20000 false", "old 1 false"}, groups(deadletter.Filter{Topic: "t"}))
+	})
+}

@@ -10,8 +10,10 @@ type Group struct {
 	// Fingerprint identifies the group. A Filter with it selects its messages.
 	Fingerprint string
 
-	// Count is the number of messages.
+	// Count is the number of messages. With More there are more of them: Groups of
+	// both packages count a bounded number of messages. DryRun counts all.
 	Count int
+	More  bool
 
 	// Consumers are the consumers that failed; dead letters have no consumer.
 	// Topics are the topics of the messages.

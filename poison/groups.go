@@ -14,12 +14,24 @@ import (
 // Groups returns the messages in quarantine that match, grouped by their
 // fingerprint and in the order of it. Limit and AfterGroup of the Filter apply
 // to groups.
+//
+// If the Filter has no condition other than Fingerprint, Groups takes as long with a
+// million entries as with a few: each group counts at most 10,000 of its latest entries,
+// or 1,000 if the page has more than five groups. A group with more entries has
+// Group.More. [Quarantine.Count] and [Quarantine.DryRun] count all.
 func (q *Quarantine) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	f = f.withPage()
 	if err := f.validate(); err != nil {
 		return nil, fmt.Errorf("poison: groups: %w", err)
 	}
 	t := q.table
+	if f.wholeGroups() {
+		groups, err := t.wholeGroups(ctx, f)
+		if err != nil {
+			return nil, fmt.Errorf("poison: %w", err)
+		}
+		return groups, nil
+	}
 	where := t.where(f, parked.Quarantined)
 	groups, err := t.groups(ctx, `{parked} WHERE `+where.String()+` AND fingerprint IN (
 		SELECT DISTINCT fingerprint FROM {parked}
@@ -55,40 +67,41 @@ type group struct {
 	lastID int64
 }
 
-func (t *table) groups(ctx context.Context, from string, args []any) ([]Group, error) {
+func (t *table) groups(ctx context.Context, from string, args []any) (found []Group, err error) {
+	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
+		found, err = t.groupsIn(ctx, tx, from, args)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("group parked messages: %w", err)
+	}
+	return found, nil
+}
+
+func (t *table) groupsIn(ctx context.Context, tx *sql.Tx, from string, args []any) ([]Group, error) {
 	query := t.dialect.SQL(`
 		SELECT fingerprint, consumer, topic, MIN(reason), MIN(error_type), COUNT(*), MAX(id),
 		       {millis MIN(first_failed_at)}, {millis MAX(last_failed_at)}
 		FROM ` + from + `
 		GROUP BY fingerprint, consumer, topic ORDER BY fingerprint, consumer, topic`)
 	var groups []group
-	err := t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
-		groups = nil
-		err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
-			part, err := scanGroup(scan)
-			if n := len(groups); n > 0 && groups[n-1].Fingerprint == part.Fingerprint {
-				groups[n-1].add(part)
-			} else {
-				groups = append(groups, part)
-			}
-			return err
-		}, query, args...)
-		if err != nil {
-			return err
+	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		part, err := scanGroup(scan)
+		if n := len(groups); n > 0 && groups[n-1].Fingerprint == part.Fingerprint {
+			groups[n-1].add(part)
+		} else {
+			groups = append(groups, part)
 		}
-		if t.withoutContent {
-			return nil
-		}
-		return t.readErrors(ctx, tx, groups)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("group parked messages: %w", err)
+		return err
+	}, query, args...)
+	if err == nil && !t.withoutContent {
+		err = t.readErrors(ctx, tx, groups)
 	}
 	var found []Group
 	for _, g := range groups {
 		found = append(found, g.Group)
 	}
-	return found, nil
+	return found, err
 }
 
 // scanGroup reads the part of a group that has one consumer and one topic.

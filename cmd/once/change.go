@@ -17,6 +17,7 @@ import (
 type groupJSON struct {
 	Group         string    `json:"group"`
 	Count         int       `json:"count"`
+	More          bool      `json:"more,omitempty"` // there are more than Count
 	Consumers     []string  `json:"consumers,omitempty"`
 	Topics        []string  `json:"topics"`
 	Reason        string    `json:"reason,omitempty"`
@@ -209,6 +210,9 @@ func groupTable(width int, groups []groupJSON) string {
 	var rows [][]string
 	for _, g := range groups {
 		count, topics := fmt.Sprint(g.Count), strings.Join(g.Topics, " ")
+		if g.More {
+			count += "+"
+		}
 		switch {
 		case len(g.Consumers) > 0:
 			head = []string{"GROUP", "COUNT", "CONSUMER", "LAST (UTC)", "REASON", "ERROR"}

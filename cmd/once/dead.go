@@ -115,7 +115,7 @@ func deadGroupsOf(groups []deadletter.Group) []groupJSON {
 	all := []groupJSON{}
 	for _, g := range groups {
 		all = append(all, groupJSON{
-			Group: g.Fingerprint, Count: g.Count, Topics: g.Topics, Reason: g.Reason, Error: g.Error,
+			Group: g.Fingerprint, Count: g.Count, More: g.More, Topics: g.Topics, Reason: g.Reason, Error: g.Error,
 			FirstFailedAt: g.FirstFailedAt, LastFailedAt: g.LastFailedAt, Skipped: g.Skipped,
 		})
 	}

@@ -107,7 +107,7 @@ func quarantineGroupsOf(groups []poison.Group) []groupJSON {
 	all := []groupJSON{}
 	for _, g := range groups {
 		all = append(all, groupJSON{
-			Group: g.Fingerprint, Count: g.Count, Consumers: g.Consumers, Topics: g.Topics, Reason: g.Reason,
+			Group: g.Fingerprint, Count: g.Count, More: g.More, Consumers: g.Consumers, Topics: g.Topics, Reason: g.Reason,
 			ErrorType: g.ErrorType, Error: g.Error, FirstFailedAt: g.FirstFailedAt, LastFailedAt: g.LastFailedAt,
 		})
 	}

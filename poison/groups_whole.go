@@ -1,0 +1,116 @@
+package poison
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/parked"
+)
+
+// wholeGroups reports whether the Filter selects groups with all of their entries. An
+// index has these, in the order of fingerprints and IDs.
+func (f Filter) wholeGroups() bool {
+	return f.IDs == nil && f.AfterID == 0 && f.FailedAfter.IsZero() && f.FailedBefore.IsZero() &&
+		f.Consumer+f.Topic+f.MessageID+f.Tenant+f.AggregateType+f.AggregateID+f.EventType+f.Reason+f.ErrorType == ""
+}
+
+// Counts of groups end at one of these numbers, depending on how many groups a page has.
+const (
+	countsOfFew  = 10_000
+	countsOfMany = 1_000
+	fewGroups    = 5
+)
+
+// wholeGroups reads a bounded number of rows: one for each fingerprint, and then the
+// latest entries of each group.
+func (t *table) wholeGroups(ctx context.Context, f Filter) (found []Group, err error) {
+	err = t.dialect.Read(ctx, t.db, func(tx *sql.Tx) error {
+		found = nil
+		prints, err := t.fingerprints(ctx, tx, f)
+		bound := countsOfFew
+		if len(prints) > fewGroups {
+			bound = countsOfMany
+		}
+		for part := range slices.Chunk(prints, pageSize) { // SQLite combines at most 500 queries
+			groups, partErr := t.latestOf(ctx, tx, part, bound)
+			found, err = append(found, groups...), errors.Join(err, partErr)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("group parked messages: %w", err)
+	}
+	return found, nil
+}
+
+// fingerprints returns those of a page. It steps from one to the next in the index.
+// DISTINCT would read all entries.
+func (t *table) fingerprints(ctx context.Context, tx *sql.Tx, f Filter) (prints []string, err error) {
+	if f.Fingerprint != "" {
+		return []string{f.Fingerprint}, nil
+	}
+	next := `(SELECT MIN(fingerprint) FROM {parked} WHERE state = '` + parked.Quarantined + `' AND fingerprint > `
+	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		var text string
+		err := scan(&text)
+		prints = append(prints, text)
+		return err
+	}, t.dialect.SQL(`
+		WITH RECURSIVE steps (print) AS (
+			SELECT `+next+`$1)
+			UNION ALL
+			SELECT `+next+`print) FROM steps WHERE print IS NOT NULL
+		)
+		SELECT print FROM steps WHERE print IS NOT NULL LIMIT $2`), f.AfterGroup, f.limit())
+	return prints, err
+}
+
+// latestOf returns groups with at most bound of their latest entries.
+func (t *table) latestOf(ctx context.Context, tx *sql.Tx, prints []string, bound int) ([]Group, error) {
+	from, args := inGroups(`fingerprint, consumer, topic, reason, error_type, id, first_failed_at, last_failed_at`, prints,
+		`ORDER BY id DESC LIMIT $1`, bound+1)
+	groups, err := t.groupsIn(ctx, tx, `(`+from+`) AS latest`, args)
+	if err != nil {
+		return nil, err
+	}
+	more, byPrint := []string{}, map[string]*Group{}
+	for i := range groups {
+		if g := &groups[i]; g.Count > bound {
+			g.Count, g.More = bound, true
+			more, byPrint[g.Fingerprint] = append(more, g.Fingerprint), g
+		}
+	}
+	if len(more) == 0 {
+		return groups, nil
+	}
+	// The first entry is the one that most likely has the first failure.
+	from, args = inGroups(`fingerprint, {millis first_failed_at}`, more, `ORDER BY id LIMIT $1`, 1)
+	return groups, dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		var (
+			text  string
+			first sql.NullInt64
+		)
+		err := scan(&text, &first)
+		if g := byPrint[text]; first.Valid && timeOf(first).Before(g.FirstFailedAt) {
+			g.FirstFailedAt = timeOf(first)
+		}
+		return err
+	}, t.dialect.SQL(from), args...)
+}
+
+// inGroups combines a query for each group. $1 is limit.
+func inGroups(columns string, prints []string, order string, limit int) (query string, args []any) {
+	args = []any{limit}
+	var parts []string
+	for _, text := range prints {
+		args = append(args, text)
+		parts = append(parts, fmt.Sprintf(`SELECT * FROM (SELECT %s FROM {parked} WHERE state = '%s' AND fingerprint = $%d %s) AS part`,
+			columns, parked.Quarantined, len(args), order))
+	}
+	return strings.Join(parts, ` UNION ALL `), args
+}

@@ -1,0 +1,71 @@
+package poison_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/internal/testkit"
+	"github.com/watermill-once/once/poison"
+)
+
+// fillGroup puts entries of a group into the quarantine. The first entry failed first.
+func (b *bench) fillGroup(fingerprint string, entries int) {
+	b.Helper()
+	first, last := fmt.Sprint(time.UnixMilli(1000).UnixMilli()), fmt.Sprint(time.UnixMilli(2000).UnixMilli())
+	if b.Dialect != "sqlite" {
+		first, last = `timestamptz '1970-01-01T00:00:01Z'`, `timestamptz '1970-01-01T00:00:02Z'`
+	}
+	b.exec(fmt.Sprintf(`
+		WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < %[2]d)
+		INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, reason, fingerprint,
+			first_failed_at, last_failed_at)
+		SELECT 'c', 't' || (n %% 2), '%[1]s-' || n, '', '', 'quarantined', %[4]s, 'failed', '%[1]s',
+		       CASE WHEN n = 1 THEN %[3]s ELSE %[4]s END, %[4]s
+		FROM numbers`, fingerprint, entries, first, last))
+}
+
+// Groups counts a bounded number of entries of each group, and says so.
+func TestGroupsAreCountedUpToABound(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		b := newBench(t, db, nil)
+		b.fillGroup("f1", 10_000)
+		b.fillGroup("f2", 10_002)
+		say := func(f poison.Filter) (text string) {
+			t.Helper()
+			groups, err := b.store.Groups(t.Context(), f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, g := range groups {
+				text += fmt.Sprintf("%s %d %t %v %d %d\n", g.Fingerprint, g.Count, g.More, g.Topics,
+					g.FirstFailedAt.UnixMilli(), g.LastFailedAt.UnixMilli())
+			}
+			return text
+		}
+		same := func(f poison.Filter, want string) {
+			t.Helper()
+			if got := say(f); got != want {
+				t.Errorf("the groups of %+v are\n%swant\n%s", f, got, want)
+			}
+		}
+		const exactly, more = "f1 10000 false [t0 t1] 1000 2000\n", "f2 10000 true [t0 t1] 1000 2000\n"
+		same(poison.Filter{}, exactly+more)
+		same(poison.Filter{Limit: 1}, exactly)
+		same(poison.Filter{AfterGroup: "f1"}, more)
+		same(poison.Filter{Fingerprint: "f2"}, more)
+		same(poison.Filter{Fingerprint: "f3"}, "")
+		same(poison.Filter{Fingerprint: "f2", Consumer: "c"}, "f2 10002 false [t0 t1] 1000 2000\n")
+
+		want := "f1 1000 true [t0 t1] 1000 2000\nf2 1000 true [t0 t1] 1000 2000\n"
+		for n := 3; n <= 6; n++ {
+			b.fillGroup(fmt.Sprint("f", n), n)
+			want += fmt.Sprintf("f%d %d false [t0 t1] 1000 2000\n", n, n)
+		}
+		same(poison.Filter{}, want)
+		if n, err := b.store.Count(t.Context(), poison.Filter{Fingerprint: "f2"}); err != nil || n != 10_002 {
+			t.Errorf("%d entries, %v", n, err)
+		}
+	})
+}
