@@ -63,8 +63,11 @@ func (s *Sender) begin(ctx context.Context, since time.Time) (*File, error) {
 	}
 	w := window{ceilMinute(later(oldest.Add(margin), since)), floorMinute(now.Add(-s.config.Recent))}
 	if !w.from.Before(w.until) {
-		return nil, fmt.Errorf("the sent log begins at %v, and messages sent after %v are left out: %w",
-			oldest.Format(time.RFC3339), w.until.Format(time.RFC3339), ErrNothingYet)
+		begins := fmt.Sprint("the sent log begins at ", oldest.Format(time.RFC3339))
+		if since.After(oldest) {
+			begins = fmt.Sprintf("the comparison begins at %v (Since, or when the consumers began to remember messages)", since.Format(time.RFC3339))
+		}
+		return nil, fmt.Errorf("%s, and messages sent after %v are left out (Recent): %w", begins, w.until.Format(time.RFC3339), ErrNothingYet)
 	}
 	f := &File{fileData{
 		Format: fileFormat, Version: fileVersion, Kind: question, Round: 1,

@@ -181,7 +181,7 @@ func statusText(width int, s status.Status) string {
 	fmt.Fprintf(&b, "\n            %s, %s, %s\n", atMost(s.Outbox.Deferred, "is due later", "are due later"),
 		atMost(s.Outbox.Failing, "fails", "fail"), atMost(s.Outbox.BlockedKeys, "ordering key is blocked", "ordering keys are blocked"))
 	fmt.Fprintf(&b, "forwarders  %s", counted(len(s.Forwarders), "instance runs", "instances run"))
-	if s.FreeSlots > 0 {
+	if s.FreeSlots > 0 && (len(s.Forwarders) > 0 || s.Outbox.Pending.N > 0) { // a consumer's database has no forwarder
 		fmt.Fprintf(&b, "; nobody sends the messages of %s", counted(s.FreeSlots, "slot", "slots"))
 	}
 	b.WriteString("\n")

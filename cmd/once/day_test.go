@@ -1,0 +1,188 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/watermill-once/once/internal/testkit"
+)
+
+// An operator's day, with the command line alone: everything else that happens is in
+// the notes. testdata/day has what the operator sees.
+func TestOperatorsDay(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	orders, payments, ordersDB, service := newShop(t)
+	d, quarantined := &day{T: t}, 0
+	sent := func() {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, "everything is sent", func() bool { return waiting(orders) == 0 })
+	}
+	hasAllSlots := func() {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, "one forwarder has all slots", func() bool {
+			f := object[statusJSON](orders, exitDone, "status").Forwarders
+			return len(f) == 1 && f[0].Slots == 64
+		})
+	}
+	charged := func(n int) {
+		t.Helper()
+		testkit.Eventually(t, 3*time.Minute, fmt.Sprint(n, " orders are charged"), func() bool { return service.charges(t) == n })
+	}
+
+	d.chapter("1-tables.txt", "Two new services: orders sends, payments handles. Each has its own database.")
+	d.types(orders, exitFound, "migrate", "check")
+	d.types(orders, exitDone, "migrate", "up")
+	d.types(payments, exitDone, "migrate", "up")
+	d.types(orders, exitDone, "migrate", "check")
+	fwd := startForward(orders, "--keep-sent", "24h")
+	d.note("once forward --keep-sent 24h runs now.")
+	hasAllSlots()
+	d.types(orders, exitDone, "status")
+
+	d.chapter("2-a-topic-without-a-queue.txt", "orders is deployed before payments. The first three orders are placed.")
+	place(orders, ordersDB, manyOrders(1, 3, func(*order) {})...)
+	refusedForLong(t, ordersDB)
+	d.note("After 20 minutes the broker has refused them 11 times.")
+	d.types(orders, exitDone, "status")
+	d.types(orders, exitDone, "outbox", "topics")
+	d.types(orders, exitDone, "outbox", "list")
+	d.types(orders, exitFound, "doctor")
+	service.start(t)
+	d.note("payments is deployed, which creates the queue. The forwarder would send the messages at their\n" +
+		"next attempt. The operator does not wait for it.")
+	d.types(orders, exitDone, "outbox", "retry", "--topic", placed)
+	d.types(orders, exitDone, "outbox", "retry", "--topic", placed, "--yes")
+	sent()
+	charged(3)
+	d.types(orders, exitDone, "status")
+
+	later(t, ordersDB, service.db)
+
+	d.chapter("3-a-poisoned-deploy.txt", "A new release of payments fails on 2,000 of the next 2,100 orders.")
+	place(orders, ordersDB, manyOrders(101, 100, func(*order) {})...)
+	short := func(o *order) { o.Street = "Main Street 1" }
+	for _, some := range [][]order{ // the one with a long address is the 20th of its group
+		manyOrders(3001, 19, short),
+		manyOrders(3020, 1, func(o *order) { o.Street = "The Old Mill, behind the bakery, Main Street 1" }),
+		manyOrders(3021, 20, short),
+		manyOrders(1001, 1900, func(o *order) { o.Currency = "EUR" }),
+		manyOrders(4001, 55, func(o *order) { o.Cents = -5 }),
+		manyOrders(5001, 5, func(o *order) { o.Cents, o.tenant = -5, "test" }),
+	} {
+		quarantined += len(some)
+		place(orders, ordersDB, some...)
+		testkit.Eventually(t, 3*time.Minute, fmt.Sprint(quarantined, " messages are in quarantine"), func() bool {
+			return object[countJSON](payments, exitDone, "quarantine", "count").Count == quarantined
+		})
+	}
+	charged(103)
+	sent()
+	d.types(payments, exitDone, "status")
+	d.types(payments, exitDone, "quarantine", "groups")
+	d.types(payments, exitDone, "quarantine", "show", d.entry(payments, "order-1001", "57"))
+
+	d.chapter("4-fix-and-replay.txt", "Release 2 of payments knows the exchange rate. Its entries are replayed: first what would happen,\n"+
+		"then ten of them, then the others.")
+	service.release.Store(knowsEuros)
+	rates := d.group(payments, "no exchange rate for EUR")
+	d.types(payments, exitDone, "quarantine", "replay", "--group", rates)
+	d.types(payments, exitDone, "quarantine", "replay", "--group", rates, "--canary", "10", "--rate", "1000", "--stop-on-failure",
+		"--why", "release 2 knows EUR", "--yes")
+	charged(2003)
+	d.types(payments, exitDone, "quarantine", "groups")
+
+	d.chapter("5-stop-on-a-new-failure.txt", "Release 3 reads the new addresses. One of them is longer than it expects:\n"+
+		"the replay stops there.")
+	service.release.Store(knowsEuros | takesAddresses)
+	d.types(payments, exitFailed, "quarantine", "replay", "--group", d.group(payments, "has an unknown format"), "--canary", "10",
+		"--window", "1", "--stop-on-failure", "--why", "release 3 reads addresses", "--yes")
+	d.types(payments, exitDone, "replays", "list")
+	d.types(payments, exitDone, "quarantine", "groups")
+	d.note("Release 4 takes long addresses. The replay goes on, and then the message that failed is replayed too.")
+	service.release.Store(knowsEuros | takesAddresses | takesLongAddresses)
+	d.types(payments, exitFound, "replays", "resume", "2")
+	d.types(payments, exitDone, "quarantine", "replay", "--group", d.group(payments, "more than 40 characters"), "--yes")
+	charged(2043)
+
+	d.chapter("6-edit-and-discard.txt", "60 messages have a negative amount. No release will accept them.")
+	first := d.entry(payments, "order-4001", "1941")
+	payments.stdin = `{"id":"order-4001","cents":5,"currency":"USD"}`
+	d.note("One amount is known. Standard input has the right payload.")
+	d.types(payments, exitDone, "quarantine", "edit", first, "--payload", "-", "--why", "the sign was wrong")
+	charged(2044)
+	d.note("Five are of the tenant test.")
+	d.types(payments, exitDone, "quarantine", "discard", "--tenant", "test")
+	d.types(payments, exitDone, "quarantine", "discard", "--tenant", "test", "--why", "test orders", "--yes")
+	d.types(payments, exitDone, "audit", "--message-id", "order-4001")
+
+	d.chapter("7-export-and-import.txt", "Another team repairs the other 54. It gets them as a file, and has a database of its own.")
+	repair := &shell{T: t, env: map[string]string{"PROMPT": "repair", "ONCE_DSN": testkit.SQLite(t).DSN, "ONCE_ACTOR": "bob"}}
+	file := filepath.Join(t.TempDir(), "negative.jsonl")
+	negative := d.group(payments, "the amount is negative")
+	d.types(payments, exitDone, "quarantine", "export", "--group", negative, "--file", file)
+	d.types(payments, exitDone, "quarantine", "discard", "--group", negative, "--why", "the repair team has them", "--yes")
+	d.types(payments, exitDone, "quarantine", "count")
+	d.types(repair, exitDone, "migrate", "up")
+	d.types(repair, exitDone, "quarantine", "import", file)
+	d.types(repair, exitDone, "quarantine", "import", file)
+	d.types(repair, exitDone, "quarantine", "groups")
+	d.types(repair, exitFailed, "quarantine", "replay", "1")
+
+	d.chapter("8-where-is-a-message.txt", "A customer asks about the order 4001. orders knows when it was sent, payments what became of it.")
+	d.types(orders, exitDone, "trace", "order-4001")
+	d.types(payments, exitDone, "trace", "order-4001")
+
+	d.chapter("9-reconcile.txt", "Somebody has purged a queue, and one message is lost. Neither side has an error.\n"+
+		"It shows when the two sides are compared, some hours later.")
+	later(t, ordersDB, service.db)
+	service.loseMessage(t, func() {
+		place(orders, ordersDB, manyOrders(6001, 1, func(*order) {})...)
+		sent()
+	})
+	later(t, ordersDB, service.db)
+	compare := []string{"reconcile", "run", "--topic", placed, "--consumer", "payments", "--longest-delay", "1h"}
+	d.types(orders, exitFound, compare...)
+	d.types(orders, exitDone, "sent", "replay", "--message-id", "order-6001", "--why", "its queue was purged", "--yes")
+	charged(2045)
+	d.types(orders, exitDone, compare...)
+	d.types(orders, exitDone, "reconcile", "ledger", "--by", "topic,tenant")
+	d.types(payments, exitDone, "reconcile", "ledger", "--by", "consumer")
+
+	d.chapter("10-archive.txt", "The sent log is kept for a day. Cron keeps it for longer, as files.")
+	archive := filepath.Join(t.TempDir(), "sent")
+	d.types(orders, exitDone, "archive", "sent", archive, "--rows", "1500")
+	files, err := os.ReadDir(archive)
+	if err != nil || len(files) != 2 {
+		t.Fatal(files, err)
+	}
+	d.note("ls shows " + files[0].Name() + " and " + files[1].Name() + ".")
+	d.types(orders, exitDone, "archive", "sent", archive)
+
+	d.chapter("11-upgrade.txt", "The next release of once has one more migration. Old and new processes run side by side.")
+	next := &binary{shell: orders, path: nextRelease(t)}
+	d.newer(next, exitFound, "migrate", "check")
+	d.newer(next, exitDone, "migrate", "up")
+	d.note("The old release works with the new tables, as the migration says.")
+	d.types(orders, exitDone, "migrate", "check")
+	d.note("A forwarder of the new release is started, and then the old one is stopped.")
+	stopNew := next.start("forward", "--keep-sent", "24h", "--listen", "127.0.0.1:0")
+	testkit.Eventually(t, time.Minute, "both forwarders have slots", func() bool {
+		f := object[statusJSON](orders, exitDone, "status").Forwarders
+		return len(f) == 2 && f[0].Slots == 32 && f[1].Slots == 32
+	})
+	d.types(orders, exitDone, "status")
+	fwd.stop()
+	if code := <-fwd.ended; code != exitDone {
+		t.Errorf("the old forwarder ended with exit code %d", code)
+	}
+	hasAllSlots()
+	place(orders, ordersDB, manyOrders(7001, 1, func(*order) {})...)
+	charged(2046)
+	d.types(orders, exitDone, "status")
+	stopNew()
+	d.chapter("", "")
+}
