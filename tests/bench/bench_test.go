@@ -37,7 +37,7 @@ func tiny(t *testing.T) (*bench, testkit.Broker) {
 				messages: 2000, slow: 20, backlog: 3000, start: 1000, small: 500, rounds: 2,
 				hold: 300 * time.Millisecond, baseline: 100 * time.Millisecond, stopped: 300 * time.Millisecond,
 				producing: 100 * time.Millisecond, delivering: 200 * time.Millisecond,
-				consume: 400, remembered: 1000, compared: 1000,
+				consume: 400, remembered: 1000, compared: 1000, entries: 1000, rows: 1000,
 			},
 		},
 	}, broker

@@ -27,6 +27,7 @@ func groups() []group {
 		{"inbox", "consuming with ten million ids in the inbox, against none", (*bench).inboxes},
 		{"retention", "forgetting a day of five million ids while messages are claimed", (*bench).retentions},
 		{"reconcile", "finding the ids that differ between a sent log and an inbox in another database", (*bench).reconciliations},
+		{"look", "lists, groups and status with very many rows, and what a forwarder and a consumer notice", (*bench).looks},
 		{"durable", "a consumer that stores its messages first, against one that handles them directly", (*bench).durables},
 		{"modes", "a consumer that keeps the order of keys, or compares versions, against one that does neither", (*bench).modes},
 		{"fairness", "a few messages of one tenant while another has a million waiting, against none", (*bench).fairness},

@@ -56,6 +56,9 @@ type sizes struct {
 	consume    int // messages that are consumed
 	remembered int // ids in a filled inbox
 	compared   int // ids in a sent log, and in an inbox that is compared with it
+
+	entries int // in the quarantine that an operator looks at, and as many dead letters
+	rows    int // in the outbox whose status an operator reads
 }
 
 func newSizes(quick bool) sizes {
@@ -66,6 +69,7 @@ func newSizes(quick bool) sizes {
 			hold: 4 * time.Second, baseline: 2 * time.Second, stopped: time.Second,
 			producing: time.Second, delivering: 2 * time.Second,
 			remembered: 200_000, compared: 100_000,
+			entries: 20_000, rows: 100_000,
 		}
 	}
 	return sizes{
@@ -74,6 +78,7 @@ func newSizes(quick bool) sizes {
 		hold: time.Minute, baseline: 20 * time.Second, stopped: 3 * time.Second,
 		producing: 4 * time.Second, delivering: 10 * time.Second,
 		remembered: 10_000_000, compared: 1_000_000,
+		entries: 1_000_000, rows: 10_000_000,
 	}
 }
 
