@@ -84,7 +84,7 @@ func (c *Console) getReplay(w http.ResponseWriter, r *http.Request) error {
 	switch replay.State {
 	case poison.ReplayRunning:
 		p.Live = 1
-		ended := replay.Resolved + replay.Failed
+		ended := replay.Resolved + replay.Failed + replay.Stale
 		if rate := c.paces.add(id, time.Now(), ended); rate > 0 {
 			body.Rate = perSecond(rate)
 			body.Rest = age(time.Duration(float64(max(0, replay.Total-ended)) / rate * float64(time.Second)))

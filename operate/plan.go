@@ -81,7 +81,8 @@ type Report struct {
 	Skipped []int64
 
 	// Resolved counts the replayed entries that were handled, Failed those that
-	// were quarantined again, and Waiting those that still wait. Only package
-	// poison sets them.
-	Resolved, Failed, Waiting int
+	// were quarantined again, and Waiting those that still wait. Stale counts those
+	// that are in quarantine again because their version was overtaken: their
+	// handler did not run, so they are no failures. Only package poison sets them.
+	Resolved, Failed, Stale, Waiting int
 }

@@ -43,7 +43,7 @@ func newInstruments(config Config) *instruments {
 	i.quarantined = meter.Counter("once.poison.quarantined", "{message}", "Messages that were quarantined.",
 		slices.Concat(byConsumer, []telemetry.Label{{Key: telemetry.Reason, Values: disposition.Reasons}})...)
 	i.failedAgain = meter.Counter("once.poison.failed_again", "{message}",
-		"Messages that were quarantined again after a replay.", byConsumer...)
+		"Messages whose handler failed again after a replay.", byConsumer...)
 	i.replayed = meter.Counter("once.poison.replayed", "{message}", "Messages that were given back to their consumer.")
 	i.discarded = meter.Counter("once.poison.discarded", "{message}", "Messages that were discarded.")
 	i.edited = meter.Counter("once.poison.edited", "{message}", "Messages that were replaced by an edited one.")
@@ -66,7 +66,7 @@ func (i *instruments) countQuarantined(e Entry) {
 	if reason := slices.Index(disposition.Reasons, e.Reason); reason >= 0 {
 		i.quarantined.Add(1, consumer*len(disposition.Reasons)+reason)
 	}
-	if e.Replays > 0 {
+	if e.Replays > 0 && e.Reason != ReasonStale { // the handler of a stale message did not run
 		i.failedAgain.Add(1, consumer)
 	}
 }

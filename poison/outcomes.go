@@ -14,8 +14,12 @@ import (
 type outcomes struct {
 	known    int     // entries whose outcome is one of the others, or that failed
 	resolved int     // entries that were handled
+	stale    int     // entries that are in quarantine again because their version is stale
 	waiting  []int64 // IDs of entries that still wait
 }
+
+// stale is the outcome of an entry whose version is stale, as the query returns it.
+const stale = "stale"
 
 // addWaiting adds entries that wait from now on.
 func (o *outcomes) addWaiting(ids []int64) {
@@ -36,8 +40,8 @@ func (t *table) readOutcomes(ctx context.Context, r *leasedReplay) (now *leasedR
 		} else { // the replay was resumed, or a commit of unknown outcome succeeded
 			err = t.countOutcomes(ctx, tx, now)
 		}
-		now.Resolved, now.Waiting = now.outcomes.resolved, len(now.outcomes.waiting)
-		now.Failed = now.Replayed - now.Resolved - now.Waiting
+		now.Resolved, now.Stale, now.Waiting = now.outcomes.resolved, now.outcomes.stale, len(now.outcomes.waiting)
+		now.Failed = now.Replayed - now.Resolved - now.Stale - now.Waiting
 		return err
 	})
 	return now, err
@@ -60,6 +64,8 @@ func (t *table) updateOutcomes(ctx context.Context, tx *sql.Tx, r *leasedReplay)
 			waiting = append(waiting, id)
 		case parked.Resolved:
 			r.outcomes.resolved++
+		case stale:
+			r.outcomes.stale++
 		}
 		return err
 	}, t.sql.replays.outcomes, t.dialect.List(r.outcomes.waiting), r.ID)
@@ -72,11 +78,13 @@ func (t *table) countOutcomes(ctx context.Context, tx *sql.Tx, r *leasedReplay) 
 	r.outcomes = outcomes{known: r.Replayed}
 	return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
 		var (
-			id       int64
-			resolved int
+			id              int64
+			resolved, stale int
 		)
-		err := scan(&id, &resolved)
-		if r.outcomes.resolved += resolved; id > 0 {
+		err := scan(&id, &resolved, &stale)
+		r.outcomes.resolved += resolved
+		r.outcomes.stale += stale
+		if id > 0 {
 			r.outcomes.waiting = append(r.outcomes.waiting, id)
 		}
 		return err

@@ -51,19 +51,22 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 		list: d.SQL(`SELECT ` + replayColumns + ` FROM {replays} AS r WHERE r.id < $1 ORDER BY r.id DESC LIMIT $2`),
 
 		// For the process that runs the replay: it reads the outcomes separately.
-		row: d.SQL(`SELECT ` + replayRow + `, 0, 0 FROM {replays} AS r WHERE r.id = $1`),
+		row: d.SQL(`SELECT ` + replayRow + `, 0, 0, 0 FROM {replays} AS r WHERE r.id = $1`),
 
 		// With replay_id in the condition PostgreSQL could read all entries of the
 		// replay. An entry that belongs to a later replay has failed in this one.
 		outcomes: d.SQL(`
-			SELECT id, CASE WHEN replay_id = $2 THEN state ELSE '' END FROM {parked} WHERE id {among $1 bigint}`),
+			SELECT id, CASE WHEN replay_id = $2 THEN CASE WHEN ` + staleAgain + ` THEN 'stale' ELSE state END ELSE '' END
+			FROM {parked} WHERE id {among $1 bigint}`),
 
 		// One statement, so that each entry is counted once even if it is resolved
 		// meanwhile.
 		count: d.SQL(`
-			SELECT id, 0 FROM {parked} WHERE replay_id = $1 AND state = 'waiting'
+			SELECT id, 0, 0 FROM {parked} WHERE replay_id = $1 AND state = 'waiting'
 			UNION ALL
-			SELECT 0, COUNT(*) FROM {parked} WHERE replay_id = $1 AND state = 'resolved'`),
+			SELECT 0, COUNT(*), 0 FROM {parked} WHERE replay_id = $1 AND state = 'resolved'
+			UNION ALL
+			SELECT 0, 0, COUNT(*) FROM {parked} WHERE replay_id = $1 AND ` + staleAgain),
 
 		// Changes no row while another process has the lease.
 		resume: d.SQL(`
@@ -111,7 +114,7 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 
 		end: d.SQL(`
 			UPDATE {replays}
-			SET state = $3, stop_reason = $4, resolved = $5, failed = $6, token = NULL, lease_until = NULL, ended_at = {now}
+			SET state = $3, stop_reason = $4, resolved = $5, failed = $6, stale = $7, token = NULL, lease_until = NULL, ended_at = {now}
 			WHERE id = $1 AND token = $2 AND state = 'running'`),
 
 		// Without the token, because another process runs the replay, or has died.
@@ -130,13 +133,18 @@ func newReplayQueries(d dialect.Dialect) replayQueries {
 	return q
 }
 
+// staleAgain is the condition of an entry whose replay did not run the handler, because
+// its version is stale. It stays true if the entry is then discarded.
+const staleAgain = `state IN ('quarantined', 'discarded') AND reason = '` + ReasonStale + `'`
+
 const replayRow = `r.id, r.consumer, r.filter, r.plan, r.actor, r.why,
 	CASE WHEN r.state = 'running' AND r.lease_until <= {now} THEN 'abandoned' ELSE r.state END,
-	r.stop_reason, r.total, r.until_id, r.after_id, r.replayed, r.resolved, r.failed,
+	r.stop_reason, r.total, r.until_id, r.after_id, r.replayed, r.resolved, r.failed, r.stale,
 	{millis r.started_at}, {millis r.ended_at}`
 
 // The outcomes are counted until the replay has finished. Then the columns of the
 // replay have the final counts.
 const replayColumns = replayRow + `,
 	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND state = 'waiting') END,
-	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND state = 'resolved') END`
+	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND state = 'resolved') END,
+	CASE WHEN r.state = 'finished' THEN 0 ELSE (SELECT COUNT(*) FROM {parked} WHERE replay_id = r.id AND ` + staleAgain + `) END`

@@ -164,7 +164,7 @@ func lostUnless(changed int64, err error) error {
 func (t *table) endReplay(ctx context.Context, r *leasedReplay, state, reason string) (*leasedReplay, error) {
 	err := t.dialect.Write(ctx, t.db, func(tx *sql.Tx) error {
 		changed, err := dialect.Affected(tx.ExecContext(ctx, t.sql.replays.end,
-			r.ID, r.token, state, parked.Clean(reason, parked.MaxError), r.Resolved, r.Failed))
+			r.ID, r.token, state, parked.Clean(reason, parked.MaxError), r.Resolved, r.Failed, r.Stale))
 		failpoint.Hit("replay/end")
 		return lostUnless(changed, err)
 	})

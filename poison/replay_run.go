@@ -35,7 +35,7 @@ type replayRun struct {
 	replay        *leasedReplay
 	progress      func(Report)
 	rate          *operate.Rate
-	reported      [5]int // the counts of the last call of progress
+	reported      [6]int // the counts of the last call of progress
 	reportedAt    time.Time
 	knownFailures int  // do not stop the replay
 	nothingLeft   bool // no entry remains to be replayed
@@ -110,7 +110,7 @@ func (x *replayRun) step(ctx context.Context) (pause time.Duration, ended bool, 
 // progressEvery ago.
 func (x *replayRun) report(now time.Time) {
 	r := x.replay
-	counts := [...]int{r.Total, r.Replayed, r.Resolved, r.Failed, r.Waiting}
+	counts := [...]int{r.Total, r.Replayed, r.Resolved, r.Failed, r.Stale, r.Waiting}
 	if counts == x.reported && now.Sub(x.reportedAt) < progressEvery {
 		return
 	}

@@ -61,11 +61,12 @@ func scanReplay(row interface{ Scan(dest ...any) error }) (*leasedReplay, error)
 		r            leasedReplay
 		filter, plan string
 		resolved     int
+		stale        int
 		started      int64
 		ended        sql.NullInt64
 	)
 	err := row.Scan(&r.ID, &r.Consumer, &filter, &plan, &r.Actor, &r.Why, &r.State, &r.StopReason, &r.Total,
-		&r.untilID, &r.afterID, &r.Replayed, &r.Resolved, &r.knownFailures, &started, &ended, &r.Waiting, &resolved)
+		&r.untilID, &r.afterID, &r.Replayed, &r.Resolved, &r.knownFailures, &r.Stale, &started, &ended, &r.Waiting, &resolved, &stale)
 	if err != nil {
 		return nil, err
 	}
@@ -73,9 +74,9 @@ func scanReplay(row interface{ Scan(dest ...any) error }) (*leasedReplay, error)
 		return nil, fmt.Errorf("replay %d: filter or plan: %w", r.ID, err)
 	}
 	if r.State != ReplayFinished {
-		r.Resolved = resolved
+		r.Resolved, r.Stale = resolved, stale
 	}
-	r.Failed = r.Replayed - r.Resolved - r.Waiting
+	r.Failed = r.Replayed - r.Resolved - r.Stale - r.Waiting
 	r.StartedAt, r.EndedAt = time.UnixMilli(started), timeOf(ended)
 	return &r, nil
 }

@@ -124,35 +124,40 @@ func TestOnStaleMergesInTheTransaction(t *testing.T) {
 }
 
 // Trap 79. A replayed message whose version was overtaken is not handled. The replay reports it as
-// failed, and the entry is in quarantine again, with its own reason.
+// stale, and the entry is in quarantine again, with its own reason. Stale messages are no
+// failures: neither the canary nor StopOnFailure stops because of them.
 func TestReplayOfAStaleVersionIsNotResolved(t *testing.T) {
 	t.Parallel()
 	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
 		b := newBench(t, db)
 		var calls atomic.Int32
 		b.run(sequence.Config{}, func(msg *message.Message) error {
-			if msg.UUID == "a1" && calls.Add(1) > 0 {
+			if (msg.UUID == "a1" || msg.UUID == "b1") && calls.Add(1) > 0 {
 				return retry.Permanent(errHandler)
 			}
 			return nil
 		})
-		b.publish("a1")
-		b.eventually("the first fails", func() bool { return len(b.entries(parked.Quarantined)) == 1 })
-		b.publish("a2")
-		b.eventually("the second is applied", func() bool { return b.effects("a") == "a2" })
-		replay, err := b.poison.ReplayMatching(t.Context(), poison.Act{Actor: "test"}, poison.Filter{Consumer: "projection"}, poison.Plan{})
-		if err != nil && !errors.Is(err, poison.ErrReplayStopped) {
+		b.publish("a1", "b1")
+		b.eventually("the first ones fail", func() bool { return len(b.entries(parked.Quarantined)) == 2 })
+		b.publish("a2", "b2")
+		b.eventually("the second ones are applied", func() bool { return b.effects("a") == "a2" && b.effects("b") == "b2" })
+		replay, err := b.poison.ReplayMatching(t.Context(), poison.Act{Actor: "test"}, poison.Filter{Consumer: "projection"},
+			poison.Plan{Canary: 1, StopOnFailure: true})
+		if err != nil {
 			t.Fatal(err)
 		}
-		if replay.Resolved != 0 || replay.Failed != 1 || replay.Waiting != 0 {
-			t.Errorf("%d resolved, %d failed, %d waiting", replay.Resolved, replay.Failed, replay.Waiting)
+		if replay.State != poison.ReplayFinished || replay.Stale != 2 || replay.Resolved+replay.Failed+replay.Waiting != 0 {
+			t.Errorf("%s: %d stale, %d resolved, %d failed, %d waiting", replay.State, replay.Stale, replay.Resolved, replay.Failed, replay.Waiting)
 		}
-		e := b.quarantined(1)[0]
+		if all, err := b.poison.Replays(t.Context(), 0); err != nil || len(all) != 1 || all[0].Stale != 2 || all[0].Failed != 0 {
+			t.Errorf("replays %+v, error %v", all, err)
+		}
+		e := b.quarantined(2)[0]
 		if e.Reason != poison.ReasonStale || !strings.HasSuffix(e.Error, `sequence: the version is stale: version 1 of account "a" is not `+
 			`above version 2, which is applied, so the replay did not run the handler: discard the message`) {
 			t.Errorf("entry %+v", e)
 		}
-		if got := b.effects("a"); got != "a2" || calls.Load() != 1 {
+		if got := b.effects("a"); got != "a2" || calls.Load() != 2 {
 			t.Errorf("effects %s after %d calls", got, calls.Load())
 		}
 	})

@@ -22,6 +22,7 @@ type replayJSON struct {
 	Replayed   int       `json:"replayed"`
 	Resolved   int       `json:"resolved"`
 	Failed     int       `json:"failed"`
+	Stale      int       `json:"stale"`
 	Waiting    int       `json:"waiting"`
 	Actor      string    `json:"actor"`
 	Why        string    `json:"why,omitempty"`
@@ -38,7 +39,7 @@ type replaysJSON struct {
 func replayOf(r *poison.Replay) replayJSON {
 	return replayJSON{
 		ID: r.ID, State: r.State, StopReason: r.StopReason, Consumer: r.Consumer, Total: r.Total, Replayed: r.Replayed,
-		Resolved: r.Resolved, Failed: r.Failed, Waiting: r.Waiting, Actor: r.Actor, Why: r.Why,
+		Resolved: r.Resolved, Failed: r.Failed, Stale: r.Stale, Waiting: r.Waiting, Actor: r.Actor, Why: r.Why,
 		StartedAt: r.StartedAt, EndedAt: r.EndedAt,
 	}
 }
@@ -69,7 +70,7 @@ func (a *app) replaysListCommand() *cobra.Command {
 				}
 				rows = append(rows, []string{
 					fmt.Sprint(r.ID), r.State, consumer, fmt.Sprint(r.Total), fmt.Sprint(r.Replayed), fmt.Sprint(r.Resolved),
-					fmt.Sprint(r.Failed), fmt.Sprint(r.Waiting), at(r.StartedAt), r.Actor, r.StopReason,
+					fmt.Sprint(r.Failed), fmt.Sprint(r.Stale), fmt.Sprint(r.Waiting), at(r.StartedAt), r.Actor, r.StopReason,
 				})
 			}
 			if len(rows) == 0 {
@@ -77,7 +78,7 @@ func (a *app) replaysListCommand() *cobra.Command {
 			}
 			out.Next = replays[len(replays)-1].ID
 			return a.print(out, table(a.width, []string{
-				"ID", "STATE", "CONSUMER", "TOTAL", "REPLAYED", "RESOLVED", "FAILED", "WAITING", "STARTED (UTC)", "ACTOR", "STOPPED BECAUSE",
+				"ID", "STATE", "CONSUMER", "TOTAL", "REPLAYED", "RESOLVED", "FAILED", "STALE", "WAITING", "STARTED (UTC)", "ACTOR", "STOPPED BECAUSE",
 			}, rows))
 		}),
 	}
@@ -144,8 +145,8 @@ func (a *app) replayed(r poison.Replay, err error) error {
 	}
 	j := replayOf(&r)
 	change := changeJSON{Matched: r.Total, Changed: r.Replayed, Replay: &j}
-	text := fmt.Sprintf("Replay %d %s: %d of %s replayed; %d resolved, %d failed again, %d waiting.\n",
-		r.ID, r.State, r.Replayed, counted(r.Total, "message", "messages"), r.Resolved, r.Failed, r.Waiting)
+	text := fmt.Sprintf("Replay %d %s: %d of %s replayed; %d resolved, %d failed again, %d stale, %d waiting.\n",
+		r.ID, r.State, r.Replayed, counted(r.Total, "message", "messages"), r.Resolved, r.Failed, r.Stale, r.Waiting)
 	if printErr := a.print(change, text); printErr != nil {
 		return printErr
 	}
@@ -157,7 +158,7 @@ func (a *app) replayed(r poison.Replay, err error) error {
 		return fmt.Errorf("%w; when the cause is repaired, %s", err, resume)
 	case err != nil:
 		return fmt.Errorf("%w; %s", err, resume)
-	case r.Failed > 0:
+	case r.Failed+r.Stale > 0:
 		return foundError{}
 	}
 	return nil
@@ -178,7 +179,8 @@ func (a *app) progress() *progress {
 }
 
 func (p *progress) show(r poison.Report) {
-	p.line(fmt.Sprintf("replay %d: %d of %d replayed, %d resolved, %d failed", r.ID, r.Replayed, r.Total, r.Resolved, r.Failed))
+	p.line(fmt.Sprintf("replay %d: %d of %d replayed, %d resolved, %d failed, %d stale",
+		r.ID, r.Replayed, r.Total, r.Resolved, r.Failed, r.Stale))
 }
 
 // line overwrites the line of a terminal. Elsewhere it writes a line now and then.

@@ -352,6 +352,7 @@ CREATE TABLE {replays} (
     replayed    bigint      NOT NULL DEFAULT 0,
     resolved    bigint      NOT NULL DEFAULT 0, -- at the latest end of a run
     failed      bigint      NOT NULL DEFAULT 0, -- at the latest end of a run
+    stale       bigint      NOT NULL DEFAULT 0, -- at the latest end of a run
     token       text,
     lease_until timestamptz,
     started_at  timestamptz NOT NULL DEFAULT now(),

@@ -320,6 +320,7 @@ CREATE TABLE {replays} (
     replayed    INTEGER NOT NULL DEFAULT 0,
     resolved    INTEGER NOT NULL DEFAULT 0, -- at the latest end of a run
     failed      INTEGER NOT NULL DEFAULT 0, -- at the latest end of a run
+    stale       INTEGER NOT NULL DEFAULT 0, -- at the latest end of a run
     token       TEXT,
     lease_until INTEGER,
     started_at  INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
