@@ -3,10 +3,13 @@ package dedup
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/disposition"
 )
 
 // commit commits tx after checking that tx is still the transaction that begin began.
@@ -19,12 +22,9 @@ import (
 // message for the check.
 func (i *Inbox) commit(ctx context.Context, tx *sql.Tx, check *dialect.Check) error {
 	if check != nil && !check.Sent {
-		_, err := tx.ExecContext(context.WithoutCancel(ctx), i.sql.check)
-		if err != nil && transactionGone(err) {
-			i.sample.all.Store(true)
-			return endedByHandler(err)
+		if _, err := tx.ExecContext(context.WithoutCancel(ctx), i.sql.check); err != nil {
+			return i.checkError(err)
 		}
-		// If the check returned another error, COMMIT fails too.
 	}
 	err := i.dialect.Commit(tx)
 	if err == nil {
@@ -32,6 +32,18 @@ func (i *Inbox) commit(ctx context.Context, tx *sql.Tx, check *dialect.Check) er
 	}
 	if transactionGone(err) {
 		i.sample.all.Store(true)
+	}
+	return i.commitError(err)
+}
+
+// checkError returns the error of the check with its disposition. The transaction is not
+// committed after any of them.
+func (i *Inbox) checkError(err error) error {
+	switch {
+	case transactionGone(err):
+		i.sample.all.Store(true)
+	case !i.dialect.SQLite() && dialect.State(err) == "" && !errors.Is(err, sql.ErrTxDone): // the connection was lost
+		return disposition.HandBack(fmt.Errorf("dedup: check the transaction: %w", err))
 	}
 	return i.commitError(err)
 }

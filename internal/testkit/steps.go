@@ -1,0 +1,255 @@
+package testkit
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// ErrInjected is the error of the step that [EachStepFails] makes fail.
+var ErrInjected = errors.New("testkit: this step is made to fail")
+
+// EachStepFails calls do several times. In call n the n-th step fails that do takes in
+// the database: the begin or the commit of a transaction, a statement, the reading of its
+// rows, or of the number of affected rows. Each of these calls must return [ErrInjected].
+// The last call has no failing step, and must succeed. If whole is set, do is one
+// transaction: then a failed call must leave all tables unchanged.
+func EachStepFails(t *testing.T, db Database, whole bool, do func(db *sql.DB) error) {
+	t.Helper()
+	for n := int64(1); ; n++ {
+		before := contents(t, db)
+		pool, failed := FailingStep(db, n)
+		err := do(pool)
+		_ = pool.Close()
+		what := failed()
+		if what == "" {
+			if err != nil {
+				t.Errorf("without a failing step: %v", err)
+			}
+			if n == 1 {
+				t.Error("it takes no step")
+			}
+			return
+		}
+		if !errors.Is(err, ErrInjected) {
+			t.Errorf("step %d (%s) failed, and the error is %v", n, what, err)
+		}
+		if after := contents(t, db); whole && after != before {
+			t.Errorf("step %d (%s) failed, and the tables have changed: %s", n, what, firstDifference(before, after))
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// FailingStep returns a pool in whose connections the n-th step fails with [ErrInjected],
+// see [EachStepFails]. failed describes that step. It returns "" if fewer steps were
+// taken.
+func FailingStep(db Database, n int64) (pool *sql.DB, failed func() string) {
+	faults := &stepFaults{db: db.DB, at: n}
+	pool = sql.OpenDB(faults)
+	pool.SetMaxIdleConns(-1) // if db has one connection, the test needs it, too
+	return pool, func() string {
+		what, _ := faults.what.Load().(string)
+		return what
+	}
+}
+
+// contents returns the rows of all tables as text.
+func contents(t *testing.T, db Database) string {
+	t.Helper()
+	list := `SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name`
+	if db.Dialect == "postgres" {
+		list = `SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace ORDER BY relname`
+	}
+	var lines []string
+	for _, table := range query(t, db, list) {
+		rows := query(t, db, `SELECT * FROM "`+table+`"`)
+		slices.Sort(rows)
+		for _, row := range rows {
+			lines = append(lines, table+": "+row)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+func query(t *testing.T, db Database, text string) (all []string) {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	columns, err := rows.Columns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rows.Next() {
+		values := make([]sql.NullString, len(columns))
+		into := make([]any, len(columns))
+		for i := range values {
+			into[i] = &values[i]
+		}
+		if err := rows.Scan(into...); err != nil {
+			t.Fatal(err)
+		}
+		var fields []string
+		for _, v := range values {
+			fields = append(fields, v.String)
+		}
+		all = append(all, strings.Join(fields, " | "))
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func firstDifference(before, after string) string {
+	old, now := strings.Split(before, "\n"), strings.Split(after, "\n")
+	for _, line := range now {
+		if !slices.Contains(old, line) {
+			return fmt.Sprintf("+ %.200q", line)
+		}
+	}
+	for _, line := range old {
+		if !slices.Contains(now, line) {
+			return fmt.Sprintf("- %.200q", line)
+		}
+	}
+	return "rows have moved"
+}
+
+// stepFaults is a driver.Connector that takes its connections from another pool, and
+// makes step at fail.
+type stepFaults struct {
+	db    *sql.DB
+	at    int64
+	taken atomic.Int64
+	what  atomic.Value // the step that failed, a string
+}
+
+// fails counts a step, and returns the error if this is the step that fails.
+func (f *stepFaults) fails(what string) error {
+	if f.taken.Add(1) != f.at {
+		return nil
+	}
+	f.what.Store(what)
+	return ErrInjected
+}
+
+func (f *stepFaults) Driver() driver.Driver { return f.db.Driver() }
+
+func (f *stepFaults) Connect(ctx context.Context) (driver.Conn, error) {
+	pooled, err := f.db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &faultyConn{pooled: pooled, faults: f}
+	// The driver's connection is used after Raw has returned. This is safe, because
+	// pooled stays reserved until faultyConn is closed.
+	err = pooled.Raw(func(inner any) error {
+		var ok bool
+		if c.Conn, ok = inner.(driver.Conn); !ok {
+			return fmt.Errorf("testkit: the driver's connection is a %T", inner)
+		}
+		return nil
+	})
+	return c, err
+}
+
+type faultyConn struct {
+	driver.Conn
+
+	pooled *sql.Conn
+	faults *stepFaults
+}
+
+func (c *faultyConn) Close() error { return c.pooled.Close() }
+
+func (c *faultyConn) CheckNamedValue(v *driver.NamedValue) error {
+	if checker, ok := c.Conn.(driver.NamedValueChecker); ok {
+		return checker.CheckNamedValue(v)
+	}
+	return driver.ErrSkip
+}
+
+func (c *faultyConn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
+	if err := c.faults.fails("BEGIN"); err != nil {
+		return nil, err
+	}
+	tx, err := c.Conn.(driver.ConnBeginTx).BeginTx(ctx, options)
+	return faultyTx{tx, c.faults}, err
+}
+
+func (c *faultyConn) ExecContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Result, error) {
+	if err := c.faults.fails(text); err != nil {
+		return nil, err
+	}
+	result, err := c.Conn.(driver.ExecerContext).ExecContext(ctx, text, args)
+	return faultyResult{result, text, c.faults}, err
+}
+
+func (c *faultyConn) QueryContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Rows, error) {
+	if err := c.faults.fails(text); err != nil {
+		return nil, err
+	}
+	rows, err := c.Conn.(driver.QueryerContext).QueryContext(ctx, text, args)
+	if err != nil {
+		return nil, err
+	}
+	return &faultyRows{Rows: rows, text: text, faults: c.faults}, nil
+}
+
+type faultyTx struct {
+	driver.Tx
+
+	faults *stepFaults
+}
+
+func (tx faultyTx) Commit() error {
+	if err := tx.faults.fails("COMMIT"); err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Tx.Commit()
+}
+
+type faultyResult struct {
+	driver.Result
+
+	text   string
+	faults *stepFaults
+}
+
+func (r faultyResult) RowsAffected() (int64, error) {
+	if err := r.faults.fails("the number of affected rows of " + r.text); err != nil {
+		return 0, err
+	}
+	return r.Result.RowsAffected()
+}
+
+// faultyRows can fail when its first row is read.
+type faultyRows struct {
+	driver.Rows
+
+	text   string
+	read   bool
+	faults *stepFaults
+}
+
+func (r *faultyRows) Next(into []driver.Value) error {
+	if !r.read {
+		r.read = true
+		if err := r.faults.fails("the rows of " + r.text); err != nil {
+			return err
+		}
+	}
+	return r.Rows.Next(into)
+}
