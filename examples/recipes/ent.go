@@ -3,24 +3,21 @@ package recipes
 import (
 	"context"
 	"database/sql"
+	"errors"
 
 	"entgo.io/ent/dialect"
 	entsql "entgo.io/ent/dialect/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/examples/recipes/ent"
 	"github.com/watermill-once/once/outbox"
 )
 
-// PlaceWithEnt stores an order and its event. outbox.InTx begins the transaction, and
-// ent works in it. In a service, make a client of your generated code with the driver:
-//
-//	client := ent.NewClient(ent.Driver(driver))
+// PlaceWithEnt stores an order and its event in a transaction of outbox.InTx. ent works
+// in the same transaction.
 func PlaceWithEnt(ctx context.Context, db *sql.DB, order Order) error {
-	return outbox.InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
-		driver := entsql.NewDriver(dialect.Postgres, entsql.Conn{ExecQuerier: tx})
-		query, args := entsql.Dialect(dialect.Postgres).
-			Insert("orders").Columns("id", "total").Values(order.ID, order.Total).Query()
-		if err := driver.Exec(ctx, query, args, nil); err != nil {
+	return EntTransaction(ctx, db, func(client *ent.Client, events message.Publisher) error {
+		if err := client.Order.Create().SetID(order.ID).SetTotal(order.Total).Exec(ctx); err != nil {
 			return err
 		}
 		event, err := placed(order)
@@ -29,4 +26,40 @@ func PlaceWithEnt(ctx context.Context, db *sql.DB, order Order) error {
 		}
 		return events.Publish(topic, event)
 	})
+}
+
+// EntTransaction runs work in a transaction, with a client of ent and a publisher that
+// both work in it.
+func EntTransaction(ctx context.Context, db *sql.DB, work func(client *ent.Client, events message.Publisher) error) error {
+	return outbox.InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
+		driver := &entTx{Driver: entsql.NewDriver(dialect.Postgres, entsql.Conn{ExecQuerier: tx})}
+		err := work(ent.NewClient(ent.Driver(driver)), events)
+		if err == nil && driver.undone {
+			err = errNested
+		}
+		return err
+	})
+}
+
+var errNested = errors.New("a transaction inside of EntTransaction was rolled back, so the whole transaction is")
+
+// entTx is a driver of ent that works in a transaction. ent begins a transaction for some
+// statements by itself: this is then the same one. If ent rolls it back, the whole
+// transaction must not be committed.
+type entTx struct {
+	dialect.Driver
+
+	undone bool
+}
+
+// Tx implements [dialect.Driver].
+func (d *entTx) Tx(context.Context) (dialect.Tx, error) { return d, nil }
+
+// Commit implements [dialect.Tx].
+func (*entTx) Commit() error { return nil }
+
+// Rollback implements [dialect.Tx].
+func (d *entTx) Rollback() error {
+	d.undone = true
+	return nil
 }

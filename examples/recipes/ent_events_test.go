@@ -1,0 +1,94 @@
+package recipes
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-once/once/examples/recipes/ent"
+	"github.com/watermill-once/once/examples/recipes/ent/order"
+)
+
+// The hook of ent stores one event for each order that is created, updated or deleted, also
+// by statements for many orders. After a rollback there is none.
+func TestEntStoresAnEventForEachChange(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db *sql.DB) {
+		ctx := t.Context()
+		create := func(client *ent.Client, id string) *ent.OrderCreate {
+			return client.Order.Create().SetID(id).SetTotal(1290)
+		}
+
+		require.ErrorIs(t, EntWithEvents(ctx, db, func(client *ent.Client) error {
+			if err := create(client, "17").Exec(ctx); err != nil {
+				return err
+			}
+			return errUndone
+		}), errUndone)
+		require.Empty(t, eventsIn(t, db))
+
+		require.NoError(t, EntWithEvents(ctx, db, func(client *ent.Client) error {
+			return client.Order.CreateBulk(create(client, "17"), create(client, "18"), create(client, "19")).Exec(ctx)
+		}))
+		require.Equal(t, []string{"orders.placed 17", "orders.placed 18", "orders.placed 19"}, eventsIn(t, db))
+
+		require.NoError(t, EntWithEvents(ctx, db, func(client *ent.Client) error {
+			// After the update, the condition holds for none of the orders.
+			if err := client.Order.Update().Where(order.IDIn("17", "18"), order.Total(1290)).SetTotal(990).Exec(ctx); err != nil {
+				return err
+			}
+			if err := client.Order.UpdateOneID("18").AddTotal(10).Exec(ctx); err != nil {
+				return err
+			}
+			_, err := client.Order.Delete().Where(order.Total(1290)).Exec(ctx)
+			return err
+		}))
+		require.Equal(t, []string{"orders.changed 17", "orders.changed 18", "orders.changed 18", "orders.removed 19"}, eventsIn(t, db))
+	})
+}
+
+// A transaction that ent begins by itself, or that the caller begins with the client, is
+// the same one. If it is rolled back, everything is.
+func TestEntTransactionInside(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db *sql.DB) {
+		inside := func(end func(tx *ent.Tx) error) error {
+			return EntWithEvents(t.Context(), db, func(client *ent.Client) error {
+				tx, err := client.Tx(t.Context())
+				if err != nil {
+					return err
+				}
+				if err := tx.Order.Create().SetID("17").SetTotal(1290).Exec(t.Context()); err != nil {
+					return err
+				}
+				return end(tx)
+			})
+		}
+		require.ErrorIs(t, inside((*ent.Tx).Rollback), errNested)
+		orders, events := stored(t, db)
+		require.Equal(t, []int{0, 0}, []int{orders, events})
+
+		require.NoError(t, inside((*ent.Tx).Commit))
+		orders, events = stored(t, db)
+		require.Equal(t, []int{1, 1}, []int{orders, events})
+	})
+}
+
+// eventsIn removes the events from the outbox, and returns the topic and the payload of each.
+func eventsIn(t *testing.T, db *sql.DB) (all []string) {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), `SELECT topic || ' ' || convert_from(payload, 'UTF8') FROM once_outbox ORDER BY 1`)
+	require.NoError(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var event string
+		require.NoError(t, rows.Scan(&event))
+		all = append(all, event)
+	}
+	require.NoError(t, rows.Err())
+	_, err = db.ExecContext(context.WithoutCancel(t.Context()), `DELETE FROM once_outbox`)
+	require.NoError(t, err)
+	return all
+}
