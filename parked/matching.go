@@ -115,7 +115,6 @@ func (m *Messages) changeMatching(ctx context.Context, do Action, act Act, err e
 func (m *Messages) eachBatch(
 	ctx context.Context, f Filter, plan Plan, size int, report *Report, change func(ids []int64) (Report, error),
 ) error {
-	f.All = false // or a state would be refused beside it
 	last, err := m.last(ctx)
 	rate := operate.NewRate(plan.Rate)
 	for err == nil && f.AfterID < last && (f.Limit == 0 || report.Changed < f.Limit) {

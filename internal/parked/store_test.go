@@ -1,6 +1,7 @@
 package parked_test
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -215,6 +216,35 @@ func TestFailuresOfOneCauseHaveOneFingerprint(t *testing.T) {
 		}
 		if prints["a"] != prints["b"] || prints["a"] == prints["c"] || prints["a"] == "" {
 			t.Fatalf("fingerprints %v", prints)
+		}
+	})
+}
+
+// Handled says whether the inbox has the message of a row, and leaves the inbox as it is.
+func TestHandledAsksTheInbox(t *testing.T) {
+	t.Parallel()
+	testkit.EachDatabase(t, func(t *testing.T, db testkit.Database) {
+		s := newStore(t, db)
+		deliver(t, s, "done", "open")
+		enter := s.Dialect().SQL(`INSERT INTO {inbox} (message_id, consumer, digest) VALUES ('done', 'c', '')`)
+		if _, err := db.ExecContext(t.Context(), enter); err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range rows.Parked(t, s) {
+			err := s.Dialect().Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+				handled, err := s.Handled(t.Context(), tx, row.ID)
+				if want := row.MessageID == "done"; err == nil && handled != want {
+					t.Errorf("%s: handled is %t", row.MessageID, handled)
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		var n int
+		if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_inbox`).Scan(&n); err != nil || n != 1 {
+			t.Errorf("the inbox has %d rows, %v", n, err)
 		}
 	})
 }

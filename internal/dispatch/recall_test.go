@@ -1,0 +1,36 @@
+package dispatch
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// After Recall, messages that the publisher does not have yet come back. Nothing else is
+// sent before all have come back, and then sending continues with them.
+func TestRecalledMessagesAreSentAgain(t *testing.T) {
+	s := New(Config{
+		BatchSize: 10, Window: 2, BufferBytes: 1 << 20, MaxAttempts: 3, PollMin: time.Second, PollMax: time.Second,
+		StallTimeout: time.Hour, CloseTimeout: time.Second, RescanEvery: time.Hour,
+		Backoff: func(int) time.Duration { return time.Hour }, Pause: func(int) time.Duration { return time.Second },
+		Jitter: func(d time.Duration) time.Duration { return d },
+	})
+	s.SetSlots([]int64{0})
+	now := time.Now()
+	rows := []*Message{{Position: 1, ID: "a", Topic: "t"}, {Position: 2, ID: "b", Topic: "t"}, {Position: 3, ID: "c", Topic: "t"}}
+	s.RowsRead(now, s.Step(now).Read, rows, Reach{Highest: 3, Covered: everything})
+	given := append([]Publish(nil), s.Step(now).Publish...)
+	require.Len(t, given, 2)
+	require.True(t, s.Sending())
+	s.Recall()
+	require.False(t, s.Sending())
+	s.Published(now, given[0], NotSent, nil)
+	require.Empty(t, s.Step(now).Publish, "the second has not come back")
+	require.False(t, s.Sending())
+	s.Published(now, given[1], NotSent, errors.New("recalled"))
+	again := s.Step(now).Publish
+	require.Len(t, again, 2)
+	require.True(t, s.Sending())
+}
