@@ -64,6 +64,13 @@ func TestWhatIsBrokenIsFound(t *testing.T) {
 			t.Errorf("not found: %+v", r.totals)
 		}
 	})
+	t.Run("mails", func(t *testing.T) {
+		t.Parallel()
+		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, plant: plantIntents}, "intents")
+		if r.passed() || r.Doubled == 0 {
+			t.Errorf("not found: %+v", r.totals)
+		}
+	})
 	t.Run("lost", func(t *testing.T) {
 		t.Parallel()
 		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, plant: plantDelete}, "amqp-refused")

@@ -68,6 +68,8 @@ func (c *consumer) misbehave(ctx context.Context, tx *sql.Tx, kind, id string) e
 	case slow:
 		rest(ctx, tooLong)
 		return nil
+	case intended:
+		return c.carryOut(ctx, id)
 	case hoarding:
 		_, err := tx.ExecContext(ctx, `INSERT INTO hoard (message_id, bytes) VALUES ($1, $2)`, id, make([]byte, 1<<20))
 		return err

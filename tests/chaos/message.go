@@ -37,6 +37,7 @@ const (
 	endingTx      = "ending-tx" // the handler rolls its transaction back and begins another
 	hoarding      = "hoarding"  // the handler writes to the small disk
 	stumbling     = "stumbling" // the handler fails the first attempts
+	intended      = "intended"  // the handler sends a mail
 	slow          = "slow"      // the handler takes longer than the broker waits for an ack
 	oversized     = "oversized" // larger than the broker accepts
 	bloated       = "bloated"   // has a header that the outbox refuses

@@ -18,13 +18,14 @@ import (
 
 // Parts that can be broken on purpose, with a mistake that a service could contain.
 const (
-	plantInbox  = "inbox"  // the consumer has no inbox: effects double
-	plantDelete = "delete" // the forwarder deletes rows before the confirm: messages are lost
-	plantOrder  = "order"  // the forwarder sends several messages of a key at the same time: their order changes
-	plantOutbox = "outbox" // the writer commits an event in a separate transaction: phantoms appear
+	plantInbox   = "inbox"   // the consumer has no inbox: effects double
+	plantDelete  = "delete"  // the forwarder deletes rows before the confirm: messages are lost
+	plantOrder   = "order"   // the forwarder sends several messages of a key at the same time: their order changes
+	plantIntents = "intents" // the consumer does not ask whether a mail was sent: mails double
+	plantOutbox  = "outbox"  // the writer commits an event in a separate transaction: phantoms appear
 )
 
-var plants = []string{plantInbox, plantDelete, plantOrder, plantOutbox}
+var plants = []string{plantInbox, plantDelete, plantOrder, plantOutbox, plantIntents}
 
 // planted reports whether a part is broken on purpose.
 func (l life) planted(plant string) bool { return slices.Contains(strings.Split(l.Plant, ","), plant) }

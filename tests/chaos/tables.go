@@ -27,6 +27,8 @@ CREATE TABLE effects (
 CREATE TABLE hoard (message_id text NOT NULL, bytes bytea NOT NULL);
 ALTER TABLE hoard ALTER bytes SET STORAGE EXTERNAL;
 CREATE TABLE attempts (message_id text PRIMARY KEY, n int NOT NULL);
+CREATE TABLE mails (reference text NOT NULL);
+CREATE INDEX mails_reference ON mails (reference);
 CREATE TABLE mended (kind text PRIMARY KEY);
 CREATE TABLE contended (id int PRIMARY KEY, value int NOT NULL);
 INSERT INTO contended SELECT n, 0 FROM generate_series(1, 10) AS n;`

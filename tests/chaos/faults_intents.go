@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/lib/pq"
+)
+
+// intentFaults are faults of a consumer that carries out intents: each of its messages
+// says that a mail must be sent. The mail provider is a table that is not part of the
+// handler's transaction. It sends a mail each time it is asked to, but it can be asked
+// whether it has sent a mail.
+func intentFaults() []fault {
+	return []fault{{
+		name: "intents", about: "mails are sent, and then the handler fails or its process is killed before the commit", on: onHandlers,
+		// A frozen database would send a mail long after it was asked to. No guard
+		// helps if a provider does that.
+		alone:  true,
+		strike: intents,
+	}}
+}
+
+const intentCount = 40
+
+// carryOut sends the mail of an intent, unless the provider says that it was sent. Then
+// it fails, so that each mail has an attempt that sent it and was rolled back.
+func (c *consumer) carryOut(ctx context.Context, reference string) error {
+	var sent bool
+	err := c.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM mails WHERE reference = $1)`, reference).Scan(&sent)
+	if err != nil {
+		return err
+	}
+	if sent {
+		c.tally.add(intentsFound, 1)
+		if !c.planted(plantIntents) {
+			return nil
+		}
+	}
+	if _, err := c.db.ExecContext(ctx, `INSERT INTO mails (reference) VALUES ($1)`, reference); err != nil || sent {
+		return err
+	}
+	return errors.New("the handler has sent the mail, and fails")
+}
+
+// intentsFound counts the intents whose mail an earlier attempt had sent.
+const intentsFound = "intents/found"
+
+// intents writes intents, and kills a consumer when some mails are sent.
+func intents(ctx context.Context, s *strike) (string, error) {
+	found := s.growing(func() int64 { return s.count(consuming, intentsFound) })
+	var events []event
+	var ids []string
+	for n := range intentCount {
+		e := event{id: fmt.Sprintf("intent-%d.%d", s.Uint64(), n), kind: intended}
+		events, ids = append(events, e), append(ids, e.id)
+	}
+	if err := s.write(ctx, events...); err != nil {
+		return "", err
+	}
+	some := 1 + s.Int64N(intentCount/2)
+	err := s.until(ctx, "some mails are sent", func() bool {
+		return s.number(ctx, `SELECT COUNT(*) FROM mails WHERE reference = ANY($1)`, pq.Array(ids)) >= some
+	})
+	if err != nil {
+		return "", err
+	}
+	<-s.one(consuming).signal(syscall.SIGKILL).gone
+	err = s.until(ctx, "all intents are settled", func() bool {
+		return s.number(ctx, `SELECT COUNT(DISTINCT message_id) FROM (`+settled+`) AS s WHERE message_id = ANY($1)`, pq.Array(ids)) == intentCount
+	})
+	if err != nil {
+		return "", err
+	}
+	return s.seen(ctx, intentsFound, found, nil)
+}
+
+// intents checks that no mail was sent twice, and that each intent that was applied has
+// its mail.
+func (a *audit) intents(ctx context.Context) error {
+	twice, err := a.ids(ctx, `SELECT reference FROM mails GROUP BY reference HAVING COUNT(*) > 1`)
+	if err != nil {
+		return err
+	}
+	missing, err := a.ids(ctx, `
+		SELECT message_id FROM effects JOIN business USING (message_id) WHERE kind = $1
+		EXCEPT SELECT reference FROM mails`, intended)
+	a.Doubled += len(twice)
+	a.Lost += len(missing)
+	a.example("mails that were sent twice", twice)
+	a.example("intents without a mail", missing)
+	return err
+}
