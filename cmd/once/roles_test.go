@@ -95,10 +95,57 @@ func TestOperatorActs(t *testing.T) {
 		"outbox list", "outbox show 6", "outbox retry 6", "outbox retry --topic orders --yes", "outbox cancel 5 --force --why w",
 		"dead groups", "dead list", "dead show 1", "dead replay 1", "dead discard 2 --why w", "dead export",
 		"sent list", "sent show 1", "sent replay 1", "archive sent " + t.TempDir(),
-		"quarantine groups", "quarantine list", "quarantine show 1", "quarantine discard 1 --why w", "replays list", "audit",
+		"quarantine groups", "quarantine list", "quarantine show 1", "quarantine discard 1 --why w", "replays list", "audit", "status",
 	} {
 		if text := s.once(exitDone, strings.Fields(command)...); strings.Contains(text, "leave out") {
 			t.Errorf("once %s: %s", command, text)
 		}
 	}
+}
+
+// The same for the messages of a running consumer.
+func TestOperatorActsOnTheMessagesOfAConsumer(t *testing.T) {
+	db := testkit.Postgres(t)
+	s := newShell(t, db)
+	consumer := startPayments(s, db)
+	consumer.publish(s, "-5", "m1", "m2", "m3", "m4")
+	s.quarantined(4)
+	waits := func(ids ...string) {
+		t.Helper()
+		for _, id := range ids {
+			if _, err := db.ExecContext(t.Context(), `
+				INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
+				VALUES ('refunds', 'orders.refunded', $1, '', '', 'waiting', now() + interval '1 hour')`, id); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	waits("p1", "p2", "p3")
+	ids := map[string]string{}
+	for _, e := range object[entriesJSON](s, exitDone, "quarantine", "list").Entries {
+		ids[e.MessageID] = fmt.Sprint(e.ID)
+	}
+	for _, m := range object[parkedListJSON](s, exitDone, "parked", "list", "--consumer", "refunds").Messages {
+		ids[m.MessageID] = fmt.Sprint(m.ID)
+	}
+	s.env["ONCE_DSN"] = loginOf(t, db, "operator")
+	for _, command := range []string{
+		"trace m1", "consumers list", "parked list", "parked count", "parked show p1", "parked run p1", "parked cancel p2 --why w",
+		"parked discard p3 --why w", "quarantine show m1", "quarantine edit m1 --set by=ann --why w",
+		"quarantine export --file " + t.TempDir() + "/f",
+		"quarantine discard m2 --why w", "quarantine replay m3", "replays list", "versions list", "reconcile ledger",
+	} {
+		args := strings.Fields(command)
+		for i := range args {
+			if id, ok := ids[args[i]]; ok && args[0] != "trace" {
+				args[i] = id
+			}
+		}
+		s.once(exitDone, args...)
+	}
+	s.says(s.once(exitFound, "quarantine", "replay", "--message-id", "m4", "--yes"), "1 failed again")
+	s.says(s.once(exitFailed, "replays", "stop", "1"), "the replay has finished")
+
+	waits("p4")
+	s.says(s.once(exitFailed, "consumers", "remove", "payments", "orders.placed", "--why", "w"), "is running")
 }

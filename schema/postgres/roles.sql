@@ -72,6 +72,7 @@ GRANT UPDATE (ordering_key, state, priority_class, due_at, owner, token, attempt
               first_failed_at, last_failed_at, finished_at) ON {parked} TO {role operator};
 GRANT SELECT (message_id, consumer, processed_at), INSERT, DELETE ON {inbox} TO {role operator};
 GRANT SELECT, INSERT, UPDATE ON {replays} TO {role operator};
+GRANT SELECT ON {forwarders}, {versions} TO {role operator};
 GRANT SELECT, DELETE ON {consumers}, {consumer_instances} TO {role operator};
 GRANT SELECT, DELETE, UPDATE (created_at),
       INSERT (position, message_id, topic, ordering_key, payload, metadata, created_at, attempts, last_error, reason, unknown,

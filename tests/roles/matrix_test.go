@@ -52,6 +52,9 @@ var may = map[string]map[string]string{
 			"finished_at first_failed_at last_failed_at ordering_key owner priority_class reason replay_id replays rounds state token)",
 		"parked_messages": "SELECT",
 
+		"forwarders": "SELECT",
+		"versions":   "SELECT",
+
 		"replays":   "SELECT, INSERT, UPDATE",
 		"consumers": "SELECT, DELETE",
 		"audit":     "SELECT, INSERT(action actor consumer message_id replay_id subject why)",

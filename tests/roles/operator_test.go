@@ -12,6 +12,8 @@ import (
 	"github.com/watermill-once/once/parked"
 	"github.com/watermill-once/once/pending"
 	"github.com/watermill-once/once/poison"
+	"github.com/watermill-once/once/sequence"
+	"github.com/watermill-once/once/status"
 )
 
 var act = poison.Act{Actor: "ann", Why: "a test"}
@@ -36,9 +38,18 @@ func (p *part) operate() {
 	}
 }
 
-// journeys looks for messages in all tables, and reads envelopes in SQL.
+// journeys looks at the status and the versions, for messages in all tables, and reads
+// envelopes in SQL.
 func (p *part) journeys() {
 	p.Helper()
+	reader, err := status.New(p.db, status.Config{Schema: tables})
+	p.must(err)
+	_, err = reader.Read(p.Context())
+	p.must(err)
+	versions, err := sequence.NewVersions(p.db, sequence.VersionsConfig{Schema: tables})
+	p.must(err)
+	_, err = versions.List(p.Context(), sequence.VersionFilter{}, sequence.Version{})
+	p.must(err)
 	journeys, err := journey.New(p.db, journey.Config{Schema: tables})
 	p.must(err)
 	for _, q := range []journey.Query{{MessageID: "fails 3", Causes: true}, {AggregateID: "none"}, {Tenant: "none"}} {
