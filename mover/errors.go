@@ -9,7 +9,7 @@ import (
 var (
 	// ErrNoTable reports that a stock table is missing. Either a name in the Config is
 	// wrong, or the stock forwarder has never run in this database.
-	ErrNoTable = errors.New("mover: no such table")
+	ErrNoTable = errors.New("no such table")
 
 	// ErrUnknownGroup reports that the consumer group has no offset, although other
 	// groups have one. The mover does not start then, because it would move every

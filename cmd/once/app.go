@@ -74,7 +74,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 		}
 		return exitFound
 	}
-	text := a.hide(err.Error())
+	text := a.hide(err.Error() + hint(cmd, err))
 	if !strings.HasPrefix(text, "once ") { // else it begins with the command
 		text = "once: " + text
 	}

@@ -84,7 +84,7 @@ func (a *app) open(ctx context.Context, create bool) (database, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := db.PingContext(ctx); err != nil {
-		return database{}, errors.Join(fmt.Errorf("connect to the database: %w", dsn.Hide(err)), db.Close())
+		return database{}, errors.Join(connectError{err, dialect}, db.Close())
 	}
 	return db, nil
 }
@@ -140,8 +140,10 @@ func remedy(err error) string {
 		return " (run: once migrate up)"
 	case errors.Is(err, schema.ErrNewer):
 		return " (install a newer release of once)"
+	case errors.Is(err, schema.ErrLayout) && strings.Contains(err.Error(), "ByDay"):
+		return " (add --inbox by_day, or set ONCE_INBOX=by_day)"
 	case errors.Is(err, schema.ErrLayout):
-		return " (set --inbox, or convert the inbox with once migrate up --inbox by_day)"
+		return " (leave out --inbox and ONCE_INBOX, or convert the inbox with once migrate up --inbox by_day)"
 	}
 	return ""
 }
